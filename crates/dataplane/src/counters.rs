@@ -1,0 +1,148 @@
+//! What one worker counted. Plain numbers: a worker owns them; readers sum copies over workers.
+
+use ipsec::SaId;
+use policy::{Direction, PolicyIndex};
+
+use crate::{DropReason, PortId, Snapshot};
+
+/// Packets and their bytes: IP packets as they were before sealing and after opening.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Volume {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes of the IP packets, link headers not counted.
+    pub bytes: u64,
+}
+
+impl Volume {
+    #[inline]
+    pub(crate) fn add(&mut self, bytes: usize) {
+        self.packets += 1;
+        self.bytes += bytes as u64;
+    }
+}
+
+/// Where the packets of one ingress port are (DESIGN I7), all in packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ledger {
+    /// Received by it.
+    pub received: u64,
+    /// Made by us because of what was received by it: ICMP, fragments.
+    pub made: u64,
+    /// Accepted by a transmit ring.
+    pub sent: u64,
+    /// Dropped, over all reasons.
+    pub dropped: u64,
+    /// Replaced by packets made from them.
+    pub consumed: u64,
+    /// Handed to Linux.
+    pub host: u64,
+    /// Waiting.
+    pub held: u64,
+}
+
+impl Ledger {
+    /// `received + made − (sent + dropped + consumed + host + held)`: 0 at every quiescent point.
+    pub fn imbalance(&self) -> i64 {
+        let came = self.received + self.made;
+        let went = self.sent + self.dropped + self.consumed + self.host + self.held;
+        came as i64 - went as i64
+    }
+
+    /// Adds another ledger, line by line.
+    pub fn add(&mut self, other: &Ledger) {
+        self.received += other.received;
+        self.made += other.made;
+        self.sent += other.sent;
+        self.dropped += other.dropped;
+        self.consumed += other.consumed;
+        self.host += other.host;
+        self.held += other.held;
+    }
+}
+
+/// All counters of one worker under one snapshot.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Counters {
+    /// One entry per port, then one for frames that belong to no port (undeclared VLAN).
+    pub ledgers: Vec<Ledger>,
+    /// What left by each port, one entry per port; bytes with link headers.
+    pub transmitted: Vec<Volume>,
+    /// Drops by reason; [`DropReason`] as a number counts into it.
+    pub drops: [u64; DropReason::COUNT],
+    /// One entry per policy, outbound.
+    pub policy_outbound: Vec<Volume>,
+    /// One entry per policy, inbound.
+    pub policy_inbound: Vec<Volume>,
+    /// One entry per outbound SA: inner packets sealed.
+    pub sealed: Vec<Volume>,
+    /// One entry per inbound SA: inner packets opened.
+    pub opened: Vec<Volume>,
+    /// Times the classifier searched.
+    pub full_lookups: u64,
+    /// ICMP messages not made because of the rate limit.
+    pub icmp_limited: u64,
+}
+
+impl Counters {
+    /// Zeroed counters for a snapshot.
+    pub fn new(snapshot: &Snapshot) -> Counters {
+        let ports = snapshot.ports().len();
+        let policies = snapshot.spd().policies().len();
+        Counters {
+            ledgers: vec![Ledger::default(); ports + 1],
+            transmitted: vec![Volume::default(); ports],
+            drops: [0; DropReason::COUNT],
+            policy_outbound: vec![Volume::default(); policies],
+            policy_inbound: vec![Volume::default(); policies],
+            sealed: vec![Volume::default(); snapshot.outbound().len()],
+            opened: vec![Volume::default(); snapshot.inbound().len()],
+            full_lookups: 0,
+            icmp_limited: 0,
+        }
+    }
+
+    /// The ledger of a port; `None`: of frames that belong to no port.
+    #[inline]
+    pub fn ledger(&mut self, port: Option<PortId>) -> &mut Ledger {
+        let place = port.map_or(self.ledgers.len() - 1, |port| usize::from(port.0));
+        &mut self.ledgers[place]
+    }
+
+    /// Sum of all ledgers.
+    pub fn total(&self) -> Ledger {
+        let mut total = Ledger::default();
+        self.ledgers.iter().for_each(|ledger| total.add(ledger));
+        total
+    }
+
+    /// Drops for one reason.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.drops[reason as usize]
+    }
+
+    #[inline]
+    pub(crate) fn drop(&mut self, ingress: Option<PortId>, reason: DropReason) {
+        self.drops[reason as usize] += 1;
+        self.ledger(ingress).dropped += 1;
+    }
+
+    #[inline]
+    pub(crate) fn policy(&mut self, direction: Direction, policy: PolicyIndex, bytes: usize) {
+        let list = match direction {
+            Direction::Outbound => &mut self.policy_outbound,
+            Direction::Inbound => &mut self.policy_inbound,
+        };
+        list[policy.0 as usize].add(bytes);
+    }
+
+    #[inline]
+    pub(crate) fn sealed(&mut self, sa: SaId, bytes: usize) {
+        self.sealed[sa.0 as usize].add(bytes);
+    }
+
+    #[inline]
+    pub(crate) fn opened(&mut self, sa: SaId, bytes: usize) {
+        self.opened[sa.0 as usize].add(bytes);
+    }
+}

@@ -1,0 +1,19 @@
+//! The walk of a batch of packets (DESIGN §2): what happens to each, decided against one
+//! immutable snapshot and told by exactly one [`Verdict`].
+//!
+//! No I/O and no clock: packets come as descriptors, time as an argument, so that the same code
+//! runs in the daemon, in `lockgate replay`, in the benches and under the fuzzer.
+#![forbid(unsafe_code)]
+
+pub mod counters;
+pub mod routes;
+pub mod snapshot;
+pub mod verdict;
+
+pub use counters::{Counters, Ledger};
+pub use routes::{NextHop, NextHopId, Prefix, RouteEntry, RouteTable, RouteTarget};
+pub use snapshot::{
+    DeviceId, Generation, HostService, Medium, Neighbour, PortId, PortInfo, SaSet, SetIndex, Side,
+    Snapshot, SnapshotError, SnapshotParts,
+};
+pub use verdict::{DropReason, HoldKind, Verdict};

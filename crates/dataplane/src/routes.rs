@@ -1,0 +1,147 @@
+//! Longest-prefix routing as disjoint intervals: prefixes are flattened once, a lookup is one
+//! binary search. Exact for both families, 24 bytes an interval; the flow cache carries the
+//! answer for flows it knows, so the search is not on the hit path.
+
+use wire::{Address, Family};
+
+/// Place of a next hop in its snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct NextHopId(pub u32);
+
+/// Where a route leads.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct NextHop {
+    /// The port to leave by.
+    pub port: crate::PortId,
+    /// The router on that link; `None`: the destination itself is on the link.
+    pub gateway: Option<Address>,
+}
+
+/// A prefix of either family; bits of `address` behind `length` are zero.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Prefix {
+    /// First address.
+    pub address: Address,
+    /// Leading bits that count.
+    pub length: u8,
+}
+
+impl Prefix {
+    /// Last address of the prefix, as a number.
+    pub fn last(&self) -> u128 {
+        let host_bits = self.address.family.address_bits().saturating_sub(self.length);
+        let host_mask = 1u128.checked_shl(host_bits.into()).map_or(u128::MAX, |bit| bit - 1);
+        self.address.value | host_mask
+    }
+}
+
+/// What a prefix means.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum RouteTarget {
+    /// One of our own addresses.
+    Local,
+    /// A subnet's broadcast address: never forwarded.
+    Broadcast,
+    /// Drop (`blackhole`).
+    Blackhole,
+    /// Forward.
+    Via(NextHopId),
+}
+
+/// One route.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RouteEntry {
+    /// Destinations.
+    pub prefix: Prefix,
+    /// What becomes of them.
+    pub target: RouteTarget,
+}
+
+/// A routing table. Immutable.
+pub struct RouteTable {
+    v4: Intervals<u32>,
+    v6: Intervals<u128>,
+}
+
+impl RouteTable {
+    /// Flattens routes. Of two with one prefix the later in the list wins.
+    pub fn new(entries: &[RouteEntry]) -> RouteTable {
+        let of = |family| {
+            let mut list: Vec<&RouteEntry> =
+                entries.iter().filter(|e| e.prefix.address.family == family).collect();
+            list.sort_by_key(|e| e.prefix.length);
+            flatten(&list, family)
+        };
+        let (v4_starts, v4_targets) = of(Family::V4);
+        let (v6_starts, v6_targets) = of(Family::V6);
+        let v4_starts = v4_starts.iter().map(|start| *start as u32).collect();
+        RouteTable {
+            v4: Intervals { starts: v4_starts, targets: v4_targets },
+            v6: Intervals { starts: v6_starts, targets: v6_targets },
+        }
+    }
+
+    /// The route of the longest prefix that holds `destination`.
+    #[inline]
+    pub fn lookup(&self, destination: Address) -> Option<RouteTarget> {
+        match destination.family {
+            Family::V4 => self.v4.lookup(destination.value as u32),
+            Family::V6 => self.v6.lookup(destination.value),
+        }
+    }
+}
+
+struct Intervals<N> {
+    /// First address of each interval, ascending, the first is 0.
+    starts: Box<[N]>,
+    /// What the interval from the same place of `starts` to the next one means.
+    targets: Box<[Option<RouteTarget>]>,
+}
+
+impl<N: Ord + Copy> Intervals<N> {
+    #[inline]
+    fn lookup(&self, address: N) -> Option<RouteTarget> {
+        let behind = self.starts.partition_point(|start| *start <= address);
+        self.targets[behind.checked_sub(1)?]
+    }
+}
+
+type Flat = (Box<[u128]>, Box<[Option<RouteTarget>]>);
+
+/// Flattens prefixes, shortest first, into disjoint intervals that cover the family.
+///
+/// Prefixes nest or are disjoint, so a stack of the open ones gives at every address the longest:
+/// 1. sort by first address, shorter prefixes first among equals;
+/// 2. before opening a prefix close those that end before it, resuming what lies around them;
+/// 3. merge neighbours with one target.
+fn flatten(by_length: &[&RouteEntry], family: Family) -> Flat {
+    let mut entries: Vec<&RouteEntry> = by_length.to_vec();
+    entries.sort_by_key(|e| e.prefix.address.value); // stable: shorter stays first
+    let mut starts: Vec<u128> = vec![0];
+    let mut targets: Vec<Option<RouteTarget>> = vec![None];
+    let mut begin = |at: u128, target: Option<RouteTarget>| {
+        if *starts.last().expect("never empty") == at {
+            *targets.last_mut().expect("never empty") = target;
+        } else if *targets.last().expect("never empty") != target {
+            starts.push(at);
+            targets.push(target);
+        }
+    };
+    let mut open: Vec<(u128, RouteTarget)> = Vec::new();
+    let around = |open: &[(u128, RouteTarget)]| open.last().map(|(_, target)| *target);
+    for entry in entries {
+        let first = entry.prefix.address.value;
+        while let Some((last, _)) = open.last().copied().filter(|(last, _)| *last < first) {
+            open.pop();
+            begin(last + 1, around(&open));
+        }
+        begin(first, Some(entry.target));
+        open.push((entry.prefix.last(), entry.target));
+    }
+    while let Some((last, _)) = open.pop() {
+        if last < family.highest_address() {
+            begin(last + 1, around(&open));
+        }
+    }
+    (starts.into(), targets.into())
+}

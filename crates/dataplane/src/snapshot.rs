@@ -1,0 +1,477 @@
+//! The snapshot: everything the walk looks up, immutable, published by one pointer (DESIGN I2).
+//!
+//! `control` makes it from a validated configuration; a worker reads it once a batch.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use ipsec::{InboundSa, OutboundSa, SaId, Spi};
+use policy::{Action, PolicyIndex, PortRange, SaSetId, Spd};
+use wire::{Address, Family};
+
+use crate::routes::{NextHop, NextHopId, RouteEntry, RouteTable, RouteTarget};
+
+/// Generation of the published policies: raised by 1 with each change of them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Generation(pub u32);
+
+/// A port: place in [`Snapshot::ports`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PortId(pub u16);
+
+/// A netdev: what frames are received from; carries one port per declared VLAN id.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct DeviceId(pub u16);
+
+/// The side of RFC 4301's boundary that a port is on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Side {
+    /// Clear, ours.
+    Protected,
+    /// The world.
+    Unprotected,
+}
+
+/// What a device's packets begin with.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Medium {
+    /// An Ethernet header, perhaps with one VLAN tag.
+    Ethernet,
+    /// The IP header: the host port, a TUN device.
+    Ip,
+}
+
+/// Traffic to the box itself that an unprotected port lets through to Linux (`allow_host`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct HostService {
+    /// Upper-layer protocol.
+    pub protocol: u8,
+    /// Destination ports; `None`: the whole protocol.
+    pub ports: Option<PortRange>,
+}
+
+/// A port: (netdev, VLAN id).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortInfo {
+    /// Name in the configuration.
+    pub name: String,
+    /// The netdev it is on.
+    pub device: DeviceId,
+    /// Its VLAN id; `None`: untagged.
+    pub vlan: Option<u16>,
+    /// Clear or world.
+    pub side: Side,
+    /// What packets begin with.
+    pub medium: Medium,
+    /// Our link address; zeros on an IP medium.
+    pub mac: [u8; 6],
+    /// Largest IP packet that leaves by it, bytes.
+    pub mtu: u32,
+    /// Our addresses on it: sources of the ICMP that we make.
+    pub addresses: Vec<Address>,
+    /// What it lets through to Linux; only used on unprotected ports.
+    pub allow_host: Vec<HostService>,
+}
+
+/// A resolved neighbour.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Neighbour {
+    /// The port it is on.
+    pub port: PortId,
+    /// Its address.
+    pub address: Address,
+    /// Its link address.
+    pub mac: [u8; 6],
+}
+
+/// Place of an SA set in [`Snapshot::sets`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SetIndex(pub u32);
+
+/// The SAs that a PROTECT policy names, with what depends on the peer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SaSet {
+    /// Its number.
+    pub id: SaSetId,
+    /// The peer's name in the configuration.
+    pub peer: String,
+    /// Our outer address and the peer's.
+    pub tunnel: ipsec::Tunnel,
+    /// SAs that seal, in the order they are preferred; empty: nothing can be sent (`no_sa`).
+    pub outbound: Vec<SaId>,
+    /// Whether TCP SYN segments are clamped to the tunnel's path MTU.
+    pub mss_clamp: bool,
+}
+
+/// What a [`Snapshot`] is made of.
+#[derive(Default)]
+pub struct SnapshotParts {
+    /// Generation of the policies.
+    pub generation: Generation,
+    /// [`PortId`] counts into this list.
+    pub ports: Vec<PortInfo>,
+    /// The port that stands for Linux itself, a medium of IP packets.
+    pub host: Option<PortId>,
+    /// Routes, one per prefix; our own addresses as [`RouteTarget::Local`].
+    pub routes: Vec<RouteEntry>,
+    /// [`NextHopId`] counts into this list.
+    pub next_hops: Vec<NextHop>,
+    /// Who lives where on the links.
+    pub neighbours: Vec<Neighbour>,
+    /// The policies.
+    pub spd: Spd,
+    /// The SA sets.
+    pub sets: Vec<SaSet>,
+    /// SAs that seal; [`SaId`] counts into this list.
+    pub outbound: Vec<Arc<OutboundSa>>,
+    /// SAs that open; [`SaId`] counts into this list.
+    pub inbound: Vec<Arc<InboundSa>>,
+}
+
+/// Parts that do not fit together: the caller (validation) let a mistake through.
+#[derive(Debug, PartialEq, Eq)]
+pub enum SnapshotError {
+    /// Two ports claim the same netdev and VLAN id.
+    SamePort(PortId, PortId),
+    /// A policy names a set that is not there.
+    UnknownSet(SaSetId),
+    /// Two inbound SAs have one SPI.
+    SameSpi(Spi),
+    /// An SA's id is not its place in its list.
+    Misplaced(SaId),
+    /// A route, next hop or neighbour names something that is not there.
+    Dangling(&'static str),
+}
+
+impl std::fmt::Display for SnapshotError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::SamePort(a, b) => write!(f, "ports {} and {} are the same netdev and VLAN", a.0, b.0),
+            Self::UnknownSet(set) => write!(f, "a policy names SA set {}, which does not exist", set.0),
+            Self::SameSpi(spi) => write!(f, "two inbound SAs have SPI {spi}"),
+            Self::Misplaced(id) => write!(f, "SA {} is not at its place", id.0),
+            Self::Dangling(what) => write!(f, "{what} names something that does not exist"),
+        }
+    }
+}
+
+impl std::error::Error for SnapshotError {}
+
+/// What a policy does, with its set already found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ResolvedAction {
+    Protect(SetIndex),
+    Bypass,
+    Discard,
+}
+
+/// A device's ports.
+#[derive(Clone, Debug)]
+struct Device {
+    untagged: Option<PortId>,
+    tagged: Vec<(u16, PortId)>,
+    medium: Medium,
+}
+
+/// Where a packet leaves and to whom: everything below IP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Egress {
+    pub(crate) port: PortId,
+    /// The neighbour's link address; `None`: not resolved yet.
+    pub(crate) mac: Option<[u8; 6]>,
+}
+
+/// Everything the walk looks up.
+pub struct Snapshot {
+    generation: Generation,
+    ports: Box<[PortInfo]>,
+    host: Option<PortId>,
+    devices: Box<[Option<Device>]>,
+    routes: RouteTable,
+    next_hops: Box<[(NextHop, Option<[u8; 6]>)]>,
+    neighbours: HashMap<(PortId, Address), [u8; 6]>,
+    spd: Spd,
+    actions: Box<[ResolvedAction]>,
+    sets: Box<[SaSet]>,
+    /// Egress of each set's outer packets; `None`: no route to the peer.
+    set_egress: Box<[Option<Egress>]>,
+    outbound: Box<[Arc<OutboundSa>]>,
+    inbound: Box<[Arc<InboundSa>]>,
+    inbound_set: Box<[Option<SetIndex>]>,
+    by_spi: HashMap<u32, SaId, BuildHasherDefault<SpiHasher>>,
+}
+
+impl Snapshot {
+    /// Puts the parts together and resolves what refers to what.
+    ///
+    /// # Errors
+    /// [`SnapshotError`]: a mistake of the caller; nothing of the parts is kept.
+    pub fn new(parts: SnapshotParts) -> Result<Snapshot, SnapshotError> {
+        let SnapshotParts { generation, ports, host, routes, next_hops, neighbours, .. } = parts;
+        let SnapshotParts { spd, sets, outbound, inbound, .. } = parts;
+        let devices = devices(&ports)?;
+        let on_list = |port: PortId| usize::from(port.0) < ports.len();
+        if next_hops.iter().any(|hop| !on_list(hop.port)) {
+            return Err(SnapshotError::Dangling("a next hop"));
+        }
+        if neighbours.iter().any(|neighbour| !on_list(neighbour.port)) {
+            return Err(SnapshotError::Dangling("a neighbour"));
+        }
+        if host.is_some_and(|port| !on_list(port)) {
+            return Err(SnapshotError::Dangling("the host port"));
+        }
+        let dangling = |entry: &RouteEntry| {
+            matches!(entry.target, RouteTarget::Via(hop) if hop.0 as usize >= next_hops.len())
+        };
+        if routes.iter().any(dangling) {
+            return Err(SnapshotError::Dangling("a route"));
+        }
+        let neighbours: HashMap<_, _> =
+            neighbours.into_iter().map(|n| ((n.port, n.address), n.mac)).collect();
+        let next_hops: Box<[_]> = next_hops
+            .into_iter()
+            .map(|hop| {
+                let mac = hop.gateway.and_then(|ip| neighbours.get(&(hop.port, ip)).copied());
+                (hop, mac)
+            })
+            .collect();
+        let set_index: HashMap<SaSetId, SetIndex> =
+            sets.iter().enumerate().map(|(i, set)| (set.id, SetIndex(i as u32))).collect();
+        let actions = spd
+            .policies()
+            .iter()
+            .map(|policy| match policy.action {
+                Action::Protect(id) => set_index
+                    .get(&id)
+                    .map(|set| ResolvedAction::Protect(*set))
+                    .ok_or(SnapshotError::UnknownSet(id)),
+                Action::Bypass => Ok(ResolvedAction::Bypass),
+                Action::Discard => Ok(ResolvedAction::Discard),
+            })
+            .collect::<Result<_, _>>()?;
+        for (place, sa) in outbound.iter().enumerate() {
+            if sa.id.0 as usize != place {
+                return Err(SnapshotError::Misplaced(sa.id));
+            }
+        }
+        if sets.iter().flat_map(|set| &set.outbound).any(|sa| sa.0 as usize >= outbound.len()) {
+            return Err(SnapshotError::Dangling("an SA set"));
+        }
+        let by_spi = by_spi(&inbound)?;
+        let inbound_set = inbound.iter().map(|sa| set_index.get(&sa.set).copied()).collect();
+        let mut snapshot = Snapshot {
+            generation,
+            ports: ports.into(),
+            host,
+            devices,
+            routes: RouteTable::new(&routes),
+            next_hops,
+            neighbours,
+            spd,
+            actions,
+            set_egress: Box::default(),
+            sets: sets.into(),
+            outbound: outbound.into(),
+            inbound: inbound.into(),
+            inbound_set,
+            by_spi,
+        };
+        snapshot.set_egress =
+            snapshot.sets.iter().map(|set| snapshot.egress_to(set.tunnel.remote.into())).collect();
+        Ok(snapshot)
+    }
+
+    /// Generation of the policies.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// All ports; [`PortId`] counts into this list.
+    pub fn ports(&self) -> &[PortInfo] {
+        &self.ports
+    }
+
+    /// One port.
+    ///
+    /// # Panics
+    /// If `port` is from another snapshot.
+    #[inline]
+    pub fn port(&self, port: PortId) -> &PortInfo {
+        &self.ports[usize::from(port.0)]
+    }
+
+    /// The port that stands for Linux itself.
+    pub fn host(&self) -> Option<PortId> {
+        self.host
+    }
+
+    /// The port of that name.
+    pub fn port_named(&self, name: &str) -> Option<PortId> {
+        self.ports.iter().position(|port| port.name == name).map(|i| PortId(i as u16))
+    }
+
+    /// The routing table.
+    pub fn routes(&self) -> &RouteTable {
+        &self.routes
+    }
+
+    /// The policies.
+    pub fn spd(&self) -> &Spd {
+        &self.spd
+    }
+
+    /// The SA sets; [`SetIndex`] counts into this list.
+    pub fn sets(&self) -> &[SaSet] {
+        &self.sets
+    }
+
+    /// SAs that seal.
+    pub fn outbound(&self) -> &[Arc<OutboundSa>] {
+        &self.outbound
+    }
+
+    /// SAs that open.
+    pub fn inbound(&self) -> &[Arc<InboundSa>] {
+        &self.inbound
+    }
+
+    /// The SA that opens packets with this SPI.
+    #[inline]
+    pub fn inbound_by_spi(&self, spi: Spi) -> Option<&Arc<InboundSa>> {
+        self.by_spi.get(&spi.value()).map(|id| &self.inbound[id.0 as usize])
+    }
+
+    /// The next hop with this id.
+    pub fn next_hop(&self, hop: NextHopId) -> &NextHop {
+        &self.next_hops[hop.0 as usize].0
+    }
+
+    /// Medium of a device; `None`: the device has no port.
+    #[inline]
+    pub(crate) fn medium(&self, device: DeviceId) -> Option<Medium> {
+        self.devices.get(usize::from(device.0))?.as_ref().map(|device| device.medium)
+    }
+
+    /// The port that a frame with this VLAN id (none: untagged) on this device belongs to.
+    #[inline]
+    pub(crate) fn port_of(&self, device: DeviceId, vlan: Option<u16>) -> Option<PortId> {
+        let device = self.devices.get(usize::from(device.0))?.as_ref()?;
+        match vlan {
+            None => device.untagged,
+            Some(id) => device.tagged.iter().find(|(tag, _)| *tag == id).map(|(_, port)| *port),
+        }
+    }
+
+    /// What a policy does.
+    #[inline]
+    pub(crate) fn action(&self, policy: PolicyIndex) -> ResolvedAction {
+        self.actions[policy.0 as usize]
+    }
+
+    /// One SA set.
+    #[inline]
+    pub(crate) fn set(&self, set: SetIndex) -> &SaSet {
+        &self.sets[set.0 as usize]
+    }
+
+    /// Where a set's outer packets leave.
+    #[inline]
+    pub(crate) fn set_egress(&self, set: SetIndex) -> Option<Egress> {
+        self.set_egress[set.0 as usize]
+    }
+
+    /// The set that an inbound SA belongs to.
+    #[inline]
+    pub(crate) fn set_of(&self, sa: SaId) -> Option<SetIndex> {
+        self.inbound_set[sa.0 as usize]
+    }
+
+    /// Egress towards `destination` by next hop `hop`.
+    #[inline]
+    pub(crate) fn egress(&self, hop: NextHopId, destination: Address) -> Egress {
+        let (next_hop, mac) = &self.next_hops[hop.0 as usize];
+        let mac = match next_hop.gateway {
+            Some(_) => *mac,
+            None if self.port(next_hop.port).medium == Medium::Ip => Some([0; 6]),
+            None => self.neighbours.get(&(next_hop.port, destination)).copied(),
+        };
+        Egress { port: next_hop.port, mac }
+    }
+
+    fn egress_to(&self, destination: Address) -> Option<Egress> {
+        match self.routes.lookup(destination) {
+            Some(RouteTarget::Via(hop)) => Some(self.egress(hop, destination)),
+            _ => None,
+        }
+    }
+
+    /// Our address of a family to speak from: the port's own, else the first of any other port.
+    pub(crate) fn own_address(&self, port: PortId, family: Family) -> Option<Address> {
+        let of_family = |port: &PortInfo| port.addresses.iter().copied().find(|a| a.family == family);
+        of_family(self.port(port)).or_else(|| self.ports.iter().find_map(of_family))
+    }
+}
+
+fn devices(ports: &[PortInfo]) -> Result<Box<[Option<Device>]>, SnapshotError> {
+    let count = ports.iter().map(|port| usize::from(port.device.0) + 1).max().unwrap_or(0);
+    let mut devices: Vec<Option<Device>> = vec![None; count];
+    for (i, port) in ports.iter().enumerate() {
+        let id = PortId(i as u16);
+        let device = devices[usize::from(port.device.0)].get_or_insert(Device {
+            untagged: None,
+            tagged: Vec::new(),
+            medium: port.medium,
+        });
+        let earlier = match port.vlan {
+            None => device.untagged.replace(id),
+            Some(tag) => {
+                let earlier = device.tagged.iter().find(|(t, _)| *t == tag).map(|(_, p)| *p);
+                device.tagged.push((tag, id));
+                earlier
+            }
+        };
+        if let Some(earlier) = earlier {
+            return Err(SnapshotError::SamePort(earlier, id));
+        }
+    }
+    Ok(devices.into())
+}
+
+type SpiMap = HashMap<u32, SaId, BuildHasherDefault<SpiHasher>>;
+
+fn by_spi(inbound: &[Arc<InboundSa>]) -> Result<SpiMap, SnapshotError> {
+    let mut map = SpiMap::default();
+    for (place, sa) in inbound.iter().enumerate() {
+        if sa.id.0 as usize != place {
+            return Err(SnapshotError::Misplaced(sa.id));
+        }
+        if map.insert(sa.spi.value(), sa.id).is_some() {
+            return Err(SnapshotError::SameSpi(sa.spi));
+        }
+    }
+    Ok(map)
+}
+
+/// Hash of an SPI: one multiplication. The SPIs in the map are ours, so nobody outside can choose
+/// them to collide.
+#[derive(Default)]
+struct SpiHasher(u64);
+
+impl Hasher for SpiHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        // The multiplier is 2^64 / golden ratio; the map takes both the high and the low bits.
+        let product = (self.0 ^ u64::from(value)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = product ^ (product >> 32);
+    }
+}

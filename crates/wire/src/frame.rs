@@ -1,0 +1,58 @@
+//! Frames and the two seams through which packets reach the walk.
+//!
+//! A *frame* is a fixed-size slot of memory, a *packet* the bytes that lie in it from
+//! `offset` to `offset + length`. In front of a received packet lies at least [`HEADROOM`] bytes
+//! where outer headers can be written in place. A frame has one owner at any time: the pool, a
+//! port's ring, or the walk. Who takes a [`Descriptor`] takes the frame.
+
+/// Bytes free in front of every received packet: room for two Ethernet, IPv6, UDP and ESP headers.
+pub const HEADROOM: usize = 256;
+
+/// Packets in a batch at most. FACTS "The walk" 2: more gains nothing, fewer cost.
+pub const BATCH: usize = 64;
+
+/// Number of a frame in its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct FrameId(pub u32);
+
+/// A packet in a frame: bytes `offset .. offset + length` of frame `frame`.
+///
+/// `length` is what was received and may lie: it can reach beyond the frame (a jumbo packet that
+/// the port could not store whole). The walk checks it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Descriptor {
+    /// The frame that holds the packet.
+    pub frame: FrameId,
+    /// First byte of the packet, from the start of the frame.
+    pub offset: u32,
+    /// Bytes of the packet, link header included, frame check sequence not.
+    pub length: u32,
+}
+
+/// Frame memory with its free list. All frames have one size.
+pub trait Frames {
+    /// The whole frame, headroom included. Cost: a bounds check.
+    fn bytes(&self, frame: FrameId) -> &[u8];
+    /// The whole frame, headroom included, for writing.
+    fn bytes_mut(&mut self, frame: FrameId) -> &mut [u8];
+    /// Takes a free frame, the most recently freed first (it is warm in the cache).
+    fn take(&mut self) -> Option<FrameId>;
+    /// Gives a frame back. The caller must own it.
+    fn give(&mut self, frame: FrameId);
+}
+
+/// A netdev, or what stands for one: a capture file, a list in memory.
+pub trait Port<F: Frames> {
+    /// Appends up to `limit` received packets to `into`, taking frames as it needs them.
+    /// Returns how many. None received is not an error.
+    fn receive(
+        &mut self,
+        frames: &mut F,
+        limit: usize,
+        into: &mut alloc::vec::Vec<Descriptor>,
+    ) -> usize;
+    /// Accepts packets from the front of `packets` and returns how many. It owns the frames of
+    /// those it accepted and gives them back to `frames` when they have left; the caller keeps
+    /// the rest.
+    fn transmit(&mut self, frames: &mut F, packets: &[Descriptor]) -> usize;
+}

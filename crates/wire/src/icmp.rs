@@ -1,0 +1,179 @@
+//! ICMP errors (RFC 792, RFC 4443): which messages are errors, what they quote, and making them.
+
+use crate::checksum;
+use crate::flow::{Address, Family, Flow, Upper, protocol};
+use crate::packet::{IPV4_BYTES, IPV6_BYTES, Packet, parse_quoted};
+
+/// Bytes of an ICMP error's own header, both families.
+pub const HEADER_BYTES: usize = 8;
+/// Largest IPv4 error (RFC 1812 §4.3.2.3).
+pub const MAX_V4_BYTES: usize = 576;
+/// Largest IPv6 error: the minimum MTU (RFC 4443 §2.4 c).
+pub const MAX_V6_BYTES: usize = 1280;
+/// TTL and hop limit of what we make.
+pub const HOP_LIMIT: u8 = 64;
+
+/// An ICMP error that a router sends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Error {
+    /// TTL or hop limit used up on the way.
+    TimeExceeded,
+    /// Larger than the next link (or tunnel) carries: "fragmentation needed", "packet too big".
+    TooBig {
+        /// Largest packet that would have passed, bytes.
+        mtu: u32,
+    },
+}
+
+/// Whether a message is an error, so that nobody answers it with another
+/// (RFC 1122 §3.2.2, RFC 4443 §2.4 e). IPv4 redirects count as errors.
+pub fn is_error(flow: &Flow) -> bool {
+    match (flow.family, flow.upper) {
+        (Family::V4, Upper::Icmp { kind, .. }) => matches!(kind, 3 | 4 | 5 | 11 | 12),
+        (Family::V6, Upper::Icmp { kind, .. }) => kind < 128,
+        _ => false,
+    }
+}
+
+/// The flow of the packet that an ICMP error quotes; `None`: no error, or the quote is too short or
+/// of the other family. `bytes` begins with the IP header of the parsed `packet`.
+pub fn quoted_flow(bytes: &[u8], packet: &Packet) -> Option<Flow> {
+    if !is_error(&packet.flow) {
+        return None;
+    }
+    let quote = usize::from(packet.upper_offset) + HEADER_BYTES;
+    let flow = parse_quoted(bytes.get(quote..packet.length as usize)?)?;
+    (flow.family == packet.flow.family).then_some(flow)
+}
+
+/// Whether a packet may be answered by an ICMP error at all: not an ICMP error itself, nor a later
+/// fragment (RFC 1812 §4.3.2.7, RFC 4443 §2.4 e). Group addresses never reach this question: the
+/// parser drops them.
+pub fn may_answer(packet: &Packet) -> bool {
+    packet.fragment != crate::Fragment::Later && !is_error(&packet.flow)
+}
+
+/// Writes an ICMP error about `original` (which begins with its IP header) into `into`, from
+/// `source` to the original's source, and returns its length; `None` if it does not fit.
+pub fn write_error(
+    into: &mut [u8],
+    error: Error,
+    source: Address,
+    original: &[u8],
+    packet: &Packet,
+) -> Option<usize> {
+    let destination = packet.flow.source_address();
+    if source.family != destination.family {
+        return None;
+    }
+    let (header_bytes, limit) = match source.family {
+        Family::V4 => (IPV4_BYTES, MAX_V4_BYTES),
+        Family::V6 => (IPV6_BYTES, MAX_V6_BYTES),
+    };
+    let quote = original.get(..packet.length as usize)?;
+    let quote = &quote[..quote.len().min(limit - header_bytes - HEADER_BYTES)];
+    let length = header_bytes + HEADER_BYTES + quote.len();
+    let out = into.get_mut(..length)?;
+    out[..header_bytes + HEADER_BYTES].fill(0);
+    out[header_bytes + HEADER_BYTES..].copy_from_slice(quote);
+    let (kind, code, value) = match (source.family, error) {
+        (Family::V4, Error::TimeExceeded) => (11, 0, 0),
+        (Family::V4, Error::TooBig { mtu }) => (3, 4, mtu.min(65_535)),
+        (Family::V6, Error::TimeExceeded) => (3, 0, 0),
+        (Family::V6, Error::TooBig { mtu }) => (2, 0, mtu),
+    };
+    let icmp = &mut out[header_bytes..];
+    icmp[0] = kind;
+    icmp[1] = code;
+    icmp[4..8].copy_from_slice(&value.to_be_bytes());
+    let sum = checksum::sum(icmp)
+        + match source.family {
+            Family::V4 => 0,
+            Family::V6 => {
+                checksum::pseudo_header(source, destination, protocol::ICMPV6, icmp.len())
+            }
+        };
+    icmp[2..4].copy_from_slice(&checksum::finish(sum).to_be_bytes());
+    write_ip_header(out, source, destination);
+    Some(length)
+}
+
+/// Writes the IP header of an ICMP message that fills `out`.
+fn write_ip_header(out: &mut [u8], source: Address, destination: Address) {
+    let length = out.len();
+    match source.family {
+        Family::V4 => {
+            out[0] = 0x45;
+            out[2..4].copy_from_slice(&(length as u16).to_be_bytes());
+            out[8] = HOP_LIMIT;
+            out[9] = protocol::ICMP;
+            out[12..16].copy_from_slice(&(source.value as u32).to_be_bytes());
+            out[16..20].copy_from_slice(&(destination.value as u32).to_be_bytes());
+            let checksum = checksum::finish(checksum::sum(&out[..IPV4_BYTES]));
+            out[10..12].copy_from_slice(&checksum.to_be_bytes());
+        }
+        Family::V6 => {
+            out[0] = 0x60;
+            out[4..6].copy_from_slice(&((length - IPV6_BYTES) as u16).to_be_bytes());
+            out[6] = protocol::ICMPV6;
+            out[7] = HOP_LIMIT;
+            out[8..24].copy_from_slice(&source.value.to_be_bytes());
+            out[24..40].copy_from_slice(&destination.value.to_be_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::PacketBuilder;
+    use crate::packet::parse;
+    use std::vec;
+
+    #[test]
+    fn an_error_quotes_the_packet_it_answers() {
+        let originals = [
+            PacketBuilder::v4("10.1.0.1", "10.2.0.2").udp(7, 8).payload_of(2000),
+            PacketBuilder::v4("10.1.0.1", "10.2.0.2").options(&[1; 8]).icmp(8, 0, [1, 2, 3, 4]),
+            PacketBuilder::v6("2001:db8::1", "2001:db8::2").tcp(7, 8).payload_of(2000),
+            PacketBuilder::v6("2001:db8::1", "2001:db8::2").extension(60, &[]).udp(7, 8),
+        ];
+        for original in originals {
+            let bytes = original.ip();
+            let packet = parse(&bytes).unwrap();
+            let own = match packet.flow.family {
+                Family::V4 => Address::v4(0x0a01_00fe),
+                Family::V6 => Address::v6(0x2001_0db8 << 96 | 0xfe),
+            };
+            let mut out = vec![0xaa; 2048];
+            for error in [Error::TimeExceeded, Error::TooBig { mtu: 1400 }] {
+                let length = write_error(&mut out, error, own, &bytes, &packet).unwrap();
+                let answer = parse(&out[..length]).unwrap();
+                assert_eq!(answer.flow.destination, packet.flow.source);
+                assert_eq!(answer.length as usize, length);
+                assert!(length <= if own.family == Family::V4 { 576 } else { 1280 });
+                assert_eq!(quoted_flow(&out, &answer), Some(packet.flow));
+                assert!(is_error(&answer.flow) && !may_answer(&answer));
+                let upper = &out[answer.upper_offset.into()..length];
+                let pseudo = match own.family {
+                    Family::V4 => 0,
+                    Family::V6 => checksum::pseudo_header(
+                        answer.flow.source_address(),
+                        answer.flow.destination_address(),
+                        protocol::ICMPV6,
+                        upper.len(),
+                    ),
+                };
+                assert_eq!(checksum::finish(checksum::sum(upper) + pseudo), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn later_fragments_and_errors_are_not_answered() {
+        let later = PacketBuilder::v4("10.1.0.1", "10.2.0.2").fragment(3, false).payload_of(8).ip();
+        assert!(!may_answer(&parse(&later).unwrap()));
+        let echo = PacketBuilder::v6("2001:db8::1", "2001:db8::2").icmp(128, 0, [0; 4]).ip();
+        assert!(may_answer(&parse(&echo).unwrap()));
+    }
+}

@@ -1,0 +1,25 @@
+//! What the bytes of a packet mean: header views, checksums, the flow a selector sees, and the
+//! frames that packets lie in.
+//!
+//! Panic contract of the whole crate: no function panics on any bytes. Views are checked once, at
+//! [`parse`] or at their `new`; their accessors then read inside the checked length.
+//!
+//! Not here: ports, policies, keys, clocks.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod build;
+pub mod checksum;
+pub mod flow;
+pub mod frame;
+pub mod icmp;
+pub mod link;
+pub mod packet;
+
+pub use flow::{Address, Family, Flow, Upper};
+pub use frame::{Descriptor, FrameId, Frames, Port};
+pub use packet::{Fragment, Packet, ParseError};

@@ -1,0 +1,506 @@
+//! IP packets: the checks every packet passes and what the walk needs to know of it.
+//!
+//! Two parsers give one answer. [`parse`] takes the common packet (IPv4 without options or
+//! fragments, IPv6 without extension headers, TCP or UDP) through one chain of compares and hands
+//! everything else to the plain parser, which follows the RFCs clause by clause and names what is
+//! wrong. A property test and a fuzz target hold the two together.
+
+use crate::checksum;
+use crate::flow::{Family, Flow, Upper, protocol};
+
+/// Bytes of an IPv4 header without options.
+pub const IPV4_BYTES: usize = 20;
+/// Bytes of an IPv6 header.
+pub const IPV6_BYTES: usize = 40;
+/// IPv6 extension headers that are walked at most; a longer chain is malformed.
+pub const MAX_EXTENSION_HEADERS: usize = 8;
+
+/// Which part of a datagram a packet is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Fragment {
+    /// All of it.
+    Whole,
+    /// Its first fragment: ports are here.
+    First,
+    /// A later fragment: ports are in another packet.
+    Later,
+}
+
+/// A checked IP packet. Offsets count from the start of its IP header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Packet {
+    /// What a selector sees.
+    pub flow: Flow,
+    /// Bytes of the packet by its own header; what lies behind is link padding.
+    pub length: u32,
+    /// Where the upper-layer header (or a later fragment's data) begins.
+    pub upper_offset: u16,
+    /// TTL or hop limit, not 0.
+    pub hop_limit: u8,
+    /// TOS or traffic class: DSCP and ECN.
+    pub traffic_class: u8,
+    /// Which part of a datagram it is.
+    pub fragment: Fragment,
+    /// Whether routers may not fragment it: IPv4's DF; always so for IPv6.
+    pub dont_fragment: bool,
+}
+
+/// Why bytes are not a packet that may be forwarded.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ParseError {
+    /// Not IP version 4 or 6.
+    NotIp,
+    /// Truncated, or lengths that contradict each other.
+    Malformed,
+    /// The IPv4 header checksum is wrong.
+    Checksum,
+    /// A source route (RFC 791 LSRR and SSRR; an IPv6 routing header with segments left).
+    SourceRoute,
+    /// A source or destination that no packet on a link may have (RFC 1812 §5.3.7, RFC 4291 §2.5).
+    BadAddress,
+    /// TTL or hop limit 0.
+    HopLimit,
+    /// A later IPv6 fragment whose upper-layer protocol is named only in the first.
+    ProtocolElsewhere,
+}
+
+/// Checks a packet that was received; `bytes` begins with the IP header and may end with padding.
+///
+/// # Errors
+/// [`ParseError`]: drop the packet.
+#[inline]
+pub fn parse(bytes: &[u8]) -> Result<Packet, ParseError> {
+    match parse_common(bytes) {
+        Some(packet) => Ok(packet),
+        None => parse_plain(bytes),
+    }
+}
+
+/// The flow of a packet that an ICMP error quotes. The quote may be cut short anywhere behind the
+/// first 8 bytes of the upper layer and its header may have been changed on the way, so neither
+/// lengths nor checksum nor hop limit are judged.
+pub fn parse_quoted(bytes: &[u8]) -> Option<Flow> {
+    let packet = match bytes.first()? >> 4 {
+        4 => ipv4_plain(bytes, Extent::Quoted),
+        6 => ipv6_plain(bytes, Extent::Quoted),
+        _ => return None,
+    };
+    packet.ok().map(|packet| packet.flow)
+}
+
+/// The common packet, or `None`: ask [`parse_plain`].
+#[inline]
+fn parse_common(bytes: &[u8]) -> Option<Packet> {
+    if *bytes.first()? == 0x45 { ipv4_common(bytes) } else { ipv6_common(bytes) }
+}
+
+#[inline]
+fn ipv4_common(bytes: &[u8]) -> Option<Packet> {
+    let header = bytes.first_chunk::<{ IPV4_BYTES + 8 }>()?;
+    let word =
+        |i: usize| u32::from_be_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]);
+    let (first, fragment, ttl_protocol) = (word(0), word(4) & 0xffff, word(8));
+    let (source, destination, ports) = (word(12), word(16), word(20));
+    let length = first & 0xffff;
+    let protocol = (ttl_protocol >> 16) as u8;
+    let hop_limit = (ttl_protocol >> 24) as u8;
+    let sum = u64::from(first)
+        + u64::from(word(4))
+        + u64::from(ttl_protocol)
+        + u64::from(source)
+        + u64::from(destination);
+    let least = match protocol {
+        protocol::UDP => 28,
+        protocol::TCP => 40,
+        _ => return None,
+    };
+    let good = (fragment & 0x3fff == 0)
+        & (hop_limit != 0)
+        & (length >= least)
+        & (length as usize <= bytes.len())
+        & sum.is_multiple_of(0xffff)
+        & ipv4_is_unicast(source)
+        & ipv4_is_unicast(destination);
+    good.then_some(Packet {
+        flow: Flow {
+            family: Family::V4,
+            source: source.into(),
+            destination: destination.into(),
+            protocol,
+            upper: Upper::Ports { source: (ports >> 16) as u16, destination: ports as u16 },
+        },
+        length,
+        upper_offset: IPV4_BYTES as u16,
+        hop_limit,
+        traffic_class: (first >> 16) as u8,
+        fragment: Fragment::Whole,
+        dont_fragment: fragment & 0x4000 != 0,
+    })
+}
+
+#[inline]
+fn ipv6_common(bytes: &[u8]) -> Option<Packet> {
+    let header = bytes.first_chunk::<{ IPV6_BYTES + 8 }>()?;
+    let (fixed, rest) = header.split_first_chunk::<8>()?;
+    let (source, rest) = rest.split_first_chunk::<16>()?;
+    let (destination, upper) = rest.split_first_chunk::<16>()?;
+    let fixed = u64::from_be_bytes(*fixed);
+    let (source, destination) = (u128::from_be_bytes(*source), u128::from_be_bytes(*destination));
+    let protocol = (fixed >> 8) as u8;
+    let least = match protocol {
+        protocol::UDP => 8,
+        protocol::TCP => 20,
+        _ => return None,
+    };
+    let payload = (fixed >> 16) as u16;
+    let length = u32::from(payload) + IPV6_BYTES as u32;
+    let good = (fixed >> 60 == 6)
+        & (fixed & 0xff != 0)
+        & (payload >= least)
+        & (length as usize <= bytes.len())
+        & ipv6_is_unicast(source)
+        & ipv6_is_unicast(destination);
+    good.then_some(Packet {
+        flow: Flow {
+            family: Family::V6,
+            source,
+            destination,
+            protocol,
+            upper: Upper::Ports {
+                source: u16::from_be_bytes([upper[0], upper[1]]),
+                destination: u16::from_be_bytes([upper[2], upper[3]]),
+            },
+        },
+        length,
+        upper_offset: IPV6_BYTES as u16,
+        hop_limit: fixed as u8,
+        traffic_class: (fixed >> 52) as u8,
+        fragment: Fragment::Whole,
+        dont_fragment: true,
+    })
+}
+
+/// How much of the packet is there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// All of it, fit for forwarding.
+    Received,
+    /// Its beginning, quoted by an ICMP error.
+    Quoted,
+}
+
+/// The authority: any packet, clause by clause.
+///
+/// # Errors
+/// As [`parse`].
+#[cold]
+pub fn parse_plain(bytes: &[u8]) -> Result<Packet, ParseError> {
+    match bytes.first().ok_or(ParseError::Malformed)? >> 4 {
+        4 => ipv4_plain(bytes, Extent::Received),
+        6 => ipv6_plain(bytes, Extent::Received),
+        _ => Err(ParseError::NotIp),
+    }
+}
+
+/// RFC 791 and RFC 1812 §5.2.2.
+fn ipv4_plain(bytes: &[u8], extent: Extent) -> Result<Packet, ParseError> {
+    use ParseError::{BadAddress, Checksum, HopLimit, Malformed, SourceRoute};
+    // 1. Lengths: the header in what was received, the packet in what was received.
+    let fixed = bytes.first_chunk::<IPV4_BYTES>().ok_or(Malformed)?;
+    let header_length = usize::from(fixed[0] & 0x0f) * 4;
+    let header = bytes.get(..header_length).filter(|h| h.len() >= IPV4_BYTES).ok_or(Malformed)?;
+    let total = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
+    let there = match extent {
+        Extent::Received => bytes.get(..total).ok_or(Malformed)?,
+        Extent::Quoted => bytes,
+    };
+    let data = there.get(header_length..).ok_or(Malformed)?;
+    if total < header_length {
+        return Err(Malformed);
+    }
+    let source = u32::from_be_bytes([fixed[12], fixed[13], fixed[14], fixed[15]]);
+    let destination = u32::from_be_bytes([fixed[16], fixed[17], fixed[18], fixed[19]]);
+    if extent == Extent::Received {
+        // 2. Checksum, source routes, martians, TTL.
+        if !checksum::header_is_good(header) {
+            return Err(Checksum);
+        }
+        if ipv4_options(&header[IPV4_BYTES..])? == Routing::BySource {
+            return Err(SourceRoute);
+        }
+        if !ipv4_is_unicast(source) || !ipv4_is_unicast(destination) {
+            return Err(BadAddress);
+        }
+        if fixed[8] == 0 {
+            return Err(HopLimit);
+        }
+    }
+    // 3. Fragment: all but the last carry a multiple of 8 bytes, none reaches beyond 65,535.
+    let flags = u16::from_be_bytes([fixed[6], fixed[7]]);
+    let (offset, more) = (usize::from(flags & 0x1fff) * 8, flags & 0x2000 != 0);
+    let data_length = total - header_length;
+    if (more && data_length % 8 != 0) || offset + data_length > 65_535 - IPV4_BYTES {
+        return Err(Malformed);
+    }
+    let fragment = fragment_of(offset, more);
+    let protocol = fixed[9];
+    let upper = upper_plain(protocol, data, fragment, extent, Family::V4)?;
+    Ok(Packet {
+        flow: Flow {
+            family: Family::V4,
+            source: source.into(),
+            destination: destination.into(),
+            protocol,
+            upper,
+        },
+        length: total as u32,
+        upper_offset: header_length as u16,
+        hop_limit: fixed[8],
+        traffic_class: fixed[1],
+        fragment,
+        dont_fragment: flags & 0x4000 != 0,
+    })
+}
+
+/// RFC 8200.
+fn ipv6_plain(bytes: &[u8], extent: Extent) -> Result<Packet, ParseError> {
+    use ParseError::{BadAddress, HopLimit, Malformed};
+    // 1. Lengths. A jumbogram (payload length 0) is malformed: no frame holds it.
+    let fixed = bytes.first_chunk::<IPV6_BYTES>().ok_or(Malformed)?;
+    let total = usize::from(u16::from_be_bytes([fixed[4], fixed[5]])) + IPV6_BYTES;
+    let there = match extent {
+        Extent::Received => bytes.get(..total).ok_or(Malformed)?,
+        Extent::Quoted => bytes,
+    };
+    let address = |at: usize| {
+        let mut octets = [0; 16];
+        octets.copy_from_slice(&fixed[at..at + 16]);
+        u128::from_be_bytes(octets)
+    };
+    let (source, destination) = (address(8), address(24));
+    // 2. Martians, hop limit.
+    if extent == Extent::Received {
+        if !ipv6_is_unicast(source) || !ipv6_is_unicast(destination) {
+            return Err(BadAddress);
+        }
+        if fixed[7] == 0 {
+            return Err(HopLimit);
+        }
+    }
+    // 3. Extension headers, up to the upper layer.
+    let chain = ipv6_extensions(there, fixed[6], extent)?;
+    let data = there.get(chain.upper_offset..).ok_or(Malformed)?;
+    let upper = upper_plain(chain.protocol, data, chain.fragment, extent, Family::V6)?;
+    Ok(Packet {
+        flow: Flow { family: Family::V6, source, destination, protocol: chain.protocol, upper },
+        length: total as u32,
+        upper_offset: chain.upper_offset as u16,
+        hop_limit: fixed[7],
+        traffic_class: fixed[0] << 4 | fixed[1] >> 4,
+        fragment: chain.fragment,
+        dont_fragment: true,
+    })
+}
+
+/// Where a chain of extension headers ends.
+struct Chain {
+    protocol: u8,
+    upper_offset: usize,
+    fragment: Fragment,
+}
+
+/// RFC 8200 §4.1: hop-by-hop options come first; the rest is taken in any order, once or more.
+fn ipv6_extensions(packet: &[u8], first: u8, extent: Extent) -> Result<Chain, ParseError> {
+    use ParseError::{Malformed, ProtocolElsewhere, SourceRoute};
+    let mut chain = Chain { protocol: first, upper_offset: IPV6_BYTES, fragment: Fragment::Whole };
+    for place in 0..=MAX_EXTENSION_HEADERS {
+        let at = chain.upper_offset;
+        if !is_extension(chain.protocol) {
+            return Ok(chain);
+        }
+        let header = packet.get(at..).and_then(<[u8]>::first_chunk::<8>).ok_or(Malformed)?;
+        if chain.protocol == protocol::FRAGMENT {
+            let field = u16::from_be_bytes([header[2], header[3]]);
+            let (offset, more) = (usize::from(field & 0xfff8), field & 1 != 0);
+            let data_length = packet.len() - at - 8;
+            let cut = extent == Extent::Received && more && !data_length.is_multiple_of(8);
+            if cut || offset + data_length > 65_535 || chain.fragment != Fragment::Whole {
+                return Err(Malformed);
+            }
+            chain.fragment = fragment_of(offset, more);
+            chain.protocol = header[0];
+            chain.upper_offset = at + 8;
+            if chain.fragment == Fragment::Later {
+                // RFC 4301 §7: what would be needed to judge it may be in the first fragment only.
+                return if is_extension(chain.protocol) {
+                    Err(ProtocolElsewhere)
+                } else {
+                    Ok(chain)
+                };
+            }
+            continue;
+        }
+        let misplaced = chain.protocol == protocol::HOP_BY_HOP && place != 0;
+        let length = (usize::from(header[1]) + 1) * 8;
+        if misplaced || at + length > packet.len() {
+            return Err(Malformed);
+        }
+        if chain.protocol == protocol::ROUTING && header[3] != 0 && extent == Extent::Received {
+            return Err(SourceRoute);
+        }
+        chain.protocol = header[0];
+        chain.upper_offset = at + length;
+    }
+    Err(Malformed)
+}
+
+/// Extension headers of RFC 8200, and mobility, HIP and shim6, which have the same form.
+fn is_extension(number: u8) -> bool {
+    use protocol::{DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTING};
+    matches!(number, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION | 135 | 139 | 140)
+}
+
+fn fragment_of(offset: usize, more: bool) -> Fragment {
+    match (offset, more) {
+        (0, false) => Fragment::Whole,
+        (0, true) => Fragment::First,
+        _ => Fragment::Later,
+    }
+}
+
+/// Whether the options steer the packet.
+#[derive(PartialEq, Eq)]
+enum Routing {
+    Normal,
+    BySource,
+}
+
+/// RFC 791 §3.1 options: lengths must fit.
+fn ipv4_options(mut options: &[u8]) -> Result<Routing, ParseError> {
+    let mut routing = Routing::Normal;
+    while let [kind, rest @ ..] = options {
+        match kind {
+            0 => break,
+            1 => options = rest,
+            _ => {
+                let length = usize::from(*rest.first().ok_or(ParseError::Malformed)?);
+                if length < 2 {
+                    return Err(ParseError::Malformed);
+                }
+                if matches!(kind, 131 | 137) {
+                    routing = Routing::BySource;
+                }
+                options = options.get(length..).ok_or(ParseError::Malformed)?;
+            }
+        }
+    }
+    Ok(routing)
+}
+
+/// Ports or ICMP type. A whole packet must hold its protocol's whole fixed header, a first
+/// fragment or a quote its first 8 bytes.
+fn upper_plain(
+    number: u8,
+    data: &[u8],
+    fragment: Fragment,
+    extent: Extent,
+    family: Family,
+) -> Result<Upper, ParseError> {
+    if fragment == Fragment::Later {
+        return Ok(Upper::Fragment);
+    }
+    let is_icmp = match family {
+        Family::V4 => number == protocol::ICMP,
+        Family::V6 => number == protocol::ICMPV6,
+    };
+    let whole = match number {
+        protocol::TCP => 20,
+        protocol::SCTP | protocol::DCCP => 12,
+        protocol::UDP | protocol::UDP_LITE => 8,
+        _ if is_icmp => 8,
+        _ => return Ok(Upper::None),
+    };
+    let least = match (fragment, extent) {
+        (Fragment::Whole, Extent::Received) => whole,
+        _ => 8,
+    };
+    match data {
+        _ if data.len() < least => Err(ParseError::Malformed),
+        [kind, code, ..] if is_icmp => Ok(Upper::Icmp { kind: *kind, code: *code }),
+        [a, b, c, d, ..] => Ok(Upper::Ports {
+            source: u16::from_be_bytes([*a, *b]),
+            destination: u16::from_be_bytes([*c, *d]),
+        }),
+        _ => Err(ParseError::Malformed),
+    }
+}
+
+/// Neither "this network" 0/8, loopback 127/8, multicast, class E nor broadcast
+/// (RFC 1122 §3.2.1.3, RFC 6890).
+#[inline]
+pub const fn ipv4_is_unicast(address: u32) -> bool {
+    address.wrapping_sub(0x0100_0000) < 0xe000_0000 - 0x0100_0000 && address >> 24 != 127
+}
+
+/// Neither unspecified, loopback, IPv4-mapped nor multicast (RFC 4291 §2.5, RFC 6890).
+#[inline]
+pub const fn ipv6_is_unicast(address: u128) -> bool {
+    address > 1 && address >> 120 != 0xff && address >> 32 != 0xffff
+}
+
+/// Whether routers must leave the address on its link: 169.254/16 (RFC 3927 §2.7), fe80::/10
+/// (RFC 4291 §2.5.6).
+#[inline]
+pub const fn is_link_local(family: Family, address: u128) -> bool {
+    match family {
+        Family::V4 => address >> 16 == 0xa9fe,
+        Family::V6 => address >> 118 == 0xfe80 >> 6,
+    }
+}
+
+/// Lowers TTL or hop limit by 1, with the IPv4 checksum. `packet` begins with its IP header and was
+/// parsed; its hop limit is above 0.
+#[inline]
+pub fn decrement_hop_limit(packet: &mut [u8], family: Family) {
+    match family {
+        Family::V4 => {
+            let Some(header) = packet.first_chunk_mut::<IPV4_BYTES>() else {
+                return;
+            };
+            header[8] = header[8].wrapping_sub(1);
+            // One less in the high byte of a word: add 0x0100 to the sum's complement (RFC 1141).
+            let sum = u32::from(u16::from_be_bytes([header[10], header[11]])) + 0x0100;
+            let checksum = (sum + (sum >> 16)) as u16;
+            header[10..12].copy_from_slice(&checksum.to_be_bytes());
+        }
+        Family::V6 => {
+            if let Some(hop_limit) = packet.get_mut(7) {
+                *hop_limit = hop_limit.wrapping_sub(1);
+            }
+        }
+    }
+}
+
+/// Sets the ECN field (low 2 bits of TOS or traffic class), with the IPv4 checksum.
+pub fn set_ecn(packet: &mut [u8], family: Family, ecn: u8) {
+    match family {
+        Family::V4 => {
+            let Some(header) = packet.first_chunk_mut::<IPV4_BYTES>() else {
+                return;
+            };
+            let old = u16::from_be_bytes([header[0], header[1]]);
+            header[1] = header[1] & !3 | ecn & 3;
+            let new = u16::from_be_bytes([header[0], header[1]]);
+            let before = u16::from_be_bytes([header[10], header[11]]);
+            header[10..12].copy_from_slice(&checksum::update(before, old, new).to_be_bytes());
+        }
+        Family::V6 => {
+            if let Some(byte) = packet.get_mut(1) {
+                *byte = *byte & !0x30 | (ecn & 3) << 4;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+use super::*;
+use crate::build::PacketBuilder;
+use proptest::prelude::*;
+use std::vec::Vec;
+
+fn v4() -> PacketBuilder {
+    PacketBuilder::v4("10.1.0.1", "10.2.0.2")
+}
+
+fn v6() -> PacketBuilder {
+    PacketBuilder::v6("2001:db8:1::1", "2001:db8:2::2")
+}
+
+/// Every packet form that the builder knows, for mutation.
+fn any_packet() -> impl Strategy<Value = Vec<u8>> {
+    let forms = [
+        v4().udp(1, 65535).payload_of(3),
+        v4().tcp(65535, 0).payload_of(9),
+        v4().icmp(8, 0, [0; 4]),
+        v4().options(&[1, 1, 7, 4, 0, 0]).udp(5, 6),
+        v4().fragment(0, true).udp(5, 6).payload_of(16),
+        v4().fragment(100, false).udp(5, 6).payload_of(5),
+        v4().protocol(50).payload_of(40),
+        v6().udp(1, 65535).payload_of(3),
+        v6().tcp(65535, 0).payload_of(9),
+        v6().icmp(128, 0, [0; 4]),
+        v6().extension(0, &[1, 4]).extension(60, &[1, 12]).udp(5, 6).payload_of(1),
+        v6().extension(43, &[0, 0]).tcp(5, 6),
+        v6().fragment(0, true).udp(5, 6).payload_of(16),
+        v6().fragment(7, false).udp(5, 6).payload_of(5),
+    ];
+    let packets: Vec<Vec<u8>> = forms.iter().map(PacketBuilder::ip).collect();
+    proptest::sample::select(packets)
+}
+
+/// A built packet with a few bytes changed, cut or padded; now and then with its checksum mended.
+fn mutated() -> impl Strategy<Value = Vec<u8>> {
+    let edits = proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..3);
+    (any_packet(), edits, 0usize..4, 0usize..12, any::<bool>()).prop_map(
+        |(mut bytes, edits, cut, pad, mend)| {
+            for (place, value) in edits {
+                let place = place.index(bytes.len());
+                bytes[place] = value;
+            }
+            bytes.truncate(bytes.len() - cut);
+            bytes.extend(core::iter::repeat_n(0xee, pad));
+            let header = usize::from(bytes[0] & 15) * 4;
+            if mend && bytes[0] >> 4 == 4 && header >= 20 && header <= bytes.len() {
+                bytes[10..12].fill(0);
+                let checksum = checksum::finish(checksum::sum(&bytes[..header]));
+                bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
+            }
+            bytes
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+    #[test]
+    fn the_common_parser_says_what_the_plain_one_says(bytes in mutated()) {
+        if let Some(packet) = parse_common(&bytes) {
+            prop_assert_eq!(parse_plain(&bytes), Ok(packet));
+        }
+    }
+
+    #[test]
+    fn a_parsed_packet_lies_inside_its_bytes(bytes in mutated()) {
+        if let Ok(packet) = parse(&bytes) {
+            prop_assert!(packet.length as usize <= bytes.len());
+            prop_assert!(u32::from(packet.upper_offset) <= packet.length);
+            prop_assert!(packet.hop_limit > 0);
+        }
+    }
+
+    #[test]
+    fn a_quote_cut_behind_eight_bytes_has_its_packets_flow(bytes in any_packet(), keep in 0usize..99) {
+        let packet = parse(&bytes).unwrap();
+        let least = usize::from(packet.upper_offset) + 8;
+        let cut = bytes.len().min(least + keep);
+        if cut >= least {
+            prop_assert_eq!(parse_quoted(&bytes[..cut]), Some(packet.flow));
+        }
+    }
+
+    #[test]
+    fn lowering_the_hop_limit_keeps_the_checksum_good(hops in 1u8.., class: u8, ecn in 0u8..4) {
+        for builder in [v4(), v6()] {
+            let mut bytes = builder.hop_limit(hops).traffic_class(class).udp(1, 2).ip();
+            let family = parse(&bytes).unwrap().flow.family;
+            set_ecn(&mut bytes, family, ecn);
+            let before = parse(&bytes).unwrap();
+            prop_assert_eq!(before.traffic_class, class & !3 | ecn);
+            decrement_hop_limit(&mut bytes, family);
+            let after = parse_plain(&bytes);
+            if hops == 1 {
+                prop_assert_eq!(after, Err(ParseError::HopLimit));
+            } else {
+                prop_assert_eq!(after, Ok(Packet { hop_limit: hops - 1, ..before }));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_common_packet_takes_the_common_parser() {
+    for builder in [v4().udp(1, 2), v4().tcp(1, 2), v6().udp(1, 2), v6().tcp(1, 2)] {
+        assert!(parse_common(&builder.ip()).is_some());
+    }
+}
+
+// FC-43
+#[test]
+fn ports_are_found_behind_options_of_every_length() {
+    for words in 0..=10 {
+        let bytes = v4().options(&std::vec![1; words * 4]).udp(1000, 2000).ip();
+        let packet = parse(&bytes).unwrap();
+        assert_eq!(packet.flow.upper, Upper::Ports { source: 1000, destination: 2000 });
+        assert_eq!(usize::from(packet.upper_offset), 20 + words * 4);
+    }
+}
+
+// FC-44
+#[test]
+fn a_later_fragment_has_no_ports_whatever_its_bytes() {
+    for builder in [v4(), v6()] {
+        let packet = parse(&builder.fragment(1, true).udp(0, 0).payload_of(8).ip()).unwrap();
+        assert_eq!((packet.flow.upper, packet.fragment), (Upper::Fragment, Fragment::Later));
+    }
+}
+
+// FC-45
+#[test]
+fn a_truncated_upper_header_is_malformed() {
+    for number in [1, 6, 17, 33, 132, 136] {
+        let bytes = v4().protocol(number).payload_of(2).ip();
+        assert_eq!(parse(&bytes), Err(ParseError::Malformed), "protocol {number}");
+    }
+    let tiny_first = v4().protocol(6).fragment(0, true).payload_of(0).ip();
+    assert_eq!(parse(&tiny_first), Err(ParseError::Malformed));
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    use ParseError::*;
+    let with = |mut bytes: Vec<u8>, at: usize, value: u8| {
+        bytes[at] = value;
+        bytes
+    };
+    let rows: &[(&str, Vec<u8>, ParseError)] = &[
+        ("nothing", Vec::new(), Malformed),
+        ("version 5", std::vec![0x55; 60], NotIp),
+        ("checksum", with(v4().udp(1, 2).ip(), 10, 0xff), Checksum),
+        (
+            "total length beyond what came",
+            v4().udp(1, 2).payload_of(9).ip()[..36].to_vec(),
+            Malformed,
+        ),
+        ("loose source route", v4().options(&[131, 7, 4, 9, 9, 9, 9]).udp(1, 2).ip(), SourceRoute),
+        ("strict source route", v4().options(&[1, 137, 3]).udp(1, 2).ip(), SourceRoute),
+        ("option length 0", v4().options(&[7, 0]).udp(1, 2).ip(), Malformed),
+        ("option beyond the header", v4().options(&[7, 9, 0, 0]).udp(1, 2).ip(), Malformed),
+        ("TTL 0", v4().hop_limit(0).udp(1, 2).ip(), HopLimit),
+        ("hop limit 0", v6().hop_limit(0).udp(1, 2).ip(), HopLimit),
+        ("odd middle fragment", v4().fragment(1, true).payload_of(7).ip(), Malformed),
+        ("ping of death", v4().fragment(8190, false).payload_of(999).ip(), Malformed),
+        ("routing header in use", v6().extension(43, &[0, 1]).udp(1, 2).ip(), SourceRoute),
+        (
+            "hop-by-hop not first",
+            v6().extension(60, &[]).extension(0, &[]).udp(1, 2).ip(),
+            Malformed,
+        ),
+        (
+            "fragment hides its protocol",
+            v6().fragment(9, false).protocol(60).payload_of(8).ip(),
+            ProtocolElsewhere,
+        ),
+        (
+            "first IPv6 fragment without its chain",
+            v6().fragment(0, true).protocol(60).ip(),
+            Malformed,
+        ),
+        ("IPv6 jumbogram", with(with(v6().udp(1, 2).ip(), 4, 0), 5, 0), Malformed),
+    ];
+    for (what, bytes, error) in rows {
+        assert_eq!(parse(bytes), Err(*error), "{what}");
+    }
+    let long_chain = (0..9).fold(v6(), |builder, _| builder.extension(60, &[]));
+    assert_eq!(parse(&long_chain.udp(1, 2).ip()), Err(Malformed));
+}
+
+#[test]
+fn martians_are_bad_addresses() {
+    for bad in [
+        "0.0.0.0",
+        "0.1.2.3",
+        "127.0.0.1",
+        "224.0.0.1",
+        "239.1.1.1",
+        "240.0.0.1",
+        "255.255.255.255",
+    ] {
+        for packet in [PacketBuilder::v4(bad, "10.0.0.1"), PacketBuilder::v4("10.0.0.1", bad)] {
+            assert_eq!(parse(&packet.udp(1, 2).ip()), Err(ParseError::BadAddress), "{bad}");
+        }
+    }
+    for bad in ["::", "::1", "ff02::1", "::ffff:10.0.0.1"] {
+        for packet in [PacketBuilder::v6(bad, "2001:db8::1"), PacketBuilder::v6("2001:db8::1", bad)]
+        {
+            assert_eq!(parse(&packet.udp(1, 2).ip()), Err(ParseError::BadAddress), "{bad}");
+        }
+    }
+    for good in ["1.0.0.0", "126.255.255.255", "128.0.0.0", "223.255.255.255", "10.0.0.0"] {
+        assert!(parse(&PacketBuilder::v4(good, "10.0.0.1").udp(1, 2).ip()).is_ok(), "{good}");
+    }
+}
