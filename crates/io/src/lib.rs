@@ -1,0 +1,52 @@
+//! Ports that need no privileges: capture files, and memory for tests and benchmarks.
+//!
+//! A port moves packets between frames and the world and knows neither headers nor policy. What
+//! live traffic needs (AF_XDP, TUN) is not here yet.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`memory`] | frame memory on the heap; a port that copies, and one that only passes descriptors |
+//! | [`capture`] | a port whose input and output are capture files |
+//! | [`pcap`], [`pcapng`] | the two file formats, read as streams, trusted in nothing |
+#![forbid(unsafe_code)]
+
+pub mod capture;
+mod error;
+pub mod memory;
+pub mod pcap;
+pub mod pcapng;
+mod stream;
+
+pub use capture::{CapturePort, CaptureReader};
+pub use error::{CaptureError, Defect};
+pub use memory::{Conservation, HeapFrames, MemoryPort, PreloadedPort};
+pub use pcap::{CaptureWriter, Resolution};
+
+/// Where the bytes of a packet begin: the link types of capture files that Lockgate reads and
+/// writes (numbers of the tcpdump.org link-layer header type list).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Link {
+    /// `LINKTYPE_ETHERNET`, 1: at the Ethernet header.
+    Ethernet,
+    /// `LINKTYPE_RAW`, 101: at the IPv4 or IPv6 header.
+    Raw,
+}
+
+impl Link {
+    /// The link type with this number, if Lockgate reads it.
+    pub const fn from_number(number: u32) -> Option<Link> {
+        match number {
+            1 => Some(Link::Ethernet),
+            101 => Some(Link::Raw),
+            _ => None,
+        }
+    }
+
+    /// Number of the link type in a capture file.
+    pub const fn number(self) -> u32 {
+        match self {
+            Link::Ethernet => 1,
+            Link::Raw => 101,
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! Frames on the heap and ports made of lists: for tests, replay and in-memory benchmarks.
+
+use std::collections::VecDeque;
+use wire::frame::{Descriptor, FrameId, Frames, HEADROOM, Port};
+
+/// Bytes of a frame unless the caller says otherwise: one page, as AF_XDP lays them out.
+pub const FRAME_BYTES: usize = 4096;
+
+/// How many frames are free, and how many there are. What is not free is held by somebody.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Conservation {
+    /// Frames on the free list.
+    pub free: usize,
+    /// Frames that exist.
+    pub total: usize,
+}
+
+impl Conservation {
+    /// Frames taken and not given back.
+    pub const fn held(self) -> usize {
+        self.total - self.free
+    }
+}
+
+/// Frame memory on the heap, its frames aligned to their size up to a page, with a free list that
+/// gives the most recently freed frame first.
+///
+/// With debug assertions on, giving back a frame that is free panics: two owners of one frame are
+/// the worst kind of bug to find later.
+pub struct HeapFrames {
+    memory: Vec<u8>,
+    /// First byte of frame 0 in `memory`.
+    base: usize,
+    frame_bytes: usize,
+    free: Vec<FrameId>,
+    total: usize,
+    /// One entry a frame: whether somebody holds it.
+    #[cfg(debug_assertions)]
+    held: Vec<bool>,
+}
+
+impl HeapFrames {
+    /// `count` frames of [`FRAME_BYTES`] bytes.
+    ///
+    /// # Panics
+    /// As [`HeapFrames::with_frame_bytes`].
+    pub fn new(count: u32) -> Self {
+        HeapFrames::with_frame_bytes(count, FRAME_BYTES)
+    }
+
+    /// `count` frames of `frame_bytes` bytes each, headroom included.
+    ///
+    /// # Panics
+    /// If a frame would have no room behind its headroom.
+    pub fn with_frame_bytes(count: u32, frame_bytes: usize) -> Self {
+        assert!(frame_bytes > HEADROOM, "a frame of {frame_bytes} bytes is all headroom");
+        let total = count as usize;
+        let alignment = frame_bytes.next_power_of_two().min(FRAME_BYTES);
+        let memory = vec![0; total * frame_bytes + alignment];
+        let base = memory.as_ptr().align_offset(alignment).min(alignment);
+        HeapFrames {
+            memory,
+            base,
+            frame_bytes,
+            free: (0..count).rev().map(FrameId).collect(),
+            total,
+            #[cfg(debug_assertions)]
+            held: vec![false; total],
+        }
+    }
+
+    /// Bytes of a frame, headroom included.
+    pub fn frame_bytes(&self) -> usize {
+        self.frame_bytes
+    }
+
+    /// The frames' books: a caller that holds `n` frames checks that `held()` is `n`.
+    pub fn conservation(&self) -> Conservation {
+        Conservation { free: self.free.len(), total: self.total }
+    }
+
+    /// Takes a frame and stores `packet` behind its headroom, cut where the frame ends; the
+    /// descriptor carries the packet's true length. `None`: no frame is free.
+    pub fn store(&mut self, packet: &[u8]) -> Option<Descriptor> {
+        store(self, packet)
+    }
+
+    /// The bytes of a packet; `None` if its descriptor reaches beyond the frame.
+    pub fn packet(&self, packet: Descriptor) -> Option<&[u8]> {
+        packet_bytes(self, packet)
+    }
+
+    fn start(&self, frame: FrameId) -> usize {
+        self.base + frame.0 as usize * self.frame_bytes
+    }
+}
+
+impl Frames for HeapFrames {
+    fn bytes(&self, frame: FrameId) -> &[u8] {
+        let start = self.start(frame);
+        &self.memory[start..start + self.frame_bytes]
+    }
+
+    fn bytes_mut(&mut self, frame: FrameId) -> &mut [u8] {
+        let start = self.start(frame);
+        &mut self.memory[start..start + self.frame_bytes]
+    }
+
+    fn take(&mut self) -> Option<FrameId> {
+        let frame = self.free.pop()?;
+        #[cfg(debug_assertions)]
+        {
+            self.held[frame.0 as usize] = true;
+        }
+        Some(frame)
+    }
+
+    fn give(&mut self, frame: FrameId) {
+        #[cfg(debug_assertions)]
+        {
+            let held = &mut self.held[frame.0 as usize];
+            assert!(*held, "frame {} was given back twice", frame.0);
+            *held = false;
+        }
+        self.free.push(frame);
+    }
+}
+
+/// Takes a frame and stores `packet` behind its headroom, cut where the frame ends. The
+/// descriptor carries the true length, so that whoever reads it can tell.
+pub(crate) fn store<F: Frames>(frames: &mut F, packet: &[u8]) -> Option<Descriptor> {
+    let frame = frames.take()?;
+    let room = &mut frames.bytes_mut(frame)[HEADROOM..];
+    let stored = packet.len().min(room.len());
+    room[..stored].copy_from_slice(&packet[..stored]);
+    let length = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+    Some(Descriptor { frame, offset: HEADROOM as u32, length })
+}
+
+/// The bytes of a packet; `None` if its descriptor reaches beyond the frame.
+pub(crate) fn packet_bytes<F: Frames>(frames: &F, packet: Descriptor) -> Option<&[u8]> {
+    let start = packet.offset as usize;
+    let end = start.checked_add(packet.length as usize)?;
+    frames.bytes(packet.frame).get(start..end)
+}
+
+/// A port for tests: packets are pushed in as bytes and read out as bytes.
+pub struct MemoryPort {
+    queue: VecDeque<Vec<u8>>,
+    transmitted: Vec<Vec<u8>>,
+    capacity: usize,
+}
+
+impl MemoryPort {
+    /// A port whose transmit ring accepts `capacity` packets until they are taken from it.
+    pub fn new(capacity: usize) -> Self {
+        MemoryPort { queue: VecDeque::new(), transmitted: Vec::new(), capacity }
+    }
+
+    /// Adds a packet to those that will be received.
+    pub fn push(&mut self, packet: impl Into<Vec<u8>>) {
+        self.queue.push_back(packet.into());
+    }
+
+    /// Packets pushed and not yet received.
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Packets transmitted and not yet taken, oldest first.
+    pub fn transmitted(&self) -> &[Vec<u8>] {
+        &self.transmitted
+    }
+
+    /// Takes all transmitted packets, oldest first, and so empties the transmit ring.
+    pub fn take_transmitted(&mut self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.transmitted)
+    }
+}
+
+impl<F: Frames> Port<F> for MemoryPort {
+    /// Stops early when no frame is free; the packets then wait for the next call.
+    fn receive(&mut self, frames: &mut F, limit: usize, into: &mut Vec<Descriptor>) -> usize {
+        let mut received = 0;
+        while received < limit {
+            let Some(packet) = self.queue.front() else { break };
+            let Some(descriptor) = store(frames, packet) else { break };
+            self.queue.pop_front();
+            into.push(descriptor);
+            received += 1;
+        }
+        received
+    }
+
+    /// # Panics
+    /// If a packet reaches beyond its frame: the walk must not let such a packet out.
+    fn transmit(&mut self, frames: &mut F, packets: &[Descriptor]) -> usize {
+        let accepted = packets.len().min(self.capacity.saturating_sub(self.transmitted.len()));
+        for &packet in &packets[..accepted] {
+            let bytes = packet_bytes(frames, packet).expect("a packet ends inside its frame");
+            self.transmitted.push(bytes.to_vec());
+            frames.give(packet.frame);
+        }
+        accepted
+    }
+}
+
+/// A port for benchmarks: packets are loaded into frames outside the timed span, and inside it
+/// only descriptors move. No call of [`Port`] copies a packet or, within the port's capacity,
+/// allocates.
+///
+/// A lap is: load, receive and transmit until the port is drained, look at [`sent`], recycle.
+///
+/// [`sent`]: PreloadedPort::sent
+pub struct PreloadedPort {
+    loaded: Vec<Descriptor>,
+    /// First entry of `loaded` that has not been received.
+    next: usize,
+    sent: Vec<Descriptor>,
+    capacity: usize,
+}
+
+impl PreloadedPort {
+    /// A port that can hold `capacity` packets to receive and as many sent ones.
+    pub fn new(capacity: usize) -> Self {
+        let (loaded, sent) = (Vec::with_capacity(capacity), Vec::with_capacity(capacity));
+        PreloadedPort { loaded, next: 0, sent, capacity }
+    }
+
+    /// Queues a packet that lies in a frame already; the port owns the frame from here on.
+    ///
+    /// # Panics
+    /// If the port is at its capacity: a benchmark that lost packets here would measure less
+    /// work than it says.
+    pub fn load(&mut self, packet: Descriptor) {
+        assert!(self.loaded.len() < self.capacity, "the port holds {} packets", self.capacity);
+        self.loaded.push(packet);
+    }
+
+    /// Packets loaded and not yet received.
+    pub fn waiting(&self) -> usize {
+        self.loaded.len() - self.next
+    }
+
+    /// What was transmitted since the last recycling, oldest first.
+    pub fn sent(&self) -> &[Descriptor] {
+        &self.sent
+    }
+
+    /// Gives the frames of all sent packets back and makes room for the next lap.
+    pub fn recycle<F: Frames>(&mut self, frames: &mut F) {
+        for packet in self.sent.drain(..) {
+            frames.give(packet.frame);
+        }
+        self.loaded.drain(..self.next);
+        self.next = 0;
+    }
+}
+
+impl<F: Frames> Port<F> for PreloadedPort {
+    fn receive(&mut self, _: &mut F, limit: usize, into: &mut Vec<Descriptor>) -> usize {
+        let received = limit.min(self.waiting());
+        into.extend_from_slice(&self.loaded[self.next..self.next + received]);
+        self.next += received;
+        received
+    }
+
+    fn transmit(&mut self, _: &mut F, packets: &[Descriptor]) -> usize {
+        let accepted = packets.len().min(self.capacity - self.sent.len());
+        self.sent.extend_from_slice(&packets[..accepted]);
+        accepted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_most_recently_freed_frame_is_taken_first() {
+        let mut frames = HeapFrames::new(4);
+        let (a, b) = (frames.take().unwrap(), frames.take().unwrap());
+        frames.give(a);
+        frames.give(b);
+        assert_eq!(frames.take(), Some(b));
+        assert_eq!(frames.take(), Some(a));
+    }
+
+    #[test]
+    fn frames_run_out_and_the_books_say_so() {
+        let mut frames = HeapFrames::new(2);
+        assert!(frames.take().is_some() && frames.take().is_some());
+        assert_eq!(frames.take(), None);
+        assert_eq!(frames.conservation(), Conservation { free: 0, total: 2 });
+        assert_eq!(frames.conservation().held(), 2);
+    }
+
+    #[test]
+    fn frames_do_not_overlap_and_are_aligned() {
+        let mut frames = HeapFrames::new(3);
+        for id in 0..3 {
+            assert_eq!(frames.bytes(FrameId(id)).as_ptr() as usize % FRAME_BYTES, 0);
+            frames.bytes_mut(FrameId(id)).fill(id as u8 + 1);
+        }
+        for id in 0..3 {
+            assert!(frames.bytes(FrameId(id)).iter().all(|byte| *byte == id as u8 + 1));
+        }
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "given back twice")]
+    fn giving_a_frame_back_twice_panics_in_debug_builds() {
+        let mut frames = HeapFrames::new(2);
+        let frame = frames.take().unwrap();
+        frames.give(frame);
+        frames.give(frame);
+    }
+
+    #[test]
+    fn a_packet_longer_than_its_frame_is_cut_and_keeps_its_true_length() {
+        let mut frames = HeapFrames::new(1);
+        let mut port = MemoryPort::new(1);
+        port.push(vec![7; 9000]);
+        let mut batch = Vec::new();
+        assert_eq!(port.receive(&mut frames, 64, &mut batch), 1);
+        assert_eq!(batch[0].length, 9000);
+        assert_eq!(batch[0].offset as usize, HEADROOM);
+        assert_eq!(frames.packet(batch[0]), None);
+        assert!(frames.bytes(batch[0].frame)[HEADROOM..].iter().all(|byte| *byte == 7));
+    }
+
+    #[test]
+    fn packets_wait_in_the_memory_port_while_no_frame_is_free() {
+        let mut frames = HeapFrames::new(1);
+        let mut port = MemoryPort::new(8);
+        port.push([1u8]);
+        port.push([2u8]);
+        let mut batch = Vec::new();
+        assert_eq!(port.receive(&mut frames, 64, &mut batch), 1);
+        assert_eq!(port.waiting(), 1);
+        assert_eq!(port.transmit(&mut frames, &batch), 1);
+        batch.clear();
+        assert_eq!(port.receive(&mut frames, 64, &mut batch), 1);
+        assert_eq!(frames.packet(batch[0]), Some(&[2u8][..]));
+    }
+
+    #[test]
+    fn a_full_transmit_ring_leaves_the_rest_to_the_caller() {
+        let mut frames = HeapFrames::new(4);
+        let mut port = MemoryPort::new(2);
+        let packets: Vec<_> = (0..3u8).map(|n| frames.store(&[n]).unwrap()).collect();
+        assert_eq!(port.transmit(&mut frames, &packets), 2);
+        assert_eq!(port.transmitted(), [vec![0], vec![1]]);
+        assert_eq!(frames.conservation().held(), 1);
+        assert_eq!(port.transmit(&mut frames, &packets[2..]), 0);
+        port.take_transmitted();
+        assert_eq!(port.transmit(&mut frames, &packets[2..]), 1);
+        assert_eq!(frames.conservation().held(), 0);
+    }
+
+    #[test]
+    fn the_preloaded_port_passes_descriptors_and_recycles_their_frames() {
+        let mut frames = HeapFrames::new(4);
+        let mut port = PreloadedPort::new(4);
+        for lap in 0..3u8 {
+            let loaded: Vec<_> = (0..4).map(|n| frames.store(&[lap, n]).unwrap()).collect();
+            loaded.iter().for_each(|packet| port.load(*packet));
+            let mut batch = Vec::new();
+            assert_eq!(port.receive(&mut frames, 3, &mut batch), 3);
+            assert_eq!(port.receive(&mut frames, 3, &mut batch), 1);
+            assert_eq!(port.receive(&mut frames, 3, &mut batch), 0);
+            assert_eq!(batch, loaded);
+            assert_eq!(port.transmit(&mut frames, &batch), 4);
+            assert_eq!(port.transmit(&mut frames, &batch[..1]), 0, "the ring is full");
+            assert_eq!(port.sent(), loaded);
+            assert_eq!(frames.conservation().held(), 4);
+            port.recycle(&mut frames);
+            assert_eq!(frames.conservation().held(), 0);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_goes_through_the_memory_port_comes_out_unchanged(
+            packets in proptest::collection::vec(
+                proptest::collection::vec(any::<u8>(), 0..=FRAME_BYTES - HEADROOM), 0..20),
+            limit in 1usize..=64,
+        ) {
+            let mut frames = HeapFrames::new(8);
+            let mut port = MemoryPort::new(usize::MAX);
+            packets.iter().for_each(|packet| port.push(packet.clone()));
+            let mut batch = Vec::new();
+            while port.receive(&mut frames, limit, &mut batch) > 0 {
+                prop_assert_eq!(port.transmit(&mut frames, &batch), batch.len());
+                batch.clear();
+                prop_assert_eq!(frames.conservation().held(), 0);
+            }
+            prop_assert_eq!(port.transmitted(), &packets[..]);
+        }
+    }
+}
