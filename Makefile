@@ -1,0 +1,32 @@
+# Thin on purpose: the logic is in xtask/. ./xtask/cargo is cargo, installed first where there is
+# none new enough; everything else that is missing is installed by `setup`.
+
+CARGO := ./xtask/cargo
+XTASK := $(CARGO) run --quiet --package xtask --
+
+.PHONY: build demo test bench setup fmt clean
+
+build: setup-quiet
+	$(CARGO) build --release --package lockgate
+
+demo: setup-quiet
+	$(XTASK) demo
+
+test: setup-quiet
+	$(XTASK) test
+
+bench: setup-quiet
+	$(XTASK) bench
+
+setup:
+	$(XTASK) setup
+
+.PHONY: setup-quiet
+setup-quiet:
+	$(XTASK) setup --quiet
+
+fmt:
+	$(CARGO) fmt --all
+
+clean:
+	$(CARGO) clean

@@ -1,0 +1,141 @@
+//! Build, set-up, checks and tests behind the Makefile: `cargo xtask NAME`.
+//!
+//! | command | what |
+//! |---|---|
+//! | `setup [--quiet]` | installs what building, testing and the demonstrations need |
+//! | `tidy` | the rules of the code that a compiler does not check |
+//! | `test` | everything, with a table at the end |
+//! | `demo [NAME …]` | builds `lockgate` for release and runs a demonstration, `replay` by default |
+//! | `bench [NAME …]` | the same for a benchmark, `esp` by default |
+#![forbid(unsafe_code)]
+
+mod setup;
+mod test;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let name = arguments.next().unwrap_or_default();
+    let rest: Vec<String> = arguments.collect();
+    let result = match (name.as_str(), rest.as_slice()) {
+        ("setup", []) => setup::run(setup::Voice::Normal),
+        ("setup", [flag]) if flag == "--quiet" => setup::run(setup::Voice::Quiet),
+        ("tidy", []) => tidy::run(),
+        ("test", []) => test::run(),
+        ("demo", rest) => lockgate("demo", "replay", rest),
+        ("bench", rest) => lockgate("bench", "esp", rest),
+        _ => Err(Failure::Usage),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("xtask: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Why a task did not succeed. What went wrong in detail was printed when it did.
+#[derive(Debug)]
+enum Failure {
+    /// The command line names no task.
+    Usage,
+    /// A program could not be started.
+    Start { program: String, error: std::io::Error },
+    /// A program ran and failed.
+    Program { program: String, status: std::process::ExitStatus },
+    /// A file could not be read.
+    Read { file: PathBuf, error: std::io::Error },
+    /// `cargo metadata` printed something else than expected.
+    Metadata,
+    /// Things to install, and no right to install them.
+    NotRoot { missing: Vec<&'static str> },
+    /// Still missing after they were installed.
+    StillMissing { missing: Vec<&'static str> },
+    /// Findings of `tidy`.
+    Untidy { findings: usize },
+    /// Parts of `test` that failed.
+    Tests { failed: usize },
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Usage => {
+                write!(f, "usage: cargo xtask setup [--quiet] | tidy | test | demo | bench")
+            }
+            Failure::Start { program, error } => write!(f, "cannot start {program}: {error}"),
+            Failure::Program { program, status } => write!(f, "{program}: {status}"),
+            Failure::Read { file, error } => write!(f, "{}: {error}", file.display()),
+            Failure::Metadata => write!(f, "cannot make sense of `cargo metadata`"),
+            Failure::NotRoot { missing } => {
+                write!(f, "missing: {}; run this as root, or install them", missing.join(", "))
+            }
+            Failure::StillMissing { missing } => {
+                write!(f, "still missing after installing: {}", missing.join(", "))
+            }
+            Failure::Untidy { findings } => write!(f, "tidy: {findings} findings"),
+            Failure::Tests { failed } => write!(f, "test: {failed} parts failed"),
+        }
+    }
+}
+
+/// The workspace's root folder.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
+}
+
+/// A program to be run in the workspace's root.
+fn program(name: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(name);
+    command.current_dir(root());
+    command
+}
+
+/// The cargo that runs this.
+fn cargo() -> Command {
+    program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Runs a program, its output on ours, and waits for its end.
+fn succeed(command: &mut Command) -> Result<(), Failure> {
+    let name = display(command);
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Failure::Program { program: name, status }),
+        Err(error) => Err(Failure::Start { program: name, error }),
+    }
+}
+
+/// Runs a program and returns what it printed.
+fn output(command: &mut Command) -> Result<String, Failure> {
+    let name = display(command);
+    match command.stderr(std::process::Stdio::inherit()).output() {
+        Ok(output) if output.status.success() => {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        }
+        Ok(output) => Err(Failure::Program { program: name, status: output.status }),
+        Err(error) => Err(Failure::Start { program: name, error }),
+    }
+}
+
+/// A command as one would type it.
+fn display(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    words.join(" ").replace(&*cargo().get_program().to_string_lossy(), "cargo")
+}
+
+/// Runs `lockgate TASK NAME …`, built for release.
+fn lockgate(task: &str, default: &str, rest: &[String]) -> Result<(), Failure> {
+    let mut command = cargo();
+    command.args(["run", "--release", "--quiet", "--package", "lockgate", "--", task]);
+    match rest {
+        [] => command.arg(default),
+        rest => command.args(rest),
+    };
+    succeed(&mut command)
+}

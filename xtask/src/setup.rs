@@ -1,0 +1,199 @@
+//! Installs what building, testing and the demonstrations need, and says what and why.
+//!
+//! On Debian and its relatives, as root or through sudo. Nothing that is there is touched. Cargo
+//! and a linker are there already when this runs: the script `xtask/cargo` sees to them.
+
+use crate::{Failure, cargo, output, program, root, succeed};
+use std::process::{Command, Stdio};
+
+/// How much to say when nothing is missing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Voice {
+    /// One line.
+    Normal,
+    /// Nothing.
+    Quiet,
+}
+
+/// A program that must be there, and the Debian packages that bring it.
+struct Need {
+    name: &'static str,
+    why: &'static str,
+    /// A command that succeeds where the need is met.
+    probe: &'static [&'static str],
+    packages: &'static [&'static str],
+}
+
+const NEEDS: &[Need] = &[
+    Need {
+        name: "cc",
+        why: "builds the C code of the cipher library",
+        probe: &["cc", "--version"],
+        packages: &["gcc", "libc6-dev"],
+    },
+    Need {
+        name: "cmake",
+        why: "builds the cipher library where its short way does not do",
+        probe: &["cmake", "--version"],
+        packages: &["cmake", "make"],
+    },
+    Need {
+        name: "git",
+        why: "tells tidy which files are part of the project",
+        probe: &["git", "--version"],
+        packages: &["git"],
+    },
+    Need {
+        name: "python3",
+        why: "runs the tests against scapy, another implementation of ESP",
+        probe: &["python3", "-c", "import ensurepip, venv"],
+        packages: &["python3", "python3-venv"],
+    },
+    Need {
+        name: "tshark",
+        why: "decodes what Lockgate seals, with the keys written beside the capture",
+        probe: &["tshark", "--version"],
+        packages: &["tshark"],
+    },
+    Need {
+        name: "tcpdump",
+        why: "makes captures",
+        probe: &["tcpdump", "--version"],
+        packages: &["tcpdump"],
+    },
+    Need {
+        name: "ip",
+        why: "makes the network namespaces that traffic stays in",
+        probe: &["ip", "-Version"],
+        packages: &["iproute2"],
+    },
+];
+
+/// Parts of the Rust toolchain that its smallest installation lacks.
+const COMPONENTS: &[(&str, &str)] = &[("clippy", "clippy"), ("fmt", "rustfmt")];
+
+/// Python packages of the tests, kept in a virtual environment under `target`.
+const PYTHON_PACKAGES: &[&str] = &["scapy>=2.6", "cryptography"];
+const PYTHON_PROBE: &str = "import scapy.layers.ipsec, cryptography";
+const VENV: &str = "target/venv";
+
+/// Path of the virtual environment's Python, from the workspace's root.
+pub(crate) const PYTHON: &str = "target/venv/bin/python";
+
+/// Installs what is missing.
+pub(crate) fn run(voice: Voice) -> Result<(), Failure> {
+    let mut installed = false;
+    let missing: Vec<&Need> = NEEDS.iter().filter(|need| !works(need.probe)).collect();
+    if !missing.is_empty() {
+        install(&missing)?;
+        installed = true;
+    }
+    for (subcommand, component) in COMPONENTS {
+        if !quiet(cargo().args([subcommand, "--version"])) {
+            println!("setup: adding {component} to the Rust toolchain: part of `make test`");
+            succeed(program("rustup").args(["component", "add", component]))?;
+            installed = true;
+        }
+    }
+    if !has_python_packages() {
+        println!("setup: making {VENV} with scapy: another implementation of ESP to test against");
+        succeed(program("python3").args(["-m", "venv", "--clear", VENV]))?;
+        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+        succeed(program(root().join(PYTHON)).args(pip).args(PYTHON_PACKAGES))?;
+        if !has_python_packages() {
+            return Err(Failure::StillMissing { missing: vec!["scapy"] });
+        }
+        installed = true;
+    }
+    match (installed, voice) {
+        (true, _) => println!("setup: done"),
+        (false, Voice::Normal) => println!("setup: nothing is missing"),
+        (false, Voice::Quiet) => {}
+    }
+    Ok(())
+}
+
+fn has_python_packages() -> bool {
+    quiet(program(root().join(PYTHON)).args(["-c", PYTHON_PROBE]))
+}
+
+/// Installs Debian packages: the lists fetched once, a half-configured dpkg mended first.
+fn install(missing: &[&Need]) -> Result<(), Failure> {
+    let names = || missing.iter().map(|need| need.name).collect();
+    let Some(prefix) = privileges() else {
+        return Err(Failure::NotRoot { missing: names() });
+    };
+    for need in missing {
+        println!("setup: installing {} ({}): {}", need.name, need.packages.join(" "), need.why);
+    }
+    if !output(program("dpkg").arg("--audit")).unwrap_or_default().trim().is_empty() {
+        println!("setup: dpkg is half configured: mending it first");
+        succeed(&mut privileged(prefix, &["dpkg", "--configure", "-a"]))?;
+        succeed(&mut privileged(prefix, &["apt-get", "-qq", "-y", "-f", "install"]))?;
+    }
+    succeed(&mut privileged(prefix, &["apt-get", "-qq", "-o", "Acquire::Retries=3", "update"]))?;
+    let install = ["apt-get", "-qq", "-y", "-o", "Acquire::Retries=3", "install"];
+    let mut command = privileged(prefix, &install);
+    command.arg("--no-install-recommends");
+    command.args(missing.iter().flat_map(|need| need.packages));
+    succeed(&mut command)?;
+    let still: Vec<_> = missing.iter().filter(|need| !works(need.probe)).collect();
+    if still.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::StillMissing { missing: still.iter().map(|need| need.name).collect() })
+}
+
+/// The words in front of a command that needs root; `None`: there is no way.
+fn privileges() -> Option<&'static [&'static str]> {
+    let user = output(program("id").arg("-u")).unwrap_or_default();
+    if user.trim() == "0" {
+        return Some(&["env"]);
+    }
+    works(&["sudo", "-n", "true"]).then_some(&["sudo", "-n", "env"])
+}
+
+/// A command that installs, asking no questions.
+fn privileged(prefix: &[&str], words: &[&str]) -> Command {
+    let mut command = program(prefix[0]);
+    command.args(&prefix[1..]).arg("DEBIAN_FRONTEND=noninteractive").args(words);
+    command.stdin(Stdio::null());
+    command
+}
+
+fn works(words: &[&str]) -> bool {
+    quiet(program(words[0]).args(&words[1..]))
+}
+
+/// Whether a command succeeds, its output thrown away.
+fn quiet(command: &mut Command) -> bool {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_is_not_there_is_found_missing() {
+        assert!(!works(&["lockgate-no-such-program", "--version"]));
+        assert!(!works(&["false"]));
+        assert!(works(&["true"]));
+    }
+
+    #[test]
+    fn every_need_says_why_and_what_brings_it() {
+        for need in NEEDS {
+            assert!(!need.why.is_empty() && !need.packages.is_empty(), "{}", need.name);
+            assert!(need.probe.len() >= 2, "{}: a probe that does nothing", need.name);
+        }
+    }
+
+    #[test]
+    fn installing_asks_no_questions() {
+        let command = privileged(&["sudo", "-n", "env"], &["apt-get", "update"]);
+        let shown = crate::display(&command);
+        assert_eq!(shown, "sudo -n env DEBIAN_FRONTEND=noninteractive apt-get update");
+    }
+}

@@ -1,0 +1,243 @@
+//! Runs every part of the tests in order, passes their output through, and ends with a table.
+//!
+//! A part that cannot run is skipped loudly, never counted as passed. A part that fails does not
+//! keep the later ones from running.
+
+use crate::{Failure, cargo, display, program, root, setup, tidy};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// The package whose tests replay the fuzzing corpora.
+const FUZZ_PACKAGE: &str = "fuzz-replay";
+/// The tests against other implementations; its last line is `N passed, N failed, N skipped`.
+const INTEROP: &str = "tests/interop/run.py";
+
+/// What became of a part.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Outcome {
+    Passed(Counts),
+    Failed(Counts),
+    Skipped(&'static str),
+}
+
+/// Tests that a part ran, where it says so.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Counts {
+    passed: u64,
+    failed: u64,
+    skipped: u64,
+}
+
+impl Counts {
+    /// Adds a runner's closing line, if `line` is one: cargo's `test result: ok. 3 passed; …` or
+    /// a script's `3 passed, 0 failed, 1 skipped`.
+    fn add_line(&mut self, line: &str) {
+        let mut words = line.split([' ', ';', ',']).filter(|word| !word.is_empty()).peekable();
+        let mut found = Counts::default();
+        let mut names = 0;
+        while let Some(word) = words.next() {
+            let (Ok(number), Some(name)) = (word.parse::<u64>(), words.peek()) else { continue };
+            match *name {
+                "passed" => found.passed = number,
+                "failed" => found.failed = number,
+                "ignored" | "skipped" => found.skipped = number,
+                _ => continue,
+            }
+            names += 1;
+        }
+        if names == 3 {
+            self.passed += found.passed;
+            self.failed += found.failed;
+            self.skipped += found.skipped;
+        }
+    }
+
+    /// Whether a runner said how many tests it ran.
+    fn is_known(self) -> bool {
+        self != Counts::default()
+    }
+}
+
+struct Part {
+    name: &'static str,
+    outcome: Outcome,
+    seconds: f64,
+}
+
+/// Runs all parts. Fails if one of them did.
+pub(crate) fn run() -> Result<(), Failure> {
+    let has_fuzz_package = tidy::packages()?.iter().any(|package| package.name == FUZZ_PACKAGE);
+    let parts = [
+        time("unit and property tests", || {
+            let mut command = cargo();
+            command.args(["test", "--workspace"]);
+            if has_fuzz_package {
+                command.args(["--exclude", FUZZ_PACKAGE]);
+            }
+            watch(&mut command)
+        }),
+        time("tidy", || match tidy::run() {
+            Ok(()) => Ok(Outcome::Passed(Counts::default())),
+            Err(Failure::Untidy { .. }) => Ok(Outcome::Failed(Counts::default())),
+            Err(failure) => Err(failure),
+        }),
+        time("clippy", || {
+            let flags = ["--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
+            watch(cargo().arg("clippy").args(flags))
+        }),
+        time("fuzz corpora", || match has_fuzz_package {
+            true => watch(cargo().args(["test", "--package", FUZZ_PACKAGE])),
+            false => Ok(Outcome::Skipped("there is no package fuzz-replay")),
+        }),
+        time("interop", interop),
+    ];
+    let failed = parts.iter().filter(|part| matches!(part.outcome, Outcome::Failed(_))).count();
+    println!("\n{}", table(&parts));
+    if failed == 0 { Ok(()) } else { Err(Failure::Tests { failed }) }
+}
+
+fn interop() -> Result<Outcome, Failure> {
+    if !root().join(INTEROP).exists() {
+        return Ok(Outcome::Skipped("there is no tests/interop/run.py"));
+    }
+    if !root().join(setup::PYTHON).exists() {
+        return Ok(Outcome::Skipped("there is no target/venv: run `make setup`"));
+    }
+    let built = watch(cargo().args(["build", "--quiet", "--package", "lockgate"]))?;
+    if !matches!(built, Outcome::Passed(_)) {
+        return Ok(built);
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    let lockgate = root().join(target).join("debug/lockgate");
+    watch(program(root().join(setup::PYTHON)).arg(INTEROP).env("LOCKGATE", lockgate))
+}
+
+/// Runs a part and takes its time. A part that could not be started has failed.
+fn time(name: &'static str, part: impl FnOnce() -> Result<Outcome, Failure>) -> Part {
+    println!("\n=== {name}");
+    let start = Instant::now();
+    let outcome = part().unwrap_or_else(|failure| {
+        println!("{failure}");
+        Outcome::Failed(Counts::default())
+    });
+    if let Outcome::Skipped(reason) = outcome {
+        println!("SKIPPED: {name}: {reason}");
+    }
+    Part { name, outcome, seconds: start.elapsed().as_secs_f64() }
+}
+
+/// Runs a command, passes its output on line by line, and counts what it says it tested. It
+/// passed if it succeeded and no test of it failed.
+fn watch(command: &mut Command) -> Result<Outcome, Failure> {
+    println!("$ {}", display(command));
+    watch_into(command, &mut std::io::stdout())
+}
+
+/// As [`watch`], with the output passed on to `out`.
+fn watch_into(command: &mut Command, out: &mut impl Write) -> Result<Outcome, Failure> {
+    let name = display(command);
+    let failure = |error| Failure::Start { program: name.clone(), error };
+    let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let mut child = spawned.map_err(failure)?;
+    let mut counts = Counts::default();
+    if let Some(stdout) = child.stdout.take() {
+        for line in BufReader::new(stdout).split(b'\n') {
+            let line = line.map_err(failure)?;
+            // Nobody reads our output any more: the tests still run to their end.
+            let _ = out.write_all(&line).and_then(|()| out.write_all(b"\n"));
+            counts.add_line(&String::from_utf8_lossy(&line));
+        }
+    }
+    let succeeded = child.wait().map_err(failure)?.success() && counts.failed == 0;
+    Ok(if succeeded { Outcome::Passed(counts) } else { Outcome::Failed(counts) })
+}
+
+/// The closing table, and below it one line that says it all.
+fn table(parts: &[Part]) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    for part in parts {
+        let (word, counts) = match &part.outcome {
+            Outcome::Passed(counts) => ("passed", *counts),
+            Outcome::Failed(counts) => ("FAILED", *counts),
+            Outcome::Skipped(_) => ("SKIPPED", Counts::default()),
+        };
+        match part.outcome {
+            Outcome::Passed(_) => passed += 1,
+            Outcome::Failed(_) => failed += 1,
+            Outcome::Skipped(_) => skipped += 1,
+        }
+        let detail = match part.outcome {
+            Outcome::Skipped(reason) => reason.to_string(),
+            _ if counts.is_known() => {
+                let Counts { passed, failed, skipped } = counts;
+                let loud = if skipped > 0 { "  <-- SKIPPED" } else { "" };
+                format!("{passed} passed, {failed} failed, {skipped} skipped{loud}")
+            }
+            _ => String::new(),
+        };
+        let line = format!("{:<25}{word:<9}{:>6.1} s  {detail}", part.name, part.seconds);
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    let _ = write!(text, "test: {passed} parts passed, {failed} failed, {skipped} skipped");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(lines: &[&str]) -> Counts {
+        let mut counts = Counts::default();
+        lines.iter().for_each(|line| counts.add_line(line));
+        counts
+    }
+
+    #[test]
+    fn closing_lines_of_cargo_and_of_scripts_are_added_up() {
+        let cargo =
+            "test result: FAILED. 3 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out";
+        assert_eq!(
+            counted(&[cargo, "4 passed, 0 failed, 1 skipped"]),
+            Counts { passed: 7, failed: 1, skipped: 3 }
+        );
+    }
+
+    #[test]
+    fn other_lines_are_not_counted() {
+        let lines = ["running 3 tests", "test a ... ok", "5 passed", "7 failed, who knows", ""];
+        assert_eq!(counted(&lines), Counts::default());
+    }
+
+    #[test]
+    fn a_command_that_fails_or_reports_a_failure_has_failed() {
+        let mut passed_on = Vec::new();
+        let mut shell =
+            |script: &str| watch_into(program("sh").args(["-c", script]), &mut passed_on).unwrap();
+        assert!(matches!(shell("exit 1"), Outcome::Failed(_)));
+        assert!(matches!(shell("echo 1 passed, 1 failed, 0 skipped"), Outcome::Failed(_)));
+        let counts = Counts { passed: 2, failed: 0, skipped: 1 };
+        assert_eq!(shell("echo 2 passed, 0 failed, 1 skipped"), Outcome::Passed(counts));
+        assert_eq!(passed_on, b"1 passed, 1 failed, 0 skipped\n2 passed, 0 failed, 1 skipped\n");
+        let mut nobody = program("lockgate-no-such-program");
+        assert!(watch_into(&mut nobody, &mut passed_on).is_err());
+    }
+
+    #[test]
+    fn the_table_shows_failures_and_skips_loudly() {
+        let part = |name, outcome| Part { name, outcome, seconds: 1.25 };
+        let skips = Counts { passed: 2, failed: 0, skipped: 1 };
+        let text = table(&[
+            part("one", Outcome::Passed(skips)),
+            part("two", Outcome::Failed(Counts::default())),
+            part("three", Outcome::Skipped("no reason")),
+        ]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].ends_with("2 passed, 0 failed, 1 skipped  <-- SKIPPED"));
+        assert!(lines[1].contains("FAILED"));
+        assert!(lines[2].contains("SKIPPED") && lines[2].ends_with("no reason"));
+        assert_eq!(lines[3], "test: 1 parts passed, 1 failed, 1 skipped");
+    }
+}

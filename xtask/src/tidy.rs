@@ -1,0 +1,389 @@
+//! The rules of the code that the compiler does not check.
+//!
+//! Each check is a function from text to findings, so that its tests can show it failing.
+
+use crate::{Failure, cargo, output, program, root, succeed};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// The layout of DESIGN §4: which of our crates each may depend on. Tests may use more (a memory
+/// port, say) but never a program.
+const DIRECTIONS: &[(&str, &[&str])] = &[
+    ("wire", &[]),
+    ("policy", &["wire"]),
+    ("ipsec", &["wire", "policy"]),
+    ("dataplane", &["wire", "policy", "ipsec"]),
+    ("io", &["wire"]),
+    ("control", &["wire", "policy", "ipsec", "dataplane"]),
+    ("lockgate", &["wire", "policy", "ipsec", "dataplane", "io", "control"]),
+    ("fuzz-replay", &["wire", "policy", "ipsec", "dataplane", "io", "control"]),
+    ("xtask", &[]),
+];
+
+/// Lines of a Rust file before its tests.
+const MAX_FILE_LINES: usize = 900;
+/// Characters of a line of code.
+const MAX_LINE_CHARS: usize = 100;
+/// Files whose lines are code.
+const CODE: &[&str] = &["rs", "py", "sh", "c", "h"];
+/// Folders of developers' machines, cut in two so that this file does not contain them.
+const MACHINE_FOLDERS: &[(&str, &str)] = &[("/ho", "me/"), ("/ro", "ot/"), ("/wo", "rk/")];
+const FORBID_UNSAFE: &str = "#![forbid(unsafe_code)]";
+
+/// A package of the workspace, as `cargo metadata` shows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Package {
+    pub(crate) name: String,
+    /// Whether it is a program of ours: nobody may import it.
+    is_program: bool,
+    dependencies: Vec<Dependency>,
+    /// Root files of its library and its programs.
+    roots: Vec<PathBuf>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Dependency {
+    name: String,
+    use_: Use,
+}
+
+/// What a dependency is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Use {
+    /// The crate itself or its build script.
+    Build,
+    /// Its tests only.
+    Tests,
+}
+
+/// A file of the project.
+struct Source {
+    path: PathBuf,
+    text: String,
+}
+
+/// Runs every check and prints what each looked at and found.
+pub(crate) fn run() -> Result<(), Failure> {
+    let packages = packages()?;
+    let sources = tracked_sources()?;
+    let manifest = read(&root().join("Cargo.toml"))?;
+    let roots: Vec<Source> = packages
+        .iter()
+        .flat_map(|package| &package.roots)
+        .map(|path| Ok(Source { path: path.clone(), text: read(path)? }))
+        .collect::<Result<_, Failure>>()?;
+    let code: Vec<&Source> = sources.iter().filter(|source| is_code(&source.path)).collect();
+
+    let mut findings = 0;
+    let mut report = |what: String, found: Vec<String>| {
+        println!("tidy: {what}: {}", if found.is_empty() { "ok" } else { "NOT OK" });
+        found.iter().for_each(|finding| println!("  {finding}"));
+        findings += found.len();
+    };
+    report(format!("dependency directions of {} crates", packages.len()), directions(&packages));
+    report(
+        format!("{FORBID_UNSAFE} in {} crate roots", roots.len()),
+        roots.iter().flat_map(unsafe_allowed).collect(),
+    );
+    report(
+        format!("length of {} files and their lines", code.len()),
+        code.iter().flat_map(|source| lengths(source)).collect(),
+    );
+    report("a reason beside every dependency".into(), unexplained(&manifest));
+    report(
+        format!("no path of a developer's machine in {} files", sources.len()),
+        sources.iter().flat_map(machine_paths).collect(),
+    );
+    let format = match succeed(cargo().args(["fmt", "--all", "--check"])) {
+        Ok(()) => vec![],
+        Err(Failure::Program { .. }) => vec!["run `make fmt`".into()],
+        Err(failure) => return Err(failure),
+    };
+    report("rustfmt".into(), format);
+    match findings {
+        0 => Ok(()),
+        findings => Err(Failure::Untidy { findings }),
+    }
+}
+
+/// The workspace's packages.
+pub(crate) fn packages() -> Result<Vec<Package>, Failure> {
+    let arguments = ["metadata", "--no-deps", "--format-version", "1"];
+    let metadata = output(cargo().args(arguments))?;
+    parse_packages(&metadata).ok_or(Failure::Metadata)
+}
+
+fn parse_packages(metadata: &str) -> Option<Vec<Package>> {
+    let metadata: Value = serde_json::from_str(metadata).ok()?;
+    metadata["packages"].as_array()?.iter().map(parse_package).collect()
+}
+
+fn parse_package(package: &Value) -> Option<Package> {
+    let mut parsed = Package {
+        name: package["name"].as_str()?.into(),
+        is_program: true,
+        dependencies: Vec::new(),
+        roots: Vec::new(),
+    };
+    for dependency in package["dependencies"].as_array()? {
+        let use_ = match dependency["kind"].as_str() {
+            Some("dev") => Use::Tests,
+            _ => Use::Build,
+        };
+        parsed.dependencies.push(Dependency { name: dependency["name"].as_str()?.into(), use_ });
+    }
+    for target in package["targets"].as_array()? {
+        let kinds: Vec<&str> =
+            target["kind"].as_array()?.iter().filter_map(Value::as_str).collect();
+        let is_library = kinds.iter().any(|kind| kind.ends_with("lib") || *kind == "proc-macro");
+        parsed.is_program &= !is_library;
+        if is_library || kinds.contains(&"bin") {
+            parsed.roots.push(target["src_path"].as_str()?.into());
+        }
+    }
+    Some(parsed)
+}
+
+/// Dependencies that run against the layout.
+fn directions(packages: &[Package]) -> Vec<String> {
+    let ours = |name: &str| packages.iter().find(|package| package.name == name);
+    let mut findings = Vec::new();
+    for package in packages {
+        let name = &package.name;
+        let Some((_, allowed)) = DIRECTIONS.iter().find(|(known, _)| known == name) else {
+            findings.push(format!("{name}: not in the table of xtask/src/tidy.rs"));
+            continue;
+        };
+        for dependency in &package.dependencies {
+            let Some(target) = ours(&dependency.name) else { continue };
+            if target.is_program {
+                findings.push(format!("{name} depends on {}, which is a program", target.name));
+            } else if dependency.use_ == Use::Build && !allowed.contains(&target.name.as_str()) {
+                findings.push(format!("{name} must not depend on {}", target.name));
+            }
+        }
+    }
+    findings
+}
+
+/// A crate root that does not forbid unsafe code.
+fn unsafe_allowed(source: &Source) -> Option<String> {
+    let forbids = source.text.lines().any(|line| line.trim_end() == FORBID_UNSAFE);
+    (!forbids).then(|| format!("{}: no {FORBID_UNSAFE}", shown(&source.path)))
+}
+
+fn is_code(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| CODE.iter().any(|known| extension == *known))
+}
+
+/// Whether the whole file is tests.
+fn is_tests(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == "tests.rs")
+        || path.components().any(|part| part.as_os_str() == "tests")
+}
+
+/// Files that are too long before their tests, and lines that are too long anywhere.
+fn lengths(source: &Source) -> Vec<String> {
+    let path = shown(&source.path);
+    let mut findings = Vec::new();
+    let lines = source.text.lines().take_while(|line| *line != "#[cfg(test)]").count();
+    if lines > MAX_FILE_LINES && !is_tests(&source.path) {
+        findings.push(format!("{path}: {lines} lines, at most {MAX_FILE_LINES}"));
+    }
+    for (number, line) in source.text.lines().enumerate() {
+        let length = line.chars().count();
+        if length > MAX_LINE_CHARS {
+            findings.push(format!("{path}:{}: {length} characters", number + 1));
+        }
+    }
+    findings
+}
+
+/// External dependencies without a comment above them or above the group they stand in.
+fn unexplained(manifest: &str) -> Vec<String> {
+    let mut findings = Vec::new();
+    let (mut inside, mut explained) = (false, false);
+    for line in manifest.lines().map(str::trim) {
+        if line.starts_with('[') {
+            inside = line == "[workspace.dependencies]";
+            explained = false;
+        } else if line.is_empty() {
+            explained = false;
+        } else if line.starts_with('#') {
+            explained = true;
+        } else if inside
+            && !explained
+            && !line.contains("path = ")
+            && let Some((name, _)) = line.split_once('=')
+        {
+            findings.push(format!("Cargo.toml: {} has no reason above it", name.trim()));
+        }
+    }
+    findings
+}
+
+/// Lines that name a folder of a developer's machine.
+fn machine_paths(source: &Source) -> Vec<String> {
+    let mut findings = Vec::new();
+    for (number, line) in source.text.lines().enumerate() {
+        for (first, second) in MACHINE_FOLDERS {
+            if names_folder(line, &format!("{first}{second}")) {
+                let path = shown(&source.path);
+                findings.push(format!("{path}:{}: {first}{second}", number + 1));
+            }
+        }
+    }
+    findings
+}
+
+/// Whether `folder` stands in the line as the beginning of a path.
+fn names_folder(line: &str, folder: &str) -> bool {
+    line.match_indices(folder).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        !before.is_some_and(|before| before.is_alphanumeric() || "_./-}".contains(before))
+    })
+}
+
+/// All files of the project, generated and ignored ones left out; what is not text is empty.
+fn tracked_sources() -> Result<Vec<Source>, Failure> {
+    let listing = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
+    let listing = output(program("git").args(listing))?;
+    let mut sources = Vec::new();
+    for name in listing.split('\0').filter(|name| !name.is_empty()) {
+        let path = root().join(name);
+        match std::fs::read(&path) {
+            Ok(bytes) => {
+                let text = String::from_utf8(bytes).unwrap_or_default();
+                sources.push(Source { path, text });
+            }
+            // Listed but deleted, or a link to nowhere.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Failure::Read { file: path, error }),
+        }
+    }
+    Ok(sources)
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path).map_err(|error| Failure::Read { file: path.into(), error })
+}
+
+/// A path as seen from the workspace's root.
+fn shown(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(name: &str, dependencies: &[(&str, Use)]) -> Package {
+        let dependencies = dependencies
+            .iter()
+            .map(|(name, use_)| Dependency { name: name.to_string(), use_: *use_ })
+            .collect();
+        let is_program = name == "lockgate";
+        Package { name: name.into(), is_program, dependencies, roots: vec![] }
+    }
+
+    fn source(path: &str, text: impl Into<String>) -> Source {
+        Source { path: path.into(), text: text.into() }
+    }
+
+    #[test]
+    fn a_dependency_against_the_layout_is_found() {
+        let good = [
+            package("wire", &[]),
+            package("ipsec", &[("wire", Use::Build), ("aws-lc-rs", Use::Build)]),
+            package("io", &[("wire", Use::Build)]),
+            package("dataplane", &[("ipsec", Use::Build), ("io", Use::Tests)]),
+            package("lockgate", &[("dataplane", Use::Build), ("io", Use::Build)]),
+        ];
+        assert_eq!(directions(&good), [""; 0]);
+        let bad = [
+            package("wire", &[("io", Use::Build)]),
+            package("io", &[("lockgate", Use::Tests)]),
+            package("newcomer", &[]),
+            package("lockgate", &[]),
+        ];
+        assert_eq!(
+            directions(&bad),
+            [
+                "wire must not depend on io",
+                "io depends on lockgate, which is a program",
+                "newcomer: not in the table of xtask/src/tidy.rs",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_table_of_directions_has_no_cycle() {
+        for (position, (name, allowed)) in DIRECTIONS.iter().enumerate() {
+            for dependency in *allowed {
+                let found = DIRECTIONS[..position].iter().any(|(other, _)| other == dependency);
+                assert!(found, "{name} before {dependency}");
+            }
+        }
+    }
+
+    #[test]
+    fn metadata_is_understood() {
+        let metadata = r#"{"packages": [{
+            "name": "a",
+            "dependencies": [{"name": "b", "kind": null}, {"name": "c", "kind": "dev"}],
+            "targets": [{"kind": ["lib"], "src_path": "a/src/lib.rs"},
+                        {"kind": ["test"], "src_path": "a/tests/t.rs"}]
+        }]}"#;
+        let mut expected = package("a", &[("b", Use::Build), ("c", Use::Tests)]);
+        expected.roots = vec!["a/src/lib.rs".into()];
+        assert_eq!(parse_packages(metadata), Some(vec![expected]));
+        assert_eq!(parse_packages("{}"), None);
+    }
+
+    #[test]
+    fn a_crate_root_without_forbid_is_found() {
+        let forbids = source("lib.rs", format!("//! Doc.\n{FORBID_UNSAFE}\n"));
+        assert_eq!(unsafe_allowed(&forbids), None);
+        let comment = source("lib.rs", format!("// {FORBID_UNSAFE}\n"));
+        assert!(unsafe_allowed(&comment).unwrap().starts_with("lib.rs: no "));
+    }
+
+    #[test]
+    fn long_files_and_lines_are_found_but_tests_do_not_count() {
+        let body = |lines| "x\n".repeat(lines);
+        assert_eq!(lengths(&source("a.rs", body(MAX_FILE_LINES))), [""; 0]);
+        let tests = format!("{}#[cfg(test)]\n{}", body(MAX_FILE_LINES), body(500));
+        assert_eq!(lengths(&source("a.rs", tests)), [""; 0]);
+        assert_eq!(lengths(&source("a/tests.rs", body(2000))), [""; 0]);
+        assert_eq!(
+            lengths(&source("a.rs", body(MAX_FILE_LINES + 1))),
+            ["a.rs: 901 lines, at most 900"]
+        );
+        let wide = |chars| format!("ok\n{}\n", "ü".repeat(chars));
+        assert_eq!(lengths(&source("a.rs", wide(MAX_LINE_CHARS))), [""; 0]);
+        assert_eq!(lengths(&source("a.rs", wide(MAX_LINE_CHARS + 1))), ["a.rs:2: 101 characters"]);
+    }
+
+    #[test]
+    fn a_dependency_without_a_reason_is_found() {
+        let manifest = "[package]\nname = \"x\"\n[workspace.dependencies]\n\
+            ours = { path = \"crates/ours\" }\n\n# why\na = \"1\"\nb = \"1\"\n\nc = \"1\"\n";
+        assert_eq!(unexplained(manifest), ["Cargo.toml: c has no reason above it"]);
+    }
+
+    #[test]
+    fn a_path_of_a_developers_machine_is_found() {
+        for (first, second) in MACHINE_FOLDERS {
+            let line = format!("fine\nsee {first}{second}x\n");
+            assert_eq!(machine_paths(&source("a.md", line)).len(), 1);
+            let inside = format!("target{first}{second}x\n${{top}}{first}{second}\n");
+            assert_eq!(machine_paths(&source("a.md", inside)), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn code_is_told_from_other_files() {
+        assert!(is_code(Path::new("a/b.rs")) && is_code(Path::new("run.py")));
+        assert!(!is_code(Path::new("README.md")) && !is_code(Path::new("LICENSE")));
+    }
+}
