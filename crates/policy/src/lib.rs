@@ -1,0 +1,13 @@
+//! Policies and who wins among them (RFC 4301 §4.4.1): selectors, the security policy database,
+//! and the linear search that is its authority.
+//!
+//! The linear search is the oracle of every faster structure and stays for ever.
+//!
+//! Not here: keys, SAs, packets; a policy names its SA set by number.
+#![forbid(unsafe_code)]
+
+pub mod selector;
+pub mod spd;
+
+pub use selector::{AddressRange, IcmpRange, PortRange, Selector, SelectorError, UpperSelector};
+pub use spd::{Action, Direction, Match, Policy, PolicyId, PolicyIndex, SaSetId, Spd, SpdError};
