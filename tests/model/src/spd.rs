@@ -1,0 +1,238 @@
+//! The security policy database as RFC 4301 §4.4.1 tells it, to be held beside the text.
+//!
+//! Each selector of an entry is asked one question of a packet, and has three answers: it
+//! matches, it does not, or the packet does not hold the value (OPAQUE). No rules are compiled
+//! and nothing is mirrored in advance: "local" and "remote" are read from the packet.
+//!
+//! Beyond the RFC, as Lockgate's design has it: an entry has a priority instead of a place in a
+//! list, and may be limited to a direction.
+
+use std::cmp::Ordering;
+
+use policy::{Action, Direction, Policy, PolicyId, UpperSelector};
+use wire::{Family, Flow, Upper};
+
+/// What the database says of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Judgement {
+    /// This entry decides, and says this.
+    Entry(PolicyId, Action),
+    /// This entry may be the one, but the packet is a fragment without the value that it asks
+    /// for: "an arriving fragment without ports MUST be discarded".
+    Opaque(PolicyId),
+    /// No entry matches: discarded.
+    Nothing,
+}
+
+/// What one selector says of one packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answer {
+    Matches,
+    Differs,
+    /// The value that is asked for is not in this packet but in another fragment of it.
+    Opaque,
+}
+
+/// A selector's value as found in a packet.
+#[derive(Clone, Copy)]
+enum Value {
+    Is(u16),
+    /// In another fragment.
+    Opaque,
+    /// Packets of this protocol have no such value.
+    Absent,
+}
+
+/// The packet's values, named as RFC 4301 §4.4.1.1 names them.
+struct Packet {
+    family: Family,
+    local_address: u128,
+    remote_address: u128,
+    next_layer_protocol: u8,
+    local_port: Value,
+    remote_port: Value,
+    /// Type in the most significant 8 bits, code in the least.
+    icmp_type_code: Value,
+}
+
+/// Judges a packet that crosses the boundary in `direction`.
+///
+/// 1. Put the entries in order.
+/// 2. Read the packet's values.
+/// 3. The first entry that matches decides; one that would need a value which the packet does not
+///    hold stops the search.
+/// 4. What nothing matches is discarded.
+pub fn judge(policies: &[Policy], direction: Direction, flow: &Flow) -> Judgement {
+    // "The SPD is ordered": here by priority; among equals the newest first.
+    let mut ordered: Vec<&Policy> = policies.iter().collect();
+    ordered.sort_by(|a, b| match b.priority.cmp(&a.priority) {
+        Ordering::Equal => b.id.0.cmp(&a.id.0),
+        unequal => unequal,
+    });
+
+    let packet = read(direction, flow);
+
+    for entry in ordered {
+        if entry.only == Some(Direction::Inbound) && direction == Direction::Outbound {
+            continue;
+        }
+        if entry.only == Some(Direction::Outbound) && direction == Direction::Inbound {
+            continue;
+        }
+        match compare(entry, &packet) {
+            Answer::Matches => return Judgement::Entry(entry.id, entry.action),
+            Answer::Opaque => return Judgement::Opaque(entry.id),
+            Answer::Differs => {}
+        }
+    }
+    Judgement::Nothing
+}
+
+/// All selectors of an entry must match. One that differs settles it, whatever is opaque.
+fn compare(entry: &Policy, packet: &Packet) -> Answer {
+    let answers = [
+        local_addresses(entry, packet),
+        remote_addresses(entry, packet),
+        next_layer_protocol(entry, packet),
+        local_ports(entry, packet),
+        remote_ports(entry, packet),
+        icmp(entry, packet),
+    ];
+    if answers.contains(&Answer::Differs) {
+        return Answer::Differs;
+    }
+    if answers.contains(&Answer::Opaque) {
+        return Answer::Opaque;
+    }
+    Answer::Matches
+}
+
+/// "Local IP Address(es): a list of ranges of IP addresses". A range of the other IP
+/// version holds none of the packet's addresses.
+fn local_addresses(entry: &Policy, packet: &Packet) -> Answer {
+    for range in &entry.selector.local {
+        let above = packet.local_address >= range.lo;
+        let below = packet.local_address <= range.hi;
+        if range.family == packet.family && above && below {
+            return Answer::Matches;
+        }
+    }
+    Answer::Differs
+}
+
+/// "Remote IP Address(es): a list of ranges of IP addresses".
+fn remote_addresses(entry: &Policy, packet: &Packet) -> Answer {
+    for range in &entry.selector.remote {
+        let above = packet.remote_address >= range.lo;
+        let below = packet.remote_address <= range.hi;
+        if range.family == packet.family && above && below {
+            return Answer::Matches;
+        }
+    }
+    Answer::Differs
+}
+
+/// "Next Layer Protocol: an individual protocol number, ANY, or for IPv6 only, OPAQUE". It is
+/// never opaque here: a fragment that does not tell its protocol is dropped when it is parsed.
+fn next_layer_protocol(entry: &Policy, packet: &Packet) -> Answer {
+    match entry.selector.protocol {
+        None => Answer::Matches,
+        Some(wanted) if wanted == packet.next_layer_protocol => Answer::Matches,
+        Some(_) => Answer::Differs,
+    }
+}
+
+/// "If the Next Layer Protocol uses two ports, there are selectors for Local and Remote Ports.
+/// Each has a list of ranges of values." An empty list is ANY, which asks nothing.
+fn local_ports(entry: &Policy, packet: &Packet) -> Answer {
+    let UpperSelector::Ports { local, .. } = &entry.selector.upper else { return Answer::Matches };
+    if local.is_empty() {
+        return Answer::Matches;
+    }
+    within(packet.local_port, local.iter().map(|range| (range.lo, range.hi)))
+}
+
+/// As [`local_ports`], for the other end.
+fn remote_ports(entry: &Policy, packet: &Packet) -> Answer {
+    let UpperSelector::Ports { remote, .. } = &entry.selector.upper else { return Answer::Matches };
+    if remote.is_empty() {
+        return Answer::Matches;
+    }
+    within(packet.remote_port, remote.iter().map(|range| (range.lo, range.hi)))
+}
+
+/// "If the Next Layer Protocol value is ICMP, there is a 16-bit selector for the ICMP message
+/// type and code." An entry with an empty list asks for ICMP of any type and code.
+fn icmp(entry: &Policy, packet: &Packet) -> Answer {
+    let UpperSelector::Icmp(messages) = &entry.selector.upper else { return Answer::Matches };
+    if messages.is_empty() {
+        return within(packet.icmp_type_code, [(0, 0xffff)].into_iter());
+    }
+    within(packet.icmp_type_code, messages.iter().map(|range| (range.lo, range.hi)))
+}
+
+/// Whether a value lies in one of the ranges of a list.
+fn within(value: Value, ranges: impl Iterator<Item = (u16, u16)>) -> Answer {
+    let value = match value {
+        Value::Is(value) => value,
+        // "In a non-initial fragment, port values will not be available."
+        Value::Opaque => return Answer::Opaque,
+        Value::Absent => return Answer::Differs,
+    };
+    for (lo, hi) in ranges {
+        if lo <= value && value <= hi {
+            return Answer::Matches;
+        }
+    }
+    Answer::Differs
+}
+
+/// Reads a packet's values: outbound the source is local, inbound the destination.
+fn read(direction: Direction, flow: &Flow) -> Packet {
+    let (source_port, destination_port, icmp_type_code) = upper_values(flow);
+    match direction {
+        Direction::Outbound => Packet {
+            family: flow.family,
+            local_address: flow.source,
+            remote_address: flow.destination,
+            next_layer_protocol: flow.protocol,
+            local_port: source_port,
+            remote_port: destination_port,
+            icmp_type_code,
+        },
+        Direction::Inbound => Packet {
+            family: flow.family,
+            local_address: flow.destination,
+            remote_address: flow.source,
+            next_layer_protocol: flow.protocol,
+            local_port: destination_port,
+            remote_port: source_port,
+            icmp_type_code,
+        },
+    }
+}
+
+/// Source port, destination port, ICMP type and code.
+fn upper_values(flow: &Flow) -> (Value, Value, Value) {
+    // Internet Control Message Protocol of the packet's IP version.
+    let icmp = match flow.family {
+        Family::V4 => 1,
+        Family::V6 => 58,
+    };
+    // TCP, UDP, DCCP, SCTP, UDP-Lite.
+    let two_ports = [6, 17, 33, 132, 136];
+    match flow.upper {
+        Upper::Ports { source, destination } => {
+            (Value::Is(source), Value::Is(destination), Value::Absent)
+        }
+        Upper::Icmp { kind, code } if flow.protocol == icmp => {
+            (Value::Absent, Value::Absent, Value::Is(u16::from(kind) * 256 + u16::from(code)))
+        }
+        Upper::Icmp { .. } | Upper::None => (Value::Absent, Value::Absent, Value::Absent),
+        Upper::Fragment if two_ports.contains(&flow.protocol) => {
+            (Value::Opaque, Value::Opaque, Value::Absent)
+        }
+        Upper::Fragment if flow.protocol == icmp => (Value::Absent, Value::Absent, Value::Opaque),
+        Upper::Fragment => (Value::Absent, Value::Absent, Value::Absent),
+    }
+}
