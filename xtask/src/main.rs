@@ -5,8 +5,8 @@
 //! | `setup [--quiet]` | installs what building, testing and the demonstrations need |
 //! | `tidy` | the rules of the code that a compiler does not check |
 //! | `test` | everything, with a table at the end |
-//! | `demo [NAME …]` | builds `lockgate` for release and runs a demonstration, `replay` by default |
-//! | `bench [NAME …]` | the same for a benchmark, `esp` by default |
+//! | `demo [NAME …]` | builds `lockgate` for release, runs a demonstration (default `replay`) |
+//! | `bench [NAME …]` | the same for a benchmark (default `esp`) |
 #![forbid(unsafe_code)]
 
 mod setup;

@@ -5,7 +5,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`memory`] | frame memory on the heap; a port that copies, and one that only passes descriptors |
+//! | [`memory`] | frames on the heap; a port that copies, one that only passes descriptors |
 //! | [`capture`] | a port whose input and output are capture files |
 //! | [`pcap`], [`pcapng`] | the two file formats, read as streams, trusted in nothing |
 #![forbid(unsafe_code)]
