@@ -1,0 +1,23 @@
+//! Security associations and ESP (RFC 4301, 4303, 4106): framing, sequence numbers, replay
+//! windows, and the one seam behind which every cipher library stands.
+//!
+//! Not here: which packet gets which SA (that is `policy` and `dataplane`), ports, routes, clocks.
+#![forbid(unsafe_code)]
+
+pub mod cipher;
+pub mod ecn;
+pub mod esp;
+mod outer;
+pub mod replay;
+pub mod sa;
+pub mod sequence;
+pub mod suite;
+#[cfg(test)]
+mod testing;
+
+pub use cipher::{Cipher, OpenJob, SealError, SealJob, SelfTestError, self_test};
+pub use esp::{EspHeader, Inner, OpenError};
+pub use replay::{ReplayError, ReplayWindow, WindowSizeError};
+pub use sa::{InboundSa, OutboundSa, SaError, SaId, Spi, Tunnel};
+pub use sequence::{SequenceCounter, SequenceExhausted, SequenceNumbers};
+pub use suite::{Fingerprint, KeyError, KeyMaterial, Suite};

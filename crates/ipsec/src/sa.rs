@@ -1,0 +1,180 @@
+//! Security associations (RFC 4301 §4.4.2).
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use policy::SaSetId;
+
+use crate::outer::OuterHeader;
+use crate::{Cipher, KeyMaterial, ReplayWindow, SequenceCounter, Suite};
+
+/// Security Parameters Index, host order. 0–255 are reserved (RFC 4303 §2.1) and never held.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Spi(u32);
+
+impl Spi {
+    /// The lowest that is not reserved.
+    pub const LOWEST: Spi = Spi(256);
+
+    /// The SPI with this number; `None` if it is reserved.
+    pub const fn new(value: u32) -> Option<Spi> {
+        if value >= Spi::LOWEST.0 { Some(Spi(value)) } else { None }
+    }
+
+    /// Its number, at least 256.
+    pub const fn value(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Spi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#010x}", self.0)
+    }
+}
+
+impl fmt::Debug for Spi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Place of an SA among those of its direction in a snapshot: dense, from 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct SaId(pub u32);
+
+/// The two ends of a tunnel, both of one family.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tunnel {
+    /// Our address: source of what we seal, destination of what we open.
+    pub local: IpAddr,
+    /// The peer's address.
+    pub remote: IpAddr,
+}
+
+/// Why an SA cannot be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SaError {
+    /// One end of the tunnel is IPv4, the other IPv6.
+    #[error("the tunnel from {local} to {remote} has ends of different families")]
+    MixedFamilies {
+        /// Our end.
+        local: IpAddr,
+        /// The peer's end.
+        remote: IpAddr,
+    },
+}
+
+/// An SA that seals. Shared by workers; only its sequence counter changes. No `Debug`: it holds
+/// key bytes.
+pub struct OutboundSa {
+    /// Its place.
+    pub id: SaId,
+    /// What the peer finds it by.
+    pub spi: Spi,
+    /// The set that policies know it by.
+    pub set: SaSetId,
+    /// Algorithms.
+    pub suite: Suite,
+    /// Outer addresses.
+    pub tunnel: Tunnel,
+    /// Key and salt, expanded.
+    pub cipher: Cipher,
+    /// The next number to use; survives changes of configuration.
+    pub sequence: Arc<SequenceCounter>,
+    /// What all its outer headers have in common.
+    pub(crate) outer: OuterHeader,
+}
+
+impl OutboundSa {
+    /// Makes an SA that seals. `sequence` must be the counter of this key material and no other:
+    /// a new one for a key that never sealed, else the one that it sealed with before.
+    ///
+    /// # Errors
+    /// [`SaError`]: the configuration is at fault.
+    pub fn new(
+        id: SaId,
+        spi: Spi,
+        set: SaSetId,
+        material: &KeyMaterial,
+        tunnel: Tunnel,
+        sequence: Arc<SequenceCounter>,
+    ) -> Result<OutboundSa, SaError> {
+        let outer = OuterHeader::new(tunnel)?;
+        let cipher = Cipher::new(material).with_numbers(sequence.numbers());
+        Ok(OutboundSa { id, spi, set, suite: material.suite(), tunnel, cipher, sequence, outer })
+    }
+}
+
+/// An SA that opens. No `Debug`: it holds key bytes.
+pub struct InboundSa {
+    /// Its place.
+    pub id: SaId,
+    /// What it is found by.
+    pub spi: Spi,
+    /// The set that policies know it by.
+    pub set: SaSetId,
+    /// Algorithms.
+    pub suite: Suite,
+    /// Outer addresses.
+    pub tunnel: Tunnel,
+    /// Key and salt, expanded.
+    pub cipher: Cipher,
+    /// Which numbers were seen; survives changes of configuration.
+    pub window: Arc<ReplayWindow>,
+}
+
+impl InboundSa {
+    /// Makes an SA that opens. `window` is a new one for a new key, else the one that this key
+    /// opened with before.
+    ///
+    /// # Errors
+    /// [`SaError`]: the configuration is at fault.
+    pub fn new(
+        id: SaId,
+        spi: Spi,
+        set: SaSetId,
+        material: &KeyMaterial,
+        tunnel: Tunnel,
+        window: Arc<ReplayWindow>,
+    ) -> Result<InboundSa, SaError> {
+        OuterHeader::new(tunnel)?;
+        let cipher = Cipher::new(material).with_numbers(window.numbers());
+        Ok(InboundSa { id, spi, set, suite: material.suite(), tunnel, cipher, window })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SequenceNumbers;
+
+    #[test]
+    fn reserved_spis_cannot_be_held() {
+        for reserved in 0..=255 {
+            assert_eq!(Spi::new(reserved), None);
+        }
+        for value in [256, 257, u32::MAX] {
+            assert_eq!(Spi::new(value).map(Spi::value), Some(value));
+        }
+        assert_eq!(Spi::LOWEST.to_string(), "0x00000100");
+    }
+
+    #[test]
+    fn tunnel_between_families_makes_no_sa() {
+        let (v4, v6) = ("192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
+        let material = KeyMaterial::new(Suite::Aes128Gcm, &[1; 20]).unwrap();
+        for (local, remote) in [(v4, v6), (v6, v4)] {
+            let tunnel = Tunnel { local, remote };
+            let expected = Some(SaError::MixedFamilies { local, remote });
+            let counter = Arc::new(SequenceCounter::new(SequenceNumbers::Short));
+            let out = OutboundSa::new(SaId(0), Spi::LOWEST, SaSetId(0), &material, tunnel, counter);
+            assert_eq!(out.err(), expected);
+            let window = Arc::new(ReplayWindow::new(64, SequenceNumbers::Short).unwrap());
+            let inbound =
+                InboundSa::new(SaId(0), Spi::LOWEST, SaSetId(0), &material, tunnel, window);
+            assert_eq!(inbound.err(), expected);
+        }
+    }
+}

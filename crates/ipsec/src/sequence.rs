@@ -1,0 +1,193 @@
+//! Sequence numbers of outbound SAs (RFC 4303 §3.3.3).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Width of an SA's sequence numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum SequenceNumbers {
+    /// 32 bits.
+    Short,
+    /// 64 bits, of which packets carry the low 32 (ESN, RFC 4303 §2.2.1).
+    Extended,
+}
+
+impl SequenceNumbers {
+    /// The last number that an SA may use.
+    pub const fn limit(self) -> u64 {
+        match self {
+            SequenceNumbers::Short => u32::MAX as u64,
+            SequenceNumbers::Extended => u64::MAX,
+        }
+    }
+}
+
+/// An outbound SA has used up its numbers, or has too few left for a run that was asked for. It
+/// never sends again; the caller drops the packets and rekeys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the sequence numbers of the SA are used up")]
+pub struct SequenceExhausted;
+
+/// Hands out the numbers 1, 2, 3 … of one key, each once. Shared by all workers that seal with
+/// that key, and kept over changes of configuration as long as the key is.
+///
+/// Who draws a number uses it at once or never (DESIGN I8): AES-GCM's nonce is made of it, and a
+/// number used twice gives the key away.
+pub struct SequenceCounter {
+    /// Last number handed out; 0 at the start. Never beyond the limit.
+    last: AtomicU64,
+    numbers: SequenceNumbers,
+}
+
+impl SequenceCounter {
+    /// A counter that begins at 1. Only for a key that has never sealed.
+    pub const fn new(numbers: SequenceNumbers) -> SequenceCounter {
+        SequenceCounter { last: AtomicU64::new(0), numbers }
+    }
+
+    /// Takes the next `count` numbers and returns the first of them. A run of 0 takes none.
+    ///
+    /// Cost: one atomic operation, so one draw a batch.
+    ///
+    /// # Errors
+    /// [`SequenceExhausted`] if fewer than `count` are left (or none at all). Those few are given
+    /// up and every later draw fails too: the packets of the batch are dropped.
+    pub fn draw(&self, count: u32) -> Result<u64, SequenceExhausted> {
+        // The addition saturates at the limit, inside the atomic update. A plain fetch_add would
+        // be checked only afterwards: at u64::MAX it would already have wrapped to numbers that
+        // were used, and for the short limit enough refused draws would get it there. Saturated
+        // there is no state from which any sequence of draws, by any threads, moves it back, and
+        // a run is handed out only if it moved the counter by exactly its length. Relaxed: only
+        // this one word matters, and its modifications have one order.
+        let (limit, wanted) = (self.numbers.limit(), u64::from(count));
+        let add = |last: u64| Some(last.saturating_add(wanted).min(limit));
+        let (Ok(last) | Err(last)) =
+            self.last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        if limit - last < wanted.max(1) { Err(SequenceExhausted) } else { Ok(last + 1) }
+    }
+
+    /// The last number handed out, 0 if none was; the limit once it is exhausted.
+    pub fn last(&self) -> u64 {
+        self.last.load(Ordering::Relaxed)
+    }
+
+    /// Width of the numbers.
+    pub const fn numbers(&self) -> SequenceNumbers {
+        self.numbers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Barrier;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn after(last: u64, numbers: SequenceNumbers) -> SequenceCounter {
+        SequenceCounter { last: AtomicU64::new(last), numbers }
+    }
+
+    fn either() -> impl Strategy<Value = SequenceNumbers> {
+        prop_oneof![Just(SequenceNumbers::Short), Just(SequenceNumbers::Extended)]
+    }
+
+    #[test]
+    fn numbers_begin_at_1_and_runs_follow_each_other() {
+        let counter = SequenceCounter::new(SequenceNumbers::Short);
+        assert_eq!(counter.last(), 0);
+        assert_eq!(counter.draw(0), Ok(1));
+        assert_eq!(counter.draw(64), Ok(1));
+        assert_eq!(counter.last(), 64);
+        assert_eq!(counter.draw(1), Ok(65));
+        assert_eq!(counter.draw(2), Ok(66));
+        assert_eq!(counter.last(), 67);
+    }
+
+    #[test]
+    fn the_limit_itself_is_the_last_number() {
+        for numbers in [SequenceNumbers::Short, SequenceNumbers::Extended] {
+            let limit = numbers.limit();
+            let counter = after(limit - 3, numbers);
+            assert_eq!(counter.draw(3), Ok(limit - 2));
+            assert_eq!(counter.last(), limit);
+            for count in [0, 1, u32::MAX] {
+                assert_eq!(counter.draw(count), Err(SequenceExhausted));
+            }
+            assert_eq!(counter.last(), limit);
+        }
+    }
+
+    #[test]
+    fn exhausted_by_a_run_too_long_it_stays_exhausted_for_shorter_ones() {
+        for numbers in [SequenceNumbers::Short, SequenceNumbers::Extended] {
+            let counter = after(numbers.limit() - 10, numbers);
+            assert_eq!(counter.draw(11), Err(SequenceExhausted));
+            assert_eq!(counter.draw(1), Err(SequenceExhausted));
+        }
+    }
+
+    proptest! {
+        /// Oracle: the set of all numbers handed out.
+        #[test]
+        fn no_number_is_handed_out_twice_near_the_limit(
+            numbers in either(),
+            below in 0u64..300,
+            counts in prop::collection::vec(
+                prop_oneof![0u32..70, Just(u32::MAX), Just(u32::MAX - 1)], 1..40),
+        ) {
+            let start = numbers.limit() - below;
+            let counter = after(start, numbers);
+            let mut seen = BTreeSet::new();
+            let mut exhausted = false;
+            for count in counts {
+                match counter.draw(count) {
+                    Ok(first) => {
+                        prop_assert!(!exhausted);
+                        for number in (0..u64::from(count)).map(|n| first.checked_add(n).unwrap()) {
+                            prop_assert!(number > start && number <= numbers.limit());
+                            prop_assert!(seen.insert(number), "{number} twice");
+                        }
+                        prop_assert_eq!(counter.last(), start + seen.len() as u64);
+                    }
+                    Err(SequenceExhausted) => {
+                        prop_assert!(exhausted || below < seen.len() as u64 + u64::from(count.max(1)));
+                        exhausted = true;
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn threads_that_race_to_the_limit_share_no_number() {
+        const THREADS: u32 = 4;
+        for numbers in [SequenceNumbers::Short, SequenceNumbers::Extended] {
+            let left = 100_000;
+            let counter = after(numbers.limit() - left, numbers);
+            let start = Barrier::new(THREADS as usize);
+            let draw_all = |count: u32| {
+                start.wait();
+                let mut drawn = Vec::new();
+                while let Ok(first) = counter.draw(count) {
+                    drawn.extend((0..u64::from(count)).map(|n| first + n));
+                }
+                // Others may still be at it: a refused counter stays refused.
+                assert!((0..1000).all(|_| counter.draw(count).is_err()));
+                drawn
+            };
+            let drawn: Vec<Vec<u64>> = std::thread::scope(|scope| {
+                let threads: Vec<_> =
+                    (0..THREADS).map(|n| scope.spawn(move || draw_all(n * 7 + 1))).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            let total: usize = drawn.iter().map(Vec::len).sum();
+            let distinct: BTreeSet<u64> = drawn.into_iter().flatten().collect();
+            assert_eq!(distinct.len(), total);
+            assert!(distinct.iter().all(|&n| n > numbers.limit() - left && n <= numbers.limit()));
+            assert!(total as u64 > left - u64::from(THREADS * 7), "{total}");
+            assert_eq!(counter.draw(1), Err(SequenceExhausted));
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What the tests of several modules share.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use policy::SaSetId;
+use wire::{FrameId, Frames};
+
+use crate::{
+    InboundSa, KeyMaterial, OutboundSa, ReplayWindow, SaId, SequenceCounter, SequenceNumbers, Spi,
+    Suite, Tunnel,
+};
+
+/// Frames on the heap, without a free list.
+pub(crate) struct Heap(pub(crate) Vec<Vec<u8>>);
+
+impl Frames for Heap {
+    fn bytes(&self, frame: FrameId) -> &[u8] {
+        &self.0[frame.0 as usize]
+    }
+
+    fn bytes_mut(&mut self, frame: FrameId) -> &mut [u8] {
+        &mut self.0[frame.0 as usize]
+    }
+
+    fn take(&mut self) -> Option<FrameId> {
+        None
+    }
+
+    fn give(&mut self, _frame: FrameId) {}
+}
+
+pub(crate) const SPI: u32 = 0x0102_0304;
+
+/// Key material that differs for different seeds.
+pub(crate) fn material(suite: Suite, seed: u8) -> KeyMaterial {
+    let bytes: Vec<u8> = (0..suite.material_bytes() as u8).map(|n| n.wrapping_add(seed)).collect();
+    KeyMaterial::new(suite, &bytes).unwrap()
+}
+
+/// The two ends of one SA: what the first seals the second opens.
+pub(crate) fn pair(
+    suite: Suite,
+    numbers: SequenceNumbers,
+    (a, b): (&str, &str),
+) -> (OutboundSa, InboundSa) {
+    let (a, b): (IpAddr, IpAddr) = (a.parse().unwrap(), b.parse().unwrap());
+    let spi = Spi::new(SPI).unwrap();
+    let (id, set) = (SaId(3), SaSetId(4));
+    let counter = Arc::new(SequenceCounter::new(numbers));
+    let window = Arc::new(ReplayWindow::new(64, numbers).unwrap());
+    let key = material(suite, 1);
+    let out = Tunnel { local: a, remote: b };
+    let back = Tunnel { local: b, remote: a };
+    (
+        OutboundSa::new(id, spi, set, &key, out, counter).unwrap(),
+        InboundSa::new(id, spi, set, &key, back, window).unwrap(),
+    )
+}
+
+/// The bytes that `digits` write in hexadecimal; white space is ignored.
+pub(crate) fn hex(digits: &str) -> Vec<u8> {
+    let digits: Vec<u8> = digits.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    assert_eq!(digits.len() % 2, 0);
+    digits
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}
