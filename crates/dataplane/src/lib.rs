@@ -6,9 +6,20 @@
 #![forbid(unsafe_code)]
 
 pub mod counters;
+mod decide;
+pub mod explain;
+mod fragment;
+mod limiter;
+mod mss;
+mod open;
+mod plan;
+mod receive;
 pub mod routes;
+mod seal;
 pub mod snapshot;
 pub mod verdict;
+pub mod walk;
+pub mod worker;
 
 pub use counters::{Counters, Ledger};
 pub use routes::{NextHop, NextHopId, Prefix, RouteEntry, RouteTable, RouteTarget};
@@ -17,3 +28,5 @@ pub use snapshot::{
     Snapshot, SnapshotError, SnapshotParts,
 };
 pub use verdict::{DropReason, HoldKind, Verdict};
+pub use walk::{Held, Outputs, Send, ToHost, Walk};
+pub use worker::Worker;

@@ -134,7 +134,7 @@ pub struct SnapshotParts {
 pub enum SnapshotError {
     /// Two ports claim the same netdev and VLAN id.
     SamePort(PortId, PortId),
-    /// A policy names a set that is not there.
+    /// A policy or an SA names a set that is not there.
     UnknownSet(SaSetId),
     /// Two inbound SAs have one SPI.
     SameSpi(Spi),
@@ -147,8 +147,12 @@ pub enum SnapshotError {
 impl std::fmt::Display for SnapshotError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::SamePort(a, b) => write!(f, "ports {} and {} are the same netdev and VLAN", a.0, b.0),
-            Self::UnknownSet(set) => write!(f, "a policy names SA set {}, which does not exist", set.0),
+            Self::SamePort(a, b) => {
+                write!(f, "ports {} and {} are the same netdev and VLAN", a.0, b.0)
+            }
+            Self::UnknownSet(set) => {
+                write!(f, "a policy or an SA names set {}, which does not exist", set.0)
+            }
             Self::SameSpi(spi) => write!(f, "two inbound SAs have SPI {spi}"),
             Self::Misplaced(id) => write!(f, "SA {} is not at its place", id.0),
             Self::Dangling(what) => write!(f, "{what} names something that does not exist"),
@@ -196,9 +200,11 @@ pub struct Snapshot {
     sets: Box<[SaSet]>,
     /// Egress of each set's outer packets; `None`: no route to the peer.
     set_egress: Box<[Option<Egress>]>,
+    /// Largest inner packet that each set's SAs carry without fragmenting the outer one, bytes.
+    set_mtu: Box<[u32]>,
     outbound: Box<[Arc<OutboundSa>]>,
     inbound: Box<[Arc<InboundSa>]>,
-    inbound_set: Box<[Option<SetIndex>]>,
+    inbound_set: Box<[SetIndex]>,
     by_spi: HashMap<u32, SaId, BuildHasherDefault<SpiHasher>>,
 }
 
@@ -221,9 +227,7 @@ impl Snapshot {
         if host.is_some_and(|port| !on_list(port)) {
             return Err(SnapshotError::Dangling("the host port"));
         }
-        let dangling = |entry: &RouteEntry| {
-            matches!(entry.target, RouteTarget::Via(hop) if hop.0 as usize >= next_hops.len())
-        };
+        let dangling = |entry: &RouteEntry| matches!(entry.target, RouteTarget::Via(hop) if hop.0 as usize >= next_hops.len());
         if routes.iter().any(dangling) {
             return Err(SnapshotError::Dangling("a route"));
         }
@@ -259,7 +263,10 @@ impl Snapshot {
             return Err(SnapshotError::Dangling("an SA set"));
         }
         let by_spi = by_spi(&inbound)?;
-        let inbound_set = inbound.iter().map(|sa| set_index.get(&sa.set).copied()).collect();
+        let inbound_set = inbound
+            .iter()
+            .map(|sa| set_index.get(&sa.set).copied().ok_or(SnapshotError::UnknownSet(sa.set)))
+            .collect::<Result<_, _>>()?;
         let mut snapshot = Snapshot {
             generation,
             ports: ports.into(),
@@ -271,6 +278,7 @@ impl Snapshot {
             spd,
             actions,
             set_egress: Box::default(),
+            set_mtu: Box::default(),
             sets: sets.into(),
             outbound: outbound.into(),
             inbound: inbound.into(),
@@ -279,6 +287,7 @@ impl Snapshot {
         };
         snapshot.set_egress =
             snapshot.sets.iter().map(|set| snapshot.egress_to(set.tunnel.remote.into())).collect();
+        snapshot.set_mtu = (0..snapshot.sets.len()).map(|set| snapshot.inner_mtu(set)).collect();
         Ok(snapshot)
     }
 
@@ -381,9 +390,15 @@ impl Snapshot {
         self.set_egress[set.0 as usize]
     }
 
+    /// Largest inner packet that goes through a set's tunnel whole, bytes.
+    #[inline]
+    pub(crate) fn set_mtu(&self, set: SetIndex) -> u32 {
+        self.set_mtu[set.0 as usize]
+    }
+
     /// The set that an inbound SA belongs to.
     #[inline]
-    pub(crate) fn set_of(&self, sa: SaId) -> Option<SetIndex> {
+    pub(crate) fn set_of(&self, sa: SaId) -> SetIndex {
         self.inbound_set[sa.0 as usize]
     }
 
@@ -406,9 +421,17 @@ impl Snapshot {
         }
     }
 
+    fn inner_mtu(&self, set: usize) -> u32 {
+        let Some(egress) = self.set_egress[set] else { return 0 };
+        let path_mtu = self.port(egress.port).mtu as usize;
+        let of_sa = |sa: &SaId| self.outbound[sa.0 as usize].largest_inner(path_mtu) as u32;
+        self.sets[set].outbound.iter().map(of_sa).min().unwrap_or(0)
+    }
+
     /// Our address of a family to speak from: the port's own, else the first of any other port.
     pub(crate) fn own_address(&self, port: PortId, family: Family) -> Option<Address> {
-        let of_family = |port: &PortInfo| port.addresses.iter().copied().find(|a| a.family == family);
+        let of_family =
+            |port: &PortInfo| port.addresses.iter().copied().find(|a| a.family == family);
         of_family(self.port(port)).or_else(|| self.ports.iter().find_map(of_family))
     }
 }

@@ -107,6 +107,8 @@ drop_reasons! {
         "a policy wants it protected and no SA that can send is there"
     SequenceExhausted "sequence_exhausted"
         "the SA has used all its sequence numbers: rekey"
+    CipherRefused "cipher_refused"
+        "the cipher library refused to seal; never seen in health: report it"
     TooBig "too_big"
         "does not fit the path MTU and may not be fragmented; the sender was told by ICMP"
     NoFrame "no_frame"

@@ -21,5 +21,5 @@ pub mod link;
 pub mod packet;
 
 pub use flow::{Address, Family, Flow, Upper};
-pub use frame::{Descriptor, FrameId, Frames, Port};
+pub use frame::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Port};
 pub use packet::{Fragment, Packet, ParseError};

@@ -88,6 +88,17 @@ pub fn parse_quoted(bytes: &[u8]) -> Option<Flow> {
     packet.ok().map(|packet| packet.flow)
 }
 
+/// The flow of a packet to a group or broadcast address, which [`parse`] refuses: only for asking
+/// whether Linux may have it, never for forwarding.
+pub fn parse_group(bytes: &[u8]) -> Option<Flow> {
+    let length = match bytes.first()? >> 4 {
+        4 => usize::from(u16::from_be_bytes([*bytes.get(2)?, *bytes.get(3)?])),
+        6 => usize::from(u16::from_be_bytes([*bytes.get(4)?, *bytes.get(5)?])) + IPV6_BYTES,
+        _ => return None,
+    };
+    parse_quoted(bytes.get(..length)?)
+}
+
 /// The common packet, or `None`: ask [`parse_plain`].
 #[inline]
 fn parse_common(bytes: &[u8]) -> Option<Packet> {

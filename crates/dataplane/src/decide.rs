@@ -1,0 +1,247 @@
+//! Stage 3: what the policies say (RFC 4301 §5.1 and §5.2 step 4) and where the route leads.
+//!
+//! Three questions, each asked of the rows it concerns, together:
+//! 1. may it come in? — what was opened must match the inbound selectors of the SA that opened it;
+//!    what came in clear by an unprotected port must match a BYPASS policy;
+//! 2. where does it go? — to this machine, or to a port by its route;
+//! 3. may it go out? — whatever leaves by an unprotected port passes the outbound SPD, whether it
+//!    came from a protected port, an SA, or this machine.
+//!
+//! What each stage asks and how it reads the answer are functions of a row and a snapshot, so that
+//! `explain` says what the walk does because it runs the same code.
+
+use policy::{Direction, Match, PolicyIndex};
+use wire::flow::protocol;
+use wire::{Flow, Frames, Upper, icmp, packet::is_link_local};
+
+use crate::receive::is_host_service;
+use crate::snapshot::ResolvedAction;
+use crate::walk::{Origin, Row, Scratch, State, ToHost, Turn};
+use crate::{DropReason, Medium, RouteTarget, Side, Snapshot, Verdict};
+
+/// What decides a row for good.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Decision {
+    Forward(crate::snapshot::Egress),
+    Protect(crate::SetIndex),
+    Host,
+}
+
+/// Judges every row that is an IP packet in clear.
+pub(crate) fn decide<F: Frames>(turn: &mut Turn<'_, F>, rows: &mut [Row], scratch: &mut Scratch) {
+    ask(turn, rows, scratch, Direction::Inbound, |turn, row| {
+        inbound_question(turn.snapshot, row, row.bytes(turn.frames))
+    });
+    for (i, number) in scratch.asked.iter().enumerate() {
+        let row = &mut rows[*number];
+        count(turn, row, Direction::Inbound, scratch.matches[i]);
+        if let Err(reason) = inbound_answer(turn.snapshot, row.origin, scratch.matches[i]) {
+            turn.drop(row, reason);
+        }
+    }
+    ask(turn, rows, scratch, Direction::Outbound, |turn, row| match route(turn.snapshot, row) {
+        Ok(Routed::Ask(flow)) => Question::Ask(flow),
+        Ok(Routed::Decided(decision)) => Question::Decided(decision),
+        Err(reason) => Question::Refused(reason),
+    });
+    for (i, number) in scratch.asked.iter().enumerate() {
+        let row = &mut rows[*number];
+        count(turn, row, Direction::Outbound, scratch.matches[i]);
+        match outbound_answer(turn.snapshot, row, scratch.matches[i]) {
+            Ok(decision) => settle(turn, row, decision),
+            Err(reason) => turn.drop(row, reason),
+        }
+    }
+}
+
+/// What a row has to ask the SPD.
+pub(crate) enum Question {
+    /// Nothing.
+    Pass,
+    /// What it says of this flow.
+    Ask(Flow),
+    /// Nothing, it is decided.
+    Decided(Decision),
+    /// Nothing, it is dropped.
+    Refused(DropReason),
+}
+
+/// Collects the questions of all rows in clear and has them answered together.
+fn ask<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    rows: &mut [Row],
+    scratch: &mut Scratch,
+    direction: Direction,
+    question: impl Fn(&Turn<'_, F>, &Row) -> Question,
+) {
+    scratch.asked.clear();
+    scratch.flows.clear();
+    for (number, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.state == State::Clear) {
+        match question(turn, row) {
+            Question::Pass => {}
+            Question::Ask(flow) => {
+                scratch.asked.push(number);
+                scratch.flows.push(flow);
+            }
+            Question::Decided(decision) => settle(turn, row, decision),
+            Question::Refused(reason) => turn.drop(row, reason),
+        }
+    }
+    scratch.matches.clear();
+    scratch.matches.resize(scratch.flows.len(), Match::None);
+    turn.snapshot.spd().classify(direction, &scratch.flows, &mut scratch.matches);
+    turn.counters.full_lookups += scratch.flows.len() as u64;
+}
+
+fn settle<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row, decision: Decision) {
+    match decision {
+        Decision::Forward(egress) => row.state = State::Forward(egress),
+        Decision::Protect(set) => row.state = State::Protect(set),
+        Decision::Host => {
+            turn.end(row, Verdict::Host);
+            let packet =
+                wire::Descriptor { frame: row.frame, offset: row.ip, length: row.packet.length };
+            turn.out.host.push(ToHost { ingress: row.ingress, form: Medium::Ip, packet });
+        }
+    }
+}
+
+fn count<F>(turn: &mut Turn<'_, F>, row: &Row, direction: Direction, answer: Match) {
+    if let Match::Policy(policy) | Match::FragmentPorts(policy) = answer {
+        turn.counters.policy(direction, policy, row.packet.length as usize);
+    }
+}
+
+/// May it come in? `bytes` is the packet.
+pub(crate) fn inbound_question(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Question {
+    match row.origin {
+        // RFC 4301 §6.2: an ICMP error comes from a router that no selector names. It is judged by
+        // the packet it quotes, which one of ours sent, and may go only to who sent that.
+        Origin::Opened(_) if icmp::is_error(&row.packet.flow) => {
+            match icmp::quoted_flow(bytes, &row.packet) {
+                Some(quoted) if quoted.source == row.packet.flow.destination => {
+                    Question::Ask(quoted.reversed())
+                }
+                _ => Question::Refused(DropReason::SelectorMismatch),
+            }
+        }
+        Origin::Opened(_) => Question::Ask(row.packet.flow),
+        Origin::Received if snapshot.port(row.ingress).side == Side::Unprotected => {
+            match is_carved_out(snapshot, row, bytes) {
+                true => Question::Decided(Decision::Host),
+                false => Question::Ask(row.packet.flow),
+            }
+        }
+        Origin::Received | Origin::Host | Origin::Made => Question::Pass,
+    }
+}
+
+/// Whether a clear packet from an unprotected port is for this machine and `allow_host` lists it.
+/// UDP 4500 is shared: with the zero marker it is IKE, else ESP in UDP (RFC 3948 §2.2).
+fn is_carved_out(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> bool {
+    let flow = &row.packet.flow;
+    let services = &snapshot.port(row.ingress).allow_host;
+    if !is_host_service(services, flow)
+        || snapshot.routes().lookup(flow.destination_address()) != Some(RouteTarget::Local)
+    {
+        return false;
+    }
+    let nat_traversal = flow.protocol == protocol::UDP
+        && matches!(flow.upper, Upper::Ports { destination: 4500, .. });
+    let payload = bytes.get(usize::from(row.packet.upper_offset) + 8..).unwrap_or_default();
+    !nat_traversal || payload.starts_with(&[0; 4]) || payload == [0xff]
+}
+
+/// How the inbound SPD's answer is read.
+pub(crate) fn inbound_answer(
+    snapshot: &Snapshot,
+    origin: Origin,
+    answer: Match,
+) -> Result<(), DropReason> {
+    let action = match answer {
+        Match::Policy(policy) => Some(snapshot.action(policy)),
+        Match::FragmentPorts(_) => return Err(DropReason::FragmentPorts),
+        Match::None => None,
+    };
+    match (origin, action) {
+        // The policy that decides must be one that this SA serves, no other peer's.
+        (Origin::Opened(own), Some(ResolvedAction::Protect(set))) if own == set => Ok(()),
+        (Origin::Opened(_), _) => Err(DropReason::SelectorMismatch),
+        (_, Some(ResolvedAction::Bypass)) => Ok(()),
+        (_, Some(ResolvedAction::Protect(_))) => Err(DropReason::Unprotected),
+        (_, Some(ResolvedAction::Discard)) => Err(DropReason::PolicyDiscard),
+        (_, None) => Err(DropReason::NoMatch),
+    }
+}
+
+/// Where a packet goes.
+pub(crate) enum Routed {
+    /// Nobody has to be asked.
+    Decided(Decision),
+    /// Out by an unprotected port, if the outbound SPD says so of this flow.
+    Ask(Flow),
+}
+
+/// Where does it go?
+///
+/// # Errors
+/// Why it goes nowhere.
+pub(crate) fn route(snapshot: &Snapshot, row: &Row) -> Result<Routed, DropReason> {
+    let flow = &row.packet.flow;
+    let routes = snapshot.routes();
+    // RFC 1812 §5.3.8: nobody else sends from our own or a broadcast address.
+    let source = routes.lookup(flow.source_address());
+    let is_ours = matches!(source, Some(RouteTarget::Local | RouteTarget::Broadcast));
+    if is_ours && row.origin.is_forwarded() {
+        return Err(DropReason::BadAddress);
+    }
+    let target = routes.lookup(flow.destination_address());
+    if target == Some(RouteTarget::Local) {
+        return Ok(Routed::Decided(Decision::Host));
+    }
+    let stays_on_link =
+        is_link_local(flow.family, flow.source) || is_link_local(flow.family, flow.destination);
+    match target {
+        _ if stays_on_link => Err(DropReason::BadAddress),
+        Some(RouteTarget::Broadcast) => Err(DropReason::BadAddress),
+        Some(RouteTarget::Blackhole) => Err(DropReason::Blackhole),
+        None => Err(DropReason::NoRoute),
+        Some(RouteTarget::Local) => Ok(Routed::Decided(Decision::Host)),
+        Some(RouteTarget::Via(hop)) => {
+            let egress = snapshot.egress(hop, flow.destination_address());
+            match snapshot.port(egress.port).side {
+                Side::Unprotected => Ok(Routed::Ask(*flow)),
+                Side::Protected => Ok(Routed::Decided(Decision::Forward(egress))),
+            }
+        }
+    }
+}
+
+/// How the outbound SPD's answer is read.
+///
+/// # Errors
+/// Why it may not leave.
+pub(crate) fn outbound_answer(
+    snapshot: &Snapshot,
+    row: &Row,
+    answer: Match,
+) -> Result<Decision, DropReason> {
+    let policy: PolicyIndex = match answer {
+        Match::Policy(policy) => policy,
+        Match::FragmentPorts(_) => return Err(DropReason::FragmentPorts),
+        Match::None => return Err(DropReason::NoMatch),
+    };
+    match snapshot.action(policy) {
+        ResolvedAction::Protect(set) => Ok(Decision::Protect(set)),
+        ResolvedAction::Discard => Err(DropReason::PolicyDiscard),
+        ResolvedAction::Bypass => {
+            let destination = row.packet.flow.destination_address();
+            match snapshot.routes().lookup(destination) {
+                Some(RouteTarget::Via(hop)) => {
+                    Ok(Decision::Forward(snapshot.egress(hop, destination)))
+                }
+                _ => Err(DropReason::NoRoute),
+            }
+        }
+    }
+}

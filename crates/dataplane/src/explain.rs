@@ -1,0 +1,151 @@
+//! What the walk would do with a flow, and why: the walk's own questions and answers, asked of one
+//! packet that is never sent (DESIGN I9: nothing is counted, sealed or moved).
+
+use policy::{Direction, Match, PolicyIndex};
+use wire::{Family, Flow, Fragment, FrameId, Packet, Upper};
+
+use crate::decide::{
+    Decision, Question, Routed, inbound_answer, inbound_question, outbound_answer, route,
+};
+use crate::walk::{Origin, Row, State};
+use crate::{DropReason, PortId, RouteTarget, SetIndex, Snapshot, Verdict};
+
+/// How the packet that is asked about came in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arrival {
+    /// In clear, by this port.
+    Clear(PortId),
+    /// By this port, opened by an SA of this set.
+    Opened(PortId, SetIndex),
+}
+
+/// One asking of the policies.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Consultation {
+    /// Which list was asked.
+    pub direction: Direction,
+    /// What it said.
+    pub answer: Match,
+    /// The policies that speak of the flow too and lost, in order of precedence.
+    pub beaten: Vec<PolicyIndex>,
+}
+
+/// Why a packet goes where it goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Explanation {
+    /// What becomes of it.
+    pub verdict: Verdict,
+    /// Inbound and outbound policies, as far as they were asked.
+    pub consultations: Vec<Consultation>,
+    /// The route of its destination; `None`: no route, or dropped before.
+    pub route: Option<RouteTarget>,
+    /// The port it leaves by, sealed or not.
+    pub egress: Option<PortId>,
+    /// Largest inner packet on its way, bytes, if it leaves.
+    pub mtu: Option<u32>,
+}
+
+/// Judges a flow as the walk would judge its packets.
+///
+/// Not judged, because a flow does not say them: checksums, hop limit, size, and whether the
+/// neighbour and the transmit ring are ready.
+pub fn explain(snapshot: &Snapshot, arrival: Arrival, flow: Flow) -> Explanation {
+    let row = row_of(snapshot, arrival, flow);
+    let mut told = Explanation {
+        verdict: Verdict::Host,
+        consultations: Vec::new(),
+        route: None,
+        egress: None,
+        mtu: None,
+    };
+    told.verdict = match judge(snapshot, &row, &mut told) {
+        Ok(Decision::Host) => Verdict::Host,
+        Ok(Decision::Forward(egress)) => {
+            told.egress = Some(egress.port);
+            told.mtu = Some(snapshot.port(egress.port).mtu);
+            Verdict::Forward(egress.port)
+        }
+        Ok(Decision::Protect(set)) => match snapshot.set_egress(set) {
+            _ if snapshot.set(set).outbound.is_empty() => Verdict::Drop(DropReason::NoSa),
+            None => Verdict::Drop(DropReason::NoRoute),
+            Some(egress) => {
+                told.egress = Some(egress.port);
+                told.mtu = Some(snapshot.set_mtu(set));
+                Verdict::Protect(set)
+            }
+        },
+        Err(reason) => Verdict::Drop(reason),
+    };
+    told
+}
+
+fn judge(snapshot: &Snapshot, row: &Row, told: &mut Explanation) -> Result<Decision, DropReason> {
+    match wire_check(&row.packet.flow) {
+        Some(reason) => return Err(reason),
+        None => told.route = snapshot.routes().lookup(row.packet.flow.destination_address()),
+    }
+    match inbound_question(snapshot, row, &[]) {
+        Question::Ask(flow) => {
+            let answer = consult(snapshot, Direction::Inbound, flow, told);
+            inbound_answer(snapshot, row.origin, answer)?;
+        }
+        Question::Decided(decision) => return Ok(decision),
+        Question::Refused(reason) => return Err(reason),
+        Question::Pass => {}
+    }
+    match route(snapshot, row)? {
+        Routed::Decided(decision) => Ok(decision),
+        Routed::Ask(flow) => {
+            let answer = consult(snapshot, Direction::Outbound, flow, told);
+            outbound_answer(snapshot, row, answer)
+        }
+    }
+}
+
+fn consult(snapshot: &Snapshot, direction: Direction, flow: Flow, told: &mut Explanation) -> Match {
+    let mut answer = [Match::None];
+    snapshot.spd().classify(direction, &[flow], &mut answer);
+    let [answer] = answer;
+    let matching = snapshot.spd().matching(direction, &flow);
+    let policy_of = |m: &Match| match m {
+        Match::Policy(policy) | Match::FragmentPorts(policy) => Some(*policy),
+        Match::None => None,
+    };
+    let beaten = matching.iter().skip(1).filter_map(policy_of).collect();
+    told.consultations.push(Consultation { direction, answer, beaten });
+    answer
+}
+
+/// What the parser refuses of a flow's addresses.
+fn wire_check(flow: &Flow) -> Option<DropReason> {
+    let is_unicast = |address: u128| match flow.family {
+        Family::V4 => wire::packet::ipv4_is_unicast(address as u32),
+        Family::V6 => wire::packet::ipv6_is_unicast(address),
+    };
+    let good = is_unicast(flow.source) && is_unicast(flow.destination);
+    (!good).then_some(DropReason::BadAddress)
+}
+
+/// A row for a packet that has no bytes: only its flow is looked at.
+fn row_of(snapshot: &Snapshot, arrival: Arrival, flow: Flow) -> Row {
+    let (ingress, origin) = match arrival {
+        Arrival::Clear(port) if snapshot.host() == Some(port) => (port, Origin::Host),
+        Arrival::Clear(port) => (port, Origin::Received),
+        Arrival::Opened(port, set) => (port, Origin::Opened(set)),
+    };
+    let fragment = match flow.upper {
+        Upper::Fragment => Fragment::Later,
+        _ => Fragment::Whole,
+    };
+    let packet = Packet {
+        flow,
+        length: 0,
+        upper_offset: 0,
+        hop_limit: 64,
+        traffic_class: 0,
+        fragment,
+        dont_fragment: false,
+    };
+    let state = State::Clear;
+    Row { place: 0, frame: FrameId(0), ip: 0, ingress, origin, state, packet }
+}

@@ -1,0 +1,219 @@
+//! Stage 4: what leaves is made fit to leave: hop limit, path MTU, MSS, fragments; and each
+//! departure gets its SA.
+
+use wire::icmp::{self, Error};
+use wire::{Address, Family, FrameId, Frames, HEADROOM};
+
+use crate::fragment::{pieces, write};
+use crate::limiter::RateLimiter;
+use crate::mss;
+use crate::seal::{Departure, Protection};
+use crate::snapshot::Egress;
+use crate::walk::{Origin, Row, Scratch, State, Turn};
+use crate::{DropReason, PortId, Side, Verdict};
+
+/// How a row leaves.
+#[derive(Clone, Copy)]
+struct Way {
+    egress: Egress,
+    protection: Option<Protection>,
+    /// Bytes of the largest packet that may go this way, before sealing.
+    mtu: u32,
+}
+
+/// Turns decided rows into departures. ICMP about those that cannot leave goes to `made`, as rows
+/// that are to be decided in their turn.
+pub(crate) fn plan<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    rows: &mut [Row],
+    made: &mut Vec<Row>,
+    limiter: &mut RateLimiter,
+    scratch: &mut Scratch,
+) {
+    scratch.departures.clear();
+    for row in rows {
+        let way = match row.state {
+            State::Forward(egress) => Ok(in_clear(turn, egress)),
+            State::Protect(set) => protected(turn, set),
+            State::Sealed | State::Clear | State::Ended => continue,
+        };
+        match way {
+            Ok(way) => depart(turn, row, way, made, limiter, &mut scratch.departures),
+            Err(reason) => turn.drop(row, reason),
+        }
+    }
+}
+
+fn in_clear<F>(turn: &Turn<'_, F>, egress: Egress) -> Way {
+    Way { egress, protection: None, mtu: turn.snapshot.port(egress.port).mtu }
+}
+
+fn protected<F>(turn: &Turn<'_, F>, set: crate::SetIndex) -> Result<Way, DropReason> {
+    let sa = *turn.snapshot.set(set).outbound.first().ok_or(DropReason::NoSa)?;
+    let egress = turn.snapshot.set_egress(set).ok_or(DropReason::NoRoute)?;
+    let protection = Some(Protection { set, sa });
+    Ok(Way { egress, protection, mtu: turn.snapshot.set_mtu(set) })
+}
+
+/// Hop limit, then size; what passes both departs.
+#[inline]
+fn depart<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    row: &mut Row,
+    way: Way,
+    made: &mut Vec<Row>,
+    limiter: &mut RateLimiter,
+    departures: &mut Vec<Departure>,
+) {
+    if row.origin.is_forwarded() && row.packet.hop_limit == 1 {
+        answer(turn, row, way, Error::TimeExceeded, made, limiter);
+        return turn.drop(row, DropReason::HopLimit);
+    }
+    let too_big = row.packet.length > way.mtu;
+    if too_big && row.packet.dont_fragment {
+        answer(turn, row, way, Error::TooBig { mtu: way.mtu }, made, limiter);
+        return turn.drop(row, DropReason::TooBig);
+    }
+    let family = row.packet.flow.family;
+    if row.origin.is_forwarded() {
+        let bytes = row.bytes_mut(turn.frames);
+        wire::packet::decrement_hop_limit(bytes, family);
+    }
+    if let Some(mtu) = tunnel_mtu(turn, row, way) {
+        mss::clamp(row.bytes_mut(turn.frames), &row.packet, mtu);
+    }
+    if too_big {
+        return fragment(turn, row, way, departures);
+    }
+    departures.push(Departure::of(row, way.egress, way.protection));
+}
+
+/// What one segment may fill on the narrowest tunnel of a packet's way, if it crosses one that
+/// wants its MSS clamped: the one it leaves by and the one it came by (for the answers).
+#[inline]
+fn tunnel_mtu<F>(turn: &Turn<'_, F>, row: &Row, way: Way) -> Option<u32> {
+    let left_by = way.protection.map(|protection| protection.set);
+    let came_by = match row.origin {
+        Origin::Opened(set) => Some(set),
+        _ => None,
+    };
+    let clamped =
+        |set: crate::SetIndex| turn.snapshot.set(set).mss_clamp.then(|| turn.snapshot.set_mtu(set));
+    match (left_by.and_then(clamped), came_by.and_then(clamped)) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// Replaces a packet by fragments that go its way: all of them, or none.
+#[cold]
+fn fragment<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    row: &mut Row,
+    way: Way,
+    departures: &mut Vec<Departure>,
+) {
+    let first_new = departures.len();
+    let mut complete = false;
+    for piece in pieces(&row.packet, way.mtu as usize) {
+        complete = false;
+        let Some(frame) = turn.frames.take() else { break };
+        let Some(length) = copy_piece(turn, row, frame, piece) else {
+            turn.frames.give(frame);
+            break;
+        };
+        let packet = wire::Packet { length: length as u32, ..row.packet };
+        let piece_row = Row { frame, ip: HEADROOM as u32, packet, ..*row };
+        departures.push(Departure::of(&piece_row, way.egress, way.protection));
+        complete = true;
+    }
+    if !complete {
+        for departure in departures.drain(first_new..) {
+            turn.frames.give(departure.frame);
+        }
+        return turn.drop(row, DropReason::NoFrame);
+    }
+    for departure in &mut departures[first_new..] {
+        departure.place = turn.make(row.ingress);
+    }
+    turn.end(row, Verdict::Consumed);
+    turn.counters.ledger(Some(row.ingress)).consumed += 1;
+    turn.frames.give(row.frame);
+}
+
+/// Writes one fragment of a row's packet into another frame.
+fn copy_piece<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    row: &Row,
+    frame: FrameId,
+    piece: crate::fragment::Piece,
+) -> Option<usize> {
+    // The two frames lie in one memory: the fragment passes through the stack.
+    let mut copy = [0u8; MAX_FRAGMENT_BYTES];
+    let length = write(&mut copy, row.bytes(turn.frames), &row.packet, piece)?;
+    let into = turn.frames.bytes_mut(frame).get_mut(HEADROOM..HEADROOM + length)?;
+    into.copy_from_slice(&copy[..length]);
+    Some(length)
+}
+
+/// Bytes of the largest fragment that is made: what a frame holds.
+const MAX_FRAGMENT_BYTES: usize = 16_384;
+
+/// Makes an ICMP error about a row's packet, if one may be made, and the rate limit lets it.
+#[cold]
+fn answer<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    row: &Row,
+    way: Way,
+    error: Error,
+    made: &mut Vec<Row>,
+    limiter: &mut RateLimiter,
+) {
+    if !icmp::may_answer(&row.packet) {
+        return;
+    }
+    let Some(source) = speaker(turn, row, way) else { return };
+    if !limiter.allows(turn.now_ns) {
+        turn.counters.icmp_limited += 1;
+        return;
+    }
+    let mut message = [0u8; icmp::MAX_V6_BYTES];
+    let written =
+        icmp::write_error(&mut message, error, source, row.bytes(turn.frames), &row.packet);
+    let Some(length) = written else { return };
+    let Ok(packet) = wire::packet::parse(&message[..length]) else { return };
+    let Some(frame) = turn.frames.take() else { return };
+    let Some(into) = turn.frames.bytes_mut(frame).get_mut(HEADROOM..HEADROOM + length) else {
+        return turn.frames.give(frame);
+    };
+    into.copy_from_slice(&message[..length]);
+    made.push(Row {
+        place: turn.make(row.ingress),
+        frame,
+        ip: HEADROOM as u32,
+        ingress: row.ingress,
+        origin: Origin::Made,
+        state: State::Clear,
+        packet,
+    });
+}
+
+/// The address we speak from: for a sender behind a tunnel one that the tunnel's policies are
+/// likely to speak of, that is one on the protected side.
+fn speaker<F>(turn: &Turn<'_, F>, row: &Row, way: Way) -> Option<Address> {
+    let family: Family = row.packet.flow.family;
+    let snapshot = turn.snapshot;
+    let mut ports: Vec<PortId> = vec![];
+    match row.origin {
+        Origin::Opened(_) => {
+            ports.push(way.egress.port);
+            ports.extend((0..snapshot.ports().len() as u16).map(PortId));
+            ports.retain(|port| snapshot.port(*port).side == Side::Protected);
+        }
+        _ => ports.push(row.ingress),
+    }
+    let own = |port: &PortId| {
+        snapshot.port(*port).addresses.iter().copied().find(|address| address.family == family)
+    };
+    ports.iter().find_map(own).or_else(|| snapshot.own_address(row.ingress, family))
+}

@@ -1,0 +1,172 @@
+//! Stage 1: link header, VLAN, who the frame is for, the IP header's checks.
+
+use wire::flow::protocol;
+use wire::link::{Link, Tag, ethertype};
+use wire::{Address, Descriptor, Fragment, Frames, Packet, ParseError};
+
+use crate::walk::{Origin, Row, State, ToHost, Turn};
+use crate::{DeviceId, DropReason, Medium, PortId, RouteTarget, Side, Verdict};
+
+/// What the first look at a frame says.
+enum Seen {
+    /// An IP packet at this offset of the frame.
+    Packet(PortId, usize, Packet),
+    /// Not ours to forward: Linux decides.
+    LeftToLinux(PortId),
+    /// Dropped, on the ledger of this port if it belongs to one.
+    Drop(Option<PortId>, DropReason),
+}
+
+/// Parses each packet into a row; what is dropped or left to Linux ends here.
+pub(crate) fn receive<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    device: DeviceId,
+    packets: &[Descriptor],
+    rows: &mut Vec<Row>,
+) {
+    for (place, descriptor) in packets.iter().enumerate() {
+        match look(turn, device, descriptor) {
+            Seen::Packet(ingress, ip, packet) => {
+                turn.counters.ledger(Some(ingress)).received += 1;
+                let (origin, state) = begin(turn, ingress, &packet);
+                let (place, ip) = (place as u32, ip as u32);
+                let frame = descriptor.frame;
+                let mut row = Row { place, frame, ip, ingress, origin, state, packet };
+                if state == State::Sealed && packet.fragment != Fragment::Whole {
+                    turn.drop(&mut row, DropReason::EspFragment);
+                } else {
+                    rows.push(row);
+                }
+            }
+            Seen::LeftToLinux(ingress) => {
+                turn.counters.ledger(Some(ingress)).received += 1;
+                turn.out.verdicts[place] = Some(Verdict::Host);
+                let packet = *descriptor;
+                turn.out.host.push(ToHost { ingress, form: Medium::Ethernet, packet });
+            }
+            Seen::Drop(ingress, reason) => {
+                turn.counters.ledger(ingress).received += 1;
+                turn.counters.drop(ingress, reason);
+                turn.out.verdicts[place] = Some(Verdict::Drop(reason));
+                turn.frames.give(descriptor.frame);
+            }
+        }
+    }
+}
+
+#[inline]
+fn look<F: Frames>(turn: &Turn<'_, F>, device: DeviceId, descriptor: &Descriptor) -> Seen {
+    let untagged = turn.snapshot.port_of(device, None);
+    let start = descriptor.offset as usize;
+    let end = start + descriptor.length as usize;
+    let Some(bytes) = turn.frames.bytes(descriptor.frame).get(start..end) else {
+        return Seen::Drop(untagged, DropReason::Oversize);
+    };
+    match turn.snapshot.medium(device) {
+        Some(Medium::Ethernet) => ethernet(turn, device, bytes, start),
+        Some(Medium::Ip) => match untagged {
+            Some(port) => ip(port, bytes, start),
+            None => Seen::Drop(None, DropReason::Vlan),
+        },
+        None => Seen::Drop(None, DropReason::Vlan),
+    }
+}
+
+#[inline]
+fn ethernet<F>(turn: &Turn<'_, F>, device: DeviceId, bytes: &[u8], start: usize) -> Seen {
+    let Some(link) = Link::parse(bytes) else {
+        return Seen::Drop(turn.snapshot.port_of(device, None), DropReason::Malformed);
+    };
+    let port = match link.tag {
+        Tag::Untagged => turn.snapshot.port_of(device, None),
+        Tag::Vlan(id) => turn.snapshot.port_of(device, Some(id)),
+        Tag::Stacked => None,
+    };
+    let Some(port) = port else {
+        return Seen::Drop(None, DropReason::Vlan);
+    };
+    let info = turn.snapshot.port(port);
+    if link.destination != info.mac {
+        return not_to_us(turn, port, &link, &bytes[link.length..]);
+    }
+    match link.ethertype {
+        ethertype::IPV4 | ethertype::IPV6 => ip(port, &bytes[link.length..], start + link.length),
+        ethertype::ARP => Seen::LeftToLinux(port),
+        _ if info.side == Side::Protected => Seen::LeftToLinux(port),
+        _ => Seen::Drop(Some(port), DropReason::NotIp),
+    }
+}
+
+#[inline]
+fn ip(port: PortId, bytes: &[u8], offset: usize) -> Seen {
+    match wire::packet::parse(bytes) {
+        Ok(packet) => Seen::Packet(port, offset, packet),
+        Err(error) => Seen::Drop(Some(port), error.into()),
+    }
+}
+
+/// Frames to another station, broadcast and multicast are never forwarded. They are Linux's on a
+/// protected port; on an unprotected one a broadcast or multicast is the world's clear traffic and
+/// passes only as ARP, neighbour discovery or what `allow_host` lists.
+#[cold]
+fn not_to_us<F>(turn: &Turn<'_, F>, port: PortId, link: &Link, bytes: &[u8]) -> Seen {
+    let info = turn.snapshot.port(port);
+    if info.side == Side::Protected || !link.is_group() || link.ethertype == ethertype::ARP {
+        return Seen::LeftToLinux(port);
+    }
+    match wire::packet::parse_group(bytes) {
+        Some(flow) if is_host_service(&info.allow_host, &flow) => Seen::LeftToLinux(port),
+        _ => Seen::Drop(Some(port), DropReason::LinkMulticast),
+    }
+}
+
+/// Whether an unprotected port's carve-out lets a flow to the box itself through: what the operator
+/// listed, and neighbour discovery always (RFC 4861: types 133 to 137).
+pub(crate) fn is_host_service(services: &[crate::HostService], flow: &wire::Flow) -> bool {
+    let destination_port = match flow.upper {
+        wire::Upper::Ports { destination, .. } => Some(destination),
+        _ => None,
+    };
+    let is_discovery = flow.protocol == protocol::ICMPV6
+        && matches!(flow.upper, wire::Upper::Icmp { kind: 133..=137, .. });
+    is_discovery
+        || services.iter().any(|service| {
+            service.protocol == flow.protocol
+                && match (service.ports, destination_port) {
+                    (None, _) => true,
+                    (Some(range), Some(port)) => (range.lo..=range.hi).contains(&port),
+                    // A later fragment of a listed service: Linux reassembles and judges it.
+                    (Some(_), None) => flow.upper == wire::Upper::Fragment,
+                }
+        })
+}
+
+/// Whether a packet is ESP for us to open, or to be judged as it is.
+#[inline]
+fn begin<F>(turn: &Turn<'_, F>, ingress: PortId, packet: &Packet) -> (Origin, State) {
+    if turn.snapshot.host() == Some(ingress) {
+        return (Origin::Host, State::Clear);
+    }
+    let is_esp = packet.flow.protocol == protocol::ESP;
+    if is_esp && turn.snapshot.port(ingress).side == Side::Unprotected {
+        let destination: Address = packet.flow.destination_address();
+        if turn.snapshot.routes().lookup(destination) == Some(RouteTarget::Local) {
+            return (Origin::Received, State::Sealed);
+        }
+    }
+    (Origin::Received, State::Clear)
+}
+
+impl From<ParseError> for DropReason {
+    fn from(error: ParseError) -> DropReason {
+        match error {
+            ParseError::NotIp => DropReason::NotIp,
+            ParseError::Malformed => DropReason::Malformed,
+            ParseError::Checksum => DropReason::Checksum,
+            ParseError::SourceRoute => DropReason::SourceRoute,
+            ParseError::BadAddress => DropReason::BadAddress,
+            ParseError::HopLimit => DropReason::HopLimit,
+            ParseError::ProtocolElsewhere => DropReason::FragmentPorts,
+        }
+    }
+}

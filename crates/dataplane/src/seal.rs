@@ -1,0 +1,229 @@
+//! Stage 5: all headers, nonces and trailers of the batch, then the cipher over the batch, SA by SA
+//! (FACTS "Ciphers": a nonce written just before it is used stalls the cipher).
+
+use ipsec::{Inner, SaId, SealJob};
+use wire::link::ethertype;
+use wire::{Descriptor, Family, FrameId, Frames, link};
+
+use crate::snapshot::Egress;
+use crate::walk::{Held, Row, Scratch, Send, Turn};
+use crate::{DropReason, HoldKind, Medium, PortId, SetIndex, Verdict};
+
+/// What seals a departure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Protection {
+    pub(crate) set: SetIndex,
+    pub(crate) sa: SaId,
+}
+
+/// A packet on its way out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Departure {
+    /// Its place among the verdicts.
+    pub(crate) place: u32,
+    pub(crate) frame: FrameId,
+    ingress: PortId,
+    egress: Egress,
+    protection: Option<Protection>,
+    family: Family,
+    traffic_class: u8,
+    /// Where the packet lies: at first the IP packet, in the end with all that is in front of it.
+    offset: u32,
+    length: u32,
+    /// Its number among the departures of its SA in this batch.
+    rank: u32,
+    group: u32,
+    fate: Fate,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    Leaves,
+    Dropped(DropReason),
+}
+
+impl Departure {
+    /// The departure of a row's packet.
+    #[inline]
+    pub(crate) fn of(row: &Row, egress: Egress, protection: Option<Protection>) -> Departure {
+        Departure {
+            place: row.place,
+            frame: row.frame,
+            ingress: row.ingress,
+            egress,
+            protection,
+            family: row.packet.flow.family,
+            traffic_class: row.packet.traffic_class,
+            offset: row.ip,
+            length: row.packet.length,
+            rank: 0,
+            group: 0,
+            fate: Fate::Leaves,
+        }
+    }
+}
+
+/// The departures of one SA in a batch.
+#[derive(Clone, Copy)]
+struct Group {
+    sa: SaId,
+    count: u32,
+    /// Sequence number of the first; `None`: the SA has too few left.
+    first: Option<u64>,
+}
+
+/// Lists of this stage, kept over batches.
+#[derive(Default)]
+pub(crate) struct Sealing {
+    groups: Vec<Group>,
+    jobs: Vec<SealJob>,
+}
+
+/// Seals what is to be protected, puts the link header on everything, and sends it.
+///
+/// 1. group the departures by SA and draw each group's numbers with one atomic step
+/// 2. each departure: ESP headers and trailer, link header
+/// 3. the cipher, SA by SA
+/// 4. each departure: its verdict
+pub(crate) fn seal<F: Frames>(turn: &mut Turn<'_, F>, scratch: &mut Scratch) {
+    let Scratch { departures, sealing, .. } = scratch;
+    sealing.number(turn, departures);
+    sealing.jobs.clear();
+    for (row, departure) in departures.iter_mut().enumerate() {
+        let written = write_headers(turn, departure, &sealing.groups, row as u32);
+        match written {
+            Ok(Some(job)) => sealing.jobs.push(job),
+            Ok(None) => {}
+            Err(reason) => departure.fate = Fate::Dropped(reason),
+        }
+    }
+    sealing.run_cipher(turn, departures);
+    for departure in departures {
+        conclude(turn, departure);
+    }
+}
+
+impl Sealing {
+    /// Gives every departure that is to be sealed its place in its SA's group, and every group its
+    /// run of sequence numbers.
+    fn number<F>(&mut self, turn: &Turn<'_, F>, departures: &mut [Departure]) {
+        self.groups.clear();
+        for departure in departures {
+            let Some(Protection { sa, .. }) = departure.protection else { continue };
+            let known = self.groups.iter().rposition(|group| group.sa == sa);
+            let place = known.unwrap_or_else(|| {
+                self.groups.push(Group { sa, count: 0, first: None });
+                self.groups.len() - 1
+            });
+            let group = &mut self.groups[place];
+            (departure.group, departure.rank) = (place as u32, group.count);
+            group.count += 1;
+        }
+        for group in &mut self.groups {
+            let sa = &turn.snapshot.outbound()[group.sa.0 as usize];
+            group.first = sa.sequence.draw(group.count).ok();
+        }
+    }
+
+    /// Runs the cipher over the jobs, SA by SA. What it refuses is in clear and is dropped.
+    fn run_cipher<F: Frames>(&mut self, turn: &mut Turn<'_, F>, departures: &mut [Departure]) {
+        if self.groups.len() > 1 {
+            self.jobs.sort_unstable_by_key(|job| (departures[job.row as usize].group, job.row));
+        }
+        let group_of = |job: &SealJob| departures[job.row as usize].group;
+        let mut refused: Option<Vec<u32>> = None;
+        for jobs in self.jobs.chunk_by(|a, b| group_of(a) == group_of(b)) {
+            let sa = self.groups[group_of(&jobs[0]) as usize].sa;
+            let sa = &turn.snapshot.outbound()[sa.0 as usize];
+            if let Err(error) = sa.cipher.seal(turn.frames, jobs) {
+                let rows = jobs[error.job..].iter().map(|job| job.row);
+                refused.get_or_insert_default().extend(rows);
+            }
+        }
+        for row in refused.into_iter().flatten() {
+            departures[row as usize].fate = Fate::Dropped(DropReason::CipherRefused);
+        }
+    }
+}
+
+/// Writes what goes in front of and behind a departure's IP packet.
+#[inline]
+fn write_headers<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    departure: &mut Departure,
+    groups: &[Group],
+    row: u32,
+) -> Result<Option<SealJob>, DropReason> {
+    let mut family = departure.family;
+    let mut job = None;
+    let bytes = departure.length as usize;
+    if let Some(Protection { sa, .. }) = departure.protection {
+        let group = &groups[departure.group as usize];
+        let first = group.first.ok_or(DropReason::SequenceExhausted)?;
+        let sequence = first + u64::from(departure.rank);
+        let sa = &turn.snapshot.outbound()[sa.0 as usize];
+        let inner = Inner { family, offset: departure.offset as usize, length: bytes };
+        let frame = turn.frames.bytes_mut(departure.frame);
+        let class = departure.traffic_class;
+        let (seal, outer) = sa
+            .encapsulate(departure.frame, frame, inner, class, sequence, row)
+            .ok_or(DropReason::Oversize)?;
+        departure.offset = outer.start as u32;
+        departure.length = outer.len() as u32;
+        family = if sa.tunnel.remote.is_ipv4() { Family::V4 } else { Family::V6 };
+        turn.counters.sealed(sa.id, bytes);
+        job = Some(seal);
+    }
+    write_link(turn, departure, family)?;
+    Ok(job)
+}
+
+/// Writes the link header, if the neighbour is known.
+#[inline]
+fn write_link<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    departure: &mut Departure,
+    family: Family,
+) -> Result<(), DropReason> {
+    let port = turn.snapshot.port(departure.egress.port);
+    let Some(mac) = departure.egress.mac.filter(|_| port.medium == Medium::Ethernet) else {
+        return Ok(());
+    };
+    let ethertype = match family {
+        Family::V4 => ethertype::IPV4,
+        Family::V6 => ethertype::IPV6,
+    };
+    let frame = turn.frames.bytes_mut(departure.frame);
+    let end = departure.offset as usize;
+    let start =
+        link::write(frame, end, mac, port.mac, port.vlan, ethertype).ok_or(DropReason::Oversize)?;
+    departure.length += (end - start) as u32;
+    departure.offset = start as u32;
+    Ok(())
+}
+
+/// A departure's verdict, and its frame to who gets it.
+#[inline]
+fn conclude<F: Frames>(turn: &mut Turn<'_, F>, departure: &Departure) {
+    let Departure { place, frame, ingress, egress, .. } = *departure;
+    let packet = Descriptor { frame, offset: departure.offset, length: departure.length };
+    let verdict = match (departure.fate, egress.mac) {
+        (Fate::Dropped(reason), _) => {
+            turn.counters.drop(Some(ingress), reason);
+            turn.frames.give(frame);
+            Verdict::Drop(reason)
+        }
+        (Fate::Leaves, None) => {
+            turn.out.held.push(Held { egress: egress.port, ingress, packet });
+            Verdict::Hold(HoldKind::Neighbour)
+        }
+        (Fate::Leaves, Some(_)) => {
+            turn.out.sends.push(Send { egress: egress.port, ingress, packet });
+            match departure.protection {
+                Some(protection) => Verdict::Protect(protection.set),
+                None => Verdict::Forward(egress.port),
+            }
+        }
+    };
+    turn.out.verdicts[place as usize] = Some(verdict);
+}

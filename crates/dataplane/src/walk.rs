@@ -1,0 +1,258 @@
+//! The walk of one batch: the order of the stages, and what passes between them.
+
+use ipsec::{OpenJob, SaId};
+use policy::Match;
+use wire::{BATCH, Descriptor, Flow, FrameId, Frames, Packet};
+
+use crate::seal::Departure;
+use crate::snapshot::Egress;
+use crate::{Counters, DeviceId, DropReason, Medium, PortId, SetIndex, Snapshot, Verdict};
+use crate::{decide, limiter::RateLimiter, open, plan, receive, seal};
+
+/// Where a row's packet came from, which says by what it is judged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    /// A port, in clear.
+    Received,
+    /// Opened by an SA of this set.
+    Opened(SetIndex),
+    /// Linux on this machine, through the host port.
+    Host,
+    /// Made by us: an ICMP error.
+    Made,
+}
+
+impl Origin {
+    /// Whether we forward the packet for somebody, and so lower its hop limit.
+    pub(crate) fn is_forwarded(self) -> bool {
+        matches!(self, Origin::Received | Origin::Opened(_))
+    }
+}
+
+/// How far a row has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// ESP to us.
+    Sealed,
+    /// An IP packet that is to be judged.
+    Clear,
+    /// To leave in clear.
+    Forward(Egress),
+    /// To leave sealed by an SA of this set.
+    Protect(SetIndex),
+    /// Its verdict stands.
+    Ended,
+}
+
+/// One packet of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    /// Its place in [`Outputs::verdicts`].
+    pub(crate) place: u32,
+    pub(crate) frame: FrameId,
+    /// Where its IP header is in the frame.
+    pub(crate) ip: u32,
+    pub(crate) ingress: PortId,
+    pub(crate) origin: Origin,
+    pub(crate) state: State,
+    pub(crate) packet: Packet,
+}
+
+impl Row {
+    /// The IP packet, its link padding cut off.
+    pub(crate) fn bytes<'f, F: Frames>(&self, frames: &'f F) -> &'f [u8] {
+        let start = self.ip as usize;
+        &frames.bytes(self.frame)[start..start + self.packet.length as usize]
+    }
+
+    /// The IP packet for writing.
+    pub(crate) fn bytes_mut<'f, F: Frames>(&self, frames: &'f mut F) -> &'f mut [u8] {
+        let start = self.ip as usize;
+        &mut frames.bytes_mut(self.frame)[start..start + self.packet.length as usize]
+    }
+}
+
+/// A packet to transmit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Send {
+    /// The port it leaves by.
+    pub egress: PortId,
+    /// The port whose ledger it is on.
+    pub ingress: PortId,
+    /// The packet with its link header; the frame is the receiver's.
+    pub packet: Descriptor,
+}
+
+/// A packet for Linux on this machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ToHost {
+    /// The port whose ledger it is on.
+    pub ingress: PortId,
+    /// What it begins with: as received, or the IP packet that was opened.
+    pub form: Medium,
+    /// The packet; the frame is the receiver's.
+    pub packet: Descriptor,
+}
+
+/// A packet that waits for the link address of its next hop. It is finished but for that: sealed if
+/// a policy says so, and without a link header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// The port it will leave by.
+    pub egress: PortId,
+    /// The port whose ledger it is on.
+    pub ingress: PortId,
+    /// The IP packet; the frame is the receiver's.
+    pub packet: Descriptor,
+}
+
+/// What a batch came to. The receiver owns the frames in it.
+#[derive(Default, Debug)]
+pub struct Outputs {
+    /// To transmit, in the order of the rows.
+    pub sends: Vec<Send>,
+    /// For Linux.
+    pub host: Vec<ToHost>,
+    /// Waiting for a neighbour.
+    pub held: Vec<Held>,
+    /// One verdict per packet given in, in its order, then one per packet made.
+    pub verdicts: Vec<Option<Verdict>>,
+}
+
+impl Outputs {
+    /// Forgets what was there; the frames must have found their owners.
+    pub fn clear(&mut self) {
+        self.sends.clear();
+        self.host.clear();
+        self.held.clear();
+        self.verdicts.clear();
+    }
+}
+
+/// Everything a stage may touch besides its rows.
+pub(crate) struct Turn<'a, F> {
+    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) now_ns: u64,
+    pub(crate) frames: &'a mut F,
+    pub(crate) counters: &'a mut Counters,
+    pub(crate) out: &'a mut Outputs,
+}
+
+impl<F: Frames> Turn<'_, F> {
+    /// Ends a row with its verdict; who gets the frame is the caller's affair.
+    pub(crate) fn end(&mut self, row: &mut Row, verdict: Verdict) {
+        row.state = State::Ended;
+        self.out.verdicts[row.place as usize] = Some(verdict);
+    }
+
+    /// Ends a row by dropping its packet.
+    pub(crate) fn drop(&mut self, row: &mut Row, reason: DropReason) {
+        self.end(row, Verdict::Drop(reason));
+        self.counters.drop(Some(row.ingress), reason);
+        self.frames.give(row.frame);
+    }
+
+    /// A place for the verdict of a packet that we make, on the ledger of the port that caused it.
+    pub(crate) fn make(&mut self, ingress: PortId) -> u32 {
+        self.counters.ledger(Some(ingress)).made += 1;
+        self.out.verdicts.push(None);
+        self.out.verdicts.len() as u32 - 1
+    }
+}
+
+/// An ESP packet about to be opened.
+#[derive(Clone, Copy)]
+pub(crate) struct Opening {
+    pub(crate) sa: SaId,
+    pub(crate) job: OpenJob,
+}
+
+/// Lists that the stages fill anew for each batch; kept so that a batch allocates nothing.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    /// Rows by number, with the flow each is judged by.
+    pub(crate) asked: Vec<usize>,
+    pub(crate) flows: Vec<Flow>,
+    pub(crate) matches: Vec<Match>,
+    /// ESP packets to open.
+    pub(crate) openings: Vec<Opening>,
+    pub(crate) open_jobs: Vec<OpenJob>,
+    /// What leaves, in order, fragments in the place of what they were made of.
+    pub(crate) departures: Vec<Departure>,
+    pub(crate) sealing: seal::Sealing,
+}
+
+/// One worker's walk: its counters, its rate limit, its scratch memory.
+pub struct Walk {
+    counters: Counters,
+    limiter: RateLimiter,
+    rows: Vec<Row>,
+    made: Vec<Row>,
+    scratch: Scratch,
+}
+
+impl Walk {
+    /// A walk for a worker under this snapshot.
+    pub fn new(snapshot: &Snapshot) -> Walk {
+        Walk {
+            counters: Counters::new(snapshot),
+            limiter: RateLimiter::default(),
+            rows: Vec::with_capacity(BATCH),
+            made: Vec::with_capacity(BATCH),
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// What was counted, for who transmits: `sent`, `host`, `held` and `tx_full` are its lines.
+    pub fn counters_mut(&mut self) -> &mut Counters {
+        &mut self.counters
+    }
+
+    /// Walks a batch that was received from one device at `now_ns` (any epoch, never backwards).
+    ///
+    /// Takes over the frames of `packets`; each is afterwards in `out` or back in the pool.
+    ///
+    /// 1. receive: link header, VLAN, IP header checks; ESP to us is set apart
+    /// 2. open: SAD, replay check, cipher over the batch, replay commit, the inner packet
+    /// 3. decide: inbound selectors, route, outbound selectors
+    /// 4. plan: hop limit, path MTU, fragments, the SA and its numbers
+    /// 5. seal: all headers, nonces and trailers of the batch, then the cipher, SA by SA
+    /// 6. again from 3 for the ICMP that was made on the way
+    ///
+    /// # Panics
+    /// If `packets` is longer than [`BATCH`].
+    pub fn run<F: Frames>(
+        &mut self,
+        snapshot: &Snapshot,
+        now_ns: u64,
+        device: DeviceId,
+        packets: &[Descriptor],
+        frames: &mut F,
+        out: &mut Outputs,
+    ) {
+        assert!(packets.len() <= BATCH, "a batch is at most {BATCH} packets");
+        let Walk { counters, limiter, rows, made, scratch } = self;
+        out.verdicts.clear();
+        out.verdicts.resize(packets.len(), None);
+        let mut turn = Turn { snapshot, now_ns, frames, counters, out };
+        rows.clear();
+        made.clear();
+        receive::receive(&mut turn, device, packets, rows);
+        open::open(&mut turn, rows, scratch);
+        decide::decide(&mut turn, rows, scratch);
+        plan::plan(&mut turn, rows, made, limiter, scratch);
+        seal::seal(&mut turn, scratch);
+        if !made.is_empty() {
+            decide::decide(&mut turn, made, scratch);
+            rows.clear(); // what is made is never answered: nothing more comes of it
+            plan::plan(&mut turn, made, rows, limiter, scratch);
+            seal::seal(&mut turn, scratch);
+        }
+        debug_assert!(turn.out.verdicts.iter().all(Option::is_some), "a row without a verdict");
+    }
+}
