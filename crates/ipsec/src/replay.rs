@@ -386,4 +386,17 @@ mod tests {
         assert_eq!(window.infer(u32::MAX - 5), end - 5);
         assert_eq!(window.infer(7), end + 8);
     }
+
+    #[test]
+    fn with_esn_the_left_edge_is_where_the_next_high_half_begins() {
+        for size in [32, 96, 4096u32] {
+            for right in [1 << 32, (5 << 32) + 10, (5 << 32) + 5000, u64::MAX - (1 << 32)] {
+                let window = window(size);
+                window.commit(right).unwrap();
+                let left = right - u64::from(size) + 1;
+                assert_eq!(window.infer(left as u32), left);
+                assert_eq!(window.infer((left - 1) as u32), left - 1 + (1 << 32));
+            }
+        }
+    }
 }

@@ -152,7 +152,8 @@ mod tests {
                         prop_assert_eq!(counter.last(), start + seen.len() as u64);
                     }
                     Err(SequenceExhausted) => {
-                        prop_assert!(exhausted || below < seen.len() as u64 + u64::from(count.max(1)));
+                        let needed = seen.len() as u64 + u64::from(count.max(1));
+                        prop_assert!(exhausted || below < needed);
                         exhausted = true;
                     }
                 }

@@ -218,6 +218,22 @@ fn known_packet_has_the_known_bytes() {
 }
 
 #[test]
+fn largest_inner_packets_are_the_known_ones() {
+    for (ends, path_mtu, largest) in [
+        (V4_ENDS, 1500, 1446),
+        (V6_ENDS, 1500, 1426),
+        (V4_ENDS, usize::MAX, 65478),
+        (V6_ENDS, usize::MAX, 65498),
+        (V4_ENDS, 0, 0),
+        (V6_ENDS, 75, 0),
+        (V6_ENDS, 76, 2),
+    ] {
+        let (sa, _) = pair(Suite::Aes256Gcm, SHORT, ends);
+        assert_eq!(sa.largest_inner(path_mtu), largest, "{path_mtu}");
+    }
+}
+
+#[test]
 fn padding_brings_the_trailer_to_a_multiple_of_4_and_counts_1_2_3() {
     let (sa, _) = pair(Suite::Aes256Gcm, SHORT, V6_ENDS);
     for (length, trailer) in
