@@ -1,0 +1,243 @@
+//! From a validated configuration and its keys to the snapshot that the walk looks things up in.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use dataplane::{
+    DeviceId, Generation, Medium, NextHop, NextHopId, PortId, PortInfo, Prefix, RouteEntry,
+    RouteTable, RouteTarget, SaSet, Side, Snapshot, SnapshotError, SnapshotParts,
+};
+use ipsec::{
+    InboundSa, OutboundSa, ReplayWindow, SaError, SaId, SequenceCounter, SequenceNumbers,
+    WindowSizeError,
+};
+use policy::{Direction, PolicyId, SaSetId, Spd, SpdError};
+use wire::{Address, Family};
+
+use crate::keys::Keys;
+use crate::validated::{Action, Policy, Target, Validated};
+
+/// Name of the port that stands for Linux itself.
+pub const HOST_PORT: &str = "host";
+/// The netdev it is on.
+pub const HOST_NETDEV: &str = "lockgate0";
+/// Its MTU: what goes to Linux need not be cut.
+const HOST_MTU: u32 = 65535;
+
+/// Why a validated configuration cannot be compiled.
+#[derive(Debug, thiserror::Error)]
+pub enum CompileError {
+    /// The policies are too many for the classifier: the configuration's author is at fault.
+    #[error(transparent)]
+    Spd(#[from] SpdError),
+    /// An SA cannot be made: validation let a mistake through.
+    #[error(transparent)]
+    Sa(#[from] SaError),
+    /// A replay window cannot be made: validation let a mistake through.
+    #[error(transparent)]
+    Window(#[from] WindowSizeError),
+    /// The parts do not fit together: validation let a mistake through.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// Keys and configuration belong to different files: the caller is at fault.
+    #[error("keys of {keys} peers for {peers} peers")]
+    OtherKeys {
+        /// Peers that the keys are of.
+        keys: usize,
+        /// Peers of the configuration.
+        peers: usize,
+    },
+}
+
+impl Validated {
+    /// Compiles the configuration. Ports keep their order and the host port comes last; policy
+    /// and SA-set ids count the policies and peers in the order of the file. Each SA begins with
+    /// a new sequence counter or replay window: only for keys that have never sealed.
+    ///
+    /// # Errors
+    /// [`CompileError`]; only [`CompileError::Spd`] is the file's fault.
+    pub fn compile(&self, keys: Keys, generation: Generation) -> Result<Snapshot, CompileError> {
+        if keys.peers.len() != self.peers.len() {
+            return Err(CompileError::OtherKeys {
+                keys: keys.peers.len(),
+                peers: self.peers.len(),
+            });
+        }
+        let Routing { routes, next_hops } = Routing::of(self);
+        let ports = self.port_infos();
+        let host = PortId((ports.len() - 1) as u16);
+        let mut parts = SnapshotParts {
+            generation,
+            ports,
+            host: Some(host),
+            routes,
+            next_hops,
+            neighbours: self.neighbours.clone(),
+            spd: Spd::new(self.policies.iter().enumerate().map(policy).collect())?,
+            ..SnapshotParts::default()
+        };
+        self.add_security_associations(keys, &mut parts)?;
+        Ok(Snapshot::new(parts)?)
+    }
+
+    fn port_infos(&self) -> Vec<PortInfo> {
+        let mut devices: HashMap<&str, DeviceId> = HashMap::new();
+        let mut infos = Vec::with_capacity(self.ports.len() + 1);
+        for port in &self.ports {
+            let next = DeviceId(devices.len() as u16);
+            infos.push(PortInfo {
+                name: port.name.clone(),
+                device: *devices.entry(&port.netdev).or_insert(next),
+                vlan: port.vlan,
+                side: port.side,
+                medium: Medium::Ethernet,
+                mac: port.mac,
+                mtu: port.mtu,
+                addresses: port.addresses.iter().map(|a| a.address).collect(),
+                allow_host: port.allow_host.clone(),
+            });
+        }
+        infos.push(PortInfo {
+            name: HOST_PORT.into(),
+            device: DeviceId(devices.len() as u16),
+            vlan: None,
+            side: Side::Protected,
+            medium: Medium::Ip,
+            mac: [0; 6],
+            mtu: HOST_MTU,
+            addresses: Vec::new(),
+            allow_host: Vec::new(),
+        });
+        infos
+    }
+
+    fn add_security_associations(
+        &self,
+        keys: Keys,
+        parts: &mut SnapshotParts,
+    ) -> Result<(), CompileError> {
+        const NUMBERS: SequenceNumbers = SequenceNumbers::Short;
+        for (place, (peer, lines)) in self.peers.iter().zip(keys.peers).enumerate() {
+            let set = SaSetId(place as u32);
+            let mut outbound = Vec::new();
+            for line in lines {
+                let (spi, material, tunnel) = (line.spi, &line.material, peer.tunnel);
+                match line.direction {
+                    Direction::Outbound => {
+                        let id = SaId(parts.outbound.len() as u32);
+                        let counter = Arc::new(SequenceCounter::new(NUMBERS));
+                        let sa = OutboundSa::new(id, spi, set, material, tunnel, counter)?;
+                        parts.outbound.push(Arc::new(sa));
+                        outbound.push(id);
+                    }
+                    Direction::Inbound => {
+                        let id = SaId(parts.inbound.len() as u32);
+                        let window = Arc::new(ReplayWindow::new(peer.replay_window, NUMBERS)?);
+                        let sa = InboundSa::new(id, spi, set, material, tunnel, window)?;
+                        parts.inbound.push(Arc::new(sa));
+                    }
+                }
+            }
+            parts.sets.push(SaSet {
+                id: set,
+                peer: peer.name.clone(),
+                tunnel: peer.tunnel,
+                outbound,
+                mss_clamp: peer.mss_clamp,
+            });
+        }
+        Ok(())
+    }
+}
+
+fn policy((place, policy): (usize, &Policy)) -> policy::Policy {
+    policy::Policy {
+        id: PolicyId(place as u32),
+        name: policy.name.clone(),
+        action: match policy.action {
+            Action::Protect(peer) => policy::Action::Protect(SaSetId(peer.0)),
+            Action::Bypass => policy::Action::Bypass,
+            Action::Discard => policy::Action::Discard,
+        },
+        priority: policy.priority,
+        only: policy.only,
+        selector: policy.selector.clone(),
+    }
+}
+
+/// The routes of a configuration: its own and those that its addresses bring.
+pub(crate) struct Routing {
+    pub(crate) routes: Vec<RouteEntry>,
+    pub(crate) next_hops: Vec<NextHop>,
+}
+
+impl Routing {
+    /// Connected networks, then `[[route]]`, then broadcast addresses, then our own: of two with
+    /// one prefix the later wins.
+    pub(crate) fn of(config: &Validated) -> Routing {
+        let mut routing = Routing { routes: Vec::new(), next_hops: Vec::new() };
+        let mut hops: HashMap<NextHop, NextHopId> = HashMap::new();
+        let (mut own, mut broadcast) = (Vec::new(), vec![whole(Address::v4(u32::MAX))]);
+        for (place, port) in config.ports.iter().enumerate() {
+            for interface in &port.addresses {
+                let network = interface.network();
+                let hop = NextHop { port: PortId(place as u16), gateway: None };
+                let target = RouteTarget::Via(routing.next_hop(&mut hops, hop));
+                let prefix = Prefix { address: network.first(), length: interface.length };
+                routing.routes.push(RouteEntry { prefix, target });
+                own.push(whole(interface.address));
+                // RFC 3021: a /31 has no broadcast address.
+                if network.family == Family::V4 && interface.length < 31 {
+                    broadcast.push(whole(network.last()));
+                }
+            }
+        }
+        for route in &config.routes {
+            let target = match route.target {
+                Target::Blackhole => RouteTarget::Blackhole,
+                Target::Via(port, gateway) => {
+                    RouteTarget::Via(routing.next_hop(&mut hops, NextHop { port, gateway }))
+                }
+            };
+            routing.routes.push(RouteEntry { prefix: route.to, target });
+        }
+        let entry = |target| move |prefix| RouteEntry { prefix, target };
+        routing.routes.extend(broadcast.into_iter().map(entry(RouteTarget::Broadcast)));
+        routing.routes.extend(own.into_iter().map(entry(RouteTarget::Local)));
+        let last: HashMap<Prefix, usize> =
+            routing.routes.iter().enumerate().map(|(place, route)| (route.prefix, place)).collect();
+        let mut place = 0..;
+        routing.routes.retain(|route| place.next() == last.get(&route.prefix).copied());
+        routing
+    }
+
+    fn next_hop(&mut self, hops: &mut HashMap<NextHop, NextHopId>, hop: NextHop) -> NextHopId {
+        *hops.entry(hop).or_insert_with(|| {
+            self.next_hops.push(hop);
+            NextHopId(self.next_hops.len() as u32 - 1)
+        })
+    }
+
+    /// For each address, the side of the port that packets to it leave by; `None`: no route, or
+    /// none that forwards.
+    pub(crate) fn sides_towards(
+        &self,
+        config: &Validated,
+        destinations: impl Iterator<Item = Address>,
+    ) -> Vec<Option<Side>> {
+        let table = RouteTable::new(&self.routes);
+        let side = |destination| match table.lookup(destination)? {
+            RouteTarget::Via(hop) => {
+                let port = self.next_hops[hop.0 as usize].port;
+                Some(config.ports[usize::from(port.0)].side)
+            }
+            _ => None,
+        };
+        destinations.map(side).collect()
+    }
+}
+
+/// The prefix that holds one address.
+fn whole(address: Address) -> Prefix {
+    Prefix { address, length: address.family.address_bits() }
+}

@@ -1,0 +1,417 @@
+//! Key files: manual keys for laboratories, one line an SA.
+//!
+//! ```text
+//! # direction SPI key-and-salt
+//! out 0x00001001 000102…
+//! in  4098       a0a1a2…
+//! ```
+//! A file is read only from `keys_dir`, only if it is regular, nobody else's, and readable by
+//! nobody else. Its content is wiped after use and never shown: mistakes in it are told by file,
+//! line and column alone, without the line and without any word of it.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use ipsec::{Fingerprint, KeyMaterial, Spi, Suite};
+use policy::Direction;
+use zeroize::Zeroizing;
+
+use crate::errors::{ConfigErrors, MAX_PROBLEMS, Problem, Severity};
+use crate::mistake::Mistake;
+use crate::source::Place;
+use crate::validated::{PeerId, Validated};
+
+/// The largest key file that is read, bytes.
+pub const MAX_KEY_FILE_BYTES: u64 = 64 << 10;
+
+/// One SA's key. No `Debug`: it holds key bytes.
+pub struct KeyLine {
+    /// Whether the SA opens or seals.
+    pub direction: Direction,
+    /// Its SPI.
+    pub spi: Spi,
+    /// Its key and salt.
+    pub material: KeyMaterial,
+}
+
+/// The keys of all peers of a configuration, in the order of [`Validated::peers`]. No `Debug`.
+#[derive(Default)]
+pub struct Keys {
+    pub(crate) peers: Vec<Vec<KeyLine>>,
+}
+
+impl Keys {
+    /// No keys for any peer: for `explain`, which seals and opens nothing.
+    pub fn none(config: &Validated) -> Keys {
+        Keys { peers: config.peers.iter().map(|_| Vec::new()).collect() }
+    }
+
+    /// The keys of a peer, in the order of its file.
+    ///
+    /// # Panics
+    /// If `peer` is from another configuration.
+    pub fn of(&self, peer: PeerId) -> &[KeyLine] {
+        &self.peers[peer.0 as usize]
+    }
+
+    /// Reads the key files of all peers. `base` is the directory of the configuration file; the
+    /// `named` place of each peer is where its key file is named.
+    ///
+    /// Returns the keys with warnings.
+    ///
+    /// # Errors
+    /// All mistakes of all files.
+    pub(crate) fn read(
+        config: &Validated,
+        base: &Path,
+        named: &[Place],
+    ) -> Result<(Keys, Vec<Problem>), ConfigErrors> {
+        let directory = base.join(&config.node.keys_dir);
+        let mut seen = Seen { problems: Vec::new(), ..Seen::default() };
+        let mut keys = Keys::default();
+        for (peer, named) in config.peers.iter().zip(named) {
+            let path = directory.join(&peer.key_file);
+            let lines = match read_secret(&path) {
+                Ok(content) => {
+                    let file = path.display().to_string();
+                    let (lines, problems) = parse(&content, peer.suite, &file);
+                    seen.problems.extend(problems);
+                    for (line, place) in &lines {
+                        seen.note(line, place, peer.tunnel.remote);
+                    }
+                    if lines.is_empty() {
+                        let mistake = Mistake::KeyFileEmpty { file };
+                        seen.problem(Severity::Error, named.clone(), mistake);
+                    } else {
+                        seen.note_one_way(&lines, named, &file);
+                    }
+                    lines
+                }
+                Err(mistake) => {
+                    seen.problem(Severity::Error, named.clone(), mistake);
+                    Vec::new()
+                }
+            };
+            keys.peers.push(lines.into_iter().map(|(line, _)| line).collect());
+        }
+        seen.finish().map(|warnings| (keys, warnings))
+    }
+}
+
+/// What must be there only once over all key files.
+#[derive(Default)]
+struct Seen {
+    problems: Vec<Problem>,
+    inbound: HashMap<Spi, Place>,
+    outbound: HashMap<(Spi, IpAddr), Place>,
+    material: HashMap<Fingerprint, Place>,
+}
+
+impl Seen {
+    fn problem(&mut self, severity: Severity, place: Place, mistake: Mistake) {
+        self.problems.push(Problem::new(severity, place, mistake));
+    }
+
+    fn note(&mut self, line: &KeyLine, place: &Place, remote: IpAddr) {
+        let spi = match line.direction {
+            Direction::Inbound => (self.inbound.get(&line.spi), Mistake::SameInboundSpi),
+            Direction::Outbound => {
+                (self.outbound.get(&(line.spi, remote)), Mistake::SameOutboundSpi)
+            }
+        };
+        let fingerprint = line.material.fingerprint();
+        let material = (self.material.get(&fingerprint), Mistake::SameMaterial);
+        for (earlier, mistake) in [spi, material] {
+            if let Some(earlier) = earlier {
+                let mut problem = Problem::new(Severity::Error, place.clone(), mistake);
+                problem.earlier = Some(earlier.clone());
+                self.problems.push(problem);
+            }
+        }
+        match line.direction {
+            Direction::Inbound => self.inbound.entry(line.spi).or_insert(place.clone()),
+            Direction::Outbound => self.outbound.entry((line.spi, remote)).or_insert(place.clone()),
+        };
+        self.material.entry(fingerprint).or_insert(place.clone());
+    }
+
+    fn note_one_way(&mut self, lines: &[(KeyLine, Place)], named: &Place, file: &str) {
+        for (missing, direction, consequence) in
+            [(Direction::Outbound, "out", "sent"), (Direction::Inbound, "in", "received")]
+        {
+            if lines.iter().all(|(line, _)| line.direction != missing) {
+                let mistake =
+                    Mistake::KeyFileOneWay { file: file.to_owned(), direction, consequence };
+                self.problem(Severity::Warning, named.clone(), mistake);
+            }
+        }
+    }
+
+    fn finish(self) -> Result<Vec<Problem>, ConfigErrors> {
+        let mut problems = self.problems;
+        if problems.iter().all(|problem| problem.severity == Severity::Warning) {
+            return Ok(problems);
+        }
+        let untold = problems.len().saturating_sub(MAX_PROBLEMS);
+        problems.truncate(MAX_PROBLEMS);
+        Err(ConfigErrors { problems, untold })
+    }
+}
+
+/// Whether a name names a file in a directory and nothing outside it.
+pub(crate) fn is_file_name(name: &str) -> bool {
+    let fits = (1..=255).contains(&name.len()) && !matches!(name, "." | "..");
+    fits && !name.contains(['/', '\0']) && !name.contains(char::is_control)
+}
+
+/// Opens a file that holds secrets and reads all of it.
+pub(crate) fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, Mistake> {
+    let name = path.display().to_string();
+    let (mut file, bytes) = open_secret(path, &mut std::fs::OpenOptions::new())?;
+    // Allocated at its full size: growing would leave copies behind that nobody wipes.
+    let mut content = Zeroizing::new(Vec::with_capacity(bytes as usize + 1));
+    let read = (&mut file).take(bytes + 1).read_to_end(&mut content);
+    match read {
+        Err(error) => Err(Mistake::KeyFileUnreadable { file: name, kind: error.kind() }),
+        Ok(read) if read as u64 > bytes => {
+            Err(Mistake::KeyFileTooLarge { file: name, limit: MAX_KEY_FILE_BYTES })
+        }
+        Ok(_) => Ok(content),
+    }
+}
+
+/// Opens a file for reading (and for whatever `options` say) if it is fit to hold secrets:
+/// 1. no symbolic link, and no waiting at a pipe;
+/// 2. regular, ours or root's, closed to everyone else, and not too large, judged by the open
+///    file and not by its name.
+///
+/// Returns its size too.
+pub(crate) fn open_secret(
+    path: &Path,
+    options: &mut std::fs::OpenOptions,
+) -> Result<(File, u64), Mistake> {
+    let name = path.display().to_string();
+    let unreadable = |error: std::io::Error| match error.raw_os_error() {
+        Some(libc::ELOOP) => Mistake::KeyFileIsLink { file: name.clone() },
+        _ => Mistake::KeyFileUnreadable { file: name.clone(), kind: error.kind() },
+    };
+    options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let file = options.open(path).map_err(&unreadable)?;
+    let metadata = file.metadata().map_err(&unreadable)?;
+    if !metadata.is_file() {
+        return Err(Mistake::KeyFileNotRegular { file: name });
+    }
+    let mode = metadata.mode() & 0o7777;
+    if mode & !0o600 != 0 {
+        return Err(Mistake::KeyFileMode { file: name, mode });
+    }
+    let owner = metadata.uid();
+    if owner != 0 && Some(owner) != effective_user() {
+        return Err(Mistake::KeyFileOwner { file: name, owner });
+    }
+    if metadata.len() > MAX_KEY_FILE_BYTES {
+        return Err(Mistake::KeyFileTooLarge { file: name, limit: MAX_KEY_FILE_BYTES });
+    }
+    Ok((file, metadata.len()))
+}
+
+/// The effective user id of this process; `None` if the kernel does not say, and then only root's
+/// files are trusted. (`geteuid` would be a foreign call, which is unsafe.)
+fn effective_user() -> Option<u32> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Words of a line of a key file, each with its column (from 1, in characters). What follows `#`
+/// is a comment.
+pub(crate) fn words(line: &[u8]) -> Vec<(u32, &[u8])> {
+    let end = line.iter().position(|byte| *byte == b'#').unwrap_or(line.len());
+    let mut words = Vec::new();
+    let mut start = None;
+    for (at, byte) in line[..end].iter().chain(b" ").enumerate() {
+        match (start, byte.is_ascii_whitespace()) {
+            (None, false) => start = Some(at),
+            (Some(first), true) => {
+                words.push((first as u32 + 1, &line[first..at]));
+                start = None;
+            }
+            _ => {}
+        }
+    }
+    words
+}
+
+/// The lines of a key file that are right, each with its place, and what is wrong with the rest.
+pub(crate) fn parse(
+    content: &[u8],
+    suite: Suite,
+    file: &str,
+) -> (Vec<(KeyLine, Place)>, Vec<Problem>) {
+    let (mut lines, mut problems) = (Vec::new(), Vec::new());
+    for (number, text) in content.split(|byte| *byte == b'\n').enumerate() {
+        let words = words(text);
+        let place = |column| Place { file: file.into(), line: number as u32 + 1, column };
+        match words.as_slice() {
+            [] => {}
+            [direction, spi, hex] => match key_line(*direction, *spi, *hex, suite) {
+                Ok(line) => lines.push((line, place(direction.0))),
+                Err((column, mistake)) => {
+                    problems.push(Problem::new(Severity::Error, place(column), mistake));
+                }
+            },
+            [(column, _), ..] => {
+                let mistake = Mistake::KeyWords { expected: 3, got: words.len() };
+                problems.push(Problem::new(Severity::Error, place(*column), mistake));
+            }
+        }
+    }
+    (lines, problems)
+}
+
+type Word<'a> = (u32, &'a [u8]);
+
+fn key_line(
+    direction: Word<'_>,
+    spi: Word<'_>,
+    hex: Word<'_>,
+    suite: Suite,
+) -> Result<KeyLine, (u32, Mistake)> {
+    let direction = match direction.1 {
+        b"in" => Direction::Inbound,
+        b"out" => Direction::Outbound,
+        _ => return Err((direction.0, Mistake::KeyDirection { expected: "in` or `out" })),
+    };
+    Ok(KeyLine { direction, spi: parse_spi(spi)?, material: parse_hex(hex, suite)? })
+}
+
+/// An SPI, decimal or `0x…`.
+pub(crate) fn parse_spi((column, word): Word<'_>) -> Result<Spi, (u32, Mistake)> {
+    let text = std::str::from_utf8(word).map_err(|_| (column, Mistake::KeySpi))?;
+    let (digits, radix) = text.strip_prefix("0x").map_or((text, 10), |digits| (digits, 16));
+    // `from_str_radix` would take a sign too.
+    let plain = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let number = plain.then(|| u32::from_str_radix(digits, radix).ok()).flatten();
+    let number = number.ok_or((column, Mistake::KeySpi))?;
+    Spi::new(number).ok_or((column, Mistake::KeySpiReserved))
+}
+
+/// Key and salt in hexadecimal.
+pub(crate) fn parse_hex(
+    (column, word): Word<'_>,
+    suite: Suite,
+) -> Result<KeyMaterial, (u32, Mistake)> {
+    let expected = 2 * suite.material_bytes();
+    let wrong = |got| (column, Mistake::KeyLength { suite, expected, got });
+    if let Some(at) = word.iter().position(|byte| !byte.is_ascii_hexdigit()) {
+        return Err((column + at as u32, Mistake::KeyDigit));
+    }
+    if word.len() != expected {
+        return Err(wrong(word.len()));
+    }
+    let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or_default() as u8;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(suite.material_bytes()));
+    bytes.extend(word.chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])));
+    KeyMaterial::new(suite, &bytes).map_err(|_| wrong(word.len()))
+}
+
+/// Appends bytes in hexadecimal. The caller has reserved the room.
+pub(crate) fn push_hex(text: &mut String, bytes: &[u8]) {
+    let digit = |nibble: u8| char::from_digit(nibble.into(), 16).unwrap_or('0');
+    for byte in bytes {
+        text.push(digit(byte >> 4));
+        text.push(digit(byte & 15));
+    }
+}
+
+/// Why keys could not be made or written. The machine or the command line is at fault.
+#[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
+pub enum KeyFileError {
+    /// The operating system gives no random numbers.
+    #[error("the operating system gives no random numbers")]
+    NoRandom,
+    /// A file of this name is there; it is never overwritten.
+    #[error("{file} is there already and is not overwritten")]
+    Exists {
+        /// The file.
+        file: String,
+    },
+    /// The file cannot be written.
+    #[error("{file} cannot be written: {kind}")]
+    Unwritable {
+        /// The file.
+        file: String,
+        /// Why.
+        kind: ErrorKind,
+    },
+}
+
+/// Fresh random key material.
+pub(crate) fn random_material(suite: Suite) -> Result<KeyMaterial, KeyFileError> {
+    let mut bytes = Zeroizing::new(vec![0; suite.material_bytes()]);
+    getrandom::fill(&mut bytes).map_err(|_| KeyFileError::NoRandom)?;
+    KeyMaterial::new(suite, &bytes).map_err(|_| KeyFileError::NoRandom)
+}
+
+/// A random SPI that is not reserved.
+fn random_spi() -> Result<Spi, KeyFileError> {
+    loop {
+        let mut bytes = [0; 4];
+        getrandom::fill(&mut bytes).map_err(|_| KeyFileError::NoRandom)?;
+        if let Some(spi) = Spi::new(u32::from_be_bytes(bytes)) {
+            return Ok(spi);
+        }
+    }
+}
+
+/// The texts of two key files for the two ends of a tunnel: what one seals with, the other opens
+/// with. Fresh random keys and SPIs.
+///
+/// # Errors
+/// [`KeyFileError::NoRandom`].
+pub fn generate_pair(suite: Suite) -> Result<[Zeroizing<String>; 2], KeyFileError> {
+    let (there, back) = (random_material(suite)?, random_material(suite)?);
+    let there_spi = random_spi()?;
+    let back_spi = loop {
+        let spi = random_spi()?;
+        if spi != there_spi {
+            break spi;
+        }
+    };
+    let text = |out: (Spi, &KeyMaterial), inwards: (Spi, &KeyMaterial)| {
+        let mut text = Zeroizing::new(String::with_capacity(512));
+        text.push_str("# Lockgate keys for a laboratory: direction, SPI, key and salt. Suite: ");
+        text.push_str(suite.name());
+        for (direction, (spi, material)) in [("out", out), ("in", inwards)] {
+            text.push_str(&format!("\n{direction} {spi} "));
+            push_hex(&mut text, material.expose());
+        }
+        text.push('\n');
+        text
+    };
+    Ok([text((there_spi, &there), (back_spi, &back)), text((back_spi, &back), (there_spi, &there))])
+}
+
+/// Writes a key file that was not there before, readable by its owner only.
+///
+/// # Errors
+/// [`KeyFileError::Exists`], [`KeyFileError::Unwritable`].
+pub fn write_key_file(path: &Path, text: &str) -> Result<(), KeyFileError> {
+    let name = || path.display().to_string();
+    let unwritable = |kind| match kind {
+        ErrorKind::AlreadyExists => KeyFileError::Exists { file: name() },
+        kind => KeyFileError::Unwritable { file: name(), kind },
+    };
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(|error| unwritable(error.kind()))?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    written.map_err(|error| unwritable(error.kind()))
+}

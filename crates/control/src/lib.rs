@@ -1,0 +1,134 @@
+//! Configuration, in three steps that are three types:
+//!
+//! | step | type | knows |
+//! |---|---|---|
+//! | read | raw | what was written, and where |
+//! | [`parse`] | [`Validated`] | what is meant: typed, complete, every reference resolved |
+//! | [`Validated::compile`] | [`dataplane::Snapshot`] | what the walk looks up |
+//!
+//! All mistakes are told at once ([`ConfigErrors`]), each with its line and what to do; nothing
+//! is applied unless there are none. Keys stay in files of their own ([`Keys`]) and are read in a
+//! step of their own, so that [`parse`] touches no file.
+#![forbid(unsafe_code)]
+
+mod compile;
+mod errors;
+mod keys;
+mod mistake;
+mod raw;
+mod read;
+mod replay;
+mod source;
+mod validate;
+pub mod validated;
+mod values;
+
+use std::path::Path;
+
+pub use compile::{CompileError, HOST_NETDEV, HOST_PORT};
+pub use errors::{ConfigErrors, MAX_PROBLEMS, Problem, Severity, render};
+pub use keys::{KeyFileError, KeyLine, Keys, MAX_KEY_FILE_BYTES, generate_pair, write_key_file};
+pub use mistake::{Mistake, Refusal};
+pub use raw::MAX_BYTES;
+pub use replay::{ReplayKey, read_replay_keys, write_replay_keys};
+pub use source::Place;
+pub use validate::{DEFAULT_FLOWS, MAX_FLOWS, MAX_WORKERS};
+pub use validated::{PeerId, Validated};
+
+use errors::Problems;
+use source::Source;
+
+/// A configuration without its keys.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Parsed {
+    /// What is meant.
+    pub validated: Validated,
+    /// What is allowed but probably not meant.
+    pub warnings: Vec<Problem>,
+    /// Where each peer's key file is named, one entry per peer.
+    key_places: Vec<Place>,
+}
+
+/// A configuration with its keys. No `Debug`: it holds key bytes.
+pub struct Loaded {
+    /// What is meant.
+    pub validated: Validated,
+    /// What is allowed but probably not meant, of the keys too.
+    pub warnings: Vec<Problem>,
+    /// The keys of all peers.
+    pub keys: Keys,
+}
+
+/// Parses a configuration and judges it. Touches no file; `name` stands in the mistakes.
+///
+/// # Errors
+/// All mistakes of the text, with its warnings.
+pub fn parse(text: &str, name: &str) -> Result<Parsed, ConfigErrors> {
+    if text.len() as u64 > MAX_BYTES {
+        let mistake = Mistake::TooLarge { limit: MAX_BYTES };
+        return Err(ConfigErrors::of(Place::of_file(name), mistake));
+    }
+    let source = Source::new(name, text);
+    let mut problems = Problems::new(&source);
+    let raw = raw::read(&source, &mut problems);
+    let validated = raw.and_then(|raw| validate::validate(&raw, &mut problems));
+    let warnings = problems.finish()?;
+    let Some((validated, key_spans)) = validated else {
+        // Nothing was wrong and nothing came of it: a rule forgot to say why.
+        let mistake = Mistake::Unexplained;
+        return Err(ConfigErrors::of(Place::of_file(name), mistake));
+    };
+    let key_places = key_spans.iter().map(|span| source.place(span)).collect();
+    Ok(Parsed { validated, warnings, key_places })
+}
+
+/// Reads a configuration file without its keys: for `check --effective`, `explain` and others
+/// that seal and open nothing.
+///
+/// # Errors
+/// All mistakes, or why the file cannot be read.
+pub fn read(path: &Path) -> Result<Parsed, ConfigErrors> {
+    let name = path.display().to_string();
+    let fail = |mistake| ConfigErrors::of(Place::of_file(&name), mistake);
+    let unreadable = |error: std::io::Error| fail(Mistake::Unreadable { kind: error.kind() });
+    let mut file = std::fs::File::open(path).map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    let limited = &mut std::io::Read::take(&mut file, MAX_BYTES + 1);
+    std::io::Read::read_to_end(limited, &mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(fail(Mistake::TooLarge { limit: MAX_BYTES }));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| fail(Mistake::NotText))?;
+    parse(&text, &name)
+}
+
+/// Reads a configuration file and the key files that it names.
+///
+/// # Errors
+/// All mistakes of the file, else all of its key files.
+pub fn load(path: &Path) -> Result<Loaded, ConfigErrors> {
+    let parsed = read(path)?;
+    let base = path.parent().unwrap_or(Path::new(""));
+    parsed.load_keys(base)
+}
+
+impl Parsed {
+    /// Reads the key files. `base` is what a relative `keys_dir` is relative to: the directory of
+    /// the configuration file.
+    ///
+    /// # Errors
+    /// All mistakes of all key files, with the warnings of the configuration.
+    pub fn load_keys(self, base: &Path) -> Result<Loaded, ConfigErrors> {
+        let Parsed { validated, mut warnings, key_places } = self;
+        match Keys::read(&validated, base, &key_places) {
+            Ok((keys, more)) => {
+                warnings.extend(more);
+                Ok(Loaded { validated, warnings, keys })
+            }
+            Err(mut errors) => {
+                errors.problems.splice(0..0, warnings);
+                Err(errors)
+            }
+        }
+    }
+}

@@ -1,0 +1,473 @@
+//! Everything that can be wrong with a configuration, with what to do about it.
+//!
+//! No variant holds, and no text shows, anything that stands in a key file.
+
+use std::io::ErrorKind;
+use std::net::IpAddr;
+
+use ipsec::Suite;
+use policy::{AddressRange, SelectorError};
+
+/// What DESIGN §2 refuses on purpose, and what is not there yet: told by name, not as an unknown
+/// key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// Authentication Header.
+    Ah,
+    /// Traffic flow confidentiality padding.
+    Tfc,
+    /// Selectors populated from the packet.
+    Pfp,
+    /// Selectors by user, host or domain name.
+    Names,
+    /// SAs to a group.
+    Multicast,
+    /// Extended sequence numbers: later.
+    Esn,
+    /// NAT traversal: later.
+    NatTraversal,
+    /// Lifetimes and rekeying: later, with IKE.
+    Lifetimes,
+}
+
+impl Refusal {
+    /// The refusal behind a key that someone may well write.
+    pub(crate) fn of_key(key: &str) -> Option<Refusal> {
+        match key.replace('-', "_").as_str() {
+            "ah" | "auth" => Some(Refusal::Ah),
+            "tfc" | "tfc_padding" | "tfcpad" => Some(Refusal::Tfc),
+            "pfp" | "populate_from_packet" => Some(Refusal::Pfp),
+            "user" | "fqdn" | "dn" | "email" | "name_selector" | "local_name" | "remote_name" => {
+                Some(Refusal::Names)
+            }
+            "multicast" | "multicast_group" => Some(Refusal::Multicast),
+            "esn" => Some(Refusal::Esn),
+            "nat_t" | "nat_traversal" | "encap" | "udp_encap" => Some(Refusal::NatTraversal),
+            "lifetime" | "lifetime_bytes" | "lifetime_packets" | "lifetime_seconds" | "rekey" => {
+                Some(Refusal::Lifetimes)
+            }
+            _ => None,
+        }
+    }
+
+    const fn text(self) -> &'static str {
+        match self {
+            Refusal::Ah => "AH is not offered",
+            Refusal::Tfc => "TFC padding is not offered",
+            Refusal::Pfp => "selectors populated from the packet (PFP) are not offered",
+            Refusal::Names => "selectors by name are not offered",
+            Refusal::Multicast => "multicast SAs are not offered",
+            Refusal::Esn => "extended sequence numbers (ESN) are not there yet",
+            Refusal::NatTraversal => "NAT traversal (UDP encapsulation) is not there yet",
+            Refusal::Lifetimes => "lifetimes and rekeying are not there yet",
+        }
+    }
+
+    const fn help(self) -> &'static str {
+        match self {
+            Refusal::Ah => "ESP with an AEAD suite authenticates too (RFC 8221 §6)",
+            Refusal::Tfc => "packets are padded to what ESP needs and no further",
+            Refusal::Pfp => "write one policy per network: one SA set serves all of its flows",
+            Refusal::Names => "write addresses, prefixes or ranges in `local` and `remote`",
+            Refusal::Multicast => "name one peer per gateway, each with its own address",
+            Refusal::Esn => "without it an SA ends after 4,294,967,295 packets",
+            Refusal::NatTraversal => "both gateways need addresses that no NAT rewrites",
+            Refusal::Lifetimes => "manual keys have none; IKE will bring them",
+        }
+    }
+}
+
+/// One thing that is wrong. The file's author is at fault, unless the text says otherwise.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[allow(missing_docs)] // Each variant's message is its documentation; a field is what it shows.
+pub enum Mistake {
+    // The file
+    #[error("cannot be read: {kind}")]
+    Unreadable { kind: ErrorKind },
+    #[error("is larger than {limit} bytes")]
+    TooLarge { limit: u64 },
+    #[error("is not UTF-8 text")]
+    NotText,
+    #[error("{message}")]
+    Syntax { message: String },
+    #[error(
+        "the configuration is refused for a reason that Lockgate cannot name (a fault of ours)"
+    )]
+    Unexplained,
+    #[error("`{key}` is there twice")]
+    SameKey { key: String },
+
+    // Keys and types
+    #[error("unknown key `{key}` in {section}")]
+    UnknownKey {
+        key: String,
+        section: String,
+        nearest: Option<String>,
+        allowed: &'static [&'static str],
+    },
+    #[error("unknown section `{name}`")]
+    UnknownSection { name: String, nearest: Option<String>, allowed: &'static [&'static str] },
+    #[error("`{key}` stands outside any section")]
+    Homeless { key: String },
+    #[error("`{key}`: {}", refusal.text())]
+    Refused { key: String, refusal: Refusal },
+    #[error("`{key}` must be {expected}, not {found}")]
+    WrongType { key: &'static str, expected: &'static str, found: &'static str },
+    #[error("`{key}` in {section} is no section of its own")]
+    NotNamed { key: String, section: String, word: &'static str },
+    #[error("{section} lacks `{key}`")]
+    Missing { key: &'static str, section: String },
+    #[error("there is no {section}")]
+    MissingSection { section: &'static str },
+    #[error("`{key}` cannot be \"{word}\"")]
+    UnknownWord {
+        key: &'static str,
+        word: String,
+        nearest: Option<String>,
+        allowed: Vec<&'static str>,
+    },
+    #[error("`{key}` is {value}; it goes from {lowest} to {highest}")]
+    OutOfRange { key: &'static str, value: i128, lowest: u32, highest: u32 },
+    #[error("more than {limit} {what}")]
+    TooMany { what: &'static str, limit: usize },
+    #[error("`{key}` is an empty list")]
+    EmptyList { key: &'static str },
+    #[error("\"{name}\" cannot be a name")]
+    BadName { name: String },
+    #[error("\"{text}\" is there already")]
+    Repeated { text: String },
+
+    // Values
+    #[error(transparent)]
+    Selector(Box<SelectorError>),
+    #[error("\"{text}\" is not an IP address")]
+    NotAnAddress { text: String },
+    #[error("\"{text}\" is not an address with its prefix length")]
+    NotAnInterface { text: String },
+    #[error("\"{text}\" is a range, not a prefix")]
+    NotAPrefix { text: String },
+    #[error("{address} cannot be used: it is {why}")]
+    UnusableAddress { address: IpAddr, why: &'static str },
+    #[error("\"{text}\" is not the link address of one station")]
+    NotALinkAddress { text: String },
+
+    // [node], [cache]
+    #[error("`workers` cannot be \"{text}\"")]
+    BadWorkers { text: String },
+    #[error("when the daemon ends, Linux will forward in clear")]
+    OpensOnExit,
+    #[error("`keys_dir` is not a directory's name")]
+    BadDirectory,
+    #[error("\"{text}\" is no number of flows")]
+    BadFlows { text: String },
+    #[error("a cache for less than 2 flows would be none")]
+    CacheTooSmall,
+    #[error("a cache for more than {limit} flows is not offered")]
+    CacheTooLarge { limit: u64 },
+
+    // [port.NAME]
+    #[error("`host` is the name of the port that stands for Linux itself")]
+    ReservedPortName,
+    #[error("`lockgate0` is the netdev that Lockgate makes for Linux itself")]
+    ReservedNetdev,
+    #[error("\"{text}\" cannot be the name of a netdev")]
+    BadNetdev { text: String },
+    #[error("netdev {netdev} {} belongs to another port already", vlan_text(*.vlan))]
+    SameLink { netdev: String, vlan: Option<i128> },
+    #[error("{address} is ours already")]
+    SameAddress { address: IpAddr },
+    #[error("another port is in {network} already")]
+    SameNetwork { network: AddressRange },
+    #[error("IPv6 needs an MTU of at least 1280 bytes")]
+    MtuBelowV6,
+    #[error("`allow_host` does nothing on a protected port")]
+    AllowHostInside,
+    #[error("\"any\" would open this machine to everyone")]
+    ServiceAny,
+    #[error("ESP to this machine is opened by Lockgate, not by Linux")]
+    ServiceEsp,
+
+    // [peer.NAME]
+    #[error("{address} is none of our addresses")]
+    LocalNotOurs { address: IpAddr, ours: Vec<IpAddr> },
+    #[error("{address} is our own address")]
+    RemoteIsOurs { address: IpAddr },
+    #[error("{address} is a multicast address: multicast SAs are not offered")]
+    MulticastPeer { address: IpAddr },
+    #[error("one end of the tunnel is IPv4, the other IPv6")]
+    MixedTunnel,
+    #[error("`keys` is neither \"file:NAME\" nor \"ike\"")]
+    BadKeys,
+    #[error("a key file is named without a path")]
+    BadKeyFileName,
+    #[error("another peer has this key file already")]
+    SameKeyFile,
+    #[error("keys from IKE are not there yet")]
+    IkeNotYet,
+    #[error("manual keys must be asked for")]
+    ManualNotSaid,
+    #[error("manual keys: RFC 4106 asks for automated key management with AES-GCM")]
+    ManualKeys,
+    #[error("suite \"{word}\" is not there yet")]
+    SuiteNotYet { word: String, allowed: Vec<&'static str> },
+    #[error("a replay window of {size} packets is not offered")]
+    WindowSize { size: u32 },
+    #[error("transport mode is not there yet")]
+    TransportNotYet,
+    #[error("no policy names peer `{peer}`")]
+    UnusedPeer { peer: String },
+    #[error("no route leads to {remote}, the address of peer `{peer}`")]
+    NoRouteToPeer { peer: String, remote: IpAddr },
+    #[error("{remote}, the address of peer `{peer}`, lies behind a protected port")]
+    PeerInside { peer: String, remote: IpAddr },
+
+    // [[policy]]
+    #[error("another policy is named `{name}`")]
+    SamePolicy { name: String },
+    #[error("there is no peer `{name}`")]
+    UnknownPeer { name: String, nearest: Option<String> },
+    #[error("the policy names neither a peer nor an action")]
+    NoPeerNoAction,
+    #[error("a policy that protects must name a peer")]
+    ProtectWithoutPeer,
+    #[error("a policy with a peer protects, it cannot \"{action}\"")]
+    PeerAndAction { action: String },
+    #[error("{error}")]
+    UnknownProtocol { nearest: Option<String>, error: Box<SelectorError> },
+    #[error("protocol {protocol} is an IPv6 extension header, which no selector sees")]
+    ExtensionHeader { protocol: u8 },
+    #[error("`{key}`: protocol {} has no ports", policy::selector::protocol_text(Some(*.protocol)))]
+    NoPorts { key: &'static str, protocol: u8 },
+    #[error("`{key}` with any protocol matches only packets that have ports")]
+    PortsOfAny { key: &'static str },
+    #[error("`icmp` needs protocol \"icmp\" or \"icmpv6\"")]
+    IcmpWithoutProtocol,
+    #[error("the addresses are of the other IP version than the ICMP")]
+    IcmpOfOtherFamily { right: &'static str },
+    #[error("`local` and `remote` have no IP version in common: the policy never matches")]
+    NeverMatches,
+    #[error("in `{key}` this entry overlaps another")]
+    Overlap { key: &'static str },
+    #[error("a transport policy for {range}, which is not one of our addresses")]
+    TransportNotOurs { range: AddressRange },
+
+    // [[route]], [[neighbour]]
+    #[error("there is no port `{name}`")]
+    UnknownPort { name: String, nearest: Option<String> },
+    #[error("there are two routes to {range}")]
+    SameRoute { range: AddressRange },
+    #[error("{range} is connected to us already")]
+    RouteOfNetwork { range: AddressRange },
+    #[error("the route leads nowhere")]
+    RouteLeadsNowhere,
+    #[error("a blackhole leads nowhere")]
+    BlackholeLeads,
+    #[error("the route and its router are of different IP versions")]
+    MixedRoute,
+    #[error("{via} is our own address")]
+    ViaIsOurs { via: IpAddr },
+    #[error("{via} is in none of our networks")]
+    ViaNotConnected { via: IpAddr },
+    #[error("{via} is in the networks of several ports")]
+    ViaAmbiguous { via: IpAddr },
+    #[error("{via} is not in a network of port `{port}` but of port `{right}`")]
+    ViaOnOtherPort { via: IpAddr, port: String, right: String },
+    #[error("{address} is our own address")]
+    NeighbourIsOurs { address: IpAddr },
+    #[error("there are two neighbours {address}")]
+    SameNeighbour { address: IpAddr },
+
+    // Key files
+    #[error("key file {file}: cannot be read: {kind}")]
+    KeyFileUnreadable { file: String, kind: ErrorKind },
+    #[error("key file {file} is a symbolic link")]
+    KeyFileIsLink { file: String },
+    #[error("key file {file} is not a regular file")]
+    KeyFileNotRegular { file: String },
+    #[error("key file {file} has mode {mode:04o}, wider than 0600")]
+    KeyFileMode { file: String, mode: u32 },
+    #[error("key file {file} belongs to user {owner}, who is neither root nor us")]
+    KeyFileOwner { file: String, owner: u32 },
+    #[error("key file {file} is larger than {limit} bytes")]
+    KeyFileTooLarge { file: String, limit: u64 },
+    #[error("no key in key file {file}")]
+    KeyFileEmpty { file: String },
+    #[error("key file {file} has no `{direction}` line: nothing can be {consequence}")]
+    KeyFileOneWay { file: String, direction: &'static str, consequence: &'static str },
+    #[error("the line does not begin with `{}`", .expected)]
+    KeyDirection { expected: &'static str },
+    #[error("the line has {got} words instead of {expected}")]
+    KeyWords { expected: usize, got: usize },
+    #[error("this is no SPI")]
+    KeySpi,
+    #[error("SPIs 0 to 255 are reserved")]
+    KeySpiReserved,
+    #[error("this is no suite")]
+    KeySuite,
+    #[error("this is no address")]
+    KeyAddress,
+    #[error("this is not a hexadecimal digit")]
+    KeyDigit,
+    #[error("{suite} takes {expected} hexadecimal digits of key and salt, not {got}")]
+    KeyLength { suite: Suite, expected: usize, got: usize },
+    #[error("another inbound SA has this SPI")]
+    SameInboundSpi,
+    #[error("another outbound SA to the same address has this SPI")]
+    SameOutboundSpi,
+    #[error("another SA has this key material")]
+    SameMaterial,
+}
+
+fn vlan_text(vlan: Option<i128>) -> String {
+    vlan.map_or_else(|| "untagged".into(), |id| format!("with VLAN id {id}"))
+}
+
+impl Mistake {
+    /// What to do about it, if the message does not say so.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Mistake::UnknownKey { nearest, allowed, .. }
+            | Mistake::UnknownSection { nearest, allowed, .. } => {
+                Some(suggestion(nearest, allowed.iter().copied()))
+            }
+            Mistake::UnknownWord { nearest, allowed, .. } => {
+                Some(suggestion(nearest, allowed.iter().copied()))
+            }
+            Mistake::UnknownPeer { nearest, .. } => {
+                Some(suggestion(nearest, ["declare it as [peer.NAME]"].into_iter()))
+            }
+            Mistake::UnknownPort { nearest, .. } => {
+                Some(suggestion(nearest, ["declare it as [port.NAME]"].into_iter()))
+            }
+            Mistake::UnknownProtocol { nearest, .. } => {
+                nearest.as_ref().map(|word| format!("did you mean `{word}`?"))
+            }
+            Mistake::SuiteNotYet { allowed, .. } => {
+                Some(suggestion(&None, allowed.iter().copied()))
+            }
+            Mistake::Refused { refusal, .. } => Some(refusal.help().into()),
+            Mistake::LocalNotOurs { ours, .. } => Some(match ours.as_slice() {
+                [] => "write it into `addresses` of its port".into(),
+                ours => {
+                    let ours: Vec<String> = ours.iter().map(ToString::to_string).collect();
+                    format!(
+                        "ours are {}: one of them, or write it into its port's `addresses`",
+                        ours.join(", ")
+                    )
+                }
+            }),
+            Mistake::NotNamed { word, .. } => {
+                Some(format!("write [{word}.NAME] and its keys below"))
+            }
+            Mistake::IcmpOfOtherFamily { right } => Some(format!("write protocol = \"{right}\"")),
+            _ => self.fixed_help().map(str::to_owned),
+        }
+    }
+
+    fn fixed_help(&self) -> Option<&'static str> {
+        Some(match self {
+            Mistake::SameKey { .. } => "keep one of the two",
+            Mistake::Homeless { .. } => "write it below [node]",
+            Mistake::BadName { .. } => {
+                "1 to 64 letters, digits, `.`, `_`, `-`; not first `.` or `-`"
+            }
+            Mistake::NotAnAddress { .. } => "write 192.0.2.1 or 2001:db8::1",
+            Mistake::NotAnInterface { .. } => "write 10.1.0.1/24 or 2001:db8::1/64",
+            Mistake::NotAPrefix { .. } => "write a prefix, or several routes",
+            Mistake::NotALinkAddress { .. } => "write six bytes, 02:00:00:00:00:01, not a group's",
+            Mistake::BadWorkers { .. } => "write \"auto\" or a number",
+            Mistake::OpensOnExit => "on_exit = \"closed\" keeps the ports shut",
+            Mistake::BadFlows { .. } => "write \"off\", 1000, \"64K\" or \"1M\"",
+            Mistake::CacheTooSmall => "to have none write flows = \"off\"",
+            Mistake::SameLink { .. } => "a port is a netdev and a VLAN id: declare it once",
+            Mistake::ReservedPortName | Mistake::BadNetdev { .. } => "choose another name",
+            Mistake::SameNetwork { .. } => "packets to it could leave by one port only",
+            Mistake::AllowHostInside => {
+                "from a protected port everything for this machine is passed"
+            }
+            Mistake::ServiceAny => "name what may come in: \"udp/500\", \"icmp\"",
+            Mistake::ServiceEsp => "leave it out: an SA decides what is let in",
+            Mistake::MulticastPeer { .. } => Refusal::Multicast.help(),
+            Mistake::BadKeys => "keys stand in a file of their own: keys = \"file:berlin.keys\"",
+            Mistake::BadKeyFileName => "it lies in `keys_dir`: \"file:berlin.keys\", without `/`",
+            Mistake::SameKeyFile => {
+                "no key serves two peers: make a pair for each, lockgate keygen"
+            }
+            Mistake::IkeNotYet => "for a laboratory: keys = \"file:NAME\", manual = \"laboratory\"",
+            Mistake::ManualNotSaid => "write manual = \"laboratory\": they are for nothing else",
+            Mistake::ManualKeys => {
+                "a sequence number used twice under one key gives the key away: laboratories only"
+            }
+            Mistake::WindowSize { .. } => "write a multiple of 32 from 32 to 4096",
+            Mistake::TransportNotYet => "write mode = \"tunnel\"",
+            Mistake::TransportNotOurs { .. } => {
+                "transport mode is for this machine's own traffic: use mode = \"tunnel\""
+            }
+            Mistake::NoRouteToPeer { .. } => "write a [[route]], or have one in Linux",
+            Mistake::PeerInside { .. } => "what is sealed for it stays inside: is the side right?",
+            Mistake::NoPeerNoAction => {
+                "write peer = \"NAME\", or action = \"bypass\" or \"discard\""
+            }
+            Mistake::ProtectWithoutPeer => "write peer = \"NAME\"",
+            Mistake::PeerAndAction { .. } => "leave out one of the two",
+            Mistake::ExtensionHeader { .. } => "name the protocol behind all extension headers",
+            Mistake::NoPorts { .. } => {
+                "leave the ports out, or name tcp, udp, sctp, dccp or udplite"
+            }
+            Mistake::PortsOfAny { .. } => {
+                "ICMP, fragments and other protocols fall to the next policy: name the protocol"
+            }
+            Mistake::RouteLeadsNowhere => {
+                "write via = \"ROUTER\", port = \"NAME\" or type = \"blackhole\""
+            }
+            Mistake::BlackholeLeads => "leave out `via` and `port`, or the type",
+            Mistake::RouteOfNetwork { .. } => "leave the route out",
+            Mistake::ViaNotConnected { .. } => "a router must be in a network of one of our ports",
+            Mistake::ViaAmbiguous { .. } => "write port = \"NAME\" too",
+            Mistake::KeyFileUnreadable { .. } | Mistake::KeyFileEmpty { .. } => {
+                "lockgate keygen makes a pair of them; they lie in `keys_dir`"
+            }
+            Mistake::KeyFileIsLink { .. } => "put the file itself into `keys_dir`",
+            Mistake::KeyFileMode { .. } => "chmod 0600, and make new keys if others could read it",
+            Mistake::KeyFileOwner { .. } => "chown it to root",
+            Mistake::KeyDirection { .. } | Mistake::KeyWords { expected: 3, .. } => {
+                "one line an SA: direction, SPI, key and salt in hexadecimal"
+            }
+            Mistake::KeySpi => "write a number, decimal or 0x…, of 32 bits",
+            Mistake::SameMaterial => "a key serves one SA in one direction: make new keys",
+            Mistake::SameInboundSpi | Mistake::SameOutboundSpi => "make new keys: lockgate keygen",
+            _ => return None,
+        })
+    }
+
+    /// Whether the line it is about may hold what nobody should see: a key pasted into the wrong
+    /// file.
+    pub(crate) fn may_hold_a_secret(&self) -> bool {
+        matches!(self, Mistake::BadKeys | Mistake::BadKeyFileName)
+    }
+}
+
+fn suggestion<'a>(nearest: &Option<String>, allowed: impl Iterator<Item = &'a str>) -> String {
+    match nearest {
+        Some(word) => format!("did you mean `{word}`?"),
+        None => format!("write {}", allowed.collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// The allowed word that was probably meant, if one is near enough.
+pub(crate) fn nearest<'a>(word: &str, allowed: impl Iterator<Item = &'a str>) -> Option<String> {
+    // Words of a configuration are short: a hostile one need not be measured.
+    if word.len() > 64 {
+        return None;
+    }
+    let plain = |word: &str| word.to_lowercase().replace('-', "_");
+    let word = plain(word);
+    let distance = |candidate: &str| {
+        let candidate = plain(candidate);
+        let begins =
+            word.len() >= 3 && (candidate.starts_with(&word) || word.starts_with(&candidate));
+        if begins { 1 } else { strsim::damerau_levenshtein(&word, &candidate) }
+    };
+    let best = allowed.map(|candidate| (distance(candidate), candidate)).min()?;
+    (best.0 <= 1 + word.chars().count() / 4).then(|| best.1.to_owned())
+}

@@ -1,0 +1,284 @@
+//! The configuration as it was written: typed by TOML, every key optional, every value with its
+//! place. Nothing is judged yet but keys, types and what is there twice.
+
+use toml::Spanned;
+use toml::de::DeTable;
+
+use crate::errors::Problems;
+use crate::mistake::{Mistake, nearest};
+use crate::read::{Scalar, Section};
+use crate::source::{Source, Span};
+
+/// The largest file that is read, bytes.
+pub const MAX_BYTES: u64 = 64 << 20;
+
+/// A list of strings, each with its place.
+pub(crate) type Texts = Option<Spanned<Vec<Spanned<String>>>>;
+/// A string with its place.
+pub(crate) type Text = Option<Spanned<String>>;
+/// A number with its place.
+pub(crate) type Number = Option<Spanned<i128>>;
+
+/// A whole file.
+#[derive(Debug, Default)]
+pub(crate) struct Raw {
+    pub(crate) node: Option<RawNode>,
+    pub(crate) cache: Option<RawCache>,
+    pub(crate) ports: Vec<RawPort>,
+    pub(crate) peers: Vec<RawPeer>,
+    pub(crate) policies: Vec<RawPolicy>,
+    pub(crate) routes: Vec<RawRoute>,
+    pub(crate) neighbours: Vec<RawNeighbour>,
+}
+
+/// `[node]`.
+#[derive(Debug)]
+pub(crate) struct RawNode {
+    pub(crate) name: Text,
+    pub(crate) workers: Option<Spanned<Scalar>>,
+    pub(crate) reserve_cores: Number,
+    pub(crate) on_exit: Text,
+    pub(crate) keys_dir: Text,
+}
+
+/// `[cache]`.
+#[derive(Debug)]
+pub(crate) struct RawCache {
+    pub(crate) flows: Option<Spanned<Scalar>>,
+}
+
+/// `[port.NAME]`.
+#[derive(Debug)]
+pub(crate) struct RawPort {
+    pub(crate) at: Span,
+    pub(crate) name: Spanned<String>,
+    pub(crate) netdev: Text,
+    pub(crate) vlan: Number,
+    pub(crate) side: Text,
+    pub(crate) allow_host: Texts,
+    pub(crate) mac: Text,
+    pub(crate) mtu: Number,
+    pub(crate) addresses: Texts,
+}
+
+/// `[peer.NAME]`.
+#[derive(Debug)]
+pub(crate) struct RawPeer {
+    pub(crate) at: Span,
+    pub(crate) name: Spanned<String>,
+    pub(crate) local: Text,
+    pub(crate) remote: Text,
+    pub(crate) keys: Text,
+    pub(crate) manual: Text,
+    pub(crate) suite: Text,
+    pub(crate) mode: Text,
+    pub(crate) replay_window: Number,
+    pub(crate) mss_clamp: Option<Spanned<bool>>,
+}
+
+/// `[[policy]]`.
+#[derive(Debug)]
+pub(crate) struct RawPolicy {
+    pub(crate) at: Span,
+    pub(crate) name: Text,
+    pub(crate) peer: Text,
+    pub(crate) action: Text,
+    pub(crate) local: Texts,
+    pub(crate) remote: Texts,
+    pub(crate) protocol: Option<Spanned<Scalar>>,
+    pub(crate) local_ports: Texts,
+    pub(crate) remote_ports: Texts,
+    pub(crate) icmp: Texts,
+    pub(crate) priority: Number,
+    pub(crate) direction: Text,
+}
+
+/// `[[route]]`.
+#[derive(Debug)]
+pub(crate) struct RawRoute {
+    pub(crate) at: Span,
+    pub(crate) to: Text,
+    pub(crate) via: Text,
+    pub(crate) port: Text,
+    pub(crate) kind: Text,
+}
+
+/// `[[neighbour]]`.
+#[derive(Debug)]
+pub(crate) struct RawNeighbour {
+    pub(crate) at: Span,
+    pub(crate) port: Text,
+    pub(crate) address: Text,
+    pub(crate) mac: Text,
+}
+
+const SECTIONS: &[&str] = &["node", "cache", "port", "peer", "policy", "route", "neighbour"];
+const NODE_KEYS: &[&str] = &["name", "workers", "reserve_cores", "on_exit", "keys_dir"];
+const CACHE_KEYS: &[&str] = &["flows"];
+const PORT_KEYS: &[&str] = &["netdev", "vlan", "side", "allow_host", "mac", "mtu", "addresses"];
+const PEER_KEYS: &[&str] =
+    &["local", "remote", "keys", "manual", "suite", "mode", "replay_window", "mss_clamp"];
+const POLICY_KEYS: &[&str] = &[
+    "name",
+    "peer",
+    "action",
+    "local",
+    "remote",
+    "protocol",
+    "local_ports",
+    "remote_ports",
+    "icmp",
+    "priority",
+    "direction",
+];
+const ROUTE_KEYS: &[&str] = &["to", "via", "port", "type"];
+const NEIGHBOUR_KEYS: &[&str] = &["port", "address", "mac"];
+
+/// Reads a file. `None` if its syntax is so broken that its values mean nothing; the problems say
+/// why. A key that is there twice is noted and its first value read.
+pub(crate) fn read(source: &Source, problems: &mut Problems<'_>) -> Option<Raw> {
+    let (table, errors) = DeTable::parse_recoverable(&source.text);
+    let mut readable = true;
+    for error in &errors {
+        let span = error.span().unwrap_or(0..0);
+        if error.message().starts_with("duplicate key") {
+            let key = source.text.get(span.clone()).unwrap_or("").to_owned();
+            problems.same_key(&span, Mistake::SameKey { key });
+        } else {
+            problems.error(&span, Mistake::Syntax { message: error.message().to_owned() });
+            readable = false;
+        }
+    }
+    readable.then(|| {
+        raw(&Section::new("the file".into(), 0..0, table.get_ref()), table.get_ref(), problems)
+    })
+}
+
+fn raw(top: &Section<'_>, table: &DeTable<'_>, problems: &mut Problems<'_>) -> Raw {
+    for (key, _) in table.iter().filter(|(key, _)| !SECTIONS.contains(&key.get_ref().as_ref())) {
+        let name = key.to_string();
+        problems.error(
+            &key.span(),
+            match NODE_KEYS.contains(&name.as_str()) {
+                true => Mistake::Homeless { key: name },
+                false => {
+                    let nearest = nearest(&name, SECTIONS.iter().copied());
+                    Mistake::UnknownSection { name, nearest, allowed: SECTIONS }
+                }
+            },
+        );
+    }
+    if !table.contains_key("node") {
+        problems.error(&(0..0), Mistake::MissingSection { section: "[node]" });
+    }
+    if !table.contains_key("port") {
+        problems.error(&(0..0), Mistake::MissingSection { section: "[port.NAME]" });
+    }
+    Raw {
+        node: top.table(problems, "node").map(|section| node(&section, problems)),
+        cache: top.table(problems, "cache").map(|section| {
+            section.check_keys(problems, CACHE_KEYS, &[]);
+            RawCache { flows: section.scalar(problems, "flows") }
+        }),
+        ports: named(top, problems, "port", port),
+        peers: named(top, problems, "peer", peer),
+        policies: top.list(problems, "policy").iter().map(|s| policy(s, problems)).collect(),
+        routes: top.list(problems, "route").iter().map(|s| route(s, problems)).collect(),
+        neighbours: top
+            .list(problems, "neighbour")
+            .iter()
+            .map(|s| neighbour(s, problems))
+            .collect(),
+    }
+}
+
+fn named<T>(
+    top: &Section<'_>,
+    problems: &mut Problems<'_>,
+    key: &'static str,
+    read: fn(Spanned<String>, &Section<'_>, &mut Problems<'_>) -> T,
+) -> Vec<T> {
+    let sections = top.named(problems, key);
+    sections.into_iter().map(|(name, section)| read(name, &section, problems)).collect()
+}
+
+fn node(section: &Section<'_>, problems: &mut Problems<'_>) -> RawNode {
+    section.check_keys(problems, NODE_KEYS, &["name"]);
+    RawNode {
+        name: section.text(problems, "name"),
+        workers: section.scalar(problems, "workers"),
+        reserve_cores: section.number(problems, "reserve_cores"),
+        on_exit: section.text(problems, "on_exit"),
+        keys_dir: section.text(problems, "keys_dir"),
+    }
+}
+
+fn port(name: Spanned<String>, section: &Section<'_>, problems: &mut Problems<'_>) -> RawPort {
+    section.check_keys(problems, PORT_KEYS, &["netdev", "side"]);
+    RawPort {
+        at: section.at.clone(),
+        name,
+        netdev: section.text(problems, "netdev"),
+        vlan: section.number(problems, "vlan"),
+        side: section.text(problems, "side"),
+        allow_host: section.texts(problems, "allow_host"),
+        mac: section.text(problems, "mac"),
+        mtu: section.number(problems, "mtu"),
+        addresses: section.texts(problems, "addresses"),
+    }
+}
+
+fn peer(name: Spanned<String>, section: &Section<'_>, problems: &mut Problems<'_>) -> RawPeer {
+    section.check_keys(problems, PEER_KEYS, &["local", "remote", "keys", "suite"]);
+    RawPeer {
+        at: section.at.clone(),
+        name,
+        local: section.text(problems, "local"),
+        remote: section.text(problems, "remote"),
+        keys: section.text(problems, "keys"),
+        manual: section.text(problems, "manual"),
+        suite: section.text(problems, "suite"),
+        mode: section.text(problems, "mode"),
+        replay_window: section.number(problems, "replay_window"),
+        mss_clamp: section.truth(problems, "mss_clamp"),
+    }
+}
+
+fn policy(section: &Section<'_>, problems: &mut Problems<'_>) -> RawPolicy {
+    section.check_keys(problems, POLICY_KEYS, &["name", "local", "remote"]);
+    RawPolicy {
+        at: section.at.clone(),
+        name: section.text(problems, "name"),
+        peer: section.text(problems, "peer"),
+        action: section.text(problems, "action"),
+        local: section.texts(problems, "local"),
+        remote: section.texts(problems, "remote"),
+        protocol: section.scalar(problems, "protocol"),
+        local_ports: section.texts(problems, "local_ports"),
+        remote_ports: section.texts(problems, "remote_ports"),
+        icmp: section.texts(problems, "icmp"),
+        priority: section.number(problems, "priority"),
+        direction: section.text(problems, "direction"),
+    }
+}
+
+fn route(section: &Section<'_>, problems: &mut Problems<'_>) -> RawRoute {
+    section.check_keys(problems, ROUTE_KEYS, &["to"]);
+    RawRoute {
+        at: section.at.clone(),
+        to: section.text(problems, "to"),
+        via: section.text(problems, "via"),
+        port: section.text(problems, "port"),
+        kind: section.text(problems, "type"),
+    }
+}
+
+fn neighbour(section: &Section<'_>, problems: &mut Problems<'_>) -> RawNeighbour {
+    section.check_keys(problems, NEIGHBOUR_KEYS, &["port", "address", "mac"]);
+    RawNeighbour {
+        at: section.at.clone(),
+        port: section.text(problems, "port"),
+        address: section.text(problems, "address"),
+        mac: section.text(problems, "mac"),
+    }
+}

@@ -1,0 +1,238 @@
+//! Reads typed values out of a TOML tree, noting every mistake and going on.
+//!
+//! A derived deserializer stops at the first mistake; this one has to tell all of them, with the
+//! nearest right word and with the names that are refused on purpose. So it walks the tree itself.
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::errors::Problems;
+use crate::mistake::{Mistake, Refusal, nearest};
+use crate::source::Span;
+
+/// A string or a number, where both are allowed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Scalar {
+    /// As written between the quotes.
+    Text(String),
+    /// A number; beyond 128 bits the nearest that fits.
+    Number(i128),
+}
+
+/// One table of the file, with the name that mistakes in it are told under.
+pub(crate) struct Section<'a> {
+    /// `[port.lan]`, `[[policy]]`.
+    pub(crate) title: String,
+    /// Its header, or what stands for it.
+    pub(crate) at: Span,
+    table: &'a DeTable<'a>,
+}
+
+impl<'a> Section<'a> {
+    pub(crate) fn new(title: String, at: Span, table: &'a DeTable<'a>) -> Section<'a> {
+        Section { title, at, table }
+    }
+
+    /// Notes the keys that are not `allowed` (those that are refused on purpose by name) and those
+    /// that are `required` and not there.
+    pub(crate) fn check_keys(
+        &self,
+        problems: &mut Problems<'_>,
+        allowed: &'static [&'static str],
+        required: &'static [&'static str],
+    ) {
+        for &key in required.iter().filter(|key| !self.table.contains_key(**key)) {
+            problems.error(&self.at, Mistake::Missing { key, section: self.title.clone() });
+        }
+        for (key, _) in self.table.iter() {
+            let name: &str = key.get_ref();
+            if allowed.contains(&name) {
+                continue;
+            }
+            let (name, section) = (name.to_owned(), self.title.clone());
+            problems.error(
+                &key.span(),
+                match Refusal::of_key(&name) {
+                    Some(refusal) => Mistake::Refused { key: name, refusal },
+                    None => {
+                        let nearest = nearest(&name, allowed.iter().copied());
+                        Mistake::UnknownKey { key: name, section, nearest, allowed }
+                    }
+                },
+            );
+        }
+    }
+
+    fn value(&self, key: &str) -> Option<(&'a DeValue<'a>, Span)> {
+        let value = self.table.get(key)?;
+        Some((value.get_ref(), value.span()))
+    }
+
+    pub(crate) fn text(
+        &self,
+        problems: &mut Problems<'_>,
+        key: &'static str,
+    ) -> Option<Spanned<String>> {
+        let (value, span) = self.value(key)?;
+        match value {
+            DeValue::String(text) => Some(Spanned::new(span, text.to_string())),
+            other => wrong(problems, key, "a string in quotes", other, &span),
+        }
+    }
+
+    pub(crate) fn number(
+        &self,
+        problems: &mut Problems<'_>,
+        key: &'static str,
+    ) -> Option<Spanned<i128>> {
+        let (value, span) = self.value(key)?;
+        match value {
+            DeValue::Integer(digits) => {
+                Some(Spanned::new(span, number(digits.as_str(), digits.radix())))
+            }
+            other => wrong(problems, key, "a whole number", other, &span),
+        }
+    }
+
+    pub(crate) fn truth(
+        &self,
+        problems: &mut Problems<'_>,
+        key: &'static str,
+    ) -> Option<Spanned<bool>> {
+        let (value, span) = self.value(key)?;
+        match value {
+            DeValue::Boolean(truth) => Some(Spanned::new(span, *truth)),
+            other => wrong(problems, key, "true or false", other, &span),
+        }
+    }
+
+    pub(crate) fn scalar(
+        &self,
+        problems: &mut Problems<'_>,
+        key: &'static str,
+    ) -> Option<Spanned<Scalar>> {
+        let (value, span) = self.value(key)?;
+        match value {
+            DeValue::String(text) => Some(Spanned::new(span, Scalar::Text(text.to_string()))),
+            DeValue::Integer(digits) => {
+                let number = number(digits.as_str(), digits.radix());
+                Some(Spanned::new(span, Scalar::Number(number)))
+            }
+            other => wrong(problems, key, "a string in quotes or a whole number", other, &span),
+        }
+    }
+
+    /// A list of strings; `None` if an entry is of another type.
+    pub(crate) fn texts(
+        &self,
+        problems: &mut Problems<'_>,
+        key: &'static str,
+    ) -> Option<Spanned<Vec<Spanned<String>>>> {
+        const EXPECTED: &str = "a list of strings, [\"…\", \"…\"]";
+        let (value, span) = self.value(key)?;
+        let DeValue::Array(list) = value else {
+            return wrong(problems, key, EXPECTED, value, &span);
+        };
+        let (mut texts, mut sound) = (Vec::with_capacity(list.len()), true);
+        for entry in list.iter() {
+            if let DeValue::String(text) = entry.get_ref() {
+                texts.push(Spanned::new(entry.span(), text.to_string()));
+            } else {
+                wrong::<()>(problems, key, EXPECTED, entry.get_ref(), &entry.span());
+                sound = false;
+            }
+        }
+        sound.then(|| Spanned::new(span, texts))
+    }
+
+    /// The one table under this key, `[key]`.
+    pub(crate) fn table(
+        &self,
+        problems: &mut Problems<'_>,
+        key: &'static str,
+    ) -> Option<Section<'a>> {
+        let (value, span) = self.value(key)?;
+        match value {
+            DeValue::Table(table) => Some(Section::new(format!("[{key}]"), span, table)),
+            other => wrong(problems, key, "a section", other, &span),
+        }
+    }
+
+    /// The named tables under this key, `[key.NAME]`, in the order of the file.
+    pub(crate) fn named(
+        &self,
+        problems: &mut Problems<'_>,
+        key: &'static str,
+    ) -> Vec<(Spanned<String>, Section<'a>)> {
+        let Some((value, span)) = self.value(key) else { return Vec::new() };
+        let DeValue::Table(tables) = value else {
+            wrong::<()>(problems, key, "named sections", value, &span);
+            return Vec::new();
+        };
+        let mut named: Vec<_> = tables.iter().collect();
+        named.sort_by_key(|(name, _)| name.span().start);
+        let mut sections = Vec::with_capacity(named.len());
+        for (name, value) in named {
+            let DeValue::Table(table) = value.get_ref() else {
+                let section = format!("[{key}]");
+                problems.error(
+                    &name.span(),
+                    Mistake::NotNamed { key: name.to_string(), section, word: key },
+                );
+                continue;
+            };
+            let section = Section::new(format!("[{key}.{name}]"), value.span(), table);
+            sections.push((Spanned::new(name.span(), name.to_string()), section));
+        }
+        sections
+    }
+
+    /// The list of tables under this key, `[[key]]`, in the order of the file.
+    pub(crate) fn list(&self, problems: &mut Problems<'_>, key: &'static str) -> Vec<Section<'a>> {
+        let Some((value, span)) = self.value(key) else { return Vec::new() };
+        let DeValue::Array(list) = value else {
+            wrong::<()>(problems, key, "sections in double brackets", value, &span);
+            return Vec::new();
+        };
+        let mut sections = Vec::with_capacity(list.len());
+        for entry in list.iter() {
+            match entry.get_ref() {
+                DeValue::Table(table) => {
+                    sections.push(Section::new(format!("[[{key}]]"), entry.span(), table));
+                }
+                other => {
+                    wrong::<()>(problems, key, "sections in double brackets", other, &entry.span());
+                }
+            }
+        }
+        sections
+    }
+}
+
+fn wrong<T>(
+    problems: &mut Problems<'_>,
+    key: &'static str,
+    expected: &'static str,
+    found: &DeValue<'_>,
+    span: &Span,
+) -> Option<T> {
+    let found = match found {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "a whole number",
+        DeValue::Float(_) => "a decimal number",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date or time",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a section",
+    };
+    problems.error(span, Mistake::WrongType { key, expected, found });
+    None
+}
+
+fn number(digits: &str, radix: u32) -> i128 {
+    i128::from_str_radix(digits, radix).unwrap_or(if digits.starts_with('-') {
+        i128::MIN
+    } else {
+        i128::MAX
+    })
+}

@@ -1,0 +1,126 @@
+//! A text file with its lines, so that every mistake can be shown where it stands.
+
+use std::ops::Range;
+
+use serde::Serialize;
+
+/// Bytes `start .. end` of a [`Source`].
+pub(crate) type Span = Range<usize>;
+
+/// A place in a file.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+pub struct Place {
+    /// The file as the user named it.
+    pub file: String,
+    /// Line, from 1; 0: the file as a whole.
+    pub line: u32,
+    /// Column in characters, from 1; 0: the file as a whole.
+    pub column: u32,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.line, self.column) {
+            (0, _) => f.write_str(&self.file),
+            (line, 0) => write!(f, "{}:{line}", self.file),
+            (line, column) => write!(f, "{}:{line}:{column}", self.file),
+        }
+    }
+}
+
+impl Place {
+    /// The file as a whole.
+    pub(crate) fn of_file(file: &str) -> Place {
+        Place { file: file.into(), line: 0, column: 0 }
+    }
+}
+
+/// A text with the places of its lines.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) name: String,
+    pub(crate) text: String,
+    line_starts: Vec<usize>,
+}
+
+impl Source {
+    pub(crate) fn new(name: &str, text: &str) -> Source {
+        let starts =
+            text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(i, _)| i + 1);
+        let line_starts = std::iter::once(0).chain(starts).collect();
+        Source { name: name.into(), text: text.into(), line_starts }
+    }
+
+    /// Line (from 0) that holds this byte. Offsets beyond the end count as the end.
+    fn line_of(&self, offset: usize) -> usize {
+        self.line_starts.partition_point(|start| *start <= offset).saturating_sub(1)
+    }
+
+    /// The line with this number (from 0), without its end.
+    pub(crate) fn line(&self, line: usize) -> &str {
+        let Some(&start) = self.line_starts.get(line) else { return "" };
+        let end = self.line_starts.get(line + 1).map_or(self.text.len(), |next| next - 1);
+        self.text.get(start..end).unwrap_or("").trim_end_matches('\r')
+    }
+
+    /// Where a span begins.
+    pub(crate) fn place(&self, span: &Span) -> Place {
+        let line = self.line_of(span.start);
+        let column =
+            self.text.get(self.line_starts[line]..span.start).unwrap_or("").chars().count();
+        Place { file: self.name.clone(), line: line as u32 + 1, column: column as u32 + 1 }
+    }
+
+    /// The line where a span begins, and how many of its characters belong to the span (at least
+    /// one).
+    pub(crate) fn excerpt(&self, span: &Span) -> (String, usize) {
+        let line = self.line_of(span.start);
+        let text = self.line(line);
+        let end = span.end.min(self.line_starts[line] + text.len());
+        let width = self.text.get(span.start..end).unwrap_or("").chars().count().max(1);
+        (text.into(), width)
+    }
+
+    /// Place of the earlier definition of the key that the span covers, within the same table.
+    ///
+    /// The TOML reader tells only where the second one is. A header's first is the earlier line
+    /// with the same header; another key's first is the earlier line of this table that begins
+    /// with it, or the earlier mention within the same inline table. A hint for people: `None`
+    /// if in doubt.
+    pub(crate) fn earlier_key(&self, span: &Span) -> Option<Place> {
+        let key = self.text.get(span.clone())?;
+        let line = self.line_of(span.start);
+        let header = |text: &str| text.trim_start().starts_with('[');
+        let squeezed = |text: &str| -> String {
+            let end = text.rfind(']').map_or(text.len(), |end| end + 1);
+            text[..end].chars().filter(|c| !c.is_whitespace()).collect()
+        };
+        let begins = |text: &str| {
+            let rest = text.trim_start().strip_prefix(key)?;
+            rest.trim_start().starts_with(['=', '.']).then(|| text.len() - text.trim_start().len())
+        };
+        let place = |line: usize, column: usize| Place {
+            file: self.name.clone(),
+            line: line as u32 + 1,
+            column: column as u32 + 1,
+        };
+        let current = self.line(line);
+        if header(current) {
+            let same = |earlier: &usize| {
+                let text = self.line(*earlier);
+                header(text) && squeezed(text) == squeezed(current)
+            };
+            return (0..line).find(same).map(|earlier| {
+                let text = self.line(earlier);
+                let column = text.find(key).map_or(0, |at| text[..at].chars().count());
+                place(earlier, column)
+            });
+        }
+        let before = self.text.get(self.line_starts[line]..span.start)?;
+        if let Some(at) = before.contains('{').then(|| before.find(key)).flatten() {
+            return Some(place(line, before[..at].chars().count()));
+        }
+        let start = (0..line).rev().find(|earlier| header(self.line(*earlier))).unwrap_or(0);
+        (start..line).find_map(|earlier| Some(place(earlier, begins(self.line(earlier))?)))
+    }
+}

@@ -1,0 +1,180 @@
+//! `[peer.NAME]`: the other ends of the tunnels.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use ipsec::{Suite, Tunnel};
+use toml::Spanned;
+
+use super::Named;
+use super::ports::Ports;
+use crate::errors::Problems;
+use crate::mistake::{Mistake, nearest};
+use crate::raw::RawPeer;
+use crate::source::Span;
+use crate::validated::Peer;
+use crate::values::{address, bounded, name, unusable, word};
+
+/// Peers at most.
+const MAX_PEERS: usize = 1 << 20;
+
+/// How packets are carried.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Tunnel,
+    Transport,
+}
+
+pub(crate) fn validate(raw: &[RawPeer], ports: &Ports, problems: &mut Problems<'_>) -> Named<Peer> {
+    let mut peers = Named { ids: Default::default(), list: Vec::with_capacity(raw.len()) };
+    if let Some(beyond) = raw.get(MAX_PEERS) {
+        problems.error(&beyond.at, Mistake::TooMany { what: "peers", limit: MAX_PEERS });
+    }
+    let mut key_files: HashMap<&str, Span> = HashMap::new();
+    for (place, written) in raw.iter().take(MAX_PEERS).enumerate() {
+        if let Some(keys) = &written.keys
+            && keys.get_ref().starts_with("file:")
+            && let Some(earlier) = key_files.insert(keys.get_ref(), keys.span())
+        {
+            problems.clash(&keys.span(), &earlier, Mistake::SameKeyFile);
+        }
+        peers.ids.insert(written.name.get_ref().clone(), place as u32);
+        peers.list.extend(peer(written, ports, problems));
+    }
+    peers
+}
+
+fn peer(raw: &RawPeer, ports: &Ports, problems: &mut Problems<'_>) -> Option<Peer> {
+    let peer_name = name(problems, &raw.name);
+    let tunnel = tunnel(raw, ports, problems);
+    let key_file = raw.keys.as_ref().and_then(|written| key_file(raw, written, problems));
+    let suite = raw.suite.as_ref().and_then(|written| suite(written, problems));
+    let modes = [("tunnel", Mode::Tunnel), ("transport", Mode::Transport)];
+    let mode = word(problems, "mode", &raw.mode, Mode::Tunnel, &modes);
+    if let (Some(Mode::Transport), Some(written)) = (mode, &raw.mode) {
+        problems.error(&written.span(), Mistake::TransportNotYet);
+    }
+    let (lowest, highest) = (ipsec::ReplayWindow::SMALLEST, ipsec::ReplayWindow::LARGEST);
+    let window = bounded(problems, "replay_window", &raw.replay_window, 1024, (lowest, highest));
+    let window = window.filter(|size| {
+        let fits = size % ipsec::ReplayWindow::SMALLEST == 0;
+        if let (false, Some(written)) = (fits, &raw.replay_window) {
+            problems.error(&written.span(), Mistake::WindowSize { size: *size });
+        }
+        fits
+    });
+    Some(Peer {
+        name: peer_name?,
+        tunnel: tunnel?,
+        key_file: key_file?,
+        suite: suite?,
+        replay_window: window?,
+        mss_clamp: raw.mss_clamp.as_ref().is_none_or(|written| *written.get_ref()),
+    })
+}
+
+fn tunnel(raw: &RawPeer, ports: &Ports, problems: &mut Problems<'_>) -> Option<Tunnel> {
+    let local = raw.local.as_ref().and_then(|written| {
+        let local = address(problems, written)?;
+        if let Some(why) = unusable(local) {
+            problems.error(&written.span(), Mistake::UnusableAddress { address: local, why });
+            return None;
+        }
+        if ports.sound && !ports.own.contains_key(&local.into()) {
+            let ours = ours(ports, local);
+            problems.error(&written.span(), Mistake::LocalNotOurs { address: local, ours });
+            return None;
+        }
+        Some(local)
+    });
+    let remote = raw.remote.as_ref().and_then(|written| {
+        let remote = address(problems, written)?;
+        let mistake = match unusable(remote) {
+            _ if remote.is_multicast() => Some(Mistake::MulticastPeer { address: remote }),
+            Some(why) => Some(Mistake::UnusableAddress { address: remote, why }),
+            None if ports.own.contains_key(&remote.into()) => {
+                Some(Mistake::RemoteIsOurs { address: remote })
+            }
+            None => None,
+        };
+        let usable = mistake.is_none();
+        if let Some(mistake) = mistake {
+            problems.error(&written.span(), mistake);
+        }
+        usable.then_some(remote)
+    });
+    let tunnel = Tunnel { local: local?, remote: remote? };
+    if tunnel.local.is_ipv4() != tunnel.remote.is_ipv4() {
+        let span = raw.remote.as_ref().map_or(raw.at.clone(), Spanned::span);
+        problems.error(&span, Mistake::MixedTunnel);
+        return None;
+    }
+    Some(tunnel)
+}
+
+/// Our addresses of the same family, a few of them.
+fn ours(ports: &Ports, like: IpAddr) -> Vec<IpAddr> {
+    let own = ports.own.keys().map(|address| IpAddr::from(*address));
+    let mut ours: Vec<IpAddr> = own.filter(|ip| ip.is_ipv4() == like.is_ipv4()).collect();
+    ours.sort();
+    ours.truncate(4);
+    ours
+}
+
+fn key_file(
+    raw: &RawPeer,
+    written: &Spanned<String>,
+    problems: &mut Problems<'_>,
+) -> Option<String> {
+    let text = written.get_ref();
+    let mistake = match text.strip_prefix("file:") {
+        Some(file) if !crate::keys::is_file_name(file) => Mistake::BadKeyFileName,
+        Some(_) => match &raw.manual {
+            Some(manual) if manual.get_ref() != "laboratory" => {
+                let word = manual.get_ref().clone();
+                let nearest = nearest(&word, ["laboratory"].into_iter());
+                let allowed = vec!["laboratory"];
+                let mistake = Mistake::UnknownWord { key: "manual", word, nearest, allowed };
+                problems.error(&manual.span(), mistake);
+                return None;
+            }
+            Some(manual) => {
+                problems.warning(&manual.span(), Mistake::ManualKeys);
+                return text.strip_prefix("file:").map(str::to_owned);
+            }
+            None => Mistake::ManualNotSaid,
+        },
+        None if text == "ike" => Mistake::IkeNotYet,
+        None => Mistake::BadKeys,
+    };
+    problems.error(&written.span(), mistake);
+    None
+}
+
+/// Suites that DESIGN promises and that are not there yet.
+const LATER: [&str; 5] = [
+    "chacha20-poly1305",
+    "aes-128-cbc-hmac-sha-256",
+    "aes-256-cbc-hmac-sha-256",
+    "null-hmac-sha-256",
+    "null",
+];
+
+fn suite(written: &Spanned<String>, problems: &mut Problems<'_>) -> Option<Suite> {
+    let text = written.get_ref();
+    let suite = Suite::from_name(text);
+    if suite.is_none() {
+        let allowed: Vec<&'static str> = Suite::ALL.iter().map(|suite| suite.name()).collect();
+        let word = text.clone();
+        problems.error(
+            &written.span(),
+            if LATER.contains(&text.as_str()) {
+                Mistake::SuiteNotYet { word, allowed }
+            } else {
+                let nearest = nearest(&word, allowed.iter().copied());
+                Mistake::UnknownWord { key: "suite", word, nearest, allowed }
+            },
+        );
+    }
+    suite
+}

@@ -1,0 +1,368 @@
+//! `[[policy]]`: who may speak with whom, and how.
+
+use std::collections::{HashMap, HashSet};
+
+use policy::selector::parse_protocol;
+use policy::{
+    AddressRange, Direction, IcmpRange, PortRange, Selector, SelectorError, UpperSelector,
+};
+use toml::Spanned;
+use wire::flow::protocol;
+use wire::{Address, Family};
+
+use super::Named;
+use super::ports::Ports;
+use crate::errors::Problems;
+use crate::mistake::{Mistake, Refusal, nearest};
+use crate::raw::{Raw, RawPolicy, Texts};
+use crate::read::Scalar;
+use crate::source::Span;
+use crate::validated::{Action, Peer, PeerId, Policy};
+use crate::values::{bounded, name, word};
+
+/// Policies at most.
+const MAX_POLICIES: usize = 1 << 20;
+/// Entries of one list at most.
+const MAX_ENTRIES: usize = 4096;
+
+pub(crate) fn validate(
+    raw: &Raw,
+    peers: &Named<Peer>,
+    ports: &Ports,
+    problems: &mut Problems<'_>,
+) -> Vec<Policy> {
+    let mut policies = Vec::with_capacity(raw.policies.len());
+    let mut names: HashMap<&str, Span> = HashMap::new();
+    let mut used: HashSet<PeerId> = HashSet::new();
+    if let Some(beyond) = raw.policies.get(MAX_POLICIES) {
+        problems.error(&beyond.at, Mistake::TooMany { what: "policies", limit: MAX_POLICIES });
+    }
+    for written in raw.policies.iter().take(MAX_POLICIES) {
+        if let Some(written) = &written.name {
+            let name = written.get_ref();
+            match names.get(name.as_str()) {
+                Some(earlier) => {
+                    let mistake = Mistake::SamePolicy { name: name.clone() };
+                    problems.clash(&written.span(), earlier, mistake);
+                }
+                None => {
+                    names.insert(name, written.span());
+                }
+            }
+        }
+        let action = action(written, peers, problems);
+        let selector = selector(written, problems);
+        if let Some(Action::Protect(peer)) = action {
+            used.insert(peer);
+            check_transport(raw, peer, selector.as_ref(), written, ports, problems);
+        }
+        policies.extend(policy(written, action, selector, problems));
+    }
+    for (place, peer) in raw.peers.iter().enumerate() {
+        let name = peer.name.get_ref();
+        let named = raw
+            .policies
+            .iter()
+            .any(|policy| policy.peer.as_ref().is_some_and(|written| written.get_ref() == name));
+        if !used.contains(&PeerId(place as u32)) && !named {
+            problems.warning(&peer.name.span(), Mistake::UnusedPeer { peer: name.clone() });
+        }
+    }
+    policies
+}
+
+fn policy(
+    raw: &RawPolicy,
+    action: Option<Action>,
+    selector: Option<Selector>,
+    problems: &mut Problems<'_>,
+) -> Option<Policy> {
+    let policy_name = raw.name.as_ref().and_then(|written| name(problems, written));
+    let priority = bounded(problems, "priority", &raw.priority, 100, (0, u32::MAX));
+    let directions = [
+        ("both", None),
+        ("inbound", Some(Direction::Inbound)),
+        ("outbound", Some(Direction::Outbound)),
+    ];
+    let only = word(problems, "direction", &raw.direction, None, &directions);
+    Some(Policy {
+        name: policy_name?,
+        action: action?,
+        priority: priority?,
+        only: only?,
+        selector: selector?,
+    })
+}
+
+/// What is written behind `action`.
+#[derive(Clone, Copy)]
+enum Written {
+    Nothing,
+    Protect,
+    Bypass,
+    Discard,
+}
+
+fn action(raw: &RawPolicy, peers: &Named<Peer>, problems: &mut Problems<'_>) -> Option<Action> {
+    let choices =
+        [("protect", Written::Protect), ("bypass", Written::Bypass), ("discard", Written::Discard)];
+    let action = word(problems, "action", &raw.action, Written::Nothing, &choices);
+    let peer = raw.peer.as_ref().map(|written| {
+        let id = peers.id(written.get_ref());
+        if id.is_none() {
+            let name = written.get_ref().clone();
+            let nearest = nearest(&name, peers.names());
+            problems.error(&written.span(), Mistake::UnknownPeer { name, nearest });
+        }
+        id
+    });
+    let span = raw.action.as_ref().map_or(raw.at.clone(), Spanned::span);
+    match (action?, peer) {
+        (Written::Nothing | Written::Protect, Some(peer)) => peer.map(Action::Protect),
+        (Written::Bypass, None) => Some(Action::Bypass),
+        (Written::Discard, None) => Some(Action::Discard),
+        (Written::Bypass | Written::Discard, Some(_)) => {
+            let action = raw.action.as_ref().map(|written| written.get_ref().clone());
+            problems.error(&span, Mistake::PeerAndAction { action: action.unwrap_or_default() });
+            None
+        }
+        (Written::Protect, None) => {
+            problems.error(&span, Mistake::ProtectWithoutPeer);
+            None
+        }
+        (Written::Nothing, None) => {
+            problems.error(&span, Mistake::NoPeerNoAction);
+            None
+        }
+    }
+}
+
+/// A peer in transport mode may only be named by policies for the two ends themselves
+/// (RFC 4301 §4.1).
+fn check_transport(
+    raw: &Raw,
+    peer: PeerId,
+    selector: Option<&Selector>,
+    policy: &RawPolicy,
+    ports: &Ports,
+    problems: &mut Problems<'_>,
+) {
+    let transport = raw.peers.get(peer.0 as usize).and_then(|peer| peer.mode.as_ref());
+    let transport = transport.is_some_and(|mode| mode.get_ref() == "transport");
+    let (true, Some(selector), Some(local)) = (transport && ports.sound, selector, &policy.local)
+    else {
+        return;
+    };
+    let ours =
+        |range: &AddressRange| range.lo == range.hi && ports.own.contains_key(&range.first());
+    if let Some(foreign) = selector.local.iter().find(|range| !ours(range)) {
+        let mistake = Mistake::TransportNotOurs { range: *foreign };
+        problems.error(&local.span(), mistake);
+    }
+}
+
+fn selector(raw: &RawPolicy, problems: &mut Problems<'_>) -> Option<Selector> {
+    let local = addresses(problems, "local", &raw.local);
+    let remote = addresses(problems, "remote", &raw.remote);
+    let protocol = protocol(raw, problems);
+    let local_ports = list::<PortRange>(problems, "local_ports", &raw.local_ports);
+    let remote_ports = list::<PortRange>(problems, "remote_ports", &raw.remote_ports);
+    let messages = list::<IcmpRange>(problems, "icmp", &raw.icmp);
+    let upper = match protocol {
+        Some(protocol) => upper(raw, protocol, local_ports?, remote_ports?, messages?, problems),
+        None => None,
+    };
+    let selector = Selector { local: local?, remote: remote?, protocol: protocol?, upper: upper? };
+    let both = |family| {
+        let of = |list: &[AddressRange]| list.iter().any(|range| range.family == family);
+        of(&selector.local) && of(&selector.remote)
+    };
+    let needed = match selector.protocol {
+        Some(protocol::ICMP) => both(Family::V4),
+        Some(protocol::ICMPV6) => both(Family::V6),
+        _ => both(Family::V4) || both(Family::V6),
+    };
+    if !needed {
+        let span = raw.remote.as_ref().map_or(raw.at.clone(), Spanned::span);
+        let mistake = match selector.protocol {
+            Some(protocol::ICMP) if both(Family::V6) => {
+                Mistake::IcmpOfOtherFamily { right: "icmpv6" }
+            }
+            Some(protocol::ICMPV6) if both(Family::V4) => {
+                Mistake::IcmpOfOtherFamily { right: "icmp" }
+            }
+            _ => Mistake::NeverMatches,
+        };
+        problems.error(&span, mistake);
+        return None;
+    }
+    Some(selector)
+}
+
+fn upper(
+    raw: &RawPolicy,
+    protocol: Option<u8>,
+    local: Vec<PortRange>,
+    remote: Vec<PortRange>,
+    messages: Vec<IcmpRange>,
+    problems: &mut Problems<'_>,
+) -> Option<UpperSelector> {
+    let mut sound = true;
+    for (key, written, empty) in [
+        ("local_ports", &raw.local_ports, local.is_empty()),
+        ("remote_ports", &raw.remote_ports, remote.is_empty()),
+    ] {
+        let Some(written) = written.as_ref().filter(|_| !empty) else { continue };
+        match protocol {
+            None => problems.warning(&written.span(), Mistake::PortsOfAny { key }), // FC-04
+            Some(number) if !protocol::has_ports(number) => {
+                problems.error(&written.span(), Mistake::NoPorts { key, protocol: number });
+                sound = false;
+            }
+            Some(_) => {}
+        }
+    }
+    if let Some(written) = raw.icmp.as_ref().filter(|_| !messages.is_empty()) {
+        if !matches!(protocol, Some(protocol::ICMP | protocol::ICMPV6)) {
+            problems.error(&written.span(), Mistake::IcmpWithoutProtocol);
+            sound = false;
+        }
+        return sound.then_some(UpperSelector::Icmp(messages));
+    }
+    let ports = !local.is_empty() || !remote.is_empty();
+    let upper = if ports { UpperSelector::Ports { local, remote } } else { UpperSelector::Any };
+    sound.then_some(upper)
+}
+
+fn protocol(raw: &RawPolicy, problems: &mut Problems<'_>) -> Option<Option<u8>> {
+    let Some(written) = &raw.protocol else { return Some(None) };
+    let text = match written.get_ref() {
+        Scalar::Text(text) => text.clone(),
+        Scalar::Number(number) => number.to_string(),
+    };
+    let mistake = match parse_protocol(&text) {
+        Ok(Some(
+            number @ (protocol::HOP_BY_HOP
+            | protocol::ROUTING
+            | protocol::FRAGMENT
+            | protocol::DESTINATION),
+        )) => Mistake::ExtensionHeader { protocol: number },
+        Ok(protocol) => return Some(protocol),
+        Err(_) if text == "ah" => Mistake::Refused { key: text, refusal: Refusal::Ah },
+        Err(error) => {
+            let names = policy::selector::PROTOCOL_NAMES.iter().map(|(name, _)| *name);
+            Mistake::UnknownProtocol {
+                nearest: nearest(&text, names.chain(["any"])),
+                error: error.into(),
+            }
+        }
+    };
+    problems.error(&written.span(), mistake);
+    None
+}
+
+fn addresses(
+    problems: &mut Problems<'_>,
+    key: &'static str,
+    written: &Texts,
+) -> Option<Vec<AddressRange>> {
+    let written = written.as_ref()?;
+    if written.get_ref().is_empty() {
+        problems.error(&written.span(), Mistake::EmptyList { key });
+        return None;
+    }
+    let mut ranges: Vec<(AddressRange, Span)> = Vec::new();
+    let mut sound = bounded_list(problems, key, written);
+    for entry in written.get_ref().iter().take(MAX_ENTRIES) {
+        match policy::selector::parse_addresses(entry.get_ref()) {
+            Ok(parsed) => ranges.extend(parsed.into_iter().map(|range| (range, entry.span()))),
+            Err(error) => {
+                problems.error(&entry.span(), Mistake::Selector(error.into()));
+                sound = false;
+            }
+        }
+    }
+    let bounds = |range: &AddressRange| {
+        (
+            Address { family: range.family, value: range.lo },
+            Address { family: range.family, value: range.hi },
+        )
+    };
+    warn_of_overlaps(
+        problems,
+        key,
+        ranges.iter().map(|(range, span)| (bounds(range), span.clone())),
+    );
+    sound.then(|| ranges.into_iter().map(|(range, _)| range).collect())
+}
+
+/// A range of something that stands in a list.
+trait Range: std::str::FromStr<Err = SelectorError> {
+    fn bounds(&self) -> (u16, u16);
+}
+
+impl Range for PortRange {
+    fn bounds(&self) -> (u16, u16) {
+        (self.lo, self.hi)
+    }
+}
+
+impl Range for IcmpRange {
+    fn bounds(&self) -> (u16, u16) {
+        (self.lo, self.hi)
+    }
+}
+
+fn list<R: Range>(
+    problems: &mut Problems<'_>,
+    key: &'static str,
+    written: &Texts,
+) -> Option<Vec<R>> {
+    let Some(written) = written else { return Some(Vec::new()) };
+    let mut ranges: Vec<(R, Span)> = Vec::new();
+    let mut sound = bounded_list(problems, key, written);
+    for entry in written.get_ref().iter().take(MAX_ENTRIES) {
+        match entry.get_ref().parse() {
+            Ok(range) => ranges.push((range, entry.span())),
+            Err(error) => {
+                problems.error(&entry.span(), Mistake::Selector(error.into()));
+                sound = false;
+            }
+        }
+    }
+    warn_of_overlaps(
+        problems,
+        key,
+        ranges.iter().map(|(range, span)| (range.bounds(), span.clone())),
+    );
+    sound.then(|| ranges.into_iter().map(|(range, _)| range).collect())
+}
+
+fn bounded_list<T>(
+    problems: &mut Problems<'_>,
+    what: &'static str,
+    written: &Spanned<Vec<T>>,
+) -> bool {
+    let fits = written.get_ref().len() <= MAX_ENTRIES;
+    if !fits {
+        problems.error(&written.span(), Mistake::TooMany { what, limit: MAX_ENTRIES });
+    }
+    fits
+}
+
+/// Notes entries of a list that another entry of it covers in part or in full.
+fn warn_of_overlaps<B: Ord + Copy>(
+    problems: &mut Problems<'_>,
+    key: &'static str,
+    ranges: impl Iterator<Item = ((B, B), Span)>,
+) {
+    let mut sorted: Vec<_> = ranges.collect();
+    sorted.sort_by_key(|((lo, _), _)| *lo);
+    let mut highest: Option<B> = None;
+    for ((lo, hi), span) in sorted {
+        if highest.is_some_and(|highest| lo <= highest) {
+            problems.warning(&span, Mistake::Overlap { key });
+        }
+        highest = highest.max(Some(hi));
+    }
+}

@@ -1,0 +1,200 @@
+//! `[port.NAME]`: what is ours, and on which side.
+
+use std::collections::HashMap;
+
+use dataplane::{PortId, Side};
+use policy::AddressRange;
+use wire::{Address, Family};
+
+use crate::errors::Problems;
+use crate::mistake::Mistake;
+use crate::raw::RawPort;
+use crate::source::Span;
+use crate::validated::{InterfaceAddress, Port};
+use crate::values::{bounded, interface, mac, name, service, word};
+
+/// Ports at most: a [`PortId`] has 16 bits, and one number is the host port's.
+pub(crate) const MAX_PORTS: usize = 4096;
+/// Smallest MTU of a link that carries IPv4 (RFC 791 §3.2).
+const LEAST_MTU: u32 = 68;
+/// Smallest MTU of a link that carries IPv6 (RFC 8200 §5).
+const LEAST_MTU_V6: u32 = 1280;
+
+/// The ports, and what other sections ask about them.
+pub(crate) struct Ports {
+    /// Right ports; complete only if nothing was wrong.
+    pub(crate) list: Vec<Port>,
+    /// Every name in the file, right or wrong.
+    pub(crate) ids: HashMap<String, PortId>,
+    /// Our addresses, with the port and the place where each is written.
+    pub(crate) own: HashMap<Address, (PortId, Span)>,
+    /// Networks that we are in, with the same.
+    pub(crate) networks: HashMap<AddressRange, (PortId, Span)>,
+    /// Whether all addresses were right; if not, "this is not ours" would be a guess.
+    pub(crate) sound: bool,
+}
+
+impl Ports {
+    /// Ports that have an address in a network with this address, each once.
+    pub(crate) fn on_link(&self, address: Address) -> Vec<PortId> {
+        let holds = |range: &AddressRange| {
+            range.family == address.family && (range.lo..=range.hi).contains(&address.value)
+        };
+        let mut ports: Vec<PortId> = self
+            .networks
+            .iter()
+            .filter(|(range, _)| holds(range))
+            .map(|(_, (port, _))| *port)
+            .collect();
+        ports.sort();
+        ports.dedup();
+        ports
+    }
+
+    /// Name of a port in the file.
+    pub(crate) fn name(&self, port: PortId) -> &str {
+        self.ids.iter().find(|(_, id)| **id == port).map_or("", |(name, _)| name)
+    }
+}
+
+pub(crate) fn validate(raw: &[RawPort], problems: &mut Problems<'_>) -> Ports {
+    let mut ports = Ports {
+        list: Vec::with_capacity(raw.len()),
+        ids: HashMap::new(),
+        own: HashMap::new(),
+        networks: HashMap::new(),
+        sound: true,
+    };
+    let mut links: HashMap<(&str, Option<i128>), Span> = HashMap::new();
+    if let Some(beyond) = raw.get(MAX_PORTS) {
+        problems.error(&beyond.at, Mistake::TooMany { what: "ports", limit: MAX_PORTS });
+    }
+    for (place, written) in raw.iter().take(MAX_PORTS).enumerate() {
+        let id = PortId(place as u16);
+        ports.ids.insert(written.name.get_ref().clone(), id);
+        if let Some(netdev) = &written.netdev {
+            let vlan = written.vlan.as_ref().map(|vlan| *vlan.get_ref());
+            let span = written.vlan.as_ref().map_or(netdev.span(), |vlan| vlan.span());
+            match links.get(&(netdev.get_ref().as_str(), vlan)) {
+                Some(earlier) => {
+                    let netdev = netdev.get_ref().clone();
+                    problems.clash(&span, earlier, Mistake::SameLink { netdev, vlan });
+                }
+                None => {
+                    links.insert((netdev.get_ref(), vlan), span);
+                }
+            }
+        }
+        let addresses = addresses(written, id, &mut ports, problems);
+        if let Some(port) = port(written, id, addresses, problems) {
+            ports.list.push(port);
+        }
+    }
+    ports
+}
+
+fn port(
+    raw: &RawPort,
+    id: PortId,
+    addresses: Vec<InterfaceAddress>,
+    problems: &mut Problems<'_>,
+) -> Option<Port> {
+    let mut port_name = name(problems, &raw.name);
+    if raw.name.get_ref() == crate::compile::HOST_PORT {
+        problems.error(&raw.name.span(), Mistake::ReservedPortName);
+        port_name = None;
+    }
+    let netdev = raw.netdev.as_ref().and_then(|written| {
+        let text = written.get_ref();
+        let allowed = |c: char| c.is_ascii_graphic() && c != '/';
+        let fits = (1..=15).contains(&text.len()) && text.chars().all(allowed);
+        let mistake = match text.as_str() {
+            crate::compile::HOST_NETDEV => Some(Mistake::ReservedNetdev),
+            "." | ".." => Some(Mistake::BadNetdev { text: text.clone() }),
+            _ => (!fits).then(|| Mistake::BadNetdev { text: text.clone() }),
+        };
+        let fits = mistake.is_none();
+        if let Some(mistake) = mistake {
+            problems.error(&written.span(), mistake);
+        }
+        fits.then(|| text.clone())
+    });
+    let vlan = match &raw.vlan {
+        None => Some(None),
+        written => bounded(problems, "vlan", written, 0, (1, 4094)).map(|id| Some(id as u16)),
+    };
+    let sides = [("protected", Side::Protected), ("unprotected", Side::Unprotected)];
+    let side = word(problems, "side", &raw.side, Side::Unprotected, &sides);
+    let mut allow_host = Vec::new();
+    for written in raw.allow_host.iter().flat_map(|list| list.get_ref()) {
+        match service(problems, written) {
+            Some(service) if allow_host.contains(&service) => {
+                problems.warning(&written.span(), Mistake::Repeated { text: written.to_string() });
+            }
+            service => allow_host.extend(service),
+        }
+    }
+    if let (Some(Side::Protected), Some(list)) = (side, &raw.allow_host)
+        && !list.get_ref().is_empty()
+    {
+        problems.warning(&list.span(), Mistake::AllowHostInside);
+    }
+    // Locally administered, and another for each port.
+    let [high, low] = (id.0 + 1).to_be_bytes();
+    let default_mac = Some([0x02, 0x4c, 0x47, 0, high, low]);
+    let mac = raw.mac.as_ref().map_or(default_mac, |written| mac(problems, written));
+    let mtu = bounded(problems, "mtu", &raw.mtu, 1500, (LEAST_MTU, 65535));
+    let speaks_v6 = addresses.iter().any(|a| a.address.family == Family::V6);
+    if let (Some(written), Some(LEAST_MTU..LEAST_MTU_V6), true) = (&raw.mtu, mtu, speaks_v6) {
+        problems.error(&written.span(), Mistake::MtuBelowV6);
+    }
+    Some(Port {
+        name: port_name?,
+        netdev: netdev?,
+        vlan: vlan?,
+        side: side.filter(|_| raw.side.is_some())?,
+        allow_host,
+        mac: mac?,
+        mtu: mtu?,
+        addresses,
+    })
+}
+
+/// The port's addresses, which also become ours.
+fn addresses(
+    raw: &RawPort,
+    id: PortId,
+    ports: &mut Ports,
+    problems: &mut Problems<'_>,
+) -> Vec<InterfaceAddress> {
+    let mut addresses = Vec::new();
+    for written in raw.addresses.iter().flat_map(|list| list.get_ref()) {
+        let span = written.span();
+        let Some(interface) = interface(problems, written) else {
+            ports.sound = false;
+            continue;
+        };
+        let InterfaceAddress { address, .. } = interface;
+        // Each port has link-local addresses and their network (RFC 4291 §2.5.6) of its own.
+        let link_local = crate::values::is_link_local(address);
+        if let Some((_, earlier)) = ports.own.get(&address) {
+            problems.clash(&span, earlier, Mistake::SameAddress { address: address.into() });
+            ports.sound = false;
+            continue;
+        }
+        ports.own.insert(address, (id, span.clone()));
+        let network = interface.network();
+        match ports.networks.get(&network) {
+            Some((port, earlier)) if *port != id && !link_local => {
+                problems.clash(&span, earlier, Mistake::SameNetwork { network });
+                ports.sound = false;
+            }
+            Some(_) => {}
+            None => {
+                ports.networks.insert(network, (id, span));
+            }
+        }
+        addresses.push(interface);
+    }
+    addresses
+}

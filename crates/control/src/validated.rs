@@ -1,0 +1,335 @@
+//! A configuration that makes sense: typed, complete, every reference resolved, every default
+//! filled in. Holds no keys, only where they are.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use dataplane::{HostService, Neighbour, PortId, Prefix, Side};
+use ipsec::{Suite, Tunnel};
+use policy::selector::protocol_text;
+use policy::{AddressRange, Direction, PortRange, Selector, UpperSelector};
+use wire::{Address, Family};
+
+use crate::values::{count_text, service_text};
+
+/// A peer: place in [`Validated::peers`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct PeerId(pub u32);
+
+/// A whole configuration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Validated {
+    /// `[node]`.
+    pub node: Node,
+    /// `[cache]`.
+    pub cache: Cache,
+    /// `[port.NAME]`, in the order of the file; [`PortId`] counts into it. Without the host port.
+    pub ports: Vec<Port>,
+    /// `[peer.NAME]`, in the order of the file; [`PeerId`] counts into it.
+    pub peers: Vec<Peer>,
+    /// `[[policy]]`, in the order of the file: the later is the newer.
+    pub policies: Vec<Policy>,
+    /// `[[route]]`, in the order of the file, one per prefix.
+    pub routes: Vec<Route>,
+    /// `[[neighbour]]`, in the order of the file.
+    pub neighbours: Vec<Neighbour>,
+}
+
+/// The machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Node {
+    /// What it calls itself.
+    pub name: String,
+    /// Worker threads.
+    pub workers: Workers,
+    /// Cores that workers leave free when their number is automatic.
+    pub reserve_cores: u32,
+    /// What becomes of the ports when the daemon ends.
+    pub on_exit: OnExit,
+    /// Where key files lie; relative to the directory of the configuration file.
+    pub keys_dir: PathBuf,
+}
+
+/// How many worker threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Workers {
+    /// Cores − `reserve_cores`, at least 1.
+    Auto,
+    /// So many.
+    Exactly(u32),
+}
+
+/// What becomes of the ports when the daemon ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OnExit {
+    /// Nothing passes (DESIGN I10).
+    Closed,
+    /// Linux forwards again, in clear.
+    Open,
+}
+
+/// The flow cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cache {
+    /// None is allocated.
+    Off,
+    /// Sized for so many flows in total.
+    Flows(u64),
+}
+
+/// An address on a port with the length of its network's prefix.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct InterfaceAddress {
+    /// Our address.
+    pub address: Address,
+    /// Bits of the network's prefix, at least 1.
+    pub length: u8,
+}
+
+impl InterfaceAddress {
+    /// The network it is in.
+    pub fn network(&self) -> AddressRange {
+        AddressRange::network(self.address, self.length)
+    }
+}
+
+/// A port: (netdev, VLAN id).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Port {
+    /// Its name.
+    pub name: String,
+    /// The netdev it is on.
+    pub netdev: String,
+    /// Its VLAN id; `None`: untagged.
+    pub vlan: Option<u16>,
+    /// Clear or world.
+    pub side: Side,
+    /// What it lets through to Linux.
+    pub allow_host: Vec<HostService>,
+    /// Our link address. The daemon reads the live one instead.
+    pub mac: [u8; 6],
+    /// Largest IP packet that leaves by it, bytes. The daemon reads the live one instead.
+    pub mtu: u32,
+    /// Our addresses. The daemon reads the live ones instead.
+    pub addresses: Vec<InterfaceAddress>,
+}
+
+/// A peer gateway. Its keys are manual and its mode is tunnel: nothing else is there yet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// Its name.
+    pub name: String,
+    /// The two outer addresses.
+    pub tunnel: Tunnel,
+    /// Name of its key file in [`Node::keys_dir`].
+    pub key_file: String,
+    /// Algorithms of all its SAs.
+    pub suite: Suite,
+    /// Packets that its replay windows remember.
+    pub replay_window: u32,
+    /// Whether TCP SYN segments are clamped to the tunnel's path MTU.
+    pub mss_clamp: bool,
+}
+
+/// What a policy does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// PROTECT with this peer.
+    Protect(PeerId),
+    /// BYPASS.
+    Bypass,
+    /// DISCARD.
+    Discard,
+}
+
+/// A policy.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Policy {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub action: Action,
+    /// Higher wins; among equals the later in the file.
+    pub priority: u32,
+    /// The only direction it holds in; `None`: both.
+    pub only: Option<Direction>,
+    /// Whom it speaks of.
+    pub selector: Selector,
+}
+
+/// A route.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Route {
+    /// Destinations.
+    pub to: Prefix,
+    /// What becomes of them.
+    pub target: Target,
+}
+
+/// Where a route leads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// Drop.
+    Blackhole,
+    /// Forward by this port, to this router or (`None`) to the destination itself.
+    Via(PortId, Option<Address>),
+}
+
+impl Validated {
+    /// The whole configuration with every default written out, as TOML that parses back to the
+    /// same [`Validated`]. Keys as references only.
+    pub fn effective(&self) -> String {
+        let mut text = String::new();
+        self.write(&mut text).expect("writing to a string");
+        text
+    }
+
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        let Node { name, workers, reserve_cores, on_exit, keys_dir } = &self.node;
+        writeln!(out, "[node]\nname = {}", quoted(name))?;
+        match workers {
+            Workers::Auto => {
+                writeln!(out, "workers = \"auto\" # cores - reserve_cores, at least 1")?
+            }
+            Workers::Exactly(count) => writeln!(out, "workers = {count}")?,
+        }
+        writeln!(out, "reserve_cores = {reserve_cores}")?;
+        let on_exit = if *on_exit == OnExit::Open { "open" } else { "closed" };
+        writeln!(out, "on_exit = \"{on_exit}\"")?;
+        write!(out, "keys_dir = {}", quoted(&keys_dir.to_string_lossy()))?;
+        let relative = keys_dir.is_relative();
+        writeln!(out, "{}", if relative { " # from the directory of this file" } else { "" })?;
+        self.ports.iter().try_for_each(|port| write_port(out, port))?;
+        match self.cache {
+            Cache::Off => writeln!(out, "\n[cache]\nflows = \"off\"")?,
+            Cache::Flows(flows) => writeln!(out, "\n[cache]\nflows = \"{}\"", count_text(flows))?,
+        }
+        self.peers.iter().try_for_each(|peer| write_peer(out, peer))?;
+        self.policies.iter().try_for_each(|policy| self.write_policy(out, policy))?;
+        self.routes.iter().try_for_each(|route| self.write_route(out, route))?;
+        for neighbour in &self.neighbours {
+            writeln!(out, "\n[[neighbour]]\nport = {}", quoted(self.port_name(neighbour.port)))?;
+            writeln!(out, "address = \"{}\"\nmac = \"{}\"", neighbour.address, mac(neighbour.mac))?;
+        }
+        Ok(())
+    }
+
+    fn port_name(&self, port: PortId) -> &str {
+        &self.ports[usize::from(port.0)].name
+    }
+
+    fn write_policy(&self, out: &mut String, policy: &Policy) -> std::fmt::Result {
+        let Policy { name, action, priority, only, selector } = policy;
+        writeln!(out, "\n[[policy]]\nname = {}", quoted(name))?;
+        match action {
+            Action::Protect(peer) => {
+                let peer = &self.peers[peer.0 as usize].name;
+                writeln!(out, "peer = {}\naction = \"protect\"", quoted(peer))?;
+            }
+            Action::Bypass => writeln!(out, "action = \"bypass\"")?,
+            Action::Discard => writeln!(out, "action = \"discard\"")?,
+        }
+        writeln!(out, "local = {}", list(addresses(&selector.local)))?;
+        writeln!(out, "remote = {}", list(addresses(&selector.remote)))?;
+        writeln!(out, "protocol = \"{}\"", protocol_text(selector.protocol))?;
+        match &selector.upper {
+            UpperSelector::Any => {}
+            UpperSelector::Ports { local, remote } => {
+                let texts = |ports: &[PortRange]| list(ports.iter().map(ToString::to_string));
+                writeln!(out, "local_ports = {}\nremote_ports = {}", texts(local), texts(remote))?;
+            }
+            UpperSelector::Icmp(messages) => {
+                writeln!(out, "icmp = {}", list(messages.iter().map(ToString::to_string)))?;
+            }
+        }
+        let direction = match only {
+            None => "both",
+            Some(Direction::Inbound) => "inbound",
+            Some(Direction::Outbound) => "outbound",
+        };
+        writeln!(out, "priority = {priority}\ndirection = \"{direction}\"")
+    }
+
+    fn write_route(&self, out: &mut String, route: &Route) -> std::fmt::Result {
+        let Prefix { address, length } = route.to;
+        writeln!(out, "\n[[route]]\nto = \"{address}/{length}\"")?;
+        match route.target {
+            Target::Blackhole => writeln!(out, "type = \"blackhole\""),
+            Target::Via(port, gateway) => {
+                if let Some(gateway) = gateway {
+                    writeln!(out, "via = \"{gateway}\"")?;
+                }
+                writeln!(out, "port = {}", quoted(self.port_name(port)))
+            }
+        }
+    }
+}
+
+fn write_port(out: &mut String, port: &Port) -> std::fmt::Result {
+    writeln!(out, "\n[port.{}]\nnetdev = {}", quoted(&port.name), quoted(&port.netdev))?;
+    match port.vlan {
+        Some(vlan) => writeln!(out, "vlan = {vlan}")?,
+        None => writeln!(out, "# vlan: untagged")?,
+    }
+    let side = if port.side == Side::Protected { "protected" } else { "unprotected" };
+    writeln!(out, "side = \"{side}\"")?;
+    writeln!(out, "allow_host = {}", list(port.allow_host.iter().map(service_text)))?;
+    writeln!(out, "mac = \"{}\"\nmtu = {}", mac(port.mac), port.mtu)?;
+    let addresses = port.addresses.iter().map(|a| format!("{}/{}", a.address, a.length));
+    writeln!(out, "addresses = {}", list(addresses))
+}
+
+fn write_peer(out: &mut String, peer: &Peer) -> std::fmt::Result {
+    let Peer { name, tunnel, key_file, suite, replay_window, mss_clamp } = peer;
+    writeln!(out, "\n[peer.{}]\nlocal = \"{}\"", quoted(name), tunnel.local)?;
+    writeln!(out, "remote = \"{}\"", tunnel.remote)?;
+    writeln!(out, "keys = {}", quoted(&format!("file:{key_file}")))?;
+    writeln!(out, "manual = \"laboratory\"\nsuite = \"{suite}\"\nmode = \"tunnel\"")?;
+    writeln!(out, "replay_window = {replay_window}\nmss_clamp = {mss_clamp}")
+}
+
+/// Address ranges as they are written; both families in full are one `any`.
+fn addresses(ranges: &[AddressRange]) -> Vec<String> {
+    let any = [AddressRange::any(Family::V4), AddressRange::any(Family::V6)];
+    let mut texts = Vec::with_capacity(ranges.len());
+    let mut rest = ranges;
+    while let [first, tail @ ..] = rest {
+        rest = match rest.strip_prefix(&any) {
+            Some(after) => {
+                texts.push("any".into());
+                after
+            }
+            None => {
+                texts.push(first.to_string());
+                tail
+            }
+        };
+    }
+    texts
+}
+
+fn mac(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+fn list(texts: impl IntoIterator<Item = String>) -> String {
+    let quoted: Vec<String> = texts.into_iter().map(|text| quoted(&text)).collect();
+    format!("[{}]", quoted.join(", "))
+}
+
+/// A TOML basic string.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            c if c.is_control() => {
+                write!(quoted, "\\U{:08X}", u32::from(c)).expect("writing to a string");
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}

@@ -1,0 +1,221 @@
+//! Values written as text: names, addresses, link addresses, sizes, services.
+
+use std::net::IpAddr;
+
+use dataplane::{HostService, Prefix};
+use policy::{AddressRange, PortRange};
+use toml::Spanned;
+use wire::flow::protocol;
+use wire::{Address, Family};
+
+use crate::errors::Problems;
+use crate::mistake::{Mistake, nearest};
+use crate::raw::{Number, Text};
+use crate::validated::InterfaceAddress;
+
+/// One of several words; the default if nothing is written.
+pub(crate) fn word<T: Copy>(
+    problems: &mut Problems<'_>,
+    key: &'static str,
+    written: &Text,
+    default: T,
+    choices: &[(&'static str, T)],
+) -> Option<T> {
+    let Some(written) = written else { return Some(default) };
+    let found = choices.iter().find(|(word, _)| word == written.get_ref());
+    if found.is_none() {
+        let word = written.get_ref().clone();
+        let allowed: Vec<&'static str> = choices.iter().map(|(word, _)| *word).collect();
+        let nearest = nearest(&word, allowed.iter().copied());
+        problems.error(&written.span(), Mistake::UnknownWord { key, word, nearest, allowed });
+    }
+    found.map(|(_, value)| *value)
+}
+
+/// A number within bounds; the default if nothing is written.
+pub(crate) fn bounded(
+    problems: &mut Problems<'_>,
+    key: &'static str,
+    written: &Number,
+    default: u32,
+    (lowest, highest): (u32, u32),
+) -> Option<u32> {
+    let Some(written) = written else { return Some(default) };
+    let value = *written.get_ref();
+    if (i128::from(lowest)..=i128::from(highest)).contains(&value) {
+        return Some(value as u32);
+    }
+    problems.error(&written.span(), Mistake::OutOfRange { key, value, lowest, highest });
+    None
+}
+
+/// Names of ports, peers, policies and nodes: they stand in tables, file names and commands.
+pub(crate) fn name(problems: &mut Problems<'_>, written: &Spanned<String>) -> Option<String> {
+    let text = written.get_ref();
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if (1..=64).contains(&text.len()) && text.chars().all(allowed) && !text.starts_with(['.', '-'])
+    {
+        return Some(text.clone());
+    }
+    problems.error(&written.span(), Mistake::BadName { name: text.clone() });
+    None
+}
+
+/// A single address of either family.
+pub(crate) fn address(problems: &mut Problems<'_>, written: &Spanned<String>) -> Option<IpAddr> {
+    let parsed = written.get_ref().parse().ok();
+    if parsed.is_none() {
+        problems.error(&written.span(), Mistake::NotAnAddress { text: written.get_ref().clone() });
+    }
+    parsed
+}
+
+/// Why an address cannot be that of one interface, if it cannot.
+pub(crate) fn unusable(ip: IpAddr) -> Option<&'static str> {
+    match ip {
+        _ if ip.is_unspecified() => Some("the unspecified address"),
+        _ if ip.is_loopback() => Some("a loopback address"),
+        _ if ip.is_multicast() => Some("a multicast address"),
+        IpAddr::V4(v4) if v4.is_broadcast() => Some("the broadcast address"),
+        IpAddr::V4(v4) if v4.octets()[0] == 0 => Some("of 0.0.0.0/8, which is no network"),
+        IpAddr::V4(v4) if v4.octets()[0] >= 240 => Some("of 240.0.0.0/4, which is reserved"),
+        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => Some("an IPv4 address in IPv6 dress"),
+        _ => None,
+    }
+}
+
+/// An address with the length of its network's prefix: `10.1.0.1/24`.
+pub(crate) fn interface(
+    problems: &mut Problems<'_>,
+    written: &Spanned<String>,
+) -> Option<InterfaceAddress> {
+    let text = written.get_ref();
+    let parsed = text.split_once('/').and_then(|(ip, length)| {
+        let ip: IpAddr = ip.parse().ok()?;
+        let digits = length.bytes().all(|byte| byte.is_ascii_digit());
+        let length: u8 = digits.then(|| length.parse().ok()).flatten()?;
+        let address = Address::from(ip);
+        let fits = (1..=address.family.address_bits()).contains(&length);
+        fits.then_some((ip, InterfaceAddress { address, length }))
+    });
+    let Some((ip, interface)) = parsed else {
+        problems.error(&written.span(), Mistake::NotAnInterface { text: text.clone() });
+        return None;
+    };
+    let network = interface.network();
+    let is_host = interface.address.family == Family::V6
+        || interface.length >= 31
+        || ![network.first(), network.last()].contains(&interface.address);
+    let why = unusable(ip).or((!is_host).then_some("the first or last address of its network"));
+    if let Some(why) = why {
+        problems.error(&written.span(), Mistake::UnusableAddress { address: ip, why });
+        return None;
+    }
+    Some(interface)
+}
+
+/// Where a route leads to: a prefix, or `default`, which is all of IPv4.
+pub(crate) fn prefix(problems: &mut Problems<'_>, written: &Spanned<String>) -> Option<Prefix> {
+    let text = match written.get_ref().as_str() {
+        "default" => "0.0.0.0/0",
+        text => text,
+    };
+    let range: AddressRange = match text.parse() {
+        Ok(range) => range,
+        Err(error) => {
+            problems.error(&written.span(), Mistake::Selector(error.into()));
+            return None;
+        }
+    };
+    let prefix = prefix_of(range);
+    if prefix.is_none() {
+        problems.error(&written.span(), Mistake::NotAPrefix { text: written.get_ref().clone() });
+    }
+    prefix
+}
+
+/// The prefix that a range is, if it is one.
+fn prefix_of(range: AddressRange) -> Option<Prefix> {
+    let bits = range.family.address_bits();
+    let length = bits - (u128::BITS - (range.lo ^ range.hi).leading_zeros()) as u8;
+    let address = range.first();
+    (AddressRange::network(address, length) == range).then_some(Prefix { address, length })
+}
+
+/// A link address, `02:00:00:00:00:01`.
+pub(crate) fn mac(problems: &mut Problems<'_>, written: &Spanned<String>) -> Option<[u8; 6]> {
+    let text = written.get_ref();
+    let parts: Vec<&str> = text.split(':').collect();
+    let byte = |part: &&str| {
+        let digits = part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+        digits.then(|| u8::from_str_radix(part, 16).ok()).flatten()
+    };
+    let bytes: Option<Vec<u8>> = parts.iter().map(byte).collect();
+    let mac: Option<[u8; 6]> = bytes.and_then(|bytes| bytes.try_into().ok());
+    let unicast = mac.filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6]);
+    if unicast.is_none() {
+        problems.error(&written.span(), Mistake::NotALinkAddress { text: text.clone() });
+    }
+    unicast
+}
+
+/// Traffic to the box itself: `udp/500`, `tcp/8000-8080`, `icmp`, `89`.
+pub(crate) fn service(
+    problems: &mut Problems<'_>,
+    written: &Spanned<String>,
+) -> Option<HostService> {
+    let text = written.get_ref();
+    let (name, ports) = match text.split_once('/') {
+        Some((name, ports)) => (name, Some(ports)),
+        None => (text.as_str(), None),
+    };
+    let parsed = policy::selector::parse_protocol(name);
+    let ports = ports.map(str::parse::<PortRange>).transpose();
+    let mistake = match (parsed, ports) {
+        (Err(error), _) | (_, Err(error)) => Mistake::Selector(error.into()),
+        (Ok(None), _) => Mistake::ServiceAny,
+        (Ok(Some(protocol::ESP)), _) => Mistake::ServiceEsp,
+        (Ok(Some(number)), Ok(Some(_))) if !protocol::has_ports(number) => {
+            Mistake::NoPorts { key: "allow_host", protocol: number }
+        }
+        (Ok(Some(protocol)), Ok(ports)) => return Some(HostService { protocol, ports }),
+    };
+    problems.error(&written.span(), mistake);
+    None
+}
+
+/// How a service is written.
+pub(crate) fn service_text(service: &HostService) -> String {
+    let name = policy::selector::protocol_text(Some(service.protocol));
+    match service.ports {
+        Some(ports) => format!("{name}/{ports}"),
+        None => name,
+    }
+}
+
+/// A count with an optional binary suffix: `1000`, `64K`, `1M` = 1,048,576 (FC-10).
+pub(crate) fn count(text: &str) -> Option<u64> {
+    let (digits, unit) = match text.strip_suffix(['K', 'k']) {
+        Some(digits) => (digits, 1 << 10),
+        None => text.strip_suffix(['M', 'm']).map_or((text, 1), |digits| (digits, 1 << 20)),
+    };
+    let digits_only = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits_only.then(|| digits.parse::<u64>().ok()?.checked_mul(unit)).flatten()
+}
+
+/// How a count is written, as short as it can be.
+pub(crate) fn count_text(count: u64) -> String {
+    match count {
+        _ if count != 0 && count.is_multiple_of(1 << 20) => format!("{}M", count >> 20),
+        _ if count != 0 && count.is_multiple_of(1 << 10) => format!("{}K", count >> 10),
+        _ => count.to_string(),
+    }
+}
+
+/// Whether an address is good on one link only (RFC 3927, RFC 4291 §2.5.6).
+pub(crate) fn is_link_local(address: Address) -> bool {
+    match IpAddr::from(address) {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
