@@ -1,0 +1,155 @@
+//! What must be true of a packet that came out of the walk, looked at byte by byte.
+
+use wire::flow::protocol;
+use wire::link::{ETHERNET_BYTES, Link, ethertype};
+use wire::{Family, packet};
+
+use super::other_cipher::{OtherCipher, OtherError};
+use super::scene::{Case, Direction, HOP_LIMIT, SPI, own_mac, router_mac};
+
+/// What is wrong with a packet that came out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum Flaw {
+    #[error("it has {found} bytes, {expected} are right")]
+    Length { expected: usize, found: usize },
+    #[error("byte {at} is {found:#04x}, {expected:#04x} is right")]
+    Byte { at: usize, expected: u8, found: u8 },
+    #[error("its link header is not from us to the router")]
+    LinkHeader,
+    #[error("its outer header is not that of the tunnel")]
+    OuterHeader,
+    #[error("the other cipher refuses it: {0}")]
+    OtherCipher(#[from] OtherError),
+    #[error("its SPI is {found:#x}, its sequence number {sequence}; {expected} is right")]
+    Number { found: u32, sequence: u32, expected: u32 },
+}
+
+/// Checks what became of flow `flow`'s packet, which was the `number`th of its SA, from 1.
+///
+/// Outbound: the headers, then the ESP packet is opened by the other cipher and what is inside
+/// compared byte for byte with the packet that went in, its hop limit one less. Inbound and
+/// forwarded: the whole frame compared byte for byte.
+///
+/// # Errors
+/// [`Flaw`]: the lap is worthless.
+pub(super) fn check(
+    case: &Case,
+    other: &OtherCipher,
+    flow: usize,
+    number: u32,
+    output: &[u8],
+) -> Result<(), Flaw> {
+    let egress = case.egress();
+    let inner = case.inner(flow, HOP_LIMIT - 1);
+    match case.direction {
+        Direction::Out => {
+            let opened = other.open(outer(case, output)?)?;
+            if (opened.spi, opened.sequence) != (SPI.value(), number) {
+                let (found, sequence) = (opened.spi, opened.sequence);
+                return Err(Flaw::Number { found, sequence, expected: number });
+            }
+            same(&inner.ip(), &opened.inner)
+        }
+        Direction::In | Direction::Forward => {
+            same(&inner.frame(router_mac(egress), own_mac(egress), None), output)
+        }
+    }
+}
+
+/// Checks link header and outer IP header of a sealed packet and returns what is behind them.
+fn outer<'o>(case: &Case, output: &'o [u8]) -> Result<&'o [u8], Flaw> {
+    let link = Link::parse(output).ok_or(Flaw::LinkHeader)?;
+    let ethertype = match case.family {
+        Family::V4 => ethertype::IPV4,
+        Family::V6 => ethertype::IPV6,
+    };
+    let macs = (router_mac(case.egress()), own_mac(case.egress()));
+    if (link.destination, link.source) != macs || link.ethertype != ethertype {
+        return Err(Flaw::LinkHeader);
+    }
+    let bytes = &output[ETHERNET_BYTES..];
+    let packet = packet::parse(bytes).map_err(|_| Flaw::OuterHeader)?;
+    let (local, remote) = case.tunnel();
+    let ends = (packet.flow.source_address(), packet.flow.destination_address());
+    if ends != (local, remote) || packet.flow.protocol != protocol::ESP {
+        return Err(Flaw::OuterHeader);
+    }
+    if packet.length as usize != bytes.len() {
+        return Err(Flaw::Length { expected: packet.length as usize, found: bytes.len() });
+    }
+    bytes.get(packet.upper_offset.into()..).ok_or(Flaw::OuterHeader)
+}
+
+/// Compares byte for byte.
+pub(super) fn same(expected: &[u8], found: &[u8]) -> Result<(), Flaw> {
+    if expected.len() != found.len() {
+        return Err(Flaw::Length { expected: expected.len(), found: found.len() });
+    }
+    match (0..expected.len()).find(|at| expected[*at] != found[*at]) {
+        Some(at) => Err(Flaw::Byte { at, expected: expected[at], found: found[at] }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ipsec::Suite;
+    use wire::build::PacketBuilder;
+
+    const MATERIAL: [u8; 20] = [3; 20];
+
+    fn case(direction: Direction, family: Family) -> Case {
+        Case { direction, suite: Suite::Aes128Gcm, family, size: 70, flows: 4096 }
+    }
+
+    /// What the walk should make of flow 5 as packet 9, made without the walk.
+    fn right_output(case: &Case, other: &OtherCipher) -> Vec<u8> {
+        let (to, from) = (router_mac(case.egress()), own_mac(case.egress()));
+        let inner = case.inner(5, HOP_LIMIT - 1);
+        if case.direction != Direction::Out {
+            return inner.frame(to, from, None);
+        }
+        let (local, remote) = case.tunnel();
+        let esp = other.seal(SPI.value(), 9, &inner.ip());
+        PacketBuilder::new(local, remote).protocol(protocol::ESP).payload(&esp).frame(to, from, None)
+    }
+
+    #[test]
+    fn a_right_output_passes_and_one_with_any_wrong_byte_is_caught() {
+        let other = OtherCipher::new(Suite::Aes128Gcm, &MATERIAL);
+        for direction in [Direction::Out, Direction::In, Direction::Forward] {
+            for family in [Family::V4, Family::V6] {
+                let case = case(direction, family);
+                let mut output = right_output(&case, &other);
+                assert_eq!(check(&case, &other, 5, 9, &output), Ok(()));
+                // Fields of the outer header that differ from packet to packet are free: IPv6's
+                // traffic class and flow label, its hop limit; IPv4's are under the checksum.
+                let free = match (direction, family) {
+                    (Direction::Out, Family::V6) => vec![14, 15, 16, 17, 21],
+                    _ => vec![],
+                };
+                for place in (0..output.len()).filter(|place| !free.contains(place)) {
+                    output[place] ^= 1;
+                    let found = check(&case, &other, 5, 9, &output);
+                    assert!(found.is_err(), "{direction:?} {family:?} byte {place}");
+                    output[place] ^= 1;
+                }
+                output.pop();
+                assert!(check(&case, &other, 5, 9, &output).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn another_flow_number_or_key_is_caught() {
+        let other = OtherCipher::new(Suite::Aes128Gcm, &MATERIAL);
+        let case = case(Direction::Out, Family::V4);
+        let output = right_output(&case, &other);
+        assert!(matches!(check(&case, &other, 6, 9, &output), Err(Flaw::Byte { .. })));
+        assert!(matches!(check(&case, &other, 5, 10, &output), Err(Flaw::Number { .. })));
+        let key = OtherCipher::new(Suite::Aes128Gcm, &[4; 20]);
+        let integrity = Err(Flaw::OtherCipher(OtherError::Integrity));
+        assert_eq!(check(&case, &key, 5, 9, &output), integrity);
+    }
+}

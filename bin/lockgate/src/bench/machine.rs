@@ -1,0 +1,118 @@
+//! Where a figure was measured, and by which commit.
+
+use std::fs;
+use std::io;
+use std::process::Command;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::Serialize;
+
+/// The machine that measured.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(super) struct Machine {
+    /// Model name of the processor.
+    pub(super) cpu: String,
+    /// Cores that the system has.
+    pub(super) cores: usize,
+    /// Of what speeds ciphers up: what the processor has.
+    pub(super) features: Vec<&'static str>,
+    /// Release of the kernel.
+    pub(super) kernel: String,
+    /// The core that the measuring thread was bound to; `None`: it could not be bound.
+    pub(super) pinned_to: Option<usize>,
+}
+
+/// Processor features on which figures depend much.
+const FEATURES: [&str; 6] = ["aes", "pclmulqdq", "avx2", "avx512f", "vaes", "vpclmulqdq"];
+
+impl Machine {
+    /// Looks at this machine. What cannot be read is "unknown".
+    pub(super) fn look(pinned_to: Option<usize>) -> Machine {
+        let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let flags: Vec<&str> = field(&cpu, "flags").unwrap_or_default().split(' ').collect();
+        Machine {
+            cpu: field(&cpu, "model name").unwrap_or("unknown").to_owned(),
+            cores: cpu.lines().filter(|line| line.starts_with("processor")).count(),
+            features: FEATURES.into_iter().filter(|feature| flags.contains(feature)).collect(),
+            kernel: if kernel.is_empty() { "unknown".into() } else { kernel.trim().into() },
+            pinned_to,
+        }
+    }
+}
+
+/// A field of the first processor.
+fn field<'t>(cpuinfo: &'t str, name: &str) -> Option<&'t str> {
+    let lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+    lines.map(|(key, value)| (key.trim(), value.trim())).find(|(key, _)| *key == name).map(|f| f.1)
+}
+
+/// Binds this thread to a core: the one asked for, else the last that it may use (interrupts tend
+/// to be on the first). Returns which.
+///
+/// # Errors
+/// The system's: there is no such core, or it is not ours to choose. The caller goes on and says so.
+pub(super) fn pin(core: Option<usize>) -> io::Result<usize> {
+    let allowed = sched_getaffinity(None)?;
+    let last = (0..CpuSet::MAX_CPU).rev().find(|core| allowed.is_set(*core)).unwrap_or(0);
+    let core = core.unwrap_or(last);
+    if core >= CpuSet::MAX_CPU {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut wanted = CpuSet::new();
+    wanted.set(core);
+    sched_setaffinity(None, &wanted)?;
+    Ok(core)
+}
+
+/// The commit of the checkout that this program lies in, with "+" if files differ from it; or what
+/// the build was told in `LOCKGATE_COMMIT`; or "unknown".
+pub(super) fn commit() -> String {
+    if let Some(told) = option_env!("LOCKGATE_COMMIT") {
+        return told.to_owned();
+    }
+    let git = |arguments: &[&str]| {
+        let program = std::env::current_exe().ok()?;
+        let output =
+            Command::new("git").arg("-C").arg(program.parent()?).args(arguments).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else {
+        return "unknown".into();
+    };
+    match git(&["status", "--porcelain", "--untracked-files=no"]) {
+        Some(changes) if changes.is_empty() => commit,
+        _ => commit + "+",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_the_processor_are_found_by_their_whole_name() {
+        let text = "processor\t: 0\nmodel\t\t: 85\nmodel name\t: Some CPU: 2\nflags\t: fpu aes\n";
+        assert_eq!(field(text, "model name"), Some("Some CPU: 2"));
+        assert_eq!(field(text, "model"), Some("85"));
+        assert_eq!(field(text, "mod"), None);
+    }
+
+    #[test]
+    fn a_core_that_does_not_exist_is_refused() {
+        assert!(pin(Some(usize::MAX)).is_err());
+        assert!(pin(Some(CpuSet::MAX_CPU - 1)).is_err(), "no test machine has that many");
+    }
+
+    #[test]
+    fn a_bound_thread_says_where() {
+        let core = std::thread::spawn(|| {
+            let core = pin(None).unwrap();
+            let allowed = sched_getaffinity(None).unwrap();
+            assert_eq!((allowed.count(), allowed.is_set(core)), (1, true));
+            core
+        });
+        let core = core.join().unwrap();
+        assert_eq!(Machine::look(Some(core)).pinned_to, Some(core));
+    }
+}

@@ -1,0 +1,156 @@
+//! Clocks, medians, spreads, and an order that is random and can be had again.
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// A stretch of time, by two clocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Span {
+    /// What this thread ran: not the time that others had the core. Figures are made of this one.
+    pub(super) cpu: Duration,
+    /// What passed.
+    pub(super) wall: Duration,
+}
+
+impl Span {
+    pub(super) fn add(&mut self, other: Span) {
+        self.cpu += other.cpu;
+        self.wall += other.wall;
+    }
+
+    /// Which part of the time that passed this thread had its core.
+    pub(super) fn share_of_core(self) -> f64 {
+        self.cpu.as_secs_f64() / self.wall.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+}
+
+/// Runs `work` and measures it. Cost outside the measured stretch: two system calls.
+pub(super) fn measure<R>(work: impl FnOnce() -> R) -> (R, Span) {
+    let cpu = thread_time();
+    let wall = Instant::now();
+    let result = work();
+    let wall = wall.elapsed();
+    (result, Span { cpu: thread_time().saturating_sub(cpu), wall })
+}
+
+/// CPU time of this thread.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
+/// One figure, measured several times.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Figure {
+    pub(super) median: f64,
+    /// Distance of the quartiles, as a part of the median.
+    pub(super) spread: f64,
+    pub(super) least: f64,
+    pub(super) most: f64,
+}
+
+impl Figure {
+    /// What several measurements come to. No measurements: all NaN.
+    pub(super) fn of(measurements: &[f64]) -> Figure {
+        let mut sorted = measurements.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let median = quantile(&sorted, 0.5);
+        let spread = (quantile(&sorted, 0.75) - quantile(&sorted, 0.25)) / median;
+        Figure { median, spread, least: quantile(&sorted, 0.0), most: quantile(&sorted, 1.0) }
+    }
+}
+
+/// A quantile of ascending values, between two of them by the straight line.
+pub(super) fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
+    let place = share * last as f64;
+    let below = place.floor() as usize;
+    let above = (below + 1).min(last);
+    sorted[below] + (sorted[above] - sorted[below]) * place.fract()
+}
+
+/// A stream of numbers that a seed gives (SplitMix64, public domain). For orders, never for keys.
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    /// A number below `limit`, which is small against 2^64 and not 0.
+    pub(super) fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        (u128::from(mixed) * limit as u128 >> 64) as usize
+    }
+
+    /// Puts a list in random order (Fisher and Yates).
+    pub(super) fn shuffle<T>(&mut self, list: &mut [T]) {
+        for last in (1..list.len()).rev() {
+            list.swap(last, self.below(last + 1));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn median_and_quartiles_are_those_of_the_sorted_values() {
+        let figure = Figure::of(&[50.0, 10.0, 30.0, 20.0, 40.0]);
+        assert_eq!((figure.median, figure.least, figure.most), (30.0, 10.0, 50.0));
+        assert_eq!(figure.spread, (40.0 - 20.0) / 30.0);
+        assert_eq!(Figure::of(&[4.0, 1.0, 2.0, 3.0]).median, 2.5, "between the two in the middle");
+        assert_eq!(Figure::of(&[7.0; 9]).spread, 0.0);
+        assert_eq!(Figure::of(&[3.0]).median, 3.0);
+        assert!(Figure::of(&[]).median.is_nan());
+    }
+
+    #[test]
+    fn one_lap_that_was_disturbed_moves_neither_median_nor_spread_much() {
+        let mut laps = [100.0, 101.0, 99.0, 100.0, 102.0, 98.0, 100.0, 101.0, 99.0];
+        let quiet = Figure::of(&laps);
+        laps[3] = 10_000.0;
+        let disturbed = Figure::of(&laps);
+        assert!((disturbed.median - quiet.median).abs() <= 1.0);
+        assert!(disturbed.spread <= 0.03, "{disturbed:?}");
+        assert_eq!(disturbed.most, 10_000.0, "it is shown all the same");
+    }
+
+    #[test]
+    fn a_shuffled_list_has_the_same_members_in_the_order_that_the_seed_gives() {
+        let sorted: Vec<usize> = (0..4096).collect();
+        let shuffled = |seed| {
+            let mut list = sorted.clone();
+            Random::new(seed).shuffle(&mut list);
+            list
+        };
+        let (first, again, other) = (shuffled(1), shuffled(1), shuffled(2));
+        assert_eq!(first, again);
+        assert_ne!(first, other);
+        assert_ne!(first, sorted);
+        let mut members = first.clone();
+        members.sort_unstable();
+        assert_eq!(members, sorted);
+        let followers = first.windows(2).filter(|pair| pair[1] == pair[0] + 1).count();
+        assert!(followers < 20, "{followers} neighbours stayed neighbours");
+    }
+
+    #[test]
+    fn thread_time_counts_work_and_not_sleep() {
+        let (_, asleep) = measure(|| std::thread::sleep(Duration::from_millis(30)));
+        assert!(asleep.wall >= Duration::from_millis(30), "{asleep:?}");
+        assert!(asleep.cpu < Duration::from_millis(15), "{asleep:?}");
+        let (_, awake) = measure(|| {
+            let begin = thread_time();
+            while thread_time() - begin < Duration::from_millis(5) {}
+        });
+        assert!(awake.cpu >= Duration::from_millis(5), "{awake:?}");
+        assert!(awake.share_of_core() <= 1.01 + f64::EPSILON, "{awake:?}");
+    }
+}

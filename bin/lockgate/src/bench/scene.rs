@@ -1,0 +1,335 @@
+//! The gateway that the walk benches drive, and its traffic.
+//!
+//! ```text
+//! 10.1.0.0/16 ── router ── lan  ┐         ┌ wan ── router ── 198.51.100.7 ══ 10.2.0.0/16
+//!                               ├ gateway ┤
+//! 10.3.0.0/16 ── router ── dmz  ┘         └
+//! ```
+//! and the same in IPv6. One policy protects all between lan's and the peer's network; lan and dmz
+//! are both protected ports, between which nothing is asked.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use dataplane::{
+    DeviceId, Generation, Medium, Neighbour, NextHop, NextHopId, PortId, PortInfo, Prefix,
+    RouteEntry, RouteTarget, SaSet, Side, Snapshot, SnapshotParts,
+};
+use ipsec::{
+    InboundSa, KeyMaterial, OutboundSa, ReplayWindow, SaId, SequenceCounter, SequenceNumbers, Spi,
+    Suite, Tunnel,
+};
+use policy::{Action, AddressRange, Policy, PolicyId, SaSetId, Selector, Spd, UpperSelector};
+use wire::build::PacketBuilder;
+use wire::{Address, Family};
+
+use super::lap::LapError;
+
+/// Which way the packets of a lap go.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]
+pub(super) enum Direction {
+    /// From lan, sealed, out by wan.
+    Out,
+    /// ESP from wan, opened, out by lan.
+    In,
+    /// From lan to dmz: no policy is asked, nothing is ciphered.
+    Forward,
+}
+
+impl Direction {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Direction::Out => "out",
+            Direction::In => "in",
+            Direction::Forward => "forward",
+        }
+    }
+}
+
+/// What one row of the bench measures.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Case {
+    pub(super) direction: Direction,
+    pub(super) suite: Suite,
+    /// IP version, inside and outside.
+    pub(super) family: Family,
+    /// Bytes of the inner IP packet.
+    pub(super) size: usize,
+    /// Flows, each with one frame.
+    pub(super) flows: usize,
+}
+
+/// SPI of both SAs of a lap.
+pub(super) const SPI: Spi = match Spi::new(0x1000) {
+    Some(spi) => spi,
+    None => panic!("not reserved"),
+};
+/// Flows at most: the host part of an address.
+pub(super) const MAX_FLOWS: usize = 65_536;
+/// TTL or hop limit of what is sent to the gateway.
+pub(super) const HOP_LIMIT: u8 = 64;
+/// Largest IP packet of every port.
+pub(super) const MTU: usize = 1500;
+
+pub(super) const LAN: DeviceId = DeviceId(0);
+pub(super) const WAN: DeviceId = DeviceId(1);
+pub(super) const DMZ: DeviceId = DeviceId(2);
+const PORTS: [(&str, Side); 3] =
+    [("lan", Side::Protected), ("wan", Side::Unprotected), ("dmz", Side::Protected)];
+
+/// Our link address on a device.
+pub(super) const fn own_mac(device: DeviceId) -> [u8; 6] {
+    [2, 0, 0, 0, 1, device.0 as u8]
+}
+
+/// Link address of the router behind a device.
+pub(super) const fn router_mac(device: DeviceId) -> [u8; 6] {
+    [2, 0, 0, 0, 2, device.0 as u8]
+}
+
+/// Addresses of one family.
+struct Plan {
+    own: [&'static str; 3],
+    routers: [&'static str; 3],
+    /// The network behind each device; behind wan the peer's.
+    networks: [&'static str; 3],
+    network_bits: u8,
+    peer: &'static str,
+}
+
+const V4: Plan = Plan {
+    own: ["10.255.1.1", "192.0.2.1", "10.255.3.1"],
+    routers: ["10.255.1.2", "192.0.2.2", "10.255.3.2"],
+    networks: ["10.1.0.0", "10.2.0.0", "10.3.0.0"],
+    network_bits: 16,
+    peer: "198.51.100.7",
+};
+const V6: Plan = Plan {
+    own: ["fd00:ff:1::1", "2001:db8::1", "fd00:ff:3::1"],
+    routers: ["fd00:ff:1::2", "2001:db8::2", "fd00:ff:3::2"],
+    networks: ["fd00:1::", "fd00:2::", "fd00:3::"],
+    network_bits: 64,
+    peer: "2001:db8:ffff::7",
+};
+
+fn plan(family: Family) -> &'static Plan {
+    match family {
+        Family::V4 => &V4,
+        Family::V6 => &V6,
+    }
+}
+
+fn address(text: &str) -> Address {
+    let ip: IpAddr = text.parse().expect("an address written above");
+    ip.into()
+}
+
+/// Keys of one lap, fresh from the operating system: no key seals twice under one number.
+pub(super) struct Keys {
+    pub(super) outbound: KeyMaterial,
+    pub(super) inbound: KeyMaterial,
+}
+
+impl Keys {
+    /// # Errors
+    /// [`LapError::Random`].
+    pub(super) fn fresh(suite: Suite) -> Result<Keys, LapError> {
+        let material = || -> Result<KeyMaterial, LapError> {
+            let mut bytes = vec![0; suite.material_bytes()];
+            getrandom::fill(&mut bytes).map_err(LapError::Random)?;
+            Ok(KeyMaterial::new(suite, &bytes).expect("the suite's length"))
+        };
+        Ok(Keys { outbound: material()?, inbound: material()? })
+    }
+}
+
+impl Case {
+    /// Sizes that a packet of a family can have: it holds a UDP header, and sealed it still goes
+    /// through [`MTU`] whole.
+    pub(super) fn sizes(family: Family) -> std::ops::RangeInclusive<usize> {
+        match family {
+            Family::V4 => 28..=1446,
+            Family::V6 => 48..=1426,
+        }
+    }
+
+    /// The device that packets come from.
+    pub(super) fn ingress(&self) -> DeviceId {
+        match self.direction {
+            Direction::Out | Direction::Forward => LAN,
+            Direction::In => WAN,
+        }
+    }
+
+    /// The device that packets leave by.
+    pub(super) fn egress(&self) -> DeviceId {
+        match self.direction {
+            Direction::Out => WAN,
+            Direction::In => LAN,
+            Direction::Forward => DMZ,
+        }
+    }
+
+    /// Both ends of the tunnel, ours first.
+    pub(super) fn tunnel(&self) -> (Address, Address) {
+        let plan = plan(self.family);
+        (address(plan.own[usize::from(WAN.0)]), address(plan.peer))
+    }
+
+    /// The packet in clear of one flow, as it is with this hop limit.
+    pub(super) fn inner(&self, flow: usize, hop_limit: u8) -> PacketBuilder {
+        let (from, to) = match self.direction {
+            Direction::Out => (LAN, WAN),
+            Direction::In => (WAN, LAN),
+            Direction::Forward => (LAN, DMZ),
+        };
+        // An odd multiplier: every flow its own far address, in another order than its near one.
+        let far = (flow * 40_503) % MAX_FLOWS;
+        let network = |device: DeviceId| address(plan(self.family).networks[usize::from(device.0)]);
+        let host = |network: Address, host: usize| Address {
+            value: network.value + host as u128,
+            ..network
+        };
+        let header = match self.family {
+            Family::V4 => 28,
+            Family::V6 => 48,
+        };
+        PacketBuilder::new(host(network(from), flow), host(network(to), far))
+            .udp(1024 + (flow % 32_768) as u16, 443)
+            .hop_limit(hop_limit)
+            .payload_of(self.size.saturating_sub(header))
+    }
+
+    /// The gateway with these keys and none of their numbers used.
+    ///
+    /// # Errors
+    /// Those of the parts; none is expected.
+    pub(super) fn gateway(&self, keys: &Keys) -> Result<Snapshot, LapError> {
+        let set = SaSetId(0);
+        let (local, remote) = self.tunnel();
+        let tunnel = Tunnel { local: local.into(), remote: remote.into() };
+        let numbers = SequenceNumbers::Short;
+        let counter = Arc::new(SequenceCounter::new(numbers));
+        let window = ReplayWindow::new(ReplayWindow::LARGEST, numbers).expect("a size it offers");
+        let out = OutboundSa::new(SaId(0), SPI, set, &keys.outbound, tunnel, counter)?;
+        let inbound = InboundSa::new(SaId(0), SPI, set, &keys.inbound, tunnel, window.into())?;
+        let (next_hops, routes, neighbours) = self.routes();
+        Ok(Snapshot::new(SnapshotParts {
+            generation: Generation(1),
+            ports: ports(),
+            host: None,
+            routes,
+            next_hops,
+            neighbours,
+            spd: self.spd(set)?,
+            sets: vec![SaSet {
+                id: set,
+                peer: "peer".into(),
+                tunnel,
+                outbound: vec![SaId(0)],
+                mss_clamp: true,
+            }],
+            outbound: vec![out.into()],
+            inbound: vec![inbound.into()],
+        })?)
+    }
+
+    fn spd(&self, set: SaSetId) -> Result<Spd, LapError> {
+        let plan = plan(self.family);
+        let network = |device: DeviceId| {
+            let network = address(plan.networks[usize::from(device.0)]);
+            vec![AddressRange::network(network, plan.network_bits)]
+        };
+        Ok(Spd::new(vec![Policy {
+            id: PolicyId(0),
+            name: "peer".into(),
+            action: Action::Protect(set),
+            priority: 100,
+            only: None,
+            selector: Selector {
+                local: network(LAN),
+                remote: network(WAN),
+                protocol: None,
+                upper: UpperSelector::Any,
+            },
+        }])?)
+    }
+
+    /// One router a port, its network behind it, our addresses, and the peer behind wan.
+    fn routes(&self) -> (Vec<NextHop>, Vec<RouteEntry>, Vec<Neighbour>) {
+        let plan = plan(self.family);
+        let bits = self.family.address_bits();
+        let (mut next_hops, mut neighbours) = (Vec::new(), Vec::new());
+        let peer = Prefix { address: address(plan.peer), length: bits };
+        let mut routes = vec![RouteEntry {
+            prefix: peer,
+            target: RouteTarget::Via(NextHopId(WAN.0.into())),
+        }];
+        for device in [LAN, WAN, DMZ] {
+            let place = usize::from(device.0);
+            let (port, router) = (PortId(device.0), address(plan.routers[place]));
+            next_hops.push(NextHop { port, gateway: Some(router) });
+            neighbours.push(Neighbour { port, address: router, mac: router_mac(device) });
+            let network =
+                Prefix { address: address(plan.networks[place]), length: plan.network_bits };
+            let own = Prefix { address: address(plan.own[place]), length: bits };
+            let via = RouteTarget::Via(NextHopId(device.0.into()));
+            routes.push(RouteEntry { prefix: network, target: via });
+            routes.push(RouteEntry { prefix: own, target: RouteTarget::Local });
+        }
+        (next_hops, routes, neighbours)
+    }
+}
+
+fn ports() -> Vec<PortInfo> {
+    let port = |(number, (name, side)): (u16, (&str, Side))| PortInfo {
+        name: name.into(),
+        device: DeviceId(number),
+        vlan: None,
+        side,
+        medium: Medium::Ethernet,
+        mac: own_mac(DeviceId(number)),
+        mtu: MTU as u32,
+        addresses: [V4, V6].iter().map(|plan| address(plan.own[usize::from(number)])).collect(),
+        allow_host: Vec::new(),
+    };
+    (0..).zip(PORTS).map(port).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn case(direction: Direction, family: Family, size: usize) -> Case {
+        Case { direction, suite: Suite::Aes128Gcm, family, size, flows: MAX_FLOWS }
+    }
+
+    #[test]
+    fn every_packet_has_the_size_asked_for_and_a_flow_of_its_own() {
+        for direction in [Direction::Out, Direction::In, Direction::Forward] {
+            for family in [Family::V4, Family::V6] {
+                let sizes = Case::sizes(family);
+                for size in [*sizes.start(), 64, 1420, *sizes.end()] {
+                    let case = case(direction, family, size);
+                    let packet = case.inner(MAX_FLOWS - 1, HOP_LIMIT).ip();
+                    assert_eq!(packet.len(), size);
+                }
+                let case = case(direction, family, 64);
+                let flow = |flow| wire::packet::parse(&case.inner(flow, 9).ip()).unwrap().flow;
+                let flows: HashSet<_> = (0..MAX_FLOWS).map(flow).collect();
+                assert_eq!(flows.len(), MAX_FLOWS);
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_size_is_the_largest_that_is_sealed_whole() {
+        for family in [Family::V4, Family::V6] {
+            let case = case(Direction::Out, family, 64);
+            let gateway = case.gateway(&Keys::fresh(case.suite).unwrap()).unwrap();
+            let largest = gateway.outbound()[0].largest_inner(MTU);
+            assert_eq!(largest, *Case::sizes(family).end());
+        }
+    }
+}

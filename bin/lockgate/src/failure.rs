@@ -1,0 +1,145 @@
+//! Why a command does not succeed, and with which code it then ends.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use control::{CompileError, ConfigErrors, KeyFileError};
+use io::{CaptureError, Link};
+
+/// Why a command did not succeed. What it displays is for the person at the terminal.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The answer, already printed, is "bad".
+    #[error("")]
+    Bad,
+    /// The configuration or a key file is wrong; its author is at fault.
+    #[error("{}", .0)]
+    Config(#[from] ConfigErrors),
+    /// The configuration cannot be compiled.
+    #[error("{}: {error}", .file.display())]
+    Compile {
+        /// The configuration.
+        file: PathBuf,
+        /// Why not.
+        error: CompileError,
+    },
+    /// A capture cannot be read or written.
+    #[error("{0}")]
+    Capture(#[from] CaptureError),
+    /// A key file cannot be made.
+    #[error("{0}")]
+    Keys(#[from] KeyFileError),
+    /// A file or directory cannot be made, read or moved.
+    #[error("{}: {error}", .file.display())]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// What the operating system says.
+        error: std::io::Error,
+    },
+    /// A capture whose packets begin with something else than its port's.
+    #[error(
+        "{}: its packets begin with {}; port {port} takes {}",
+        .file.display(), link_text(*.found), link_text(*.expected)
+    )]
+    WrongLink {
+        /// The capture.
+        file: PathBuf,
+        /// The port that it should enter by.
+        port: String,
+        /// What the port takes.
+        expected: Link,
+        /// What the capture holds.
+        found: Link,
+    },
+    /// An output that is no regular file.
+    #[error("{}: is no regular file and is not replaced", .file.display())]
+    NotRegular {
+        /// The output.
+        file: PathBuf,
+    },
+    /// An output would overwrite an input.
+    #[error("{}: is read by this command and would be overwritten", .file.display())]
+    OverwritesInput {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The ledger does not balance: a packet was lost or made up. Ours is the fault.
+    #[error("the ledger does not balance, by {imbalance} packets: this is a bug, report it")]
+    Ledger {
+        /// Packets too many or too few.
+        imbalance: i64,
+    },
+    /// A name that the configuration does not have.
+    #[error("there is no {what} \"{name}\"; there are {}", .known.join(", "))]
+    Unknown {
+        /// What was named.
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// Names that there are.
+        known: Vec<String>,
+    },
+    /// The command line makes no sense.
+    #[error("{0}")]
+    Usage(Usage),
+}
+
+/// What is wrong with a command line, beyond what the parser of options finds.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Usage {
+    /// No packets to replay.
+    #[error("nothing to replay: give an input, IN.pcap OUT.pcap or --in PORT=IN.pcap OUT.pcap")]
+    NoInput,
+    /// A positional input beside named ones.
+    #[error("give the inputs either by --in or as IN.pcap, not both")]
+    TwoInputs,
+    /// A positional input and no port for it.
+    #[error("no port is protected: say by --in PORT=FILE where the packets enter")]
+    NoProtectedPort,
+    /// An output without a file name.
+    #[error("the output must be named like a file")]
+    NoFileName,
+    /// Two key files of one name.
+    #[error("the two ends must have different names")]
+    SameNames,
+    /// A name that cannot be a file's.
+    #[error("\"{name}\" cannot be the name of a key file: letters, digits, \".\", \"_\" and \"-\"")]
+    BadName {
+        /// The name.
+        name: String,
+    },
+    /// Not a flow.
+    #[error(transparent)]
+    Flow(#[from] crate::explain::FlowError),
+}
+
+impl From<Usage> for Failure {
+    fn from(usage: Usage) -> Failure {
+        Failure::Usage(usage)
+    }
+}
+
+impl Failure {
+    /// 2 if the command line is at fault, else 1.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        match self {
+            Failure::Usage(_) | Failure::Unknown { .. } | Failure::OverwritesInput { .. } => {
+                ExitCode::from(2)
+            }
+            _ => ExitCode::from(1),
+        }
+    }
+
+    /// For `map_err`: what failed was this file.
+    pub(crate) fn file(file: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Failure {
+        move |error| Failure::File { file: file.into(), error }
+    }
+}
+
+fn link_text(link: Link) -> &'static str {
+    match link {
+        Link::Ethernet => "an Ethernet header",
+        Link::Raw => "an IP header",
+    }
+}

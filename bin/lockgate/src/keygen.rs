@@ -1,0 +1,84 @@
+//! `lockgate keygen`: makes the two key files of a tunnel.
+
+use std::path::PathBuf;
+
+use control::{generate_pair, write_key_file};
+use ipsec::Suite;
+use serde_json::json;
+
+use crate::failure::{Failure, Usage};
+use crate::output::{print, print_json};
+
+/// Makes the two key files of a tunnel, one for each end, from fresh random keys. The files are
+/// readable by their owner only; nothing is overwritten and no key is shown.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    /// The cipher suite that both ends name in [peer.NAME]
+    #[arg(long, value_name = "SUITE", default_value = "aes-128-gcm", value_parser = suite)]
+    suite: Suite,
+    /// Directory of the two files
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    out_dir: PathBuf,
+    /// One end of the tunnel; its key file is NAME_A-NAME_B.keys
+    name_a: String,
+    /// The other end; its key file is NAME_B-NAME_A.keys
+    name_b: String,
+    /// Answer in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLE: &str = "\
+Example:
+  lockgate keygen --out-dir keys paris berlin
+makes keys/paris-berlin.keys and keys/berlin-paris.keys. The first goes into the keys_dir of
+gateway paris, named by its [peer.berlin]; the second into that of gateway berlin:
+  keys = \"file:berlin-paris.keys\"
+  manual = \"laboratory\"
+  suite = \"aes-128-gcm\"";
+
+fn suite(name: &str) -> Result<Suite, String> {
+    let names: Vec<_> = Suite::ALL.iter().map(|suite| suite.name()).collect();
+    Suite::from_name(name).ok_or_else(|| format!("write {}", names.join(" or ")))
+}
+
+/// Makes both files or, if one of them is there, neither.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let (a, b) = (&args.name_a, &args.name_b);
+    if a == b {
+        return Err(Usage::SameNames.into());
+    }
+    for name in [a, b] {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if name.is_empty() || name.starts_with(['.', '-']) || !name.chars().all(allowed) {
+            return Err(Usage::BadName { name: name.clone() }.into());
+        }
+    }
+    let files = [format!("{a}-{b}.keys"), format!("{b}-{a}.keys")];
+    let paths = files.clone().map(|file| args.out_dir.join(file));
+    let texts = generate_pair(args.suite)?;
+    write_key_file(&paths[0], &texts[0])?;
+    if let Err(error) = write_key_file(&paths[1], &texts[1]) {
+        // Half a pair is of no use and would be in the way of the next try.
+        let _ = std::fs::remove_file(&paths[0]);
+        return Err(error.into());
+    }
+    let suite = args.suite;
+    if args.json {
+        let end = |i: usize, own: &str, peer: &str| json!({"gateway": own, "peer": peer, "file": paths[i], "keys": format!("file:{}", files[i])});
+        print_json(&json!({"suite": suite.name(), "files": [end(0, a, b), end(1, b, a)]}));
+        return Ok(());
+    }
+    let line = |i: usize, own: &str, peer: &str| {
+        let path = paths[i].display();
+        format!("{path}: for gateway {own}; in its [peer.{peer}] keys = \"file:{}\"\n", files[i])
+    };
+    print(&format!(
+        "{}{}both for suite = \"{suite}\", manual = \"laboratory\"; move each into its gateway's \
+         keys_dir and keep no copy\n",
+        line(0, a, b),
+        line(1, b, a),
+    ));
+    Ok(())
+}

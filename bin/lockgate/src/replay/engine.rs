@@ -1,0 +1,275 @@
+//! The walk over captures: the worker that the daemon runs, its ports reading capture files.
+//!
+//! Inputs and outputs are values: files in the command, memory in tests.
+
+use std::io::{Read, Sink};
+
+use dataplane::{Counters, DeviceId, Medium, PortId, Snapshot, Verdict, Worker};
+use io::memory::FRAME_BYTES;
+use io::{CaptureError, CapturePort, CaptureReader, HeapFrames, MemoryPort};
+use wire::link::{Link, Tag};
+use wire::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Port};
+
+/// Frames that the packets of one turn, their fragments and the ICMP about them lie in.
+const FRAMES: u32 = 4096;
+/// Bytes around a packet in its frame: link header, trailer and ICV.
+const AROUND: usize = HEADROOM + 64;
+
+/// A capture and the port whose device its packets enter by.
+pub(crate) struct Input<R: Read> {
+    pub(crate) port: PortId,
+    pub(crate) reader: CaptureReader<R>,
+}
+
+/// Takes what leaves.
+pub(crate) trait Output {
+    /// Takes a packet that leaves by `port`: an Ethernet frame, or an IP packet for Linux.
+    ///
+    /// # Errors
+    /// It cannot be written; the replay stops.
+    fn write(&mut self, port: PortId, time_ns: u64, packet: &[u8]) -> Result<(), CaptureError>;
+}
+
+/// What a replay came to.
+pub(crate) struct Outcome {
+    pub(crate) counters: Counters,
+    pub(crate) verdicts: Verdicts,
+    /// One entry per input, in their order.
+    pub(crate) inputs: Vec<InputCount>,
+    /// Frames sent to another station than the port they came by, if any: the first one's station.
+    pub(crate) elsewhere: Vec<Elsewhere>,
+}
+
+/// What one input held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InputCount {
+    pub(crate) packets: u64,
+    /// Packets of which the capture held only the beginning.
+    pub(crate) cut: u64,
+}
+
+/// Frames for other stations, which a gateway leaves alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Elsewhere {
+    /// A port of the device that they came by.
+    pub(crate) port: PortId,
+    pub(crate) packets: u64,
+    /// Whom the first was for.
+    pub(crate) first: [u8; 6],
+}
+
+/// How many packets came to which verdict.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Verdicts {
+    /// One entry per port.
+    pub(crate) forward: Vec<u64>,
+    /// One entry per SA set.
+    pub(crate) protect: Vec<u64>,
+    pub(crate) host: u64,
+    pub(crate) hold: u64,
+    pub(crate) consumed: u64,
+    pub(crate) dropped: u64,
+}
+
+impl Verdicts {
+    fn new(snapshot: &Snapshot) -> Verdicts {
+        Verdicts {
+            forward: vec![0; snapshot.ports().len()],
+            protect: vec![0; snapshot.sets().len()],
+            ..Verdicts::default()
+        }
+    }
+
+    fn add(&mut self, verdict: Verdict) {
+        *match verdict {
+            Verdict::Forward(port) => &mut self.forward[usize::from(port.0)],
+            Verdict::Protect(set) => &mut self.protect[set.0 as usize],
+            Verdict::Host => &mut self.host,
+            Verdict::Hold(_) => &mut self.hold,
+            Verdict::Consumed => &mut self.consumed,
+            Verdict::Drop(_) => &mut self.dropped,
+        } += 1;
+    }
+}
+
+/// A device: packets come from captures and go to memory, from where they are written.
+struct Device<R: Read> {
+    /// With the input's place.
+    inputs: Vec<(usize, CapturePort<R, Sink>)>,
+    sent: MemoryPort,
+    /// Its ports' own link addresses; none on an IP medium.
+    stations: Vec<[u8; 6]>,
+    elsewhere: u64,
+    first_elsewhere: [u8; 6],
+}
+
+impl<R: Read> Port<HeapFrames> for Device<R> {
+    fn receive(
+        &mut self,
+        frames: &mut HeapFrames,
+        limit: usize,
+        into: &mut Vec<Descriptor>,
+    ) -> usize {
+        let before = into.len();
+        for (_, input) in &mut self.inputs {
+            let room = limit - (into.len() - before);
+            input.receive(frames, room, into);
+        }
+        for packet in &into[before..] {
+            self.note_station(frames, packet.frame);
+        }
+        into.len() - before
+    }
+
+    fn transmit(&mut self, frames: &mut HeapFrames, packets: &[Descriptor]) -> usize {
+        self.sent.transmit(frames, packets)
+    }
+}
+
+impl<R: Read> Device<R> {
+    /// Notes a frame for another station, so that the report can say why nothing happened.
+    fn note_station(&mut self, frames: &HeapFrames, frame: FrameId) {
+        let Some(link) = Link::parse(&frames.bytes(frame)[HEADROOM..]) else { return };
+        let ours = self.stations.contains(&link.destination) || self.stations.is_empty();
+        if !ours && !link.is_group() {
+            if self.elsewhere == 0 {
+                self.first_elsewhere = link.destination;
+            }
+            self.elsewhere += 1;
+        }
+    }
+}
+
+/// Walks the packets of all inputs in the order of their times, which are the clock, and hands
+/// what leaves to `output`.
+///
+/// Packets of one time on one device are walked as one batch, in the order of the inputs.
+///
+/// # Errors
+/// An input is bad (with the packet's number) or the output failed. What was written so far is
+/// worth nothing.
+pub(crate) fn replay<R: Read>(
+    snapshot: &Snapshot,
+    inputs: Vec<Input<R>>,
+    output: &mut impl Output,
+) -> Result<Outcome, CaptureError> {
+    let count = inputs.len();
+    let devices = devices(snapshot, inputs);
+    let frames = HeapFrames::with_frame_bytes(FRAMES, frame_bytes(snapshot));
+    let ids: Vec<DeviceId> = (0..devices.len() as u16).map(DeviceId).collect();
+    let mut worker = Worker::new(snapshot, frames, devices.into_iter().map(Some).collect());
+    let mut verdicts = Verdicts::new(snapshot);
+    let mut now_ns = 0;
+    while let Some(next_ns) = next_timestamp(&mut worker, &ids)? {
+        now_ns = next_ns.max(now_ns);
+        for &id in &ids {
+            let inputs = worker.device_mut(id).map(|device| &mut device.inputs);
+            inputs.into_iter().flatten().for_each(|(_, input)| input.advance_to(now_ns));
+        }
+        for &id in &ids {
+            while worker.turn(snapshot, now_ns, id, BATCH) > 0 {
+                worker.verdicts().iter().flatten().for_each(|verdict| verdicts.add(*verdict));
+                drain(&mut worker, snapshot, &ids, now_ns, output)?;
+            }
+        }
+    }
+    let (frames, devices, counters) = worker.into_parts();
+    debug_assert_eq!(frames.conservation().held(), 0, "a frame has no owner");
+    let mut counts = vec![InputCount { packets: 0, cut: 0 }; count];
+    let mut elsewhere = Vec::new();
+    for (device, id) in devices.into_iter().flatten().zip(ids) {
+        for (place, input) in &device.inputs {
+            let seen = input.counts();
+            counts[*place] = InputCount { packets: seen.received, cut: seen.cut };
+        }
+        let port = snapshot.ports().iter().position(|port| port.device == id);
+        if let (Some(port), 1..) = (port, device.elsewhere) {
+            let (packets, first) = (device.elsewhere, device.first_elsewhere);
+            elsewhere.push(Elsewhere { port: PortId(port as u16), packets, first });
+        }
+    }
+    Ok(Outcome { counters, verdicts, inputs: counts, elsewhere })
+}
+
+/// When the next packet comes, over all inputs.
+fn next_timestamp<R: Read>(
+    worker: &mut Worker<HeapFrames, Device<R>>,
+    ids: &[DeviceId],
+) -> Result<Option<u64>, CaptureError> {
+    let mut earliest: Option<u64> = None;
+    for &id in ids {
+        let Some(device) = worker.device_mut(id) else { continue };
+        for (_, input) in &mut device.inputs {
+            if let Some(next) = input.next_timestamp()? {
+                earliest = Some(earliest.map_or(next, |earliest| earliest.min(next)));
+            }
+        }
+    }
+    Ok(earliest)
+}
+
+/// Hands what left in this turn to the output.
+fn drain<R: Read>(
+    worker: &mut Worker<HeapFrames, Device<R>>,
+    snapshot: &Snapshot,
+    ids: &[DeviceId],
+    now_ns: u64,
+    output: &mut impl Output,
+) -> Result<(), CaptureError> {
+    for &id in ids {
+        let Some(device) = worker.device_mut(id) else { continue };
+        if device.sent.transmitted().is_empty() {
+            continue;
+        }
+        for packet in device.sent.take_transmitted() {
+            if let Some(port) = port_of(snapshot, id, &packet) {
+                output.write(port, now_ns, &packet)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The port that a packet left by: a device's ports differ by their VLAN tags.
+fn port_of(snapshot: &Snapshot, device: DeviceId, packet: &[u8]) -> Option<PortId> {
+    let ports = snapshot.ports();
+    let vlan = match Link::parse(packet)?.tag {
+        Tag::Vlan(id) => Some(id),
+        Tag::Untagged | Tag::Stacked => None,
+    };
+    let left_by = |port: &dataplane::PortInfo| {
+        port.device == device && (port.medium == Medium::Ip || port.vlan == vlan)
+    };
+    ports.iter().position(left_by).map(|place| PortId(place as u16))
+}
+
+fn devices<R: Read>(snapshot: &Snapshot, inputs: Vec<Input<R>>) -> Vec<Device<R>> {
+    let ports = snapshot.ports();
+    let count = ports.iter().map(|port| usize::from(port.device.0) + 1).max().unwrap_or(0);
+    let mut devices: Vec<Device<R>> = (0..count)
+        .map(|id| {
+            let ours = ports
+                .iter()
+                .filter(|port| usize::from(port.device.0) == id && port.medium == Medium::Ethernet);
+            Device {
+                inputs: Vec::new(),
+                sent: MemoryPort::new(usize::MAX),
+                stations: ours.map(|port| port.mac).collect(),
+                elsewhere: 0,
+                first_elsewhere: [0; 6],
+            }
+        })
+        .collect();
+    for (place, input) in inputs.into_iter().enumerate() {
+        let device = usize::from(snapshot.port(input.port).device.0);
+        devices[device].inputs.push((place, CapturePort::new(Some(input.reader), None)));
+    }
+    devices
+}
+
+/// Room for the largest packet that a port of the configuration carries, at least a page.
+fn frame_bytes(snapshot: &Snapshot) -> usize {
+    let links = snapshot.ports().iter().filter(|port| port.medium == Medium::Ethernet);
+    let largest = links.map(|port| port.mtu as usize).max().unwrap_or(0);
+    (largest + AROUND).next_power_of_two().max(FRAME_BYTES)
+}

@@ -1,0 +1,244 @@
+//! The files of a replay: written under temporary names and moved to their own when all is well,
+//! so that bad input destroys nothing.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use control::ReplayKey;
+use dataplane::{Medium, PortId, Snapshot};
+use io::{CaptureError, CaptureWriter, Defect, Link, Resolution};
+use ipsec::Suite;
+
+use super::engine::Output;
+use crate::failure::{Failure, Usage};
+
+/// Where a replay writes: `x/out.pcap`, and beside it what begins with `x/out.`.
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
+    /// Everything that left by an Ethernet port.
+    pub(crate) all: PathBuf,
+    stem: String,
+}
+
+impl Places {
+    pub(crate) fn new(all: &Path) -> Result<Places, Failure> {
+        let name = all.file_name().ok_or(Usage::NoFileName)?.to_string_lossy();
+        let stem = match name.rsplit_once('.') {
+            Some((stem, "pcap" | "pcapng" | "cap")) if !stem.is_empty() => stem,
+            _ => &name,
+        };
+        Ok(Places { all: all.into(), stem: stem.to_owned() })
+    }
+
+    fn beside(&self, ending: &str) -> PathBuf {
+        self.all.with_file_name(format!("{}.{ending}", self.stem))
+    }
+
+    /// What left by one port.
+    pub(crate) fn port(&self, name: &str) -> PathBuf {
+        self.beside(&format!("{name}.pcap"))
+    }
+
+    /// The keys, for the replay of the other gateway.
+    pub(crate) fn keys(&self) -> PathBuf {
+        self.beside("keys")
+    }
+
+    /// The keys, for tshark.
+    pub(crate) fn esp_sa(&self) -> PathBuf {
+        self.beside("esp_sa")
+    }
+
+    /// Refuses to overwrite what is read, and to replace what is no file.
+    pub(crate) fn check(&self, snapshot: &Snapshot, read: &[&Path]) -> Result<(), Failure> {
+        let identity =
+            |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
+        let read: Vec<_> = read.iter().filter_map(|path| identity(path)).collect();
+        let ports = snapshot.ports().iter().map(|port| self.port(&port.name));
+        for file in ports.chain([self.all.clone(), self.keys(), self.esp_sa()]) {
+            if identity(&file).is_some_and(|identity| read.contains(&identity)) {
+                return Err(Failure::OverwritesInput { file });
+            }
+            if fs::symlink_metadata(&file).is_ok_and(|metadata| !metadata.is_file()) {
+                return Err(Failure::NotRegular { file });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A file under a temporary name. Removed when dropped, unless it was moved to its place.
+struct Pending {
+    temporary: PathBuf,
+    place: PathBuf,
+    moved: bool,
+}
+
+impl Pending {
+    /// Makes an empty file beside `place`, readable by its owner only if it is `mode` 0600.
+    fn create(place: &Path, mode: u32) -> Result<(Pending, File), std::io::Error> {
+        let name = place.file_name().unwrap_or_default().to_string_lossy();
+        let temporary = place.with_file_name(format!(".{name}.{}", std::process::id()));
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create_new(true).mode(mode).open(&temporary)?;
+        Ok((Pending { temporary, place: place.into(), moved: false }, file))
+    }
+
+    fn move_to_place(mut self) -> Result<(), Failure> {
+        fs::rename(&self.temporary, &self.place).map_err(Failure::file(&self.place))?;
+        self.moved = true;
+        Ok(())
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if !self.moved {
+            let _ = fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+struct CaptureFile {
+    pending: Pending,
+    writer: CaptureWriter<BufWriter<File>>,
+    bytes: u64,
+}
+
+impl CaptureFile {
+    fn create(place: &Path, link: Link) -> Result<CaptureFile, CaptureError> {
+        let open = |error| CaptureError {
+            file: place.to_owned(),
+            packet: None,
+            defect: Defect::Open(error),
+        };
+        let (pending, file) = Pending::create(place, 0o644).map_err(open)?;
+        let writer = CaptureWriter::new(BufWriter::new(file), place, link, Resolution::Nanosecond)?;
+        Ok(CaptureFile { pending, writer, bytes: 0 })
+    }
+
+    fn write(&mut self, time_ns: u64, packet: &[u8]) -> Result<(), CaptureError> {
+        self.bytes += packet.len() as u64;
+        self.writer.write(time_ns, packet)
+    }
+}
+
+/// What one output file holds.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct Written {
+    /// The port; `None`: all Ethernet ports together.
+    pub(crate) port: Option<String>,
+    pub(crate) file: PathBuf,
+    pub(crate) packets: u64,
+    /// Bytes of the packets, link headers included.
+    pub(crate) bytes: u64,
+}
+
+/// The captures that a replay writes: one of everything, one per port that sends something.
+pub(crate) struct Captures<'a> {
+    snapshot: &'a Snapshot,
+    places: &'a Places,
+    all: CaptureFile,
+    /// One entry per port; `None`: nothing sent yet.
+    ports: Vec<Option<CaptureFile>>,
+}
+
+impl<'a> Captures<'a> {
+    pub(crate) fn create(
+        snapshot: &'a Snapshot,
+        places: &'a Places,
+    ) -> Result<Captures<'a>, CaptureError> {
+        let all = CaptureFile::create(&places.all, Link::Ethernet)?;
+        let ports = snapshot.ports().iter().map(|_| None).collect();
+        Ok(Captures { snapshot, places, all, ports })
+    }
+
+    /// Moves all captures to their places. Captures of an earlier replay for ports that sent
+    /// nothing in this one are removed: what lies beside `out.pcap` is of one run.
+    pub(crate) fn finish(self) -> Result<Vec<Written>, Failure> {
+        let Captures { snapshot, places, mut all, ports } = self;
+        let mut written = Vec::new();
+        let mut pending = Vec::new();
+        all.writer.finish()?;
+        written.push(Written {
+            port: None,
+            file: places.all.clone(),
+            packets: all.writer.written(),
+            bytes: all.bytes,
+        });
+        pending.push(all.pending);
+        for (port, capture) in snapshot.ports().iter().zip(ports) {
+            let file = places.port(&port.name);
+            let Some(mut capture) = capture else {
+                match fs::remove_file(&file) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        return Err(Failure::File { file, error });
+                    }
+                    _ => continue,
+                }
+            };
+            capture.writer.finish()?;
+            let (packets, bytes) = (capture.writer.written(), capture.bytes);
+            written.push(Written { port: Some(port.name.clone()), file, packets, bytes });
+            pending.push(capture.pending);
+        }
+        pending.into_iter().try_for_each(Pending::move_to_place)?;
+        Ok(written)
+    }
+}
+
+impl Output for Captures<'_> {
+    fn write(&mut self, port: PortId, time_ns: u64, packet: &[u8]) -> Result<(), CaptureError> {
+        let info = self.snapshot.port(port);
+        let link = match info.medium {
+            Medium::Ethernet => Link::Ethernet,
+            Medium::Ip => Link::Raw,
+        };
+        if link == Link::Ethernet {
+            self.all.write(time_ns, packet)?;
+        }
+        let slot = &mut self.ports[usize::from(port.0)];
+        let capture = match slot {
+            Some(capture) => capture,
+            None => slot.insert(CaptureFile::create(&self.places.port(&info.name), link)?),
+        };
+        capture.write(time_ns, packet)
+    }
+}
+
+/// Writes the keys that tshark needs, in the form of its table `esp_sa`, readable by their owner
+/// only.
+pub(crate) fn write_esp_sa(place: &Path, keys: &[ReplayKey]) -> Result<(), Failure> {
+    let failed = || Failure::file(place);
+    let (pending, mut file) = Pending::create(place, 0o600).map_err(failed())?;
+    let lines: String = keys.iter().map(esp_sa_line).collect();
+    file.write_all(lines.as_bytes()).map_err(failed())?;
+    drop(file);
+    pending.move_to_place()
+}
+
+/// One SA as tshark reads it.
+fn esp_sa_line(key: &ReplayKey) -> String {
+    let family = if key.tunnel.local.is_ipv4() { "IPv4" } else { "IPv6" };
+    let algorithm = match key.material.suite() {
+        Suite::Aes128Gcm | Suite::Aes256Gcm => "AES-GCM with 16 octet ICV [RFC4106]",
+    };
+    let hex: String = key.material.expose().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!(
+        "\"{family}\",\"{}\",\"{}\",\"{}\",\"{algorithm}\",\"0x{hex}\",\"NULL\",\"\"\n",
+        key.tunnel.local, key.tunnel.remote, key.spi
+    )
+}
+
+/// The command line that shows what is inside.
+pub(crate) fn tshark_command(places: &Places) -> String {
+    let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', "'\\''"));
+    format!(
+        "sed 's/^/-ouat:esp_sa:/' {} | xargs -d '\\n' tshark -r {} \
+         -o esp.enable_encryption_decode:TRUE",
+        quoted(&places.esp_sa()),
+        quoted(&places.all),
+    )
+}
