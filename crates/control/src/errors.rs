@@ -8,7 +8,7 @@ use serde::ser::{Serialize, SerializeStruct, Serializer};
 use crate::mistake::Mistake;
 use crate::source::{Place, Source, Span};
 
-/// Mistakes that are told at most; the rest is only counted.
+/// Errors that are told at most, and warnings too; of the rest only the errors are counted.
 pub const MAX_PROBLEMS: usize = 200;
 
 /// Whether a configuration can be used in spite of a problem.
@@ -94,7 +94,7 @@ impl Serialize for Problem {
 pub struct ConfigErrors {
     /// The problems in the order of their places.
     pub problems: Vec<Problem>,
-    /// How many more there are than [`MAX_PROBLEMS`].
+    /// How many more errors there are than [`MAX_PROBLEMS`].
     pub untold: usize,
 }
 
@@ -137,12 +137,15 @@ pub fn render(problems: &[Problem]) -> String {
 pub(crate) struct Problems<'a> {
     source: &'a Source,
     list: Vec<Problem>,
-    untold: usize,
+    /// Errors, told or not.
+    errors: usize,
+    /// Warnings, told or not.
+    warnings: usize,
 }
 
 impl<'a> Problems<'a> {
     pub(crate) fn new(source: &'a Source) -> Problems<'a> {
-        Problems { source, list: Vec::new(), untold: 0 }
+        Problems { source, list: Vec::new(), errors: 0, warnings: 0 }
     }
 
     pub(crate) fn error(&mut self, span: &Span, mistake: Mistake) {
@@ -166,8 +169,13 @@ impl<'a> Problems<'a> {
     }
 
     fn push(&mut self, severity: Severity, span: &Span, mistake: Mistake, earlier: Option<Place>) {
-        if self.list.len() >= MAX_PROBLEMS {
-            self.untold += usize::from(severity == Severity::Error);
+        // Each kind has its own limit: no flood of warnings hides an error.
+        let told = match severity {
+            Severity::Error => &mut self.errors,
+            Severity::Warning => &mut self.warnings,
+        };
+        *told += 1;
+        if *told > MAX_PROBLEMS {
             return;
         }
         let (line, width) = self.source.excerpt(span);
@@ -177,14 +185,17 @@ impl<'a> Problems<'a> {
     }
 
     pub(crate) fn has_errors(&self) -> bool {
-        self.list.iter().any(|problem| problem.severity == Severity::Error) || self.untold > 0
+        self.errors > 0
     }
 
     /// The warnings if there was no error.
     pub(crate) fn finish(mut self) -> Result<Vec<Problem>, ConfigErrors> {
         self.list.sort_by(|a, b| a.place.cmp(&b.place));
         if self.has_errors() {
-            return Err(ConfigErrors { problems: self.list, untold: self.untold });
+            return Err(ConfigErrors {
+                problems: self.list,
+                untold: self.errors.saturating_sub(MAX_PROBLEMS),
+            });
         }
         Ok(self.list)
     }

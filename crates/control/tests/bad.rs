@@ -456,7 +456,8 @@ const ERRORS: &[Row] = &[
     ),
     row(
         "[[policy]]\nname = \"berlin-net\"",
-        "[peer.bonn]\nlocal = \"192.0.2.1\"\nremote = \"192.0.2.7\"\nkeys = \"file:berlin.keys\"\nmanual = \"laboratory\"\nsuite = \"aes-128-gcm\"\n[[policy]]\nname = \"berlin-net\"",
+        "[peer.bonn]\nlocal = \"192.0.2.1\"\nremote = \"192.0.2.7\"\nkeys = \"file:berlin.keys\"\n\
+         manual = \"laboratory\"\nsuite = \"aes-128-gcm\"\n[[policy]]\nname = \"berlin-net\"",
         "25:8",
         "another peer has this key file already",
         "first in line 18",
@@ -681,7 +682,8 @@ const ERRORS: &[Row] = &[
     ),
     row(
         "[[neighbour]]",
-        "[[neighbour]]\nport = \"lan\"\naddress = \"192.0.2.254\"\nmac = \"02:00:00:00:00:01\"\n[[neighbour]]",
+        "[[neighbour]]\nport = \"lan\"\naddress = \"192.0.2.254\"\n\
+         mac = \"02:00:00:00:00:01\"\n[[neighbour]]",
         "44:11",
         "there are two neighbours 192.0.2.254",
         "first in line 40",
@@ -857,8 +859,22 @@ fn problems_as_json_hold_place_message_and_help() {
 fn thousands_of_mistakes_are_counted_and_not_all_told() {
     let text = format!("{GOOD}{}", "[[policy]]\nx = 1\n".repeat(5000));
     let errors = parse(&text, "bad.toml").unwrap_err();
-    assert_eq!(errors.problems.len(), control::MAX_PROBLEMS);
+    assert_eq!(errors.errors(), control::MAX_PROBLEMS);
     assert!(errors.untold > 10_000, "{}", errors.untold);
+}
+
+#[test]
+fn a_flood_of_warnings_hides_no_error() {
+    let warned = "[[policy]]\nname = \"NAME\"\naction = \"bypass\"\nlocal = [\"any\"]\n\
+                  remote = [\"any\"]\nlocal_ports = [\"1\"]\n";
+    let mut text = String::from(GOOD);
+    for number in 0..1000 {
+        text.push_str(&warned.replace("NAME", &format!("p{number}")));
+    }
+    text.push_str("[[policy]]\nname = \"last\"\n");
+    let errors = parse(&text, "bad.toml").unwrap_err();
+    assert_eq!((errors.errors(), errors.untold), (3, 0), "{errors}");
+    assert_eq!(errors.problems.len(), control::MAX_PROBLEMS + 3);
 }
 
 /// Someone may paste a key into the wrong file.

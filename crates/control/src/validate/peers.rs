@@ -31,6 +31,10 @@ pub(crate) fn validate(raw: &[RawPeer], ports: &Ports, problems: &mut Problems<'
         problems.error(&beyond.at, Mistake::TooMany { what: "peers", limit: MAX_PEERS });
     }
     let mut key_files: HashMap<&str, Span> = HashMap::new();
+    // Once is enough: it holds for all of them.
+    if let Some(manual) = raw.iter().find_map(|peer| peer.manual.as_ref()) {
+        problems.warning(&manual.span(), Mistake::ManualKeys);
+    }
     for (place, written) in raw.iter().take(MAX_PEERS).enumerate() {
         if let Some(keys) = &written.keys
             && keys.get_ref().starts_with("file:")
@@ -138,10 +142,7 @@ fn key_file(
                 problems.error(&manual.span(), mistake);
                 return None;
             }
-            Some(manual) => {
-                problems.warning(&manual.span(), Mistake::ManualKeys);
-                return text.strip_prefix("file:").map(str::to_owned);
-            }
+            Some(_) => return text.strip_prefix("file:").map(str::to_owned),
             None => Mistake::ManualNotSaid,
         },
         None if text == "ike" => Mistake::IkeNotYet,

@@ -33,7 +33,6 @@ pub(crate) fn validate(
 ) -> Vec<Policy> {
     let mut policies = Vec::with_capacity(raw.policies.len());
     let mut names: HashMap<&str, Span> = HashMap::new();
-    let mut used: HashSet<PeerId> = HashSet::new();
     if let Some(beyond) = raw.policies.get(MAX_POLICIES) {
         problems.error(&beyond.at, Mistake::TooMany { what: "policies", limit: MAX_POLICIES });
     }
@@ -53,18 +52,15 @@ pub(crate) fn validate(
         let action = action(written, peers, problems);
         let selector = selector(written, problems);
         if let Some(Action::Protect(peer)) = action {
-            used.insert(peer);
             check_transport(raw, peer, selector.as_ref(), written, ports, problems);
         }
         policies.extend(policy(written, action, selector, problems));
     }
-    for (place, peer) in raw.peers.iter().enumerate() {
+    let named = raw.policies.iter().filter_map(|policy| policy.peer.as_ref());
+    let named: HashSet<&str> = named.map(|written| written.get_ref().as_str()).collect();
+    for peer in &raw.peers {
         let name = peer.name.get_ref();
-        let named = raw
-            .policies
-            .iter()
-            .any(|policy| policy.peer.as_ref().is_some_and(|written| written.get_ref() == name));
-        if !used.contains(&PeerId(place as u32)) && !named {
+        if !named.contains(name.as_str()) {
             problems.warning(&peer.name.span(), Mistake::UnusedPeer { peer: name.clone() });
         }
     }

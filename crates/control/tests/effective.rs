@@ -1,0 +1,263 @@
+//! The effective configuration parses back to the same meaning, and no text makes the parser
+//! panic.
+
+use control::{Validated, parse};
+use proptest::prelude::*;
+
+const EXAMPLE: &str = include_str!("../../../etc/lockgate.toml");
+
+fn meaning(text: &str) -> Validated {
+    parse(text, "test.toml").unwrap_or_else(|errors| panic!("{errors}\n{text}")).validated
+}
+
+#[test]
+fn the_example_means_itself_when_every_default_is_written_out() {
+    let validated = meaning(EXAMPLE);
+    let effective = validated.effective();
+    assert_eq!(meaning(&effective), validated, "{effective}");
+    assert_eq!(meaning(&effective).effective(), effective);
+}
+
+#[test]
+fn every_default_is_written_out() {
+    let minimal = "\
+[node]\nname = \"n\"\n[port.a]\nnetdev = \"e0\"\nside = \"protected\"\n\
+[[policy]]\nname = \"p\"\naction = \"discard\"\nlocal = [\"any\"]\nremote = [\"any\"]\n";
+    let effective = meaning(minimal).effective();
+    for line in [
+        "workers = \"auto\"",
+        "reserve_cores = 1",
+        "on_exit = \"closed\"",
+        "keys_dir = \".\"",
+        "allow_host = []",
+        "mac = \"02:4c:47:00:00:01\"",
+        "mtu = 1500",
+        "addresses = []",
+        "flows = \"1M\"",
+        "protocol = \"any\"",
+        "priority = 100",
+        "direction = \"both\"",
+    ] {
+        assert!(effective.contains(line), "{line} is not in\n{effective}");
+    }
+    let effective = meaning(EXAMPLE).effective();
+    for line in ["mode = \"tunnel\"", "replay_window = 1024", "mss_clamp = true", "port = \"wan\""]
+    {
+        assert!(effective.contains(line), "{line} is not in\n{effective}");
+    }
+}
+
+#[test]
+fn ports_peers_and_policies_keep_the_order_of_the_file() {
+    let text = "\
+[node]\nname = \"n\"\n\
+[port.zulu]\nnetdev = \"e0\"\nside = \"protected\"\naddresses = [\"10.0.0.1/24\"]\n\
+[port.alfa]\nnetdev = \"e0\"\nvlan = 7\nside = \"unprotected\"\n\
+[port.mike]\nnetdev = \"e1\"\nside = \"protected\"\n";
+    let validated = meaning(text);
+    let names: Vec<&str> = validated.ports.iter().map(|port| port.name.as_str()).collect();
+    assert_eq!(names, ["zulu", "alfa", "mike"]);
+    assert_eq!(meaning(&validated.effective()), validated);
+}
+
+/// Any of the texts, or nothing.
+fn maybe(texts: &'static [&'static str]) -> impl Strategy<Value = String> {
+    prop_oneof![
+        1 => Just(String::new()),
+        3 => prop::sample::select(texts).prop_map(|text| format!("{text}\n")),
+    ]
+}
+
+/// A list of up to three of the texts; not empty.
+fn list(texts: &'static [&'static str]) -> impl Strategy<Value = String> {
+    prop::collection::vec(prop::sample::select(texts), 1..4).prop_map(|texts| format!("{texts:?}"))
+}
+
+const RANGES: &[&str] = &[
+    "any",
+    "0.0.0.0/0",
+    "::/0",
+    "0.0.0.0",
+    "255.255.255.255",
+    "0.0.0.1-255.255.255.254",
+    "10.2.0.0-10.2.255.255",
+    "10.2.0.1-10.2.0.2",
+    "2001:db8::/32",
+    "::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe",
+    "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+];
+const PORTS: &[&str] = &["0", "65535", "0-65535", "443", "8000-8999", "1-1"];
+
+fn upper() -> impl Strategy<Value = String> {
+    prop_oneof![
+        (
+            maybe(&[
+                "protocol = \"any\"",
+                "protocol = \"tcp\"",
+                "protocol = 17",
+                "protocol = \"132\""
+            ]),
+            list(PORTS),
+            prop_oneof![Just(String::from("[]")), list(PORTS)],
+        )
+            .prop_map(|(protocol, local, remote)| format!(
+                "{protocol}local_ports = {local}\nremote_ports = {remote}\n"
+            )),
+        (
+            prop::sample::select(&["icmp", "icmpv6"][..]),
+            list(&["8", "3/4", "3/0-3/15", "3-5", "0", "255/255", "0-255"]),
+        )
+            .prop_map(|(protocol, icmp)| format!("protocol = \"{protocol}\"\nicmp = {icmp}\n")),
+        maybe(&["protocol = 255", "protocol = \"gre\"", "protocol = \"any\"", "protocol = 99"]),
+    ]
+}
+
+fn policy() -> impl Strategy<Value = String> {
+    (
+        prop::sample::select(
+            &[
+                "peer = \"six\"",
+                "action = \"bypass\"",
+                "action = \"discard\"",
+                "peer = \"f.o_u-r\"",
+            ][..],
+        ),
+        list(RANGES),
+        list(RANGES),
+        upper(),
+        maybe(&["priority = 0", "priority = 4294967295", "priority = 0x10"]),
+        maybe(&["direction = \"both\"", "direction = \"inbound\"", "direction = \"outbound\""]),
+    )
+        .prop_map(|(action, local, remote, upper, priority, direction)| {
+            // Each has the other family's whole range too, so that it can match something.
+            let both = |list: String| list.replacen('[', "[\"any\", ", 1);
+            let (local, remote) = (both(local), both(remote));
+            format!("{action}\nlocal = {local}\nremote = {remote}\n{upper}{priority}{direction}")
+        })
+}
+
+fn configuration() -> impl Strategy<Value = String> {
+    let node = (
+        maybe(&["workers = \"auto\"", "workers = 1", "workers = 256"]),
+        maybe(&["reserve_cores = 0", "reserve_cores = 1023"]),
+        maybe(&["on_exit = \"open\"", "on_exit = \"closed\""]),
+        maybe(&["keys_dir = \"/etc/\\\"k\\\\eys\\u0007ä\"", "keys_dir = \"keys\""]),
+        maybe(&[
+            "[cache]\nflows = \"off\"",
+            "[cache]\nflows = 2",
+            "[cache]\nflows = \"64M\"",
+            "[cache]\nflows = \"3k\"",
+            "[cache]",
+        ]),
+    );
+    let port = (
+        maybe(&["vlan = 1", "vlan = 4094"]),
+        maybe(&["mtu = 1280", "mtu = 65535"]),
+        maybe(&["mac = \"fe:FF:ff:ff:ff:ff\""]),
+        maybe(&[
+            "allow_host = [\"udp/500\", \"89\", \"tcp/0-65535\", \"icmp\"]",
+            "allow_host = []",
+        ]),
+    );
+    let peer = (
+        maybe(&["mode = \"tunnel\""]),
+        maybe(&["replay_window = 32", "replay_window = 4096"]),
+        maybe(&["mss_clamp = false", "mss_clamp = true"]),
+    );
+    let route = prop::sample::select(
+        &[
+            "to = \"default\"\nvia = \"192.0.2.254\"",
+            "to = \"0.0.0.0/1\"\nport = \"lan\"",
+            "to = \"::/0\"\nvia = \"fe80::1\"\nport = \"wan\"",
+            "to = \"255.255.255.255/32\"\ntype = \"blackhole\"",
+            "to = \"2001:db8:ffff::/48\"\nvia = \"2001:db8::2\"",
+        ][..],
+    );
+    let policies = prop::collection::vec(policy(), 0..4);
+    (node, port, peer, route, policies).prop_map(|(node, port, peer, route, policies)| {
+        let (workers, cores, exit, keys, cache) = node;
+        let (vlan, mtu, mac, allow) = port;
+        let (mode, window, clamp) = peer;
+        let mut text = format!(
+            "[node]\nname = \"n\"\n{workers}{cores}{exit}{keys}\
+             [port.lan]\nnetdev = \"eth0\"\nside = \"protected\"\n{vlan}{mtu}\
+             addresses = [\"10.0.0.1/8\", \"10.0.0.2/8\", \"172.16.0.0/31\"]\n\
+             [port.\"wan\"]\nnetdev = \"eth1\"\nside = \"unprotected\"\n{mac}{allow}\
+             addresses = [\"192.0.2.1/24\", \"2001:db8::1/126\", \"fe80::2/64\"]\n\
+             {cache}\
+             [peer.\"f.o_u-r\"]\nlocal = \"192.0.2.1\"\nremote = \"1.0.0.0\"\n\
+             keys = \"file: k'1\"\nmanual = \"laboratory\"\nsuite = \"aes-256-gcm\"\n{mode}\
+             [peer.six]\nlocal = \"2001:db8::1\"\nremote = \"2001:db8::7\"\nkeys = \"file:2\"\n\
+             manual = \"laboratory\"\nsuite = \"aes-128-gcm\"\n{window}{clamp}\
+             [[route]]\n{route}\n\
+             [[neighbour]]\nport = \"wan\"\naddress = \"fe80::1\"\nmac = \"02:00:00:00:00:01\"\n"
+        );
+        for (place, policy) in policies.iter().enumerate() {
+            text.push_str(&format!("[[policy]]\nname = \"p{place}\"\n{policy}"));
+        }
+        text
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn effective_configuration_parses_back_to_the_same_meaning(text in configuration()) {
+        let validated = meaning(&text);
+        let effective = validated.effective();
+        prop_assert_eq!(&meaning(&effective), &validated, "{}", effective);
+        prop_assert_eq!(meaning(&effective).effective(), effective);
+    }
+
+    /// Pieces of a good file cut, repeated and moved, with hostile bytes between.
+    #[test]
+    fn mutated_configurations_never_panic(
+        text in configuration(),
+        edits in prop::collection::vec(
+            (any::<prop::sample::Index>(), any::<prop::sample::Index>(), prop::sample::select(&[
+                "", "\"", "[", "]", "[[", "]]", "=", ".", "#", "\n", "\r", "\t", "\0", "{", "}",
+                ",", "'''", "\"\"\"", "\\", "é", "🦀", "-", "/", "0x", "99999999999999999999", "nan",
+                "1979-05-27", "true", "any", "[node]", "[port.lan]", "x = {a = 1, a = 2}\n",
+                "port.lan.mtu = 1\n",
+            ][..])),
+            1..6,
+        ),
+    ) {
+        let mut text: Vec<char> = text.chars().collect();
+        for (from, to, insert) in edits {
+            let (from, to) = (from.index(text.len() + 1), to.index(text.len() + 1));
+            // Short cuts keep most of the file readable.
+            let end = from.max(to).min(from.min(to) + 7);
+            text.splice(from.min(to)..end, insert.chars());
+        }
+        let text: String = text.into_iter().collect();
+        match parse(&text, "mutated.toml") {
+            Ok(parsed) => {
+                let effective = parsed.validated.effective();
+                prop_assert_eq!(meaning(&effective), parsed.validated, "{}", effective);
+            }
+            Err(errors) => {
+                prop_assert!(errors.errors() > 0);
+                let _ = errors.to_string();
+            }
+        }
+    }
+
+    #[test]
+    fn arbitrary_text_never_panics(text in any::<String>()) {
+        let errors = parse(&text, "arbitrary.toml").expect_err("no configuration by chance");
+        let _ = errors.to_string();
+    }
+}
+
+/// One table in another as deep as the parser goes, and beyond.
+#[test]
+fn deeply_nested_values_are_refused_and_overflow_no_stack() {
+    for depth in [10, 79, 80, 81, 100_000] {
+        for (open, close) in [("[", "]"), ("{a=", "}")] {
+            let text = format!("x = {}1{}\n", open.repeat(depth), close.repeat(depth));
+            assert!(parse(&text, "deep.toml").is_err());
+        }
+    }
+}
