@@ -407,8 +407,8 @@ impl Snapshot {
     pub(crate) fn egress(&self, hop: NextHopId, destination: Address) -> Egress {
         let (next_hop, mac) = &self.next_hops[hop.0 as usize];
         let mac = match next_hop.gateway {
+            _ if self.port(next_hop.port).medium == Medium::Ip => Some([0; 6]),
             Some(_) => *mac,
-            None if self.port(next_hop.port).medium == Medium::Ip => Some([0; 6]),
             None => self.neighbours.get(&(next_hop.port, destination)).copied(),
         };
         Egress { port: next_hop.port, mac }
