@@ -112,7 +112,10 @@ mod tests {
         }
         let (local, remote) = case.tunnel();
         let esp = other.seal(SPI.value(), 9, &inner.ip());
-        PacketBuilder::new(local, remote).protocol(protocol::ESP).payload(&esp).frame(to, from, None)
+        PacketBuilder::new(local, remote)
+            .protocol(protocol::ESP)
+            .payload(&esp)
+            .frame(to, from, None)
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::lap::{self, LapError, LapFigures};
 use super::machine::{self, Machine};
 use super::measure::{Figure, Random, Span};
 use super::scene::{Case, Direction, Keys, MAX_FLOWS};
-use super::{ArgumentError, BenchError, LapRefused, shares};
+use super::{ArgumentError, BenchError, LapRefused};
 
 /// Laps at least.
 const LEAST_LAPS: usize = 7;
@@ -29,7 +29,7 @@ const FRAME_SIZES: [usize; 2] = [2048, FRAME_BYTES];
 
 /// Arguments of `lockgate bench esp`.
 #[derive(clap::Args, Clone, Debug)]
-pub struct EspArguments {
+pub(crate) struct EspArguments {
     /// IP versions, the same inside and outside.
     #[arg(long, value_delimiter = ',', default_values_t = [4, 6],
           value_parser = clap::value_parser!(u8).range(4..=6))]
@@ -66,9 +66,6 @@ pub struct EspArguments {
     /// Writes the figures as JSON; "-": to standard output, and the table to standard error.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Shows instead where the walk's instructions go, by valgrind.
-    #[arg(long)]
-    shares: bool,
     /// Runs one short lap of the first row and nothing else, for an instruction counter:
     /// valgrind --tool=callgrind --toggle-collect='*bench*lap*drain*' lockgate bench esp
     /// --callgrind-once --direction out --size 64 --family 4
@@ -126,9 +123,6 @@ struct Report<'r> {
 /// [`BenchError`].
 pub(super) fn run(arguments: &EspArguments) -> Result<(), BenchError> {
     let cases = cases(arguments).map_err(BenchError::Argument)?;
-    if arguments.shares {
-        return shares::run(&cases, arguments.frame_bytes);
-    }
     let pinned_to = match machine::pin(arguments.core) {
         Ok(core) => Some(core),
         Err(error) => {
@@ -268,9 +262,8 @@ fn row(
     passes: u32,
     frame_bytes: usize,
 ) -> Result<Row, BenchError> {
-    let of = |figure: fn(&LapFigures) -> f64| {
-        Figure::of(&laps.iter().map(figure).collect::<Vec<f64>>())
-    };
+    let of =
+        |figure: fn(&LapFigures) -> f64| Figure::of(&laps.iter().map(figure).collect::<Vec<f64>>());
     let (walk, cipher) = (of(|lap| lap.walk_ns), of(|lap| lap.cipher_ns));
     let mut span = Span::default();
     laps.iter().for_each(|lap| span.add(lap.span));
@@ -327,8 +320,18 @@ fn table(rows: &[Row]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header([
-        "direction", "suite", "backend", "IP", "size", "Mpps", "Gbit/s", "ns/packet", "± IQR",
-        "cipher ns", "walk ns", "core",
+        "direction",
+        "suite",
+        "backend",
+        "IP",
+        "size",
+        "Mpps",
+        "Gbit/s",
+        "ns/packet",
+        "± IQR",
+        "cipher ns",
+        "walk ns",
+        "core",
     ]);
     for row in rows {
         table.add_row([

@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use dataplane::{DeviceId, DropReason, SnapshotError, Snapshot, Worker};
+use dataplane::{DeviceId, DropReason, Snapshot, SnapshotError, Worker};
 use io::memory::{HeapFrames, PreloadedPort};
 use ipsec::{Inner, SaError};
 use policy::SpdError;

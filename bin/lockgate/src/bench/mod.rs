@@ -10,7 +10,6 @@
 //! | `scene` | the gateway, its keys, its traffic |
 //! | `check` | what must be true of an output |
 //! | `other_cipher` | ESP by another hand |
-//! | `shares` | where the walk's instructions go, by valgrind |
 //! | `measure` | clocks, median, spread, random order |
 //! | `machine` | what it was measured on |
 //!
@@ -23,15 +22,14 @@ mod machine;
 mod measure;
 mod other_cipher;
 mod scene;
-mod shares;
 
 use std::path::PathBuf;
 
-pub use esp::EspArguments;
+pub(crate) use esp::EspArguments;
 
 /// Arguments of `lockgate bench`.
 #[derive(clap::Args, Debug)]
-pub struct BenchArguments {
+pub(crate) struct BenchArguments {
     /// Which bench.
     #[command(subcommand)]
     bench: Bench,
@@ -45,7 +43,7 @@ enum Bench {
 
 /// Why a bench gives no figures.
 #[derive(Debug, thiserror::Error)]
-pub enum BenchError {
+pub(crate) enum BenchError {
     /// An argument does not fit another.
     #[error("{0}")]
     Argument(ArgumentError),
@@ -65,25 +63,16 @@ pub enum BenchError {
         /// The system's reason.
         error: std::io::Error,
     },
-    /// Valgrind cannot be run.
-    #[error("cannot run valgrind: {0}; it is in the package of that name")]
-    Valgrind(std::io::Error),
-    /// What valgrind ran failed.
-    #[error("under valgrind: {0}")]
-    UnderValgrind(std::process::ExitStatus),
-    /// Valgrind counted nothing: the timed span was not found by its name.
-    #[error("valgrind counted no instruction of the timed span")]
-    NothingCounted,
 }
 
 /// Why a lap was refused.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct LapRefused(lap::LapError);
+pub(crate) struct LapRefused(lap::LapError);
 
 /// Arguments that do not fit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum ArgumentError {
+pub(crate) enum ArgumentError {
     /// No packet of the family has that size, or it is not sealed whole.
     #[error("--size {size}: an IPv{family} packet of this bench has {least} to {most} bytes")]
     Size {
@@ -114,7 +103,7 @@ pub enum ArgumentError {
 ///
 /// # Errors
 /// [`BenchError`]: nothing was measured, or what was measured means nothing.
-pub fn run(arguments: &BenchArguments) -> Result<(), BenchError> {
+pub(crate) fn run(arguments: &BenchArguments) -> Result<(), BenchError> {
     match &arguments.bench {
         Bench::Esp(arguments) => esp::run(arguments),
     }

@@ -143,8 +143,8 @@ mod tests {
         }
     }
 
-    /// Case 1 of draft-mcgrew-gcm-test-01. Its next header says ICMP, so it is refused, but only
-    /// for that: ICV and padding were right.
+    /// The 256-bit case of draft-mcgrew-gcm-test-01 §4. Its next header says ICMP, so it is
+    /// refused, but only for that: ICV and padding were right.
     #[test]
     fn the_published_esp_packet_authenticates() {
         let hex = |text: &str| -> Vec<u8> {
@@ -152,12 +152,12 @@ mod tests {
                 text.chars().filter_map(|c| c.to_digit(16)).map(|digit| digit as u8).collect();
             digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
         };
-        let material = hex("4c80cdefbb5d10da906ac73c3613a634 2e443b68");
-        let mut esp = hex("00004321 87654321 4956ed7e3b244cfe \
-            fecf537e729d5b07dc30df528dd22b76 8d1b98736696a6fd348509fa13ceac34 \
-            cfa2436f14a3f3cf65925bf1f4a13c5d 15b21e1884f5ff6247aeabb786b93bce \
-            61bc17d768fd9732 459018148f6cbe722fd04796562dfdb4");
-        let cipher = OtherCipher::new(Suite::Aes128Gcm, &material);
+        let material = hex("abbccddef00112233445566778899aab \
+            abbccddef00112233445566778899aab 11223344");
+        let mut esp = hex("4a2cbfe3 00000002 0102030405060708 \
+            ff425c9b724599df7a3bcd510194e00d 6a78107f1b0b1cbf06efae9d65a5d763 \
+            748a637985771d347f0545659f14e99d ef842d8eb335f4eecfdbf831824b4c49 15956c96");
+        let cipher = OtherCipher::new(Suite::Aes256Gcm, &material);
         assert_eq!(cipher.open(&esp), Err(OtherError::NextHeader(1)));
         esp[4] ^= 1;
         assert_eq!(cipher.open(&esp), Err(OtherError::Integrity));

@@ -261,10 +261,8 @@ impl Case {
         let bits = self.family.address_bits();
         let (mut next_hops, mut neighbours) = (Vec::new(), Vec::new());
         let peer = Prefix { address: address(plan.peer), length: bits };
-        let mut routes = vec![RouteEntry {
-            prefix: peer,
-            target: RouteTarget::Via(NextHopId(WAN.0.into())),
-        }];
+        let mut routes =
+            vec![RouteEntry { prefix: peer, target: RouteTarget::Via(NextHopId(WAN.0.into())) }];
         for device in [LAN, WAN, DMZ] {
             let place = usize::from(device.0);
             let (port, router) = (PortId(device.0), address(plan.routers[place]));
