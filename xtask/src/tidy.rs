@@ -18,7 +18,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("packets", &["wire", "policy", "ipsec", "dataplane", "io"]),
     ("model", &["wire", "policy", "ipsec", "dataplane"]),
     ("lockgate", &["wire", "policy", "ipsec", "dataplane", "io", "control"]),
-    ("fuzz-replay", &["wire", "policy", "ipsec", "dataplane", "io", "control"]),
+    ("fuzz-replay", &["wire", "policy", "ipsec", "dataplane", "control", "model", "packets"]),
     ("xtask", &[]),
 ];
 

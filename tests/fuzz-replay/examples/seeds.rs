@@ -15,7 +15,12 @@ fn main() -> std::io::Result<()> {
         eprintln!("usage: seeds FOLDER");
         std::process::exit(2);
     };
-    for (target, seeds) in [("parse", parse()), ("esp_open", esp_open())] {
+    for (target, seeds) in [
+        ("parse", parse()),
+        ("esp_open", esp_open()),
+        ("configuration", configuration()),
+        ("walk", walk()),
+    ] {
         let folder = Path::new(&folder).join(target);
         std::fs::create_dir_all(&folder)?;
         for (name, input) in &seeds {
@@ -97,4 +102,149 @@ fn esp_open() -> Seeds {
     let cut = [&[8u8, 0, 0, 0, 0, 0, 9, 0, 4][..], &inner].concat();
     seeds.push(("cut".into(), cut));
     seeds
+}
+
+/// The example of the repository, and small files that use what it does not.
+fn configuration() -> Seeds {
+    const EXAMPLE: &str = include_str!("../../../etc/lockgate.toml");
+    const REST: &str = r#"
+[node]
+name = "b"
+workers = 2
+reserve_cores = 1
+on_exit = "open"
+keys_dir = "keys"
+[cache]
+flows = "off"
+[port.lan]
+netdev = "eth1"
+vlan = 12
+side = "protected"
+mac = "02:00:00:00:01:01"
+mtu = 1400
+addresses = ["10.1.0.1/24", "2001:db8:1::1/64"]
+[port.wan]
+netdev = "eth0"
+side = "unprotected"
+addresses = ["2001:db8:ff::1/64"]
+allow_host = ["tcp/22", "icmpv6", "89"]
+[peer.c]
+local = "2001:db8:ff::1"
+remote = "2001:db8:dd::4"
+keys = "file:c.keys"
+manual = "laboratory"
+suite = "aes-256-gcm"
+mode = "tunnel"
+replay_window = 4096
+mss_clamp = false
+[[policy]]
+name = "web"
+peer = "c"
+local = ["10.1.0.0/16", "2001:db8:1::/48"]
+remote = ["10.4.0.0-10.4.3.255", "2001:db8:4::/48"]
+protocol = "tcp"
+local_ports = ["1024-65535"]
+remote_ports = ["443", "8000-8999"]
+direction = "outbound"
+[[policy]]
+name = "echo"
+action = "discard"
+local = ["any"]
+remote = ["any"]
+protocol = "icmp"
+icmp = ["8/0", "3"]
+[[route]]
+to = "2001:db8:4::/48"
+via = "2001:db8:ff::fe"
+port = "wan"
+[[route]]
+to = "2001:db8::/32"
+type = "blackhole"
+[[neighbour]]
+port = "lan"
+address = "10.1.0.5"
+mac = "02:00:00:00:01:05"
+"#;
+    let mut seeds = vec![("example".into(), EXAMPLE.into()), ("rest".into(), REST.into())];
+    // Each section alone, and the whole without it.
+    for (name, text) in [("example", EXAMPLE), ("rest", REST)] {
+        let sections: Vec<&str> = text.split_inclusive("\n[").collect();
+        for at in 0..sections.len() {
+            let mut without = sections.clone();
+            let section = without.remove(at);
+            seeds.push((format!("{name}-only-{at}"), format!("[{section}").into_bytes()));
+            seeds.push((format!("{name}-without-{at}"), without.concat().into_bytes()));
+        }
+    }
+    seeds
+}
+
+/// Inputs as `walk` reads them: the gateway's shape, then batches.
+fn walk() -> Seeds {
+    const SHAPE: [u8; 3] = [0, 0, 0];
+    const MORE: u8 = 4;
+    let [lan, wan, lan2, host] = [0u8, 1, 2, 3];
+    // Shape, source, destination, payload, upper layer: `address` and `upper` say what is what.
+    let udp = |from: u8, to: u8| vec![0, from, to, 20, 0, 0, 1];
+    let tcp = |from: u8, to: u8| vec![0, from, to, 20, 1, 0, 2];
+    let syn = |from: u8, to: u8| vec![0, from, to, 0, 2, 0, 2, 5, 0xb4];
+    let echo = |from: u8, to: u8| vec![0, from, to, 8, 3, 8, 0];
+    let error = |from: u8, to: u8| vec![0, from, to, 0, 4, 0, to, from, 1, 0, 0, 4];
+    let v6 = |mut packet: Vec<u8>| {
+        packet[0] |= 1;
+        packet
+    };
+    let large = |mut packet: Vec<u8>, more: &[u8]| {
+        packet[0] |= 32;
+        packet.extend(more);
+        packet
+    };
+    let clear = |more: u8, packet: Vec<u8>| [vec![more], packet].concat();
+    let sealed =
+        |more: u8, peer: u8, packet: Vec<u8>| [vec![1 | more, peer], packet, vec![0, 0]].concat();
+    let batch = |port: u8, arrivals: Vec<Vec<u8>>| [vec![port, 1], arrivals.concat()].concat();
+
+    let mut inputs: Vec<(String, Vec<Vec<u8>>)> = vec![];
+    for to in 0..27 {
+        let all = |more| vec![clear(MORE, udp(0, to)), clear(more, v6(tcp(0, to)))];
+        for (name, port) in [("lan", lan), ("wan", wan), ("lan2", lan2), ("host", host)] {
+            inputs.push((format!("{name}-to-{to}"), vec![batch(port, all(0))]));
+        }
+    }
+    for peer in 0..3 {
+        for (name, to) in [("lan", 0), ("spoke", 2 - peer), ("web", 9), ("us", 13)] {
+            let from = peer + 1;
+            let arrivals = vec![
+                sealed(MORE, peer, udp(from, to)),
+                sealed(MORE, peer, v6(syn(from, to))),
+                sealed(MORE, peer, echo(from, to)),
+                sealed(MORE, peer, error(from, to)),
+                sealed(0, peer, udp(if peer == 0 { 2 } else { 1 }, to)),
+            ];
+            inputs.push((format!("peer-{peer}-to-{name}"), vec![batch(wan, arrivals)]));
+        }
+    }
+    for (name, size) in [("1400", 0), ("1438", 2), ("1500", 3), ("2900", 5), ("9000", 7)] {
+        let arrivals = vec![
+            clear(MORE, large(udp(0, 1), &[size, 140])),
+            clear(MORE, large(v6(udp(0, 3)), &[size, 140])),
+            clear(0, large(udp(0, 9), &[size, 200])),
+        ];
+        inputs.push((format!("size-{name}"), vec![batch(lan, arrivals)]));
+    }
+    let there = batch(lan, vec![clear(MORE, tcp(0, 1)), clear(0, v6(udp(0, 2)))]);
+    let back = batch(wan, vec![sealed(MORE, 0, tcp(1, 0)), sealed(0, 1, v6(udp(2, 0)))]);
+    inputs.push(("there-and-back".into(), vec![there, back]));
+    // The same number twice: peer 0, choice 8 takes the number from the input.
+    let numbered = [vec![1 | MORE, 0], udp(1, 0), vec![8, 5, 0]].concat();
+    inputs.push(("replayed".into(), vec![batch(wan, vec![numbered.clone(), numbered])]));
+    // Hop limit 1, and a frame for nobody.
+    let last = [vec![2, 0, 1, 20, 0, 0, 1, 1, 0]].concat();
+    inputs.push(("last-hop".into(), vec![batch(lan, vec![clear(0, last)])]));
+    let odd = [vec![3], udp(0, 1), vec![1, 2, 0, 64]].concat();
+    inputs.push(("odd-frame".into(), vec![batch(wan, vec![odd])]));
+    inputs
+        .into_iter()
+        .map(|(name, batches)| (name, [SHAPE.to_vec(), batches.concat()].concat()))
+        .collect()
 }

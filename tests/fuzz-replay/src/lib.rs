@@ -6,20 +6,27 @@
 //! |---|---|
 //! | [`parse`] | the fast parser says what the plain one says; lengths lie inside the bytes |
 //! | [`esp_open`] | only what was sealed opens, unchanged; no bytes panic |
+//! | [`configuration`] | mistakes have a place; what is good prints as what means the same |
+//! | [`walk`] | the books balance, and what leaves may leave by the oracle's reading of the SPD |
 //!
 //! A new target also goes into [`TARGETS`], `fuzz/Cargo.toml` and `examples/seeds.rs`.
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod configuration;
 mod esp;
-mod packets;
+mod parsers;
+mod walk;
 
 pub use bytes::Bytes;
+pub use configuration::configuration;
 pub use esp::esp_open;
-pub use packets::parse;
+pub use parsers::parse;
+pub use walk::walk;
 
 /// The body of a target: panics if its promise does not hold for these bytes.
 pub type Target = fn(&[u8]);
 
 /// Name and body of every target.
-pub const TARGETS: &[(&str, Target)] = &[("parse", parse), ("esp_open", esp_open)];
+pub const TARGETS: &[(&str, Target)] =
+    &[("parse", parse), ("esp_open", esp_open), ("configuration", configuration), ("walk", walk)];

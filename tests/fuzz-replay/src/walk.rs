@@ -1,0 +1,259 @@
+//! The whole walk: packets arrive at the laboratory's hub gateway in batches, and what leaves is
+//! held against the policies by the oracle.
+//!
+//! The laboratory itself checks after each batch that every packet has its verdict, that every
+//! ledger balances and that every frame is free again.
+
+mod arrivals;
+
+use std::collections::BTreeSet;
+
+use dataplane::{PortId, RouteTarget, SaSet, SetIndex, Side, Verdict};
+use ipsec::SequenceNumbers;
+use model::spd::{Judgement, judge};
+use packets::lab::{self, Hub, Laboratory, Sent, WAN};
+use policy::{Action, Direction, Policy, SaSetId};
+use wire::flow::protocol;
+use wire::{Address, Flow, Upper, icmp};
+
+use crate::Bytes;
+use arrivals::{Arrival, Batch};
+
+/// Batches of one input at most.
+const MAX_BATCHES: usize = 16;
+
+/// Reads the input as a gateway's shape and batches of packets (see `walk/arrivals.rs`), and lets
+/// them arrive.
+pub fn walk(data: &[u8]) {
+    let mut input = Bytes::new(data);
+    let hub = Hub {
+        frames: input.pick(&[256, 256, 256, 65, 3]),
+        frame_bytes: input.pick(&[4096, 4096, 1024, 16384]),
+        ring: input.pick(&[1024, 1024, 3]),
+        ..Hub::default()
+    };
+    let mut gateway = Gateway::new(hub);
+    for _ in 0..MAX_BATCHES {
+        if input.is_empty() {
+            break;
+        }
+        let batch = Batch::read(&mut input, &mut gateway.lab);
+        gateway.arrive(&batch);
+    }
+}
+
+/// The gateway, and what is known of it and its peers from outside.
+struct Gateway {
+    lab: Laboratory,
+    policies: Vec<Policy>,
+    /// IVs that the gateway used, by set: none twice (DESIGN I8).
+    ivs: BTreeSet<(u32, u64)>,
+    /// Numbers that peers sealed packets under, by set, as the gateway can tell them apart.
+    sealed: BTreeSet<(u32, u64)>,
+}
+
+impl Gateway {
+    fn new(hub: Hub) -> Gateway {
+        let policies = hub.policies.clone();
+        let (ivs, sealed) = (BTreeSet::new(), BTreeSet::new());
+        Gateway { lab: hub.laboratory(), policies, ivs, sealed }
+    }
+
+    /// Lets a batch arrive and judges all that leaves.
+    fn arrive(&mut self, batch: &Batch) {
+        self.lab.now_ns += batch.after_ns;
+        let frames: Vec<&[u8]> = batch.arrivals.iter().map(|a| a.frame.as_slice()).collect();
+        let outcome = self.lab.send_frames(batch.device, &frames);
+        self.nothing_was_opened_twice(batch);
+        let allowed = self.allowed(batch);
+        let fragments = outcome.verdicts.contains(&Verdict::Consumed);
+        for sent in &outcome.sent {
+            let (flow, set) = self.read(sent);
+            self.may_leave(sent, &flow, set, fragments);
+            self.comes_from(&allowed, sent, &flow, fragments);
+        }
+    }
+
+    /// DESIGN I8 and RFC 4303 §3.4.3: of each number at most one packet was delivered.
+    fn nothing_was_opened_twice(&mut self, batch: &Batch) {
+        for arrival in &batch.arrivals {
+            if let Some((set, sequence)) = arrival.sealed_as {
+                let number = match self.lab.peer(set).agreement.numbers {
+                    SequenceNumbers::Short => sequence & u64::from(u32::MAX),
+                    SequenceNumbers::Extended => sequence,
+                };
+                self.sealed.insert((set.0, number));
+            }
+        }
+        for (sa, opened) in self.lab.counters().opened.iter().enumerate() {
+            let sealed = self.sealed.iter().filter(|(set, _)| *set as usize == sa).count();
+            assert!(opened.packets <= sealed as u64, "SA {sa}: {opened:?} of {sealed} sealed");
+        }
+    }
+
+    /// The flows that may be carried on: all from the protected side; from the unprotected side
+    /// those that the inbound policies let in, and what `allow_host` hands to Linux.
+    fn allowed(&self, batch: &Batch) -> Vec<Allowed> {
+        let mut allowed = vec![];
+        for Arrival { clear, inside, .. } in &batch.arrivals {
+            if let Some(flow) = clear {
+                if batch.side == Side::Protected || self.bypasses(flow) {
+                    allowed.push(Allowed { flow: *flow, only_to: None });
+                } else if self.is_carved_out(flow) {
+                    allowed.push(Allowed { flow: *flow, only_to: Some(lab::HOST) });
+                }
+            }
+            if let Some((set, flow, quoted)) = inside
+                && batch.side == Side::Unprotected
+                && self.may_send(*set, flow, *quoted)
+            {
+                allowed.push(Allowed { flow: *flow, only_to: None });
+            }
+        }
+        allowed
+    }
+
+    fn bypasses(&self, flow: &Flow) -> bool {
+        let judgement = judge(&self.policies, Direction::Inbound, flow);
+        matches!(judgement, Judgement::Entry(_, Action::Bypass))
+    }
+
+    /// The laboratory's `allow_host` (IKE), and neighbour discovery.
+    fn is_carved_out(&self, flow: &Flow) -> bool {
+        let to_us = self.lab.snapshot.routes().lookup(flow.destination_address());
+        to_us == Some(RouteTarget::Local)
+            && match (flow.protocol, flow.upper) {
+                (protocol::UDP, Upper::Ports { destination, .. }) => {
+                    [500, 4500].contains(&destination)
+                }
+                (protocol::UDP, Upper::Fragment) => true,
+                (protocol::ICMPV6, Upper::Icmp { kind, .. }) => (133..=137).contains(&kind),
+                _ => false,
+            }
+    }
+
+    /// RFC 4301 §5.2 step 4 and §6.2: whether a peer may send this.
+    fn may_send(&self, set: SetIndex, flow: &Flow, quoted: Option<Flow>) -> bool {
+        let asked = match (icmp::is_error(flow), quoted) {
+            (false, _) => *flow,
+            (true, Some(quoted)) if quoted.source == flow.destination => quoted.reversed(),
+            (true, _) => return false,
+        };
+        let judgement = judge(&self.policies, Direction::Inbound, &asked);
+        matches!(judgement, Judgement::Entry(_, Action::Protect(id)) if id == self.id(set))
+    }
+
+    /// The flow of a packet that left, and the set that it was sealed for.
+    fn read(&mut self, sent: &Sent) -> (Flow, Option<SetIndex>) {
+        let packet = wire::packet::parse(&sent.packet).expect("what leaves is a packet");
+        let flow = packet.flow;
+        let ends = (flow.source_address(), flow.destination_address());
+        let is_ours = |set: &SaSet| ends == (set.tunnel.local.into(), set.tunnel.remote.into());
+        let to_peer = self.lab.snapshot.sets().iter().any(is_ours);
+        if sent.port != WAN || !to_peer || flow.protocol != protocol::ESP {
+            return (flow, None);
+        }
+        for set in lab::agreements().map(|agreement| agreement.index) {
+            if let Some(opened) = self.lab.peer(set).open(&sent.packet) {
+                assert!(self.ivs.insert((set.0, opened.iv)), "IV {} came twice", opened.iv);
+                assert_eq!(opened.iv as u32, opened.sequence_low);
+                let inner = wire::packet::parse(&opened.inner).expect("what is sealed is a packet");
+                return (inner.flow, Some(set));
+            }
+        }
+        panic!("ESP that no peer opens: {:x?}", sent.packet);
+    }
+
+    /// RFC 4301 §5.1: whatever leaves by an unprotected port leaves as the outbound policies say.
+    fn may_leave(&self, sent: &Sent, flow: &Flow, set: Option<SetIndex>, fragments: bool) {
+        if self.lab.snapshot.port(sent.port).side == Side::Protected {
+            return;
+        }
+        let asked = judge(&self.policies, Direction::Outbound, flow);
+        let right = match (asked, set) {
+            (Judgement::Entry(_, Action::Protect(id)), Some(set)) => id == self.id(set),
+            (Judgement::Entry(_, Action::Bypass), None) => true,
+            // A later piece of what the gateway judged when it was whole.
+            (Judgement::Opaque(_), _) => fragments && flow.upper == Upper::Fragment,
+            _ => false,
+        };
+        assert!(right, "{flow:?} left for {set:?}, but {asked:?}");
+    }
+
+    /// Whatever leaves came in and was allowed in, or is an ICMP error of ours.
+    fn comes_from(&self, allowed: &[Allowed], sent: &Sent, flow: &Flow, fragments: bool) {
+        let ends = |flow: &Flow| (flow.family, flow.source, flow.destination, flow.protocol);
+        let is_it = |known: &Allowed| {
+            let same = known.flow == *flow || fragments && ends(&known.flow) == ends(flow);
+            same && known.only_to.is_none_or(|port| port == sent.port)
+        };
+        let is_ours = icmp::is_error(flow) && self.is_own(flow.source_address());
+        assert!(is_ours || allowed.iter().any(is_it), "{flow:?} left, allowed: {allowed:?}");
+    }
+
+    fn is_own(&self, address: Address) -> bool {
+        self.lab.snapshot.ports().iter().any(|port| port.addresses.contains(&address))
+    }
+
+    fn id(&self, set: SetIndex) -> SaSetId {
+        self.lab.snapshot.sets()[set.0 as usize].id
+    }
+}
+
+/// A flow that may be carried on, perhaps only out by one port.
+#[derive(Clone, Copy, Debug)]
+struct Allowed {
+    flow: Flow,
+    only_to: Option<PortId>,
+}
+
+/// The ports that packets arrive by.
+const PORTS: [PortId; 4] = [lab::LAN, WAN, lab::LAN2, lab::HOST];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// A UDP packet from the lan to berlin's network, and one from berlin to the lan.
+    const THERE: [u8; 10] = [0, 1, 0, 0, 0, 1, 20, 0, 0, 1];
+    const BACK: [u8; 13] = [1, 1, 1, 0, 0, 1, 0, 20, 0, 0, 1, 0, 0];
+
+    /// Whether the judge is content with a gateway, if it believes in these policies.
+    fn content(change: impl Fn(&mut Policy), input: &[u8]) -> bool {
+        let mut gateway = Gateway::new(Hub::default());
+        gateway.policies.iter_mut().for_each(change);
+        let batch = Batch::read(&mut Bytes::new(input), &mut gateway.lab);
+        catch_unwind(AssertUnwindSafe(|| gateway.arrive(&batch))).is_ok()
+            && gateway.lab.counters().total().sent == 1
+    }
+
+    #[test]
+    fn a_gateway_that_follows_other_policies_than_the_judge_is_found_out() {
+        let berlin = |change: fn(&mut Policy)| {
+            move |policy: &mut Policy| {
+                if policy.name == "berlin-net" {
+                    change(policy);
+                }
+            }
+        };
+        for input in [&THERE[..], &BACK] {
+            assert!(content(|_| {}, input));
+            assert!(!content(berlin(|policy| policy.action = Action::Discard), input));
+            assert!(!content(berlin(|policy| policy.action = Action::Bypass), input));
+            let carla = |policy: &mut Policy| policy.action = Action::Protect(SaSetId(101));
+            assert!(!content(berlin(carla), input));
+            assert!(!content(berlin(|policy| policy.selector.local.clear()), input));
+        }
+    }
+
+    #[test]
+    fn a_packet_that_was_opened_twice_is_found_out() {
+        let mut gateway = Gateway::new(Hub::default());
+        let batch = Batch::read(&mut Bytes::new(&BACK), &mut gateway.lab);
+        gateway.arrive(&batch);
+        gateway.sealed.clear();
+        let other = Batch::read(&mut Bytes::new(&THERE), &mut gateway.lab);
+        assert!(catch_unwind(AssertUnwindSafe(|| gateway.arrive(&other))).is_err());
+    }
+}
