@@ -334,10 +334,10 @@ impl Mistake {
                 Some(suggestion(nearest, allowed.iter().copied()))
             }
             Mistake::UnknownPeer { nearest, .. } => {
-                Some(suggestion(nearest, ["declare it as [peer.NAME]"].into_iter()))
+                Some(did_you_mean(nearest, "declare it as [peer.NAME]"))
             }
             Mistake::UnknownPort { nearest, .. } => {
-                Some(suggestion(nearest, ["declare it as [port.NAME]"].into_iter()))
+                Some(did_you_mean(nearest, "declare it as [port.NAME]"))
             }
             Mistake::UnknownProtocol { nearest, .. } => {
                 nearest.as_ref().map(|word| format!("did you mean `{word}`?"))
@@ -448,9 +448,13 @@ impl Mistake {
 }
 
 fn suggestion<'a>(nearest: &Option<String>, allowed: impl Iterator<Item = &'a str>) -> String {
+    did_you_mean(nearest, &format!("write {}", allowed.collect::<Vec<_>>().join(", ")))
+}
+
+fn did_you_mean(nearest: &Option<String>, otherwise: &str) -> String {
     match nearest {
         Some(word) => format!("did you mean `{word}`?"),
-        None => format!("write {}", allowed.collect::<Vec<_>>().join(", ")),
+        None => otherwise.to_owned(),
     }
 }
 
