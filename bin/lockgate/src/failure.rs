@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use control::{CompileError, ConfigErrors, KeyFileError};
 use io::{CaptureError, Link};
 
+use crate::bench::BenchError;
+
 /// Why a command did not succeed. What it displays is for the person at the terminal.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -64,6 +66,9 @@ pub(crate) enum Failure {
         /// The file.
         file: PathBuf,
     },
+    /// A bench gives no figures.
+    #[error("{0}")]
+    Bench(#[from] BenchError),
     /// The ledger does not balance: a packet was lost or made up. Ours is the fault.
     #[error("the ledger does not balance, by {imbalance} packets: this is a bug, report it")]
     Ledger {
@@ -109,6 +114,12 @@ pub(crate) enum Usage {
         /// The name.
         name: String,
     },
+    /// A directory to be filled that is not empty.
+    #[error("{}: is not empty; name a new directory", .directory.display())]
+    NotEmpty {
+        /// The directory.
+        directory: PathBuf,
+    },
     /// Not a flow.
     #[error(transparent)]
     Flow(#[from] crate::explain::FlowError),
@@ -124,9 +135,10 @@ impl Failure {
     /// 2 if the command line is at fault, else 1.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
-            Failure::Usage(_) | Failure::Unknown { .. } | Failure::OverwritesInput { .. } => {
-                ExitCode::from(2)
-            }
+            Failure::Bench(BenchError::Argument(_))
+            | Failure::Usage(_)
+            | Failure::Unknown { .. }
+            | Failure::OverwritesInput { .. } => ExitCode::from(2),
             _ => ExitCode::from(1),
         }
     }

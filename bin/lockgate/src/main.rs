@@ -4,7 +4,9 @@
 //! Answers go to standard output, errors to standard error.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod check;
+mod demo;
 mod explain;
 mod failure;
 mod keygen;
@@ -32,6 +34,10 @@ enum Command {
     Explain(explain::Args),
     /// Walk captures through a gateway's configuration; needs no privileges
     Replay(replay::Args),
+    /// Show what Lockgate does in a laboratory, and check it
+    Demo(demo::Args),
+    /// Measure
+    Bench(bench::BenchArguments),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +46,8 @@ fn main() -> ExitCode {
         Command::Keygen(args) => keygen::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Bench(args) => bench::run(&args).map_err(Into::into),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -18,8 +18,7 @@ pub(crate) fn print_json(value: &impl Serialize) {
     print(&text);
 }
 
-/// A table with a heading, indented by two; nothing if there are no rows. The columns that `right`
-/// counts (from the last one backwards) hold numbers.
+/// A table with a heading and an empty line behind it; nothing if there are no rows.
 pub(crate) fn table<R>(title: &str, header: &[&str], rows: R, numbers: Numbers) -> String
 where
     R: IntoIterator<Item = Vec<String>>,
@@ -47,6 +46,11 @@ where
 
 /// Which columns of a table hold numbers, and stand to the right.
 pub(crate) struct Numbers(pub(crate) std::ops::RangeInclusive<usize>);
+
+impl Numbers {
+    /// In no column.
+    pub(crate) const NONE: Numbers = Numbers(usize::MAX..=usize::MAX);
+}
 
 /// `1 packet`, `2 packets`.
 pub(crate) fn counted(count: u64, noun: &str) -> String {

@@ -15,7 +15,7 @@ use crate::output::{print, print_json};
 
 use engine::Input;
 use files::{Captures, Places};
-pub(crate) use report::Report;
+pub(crate) use report::{DropLine, LedgerLine, Report, drops_text, ledger_text};
 
 /// Walks captured packets through a gateway's configuration as the daemon would walk live ones,
 /// and tells what became of them. Needs no privileges and touches no port.

@@ -264,7 +264,7 @@ impl Report {
         let header = ["peer", "direction", "SPI", "suite", "packets", "inner bytes"];
         text += &table("Packets by SA", &header, sas, Numbers(4..=5));
         text += &drops_text(&self.drops);
-        text += &ledger_text(&self.ledger);
+        text += &ledger_text("port", &self.ledger);
         let tiers =
             self.tiers.iter().map(|line| vec![line.tier.into(), line.decisions.to_string()]);
         text += &table("Decisions by tier", &["tier", "decisions"], tiers, Numbers(1..=1));
@@ -280,8 +280,8 @@ pub(crate) fn drops_text(drops: &[DropLine]) -> String {
     table("Drops by reason", &["reason", "packets", "what it means"], rows, Numbers(1..=1))
 }
 
-/// The ledger as a table.
-pub(crate) fn ledger_text(ledger: &[LedgerLine]) -> String {
+/// Ledgers as a table, `first` over their names.
+pub(crate) fn ledger_text(first: &str, ledger: &[LedgerLine]) -> String {
     let rows = ledger.iter().map(|line| {
         vec![
             line.port.clone(),
@@ -296,7 +296,7 @@ pub(crate) fn ledger_text(ledger: &[LedgerLine]) -> String {
         ]
     });
     let header =
-        ["port", "received", "made", "sent", "dropped", "consumed", "host", "held", "imbalance"];
+        [first, "received", "made", "sent", "dropped", "consumed", "host", "held", "imbalance"];
     table("Ledger", &header, rows, Numbers(1..=8))
 }
 

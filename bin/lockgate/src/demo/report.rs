@@ -1,0 +1,111 @@
+//! What a demonstration found, as a value that becomes text or JSON.
+
+use std::collections::BTreeMap;
+
+use dataplane::DropReason;
+use serde::Serialize;
+
+use super::compare::Wire;
+use crate::output::{Numbers, table};
+use crate::replay::{DropLine, LedgerLine, Report, drops_text, ledger_text};
+
+/// One thing that must hold.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Check {
+    pub(crate) name: &'static str,
+    pub(crate) ok: bool,
+    /// What was found.
+    pub(crate) detail: String,
+}
+
+/// Packets on the unprotected link.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct WireCounts {
+    pub(crate) esp: u64,
+    pub(crate) bypassed: u64,
+    pub(crate) clear: u64,
+}
+
+/// What a demonstration found.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct DemoReport {
+    pub(crate) demo: &'static str,
+    pub(crate) ok: bool,
+    pub(crate) rounds: u64,
+    pub(crate) checks: Vec<Check>,
+    pub(crate) wire: WireCounts,
+    /// Decisions by the tier that made them.
+    pub(crate) tiers: BTreeMap<&'static str, u64>,
+    /// Drops by reason, over all gateways.
+    pub(crate) drops: BTreeMap<&'static str, u64>,
+    pub(crate) ledger_imbalance: i64,
+    /// One line per gateway and replay.
+    #[serde(skip)]
+    pub(crate) ledger: Vec<LedgerLine>,
+}
+
+impl DemoReport {
+    /// Adds up what the gateways' replays (each with a name) and the checks of a round say.
+    pub(crate) fn new(
+        demo: &'static str,
+        rounds: u64,
+        checks: Vec<Check>,
+        wire: Wire,
+        reports: &[(&'static str, &Report)],
+    ) -> DemoReport {
+        let (mut drops, mut tiers, mut ledger) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        let mut ledger_imbalance = 0;
+        for (name, report) in reports {
+            for line in &report.drops {
+                *drops.entry(line.reason).or_default() += line.packets;
+            }
+            for line in &report.tiers {
+                *tiers.entry(line.tier).or_default() += line.decisions;
+            }
+            ledger_imbalance += report.ledger.iter().map(|line| line.imbalance.abs()).sum::<i64>();
+            let total = report.ledger.last().cloned();
+            ledger.extend(total.map(|line| LedgerLine { port: (*name).to_owned(), ..line }));
+        }
+        DemoReport {
+            demo,
+            ok: checks.iter().all(|check| check.ok),
+            rounds,
+            checks,
+            wire: WireCounts { esp: wire.esp, bypassed: wire.bypassed, clear: wire.clear },
+            tiers,
+            drops,
+            ledger_imbalance,
+            ledger,
+        }
+    }
+
+    /// For a terminal.
+    pub(crate) fn text(&self) -> String {
+        let checks = self.checks.iter().map(|check| {
+            let verdict = if check.ok { "ok" } else { "FAILED" };
+            vec![verdict.into(), check.name.into(), check.detail.clone()]
+        });
+        let mut text = table("Checks", &["", "what", "found"], checks, Numbers::NONE);
+        let tiers = self.tiers.iter().map(|(tier, count)| vec![(*tier).into(), count.to_string()]);
+        text += &table("Decisions by tier", &["tier", "decisions"], tiers, Numbers(1..=1));
+        let drops: Vec<DropLine> = DropReason::ALL
+            .iter()
+            .filter_map(|reason| {
+                let packets = *self.drops.get(reason.name())?;
+                Some(DropLine { reason: reason.name(), packets, help: reason.help() })
+            })
+            .collect();
+        text += &drops_text(&drops);
+        text += &ledger_text("replay", &self.ledger);
+        let WireCounts { esp, bypassed, clear } = self.wire;
+        text += &format!(
+            "On the unprotected link: {esp} ESP, {bypassed} in clear by policy, {clear} in clear \
+             otherwise\n",
+        );
+        text += match self.ok {
+            true => "All checks hold.\n",
+            false => "NOT ALL CHECKS HOLD.\n",
+        };
+        text
+    }
+}
