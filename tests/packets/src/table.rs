@@ -1,12 +1,19 @@
 //! One row of a packet table: what arrives, its verdict, what leaves.
 
-use dataplane::{PortId, SetIndex, Verdict};
-use wire::checksum;
+use std::rc::Rc;
 
-use crate::lab::{HOST, LAN, Laboratory, Outcome, WAN};
+use dataplane::{DropReason, PortId, SetIndex, Verdict};
+use wire::checksum;
+use wire::flow::protocol;
+
+use crate::lab::{Hub, Laboratory, Outcome, WAN};
+use crate::peer::Peer;
+
+/// What a peer makes of itself, for packets that no peer should send.
+type Craft = Rc<dyn Fn(&mut Peer) -> Vec<u8>>;
 
 /// What arrives.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum In {
     /// An IP packet in clear.
     Clear(PortId, Vec<u8>),
@@ -14,6 +21,34 @@ pub enum In {
     Frame(PortId, Vec<u8>),
     /// An IP packet sealed by this peer, by the unprotected port.
     Sealed(SetIndex, Vec<u8>),
+    /// An outer IP packet of this peer, by the unprotected port: see [`In::crafted`].
+    Crafted(SetIndex, Craft),
+}
+
+impl In {
+    /// An outer IP packet that the peer makes in its own way.
+    pub fn crafted(set: SetIndex, craft: impl Fn(&mut Peer) -> Vec<u8> + 'static) -> In {
+        In::Crafted(set, Rc::new(craft))
+    }
+
+    /// Lets it arrive.
+    pub fn arrive(&self, lab: &mut Laboratory) -> Outcome {
+        match self {
+            In::Clear(port, packet) => lab.send(*port, packet),
+            In::Frame(port, frame) => {
+                let device = lab.snapshot.port(*port).device;
+                lab.send_frames(device, &[frame])
+            }
+            In::Sealed(set, packet) => {
+                let sealed = lab.peer(*set).seal(packet);
+                lab.send(WAN, &sealed)
+            }
+            In::Crafted(set, craft) => {
+                let outer = craft(lab.peer(*set));
+                lab.send(WAN, &outer)
+            }
+        }
+    }
 }
 
 /// What leaves.
@@ -26,22 +61,67 @@ pub enum Out {
 }
 
 /// A row: a description, a packet, its verdict, the packets out.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Row {
     /// What the row says, shown when it fails.
     pub description: String,
+    /// What is different about the gateway.
+    pub hub: fn(&mut Hub),
+    /// What arrived before.
+    pub before: Vec<In>,
     /// What arrives.
     pub packet: In,
     /// What becomes of it; behind it verdicts of what was made, if any.
     pub verdicts: Vec<Verdict>,
     /// What leaves, in order.
     pub out: Vec<Out>,
+    /// Dropped behind the walk, by who transmits.
+    pub not_transmitted: Vec<DropReason>,
 }
 
 impl Row {
     /// A row whose packet has this verdict and from which nothing leaves.
     pub fn new(description: impl Into<String>, packet: In, verdict: Verdict) -> Row {
-        Row { description: description.into(), packet, verdicts: vec![verdict], out: vec![] }
+        Row {
+            description: description.into(),
+            hub: |_| {},
+            before: vec![],
+            packet,
+            verdicts: vec![verdict],
+            out: vec![],
+            not_transmitted: vec![],
+        }
+    }
+
+    /// A row whose packet is dropped.
+    pub fn drops(description: impl Into<String>, packet: In, reason: DropReason) -> Row {
+        Row::new(description, packet, Verdict::Drop(reason))
+    }
+
+    /// A row whose packet leaves, in clear or sealed.
+    pub fn passes(description: impl Into<String>, packet: In, out: Out) -> Row {
+        let verdict = match &out {
+            Out::Clear(port, _) => Verdict::Forward(*port),
+            Out::Sealed(set, _) => Verdict::Protect(*set),
+        };
+        Row::new(description, packet, verdict).out(out)
+    }
+
+    /// A row whose packet is handed to Linux by the host port.
+    pub fn delivers(description: impl Into<String>, packet: In, delivered: Vec<u8>) -> Row {
+        Row::new(description, packet, Verdict::Host).out(Out::Clear(crate::lab::HOST, delivered))
+    }
+
+    /// Changes the gateway.
+    pub fn with(mut self, hub: fn(&mut Hub)) -> Row {
+        self.hub = hub;
+        self
+    }
+
+    /// Adds a packet that arrived before.
+    pub fn after(mut self, packet: In) -> Row {
+        self.before.push(packet);
+        self
     }
 
     /// Adds a packet that leaves.
@@ -56,43 +136,61 @@ impl Row {
         self
     }
 
-    /// Runs the row in this laboratory.
+    /// Adds a drop by who transmits.
+    pub fn not_transmitted(mut self, reason: DropReason) -> Row {
+        self.not_transmitted.push(reason);
+        self
+    }
+
+    /// Runs the row in a laboratory of its own and returns it with the outcome.
     ///
     /// # Panics
     /// If anything comes otherwise than the row says, or the books do not balance.
-    pub fn run(&self, lab: &mut Laboratory) -> Outcome {
-        let outcome = match &self.packet {
-            In::Clear(port, packet) => lab.send(*port, packet),
-            In::Frame(port, frame) => {
-                let device = lab.snapshot.port(*port).device;
-                lab.send_frames(device, &[frame])
-            }
-            In::Sealed(set, packet) => {
-                let sealed = lab.peer(*set).seal(packet);
-                lab.send(WAN, &sealed)
-            }
-        };
+    pub fn run(&self) -> (Laboratory, Outcome) {
+        let mut hub = Hub::default();
+        (self.hub)(&mut hub);
+        let mut lab = hub.laboratory();
+        self.before.iter().for_each(|packet| drop(packet.arrive(&mut lab)));
+        let drops_before = lab.counters().drops;
+        let outcome = self.packet.arrive(&mut lab);
+
         let what = &self.description;
         assert_eq!(outcome.verdicts, self.verdicts, "{what}: verdicts");
-        let left = opened(lab, &outcome);
+        let left = opened(&mut lab, &outcome);
         assert_eq!(left.len(), self.out.len(), "{what}: packets out: {left:x?}");
         for (place, (left, expected)) in left.iter().zip(&self.out).enumerate() {
             assert_eq!(left, expected, "{what}: packet out {place}");
         }
-        outcome
+        for reason in DropReason::ALL {
+            let by_verdict =
+                self.verdicts.iter().filter(|verdict| **verdict == Verdict::Drop(*reason)).count();
+            let behind = self.not_transmitted.iter().filter(|dropped| *dropped == reason).count();
+            let counted = lab.counters().dropped(*reason) - drops_before[*reason as usize];
+            assert_eq!(counted, (by_verdict + behind) as u64, "{what}: drops {reason}");
+        }
+        (lab, outcome)
+    }
+}
+
+/// Runs every row.
+///
+/// # Panics
+/// As [`Row::run`].
+pub fn run(rows: &[Row]) {
+    assert!(!rows.is_empty(), "a table has rows");
+    for row in rows {
+        row.run();
     }
 }
 
 /// What left, each packet opened by the peer that can.
 ///
 /// # Panics
-/// If ESP left that no peer opens.
+/// If ESP left by the unprotected port that no peer opens.
 pub fn opened(lab: &mut Laboratory, outcome: &Outcome) -> Vec<Out> {
     let peers = crate::lab::agreements().map(|agreement| agreement.index);
     let mut left = vec![];
     for sent in &outcome.sent {
-        let parsed = wire::packet::parse(&sent.packet);
-        let is_esp = parsed.is_ok_and(|packet| packet.flow.protocol == wire::flow::protocol::ESP);
         let by = peers.iter().find_map(|set| Some((*set, lab.peer(*set).open(&sent.packet)?)));
         left.push(match by {
             Some((set, opened)) => {
@@ -100,6 +198,8 @@ pub fn opened(lab: &mut Laboratory, outcome: &Outcome) -> Vec<Out> {
                 Out::Sealed(set, opened.inner)
             }
             None => {
+                let parsed = wire::packet::parse(&sent.packet);
+                let is_esp = parsed.is_ok_and(|packet| packet.flow.protocol == protocol::ESP);
                 let is_ours = is_esp && sent.port == WAN;
                 assert!(!is_ours, "ESP that nobody can open: {:x?}", sent.packet);
                 Out::Clear(sent.port, sent.packet.clone())
@@ -128,6 +228,3 @@ pub fn sum_header(packet: &mut [u8]) {
     let sum = checksum::finish(checksum::sum(&packet[..header_bytes]));
     packet[10..12].copy_from_slice(&sum.to_be_bytes());
 }
-
-/// The ports by which clear packets arrive, for tests that go over all of them.
-pub const CLEAR_PORTS: [PortId; 3] = [LAN, WAN, HOST];
