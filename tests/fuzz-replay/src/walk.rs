@@ -27,7 +27,7 @@ const MAX_BATCHES: usize = 16;
 pub fn walk(data: &[u8]) {
     let mut input = Bytes::new(data);
     let hub = Hub {
-        frames: input.pick(&[256, 256, 256, 65, 3]),
+        frames: input.pick(&[96, 96, 96, 65, 3]),
         frame_bytes: input.pick(&[4096, 4096, 1024, 16384]),
         ring: input.pick(&[1024, 1024, 3]),
         ..Hub::default()
