@@ -18,7 +18,7 @@ use super::lap::{self, LapError, LapFigures};
 use super::machine::{self, Machine};
 use super::measure::{Figure, Random, Span};
 use super::scene::{Case, Direction, Keys, MAX_FLOWS};
-use super::{ArgumentError, BenchError, LapRefused};
+use super::{ArgumentError, BenchError, LapRefused, shares};
 
 /// Laps at least.
 const LEAST_LAPS: usize = 7;
@@ -66,6 +66,9 @@ pub(crate) struct EspArguments {
     /// Writes the figures as JSON; "-": to standard output, and the table to standard error.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Shows instead where the instructions of the timed span go, by valgrind.
+    #[arg(long)]
+    shares: bool,
     /// Runs one short lap of the first row and nothing else, for an instruction counter:
     /// valgrind --tool=callgrind --toggle-collect='*bench*lap*drain*' lockgate bench esp
     /// --callgrind-once --direction out --size 64 --family 4
@@ -123,6 +126,9 @@ struct Report<'r> {
 /// [`BenchError`].
 pub(super) fn run(arguments: &EspArguments) -> Result<(), BenchError> {
     let cases = cases(arguments).map_err(BenchError::Argument)?;
+    if arguments.shares {
+        return shares::run(&cases);
+    }
     let pinned_to = match machine::pin(arguments.core) {
         Ok(core) => Some(core),
         Err(error) => {
@@ -199,6 +205,22 @@ impl Case {
     }
 }
 
+impl Case {
+    /// Arguments of `bench esp` that ask for this row alone.
+    pub(super) fn arguments(&self) -> Vec<String> {
+        let Case { direction, suite, family, size, flows } = self;
+        [
+            format!("--direction={}", direction.name()),
+            format!("--suite={suite}"),
+            format!("--family={}", version(*family)),
+            format!("--size={size}"),
+            format!("--flows={flows}"),
+            "--seed=1".into(),
+        ]
+        .into()
+    }
+}
+
 fn version(family: Family) -> u8 {
     match family {
         Family::V4 => 4,
@@ -236,11 +258,13 @@ impl Bench<'_> {
         arguments: &EspArguments,
         random: &mut Random,
     ) -> Result<u32, BenchError> {
+        let begin = Instant::now();
         self.round(1, random)?;
         let one = self.round(1, random)?;
         let three = self.round(3, random)?;
         let pass = three.saturating_sub(one).as_secs_f64() / 2.0;
-        let round = arguments.seconds as f64 / arguments.laps as f64;
+        let left = arguments.seconds as f64 - begin.elapsed().as_secs_f64();
+        let round = left / arguments.laps as f64;
         let passes = 1.0 + (round - one.as_secs_f64()) / pass.max(1e-6);
         let passes = passes.clamp(1.0, 64.0) as u32;
         self.laps.iter_mut().for_each(Vec::clear);
@@ -379,4 +403,105 @@ fn publish(report: &Report<'_>, text: &str, json: Option<&Path>) -> Result<(), B
     }
     println!("{text}");
     std::fs::write(file, line).map_err(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: EspArguments,
+    }
+
+    fn arguments(line: &[&str]) -> EspArguments {
+        Line::parse_from([&["esp"], line].concat()).arguments
+    }
+
+    #[test]
+    fn without_arguments_there_is_a_row_for_everything() {
+        let cases = cases(&arguments(&[])).unwrap();
+        assert_eq!(cases.len(), 2 * 2 * 2 * 2 + 2 * 2, "suites, ways, sizes, families; forwarding");
+        let mut labels: Vec<String> = cases.iter().map(Case::label).collect();
+        labels.sort();
+        labels.dedup();
+        assert_eq!(labels.len(), cases.len());
+    }
+
+    #[test]
+    fn a_row_asked_for_by_its_own_arguments_is_that_row() {
+        for case in cases(&arguments(&["--size", "64,999", "--flows", "5000"])).unwrap() {
+            let line = case.arguments();
+            let line: Vec<&str> = line.iter().map(String::as_str).collect();
+            assert_eq!(cases(&arguments(&line)), Ok(vec![case]));
+        }
+    }
+
+    #[test]
+    fn what_would_measure_something_else_is_refused() {
+        let error = |line: &[&str]| cases(&arguments(line)).unwrap_err();
+        assert_eq!(
+            error(&["--size", "40"]),
+            ArgumentError::Size { size: 40, family: 6, least: 48, most: 1426 }
+        );
+        assert_eq!(
+            error(&["--size", "1447", "--family", "4"]),
+            ArgumentError::Size { size: 1447, family: 4, least: 28, most: 1446 }
+        );
+        for (name, found) in
+            [("--laps", "6"), ("--flows", "4095"), ("--flows", "65537"), ("--frame-bytes", "2047")]
+        {
+            assert!(error(&[name, found]).to_string().contains(name));
+        }
+    }
+
+    #[test]
+    fn a_rows_figures_follow_from_its_laps() {
+        let case = cases(&arguments(&["--size=1000", "--family=4"])).unwrap()[0];
+        let lap = |walk_ns, cipher_ns| {
+            let time = Duration::from_millis(3);
+            LapFigures { walk_ns, cipher_ns, span: Span { cpu: time, wall: 2 * time } }
+        };
+        let laps = [lap(120.0, 50.0), lap(80.0, 40.0), lap(100.0, 30.0)];
+        let row = row(&case, &laps, 5, 4096).unwrap();
+        assert_eq!((row.ns_per_packet, row.cipher_ns, row.walk_ns), (100.0, 40.0, 60.0));
+        assert_eq!((row.mpps, row.gbps), (10.0, 80.0), "8000 bits every 100 ns");
+        assert_eq!((row.spread, row.ns_min, row.ns_max), (0.2, 80.0, 120.0));
+        assert_eq!((row.laps, row.packets_per_lap), (3, 5 * 4096));
+        assert!((row.share_of_core - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_json_has_the_fields_that_scripts_read() {
+        let case = cases(&arguments(&[])).unwrap()[0];
+        let figures = LapFigures { walk_ns: 1.0, cipher_ns: 1.0, span: Span::default() };
+        let rows = [row(&case, &[figures], 1, 4096).unwrap()];
+        let machine = Machine::look(None);
+        let report = Report { bench: "esp", machine: &machine, commit: "abc", rows: &rows };
+        let json = serde_json::to_value(&report).unwrap();
+        let keys = |value: &serde_json::Value| -> Vec<String> {
+            value.as_object().unwrap().keys().cloned().collect()
+        };
+        assert_eq!(keys(&json), ["bench", "commit", "machine", "rows"]);
+        let row = keys(&json["rows"][0]);
+        for key in [
+            "suite",
+            "size",
+            "direction",
+            "backend",
+            "family",
+            "workers",
+            "mpps",
+            "gbps",
+            "ns_per_packet",
+            "cipher_ns",
+            "spread",
+        ] {
+            assert!(row.iter().any(|found| found == key), "{key} is missing");
+        }
+        assert!(table(&rows).contains("aes-128-gcm"));
+        assert!(heading(&machine, "abc").contains("in memory; on a copy-mode AF_XDP port"));
+    }
 }

@@ -10,6 +10,7 @@
 //! | `scene` | the gateway, its keys, its traffic |
 //! | `check` | what must be true of an output |
 //! | `other_cipher` | ESP by another hand |
+//! | `shares` | where the walk's instructions go, by valgrind |
 //! | `measure` | clocks, median, spread, random order |
 //! | `machine` | what it was measured on |
 //!
@@ -22,6 +23,7 @@ mod machine;
 mod measure;
 mod other_cipher;
 mod scene;
+mod shares;
 
 use std::path::PathBuf;
 
@@ -63,6 +65,15 @@ pub(crate) enum BenchError {
         /// The system's reason.
         error: std::io::Error,
     },
+    /// Valgrind cannot be run.
+    #[error("cannot run valgrind: {0}; it is in the package of that name")]
+    Valgrind(std::io::Error),
+    /// What valgrind ran failed.
+    #[error("under valgrind: {0}")]
+    UnderValgrind(std::process::ExitStatus),
+    /// Valgrind counted nothing: the timed span was not found by its name.
+    #[error("valgrind counted no instruction of the timed span")]
+    NothingCounted,
 }
 
 /// Why a lap was refused.

@@ -1,0 +1,223 @@
+//! Where the walk's instructions go: the timed span of one short lap under valgrind's callgrind,
+//! its instructions counted by the source file that they were compiled from.
+//!
+//! Instructions are not time: they miss no cache and stall on no store. They are exact and the same
+//! in every run, which times on a shared machine are not. Valgrind shows programs a processor
+//! without AVX-512, so the cipher's part is that of its AVX2 form.
+
+use std::collections::{BTreeMap, HashMap};
+use std::process::{Command, Stdio};
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use super::BenchError;
+use super::scene::Case;
+
+/// The function whose instructions count, and what it calls.
+const TIMED_SPAN: &str = "--toggle-collect=*bench*lap*drain*";
+/// Timed and untimed passes of the lap.
+const PASSES: usize = 2;
+
+/// Instructions by source file and symbol.
+type Counts = BTreeMap<(String, String), u64>;
+
+/// Counts and prints one table a case.
+///
+/// # Errors
+/// [`BenchError`].
+pub(super) fn run(cases: &[Case]) -> Result<(), BenchError> {
+    println!(
+        "instructions of the timed span by the source file they were compiled from; the standard\n\
+         library's, inlined everywhere, spread over the files of the function they are in"
+    );
+    for case in cases {
+        let counts = read(&count(case)?);
+        let total: u64 = counts.values().sum();
+        if total == 0 {
+            return Err(BenchError::NothingCounted);
+        }
+        println!("\n{}\n{}", case.label(), table(&stages(&counts), case.flows * PASSES));
+    }
+    Ok(())
+}
+
+/// Runs a lap of a case in this program under callgrind and returns what that wrote.
+fn count(case: &Case) -> Result<String, BenchError> {
+    let program = std::env::current_exe().map_err(BenchError::Valgrind)?;
+    let output = Command::new("valgrind")
+        .args(["--quiet", "--tool=callgrind", "--callgrind-out-file=/dev/stdout", TIMED_SPAN])
+        .arg(program)
+        .args(["bench", "esp", "--callgrind-once"])
+        .args(case.arguments())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(BenchError::Valgrind)?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(BenchError::UnderValgrind(output.status)),
+    }
+}
+
+/// Reads callgrind's format: the instructions that each file's lines and each symbol took
+/// themselves, calls not counted.
+fn read(text: &str) -> Counts {
+    let (mut names, mut counts) = (HashMap::new(), Counts::new());
+    let (mut file, mut symbol) = (String::new(), String::new());
+    let mut is_call = false;
+    for line in text.lines() {
+        if let Some((key, value)) = line.split_once('=').filter(|(key, _)| is_key(key)) {
+            // fi and fe: inlined from another file. c…: of the function that is called.
+            match key {
+                "fl" | "fi" | "fe" => file = name(&mut names, "file", value),
+                "fn" => symbol = name(&mut names, "symbol", value),
+                "cfi" | "cfl" => drop(name(&mut names, "file", value)),
+                "cfn" => drop(name(&mut names, "symbol", value)),
+                "calls" => is_call = true,
+                _ => {}
+            }
+            continue;
+        }
+        let begins = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'*');
+        if !line.as_bytes().first().is_some_and(begins) {
+            continue;
+        }
+        // The line behind "calls" is what the call took, callee and all.
+        if std::mem::take(&mut is_call) {
+            continue;
+        }
+        if let Some(Ok(count)) = line.split(' ').nth(1).map(str::parse::<u64>) {
+            *counts.entry((file.clone(), symbol.clone())).or_default() += count;
+        }
+    }
+    counts
+}
+
+fn is_key(key: &str) -> bool {
+    key.len() <= 5 && key.bytes().all(|byte| byte.is_ascii_lowercase())
+}
+
+/// A name, which is spelt out the first time, `(7) name`, and then only numbered, `(7)`.
+fn name(names: &mut HashMap<(&str, String), String>, kind: &'static str, text: &str) -> String {
+    match text.split_once(") ") {
+        Some((number, name)) => {
+            names.insert((kind, format!("{number})")), name.to_owned());
+            name.to_owned()
+        }
+        None => names.get(&(kind, text.to_owned())).cloned().unwrap_or_default(),
+    }
+}
+
+/// Instructions by stage, the most first.
+fn stages(counts: &Counts) -> Vec<(String, f64)> {
+    let mut of_symbol: HashMap<&str, Vec<(&str, u64)>> = HashMap::new();
+    for ((file, symbol), count) in counts {
+        if let Some(stage) = stage(file) {
+            of_symbol.entry(symbol).or_default().push((stage, *count));
+        }
+    }
+    let mut stages: BTreeMap<String, f64> = BTreeMap::new();
+    for ((file, symbol), count) in counts {
+        let count = *count as f64;
+        match (stage(file), of_symbol.get(symbol.as_str())) {
+            (Some(stage), _) => *stages.entry(stage.to_owned()).or_default() += count,
+            (None, Some(parts)) => {
+                let whole: u64 = parts.iter().map(|(_, count)| count).sum();
+                for (stage, part) in parts {
+                    *stages.entry((*stage).to_owned()).or_default() +=
+                        count * *part as f64 / whole as f64;
+                }
+            }
+            (None, None) => *stages.entry(symbol.clone()).or_default() += count,
+        }
+    }
+    let mut stages: Vec<_> = stages.into_iter().collect();
+    stages.sort_by(|a, b| b.1.total_cmp(&a.1));
+    stages
+}
+
+/// What a source file stands for; `None`: code that belongs to whoever uses it.
+fn stage(file: &str) -> Option<&str> {
+    if file.contains("aws-lc") {
+        return Some("cipher library");
+    }
+    if file.contains("/bench/") {
+        return Some("bench (clock)");
+    }
+    let (_, ours) = file.split_once("crates/")?;
+    ours.contains("/src/").then_some(ours)
+}
+
+fn table(stages: &[(String, f64)], packets: usize) -> String {
+    let total: f64 = stages.iter().map(|(_, count)| count).sum();
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["instructions/packet", "share", "from"]);
+    let mut row = |count: f64, from: &str| {
+        let share = format!("{:.1} %", 100.0 * count / total);
+        table.add_row([format!("{:.0}", count / packets as f64), share, from.to_owned()]);
+    };
+    row(total, "all");
+    let (shown, rest): (Vec<_>, Vec<_>) =
+        stages.iter().partition(|(_, count)| *count >= total / 200.0);
+    shown.iter().for_each(|(from, count)| row(*count, from));
+    row(rest.iter().map(|(_, count)| count).sum(), "all others");
+    table.column_iter_mut().take(2).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
+    table.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+version: 1
+cmd: lockgate bench
+events: Ir
+fl=(1) crates/dataplane/src/walk.rs
+fn=(1) walk
+10 100
++2 20
+fi=(2) library/core/slice.rs
+5 12
+fe=(1)
+cfi=(3) /aws-lc/gcm.c
+cfn=(2) gcm
+calls=7 40
+12 5000
+* 4
+fl=(3)
+fn=(2)
+40 4000
+41 1000
+fl=(4) crates/dataplane/src/seal.rs
+fn=(1)
+-3 24
+fl=(5) memmove.S
+fn=(3) memmove
+1 8
+totals: 5168
+";
+
+    #[test]
+    fn own_instructions_are_counted_and_those_of_calls_are_not() {
+        let counts = read(TEXT);
+        let of = |file: &str, symbol: &str| counts[&(file.to_owned(), symbol.to_owned())];
+        assert_eq!(of("crates/dataplane/src/walk.rs", "walk"), 124);
+        assert_eq!(of("library/core/slice.rs", "walk"), 12);
+        assert_eq!(of("/aws-lc/gcm.c", "gcm"), 5000);
+        assert_eq!(counts.values().sum::<u64>(), 5168, "the total that is written there");
+    }
+
+    #[test]
+    fn inlined_library_code_is_spread_over_its_functions_files_and_nothing_is_lost() {
+        let stages = stages(&read(TEXT));
+        let names: Vec<_> = stages.iter().map(|(name, _)| name.as_str()).collect();
+        let files = ["dataplane/src/walk.rs", "dataplane/src/seal.rs"];
+        assert_eq!(names, ["cipher library", files[0], files[1], "memmove"]);
+        let total: f64 = stages.iter().map(|(_, count)| count).sum();
+        assert!((total - 5168.0).abs() < 1e-6);
+        assert!((stages[1].1 - (124.0 + 12.0 * 124.0 / 148.0)).abs() < 1e-6);
+        let text = table(&stages, 10);
+        assert!(text.lines().nth(1).is_some_and(|all| all.contains("517")), "{text}");
+    }
+}
