@@ -41,3 +41,14 @@ fn every_target_has_its_file_and_every_file_its_target() {
     names.sort();
     assert_eq!(files, names);
 }
+
+#[test]
+fn the_corpora_stay_small() {
+    let mut bytes = 0;
+    for (target, _) in TARGETS {
+        let inputs = corpus(target);
+        assert!(inputs.len() <= 300, "{target}: {} inputs: cargo fuzz cmin", inputs.len());
+        bytes += inputs.iter().map(|(_, input)| input.len()).sum::<usize>();
+    }
+    assert!(bytes <= 1_000_000, "{bytes} bytes: cargo fuzz cmin");
+}
