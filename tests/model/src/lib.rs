@@ -1,7 +1,20 @@
 //! Oracles: what the RFCs say, written a second time, slowly and obviously.
 //!
-//! Nothing here calls the code it is compared with; it shares only the nouns (policies, flows).
-//! The comparisons stand in `tests/`.
+//! Nothing here calls the code it is compared with; it shares only the nouns (policies, flows,
+//! ports, verdicts). The comparisons stand in `tests/`.
+//!
+//! | module | what it tells again |
+//! |---|---|
+//! | [`spd`] | the security policy database, RFC 4301 §4.4.1 |
+//! | [`headers`] | what a frame is: Ethernet, IPv4, IPv6, upper layer, read by `etherparse` |
+//! | [`esp`] | tunnel-mode ESP with AES-GCM, RFC 4303 and 4106, and the replay window as a set |
+//! | [`oracle`] | the whole walk of one packet, RFC 4301 §5 and RFC 1812 §5 |
+//! | [`world`] | the plain description of a gateway that the oracle reads |
 #![forbid(unsafe_code)]
 
+pub mod esp;
+pub mod headers;
+pub mod icmp;
+pub mod oracle;
 pub mod spd;
+pub mod world;

@@ -1,0 +1,176 @@
+//! A gateway and its peers as plain lists: what the oracle reads, and what a snapshot is made of.
+
+use std::sync::Arc;
+
+use dataplane::{
+    DeviceId, Medium, Neighbour, NextHop, PortId, PortInfo, RouteEntry, RouteTarget, SaSet,
+    SetIndex, Snapshot, SnapshotParts,
+};
+use ipsec::{
+    InboundSa, KeyMaterial, OutboundSa, ReplayWindow, SaId, SequenceCounter, SequenceNumbers, Spi,
+    Suite, Tunnel,
+};
+use policy::{Policy, SaSetId, Spd};
+use wire::Address;
+
+/// Everything that the verdict on a packet depends on.
+#[derive(Clone, Debug)]
+pub struct World {
+    /// [`PortId`] counts into this list.
+    pub ports: Vec<PortInfo>,
+    /// The port that stands for Linux.
+    pub host: PortId,
+    /// The routing table.
+    pub routes: Vec<RouteEntry>,
+    /// Next hops of the routes.
+    pub next_hops: Vec<NextHop>,
+    /// Who lives where.
+    pub neighbours: Vec<Neighbour>,
+    /// The policies, in any order.
+    pub policies: Vec<Policy>,
+    /// Peer `i` has SA set [`set_id`]`(i)`, in place `i`.
+    pub peers: Vec<Peer>,
+    /// Bytes of the largest frame that is received whole.
+    pub room: usize,
+}
+
+/// A peer and the keys shared with it.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Our address and the peer's.
+    pub tunnel: Tunnel,
+    /// Whether SYN segments are clamped.
+    pub mss_clamp: bool,
+    /// What we seal with; `None`: nothing can be sent.
+    pub outbound: Option<Keys>,
+    /// What the peer seals with.
+    pub inbound: Vec<Keys>,
+}
+
+/// One SA.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    /// Security Parameters Index.
+    pub spi: u32,
+    /// Algorithm.
+    pub suite: Suite,
+    /// Key and salt.
+    pub material: Vec<u8>,
+    /// Width of the sequence numbers.
+    pub numbers: SequenceNumbers,
+    /// Size of the receiver's replay window.
+    pub window: u32,
+}
+
+/// The SA set of the peer in place `peer`; unlike the place, so that nobody mixes them up.
+pub fn set_id(peer: usize) -> SaSetId {
+    SaSetId(100 + peer as u32)
+}
+
+impl World {
+    /// The port for a frame of this VLAN id on a device.
+    pub fn port_of(&self, device: DeviceId, vlan: Option<u16>) -> Option<PortId> {
+        let place = self.ports.iter().position(|p| p.device == device && p.vlan == vlan)?;
+        Some(PortId(place as u16))
+    }
+
+    /// A port.
+    pub fn port(&self, id: PortId) -> &PortInfo {
+        &self.ports[usize::from(id.0)]
+    }
+
+    /// RFC 1812 §5.2.4.3: the route of the longest prefix that holds the address.
+    pub fn route(&self, destination: Address) -> Option<RouteTarget> {
+        longest_prefix(&self.routes, destination)
+    }
+
+    /// The link address of whoever has `address` on a port.
+    pub fn link_address(&self, port: PortId, address: Address) -> Option<[u8; 6]> {
+        let is_it = |n: &&Neighbour| n.port == port && n.address == address;
+        self.neighbours.iter().find(is_it).map(|n| n.mac)
+    }
+
+    /// The place of the peer that a policy's SA set belongs to.
+    ///
+    /// # Panics
+    /// If the set is nobody's.
+    pub fn set_place(&self, set: SaSetId) -> SetIndex {
+        let place = (0..self.peers.len()).find(|peer| set_id(*peer) == set);
+        SetIndex(place.expect("a policy names a set that exists") as u32)
+    }
+
+    /// The snapshot that says the same, its SAs unused.
+    ///
+    /// # Panics
+    /// If the lists contradict each other.
+    pub fn snapshot(&self) -> Snapshot {
+        let (mut outbound, mut inbound, mut sets) = (vec![], vec![], vec![]);
+        for (place, peer) in self.peers.iter().enumerate() {
+            let set = set_id(place);
+            let first = outbound.len() as u32;
+            if let Some(keys) = &peer.outbound {
+                let counter = Arc::new(SequenceCounter::new(keys.numbers));
+                let (id, spi) = (SaId(outbound.len() as u32), Spi::new(keys.spi).unwrap());
+                let sa = OutboundSa::new(id, spi, set, &keys.key(), peer.tunnel, counter);
+                outbound.push(Arc::new(sa.unwrap()));
+            }
+            for keys in &peer.inbound {
+                let window = Arc::new(ReplayWindow::new(keys.window, keys.numbers).unwrap());
+                let (id, spi) = (SaId(inbound.len() as u32), Spi::new(keys.spi).unwrap());
+                let sa = InboundSa::new(id, spi, set, &keys.key(), peer.tunnel, window);
+                inbound.push(Arc::new(sa.unwrap()));
+            }
+            sets.push(SaSet {
+                id: set,
+                peer: format!("peer{place}"),
+                tunnel: peer.tunnel,
+                outbound: (first..outbound.len() as u32).map(SaId).collect(),
+                mss_clamp: peer.mss_clamp,
+            });
+        }
+        Snapshot::new(SnapshotParts {
+            ports: self.ports.clone(),
+            host: Some(self.host),
+            routes: self.routes.clone(),
+            next_hops: self.next_hops.clone(),
+            neighbours: self.neighbours.clone(),
+            spd: Spd::new(self.policies.clone()).unwrap(),
+            sets,
+            outbound,
+            inbound,
+            ..SnapshotParts::default()
+        })
+        .unwrap()
+    }
+
+    /// Whether packets on a port begin with the IP header.
+    pub fn is_ip_medium(&self, port: PortId) -> bool {
+        self.port(port).medium == Medium::Ip
+    }
+}
+
+impl Keys {
+    fn key(&self) -> KeyMaterial {
+        KeyMaterial::new(self.suite, &self.material).unwrap()
+    }
+}
+
+/// The target of the longest prefix that holds an address; of two equal prefixes the later.
+pub fn longest_prefix(routes: &[RouteEntry], destination: Address) -> Option<RouteTarget> {
+    let mut best: Option<&RouteEntry> = None;
+    for route in routes {
+        let prefix = route.prefix;
+        if prefix.address.family != destination.family {
+            continue;
+        }
+        let width = u32::from(destination.family.address_bits());
+        let behind = width - u32::from(prefix.length);
+        // Bit by bit from the top: as many as the prefix is long must agree.
+        let agrees = (behind..width)
+            .all(|bit| prefix.address.value >> bit & 1 == destination.value >> bit & 1);
+        if agrees && best.is_none_or(|best| prefix.length >= best.prefix.length) {
+            best = Some(route);
+        }
+    }
+    best.map(|route| route.target)
+}

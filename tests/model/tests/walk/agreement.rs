@@ -1,0 +1,100 @@
+//! Whether what the walk did is one of the courses that the oracle allows.
+
+use dataplane::Verdict;
+use model::headers;
+use model::oracle::{Course, Departure, Fate};
+
+use crate::gateway::{Emission, Observed, Out};
+
+/// Whether one of the courses is what was observed of one packet.
+pub(crate) fn agrees(courses: &[Course], observed: &Observed) -> bool {
+    any(courses, &observed.verdicts, &observed.emissions)
+}
+
+fn any(courses: &[Course], verdicts: &[Verdict], emissions: &[Emission]) -> bool {
+    courses.iter().any(|course| one(course, verdicts, emissions))
+}
+
+fn one(course: &Course, verdicts: &[Verdict], emissions: &[Emission]) -> bool {
+    let Some((verdict, made)) = verdicts.split_first() else { return false };
+    match &course.fate {
+        Fate::Dropped(reason) => {
+            let told = match &course.messages[..] {
+                [] => made.is_empty() && emissions.is_empty(),
+                messages => messages.iter().any(|message| any(message, made, emissions)),
+            };
+            *verdict == Verdict::Drop(*reason) && told
+        }
+        Fate::Host(forms) => match emissions {
+            [Emission { fate: Out::Host, packet, .. }] => {
+                *verdict == Verdict::Host && made.is_empty() && forms.contains(packet)
+            }
+            _ => false,
+        },
+        Fate::Leaves(departure) if departure.packet.len() <= departure.mtu => match emissions {
+            [emission] => {
+                *verdict == departure.verdict()
+                    && made.is_empty()
+                    && is_way(departure, emission)
+                    && emission.packet == departure.packet
+            }
+            _ => false,
+        },
+        Fate::Leaves(departure) => {
+            *verdict == Verdict::Consumed
+                && made.len() == emissions.len()
+                && made.iter().all(|verdict| *verdict == departure.verdict())
+                && emissions.iter().all(|emission| is_way(departure, emission))
+                && are_fragments(departure, emissions)
+        }
+    }
+}
+
+fn is_way(departure: &Departure, emission: &Emission) -> bool {
+    emission.is_way(departure.port, departure.to, departure.sealed)
+}
+
+/// RFC 791 §3.2: in order, each fits, together they are the packet's data; the header is the
+/// packet's but for length, offset, "more", checksum and the options that are not copied.
+fn are_fragments(departure: &Departure, emissions: &[Emission]) -> bool {
+    let whole = &departure.packet;
+    let header_bytes = usize::from(whole[0] & 15) * 4;
+    let field = |bytes: &[u8]| u16::from_be_bytes([bytes[6], bytes[7]]);
+    let first_offset = usize::from(field(whole) & 0x1fff) * 8;
+    let mut data: Vec<u8> = vec![];
+    for (number, emission) in emissions.iter().enumerate() {
+        let bytes = &emission.packet;
+        let Ok(fragment) = headers::ip(bytes) else { return false };
+        let is_last = number + 1 == emissions.len();
+        let more = !is_last || field(whole) & 0x2000 != 0;
+        let right = bytes.len() <= departure.mtu
+            && usize::from(field(bytes) & 0x1fff) * 8 == first_offset + data.len()
+            && (field(bytes) & 0x2000 != 0) == more
+            && field(bytes) & 0xc000 == field(whole) & 0xc000
+            && bytes[1] == whole[1]
+            && bytes[4..6] == whole[4..6]
+            && bytes[8..10] == whole[8..10]
+            && bytes[12..20] == whole[12..20]
+            && copied(&bytes[20..fragment.upper]) == copied(&whole[20..header_bytes])
+            && (number > 0 || bytes[20..fragment.upper] == whole[20..header_bytes]);
+        if !right {
+            return false;
+        }
+        data.extend(&bytes[fragment.upper..]);
+    }
+    emissions.len() > 1 && data == whole[header_bytes..]
+}
+
+/// The options that every fragment carries (RFC 791 §3.1).
+fn copied(options: &[u8]) -> Vec<u8> {
+    let mut list = vec![];
+    let mut at = 0;
+    while at < options.len() && options[at] != 0 {
+        let length = if options[at] == 1 { 1 } else { usize::from(options[at + 1]) };
+        if options[at] & 0x80 != 0 {
+            list.extend(&options[at..at + length]);
+        }
+        at += length;
+    }
+    list
+}

@@ -1,0 +1,182 @@
+//! A batch ≡ its packets one at a time, and a permuted batch ≡ the batch, permuted.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+use dataplane::{Counters, DeviceId, DropReason, Verdict};
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use crate::gateway::{Emission, Gateway, Observed, Out};
+use crate::packets::{Arrival, Builder, Seed, a_seed};
+use crate::worlds::a_world;
+
+const WORLDS: u32 = 160;
+/// Packets drawn for a world. They are sorted by device into batches.
+const PACKETS: usize = 120;
+/// Small enough that no order of them moves the smallest replay window past any of them.
+const PERMUTED: usize = 32;
+
+const DEVICES: [DeviceId; 3] = [DeviceId(0), DeviceId(1), DeviceId(2)];
+
+#[test]
+fn a_batch_comes_to_what_its_packets_come_to_one_at_a_time() {
+    let judged = Cell::new(0);
+    let copies = prop::collection::vec((any::<Index>(), any::<Index>()), 0..8);
+    let sizes = prop::collection::vec(prop_oneof![1 => 1..64usize, 1 => Just(64)], 1..8);
+    let seeds = prop::collection::vec(a_seed().prop_map(Seed::without_leaps), PACKETS);
+    crate::check(WORLDS, (a_world(), seeds, copies, sizes), |(world, seeds, copies, sizes)| {
+        let mut builder = Builder::new(&world);
+        let arrivals: Vec<Arrival> = seeds.iter().map(|seed| builder.build(seed)).collect();
+        let (mut together, mut alone) = (Gateway::new(&world), Gateway::new(&world));
+        for device in DEVICES {
+            let mut packets = of(device, &arrivals);
+            duplicate(&mut packets, &copies);
+            let mut sizes = sizes.iter().cycle();
+            while !packets.is_empty() {
+                let size = *sizes.next().unwrap();
+                let batch: Vec<&[u8]> = packets.drain(..size.min(packets.len())).collect();
+                judged.set(judged.get() + batch.len());
+                let (observed, _) = together.run(device, &batch);
+                let singles: Vec<Observed> =
+                    batch.iter().map(|packet| alone.run(device, &[packet]).0).collect();
+                same(&observed, &singles)?;
+                prop_assert_eq!(comparable(together.counters()), comparable(alone.counters()));
+            }
+        }
+        Ok(())
+    });
+    println!("{} packets judged twice", judged.get());
+}
+
+#[test]
+fn a_permuted_batch_comes_to_the_same_permuted() {
+    let judged = Cell::new(0);
+    let copies = prop::collection::vec((any::<Index>(), any::<Index>()), 0..6);
+    let seeds = prop::collection::vec(a_seed().prop_map(Seed::steady), 2 * PERMUTED);
+    let order: Vec<usize> = (0..4 * PERMUTED).collect();
+    let order = Just(order).prop_shuffle();
+    crate::check(WORLDS, (a_world(), seeds, copies, order), |(world, seeds, copies, order)| {
+        let mut builder = Builder::new(&world);
+        let arrivals: Vec<Arrival> = seeds.iter().map(|seed| builder.build(seed)).collect();
+        for device in DEVICES {
+            let mut batch = of(device, &arrivals);
+            batch.truncate(PERMUTED);
+            duplicate(&mut batch, &copies);
+            let order: Vec<usize> =
+                order.iter().copied().filter(|place| *place < batch.len()).collect();
+            let permuted: Vec<&[u8]> = order.iter().map(|place| batch[*place]).collect();
+            judged.set(judged.get() + batch.len());
+            let (mut straight, mut shuffled) = (Gateway::new(&world), Gateway::new(&world));
+            let (expected, _) = straight.run(device, &batch);
+            let (observed, _) = shuffled.run(device, &permuted);
+            // Of equal packets one may be the replay of the other: which one, order decides.
+            let expected_verdicts = by_packet(&batch, &expected.verdicts);
+            let verdicts = by_packet(&permuted, &observed.verdicts);
+            prop_assert_eq!(verdicts, expected_verdicts);
+            prop_assert_eq!(sorted(&observed.emissions), sorted(&expected.emissions));
+            prop_assert_eq!(comparable(shuffled.counters()), comparable(straight.counters()));
+        }
+        Ok(())
+    });
+    println!("{} packets judged twice", judged.get());
+}
+
+fn of(device: DeviceId, arrivals: &[Arrival]) -> Vec<&[u8]> {
+    let here = arrivals.iter().filter(|arrival| arrival.device == device);
+    here.map(|arrival| &arrival.bytes[..]).collect()
+}
+
+/// Puts copies of packets elsewhere.
+fn duplicate(packets: &mut Vec<&[u8]>, copies: &[(Index, Index)]) {
+    for (from, to) in copies.iter().filter(|_| !packets.is_empty()).collect::<Vec<_>>() {
+        let copy = *from.get(packets);
+        packets.insert(to.index(packets.len() + 1), copy);
+    }
+}
+
+/// Holds a batch against its packets alone.
+fn same(batch: &Observed, singles: &[Observed]) -> Result<(), TestCaseError> {
+    let (own, made) = batch.verdicts.split_at(singles.len());
+    for (verdict, single) in own.iter().zip(singles) {
+        prop_assert_eq!(blurred(*verdict), blurred(single.verdicts[0]));
+    }
+    let singles_made = singles.iter().flat_map(|single| &single.verdicts[1..]).copied();
+    prop_assert_eq!(sorted_verdicts(made.iter().copied()), sorted_verdicts(singles_made));
+
+    // What is made about packets leaves behind all of them; else the order is that of the rows.
+    let (mut expected, mut later): (Vec<Emission>, Vec<Emission>) = (vec![], vec![]);
+    for single in singles {
+        let is_made = matches!(single.verdicts[0], Verdict::Drop(_));
+        let list = if is_made { &mut later } else { &mut expected };
+        list.extend(single.emissions.iter().cloned());
+    }
+    expected.extend(later);
+    let mut ports: BTreeMap<String, [Vec<&Emission>; 2]> = BTreeMap::new();
+    for (side, emissions) in [&batch.emissions, &expected].into_iter().enumerate() {
+        for emission in emissions {
+            let port = match emission.fate {
+                Out::Sent(port, _) => format!("sent {}", port.0),
+                Out::Held(port) => format!("held {}", port.0),
+                Out::Host => "host".into(),
+            };
+            ports.entry(port).or_default()[side].push(emission);
+        }
+    }
+    for (port, [mut got, mut expected]) in ports {
+        if port == "host" {
+            // Linux gets what is not IP first.
+            got.sort();
+            expected.sort();
+        }
+        prop_assert_eq!(got, expected, "{}", port);
+    }
+    Ok(())
+}
+
+/// A damaged copy of a packet in the same batch is found out by the cipher, a damaged copy of a
+/// packet of an earlier batch by its number: all three reasons are one here.
+fn blurred(verdict: Verdict) -> Verdict {
+    match verdict {
+        Verdict::Drop(DropReason::Replayed | DropReason::TooOld) => {
+            Verdict::Drop(DropReason::Integrity)
+        }
+        verdict => verdict,
+    }
+}
+
+fn sorted_verdicts(verdicts: impl Iterator<Item = Verdict>) -> Vec<String> {
+    let mut list: Vec<String> = verdicts.map(|verdict| format!("{verdict:?}")).collect();
+    list.sort();
+    list
+}
+
+/// The verdicts on each packet, and those on what was made.
+fn by_packet<'p>(
+    packets: &[&'p [u8]],
+    verdicts: &[Verdict],
+) -> (BTreeMap<&'p [u8], Vec<String>>, Vec<String>) {
+    let mut map: BTreeMap<&[u8], Vec<String>> = BTreeMap::new();
+    for (packet, verdict) in packets.iter().zip(verdicts) {
+        map.entry(packet).or_default().push(format!("{verdict:?}"));
+    }
+    map.values_mut().for_each(|list| list.sort());
+    (map, sorted_verdicts(verdicts[packets.len()..].iter().copied()))
+}
+
+fn sorted(emissions: &[Emission]) -> Vec<Emission> {
+    let mut list = emissions.to_vec();
+    list.sort();
+    list
+}
+
+/// Counters without the number of searches, which a batch may share, and with the reasons that
+/// [`blurred`] makes one added up.
+fn comparable(counters: &Counters) -> Counters {
+    let mut counters = Counters { full_lookups: 0, ..counters.clone() };
+    for reason in [DropReason::Replayed, DropReason::TooOld] {
+        let count = std::mem::take(&mut counters.drops[reason as usize]);
+        counters.drops[DropReason::Integrity as usize] += count;
+    }
+    counters
+}

@@ -1,0 +1,122 @@
+//! DESIGN §1: what must hold after any history, whatever the packets were.
+
+use std::cell::Cell;
+use std::collections::HashSet;
+
+use dataplane::Side;
+use model::headers::{self, Ip, Part};
+use model::spd::{Judgement, judge};
+use model::world::World;
+use policy::{Action, Direction};
+use proptest::prelude::*;
+
+use crate::gateway::{Emission, Gateway, Out};
+use crate::packets::{Arrival, Builder, a_seed};
+use crate::worlds::a_world;
+
+const WORLDS: u32 = 120;
+const PACKETS: usize = 150;
+const WORKERS: usize = 2;
+
+#[test]
+fn no_number_is_sealed_with_twice_by_any_worker() {
+    // I8
+    let sealed = Cell::new(0);
+    histories(|gateways, batches, _| {
+        let (mut sequences, mut ivs) = (HashSet::new(), HashSet::new());
+        for (number, batch) in batches.iter().enumerate() {
+            let frames: Vec<&[u8]> = batch.iter().map(|arrival| &arrival.bytes[..]).collect();
+            let (_, on_the_wire) = gateways[number % WORKERS].run(batch[0].device, &frames);
+            for packet in on_the_wire {
+                sealed.set(sealed.get() + 1);
+                prop_assert!(sequences.insert((packet.spi, packet.sequence)), "{:?}", packet);
+                prop_assert!(ivs.insert((packet.spi, packet.iv)), "{:?}", packet);
+            }
+        }
+        Ok(())
+    });
+    println!("{} packets sealed", sealed.get());
+    assert!(sealed.get() > 0);
+}
+
+#[test]
+fn what_leaves_unprotected_is_what_the_policies_say() {
+    // I1: in clear only under BYPASS, sealed only by an SA of the set that PROTECT names.
+    let (clear, sealed) = (Cell::new(0), Cell::new(0));
+    histories(|gateways, batches, world| {
+        for batch in batches {
+            let frames: Vec<&[u8]> = batch.iter().map(|arrival| &arrival.bytes[..]).collect();
+            let (observed, _) = gateways[0].run(batch[0].device, &frames);
+            let mut before: Option<(&Emission, Ip)> = None;
+            for emission in &observed.emissions {
+                let (Out::Sent(port, _) | Out::Held(port)) = emission.fate else { continue };
+                if emission.sealed.is_none() && world.port(port).side == Side::Protected {
+                    continue;
+                }
+                let packet = headers::ip(&emission.packet).expect("what leaves has no defects");
+                let count = if emission.sealed.is_some() { &sealed } else { &clear };
+                count.set(count.get() + 1);
+                let follows = before.is_some_and(|(first, ip)| {
+                    first.sealed == emission.sealed && are_of_one_datagram(&ip, &packet)
+                });
+                prop_assert!(follows || is_allowed(world, emission, &packet), "{:02x?}", emission);
+                before = Some((emission, packet));
+            }
+        }
+        Ok(())
+    });
+    println!("{} packets left in clear, {} sealed", clear.get(), sealed.get());
+    assert!(clear.get() > 0 && sealed.get() > 0);
+}
+
+fn is_allowed(world: &World, emission: &Emission, packet: &Ip) -> bool {
+    match judge(&world.policies, Direction::Outbound, &packet.flow) {
+        Judgement::Entry(_, Action::Bypass) => emission.sealed.is_none(),
+        Judgement::Entry(_, Action::Protect(set)) => {
+            emission.sealed == Some(world.set_place(set).0)
+        }
+        Judgement::Entry(_, Action::Discard) | Judgement::Opaque(_) | Judgement::Nothing => false,
+    }
+}
+
+/// Whether the second is a later fragment of what the first is a fragment of: the packet was
+/// judged before it was cut, when it had its ports.
+fn are_of_one_datagram(first: &Ip, second: &Ip) -> bool {
+    first.part != Part::Whole
+        && second.part == Part::Later
+        && first.flow.source_address() == second.flow.source_address()
+        && first.flow.destination_address() == second.flow.destination_address()
+        && first.flow.protocol == second.flow.protocol
+        && first.bytes[4..6] == second.bytes[4..6]
+}
+
+/// Runs a property over histories of batches through the workers of random gateways.
+fn histories(
+    property: impl Fn(&mut [Gateway<'_>], &[Vec<Arrival>], &World) -> Result<(), TestCaseError>,
+) {
+    let seeds = prop::collection::vec(a_seed(), PACKETS);
+    let sizes = prop::collection::vec(1..=64usize, 1..8);
+    crate::check(WORLDS, (a_world(), seeds, sizes), |(world, seeds, sizes)| {
+        let mut builder = Builder::new(&world);
+        let mut batches: Vec<Vec<Arrival>> = vec![];
+        let mut sizes = sizes.iter().cycle();
+        let mut room = [0; 3];
+        let mut open = [None; 3];
+        for seed in &seeds {
+            // Each device fills its own batch; a full one is followed by another.
+            let arrival = builder.build(seed);
+            let device = usize::from(arrival.device.0);
+            if room[device] == 0 {
+                room[device] = *sizes.next().unwrap();
+                open[device] = Some(batches.len());
+                batches.push(vec![]);
+            }
+            room[device] -= 1;
+            batches[open[device].unwrap()].push(arrival);
+        }
+        let first = Gateway::new(&world);
+        let mut gateways: Vec<Gateway<'_>> = (1..WORKERS).map(|_| first.beside()).collect();
+        gateways.push(first);
+        property(&mut gateways, &batches, &world)
+    });
+}

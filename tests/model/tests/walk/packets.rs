@@ -1,0 +1,706 @@
+//! Random packets at the edges of a world's rules, in clear from each side and sealed by each peer.
+
+use std::collections::HashMap;
+
+use dataplane::{DeviceId, PortId, Side};
+use ipsec::SequenceNumbers;
+use model::esp::{self, Text};
+use model::icmp::internet_checksum;
+use model::world::{Keys, World, set_id};
+use policy::{Action, AddressRange, Policy, UpperSelector};
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use wire::build::PacketBuilder;
+use wire::{Address, Family};
+
+use crate::worlds::{DMZ, HOST, INTERESTING, LAN, WAN, WAN_TAGGED, address, own_mac};
+
+/// A frame as a device receives it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) device: DeviceId,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// A packet before the world is known.
+#[derive(Clone, Debug)]
+pub(crate) struct Seed {
+    entry: Entry,
+    inner: InnerSeed,
+    link: LinkSeed,
+    sealing: Sealing,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Entry {
+    Clear(PortId),
+    /// Under an SA of a peer, by a port.
+    Sealed(PortId, Index, Index),
+}
+
+#[derive(Clone, Debug)]
+struct InnerSeed {
+    policy: Index,
+    /// Whether the policy aimed at may be another peer's than the one who seals.
+    any_policy: bool,
+    flipped: bool,
+    ends: [End; 3],
+    family: Index,
+    protocol: u8,
+    stray_protocol: bool,
+    numbers: [Index; 2],
+    part: PartSeed,
+    hop_limit: u8,
+    traffic_class: u8,
+    size: Size,
+    dont_fragment: bool,
+    extra: Extra,
+    defect: Defect,
+    quote_bytes: u16,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct End {
+    range: Index,
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Lo,
+    Hi,
+    Below,
+    Above,
+    Known,
+    Own,
+    Special,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum PartSeed {
+    Whole,
+    First,
+    /// Offset in units of 8 bytes, and whether more follow.
+    Later(u16, bool),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Size {
+    Payload(usize),
+    Total(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Extra {
+    Nothing,
+    Options(&'static [u8]),
+    Extension(u8, &'static [u8]),
+    TwoExtensions,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Defect {
+    Nothing,
+    Checksum,
+    Cut(usize),
+    Total(i16),
+    FirstByte(u8),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum LinkSeed {
+    Right,
+    Padded,
+    Destination([u8; 6]),
+    Vlan(Option<u16>),
+    PriorityTag,
+    Stacked,
+    Ethertype(u16),
+    Short,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sealing {
+    number: NumberSeed,
+    defect: SealDefect,
+    outer_class: u8,
+    outer_part: PartSeed,
+    stranger: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum NumberSeed {
+    Next,
+    Jump(u64),
+    Earlier(Index),
+    Zero,
+    /// Just below 2³².
+    Edge,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum SealDefect {
+    Nothing,
+    Flip(Index),
+    Padding,
+    PadTooLong,
+    NextHeader(u8),
+    Spi(u32),
+    Cut(usize),
+    OtherLocal,
+    /// Not a defect: traffic flow confidentiality padding.
+    Confidential(usize),
+}
+
+const SPECIAL: [&str; 15] = [
+    "0.0.0.0",
+    "0.255.255.255",
+    "127.0.0.1",
+    "169.254.1.1",
+    "224.0.0.1",
+    "239.255.255.255",
+    "240.0.0.0",
+    "255.255.255.255",
+    "::",
+    "::1",
+    "::ffff:10.1.0.1",
+    "fe80::1",
+    "febf:ffff::1",
+    "ff02::1",
+    "fec0::1",
+];
+
+const PROTOCOLS: [u8; 12] = [6, 6, 17, 17, 17, 1, 1, 47, 50, 132, 33, 253];
+
+/// Type and code of ICMP messages: echo, errors, discovery.
+const MESSAGES: [(u8, u8); 11] =
+    [(8, 0), (0, 0), (3, 4), (3, 1), (11, 0), (5, 0), (128, 0), (129, 0), (1, 0), (2, 0), (135, 0)];
+
+/// IPv4 options: padding, record route, copied ones, source routes, lengths that lie, behind the end.
+const OPTIONS: &[&[u8]] = &[
+    &[1, 1, 1, 1],
+    &[7, 7, 4, 0, 0, 0, 0],
+    &[0x94, 4, 0, 0],
+    &[131, 3, 4],
+    &[137, 3, 4],
+    &[1, 7, 9],
+    &[7, 1, 0, 0],
+    &[0, 131, 3, 4],
+];
+
+/// IPv6 extension headers and how they go on: a routing header of no use and one in use.
+const EXTENSIONS: &[(u8, &[u8])] =
+    &[(60, &[0]), (43, &[0, 0]), (43, &[0, 1]), (0, &[]), (135, &[])];
+
+const PORTS: [u16; 10] = [53, 80, 443, 444, 500, 4500, 22, 1023, 1024, 65_535];
+
+/// A packet.
+pub(crate) fn a_seed() -> impl Strategy<Value = Seed> {
+    let entry = prop_oneof![
+        8 => select(&[LAN, LAN, DMZ, HOST][..]).prop_map(Entry::Clear),
+        4 => select(&[WAN, WAN, WAN_TAGGED][..]).prop_map(Entry::Clear),
+        8 => (select(&[WAN, WAN, WAN_TAGGED][..]), any::<Index>(), any::<Index>())
+            .prop_map(|(port, peer, sa)| Entry::Sealed(port, peer, sa)),
+    ];
+    (entry, an_inner(), a_link(), a_sealing()).prop_map(|(entry, inner, link, sealing)| Seed {
+        entry,
+        inner,
+        link,
+        sealing,
+    })
+}
+
+fn an_inner() -> impl Strategy<Value = InnerSeed> {
+    let place = prop_oneof![
+        10 => Just(Place::Lo), 8 => Just(Place::Hi), 1 => Just(Place::Below),
+        1 => Just(Place::Above), 8 => Just(Place::Known), 2 => Just(Place::Own),
+        1 => Just(Place::Special),
+    ];
+    let end = (any::<Index>(), place).prop_map(|(range, place)| End { range, place });
+    let ends = [end.clone(), end.clone(), end];
+    let part = prop_oneof![
+        10 => Just(PartSeed::Whole), 1 => Just(PartSeed::First),
+        2 => (select(&[1u16, 100, 8188, 8189, 8191][..]), any::<bool>())
+            .prop_map(|(offset, more)| PartSeed::Later(offset, more)),
+    ];
+    let edges = &[600usize, 700, 1280, 1299, 1400, 1500];
+    let total = (select(&edges[..]), select(&[0usize, 54, 56, 58, 74, 76, 78][..]), 0..3usize)
+        .prop_map(|(mtu, overhead, delta)| Size::Total(mtu - overhead + delta - 1));
+    let size = prop_oneof![
+        6 => select(&[0usize, 1, 4, 8, 20, 100][..]).prop_map(Size::Payload),
+        4 => total,
+        1 => Just(Size::Total(1900)),
+    ];
+    let extra = prop_oneof![
+        12 => Just(Extra::Nothing),
+        1 => select(OPTIONS)
+            .prop_map(Extra::Options),
+        1 => select(EXTENSIONS)
+            .prop_map(|(number, rest)| Extra::Extension(number, rest)),
+        1 => Just(Extra::TwoExtensions),
+    ];
+    let defect = prop_oneof![
+        30 => Just(Defect::Nothing), 1 => Just(Defect::Checksum),
+        1 => select(&[1usize, 2, 9, 30, 60][..]).prop_map(Defect::Cut),
+        1 => select(&[1i16, -1, 8, -8, -30, 999][..]).prop_map(Defect::Total),
+        1 => select(&[0x44u8, 0x4f, 0x55, 0x05, 0x46][..]).prop_map(Defect::FirstByte),
+    ];
+    let hop_limit = select(&[64u8, 64, 64, 64, 64, 64, 2, 2, 255, 255, 1, 1, 0][..]);
+    let class = select(&[0u8, 0, 1, 2, 3, 0xb8, 0xff][..]);
+    let protocol = (select(&PROTOCOLS[..]), prop::bool::weighted(0.1));
+    let aim = (any::<Index>(), prop::bool::weighted(0.2), prop::bool::weighted(0.1));
+    let quote = select(&[20u16, 27, 28, 47, 48, 60, 500][..]);
+    (
+        (aim, ends, any::<Index>(), protocol, any::<[Index; 2]>()),
+        (part, hop_limit, class, size, any::<bool>(), extra, defect, quote),
+    )
+        .prop_map(|(a, b)| {
+            let ((policy, any_policy, flipped), ends, family, protocol, numbers) = a;
+            let (part, hop_limit, traffic_class, size, dont_fragment, extra, defect, quote) = b;
+            let (protocol, stray_protocol) = protocol;
+            InnerSeed {
+                policy,
+                any_policy,
+                flipped,
+                ends,
+                family,
+                protocol,
+                stray_protocol,
+                numbers,
+                part,
+                hop_limit,
+                traffic_class,
+                size,
+                dont_fragment,
+                extra,
+                defect,
+                quote_bytes: quote,
+            }
+        })
+}
+
+fn a_link() -> impl Strategy<Value = LinkSeed> {
+    let destination = select(
+        &[[2, 0, 0, 0, 0, 0x77], [0xff; 6], [1, 0, 0x5e, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1]][..],
+    );
+    prop_oneof![
+        30 => Just(LinkSeed::Right), 10 => Just(LinkSeed::Padded),
+        2 => destination.prop_map(LinkSeed::Destination),
+        1 => select(&[Some(99), Some(12), Some(20), None][..]).prop_map(LinkSeed::Vlan),
+        1 => Just(LinkSeed::PriorityTag), 1 => Just(LinkSeed::Stacked),
+        1 => select(&[0x0806u16, 0x88cc, 0x8847][..]).prop_map(LinkSeed::Ethertype),
+        1 => Just(LinkSeed::Short),
+    ]
+}
+
+fn a_sealing() -> impl Strategy<Value = Sealing> {
+    let number = prop_oneof![
+        20 => Just(NumberSeed::Next), 4 => any::<Index>().prop_map(NumberSeed::Earlier),
+        3 => select(&[1u64, 31, 32, 33, 63, 64, 65, 4095, 4096, 4097, 1 << 20][..])
+            .prop_map(NumberSeed::Jump),
+        1 => Just(NumberSeed::Zero), 1 => Just(NumberSeed::Edge),
+    ];
+    let defect = prop_oneof![
+        24 => Just(SealDefect::Nothing), 1 => any::<Index>().prop_map(SealDefect::Flip),
+        1 => Just(SealDefect::Padding), 1 => Just(SealDefect::PadTooLong),
+        2 => select(&[59u8, 4, 41, 6, 99][..]).prop_map(SealDefect::NextHeader),
+        1 => select(&[0u32, 255, 0x1000, u32::MAX][..]).prop_map(SealDefect::Spi),
+        1 => select(&[1usize, 4, 20, 30, 2000][..]).prop_map(SealDefect::Cut),
+        1 => Just(SealDefect::OtherLocal),
+        2 => select(&[1usize, 4, 100][..]).prop_map(SealDefect::Confidential),
+    ];
+    let part = prop_oneof![
+        30 => Just(PartSeed::Whole), 1 => Just(PartSeed::First),
+        1 => Just(PartSeed::Later(4, false)),
+    ];
+    (number, defect, select(&[0u8, 0, 1, 2, 3, 0xb9][..]), part, prop::bool::weighted(0.1))
+        .prop_map(|(number, defect, outer_class, outer_part, stranger)| Sealing {
+            number,
+            defect,
+            outer_class,
+            outer_part,
+            stranger,
+        })
+}
+
+impl Seed {
+    /// Numbers without leaps of 2³²: all packets of a batch have theirs inferred from where the
+    /// window stood before it.
+    pub(crate) fn without_leaps(mut self) -> Seed {
+        if matches!(self.sealing.number, NumberSeed::Edge) {
+            self.sealing.number = NumberSeed::Next;
+        }
+        self
+    }
+
+    /// Every number once, in order.
+    pub(crate) fn steady(mut self) -> Seed {
+        if !matches!(self.sealing.number, NumberSeed::Zero) {
+            self.sealing.number = NumberSeed::Next;
+        }
+        self
+    }
+}
+
+/// Builds packets one after the other: the numbers of the peers' SAs go on.
+pub(crate) struct Builder<'w> {
+    world: &'w World,
+    /// By SPI: the number that was last used.
+    last: HashMap<u32, u64>,
+}
+
+impl<'w> Builder<'w> {
+    pub(crate) fn new(world: &'w World) -> Self {
+        Builder { world, last: HashMap::new() }
+    }
+
+    pub(crate) fn build(&mut self, seed: &Seed) -> Arrival {
+        match seed.entry {
+            Entry::Clear(port) => {
+                let inwards = self.world.port(port).side == Side::Unprotected;
+                let policies: Vec<&Policy> = self.world.policies.iter().collect();
+                let (bytes, _) = packet(self.world, &seed.inner, &policies, inwards);
+                frame(self.world, port, seed.link, bytes)
+            }
+            Entry::Sealed(port, peer, sa) => {
+                let place = peer.index(self.world.peers.len());
+                let keys = sa.get(&self.world.peers[place].inbound);
+                let bytes = self.sealed(place, keys, seed);
+                frame(self.world, port, seed.link, bytes)
+            }
+        }
+    }
+
+    fn sealed(&mut self, place: usize, keys: &Keys, seed: &Seed) -> Vec<u8> {
+        let set = Action::Protect(set_id(place));
+        let own = |policy: &&Policy| seed.inner.any_policy || policy.action == set;
+        let mut policies: Vec<&Policy> = self.world.policies.iter().filter(own).collect();
+        if policies.is_empty() {
+            policies = self.world.policies.iter().collect();
+        }
+        let (inner, family) = packet(self.world, &seed.inner, &policies, true);
+        let next_header = if family == Family::V4 { 4 } else { 41 };
+        let defect = seed.sealing.defect;
+        let inner = match defect {
+            SealDefect::Confidential(bytes) => [inner, vec![0; bytes]].concat(),
+            _ => inner,
+        };
+        let mut text = Text::around(&inner, next_header);
+        match defect {
+            SealDefect::Padding => {
+                text.payload.extend([1, 2, 9, 4]);
+                text.pad_length = 4;
+            }
+            SealDefect::PadTooLong => text.pad_length = 255,
+            SealDefect::NextHeader(number) => text.next_header = number,
+            _ => {}
+        }
+        let number = self.number(keys, seed.sealing.number);
+        let mut bytes = esp::seal(keys, number, &text);
+        match defect {
+            SealDefect::Flip(at) => {
+                let at = at.index(bytes.len() - 8) + 8;
+                bytes[at] ^= 0x10;
+            }
+            SealDefect::Spi(spi) => bytes[..4].copy_from_slice(&spi.to_be_bytes()),
+            SealDefect::Cut(count) => bytes.truncate(bytes.len().saturating_sub(count)),
+            _ => {}
+        }
+        let tunnel = self.world.peers[place].tunnel;
+        let local = match defect {
+            SealDefect::OtherLocal if tunnel.local.is_ipv4() => address("10.1.0.1"),
+            SealDefect::OtherLocal => address("2001:db8:1::1"),
+            _ => tunnel.local.into(),
+        };
+        let remote = match seed.sealing.stranger {
+            true => Address { value: Address::from(tunnel.remote).value + 1, ..local },
+            false => tunnel.remote.into(),
+        };
+        let outer = PacketBuilder::new(remote, local)
+            .protocol(50)
+            .traffic_class(seed.sealing.outer_class)
+            .payload(&bytes);
+        match seed.sealing.outer_part {
+            PartSeed::Whole => outer.ip(),
+            PartSeed::First => outer.payload(&bytes[..bytes.len() & !7]).fragment(0, true).ip(),
+            PartSeed::Later(offset, more) => outer.fragment(offset, more).ip(),
+        }
+    }
+
+    fn number(&mut self, keys: &Keys, seed: NumberSeed) -> u64 {
+        let last = self.last.entry(keys.spi).or_default();
+        let number = match seed {
+            NumberSeed::Next => *last + 1,
+            NumberSeed::Jump(by) => *last + by,
+            NumberSeed::Earlier(index) => {
+                // Close behind as a rule, so that both edges of the window are met.
+                let back = [0, 1, 30, 31, 32, 33, 63, 64, 65, 4095, 4096, 4097];
+                last.saturating_sub(*index.get(&back)).max(1)
+            }
+            NumberSeed::Zero => 0,
+            NumberSeed::Edge => (*last).max((1 << 32) - 3),
+        };
+        let number = match keys.numbers {
+            SequenceNumbers::Short => number.min(u32::MAX.into()),
+            SequenceNumbers::Extended => number,
+        };
+        *last = number.max(*last);
+        number
+    }
+}
+
+/// An IP packet that one of the policies speaks of, or nearly.
+fn packet(
+    world: &World,
+    seed: &InnerSeed,
+    policies: &[&Policy],
+    inwards: bool,
+) -> (Vec<u8>, Family) {
+    let policy = seed.policy.get(policies);
+    let selector = &policy.selector;
+    let families = [Family::V4, Family::V6]
+        .map(|family| (family, selector.local.iter().any(|range| range.family == family)));
+    let family = match families {
+        [(v4, true), (_, false)] => v4,
+        [(_, false), (v6, true)] => v6,
+        _ => seed.family.get(&families).0,
+    };
+    let ours = pick(world, seed.ends[0], &selector.local, family);
+    let theirs = pick(world, seed.ends[1], &selector.remote, family);
+    let third = pick(world, seed.ends[2], &selector.remote, family);
+    let mirrored = inwards != seed.flipped;
+    let (source, destination) = if mirrored { (theirs, ours) } else { (ours, theirs) };
+    let icmp = if family == Family::V4 { 1 } else { 58 };
+    let protocol = match selector.protocol {
+        Some(number) if !seed.stray_protocol => number,
+        _ if seed.protocol == 1 => icmp,
+        _ => seed.protocol,
+    };
+    let [local, remote] = numbers(seed, &selector.upper);
+    let (from, to) = if mirrored { (remote, local) } else { (local, remote) };
+    let base = PacketBuilder::new(source, destination)
+        .hop_limit(seed.hop_limit)
+        .traffic_class(seed.traffic_class)
+        .identification(seed.numbers[0].index(0x10000) as u32);
+    let base = if seed.dont_fragment { base.dont_fragment() } else { base };
+    let base = with_extra(base, seed.extra, family);
+    let builder = match protocol {
+        6 if seed.traffic_class == 0 => base.tcp_with(from, to, 2, Some(1460)),
+        6 => base.tcp(from, to),
+        17 => base.udp(from, to),
+        _ if protocol == icmp => {
+            let [kind, code] = message(seed, &selector.upper);
+            let other = if seed.any_policy { source } else { third };
+            let quote = quote(destination, other, seed, (to, from));
+            let base = base.icmp(kind, code, [0; 4]);
+            return (finish(base.payload(&quote), seed, Some(quote)), family);
+        }
+        _ => {
+            let head = [from.to_be_bytes(), to.to_be_bytes()].concat();
+            let head = [head, vec![0; 8]].concat();
+            return (finish(base.protocol(protocol), seed, Some(head)), family);
+        }
+    };
+    (finish(builder, seed, None), family)
+}
+
+/// Sizes a packet, makes it a fragment, damages it. `head`: what the payload begins with.
+fn finish(builder: PacketBuilder, seed: &InnerSeed, head: Option<Vec<u8>>) -> Vec<u8> {
+    let builder = match seed.part {
+        PartSeed::Whole => builder,
+        PartSeed::First => builder.fragment(0, true),
+        PartSeed::Later(offset, more) => builder.fragment(offset, more),
+    };
+    let mut payload = head.unwrap_or_default();
+    let bare = builder.clone().payload(&payload).ip();
+    match seed.size {
+        Size::Payload(bytes) => payload.extend((0..bytes).map(|n| n as u8)),
+        Size::Total(bytes) => {
+            payload.extend((bare.len()..bytes).map(|n| n as u8));
+        }
+    }
+    if matches!(seed.part, PartSeed::First | PartSeed::Later(_, true)) {
+        // All but the last carry a multiple of 8; the upper-layer headers count too.
+        let header = match bare[0] >> 4 {
+            4 => usize::from(bare[0] & 15) * 4,
+            _ => 40,
+        };
+        while !(builder.clone().payload(&payload).ip().len() - header).is_multiple_of(8) {
+            payload.push(0);
+        }
+    }
+    damage(builder.payload(&payload).ip(), seed.defect)
+}
+
+fn damage(mut bytes: Vec<u8>, defect: Defect) -> Vec<u8> {
+    let is_v4 = bytes[0] >> 4 == 4;
+    match defect {
+        Defect::Nothing => return bytes,
+        Defect::Checksum if is_v4 => {
+            bytes[10] ^= 0x40;
+            return bytes;
+        }
+        Defect::Checksum => return bytes,
+        Defect::Cut(count) => {
+            bytes.truncate(bytes.len().saturating_sub(count));
+            return bytes;
+        }
+        Defect::Total(by) => {
+            let at = if is_v4 { 2 } else { 4 };
+            let old = u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+            let new = old.saturating_add_signed(by);
+            bytes[at..at + 2].copy_from_slice(&new.to_be_bytes());
+        }
+        Defect::FirstByte(value) => bytes[0] = value,
+    }
+    if is_v4 {
+        // The damage is what is to be found, not the checksum.
+        let header = bytes.len().min(usize::from(bytes[0] & 15).max(5) * 4);
+        bytes[10..12].fill(0);
+        let checksum = internet_checksum(&bytes[..header]);
+        bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
+    }
+    bytes
+}
+
+fn with_extra(builder: PacketBuilder, extra: Extra, family: Family) -> PacketBuilder {
+    match (extra, family) {
+        (Extra::Options(options), Family::V4) => builder.options(options),
+        (Extra::Extension(number, rest), Family::V6) => builder.extension(number, rest),
+        (Extra::TwoExtensions, Family::V6) => builder.extension(60, &[]).extension(0, &[]),
+        _ => builder,
+    }
+}
+
+/// An address at an edge of one of the ranges, or from elsewhere.
+fn pick(world: &World, end: End, ranges: &[AddressRange], family: Family) -> Address {
+    let of_family: Vec<_> = ranges.iter().filter(|range| range.family == family).collect();
+    let known = |texts: &[&str]| -> Address {
+        let list: Vec<Address> = texts.iter().map(|text| address(text)).collect();
+        let list: Vec<Address> = list.into_iter().filter(|a| a.family == family).collect();
+        *end.range.get(&list)
+    };
+    let own = || {
+        let routes = &world.routes;
+        let list: Vec<Address> = routes
+            .iter()
+            .map(|route| route.prefix.address)
+            .filter(|a| a.family == family)
+            .collect();
+        *end.range.get(&list)
+    };
+    if matches!(end.place, Place::Special) {
+        return known(&SPECIAL);
+    }
+    if matches!(end.place, Place::Own) {
+        return own();
+    }
+    if of_family.is_empty() || matches!(end.place, Place::Known) {
+        // Within the range if any is.
+        let fits = |text: &&&str| {
+            let a = address(text);
+            of_family.iter().any(|r| a.family == family && r.lo <= a.value && a.value <= r.hi)
+        };
+        let within: Vec<&str> = INTERESTING.iter().filter(fits).copied().collect();
+        return if within.is_empty() { known(&INTERESTING) } else { known(&within) };
+    }
+    let range = end.range.get(&of_family);
+    let value = match end.place {
+        // Whole families begin and end with addresses that nobody has.
+        Place::Lo | Place::Below if range.lo == 0 => return known(&INTERESTING),
+        Place::Hi | Place::Above if range.hi == family.highest_address() => {
+            return known(&INTERESTING);
+        }
+        Place::Lo => range.lo,
+        Place::Hi => range.hi,
+        Place::Below => range.lo - 1,
+        _ => range.hi + 1,
+    };
+    Address { family, value }
+}
+
+/// Local and remote port.
+fn numbers(seed: &InnerSeed, upper: &UpperSelector) -> [u16; 2] {
+    let [local, remote] = match upper {
+        UpperSelector::Ports { local, remote } => [&local[..], &remote[..]],
+        _ => [&[][..], &[][..]],
+    };
+    let number = |ranges: &[policy::PortRange], index: Index| match ranges {
+        [] => *index.get(&PORTS),
+        _ => {
+            let mut edges = vec![];
+            for range in ranges {
+                let (below, above) = (range.lo.saturating_sub(1), range.hi.saturating_add(1));
+                edges.extend([range.lo, range.hi, range.lo, range.hi, below, above]);
+            }
+            *index.get(&edges)
+        }
+    };
+    [number(local, seed.numbers[0]), number(remote, seed.numbers[1])]
+}
+
+fn message(seed: &InnerSeed, upper: &UpperSelector) -> [u8; 2] {
+    match upper {
+        UpperSelector::Icmp(list) if !list.is_empty() && !seed.stray_protocol => {
+            seed.numbers[0].get(list).lo.to_be_bytes()
+        }
+        _ => {
+            let (kind, code) = *seed.numbers[0].get(&MESSAGES);
+            [kind, code]
+        }
+    }
+}
+
+/// What an ICMP error quotes: a packet of the one that the error goes to, cut short.
+fn quote(from: Address, to: Address, seed: &InnerSeed, ports: (u16, u16)) -> Vec<u8> {
+    let from = match seed.flipped {
+        true => Address { value: from.value ^ 1, ..from },
+        false => from,
+    };
+    let to = Address { family: from.family, value: to.value };
+    let quoted = PacketBuilder::new(from, to).udp(ports.0, ports.1).payload_of(30);
+    let quoted = match seed.stray_protocol {
+        true => quoted.fragment(2, false),
+        false => quoted,
+    };
+    let mut bytes = quoted.ip();
+    bytes.truncate(seed.quote_bytes.into());
+    bytes
+}
+
+/// A packet in what carries it on its port.
+fn frame(world: &World, port: PortId, seed: LinkSeed, packet: Vec<u8>) -> Arrival {
+    let info = world.port(port);
+    let device = info.device;
+    if port == HOST {
+        return Arrival { device, bytes: packet };
+    }
+    let ethertype: u16 = match packet.first().map(|byte| byte >> 4) {
+        Some(6) => 0x86dd,
+        _ => 0x0800,
+    };
+    let mut destination = own_mac(port);
+    let mut tags: Vec<u16> = info.vlan.into_iter().collect();
+    let mut ethertype = ethertype;
+    match seed {
+        LinkSeed::Destination(address) => destination = address,
+        LinkSeed::Vlan(vlan) => tags = vlan.into_iter().collect(),
+        LinkSeed::PriorityTag if tags.is_empty() => tags = vec![0xe000],
+        LinkSeed::Stacked => tags.push(7),
+        LinkSeed::Ethertype(other) => ethertype = other,
+        LinkSeed::Right | LinkSeed::Padded | LinkSeed::PriorityTag | LinkSeed::Short => {}
+    }
+    let mut bytes = [destination, [2, 0, 0, 0, 1, 1]].concat();
+    for tag in tags {
+        bytes.extend(0x8100u16.to_be_bytes());
+        bytes.extend(tag.to_be_bytes());
+    }
+    bytes.extend(ethertype.to_be_bytes());
+    bytes.extend(packet);
+    match seed {
+        LinkSeed::Padded => bytes.resize(bytes.len().max(60), 0),
+        LinkSeed::Short => bytes.truncate(13),
+        _ => {}
+    }
+    Arrival { device, bytes }
+}

@@ -1,0 +1,112 @@
+//! The walk of one packet ≡ the oracle's, verdict and output.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use dataplane::{DropReason, Verdict};
+use model::oracle::Oracle;
+use proptest::prelude::*;
+
+use crate::agreement::agrees;
+use crate::gateway::Gateway;
+use crate::packets::{Builder, a_seed};
+use crate::worlds::a_world;
+
+const WORLDS: u32 = 700;
+const PACKETS: usize = 60;
+
+/// Reasons that one packet at a time cannot bring about here.
+const OUT_OF_REACH: [DropReason; 5] = [
+    DropReason::SequenceExhausted,
+    DropReason::CipherRefused,
+    DropReason::NoFrame,
+    DropReason::NoNeighbour,
+    DropReason::TransmitFull,
+];
+
+#[test]
+fn the_walk_does_what_the_oracle_allows() {
+    let seen: RefCell<BTreeMap<String, u64>> = RefCell::default();
+    let asked = std::env::var_os("PROPTEST_CASES").is_some();
+    let strategy = (a_world(), prop::collection::vec(a_seed(), PACKETS));
+    crate::check(WORLDS, strategy, |(world, seeds)| {
+        let mut builder = Builder::new(&world);
+        let mut oracle = Oracle::new(&world);
+        let mut gateway = Gateway::new(&world);
+        for seed in &seeds {
+            let arrival = builder.build(seed);
+            let courses = oracle.judge(arrival.device, &arrival.bytes);
+            let (observed, _) = gateway.run(arrival.device, &[&arrival.bytes]);
+            let told = || {
+                let bytes = brief(&format!("{:02x?}", arrival.bytes));
+                let (did, should) = (format!("{observed:02x?}"), format!("{courses:02x?}"));
+                let (did, should) = (brief(&did), brief(&should));
+                let device = arrival.device;
+                format!(
+                    "{bytes}\non {device:?} came to {did}\nbut should {should}\nby {seed:?}\nin {world:?}"
+                )
+            };
+            prop_assert!(agrees(&courses, &observed), "{}", told());
+            let mut seen = seen.borrow_mut();
+            for (place, verdict) in observed.verdicts.iter().enumerate() {
+                let made = if place == 0 { "" } else { "made: " };
+                *seen.entry(format!("{made}{}", name(verdict))).or_default() += 1;
+            }
+            for sealed in observed.emissions.iter().filter(|e| e.sealed.is_some()) {
+                let from = if sealed.ingress.0 < 2 { "inside" } else { "outside" };
+                *seen.entry(format!("sealed from {from}")).or_default() += 1;
+            }
+        }
+        Ok(())
+    });
+    let seen = seen.into_inner();
+    let judged: u64 = seen.iter().filter(|(k, _)| !k.contains(' ')).map(|(_, n)| n).sum();
+    println!("{judged} packets judged: {seen:#?}");
+    if !asked {
+        let reasons = DropReason::ALL.iter().filter(|reason| !OUT_OF_REACH.contains(reason));
+        let mut wanted: Vec<String> = reasons.map(|reason| reason.name().to_string()).collect();
+        let others = [
+            "forward",
+            "protect",
+            "host",
+            "hold",
+            "consumed",
+            "made: forward",
+            "made: protect",
+            "made: host",
+            "made: no_match",
+            "made: hold",
+            "sealed from inside",
+            "sealed from outside",
+        ];
+        wanted.extend(others.map(String::from));
+        let never: Vec<_> = wanted.iter().filter(|kind| !seen.contains_key(*kind)).collect();
+        assert!(never.is_empty(), "the generator never brought about {never:?}");
+    }
+}
+
+/// Cuts every list of bytes short.
+fn brief(text: &str) -> String {
+    let mut out = String::new();
+    for part in text.split(']') {
+        let (before, list) = part.rsplit_once('[').unwrap_or((part, ""));
+        let cut: String = list.chars().take(200).collect();
+        let bytes = list.split(", ").count();
+        out.push_str(&match cut.len() < list.len() {
+            true => format!("{before}[{cut} … {bytes} bytes]"),
+            false => format!("{part}]"),
+        });
+    }
+    out
+}
+
+fn name(verdict: &Verdict) -> &'static str {
+    match verdict {
+        Verdict::Forward(_) => "forward",
+        Verdict::Protect(_) => "protect",
+        Verdict::Host => "host",
+        Verdict::Hold(_) => "hold",
+        Verdict::Consumed => "consumed",
+        Verdict::Drop(reason) => reason.name(),
+    }
+}

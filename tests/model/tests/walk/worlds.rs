@@ -1,0 +1,444 @@
+//! Random small gateways: two unprotected ports, two protected ones, Linux, two or three peers,
+//! nested routes with holes, and policies that overlap in every way.
+
+use dataplane::{
+    DeviceId, HostService, Medium, Neighbour, NextHop, NextHopId, PortId, PortInfo, Prefix,
+    RouteEntry, RouteTarget, Side,
+};
+use ipsec::{SequenceNumbers, Suite, Tunnel};
+use model::world::{Keys, Peer, World, set_id};
+use policy::{
+    Action, AddressRange, Direction, IcmpRange, Policy, PolicyId, PortRange, Selector,
+    UpperSelector,
+};
+use proptest::prelude::*;
+use proptest::sample::{Index, select, subsequence};
+use wire::{Address, Family};
+
+/// Bytes of a frame that is received whole; longer ones are cut.
+pub(crate) const ROOM: usize = 2048;
+
+pub(crate) const LAN: PortId = PortId(0);
+pub(crate) const DMZ: PortId = PortId(1);
+pub(crate) const WAN: PortId = PortId(2);
+pub(crate) const WAN_TAGGED: PortId = PortId(3);
+pub(crate) const HOST: PortId = PortId(4);
+/// VLAN ids of the tagged ports.
+pub(crate) const DMZ_VLAN: u16 = 12;
+pub(crate) const WAN_VLAN: u16 = 20;
+
+/// Which port, its addresses, the router on its link.
+const LINKS: [(PortId, [&str; 2], [&str; 2]); 5] = [
+    (LAN, ["10.1.0.1", "2001:db8:1::1"], ["10.1.0.254", "2001:db8:1::fe"]),
+    (DMZ, ["10.9.0.1", "2001:db8:9::1"], ["10.9.0.254", "2001:db8:9::fe"]),
+    (WAN, ["192.0.2.1", "2001:db8:ff::1"], ["192.0.2.254", "2001:db8:ff::fe"]),
+    (WAN_TAGGED, ["198.18.0.1", "2001:db8:fe::1"], ["198.18.0.254", "2001:db8:fe::fe"]),
+    (HOST, ["10.8.0.1", "2001:db8:8::1"], ["10.8.0.254", "2001:db8:8::fe"]),
+];
+
+/// What every gateway has: networks on its links.
+const CONNECTED: [(PortId, &str); 8] = [
+    (LAN, "10.1.0.0/16"),
+    (LAN, "2001:db8:1::/48"),
+    (DMZ, "10.9.0.0/24"),
+    (DMZ, "2001:db8:9::/64"),
+    (WAN, "192.0.2.0/24"),
+    (WAN, "2001:db8:ff::/64"),
+    (WAN_TAGGED, "198.18.0.0/24"),
+    (WAN_TAGGED, "2001:db8:fe::/64"),
+];
+
+/// What some gateways route besides: nested in one another and in what is connected.
+const ROUTED: [&str; 18] = [
+    "0.0.0.0/0",
+    "10.0.0.0/8",
+    "10.2.0.0/15",
+    "10.2.0.0/16",
+    "10.2.128.0/17",
+    "10.2.255.0/24",
+    "10.2.255.255/32",
+    "10.3.0.0/32",
+    "10.1.128.0/17",
+    "203.0.113.0/24",
+    "::/0",
+    "2001:db8::/32",
+    "2001:db8:2::/47",
+    "2001:db8:2::/48",
+    "2001:db8:2:8000::/49",
+    "2001:db8:2:ffff:ffff:ffff:ffff:ffff/128",
+    "2001:db8:1:8000::/49",
+    "2001:db8:fd::/64",
+];
+
+const OUR_RANGES: [&str; 14] = [
+    "10.1.0.0/16",
+    "10.1.0.0/16",
+    "10.1.0.10-10.1.0.11",
+    "10.1.128.0/17",
+    "10.9.0.0/24",
+    "10.0.0.0/8",
+    "192.0.2.1",
+    "0.0.0.0/0",
+    "2001:db8:1::/48",
+    "2001:db8:1::/48",
+    "2001:db8:1::a-2001:db8:1::b",
+    "2001:db8:9::/64",
+    "2001:db8::/32",
+    "::/0",
+];
+
+const THEIR_RANGES: [&str; 14] = [
+    "10.2.0.0/16",
+    "10.2.0.0/16",
+    "10.2.0.0-10.2.127.255",
+    "10.2.255.255",
+    "10.3.0.0/16",
+    "10.2.255.0-10.3.0.255",
+    "192.0.2.0/24",
+    "0.0.0.0/0",
+    "2001:db8:2::/48",
+    "2001:db8:2::-2001:db8:2:7fff:ffff:ffff:ffff:ffff",
+    "2001:db8:3::/48",
+    "2001:db8:2:ffff::-2001:db8:3::ff",
+    "2001:db8:ff::/64",
+    "::/0",
+];
+
+/// Our end and the peer's end of the tunnels, and the networks behind the peer.
+const PEERS: [([&str; 2], [&str; 2]); 3] = [
+    (["192.0.2.1", "198.51.100.7"], ["10.2.0.0/16", "2001:db8:2::/48"]),
+    (["2001:db8:ff::1", "2001:db8:fd::9"], ["10.3.0.0/16", "2001:db8:3::/48"]),
+    (["198.18.0.1", "203.0.113.9"], ["10.4.0.0/16", "2001:db8:4::/48"]),
+];
+
+pub(crate) fn address(text: &str) -> Address {
+    text.parse::<std::net::IpAddr>().unwrap().into()
+}
+
+pub(crate) fn range(text: &str) -> AddressRange {
+    text.parse().unwrap()
+}
+
+fn prefix(text: &str) -> Prefix {
+    let (first, length) = text.split_once('/').unwrap();
+    Prefix { address: address(first), length: length.parse().unwrap() }
+}
+
+/// Link address number `n` of our own ports.
+pub(crate) fn own_mac(port: PortId) -> [u8; 6] {
+    [2, 0, 0, 0, 0, port.0 as u8]
+}
+
+/// A gateway.
+pub(crate) fn a_world() -> impl Strategy<Value = World> {
+    let mtus = [
+        select(&[1500, 600][..]),
+        select(&[1500, 1280][..]),
+        select(&[1500, 1400, 700][..]),
+        select(&[1500, 1299][..]),
+    ];
+    let policies = (2usize..9)
+        .prop_flat_map(|count| {
+            let ids: Vec<u32> = (0..100).collect();
+            (prop::collection::vec(a_policy(), count), subsequence(ids, count).prop_shuffle())
+        })
+        .prop_map(|(policies, ids)| {
+            let named = |(policy, id): (Policy, u32)| Policy {
+                id: PolicyId(id),
+                name: format!("p{id}"),
+                ..policy
+            };
+            policies.into_iter().zip(ids).map(named).collect::<Vec<Policy>>()
+        });
+    (routes(), any::<u64>(), policies, peers(), mtus, services(), any::<[bool; 4]>()).prop_map(
+        |((routes, next_hops), unresolved, policies, peers, mtus, services, speechless)| {
+            let ports = ports(mtus, services, speechless);
+            let neighbours = neighbours(unresolved);
+            let policies = with_basics(policies, peers.len());
+            World { ports, host: HOST, routes, next_hops, neighbours, policies, peers, room: ROOM }
+        },
+    )
+}
+
+/// A gateway with two peers and nothing that surprises: the policies of [`with_basics`], everybody
+/// resolved, the world behind the WAN port. Both inbound SAs have this window and numbers.
+pub(crate) fn a_plain_world(window: u32, numbers: SequenceNumbers) -> World {
+    let mut routes = vec![];
+    let next_hops = [("10.1.0.0/16", LAN), ("2001:db8:1::/48", LAN), ("192.0.2.0/24", WAN)];
+    for (hop, (network, _)) in next_hops.iter().enumerate() {
+        let target = RouteTarget::Via(NextHopId(hop as u32));
+        routes.push(RouteEntry { prefix: prefix(network), target });
+    }
+    for ours in PEERS.iter().map(|(ends, _)| address(ends[0])) {
+        let length = ours.family.address_bits();
+        routes.push(RouteEntry {
+            prefix: Prefix { address: ours, length },
+            target: RouteTarget::Local,
+        });
+    }
+    let keys = |spi: u32| {
+        let material = (0..20).map(|n| n * 7 + spi as u8).collect();
+        Keys { spi, suite: Suite::Aes128Gcm, material, numbers, window }
+    };
+    let peer = |place: usize| {
+        let [local, remote] = PEERS[place].0.map(|text| text.parse().unwrap());
+        let inbound = vec![keys(0x1000 + place as u32)];
+        let outbound = Some(keys(0x2000 + place as u32));
+        Peer { tunnel: Tunnel { local, remote }, mss_clamp: false, outbound, inbound }
+    };
+    World {
+        ports: ports([1500; 4], vec![], [false; 4]),
+        host: HOST,
+        routes,
+        next_hops: next_hops.map(|(_, port)| NextHop { port, gateway: None }).to_vec(),
+        neighbours: neighbours(u64::MAX),
+        policies: basics(2),
+        peers: vec![peer(0), peer(1)],
+        room: ROOM,
+    }
+}
+
+fn ports(mtus: [u32; 4], services: Vec<HostService>, speechless: [bool; 4]) -> Vec<PortInfo> {
+    let port = |id: PortId, name: &str, device, vlan, side| PortInfo {
+        name: name.into(),
+        device: DeviceId(device),
+        vlan,
+        side,
+        medium: if id == HOST { Medium::Ip } else { Medium::Ethernet },
+        mac: if id == HOST { [0; 6] } else { own_mac(id) },
+        mtu: mtus.get(usize::from(id.0)).copied().unwrap_or(1500),
+        // Some ports have no address of their own to speak from, but the gateway has.
+        addresses: match speechless.get(usize::from(id.0)) {
+            Some(true) => vec![],
+            _ => LINKS[usize::from(id.0)].1.map(address).to_vec(),
+        },
+        allow_host: if side == Side::Unprotected { services.clone() } else { vec![] },
+    };
+    vec![
+        port(LAN, "lan", 0, None, Side::Protected),
+        port(DMZ, "dmz", 0, Some(DMZ_VLAN), Side::Protected),
+        port(WAN, "wan", 1, None, Side::Unprotected),
+        port(WAN_TAGGED, "wan20", 1, Some(WAN_VLAN), Side::Unprotected),
+        port(HOST, "host", 2, None, Side::Protected),
+    ]
+}
+
+/// The connected networks, our addresses, broadcasts, and some of [`ROUTED`].
+fn routes() -> impl Strategy<Value = (Vec<RouteEntry>, Vec<NextHop>)> {
+    let port = || select(&[LAN, DMZ, WAN, WAN, WAN_TAGGED, HOST][..]);
+    let target = prop_oneof![
+        1 => Just(None),
+        6 => (port(), prop::bool::weighted(0.7)).prop_map(Some),
+    ];
+    let extra = (0..ROUTED.len(), target, prop::bool::weighted(0.2));
+    let defaults = (prop::bool::weighted(0.85), port());
+    (prop::collection::vec(extra, 0..7), defaults).prop_map(|(extra, (has_default, port))| {
+        let (mut routes, mut hops) = (vec![], vec![]);
+        let mut via = |port: PortId, gateway: Option<Address>| {
+            hops.push(NextHop { port, gateway });
+            RouteTarget::Via(NextHopId(hops.len() as u32 - 1))
+        };
+        let gateway = |port: PortId, family: Family| {
+            Some(address(LINKS[usize::from(port.0)].2[family as usize]))
+        };
+        let mut add = |prefix, target| routes.push(RouteEntry { prefix, target });
+        for (port, network) in CONNECTED {
+            add(prefix(network), via(port, None));
+        }
+        for ours in LINKS.iter().flat_map(|link| link.1).map(address) {
+            add(Prefix { address: ours, length: ours.family.address_bits() }, RouteTarget::Local);
+        }
+        for broadcast in ["10.1.255.255/32", "10.9.0.255/32", "192.0.2.255/32"] {
+            add(prefix(broadcast), RouteTarget::Broadcast);
+        }
+        if has_default {
+            let port = if port == HOST { WAN } else { port };
+            add(prefix("0.0.0.0/0"), via(port, gateway(port, Family::V4)));
+            add(prefix("::/0"), via(port, gateway(port, Family::V6)));
+        }
+        for (network, target, on_link) in extra {
+            let network = prefix(ROUTED[network]);
+            let target = match target {
+                None => RouteTarget::Blackhole,
+                Some((port, _)) if on_link => via(port, None),
+                Some((port, true)) => via(port, gateway(port, network.address.family)),
+                Some((_, false)) => via(WAN, gateway(WAN, network.address.family)),
+            };
+            add(network, target);
+        }
+        (routes, hops)
+    })
+}
+
+/// Everybody who can be a next hop, less a few by the bits of `unresolved`.
+fn neighbours(unresolved: u64) -> Vec<Neighbour> {
+    let mut list = vec![];
+    for (port, _, gateways) in LINKS {
+        for text in gateways.iter().chain(&INTERESTING) {
+            let (address, number) = (address(text), list.len() as u8);
+            list.push(Neighbour { port, address, mac: [4, 0, 0, 0, port.0 as u8, number] });
+        }
+    }
+    let mut place = 0;
+    list.retain(|_| {
+        place += 1;
+        // One in eight is unknown.
+        unresolved.rotate_left(place * 5) & 7 != 0
+    });
+    list
+}
+
+/// Addresses of packets besides those that routes and policies name.
+pub(crate) const INTERESTING: [&str; 22] = [
+    "10.1.0.10",
+    "10.1.0.11",
+    "10.1.255.254",
+    "10.2.0.1",
+    "10.2.127.255",
+    "10.2.128.0",
+    "10.2.255.255",
+    "10.3.0.0",
+    "10.3.0.1",
+    "10.4.0.1",
+    "10.9.0.7",
+    "192.0.2.77",
+    "2001:db8:1::a",
+    "2001:db8:1::b",
+    "2001:db8:2::1",
+    "2001:db8:2:7fff:ffff:ffff:ffff:ffff",
+    "2001:db8:2:8000::",
+    "2001:db8:3::1",
+    "2001:db8:4::1",
+    "2001:db8:9::7",
+    "2001:db8:ff::77",
+    "203.0.113.9",
+];
+
+/// The policies that one would write: what is behind a peer goes to it sealed.
+fn basics(peers: usize) -> Vec<Policy> {
+    let of = |(peer, (_, networks)): (usize, &([&str; 2], [&str; 2]))| Policy {
+        id: PolicyId(200 + peer as u32),
+        name: format!("peer{peer}-net"),
+        action: Action::Protect(set_id(peer)),
+        priority: 1,
+        only: None,
+        selector: Selector {
+            local: vec![range("10.0.0.0/8"), range("2001:db8::/32")],
+            remote: networks.map(range).to_vec(),
+            protocol: None,
+            upper: UpperSelector::Any,
+        },
+    };
+    PEERS.iter().enumerate().take(peers).map(of).collect()
+}
+
+/// Two thirds of the gateways have [`basics`], half let through in clear what nothing else speaks
+/// of; what is drawn lies over these or, by its priority, under them.
+fn with_basics(mut policies: Vec<Policy>, peers: usize) -> Vec<Policy> {
+    let drawn = policies.len();
+    if drawn % 3 != 0 {
+        policies.extend(basics(peers));
+    }
+    if drawn % 2 == 0 {
+        policies.push(Policy {
+            id: PolicyId(300),
+            name: "rest".into(),
+            action: Action::Bypass,
+            priority: 0,
+            only: None,
+            selector: Selector {
+                local: vec![AddressRange::any(Family::V4), AddressRange::any(Family::V6)],
+                remote: vec![AddressRange::any(Family::V4), AddressRange::any(Family::V6)],
+                protocol: None,
+                upper: UpperSelector::Any,
+            },
+        });
+    }
+    policies
+}
+
+fn peers() -> impl Strategy<Value = Vec<Peer>> {
+    let keys = |direction: u32| {
+        (any::<u8>(), select(Suite::ALL), any::<bool>(), select(&[32u32, 64, 4096][..])).prop_map(
+            move |(seed, suite, extended, window)| {
+                let byte = |n: usize| seed.wrapping_add(n as u8).wrapping_mul(direction as u8 | 1);
+                let numbers = match extended {
+                    true => SequenceNumbers::Extended,
+                    false => SequenceNumbers::Short,
+                };
+                let material = (0..suite.material_bytes()).map(byte).collect();
+                Keys { spi: 0, suite, material, numbers, window }
+            },
+        )
+    };
+    let outbound = prop_oneof![1 => Just(None), 9 => keys(1).prop_map(Some)];
+    let one = (prop::bool::weighted(0.7), outbound, prop::collection::vec(keys(2), 1..3));
+    prop::collection::vec(one, 2..=PEERS.len()).prop_map(|list| {
+        let mut next_spi = 0xff;
+        let mut spi = || {
+            next_spi += 1;
+            next_spi
+        };
+        let peer = |(place, (mss_clamp, outbound, inbound)): (usize, (bool, Option<Keys>, _))| {
+            let [local, remote] = PEERS[place].0.map(|text| text.parse().unwrap());
+            let inbound: Vec<Keys> = inbound;
+            Peer {
+                tunnel: Tunnel { local, remote },
+                mss_clamp,
+                outbound: outbound.map(|keys| Keys { spi: spi(), ..keys }),
+                inbound: inbound.into_iter().map(|keys| Keys { spi: spi(), ..keys }).collect(),
+            }
+        };
+        list.into_iter().enumerate().map(peer).collect()
+    })
+}
+
+fn services() -> impl Strategy<Value = Vec<HostService>> {
+    let all = vec![
+        HostService { protocol: 17, ports: Some(PortRange { lo: 500, hi: 500 }) },
+        HostService { protocol: 17, ports: Some(PortRange { lo: 4500, hi: 4500 }) },
+        HostService { protocol: 1, ports: None },
+        HostService { protocol: 6, ports: Some(PortRange { lo: 22, hi: 80 }) },
+    ];
+    subsequence(all, 0..=4)
+}
+
+fn a_policy() -> impl Strategy<Value = Policy> {
+    let action = prop_oneof![
+        3 => any::<Index>().prop_map(|peer| Action::Protect(set_id(peer.index(2)))),
+        3 => Just(Action::Bypass),
+        1 => Just(Action::Discard),
+    ];
+    let only = prop_oneof![
+        4 => Just(None),
+        1 => Just(Some(Direction::Inbound)),
+        1 => Just(Some(Direction::Outbound)),
+    ];
+    let ranges =
+        |pool: &'static [&'static str]| prop::collection::vec(select(pool).prop_map(range), 1..4);
+    let protocol = prop_oneof![3 => Just(None), 1 => Just(Some(6)), 2 => Just(Some(17)),
+                               1 => Just(Some(1)), 1 => Just(Some(58)), 1 => Just(Some(47))];
+    (action, only, 0..3u32, ranges(&OUR_RANGES), ranges(&THEIR_RANGES), protocol, an_upper())
+        .prop_map(|(action, only, priority, local, remote, protocol, upper)| Policy {
+            id: PolicyId(0),
+            name: String::new(),
+            action,
+            priority,
+            only,
+            selector: Selector { local, remote, protocol, upper },
+        })
+}
+
+fn an_upper() -> impl Strategy<Value = UpperSelector> {
+    let port = || {
+        let edge = select(&[(0, 65_535), (53, 53), (80, 443), (443, 443), (1024, 65_535)][..]);
+        prop::collection::vec(edge.prop_map(|(lo, hi)| PortRange { lo, hi }), 0..3)
+    };
+    let message = select(&[(0x0800, 0x08ff), (0x0304, 0x0304), (0x8000, 0x81ff)][..]);
+    let messages = prop::collection::vec(message.prop_map(|(lo, hi)| IcmpRange { lo, hi }), 0..3);
+    prop_oneof![
+        5 => Just(UpperSelector::Any),
+        3 => (port(), port()).prop_map(|(local, remote)| UpperSelector::Ports { local, remote }),
+        1 => messages.prop_map(UpperSelector::Icmp),
+    ]
+}
