@@ -443,11 +443,14 @@ fn own_addresses(family: Family) -> Vec<Row> {
         V6 => PacketBuilder::v6("2001:db8:1::5", "2001:db8:ff::1"),
     };
     let far_side = far_side.tcp(1, 22).ip();
+    let esp_to_us = PacketBuilder::new(host(family, 1), ours).protocol(50).payload_of(60).ip();
     let from_us = |to: u32| PacketBuilder::new(ours, host(family, to)).udp(1, 2).ip();
     let to_ourselves = PacketBuilder::new(ours, own(family, 12)).udp(1, 2).ip();
     vec![
         Row::delivers("to us, hop limit 1", lan(&to_us), to_us.clone()),
         Row::delivers("to our outside address from inside", lan(&far_side), far_side.clone()),
+        // ESP is opened on the unprotected side only.
+        Row::delivers("ESP to us from inside", lan(&esp_to_us), esp_to_us.clone()),
         Row::drops("our address as source, to berlin", lan(&from_us(2)), BadAddress),
         Row::drops("our address as source, to lan2", lan(&from_us(12)), BadAddress),
         Row::drops("our address as source, to us", lan(&to_ourselves), BadAddress),
