@@ -6,12 +6,13 @@ mod report;
 
 use std::path::{Path, PathBuf};
 
-use control::{ReplayKey, read_replay_keys, write_replay_keys};
-use dataplane::{Generation, Medium, PortId, Side, Snapshot};
+use control::{KeyLine, Loaded, PeerId, ReplayKey, read_replay_keys, write_replay_keys};
+use dataplane::{DropReason, Generation, Medium, PortId, Side, Snapshot};
 use io::{CaptureReader, Link};
+use policy::Direction;
 
 use crate::failure::{Failure, Usage};
-use crate::output::{print, print_json};
+use crate::output::{counted, print, print_json};
 
 use engine::Input;
 use files::{Captures, Places};
@@ -116,8 +117,10 @@ pub(crate) fn perform(job: &Job) -> Result<Report, Failure> {
     let loaded = control::load(&job.config)?;
     let mut opened = Vec::new();
     for file in &job.keys {
-        opened.extend(read_replay_keys(file)?);
+        opened.push(read_replay_keys(file)?);
     }
+    let mut warnings = unfitting_keys(&loaded, job, &opened);
+    let opened: Vec<ReplayKey> = opened.into_iter().flatten().collect();
     let (keys, sealed) = loaded.keys.for_replay(&loaded.validated, &opened)?;
     let snapshot = loaded
         .validated
@@ -136,7 +139,38 @@ pub(crate) fn perform(job: &Job) -> Result<Report, Failure> {
     let key_files = write_keys(&places, &sealed)?;
     let written = captures.finish()?;
     let files = ports.into_iter().zip(job.inputs.iter().map(|(_, file)| file.clone()));
-    Ok(Report::new(&snapshot, &outcome, files.collect(), written, key_files))
+    let mut report = Report::new(&snapshot, &outcome, files.collect(), written, key_files);
+    let unopened = outcome.counters.dropped(DropReason::Integrity);
+    if unopened > 0 && job.keys.is_empty() {
+        warnings.push(format!(
+            "{} could not be opened; if another gateway's replay sealed them, give its OUT.keys \
+             by --keys",
+            counted(unopened, "ESP packet"),
+        ));
+    }
+    report.warnings.extend(warnings);
+    Ok(report)
+}
+
+/// Says of key files that fit no inbound SA of the configuration that they are of no use.
+fn unfitting_keys(loaded: &Loaded, job: &Job, opened: &[Vec<ReplayKey>]) -> Vec<String> {
+    let fits = |key: &ReplayKey| {
+        let mut peers = (0..).map(PeerId).zip(&loaded.validated.peers);
+        peers.any(|(id, peer)| {
+            let from_there = key.tunnel.local == peer.tunnel.remote
+                && key.tunnel.remote == peer.tunnel.local
+                && key.material.suite() == peer.suite;
+            let inbound =
+                |line: &KeyLine| line.direction == Direction::Inbound && line.spi == key.spi;
+            from_there && loaded.keys.of(id).iter().any(inbound)
+        })
+    };
+    let useless = job.keys.iter().zip(opened).filter(|(_, keys)| !keys.iter().any(fits));
+    useless
+        .map(|(file, _)| {
+            format!("{}: none of these keys is for an SA of this gateway", file.display())
+        })
+        .collect()
 }
 
 type Inputs = Vec<Input<std::io::BufReader<std::fs::File>>>;

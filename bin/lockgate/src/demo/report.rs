@@ -103,9 +103,12 @@ impl DemoReport {
              otherwise\n",
         );
         text += match self.ok {
-            true => "All checks hold.\n",
-            false => "NOT ALL CHECKS HOLD.\n",
+            true => "All checks hold",
+            false => "NOT ALL CHECKS HOLD",
         };
-        text
+        match self.rounds {
+            1 => text + ".\n",
+            rounds => text + &format!(" in round {rounds}; the figures are of that round.\n"),
+        }
     }
 }

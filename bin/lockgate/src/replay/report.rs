@@ -158,11 +158,11 @@ impl Report {
         let mut warnings = Vec::new();
         for input in self.inputs.iter().filter(|input| input.cut > 0) {
             warnings.push(format!(
-                "{}: {} of {} are CUT SHORT in the capture and were judged without their ends; \
+                "{}: {} of {} packets CUT SHORT in the capture and judged without their ends; \
                  capture again with a larger snapshot length (tcpdump -s 0)",
                 input.file.display(),
                 input.cut,
-                counted(input.packets, "packet"),
+                input.packets,
             ));
         }
         for other in &outcome.elsewhere {
@@ -175,6 +175,13 @@ impl Report {
                 mac(other.first),
                 mac(port.mac),
                 port.name,
+            ));
+        }
+        let unresolved = outcome.counters.dropped(DropReason::NoNeighbour);
+        if unresolved > 0 {
+            warnings.push(format!(
+                "{} had no link address to go to: a replay knows only the [[neighbour]] sections",
+                counted(unresolved, "packet")
             ));
         }
         let limited = outcome.counters.icmp_limited;

@@ -1,0 +1,152 @@
+//! What the tests of the command share: a directory, the real binary, the gateways of `etc/demo`.
+
+#![allow(dead_code, reason = "each test file is a program of its own and uses a part of this")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use io::{CaptureReader, CaptureWriter, Link, Resolution};
+use serde_json::Value;
+
+/// A directory that is removed at the end, with the gateways' configurations and fresh keys in it.
+pub(crate) struct Place {
+    pub(crate) path: PathBuf,
+}
+
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+impl Place {
+    /// An empty one.
+    pub(crate) fn empty() -> Place {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("lockgate-test-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        Place { path }
+    }
+
+    /// One with gateways a, b and c.
+    pub(crate) fn with_gateways() -> Place {
+        let place = Place::empty();
+        let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../etc/demo");
+        for name in ["a.toml", "b.toml", "c.toml"] {
+            fs::copy(demo.join(name), place.file(name)).unwrap();
+        }
+        place.succeeds(&["keygen", "a", "b"]);
+        place.succeeds(&["keygen", "--suite", "aes-256-gcm", "a", "c"]);
+        place
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        fs::write(self.file(name), text).unwrap();
+    }
+
+    pub(crate) fn text(&self, name: &str) -> String {
+        fs::read_to_string(self.file(name)).unwrap()
+    }
+
+    /// Names of all files, sorted.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.path).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Runs the command in this directory.
+    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+        let output = command.args(args).current_dir(&self.path).output().unwrap();
+        Ran { args: args.join(" "), output }
+    }
+
+    /// Runs the command, which must end with 0, and returns what it printed.
+    pub(crate) fn succeeds(&self, args: &[&str]) -> String {
+        let ran = self.run(args);
+        assert_eq!(ran.code(), 0, "{}: {}", ran.args, ran.err());
+        ran.out()
+    }
+
+    /// Runs the command with `--json`; it must end with 0.
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
+        let text = self.succeeds(&[args, &["--json"]].concat());
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Runs the command, which must end with `code` and say `words` on standard error, and nothing
+    /// on standard output.
+    pub(crate) fn fails(&self, code: i32, args: &[&str], words: &[&str]) {
+        let ran = self.run(args);
+        let (out, err) = (ran.out(), ran.err());
+        assert_eq!(ran.code(), code, "{}: {out}{err}", ran.args);
+        assert_eq!(out, "", "{}", ran.args);
+        for word in words {
+            assert!(err.contains(word), "{}: no {word:?} in: {err}", ran.args);
+        }
+    }
+
+    /// Writes Ethernet frames as a capture, a millisecond apart.
+    pub(crate) fn capture(&self, name: &str, frames: &[Vec<u8>]) {
+        let path = self.file(name);
+        let mut writer =
+            CaptureWriter::create(&path, Link::Ethernet, Resolution::Nanosecond).unwrap();
+        for (place, frame) in frames.iter().enumerate() {
+            writer.write(1_700_000_000_000_000_000 + place as u64 * 1_000_000, frame).unwrap();
+        }
+        writer.finish().unwrap();
+    }
+
+    /// The packets of a capture.
+    pub(crate) fn packets(&self, name: &str) -> Vec<Vec<u8>> {
+        let mut reader = CaptureReader::open(&self.file(name)).unwrap();
+        let mut packets = Vec::new();
+        while let Some(packet) = reader.peek().unwrap() {
+            packets.push(packet.bytes.to_vec());
+            reader.skip();
+        }
+        packets
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// A command that ran.
+pub(crate) struct Ran {
+    pub args: String,
+    output: Output,
+}
+
+impl Ran {
+    pub(crate) fn code(&self) -> i32 {
+        self.output.status.code().expect("ended by itself")
+    }
+
+    pub(crate) fn out(&self) -> String {
+        String::from_utf8(self.output.stdout.clone()).unwrap()
+    }
+
+    pub(crate) fn err(&self) -> String {
+        String::from_utf8(self.output.stderr.clone()).unwrap()
+    }
+}
+
+/// Link address of a gateway's protected port: `lan_mac(b'a')`.
+pub(crate) fn lan_mac(letter: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 0x0a + letter - b'a', 1]
+}
+
+/// Link address of the host behind a gateway.
+pub(crate) fn host_mac(letter: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 0x0a + letter - b'a', 0x10]
+}

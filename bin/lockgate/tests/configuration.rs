@@ -1,0 +1,134 @@
+//! `check` and `keygen`, the real binary.
+
+mod common;
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use common::Place;
+use serde_json::Value;
+
+#[test]
+fn a_good_file_is_said_to_be_good_in_one_line() {
+    let place = Place::with_gateways();
+    let ran = place.run(&["check", "a.toml"]);
+    assert_eq!(ran.code(), 0);
+    let line = ran.out();
+    let good = "a.toml: good: node gw-a, 2 ports, 2 peers, 4 policies, 5 routes; ";
+    assert!(line.starts_with(good) && line.lines().count() == 1, "{line}");
+    assert!(ran.err().contains("a.toml:26:10: warning: "), "{}", ran.err());
+    let json = place.json(&["check", "a.toml"]);
+    assert_eq!((&json["ok"], &json["errors"]), (&Value::Bool(true), &0.into()));
+}
+
+#[test]
+fn the_effective_configuration_is_one_that_checks_and_says_the_same() {
+    let place = Place::with_gateways();
+    let effective = place.succeeds(&["check", "--effective", "a.toml"]);
+    assert!(effective.contains("replay_window = 1024"), "{effective}");
+    place.write("effective.toml", &effective);
+    assert_eq!(place.succeeds(&["check", "--effective", "effective.toml"]), effective);
+    let json = place.json(&["check", "--effective", "a.toml"]);
+    assert_eq!(json["effective"], Value::String(effective));
+}
+
+#[test]
+fn a_bad_file_is_refused_with_place_and_nearest_word() {
+    let place = Place::with_gateways();
+    let bad = place.text("a.toml").replace("priority = 50", "prioritty = 50");
+    place.write("bad.toml", &bad);
+    let line = bad.lines().position(|line| line.contains("prioritty")).unwrap() + 1;
+    let at = format!("bad.toml:{line}:1: ");
+    place.fails(1, &["check", "bad.toml"], &[&at, "did you mean `priority`?", "1 error"]);
+    let ran = place.run(&["check", "--json", "bad.toml"]);
+    assert_eq!(ran.code(), 1);
+    let json: Value = serde_json::from_str(&ran.out()).unwrap();
+    assert_eq!(json["ok"], Value::Bool(false));
+    let problem = &json["problems"].as_array().unwrap().last().unwrap();
+    assert_eq!((&problem["line"], &problem["column"]), (&line.into(), &1.into()));
+}
+
+#[test]
+fn files_that_are_missing_are_named() {
+    let place = Place::with_gateways();
+    place.fails(1, &["check", "nowhere.toml"], &["nowhere.toml"]);
+    std::fs::remove_file(place.file("a-b.keys")).unwrap();
+    place.fails(1, &["check", "a.toml"], &["a-b.keys", "lockgate keygen"]);
+}
+
+#[test]
+fn unfit_key_files_are_refused_and_their_content_never_shown() {
+    let place = Place::with_gateways();
+    let good = place.text("a-b.keys");
+    let lines = good.lines().filter(|line| !line.starts_with('#'));
+    let secret: Vec<&str> = lines.filter_map(|line| line.split(' ').nth(2)).collect();
+    assert_eq!(secret.len(), 2);
+    let set_mode = |mode| {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(place.file("a-b.keys"), permissions).unwrap();
+    };
+    let refused = |words: &[&str]| {
+        place.fails(1, &["check", "a.toml"], words);
+        let ran = place.run(&["check", "--json", "a.toml"]);
+        for text in [ran.out(), ran.err()] {
+            assert!(!secret.iter().any(|key| text.contains(&key[..8])), "{text}");
+        }
+    };
+    set_mode(0o640);
+    refused(&["a-b.keys", "0640"]);
+    set_mode(0o600);
+    place.write("a-b.keys", &good[..good.len() - 3]);
+    refused(&["a-b.keys:3:", "hexadecimal digits"]);
+    std::fs::rename(place.file("a-b.keys"), place.file("real.keys")).unwrap();
+    symlink("real.keys", place.file("a-b.keys")).unwrap();
+    refused(&["a-b.keys", "symbolic link"]);
+}
+
+#[test]
+fn keygen_makes_a_pair_for_its_owner_only_and_shows_no_key() {
+    let place = Place::empty();
+    std::fs::create_dir(place.file("keys")).unwrap();
+    let said = place.succeeds(&["keygen", "--out-dir", "keys", "paris", "berlin"]);
+    assert!(said.contains("keys/paris-berlin.keys") && said.contains("file:berlin-paris.keys"));
+    let mut lines = Vec::new();
+    for name in ["keys/paris-berlin.keys", "keys/berlin-paris.keys"] {
+        let mode = std::fs::metadata(place.file(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o600, "{name}");
+        for line in place.text(name).lines().filter(|line| !line.starts_with('#')) {
+            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            assert!(!said.contains(&words[2]), "{said}");
+            assert_eq!(words[2].len(), 40, "128 bits of key and 32 of salt");
+            lines.push(words);
+        }
+    }
+    let same = |a: &[String], b: &[String]| a[1..] == b[1..] && a[0] != b[0];
+    assert!(same(&lines[0], &lines[3]) && same(&lines[1], &lines[2]), "mirrored");
+    assert_ne!(lines[0][1..], lines[1][1..]);
+}
+
+#[test]
+fn keygen_overwrites_nothing_and_leaves_no_half_pair() {
+    let place = Place::empty();
+    place.write("b-a.keys", "precious");
+    place.fails(1, &["keygen", "a", "b"], &["b-a.keys", "not overwritten"]);
+    assert_eq!(place.names(), ["b-a.keys"]);
+    assert_eq!(place.text("b-a.keys"), "precious");
+}
+
+#[test]
+fn keygen_refuses_what_cannot_be_meant() {
+    let place = Place::empty();
+    place.fails(2, &["keygen", "a", "a"], &["different names"]);
+    place.fails(2, &["keygen", "../a", "b"], &["cannot be the name"]);
+    place.fails(2, &["keygen", "--suite", "aes-128-cbc", "a", "b"], &["aes-256-gcm"]);
+    assert!(place.names().is_empty());
+    let json = place.json(&["keygen", "--suite", "aes-256-gcm", "a", "b"]);
+    assert_eq!(json["files"][1]["keys"], "file:b-a.keys");
+}
+
+#[test]
+fn a_command_line_that_makes_no_sense_ends_with_2() {
+    let place = Place::empty();
+    for args in [&["chekc", "a.toml"][..], &["check"], &["check", "--effectiv", "a"], &[]] {
+        assert_eq!(place.run(args).code(), 2, "{args:?}");
+    }
+}
