@@ -29,15 +29,12 @@ pub(crate) enum Decision {
 
 /// Judges every row that is an IP packet in clear.
 pub(crate) fn decide<F: Frames>(turn: &mut Turn<'_, F>, rows: &mut [Row], scratch: &mut Scratch) {
-    ask(turn, rows, scratch, Direction::Inbound, |turn, row| {
-        inbound_question(turn.snapshot, row, row.bytes(turn.frames))
-    });
-    for (i, number) in scratch.asked.iter().enumerate() {
-        let row = &mut rows[*number];
-        count(turn, row, Direction::Inbound, scratch.matches[i]);
-        if let Err(reason) = inbound_answer(turn.snapshot, row.origin, scratch.matches[i]) {
-            turn.drop(row, reason);
-        }
+    let from_outside = |row: &Row| {
+        matches!(row.origin, Origin::Opened(_))
+            || turn.snapshot.path_port(row.ingress).side == Side::Unprotected
+    };
+    if rows.iter().any(from_outside) {
+        enter(turn, rows, scratch);
     }
     ask(turn, rows, scratch, Direction::Outbound, |turn, row| match route(turn.snapshot, row) {
         Ok(Routed::Ask(flow)) => Question::Ask(flow),
@@ -50,6 +47,20 @@ pub(crate) fn decide<F: Frames>(turn: &mut Turn<'_, F>, rows: &mut [Row], scratc
         match outbound_answer(turn.snapshot, row, scratch.matches[i]) {
             Ok(decision) => settle(turn, row, decision),
             Err(reason) => turn.drop(row, reason),
+        }
+    }
+}
+
+/// The first question, for the rows that it concerns.
+fn enter<F: Frames>(turn: &mut Turn<'_, F>, rows: &mut [Row], scratch: &mut Scratch) {
+    ask(turn, rows, scratch, Direction::Inbound, |turn, row| {
+        inbound_question(turn.snapshot, row, row.bytes(turn.frames))
+    });
+    for (i, number) in scratch.asked.iter().enumerate() {
+        let row = &mut rows[*number];
+        count(turn, row, Direction::Inbound, scratch.matches[i]);
+        if let Err(reason) = inbound_answer(turn.snapshot, row.origin, scratch.matches[i]) {
+            turn.drop(row, reason);
         }
     }
 }
@@ -67,6 +78,7 @@ pub(crate) enum Question {
 }
 
 /// Collects the questions of all rows in clear and has them answered together.
+#[inline]
 fn ask<F: Frames>(
     turn: &mut Turn<'_, F>,
     rows: &mut [Row],
@@ -87,12 +99,16 @@ fn ask<F: Frames>(
             Question::Refused(reason) => turn.drop(row, reason),
         }
     }
+    if scratch.flows.is_empty() {
+        return;
+    }
     scratch.matches.clear();
     scratch.matches.resize(scratch.flows.len(), Match::None);
     turn.snapshot.spd().classify(direction, &scratch.flows, &mut scratch.matches);
     turn.counters.full_lookups += scratch.flows.len() as u64;
 }
 
+#[inline]
 fn settle<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row, decision: Decision) {
     match decision {
         Decision::Forward(egress) => row.state = State::Forward(egress),
@@ -126,7 +142,7 @@ pub(crate) fn inbound_question(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> 
             }
         }
         Origin::Opened(_) => Question::Ask(row.packet.flow),
-        Origin::Received if snapshot.port(row.ingress).side == Side::Unprotected => {
+        Origin::Received if snapshot.path_port(row.ingress).side == Side::Unprotected => {
             match is_carved_out(snapshot, row, bytes) {
                 true => Question::Decided(Decision::Host),
                 false => Question::Ask(row.packet.flow),
@@ -186,13 +202,12 @@ pub(crate) enum Routed {
 ///
 /// # Errors
 /// Why it goes nowhere.
+#[inline]
 pub(crate) fn route(snapshot: &Snapshot, row: &Row) -> Result<Routed, DropReason> {
     let flow = &row.packet.flow;
     let routes = snapshot.routes();
     // RFC 1812 §5.3.8: nobody else sends from our own or a broadcast address.
-    let source = routes.lookup(flow.source_address());
-    let is_ours = matches!(source, Some(RouteTarget::Local | RouteTarget::Broadcast));
-    if is_ours && row.origin.is_forwarded() {
+    if routes.is_ours(flow.source_address()) && row.origin.is_forwarded() {
         return Err(DropReason::BadAddress);
     }
     let target = routes.lookup(flow.destination_address());
@@ -209,7 +224,7 @@ pub(crate) fn route(snapshot: &Snapshot, row: &Row) -> Result<Routed, DropReason
         Some(RouteTarget::Local) => Ok(Routed::Decided(Decision::Host)),
         Some(RouteTarget::Via(hop)) => {
             let egress = snapshot.egress(hop, flow.destination_address());
-            match snapshot.port(egress.port).side {
+            match snapshot.path_port(egress.port).side {
                 Side::Unprotected => Ok(Routed::Ask(*flow)),
                 Side::Protected => Ok(Routed::Decided(Decision::Forward(egress))),
             }

@@ -13,6 +13,9 @@ use crate::walk::{Opening, Origin, Row, Scratch, State, Turn};
 /// 3. each row: replay commit, trailer, ECN, the inner packet's own checks
 pub(crate) fn open<F: Frames>(turn: &mut Turn<'_, F>, rows: &mut [Row], scratch: &mut Scratch) {
     scratch.openings.clear();
+    if rows.iter().all(|row| row.state != State::Sealed) {
+        return;
+    }
     for (number, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.state == State::Sealed) {
         match prepare(turn, row, number as u32) {
             Ok(opening) => scratch.openings.push(opening),

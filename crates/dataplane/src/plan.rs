@@ -45,7 +45,7 @@ pub(crate) fn plan<F: Frames>(
 }
 
 fn in_clear<F>(turn: &Turn<'_, F>, egress: Egress) -> Way {
-    Way { egress, protection: None, mtu: turn.snapshot.port(egress.port).mtu }
+    Way { egress, protection: None, mtu: turn.snapshot.path_port(egress.port).mtu }
 }
 
 fn protected<F>(turn: &Turn<'_, F>, set: crate::SetIndex) -> Result<Way, DropReason> {
@@ -93,6 +93,9 @@ fn depart<F: Frames>(
 #[inline]
 fn tunnel_mtu<F>(turn: &Turn<'_, F>, row: &Row, way: Way) -> Option<u32> {
     let left_by = way.protection.map(|protection| protection.set);
+    if left_by.is_none() && !matches!(row.origin, Origin::Opened(_)) {
+        return None;
+    }
     let came_by = match row.origin {
         Origin::Opened(set) => Some(set),
         _ => None,
@@ -208,7 +211,7 @@ fn speaker<F>(turn: &Turn<'_, F>, row: &Row, way: Way) -> Option<Address> {
         Origin::Opened(_) => {
             ports.push(way.egress.port);
             ports.extend((0..snapshot.ports().len() as u16).map(PortId));
-            ports.retain(|port| snapshot.port(*port).side == Side::Protected);
+            ports.retain(|port| snapshot.path_port(*port).side == Side::Protected);
         }
         _ => ports.push(row.ingress),
     }

@@ -1,13 +1,13 @@
 //! Stage 1: link header, VLAN, who the frame is for, the IP header's checks.
 
 use wire::flow::protocol;
-use wire::link::{Link, Tag, ethertype};
-use wire::{Address, Descriptor, Fragment, Frames, Packet, ParseError};
+use wire::link::{ETHERNET_BYTES, Link, LinkAddress, Tag, ethertype};
+use wire::{Descriptor, Family, Fragment, Frames, Packet, ParseError};
 
 use crate::walk::{Origin, Row, State, ToHost, Turn};
-use crate::{DeviceId, DropReason, Medium, PortId, RouteTarget, Side, Verdict};
+use crate::{DeviceId, DropReason, Medium, PortId, RouteTarget, Side, Snapshot, Verdict};
 
-/// What the first look at a frame says.
+/// What a closer look at a frame says.
 enum Seen {
     /// An IP packet at this offset of the frame.
     Packet(PortId, usize, Packet),
@@ -18,43 +18,115 @@ enum Seen {
 }
 
 /// Parses each packet into a row; what is dropped or left to Linux ends here.
+///
+/// The common packet (untagged, to us, known to the common parser) is recognised by a handful of
+/// compares; a closer look is taken at all others.
 pub(crate) fn receive<F: Frames>(
     turn: &mut Turn<'_, F>,
     device: DeviceId,
     packets: &[Descriptor],
     rows: &mut Vec<Row>,
 ) {
+    let common = Common::of(turn.snapshot, device);
+    let mut common_packets = 0;
     for (place, descriptor) in packets.iter().enumerate() {
-        match look(turn, device, descriptor) {
-            Seen::Packet(ingress, ip, packet) => {
-                turn.counters.ledger(Some(ingress)).received += 1;
-                let (origin, state) = begin(turn, ingress, &packet);
-                let (place, ip) = (place as u32, ip as u32);
-                let frame = descriptor.frame;
-                let mut row = Row { place, frame, ip, ingress, origin, state, packet };
-                if state == State::Sealed && packet.fragment != Fragment::Whole {
-                    turn.drop(&mut row, DropReason::EspFragment);
-                } else {
-                    rows.push(row);
-                }
+        if let Some((common, (ip, packet))) =
+            common.as_ref().and_then(|common| Some((common, common.look(turn, descriptor)?)))
+        {
+            common_packets += 1;
+            let Common { ingress, origin, .. } = *common;
+            let (place, frame) = (place as u32, descriptor.frame);
+            let state = match packet.flow.protocol {
+                protocol::ESP => state_of_esp(turn.snapshot, ingress, &packet),
+                _ => State::Clear,
+            };
+            rows.push(Row { place, frame, ip, ingress, origin, state, packet });
+        } else {
+            look_closer(turn, device, place, descriptor, rows);
+        }
+    }
+    if let Some(common) = common {
+        turn.counters.ledger(Some(common.ingress)).received += common_packets;
+    }
+}
+
+/// The untagged port of a device, prepared for a batch.
+struct Common {
+    ingress: PortId,
+    origin: Origin,
+    station: LinkAddress,
+}
+
+impl Common {
+    /// `None` for a device without an untagged port, or without link headers.
+    fn of(snapshot: &Snapshot, device: DeviceId) -> Option<Common> {
+        let ingress = snapshot.port_of(device, None)?;
+        let station = snapshot.path_port(ingress).mac;
+        let is_ethernet = snapshot.medium(device) == Some(Medium::Ethernet);
+        is_ethernet.then_some(Common { ingress, origin: origin_of(snapshot, ingress), station })
+    }
+
+    /// Where the IP header of a common packet is, and what it says; `None`: look closer.
+    #[inline(always)]
+    fn look<F: Frames>(
+        &self,
+        turn: &Turn<'_, F>,
+        descriptor: &Descriptor,
+    ) -> Option<(u32, Packet)> {
+        let start = descriptor.offset as usize;
+        let end = start + descriptor.length as usize;
+        let bytes = turn.frames.bytes(descriptor.frame).get(start..end)?;
+        let ethertype = Link::ethertype_to(bytes, self.station)?;
+        let (_, ip) = bytes.split_first_chunk::<ETHERNET_BYTES>()?;
+        let packet = wire::packet::parse_common(ip)?;
+        let said = match packet.flow.family {
+            Family::V4 => ethertype::IPV4,
+            Family::V6 => ethertype::IPV6,
+        };
+        (ethertype == said).then_some((descriptor.offset + ETHERNET_BYTES as u32, packet))
+    }
+}
+
+/// Judges a frame that is not the common packet.
+#[cold]
+fn look_closer<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    device: DeviceId,
+    place: usize,
+    descriptor: &Descriptor,
+    rows: &mut Vec<Row>,
+) {
+    match look(turn, device, descriptor) {
+        Seen::Packet(ingress, ip, packet) => {
+            turn.counters.ledger(Some(ingress)).received += 1;
+            let state = match packet.flow.protocol {
+                protocol::ESP => state_of_esp(turn.snapshot, ingress, &packet),
+                _ => State::Clear,
+            };
+            let origin = origin_of(turn.snapshot, ingress);
+            let (place, ip, frame) = (place as u32, ip as u32, descriptor.frame);
+            let mut row = Row { place, frame, ip, ingress, origin, state, packet };
+            if state == State::Sealed && packet.fragment != Fragment::Whole {
+                turn.drop(&mut row, DropReason::EspFragment);
+            } else {
+                rows.push(row);
             }
-            Seen::LeftToLinux(ingress) => {
-                turn.counters.ledger(Some(ingress)).received += 1;
-                turn.out.verdicts[place] = Some(Verdict::Host);
-                let packet = *descriptor;
-                turn.out.host.push(ToHost { ingress, form: Medium::Ethernet, packet });
-            }
-            Seen::Drop(ingress, reason) => {
-                turn.counters.ledger(ingress).received += 1;
-                turn.counters.drop(ingress, reason);
-                turn.out.verdicts[place] = Some(Verdict::Drop(reason));
-                turn.frames.give(descriptor.frame);
-            }
+        }
+        Seen::LeftToLinux(ingress) => {
+            turn.counters.ledger(Some(ingress)).received += 1;
+            turn.out.verdicts[place] = Some(Verdict::Host);
+            let packet = *descriptor;
+            turn.out.host.push(ToHost { ingress, form: Medium::Ethernet, packet });
+        }
+        Seen::Drop(ingress, reason) => {
+            turn.counters.ledger(ingress).received += 1;
+            turn.counters.drop(ingress, reason);
+            turn.out.verdicts[place] = Some(Verdict::Drop(reason));
+            turn.frames.give(descriptor.frame);
         }
     }
 }
 
-#[inline]
 fn look<F: Frames>(turn: &Turn<'_, F>, device: DeviceId, descriptor: &Descriptor) -> Seen {
     let untagged = turn.snapshot.port_of(device, None);
     let start = descriptor.offset as usize;
@@ -72,7 +144,6 @@ fn look<F: Frames>(turn: &Turn<'_, F>, device: DeviceId, descriptor: &Descriptor
     }
 }
 
-#[inline]
 fn ethernet<F>(turn: &Turn<'_, F>, device: DeviceId, bytes: &[u8], start: usize) -> Seen {
     let Some(link) = Link::parse(bytes) else {
         return Seen::Drop(turn.snapshot.port_of(device, None), DropReason::Malformed);
@@ -97,7 +168,6 @@ fn ethernet<F>(turn: &Turn<'_, F>, device: DeviceId, bytes: &[u8], start: usize)
     }
 }
 
-#[inline]
 fn ip(port: PortId, bytes: &[u8], offset: usize) -> Seen {
     match wire::packet::parse(bytes) {
         Ok(packet) => Seen::Packet(port, offset, packet),
@@ -141,20 +211,23 @@ pub(crate) fn is_host_service(services: &[crate::HostService], flow: &wire::Flow
         })
 }
 
-/// Whether a packet is ESP for us to open, or to be judged as it is.
+fn origin_of(snapshot: &Snapshot, ingress: PortId) -> Origin {
+    match snapshot.host() == Some(ingress) {
+        true => Origin::Host,
+        false => Origin::Received,
+    }
+}
+
+/// Whether an ESP packet is for us to open, or to be judged as it is: from outside to one of our
+/// addresses.
 #[inline]
-fn begin<F>(turn: &Turn<'_, F>, ingress: PortId, packet: &Packet) -> (Origin, State) {
-    if turn.snapshot.host() == Some(ingress) {
-        return (Origin::Host, State::Clear);
+fn state_of_esp(snapshot: &Snapshot, ingress: PortId, packet: &Packet) -> State {
+    let is_outside = snapshot.path_port(ingress).side == Side::Unprotected;
+    let destination = packet.flow.destination_address();
+    match is_outside && snapshot.routes().lookup(destination) == Some(RouteTarget::Local) {
+        true => State::Sealed,
+        false => State::Clear,
     }
-    let is_esp = packet.flow.protocol == protocol::ESP;
-    if is_esp && turn.snapshot.port(ingress).side == Side::Unprotected {
-        let destination: Address = packet.flow.destination_address();
-        if turn.snapshot.routes().lookup(destination) == Some(RouteTarget::Local) {
-            return (Origin::Received, State::Sealed);
-        }
-    }
-    (Origin::Received, State::Clear)
 }
 
 impl From<ParseError> for DropReason {

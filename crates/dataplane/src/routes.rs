@@ -61,6 +61,19 @@ pub struct RouteEntry {
 pub struct RouteTable {
     v4: Intervals<u32>,
     v6: Intervals<u128>,
+    /// One bit per hash of our own and broadcast addresses: a source that has none is a stranger's,
+    /// which almost all are, and needs no search.
+    own_filter: [u64; FILTER_BITS / 64],
+}
+
+const FILTER_BITS: usize = 1024;
+
+/// The word and the bit of an address in the filter.
+#[inline]
+fn filter_place(value: u128) -> (usize, u64) {
+    let folded = (value ^ value >> 64) as u64;
+    let bit = (folded ^ folded >> 10 ^ folded >> 32) as usize % FILTER_BITS;
+    (bit / 64, 1 << (bit % 64))
 }
 
 impl RouteTable {
@@ -78,7 +91,16 @@ impl RouteTable {
         RouteTable {
             v4: Intervals { starts: v4_starts, targets: v4_targets },
             v6: Intervals { starts: v6_starts, targets: v6_targets },
+            own_filter: own_filter(entries),
         }
+    }
+
+    /// Whether an address is one of our own or a broadcast address: no stranger's source.
+    #[inline]
+    pub fn is_ours(&self, address: Address) -> bool {
+        let (word, bit) = filter_place(address.value);
+        self.own_filter[word] & bit != 0
+            && matches!(self.lookup(address), Some(RouteTarget::Local | RouteTarget::Broadcast))
     }
 
     /// The route of the longest prefix that holds `destination`.
@@ -89,6 +111,21 @@ impl RouteTable {
             Family::V6 => self.v6.lookup(destination.value),
         }
     }
+}
+
+fn own_filter(entries: &[RouteEntry]) -> [u64; FILTER_BITS / 64] {
+    let mut filter = [0; FILTER_BITS / 64];
+    let own = entries
+        .iter()
+        .filter(|entry| matches!(entry.target, RouteTarget::Local | RouteTarget::Broadcast));
+    for RouteEntry { prefix, .. } in own {
+        if prefix.length < prefix.address.family.address_bits() {
+            return [u64::MAX; FILTER_BITS / 64];
+        }
+        let (word, bit) = filter_place(prefix.address.value);
+        filter[word] |= bit;
+    }
+    filter
 }
 
 struct Intervals<N> {

@@ -22,23 +22,24 @@ pub(crate) struct Departure {
     /// Its place among the verdicts.
     pub(crate) place: u32,
     pub(crate) frame: FrameId,
-    ingress: PortId,
-    egress: Egress,
-    protection: Option<Protection>,
-    family: Family,
-    traffic_class: u8,
     /// Where the packet lies: at first the IP packet, in the end with all that is in front of it.
     offset: u32,
     length: u32,
-    /// Its number among the departures of its SA in this batch.
-    rank: u32,
-    group: u32,
+    ingress: PortId,
+    family: Family,
+    traffic_class: u8,
+    egress: Egress,
     fate: Fate,
 }
 
+/// How a packet leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
-    Leaves,
+    /// In clear.
+    Clear,
+    /// Sealed: by which SA, which group of the batch, and its rank there.
+    Sealed { protection: Protection, group: u16, rank: u16 },
+    /// It does not.
     Dropped(DropReason),
 }
 
@@ -49,16 +50,24 @@ impl Departure {
         Departure {
             place: row.place,
             frame: row.frame,
-            ingress: row.ingress,
-            egress,
-            protection,
-            family: row.packet.flow.family,
-            traffic_class: row.packet.traffic_class,
             offset: row.ip,
             length: row.packet.length,
-            rank: 0,
-            group: 0,
-            fate: Fate::Leaves,
+            ingress: row.ingress,
+            family: row.packet.flow.family,
+            traffic_class: row.packet.traffic_class,
+            egress,
+            fate: match protection {
+                Some(protection) => Fate::Sealed { protection, group: 0, rank: 0 },
+                None => Fate::Clear,
+            },
+        }
+    }
+
+    /// Its group, if it is to be sealed.
+    fn group(&self) -> Option<u16> {
+        match self.fate {
+            Fate::Sealed { group, .. } => Some(group),
+            Fate::Clear | Fate::Dropped(_) => None,
         }
     }
 }
@@ -109,15 +118,18 @@ impl Sealing {
     fn number<F>(&mut self, turn: &Turn<'_, F>, departures: &mut [Departure]) {
         self.groups.clear();
         for departure in departures {
-            let Some(Protection { sa, .. }) = departure.protection else { continue };
-            let known = self.groups.iter().rposition(|group| group.sa == sa);
+            let Fate::Sealed { protection: Protection { sa, .. }, group, rank } =
+                &mut departure.fate
+            else {
+                continue;
+            };
+            let known = self.groups.iter().rposition(|known| known.sa == *sa);
             let place = known.unwrap_or_else(|| {
-                self.groups.push(Group { sa, count: 0, first: None });
+                self.groups.push(Group { sa: *sa, count: 0, first: None });
                 self.groups.len() - 1
             });
-            let group = &mut self.groups[place];
-            (departure.group, departure.rank) = (place as u32, group.count);
-            group.count += 1;
+            (*group, *rank) = (place as u16, self.groups[place].count as u16);
+            self.groups[place].count += 1;
         }
         for group in &mut self.groups {
             let sa = &turn.snapshot.outbound()[group.sa.0 as usize];
@@ -128,12 +140,13 @@ impl Sealing {
     /// Runs the cipher over the jobs, SA by SA. What it refuses is in clear and is dropped.
     fn run_cipher<F: Frames>(&mut self, turn: &mut Turn<'_, F>, departures: &mut [Departure]) {
         if self.groups.len() > 1 {
-            self.jobs.sort_unstable_by_key(|job| (departures[job.row as usize].group, job.row));
+            self.jobs.sort_unstable_by_key(|job| (departures[job.row as usize].group(), job.row));
         }
-        let group_of = |job: &SealJob| departures[job.row as usize].group;
+        let group_of = |job: &SealJob| departures[job.row as usize].group();
         let mut refused: Option<Vec<u32>> = None;
         for jobs in self.jobs.chunk_by(|a, b| group_of(a) == group_of(b)) {
-            let sa = self.groups[group_of(&jobs[0]) as usize].sa;
+            let Some(group) = group_of(&jobs[0]) else { continue };
+            let sa = self.groups[usize::from(group)].sa;
             let sa = &turn.snapshot.outbound()[sa.0 as usize];
             if let Err(error) = sa.cipher.seal(turn.frames, jobs) {
                 let rows = jobs[error.job..].iter().map(|job| job.row);
@@ -157,10 +170,9 @@ fn write_headers<F: Frames>(
     let mut family = departure.family;
     let mut job = None;
     let bytes = departure.length as usize;
-    if let Some(Protection { sa, .. }) = departure.protection {
-        let group = &groups[departure.group as usize];
-        let first = group.first.ok_or(DropReason::SequenceExhausted)?;
-        let sequence = first + u64::from(departure.rank);
+    if let Fate::Sealed { protection: Protection { sa, .. }, group, rank } = departure.fate {
+        let first = groups[usize::from(group)].first.ok_or(DropReason::SequenceExhausted)?;
+        let sequence = first + u64::from(rank);
         let sa = &turn.snapshot.outbound()[sa.0 as usize];
         let inner = Inner { family, offset: departure.offset as usize, length: bytes };
         let frame = turn.frames.bytes_mut(departure.frame);
@@ -185,7 +197,7 @@ fn write_link<F: Frames>(
     departure: &mut Departure,
     family: Family,
 ) -> Result<(), DropReason> {
-    let port = turn.snapshot.port(departure.egress.port);
+    let port = turn.snapshot.path_port(departure.egress.port);
     let Some(mac) = departure.egress.mac.filter(|_| port.medium == Medium::Ethernet) else {
         return Ok(());
     };
@@ -213,15 +225,15 @@ fn conclude<F: Frames>(turn: &mut Turn<'_, F>, departure: &Departure) {
             turn.frames.give(frame);
             Verdict::Drop(reason)
         }
-        (Fate::Leaves, None) => {
+        (_, None) => {
             turn.out.held.push(Held { egress: egress.port, ingress, packet });
             Verdict::Hold(HoldKind::Neighbour)
         }
-        (Fate::Leaves, Some(_)) => {
+        (fate, Some(_)) => {
             turn.out.sends.push(Send { egress: egress.port, ingress, packet });
-            match departure.protection {
-                Some(protection) => Verdict::Protect(protection.set),
-                None => Verdict::Forward(egress.port),
+            match fate {
+                Fate::Sealed { protection, .. } => Verdict::Protect(protection.set),
+                Fate::Clear | Fate::Dropped(_) => Verdict::Forward(egress.port),
             }
         }
     };

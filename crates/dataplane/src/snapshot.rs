@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ipsec::{InboundSa, OutboundSa, SaId, Spi};
 use policy::{Action, PolicyIndex, PortRange, SaSetId, Spd};
-use wire::{Address, Family};
+use wire::{Address, Family, LinkAddress};
 
 use crate::routes::{NextHop, NextHopId, RouteEntry, RouteTable, RouteTarget};
 
@@ -183,18 +183,39 @@ struct Device {
 pub(crate) struct Egress {
     pub(crate) port: PortId,
     /// The neighbour's link address; `None`: not resolved yet.
-    pub(crate) mac: Option<[u8; 6]>,
+    pub(crate) mac: Option<LinkAddress>,
 }
+
+/// What each packet asks of a port, on half a cache line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PathPort {
+    pub(crate) mac: LinkAddress,
+    pub(crate) mtu: u32,
+    pub(crate) vlan: Option<u16>,
+    pub(crate) side: Side,
+    pub(crate) medium: Medium,
+}
+
+impl From<&PortInfo> for PathPort {
+    fn from(info: &PortInfo) -> PathPort {
+        let PortInfo { mtu, vlan, side, medium, .. } = *info;
+        PathPort { mac: LinkAddress::new(info.mac), mtu, vlan, side, medium }
+    }
+}
+
+/// Who lives where; the addresses in it are chosen by whoever is on the link.
+type Neighbours = HashMap<(PortId, Address), LinkAddress, foldhash::quality::RandomState>;
 
 /// Everything the walk looks up.
 pub struct Snapshot {
     generation: Generation,
     ports: Box<[PortInfo]>,
+    path_ports: Box<[PathPort]>,
     host: Option<PortId>,
     devices: Box<[Option<Device>]>,
     routes: RouteTable,
-    next_hops: Box<[(NextHop, Option<[u8; 6]>)]>,
-    neighbours: HashMap<(PortId, Address), [u8; 6]>,
+    next_hops: Box<[(NextHop, Option<LinkAddress>)]>,
+    neighbours: Neighbours,
     spd: Spd,
     actions: Box<[ResolvedAction]>,
     sets: Box<[SaSet]>,
@@ -231,8 +252,10 @@ impl Snapshot {
         if routes.iter().any(dangling) {
             return Err(SnapshotError::Dangling("a route"));
         }
-        let neighbours: HashMap<_, _> =
-            neighbours.into_iter().map(|n| ((n.port, n.address), n.mac)).collect();
+        let neighbours: Neighbours = neighbours
+            .into_iter()
+            .map(|n| ((n.port, n.address), LinkAddress::new(n.mac)))
+            .collect();
         let next_hops: Box<[_]> = next_hops
             .into_iter()
             .map(|hop| {
@@ -269,6 +292,7 @@ impl Snapshot {
             .collect::<Result<_, _>>()?;
         let mut snapshot = Snapshot {
             generation,
+            path_ports: ports.iter().map(PathPort::from).collect(),
             ports: ports.into(),
             host,
             devices,
@@ -308,6 +332,12 @@ impl Snapshot {
     #[inline]
     pub fn port(&self, port: PortId) -> &PortInfo {
         &self.ports[usize::from(port.0)]
+    }
+
+    /// What each packet asks of a port.
+    #[inline]
+    pub(crate) fn path_port(&self, port: PortId) -> &PathPort {
+        &self.path_ports[usize::from(port.0)]
     }
 
     /// The port that stands for Linux itself.
@@ -407,7 +437,9 @@ impl Snapshot {
     pub(crate) fn egress(&self, hop: NextHopId, destination: Address) -> Egress {
         let (next_hop, mac) = &self.next_hops[hop.0 as usize];
         let mac = match next_hop.gateway {
-            _ if self.port(next_hop.port).medium == Medium::Ip => Some([0; 6]),
+            _ if self.path_port(next_hop.port).medium == Medium::Ip => {
+                Some(LinkAddress::new([0; 6]))
+            }
             Some(_) => *mac,
             None => self.neighbours.get(&(next_hop.port, destination)).copied(),
         };

@@ -12,7 +12,7 @@ use core::net::IpAddr;
 
 use crate::checksum;
 use crate::flow::{Address, Family, protocol};
-use crate::link;
+use crate::link::{self, LinkAddress};
 use crate::packet::{IPV4_BYTES, IPV6_BYTES};
 
 /// What lies above IP.
@@ -212,7 +212,8 @@ impl PacketBuilder {
         };
         let mut header = [0u8; link::ETHERNET_BYTES + link::VLAN_TAG_BYTES];
         let end = header.len();
-        let start = link::write(&mut header, end, destination, source, vlan, ethertype);
+        let (to, from) = (LinkAddress::new(destination), LinkAddress::new(source));
+        let start = link::write(&mut header, end, to, from, vlan, ethertype);
         let mut frame = header[start.unwrap_or(0)..].to_vec();
         frame.extend(self.ip());
         frame

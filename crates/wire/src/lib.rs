@@ -22,4 +22,5 @@ pub mod packet;
 
 pub use flow::{Address, Family, Flow, Upper};
 pub use frame::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Port};
+pub use link::LinkAddress;
 pub use packet::{Fragment, Packet, ParseError};

@@ -19,6 +19,18 @@ pub mod ethertype {
     pub const IPV6: u16 = 0x86dd;
 }
 
+/// A 48-bit link address as a number, host order: compared and stored whole.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct LinkAddress(u64);
+
+impl LinkAddress {
+    /// From its six bytes.
+    pub const fn new(bytes: [u8; 6]) -> LinkAddress {
+        let [a, b, c, d, e, f] = bytes;
+        LinkAddress(u64::from_be_bytes([0, 0, a, b, c, d, e, f]))
+    }
+}
+
 /// The VLAN tag of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tag {
@@ -81,6 +93,18 @@ impl Link {
         Some(())
     }
 
+    /// The EtherType of a frame, if it is an untagged one to this station.
+    #[inline]
+    pub fn ethertype_to(frame: &[u8], station: LinkAddress) -> Option<u16> {
+        let header = frame.first_chunk::<ETHERNET_BYTES>()?;
+        let (first, _) = header.split_first_chunk::<8>()?;
+        let (_, last) = header.split_last_chunk::<2>()?;
+        let ethertype = u16::from_be_bytes(*last);
+        let tagged = matches!(ethertype, ethertype::VLAN | ethertype::STACKED_VLAN);
+        let to_it = u64::from_be_bytes(*first) >> 16 == station.0;
+        (to_it && !tagged).then_some(ethertype)
+    }
+
     /// Whether the frame is for a group (broadcast or multicast), not one station.
     #[inline]
     pub fn is_group(&self) -> bool {
@@ -94,19 +118,17 @@ impl Link {
 pub fn write(
     frame: &mut [u8],
     end: usize,
-    destination: [u8; 6],
-    source: [u8; 6],
+    destination: LinkAddress,
+    source: LinkAddress,
     vlan: Option<u16>,
     ethertype: u16,
 ) -> Option<usize> {
     let tag_bytes = if vlan.is_some() { VLAN_TAG_BYTES } else { 0 };
     let start = end.checked_sub(ETHERNET_BYTES + tag_bytes)?;
     let header = frame.get_mut(start..end)?;
-    let (d, s) = (destination, source);
-    let first = u64::from_be_bytes([d[0], d[1], d[2], d[3], d[4], d[5], s[0], s[1]]);
-    let second = u32::from_be_bytes([s[2], s[3], s[4], s[5]]);
+    let first = destination.0 << 16 | source.0 >> 32;
     header[0..8].copy_from_slice(&first.to_be_bytes());
-    header[8..12].copy_from_slice(&second.to_be_bytes());
+    header[8..12].copy_from_slice(&(source.0 as u32).to_be_bytes());
     if let Some(id) = vlan {
         let tag = u32::from(ethertype::VLAN) << 16 | u32::from(id & 0x0fff);
         header[12..16].copy_from_slice(&tag.to_be_bytes());
@@ -126,7 +148,10 @@ mod tests {
         fn what_is_written_is_read_back(d: [u8; 6], s: [u8; 6], id in 1u16..4096, tagged: bool) {
             let mut frame = [0u8; 40];
             let vlan = tagged.then_some(id);
-            let start = write(&mut frame, 30, d, s, vlan, ethertype::IPV6).unwrap();
+            let (to, from) = (LinkAddress::new(d), LinkAddress::new(s));
+            let start = write(&mut frame, 30, to, from, vlan, ethertype::IPV6).unwrap();
+            let bare = Link::ethertype_to(&frame[start..], to);
+            prop_assert_eq!(bare, vlan.is_none().then_some(ethertype::IPV6));
             let link = Link::parse(&frame[start..]).unwrap();
             prop_assert_eq!((link.destination, link.source), (d, s));
             prop_assert_eq!(link.tag, vlan.map_or(Tag::Untagged, Tag::Vlan));
@@ -143,9 +168,10 @@ mod tests {
 
     #[test]
     fn a_header_that_does_not_fit_is_not_written() {
-        assert_eq!(write(&mut [0; 40], 13, [0; 6], [0; 6], None, 0), None);
-        assert_eq!(write(&mut [0; 40], 17, [0; 6], [0; 6], Some(1), 0), None);
-        assert_eq!(write(&mut [0; 40], 41, [0; 6], [0; 6], None, 0), None);
+        const NOBODY: LinkAddress = LinkAddress::new([0; 6]);
+        assert_eq!(write(&mut [0; 40], 13, NOBODY, NOBODY, None, 0), None);
+        assert_eq!(write(&mut [0; 40], 17, NOBODY, NOBODY, Some(1), 0), None);
+        assert_eq!(write(&mut [0; 40], 41, NOBODY, NOBODY, None, 0), None);
     }
 
     #[test]

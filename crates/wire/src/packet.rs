@@ -1,7 +1,7 @@
 //! IP packets: the checks every packet passes and what the walk needs to know of it.
 //!
 //! Two parsers give one answer. [`parse`] takes the common packet (IPv4 without options or
-//! fragments, IPv6 without extension headers, TCP or UDP) through one chain of compares and hands
+//! fragments, IPv6 without extension headers; TCP, UDP or ESP) through one chain of compares and hands
 //! everything else to the plain parser, which follows the RFCs clause by clause and names what is
 //! wrong. A property test and a fuzz target hold the two together.
 
@@ -100,12 +100,32 @@ pub fn parse_group(bytes: &[u8]) -> Option<Flow> {
 }
 
 /// The common packet, or `None`: ask [`parse_plain`].
-#[inline]
-fn parse_common(bytes: &[u8]) -> Option<Packet> {
+#[inline(always)]
+pub fn parse_common(bytes: &[u8]) -> Option<Packet> {
     if *bytes.first()? == 0x45 { ipv4_common(bytes) } else { ipv6_common(bytes) }
 }
 
-#[inline]
+/// What the common parser knows of an upper-layer protocol: the bytes of its fixed header and
+/// whether it begins with ports; `None`: ask the plain parser.
+#[inline(always)]
+const fn common_upper(protocol: u8) -> Option<(u32, bool)> {
+    match protocol {
+        protocol::UDP => Some((8, true)),
+        protocol::TCP => Some((20, true)),
+        protocol::ESP => Some((8, false)),
+        _ => None,
+    }
+}
+
+#[inline(always)]
+const fn upper_of(ports: u32, has_ports: bool) -> Upper {
+    match has_ports {
+        true => Upper::Ports { source: (ports >> 16) as u16, destination: ports as u16 },
+        false => Upper::None,
+    }
+}
+
+#[inline(always)]
 fn ipv4_common(bytes: &[u8]) -> Option<Packet> {
     let header = bytes.first_chunk::<{ IPV4_BYTES + 8 }>()?;
     let word =
@@ -120,14 +140,10 @@ fn ipv4_common(bytes: &[u8]) -> Option<Packet> {
         + u64::from(ttl_protocol)
         + u64::from(source)
         + u64::from(destination);
-    let least = match protocol {
-        protocol::UDP => 28,
-        protocol::TCP => 40,
-        _ => return None,
-    };
+    let (upper_bytes, has_ports) = common_upper(protocol)?;
     let good = (fragment & 0x3fff == 0)
         & (hop_limit != 0)
-        & (length >= least)
+        & (length >= IPV4_BYTES as u32 + upper_bytes)
         & (length as usize <= bytes.len())
         & sum.is_multiple_of(0xffff)
         & ipv4_is_unicast(source)
@@ -138,7 +154,7 @@ fn ipv4_common(bytes: &[u8]) -> Option<Packet> {
             source: source.into(),
             destination: destination.into(),
             protocol,
-            upper: Upper::Ports { source: (ports >> 16) as u16, destination: ports as u16 },
+            upper: upper_of(ports, has_ports),
         },
         length,
         upper_offset: IPV4_BYTES as u16,
@@ -149,25 +165,22 @@ fn ipv4_common(bytes: &[u8]) -> Option<Packet> {
     })
 }
 
-#[inline]
+#[inline(always)]
 fn ipv6_common(bytes: &[u8]) -> Option<Packet> {
     let header = bytes.first_chunk::<{ IPV6_BYTES + 8 }>()?;
     let (fixed, rest) = header.split_first_chunk::<8>()?;
     let (source, rest) = rest.split_first_chunk::<16>()?;
     let (destination, upper) = rest.split_first_chunk::<16>()?;
     let fixed = u64::from_be_bytes(*fixed);
+    let ports = u32::from_be_bytes([upper[0], upper[1], upper[2], upper[3]]);
     let (source, destination) = (u128::from_be_bytes(*source), u128::from_be_bytes(*destination));
     let protocol = (fixed >> 8) as u8;
-    let least = match protocol {
-        protocol::UDP => 8,
-        protocol::TCP => 20,
-        _ => return None,
-    };
-    let payload = (fixed >> 16) as u16;
-    let length = u32::from(payload) + IPV6_BYTES as u32;
+    let (upper_bytes, has_ports) = common_upper(protocol)?;
+    let payload = u32::from((fixed >> 16) as u16);
+    let length = payload + IPV6_BYTES as u32;
     let good = (fixed >> 60 == 6)
         & (fixed & 0xff != 0)
-        & (payload >= least)
+        & (payload >= upper_bytes)
         & (length as usize <= bytes.len())
         & ipv6_is_unicast(source)
         & ipv6_is_unicast(destination);
@@ -177,10 +190,7 @@ fn ipv6_common(bytes: &[u8]) -> Option<Packet> {
             source,
             destination,
             protocol,
-            upper: Upper::Ports {
-                source: u16::from_be_bytes([upper[0], upper[1]]),
-                destination: u16::from_be_bytes([upper[2], upper[3]]),
-            },
+            upper: upper_of(ports, has_ports),
         },
         length,
         upper_offset: IPV6_BYTES as u16,
@@ -479,9 +489,10 @@ pub fn decrement_hop_limit(packet: &mut [u8], family: Family) {
                 return;
             };
             header[8] = header[8].wrapping_sub(1);
-            // One less in the high byte of a word: add 0x0100 to the sum's complement (RFC 1141).
+            // One less in the high byte of a word: add 0x0100 to the sum's complement (RFC 1141),
+            // which must not become 0xffff: no sum has that for its complement (RFC 1624 §3).
             let sum = u32::from(u16::from_be_bytes([header[10], header[11]])) + 0x0100;
-            let checksum = (sum + (sum >> 16)) as u16;
+            let checksum = (sum + u32::from(sum >= 0xffff)) as u16;
             header[10..12].copy_from_slice(&checksum.to_be_bytes());
         }
         Family::V6 => {

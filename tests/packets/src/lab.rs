@@ -307,8 +307,9 @@ pub fn frame(
     packet: &[u8],
 ) -> Vec<u8> {
     let mut header = [0u8; 18];
-    let start = wire::link::write(&mut header, 18, destination, source, vlan, ethertype)
-        .expect("18 bytes are enough");
+    let (to, from) = (wire::LinkAddress::new(destination), wire::LinkAddress::new(source));
+    let start =
+        wire::link::write(&mut header, 18, to, from, vlan, ethertype).expect("18 bytes are enough");
     [&header[start..], packet].concat()
 }
 

@@ -21,6 +21,7 @@ fn any_packet() -> impl Strategy<Value = Vec<u8>> {
         v4().fragment(0, true).udp(5, 6).payload_of(16),
         v4().fragment(100, false).udp(5, 6).payload_of(5),
         v4().protocol(50).payload_of(40),
+        v6().protocol(50).payload_of(40),
         v6().udp(1, 65535).payload_of(3),
         v6().tcp(65535, 0).payload_of(9),
         v6().icmp(128, 0, [0; 4]),
@@ -105,7 +106,9 @@ proptest! {
 
 #[test]
 fn the_common_packet_takes_the_common_parser() {
-    for builder in [v4().udp(1, 2), v4().tcp(1, 2), v6().udp(1, 2), v6().tcp(1, 2)] {
+    let esp = |builder: PacketBuilder| builder.protocol(50).payload_of(8);
+    let common = [v4().udp(1, 2), v4().tcp(1, 2), v6().udp(1, 2), v6().tcp(1, 2)];
+    for builder in common.into_iter().chain([esp(v4()), esp(v6())]) {
         assert!(parse_common(&builder.ip()).is_some());
     }
 }
