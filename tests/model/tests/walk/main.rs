@@ -9,6 +9,7 @@ mod invariants;
 mod packets;
 mod replay;
 mod routes;
+mod sensitivity;
 mod verdicts;
 mod worlds;
 

@@ -163,11 +163,17 @@ pub(crate) fn a_world() -> impl Strategy<Value = World> {
 /// A gateway with two peers and nothing that surprises: the policies of [`with_basics`], everybody
 /// resolved, the world behind the WAN port. Both inbound SAs have this window and numbers.
 pub(crate) fn a_plain_world(window: u32, numbers: SequenceNumbers) -> World {
+    const LINK: NextHopId = NextHopId(0);
+    const WORLD: NextHopId = NextHopId(1);
+    let router = Some(address(LINKS[usize::from(WAN.0)].2[0]));
+    let next_hops =
+        vec![NextHop { port: LAN, gateway: None }, NextHop { port: WAN, gateway: router }];
     let mut routes = vec![];
-    let next_hops = [("10.1.0.0/16", LAN), ("2001:db8:1::/48", LAN), ("192.0.2.0/24", WAN)];
-    for (hop, (network, _)) in next_hops.iter().enumerate() {
-        let target = RouteTarget::Via(NextHopId(hop as u32));
-        routes.push(RouteEntry { prefix: prefix(network), target });
+    for ours in ["10.1.0.0/16", "2001:db8:1::/48"] {
+        routes.push(RouteEntry { prefix: prefix(ours), target: RouteTarget::Via(LINK) });
+    }
+    for everything in ["0.0.0.0/0", "::/0"] {
+        routes.push(RouteEntry { prefix: prefix(everything), target: RouteTarget::Via(WORLD) });
     }
     for ours in PEERS.iter().map(|(ends, _)| address(ends[0])) {
         let length = ours.family.address_bits();
@@ -190,7 +196,7 @@ pub(crate) fn a_plain_world(window: u32, numbers: SequenceNumbers) -> World {
         ports: ports([1500; 4], vec![], [false; 4]),
         host: HOST,
         routes,
-        next_hops: next_hops.map(|(_, port)| NextHop { port, gateway: None }).to_vec(),
+        next_hops,
         neighbours: neighbours(u64::MAX),
         policies: basics(2),
         peers: vec![peer(0), peer(1)],

@@ -1,0 +1,75 @@
+//! The comparison finds what it is there for: an oracle that is told of a slightly different
+//! gateway disagrees with the walk before long.
+
+use dataplane::{RouteTarget, Side};
+use model::oracle::Oracle;
+use model::world::World;
+use policy::Action;
+use proptest::strategy::{Strategy, ValueTree};
+
+use crate::agreement::agrees;
+use crate::gateway::Gateway;
+use crate::packets::{Builder, a_seed};
+use crate::worlds::{WAN, a_world};
+
+/// A difference that is not seen in this many worlds is not looked for.
+const WORLDS: usize = 300;
+const PACKETS: usize = 60;
+
+type Difference = (&'static str, fn(&mut World));
+
+const DIFFERENCES: [Difference; 14] = [
+    ("MTU", |world| world.ports.iter_mut().for_each(|port| port.mtu -= 4)),
+    ("side", |world| world.ports[0].side = Side::Unprotected),
+    ("link address", |world| world.neighbours.iter_mut().for_each(|n| n.mac[0] ^= 2)),
+    ("own link address", |world| world.ports[1].mac[5] ^= 1),
+    ("allow_host", |world| world.ports[usize::from(WAN.0)].allow_host.clear()),
+    ("priority", |world| world.policies.iter_mut().for_each(|p| p.priority = 3 - p.priority)),
+    ("newest first", |world| world.policies.iter_mut().for_each(|p| p.id.0 = 999 - p.id.0)),
+    ("direction", |world| world.policies.iter_mut().for_each(|p| p.only = None)),
+    ("discard", |world| {
+        let discards = world.policies.iter_mut().filter(|p| p.action == Action::Discard);
+        discards.for_each(|policy| policy.action = Action::Bypass);
+    }),
+    ("other peer", |world| world.peers.swap(0, 1)),
+    ("blackhole", |world| world.routes.retain(|r| r.target != RouteTarget::Blackhole)),
+    ("default route", |world| world.routes.retain(|r| r.prefix.length > 0)),
+    ("MSS clamp", |world| world.peers.iter_mut().for_each(|peer| peer.mss_clamp ^= true)),
+    ("replay window", |world| {
+        world.peers.iter_mut().flat_map(|p| &mut p.inbound).for_each(|keys| keys.window += 1);
+    }),
+];
+
+#[test]
+fn an_oracle_of_another_gateway_disagrees() {
+    let mut runner = crate::runner(1);
+    let strategy = (a_world(), proptest::collection::vec(a_seed(), PACKETS));
+    let mut missed: Vec<Difference> = DIFFERENCES.to_vec();
+    for drawn in 1..=WORLDS {
+        let (world, seeds) = strategy.new_tree(&mut runner).unwrap().current();
+        missed.retain(|(name, differ)| {
+            let mut other = world.clone();
+            differ(&mut other);
+            let found = disagree(&world, &other, &seeds);
+            if found {
+                println!("{name}: found in world {drawn}");
+            }
+            !found
+        });
+    }
+    let missed: Vec<&str> = missed.iter().map(|(name, _)| *name).collect();
+    assert!(missed.is_empty(), "not found out in {WORLDS} worlds: {missed:?}");
+}
+
+/// Whether the walk of one gateway ever does what the oracle of the other does not allow.
+fn disagree(world: &World, other: &World, seeds: &[crate::packets::Seed]) -> bool {
+    let mut builder = Builder::new(world);
+    let mut oracle = Oracle::new(other);
+    let mut gateway = Gateway::new(world);
+    seeds.iter().any(|seed| {
+        let arrival = builder.build(seed);
+        let courses = oracle.judge(arrival.device, &arrival.bytes);
+        let (observed, _) = gateway.run(arrival.device, &[&arrival.bytes]);
+        !agrees(&courses, &observed)
+    })
+}
