@@ -274,6 +274,8 @@ impl Story<'_> {
             Verdict::Protect(set) => Some(&self.snapshot.sets()[set.0 as usize]),
             _ => None,
         };
+        let tunnel = set.map(|set| set.tunnel);
+        let tunnel = tunnel.map(|ends| json!({"local": ends.local, "remote": ends.remote}));
         let sa = set.and_then(|set| set.outbound.first());
         let sa = sa.map(|sa| &self.snapshot.outbound()[sa.0 as usize]);
         let consultations: Vec<Value> =
@@ -288,7 +290,7 @@ impl Story<'_> {
             "route": told.route.map(|_| self.route()),
             "egress": told.egress.map(|port| self.port_name(port)),
             "peer": set.map(|set| &set.peer),
-            "tunnel": set.map(|set| json!({"local": set.tunnel.local, "remote": set.tunnel.remote})),
+            "tunnel": tunnel,
             "spi": sa.map(|sa| sa.spi.to_string()),
             "mtu": told.mtu,
             "tier": "classifier",

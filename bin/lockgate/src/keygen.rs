@@ -66,7 +66,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let suite = args.suite;
     if args.json {
-        let end = |i: usize, own: &str, peer: &str| json!({"gateway": own, "peer": peer, "file": paths[i], "keys": format!("file:{}", files[i])});
+        let end = |i: usize, gateway: &str, peer: &str| {
+            let keys = format!("file:{}", files[i]);
+            json!({"gateway": gateway, "peer": peer, "file": paths[i], "keys": keys})
+        };
         print_json(&json!({"suite": suite.name(), "files": [end(0, a, b), end(1, b, a)]}));
         return Ok(());
     }

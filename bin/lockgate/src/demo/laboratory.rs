@@ -26,7 +26,7 @@ pub(crate) enum Site {
 /// Where a packet's time begins: 2023-11-14, as good as any.
 pub(crate) const START_NS: u64 = 1_700_000_000_000_000_000;
 
-/// What B's configuration gets besides: the compromised gateway says that C's addresses are its own.
+/// What B's configuration gets besides: the compromised gateway claims C's addresses.
 const FORGER: &str = "
 [[policy]]
 name = \"forger\"

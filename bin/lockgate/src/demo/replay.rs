@@ -331,8 +331,8 @@ impl Round {
         let arrived = arrived.count();
         let sealed = dropped == forged.len() as u64;
         let detail = format!(
-            "{} forged by b as from c: {dropped} dropped by the hub as selector_mismatch, {arrived} \
-             arrived",
+            "{} forged by b as from c: {dropped} dropped by the hub as selector_mismatch, \
+             {arrived} arrived",
             forged.len(),
         );
         Check { name: "one peer cannot speak for another", ok: sealed && arrived == 0, detail }
@@ -411,7 +411,8 @@ fn in_clear(wire: &Wire, not_seen: &[Vec<u8>]) -> Check {
         name: "nothing in clear on the unprotected side",
         ok: *clear == 0 && *readable == 0 && *esp > 0 && not_seen.is_empty(),
         detail: format!(
-            "{esp} ESP, {bypassed} by a BYPASS policy, {clear} others; {readable} with readable payload"
+            "{esp} ESP, {bypassed} by a BYPASS policy, {clear} others; {readable} with readable \
+             payload"
         ),
     }
 }
