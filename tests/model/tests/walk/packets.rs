@@ -176,7 +176,8 @@ const PROTOCOLS: [u8; 12] = [6, 6, 17, 17, 17, 1, 1, 47, 50, 132, 33, 253];
 const MESSAGES: [(u8, u8); 11] =
     [(8, 0), (0, 0), (3, 4), (3, 1), (11, 0), (5, 0), (128, 0), (129, 0), (1, 0), (2, 0), (135, 0)];
 
-/// IPv4 options: padding, record route, copied ones, source routes, lengths that lie, behind the end.
+/// IPv4 options: padding, record route, a copied one, source routes, lengths that lie, and one
+/// behind the end of the list.
 const OPTIONS: &[&[u8]] = &[
     &[1, 1, 1, 1],
     &[7, 7, 4, 0, 0, 0, 0],

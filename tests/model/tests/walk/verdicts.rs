@@ -44,9 +44,8 @@ fn the_walk_does_what_the_oracle_allows() {
                 let (did, should) = (format!("{observed:02x?}"), format!("{courses:02x?}"));
                 let (did, should) = (brief(&did), brief(&should));
                 let device = arrival.device;
-                format!(
-                    "{bytes}\non {device:?} came to {did}\nbut should {should}\nby {seed:?}\nin {world:?}"
-                )
+                let came = format!("{bytes}\non {device:?} came to {did}");
+                format!("{came}\nbut should {should}\nby {seed:?}\nin {world:?}")
             };
             prop_assert!(agrees(&courses, &observed), "{}", told());
             let mut seen = seen.borrow_mut();

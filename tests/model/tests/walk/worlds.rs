@@ -342,10 +342,10 @@ fn basics(peers: usize) -> Vec<Policy> {
 /// of; what is drawn lies over these or, by its priority, under them.
 fn with_basics(mut policies: Vec<Policy>, peers: usize) -> Vec<Policy> {
     let drawn = policies.len();
-    if drawn % 3 != 0 {
+    if !drawn.is_multiple_of(3) {
         policies.extend(basics(peers));
     }
-    if drawn % 2 == 0 {
+    if drawn.is_multiple_of(2) {
         policies.push(Policy {
             id: PolicyId(300),
             name: "rest".into(),
