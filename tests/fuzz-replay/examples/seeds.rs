@@ -243,6 +243,12 @@ fn walk() -> Seeds {
     inputs.push(("last-hop".into(), vec![batch(lan, vec![clear(0, last)])]));
     let odd = [vec![3], udp(0, 1), vec![1, 2, 0, 64]].concat();
     inputs.push(("odd-frame".into(), vec![batch(wan, vec![odd])]));
+    // Making the gateway costs more than a packet: long inputs let much happen in one.
+    let all: Vec<Vec<u8>> = inputs.iter().flat_map(|(_, batches)| batches.clone()).collect();
+    for step in [1, 5, 7, 11, 13, 17, 19, 23] {
+        let some = (0..48).map(|n| all[n * step % all.len()].clone()).collect();
+        inputs.push((format!("long-{step}"), some));
+    }
     inputs
         .into_iter()
         .map(|(name, batches)| (name, [SHAPE.to_vec(), batches.concat()].concat()))

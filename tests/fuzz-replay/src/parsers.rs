@@ -1,7 +1,7 @@
 //! The parsers of packets.
 
 use wire::icmp::{self, Error};
-use wire::link::Link;
+use wire::link::{ETHERNET_BYTES, Link, LinkAddress};
 use wire::packet::{
     IPV4_BYTES, decrement_hop_limit, parse as parse_fast, parse_group, parse_plain, parse_quoted,
     set_ecn,
@@ -12,12 +12,24 @@ use wire::{Address, Family, Fragment, Packet, checksum};
 /// mended: the fuzzer would seldom guess one.
 pub fn parse(data: &[u8]) {
     ip(data);
-    if let Some(link) = Link::parse(data) {
-        assert!(link.length <= data.len(), "a link header of {} bytes", link.length);
-        ip(&data[link.length..]);
-    }
+    frame(data);
     if let Some(mended) = with_checksum(data) {
         ip(&mended);
+    }
+}
+
+/// Takes the input as a frame. The short look at it says what the whole one says.
+fn frame(data: &[u8]) {
+    let link = Link::parse(data);
+    let station = data.first_chunk().map_or([2; 6], |destination: &[u8; 6]| *destination);
+    let untagged = link.filter(|link| link.length == ETHERNET_BYTES);
+    let expected = untagged.map(|link| link.ethertype);
+    assert_eq!(Link::ethertype_to(data, LinkAddress::new(station)), expected);
+    let other = LinkAddress::new(station.map(|byte| byte ^ 1));
+    assert_eq!(Link::ethertype_to(data, other), None);
+    if let Some(link) = link {
+        assert!(link.length <= data.len(), "a link header of {} bytes", link.length);
+        ip(&data[link.length..]);
     }
 }
 
@@ -78,15 +90,20 @@ fn changes_on_the_way_are_understood(whole: &[u8], packet: &Packet) {
     let family = packet.flow.family;
     let mut changed = whole.to_vec();
     let mut expected = *packet;
+    // A checksum of 0xffff is accepted and never computed (RFC 1624 §3); all others stay exact.
+    let exact = with_checksum(whole).is_some_and(|anew| anew == whole);
+    let is_exact = |changed: &[u8]| !exact || with_checksum(changed).as_deref() == Some(changed);
     if packet.hop_limit > 1 {
         decrement_hop_limit(&mut changed, family);
         expected.hop_limit -= 1;
         assert_eq!(parse_fast(&changed), Ok(expected), "with a lower hop limit");
+        assert!(is_exact(&changed), "the checksum of a lower hop limit");
     }
     for ecn in 0..4 {
         set_ecn(&mut changed, family, ecn);
         expected.traffic_class = expected.traffic_class & !3 | ecn;
         assert_eq!(parse_fast(&changed), Ok(expected), "with ECN {ecn}");
+        assert!(is_exact(&changed), "the checksum of ECN {ecn}");
     }
 }
 

@@ -20,7 +20,7 @@ use crate::Bytes;
 use arrivals::{Arrival, Batch};
 
 /// Batches of one input at most.
-const MAX_BATCHES: usize = 16;
+const MAX_BATCHES: usize = 64;
 
 /// Reads the input as a gateway's shape and batches of packets (see `walk/arrivals.rs`), and lets
 /// them arrive.
