@@ -37,7 +37,7 @@ pub(crate) fn decide<F: Frames>(turn: &mut Turn<'_, F>, rows: &mut [Row], scratc
         enter(turn, rows, scratch);
     }
     ask(turn, rows, scratch, Direction::Outbound, |turn, row| match route(turn.snapshot, row) {
-        Ok(Routed::Ask(flow)) => Question::Ask(flow),
+        Ok(Routed::Ask) => Question::Ask,
         Ok(Routed::Decided(decision)) => Question::Decided(decision),
         Err(reason) => Question::Refused(reason),
     });
@@ -69,8 +69,10 @@ fn enter<F: Frames>(turn: &mut Turn<'_, F>, rows: &mut [Row], scratch: &mut Scra
 pub(crate) enum Question {
     /// Nothing.
     Pass,
-    /// What it says of this flow.
-    Ask(Flow),
+    /// What it says of the packet's own flow.
+    Ask,
+    /// What it says of this flow in its stead.
+    AskInstead(Flow),
     /// Nothing, it is decided.
     Decided(Decision),
     /// Nothing, it is dropped.
@@ -91,7 +93,11 @@ fn ask<F: Frames>(
     for (number, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.state == State::Clear) {
         match question(turn, row) {
             Question::Pass => {}
-            Question::Ask(flow) => {
+            Question::Ask => {
+                scratch.asked.push(number);
+                scratch.flows.push(row.packet.flow);
+            }
+            Question::AskInstead(flow) => {
                 scratch.asked.push(number);
                 scratch.flows.push(flow);
             }
@@ -136,16 +142,20 @@ pub(crate) fn inbound_question(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> 
         Origin::Opened(_) if icmp::is_error(&row.packet.flow) => {
             match icmp::quoted_flow(bytes, &row.packet) {
                 Some(quoted) if quoted.source == row.packet.flow.destination => {
-                    Question::Ask(quoted.reversed())
+                    Question::AskInstead(quoted.reversed())
                 }
                 _ => Question::Refused(DropReason::SelectorMismatch),
             }
         }
-        Origin::Opened(_) => Question::Ask(row.packet.flow),
+        Origin::Opened(_) => Question::Ask,
         Origin::Received if snapshot.path_port(row.ingress).side == Side::Unprotected => {
+            // Before the carve-out: nobody outside speaks from our own address.
+            if snapshot.routes().is_ours(row.packet.flow.source_address()) {
+                return Question::Refused(DropReason::BadAddress);
+            }
             match is_carved_out(snapshot, row, bytes) {
                 true => Question::Decided(Decision::Host),
-                false => Question::Ask(row.packet.flow),
+                false => Question::Ask,
             }
         }
         Origin::Received | Origin::Host | Origin::Made => Question::Pass,
@@ -194,8 +204,8 @@ pub(crate) fn inbound_answer(
 pub(crate) enum Routed {
     /// Nobody has to be asked.
     Decided(Decision),
-    /// Out by an unprotected port, if the outbound SPD says so of this flow.
-    Ask(Flow),
+    /// Out by an unprotected port, if the outbound SPD says so of its flow.
+    Ask,
 }
 
 /// Where does it go?
@@ -225,7 +235,7 @@ pub(crate) fn route(snapshot: &Snapshot, row: &Row) -> Result<Routed, DropReason
         Some(RouteTarget::Via(hop)) => {
             let egress = snapshot.egress(hop, flow.destination_address());
             match snapshot.path_port(egress.port).side {
-                Side::Unprotected => Ok(Routed::Ask(*flow)),
+                Side::Unprotected => Ok(Routed::Ask),
                 Side::Protected => Ok(Routed::Decided(Decision::Forward(egress))),
             }
         }

@@ -85,7 +85,11 @@ fn judge(snapshot: &Snapshot, row: &Row, told: &mut Explanation) -> Result<Decis
         None => told.route = snapshot.routes().lookup(row.packet.flow.destination_address()),
     }
     match inbound_question(snapshot, row, &[]) {
-        Question::Ask(flow) => {
+        Question::Ask => {
+            let answer = consult(snapshot, Direction::Inbound, row.packet.flow, told);
+            inbound_answer(snapshot, row.origin, answer)?;
+        }
+        Question::AskInstead(flow) => {
             let answer = consult(snapshot, Direction::Inbound, flow, told);
             inbound_answer(snapshot, row.origin, answer)?;
         }
@@ -95,8 +99,8 @@ fn judge(snapshot: &Snapshot, row: &Row, told: &mut Explanation) -> Result<Decis
     }
     match route(snapshot, row)? {
         Routed::Decided(decision) => Ok(decision),
-        Routed::Ask(flow) => {
-            let answer = consult(snapshot, Direction::Outbound, flow, told);
+        Routed::Ask => {
+            let answer = consult(snapshot, Direction::Outbound, row.packet.flow, told);
             outbound_answer(snapshot, row, answer)
         }
     }

@@ -7,7 +7,7 @@ use wire::{Address, Family, FrameId, Frames, HEADROOM};
 use crate::fragment::{pieces, write};
 use crate::limiter::RateLimiter;
 use crate::mss;
-use crate::seal::{Departure, Protection};
+use crate::seal::{self, Departure, Protection};
 use crate::snapshot::Egress;
 use crate::walk::{Origin, Row, Scratch, State, Turn};
 use crate::{DropReason, PortId, Side, Verdict};
@@ -85,7 +85,13 @@ fn depart<F: Frames>(
     if too_big {
         return fragment(turn, row, way, departures);
     }
-    departures.push(Departure::of(row, way.egress, way.protection));
+    let departure = Departure::of(row, way.egress, way.protection);
+    if way.protection.is_none() && departures.is_empty() {
+        // Nothing before it waits for the cipher: it leaves at once and stays in order.
+        seal::leave_in_clear(turn, departure);
+    } else {
+        departures.push(departure);
+    }
 }
 
 /// What one segment may fill on the narrowest tunnel of a packet's way, if it crosses one that
@@ -108,7 +114,8 @@ fn tunnel_mtu<F>(turn: &Turn<'_, F>, row: &Row, way: Way) -> Option<u32> {
     }
 }
 
-/// Replaces a packet by fragments that go its way: all of them, or none.
+/// Replaces a packet by fragments that go its way: all of them, or none. A way too narrow for any
+/// data is too narrow for the packet.
 #[cold]
 fn fragment<F: Frames>(
     turn: &mut Turn<'_, F>,
@@ -118,6 +125,9 @@ fn fragment<F: Frames>(
 ) {
     let first_new = departures.len();
     let mut complete = false;
+    if pieces(&row.packet, way.mtu as usize).next().is_none() {
+        return turn.drop(row, DropReason::TooBig);
+    }
     for piece in pieces(&row.packet, way.mtu as usize) {
         complete = false;
         let Some(frame) = turn.frames.take() else { break };

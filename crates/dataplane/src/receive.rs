@@ -27,6 +27,9 @@ pub(crate) fn receive<F: Frames>(
     packets: &[Descriptor],
     rows: &mut Vec<Row>,
 ) {
+    for descriptor in packets {
+        turn.frames.prefetch(descriptor.frame, descriptor.offset);
+    }
     let common = Common::of(turn.snapshot, device);
     let mut common_packets = 0;
     for (place, descriptor) in packets.iter().enumerate() {

@@ -96,6 +96,9 @@ pub(crate) struct Sealing {
 /// 4. each departure: its verdict
 pub(crate) fn seal<F: Frames>(turn: &mut Turn<'_, F>, scratch: &mut Scratch) {
     let Scratch { departures, sealing, .. } = scratch;
+    if departures.is_empty() {
+        return;
+    }
     sealing.number(turn, departures);
     sealing.jobs.clear();
     for (row, departure) in departures.iter_mut().enumerate() {
@@ -157,6 +160,16 @@ impl Sealing {
             departures[row as usize].fate = Fate::Dropped(DropReason::CipherRefused);
         }
     }
+}
+
+/// Puts the link header on a packet that is not to be sealed, and sends it.
+#[inline]
+pub(crate) fn leave_in_clear<F: Frames>(turn: &mut Turn<'_, F>, mut departure: Departure) {
+    let family = departure.family;
+    if let Err(reason) = write_link(turn, &mut departure, family) {
+        departure.fate = Fate::Dropped(reason);
+    }
+    conclude(turn, &departure);
 }
 
 /// Writes what goes in front of and behind a departure's IP packet.

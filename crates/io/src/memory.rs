@@ -1,5 +1,6 @@
 //! Frames on the heap and ports made of lists: for tests, replay and in-memory benchmarks.
 
+use memmap2::{Advice, MmapMut};
 use std::collections::VecDeque;
 use wire::frame::{Descriptor, FrameId, Frames, HEADROOM, Port};
 
@@ -22,15 +23,14 @@ impl Conservation {
     }
 }
 
-/// Frame memory on the heap, its frames aligned to their size up to a page, with a free list that
-/// gives the most recently freed frame first.
+/// Frame memory of the process, from the start of a page on, with a free list that gives the most
+/// recently freed frame first. The kernel is asked for huge pages: a walk touches a few lines of
+/// many frames, and with small pages each frame costs a walk of the page tables too.
 ///
 /// With debug assertions on, giving back a frame that is free panics: two owners of one frame are
 /// the worst kind of bug to find later.
 pub struct HeapFrames {
-    memory: Vec<u8>,
-    /// First byte of frame 0 in `memory`.
-    base: usize,
+    memory: MmapMut,
     frame_bytes: usize,
     free: Vec<FrameId>,
     total: usize,
@@ -51,16 +51,18 @@ impl HeapFrames {
     /// `count` frames of `frame_bytes` bytes each, headroom included.
     ///
     /// # Panics
-    /// If a frame would have no room behind its headroom.
+    /// If a frame would have no room behind its headroom, or there is no memory.
     pub fn with_frame_bytes(count: u32, frame_bytes: usize) -> Self {
         assert!(frame_bytes > HEADROOM, "a frame of {frame_bytes} bytes is all headroom");
         let total = count as usize;
-        let alignment = frame_bytes.next_power_of_two().min(FRAME_BYTES);
-        let memory = vec![0; total * frame_bytes + alignment];
-        let base = memory.as_ptr().align_offset(alignment).min(alignment);
+        let mut memory = MmapMut::map_anon((total * frame_bytes).max(1))
+            .unwrap_or_else(|error| panic!("no memory for {count} frames: {error}"));
+        // Without huge pages (an old kernel, or switched off) it is slower, not wrong.
+        let _ = memory.advise(Advice::HugePage);
+        // Every page is there before the first packet.
+        memory.fill(0);
         HeapFrames {
             memory,
-            base,
             frame_bytes,
             free: (0..count).rev().map(FrameId).collect(),
             total,
@@ -91,16 +93,18 @@ impl HeapFrames {
     }
 
     fn start(&self, frame: FrameId) -> usize {
-        self.base + frame.0 as usize * self.frame_bytes
+        frame.0 as usize * self.frame_bytes
     }
 }
 
 impl Frames for HeapFrames {
+    #[inline]
     fn bytes(&self, frame: FrameId) -> &[u8] {
         let start = self.start(frame);
         &self.memory[start..start + self.frame_bytes]
     }
 
+    #[inline]
     fn bytes_mut(&mut self, frame: FrameId) -> &mut [u8] {
         let start = self.start(frame);
         &mut self.memory[start..start + self.frame_bytes]

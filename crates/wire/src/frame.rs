@@ -35,6 +35,13 @@ pub trait Frames {
     fn bytes(&self, frame: FrameId) -> &[u8];
     /// The whole frame, headroom included, for writing.
     fn bytes_mut(&mut self, frame: FrameId) -> &mut [u8];
+    /// Asks for the cache line of a byte that will be read soon. Memory that cannot do better reads
+    /// it: such loads of a whole batch are under way together, where the loads of one packet after
+    /// the other would each be waited for.
+    #[inline]
+    fn prefetch(&self, frame: FrameId, offset: u32) {
+        core::hint::black_box(self.bytes(frame).get(offset as usize));
+    }
     /// Takes a free frame, the most recently freed first (it is warm in the cache).
     fn take(&mut self) -> Option<FrameId>;
     /// Gives a frame back. The caller must own it.

@@ -148,7 +148,10 @@ fn ipv4_common(bytes: &[u8]) -> Option<Packet> {
         & sum.is_multiple_of(0xffff)
         & ipv4_is_unicast(source)
         & ipv4_is_unicast(destination);
-    good.then_some(Packet {
+    if !good {
+        return None;
+    }
+    Some(Packet {
         flow: Flow {
             family: Family::V4,
             source: source.into(),
@@ -184,7 +187,10 @@ fn ipv6_common(bytes: &[u8]) -> Option<Packet> {
         & (length as usize <= bytes.len())
         & ipv6_is_unicast(source)
         & ipv6_is_unicast(destination);
-    good.then_some(Packet {
+    if !good {
+        return None;
+    }
+    Some(Packet {
         flow: Flow {
             family: Family::V6,
             source,

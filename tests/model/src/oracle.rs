@@ -226,21 +226,20 @@ impl<'w> Oracle<'w> {
         if self.world.port(port).side == Side::Protected {
             return self.onward(packet, Came::Clear(port));
         }
-        // That nobody else sends from our own address may be found out first or last.
-        let mut courses =
-            if self.is_own_source(packet) { dropped(DropReason::BadAddress) } else { vec![] };
-        if self.is_carved_out(packet, port) {
-            courses.push(sure(Fate::Host(vec![packet.bytes.clone()])));
-            return courses;
+        // Nobody else sends from our own address, to whatever service (RFC 1812 §5.3.8).
+        if self.is_own_source(packet) {
+            return dropped(DropReason::BadAddress);
         }
-        courses.extend(match spd::judge(&self.world.policies, Direction::Inbound, &packet.flow) {
+        if self.is_carved_out(packet, port) {
+            return vec![sure(Fate::Host(vec![packet.bytes.clone()]))];
+        }
+        match spd::judge(&self.world.policies, Direction::Inbound, &packet.flow) {
             Judgement::Entry(_, Action::Bypass) => self.onward(packet, Came::Clear(port)),
             Judgement::Entry(_, Action::Protect(_)) => dropped(DropReason::Unprotected),
             Judgement::Entry(_, Action::Discard) => dropped(DropReason::PolicyDiscard),
             Judgement::Opaque(_) => dropped(DropReason::FragmentPorts),
             Judgement::Nothing => dropped(DropReason::NoMatch),
-        });
-        courses
+        }
     }
 
     /// DESIGN §2 "To the box itself": what is listed, neighbour discovery, IKE with the zero

@@ -520,6 +520,8 @@ fn carve_outs() -> Vec<Row> {
         rows.extend(deliver("IKE from any port", to_us(ends).udp(61_000, 500).payload_of(40).ip()));
         rows.extend(deliver("IKE behind NAT: the zero marker", nat(&[0, 0, 0, 0, 1, 2, 3, 4])));
         rows.extend(deliver("a NAT keepalive", nat(&[0xff])));
+        let own = to_us((ends.1, ends.1)).udp(500, 500).payload_of(40).ip();
+        rows.push(Row::drops("IKE from our own address", wan(&own), DropReason::BadAddress));
         rows.extend(deliver("a local UDP fragment", {
             to_us(ends).protocol(UDP).payload_of(16).fragment(9, false).ip()
         }));

@@ -87,6 +87,9 @@ pub(crate) fn rows() -> Vec<Row> {
             let big = || lan(between(V4, 1, 2).udp(1, 2).payload_of(1600));
             rows.push(Row::drops("no frame for fragments", big(), NoFrame).with(one_frame));
             let two: fn(&mut Hub) = |hub| hub.frames = 2;
+            let narrow: fn(&mut Hub) = |hub| hub.parts.ports[usize::from(WAN.0)].mtu = 80;
+            let what = "a way with no room for a fragment's data";
+            rows.push(Row::drops(what, big(), DropReason::TooBig).with(narrow));
             rows.push(Row::drops("a frame for one of two fragments", big(), NoFrame).with(two));
         }
     }
