@@ -47,8 +47,10 @@ pub struct Explanation {
 
 /// Judges a flow as the walk would judge its packets.
 ///
-/// Not judged, because a flow does not say them: checksums, hop limit, size, and whether the
-/// neighbour and the transmit ring are ready.
+/// Not judged, because a flow does not say them: checksums, hop limit, size, what an ICMP error
+/// quotes (so an error that was opened is always refused), and whether the neighbour and the
+/// transmit ring are ready. ESP from outside to one of our addresses is judged as if it could not
+/// be opened; UDP 4500 as IKE.
 pub fn explain(snapshot: &Snapshot, arrival: Arrival, flow: Flow) -> Explanation {
     let row = row_of(snapshot, arrival, flow);
     let mut told = Explanation {
@@ -84,7 +86,7 @@ fn judge(snapshot: &Snapshot, row: &Row, told: &mut Explanation) -> Result<Decis
         Some(reason) => return Err(reason),
         None => told.route = snapshot.routes().lookup(row.packet.flow.destination_address()),
     }
-    match inbound_question(snapshot, row, &[]) {
+    match inbound_question(snapshot, row, &IKE) {
         Question::Ask => {
             let answer = consult(snapshot, Direction::Inbound, row.packet.flow, told);
             inbound_answer(snapshot, row.origin, answer)?;
@@ -119,6 +121,10 @@ fn consult(snapshot: &Snapshot, direction: Direction, flow: Flow, told: &mut Exp
     told.consultations.push(Consultation { direction, answer, beaten });
     answer
 }
+
+/// The bytes that a UDP packet is taken to have: behind its header the zero marker of IKE on port
+/// 4500 (RFC 3948 §2.2). ESP in UDP is another question than one about a flow.
+const IKE: [u8; 12] = [0; 12];
 
 /// What the parser refuses of a flow's addresses.
 fn wire_check(flow: &Flow) -> Option<DropReason> {

@@ -125,7 +125,11 @@ mod tests {
         #[test]
         fn fragments_fit_and_reassemble_to_the_packet(
             payload in prop_oneof![0usize..40, 500usize..1600],
-            options in prop_oneof![Just(vec![]), Just(vec![1]), Just(vec![0x94, 4, 0, 0, 7, 7, 4, 0, 0, 0, 0])],
+            options in prop_oneof![
+                Just(vec![]),
+                Just(vec![1]),
+                Just(vec![0x94, 4, 0, 0, 7, 7, 4, 0, 0, 0, 0]),
+            ],
             mtu in prop_oneof![68usize..80, 300usize..1500],
             traffic_class: u8,
         ) {

@@ -1,6 +1,8 @@
 //! Stage 4: what leaves is made fit to leave: hop limit, path MTU, MSS, fragments; and each
 //! departure gets its SA.
 
+use std::iter;
+
 use wire::icmp::{self, Error};
 use wire::{Address, Family, FrameId, Frames, HEADROOM};
 
@@ -38,7 +40,7 @@ pub(crate) fn plan<F: Frames>(
             State::Sealed | State::Clear | State::Ended => continue,
         };
         match way {
-            Ok(way) => depart(turn, row, way, made, limiter, &mut scratch.departures),
+            Ok(way) => depart(turn, row, way, made, limiter, scratch),
             Err(reason) => turn.drop(row, reason),
         }
     }
@@ -63,7 +65,7 @@ fn depart<F: Frames>(
     way: Way,
     made: &mut Vec<Row>,
     limiter: &mut RateLimiter,
-    departures: &mut Vec<Departure>,
+    scratch: &mut Scratch,
 ) {
     if row.origin.is_forwarded() && row.packet.hop_limit == 1 {
         answer(turn, row, way, Error::TimeExceeded, made, limiter);
@@ -83,14 +85,14 @@ fn depart<F: Frames>(
         mss::clamp(row.bytes_mut(turn.frames), &row.packet, mtu);
     }
     if too_big {
-        return fragment(turn, row, way, departures);
+        return fragment(turn, row, way, scratch);
     }
     let departure = Departure::of(row, way.egress, way.protection);
-    if way.protection.is_none() && departures.is_empty() {
+    if way.protection.is_none() && scratch.departures.is_empty() {
         // Nothing before it waits for the cipher: it leaves at once and stays in order.
         seal::leave_in_clear(turn, departure);
     } else {
-        departures.push(departure);
+        scratch.departures.push(departure);
     }
 }
 
@@ -117,34 +119,26 @@ fn tunnel_mtu<F>(turn: &Turn<'_, F>, row: &Row, way: Way) -> Option<u32> {
 /// Replaces a packet by fragments that go its way: all of them, or none. A way too narrow for any
 /// data is too narrow for the packet.
 #[cold]
-fn fragment<F: Frames>(
-    turn: &mut Turn<'_, F>,
-    row: &mut Row,
-    way: Way,
-    departures: &mut Vec<Departure>,
-) {
+fn fragment<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row, way: Way, scratch: &mut Scratch) {
+    let Scratch { departures, fragment, .. } = scratch;
+    fragment.resize(MAX_FRAGMENT_BYTES, 0);
     let first_new = departures.len();
-    let mut complete = false;
-    if pieces(&row.packet, way.mtu as usize).next().is_none() {
-        return turn.drop(row, DropReason::TooBig);
-    }
+    let mut ended = Err(DropReason::TooBig);
     for piece in pieces(&row.packet, way.mtu as usize) {
-        complete = false;
-        let Some(frame) = turn.frames.take() else { break };
-        let Some(length) = copy_piece(turn, row, frame, piece) else {
-            turn.frames.give(frame);
-            break;
-        };
-        let packet = wire::Packet { length: length as u32, ..row.packet };
+        // Both frames lie in one memory: the fragment passes through the scratch memory.
+        ended = write(fragment, row.bytes(turn.frames), &row.packet, piece)
+            .and_then(|length| store(turn, &fragment[..length]))
+            .ok_or(DropReason::NoFrame);
+        let Ok((frame, length)) = ended else { break };
+        let packet = wire::Packet { length, ..row.packet };
         let piece_row = Row { frame, ip: HEADROOM as u32, packet, ..*row };
         departures.push(Departure::of(&piece_row, way.egress, way.protection));
-        complete = true;
     }
-    if !complete {
+    if let Err(reason) = ended {
         for departure in departures.drain(first_new..) {
             turn.frames.give(departure.frame);
         }
-        return turn.drop(row, DropReason::NoFrame);
+        return turn.drop(row, reason);
     }
     for departure in &mut departures[first_new..] {
         departure.place = turn.make(row.ingress);
@@ -154,23 +148,20 @@ fn fragment<F: Frames>(
     turn.frames.give(row.frame);
 }
 
-/// Writes one fragment of a row's packet into another frame.
-fn copy_piece<F: Frames>(
-    turn: &mut Turn<'_, F>,
-    row: &Row,
-    frame: FrameId,
-    piece: crate::fragment::Piece,
-) -> Option<usize> {
-    // The two frames lie in one memory: the fragment passes through the stack.
-    let mut copy = [0u8; MAX_FRAGMENT_BYTES];
-    let length = write(&mut copy, row.bytes(turn.frames), &row.packet, piece)?;
-    let into = turn.frames.bytes_mut(frame).get_mut(HEADROOM..HEADROOM + length)?;
-    into.copy_from_slice(&copy[..length]);
-    Some(length)
-}
+/// Bytes of the largest IPv4 packet.
+const MAX_FRAGMENT_BYTES: usize = 65_535;
 
-/// Bytes of the largest fragment that is made: what a frame holds.
-const MAX_FRAGMENT_BYTES: usize = 16_384;
+/// Puts an IP packet that we made into a free frame, behind its headroom; returns the frame and the
+/// packet's bytes. `None`: no frame is free, or it is too small.
+fn store<F: Frames>(turn: &mut Turn<'_, F>, packet: &[u8]) -> Option<(FrameId, u32)> {
+    let frame = turn.frames.take()?;
+    let Some(into) = turn.frames.bytes_mut(frame).get_mut(HEADROOM..HEADROOM + packet.len()) else {
+        turn.frames.give(frame);
+        return None;
+    };
+    into.copy_from_slice(packet);
+    Some((frame, packet.len() as u32))
+}
 
 /// Makes an ICMP error about a row's packet, if one may be made, and the rate limit lets it.
 #[cold]
@@ -195,11 +186,7 @@ fn answer<F: Frames>(
         icmp::write_error(&mut message, error, source, row.bytes(turn.frames), &row.packet);
     let Some(length) = written else { return };
     let Ok(packet) = wire::packet::parse(&message[..length]) else { return };
-    let Some(frame) = turn.frames.take() else { return };
-    let Some(into) = turn.frames.bytes_mut(frame).get_mut(HEADROOM..HEADROOM + length) else {
-        return turn.frames.give(frame);
-    };
-    into.copy_from_slice(&message[..length]);
+    let Some((frame, _)) = store(turn, &message[..length]) else { return };
     made.push(Row {
         place: turn.make(row.ingress),
         frame,
@@ -216,17 +203,16 @@ fn answer<F: Frames>(
 fn speaker<F>(turn: &Turn<'_, F>, row: &Row, way: Way) -> Option<Address> {
     let family: Family = row.packet.flow.family;
     let snapshot = turn.snapshot;
-    let mut ports: Vec<PortId> = vec![];
-    match row.origin {
-        Origin::Opened(_) => {
-            ports.push(way.egress.port);
-            ports.extend((0..snapshot.ports().len() as u16).map(PortId));
-            ports.retain(|port| snapshot.path_port(*port).side == Side::Protected);
-        }
-        _ => ports.push(row.ingress),
-    }
-    let own = |port: &PortId| {
-        snapshot.port(*port).addresses.iter().copied().find(|address| address.family == family)
+    let own = |port: PortId| {
+        snapshot.port(port).addresses.iter().copied().find(|address| address.family == family)
     };
-    ports.iter().find_map(own).or_else(|| snapshot.own_address(row.ingress, family))
+    let inside = |port: &PortId| snapshot.path_port(*port).side == Side::Protected;
+    let spoken = match row.origin {
+        Origin::Opened(_) => {
+            let every_port = (0..snapshot.ports().len() as u16).map(PortId);
+            iter::once(way.egress.port).chain(every_port).filter(inside).find_map(own)
+        }
+        Origin::Received | Origin::Host | Origin::Made => own(row.ingress),
+    };
+    spoken.or_else(|| snapshot.own_address(row.ingress, family))
 }

@@ -235,23 +235,10 @@ impl Snapshot {
     /// # Errors
     /// [`SnapshotError`]: a mistake of the caller; nothing of the parts is kept.
     pub fn new(parts: SnapshotParts) -> Result<Snapshot, SnapshotError> {
+        check_references(&parts)?;
         let SnapshotParts { generation, ports, host, routes, next_hops, neighbours, .. } = parts;
         let SnapshotParts { spd, sets, outbound, inbound, .. } = parts;
         let devices = devices(&ports)?;
-        let on_list = |port: PortId| usize::from(port.0) < ports.len();
-        if next_hops.iter().any(|hop| !on_list(hop.port)) {
-            return Err(SnapshotError::Dangling("a next hop"));
-        }
-        if neighbours.iter().any(|neighbour| !on_list(neighbour.port)) {
-            return Err(SnapshotError::Dangling("a neighbour"));
-        }
-        if host.is_some_and(|port| !on_list(port)) {
-            return Err(SnapshotError::Dangling("the host port"));
-        }
-        let dangling = |entry: &RouteEntry| matches!(entry.target, RouteTarget::Via(hop) if hop.0 as usize >= next_hops.len());
-        if routes.iter().any(dangling) {
-            return Err(SnapshotError::Dangling("a route"));
-        }
         let neighbours: Neighbours = neighbours
             .into_iter()
             .map(|n| ((n.port, n.address), LinkAddress::new(n.mac)))
@@ -277,14 +264,6 @@ impl Snapshot {
                 Action::Discard => Ok(ResolvedAction::Discard),
             })
             .collect::<Result<_, _>>()?;
-        for (place, sa) in outbound.iter().enumerate() {
-            if sa.id.0 as usize != place {
-                return Err(SnapshotError::Misplaced(sa.id));
-            }
-        }
-        if sets.iter().flat_map(|set| &set.outbound).any(|sa| sa.0 as usize >= outbound.len()) {
-            return Err(SnapshotError::Dangling("an SA set"));
-        }
         let by_spi = by_spi(&inbound)?;
         let inbound_set = inbound
             .iter()
@@ -465,6 +444,32 @@ impl Snapshot {
         let of_family =
             |port: &PortInfo| port.addresses.iter().copied().find(|a| a.family == family);
         of_family(self.port(port)).or_else(|| self.ports.iter().find_map(of_family))
+    }
+}
+
+/// Everything that names a place in another list names one that exists.
+fn check_references(parts: &SnapshotParts) -> Result<(), SnapshotError> {
+    let is_port = |port: PortId| usize::from(port.0) < parts.ports.len();
+    let is_hop = |hop: NextHopId| (hop.0 as usize) < parts.next_hops.len();
+    let is_outbound = |sa: &SaId| (sa.0 as usize) < parts.outbound.len();
+    let leads_somewhere = |entry: &RouteEntry| match entry.target {
+        RouteTarget::Via(hop) => is_hop(hop),
+        RouteTarget::Local | RouteTarget::Broadcast | RouteTarget::Blackhole => true,
+    };
+    let misplaced = parts.outbound.iter().enumerate().find(|(at, sa)| sa.id.0 as usize != *at);
+    if let Some((_, sa)) = misplaced {
+        return Err(SnapshotError::Misplaced(sa.id));
+    }
+    let checks = [
+        (parts.next_hops.iter().all(|hop| is_port(hop.port)), "a next hop"),
+        (parts.neighbours.iter().all(|neighbour| is_port(neighbour.port)), "a neighbour"),
+        (parts.host.is_none_or(is_port), "the host port"),
+        (parts.routes.iter().all(leads_somewhere), "a route"),
+        (parts.sets.iter().flat_map(|set| &set.outbound).all(is_outbound), "an SA set"),
+    ];
+    match checks.iter().find(|(holds, _)| !holds) {
+        Some((_, what)) => Err(SnapshotError::Dangling(what)),
+        None => Ok(()),
     }
 }
 

@@ -53,7 +53,8 @@ macro_rules! drop_reasons {
 
 drop_reasons! {
     Oversize "oversize"
-        "the packet is larger than a frame; raise the frame size or lower the sender's MTU"
+        "larger than a frame: segmentation offload (ethtool -K DEV tso off gso off), or a port's mtu \
+         that is too low"
     Vlan "vlan"
         "the frame's VLAN id, or having none, is declared for no port of the device"
     LinkMulticast "link_multicast"
@@ -90,7 +91,7 @@ drop_reasons! {
     Ecn "ecn"
         "congestion was marked outside on a packet whose inside cannot carry the mark (RFC 6040)"
     SelectorMismatch "selector_mismatch"
-        "decrypted, but no policy of the SA that opened it speaks of it: the peer may not send this"
+        "decrypted, but no policy of the SA that opened it matches: the peer may not send this"
     Unprotected "unprotected"
         "received in clear though a policy wants it protected"
     NoRoute "no_route"
@@ -98,7 +99,7 @@ drop_reasons! {
     Blackhole "blackhole"
         "the route to its destination is a blackhole"
     NoMatch "no_match"
-        "no policy speaks of it, and what matches nothing is dropped"
+        "no policy matches, and what matches nothing is dropped"
     PolicyDiscard "policy_discard"
         "a DISCARD policy"
     FragmentPorts "fragment_ports"

@@ -180,6 +180,8 @@ pub(crate) struct Scratch {
     /// What leaves, in order, fragments in the place of what they were made of.
     pub(crate) departures: Vec<Departure>,
     pub(crate) sealing: seal::Sealing,
+    /// One fragment, on its way to its frame.
+    pub(crate) fragment: Vec<u8>,
 }
 
 /// One worker's walk: its counters, its rate limit, its scratch memory.
@@ -222,7 +224,8 @@ impl Walk {
     /// 3. decide: inbound selectors, route, outbound selectors
     /// 4. plan: hop limit, path MTU, fragments, the SA and its numbers
     /// 5. seal: all headers, nonces and trailers of the batch, then the cipher, SA by SA
-    /// 6. again from 3 for the ICMP that was made on the way
+    ///
+    /// Then from 3 on again for the ICMP that was made on the way.
     ///
     /// # Panics
     /// If `packets` is longer than [`BATCH`].

@@ -93,7 +93,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         }
         let counters = self.walk.counters_mut();
         for ToHost { ingress, form, packet } in self.out.host.drain(..) {
-            // IP packets that are ours go up by the host port; frames left to Linux are its already.
+            // IP packets go up by the host port; frames left to Linux are there already.
             let port = snapshot.host().filter(|_| form == Medium::Ip);
             let device = port.map(|port| usize::from(snapshot.port(port).device.0));
             let sink = device.and_then(|device| self.devices.get_mut(device)?.as_mut());

@@ -55,12 +55,10 @@ impl HeapFrames {
     pub fn with_frame_bytes(count: u32, frame_bytes: usize) -> Self {
         assert!(frame_bytes > HEADROOM, "a frame of {frame_bytes} bytes is all headroom");
         let total = count as usize;
-        let mut memory = MmapMut::map_anon((total * frame_bytes).max(1))
+        let memory = MmapMut::map_anon((total * frame_bytes).max(1))
             .unwrap_or_else(|error| panic!("no memory for {count} frames: {error}"));
         // Without huge pages (an old kernel, or switched off) it is slower, not wrong.
         let _ = memory.advise(Advice::HugePage);
-        // Every page is there before the first packet.
-        memory.fill(0);
         HeapFrames {
             memory,
             frame_bytes,

@@ -82,8 +82,11 @@ mod tests {
         }
 
         #[test]
-        fn update_keeps_a_good_checksum_good(mut bytes in proptest::collection::vec(any::<u8>(), 20..21),
-                                             place in 0usize..9, new: u16) {
+        fn update_keeps_a_good_checksum_good(
+            mut bytes in proptest::collection::vec(any::<u8>(), 20..21),
+            place in 0usize..9,
+            new: u16,
+        ) {
             bytes[18] = 0; bytes[19] = 0;
             let checksum = finish(sum(&bytes));
             let old = u16::from_be_bytes([bytes[2 * place], bytes[2 * place + 1]]);

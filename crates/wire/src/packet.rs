@@ -1,9 +1,9 @@
 //! IP packets: the checks every packet passes and what the walk needs to know of it.
 //!
 //! Two parsers give one answer. [`parse`] takes the common packet (IPv4 without options or
-//! fragments, IPv6 without extension headers; TCP, UDP or ESP) through one chain of compares and hands
-//! everything else to the plain parser, which follows the RFCs clause by clause and names what is
-//! wrong. A property test and a fuzz target hold the two together.
+//! fragments, IPv6 without extension headers; TCP, UDP or ESP) through one chain of compares and
+//! hands everything else to the plain parser, which follows the RFCs clause by clause and names
+//! what is wrong. A property test and a fuzz target hold the two together.
 
 use crate::checksum;
 use crate::flow::{Family, Flow, Upper, protocol};

@@ -76,7 +76,10 @@ proptest! {
     }
 
     #[test]
-    fn a_quote_cut_behind_eight_bytes_has_its_packets_flow(bytes in any_packet(), keep in 0usize..99) {
+    fn a_quote_cut_behind_eight_bytes_has_its_packets_flow(
+        bytes in any_packet(),
+        keep in 0usize..99,
+    ) {
         let packet = parse(&bytes).unwrap();
         let least = usize::from(packet.upper_offset) + 8;
         let cut = bytes.len().min(least + keep);
