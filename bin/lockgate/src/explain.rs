@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use control::Validated;
 use dataplane::explain::{Arrival, Consultation, Explanation, explain};
 use dataplane::{
-    Generation, NextHopId, PortId, Prefix, RouteTarget, SetIndex, Side, Snapshot, Verdict,
+    DropReason, Generation, HostService, NextHopId, PortId, PortInfo, Prefix, RouteTarget, SaSet,
+    SetIndex, Side, Snapshot, Verdict,
 };
 use policy::selector::protocol_text;
-use policy::{Action, AddressRange, Direction, Match, Policy, UpperSelector};
+use policy::{Action, AddressRange, Direction, Match, Policy, SaSetId, UpperSelector};
 use serde_json::{Value, json};
-use wire::{Address, Family, Flow};
+use wire::flow::protocol;
+use wire::{Address, Family, Flow, Upper};
 
 use crate::failure::{Failure, Usage};
 use crate::output::{print, print_json};
@@ -69,6 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         None => Arrival::Clear(port),
         Some(peer) => Arrival::Opened(port, set_of_peer(&snapshot, peer)?),
     };
+    check_question(&snapshot, arrival, &flow)?;
     let told = explain(&snapshot, arrival, flow);
     let story = Story { validated: &validated, snapshot: &snapshot, arrival, flow, told };
     match args.json {
@@ -97,6 +100,11 @@ pub(crate) fn port_named(snapshot: &Snapshot, name: &str) -> Result<PortId, Fail
     })
 }
 
+/// The SA set with this number.
+pub(crate) fn set_of(snapshot: &Snapshot, id: SaSetId) -> Option<&SaSet> {
+    snapshot.sets().iter().find(|set| set.id == id)
+}
+
 fn set_of_peer(snapshot: &Snapshot, peer: &str) -> Result<SetIndex, Failure> {
     let place = snapshot.sets().iter().position(|set| set.peer == peer);
     place.map(|place| SetIndex(place as u32)).ok_or_else(|| Failure::Unknown {
@@ -104,6 +112,31 @@ fn set_of_peer(snapshot: &Snapshot, peer: &str) -> Result<SetIndex, Failure> {
         name: peer.to_owned(),
         known: snapshot.sets().iter().map(|set| set.peer.clone()).collect(),
     })
+}
+
+/// Refuses what a flow cannot answer, because its packets say more than the flow does.
+fn check_question(snapshot: &Snapshot, arrival: Arrival, flow: &Flow) -> Result<(), Usage> {
+    let is_unprotected = |port: &PortInfo| port.side == Side::Unprotected;
+    match arrival {
+        Arrival::Opened(port, _) if !is_unprotected(snapshot.port(port)) => {
+            let ports = snapshot.ports().iter().filter(|port| is_unprotected(port));
+            let unprotected = ports.map(|port| port.name.clone()).collect();
+            Err(Usage::PeerByPort { port: snapshot.port(port).name.clone(), unprotected })
+        }
+        Arrival::Opened(..) if wire::icmp::is_error(flow) => Err(Usage::IcmpErrorFromPeer),
+        Arrival::Clear(port)
+            if is_unprotected(snapshot.port(port))
+                && flow.protocol == protocol::ESP
+                && snapshot.routes().lookup(flow.destination_address())
+                    == Some(RouteTarget::Local) =>
+        {
+            Err(match flow.upper {
+                Upper::Fragment => Usage::EspFragmentToUs,
+                _ => Usage::EspToUs,
+            })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// An explanation with what its numbers mean.
@@ -141,8 +174,12 @@ impl Story<'_> {
                 lines.push(("", format!("beat {policy}")));
             }
         }
-        if self.told.consultations.is_empty() {
-            lines.push(("policies", "none was asked".into()));
+        match self.let_through() {
+            Some(how) => lines.push(("policies", how)),
+            None if self.told.consultations.is_empty() => {
+                lines.push(("policies", "none was asked".into()));
+            }
+            None => {}
         }
         lines.push(("route", self.route()));
         lines.extend(self.leaving());
@@ -190,12 +227,45 @@ impl Story<'_> {
             Match::FragmentPorts(policy) => {
                 format!("stopped by {}, which asks for what a later fragment lacks", text(policy))
             }
-            Match::None => "no policy speaks of it".into(),
+            Match::None => "no policy matches".into(),
         }
     }
 
+    /// What let a clear packet from outside through to this machine, if something did: no policy
+    /// is asked then.
+    fn let_through(&self) -> Option<String> {
+        let Arrival::Clear(port) = self.arrival else { return None };
+        let (port, told) = (self.snapshot.port(port), &self.told);
+        if port.side == Side::Protected || told.verdict != Verdict::Host {
+            return None;
+        }
+        if !told.consultations.is_empty() {
+            return None;
+        }
+        let Some(service) = port.allow_host.iter().find(|service| covers(service, &self.flow))
+        else {
+            return Some("none was asked: neighbour discovery is always let through".into());
+        };
+        let as_ike = match self.flow.upper {
+            Upper::Ports { destination: 4500, .. } if self.flow.protocol == protocol::UDP => {
+                ", taken for IKE (zero marker)"
+            }
+            _ => "",
+        };
+        Some(format!(
+            "none was asked: let through by `allow_host` of port {}: {}{as_ike}",
+            port.name,
+            control::service_text(service),
+        ))
+    }
+
     fn route(&self) -> String {
-        let Some(target) = self.told.route else { return "none".into() };
+        let Some(target) = self.told.route else {
+            return match self.told.verdict {
+                Verdict::Drop(DropReason::NoRoute) => "none".into(),
+                _ => "not looked up".into(),
+            };
+        };
         let prefix = self.prefix(self.flow.destination_address(), target);
         format!("{prefix}{}", self.target_text(target))
     }
@@ -287,6 +357,7 @@ impl Story<'_> {
             "help": reason.map(|reason| reason.help()),
             "text": self.verdict(),
             "policies": consultations,
+            "let_through": self.let_through(),
             "route": told.route.map(|_| self.route()),
             "egress": told.egress.map(|port| self.port_name(port)),
             "peer": set.map(|set| &set.peer),
@@ -318,6 +389,18 @@ impl Story<'_> {
     }
 }
 
+/// Whether `allow_host` means this flow by this entry.
+fn covers(service: &HostService, flow: &Flow) -> bool {
+    let port_fits = match (service.ports, flow.upper) {
+        (Some(range), Upper::Ports { destination, .. }) => {
+            (range.lo..=range.hi).contains(&destination)
+        }
+        (Some(_), upper) => upper == Upper::Fragment,
+        (None, _) => true,
+    };
+    service.protocol == flow.protocol && port_fits
+}
+
 fn side_text(side: Side) -> &'static str {
     match side {
         Side::Protected => "protected",
@@ -330,7 +413,7 @@ fn policy_text(snapshot: &Snapshot, policy: &Policy) -> String {
     let action = match policy.action {
         Action::Bypass => "bypass".into(),
         Action::Discard => "discard".into(),
-        Action::Protect(id) => match snapshot.sets().iter().find(|set| set.id == id) {
+        Action::Protect(id) => match set_of(snapshot, id) {
             Some(set) => format!("protect with peer {}", set.peer),
             None => "protect".into(),
         },

@@ -120,6 +120,28 @@ pub(crate) enum Usage {
         /// The directory.
         directory: PathBuf,
     },
+    /// A peer's packet by a port that no peer is reached by.
+    #[error(
+        "what a peer sealed comes in by an unprotected port and \"{port}\" is none; there {} {}",
+        if .unprotected.len() == 1 { "is" } else { "are" }, .unprotected.join(", ")
+    )]
+    PeerByPort {
+        /// The port.
+        port: String,
+        /// Names of the ports that can be meant.
+        unprotected: Vec<String>,
+    },
+    /// An ICMP error that came sealed: its flow alone decides nothing.
+    #[error("an ICMP error from a peer is judged by the packet it quotes: ask about that packet")]
+    IcmpErrorFromPeer,
+    /// ESP to this machine: what decides is inside.
+    #[error(
+        "ESP to one of our addresses is opened: ask with --from-peer PEER about the packet inside"
+    )]
+    EspToUs,
+    /// A fragment of ESP to this machine.
+    #[error("a fragment of ESP to one of our addresses is dropped (esp_fragment), whoever sent it")]
+    EspFragmentToUs,
     /// Not a flow.
     #[error(transparent)]
     Flow(#[from] crate::explain::FlowError),

@@ -108,3 +108,62 @@ fn names_and_flows_that_do_not_exist_end_with_2_and_what_there_is() {
     fails(&["--in", "lan", "tcp", "10.1.0.1", "10.2.0.1"], &["10.2.0.1:PORT"]);
     fails(&["--in", "lan", "tpc", "10.1.0.1", "10.2.0.1"], &["unknown protocol"]);
 }
+
+#[test]
+fn what_a_flow_cannot_answer_ends_with_2_and_what_to_ask_instead() {
+    let place = Place::with_gateways();
+    let fails = |args: &[&str], words: &[&str]| {
+        place.fails(2, &[&["explain", "--config", "a.toml", "--in"], args].concat(), words);
+    };
+    let quotes = ["judged by the packet it quotes"];
+    fails(&["wan", "--from-peer", "b", "icmp/3/4", "10.2.0.1", "10.1.0.10"], &quotes);
+    fails(&["wan", "--from-peer", "b", "icmpv6/2/0", "2001:db8:2::1", "2001:db8:1::10"], &quotes);
+    fails(&["wan", "esp", "192.0.2.2", "192.0.2.1"], &["--from-peer PEER about the packet inside"]);
+    fails(&["wan", "--fragment", "esp", "192.0.2.2", "192.0.2.1"], &["esp_fragment"]);
+    for port in ["lan", "host"] {
+        let flow = ["udp", "10.2.0.1:1", "10.1.0.10:1"];
+        let words = [&format!("\"{port}\" is none; there is wan")[..]];
+        fails(&[&[port, "--from-peer", "b"], &flow[..]].concat(), &words);
+    }
+    // These a flow can answer.
+    for (port, flow) in [
+        ("wan", ["icmp/3/4", "192.0.2.2", "192.0.2.1"]),
+        ("wan", ["esp", "10.2.0.10", "10.1.0.10"]),
+        ("lan", ["esp", "10.1.0.10", "192.0.2.1"]),
+    ] {
+        place.json(&[&["explain", "--config", "a.toml", "--in", port], &flow[..]].concat());
+    }
+}
+
+#[test]
+fn what_lets_a_packet_to_this_machine_through_is_named() {
+    let place = Place::with_gateways();
+    let ask = |flow: &[&str]| {
+        let args = [&["explain", "--config", "a.toml", "--in"], flow].concat();
+        let (json, text) = (place.json(&args), place.succeeds(&args));
+        let through = json["let_through"].as_str().unwrap_or_default().to_owned();
+        assert!(text.contains(&through), "{text}");
+        through
+    };
+    let ike = ask(&["wan", "udp", "192.0.2.9:500", "192.0.2.1:500"]);
+    assert!(ike.ends_with("let through by `allow_host` of port wan: udp/500"), "{ike}");
+    let ping = ask(&["wan", "icmp/8/0", "192.0.2.9", "192.0.2.1"]);
+    assert!(ping.ends_with("of port wan: icmp"), "{ping}");
+    let solicited = ask(&["wan", "icmpv6/135/0", "2001:db8:ffff::9", "2001:db8:ffff::1"]);
+    assert!(solicited.contains("neighbour discovery"), "{solicited}");
+    assert_eq!(ask(&["lan", "tcp", "10.1.0.10", "10.1.0.1:22"]), "");
+}
+
+#[test]
+fn a_drop_before_the_route_is_looked_up_does_not_claim_that_there_is_none() {
+    let place = Place::with_gateways();
+    let ask = |from, to| {
+        place.succeeds(&["explain", "--config", "a.toml", "--in", "lan", "gre", from, to])
+    };
+    let route = |text: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix("route"));
+        line.unwrap().trim().to_owned()
+    };
+    assert_eq!(route(&ask("127.0.0.1", "10.2.0.1")), "not looked up");
+    assert_eq!(route(&ask("2001:db8:1::10", "2002::1")), "none");
+}

@@ -34,6 +34,7 @@ pub use replay::{ReplayKey, read_replay_keys, write_replay_keys};
 pub use source::Place;
 pub use validate::{DEFAULT_FLOWS, MAX_FLOWS, MAX_WORKERS};
 pub use validated::{PeerId, Validated};
+pub use values::service_text;
 
 use errors::Problems;
 use source::Source;

@@ -184,8 +184,8 @@ pub(crate) fn service(
     None
 }
 
-/// How a service is written.
-pub(crate) fn service_text(service: &HostService) -> String {
+/// How a service is written in `allow_host`.
+pub fn service_text(service: &HostService) -> String {
     let name = policy::selector::protocol_text(Some(service.protocol));
     match service.ports {
         Some(ports) => format!("{name}/{ports}"),

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::KeyFiles;
 use super::engine::Outcome;
 use super::files::Written;
+use crate::explain::set_of;
 use crate::output::{Numbers, counted, table};
 
 /// What became of the packets.
@@ -339,7 +340,7 @@ fn policies(snapshot: &Snapshot, outcome: &Outcome) -> Vec<PolicyLine> {
         action: match policy.action {
             Action::Bypass => "bypass".into(),
             Action::Discard => "discard".into(),
-            Action::Protect(id) => match snapshot.sets().iter().find(|set| set.id == id) {
+            Action::Protect(id) => match set_of(snapshot, id) {
                 Some(set) => format!("protect {}", set.peer),
                 None => "protect".into(),
             },
@@ -351,10 +352,7 @@ fn policies(snapshot: &Snapshot, outcome: &Outcome) -> Vec<PolicyLine> {
 }
 
 fn sas(snapshot: &Snapshot, outcome: &Outcome) -> Vec<SaLine> {
-    let peer = |id| {
-        let set = snapshot.sets().iter().find(|set| set.id == id);
-        set.map_or(String::new(), |set| set.peer.clone())
-    };
+    let peer = |id| set_of(snapshot, id).map_or(String::new(), |set| set.peer.clone());
     let sealed = snapshot.outbound().iter().zip(&outcome.counters.sealed).map(|(sa, volume)| {
         let (spi, suite) = (sa.spi.to_string(), sa.suite.name());
         SaLine { peer: peer(sa.set), direction: "out", spi, suite, amount: (*volume).into() }
