@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use control::{CompileError, ConfigErrors, KeyFileError};
-use io::{CaptureError, Link};
+use io::{CaptureError, LinkType};
 
 use crate::bench::BenchError;
 
@@ -50,9 +50,9 @@ pub(crate) enum Failure {
         /// The port that it should enter by.
         port: String,
         /// What the port takes.
-        expected: Link,
+        expected: LinkType,
         /// What the capture holds.
-        found: Link,
+        found: LinkType,
     },
     /// An output that is no regular file.
     #[error("{}: is no regular file and is not replaced", .file.display())]
@@ -171,9 +171,9 @@ impl Failure {
     }
 }
 
-fn link_text(link: Link) -> &'static str {
+fn link_text(link: LinkType) -> &'static str {
     match link {
-        Link::Ethernet => "an Ethernet header",
-        Link::Raw => "an IP header",
+        LinkType::Ethernet => "an Ethernet header",
+        LinkType::Raw => "an IP header",
     }
 }

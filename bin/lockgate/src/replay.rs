@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use control::{KeyLine, Loaded, PeerId, ReplayKey, read_replay_keys, write_replay_keys};
 use dataplane::{DropReason, Generation, Medium, PortId, Side, Snapshot};
-use io::{CaptureReader, Link};
+use io::{CaptureReader, LinkType};
 use policy::Direction;
 
 use crate::failure::{Failure, Usage};
@@ -185,8 +185,8 @@ fn open_inputs(snapshot: &Snapshot, job: &Job) -> Result<(Vec<PortId>, Inputs), 
         let reader = CaptureReader::open(file)?;
         let info = snapshot.port(port);
         let expected = match info.medium {
-            Medium::Ethernet => Link::Ethernet,
-            Medium::Ip => Link::Raw,
+            Medium::Ethernet => LinkType::Ethernet,
+            Medium::Ip => LinkType::Raw,
         };
         if reader.link() != expected {
             let (file, port, found) = (file.clone(), info.name.clone(), reader.link());

@@ -169,7 +169,7 @@ fn nothing_that_is_read_and_no_foreign_key_file_is_overwritten() {
 fn a_capture_of_another_link_type_is_refused() {
     let place = Place::with_gateways();
     let path = place.file("raw.pcap");
-    let (link, resolution) = (io::Link::Raw, io::Resolution::Microsecond);
+    let (link, resolution) = (io::LinkType::Raw, io::Resolution::Microsecond);
     let mut writer = io::CaptureWriter::create(&path, link, resolution).unwrap();
     writer.write(0, &mixed()[0].ip()).unwrap();
     writer.finish().unwrap();

@@ -20,7 +20,7 @@ use crate::memory::{packet_bytes, store};
 use crate::pcap::{CaptureWriter, PcapReader, Record};
 use crate::pcapng::{self, PcapNgReader};
 use crate::stream::must_fill;
-use crate::{CaptureError, Defect, Link};
+use crate::{CaptureError, Defect, LinkType};
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ enum Format<R> {
 pub struct CaptureReader<R: Read = BufReader<File>> {
     file: PathBuf,
     format: Format<R>,
-    link: Link,
+    link: LinkType,
     /// The packet read ahead; its bytes lie in `buffer`.
     ahead: Option<Record>,
     buffer: Vec<u8>,
@@ -90,7 +90,7 @@ impl<R: Read> CaptureReader<R> {
         let mut magic = [0; 4];
         must_fill(&mut from, &mut magic).map_err(error)?;
         let (format, link) = if magic == pcapng::MAGIC {
-            (Format::PcapNg(PcapNgReader::new(from).map_err(error)?), Link::Ethernet)
+            (Format::PcapNg(PcapNgReader::new(from).map_err(error)?), LinkType::Ethernet)
         } else {
             let reader = PcapReader::new(from, magic).map_err(error)?;
             let link = reader.link;
@@ -122,7 +122,7 @@ impl<R: Read> CaptureReader<R> {
 
     /// Link type of the file's packets: of a pcapng file that of its first packet, Ethernet if it
     /// has none.
-    pub fn link(&self) -> Link {
+    pub fn link(&self) -> LinkType {
         self.link
     }
 
@@ -223,7 +223,7 @@ impl<R: Read, W: Write> CapturePort<R, W> {
     }
 
     /// Where the received packets begin; `None` without an input.
-    pub fn link(&self) -> Option<Link> {
+    pub fn link(&self) -> Option<LinkType> {
         self.input.as_ref().map(CaptureReader::link)
     }
 

@@ -1,6 +1,6 @@
 //! What can be wrong with a capture file, and where.
 
-use crate::Link;
+use crate::LinkType;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -30,6 +30,14 @@ impl fmt::Display for CaptureError {
 impl std::error::Error for CaptureError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         std::error::Error::source(&self.defect)
+    }
+}
+
+/// What to do about a capture of all interfaces at once (`LINKTYPE_LINUX_SLL` and its successor).
+fn cooked(link_number: u32) -> &'static str {
+    match link_number {
+        113 | 276 => "; capture on one interface, not on any",
+        _ => "",
     }
 }
 
@@ -66,7 +74,7 @@ pub enum Defect {
     #[error("the file ends in the middle of it")]
     Truncated,
     /// A link type other than Ethernet and raw IP.
-    #[error("link type {0} is not supported: Ethernet (1) and raw IP (101) are")]
+    #[error("link type {} is not supported: Ethernet (1) and raw IP (101) are{}", .0, cooked(*.0))]
     LinkType(u32),
     /// Packets carry a frame check sequence, which the walk would take for payload.
     #[error("its packets carry a frame check sequence; write it again without")]
@@ -75,9 +83,9 @@ pub enum Defect {
     #[error("its link type is {found:?}, that of the packets before {expected:?}")]
     MixedLinks {
         /// Link type of the first packet.
-        expected: Link,
+        expected: LinkType,
         /// Link type of this one.
-        found: Link,
+        found: LinkType,
     },
     /// A record or block whose length field is more than any capture program writes.
     #[error("a record of {length} bytes; at most {limit} are read")]

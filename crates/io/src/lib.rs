@@ -25,19 +25,19 @@ pub use pcap::{CaptureWriter, Resolution};
 /// Where the bytes of a packet begin: the link types of capture files that Lockgate reads and
 /// writes (numbers of the tcpdump.org link-layer header type list).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Link {
+pub enum LinkType {
     /// `LINKTYPE_ETHERNET`, 1: at the Ethernet header.
     Ethernet,
     /// `LINKTYPE_RAW`, 101: at the IPv4 or IPv6 header.
     Raw,
 }
 
-impl Link {
+impl LinkType {
     /// The link type with this number, if Lockgate reads it.
-    pub const fn from_number(number: u32) -> Option<Link> {
+    pub const fn from_number(number: u32) -> Option<LinkType> {
         match number {
-            1 => Some(Link::Ethernet),
-            101 => Some(Link::Raw),
+            1 => Some(LinkType::Ethernet),
+            101 => Some(LinkType::Raw),
             _ => None,
         }
     }
@@ -45,8 +45,8 @@ impl Link {
     /// Number of the link type in a capture file.
     pub const fn number(self) -> u32 {
         match self {
-            Link::Ethernet => 1,
-            Link::Raw => 101,
+            LinkType::Ethernet => 1,
+            LinkType::Raw => 101,
         }
     }
 }

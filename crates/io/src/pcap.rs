@@ -2,7 +2,7 @@
 //! (draft-ietf-opsawg-pcap).
 
 use crate::stream::{ByteOrder, Filled, fill, must_fill};
-use crate::{CaptureError, Defect, Link};
+use crate::{CaptureError, Defect, LinkType};
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::ops::Range;
@@ -23,7 +23,7 @@ pub(crate) struct Record {
     pub(crate) timestamp_ns: u64,
     /// Bytes of the packet on the wire; more than `bytes` holds if the capture cut it.
     pub(crate) original: u32,
-    pub(crate) link: Link,
+    pub(crate) link: LinkType,
     pub(crate) bytes: Range<usize>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct PcapReader<R> {
     from: R,
     order: ByteOrder,
     resolution: Resolution,
-    pub(crate) link: Link,
+    pub(crate) link: LinkType,
 }
 
 /// Whether `magic`, the file's first four bytes, begins a classic pcap file, and of which kind.
@@ -79,7 +79,7 @@ impl<R: Read> PcapReader<R> {
         }
         let word = order.u32(&header, 16);
         let number = word & LINK_NUMBER;
-        let link = Link::from_number(number).ok_or(Defect::LinkType(number))?;
+        let link = LinkType::from_number(number).ok_or(Defect::LinkType(number))?;
         if word & FCS_PRESENT != 0 && word >> 28 != 0 {
             return Err(Defect::FrameCheckSequence);
         }
@@ -131,7 +131,11 @@ impl CaptureWriter {
     ///
     /// # Errors
     /// [`Defect::Open`], [`Defect::Io`].
-    pub fn create(path: &Path, link: Link, resolution: Resolution) -> Result<Self, CaptureError> {
+    pub fn create(
+        path: &Path,
+        link: LinkType,
+        resolution: Resolution,
+    ) -> Result<Self, CaptureError> {
         let file = File::create(path).map_err(|error| CaptureError {
             file: path.to_owned(),
             packet: None,
@@ -149,7 +153,7 @@ impl<W: Write> CaptureWriter<W> {
     pub fn new(
         mut to: W,
         name: &Path,
-        link: Link,
+        link: LinkType,
         resolution: Resolution,
     ) -> Result<Self, CaptureError> {
         let magic = match resolution {

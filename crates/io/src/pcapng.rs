@@ -6,7 +6,7 @@
 
 use crate::pcap::{MAX_RECORD, Record, check_lengths};
 use crate::stream::{ByteOrder, Filled, fill, must_fill, skip};
-use crate::{Defect, Link};
+use crate::{Defect, LinkType};
 use std::io::Read;
 
 /// Interfaces that a section may describe.
@@ -199,9 +199,9 @@ impl<R: Read> PcapNgReader<R> {
     }
 
     /// The interface numbered `number` and its link type, if its packets can be read.
-    fn interface(&self, number: u32) -> Result<(Interface, Link), Defect> {
+    fn interface(&self, number: u32) -> Result<(Interface, LinkType), Defect> {
         let interface = *self.interfaces.get(number as usize).ok_or(Defect::Interface(number))?;
-        let link = Link::from_number(interface.link_number)
+        let link = LinkType::from_number(interface.link_number)
             .ok_or(Defect::LinkType(interface.link_number))?;
         if interface.has_fcs {
             return Err(Defect::FrameCheckSequence);

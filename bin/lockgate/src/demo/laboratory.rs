@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use control::{generate_pair, write_key_file};
-use io::{CaptureReader, CaptureWriter, Link as LinkType, Resolution};
+use io::{CaptureReader, CaptureWriter, LinkType, Resolution};
 use ipsec::Suite;
 use wire::Address;
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use control::ReplayKey;
 use dataplane::{Medium, PortId, Snapshot};
-use io::{CaptureError, CaptureWriter, Defect, Link, Resolution};
+use io::{CaptureError, CaptureWriter, Defect, LinkType, Resolution};
 use ipsec::Suite;
 
 use super::engine::Output;
@@ -108,7 +108,7 @@ struct CaptureFile {
 }
 
 impl CaptureFile {
-    fn create(place: &Path, link: Link) -> Result<CaptureFile, CaptureError> {
+    fn create(place: &Path, link: LinkType) -> Result<CaptureFile, CaptureError> {
         let open = |error| CaptureError {
             file: place.to_owned(),
             packet: None,
@@ -150,7 +150,7 @@ impl<'a> Captures<'a> {
         snapshot: &'a Snapshot,
         places: &'a Places,
     ) -> Result<Captures<'a>, CaptureError> {
-        let all = CaptureFile::create(&places.all, Link::Ethernet)?;
+        let all = CaptureFile::create(&places.all, LinkType::Ethernet)?;
         let ports = snapshot.ports().iter().map(|_| None).collect();
         Ok(Captures { snapshot, places, all, ports })
     }
@@ -193,10 +193,10 @@ impl Output for Captures<'_> {
     fn write(&mut self, port: PortId, time_ns: u64, packet: &[u8]) -> Result<(), CaptureError> {
         let info = self.snapshot.port(port);
         let link = match info.medium {
-            Medium::Ethernet => Link::Ethernet,
-            Medium::Ip => Link::Raw,
+            Medium::Ethernet => LinkType::Ethernet,
+            Medium::Ip => LinkType::Raw,
         };
-        if link == Link::Ethernet {
+        if link == LinkType::Ethernet {
             self.all.write(time_ns, packet)?;
         }
         let slot = &mut self.ports[usize::from(port.0)];

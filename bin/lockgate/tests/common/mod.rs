@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use io::{CaptureReader, CaptureWriter, Link, Resolution};
+use io::{CaptureReader, CaptureWriter, LinkType, Resolution};
 use serde_json::Value;
 
 /// A directory that is removed at the end, with the gateways' configurations and fresh keys in it.
@@ -96,7 +96,7 @@ impl Place {
     pub(crate) fn capture(&self, name: &str, frames: &[Vec<u8>]) {
         let path = self.file(name);
         let mut writer =
-            CaptureWriter::create(&path, Link::Ethernet, Resolution::Nanosecond).unwrap();
+            CaptureWriter::create(&path, LinkType::Ethernet, Resolution::Nanosecond).unwrap();
         for (place, frame) in frames.iter().enumerate() {
             writer.write(1_700_000_000_000_000_000 + place as u64 * 1_000_000, frame).unwrap();
         }

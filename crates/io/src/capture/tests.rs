@@ -11,7 +11,7 @@ const NAME: &str = "in.pcap";
 type Packets = Vec<(u64, Vec<u8>)>;
 type TestPort<'a> = CapturePort<&'a [u8], Vec<u8>>;
 
-fn written(packets: &Packets, link: Link, resolution: Resolution) -> Vec<u8> {
+fn written(packets: &Packets, link: LinkType, resolution: Resolution) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut writer =
         CaptureWriter::new(&mut bytes, Path::new("out.pcap"), link, resolution).unwrap();
@@ -116,7 +116,7 @@ proptest! {
     #[test]
     fn what_is_written_is_read_back(
         packets in packets(),
-        link in prop_oneof![Just(Link::Ethernet), Just(Link::Raw)],
+        link in prop_oneof![Just(LinkType::Ethernet), Just(LinkType::Raw)],
     ) {
         let nanoseconds = written(&packets, link, Resolution::Nanosecond);
         prop_assert_eq!(open(&nanoseconds).unwrap().link(), link);
@@ -129,7 +129,7 @@ proptest! {
 
     #[test]
     fn another_reader_reads_what_is_written(packets in packets()) {
-        let bytes = written(&packets, Link::Ethernet, Resolution::Nanosecond);
+        let bytes = written(&packets, LinkType::Ethernet, Resolution::Nanosecond);
         let mut reader = other::PcapReader::new(&bytes[..]).unwrap();
         prop_assert_eq!(reader.header().datalink, pcap_file::DataLink::ETHERNET);
         for (timestamp_ns, packet) in &packets {
@@ -177,8 +177,8 @@ proptest! {
         cut in any::<bool>(),
     ) {
         let mut bytes = match form {
-            0 => written(&packets, Link::Ethernet, Resolution::Nanosecond),
-            1 => written(&packets, Link::Raw, Resolution::Microsecond),
+            0 => written(&packets, LinkType::Ethernet, Resolution::Nanosecond),
+            1 => written(&packets, LinkType::Raw, Resolution::Microsecond),
             form => {
                 let order = if form == 2 { ByteOrder::Big } else { ByteOrder::Little };
                 let mut file = Builder::new(order);
@@ -228,7 +228,7 @@ proptest! {
 
 #[test]
 fn every_defect_of_a_pcap_file_is_named() {
-    let good = written(&vec![(7, vec![1, 2, 3])], Link::Ethernet, Resolution::Nanosecond);
+    let good = written(&vec![(7, vec![1, 2, 3])], LinkType::Ethernet, Resolution::Nanosecond);
     let changed = |at: usize, bytes: &[u8]| {
         let mut file = good.clone();
         file[at..at + bytes.len()].copy_from_slice(bytes);
@@ -237,6 +237,11 @@ fn every_defect_of_a_pcap_file_is_named() {
     assert!(matches!(defect(b"GIF89a.."), Defect::NotACapture(0x4749_4638)));
     assert!(matches!(changed(4, &[3]), Defect::Version(3)));
     assert!(matches!(changed(20, &[105]), Defect::LinkType(105)));
+    for of_all_interfaces in [276u16, 113] {
+        let told = changed(20, &of_all_interfaces.to_le_bytes()).to_string();
+        assert!(told.ends_with("; capture on one interface, not on any"), "{told}");
+    }
+    assert!(!changed(20, &[105]).to_string().contains("any"));
     assert!(matches!(changed(20, &[1, 0, 0, 0x24]), Defect::FrameCheckSequence));
     let limit = MAX_RECORD.into();
     assert!(matches!(
@@ -300,7 +305,7 @@ fn every_defect_of_a_pcapng_file_is_named() {
         with(&|file| {
             file.interface(101, 0, &[]).enhanced(0, 0, 1, &[1]).enhanced(1, 0, 1, &[1]);
         }),
-        Defect::MixedLinks { expected: Link::Ethernet, found: Link::Raw }
+        Defect::MixedLinks { expected: LinkType::Ethernet, found: LinkType::Raw }
     ));
     assert!(matches!(
         with(&|file| {
@@ -337,7 +342,7 @@ fn every_defect_of_a_pcapng_file_is_named() {
 
 #[test]
 fn an_error_names_file_and_packet() {
-    let bytes = written(&vec![(7, vec![1]), (8, vec![2])], Link::Raw, Resolution::Nanosecond);
+    let bytes = written(&vec![(7, vec![1]), (8, vec![2])], LinkType::Raw, Resolution::Nanosecond);
     let mut reader = open(&bytes[..bytes.len() - 1]).unwrap();
     assert_eq!(reader.peek().unwrap().unwrap().bytes, [1]);
     reader.skip();
@@ -350,7 +355,7 @@ fn an_error_names_file_and_packet() {
 fn an_unreadable_interface_matters_only_if_a_packet_comes_from_it() {
     let mut file = Builder::new(ByteOrder::Big);
     file.interface(105, 0, &[]).interface(101, 0, &[]).enhanced(1, 2, 1, &[9]);
-    assert_eq!(open(&file.bytes).unwrap().link(), Link::Raw);
+    assert_eq!(open(&file.bytes).unwrap().link(), LinkType::Raw);
     assert_eq!(read(&file.bytes).unwrap(), vec![(2000, vec![9])]);
 }
 
@@ -389,8 +394,8 @@ fn packets_cut_by_the_capture_are_counted_and_received_short() {
 
 #[test]
 fn two_inputs_merge_by_time() {
-    let left = written(&vec![(10, vec![1]), (30, vec![3])], Link::Raw, Resolution::Nanosecond);
-    let right = written(&vec![(20, vec![2]), (30, vec![4])], Link::Raw, Resolution::Nanosecond);
+    let left = written(&vec![(10, vec![1]), (30, vec![3])], LinkType::Raw, Resolution::Nanosecond);
+    let right = written(&vec![(20, vec![2]), (30, vec![4])], LinkType::Raw, Resolution::Nanosecond);
     let mut frames = HeapFrames::new(4);
     let mut ports: Vec<TestPort<'_>> =
         [&left, &right].map(|file| CapturePort::new(Some(open(file).unwrap()), None)).into();
@@ -411,7 +416,7 @@ fn two_inputs_merge_by_time() {
 
 #[test]
 fn a_packet_older_than_the_one_before_it_is_due_at_once() {
-    let file = written(&vec![(30, vec![1]), (10, vec![2])], Link::Raw, Resolution::Nanosecond);
+    let file = written(&vec![(30, vec![1]), (10, vec![2])], LinkType::Raw, Resolution::Nanosecond);
     let mut frames = HeapFrames::new(4);
     let mut port: TestPort<'_> = CapturePort::new(Some(open(&file).unwrap()), None);
     let mut batch = Vec::new();
@@ -427,7 +432,7 @@ fn transmitted_packets_carry_the_ports_clock_and_free_their_frames() {
     let mut bytes = Vec::new();
     let name = Path::new("out.pcap");
     let writer =
-        CaptureWriter::new(&mut bytes, name, Link::Ethernet, Resolution::Nanosecond).unwrap();
+        CaptureWriter::new(&mut bytes, name, LinkType::Ethernet, Resolution::Nanosecond).unwrap();
     let mut port: CapturePort<&[u8], _> = CapturePort::new(None, Some(writer));
     let mut frames = HeapFrames::new(2);
     let packets = [frames.store(&[1, 2]).unwrap(), frames.store(&[3]).unwrap()];
@@ -444,7 +449,7 @@ fn transmitted_packets_carry_the_ports_clock_and_free_their_frames() {
 fn a_packet_that_cannot_be_written_stops_the_output_and_stays_with_the_caller() {
     let name = Path::new("out.pcap");
     let writer =
-        CaptureWriter::new(Vec::new(), name, Link::Ethernet, Resolution::Nanosecond).unwrap();
+        CaptureWriter::new(Vec::new(), name, LinkType::Ethernet, Resolution::Nanosecond).unwrap();
     let mut port: CapturePort<&[u8], _> = CapturePort::new(None, Some(writer));
     let mut frames = HeapFrames::new(3);
     let packets: Vec<_> =
@@ -471,7 +476,7 @@ fn a_failing_disk_and_a_clock_beyond_pcap_are_errors() {
         }
     }
     let name = Path::new("out.pcap");
-    let mut writer = CaptureWriter::new(Full, name, Link::Raw, Resolution::Nanosecond).unwrap();
+    let mut writer = CaptureWriter::new(Full, name, LinkType::Raw, Resolution::Nanosecond).unwrap();
     assert!(matches!(writer.write(0, &[1]).unwrap_err().defect, Defect::Io(_)));
     let late = writer.write(u64::MAX, &[1]).unwrap_err().defect;
     assert!(matches!(late, Defect::Clock { timestamp_ns: u64::MAX }));
