@@ -169,8 +169,18 @@ impl AddressRange {
         Address { family: self.family, value: self.hi }
     }
 
+    /// Whether an address lies in the range.
+    pub fn contains(&self, address: Address) -> bool {
+        self.family == address.family && (self.lo..=self.hi).contains(&address.value)
+    }
+
+    /// Whether all of another range lies in this one.
+    pub fn contains_range(&self, other: &AddressRange) -> bool {
+        self.contains(other.first()) && self.contains(other.last())
+    }
+
     /// Length of the prefix that the range is, if it is one.
-    fn prefix_length(&self) -> Option<u8> {
+    pub fn prefix_length(&self) -> Option<u8> {
         let differing = self.lo ^ self.hi;
         // The differing bits are a run of ones from bit 0, and all of them 0 in `lo`.
         let aligned = differing & differing.wrapping_add(1) == 0 && self.lo & differing == 0;
@@ -180,7 +190,12 @@ impl AddressRange {
 
 impl From<IpAddr> for AddressRange {
     fn from(ip: IpAddr) -> Self {
-        let Address { family, value } = Address::from(ip);
+        Address::from(ip).into()
+    }
+}
+
+impl From<Address> for AddressRange {
+    fn from(Address { family, value }: Address) -> Self {
         AddressRange { family, lo: value, hi: value }
     }
 }
@@ -362,15 +377,19 @@ pub struct Selector {
     pub upper: UpperSelector,
 }
 
-/// Parses a protocol: `any` (`None`), a name of [`PROTOCOL_NAMES`], or a number.
+/// Parses a protocol: `any` (`None`), a name of [`PROTOCOL_NAMES`], in capitals or not, or a
+/// number.
 ///
 /// # Errors
 /// [`SelectorError::UnknownProtocol`].
 pub fn parse_protocol(text: &str) -> Result<Option<u8>, SelectorError> {
-    if text == "any" {
+    if text.eq_ignore_ascii_case("any") {
         return Ok(None);
     }
-    let named = PROTOCOL_NAMES.iter().find(|(name, _)| *name == text).map(|&(_, number)| number);
+    let named = PROTOCOL_NAMES
+        .iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case(text))
+        .map(|&(_, number)| number);
     named
         .or_else(|| number(text).and_then(|value| u8::try_from(value).ok()))
         .map(Some)
@@ -567,6 +586,7 @@ mod tests {
     #[test]
     fn protocols_parse_by_name_and_number() {
         assert_eq!(parse_protocol("any"), Ok(None));
+        assert_eq!(parse_protocol("ANY"), Ok(None));
         for (text, number) in [
             ("tcp", 6),
             ("udp", 17),
@@ -576,6 +596,8 @@ mod tests {
             ("dccp", 33),
             ("udplite", 136),
             ("esp", 50),
+            ("ESP", 50),
+            ("Tcp", 6),
             ("gre", 47),
             ("0", 0),
             ("255", 255),
@@ -639,7 +661,13 @@ mod tests {
             let address = if v6 { Address::v6(value) } else { Address::v4(value as u32) };
             let length = length.min(address.family.address_bits());
             let network = AddressRange::network(address, length);
-            prop_assert!(network.lo <= address.value && address.value <= network.hi);
+            prop_assert!(network.contains(address) && network.contains_range(&address.into()));
+            let before = Address { value: network.lo.wrapping_sub(1), ..address };
+            let behind = Address { value: network.hi.wrapping_add(1), ..address };
+            prop_assert!(length == 0 || !network.contains(before) && !network.contains(behind));
+            let wider = AddressRange::network(address, length.saturating_sub(1));
+            prop_assert!(wider.contains_range(&network));
+            prop_assert_eq!(network.contains_range(&wider), length == 0);
             prop_assert!(network.hi <= address.family.highest_address());
             prop_assert_eq!(network.prefix_length(), Some(length));
             prop_assert_eq!(format!("{}/{length}", network.first()).parse(), Ok(network));

@@ -224,7 +224,7 @@ impl Policy {
 
 impl Selector {
     /// How many rules the selector becomes in one direction of a family, without making them.
-    fn rules(&self, family: Family) -> usize {
+    pub fn rules(&self, family: Family) -> usize {
         let of_family =
             |ranges: &[AddressRange]| ranges.iter().filter(|range| range.family == family).count();
         let addresses = of_family(&self.local).saturating_mul(of_family(&self.remote));
