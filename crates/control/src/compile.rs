@@ -27,7 +27,7 @@ const HOST_MTU: u32 = 65535;
 /// Why a validated configuration cannot be compiled.
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
-    /// The policies are too many for the classifier: the configuration's author is at fault.
+    /// The policies are too many for the classifier: validation let a mistake through.
     #[error(transparent)]
     Spd(#[from] SpdError),
     /// An SA cannot be made: validation let a mistake through.
@@ -55,7 +55,7 @@ impl Validated {
     /// a new sequence counter or replay window: only for keys that have never sealed.
     ///
     /// # Errors
-    /// [`CompileError`]; only [`CompileError::Spd`] is the file's fault.
+    /// [`CompileError`], none of which is the fault of a file that was validated.
     pub fn compile(&self, keys: Keys, generation: Generation) -> Result<Snapshot, CompileError> {
         if keys.peers.len() != self.peers.len() {
             return Err(CompileError::OtherKeys {

@@ -21,9 +21,9 @@ use policy::Direction;
 use zeroize::Zeroizing;
 
 use crate::errors::{ConfigErrors, MAX_PROBLEMS, Problem, Severity};
-use crate::mistake::Mistake;
+use crate::mistake::{Mistake, kind_text};
 use crate::source::Place;
-use crate::validated::{PeerId, Validated};
+use crate::validated::{Peer, PeerId, Validated};
 
 /// The largest key file that is read, bytes.
 pub const MAX_KEY_FILE_BYTES: u64 = 64 << 10;
@@ -45,9 +45,24 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// No keys for any peer: for `explain`, which seals and opens nothing.
+    /// No keys for any peer: whatever should be sealed is dropped, and nothing is opened. For
+    /// judging a configuration alone.
     pub fn none(config: &Validated) -> Keys {
         Keys { peers: config.peers.iter().map(|_| Vec::new()).collect() }
+    }
+
+    /// Fresh random keys that nobody else has, one to seal with for each peer, under SPIs that
+    /// mean nothing: for `explain` without key files, which seals nothing and wants to know what
+    /// would be sealed.
+    ///
+    /// # Errors
+    /// [`KeyFileError::NoRandom`].
+    pub fn stand_ins(config: &Validated) -> Result<Keys, KeyFileError> {
+        let line = |peer: &Peer| {
+            let material = random_material(peer.suite)?;
+            Ok(vec![KeyLine { direction: Direction::Outbound, spi: random_spi()?, material }])
+        };
+        Ok(Keys { peers: config.peers.iter().map(line).collect::<Result<_, _>>()? })
     }
 
     /// The keys of a peer, in the order of its file.
@@ -79,16 +94,14 @@ impl Keys {
                 Ok(content) => {
                     let file = path.display().to_string();
                     let (lines, problems) = parse(&content, peer.suite, &file);
-                    seen.problems.extend(problems);
                     for (line, place) in &lines {
                         seen.note(line, place, peer.tunnel.remote);
                     }
-                    if lines.is_empty() {
-                        let mistake = Mistake::KeyFileEmpty { file };
-                        seen.problem(Severity::Error, named.clone(), mistake);
-                    } else {
-                        seen.note_one_way(&lines, named, &file);
+                    // What a file lacks may stand in the lines that are wrong.
+                    if problems.is_empty() {
+                        seen.judge_whole(&lines, named, &file);
                     }
+                    seen.problems.extend(problems);
                     lines
                 }
                 Err(mistake) => {
@@ -139,7 +152,19 @@ impl Seen {
         self.material.entry(fingerprint).or_insert(place.clone());
     }
 
-    fn note_one_way(&mut self, lines: &[(KeyLine, Place)], named: &Place, file: &str) {
+    /// Judges a file of which every line is right.
+    fn judge_whole(&mut self, lines: &[(KeyLine, Place)], named: &Place, file: &str) {
+        if lines.is_empty() {
+            let mistake = Mistake::KeyFileEmpty { file: file.to_owned() };
+            return self.problem(Severity::Error, named.clone(), mistake);
+        }
+        let mut sealing = lines.iter().filter(|(line, _)| line.direction == Direction::Outbound);
+        if let (Some((_, first)), Some((_, second))) = (sealing.next(), sealing.next()) {
+            let mistake = Mistake::KeyNeverSeals;
+            let mut problem = Problem::new(Severity::Warning, second.clone(), mistake);
+            problem.earlier = Some(first.clone());
+            self.problems.push(problem);
+        }
         for (missing, direction, consequence) in
             [(Direction::Outbound, "out", "sent"), (Direction::Inbound, "in", "received")]
         {
@@ -341,7 +366,7 @@ pub enum KeyFileError {
         file: String,
     },
     /// The file cannot be written.
-    #[error("{file} cannot be written: {kind}")]
+    #[error("{file} cannot be written: {}", kind_text(*.kind))]
     Unwritable {
         /// The file.
         file: String,

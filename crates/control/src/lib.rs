@@ -34,7 +34,7 @@ pub use replay::{ReplayKey, read_replay_keys, write_replay_keys};
 pub use source::Place;
 pub use validate::{DEFAULT_FLOWS, MAX_FLOWS, MAX_WORKERS};
 pub use validated::{PeerId, Validated};
-pub use values::service_text;
+pub use values::{mac_text, service_text};
 
 use errors::Problems;
 use source::Source;
@@ -83,8 +83,8 @@ pub fn parse(text: &str, name: &str) -> Result<Parsed, ConfigErrors> {
     Ok(Parsed { validated, warnings, key_places })
 }
 
-/// Reads a configuration file without its keys: for `check --effective`, `explain` and others
-/// that seal and open nothing.
+/// Reads a configuration file without its keys: for `explain`, which seals and opens nothing and
+/// goes on without them.
 ///
 /// # Errors
 /// All mistakes, or why the file cannot be read.
@@ -109,8 +109,12 @@ pub fn read(path: &Path) -> Result<Parsed, ConfigErrors> {
 /// All mistakes of the file, else all of its key files.
 pub fn load(path: &Path) -> Result<Loaded, ConfigErrors> {
     let parsed = read(path)?;
-    let base = path.parent().unwrap_or(Path::new(""));
-    parsed.load_keys(base)
+    parsed.load_keys(base_of(path))
+}
+
+/// What a relative `keys_dir` in a configuration file is relative to: the file's directory.
+pub fn base_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
 }
 
 impl Parsed {
@@ -120,16 +124,29 @@ impl Parsed {
     /// # Errors
     /// All mistakes of all key files, with the warnings of the configuration.
     pub fn load_keys(self, base: &Path) -> Result<Loaded, ConfigErrors> {
-        let Parsed { validated, mut warnings, key_places } = self;
-        match Keys::read(&validated, base, &key_places) {
+        let read = self.read_keys(base);
+        let Parsed { validated, mut warnings, .. } = self;
+        let in_order = |problems: &mut Vec<Problem>| problems.sort_by(|a, b| a.place.cmp(&b.place));
+        match read {
             Ok((keys, more)) => {
                 warnings.extend(more);
+                in_order(&mut warnings);
                 Ok(Loaded { validated, warnings, keys })
             }
             Err(mut errors) => {
-                errors.problems.splice(0..0, warnings);
+                errors.problems.extend(warnings);
+                in_order(&mut errors.problems);
                 Err(errors)
             }
         }
+    }
+
+    /// Reads the key files and returns the keys with the warnings about them; `base` as in
+    /// [`Parsed::load_keys`].
+    ///
+    /// # Errors
+    /// All mistakes of all key files.
+    pub fn read_keys(&self, base: &Path) -> Result<(Keys, Vec<Problem>), ConfigErrors> {
+        Keys::read(&self.validated, base, &self.key_places)
     }
 }

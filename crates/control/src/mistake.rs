@@ -2,11 +2,17 @@
 //!
 //! No variant holds, and no text shows, anything that stands in a key file.
 
+use std::borrow::Cow;
 use std::io::ErrorKind;
 use std::net::IpAddr;
 
 use ipsec::Suite;
 use policy::{AddressRange, SelectorError};
+
+/// How a line of a replay key file begins.
+pub(crate) const REPLAY_DIRECTION: &str = "out";
+/// Words of a line of a replay key file.
+pub(crate) const REPLAY_WORDS: usize = 7;
 
 /// What DESIGN §2 refuses on purpose, and what is not there yet: told by name, not as an unknown
 /// key.
@@ -82,7 +88,7 @@ impl Refusal {
 #[allow(missing_docs)] // Each variant's message is its documentation; a field is what it shows.
 pub enum Mistake {
     // The file
-    #[error("cannot be read: {kind}")]
+    #[error("cannot be read: {}", kind_text(*.kind))]
     Unreadable { kind: ErrorKind },
     #[error("is larger than {limit} bytes")]
     TooLarge { limit: u64 },
@@ -148,7 +154,7 @@ pub enum Mistake {
     NotAPrefix { text: String },
     #[error("{address} cannot be used: it is {why}")]
     UnusableAddress { address: IpAddr, why: &'static str },
-    #[error("\"{text}\" is not the link address of one station")]
+    #[error("\"{text}\" is not the MAC address of one interface")]
     NotALinkAddress { text: String },
 
     // [node], [cache]
@@ -182,6 +188,8 @@ pub enum Mistake {
     MtuBelowV6,
     #[error("`allow_host` does nothing on a protected port")]
     AllowHostInside,
+    #[error("unknown protocol \"{name}\"")]
+    UnknownService { name: String, nearest: Option<String> },
     #[error("\"any\" would open this machine to everyone")]
     ServiceAny,
     #[error("ESP to this machine is opened by Lockgate, not by Linux")]
@@ -196,7 +204,7 @@ pub enum Mistake {
     MulticastPeer { address: IpAddr },
     #[error("one end of the tunnel is IPv4, the other IPv6")]
     MixedTunnel,
-    #[error("`keys` is neither \"file:NAME\" nor \"ike\"")]
+    #[error("`keys` is not \"file:NAME\"")]
     BadKeys,
     #[error("a key file is named without a path")]
     BadKeyFileName,
@@ -250,6 +258,10 @@ pub enum Mistake {
     Overlap { key: &'static str },
     #[error("a transport policy for {range}, which is not one of our addresses")]
     TransportNotOurs { range: AddressRange },
+    #[error("all of `remote` is in {network}, the network of protected port `{port}`")]
+    RemoteInside { network: AddressRange, port: String },
+    #[error("the policies come to {rules} rules with this one; at most {limit} are held")]
+    TooManyRules { rules: usize, limit: usize },
 
     // [[route]], [[neighbour]]
     #[error("there is no port `{name}`")]
@@ -278,7 +290,7 @@ pub enum Mistake {
     SameNeighbour { address: IpAddr },
 
     // Key files
-    #[error("key file {file}: cannot be read: {kind}")]
+    #[error("key file {file}: cannot be read: {}", kind_text(*.kind))]
     KeyFileUnreadable { file: String, kind: ErrorKind },
     #[error("key file {file} is a symbolic link")]
     KeyFileIsLink { file: String },
@@ -294,6 +306,8 @@ pub enum Mistake {
     KeyFileEmpty { file: String },
     #[error("key file {file} has no `{direction}` line: nothing can be {consequence}")]
     KeyFileOneWay { file: String, direction: &'static str, consequence: &'static str },
+    #[error("only the first `out` line of a key file seals; this one does nothing")]
+    KeyNeverSeals,
     #[error("the line does not begin with `{}`", .expected)]
     KeyDirection { expected: &'static str },
     #[error("the line has {got} words instead of {expected}")]
@@ -318,6 +332,15 @@ pub enum Mistake {
     SameMaterial,
 }
 
+/// What the operating system says, in its own words where they are better known.
+pub(crate) fn kind_text(kind: ErrorKind) -> Cow<'static, str> {
+    match kind {
+        ErrorKind::NotFound => "No such file or directory".into(),
+        ErrorKind::PermissionDenied => "Permission denied".into(),
+        kind => kind.to_string().into(),
+    }
+}
+
 fn vlan_text(vlan: Option<i128>) -> String {
     vlan.map_or_else(|| "untagged".into(), |id| format!("with VLAN id {id}"))
 }
@@ -339,6 +362,10 @@ impl Mistake {
             Mistake::UnknownPort { nearest, .. } => {
                 Some(did_you_mean(nearest, "declare it as [port.NAME]"))
             }
+            Mistake::UnknownService { nearest, .. } => Some(did_you_mean(
+                nearest,
+                "write \"tcp/22\", \"udp/500\", \"icmp\" or a protocol's number",
+            )),
             Mistake::UnknownProtocol { nearest, .. } => {
                 nearest.as_ref().map(|word| format!("did you mean `{word}`?"))
             }
@@ -403,6 +430,12 @@ impl Mistake {
             Mistake::TransportNotOurs { .. } => {
                 "transport mode is for this machine's own traffic: use mode = \"tunnel\""
             }
+            Mistake::RemoteInside { .. } => {
+                "`local` is our side, `remote` the peer's: are the two swapped?"
+            }
+            Mistake::TooManyRules { .. } => {
+                "a policy is one rule for each combination of its lists' entries: shorten them"
+            }
             Mistake::NoRouteToPeer { .. } => "write a [[route]], or have one in Linux",
             Mistake::PeerInside { .. } => "what is sealed for it stays inside: is the side right?",
             Mistake::NoPeerNoAction => {
@@ -430,9 +463,15 @@ impl Mistake {
             Mistake::KeyFileIsLink { .. } => "put the file itself into `keys_dir`",
             Mistake::KeyFileMode { .. } => "chmod 0600, and make new keys if others could read it",
             Mistake::KeyFileOwner { .. } => "chown it to root",
-            Mistake::KeyDirection { .. } | Mistake::KeyWords { expected: 3, .. } => {
+            Mistake::KeyDirection { expected: REPLAY_DIRECTION }
+            | Mistake::KeyWords { expected: REPLAY_WORDS, .. } => {
+                "`--keys` takes OUT.keys of another replay; configured keys are read from \
+                 `keys_dir`"
+            }
+            Mistake::KeyDirection { .. } | Mistake::KeyWords { .. } => {
                 "one line an SA: direction, SPI, key and salt in hexadecimal"
             }
+            Mistake::KeyNeverSeals => "leave one of them",
             Mistake::KeySpi => "write a number, decimal or 0x…, of 32 bits",
             Mistake::SameMaterial => "a key serves one SA in one direction: make new keys",
             Mistake::SameInboundSpi | Mistake::SameOutboundSpi => "make new keys: lockgate keygen",

@@ -22,7 +22,7 @@ use crate::keys::{
     KeyFileError, KeyLine, Keys, open_secret, parse_hex, parse_spi, push_hex, random_material,
     read_secret, words,
 };
-use crate::mistake::Mistake;
+use crate::mistake::{Mistake, REPLAY_DIRECTION, REPLAY_WORDS};
 use crate::source::Place;
 use crate::validated::Validated;
 
@@ -151,7 +151,7 @@ pub fn read_replay_keys(path: &Path) -> Result<Vec<ReplayKey>, ConfigErrors> {
                 replay_key([*direction, *spi, *suite, *hex, *local, *remote, *peer])
             }
             [(column, _), ..] => {
-                Err((*column, Mistake::KeyWords { expected: 7, got: words.len() }))
+                Err((*column, Mistake::KeyWords { expected: REPLAY_WORDS, got: words.len() }))
             }
         };
         match parsed {
@@ -165,10 +165,10 @@ pub fn read_replay_keys(path: &Path) -> Result<Vec<ReplayKey>, ConfigErrors> {
     if problems.is_empty() { Ok(keys) } else { Err(ConfigErrors { problems, untold: 0 }) }
 }
 
-fn replay_key(words: [(u32, &[u8]); 7]) -> Result<ReplayKey, (u32, Mistake)> {
+fn replay_key(words: [(u32, &[u8]); REPLAY_WORDS]) -> Result<ReplayKey, (u32, Mistake)> {
     let [direction, spi, suite, hex, local, remote, peer] = words;
-    if direction.1 != b"out" {
-        return Err((direction.0, Mistake::KeyDirection { expected: "out" }));
+    if direction.1 != REPLAY_DIRECTION.as_bytes() {
+        return Err((direction.0, Mistake::KeyDirection { expected: REPLAY_DIRECTION }));
     }
     let address = |(column, word): (u32, &[u8])| -> Result<IpAddr, (u32, Mistake)> {
         let text = std::str::from_utf8(word).ok().and_then(|text| text.parse().ok());

@@ -6,7 +6,9 @@
 use std::path::PathBuf;
 
 use dataplane::Side;
+use policy::Spd;
 use toml::Spanned;
+use wire::Family;
 
 use crate::compile;
 use crate::errors::Problems;
@@ -14,7 +16,7 @@ use crate::mistake::Mistake;
 use crate::raw::{Raw, RawCache, RawNode};
 use crate::read::Scalar;
 use crate::source::Span;
-use crate::validated::{Cache, Node, OnExit, PeerId, Validated, Workers};
+use crate::validated::{Action, Cache, Node, OnExit, PeerId, Validated, Workers};
 use crate::values::{bounded, count, name, word};
 
 mod links;
@@ -51,6 +53,8 @@ pub(crate) fn validate(raw: &Raw, problems: &mut Problems<'_>) -> Option<(Valida
         neighbours,
     };
     warn_of_unreachable_peers(raw, &validated, problems);
+    warn_of_swapped_policies(raw, &validated, problems);
+    count_rules(raw, &validated, problems);
     let keys = raw.peers.iter().filter_map(|peer| Some(peer.keys.as_ref()?.span())).collect();
     Some((validated, keys))
 }
@@ -138,6 +142,43 @@ fn warn_of_unreachable_peers(raw: &Raw, validated: &Validated, problems: &mut Pr
                 problems.warning(&span, Mistake::PeerInside { peer: name, remote });
             }
             Some(Side::Unprotected) => {}
+        }
+    }
+}
+
+/// Notes the policies whose `remote` is all on our own side: sealed packets would be for there.
+fn warn_of_swapped_policies(raw: &Raw, validated: &Validated, problems: &mut Problems<'_>) {
+    let protected = validated.ports.iter().filter(|port| port.side == Side::Protected);
+    let inside: Vec<_> = protected
+        .flat_map(|port| port.addresses.iter().map(|address| (address.network(), &port.name)))
+        .collect();
+    for (policy, raw) in validated.policies.iter().zip(&raw.policies) {
+        let remote = &policy.selector.remote;
+        let around = inside.iter().find(|(network, _)| {
+            matches!(policy.action, Action::Protect(_))
+                && remote.iter().all(|range| network.contains_range(range))
+        });
+        if let (Some((network, port)), Some(written)) = (around, &raw.remote) {
+            let mistake = Mistake::RemoteInside { network: *network, port: (*port).clone() };
+            problems.warning(&written.span(), mistake);
+        }
+    }
+}
+
+/// Refuses policies whose lists multiply to more rules than the SPD holds, at the first that is too
+/// much.
+fn count_rules(raw: &Raw, validated: &Validated, problems: &mut Problems<'_>) {
+    let limit = Spd::MAX_RULES;
+    let mut rules = 0usize;
+    for (policy, raw) in validated.policies.iter().zip(&raw.policies) {
+        let directions = if policy.only.is_none() { 2 } else { 1 };
+        for family in [Family::V4, Family::V6] {
+            let more = policy.selector.rules(family).saturating_mul(directions);
+            rules = rules.saturating_add(more);
+        }
+        if rules > limit {
+            let span = raw.name.as_ref().map_or(raw.at.clone(), Spanned::span);
+            return problems.error(&span, Mistake::TooManyRules { rules, limit });
         }
     }
 }

@@ -10,7 +10,7 @@ use policy::selector::protocol_text;
 use policy::{AddressRange, Direction, PortRange, Selector, UpperSelector};
 use wire::{Address, Family};
 
-use crate::values::{count_text, service_text};
+use crate::values::{count_text, mac_text, service_text};
 
 /// A peer: place in [`Validated::peers`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -153,7 +153,7 @@ pub struct Policy {
     pub priority: u32,
     /// The only direction it holds in; `None`: both.
     pub only: Option<Direction>,
-    /// Whom it speaks of.
+    /// Whom it matches.
     pub selector: Selector,
 }
 
@@ -209,7 +209,12 @@ impl Validated {
         self.routes.iter().try_for_each(|route| self.write_route(out, route))?;
         for neighbour in &self.neighbours {
             writeln!(out, "\n[[neighbour]]\nport = {}", quoted(self.port_name(neighbour.port)))?;
-            writeln!(out, "address = \"{}\"\nmac = \"{}\"", neighbour.address, mac(neighbour.mac))?;
+            writeln!(
+                out,
+                "address = \"{}\"\nmac = \"{}\"",
+                neighbour.address,
+                mac_text(neighbour.mac)
+            )?;
         }
         Ok(())
     }
@@ -274,7 +279,7 @@ fn write_port(out: &mut String, port: &Port) -> std::fmt::Result {
     let side = if port.side == Side::Protected { "protected" } else { "unprotected" };
     writeln!(out, "side = \"{side}\"")?;
     writeln!(out, "allow_host = {}", list(port.allow_host.iter().map(service_text)))?;
-    writeln!(out, "mac = \"{}\"\nmtu = {}", mac(port.mac), port.mtu)?;
+    writeln!(out, "mac = \"{}\"\nmtu = {}", mac_text(port.mac), port.mtu)?;
     let addresses = port.addresses.iter().map(|a| format!("{}/{}", a.address, a.length));
     writeln!(out, "addresses = {}", list(addresses))
 }
@@ -306,10 +311,6 @@ fn addresses(ranges: &[AddressRange]) -> Vec<String> {
         };
     }
     texts
-}
-
-fn mac(mac: [u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 fn list(texts: impl IntoIterator<Item = String>) -> String {

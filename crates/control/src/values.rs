@@ -127,19 +127,11 @@ pub(crate) fn prefix(problems: &mut Problems<'_>, written: &Spanned<String>) -> 
             return None;
         }
     };
-    let prefix = prefix_of(range);
+    let prefix = range.prefix_length().map(|length| Prefix { address: range.first(), length });
     if prefix.is_none() {
         problems.error(&written.span(), Mistake::NotAPrefix { text: written.get_ref().clone() });
     }
     prefix
-}
-
-/// The prefix that a range is, if it is one.
-fn prefix_of(range: AddressRange) -> Option<Prefix> {
-    let bits = range.family.address_bits();
-    let length = bits - (u128::BITS - (range.lo ^ range.hi).leading_zeros()) as u8;
-    let address = range.first();
-    (AddressRange::network(address, length) == range).then_some(Prefix { address, length })
 }
 
 /// A link address, `02:00:00:00:00:01`.
@@ -159,6 +151,11 @@ pub(crate) fn mac(problems: &mut Problems<'_>, written: &Spanned<String>) -> Opt
     unicast
 }
 
+/// How a MAC address is written.
+pub fn mac_text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
 /// Traffic to the box itself: `udp/500`, `tcp/8000-8080`, `icmp`, `89`.
 pub(crate) fn service(
     problems: &mut Problems<'_>,
@@ -172,7 +169,13 @@ pub(crate) fn service(
     let parsed = policy::selector::parse_protocol(name);
     let ports = ports.map(str::parse::<PortRange>).transpose();
     let mistake = match (parsed, ports) {
-        (Err(error), _) | (_, Err(error)) => Mistake::Selector(error.into()),
+        (Err(_), _) => {
+            let offered = policy::selector::PROTOCOL_NAMES.iter();
+            let offered = offered.filter(|(_, number)| *number != protocol::ESP);
+            let nearest = nearest(name, offered.map(|(name, _)| *name));
+            Mistake::UnknownService { name: name.to_owned(), nearest }
+        }
+        (_, Err(error)) => Mistake::Selector(error.into()),
         (Ok(None), _) => Mistake::ServiceAny,
         (Ok(Some(protocol::ESP)), _) => Mistake::ServiceEsp,
         (Ok(Some(number)), Ok(Some(_))) if !protocol::has_ports(number) => {

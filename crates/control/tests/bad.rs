@@ -270,7 +270,7 @@ const ERRORS: &[Row] = &[
         "side = \"protected\"",
         "side = \"protected\"\nmac = \"01:00:00:00:00:01\"",
         "7:7",
-        "not the link address of one station",
+        "not the MAC address of one interface",
         "",
     ),
     row(
@@ -312,6 +312,9 @@ const ERRORS: &[Row] = &[
     ),
     row("\"udp/500\"", "\"udp/70000\"", "12:15", "port 70000 is too high", ""),
     row("\"udp/500\"", "\"udp/600-500\"", "12:15", "the port range 600-500 is inverted", ""),
+    row("\"udp/500\"", "\"ssh\"", "12:15", "unknown protocol \"ssh\"", "write \"tcp/22\","),
+    row("\"udp/500\"", "\"tpc/22\"", "12:15", "unknown protocol", "did you mean `tcp`?"),
+    row("\"udp/500\"", "\"espx\"", "12:15", "unknown protocol", "write \"tcp/22\","),
     row("\"udp/500\"", "\"icmp/8\"", "12:15", "`allow_host`: protocol icmp has no ports", ""),
     row("\"udp/500\"", "\"any\"", "12:15", "would open this machine to everyone", ""),
     row("\"udp/500\"", "\"esp\"", "12:15", "ESP to this machine is opened by Lockgate", ""),
@@ -369,7 +372,7 @@ const ERRORS: &[Row] = &[
         "keys = \"file:berlin.keys\"",
         "keys = \"berlin.keys\"",
         "18:8",
-        "neither \"file:NAME\" nor \"ike\"",
+        "`keys` is not \"file:NAME\"",
         "file:berlin.keys",
     ),
     row(
@@ -677,7 +680,7 @@ const ERRORS: &[Row] = &[
         "mac = \"02:00:00:00:02:fe\"",
         "mac = \"02-00-00-00-02-fe\"",
         "41:7",
-        "not the link address of one station",
+        "not the MAC address of one interface",
         "02:00:00:00:00:01",
     ),
     row(
@@ -748,6 +751,13 @@ const WARNINGS: &[Row] = &[
         "17:10",
         "lies behind a protected port",
         "",
+    ),
+    row(
+        "remote = [\"10.2.0.0-10.2.255.255\"]",
+        "remote = [\"10.1.0.0/25\", \"10.1.0.128-10.1.0.255\"]",
+        "26:10",
+        "all of `remote` is in 10.1.0.0/24, the network of protected port `lan`",
+        "swapped?",
     ),
 ];
 
@@ -853,6 +863,48 @@ fn problems_as_json_hold_place_message_and_help() {
     assert_eq!(problem["file"], "x.toml");
     assert_eq!(problem["message"], "there is no peer `berln`");
     assert_eq!(problem["help"], "did you mean `berlin`?");
+}
+
+/// What is partly elsewhere, or not protected, is no swap.
+#[test]
+fn a_remote_that_is_only_partly_inside_is_not_warned_of() {
+    let peer_net = "peer = \"berlin\"\nlocal = [\"10.1.0.0/16\"]\n\
+                    remote = [\"10.2.0.0-10.2.255.255\"]";
+    for policy in [
+        "peer = \"berlin\"\nlocal = [\"10.1.0.0/16\"]\nremote = [\"10.1.0.0/23\"]",
+        "peer = \"berlin\"\nlocal = [\"any\"]\nremote = [\"10.1.0.7\", \"10.2.0.7\"]",
+        "action = \"discard\"\nlocal = [\"any\"]\nremote = [\"10.1.0.7\"]",
+    ] {
+        assert!(GOOD.contains(peer_net));
+        let parsed = parse(&GOOD.replace(peer_net, policy), "x.toml").unwrap();
+        let told = control::render(&parsed.warnings);
+        assert!(!told.contains("network of protected port"), "{policy}:\n{told}");
+    }
+}
+
+#[test]
+fn policies_of_too_many_rules_are_refused_at_the_one_that_is_too_much() {
+    let entries = |net: u8, count: u32| {
+        let one = |n| format!("\"10.{net}.{}.{}\"", n >> 8, n & 255);
+        (0..count).map(one).collect::<Vec<_>>().join(", ")
+    };
+    let policy = |name: &str, remotes| {
+        let (local, remote) = (entries(1, 2000), entries(2, remotes));
+        format!(
+            "[[policy]]\nname = \"{name}\"\naction = \"discard\"\nlocal = [{local}]\n\
+             remote = [{remote}]\n"
+        )
+    };
+    // 2 directions × 2000 × 1000 is all there may be, and GOOD has rules of its own.
+    let fits = parse(&format!("{GOOD}{}", policy("much", 999)), "x.toml");
+    assert!(fits.is_ok());
+    let text = format!("{GOOD}{}{}", policy("much", 999), policy("too-much", 1));
+    let errors = parse(&text, "x.toml").unwrap_err();
+    assert_eq!(errors.errors(), 1, "{errors}");
+    let error = errors.problems.iter().find(|p| p.severity == Severity::Error).unwrap();
+    let line = text.lines().position(|line| line.contains("too-much")).unwrap() + 1;
+    assert_eq!(error.place.line as usize, line);
+    assert!(error.to_string().contains("rules with this one; at most 4000000 are held"), "{error}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use control::{
-    ConfigErrors, KeyFileError, Loaded, PeerId, generate_pair, load, read_replay_keys,
+    ConfigErrors, KeyFileError, Keys, Loaded, PeerId, generate_pair, load, read_replay_keys,
     write_key_file, write_replay_keys,
 };
 use dataplane::Generation;
@@ -105,7 +105,7 @@ fn a_key_file_that_is_missing_is_named_where_the_configuration_names_it() {
     let directory = Directory::new();
     let text = directory.refused(&["p"]);
     assert!(text.contains("gateway.toml:10:8: key file "), "{text}");
-    assert!(text.contains("p.keys: cannot be read: entity not found"), "{text}");
+    assert!(text.contains("p.keys: cannot be read: No such file or directory"), "{text}");
 }
 
 #[test]
@@ -241,6 +241,55 @@ fn a_file_without_a_direction_is_warned_of() {
     let loaded = directory.load(Suite::Aes128Gcm, &["p"]).unwrap_or_else(|e| panic!("{e}"));
     let text = control::render(&loaded.warnings);
     assert!(text.contains("has no `out` line: nothing can be sent"), "{text}");
+}
+
+#[test]
+fn what_a_file_lacks_is_not_judged_while_a_line_of_it_is_wrong() {
+    let directory = Directory::new();
+    directory.key_file("p.keys", format!("in 0x1001 {A}0\noutt 0x1002 {B}\n"));
+    let Err(errors) = directory.load(Suite::Aes128Gcm, &["p"]) else { panic!("taken") };
+    assert_eq!(errors.errors(), 2, "{errors}");
+    let told = errors.to_string();
+    assert!(!told.contains("no key in") && !told.contains("line: nothing can be"), "{told}");
+}
+
+#[test]
+fn a_second_outbound_line_is_warned_of() {
+    let directory = Directory::new();
+    let c = B.replace('c', "e");
+    directory.key_file("p.keys", format!("out 0x1001 {A}\nin 0x1001 {B}\nout 0x1002 {c}\n"));
+    let loaded = directory.load(Suite::Aes128Gcm, &["p"]).unwrap_or_else(|e| panic!("{e}"));
+    let text = control::render(&loaded.warnings);
+    assert!(text.contains("p.keys:3:1: warning: only the first `out` line"), "{text}");
+    let first = loaded.keys.of(PeerId(0))[0].spi;
+    let snapshot = loaded.validated.compile(loaded.keys, Generation(1)).unwrap();
+    let sealing = snapshot.sets()[0].outbound[0];
+    assert_eq!(snapshot.outbound()[sealing.0 as usize].spi, first);
+}
+
+#[test]
+fn problems_of_all_files_are_told_in_the_order_of_their_places() {
+    let directory = Directory::new();
+    directory.key_file("q.keys", format!("in 0x1001 {A}0\n"));
+    directory.key_file("p.keys", format!("in 0x1001 {A}0\nin 0x1001 {A}\nin 0x1001 {A}\n"));
+    let Err(errors) = directory.load(Suite::Aes128Gcm, &["q", "p"]) else { panic!("taken") };
+    let places: Vec<_> = errors.problems.iter().map(|problem| problem.place.clone()).collect();
+    assert!(places.len() > 3 && places.is_sorted(), "{errors}");
+}
+
+#[test]
+fn stand_ins_seal_for_every_peer_under_other_keys_each_time() {
+    let directory = Directory::new();
+    let path = directory.path("gateway.toml");
+    let text = configuration("192.0.2.1", "192.0.2.1", Suite::Aes256Gcm, &["p", "q"]);
+    fs::write(&path, text).unwrap();
+    let config = control::read(&path).unwrap_or_else(|errors| panic!("{errors}")).validated;
+    let keys = || Keys::stand_ins(&config).unwrap();
+    let print = |keys: &Keys| keys.of(PeerId(1))[0].material.fingerprint();
+    assert_ne!(print(&keys()), print(&keys()));
+    let snapshot = config.compile(keys(), Generation(1)).unwrap();
+    assert!(snapshot.sets().iter().all(|set| set.outbound.len() == 1));
+    assert!(snapshot.inbound().is_empty());
 }
 
 #[test]

@@ -244,7 +244,9 @@ fn protocol(raw: &RawPolicy, problems: &mut Problems<'_>) -> Option<Option<u8>> 
             | protocol::DESTINATION),
         )) => Mistake::ExtensionHeader { protocol: number },
         Ok(protocol) => return Some(protocol),
-        Err(_) if text == "ah" => Mistake::Refused { key: text, refusal: Refusal::Ah },
+        Err(_) if text.eq_ignore_ascii_case("ah") => {
+            Mistake::Refused { key: text, refusal: Refusal::Ah }
+        }
         Err(error) => {
             let names = policy::selector::PROTOCOL_NAMES.iter().map(|(name, _)| *name);
             Mistake::UnknownProtocol {

@@ -37,13 +37,10 @@ pub(crate) struct Ports {
 impl Ports {
     /// Ports that have an address in a network with this address, each once.
     pub(crate) fn on_link(&self, address: Address) -> Vec<PortId> {
-        let holds = |range: &AddressRange| {
-            range.family == address.family && (range.lo..=range.hi).contains(&address.value)
-        };
         let mut ports: Vec<PortId> = self
             .networks
             .iter()
-            .filter(|(range, _)| holds(range))
+            .filter(|(range, _)| range.contains(address))
             .map(|(_, (port, _))| *port)
             .collect();
         ports.sort();
