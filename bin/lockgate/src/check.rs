@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use control::{ConfigErrors, Problem, Severity, Validated};
+use control::{ConfigErrors, Loaded, Problem, Severity, Validated};
+use dataplane::Generation;
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -25,10 +26,13 @@ pub(crate) struct Args {
 /// Judges, prints, and fails with [`Failure::Bad`] if there are errors.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match control::load(&args.file) {
-        Ok(loaded) => {
+        Ok(Loaded { validated, warnings, keys }) => {
+            // What a gateway does next; a mistake that shows only here is a fault of ours.
+            let compiled = validated.compile(keys, Generation(1));
+            compiled.map_err(|error| Failure::Compile { file: args.file.clone(), error })?;
             match args.json {
-                true => print_json(&answer(args, Some(&loaded.validated), &loaded.warnings)),
-                false => accepted(args, &loaded.validated, &loaded.warnings),
+                true => print_json(&answer(args, Some(&validated), &warnings)),
+                false => accepted(args, &validated, &warnings),
             }
             Ok(())
         }

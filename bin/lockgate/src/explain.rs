@@ -4,12 +4,13 @@ mod flow;
 
 use std::path::{Path, PathBuf};
 
-use control::Validated;
+use control::{Keys, Severity, Validated};
 use dataplane::explain::{Arrival, Consultation, Explanation, explain};
 use dataplane::{
     DropReason, Generation, HostService, NextHopId, PortId, PortInfo, Prefix, RouteTarget, SaSet,
     SetIndex, Side, Snapshot, Verdict,
 };
+use ipsec::OutboundSa;
 use policy::selector::protocol_text;
 use policy::{Action, AddressRange, Direction, Match, Policy, SaSetId, UpperSelector};
 use serde_json::{Value, json};
@@ -65,7 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let asked = if args.fragment { flow::Asked::LaterFragment } else { flow::Asked::Whole };
     let flow =
         flow::parse(&args.protocol, &args.source, &args.destination, asked).map_err(Usage::from)?;
-    let (validated, snapshot) = load(&args.config)?;
+    let Loaded { validated, snapshot, spis } = load(&args.config)?;
     let port = port_named(&snapshot, &args.port)?;
     let arrival = match &args.from_peer {
         None => Arrival::Clear(port),
@@ -73,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     check_question(&snapshot, arrival, &flow)?;
     let told = explain(&snapshot, arrival, flow);
-    let story = Story { validated: &validated, snapshot: &snapshot, arrival, flow, told };
+    let story = Story { validated: &validated, snapshot: &snapshot, arrival, flow, told, spis };
     match args.json {
         true => print_json(&story.json()),
         false => print(&story.text()),
@@ -81,14 +82,41 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Loads a configuration and compiles it. The keys are only there for their SPIs.
-fn load(file: &Path) -> Result<(Validated, Snapshot), Failure> {
-    let loaded = control::load(file)?;
-    let snapshot = loaded
-        .validated
-        .compile(loaded.keys, Generation(1))
+struct Loaded {
+    validated: Validated,
+    snapshot: Snapshot,
+    spis: Spis,
+}
+
+/// Whether the snapshot's SPIs are those of the key files.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Spis {
+    Configured,
+    Unknown,
+}
+
+/// Loads a configuration and compiles it. The keys are only there for their SPIs: without them it
+/// goes on with a warning, so that who may not read keys can ask too.
+fn load(file: &Path) -> Result<Loaded, Failure> {
+    let parsed = control::read(file)?;
+    let (keys, spis) = match parsed.read_keys(control::base_of(file)) {
+        Ok((keys, _)) => (keys, Spis::Configured),
+        Err(errors) => {
+            let first = errors.problems.iter().find(|problem| problem.severity == Severity::Error);
+            let why = first.map_or(String::new(), |problem| problem.mistake.to_string());
+            let more = match errors.errors() + errors.untold {
+                0 | 1 => String::new(),
+                all => format!(" (and {} more)", all - 1),
+            };
+            eprintln!("warning: keys not read: {why}{more}; SPIs unknown");
+            (Keys::stand_ins(&parsed.validated)?, Spis::Unknown)
+        }
+    };
+    let validated = parsed.validated;
+    let snapshot = validated
+        .compile(keys, Generation(1))
         .map_err(|error| Failure::Compile { file: file.into(), error })?;
-    Ok((loaded.validated, snapshot))
+    Ok(Loaded { validated, snapshot, spis })
 }
 
 /// The port of that name, or the names there are.
@@ -146,6 +174,7 @@ struct Story<'a> {
     arrival: Arrival,
     flow: Flow,
     told: Explanation,
+    spis: Spis,
 }
 
 impl Story<'_> {
@@ -215,7 +244,7 @@ impl Story<'_> {
             }
             Verdict::Host => "HOST: handed to Linux on this machine".into(),
             Verdict::Drop(_) => "DROP".into(),
-            Verdict::Hold(_) => "HOLD: waits for the link address of its next hop".into(),
+            Verdict::Hold(_) => "HOLD: waits for the MAC address of its next hop".into(),
             Verdict::Consumed => "CONSUMED: replaced by its fragments".into(),
         }
     }
@@ -299,12 +328,9 @@ impl Story<'_> {
             let Prefix { address, length } = route.to;
             (AddressRange::network(address, length), length)
         });
-        let holds = |range: &AddressRange| {
-            range.family == destination.family && (range.lo..=range.hi).contains(&destination.value)
-        };
         let longest = connected
             .chain(routed)
-            .filter(|(range, _)| holds(range))
+            .filter(|(range, _)| range.contains(destination))
             .max_by_key(|(_, length)| *length);
         longest.map_or(String::new(), |(range, _)| format!("{range} "))
     }
@@ -321,13 +347,19 @@ impl Story<'_> {
             lines.push(("tunnel", format!("{} -> {}, {way}", tunnel.local, tunnel.remote)));
             if let Some(sa) = set.outbound.first() {
                 let sa = &self.snapshot.outbound()[sa.0 as usize];
-                lines.push(("SA", format!("SPI {}, {}", sa.spi, sa.suite)));
+                let spi = self.spi(sa).unwrap_or_else(|| "unknown".into());
+                lines.push(("SA", format!("SPI {spi}, {}", sa.suite)));
             }
         }
         if let Some(mtu) = self.told.mtu {
             lines.push(("MTU", format!("{mtu} bytes, the largest packet that passes whole")));
         }
         lines
+    }
+
+    /// The SPI that a key file gives an SA.
+    fn spi(&self, sa: &OutboundSa) -> Option<String> {
+        (self.spis == Spis::Configured).then(|| sa.spi.to_string())
     }
 
     fn json(&self) -> Value {
@@ -362,7 +394,7 @@ impl Story<'_> {
             "egress": told.egress.map(|port| self.port_name(port)),
             "peer": set.map(|set| &set.peer),
             "tunnel": tunnel,
-            "spi": sa.map(|sa| sa.spi.to_string()),
+            "spi": sa.and_then(|sa| self.spi(sa)),
             "mtu": told.mtu,
             "tier": "classifier",
             "generation": self.snapshot.generation().0,

@@ -1,5 +1,6 @@
 //! `lockgate keygen`: makes the two key files of a tunnel.
 
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
 use control::{generate_pair, write_key_file};
@@ -17,7 +18,7 @@ pub(crate) struct Args {
     /// The cipher suite that both ends name in [peer.NAME]
     #[arg(long, value_name = "SUITE", default_value = "aes-128-gcm", value_parser = suite)]
     suite: Suite,
-    /// Directory of the two files
+    /// Directory of the two files; made if it is not there
     #[arg(long, value_name = "DIR", default_value = ".")]
     out_dir: PathBuf,
     /// One end of the tunnel; its key file is NAME_A-NAME_B.keys
@@ -55,6 +56,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             return Err(Usage::BadName { name: name.clone() }.into());
         }
     }
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&args.out_dir)
+        .map_err(Failure::file(&args.out_dir))?;
     let files = [format!("{a}-{b}.keys"), format!("{b}-{a}.keys")];
     let paths = files.clone().map(|file| args.out_dir.join(file));
     let texts = generate_pair(args.suite)?;

@@ -6,6 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use common::Place;
 use serde_json::Value;
+use wire::build::PacketBuilder;
 
 #[test]
 fn a_good_file_is_said_to_be_good_in_one_line() {
@@ -86,8 +87,9 @@ fn unfit_key_files_are_refused_and_their_content_never_shown() {
 #[test]
 fn keygen_makes_a_pair_for_its_owner_only_and_shows_no_key() {
     let place = Place::empty();
-    std::fs::create_dir(place.file("keys")).unwrap();
     let said = place.succeeds(&["keygen", "--out-dir", "keys", "paris", "berlin"]);
+    let mode = std::fs::metadata(place.file("keys")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o700, "the directory that it made");
     assert!(said.contains("keys/paris-berlin.keys") && said.contains("file:berlin-paris.keys"));
     let mut lines = Vec::new();
     for name in ["keys/paris-berlin.keys", "keys/berlin-paris.keys"] {
@@ -103,6 +105,31 @@ fn keygen_makes_a_pair_for_its_owner_only_and_shows_no_key() {
     let same = |a: &[String], b: &[String]| a[1..] == b[1..] && a[0] != b[0];
     assert!(same(&lines[0], &lines[3]) && same(&lines[1], &lines[2]), "mirrored");
     assert_ne!(lines[0][1..], lines[1][1..]);
+}
+
+#[test]
+fn keygen_says_why_a_directory_cannot_be_made() {
+    let place = Place::empty();
+    place.write("taken", "");
+    place.fails(1, &["keygen", "--out-dir", "taken/keys", "a", "b"], &["taken/keys", "directory"]);
+}
+
+/// What README.md and the example's first lines promise.
+#[test]
+fn the_example_is_good_with_the_keys_that_it_names() {
+    let place = Place::empty();
+    place.write("gw-a.toml", include_str!("../../../etc/lockgate.toml"));
+    place.succeeds(&["keygen", "gw-a", "berlin"]);
+    let json = place.json(&["check", "gw-a.toml"]);
+    assert_eq!((&json["ok"], &json["errors"]), (&true.into(), &0.into()), "{json}");
+    // One warning: the keys are a laboratory's.
+    assert_eq!(json["warnings"], 1, "{json}");
+    let packet = PacketBuilder::v4("10.1.0.10", "10.2.0.10").udp(5, 6);
+    let frame = packet.frame([2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 1, 0x10], None);
+    place.capture("lan.pcap", &[frame]);
+    let json = place.json(&["replay", "--config", "gw-a.toml", "lan.pcap", "out.pcap"]);
+    assert_eq!(json["verdicts"][0]["verdict"], "protect", "{json}");
+    assert_eq!(place.packets("out.wan.pcap").len(), 1);
 }
 
 #[test]

@@ -167,3 +167,18 @@ fn a_drop_before_the_route_is_looked_up_does_not_claim_that_there_is_none() {
     assert_eq!(route(&ask("127.0.0.1", "10.2.0.1")), "not looked up");
     assert_eq!(route(&ask("2001:db8:1::10", "2002::1")), "none");
 }
+
+#[test]
+fn without_key_files_everything_but_the_spi_is_told() {
+    let place = Place::with_gateways();
+    let flow = ["tcp", "10.1.0.10:1", "10.2.0.10:443"];
+    let args = [&["explain", "--config", "a.toml", "--in", "lan"], &flow[..]].concat();
+    let mut with = place.json(&args);
+    std::fs::remove_file(place.file("a-b.keys")).unwrap();
+    let warned = place.run(&args).err();
+    assert!(warned.starts_with("warning: keys not read: key file "), "{warned}");
+    assert!(warned.ends_with("No such file or directory; SPIs unknown\n"), "{warned}");
+    assert!(place.succeeds(&args).contains("SPI unknown, aes-128-gcm"));
+    with["spi"] = Value::Null;
+    assert_eq!(place.json(&args), with);
+}

@@ -202,7 +202,7 @@ fn packets_cut_short_by_the_capture_are_said_loudly() {
 }
 
 #[test]
-fn frames_for_another_station_are_left_alone_and_the_report_says_so() {
+fn frames_for_another_mac_address_are_left_alone_and_the_report_says_so() {
     let place = Place::with_gateways();
     place.capture("lan.pcap", &[mixed()[0].frame([2, 9, 9, 9, 9, 9], host_mac(b'a'), None)]);
     let json = place.json(&["replay", "--config", "a.toml", "lan.pcap", "out.pcap"]);
@@ -211,6 +211,40 @@ fn frames_for_another_station_are_left_alone_and_the_report_says_so() {
         serde_json::json!([{"verdict": "host", "to": null, "packets": 1}])
     );
     assert!(json["warnings"][0].as_str().unwrap().contains("02:09:09:09:09:09"), "{json}");
+}
+
+#[test]
+fn what_is_dropped_by_verdict_and_by_reason_adds_up() {
+    let place = Place::with_gateways();
+    let nobody = PacketBuilder::v4("10.1.0.10", "9.9.9.9").udp(5, 53);
+    let telnet = PacketBuilder::v4("10.1.0.10", "10.2.0.10").tcp(5, 23);
+    let text = place.text("a.toml");
+    let (known, _) = text.rsplit_once("[[neighbour]]").unwrap();
+    place.write("a.toml", known);
+    place.capture("lan.pcap", &[from_a(&nobody), from_a(&telnet)]);
+    let text = place.succeeds(&["replay", "--config", "a.toml", "lan.pcap", "out.pcap"]);
+    let line = |name: &str| text.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
+    assert!(line("hold (dropped: no_neighbour)").ends_with(" 1"), "{text}");
+    assert!(line("drop ").ends_with(" 1"), "{text}");
+    assert!(line("no_neighbour ").contains(" 1 "), "{text}");
+    assert!(text.contains("1 packet had no MAC address to go to"), "{text}");
+}
+
+#[test]
+fn packets_larger_than_a_frame_are_said_with_their_likely_cause() {
+    let place = Place::with_gateways();
+    let large = PacketBuilder::v4("10.1.0.10", "10.2.0.10").udp(5, 6).payload_of(9000);
+    place.capture("lan.pcap", &[from_a(&large)]);
+    let text = place.succeeds(&["replay", "--config", "a.toml", "lan.pcap", "out.pcap"]);
+    assert!(text.contains("WARNING: 1 packet is larger than a frame: segmentation"), "{text}");
+}
+
+#[test]
+fn configured_keys_are_not_taken_for_those_of_a_replay() {
+    let place = Place::with_gateways();
+    place.capture("lan.pcap", &[from_a(&mixed()[0])]);
+    let args = ["replay", "--config", "a.toml", "--keys", "b-a.keys", "lan.pcap", "out.pcap"];
+    place.fails(1, &args, &["b-a.keys:2:1: ", "`--keys` takes OUT.keys of another replay"]);
 }
 
 #[test]

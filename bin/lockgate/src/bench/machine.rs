@@ -51,7 +51,8 @@ fn field<'t>(cpuinfo: &'t str, name: &str) -> Option<&'t str> {
 /// to be on the first). Returns which.
 ///
 /// # Errors
-/// The system's: there is no such core, or it is not ours to choose. The caller goes on and says so.
+/// The system's: there is no such core, or it is not ours to choose. The caller goes on and says
+/// so.
 pub(super) fn pin(core: Option<usize>) -> io::Result<usize> {
     let allowed = sched_getaffinity(None)?;
     let last = (0..CpuSet::MAX_CPU).rev().find(|core| allowed.is_set(*core)).unwrap_or(0);

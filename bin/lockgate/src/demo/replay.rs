@@ -457,8 +457,8 @@ fn framed(destination: [u8; 6], source: [u8; 6], packet: &[u8]) -> Vec<u8> {
     [&destination[..], &source, &ethertype.to_be_bytes(), packet].concat()
 }
 
-fn is_for(seen: &Seen, station: [u8; 6]) -> bool {
-    seen.frame.starts_with(&station)
+fn is_for(seen: &Seen, mac: [u8; 6]) -> bool {
+    seen.frame.starts_with(&mac)
 }
 
 impl Attack {

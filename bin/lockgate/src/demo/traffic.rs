@@ -281,7 +281,7 @@ impl Traffic {
         spoke_mtu(tunnel) as u32
     }
 
-    /// What the hub's policies discard, let by, or do not speak of.
+    /// What the hub's policies discard, let by, or do not match.
     fn policies(&mut self) {
         let way = Way { from: Site::A, to: Site::B, family: Family::V4 };
         let drop = |reason| Fate::Dropped { by: Site::A, reason };

@@ -4,7 +4,6 @@
 
 use std::net::IpAddr;
 
-use policy::SelectorError;
 use policy::selector::{parse_protocol, protocol_text};
 use wire::flow::protocol;
 use wire::{Address, Flow, Upper};
@@ -16,8 +15,10 @@ pub(crate) const EPHEMERAL_PORT: u16 = 49152;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum FlowError {
     /// No protocol of that name or number.
-    #[error(transparent)]
-    Protocol(#[from] SelectorError),
+    #[error(
+        "unknown protocol \"{0}\": write tcp, udp, icmp/8/0, icmpv6/128/0, … or a number up to 255"
+    )]
+    UnknownProtocol(String),
     /// A packet has one protocol.
     #[error("a packet has one protocol: write tcp, udp, icmp/8/0, icmpv6/128/0, … or a number")]
     AnyProtocol,
@@ -74,7 +75,8 @@ pub(crate) fn parse(
         Some((name, message)) => (name, Some(message)),
         None => (proto, None),
     };
-    let number = parse_protocol(name)?.ok_or(FlowError::AnyProtocol)?;
+    let number = parse_protocol(name).map_err(|_| FlowError::UnknownProtocol(name.to_owned()))?;
+    let number = number.ok_or(FlowError::AnyProtocol)?;
     let ((source_ip, source_port), (destination_ip, destination_port)) =
         (end(source)?, end(destination)?);
     if source_ip.is_ipv4() != destination_ip.is_ipv4() {
@@ -171,6 +173,7 @@ mod tests {
     fn flows_read_as_they_are_written() {
         for (proto, source, destination, expected) in [
             ("tcp", "10.1.0.5:1000", "10.2.0.9:443", "tcp 10.1.0.5:1000 -> 10.2.0.9:443"),
+            ("TCP", "10.1.0.5:1000", "10.2.0.9:443", "tcp 10.1.0.5:1000 -> 10.2.0.9:443"),
             ("17", "10.1.0.5", "10.2.0.9:53", "udp 10.1.0.5:49152 -> 10.2.0.9:53"),
             ("tcp", "[2001:db8::1]:7", "[::2]:8", "tcp [2001:db8::1]:7 -> [::2]:8"),
             ("icmp/8/0", "10.1.0.5", "10.2.0.9", "icmp/8/0 10.1.0.5 -> 10.2.0.9"),
@@ -185,7 +188,7 @@ mod tests {
     fn what_is_no_flow_is_refused_by_what_is_wrong() {
         for (proto, source, destination, expected) in [
             ("any", "10.1.0.5", "10.2.0.9", "one protocol"),
-            ("tpc", "10.1.0.5", "10.2.0.9", "unknown protocol"),
+            ("tpc", "10.1.0.5", "10.2.0.9", "unknown protocol \"tpc\": write tcp, udp"),
             ("tcp", "10.1.0.5", "10.2.0.9", "write the destination's, 10.2.0.9:PORT"),
             ("tcp", "::1", "::2", "write the destination's, [::2]:PORT"),
             ("tcp", "10.1.0.5", "::2", "two families"),

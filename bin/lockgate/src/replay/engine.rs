@@ -36,7 +36,7 @@ pub(crate) struct Outcome {
     pub(crate) verdicts: Verdicts,
     /// One entry per input, in their order.
     pub(crate) inputs: Vec<InputCount>,
-    /// Frames sent to another station than the port they came by, if any: the first one's station.
+    /// Frames sent to another MAC address than that of the port they came by, if any.
     pub(crate) elsewhere: Vec<Elsewhere>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct InputCount {
     pub(crate) cut: u64,
 }
 
-/// Frames for other stations, which a gateway leaves alone.
+/// Frames for other MAC addresses, which a gateway leaves alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Elsewhere {
     /// A port of the device that they came by.
@@ -97,8 +97,8 @@ struct Device<R: Read> {
     /// With the input's place.
     inputs: Vec<(usize, CapturePort<R, Sink>)>,
     sent: MemoryPort,
-    /// Its ports' own link addresses; none on an IP medium.
-    stations: Vec<[u8; 6]>,
+    /// Its ports' own MAC addresses; none on an IP medium.
+    macs: Vec<[u8; 6]>,
     elsewhere: u64,
     first_elsewhere: [u8; 6],
 }
@@ -116,7 +116,7 @@ impl<R: Read> Port<HeapFrames> for Device<R> {
             input.receive(frames, room, into);
         }
         for packet in &into[before..] {
-            self.note_station(frames, packet.frame);
+            self.note_destination(frames, packet.frame);
         }
         into.len() - before
     }
@@ -127,10 +127,10 @@ impl<R: Read> Port<HeapFrames> for Device<R> {
 }
 
 impl<R: Read> Device<R> {
-    /// Notes a frame for another station, so that the report can say why nothing happened.
-    fn note_station(&mut self, frames: &HeapFrames, frame: FrameId) {
+    /// Notes a frame for another MAC address, so that the report can say why nothing happened.
+    fn note_destination(&mut self, frames: &HeapFrames, frame: FrameId) {
         let Some(link) = Link::parse(&frames.bytes(frame)[HEADROOM..]) else { return };
-        let ours = self.stations.contains(&link.destination) || self.stations.is_empty();
+        let ours = self.macs.contains(&link.destination) || self.macs.is_empty();
         if !ours && !link.is_group() {
             if self.elsewhere == 0 {
                 self.first_elsewhere = link.destination;
@@ -254,7 +254,7 @@ fn devices<R: Read>(snapshot: &Snapshot, inputs: Vec<Input<R>>) -> Vec<Device<R>
             Device {
                 inputs: Vec::new(),
                 sent: MemoryPort::new(usize::MAX),
-                stations: ours.map(|port| port.mac).collect(),
+                macs: ours.map(|port| port.mac).collect(),
                 elsewhere: 0,
                 first_elsewhere: [0; 6],
             }

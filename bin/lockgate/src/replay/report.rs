@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use control::mac_text;
 use dataplane::counters::Volume;
 use dataplane::{DropReason, Ledger, PortId, Snapshot};
 use policy::Action;
@@ -12,6 +13,9 @@ use super::engine::Outcome;
 use super::files::Written;
 use crate::explain::set_of;
 use crate::output::{Numbers, counted, table};
+
+/// The verdict "hold" in a table, so that the drops add up.
+const HELD: &str = "hold (dropped: no_neighbour)";
 
 /// What became of the packets.
 #[derive(Clone, Debug, Serialize)]
@@ -169,20 +173,29 @@ impl Report {
         for other in &outcome.elsewhere {
             let port = snapshot.port(other.port);
             warnings.push(format!(
-                "{} came by port {} for another station (the first for {}), not for {}, and were \
-                 left alone; if they should be walked, set mac in [port.{}]",
+                "{} for another MAC address left alone by port {} (the first for {}, not for {}); \
+                 if they should be walked, set mac in [port.{}]",
                 counted(other.packets, "frame"),
                 port.name,
-                mac(other.first),
-                mac(port.mac),
+                mac_text(other.first),
+                mac_text(port.mac),
                 port.name,
             ));
         }
         let unresolved = outcome.counters.dropped(DropReason::NoNeighbour);
         if unresolved > 0 {
             warnings.push(format!(
-                "{} had no link address to go to: a replay knows only the [[neighbour]] sections",
+                "{} had no MAC address to go to: a replay knows only the [[neighbour]] sections",
                 counted(unresolved, "packet")
+            ));
+        }
+        let oversize = outcome.counters.dropped(DropReason::Oversize);
+        if oversize > 0 {
+            let are = if oversize == 1 { "is" } else { "are" };
+            warnings.push(format!(
+                "{} {are} larger than a frame: segmentation offload in the capture? (ethtool -K \
+                 DEV tso off gso off)",
+                counted(oversize, "packet")
             ));
         }
         let limited = outcome.counters.icmp_limited;
@@ -243,7 +256,9 @@ impl Report {
     pub(crate) fn tables_text(&self) -> String {
         let verdicts = self.verdicts.iter().map(|line| {
             let to = line.to.clone().unwrap_or_default();
-            vec![line.verdict.into(), to, line.packets.to_string()]
+            // In a replay nothing answers: what waits is dropped in the end.
+            let verdict = if line.verdict == "hold" { HELD } else { line.verdict };
+            vec![verdict.into(), to, line.packets.to_string()]
         });
         let mut text =
             table("Packets by verdict", &["verdict", "to", "packets"], verdicts, Numbers(2..=2));
@@ -388,8 +403,4 @@ fn ledger(snapshot: &Snapshot, outcome: &Outcome) -> Vec<LedgerLine> {
     }
     lines.push(line("total", &outcome.counters.total()));
     lines
-}
-
-fn mac(mac: [u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
