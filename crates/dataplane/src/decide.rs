@@ -12,11 +12,11 @@
 
 use policy::{Direction, Match, PolicyIndex};
 use wire::flow::protocol;
-use wire::{Flow, Frames, Upper, icmp, packet::is_link_local};
+use wire::{Address, Flow, Frames, Upper, icmp, packet::is_link_local};
 
 use crate::receive::is_host_service;
 use crate::snapshot::ResolvedAction;
-use crate::walk::{Origin, Row, Scratch, State, ToHost, Turn};
+use crate::walk::{Origin, Quote, Row, Scratch, State, ToHost, Turn};
 use crate::{DropReason, Medium, RouteTarget, Side, Snapshot, Verdict};
 
 /// What decides a row for good.
@@ -137,20 +137,16 @@ fn count<F>(turn: &mut Turn<'_, F>, row: &Row, direction: Direction, answer: Mat
 /// May it come in? `bytes` is the packet.
 pub(crate) fn inbound_question(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Question {
     match row.origin {
-        // RFC 4301 §6.2: an ICMP error comes from a router that no selector names. It is judged by
-        // the packet it quotes, which one of ours sent, and may go only to who sent that.
-        Origin::Opened(_) if icmp::is_error(&row.packet.flow) => {
-            match icmp::quoted_flow(bytes, &row.packet) {
-                Some(quoted) if quoted.source == row.packet.flow.destination => {
-                    Question::AskInstead(quoted.reversed())
-                }
-                _ => Question::Refused(DropReason::SelectorMismatch),
+        Origin::Opened(_) if icmp::is_from_routers(&row.packet.flow) => {
+            match judged_by_quote(snapshot, row, bytes) {
+                Some(flow) => Question::AskInstead(flow),
+                None => Question::Refused(DropReason::SelectorMismatch),
             }
         }
         Origin::Opened(_) => Question::Ask,
         Origin::Received if snapshot.path_port(row.ingress).side == Side::Unprotected => {
-            // Before the carve-out: nobody outside speaks from our own address.
-            if snapshot.routes().is_ours(row.packet.flow.source_address()) {
+            // Before the carve-out: nobody outside speaks from an address of ours or inside.
+            if is_inside(snapshot, row.packet.flow.source_address()) {
                 return Question::Refused(DropReason::BadAddress);
             }
             match is_carved_out(snapshot, row, bytes) {
@@ -158,18 +154,47 @@ pub(crate) fn inbound_question(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> 
                 false => Question::Ask,
             }
         }
-        Origin::Received | Origin::Host | Origin::Made => Question::Pass,
+        Origin::Received | Origin::Host | Origin::Made(_) => Question::Pass,
+    }
+}
+
+/// The flow that an opened ICMP error is judged by. It comes from a router that no selector names,
+/// so that is the answer to the packet it quotes (RFC 4301 §6.2).
+///
+/// `None`: the peer may not send it. It quotes nothing, or another error; it is not for who sent
+/// what it quotes; or it claims to come from our side, where the peer has no routers.
+fn judged_by_quote(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Option<Flow> {
+    let flow = &row.packet.flow;
+    let quoted = icmp::quoted_flow(bytes, &row.packet)?;
+    let may_come = quoted.source == flow.destination
+        && !icmp::is_error(&quoted)
+        && !is_inside(snapshot, flow.source_address());
+    may_come.then(|| quoted.reversed())
+}
+
+/// Whether an address is our own, a broadcast address, or lives behind a protected port.
+fn is_inside(snapshot: &Snapshot, address: Address) -> bool {
+    match snapshot.routes().lookup(address) {
+        Some(RouteTarget::Local | RouteTarget::Broadcast) => true,
+        Some(RouteTarget::Via(hop)) => {
+            snapshot.path_port(snapshot.next_hop(hop).port).side == Side::Protected
+        }
+        Some(RouteTarget::Blackhole) | None => false,
     }
 }
 
 /// Whether a clear packet from an unprotected port is for this machine and `allow_host` lists it.
+/// Only our addresses on unprotected ports and on the link are meant: those inside are the
+/// policies' affair.
 /// UDP 4500 is shared: with the zero marker it is IKE, else ESP in UDP (RFC 3948 §2.2).
 fn is_carved_out(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> bool {
     let flow = &row.packet.flow;
     let services = &snapshot.port(row.ingress).allow_host;
-    if !is_host_service(services, flow)
-        || snapshot.routes().lookup(flow.destination_address()) != Some(RouteTarget::Local)
-    {
+    let destination = flow.destination_address();
+    let is_ours = snapshot.is_own_outside(destination)
+        || is_link_local(flow.family, flow.destination)
+            && snapshot.routes().lookup(destination) == Some(RouteTarget::Local);
+    if !is_ours || !is_host_service(services, flow) {
         return false;
     }
     let nat_traversal = flow.protocol == protocol::UDP
@@ -259,6 +284,9 @@ pub(crate) fn outbound_answer(
     match snapshot.action(policy) {
         ResolvedAction::Protect(set) => Ok(Decision::Protect(set)),
         ResolvedAction::Discard => Err(DropReason::PolicyDiscard),
+        ResolvedAction::Bypass if row.origin == Origin::Made(Quote::Protected) => {
+            Err(DropReason::IcmpInClear)
+        }
         ResolvedAction::Bypass => {
             let destination = row.packet.flow.destination_address();
             match snapshot.routes().lookup(destination) {

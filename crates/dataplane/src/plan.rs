@@ -3,6 +3,7 @@
 
 use std::iter;
 
+use ipsec::SaId;
 use wire::icmp::{self, Error};
 use wire::{Address, Family, FrameId, Frames, HEADROOM};
 
@@ -11,7 +12,7 @@ use crate::limiter::RateLimiter;
 use crate::mss;
 use crate::seal::{self, Departure, Protection};
 use crate::snapshot::Egress;
-use crate::walk::{Origin, Row, Scratch, State, Turn};
+use crate::walk::{Origin, Quote, Row, Scratch, State, Turn};
 use crate::{DropReason, PortId, Side, Verdict};
 
 /// How a row leaves.
@@ -51,7 +52,9 @@ fn in_clear<F>(turn: &Turn<'_, F>, egress: Egress) -> Way {
 }
 
 fn protected<F>(turn: &Turn<'_, F>, set: crate::SetIndex) -> Result<Way, DropReason> {
-    let sa = *turn.snapshot.set(set).outbound.first().ok_or(DropReason::NoSa)?;
+    let sas = &turn.snapshot.set(set).outbound;
+    let lasts = |sa: &&SaId| !turn.snapshot.outbound()[sa.0 as usize].sequence.is_exhausted();
+    let sa = *sas.iter().find(lasts).or(sas.last()).ok_or(DropReason::NoSa)?;
     let egress = turn.snapshot.set_egress(set).ok_or(DropReason::NoRoute)?;
     let protection = Some(Protection { set, sa });
     Ok(Way { egress, protection, mtu: turn.snapshot.set_mtu(set) })
@@ -187,12 +190,17 @@ fn answer<F: Frames>(
     let Some(length) = written else { return };
     let Ok(packet) = wire::packet::parse(&message[..length]) else { return };
     let Some((frame, _)) = store(turn, &message[..length]) else { return };
+    let quote = match row.origin {
+        Origin::Opened(_) => Quote::Protected,
+        _ if way.protection.is_some() => Quote::Protected,
+        _ => Quote::Clear,
+    };
     made.push(Row {
         place: turn.make(row.ingress),
         frame,
         ip: HEADROOM as u32,
         ingress: row.ingress,
-        origin: Origin::Made,
+        origin: Origin::Made(quote),
         state: State::Clear,
         packet,
     });
@@ -212,7 +220,7 @@ fn speaker<F>(turn: &Turn<'_, F>, row: &Row, way: Way) -> Option<Address> {
             let every_port = (0..snapshot.ports().len() as u16).map(PortId);
             iter::once(way.egress.port).chain(every_port).filter(inside).find_map(own)
         }
-        Origin::Received | Origin::Host | Origin::Made => own(row.ingress),
+        Origin::Received | Origin::Host | Origin::Made(_) => own(row.ingress),
     };
     spoken.or_else(|| snapshot.own_address(row.ingress, family))
 }

@@ -25,6 +25,8 @@ pub(crate) struct Departure {
     /// Where the packet lies: at first the IP packet, in the end with all that is in front of it.
     offset: u32,
     length: u32,
+    /// Bytes of the IP packet, before sealing.
+    bytes: u32,
     ingress: PortId,
     family: Family,
     traffic_class: u8,
@@ -38,7 +40,7 @@ enum Fate {
     /// In clear.
     Clear,
     /// Sealed: by which SA, which group of the batch, and its rank there.
-    Sealed { protection: Protection, group: u16, rank: u16 },
+    Sealed { protection: Protection, group: u32, rank: u32 },
     /// It does not.
     Dropped(DropReason),
 }
@@ -52,6 +54,7 @@ impl Departure {
             frame: row.frame,
             offset: row.ip,
             length: row.packet.length,
+            bytes: row.packet.length,
             ingress: row.ingress,
             family: row.packet.flow.family,
             traffic_class: row.packet.traffic_class,
@@ -64,7 +67,7 @@ impl Departure {
     }
 
     /// Its group, if it is to be sealed.
-    fn group(&self) -> Option<u16> {
+    fn group(&self) -> Option<u32> {
         match self.fate {
             Fate::Sealed { group, .. } => Some(group),
             Fate::Clear | Fate::Dropped(_) => None,
@@ -131,7 +134,7 @@ impl Sealing {
                 self.groups.push(Group { sa: *sa, count: 0, first: None });
                 self.groups.len() - 1
             });
-            (*group, *rank) = (place as u16, self.groups[place].count as u16);
+            (*group, *rank) = (place as u32, self.groups[place].count);
             self.groups[place].count += 1;
         }
         for group in &mut self.groups {
@@ -149,7 +152,7 @@ impl Sealing {
         let mut refused: Option<Vec<u32>> = None;
         for jobs in self.jobs.chunk_by(|a, b| group_of(a) == group_of(b)) {
             let Some(group) = group_of(&jobs[0]) else { continue };
-            let sa = self.groups[usize::from(group)].sa;
+            let sa = self.groups[group as usize].sa;
             let sa = &turn.snapshot.outbound()[sa.0 as usize];
             if let Err(error) = sa.cipher.seal(turn.frames, jobs) {
                 let rows = jobs[error.job..].iter().map(|job| job.row);
@@ -184,7 +187,7 @@ fn write_headers<F: Frames>(
     let mut job = None;
     let bytes = departure.length as usize;
     if let Fate::Sealed { protection: Protection { sa, .. }, group, rank } = departure.fate {
-        let first = groups[usize::from(group)].first.ok_or(DropReason::SequenceExhausted)?;
+        let first = groups[group as usize].first.ok_or(DropReason::SequenceExhausted)?;
         let sequence = first + u64::from(rank);
         let sa = &turn.snapshot.outbound()[sa.0 as usize];
         let inner = Inner { family, offset: departure.offset as usize, length: bytes };
@@ -196,7 +199,6 @@ fn write_headers<F: Frames>(
         departure.offset = outer.start as u32;
         departure.length = outer.len() as u32;
         family = if sa.tunnel.remote.is_ipv4() { Family::V4 } else { Family::V6 };
-        turn.counters.sealed(sa.id, bytes);
         job = Some(seal);
     }
     write_link(turn, departure, family)?;
@@ -232,6 +234,9 @@ fn write_link<F: Frames>(
 fn conclude<F: Frames>(turn: &mut Turn<'_, F>, departure: &Departure) {
     let Departure { place, frame, ingress, egress, .. } = *departure;
     let packet = Descriptor { frame, offset: departure.offset, length: departure.length };
+    if let Fate::Sealed { protection, .. } = departure.fate {
+        turn.counters.sealed(protection.sa, departure.bytes as usize);
+    }
     let verdict = match (departure.fate, egress.mac) {
         (Fate::Dropped(reason), _) => {
             turn.counters.drop(Some(ingress), reason);

@@ -211,6 +211,8 @@ pub struct Snapshot {
     generation: Generation,
     ports: Box<[PortInfo]>,
     path_ports: Box<[PathPort]>,
+    /// Our addresses on unprotected ports.
+    outside: Box<[Address]>,
     host: Option<PortId>,
     devices: Box<[Option<Device>]>,
     routes: RouteTable,
@@ -271,6 +273,7 @@ impl Snapshot {
             .collect::<Result<_, _>>()?;
         let mut snapshot = Snapshot {
             generation,
+            outside: outside(&ports),
             path_ports: ports.iter().map(PathPort::from).collect(),
             ports: ports.into(),
             host,
@@ -322,6 +325,11 @@ impl Snapshot {
     /// The port that stands for Linux itself.
     pub fn host(&self) -> Option<PortId> {
         self.host
+    }
+
+    /// Whether an address is one of ours on an unprotected port.
+    pub(crate) fn is_own_outside(&self, address: Address) -> bool {
+        self.outside.contains(&address)
     }
 
     /// The port of that name.
@@ -471,6 +479,11 @@ fn check_references(parts: &SnapshotParts) -> Result<(), SnapshotError> {
         Some((_, what)) => Err(SnapshotError::Dangling(what)),
         None => Ok(()),
     }
+}
+
+fn outside(ports: &[PortInfo]) -> Box<[Address]> {
+    let unprotected = ports.iter().filter(|port| port.side == Side::Unprotected);
+    unprotected.flat_map(|port| port.addresses.iter().copied()).collect()
 }
 
 fn devices(ports: &[PortInfo]) -> Result<Box<[Option<Device>]>, SnapshotError> {

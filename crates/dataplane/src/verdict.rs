@@ -69,7 +69,7 @@ drop_reasons! {
         "carries a source route: an IPv4 LSRR or SSRR option, or an IPv6 routing header in use"
     BadAddress "bad_address"
         "an address that may not be forwarded: loopback, multicast, unspecified, link-local, \
-         reserved, a broadcast address, or our own as the source"
+         reserved, a broadcast address; or a source that is ours, or from outside one that is inside"
     HopLimit "hop_limit"
         "TTL or hop limit used up; a traceroute looks like this"
     EspFragment "esp_fragment"
@@ -103,7 +103,11 @@ drop_reasons! {
     PolicyDiscard "policy_discard"
         "a DISCARD policy"
     FragmentPorts "fragment_ports"
-        "a non-first fragment under a policy that asks for ports or ICMP types, which it lacks"
+        "a non-first fragment under a policy that asks for ports, ICMP types or (IPv6) a protocol, \
+         which only the first fragment has"
+    IcmpInClear "icmp_in_clear"
+        "an ICMP message of ours that quotes a protected packet and would have left in clear by a \
+         BYPASS policy"
     NoSa "no_sa"
         "a policy wants it protected and no SA that can send is there"
     SequenceExhausted "sequence_exhausted"

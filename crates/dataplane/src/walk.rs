@@ -19,7 +19,16 @@ pub(crate) enum Origin {
     /// Linux on this machine, through the host port.
     Host,
     /// Made by us: an ICMP error.
-    Made,
+    Made(Quote),
+}
+
+/// What an ICMP error of ours quotes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Quote {
+    /// A packet that came in clear and was to leave in clear.
+    Clear,
+    /// A packet that was opened or was to be sealed: the message never leaves in clear.
+    Protected,
 }
 
 impl Origin {

@@ -5,6 +5,8 @@
 //! "The walk" 6). The seam only ciphers: it knows nothing of IP, and of ESP only what is
 //! authenticated beside the text (RFC 4106 §5).
 
+use std::fmt;
+
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use wire::{FrameId, Frames};
 use zeroize::Zeroizing;
@@ -25,7 +27,7 @@ const AAD_BYTES: usize = HEADER_BYTES;
 const AAD_BYTES_EXTENDED: usize = HEADER_BYTES + 4;
 
 /// One packet to seal in place. Offsets count from the start of the frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SealJob {
     /// The frame that holds the packet.
     pub frame: FrameId,
@@ -44,7 +46,7 @@ pub struct SealJob {
 }
 
 /// One packet to open in place. Offsets count from the start of the frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct OpenJob {
     /// The frame that holds the packet.
     pub frame: FrameId,
@@ -63,6 +65,23 @@ pub struct OpenJob {
     pub row: u32,
     /// The result: the ICV was right. Only then the text means anything.
     pub authentic: bool,
+}
+
+/// Without the nonce: the salt in it is key material.
+impl fmt::Debug for SealJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SealJob { frame, aad, text, text_length, sequence, row, .. } = self;
+        write!(f, "seal {frame:?} aad {aad} text {text}+{text_length} #{sequence} row {row}")
+    }
+}
+
+/// Without the nonce: the salt in it is key material.
+impl fmt::Debug for OpenJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OpenJob { frame, aad, text, text_length, sequence, row, authentic, .. } = self;
+        write!(f, "open {frame:?} aad {aad} text {text}+{text_length} #{sequence} row {row}")?;
+        write!(f, " authentic {authentic}")
+    }
 }
 
 /// Sealing stopped at a job that does not lie in its frame, or that the cipher refused. The jobs

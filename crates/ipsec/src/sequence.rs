@@ -70,6 +70,12 @@ impl SequenceCounter {
         self.last.load(Ordering::Relaxed)
     }
 
+    /// Whether no number is left.
+    #[inline]
+    pub fn is_exhausted(&self) -> bool {
+        self.last() == self.numbers.limit()
+    }
+
     /// Width of the numbers.
     pub const fn numbers(&self) -> SequenceNumbers {
         self.numbers

@@ -65,8 +65,8 @@ pub struct Policy {
 pub enum Match {
     /// This policy decides.
     Policy(PolicyIndex),
-    /// A non-first fragment whose missing ports (or ICMP type) this policy would have to see
-    /// before anything below it may decide. It never falls past (FC-44).
+    /// A non-first fragment whose missing ports, ICMP type or (IPv6) protocol this policy would
+    /// have to see before anything below it may decide. It never falls past (FC-44).
     FragmentPorts(PolicyIndex),
     /// No policy speaks of the flow: it is dropped.
     None,
@@ -304,6 +304,15 @@ impl Rule {
         let within = |value: u128, (lo, hi): (u128, u128)| lo <= value && value <= hi;
         if !within(flow.source, self.source) || !within(flow.destination, self.destination) {
             return Match::None;
+        }
+        // A later IPv6 fragment says a protocol, but only the first one's counts (RFC 8200 §4.5):
+        // it is opaque, or a sender could choose the policy of its fragments one by one.
+        if flow.family == Family::V6 && flow.upper == Upper::Fragment {
+            let asks_nothing = self.protocol.is_none() && self.upper == UpperRule::Any;
+            return match asks_nothing {
+                true => Match::Policy(self.index),
+                false => Match::FragmentPorts(self.index),
+            };
         }
         if self.protocol.is_some_and(|protocol| protocol != flow.protocol) {
             return Match::None;
@@ -628,13 +637,26 @@ mod tests {
             (&v6, out6(ICMPV6, message(8, 0)), MATCHES),
             (&v6, out6(ICMP, message(8, 0)), None),
             (&v6, out6(ICMPV6, Upper::Fragment), LACKS),
-            (&v6, out6(ICMP, Upper::Fragment), None),
+            (&v6, out6(ICMP, Upper::Fragment), LACKS),
         ] {
             assert_eq!(alone(policy, &flow), expected, "{flow}");
         }
         let any_message = with(policy(1, 1), None, icmp(&[]));
         assert_eq!(alone(&any_message, &out(ICMP, message(255, 255))), MATCHES);
         assert_eq!(alone(&any_message, &out(TCP, numbers(1, 1))), None);
+    }
+
+    // FC-44: the first IPv6 fragment alone says the protocol.
+    #[test]
+    fn a_later_ipv6_fragment_cannot_choose_its_protocol() {
+        let list = |policy: Policy| between(policy, &["fd00::/8"], &["::/0"]);
+        let tcp_only = list(with(policy(1, 2), Some(TCP), UpperSelector::Any));
+        let anything = list(with(policy(2, 1), None, UpperSelector::Any));
+        for claimed in [TCP, UDP, ESP, 253] {
+            let later = flow("fd00::1", "2001:db8::1", claimed, Upper::Fragment);
+            assert_eq!(alone(&tcp_only, &later), LACKS);
+            assert_eq!(alone(&anything, &later), MATCHES);
+        }
     }
 
     #[test]

@@ -35,6 +35,16 @@ pub fn is_error(flow: &Flow) -> bool {
     }
 }
 
+/// Whether a message is an error that any router on the way may send: unreachable, too big, time
+/// exceeded, parameter problem. Redirects and source quench are not: they come from next door.
+pub fn is_from_routers(flow: &Flow) -> bool {
+    match (flow.family, flow.upper) {
+        (Family::V4, Upper::Icmp { kind, .. }) => matches!(kind, 3 | 11 | 12),
+        (Family::V6, Upper::Icmp { kind, .. }) => (1..=4).contains(&kind),
+        _ => false,
+    }
+}
+
 /// The flow of the packet that an ICMP error quotes; `None`: no error, or the quote is too short or
 /// of the other family. `bytes` begins with the IP header of the parsed `packet`.
 pub fn quoted_flow(bytes: &[u8], packet: &Packet) -> Option<Flow> {

@@ -48,7 +48,7 @@ struct Packet {
     family: Family,
     local_address: u128,
     remote_address: u128,
-    next_layer_protocol: u8,
+    next_layer_protocol: Option<u8>,
     local_port: Value,
     remote_port: Value,
     /// Type in the most significant 8 bits, code in the least.
@@ -132,13 +132,13 @@ fn remote_addresses(entry: &Policy, packet: &Packet) -> Answer {
     Answer::Differs
 }
 
-/// "Next Layer Protocol: an individual protocol number, ANY, or for IPv6 only, OPAQUE". It is
-/// never opaque here: a fragment that does not tell its protocol is dropped when it is parsed.
+/// "Next Layer Protocol: an individual protocol number, ANY, or for IPv6 only, OPAQUE".
 fn next_layer_protocol(entry: &Policy, packet: &Packet) -> Answer {
-    match entry.selector.protocol {
-        None => Answer::Matches,
-        Some(wanted) if wanted == packet.next_layer_protocol => Answer::Matches,
-        Some(_) => Answer::Differs,
+    match (entry.selector.protocol, packet.next_layer_protocol) {
+        (None, _) => Answer::Matches,
+        (Some(_), None) => Answer::Opaque,
+        (Some(wanted), Some(there)) if wanted == there => Answer::Matches,
+        (Some(_), Some(_)) => Answer::Differs,
     }
 }
 
@@ -190,12 +190,15 @@ fn within(value: Value, ranges: impl Iterator<Item = (u16, u16)>) -> Answer {
 /// Reads a packet's values: outbound the source is local, inbound the destination.
 fn read(direction: Direction, flow: &Flow) -> Packet {
     let (source_port, destination_port, icmp_type_code) = upper_values(flow);
+    // A later IPv6 fragment's next header is not looked at by who reassembles (RFC 8200 §4.5).
+    let is_opaque = flow.family == Family::V6 && flow.upper == Upper::Fragment;
+    let next_layer_protocol = if is_opaque { None } else { Some(flow.protocol) };
     match direction {
         Direction::Outbound => Packet {
             family: flow.family,
             local_address: flow.source,
             remote_address: flow.destination,
-            next_layer_protocol: flow.protocol,
+            next_layer_protocol,
             local_port: source_port,
             remote_port: destination_port,
             icmp_type_code,
@@ -204,7 +207,7 @@ fn read(direction: Direction, flow: &Flow) -> Packet {
             family: flow.family,
             local_address: flow.destination,
             remote_address: flow.source,
-            next_layer_protocol: flow.protocol,
+            next_layer_protocol,
             local_port: destination_port,
             remote_port: source_port,
             icmp_type_code,
@@ -229,6 +232,9 @@ fn upper_values(flow: &Flow) -> (Value, Value, Value) {
             (Value::Absent, Value::Absent, Value::Is(u16::from(kind) * 256 + u16::from(code)))
         }
         Upper::Icmp { .. } | Upper::None => (Value::Absent, Value::Absent, Value::Absent),
+        Upper::Fragment if flow.family == Family::V6 => {
+            (Value::Opaque, Value::Opaque, Value::Opaque)
+        }
         Upper::Fragment if two_ports.contains(&flow.protocol) => {
             (Value::Opaque, Value::Opaque, Value::Absent)
         }

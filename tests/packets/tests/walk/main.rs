@@ -1,6 +1,7 @@
 //! Packet tables: every row is a description, a packet, its verdict and what leaves; what leaves
 //! sealed is opened by the peer. One program, so that one test sees all rows.
 
+mod attacks;
 mod esp;
 mod headers;
 mod icmp;
@@ -33,6 +34,7 @@ fn datagram(family: Family, from: u32, to: u32) -> PacketBuilder {
 
 fn all_rows() -> Vec<Row> {
     let tables = [
+        attacks::rows(),
         esp::rows(),
         headers::rows(),
         icmp::rows(),

@@ -374,6 +374,11 @@ fn fragments(family: Family) -> Vec<Row> {
         let payload = [1, 187, 1, 187, 0, 0, 0, 0];
         between(family, from, to).protocol(protocol).payload(&payload).fragment(7, true).ip()
     };
+    // What protocol a later fragment says counts in IPv4 only (RFC 8200 §4.5).
+    let another_protocol = |what: &str, packet, out| match family {
+        V4 => Row::passes(what, packet, out),
+        V6 => Row::drops(what, packet, FragmentPorts),
+    };
     let first = |from, to, source, destination| {
         between(family, from, to).tcp(source, destination).payload_of(12).fragment(0, true).ip()
     };
@@ -383,7 +388,7 @@ fn fragments(family: Family) -> Vec<Row> {
             lan(&later(1, 9, TCP)),
             FragmentPorts,
         ),
-        Row::passes(
+        another_protocol(
             "later UDP fragment: that policy is about TCP",
             lan(&later(1, 9, UDP)),
             Out::Clear(WAN, forwarded(&later(1, 9, UDP))),
@@ -409,7 +414,7 @@ fn fragments(family: Family) -> Vec<Row> {
             Out::Clear(WAN, forwarded(&first(1, 9, 5, 80))),
         ),
         Row::drops("later TCP fragment in clear", wan(&later(9, 1, TCP)), FragmentPorts),
-        Row::passes(
+        another_protocol(
             "later UDP fragment in clear",
             wan(&later(9, 1, UDP)),
             Out::Clear(LAN, forwarded(&later(9, 1, UDP))),
