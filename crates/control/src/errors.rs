@@ -179,7 +179,11 @@ impl<'a> Problems<'a> {
             return;
         }
         let (line, width) = self.source.excerpt(span);
-        let excerpt = (!mistake.may_hold_a_secret()).then_some(Excerpt { line, width });
+        let help = mistake.help().unwrap_or_default();
+        let quotes_key = [mistake.to_string(), help].iter().any(|t| self.source.may_hold_key(t));
+        let mistake = if quotes_key { Mistake::NotShown } else { mistake };
+        let secret = mistake.may_hold_a_secret() || self.source.may_hold_key(&line);
+        let excerpt = (!secret).then_some(Excerpt { line, width });
         let place = self.source.place(span);
         self.list.push(Problem { severity, place, mistake, earlier, excerpt });
     }

@@ -86,7 +86,8 @@ impl Keys {
         named: &[Place],
     ) -> Result<(Keys, Vec<Problem>), ConfigErrors> {
         let directory = base.join(&config.node.keys_dir);
-        let mut seen = Seen { problems: Vec::new(), ..Seen::default() };
+        let is_key = crate::source::holds_key(&config.node.keys_dir.to_string_lossy());
+        let mut seen = Seen { directory_is_key: is_key, ..Seen::default() };
         let mut keys = Keys::default();
         for (peer, named) in config.peers.iter().zip(named) {
             let path = directory.join(&peer.key_file);
@@ -119,6 +120,8 @@ impl Keys {
 #[derive(Default)]
 struct Seen {
     problems: Vec<Problem>,
+    /// Whether `keys_dir` looks like a key, and files in it are not named.
+    directory_is_key: bool,
     inbound: HashMap<Spi, Place>,
     outbound: HashMap<(Spi, IpAddr), Place>,
     material: HashMap<Fingerprint, Place>,
@@ -126,6 +129,7 @@ struct Seen {
 
 impl Seen {
     fn problem(&mut self, severity: Severity, place: Place, mistake: Mistake) {
+        let mistake = if self.directory_is_key { Mistake::NotShown } else { mistake };
         self.problems.push(Problem::new(severity, place, mistake));
     }
 

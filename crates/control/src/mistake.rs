@@ -102,6 +102,8 @@ pub enum Mistake {
     Unexplained,
     #[error("`{key}` is there twice")]
     SameKey { key: String },
+    #[error("what stands here is wrong and not shown, because it looks like a key")]
+    NotShown,
 
     // Keys and types
     #[error("unknown key `{key}` in {section}")]
@@ -132,7 +134,7 @@ pub enum Mistake {
         nearest: Option<String>,
         allowed: Vec<&'static str>,
     },
-    #[error("`{key}` is {value}; it goes from {lowest} to {highest}")]
+    #[error("`{key}` is {}; it goes from {lowest} to {highest}", number_text(*.value))]
     OutOfRange { key: &'static str, value: i128, lowest: u32, highest: u32 },
     #[error("more than {limit} {what}")]
     TooMany { what: &'static str, limit: usize },
@@ -208,6 +210,8 @@ pub enum Mistake {
     BadKeys,
     #[error("a key file is named without a path")]
     BadKeyFileName,
+    #[error("the name of the key file looks like a key")]
+    KeyAsFileName,
     #[error("another peer has this key file already")]
     SameKeyFile,
     #[error("keys from IKE are not there yet")]
@@ -341,9 +345,20 @@ pub(crate) fn kind_text(kind: ErrorKind) -> Cow<'static, str> {
     }
 }
 
+/// A number as it is shown; not one that is so large that it may be a key.
+fn number_text(value: i128) -> String {
+    match value {
+        ..=-1_000_000_000_000_000 => "far too small".into(),
+        1_000_000_000_000_000.. => "far too large".into(),
+        value => value.to_string(),
+    }
+}
+
 fn vlan_text(vlan: Option<i128>) -> String {
     vlan.map_or_else(|| "untagged".into(), |id| format!("with VLAN id {id}"))
 }
+
+const KEYS_STAND_ELSEWHERE: &str = "keys stand in a file of their own: keys = \"file:berlin.keys\"";
 
 impl Mistake {
     /// What to do about it, if the message does not say so.
@@ -394,6 +409,7 @@ impl Mistake {
     fn fixed_help(&self) -> Option<&'static str> {
         Some(match self {
             Mistake::SameKey { .. } => "keep one of the two",
+            Mistake::NotShown => KEYS_STAND_ELSEWHERE,
             Mistake::Homeless { .. } => "write it below [node]",
             Mistake::BadName { .. } => {
                 "1 to 64 letters, digits, `.`, `_`, `-`; not first `.` or `-`"
@@ -415,7 +431,7 @@ impl Mistake {
             Mistake::ServiceAny => "name what may come in: \"udp/500\", \"icmp\"",
             Mistake::ServiceEsp => "leave it out: an SA decides what is let in",
             Mistake::MulticastPeer { .. } => Refusal::Multicast.help(),
-            Mistake::BadKeys => "keys stand in a file of their own: keys = \"file:berlin.keys\"",
+            Mistake::BadKeys | Mistake::KeyAsFileName => KEYS_STAND_ELSEWHERE,
             Mistake::BadKeyFileName => "it lies in `keys_dir`: \"file:berlin.keys\", without `/`",
             Mistake::SameKeyFile => {
                 "no key serves two peers: make a pair for each, lockgate keygen"
@@ -482,7 +498,7 @@ impl Mistake {
     /// Whether the line it is about may hold what nobody should see: a key pasted into the wrong
     /// file.
     pub(crate) fn may_hold_a_secret(&self) -> bool {
-        matches!(self, Mistake::BadKeys | Mistake::BadKeyFileName)
+        matches!(self, Mistake::BadKeys | Mistake::BadKeyFileName | Mistake::KeyAsFileName)
     }
 }
 

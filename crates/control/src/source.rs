@@ -41,6 +41,23 @@ pub(crate) struct Source {
     pub(crate) name: String,
     pub(crate) text: String,
     line_starts: Vec<usize>,
+    /// Hexadecimal digits in a row that are taken for a part of a key and never shown.
+    secret_digits: usize,
+}
+
+/// Hexadecimal digits in a row that are a key wherever they stand: half of the shortest one.
+const KEY_DIGITS: usize = 16;
+/// The same in a file that holds a key: digits of one that was mistyped are secret too.
+const PART_DIGITS: usize = 8;
+
+/// Whether a text may hold a key.
+pub(crate) fn holds_key(text: &str) -> bool {
+    holds_digits(text, KEY_DIGITS)
+}
+
+fn holds_digits(text: &str, least: usize) -> bool {
+    let others = |byte: &u8| !byte.is_ascii_hexdigit();
+    text.len() >= least && text.as_bytes().split(others).any(|run| run.len() >= least)
 }
 
 impl Source {
@@ -48,7 +65,13 @@ impl Source {
         let starts =
             text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(i, _)| i + 1);
         let line_starts = std::iter::once(0).chain(starts).collect();
-        Source { name: name.into(), text: text.into(), line_starts }
+        let secret_digits = if holds_key(text) { PART_DIGITS } else { KEY_DIGITS };
+        Source { name: name.into(), text: text.into(), line_starts, secret_digits }
+    }
+
+    /// Whether a text of this file, or about it, may hold a key or a part of one.
+    pub(crate) fn may_hold_key(&self, text: &str) -> bool {
+        holds_digits(text, self.secret_digits)
     }
 
     /// Line (from 0) that holds this byte. Offsets beyond the end count as the end.

@@ -181,7 +181,7 @@ const ERRORS: &[Row] = &[
         "workers = \"auto\"",
         "workers = 99999999999999999999999999999999999999999999",
         "3:11",
-        "`workers` is",
+        "`workers` is far too large; it goes from 1 to 256",
         "",
     ),
     row(

@@ -133,6 +133,7 @@ fn key_file(
     let text = written.get_ref();
     let mistake = match text.strip_prefix("file:") {
         Some(file) if !crate::keys::is_file_name(file) => Mistake::BadKeyFileName,
+        Some(file) if crate::source::holds_key(file) => Mistake::KeyAsFileName,
         Some(_) => match &raw.manual {
             Some(manual) if manual.get_ref() != "laboratory" => {
                 let word = manual.get_ref().clone();
