@@ -120,6 +120,15 @@ pub(crate) enum Usage {
         /// The directory.
         directory: PathBuf,
     },
+    /// A directory to be filled that others own, or may write to.
+    #[error(
+        "{}: is no directory, or not one that only we can write to; name a new one",
+        .directory.display()
+    )]
+    NotOurs {
+        /// The directory.
+        directory: PathBuf,
+    },
     /// A peer's packet by a port that no peer is reached by.
     #[error(
         "what a peer sealed comes in by an unprotected port and \"{port}\" is none; there {} {}",

@@ -74,7 +74,7 @@ fn keys_are_fresh_every_time_and_closed_to_others() {
     let mut seen = Vec::new();
     for _ in 0..2 {
         place.succeeds(&["replay", "--config", "a.toml", "lan.pcap", "out.pcap"]);
-        for name in ["out.keys", "out.esp_sa"] {
+        for name in ["out.keys", "out.esp_sa", "out.pcap", "out.wan.pcap"] {
             let mode = std::fs::metadata(place.file(name)).unwrap().permissions().mode();
             assert_eq!(mode & 0o7777, 0o600);
         }
@@ -286,5 +286,33 @@ fn the_demonstration_holds() {
     assert!(json["wire"]["esp"].as_u64().unwrap() > 300);
     assert_eq!(json["drops"]["selector_mismatch"], 20);
     assert!(place.file("kept/round-0/hub.wan.pcap").exists());
+    for (path, mode) in place.tree("kept") {
+        let wanted = if path.is_dir() { 0o700 } else { 0o600 };
+        assert_eq!(mode, wanted, "{}", path.display());
+    }
     place.fails(2, &["demo", "--keep", "kept"], &["kept", "not empty"]);
+}
+
+#[test]
+fn the_demonstration_stays_out_of_directories_that_others_can_write_to() {
+    let place = Place::empty();
+    std::fs::create_dir(place.file("real")).unwrap();
+    std::os::unix::fs::symlink("real", place.file("link")).unwrap();
+    place.write("file", "");
+    for mode in [0o770, 0o702, 0o1777] {
+        std::fs::create_dir(place.file("open")).unwrap();
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(place.file("open"), permissions).unwrap();
+        place.fails(2, &["demo", "--keep", "open"], &["open", "only we can write to"]);
+        std::fs::remove_dir(place.file("open")).unwrap();
+    }
+    for name in ["link", "file"] {
+        place.fails(2, &["demo", "--keep", name], &[name, "only we can write to"]);
+    }
+    place.fails(1, &["demo", "--keep", "no/such"], &["no/such"]);
+    std::fs::create_dir(place.file("foreign")).unwrap();
+    match std::os::unix::fs::chown(place.file("foreign"), Some(12345), None) {
+        Ok(()) => place.fails(2, &["demo", "--keep", "foreign"], &["only we can write to"]),
+        Err(_) => eprintln!("SKIPPED: giving a directory away needs root"),
+    }
 }

@@ -250,7 +250,7 @@ pub(crate) fn open_secret(
 
 /// The effective user id of this process; `None` if the kernel does not say, and then only root's
 /// files are trusted. (`geteuid` would be a foreign call, which is unsafe.)
-fn effective_user() -> Option<u32> {
+pub fn effective_user() -> Option<u32> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     line.split_whitespace().nth(1)?.parse().ok()

@@ -1,11 +1,13 @@
 //! The laboratory: three gateways of `etc/demo` with fresh keys in a directory of their own, the
 //! hosts behind them, and the link between them.
 
-use std::fs;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use control::{generate_pair, write_key_file};
-use io::{CaptureReader, CaptureWriter, LinkType, Resolution};
+use io::{CaptureError, CaptureReader, CaptureWriter, Defect, LinkType, Resolution};
 use ipsec::Suite;
 use wire::Address;
 
@@ -98,6 +100,16 @@ pub(crate) struct Seen {
     pub(crate) frame: Vec<u8>,
 }
 
+/// Makes a directory that was not there before, for us alone.
+pub(crate) fn new_directory(path: &Path) -> std::io::Result<()> {
+    DirBuilder::new().mode(0o700).create(path)
+}
+
+/// Makes a file that was not there before, for us alone.
+fn new_file(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
 /// The directory that everything lies in.
 pub(crate) struct Laboratory {
     directory: PathBuf,
@@ -106,11 +118,14 @@ pub(crate) struct Laboratory {
 impl Laboratory {
     /// Writes configurations and fresh keys into a new directory.
     pub(crate) fn build(directory: &Path) -> Result<Laboratory, Failure> {
-        fs::create_dir_all(directory).map_err(Failure::file(directory))?;
+        new_directory(directory).map_err(Failure::file(directory))?;
         let laboratory = Laboratory { directory: directory.to_owned() };
         for site in Site::ALL {
             let file = laboratory.configuration(site);
-            fs::write(&file, site.configuration()).map_err(Failure::file(&file))?;
+            let text = site.configuration();
+            new_file(&file)
+                .and_then(|mut file| file.write_all(text.as_bytes()))
+                .map_err(Failure::file(&file))?;
         }
         for (spoke, suite) in [("b", Suite::Aes128Gcm), ("c", Suite::Aes256Gcm)] {
             let [hub_keys, spoke_keys] = generate_pair(suite)?;
@@ -149,7 +164,13 @@ impl Laboratory {
     /// Writes a capture.
     pub(crate) fn write(&self, name: &str, frames: &[Seen]) -> Result<(), Failure> {
         let path = self.file(name);
-        let mut writer = CaptureWriter::create(&path, LinkType::Ethernet, Resolution::Nanosecond)?;
+        let file = new_file(&path).map_err(|error| CaptureError {
+            file: path.clone(),
+            packet: None,
+            defect: Defect::Open(error),
+        })?;
+        let to = BufWriter::new(file);
+        let mut writer = CaptureWriter::new(to, &path, LinkType::Ethernet, Resolution::Nanosecond)?;
         for Seen { time_ns, frame } in frames {
             writer.write(*time_ns, frame)?;
         }

@@ -8,15 +8,19 @@
 //! 5. what arrived is compared with what was sent, everything else is counted
 
 use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::io::ErrorKind;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use dataplane::DropReason;
+use tempfile::TempDir;
 use wire::build::PacketBuilder;
 use wire::link::ETHERNET_BYTES;
 
 use super::compare::{Told, Wire, arrived, quotes, told};
-use super::laboratory::{Laboratory, START_NS, Seen, Site};
+use super::laboratory::{Laboratory, START_NS, Seen, Site, new_directory};
 use super::report::{Check, DemoReport};
 use super::traffic::{Fate, Parcel, Traffic};
 use crate::failure::{Failure, Usage};
@@ -40,7 +44,7 @@ pub(super) fn run(seconds: u64, keep: Option<&Path>, json: bool) -> Result<(), F
     let mut round = 0;
     let mut last_said = began;
     let report = loop {
-        let place = directory.path.join(format!("round-{round}"));
+        let place = directory.path().join(format!("round-{round}"));
         let report = Round::play(round, &place)?.judge(round + 1);
         if round > 0 && last_said.elapsed() >= Duration::from_secs(1) {
             last_said = Instant::now();
@@ -57,8 +61,8 @@ pub(super) fn run(seconds: u64, keep: Option<&Path>, json: bool) -> Result<(), F
         true => print_json(&report),
         false => print(&report.text()),
     }
-    if directory.kept {
-        say(&format!("everything lies in {}", directory.path.display()));
+    if let Directory::Kept(path) = &directory {
+        say(&format!("everything lies in {}", path.display()));
     }
     if report.ok { Ok(()) } else { Err(Failure::Bad) }
 }
@@ -68,35 +72,48 @@ fn say(text: &str) {
     eprintln!("demo: {text}");
 }
 
-/// Where the rounds' files lie; removed at the end unless it is to be kept.
-struct Directory {
-    path: PathBuf,
-    kept: bool,
+/// Where the rounds' files lie: keys and decrypted packets, so nobody else may get in.
+enum Directory {
+    /// New, under a name that nobody can guess; removed at the end.
+    Temporary(TempDir),
+    /// To be kept.
+    Kept(PathBuf),
 }
 
 impl Directory {
     fn create(keep: Option<&Path>) -> Result<Directory, Failure> {
-        let path = match keep {
-            Some(path) => path.to_owned(),
-            None => {
-                let name = format!("lockgate-demo-{}", std::process::id());
-                std::env::temp_dir().join(name)
-            }
-        };
-        let is_used = std::fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_some());
-        if is_used {
-            return Err(Usage::NotEmpty { directory: path }.into());
+        if let Some(path) = keep {
+            return keep_in(path).map(|()| Directory::Kept(path.to_owned()));
         }
-        std::fs::create_dir_all(&path).map_err(Failure::file(&path))?;
-        Ok(Directory { path, kept: keep.is_some() })
+        let mut builder = tempfile::Builder::new();
+        let builder = builder.prefix("lockgate-demo-").permissions(Permissions::from_mode(0o700));
+        let created = builder.tempdir();
+        created.map(Directory::Temporary).map_err(Failure::file(std::env::temp_dir()))
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Directory::Temporary(directory) => directory.path(),
+            Directory::Kept(path) => path,
+        }
     }
 }
 
-impl Drop for Directory {
-    fn drop(&mut self) {
-        if !self.kept {
-            let _ = std::fs::remove_dir_all(&self.path);
-        }
+/// Makes the directory, or sees that it is empty and that nobody but us can write to it.
+fn keep_in(path: &Path) -> Result<(), Failure> {
+    match new_directory(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        done => return done.map_err(Failure::file(path)),
+    }
+    let directory = || path.to_owned();
+    let metadata = std::fs::symlink_metadata(path).map_err(Failure::file(path))?;
+    let ours = control::effective_user() == Some(metadata.uid());
+    if !metadata.is_dir() || !ours || metadata.mode() & 0o022 != 0 {
+        return Err(Usage::NotOurs { directory: directory() }.into());
+    }
+    match std::fs::read_dir(path).map_err(Failure::file(path))?.next() {
+        None => Ok(()),
+        Some(_) => Err(Usage::NotEmpty { directory: directory() }.into()),
     }
 }
 

@@ -77,12 +77,13 @@ struct Pending {
 }
 
 impl Pending {
-    /// Makes an empty file beside `place`, readable by its owner only if it is `mode` 0600.
-    fn create(place: &Path, mode: u32) -> Result<(Pending, File), std::io::Error> {
+    /// Makes an empty file beside `place`, readable by its owner only: it gets keys or decrypted
+    /// packets.
+    fn create(place: &Path) -> Result<(Pending, File), std::io::Error> {
         let name = place.file_name().unwrap_or_default().to_string_lossy();
         let temporary = place.with_file_name(format!(".{name}.{}", std::process::id()));
         let mut options = OpenOptions::new();
-        let file = options.write(true).create_new(true).mode(mode).open(&temporary)?;
+        let file = options.write(true).create_new(true).mode(0o600).open(&temporary)?;
         Ok((Pending { temporary, place: place.into(), moved: false }, file))
     }
 
@@ -114,7 +115,7 @@ impl CaptureFile {
             packet: None,
             defect: Defect::Open(error),
         };
-        let (pending, file) = Pending::create(place, 0o644).map_err(open)?;
+        let (pending, file) = Pending::create(place).map_err(open)?;
         let writer = CaptureWriter::new(BufWriter::new(file), place, link, Resolution::Nanosecond)?;
         Ok(CaptureFile { pending, writer, bytes: 0 })
     }
@@ -212,7 +213,7 @@ impl Output for Captures<'_> {
 /// only.
 pub(crate) fn write_esp_sa(place: &Path, keys: &[ReplayKey]) -> Result<(), Failure> {
     let failed = || Failure::file(place);
-    let (pending, mut file) = Pending::create(place, 0o600).map_err(failed())?;
+    let (pending, mut file) = Pending::create(place).map_err(failed())?;
     let lines: String = keys.iter().map(esp_sa_line).collect();
     file.write_all(lines.as_bytes()).map_err(failed())?;
     drop(file);

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file is a program of its own and uses a part of this")]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -58,6 +59,21 @@ impl Place {
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
+    }
+
+    /// A directory and everything in it, each with its mode.
+    pub(crate) fn tree(&self, name: &str) -> Vec<(PathBuf, u32)> {
+        let mut found = vec![self.file(name)];
+        let mut next = 0;
+        while let Some(path) = found.get(next) {
+            next += 1;
+            if path.is_dir() {
+                let entries = fs::read_dir(path).unwrap();
+                found.extend(entries.map(|entry| entry.unwrap().path()).collect::<Vec<_>>());
+            }
+        }
+        let mode = |path: &PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        found.into_iter().map(|path| (path.clone(), mode(&path))).collect()
     }
 
     /// Runs the command in this directory.
