@@ -147,6 +147,8 @@ fn what_lets_a_packet_to_this_machine_through_is_named() {
     };
     let ike = ask(&["wan", "udp", "192.0.2.9:500", "192.0.2.1:500"]);
     assert!(ike.ends_with("let through by `allow_host` of port wan: udp/500"), "{ike}");
+    let nat_traversal = ask(&["wan", "udp", "192.0.2.9:4500", "192.0.2.1:4500"]);
+    assert!(nat_traversal.ends_with(": udp/4500, taken for IKE (zero marker)"), "{nat_traversal}");
     let ping = ask(&["wan", "icmp/8/0", "192.0.2.9", "192.0.2.1"]);
     assert!(ping.ends_with("of port wan: icmp"), "{ping}");
     let solicited = ask(&["wan", "icmpv6/135/0", "2001:db8:ffff::9", "2001:db8:ffff::1"]);

@@ -106,7 +106,7 @@ pub struct Port {
     pub side: Side,
     /// What it lets through to Linux.
     pub allow_host: Vec<HostService>,
-    /// Our link address. The daemon reads the live one instead.
+    /// Our MAC address. The daemon reads the live one instead.
     pub mac: [u8; 6],
     /// Largest IP packet that leaves by it, bytes. The daemon reads the live one instead.
     pub mtu: u32,

@@ -1,4 +1,4 @@
-//! Values written as text: names, addresses, link addresses, sizes, services.
+//! Values written as text: names, addresses, MAC addresses, sizes, services.
 
 use std::net::IpAddr;
 
@@ -134,7 +134,7 @@ pub(crate) fn prefix(problems: &mut Problems<'_>, written: &Spanned<String>) -> 
     prefix
 }
 
-/// A link address, `02:00:00:00:00:01`.
+/// A MAC address, `02:00:00:00:00:01`.
 pub(crate) fn mac(problems: &mut Problems<'_>, written: &Spanned<String>) -> Option<[u8; 6]> {
     let text = written.get_ref();
     let parts: Vec<&str> = text.split(':').collect();

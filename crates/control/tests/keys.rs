@@ -204,7 +204,9 @@ fn every_mistake_in_a_key_file_is_named_by_line_and_column_and_never_shown() {
 
 /// No run of four hexadecimal digits of the file stands in the text.
 fn assert_nothing_shown(content: &[u8], text: &str) {
-    let text = text.replace(env!("CARGO_TARGET_TMPDIR"), "").to_lowercase();
+    // Our own words hold digits too: the middle of "hexadecimal" is four of them.
+    let text = text.replace(env!("CARGO_TARGET_TMPDIR"), "").replace("hexadecimal", "");
+    let text = text.to_lowercase();
     for run in content.windows(4).filter(|run| run.iter().all(u8::is_ascii_hexdigit)) {
         let run = String::from_utf8_lossy(run).to_lowercase();
         assert!(!text.contains(&run), "{run} of the key file stands in\n{text}");

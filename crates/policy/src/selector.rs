@@ -1,4 +1,4 @@
-//! Selectors: which flows a policy speaks of (RFC 4301 §4.4.1.1), and how they are written.
+//! Selectors: which flows a policy matches (RFC 4301 §4.4.1.1), and how they are written.
 //!
 //! | what | forms |
 //! |---|---|
@@ -364,7 +364,7 @@ pub enum UpperSelector {
     Icmp(Vec<IcmpRange>),
 }
 
-/// Which flows a policy speaks of, seen from this gateway: `local` is our side.
+/// Which flows a policy matches, seen from this gateway: `local` is our side.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Selector {
     /// Addresses on our side; at least one.
