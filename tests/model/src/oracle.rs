@@ -131,8 +131,11 @@ impl<'w> Oracle<'w> {
         }
     }
 
-    /// DESIGN §2 "Ports and sides".
-    fn link(&self, device: DeviceId, frame: &[u8]) -> Result<(PortId, Vec<u8>), Vec<Course>> {
+    /// DESIGN §2 "Ports and sides": by which port a frame came, and the bytes of its IP packet.
+    ///
+    /// # Errors
+    /// What becomes of a frame that holds none for us.
+    pub fn link(&self, device: DeviceId, frame: &[u8]) -> Result<(PortId, Vec<u8>), Vec<Course>> {
         let untagged = self.world.port_of(device, None);
         if let Some(port) = untagged.filter(|port| self.world.is_ip_medium(*port)) {
             return Ok((port, frame.to_vec()));

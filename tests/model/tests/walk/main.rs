@@ -4,6 +4,7 @@
 
 mod agreement;
 mod batches;
+mod explained;
 mod gateway;
 mod invariants;
 mod packets;

@@ -669,6 +669,11 @@ fn quote(from: Address, to: Address, seed: &InnerSeed, ports: (u16, u16)) -> Vec
     bytes
 }
 
+/// A packet in the right frame of a port.
+pub(crate) fn plain_frame(world: &World, port: PortId, packet: Vec<u8>) -> Arrival {
+    frame(world, port, LinkSeed::Right, packet)
+}
+
 /// A packet in what carries it on its port.
 fn frame(world: &World, port: PortId, seed: LinkSeed, packet: Vec<u8>) -> Arrival {
     let info = world.port(port);

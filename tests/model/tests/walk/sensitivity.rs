@@ -16,9 +16,10 @@ use crate::worlds::{WAN, a_world};
 const WORLDS: usize = 300;
 const PACKETS: usize = 60;
 
-type Difference = (&'static str, fn(&mut World));
+/// Its name, and how the other gateway differs.
+pub(crate) type Difference = (&'static str, fn(&mut World));
 
-const DIFFERENCES: [Difference; 14] = [
+pub(crate) const DIFFERENCES: [Difference; 14] = [
     ("MTU", |world| world.ports.iter_mut().for_each(|port| port.mtu -= 4)),
     ("side", |world| world.ports[0].side = Side::Unprotected),
     ("link address", |world| world.neighbours.iter_mut().for_each(|n| n.mac[0] ^= 2)),

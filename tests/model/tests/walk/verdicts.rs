@@ -118,7 +118,8 @@ fn brief(text: &str) -> String {
     out
 }
 
-fn name(verdict: &Verdict) -> &'static str {
+/// One word for a verdict; of a drop its reason.
+pub(crate) fn name(verdict: &Verdict) -> &'static str {
     match verdict {
         Verdict::Forward(_) => "forward",
         Verdict::Protect(_) => "protect",
