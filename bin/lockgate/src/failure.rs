@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use control::{CompileError, ConfigErrors, KeyFileError};
 use io::{CaptureError, LinkType};
+use ipsec::SelfTestError;
 
 use crate::bench::BenchError;
 
@@ -66,6 +67,9 @@ pub(crate) enum Failure {
         /// The file.
         file: PathBuf,
     },
+    /// The ciphers give wrong results on this machine.
+    #[error("{0}; nothing was sealed")]
+    SelfTest(#[from] SelfTestError),
     /// A bench gives no figures.
     #[error("{0}")]
     Bench(#[from] BenchError),

@@ -13,8 +13,12 @@ mod keygen;
 mod output;
 mod replay;
 
-use clap::{Parser, Subcommand};
 use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use ipsec::SelfTestError;
+
+use failure::Failure;
 
 /// Lockgate: an IPsec gateway in user space.
 #[derive(Parser)]
@@ -40,14 +44,23 @@ enum Command {
     Bench(bench::BenchArguments),
 }
 
+/// Runs a command that seals or opens, if the ciphers do what they must on this machine.
+fn tested(
+    self_test: impl FnOnce() -> Result<(), SelfTestError>,
+    run: impl FnOnce() -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    self_test()?;
+    run()
+}
+
 fn main() -> ExitCode {
     let result = match CommandLine::parse().command {
         Command::Check(args) => check::run(&args),
         Command::Keygen(args) => keygen::run(&args),
         Command::Explain(args) => explain::run(&args),
-        Command::Replay(args) => replay::run(&args),
-        Command::Demo(args) => demo::run(&args),
-        Command::Bench(args) => bench::run(&args).map_err(Into::into),
+        Command::Replay(args) => tested(ipsec::self_test, || replay::run(&args)),
+        Command::Demo(args) => tested(ipsec::self_test, || demo::run(&args)),
+        Command::Bench(args) => tested(ipsec::self_test, || Ok(bench::run(&args)?)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -58,5 +71,28 @@ fn main() -> ExitCode {
             }
             failure.exit_code()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ipsec::{SelfTestStep, Suite};
+
+    #[test]
+    fn nothing_is_sealed_with_a_cipher_that_fails_its_self_test() {
+        let broken = SelfTestError { suite: Suite::Aes128Gcm, step: SelfTestStep::Seal };
+        let failure = tested(|| Err(broken), || panic!("went on")).unwrap_err();
+        let text = failure.to_string();
+        assert!(text.contains("self-test of aes-128-gcm failed"), "{text}");
+        assert!(text.contains("nothing was sealed"), "{text}");
+        assert_eq!(format!("{:?}", failure.exit_code()), format!("{:?}", ExitCode::from(1)));
+        let mut ran = false;
+        tested(ipsec::self_test, || {
+            ran = true;
+            Ok(())
+        })
+        .unwrap();
+        assert!(ran);
     }
 }

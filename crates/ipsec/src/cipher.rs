@@ -18,7 +18,7 @@ mod self_test;
 #[cfg(test)]
 mod tests;
 
-pub use self_test::{SelfTestError, self_test};
+pub use self_test::{SelfTestError, SelfTestStep, self_test};
 
 /// Bytes of the nonce: salt and IV (RFC 4106 §4).
 const NONCE_BYTES: usize = 12;

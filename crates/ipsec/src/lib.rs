@@ -15,7 +15,7 @@ pub mod suite;
 #[cfg(test)]
 mod testing;
 
-pub use cipher::{Cipher, OpenJob, SealError, SealJob, SelfTestError, self_test};
+pub use cipher::{Cipher, OpenJob, SealError, SealJob, SelfTestError, SelfTestStep, self_test};
 pub use esp::{EspHeader, Inner, OpenError};
 pub use replay::{ReplayError, ReplayWindow, WindowSizeError};
 pub use sa::{InboundSa, OutboundSa, SaError, SaId, Spi, Tunnel};
