@@ -550,6 +550,9 @@ const ERRORS: &[Row] = &[
         "protocol 43 is an IPv6 extension header",
         "",
     ),
+    row("protocol = \"udp\"", "protocol = 135", "32:12", "135 is an IPv6 extension header", ""),
+    row("protocol = \"udp\"", "protocol = \"139\"", "32:12", "139 is an IPv6 extension header", ""),
+    row("protocol = \"udp\"", "protocol = 140", "32:12", "140 is an IPv6 extension header", ""),
     row(
         "protocol = \"udp\"",
         "protocol = \"icmp\"",

@@ -25,6 +25,13 @@ const MAX_POLICIES: usize = 1 << 20;
 /// Entries of one list at most.
 const MAX_ENTRIES: usize = 4096;
 
+/// IPv6 mobility header (RFC 6275).
+const MOBILITY: u8 = 135;
+/// Host Identity Protocol (RFC 7401): over IPv6 an extension header.
+const HIP: u8 = 139;
+/// Shim6 (RFC 5533).
+const SHIM6: u8 = 140;
+
 pub(crate) fn validate(
     raw: &Raw,
     peers: &Named<Peer>,
@@ -241,7 +248,10 @@ fn protocol(raw: &RawPolicy, problems: &mut Problems<'_>) -> Option<Option<u8>> 
             number @ (protocol::HOP_BY_HOP
             | protocol::ROUTING
             | protocol::FRAGMENT
-            | protocol::DESTINATION),
+            | protocol::DESTINATION
+            | MOBILITY
+            | HIP
+            | SHIM6),
         )) => Mistake::ExtensionHeader { protocol: number },
         Ok(protocol) => return Some(protocol),
         Err(_) if text.eq_ignore_ascii_case("ah") => {
