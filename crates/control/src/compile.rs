@@ -218,22 +218,18 @@ impl Routing {
         })
     }
 
-    /// For each address, the side of the port that packets to it leave by; `None`: no route, or
-    /// none that forwards.
-    pub(crate) fn sides_towards(
+    /// For each address, the port that packets to it leave by; `None`: no route, or none that
+    /// forwards.
+    pub(crate) fn ports_towards(
         &self,
-        config: &Validated,
         destinations: impl Iterator<Item = Address>,
-    ) -> Vec<Option<Side>> {
+    ) -> Vec<Option<PortId>> {
         let table = RouteTable::new(&self.routes);
-        let side = |destination| match table.lookup(destination)? {
-            RouteTarget::Via(hop) => {
-                let port = self.next_hops[hop.0 as usize].port;
-                Some(config.ports[usize::from(port.0)].side)
-            }
+        let port = |destination| match table.lookup(destination)? {
+            RouteTarget::Via(hop) => Some(self.next_hops[hop.0 as usize].port),
             _ => None,
         };
-        destinations.map(side).collect()
+        destinations.map(port).collect()
     }
 }
 

@@ -232,6 +232,15 @@ pub enum Mistake {
     NoRouteToPeer { peer: String, remote: IpAddr },
     #[error("{remote}, the address of peer `{peer}`, lies behind a protected port")]
     PeerInside { peer: String, remote: IpAddr },
+    #[error(
+        "the tunnel to peer `{peer}` carries inner packets of at most {inner} bytes: too few for IP"
+    )]
+    TunnelBelowV4 { peer: String, inner: usize, least: usize },
+    #[error(
+        "the tunnel to peer `{peer}` carries inner packets of at most {inner} bytes, and its \
+         policies IPv6, which needs 1280"
+    )]
+    TunnelBelowV6 { peer: String, port: String, inner: usize, least: usize },
 
     // [[policy]]
     #[error("another policy is named `{name}`")]
@@ -402,6 +411,11 @@ impl Mistake {
                 Some(format!("write [{word}.NAME] and its keys below"))
             }
             Mistake::IcmpOfOtherFamily { right } => Some(format!("write protocol = \"{right}\"")),
+            Mistake::TunnelBelowV4 { least, .. } => Some(format!("write mtu = {least} or more")),
+            Mistake::TunnelBelowV6 { port, least, .. } => Some(format!(
+                "hosts ignore \"packet too big\" below 1280 (RFC 8201 §4): port `{port}` needs an \
+                 mtu of {least}, or the peer IPv4 policies only"
+            )),
             _ => self.fixed_help().map(str::to_owned),
         }
     }

@@ -3,10 +3,14 @@
 //! Every rule notes its mistake and goes on. Rules that would only repeat an earlier mistake (an
 //! address is "not ours" because the line that makes it ours is broken) are left out.
 
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use dataplane::Side;
-use policy::Spd;
+use ipsec::{KeyMaterial, OutboundSa, SaId, SequenceCounter, SequenceNumbers, Spi, Suite};
+use policy::{Direction, SaSetId, Spd};
 use toml::Spanned;
 use wire::Family;
 
@@ -16,7 +20,7 @@ use crate::mistake::Mistake;
 use crate::raw::{Raw, RawCache, RawNode};
 use crate::read::Scalar;
 use crate::source::Span;
-use crate::validated::{Action, Cache, Node, OnExit, PeerId, Validated, Workers};
+use crate::validated::{Action, Cache, Node, OnExit, Peer, PeerId, Policy, Validated, Workers};
 use crate::values::{bounded, count, name, word};
 
 mod links;
@@ -52,7 +56,7 @@ pub(crate) fn validate(raw: &Raw, problems: &mut Problems<'_>) -> Option<(Valida
         routes,
         neighbours,
     };
-    warn_of_unreachable_peers(raw, &validated, problems);
+    judge_paths(raw, &validated, problems);
     warn_of_swapped_policies(raw, &validated, problems);
     count_rules(raw, &validated, problems);
     let keys = raw.peers.iter().filter_map(|peer| Some(peer.keys.as_ref()?.span())).collect();
@@ -129,19 +133,73 @@ fn cache(raw: Option<&RawCache>, problems: &mut Problems<'_>) -> Option<Cache> {
     None
 }
 
-/// Notes the peers that no route leads to, or only one into the protected side.
-fn warn_of_unreachable_peers(raw: &Raw, validated: &Validated, problems: &mut Problems<'_>) {
+/// Notes the peers that no route leads to, or only one into the protected side, and the ports that
+/// are too narrow for the tunnels through them.
+fn judge_paths(raw: &Raw, validated: &Validated, problems: &mut Problems<'_>) {
     let remotes = validated.peers.iter().map(|peer| peer.tunnel.remote.into());
-    let sides = compile::Routing::of(validated).sides_towards(validated, remotes);
-    for ((peer, side), raw) in validated.peers.iter().zip(sides).zip(&raw.peers) {
+    let ports = compile::Routing::of(validated).ports_towards(remotes);
+    let speak_v6 = peers_sent_v6(validated);
+    let mut tunnels = Tunnels::default();
+    for (place, (peer, port)) in validated.peers.iter().zip(ports).enumerate() {
         let (remote, name) = (peer.tunnel.remote, peer.name.clone());
-        let span = raw.remote.as_ref().map_or(raw.at.clone(), Spanned::span);
-        match side {
-            None => problems.warning(&span, Mistake::NoRouteToPeer { peer: name, remote }),
-            Some(Side::Protected) => {
-                problems.warning(&span, Mistake::PeerInside { peer: name, remote });
+        let written = &raw.peers[place];
+        let span = written.remote.as_ref().map_or(written.at.clone(), Spanned::span);
+        let Some(id) = port else {
+            problems.warning(&span, Mistake::NoRouteToPeer { peer: name, remote });
+            continue;
+        };
+        let port = &validated.ports[usize::from(id.0)];
+        if port.side == Side::Protected {
+            problems.warning(&span, Mistake::PeerInside { peer: name.clone(), remote });
+        }
+        let narrow = raw.ports[usize::from(id.0)].mtu.as_ref().map_or(span, Spanned::span);
+        let Some(sa) = tunnels.of(peer) else { continue };
+        let (port, inner) = (port.name.clone(), sa.largest_inner(port.mtu as usize));
+        if inner < LEAST_V4 {
+            let least = sa.sealed_length(LEAST_V4);
+            problems.error(&narrow, Mistake::TunnelBelowV4 { peer: name, inner, least });
+        } else if inner < LEAST_V6 && speak_v6.contains(&PeerId(place as u32)) {
+            let least = sa.sealed_length(LEAST_V6);
+            problems.warning(&narrow, Mistake::TunnelBelowV6 { peer: name, port, inner, least });
+        }
+    }
+}
+
+/// Bytes that every IPv4 link carries whole (RFC 791 §3.2).
+const LEAST_V4: usize = 68;
+/// Bytes that every IPv6 link carries whole (RFC 8200 §5).
+const LEAST_V6: usize = 1280;
+
+/// The peers that some policy sends IPv6 packets to.
+fn peers_sent_v6(validated: &Validated) -> HashSet<PeerId> {
+    let sends = |policy: &&Policy| {
+        policy.only != Some(Direction::Inbound) && policy.selector.rules(Family::V6) > 0
+    };
+    let protected = validated.policies.iter().filter(sends).filter_map(|policy| {
+        let Action::Protect(peer) = policy.action else { return None };
+        Some(peer)
+    });
+    protected.collect()
+}
+
+/// What tunnels add to their packets: an SA for each suite and outer family that seals nothing
+/// and is only asked how long its packets are.
+#[derive(Default)]
+struct Tunnels(HashMap<(Suite, bool), OutboundSa>);
+
+impl Tunnels {
+    /// `None`: validation let a mistake through, which compiling will tell.
+    fn of(&mut self, peer: &Peer) -> Option<&OutboundSa> {
+        let Peer { suite, tunnel, .. } = *peer;
+        match self.0.entry((suite, tunnel.remote.is_ipv4())) {
+            Entry::Occupied(entry) => Some(entry.into_mut()),
+            Entry::Vacant(entry) => {
+                let material = KeyMaterial::new(suite, &vec![0; suite.material_bytes()]).ok()?;
+                let counter = Arc::new(SequenceCounter::new(SequenceNumbers::Short));
+                let (id, set) = (SaId(0), SaSetId(0));
+                let sa = OutboundSa::new(id, Spi::LOWEST, set, &material, tunnel, counter).ok()?;
+                Some(entry.insert(sa))
             }
-            Some(Side::Unprotected) => {}
         }
     }
 }
