@@ -53,8 +53,8 @@ macro_rules! drop_reasons {
 
 drop_reasons! {
     Oversize "oversize"
-        "larger than a frame: segmentation offload (ethtool -K DEV tso off gso off), or a port's mtu \
-         that is too low"
+        "larger than a frame: segmentation offload (ethtool -K DEV tso off gso off), or a port's \
+         mtu that is too low"
     Vlan "vlan"
         "the frame's VLAN id, or having none, is declared for no port of the device"
     LinkMulticast "link_multicast"
@@ -69,7 +69,7 @@ drop_reasons! {
         "carries a source route: an IPv4 LSRR or SSRR option, or an IPv6 routing header in use"
     BadAddress "bad_address"
         "an address that may not be forwarded: loopback, multicast, unspecified, link-local, \
-         reserved, a broadcast address; or a source that is ours, or from outside one that is inside"
+         reserved, a broadcast address; a source that is ours; from outside, a source inside"
     HopLimit "hop_limit"
         "TTL or hop limit used up; a traceroute looks like this"
     EspFragment "esp_fragment"
