@@ -141,6 +141,20 @@ fn keygen_overwrites_nothing_and_leaves_no_half_pair() {
     assert_eq!(place.text("b-a.keys"), "precious");
 }
 
+/// A disk that is full, by way of a limit on the size of files.
+#[test]
+fn keygen_leaves_no_partial_file_when_writing_fails() {
+    let place = Place::empty();
+    let script = "trap '' XFSZ; ulimit -f 0; exec \"$0\" keygen a b";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_lockgate")]).current_dir(&place.path);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("a-b.keys cannot be written"), "{said}");
+    assert!(place.names().is_empty(), "{:?}", place.names());
+}
+
 #[test]
 fn keygen_refuses_what_cannot_be_meant() {
     let place = Place::empty();

@@ -442,5 +442,38 @@ pub fn write_key_file(path: &Path, text: &str) -> Result<(), KeyFileError> {
         .open(path)
         .map_err(|error| unwritable(error.kind()))?;
     let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-    written.map_err(|error| unwritable(error.kind()))
+    written.map_err(|error| {
+        remove_partial(path, &file);
+        unwritable(error.kind())
+    })
+}
+
+/// Removes what was written of a key file, unless another file has its name by now: half a key is
+/// of no use and in the way of the next try.
+fn remove_partial(path: &Path, file: &File) {
+    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    let there = std::fs::symlink_metadata(path).map(identity).ok();
+    if there.is_some() && there == file.metadata().map(identity).ok() {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_of_a_key_file_is_removed_and_no_other_file() {
+        let name = format!("lockgate-partial-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let file = File::create_new(&path).unwrap();
+        remove_partial(&path, &file);
+        assert!(!path.exists());
+        let other = File::create_new(&path).unwrap();
+        remove_partial(&path, &file);
+        assert!(path.exists(), "not the file that was written");
+        remove_partial(&path, &other);
+        remove_partial(&path, &other);
+        assert!(!path.exists());
+    }
 }

@@ -10,6 +10,7 @@ use control::ReplayKey;
 use dataplane::{Medium, PortId, Snapshot};
 use io::{CaptureError, CaptureWriter, Defect, LinkType, Resolution};
 use ipsec::Suite;
+use zeroize::Zeroizing;
 
 use super::engine::Output;
 use crate::failure::{Failure, Usage};
@@ -214,23 +215,35 @@ impl Output for Captures<'_> {
 pub(crate) fn write_esp_sa(place: &Path, keys: &[ReplayKey]) -> Result<(), Failure> {
     let failed = || Failure::file(place);
     let (pending, mut file) = Pending::create(place).map_err(failed())?;
-    let lines: String = keys.iter().map(esp_sa_line).collect();
-    file.write_all(lines.as_bytes()).map_err(failed())?;
+    for key in keys {
+        file.write_all(esp_sa_line(key).as_bytes()).map_err(failed())?;
+    }
     drop(file);
     pending.move_to_place()
 }
 
 /// One SA as tshark reads it.
-fn esp_sa_line(key: &ReplayKey) -> String {
+fn esp_sa_line(key: &ReplayKey) -> Zeroizing<String> {
     let family = if key.tunnel.local.is_ipv4() { "IPv4" } else { "IPv6" };
     let algorithm = match key.material.suite() {
         Suite::Aes128Gcm | Suite::Aes256Gcm => "AES-GCM with 16 octet ICV [RFC4106]",
     };
-    let hex: String = key.material.expose().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!(
-        "\"{family}\",\"{}\",\"{}\",\"{}\",\"{algorithm}\",\"0x{hex}\",\"NULL\",\"\"\n",
-        key.tunnel.local, key.tunnel.remote, key.spi
-    )
+    let (local, remote) = (key.tunnel.local, key.tunnel.remote);
+    let before =
+        format!("\"{family}\",\"{local}\",\"{remote}\",\"{}\",\"{algorithm}\",\"0x", key.spi);
+    let (material, after) = (key.material.expose(), "\",\"NULL\",\"\"\n");
+    // Allocated at its full size: growing would leave copies behind that nobody wipes.
+    let bytes = before.len() + 2 * material.len() + after.len();
+    let mut line = Zeroizing::new(String::with_capacity(bytes));
+    line.push_str(&before);
+    for byte in material {
+        for nibble in [byte >> 4, byte & 15] {
+            line.extend(char::from_digit(nibble.into(), 16));
+        }
+    }
+    line.push_str(after);
+    debug_assert_eq!(line.len(), bytes);
+    line
 }
 
 /// The command line that shows what is inside.
