@@ -23,6 +23,15 @@ pub fn is_error(flow: &Flow) -> bool {
     }
 }
 
+/// Errors that a router far away may have to send: not redirects and source quench.
+pub fn is_from_far(flow: &Flow) -> bool {
+    let Upper::Icmp { kind, .. } = flow.upper else { return false };
+    match flow.family {
+        Family::V4 => [3, 11, 12].contains(&kind),
+        Family::V6 => [1, 2, 3, 4].contains(&kind),
+    }
+}
+
 /// RFC 1812 §4.3.2.7, RFC 4443 §2.4 e: no error about an error or about a later fragment.
 pub fn may_complain(about: &Ip) -> bool {
     !is_error(&about.flow) && about.part != Part::Later

@@ -79,6 +79,8 @@ enum Came {
     FromHost(PortId),
     /// Made by us because of a packet from this port.
     Made(PortId),
+    /// The same, quoting a packet that an SA opened or was to seal.
+    MadeOfSecret(PortId),
 }
 
 impl Came {
@@ -204,10 +206,15 @@ impl<'w> Oracle<'w> {
     /// SAD entry". An ICMP error is judged by the packet it quotes (§6.2).
     fn inbound_opened(&self, inner: &Ip, port: PortId, peer: usize) -> Vec<Course> {
         let mut flow = inner.flow;
-        if icmp::is_error(&flow) {
+        if icmp::is_from_far(&flow) {
             let quoted = headers::quoted_flow(&inner.bytes[inner.upper + 8..]);
-            let answers_it =
-                |quoted: &Flow| quoted.family == flow.family && quoted.source == flow.destination;
+            // About a packet of who is told, and no error itself; from no router on our side.
+            let answers_it = |quoted: &Flow| {
+                quoted.family == flow.family
+                    && quoted.source == flow.destination
+                    && !icmp::is_error(quoted)
+                    && !self.is_inside(flow.source_address())
+            };
             match quoted.filter(answers_it) {
                 Some(quoted) => flow = quoted.reversed(),
                 None => return dropped(DropReason::SelectorMismatch),
@@ -229,8 +236,9 @@ impl<'w> Oracle<'w> {
         if self.world.port(port).side == Side::Protected {
             return self.onward(packet, Came::Clear(port));
         }
-        // Nobody else sends from our own address, to whatever service (RFC 1812 §5.3.8).
-        if self.is_own_source(packet) {
+        // Nobody out there sends from our own address (RFC 1812 §5.3.8) nor from one that lives
+        // inside, to whatever service.
+        if self.is_inside(packet.flow.source_address()) {
             return dropped(DropReason::BadAddress);
         }
         if self.is_carved_out(packet, port) {
@@ -248,9 +256,13 @@ impl<'w> Oracle<'w> {
     /// DESIGN §2 "To the box itself": what is listed, neighbour discovery, IKE with the zero
     /// marker on 4500 and NAT keepalives (RFC 3948 §2.2, §2.3).
     fn is_carved_out(&self, packet: &Ip, port: PortId) -> bool {
-        let to_us = self.world.route(packet.flow.destination_address());
+        let destination = packet.flow.destination_address();
+        let unprotected = self.world.ports.iter().filter(|port| port.side == Side::Unprotected);
+        let outside = unprotected.flat_map(|port| &port.addresses).any(|own| *own == destination);
+        let on_link =
+            is_link_local(destination) && self.world.route(destination) == Some(RouteTarget::Local);
         let listed = is_listed(&self.world.port(port).allow_host, &packet.flow);
-        if to_us != Some(RouteTarget::Local) || !listed {
+        if !(outside || on_link) || !listed {
             return false;
         }
         if packet.flow.protocol == 17
@@ -260,6 +272,18 @@ impl<'w> Oracle<'w> {
             return payload == [0xff] || payload.get(..4) == Some(&[0; 4]);
         }
         true
+    }
+
+    /// Ours, or behind a protected port.
+    fn is_inside(&self, address: Address) -> bool {
+        match self.world.route(address) {
+            Some(RouteTarget::Local | RouteTarget::Broadcast) => true,
+            Some(RouteTarget::Via(hop)) => {
+                let port = self.world.next_hops[hop.0 as usize].port;
+                self.world.port(port).side == Side::Protected
+            }
+            Some(RouteTarget::Blackhole) | None => false,
+        }
     }
 
     fn is_own_source(&self, packet: &Ip) -> bool {
@@ -302,6 +326,10 @@ impl<'w> Oracle<'w> {
             return self.leave(packet, came, port, to, None);
         }
         match spd::judge(&self.world.policies, Direction::Outbound, &packet.flow) {
+            // What quotes a packet that an SA protects does not leave in clear.
+            Judgement::Entry(_, Action::Bypass) if matches!(came, Came::MadeOfSecret(_)) => {
+                dropped(DropReason::IcmpInClear)
+            }
             Judgement::Entry(_, Action::Bypass) => self.leave(packet, came, port, to, None),
             Judgement::Entry(_, Action::Discard) => dropped(DropReason::PolicyDiscard),
             Judgement::Entry(_, Action::Protect(set)) => {
@@ -370,11 +398,12 @@ impl<'w> Oracle<'w> {
             None => self.world.port(port).mtu as usize,
         };
         if came.is_forwarded() && packet.hop_limit == 1 {
-            return self.complain(packet, came, DropReason::HopLimit, Complaint::TimeExceeded);
+            let complaint = Complaint::TimeExceeded;
+            return self.complain(packet, came, DropReason::HopLimit, complaint, sealed);
         }
         if packet.bytes.len() > mtu && packet.dont_fragment {
             let complaint = Complaint::TooBig(mtu as u32);
-            return self.complain(packet, came, DropReason::TooBig, complaint);
+            return self.complain(packet, came, DropReason::TooBig, complaint, sealed);
         }
         let mut bytes = packet.bytes.clone();
         if came.is_forwarded() {
@@ -406,10 +435,12 @@ impl<'w> Oracle<'w> {
         came: Came,
         reason: DropReason,
         complaint: Complaint,
+        sealed: Option<SetIndex>,
     ) -> Vec<Course> {
+        let protected = sealed.is_some() || matches!(came, Came::Sealed(..));
         let ingress = match came {
             Came::Clear(port) | Came::Sealed(port, _) => port,
-            Came::FromHost(port) | Came::Made(port) => port,
+            Came::FromHost(port) | Came::Made(port) | Came::MadeOfSecret(port) => port,
         };
         let own = self.world.ports.iter().flat_map(|port| &port.addresses);
         let messages = own
@@ -418,7 +449,9 @@ impl<'w> Oracle<'w> {
             .map(|from| {
                 let message = icmp::message(complaint, *from, packet);
                 let message = headers::ip(&message).expect("a message without defects");
-                self.onward(&message, Came::Made(ingress))
+                let came =
+                    if protected { Came::MadeOfSecret(ingress) } else { Came::Made(ingress) };
+                self.onward(&message, came)
             })
             .collect();
         vec![Course { fate: Fate::Dropped(reason), messages }]
