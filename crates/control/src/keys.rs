@@ -89,6 +89,11 @@ impl Keys {
         let is_key = crate::source::holds_key(&config.node.keys_dir.to_string_lossy());
         let mut seen = Seen { directory_is_key: is_key, ..Seen::default() };
         let mut keys = Keys::default();
+        if let (Some(named), Err(mistake)) = (named.first(), check_directory(&directory)) {
+            // Who may put files there chooses the keys: none of them is read.
+            seen.problem(Severity::Error, named.clone(), mistake);
+            return seen.finish().map(|warnings| (keys, warnings));
+        }
         for (peer, named) in config.peers.iter().zip(named) {
             let path = directory.join(&peer.key_file);
             let lines = match read_secret(&path) {
@@ -195,6 +200,21 @@ impl Seen {
 pub(crate) fn is_file_name(name: &str) -> bool {
     let fits = (1..=255).contains(&name.len()) && !matches!(name, "." | "..");
     fits && !name.contains(['/', '\0']) && !name.contains(char::is_control)
+}
+
+/// Refuses a directory that others may put files into, be it sticky. One that cannot be looked at
+/// is passed: its files will say why.
+fn check_directory(path: &Path) -> Result<(), Mistake> {
+    let directory = || path.display().to_string();
+    let Ok(metadata) = std::fs::metadata(path) else { return Ok(()) };
+    let (mode, owner) = (metadata.mode() & 0o7777, metadata.uid());
+    if mode & 0o022 != 0 {
+        return Err(Mistake::KeysDirMode { directory: directory(), mode });
+    }
+    if owner != 0 && Some(owner) != effective_user() {
+        return Err(Mistake::KeysDirOwner { directory: directory(), owner });
+    }
+    Ok(())
 }
 
 /// Opens a file that holds secrets and reads all of it.

@@ -303,6 +303,10 @@ pub enum Mistake {
     SameNeighbour { address: IpAddr },
 
     // Key files
+    #[error("`keys_dir` {directory} has mode {mode:04o}: others may put files into it")]
+    KeysDirMode { directory: String, mode: u32 },
+    #[error("`keys_dir` {directory} belongs to user {owner}, who is neither root nor us")]
+    KeysDirOwner { directory: String, owner: u32 },
     #[error("key file {file}: cannot be read: {}", kind_text(*.kind))]
     KeyFileUnreadable { file: String, kind: ErrorKind },
     #[error("key file {file} is a symbolic link")]
@@ -492,7 +496,10 @@ impl Mistake {
             }
             Mistake::KeyFileIsLink { .. } => "put the file itself into `keys_dir`",
             Mistake::KeyFileMode { .. } => "chmod 0600, and make new keys if others could read it",
-            Mistake::KeyFileOwner { .. } => "chown it to root",
+            Mistake::KeyFileOwner { .. } | Mistake::KeysDirOwner { .. } => "chown it to root",
+            Mistake::KeysDirMode { .. } => {
+                "chmod go-w, or keep the keys in a directory of their own, of mode 0700"
+            }
             Mistake::KeyDirection { expected: REPLAY_DIRECTION }
             | Mistake::KeyWords { expected: REPLAY_WORDS, .. } => {
                 "`--keys` takes OUT.keys of another replay; configured keys are read from \

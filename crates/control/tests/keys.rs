@@ -1,7 +1,7 @@
 //! Key files: who may hold them, what may stand in them, and that nothing of them is ever shown.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::fs::{self, DirBuilder, Permissions};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -22,7 +22,7 @@ impl Directory {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("keys-{process}-{number}"));
-        fs::create_dir_all(&path).expect("a directory for the test");
+        DirBuilder::new().recursive(true).mode(0o700).create(&path).expect("a directory");
         Directory(path)
     }
 
@@ -147,6 +147,36 @@ fn a_key_file_of_another_user_is_refused() {
     directory.key_file("p.keys", format!("in 0x1001 {A}\nout 0x1001 {B}\n"));
     if std::os::unix::fs::chown(directory.path("p.keys"), Some(12345), None).is_err() {
         eprintln!("SKIPPED: giving a file away needs root");
+        return;
+    }
+    let text = directory.refused(&["p"]);
+    assert!(text.contains("belongs to user 12345, who is neither root nor us"), "{text}");
+}
+
+#[test]
+fn a_keys_dir_that_others_may_write_to_is_refused() {
+    let directory = Directory::new();
+    directory.key_file("p.keys", format!("in 0x1001 {A}\nout 0x1001 {B}\n"));
+    let set_mode = |mode| fs::set_permissions(&directory.0, Permissions::from_mode(mode)).unwrap();
+    for mode in [0o720, 0o702, 0o777, 0o1777, 0o2775] {
+        set_mode(mode);
+        let text = directory.refused(&["p"]);
+        assert!(text.contains("gateway.toml:10:8: `keys_dir` "), "{text}");
+        let told = format!("has mode {mode:04o}: others may put files into it");
+        assert!(text.contains(&told) && text.contains("chmod go-w"), "{text}");
+    }
+    for mode in [0o700, 0o755] {
+        set_mode(mode);
+        assert!(directory.load(Suite::Aes128Gcm, &["p"]).is_ok(), "{mode:o}");
+    }
+}
+
+#[test]
+fn a_keys_dir_of_another_user_is_refused() {
+    let directory = Directory::new();
+    directory.key_file("p.keys", format!("in 0x1001 {A}\nout 0x1001 {B}\n"));
+    if std::os::unix::fs::chown(&directory.0, Some(12345), None).is_err() {
+        eprintln!("SKIPPED: giving a directory away needs root");
         return;
     }
     let text = directory.refused(&["p"]);

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file is a program of its own and uses a part of this")]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,7 +24,7 @@ impl Place {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("lockgate-test-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).unwrap();
+        fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
         Place { path }
     }
 
