@@ -47,10 +47,10 @@ pub struct Explanation {
 
 /// Judges a flow as the walk would judge its packets.
 ///
-/// Not judged, because a flow does not say them: checksums, hop limit, size, what an ICMP error
-/// quotes (so an error that was opened is always refused), and whether the neighbour and the
-/// transmit ring are ready. ESP from outside to one of our addresses is judged as if it could not
-/// be opened; UDP 4500 as IKE.
+/// Not judged, because a flow does not say them: checksums, options and source routes, hop limit,
+/// size, what an ICMP error quotes (so an error that was opened is always refused), and whether the
+/// neighbour and the transmit ring are ready. ESP from outside to one of our addresses is judged as
+/// if it could not be opened; UDP 4500 as IKE.
 pub fn explain(snapshot: &Snapshot, arrival: Arrival, flow: Flow) -> Explanation {
     let row = row_of(snapshot, arrival, flow);
     let mut told = Explanation {
