@@ -28,6 +28,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match control::load(&args.file) {
         Ok(Loaded { validated, warnings, keys }) => {
             // What a gateway does next; a mistake that shows only here is a fault of ours.
+            let (keys, _) = keys.for_replay(&validated, &[])?;
             let compiled = validated.compile(keys, Generation(1));
             compiled.map_err(|error| Failure::Compile { file: args.file.clone(), error })?;
             match args.json {

@@ -4,7 +4,7 @@ mod flow;
 
 use std::path::{Path, PathBuf};
 
-use control::{Keys, Severity, Validated};
+use control::{ReplayKeys, Severity, Validated};
 use dataplane::explain::{Arrival, Consultation, Explanation, explain};
 use dataplane::{
     DropReason, Generation, HostService, NextHopId, PortId, PortInfo, Prefix, RouteTarget, SaSet,
@@ -100,7 +100,7 @@ enum Spis {
 fn load(file: &Path) -> Result<Loaded, Failure> {
     let parsed = control::read(file)?;
     let (keys, spis) = match parsed.read_keys(control::base_of(file)) {
-        Ok((keys, _)) => (keys, Spis::Configured),
+        Ok((keys, _)) => (keys.for_replay(&parsed.validated, &[])?.0, Spis::Configured),
         Err(errors) => {
             let first = errors.problems.iter().find(|problem| problem.severity == Severity::Error);
             let why = first.map_or(String::new(), |problem| problem.mistake.to_string());
@@ -109,7 +109,7 @@ fn load(file: &Path) -> Result<Loaded, Failure> {
                 all => format!(" (and {} more)", all - 1),
             };
             eprintln!("warning: keys not read: {why}{more}; SPIs unknown");
-            (Keys::stand_ins(&parsed.validated)?, Spis::Unknown)
+            (ReplayKeys::stand_ins(&parsed.validated)?, Spis::Unknown)
         }
     };
     let validated = parsed.validated;

@@ -14,7 +14,7 @@ use ipsec::{
 use policy::{Direction, PolicyId, SaSetId, Spd, SpdError};
 use wire::{Address, Family};
 
-use crate::keys::Keys;
+use crate::keys::{Keys, ReplayKeys};
 use crate::validated::{Action, Policy, Target, Validated};
 
 /// Name of the port that stands for Linux itself.
@@ -52,11 +52,22 @@ pub enum CompileError {
 impl Validated {
     /// Compiles the configuration. Ports keep their order and the host port comes last; policy
     /// and SA-set ids count the policies and peers in the order of the file. Each SA begins with
-    /// a new sequence counter or replay window: only for keys that have never sealed.
+    /// a new sequence counter or replay window, so it takes only keys that have never sealed.
+    /// Configured ones do not compile:
+    ///
+    /// ```compile_fail,E0308
+    /// fn seal(config: &control::Validated, configured: control::Keys) {
+    ///     let _ = config.compile(configured, dataplane::Generation(1));
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`CompileError`], none of which is the fault of a file that was validated.
-    pub fn compile(&self, keys: Keys, generation: Generation) -> Result<Snapshot, CompileError> {
+    pub fn compile(
+        &self,
+        ReplayKeys(keys): ReplayKeys,
+        generation: Generation,
+    ) -> Result<Snapshot, CompileError> {
         if keys.peers.len() != self.peers.len() {
             return Err(CompileError::OtherKeys {
                 keys: keys.peers.len(),

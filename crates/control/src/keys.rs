@@ -45,26 +45,6 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// No keys for any peer: whatever should be sealed is dropped, and nothing is opened. For
-    /// judging a configuration alone.
-    pub fn none(config: &Validated) -> Keys {
-        Keys { peers: config.peers.iter().map(|_| Vec::new()).collect() }
-    }
-
-    /// Fresh random keys that nobody else has, one to seal with for each peer, under SPIs that
-    /// mean nothing: for `explain` without key files, which seals nothing and wants to know what
-    /// would be sealed.
-    ///
-    /// # Errors
-    /// [`KeyFileError::NoRandom`].
-    pub fn stand_ins(config: &Validated) -> Result<Keys, KeyFileError> {
-        let line = |peer: &Peer| {
-            let material = random_material(peer.suite)?;
-            Ok(vec![KeyLine { direction: Direction::Outbound, spi: random_spi()?, material }])
-        };
-        Ok(Keys { peers: config.peers.iter().map(line).collect::<Result<_, _>>()? })
-    }
-
     /// The keys of a peer, in the order of its file.
     ///
     /// # Panics
@@ -118,6 +98,43 @@ impl Keys {
             keys.peers.push(lines.into_iter().map(|(line, _)| line).collect());
         }
         seen.finish().map(|warnings| (keys, warnings))
+    }
+}
+
+/// Keys that a snapshot may seal with: every outbound one was made at random in this process, so
+/// that sequence numbers may begin at 1. Configured keys come in to open with, never to seal with
+/// (DESIGN I9); [`Keys::for_replay`] makes these of those. No `Debug`.
+#[derive(Default)]
+pub struct ReplayKeys(pub(crate) Keys);
+
+impl ReplayKeys {
+    /// No keys for any peer: whatever should be sealed is dropped, and nothing is opened. For
+    /// judging a configuration alone.
+    pub fn none(config: &Validated) -> ReplayKeys {
+        ReplayKeys(Keys { peers: config.peers.iter().map(|_| Vec::new()).collect() })
+    }
+
+    /// Fresh random keys that nobody else has, one to seal with for each peer, under SPIs that
+    /// mean nothing: for `explain` without key files, which seals nothing and wants to know what
+    /// would be sealed.
+    ///
+    /// # Errors
+    /// [`KeyFileError::NoRandom`].
+    pub fn stand_ins(config: &Validated) -> Result<ReplayKeys, KeyFileError> {
+        let line = |peer: &Peer| {
+            let material = random_material(peer.suite)?;
+            Ok(vec![KeyLine { direction: Direction::Outbound, spi: random_spi()?, material }])
+        };
+        let peers = config.peers.iter().map(line).collect::<Result<_, _>>()?;
+        Ok(ReplayKeys(Keys { peers }))
+    }
+
+    /// The keys of a peer, in the order of its file.
+    ///
+    /// # Panics
+    /// If `peer` is from another configuration.
+    pub fn of(&self, peer: PeerId) -> &[KeyLine] {
+        self.0.of(peer)
     }
 }
 

@@ -28,7 +28,8 @@ use std::path::Path;
 pub use compile::{CompileError, HOST_NETDEV, HOST_PORT};
 pub use errors::{ConfigErrors, MAX_PROBLEMS, Problem, Severity, render};
 pub use keys::{
-    KeyFileError, KeyLine, Keys, MAX_KEY_FILE_BYTES, effective_user, generate_pair, write_key_file,
+    KeyFileError, KeyLine, Keys, MAX_KEY_FILE_BYTES, ReplayKeys, effective_user, generate_pair,
+    write_key_file,
 };
 pub use mistake::{Mistake, Refusal};
 pub use raw::MAX_BYTES;

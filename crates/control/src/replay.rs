@@ -19,8 +19,8 @@ use zeroize::Zeroizing;
 
 use crate::errors::{ConfigErrors, Problem, Severity};
 use crate::keys::{
-    KeyFileError, KeyLine, Keys, open_secret, parse_hex, parse_spi, push_hex, random_material,
-    read_secret, words,
+    KeyFileError, KeyLine, Keys, ReplayKeys, open_secret, parse_hex, parse_spi, push_hex,
+    random_material, read_secret, words,
 };
 use crate::mistake::{Mistake, REPLAY_DIRECTION, REPLAY_WORDS};
 use crate::source::Place;
@@ -57,7 +57,7 @@ impl Keys {
         self,
         config: &Validated,
         opened: &[ReplayKey],
-    ) -> Result<(Keys, Vec<ReplayKey>), KeyFileError> {
+    ) -> Result<(ReplayKeys, Vec<ReplayKey>), KeyFileError> {
         assert_eq!(self.peers.len(), config.peers.len(), "keys of another configuration");
         let (mut keys, mut sealed) = (Keys::default(), Vec::new());
         for (peer, lines) in config.peers.iter().zip(self.peers) {
@@ -87,7 +87,7 @@ impl Keys {
             }
             keys.peers.push(replaced);
         }
-        Ok((keys, sealed))
+        Ok((ReplayKeys(keys), sealed))
     }
 }
 

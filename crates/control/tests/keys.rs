@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use control::{
-    ConfigErrors, KeyFileError, Keys, Loaded, PeerId, generate_pair, load, read_replay_keys,
-    write_key_file, write_replay_keys,
+    ConfigErrors, KeyFileError, KeyLine, Loaded, PeerId, ReplayKeys, generate_pair, load,
+    read_replay_keys, write_key_file, write_replay_keys,
 };
 use dataplane::Generation;
 use ipsec::Suite;
@@ -92,7 +92,8 @@ fn a_good_key_file_becomes_security_associations() {
     let bytes: Vec<u8> =
         (0..20).map(|i| u8::from_str_radix(&B[2 * i..2 * i + 2], 16).unwrap()).collect();
     assert_eq!(lines[1].material.expose(), bytes);
-    let snapshot = loaded.validated.compile(loaded.keys, Generation(1)).unwrap();
+    let (keys, _) = loaded.keys.for_replay(&loaded.validated, &[]).unwrap();
+    let snapshot = loaded.validated.compile(keys, Generation(1)).unwrap();
     assert_eq!(snapshot.outbound().len(), 1);
     assert_eq!(snapshot.inbound().len(), 1);
     assert_eq!(snapshot.inbound()[0].window.size(), 1024);
@@ -263,7 +264,8 @@ fn two_peers_may_have_the_same_outbound_spi() {
     let (c, d) = (A.replace('a', "e"), B.replace('c', "e"));
     directory.key_file("q.keys", format!("in 0x1002 {c}\nout 0x1001 {d}\n"));
     let loaded = directory.load(Suite::Aes128Gcm, &["p", "q"]).unwrap_or_else(|e| panic!("{e}"));
-    assert!(loaded.validated.compile(loaded.keys, Generation(1)).is_ok());
+    let (keys, _) = loaded.keys.for_replay(&loaded.validated, &[]).unwrap();
+    assert!(loaded.validated.compile(keys, Generation(1)).is_ok());
 }
 
 #[test]
@@ -294,7 +296,8 @@ fn a_second_outbound_line_is_warned_of() {
     let text = control::render(&loaded.warnings);
     assert!(text.contains("p.keys:3:1: warning: only the first `out` line"), "{text}");
     let first = loaded.keys.of(PeerId(0))[0].spi;
-    let snapshot = loaded.validated.compile(loaded.keys, Generation(1)).unwrap();
+    let (keys, _) = loaded.keys.for_replay(&loaded.validated, &[]).unwrap();
+    let snapshot = loaded.validated.compile(keys, Generation(1)).unwrap();
     let sealing = snapshot.sets()[0].outbound[0];
     assert_eq!(snapshot.outbound()[sealing.0 as usize].spi, first);
 }
@@ -316,8 +319,8 @@ fn stand_ins_seal_for_every_peer_under_other_keys_each_time() {
     let text = configuration("192.0.2.1", "192.0.2.1", Suite::Aes256Gcm, &["p", "q"]);
     fs::write(&path, text).unwrap();
     let config = control::read(&path).unwrap_or_else(|errors| panic!("{errors}")).validated;
-    let keys = || Keys::stand_ins(&config).unwrap();
-    let print = |keys: &Keys| keys.of(PeerId(1))[0].material.fingerprint();
+    let keys = || ReplayKeys::stand_ins(&config).unwrap();
+    let print = |keys: &ReplayKeys| keys.of(PeerId(1))[0].material.fingerprint();
     assert_ne!(print(&keys()), print(&keys()));
     let snapshot = config.compile(keys(), Generation(1)).unwrap();
     assert!(snapshot.sets().iter().all(|set| set.outbound.len() == 1));
@@ -363,18 +366,20 @@ fn replay_seals_with_fresh_keys_that_the_other_gateways_replay_opens() {
     };
     let first = gateway("a.toml", "192.0.2.1", "192.0.2.2", "b");
     let second = gateway("b.toml", "192.0.2.2", "192.0.2.1", "a");
-    let of = |keys: &control::Keys, direction| {
-        let line = keys.of(PeerId(0)).iter().find(|line| line.direction == direction).unwrap();
+    let of = |keys: &[KeyLine], direction| {
+        let line = keys.iter().find(|line| line.direction == direction).unwrap();
         (line.spi, line.material.fingerprint())
     };
-    let (configured_out, configured_in) =
-        (of(&first.keys, Direction::Outbound), of(&first.keys, Direction::Inbound));
+    let (configured_out, configured_in) = (
+        of(first.keys.of(PeerId(0)), Direction::Outbound),
+        of(first.keys.of(PeerId(0)), Direction::Inbound),
+    );
 
     let (first_keys, sealed) = first.keys.for_replay(&first.validated, &[]).unwrap();
-    let fresh = of(&first_keys, Direction::Outbound);
+    let fresh = of(first_keys.of(PeerId(0)), Direction::Outbound);
     assert_eq!(fresh.0, configured_out.0, "the SPI stays");
     assert_ne!(fresh.1, configured_out.1, "the key does not");
-    assert_eq!(of(&first_keys, Direction::Inbound), configured_in);
+    assert_eq!(of(first_keys.of(PeerId(0)), Direction::Inbound), configured_in);
 
     let path = directory.path("out.keys");
     write_replay_keys(&path, &sealed).unwrap();
@@ -382,14 +387,14 @@ fn replay_seals_with_fresh_keys_that_the_other_gateways_replay_opens() {
     let opened = read_replay_keys(&path).unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!((opened[0].peer.as_str(), opened.len()), ("b", 1));
     let (second_keys, _) = second.keys.for_replay(&second.validated, &opened).unwrap();
-    assert_eq!(of(&second_keys, Direction::Inbound), fresh);
+    assert_eq!(of(second_keys.of(PeerId(0)), Direction::Inbound), fresh);
     assert!(second.validated.compile(second_keys, Generation(1)).is_ok());
 
     // Keys of another tunnel with the same SPI are not meant.
     let stranger = gateway("c.toml", "192.0.2.3", "192.0.2.1", "a");
-    let configured = of(&stranger.keys, Direction::Inbound);
+    let configured = of(stranger.keys.of(PeerId(0)), Direction::Inbound);
     let (stranger_keys, _) = stranger.keys.for_replay(&stranger.validated, &opened).unwrap();
-    assert_eq!(of(&stranger_keys, Direction::Inbound), configured);
+    assert_eq!(of(stranger_keys.of(PeerId(0)), Direction::Inbound), configured);
 }
 
 #[test]

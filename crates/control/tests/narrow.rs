@@ -51,7 +51,7 @@ fn judged(text: &str) -> (Option<Problem>, Option<Parsed>) {
 
 /// What the walk says to hosts behind the gateway.
 fn inner_mtu(parsed: &Parsed) -> u32 {
-    let keys = control::Keys::stand_ins(&parsed.validated).expect("keys");
+    let keys = control::ReplayKeys::stand_ins(&parsed.validated).expect("keys");
     let snapshot = parsed.validated.compile(keys, Generation(1)).expect("compiles");
     let path_mtu = parsed.validated.ports[1].mtu as usize;
     snapshot.outbound()[0].largest_inner(path_mtu) as u32

@@ -1,6 +1,6 @@
 //! Configuration files.
 
-use control::{CompileError, Keys, Severity, parse, render};
+use control::{CompileError, ReplayKeys, Severity, parse, render};
 use dataplane::Generation;
 
 /// Name of the file in mistakes.
@@ -29,7 +29,7 @@ pub fn configuration(data: &[u8]) {
         }
         Err(errors) => panic!("{effective}\nis refused:\n{}", render(&errors.problems)),
     }
-    match parsed.validated.compile(Keys::none(&parsed.validated), Generation(1)) {
+    match parsed.validated.compile(ReplayKeys::none(&parsed.validated), Generation(1)) {
         Ok(snapshot) => {
             assert_eq!(snapshot.ports().len(), parsed.validated.ports.len() + 1, "and the host's");
             assert_eq!(snapshot.spd().policies().len(), parsed.validated.policies.len());
