@@ -8,13 +8,13 @@ mod arrivals;
 
 use std::collections::BTreeSet;
 
-use dataplane::{PortId, RouteTarget, SaSet, SetIndex, Side, Verdict};
+use dataplane::{PortId, PortInfo, RouteTarget, SaSet, SetIndex, Side, Verdict};
 use ipsec::SequenceNumbers;
 use model::spd::{Judgement, judge};
 use packets::lab::{self, Hub, Laboratory, Sent, WAN};
 use policy::{Action, Direction, Policy, SaSetId};
 use wire::flow::protocol;
-use wire::{Address, Flow, Upper, icmp};
+use wire::{Address, Family, Flow, Upper, icmp};
 
 use crate::Bytes;
 use arrivals::{Arrival, Batch};
@@ -97,9 +97,10 @@ impl Gateway {
         let mut allowed = vec![];
         for Arrival { clear, inside, .. } in &batch.arrivals {
             if let Some(flow) = clear {
-                if batch.side == Side::Protected || self.bypasses(flow) {
+                let is_forged = self.is_inside(flow.source_address());
+                if batch.side == Side::Protected || (self.bypasses(flow) && !is_forged) {
                     allowed.push(Allowed { flow: *flow, only_to: None });
-                } else if self.is_carved_out(flow) {
+                } else if self.is_carved_out(flow) && !is_forged {
                     allowed.push(Allowed { flow: *flow, only_to: Some(lab::HOST) });
                 }
             }
@@ -120,8 +121,13 @@ impl Gateway {
 
     /// The laboratory's `allow_host` (IKE), and neighbour discovery.
     fn is_carved_out(&self, flow: &Flow) -> bool {
-        let to_us = self.lab.snapshot.routes().lookup(flow.destination_address());
-        to_us == Some(RouteTarget::Local)
+        let destination = flow.destination_address();
+        let unprotected = |port: &&PortInfo| port.side == Side::Unprotected;
+        let ports = self.lab.snapshot.ports();
+        let outside = ports.iter().filter(unprotected).any(|p| p.addresses.contains(&destination));
+        let on_link =
+            wire::packet::is_link_local(flow.family, flow.destination) && self.is_own(destination);
+        (outside || on_link)
             && match (flow.protocol, flow.upper) {
                 (protocol::UDP, Upper::Ports { destination, .. }) => {
                     [500, 4500].contains(&destination)
@@ -132,12 +138,36 @@ impl Gateway {
             }
     }
 
-    /// RFC 4301 §5.2 step 4 and §6.2: whether a peer may send this.
+    /// Ours, or behind a protected port: nobody outside speaks from there.
+    fn is_inside(&self, address: Address) -> bool {
+        let snapshot = &self.lab.snapshot;
+        match snapshot.routes().lookup(address) {
+            Some(RouteTarget::Local | RouteTarget::Broadcast) => true,
+            Some(RouteTarget::Via(hop)) => {
+                snapshot.port(snapshot.next_hop(hop).port).side == Side::Protected
+            }
+            Some(RouteTarget::Blackhole) | None => false,
+        }
+    }
+
+    /// RFC 4301 §5.2 step 4 and §6.2: whether a peer may send this. What routers far away report
+    /// (unreachable, too big, time exceeded, parameter problem) is judged by what it quotes.
     fn may_send(&self, set: SetIndex, flow: &Flow, quoted: Option<Flow>) -> bool {
-        let asked = match (icmp::is_error(flow), quoted) {
-            (false, _) => *flow,
-            (true, Some(quoted)) if quoted.source == flow.destination => quoted.reversed(),
-            (true, _) => return false,
+        let is_report = match (flow.family, flow.upper) {
+            (Family::V4, Upper::Icmp { kind, .. }) => [3, 11, 12].contains(&kind),
+            (Family::V6, Upper::Icmp { kind, .. }) => [1, 2, 3, 4].contains(&kind),
+            _ => false,
+        };
+        let asked = match quoted {
+            _ if !is_report => *flow,
+            Some(quoted)
+                if quoted.source == flow.destination
+                    && !icmp::is_error(&quoted)
+                    && !self.is_inside(flow.source_address()) =>
+            {
+                quoted.reversed()
+            }
+            _ => return false,
         };
         let judgement = judge(&self.policies, Direction::Inbound, &asked);
         matches!(judgement, Judgement::Entry(_, Action::Protect(id)) if id == self.id(set))
