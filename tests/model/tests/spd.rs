@@ -4,9 +4,9 @@
 //! full width, of equal priority, of mixed families. Flows are drawn at the ends of what the set
 //! names and one beyond: a search that is off by one anywhere meets a flow that shows it.
 
+mod seeded;
+
 use std::cell::Cell;
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 
 use model::spd::{Judgement, judge};
 use policy::{
@@ -15,7 +15,6 @@ use policy::{
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select, subsequence};
-use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use wire::{Family, Flow, Upper};
 
 /// Sets of policies, unless `PROPTEST_CASES` says otherwise. `MODEL_SEED` repeats a run.
@@ -39,19 +38,9 @@ struct Tally {
 
 #[test]
 fn the_linear_search_says_what_rfc_4301_says() {
-    let config = ProptestConfig::default();
     let asked = std::env::var_os("PROPTEST_CASES").is_some();
-    let seed = match std::env::var("MODEL_SEED") {
-        Ok(seed) => seed.parse().unwrap(),
-        Err(_) => RandomState::new().hash_one(()),
-    };
-    println!("MODEL_SEED={seed}");
-    let cases = if asked { config.cases } else { SETS };
-    let config = ProptestConfig { cases, failure_persistence: None, ..config };
-    let mut bytes = [0; 32];
-    bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    let mut runner = TestRunner::new_with_rng(config, rng);
+    let cases = seeded::cases(SETS);
+    let mut runner = seeded::runner(SETS);
     let tally = Tally::default();
     let result = runner.run(&set_and_flows(), |(policies, flows)| {
         let spd = Spd::new(policies.clone()).unwrap();

@@ -134,7 +134,7 @@ fn explain_of_another_gateway_is_found_out() {
     let mut missed = DIFFERENCES.to_vec();
     missed.retain(|(name, _)| !not_judged.contains(name));
     assert_eq!(missed.len(), DIFFERENCES.len() - not_judged.len());
-    let mut runner = crate::runner(1);
+    let mut runner = crate::seeded::runner(1);
     let strategy = (a_world(), prop::collection::vec(a_seed(), PACKETS));
     for drawn in 1..=WORLDS_TO_DIFFER {
         if missed.is_empty() {

@@ -43,7 +43,7 @@ pub(crate) const DIFFERENCES: [Difference; 14] = [
 
 #[test]
 fn an_oracle_of_another_gateway_disagrees() {
-    let mut runner = crate::runner(1);
+    let mut runner = crate::seeded::runner(1);
     let strategy = (a_world(), proptest::collection::vec(a_seed(), PACKETS));
     let mut missed: Vec<Difference> = DIFFERENCES.to_vec();
     for drawn in 1..=WORLDS {
