@@ -178,9 +178,9 @@ fn ip(port: PortId, bytes: &[u8], offset: usize) -> Seen {
     }
 }
 
-/// Frames to another station, broadcast and multicast are never forwarded. They are Linux's on a
-/// protected port; on an unprotected one a broadcast or multicast is the world's clear traffic and
-/// passes only as ARP, neighbour discovery or what `allow_host` lists.
+/// Frames to another link address, broadcast and multicast are never forwarded. They are Linux's on
+/// a protected port; on an unprotected one a broadcast or multicast is the world's clear traffic
+/// and passes only as ARP, neighbour discovery or what `allow_host` lists.
 #[cold]
 fn not_to_us<F>(turn: &Turn<'_, F>, port: PortId, link: &Link, bytes: &[u8]) -> Seen {
     let info = turn.snapshot.port(port);

@@ -1,6 +1,5 @@
 //! Longest-prefix routing as disjoint intervals: prefixes are flattened once, a lookup is one
-//! binary search. Exact for both families, 24 bytes an interval; the flow cache carries the
-//! answer for flows it knows, so the search is not on the hit path.
+//! binary search over their first addresses. Exact for both families.
 
 use wire::{Address, Family};
 

@@ -5,7 +5,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`memory`] | frames on the heap; a port that copies, one that only passes descriptors |
+//! | [`memory`] | frames of the process; ports that copy or only pass descriptors |
 //! | [`capture`] | a port whose input and output are capture files |
 //! | [`pcap`], [`pcapng`] | the two file formats, read as streams, trusted in nothing |
 #![forbid(unsafe_code)]
@@ -19,7 +19,7 @@ mod stream;
 
 pub use capture::{CapturePort, CaptureReader};
 pub use error::{CaptureError, Defect};
-pub use memory::{Conservation, HeapFrames, MemoryPort, PreloadedPort};
+pub use memory::{Conservation, MemoryFrames, MemoryPort, PreloadedPort};
 pub use pcap::{CaptureWriter, Resolution};
 
 /// Where the bytes of a packet begin: the link types of capture files that Lockgate reads and

@@ -1,4 +1,5 @@
-//! Frames on the heap and ports made of lists: for tests, replay and in-memory benchmarks.
+//! Frames in the process's own memory and ports made of lists: for tests, replay and in-memory
+//! benchmarks.
 
 use memmap2::{Advice, MmapMut};
 use std::collections::VecDeque;
@@ -29,7 +30,7 @@ impl Conservation {
 ///
 /// With debug assertions on, giving back a frame that is free panics: two owners of one frame are
 /// the worst kind of bug to find later.
-pub struct HeapFrames {
+pub struct MemoryFrames {
     memory: MmapMut,
     frame_bytes: usize,
     free: Vec<FrameId>,
@@ -39,13 +40,13 @@ pub struct HeapFrames {
     held: Vec<bool>,
 }
 
-impl HeapFrames {
+impl MemoryFrames {
     /// `count` frames of [`FRAME_BYTES`] bytes.
     ///
     /// # Panics
-    /// As [`HeapFrames::with_frame_bytes`].
+    /// As [`MemoryFrames::with_frame_bytes`].
     pub fn new(count: u32) -> Self {
-        HeapFrames::with_frame_bytes(count, FRAME_BYTES)
+        MemoryFrames::with_frame_bytes(count, FRAME_BYTES)
     }
 
     /// `count` frames of `frame_bytes` bytes each, headroom included.
@@ -59,7 +60,7 @@ impl HeapFrames {
             .unwrap_or_else(|error| panic!("no memory for {count} frames: {error}"));
         // Without huge pages (an old kernel, or switched off) it is slower, not wrong.
         let _ = memory.advise(Advice::HugePage);
-        HeapFrames {
+        MemoryFrames {
             memory,
             frame_bytes,
             free: (0..count).rev().map(FrameId).collect(),
@@ -95,7 +96,7 @@ impl HeapFrames {
     }
 }
 
-impl Frames for HeapFrames {
+impl Frames for MemoryFrames {
     #[inline]
     fn bytes(&self, frame: FrameId) -> &[u8] {
         let start = self.start(frame);
@@ -281,7 +282,7 @@ mod tests {
 
     #[test]
     fn the_most_recently_freed_frame_is_taken_first() {
-        let mut frames = HeapFrames::new(4);
+        let mut frames = MemoryFrames::new(4);
         let (a, b) = (frames.take().unwrap(), frames.take().unwrap());
         frames.give(a);
         frames.give(b);
@@ -291,7 +292,7 @@ mod tests {
 
     #[test]
     fn frames_run_out_and_the_books_say_so() {
-        let mut frames = HeapFrames::new(2);
+        let mut frames = MemoryFrames::new(2);
         assert!(frames.take().is_some() && frames.take().is_some());
         assert_eq!(frames.take(), None);
         assert_eq!(frames.conservation(), Conservation { free: 0, total: 2 });
@@ -300,7 +301,7 @@ mod tests {
 
     #[test]
     fn frames_do_not_overlap_and_are_aligned() {
-        let mut frames = HeapFrames::new(3);
+        let mut frames = MemoryFrames::new(3);
         for id in 0..3 {
             assert_eq!(frames.bytes(FrameId(id)).as_ptr() as usize % FRAME_BYTES, 0);
             frames.bytes_mut(FrameId(id)).fill(id as u8 + 1);
@@ -314,7 +315,7 @@ mod tests {
     #[cfg(debug_assertions)]
     #[should_panic(expected = "given back twice")]
     fn giving_a_frame_back_twice_panics_in_debug_builds() {
-        let mut frames = HeapFrames::new(2);
+        let mut frames = MemoryFrames::new(2);
         let frame = frames.take().unwrap();
         frames.give(frame);
         frames.give(frame);
@@ -322,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_packet_longer_than_its_frame_is_cut_and_keeps_its_true_length() {
-        let mut frames = HeapFrames::new(1);
+        let mut frames = MemoryFrames::new(1);
         let mut port = MemoryPort::new(1);
         port.push(vec![7; 9000]);
         let mut batch = Vec::new();
@@ -335,7 +336,7 @@ mod tests {
 
     #[test]
     fn packets_wait_in_the_memory_port_while_no_frame_is_free() {
-        let mut frames = HeapFrames::new(1);
+        let mut frames = MemoryFrames::new(1);
         let mut port = MemoryPort::new(8);
         port.push([1u8]);
         port.push([2u8]);
@@ -350,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_full_transmit_ring_leaves_the_rest_to_the_caller() {
-        let mut frames = HeapFrames::new(4);
+        let mut frames = MemoryFrames::new(4);
         let mut port = MemoryPort::new(2);
         let packets: Vec<_> = (0..3u8).map(|n| frames.store(&[n]).unwrap()).collect();
         assert_eq!(port.transmit(&mut frames, &packets), 2);
@@ -364,7 +365,7 @@ mod tests {
 
     #[test]
     fn the_preloaded_port_passes_descriptors_and_recycles_their_frames() {
-        let mut frames = HeapFrames::new(4);
+        let mut frames = MemoryFrames::new(4);
         let mut port = PreloadedPort::new(4);
         for lap in 0..3u8 {
             let loaded: Vec<_> = (0..4).map(|n| frames.store(&[lap, n]).unwrap()).collect();
@@ -390,7 +391,7 @@ mod tests {
                 proptest::collection::vec(any::<u8>(), 0..=FRAME_BYTES - HEADROOM), 0..20),
             limit in 1usize..=64,
         ) {
-            let mut frames = HeapFrames::new(8);
+            let mut frames = MemoryFrames::new(8);
             let mut port = MemoryPort::new(usize::MAX);
             packets.iter().for_each(|packet| port.push(packet.clone()));
             let mut batch = Vec::new();

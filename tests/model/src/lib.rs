@@ -8,6 +8,7 @@
 //! | [`spd`] | the security policy database, RFC 4301 §4.4.1 |
 //! | [`headers`] | what a frame is: Ethernet, IPv4, IPv6, upper layer, read by `etherparse` |
 //! | [`esp`] | tunnel-mode ESP with AES-GCM, RFC 4303 and 4106, and the replay window as a set |
+//! | [`icmp`] | which ICMP messages are errors, and the one that must be made |
 //! | [`oracle`] | the whole walk of one packet, RFC 4301 §5 and RFC 1812 §5 |
 //! | [`world`] | the plain description of a gateway that the oracle reads |
 #![forbid(unsafe_code)]

@@ -17,7 +17,7 @@ use dataplane::{
     Prefix, RouteEntry, RouteTarget, SaSet, SetIndex, Side, Snapshot, SnapshotParts, Verdict,
     Worker,
 };
-use io::{HeapFrames, MemoryPort};
+use io::{MemoryFrames, MemoryPort};
 use ipsec::{
     InboundSa, OutboundSa, ReplayWindow, SaId, SequenceCounter, SequenceNumbers, Spi, Suite, Tunnel,
 };
@@ -139,7 +139,7 @@ impl Hub {
         let Hub { frames, frame_bytes, ring, .. } = self;
         let snapshot = self.snapshot();
         let ports = (0..DEVICES).map(|_| Some(MemoryPort::new(ring))).collect();
-        let frames = HeapFrames::with_frame_bytes(frames, frame_bytes);
+        let frames = MemoryFrames::with_frame_bytes(frames, frame_bytes);
         let worker = Worker::new(&snapshot, frames, ports);
         let peers = agreements().map(Peer::new);
         Laboratory { snapshot, worker, peers, now_ns: 1_000_000_000 }
@@ -172,7 +172,7 @@ pub struct Laboratory {
     pub snapshot: Snapshot,
     /// Time, nanoseconds.
     pub now_ns: u64,
-    worker: Worker<HeapFrames, MemoryPort>,
+    worker: Worker<MemoryFrames, MemoryPort>,
     peers: [Peer; 3],
 }
 

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use dataplane::SetIndex;
-use io::HeapFrames;
+use io::MemoryFrames;
 use ipsec::{Cipher, KeyMaterial, OpenJob, SealJob, SequenceNumbers, Suite};
 use policy::SaSetId;
 use wire::build::PacketBuilder;
@@ -86,7 +86,7 @@ pub struct Peer {
     sealing_salt: [u8; 4],
     opening: Cipher,
     opening_salt: [u8; 4],
-    frames: HeapFrames,
+    frames: MemoryFrames,
 }
 
 impl Peer {
@@ -103,7 +103,7 @@ impl Peer {
             sealing: Cipher::new(&to_hub).with_numbers(agreement.numbers),
             opening_salt: salt(&from_hub),
             opening: Cipher::new(&from_hub).with_numbers(agreement.numbers),
-            frames: HeapFrames::with_frame_bytes(1, 1 << 17),
+            frames: MemoryFrames::with_frame_bytes(1, 1 << 17),
         }
     }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use comfy_table::{CellAlignment, Table, presets};
-use io::memory::{FRAME_BYTES, HeapFrames};
+use io::memory::{FRAME_BYTES, MemoryFrames};
 use ipsec::Suite;
 use serde::Serialize;
 use wire::Family;
@@ -234,7 +234,7 @@ struct Bench<'c> {
     /// One list a case.
     laps: Vec<Vec<LapFigures>>,
     /// `None` only after a lap was refused.
-    frames: Option<HeapFrames>,
+    frames: Option<MemoryFrames>,
 }
 
 impl Bench<'_> {

@@ -9,7 +9,7 @@
 use std::time::Instant;
 
 use dataplane::{DeviceId, DropReason, Snapshot, SnapshotError, Worker};
-use io::memory::{HeapFrames, PreloadedPort};
+use io::memory::{MemoryFrames, PreloadedPort};
 use ipsec::{Inner, SaError};
 use policy::SpdError;
 use wire::flow::protocol;
@@ -71,8 +71,8 @@ pub(super) struct LapFigures {
 }
 
 /// The frames of all laps, so that they lie in the same memory.
-pub(super) fn frames(flows: usize, frame_bytes: usize) -> HeapFrames {
-    HeapFrames::with_frame_bytes(flows as u32, frame_bytes)
+pub(super) fn frames(flows: usize, frame_bytes: usize) -> MemoryFrames {
+    MemoryFrames::with_frame_bytes(flows as u32, frame_bytes)
 }
 
 /// Runs a lap of `passes` timed passes and measures the cipher alone.
@@ -81,10 +81,10 @@ pub(super) fn frames(flows: usize, frame_bytes: usize) -> HeapFrames {
 /// [`LapError`]; the frames are then lost.
 pub(super) fn run(
     case: &Case,
-    frames: HeapFrames,
+    frames: MemoryFrames,
     passes: u32,
     random: &mut Random,
-) -> Result<(HeapFrames, LapFigures), LapError> {
+) -> Result<(MemoryFrames, LapFigures), LapError> {
     let mut lap = Lap::new(case, frames)?;
     lap.pass(random)?;
     let mut span = Span::default();
@@ -105,7 +105,7 @@ pub(super) fn run(
 pub(super) struct Lap<'c> {
     case: &'c Case,
     snapshot: Snapshot,
-    worker: Worker<HeapFrames, PreloadedPort>,
+    worker: Worker<MemoryFrames, PreloadedPort>,
     other: OtherCipher,
     /// Packets that the SA carried so far.
     carried: u32,
@@ -113,7 +113,7 @@ pub(super) struct Lap<'c> {
 }
 
 impl<'c> Lap<'c> {
-    pub(super) fn new(case: &'c Case, frames: HeapFrames) -> Result<Lap<'c>, LapError> {
+    pub(super) fn new(case: &'c Case, frames: MemoryFrames) -> Result<Lap<'c>, LapError> {
         let keys = Keys::fresh(case.suite)?;
         let snapshot = case.gateway(&keys)?;
         let devices = (0..3).map(|_| Some(PreloadedPort::new(case.flows))).collect();
@@ -193,7 +193,7 @@ impl<'c> Lap<'c> {
     }
 
     /// Ends the lap; all frames are free.
-    pub(super) fn into_frames(self) -> HeapFrames {
+    pub(super) fn into_frames(self) -> MemoryFrames {
         self.worker.into_parts().0
     }
 }
@@ -201,7 +201,7 @@ impl<'c> Lap<'c> {
 /// The timed span. A function of its own, so that a profiler can be told to look at nothing else.
 #[inline(never)]
 fn drain(
-    worker: &mut Worker<HeapFrames, PreloadedPort>,
+    worker: &mut Worker<MemoryFrames, PreloadedPort>,
     snapshot: &Snapshot,
     device: DeviceId,
     begin: Instant,
@@ -210,7 +210,7 @@ fn drain(
 }
 
 /// Puts the free frames in random order.
-fn mix(frames: &mut HeapFrames, random: &mut Random) {
+fn mix(frames: &mut MemoryFrames, random: &mut Random) {
     let mut free: Vec<_> = std::iter::from_fn(|| frames.take()).collect();
     random.shuffle(&mut free);
     free.into_iter().for_each(|frame| frames.give(frame));
@@ -242,7 +242,7 @@ fn arriving(case: &Case, other: &OtherCipher, flow: usize, number: u32) -> Vec<u
 /// median batch is taken, which a thread that is put aside for a while does not move.
 fn cipher_alone(
     case: &Case,
-    frames: &mut HeapFrames,
+    frames: &mut MemoryFrames,
     random: &mut Random,
 ) -> Result<f64, LapError> {
     let keys = Keys::fresh(case.suite)?;
@@ -270,7 +270,7 @@ fn cipher_alone(
 fn seal_batch(
     case: &Case,
     snapshot: &Snapshot,
-    frames: &mut HeapFrames,
+    frames: &mut MemoryFrames,
     packets: &[Descriptor],
     first: usize,
     other: &OtherCipher,
@@ -311,7 +311,7 @@ fn seal_batch(
 fn open_batch(
     case: &Case,
     snapshot: &Snapshot,
-    frames: &mut HeapFrames,
+    frames: &mut MemoryFrames,
     packets: &[Descriptor],
     first: usize,
 ) -> Result<f64, LapError> {

@@ -6,7 +6,7 @@ use std::io::{Read, Sink};
 
 use dataplane::{Counters, DeviceId, Medium, PortId, Snapshot, Verdict, Worker};
 use io::memory::FRAME_BYTES;
-use io::{CaptureError, CapturePort, CaptureReader, HeapFrames, MemoryPort};
+use io::{CaptureError, CapturePort, CaptureReader, MemoryFrames, MemoryPort};
 use wire::link::{Link, Tag};
 use wire::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Port};
 
@@ -103,10 +103,10 @@ struct Device<R: Read> {
     first_elsewhere: [u8; 6],
 }
 
-impl<R: Read> Port<HeapFrames> for Device<R> {
+impl<R: Read> Port<MemoryFrames> for Device<R> {
     fn receive(
         &mut self,
-        frames: &mut HeapFrames,
+        frames: &mut MemoryFrames,
         limit: usize,
         into: &mut Vec<Descriptor>,
     ) -> usize {
@@ -121,14 +121,14 @@ impl<R: Read> Port<HeapFrames> for Device<R> {
         into.len() - before
     }
 
-    fn transmit(&mut self, frames: &mut HeapFrames, packets: &[Descriptor]) -> usize {
+    fn transmit(&mut self, frames: &mut MemoryFrames, packets: &[Descriptor]) -> usize {
         self.sent.transmit(frames, packets)
     }
 }
 
 impl<R: Read> Device<R> {
     /// Notes a frame for another MAC address, so that the report can say why nothing happened.
-    fn note_destination(&mut self, frames: &HeapFrames, frame: FrameId) {
+    fn note_destination(&mut self, frames: &MemoryFrames, frame: FrameId) {
         let Some(link) = Link::parse(&frames.bytes(frame)[HEADROOM..]) else { return };
         let ours = self.macs.contains(&link.destination) || self.macs.is_empty();
         if !ours && !link.is_group() {
@@ -155,7 +155,7 @@ pub(crate) fn replay<R: Read>(
 ) -> Result<Outcome, CaptureError> {
     let count = inputs.len();
     let devices = devices(snapshot, inputs);
-    let frames = HeapFrames::with_frame_bytes(FRAMES, frame_bytes(snapshot));
+    let frames = MemoryFrames::with_frame_bytes(FRAMES, frame_bytes(snapshot));
     let ids: Vec<DeviceId> = (0..devices.len() as u16).map(DeviceId).collect();
     let mut worker = Worker::new(snapshot, frames, devices.into_iter().map(Some).collect());
     let mut verdicts = Verdicts::new(snapshot);
@@ -193,7 +193,7 @@ pub(crate) fn replay<R: Read>(
 
 /// When the next packet comes, over all inputs.
 fn next_timestamp<R: Read>(
-    worker: &mut Worker<HeapFrames, Device<R>>,
+    worker: &mut Worker<MemoryFrames, Device<R>>,
     ids: &[DeviceId],
 ) -> Result<Option<u64>, CaptureError> {
     let mut earliest: Option<u64> = None;
@@ -210,7 +210,7 @@ fn next_timestamp<R: Read>(
 
 /// Hands what left in this turn to the output.
 fn drain<R: Read>(
-    worker: &mut Worker<HeapFrames, Device<R>>,
+    worker: &mut Worker<MemoryFrames, Device<R>>,
     snapshot: &Snapshot,
     ids: &[DeviceId],
     now_ns: u64,

@@ -1,7 +1,7 @@
 use super::*;
 use crate::pcap::MAX_RECORD;
 use crate::stream::ByteOrder;
-use crate::{HeapFrames, Resolution};
+use crate::{MemoryFrames, Resolution};
 use pcap_file::pcap as other;
 use proptest::prelude::*;
 use std::time::Duration;
@@ -199,7 +199,7 @@ proptest! {
             bytes.truncate(keep.index(bytes.len() + 1));
         }
         let Ok(reader) = open(&bytes) else { return Ok(()) };
-        let mut frames = HeapFrames::with_frame_bytes(8, HEADROOM + 64);
+        let mut frames = MemoryFrames::with_frame_bytes(8, HEADROOM + 64);
         let mut port: TestPort<'_> = CapturePort::new(Some(reader), None);
         port.advance_to(u64::MAX);
         let (mut batch, mut total) = (Vec::new(), 0);
@@ -384,7 +384,7 @@ fn a_simple_packet_has_the_time_of_the_packet_before_it() {
 fn packets_cut_by_the_capture_are_counted_and_received_short() {
     let mut file = Builder::new(ByteOrder::Little);
     file.interface(1, 0, &[]).enhanced(0, 0, 1500, &[1; 96]).enhanced(0, 0, 96, &[1; 96]);
-    let mut frames = HeapFrames::new(4);
+    let mut frames = MemoryFrames::new(4);
     let mut port: TestPort<'_> = CapturePort::new(Some(open(&file.bytes).unwrap()), None);
     let mut batch = Vec::new();
     assert_eq!(port.receive(&mut frames, 64, &mut batch), 2);
@@ -396,7 +396,7 @@ fn packets_cut_by_the_capture_are_counted_and_received_short() {
 fn two_inputs_merge_by_time() {
     let left = written(&vec![(10, vec![1]), (30, vec![3])], LinkType::Raw, Resolution::Nanosecond);
     let right = written(&vec![(20, vec![2]), (30, vec![4])], LinkType::Raw, Resolution::Nanosecond);
-    let mut frames = HeapFrames::new(4);
+    let mut frames = MemoryFrames::new(4);
     let mut ports: Vec<TestPort<'_>> =
         [&left, &right].map(|file| CapturePort::new(Some(open(file).unwrap()), None)).into();
     let mut seen = Vec::new();
@@ -417,7 +417,7 @@ fn two_inputs_merge_by_time() {
 #[test]
 fn a_packet_older_than_the_one_before_it_is_due_at_once() {
     let file = written(&vec![(30, vec![1]), (10, vec![2])], LinkType::Raw, Resolution::Nanosecond);
-    let mut frames = HeapFrames::new(4);
+    let mut frames = MemoryFrames::new(4);
     let mut port: TestPort<'_> = CapturePort::new(Some(open(&file).unwrap()), None);
     let mut batch = Vec::new();
     port.advance_to(29);
@@ -434,7 +434,7 @@ fn transmitted_packets_carry_the_ports_clock_and_free_their_frames() {
     let writer =
         CaptureWriter::new(&mut bytes, name, LinkType::Ethernet, Resolution::Nanosecond).unwrap();
     let mut port: CapturePort<&[u8], _> = CapturePort::new(None, Some(writer));
-    let mut frames = HeapFrames::new(2);
+    let mut frames = MemoryFrames::new(2);
     let packets = [frames.store(&[1, 2]).unwrap(), frames.store(&[3]).unwrap()];
     port.advance_to(1_000_000_007);
     assert_eq!(port.transmit(&mut frames, &packets), 2);
@@ -451,7 +451,7 @@ fn a_packet_that_cannot_be_written_stops_the_output_and_stays_with_the_caller() 
     let writer =
         CaptureWriter::new(Vec::new(), name, LinkType::Ethernet, Resolution::Nanosecond).unwrap();
     let mut port: CapturePort<&[u8], _> = CapturePort::new(None, Some(writer));
-    let mut frames = HeapFrames::new(3);
+    let mut frames = MemoryFrames::new(3);
     let packets: Vec<_> =
         [10, 9000, 10].map(|length| frames.store(&vec![0; length]).unwrap()).into();
     assert_eq!(port.transmit(&mut frames, &packets), 1);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dataplane::{Counters, DeviceId, Medium, Outputs, PortId, SetIndex, Snapshot, Verdict, Walk};
-use io::HeapFrames;
+use io::MemoryFrames;
 use model::world::World;
 use model::{esp, headers};
 use wire::{Address, Descriptor, Family, Frames, HEADROOM};
@@ -13,7 +13,7 @@ pub(crate) struct Gateway<'w> {
     world: &'w World,
     snapshot: Arc<Snapshot>,
     walk: Walk,
-    frames: HeapFrames,
+    frames: MemoryFrames,
     out: Outputs,
     now_ns: u64,
 }
@@ -66,7 +66,7 @@ impl<'w> Gateway<'w> {
 
     fn worker(world: &'w World, snapshot: Arc<Snapshot>) -> Gateway<'w> {
         let walk = Walk::new(&snapshot);
-        let frames = HeapFrames::with_frame_bytes(512, HEADROOM + world.room);
+        let frames = MemoryFrames::with_frame_bytes(512, HEADROOM + world.room);
         Gateway { world, snapshot, walk, frames, out: Outputs::default(), now_ns: 0 }
     }
 

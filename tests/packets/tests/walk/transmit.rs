@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use dataplane::Verdict::{self, Drop, Forward, Hold, Protect};
 use dataplane::{DeviceId, DropReason, HoldKind, Outputs, Walk};
-use io::HeapFrames;
+use io::MemoryFrames;
 use packets::lab::{BERLIN, DORA, HOST, Hub, LAN, LAN2, Laboratory, WAN, own};
 use packets::table::run;
 use packets::{In, Row};
@@ -138,7 +138,7 @@ fn ledgers_name_the_port_a_packet_came_by() {
 
 /// Memory that, from one access for writing on, shows every frame too short for the ICV.
 struct BrokenMemory {
-    frames: HeapFrames,
+    frames: MemoryFrames,
     accesses: Cell<usize>,
     breaks_at: usize,
     shown: usize,
@@ -174,7 +174,7 @@ fn whatever_memory_fails_nothing_leaves_in_clear() {
             let snapshot = Hub::default().snapshot();
             let lab = Laboratory::default();
             let inner = datagram(family, 1, 2).ip();
-            let mut frames = HeapFrames::new(8);
+            let mut frames = MemoryFrames::new(8);
             let packets: Vec<_> =
                 (0..2).map(|_| frames.store(&lab.frame(LAN, &inner)).expect("a frame")).collect();
             // One byte of the ICV is missing.
