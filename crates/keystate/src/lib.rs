@@ -1,0 +1,2 @@
+//! To be written.
+#![deny(clippy::undocumented_unsafe_blocks)]
