@@ -9,6 +9,7 @@ pub mod counters;
 mod decide;
 pub mod explain;
 mod fragment;
+pub mod holding;
 mod limiter;
 mod mss;
 mod open;
@@ -22,6 +23,7 @@ pub mod walk;
 pub mod worker;
 
 pub use counters::{Counters, Ledger};
+pub use holding::Wanted;
 pub use routes::{NextHop, NextHopId, Prefix, RouteEntry, RouteTable, RouteTarget};
 pub use snapshot::{
     DeviceId, Generation, HostService, Medium, Neighbour, PortId, PortInfo, SaSet, SetIndex, Side,
@@ -29,4 +31,4 @@ pub use snapshot::{
 };
 pub use verdict::{DropReason, HoldKind, Verdict};
 pub use walk::{Held, Outputs, Send, ToHost, Walk};
-pub use worker::Worker;
+pub use worker::{Surroundings, Worker};

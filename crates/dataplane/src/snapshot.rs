@@ -419,6 +419,11 @@ impl Snapshot {
         self.inbound_set[sa.0 as usize]
     }
 
+    /// The link address of a neighbour, if it is resolved.
+    pub fn link_address(&self, port: PortId, address: Address) -> Option<LinkAddress> {
+        self.neighbours.get(&(port, address)).copied()
+    }
+
     /// Egress towards `destination` by next hop `hop`.
     #[inline]
     pub(crate) fn egress(&self, hop: NextHopId, destination: Address) -> Egress {

@@ -120,6 +120,8 @@ drop_reasons! {
         "no free frame for its fragments"
     NoNeighbour "no_neighbour"
         "the link address of its next hop is unknown"
+    Unsteered "unsteered"
+        "for Linux, but the steering program sent it to a worker: our addresses just changed"
     TransmitFull "tx_full"
         "the transmit ring of its port was full"
 }

@@ -214,6 +214,11 @@ impl Walk {
         }
     }
 
+    /// Returns what was counted and counts from 0 under this snapshot.
+    pub fn begin_counting(&mut self, snapshot: &Snapshot) -> Counters {
+        std::mem::replace(&mut self.counters, Counters::new(snapshot))
+    }
+
     /// What was counted.
     pub fn counters(&self) -> &Counters {
         &self.counters

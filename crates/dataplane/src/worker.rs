@@ -3,6 +3,7 @@
 
 use wire::{BATCH, Descriptor, Frames, Port};
 
+use crate::holding::{Holding, Wanted};
 use crate::walk::{Held, Outputs, ToHost, Walk};
 use crate::{Counters, DeviceId, DropReason, Medium, PortId, Snapshot, Verdict};
 
@@ -20,6 +21,17 @@ struct Queue {
     ledgers: Vec<Queued>,
 }
 
+/// What stands around a worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Surroundings {
+    /// A capture or a bench: nobody resolves neighbours, and a frame that is left to Linux is there
+    /// already.
+    Recorded,
+    /// A kernel: what waits for a neighbour is held while the kernel is asked, and what the
+    /// steering program left to Linux never comes here.
+    Live,
+}
+
 /// A worker: frames, ports, the walk. Owns every frame that no port has.
 pub struct Worker<F, P> {
     frames: F,
@@ -29,6 +41,8 @@ pub struct Worker<F, P> {
     received: Vec<Descriptor>,
     out: Outputs,
     queues: Vec<Queue>,
+    surroundings: Surroundings,
+    holding: Holding,
 }
 
 impl<F: Frames, P: Port<F>> Worker<F, P> {
@@ -36,8 +50,68 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     pub fn new(snapshot: &Snapshot, frames: F, devices: Vec<Option<P>>) -> Worker<F, P> {
         let queues = devices.iter().map(|_| Queue::default()).collect();
         let received = Vec::with_capacity(BATCH);
-        let out = Outputs::default();
-        Worker { frames, devices, walk: Walk::new(snapshot), received, out, queues }
+        let (out, holding) = (Outputs::default(), Holding::default());
+        let (walk, surroundings) = (Walk::new(snapshot), Surroundings::Recorded);
+        Worker { frames, devices, walk, received, out, queues, surroundings, holding }
+    }
+
+    /// The same worker among live ports.
+    pub fn live(mut self) -> Worker<F, P> {
+        self.surroundings = Surroundings::Live;
+        self
+    }
+
+    /// Goes over to a snapshot of another layout (other ports, policies or SAs), with devices in
+    /// its order. Drops what is held and returns all that was counted; counting begins at 0.
+    pub fn rearrange(&mut self, snapshot: &Snapshot, devices: Vec<Option<P>>) -> Counters {
+        self.holding.clear(&mut self.frames, self.walk.counters_mut());
+        self.queues.resize_with(devices.len(), Queue::default);
+        self.devices = devices;
+        self.walk.begin_counting(snapshot)
+    }
+
+    /// Takes the devices out; [`rearrange`](Self::rearrange) puts them in again.
+    pub fn take_devices(&mut self) -> Vec<Option<P>> {
+        std::mem::take(&mut self.devices)
+    }
+
+    /// Puts a device's port in its place, and returns the one that was there.
+    ///
+    /// # Panics
+    /// If the snapshot has no such device.
+    pub fn put_device(&mut self, device: DeviceId, port: Option<P>) -> Option<P> {
+        std::mem::replace(&mut self.devices[usize::from(device.0)], port)
+    }
+
+    /// All devices' ports; [`DeviceId`] counts into them.
+    pub fn devices(&self) -> &[Option<P>] {
+        &self.devices
+    }
+
+    /// Packets that wait for a neighbour.
+    pub fn waiting(&self) -> usize {
+        self.holding.waiting()
+    }
+
+    /// Neighbours whose link address is to be asked for now; each once a second while packets wait
+    /// for it.
+    pub fn wanted(&mut self) -> std::vec::Drain<'_, Wanted> {
+        self.holding.wanted()
+    }
+
+    /// Sends what waited for a neighbour that this snapshot knows, and drops what waited too long.
+    pub fn release(&mut self, snapshot: &Snapshot, now_ns: u64) {
+        if self.holding.waiting() == 0 {
+            return;
+        }
+        let (counters, sends) = (self.walk.counters_mut(), &mut self.out.sends);
+        self.holding.release(snapshot, now_ns, &mut self.frames, counters, sends);
+        self.dispatch(snapshot, now_ns);
+    }
+
+    /// Drops what waits for a neighbour: before the end.
+    pub fn stop_waiting(&mut self) {
+        self.holding.clear(&mut self.frames, self.walk.counters_mut());
     }
 
     /// Takes up to `limit` packets (at most [`BATCH`]) from a device through the walk, transmits
@@ -55,7 +129,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         if !self.received.is_empty() {
             let (frames, out) = (&mut self.frames, &mut self.out);
             self.walk.run(snapshot, now_ns, device, &self.received, frames, out);
-            self.dispatch(snapshot);
+            self.dispatch(snapshot, now_ns);
         }
         self.received.len()
     }
@@ -86,13 +160,18 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         (self.frames, self.devices, self.walk.counters().clone())
     }
 
-    fn dispatch(&mut self, snapshot: &Snapshot) {
+    fn dispatch(&mut self, snapshot: &Snapshot, now_ns: u64) {
         for send in self.out.sends.drain(..) {
             let device = usize::from(snapshot.port(send.egress).device.0);
             self.queues[device].push(send.packet, send.ingress, send.egress);
         }
         let counters = self.walk.counters_mut();
         for ToHost { ingress, form, packet } in self.out.host.drain(..) {
+            if form == Medium::Ethernet && self.surroundings == Surroundings::Live {
+                counters.drop(Some(ingress), DropReason::Unsteered);
+                self.frames.give(packet.frame);
+                continue;
+            }
             // IP packets go up by the host port; frames left to Linux are there already.
             let port = snapshot.host().filter(|_| form == Medium::Ip);
             let device = port.map(|port| usize::from(snapshot.port(port).device.0));
@@ -107,10 +186,18 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
                 self.frames.give(packet.frame);
             }
         }
-        // Nothing here resolves neighbours: what waits for one is dropped and says so.
-        for Held { ingress, packet, .. } in self.out.held.drain(..) {
-            counters.drop(Some(ingress), DropReason::NoNeighbour);
-            self.frames.give(packet.frame);
+        for held in self.out.held.drain(..) {
+            match self.surroundings {
+                Surroundings::Live => {
+                    self.holding.take_in(snapshot, now_ns, held, &mut self.frames, counters);
+                }
+                // Nobody resolves neighbours: what waits for one is dropped and says so.
+                Surroundings::Recorded => {
+                    let Held { ingress, packet, .. } = held;
+                    counters.drop(Some(ingress), DropReason::NoNeighbour);
+                    self.frames.give(packet.frame);
+                }
+            }
         }
         for (queue, device) in self.queues.iter_mut().zip(&mut self.devices) {
             queue.flush(&mut self.frames, device.as_mut(), counters);

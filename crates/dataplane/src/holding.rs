@@ -1,0 +1,193 @@
+//! Packets that wait for the link address of their next hop: bounded, and asked for at a bounded
+//! rate. They are finished but for the link header, sealed if a policy says so.
+
+use std::collections::HashMap;
+
+use wire::link::{self, ethertype};
+use wire::{Address, Family, Frames};
+
+use crate::snapshot::Egress;
+use crate::walk::{Held, Send};
+use crate::{Counters, DropReason, PortId, Snapshot};
+
+/// Packets that wait for one neighbour at most.
+pub const MAX_PER_NEIGHBOUR: usize = 16;
+/// Packets that wait at most, over all neighbours.
+pub const MAX_WAITING: usize = 1024;
+/// How long a packet waits, nanoseconds: three tries of the kernel's, one a second.
+pub const PATIENCE_NS: u64 = 3_000_000_000;
+/// How often one neighbour is asked for while packets wait for it, nanoseconds.
+pub const ASK_EVERY_NS: u64 = 1_000_000_000;
+
+/// A neighbour whose link address is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Wanted {
+    /// The port that it is on.
+    pub port: PortId,
+    /// Its address.
+    pub address: Address,
+}
+
+/// What waits for one neighbour.
+struct Queue {
+    packets: Vec<(Held, u64)>,
+    asked_ns: u64,
+}
+
+/// The packets of one worker that wait. Owns their frames.
+#[derive(Default)]
+pub(crate) struct Holding {
+    queues: HashMap<Wanted, Queue, foldhash::quality::RandomState>,
+    waiting: usize,
+    wanted: Vec<Wanted>,
+}
+
+impl Holding {
+    /// Packets that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Neighbours to ask for now; empties the list.
+    pub(crate) fn wanted(&mut self) -> std::vec::Drain<'_, Wanted> {
+        self.wanted.drain(..)
+    }
+
+    /// Takes a packet in, or drops it where the bounds are reached.
+    #[cold]
+    pub(crate) fn take_in<F: Frames>(
+        &mut self,
+        snapshot: &Snapshot,
+        now_ns: u64,
+        held: Held,
+        frames: &mut F,
+        counters: &mut Counters,
+    ) {
+        let wanted = next_hop_of(snapshot, &held, frames);
+        let known = wanted.is_some_and(|wanted| self.queues.contains_key(&wanted));
+        // As many neighbours may be asked for as packets may wait: nobody floods the kernel.
+        let (Some(wanted), true) = (wanted, known || self.waiting < MAX_WAITING) else {
+            return refuse(&held, frames, counters);
+        };
+        let queue = self
+            .queues
+            .entry(wanted)
+            .or_insert_with(|| Queue { packets: Vec::new(), asked_ns: now_ns });
+        if queue.packets.is_empty() || now_ns.saturating_sub(queue.asked_ns) >= ASK_EVERY_NS {
+            queue.asked_ns = now_ns;
+            self.wanted.push(wanted);
+        }
+        if queue.packets.len() >= MAX_PER_NEIGHBOUR || self.waiting >= MAX_WAITING {
+            return refuse(&held, frames, counters);
+        }
+        queue.packets.push((held, now_ns));
+        self.waiting += 1;
+        counters.ledger(Some(held.ingress)).held += 1;
+    }
+
+    /// Lets go of what can leave under this snapshot, and drops what has waited too long. The
+    /// snapshot's ports must be those that the packets were held under.
+    pub(crate) fn release<F: Frames>(
+        &mut self,
+        snapshot: &Snapshot,
+        now_ns: u64,
+        frames: &mut F,
+        counters: &mut Counters,
+        sends: &mut Vec<Send>,
+    ) {
+        let Holding { queues, waiting, wanted } = self;
+        queues.retain(|hop, queue| {
+            let mac = snapshot.link_address(hop.port, hop.address);
+            queue.packets.retain(|(held, since_ns)| {
+                let is_late = now_ns.saturating_sub(*since_ns) >= PATIENCE_NS;
+                let finished = mac.and_then(|mac| {
+                    let egress = Egress { port: hop.port, mac: Some(mac) };
+                    finish(snapshot, egress, held, frames)
+                });
+                if finished.is_none() && !is_late && mac.is_none() {
+                    return true;
+                }
+                *waiting -= 1;
+                counters.ledger(Some(held.ingress)).held -= 1;
+                match finished {
+                    Some(send) => sends.push(send),
+                    None => refuse(held, frames, counters),
+                }
+                false
+            });
+            let waits = !queue.packets.is_empty();
+            if waits && now_ns.saturating_sub(queue.asked_ns) >= ASK_EVERY_NS {
+                queue.asked_ns = now_ns;
+                wanted.push(*hop);
+            }
+            waits
+        });
+    }
+
+    /// Drops everything.
+    pub(crate) fn clear<F: Frames>(&mut self, frames: &mut F, counters: &mut Counters) {
+        for (held, _) in self.queues.drain().flat_map(|(_, queue)| queue.packets) {
+            counters.ledger(Some(held.ingress)).held -= 1;
+            refuse(&held, frames, counters);
+        }
+        self.waiting = 0;
+        self.wanted.clear();
+    }
+}
+
+fn refuse<F: Frames>(held: &Held, frames: &mut F, counters: &mut Counters) {
+    counters.drop(Some(held.ingress), DropReason::NoNeighbour);
+    frames.give(held.packet.frame);
+}
+
+/// Whom a held packet waits for: the gateway of the route to its destination, or that itself.
+/// `None`: the route changed its port since.
+fn next_hop_of<F: Frames>(snapshot: &Snapshot, held: &Held, frames: &F) -> Option<Wanted> {
+    let (_, destination) = addressed(held, frames)?;
+    match snapshot.routes().lookup(destination)? {
+        crate::RouteTarget::Via(hop) => {
+            let hop = snapshot.next_hop(hop);
+            let address = hop.gateway.unwrap_or(destination);
+            (hop.port == held.egress).then_some(Wanted { port: hop.port, address })
+        }
+        _ => None,
+    }
+}
+
+/// Family and destination of a held packet.
+fn addressed<F: Frames>(held: &Held, frames: &F) -> Option<(Family, Address)> {
+    let start = held.packet.offset as usize;
+    let bytes = frames.bytes(held.packet.frame).get(start..)?;
+    match bytes.first()? >> 4 {
+        4 => {
+            let octets: [u8; 4] = bytes.get(16..20)?.try_into().ok()?;
+            Some((Family::V4, std::net::IpAddr::from(octets).into()))
+        }
+        _ => {
+            let octets: [u8; 16] = bytes.get(24..40)?.try_into().ok()?;
+            Some((Family::V6, std::net::IpAddr::from(octets).into()))
+        }
+    }
+}
+
+/// Puts the link header on a held packet.
+fn finish<F: Frames>(
+    snapshot: &Snapshot,
+    egress: Egress,
+    held: &Held,
+    frames: &mut F,
+) -> Option<Send> {
+    let (family, _) = addressed(held, frames)?;
+    let ethertype = match family {
+        Family::V4 => ethertype::IPV4,
+        Family::V6 => ethertype::IPV6,
+    };
+    let port = snapshot.path_port(egress.port);
+    let mut packet = held.packet;
+    let end = packet.offset as usize;
+    let frame = frames.bytes_mut(packet.frame);
+    let start = link::write(frame, end, egress.mac?, port.mac, port.vlan, ethertype)?;
+    packet.length += (end - start) as u32;
+    packet.offset = start as u32;
+    Some(Send { egress: egress.port, ingress: held.ingress, packet })
+}
