@@ -1,2 +1,39 @@
-//! To be written.
+//! The gRPC API between `lockgated` and `lockgate`: generated messages, client and server, and
+//! how a client finds the daemon.
+//!
+//! The messages also read and write as JSON: `lockgate show … --json` prints exactly them.
 #![forbid(unsafe_code)]
+
+mod connect;
+
+/// Version 1 of the API, generated from `proto/lockgate/v1/lockgate.proto`.
+#[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]
+pub mod v1 {
+    tonic::include_proto!("lockgate.v1");
+}
+
+pub use connect::{ConnectError, GatewayClient, SocketPath, connect};
+
+/// Where the daemon listens if nothing else is said.
+pub const DEFAULT_SOCKET: &str = "/run/lockgate/api.sock";
+/// The environment variable that names another socket.
+pub const SOCKET_VARIABLE: &str = "LOCKGATE_SOCKET";
+/// The group whose members may read.
+pub const READ_GROUP: &str = "lockgate";
+/// The group whose members may change, beside root.
+pub const ADMIN_GROUP: &str = "lockgate-admin";
+
+/// The largest request, bytes: a configuration of the largest size and what stands around it.
+pub const MAX_REQUEST_BYTES: usize = (64 << 20) + (1 << 20);
+/// The largest answer, bytes: every policy of such a configuration with its counters.
+pub const MAX_ANSWER_BYTES: usize = 256 << 20;
+/// Requests that one connection may have under way.
+pub const MAX_STREAMS: u32 = 16;
+/// Connections at a time.
+pub const MAX_CONNECTIONS: usize = 64;
+/// Events that are kept for who asks later.
+pub const MAX_EVENTS_KEPT: usize = 1024;
+/// Events that may wait for a reader of the stream; a slower one is told how many it lost.
+pub const MAX_EVENTS_WAITING: usize = 256;
+/// How long a request may take before it is refused; the stream of events is not bound by it.
+pub const REQUEST_TIME: std::time::Duration = std::time::Duration::from_secs(60);

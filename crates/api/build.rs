@@ -1,0 +1,16 @@
+//! Compiles the API's messages and service; needs no `protoc`.
+
+use std::error::Error;
+
+const FOLDER: &str = "proto";
+const FILE: &str = "proto/lockgate/v1/lockgate.proto";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed={FOLDER}");
+    let descriptors = protox::compile([FILE], [FOLDER])?;
+    tonic_prost_build::configure()
+        .type_attribute(".", "#[derive(serde::Serialize, serde::Deserialize)]")
+        .btree_map(".")
+        .compile_fds(descriptors)?;
+    Ok(())
+}

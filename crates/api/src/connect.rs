@@ -1,0 +1,123 @@
+//! A client's way to the daemon.
+
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint};
+use tower::service_fn;
+
+use crate::v1::gateway_client::GatewayClient as Generated;
+use crate::{
+    ADMIN_GROUP, DEFAULT_SOCKET, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, READ_GROUP, SOCKET_VARIABLE,
+};
+
+/// A client of the daemon.
+pub type GatewayClient = Generated<Channel>;
+
+/// Why the daemon cannot be reached. The messages say what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Nothing listens there.
+    #[error("nothing answers at {}: is lockgated running?", .socket.display())]
+    NoDaemon {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// It listens and we may not ask.
+    #[error(
+        "{}: permission denied: be root or in group {READ_GROUP} ({ADMIN_GROUP} for changes)",
+        .socket.display()
+    )]
+    Denied {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// Something else is there.
+    #[error("{}: is no socket", .socket.display())]
+    NoSocket {
+        /// What should be the socket.
+        socket: PathBuf,
+    },
+    /// The operating system says something else.
+    #[error("{}: {error}", .socket.display())]
+    Other {
+        /// The socket.
+        socket: PathBuf,
+        /// What it says.
+        error: std::io::Error,
+    },
+    /// It listens and does not speak this API.
+    #[error("{}: what listens there is no lockgated: {error}", .socket.display())]
+    Handshake {
+        /// The socket.
+        socket: PathBuf,
+        /// What went wrong.
+        error: tonic::transport::Error,
+    },
+}
+
+/// Where to look for the daemon.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SocketPath(PathBuf);
+
+impl SocketPath {
+    /// The one that was named, else what the environment names, else the usual one.
+    pub fn choose(named: Option<&Path>) -> SocketPath {
+        let from_environment = || std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty());
+        SocketPath(match named {
+            Some(path) => path.to_owned(),
+            None => from_environment().map_or_else(|| DEFAULT_SOCKET.into(), PathBuf::from),
+        })
+    }
+
+    /// The path.
+    pub fn as_path(&self) -> &Path {
+        &self.0
+    }
+}
+
+/// Connects to the daemon that listens at `socket`. Must run inside a tokio runtime with I/O.
+///
+/// # Errors
+/// [`ConnectError`].
+pub async fn connect(socket: &Path) -> Result<GatewayClient, ConnectError> {
+    let owned = || socket.to_owned();
+    // The first connection is made here, for its error's sake; the channel makes others itself.
+    let mut first =
+        Some(UnixStream::connect(socket).await.map_err(|error| refusal(socket, error))?);
+    let again = owned();
+    let connector = service_fn(move |_: tonic::codegen::http::Uri| {
+        let (first, again) = (first.take(), again.clone());
+        async move {
+            let stream = match first {
+                Some(stream) => stream,
+                None => UnixStream::connect(again).await?,
+            };
+            Ok::<_, std::io::Error>(TokioIo::new(stream))
+        }
+    });
+    let channel = Endpoint::from_static("http://lockgated.local")
+        .connect_with_connector(connector)
+        .await
+        .map_err(|error| ConnectError::Handshake { socket: owned(), error })?;
+    Ok(Generated::new(channel)
+        .max_decoding_message_size(MAX_ANSWER_BYTES)
+        .max_encoding_message_size(MAX_REQUEST_BYTES))
+}
+
+fn refusal(socket: &Path, error: std::io::Error) -> ConnectError {
+    let is_something_else = || {
+        let found = std::fs::symlink_metadata(socket);
+        found.is_ok_and(|found| !found.file_type().is_socket() && !found.is_symlink())
+    };
+    let socket = socket.to_owned();
+    match error.kind() {
+        ErrorKind::PermissionDenied => ConnectError::Denied { socket },
+        ErrorKind::ConnectionRefused if is_something_else() => ConnectError::NoSocket { socket },
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => ConnectError::NoDaemon { socket },
+        _ => ConnectError::Other { socket, error },
+    }
+}
