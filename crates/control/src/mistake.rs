@@ -164,14 +164,30 @@ pub enum Mistake {
     BadWorkers { text: String },
     #[error("when the daemon ends, Linux will forward in clear")]
     OpensOnExit,
-    #[error("`keys_dir` is not a directory's name")]
-    BadDirectory,
+    #[error("`{key}` is not a directory's name")]
+    BadDirectory { key: &'static str },
+    #[error("`{key}` does not begin with `/`")]
+    RelativeDirectory { key: &'static str },
+    #[error("`run_dir` is longer than {limit} bytes: the path of the API's socket would not fit")]
+    LongRunDir { limit: usize },
+    #[error("`run_dir` and `state_dir` are the same directory")]
+    SameDirectory,
     #[error("\"{text}\" is no number of flows")]
     BadFlows { text: String },
     #[error("a cache for less than 2 flows would be none")]
     CacheTooSmall,
     #[error("a cache for more than {limit} flows is not offered")]
     CacheTooLarge { limit: u64 },
+
+    // [metrics]
+    #[error("\"{text}\" is no address with a port")]
+    BadListen { text: String },
+    #[error("port 0 cannot be listened on")]
+    ListenPortZero,
+    #[error("{address} cannot be listened on: it is {why}")]
+    ListenAddress { address: IpAddr, why: &'static str },
+    #[error("whoever reaches {address} reads the counters")]
+    ListenBeyond { address: IpAddr, port: u16 },
 
     // [port.NAME]
     #[error("`host` is the name of the port that stands for Linux itself")]
@@ -420,6 +436,10 @@ impl Mistake {
                 "hosts ignore \"packet too big\" below 1280 (RFC 8201 §4): port `{port}` needs an \
                  mtu of {least}, or the peer IPv4 policies only"
             )),
+            Mistake::ListenBeyond { port, .. } => Some(format!(
+                "there is no password; an unprotected port lets readers in only with \
+                 allow_host = [\"tcp/{port}\"]"
+            )),
             _ => self.fixed_help().map(str::to_owned),
         }
     }
@@ -437,6 +457,14 @@ impl Mistake {
             Mistake::NotAPrefix { .. } => "write a prefix, or several routes",
             Mistake::NotALinkAddress { .. } => "write six bytes, 02:00:00:00:00:01, not a group's",
             Mistake::BadWorkers { .. } => "write \"auto\" or a number",
+            Mistake::RelativeDirectory { .. } => "write the whole path, from `/`",
+            Mistake::LongRunDir { .. } => "name a shorter one: run_dir = \"/run/lockgate\"",
+            Mistake::SameDirectory => {
+                "what is in `run_dir` may be gone after a reboot, what is in `state_dir` must not"
+            }
+            Mistake::BadListen { .. } => "write \"127.0.0.1:9617\", \"[::1]:9617\" or \"off\"",
+            Mistake::ListenPortZero => "write a port from 1 to 65535",
+            Mistake::ListenAddress { .. } => "name one of this machine's own addresses",
             Mistake::OpensOnExit => "on_exit = \"closed\" keeps the ports shut",
             Mistake::BadFlows { .. } => "write \"off\", 1000, \"64K\" or \"1M\"",
             Mistake::CacheTooSmall => "to have none write flows = \"off\"",

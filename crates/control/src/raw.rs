@@ -24,6 +24,7 @@ pub(crate) type Number = Option<Spanned<i128>>;
 pub(crate) struct Raw {
     pub(crate) node: Option<RawNode>,
     pub(crate) cache: Option<RawCache>,
+    pub(crate) metrics: Option<RawMetrics>,
     pub(crate) ports: Vec<RawPort>,
     pub(crate) peers: Vec<RawPeer>,
     pub(crate) policies: Vec<RawPolicy>,
@@ -39,12 +40,21 @@ pub(crate) struct RawNode {
     pub(crate) reserve_cores: Number,
     pub(crate) on_exit: Text,
     pub(crate) keys_dir: Text,
+    pub(crate) run_dir: Text,
+    pub(crate) state_dir: Text,
+    pub(crate) poll: Text,
 }
 
 /// `[cache]`.
 #[derive(Debug)]
 pub(crate) struct RawCache {
     pub(crate) flows: Option<Spanned<Scalar>>,
+}
+
+/// `[metrics]`.
+#[derive(Debug)]
+pub(crate) struct RawMetrics {
+    pub(crate) listen: Text,
 }
 
 /// `[port.NAME]`.
@@ -112,9 +122,12 @@ pub(crate) struct RawNeighbour {
     pub(crate) mac: Text,
 }
 
-const SECTIONS: &[&str] = &["node", "cache", "port", "peer", "policy", "route", "neighbour"];
-const NODE_KEYS: &[&str] = &["name", "workers", "reserve_cores", "on_exit", "keys_dir"];
+const SECTIONS: &[&str] =
+    &["node", "cache", "port", "peer", "policy", "route", "neighbour", "metrics"];
+const NODE_KEYS: &[&str] =
+    &["name", "workers", "reserve_cores", "on_exit", "keys_dir", "run_dir", "state_dir", "poll"];
 const CACHE_KEYS: &[&str] = &["flows"];
+const METRICS_KEYS: &[&str] = &["listen"];
 const PORT_KEYS: &[&str] = &["netdev", "vlan", "side", "allow_host", "mac", "mtu", "addresses"];
 const PEER_KEYS: &[&str] =
     &["local", "remote", "keys", "manual", "suite", "mode", "replay_window", "mss_clamp"];
@@ -180,6 +193,10 @@ fn raw(top: &Section<'_>, table: &DeTable<'_>, problems: &mut Problems<'_>) -> R
             section.check_keys(problems, CACHE_KEYS, &[]);
             RawCache { flows: section.scalar(problems, "flows") }
         }),
+        metrics: top.table(problems, "metrics").map(|section| {
+            section.check_keys(problems, METRICS_KEYS, &[]);
+            RawMetrics { listen: section.text(problems, "listen") }
+        }),
         ports: named(top, problems, "port", port),
         peers: named(top, problems, "peer", peer),
         policies: top.list(problems, "policy").iter().map(|s| policy(s, problems)).collect(),
@@ -210,6 +227,9 @@ fn node(section: &Section<'_>, problems: &mut Problems<'_>) -> RawNode {
         reserve_cores: section.number(problems, "reserve_cores"),
         on_exit: section.text(problems, "on_exit"),
         keys_dir: section.text(problems, "keys_dir"),
+        run_dir: section.text(problems, "run_dir"),
+        state_dir: section.text(problems, "state_dir"),
+        poll: section.text(problems, "poll"),
     }
 }
 

@@ -5,7 +5,6 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use dataplane::Side;
@@ -17,28 +16,23 @@ use wire::Family;
 use crate::compile;
 use crate::errors::Problems;
 use crate::mistake::Mistake;
-use crate::raw::{Raw, RawCache, RawNode};
-use crate::read::Scalar;
+use crate::raw::Raw;
 use crate::source::Span;
-use crate::validated::{Action, Cache, Node, OnExit, Peer, PeerId, Policy, Validated, Workers};
-use crate::values::{bounded, count, name, word};
+use crate::validated::{Action, Peer, PeerId, Policy, Validated};
 
 mod links;
+mod node;
 mod peers;
 mod policies;
 mod ports;
 
-/// Worker threads at most.
-pub const MAX_WORKERS: u32 = 256;
-/// Flows that the cache may be sized for at most.
-pub const MAX_FLOWS: u64 = 1 << 26;
-/// Flows that the cache is sized for if nothing is written (FC-10).
-pub const DEFAULT_FLOWS: u64 = 1 << 20;
+pub use node::{DEFAULT_FLOWS, MAX_FLOWS, MAX_WORKERS};
 
 /// The configuration, unless there was an error, and where each peer's key file is named.
 pub(crate) fn validate(raw: &Raw, problems: &mut Problems<'_>) -> Option<(Validated, Vec<Span>)> {
-    let node = raw.node.as_ref().and_then(|raw| node(raw, problems));
-    let cache = cache(raw.cache.as_ref(), problems);
+    let node = raw.node.as_ref().and_then(|raw| node::node(raw, problems));
+    let cache = node::cache(raw.cache.as_ref(), problems);
+    let metrics = node::metrics(raw.metrics.as_ref(), problems);
     let ports = ports::validate(&raw.ports, problems);
     let peers = peers::validate(&raw.peers, &ports, problems);
     let policies = policies::validate(raw, &peers, &ports, problems);
@@ -50,6 +44,7 @@ pub(crate) fn validate(raw: &Raw, problems: &mut Problems<'_>) -> Option<(Valida
     let validated = Validated {
         node: node?,
         cache: cache?,
+        metrics: metrics?,
         ports: ports.list,
         peers: peers.list,
         policies,
@@ -61,76 +56,6 @@ pub(crate) fn validate(raw: &Raw, problems: &mut Problems<'_>) -> Option<(Valida
     count_rules(raw, &validated, problems);
     let keys = raw.peers.iter().filter_map(|peer| Some(peer.keys.as_ref()?.span())).collect();
     Some((validated, keys))
-}
-
-fn node(raw: &RawNode, problems: &mut Problems<'_>) -> Option<Node> {
-    let node_name = raw.name.as_ref().and_then(|text| name(problems, text));
-    let workers = match &raw.workers {
-        None => Some(Workers::Auto),
-        Some(written) => workers(written, problems),
-    };
-    let reserve_cores = bounded(problems, "reserve_cores", &raw.reserve_cores, 1, (0, 1023));
-    let choices = [("closed", OnExit::Closed), ("open", OnExit::Open)];
-    let on_exit = word(problems, "on_exit", &raw.on_exit, OnExit::Closed, &choices);
-    if let (Some(OnExit::Open), Some(written)) = (on_exit, &raw.on_exit) {
-        problems.warning(&written.span(), Mistake::OpensOnExit);
-    }
-    let keys_dir = match &raw.keys_dir {
-        None => Some(PathBuf::from(".")),
-        Some(written) => {
-            let text = written.get_ref();
-            let fits = !text.is_empty() && text.len() < 4096 && !text.contains('\0');
-            if !fits {
-                problems.error(&written.span(), Mistake::BadDirectory);
-            }
-            fits.then(|| PathBuf::from(text))
-        }
-    };
-    Some(Node {
-        name: node_name?,
-        workers: workers?,
-        reserve_cores: reserve_cores?,
-        on_exit: on_exit?,
-        keys_dir: keys_dir?,
-    })
-}
-
-fn workers(written: &Spanned<Scalar>, problems: &mut Problems<'_>) -> Option<Workers> {
-    match written.get_ref() {
-        Scalar::Text(text) if text == "auto" => Some(Workers::Auto),
-        Scalar::Text(text) => {
-            problems.error(&written.span(), Mistake::BadWorkers { text: text.clone() });
-            None
-        }
-        Scalar::Number(number) => {
-            let number = Some(Spanned::new(written.span(), *number));
-            bounded(problems, "workers", &number, 1, (1, MAX_WORKERS)).map(Workers::Exactly)
-        }
-    }
-}
-
-fn cache(raw: Option<&RawCache>, problems: &mut Problems<'_>) -> Option<Cache> {
-    let Some(written) = raw.and_then(|raw| raw.flows.as_ref()) else {
-        return Some(Cache::Flows(DEFAULT_FLOWS));
-    };
-    let flows = match written.get_ref() {
-        Scalar::Text(text) if text == "off" => return Some(Cache::Off),
-        Scalar::Text(text) => count(text),
-        Scalar::Number(number) => u64::try_from(*number).ok(),
-    };
-    let mistake = match flows {
-        Some(flows @ 2..=MAX_FLOWS) => return Some(Cache::Flows(flows)),
-        Some(0 | 1) => Mistake::CacheTooSmall, // FC-11
-        Some(_) => Mistake::CacheTooLarge { limit: MAX_FLOWS },
-        None => Mistake::BadFlows {
-            text: match written.get_ref() {
-                Scalar::Text(text) => text.clone(),
-                Scalar::Number(number) => number.to_string(),
-            },
-        },
-    };
-    problems.error(&written.span(), mistake);
-    None
 }
 
 /// Notes the peers that no route leads to, or only one into the protected side, and the ports that

@@ -2,6 +2,7 @@
 //! filled in. Holds no keys, only where they are.
 
 use std::fmt::Write;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use dataplane::{HostService, Neighbour, PortId, Prefix, Side};
@@ -23,6 +24,8 @@ pub struct Validated {
     pub node: Node,
     /// `[cache]`.
     pub cache: Cache,
+    /// `[metrics]`.
+    pub metrics: Metrics,
     /// `[port.NAME]`, in the order of the file; [`PortId`] counts into it. Without the host port.
     pub ports: Vec<Port>,
     /// `[peer.NAME]`, in the order of the file; [`PeerId`] counts into it.
@@ -48,6 +51,12 @@ pub struct Node {
     pub on_exit: OnExit,
     /// Where key files lie; relative to the directory of the configuration file.
     pub keys_dir: PathBuf,
+    /// What lives as long as the machine is up: the API's socket, SA counters. Absolute.
+    pub run_dir: PathBuf,
+    /// What outlives a reboot: reservations of sequence numbers, revisions. Absolute.
+    pub state_dir: PathBuf,
+    /// What a worker does that has nothing to do.
+    pub poll: Poll,
 }
 
 /// How many worker threads.
@@ -66,6 +75,24 @@ pub enum OnExit {
     Closed,
     /// Linux forwards again, in clear.
     Open,
+}
+
+/// What a worker does that has nothing to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Poll {
+    /// It sleeps until the kernel wakes it.
+    Sleep,
+    /// It looks again and again: no wake-up to wait for, and a core that is never idle.
+    Busy,
+}
+
+/// Where counters are read as Prometheus text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Metrics {
+    /// Nowhere.
+    Off,
+    /// At `http://ADDRESS/metrics`.
+    Listen(SocketAddr),
 }
 
 /// The flow cache.
@@ -185,24 +212,15 @@ impl Validated {
     }
 
     fn write(&self, out: &mut String) -> std::fmt::Result {
-        let Node { name, workers, reserve_cores, on_exit, keys_dir } = &self.node;
-        writeln!(out, "[node]\nname = {}", quoted(name))?;
-        match workers {
-            Workers::Auto => {
-                writeln!(out, "workers = \"auto\" # cores - reserve_cores, at least 1")?
-            }
-            Workers::Exactly(count) => writeln!(out, "workers = {count}")?,
-        }
-        writeln!(out, "reserve_cores = {reserve_cores}")?;
-        let on_exit = if *on_exit == OnExit::Open { "open" } else { "closed" };
-        writeln!(out, "on_exit = \"{on_exit}\"")?;
-        write!(out, "keys_dir = {}", quoted(&keys_dir.to_string_lossy()))?;
-        let relative = keys_dir.is_relative();
-        writeln!(out, "{}", if relative { " # from the directory of this file" } else { "" })?;
+        write_node(out, &self.node)?;
         self.ports.iter().try_for_each(|port| write_port(out, port))?;
         match self.cache {
             Cache::Off => writeln!(out, "\n[cache]\nflows = \"off\"")?,
             Cache::Flows(flows) => writeln!(out, "\n[cache]\nflows = \"{}\"", count_text(flows))?,
+        }
+        match self.metrics {
+            Metrics::Off => writeln!(out, "\n[metrics]\nlisten = \"off\"")?,
+            Metrics::Listen(address) => writeln!(out, "\n[metrics]\nlisten = \"{address}\"")?,
         }
         self.peers.iter().try_for_each(|peer| write_peer(out, peer))?;
         self.policies.iter().try_for_each(|policy| self.write_policy(out, policy))?;
@@ -268,6 +286,25 @@ impl Validated {
             }
         }
     }
+}
+
+fn write_node(out: &mut String, node: &Node) -> std::fmt::Result {
+    let Node { name, workers, reserve_cores, on_exit, keys_dir, run_dir, state_dir, poll } = node;
+    writeln!(out, "[node]\nname = {}", quoted(name))?;
+    match workers {
+        Workers::Auto => writeln!(out, "workers = \"auto\" # cores - reserve_cores, at least 1")?,
+        Workers::Exactly(count) => writeln!(out, "workers = {count}")?,
+    }
+    writeln!(out, "reserve_cores = {reserve_cores}")?;
+    let on_exit = if *on_exit == OnExit::Open { "open" } else { "closed" };
+    writeln!(out, "on_exit = \"{on_exit}\"")?;
+    write!(out, "keys_dir = {}", quoted(&keys_dir.to_string_lossy()))?;
+    let relative = keys_dir.is_relative();
+    writeln!(out, "{}", if relative { " # from the directory of this file" } else { "" })?;
+    writeln!(out, "run_dir = {}", quoted(&run_dir.to_string_lossy()))?;
+    writeln!(out, "state_dir = {}", quoted(&state_dir.to_string_lossy()))?;
+    let poll = if *poll == Poll::Busy { "busy" } else { "sleep" };
+    writeln!(out, "poll = \"{poll}\"")
 }
 
 fn write_port(out: &mut String, port: &Port) -> std::fmt::Result {

@@ -29,6 +29,10 @@ fn every_default_is_written_out() {
         "reserve_cores = 1",
         "on_exit = \"closed\"",
         "keys_dir = \".\"",
+        "run_dir = \"/run/lockgate\"",
+        "state_dir = \"/var/lib/lockgate\"",
+        "poll = \"sleep\"",
+        "listen = \"127.0.0.1:9617\"",
         "allow_host = []",
         "mac = \"02:4c:47:00:00:01\"",
         "mtu = 1500",
@@ -149,6 +153,14 @@ fn configuration() -> impl Strategy<Value = String> {
             "[cache]\nflows = \"3k\"",
             "[cache]",
         ]),
+        maybe(&[
+            "[metrics]\nlisten = \"off\"",
+            "[metrics]\nlisten = \"[::1]:65535\"",
+            "[metrics]\nlisten = \"192.0.2.1:1\"",
+            "[metrics]",
+        ]),
+        maybe(&["run_dir = \"/r\\u0007\\\"\"", "state_dir = \"/s\"\nrun_dir = \"/tmp/x\""]),
+        maybe(&["poll = \"busy\"", "poll = \"sleep\""]),
     );
     let port = (
         maybe(&["vlan = 1", "vlan = 4094"]),
@@ -175,16 +187,16 @@ fn configuration() -> impl Strategy<Value = String> {
     );
     let policies = prop::collection::vec(policy(), 0..4);
     (node, port, peer, route, policies).prop_map(|(node, port, peer, route, policies)| {
-        let (workers, cores, exit, keys, cache) = node;
+        let (workers, cores, exit, keys, cache, metrics, directories, poll) = node;
         let (vlan, mtu, mac, allow) = port;
         let (mode, window, clamp) = peer;
         let mut text = format!(
-            "[node]\nname = \"n\"\n{workers}{cores}{exit}{keys}\
+            "[node]\nname = \"n\"\n{workers}{cores}{exit}{keys}{directories}{poll}\
              [port.lan]\nnetdev = \"eth0\"\nside = \"protected\"\n{vlan}{mtu}\
              addresses = [\"10.0.0.1/8\", \"10.0.0.2/8\", \"172.16.0.0/31\"]\n\
              [port.\"wan\"]\nnetdev = \"eth1\"\nside = \"unprotected\"\n{mac}{allow}\
              addresses = [\"192.0.2.1/24\", \"2001:db8::1/126\", \"fe80::2/64\"]\n\
-             {cache}\
+             {cache}{metrics}\
              [peer.\"f.o_u-r\"]\nlocal = \"192.0.2.1\"\nremote = \"1.0.0.0\"\n\
              keys = \"file: k'1\"\nmanual = \"laboratory\"\nsuite = \"aes-256-gcm\"\n{mode}\
              [peer.six]\nlocal = \"2001:db8::1\"\nremote = \"2001:db8::7\"\nkeys = \"file:2\"\n\
