@@ -304,6 +304,7 @@ impl Story<'_> {
             RouteTarget::Local => "our own address".into(),
             RouteTarget::Broadcast => "a broadcast address".into(),
             RouteTarget::Blackhole => "blackhole".into(),
+            RouteTarget::Elsewhere => "a netdev that is no port".into(),
             RouteTarget::Via(hop) => self.hop_text(hop),
         }
     }

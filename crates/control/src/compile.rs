@@ -91,7 +91,7 @@ impl Validated {
         Ok(Snapshot::new(parts)?)
     }
 
-    fn port_infos(&self) -> Vec<PortInfo> {
+    pub(crate) fn port_infos(&self) -> Vec<PortInfo> {
         let mut devices: HashMap<&str, DeviceId> = HashMap::new();
         let mut infos = Vec::with_capacity(self.ports.len() + 1);
         for port in &self.ports {

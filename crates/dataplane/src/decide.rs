@@ -179,7 +179,7 @@ fn is_inside(snapshot: &Snapshot, address: Address) -> bool {
         Some(RouteTarget::Via(hop)) => {
             snapshot.path_port(snapshot.next_hop(hop).port).side == Side::Protected
         }
-        Some(RouteTarget::Blackhole) | None => false,
+        Some(RouteTarget::Blackhole | RouteTarget::Elsewhere) | None => false,
     }
 }
 
@@ -255,7 +255,7 @@ pub(crate) fn route(snapshot: &Snapshot, row: &Row) -> Result<Routed, DropReason
         _ if stays_on_link => Err(DropReason::BadAddress),
         Some(RouteTarget::Broadcast) => Err(DropReason::BadAddress),
         Some(RouteTarget::Blackhole) => Err(DropReason::Blackhole),
-        None => Err(DropReason::NoRoute),
+        Some(RouteTarget::Elsewhere) | None => Err(DropReason::NoRoute),
         Some(RouteTarget::Local) => Ok(Routed::Decided(Decision::Host)),
         Some(RouteTarget::Via(hop)) => {
             let egress = snapshot.egress(hop, flow.destination_address());

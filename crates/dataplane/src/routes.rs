@@ -43,6 +43,9 @@ pub enum RouteTarget {
     Broadcast,
     /// Drop (`blackhole`).
     Blackhole,
+    /// By a netdev that is no port, or by a way that is not ours to judge: as if there were no
+    /// route, but no wider one takes its place.
+    Elsewhere,
     /// Forward.
     Via(NextHopId),
 }

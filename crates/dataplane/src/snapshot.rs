@@ -307,6 +307,11 @@ impl Snapshot {
         &self.ports
     }
 
+    /// How many devices there are; [`DeviceId`] counts them.
+    pub fn device_count(&self) -> usize {
+        self.devices.len()
+    }
+
     /// One port.
     ///
     /// # Panics
@@ -467,7 +472,10 @@ fn check_references(parts: &SnapshotParts) -> Result<(), SnapshotError> {
     let is_outbound = |sa: &SaId| (sa.0 as usize) < parts.outbound.len();
     let leads_somewhere = |entry: &RouteEntry| match entry.target {
         RouteTarget::Via(hop) => is_hop(hop),
-        RouteTarget::Local | RouteTarget::Broadcast | RouteTarget::Blackhole => true,
+        RouteTarget::Local
+        | RouteTarget::Broadcast
+        | RouteTarget::Blackhole
+        | RouteTarget::Elsewhere => true,
     };
     let misplaced = parts.outbound.iter().enumerate().find(|(at, sa)| sa.id.0 as usize != *at);
     if let Some((_, sa)) = misplaced {

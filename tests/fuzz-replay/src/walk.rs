@@ -146,7 +146,7 @@ impl Gateway {
             Some(RouteTarget::Via(hop)) => {
                 snapshot.port(snapshot.next_hop(hop).port).side == Side::Protected
             }
-            Some(RouteTarget::Blackhole) | None => false,
+            Some(RouteTarget::Blackhole | RouteTarget::Elsewhere) | None => false,
         }
     }
 

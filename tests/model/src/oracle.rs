@@ -282,7 +282,7 @@ impl<'w> Oracle<'w> {
                 let port = self.world.next_hops[hop.0 as usize].port;
                 self.world.port(port).side == Side::Protected
             }
-            Some(RouteTarget::Blackhole) | None => false,
+            Some(RouteTarget::Blackhole | RouteTarget::Elsewhere) | None => false,
         }
     }
 
@@ -315,7 +315,7 @@ impl<'w> Oracle<'w> {
                 reasons.insert(DropReason::BadAddress);
                 None
             }
-            None => {
+            Some(RouteTarget::Elsewhere) | None => {
                 reasons.insert(DropReason::NoRoute);
                 None
             }

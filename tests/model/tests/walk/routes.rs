@@ -36,6 +36,7 @@ fn a_target() -> impl Strategy<Value = RouteTarget> {
     prop_oneof![
         4 => (0..4u32).prop_map(|hop| RouteTarget::Via(NextHopId(hop))),
         1 => Just(RouteTarget::Blackhole),
+        1 => Just(RouteTarget::Elsewhere),
         1 => Just(RouteTarget::Local),
         1 => Just(RouteTarget::Broadcast),
     ]

@@ -265,6 +265,7 @@ fn routes() -> impl Strategy<Value = (Vec<RouteEntry>, Vec<NextHop>)> {
         for (network, target, on_link) in extra {
             let network = prefix(ROUTED[network]);
             let target = match target {
+                None if on_link => RouteTarget::Elsewhere,
                 None => RouteTarget::Blackhole,
                 Some((port, _)) if on_link => via(port, None),
                 Some((port, true)) => via(port, gateway(port, network.address.family)),
