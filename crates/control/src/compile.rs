@@ -84,7 +84,7 @@ impl Validated {
             routes,
             next_hops,
             neighbours: self.neighbours.clone(),
-            spd: Spd::new(self.policies.iter().enumerate().map(policy).collect())?,
+            spd: Spd::new(self.policies.iter().enumerate().map(policy).collect())?.into(),
             ..SnapshotParts::default()
         };
         self.add_security_associations(keys, &mut parts)?;

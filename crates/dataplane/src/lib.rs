@@ -26,8 +26,8 @@ pub use counters::{Counters, Ledger};
 pub use holding::Wanted;
 pub use routes::{NextHop, NextHopId, Prefix, RouteEntry, RouteTable, RouteTarget};
 pub use snapshot::{
-    DeviceId, Generation, HostService, Medium, Neighbour, PortId, PortInfo, SaSet, SetIndex, Side,
-    Snapshot, SnapshotError, SnapshotParts,
+    DeviceId, Generation, HostService, Layout, Medium, Neighbour, PortId, PortInfo, SaSet,
+    SetIndex, Side, Snapshot, SnapshotError, SnapshotParts,
 };
 pub use verdict::{DropReason, HoldKind, Verdict};
 pub use walk::{Held, Outputs, Send, ToHost, Walk};

@@ -70,7 +70,11 @@ fn finish<F: Frames>(
     if !job.authentic {
         return Err(DropReason::Integrity);
     }
-    sa.window.commit(job.sequence).map_err(replay_reason)?;
+    let committed = match turn.snapshot.workers() {
+        1 => sa.window.commit(job.sequence),
+        _ => sa.window.commit_locked(job.sequence),
+    };
+    committed.map_err(replay_reason)?;
     let frame = turn.frames.bytes(row.frame);
     let inner = ipsec::esp::strip(frame, job).map_err(open_reason)?;
     let bytes = frame.get(inner.offset..inner.offset + inner.length).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Stage 5: all headers, nonces and trailers of the batch, then the cipher over the batch, SA by SA
 //! (FACTS "Ciphers": a nonce written just before it is used stalls the cipher).
 
-use ipsec::{Inner, SaId, SealJob};
+use ipsec::{Inner, SaId, SealJob, SequenceError};
 use wire::link::ethertype;
 use wire::{Descriptor, Family, FrameId, Frames, link};
 
@@ -80,8 +80,8 @@ impl Departure {
 struct Group {
     sa: SaId,
     count: u32,
-    /// Sequence number of the first; `None`: the SA has too few left.
-    first: Option<u64>,
+    /// Sequence number of the first, or why there is none.
+    first: Result<u64, SequenceError>,
 }
 
 /// Lists of this stage, kept over batches.
@@ -131,7 +131,7 @@ impl Sealing {
             };
             let known = self.groups.iter().rposition(|known| known.sa == *sa);
             let place = known.unwrap_or_else(|| {
-                self.groups.push(Group { sa: *sa, count: 0, first: None });
+                self.groups.push(Group { sa: *sa, count: 0, first: Ok(0) });
                 self.groups.len() - 1
             });
             (*group, *rank) = (place as u32, self.groups[place].count);
@@ -139,7 +139,7 @@ impl Sealing {
         }
         for group in &mut self.groups {
             let sa = &turn.snapshot.outbound()[group.sa.0 as usize];
-            group.first = sa.sequence.draw(group.count).ok();
+            group.first = sa.sequence.draw(group.count);
         }
     }
 
@@ -187,7 +187,7 @@ fn write_headers<F: Frames>(
     let mut job = None;
     let bytes = departure.length as usize;
     if let Fate::Sealed { protection: Protection { sa, .. }, group, rank } = departure.fate {
-        let first = groups[group as usize].first.ok_or(DropReason::SequenceExhausted)?;
+        let first = groups[group as usize].first.map_err(sequence_reason)?;
         let sequence = first + u64::from(rank);
         let sa = &turn.snapshot.outbound()[sa.0 as usize];
         let inner = Inner { family, offset: departure.offset as usize, length: bytes };
@@ -203,6 +203,13 @@ fn write_headers<F: Frames>(
     }
     write_link(turn, departure, family)?;
     Ok(job)
+}
+
+fn sequence_reason(error: SequenceError) -> DropReason {
+    match error {
+        SequenceError::Exhausted => DropReason::SequenceExhausted,
+        SequenceError::NotReserved => DropReason::SequenceNotReserved,
+    }
 }
 
 /// Writes the link header, if the neighbour is known.

@@ -16,6 +16,11 @@ use crate::routes::{NextHop, NextHopId, RouteEntry, RouteTable, RouteTarget};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Generation(pub u32);
 
+/// What the places in a snapshot's lists of ports, policies, SAs and sets stand for: snapshots of
+/// one layout have the same at each place, so counters by place go on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Layout(pub u32);
+
 /// A port: place in [`Snapshot::ports`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PortId(pub u16);
@@ -109,6 +114,10 @@ pub struct SaSet {
 pub struct SnapshotParts {
     /// Generation of the policies.
     pub generation: Generation,
+    /// What places stand for.
+    pub layout: Layout,
+    /// Threads that walk packets under snapshots of this process; 0 is taken for 1.
+    pub workers: u32,
     /// [`PortId`] counts into this list.
     pub ports: Vec<PortInfo>,
     /// The port that stands for Linux itself, a medium of IP packets.
@@ -120,7 +129,7 @@ pub struct SnapshotParts {
     /// Who lives where on the links.
     pub neighbours: Vec<Neighbour>,
     /// The policies.
-    pub spd: Spd,
+    pub spd: Arc<Spd>,
     /// The SA sets.
     pub sets: Vec<SaSet>,
     /// SAs that seal; [`SaId`] counts into this list.
@@ -209,6 +218,8 @@ type Neighbours = HashMap<(PortId, Address), LinkAddress, foldhash::quality::Ran
 /// Everything the walk looks up.
 pub struct Snapshot {
     generation: Generation,
+    layout: Layout,
+    workers: u32,
     ports: Box<[PortInfo]>,
     path_ports: Box<[PathPort]>,
     /// Our addresses on unprotected ports.
@@ -218,7 +229,7 @@ pub struct Snapshot {
     routes: RouteTable,
     next_hops: Box<[(NextHop, Option<LinkAddress>)]>,
     neighbours: Neighbours,
-    spd: Spd,
+    spd: Arc<Spd>,
     actions: Box<[ResolvedAction]>,
     sets: Box<[SaSet]>,
     /// Egress of each set's outer packets; `None`: no route to the peer.
@@ -239,7 +250,7 @@ impl Snapshot {
     pub fn new(parts: SnapshotParts) -> Result<Snapshot, SnapshotError> {
         check_references(&parts)?;
         let SnapshotParts { generation, ports, host, routes, next_hops, neighbours, .. } = parts;
-        let SnapshotParts { spd, sets, outbound, inbound, .. } = parts;
+        let SnapshotParts { spd, sets, outbound, inbound, layout, workers, .. } = parts;
         let devices = devices(&ports)?;
         let neighbours: Neighbours = neighbours
             .into_iter()
@@ -273,6 +284,8 @@ impl Snapshot {
             .collect::<Result<_, _>>()?;
         let mut snapshot = Snapshot {
             generation,
+            layout,
+            workers: workers.max(1),
             outside: outside(&ports),
             path_ports: ports.iter().map(PathPort::from).collect(),
             ports: ports.into(),
@@ -300,6 +313,16 @@ impl Snapshot {
     /// Generation of the policies.
     pub fn generation(&self) -> Generation {
         self.generation
+    }
+
+    /// What places in its lists stand for.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Threads that walk packets, at least 1.
+    pub fn workers(&self) -> u32 {
+        self.workers
     }
 
     /// All ports; [`PortId`] counts into this list.

@@ -112,6 +112,9 @@ drop_reasons! {
         "a policy wants it protected and no SA that can send is there"
     SequenceExhausted "sequence_exhausted"
         "the SA has used all its sequence numbers: rekey"
+    SequenceNotReserved "sequence_not_reserved"
+        "no durable reservation of the SA's next sequence numbers: the disk is full or the control \
+         thread is stuck"
     CipherRefused "cipher_refused"
         "the cipher library refused to seal; never seen in health: report it"
     TooBig "too_big"

@@ -6,6 +6,7 @@
 //! authenticated beside the text (RFC 4106 §5).
 
 use std::fmt;
+use std::sync::Arc;
 
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use wire::{FrameId, Frames};
@@ -95,7 +96,7 @@ pub struct SealError {
 
 /// The expanded key of one SA. No `Debug`, no `Clone`: it holds key bytes.
 pub struct Cipher {
-    backend: Backend,
+    backend: Arc<Backend>,
     /// The salt where it stands in a nonce: the highest 4 of 16 bytes.
     salt: Zeroizing<u128>,
     numbers: SequenceNumbers,
@@ -107,7 +108,7 @@ impl Cipher {
     pub fn new(material: &KeyMaterial) -> Cipher {
         let salt = material.salt().iter().fold(0, |salt, byte| salt << 8 | u128::from(*byte));
         Cipher {
-            backend: Backend::new(material),
+            backend: Arc::new(Backend::new(material)),
             salt: Zeroizing::new(salt << 96),
             numbers: SequenceNumbers::Short,
             suite: material.suite(),
@@ -119,9 +120,15 @@ impl Cipher {
         Cipher { numbers, ..self }
     }
 
+    /// The same expanded key for the same SA at another place; there is still only one of it.
+    pub(crate) fn share(&self) -> Cipher {
+        let Cipher { numbers, suite, .. } = *self;
+        Cipher { backend: self.backend.clone(), salt: self.salt.clone(), numbers, suite }
+    }
+
     /// The library that does the work.
-    pub const fn backend_name(&self) -> &'static str {
-        match self.backend {
+    pub fn backend_name(&self) -> &'static str {
+        match &*self.backend {
             Backend::AwsLc(_) => "aws-lc-rs",
         }
     }

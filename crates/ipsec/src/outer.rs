@@ -22,6 +22,7 @@ const HOP_LIMIT: u8 = 64;
 const DONT_FRAGMENT: u16 = 0x4000;
 
 /// What the outer headers of an SA have in common.
+#[derive(Clone, Copy)]
 pub(crate) enum OuterHeader {
     V4 {
         /// TTL, protocol, a checksum of 0, source: bytes 8 to 16.

@@ -1,6 +1,7 @@
 //! The anti-replay window of an inbound SA (RFC 4303 §3.4.3 and Appendix A).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::SequenceNumbers;
 
@@ -23,21 +24,70 @@ pub struct WindowSizeError {
     pub size: u32,
 }
 
+/// Words of a window that live in a mapping which other processes find again, and which lives as
+/// long as this one. All windows over the same words, of whatever sizes, are made of clones of
+/// one of these, so that they have one writer lock.
+#[derive(Clone)]
+pub struct SharedWindow {
+    right_edge: &'static AtomicU64,
+    ring: &'static [AtomicU64],
+    writer: Arc<Mutex<()>>,
+}
+
+impl SharedWindow {
+    /// Words of the ring: enough for the largest window.
+    pub const RING_WORDS: usize = ring_words(ReplayWindow::LARGEST);
+
+    /// The words of an inbound SA as they were left, or all 0 for one that has received nothing.
+    pub fn new(
+        right_edge: &'static AtomicU64,
+        ring: &'static [AtomicU64; Self::RING_WORDS],
+    ) -> SharedWindow {
+        SharedWindow { right_edge, ring, writer: Arc::default() }
+    }
+
+    /// Sets the words so that every number up to `right_edge` counts as received. Before any
+    /// window is made of them.
+    pub fn begin_after(&self, right_edge: u64) {
+        let word_of_edge = index(right_edge, self.ring.len());
+        for (place, word) in self.ring.iter().enumerate() {
+            let seen = if place == word_of_edge { u64::MAX >> (63 - right_edge % 64) } else { !0 };
+            word.store(if right_edge == 0 { 0 } else { seen }, Ordering::Relaxed);
+        }
+        compiler_fence(Ordering::SeqCst);
+        self.right_edge.store(right_edge, Ordering::Relaxed);
+    }
+
+    /// The highest number that counts as received.
+    pub fn right_edge(&self) -> u64 {
+        self.right_edge.load(Ordering::Relaxed)
+    }
+}
+
+/// Where a window's words are.
+enum Storage {
+    /// In the window: they end with it.
+    Own { right_edge: AtomicU64, ring: Box<[AtomicU64]>, writer: Mutex<()> },
+    /// In a mapping.
+    Shared(SharedWindow),
+}
+
 /// Which of the last `size` sequence numbers of an SA were received.
 ///
 /// A number `n` is accepted if `n > 0`, `n + size >` the right edge, and it was not accepted
 /// before; the right edge is the highest number accepted so far.
 ///
-/// One writer: only the worker that owns the SA calls [`commit`](Self::commit). Others may read
-/// at any time and see a state that is a few packets old or in the middle of a commit. That is
-/// why there is no atomic read-modify-write here; two writers could accept one number twice.
+/// One writer at a time: either only the worker that owns the SA calls [`commit`](Self::commit),
+/// or all call [`commit_locked`](Self::commit_locked). Others may read at any time and see a state
+/// that is a few packets old or in the middle of a commit. That is why there is no atomic
+/// read-modify-write here; two writers could accept one number twice.
 ///
 /// The bits lie in a ring of words: number `n` is bit `n % 64` of word `n / 64`, modulo the ring.
-/// The ring has at least one word more than the window can touch, so a word is wiped when the
-/// right edge enters it and by then holds only numbers left of the window.
+/// The ring has two words more than the window fills: a word is wiped before the right edge enters
+/// it, and then holds only numbers left of the window. So the words are right between any two
+/// stores, should the process be killed there: what was accepted stays refused.
 pub struct ReplayWindow {
-    right_edge: AtomicU64,
-    words: Box<[AtomicU64]>,
+    storage: Storage,
     size: u32,
     numbers: SequenceNumbers,
 }
@@ -53,13 +103,23 @@ impl ReplayWindow {
     /// # Errors
     /// [`WindowSizeError`] if `size` is not a multiple of 32 from 32 to 4096.
     pub fn new(size: u32, numbers: SequenceNumbers) -> Result<ReplayWindow, WindowSizeError> {
-        if !(Self::SMALLEST..=Self::LARGEST).contains(&size) || !size.is_multiple_of(32) {
-            return Err(WindowSizeError { size });
-        }
-        // `size` successive numbers touch at most one word more than they fill.
-        let touched = size.div_ceil(64) + 1;
-        let words = (0..touched.next_power_of_two()).map(|_| AtomicU64::new(0)).collect();
-        Ok(ReplayWindow { right_edge: AtomicU64::new(0), words, size, numbers })
+        check_size(size)?;
+        let ring = (0..ring_words(size)).map(|_| AtomicU64::new(0)).collect();
+        let storage = Storage::Own { right_edge: AtomicU64::new(0), ring, writer: Mutex::new(()) };
+        Ok(ReplayWindow { storage, size, numbers })
+    }
+
+    /// A window of `size` packets over words that outlive it.
+    ///
+    /// # Errors
+    /// [`WindowSizeError`] as for [`new`](Self::new).
+    pub fn shared(
+        words: SharedWindow,
+        size: u32,
+        numbers: SequenceNumbers,
+    ) -> Result<ReplayWindow, WindowSizeError> {
+        check_size(size)?;
+        Ok(ReplayWindow { storage: Storage::Shared(words), size, numbers })
     }
 
     /// Whether [`commit`](Self::commit) would accept `number` now. Done before the cipher, to
@@ -96,10 +156,24 @@ impl ReplayWindow {
         Ok(())
     }
 
+    /// The same for an SA that several workers open with: one of them at a time.
+    ///
+    /// # Errors
+    /// Both of [`ReplayError`]; the window is then unchanged.
+    pub fn commit_locked(&self, number: u64) -> Result<(), ReplayError> {
+        let writer = match &self.storage {
+            Storage::Own { writer, .. } => writer,
+            Storage::Shared(words) => &*words.writer,
+        };
+        // The words are right between any two stores, so a poisoned lock is as good as another.
+        let _one = writer.lock().unwrap_or_else(PoisonError::into_inner);
+        self.commit(number)
+    }
+
     /// The highest number accepted so far; 0 at the start.
     #[inline]
     pub fn right_edge(&self) -> u64 {
-        self.right_edge.load(Ordering::Relaxed)
+        self.edge().load(Ordering::Relaxed)
     }
 
     /// How many numbers it remembers.
@@ -143,21 +217,73 @@ impl ReplayWindow {
         if word & bit(number) != 0 { Err(ReplayError::Duplicate) } else { Ok(word) }
     }
 
-    /// Moves the right edge and wipes the words that it enters.
+    /// Moves the right edge, word by word: each word is wiped and then entered.
     #[inline]
     fn advance(&self, right: u64, number: u64) {
-        let entered = (number / 64 - right / 64).min(self.words.len() as u64);
-        for step in 1..=entered {
-            self.word(right.wrapping_add(step * 64)).store(0, Ordering::Relaxed);
+        let last = number / 64;
+        let mut block = right / 64;
+        if last - block > self.ring().len() as u64 {
+            // Beyond the whole ring: first everything before it becomes too old.
+            block = last - self.ring().len() as u64;
+            self.enter(block * 64 + 63);
         }
-        self.right_edge.store(number, Ordering::Relaxed);
+        while block < last {
+            block += 1;
+            self.word(block * 64).store(0, Ordering::Relaxed);
+            if block < last {
+                self.enter(block * 64);
+            }
+        }
+        self.enter(number);
+    }
+
+    /// Moves the right edge into words that are wiped. Whoever is killed before or after this
+    /// left all stores in the order of the program, if the compiler keeps it.
+    #[inline]
+    fn enter(&self, number: u64) {
+        compiler_fence(Ordering::SeqCst);
+        self.edge().store(number, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn edge(&self) -> &AtomicU64 {
+        match &self.storage {
+            Storage::Own { right_edge, .. } => right_edge,
+            Storage::Shared(words) => words.right_edge,
+        }
+    }
+
+    #[inline]
+    fn ring(&self) -> &[AtomicU64] {
+        match &self.storage {
+            Storage::Own { ring, .. } => ring,
+            Storage::Shared(words) => words.ring,
+        }
     }
 
     #[inline]
     fn word(&self, number: u64) -> &AtomicU64 {
-        // The length is a power of two, at most 128.
-        &self.words[(number / 64) as usize & (self.words.len() - 1)]
+        let ring = self.ring();
+        &ring[index(number, ring.len())]
     }
+}
+
+const fn check_size(size: u32) -> Result<(), WindowSizeError> {
+    let offered = size >= ReplayWindow::SMALLEST && size <= ReplayWindow::LARGEST;
+    if offered && size.is_multiple_of(32) { Ok(()) } else { Err(WindowSizeError { size }) }
+}
+
+/// Words of the ring of a window: `size` successive numbers touch at most one word more than they
+/// fill, and one more is wiped before the right edge enters it.
+const fn ring_words(size: u32) -> usize {
+    (size.div_ceil(64) as usize + 2).next_power_of_two()
+}
+
+/// Place of a number's word in a ring; the length is a power of two, at most 128.
+#[inline]
+const fn index(number: u64, ring: usize) -> usize {
+    (number / 64) as usize & (ring - 1)
 }
 
 const fn bit(number: u64) -> u64 {
@@ -288,7 +414,7 @@ mod tests {
             offset in prop_oneof![any::<u32>(), 0u32..9000, u32::MAX - 9000..=u32::MAX],
         ) {
             let window = window(size);
-            window.right_edge.store(right, Ordering::Relaxed);
+            window.edge().store(right, Ordering::Relaxed);
             let low = (right as u32).wrapping_add(offset);
             let left = i128::from(right) - i128::from(size) + 1;
             let exact = left + (i128::from(low) - left).rem_euclid(1 << 32);

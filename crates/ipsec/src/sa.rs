@@ -105,6 +105,13 @@ impl OutboundSa {
         let cipher = Cipher::new(material).with_numbers(sequence.numbers());
         Ok(OutboundSa { id, spi, set, suite: material.suite(), tunnel, cipher, sequence, outer })
     }
+
+    /// The same SA at another place: the same expanded key and the same counter.
+    pub fn at(&self, id: SaId, set: SaSetId) -> OutboundSa {
+        let OutboundSa { spi, suite, tunnel, outer, .. } = *self;
+        let (cipher, sequence) = (self.cipher.share(), self.sequence.clone());
+        OutboundSa { id, spi, set, suite, tunnel, cipher, sequence, outer }
+    }
 }
 
 /// An SA that opens. No `Debug`: it holds key bytes.
@@ -142,6 +149,13 @@ impl InboundSa {
         OuterHeader::new(tunnel)?;
         let cipher = Cipher::new(material).with_numbers(window.numbers());
         Ok(InboundSa { id, spi, set, suite: material.suite(), tunnel, cipher, window })
+    }
+
+    /// The same SA at another place: the same expanded key and the same window.
+    pub fn at(&self, id: SaId, set: SaSetId) -> InboundSa {
+        let InboundSa { spi, suite, tunnel, .. } = *self;
+        let (cipher, window) = (self.cipher.share(), self.window.clone());
+        InboundSa { id, spi, set, suite, tunnel, cipher, window }
     }
 }
 

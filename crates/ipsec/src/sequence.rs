@@ -21,27 +21,60 @@ impl SequenceNumbers {
     }
 }
 
-/// An outbound SA has used up its numbers, or has too few left for a run that was asked for. It
-/// never sends again; the caller drops the packets and rekeys.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the sequence numbers of the SA are used up")]
-pub struct SequenceExhausted;
+/// Why an outbound SA hands out no numbers now. The caller drops the packets.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+pub enum SequenceError {
+    /// The numbers are used up, or too few are left for a run that was asked for. The SA never
+    /// sends again: rekey.
+    #[error("the sequence numbers of the SA are used up")]
+    Exhausted,
+    /// The numbers that follow are not reserved yet. None was taken: the SA sends again as soon as
+    /// they are.
+    #[error("the next sequence numbers of the SA are not reserved yet")]
+    NotReserved,
+}
+
+/// Where a counter's word is.
+enum Word {
+    /// In the counter: it ends with it.
+    Own(AtomicU64),
+    /// In a mapping that other processes find again, and that lives as long as this one.
+    Shared(&'static AtomicU64),
+}
 
 /// Hands out the numbers 1, 2, 3 … of one key, each once. Shared by all workers that seal with
 /// that key, and kept over changes of configuration as long as the key is.
 ///
 /// Who draws a number uses it at once or never (DESIGN I8): AES-GCM's nonce is made of it, and a
 /// number used twice gives the key away.
+///
+/// Numbers are handed out up to a reservation, which whoever keeps a durable record raises ahead
+/// of use; a counter without such a record has all of its numbers reserved.
 pub struct SequenceCounter {
-    /// Last number handed out; 0 at the start. Never beyond the limit.
-    last: AtomicU64,
+    /// Last number handed out; 0 at the start. Never beyond the reservation.
+    last: Word,
+    /// The last number that may be handed out now. Only ever raised, never beyond the limit.
+    reserved: AtomicU64,
     numbers: SequenceNumbers,
 }
 
 impl SequenceCounter {
     /// A counter that begins at 1. Only for a key that has never sealed.
     pub const fn new(numbers: SequenceNumbers) -> SequenceCounter {
-        SequenceCounter { last: AtomicU64::new(0), numbers }
+        let reserved = AtomicU64::new(numbers.limit());
+        SequenceCounter { last: Word::Own(AtomicU64::new(0)), reserved, numbers }
+    }
+
+    /// A counter that goes on behind the number in `last`, and hands out nothing beyond `reserved`.
+    /// `last` is this key's and no other's; every counter of the key counts in it.
+    pub const fn shared(
+        last: &'static AtomicU64,
+        reserved: u64,
+        numbers: SequenceNumbers,
+    ) -> SequenceCounter {
+        let limit = numbers.limit();
+        let reserved = AtomicU64::new(if reserved < limit { reserved } else { limit });
+        SequenceCounter { last: Word::Shared(last), reserved, numbers }
     }
 
     /// Takes the next `count` numbers and returns the first of them. A run of 0 takes none.
@@ -49,36 +82,66 @@ impl SequenceCounter {
     /// Cost: one atomic operation, so one draw a batch.
     ///
     /// # Errors
-    /// [`SequenceExhausted`] if fewer than `count` are left (or none at all). Those few are given
-    /// up and every later draw fails too: the packets of the batch are dropped.
-    pub fn draw(&self, count: u32) -> Result<u64, SequenceExhausted> {
+    /// [`SequenceError::NotReserved`] if the run goes beyond the reservation: nothing is taken,
+    /// and a shorter run may still succeed. [`SequenceError::Exhausted`] if fewer than `count`
+    /// are left up to the limit (or none at all): those few are given up and every later draw
+    /// fails too.
+    pub fn draw(&self, count: u32) -> Result<u64, SequenceError> {
         // The addition saturates at the limit, inside the atomic update. A plain fetch_add would
         // be checked only afterwards: at u64::MAX it would already have wrapped to numbers that
         // were used, and for the short limit enough refused draws would get it there. Saturated
         // there is no state from which any sequence of draws, by any threads, moves it back, and
         // a run is handed out only if it moved the counter by exactly its length. Relaxed: only
-        // this one word matters, and its modifications have one order.
+        // this one word matters, and its modifications have one order. The reservation is read
+        // first and only grows, so a number handed out was reserved.
         let (limit, wanted) = (self.numbers.limit(), u64::from(count));
-        let add = |last: u64| Some(last.saturating_add(wanted).min(limit));
-        let (Ok(last) | Err(last)) =
-            self.last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
-        if limit - last < wanted.max(1) { Err(SequenceExhausted) } else { Ok(last + 1) }
+        let reserved = self.reserved.load(Ordering::Acquire);
+        let add = |last: u64| {
+            let next = last.saturating_add(wanted).min(limit);
+            // A shared word beyond the limit was left by a key with longer numbers, or is damaged:
+            // it is not moved back.
+            (next <= reserved && last <= limit).then_some(next)
+        };
+        match self.word().fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
+            Ok(last) if limit - last >= wanted.max(1) => Ok(last + 1),
+            Err(last) if last < limit => Err(SequenceError::NotReserved),
+            Ok(_) | Err(_) => Err(SequenceError::Exhausted),
+        }
+    }
+
+    /// Allows numbers up to `up_to`, or to the limit if that is lower. Never takes back what was
+    /// allowed. The caller has a durable record by now that says so.
+    pub fn reserve(&self, up_to: u64) {
+        self.reserved.fetch_max(up_to.min(self.numbers.limit()), Ordering::Release);
+    }
+
+    /// The last number that may be handed out now.
+    pub fn reserved(&self) -> u64 {
+        self.reserved.load(Ordering::Acquire)
     }
 
     /// The last number handed out, 0 if none was; the limit once it is exhausted.
     pub fn last(&self) -> u64 {
-        self.last.load(Ordering::Relaxed)
+        self.word().load(Ordering::Relaxed)
     }
 
     /// Whether no number is left.
     #[inline]
     pub fn is_exhausted(&self) -> bool {
-        self.last() == self.numbers.limit()
+        self.last() >= self.numbers.limit()
     }
 
     /// Width of the numbers.
     pub const fn numbers(&self) -> SequenceNumbers {
         self.numbers
+    }
+
+    #[inline]
+    fn word(&self) -> &AtomicU64 {
+        match &self.last {
+            Word::Own(word) => word,
+            Word::Shared(word) => word,
+        }
     }
 }
 
@@ -92,7 +155,7 @@ mod tests {
     use super::*;
 
     fn after(last: u64, numbers: SequenceNumbers) -> SequenceCounter {
-        SequenceCounter { last: AtomicU64::new(last), numbers }
+        SequenceCounter { last: Word::Own(AtomicU64::new(last)), ..SequenceCounter::new(numbers) }
     }
 
     fn either() -> impl Strategy<Value = SequenceNumbers> {
@@ -119,7 +182,7 @@ mod tests {
             assert_eq!(counter.draw(3), Ok(limit - 2));
             assert_eq!(counter.last(), limit);
             for count in [0, 1, u32::MAX] {
-                assert_eq!(counter.draw(count), Err(SequenceExhausted));
+                assert_eq!(counter.draw(count), Err(SequenceError::Exhausted));
             }
             assert_eq!(counter.last(), limit);
         }
@@ -129,8 +192,8 @@ mod tests {
     fn exhausted_by_a_run_too_long_it_stays_exhausted_for_shorter_ones() {
         for numbers in [SequenceNumbers::Short, SequenceNumbers::Extended] {
             let counter = after(numbers.limit() - 10, numbers);
-            assert_eq!(counter.draw(11), Err(SequenceExhausted));
-            assert_eq!(counter.draw(1), Err(SequenceExhausted));
+            assert_eq!(counter.draw(11), Err(SequenceError::Exhausted));
+            assert_eq!(counter.draw(1), Err(SequenceError::Exhausted));
         }
     }
 
@@ -157,7 +220,8 @@ mod tests {
                         }
                         prop_assert_eq!(counter.last(), start + seen.len() as u64);
                     }
-                    Err(SequenceExhausted) => {
+                    Err(SequenceError::NotReserved) => prop_assert!(false, "all are reserved"),
+                    Err(SequenceError::Exhausted) => {
                         let needed = seen.len() as u64 + u64::from(count.max(1));
                         prop_assert!(exhausted || below < needed);
                         exhausted = true;
@@ -194,7 +258,7 @@ mod tests {
             assert_eq!(distinct.len(), total);
             assert!(distinct.iter().all(|&n| n > numbers.limit() - left && n <= numbers.limit()));
             assert!(total as u64 > left - u64::from(THREADS * 7), "{total}");
-            assert_eq!(counter.draw(1), Err(SequenceExhausted));
+            assert_eq!(counter.draw(1), Err(SequenceError::Exhausted));
         }
     }
 }

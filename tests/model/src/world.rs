@@ -134,7 +134,7 @@ impl World {
             routes: self.routes.clone(),
             next_hops: self.next_hops.clone(),
             neighbours: self.neighbours.clone(),
-            spd: Spd::new(self.policies.clone()).unwrap(),
+            spd: Spd::new(self.policies.clone()).unwrap().into(),
             sets,
             outbound,
             inbound,

@@ -127,7 +127,7 @@ impl Hub {
     /// # Panics
     /// If the parts do not fit together: the test is wrong.
     pub fn snapshot(self) -> Snapshot {
-        let spd = Spd::new(self.policies).expect("few policies");
+        let spd = Spd::new(self.policies).expect("few policies").into();
         Snapshot::new(SnapshotParts { spd, ..self.parts }).expect("parts that fit together")
     }
 

@@ -221,7 +221,7 @@ impl Case {
             routes,
             next_hops,
             neighbours,
-            spd: self.spd(set)?,
+            spd: self.spd(set)?.into(),
             sets: vec![SaSet {
                 id: set,
                 peer: "peer".into(),
