@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod compile;
+mod difference;
 mod errors;
 mod keys;
 mod mistake;
@@ -26,6 +27,7 @@ mod values;
 use std::path::Path;
 
 pub use compile::{CompileError, HOST_NETDEV, HOST_PORT};
+pub use difference::{Change, Difference, differences};
 pub use errors::{ConfigErrors, MAX_PROBLEMS, Problem, Severity, render};
 pub use keys::{
     KeyFileError, KeyLine, Keys, MAX_KEY_FILE_BYTES, ReplayKeys, effective_user, generate_pair,

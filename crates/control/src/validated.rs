@@ -202,39 +202,63 @@ pub enum Target {
     Via(PortId, Option<Address>),
 }
 
+/// A section of a configuration, as [`Validated::effective`] writes it.
+pub(crate) struct Section {
+    /// What it is of: node, port, cache, metrics, peer, policy, route, neighbour.
+    pub(crate) what: &'static str,
+    /// Its name; empty if there is only one of it.
+    pub(crate) name: String,
+    /// Its lines.
+    pub(crate) text: String,
+}
+
 impl Validated {
     /// The whole configuration with every default written out, as TOML that parses back to the
     /// same [`Validated`]. Keys as references only.
     pub fn effective(&self) -> String {
-        let mut text = String::new();
-        self.write(&mut text).expect("writing to a string");
-        text
+        let texts: Vec<String> = self.sections().into_iter().map(|section| section.text).collect();
+        texts.join("\n")
     }
 
-    fn write(&self, out: &mut String) -> std::fmt::Result {
-        write_node(out, &self.node)?;
-        self.ports.iter().try_for_each(|port| write_port(out, port))?;
-        match self.cache {
-            Cache::Off => writeln!(out, "\n[cache]\nflows = \"off\"")?,
-            Cache::Flows(flows) => writeln!(out, "\n[cache]\nflows = \"{}\"", count_text(flows))?,
+    /// [`Self::effective`], section by section.
+    pub(crate) fn sections(&self) -> Vec<Section> {
+        let mut sections = Vec::new();
+        let mut add = |what, name: &str, write: &dyn Fn(&mut String) -> std::fmt::Result| {
+            let mut text = String::new();
+            write(&mut text).expect("writing to a string");
+            sections.push(Section { what, name: name.to_owned(), text });
+        };
+        add("node", "", &|out| write_node(out, &self.node));
+        for port in &self.ports {
+            add("port", &port.name, &|out| write_port(out, port));
         }
-        match self.metrics {
-            Metrics::Off => writeln!(out, "\n[metrics]\nlisten = \"off\"")?,
-            Metrics::Listen(address) => writeln!(out, "\n[metrics]\nlisten = \"{address}\"")?,
+        add("cache", "", &|out| match self.cache {
+            Cache::Off => writeln!(out, "[cache]\nflows = \"off\""),
+            Cache::Flows(flows) => writeln!(out, "[cache]\nflows = \"{}\"", count_text(flows)),
+        });
+        add("metrics", "", &|out| match self.metrics {
+            Metrics::Off => writeln!(out, "[metrics]\nlisten = \"off\""),
+            Metrics::Listen(address) => writeln!(out, "[metrics]\nlisten = \"{address}\""),
+        });
+        for peer in &self.peers {
+            add("peer", &peer.name, &|out| write_peer(out, peer));
         }
-        self.peers.iter().try_for_each(|peer| write_peer(out, peer))?;
-        self.policies.iter().try_for_each(|policy| self.write_policy(out, policy))?;
-        self.routes.iter().try_for_each(|route| self.write_route(out, route))?;
+        for policy in &self.policies {
+            add("policy", &policy.name, &|out| self.write_policy(out, policy));
+        }
+        for route in &self.routes {
+            let Prefix { address, length } = route.to;
+            add("route", &format!("{address}/{length}"), &|out| self.write_route(out, route));
+        }
         for neighbour in &self.neighbours {
-            writeln!(out, "\n[[neighbour]]\nport = {}", quoted(self.port_name(neighbour.port)))?;
-            writeln!(
-                out,
-                "address = \"{}\"\nmac = \"{}\"",
-                neighbour.address,
-                mac_text(neighbour.mac)
-            )?;
+            let name = format!("{} on {}", neighbour.address, self.port_name(neighbour.port));
+            add("neighbour", &name, &|out| {
+                let Neighbour { port, address, mac } = neighbour;
+                writeln!(out, "[[neighbour]]\nport = {}", quoted(self.port_name(*port)))?;
+                writeln!(out, "address = \"{address}\"\nmac = \"{}\"", mac_text(*mac))
+            });
         }
-        Ok(())
+        sections
     }
 
     fn port_name(&self, port: PortId) -> &str {
@@ -243,7 +267,7 @@ impl Validated {
 
     fn write_policy(&self, out: &mut String, policy: &Policy) -> std::fmt::Result {
         let Policy { name, action, priority, only, selector } = policy;
-        writeln!(out, "\n[[policy]]\nname = {}", quoted(name))?;
+        writeln!(out, "[[policy]]\nname = {}", quoted(name))?;
         match action {
             Action::Protect(peer) => {
                 let peer = &self.peers[peer.0 as usize].name;
@@ -275,7 +299,7 @@ impl Validated {
 
     fn write_route(&self, out: &mut String, route: &Route) -> std::fmt::Result {
         let Prefix { address, length } = route.to;
-        writeln!(out, "\n[[route]]\nto = \"{address}/{length}\"")?;
+        writeln!(out, "[[route]]\nto = \"{address}/{length}\"")?;
         match route.target {
             Target::Blackhole => writeln!(out, "type = \"blackhole\""),
             Target::Via(port, gateway) => {
@@ -308,7 +332,7 @@ fn write_node(out: &mut String, node: &Node) -> std::fmt::Result {
 }
 
 fn write_port(out: &mut String, port: &Port) -> std::fmt::Result {
-    writeln!(out, "\n[port.{}]\nnetdev = {}", quoted(&port.name), quoted(&port.netdev))?;
+    writeln!(out, "[port.{}]\nnetdev = {}", quoted(&port.name), quoted(&port.netdev))?;
     match port.vlan {
         Some(vlan) => writeln!(out, "vlan = {vlan}")?,
         None => writeln!(out, "# vlan: untagged")?,
@@ -323,7 +347,7 @@ fn write_port(out: &mut String, port: &Port) -> std::fmt::Result {
 
 fn write_peer(out: &mut String, peer: &Peer) -> std::fmt::Result {
     let Peer { name, tunnel, key_file, suite, replay_window, mss_clamp } = peer;
-    writeln!(out, "\n[peer.{}]\nlocal = \"{}\"", quoted(name), tunnel.local)?;
+    writeln!(out, "[peer.{}]\nlocal = \"{}\"", quoted(name), tunnel.local)?;
     writeln!(out, "remote = \"{}\"", tunnel.remote)?;
     writeln!(out, "keys = {}", quoted(&format!("file:{key_file}")))?;
     writeln!(out, "manual = \"laboratory\"\nsuite = \"{suite}\"\nmode = \"tunnel\"")?;

@@ -1,0 +1,154 @@
+//! What one configuration has that another has not.
+
+use std::collections::{HashMap, HashSet};
+
+use serde::Serialize;
+
+use crate::validated::{Section, Validated};
+
+/// How a section differs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Change {
+    /// Only the later configuration has it.
+    Added,
+    /// Only the earlier configuration has it.
+    Removed,
+    /// Both have it, and it says something else.
+    Changed,
+}
+
+impl Change {
+    /// `added`, `removed`, `changed`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Change::Added => "added",
+            Change::Removed => "removed",
+            Change::Changed => "changed",
+        }
+    }
+}
+
+/// One section that differs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Difference {
+    /// How.
+    pub change: Change,
+    /// What it is: `node`, `port`, `cache`, `metrics`, `peer`, `policy`, `route`, `neighbour`;
+    /// `order`: policies that both have stand in another order, which decides among equals.
+    pub what: &'static str,
+    /// Its name; empty where there is only one of it.
+    pub name: String,
+    /// Its lines in the earlier configuration; empty: it is not there.
+    pub before: String,
+    /// Its lines in the later configuration; empty: it is not there.
+    pub after: String,
+}
+
+/// What changes from one configuration to another, in the order of the later one; what was removed
+/// stands at the end. Defaults count as written. Empty exactly if both mean the same, keys aside.
+pub fn differences(before: &Validated, after: &Validated) -> Vec<Difference> {
+    let (old, new) = (before.sections(), after.sections());
+    let key = |section: &Section| (section.what, section.name.clone());
+    let mut gone: HashMap<_, &Section> = old.iter().map(|section| (key(section), section)).collect();
+    let mut found = Vec::new();
+    let mut add = |change, section: &Section, before: &str, after: &str| {
+        let (what, name) = key(section);
+        let (before, after) = (before.to_owned(), after.to_owned());
+        found.push(Difference { change, what, name, before, after });
+    };
+    for section in &new {
+        match gone.remove(&key(section)) {
+            Some(old) if old.text == section.text => {}
+            Some(old) => add(Change::Changed, section, &old.text, &section.text),
+            None => add(Change::Added, section, "", &section.text),
+        }
+    }
+    for section in old.iter().filter(|section| gone.contains_key(&key(section))) {
+        add(Change::Removed, section, &section.text, "");
+    }
+    found.extend(reordered(before, after));
+    found
+}
+
+/// The policies that both have, where their order differs.
+fn reordered(before: &Validated, after: &Validated) -> Option<Difference> {
+    fn names(config: &Validated) -> Vec<&str> {
+        config.policies.iter().map(|policy| policy.name.as_str()).collect()
+    }
+    fn set<'a>(names: &[&'a str]) -> HashSet<&'a str> {
+        names.iter().copied().collect()
+    }
+    let (mut before, mut after) = (names(before), names(after));
+    let (in_before, in_after) = (set(&before), set(&after));
+    before.retain(|name| in_after.contains(name));
+    after.retain(|name| in_before.contains(name));
+    (before != after).then(|| Difference {
+        change: Change::Changed,
+        what: "order",
+        name: String::new(),
+        before: before.join("\n") + "\n",
+        after: after.join("\n") + "\n",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: &str = r#"
+        [node]
+        name = "a"
+        [port.lan]
+        netdev = "eth1"
+        side = "protected"
+        [port.wan]
+        netdev = "eth0"
+        side = "unprotected"
+        [[policy]]
+        name = "dns"
+        action = "bypass"
+        local = ["any"]
+        remote = ["9.9.9.9/32"]
+        priority = 10
+        [[policy]]
+        name = "rest"
+        action = "discard"
+        local = ["any"]
+        remote = ["any"]
+        priority = 10
+    "#;
+
+    fn parsed(text: &str) -> Validated {
+        crate::parse(text, "test").unwrap_or_else(|errors| panic!("{errors:?}")).validated
+    }
+
+    fn told(old: &str, new: &str) -> Vec<String> {
+        let told = differences(&parsed(old), &parsed(new));
+        told.iter().map(|d| format!("{} {} {}", d.change.name(), d.what, d.name)).collect()
+    }
+
+    #[test]
+    fn a_configuration_does_not_differ_from_itself_or_with_defaults_written() {
+        assert_eq!(told(BASE, BASE), [""; 0]);
+        assert_eq!(told(BASE, &parsed(BASE).effective()), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_added_removed_or_changed_is_named() {
+        let changed = BASE.replace("9.9.9.9/32", "9.9.9.0/24");
+        assert_eq!(told(BASE, &changed), ["changed policy dns"]);
+        let renamed = BASE.replace("\"dns\"", "\"names\"");
+        assert_eq!(told(BASE, &renamed), ["added policy names", "removed policy dns"]);
+        let node = BASE.replace("name = \"a\"", "name = \"b\"");
+        assert_eq!(told(BASE, &node), ["changed node "]);
+    }
+
+    #[test]
+    fn another_order_of_the_same_policies_is_a_difference() {
+        let (head, policies) = BASE.split_at(BASE.find("[[policy]]").unwrap());
+        let (first, second) = policies.split_at(policies[2..].find("[[policy]]").unwrap() + 2);
+        let swapped = format!("{head}{second}\n{first}");
+        assert_eq!(told(BASE, &swapped), ["changed order "]);
+    }
+}
