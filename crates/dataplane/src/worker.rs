@@ -83,6 +83,16 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         std::mem::replace(&mut self.devices[usize::from(device.0)], port)
     }
 
+    /// The frames.
+    pub fn frames(&self) -> &F {
+        &self.frames
+    }
+
+    /// The frames, for who closes a port.
+    pub fn frames_mut(&mut self) -> &mut F {
+        &mut self.frames
+    }
+
     /// All devices' ports; [`DeviceId`] counts into them.
     pub fn devices(&self) -> &[Option<P>] {
         &self.devices
