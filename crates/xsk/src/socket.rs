@@ -1,0 +1,617 @@
+//! A socket: opened by any thread, then worked by the one that owns the frames.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::ring::{Consumer, Producer};
+use crate::system::{self, Mapping};
+use crate::umem::{Bound, FRAME_BYTES, Flight, Handed, Owner};
+use crate::{Area, OptionFault, Packet, Umem, XskError};
+
+/// Least and most entries of a ring.
+const RING: std::ops::RangeInclusive<u32> = 64..=32768;
+
+/// First and longest pause between two tries to bind a busy queue.
+const PAUSE: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(32)];
+
+/// Whether packets are copied between the driver's memory and ours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transfer {
+    /// The kernel copies each packet: any driver.
+    Copy,
+    /// The driver works on our frames.
+    ZeroCopy,
+}
+
+/// How a socket is set up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Entries of the rx and fill rings each, a power of two between 64 and 32768.
+    pub receive_ring: u32,
+    /// Entries of the tx and completion rings each, likewise. As many frames at most wait for
+    /// transmission.
+    pub transmit_ring: u32,
+    /// Frames that this socket may hold for receiving, at most `receive_ring`.
+    pub receive_frames: u32,
+    /// `None`: the kernel chooses, zero-copy if the driver can. A socket that shares registered
+    /// memory follows the one that registered it.
+    pub transfer: Option<Transfer>,
+    /// How long to retry while the queue is busy: the kernel frees a closed socket's queue late.
+    pub busy_retry: Duration,
+}
+
+impl Default for Options {
+    /// Rings of 2048 entries, as many receive frames, the kernel's choice, 2 s of retries.
+    fn default() -> Options {
+        Options {
+            receive_ring: 2048,
+            transmit_ring: 2048,
+            receive_frames: 2048,
+            transfer: None,
+            busy_retry: Duration::from_secs(2),
+        }
+    }
+}
+
+impl Options {
+    fn check(&self) -> Result<(), OptionFault> {
+        for ring in [self.receive_ring, self.transmit_ring] {
+            if !ring.is_power_of_two() || !RING.contains(&ring) {
+                return Err(OptionFault::Ring(ring));
+            }
+        }
+        if self.receive_frames > self.receive_ring {
+            let (frames, ring) = (self.receive_frames, self.receive_ring);
+            return Err(OptionFault::ReceiveFrames { frames, ring });
+        }
+        Ok(())
+    }
+}
+
+/// What the kernel counted on a socket (`XDP_STATISTICS`), in packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct KernelStatistics {
+    /// Redirected here and dropped: too long for a frame, or the socket not ready.
+    pub rx_dropped: u64,
+    /// Fill entries refused.
+    pub rx_invalid_descs: u64,
+    /// Tx entries refused.
+    pub tx_invalid_descs: u64,
+    /// Dropped because the rx ring was full.
+    pub rx_ring_full: u64,
+    /// Packets that found the fill ring empty: the worker was too slow for its quota.
+    pub rx_fill_ring_empty_descs: u64,
+    /// Times the kernel found the tx ring empty; no loss.
+    pub tx_ring_empty_descs: u64,
+}
+
+/// What this crate counted on a socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Packets received.
+    pub received: u64,
+    /// Packets put into the tx ring.
+    pub sent: u64,
+    /// Frames that came back by the completion ring.
+    pub completed: u64,
+    /// Packets not accepted because the tx ring, or the quota, was full.
+    pub tx_full: u64,
+    /// Packets offered that no ring can carry (empty, or beyond their frame) or whose frame was
+    /// not the caller's. Never sent; a bug of the caller.
+    pub tx_refused: u64,
+    /// System calls to transmit.
+    pub kicks: u64,
+    /// Those of them that the kernel refused for now (no room in the driver).
+    pub kicks_again: u64,
+    /// Those of them that the kernel refused because the netdev is down or gone.
+    pub kicks_down: u64,
+    /// System calls to wake a driver that waits for fill entries.
+    pub wakeups: u64,
+    /// Entries of the rx ring that were no packet in a frame of this socket.
+    pub rx_invalid: u64,
+    /// Entries of the completion ring that were no frame of this socket.
+    pub completion_invalid: u64,
+    /// Ring counters that no ring can reach.
+    pub impossible: u64,
+}
+
+/// Both sets of counters of a socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Statistics {
+    /// What the kernel counted.
+    pub kernel: KernelStatistics,
+    /// What this crate counted.
+    pub own: Counters,
+}
+
+/// Frames that a socket holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HeldFrames {
+    /// In the fill and rx rings.
+    pub receive: u32,
+    /// In the tx and completion rings, or on their way.
+    pub transmit: u32,
+}
+
+/// An AF_XDP socket bound to one queue of one netdev.
+///
+/// Dropping it closes it; its frames are free after the next [`Umem::reclaim`], as after
+/// [`Socket::close`]. Its file descriptor must not be duplicated beyond that: the kernel would go
+/// on writing into frames that have new owners.
+pub struct Socket {
+    /// `None` only while being dropped.
+    fd: Option<OwnedFd>,
+    area: Arc<Area>,
+    slot: usize,
+    ifindex: u32,
+    queue: u32,
+    transfer: Transfer,
+    fill: Producer<u64>,
+    receive: Consumer<libc::xdp_desc>,
+    transmit: Producer<libc::xdp_desc>,
+    completion: Consumer<u64>,
+    receive_quota: u32,
+    transmit_quota: u32,
+    held: HeldFrames,
+    own: Counters,
+}
+
+// SAFETY: the rings are mapped memory of the process without ties to a thread, and each end has
+// one owner, this value. (Everything else in it is `Send` by itself.)
+unsafe impl Send for Socket {}
+
+/// Why one try to open did not succeed.
+enum Refused {
+    /// The queue is taken; it may be free soon.
+    Busy,
+    For(XskError),
+}
+
+impl From<XskError> for Refused {
+    fn from(error: XskError) -> Refused {
+        Refused::For(error)
+    }
+}
+
+impl Socket {
+    /// Opens a socket on a queue. It holds no frames and receives nothing until
+    /// [`Socket::start`]. May sleep up to [`Options::busy_retry`]; meant for a control thread.
+    ///
+    /// # Errors
+    /// All of [`XskError`] but the memory's; [`XskError::Busy`] after the retries.
+    pub fn open(
+        area: &Arc<Area>,
+        ifindex: u32,
+        queue: u32,
+        options: &Options,
+    ) -> Result<Socket, XskError> {
+        options.check()?;
+        let begun = Instant::now();
+        let mut pause = PAUSE[0];
+        loop {
+            match Socket::attempt(area, ifindex, queue, options) {
+                Ok(socket) => return Ok(socket),
+                Err(Refused::For(error)) => return Err(error),
+                Err(Refused::Busy) if begun.elapsed() >= options.busy_retry => {
+                    return Err(XskError::Busy { ifindex, queue, waited: begun.elapsed() });
+                }
+                Err(Refused::Busy) => std::thread::sleep(pause),
+            }
+            pause = (pause * 2).min(PAUSE[1]);
+        }
+    }
+
+    /// One try, with a socket of its own: what was set on it cannot be taken back.
+    fn attempt(
+        area: &Arc<Area>,
+        ifindex: u32,
+        queue: u32,
+        options: &Options,
+    ) -> Result<Socket, Refused> {
+        let fd = system::socket().map_err(|error| match error.raw_os_error() {
+            Some(libc::EPERM) => XskError::NotPermitted,
+            Some(libc::EAFNOSUPPORT) => XskError::NoAfXdp,
+            _ => XskError::System { call: "socket(AF_XDP)", source: error },
+        })?;
+        let rings = Rings::map(fd.as_fd(), options)?;
+        let slot = area.reserve()?;
+        let bound = Bound { fd: std::os::fd::AsRawFd::as_raw_fd(&fd), ifindex, queue };
+        // From here on until the socket is entered no other can be closed: their descriptors,
+        // which are passed to the kernel as numbers, stay what they are.
+        let mut registry = area.registry();
+        let others: Vec<_> = registry.others(ifindex, queue).collect();
+        match bind(fd.as_fd(), area, &others, bound, options) {
+            Ok(()) => registry.bound(slot, bound),
+            Err(refused) => {
+                registry.vacate(slot);
+                return Err(refused);
+            }
+        }
+        drop(registry);
+        let flags = system::options(fd.as_fd());
+        let zero_copy = flags.is_ok_and(|flags| flags & libc::XDP_OPTIONS_ZEROCOPY != 0);
+        Ok(Socket {
+            fd: Some(fd),
+            area: Arc::clone(area),
+            slot,
+            ifindex,
+            queue,
+            transfer: if zero_copy { Transfer::ZeroCopy } else { Transfer::Copy },
+            fill: rings.fill,
+            receive: rings.receive,
+            transmit: rings.transmit,
+            completion: rings.completion,
+            receive_quota: options.receive_frames,
+            transmit_quota: options.transmit_ring,
+            held: HeldFrames::default(),
+            own: Counters::default(),
+        })
+    }
+
+    /// Index of the netdev it is bound to.
+    pub fn ifindex(&self) -> u32 {
+        self.ifindex
+    }
+
+    /// The queue it is bound to.
+    pub fn queue(&self) -> u32 {
+        self.queue
+    }
+
+    /// Whether packets are copied.
+    pub fn transfer(&self) -> Transfer {
+        self.transfer
+    }
+
+    /// Frames that the socket holds.
+    pub fn held(&self) -> HeldFrames {
+        self.held
+    }
+
+    /// Gives the kernel frames to receive into, up to the quota, and returns how many more it
+    /// got. [`Socket::receive`] keeps it there.
+    ///
+    /// # Panics
+    /// Here and in all that takes a [`Umem`]: if it is not the one the socket was opened on.
+    pub fn start(&mut self, umem: &mut Umem) -> usize {
+        self.assert_mine(umem);
+        self.refill(umem)
+    }
+
+    /// Takes up to `limit` received packets, hands each with its frame to `sink`, gives the
+    /// kernel as many new frames, and returns how many packets there were.
+    pub fn receive(
+        &mut self,
+        umem: &mut Umem,
+        limit: usize,
+        mut sink: impl FnMut(&mut Umem, Packet),
+    ) -> usize {
+        self.assert_mine(umem);
+        let (mut taken, mut received) = (0, 0);
+        while taken < limit {
+            let Some(entry) = self.receive.pop() else { break };
+            taken += 1;
+            if let Some(packet) = self.accept(umem, &entry) {
+                received += 1;
+                sink(umem, packet);
+            }
+        }
+        if taken > 0 {
+            self.receive.release();
+            self.own.received += received as u64;
+        }
+        if self.held.receive < self.receive_quota {
+            self.refill(umem);
+        }
+        received
+    }
+
+    /// Puts packets into the tx ring until it, or the quota, is full; takes what has been sent
+    /// out of the completion ring first. Returns how many were accepted: their frames are the
+    /// socket's. They leave with the next [`Socket::kick`].
+    ///
+    /// A packet that no ring can carry is accepted, not sent, and counted (`tx_refused`).
+    pub fn transmit(
+        &mut self,
+        umem: &mut Umem,
+        mut packets: impl Iterator<Item = Packet>,
+    ) -> usize {
+        self.complete(umem);
+        let owner = Owner::transmit(self.slot);
+        let (mut accepted, mut pushed) = (0, 0_u32);
+        while let Some(packet) = packets.next() {
+            if self.held.transmit >= self.transmit_quota || self.transmit.free(1) == 0 {
+                self.own.tx_full += 1 + packets.count() as u64;
+                break;
+            }
+            accepted += 1;
+            if umem.pass(packet.frame, owner) == Handed::NotTheOwner {
+                self.own.tx_refused += 1;
+                continue;
+            }
+            if !packet.fits() {
+                self.own.tx_refused += 1;
+                let _freed = umem.free_of(packet.frame, owner);
+                continue;
+            }
+            let addr = u64::from(packet.frame) * FRAME_BYTES as u64 + u64::from(packet.offset);
+            self.transmit.push(libc::xdp_desc { addr, len: packet.length, options: 0 });
+            self.held.transmit += 1;
+            pushed += 1;
+        }
+        if pushed > 0 {
+            self.transmit.submit();
+            self.own.sent += u64::from(pushed);
+        }
+        accepted
+    }
+
+    /// Has the kernel send what waits in the tx ring, and returns how many packets still do: the
+    /// driver has no room, or the netdev is down. Nothing is lost; call again later.
+    pub fn kick(&mut self) -> u32 {
+        let mut pending = self.transmit.pending();
+        while pending > 0 && self.transmit.needs_wakeup() {
+            self.own.kicks += 1;
+            let result = system::wake_transmit(self.fd());
+            let before = std::mem::replace(&mut pending, self.transmit.pending());
+            match result.map_err(|error| error.raw_os_error()) {
+                Ok(()) => {}
+                Err(Some(libc::EINTR)) => continue,
+                Err(Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS)) => self.own.kicks_again += 1,
+                Err(_) => {
+                    self.own.kicks_down += 1;
+                    break;
+                }
+            }
+            if pending >= before {
+                break;
+            }
+        }
+        pending
+    }
+
+    /// Frees the frames of packets that have left. Returns how many.
+    pub fn complete(&mut self, umem: &mut Umem) -> usize {
+        self.assert_mine(umem);
+        if self.held.transmit == 0 {
+            return 0;
+        }
+        let (mut taken, mut freed) = (0, 0);
+        // A ring that always has one more must not hold the worker.
+        while taken < self.transmit_quota {
+            let Some(address) = self.completion.pop() else { break };
+            taken += 1;
+            let frame = frame_at(address).0;
+            if umem.free_of(frame, Owner::transmit(self.slot)) == Handed::Done {
+                freed += 1;
+            } else {
+                self.own.completion_invalid += 1;
+            }
+        }
+        if taken > 0 {
+            self.completion.release();
+            self.held.transmit -= freed;
+            self.own.completed += u64::from(freed);
+        }
+        freed as usize
+    }
+
+    /// Packets in the tx ring that the kernel has not taken.
+    pub fn pending_tx(&mut self) -> u32 {
+        self.transmit.pending()
+    }
+
+    /// Both sets of counters. Cost: a system call.
+    pub fn statistics(&self) -> Statistics {
+        let kernel = system::statistics(self.fd()).map_or_else(
+            |_| KernelStatistics::default(),
+            |kernel| KernelStatistics {
+                rx_dropped: kernel.rx_dropped,
+                rx_invalid_descs: kernel.rx_invalid_descs,
+                tx_invalid_descs: kernel.tx_invalid_descs,
+                rx_ring_full: kernel.rx_ring_full,
+                rx_fill_ring_empty_descs: kernel.rx_fill_ring_empty_descs,
+                tx_ring_empty_descs: kernel.tx_ring_empty_descs,
+            },
+        );
+        Statistics { kernel, own: self.counters() }
+    }
+
+    /// What this crate counted. No system call.
+    pub fn counters(&self) -> Counters {
+        let impossible = self.fill.impossible()
+            + self.receive.impossible()
+            + self.transmit.impossible()
+            + self.completion.impossible();
+        Counters { impossible, ..self.own }
+    }
+
+    /// Closes the socket and frees all its frames. What waited for transmission is lost.
+    pub fn close(mut self, umem: &mut Umem) -> Statistics {
+        self.complete(umem);
+        let statistics = self.statistics();
+        drop(self);
+        umem.reclaim();
+        statistics
+    }
+
+    /// Checks a received entry and takes its frame over. What the kernel should never say is
+    /// counted; a frame that is certainly this socket's is freed.
+    fn accept(&mut self, umem: &mut Umem, entry: &libc::xdp_desc) -> Option<Packet> {
+        let (frame, offset) = frame_at(entry.addr);
+        let packet = Packet { frame, offset, length: entry.len };
+        let owner = Owner::receive(self.slot);
+        if !packet.fits() || entry.options & libc::XDP_PKT_CONTD != 0 {
+            self.own.rx_invalid += 1;
+            if umem.free_of(frame, owner) == Handed::Done {
+                self.held.receive -= 1;
+            }
+            return None;
+        }
+        if umem.obtain(frame, owner) == Handed::NotTheOwner {
+            self.own.rx_invalid += 1;
+            return None;
+        }
+        self.held.receive -= 1;
+        Some(packet)
+    }
+
+    /// Fills the fill ring up to the quota, as far as frames are free.
+    fn refill(&mut self, umem: &mut Umem) -> usize {
+        let wanted = self.receive_quota - self.held.receive;
+        let room = self.fill.free(wanted).min(wanted);
+        let mut given = 0;
+        while given < room {
+            let Some(frame) = umem.take_for(Owner::receive(self.slot)) else { break };
+            self.fill.push(u64::from(frame) * FRAME_BYTES as u64);
+            given += 1;
+        }
+        if given > 0 {
+            self.fill.submit();
+            self.held.receive += given;
+        }
+        if self.fill.needs_wakeup() {
+            self.own.wakeups += 1;
+            // Refused (the netdev is down): there is nothing to wake; the next call tries again.
+            let _: io::Result<()> = system::wake_receive(self.fd());
+        }
+        given as usize
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_ref().expect("the descriptor is there until the socket is dropped").as_fd()
+    }
+
+    fn assert_mine(&self, umem: &Umem) {
+        assert!(Arc::ptr_eq(&self.area, umem.area()), "the socket belongs to another memory");
+    }
+
+    /// Whether packets were taken by the kernel that have not come back.
+    fn flight(&mut self) -> Flight {
+        let back = std::iter::from_fn(|| self.completion.pop());
+        let back = back.take(self.transmit_quota as usize).count() as u32;
+        if self.held.transmit.saturating_sub(back) > self.transmit.pending() {
+            Flight::InFlight
+        } else {
+            Flight::Landed
+        }
+    }
+}
+
+impl AsFd for Socket {
+    /// To be polled, and to be entered in an XSKMAP.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd()
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let flight = self.flight();
+        let area = Arc::clone(&self.area);
+        let mut registry = area.registry();
+        // Closed under the lock: nobody may share the memory by a number that means another file.
+        self.fd = None;
+        registry.closed(&area, self.slot, flight);
+    }
+}
+
+/// The frame an address lies in, and where in it. Addresses that no 32-bit frame number reaches
+/// become the last number, which no memory has.
+fn frame_at(address: u64) -> (u32, u32) {
+    let frame = u32::try_from(address / FRAME_BYTES as u64).unwrap_or(u32::MAX);
+    (frame, (address % FRAME_BYTES as u64) as u32)
+}
+
+/// The four rings of a socket.
+struct Rings {
+    fill: Producer<u64>,
+    receive: Consumer<libc::xdp_desc>,
+    transmit: Producer<libc::xdp_desc>,
+    completion: Consumer<u64>,
+}
+
+impl Rings {
+    /// Sizes the rings and maps them.
+    fn map(socket: BorrowedFd<'_>, options: &Options) -> Result<Rings, XskError> {
+        let (rx, tx) = (options.receive_ring, options.transmit_ring);
+        let set = |ring, entries, call| {
+            system::set_ring(socket, ring, entries).map_err(XskError::system(call))
+        };
+        set(libc::XDP_UMEM_FILL_RING, rx, "setsockopt(XDP_UMEM_FILL_RING)")?;
+        set(libc::XDP_UMEM_COMPLETION_RING, tx, "setsockopt(XDP_UMEM_COMPLETION_RING)")?;
+        set(libc::XDP_RX_RING, rx, "setsockopt(XDP_RX_RING)")?;
+        set(libc::XDP_TX_RING, tx, "setsockopt(XDP_TX_RING)")?;
+        let offsets = system::ring_offsets(socket)
+            .map_err(XskError::system("getsockopt(XDP_MMAP_OFFSETS)"))?;
+        let map = |entries: u32, bytes: usize, start: usize, page_offset: i64| {
+            let length = start.saturating_add(entries as usize * bytes);
+            Mapping::ring(socket, length, page_offset).map_err(XskError::system("mmap of a ring"))
+        };
+        let (descriptor, address) = (size_of::<libc::xdp_desc>(), size_of::<u64>());
+        let fill = map(rx, address, offsets.fill.entries, libc::XDP_UMEM_PGOFF_FILL_RING as i64)?;
+        let completion = map(
+            tx,
+            address,
+            offsets.completion.entries,
+            libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64,
+        )?;
+        let receive = map(rx, descriptor, offsets.receive.entries, libc::XDP_PGOFF_RX_RING)?;
+        let transmit = map(tx, descriptor, offsets.transmit.entries, libc::XDP_PGOFF_TX_RING)?;
+        Ok(Rings {
+            fill: Producer::new(fill, offsets.fill, rx),
+            receive: Consumer::new(receive, offsets.receive, rx),
+            transmit: Producer::new(transmit, offsets.transmit, tx),
+            completion: Consumer::new(completion, offsets.completion, tx),
+        })
+    }
+}
+
+/// Binds a socket: shares the memory with one of `others`, or registers it.
+fn bind(
+    socket: BorrowedFd<'_>,
+    area: &Area,
+    others: &[std::os::fd::RawFd],
+    bound: Bound,
+    options: &Options,
+) -> Result<(), Refused> {
+    let Bound { ifindex, queue, .. } = bound;
+    for &other in others {
+        let shared = system::bind(socket, ifindex, queue, libc::XDP_SHARED_UMEM, Some(other));
+        match shared.map_err(|error| (error.raw_os_error(), error)) {
+            Ok(()) => return Ok(()),
+            // The other's netdev is gone and it is bound no more; or it works without copies
+            // and this netdev cannot.
+            Err((Some(libc::EBADF | libc::EOPNOTSUPP), _)) => {}
+            Err((_, error)) => return Err(refused(error, ifindex, queue)),
+        }
+    }
+    system::register(socket, area.memory(), FRAME_BYTES).map_err(|error| {
+        match error.raw_os_error() {
+            Some(libc::ENOBUFS) => XskError::MemoryLock { bytes: area.memory().length() },
+            _ => XskError::System { call: "setsockopt(XDP_UMEM_REG)", source: error },
+        }
+    })?;
+    let transfer = match options.transfer {
+        None => 0,
+        Some(Transfer::Copy) => libc::XDP_COPY,
+        Some(Transfer::ZeroCopy) => libc::XDP_ZEROCOPY,
+    };
+    system::bind(socket, ifindex, queue, libc::XDP_USE_NEED_WAKEUP | transfer, None)
+        .map_err(|error| refused(error, ifindex, queue))
+}
+
+/// What a refusal to bind means.
+fn refused(error: io::Error, ifindex: u32, queue: u32) -> Refused {
+    Refused::For(match error.raw_os_error() {
+        Some(libc::EBUSY) => return Refused::Busy,
+        Some(libc::ENODEV) => XskError::NoDevice { ifindex },
+        Some(libc::ENETDOWN) => XskError::DeviceDown { ifindex },
+        Some(libc::EINVAL) => XskError::NoQueue { ifindex, queue },
+        Some(libc::EOPNOTSUPP) => XskError::NotSupported { ifindex, queue },
+        Some(libc::EPERM | libc::EACCES) => XskError::NotPermitted,
+        _ => XskError::System { call: "bind(AF_XDP)", source: error },
+    })
+}

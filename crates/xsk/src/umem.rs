@@ -1,0 +1,536 @@
+//! Frames, who owns each, and the list of the free ones.
+
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::system::Mapping;
+use crate::{OptionFault, XskError};
+
+/// Bytes of a frame, headroom included: one page.
+pub const FRAME_BYTES: usize = 4096;
+
+/// Bytes in front of every received packet (`XDP_PACKET_HEADROOM`).
+pub const HEADROOM: usize = 256;
+
+/// Frames of one memory at most: 16 GiB.
+const MAX_FRAMES: u32 = 1 << 22;
+
+/// How long the frames rest that a closed socket had handed to the driver and not got back: a
+/// driver that sends from the frame itself may still be at it.
+const REST: Duration = Duration::from_secs(1);
+
+/// A packet in a frame: bytes `offset .. offset + length` of frame `frame`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Packet {
+    /// The frame that holds the packet.
+    pub frame: u32,
+    /// First byte of the packet, from the start of the frame.
+    pub offset: u32,
+    /// Bytes of the packet.
+    pub length: u32,
+}
+
+impl Packet {
+    /// Whether the packet is one a ring can carry: not empty, inside its frame.
+    pub(crate) fn fits(self) -> bool {
+        let end = self.offset.checked_add(self.length);
+        self.length > 0 && end.is_some_and(|end| end as usize <= FRAME_BYTES)
+    }
+}
+
+/// Who owns a frame, in 16 bits: free, outside, resting, or one half of a socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Owner(u16);
+
+impl Owner {
+    const FREE: Owner = Owner(0);
+    const OUTSIDE: Owner = Owner(1);
+    const RESTING: Owner = Owner(2);
+    const FIRST_SOCKET: u16 = 4;
+
+    /// The fill and rx rings of a socket, and what the kernel keeps of them.
+    pub(crate) fn receive(slot: usize) -> Owner {
+        Owner(Owner::FIRST_SOCKET + 2 * slot as u16)
+    }
+
+    /// The tx and completion rings of a socket, and what is on its way.
+    pub(crate) fn transmit(slot: usize) -> Owner {
+        Owner(Owner::FIRST_SOCKET + 2 * slot as u16 + 1)
+    }
+
+    /// The socket's slot, if a socket is the owner.
+    fn slot(self) -> Option<usize> {
+        Some(usize::from(self.0.checked_sub(Owner::FIRST_SOCKET)? / 2))
+    }
+
+    fn is_transmit(self) -> bool {
+        self.0 % 2 == 1
+    }
+}
+
+/// Where all frames are, in frames. Counted afresh from the owner tags, except `free`, which is
+/// the length of the free list: so that the sum holds only if both tell the same story.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Census {
+    /// Frames that exist.
+    pub total: usize,
+    /// On the free list.
+    pub free: usize,
+    /// Taken by the caller: packets in the walk, packets held.
+    pub outside: usize,
+    /// In fill and rx rings of sockets.
+    pub receive: usize,
+    /// In tx and completion rings of sockets.
+    pub transmit: usize,
+    /// Resting after their socket was closed while the driver had them.
+    pub resting: usize,
+}
+
+impl Census {
+    /// Frames that somebody has.
+    pub const fn sum(&self) -> usize {
+        self.free + self.outside + self.receive + self.transmit + self.resting
+    }
+
+    /// Frames lost (positive) or counted twice (negative); 0 always, or there is a bug.
+    pub const fn imbalance(&self) -> i64 {
+        self.total as i64 - self.sum() as i64
+    }
+}
+
+/// One place for a socket of an area; its number is in the owner tags.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Slot {
+    Vacant,
+    /// A socket being opened; it shares nothing yet.
+    Reserved,
+    /// Bound, and so a socket that others can share memory with.
+    Bound(Bound),
+    /// Closed; its frames are not yet reclaimed.
+    Closed(Flight),
+}
+
+/// A bound socket of an area.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Bound {
+    pub(crate) fd: RawFd,
+    pub(crate) ifindex: u32,
+    pub(crate) queue: u32,
+}
+
+/// Whether a driver may have packets of a socket that was closed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Flight {
+    Landed,
+    InFlight,
+}
+
+/// The memory of a [`Umem`], and the sockets that use it. What another thread needs to open
+/// sockets on it; it does not give access to the frames.
+pub struct Area {
+    memory: Mapping,
+    frames: u32,
+    slots: Mutex<Vec<Slot>>,
+    /// Some slot is [`Slot::Closed`].
+    closed: AtomicBool,
+}
+
+/// Sockets on one area at most.
+pub(crate) const MAX_SOCKETS: usize = 1024;
+
+impl Area {
+    /// Frames of the memory.
+    pub fn frames(&self) -> u32 {
+        self.frames
+    }
+
+    pub(crate) fn memory(&self) -> &Mapping {
+        &self.memory
+    }
+
+    /// Sockets opened and not yet reclaimed.
+    pub fn sockets(&self) -> usize {
+        self.registry().0.iter().filter(|slot| **slot != Slot::Vacant).count()
+    }
+
+    pub(crate) fn registry(&self) -> Registry<'_> {
+        // A panic elsewhere leaves the list whole: every change is one assignment.
+        Registry(self.slots.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes a place for a socket that is being opened.
+    pub(crate) fn reserve(&self) -> Result<usize, XskError> {
+        let mut slots = self.registry().0;
+        let slot = match slots.iter().position(|slot| *slot == Slot::Vacant) {
+            Some(slot) => slot,
+            None if slots.len() < MAX_SOCKETS => {
+                slots.push(Slot::Vacant);
+                slots.len() - 1
+            }
+            None => return Err(XskError::TooManySockets { maximum: MAX_SOCKETS }),
+        };
+        slots[slot] = Slot::Reserved;
+        Ok(slot)
+    }
+}
+
+/// The list of an area's sockets, locked. While it is locked no socket of the area is closed.
+pub(crate) struct Registry<'a>(MutexGuard<'a, Vec<Slot>>);
+
+impl Registry<'_> {
+    /// The bound sockets, on other queues than the given one.
+    pub(crate) fn others(&self, ifindex: u32, queue: u32) -> impl Iterator<Item = RawFd> {
+        self.0.iter().filter_map(move |slot| match slot {
+            Slot::Bound(bound) if (bound.ifindex, bound.queue) != (ifindex, queue) => {
+                Some(bound.fd)
+            }
+            _ => None,
+        })
+    }
+
+    pub(crate) fn bound(&mut self, slot: usize, bound: Bound) {
+        self.0[slot] = Slot::Bound(bound);
+    }
+
+    /// A place whose socket never came to be bound.
+    pub(crate) fn vacate(&mut self, slot: usize) {
+        self.0[slot] = Slot::Vacant;
+    }
+
+    /// The socket's descriptor is closed; its frames can be reclaimed.
+    pub(crate) fn closed(&mut self, area: &Area, slot: usize, flight: Flight) {
+        self.0[slot] = Slot::Closed(flight);
+        area.closed.store(true, Ordering::Release);
+    }
+}
+
+/// Frame memory of one worker. The bytes of a frame can be reached from [`Umem::take`], or from
+/// receiving it, until it is given back or transmitted.
+pub struct Umem {
+    area: Arc<Area>,
+    /// One entry a frame.
+    owners: Vec<Owner>,
+    /// Last freed, first taken: it is warm in the cache.
+    free: Vec<u32>,
+    /// Frames that rest, oldest first, and since when.
+    resting: VecDeque<(Instant, u32)>,
+}
+
+impl Umem {
+    /// Memory of `frames` frames of [`FRAME_BYTES`], all free.
+    ///
+    /// # Errors
+    /// [`XskError::Option`] for no frames or too many, [`XskError::NoMemory`].
+    pub fn new(frames: u32) -> Result<Umem, XskError> {
+        if frames == 0 || frames > MAX_FRAMES {
+            return Err(OptionFault::Frames { frames, maximum: MAX_FRAMES }.into());
+        }
+        let memory = Mapping::anonymous(frames as usize * FRAME_BYTES)
+            .map_err(|source| XskError::NoMemory { frames, source })?;
+        let slots = Mutex::new(Vec::new());
+        let area = Area { memory, frames, slots, closed: AtomicBool::new(false) };
+        Ok(Umem {
+            area: Arc::new(area),
+            owners: vec![Owner::FREE; frames as usize],
+            free: (0..frames).rev().collect(),
+            resting: VecDeque::new(),
+        })
+    }
+
+    /// The memory, for [`Socket::open`](crate::Socket::open).
+    pub fn area(&self) -> &Arc<Area> {
+        &self.area
+    }
+
+    /// The bytes of a frame that the caller owns, headroom included. Cost: two loads.
+    ///
+    /// # Panics
+    /// If the caller does not own the frame.
+    #[inline]
+    pub fn frame(&self, frame: u32) -> &[u8] {
+        self.assert_outside(frame);
+        // SAFETY: `frame` is below the number of frames (its owner was found), so the range lies
+        // in the memory. Nobody else writes there: the kernel owns only frames with a socket's
+        // tag, and `&mut self` is needed to change a tag or to write.
+        unsafe { std::slice::from_raw_parts(self.start(frame), FRAME_BYTES) }
+    }
+
+    /// The bytes of a frame that the caller owns, for writing.
+    ///
+    /// # Panics
+    /// If the caller does not own the frame.
+    #[inline]
+    pub fn frame_mut(&mut self, frame: u32) -> &mut [u8] {
+        self.assert_outside(frame);
+        // SAFETY: as in `frame`; `&mut self` makes this the only slice of the memory.
+        unsafe { std::slice::from_raw_parts_mut(self.start(frame), FRAME_BYTES) }
+    }
+
+    /// Takes a free frame, the most recently freed first. `None`: none is free.
+    #[inline]
+    pub fn take(&mut self) -> Option<u32> {
+        self.take_for(Owner::OUTSIDE)
+    }
+
+    /// Gives a frame back that the caller owns.
+    ///
+    /// # Panics
+    /// If the caller does not own the frame: two owners of one frame are two packets in one place.
+    #[inline]
+    pub fn give(&mut self, frame: u32) {
+        self.assert_outside(frame);
+        self.free_from(frame);
+    }
+
+    /// Where all frames are. Cost: one pass over the owner tags, 2 bytes a frame.
+    pub fn census(&self) -> Census {
+        let mut census =
+            Census { total: self.owners.len(), free: self.free.len(), ..Census::default() };
+        for owner in &self.owners {
+            match *owner {
+                Owner::FREE => {}
+                Owner::OUTSIDE => census.outside += 1,
+                Owner::RESTING => census.resting += 1,
+                owner if owner.is_transmit() => census.transmit += 1,
+                _ => census.receive += 1,
+            }
+        }
+        census
+    }
+
+    /// Frees the frames of sockets that were closed or dropped since the last call, and those
+    /// that have rested. Returns how many. [`Umem::take`] does it when no frame is left.
+    pub fn reclaim(&mut self) -> usize {
+        let before = self.free.len();
+        if self.area.closed.swap(false, Ordering::AcqRel) {
+            self.reclaim_closed();
+        }
+        while let Some((since, frame)) = self.resting.front().copied() {
+            if since.elapsed() < REST {
+                break;
+            }
+            self.resting.pop_front();
+            self.free_from(frame);
+        }
+        self.free.len() - before
+    }
+
+    fn reclaim_closed(&mut self) {
+        let area = Arc::clone(&self.area);
+        let mut slots = area.registry().0;
+        let now = Instant::now();
+        for frame in 0..self.owners.len() as u32 {
+            let owner = self.owners[frame as usize];
+            let Some(slot) = owner.slot() else { continue };
+            match slots.get(slot) {
+                Some(Slot::Closed(Flight::InFlight)) if owner.is_transmit() => {
+                    self.owners[frame as usize] = Owner::RESTING;
+                    self.resting.push_back((now, frame));
+                }
+                Some(Slot::Closed(_)) => self.free_from(frame),
+                _ => {}
+            }
+        }
+        for slot in slots.iter_mut().filter(|slot| matches!(slot, Slot::Closed(_))) {
+            *slot = Slot::Vacant;
+        }
+    }
+
+    /// Takes a free frame for an owner.
+    #[inline]
+    pub(crate) fn take_for(&mut self, owner: Owner) -> Option<u32> {
+        let frame = match self.free.pop() {
+            Some(frame) => frame,
+            None => self.take_reclaimed()?,
+        };
+        self.owners[frame as usize] = owner;
+        Some(frame)
+    }
+
+    #[cold]
+    fn take_reclaimed(&mut self) -> Option<u32> {
+        self.reclaim();
+        self.free.pop()
+    }
+
+    /// Passes a frame from the caller to a socket. `false`: the caller does not own it.
+    #[inline]
+    pub(crate) fn pass(&mut self, frame: u32, to: Owner) -> Handed {
+        self.hand(frame, Owner::OUTSIDE, to)
+    }
+
+    /// Passes a frame from a socket to the caller.
+    #[inline]
+    pub(crate) fn obtain(&mut self, frame: u32, from: Owner) -> Handed {
+        self.hand(frame, from, Owner::OUTSIDE)
+    }
+
+    /// Frees a frame of a socket.
+    #[inline]
+    pub(crate) fn free_of(&mut self, frame: u32, from: Owner) -> Handed {
+        if self.owners.get(frame as usize) != Some(&from) {
+            return Handed::NotTheOwner;
+        }
+        self.free_from(frame);
+        Handed::Done
+    }
+
+    #[inline]
+    fn hand(&mut self, frame: u32, from: Owner, to: Owner) -> Handed {
+        match self.owners.get_mut(frame as usize) {
+            Some(owner) if *owner == from => {
+                *owner = to;
+                Handed::Done
+            }
+            _ => Handed::NotTheOwner,
+        }
+    }
+
+    #[inline]
+    fn free_from(&mut self, frame: u32) {
+        self.owners[frame as usize] = Owner::FREE;
+        self.free.push(frame);
+    }
+
+    #[inline]
+    fn assert_outside(&self, frame: u32) {
+        if self.owners.get(frame as usize) != Some(&Owner::OUTSIDE) {
+            not_the_callers(frame);
+        }
+    }
+
+    fn start(&self, frame: u32) -> *mut u8 {
+        self.area.memory.start().wrapping_add(frame as usize * FRAME_BYTES)
+    }
+}
+
+/// Whether a frame had the owner that it was to be taken from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub(crate) enum Handed {
+    Done,
+    NotTheOwner,
+}
+
+#[cold]
+fn not_the_callers(frame: u32) -> ! {
+    panic!("frame {frame} is not the caller's: it is free, in a ring, or does not exist")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_recently_freed_frame_is_taken_first_and_frames_run_out() {
+        let mut umem = Umem::new(3).unwrap();
+        let frames = [umem.take().unwrap(), umem.take().unwrap(), umem.take().unwrap()];
+        assert_eq!(umem.take(), None);
+        umem.give(frames[1]);
+        umem.give(frames[0]);
+        assert_eq!((umem.take(), umem.take()), (Some(frames[0]), Some(frames[1])));
+        let census = umem.census();
+        assert_eq!((census.total, census.free, census.outside), (3, 0, 3));
+        assert_eq!(census.imbalance(), 0);
+    }
+
+    #[test]
+    fn frames_are_pages_that_do_not_overlap() {
+        let mut umem = Umem::new(4).unwrap();
+        let frames: Vec<u32> = std::iter::from_fn(|| umem.take()).collect();
+        for &frame in &frames {
+            assert_eq!(umem.frame(frame).as_ptr() as usize % FRAME_BYTES, 0);
+            umem.frame_mut(frame).fill(frame as u8 + 1);
+        }
+        for &frame in &frames {
+            assert!(umem.frame(frame).iter().all(|byte| *byte == frame as u8 + 1));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "is not the caller's")]
+    fn a_free_frame_cannot_be_read() {
+        let _ = Umem::new(2).unwrap().frame(0);
+    }
+
+    #[test]
+    #[should_panic(expected = "is not the caller's")]
+    fn a_frame_beyond_the_memory_cannot_be_read() {
+        let _ = Umem::new(2).unwrap().frame(2);
+    }
+
+    #[test]
+    #[should_panic(expected = "is not the caller's")]
+    fn a_frame_cannot_be_given_back_twice() {
+        let mut umem = Umem::new(2).unwrap();
+        let frame = umem.take().unwrap();
+        umem.give(frame);
+        umem.give(frame);
+    }
+
+    #[test]
+    fn frames_of_a_closed_socket_come_back_and_nobody_elses() {
+        let mut umem = Umem::new(10).unwrap();
+        let area = Arc::clone(umem.area());
+        let (dead, alive) = (area.reserve().unwrap(), area.reserve().unwrap());
+        for slot in [dead, alive] {
+            for owner in [Owner::receive(slot), Owner::receive(slot), Owner::transmit(slot)] {
+                umem.take_for(owner).unwrap();
+            }
+        }
+        umem.take().unwrap();
+        area.registry().closed(&area, dead, Flight::Landed);
+        assert_eq!(umem.reclaim(), 3);
+        let census = umem.census();
+        assert_eq!((census.free, census.outside), (6, 1));
+        assert_eq!((census.receive, census.transmit, census.imbalance()), (2, 1, 0));
+        assert_eq!(umem.reclaim(), 0);
+        assert_eq!(area.reserve().unwrap(), dead, "the place is free again");
+    }
+
+    #[test]
+    fn frames_that_a_driver_may_still_read_rest_before_they_are_free() {
+        let mut umem = Umem::new(3).unwrap();
+        let area = Arc::clone(umem.area());
+        let slot = area.reserve().unwrap();
+        umem.take_for(Owner::receive(slot)).unwrap();
+        umem.take_for(Owner::transmit(slot)).unwrap();
+        area.registry().closed(&area, slot, Flight::InFlight);
+        assert_eq!(umem.reclaim(), 1);
+        assert_eq!((umem.census().free, umem.census().resting), (2, 1));
+        std::thread::sleep(REST);
+        assert_eq!(umem.reclaim(), 1);
+        assert_eq!((umem.census().free, umem.census().imbalance()), (3, 0));
+    }
+
+    #[test]
+    fn a_starved_memory_reclaims_by_itself() {
+        let mut umem = Umem::new(1).unwrap();
+        let area = Arc::clone(umem.area());
+        let slot = area.reserve().unwrap();
+        umem.take_for(Owner::receive(slot)).unwrap();
+        assert_eq!(umem.take(), None);
+        area.registry().closed(&area, slot, Flight::Landed);
+        assert_eq!(umem.take(), Some(0));
+    }
+
+    #[test]
+    fn a_memory_without_frames_or_with_too_many_is_refused() {
+        for frames in [0, MAX_FRAMES + 1, u32::MAX] {
+            let fault = OptionFault::Frames { frames, maximum: MAX_FRAMES };
+            assert!(matches!(Umem::new(frames), Err(XskError::Option(f)) if f == fault));
+        }
+    }
+
+    #[test]
+    fn packets_fit_only_inside_their_frame() {
+        let packet = |offset, length| Packet { frame: 0, offset, length };
+        assert!(packet(0, 4096).fits() && packet(4095, 1).fits() && packet(256, 3840).fits());
+        for (offset, length) in [(256, 0), (0, 4097), (4096, 1), (u32::MAX, 2), (1, u32::MAX)] {
+            assert!(!packet(offset, length).fits(), "{offset} {length}");
+        }
+    }
+}
