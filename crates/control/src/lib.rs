@@ -14,6 +14,7 @@
 mod compile;
 mod difference;
 mod errors;
+mod explained;
 mod keys;
 mod mistake;
 mod raw;
@@ -29,6 +30,10 @@ use std::path::Path;
 pub use compile::{CompileError, HOST_NETDEV, HOST_PORT};
 pub use difference::{Change, Difference, differences};
 pub use errors::{ConfigErrors, MAX_PROBLEMS, Problem, Severity, render};
+pub use explained::{
+    Consulted, Explained, Picture, Question, QuestionError, Spis, TunnelEnds, explain, flow_text,
+    port_named, set_of,
+};
 pub use keys::{
     KeyFileError, KeyLine, Keys, MAX_KEY_FILE_BYTES, ReplayKeys, effective_user, generate_pair,
     write_key_file,

@@ -1,0 +1,536 @@
+//! What the walk would do with a flow, in an operator's words: `lockgate explain`, over a file or
+//! asked of the running daemon, answers the same.
+
+use dataplane::explain::{Arrival, Consultation, Explanation};
+use dataplane::{
+    DropReason, HostService, NextHopId, PortId, PortInfo, Prefix, RouteTarget, SaSet, SetIndex,
+    Side, Snapshot, Verdict,
+};
+use ipsec::OutboundSa;
+use policy::selector::protocol_text;
+use policy::{Action, AddressRange, Direction, Match, Policy, SaSetId, UpperSelector};
+use serde::Serialize;
+use wire::flow::protocol;
+use wire::{Address, Family, Flow, Upper};
+
+use crate::Validated;
+use crate::values::service_text;
+
+/// Whether a snapshot's SPIs are those of the key files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spis {
+    /// They are.
+    Configured,
+    /// The keys could not be read: stand-ins.
+    Unknown,
+}
+
+/// What an explanation is drawn from.
+#[derive(Clone, Copy)]
+pub struct Picture<'a> {
+    /// What the walk looks up.
+    pub snapshot: &'a Snapshot,
+    /// Destinations of the routes that it was made from; bits behind the length may be set.
+    pub prefixes: &'a [Prefix],
+    /// Whether its SPIs may be told.
+    pub spis: Spis,
+}
+
+/// A packet that is asked about, by the names of a configuration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Question<'a> {
+    /// The port it comes in by; `host`: from this machine itself.
+    pub port: &'a str,
+    /// The peer that sealed it, if it was opened; `None`: it comes in clear.
+    pub from_peer: Option<&'a str>,
+    /// What it says.
+    pub flow: Flow,
+}
+
+/// A question that has no answer: whoever asks is at fault. The messages say what to ask instead.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum QuestionError {
+    /// A name that the configuration does not have.
+    #[error("there is no {what} \"{name}\"; there are {}", .known.join(", "))]
+    Unknown {
+        /// What was named.
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// Names that there are.
+        known: Vec<String>,
+    },
+    /// A peer's packet by a port that no peer is reached by.
+    #[error(
+        "what a peer sealed comes in by an unprotected port and \"{port}\" is none; there {} {}",
+        if .unprotected.len() == 1 { "is" } else { "are" }, .unprotected.join(", ")
+    )]
+    PeerByPort {
+        /// The port.
+        port: String,
+        /// Names of the ports that can be meant.
+        unprotected: Vec<String>,
+    },
+    /// An ICMP error that came sealed: its flow alone decides nothing.
+    #[error("an ICMP error from a peer is judged by the packet it quotes: ask about that packet")]
+    IcmpErrorFromPeer,
+    /// ESP to this machine: what decides is inside.
+    #[error(
+        "ESP to one of our addresses is opened: ask with --from-peer PEER about the packet inside"
+    )]
+    EspToUs,
+    /// A fragment of ESP to this machine.
+    #[error("a fragment of ESP to one of our addresses is dropped (esp_fragment), whoever sent it")]
+    EspFragmentToUs,
+}
+
+/// Why a packet goes where it goes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Explained {
+    /// The flow.
+    pub flow: String,
+    /// `forward`, `protect`, `host`, `hold`, `consumed` or `drop`.
+    pub verdict: &'static str,
+    /// The drop reason.
+    pub reason: Option<&'static str>,
+    /// What the drop reason means.
+    pub help: Option<&'static str>,
+    /// The verdict as a sentence.
+    pub text: String,
+    /// The policies, as far as they were asked.
+    pub policies: Vec<Consulted>,
+    /// What let a clear packet from outside through to this machine without asking a policy.
+    pub let_through: Option<String>,
+    /// Where its destination leads.
+    pub route: Option<String>,
+    /// The port it leaves by.
+    pub egress: Option<String>,
+    /// Whom it is sealed for.
+    pub peer: Option<String>,
+    /// Outer addresses.
+    pub tunnel: Option<TunnelEnds>,
+    /// The SA that seals it, if its SPI may be told.
+    pub spi: Option<String>,
+    /// Largest inner packet on its way, bytes.
+    pub mtu: Option<u32>,
+    /// The tier that decides.
+    pub tier: &'static str,
+    /// Generation of the policies.
+    pub generation: u32,
+    /// All of it as text: headings, empty where they are the line's before, and what they say.
+    #[serde(skip)]
+    pub lines: Vec<(&'static str, String)>,
+}
+
+/// One asking of the policies.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Consulted {
+    /// `inbound` or `outbound`.
+    pub direction: &'static str,
+    /// Name of the policy that decides.
+    pub decided_by: Option<String>,
+    /// Whether that policy asks for what a later fragment lacks.
+    pub fragment_lacks_ports: bool,
+    /// Policies that match too and lost, in order of precedence.
+    pub beat: Vec<String>,
+}
+
+/// Outer addresses of a tunnel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct TunnelEnds {
+    /// Ours.
+    pub local: std::net::IpAddr,
+    /// The peer's.
+    pub remote: std::net::IpAddr,
+}
+
+/// Explains what the walk would do with a packet. Nothing is sent, sealed or counted.
+///
+/// # Errors
+/// [`QuestionError`].
+pub fn explain(picture: Picture<'_>, question: Question<'_>) -> Result<Explained, QuestionError> {
+    let Picture { snapshot, .. } = picture;
+    let port = port_named(snapshot, question.port)?;
+    let arrival = match question.from_peer {
+        None => Arrival::Clear(port),
+        Some(peer) => Arrival::Opened(port, set_of_peer(snapshot, peer)?),
+    };
+    let flow = question.flow;
+    check_question(snapshot, arrival, &flow)?;
+    let told = dataplane::explain::explain(snapshot, arrival, flow);
+    Ok(Story { picture, snapshot, arrival, flow, told }.explained())
+}
+
+/// The port of that name.
+///
+/// # Errors
+/// [`QuestionError::Unknown`] with the names there are.
+pub fn port_named(snapshot: &Snapshot, name: &str) -> Result<PortId, QuestionError> {
+    snapshot.port_named(name).ok_or_else(|| QuestionError::Unknown {
+        what: "port",
+        name: name.to_owned(),
+        known: snapshot.ports().iter().map(|port| port.name.clone()).collect(),
+    })
+}
+
+/// The SA set with this number.
+pub fn set_of(snapshot: &Snapshot, id: SaSetId) -> Option<&SaSet> {
+    snapshot.sets().iter().find(|set| set.id == id)
+}
+
+/// A flow in the words of the command line: `tcp 10.1.0.5:1000 -> 10.2.0.9:443`.
+pub fn flow_text(flow: &Flow) -> String {
+    let (source, destination) = (flow.source_address(), flow.destination_address());
+    let name = protocol_text(Some(flow.protocol));
+    let with = |ip: Address, port: u16| std::net::SocketAddr::new(ip.into(), port).to_string();
+    match flow.upper {
+        Upper::Ports { source: s, destination: d } => {
+            format!("{name} {} -> {}", with(source, s), with(destination, d))
+        }
+        Upper::Icmp { kind, code } => format!("{name}/{kind}/{code} {source} -> {destination}"),
+        Upper::None => format!("{name} {source} -> {destination}"),
+        Upper::Fragment => format!("{name} {source} -> {destination}, later fragments"),
+    }
+}
+
+impl Validated {
+    /// Destinations of the routes that [`Validated::compile`] makes: networks of the ports'
+    /// addresses and `[[route]]`s.
+    pub fn prefixes(&self) -> Vec<Prefix> {
+        let connected = self.ports.iter().flat_map(|port| &port.addresses);
+        let connected = connected.map(|a| Prefix { address: a.address, length: a.length });
+        connected.chain(self.routes.iter().map(|route| route.to)).collect()
+    }
+}
+
+fn set_of_peer(snapshot: &Snapshot, peer: &str) -> Result<SetIndex, QuestionError> {
+    let place = snapshot.sets().iter().position(|set| set.peer == peer);
+    place.map(|place| SetIndex(place as u32)).ok_or_else(|| QuestionError::Unknown {
+        what: "peer",
+        name: peer.to_owned(),
+        known: snapshot.sets().iter().map(|set| set.peer.clone()).collect(),
+    })
+}
+
+/// Refuses what a flow cannot answer, because its packets say more than the flow does.
+fn check_question(snapshot: &Snapshot, arrival: Arrival, flow: &Flow) -> Result<(), QuestionError> {
+    let is_unprotected = |port: &PortInfo| port.side == Side::Unprotected;
+    match arrival {
+        Arrival::Opened(port, _) if !is_unprotected(snapshot.port(port)) => {
+            let ports = snapshot.ports().iter().filter(|port| is_unprotected(port));
+            let unprotected = ports.map(|port| port.name.clone()).collect();
+            Err(QuestionError::PeerByPort { port: snapshot.port(port).name.clone(), unprotected })
+        }
+        Arrival::Opened(..) if wire::icmp::is_error(flow) => Err(QuestionError::IcmpErrorFromPeer),
+        Arrival::Clear(port)
+            if is_unprotected(snapshot.port(port))
+                && flow.protocol == protocol::ESP
+                && snapshot.routes().lookup(flow.destination_address())
+                    == Some(RouteTarget::Local) =>
+        {
+            Err(match flow.upper {
+                Upper::Fragment => QuestionError::EspFragmentToUs,
+                _ => QuestionError::EspToUs,
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// An explanation with what its numbers mean.
+struct Story<'a> {
+    picture: Picture<'a>,
+    snapshot: &'a Snapshot,
+    arrival: Arrival,
+    flow: Flow,
+    told: Explanation,
+}
+
+impl Story<'_> {
+    fn port_name(&self, port: PortId) -> &str {
+        &self.snapshot.port(port).name
+    }
+
+    fn peer_name(&self, set: SetIndex) -> &str {
+        &self.snapshot.sets()[set.0 as usize].peer
+    }
+
+    fn lines(&self) -> Vec<(&'static str, String)> {
+        let mut lines = vec![("packet", self.packet())];
+        lines.push(("verdict", self.verdict()));
+        if let Verdict::Drop(reason) = self.told.verdict {
+            lines.push(("", format!("{}: {}", reason.name(), reason.help())));
+        }
+        for consultation in &self.told.consultations {
+            lines.push((direction_text(consultation.direction), self.decided(consultation)));
+            for beaten in &consultation.beaten {
+                let policy = policy_text(self.snapshot, self.snapshot.spd().policy(*beaten));
+                lines.push(("", format!("beat {policy}")));
+            }
+        }
+        match self.let_through() {
+            Some(how) => lines.push(("policies", how)),
+            None if self.told.consultations.is_empty() => {
+                lines.push(("policies", "none was asked".into()));
+            }
+            None => {}
+        }
+        lines.push(("route", self.route()));
+        lines.extend(self.leaving());
+        lines.push(("tier", "classifier".into()));
+        lines.push(("generation", self.snapshot.generation().0.to_string()));
+        lines
+    }
+
+    fn packet(&self) -> String {
+        let flow = flow_text(&self.flow);
+        let (port, how) = match self.arrival {
+            Arrival::Clear(port) if self.snapshot.host() == Some(port) => {
+                return format!("{flow}, from this machine itself");
+            }
+            Arrival::Clear(port) => (port, "in clear".to_owned()),
+            Arrival::Opened(port, set) => {
+                (port, format!("sealed by peer {} and opened", self.peer_name(set)))
+            }
+        };
+        let side = side_text(self.snapshot.port(port).side);
+        format!("{flow}, received by {side} port {} {how}", self.port_name(port))
+    }
+
+    fn verdict(&self) -> String {
+        match self.told.verdict {
+            Verdict::Forward(port) => {
+                let side = side_text(self.snapshot.port(port).side);
+                format!("FORWARD: leaves in clear by {side} port {}", self.port_name(port))
+            }
+            Verdict::Protect(set) => {
+                let egress = self.told.egress.map_or("no port", |port| self.port_name(port));
+                format!("PROTECT: sealed for peer {}, leaves by port {egress}", self.peer_name(set))
+            }
+            Verdict::Host => "HOST: handed to Linux on this machine".into(),
+            Verdict::Drop(_) => "DROP".into(),
+            Verdict::Hold(_) => "HOLD: waits for the MAC address of its next hop".into(),
+            Verdict::Consumed => "CONSUMED: replaced by its fragments".into(),
+        }
+    }
+
+    fn decided(&self, consultation: &Consultation) -> String {
+        let text = |policy| policy_text(self.snapshot, self.snapshot.spd().policy(policy));
+        match consultation.answer {
+            Match::Policy(policy) => format!("decided by {}", text(policy)),
+            Match::FragmentPorts(policy) => {
+                format!("stopped by {}, which asks for what a later fragment lacks", text(policy))
+            }
+            Match::None => "no policy matches".into(),
+        }
+    }
+
+    /// What let a clear packet from outside through to this machine, if something did: no policy
+    /// is asked then.
+    fn let_through(&self) -> Option<String> {
+        let Arrival::Clear(port) = self.arrival else { return None };
+        let (port, told) = (self.snapshot.port(port), &self.told);
+        if port.side == Side::Protected || told.verdict != Verdict::Host {
+            return None;
+        }
+        if !told.consultations.is_empty() {
+            return None;
+        }
+        let Some(service) = port.allow_host.iter().find(|service| covers(service, &self.flow))
+        else {
+            return Some("none was asked: neighbour discovery is always let through".into());
+        };
+        let as_ike = match self.flow.upper {
+            Upper::Ports { destination: 4500, .. } if self.flow.protocol == protocol::UDP => {
+                ", taken for IKE (zero marker)"
+            }
+            _ => "",
+        };
+        Some(format!(
+            "none was asked: let through by `allow_host` of port {}: {}{as_ike}",
+            port.name,
+            service_text(service),
+        ))
+    }
+
+    fn route(&self) -> String {
+        let Some(target) = self.told.route else {
+            return match self.told.verdict {
+                Verdict::Drop(DropReason::NoRoute) => "none".into(),
+                _ => "not looked up".into(),
+            };
+        };
+        let prefix = self.prefix(self.flow.destination_address(), target);
+        format!("{prefix}{}", self.target_text(target))
+    }
+
+    fn target_text(&self, target: RouteTarget) -> String {
+        match target {
+            RouteTarget::Local => "our own address".into(),
+            RouteTarget::Broadcast => "a broadcast address".into(),
+            RouteTarget::Blackhole => "blackhole".into(),
+            RouteTarget::Elsewhere => "a netdev that is no port".into(),
+            RouteTarget::Via(hop) => self.hop_text(hop),
+        }
+    }
+
+    fn hop_text(&self, hop: NextHopId) -> String {
+        let hop = self.snapshot.next_hop(hop);
+        let port = self.port_name(hop.port);
+        match hop.gateway {
+            Some(gateway) => format!("via {gateway} by port {port}"),
+            None => format!("on the link of port {port}"),
+        }
+    }
+
+    /// The prefix that gave a forwarding or blackhole route, with an arrow.
+    fn prefix(&self, destination: Address, target: RouteTarget) -> String {
+        if matches!(target, RouteTarget::Local | RouteTarget::Broadcast) {
+            return String::new();
+        }
+        let prefixes = self.picture.prefixes.iter();
+        let longest = prefixes
+            .map(|prefix| (AddressRange::network(prefix.address, prefix.length), prefix.length))
+            .filter(|(range, _)| range.contains(destination))
+            .max_by_key(|(_, length)| *length);
+        longest.map_or(String::new(), |(range, _)| format!("{range} "))
+    }
+
+    /// How it leaves: port, MTU, and for a sealed packet tunnel and SA.
+    fn leaving(&self) -> Vec<(&'static str, String)> {
+        let Some(port) = self.told.egress else { return Vec::new() };
+        let mut lines = vec![("egress", format!("port {}", self.port_name(port)))];
+        if let Verdict::Protect(set) = self.told.verdict {
+            let set = &self.snapshot.sets()[set.0 as usize];
+            let tunnel = set.tunnel;
+            let target = self.snapshot.routes().lookup(tunnel.remote.into());
+            let way = target.map_or("no route".into(), |target| self.target_text(target));
+            lines.push(("tunnel", format!("{} -> {}, {way}", tunnel.local, tunnel.remote)));
+            if let Some(sa) = set.outbound.first() {
+                let sa = &self.snapshot.outbound()[sa.0 as usize];
+                let spi = self.spi(sa).unwrap_or_else(|| "unknown".into());
+                lines.push(("SA", format!("SPI {spi}, {}", sa.suite)));
+            }
+        }
+        if let Some(mtu) = self.told.mtu {
+            lines.push(("MTU", format!("{mtu} bytes, the largest packet that passes whole")));
+        }
+        lines
+    }
+
+    /// The SPI that a key file gives an SA.
+    fn spi(&self, sa: &OutboundSa) -> Option<String> {
+        (self.picture.spis == Spis::Configured).then(|| sa.spi.to_string())
+    }
+
+    fn explained(&self) -> Explained {
+        let told = &self.told;
+        let (verdict, reason) = match told.verdict {
+            Verdict::Forward(_) => ("forward", None),
+            Verdict::Protect(_) => ("protect", None),
+            Verdict::Host => ("host", None),
+            Verdict::Hold(_) => ("hold", None),
+            Verdict::Consumed => ("consumed", None),
+            Verdict::Drop(reason) => ("drop", Some(reason)),
+        };
+        let set = match told.verdict {
+            Verdict::Protect(set) => Some(&self.snapshot.sets()[set.0 as usize]),
+            _ => None,
+        };
+        let tunnel = set.map(|set| set.tunnel);
+        let sa = set.and_then(|set| set.outbound.first());
+        let sa = sa.map(|sa| &self.snapshot.outbound()[sa.0 as usize]);
+        Explained {
+            flow: flow_text(&self.flow),
+            verdict,
+            reason: reason.map(DropReason::name),
+            help: reason.map(DropReason::help),
+            text: self.verdict(),
+            policies: told.consultations.iter().map(|asked| self.consulted(asked)).collect(),
+            let_through: self.let_through(),
+            route: told.route.map(|_| self.route()),
+            egress: told.egress.map(|port| self.port_name(port).to_owned()),
+            peer: set.map(|set| set.peer.clone()),
+            tunnel: tunnel.map(|ends| TunnelEnds { local: ends.local, remote: ends.remote }),
+            spi: sa.and_then(|sa| self.spi(sa)),
+            mtu: told.mtu,
+            tier: "classifier",
+            generation: self.snapshot.generation().0,
+            lines: self.lines(),
+        }
+    }
+
+    fn consulted(&self, asked: &Consultation) -> Consulted {
+        let name = |policy| self.snapshot.spd().policy(policy).name.clone();
+        let (decided_by, fragment_lacks_ports) = match asked.answer {
+            Match::Policy(policy) => (Some(name(policy)), false),
+            Match::FragmentPorts(policy) => (Some(name(policy)), true),
+            Match::None => (None, false),
+        };
+        Consulted {
+            direction: direction_text(asked.direction),
+            decided_by,
+            fragment_lacks_ports,
+            beat: asked.beaten.iter().map(|policy| name(*policy)).collect(),
+        }
+    }
+}
+
+fn direction_text(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Inbound => "inbound",
+        Direction::Outbound => "outbound",
+    }
+}
+
+/// Whether `allow_host` means this flow by this entry.
+fn covers(service: &HostService, flow: &Flow) -> bool {
+    let port_fits = match (service.ports, flow.upper) {
+        (Some(range), Upper::Ports { destination, .. }) => {
+            (range.lo..=range.hi).contains(&destination)
+        }
+        (Some(_), upper) => upper == Upper::Fragment,
+        (None, _) => true,
+    };
+    service.protocol == flow.protocol && port_fits
+}
+
+fn side_text(side: Side) -> &'static str {
+    match side {
+        Side::Protected => "protected",
+        Side::Unprotected => "unprotected",
+    }
+}
+
+/// A policy in one line.
+fn policy_text(snapshot: &Snapshot, policy: &Policy) -> String {
+    let action = match policy.action {
+        Action::Bypass => "bypass".into(),
+        Action::Discard => "discard".into(),
+        Action::Protect(id) => match set_of(snapshot, id) {
+            Some(set) => format!("protect with peer {}", set.peer),
+            None => "protect".into(),
+        },
+    };
+    let any = [AddressRange::any(Family::V4), AddressRange::any(Family::V6)];
+    let ranges = |ranges: &[AddressRange]| match ranges {
+        both if both == any => "any".into(),
+        [first] => first.to_string(),
+        [first, rest @ ..] => format!("{first} and {} more", rest.len()),
+        [] => "nothing".into(),
+    };
+    let selector = &policy.selector;
+    let upper = match &selector.upper {
+        UpperSelector::Any => "",
+        UpperSelector::Ports { .. } => " with ports",
+        UpperSelector::Icmp(_) => " with types",
+    };
+    format!(
+        "policy \"{}\" (priority {}: {action}, local {}, remote {}, {}{upper})",
+        policy.name,
+        policy.priority,
+        ranges(&selector.local),
+        ranges(&selector.remote),
+        protocol_text(selector.protocol),
+    )
+}
