@@ -19,7 +19,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("keystate", &["ipsec"]),
     ("api", &[]),
     ("control", &["wire", "policy", "ipsec", "dataplane", "keystate"]),
-    ("netlab", &[]),
+    ("netlab", &["io"]),
     ("packets", &["wire", "policy", "ipsec", "dataplane", "io"]),
     ("model", &["wire", "policy", "ipsec", "dataplane"]),
     (

@@ -1,2 +1,43 @@
-//! To be written.
+//! Laboratories in network namespaces: hosts, gateways and the wire between them, real traffic,
+//! captures, and the end of all of it whatever happens.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`laboratory`] | namespaces with names of their own, torn down when dropped |
+//! | [`namespace`] | commands, threads and settings inside one namespace |
+//! | [`sites`] | the topology: host – gateway – wire – gateway – host, two sites or more |
+//! | [`configuration`] | a gateway's file, with directories of its own |
+//! | [`daemon`] | one `lockgated`: started, waited for, killed, asked |
+//! | [`capture`] | what passed the wire, and what it was |
+//! | [`ping`], [`iperf`], [`stream`] | traffic with a result |
+//! | [`inject`] | frames put on the wire as they are |
+//! | [`process`] | programs that end in time |
+//! | [`programs`] | which programs a laboratory needs, and where ours are |
+//! | [`interrupt`] | Ctrl-C as a flag that every wait heeds |
+//!
+//! Needs root. Traffic never leaves the namespaces. Every wait has an end: a limit, or Ctrl-C.
 #![forbid(unsafe_code)]
+
+pub mod capture;
+pub mod configuration;
+pub mod daemon;
+mod error;
+pub mod inject;
+pub mod interrupt;
+pub mod iperf;
+pub mod laboratory;
+pub mod namespace;
+pub mod ping;
+pub mod process;
+pub mod programs;
+pub mod sites;
+pub mod stream;
+
+pub use capture::{Capture, Scope, Tally};
+pub use configuration::{GatewayFile, PeerEntry};
+pub use daemon::Daemon;
+pub use error::LabError;
+pub use laboratory::Laboratory;
+pub use namespace::Namespace;
+pub use programs::Programs;
+pub use sites::{Plan, Site, Sites};

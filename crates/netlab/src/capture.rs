@@ -1,0 +1,373 @@
+//! Captures of the wire, and what was on it.
+//!
+//! tcpdump takes the capture, on the bridge: every frame that enters the bridge is seen there
+//! once. A capture of which the kernel dropped packets proves nothing and is an error. The judge
+//! has parsers of its own, shared with nothing that it judges.
+
+use std::collections::HashSet;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use io::CaptureReader;
+
+use crate::process::Running;
+use crate::{LabError, Namespace, interrupt};
+
+/// What pings and streams of a laboratory carry, so that it is known wherever it turns up.
+pub const MARKER: [u8; 16] = *b"LOCKGATE-MARKER!";
+
+/// Buffer of the capture in the kernel, KiB: 200 000 packets of [`HEAD_BYTES`].
+const BUFFER_KIB: &str = "131072";
+/// Bytes of a packet that [`Scope::Heads`] keeps.
+pub const HEAD_BYTES: usize = 192;
+/// The kernel hands packets over after at most a second: so long a capture goes on before it ends.
+const LINGER: Duration = Duration::from_millis(1200);
+/// Time for tcpdump to begin, and to end.
+const LIMIT: Duration = Duration::from_secs(15);
+
+/// Which part of the traffic a capture takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scope {
+    /// The first [`HEAD_BYTES`] of every frame.
+    Heads,
+    /// Every frame, whole.
+    Whole,
+    /// Everything but ESP: cheap beside a throughput measurement, and complete for clear packets.
+    NotEsp,
+}
+
+/// A capture that runs.
+#[derive(Debug)]
+pub struct Capture {
+    running: Running,
+    name: String,
+    file: PathBuf,
+}
+
+impl Capture {
+    /// Starts a capture of `interface` into `directory`/`name`.pcap and waits until it takes
+    /// packets.
+    ///
+    /// # Errors
+    /// As [`Running::wait_until`].
+    pub fn start(
+        namespace: &Namespace,
+        interface: &str,
+        scope: Scope,
+        (directory, name): (&Path, &str),
+    ) -> Result<Capture, LabError> {
+        let file = directory.join(format!("{name}.pcap"));
+        let heads = HEAD_BYTES.to_string();
+        let mut command = namespace.command("tcpdump");
+        command.args(["-i", interface, "-n", "-B", BUFFER_KIB, "-Z", "root", "-w"]).arg(&file);
+        match scope {
+            Scope::Heads => command.args(["-s", &heads]),
+            Scope::Whole => command.args(["-s", "0"]),
+            Scope::NotEsp => command.args(["-s", &heads, "not", "(ip proto 50 or ip6 proto 50)"]),
+        };
+        let mut running = Running::start(command)?;
+        running.wait_until("the capture", LIMIT, |tcpdump| {
+            tcpdump.stderr().contains("listening on")
+        })?;
+        Ok(Capture { running, name: name.to_owned(), file })
+    }
+
+    /// Ends the capture and returns the file. Packets of the last moment are in it.
+    ///
+    /// # Errors
+    /// [`LabError::Incomplete`], [`LabError::Answer`], and as [`Running::interrupt`].
+    pub fn stop(self) -> Result<PathBuf, LabError> {
+        interrupt::sleep(LINGER)?;
+        let finished = self.running.interrupt(LIMIT)?;
+        match counted(&finished.stderr, "dropped by kernel") {
+            Some(0) => Ok(self.file),
+            Some(packets) => Err(LabError::Incomplete { name: self.name, packets }),
+            None => Err(LabError::Answer { command: finished.command, answer: finished.stderr }),
+        }
+    }
+}
+
+/// The number in front of `what` in tcpdump's closing lines.
+fn counted(text: &str, what: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.contains(what))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// What was on the wire. Add as many captures as belong together: numbers that came twice are
+/// found over all of them.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// ESP packets between gateways.
+    pub esp: u64,
+    /// Packets that should have been protected: with an address that is not the wire's own, or
+    /// with [`MARKER`] anywhere.
+    pub clear: u64,
+    /// What the first few of those were.
+    pub clear_examples: Vec<String>,
+    /// ARP, neighbour discovery, multicast listeners.
+    pub resolution: u64,
+    /// Anything else between the wire's own addresses.
+    pub other: u64,
+    /// ESP packets whose SPI and sequence number were on the wire before.
+    pub repeated: u64,
+    /// The first few of those, SPI and number.
+    pub repeated_examples: Vec<(u32, u32)>,
+    numbers: HashSet<(u32, u32)>,
+}
+
+/// How many examples a tally keeps.
+const EXAMPLES: usize = 5;
+
+/// What one frame is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Kind {
+    Esp { spi: u32, number: u32 },
+    Resolution,
+    Clear(String),
+    Other,
+}
+
+impl Tally {
+    /// A tally of one capture.
+    ///
+    /// # Errors
+    /// As [`Tally::add`].
+    pub fn of(capture: &Path) -> Result<Tally, LabError> {
+        let mut tally = Tally::default();
+        tally.add(capture)?;
+        Ok(tally)
+    }
+
+    /// Adds a capture.
+    ///
+    /// # Errors
+    /// [`LabError::Capture`].
+    pub fn add(&mut self, capture: &Path) -> Result<(), LabError> {
+        let mut reader = CaptureReader::open(capture)?;
+        while let Some(packet) = reader.peek()? {
+            self.add_frame(packet.bytes);
+            reader.skip();
+        }
+        Ok(())
+    }
+
+    fn add_frame(&mut self, frame: &[u8]) {
+        match judge(frame) {
+            Kind::Resolution => self.resolution += 1,
+            Kind::Other => self.other += 1,
+            Kind::Clear(what) => {
+                self.clear += 1;
+                if self.clear_examples.len() < EXAMPLES {
+                    self.clear_examples.push(what);
+                }
+            }
+            Kind::Esp { spi, number } => {
+                self.esp += 1;
+                if !self.numbers.insert((spi, number)) {
+                    self.repeated += 1;
+                    if self.repeated_examples.len() < EXAMPLES {
+                        self.repeated_examples.push((spi, number));
+                    }
+                }
+            }
+        }
+    }
+
+    /// SPIs seen.
+    pub fn spis(&self) -> HashSet<u32> {
+        self.numbers.iter().map(|&(spi, _)| spi).collect()
+    }
+}
+
+/// Says what a frame on the wire is.
+fn judge(frame: &[u8]) -> Kind {
+    if frame.windows(MARKER.len()).any(|window| window == MARKER) {
+        return Kind::Clear(format!("the marker in a frame of type {:04x}", ethertype(frame).0));
+    }
+    let (ethertype, offset) = ethertype(frame);
+    let packet = frame.get(offset..).unwrap_or_default();
+    match ethertype {
+        0x0806 => Kind::Resolution,
+        0x0800 => judge_ipv4(packet),
+        0x86dd => judge_ipv6(packet),
+        _ => Kind::Other,
+    }
+}
+
+/// Type of what the frame carries and where that begins, VLAN tags passed over.
+fn ethertype(frame: &[u8]) -> (u16, usize) {
+    let mut offset = 12;
+    loop {
+        let kind = number(frame, offset, 2) as u16;
+        offset += 2;
+        match kind {
+            0x8100 | 0x88a8 => offset += 2,
+            kind => return (kind, offset),
+        }
+    }
+}
+
+fn judge_ipv4(packet: &[u8]) -> Kind {
+    let [source, destination] = [12, 16].map(|at| Ipv4Addr::from(number(packet, at, 4) as u32));
+    let protocol = number(packet, 9, 1);
+    let upper = (number(packet, 0, 1) as usize & 15) * 4;
+    let own = |address: Ipv4Addr| {
+        address.octets()[..3] == [192, 0, 2] || address.is_multicast() || address.is_broadcast()
+    };
+    match (own(source) && own(destination), protocol) {
+        (true, 50) => esp(packet, upper),
+        (true, 2) => Kind::Resolution,
+        (true, _) => Kind::Other,
+        (false, _) => Kind::Clear(format!("IPv4 {source} > {destination} protocol {protocol}")),
+    }
+}
+
+fn judge_ipv6(packet: &[u8]) -> Kind {
+    let [source, destination] = [8, 24].map(|at| Ipv6Addr::from(number(packet, at, 16)));
+    let protocol = number(packet, 6, 1);
+    let own = |address: Ipv6Addr| {
+        address.segments()[..3] == [0x2001, 0xdb8, 0xffff]
+            || address.is_multicast()
+            || address.is_unspecified()
+            || address.segments()[0] & 0xffc0 == 0xfe80
+    };
+    // Neighbour and router discovery; listener reports stand behind a hop-by-hop header.
+    let discovery = protocol == 58 && (133..=137).contains(&number(packet, 40, 1));
+    let listener = protocol == 0 && destination.is_multicast();
+    match (own(source) && own(destination), protocol) {
+        (true, 50) => esp(packet, 40),
+        (true, _) if discovery || listener => Kind::Resolution,
+        (true, _) => Kind::Other,
+        (false, _) => Kind::Clear(format!("IPv6 {source} > {destination} protocol {protocol}")),
+    }
+}
+
+fn esp(packet: &[u8], upper: usize) -> Kind {
+    let [spi, number] = [0, 4].map(|at| number(packet, upper + at, 4) as u32);
+    Kind::Esp { spi, number }
+}
+
+/// A number of `bytes` bytes in network order; 0 beyond the end.
+fn number(bytes: &[u8], at: usize, length: usize) -> u128 {
+    let field = bytes.get(at..at + length).unwrap_or_default();
+    field.iter().fold(0, |value, &byte| value << 8 | u128::from(byte))
+}
+
+/// Whole frames with ESP to an IPv4 address, in the order of the capture.
+///
+/// # Errors
+/// [`LabError::Capture`].
+pub fn esp_frames_to(capture: &Path, destination: Ipv4Addr) -> Result<Vec<Vec<u8>>, LabError> {
+    let mut frames = Vec::new();
+    let mut reader = CaptureReader::open(capture)?;
+    while let Some(packet) = reader.peek()? {
+        let frame = packet.bytes;
+        let to = number(frame, ethertype(frame).1 + 16, 4) as u32;
+        let is_esp = ethertype(frame).0 == 0x0800 && matches!(judge(frame), Kind::Esp { .. });
+        if is_esp && to == u32::from(destination) && packet.original as usize == frame.len() {
+            frames.push(frame.to_vec());
+        }
+        reader.skip();
+    }
+    Ok(frames)
+}
+
+/// Frames of a capture that hold [`MARKER`]: at a host, packets of ours that were delivered.
+///
+/// # Errors
+/// [`LabError::Capture`].
+pub fn marked(capture: &Path) -> Result<u64, LabError> {
+    let mut count = 0;
+    let mut reader = CaptureReader::open(capture)?;
+    while let Some(packet) = reader.peek()? {
+        count += u64::from(packet.bytes.windows(MARKER.len()).any(|window| window == MARKER));
+        reader.skip();
+    }
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ethernet(ethertype: u16, packet: &[u8]) -> Vec<u8> {
+        [&[0; 12], &ethertype.to_be_bytes()[..], packet].concat()
+    }
+
+    fn ipv4(source: [u8; 4], destination: [u8; 4], protocol: u8, upper: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol, 0, 0];
+        packet.extend(source.iter().chain(&destination).chain(upper));
+        ethernet(0x0800, &packet)
+    }
+
+    fn ipv6(source: &str, destination: &str, next: u8, upper: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0x60, 0, 0, 0, 0, 0, next, 64];
+        for address in [source, destination] {
+            packet.extend(address.parse::<Ipv6Addr>().unwrap().octets());
+        }
+        packet.extend(upper);
+        ethernet(0x86dd, &packet)
+    }
+
+    const ESP: [u8; 8] = [0, 0, 1, 0, 0, 0, 0, 7];
+
+    #[test]
+    fn only_esp_between_gateways_is_protected() {
+        let esp = Kind::Esp { spi: 256, number: 7 };
+        assert_eq!(judge(&ipv4([192, 0, 2, 1], [192, 0, 2, 2], 50, &ESP)), esp);
+        assert_eq!(judge(&ipv6("2001:db8:ffff::1", "2001:db8:ffff::2", 50, &ESP)), esp);
+        for clear in [
+            ipv4([10, 1, 0, 10], [10, 2, 0, 10], 1, &[8, 0]),
+            ipv4([10, 1, 0, 10], [10, 2, 0, 10], 50, &ESP),
+            ipv4([10, 1, 0, 10], [192, 0, 2, 2], 17, &[]),
+            ipv4([192, 0, 2, 1], [10, 2, 0, 10], 6, &[]),
+            ipv6("2001:db8:1::10", "2001:db8:2::10", 58, &[128, 0]),
+            ipv6("2001:db8:ffff::1", "2001:db8:2::10", 50, &ESP),
+        ] {
+            assert!(matches!(judge(&clear), Kind::Clear(_)), "{clear:x?}");
+        }
+    }
+
+    #[test]
+    fn a_marker_is_clear_whatever_it_is_wrapped_in() {
+        let marked = [&ESP[..], &MARKER].concat();
+        assert!(matches!(
+            judge(&ipv4([192, 0, 2, 1], [192, 0, 2, 2], 50, &marked)),
+            Kind::Clear(_)
+        ));
+        assert!(matches!(judge(&ethernet(0x88b5, &MARKER)), Kind::Clear(_)));
+    }
+
+    #[test]
+    fn tags_are_passed_over_and_resolution_is_no_leak() {
+        let inner = &ipv4([10, 1, 0, 10], [10, 2, 0, 10], 1, &[8, 0])[12..];
+        let tagged = [&[0; 12], &[0x81, 0, 0, 5][..], inner].concat();
+        assert!(matches!(judge(&tagged), Kind::Clear(_)));
+        assert_eq!(judge(&ethernet(0x0806, &[0; 28])), Kind::Resolution);
+        assert_eq!(judge(&ipv6("fe80::1", "ff02::1", 58, &[135])), Kind::Resolution);
+        assert_eq!(judge(&ipv4([192, 0, 2, 1], [192, 0, 2, 2], 1, &[8, 0])), Kind::Other);
+        assert_eq!(judge(&[]), Kind::Other);
+    }
+
+    #[test]
+    fn a_number_that_comes_twice_is_found() {
+        let mut tally = Tally::default();
+        let frame = ipv4([192, 0, 2, 1], [192, 0, 2, 2], 50, &ESP);
+        tally.add_frame(&frame);
+        assert_eq!((tally.esp, tally.repeated), (1, 0));
+        tally.add_frame(&frame);
+        tally.add_frame(&ipv4([192, 0, 2, 1], [192, 0, 2, 2], 50, &[0, 0, 1, 0, 0, 0, 0, 8]));
+        assert_eq!((tally.esp, tally.repeated), (3, 1));
+        assert_eq!(tally.repeated_examples, [(256, 7)]);
+        assert_eq!(tally.spis(), HashSet::from([256]));
+    }
+
+    #[test]
+    fn tcpdump_says_what_the_kernel_dropped() {
+        let text =
+            "10 packets captured\n12 packets received by filter\n3 packets dropped by kernel";
+        assert_eq!(counted(text, "dropped by kernel"), Some(3));
+        assert_eq!(counted("tcpdump: br0: no such device", "dropped by kernel"), None);
+    }
+}

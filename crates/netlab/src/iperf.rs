@@ -1,0 +1,103 @@
+//! iperf3: TCP as fast as it goes, UDP at a rate.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::process::{self, Running};
+use crate::{LabError, Namespace};
+
+/// Time that a client gets beyond its measurement.
+const MARGIN: Duration = Duration::from_secs(10);
+
+/// An iperf3 server.
+#[derive(Debug)]
+pub struct Server {
+    _running: Running,
+}
+
+impl Server {
+    /// Starts a server and waits until it listens.
+    ///
+    /// # Errors
+    /// As [`Running::wait_until`].
+    pub fn start(host: &Namespace) -> Result<Server, LabError> {
+        let mut running = host.start(&["iperf3", "--server", "--forceflush"])?;
+        running.wait_until("the server", MARGIN, |server| server.stdout().contains("listening"))?;
+        Ok(Server { _running: running })
+    }
+}
+
+/// What a UDP run found.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Udp {
+    /// Packets sent.
+    pub sent: u64,
+    /// Packets lost.
+    pub lost: u64,
+    /// Packets sent a second.
+    pub sent_pps: f64,
+    /// Part that was lost, 0 to 1.
+    pub loss: f64,
+}
+
+/// Sends TCP for `seconds` and returns what arrived, in Gbit/s.
+///
+/// # Errors
+/// As [`process::succeed`], and [`LabError::Answer`].
+pub fn tcp(from: &Namespace, to: &str, seconds: u32) -> Result<f64, LabError> {
+    let report = client(from, to, seconds, &["--omit", "1"])?;
+    let bits = report.value.pointer("/end/sum_received/bits_per_second").and_then(Value::as_f64);
+    bits.map(|bits| bits / 1e9).ok_or_else(|| report.unexpected())
+}
+
+/// Sends UDP of `bytes` bytes at `packets_per_second`.
+///
+/// # Errors
+/// As [`tcp`].
+pub fn udp(
+    from: &Namespace,
+    to: &str,
+    seconds: u32,
+    (bytes, packets_per_second): (u32, u32),
+) -> Result<Udp, LabError> {
+    let rate = (u64::from(bytes) * 8 * u64::from(packets_per_second)).to_string();
+    let length = bytes.to_string();
+    let report = client(from, to, seconds, &["--udp", "--bitrate", &rate, "--length", &length])?;
+    let field = |name: &str| report.value.pointer(&format!("/end/sum/{name}"));
+    let count = |name: &str| field(name).and_then(Value::as_u64);
+    let span = field("seconds").and_then(Value::as_f64);
+    match (count("packets"), count("lost_packets"), span) {
+        (Some(sent @ 1..), Some(lost), Some(span)) if span > 0.0 => {
+            Ok(Udp { sent, lost, sent_pps: sent as f64 / span, loss: lost as f64 / sent as f64 })
+        }
+        _ => Err(report.unexpected()),
+    }
+}
+
+struct Report {
+    command: String,
+    value: Value,
+}
+
+impl Report {
+    fn unexpected(&self) -> LabError {
+        LabError::Answer { command: self.command.clone(), answer: self.value.to_string() }
+    }
+}
+
+fn client(from: &Namespace, to: &str, seconds: u32, more: &[&str]) -> Result<Report, LabError> {
+    let mut command = from.command("iperf3");
+    command.args(["--client", to, "--json", "--connect-timeout", "3000"]);
+    command.args(["--time", &seconds.to_string()]).args(more);
+    let text = process::display(&command);
+    let limit = Duration::from_secs(u64::from(seconds) + 1) + MARGIN;
+    let finished = process::run(command, limit)?;
+    let answer = finished.stdout;
+    let value: Value = serde_json::from_str(&answer)
+        .map_err(|_| LabError::Answer { command: text.clone(), answer: answer.clone() })?;
+    match value.get("error") {
+        Some(_) => Err(LabError::Answer { command: text, answer: value["error"].to_string() }),
+        None => Ok(Report { command: text, value }),
+    }
+}

@@ -1,0 +1,197 @@
+//! Pings, with the time of each.
+
+use std::time::Duration;
+
+use crate::capture::MARKER;
+use crate::process::{self, Running};
+use crate::{LabError, Namespace};
+
+/// What to ping and how. Every packet carries [`MARKER`].
+#[derive(Clone, Debug)]
+pub struct Ping<'a> {
+    /// Address.
+    pub to: &'a str,
+    /// Source address, if not the usual.
+    pub from: Option<&'a str>,
+    /// How many.
+    pub count: u32,
+    /// Time between two.
+    pub interval: Duration,
+    /// Bytes of payload.
+    pub size: u32,
+    /// Whether routers may fragment them.
+    pub fragments: Fragments,
+}
+
+/// Whether a packet may be fragmented.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fragments {
+    /// By the sender and, over IPv4, by routers.
+    Allowed,
+    /// By nobody: DF is set.
+    Forbidden,
+}
+
+/// What became of pings.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Answers {
+    /// Sent.
+    pub sent: u64,
+    /// Answered.
+    pub received: u64,
+    /// Answered more than once.
+    pub duplicates: u64,
+    /// Round trips, sorted, in microseconds.
+    pub times_us: Vec<f64>,
+    /// Smallest MTU that a router or the own host named.
+    pub mtu: Option<u32>,
+    /// Everything that ping printed.
+    pub text: String,
+}
+
+impl<'a> Ping<'a> {
+    /// `count` pings of usual size to `to`, 100 a second.
+    pub fn new(to: &'a str, count: u32) -> Ping<'a> {
+        let interval = Duration::from_millis(10);
+        Ping { to, from: None, count, interval, size: 56, fragments: Fragments::Allowed }
+    }
+
+    /// Pings from inside `from` and waits for the end: at most the time that sending takes, and
+    /// five seconds.
+    ///
+    /// # Errors
+    /// As [`process::run`], and [`LabError::Answer`]. Pings without an answer are no error.
+    pub fn run(&self, from: &Namespace) -> Result<Answers, LabError> {
+        let finished = self.start(from)?.finish(self.limit(), process::Interruption::Heed)?;
+        let text = finished.stdout + &finished.stderr;
+        Answers::parse(&text).ok_or(LabError::Answer { command: finished.command, answer: text })
+    }
+
+    /// Starts pinging and does not wait.
+    ///
+    /// # Errors
+    /// As [`Running::start`].
+    pub fn start(&self, from: &Namespace) -> Result<Running, LabError> {
+        let pattern: String = MARKER.iter().map(|byte| format!("{byte:02x}")).collect();
+        let interval = format!("{:.4}", self.interval.as_secs_f64());
+        let (count, size) = (self.count.to_string(), self.size.to_string());
+        let mut command = from.command("ping");
+        command.args(["-n", "-p", &pattern, "-i", &interval, "-c", &count, "-s", &size]);
+        // The wait for the last answers. No -w: it would send more than `count`.
+        command.args(["-W", "1"]);
+        if self.fragments == Fragments::Forbidden {
+            command.args(["-M", "do"]);
+        }
+        if let Some(source) = self.from {
+            command.args(["-I", source]);
+        }
+        command.arg(self.to);
+        Running::start(command)
+    }
+
+    fn limit(&self) -> Duration {
+        self.interval * self.count + Duration::from_secs(5)
+    }
+}
+
+impl Answers {
+    /// Reads what ping printed; `None`: it did not get as far as its closing line.
+    fn parse(text: &str) -> Option<Answers> {
+        let closing = text.lines().find(|line| line.contains(" packets transmitted, "))?;
+        let number = |behind: &str| -> Option<u64> {
+            closing.split(", ").find(|part| part.contains(behind)).and_then(|part| {
+                part.trim_start_matches('+').split_whitespace().next()?.parse().ok()
+            })
+        };
+        let mut times_us: Vec<f64> = text
+            .lines()
+            .filter(|line| !line.contains("(DUP!)"))
+            .filter_map(|line| line.split_once(" time=")?.1.split_whitespace().next()?.parse().ok())
+            .map(|milliseconds: f64| milliseconds * 1000.0)
+            .collect();
+        times_us.sort_by(f64::total_cmp);
+        let mtu = text.lines().filter_map(mtu).min();
+        Some(Answers {
+            sent: number("packets transmitted")?,
+            received: number("received")?,
+            duplicates: number("duplicates").unwrap_or(0),
+            times_us,
+            mtu,
+            text: text.to_owned(),
+        })
+    }
+
+    /// The time that a part of the round trips stay below, in microseconds: 0.5 for the median.
+    pub fn percentile_us(&self, part: f64) -> Option<f64> {
+        percentile(&self.times_us, part)
+    }
+
+    /// Whether every ping was answered, once.
+    pub fn all_answered(&self) -> bool {
+        self.sent > 0 && self.received == self.sent && self.duplicates == 0
+    }
+
+    /// `20 of 20 answered`.
+    pub fn summary(&self) -> String {
+        let Answers { sent, received, duplicates, .. } = self;
+        match duplicates {
+            0 => format!("{received} of {sent} answered"),
+            more => format!("{received} of {sent} answered, {more} more than once"),
+        }
+    }
+}
+
+/// The value below which `part` of the sorted `values` lie.
+pub fn percentile(values: &[f64], part: f64) -> Option<f64> {
+    let last = values.len().checked_sub(1)?;
+    Some(values[(part * last as f64).round() as usize])
+}
+
+/// The MTU that a line of ping names: `(mtu = 1446)`, `mtu=1446`, `mtu: 1446`.
+fn mtu(line: &str) -> Option<u32> {
+    let rest = line.split_once("mtu")?.1.trim_start_matches([' ', '=', ':']);
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..digits].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_losses_and_duplicates_are_read() {
+        let answers = Answers::parse(
+            "PATTERN: 0x4c\nPING 10.2.0.10 (10.2.0.10) 56(84) bytes of data.\n\
+             64 bytes from 10.2.0.10: icmp_seq=1 ttl=62 time=0.055 ms\n\
+             64 bytes from 10.2.0.10: icmp_seq=1 ttl=62 time=9.055 ms (DUP!)\n\
+             64 bytes from 10.2.0.10: icmp_seq=2 ttl=62 time=0.033 ms\n\n\
+             --- 10.2.0.10 ping statistics ---\n\
+             3 packets transmitted, 2 received, +1 duplicates, 33.3333% packet loss, time 9ms\n",
+        )
+        .unwrap();
+        assert_eq!((answers.sent, answers.received, answers.duplicates), (3, 2, 1));
+        assert_eq!(answers.times_us, [33.0, 55.0]);
+        assert!(!answers.all_answered());
+        assert_eq!(answers.percentile_us(1.0), Some(55.0));
+    }
+
+    #[test]
+    fn the_mtu_is_read_in_all_its_spellings() {
+        for line in [
+            "From 10.1.0.1 icmp_seq=1 Frag needed and DF set (mtu = 1446)",
+            "From 2001:db8:1::1 icmp_seq=1 Packet too big: mtu=1446",
+            "ping: local error: message too long, mtu=1446",
+            "ping: sendmsg: Message too long, mtu: 1446",
+        ] {
+            assert_eq!(mtu(line), Some(1446), "{line}");
+        }
+        assert_eq!(mtu("64 bytes from 10.2.0.10"), None);
+    }
+
+    #[test]
+    fn percentiles_of_few_values_are_values() {
+        assert_eq!(percentile(&[], 0.5), None);
+        assert_eq!(percentile(&[1.0, 2.0, 9.0], 0.5), Some(2.0));
+        assert_eq!(percentile(&[1.0, 2.0, 9.0], 0.99), Some(9.0));
+    }
+}

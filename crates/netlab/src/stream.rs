@@ -1,0 +1,198 @@
+//! A steady stream of numbered UDP packets, sent and received by threads of this process: both
+//! ends have one clock, so a gap is known to the packet.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::capture::MARKER;
+use crate::{LabError, Namespace};
+
+/// Port that streams are received at.
+const PORT: u16 = 7007;
+/// How long a receiver waits for the last packets.
+const LAST: Duration = Duration::from_millis(300);
+
+/// A stream that runs. Dropping it ends it.
+#[derive(Debug)]
+pub struct Stream {
+    stop_sending: Arc<AtomicBool>,
+    stop_receiving: Arc<AtomicBool>,
+    sender: Option<JoinHandle<Vec<(u64, Instant)>>>,
+    receiver: Option<JoinHandle<Vec<(u64, Instant)>>>,
+}
+
+/// What became of a stream.
+#[derive(Clone, Debug, Default)]
+pub struct Delivery {
+    /// Number and time of every packet that the sending host accepted.
+    pub sent: Vec<(u64, Instant)>,
+    /// Number and time of every arrival, in their order.
+    pub arrived: Vec<(u64, Instant)>,
+}
+
+impl Stream {
+    /// Starts sending a packet of `bytes` bytes every `interval`.
+    ///
+    /// # Errors
+    /// [`LabError::Socket`], and as [`Namespace::enter`].
+    ///
+    /// # Panics
+    /// If `bytes` are too few for [`MARKER`] and a number.
+    pub fn start(
+        (from, from_address): (&Namespace, IpAddr),
+        (to, to_address): (&Namespace, IpAddr),
+        bytes: usize,
+        interval: Duration,
+    ) -> Result<Stream, LabError> {
+        assert!(bytes >= MARKER.len() + 8, "{bytes} bytes");
+        let bind = |namespace: &Namespace, address: IpAddr, port: u16| {
+            namespace
+                .enter(|| UdpSocket::bind(SocketAddr::new(address, port)))?
+                .map_err(LabError::socket("cannot open a socket for a stream"))
+        };
+        let receiving = bind(to, to_address, PORT)?;
+        let sending = bind(from, from_address, 0)?;
+        receiving
+            .set_read_timeout(Some(Duration::from_millis(50)))
+            .map_err(LabError::socket("cannot set a socket's time limit"))?;
+        let target = SocketAddr::new(to_address, PORT);
+        let [stop_sending, stop_receiving] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let stop = Arc::clone(&stop_receiving);
+        let receiver = std::thread::spawn(move || receive(&receiving, &stop));
+        let stop = Arc::clone(&stop_sending);
+        let sender = std::thread::spawn(move || send(&sending, target, bytes, interval, &stop));
+        Ok(Stream { stop_sending, stop_receiving, sender: Some(sender), receiver: Some(receiver) })
+    }
+
+    /// Stops sending, waits for the last packets and returns what became of all.
+    pub fn finish(mut self) -> Delivery {
+        self.stop()
+    }
+
+    fn stop(&mut self) -> Delivery {
+        let mut delivery = Delivery::default();
+        self.stop_sending.store(true, Ordering::Relaxed);
+        if let Some(sender) = self.sender.take() {
+            delivery.sent = sender.join().unwrap_or_default();
+            std::thread::sleep(LAST);
+        }
+        self.stop_receiving.store(true, Ordering::Relaxed);
+        if let Some(receiver) = self.receiver.take() {
+            delivery.arrived = receiver.join().unwrap_or_default();
+        }
+        delivery
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn send(
+    socket: &UdpSocket,
+    target: SocketAddr,
+    bytes: usize,
+    interval: Duration,
+    stop: &AtomicBool,
+) -> Vec<(u64, Instant)> {
+    let mut packet = vec![0; bytes];
+    packet[..MARKER.len()].copy_from_slice(&MARKER);
+    let mut sent = Vec::new();
+    let mut due = Instant::now();
+    let mut number: u64 = 0;
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        due += interval;
+        packet[MARKER.len()..MARKER.len() + 8].copy_from_slice(&number.to_be_bytes());
+        let now = Instant::now();
+        // What the own host refuses (no route while a port is gone) was never sent.
+        if socket.send_to(&packet, target).is_ok() {
+            sent.push((number, now));
+        }
+        number += 1;
+        if now.saturating_duration_since(due) > interval * 100 {
+            // The machine had no time for us: no burst to make up for it.
+            due = now;
+        }
+    }
+    sent
+}
+
+fn receive(socket: &UdpSocket, stop: &AtomicBool) -> Vec<(u64, Instant)> {
+    let mut arrived = Vec::new();
+    let mut buffer = [0; 2048];
+    while !stop.load(Ordering::Relaxed) {
+        let Ok(length) = socket.recv(&mut buffer) else { continue };
+        let number = buffer[..length].strip_prefix(&MARKER).and_then(|rest| rest.first_chunk());
+        if let Some(number) = number {
+            arrived.push((u64::from_be_bytes(*number), Instant::now()));
+        }
+    }
+    arrived
+}
+
+impl Delivery {
+    /// Packets that arrived at least once.
+    pub fn received(&self) -> usize {
+        self.distinct().len()
+    }
+
+    /// Packets that never arrived.
+    pub fn lost(&self) -> usize {
+        let arrived = self.distinct();
+        self.sent.iter().filter(|(number, _)| !arrived.contains(number)).count()
+    }
+
+    /// Packets sent from `from` to `to` that never arrived.
+    pub fn lost_between(&self, from: Instant, to: Instant) -> usize {
+        let arrived = self.distinct();
+        let span = self.sent.iter().filter(|(_, time)| (from..=to).contains(time));
+        span.filter(|(number, _)| !arrived.contains(number)).count()
+    }
+
+    /// Arrivals of packets that had arrived before.
+    pub fn repeated(&self) -> usize {
+        self.arrived.len() - self.received()
+    }
+
+    /// How long after `moment` the first packet arrived.
+    pub fn first_after(&self, moment: Instant) -> Option<Duration> {
+        let next = self.arrived.iter().find(|(_, time)| *time > moment);
+        next.map(|(_, time)| time.duration_since(moment))
+    }
+
+    /// Arrivals from `from` to `to`.
+    pub fn arrived_between(&self, from: Instant, to: Instant) -> usize {
+        self.arrived.iter().filter(|(_, time)| (from..=to).contains(time)).count()
+    }
+
+    fn distinct(&self) -> HashSet<u64> {
+        self.arrived.iter().map(|&(number, _)| number).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_gaps_and_repetitions_are_counted() {
+        let start = Instant::now();
+        let at = |millisecond| start + Duration::from_millis(millisecond);
+        let delivery = Delivery {
+            sent: (0..10).map(|number| (number, at(number))).collect(),
+            arrived: vec![(0, at(1)), (1, at(2)), (1, at(3)), (8, at(9)), (9, at(10))],
+        };
+        assert_eq!((delivery.received(), delivery.lost(), delivery.repeated()), (4, 6, 1));
+        assert_eq!(delivery.lost_between(at(0), at(4)), 3);
+        assert_eq!(delivery.first_after(at(3)), Some(Duration::from_millis(6)));
+        assert_eq!(delivery.first_after(at(10)), None);
+        assert_eq!(delivery.arrived_between(at(2), at(9)), 3);
+    }
+}
