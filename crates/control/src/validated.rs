@@ -355,7 +355,7 @@ fn write_peer(out: &mut String, peer: &Peer) -> std::fmt::Result {
 }
 
 /// Address ranges as they are written; both families in full are one `any`.
-fn addresses(ranges: &[AddressRange]) -> Vec<String> {
+pub fn addresses(ranges: &[AddressRange]) -> Vec<String> {
     let any = [AddressRange::any(Family::V4), AddressRange::any(Family::V6)];
     let mut texts = Vec::with_capacity(ranges.len());
     let mut rest = ranges;

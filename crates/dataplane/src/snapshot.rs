@@ -436,8 +436,11 @@ impl Snapshot {
     }
 
     /// Largest inner packet that goes through a set's tunnel whole, bytes.
+    ///
+    /// # Panics
+    /// If `set` is from another snapshot.
     #[inline]
-    pub(crate) fn set_mtu(&self, set: SetIndex) -> u32 {
+    pub fn set_mtu(&self, set: SetIndex) -> u32 {
         self.set_mtu[set.0 as usize]
     }
 
