@@ -1,26 +1,35 @@
-//! Ports that need no privileges: capture files, and memory for tests and benchmarks.
+//! Ports: what packets come from and go to, in the process or on the wire.
 //!
-//! A port moves packets between frames and the world and knows neither headers nor policy. What
-//! live traffic needs (AF_XDP, TUN) is not here yet.
+//! A port moves packets between frames and the world and knows neither headers nor policy.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`memory`] | frames of the process; ports that copy or only pass descriptors |
 //! | [`capture`] | a port whose input and output are capture files |
 //! | [`pcap`], [`pcapng`] | the two file formats, read as streams, trusted in nothing |
-#![forbid(unsafe_code)]
+//! | [`xdp`] | the queues of a netdev, over AF_XDP |
+//! | [`tun`] | this machine's Linux stack, over a TUN device |
+//! | [`live`] | any of the live ports |
+#![deny(unsafe_code)] // allowed in `tun` only
+#![deny(clippy::undocumented_unsafe_blocks)]
 
 pub mod capture;
 mod error;
+pub mod live;
 pub mod memory;
 pub mod pcap;
 pub mod pcapng;
 mod stream;
+pub mod tun;
+pub mod xdp;
 
 pub use capture::{CapturePort, CaptureReader};
 pub use error::{CaptureError, Defect};
+pub use live::LivePort;
 pub use memory::{Conservation, MemoryFrames, MemoryPort, PreloadedPort};
 pub use pcap::{CaptureWriter, Resolution};
+pub use tun::{Lifetime, TunError, TunPort, TunStatistics};
+pub use xdp::{Mark, QueueStatistics, XdpFrames, XdpPort};
 
 /// Where the bytes of a packet begin: the link types of capture files that Lockgate reads and
 /// writes (numbers of the tcpdump.org link-layer header type list).

@@ -265,6 +265,16 @@ impl Socket {
         self.transfer
     }
 
+    /// Another descriptor of the socket, to enter it in an XSKMAP after it has gone to its worker.
+    /// Close it before the socket is closed: while it is open the kernel goes on writing into
+    /// frames that have new owners.
+    ///
+    /// # Errors
+    /// [`XskError::System`]: no descriptor is left.
+    pub fn try_clone_fd(&self) -> Result<OwnedFd, XskError> {
+        self.fd().try_clone_to_owned().map_err(XskError::system("dup"))
+    }
+
     /// Frames that the socket holds.
     pub fn held(&self) -> HeldFrames {
         self.held

@@ -1,0 +1,283 @@
+//! Port over a TUN device: IP packets to and from the Linux stack of this machine.
+//!
+//! Opening `/dev/net/tun` and naming a device attaches one queue of it, and makes the device if
+//! there is none. A read gives one IP packet that Linux routed into the device, a write hands
+//! Linux one. The device must be up for either (`EIO` otherwise).
+//!
+//! Not handled here: addresses, routes and the device's state, which are netlink's.
+#![allow(unsafe_code)] // one system call that no safe wrapper offers
+
+use std::ffi::c_char;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use wire::frame::{Descriptor, Frames, HEADROOM, Port};
+
+/// The device that makes TUN devices.
+const CLONE_DEVICE: &str = "/dev/net/tun";
+
+/// Whether the device outlives the process that made it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lifetime {
+    /// It is gone when the last queue is closed.
+    Process,
+    /// It stays, with its addresses, until it is deleted.
+    Persistent,
+}
+
+/// Why a TUN device cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum TunError {
+    /// The kernel has no TUN driver, or this place does not show it.
+    #[error(
+        "there is no {CLONE_DEVICE}: load the kernel's tun module (modprobe tun), or give the \
+         container the device"
+    )]
+    NoDriver,
+    /// Not allowed.
+    #[error("the TUN device {name} needs CAP_NET_ADMIN and access to {CLONE_DEVICE}")]
+    NotPermitted {
+        /// Name asked for.
+        name: String,
+    },
+    /// A name Linux does not take.
+    #[error("`{name}` is no name for a netdev: 1 to 15 bytes without `/`, `%`, `:` and spaces")]
+    Name {
+        /// Name asked for.
+        name: String,
+    },
+    /// There is a netdev of that name, and it is another kind.
+    #[error("{name} exists and is no TUN device with several queues: rename or delete it")]
+    Taken {
+        /// Name asked for.
+        name: String,
+    },
+    /// Another process has the device, or all its queues.
+    #[error("the TUN device {name} is in use by another process")]
+    Busy {
+        /// Name asked for.
+        name: String,
+    },
+    /// Anything else the kernel said.
+    #[error("{call} for the TUN device {name} failed: {source}")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// Name asked for.
+        name: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// What was counted on a [`TunPort`], in packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TunStatistics {
+    /// Received from Linux.
+    pub received: u64,
+    /// Handed to Linux.
+    pub sent: u64,
+    /// Came from Linux and did not fit a frame: dropped.
+    pub too_long: u64,
+    /// Offered to Linux, which did not take them for IP packets; or beyond their frame. Dropped.
+    pub refused: u64,
+    /// Not accepted: Linux had no room.
+    pub full: u64,
+    /// Calls that failed because the device is down or gone.
+    pub down: u64,
+}
+
+/// One queue of a TUN device.
+pub struct TunPort {
+    file: File,
+    name: String,
+    statistics: TunStatistics,
+}
+
+impl TunPort {
+    /// Attaches a queue of the device with this name, and makes the device if there is none. Each
+    /// worker opens its own; Linux keeps a flow on one queue.
+    ///
+    /// # Errors
+    /// [`TunError`]; a device that was made for it is gone again.
+    pub fn open(name: &str, lifetime: Lifetime) -> Result<TunPort, TunError> {
+        let named = || name.to_owned();
+        let request = request(name).ok_or_else(|| TunError::Name { name: named() })?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
+        let file = options.open(CLONE_DEVICE).map_err(|source| match source.raw_os_error() {
+            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => TunError::NoDriver,
+            Some(libc::EPERM | libc::EACCES) => TunError::NotPermitted { name: named() },
+            _ => TunError::System { call: "open(/dev/net/tun)", name: named(), source },
+        })?;
+        attach(&file, &request).map_err(|source| match source.raw_os_error() {
+            Some(libc::EPERM) => TunError::NotPermitted { name: named() },
+            Some(libc::EINVAL) => TunError::Taken { name: named() },
+            Some(libc::EBUSY | libc::E2BIG) => TunError::Busy { name: named() },
+            _ => TunError::System { call: "ioctl(TUNSETIFF)", name: named(), source },
+        })?;
+        if lifetime == Lifetime::Persistent {
+            persist(&file).map_err(|source| TunError::System {
+                call: "ioctl(TUNSETPERSIST)",
+                name: named(),
+                source,
+            })?;
+        }
+        Ok(TunPort { file, name: named(), statistics: TunStatistics::default() })
+    }
+
+    /// Name of the device when it was opened.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What was counted on this queue.
+    pub fn statistics(&self) -> TunStatistics {
+        self.statistics
+    }
+
+    /// Reads one packet behind the headroom of a frame; `None`: there is none, or it was dropped
+    /// and counted, as `Step` says.
+    fn read(&mut self, frame: &mut [u8]) -> Step {
+        // Linux cuts a packet that does not fit, and says nothing: one byte more than may be
+        // used tells.
+        let room = &mut frame[HEADROOM..];
+        match self.file.read(room) {
+            Ok(length) if length == room.len() => {
+                self.statistics.too_long += 1;
+                Step::Dropped
+            }
+            Ok(length) if length > 0 => {
+                self.statistics.received += 1;
+                Step::Packet(length as u32)
+            }
+            Ok(_) => Step::Nothing,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Step::Dropped,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Step::Nothing,
+            Err(_) => {
+                self.statistics.down += 1;
+                Step::Nothing
+            }
+        }
+    }
+
+    /// Writes one packet.
+    fn write(&mut self, packet: &[u8]) -> Written {
+        loop {
+            let Err(error) = self.file.write(packet) else {
+                self.statistics.sent += 1;
+                return Written::Accepted;
+            };
+            return match error.raw_os_error() {
+                Some(libc::EINTR) => continue,
+                Some(libc::EINVAL | libc::EMSGSIZE) => {
+                    self.statistics.refused += 1;
+                    Written::Accepted
+                }
+                Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => {
+                    self.statistics.full += 1;
+                    Written::Full
+                }
+                _ => {
+                    self.statistics.down += 1;
+                    Written::Full
+                }
+            };
+        }
+    }
+}
+
+/// What a read came to.
+enum Step {
+    /// A packet of that many bytes.
+    Packet(u32),
+    /// Another read may bring one.
+    Dropped,
+    Nothing,
+}
+
+/// Whether the port owns the packet's frame now.
+enum Written {
+    Accepted,
+    Full,
+}
+
+impl AsFd for TunPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl<F: Frames> Port<F> for TunPort {
+    /// Reads at most `limit` packets, dropped ones included. Cost: a system call each and one
+    /// that finds nothing.
+    fn receive(&mut self, frames: &mut F, limit: usize, into: &mut Vec<Descriptor>) -> usize {
+        let before = into.len();
+        for _ in 0..limit {
+            let Some(frame) = frames.take() else { break };
+            match self.read(frames.bytes_mut(frame)) {
+                Step::Packet(length) => {
+                    into.push(Descriptor { frame, offset: HEADROOM as u32, length });
+                    continue;
+                }
+                Step::Dropped => frames.give(frame),
+                Step::Nothing => {
+                    frames.give(frame);
+                    break;
+                }
+            }
+        }
+        into.len() - before
+    }
+
+    /// Packets that Linux does not take for IP packets are accepted, dropped and counted
+    /// (`refused`). While the device is down none is accepted.
+    fn transmit(&mut self, frames: &mut F, packets: &[Descriptor]) -> usize {
+        for (accepted, packet) in packets.iter().enumerate() {
+            let start = packet.offset as usize;
+            let end = start.saturating_add(packet.length as usize);
+            let Some(bytes) = frames.bytes(packet.frame).get(start..end) else {
+                self.statistics.refused += 1;
+                frames.give(packet.frame);
+                continue;
+            };
+            match self.write(bytes) {
+                Written::Accepted => frames.give(packet.frame),
+                Written::Full => return accepted,
+            }
+        }
+        packets.len()
+    }
+}
+
+/// The request for a queue of the device; `None`: no netdev can have that name.
+fn request(name: &str) -> Option<libc::ifreq> {
+    let fits = !name.is_empty() && name.len() < libc::IFNAMSIZ && name != "." && name != "..";
+    let bad = |byte: u8| matches!(byte, 0 | b'/' | b'%' | b':') || byte.is_ascii_whitespace();
+    if !fits || name.bytes().any(bad) {
+        return None;
+    }
+    let mut ifr_name = [0; libc::IFNAMSIZ];
+    for (target, byte) in ifr_name.iter_mut().zip(name.bytes()) {
+        *target = byte as c_char;
+    }
+    let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE;
+    let ifr_ifru = libc::__c_anonymous_ifr_ifru { ifru_flags: flags as _ };
+    Some(libc::ifreq { ifr_name, ifr_ifru })
+}
+
+fn attach(file: &File, request: &libc::ifreq) -> io::Result<()> {
+    let mut request = *request;
+    // SAFETY: TUNSETIFF reads and writes one `ifreq`, which `request` is, for the call only.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn persist(file: &File) -> io::Result<()> {
+    let on: libc::c_ulong = 1;
+    // SAFETY: TUNSETPERSIST takes a number, no pointer.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETPERSIST, on) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

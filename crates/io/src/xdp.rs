@@ -1,0 +1,342 @@
+//! Live ports over AF_XDP: the queues of one netdev that one worker serves.
+//!
+//! In front of each packet that the steering program sends here lies its [`Mark`]: 16 bytes that
+//! say which device's program it was. The packet's descriptor does not say that a mark is there,
+//! so a mark is wiped when it has been read: one that is found was written for this packet.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use wire::frame::{Descriptor, FrameId, Frames, HEADROOM, Port};
+use xsk::{Census, HeldFrames, Packet, Socket, Statistics, Transfer, Umem};
+
+const _: () = assert!(HEADROOM == xsk::HEADROOM, "the walk and the kernel leave the same room");
+
+/// What the steering program writes in front of a packet: the C `struct lockgate_mark`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mark {
+    /// Number of the program's device.
+    pub device: u16,
+    /// VLAN id of the packet's tag; `None`: untagged.
+    pub vlan: Option<u16>,
+    /// Epoch of the rules the program steered by.
+    pub epoch: u32,
+}
+
+impl Mark {
+    /// Bytes of a mark.
+    pub const BYTES: usize = 16;
+    /// First word of a mark.
+    pub const MAGIC: u32 = 0x4c47_4b31;
+    /// What stands for no VLAN.
+    const UNTAGGED: u16 = 0xffff;
+
+    /// The mark in these bytes, all numbers in the machine's order.
+    pub fn read(bytes: &[u8; Mark::BYTES]) -> Option<Mark> {
+        let word = |at: usize| {
+            u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let half = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+        let vlan = half(6);
+        (word(0) == Mark::MAGIC).then_some(Mark {
+            device: half(4),
+            vlan: (vlan != Mark::UNTAGGED).then_some(vlan),
+            epoch: word(8),
+        })
+    }
+
+    /// The bytes of the mark.
+    pub fn bytes(&self) -> [u8; Mark::BYTES] {
+        let mut bytes = [0; Mark::BYTES];
+        bytes[..4].copy_from_slice(&Mark::MAGIC.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&self.device.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&self.vlan.unwrap_or(Mark::UNTAGGED).to_ne_bytes());
+        bytes[8..12].copy_from_slice(&self.epoch.to_ne_bytes());
+        bytes
+    }
+
+    /// Reads and wipes the mark in front of a packet.
+    fn take(frame: &mut [u8], offset: u32) -> Option<Mark> {
+        let end = offset as usize;
+        let bytes = frame.get_mut(end.checked_sub(Mark::BYTES)?..end)?;
+        let bytes: &mut [u8; Mark::BYTES] = bytes.try_into().ok()?;
+        let mark = Mark::read(bytes);
+        bytes[..4].fill(0);
+        mark
+    }
+}
+
+/// Frames of a worker in memory that its sockets share with the kernel.
+pub struct XdpFrames(Umem);
+
+impl XdpFrames {
+    /// Frames of this memory.
+    pub fn new(umem: Umem) -> XdpFrames {
+        XdpFrames(umem)
+    }
+
+    /// The memory.
+    pub fn umem(&self) -> &Umem {
+        &self.0
+    }
+
+    /// The memory, for whoever works with its sockets.
+    pub fn umem_mut(&mut self) -> &mut Umem {
+        &mut self.0
+    }
+
+    /// Where all frames are.
+    pub fn census(&self) -> Census {
+        self.0.census()
+    }
+}
+
+impl Frames for XdpFrames {
+    /// # Panics
+    /// If the frame is not the caller's: free, or in a ring.
+    #[inline]
+    fn bytes(&self, frame: FrameId) -> &[u8] {
+        self.0.frame(frame.0)
+    }
+
+    /// # Panics
+    /// As [`XdpFrames::bytes`].
+    #[inline]
+    fn bytes_mut(&mut self, frame: FrameId) -> &mut [u8] {
+        self.0.frame_mut(frame.0)
+    }
+
+    fn take(&mut self) -> Option<FrameId> {
+        self.0.take().map(FrameId)
+    }
+
+    /// # Panics
+    /// As [`XdpFrames::bytes`].
+    fn give(&mut self, frame: FrameId) {
+        self.0.give(frame.0);
+    }
+}
+
+/// One queue of a port and what was counted on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueueStatistics {
+    /// Index of the netdev.
+    pub ifindex: u32,
+    /// Number of the queue.
+    pub queue: u32,
+    /// Whether its packets are copied.
+    pub transfer: Transfer,
+    /// The socket's counters, the kernel's and ours.
+    pub statistics: Statistics,
+    /// Frames it holds.
+    pub held: HeldFrames,
+    /// Packets without the device's mark: dropped, never seen by the walk.
+    pub foreign: u64,
+}
+
+struct Queue {
+    socket: Socket,
+    foreign: u64,
+}
+
+impl Queue {
+    fn statistics(&self) -> QueueStatistics {
+        QueueStatistics {
+            ifindex: self.socket.ifindex(),
+            queue: self.socket.queue(),
+            transfer: self.socket.transfer(),
+            statistics: self.socket.statistics(),
+            held: self.socket.held(),
+            foreign: self.foreign,
+        }
+    }
+
+    /// Appends up to `limit` marked packets to `into`; returns how many entries were taken.
+    fn receive(
+        &mut self,
+        umem: &mut Umem,
+        device: u16,
+        limit: usize,
+        into: &mut Vec<Descriptor>,
+    ) -> usize {
+        let foreign = &mut self.foreign;
+        self.socket.receive(umem, limit, |umem, packet| {
+            let Packet { frame, offset, length } = packet;
+            let mark = Mark::take(umem.frame_mut(frame), offset);
+            if mark.is_some_and(|mark| mark.device == device) {
+                into.push(Descriptor { frame: FrameId(frame), offset, length });
+            } else {
+                *foreign += 1;
+                umem.give(frame);
+            }
+        })
+    }
+
+    /// Sends what waits and takes back what has left; returns how many packets have not.
+    fn push(&mut self, umem: &mut Umem) -> usize {
+        if self.socket.held().transmit > 0 {
+            self.socket.kick();
+            self.socket.complete(umem);
+        }
+        self.socket.held().transmit as usize
+    }
+}
+
+/// The queues of one netdev that one worker serves, as one port.
+pub struct XdpPort {
+    /// Device number that the packets' marks must bear.
+    device: u16,
+    queues: Vec<Queue>,
+    /// The queue that is received from first.
+    first: usize,
+}
+
+impl XdpPort {
+    /// A port without queues, for packets whose mark bears this device number.
+    pub fn new(device: u16) -> XdpPort {
+        XdpPort { device, queues: Vec::new(), first: 0 }
+    }
+
+    /// Takes over a socket that was opened on these frames and has it receive. Packets are sent
+    /// by the first queue that has room, in the order of their numbers.
+    ///
+    /// # Panics
+    /// If the socket was opened on other frames.
+    pub fn add(&mut self, frames: &mut XdpFrames, mut socket: Socket) {
+        socket.start(&mut frames.0);
+        let place = self.queues.partition_point(|queue| queue.socket.queue() < socket.queue());
+        self.queues.insert(place, Queue { socket, foreign: 0 });
+    }
+
+    /// Closes a queue's socket, if there is one, and says what was counted on it. What waited
+    /// for transmission is lost.
+    pub fn remove(&mut self, frames: &mut XdpFrames, queue: u32) -> Option<QueueStatistics> {
+        let place = self.queues.iter().position(|entry| entry.socket.queue() == queue)?;
+        Some(close(self.queues.remove(place), frames))
+    }
+
+    /// Closes all sockets and says what was counted on each. All their frames are free then.
+    pub fn close(self, frames: &mut XdpFrames) -> Vec<QueueStatistics> {
+        self.queues.into_iter().map(|queue| close(queue, frames)).collect()
+    }
+
+    /// The queues that are served, ascending.
+    pub fn queues(&self) -> impl Iterator<Item = u32> {
+        self.queues.iter().map(|queue| queue.socket.queue())
+    }
+
+    /// What was counted, one entry per queue. Cost: a system call each.
+    pub fn statistics(&self) -> Vec<QueueStatistics> {
+        self.queues.iter().map(Queue::statistics).collect()
+    }
+
+    /// Sends what waits in the transmit rings, takes back what has left, and returns how many
+    /// packets have not left: the driver has no room, or the netdev is down. Receiving does it
+    /// too; before sleeping it is worth a call, and again after a while if the answer is not 0.
+    pub fn push(&mut self, frames: &mut XdpFrames) -> usize {
+        self.queues.iter_mut().map(|queue| queue.push(&mut frames.0)).sum()
+    }
+
+    /// The sockets' descriptors, to sleep on until packets come.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.queues.iter().map(|queue| queue.socket.as_fd())
+    }
+}
+
+fn close(queue: Queue, frames: &mut XdpFrames) -> QueueStatistics {
+    let before = queue.statistics();
+    let statistics = queue.socket.close(&mut frames.0);
+    QueueStatistics { statistics, held: HeldFrames::default(), ..before }
+}
+
+impl Port<XdpFrames> for XdpPort {
+    /// Each queue gets its share of `limit`, another one first at every call; what one leaves,
+    /// the others may use.
+    fn receive(
+        &mut self,
+        frames: &mut XdpFrames,
+        limit: usize,
+        into: &mut Vec<Descriptor>,
+    ) -> usize {
+        let (device, count, before) = (self.device, self.queues.len(), into.len());
+        if count == 0 {
+            return 0;
+        }
+        self.first = (self.first + 1) % count;
+        let mut left = limit;
+        for share in [limit.div_ceil(count), limit] {
+            for turn in 0..count {
+                let queue = &mut self.queues[(self.first + turn) % count];
+                left -= queue.receive(&mut frames.0, device, share.min(left), into);
+            }
+            if left == 0 || count == 1 {
+                break;
+            }
+        }
+        for queue in &mut self.queues {
+            queue.push(&mut frames.0);
+        }
+        into.len() - before
+    }
+
+    /// Offers the packets to the queues in turn and has the kernel send them, once a call.
+    fn transmit(&mut self, frames: &mut XdpFrames, packets: &[Descriptor]) -> usize {
+        let mut accepted = 0;
+        for queue in &mut self.queues {
+            let rest = packets[accepted..].iter().map(|packet| Packet {
+                frame: packet.frame.0,
+                offset: packet.offset,
+                length: packet.length,
+            });
+            accepted += queue.socket.transmit(&mut frames.0, rest);
+            queue.socket.kick();
+            if accepted == packets.len() {
+                break;
+            }
+        }
+        accepted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_read_as_it_was_written() {
+        for vlan in [None, Some(0), Some(12), Some(4094)] {
+            let mark = Mark { device: 7, vlan, epoch: 0x0102_0304 };
+            assert_eq!(Mark::read(&mark.bytes()), Some(mark));
+        }
+        assert_eq!(Mark::read(&[0; 16]), None);
+    }
+
+    #[test]
+    fn a_mark_is_found_once() {
+        let mark = Mark { device: 3, vlan: None, epoch: 1 };
+        let mut frame = [0u8; 512];
+        frame[240..256].copy_from_slice(&mark.bytes());
+        assert_eq!(Mark::take(&mut frame, 256), Some(mark));
+        assert_eq!(Mark::take(&mut frame, 256), None);
+    }
+
+    #[test]
+    fn no_mark_lies_before_the_frame_or_beyond_it() {
+        let mut frame = [0u8; 512];
+        for offset in [0, 15, 513, u32::MAX] {
+            assert_eq!(Mark::take(&mut frame, offset), None, "offset {offset}");
+        }
+    }
+
+    #[test]
+    fn a_port_without_queues_receives_and_accepts_nothing() {
+        let mut frames = XdpFrames::new(Umem::new(2).unwrap());
+        let mut port = XdpPort::new(0);
+        let mut into = Vec::new();
+        assert_eq!(port.receive(&mut frames, 64, &mut into), 0);
+        let frame = frames.take().unwrap();
+        let packet = Descriptor { frame, offset: 256, length: 60 };
+        assert_eq!(port.transmit(&mut frames, &[packet]), 0);
+        frames.give(frame);
+        assert_eq!(frames.census().imbalance(), 0);
+    }
+}
