@@ -1,5 +1,6 @@
 //! One `lockgated` in a namespace, as its operator sees it.
 
+use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::process::{self, Finished, Running};
-use crate::{GatewayFile, LabError, Namespace, Programs};
+use crate::{GatewayFile, LabError, Namespace, Programs, interrupt};
 
 /// Time that a daemon has to be ready, and to end.
 const READY: Duration = Duration::from_secs(15);
@@ -147,5 +148,111 @@ impl Daemon {
         let mut command = self.command(&["apply", "-f"]);
         command.arg(file);
         process::succeed(command, ANSWER)
+    }
+}
+
+/// What a daemon has counted, as `show counters --json` says it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets decided by each tier: device, kernel, cache, classifier.
+    pub tiers: BTreeMap<String, u64>,
+    /// Drops by reason.
+    pub drops: BTreeMap<String, u64>,
+    /// Sum of the amounts of all imbalances: 0 whenever nothing is on its way.
+    pub ledger_imbalance: u64,
+    /// Worker threads.
+    pub workers: usize,
+}
+
+impl Counters {
+    fn read(answer: &Value) -> Option<Counters> {
+        let numbers = |value: &Value| -> Option<BTreeMap<String, u64>> {
+            let fields = value.as_object()?.iter();
+            fields.map(|(name, number)| Some((name.clone(), number.as_u64()?))).collect()
+        };
+        let drops = answer.get("drops")?.as_array()?.iter().map(|drop| {
+            Some((drop.get("name")?.as_str()?.to_owned(), drop.get("count")?.as_u64()?))
+        });
+        Some(Counters {
+            tiers: numbers(answer.get("tiers")?)?,
+            drops: drops.collect::<Option<_>>()?,
+            ledger_imbalance: answer.get("ledger_imbalance")?.as_u64()?,
+            workers: answer.get("workers")?.as_array()?.len(),
+        })
+    }
+
+    /// Adds what another daemon, or this one in an earlier life, has counted; not its workers.
+    pub fn add(&mut self, other: &Counters) {
+        for (into, from) in [(&mut self.tiers, &other.tiers), (&mut self.drops, &other.drops)] {
+            for (name, number) in from {
+                *into.entry(name.clone()).or_default() += number;
+            }
+        }
+        self.ledger_imbalance += other.ledger_imbalance;
+    }
+
+    /// Drops for one reason.
+    pub fn dropped(&self, reason: &str) -> u64 {
+        self.drops.get(reason).copied().unwrap_or(0)
+    }
+}
+
+impl Daemon {
+    /// What it has counted.
+    ///
+    /// # Errors
+    /// As [`Daemon::ask`].
+    pub fn counters(&self) -> Result<Counters, LabError> {
+        let answer = self.ask(&["show", "counters"])?;
+        Counters::read(&answer).ok_or_else(|| LabError::Answer {
+            command: "lockgate show counters --json".to_owned(),
+            answer: answer.to_string(),
+        })
+    }
+
+    /// What it has counted once nothing is on its way any more: the first balanced answer, or the
+    /// last one before `limit` has passed.
+    ///
+    /// # Errors
+    /// As [`Daemon::counters`].
+    pub fn settled(&self, limit: Duration) -> Result<Counters, LabError> {
+        let end = Instant::now() + limit;
+        loop {
+            let counters = self.counters()?;
+            if counters.ledger_imbalance == 0 || Instant::now() >= end {
+                return Ok(counters);
+            }
+            interrupt::sleep(Duration::from_millis(100))?;
+        }
+    }
+
+    /// Its ports, as `show port --json` lists them.
+    ///
+    /// # Errors
+    /// As [`Daemon::ask`].
+    pub fn ports(&self) -> Result<Vec<Value>, LabError> {
+        let answer = self.ask(&["show", "port"])?;
+        let list = answer.get("ports").unwrap_or(&answer).as_array().cloned();
+        list.ok_or_else(|| LabError::Answer {
+            command: "lockgate show port --json".to_owned(),
+            answer: answer.to_string(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_read_and_added_up() {
+        let text = r#"{"tiers": {"kernel": 3, "classifier": 4}, "ledger_imbalance": 1,
+            "drops": [{"name": "replayed", "count": 5, "help": "…"}], "workers": [{}]}"#;
+        let one = Counters::read(&serde_json::from_str(text).unwrap()).unwrap();
+        let mut sum = one.clone();
+        sum.add(&one);
+        assert_eq!((sum.tiers["kernel"], sum.dropped("replayed")), (6, 10));
+        assert_eq!((sum.ledger_imbalance, sum.dropped("no_sa"), sum.workers), (2, 0, 1));
+        assert!(Counters::read(&Value::Null).is_none());
     }
 }

@@ -142,10 +142,22 @@ impl Sites {
         connect((&site.gateway, WAN), (&self.wire, &port), site.queues)?;
         self.wire.ip(&format!("link set {port} master {BRIDGE} up"))?;
         self.wire.offloads_off(&port)?;
+        site.gateway.ip(&format!("link set {WAN} address 02:00:00:00:0{n}:02"))?;
+        self.raise_wan(site)?;
+        site.gateway.offloads_off(WAN)
+    }
+
+    /// Sets a gateway's unprotected interface up, with the addresses and routes that it lost when
+    /// it was set down.
+    ///
+    /// # Errors
+    /// As [`Namespace::ip`].
+    pub fn raise_wan(&self, site: &Site) -> Result<(), LabError> {
+        let n = site.number;
         let mut lines = format!(
-            "link set {WAN} address 02:00:00:00:0{n}:02 up
-             addr add 192.0.2.{n}/24 dev {WAN}
-             addr add 2001:db8:ffff::{n}/64 dev {WAN} nodad
+            "link set {WAN} up
+             addr replace 192.0.2.{n}/24 dev {WAN}
+             addr replace 2001:db8:ffff::{n}/64 dev {WAN} nodad
             "
         );
         for other in self.sites.iter().map(Site::number).filter(|&other| other != n) {
@@ -156,8 +168,7 @@ impl Sites {
             lines += &format!("route replace 10.{other}.0.0/16 via 192.0.2.{via}\n");
             lines += &format!("route replace 2001:db8:{other}::/48 via 2001:db8:ffff::{via}\n");
         }
-        site.gateway.ip(&lines)?;
-        site.gateway.offloads_off(WAN)
+        site.gateway.ip(&lines)
     }
 }
 
