@@ -1,2 +1,63 @@
-//! To be written.
+//! The steering program: XDP in front of a netdev, which leaves to Linux what is Linux's and sends
+//! everything else to a worker's AF_XDP socket.
+//!
+//! # The kernel's interface
+//!
+//! An *XDP program* is run by the kernel for every frame that a netdev receives, before the kernel
+//! makes anything of it. Ours (`c/steer.bpf.c`) answers `XDP_PASS`, the way into the Linux stack,
+//! or redirects the frame into the socket that its *XSKMAP* holds for the receive queue; a queue
+//! without a socket drops. One program and its maps belong to one netdev: [`Steering`].
+//!
+//! ```text
+//!              ┌─ to Linux: other stations, ARP, non-IP, our addresses, allow_host
+//!  frame → XDP ┤
+//!              └─ everything else: 16-byte mark in front, → socket of this queue, or dropped
+//! ```
+//!
+//! The program is attached to the netdev itself (by netlink), not through a link or a file: it
+//! stays when the process ends, however it ends, and since a closed socket leaves the XSKMAP by
+//! itself, the port is closed then. A restarted process loads a new program, puts its sockets in,
+//! and [`Steering::attach`] swaps the programs in one step.
+//!
+//! **Fail closed.** Before its tables are set a program passes nothing. What it cannot read goes to
+//! the worker, never to Linux. A table is built aside and put in place by one pointer: at no moment
+//! does a frame see half of a change. A program of somebody else's is never replaced or detached.
+//!
+//! **The mark.** [`Mark`], [`MARK_BYTES`] long, ends where the frame begins. Frames that were sent
+//! to a socket before this process existed carry another epoch.
+//!
+//! **Frame size.** In native mode a frame must fit one page with the kernel's own room around it:
+//! a netdev's MTU up to 3498 or so, and no frames of several buffers (no LRO, no jumbo frames).
+//! Attaching is refused otherwise. veth turns its peer's segmentation offload off by itself, but
+//! not its checksum and VLAN offloads: `ethtool -K PEER tx off txvlan off`.
+//!
+//! Not handled here: tags that the device strips before XDP sees the frame (`ethtool -K DEV rxvlan
+//! off`): such a frame looks untagged.
+//!
+//! | module | what |
+//! |---|---|
+//! | `layout` | the types shared with the program, byte by byte |
+//! | `steering` | a loaded program, its tables and counters |
+//! | `attach` | which program a netdev runs, replaced and detached with care |
+//! | `probe` | what this machine has of what is needed |
+//! | `messages` | what libbpf says, caught for our errors |
 #![deny(clippy::undocumented_unsafe_blocks)]
+
+mod attach;
+mod error;
+mod layout;
+mod messages;
+mod probe;
+mod steering;
+
+pub use attach::{Attached, AttachedProgram, Mode, NativeRefusal, Owner, attached, detach};
+pub use error::BpfError;
+pub use layout::{
+    Counter, KernelCounters, MARK_BYTES, MAX_ADDRESSES, MAX_PORTS, MAX_PREFIXES, MAX_QUEUES,
+    MAX_SERVICES, Mark, MarkVlan,
+};
+pub use probe::{Feature, Finding, probe};
+pub use steering::{Action, Inside, OwnAddress, PortRule, Prefix, Run, Service, Side, Steering};
+
+/// Name of our program in the kernel: whose program a netdev runs is told by it.
+pub const PROGRAM: &str = "lockgate_steer";

@@ -1,0 +1,553 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/*
+ * Steers the frames of one netdev: to Linux what is Linux's, to a worker's
+ * AF_XDP socket everything else, with a mark in front that says where it came
+ * from. A frame is passed only if every header that says so was read and is
+ * sound; what is unknown, unusual or truncated goes to the worker, which judges
+ * it again. A queue without a socket drops.
+ *
+ * The worker's first stage (crates/dataplane/src/receive.rs) is the authority
+ * on what is Linux's; this program passes nothing that it would not.
+ *
+ * Not handled: frames in several buffers (the program is not xdp.frags, so such
+ * a device refuses it), tags stripped by the device before XDP sees the frame.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/in6.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <stdbool.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "lockgate.h"
+
+const volatile struct lockgate_options options = {};
+
+/* Queue -> AF_XDP socket; a worker's sockets are put in by the process. */
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, LOCKGATE_MAX_QUEUES);
+	__type(key, __u32);
+	__type(value, __u32);
+} sockets SEC(".maps");
+
+/* 0 -> frames by what happened to them, per CPU; written here only. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct lockgate_counters);
+} counters SEC(".maps");
+
+/* VLAN id -> port; made anew by the process for each change. */
+struct port_table {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, LOCKGATE_MAX_PORTS);
+	__uint(key_size, sizeof(__u16));
+	__uint(value_size, sizeof(struct lockgate_port));
+};
+
+/* Address -> what it is to us (enum lockgate_own); made anew likewise. */
+struct address_table {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, LOCKGATE_MAX_ADDRESSES);
+	__uint(key_size, sizeof(struct lockgate_address));
+	__uint(value_size, sizeof(__u32));
+};
+
+/* Prefix -> side that its route leads to; made anew likewise. */
+struct prefix_table {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, LOCKGATE_MAX_PREFIXES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(key_size, sizeof(struct lockgate_prefix));
+	__uint(value_size, sizeof(__u32));
+};
+
+/* 0 -> the table in force, of each kind: replaced whole, by one pointer. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct port_table);
+} ports SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct address_table);
+} addresses SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct prefix_table);
+} prefixes SEC(".maps");
+
+enum fragment {
+	FRAGMENT_WHOLE,
+	FRAGMENT_FIRST,
+	FRAGMENT_LATER,
+};
+
+/* What a frame is before it is IP. */
+struct link {
+	__u8 *network;
+	__u16 ethertype; /* host byte order */
+	__u16 vlan;
+};
+
+struct packet {
+	struct lockgate_address source;
+	struct lockgate_address destination;
+	/* Fit for forwarding: what the worker's parser demands of any packet. */
+	bool sound;
+	__u8 family; /* 4 or 6 */
+	__u8 protocol; /* above all extension headers */
+	__u8 hop_limit;
+	enum fragment fragment;
+	__u16 type; /* ICMP type; meaningless for others */
+	__u16 port; /* destination, host byte order, if has_ports */
+	bool has_ports;
+	bool nat_traversal_host; /* data of a UDP datagram that is not ESP: RFC 3948 */
+};
+
+static __always_inline bool equal(const __u8 *a, const __u8 *b, int length)
+{
+	__u8 difference = 0;
+
+	for (int i = 0; i < length; i++)
+		difference |= a[i] ^ b[i];
+	return !difference;
+}
+
+static __always_inline __u16 load16(const __u8 *at)
+{
+	return (__u16)(at[0] << 8 | at[1]);
+}
+
+/* False: truncated, or tagged in a way that no port is. */
+static __always_inline bool parse_link(__u8 *data, __u8 *end, struct link *link)
+{
+	bool stacked;
+	__u16 id;
+
+	link->vlan = LOCKGATE_VLAN_OTHER;
+	if (data + ETH_HLEN > end)
+		return false;
+	link->ethertype = load16(data + 12);
+	link->network = data + ETH_HLEN;
+	link->vlan = LOCKGATE_VLAN_UNTAGGED;
+	if (link->ethertype != ETH_P_8021Q && link->ethertype != ETH_P_8021AD)
+		return true;
+	link->vlan = LOCKGATE_VLAN_OTHER;
+	if (data + ETH_HLEN + 4 > end)
+		return false;
+	id = load16(data + ETH_HLEN) & 0x0fff;
+	stacked = link->ethertype == ETH_P_8021AD;
+	link->ethertype = load16(data + ETH_HLEN + 2);
+	link->network = data + ETH_HLEN + 4;
+	if (stacked || link->ethertype == ETH_P_8021Q || link->ethertype == ETH_P_8021AD)
+		return false;
+	link->vlan = id ? id : LOCKGATE_VLAN_UNTAGGED;
+	return true;
+}
+
+/* Bytes that the whole header of an upper layer has; 0: unknown to us. */
+static __always_inline __u32 upper_bytes(__u8 protocol, __u8 family)
+{
+	switch (protocol) {
+	case IPPROTO_TCP:
+		return 20;
+	case IPPROTO_SCTP:
+	case IPPROTO_DCCP:
+		return 12;
+	case IPPROTO_UDP:
+	case IPPROTO_UDPLITE:
+		return 8;
+	case IPPROTO_ICMP:
+		return family == 4 ? 8 : 0;
+	case IPPROTO_ICMPV6:
+		return family == 6 ? 8 : 0;
+	default:
+		return 0;
+	}
+}
+
+/* upper: where the upper layer begins; length: its bytes by the IP header.
+ * False: too short for its protocol.
+ */
+static __always_inline bool parse_upper(__u8 *upper, __u8 *end, __u32 length,
+					struct packet *packet)
+{
+	__u32 least = upper_bytes(packet->protocol, packet->family);
+
+	if (packet->fragment == FRAGMENT_LATER || !least)
+		return true;
+	if (length < 8 || upper + 8 > end)
+		return false;
+	if (packet->fragment == FRAGMENT_WHOLE && length < least)
+		packet->sound = false;
+	packet->type = upper[0];
+	packet->port = load16(upper + 2);
+	packet->has_ports = packet->protocol != IPPROTO_ICMP &&
+			    packet->protocol != IPPROTO_ICMPV6;
+	if (packet->protocol == IPPROTO_UDP) {
+		__u8 *payload = upper + 8;
+
+		if (length >= 12 && payload + 4 <= end)
+			packet->nat_traversal_host =
+				!(payload[0] | payload[1] | payload[2] | payload[3]);
+		else if (length == 9 && payload + 1 <= end)
+			packet->nat_traversal_host = payload[0] == 0xff;
+	}
+	return true;
+}
+
+static __always_inline bool ipv4_is_unicast(const __u8 *address)
+{
+	return address[0] != 0 && address[0] != 127 && address[0] < 224;
+}
+
+static __always_inline void map_ipv4(struct lockgate_address *into, const __u8 *address)
+{
+	__builtin_memset(into->octets, 0, 10);
+	__builtin_memset(into->octets + 10, 0xff, 2);
+	__builtin_memcpy(into->octets + 12, address, 4);
+}
+
+/* The checksum is right over 20 bytes: their sum is a multiple of 0xffff. */
+static __always_inline bool ipv4_checksum_is_good(const __u8 *header)
+{
+	__u32 sum = 0;
+
+	for (int i = 0; i < 20; i += 2)
+		sum += load16(header + i);
+	return sum % 0xffff == 0;
+}
+
+/* RFC 791. A header with options is read, but left to the worker to judge. */
+static __always_inline bool parse_ipv4(__u8 *header, __u8 *end, struct packet *packet)
+{
+	__u32 there, total, header_length, data_length, flags, offset;
+
+	if (header + 20 > end || header[0] >> 4 != 4)
+		return false;
+	there = end - header;
+	header_length = (header[0] & 0x0f) * 4;
+	total = load16(header + 2);
+	if (header_length < 20 || total < header_length || total > there)
+		return false;
+	flags = load16(header + 6);
+	offset = (flags & 0x1fff) * 8;
+	data_length = total - header_length;
+	if ((flags & 0x2000 && data_length % 8) || offset + data_length > 65535 - 20)
+		return false;
+
+	packet->family = 4;
+	packet->protocol = header[9];
+	packet->hop_limit = header[8];
+	packet->fragment = offset ? FRAGMENT_LATER :
+			   flags & 0x2000 ? FRAGMENT_FIRST : FRAGMENT_WHOLE;
+	packet->sound = header_length == 20 && header[8] && ipv4_is_unicast(header + 12) &&
+			ipv4_is_unicast(header + 16) && ipv4_checksum_is_good(header);
+	map_ipv4(&packet->source, header + 12);
+	map_ipv4(&packet->destination, header + 16);
+	return parse_upper(header + header_length, end, data_length, packet);
+}
+
+/* RFC 4291: neither unspecified, loopback, IPv4-mapped nor multicast. */
+static __always_inline bool ipv6_is_unicast(const struct lockgate_address *address)
+{
+	const __u8 *o = address->octets;
+	__u8 high = 0;
+
+	if (o[0] == 0xff)
+		return false;
+	for (int i = 0; i < 10; i++)
+		high |= o[i];
+	if (high)
+		return true;
+	if (o[10] == 0xff && o[11] == 0xff)
+		return false;
+	return o[10] | o[11] | o[12] | o[13] | o[14] || o[15] > 1;
+}
+
+static __always_inline bool ipv6_is_mapped(const struct lockgate_address *address)
+{
+	const __u8 *o = address->octets;
+	__u8 high = 0;
+
+	for (int i = 0; i < 10; i++)
+		high |= o[i];
+	return !high && o[10] == 0xff && o[11] == 0xff;
+}
+
+/* Extension headers of RFC 8200, and mobility, HIP and shim6. */
+static __always_inline bool is_extension(__u8 protocol)
+{
+	switch (protocol) {
+	case IPPROTO_HOPOPTS:
+	case IPPROTO_ROUTING:
+	case IPPROTO_FRAGMENT:
+	case IPPROTO_DSTOPTS:
+	case IPPROTO_MH:
+	case 139:
+	case 140:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* RFC 8200. */
+static __always_inline bool parse_ipv6(__u8 *header, __u8 *end, struct packet *packet)
+{
+	__u32 there, total, at = 40;
+	__u8 *upper = header + 40;
+	bool fragmented = false;
+	__u8 protocol;
+
+	if (header + 40 > end || header[0] >> 4 != 6)
+		return false;
+	there = end - header;
+	total = load16(header + 4) + 40;
+	if (total > there)
+		return false;
+	packet->family = 6;
+	packet->hop_limit = header[7];
+	packet->fragment = FRAGMENT_WHOLE;
+	__builtin_memcpy(packet->source.octets, header + 8, 16);
+	__builtin_memcpy(packet->destination.octets, header + 24, 16);
+	/* Would be taken for IPv4 in our tables. */
+	if (ipv6_is_mapped(&packet->source) || ipv6_is_mapped(&packet->destination))
+		return false;
+	packet->sound = header[7] && ipv6_is_unicast(&packet->source) &&
+			ipv6_is_unicast(&packet->destination);
+
+	protocol = header[6];
+	for (int i = 0; i < LOCKGATE_MAX_EXTENSIONS && is_extension(protocol); i++) {
+		__u32 length, field;
+
+		if (at + 8 > total || upper + 8 > end)
+			return false;
+		if (protocol == IPPROTO_FRAGMENT) {
+			field = load16(upper + 2);
+			length = total - at - 8;
+			if (fragmented || (field & 1 && length % 8) ||
+			    (field & 0xfff8) + length > 65535)
+				return false;
+			if (field & 0xfff8)
+				packet->fragment = FRAGMENT_LATER;
+			else if (field & 1)
+				packet->fragment = FRAGMENT_FIRST;
+			fragmented = packet->fragment != FRAGMENT_WHOLE;
+			length = 8;
+		} else {
+			length = (upper[1] + 1) * 8;
+			/* Source routes are the worker's to refuse. */
+			if ((protocol == IPPROTO_HOPOPTS && i) ||
+			    (protocol == IPPROTO_ROUTING && upper[3]))
+				return false;
+		}
+		protocol = upper[0];
+		upper += length;
+		at += length;
+		if (at > total)
+			return false;
+		if (packet->fragment == FRAGMENT_LATER)
+			break;
+	}
+	if (is_extension(protocol))
+		return false;
+	packet->protocol = protocol;
+	return parse_upper(upper, end, total - at, packet);
+}
+
+static __always_inline __u32 own(const struct lockgate_address *address)
+{
+	__u32 in_force = 0;
+	void *table = bpf_map_lookup_elem(&addresses, &in_force);
+	__u32 *found = table ? bpf_map_lookup_elem(table, address) : NULL;
+
+	return found ? *found : 0;
+}
+
+static __always_inline bool is_ours(__u32 own)
+{
+	return own & (LOCKGATE_OWN_PROTECTED | LOCKGATE_OWN_UNPROTECTED);
+}
+
+static __always_inline bool is_link_local(const struct packet *packet)
+{
+	const __u8 *o = packet->destination.octets;
+
+	if (packet->family == 4)
+		return o[12] == 169 && o[13] == 254;
+	return o[0] == 0xfe && (o[1] & 0xc0) == 0x80;
+}
+
+/* Whether a route to the address leads to a protected port: nobody outside may
+ * speak from there.
+ */
+static __always_inline bool is_inside(const struct lockgate_address *address)
+{
+	__u32 in_force = 0;
+	void *table = bpf_map_lookup_elem(&prefixes, &in_force);
+	struct lockgate_prefix key = { .bits = 128 };
+	__u32 *side;
+
+	if (!table)
+		return true; /* nobody has said: the worker knows */
+	__builtin_memcpy(key.octets, address->octets, 16);
+	side = bpf_map_lookup_elem(table, &key);
+	return side && *side != LOCKGATE_UNPROTECTED;
+}
+
+static __always_inline bool is_listed(const struct lockgate_port *port,
+				      const struct packet *packet)
+{
+	for (int i = 0; i < LOCKGATE_MAX_SERVICES && i < port->services_count; i++) {
+		const struct lockgate_service *service = &port->services[i];
+
+		if (service->protocol != packet->protocol)
+			continue;
+		if (!service->has_ports)
+			return true;
+		/* A later fragment: Linux reassembles and judges it. */
+		if (packet->fragment == FRAGMENT_LATER)
+			return true;
+		if (packet->has_ports && packet->port >= service->first_port &&
+		    packet->port <= service->last_port)
+			return true;
+	}
+	return false;
+}
+
+/* RFC 4861 and, for its being whole, RFC 6980. */
+static __always_inline bool is_discovery(const struct packet *packet)
+{
+	return packet->family == 6 && packet->protocol == IPPROTO_ICMPV6 &&
+	       packet->fragment == FRAGMENT_WHOLE && packet->hop_limit == 255 &&
+	       packet->type >= 133 && packet->type <= 137;
+}
+
+/* IP on an unprotected port, to us or to a group: Linux's only if listed. */
+static __always_inline enum lockgate_counter
+carve_out(const struct lockgate_port *port, const struct packet *packet, bool to_us)
+{
+	__u32 to = own(&packet->destination);
+	bool outside = to & LOCKGATE_OWN_UNPROTECTED ||
+		       (is_ours(to) && is_link_local(packet));
+
+	if (packet->protocol == IPPROTO_ESP)
+		return LOCKGATE_TO_WORKER;
+	/* Addresses inside are the policies' affair, whatever station is named. */
+	if (is_ours(to) ? !outside : to_us)
+		return LOCKGATE_TO_WORKER;
+	/* Nobody outside speaks from an address of ours or inside. */
+	if (to_us && (own(&packet->source) || is_inside(&packet->source)))
+		return LOCKGATE_TO_WORKER;
+	if (is_discovery(packet))
+		return LOCKGATE_PASSED_ARP_ND;
+	if (!is_listed(port, packet))
+		return LOCKGATE_TO_WORKER;
+	/* Shared by IKE and ESP in UDP. */
+	if (to_us && packet->protocol == IPPROTO_UDP && packet->has_ports &&
+	    packet->port == 4500 && !packet->nat_traversal_host)
+		return LOCKGATE_TO_WORKER;
+	return LOCKGATE_PASSED_ALLOW_HOST;
+}
+
+/* Why a frame is passed to Linux, or LOCKGATE_TO_WORKER. */
+static __always_inline enum lockgate_counter judge(struct xdp_md *ctx, __u16 *vlan)
+{
+	__u8 *data = (__u8 *)(long)ctx->data, *end = (__u8 *)(long)ctx->data_end;
+	struct link link;
+	struct packet packet = {};
+	struct lockgate_port *port;
+	bool protected, to_us, read;
+	__u32 in_force = 0;
+	void *table;
+
+	read = parse_link(data, end, &link);
+	*vlan = link.vlan;
+	if (!read || data + ETH_HLEN > end)
+		return LOCKGATE_TO_WORKER;
+	table = bpf_map_lookup_elem(&ports, &in_force);
+	port = table ? bpf_map_lookup_elem(table, &link.vlan) : NULL;
+	if (!port || (port->side != LOCKGATE_PROTECTED && port->side != LOCKGATE_UNPROTECTED))
+		return LOCKGATE_TO_WORKER;
+	protected = port->side == LOCKGATE_PROTECTED;
+
+	if (link.ethertype == ETH_P_ARP)
+		return LOCKGATE_PASSED_ARP_ND;
+	to_us = equal(data, port->mac, ETH_ALEN);
+	if (!to_us && (protected || !(data[0] & 1)))
+		return LOCKGATE_PASSED_NOT_TO_US;
+
+	switch (link.ethertype) {
+	case ETH_P_IP:
+		read = parse_ipv4(link.network, end, &packet);
+		break;
+	case ETH_P_IPV6:
+		read = parse_ipv6(link.network, end, &packet);
+		break;
+	default:
+		return protected ? LOCKGATE_PASSED_NOT_IP : LOCKGATE_TO_WORKER;
+	}
+	if (!read || (to_us && !packet.sound))
+		return LOCKGATE_TO_WORKER;
+	if (!protected)
+		return carve_out(port, &packet, to_us);
+	/* Nobody else sends from our own or a broadcast address. */
+	return is_ours(own(&packet.destination)) && !own(&packet.source) ?
+		       LOCKGATE_PASSED_TO_HOST : LOCKGATE_TO_WORKER;
+}
+
+static __always_inline int redirect(struct xdp_md *ctx, __u16 vlan,
+				    enum lockgate_counter *counter)
+{
+	struct lockgate_mark *mark;
+	int action;
+
+	*counter = LOCKGATE_MARK_FAILED;
+	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*mark)))
+		return XDP_DROP;
+	mark = (void *)(long)ctx->data_meta;
+	if ((void *)(mark + 1) > (void *)(long)ctx->data)
+		return XDP_DROP;
+	mark->magic = LOCKGATE_MAGIC;
+	mark->device = options.device;
+	mark->vlan = vlan;
+	mark->epoch = options.epoch;
+	mark->reserved = 0;
+	/* The socket is looked up here, once: a queue without one says XDP_DROP. */
+	action = bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_DROP);
+	*counter = action == XDP_REDIRECT ? LOCKGATE_TO_WORKER : LOCKGATE_NO_SOCKET;
+	return action;
+}
+
+SEC("xdp")
+int lockgate_steer(struct xdp_md *ctx)
+{
+	__u16 vlan = LOCKGATE_VLAN_OTHER;
+	enum lockgate_counter counter = judge(ctx, &vlan);
+	struct lockgate_counters *sums;
+	int action = XDP_PASS;
+	__u32 key = 0;
+
+	if (counter == LOCKGATE_TO_WORKER)
+		action = redirect(ctx, vlan, &counter);
+	sums = bpf_map_lookup_elem(&counters, &key);
+	if (sums && counter < LOCKGATE_COUNTERS)
+		sums->frames[counter]++;
+	return action;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

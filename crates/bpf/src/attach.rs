@@ -1,0 +1,302 @@
+//! Which program a netdev runs; ours attached, replaced in one step, and detached.
+//!
+//! The kernel is always told which program is expected to be there (or that none is), so that
+//! nothing is lost when somebody else is quicker. Netdevs are those of the calling thread's
+//! network namespace.
+
+use std::ffi::c_int;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::{fmt, io};
+
+use libbpf_rs::libbpf_sys::{
+    self, XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE, XDP_FLAGS_UPDATE_IF_NOEXIST, bpf_xdp_attach_opts,
+    bpf_xdp_query_opts,
+};
+use libbpf_rs::{ErrorKind, ProgramHandle};
+
+use crate::messages::with_messages;
+use crate::{BpfError, PROGRAM, Steering, probe};
+
+/// How often a netdev's program is looked at again if it changes under our hands.
+const ATTEMPTS: usize = 5;
+
+/// Where in the kernel a netdev runs its program.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Mode {
+    /// In its driver, before a packet buffer is made: fast.
+    Native,
+    /// Behind its driver, for any netdev: slower.
+    Generic,
+    /// In the device itself.
+    Hardware,
+}
+
+impl Mode {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mode::Native => "native",
+            Mode::Generic => "generic",
+            Mode::Hardware => "hardware",
+        }
+    }
+
+    fn flag(self) -> u32 {
+        match self {
+            Mode::Native => XDP_FLAGS_DRV_MODE,
+            Mode::Generic => XDP_FLAGS_SKB_MODE,
+            Mode::Hardware => libbpf_sys::XDP_FLAGS_HW_MODE,
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why a netdev refused a program in one mode.
+#[derive(Debug)]
+pub struct NativeRefusal {
+    /// What the kernel answered.
+    pub error: io::Error,
+    /// What the driver said about it.
+    pub said: Option<String>,
+}
+
+impl fmt::Display for NativeRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.said {
+            Some(said) => write!(f, "{said} ({})", self.error),
+            None => write!(f, "{}", self.error),
+        }
+    }
+}
+
+/// How a program was attached.
+#[derive(Debug)]
+pub struct Attached {
+    /// Where it runs.
+    pub mode: Mode,
+    /// Why it is not native, if that was tried and refused just now.
+    pub native_refused: Option<NativeRefusal>,
+    /// Whether another program of ours stood there before: it was replaced in one step, in its mode.
+    pub replaced: bool,
+}
+
+/// Whose program it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Owner {
+    /// Lockgate's, of this or an earlier process.
+    Lockgate,
+    /// Somebody else's.
+    Foreign,
+}
+
+/// The program that a netdev runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AttachedProgram {
+    /// Its id in the kernel.
+    pub id: u32,
+    /// Its name; empty if it went away meanwhile.
+    pub name: String,
+    /// Whose it is.
+    pub owner: Owner,
+    /// Where it runs.
+    pub mode: Mode,
+}
+
+impl Steering {
+    /// Attaches the program to a netdev: native if its driver can, else generic. A program of ours
+    /// that stands there is replaced in one step, in its mode; between the two no frame is missed.
+    ///
+    /// Sockets and tables are set before: from here on the netdev's frames are steered.
+    ///
+    /// # Errors
+    /// [`BpfError::Foreign`]: another's program stays; [`BpfError::NoXdp`], [`BpfError::NoDevice`],
+    /// [`BpfError::NotPermitted`], [`BpfError::Contended`], [`BpfError::Netdev`]. What was attached
+    /// before still is.
+    pub fn attach(&self, ifindex: u32) -> Result<Attached, BpfError> {
+        let program = self.program()?;
+        for _ in 0..ATTEMPTS {
+            let done = match found(ifindex)? {
+                None => attach_first(ifindex, program.as_fd())?,
+                Some((old, handle)) if old.owner == Owner::Lockgate => {
+                    replace(ifindex, program.as_fd(), old.mode, &handle)?
+                }
+                Some((AttachedProgram { id, name, .. }, _)) => {
+                    return Err(BpfError::Foreign { ifindex, name, id });
+                }
+            };
+            if let Some(attached) = done {
+                return Ok(attached);
+            }
+        }
+        Err(BpfError::Contended { ifindex })
+    }
+}
+
+/// The program that a netdev runs; `None`: none.
+///
+/// # Errors
+/// [`BpfError::NoDevice`], [`BpfError::NotPermitted`], [`BpfError::Netdev`].
+pub fn attached(ifindex: u32) -> Result<Option<AttachedProgram>, BpfError> {
+    Ok(found(ifindex)?.map(|(program, _)| program))
+}
+
+/// Takes our program off a netdev: from now on Linux gets all its frames. Returns whether there was
+/// one.
+///
+/// # Errors
+/// [`BpfError::Foreign`]: another's program stays; [`BpfError::NoDevice`],
+/// [`BpfError::NotPermitted`], [`BpfError::Contended`], [`BpfError::Netdev`].
+pub fn detach(ifindex: u32) -> Result<bool, BpfError> {
+    for _ in 0..ATTEMPTS {
+        let (old, handle) = match found(ifindex)? {
+            None => return Ok(false),
+            Some((AttachedProgram { id, name, owner: Owner::Foreign, .. }, _)) => {
+                return Err(BpfError::Foreign { ifindex, name, id });
+            }
+            Some(ours) => ours,
+        };
+        let (result, _) = set(ifindex, None, old.mode.flag(), Some(handle.as_fd()));
+        match result {
+            Ok(()) => return Ok(true),
+            Err(error) if is_race(&error) => {}
+            Err(error) => return Err(netdev_error("detaching", ifindex, error)),
+        }
+    }
+    Err(BpfError::Contended { ifindex })
+}
+
+/// Nothing is there yet: native, else generic. `None`: somebody was quicker.
+fn attach_first(ifindex: u32, program: BorrowedFd<'_>) -> Result<Option<Attached>, BpfError> {
+    let mut native_refused = None;
+    for mode in [Mode::Native, Mode::Generic] {
+        let flags = mode.flag() | XDP_FLAGS_UPDATE_IF_NOEXIST;
+        let (result, said) = set(ifindex, Some(program), flags, None);
+        let error = match result {
+            Ok(()) => return Ok(Some(Attached { mode, native_refused, replaced: false })),
+            Err(error) => error,
+        };
+        match error.raw_os_error() {
+            Some(libc::EBUSY | libc::EEXIST) if found(ifindex)?.is_some() => return Ok(None),
+            Some(libc::EPERM | libc::EACCES | libc::ENODEV) => {
+                return Err(netdev_error("attaching", ifindex, error));
+            }
+            _ => {}
+        }
+        let refusal = NativeRefusal { error, said };
+        native_refused = match native_refused {
+            None => Some(refusal),
+            Some(native) => return Err(BpfError::NoXdp { ifindex, native, generic: refusal }),
+        };
+    }
+    Err(BpfError::Contended { ifindex })
+}
+
+/// In one step, the old program named. `None`: it is not there any more.
+fn replace(
+    ifindex: u32,
+    program: BorrowedFd<'_>,
+    mode: Mode,
+    old: &ProgramHandle,
+) -> Result<Option<Attached>, BpfError> {
+    let (result, _) = set(ifindex, Some(program), mode.flag(), Some(old.as_fd()));
+    match result {
+        Ok(()) => Ok(Some(Attached { mode, native_refused: None, replaced: true })),
+        Err(error) if is_race(&error) => Ok(None),
+        Err(error) => Err(netdev_error("replacing", ifindex, error)),
+    }
+}
+
+fn is_race(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EEXIST | libc::EBUSY | libc::ENOENT))
+}
+
+/// Sets or removes a netdev's program; `expected` is the one that must be there. Also returns what
+/// the kernel said.
+fn set(
+    ifindex: u32,
+    program: Option<BorrowedFd<'_>>,
+    flags: u32,
+    expected: Option<BorrowedFd<'_>>,
+) -> (io::Result<()>, Option<String>) {
+    let options = bpf_xdp_attach_opts {
+        sz: size_of::<bpf_xdp_attach_opts>() as _,
+        old_prog_fd: expected.map_or(0, |fd| fd.as_raw_fd()),
+        ..Default::default()
+    };
+    let program = program.map_or(-1, |fd| fd.as_raw_fd());
+    let (code, messages) = with_messages(|| {
+        // SAFETY: `options` is a whole structure that says its own size and outlives the call; the
+        // descriptors are open for as long as they are borrowed.
+        unsafe { libbpf_sys::bpf_xdp_attach(ifindex as c_int, program, flags, &options) }
+    });
+    let result = match code {
+        0 => Ok(()),
+        code => Err(io::Error::from_raw_os_error(-code)),
+    };
+    (result, messages.kernel())
+}
+
+/// The program that a netdev runs, and a handle on it.
+fn found(ifindex: u32) -> Result<Option<(AttachedProgram, ProgramHandle)>, BpfError> {
+    for _ in 0..ATTEMPTS {
+        let Some((id, mode)) = query(ifindex)? else { return Ok(None) };
+        match ProgramHandle::from_prog_id(id) {
+            Ok(handle) => {
+                let name = handle.name().to_string_lossy().into_owned();
+                let owner = if name == PROGRAM { Owner::Lockgate } else { Owner::Foreign };
+                return Ok(Some((AttachedProgram { id, name, owner, mode }, handle)));
+            }
+            // It went away between the two questions.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => {
+                let code = match error.kind() {
+                    ErrorKind::PermissionDenied => libc::EPERM,
+                    _ => libc::EIO,
+                };
+                let source = io::Error::from_raw_os_error(code);
+                return Err(netdev_error("looking at", ifindex, source));
+            }
+        }
+    }
+    Err(BpfError::Contended { ifindex })
+}
+
+/// Id and mode of a netdev's program.
+fn query(ifindex: u32) -> Result<Option<(u32, Mode)>, BpfError> {
+    // Up to `attach_mode`: the rest asks the netdev's features, which older kernels do not know.
+    let mut options = bpf_xdp_query_opts {
+        sz: std::mem::offset_of!(bpf_xdp_query_opts, feature_flags) as _,
+        ..Default::default()
+    };
+    let (code, _) = with_messages(|| {
+        // SAFETY: `options` is a whole structure, larger than the size that it says, and outlives
+        // the call.
+        unsafe { libbpf_sys::bpf_xdp_query(ifindex as c_int, 0, &mut options) }
+    });
+    if code != 0 {
+        let error = io::Error::from_raw_os_error(-code);
+        return Err(netdev_error("looking at", ifindex, error));
+    }
+    let modes = [
+        (options.drv_prog_id, Mode::Native),
+        (options.skb_prog_id, Mode::Generic),
+        (options.hw_prog_id, Mode::Hardware),
+    ];
+    Ok(modes.into_iter().find(|(id, _)| *id != 0))
+}
+
+fn netdev_error(doing: &'static str, ifindex: u32, source: io::Error) -> BpfError {
+    match source.raw_os_error() {
+        Some(libc::ENODEV) => BpfError::NoDevice { ifindex },
+        Some(libc::EPERM | libc::EACCES) => match probe::missing_capabilities() {
+            Some(missing) => BpfError::NotPermitted { missing },
+            None => BpfError::Refused { lockdown: probe::lockdown() },
+        },
+        _ => BpfError::Netdev { doing, ifindex, source },
+    }
+}

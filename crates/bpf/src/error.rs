@@ -1,0 +1,151 @@
+//! What can go wrong, and what the reader can do about it.
+
+use std::io;
+
+/// Why a program could not be loaded, attached or changed. What was in force before still is.
+#[derive(Debug, thiserror::Error)]
+pub enum BpfError {
+    /// The process lacks capabilities.
+    #[error(
+        "BPF needs {missing}, which this process lacks: run as root or grant the capabilities \
+         (AmbientCapabilities= of the unit)"
+    )]
+    NotPermitted {
+        /// The capabilities that are missing.
+        missing: &'static str,
+    },
+    /// The kernel refuses BPF although the process has every capability.
+    #[error(
+        "the kernel refuses BPF although every capability is there: {}",
+        match .lockdown {
+            Some(mode) => format!("lockdown is in mode `{mode}`"),
+            None => "a security module or a seccomp filter forbids bpf(2)".to_owned(),
+        }
+    )]
+    Refused {
+        /// Mode of the kernel's lockdown, if it is in one.
+        lockdown: Option<String>,
+    },
+    /// The kernel's verifier refuses the program: a mistake in it, or an old kernel.
+    #[error(
+        "the kernel's verifier refuses the steering program (Linux {release}; 6.1 or newer is \
+         needed); its last lines:\n{log}"
+    )]
+    Verifier {
+        /// The kernel's release.
+        release: String,
+        /// Last lines of the verifier's log.
+        log: String,
+    },
+    /// The program or its maps could not be made, for another reason.
+    #[error("loading the steering program: {source}{}", .said.as_deref().map_or(String::new(),
+        |said| format!(" ({said})")))]
+    Load {
+        /// What libbpf said.
+        said: Option<String>,
+        /// What the kernel said.
+        source: libbpf_rs::Error,
+    },
+    /// The program that was built is not the one that this crate knows.
+    #[error("the compiled program lacks `{part}` or has it in another shape: rebuild")]
+    Shape {
+        /// The map, section or program.
+        part: &'static str,
+    },
+    /// A table could not be made or put in place.
+    #[error("changing the steering program's {table}: {source}")]
+    Table {
+        /// Which one.
+        table: &'static str,
+        /// What the kernel said.
+        source: libbpf_rs::Error,
+    },
+    /// A table has no room for so many entries.
+    #[error("{count} {what}, at most {limit} are possible")]
+    TooMany {
+        /// What of.
+        what: &'static str,
+        /// How many there are.
+        count: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// Two ports of a device have one VLAN id.
+    #[error("two ports of a device have VLAN id {vlan:?}")]
+    SamePort {
+        /// It; `None`: untagged.
+        vlan: Option<u16>,
+    },
+    /// Not a VLAN id.
+    #[error("{vlan} is not a VLAN id: 1 to 4094 are")]
+    BadVlan {
+        /// What was given.
+        vlan: u16,
+    },
+    /// No such receive queue can be steered.
+    #[error("queue {queue}: queues 0 to {} can be steered", crate::MAX_QUEUES - 1)]
+    BadQueue {
+        /// What was given.
+        queue: u32,
+    },
+    /// The netdev runs an XDP program that is not ours.
+    #[error(
+        "netdev {ifindex} runs another XDP program, `{name}` (id {id}): Lockgate does not replace \
+         it; detach it first (ip link set DEV xdp off) or choose another netdev"
+    )]
+    Foreign {
+        /// The netdev.
+        ifindex: u32,
+        /// The program's name.
+        name: String,
+        /// The program's id.
+        id: u32,
+    },
+    /// The netdev does not exist (any more) in this network namespace.
+    #[error("there is no netdev with index {ifindex} here")]
+    NoDevice {
+        /// The netdev.
+        ifindex: u32,
+    },
+    /// Neither native nor generic XDP can be had.
+    #[error(
+        "netdev {ifindex} takes no XDP program: native: {native}; generic: {generic}. A frame must \
+         fit a page (MTU up to 3498), and LRO must be off (ethtool -K DEV lro off)"
+    )]
+    NoXdp {
+        /// The netdev.
+        ifindex: u32,
+        /// Why not native.
+        native: crate::NativeRefusal,
+        /// Why not generic.
+        generic: crate::NativeRefusal,
+    },
+    /// Somebody else changes the netdev's program all the time.
+    #[error("the XDP program of netdev {ifindex} kept changing: is a second daemon running?")]
+    Contended {
+        /// The netdev.
+        ifindex: u32,
+    },
+    /// A netdev's program could not be asked for, replaced or detached.
+    #[error("{doing} the XDP program of netdev {ifindex}: {source}")]
+    Netdev {
+        /// What was being done.
+        doing: &'static str,
+        /// The netdev.
+        ifindex: u32,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The counters could not be read.
+    #[error("reading the steering program's counters: {source}")]
+    Counters {
+        /// What the kernel said.
+        source: libbpf_rs::Error,
+    },
+    /// The program could not be run over a frame.
+    #[error("running the steering program over a frame: {source}")]
+    Run {
+        /// What the kernel said.
+        source: libbpf_rs::Error,
+    },
+}

@@ -1,0 +1,490 @@
+//! A loaded program, its tables and counters.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsStr;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use libbpf_rs::libbpf_sys::{BPF_F_NO_PREALLOC, bpf_map_create_opts};
+use libbpf_rs::{
+    Error, ErrorKind, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, Program,
+    ProgramInput,
+};
+
+use crate::layout::{
+    COUNTERS_BYTES, OWN_BROADCAST, OWN_PROTECTED, OWN_UNPROTECTED, Options, PREFIX_BYTES,
+    PortEntry, SIDE_PROTECTED, SIDE_UNPROTECTED, ServiceEntry, vlan_key,
+};
+use crate::messages::{Messages, with_messages};
+use crate::{
+    BpfError, KernelCounters, MARK_BYTES, MAX_ADDRESSES, MAX_PORTS, MAX_PREFIXES, MAX_QUEUES,
+    MAX_SERVICES, Mark, PROGRAM, probe,
+};
+
+/// The compiled program, at an address that ELF readers like.
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/steer.bpf.o")));
+
+#[repr(C, align(8))]
+struct Aligned<T: ?Sized>(T);
+
+/// The side of RFC 4301's boundary that a port is on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Side {
+    /// Clear, ours.
+    Protected,
+    /// The world.
+    Unprotected,
+}
+
+impl Side {
+    fn number(self) -> u8 {
+        match self {
+            Side::Protected => SIDE_PROTECTED,
+            Side::Unprotected => SIDE_UNPROTECTED,
+        }
+    }
+}
+
+/// Traffic to the box itself that an unprotected port lets through to Linux (`allow_host`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Service {
+    /// Upper-layer protocol. ESP is never let through.
+    pub protocol: u8,
+    /// First and last destination port; `None`: the whole protocol.
+    pub ports: Option<(u16, u16)>,
+}
+
+/// A port of a device: one VLAN id, or what is untagged.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct PortRule {
+    /// Its VLAN id, 1 to 4094; `None`: untagged.
+    pub vlan: Option<u16>,
+    /// Clear or world.
+    pub side: Side,
+    /// Our link address on it.
+    pub mac: [u8; 6],
+    /// What it lets through to Linux, [`MAX_SERVICES`] at most; used on unprotected ports only.
+    pub services: Vec<Service>,
+}
+
+/// What an address of ours is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum OwnAddress {
+    /// The box itself, on a port of this side (or on none: then [`Side::Protected`]).
+    Host(Side),
+    /// The broadcast address of one of our links.
+    Broadcast,
+}
+
+/// Addresses from `address` with `bits` leading bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Prefix {
+    /// Any address in it; bits behind `bits` are ignored.
+    pub address: IpAddr,
+    /// Leading bits: up to 32 or 128.
+    pub bits: u8,
+}
+
+/// Whether a route leads to us or behind a protected port: nobody outside may speak from there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Inside {
+    /// Ours, a broadcast address, or reached by a protected port.
+    Yes,
+    /// Reached by an unprotected port, or a blackhole.
+    No,
+}
+
+/// What the program answered.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// Left to Linux.
+    Pass,
+    /// Into the queue's socket.
+    Redirect,
+    /// Dropped.
+    Drop,
+    /// Another answer of XDP's, which the program does not give.
+    Other(u32),
+}
+
+/// One frame's way through the program, see [`Steering::run`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// What the program answered.
+    pub action: Action,
+    /// The mark that it wrote.
+    pub mark: Option<Mark>,
+}
+
+/// The program of one device: loaded, perhaps attached, with its own tables and counters.
+///
+/// It is loaded closed: until [`Steering::set_ports`] nothing is passed, until
+/// [`Steering::set_queue`] everything else is dropped. Dropping a `Steering` leaves an attached
+/// program in place; its tables stay as they are and its sockets go when they are closed.
+pub struct Steering {
+    object: Object,
+    sockets: MapHandle,
+    counters: MapHandle,
+    ports: Table,
+    addresses: Table,
+    prefixes: Table,
+}
+
+impl Steering {
+    /// Loads a program for the device that the process numbers `device`; `epoch` tells this
+    /// process's marks from an older one's.
+    ///
+    /// # Errors
+    /// [`BpfError::NotPermitted`], [`BpfError::Refused`]: the operator grants it;
+    /// [`BpfError::Verifier`], [`BpfError::Load`]: the kernel cannot run it.
+    pub fn load(device: u16, epoch: u32) -> Result<Steering, BpfError> {
+        let options = Options { epoch, device, reserved: 0 };
+        let (object, messages) = with_messages(|| load_object(&options.bytes()));
+        let object = object.map_err(|failure| match failure {
+            Failure::Shape(part) => BpfError::Shape { part },
+            Failure::Load(source) => load_error(source, &messages),
+        })?;
+        let map = |name: &'static str| {
+            let map = object.maps().find(|map| map.name() == name);
+            let handle = map.as_ref().map(MapHandle::try_from);
+            handle.and_then(Result::ok).ok_or(BpfError::Shape { part: name })
+        };
+        let steering = Steering {
+            sockets: map("sockets")?,
+            counters: map("counters")?,
+            ports: Table::new(map("ports")?, "ports"),
+            addresses: Table::new(map("addresses")?, "own addresses"),
+            prefixes: Table::new(map("prefixes")?, "prefixes"),
+            object,
+        };
+        if steering.counters.value_size() as usize != COUNTERS_BYTES {
+            return Err(BpfError::Shape { part: "counters" });
+        }
+        steering.program()?;
+        Ok(steering)
+    }
+
+    /// Replaces the device's ports, all at once. Frames of a VLAN id that is not declared go to the
+    /// worker. Cost: the kernel waits until no core reads the old ones, some milliseconds.
+    ///
+    /// # Errors
+    /// [`BpfError::TooMany`], [`BpfError::SamePort`], [`BpfError::BadVlan`]: the caller's mistake;
+    /// [`BpfError::Table`]. The old ports stay in force.
+    pub fn set_ports(&mut self, ports: &[PortRule]) -> Result<(), BpfError> {
+        limited("ports of a device", ports.len(), MAX_PORTS)?;
+        let mut seen = HashSet::new();
+        let mut entries = Vec::with_capacity(ports.len());
+        for port in ports {
+            if let Some(vlan) = port.vlan.filter(|vlan| !(1..=4094).contains(vlan)) {
+                return Err(BpfError::BadVlan { vlan });
+            }
+            if !seen.insert(port.vlan) {
+                return Err(BpfError::SamePort { vlan: port.vlan });
+            }
+            limited("allow_host entries of a port", port.services.len(), MAX_SERVICES)?;
+            let key = vlan_key(port.vlan).to_vec();
+            entries.push((key, port_entry(port).bytes().to_vec()));
+        }
+        self.ports.publish(&Kind::PORTS, entries)
+    }
+
+    /// Replaces the box's own addresses, all at once, however many ports have them.
+    ///
+    /// # Errors
+    /// [`BpfError::TooMany`]: more than [`MAX_ADDRESSES`] different ones; [`BpfError::Table`]. The
+    /// old addresses stay in force.
+    pub fn set_own_addresses(&mut self, own: &[(IpAddr, OwnAddress)]) -> Result<(), BpfError> {
+        let mut values = BTreeMap::<[u8; 16], u32>::new();
+        for (address, what) in own {
+            *values.entry(octets(*address)).or_default() |= match what {
+                OwnAddress::Host(Side::Protected) => OWN_PROTECTED,
+                OwnAddress::Host(Side::Unprotected) => OWN_UNPROTECTED,
+                OwnAddress::Broadcast => OWN_BROADCAST,
+            };
+        }
+        limited("own addresses", values.len(), MAX_ADDRESSES)?;
+        let entry = |(key, value): ([u8; 16], u32)| (key.to_vec(), value.to_ne_bytes().to_vec());
+        self.addresses.publish(&Kind::ADDRESSES, values.into_iter().map(entry).collect())
+    }
+
+    /// Replaces what is known of who lives inside: one entry per route, and one per own and
+    /// broadcast address. The longest prefix decides; what none covers is outside.
+    ///
+    /// Until this was called (perhaps with nothing), and after [`Steering::forget_inside`], every
+    /// packet that `allow_host` could let through goes to the worker, which knows: safe, but slower.
+    /// Entries that change nothing, such as a full table of routes to the world, cost no room.
+    ///
+    /// # Errors
+    /// [`BpfError::TooMany`]: more than [`MAX_PREFIXES`] that matter; [`BpfError::Table`]. The old
+    /// ones stay in force: the caller then calls [`Steering::forget_inside`].
+    pub fn set_inside(&mut self, prefixes: &[(Prefix, Inside)]) -> Result<(), BpfError> {
+        let entries = needed(prefixes);
+        limited("prefixes", entries.len(), MAX_PREFIXES)?;
+        self.prefixes.publish(&Kind::PREFIXES, entries)
+    }
+
+    /// Forgets who lives inside, as before the first [`Steering::set_inside`].
+    ///
+    /// # Errors
+    /// [`BpfError::Table`].
+    pub fn forget_inside(&mut self) -> Result<(), BpfError> {
+        self.prefixes.withdraw()
+    }
+
+    /// Puts a socket behind a receive queue, or takes it away: then the queue drops. A socket that
+    /// is closed goes by itself.
+    ///
+    /// # Errors
+    /// [`BpfError::BadQueue`]; [`BpfError::Table`]: among others, the descriptor is not an AF_XDP
+    /// socket with an rx ring.
+    pub fn set_queue(&self, queue: u32, socket: Option<BorrowedFd<'_>>) -> Result<(), BpfError> {
+        if queue >= MAX_QUEUES {
+            return Err(BpfError::BadQueue { queue });
+        }
+        let key = queue.to_ne_bytes();
+        let done = match socket {
+            Some(socket) => {
+                let value = socket.as_raw_fd().to_ne_bytes();
+                self.sockets.update(&key, &value, MapFlags::ANY)
+            }
+            None => absent_is_fine(self.sockets.delete(&key)),
+        };
+        done.map_err(|source| BpfError::Table { table: "sockets", source })
+    }
+
+    /// Frames by what the program did with them, since it was loaded. Cost: a system call.
+    ///
+    /// # Errors
+    /// [`BpfError::Counters`].
+    pub fn counters(&self) -> Result<KernelCounters, BpfError> {
+        let cores = self.counters.lookup_percpu(&[0; 4], MapFlags::ANY);
+        let cores = cores.map_err(|source| BpfError::Counters { source })?;
+        let mut counters = KernelCounters::default();
+        for core in cores.unwrap_or_default() {
+            counters.add(&core);
+        }
+        Ok(counters)
+    }
+
+    /// Runs the program over a frame as if it had come by queue 0, without any netdev: nothing is
+    /// sent or delivered, but its counters move. Load another one to ask without trace.
+    ///
+    /// # Errors
+    /// [`BpfError::Run`]: among others, a frame shorter than an Ethernet header.
+    pub fn run(&self, frame: &[u8]) -> Result<Run, BpfError> {
+        let mut out = vec![0; frame.len() + MARK_BYTES];
+        let input = ProgramInput {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            repeat: 1,
+            ..ProgramInput::default()
+        };
+        let program = self.object.progs_mut().find(|program| program.name() == PROGRAM);
+        let program = program.ok_or(BpfError::Shape { part: PROGRAM })?;
+        let output = program.test_run(input).map_err(|source| BpfError::Run { source })?;
+        let action = match output.return_value {
+            1 => Action::Drop,
+            2 => Action::Pass,
+            4 => Action::Redirect,
+            other => Action::Other(other),
+        };
+        let marked = output.data.filter(|data| data.len() == frame.len() + MARK_BYTES);
+        let mark = marked.and_then(|data| data.first_chunk().and_then(Mark::read));
+        Ok(Run { action, mark })
+    }
+
+    pub(crate) fn program(&self) -> Result<Program<'_>, BpfError> {
+        let ours = |program: &Program<'_>| program.name() == PROGRAM;
+        self.object.progs().find(ours).ok_or(BpfError::Shape { part: PROGRAM })
+    }
+}
+
+fn limited(what: &'static str, count: usize, limit: usize) -> Result<(), BpfError> {
+    match count <= limit {
+        true => Ok(()),
+        false => Err(BpfError::TooMany { what, count, limit }),
+    }
+}
+
+fn absent_is_fine(result: Result<(), Error>) -> Result<(), Error> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+/// Why an object was not loaded.
+enum Failure {
+    Shape(&'static str),
+    Load(Error),
+}
+
+fn load_object(options: &[u8]) -> Result<Object, Failure> {
+    let mut builder = ObjectBuilder::default();
+    let builder = builder.name("steer").map_err(Failure::Load)?;
+    let mut object = builder.open_memory(&OBJECT.0).map_err(Failure::Load)?;
+    let is_constants = |name: &OsStr| name.as_encoded_bytes().ends_with(b".rodata");
+    let mut constants = object.maps_mut().find(|map| is_constants(map.name()));
+    let constants = constants.as_mut().and_then(|map| map.initial_value_mut());
+    let constants = constants.filter(|bytes| bytes.len() == options.len());
+    constants.ok_or(Failure::Shape(".rodata"))?.copy_from_slice(options);
+    object.load().map_err(Failure::Load)
+}
+
+fn load_error(source: Error, messages: &Messages) -> BpfError {
+    if let Some(log) = messages.verifier_log() {
+        return BpfError::Verifier { release: probe::kernel_release(), log };
+    }
+    match source.kind() {
+        ErrorKind::PermissionDenied => match probe::missing_capabilities() {
+            Some(missing) => BpfError::NotPermitted { missing },
+            None => BpfError::Refused { lockdown: probe::lockdown() },
+        },
+        _ => BpfError::Load { said: messages.last(), source },
+    }
+}
+
+fn port_entry(port: &PortRule) -> PortEntry {
+    let mut entry = PortEntry {
+        mac: port.mac,
+        side: port.side.number(),
+        services_count: port.services.len() as u8,
+        services: [ServiceEntry::default(); MAX_SERVICES],
+    };
+    for (place, service) in entry.services.iter_mut().zip(&port.services) {
+        let (first_port, last_port) = service.ports.unwrap_or_default();
+        let has_ports = u8::from(service.ports.is_some());
+        *place = ServiceEntry { protocol: service.protocol, has_ports, first_port, last_port };
+    }
+    entry
+}
+
+/// IPv4 as IPv4-mapped IPv6.
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// The prefixes without which another answer would be given, as keys and values.
+///
+/// 1. By family, address and length: who covers a prefix comes before it.
+/// 2. Of equal ones the last stands, but inside wins over outside.
+/// 3. One that says what the longest that covers it says (or nobody: outside) is left out.
+fn needed(prefixes: &[(Prefix, Inside)]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut sorted: Vec<(u128, u8, Inside)> = prefixes
+        .iter()
+        .map(|(prefix, inside)| {
+            let bits = match prefix.address {
+                IpAddr::V4(_) => 96 + prefix.bits.min(32),
+                IpAddr::V6(_) => prefix.bits.min(128),
+            };
+            let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
+            (u128::from_be_bytes(octets(prefix.address)) & mask, bits, *inside)
+        })
+        .collect();
+    // `Yes` last among equals, so that it stands.
+    sorted.sort_by_key(|(value, bits, inside)| (*value, *bits, *inside == Inside::Yes));
+    let mut covering: Vec<(u128, u8, Inside)> = Vec::new();
+    let mut entries: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    let mut sorted = sorted.into_iter().peekable();
+    while let Some((value, bits, inside)) = sorted.next() {
+        if sorted.peek().is_some_and(|(v, b, _)| (*v, *b) == (value, bits)) {
+            continue;
+        }
+        let covers = |(v, b, _): &(u128, u8, Inside)| {
+            *b == 0 || (value ^ *v).checked_shr(128 - u32::from(*b)) == Some(0)
+        };
+        while covering.last().is_some_and(|last| !covers(last)) {
+            covering.pop();
+        }
+        if covering.last().map_or(Inside::No, |(_, _, inside)| *inside) == inside {
+            continue;
+        }
+        covering.push((value, bits, inside));
+        let mut key = Vec::with_capacity(PREFIX_BYTES);
+        key.extend(u32::from(bits).to_ne_bytes());
+        key.extend(value.to_be_bytes());
+        let side = match inside {
+            Inside::Yes => SIDE_PROTECTED,
+            Inside::No => SIDE_UNPROTECTED,
+        };
+        entries.push((key, u32::from(side).to_ne_bytes().to_vec()));
+    }
+    entries
+}
+
+/// What a kind of table is made with.
+struct Kind {
+    map: MapType,
+    name: &'static str,
+    key_bytes: u32,
+    value_bytes: u32,
+    flags: u32,
+}
+
+impl Kind {
+    const PORTS: Kind = Kind {
+        map: MapType::Hash,
+        name: "lockgate_ports",
+        key_bytes: 2,
+        value_bytes: size_of::<PortEntry>() as u32,
+        flags: 0,
+    };
+    const ADDRESSES: Kind =
+        Kind { map: MapType::Hash, name: "lockgate_own", key_bytes: 16, value_bytes: 4, flags: 0 };
+    const PREFIXES: Kind = Kind {
+        map: MapType::LpmTrie,
+        name: "lockgate_inside",
+        key_bytes: PREFIX_BYTES as u32,
+        value_bytes: 4,
+        flags: BPF_F_NO_PREALLOC,
+    };
+}
+
+/// A slot of the program that holds a table, replaced whole.
+struct Table {
+    slot: MapHandle,
+    what: &'static str,
+    /// What is in force; `None`: nothing.
+    entries: Option<Vec<(Vec<u8>, Vec<u8>)>>,
+}
+
+impl Table {
+    fn new(slot: MapHandle, what: &'static str) -> Table {
+        Table { slot, what, entries: None }
+    }
+
+    /// Builds a table and puts it in place by one pointer; does nothing if it is the same.
+    fn publish(&mut self, kind: &Kind, entries: Vec<(Vec<u8>, Vec<u8>)>) -> Result<(), BpfError> {
+        if self.entries.as_ref() == Some(&entries) {
+            return Ok(());
+        }
+        let put = || {
+            let options = bpf_map_create_opts {
+                sz: size_of::<bpf_map_create_opts>() as _,
+                map_flags: kind.flags,
+                ..Default::default()
+            };
+            let size = entries.len().max(1) as u32;
+            let (key, value) = (kind.key_bytes, kind.value_bytes);
+            let table = MapHandle::create(kind.map, Some(kind.name), key, value, size, &options)?;
+            for (key, value) in &entries {
+                table.update(key, value, MapFlags::ANY)?;
+            }
+            let table = table.as_fd().as_raw_fd().to_ne_bytes();
+            self.slot.update(&[0; 4], &table, MapFlags::ANY)
+        };
+        put().map_err(|source| BpfError::Table { table: self.what, source })?;
+        self.entries = Some(entries);
+        Ok(())
+    }
+
+    fn withdraw(&mut self) -> Result<(), BpfError> {
+        let done = absent_is_fine(self.slot.delete(&[0; 4]));
+        done.map_err(|source| BpfError::Table { table: self.what, source })?;
+        self.entries = None;
+        Ok(())
+    }
+}
