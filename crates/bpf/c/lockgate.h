@@ -82,7 +82,6 @@ struct lockgate_port {
 enum lockgate_own {
 	LOCKGATE_OWN_PROTECTED = 1, /* ours, on a protected port */
 	LOCKGATE_OWN_UNPROTECTED = 2, /* ours, on an unprotected port */
-	LOCKGATE_OWN_BROADCAST = 4, /* a broadcast address of one of our links */
 };
 
 /* Network byte order; IPv4 as IPv4-mapped IPv6. */

@@ -378,11 +378,6 @@ static __always_inline __u32 own(const struct lockgate_address *address)
 	return found ? *found : 0;
 }
 
-static __always_inline bool is_ours(__u32 own)
-{
-	return own & (LOCKGATE_OWN_PROTECTED | LOCKGATE_OWN_UNPROTECTED);
-}
-
 static __always_inline bool is_link_local(const struct packet *packet)
 {
 	const __u8 *o = packet->destination.octets;
@@ -392,10 +387,14 @@ static __always_inline bool is_link_local(const struct packet *packet)
 	return o[0] == 0xfe && (o[1] & 0xc0) == 0x80;
 }
 
-/* Whether a route to the address leads to a protected port: nobody outside may
- * speak from there.
- */
-static __always_inline bool is_inside(const struct lockgate_address *address)
+/* Who lives inside: nobody outside may speak from there. */
+enum inside {
+	INSIDE_NO,
+	INSIDE_YES,
+	INSIDE_UNKNOWN, /* nobody has said: the worker knows */
+};
+
+static __always_inline enum inside is_inside(const struct lockgate_address *address)
 {
 	__u32 in_force = 0;
 	void *table = bpf_map_lookup_elem(&prefixes, &in_force);
@@ -403,10 +402,10 @@ static __always_inline bool is_inside(const struct lockgate_address *address)
 	__u32 *side;
 
 	if (!table)
-		return true; /* nobody has said: the worker knows */
+		return INSIDE_UNKNOWN;
 	__builtin_memcpy(key.octets, address->octets, 16);
 	side = bpf_map_lookup_elem(table, &key);
-	return side && *side != LOCKGATE_UNPROTECTED;
+	return side && *side != LOCKGATE_UNPROTECTED ? INSIDE_YES : INSIDE_NO;
 }
 
 static __always_inline bool is_listed(const struct lockgate_port *port,
@@ -442,19 +441,24 @@ static __always_inline enum lockgate_counter
 carve_out(const struct lockgate_port *port, const struct packet *packet, bool to_us)
 {
 	__u32 to = own(&packet->destination);
-	bool outside = to & LOCKGATE_OWN_UNPROTECTED ||
-		       (is_ours(to) && is_link_local(packet));
+	enum inside inside = INSIDE_NO;
 
 	if (packet->protocol == IPPROTO_ESP)
 		return LOCKGATE_TO_WORKER;
 	/* Addresses inside are the policies' affair, whatever station is named. */
-	if (is_ours(to) ? !outside : to_us)
+	if (to ? !(to & LOCKGATE_OWN_UNPROTECTED) && !is_link_local(packet) : to_us)
 		return LOCKGATE_TO_WORKER;
 	/* Nobody outside speaks from an address of ours or inside. */
-	if (to_us && (own(&packet->source) || is_inside(&packet->source)))
-		return LOCKGATE_TO_WORKER;
+	if (to_us) {
+		inside = is_inside(&packet->source);
+		if (own(&packet->source) || inside == INSIDE_YES)
+			return LOCKGATE_TO_WORKER;
+	}
+	/* Discovery works on its link only: the worker has no way back to it. */
 	if (is_discovery(packet))
 		return LOCKGATE_PASSED_ARP_ND;
+	if (inside == INSIDE_UNKNOWN)
+		return LOCKGATE_TO_WORKER;
 	if (!is_listed(port, packet))
 		return LOCKGATE_TO_WORKER;
 	/* Shared by IKE and ESP in UDP. */
@@ -505,9 +509,9 @@ static __always_inline enum lockgate_counter judge(struct xdp_md *ctx, __u16 *vl
 		return LOCKGATE_TO_WORKER;
 	if (!protected)
 		return carve_out(port, &packet, to_us);
-	/* Nobody else sends from our own or a broadcast address. */
-	return is_ours(own(&packet.destination)) && !own(&packet.source) ?
-		       LOCKGATE_PASSED_TO_HOST : LOCKGATE_TO_WORKER;
+	/* Nobody else sends from an address of ours. */
+	return own(&packet.destination) && !own(&packet.source) ? LOCKGATE_PASSED_TO_HOST :
+								  LOCKGATE_TO_WORKER;
 }
 
 static __always_inline int redirect(struct xdp_md *ctx, __u16 vlan,

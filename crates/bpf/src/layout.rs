@@ -26,7 +26,6 @@ pub(crate) const SIDE_UNPROTECTED: u8 = 2;
 
 pub(crate) const OWN_PROTECTED: u32 = 1;
 pub(crate) const OWN_UNPROTECTED: u32 = 2;
-pub(crate) const OWN_BROADCAST: u32 = 4;
 
 /// What happened to a frame: each counts once, in one of these.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

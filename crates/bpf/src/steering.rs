@@ -12,8 +12,8 @@ use libbpf_rs::{
 };
 
 use crate::layout::{
-    COUNTERS_BYTES, OWN_BROADCAST, OWN_PROTECTED, OWN_UNPROTECTED, Options, PREFIX_BYTES,
-    PortEntry, SIDE_PROTECTED, SIDE_UNPROTECTED, ServiceEntry, vlan_key,
+    COUNTERS_BYTES, OWN_PROTECTED, OWN_UNPROTECTED, Options, PREFIX_BYTES, PortEntry,
+    SIDE_PROTECTED, SIDE_UNPROTECTED, ServiceEntry, vlan_key,
 };
 use crate::messages::{Messages, with_messages};
 use crate::{
@@ -65,15 +65,6 @@ pub struct PortRule {
     pub mac: [u8; 6],
     /// What it lets through to Linux, [`MAX_SERVICES`] at most; used on unprotected ports only.
     pub services: Vec<Service>,
-}
-
-/// What an address of ours is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum OwnAddress {
-    /// The box itself, on a port of this side (or on none: then [`Side::Protected`]).
-    Host(Side),
-    /// The broadcast address of one of our links.
-    Broadcast,
 }
 
 /// Addresses from `address` with `bits` leading bits.
@@ -188,18 +179,18 @@ impl Steering {
         self.ports.publish(&Kind::PORTS, entries)
     }
 
-    /// Replaces the box's own addresses, all at once, however many ports have them.
+    /// Replaces the box's own addresses, all at once: each with the side of the port that it is on
+    /// (of none: [`Side::Protected`]). One that is given twice is on both sides.
     ///
     /// # Errors
     /// [`BpfError::TooMany`]: more than [`MAX_ADDRESSES`] different ones; [`BpfError::Table`]. The
     /// old addresses stay in force.
-    pub fn set_own_addresses(&mut self, own: &[(IpAddr, OwnAddress)]) -> Result<(), BpfError> {
+    pub fn set_own_addresses(&mut self, own: &[(IpAddr, Side)]) -> Result<(), BpfError> {
         let mut values = BTreeMap::<[u8; 16], u32>::new();
-        for (address, what) in own {
-            *values.entry(octets(*address)).or_default() |= match what {
-                OwnAddress::Host(Side::Protected) => OWN_PROTECTED,
-                OwnAddress::Host(Side::Unprotected) => OWN_UNPROTECTED,
-                OwnAddress::Broadcast => OWN_BROADCAST,
+        for (address, side) in own {
+            *values.entry(octets(*address)).or_default() |= match side {
+                Side::Protected => OWN_PROTECTED,
+                Side::Unprotected => OWN_UNPROTECTED,
             };
         }
         limited("own addresses", values.len(), MAX_ADDRESSES)?;
@@ -210,8 +201,9 @@ impl Steering {
     /// Replaces what is known of who lives inside: one entry per route, and one per own and
     /// broadcast address. The longest prefix decides; what none covers is outside.
     ///
-    /// Until this was called (perhaps with nothing), and after [`Steering::forget_inside`], every
-    /// packet that `allow_host` could let through goes to the worker, which knows: safe, but slower.
+    /// Until this was called (perhaps with nothing), and after [`Steering::forget_inside`], a packet
+    /// to us that `allow_host` lists goes to the worker, which knows: safe, but slower. Neighbour
+    /// discovery is passed all the same.
     /// Entries that change nothing, such as a full table of routes to the world, cost no room.
     ///
     /// # Errors
