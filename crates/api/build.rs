@@ -10,6 +10,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile([FILE], [FOLDER])?;
     tonic_prost_build::configure()
         .type_attribute(".", "#[derive(serde::Serialize, serde::Deserialize)]")
+        .field_attribute("lockgate.v1.Explanation.lines", "#[serde(skip)]")
         .btree_map(".")
         .compile_fds(descriptors)?;
     Ok(())

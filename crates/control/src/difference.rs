@@ -50,7 +50,8 @@ pub struct Difference {
 pub fn differences(before: &Validated, after: &Validated) -> Vec<Difference> {
     let (old, new) = (before.sections(), after.sections());
     let key = |section: &Section| (section.what, section.name.clone());
-    let mut gone: HashMap<_, &Section> = old.iter().map(|section| (key(section), section)).collect();
+    let mut gone: HashMap<_, &Section> =
+        old.iter().map(|section| (key(section), section)).collect();
     let mut found = Vec::new();
     let mut add = |change, section: &Section, before: &str, after: &str| {
         let (what, name) = key(section);

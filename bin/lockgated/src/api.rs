@@ -1,0 +1,58 @@
+//! The gRPC server on a Unix socket.
+//!
+//! Who may open the socket may read: it is 0660, root and group `lockgate`, in a directory 0750.
+//! Changes are for root and group `lockgate-admin`; the kernel says who is at the other end
+//! (`SO_PEERCRED`), nobody else is asked. Everything that someone can send or hold open is bounded.
+
+mod listen;
+mod present;
+mod service;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::v1::gateway_server::GatewayServer;
+use api::{MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, MAX_STREAMS, REQUEST_TIME};
+use tonic::transport::Server;
+
+use crate::backend::Backend;
+
+pub(crate) use listen::{Bound, ListenError, bind};
+pub(crate) use service::Service;
+
+/// A connection that does not answer is closed after this and [`ALIVE_WAIT`].
+const ALIVE_EVERY: Duration = Duration::from_secs(30);
+/// How long an answer to the question whether someone is alive may take.
+const ALIVE_WAIT: Duration = Duration::from_secs(20);
+
+/// Serves the API until `stop` is done, then lets the requests under way end and removes the
+/// socket. Streams of events end at once.
+///
+/// # Errors
+/// What the server says when it cannot go on.
+pub(crate) async fn serve<B: Backend>(
+    bound: Bound,
+    backend: Arc<B>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), tonic::transport::Error> {
+    let (ending, ended) = tokio::sync::watch::channel(());
+    let service = GatewayServer::new(Service::new(backend, ended))
+        .max_decoding_message_size(MAX_REQUEST_BYTES)
+        .max_encoding_message_size(MAX_ANSWER_BYTES);
+    let stop = async move {
+        stop.await;
+        drop(ending);
+    };
+    let (connections, _socket) = bound.into_connections();
+    Server::builder()
+        .timeout(REQUEST_TIME)
+        .max_concurrent_streams(MAX_STREAMS)
+        .concurrency_limit_per_connection(MAX_STREAMS as usize)
+        .http2_keepalive_interval(Some(ALIVE_EVERY))
+        .http2_keepalive_timeout(Some(ALIVE_WAIT))
+        .add_service(service)
+        .serve_with_incoming_shutdown(connections, stop)
+        .await
+}

@@ -1,0 +1,333 @@
+//! What runs, in the words of the API.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use api::v1;
+use control::validated::{self, Cache, Peer};
+use control::{ConfigErrors, Difference, Explained, Problem, Severity, service_text};
+use dataplane::counters::Volume;
+use dataplane::{RouteTarget, SaSet, SetIndex, Side, Snapshot};
+use policy::selector::protocol_text;
+use policy::{Action, Direction, Policy, PortRange, SaSetId, UpperSelector};
+use wire::{Address, Flow, Upper};
+
+use crate::backend::{Done, Intent, Refused, Running};
+
+/// The policies in order of precedence, with what they decided.
+pub(super) fn policies(running: &Running) -> Vec<v1::Policy> {
+    let snapshot = &*running.snapshot;
+    let peers: HashMap<SaSetId, &str> =
+        snapshot.sets().iter().map(|set| (set.id, set.peer.as_str())).collect();
+    let one = |policy: &Policy| {
+        let [outbound, inbound] = running.policies.get(&policy.id).copied().unwrap_or_default();
+        let (action, peer) = match policy.action {
+            Action::Protect(set) => ("PROTECT", peers.get(&set).map(|peer| (*peer).to_owned())),
+            Action::Bypass => ("BYPASS", None),
+            Action::Discard => ("DISCARD", None),
+        };
+        let direction = match policy.only {
+            None => "both",
+            Some(Direction::Inbound) => "inbound",
+            Some(Direction::Outbound) => "outbound",
+        };
+        let selector = &policy.selector;
+        let texts = |ports: &[PortRange]| -> Vec<String> {
+            ports.iter().map(PortRange::to_string).collect()
+        };
+        let (local_ports, remote_ports, icmp) = match &selector.upper {
+            UpperSelector::Any => Default::default(),
+            UpperSelector::Ports { local, remote } => (texts(local), texts(remote), Vec::new()),
+            UpperSelector::Icmp(messages) => {
+                (Vec::new(), Vec::new(), messages.iter().map(ToString::to_string).collect())
+            }
+        };
+        v1::Policy {
+            id: policy.id.0,
+            name: policy.name.clone(),
+            action: action.into(),
+            peer,
+            priority: policy.priority,
+            direction: direction.into(),
+            local: validated::addresses(&selector.local),
+            remote: validated::addresses(&selector.remote),
+            protocol: protocol_text(selector.protocol),
+            local_ports,
+            remote_ports,
+            icmp,
+            outbound: Some(volume(outbound)),
+            inbound: Some(volume(inbound)),
+        }
+    };
+    snapshot.spd().policies().iter().map(one).collect()
+}
+
+/// What unprotected ports let through to this machine: `allow_host`, and what always passes.
+pub(super) fn host_bypasses(running: &Running) -> Vec<v1::HostBypass> {
+    let ports = running.snapshot.ports().iter().filter(|port| port.side == Side::Unprotected);
+    let entries = ports.flat_map(|port| {
+        let always = ["arp".to_owned(), "nd".to_owned()];
+        let services = always.into_iter().chain(port.allow_host.iter().map(service_text));
+        services.map(|service| v1::HostBypass { port: port.name.clone(), service })
+    });
+    entries.collect()
+}
+
+/// Live entries of the flow cache: there is none yet.
+pub(super) fn cache_entries() -> Vec<v1::CacheEntries> {
+    let kinds = ["ipv4", "ipv6"].map(|family| ["inbound", "outbound"].map(|way| (family, way)));
+    let entries = kinds.as_flattened().iter().map(|(family, direction)| v1::CacheEntries {
+        family: (*family).into(),
+        direction: (*direction).into(),
+        entries: 0,
+    });
+    entries.collect()
+}
+
+/// The flow cache: there is none yet.
+pub(super) fn cache(running: &Running) -> v1::Cache {
+    let configured_flows = match running.validated.cache {
+        Cache::Off => 0,
+        Cache::Flows(flows) => flows,
+    };
+    v1::Cache { state: "absent".into(), configured_flows, entries: cache_entries() }
+}
+
+/// The peers with the state of their SAs.
+pub(super) fn peers(running: &Running) -> Vec<v1::Peer> {
+    let snapshot = &*running.snapshot;
+    let mut users: HashMap<SaSetId, u32> = HashMap::new();
+    for policy in snapshot.spd().policies() {
+        if let Action::Protect(set) = policy.action {
+            *users.entry(set).or_default() += 1;
+        }
+    }
+    let mut volumes: HashMap<&str, [Volume; 2]> = HashMap::new();
+    for ((direction, _, peer), volume) in &running.sas {
+        let [sealed, opened] = volumes.entry(peer).or_default();
+        let sum = if *direction == Direction::Outbound { sealed } else { opened };
+        sum.packets += volume.packets;
+        sum.bytes += volume.bytes;
+    }
+    let sets: HashMap<&str, (SetIndex, &SaSet)> = (0..)
+        .map(SetIndex)
+        .zip(snapshot.sets())
+        .map(|(place, set)| (set.peer.as_str(), (place, set)))
+        .collect();
+    let one = |peer: &Peer| {
+        let [sealed, opened] = volumes.get(peer.name.as_str()).copied().unwrap_or_default();
+        let set = sets.get(peer.name.as_str());
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let inbound = |set: &SaSet| snapshot.inbound().iter().filter(|sa| sa.set == set.id).count();
+        let route = route_to(snapshot, peer.tunnel.remote);
+        v1::Peer {
+            name: peer.name.clone(),
+            local: peer.tunnel.local.to_string(),
+            remote: peer.tunnel.remote.to_string(),
+            suite: peer.suite.to_string(),
+            keys: format!("file:{}", peer.key_file),
+            state: peer_state(snapshot, set.map(|(_, set)| *set), route.is_some()).into(),
+            route: route.unwrap_or_default(),
+            inner_mtu: set.map_or(0, |(place, _)| snapshot.set_mtu(*place)),
+            outbound_sas: set.map_or(0, |(_, set)| count(set.outbound.len())),
+            inbound_sas: set.map_or(0, |(_, set)| count(inbound(set))),
+            sealed: Some(volume(sealed)),
+            opened: Some(volume(opened)),
+            policies: set.and_then(|(_, set)| users.get(&set.id).copied()).unwrap_or(0),
+        }
+    };
+    running.validated.peers.iter().map(one).collect()
+}
+
+/// Whether a peer can be sent to, and if not, why.
+fn peer_state(snapshot: &Snapshot, set: Option<&SaSet>, routed: bool) -> &'static str {
+    let outbound = set.map_or(&[][..], |set| &set.outbound);
+    let exhausted = |sa: &ipsec::SaId| snapshot.outbound()[sa.0 as usize].sequence.is_exhausted();
+    match () {
+        () if outbound.is_empty() => "no SA that can send: see `lockgate show sa`",
+        () if outbound.iter().all(exhausted) => "all sequence numbers used: give it new keys",
+        () if !routed => "no route to it",
+        () => "ready",
+    }
+}
+
+/// The way to an address outside, if there is one.
+fn route_to(snapshot: &Snapshot, address: IpAddr) -> Option<String> {
+    let Some(RouteTarget::Via(hop)) = snapshot.routes().lookup(address.into()) else { return None };
+    let hop = snapshot.next_hop(hop);
+    let port = &snapshot.port(hop.port).name;
+    Some(match hop.gateway {
+        Some(gateway) => format!("via {gateway} by port {port}"),
+        None => format!("on the link of port {port}"),
+    })
+}
+
+/// The routes that the walk knows, as they were given.
+pub(super) fn routes(running: &Running) -> Vec<v1::Route> {
+    let snapshot = &*running.snapshot;
+    let one = |entry: &dataplane::RouteEntry| {
+        let (kind, via, port) = match entry.target {
+            RouteTarget::Local => ("local", None, None),
+            RouteTarget::Broadcast => ("broadcast", None, None),
+            RouteTarget::Blackhole => ("blackhole", None, None),
+            RouteTarget::Elsewhere => ("elsewhere", None, None),
+            RouteTarget::Via(hop) => {
+                let hop = snapshot.next_hop(hop);
+                let kind = if hop.gateway.is_some() { "via" } else { "link" };
+                (kind, hop.gateway, Some(snapshot.port(hop.port).name.clone()))
+            }
+        };
+        v1::Route {
+            to: format!("{}/{}", entry.prefix.address, entry.prefix.length),
+            kind: kind.into(),
+            via: via.map_or(String::new(), |gateway| gateway.to_string()),
+            port: port.unwrap_or_default(),
+        }
+    };
+    running.routes.iter().map(one).collect()
+}
+
+/// The flow that is asked about; `None` if it is none.
+pub(super) fn flow(request: &v1::ExplainRequest) -> Option<Flow> {
+    let address = |text: &str| text.parse::<IpAddr>().ok().map(Address::from);
+    let (source, destination) = (address(&request.source)?, address(&request.destination)?);
+    let upper = match (request.later_fragment, request.ports, request.icmp) {
+        (true, None, None) => Upper::Fragment,
+        (false, Some(ports), None) => Upper::Ports {
+            source: ports.source.try_into().ok()?,
+            destination: ports.destination.try_into().ok()?,
+        },
+        (false, None, Some(icmp)) => {
+            Upper::Icmp { kind: icmp.r#type.try_into().ok()?, code: icmp.code.try_into().ok()? }
+        }
+        (false, None, None) => Upper::None,
+        _ => return None,
+    };
+    (source.family == destination.family).then_some(Flow {
+        family: source.family,
+        source: source.value,
+        destination: destination.value,
+        protocol: request.protocol.try_into().ok()?,
+        upper,
+    })
+}
+
+/// An explanation.
+pub(super) fn explanation(told: Explained) -> v1::Explanation {
+    let consultation = |asked: control::Consulted| v1::Consultation {
+        direction: asked.direction.into(),
+        decided_by: asked.decided_by,
+        fragment_lacks_ports: asked.fragment_lacks_ports,
+        beat: asked.beat,
+    };
+    let tunnel = told.tunnel.map(|ends| v1::TunnelEnds {
+        local: ends.local.to_string(),
+        remote: ends.remote.to_string(),
+    });
+    let lines = told.lines.into_iter();
+    v1::Explanation {
+        flow: told.flow,
+        verdict: told.verdict.into(),
+        reason: told.reason.map(Into::into),
+        help: told.help.map(Into::into),
+        text: told.text,
+        policies: told.policies.into_iter().map(consultation).collect(),
+        let_through: told.let_through,
+        route: told.route,
+        egress: told.egress,
+        peer: told.peer,
+        tunnel,
+        spi: told.spi,
+        mtu: told.mtu,
+        tier: told.tier.into(),
+        generation: told.generation,
+        lines: lines.map(|(heading, text)| v1::Line { heading: heading.into(), text }).collect(),
+    }
+}
+
+/// A comparison with what runs.
+pub(super) fn compared(
+    compared: Result<(Vec<Difference>, Vec<Problem>), ConfigErrors>,
+    revision: u64,
+) -> v1::Differences {
+    match compared {
+        Ok((differences, warnings)) => v1::Differences {
+            ok: true,
+            differences: differences.into_iter().map(difference).collect(),
+            problems: warnings.iter().map(problem).collect(),
+            rendered: control::render(&warnings),
+            revision,
+        },
+        Err(errors) => v1::Differences {
+            ok: false,
+            differences: Vec::new(),
+            problems: errors.problems.iter().map(problem).collect(),
+            rendered: format!("{errors}\n"),
+            revision,
+        },
+    }
+}
+
+/// What became of a change; `running`: what runs now.
+pub(super) fn applied(
+    result: Result<Done, Refused>,
+    intent: Intent,
+    running: &Running,
+    took_us: u64,
+) -> v1::Applied {
+    let refusal = v1::Applied {
+        ok: false,
+        revision: running.revision,
+        generation: running.snapshot.generation().0,
+        dry_run: intent == Intent::DryRun,
+        took_us,
+        ..v1::Applied::default()
+    };
+    match result {
+        Ok(done) => v1::Applied {
+            ok: true,
+            revision: done.revision,
+            generation: done.generation.0,
+            differences: done.differences.into_iter().map(difference).collect(),
+            problems: done.warnings.iter().map(problem).collect(),
+            rendered: control::render(&done.warnings),
+            notes: done.notes,
+            ..refusal
+        },
+        Err(Refused::Config(errors)) => v1::Applied {
+            problems: errors.problems.iter().map(problem).collect(),
+            rendered: format!("{errors}\n"),
+            ..refusal
+        },
+        Err(other) => v1::Applied { refused: other.to_string(), ..refusal },
+    }
+}
+
+fn difference(found: Difference) -> v1::Difference {
+    v1::Difference {
+        change: found.change.name().into(),
+        what: found.what.into(),
+        name: found.name,
+        before: found.before,
+        after: found.after,
+    }
+}
+
+fn problem(problem: &Problem) -> v1::Problem {
+    let severity = match problem.severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+    };
+    v1::Problem {
+        severity: severity.into(),
+        file: problem.place.file.clone(),
+        line: problem.place.line,
+        column: problem.place.column,
+        message: problem.mistake.to_string(),
+        help: problem.mistake.help(),
+    }
+}
+
+fn volume(volume: Volume) -> v1::Volume {
+    v1::Volume { packets: volume.packets, bytes: volume.bytes }
+}

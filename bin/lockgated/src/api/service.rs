@@ -1,0 +1,284 @@
+//! What each call does: read, or check who asks and pass the change on.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use api::v1::gateway_server::Gateway;
+use api::{ADMIN_GROUP, v1};
+use control::{Picture, Question};
+use dataplane::Prefix;
+use nix::unistd::{Gid, Group, User, getgrouplist};
+use tokio::sync::{Semaphore, watch};
+use tokio_stream::wrappers::BroadcastStream;
+use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
+use tokio_stream::{Stream, StreamExt};
+use tonic::transport::server::UdsConnectInfo;
+use tonic::{Request, Response, Status};
+
+use super::present;
+use crate::backend::{Backend, Change, Intent, Uid};
+
+/// Kind of the event in a stream whose reader was too slow.
+const EVENTS_LOST: &str = "events_lost";
+
+/// The service.
+pub(crate) struct Service<B> {
+    backend: Arc<B>,
+    /// Ends the streams when its sender is gone.
+    ended: watch::Receiver<()>,
+    /// What parses a configuration for a reader runs one at a time.
+    parsing: Arc<Semaphore>,
+}
+
+impl<B: Backend> Service<B> {
+    /// A service; its streams end when the sender of `ended` is dropped.
+    pub(crate) fn new(backend: Arc<B>, ended: watch::Receiver<()>) -> Service<B> {
+        Service { backend, ended, parsing: Arc::new(Semaphore::new(1)) }
+    }
+
+    /// Who asks, if that one may change what runs; else an event and a refusal.
+    async fn admin<T>(&self, request: &Request<T>, what: &'static str) -> Result<Uid, Status> {
+        let info = request.extensions().get::<UdsConnectInfo>();
+        let Some(peer) = info.and_then(|info| info.peer_cred) else {
+            return Err(Status::permission_denied("the kernel does not say who asks"));
+        };
+        let by = Uid(peer.uid());
+        if by.0 == 0 || is_admin(peer.uid(), peer.gid()) {
+            return Ok(by);
+        }
+        self.backend.denied(by, what).await;
+        let text = format!("{what}: permission denied: be root or in group {ADMIN_GROUP}");
+        Err(Status::permission_denied(text))
+    }
+}
+
+/// Whether a user is in the group of those who may change what runs.
+fn is_admin(uid: u32, gid: u32) -> bool {
+    let Ok(Some(admins)) = Group::from_name(ADMIN_GROUP) else { return false };
+    if admins.gid.as_raw() == gid {
+        return true;
+    }
+    let Ok(Some(user)) = User::from_uid(uid.into()) else { return false };
+    let Ok(name) = std::ffi::CString::new(user.name) else { return false };
+    getgrouplist(&name, Gid::from_raw(gid)).is_ok_and(|groups| groups.contains(&admins.gid))
+}
+
+/// Runs a change to its end even if whoever asked goes away.
+async fn to_its_end<T: Send + 'static>(
+    change: impl Future<Output = T> + Send + 'static,
+) -> Result<T, Status> {
+    let task = tokio::spawn(change);
+    task.await.map_err(|_| Status::internal("the change ended in a fault of ours: report it"))
+}
+
+fn microseconds_since(start: std::time::Instant) -> u64 {
+    start.elapsed().as_micros().try_into().unwrap_or(u64::MAX)
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl<B: Backend> Gateway for Service<B> {
+    async fn show_status(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Status> {
+        Ok(Response::new(self.backend.status().await))
+    }
+
+    async fn show_ports(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Ports> {
+        let ports = self.backend.ports().await;
+        let ports = named(ports, "port", request.into_inner().name, |port| &port.name)?;
+        Ok(Response::new(v1::Ports { ports }))
+    }
+
+    async fn show_peers(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Peers> {
+        let peers = present::peers(&self.backend.running().await);
+        let peers = named(peers, "peer", request.into_inner().name, |peer| &peer.name)?;
+        Ok(Response::new(v1::Peers { peers }))
+    }
+
+    async fn show_security_associations(
+        &self,
+        request: Request<v1::ShowRequest>,
+    ) -> Answer<v1::SecurityAssociations> {
+        let sas = self.backend.security_associations().await;
+        let sas = named(sas, "SA of a peer", request.into_inner().name, |sa| &sa.peer)?;
+        Ok(Response::new(v1::SecurityAssociations { sas }))
+    }
+
+    async fn show_policies(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Policies> {
+        let running = self.backend.running().await;
+        let policies = present::policies(&running);
+        let policies = named(policies, "policy", request.into_inner().name, |p| &p.name)?;
+        let (host, cache_entries) = (present::host_bypasses(&running), present::cache_entries());
+        Ok(Response::new(v1::Policies { policies, host, cache_entries }))
+    }
+
+    async fn show_cache(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Cache> {
+        Ok(Response::new(present::cache(&self.backend.running().await)))
+    }
+
+    async fn show_neighbours(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Neighbours> {
+        let all = self.backend.neighbours().await;
+        let name = request.into_inner().name;
+        let neighbours = named(all, "neighbour", name, |neighbour| &neighbour.address)?;
+        Ok(Response::new(v1::Neighbours { neighbours }))
+    }
+
+    async fn show_routes(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Routes> {
+        let routes = present::routes(&self.backend.running().await);
+        let routes = named(routes, "route", request.into_inner().name, |route| &route.to)?;
+        Ok(Response::new(v1::Routes { routes }))
+    }
+
+    async fn show_counters(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Counters> {
+        let mut counters = self.backend.counters().await;
+        match request.into_inner().name {
+            None => counters.drops.retain(|drop| drop.count > 0),
+            name => counters.drops = named(counters.drops, "drop reason", name, |d| &d.name)?,
+        }
+        Ok(Response::new(counters))
+    }
+
+    async fn explain(&self, request: Request<v1::ExplainRequest>) -> Answer<v1::Explanation> {
+        let request = request.into_inner();
+        let flow = present::flow(&request).ok_or_else(|| {
+            Status::invalid_argument("a flow needs two addresses of one family and a protocol")
+        })?;
+        let running = self.backend.running().await;
+        let prefixes: Vec<Prefix> = running.routes.iter().map(|route| route.prefix).collect();
+        let (snapshot, spis) = (&*running.snapshot, running.spis);
+        let picture = Picture { snapshot, prefixes: &prefixes, spis };
+        let from_peer = request.from_peer.as_deref();
+        let question = Question { port: &request.port, from_peer, flow };
+        let told = control::explain(picture, question);
+        let told = told.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        Ok(Response::new(present::explanation(told)))
+    }
+
+    async fn export(&self, request: Request<v1::ExportRequest>) -> Answer<v1::Exported> {
+        let revision = request.into_inner().revision;
+        let exported = self.backend.export(revision).await.ok_or_else(|| {
+            let asked = revision.map_or("that revision".into(), |n| format!("revision {n}"));
+            Status::not_found(format!("{asked} is not kept: see `lockgate show revisions`"))
+        })?;
+        Ok(Response::new(exported))
+    }
+
+    async fn diff(&self, request: Request<v1::DiffRequest>) -> Answer<v1::Differences> {
+        let v1::DiffRequest { text, file, .. } = request.into_inner();
+        let Ok(_one_at_a_time) = self.parsing.acquire().await else {
+            return Err(Status::unavailable("lockgated is stopping"));
+        };
+        let running = self.backend.running().await;
+        let (validated, revision) = (running.validated.clone(), running.revision);
+        // Large configurations take a while, and this thread has other things to do.
+        let compared = tokio::task::spawn_blocking(move || {
+            let parsed = control::parse(&text, &file)?;
+            Ok((control::differences(&validated, &parsed.validated), parsed.warnings))
+        });
+        let compared =
+            compared.await.map_err(|_| Status::internal("a fault of ours: report it"))?;
+        Ok(Response::new(present::compared(compared, revision)))
+    }
+
+    async fn apply(&self, request: Request<v1::ApplyRequest>) -> Answer<v1::Applied> {
+        let start = std::time::Instant::now();
+        let by = self.admin(&request, "apply").await?;
+        let v1::ApplyRequest { text, file, base_directory, dry_run } = request.into_inner();
+        let intent = if dry_run { Intent::DryRun } else { Intent::Apply };
+        let base_directory = std::path::PathBuf::from(base_directory);
+        if !base_directory.is_absolute() {
+            let text = "base_directory must be absolute: what a relative keys_dir is relative to";
+            return Err(Status::invalid_argument(text));
+        }
+        let backend = self.backend.clone();
+        let change = Change { text, file, base_directory, intent };
+        let result = to_its_end(async move { backend.apply(change, by).await }).await?;
+        let took_us = microseconds_since(start);
+        let running = self.backend.running().await;
+        Ok(Response::new(present::applied(result, intent, &running, took_us)))
+    }
+
+    async fn rollback(&self, request: Request<v1::RollbackRequest>) -> Answer<v1::Applied> {
+        let start = std::time::Instant::now();
+        let by = self.admin(&request, "rollback").await?;
+        let (backend, revision) = (self.backend.clone(), request.into_inner().revision);
+        let result = to_its_end(async move { backend.rollback(revision, by).await }).await?;
+        let took_us = microseconds_since(start);
+        let running = self.backend.running().await;
+        Ok(Response::new(present::applied(result, Intent::Apply, &running, took_us)))
+    }
+
+    async fn show_revisions(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Revisions> {
+        Ok(Response::new(v1::Revisions { revisions: self.backend.revisions().await }))
+    }
+
+    type EventsStream = Pin<Box<dyn Stream<Item = Result<v1::Event, Status>> + Send>>;
+
+    async fn events(&self, request: Request<v1::EventsRequest>) -> Answer<Self::EventsStream> {
+        let (kept, to_come) = self.backend.events().await;
+        let kept = tokio_stream::iter(kept.into_iter().map(Ok));
+        if !request.into_inner().follow {
+            return Ok(Response::new(Box::pin(kept)));
+        }
+        let to_come = BroadcastStream::new(to_come).map(|event| match event {
+            Ok(event) => Ok(event),
+            Err(BroadcastStreamRecvError::Lagged(count)) => Ok(lost(count)),
+        });
+        let stream = kept.chain(to_come);
+        Ok(Response::new(Box::pin(until_ended(stream, self.ended.clone()))))
+    }
+}
+
+/// Those of that name, all if none is given.
+fn named<T>(
+    list: Vec<T>,
+    what: &'static str,
+    name: Option<String>,
+    name_of: impl Fn(&T) -> &String,
+) -> Result<Vec<T>, Status> {
+    let Some(name) = name else { return Ok(list) };
+    let found: Vec<T> = list.into_iter().filter(|entry| *name_of(entry) == name).collect();
+    if found.is_empty() {
+        return Err(Status::not_found(format!("there is no {what} \"{name}\"")));
+    }
+    Ok(found)
+}
+
+/// The event that tells a slow reader how many it did not get.
+fn lost(count: u64) -> v1::Event {
+    v1::Event {
+        kind: EVENTS_LOST.into(),
+        message: format!("{count} events were not sent: this reader was too slow"),
+        details: [("count".to_owned(), count.to_string())].into(),
+        ..v1::Event::default()
+    }
+}
+
+/// A stream that ends when the sender of `ended` is gone.
+fn until_ended<T: Send + 'static>(
+    stream: impl Stream<Item = T> + Send + 'static,
+    mut ended: watch::Receiver<()>,
+) -> impl Stream<Item = T> + Send + 'static {
+    let end = Box::pin(async move { while ended.changed().await.is_ok() {} });
+    Until { stream: Box::pin(stream), end }
+}
+
+/// See [`until_ended`].
+struct Until<T> {
+    stream: Pin<Box<dyn Stream<Item = T> + Send>>,
+    end: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl<T> Stream for Until<T> {
+    type Item = T;
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<T>> {
+        match self.stream.as_mut().poll_next(context) {
+            std::task::Poll::Pending => self.end.as_mut().poll(context).map(|()| None),
+            ready => ready,
+        }
+    }
+}

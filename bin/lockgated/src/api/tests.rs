@@ -1,0 +1,521 @@
+//! The server before a backend that is none: what it answers, to whom, and what it refuses.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use api::{ConnectError, GatewayClient, v1};
+use control::{ReplayKeys, Spis};
+use dataplane::Generation;
+use dataplane::counters::Volume;
+use policy::{Direction, PolicyId};
+use tokio::sync::{broadcast, oneshot};
+use tonic::Code;
+
+use super::{Bound, ListenError, bind, serve};
+use crate::backend::{Backend, Change, Done, Intent, Refused, Running, Uid};
+
+const CONFIG: &str = r#"
+[node]
+name = "gw-a"
+[port.lan]
+netdev = "eth1"
+side = "protected"
+mac = "02:00:00:00:0a:01"
+mtu = 1500
+addresses = ["10.1.0.1/16"]
+[port.wan]
+netdev = "eth0"
+side = "unprotected"
+allow_host = ["udp/500"]
+mac = "02:00:00:00:00:01"
+mtu = 1500
+addresses = ["192.0.2.1/24"]
+[peer.berlin]
+local = "192.0.2.1"
+remote = "192.0.2.2"
+keys = "file:berlin.keys"
+manual = "laboratory"
+suite = "aes-128-gcm"
+mode = "tunnel"
+[[policy]]
+name = "berlin-net"
+peer = "berlin"
+local = ["10.1.0.0/16"]
+remote = ["10.2.0.0/16"]
+protocol = "tcp"
+local_ports = ["1-9"]
+remote_ports = ["443", "8000-8999"]
+priority = 100
+[[policy]]
+name = "rest"
+action = "discard"
+local = ["any"]
+remote = ["any"]
+protocol = "any"
+priority = 1
+[[route]]
+to = "10.2.0.0/16"
+via = "192.0.2.2"
+"#;
+
+/// A backend that runs [`CONFIG`] and remembers what it was asked to change.
+struct Fake {
+    running: Running,
+    asked: Mutex<Vec<String>>,
+    events: broadcast::Sender<v1::Event>,
+    /// How long a change takes.
+    slow: Duration,
+}
+
+impl Fake {
+    fn new(slow: Duration) -> Arc<Fake> {
+        let parsed = control::parse(CONFIG, "a.toml").unwrap_or_else(|e| panic!("{e}"));
+        let keys = ReplayKeys::stand_ins(&parsed.validated).unwrap();
+        let snapshot = parsed.validated.compile(keys, Generation(7)).unwrap();
+        let volume = Volume { packets: 3, bytes: 300 };
+        let running = Running {
+            validated: Arc::new(parsed.validated),
+            snapshot: Arc::new(snapshot),
+            routes: Arc::new([]),
+            policies: [(PolicyId(0), [volume, Volume::default()])].into(),
+            sas: [((Direction::Outbound, ipsec::Spi::LOWEST, "berlin".into()), volume)].into(),
+            revision: 4,
+            spis: Spis::Unknown,
+        };
+        Arc::new(Fake {
+            running,
+            asked: Mutex::default(),
+            events: broadcast::channel(api::MAX_EVENTS_WAITING).0,
+            slow,
+        })
+    }
+
+    fn note(&self, what: String) {
+        self.asked.lock().unwrap().push(what);
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+fn event(number: u64) -> v1::Event {
+    v1::Event { number, kind: "port_up".into(), ..v1::Event::default() }
+}
+
+#[tonic::async_trait]
+impl Backend for Fake {
+    async fn running(&self) -> Running {
+        self.running.clone()
+    }
+
+    async fn status(&self) -> v1::Status {
+        v1::Status { node: "gw-a".into(), generation: 7, ..v1::Status::default() }
+    }
+
+    async fn ports(&self) -> Vec<v1::Port> {
+        ["lan", "wan"].map(|name| v1::Port { name: name.into(), ..v1::Port::default() }).into()
+    }
+
+    async fn security_associations(&self) -> Vec<v1::SecurityAssociation> {
+        Vec::new()
+    }
+
+    async fn neighbours(&self) -> Vec<v1::Neighbour> {
+        Vec::new()
+    }
+
+    async fn counters(&self) -> v1::Counters {
+        let drop = |name: &str, count| v1::Drop { name: name.into(), count, help: String::new() };
+        let drops = vec![drop("no_route", 0), drop("no_match", 5)];
+        v1::Counters { drops, ..v1::Counters::default() }
+    }
+
+    async fn export(&self, revision: Option<u64>) -> Option<v1::Exported> {
+        let toml = self.running.validated.effective();
+        let kept = revision.is_none_or(|revision| revision == 4);
+        kept.then_some(v1::Exported { toml, revision: 4, base_directory: "/etc".into() })
+    }
+
+    async fn revisions(&self) -> Vec<v1::Revision> {
+        Vec::new()
+    }
+
+    async fn apply(&self, change: Change, by: Uid) -> Result<Done, Refused> {
+        self.note(format!("apply begun by {}", by.0));
+        tokio::time::sleep(self.slow).await;
+        let parsed = control::parse(&change.text, &change.file)?;
+        if change.intent == Intent::Apply {
+            self.note(format!("applied {} in {}", change.file, change.base_directory.display()));
+        }
+        Ok(Done {
+            revision: 5,
+            generation: Generation(8),
+            differences: control::differences(&self.running.validated, &parsed.validated),
+            warnings: parsed.warnings,
+            notes: vec!["peer berlin: its key is refused".into()],
+        })
+    }
+
+    async fn rollback(&self, revision: Option<u64>, _: Uid) -> Result<Done, Refused> {
+        match revision {
+            Some(revision) => Err(Refused::NoRevision { revision }),
+            None => Err(Refused::NoEarlier),
+        }
+    }
+
+    async fn events(&self) -> (Vec<v1::Event>, broadcast::Receiver<v1::Event>) {
+        (vec![event(1), event(2)], self.events.subscribe())
+    }
+
+    async fn denied(&self, by: Uid, what: &'static str) {
+        self.note(format!("{what} denied to {}", by.0));
+    }
+}
+
+/// A directory that is removed at the end.
+struct Directory(tempfile::TempDir);
+
+impl Directory {
+    fn new() -> Directory {
+        Directory(tempfile::tempdir().unwrap())
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.path().join("run/api.sock")
+    }
+}
+
+/// A server and what stops it.
+struct Server {
+    stop: Option<oneshot::Sender<()>>,
+    task: tokio::task::JoinHandle<Result<(), tonic::transport::Error>>,
+}
+
+impl Server {
+    fn start(bound: Bound, fake: &Arc<Fake>) -> Server {
+        let (stop, stopped) = oneshot::channel();
+        let stopped = async { drop(stopped.await) };
+        let task = tokio::spawn(serve(bound, fake.clone(), stopped));
+        Server { stop: Some(stop), task }
+    }
+
+    async fn stop(mut self) {
+        drop(self.stop.take());
+        let ended = tokio::time::timeout(Duration::from_secs(5), self.task).await;
+        ended.expect("the server ends").unwrap().unwrap();
+    }
+}
+
+async fn lab(slow: Duration) -> (Directory, Arc<Fake>, Server, GatewayClient) {
+    let directory = Directory::new();
+    let fake = Fake::new(slow);
+    let server = Server::start(bind(&directory.socket()).await.unwrap(), &fake);
+    let client = api::connect(&directory.socket()).await.unwrap();
+    (directory, fake, server, client)
+}
+
+fn named(name: &str) -> v1::ShowRequest {
+    v1::ShowRequest { name: Some(name.into()) }
+}
+
+fn apply_of(text: &str) -> v1::ApplyRequest {
+    let (file, base_directory) = ("new.toml".into(), "/etc/lockgate".into());
+    v1::ApplyRequest { text: text.into(), file, base_directory, dry_run: false }
+}
+
+fn is_root(test: &str) -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        eprintln!("SKIPPED: {test}: needs root");
+    }
+    root
+}
+
+#[tokio::test]
+async fn policies_show_what_they_match_and_decided_and_what_passes_without_them() {
+    let (_directory, _, server, mut client) = lab(Duration::ZERO).await;
+    let shown = client.show_policies(v1::ShowRequest::default()).await.unwrap().into_inner();
+    let names: Vec<&str> = shown.policies.iter().map(|p| p.name.as_str()).collect();
+    assert_eq!(names, ["berlin-net", "rest"]);
+    let first = &shown.policies[0];
+    assert_eq!((first.action.as_str(), first.peer.as_deref()), ("PROTECT", Some("berlin")));
+    assert_eq!(first.remote_ports, ["443", "8000-8999"]);
+    assert_eq!(first.outbound, Some(v1::Volume { packets: 3, bytes: 300 }));
+    assert_eq!(shown.policies[1].local, ["any"]);
+    let host: Vec<&str> = shown.host.iter().map(|entry| entry.service.as_str()).collect();
+    assert_eq!(host, ["arp", "nd", "udp/500"]);
+    assert_eq!(shown.cache_entries.len(), 4);
+    let one = client.show_policies(named("rest")).await.unwrap().into_inner();
+    assert_eq!(one.policies.len(), 1);
+    let none = client.show_policies(named("rset")).await.unwrap_err();
+    assert_eq!(none.code(), Code::NotFound);
+    let peers = client.show_peers(v1::ShowRequest::default()).await.unwrap().into_inner().peers;
+    let berlin = &peers[0];
+    assert_eq!((berlin.policies, berlin.inner_mtu > 1400), (1, true), "{berlin:?}");
+    assert_eq!(berlin.sealed, Some(v1::Volume { packets: 3, bytes: 300 }));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn reasons_that_never_occurred_are_shown_only_by_name() {
+    let (_directory, _, server, mut client) = lab(Duration::ZERO).await;
+    let all = client.show_counters(v1::ShowRequest::default()).await.unwrap().into_inner();
+    assert_eq!(all.drops.len(), 1);
+    let one = client.show_counters(named("no_route")).await.unwrap().into_inner();
+    assert_eq!(one.drops[0].count, 0);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_explanation_is_that_of_the_file() {
+    let (_directory, fake, server, mut client) = lab(Duration::ZERO).await;
+    let request = v1::ExplainRequest {
+        port: "lan".into(),
+        source: "10.1.0.5".into(),
+        destination: "10.2.0.9".into(),
+        protocol: 6,
+        ports: Some(v1::PortPair { source: 5, destination: 443 }),
+        ..v1::ExplainRequest::default()
+    };
+    let told = client.explain(request.clone()).await.unwrap().into_inner();
+    assert_eq!((told.verdict.as_str(), told.peer.as_deref()), ("protect", Some("berlin")));
+    assert_eq!((told.generation, told.spi), (7, None));
+    assert!(told.lines.iter().any(|line| line.text.contains("berlin-net")), "{:?}", told.lines);
+    for bad in [
+        v1::ExplainRequest { source: "10.1.0".into(), ..request.clone() },
+        v1::ExplainRequest { source: "::1".into(), ..request.clone() },
+        v1::ExplainRequest { protocol: 256, ..request.clone() },
+        v1::ExplainRequest {
+            ports: Some(v1::PortPair { source: 65536, destination: 1 }),
+            ..request.clone()
+        },
+        v1::ExplainRequest { later_fragment: true, ..request.clone() },
+        v1::ExplainRequest { port: "lna".into(), ..request },
+    ] {
+        let error = client.explain(bad).await.unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument, "{error}");
+    }
+    assert_eq!(fake.asked(), [""; 0]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_difference_is_told_by_name_and_a_mistake_by_its_place() {
+    let (_directory, _, server, mut client) = lab(Duration::ZERO).await;
+    let mut ask = async |text: String| {
+        let (file, base_directory) = ("b.toml".into(), "/".into());
+        let request = v1::DiffRequest { text, file, base_directory };
+        client.diff(request).await.unwrap().into_inner()
+    };
+    let same = ask(CONFIG.into()).await;
+    assert_eq!((same.ok, same.differences.len(), same.revision), (true, 0, 4));
+    let other = ask(CONFIG.replace("priority = 1\n", "priority = 2\n")).await;
+    let [found] = other.differences.as_slice() else { panic!("{other:?}") };
+    assert_eq!((found.what.as_str(), found.name.as_str()), ("policy", "rest"));
+    assert!(found.before.contains("priority = 1") && found.after.contains("priority = 2"));
+    let bad = ask(CONFIG.replace("discard", "discrad")).await;
+    assert!(!bad.ok && bad.rendered.contains("b.toml:"), "{}", bad.rendered);
+    assert!(bad.problems[0].line > 10, "{bad:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_change_is_passed_on_with_who_asked_and_its_mistakes_come_back() {
+    if !is_root("a_change_is_passed_on_with_who_asked_and_its_mistakes_come_back") {
+        return;
+    }
+    let (_directory, fake, server, mut client) = lab(Duration::ZERO).await;
+    let applied = client.apply(apply_of(CONFIG)).await.unwrap().into_inner();
+    assert_eq!((applied.ok, applied.revision, applied.generation), (true, 5, 8));
+    assert_eq!(applied.notes.len(), 1);
+    let uid = nix::unistd::geteuid();
+    let expected = [format!("apply begun by {uid}"), "applied new.toml in /etc/lockgate".into()];
+    assert_eq!(fake.asked(), expected);
+    let bad = client.apply(apply_of("[node]\nnmae = 1\n")).await.unwrap().into_inner();
+    assert!(!bad.ok && bad.refused.is_empty() && bad.revision == 4, "{bad:?}");
+    assert!(bad.rendered.contains("new.toml:2:1") && bad.rendered.contains("nothing was applied"));
+    let dry = v1::ApplyRequest { dry_run: true, ..apply_of(CONFIG) };
+    assert!(client.apply(dry).await.unwrap().into_inner().dry_run);
+    let relative = v1::ApplyRequest { base_directory: "etc".into(), ..apply_of(CONFIG) };
+    assert_eq!(client.apply(relative).await.unwrap_err().code(), Code::InvalidArgument);
+    let asked = |revision| v1::RollbackRequest { revision };
+    let back = client.rollback(asked(Some(9))).await.unwrap().into_inner();
+    assert!(!back.ok && back.refused.contains("revision 9 is not kept"), "{back:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_change_goes_on_when_who_asked_goes_away() {
+    if !is_root("a_change_goes_on_when_who_asked_goes_away") {
+        return;
+    }
+    let (_directory, fake, server, mut client) = lab(Duration::from_millis(300)).await;
+    let asked = tokio::time::timeout(Duration::from_millis(100), client.apply(apply_of(CONFIG)));
+    assert!(asked.await.is_err(), "the client gave up");
+    drop(client);
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    assert!(fake.asked().iter().any(|what| what.starts_with("applied")), "{:?}", fake.asked());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn events_that_are_kept_come_first_and_a_slow_reader_is_told_what_it_lost() {
+    let (_directory, fake, server, mut client) = lab(Duration::ZERO).await;
+    let request = v1::EventsRequest { follow: false };
+    let mut kept = client.events(request).await.unwrap().into_inner();
+    let mut numbers = Vec::new();
+    while let Some(event) = kept.message().await.unwrap() {
+        numbers.push(event.number);
+    }
+    assert_eq!(numbers, [1, 2]);
+    let request = v1::EventsRequest { follow: true };
+    let mut stream = client.events(request).await.unwrap().into_inner();
+    for number in [1, 2] {
+        assert_eq!(stream.message().await.unwrap().unwrap().number, number);
+    }
+    // More at once than may wait.
+    let many = api::MAX_EVENTS_WAITING as u64 + 10;
+    (3..3 + many).for_each(|number| drop(fake.events.send(event(number))));
+    let first = stream.message().await.unwrap().unwrap();
+    assert_eq!((first.kind.as_str(), first.details["count"].as_str()), ("events_lost", "10"));
+    assert_eq!(stream.message().await.unwrap().unwrap().number, 13);
+    // The stream does not hold up the end of the server.
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_second_daemon_and_a_file_in_the_way_are_told_and_a_dead_socket_is_replaced() {
+    let (directory, _, server, _client) = lab(Duration::ZERO).await;
+    let socket = directory.socket();
+    let second = bind(&socket).await.err().unwrap();
+    assert!(matches!(&second, ListenError::SecondDaemon { pid: Some(_), .. }), "{second}");
+    assert!(second.to_string().contains("another lockgated listens there"), "{second}");
+    server.stop().await;
+    assert!(!socket.exists(), "a clean end removes the socket");
+    let gone = api::connect(&socket).await.unwrap_err();
+    assert!(matches!(&gone, ConnectError::NoDaemon { .. }), "{gone}");
+    // What a daemon leaves behind that was killed.
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    let dead = api::connect(&socket).await.unwrap_err();
+    assert!(dead.to_string().contains("is lockgated running?"), "{dead}");
+    let bound = bind(&socket).await.unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&socket), mode(socket.parent().unwrap())), (0o660, 0o750));
+    let names = std::fs::read_dir(socket.parent().unwrap()).unwrap().count();
+    assert_eq!(names, 1, "nothing is left beside the socket");
+    drop(bound.into_connections());
+    std::fs::write(&socket, "").unwrap();
+    let in_the_way = bind(&socket).await.err().unwrap();
+    assert!(matches!(in_the_way, ListenError::InTheWay { .. }), "{in_the_way}");
+    let no_socket = api::connect(&socket).await.unwrap_err();
+    assert!(matches!(no_socket, ConnectError::NoSocket { .. }), "{no_socket}");
+}
+
+/// Names the socket to a client that runs as somebody else.
+const CLIENT: &str = "LOCKGATE_TEST_CLIENT";
+/// Says that the groups of [`GROUPS`] are there.
+const GROUPED: &str = "LOCKGATE_TEST_GROUPS";
+const READERS: u32 = 64_100;
+const ADMINS: u32 = 64_101;
+const NOBODY: u32 = 65_534;
+const STRANGER: u32 = 64_333;
+
+#[test]
+fn only_readers_read_and_only_admins_change() {
+    const NAME: &str = "only_readers_read_and_only_admins_change";
+    if let Some(socket) = std::env::var_os(CLIENT) {
+        return as_client(Path::new(&socket));
+    }
+    if std::env::var_os(GROUPED).is_some() {
+        return with_groups();
+    }
+    if !is_root(NAME) {
+        return;
+    }
+    // Groups of our own, in a mount namespace of our own.
+    let directory = Directory::new();
+    let groups = directory.0.path().join("group");
+    let mut text = std::fs::read_to_string("/etc/group").unwrap();
+    let ours = |line: &&str| !line.starts_with("lockgate");
+    text = text.lines().filter(ours).map(|line| format!("{line}\n")).collect();
+    text.push_str(&format!("lockgate:x:{READERS}:\nlockgate-admin:x:{ADMINS}:nobody\n"));
+    std::fs::write(&groups, text).unwrap();
+    let script = "mount --bind \"$1\" /etc/group && shift && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(&groups).arg(this_test().0);
+    let ran = command.args(this_test().1).env(GROUPED, "1").output();
+    let Ok(ran) = ran else {
+        eprintln!("SKIPPED: {NAME}: `unshare` of util-linux is not there");
+        return;
+    };
+    let (out, err) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success(), "{out}{err}");
+    assert!(out.contains("CHECKED 5 clients"), "{out}{err}");
+}
+
+/// This program, and the arguments that run this test alone.
+fn this_test() -> (PathBuf, [&'static str; 3]) {
+    let name = "api::tests::only_readers_read_and_only_admins_change";
+    (std::env::current_exe().unwrap(), [name, "--exact", "--nocapture"])
+}
+
+/// Serves, and asks as five others.
+fn with_groups() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all();
+    let runtime = { runtime }.build().unwrap();
+    let directory = Directory::new();
+    // The others must get as far as the socket's directory, and must be able to run this program.
+    std::fs::set_permissions(directory.0.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let program = directory.0.path().join("client");
+    std::fs::copy(this_test().0, &program).unwrap();
+    let fake = Fake::new(Duration::ZERO);
+    let socket = directory.socket();
+    let server = runtime.block_on(async { Server::start(bind(&socket).await.unwrap(), &fake) });
+    let clients = [
+        (STRANGER, STRANGER, None, "denied"),
+        (STRANGER, STRANGER, Some(READERS), "read, no change"),
+        (STRANGER, ADMINS, Some(READERS), "read, change"),
+        (NOBODY, READERS, None, "read, change"),
+        (0, 0, None, "read, change"),
+    ];
+    for (user, group, more, expected) in clients {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", &user.to_string(), "--regid", &group.to_string()]);
+        match more {
+            None => command.arg("--clear-groups"),
+            Some(more) => command.args(["--groups", &more.to_string()]),
+        };
+        let ran = command.arg(&program).args(this_test().1).env(CLIENT, &socket).output().unwrap();
+        let out = String::from_utf8_lossy(&ran.stdout);
+        let err = String::from_utf8_lossy(&ran.stderr);
+        let line = format!("CLIENT: {expected}\n");
+        assert!(out.contains(&line), "{user} {group} {more:?}: {expected}: {out}{err}");
+    }
+    assert!(fake.asked().contains(&format!("apply denied to {STRANGER}")), "{:?}", fake.asked());
+    runtime.block_on(server.stop());
+    println!("CHECKED {} clients", clients.len());
+}
+
+/// Reads, tries to change something, and says how far it got.
+fn as_client(socket: &Path) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut client = match api::connect(socket).await {
+            Err(ConnectError::Denied { .. }) => return println!("CLIENT: denied"),
+            connected => connected.unwrap(),
+        };
+        client.show_ports(v1::ShowRequest::default()).await.unwrap();
+        match client.apply(apply_of(CONFIG)).await {
+            Ok(_) => println!("CLIENT: read, change"),
+            Err(status) => {
+                assert_eq!(status.code(), Code::PermissionDenied, "{status}");
+                assert!(status.message().contains("lockgate-admin"), "{status}");
+                println!("CLIENT: read, no change");
+            }
+        }
+    });
+}
