@@ -16,6 +16,7 @@ mod difference;
 mod errors;
 mod explained;
 mod keys;
+pub mod mirror;
 mod mistake;
 mod raw;
 mod read;

@@ -1,0 +1,506 @@
+//! The mirror of what Linux knows, by rtnetlink: netdevs, addresses, routes, neighbours. Linux is
+//! the control plane; Lockgate follows.
+//!
+//! * Netdevs, addresses and routes are read as whole lists whenever the kernel tells of a change
+//!   in them, since it does not tell of all (a link that goes down takes its IPv4 routes along in
+//!   silence, a nexthop object those that use it). Large tables are read at most one part in
+//!   [`READING_SHARE`] of the time.
+//! * Neighbours, which change all the time, follow the messages.
+//! * If the kernel had more to tell than there was room (`ENOBUFS`) everything is read anew; a
+//!   list that changed while it was read is read again. Until the new one is whole the old stands.
+//! * If netlink breaks, the view stands, and the socket is opened again, later and later.
+
+mod devices;
+mod live;
+mod neighbours;
+mod read;
+mod socket;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::time::Duration;
+
+use netlink_packet_route::RouteNetlinkMessage;
+use tokio::time::Instant;
+use wire::Address;
+
+pub use devices::{PortRefusal, PortRefusalReason, check_devices};
+pub use live::{LiveParts, LiveProblem, PortState, live_parts};
+pub use socket::NetlinkError;
+pub use view::{
+    HOST_ROUTE_PROTOCOL, Hop, KernelRoute, LOCAL_TABLE, Link, LinkKind, MAIN_TABLE, NeighbourEntry,
+    NeighbourState, Refused, RouteKind, Standing, Usability, View,
+};
+
+use socket::{Dump, Events, Message, Requests};
+
+/// Routing, neighbours, netdevs (`NETLINK_ROUTE`).
+const ROUTE_PROTOCOL: isize = 0;
+/// Room for what the kernel tells while nobody reads, bytes; the kernel may grant less.
+const EVENT_ROOM_BYTES: u32 = 4 << 20;
+/// Lists are read at most one part in so many of the time.
+const READING_SHARE: u32 = 10;
+/// Datagrams that are read before lists are: a kernel that never stops telling is answered too.
+const DATAGRAMS_AT_ONCE: usize = 256;
+/// The first wait after netlink broke or a list changed while it was read.
+const FIRST_RETRY: Duration = Duration::from_millis(20);
+/// The longest.
+const LAST_RETRY: Duration = Duration::from_secs(5);
+
+/// Multicast groups of rtnetlink (linux/rtnetlink.h): links, neighbours; addresses, routes and
+/// rules of IPv4 and of IPv6; nexthop objects.
+const GROUPS: [u32; 9] = [1, 3, 5, 7, 8, 9, 11, 19, 32];
+
+/// Message types of rtnetlink that are asked for or told apart here.
+mod kind {
+    pub(super) const GET_LINK: u16 = 18;
+    pub(super) const GET_ADDRESS: u16 = 22;
+    pub(super) const GET_ROUTE: u16 = 26;
+    pub(super) const NEW_NEIGHBOUR: u16 = 28;
+    pub(super) const DEL_NEIGHBOUR: u16 = 29;
+    pub(super) const GET_NEIGHBOUR: u16 = 30;
+    pub(super) const GET_RULE: u16 = 34;
+    pub(super) const NEW_NEXTHOP: u16 = 104;
+    pub(super) const GET_NEXTHOP: u16 = 106;
+}
+
+/// Which lists of a [`View`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lists {
+    /// [`View::links`].
+    pub links: bool,
+    /// [`View::addresses`].
+    pub addresses: bool,
+    /// [`View::routes`], [`View::shadows`], [`View::refused`].
+    pub routes: bool,
+    /// [`View::neighbours`].
+    pub neighbours: bool,
+}
+
+impl Lists {
+    const NONE: Lists = Lists { links: false, addresses: false, routes: false, neighbours: false };
+    const ALL: Lists = Lists { links: true, addresses: true, routes: true, neighbours: true };
+
+    /// Whether it is none of them.
+    pub fn is_empty(&self) -> bool {
+        *self == Lists::NONE
+    }
+}
+
+/// What became of the view.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Changes {
+    /// Lists that are not what they were.
+    pub lists: Lists,
+    /// What an operator should read of.
+    pub notes: Vec<Note>,
+}
+
+/// Something for the event log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Note {
+    /// Everything was read anew.
+    Resynced(ResyncReason),
+    /// Netlink broke; the view stands, and the socket is opened again.
+    Cut(io::ErrorKind),
+    /// The kernel does something that Lockgate does not follow.
+    Refused(Refused),
+    /// It does no longer.
+    NoLongerRefused(Refused),
+}
+
+/// Why everything was read anew.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ResyncReason {
+    /// The kernel had more to tell than there was room.
+    Overrun,
+    /// A list changed while it was read.
+    InterruptedDump,
+    /// Netlink is back after it broke.
+    Reconnected,
+}
+
+impl std::fmt::Display for Note {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Resynced(ResyncReason::Overrun) => {
+                write!(f, "the kernel told more than there was room: everything was read anew")
+            }
+            Self::Resynced(ResyncReason::InterruptedDump) => {
+                write!(f, "a list changed while it was read: it was read anew")
+            }
+            Self::Resynced(ResyncReason::Reconnected) => {
+                write!(f, "netlink is back: everything was read anew")
+            }
+            Self::Cut(kind) => {
+                write!(f, "netlink broke ({kind}): the last view stands until it is back")
+            }
+            Self::Refused(refused) => refused.fmt(f),
+            Self::NoLongerRefused(refused) => write!(f, "no longer: {refused}"),
+        }
+    }
+}
+
+/// Why there is no mirror.
+#[derive(Debug, thiserror::Error)]
+pub enum MirrorError {
+    /// The kernel cannot be listened to.
+    #[error("cannot listen to the kernel's addresses, routes and neighbours: {source}")]
+    Listen {
+        /// The kernel's answer.
+        #[from]
+        source: io::Error,
+    },
+    /// The kernel did not say what it knows.
+    #[error("cannot read the kernel's addresses, routes and neighbours: {source}")]
+    Read {
+        /// What went wrong.
+        #[from]
+        source: NetlinkError,
+    },
+}
+
+/// A live copy of what Linux knows.
+pub struct Mirror {
+    events: Events,
+    requests: Requests,
+    view: View,
+    /// Lists that are to be read.
+    stale: Lists,
+    /// What the caller has not been told yet.
+    untold: Changes,
+    /// When lists may be read again.
+    not_before: Instant,
+    retry: Duration,
+    /// Whether `events` broke.
+    cut: bool,
+    /// Next hops that the kernel was asked to keep fresh.
+    fresh: BTreeSet<(u32, Address)>,
+}
+
+impl Mirror {
+    /// Listens to the kernel of this thread's network namespace and reads everything once.
+    ///
+    /// # Errors
+    /// [`MirrorError`]: netlink does not work here.
+    pub async fn start() -> Result<Mirror, MirrorError> {
+        let mut mirror = Mirror {
+            // First listen, then read: what happens in between is told afterwards.
+            events: Events::open(ROUTE_PROTOCOL, &GROUPS, EVENT_ROOM_BYTES)?,
+            requests: Requests::open(ROUTE_PROTOCOL)?,
+            view: View::default(),
+            stale: Lists::ALL,
+            untold: Changes::default(),
+            not_before: Instant::now(),
+            retry: FIRST_RETRY,
+            cut: false,
+            fresh: BTreeSet::new(),
+        };
+        while !mirror.stale.is_empty() {
+            tokio::time::sleep_until(mirror.not_before).await;
+            mirror.read_stale().await?;
+        }
+        let refused = mirror.view.refused.iter().cloned().map(Note::Refused);
+        mirror.untold = Changes { lists: Lists::NONE, notes: refused.collect() };
+        Ok(mirror)
+    }
+
+    /// What the kernel knows, as far as it told.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Waits until the view changes or there is something to note, applies all that the kernel
+    /// has told by then, and says what changed. Cancel safe: what was not told is told next time.
+    pub async fn changed(&mut self) -> Changes {
+        loop {
+            if self.cut {
+                self.reconnect().await;
+            } else {
+                self.hear().await;
+            }
+            let is_due = !self.stale.is_empty() && Instant::now() >= self.not_before;
+            if is_due && let Err(error) = self.read_stale().await {
+                self.broke(kind_of(&error));
+            }
+            if !self.untold.lists.is_empty() || !self.untold.notes.is_empty() {
+                return std::mem::take(&mut self.untold);
+            }
+        }
+    }
+
+    /// Waits for what the kernel tells, at most until stale lists may be read, and takes all that
+    /// is there.
+    async fn hear(&mut self) {
+        let waits_for_lists = !self.stale.is_empty();
+        let Mirror { events, view, stale, untold, not_before, .. } = self;
+        let mut each = |message: Message<'_>| apply(&message, view, stale, untold);
+        let first = events.receive(&mut each);
+        let first = match waits_for_lists {
+            false => first.await,
+            true => match tokio::time::timeout_at(*not_before, first).await {
+                Ok(heard) => heard,
+                Err(_elapsed) => return,
+            },
+        };
+        let mut heard = first.map(|()| true);
+        for _ in 0..DATAGRAMS_AT_ONCE {
+            match heard {
+                Ok(true) => heard = events.receive_ready(&mut each).await,
+                _ => break,
+            }
+        }
+        match heard {
+            Ok(_) => {}
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                self.stale = Lists::ALL;
+                self.untold.notes.push(Note::Resynced(ResyncReason::Overrun));
+            }
+            Err(error) => self.broke(error.kind()),
+        }
+    }
+
+    /// Netlink does not work: the view stands, everything is read anew when it works again.
+    fn broke(&mut self, kind: io::ErrorKind) {
+        self.cut = true;
+        self.stale = Lists::ALL;
+        self.untold.notes.push(Note::Cut(kind));
+        self.wait_longer();
+    }
+
+    fn wait_longer(&mut self) {
+        self.not_before = Instant::now() + self.retry;
+        self.retry = (self.retry * 2).min(LAST_RETRY);
+    }
+
+    async fn reconnect(&mut self) {
+        tokio::time::sleep_until(self.not_before).await;
+        let opened = Events::open(ROUTE_PROTOCOL, &GROUPS, EVENT_ROOM_BYTES).ok();
+        match opened.zip(Requests::open(ROUTE_PROTOCOL).ok()) {
+            None => self.wait_longer(),
+            Some((events, requests)) => {
+                (self.events, self.requests) = (events, requests);
+                self.cut = false;
+                self.not_before = Instant::now();
+                self.untold.notes.push(Note::Resynced(ResyncReason::Reconnected));
+            }
+        }
+    }
+
+    /// Reads the stale lists; each replaces the old one when it is whole.
+    async fn read_stale(&mut self) -> Result<(), NetlinkError> {
+        let began = Instant::now();
+        let whole = self.read_links().await?
+            && self.read_addresses().await?
+            && self.read_routes().await?
+            && self.read_neighbours().await?;
+        if whole {
+            self.retry = FIRST_RETRY;
+            self.not_before = Instant::now() + began.elapsed() * READING_SHARE;
+        } else {
+            let note = Note::Resynced(ResyncReason::InterruptedDump);
+            if !self.untold.notes.contains(&note) {
+                self.untold.notes.push(note);
+            }
+            self.wait_longer();
+        }
+        Ok(())
+    }
+
+    /// Each of these: whether the list is whole now.
+    async fn read_links(&mut self) -> Result<bool, NetlinkError> {
+        if !self.stale.links {
+            return Ok(true);
+        }
+        let mut links = BTreeMap::new();
+        let each = |message: Message<'_>| {
+            if let Some(RouteNetlinkMessage::NewLink(message)) =
+                read::message(message.kind, message.payload)
+            {
+                links.extend(read::link(&message).map(|link| (link.index, link)));
+            }
+        };
+        // struct ifinfomsg
+        let dump = self.requests.dump("links", kind::GET_LINK, &[0; 16], each).await?;
+        if dump == Dump::Interrupted {
+            return Ok(false);
+        }
+        let vrfs = links.values().filter(|link| link.kind == LinkKind::Vrf);
+        let vrfs = vrfs.map(|link| Refused::Vrf { name: link.name.clone() });
+        let kept = self.view.refused.iter().filter(|r| !matches!(r, Refused::Vrf { .. })).cloned();
+        let refused = kept.chain(vrfs).collect();
+        self.untold.note_refused(&mut self.view.refused, refused);
+        replace(&mut self.view.links, links, &mut self.untold.lists.links);
+        self.stale.links = false;
+        Ok(true)
+    }
+
+    async fn read_addresses(&mut self) -> Result<bool, NetlinkError> {
+        if !self.stale.addresses {
+            return Ok(true);
+        }
+        let mut addresses = BTreeSet::new();
+        let each = |message: Message<'_>| {
+            if let Some(RouteNetlinkMessage::NewAddress(message)) =
+                read::message(message.kind, message.payload)
+            {
+                addresses.extend(read::address(&message));
+            }
+        };
+        // struct ifaddrmsg
+        let dump = self.requests.dump("addresses", kind::GET_ADDRESS, &[0; 8], each).await?;
+        if dump == Dump::Interrupted {
+            return Ok(false);
+        }
+        replace(&mut self.view.addresses, addresses, &mut self.untold.lists.addresses);
+        self.stale.addresses = false;
+        Ok(true)
+    }
+
+    async fn read_routes(&mut self) -> Result<bool, NetlinkError> {
+        if !self.stale.routes {
+            return Ok(true);
+        }
+        let Some(mut read) = self.dump_routes().await? else { return Ok(false) };
+        let vrfs = self.view.refused.iter().filter(|r| matches!(r, Refused::Vrf { .. }));
+        read.refused.extend(vrfs.cloned());
+        self.untold.note_refused(&mut self.view.refused, read.refused);
+        let changed = &mut self.untold.lists.routes;
+        replace(&mut self.view.routes, read.routes, changed);
+        replace(&mut self.view.shadows, read.shadows, changed);
+        self.stale.routes = false;
+        Ok(true)
+    }
+
+    /// Rules, nexthop objects and routes; `None`: they changed meanwhile.
+    async fn dump_routes(&mut self) -> Result<Option<ReadRoutes>, NetlinkError> {
+        let mut rules = Vec::new();
+        let each = |message: Message<'_>| {
+            if let Some(RouteNetlinkMessage::NewRule(message)) =
+                read::message(message.kind, message.payload)
+            {
+                rules.extend(read::rule(&message));
+            }
+        };
+        // struct fib_rule_hdr
+        let dumped = self.requests.dump("rules", kind::GET_RULE, &[0; 12], each).await?;
+        let mut nexthops = HashMap::new();
+        let each = |message: Message<'_>| {
+            if message.kind == kind::NEW_NEXTHOP {
+                nexthops.extend(read::nexthop(message.payload));
+            }
+        };
+        // struct nhmsg
+        let objects = self.requests.dump("nexthops", kind::GET_NEXTHOP, &[0; 8], each).await?;
+        let mut read = ReadRoutes::default();
+        let mut tables: HashMap<u32, read::Shadows> = HashMap::new();
+        let each = |message: Message<'_>| {
+            if let Some((route, refused)) = read::route(message.payload, &nexthops) {
+                read.routes.push(route);
+                read.refused.extend(refused);
+            } else if !rules.is_empty()
+                && let Some(RouteNetlinkMessage::NewRoute(message)) =
+                    read::message(message.kind, message.payload)
+                && let Some((table, prefix)) = read::table_of(&message)
+            {
+                tables.entry(table).or_default().insert(prefix);
+            }
+        };
+        // struct rtmsg
+        let routes = self.requests.dump("routes", kind::GET_ROUTE, &[0; 12], each).await?;
+        if [dumped, objects, routes].contains(&Dump::Interrupted) {
+            return Ok(None);
+        }
+        for rule in &rules {
+            read.refused.insert(rule.refused());
+            read.shadows.extend(rule.shadows(&tables));
+        }
+        Ok(Some(read))
+    }
+
+    async fn read_neighbours(&mut self) -> Result<bool, NetlinkError> {
+        if !self.stale.neighbours {
+            return Ok(true);
+        }
+        let mut neighbours = HashMap::new();
+        let each = |message: Message<'_>| {
+            if let Some(RouteNetlinkMessage::NewNeighbour(message)) =
+                read::message(message.kind, message.payload)
+            {
+                neighbours.extend(read::neighbour(&message));
+            }
+        };
+        // struct ndmsg
+        let dump = self.requests.dump("neighbours", kind::GET_NEIGHBOUR, &[0; 12], each).await?;
+        if dump == Dump::Interrupted {
+            return Ok(false);
+        }
+        replace(&mut self.view.neighbours, neighbours, &mut self.untold.lists.neighbours);
+        self.stale.neighbours = false;
+        Ok(true)
+    }
+}
+
+/// What a reading of the routes found.
+#[derive(Default)]
+struct ReadRoutes {
+    routes: Vec<KernelRoute>,
+    shadows: read::Shadows,
+    refused: BTreeSet<Refused>,
+}
+
+impl Changes {
+    fn note_refused(&mut self, known: &mut BTreeSet<Refused>, now: BTreeSet<Refused>) {
+        self.notes.extend(now.difference(known).cloned().map(Note::Refused));
+        self.notes.extend(known.difference(&now).cloned().map(Note::NoLongerRefused));
+        *known = now;
+    }
+}
+
+fn replace<T: PartialEq>(old: &mut T, new: T, changed: &mut bool) {
+    *changed |= *old != new;
+    *old = new;
+}
+
+/// Applies what the kernel told by itself.
+fn apply(message: &Message<'_>, view: &mut View, stale: &mut Lists, untold: &mut Changes) {
+    match message.kind {
+        // NEWLINK, DELLINK: a link that goes takes its addresses and routes along.
+        16 | 17 => (stale.links, stale.addresses, stale.routes) = (true, true, true),
+        // NEWADDR, DELADDR
+        20 | 21 => (stale.addresses, stale.routes) = (true, true),
+        // Routes, rules, nexthop objects: NEW and DEL of each.
+        24 | 25 | 32 | 33 | 104 | 105 => stale.routes = true,
+        kind::NEW_NEIGHBOUR | kind::DEL_NEIGHBOUR => {
+            let read = match read::message(message.kind, message.payload) {
+                Some(RouteNetlinkMessage::NewNeighbour(message)) => {
+                    read::neighbour(&message).map(|(key, entry)| (key, Some(entry)))
+                }
+                Some(RouteNetlinkMessage::DelNeighbour(message)) => {
+                    read::neighbour(&message).map(|(key, _)| (key, None))
+                }
+                _ => None,
+            };
+            let Some((key, entry)) = read else { return };
+            let old = match entry {
+                Some(entry) => view.neighbours.insert(key, entry),
+                None => view.neighbours.remove(&key),
+            };
+            untold.lists.neighbours |= told_apart(old) != told_apart(entry);
+        }
+        _ => {}
+    }
+}
+
+/// What others look at in a neighbour: that a good one is asked again concerns nobody.
+fn told_apart(entry: Option<NeighbourEntry>) -> Option<(Option<[u8; 6]>, bool)> {
+    entry.map(|entry| (entry.usable_mac(), entry.state == NeighbourState::Failed))
+}
+
+fn kind_of(error: &NetlinkError) -> io::ErrorKind {
+    match error {
+        NetlinkError::Socket { source, .. } | NetlinkError::Refused { source, .. } => source.kind(),
+        NetlinkError::Garbled { .. } => io::ErrorKind::InvalidData,
+    }
+}

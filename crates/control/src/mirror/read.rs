@@ -1,0 +1,524 @@
+//! From netlink messages to the plain data of [`super::view`].
+//!
+//! A message that cannot be read is skipped, except that a route that is read but not understood
+//! stays as [`Standing::Refused`]: it shadows wider routes.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use dataplane::Prefix;
+use netlink_packet_core::{NlaBuffer, NlasIterator, Parseable, ParseableParametrized};
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{
+    InfoData, InfoKind, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
+};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourExtFlags, NeighbourFlags, NeighbourMessage,
+    NeighbourState as Nud,
+};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteNextHopFlags, RouteType, RouteVia,
+};
+use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use policy::AddressRange;
+use wire::{Address, Family};
+
+use super::view::{
+    Hop, KernelRoute, LOCAL_TABLE, Link, LinkKind, MAIN_TABLE, NeighbourEntry, NeighbourState,
+    Refused, RouteKind, Standing, Usability,
+};
+
+/// Reads a message of rtnetlink.
+pub(super) fn message(kind: u16, payload: &[u8]) -> Option<RouteNetlinkMessage> {
+    RouteNetlinkMessage::parse_with_param(payload, kind).ok()
+}
+
+/// A netdev.
+pub(super) fn link(message: &LinkMessage) -> Option<Link> {
+    let LinkMessage { header, attributes, .. } = message;
+    let mut link = Link {
+        index: header.index,
+        name: String::new(),
+        mac: [0; 6],
+        mtu: 0,
+        admin_up: header.flags.contains(LinkFlags::Up),
+        carrier: header.flags.contains(LinkFlags::LowerUp),
+        kind: LinkKind::Physical,
+        ethernet: header.link_layer_type == LinkLayerType::Ether,
+        master: None,
+        queues: (1, 1),
+    };
+    let (mut parent, mut parent_is_here, mut vlan) = (0, true, 0);
+    for attribute in attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name.clone_from(name),
+            LinkAttribute::Address(bytes) => {
+                link.mac = bytes.as_slice().try_into().unwrap_or_default();
+            }
+            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::Controller(master) => link.master = Some(*master).filter(|i| *i != 0),
+            LinkAttribute::NumRxQueues(count) => link.queues.0 = *count,
+            LinkAttribute::NumTxQueues(count) => link.queues.1 = *count,
+            LinkAttribute::Link(index) => parent = *index,
+            LinkAttribute::LinkNetNsId(_) => parent_is_here = false,
+            LinkAttribute::LinkInfo(infos) => {
+                for info in infos {
+                    match info {
+                        LinkInfo::Kind(kind) => link.kind = link_kind(kind),
+                        LinkInfo::Data(InfoData::Vlan(data)) => {
+                            let id = |info: &InfoVlan| match info {
+                                InfoVlan::Id(id) => Some(*id),
+                                _ => None,
+                            };
+                            vlan = data.iter().find_map(id).unwrap_or(0);
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    if header.flags.contains(LinkFlags::Loopback) {
+        link.kind = LinkKind::Loopback;
+    }
+    if let LinkKind::Vlan { parent: on, id } = &mut link.kind {
+        (*on, *id) = (if parent_is_here { parent } else { 0 }, vlan);
+    }
+    (!link.name.is_empty()).then_some(link)
+}
+
+fn link_kind(kind: &InfoKind) -> LinkKind {
+    match kind {
+        InfoKind::Veth => LinkKind::Veth,
+        InfoKind::Bond => LinkKind::BondMaster,
+        InfoKind::Bridge => LinkKind::Bridge,
+        InfoKind::Vrf => LinkKind::Vrf,
+        InfoKind::Vlan => LinkKind::Vlan { parent: 0, id: 0 },
+        InfoKind::Tun => LinkKind::Tun,
+        other => LinkKind::Other(other.to_string()),
+    }
+}
+
+/// One of our addresses: interface index, address, prefix length.
+pub(super) fn address(message: &AddressMessage) -> Option<(u32, Address, u8)> {
+    let (mut ours, mut other) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            // On a point-to-point link `Address` is the other end's.
+            AddressAttribute::Local(ip) => ours = Some(*ip),
+            AddressAttribute::Address(ip) => other = Some(*ip),
+            _ => {}
+        }
+    }
+    let ip = ours.or(other)?;
+    Some((message.header.index, ip.into(), message.header.prefix_len))
+}
+
+/// A neighbour: where it is, and what is known of it.
+pub(super) fn neighbour(message: &NeighbourMessage) -> Option<((u32, Address), NeighbourEntry)> {
+    let header = &message.header;
+    if header.flags.contains(NeighbourFlags::Proxy) {
+        return None;
+    }
+    let (mut address, mut mac, mut managed) = (None, None, false);
+    for attribute in &message.attributes {
+        match attribute {
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => {
+                address = Some(IpAddr::V4(*ip));
+            }
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => {
+                address = Some(IpAddr::V6(*ip));
+            }
+            NeighbourAttribute::LinkLayerAddress(bytes) => mac = bytes.as_slice().try_into().ok(),
+            NeighbourAttribute::ExtFlags(flags) => {
+                managed = flags.contains(NeighbourExtFlags::Managed);
+            }
+            _ => {}
+        }
+    }
+    let state = match header.state {
+        Nud::Permanent => NeighbourState::Permanent,
+        Nud::Reachable | Nud::Delay | Nud::Probe | Nud::Noarp => NeighbourState::Good,
+        Nud::Stale => NeighbourState::Stale,
+        Nud::Failed => NeighbourState::Failed,
+        _ => NeighbourState::Unresolved,
+    };
+    let is_unicast = |mac: &[u8; 6]| mac[0] & 1 == 0 && *mac != [0; 6];
+    let mac = mac.filter(is_unicast);
+    let address = address.filter(|ip| !ip.is_multicast())?;
+    Some(((header.ifindex, address.into()), NeighbourEntry { mac, state, managed }))
+}
+
+/// Nexthop objects by number.
+pub(super) type Nexthops = HashMap<u32, Nexthop>;
+
+/// A nexthop object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Nexthop {
+    /// One way.
+    Hop(Hop),
+    /// Ways by other objects.
+    Group(Vec<u32>),
+    /// Drops.
+    Blackhole,
+    /// Something that is not followed.
+    Unknown,
+}
+
+/// Reads a nexthop object (`struct nhmsg` and its attributes, linux/nexthop.h), which
+/// netlink-packet-route does not know.
+pub(super) fn nexthop(payload: &[u8]) -> Option<(u32, Nexthop)> {
+    const HEADER_BYTES: usize = 8;
+    const FLAGS: std::ops::Range<usize> = 4..8;
+    const ID: u16 = 1;
+    const GROUP: u16 = 2;
+    const BLACKHOLE: u16 = 4;
+    const LINK: u16 = 5;
+    const GATEWAY: u16 = 6;
+    const ENCAP_TYPE: u16 = 7;
+    const ENCAP: u16 = 8;
+    const FDB: u16 = 11;
+    /// `struct nexthop_grp`: number, weight, reserved.
+    const GROUP_ENTRY_BYTES: usize = 8;
+
+    let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
+    let flags = number(payload.get(FLAGS)?)?;
+    let dead = RouteNextHopFlags::Dead | RouteNextHopFlags::Linkdown;
+    let mut hop = Hop { link: 0, gateway: None, usability: Usability::Usable };
+    if flags & u32::from(dead.bits()) != 0 {
+        hop.usability = Usability::Dead;
+    }
+    let (mut id, mut meaning) = (None, None);
+    for attribute in NlasIterator::new(payload.get(HEADER_BYTES..)?) {
+        let attribute: NlaBuffer<&[u8]> = attribute.ok()?;
+        let value = attribute.value();
+        match attribute.kind() {
+            ID => id = number(value),
+            GROUP => {
+                let members = value.chunks_exact(GROUP_ENTRY_BYTES).filter_map(number);
+                meaning = Some(Nexthop::Group(members.collect()));
+            }
+            BLACKHOLE => meaning = Some(Nexthop::Blackhole),
+            LINK => hop.link = number(value)?,
+            GATEWAY => hop.gateway = Some(address_of_bytes(value)?),
+            ENCAP_TYPE | ENCAP | FDB => meaning = Some(Nexthop::Unknown),
+            _ => {}
+        }
+    }
+    Some((id?, meaning.unwrap_or(Nexthop::Hop(hop))))
+}
+
+fn address_of_bytes(bytes: &[u8]) -> Option<Address> {
+    match bytes.len() {
+        4 => Some(Address::v4(u32::from_be_bytes(bytes.try_into().ok()?))),
+        16 => Some(Address::v6(u128::from_be_bytes(bytes.try_into().ok()?))),
+        _ => None,
+    }
+}
+
+/// Reads a route, and why it is refused if it is. `None`: it is nobody's concern (another table,
+/// multicast, cached).
+pub(super) fn route(payload: &[u8], nexthops: &Nexthops) -> Option<(KernelRoute, Option<Refused>)> {
+    match RouteMessage::parse(payload) {
+        Ok(message) => read_route(&message, nexthops),
+        Err(_) => unreadable_route(payload),
+    }
+}
+
+fn read_route(
+    message: &RouteMessage,
+    nexthops: &Nexthops,
+) -> Option<(KernelRoute, Option<Refused>)> {
+    let mut reading = Reading::new(message)?;
+    for attribute in &message.attributes {
+        reading.take(attribute);
+    }
+    if ![MAIN_TABLE, LOCAL_TABLE].contains(&reading.route.table) {
+        return None;
+    }
+    Some(reading.finish(nexthops))
+}
+
+/// A route that is being read.
+struct Reading {
+    route: KernelRoute,
+    /// The only hop of a route that is not ECMP.
+    hop: Option<Hop>,
+    nexthop: Option<u32>,
+    encapsulated: bool,
+    conditional: bool,
+}
+
+impl Reading {
+    fn new(message: &RouteMessage) -> Option<Reading> {
+        let header = &message.header;
+        let family = family(header.address_family)?;
+        let kind = match header.kind {
+            RouteType::Unicast => RouteKind::Unicast,
+            RouteType::Local | RouteType::Anycast => RouteKind::Local,
+            RouteType::Broadcast => RouteKind::Broadcast,
+            RouteType::BlackHole => RouteKind::Blackhole,
+            RouteType::Unreachable => RouteKind::Unreachable,
+            RouteType::Prohibit => RouteKind::Prohibit,
+            RouteType::Throw => RouteKind::Throw,
+            _ => return None,
+        };
+        if header.flags.contains(RouteFlags::Cloned) {
+            return None;
+        }
+        let address = AddressRange::any(family).first();
+        let is_dead = header.flags.intersects(RouteFlags::Dead | RouteFlags::Linkdown);
+        let usability = if is_dead { Usability::Dead } else { Usability::Usable };
+        Some(Reading {
+            route: KernelRoute {
+                prefix: Prefix { address, length: header.destination_prefix_length },
+                table: u32::from(header.table),
+                metric: 0,
+                protocol: header.protocol.into(),
+                kind,
+                hops: Vec::new(),
+                source: None,
+                standing: Standing::Followed,
+            },
+            hop: Some(Hop { link: 0, gateway: None, usability }),
+            nexthop: None,
+            encapsulated: false,
+            conditional: header.tos != 0 || header.source_prefix_length != 0,
+        })
+    }
+
+    fn take(&mut self, attribute: &RouteAttribute) {
+        match attribute {
+            RouteAttribute::Destination(address) => {
+                if let Some(address) = route_address(address) {
+                    self.route.prefix.address = address;
+                }
+            }
+            RouteAttribute::Table(table) => self.route.table = *table,
+            RouteAttribute::Priority(metric) => self.route.metric = *metric,
+            RouteAttribute::PrefSource(address) => self.route.source = route_address(address),
+            RouteAttribute::NhId(id) => self.nexthop = Some(*id),
+            RouteAttribute::EncapType(_) | RouteAttribute::Encap(_) => self.encapsulated = true,
+            RouteAttribute::MultiPath(hops) => {
+                for each in hops {
+                    let dead = RouteNextHopFlags::Dead | RouteNextHopFlags::Linkdown;
+                    let is_dead = each.flags.intersects(dead);
+                    let usability = if is_dead { Usability::Dead } else { Usability::Usable };
+                    let mut hop = Hop { link: each.interface_index, gateway: None, usability };
+                    for attribute in &each.attributes {
+                        self.encapsulated |= is_encapsulation(attribute);
+                        hop.gateway = gateway(attribute).or(hop.gateway);
+                    }
+                    self.route.hops.push(hop);
+                }
+            }
+            RouteAttribute::Oif(link) => {
+                if let Some(hop) = &mut self.hop {
+                    hop.link = *link;
+                }
+            }
+            other => {
+                if let Some(hop) = &mut self.hop {
+                    hop.gateway = gateway(other).or(hop.gateway);
+                }
+            }
+        }
+    }
+
+    fn finish(self, nexthops: &Nexthops) -> (KernelRoute, Option<Refused>) {
+        let Reading { mut route, hop, nexthop, encapsulated, conditional } = self;
+        if route.hops.is_empty() {
+            route.hops.extend(hop.filter(|hop| hop.link != 0));
+        }
+        let Prefix { address, length } = route.prefix;
+        let mut refused = None;
+        if let Some(id) = nexthop {
+            match resolve(id, nexthops) {
+                Some(Nexthop::Blackhole) => route.kind = RouteKind::Blackhole,
+                Some(Nexthop::Hop(hop)) => route.hops = vec![hop],
+                Some(Nexthop::Group(members)) => {
+                    let hops = members.iter().filter_map(|id| match nexthops.get(id)? {
+                        Nexthop::Hop(hop) => Some(*hop),
+                        _ => None,
+                    });
+                    route.hops = hops.collect();
+                }
+                Some(Nexthop::Unknown) | None => refused = Some(Refused::NexthopObject { id }),
+            }
+        }
+        if encapsulated {
+            refused = Some(Refused::LightweightTunnel { address, length });
+        } else if conditional {
+            refused = Some(Refused::ConditionalRoute { address, length });
+        }
+        if refused.is_some() {
+            route.standing = Standing::Refused;
+        }
+        (route, refused)
+    }
+}
+
+/// A nexthop object, if it and the members of its group are known and followed.
+fn resolve(id: u32, nexthops: &Nexthops) -> Option<Nexthop> {
+    let found = nexthops.get(&id)?;
+    let Nexthop::Group(members) = found else { return Some(found.clone()) };
+    let first = nexthops.get(members.first()?)?;
+    let all_hops = members.iter().all(|id| matches!(nexthops.get(id), Some(Nexthop::Hop(_))));
+    match (first, members.len(), all_hops) {
+        (Nexthop::Blackhole, 1, _) => Some(Nexthop::Blackhole),
+        (_, _, true) => Some(found.clone()),
+        _ => None,
+    }
+}
+
+/// A route whose attributes netlink-packet-route cannot read: where it leads is not known, but
+/// what it leads there is.
+fn unreadable_route(payload: &[u8]) -> Option<(KernelRoute, Option<Refused>)> {
+    const HEADER_BYTES: usize = 12;
+    const DESTINATION: u16 = 1;
+    const TABLE: u16 = 15;
+    let header = netlink_packet_route::route::RouteHeader::parse(payload).ok()?;
+    let mut message = RouteMessage::default();
+    message.header = header;
+    let Reading { mut route, .. } = Reading::new(&message)?;
+    for attribute in NlasIterator::new(payload.get(HEADER_BYTES..)?).flatten() {
+        let attribute: NlaBuffer<&[u8]> = attribute;
+        match attribute.kind() {
+            DESTINATION => route.prefix.address = address_of_bytes(attribute.value())?,
+            TABLE => route.table = u32::from_ne_bytes(attribute.value().try_into().ok()?),
+            _ => {}
+        }
+    }
+    let Prefix { address, length } = route.prefix;
+    route.standing = Standing::Refused;
+    let is_used = [MAIN_TABLE, LOCAL_TABLE].contains(&route.table);
+    is_used.then_some((route, Some(Refused::UnreadableRoute { address, length })))
+}
+
+fn is_encapsulation(attribute: &RouteAttribute) -> bool {
+    matches!(attribute, RouteAttribute::EncapType(_) | RouteAttribute::Encap(_))
+}
+
+fn gateway(attribute: &RouteAttribute) -> Option<Address> {
+    match attribute {
+        RouteAttribute::Gateway(address) => route_address(address),
+        RouteAttribute::Via(RouteVia::Inet(ip)) => Some(IpAddr::V4(*ip).into()),
+        RouteAttribute::Via(RouteVia::Inet6(ip)) => Some(IpAddr::V6(*ip).into()),
+        _ => None,
+    }
+}
+
+fn route_address(address: &RouteAddress) -> Option<Address> {
+    match address {
+        RouteAddress::Inet(ip) => Some(IpAddr::V4(*ip).into()),
+        RouteAddress::Inet6(ip) => Some(IpAddr::V6(*ip).into()),
+        _ => None,
+    }
+}
+
+fn family(family: AddressFamily) -> Option<Family> {
+    match family {
+        AddressFamily::Inet => Some(Family::V4),
+        AddressFamily::Inet6 => Some(Family::V6),
+        _ => None,
+    }
+}
+
+/// A policy rule that is not one of the kernel's own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Rule {
+    pub(super) family: Family,
+    priority: u32,
+    destination: Prefix,
+    /// The table it looks up; `None`: it drops.
+    pub(super) table: Option<u32>,
+}
+
+/// Table `default`: asked last, empty but by hand.
+const DEFAULT_TABLE: u32 = 253;
+
+/// Reads a policy rule. `None`: the kernel made it, or it changes nothing.
+pub(super) fn rule(message: &RuleMessage) -> Option<Rule> {
+    let family = family(message.header.family)?;
+    let length = message.header.dst_len;
+    let mut rule = Rule {
+        family,
+        priority: 0,
+        destination: Prefix { address: AddressRange::any(family).first(), length },
+        table: Some(u32::from(message.header.table)),
+    };
+    let mut conditional = message.header.src_len != 0 || length != 0 || message.header.tos != 0;
+    for attribute in &message.attributes {
+        match attribute {
+            RuleAttribute::Priority(priority) => rule.priority = *priority,
+            RuleAttribute::Table(table) => rule.table = Some(*table),
+            RuleAttribute::Destination(ip) => rule.destination.address = (*ip).into(),
+            // The table of the VRF that a packet's netdev is in, if it is in one: no port is.
+            RuleAttribute::L3MDev(true) => return None,
+            RuleAttribute::Protocol(_) | RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
+            RuleAttribute::SuppressIfGroup(u32::MAX) => {}
+            _ => conditional = true,
+        }
+    }
+    match message.header.action {
+        // A jump to a later rule, which is judged itself.
+        RuleAction::Goto | RuleAction::Nop => return None,
+        RuleAction::ToTable => {}
+        _ => rule.table = None,
+    }
+    let is_default = match rule.table {
+        Some(LOCAL_TABLE | MAIN_TABLE) => !conditional,
+        Some(DEFAULT_TABLE) => rule.priority >= 32_767,
+        _ => false,
+    };
+    (!is_default).then_some(rule)
+}
+
+impl Rule {
+    pub(super) fn refused(&self) -> Refused {
+        let Rule { family, priority, table, .. } = *self;
+        Refused::PolicyRule { family, priority, table }
+    }
+
+    /// Destinations that the rule may lead elsewhere, by the routes of the table it looks up.
+    pub(super) fn shadows(&self, tables: &HashMap<u32, BTreeSet<(Address, u8)>>) -> Shadows {
+        let range = |address, length| AddressRange::network(address, length);
+        let whole = (self.destination.address, self.destination.length);
+        let Some(table) = self.table else { return BTreeSet::from([whole]) };
+        // `main` and `local` under a condition: what they say is said already.
+        if [MAIN_TABLE, LOCAL_TABLE].contains(&table) {
+            return BTreeSet::new();
+        }
+        let matched = range(whole.0, whole.1);
+        let mut shadows = BTreeSet::new();
+        for &(address, length) in tables.get(&table).into_iter().flatten() {
+            let route = range(address, length);
+            if matched.contains_range(&route) {
+                shadows.insert((address, length));
+            } else if route.contains_range(&matched) {
+                shadows.insert(whole);
+            }
+        }
+        shadows
+    }
+}
+
+/// Destinations, as first address and prefix length.
+pub(super) type Shadows = BTreeSet<(Address, u8)>;
+
+/// Table and destination of a route of whatever table.
+pub(super) fn table_of(message: &RouteMessage) -> Option<(u32, (Address, u8))> {
+    let header = &message.header;
+    let mut table = u32::from(header.table);
+    let mut address = AddressRange::any(family(header.address_family)?).first();
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Table(number) => table = *number,
+            RouteAttribute::Destination(destination) => address = route_address(destination)?,
+            _ => {}
+        }
+    }
+    Some((table, (address, header.destination_prefix_length)))
+}

@@ -1,0 +1,296 @@
+//! What the kernel knows, as plain data: netdevs, addresses, routes, neighbours.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use dataplane::Prefix;
+use wire::{Address, Family};
+
+/// What the kernel knew at one moment. Every list is whole: it is replaced, never patched half.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct View {
+    /// Netdevs by interface index.
+    pub links: BTreeMap<u32, Link>,
+    /// Our addresses: interface index, address, length of the network's prefix.
+    pub addresses: BTreeSet<(u32, Address, u8)>,
+    /// Routes of the tables `main` and `local`, in the kernel's order.
+    pub routes: Vec<KernelRoute>,
+    /// Neighbours by interface index and address.
+    pub neighbours: HashMap<(u32, Address), NeighbourEntry>,
+    /// Destinations that refused policy rules may lead elsewhere, with all that is narrower.
+    pub shadows: BTreeSet<(Address, u8)>,
+    /// What the kernel would do and Lockgate does not: told by name, never ignored.
+    pub refused: BTreeSet<Refused>,
+}
+
+/// A netdev.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Link {
+    /// Interface index.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Link address; zeros where there is none of six bytes.
+    pub mac: [u8; 6],
+    /// Largest IP packet that leaves by it, bytes.
+    pub mtu: u32,
+    /// Whether it is switched on.
+    pub admin_up: bool,
+    /// Whether the other end is there.
+    pub carrier: bool,
+    /// What it is.
+    pub kind: LinkKind,
+    /// Whether its frames begin with an Ethernet header.
+    pub ethernet: bool,
+    /// Interface index of the bond, bridge or VRF that it is a member of.
+    pub master: Option<u32>,
+    /// Queues that it was made with, receive and transmit: an upper limit.
+    pub queues: (u32, u32),
+}
+
+impl Link {
+    /// Whether packets can leave by it.
+    pub fn is_up(&self) -> bool {
+        self.admin_up && self.carrier
+    }
+}
+
+/// What a netdev is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LinkKind {
+    /// A network card, or something that looks like one: no kind is given by the kernel.
+    Physical,
+    /// One end of a virtual cable.
+    Veth,
+    /// The loopback device.
+    Loopback,
+    /// A bond of netdevs.
+    BondMaster,
+    /// A bridge.
+    Bridge,
+    /// A virtual routing table.
+    Vrf,
+    /// A VLAN on another netdev.
+    Vlan {
+        /// Interface index of the netdev it is on.
+        parent: u32,
+        /// VLAN id.
+        id: u16,
+    },
+    /// A TUN or TAP device.
+    Tun,
+    /// Something else, by the kernel's name for it.
+    Other(String),
+}
+
+/// A route.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KernelRoute {
+    /// Destinations.
+    pub prefix: Prefix,
+    /// Number of its table: [`MAIN_TABLE`] or [`LOCAL_TABLE`].
+    pub table: u32,
+    /// Of several routes to one prefix the lowest metric wins.
+    pub metric: u32,
+    /// Who made it (`proto`): [`HOST_ROUTE_PROTOCOL`] is ours.
+    pub protocol: u8,
+    /// What becomes of packets.
+    pub kind: RouteKind,
+    /// Where they may go, in the kernel's order: more than one is ECMP. All are kept; the first
+    /// that is usable is used.
+    pub hops: Vec<Hop>,
+    /// The source that the box itself speaks from on this route.
+    pub source: Option<Address>,
+    /// Whether it is followed.
+    pub standing: Standing,
+}
+
+/// Whether a route is followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// Yes.
+    Followed,
+    /// No: it is there, so it shadows wider ones, and leads nowhere ([`View::refused`] says why).
+    Refused,
+}
+
+/// Table `main`.
+pub const MAIN_TABLE: u32 = 254;
+/// Table `local`: our own addresses and broadcast addresses.
+pub const LOCAL_TABLE: u32 = 255;
+/// `proto` of the routes that lead the box's own packets into the host port.
+pub const HOST_ROUTE_PROTOCOL: u8 = 76;
+
+/// What a route does with packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RouteKind {
+    /// Sends them on.
+    Unicast,
+    /// They are for us, also as anycast.
+    Local,
+    /// They are for everybody on the link.
+    Broadcast,
+    /// Drops them in silence.
+    Blackhole,
+    /// Drops them and says so.
+    Unreachable,
+    /// Drops them and says that it is forbidden.
+    Prohibit,
+    /// As if the route were not there.
+    Throw,
+}
+
+/// Where a route may lead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hop {
+    /// Interface index.
+    pub link: u32,
+    /// The router; `None`: the destination itself is on the link.
+    pub gateway: Option<Address>,
+    /// Whether the kernel would use it.
+    pub usability: Usability,
+}
+
+/// Whether the kernel would use a hop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Usability {
+    /// Yes.
+    Usable,
+    /// The link is down.
+    Dead,
+}
+
+/// An entry of the neighbour table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NeighbourEntry {
+    /// Its link address; `None`: not known.
+    pub mac: Option<[u8; 6]>,
+    /// What the kernel thinks of it.
+    pub state: NeighbourState,
+    /// Whether the kernel keeps it fresh by itself (`NTF_MANAGED`).
+    pub managed: bool,
+}
+
+impl NeighbourEntry {
+    /// The link address, if packets may be sent to it.
+    pub fn usable_mac(&self) -> Option<[u8; 6]> {
+        match self.state {
+            NeighbourState::Good | NeighbourState::Permanent | NeighbourState::Stale => self.mac,
+            NeighbourState::Unresolved | NeighbourState::Failed => None,
+        }
+    }
+}
+
+/// What the kernel thinks of a neighbour.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NeighbourState {
+    /// Reachable, being asked again, or on a link without neighbour discovery.
+    Good,
+    /// Set by hand: nobody asks.
+    Permanent,
+    /// Was reachable; still used, and asked again.
+    Stale,
+    /// Being asked for the first time.
+    Unresolved,
+    /// Did not answer.
+    Failed,
+}
+
+/// What the kernel would do and Lockgate does not.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Refused {
+    /// A policy rule beyond the default ones: where it may lead, nothing leads here.
+    PolicyRule {
+        /// IP version.
+        family: Family,
+        /// Its priority.
+        priority: u32,
+        /// The table it looks up; `None`: it drops.
+        table: Option<u32>,
+    },
+    /// A VRF: its routes are not looked at.
+    Vrf {
+        /// The netdev's name.
+        name: String,
+    },
+    /// A route into a lightweight tunnel: it leads nowhere.
+    LightweightTunnel {
+        /// Lowest destination.
+        address: Address,
+        /// Bits of the prefix.
+        length: u8,
+    },
+    /// A route for some sources or types of service only: it leads nowhere.
+    ConditionalRoute {
+        /// Lowest destination.
+        address: Address,
+        /// Bits of the prefix.
+        length: u8,
+    },
+    /// A route that cannot be read: it leads nowhere.
+    UnreadableRoute {
+        /// Lowest destination.
+        address: Address,
+        /// Bits of the prefix.
+        length: u8,
+    },
+    /// A nexthop object that is gone or of an unknown kind: routes by it lead nowhere.
+    NexthopObject {
+        /// Its number.
+        id: u32,
+    },
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let version = |family: &Family| match family {
+            Family::V4 => "IPv4",
+            Family::V6 => "IPv6",
+        };
+        match self {
+            Self::PolicyRule { family, priority, table } => {
+                write!(f, "the {} policy rule with priority {priority}", version(family))?;
+                match table {
+                    Some(table) => write!(
+                        f,
+                        " is not followed: where its table {table} has routes, none leads \
+                         anywhere here"
+                    ),
+                    None => write!(f, " is not followed: what it matches leads nowhere here"),
+                }
+            }
+            Self::Vrf { name } => write!(f, "VRF {name} is not supported: its routes are not used"),
+            Self::LightweightTunnel { address, length } => write!(
+                f,
+                "the route to {address}/{length} goes into a lightweight tunnel (encap): \
+                 it leads nowhere here"
+            ),
+            Self::ConditionalRoute { address, length } => write!(
+                f,
+                "the route to {address}/{length} holds only for some sources or types of \
+                 service: it leads nowhere here"
+            ),
+            Self::UnreadableRoute { address, length } => {
+                write!(f, "the route to {address}/{length} cannot be read: it leads nowhere here")
+            }
+            Self::NexthopObject { id } => {
+                write!(
+                    f,
+                    "nexthop object {id} is unknown or of an unknown kind: routes by it \
+                           lead nowhere here"
+                )
+            }
+        }
+    }
+}
+
+impl View {
+    /// The netdev of that name.
+    pub fn link_named(&self, name: &str) -> Option<&Link> {
+        self.links.values().find(|link| link.name == name)
+    }
+
+    /// The VLAN netdev with this id on the netdev with this index.
+    pub fn vlan_on(&self, parent: u32, id: u16) -> Option<&Link> {
+        self.links.values().find(|link| link.kind == LinkKind::Vlan { parent, id })
+    }
+}
