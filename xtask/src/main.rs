@@ -5,7 +5,7 @@
 //! | `setup [--quiet]` | installs what building, testing and the demonstrations need |
 //! | `tidy` | the rules of the code that a compiler does not check |
 //! | `test` | everything, with a table at the end |
-//! | `demo [NAME …]` | builds `lockgate` for release, runs a demonstration (default `replay`) |
+//! | `demo [NAME …]` | builds `lockgate` and `lockgated`, runs a demonstration (default `gateways`) |
 //! | `bench [NAME …]` | the same for a benchmark (default `esp`) |
 #![forbid(unsafe_code)]
 
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         ("setup", [flag]) if flag == "--quiet" => setup::run(setup::Voice::Quiet),
         ("tidy", []) => tidy::run(),
         ("test", []) => test::run(),
-        ("demo", rest) => lockgate("demo", "replay", rest),
+        ("demo", rest) => lockgate("demo", "gateways", rest),
         ("bench", rest) => lockgate("bench", "esp", rest),
         _ => Err(Failure::Usage),
     };
@@ -129,8 +129,10 @@ fn display(command: &Command) -> String {
     words.join(" ").replace(&*cargo().get_program().to_string_lossy(), "cargo")
 }
 
-/// Runs `lockgate TASK NAME …`, built for release.
+/// Runs `lockgate TASK NAME …`, built for release; the daemon lies beside it.
 fn lockgate(task: &str, default: &str, rest: &[String]) -> Result<(), Failure> {
+    let both = ["--package", "lockgate", "--package", "lockgated"];
+    succeed(cargo().args(["build", "--release", "--quiet"]).args(both))?;
     let mut command = cargo();
     command.args(["run", "--release", "--quiet", "--package", "lockgate", "--", task]);
     match rest {

@@ -67,6 +67,48 @@ const NEEDS: &[Need] = &[
         probe: &["ip", "-Version"],
         packages: &["iproute2"],
     },
+    Need {
+        name: "clang",
+        why: "compiles the XDP program",
+        probe: &["clang", "--version"],
+        packages: &["clang", "llvm"],
+    },
+    Need {
+        name: "libelf and zlib",
+        why: "read the XDP program and load it into the kernel",
+        probe: &["pkg-config", "--exists", "libelf", "zlib"],
+        packages: &["pkg-config", "libelf-dev", "zlib1g-dev"],
+    },
+    Need {
+        name: "nft",
+        why: "sets the guard that keeps ports closed",
+        probe: &["nft", "--version"],
+        packages: &["nftables"],
+    },
+    Need {
+        name: "ethtool",
+        why: "switches offloads of the namespaces' interfaces off",
+        probe: &["ethtool", "--version"],
+        packages: &["ethtool"],
+    },
+    Need {
+        name: "ping",
+        why: "measures round trips through two gateways",
+        probe: &["ping", "-V"],
+        packages: &["iputils-ping"],
+    },
+    Need {
+        name: "iperf3",
+        why: "measures TCP and UDP through two gateways",
+        probe: &["iperf3", "--version"],
+        packages: &["iperf3"],
+    },
+    Need {
+        name: "openssl",
+        why: "makes the keys of wireguard-go, for a comparison",
+        probe: &["openssl", "version"],
+        packages: &["openssl"],
+    },
 ];
 
 /// Parts of the Rust toolchain that its smallest installation lacks.

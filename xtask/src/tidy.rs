@@ -24,15 +24,11 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("model", &["wire", "policy", "ipsec", "dataplane"]),
     (
         "lockgate",
-        &[
-            "wire", "policy", "ipsec", "dataplane", "io", "xsk", "bpf", "control", "api", "netlab",
-        ],
+        &["wire", "policy", "ipsec", "dataplane", "io", "xsk", "bpf", "control", "api", "netlab"],
     ),
     (
         "lockgated",
-        &[
-            "wire", "policy", "ipsec", "dataplane", "io", "xsk", "bpf", "keystate", "control", "api",
-        ],
+        &["wire", "policy", "ipsec", "dataplane", "io", "xsk", "bpf", "keystate", "control", "api"],
     ),
     ("net", &[]),
     ("fuzz-replay", &["wire", "policy", "ipsec", "dataplane", "control", "model", "packets"]),
