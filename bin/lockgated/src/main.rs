@@ -4,7 +4,9 @@
 #[allow(dead_code, unused_imports, reason = "the daemon is being written")]
 mod api;
 #[allow(dead_code, reason = "the daemon is being written")]
+mod assign;
 mod backend;
+mod device;
 #[allow(dead_code, reason = "the daemon is being written")]
 mod events;
 #[allow(dead_code, reason = "the daemon is being written")]
@@ -13,5 +15,8 @@ mod hardening;
 mod metrics;
 #[allow(dead_code, reason = "the daemon is being written")]
 mod notify;
+mod revisions;
+mod totals;
+mod worker;
 
 fn main() {}

@@ -1,0 +1,237 @@
+//! One netdev that ports are on: claimed, steered, its queues served.
+//!
+//! Taking one over, in this order, so that nothing is ever open that was closed:
+//! 1. claim it: a second daemon on it finds the claim
+//! 2. load a program with the ports' rules; open a socket per queue; workers take them over
+//! 3. attach the program, in the place of an earlier one of ours
+
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::time::Duration;
+
+use bpf::{Attached, BpfError, Inside, PortRule, Prefix, Steering};
+use dataplane::{DeviceId, Side, Snapshot};
+use xsk::XskError;
+
+use crate::assign::{self, MAX_QUEUES, QUOTA};
+use crate::worker::{Command, Handle, WorkerGone};
+
+/// How long a queue may be busy: the kernel takes that long to let go of a dead process's socket.
+const BUSY_RETRY: Duration = Duration::from_secs(5);
+
+/// Why a netdev cannot be taken over.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DeviceError {
+    /// Another daemon has it.
+    #[error(
+        "{netdev} is another daemon's port: stop that one first (`ss -xlp` shows who listens on \
+         @lockgate/port/{ifindex})"
+    )]
+    Claimed { netdev: String, ifindex: u32 },
+    /// The claim cannot be made.
+    #[error("{netdev} cannot be claimed: {error}")]
+    Claim { netdev: String, error: std::io::Error },
+    /// The program.
+    #[error("{netdev}: {error}")]
+    Bpf { netdev: String, error: BpfError },
+    /// A socket.
+    #[error("{netdev} queue {queue}: {error}")]
+    Socket { netdev: String, queue: u32, error: XskError },
+    /// More queues than are served.
+    #[error(
+        "{netdev} has {queues} receive queues and {MAX_QUEUES} are served at most: lower them \
+         with `ethtool -L {netdev} combined {MAX_QUEUES}`"
+    )]
+    TooManyQueues { netdev: String, queues: u32 },
+    /// A worker has ended.
+    #[error(transparent)]
+    Worker(#[from] WorkerGone),
+}
+
+/// A netdev that is ours. Dropping it leaves the program attached and closed.
+pub(crate) struct Device {
+    pub(crate) netdev: String,
+    pub(crate) ifindex: u32,
+    pub(crate) queues: u32,
+    pub(crate) attached: Attached,
+    steering: Steering,
+    _claim: UnixListener,
+}
+
+/// What every program knows of the box and its routes.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub(crate) struct Surroundings {
+    /// Our addresses with the side of the port that each is on.
+    pub(crate) own: Vec<(IpAddr, bpf::Side)>,
+    /// Where those live who may not speak from outside.
+    pub(crate) inside: Vec<(Prefix, Inside)>,
+}
+
+/// What a netdev is taken over with.
+pub(crate) struct Taking<'a> {
+    pub(crate) netdev: &'a str,
+    pub(crate) ifindex: u32,
+    /// Its number in the mark in front of packets: another one each time.
+    pub(crate) mark: u16,
+    pub(crate) device: DeviceId,
+    pub(crate) queues: u32,
+    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) surroundings: &'a Surroundings,
+    /// Those that serve queues.
+    pub(crate) workers: &'a [Handle],
+}
+
+impl Device {
+    /// Takes a netdev over.
+    ///
+    /// # Errors
+    /// [`DeviceError`]; the netdev is then as it was found.
+    pub(crate) async fn take(taking: Taking<'_>) -> Result<Device, DeviceError> {
+        let Taking { netdev, ifindex, mark, device, queues, .. } = taking;
+        if queues > MAX_QUEUES {
+            return Err(DeviceError::TooManyQueues { netdev: netdev.into(), queues });
+        }
+        let claim = claim(netdev, ifindex)?;
+        let mut steering = Steering::load(mark, taking.snapshot.generation().0)
+            .map_err(|error| DeviceError::Bpf { netdev: netdev.into(), error })?;
+        let attached = match serve(&mut steering, &taking).await {
+            Ok(attached) => attached,
+            Err(error) => {
+                release(taking.workers, device).await?;
+                return Err(error);
+            }
+        };
+        let netdev = netdev.to_owned();
+        Ok(Device { netdev, ifindex, queues, attached, steering, _claim: claim })
+    }
+
+    /// Lets the workers close the netdev's sockets. Its program stays and drops.
+    pub(crate) async fn release(
+        self,
+        workers: &[Handle],
+        device: DeviceId,
+    ) -> Result<(), WorkerGone> {
+        release(workers, device).await
+    }
+
+    /// Tells the program what changed.
+    pub(crate) fn update(
+        &mut self,
+        device: DeviceId,
+        snapshot: &Snapshot,
+        surroundings: &Surroundings,
+    ) -> Result<(), DeviceError> {
+        let netdev = &self.netdev;
+        instruct(&mut self.steering, device, snapshot, surroundings)
+            .map_err(|error| DeviceError::Bpf { netdev: netdev.clone(), error })
+    }
+
+    /// Attaches the program again where something took it off.
+    pub(crate) fn attach_again(&mut self) -> Result<(), DeviceError> {
+        let netdev = &self.netdev;
+        self.attached = self
+            .steering
+            .attach(self.ifindex)
+            .map_err(|error| DeviceError::Bpf { netdev: netdev.clone(), error })?;
+        Ok(())
+    }
+
+    /// Whether a program of ours is on the netdev.
+    pub(crate) fn is_attached(&self) -> bool {
+        // What cannot be asked is not taken for gone.
+        bpf::attached(self.ifindex).map_or(true, |program| {
+            program.is_some_and(|program| program.owner == bpf::Owner::Lockgate)
+        })
+    }
+
+    /// What the kernel side counted.
+    pub(crate) fn counters(&self) -> Option<bpf::KernelCounters> {
+        self.steering.counters().ok()
+    }
+}
+
+/// An abstract socket's name is one namespace's and is free again when the process is gone.
+fn claim(netdev: &str, ifindex: u32) -> Result<UnixListener, DeviceError> {
+    let name = format!("lockgate/port/{ifindex}");
+    let address = SocketAddr::from_abstract_name(name);
+    address.and_then(|address| UnixListener::bind_addr(&address)).map_err(|error| {
+        let netdev = netdev.to_owned();
+        match error.kind() {
+            std::io::ErrorKind::AddrInUse => DeviceError::Claimed { netdev, ifindex },
+            _ => DeviceError::Claim { netdev, error },
+        }
+    })
+}
+
+async fn serve(steering: &mut Steering, taking: &Taking<'_>) -> Result<Attached, DeviceError> {
+    let Taking { netdev, ifindex, mark, device, queues, snapshot, surroundings, workers } = *taking;
+    let refused = |error| DeviceError::Bpf { netdev: netdev.into(), error };
+    instruct(steering, device, snapshot, surroundings).map_err(refused)?;
+    for queue in 0..queues {
+        let worker = &workers[assign::worker_of(queue, workers.len() as u32) as usize];
+        let failed = |error| DeviceError::Socket { netdev: netdev.into(), queue, error };
+        let area = worker.area.clone();
+        let options = xsk::Options {
+            receive_frames: QUOTA,
+            transmit_ring: QUOTA,
+            busy_retry: BUSY_RETRY,
+            ..xsk::Options::default()
+        };
+        // It may have to wait for the kernel, and the control thread has other work.
+        let opened =
+            tokio::task::spawn_blocking(move || xsk::Socket::open(&area, ifindex, queue, &options));
+        let socket = opened.await.map_err(|_| WorkerGone)?.map_err(failed)?;
+        let fd = socket.try_clone_fd().map_err(failed)?;
+        worker.ask(|reply| Command::Attach { device, mark, socket, reply }).await?;
+        steering.set_queue(queue, Some(fd.as_fd())).map_err(refused)?;
+    }
+    steering.attach(ifindex).map_err(refused)
+}
+
+async fn release(workers: &[Handle], device: DeviceId) -> Result<(), WorkerGone> {
+    for worker in workers {
+        worker.ask(|reply| Command::Detach { device, reply }).await?;
+    }
+    Ok(())
+}
+
+/// Gives the program the rules of the device's ports and our addresses.
+fn instruct(
+    steering: &mut Steering,
+    device: DeviceId,
+    snapshot: &Snapshot,
+    surroundings: &Surroundings,
+) -> Result<(), BpfError> {
+    let ports = snapshot.ports().iter().filter(|port| port.device == device);
+    let rules: Vec<PortRule> = ports
+        .map(|port| PortRule {
+            vlan: port.vlan,
+            side: side(port.side),
+            mac: port.mac,
+            services: port
+                .allow_host
+                .iter()
+                .map(|service| bpf::Service {
+                    protocol: service.protocol,
+                    ports: service.ports.map(|range| (range.lo, range.hi)),
+                })
+                .collect(),
+        })
+        .collect();
+    steering.set_own_addresses(&surroundings.own)?;
+    if steering.set_inside(&surroundings.inside).is_err() {
+        // More routes than it has room for: the workers, who know them all, are asked instead.
+        steering.forget_inside()?;
+    }
+    steering.set_ports(&rules)
+}
+
+/// A port's side in the program's words.
+pub(crate) fn side(side: Side) -> bpf::Side {
+    match side {
+        Side::Protected => bpf::Side::Protected,
+        Side::Unprotected => bpf::Side::Unprotected,
+    }
+}

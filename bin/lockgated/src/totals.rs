@@ -1,0 +1,75 @@
+//! What was counted since the start, by names that outlive a layout: when ports, policies or SAs
+//! change their places, each worker hands over what it counted under the old ones.
+
+use std::collections::{BTreeMap, HashMap};
+
+use dataplane::counters::Volume;
+use dataplane::{DropReason, Ledger};
+use ipsec::Spi;
+use policy::{Direction, PolicyId};
+
+use crate::worker::Flushed;
+
+/// An SA by what it keeps for life: direction, SPI, peer.
+pub(crate) type SaKey = (Direction, Spi, String);
+
+/// Sums over workers and layouts.
+#[derive(Clone, Default)]
+pub(crate) struct Totals {
+    /// By port name; the empty name: frames that belong to no port.
+    pub(crate) ledgers: BTreeMap<String, Ledger>,
+    /// What left by each port.
+    pub(crate) transmitted: HashMap<String, Volume>,
+    pub(crate) drops: BTreeMap<DropReason, u64>,
+    /// Outbound and inbound.
+    pub(crate) policies: HashMap<PolicyId, [Volume; 2]>,
+    pub(crate) sas: HashMap<SaKey, Volume>,
+    pub(crate) full_lookups: u64,
+    pub(crate) icmp_limited: u64,
+}
+
+impl Totals {
+    /// Adds what one worker counted under one snapshot.
+    pub(crate) fn add(&mut self, Flushed { snapshot, counters }: &Flushed) {
+        let names = snapshot.ports().iter().map(|port| port.name.as_str()).chain([""]);
+        for (name, ledger) in names.zip(&counters.ledgers) {
+            self.ledgers.entry(name.to_owned()).or_default().add(ledger);
+        }
+        for (port, volume) in snapshot.ports().iter().zip(&counters.transmitted) {
+            add(self.transmitted.entry(port.name.clone()).or_default(), volume);
+        }
+        for reason in DropReason::ALL {
+            *self.drops.entry(*reason).or_default() += counters.dropped(*reason);
+        }
+        let policies = snapshot.spd().policies().iter();
+        let counted = counters.policy_outbound.iter().zip(&counters.policy_inbound);
+        for (policy, (outbound, inbound)) in policies.zip(counted) {
+            let volumes = self.policies.entry(policy.id).or_default();
+            add(&mut volumes[0], outbound);
+            add(&mut volumes[1], inbound);
+        }
+        let peers: HashMap<_, _> =
+            snapshot.sets().iter().map(|set| (set.id, set.peer.as_str())).collect();
+        let outbound = snapshot.outbound().iter().map(|sa| (Direction::Outbound, sa.spi, sa.set));
+        let inbound = snapshot.inbound().iter().map(|sa| (Direction::Inbound, sa.spi, sa.set));
+        let counted = counters.sealed.iter().chain(&counters.opened);
+        for ((direction, spi, set), volume) in outbound.chain(inbound).zip(counted) {
+            let peer = peers.get(&set).copied().unwrap_or_default().to_owned();
+            add(self.sas.entry((direction, spi, peer)).or_default(), volume);
+        }
+        self.full_lookups += counters.full_lookups;
+        self.icmp_limited += counters.icmp_limited;
+    }
+
+    /// Sum of all ledgers.
+    pub(crate) fn ledger(&self) -> Ledger {
+        let mut total = Ledger::default();
+        self.ledgers.values().for_each(|ledger| total.add(ledger));
+        total
+    }
+}
+
+fn add(sum: &mut Volume, volume: &Volume) {
+    sum.packets += volume.packets;
+    sum.bytes += volume.bytes;
+}

@@ -1,0 +1,395 @@
+//! A worker's thread: turns over its devices, and between two turns the commands of the control
+//! thread. It sleeps in `poll` when nothing comes; a bell wakes it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use control::validated::Poll;
+use dataplane::{Counters, DeviceId, Snapshot, Wanted, Worker};
+use io::{LivePort, TunPort, XdpFrames, XdpPort};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use tokio::sync::oneshot;
+use wire::BATCH;
+
+/// How long a worker sleeps at most while packets are under way, and while none are.
+const SHORT_SLEEP: Duration = Duration::from_millis(5);
+const LONG_SLEEP: Duration = Duration::from_millis(250);
+/// How often what waits for a neighbour is looked through.
+const RELEASE_EVERY_NS: u64 = 100_000_000;
+/// How long the end waits for transmit rings to drain.
+const DRAIN: Duration = Duration::from_millis(200);
+
+/// What the control thread asks of a worker, between two turns.
+pub(crate) enum Command {
+    /// Goes over to a snapshot. `arrangement`, for another layout: for each device of the new
+    /// snapshot its number in the old one.
+    Publish {
+        snapshot: Arc<Snapshot>,
+        arrangement: Option<Vec<Option<usize>>>,
+        reply: oneshot::Sender<Option<Flushed>>,
+    },
+    /// Takes a socket over.
+    Attach { device: DeviceId, mark: u16, socket: xsk::Socket, reply: oneshot::Sender<()> },
+    /// Closes all sockets of a device.
+    Detach { device: DeviceId, reply: oneshot::Sender<Vec<io::QueueStatistics>> },
+    /// Takes the host port over.
+    AttachHost { device: DeviceId, port: TunPort, reply: oneshot::Sender<()> },
+    /// Says what it counted.
+    Report { reply: oneshot::Sender<Report> },
+    /// Sends what is in the rings, drops what waits, closes everything and ends.
+    Stop { reply: oneshot::Sender<Flushed> },
+}
+
+/// What was counted under a snapshot.
+pub(crate) struct Flushed {
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) counters: Counters,
+}
+
+/// A worker's state at one moment, between two turns.
+pub(crate) struct Report {
+    pub(crate) flushed: Flushed,
+    pub(crate) census: xsk::Census,
+    pub(crate) waiting: usize,
+    /// One entry per device: its queues on this worker.
+    pub(crate) queues: Vec<Vec<io::QueueStatistics>>,
+    pub(crate) host: Option<io::TunStatistics>,
+    pub(crate) turns: u64,
+    pub(crate) sleeps: u64,
+    /// CPU time of the thread.
+    pub(crate) cpu: Duration,
+}
+
+/// What wakes a worker.
+struct Bell {
+    rung: AtomicBool,
+    event: OwnedFd,
+}
+
+impl Bell {
+    fn ring(&self) {
+        self.rung.store(true, Ordering::Release);
+        // Full means it is rung already.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    /// Whether it was rung since.
+    fn answered(&self) -> bool {
+        if !self.rung.load(Ordering::Acquire) {
+            return false;
+        }
+        self.rung.store(false, Ordering::Release);
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.event, &mut count);
+        true
+    }
+}
+
+/// The worker has ended: it panicked, and the daemon ends too.
+#[derive(Debug, thiserror::Error)]
+#[error("a worker thread has ended unexpectedly")]
+pub(crate) struct WorkerGone;
+
+/// The control thread's end of a worker.
+pub(crate) struct Handle {
+    pub(crate) core: usize,
+    pub(crate) area: Arc<xsk::Area>,
+    commands: mpsc::Sender<Command>,
+    bell: Arc<Bell>,
+    /// Turns so far: moves at least every [`LONG_SLEEP`].
+    turns: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What a worker is made of.
+pub(crate) struct Setup {
+    pub(crate) number: usize,
+    pub(crate) core: usize,
+    pub(crate) umem: xsk::Umem,
+    pub(crate) poll: Poll,
+    pub(crate) snapshot: Arc<Snapshot>,
+    /// Where neighbours are asked for; never waits.
+    pub(crate) wanted: tokio::sync::mpsc::Sender<Wanted>,
+}
+
+impl Handle {
+    /// Starts a worker without ports.
+    pub(crate) fn start(setup: Setup) -> std::io::Result<Handle> {
+        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let bell = Arc::new(Bell { rung: AtomicBool::new(false), event });
+        let turns = Arc::new(AtomicU64::new(0));
+        let (commands, inbox) = mpsc::channel();
+        let (core, area) = (setup.core, setup.umem.area().clone());
+        let name = format!("worker-{}", setup.number);
+        let (heard, counted) = (bell.clone(), turns.clone());
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            pin(setup.core);
+            Thread::new(setup, inbox, heard, counted).run();
+        })?;
+        Ok(Handle { core, area, commands, bell, turns, thread: Some(thread) })
+    }
+
+    /// Sends a command; the answer is waited for by the caller.
+    pub(crate) fn send<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<oneshot::Receiver<T>, WorkerGone> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(command(reply)).map_err(|_| WorkerGone)?;
+        self.bell.ring();
+        Ok(answer)
+    }
+
+    /// Sends a command; the answer comes when the worker has done it.
+    pub(crate) async fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, WorkerGone> {
+        self.send(command)?.await.map_err(|_| WorkerGone)
+    }
+
+    /// How many turns it has done: stands still only if it hangs.
+    pub(crate) fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
+    }
+
+    /// Whether its thread still runs.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Ends the worker and returns what it counted last.
+    pub(crate) async fn stop(&mut self) -> Result<Flushed, WorkerGone> {
+        let last = self.ask(|reply| Command::Stop { reply }).await;
+        if let Some(thread) = self.thread.take() {
+            thread.join().map_err(|_| WorkerGone)?;
+        }
+        last
+    }
+}
+
+/// A core that a thread may not be put on is not worth refusing to work for.
+fn pin(core: usize) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(core);
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+}
+
+struct Thread {
+    worker: Worker<XdpFrames, LivePort>,
+    snapshot: Arc<Snapshot>,
+    inbox: mpsc::Receiver<Command>,
+    bell: Arc<Bell>,
+    turns: Arc<AtomicU64>,
+    wanted: tokio::sync::mpsc::Sender<Wanted>,
+    poll: Poll,
+    start: Instant,
+    released_ns: u64,
+    sleeps: u64,
+}
+
+/// Whether the thread goes on.
+enum Next {
+    Turn,
+    End,
+}
+
+impl Thread {
+    fn new(
+        setup: Setup,
+        inbox: mpsc::Receiver<Command>,
+        bell: Arc<Bell>,
+        turns: Arc<AtomicU64>,
+    ) -> Thread {
+        let Setup { umem, poll, snapshot, wanted, .. } = setup;
+        let devices = (0..snapshot.device_count()).map(|_| None).collect();
+        let worker = Worker::new(&snapshot, XdpFrames::new(umem), devices).live();
+        let (start, released_ns, sleeps) = (Instant::now(), 0, 0);
+        Thread { worker, snapshot, inbox, bell, turns, wanted, poll, start, released_ns, sleeps }
+    }
+
+    fn run(mut self) {
+        loop {
+            if self.bell.answered() {
+                while let Ok(command) = self.inbox.try_recv() {
+                    if matches!(self.obey(command), Next::End) {
+                        return;
+                    }
+                }
+            }
+            let received = self.turn();
+            self.turns.fetch_add(1, Ordering::Relaxed);
+            if received == 0 && self.poll == Poll::Sleep {
+                self.sleep();
+            }
+        }
+    }
+
+    /// One turn over all devices; returns how many packets came.
+    fn turn(&mut self) -> usize {
+        let now_ns = self.start.elapsed().as_nanos() as u64;
+        let mut received = 0;
+        for device in 0..self.worker.devices().len() {
+            let device = DeviceId(device as u16);
+            received += self.worker.turn(&self.snapshot, now_ns, device, BATCH);
+        }
+        if self.worker.waiting() > 0 && now_ns - self.released_ns >= RELEASE_EVERY_NS {
+            self.released_ns = now_ns;
+            self.worker.release(&self.snapshot, now_ns);
+        }
+        for wanted in self.worker.wanted() {
+            // Full: it is asked for again in a second.
+            let _ = self.wanted.try_send(wanted);
+        }
+        received
+    }
+
+    fn sleep(&mut self) {
+        let mut under_way = self.worker.waiting() > 0;
+        for device in 0..self.worker.devices().len() {
+            let (frames, port) = self.worker.parts_mut(DeviceId(device as u16));
+            if let Some(LivePort::Xdp(port)) = port {
+                under_way |= port.push(frames) > 0;
+            }
+        }
+        let longest = if under_way { SHORT_SLEEP } else { LONG_SLEEP };
+        let mut waits: Vec<PollFd<'_>> = vec![PollFd::new(&self.bell.event, PollFlags::IN)];
+        for port in self.worker.devices().iter().flatten() {
+            match port {
+                LivePort::Xdp(port) => {
+                    waits.extend(port.fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)))
+                }
+                LivePort::Tun(port) => {
+                    waits.push(PollFd::from_borrowed_fd(port.as_fd(), PollFlags::IN))
+                }
+            }
+        }
+        let timeout = Timespec { tv_sec: 0, tv_nsec: longest.as_nanos() as _ };
+        self.sleeps += 1;
+        // A signal or a dead port: the next turn sees.
+        let _ = poll(&mut waits, Some(&timeout));
+    }
+
+    fn obey(&mut self, command: Command) -> Next {
+        // Who asked and has gone since needs no answer.
+        match command {
+            Command::Publish { snapshot, arrangement, reply } => {
+                let _ = reply.send(self.publish(snapshot, arrangement));
+            }
+            Command::Attach { device, mark, socket, reply } => {
+                self.attach(device, mark, socket);
+                let _ = reply.send(());
+            }
+            Command::Detach { device, reply } => {
+                let _ = reply.send(self.detach(device));
+            }
+            Command::AttachHost { device, port, reply } => {
+                self.worker.put_device(device, Some(LivePort::Tun(port)));
+                let _ = reply.send(());
+            }
+            Command::Report { reply } => {
+                let _ = reply.send(self.report());
+            }
+            Command::Stop { reply } => {
+                let _ = reply.send(self.stop());
+                return Next::End;
+            }
+        }
+        Next::Turn
+    }
+
+    fn publish(
+        &mut self,
+        snapshot: Arc<Snapshot>,
+        arrangement: Option<Vec<Option<usize>>>,
+    ) -> Option<Flushed> {
+        let old = std::mem::replace(&mut self.snapshot, snapshot);
+        let flushed = arrangement.map(|arrangement| {
+            let mut ports = self.worker.take_devices();
+            let mut device = |old: Option<usize>| ports.get_mut(old?)?.take();
+            let devices = arrangement.into_iter().map(&mut device).collect();
+            for port in ports.into_iter().flatten() {
+                self.close(port);
+            }
+            let counters = self.worker.rearrange(&self.snapshot, devices);
+            Flushed { snapshot: old, counters }
+        });
+        let now_ns = self.start.elapsed().as_nanos() as u64;
+        self.worker.release(&self.snapshot, now_ns);
+        flushed
+    }
+
+    fn attach(&mut self, device: DeviceId, mark: u16, socket: xsk::Socket) {
+        let (frames, port) = self.worker.parts_mut(device);
+        match port {
+            Some(LivePort::Xdp(port)) => port.add(frames, socket),
+            _ => {
+                let mut port = XdpPort::new(mark);
+                port.add(frames, socket);
+                self.worker.put_device(device, Some(LivePort::Xdp(port)));
+            }
+        }
+    }
+
+    fn detach(&mut self, device: DeviceId) -> Vec<io::QueueStatistics> {
+        match self.worker.put_device(device, None) {
+            Some(port) => self.close(port),
+            None => Vec::new(),
+        }
+    }
+
+    fn close(&mut self, port: LivePort) -> Vec<io::QueueStatistics> {
+        match port {
+            LivePort::Xdp(port) => port.close(self.worker.frames_mut()),
+            LivePort::Tun(_) => Vec::new(),
+        }
+    }
+
+    fn report(&mut self) -> Report {
+        let (mut queues, mut host) = (Vec::new(), None);
+        for port in self.worker.devices() {
+            queues.push(match port {
+                Some(LivePort::Xdp(port)) => port.statistics(),
+                Some(LivePort::Tun(port)) => {
+                    host = Some(port.statistics());
+                    Vec::new()
+                }
+                None => Vec::new(),
+            });
+        }
+        let (snapshot, counters) = (self.snapshot.clone(), self.worker.counters().clone());
+        let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Report {
+            flushed: Flushed { snapshot, counters },
+            census: self.worker.frames().census(),
+            waiting: self.worker.waiting(),
+            queues,
+            host,
+            turns: self.turns.load(Ordering::Relaxed),
+            sleeps: self.sleeps,
+            cpu: Duration::new(cpu.tv_sec as u64, cpu.tv_nsec as u32),
+        }
+    }
+
+    /// The end: what is in the rings is sent, what waits is dropped, sockets are closed.
+    fn stop(&mut self) -> Flushed {
+        self.turn();
+        self.worker.stop_waiting();
+        let until = Instant::now() + DRAIN;
+        for device in 0..self.worker.devices().len() {
+            let device = DeviceId(device as u16);
+            let (frames, port) = self.worker.parts_mut(device);
+            if let Some(LivePort::Xdp(port)) = port {
+                while port.push(frames) > 0 && Instant::now() < until {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            self.detach(device);
+        }
+        Flushed { snapshot: self.snapshot.clone(), counters: self.worker.counters().clone() }
+    }
+}
