@@ -10,9 +10,11 @@
 //! | [`xdp`] | the queues of a netdev, over AF_XDP |
 //! | [`tun`] | this machine's Linux stack, over a TUN device |
 //! | [`live`] | any of the live ports |
+//! | [`bare`] | a forwarder without a walk, to compare with |
 #![deny(unsafe_code)] // allowed in `tun` only
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+pub mod bare;
 pub mod capture;
 mod error;
 pub mod live;
@@ -23,6 +25,7 @@ mod stream;
 pub mod tun;
 pub mod xdp;
 
+pub use bare::BareForwarder;
 pub use capture::{CapturePort, CaptureReader};
 pub use error::{CaptureError, Defect};
 pub use live::LivePort;

@@ -1,0 +1,6 @@
+//! Live ports in network namespaces, each test in one of its own: packets come through the real
+//! steering program, and from and to the Linux stack through a TUN device.
+
+mod place;
+mod tun;
+mod xdp;
