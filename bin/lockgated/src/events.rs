@@ -1,0 +1,570 @@
+//! What happened, for people and for those who watch: a closed list of kinds, the last
+//! [`api::MAX_EVENTS_KEPT`] events, a stream of those to come, and a line on stderr for each.
+//!
+//! For the control thread. A worker counts; it records nothing.
+//!
+//! The same kind about the same subject is told once a second at most. What comes in between is
+//! not lost: the last of it follows when the second is over ([`Events::settle`]) and says how many
+//! there were. Changes of the configuration and of what is open are always told.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt::{Display, Write as _};
+use std::io::Write as _;
+use std::os::fd::AsFd;
+use std::os::linux::fs::MetadataExt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use api::v1::Event;
+use tokio::sync::broadcast;
+
+use crate::backend::Uid;
+
+/// A kind about a subject is told at most once in this time.
+const QUIET: Duration = Duration::from_secs(1);
+/// Subjects that the limit tells apart; beyond, all of a kind are one.
+const MAX_SUBJECTS: usize = 1024;
+/// Detail that says how many events this one stands for beside itself.
+const REPEATED: &str = "repeated";
+
+/// How grave an event is, with the number that journald knows (RFC 5424 §6.2.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Gravity {
+    /// Nothing to do.
+    Notice = 5,
+    /// Look at it.
+    Warning = 4,
+    /// Something does not work.
+    Error = 3,
+}
+
+impl Gravity {
+    /// Its word on stderr.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Gravity::Notice => "notice",
+            Gravity::Warning => "warning",
+            Gravity::Error => "error",
+        }
+    }
+}
+
+/// Whether many events of a kind become few.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Repeats {
+    /// Each is told.
+    Told,
+    /// One a second about one subject.
+    Limited,
+}
+
+macro_rules! kinds {
+    ($($variant:ident $name:literal $gravity:ident $repeats:ident $help:literal)*) => {
+        /// What can happen: the closed list of kinds with what each means and what to do.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub(crate) enum Kind {
+            $(#[doc = $help] $variant,)*
+        }
+
+        impl Kind {
+            /// Every kind.
+            pub(crate) const ALL: &[Kind] = &[$(Kind::$variant,)*];
+
+            /// Its word in the API and in logs.
+            pub(crate) const fn name(self) -> &'static str {
+                match self { $(Kind::$variant => $name,)* }
+            }
+
+            /// What it means and what to do.
+            pub(crate) const fn help(self) -> &'static str {
+                match self { $(Kind::$variant => $help,)* }
+            }
+
+            /// How grave it is.
+            pub(crate) const fn gravity(self) -> Gravity {
+                match self { $(Kind::$variant => Gravity::$gravity,)* }
+            }
+
+            const fn repeats(self) -> Repeats {
+                match self { $(Kind::$variant => Repeats::$repeats,)* }
+            }
+        }
+    };
+}
+
+kinds! {
+    Started "started" Notice Told
+        "the daemon runs: ports taken, workers walking"
+    Stopping "stopping" Notice Told
+        "the daemon ends; ports stay closed unless on_exit = \"open\""
+    Opened "opened" Warning Told
+        "on_exit = \"open\": programs and guard were removed and Linux forwards in clear"
+    Applied "applied" Notice Told
+        "a configuration was made the running one; details name its revision"
+    ApplyRefused "apply_refused" Warning Told
+        "a configuration was refused and what ran before goes on; the message says why"
+    RolledBack "rolled_back" Notice Told
+        "an earlier revision was made the running one"
+    RollbackRefused "rollback_refused" Warning Told
+        "an earlier revision could not be made the running one; what ran before goes on"
+    ChangeDenied "change_denied" Warning Limited
+        "a user who is neither root nor in group lockgate-admin tried to change something"
+    PortAttached "port_attached" Notice Limited
+        "a port's netdev was taken over: program attached, sockets bound"
+    PortUp "port_up" Notice Limited
+        "a port's link is up"
+    PortDown "port_down" Warning Limited
+        "a port's link is down; what would leave by it is dropped"
+    PortLost "port_lost" Error Limited
+        "a port's netdev is gone; it is taken over again when one of its name comes"
+    PortRefused "port_refused" Error Limited
+        "a port's netdev could not be taken over, and stays closed; the message says why"
+    QueuesChanged "queues_changed" Notice Limited
+        "the number of a netdev's queues changed; its sockets were bound anew"
+    ProgramRemoved "program_removed" Error Told
+        "something took the XDP program off a port; the guard alone kept it closed until now"
+    ProgramRestored "program_restored" Warning Told
+        "the XDP program is attached again"
+    GuardRemoved "guard_removed" Error Told
+        "something removed or changed the nftables table `lockgate`: find out what"
+    GuardRestored "guard_restored" Warning Told
+        "the nftables table `lockgate` is whole again"
+    GuardRefused "guard_refused" Error Limited
+        "nftables refused the table `lockgate`: Linux may forward for ports that are not taken"
+    HostStarted "host_started" Notice Told
+        "the host port lockgate0 is there"
+    HostRefused "host_refused" Error Limited
+        "the host port lockgate0 could not be made: this machine reaches no tunnel"
+    KeyRefused "key_refused" Error Told
+        "an SA does not send: its record of sequence numbers is missing, older than the key's use, \
+         or another machine's; give it new keys (lockgate keygen) and apply"
+    ReservationFailed "reservation_failed" Error Limited
+        "sequence numbers could not be reserved on disk; the SA sends until what it has is used"
+    SequenceLow "sequence_low" Warning Limited
+        "an SA has used most of its sequence numbers: give it new keys"
+    SequenceExhausted "sequence_exhausted" Error Limited
+        "an SA has used all of its sequence numbers and does not send: give it new keys"
+    NetlinkResync "netlink_resync" Notice Limited
+        "the kernel's addresses, routes and neighbours were read again as a whole"
+    NetlinkLost "netlink_lost" Error Limited
+        "netlink is cut; routes and neighbours stay as they were until it is back"
+    RouteRefused "route_refused" Warning Limited
+        "the kernel has a route or rule that Lockgate does not follow; the message names it"
+    NeighbourFailed "neighbour_failed" Warning Limited
+        "a next hop does not answer ARP or neighbour discovery; packets to it are dropped"
+    WorkerStalled "worker_stalled" Error Limited
+        "a worker did not come round its loop in time; the watchdog ends the daemon if it stays so"
+    MemoryUnlocked "memory_unlocked" Warning Told
+        "memory could not be locked: keys may reach a swap device"
+    MetricsRefused "metrics_refused" Warning Told
+        "the metrics listener could not be opened; everything else runs"
+    EventsLost "events_lost" Warning Limited
+        "a reader of events was too slow and missed some; details say how many"
+}
+
+impl Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Details of an event: name and value.
+pub(crate) type Details<'a> = &'a [(&'static str, &'a dyn Display)];
+
+/// Where events go. A clone is another handle to the same.
+#[derive(Clone)]
+pub(crate) struct Events {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    log: Log,
+    state: Mutex<State>,
+    sender: broadcast::Sender<Event>,
+}
+
+struct State {
+    number: u64,
+    kept: VecDeque<Event>,
+    /// By kind and subject.
+    limits: HashMap<(Kind, String), Limit>,
+}
+
+/// One kind about one subject, lately.
+struct Limit {
+    told: Instant,
+    held: Option<Held>,
+}
+
+/// What was not told, yet.
+struct Held {
+    last: Event,
+    count: u64,
+}
+
+/// Where lines go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Log {
+    /// journald has its own clock, and reads the gravity as `<N>`.
+    Journal,
+    /// A terminal or a file.
+    Plain,
+    #[cfg(test)]
+    Nowhere,
+}
+
+impl Events {
+    /// A ring without events, which writes to stderr.
+    pub(crate) fn new() -> Events {
+        Events::with(if stderr_is_journal() { Log::Journal } else { Log::Plain })
+    }
+
+    fn with(log: Log) -> Events {
+        let (sender, _) = broadcast::channel(api::MAX_EVENTS_WAITING);
+        let kept = VecDeque::with_capacity(api::MAX_EVENTS_KEPT);
+        let state = Mutex::new(State { number: 0, kept, limits: HashMap::new() });
+        Events { shared: Arc::new(Shared { log, state, sender }) }
+    }
+
+    /// Records what happened. `subject` is a port's, a peer's or an SA's name, or empty: the
+    /// daemon. `message` is for people and holds no key material.
+    pub(crate) fn record(
+        &self,
+        kind: Kind,
+        subject: &str,
+        message: impl Into<String>,
+        details: Details<'_>,
+    ) {
+        self.put(kind, event(kind, subject, message.into(), None, details), Instant::now());
+    }
+
+    /// Records what somebody did: an audit event.
+    pub(crate) fn audit(
+        &self,
+        by: Uid,
+        kind: Kind,
+        subject: &str,
+        message: impl Into<String>,
+        details: Details<'_>,
+    ) {
+        self.put(kind, event(kind, subject, message.into(), Some(by), details), Instant::now());
+    }
+
+    /// The events that are kept, oldest first, and those to come; none is missing in between.
+    pub(crate) fn subscribe(&self) -> (Vec<Event>, broadcast::Receiver<Event>) {
+        let state = self.state();
+        let receiver = self.shared.sender.subscribe();
+        (state.kept.iter().cloned().collect(), receiver)
+    }
+
+    /// Tells what was held back and whose second is over.
+    pub(crate) fn settle(&self) {
+        self.settle_at(Instant::now());
+    }
+
+    /// Settles once a second, for ever: a task of the control thread.
+    pub(crate) async fn settle_forever(self) {
+        let mut second = tokio::time::interval(QUIET);
+        second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            second.tick().await;
+            self.settle();
+        }
+    }
+
+    /// Tells everything that was held back: before the daemon ends.
+    pub(crate) fn flush(&self) {
+        let mut state = self.state();
+        let limits = std::mem::take(&mut state.limits);
+        limits.into_values().filter_map(|limit| limit.held).for_each(|held| {
+            self.tell(&mut state, held.into_event());
+        });
+    }
+
+    fn put(&self, kind: Kind, event: Event, now: Instant) {
+        let mut state = self.state();
+        if kind.repeats() == Repeats::Told {
+            return self.tell(&mut state, event);
+        }
+        let mut key = (kind, event.subject.clone());
+        if !state.limits.contains_key(&key) && state.limits.len() >= MAX_SUBJECTS {
+            state.limits.retain(|_, limit| limit.held.is_some() || !limit.is_over(now));
+            // One entry a kind more than the maximum, at most.
+            if state.limits.len() >= MAX_SUBJECTS {
+                key.1 = String::new();
+            }
+        }
+        let told = match state.limits.get_mut(&key) {
+            None => {
+                state.limits.insert(key, Limit { told: now, held: None });
+                event
+            }
+            Some(limit) if limit.is_over(now) => {
+                limit.told = now;
+                match limit.held.take() {
+                    Some(held) => held.and(event).into_event(),
+                    None => event,
+                }
+            }
+            Some(limit) => {
+                limit.held = Some(match limit.held.take() {
+                    Some(held) => held.and(event),
+                    None => Held { last: event, count: 1 },
+                });
+                return;
+            }
+        };
+        self.tell(&mut state, told);
+    }
+
+    fn settle_at(&self, now: Instant) {
+        let mut state = self.state();
+        let mut due = Vec::new();
+        state.limits.retain(|_, limit| {
+            if !limit.is_over(now) {
+                return true;
+            }
+            limit.told = now;
+            match limit.held.take() {
+                Some(held) => due.push(held.into_event()),
+                None => return false,
+            }
+            true
+        });
+        due.sort_by_key(|event| event.unix_ns);
+        due.into_iter().for_each(|event| self.tell(&mut state, event));
+    }
+
+    fn tell(&self, state: &mut State, mut event: Event) {
+        state.number += 1;
+        event.number = state.number;
+        self.shared.log.write(&event);
+        if state.kept.len() == api::MAX_EVENTS_KEPT {
+            state.kept.pop_front();
+        }
+        state.kept.push_back(event.clone());
+        // Nobody listens: not a failure.
+        let _ = self.shared.sender.send(event);
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        // Nothing in here leaves the state half changed.
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Limit {
+    fn is_over(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.told) >= QUIET
+    }
+}
+
+impl Held {
+    fn and(self, next: Event) -> Held {
+        Held { last: next, count: self.count + 1 }
+    }
+
+    /// The last of them, which says how many others there were.
+    fn into_event(self) -> Event {
+        let mut event = self.last;
+        if self.count > 1 {
+            event.details.insert(REPEATED.into(), (self.count - 1).to_string());
+        }
+        event
+    }
+}
+
+fn event(
+    kind: Kind,
+    subject: &str,
+    message: String,
+    by: Option<Uid>,
+    details: Details<'_>,
+) -> Event {
+    let now = SystemTime::now();
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Event {
+        time: humantime::format_rfc3339_nanos(now).to_string(),
+        unix_ns: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX),
+        number: 0,
+        kind: kind.name().into(),
+        subject: subject.into(),
+        message,
+        uid: by.map(|Uid(uid)| uid),
+        details: details.iter().map(|(name, value)| ((*name).into(), value.to_string())).collect(),
+    }
+}
+
+impl Log {
+    fn write(self, event: &Event) {
+        let gravity = Kind::ALL.iter().find(|kind| kind.name() == event.kind);
+        let gravity = gravity.map_or(Gravity::Notice, |kind| kind.gravity());
+        let line = match self {
+            Log::Journal => format!("<{}>{}\n", gravity as u8, line(event)),
+            Log::Plain => format!("{} {} {}\n", event.time, gravity.word(), line(event)),
+            #[cfg(test)]
+            Log::Nowhere => return,
+        };
+        // One call a line; and where stderr is gone, the ring and the stream are not.
+        let _ = std::io::stderr().lock().write_all(line.as_bytes());
+    }
+}
+
+/// `port_down wan: its link is down (ifindex=3) by uid 0`: one line, whatever stands in it.
+fn line(event: &Event) -> String {
+    let mut text = event.kind.clone();
+    if !event.subject.is_empty() {
+        let _ = write!(text, " {}", event.subject);
+    }
+    let _ = write!(text, ": {}", event.message);
+    let mut details: Vec<_> = event.details.iter().collect();
+    details.sort();
+    for (place, (name, value)) in details.iter().enumerate() {
+        let _ = write!(text, "{}{name}={value}", if place == 0 { " (" } else { ", " });
+    }
+    if !details.is_empty() {
+        text.push(')');
+    }
+    if let Some(uid) = event.uid {
+        let _ = write!(text, " by uid {uid}");
+    }
+    // What strangers chose (a netdev's name, a line of a refused file) begins no line of its own.
+    let mut one = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => one.push_str(" | "),
+            c if c.is_control() => one.extend(c.escape_default()),
+            c => one.push(c),
+        }
+    }
+    one
+}
+
+/// Whether stderr is a stream to journald: `JOURNAL_STREAM` names its device and inode
+/// (systemd.exec(5)).
+fn stderr_is_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
+    let Ok(stderr) = std::io::stderr().as_fd().try_clone_to_owned() else { return false };
+    let metadata = std::fs::File::from(stderr).metadata();
+    metadata.is_ok_and(|metadata| stream == format!("{}:{}", metadata.st_dev(), metadata.st_ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn events() -> Events {
+        Events::with(Log::Nowhere)
+    }
+
+    fn at(events: &Events, kind: Kind, subject: &str, message: &str, now: Instant) {
+        events.put(kind, event(kind, subject, message.into(), None, &[]), now);
+    }
+
+    fn told(events: &Events) -> Vec<(String, Option<String>)> {
+        let (kept, _) = events.subscribe();
+        let repeated = |event: &Event| event.details.get(REPEATED).cloned();
+        kept.into_iter().map(|event| (event.message.clone(), repeated(&event))).collect()
+    }
+
+    #[test]
+    fn names_are_unique_words_and_every_kind_says_what_to_do() {
+        let mut names: Vec<_> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Kind::ALL.len());
+        for kind in Kind::ALL {
+            assert!(kind.name().chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{kind}");
+            assert!(kind.help().len() > 15, "{kind}");
+        }
+    }
+
+    #[test]
+    fn events_are_counted_up_kept_and_sent_on_without_a_gap() {
+        let events = events();
+        events.record(Kind::Started, "", "runs", &[("workers", &2)]);
+        let (kept, mut receiver) = events.subscribe();
+        assert_eq!(kept.len(), 1);
+        assert_eq!((kept[0].number, kept[0].kind.as_str()), (1, "started"));
+        assert_eq!(kept[0].details["workers"], "2");
+        assert!(kept[0].time.ends_with('Z') && kept[0].unix_ns > 1_600_000_000_000_000_000);
+        events.audit(Uid(7), Kind::Applied, "", "revision 2", &[]);
+        let live = receiver.try_recv().unwrap();
+        assert_eq!((live.number, live.uid), (2, Some(7)));
+        assert!(receiver.try_recv().is_err());
+    }
+
+    #[test]
+    fn only_the_last_events_are_kept() {
+        let events = events();
+        for number in 0..api::MAX_EVENTS_KEPT + 10 {
+            events.record(Kind::Applied, "", number.to_string(), &[]);
+        }
+        let (kept, _) = events.subscribe();
+        assert_eq!(kept.len(), api::MAX_EVENTS_KEPT);
+        assert_eq!(kept[0].number, 11);
+        assert_eq!(kept.last().unwrap().number as usize, api::MAX_EVENTS_KEPT + 10);
+    }
+
+    #[test]
+    fn a_repeating_event_is_told_once_a_second_and_its_last_word_is_not_lost() {
+        let (events, start) = (events(), Instant::now());
+        at(&events, Kind::PortDown, "wan", "first", start);
+        for number in 0..50 {
+            at(&events, Kind::PortDown, "wan", &number.to_string(), start + QUIET / 2);
+        }
+        at(&events, Kind::PortDown, "lan", "another subject", start + QUIET / 2);
+        at(&events, Kind::PortUp, "wan", "another kind", start + QUIET / 2);
+        events.settle_at(start + QUIET / 2);
+        assert_eq!(told(&events).len(), 3);
+        events.settle_at(start + QUIET);
+        assert_eq!(told(&events)[3], ("49".into(), Some("49".into())));
+        events.settle_at(start + QUIET * 3);
+        assert_eq!(told(&events).len(), 4);
+        assert_eq!(events.state().limits.len(), 0, "what is over is forgotten");
+    }
+
+    #[test]
+    fn an_event_after_the_second_counts_those_held_before_it() {
+        let (events, start) = (events(), Instant::now());
+        for message in ["1", "2", "3"] {
+            at(&events, Kind::NeighbourFailed, "192.0.2.9", message, start);
+        }
+        at(&events, Kind::NeighbourFailed, "192.0.2.9", "4", start + QUIET);
+        assert_eq!(told(&events), [("1".into(), None), ("4".into(), Some("2".into()))]);
+    }
+
+    #[test]
+    fn changes_and_openings_are_told_each_time() {
+        let (events, start) = (events(), Instant::now());
+        for kind in [Kind::Applied, Kind::GuardRemoved, Kind::KeyRefused, Kind::ProgramRemoved] {
+            for _ in 0..5 {
+                at(&events, kind, "x", "", start);
+            }
+        }
+        assert_eq!(told(&events).len(), 20);
+    }
+
+    #[test]
+    fn strangers_subjects_use_bounded_memory_and_none_is_told_without_limit() {
+        let (events, start) = (events(), Instant::now());
+        for subject in 0..100_000 {
+            at(&events, Kind::NeighbourFailed, &subject.to_string(), "", start);
+        }
+        assert!(events.state().limits.len() <= MAX_SUBJECTS + Kind::ALL.len());
+        assert_eq!(events.state().number as usize, MAX_SUBJECTS + 1);
+        events.flush();
+        assert_eq!(events.state().number as usize, MAX_SUBJECTS + 2);
+    }
+
+    #[test]
+    fn a_line_is_one_line_whatever_stands_in_it() {
+        let message = "bad\nfile\x1b[31m".into();
+        let details: Details<'_> = &[("b", &2), ("a", &"x\ny")];
+        let event = event(Kind::ApplyRefused, "gw\r", message, Some(Uid(0)), details);
+        assert_eq!(
+            line(&event),
+            "apply_refused gw\\r: bad | file\\u{1b}[31m (a=x | y, b=2) by uid 0"
+        );
+    }
+}
