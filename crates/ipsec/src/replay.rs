@@ -1,5 +1,6 @@
 //! The anti-replay window of an inbound SA (RFC 4303 §3.4.3 and Appendix A).
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -266,6 +267,13 @@ impl ReplayWindow {
     fn word(&self, number: u64) -> &AtomicU64 {
         let ring = self.ring();
         &ring[index(number, ring.len())]
+    }
+}
+
+impl fmt::Debug for ReplayWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (right_edge, size, numbers) = (self.right_edge(), self.size, self.numbers);
+        write!(f, "ReplayWindow {{ right_edge: {right_edge}, size: {size}, {numbers:?} }}")
     }
 }
 

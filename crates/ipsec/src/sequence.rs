@@ -1,5 +1,6 @@
 //! Sequence numbers of outbound SAs (RFC 4303 §3.3.3).
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Width of an SA's sequence numbers.
@@ -142,6 +143,13 @@ impl SequenceCounter {
             Word::Own(word) => word,
             Word::Shared(word) => word,
         }
+    }
+}
+
+impl fmt::Debug for SequenceCounter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (last, reserved, numbers) = (self.last(), self.reserved(), self.numbers);
+        write!(f, "SequenceCounter {{ last: {last}, reserved: {reserved}, {numbers:?} }}")
     }
 }
 

@@ -1,2 +1,545 @@
-//! To be written.
+//! Sequence counters and replay windows that outlive the process (DESIGN I8): no AEAD key seals
+//! two packets under one number, and no packet is opened twice, over SIGKILL, restart, reboot, and
+//! state that was lost or put back. Holds fingerprints of keys, never keys.
+//!
+//! | where | what | survives |
+//! |---|---|---|
+//! | `RUN_DIR/keystate` | counters and windows themselves, mapped into the process | the process, however it ends |
+//! | `STATE_DIR/sequence/FINGERPRINT.out` | numbers reserved ahead of use, and for which machine | the boot |
+//! | `STATE_DIR/sequence/inbound` | right edges of replay windows, every few seconds | the boot |
+//! | `KEYS_DIR/NAME.keys.used` | which keys were used, where, and how far at least | the loss of the state |
+//!
+//! A sealing key whose durable record is missing, of another machine, or older than what anything
+//! else remembers is refused for ever; the other SAs run. What cannot be seen from within: a whole
+//! disk put back to an older state, witness and all, or a virtual machine resumed twice from one
+//! image. Manual keys are for laboratories.
+//!
+//! After a reboot the replay windows begin at the right edges last written: packets received in
+//! the [`EDGE_INTERVAL`] before a power cut could be replayed once.
 #![deny(clippy::undocumented_unsafe_blocks)]
+
+mod durable;
+mod files;
+mod host;
+mod judge;
+mod record;
+mod run;
+mod witness;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime};
+
+use ipsec::{Fingerprint, ReplayWindow, SequenceCounter, SequenceNumbers, SharedWindow, Spi};
+
+use durable::{Edges, Found, Reservation, Reservations, Standing};
+use files::Locked;
+use judge::{Facts, Refused, Start};
+use run::{RunRecord, Slot, Subject};
+use witness::Testimony;
+
+pub use files::FileError;
+pub use host::HostIdentity;
+pub use judge::{NEW_KEY_AGE, Refusal};
+
+/// Numbers that are reserved ahead of use. Topped up when less than half of it is left.
+pub const RESERVATION_STEP: u64 = 1 << 22;
+/// How often the right edges of replay windows are written.
+pub const EDGE_INTERVAL: Duration = Duration::from_secs(5);
+/// Places for live SAs of both directions together.
+pub const MAX_SAS: u32 = run::SLOTS;
+
+/// What a key is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum KeyUse {
+    /// To seal: outbound SAs.
+    Seals,
+    /// To open: inbound SAs.
+    Opens,
+}
+
+/// A key file, as it was when its keys were read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeyFileFacts {
+    /// Where it is. Its witness is kept beside it.
+    pub path: PathBuf,
+    /// When it was last changed.
+    pub modified: SystemTime,
+}
+
+/// Why the state of keys cannot be had. The daemon must not start.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum KeyStateError {
+    /// Another process uses it.
+    #[error(
+        "{} is in use by another daemon{}: stop it first, or give this one its own directories",
+        .path.display(), .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
+    )]
+    InUse {
+        /// The locked file.
+        path: PathBuf,
+        /// The other process, if it says.
+        pid: Option<u32>,
+    },
+    /// A file or directory cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// A key that is not used. The others are.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the key {fingerprint} of SPI {spi} is not used: {reason}")]
+pub struct KeyRefused {
+    /// Which key.
+    pub fingerprint: Fingerprint,
+    /// What it was to be used for.
+    pub usage: KeyUse,
+    /// The SA it is of.
+    pub spi: Spi,
+    /// Why.
+    pub reason: Refusal,
+}
+
+/// Records could not be written. The SAs concerned seal up to the end of what is reserved, and
+/// again once writing succeeds.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("records of {failed} keys could not be written: {first}")]
+pub struct TopUpError {
+    /// How many records.
+    pub failed: usize,
+    /// What came in the way of the first.
+    pub first: FileError,
+}
+
+/// Something that was repaired, for the event log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// A file could not be understood and has this name now; what it said counts as lost.
+    SetAside {
+        /// Its new name.
+        path: PathBuf,
+    },
+}
+
+/// A sealing key in use.
+struct Sealing {
+    counter: Arc<SequenceCounter>,
+    slot: Slot,
+    key_file: PathBuf,
+    /// What the durable record reserves.
+    durable: u64,
+    /// What the witness says.
+    witness: u64,
+}
+
+/// An opening key in use.
+struct Opening {
+    words: SharedWindow,
+    /// One for each size that was asked for.
+    windows: Vec<Arc<ReplayWindow>>,
+}
+
+impl Opening {
+    fn is_in_use(&self) -> bool {
+        self.windows.iter().any(|window| Arc::strong_count(window) > 1)
+    }
+}
+
+/// The state of all keys, locked: one process has it. Kept by the control thread, who gives the
+/// counters and windows to SAs and calls [`KeyState::top_up`] all the time.
+///
+/// Dropped without [`KeyState::close`] it leaves what a killed process leaves. If counters or
+/// windows are then still held by anyone, the lock is kept until the process ends.
+pub struct KeyState {
+    host: HostIdentity,
+    run: RunRecord,
+    reservations: Reservations,
+    edges: Edges,
+    edges_tried: Instant,
+    lock: File,
+    sealing: HashMap<u128, Sealing>,
+    opening: HashMap<u128, Opening>,
+    /// Records that say that a key is spent, and could not be written yet.
+    unwritten: HashMap<u128, Reservation>,
+    notices: Vec<Notice>,
+}
+
+impl KeyState {
+    /// Takes the state that earlier processes left. Makes the directories that are missing.
+    ///
+    /// # Errors
+    /// [`KeyStateError`]: the daemon must not start.
+    pub fn open(
+        run_directory: &Path,
+        state_directory: &Path,
+        host: &HostIdentity,
+    ) -> Result<KeyState, KeyStateError> {
+        files::make_directory(run_directory, 0o750)?;
+        files::make_directory(state_directory, 0o750)?;
+        let directory = state_directory.join("sequence");
+        files::make_directory(&directory, 0o700)?;
+        let lock = take_lock(&directory.join("lock"))?;
+        let mut notices = Vec::new();
+        let reservations = Reservations::new(&directory);
+        let mut edges = Edges::open(&directory.join("inbound"), &mut notices)?;
+        let path = run_directory.join("keystate");
+        let (mut run, earlier) = RunRecord::open(&path, host, &mut notices)?;
+        for (subject, used) in earlier {
+            match subject.usage {
+                KeyUse::Opens => edges.raise(subject.fingerprint, used),
+                KeyUse::Seals => {
+                    spend_if_gone_back(&reservations, subject.fingerprint, used, host)?
+                }
+            }
+        }
+        // If the disk is full, `top_up` tries again and tells.
+        let _ = edges.write();
+        run.renew(host)?;
+        for subject in run.subjects().filter(|subject| subject.usage == KeyUse::Opens) {
+            let edge = run.find(subject).map_or(0, |slot| slot.last().load(Ordering::Relaxed));
+            edges.raise(subject.fingerprint, edge);
+        }
+        Ok(KeyState {
+            host: *host,
+            run,
+            reservations,
+            edges,
+            edges_tried: Instant::now(),
+            lock,
+            sealing: HashMap::new(),
+            opening: HashMap::new(),
+            unwritten: HashMap::new(),
+            notices,
+        })
+    }
+
+    /// The counter of a sealing key: the one in use, the one that an earlier process left, or a
+    /// new one. `spi` is told in refusals. The counter of a key whose reservation cannot be
+    /// written hands out nothing until [`KeyState::top_up`] could write it.
+    ///
+    /// Cost: for a key that is not in use, up to two files written and synced.
+    ///
+    /// # Errors
+    /// [`KeyRefused`]: the key must not seal.
+    pub fn outbound(
+        &mut self,
+        fingerprint: Fingerprint,
+        spi: Spi,
+        numbers: SequenceNumbers,
+        key_file: &KeyFileFacts,
+    ) -> Result<Arc<SequenceCounter>, KeyRefused> {
+        let key = u128::from_be_bytes(*fingerprint.as_bytes());
+        if let Some(sealing) = self.sealing.get_mut(&key) {
+            sealing.key_file.clone_from(&key_file.path);
+            if sealing.counter.numbers() != numbers {
+                let (last, allowed) = (sealing.slot.last(), sealing.counter.reserved());
+                sealing.counter = Arc::new(SequenceCounter::shared(last, allowed, numbers));
+            }
+            return Ok(sealing.counter.clone());
+        }
+        let usage = KeyUse::Seals;
+        self.start_sealing(key, spi, numbers, key_file).map_err(|reason| KeyRefused {
+            fingerprint,
+            usage,
+            spi,
+            reason,
+        })
+    }
+
+    /// The replay window of an opening key: the one in use, the one that an earlier process left
+    /// (also in another size), or one that begins behind everything known to have been received.
+    ///
+    /// # Errors
+    /// [`KeyRefused`]: the key must not open.
+    pub fn inbound(
+        &mut self,
+        fingerprint: Fingerprint,
+        spi: Spi,
+        size: u32,
+        numbers: SequenceNumbers,
+    ) -> Result<Arc<ReplayWindow>, KeyRefused> {
+        let key = u128::from_be_bytes(*fingerprint.as_bytes());
+        let usage = KeyUse::Opens;
+        self.start_opening(key, spi, size, numbers).map_err(|reason| KeyRefused {
+            fingerprint,
+            usage,
+            spi,
+            reason,
+        })
+    }
+
+    /// Reserves more numbers for the keys that have used half of theirs, and from time to time
+    /// writes down how far the windows have come. Called every 100 ms or so; cheap when there is
+    /// nothing to do, else a few synced writes.
+    ///
+    /// # Errors
+    /// [`TopUpError`], each time until writing succeeds: an event for the operator.
+    pub fn top_up(&mut self) -> Result<(), TopUpError> {
+        let mut problems = Vec::new();
+        let KeyState { host, reservations, sealing, unwritten, .. } = self;
+        for (key, sealing) in sealing {
+            if Arc::strong_count(&sealing.counter) > 1 {
+                problems.extend(sealing.reserve(*key, reservations, host).err());
+            }
+        }
+        unwritten.retain(|key, record| match reservations.write(*key, record) {
+            Ok(()) => false,
+            Err(error) => {
+                problems.push(error);
+                true
+            }
+        });
+        if self.edges_tried.elapsed() >= EDGE_INTERVAL {
+            problems.extend(self.write_edges().err());
+        }
+        let failed = problems.len();
+        problems.into_iter().next().map_or(Ok(()), |first| Err(TopUpError { failed, first }))
+    }
+
+    /// What was found damaged, each told once.
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// Writes down how far the windows have come and gives the state back. The workers have ended.
+    ///
+    /// # Errors
+    /// [`FileError`]: after a reboot the windows will begin a few seconds earlier.
+    pub fn close(mut self) -> Result<(), FileError> {
+        self.write_edges()
+    }
+
+    fn start_sealing(
+        &mut self,
+        key: u128,
+        spi: Spi,
+        numbers: SequenceNumbers,
+        key_file: &KeyFileFacts,
+    ) -> Result<Arc<SequenceCounter>, Refusal> {
+        let subject = Subject { fingerprint: key, usage: KeyUse::Seals };
+        let facts = self.facts(subject, key_file)?;
+        let start = judge::judge(&facts).map_err(|refused| self.refuse(key, refused))?;
+        let slot = self.place(subject, spi, |slot| {
+            slot.last().store(start.last, Ordering::Relaxed);
+            slot.reserved().store(start.durable, Ordering::Relaxed);
+        })?;
+        let Start { durable, witness, .. } = start;
+        let allowed = durable.min(witness);
+        let counter = Arc::new(SequenceCounter::shared(slot.last(), allowed, numbers));
+        let key_file = key_file.path.clone();
+        let mut sealing = Sealing { counter: counter.clone(), slot, key_file, durable, witness };
+        // If it cannot be written now, it is tried again and told by `top_up`.
+        let _ = sealing.reserve(key, &self.reservations, &self.host);
+        self.sealing.insert(key, sealing);
+        Ok(counter)
+    }
+
+    /// All that is known of a sealing key.
+    fn facts(&self, subject: Subject, key_file: &KeyFileFacts) -> Result<Facts, FileError> {
+        let key = subject.fingerprint;
+        let words = |slot: Slot| {
+            let [last, reserved] = [slot.last(), slot.reserved()];
+            (last.load(Ordering::Relaxed), reserved.load(Ordering::Relaxed))
+        };
+        let opens = Subject { fingerprint: key, usage: KeyUse::Opens };
+        let durable = match self.unwritten.get(&key) {
+            Some(record) => Found::Good(*record),
+            None => self.reservations.read(key)?,
+        };
+        Ok(Facts {
+            run: self.run.find(subject).map(words),
+            durable,
+            witness: witness::read(&key_file.path, key)?,
+            opened_here: self.run.find(opens).is_some() || self.edges.of(key).is_some(),
+            machine: self.host.machine,
+            file_modified: key_file.modified,
+            now: SystemTime::now(),
+        })
+    }
+
+    /// Remembers a refusal that has to be remembered.
+    fn refuse(&mut self, key: u128, refused: Refused) -> Refusal {
+        if let Some(reserved) = refused.spends {
+            let record =
+                Reservation { machine: self.host.machine, reserved, standing: Standing::Spent };
+            if self.reservations.write(key, &record).is_err() {
+                self.unwritten.insert(key, record);
+            }
+        }
+        refused.why
+    }
+
+    fn start_opening(
+        &mut self,
+        key: u128,
+        spi: Spi,
+        size: u32,
+        numbers: SequenceNumbers,
+    ) -> Result<Arc<ReplayWindow>, Refusal> {
+        // Nothing is taken for a window that cannot be.
+        ReplayWindow::new(size, numbers)?;
+        let seals = Subject { fingerprint: key, usage: KeyUse::Seals };
+        let sealed_here = self.run.find(seals).is_some()
+            || self.unwritten.contains_key(&key)
+            || self.reservations.read(key)? != Found::Missing;
+        if sealed_here {
+            return Err(Refusal::OtherDirection);
+        }
+        if !self.opening.contains_key(&key) {
+            let edge = self.edges.of(key).unwrap_or(0);
+            let subject = Subject { fingerprint: key, usage: KeyUse::Opens };
+            let slot = self.place(subject, spi, |slot| slot.window().begin_after(edge))?;
+            let opening = Opening { words: slot.window(), windows: Vec::new() };
+            self.opening.insert(key, opening);
+        }
+        let opening = self.opening.get_mut(&key).expect("just made");
+        let same =
+            |window: &&Arc<ReplayWindow>| window.size() == size && window.numbers() == numbers;
+        if let Some(window) = opening.windows.iter().find(same) {
+            return Ok(window.clone());
+        }
+        let window = Arc::new(ReplayWindow::shared(opening.words.clone(), size, numbers)?);
+        opening.windows.push(window.clone());
+        Ok(window)
+    }
+
+    /// The slot of a key, or a new one.
+    fn place(&mut self, subject: Subject, spi: Spi, begin: impl Fn(Slot)) -> Result<Slot, Refusal> {
+        if let Some(slot) = self.run.find(subject) {
+            return Ok(slot);
+        }
+        if let Some(slot) = self.run.take(subject, spi.value(), &begin)? {
+            return Ok(slot);
+        }
+        self.make_room()?;
+        let slot = self.run.take(subject, spi.value(), &begin)?;
+        slot.ok_or(Refusal::NoPlace { slots: MAX_SAS })
+    }
+
+    /// Gives up the slots of all keys that nobody uses and whose durable records say as much.
+    fn make_room(&mut self) -> Result<(), FileError> {
+        self.sealing.retain(|_, sealing| Arc::strong_count(&sealing.counter) > 1);
+        self.opening.retain(|_, opening| opening.is_in_use());
+        let mut idle = Vec::new();
+        for subject in self.run.subjects() {
+            let key = subject.fingerprint;
+            let Some(slot) = self.run.find(subject) else { continue };
+            let last = slot.last().load(Ordering::Relaxed);
+            let is_durable = match subject.usage {
+                KeyUse::Seals if self.sealing.contains_key(&key) => false,
+                KeyUse::Opens if self.opening.contains_key(&key) => false,
+                KeyUse::Seals => match self.reservations.read(key)? {
+                    Found::Good(record) => record.reserved >= last,
+                    Found::Missing | Found::Damaged(_) => false,
+                },
+                KeyUse::Opens => {
+                    self.edges.raise(key, last);
+                    true
+                }
+            };
+            if is_durable {
+                idle.push(subject);
+            }
+        }
+        self.edges.write()?;
+        idle.into_iter().for_each(|subject| self.run.give_up(subject));
+        Ok(())
+    }
+
+    fn write_edges(&mut self) -> Result<(), FileError> {
+        self.edges_tried = Instant::now();
+        for (key, opening) in &self.opening {
+            self.edges.raise(*key, opening.words.right_edge());
+        }
+        self.edges.write()
+    }
+
+    fn is_in_use(&self) -> bool {
+        self.sealing.values().any(|sealing| Arc::strong_count(&sealing.counter) > 1)
+            || self.opening.values().any(Opening::is_in_use)
+    }
+}
+
+impl Drop for KeyState {
+    fn drop(&mut self) {
+        if self.is_in_use() {
+            // A second handle on the same open file keeps its lock, as the mapping keeps the other.
+            std::mem::forget(self.lock.try_clone());
+        } else {
+            self.run.unlock();
+        }
+    }
+}
+
+impl Sealing {
+    /// Makes sure that more than half a step of numbers is reserved ahead, up to the limit:
+    ///
+    /// 1. the durable record
+    /// 2. the witness, which so never says more
+    /// 3. the run record, which so sees if either goes back
+    /// 4. the counter may
+    fn reserve(
+        &mut self,
+        key: u128,
+        reservations: &Reservations,
+        host: &HostIdentity,
+    ) -> Result<(), FileError> {
+        let (last, limit) = (self.counter.last(), self.counter.numbers().limit());
+        let wanted = last.saturating_add(RESERVATION_STEP / 2).min(limit);
+        if self.counter.reserved() >= wanted {
+            return Ok(());
+        }
+        let machine = host.machine;
+        if self.durable < wanted {
+            let reserved = last.saturating_add(RESERVATION_STEP).min(limit);
+            let record = Reservation { machine, reserved, standing: Standing::Good };
+            reservations.write(key, &record)?;
+            self.durable = reserved;
+        }
+        if self.witness < self.durable {
+            let reserved = self.durable;
+            witness::write(&self.key_file, key, Testimony { machine, reserved })?;
+            self.witness = reserved;
+        }
+        self.slot.reserved().store(self.durable, Ordering::Relaxed);
+        self.counter.reserve(self.durable);
+        Ok(())
+    }
+}
+
+/// Spends a key if the record of an earlier boot says more of it than the durable one.
+fn spend_if_gone_back(
+    reservations: &Reservations,
+    key: u128,
+    used: u64,
+    host: &HostIdentity,
+) -> Result<(), FileError> {
+    let recorded = match reservations.read(key)? {
+        Found::Damaged(_) => return Ok(()),
+        Found::Missing => 0,
+        Found::Good(record) => record.reserved,
+    };
+    if used <= recorded {
+        return Ok(());
+    }
+    let machine = host.machine;
+    let record = Reservation { machine, reserved: used, standing: Standing::Spent };
+    reservations.write(key, &record)
+}
+
+/// Takes the lock of the durable state, and writes down who has it.
+fn take_lock(path: &Path) -> Result<File, KeyStateError> {
+    let mut lock = files::open_or_create(path)?;
+    if files::lock(&lock, path)? == Locked::Theirs {
+        let text = files::read(path).ok().flatten().unwrap_or_default();
+        let pid = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok());
+        return Err(KeyStateError::InUse { path: path.to_owned(), pid });
+    }
+    // Only for whom it concerns: a full disk is no reason not to start.
+    let _ = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
+    Ok(lock)
+}

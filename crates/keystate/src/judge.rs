@@ -1,0 +1,190 @@
+//! Whether a key may go on sealing, and from which number: all that is known of it, judged at
+//! once. Touches nothing.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use crate::durable::{Found, Reservation, Standing};
+use crate::witness::Testimony;
+
+/// How old the file of a key that no record knows may be: older ones may have been used before.
+pub const NEW_KEY_AGE: Duration = Duration::from_secs(24 * 3600);
+
+/// Why a key does not seal. But for the last four it never will: make a new one.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// Something remembers that it was used, and its durable record is gone.
+    #[error(
+        "it was used up to number {used} at least, and its durable record is gone: which numbers \
+         it has used since nobody knows; make a new key with `lockgate keygen`"
+    )]
+    RecordMissing {
+        /// What is remembered.
+        used: u64,
+    },
+    /// Something remembers more than the durable record says.
+    #[error(
+        "its durable record says {recorded}, but it was used up to number {used} at least: an old \
+         disk or backup was put back; make a new key with `lockgate keygen`"
+    )]
+    RecordWentBack {
+        /// What the record says.
+        recorded: u64,
+        /// What is remembered.
+        used: u64,
+    },
+    /// It was found so before.
+    #[error(
+        "its durable record was once missing or gone back; make a new key with `lockgate keygen`"
+    )]
+    Spent,
+    /// It was used on another machine, which may still use it.
+    #[error(
+        "it was used on another machine: a copied disk, or a copied key; make a new key with \
+         `lockgate keygen`"
+    )]
+    OtherMachine,
+    /// This machine has used it in the other direction: its peer seals with it.
+    #[error(
+        "it was used here in the other direction: two gateways would seal with one key; make a \
+         new pair with `lockgate keygen`"
+    )]
+    OtherDirection,
+    /// No record knows it, and its file is so old that it may have been used before there was one.
+    #[error(
+        "no record of its use is here, and its file is {hours} hours old: it may have been used \
+         before; make a new key with `lockgate keygen` (new ones are taken for {} hours)",
+        NEW_KEY_AGE.as_secs() / 3600
+    )]
+    OldFile {
+        /// Age of the file.
+        hours: u64,
+    },
+    /// No record knows it, and its file is from the future.
+    #[error(
+        "no record of its use is here, and by this machine's clock its file will be made in \
+         {hours} hours: set the clock"
+    )]
+    FutureFile {
+        /// How far ahead.
+        hours: u64,
+    },
+    /// A record cannot be understood.
+    #[error(
+        "{} is damaged, so what the key has used nobody knows; make a new key with `lockgate \
+         keygen`", .path.display()
+    )]
+    Damaged {
+        /// The record.
+        path: PathBuf,
+    },
+    /// A record cannot be read, or room for the key's state cannot be made.
+    #[error(transparent)]
+    File(#[from] crate::FileError),
+    /// All places for SAs are taken.
+    #[error("all {slots} places for live SAs are taken")]
+    NoPlace {
+        /// How many there are.
+        slots: u32,
+    },
+    /// No such window: validation let a mistake through.
+    #[error(transparent)]
+    Window(#[from] ipsec::WindowSizeError),
+}
+
+/// All that is known of a sealing key.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    /// The last number that the run record of this boot says was used; what it saw reserved.
+    pub(crate) run: Option<(u64, u64)>,
+    pub(crate) durable: Found<Reservation>,
+    pub(crate) witness: Found<Testimony>,
+    pub(crate) opened_here: bool,
+    pub(crate) machine: u128,
+    pub(crate) file_modified: SystemTime,
+    pub(crate) now: SystemTime,
+}
+
+/// Where a key goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Start {
+    /// The last number that may have been used.
+    pub(crate) last: u64,
+    /// What the durable record reserves; 0: there is none yet.
+    pub(crate) durable: u64,
+    /// What the witness says.
+    pub(crate) witness: u64,
+}
+
+/// A refusal, and whether it has to be remembered lest the key be taken for good later.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Refused {
+    pub(crate) why: Refusal,
+    pub(crate) spends: Option<u64>,
+}
+
+impl From<Refusal> for Refused {
+    fn from(why: Refusal) -> Refused {
+        Refused { why, spends: None }
+    }
+}
+
+/// Judges a key.
+///
+/// 1. damaged, another machine's, spent, the other direction's: refused
+/// 2. what the run record and the witness remember must be in the durable record
+/// 3. known by all three: on from the run record's last number; after a reboot from the end of the
+///    reservation, which skips what it allowed
+/// 4. known by none: new if its file is
+pub(crate) fn judge(facts: &Facts) -> Result<Start, Refused> {
+    let durable = match &facts.durable {
+        Found::Missing => None,
+        Found::Good(durable) => Some(*durable),
+        Found::Damaged(path) => return Err(Refusal::Damaged { path: path.clone() }.into()),
+    };
+    let witness = match &facts.witness {
+        Found::Missing => None,
+        Found::Good(witness) => Some(*witness),
+        Found::Damaged(path) => return Err(Refusal::Damaged { path: path.clone() }.into()),
+    };
+    let machines = [durable.map(|d| d.machine), witness.map(|w| w.machine)];
+    if machines.into_iter().flatten().any(|machine| machine != facts.machine) {
+        return Err(Refusal::OtherMachine.into());
+    }
+    if durable.is_some_and(|durable| durable.standing == Standing::Spent) {
+        return Err(Refusal::Spent.into());
+    }
+    if facts.opened_here {
+        return Err(Refusal::OtherDirection.into());
+    }
+    let witnessed = witness.map_or(0, |witness| witness.reserved);
+    let (run_last, run_reserved) = facts.run.unwrap_or_default();
+    let used = run_last.max(run_reserved).max(witnessed);
+    match durable {
+        Some(Reservation { reserved, .. }) if used > reserved => Err(Refused {
+            why: Refusal::RecordWentBack { recorded: reserved, used },
+            spends: Some(used),
+        }),
+        Some(Reservation { reserved, .. }) => {
+            let last = if facts.run.is_some() { run_last } else { reserved };
+            Ok(Start { last, durable: reserved, witness: witnessed })
+        }
+        None if used > 0 || witness.is_some() => {
+            Err(Refused { why: Refusal::RecordMissing { used }, spends: Some(used) })
+        }
+        // Found new in this boot, and nothing could be reserved yet.
+        None if facts.run.is_some() => Ok(Start { last: 0, durable: 0, witness: 0 }),
+        None => is_new(facts).map(|()| Start { last: 0, durable: 0, witness: 0 }),
+    }
+}
+
+fn is_new(facts: &Facts) -> Result<(), Refused> {
+    let hours = |age: Duration| age.as_secs() / 3600;
+    match facts.now.duration_since(facts.file_modified) {
+        Ok(age) if age > NEW_KEY_AGE => Err(Refusal::OldFile { hours: hours(age) }.into()),
+        Err(ahead) if ahead.duration() > NEW_KEY_AGE => {
+            Err(Refusal::FutureFile { hours: hours(ahead.duration()) }.into())
+        }
+        _ => Ok(()),
+    }
+}

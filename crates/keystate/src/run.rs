@@ -1,0 +1,347 @@
+//! The run record: a file in the run directory, mapped into the process, that holds the live
+//! words of every SA: sequence counters and replay windows, without any key.
+//!
+//! ```text
+//! header   4096 bytes: magic, slots, boot, machine, check; the pid of who has it
+//! slot     1088 bytes: state, fingerprint, SPI, check; reserved, last or right edge, ring
+//! ```
+//! The kernel keeps the words whatever becomes of the process, so SIGKILL loses nothing: a word is
+//! raised before what it counts is used. A slot is in use from the one store of its state on. The
+//! record of another boot says only what was used at least: after a power cut a disk may hold an
+//! older one.
+//!
+//! Not here: what the words mean for a key that starts ([`crate::judge`]), and what is durable.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+
+use ipsec::SharedWindow;
+
+use crate::files::{self, FileError, Locked};
+use crate::record::digest;
+use crate::{HostIdentity, KeyStateError, KeyUse, Notice};
+
+/// SAs that have a place.
+pub(crate) const SLOTS: u32 = 8192;
+const HEADER_WORDS: usize = 512;
+const RING: usize = SharedWindow::RING_WORDS;
+const SLOT_WORDS: usize = 8 + RING;
+const FILE_WORDS: usize = HEADER_WORDS + SLOTS as usize * SLOT_WORDS;
+const WORD: u64 = size_of::<u64>() as u64;
+// A slot begins on a cache line of its own, so that workers of different SAs share none.
+const _: () = assert!((SLOT_WORDS * 8).is_multiple_of(64) && HEADER_WORDS.is_multiple_of(8));
+
+/// "lockgate", and the version of the layout.
+const MAGIC: u64 = u64::from_be_bytes(*b"lockgate");
+const VERSION: u64 = 1;
+
+/// Places in the header.
+mod header {
+    pub(super) const MAGIC: usize = 0;
+    pub(super) const VERSION: usize = 1;
+    pub(super) const SLOTS: usize = 2;
+    pub(super) const BOOT: usize = 3;
+    pub(super) const MACHINE: usize = 5;
+    pub(super) const CHECK: usize = 7;
+    pub(super) const PID: usize = 8;
+}
+
+/// Places in a slot.
+mod slot {
+    pub(super) const STATE: usize = 0;
+    pub(super) const FINGERPRINT: usize = 1;
+    pub(super) const SPI: usize = 3;
+    pub(super) const CHECK: usize = 4;
+    pub(super) const RESERVED: usize = 5;
+    pub(super) const LAST: usize = 6;
+    pub(super) const RING: usize = 8;
+}
+
+const STATE_SEALS: u64 = u64::from_be_bytes(*b"seals   ");
+const STATE_OPENS: u64 = u64::from_be_bytes(*b"opens   ");
+
+/// A key in one of its two uses.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) struct Subject {
+    pub(crate) fingerprint: u128,
+    pub(crate) usage: KeyUse,
+}
+
+/// The words of one SA.
+#[derive(Clone, Copy)]
+pub(crate) struct Slot(&'static [AtomicU64; SLOT_WORDS]);
+
+impl Slot {
+    /// The last number handed out, or the right edge.
+    pub(crate) fn last(self) -> &'static AtomicU64 {
+        &self.0[slot::LAST]
+    }
+
+    /// The highest number that a durable record was seen to reserve.
+    pub(crate) fn reserved(self) -> &'static AtomicU64 {
+        &self.0[slot::RESERVED]
+    }
+
+    /// The window over an inbound SA's words.
+    pub(crate) fn window(self) -> SharedWindow {
+        let (_, ring) = self.0.split_at(slot::RING);
+        let ring = ring.first_chunk().expect("a slot ends with its ring");
+        SharedWindow::new(self.last(), ring)
+    }
+
+    fn store(self, place: usize, value: u64) {
+        self.0[place].store(value, Ordering::Relaxed);
+    }
+}
+
+/// Whom a slot is of, by a copy of its words. `None`: nobody, or they do not fit each other.
+fn subject_of(words: &[u64]) -> Option<Subject> {
+    let usage = match words[slot::STATE] {
+        STATE_SEALS => KeyUse::Seals,
+        STATE_OPENS => KeyUse::Opens,
+        _ => return None,
+    };
+    let wide = |place: usize| u128::from(words[place]) << 64 | u128::from(words[place + 1]);
+    let fingerprint = wide(slot::FINGERPRINT);
+    let check = slot_check(usage, fingerprint, words[slot::SPI]);
+    (check == words[slot::CHECK]).then_some(Subject { fingerprint, usage })
+}
+
+/// The record of this boot, locked and mapped.
+pub(crate) struct RunRecord {
+    words: &'static [AtomicU64],
+    file: File,
+    path: PathBuf,
+    slots: HashMap<Subject, u32>,
+    free: Vec<u32>,
+}
+
+/// What the record of an earlier boot says was used at least.
+pub(crate) type Earlier = Vec<(Subject, u64)>;
+
+impl RunRecord {
+    /// Opens the record, or makes it. One that cannot be read is set aside, which is noted; one of
+    /// another boot or machine is emptied by [`RunRecord::renew`], and until then only says what
+    /// was used.
+    pub(crate) fn open(
+        path: &Path,
+        host: &HostIdentity,
+        notices: &mut Vec<Notice>,
+    ) -> Result<(RunRecord, Earlier), KeyStateError> {
+        let (mut file, mut words) = open_locked(path)?;
+        if !is_whole(words) && words.iter().take(HEADER_WORDS).any(|w| load(w) != 0) {
+            let aside = files::set_aside(path)?;
+            notices.push(Notice::SetAside { path: aside });
+            (file, words) = open_locked(path)?;
+        }
+        let mut record = RunRecord {
+            words,
+            file,
+            path: path.to_owned(),
+            slots: HashMap::new(),
+            free: (0..SLOTS).rev().collect(),
+        };
+        let mut earlier = Earlier::new();
+        if is_whole(words) {
+            record.find_slots()?;
+            if !is_of(words, host) {
+                earlier = record.used();
+            }
+        }
+        Ok((record, earlier))
+    }
+
+    /// Empties the record if it is not of this boot, or new. After it the record is this process's.
+    pub(crate) fn renew(&mut self, host: &HostIdentity) -> Result<(), FileError> {
+        if !(is_whole(self.words) && is_of(self.words, host)) {
+            let of = |error: std::io::Error| FileError::of(&self.path, &error);
+            self.file.set_len(0).and_then(|()| self.file.set_len(bytes(FILE_WORDS))).map_err(of)?;
+            files::allocate(&self.file, &self.path, 0, bytes(HEADER_WORDS))?;
+            write_header(self.words, host);
+            self.slots.clear();
+            self.free = (0..SLOTS).rev().collect();
+        }
+        self.words[header::PID].store(std::process::id().into(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The slot of a key in a use.
+    pub(crate) fn find(&self, subject: Subject) -> Option<Slot> {
+        self.slots.get(&subject).map(|number| self.slot(*number))
+    }
+
+    /// All keys that have a slot.
+    pub(crate) fn subjects(&self) -> impl Iterator<Item = Subject> + '_ {
+        self.slots.keys().copied()
+    }
+
+    /// Gives a key a slot whose words `begin` sets. It is there for later processes only when all
+    /// of it is.
+    ///
+    /// `Ok(None)`: all slots are taken.
+    pub(crate) fn take(
+        &mut self,
+        subject: Subject,
+        spi: u32,
+        begin: impl FnOnce(Slot),
+    ) -> Result<Option<Slot>, FileError> {
+        let Some(number) = self.free.last().copied() else { return Ok(None) };
+        let at = bytes(HEADER_WORDS + number as usize * SLOT_WORDS);
+        files::allocate(&self.file, &self.path, at, bytes(SLOT_WORDS))?;
+        self.free.pop();
+        let slot = self.slot(number);
+        slot.store(slot::STATE, 0);
+        compiler_fence(Ordering::SeqCst);
+        slot.0[1..].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        store_wide(slot.0, slot::FINGERPRINT, subject.fingerprint);
+        slot.store(slot::SPI, spi.into());
+        slot.store(slot::CHECK, slot_check(subject.usage, subject.fingerprint, spi.into()));
+        begin(slot);
+        compiler_fence(Ordering::SeqCst);
+        slot.store(
+            slot::STATE,
+            match subject.usage {
+                KeyUse::Seals => STATE_SEALS,
+                KeyUse::Opens => STATE_OPENS,
+            },
+        );
+        self.slots.insert(subject, number);
+        Ok(Some(slot))
+    }
+
+    /// Takes a key's slot away. Nobody counts in it any more, and what its words say is durable.
+    pub(crate) fn give_up(&mut self, subject: Subject) {
+        if let Some(number) = self.slots.remove(&subject) {
+            self.slot(number).store(slot::STATE, 0);
+            self.free.push(number);
+        }
+    }
+
+    /// What every slot says was used.
+    fn used(&self) -> Earlier {
+        let used = |(subject, number): (&Subject, &u32)| {
+            let slot = self.slot(*number);
+            (*subject, load(slot.last()).max(load(slot.reserved())))
+        };
+        self.slots.iter().map(used).collect()
+    }
+
+    /// Reads who is where. Not by the mapping: looking at a hole of it would fill the hole.
+    fn find_slots(&mut self) -> Result<(), FileError> {
+        let content = files::read(&self.path)?.unwrap_or_default();
+        let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
+        let words: Vec<u64> = content.chunks_exact(8).map(word).collect();
+        self.free.clear();
+        for number in (0..SLOTS).rev() {
+            let at = HEADER_WORDS + number as usize * SLOT_WORDS;
+            match words.get(at..at + SLOT_WORDS).and_then(subject_of) {
+                Some(subject) if !self.slots.contains_key(&subject) => {
+                    self.slots.insert(subject, number);
+                }
+                _ => self.free.push(number),
+            }
+        }
+        Ok(())
+    }
+
+    fn slot(&self, number: u32) -> Slot {
+        let words = &self.words[HEADER_WORDS + number as usize * SLOT_WORDS..];
+        Slot(words.first_chunk().expect("the mapping holds every slot"))
+    }
+
+    /// Gives the lock back, which the mapping would keep until the process ends. Nobody counts in
+    /// the words any more.
+    pub(crate) fn unlock(&self) {
+        files::unlock(&self.file);
+    }
+}
+
+/// Opens, locks and maps the file.
+fn open_locked(path: &Path) -> Result<(File, &'static [AtomicU64]), KeyStateError> {
+    let file = files::open_or_create(path)?;
+    if files::lock(&file, path)? == Locked::Theirs {
+        return Err(KeyStateError::InUse { path: path.to_owned(), pid: holder(path) });
+    }
+    let of = |error: std::io::Error| FileError::of(path, &error);
+    let length = file.metadata().map_err(of)?.len();
+    if length < bytes(FILE_WORDS) {
+        // New, or cut short: what is missing reads as 0.
+        file.set_len(bytes(FILE_WORDS)).map_err(of)?;
+    }
+    files::allocate(&file, path, 0, bytes(HEADER_WORDS))?;
+    let words = map(&file).map_err(of)?;
+    Ok((file, words))
+}
+
+/// Maps the words of the file for as long as the process lives.
+fn map(file: &File) -> std::io::Result<&'static [AtomicU64]> {
+    let mapping = memmap2::MmapOptions::new().len(FILE_WORDS * 8).map_raw(file)?;
+    let mapping: &'static memmap2::MmapRaw = Box::leak(Box::new(mapping));
+    // SAFETY: the mapping is never unmapped (it is leaked), page-aligned, writable and FILE_WORDS
+    // words long. It is only ever accessed as these atomic words: whoever else maps the file
+    // changes them as values, not under a reference. The file is not made shorter under the lock
+    // but by `renew`, which makes it as long again before any word is accessed.
+    let words = unsafe { std::slice::from_raw_parts(mapping.as_mut_ptr().cast(), FILE_WORDS) };
+    Ok(words)
+}
+
+/// The pid that whoever holds the record wrote into it.
+fn holder(path: &Path) -> Option<u32> {
+    let content = files::read(path).ok()??;
+    let pid = content.get(header::PID * 8..)?.first_chunk()?;
+    u32::try_from(u64::from_ne_bytes(*pid)).ok().filter(|pid| *pid != 0)
+}
+
+fn write_header(words: &[AtomicU64], host: &HostIdentity) {
+    let put = |place: usize, value| words[place].store(value, Ordering::Relaxed);
+    put(header::MAGIC, MAGIC);
+    put(header::VERSION, VERSION);
+    put(header::SLOTS, SLOTS.into());
+    store_wide(words, header::BOOT, host.boot);
+    store_wide(words, header::MACHINE, host.machine);
+    compiler_fence(Ordering::SeqCst);
+    put(header::CHECK, header_check(words));
+}
+
+fn is_whole(words: &[AtomicU64]) -> bool {
+    load(&words[header::MAGIC]) == MAGIC
+        && load(&words[header::VERSION]) == VERSION
+        && load(&words[header::SLOTS]) == u64::from(SLOTS)
+        && load(&words[header::CHECK]) == header_check(words)
+}
+
+fn is_of(words: &[AtomicU64], host: &HostIdentity) -> bool {
+    load_wide(words, header::BOOT) == host.boot && load_wide(words, header::MACHINE) == host.machine
+}
+
+fn header_check(words: &[AtomicU64]) -> u64 {
+    let bytes: Vec<u8> =
+        words[..header::CHECK].iter().flat_map(|word| load(word).to_ne_bytes()).collect();
+    digest("run header", &bytes) as u64 | 1
+}
+
+fn slot_check(usage: KeyUse, fingerprint: u128, spi: u64) -> u64 {
+    let mut bytes = fingerprint.to_ne_bytes().to_vec();
+    bytes.extend(spi.to_ne_bytes());
+    bytes.push(usage as u8);
+    digest("run slot", &bytes) as u64
+}
+
+fn load(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Relaxed)
+}
+
+fn load_wide(words: &[AtomicU64], place: usize) -> u128 {
+    u128::from(load(&words[place])) << 64 | u128::from(load(&words[place + 1]))
+}
+
+fn store_wide(words: &[AtomicU64], place: usize, value: u128) {
+    words[place].store((value >> 64) as u64, Ordering::Relaxed);
+    words[place + 1].store(value as u64, Ordering::Relaxed);
+}
+
+const fn bytes(words: usize) -> u64 {
+    words as u64 * WORD
+}

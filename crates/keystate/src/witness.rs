@@ -1,0 +1,74 @@
+//! The witness beside a key file, `NAME.keys.used`: which of its keys have sealed, on which
+//! machine, and how far at least. It tells a key that was never used from one whose record was
+//! lost, and goes where the key file goes.
+//!
+//! It is written after the durable reservation and before the numbers are used, so it never says
+//! more than the reservation did.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::durable::Found;
+use crate::files::{self, FileError};
+use crate::record::{self, Damaged};
+
+const WITNESS: &str = "used keys";
+
+/// What a witness says of a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Testimony {
+    pub(crate) machine: u128,
+    /// Numbers up to this one were allowed at least.
+    pub(crate) reserved: u64,
+}
+
+type Testimonies = BTreeMap<u128, Testimony>;
+
+/// The witness of a key file.
+pub(crate) fn path_of(key_file: &Path) -> PathBuf {
+    let mut name = key_file.as_os_str().to_owned();
+    name.push(".used");
+    name.into()
+}
+
+/// What the witness of a key file says of a key.
+pub(crate) fn read(key_file: &Path, fingerprint: u128) -> Result<Found<Testimony>, FileError> {
+    let path = path_of(key_file);
+    Ok(match read_all(&path)? {
+        Err(Damaged) => Found::Damaged(path),
+        Ok(all) => all.get(&fingerprint).map_or(Found::Missing, |found| Found::Good(*found)),
+    })
+}
+
+/// Writes what is to be said of a key; what is said of others stays. A damaged witness is not
+/// written to: it is evidence.
+pub(crate) fn write(
+    key_file: &Path,
+    fingerprint: u128,
+    testimony: Testimony,
+) -> Result<(), FileError> {
+    let path = path_of(key_file);
+    let Ok(mut all) = read_all(&path)? else {
+        return Err(FileError::System { path, code: libc::EBADMSG });
+    };
+    all.insert(fingerprint, testimony);
+    let lines = all.iter().map(|(key, Testimony { machine, reserved })| {
+        format!("{key:032x} {machine:032x} {reserved}")
+    });
+    files::replace(&path, record::encode(WITNESS, lines).as_bytes())
+}
+
+fn read_all(path: &Path) -> Result<Result<Testimonies, Damaged>, FileError> {
+    Ok(files::read(path)?.map_or(Ok(Testimonies::new()), |content| parse(&content)))
+}
+
+fn parse(content: &[u8]) -> Result<Testimonies, Damaged> {
+    let line = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [key, machine, reserved] = words[..] else { return Err(Damaged) };
+        let machine = record::hex(machine).ok_or(Damaged)?;
+        let reserved = reserved.parse().map_err(|_| Damaged)?;
+        Ok((record::hex(key).ok_or(Damaged)?, Testimony { machine, reserved }))
+    };
+    record::decode(WITNESS, content)?.map(line).collect()
+}
