@@ -103,6 +103,9 @@ kinds! {
         "a configuration was made the running one; details name its revision"
     ApplyRefused "apply_refused" Warning Told
         "a configuration was refused and what ran before goes on; the message says why"
+    ConfigurationWarning "configuration_warning" Warning Told
+        "the configuration that runs is allowed but probably not meant so; `lockgate check` says \
+         the same"
     RolledBack "rolled_back" Notice Told
         "an earlier revision was made the running one"
     RollbackRefused "rollback_refused" Warning Told

@@ -103,14 +103,17 @@ impl Display for MissingPrivilege {
     }
 }
 
-/// How to get what [`missing_privileges`] lists: three ways, a line each.
+/// What [`missing_privileges`] lists and how to get it, line by line.
 pub(crate) fn how_to_get(missing: &[MissingPrivilege]) -> String {
     let names: Vec<String> = missing.iter().map(|m| m.capability.to_string()).collect();
     let (unit, file) = (names.join(" "), names.join(",").to_lowercase());
+    let lines: Vec<String> = missing.iter().map(MissingPrivilege::to_string).collect();
     format!(
-        "run lockgated as root (sudo lockgated …), or\n\
+        "{}\n\
+         run lockgated as root (sudo lockgated …), or\n\
          in its unit: AmbientCapabilities={unit}, and the same in CapabilityBoundingSet=, or\n\
-         setcap {file}+ep /usr/sbin/lockgated"
+         setcap {file}+ep /usr/sbin/lockgated",
+        lines.join("\n")
     )
 }
 
