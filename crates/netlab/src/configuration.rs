@@ -70,20 +70,6 @@ impl GatewayFile {
         Ok(file)
     }
 
-    /// The configurations of two gateways that protect everything between their sites with fresh
-    /// keys, over IPv4 outside.
-    ///
-    /// # Errors
-    /// As [`GatewayFile::new`] and [`make_keys`].
-    pub fn pair(sites: &Sites, programs: &Programs) -> Result<[GatewayFile; 2], LabError> {
-        let [a, b] = [sites.site(1), sites.site(2)];
-        let mut files = [GatewayFile::new(sites, a)?, GatewayFile::new(sites, b)?];
-        let networks = [a.networks().to_vec(), b.networks().to_vec()];
-        let [file_a, file_b] = &mut files;
-        join(programs, [file_a, file_b], [a.wan_v4(), b.wan_v4()], networks)?;
-        Ok(files)
-    }
-
     /// Name of the gateway.
     pub fn name(&self) -> &str {
         &self.name

@@ -7,6 +7,7 @@
 //! | [`namespace`] | commands, threads and settings inside one namespace |
 //! | [`sites`] | the topology: host – gateway – wire – gateway – host, two sites or more |
 //! | [`configuration`] | a gateway's file, with directories of its own |
+//! | [`gateways`] | sites, configurations and daemons together |
 //! | [`daemon`] | one `lockgated`: started, waited for, killed, asked |
 //! | [`capture`] | what passed the wire, and what it was |
 //! | [`ping`], [`iperf`], [`stream`] | traffic with a result |
@@ -22,6 +23,7 @@ pub mod capture;
 pub mod configuration;
 pub mod daemon;
 mod error;
+pub mod gateways;
 pub mod inject;
 pub mod interrupt;
 pub mod iperf;
@@ -37,6 +39,7 @@ pub use capture::{Capture, Scope, Tally};
 pub use configuration::{GatewayFile, PeerEntry};
 pub use daemon::Daemon;
 pub use error::LabError;
+pub use gateways::Gateways;
 pub use laboratory::Laboratory;
 pub use namespace::Namespace;
 pub use programs::Programs;

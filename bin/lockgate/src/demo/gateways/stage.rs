@@ -1,0 +1,126 @@
+//! Where the demonstration takes place, what it found so far, and how it says so.
+
+use std::io::Write;
+use std::time::Instant;
+
+use netlab::capture::{Capture, Tally};
+use netlab::daemon::Counters;
+use netlab::sites::Plan;
+use netlab::{Gateways, LabError};
+
+use super::report::GatewaysReport;
+use crate::demo::report::Check;
+
+/// Where progress is printed: beside the report, never into JSON.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Progress {
+    Stdout,
+    Stderr,
+}
+
+/// Gateway A, and the site behind it.
+pub(super) const A: u8 = 1;
+/// Gateway B.
+pub(super) const B: u8 = 2;
+
+/// Lines of a daemon's log that are shown if something went wrong.
+const LOG_LINES: usize = 15;
+
+/// The laboratory with its daemons, and what was found.
+pub(super) struct Stage {
+    pub(super) gateways: Gateways,
+    pub(super) report: GatewaysReport,
+    /// What the captures saw since the daemons run.
+    tally: Tally,
+    /// What daemons had counted that are no more.
+    pub(super) counted: Counters,
+    progress: Progress,
+    start: Instant,
+}
+
+impl Stage {
+    /// Builds the namespaces and writes both configurations.
+    pub(super) fn build(progress: Progress) -> Result<Stage, LabError> {
+        let start = Instant::now();
+        let stage = Stage {
+            gateways: Gateways::build(Plan::default())?,
+            report: GatewaysReport::new(),
+            tally: Tally::default(),
+            counted: Counters::default(),
+            progress,
+            start,
+        };
+        stage.say("", "host-a, gw-a, wire, gw-b, host-b: five namespaces");
+        Ok(stage)
+    }
+
+    /// Prints a line of progress.
+    pub(super) fn say(&self, verdict: &str, text: &str) {
+        let seconds = self.start.elapsed().as_secs_f64();
+        let line = format!("{seconds:6.1} s  {verdict:<6} {text}\n");
+        // A reader that has gone away is no error.
+        let _ = match self.progress {
+            Progress::Stdout => std::io::stdout().write_all(line.as_bytes()),
+            Progress::Stderr => std::io::stderr().write_all(line.as_bytes()),
+        };
+    }
+
+    /// Notes whether something holds.
+    pub(super) fn check(&mut self, name: &'static str, ok: bool, detail: impl Into<String>) {
+        let detail = detail.into();
+        self.say(if ok { "ok" } else { "FAILED" }, &format!("{name}: {detail}"));
+        self.report.checks.push(Check { name, ok, detail });
+    }
+
+    /// Ends a capture and adds it to what was on the wire; its file is removed.
+    pub(super) fn add_capture(&mut self, capture: Capture) -> Result<(), LabError> {
+        let file = capture.stop()?;
+        self.tally.add(&file)?;
+        std::fs::remove_file(&file).map_err(LabError::file(&file))
+    }
+
+    /// Adds what a capture file shows, and keeps the file.
+    pub(super) fn add_file(&mut self, file: &std::path::Path) -> Result<(), LabError> {
+        self.tally.add(file)
+    }
+
+    /// What the captures saw.
+    pub(super) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Ends the play: what went wrong becomes a check that failed, everything is torn down, and
+    /// the report is complete.
+    ///
+    /// # Errors
+    /// [`LabError::Interrupted`], torn down all the same.
+    pub(super) fn close(
+        mut self,
+        outcome: Result<(), LabError>,
+    ) -> Result<GatewaysReport, LabError> {
+        match outcome {
+            Err(LabError::Interrupted) => return Err(LabError::Interrupted),
+            Err(error) => self.check("the play went to its end", false, error.to_string()),
+            Ok(()) => {}
+        }
+        let Tally { esp, clear, .. } = self.tally;
+        (self.report.wire.esp, self.report.wire.clear) = (esp, clear);
+        self.report.ok =
+            !self.report.checks.is_empty() && self.report.checks.iter().all(|check| check.ok);
+        if !self.report.ok {
+            self.show_logs();
+        }
+        self.say("", "tearing down");
+        let Stage { report, .. } = self;
+        Ok(report)
+    }
+
+    fn show_logs(&self) {
+        for number in [A, B] {
+            let name = self.gateways.file(number).name();
+            for line in self.gateways.log(number, LOG_LINES) {
+                self.say("log", &format!("{name}: {line}"));
+            }
+        }
+    }
+}
