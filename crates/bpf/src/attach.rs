@@ -137,10 +137,10 @@ impl Steering {
     }
 }
 
-/// The program that a netdev runs; `None`: none.
+/// The program that a netdev runs; `None`: none, or there is no such netdev.
 ///
 /// # Errors
-/// [`BpfError::NoDevice`], [`BpfError::NotPermitted`], [`BpfError::Netdev`].
+/// [`BpfError::NotPermitted`], [`BpfError::Netdev`], [`BpfError::Contended`].
 pub fn attached(ifindex: u32) -> Result<Option<AttachedProgram>, BpfError> {
     Ok(found(ifindex)?.map(|(program, _)| program))
 }
@@ -149,8 +149,8 @@ pub fn attached(ifindex: u32) -> Result<Option<AttachedProgram>, BpfError> {
 /// one.
 ///
 /// # Errors
-/// [`BpfError::Foreign`]: another's program stays; [`BpfError::NoDevice`],
-/// [`BpfError::NotPermitted`], [`BpfError::Contended`], [`BpfError::Netdev`].
+/// [`BpfError::Foreign`]: another's program stays; [`BpfError::NotPermitted`],
+/// [`BpfError::Contended`], [`BpfError::Netdev`].
 pub fn detach(ifindex: u32) -> Result<bool, BpfError> {
     for _ in 0..ATTEMPTS {
         let (old, handle) = match found(ifindex)? {

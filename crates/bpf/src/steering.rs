@@ -480,3 +480,100 @@ impl Table {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Counter;
+    use proptest::prelude::*;
+    use std::net::Ipv4Addr;
+
+    /// Whether an address is inside, by looking at every prefix.
+    fn is_inside(prefixes: &[(u128, u8, Inside)], address: u128) -> Inside {
+        let covers =
+            |bits: u8, value: u128| bits == 0 || (address ^ value) >> (128 - u32::from(bits)) == 0;
+        let covering = prefixes.iter().filter(|(value, bits, _)| covers(*bits, *value));
+        let best = covering.max_by_key(|(_, bits, inside)| (*bits, *inside == Inside::Yes));
+        best.map_or(Inside::No, |(_, _, inside)| *inside)
+    }
+
+    proptest! {
+        #[test]
+        fn prefixes_that_are_left_out_change_no_answer(
+            list in proptest::collection::vec((0u32..64, 24u8..33, any::<bool>()), 0..40),
+        ) {
+            // Sixteen /30 at most, all within one /26: they nest and repeat.
+            let inside = |yes| if yes { Inside::Yes } else { Inside::No };
+            let given: Vec<(Prefix, Inside)> = list
+                .iter()
+                .map(|(low, bits, yes)| {
+                    let address = Ipv4Addr::from(0x0a00_0000 + low).into();
+                    (Prefix { address, bits: *bits }, inside(*yes))
+                })
+                .collect();
+            let plain: Vec<(u128, u8, Inside)> = given
+                .iter()
+                .map(|(prefix, inside)| {
+                    (u128::from_be_bytes(octets(prefix.address)), 96 + prefix.bits, *inside)
+                })
+                .collect();
+            let kept: Vec<(u128, u8, Inside)> = needed(&given)
+                .into_iter()
+                .map(|(key, value)| {
+                    let (bits, address) = key.split_first_chunk::<4>().unwrap();
+                    let side = u32::from_ne_bytes(value.try_into().unwrap());
+                    let inside = inside(side == u32::from(SIDE_PROTECTED));
+                    let address = u128::from_be_bytes(address.try_into().unwrap());
+                    (address, u32::from_ne_bytes(*bits) as u8, inside)
+                })
+                .collect();
+            prop_assert!(kept.len() <= given.len());
+            for low in 0..300u32 {
+                let address = u128::from_be_bytes(octets(Ipv4Addr::from(0x0a00_0000 + low).into()));
+                prop_assert_eq!(is_inside(&kept, address), is_inside(&plain, address));
+            }
+        }
+    }
+
+    #[test]
+    fn routes_to_the_world_need_no_room() {
+        let world = |i: u32| Prefix { address: Ipv4Addr::from(i << 8).into(), bits: 24 };
+        let mut all: Vec<_> = (0..100_000).map(|i| (world(i), Inside::No)).collect();
+        all.push((Prefix { address: Ipv4Addr::UNSPECIFIED.into(), bits: 0 }, Inside::No));
+        assert_eq!(needed(&all), Vec::new());
+        all.push((Prefix { address: Ipv4Addr::new(0, 1, 0, 0).into(), bits: 16 }, Inside::Yes));
+        // One inside, and the 256 holes in it.
+        assert_eq!(needed(&all).len(), 257);
+    }
+
+    #[test]
+    fn without_room_for_the_mark_a_frame_is_dropped_and_counted() {
+        let steering = match Steering::load(1, 1) {
+            Ok(steering) => steering,
+            Err(error @ (BpfError::NotPermitted { .. } | BpfError::Refused { .. })) => {
+                return eprintln!("SKIPPED: no room for the mark: {error}");
+            }
+            Err(error) => panic!("{error}"),
+        };
+        // Metadata is there already, as much as the kernel allows.
+        for metadata in (4..=252u32).rev().step_by(4) {
+            let frame = vec![0xff; metadata as usize + 60];
+            // struct xdp_md: data, data_end, data_meta, then what stays zero.
+            let context = [metadata, frame.len() as u32, 0, 0, 0, 0];
+            let mut context: Vec<u8> = context.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            let input = ProgramInput {
+                data_in: Some(&frame),
+                context_in: Some(&mut context),
+                ..ProgramInput::default()
+            };
+            let before = steering.counters().unwrap();
+            let program = steering.object.progs_mut().find(|p| p.name() == PROGRAM).unwrap();
+            let Ok(output) = program.test_run(input) else { continue };
+            assert_eq!(output.return_value, 1, "XDP_DROP");
+            let after = steering.counters().unwrap();
+            assert_eq!(after.received(), before.received() + 1);
+            return assert_eq!(after.of(Counter::MarkFailed), 1, "with {metadata} bytes");
+        }
+        panic!("the kernel takes no metadata");
+    }
+}

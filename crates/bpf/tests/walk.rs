@@ -1,0 +1,317 @@
+//! The steering program against the walk's own first stage, over random frames: what it passes, the
+//! walk would have left to Linux.
+
+mod common;
+
+use std::cell::Cell;
+
+use bpf::{Action, Counter, Inside, Side, Steering};
+use common::*;
+use dataplane::{
+    DeviceId, HostService, Medium, NextHop, NextHopId, PortId, PortInfo, Prefix, RouteEntry,
+    RouteTarget, Snapshot, SnapshotParts, Verdict, Walk,
+};
+use policy::PortRange;
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use wire::build::PacketBuilder;
+use wire::{Address, Descriptor, Family, FrameId, Frames, HEADROOM};
+
+/// One frame of memory.
+struct OneFrame(Vec<u8>);
+
+impl Frames for OneFrame {
+    fn bytes(&self, _: FrameId) -> &[u8] {
+        &self.0
+    }
+    fn bytes_mut(&mut self, _: FrameId) -> &mut [u8] {
+        &mut self.0
+    }
+    fn take(&mut self) -> Option<FrameId> {
+        None
+    }
+    fn give(&mut self, _: FrameId) {}
+}
+
+/// The rules of [`common`] as the walk has them; no policy, so everything else is dropped.
+fn snapshot() -> Snapshot {
+    let port = |rule: bpf::PortRule| PortInfo {
+        name: format!("port {:?}", rule.vlan),
+        device: DeviceId(0),
+        vlan: rule.vlan,
+        side: match rule.side {
+            Side::Protected => dataplane::Side::Protected,
+            Side::Unprotected => dataplane::Side::Unprotected,
+        },
+        medium: Medium::Ethernet,
+        mac: rule.mac,
+        mtu: 1500,
+        addresses: OWN
+            .iter()
+            .filter(|(_, side)| *side == rule.side)
+            .map(|(text, _)| Address::from(address(text)))
+            .collect(),
+        allow_host: rule
+            .services
+            .iter()
+            .map(|service| HostService {
+                protocol: service.protocol,
+                ports: service.ports.map(|(lo, hi)| PortRange { lo, hi }),
+            })
+            .collect(),
+    };
+    let own = |text: &str| address(text);
+    let routes = inside()
+        .into_iter()
+        .map(|(prefix, inside)| RouteEntry {
+            prefix: Prefix { address: prefix.address.into(), length: prefix.bits },
+            target: match inside {
+                _ if OWN.iter().any(|(text, _)| own(text) == prefix.address) => RouteTarget::Local,
+                Inside::Yes => RouteTarget::Via(NextHopId(0)),
+                Inside::No => RouteTarget::Via(NextHopId(1)),
+            },
+        })
+        .collect();
+    let hop = |port| NextHop { port: PortId(port), gateway: None };
+    Snapshot::new(SnapshotParts {
+        ports: ports().into_iter().map(port).collect(),
+        routes,
+        next_hops: vec![hop(0), hop(2)],
+        ..SnapshotParts::default()
+    })
+    .expect("a small gateway")
+}
+
+/// What the walk says of a frame.
+fn walked(snapshot: &Snapshot, frame: &[u8]) -> Verdict {
+    let mut frames = OneFrame([&[0; HEADROOM], frame].concat());
+    let descriptor =
+        Descriptor { frame: FrameId(0), offset: HEADROOM as u32, length: frame.len() as u32 };
+    let mut out = dataplane::Outputs::default();
+    Walk::new(snapshot).run(snapshot, 0, DeviceId(0), &[descriptor], &mut frames, &mut out);
+    out.verdicts[0].expect("one verdict")
+}
+
+/// What the steering program leaves to the worker although the walk would leave it to Linux: what
+/// is unusual enough for the worker to look at.
+fn is_unusual(frame: &[u8]) -> bool {
+    let Some(link) = wire::link::Link::parse(frame) else { return false };
+    let ip = &frame[link.length..];
+    let said = match link.ethertype {
+        wire::link::ethertype::IPV4 => 4,
+        wire::link::ethertype::IPV6 => 6,
+        _ => return link.is_group(), // the walk reads a group's payload as IP, whatever it is
+    };
+    let Some(first) = ip.first() else { return false };
+    let flow = wire::packet::parse_group(ip);
+    let hop_limit = if said == 4 { ip.get(8) } else { ip.get(7) };
+    let is_discovery = flow.is_some_and(|flow| {
+        flow.protocol == 58 && matches!(flow.upper, wire::Upper::Icmp { kind: 133..=137, .. })
+    });
+    let to_inside = flow.is_some_and(|flow| {
+        let destination = flow.destination_address();
+        OWN.iter().any(|(text, side)| {
+            *side == Side::Protected && Address::from(address(text)) == destination
+        })
+    });
+    let mapped = |value: u128| said == 6 && value >> 32 == 0xffff;
+    first >> 4 != said
+        || said == 4 && *first != 0x45
+        || is_discovery && (hop_limit != Some(&255) || is_fragment(ip))
+        || link.is_group()
+            && (to_inside
+                || flow.is_some_and(|flow| {
+                    flow.protocol == ESP || mapped(flow.source) || mapped(flow.destination)
+                })
+                // A quote's parser is lenient: source routes, fragments cut short.
+                || wire::packet::parse(ip).is_err())
+}
+
+fn is_fragment(ip: &[u8]) -> bool {
+    match wire::packet::parse(ip) {
+        Ok(packet) => packet.fragment != wire::Fragment::Whole,
+        Err(_) => true,
+    }
+}
+
+const ADDRESSES: [&str; 30] = [
+    "10.1.0.1",
+    "10.1.0.1",
+    "10.9.0.1",
+    "169.254.3.4",
+    "169.254.9.9",
+    "192.0.2.1",
+    "192.0.2.1",
+    "192.0.2.1",
+    "10.1.0.5",
+    "10.2.0.5",
+    "10.2.129.5",
+    "10.2.200.1",
+    "198.51.100.7",
+    "224.0.0.18",
+    "255.255.255.255",
+    "127.0.0.1",
+    "0.0.0.0",
+    "2001:db8:1::1",
+    "2001:db8:1::1",
+    "2001:db8:ff::1",
+    "2001:db8:ff::1",
+    "fe80::1",
+    "fe80::2",
+    "fe80::9",
+    "2001:db8:1::5",
+    "2001:db8:1:8000::5",
+    "2001:db8:fd::9",
+    "ff02::1",
+    "::",
+    "::ffff:10.1.0.1",
+];
+
+fn an_address(family: Family) -> impl Strategy<Value = Address> {
+    let all: Vec<Address> = ADDRESSES
+        .iter()
+        .map(|text| Address::from(address(text)))
+        .filter(|address| address.family == family)
+        .collect();
+    select(all)
+}
+
+fn an_upper() -> impl Strategy<Value = (u8, u16, Vec<u8>)> {
+    let port = select(&[500u16, 4500, 4500, 53, 7999, 8000, 8010, 8011][..]);
+    let kind = prop_oneof![Just(8u16), Just(128), 132u16..139, 0u16..256];
+    let payload = prop_oneof![
+        Just(vec![0; 4]),
+        Just(vec![0xff]),
+        Just(vec![0, 0, 0, 0, 7, 7]),
+        Just(vec![0; 24]),
+        Just(Vec::new()),
+        proptest::collection::vec(any::<u8>(), 0..40),
+    ];
+    let protocol = prop_oneof![
+        4 => Just(UDP), 2 => Just(TCP), 3 => Just(1u8), 1 => Just(ESP), 1 => Just(47u8),
+        1 => Just(132u8), 1 => any::<u8>(),
+    ];
+    (protocol, prop_oneof![port, kind], payload)
+}
+
+/// A packet, right or nearly so.
+fn a_packet() -> impl Strategy<Value = PacketBuilder> {
+    let family = select(&[Family::V4, Family::V6][..]);
+    let ends = family.prop_flat_map(|family| (an_address(family), an_address(family)));
+    let hops = select(&[0u8, 1, 64, 255, 255][..]);
+    let fragment = prop_oneof![
+        5 => Just(None),
+        1 => (select(&[0u16, 1, 3, 185, 8191][..]), any::<bool>()).prop_map(Some),
+    ];
+    let options = prop_oneof![
+        6 => Just(Vec::new()),
+        1 => Just(vec![0x94, 4, 0, 0]),
+        1 => Just(vec![131, 3, 4]),
+    ];
+    let extensions = proptest::collection::vec(
+        (select(&[0u8, 43, 60, 135][..]), select(vec![vec![], vec![0u8, 1], vec![1; 20]])),
+        0..3,
+    );
+    let extensions = prop_oneof![3 => Just(Vec::new()), 1 => extensions];
+    (ends, an_upper(), hops, fragment, options, extensions).prop_map(
+        |((source, destination), (protocol, number, payload), hops, fragment, options, chain)| {
+            let mut packet = PacketBuilder::new(source, destination);
+            packet = match protocol {
+                UDP => packet.udp(number, number),
+                TCP => packet.tcp(1, number),
+                ICMP => packet.icmp(u8::try_from(number).unwrap_or(135), 0, [0; 4]),
+                other => packet.protocol(other),
+            };
+            packet = packet.payload(&payload).hop_limit(hops).options(&options);
+            for (number, rest) in chain {
+                packet = packet.extension(number, &rest);
+            }
+            match fragment {
+                Some((offset, more)) => packet.fragment(offset, more),
+                None => packet,
+            }
+        },
+    )
+}
+
+/// A frame by one of the ports or none, whole or damaged.
+fn a_frame() -> impl Strategy<Value = Vec<u8>> {
+    let macs = [LAN_MAC, DMZ_MAC, WAN_MAC, OTHER_MAC, [0xff; 6], [1, 0, 0x5e, 0, 0, 1]];
+    let port = prop_oneof![
+        4 => Just((None, LAN_MAC)),
+        2 => Just((Some(DMZ_VLAN), DMZ_MAC)),
+        8 => Just((Some(WAN_VLAN), WAN_MAC)),
+        1 => Just((Some(77), WAN_MAC)),
+    ];
+    let station = prop_oneof![4 => Just(None), 1 => select(macs.to_vec()).prop_map(Some)];
+    let damage = prop_oneof![
+        5 => Just(None),
+        1 => (0usize..70, any::<u8>()).prop_map(Some),
+    ];
+    let cut = prop_oneof![8 => Just(usize::MAX), 1 => 14usize..80];
+    (a_packet(), port, station, damage, cut, 0usize..8).prop_map(
+        |(packet, (vlan, mac), station, damage, cut, padding)| {
+            let mut frame = packet.frame(station.unwrap_or(mac), OTHER_MAC, vlan);
+            frame.resize(frame.len() + padding, 0);
+            if let Some((at, byte)) = damage
+                && let Some(place) = frame.get_mut(at)
+            {
+                *place = byte;
+            }
+            frame.truncate(cut);
+            frame
+        },
+    )
+}
+
+/// How often each thing was seen, so that the test is known to test.
+#[derive(Default)]
+struct Seen {
+    passed: Cell<u64>,
+    to_worker: Cell<u64>,
+    unusual: Cell<u64>,
+}
+
+fn agree(
+    steering: &Steering,
+    snapshot: &Snapshot,
+    frame: &[u8],
+    seen: &Seen,
+) -> Result<(), TestCaseError> {
+    let run = steering.run(frame).map_err(|error| TestCaseError::fail(error.to_string()))?;
+    let verdict = walked(snapshot, frame);
+    let count = |cell: &Cell<u64>| cell.set(cell.get() + 1);
+    match (run.action, verdict) {
+        (Action::Pass, Verdict::Host) => count(&seen.passed),
+        (Action::Redirect, Verdict::Host) if is_unusual(frame) => count(&seen.unusual),
+        (Action::Redirect, Verdict::Host) => {
+            prop_assert!(false, "the walk leaves it to Linux, the program does not: {frame:02x?}")
+        }
+        (Action::Redirect, _) => count(&seen.to_worker),
+        (action, verdict) => {
+            prop_assert!(false, "{action:?}, but the walk says {verdict:?}: {frame:02x?}")
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_passed_the_walk_would_leave_to_linux() {
+    let Some((steering, _socket)) = steering("program against walk") else { return };
+    let (snapshot, seen) = (snapshot(), Seen::default());
+    let config = Config { cases: 100_000, failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new(config);
+    let result = runner.run(&a_frame(), |frame| agree(&steering, &snapshot, &frame, &seen));
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    let Seen { passed, to_worker, unusual } = seen;
+    println!("passed {passed:?}, to the worker {to_worker:?}, unusual {unusual:?}");
+    assert!(passed.get() > 3_000 && to_worker.get() > 3_000 && unusual.get() > 100);
+    let counters = steering.counters().unwrap();
+    assert_eq!(counters.received(), 100_000);
+    for counter in [Counter::PassedToHost, Counter::PassedAllowHost, Counter::PassedArpNd] {
+        assert!(counters.of(counter) > 30, "{}: {}", counter.name(), counters.of(counter));
+    }
+}
