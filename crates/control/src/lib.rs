@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | read | raw | what was written, and where |
 //! | [`parse`] | [`Validated`] | what is meant: typed, complete, every reference resolved |
-//! | [`Validated::compile`] | [`dataplane::Snapshot`] | what the walk looks up |
+//! | [`Validated::compile`], live [`Compiler`] | [`dataplane::Snapshot`] | what the walk looks up |
 //!
 //! All mistakes are told at once ([`ConfigErrors`]), each with its line and what to do; nothing
 //! is applied unless there are none. Keys stay in files of their own ([`Keys`]) and are read in a
@@ -15,7 +15,9 @@ mod compile;
 mod difference;
 mod errors;
 mod explained;
+pub mod guard;
 mod keys;
+mod live;
 pub mod mirror;
 mod mistake;
 mod raw;
@@ -39,6 +41,7 @@ pub use keys::{
     KeyFileError, KeyLine, Keys, MAX_KEY_FILE_BYTES, ReplayKeys, effective_user, generate_pair,
     write_key_file,
 };
+pub use live::{Compiled, Compiler, RefusedKey};
 pub use mistake::{Mistake, Refusal};
 pub use raw::MAX_BYTES;
 pub use replay::{ReplayKey, read_replay_keys, write_replay_keys};

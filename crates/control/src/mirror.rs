@@ -11,6 +11,8 @@
 //! * If netlink breaks, the view stands, and the socket is opened again, later and later.
 
 mod devices;
+mod ethtool;
+mod host;
 mod live;
 mod neighbours;
 mod read;
@@ -26,6 +28,8 @@ use tokio::time::Instant;
 use wire::Address;
 
 pub use devices::{PortRefusal, PortRefusalReason, check_devices};
+pub use ethtool::{Channels, Ethtool, Offload};
+pub use host::{HostPortError, HostRoute, HostRouteSkipped, host_mtu, host_routes};
 pub use live::{LiveParts, LiveProblem, PortState, live_parts};
 pub use socket::NetlinkError;
 pub use view::{
@@ -33,10 +37,13 @@ pub use view::{
     NeighbourState, Refused, RouteKind, Standing, Usability, View,
 };
 
-use socket::{Dump, Events, Message, Requests};
+pub(crate) use socket::Events;
+use socket::{Dump, Message, Requests};
 
 /// Routing, neighbours, netdevs (`NETLINK_ROUTE`).
 const ROUTE_PROTOCOL: isize = 0;
+/// Netfilter (`NETLINK_NETFILTER`).
+pub(crate) const NETFILTER_PROTOCOL: isize = 12;
 /// Room for what the kernel tells while nobody reads, bytes; the kernel may grant less.
 const EVENT_ROOM_BYTES: u32 = 4 << 20;
 /// Lists are read at most one part in so many of the time.

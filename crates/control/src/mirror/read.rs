@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use dataplane::Prefix;
 use netlink_packet_core::{NlaBuffer, NlasIterator, Parseable, ParseableParametrized};
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{
     InfoData, InfoKind, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
 };
@@ -47,6 +47,7 @@ pub(super) fn link(message: &LinkMessage) -> Option<Link> {
         kind: LinkKind::Physical,
         ethernet: header.link_layer_type == LinkLayerType::Ether,
         master: None,
+        lower: None,
         queues: (1, 1),
     };
     let (mut parent, mut parent_is_here, mut vlan) = (0, true, 0);
@@ -83,8 +84,9 @@ pub(super) fn link(message: &LinkMessage) -> Option<Link> {
     if header.flags.contains(LinkFlags::Loopback) {
         link.kind = LinkKind::Loopback;
     }
+    link.lower = Some(parent).filter(|index| parent_is_here && *index != 0);
     if let LinkKind::Vlan { parent: on, id } = &mut link.kind {
-        (*on, *id) = (if parent_is_here { parent } else { 0 }, vlan);
+        (*on, *id) = (link.lower.unwrap_or(0), vlan);
     }
     (!link.name.is_empty()).then_some(link)
 }
@@ -101,8 +103,16 @@ fn link_kind(kind: &InfoKind) -> LinkKind {
     }
 }
 
-/// One of our addresses: interface index, address, prefix length.
+/// One of our addresses: interface index, address, prefix length. `None`: not ours yet, or never,
+/// as duplicate address detection says (RFC 4862 §5.4).
 pub(super) fn address(message: &AddressMessage) -> Option<(u32, Address, u8)> {
+    let flags = message.header.flags;
+    let is_optimistic = flags.contains(AddressHeaderFlags::Optimistic);
+    if flags.contains(AddressHeaderFlags::Dadfailed)
+        || flags.contains(AddressHeaderFlags::Tentative) && !is_optimistic
+    {
+        return None;
+    }
     let (mut ours, mut other) = (None, None);
     for attribute in &message.attributes {
         match attribute {

@@ -44,6 +44,16 @@ pub enum NetlinkError {
     },
 }
 
+impl NetlinkError {
+    /// The kernel's error number, if it refused the request.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Refused { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+}
+
 /// Whether a dump shows one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Dump {

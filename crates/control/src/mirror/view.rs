@@ -43,6 +43,8 @@ pub struct Link {
     pub ethernet: bool,
     /// Interface index of the bond, bridge or VRF that it is a member of.
     pub master: Option<u32>,
+    /// Interface index of the netdev it is on, if that is in this namespace.
+    pub lower: Option<u32>,
     /// Queues that it was made with, receive and transmit: an upper limit.
     pub queues: (u32, u32),
 }

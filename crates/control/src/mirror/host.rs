@@ -1,0 +1,287 @@
+//! The host port's netdev, and the routes that lead this machine's own packets into the walk.
+//!
+//! What this machine sends to a far net would leave in clear by the unprotected port (and be
+//! dropped by the guard). For each PROTECT policy a route `PREFIX dev lockgate0` with the lowest
+//! metric leads it into the host port, where the walk takes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::PathBuf;
+
+use dataplane::Prefix;
+use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_REPLACE};
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::route::{
+    RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use policy::{AddressRange, Direction};
+use wire::{Address, Family};
+
+use super::view::{HOST_ROUTE_PROTOCOL, KernelRoute, MAIN_TABLE, View};
+use super::{Mirror, NetlinkError};
+use crate::validated::{Action, Policy};
+use crate::{HOST_NETDEV, Validated};
+
+/// The routes' metric: lower than any that is given by hand or by a daemon.
+const METRIC: u32 = 1;
+/// Routes of one policy at most: a range that needs more is left to the guard.
+const MAX_PREFIXES: usize = 64;
+/// The host port's MTU at most.
+const MAX_MTU: u32 = 1500;
+/// ... and at least: less carries no IPv6 (RFC 8200 §5).
+const LEAST_MTU: u32 = 1280;
+
+/// A route into the host port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HostRoute {
+    /// Destinations.
+    pub prefix: Prefix,
+    /// The source that this machine speaks from: one of its addresses that the policy names.
+    pub source: Address,
+}
+
+/// A PROTECT policy that this machine's own packets are not led to.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum HostRouteSkipped {
+    /// Its far side is all addresses: a default route would take everything.
+    #[error(
+        "policy {policy}: its remote side is every address, so no route leads there; add one by hand"
+    )]
+    Everything {
+        /// The policy's name.
+        policy: String,
+    },
+    /// Its far side is a range of many prefixes.
+    #[error("policy {policy}: its remote range {range} is more than {MAX_PREFIXES} prefixes")]
+    Unaligned {
+        /// The policy's name.
+        policy: String,
+        /// The range.
+        range: AddressRange,
+    },
+    /// This machine has no address on its near side.
+    #[error("policy {policy}: this machine has no address on its local side")]
+    NoAddress {
+        /// The policy's name.
+        policy: String,
+    },
+}
+
+/// Why the host port's netdev is not as it should be.
+#[derive(Debug, thiserror::Error)]
+pub enum HostPortError {
+    /// It is not there.
+    #[error("there is no netdev {HOST_NETDEV}")]
+    Absent,
+    /// The kernel refused to switch it on.
+    #[error("cannot switch on {HOST_NETDEV}: {0}")]
+    Netlink(#[from] NetlinkError),
+    /// A setting cannot be written.
+    #[error("cannot write {value} to {}: {source}", path.display())]
+    Setting {
+        /// The file.
+        path: PathBuf,
+        /// What was to be written.
+        value: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// The routes that lead this machine's own packets into the host port, one per prefix, and the
+/// policies that none is made for. Pure.
+pub fn host_routes(config: &Validated, view: &View) -> (Vec<HostRoute>, Vec<HostRouteSkipped>) {
+    let mut routes: BTreeMap<(Address, u8), Address> = BTreeMap::new();
+    let mut skipped = Vec::new();
+    let outbound = config.policies.iter().filter(|policy| {
+        matches!(policy.action, Action::Protect(_)) && policy.only != Some(Direction::Inbound)
+    });
+    // The winner first: of two policies with one far net its source stands.
+    let mut policies: Vec<&Policy> = outbound.collect();
+    policies.reverse();
+    policies.sort_by_key(|policy| std::cmp::Reverse(policy.priority));
+    for policy in policies {
+        let name = || policy.name.clone();
+        let mut has_address = false;
+        for range in &policy.selector.remote {
+            let Some(source) = source(policy, range.family, view) else { continue };
+            has_address = true;
+            if *range == AddressRange::any(range.family) {
+                skipped.push(HostRouteSkipped::Everything { policy: name() });
+                continue;
+            }
+            match prefixes(range) {
+                None => skipped.push(HostRouteSkipped::Unaligned { policy: name(), range: *range }),
+                Some(prefixes) => {
+                    for prefix in prefixes {
+                        routes.entry((prefix.address, prefix.length)).or_insert(source);
+                    }
+                }
+            }
+        }
+        if !has_address {
+            skipped.push(HostRouteSkipped::NoAddress { policy: name() });
+        }
+    }
+    skipped.dedup();
+    let route =
+        |((address, length), source)| HostRoute { prefix: Prefix { address, length }, source };
+    (routes.into_iter().map(route).collect(), skipped)
+}
+
+/// The first of this machine's addresses that is on the policy's near side.
+fn source(policy: &Policy, family: Family, view: &View) -> Option<Address> {
+    let own = view.addresses.iter().map(|(_, address, _)| *address);
+    let mut own = own.filter(|address| {
+        let ip = std::net::IpAddr::from(*address);
+        address.family == family && !crate::values::is_link_local(*address) && !ip.is_loopback()
+    });
+    own.find(|address| policy.selector.local.iter().any(|range| range.contains(*address)))
+}
+
+/// The prefixes that a range is made of; `None`: too many.
+fn prefixes(range: &AddressRange) -> Option<Vec<Prefix>> {
+    let bits = range.family.address_bits();
+    let mut prefixes = Vec::new();
+    let mut next = range.lo;
+    loop {
+        // The widest that begins here and does not reach beyond the range.
+        let length = (0..=bits).find(|length| {
+            let network = AddressRange::network(Address { value: next, ..range.first() }, *length);
+            network.lo == next && network.hi <= range.hi
+        })?;
+        let address = Address { value: next, ..range.first() };
+        prefixes.push(Prefix { address, length });
+        if prefixes.len() > MAX_PREFIXES {
+            return None;
+        }
+        let last = AddressRange::network(address, length).hi;
+        if last == range.hi {
+            return Some(prefixes);
+        }
+        next = last + 1;
+    }
+}
+
+/// The host port's MTU: what a tunnel's ICMP will make smaller still is no reason to begin larger
+/// than the smallest port.
+pub fn host_mtu(port_mtus: impl Iterator<Item = u32>) -> u32 {
+    port_mtus.chain([MAX_MTU]).min().map_or(MAX_MTU, |mtu| mtu.max(LEAST_MTU))
+}
+
+impl Mirror {
+    /// Makes the kernel's routes into the host port these: adds what is missing, removes what is
+    /// not among them. Does nothing if they are there, so it can be called at every change.
+    ///
+    /// # Errors
+    /// [`HostPortError::Absent`]: there is no host port; else the first refusal, after all were
+    /// tried: the caller tries again at the next change.
+    pub fn set_host_routes(&mut self, wanted: &[HostRoute]) -> Result<(), HostPortError> {
+        let host = self.view.link_named(HOST_NETDEV).ok_or(HostPortError::Absent)?.index;
+        let is_ours = |route: &&KernelRoute| {
+            route.protocol == HOST_ROUTE_PROTOCOL
+                && route.table == MAIN_TABLE
+                && route.hops.iter().any(|hop| hop.link == host)
+        };
+        let there = self.view.routes.iter().filter(is_ours);
+        let there: BTreeSet<_> =
+            there.map(|route| (route.prefix.address, route.prefix.length, route.source)).collect();
+        let wants: BTreeSet<_> = wanted
+            .iter()
+            .map(|route| (route.prefix.address, route.prefix.length, Some(route.source)))
+            .collect();
+        let mut result = Ok(());
+        for &(address, length, source) in wants.difference(&there) {
+            let payload = route_message(host, address, length, source);
+            let flags = NLM_F_CREATE | NLM_F_REPLACE;
+            let made = self.requests.request("new route", NEW_ROUTE, flags, &payload, |_| {});
+            result = result.and(made);
+        }
+        // A new source has replaced the route already.
+        let kept: BTreeSet<_> =
+            wants.iter().map(|(address, length, _)| (address, length)).collect();
+        for (address, length, source) in there.difference(&wants) {
+            if kept.contains(&(address, length)) && address.family == Family::V4 {
+                continue;
+            }
+            let payload = route_message(host, *address, *length, *source);
+            let gone = self.requests.request("delete route", DEL_ROUTE, 0, &payload, |_| {});
+            result = result.and(match gone {
+                Err(error) if error.errno() == Some(libc::ESRCH) => Ok(()),
+                gone => gone,
+            });
+        }
+        Ok(result?)
+    }
+
+    /// Switches the host port's netdev on, with this MTU, loose reverse path filtering, and
+    /// without addresses or router discovery of its own. Does nothing to what is so already.
+    ///
+    /// # Errors
+    /// [`HostPortError`]: without it this machine's own packets take no part.
+    pub fn prepare_host_port(&mut self, mtu: u32) -> Result<(), HostPortError> {
+        // Not from the view: the netdev may be younger.
+        for (path, value) in SETTINGS {
+            let path = PathBuf::from(format!("/proc/sys/net/{path}").replace('@', HOST_NETDEV));
+            match std::fs::write(&path, value) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && is_v6(&path) => {}
+                Err(source) => return Err(HostPortError::Setting { path, value, source }),
+                Ok(()) => {}
+            }
+        }
+        let mut message = LinkMessage::default();
+        (message.header.flags, message.header.change_mask) = (LinkFlags::Up, LinkFlags::Up);
+        message.attributes.push(LinkAttribute::IfName(HOST_NETDEV.into()));
+        message.attributes.push(LinkAttribute::Mtu(mtu));
+        let payload = emitted(&message);
+        self.requests.request("switch on the host port", SET_LINK, 0, &payload, |_| {})?;
+        Ok(())
+    }
+}
+
+const SET_LINK: u16 = 19;
+const NEW_ROUTE: u16 = 24;
+const DEL_ROUTE: u16 = 25;
+
+/// Settings of the host port's netdev below /proc/sys/net, which is that of the thread's network
+/// namespace. Reverse path filtering is loose: decrypted packets come by it from everywhere. Its
+/// only packets are Lockgate's: no link-local address, no router solicitation.
+const SETTINGS: [(&str, &str); 4] = [
+    ("ipv4/conf/@/rp_filter", "2"),
+    ("ipv6/conf/@/addr_gen_mode", "1"),
+    ("ipv6/conf/@/router_solicitations", "0"),
+    ("ipv6/conf/@/accept_ra", "0"),
+];
+
+fn is_v6(path: &std::path::Path) -> bool {
+    path.starts_with("/proc/sys/net/ipv6")
+}
+
+fn route_message(link: u32, address: Address, length: u8, source: Option<Address>) -> Vec<u8> {
+    let mut message = RouteMessage::default();
+    message.header = RouteHeader {
+        address_family: match address.family {
+            Family::V4 => AddressFamily::Inet,
+            Family::V6 => AddressFamily::Inet6,
+        },
+        destination_prefix_length: length,
+        table: MAIN_TABLE as u8,
+        protocol: RouteProtocol::from(HOST_ROUTE_PROTOCOL),
+        scope: RouteScope::Link,
+        kind: RouteType::Unicast,
+        ..RouteHeader::default()
+    };
+    let ip = std::net::IpAddr::from;
+    message.attributes.push(RouteAttribute::Destination(ip(address).into()));
+    message.attributes.push(RouteAttribute::Oif(link));
+    message.attributes.push(RouteAttribute::Priority(METRIC));
+    message.attributes.extend(source.map(|own| RouteAttribute::PrefSource(ip(own).into())));
+    emitted(&message)
+}
+
+fn emitted(message: &impl Emitable) -> Vec<u8> {
+    let mut payload = vec![0; message.buffer_len()];
+    message.emit(&mut payload);
+    payload
+}
