@@ -275,40 +275,45 @@ mod tests {
         assert_eq!(granted, needed);
     }
 
-    /// The tests below change their process for good, so each is another: this program again,
-    /// which runs one of the tests that are ignored here. `prefix` is what starts it.
-    fn in_a_process_of_its_own(test: &str, prefix: &[&str]) {
+    /// Set in the processes that [`own_process`] starts.
+    const CHILD: &str = "LOCKGATE_HARDENING_TEST_CHILD";
+
+    /// Some tests change their process for good, so each is run in another: this program again.
+    /// Returns whether this process is the one to be changed. `prefix` is what starts it.
+    fn own_process(test: &str, prefix: &[&str]) -> bool {
+        if std::env::var(CHILD).is_ok_and(|name| name == test) {
+            return true;
+        }
         if !rustix::process::geteuid().is_root() {
             eprintln!("SKIPPED: {test}: needs root");
-            return;
+            return false;
         }
         let program = std::env::current_exe().unwrap();
-        let mut words = prefix.iter().map(|word| word.to_string()).collect::<Vec<_>>();
+        let mut words: Vec<String> = prefix.iter().map(ToString::to_string).collect();
         words.push(program.to_string_lossy().into_owned());
         let name = format!("hardening::tests::{test}");
-        words.extend(["--exact", &name, "--ignored", "--nocapture"].map(String::from));
-        let Ok(child) = Command::new(&words[0]).args(&words[1..]).output() else {
+        words.extend(["--exact", &name, "--nocapture"].map(String::from));
+        let mut command = Command::new(&words[0]);
+        let Ok(child) = command.args(&words[1..]).env(CHILD, test).output() else {
             eprintln!("SKIPPED: {test}: {} cannot be started", words[0]);
-            return;
+            return false;
         };
         let told = String::from_utf8_lossy(&child.stdout).into_owned()
             + &String::from_utf8_lossy(&child.stderr);
         if !prefix.is_empty() && !told.contains("running 1 test") {
             eprintln!("SKIPPED: {test}: {} did not start it: {told}", words[0]);
-            return;
+            return false;
         }
         assert!(child.status.success() && told.contains("1 passed"), "{told}");
         told.lines().filter(|line| line.contains("SKIPPED")).for_each(|line| eprintln!("{line}"));
+        false
     }
 
     #[test]
-    fn core_dumps_are_forbidden_and_memory_locked() {
-        in_a_process_of_its_own("child_locks_memory_and_forbids_core_dumps", &[]);
-    }
-
-    #[test]
-    #[ignore = "changes its process for good; run by core_dumps_are_forbidden_and_memory_locked"]
-    fn child_locks_memory_and_forbids_core_dumps() {
+    fn core_dumps_are_forbidden_and_memory_is_locked() {
+        if !own_process("core_dumps_are_forbidden_and_memory_is_locked", &[]) {
+            return;
+        }
         forbid_core_dumps().unwrap();
         assert_eq!(rustix::process::getrlimit(Resource::Core).maximum, Some(0));
         let dumpable = rustix::process::dumpable_behavior().unwrap();
@@ -323,12 +328,9 @@ mod tests {
 
     #[test]
     fn privileges_are_dropped_for_good_and_nft_still_works() {
-        in_a_process_of_its_own("child_drops_privileges_and_runs_nft", &[]);
-    }
-
-    #[test]
-    #[ignore = "changes its process for good; run by privileges_are_dropped_for_good_…"]
-    fn child_drops_privileges_and_runs_nft() {
+        if !own_process("privileges_are_dropped_for_good_and_nft_still_works", &[]) {
+            return;
+        }
         let held = caps::read(None, CapSet::Permitted).unwrap();
         drop_privileges().unwrap();
         let kept: CapsHashSet = KEPT.iter().map(|(capability, _)| *capability).collect();
@@ -342,13 +344,13 @@ mod tests {
         assert!(caps::read(None, CapSet::Bounding).unwrap().is_subset(&kept));
         assert!(rustix::thread::no_new_privs().unwrap());
         assert!(caps::raise(None, CapSet::Effective, Capability::CAP_SYS_ADMIN).is_err());
-        // A thread that is started now has no more; the test's own main thread still has.
         std::thread::spawn(|| {
             let permitted = caps::read(None, CapSet::Permitted).unwrap();
             assert!(!permitted.contains(&Capability::CAP_SYS_ADMIN));
         })
         .join()
         .unwrap();
+        // The thread that runs the tests was there before.
         if held.contains(&Capability::CAP_SYS_ADMIN) {
             let error = verify_threads().unwrap_err();
             assert!(matches!(error, HardeningError::ThreadKeeps { .. }), "{error}");
@@ -364,12 +366,9 @@ mod tests {
             (format!("--inh-caps={given}"), format!("--ambient-caps={given}"));
         let user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
         let prefix = [&user[..], &[&inheritable, &ambient]].concat();
-        in_a_process_of_its_own("child_of_another_user_runs_nft", &prefix);
-    }
-
-    #[test]
-    #[ignore = "changes its process for good; run by a_service_user_without_root_can_run_nft_too"]
-    fn child_of_another_user_runs_nft() {
+        if !own_process("a_service_user_without_root_can_run_nft_too", &prefix) {
+            return;
+        }
         drop_privileges().unwrap();
         let passed_on = CapsHashSet::from([Capability::CAP_NET_ADMIN]);
         assert_eq!(caps::read(None, CapSet::Ambient).unwrap(), passed_on);
@@ -377,12 +376,12 @@ mod tests {
         nft_works();
     }
 
+    /// `list` needs CAP_NET_ADMIN and changes nothing.
     fn nft_works() {
         if !held_net_admin() || Command::new("nft").arg("--version").output().is_err() {
             eprintln!("SKIPPED: nft after dropping privileges: no nft or no CAP_NET_ADMIN");
             return;
         }
-        // `list` needs CAP_NET_ADMIN and changes nothing.
         let listed = Command::new("nft").args(["list", "ruleset"]).output().unwrap();
         assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
     }
