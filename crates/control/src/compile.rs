@@ -15,7 +15,7 @@ use policy::{Direction, PolicyId, SaSetId, Spd, SpdError};
 use wire::{Address, Family};
 
 use crate::keys::{Keys, ReplayKeys};
-use crate::validated::{Action, Policy, Target, Validated};
+use crate::validated::{Action, PeerId, Policy, Target, Validated};
 
 /// Name of the port that stands for Linux itself.
 pub const HOST_PORT: &str = "host";
@@ -162,11 +162,20 @@ impl Validated {
 }
 
 fn policy((place, policy): (usize, &Policy)) -> policy::Policy {
+    compiled_policy(policy, PolicyId(place as u32), |peer| SaSetId(peer.0))
+}
+
+/// A policy under an id, with the SA sets that its peers have.
+pub(crate) fn compiled_policy(
+    policy: &Policy,
+    id: PolicyId,
+    set_of: impl Fn(PeerId) -> SaSetId,
+) -> policy::Policy {
     policy::Policy {
-        id: PolicyId(place as u32),
+        id,
         name: policy.name.clone(),
         action: match policy.action {
-            Action::Protect(peer) => policy::Action::Protect(SaSetId(peer.0)),
+            Action::Protect(peer) => policy::Action::Protect(set_of(peer)),
             Action::Bypass => policy::Action::Bypass,
             Action::Discard => policy::Action::Discard,
         },

@@ -15,8 +15,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::SystemTime;
 
 use ipsec::{Fingerprint, KeyMaterial, Spi, Suite};
+use keystate::KeyFileFacts;
 use policy::Direction;
 use zeroize::Zeroizing;
 
@@ -42,6 +44,8 @@ pub struct KeyLine {
 #[derive(Default)]
 pub struct Keys {
     pub(crate) peers: Vec<Vec<KeyLine>>,
+    /// The file of each peer's keys; empty for keys that are of no file.
+    pub(crate) files: Vec<KeyFileFacts>,
 }
 
 impl Keys {
@@ -76,8 +80,9 @@ impl Keys {
         }
         for (peer, named) in config.peers.iter().zip(named) {
             let path = directory.join(&peer.key_file);
-            let lines = match read_secret(&path) {
-                Ok(content) => {
+            let lines = match read_dated_secret(&path) {
+                Ok((content, modified)) => {
+                    keys.files.push(KeyFileFacts { path: path.clone(), modified });
                     let file = path.display().to_string();
                     let (lines, problems) = parse(&content, peer.suite, &file);
                     for (line, place) in &lines {
@@ -111,7 +116,8 @@ impl ReplayKeys {
     /// No keys for any peer: whatever should be sealed is dropped, and nothing is opened. For
     /// judging a configuration alone.
     pub fn none(config: &Validated) -> ReplayKeys {
-        ReplayKeys(Keys { peers: config.peers.iter().map(|_| Vec::new()).collect() })
+        let peers = config.peers.iter().map(|_| Vec::new()).collect();
+        ReplayKeys(Keys { peers, files: Vec::new() })
     }
 
     /// Fresh random keys that nobody else has, one to seal with for each peer, under SPIs that
@@ -126,7 +132,7 @@ impl ReplayKeys {
             Ok(vec![KeyLine { direction: Direction::Outbound, spi: random_spi()?, material }])
         };
         let peers = config.peers.iter().map(line).collect::<Result<_, _>>()?;
-        Ok(ReplayKeys(Keys { peers }))
+        Ok(ReplayKeys(Keys { peers, files: Vec::new() }))
     }
 
     /// The keys of a peer, in the order of its file.
@@ -236,6 +242,12 @@ fn check_directory(path: &Path) -> Result<(), Mistake> {
 
 /// Opens a file that holds secrets and reads all of it.
 pub(crate) fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, Mistake> {
+    read_dated_secret(path).map(|(content, _)| content)
+}
+
+/// The same, with the time when the file was last changed; where the file system does not say,
+/// long ago.
+fn read_dated_secret(path: &Path) -> Result<(Zeroizing<Vec<u8>>, SystemTime), Mistake> {
     let name = path.display().to_string();
     let (mut file, bytes) = open_secret(path, &mut std::fs::OpenOptions::new())?;
     // Allocated at its full size: growing would leave copies behind that nobody wipes.
@@ -246,7 +258,10 @@ pub(crate) fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, Mistake> {
         Ok(read) if read as u64 > bytes => {
             Err(Mistake::KeyFileTooLarge { file: name, limit: MAX_KEY_FILE_BYTES })
         }
-        Ok(_) => Ok(content),
+        Ok(_) => {
+            let modified = file.metadata().and_then(|metadata| metadata.modified());
+            Ok((content, modified.unwrap_or(SystemTime::UNIX_EPOCH)))
+        }
     }
 }
 

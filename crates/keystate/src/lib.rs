@@ -169,11 +169,20 @@ pub struct KeyState {
 }
 
 impl KeyState {
-    /// Takes the state that earlier processes left. Makes the directories that are missing.
+    /// Takes the state that earlier processes of this machine left. Makes the directories that are
+    /// missing.
     ///
     /// # Errors
     /// [`KeyStateError`]: the daemon must not start.
-    pub fn open(
+    pub fn open(run_directory: &Path, state_directory: &Path) -> Result<KeyState, KeyStateError> {
+        KeyState::open_as(run_directory, state_directory, &HostIdentity::of_this_machine()?)
+    }
+
+    /// The same for a machine and boot that the caller names.
+    ///
+    /// # Errors
+    /// [`KeyStateError`]: the daemon must not start.
+    pub fn open_as(
         run_directory: &Path,
         state_directory: &Path,
         host: &HostIdentity,

@@ -37,7 +37,7 @@ impl Machine {
     fn try_open(&self) -> Result<KeyState, KeyStateError> {
         let host =
             HostIdentity::new(&format!("machine {}", self.id), &format!("boot {}", self.boot));
-        KeyState::open(&self.run(), &self.state(), &host)
+        KeyState::open_as(&self.run(), &self.state(), &host)
     }
 
     fn open(&self) -> KeyState {
@@ -321,7 +321,7 @@ fn second_daemon_is_told_the_pid_of_the_first() {
     // With a state directory of its own it still has not its own run directory.
     let host = HostIdentity::new("machine 1", "boot 1");
     let other = machine.root.path().join("other");
-    let error = KeyState::open(&machine.run(), &other, &host).err();
+    let error = KeyState::open_as(&machine.run(), &other, &host).err();
     let path = machine.run().join("keystate");
     assert_eq!(error, Some(KeyStateError::InUse { path, pid }));
     let text = error.unwrap().to_string();

@@ -1,0 +1,433 @@
+//! The live compile: what a running daemon makes of one configuration after the other, so that
+//! nothing that did not change is disturbed.
+//!
+//! | | kept while |
+//! |---|---|
+//! | policy id | name, action, selector, priority and direction are the same, and the order of the file allows it |
+//! | SA-set id | a peer of that name is there |
+//! | SA, its expanded key | SPI, direction, tunnel, key, suite and window size are the same |
+//! | counter, window | the key is ([`keystate`]) |
+//! | generation | all policies are the same |
+//! | layout | every place in the snapshot's lists stands for the same |
+//!
+//! Ids, generations and layouts are never used twice while the process lives.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use dataplane::{Generation, Layout, PortId, SaSet, Snapshot, SnapshotError, SnapshotParts};
+use ipsec::{
+    Fingerprint, InboundSa, OutboundSa, ReplayWindow, SaError, SaId, SequenceNumbers, Spi, Suite,
+    Tunnel,
+};
+use keystate::{KeyFileFacts, KeyRefused, KeyState};
+use policy::{Direction, PolicyId, SaSetId, Spd};
+
+use crate::compile::{CompileError, compiled_policy};
+use crate::mirror::LiveParts;
+use crate::validated::{Peer, Policy, Validated};
+use crate::{KeyLine, Loaded};
+
+/// Manual keys know no ESN.
+const NUMBERS: SequenceNumbers = SequenceNumbers::Short;
+
+/// A key that is not used, and why. The configuration holds without it: its peer has one SA less.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("peer {peer}: SPI {spi} is not used, because of its key: {reason}")]
+pub struct RefusedKey {
+    /// The peer whose key it is.
+    pub peer: String,
+    /// Whether it was to seal or to open.
+    pub direction: Direction,
+    /// The SA it is of.
+    pub spi: Spi,
+    /// Which key.
+    pub fingerprint: Fingerprint,
+    /// Why.
+    pub reason: keystate::Refusal,
+}
+
+/// A configuration, compiled but for what the kernel says.
+pub struct Compiled {
+    /// The configuration.
+    pub validated: Arc<Validated>,
+    /// Its policies.
+    pub spd: Arc<Spd>,
+    /// Its SA sets, one per peer in the order of the file.
+    pub sets: Vec<SaSet>,
+    /// SAs that seal; [`SaId`] counts into this list.
+    pub outbound: Vec<Arc<OutboundSa>>,
+    /// SAs that open; [`SaId`] counts into this list.
+    pub inbound: Vec<Arc<InboundSa>>,
+    /// Generation of the policies.
+    pub generation: Generation,
+    /// What the places in the lists stand for.
+    pub layout: Layout,
+    /// Keys that are not used.
+    pub refused: Vec<RefusedKey>,
+    workers: u32,
+    shape: Arc<Shape>,
+}
+
+impl Compiled {
+    /// Puts a snapshot together with what the kernel says. Cheap enough for every change there:
+    /// no policy is touched.
+    ///
+    /// # Errors
+    /// [`SnapshotError`]: `live` is of another configuration, or a mistake of its maker.
+    pub fn assemble(&self, live: &LiveParts) -> Result<Snapshot, SnapshotError> {
+        let configured = &self.validated.ports;
+        let host = configured.len();
+        let names = live.ports.iter().take(host).map(|port| port.name.as_str());
+        if live.ports.len() != host + 1 || !names.eq(configured.iter().map(|port| &port.name)) {
+            return Err(SnapshotError::Dangling("a port of another configuration"));
+        }
+        Snapshot::new(SnapshotParts {
+            generation: self.generation,
+            layout: self.layout,
+            workers: self.workers,
+            ports: live.ports.clone(),
+            host: Some(PortId(host as u16)),
+            routes: live.routes.clone(),
+            next_hops: live.next_hops.clone(),
+            neighbours: live.neighbours.clone(),
+            spd: self.spd.clone(),
+            sets: self.sets.clone(),
+            outbound: self.outbound.clone(),
+            inbound: self.inbound.clone(),
+        })
+    }
+
+    /// Which key an SA seals with.
+    ///
+    /// # Panics
+    /// If `sa` is from another configuration.
+    pub fn outbound_fingerprint(&self, sa: SaId) -> Fingerprint {
+        self.shape.outbound[sa.0 as usize].fingerprint
+    }
+
+    /// Which key an SA opens with.
+    ///
+    /// # Panics
+    /// If `sa` is from another configuration.
+    pub fn inbound_fingerprint(&self, sa: SaId) -> Fingerprint {
+        self.shape.inbound[sa.0 as usize].fingerprint
+    }
+}
+
+/// What must be the same for an SA to be the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct SaIdentity {
+    spi: Spi,
+    tunnel: Tunnel,
+    suite: Suite,
+    fingerprint: Fingerprint,
+    /// Size of its replay window; 0 if it seals.
+    window: u32,
+}
+
+/// What the places in a snapshot's lists stand for.
+#[derive(PartialEq, Eq)]
+struct Shape {
+    /// Name, netdev, VLAN id.
+    ports: Vec<(String, String, Option<u16>)>,
+    policies: Vec<PolicyId>,
+    sets: Vec<SaSetId>,
+    outbound: Vec<SaIdentity>,
+    inbound: Vec<SaIdentity>,
+}
+
+/// Compiles one configuration after the other, and knows what the last one left to keep.
+pub struct Compiler {
+    workers: u32,
+    generation: Generation,
+    layout: Layout,
+    next_policy: u32,
+    next_set: u32,
+    last: Option<Last>,
+}
+
+/// What is kept from the last compile.
+struct Last {
+    policies: Vec<policy::Policy>,
+    spd: Arc<Spd>,
+    sets: HashMap<String, SaSetId>,
+    outbound: HashMap<SaIdentity, Arc<OutboundSa>>,
+    inbound: HashMap<SaIdentity, Arc<InboundSa>>,
+    shape: Arc<Shape>,
+}
+
+impl Default for Compiler {
+    fn default() -> Compiler {
+        Compiler::new()
+    }
+}
+
+impl Compiler {
+    /// A compiler for any number of workers: replay windows are committed to under a lock.
+    pub fn new() -> Compiler {
+        Compiler::for_workers(u32::MAX)
+    }
+
+    /// A compiler for so many worker threads, now and later. One worker needs no lock.
+    pub fn for_workers(workers: u32) -> Compiler {
+        Compiler {
+            workers,
+            generation: Generation(0),
+            layout: Layout(0),
+            next_policy: 0,
+            next_set: 0,
+            last: None,
+        }
+    }
+
+    /// Compiles a configuration. The first has generation and layout 1.
+    ///
+    /// 1. policies and what else can fail, which takes nothing from anyone;
+    /// 2. counters and windows for every key; a key that is refused costs its own SA;
+    /// 3. what is new becomes what the next compile keeps.
+    ///
+    /// # Errors
+    /// [`CompileError`], none of which is the fault of a file that was validated. Nothing was
+    /// taken, and what runs goes on.
+    pub fn compile(
+        &mut self,
+        loaded: &Loaded,
+        keys: &mut KeyState,
+    ) -> Result<Compiled, CompileError> {
+        let config = &loaded.validated;
+        check_associations(loaded)?;
+        let mut next = Ids { policy: self.next_policy, set: self.next_set };
+        let set_ids = next.sets(&config.peers, self.last.as_ref());
+        let policies = next.policies(&config.policies, &set_ids, self.last.as_ref());
+        let unchanged = self.last.as_ref().filter(|last| last.policies == policies);
+        let (spd, generation) = match unchanged {
+            Some(last) => (last.spd.clone(), self.generation),
+            None => (Arc::new(Spd::new(policies.clone())?), Generation(self.generation.0 + 1)),
+        };
+        let mut made = Associations { last: self.last.as_ref(), ..Associations::default() };
+        for ((peer, lines), (set, file)) in
+            config.peers.iter().zip(&loaded.keys.peers).zip(set_ids.iter().zip(&loaded.keys.files))
+        {
+            made.add_peer(peer, *set, lines, file, keys)?;
+        }
+        let Associations { sets, outbound, inbound, refused, identities, .. } = made;
+        let [outbound_identities, inbound_identities] = identities;
+        let shape = Arc::new(Shape {
+            ports: config
+                .ports
+                .iter()
+                .map(|port| (port.name.clone(), port.netdev.clone(), port.vlan))
+                .collect(),
+            policies: spd.policies().iter().map(|policy| policy.id).collect(),
+            sets: set_ids.clone(),
+            outbound: outbound_identities,
+            inbound: inbound_identities,
+        });
+        let same_shape = self.last.as_ref().is_some_and(|last| last.shape == shape);
+        let layout = if same_shape { self.layout } else { Layout(self.layout.0 + 1) };
+        let names = config.peers.iter().map(|peer| peer.name.clone());
+        (self.next_policy, self.next_set) = (next.policy, next.set);
+        (self.generation, self.layout) = (generation, layout);
+        self.last = Some(Last {
+            policies,
+            spd: spd.clone(),
+            sets: names.zip(set_ids).collect(),
+            outbound: shape.outbound.iter().copied().zip(outbound.iter().cloned()).collect(),
+            inbound: shape.inbound.iter().copied().zip(inbound.iter().cloned()).collect(),
+            shape: shape.clone(),
+        });
+        let (validated, workers) = (Arc::new(config.clone()), self.workers);
+        Ok(Compiled {
+            validated,
+            spd,
+            sets,
+            outbound,
+            inbound,
+            generation,
+            layout,
+            refused,
+            workers,
+            shape,
+        })
+    }
+}
+
+/// Whatever could make an SA fail, before any key is taken for one.
+fn check_associations(loaded: &Loaded) -> Result<(), CompileError> {
+    let (peers, keys) = (&loaded.validated.peers, &loaded.keys);
+    if keys.peers.len() != peers.len() || keys.files.len() != peers.len() {
+        return Err(CompileError::OtherKeys { keys: keys.peers.len(), peers: peers.len() });
+    }
+    for peer in peers {
+        let Tunnel { local, remote } = peer.tunnel;
+        if local.is_ipv4() != remote.is_ipv4() {
+            return Err(SaError::MixedFamilies { local, remote }.into());
+        }
+        ReplayWindow::new(peer.replay_window, NUMBERS)?;
+    }
+    Ok(())
+}
+
+/// Ids that were never given.
+struct Ids {
+    policy: u32,
+    set: u32,
+}
+
+impl Ids {
+    /// The SA-set id of each peer.
+    fn sets(&mut self, peers: &[Peer], last: Option<&Last>) -> Vec<SaSetId> {
+        let id = |peer: &Peer| {
+            let known = last.and_then(|last| last.sets.get(&peer.name).copied());
+            known.unwrap_or_else(|| {
+                self.set += 1;
+                SaSetId(self.set - 1)
+            })
+        };
+        peers.iter().map(id).collect()
+    }
+
+    /// The policies under their ids. Of equal priority the higher id wins, and it is the later in
+    /// the file: where a kept id would say otherwise, there is a new one.
+    fn policies(
+        &mut self,
+        policies: &[Policy],
+        sets: &[SaSetId],
+        last: Option<&Last>,
+    ) -> Vec<policy::Policy> {
+        let last = last.map_or(&[][..], |last| &last.policies);
+        let known: HashMap<&str, &policy::Policy> =
+            last.iter().map(|policy| (policy.name.as_str(), policy)).collect();
+        let mut highest: HashMap<u32, PolicyId> = HashMap::new();
+        let mut compiled = Vec::with_capacity(policies.len());
+        for policy in policies {
+            let id = known.get(policy.name.as_str()).map_or(PolicyId(u32::MAX), |known| known.id);
+            let mut policy = compiled_policy(policy, id, |peer| sets[peer.0 as usize]);
+            let same = known.get(policy.name.as_str()) == Some(&&policy);
+            let earlier = highest.get(&policy.priority);
+            if !same || earlier.is_some_and(|earlier| *earlier >= id) {
+                policy.id = PolicyId(self.policy);
+                self.policy += 1;
+            }
+            highest.insert(policy.priority, policy.id);
+            compiled.push(policy);
+        }
+        compiled
+    }
+}
+
+/// The SAs of a configuration, as they come together.
+#[derive(Default)]
+struct Associations<'a> {
+    last: Option<&'a Last>,
+    sets: Vec<SaSet>,
+    outbound: Vec<Arc<OutboundSa>>,
+    inbound: Vec<Arc<InboundSa>>,
+    refused: Vec<RefusedKey>,
+    /// One entry per outbound SA, one per inbound SA.
+    identities: [Vec<SaIdentity>; 2],
+}
+
+impl Associations<'_> {
+    /// Adds a peer's set and what SAs its keys allow.
+    fn add_peer(
+        &mut self,
+        peer: &Peer,
+        set: SaSetId,
+        lines: &[KeyLine],
+        file: &KeyFileFacts,
+        keys: &mut KeyState,
+    ) -> Result<(), CompileError> {
+        let first = self.outbound.len();
+        for line in lines {
+            let added = match line.direction {
+                Direction::Outbound => self.add_outbound(peer, set, line, file, keys)?,
+                Direction::Inbound => self.add_inbound(peer, set, line, keys)?,
+            };
+            if let Err(KeyRefused { fingerprint, spi, reason, .. }) = added {
+                let (peer, direction) = (peer.name.clone(), line.direction);
+                self.refused.push(RefusedKey { peer, direction, spi, fingerprint, reason });
+            }
+        }
+        self.sets.push(SaSet {
+            id: set,
+            peer: peer.name.clone(),
+            tunnel: peer.tunnel,
+            outbound: (first..self.outbound.len()).map(|place| SaId(place as u32)).collect(),
+            mss_clamp: peer.mss_clamp,
+        });
+        Ok(())
+    }
+
+    fn add_outbound(
+        &mut self,
+        peer: &Peer,
+        set: SaSetId,
+        line: &KeyLine,
+        file: &KeyFileFacts,
+        keys: &mut KeyState,
+    ) -> Result<Result<(), KeyRefused>, CompileError> {
+        let identity = SaIdentity::of(peer, line);
+        let counter = match keys.outbound(identity.fingerprint, line.spi, NUMBERS, file) {
+            Ok(counter) => counter,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let id = SaId(self.outbound.len() as u32);
+        let kept = self.last.and_then(|last| last.outbound.get(&identity));
+        let sa = match kept.filter(|kept| Arc::ptr_eq(&kept.sequence, &counter)) {
+            Some(kept) if kept.id == id && kept.set == set => kept.clone(),
+            Some(kept) => Arc::new(kept.at(id, set)),
+            None => {
+                let (spi, material) = (line.spi, &line.material);
+                Arc::new(OutboundSa::new(id, spi, set, material, peer.tunnel, counter)?)
+            }
+        };
+        self.outbound.push(sa);
+        self.identities[0].push(identity);
+        Ok(Ok(()))
+    }
+
+    fn add_inbound(
+        &mut self,
+        peer: &Peer,
+        set: SaSetId,
+        line: &KeyLine,
+        keys: &mut KeyState,
+    ) -> Result<Result<(), KeyRefused>, CompileError> {
+        let identity = SaIdentity::of(peer, line);
+        let size = peer.replay_window;
+        let window = match keys.inbound(identity.fingerprint, line.spi, size, NUMBERS) {
+            Ok(window) => window,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let id = SaId(self.inbound.len() as u32);
+        let kept = self.last.and_then(|last| last.inbound.get(&identity));
+        let sa = match kept.filter(|kept| Arc::ptr_eq(&kept.window, &window)) {
+            Some(kept) if kept.id == id && kept.set == set => kept.clone(),
+            Some(kept) => Arc::new(kept.at(id, set)),
+            None => {
+                let (spi, material) = (line.spi, &line.material);
+                Arc::new(InboundSa::new(id, spi, set, material, peer.tunnel, window)?)
+            }
+        };
+        self.inbound.push(sa);
+        self.identities[1].push(identity);
+        Ok(Ok(()))
+    }
+}
+
+impl SaIdentity {
+    fn of(peer: &Peer, line: &KeyLine) -> SaIdentity {
+        SaIdentity {
+            spi: line.spi,
+            tunnel: peer.tunnel,
+            suite: line.material.suite(),
+            fingerprint: line.material.fingerprint(),
+            window: match line.direction {
+                Direction::Outbound => 0,
+                Direction::Inbound => peer.replay_window,
+            },
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! One configuration after the other: what is kept, what is new, what is refused.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use control::mirror::{View, live_parts};
+use control::{CompileError, Compiled, Compiler, Loaded, parse};
+use dataplane::{Generation, Layout, SnapshotError};
+use ipsec::SaId;
+use keystate::{HostIdentity, KeyState, RESERVATION_STEP, Refusal};
+use policy::{Direction, PolicyId, SaSetId};
+
+const PORTS: &str = r#"
+[node]
+name = "gw"
+[port.lan]
+netdev = "eth1"
+side = "protected"
+addresses = ["10.1.0.1/24"]
+[port.wan]
+netdev = "eth0"
+side = "unprotected"
+addresses = ["192.0.2.1/24"]
+"#;
+
+fn peer(name: &str, remote: u8, window: u32) -> String {
+    format!(
+        "[peer.{name}]\nlocal = \"192.0.2.1\"\nremote = \"198.51.100.{remote}\"\nkeys = \"file:\
+         {name}.keys\"\nmanual = \"laboratory\"\nsuite = \"aes-128-gcm\"\nreplay_window = {window}\n"
+    )
+}
+
+fn policy(name: &str, peer: &str, remote: u8) -> String {
+    format!(
+        "[[policy]]\nname = \"{name}\"\npeer = \"{peer}\"\nlocal = [\"10.1.0.0/16\"]\nremote = \
+         [\"10.{remote}.0.0/16\"]\npriority = 5\n"
+    )
+}
+
+/// A gateway's directories and its compiler.
+struct Gateway {
+    root: tempfile::TempDir,
+    keys: KeyState,
+    compiler: Compiler,
+}
+
+impl Gateway {
+    fn new() -> Gateway {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("keys")).unwrap();
+        let keys = open(root.path());
+        let gateway = Gateway { root, keys, compiler: Compiler::new() };
+        gateway.write_keys("a", &[("out", 0x1001, 1), ("in", 0x2001, 2)]);
+        gateway.write_keys("b", &[("out", 0x1002, 3), ("in", 0x2002, 4)]);
+        gateway
+    }
+
+    /// The daemon is killed and started again.
+    fn restart(self) -> Gateway {
+        let Gateway { root, keys, compiler } = self;
+        drop((compiler, keys));
+        let keys = open(root.path());
+        Gateway { root, keys, compiler: Compiler::new() }
+    }
+
+    fn write_keys(&self, peer: &str, lines: &[(&str, u32, u8)]) {
+        let path = self.root.path().join("keys").join(format!("{peer}.keys"));
+        let line = |(direction, spi, seed): &(&str, u32, u8)| {
+            format!("{direction} {spi} {}\n", format!("{seed:02x}").repeat(20))
+        };
+        let text: String = lines.iter().map(line).collect();
+        let _ = std::fs::remove_file(&path);
+        control::write_key_file(&path, &text).unwrap();
+    }
+
+    fn load(&self, text: &str) -> Loaded {
+        let keys = format!("[node]\nkeys_dir = {:?}", self.root.path().join("keys"));
+        let text = text.replacen("[node]", &keys, 1);
+        parse(&text, "lockgate.toml").unwrap().load_keys(Path::new("/")).unwrap()
+    }
+
+    fn compile(&mut self, parts: &[String]) -> Compiled {
+        let loaded = self.load(&format!("{PORTS}{}", parts.concat()));
+        self.compiler.compile(&loaded, &mut self.keys).unwrap()
+    }
+}
+
+fn open(root: &Path) -> KeyState {
+    let host = HostIdentity::new("machine", "boot");
+    KeyState::open_as(&root.join("run"), &root.join("state"), &host).unwrap()
+}
+
+fn two_peers() -> Vec<String> {
+    vec![peer("a", 1, 64), peer("b", 2, 64), policy("to-a", "a", 2), policy("to-b", "b", 3)]
+}
+
+fn ids(compiled: &Compiled) -> Vec<(&str, u32)> {
+    compiled.spd.policies().iter().map(|policy| (policy.name.as_str(), policy.id.0)).collect()
+}
+
+#[test]
+fn the_same_again_keeps_everything() {
+    let mut gateway = Gateway::new();
+    let first = gateway.compile(&two_peers());
+    let again = gateway.compile(&two_peers());
+    assert_eq!((first.generation, first.layout), (Generation(1), Layout(1)));
+    assert_eq!((again.generation, again.layout), (Generation(1), Layout(1)));
+    assert!(Arc::ptr_eq(&first.spd, &again.spd));
+    for (one, two) in first.outbound.iter().zip(&again.outbound) {
+        assert!(Arc::ptr_eq(one, two));
+    }
+    for (one, two) in first.inbound.iter().zip(&again.inbound) {
+        assert!(Arc::ptr_eq(one, two));
+    }
+    assert_eq!((first.outbound.len(), first.inbound.len(), first.refused.len()), (2, 2, 0));
+    assert_eq!(first.sets, again.sets);
+}
+
+#[test]
+fn sas_that_did_not_change_go_on_at_other_places() {
+    let mut gateway = Gateway::new();
+    let first = gateway.compile(&two_peers());
+    assert_eq!(first.outbound[1].sequence.draw(10), Ok(1));
+    first.inbound[1].window.commit(7).unwrap();
+    // Without peer a, what b has moves to the front.
+    let second = gateway.compile(&[peer("b", 2, 64), policy("to-b", "b", 3)]);
+    assert_eq!((second.outbound[0].id, second.outbound[0].set), (SaId(0), SaSetId(1)));
+    assert!(Arc::ptr_eq(&first.outbound[1].sequence, &second.outbound[0].sequence));
+    assert!(Arc::ptr_eq(&first.inbound[1].window, &second.inbound[0].window));
+    assert_eq!(second.outbound[0].sequence.draw(1), Ok(11));
+    assert!(second.layout > first.layout && second.generation > first.generation);
+    assert_eq!(second.outbound_fingerprint(SaId(0)), first.outbound_fingerprint(SaId(1)));
+    assert_eq!(second.inbound_fingerprint(SaId(0)), first.inbound_fingerprint(SaId(1)));
+    // Peer a comes back: its counter too, but it is another set.
+    assert_eq!(first.outbound[0].sequence.draw(1), Ok(1));
+    let third = gateway.compile(&two_peers());
+    assert_eq!(third.outbound[0].set, SaSetId(2), "set 0 is not used again");
+    assert_eq!(third.outbound[1].set, SaSetId(1));
+    assert_eq!(third.outbound[0].sequence.draw(1), Ok(2));
+}
+
+#[test]
+fn other_addresses_window_or_key_make_another_sa() {
+    let mut gateway = Gateway::new();
+    let first = gateway.compile(&two_peers());
+    first.outbound[0].sequence.draw(5).unwrap();
+    first.inbound[0].window.commit(9).unwrap();
+    let mut changed = two_peers();
+    changed[0] = peer("a", 9, 128);
+    let second = gateway.compile(&changed);
+    assert_eq!(second.generation, first.generation, "no policy changed");
+    assert_ne!(second.layout, first.layout);
+    assert!(!Arc::ptr_eq(&first.outbound[0], &second.outbound[0]));
+    assert!(Arc::ptr_eq(&first.outbound[1], &second.outbound[1]));
+    // The key is the same, so are its numbers.
+    assert_eq!(second.outbound[0].sequence.draw(1), Ok(6));
+    assert_eq!(second.inbound[0].window.size(), 128);
+    assert!(second.inbound[0].window.commit(9).is_err());
+    gateway.write_keys("a", &[("out", 0x1001, 5), ("in", 0x2001, 6)]);
+    let third = gateway.compile(&changed);
+    assert_eq!(third.outbound[0].sequence.draw(1), Ok(1), "a new key begins anew");
+    assert_ne!(third.layout, second.layout);
+}
+
+#[test]
+fn policy_ids_are_kept_where_the_order_allows_and_never_used_twice() {
+    let mut gateway = Gateway::new();
+    let [a, b, to_a, to_b] = two_peers().try_into().unwrap();
+    let with = |policies: &[&String]| {
+        let parts = [&a, &b].into_iter().chain(policies.iter().copied());
+        parts.cloned().collect::<Vec<_>>()
+    };
+    let first = gateway.compile(&with(&[&to_a, &to_b]));
+    // Of equal priority the later is the newer and wins.
+    assert_eq!(ids(&first), [("to-b", 1), ("to-a", 0)]);
+    let between = policy("between", "a", 4);
+    let second = gateway.compile(&with(&[&to_a, &between, &to_b]));
+    assert_eq!(ids(&second), [("to-b", 3), ("between", 2), ("to-a", 0)]);
+    let third = gateway.compile(&with(&[&to_a, &to_b]));
+    assert_eq!(ids(&third), [("to-b", 3), ("to-a", 0)]);
+    let changed = policy("to-a", "a", 5);
+    let fourth = gateway.compile(&with(&[&changed, &to_b]));
+    assert_eq!(ids(&fourth), [("to-b", 5), ("to-a", 4)]);
+    let fifth = gateway.compile(&with(&[&to_b, &changed]));
+    assert_eq!(ids(&fifth), [("to-a", 6), ("to-b", 5)]);
+    let generations = [first, second, third, fourth, fifth].map(|compiled| compiled.generation.0);
+    assert_eq!(generations, [1, 2, 3, 4, 5]);
+    assert_eq!(PolicyId(6), gateway.compile(&with(&[&to_b, &changed])).spd.policies()[0].id);
+}
+
+#[test]
+fn numbers_go_on_after_a_kill_and_a_lost_record_costs_its_own_sa_only() {
+    let mut gateway = Gateway::new();
+    gateway.compile(&two_peers()).outbound[0].sequence.draw(64).unwrap();
+    let mut gateway = gateway.restart();
+    let compiled = gateway.compile(&two_peers());
+    assert_eq!(compiled.outbound[0].sequence.draw(1), Ok(65));
+    let lost = compiled.outbound_fingerprint(SaId(0));
+    drop(compiled);
+    let record = gateway.root.path().join(format!("state/sequence/{lost}.out"));
+    std::fs::remove_file(record).unwrap();
+    let mut gateway = gateway.restart();
+    let compiled = gateway.compile(&two_peers());
+    let [refused] = &compiled.refused[..] else { panic!("one is refused") };
+    assert_eq!((refused.peer.as_str(), refused.direction), ("a", Direction::Outbound));
+    assert_eq!((refused.fingerprint, refused.spi.value()), (lost, 0x1001));
+    assert_eq!(refused.reason, Refusal::RecordMissing { used: RESERVATION_STEP });
+    assert!(refused.to_string().starts_with("peer a: SPI 0x00001001 is not used"), "{refused}");
+    assert!(compiled.sets[0].outbound.is_empty(), "no_sa");
+    assert_eq!((compiled.sets[1].outbound.len(), compiled.inbound.len()), (1, 2));
+    // Given a new key it sends again.
+    gateway.write_keys("a", &[("out", 0x1001, 7), ("in", 0x2001, 2)]);
+    let compiled = gateway.compile(&two_peers());
+    assert_eq!((compiled.refused.len(), compiled.outbound.len()), (0, 2));
+    assert_eq!(compiled.outbound[0].sequence.draw(1), Ok(1));
+}
+
+#[test]
+fn what_does_not_compile_takes_nothing() {
+    let mut gateway = Gateway::new();
+    let mut loaded = gateway.load(&format!("{PORTS}{}", two_peers().concat()));
+    loaded.validated.peers[1].replay_window = 33;
+    let error = gateway.compiler.compile(&loaded, &mut gateway.keys).err();
+    assert!(matches!(error, Some(CompileError::Window(_))), "{error:?}");
+    loaded.validated.peers.truncate(1);
+    let error = gateway.compiler.compile(&loaded, &mut gateway.keys).err();
+    assert!(matches!(error, Some(CompileError::OtherKeys { keys: 2, peers: 1 })), "{error:?}");
+    let left = std::fs::read_dir(gateway.root.path().join("state/sequence")).unwrap();
+    let names: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["lock"]);
+    let compiled = gateway.compile(&two_peers());
+    assert_eq!((compiled.generation, compiled.layout), (Generation(1), Layout(1)));
+    assert_eq!(ids(&compiled), [("to-b", 1), ("to-a", 0)]);
+}
+
+#[test]
+fn snapshot_takes_ports_and_routes_from_the_kernel_and_the_rest_from_the_configuration() {
+    let mut gateway = Gateway::new();
+    let compiled = gateway.compile(&two_peers());
+    let live = live_parts(&compiled.validated, &View::default());
+    let snapshot = compiled.assemble(&live).unwrap();
+    assert_eq!((snapshot.generation(), snapshot.layout()), (Generation(1), Layout(1)));
+    assert_eq!(snapshot.ports(), live.ports);
+    assert!(snapshot.workers() > 1, "replay windows are locked unless told otherwise");
+    assert!(Arc::ptr_eq(&snapshot.outbound()[0], &compiled.outbound[0]));
+    assert!(std::ptr::eq(snapshot.spd(), &*compiled.spd), "no policy is copied");
+    let fewer = PORTS.replace("[port.lan]", "[port.dmz]");
+    let other = gateway.load(&format!("{fewer}{}", two_peers().concat()));
+    let live = live_parts(&other.validated, &View::default());
+    let error = compiled.assemble(&live).err();
+    assert!(matches!(error, Some(SnapshotError::Dangling(_))), "{error:?}");
+}
