@@ -45,6 +45,7 @@
 
 mod attach;
 mod error;
+mod features;
 mod layout;
 mod messages;
 mod probe;
@@ -52,6 +53,7 @@ mod steering;
 
 pub use attach::{Attached, AttachedProgram, Mode, NativeRefusal, Owner, attached, detach};
 pub use error::BpfError;
+pub use features::{DriverFeatures, driver_features};
 pub use layout::{
     Counter, KernelCounters, MARK_BYTES, MAX_ADDRESSES, MAX_PORTS, MAX_PREFIXES, MAX_QUEUES,
     MAX_SERVICES, Mark, MarkVlan,
