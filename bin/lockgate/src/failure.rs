@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use control::{CompileError, ConfigErrors, KeyFileError};
+use api::ConnectError;
+use control::{CompileError, ConfigErrors, KeyFileError, QuestionError};
 use io::{CaptureError, LinkType};
 use ipsec::SelfTestError;
 
 use crate::bench::BenchError;
+use crate::live::{AnswerError, LiveError};
 
 /// Why a command did not succeed. What it displays is for the person at the terminal.
 #[derive(Debug, thiserror::Error)]
@@ -79,16 +81,24 @@ pub(crate) enum Failure {
         /// Packets too many or too few.
         imbalance: i64,
     },
-    /// A name that the configuration does not have.
-    #[error("there is no {what} \"{name}\"; there are {}", .known.join(", "))]
-    Unknown {
-        /// What was named.
-        what: &'static str,
-        /// The name.
-        name: String,
-        /// Names that there are.
-        known: Vec<String>,
-    },
+    /// A question that has no answer.
+    #[error("{0}")]
+    Question(#[from] QuestionError),
+    /// The daemon cannot be asked.
+    #[error("{0}")]
+    Connect(#[from] ConnectError),
+    /// The daemon does not answer what it was asked.
+    #[error("{0}")]
+    Answer(#[from] AnswerError),
+    /// Something else of the running gateway.
+    #[error("{0}")]
+    Live(#[from] LiveError),
+    /// A laboratory in network namespaces cannot be built or went wrong.
+    #[error("{0}")]
+    Laboratory(#[from] netlab::LabError),
+    /// Another failure, of a command that keeps 1 for another answer.
+    #[error("{0}")]
+    Trouble(Box<Failure>),
     /// The command line makes no sense.
     #[error("{0}")]
     Usage(Usage),
@@ -133,28 +143,14 @@ pub(crate) enum Usage {
         /// The directory.
         directory: PathBuf,
     },
-    /// A peer's packet by a port that no peer is reached by.
-    #[error(
-        "what a peer sealed comes in by an unprotected port and \"{port}\" is none; there {} {}",
-        if .unprotected.len() == 1 { "is" } else { "are" }, .unprotected.join(", ")
-    )]
-    PeerByPort {
-        /// The port.
-        port: String,
-        /// Names of the ports that can be meant.
-        unprotected: Vec<String>,
+    /// An option of another demonstration.
+    #[error("{option} is an option of `lockgate demo {demo}` only")]
+    OtherDemo {
+        /// The option.
+        option: &'static str,
+        /// Whose it is.
+        demo: &'static str,
     },
-    /// An ICMP error that came sealed: its flow alone decides nothing.
-    #[error("an ICMP error from a peer is judged by the packet it quotes: ask about that packet")]
-    IcmpErrorFromPeer,
-    /// ESP to this machine: what decides is inside.
-    #[error(
-        "ESP to one of our addresses is opened: ask with --from-peer PEER about the packet inside"
-    )]
-    EspToUs,
-    /// A fragment of ESP to this machine.
-    #[error("a fragment of ESP to one of our addresses is dropped (esp_fragment), whoever sent it")]
-    EspFragmentToUs,
     /// Not a flow.
     #[error(transparent)]
     Flow(#[from] crate::explain::FlowError),
@@ -172,8 +168,11 @@ impl Failure {
         match self {
             Failure::Bench(BenchError::Argument(_))
             | Failure::Usage(_)
-            | Failure::Unknown { .. }
+            | Failure::Question(_)
+            | Failure::Trouble(_)
+            | Failure::Live(LiveError::NotYet { .. })
             | Failure::OverwritesInput { .. } => ExitCode::from(2),
+            Failure::Answer(answer) if answer.is_usage() => ExitCode::from(2),
             _ => ExitCode::from(1),
         }
     }

@@ -9,21 +9,26 @@ mod check;
 mod demo;
 mod explain;
 mod failure;
+mod generate;
 mod keygen;
+mod live;
 mod output;
 mod replay;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use ipsec::SelfTestError;
 
 use failure::Failure;
+use live::{Socket, change, detach, events, probe, show};
 
 /// Lockgate: an IPsec gateway in user space.
 #[derive(Parser)]
 #[command(name = "lockgate", version, about, max_term_width = 100)]
 struct CommandLine {
+    #[command(flatten)]
+    socket: Socket,
     #[command(subcommand)]
     command: Command,
 }
@@ -34,14 +39,33 @@ enum Command {
     Check(check::Args),
     /// Make the two key files of a tunnel
     Keygen(keygen::Args),
+    /// Make a configuration the running one
+    Apply(change::ApplyArgs),
+    /// Compare the running configuration with a file
+    Diff(change::DiffArgs),
+    /// Make an earlier revision the running one
+    Rollback(change::RollbackArgs),
+    /// Print the configuration that runs
+    Export(change::ExportArgs),
+    /// Show what the running gateway does
+    Show(show::Args),
     /// Say what the walk would do with a flow, and which policy decides
     Explain(explain::Args),
+    /// Print what happened, and what happens
+    Events(events::Args),
+    /// Say what this machine and its netdevs can do, what is missing, and how to get it
+    Probe(probe::Args),
+    /// Open the ports that a stopped daemon left closed
+    Detach(detach::Args),
     /// Walk captures through a gateway's configuration; needs no privileges
     Replay(replay::Args),
     /// Show what Lockgate does in a laboratory, and check it
     Demo(demo::Args),
     /// Measure
     Bench(bench::BenchArguments),
+    /// Write completions or manual pages, for the package
+    #[command(hide = true)]
+    Generate(generate::Args),
 }
 
 /// Runs a command that seals or opens, if the ciphers do what they must on this machine.
@@ -54,13 +78,23 @@ fn tested(
 }
 
 fn main() -> ExitCode {
-    let result = match CommandLine::parse().command {
+    let CommandLine { socket, command } = CommandLine::parse();
+    let result = match command {
         Command::Check(args) => check::run(&args),
         Command::Keygen(args) => keygen::run(&args),
-        Command::Explain(args) => explain::run(&args),
+        Command::Apply(args) => change::apply(&args, &socket),
+        Command::Diff(args) => change::diff(&args, &socket),
+        Command::Rollback(args) => change::rollback(&args, &socket),
+        Command::Export(args) => change::export(&args, &socket),
+        Command::Show(args) => show::run(&args, &socket),
+        Command::Explain(args) => explain::run(&args, &socket),
+        Command::Events(args) => events::run(&args, &socket),
+        Command::Probe(args) => probe::run(&args),
+        Command::Detach(args) => detach::run(&args, &socket),
         Command::Replay(args) => tested(ipsec::self_test, || replay::run(&args)),
         Command::Demo(args) => tested(ipsec::self_test, || demo::run(&args)),
         Command::Bench(args) => tested(ipsec::self_test, || Ok(bench::run(&args)?)),
+        Command::Generate(args) => generate::run(&args, CommandLine::command()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

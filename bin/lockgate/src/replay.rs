@@ -179,7 +179,7 @@ fn open_inputs(snapshot: &Snapshot, job: &Job) -> Result<(Vec<PortId>, Inputs), 
     let mut inputs = Vec::new();
     for (port, file) in &job.inputs {
         let port = match port {
-            Some(name) => crate::explain::port_named(snapshot, name)?,
+            Some(name) => control::port_named(snapshot, name)?,
             None => first_protected(snapshot)?,
         };
         let reader = CaptureReader::open(file)?;

@@ -231,6 +231,7 @@ impl Case {
             }],
             outbound: vec![out.into()],
             inbound: vec![inbound.into()],
+            ..SnapshotParts::default()
         })?)
     }
 

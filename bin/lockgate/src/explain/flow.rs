@@ -146,23 +146,10 @@ fn end(text: &str) -> Result<(IpAddr, Option<u16>), FlowError> {
     Ok((ip, Some(port.parse().map_err(|_| error())?)))
 }
 
-/// A flow in the words of the command line.
-pub(crate) fn text(flow: &Flow) -> String {
-    let (source, destination) = (flow.source_address(), flow.destination_address());
-    let name = protocol_text(Some(flow.protocol));
-    let with = |ip: Address, port: u16| std::net::SocketAddr::new(ip.into(), port).to_string();
-    match flow.upper {
-        Upper::Ports { source: s, destination: d } => {
-            format!("{name} {} -> {}", with(source, s), with(destination, d))
-        }
-        Upper::Icmp { kind, code } => format!("{name}/{kind}/{code} {source} -> {destination}"),
-        Upper::None => format!("{name} {source} -> {destination}"),
-        Upper::Fragment => format!("{name} {source} -> {destination}, later fragments"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use control::flow_text as text;
+
     use super::*;
 
     fn ask(proto: &str, source: &str, destination: &str) -> Result<String, FlowError> {

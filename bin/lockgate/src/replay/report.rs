@@ -11,8 +11,8 @@ use serde::Serialize;
 use super::KeyFiles;
 use super::engine::Outcome;
 use super::files::Written;
-use crate::explain::set_of;
 use crate::output::{Numbers, counted, table};
+use control::set_of;
 
 /// The verdict "hold" in a table, so that the drops add up.
 const HELD: &str = "hold (dropped: no_neighbour)";

@@ -1,0 +1,178 @@
+//! Commands about the gateway that runs: what they share is the way to the daemon.
+
+pub(crate) mod change;
+pub(crate) mod detach;
+pub(crate) mod events;
+pub(crate) mod probe;
+pub(crate) mod show;
+
+use std::path::PathBuf;
+
+use api::{GatewayClient, SocketPath, v1};
+use control::Question;
+use tokio::runtime::Runtime;
+use tonic::{Code, Response, Status};
+use wire::Upper;
+
+use crate::failure::Failure;
+
+/// Which daemon is asked.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Socket {
+    /// The daemon's socket; else $LOCKGATE_SOCKET, else /run/lockgate/api.sock
+    #[arg(long, value_name = "PATH", global = true)]
+    socket: Option<PathBuf>,
+}
+
+impl Socket {
+    /// Where it is.
+    pub(crate) fn path(&self) -> SocketPath {
+        SocketPath::choose(self.socket.as_deref())
+    }
+}
+
+/// The daemon's refusal to answer.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", told(.0))]
+pub(crate) struct AnswerError(#[from] Status);
+
+impl AnswerError {
+    /// Whether the command line asked for something that there is not.
+    pub(crate) fn is_usage(&self) -> bool {
+        matches!(self.0.code(), Code::InvalidArgument | Code::NotFound)
+    }
+}
+
+/// What the daemon said, or what became of the connection.
+fn told(status: &Status) -> String {
+    let said = status.message();
+    match status.code() {
+        Code::Unimplemented => {
+            "the daemon does not know this question: it is of another version".into()
+        }
+        Code::Unavailable | Code::Cancelled | Code::Unknown => {
+            format!("the daemon went away before it answered: {said}")
+        }
+        Code::DeadlineExceeded => "the daemon did not answer in time".into(),
+        Code::ResourceExhausted | Code::OutOfRange => format!("too large for the API: {said}"),
+        _ => said.to_owned(),
+    }
+}
+
+/// Something else of the running gateway.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LiveError {
+    /// What a later version will show.
+    #[error("`lockgate show {what}` is not in this version")]
+    NotYet {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// A daemon runs and what was asked for is only done without one.
+    #[error(
+        "lockgated is running{}: stop it first, or its ports would be closed again at once",
+        .pid.map_or(String::new(), |pid| format!(" (process {pid})"))
+    )]
+    Running {
+        /// Its process, if it is known.
+        pid: Option<u32>,
+    },
+    /// Only root may.
+    #[error("be root: this opens ports that fail closed")]
+    NotRoot,
+    /// Something of ours could not be taken away.
+    #[error("{what}: {error}")]
+    Stays {
+        /// What.
+        what: String,
+        /// Why.
+        error: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A file is too large to be a configuration.
+    #[error("{}: larger than {limit} bytes", .file.display())]
+    TooLarge {
+        /// The file.
+        file: PathBuf,
+        /// The largest that is read, bytes.
+        limit: u64,
+    },
+    /// A file is not text.
+    #[error("{}: is not text (UTF-8)", .file.display())]
+    NotText {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The daemon ended the stream of events.
+    #[error("the daemon ended")]
+    StreamEnded,
+    /// Nothing can be waited for: our operating system's fault.
+    #[error("no runtime: {0}")]
+    Runtime(std::io::Error),
+}
+
+impl LiveError {
+    /// For what could not be taken away.
+    fn stays(what: &str, error: impl std::error::Error + Send + Sync + 'static) -> LiveError {
+        LiveError::Stays { what: what.to_owned(), error: Box::new(error) }
+    }
+}
+
+/// A connection to the daemon.
+pub(crate) struct Ask {
+    runtime: Runtime,
+    client: GatewayClient,
+}
+
+impl Ask {
+    /// Connects.
+    pub(crate) fn new(socket: &Socket) -> Result<Ask, Failure> {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().build().map_err(LiveError::Runtime)?;
+        let path = socket.path();
+        let client = runtime.block_on(api::connect(path.as_path()))?;
+        Ok(Ask { runtime, client })
+    }
+
+    /// Makes one call.
+    pub(crate) fn call<T>(
+        &mut self,
+        call: impl AsyncFnOnce(&mut GatewayClient) -> Result<Response<T>, Status>,
+    ) -> Result<T, Failure> {
+        let Ask { runtime, client } = self;
+        let answer = runtime.block_on(call(client)).map_err(AnswerError)?;
+        Ok(answer.into_inner())
+    }
+
+    /// Asks what the walk would do.
+    pub(crate) fn explain(
+        &mut self,
+        request: v1::ExplainRequest,
+    ) -> Result<v1::Explanation, Failure> {
+        self.call(async |client| client.explain(request).await)
+    }
+}
+
+/// A question as the daemon is asked it.
+pub(crate) fn explain_request(question: Question<'_>) -> v1::ExplainRequest {
+    let Question { port, from_peer, flow } = question;
+    let mut request = v1::ExplainRequest {
+        port: port.to_owned(),
+        from_peer: from_peer.map(str::to_owned),
+        source: flow.source_address().to_string(),
+        destination: flow.destination_address().to_string(),
+        protocol: flow.protocol.into(),
+        ..v1::ExplainRequest::default()
+    };
+    match flow.upper {
+        Upper::Ports { source, destination } => {
+            let (source, destination) = (source.into(), destination.into());
+            request.ports = Some(v1::PortPair { source, destination });
+        }
+        Upper::Icmp { kind, code } => {
+            request.icmp = Some(v1::IcmpMessage { r#type: kind.into(), code: code.into() });
+        }
+        Upper::None => {}
+        Upper::Fragment => request.later_fragment = true,
+    }
+    request
+}

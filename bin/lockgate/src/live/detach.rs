@@ -1,0 +1,147 @@
+//! `lockgate detach`: opens what a stopped daemon left closed.
+
+use std::io::ErrorKind;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::process::{Command, Output};
+
+use bpf::BpfError;
+use control::HOST_NETDEV;
+use nix::net::if_::if_nameindex;
+use nix::sys::socket::{getsockopt, sockopt};
+use serde::Serialize;
+
+use super::{LiveError, Socket};
+use crate::failure::Failure;
+use crate::output::{print, print_json};
+
+/// The guard's table.
+const TABLE: [&str; 2] = ["inet", "lockgate"];
+
+/// Opens the ports that a stopped daemon left closed: takes Lockgate's program off every netdev of
+/// this network namespace, removes the guard (nftables table inet lockgate) and the host port
+/// lockgate0, and says what it opened. From then on Linux forwards in clear, as it is set up to.
+/// Needs root; refuses while lockgated runs.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Answer in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was taken away.
+#[derive(Debug, Default, Serialize)]
+struct Opened {
+    /// Netdevs that our program was taken off.
+    netdevs: Vec<String>,
+    /// Whether the guard was there.
+    guard: bool,
+    /// Whether the host port was there.
+    host_port: bool,
+}
+
+/// A netdev of this namespace.
+struct Netdev {
+    name: String,
+    ifindex: u32,
+}
+
+/// Takes everything away that it can, and fails if something stays.
+pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(LiveError::NotRoot.into());
+    }
+    let netdevs = netdevs()?;
+    check_stopped(&netdevs, socket)?;
+    let (mut opened, mut stays) = (Opened::default(), Vec::new());
+    for netdev in &netdevs {
+        match bpf::detach(netdev.ifindex) {
+            Ok(true) => opened.netdevs.push(netdev.name.clone()),
+            // Another's program, or a netdev that has just gone, is not ours to judge.
+            Ok(false) | Err(BpfError::Foreign { .. } | BpfError::NoDevice { .. }) => {}
+            Err(error) => stays.push(LiveError::stays(&netdev.name, error)),
+        }
+    }
+    if netdevs.iter().any(|netdev| netdev.name == HOST_NETDEV) {
+        match removed("ip", &["link", "delete", HOST_NETDEV], "Cannot find device") {
+            Ok(removed) => opened.host_port = removed,
+            Err(error) => stays.push(error),
+        }
+    }
+    let [family, table] = TABLE;
+    match removed("nft", &["delete", "table", family, table], "No such file or directory") {
+        Ok(removed) => opened.guard = removed,
+        Err(error) => stays.push(error),
+    }
+    match args.json {
+        true => print_json(&opened),
+        false => print(&told(&opened)),
+    }
+    let first = stays.into_iter().next();
+    first.map_or(Ok(()), |error| Err(error.into()))
+}
+
+fn netdevs() -> Result<Vec<Netdev>, LiveError> {
+    let all = if_nameindex().map_err(|error| LiveError::stays("netdevs", error))?;
+    let named = all.iter().map(|interface| Netdev {
+        name: interface.name().to_string_lossy().into_owned(),
+        ifindex: interface.index(),
+    });
+    Ok(named.collect())
+}
+
+/// Whether no daemon listens at the socket or has claimed a netdev.
+fn check_stopped(netdevs: &[Netdev], socket: &Socket) -> Result<(), LiveError> {
+    let claims = netdevs.iter().map(|netdev| {
+        let address = SocketAddr::from_abstract_name(format!("lockgate/port/{}", netdev.ifindex))?;
+        UnixStream::connect_addr(&address)
+    });
+    let api = UnixStream::connect(socket.path().as_path());
+    match claims.chain([api]).flatten().next() {
+        None => Ok(()),
+        Some(stream) => {
+            let peer = getsockopt(&stream, sockopt::PeerCredentials).ok();
+            let pid = peer.and_then(|peer| peer.pid().try_into().ok());
+            Err(LiveError::Running { pid })
+        }
+    }
+}
+
+/// Runs a program that removes something; whether it was there.
+fn removed(program: &str, words: &[&str], absent: &str) -> Result<bool, LiveError> {
+    let what = format!("{program} {}", words.join(" "));
+    let ran = Command::new(program).args(words).env("LC_ALL", "C").output();
+    match ran {
+        Ok(Output { status, .. }) if status.success() => Ok(true),
+        Ok(Output { stderr, .. }) => {
+            let said = String::from_utf8_lossy(&stderr).trim().to_owned();
+            if said.contains(absent) { Ok(false) } else { Err(LiveError::stays(&what, Said(said))) }
+        }
+        // Without the program nobody can have made it, except in another life of this machine.
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(LiveError::stays(&what, Said(format!("{program} is not installed"))))
+        }
+        Err(error) => Err(LiveError::stays(&what, error)),
+    }
+}
+
+/// What a program said.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Said(String);
+
+fn told(opened: &Opened) -> String {
+    let Opened { netdevs, guard, host_port } = opened;
+    let mut lines: Vec<String> =
+        netdevs.iter().map(|netdev| format!("{netdev}: open: Linux gets its packets\n")).collect();
+    if *guard {
+        lines.push(format!("guard: removed (nftables table {})\n", TABLE.join(" ")));
+    }
+    if *host_port {
+        lines.push(format!("{HOST_NETDEV}: removed\n"));
+    }
+    if lines.is_empty() {
+        lines.push("nothing of Lockgate's is here\n".into());
+    }
+    lines.concat()
+}

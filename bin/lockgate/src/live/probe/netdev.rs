@@ -1,0 +1,189 @@
+//! What a netdev can do as a port.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use bpf::Owner;
+use nix::net::if_::if_nameindex;
+use serde::Serialize;
+
+use crate::output::{Numbers, table};
+
+/// Largest MTU that drivers commonly take a program for, whose packets lie in one page.
+const ONE_PAGE_MTU: u32 = 3498;
+
+/// A netdev.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Netdev {
+    pub(super) name: String,
+    ifindex: u32,
+    /// Empty: the kernel does not say.
+    driver: String,
+    mac: String,
+    /// Bytes; `None`: unknown, because /sys shows another network namespace.
+    mtu: Option<u32>,
+    up: Option<bool>,
+    rx_queues: Option<usize>,
+    tx_queues: Option<usize>,
+    /// Whether its driver takes native XDP programs that redirect.
+    native_xdp: Option<bool>,
+    zero_copy: Option<bool>,
+    /// The XDP program it runs: its name, and `(Lockgate)` or `(foreign)`.
+    program: String,
+    /// What stands in the way of it being a port.
+    refusals: Vec<String>,
+    /// What to mind.
+    notes: Vec<String>,
+}
+
+/// All netdevs of this network namespace but loopback and the host port.
+pub(super) fn all() -> Vec<Netdev> {
+    let Ok(list) = if_nameindex() else { return Vec::new() };
+    let named = list.iter().map(|one| (one.name().to_string_lossy().into_owned(), one.index()));
+    let ports = named.filter(|(name, _)| name != "lo" && name != control::HOST_NETDEV);
+    ports.map(|(name, ifindex)| look(name, ifindex)).collect()
+}
+
+fn look(name: String, ifindex: u32) -> Netdev {
+    let mut netdev = Netdev { name, ifindex, ..Netdev::default() };
+    if let Some(features) = bpf::driver_features(ifindex) {
+        netdev.native_xdp = Some(features.native && features.redirect);
+        netdev.zero_copy = Some(features.zero_copy);
+        if !(features.native && features.redirect) {
+            netdev.notes.push("its driver has no native XDP: generic mode, slower".into());
+        }
+    }
+    match bpf::attached(ifindex) {
+        Ok(Some(program)) => {
+            let owner = match program.owner {
+                Owner::Lockgate => "Lockgate",
+                Owner::Foreign => "foreign",
+            };
+            netdev.program = format!("{} ({owner}, {})", program.name, program.mode);
+            if program.owner == Owner::Foreign {
+                let refusal = format!("runs another's XDP program, {}", program.name);
+                netdev.refusals.push(refusal);
+            }
+        }
+        Ok(None) => {}
+        Err(error) => netdev.notes.push(format!("its XDP program is unknown: {error}")),
+    }
+    match Sysfs::of(&netdev.name, ifindex) {
+        Some(sysfs) => sysfs.tell(&mut netdev),
+        None => netdev.notes.push("/sys shows another network namespace: little is known".into()),
+    }
+    netdev.notes.extend(offloads(&netdev.name));
+    netdev
+}
+
+/// A netdev's folder in /sys.
+struct Sysfs(PathBuf);
+
+impl Sysfs {
+    /// `None` if the folder of that name is of another netdev: /sys shows the network namespace that
+    /// it was mounted in.
+    fn of(name: &str, ifindex: u32) -> Option<Sysfs> {
+        let sysfs = Sysfs(Path::new("/sys/class/net").join(name));
+        let same = sysfs.read("ifindex").and_then(|text| text.parse().ok()) == Some(ifindex);
+        same.then_some(sysfs)
+    }
+
+    fn read(&self, file: &str) -> Option<String> {
+        let text = fs::read_to_string(self.0.join(file)).ok()?;
+        Some(text.trim().to_owned())
+    }
+
+    fn has(&self, file: &str) -> bool {
+        self.0.join(file).exists()
+    }
+
+    fn queues(&self, prefix: &str) -> Option<usize> {
+        let entries = fs::read_dir(self.0.join("queues")).ok()?.flatten();
+        Some(entries.filter(|e| e.file_name().to_string_lossy().starts_with(prefix)).count())
+    }
+
+    fn tell(&self, netdev: &mut Netdev) {
+        let driver = fs::read_link(self.0.join("device/driver")).ok();
+        let driver = driver.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+        netdev.driver = driver.unwrap_or_default();
+        netdev.mac = self.read("address").unwrap_or_default();
+        netdev.mtu = self.read("mtu").and_then(|text| text.parse().ok());
+        netdev.up = self.read("flags").and_then(|flags| {
+            let flags = u32::from_str_radix(flags.strip_prefix("0x")?, 16).ok()?;
+            Some(flags & 1 != 0)
+        });
+        netdev.rx_queues = self.queues("rx-");
+        netdev.tx_queues = self.queues("tx-");
+        if self.read("type").is_some_and(|kind| kind != "1") {
+            netdev.refusals.push("is not Ethernet".into());
+        }
+        if self.has("bonding") {
+            netdev.refusals.push("is a bond: make its members ports".into());
+        }
+        if self.has("brport") {
+            netdev.refusals.push("is a bridge member: take it out of the bridge".into());
+        }
+        if self.has("bridge") {
+            netdev.notes.push("is a bridge: generic mode only".into());
+        }
+        if netdev.mtu.is_some_and(|mtu| mtu > ONE_PAGE_MTU) {
+            netdev.notes.push(format!(
+                "its MTU is over {ONE_PAGE_MTU}: most drivers then refuse native XDP"
+            ));
+        }
+        if netdev.up == Some(false) {
+            netdev.notes.push("is down".into());
+        }
+    }
+}
+
+/// Offloads that hide or change packets before they are seen, by `ethtool` if it is there.
+fn offloads(name: &str) -> Vec<String> {
+    let Ok(ran) = Command::new("ethtool").args(["-k", name]).output() else { return Vec::new() };
+    let text = String::from_utf8_lossy(&ran.stdout);
+    let is_on = |feature: &str| {
+        let value =
+            text.lines().find_map(|line| line.trim().strip_prefix(feature)?.strip_prefix(':'));
+        value.is_some_and(|value| value.trim_start().starts_with("on"))
+    };
+    let minded = [
+        ("large-receive-offload", "merges packets (LRO): switched off, or the port is refused"),
+        ("rx-gro-hw", "merges packets (rx-gro-hw): switch it off"),
+        ("rx-vlan-offload", "strips VLAN tags: switched off, or the port is refused"),
+    ];
+    let found = minded.iter().filter(|(feature, _)| is_on(feature));
+    found.map(|(_, note)| (*note).to_owned()).collect()
+}
+
+/// The netdevs as a table, and under it what to mind.
+pub(super) fn text(netdevs: &[Netdev]) -> String {
+    let number = |count: Option<usize>| count.map_or("?".into(), |count| count.to_string());
+    let answer = |yes: Option<bool>| match yes {
+        None => "unknown".to_owned(),
+        Some(true) => "yes".into(),
+        Some(false) => "no".into(),
+    };
+    let rows = netdevs.iter().map(|netdev| {
+        vec![
+            netdev.name.clone(),
+            netdev.mtu.map_or("?".into(), |mtu| mtu.to_string()),
+            number(netdev.rx_queues),
+            number(netdev.tx_queues),
+            answer(netdev.native_xdp),
+            answer(netdev.zero_copy),
+            if netdev.driver.is_empty() { "-".into() } else { netdev.driver.clone() },
+            if netdev.program.is_empty() { "-".into() } else { netdev.program.clone() },
+        ]
+    });
+    let header =
+        ["netdev", "MTU", "rx queues", "tx queues", "native XDP", "zero-copy", "driver", "program"];
+    let mut text = table("Netdevs", &header, rows, Numbers(1..=3));
+    for netdev in netdevs {
+        let refusals = netdev.refusals.iter().map(|why| format!("cannot be a port: {why}"));
+        for line in refusals.chain(netdev.notes.iter().cloned()) {
+            text.push_str(&format!(" {}: {line}\n", netdev.name));
+        }
+    }
+    text
+}

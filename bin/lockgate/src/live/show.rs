@@ -1,0 +1,113 @@
+//! `lockgate show`: the state of the running gateway, as tables or JSON.
+
+mod tables;
+
+use api::GatewayClient;
+use api::v1::ShowRequest;
+use serde::Serialize;
+use tonic::{Response, Status};
+
+use super::{Ask, LiveError, Socket};
+use crate::failure::Failure;
+use crate::output::{print, print_json};
+
+/// Shows what the running gateway has and does.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// What
+    #[arg(value_enum)]
+    what: What,
+    /// Only the one of this name: a port, a peer (also for its SAs), a policy, a neighbour's address,
+    /// a route's prefix, a drop reason
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// Answer in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum What {
+    /// Version, revision, guard
+    Status,
+    /// Ports with their netdevs, addresses, queues and ledgers
+    #[value(alias = "ports")]
+    Port,
+    /// Peers with their tunnels
+    #[value(alias = "peers")]
+    Peer,
+    /// Security associations
+    #[value(alias = "sas")]
+    Sa,
+    /// Policies in order of precedence
+    #[value(alias = "policies")]
+    Policy,
+    /// Security groups: not in this version
+    #[value(alias = "groups")]
+    Group,
+    /// The flow cache
+    Cache,
+    /// Neighbours
+    #[value(alias = "neighbours", alias = "neighbor", alias = "neighbors")]
+    Neighbour,
+    /// Routes
+    #[value(alias = "routes")]
+    Route,
+    /// Connections: not in this version
+    #[value(alias = "connections")]
+    Connection,
+    /// What is placed on devices: not in this version
+    Placement,
+    /// Tiers, drops, ledger, frames, workers
+    #[value(alias = "counter")]
+    Counters,
+    /// Revisions of the configuration
+    #[value(alias = "revision")]
+    Revisions,
+}
+
+/// Asks and prints.
+pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
+    let not_yet = |what| Err(LiveError::NotYet { what }.into());
+    let show = Show { args, socket };
+    match args.what {
+        What::Group => not_yet("group"),
+        What::Connection => not_yet("connection"),
+        What::Placement => not_yet("placement"),
+        What::Status => show.print(async |c, r| c.show_status(r).await, tables::status),
+        What::Port => show.print(async |c, r| c.show_ports(r).await, tables::ports),
+        What::Peer => show.print(async |c, r| c.show_peers(r).await, tables::peers),
+        What::Sa => show.print(
+            async |c, r| c.show_security_associations(r).await,
+            tables::security_associations,
+        ),
+        What::Policy => show.print(async |c, r| c.show_policies(r).await, tables::policies),
+        What::Cache => show.print(async |c, r| c.show_cache(r).await, tables::cache),
+        What::Neighbour => show.print(async |c, r| c.show_neighbours(r).await, tables::neighbours),
+        What::Route => show.print(async |c, r| c.show_routes(r).await, tables::routes),
+        What::Counters => show.print(async |c, r| c.show_counters(r).await, tables::counters),
+        What::Revisions => show.print(async |c, r| c.show_revisions(r).await, tables::revisions),
+    }
+}
+
+/// What is asked, and of whom.
+struct Show<'a> {
+    args: &'a Args,
+    socket: &'a Socket,
+}
+
+impl Show<'_> {
+    fn print<T: Serialize>(
+        &self,
+        call: impl AsyncFnOnce(&mut GatewayClient, ShowRequest) -> Result<Response<T>, Status>,
+        text: fn(&T) -> String,
+    ) -> Result<(), Failure> {
+        let request = ShowRequest { name: self.args.name.clone() };
+        let answer = Ask::new(self.socket)?.call(async |client| call(client, request).await)?;
+        match self.args.json {
+            true => print_json(&answer),
+            false => print(&text(&answer)),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,515 @@
+//! The API's answers as text: tables that line up.
+
+use api::v1;
+
+use crate::output::{Numbers, counted, table};
+
+/// What runs.
+pub(super) fn status(status: &v1::Status) -> String {
+    let v1::Status { revision, generation, workers, .. } = status;
+    let file =
+        if status.config_file.is_empty() { "" } else { &format!(", {}", status.config_file) };
+    [
+        ("node", status.node.clone()),
+        ("version", status.version.clone()),
+        ("process", status.pid.to_string()),
+        ("running", format!("{}, since {}", duration(status.uptime_ms), status.started)),
+        ("revision", format!("{revision}{file}")),
+        ("generation", generation.to_string()),
+        ("workers", workers.to_string()),
+        ("on exit", status.on_exit.clone()),
+        ("guard", status.guard.clone()),
+    ]
+    .map(|(name, text)| format!("{name:<11} {text}\n"))
+    .concat()
+}
+
+/// The ports: what they are, what passed them, their queues, and the kernel's side.
+pub(super) fn ports(answer: &v1::Ports) -> String {
+    let ports = &answer.ports;
+    let rows = ports.iter().map(|port| {
+        let xdp = match (port.xdp_mode.as_str(), port.copy_mode.as_str()) {
+            ("", _) => "-".to_owned(),
+            (mode, "") => mode.to_owned(),
+            (mode, copy) => format!("{mode}, {copy}"),
+        };
+        vec![
+            port.name.clone(),
+            port.netdev.clone(),
+            port.vlan.map_or("-".into(), |vlan| vlan.to_string()),
+            port.side.clone(),
+            port.state.clone(),
+            xdp,
+            port.queues.len().to_string(),
+            port.mtu.to_string(),
+            or_dash(&port.mac),
+            or_dash(&port.addresses.join(" ")),
+        ]
+    });
+    let header =
+        ["port", "netdev", "VLAN", "side", "state", "XDP", "queues", "MTU", "MAC", "addresses"];
+    let mut text = table("Ports", &header, rows, Numbers(6..=7));
+    for port in ports {
+        for (what, why) in
+            [(&port.state, &port.state_reason), (&port.xdp_mode, &port.native_refused)]
+        {
+            if !why.is_empty() {
+                text.push_str(&format!(" {}: {what}: {why}\n", port.name));
+            }
+        }
+        let refused = port.queues.iter().filter(|queue| !queue.socket);
+        for v1::Queue { queue, socket_refused, .. } in refused {
+            text.push_str(&format!(
+                " {}: queue {queue} has no socket: {socket_refused}\n",
+                port.name
+            ));
+        }
+    }
+    if !text.ends_with("\n\n") {
+        text.push('\n');
+    }
+    let ledgers = ports.iter().filter_map(|port| {
+        let left = [port.tx_packets, port.tx_bytes].map(|number| number.to_string());
+        Some([vec![port.name.clone()], ledger_row(port.ledger.as_ref()?), left.into()].concat())
+    });
+    let header = [&["port"][..], &LEDGER, &["left by it", "bytes"]].concat();
+    text.push_str(&table("Packets that came by each port", &header, ledgers, Numbers(1..=10)));
+    text.push_str(&queues(ports));
+    text.push_str(&kernel(ports));
+    text
+}
+
+fn queues(ports: &[v1::Port]) -> String {
+    let rows = ports.iter().flat_map(|port| {
+        port.queues.iter().map(|queue| {
+            let numbers = [
+                queue.rx_packets,
+                queue.tx_packets,
+                queue.rx_dropped,
+                queue.queue_full,
+                queue.fill_empty,
+                queue.tx_invalid,
+                queue.tx_full,
+            ];
+            let place = [queue.queue, queue.worker].map(|number| number.to_string());
+            let numbers = numbers.map(|number| number.to_string());
+            [vec![port.netdev.clone()], place.into(), numbers.into()].concat()
+        })
+    });
+    let header = [
+        "netdev",
+        "queue",
+        "worker",
+        "rx",
+        "tx",
+        "rx dropped",
+        "ring full",
+        "fill empty",
+        "tx invalid",
+        "tx full",
+    ];
+    table("Queues, in packets", &header, rows, Numbers(1..=9))
+}
+
+fn kernel(ports: &[v1::Port]) -> String {
+    let mut seen: Vec<&str> = Vec::new();
+    let rows = ports.iter().filter_map(|port| {
+        let kernel = port.kernel.as_ref()?;
+        // The ports of one netdev share its program.
+        if seen.contains(&port.netdev.as_str()) {
+            return None;
+        }
+        seen.push(&port.netdev);
+        let numbers = [
+            kernel.received,
+            kernel.passed_not_to_us,
+            kernel.passed_arp_nd,
+            kernel.passed_not_ip,
+            kernel.passed_to_host,
+            kernel.passed_allow_host,
+            kernel.to_worker,
+            kernel.ring_full,
+            kernel.no_socket,
+            kernel.mark_failed,
+        ];
+        let numbers = numbers.map(|number| number.to_string());
+        let imbalance = vec![kernel.imbalance.to_string()];
+        Some([vec![port.netdev.clone()], numbers.into(), imbalance].concat())
+    });
+    let header = [
+        "netdev",
+        "received",
+        "not to us",
+        "ARP, ND",
+        "not IP",
+        "to host",
+        "allow_host",
+        "to worker",
+        "ring full",
+        "no socket",
+        "no mark",
+        "imbalance",
+    ];
+    // An iterator that looks back is walked once.
+    let rows: Vec<Vec<String>> = rows.collect();
+    table("XDP program, in packets: passed to Linux, and the rest", &header, rows, Numbers(1..=11))
+}
+
+/// The columns of [`ledger_row`].
+const LEDGER: [&str; 8] =
+    ["received", "made", "sent", "dropped", "consumed", "host", "held", "imbalance"];
+
+fn ledger_row(ledger: &v1::Ledger) -> Vec<String> {
+    let v1::Ledger { received, made, sent, dropped, consumed, host, held, imbalance } = ledger;
+    let numbers = [received, made, sent, dropped, consumed, host, held];
+    let numbers = numbers.iter().map(|number| number.to_string());
+    numbers.chain([imbalance.to_string()]).collect()
+}
+
+/// The peers.
+pub(super) fn peers(answer: &v1::Peers) -> String {
+    let rows = answer.peers.iter().map(|peer| {
+        let [sealed, opened] = [&peer.sealed, &peer.opened].map(|v| v.unwrap_or_default());
+        vec![
+            peer.name.clone(),
+            peer.local.clone(),
+            peer.remote.clone(),
+            peer.suite.clone(),
+            peer.keys.clone(),
+            format!("{}/{}", peer.outbound_sas, peer.inbound_sas),
+            peer.policies.to_string(),
+            peer.inner_mtu.to_string(),
+            sealed.packets.to_string(),
+            opened.packets.to_string(),
+            peer.state.clone(),
+            or_dash(&peer.route),
+        ]
+    });
+    let header = [
+        "peer",
+        "local",
+        "remote",
+        "suite",
+        "keys",
+        "SAs out/in",
+        "policies",
+        "inner MTU",
+        "sealed",
+        "opened",
+        "state",
+        "route",
+    ];
+    some(table("Peers", &header, rows, Numbers(5..=9)), "no peers")
+}
+
+/// The SAs, and under them why some cannot be used.
+pub(super) fn security_associations(answer: &v1::SecurityAssociations) -> String {
+    let rows = answer.sas.iter().map(|sa| {
+        let limit = match (sa.reserved_to, sa.window_packets) {
+            (Some(reserved), _) => format!("reserved to {reserved}"),
+            (None, Some(window)) => format!("window {window}"),
+            (None, None) => "-".into(),
+        };
+        vec![
+            sa.direction.clone(),
+            sa.spi.clone(),
+            sa.peer.clone(),
+            sa.sequence.to_string(),
+            sa.packets.to_string(),
+            sa.bytes.to_string(),
+            limit,
+            sa.suite.clone(),
+            sa.backend.clone(),
+            sa.local.clone(),
+            sa.remote.clone(),
+            or_dash(&sa.fingerprint),
+            sa.state.clone(),
+        ]
+    });
+    let header = [
+        "direction",
+        "SPI",
+        "peer",
+        "sequence",
+        "packets",
+        "bytes",
+        "numbers",
+        "suite",
+        "backend",
+        "local",
+        "remote",
+        "key",
+        "state",
+    ];
+    let mut text = some(table("Security associations", &header, rows, Numbers(3..=5)), "no SAs");
+    for sa in answer.sas.iter().filter(|sa| !sa.state_reason.is_empty()) {
+        let v1::SecurityAssociation { direction, spi, peer, state, state_reason, .. } = sa;
+        text.push_str(&format!("{direction} {spi}, peer {peer}: {state}: {state_reason}\n"));
+    }
+    text
+}
+
+/// The policies, what passes without them, and the flow cache's four lines.
+pub(super) fn policies(answer: &v1::Policies) -> String {
+    let rows = answer.policies.iter().map(|policy| {
+        let [outbound, inbound] =
+            [&policy.outbound, &policy.inbound].map(|v| v.unwrap_or_default());
+        let numbers = [outbound.packets, outbound.bytes, inbound.packets, inbound.bytes];
+        let with_peer = policy.peer.as_ref().map_or(String::new(), |peer| format!(" {peer}"));
+        let words = vec![
+            policy.priority.to_string(),
+            policy.name.clone(),
+            format!("{}{with_peer}", policy.action),
+            policy.direction.clone(),
+            ends(&policy.local, &policy.local_ports),
+            ends(&policy.remote, &policy.remote_ports),
+            upper(policy),
+        ];
+        [words, numbers.map(|number| number.to_string()).into()].concat()
+    });
+    let header = [
+        "priority",
+        "policy",
+        "action",
+        "direction",
+        "local",
+        "remote",
+        "protocol",
+        "out packets",
+        "out bytes",
+        "in packets",
+        "in bytes",
+    ];
+    let mut text = some(table("Policies", &header, rows, Numbers(7..=10)), "no policies");
+    let host = answer.host.iter();
+    let host = host.map(|entry| vec![entry.port.clone(), entry.service.clone(), "BYPASS".into()]);
+    let title = "To this machine itself, without asking a policy";
+    text.push_str(&table(title, &["port", "service", "action"], host, Numbers::NONE));
+    text.push_str(&cache_lines(&answer.cache_entries));
+    text
+}
+
+/// Addresses, with ports if there are.
+fn ends(addresses: &[String], ports: &[String]) -> String {
+    match ports {
+        [] => addresses.join(" "),
+        ports => format!("{} port {}", addresses.join(" "), ports.join(" ")),
+    }
+}
+
+/// Protocol, with ICMP messages if there are.
+fn upper(policy: &v1::Policy) -> String {
+    match policy.icmp.as_slice() {
+        [] => policy.protocol.clone(),
+        messages => format!("{} {}", policy.protocol, messages.join(" ")),
+    }
+}
+
+/// `ipv4-outbound-spd-flow-cache-entries: N`, a line for each family and direction.
+fn cache_lines(entries: &[v1::CacheEntries]) -> String {
+    let line = |entry: &v1::CacheEntries| {
+        let v1::CacheEntries { family, direction, entries } = entry;
+        format!("{family}-{direction}-spd-flow-cache-entries: {entries}\n")
+    };
+    entries.iter().map(line).collect()
+}
+
+/// The flow cache.
+pub(super) fn cache(cache: &v1::Cache) -> String {
+    let configured = match cache.configured_flows {
+        0 => "off".to_owned(),
+        flows => format!("room for {flows} flows"),
+    };
+    let state = match cache.state.as_str() {
+        "absent" => "this version has none: the classifier decides every packet",
+        state => state,
+    };
+    format!("configured  {configured}\nstate       {state}\n{}", cache_lines(&cache.entries))
+}
+
+/// The neighbours.
+pub(super) fn neighbours(answer: &v1::Neighbours) -> String {
+    let rows = answer.neighbours.iter().map(|neighbour| {
+        vec![
+            neighbour.port.clone(),
+            neighbour.address.clone(),
+            or_dash(&neighbour.mac),
+            or_dash(&neighbour.state),
+            if neighbour.next_hop { "next hop" } else { "" }.into(),
+            neighbour.held.to_string(),
+        ]
+    });
+    let header = ["port", "address", "MAC", "state", "used as", "packets held"];
+    some(table("Neighbours", &header, rows, Numbers(5..=5)), "no neighbours")
+}
+
+/// The routes.
+pub(super) fn routes(answer: &v1::Routes) -> String {
+    let rows = answer.routes.iter().map(|route| {
+        let kind = match route.kind.as_str() {
+            "elsewhere" => "elsewhere: by a netdev that is no port; dropped",
+            kind => kind,
+        };
+        vec![route.to.clone(), kind.into(), or_dash(&route.via), or_dash(&route.port)]
+    });
+    let header = ["to", "kind", "via", "port"];
+    some(table("Routes", &header, rows, Numbers::NONE), "no routes")
+}
+
+/// Everything counted.
+pub(super) fn counters(counters: &v1::Counters) -> String {
+    let tiers = counters.tiers.unwrap_or_default();
+    let tiers = [
+        ("device", tiers.device),
+        ("kernel", tiers.kernel),
+        ("cache", tiers.cache),
+        ("classifier", tiers.classifier),
+    ];
+    let tiers = tiers.map(|(tier, packets)| vec![tier.to_owned(), packets.to_string()]);
+    let mut text =
+        table("Packets by the tier that decided them", &["tier", "packets"], tiers, Numbers(1..=1));
+    let drops = counters.drops.iter();
+    let drops =
+        drops.map(|drop| vec![drop.name.clone(), drop.count.to_string(), drop.help.clone()]);
+    text.push_str(&table("Drops", &["reason", "packets", "meaning"], drops, Numbers(1..=1)));
+    let ledger = counters.ledger.iter().map(ledger_row);
+    text.push_str(&table("Ledger, all ports, in packets", &LEDGER, ledger, Numbers(0..=7)));
+    text.push_str(&workers(&counters.workers));
+    let v1::Counters { revision, generation, icmp_limited, netlink_resyncs, .. } = counters;
+    let since = duration(counters.uptime_ms);
+    let held = counted(counters.held.into(), "packet");
+    text.push_str(&format!(
+        "imbalance of all ledgers {}; {held} waiting for a next hop; {icmp_limited} ICMP not made \
+         (rate limit); {} of the kernel's tables\nrevision {revision}, generation {generation}, \
+         running {since}\n",
+        counters.ledger_imbalance,
+        counted(*netlink_resyncs, "resync"),
+    ));
+    text
+}
+
+fn workers(workers: &[v1::Worker]) -> String {
+    let rows = workers.iter().map(|worker| {
+        let frames = worker.frames.unwrap_or_default();
+        let v1::FrameCensus { total, free, fill, rx, tx, completion, held, missing } = frames;
+        let place = [worker.worker, worker.cpu].map(|number| number.to_string());
+        let numbers = [worker.turns, worker.sleeps].map(|number| number.to_string());
+        let cpu = format!("{}.{:03}", worker.cpu_ms / 1000, worker.cpu_ms % 1000);
+        let frames = [total, free, fill, rx, tx, completion, held].map(|number| number.to_string());
+        let rest = [missing.to_string(), worker.generation.to_string()];
+        [place.as_slice(), &numbers, &[cpu], &frames, &rest].concat()
+    });
+    let header = [
+        "worker",
+        "core",
+        "turns",
+        "sleeps",
+        "CPU s",
+        "frames",
+        "free",
+        "fill",
+        "rx",
+        "tx",
+        "completion",
+        "held",
+        "missing",
+        "generation",
+    ];
+    table("Workers, and where their frames are", &header, rows, Numbers(0..=13))
+}
+
+/// The revisions, newest first.
+pub(super) fn revisions(answer: &v1::Revisions) -> String {
+    let rows = answer.revisions.iter().map(|revision| {
+        vec![
+            revision.revision.to_string(),
+            revision.uid.to_string(),
+            revision.changes.to_string(),
+            revision.time.clone(),
+            revision.cause.clone(),
+            if revision.running { "running" } else { "" }.into(),
+            or_dash(&revision.file),
+        ]
+    });
+    let header = ["revision", "by uid", "changes", "time", "cause", "", "file"];
+    some(table("Revisions", &header, rows, Numbers(0..=2)), "no revisions")
+}
+
+/// A table, or that it is empty.
+fn some(table: String, none: &str) -> String {
+    if table.is_empty() { format!("{none}\n") } else { table }
+}
+
+fn or_dash(text: &str) -> String {
+    if text.is_empty() { "-".into() } else { text.to_owned() }
+}
+
+/// `2 d 3 h`, `5 min 7 s`, `4.2 s`.
+fn duration(milliseconds: u64) -> String {
+    let seconds = milliseconds / 1000;
+    match seconds {
+        0..60 => format!("{seconds}.{} s", milliseconds % 1000 / 100),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{} d {} h", seconds / 86400, seconds % 86400 / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_end_with_the_four_lines_that_scripts_read() {
+        let entry = |family: &str, direction: &str| v1::CacheEntries {
+            family: family.into(),
+            direction: direction.into(),
+            entries: 7,
+        };
+        let families = ["ipv4", "ipv6"];
+        let pairs = families.map(|family| ["inbound", "outbound"].map(|way| entry(family, way)));
+        let host = v1::HostBypass { port: "wan".into(), service: "udp/500".into() };
+        let policy = v1::Policy {
+            name: "web".into(),
+            action: "PROTECT".into(),
+            peer: Some("berlin".into()),
+            local: vec!["any".into()],
+            remote: vec!["10.2.0.0/16".into()],
+            remote_ports: vec!["443".into(), "8000-8999".into()],
+            protocol: "tcp".into(),
+            ..Default::default()
+        };
+        let cache_entries = pairs.concat();
+        let text =
+            policies(&v1::Policies { policies: vec![policy], host: vec![host], cache_entries });
+        let last: Vec<&str> = text.lines().rev().take(4).collect();
+        assert_eq!(last[0], "ipv6-outbound-spd-flow-cache-entries: 7");
+        assert_eq!(last[3], "ipv4-inbound-spd-flow-cache-entries: 7");
+        for words in ["PROTECT berlin", "10.2.0.0/16 port 443 8000-8999", "wan", "BYPASS"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+    }
+
+    #[test]
+    fn ports_of_one_netdev_show_its_program_once_and_why_a_port_is_down() {
+        let kernel = Some(v1::KernelCounters { received: 4711, ..Default::default() });
+        let port = |name: &str, reason: &str| v1::Port {
+            name: name.into(),
+            netdev: "eth7".into(),
+            state: "down".into(),
+            state_reason: reason.into(),
+            kernel,
+            ledger: Some(v1::Ledger { received: 12, host: 12, ..Default::default() }),
+            ..Default::default()
+        };
+        let text = ports(&v1::Ports { ports: vec![port("a", "no carrier"), port("b", "")] });
+        assert_eq!(text.matches("4711").count(), 1, "{text}");
+        assert!(text.contains(" a: down: no carrier\n"), "{text}");
+    }
+
+    #[test]
+    fn durations_read_like_those_of_people() {
+        let texts = [4_200, 307_000, 11_000_000, 200_000_000].map(duration);
+        assert_eq!(texts, ["4.2 s", "5 min 7 s", "3 h 3 min", "2 d 7 h"]);
+    }
+}
