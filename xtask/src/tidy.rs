@@ -30,7 +30,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
         "lockgated",
         &["wire", "policy", "ipsec", "dataplane", "io", "xsk", "bpf", "keystate", "control", "api"],
     ),
-    ("net", &[]),
+    ("net", &["netlab"]),
     ("fuzz-replay", &["wire", "policy", "ipsec", "dataplane", "control", "model", "packets"]),
     ("xtask", &[]),
 ];

@@ -87,6 +87,14 @@ impl Daemon {
         self.running.stderr()
     }
 
+    /// Waits until it says `text`, an event's name for example.
+    ///
+    /// # Errors
+    /// [`LabError::TimedOut`] and [`LabError::Ended`] with what it said instead.
+    pub fn wait_for(&mut self, text: &str, limit: Duration) -> Result<(), LabError> {
+        self.running.wait_until(text, limit, |running| running.stderr().contains(text))
+    }
+
     /// Whether it runs.
     pub fn is_running(&mut self) -> bool {
         self.running.status().is_none()

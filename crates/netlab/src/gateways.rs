@@ -77,6 +77,18 @@ impl Gateways {
         })
     }
 
+    /// The same, to wait for what it says.
+    ///
+    /// # Errors
+    /// As [`Gateways::daemon`].
+    pub fn daemon_mut(&mut self, number: u8) -> Result<&mut Daemon, LabError> {
+        let name = self.file(number).name().to_owned();
+        self.daemons[place(number)].as_mut().ok_or_else(|| LabError::Ended {
+            command: format!("lockgated of {name}"),
+            output: String::new(),
+        })
+    }
+
     /// Starts a daemon, waits until it is ready, and returns when it was started.
     ///
     /// # Errors

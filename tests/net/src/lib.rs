@@ -1,2 +1,143 @@
-//! To be written.
+//! What the tests over the real daemon have in common. Needs root; the daemon and the command are
+//! found beside the tests or by `LOCKGATED` and `LOCKGATE`.
+//!
+//! One test at a time, whatever the runner does: they share the machine's cores.
 #![forbid(unsafe_code)]
+
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use netlab::capture::{Scope, Tally};
+use netlab::ping::Ping;
+use netlab::sites::Plan;
+use netlab::stream::{Delivery, Stream};
+use netlab::{Gateways, LabError};
+
+/// Time between two packets of a stream.
+pub const STEP: Duration = Duration::from_millis(1);
+/// Time in which traffic flows again after whatever happened.
+pub const AGAIN: Duration = Duration::from_secs(3);
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// A laboratory of one test.
+pub struct Lab {
+    /// Sites and daemons.
+    pub gateways: Gateways,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// What a hunt found.
+pub struct Quarry {
+    /// What was on the wire.
+    pub wire: Tally,
+    /// The streams from site 1 to site 2, and back.
+    pub streams: [Delivery; 2],
+}
+
+/// Builds a laboratory whose daemons do not run yet; says loudly why there is none.
+///
+/// # Panics
+/// If it cannot be built though everything that it needs is there.
+pub fn lab(test: &str, plan: Plan) -> Option<Lab> {
+    let alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poison| poison.into_inner());
+    match Gateways::build(plan) {
+        Ok(gateways) => Some(Lab { gateways, _alone: alone }),
+        Err(error @ (LabError::NotRoot | LabError::Missing(_) | LabError::NotBuilt { .. })) => {
+            println!("SKIPPED: {test}: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// As [`lab`], with two sites and all daemons running. Skips where this kernel lacks what a
+/// daemon needs.
+///
+/// # Panics
+/// As [`lab`], and if a daemon does not start.
+pub fn running(test: &str, plan: Plan) -> Option<Lab> {
+    let mut lab = lab(test, plan)?;
+    match lab.gateways.start_all() {
+        Ok(()) => Some(lab),
+        Err(LabError::Ended { output, .. }) if lacks_a_feature(&output) => {
+            println!("SKIPPED: {test}: {}", output.trim().replace('\n', " | "));
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Whether a daemon says that the kernel, or this process, cannot do what it needs.
+fn lacks_a_feature(output: &str) -> bool {
+    ["kernel", "capabilit", "CAP_"].iter().any(|word| output.contains(word))
+        && ["too old", "missing", "not supported"].iter().any(|word| output.contains(word))
+}
+
+impl Lab {
+    /// Streams in both directions between sites 1 and 2, and a capture of the wire, while
+    /// `disturbance` happens. Fails if anything leaked or an ESP number came twice.
+    ///
+    /// # Panics
+    /// If the laboratory breaks, or something leaked.
+    pub fn hunt(&mut self, disturbance: impl FnOnce(&mut Gateways)) -> Quarry {
+        let capture = self.gateways.capture(Scope::Heads).unwrap();
+        let streams =
+            [(1, 2), (2, 1)].map(|(from, to)| self.gateways.stream(from, to, STEP).unwrap());
+        std::thread::sleep(Duration::from_millis(300));
+        disturbance(&mut self.gateways);
+        std::thread::sleep(Duration::from_millis(300));
+        let streams = streams.map(Stream::finish);
+        let file = capture.stop().unwrap();
+        let wire = Tally::of(&file).unwrap();
+        assert!(wire.esp > 0, "no ESP at all: {wire:?}");
+        assert_eq!(wire.clear, 0, "leaked: {:?}", wire.clear_examples);
+        assert_eq!(wire.repeated, 0, "sealed twice: {:x?}", wire.repeated_examples);
+        for stream in &streams {
+            assert_eq!(stream.repeated(), 0, "delivered twice");
+        }
+        Quarry { wire, streams }
+    }
+
+    /// Waits until pings cross between sites 1 and 2, both families, or fails.
+    ///
+    /// # Panics
+    /// If they do not within [`AGAIN`].
+    pub fn flows_again(&self) {
+        let end = std::time::Instant::now() + AGAIN;
+        let to = self.gateways.site(2);
+        for address in [to.host_v4(), to.host_v6()] {
+            loop {
+                let from = &self.gateways.site(1).host;
+                let answers = Ping::new(&address, 5).run(from).unwrap();
+                if answers.all_answered() {
+                    break;
+                }
+                let late = std::time::Instant::now() > end;
+                assert!(!late, "{}\n{}", answers.text, self.logs());
+            }
+        }
+    }
+
+    /// Fails if a daemon's ledger does not balance once nothing is on its way.
+    ///
+    /// # Panics
+    /// If one does not.
+    pub fn balances(&self) {
+        for number in 1..=self.gateways.sites.all().len() as u8 {
+            let Ok(daemon) = self.gateways.daemon(number) else { continue };
+            let counters = daemon.settled(AGAIN).unwrap();
+            assert_eq!(counters.ledger_imbalance, 0, "gateway {number}: {counters:?}");
+        }
+    }
+
+    /// The last lines of all daemons.
+    pub fn logs(&self) -> String {
+        let numbers = 1..=self.gateways.sites.all().len() as u8;
+        let lines = numbers.flat_map(|number| {
+            let name = self.gateways.file(number).name().to_owned();
+            self.gateways.log(number, 10).into_iter().map(move |line| format!("{name}: {line}\n"))
+        });
+        lines.collect()
+    }
+}

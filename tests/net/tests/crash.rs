@@ -1,0 +1,118 @@
+//! The crash hunt: SIGKILL at random moments under load. No sequence number is ever used twice
+//! under one key, and nothing captured before is delivered again. `NET_SEED` repeats a run.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use net::{AGAIN, running};
+use netlab::capture::{Capture, Scope, Tally, esp_frames_to, marked};
+use netlab::inject::inject;
+use netlab::sites::{HOST_INTERFACE, Plan};
+use netlab::stream::Stream;
+
+/// Kills.
+const KILLS: u32 = 50;
+/// Packets a second in each direction: 1 every so often.
+const LOAD: Duration = Duration::from_micros(300);
+/// Frames sent again after each restart.
+const AGAIN_FRAMES: usize = 100;
+
+/// Numbers that look random, from a seed that is printed (xorshift64).
+struct Random(u64);
+
+impl Random {
+    fn from_environment() -> Random {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let fresh = now.map_or(1, |time| time.as_nanos() as u64) | 1;
+        let seed = std::env::var("NET_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = seed.unwrap_or(fresh);
+        println!("NET_SEED={seed}");
+        Random(seed)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+#[test]
+fn fifty_kills_use_no_number_twice_and_let_no_replay_in() {
+    let Some(mut lab) = running("fifty_kills", Plan::default()) else { return };
+    let gateways = &mut lab.gateways;
+    let mut random = Random::from_environment();
+    let capture = gateways.capture(Scope::Whole).unwrap();
+    let stream = gateways.stream(1, 2, LOAD).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let file = capture.stop().unwrap();
+    let early = stream.finish();
+    assert_eq!(early.repeated(), 0);
+    let mut tally = Tally::of(&file).unwrap();
+    let frames = esp_frames_to(&file, Ipv4Addr::new(192, 0, 2, 2)).unwrap();
+    assert!(frames.len() >= 1000, "{} frames", frames.len());
+
+    let capture = gateways.capture(Scope::Heads).unwrap();
+    let streams = [(1, 2), (2, 1)].map(|(from, to)| gateways.stream(from, to, LOAD).unwrap());
+    let mut restarts = Vec::new();
+    for kill in 0..KILLS {
+        std::thread::sleep(Duration::from_millis(20 + random.below(500)));
+        let victim = 1 + random.below(2) as u8;
+        gateways.kill(victim);
+        std::thread::sleep(Duration::from_millis(random.below(100)));
+        restarts.push(gateways.start(victim).unwrap());
+        // Old frames, at once: by the bridge's port, so that the capture does not see them twice.
+        let start = kill as usize * AGAIN_FRAMES % (frames.len() - AGAIN_FRAMES);
+        let port = gateways.site(2).wire_port();
+        inject(&gateways.sites.wire, &port, &frames[start..start + AGAIN_FRAMES]).unwrap();
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    let streams = streams.map(Stream::finish);
+    tally.add(&capture.stop().unwrap()).unwrap();
+    assert_eq!(tally.clear, 0, "leaked: {:?}", tally.clear_examples);
+    assert_eq!(tally.repeated, 0, "sealed twice: {:x?}", tally.repeated_examples);
+    assert!(tally.esp > 10_000, "hardly any load: {}", tally.esp);
+    let known: std::collections::HashSet<u64> =
+        streams[0].sent.iter().map(|&(number, _)| number).collect();
+    for stream in &streams {
+        assert_eq!(stream.repeated(), 0, "delivered twice");
+        for started in &restarts {
+            let first = stream.first_after(*started);
+            assert!(first.is_some_and(|time| time <= AGAIN), "after a restart: {first:?}");
+        }
+    }
+    assert!(streams[0].arrived.iter().all(|(number, _)| known.contains(number)));
+    println!("{KILLS} kills, {} ESP packets, {} SPIs", tally.esp, tally.spis().len());
+    lab.flows_again();
+    lab.balances();
+}
+
+#[test]
+fn a_thousand_captured_packets_are_refused_after_a_restart_and_counted() {
+    const REPLAYED: usize = 1000;
+    let Some(mut lab) = running("replayed", Plan::default()) else { return };
+    let gateways = &mut lab.gateways;
+    let capture = gateways.capture(Scope::Whole).unwrap();
+    let stream = gateways.stream(1, 2, LOAD).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let file = capture.stop().unwrap();
+    drop(stream);
+    let frames = esp_frames_to(&file, Ipv4Addr::new(192, 0, 2, 2)).unwrap();
+    let frames = &frames[frames.len() - REPLAYED..];
+    gateways.kill(2);
+    gateways.start(2).unwrap();
+    let before = gateways.daemon(2).unwrap().counters().unwrap();
+    let site = gateways.site(2);
+    let place = (gateways.directory(), "host");
+    let at_host = Capture::start(&site.host, HOST_INTERFACE, Scope::Whole, place).unwrap();
+    let sent = inject(&gateways.sites.wire, &site.wire_port(), frames).unwrap();
+    assert_eq!(marked(&at_host.stop().unwrap()).unwrap(), 0, "delivered again");
+    let after = gateways.daemon(2).unwrap().counters().unwrap();
+    let refused = |counters: &netlab::daemon::Counters| {
+        counters.dropped("replayed") + counters.dropped("replay_too_old")
+    };
+    assert_eq!(refused(&after) - refused(&before), sent as u64, "{:?}", after.drops);
+    lab.flows_again();
+    lab.balances();
+}

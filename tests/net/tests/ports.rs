@@ -1,0 +1,181 @@
+//! Ports, workers and packets that are special.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use net::running;
+use netlab::laboratory::connect;
+use netlab::ping::{Fragments, Ping};
+use netlab::sites::Plan;
+use netlab::stream::Stream;
+use netlab::{Namespace, iperf};
+
+/// What a tunnel over IPv4 carries on a link of 1500 bytes.
+const TUNNEL_MTU: u32 = 1446;
+
+#[test]
+fn two_workers_share_the_queues_and_no_number_comes_twice() {
+    let plan = Plan { queues: 2, ..Plan::default() };
+    let Some(mut lab) = net::lab("two_workers", plan) else { return };
+    for number in [1, 2] {
+        lab.gateways.file_mut(number).workers = "2".to_owned();
+    }
+    lab.gateways.start_all().unwrap();
+    let counters = lab.gateways.daemon(1).unwrap().counters().unwrap();
+    assert_eq!(counters.workers, 2);
+    lab.hunt(|gateways| {
+        // Many flows, so that both queues have some: each ping family, and a UDP flow.
+        let server = iperf::Server::start(&gateways.site(2).host).unwrap();
+        let to = gateways.site(2).host_v4();
+        let udp = iperf::udp(&gateways.site(1).host, &to, 2, (1200, 5000)).unwrap();
+        assert!(udp.loss < 0.01, "{udp:?}");
+        drop(server);
+        for to in [gateways.site(2).host_v4(), gateways.site(2).host_v6()] {
+            let answers = Ping::new(&to, 20).run(&gateways.site(1).host).unwrap();
+            assert!(answers.all_answered(), "{}", answers.text);
+        }
+    });
+    lab.balances();
+}
+
+#[test]
+fn a_port_whose_link_is_gone_starves_no_other() {
+    let Some(mut lab) = net::lab("stuck_port", Plan::default()) else { return };
+    // A second protected port of gateway 1 with a host of its own, 10.1.128.10.
+    let second: Namespace = lab.gateways.sites.laboratory.namespace("second").unwrap();
+    let gateway = &lab.gateways.site(1).gateway;
+    connect((gateway, "lan2"), (&second, "eth0"), 1).unwrap();
+    gateway.ip("link set lan2 up\naddr add 10.1.128.1/24 dev lan2").unwrap();
+    gateway.offloads_off("lan2").unwrap();
+    second
+        .ip("link set eth0 up\naddr add 10.1.128.10/24 dev eth0\nroute add default via 10.1.128.1")
+        .unwrap();
+    second.offloads_off("eth0").unwrap();
+    lab.gateways.file_mut(1).extra += "\n[port.lan2]\nnetdev = \"lan2\"\nside = \"protected\"\n";
+    lab.gateways.start_all().unwrap();
+    let own: IpAddr = [10, 2, 0, 10].into();
+    let far: IpAddr = [10, 1, 128, 10].into();
+    let answers = Ping::new("10.1.128.10", 10).run(&lab.gateways.site(2).host).unwrap();
+    assert!(answers.all_answered(), "{}\n{}", answers.text, lab.logs());
+
+    // From here on nothing leaves by lan2, and far more is sent there than it has frames.
+    let quarry = lab.hunt(|gateways| {
+        let host = &gateways.site(2).host;
+        let interval = Duration::from_micros(100);
+        let flood = Stream::start((host, own), (&second, far), 200, interval).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        second.ip("link set eth0 down").unwrap();
+        std::thread::sleep(Duration::from_secs(2));
+        second.ip("link set eth0 up").unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(flood.finish().lost() > 0, "nothing was stuck");
+    });
+    for stream in &quarry.streams {
+        let (lost, sent) = (stream.lost(), stream.sent.len());
+        assert_eq!(lost, 0, "{lost} of {sent} lost on the ports that were well\n{}", lab.logs());
+    }
+    lab.balances();
+}
+
+#[test]
+fn a_packet_too_big_for_the_tunnel_is_answered_by_the_gateway() {
+    let Some(lab) = running("too_big", Plan::default()) else { return };
+    let (a, b) = (lab.gateways.site(1), lab.gateways.site(2));
+    for (to, from, size) in [(b.host_v4(), a.lan_v4(), 1472), (b.host_v6(), a.lan_v6(), 1452)] {
+        let ping = Ping { size, fragments: Fragments::Forbidden, ..Ping::new(&to, 2) };
+        let answers = ping.run(&a.host).unwrap();
+        assert_eq!((answers.received, answers.mtu), (0, Some(TUNNEL_MTU)), "{}", answers.text);
+        assert!(answers.text.contains(&format!("From {from} ")), "{}", answers.text);
+    }
+    // What the host then sends fits.
+    let to = b.host_v4();
+    let ping = Ping { size: TUNNEL_MTU - 28, fragments: Fragments::Forbidden, ..Ping::new(&to, 5) };
+    let answers = ping.run(&a.host).unwrap();
+    assert!(answers.all_answered(), "{}", answers.text);
+    lab.balances();
+}
+
+#[test]
+fn fragments_cross_and_come_together_at_the_far_host() {
+    let Some(lab) = running("fragments", Plan::default()) else { return };
+    let (a, b) = (lab.gateways.site(1), lab.gateways.site(2));
+    for to in [b.host_v4(), b.host_v6()] {
+        let ping = Ping { size: 4000, ..Ping::new(&to, 10) };
+        // The first ones may teach the host the path's MTU (IPv6).
+        ping.run(&a.host).unwrap();
+        let answers = ping.run(&a.host).unwrap();
+        assert!(answers.all_answered(), "{}\n{}", answers.text, lab.logs());
+    }
+    lab.balances();
+}
+
+#[test]
+fn packets_wait_for_a_neighbour_that_is_not_resolved_yet() {
+    let Some(mut lab) = running("neighbours", Plan::default()) else { return };
+    let quarry = lab.hunt(|gateways| {
+        for _ in 0..5 {
+            for number in [1, 2] {
+                let gateway = &gateways.site(number).gateway;
+                gateway.ip("neigh flush all").unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    });
+    for stream in &quarry.streams {
+        let (lost, sent) = (stream.lost(), stream.sent.len());
+        assert_eq!(lost, 0, "{lost} of {sent} lost\n{}", lab.logs());
+    }
+    lab.balances();
+}
+
+#[test]
+fn tcp_runs_through_the_tunnel_in_both_directions() {
+    let Some(lab) = running("tcp", Plan::default()) else { return };
+    for (from, to) in [(1, 2), (2, 1)] {
+        let server = iperf::Server::start(&lab.gateways.site(to).host).unwrap();
+        let address = lab.gateways.site(to).host_v6();
+        let gigabits = iperf::tcp(&lab.gateways.site(from).host, &address, 1).unwrap();
+        assert!(gigabits > 0.02, "{gigabits} Gbit/s\n{}", lab.logs());
+        drop(server);
+    }
+    lab.balances();
+}
+
+#[test]
+fn a_tunnel_over_ipv6_carries_both_families() {
+    let Some(mut lab) = net::lab("over_ipv6", Plan::default()) else { return };
+    let outer = [1, 2].map(|number| lab.gateways.site(number).wan_v6());
+    for (number, [own, other]) in [(1, [0, 1]), (2, [1, 0])] {
+        let peer = &mut lab.gateways.file_mut(number).peers[0];
+        (peer.local, peer.remote) = (outer[own].clone(), outer[other].clone());
+    }
+    lab.gateways.start_all().unwrap();
+    let quarry = lab.hunt(|gateways| {
+        let to = gateways.site(2).host_v6();
+        let answers = Ping::new(&to, 20).run(&gateways.site(1).host).unwrap();
+        assert!(answers.all_answered(), "{}", answers.text);
+    });
+    for stream in &quarry.streams {
+        assert_eq!(stream.lost(), 0);
+    }
+    lab.balances();
+}
+
+#[test]
+fn an_idle_daemon_sleeps() {
+    let Some(lab) = running("idle", Plan::default()) else { return };
+    std::thread::sleep(Duration::from_secs(1));
+    let pid = lab.gateways.daemon(1).unwrap().pid();
+    let before = cpu_ticks(pid);
+    std::thread::sleep(Duration::from_secs(5));
+    let used = cpu_ticks(pid) - before;
+    // 100 ticks a second: 2 % of 5 s are 10.
+    assert!(used <= 10, "{used} ticks in 5 s");
+}
+
+/// User and system time of a process, in ticks of 10 ms.
+fn cpu_ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
