@@ -93,7 +93,15 @@ pub struct TunStatistics {
 pub struct TunPort {
     file: File,
     name: String,
+    presence: Presence,
     statistics: TunStatistics,
+}
+
+/// Whether the device is still there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Presence {
+    There,
+    Gone,
 }
 
 impl TunPort {
@@ -125,7 +133,12 @@ impl TunPort {
                 source,
             })?;
         }
-        Ok(TunPort { file, name: named(), statistics: TunStatistics::default() })
+        Ok(TunPort {
+            file,
+            name: named(),
+            presence: Presence::There,
+            statistics: TunStatistics::default(),
+        })
     }
 
     /// Name of the device when it was opened.
@@ -138,8 +151,22 @@ impl TunPort {
         self.statistics
     }
 
-    /// Reads one packet behind the headroom of a frame; `None`: there is none, or it was dropped
-    /// and counted, as `Step` says.
+    /// The descriptor to sleep on until packets come. `None` once a call has found the device
+    /// deleted: that is for good, sleeping on it would end at once, always, and the port is to be
+    /// opened again.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        (self.presence == Presence::There).then(|| self.file.as_fd())
+    }
+
+    /// A call failed: the device is down, or gone.
+    fn failed(&mut self, error: &io::Error) {
+        self.statistics.down += 1;
+        if error.raw_os_error() == Some(libc::EBADFD) {
+            self.presence = Presence::Gone;
+        }
+    }
+
+    /// Reads one packet behind the headroom of a frame.
     fn read(&mut self, frame: &mut [u8]) -> Step {
         // Linux cuts a packet that does not fit, and says nothing: one byte more than may be
         // used tells.
@@ -156,8 +183,8 @@ impl TunPort {
             Ok(_) => Step::Nothing,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Step::Dropped,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Step::Nothing,
-            Err(_) => {
-                self.statistics.down += 1;
+            Err(error) => {
+                self.failed(&error);
                 Step::Nothing
             }
         }
@@ -181,7 +208,7 @@ impl TunPort {
                     Written::Full
                 }
                 _ => {
-                    self.statistics.down += 1;
+                    self.failed(&error);
                     Written::Full
                 }
             };
@@ -205,6 +232,7 @@ enum Written {
 }
 
 impl AsFd for TunPort {
+    /// As [`TunPort::fd`], also when the device is gone.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

@@ -160,6 +160,16 @@ impl<T: Copy> Producer<T> {
         self.cursor.size - self.cursor.free()
     }
 
+    /// Overwrites all entries, also those that the kernel has not taken yet: the end of the ring.
+    pub(crate) fn overwrite(&mut self, value: T) {
+        for index in 0..self.cursor.size as usize {
+            // SAFETY: the entry is inside the mapping (`Words::new`) and aligned. The kernel may
+            // read it at this moment: it takes each entry for what a stranger wrote, and finds
+            // the old value, the new one or a mixture refused by its own checks.
+            unsafe { self.words.entry(index).write_volatile(value) };
+        }
+    }
+
     /// Whether the kernel wants a system call before it looks at this ring.
     pub(crate) fn needs_wakeup(&self) -> bool {
         self.words.flags() & libc::XDP_RING_NEED_WAKEUP != 0
@@ -197,20 +207,23 @@ impl<T: Copy> Consumer<T> {
 
     /// Reads the next entry, if there is one.
     pub(crate) fn pop(&mut self) -> Option<T> {
-        if self.cursor.waiting() == 0 {
-            let word = self.words.producer().load(Ordering::Acquire);
-            if self.cursor.saw_producer(word) == Reading::Impossible {
-                self.impossible += 1;
-            }
-            if self.cursor.waiting() == 0 {
-                return None;
-            }
+        if self.cursor.waiting() == 0 && self.waiting() == 0 {
+            return None;
         }
         let entry = self.words.entry(self.cursor.step());
         // SAFETY: `entry` is inside the mapping (`Words::new`), aligned, published by the kernel
         // (acquire load of its word), and not written again before `release`. Every bit pattern
         // is a `T`: this crate uses integers and plain structs of them.
         Some(unsafe { entry.read() })
+    }
+
+    /// Entries waiting to be read.
+    pub(crate) fn waiting(&mut self) -> u32 {
+        let word = self.words.producer().load(Ordering::Acquire);
+        if self.cursor.saw_producer(word) == Reading::Impossible {
+            self.impossible += 1;
+        }
+        self.cursor.waiting()
     }
 
     /// Lets the kernel have the entries that were read.
@@ -325,6 +338,18 @@ mod tests {
                 assert!(consumer.step() < 64);
             }
         }
+    }
+
+    #[test]
+    fn an_overwritten_ring_says_nothing_of_what_was_in_it() {
+        let (mut producer, mut consumer) = ring(u32::MAX - 2);
+        assert!((0..6).all(|n| producer.push(n)));
+        producer.submit();
+        assert_eq!((consumer.waiting(), consumer.pop()), (6, Some(0)));
+        producer.overwrite(u64::MAX);
+        assert_eq!(consumer.waiting(), 5);
+        assert!((0..5).all(|_| consumer.pop() == Some(u64::MAX)));
+        assert_eq!(consumer.waiting(), 0);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::ring::{Consumer, Producer};
 use crate::system::{self, Mapping};
-use crate::umem::{Bound, FRAME_BYTES, Flight, Handed, Owner};
+use crate::umem::{Bound, FRAME_BYTES, Flight, Handed, Landing, Owner};
 use crate::{Area, OptionFault, Packet, Umem, XskError};
 
 /// Least and most entries of a ring.
@@ -15,6 +15,9 @@ const RING: std::ops::RangeInclusive<u32> = 64..=32768;
 
 /// First and longest pause between two tries to bind a busy queue.
 const PAUSE: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(32)];
+
+/// An address that lies in no memory.
+const NOWHERE: u64 = u64::MAX;
 
 /// Whether packets are copied between the driver's memory and ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,7 +76,8 @@ impl Options {
 /// What the kernel counted on a socket (`XDP_STATISTICS`), in packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KernelStatistics {
-    /// Redirected here and dropped: too long for a frame, or the socket not ready.
+    /// Redirected here and dropped: no frame was in the fill ring, or the packet was too long for
+    /// one.
     pub rx_dropped: u64,
     /// Fill entries refused.
     pub rx_invalid_descs: u64,
@@ -81,10 +85,19 @@ pub struct KernelStatistics {
     pub tx_invalid_descs: u64,
     /// Dropped because the rx ring was full.
     pub rx_ring_full: u64,
-    /// Packets that found the fill ring empty: the worker was too slow for its quota.
+    /// Packets that found the fill ring empty, the worker being too slow for its quota; all of
+    /// them are among `rx_dropped` too.
     pub rx_fill_ring_empty_descs: u64,
     /// Times the kernel found the tx ring empty; no loss.
     pub tx_ring_empty_descs: u64,
+}
+
+impl KernelStatistics {
+    /// Packets that were redirected to the socket and never came out of its rx ring. Until the
+    /// ring is empty: redirected = received + invalid + lost + those in the ring.
+    pub const fn lost(&self) -> u64 {
+        self.rx_dropped + self.rx_ring_full
+    }
 }
 
 /// What this crate counted on a socket.
@@ -113,6 +126,10 @@ pub struct Counters {
     pub rx_invalid: u64,
     /// Entries of the completion ring that were no frame of this socket.
     pub completion_invalid: u64,
+    /// Received packets that were in the rx ring when the socket was closed.
+    pub rx_abandoned: u64,
+    /// Packets in the tx ring when the socket was closed: accepted, never sent.
+    pub tx_abandoned: u64,
     /// Ring counters that no ring can reach.
     pub impossible: u64,
 }
@@ -138,8 +155,9 @@ pub struct HeldFrames {
 /// An AF_XDP socket bound to one queue of one netdev.
 ///
 /// Dropping it closes it; its frames are free after the next [`Umem::reclaim`], as after
-/// [`Socket::close`]. Its file descriptor must not be duplicated beyond that: the kernel would go
-/// on writing into frames that have new owners.
+/// [`Socket::close`]. Nobody should have a copy of its descriptor then: the kernel keeps a socket,
+/// its queue and its place in an XSKMAP until the last copy is closed. (Where the kernel copies, it
+/// finds no frame to write into; a driver that works on the frames may have taken some before.)
 pub struct Socket {
     /// `None` only while being dropped.
     fd: Option<OwnedFd>,
@@ -157,10 +175,6 @@ pub struct Socket {
     held: HeldFrames,
     own: Counters,
 }
-
-// SAFETY: the rings are mapped memory of the process without ties to a thread, and each end has
-// one owner, this value. (Everything else in it is `Send` by itself.)
-unsafe impl Send for Socket {}
 
 /// Why one try to open did not succeed.
 enum Refused {
@@ -266,8 +280,7 @@ impl Socket {
     }
 
     /// Another descriptor of the socket, to enter it in an XSKMAP after it has gone to its worker.
-    /// Close it before the socket is closed: while it is open the kernel goes on writing into
-    /// frames that have new owners.
+    /// Close it before the socket is closed.
     ///
     /// # Errors
     /// [`XskError::System`]: no descriptor is left.
@@ -438,9 +451,12 @@ impl Socket {
         Counters { impossible, ..self.own }
     }
 
-    /// Closes the socket and frees all its frames. What waited for transmission is lost.
+    /// Closes the socket and frees all its frames. What waits in its rings is lost and counted;
+    /// to lose no received packet uncounted, take it out of the XSKMAP first.
     pub fn close(mut self, umem: &mut Umem) -> Statistics {
         self.complete(umem);
+        self.own.tx_abandoned = self.transmit.pending().into();
+        self.own.rx_abandoned = self.receive.waiting().into();
         let statistics = self.statistics();
         drop(self);
         umem.reclaim();
@@ -498,14 +514,23 @@ impl Socket {
         assert!(Arc::ptr_eq(&self.area, umem.area()), "the socket belongs to another memory");
     }
 
-    /// Whether packets were taken by the kernel that have not come back.
-    fn flight(&mut self) -> Flight {
-        let back = std::iter::from_fn(|| self.completion.pop());
-        let back = back.take(self.transmit_quota as usize).count() as u32;
-        if self.held.transmit.saturating_sub(back) > self.transmit.pending() {
-            Flight::InFlight
-        } else {
-            Flight::Landed
+    /// Takes back what the kernel has not taken out of the fill and tx rings, and says whether it
+    /// has frames beyond that.
+    ///
+    /// The entries are overwritten by addresses that no memory has: should the socket outlive
+    /// its closing (a child process between fork and exec has a copy of the descriptor), what
+    /// arrives finds no frame and is dropped, and nothing is sent.
+    fn take_back(&mut self) -> Flight {
+        self.fill.overwrite(NOWHERE);
+        self.transmit.overwrite(libc::xdp_desc { addr: NOWHERE, len: 0, options: 0 });
+        let landing = |held: u32, in_rings: u32| {
+            if held > in_rings { Landing::InFlight } else { Landing::Landed }
+        };
+        let receive = self.fill.pending().saturating_add(self.receive.waiting());
+        let transmit = self.transmit.pending().saturating_add(self.completion.waiting());
+        Flight {
+            receive: landing(self.held.receive, receive),
+            transmit: landing(self.held.transmit, transmit),
         }
     }
 }
@@ -519,7 +544,7 @@ impl AsFd for Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let flight = self.flight();
+        let flight = self.take_back();
         let area = Arc::clone(&self.area);
         let mut registry = area.registry();
         // Closed under the lock: nobody may share the memory by a number that means another file.
@@ -624,4 +649,190 @@ fn refused(error: io::Error, ifindex: u32, queue: u32) -> Refused {
         Some(libc::EPERM | libc::EACCES) => XskError::NotPermitted,
         _ => XskError::System { call: "bind(AF_XDP)", source: error },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+    use crate::system::RingOffsets;
+
+    const OFFSETS: RingOffsets =
+        RingOffsets { producer: 0, consumer: 64, flags: 128, entries: 192 };
+    const RING: u32 = 64;
+
+    /// A kernel that does as it likes: the other ends of a socket's rings.
+    struct Kernel {
+        fill: Consumer<u64>,
+        receive: Producer<libc::xdp_desc>,
+        transmit: Consumer<libc::xdp_desc>,
+        completion: Producer<u64>,
+    }
+
+    /// A socket of the memory over plain memory instead of a kernel's rings; its system calls
+    /// fail.
+    fn socket(umem: &Umem) -> (Socket, Kernel) {
+        let ring = || Mapping::anonymous(4096).unwrap();
+        let (fill, receive, transmit, completion) = (ring(), ring(), ring(), ring());
+        let kernel = Kernel {
+            fill: Consumer::new(fill.alias(), OFFSETS, RING),
+            receive: Producer::new(receive.alias(), OFFSETS, RING),
+            transmit: Consumer::new(transmit.alias(), OFFSETS, RING),
+            completion: Producer::new(completion.alias(), OFFSETS, RING),
+        };
+        let socket = Socket {
+            fd: Some(File::open("/dev/null").unwrap().into()),
+            area: Arc::clone(umem.area()),
+            slot: umem.area().reserve().unwrap(),
+            ifindex: 1,
+            queue: 0,
+            transfer: Transfer::Copy,
+            fill: Producer::new(fill, OFFSETS, RING),
+            receive: Consumer::new(receive, OFFSETS, RING),
+            transmit: Producer::new(transmit, OFFSETS, RING),
+            completion: Consumer::new(completion, OFFSETS, RING),
+            receive_quota: 40,
+            transmit_quota: RING,
+            held: HeldFrames::default(),
+            own: Counters::default(),
+        };
+        (socket, kernel)
+    }
+
+    fn entry(addr: u64, len: u32) -> libc::xdp_desc {
+        libc::xdp_desc { addr, len, options: 0 }
+    }
+
+    #[test]
+    fn frames_go_round_through_an_honest_kernel() {
+        let mut umem = Umem::new(128).unwrap();
+        let (mut socket, mut kernel) = socket(&umem);
+        assert_eq!(socket.start(&mut umem), 40);
+        let mut packets = Vec::new();
+        for round in 0..50 {
+            for _ in 0..=round % 40 {
+                let frame = kernel.fill.pop().unwrap();
+                assert!(kernel.receive.push(entry(frame + 256, 60)));
+            }
+            kernel.fill.release();
+            kernel.receive.submit();
+            let received = socket.receive(&mut umem, 64, |_, packet| packets.push(packet));
+            assert_eq!(received, round % 40 + 1);
+            assert_eq!(socket.held().receive, 40, "what was taken was filled up");
+            assert!(packets.iter().all(|packet| (packet.offset, packet.length) == (256, 60)));
+            assert_eq!(socket.transmit(&mut umem, packets.drain(..)), received);
+            while let Some(sent) = kernel.transmit.pop() {
+                assert!(kernel.completion.push(sent.addr));
+            }
+            kernel.transmit.release();
+            kernel.completion.submit();
+            assert_eq!(umem.census().imbalance(), 0);
+        }
+        assert_eq!(socket.complete(&mut umem), 10);
+        assert_eq!(socket.held(), HeldFrames { receive: 40, transmit: 0 });
+        assert_eq!(umem.census().free, 88);
+        socket.close(&mut umem);
+        assert_eq!(umem.census().free, 128);
+    }
+
+    #[test]
+    fn received_entries_outside_the_sockets_frames_are_counted_and_go_nowhere() {
+        let mut umem = Umem::new(64).unwrap();
+        let (mut socket, mut kernel) = socket(&umem);
+        let mine = umem.take().unwrap();
+        socket.start(&mut umem);
+        let own = kernel.fill.pop().unwrap();
+        let nobodys = [u64::MAX, 64 * 4096, 64 * 4096 - 1, u64::from(u32::MAX) * 4096 + 5];
+        let hostile = nobodys
+            .iter()
+            .map(|address| entry(*address, 60))
+            .chain([entry(u64::from(mine) * 4096 + 256, 60)])
+            .chain([entry(own + 256, 0), entry(own + 256, 3841), entry(own, u32::MAX)])
+            .chain([libc::xdp_desc { addr: own, len: 60, options: libc::XDP_PKT_CONTD }]);
+        let count = hostile.clone().count();
+        hostile.for_each(|entry| assert!(kernel.receive.push(entry)));
+        kernel.receive.submit();
+        assert_eq!(socket.receive(&mut umem, 64, |_, packet| panic!("{packet:?}")), 0);
+        assert_eq!(socket.counters().rx_invalid, count as u64);
+        let census = umem.census();
+        assert_eq!((census.outside, census.receive, census.imbalance()), (1, 40, 0));
+        assert_eq!(socket.held().receive, 40);
+    }
+
+    #[test]
+    fn completions_of_frames_that_were_not_sent_are_counted_and_free_nothing() {
+        let mut umem = Umem::new(64).unwrap();
+        let (mut socket, mut kernel) = socket(&umem);
+        let frame = umem.take().unwrap();
+        let other = umem.take().unwrap();
+        let packet = Packet { frame, offset: 256, length: 60 };
+        assert_eq!(socket.transmit(&mut umem, [packet].into_iter()), 1);
+        let sent = kernel.transmit.pop().unwrap();
+        for address in [u64::MAX, u64::from(other) * 4096, 64 * 4096, sent.addr, sent.addr] {
+            assert!(kernel.completion.push(address));
+        }
+        kernel.completion.submit();
+        assert_eq!(socket.complete(&mut umem), 1);
+        assert_eq!(socket.held().transmit, 0);
+        // With nothing under way nothing is looked for.
+        assert_eq!(socket.counters().completion_invalid, 4);
+        let census = umem.census();
+        assert_eq!((census.outside, census.free, census.imbalance()), (1, 63, 0));
+    }
+
+    #[test]
+    fn a_kernel_gone_mad_loses_no_frame_and_stops_nothing() {
+        let mut random = 0x2545_f491_4f6c_dd1d_u64;
+        let mut next = move || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random
+        };
+        let mut umem = Umem::new(100).unwrap();
+        let (mut socket, mut kernel) = socket(&umem);
+        socket.start(&mut umem);
+        let mut outside = Vec::new();
+        for _ in 0..20_000 {
+            for _ in 0..next() % 20 {
+                let addr = if next() % 8 == 0 { next() } else { next() % (110 * 4096) };
+                let len = if next() % 8 == 0 { next() as u32 } else { next() as u32 % 4200 };
+                let options = u32::from(next() % 16 == 0);
+                kernel.receive.push(libc::xdp_desc { addr, len, options });
+                kernel.completion.push(next() % (110 * 4096));
+            }
+            if next() % 2 == 0 {
+                kernel.receive.submit();
+                kernel.completion.submit();
+            }
+            while next() % 4 != 0 && kernel.fill.pop().is_some() {}
+            kernel.fill.release();
+            while next() % 4 != 0 && kernel.transmit.pop().is_some() {}
+            kernel.transmit.release();
+            let limit = next() as usize % 70;
+            socket.receive(&mut umem, limit, |umem, packet| {
+                let end = packet.offset as usize + packet.length as usize;
+                assert!(umem.frame(packet.frame).get(packet.offset as usize..end).is_some());
+                outside.push(packet);
+            });
+            let count = next() as usize % (outside.len() + 1);
+            let accepted = socket.transmit(&mut umem, outside[..count].iter().copied());
+            outside.drain(..accepted);
+            while outside.len() > 20 {
+                umem.give(outside.pop().unwrap().frame);
+            }
+            let (census, held) = (umem.census(), socket.held());
+            assert_eq!(census.imbalance(), 0);
+            assert_eq!(census.outside, outside.len());
+            assert_eq!((census.receive, census.transmit), (held.receive as _, held.transmit as _));
+            assert!(held.receive <= 40 && held.transmit <= RING);
+        }
+        assert!(socket.counters().received > 0 && socket.counters().completed > 0);
+        outside.into_iter().for_each(|packet| umem.give(packet.frame));
+        drop(socket);
+        umem.reclaim();
+        let census = umem.census();
+        assert_eq!((census.free + census.resting, census.imbalance()), (100, 0));
+    }
 }

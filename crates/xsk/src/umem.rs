@@ -18,8 +18,8 @@ pub const HEADROOM: usize = 256;
 /// Frames of one memory at most: 16 GiB.
 const MAX_FRAMES: u32 = 1 << 22;
 
-/// How long the frames rest that a closed socket had handed to the driver and not got back: a
-/// driver that sends from the frame itself may still be at it.
+/// How long the frames rest that a closed socket had handed over and that were in none of its
+/// rings: a driver that works on the frame itself may still be at it.
 const REST: Duration = Duration::from_secs(1);
 
 /// A packet in a frame: bytes `offset .. offset + length` of frame `frame`.
@@ -121,9 +121,17 @@ pub(crate) struct Bound {
     pub(crate) queue: u32,
 }
 
-/// Whether a driver may have packets of a socket that was closed.
+/// Whether the kernel or the driver may have frames of a socket that was closed, beside those in
+/// its rings: of the receiving and of the transmitting half.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Flight {
+pub(crate) struct Flight {
+    pub(crate) receive: Landing,
+    pub(crate) transmit: Landing,
+}
+
+/// Of one half.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Landing {
     Landed,
     InFlight,
 }
@@ -325,13 +333,13 @@ impl Umem {
         for frame in 0..self.owners.len() as u32 {
             let owner = self.owners[frame as usize];
             let Some(slot) = owner.slot() else { continue };
-            match slots.get(slot) {
-                Some(Slot::Closed(Flight::InFlight)) if owner.is_transmit() => {
+            let Some(Slot::Closed(flight)) = slots.get(slot) else { continue };
+            match if owner.is_transmit() { flight.transmit } else { flight.receive } {
+                Landing::Landed => self.free_from(frame),
+                Landing::InFlight => {
                     self.owners[frame as usize] = Owner::RESTING;
                     self.resting.push_back((now, frame));
                 }
-                Some(Slot::Closed(_)) => self.free_from(frame),
-                _ => {}
             }
         }
         for slot in slots.iter_mut().filter(|slot| matches!(slot, Slot::Closed(_))) {
@@ -424,6 +432,8 @@ fn not_the_callers(frame: u32) -> ! {
 mod tests {
     use super::*;
 
+    const LANDED: Flight = Flight { receive: Landing::Landed, transmit: Landing::Landed };
+
     #[test]
     fn the_most_recently_freed_frame_is_taken_first_and_frames_run_out() {
         let mut umem = Umem::new(3).unwrap();
@@ -482,7 +492,7 @@ mod tests {
             }
         }
         umem.take().unwrap();
-        area.registry().closed(&area, dead, Flight::Landed);
+        area.registry().closed(&area, dead, LANDED);
         assert_eq!(umem.reclaim(), 3);
         let census = umem.census();
         assert_eq!((census.free, census.outside), (6, 1));
@@ -498,7 +508,8 @@ mod tests {
         let slot = area.reserve().unwrap();
         umem.take_for(Owner::receive(slot)).unwrap();
         umem.take_for(Owner::transmit(slot)).unwrap();
-        area.registry().closed(&area, slot, Flight::InFlight);
+        let flight = Flight { transmit: Landing::InFlight, ..LANDED };
+        area.registry().closed(&area, slot, flight);
         assert_eq!(umem.reclaim(), 1);
         assert_eq!((umem.census().free, umem.census().resting), (2, 1));
         std::thread::sleep(REST);
@@ -513,7 +524,7 @@ mod tests {
         let slot = area.reserve().unwrap();
         umem.take_for(Owner::receive(slot)).unwrap();
         assert_eq!(umem.take(), None);
-        area.registry().closed(&area, slot, Flight::Landed);
+        area.registry().closed(&area, slot, LANDED);
         assert_eq!(umem.take(), Some(0));
     }
 

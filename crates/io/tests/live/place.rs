@@ -139,6 +139,11 @@ impl Link {
         port
     }
 
+    /// Takes the queue's socket out of the program's map, as is to be done before closing it.
+    pub(crate) fn forget(&self, queue: u32) {
+        self.steering.set_queue(queue, None).unwrap();
+    }
+
     /// What the program has counted.
     pub(crate) fn counted(&self) -> KernelCounters {
         self.steering.counters().unwrap()

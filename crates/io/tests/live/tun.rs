@@ -133,12 +133,14 @@ fn a_device_that_is_down_or_deleted_accepts_nothing_and_keeps_no_frame() {
         let mut port = device("lgtun0");
         let mut frames = MemoryFrames::new(8);
         for change in ["ip link set lgtun0 down", "ip link del lgtun0"] {
+            assert!(port.fd().is_some(), "before {change}");
             run(change);
             let packet = frames.store(&[0x45; 40]).unwrap();
             assert_eq!(port.transmit(&mut frames, &[packet]), 0, "{change}");
             frames.give(packet.frame);
             assert_eq!(port.receive(&mut frames, 64, &mut Vec::new()), 0, "{change}");
         }
+        assert!(port.fd().is_none(), "nobody must sleep on what is gone");
         assert!(port.statistics().down >= 2);
         assert_eq!(frames.conservation().held(), 0);
     });
