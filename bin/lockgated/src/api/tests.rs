@@ -465,16 +465,18 @@ fn this_test() -> (PathBuf, [&'static str; 3]) {
 
 /// Serves, and asks as five others.
 fn with_groups() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all();
-    let runtime = { runtime }.build().unwrap();
     let directory = Directory::new();
     // The others must get as far as the socket's directory, and must be able to run this program.
     std::fs::set_permissions(directory.0.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let program = directory.0.path().join("client");
     std::fs::copy(this_test().0, &program).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(ask_as_others(&directory.socket(), &program));
+}
+
+async fn ask_as_others(socket: &Path, program: &Path) {
     let fake = Fake::new(Duration::ZERO);
-    let socket = directory.socket();
-    let server = runtime.block_on(async { Server::start(bind(&socket).await.unwrap(), &fake) });
+    let server = Server::start(bind(socket).await.unwrap(), &fake);
     let clients = [
         (STRANGER, STRANGER, None, "denied"),
         (STRANGER, STRANGER, Some(READERS), "read, no change"),
@@ -489,14 +491,15 @@ fn with_groups() {
             None => command.arg("--clear-groups"),
             Some(more) => command.args(["--groups", &more.to_string()]),
         };
-        let ran = command.arg(&program).args(this_test().1).env(CLIENT, &socket).output().unwrap();
+        command.arg(program).args(this_test().1).env(CLIENT, socket);
+        let ran = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
         let out = String::from_utf8_lossy(&ran.stdout);
         let err = String::from_utf8_lossy(&ran.stderr);
         let line = format!("CLIENT: {expected}\n");
         assert!(out.contains(&line), "{user} {group} {more:?}: {expected}: {out}{err}");
     }
     assert!(fake.asked().contains(&format!("apply denied to {STRANGER}")), "{:?}", fake.asked());
-    runtime.block_on(server.stop());
+    server.stop().await;
     println!("CHECKED {} clients", clients.len());
 }
 
