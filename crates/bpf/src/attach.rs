@@ -81,7 +81,7 @@ pub struct Attached {
     pub mode: Mode,
     /// Why it is not native, if that was tried and refused just now.
     pub native_refused: Option<NativeRefusal>,
-    /// Whether another program of ours stood there before: it was replaced in one step, in its mode.
+    /// Whether a program of ours stood there before: it was replaced in one step, in its mode.
     pub replaced: bool,
 }
 

@@ -201,8 +201,8 @@ impl Steering {
     /// Replaces what is known of who lives inside: one entry per route, and one per own and
     /// broadcast address. The longest prefix decides; what none covers is outside.
     ///
-    /// Until this was called (perhaps with nothing), and after [`Steering::forget_inside`], a packet
-    /// to us that `allow_host` lists goes to the worker, which knows: safe, but slower. Neighbour
+    /// Until this was called (perhaps with nothing), and after [`Steering::forget_inside`], packets
+    /// to us that `allow_host` lists go to the worker, which knows: safe, but slower. Neighbour
     /// discovery is passed all the same.
     /// Entries that change nothing, such as a full table of routes to the world, cost no room.
     ///
