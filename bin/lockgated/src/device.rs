@@ -45,6 +45,12 @@ pub(crate) enum DeviceError {
          with `ethtool -L {netdev} combined {MAX_QUEUES}`"
     )]
     TooManyQueues { netdev: String, queues: u32 },
+    /// The driver changes received frames and cannot do without.
+    #[error(
+        "{netdev}: its driver does not switch {offload} off, so frames of tagged ports would look \
+         untagged"
+    )]
+    Offload { netdev: String, offload: &'static str },
     /// A worker has ended.
     #[error(transparent)]
     Worker(#[from] WorkerGone),

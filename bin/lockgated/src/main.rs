@@ -1,22 +1,160 @@
-//! To be written.
+//! `lockgated`: the gateway's process. One control thread (API, netlink, guard, clocks), one pinned
+//! thread per worker.
+//!
+//! | module | what |
+//! |---|---|
+//! | `start`, `stop` | in an order in which nothing is ever open that was closed |
+//! | `follow` | the control loop: the kernel's changes, workers' questions, clocks, signals |
+//! | `state`, `device`, `worker` | what runs: a configuration, netdevs, threads |
+//! | `change`, `revisions` | `apply` and `rollback` |
+//! | `daemon`, `backend`, `api`, `metrics`, `events`, `notify` | what it tells |
+//! | `hardening` | what it gives up |
 #![forbid(unsafe_code)]
 
-#[allow(dead_code, unused_imports, reason = "the daemon is being written")]
 mod api;
-#[allow(dead_code, reason = "the daemon is being written")]
 mod assign;
 mod backend;
+mod change;
+mod daemon;
 mod device;
-#[allow(dead_code, reason = "the daemon is being written")]
 mod events;
-#[allow(dead_code, reason = "the daemon is being written")]
+mod failure;
+mod follow;
 mod hardening;
-#[allow(dead_code, reason = "the daemon is being written")]
 mod metrics;
-#[allow(dead_code, reason = "the daemon is being written")]
 mod notify;
 mod revisions;
+mod start;
+mod state;
+mod stop;
 mod totals;
 mod worker;
 
-fn main() {}
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use control::validated::Metrics;
+
+use crate::daemon::Daemon;
+use crate::events::{Events, Kind};
+use crate::failure::Failure;
+use crate::follow::Signals;
+use crate::notify::Health;
+
+/// Name of the API's socket in `run_dir`.
+const SOCKET: &str = "api.sock";
+/// How long the API's requests under way may take at the end.
+const API_END: Duration = Duration::from_secs(2);
+
+/// The Lockgate gateway: takes the configured ports and forwards by its policies. Ports stay
+/// closed when it ends; `lockgate detach` opens them.
+#[derive(Parser)]
+#[command(name = "lockgated", version)]
+struct Arguments {
+    /// The configuration.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Only put up the guard that keeps Linux from forwarding for the configured ports, and end:
+    /// early at boot, before the network is there.
+    #[arg(long)]
+    guard_only: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let run = || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(Failure::Thread)?;
+        match arguments.guard_only {
+            true => runtime.block_on(guard_only(&arguments.config)),
+            false => runtime.block_on(run(&arguments.config)),
+        }
+    };
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("lockgated: {failure}");
+            ExitCode::from(if matches!(failure, Failure::Config(_)) { 2 } else { 1 })
+        }
+    }
+}
+
+async fn guard_only(file: &Path) -> Result<(), Failure> {
+    let parsed = control::read(file)?;
+    control::guard::Guard::early(&parsed.validated)?.install()?;
+    println!("lockgated: the guard stands; nothing is forwarded for the configured ports");
+    Ok(())
+}
+
+async fn run(file: &Path) -> Result<(), Failure> {
+    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    let loaded = control::load(&file)?;
+    start::preflight()?;
+    let events = Events::new();
+    if let Err(error) = hardening::lock_memory() {
+        events.record(Kind::MemoryUnlocked, "", error.to_string(), &[]);
+    }
+    let signals = Signals::catch()?;
+    let (metrics, socket) = (loaded.validated.metrics, loaded.validated.node.run_dir.join(SOCKET));
+    // Before anything is taken: a second daemon ends here.
+    start::make_directories(&loaded.validated)?;
+    let bound = api::bind(&socket).await?;
+    hardening::drop_privileges()?;
+    let started = start::start(loaded, &file, events.clone()).await?;
+    let daemon = Daemon::new(started.state);
+    let (stop_api, stopped) = tokio::sync::oneshot::channel::<()>();
+    let stop = async {
+        // Sent or dropped, both mean the end.
+        let _ = stopped.await;
+    };
+    let api = tokio::spawn(api::serve(bound, daemon.clone(), stop));
+    serve_metrics(metrics, &daemon).await;
+    tokio::spawn(events.clone().settle_forever());
+    tokio::spawn(notify::feed_watchdog(health(daemon.clone())));
+    let ports = daemon.state.lock().await.devices.len();
+    let status = format!("{ports} netdevs taken; API at {}", socket.display());
+    events.record(Kind::Started, "", status.as_str(), &[]);
+    notify::ready(&status);
+    let end = follow::run(&daemon, started.mirror, started.wanted, signals).await;
+    notify::stopping("draining");
+    let _ = stop_api.send(());
+    let stopped = stop::stop(&daemon, &end).await;
+    // Streams of events end at once; a request that hangs does not hold the end up.
+    let _ = tokio::time::timeout(API_END, api).await;
+    events.flush();
+    end.and(stopped)
+}
+
+async fn serve_metrics(metrics: Metrics, daemon: &Arc<Daemon>) {
+    let Metrics::Listen(address) = metrics else { return };
+    if let Err(error) = metrics::serve(address, daemon.clone()).await {
+        daemon.events.record(Kind::MetricsRefused, "", error.to_string(), &[]);
+    }
+}
+
+/// Good as long as every worker has come round its loop since it was asked last.
+fn health(daemon: Arc<Daemon>) -> impl FnMut() -> Health {
+    let mut last: Vec<u64> = Vec::new();
+    move || {
+        let Ok(state) = daemon.state.try_lock() else {
+            // A change is being made: the control thread lives.
+            return Health::Good;
+        };
+        let now: Vec<u64> = state.workers.iter().map(worker::Handle::turns).collect();
+        let stalled = now.iter().zip(&last).position(|(now, last)| now == last);
+        last = now;
+        match stalled {
+            None => Health::Good,
+            Some(worker) => {
+                let message = format!("worker {worker} does not come round its loop");
+                state.events.record(Kind::WorkerStalled, &worker.to_string(), &*message, &[]);
+                Health::Bad(message)
+            }
+        }
+    }
+}

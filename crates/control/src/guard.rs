@@ -139,6 +139,18 @@ impl Guard {
         }
     }
 
+    /// Whether the table is there, whoever put it there.
+    ///
+    /// # Errors
+    /// [`GuardError`]: `nft` could not be asked.
+    pub fn stands() -> Result<bool, GuardError> {
+        match list() {
+            Ok(_) => Ok(true),
+            Err(GuardError::Refused { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Removes the table, whoever put it there: Linux may forward again.
     ///
     /// # Errors

@@ -319,6 +319,14 @@ impl KeyState {
     /// # Errors
     /// [`FileError`]: after a reboot the windows will begin a few seconds earlier.
     pub fn close(mut self) -> Result<(), FileError> {
+        self.settle()
+    }
+
+    /// Writes down how far the windows have come: before the end.
+    ///
+    /// # Errors
+    /// As [`KeyState::close`].
+    pub fn settle(&mut self) -> Result<(), FileError> {
         self.write_edges()
     }
 

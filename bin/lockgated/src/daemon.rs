@@ -1,0 +1,513 @@
+//! The daemon as the API sees it: what runs, in the API's words.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use api::v1;
+use control::mirror::{NeighbourState, PortState};
+use control::validated::OnExit;
+use control::{HOST_NETDEV, mac_text, service_text};
+use dataplane::{DropReason, Ledger, PortInfo, Side};
+use ipsec::{Fingerprint, SaId, Spi};
+use policy::Direction;
+use tokio::sync::{Mutex, broadcast};
+
+use crate::assign;
+use crate::backend::{Backend, Change, Done, Refused, Running, Uid};
+use crate::events::{Events, Kind};
+use crate::state::State;
+use crate::totals::Totals;
+use crate::worker::Report;
+
+/// The library behind the cipher seam.
+const CIPHER_BACKEND: &str = "aws-lc-rs";
+
+/// The daemon: its state, shared by the API's requests and the control loop.
+pub(crate) struct Daemon {
+    pub(crate) state: Mutex<State>,
+    pub(crate) events: Events,
+}
+
+impl Daemon {
+    /// Shares a state.
+    pub(crate) fn new(state: State) -> Arc<Daemon> {
+        let events = state.events.clone();
+        Arc::new(Daemon { state: Mutex::new(state), events })
+    }
+
+    fn audit(&self, by: Uid, kinds: [Kind; 2], subject: &str, done: &Result<Done, Refused>) {
+        let [made, refused] = kinds;
+        match done {
+            Ok(done) => {
+                let changes = done.differences.len();
+                let message = format!("revision {}: {changes} changes", done.revision);
+                let details: crate::events::Details<'_> =
+                    &[("revision", &done.revision), ("generation", &done.generation.0)];
+                self.events.audit(by, made, subject, message, details);
+            }
+            Err(error) => self.events.audit(by, refused, subject, error.to_string(), &[]),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Backend for Daemon {
+    async fn running(&self) -> Running {
+        let state = self.state.lock().await;
+        let totals = totals(&state).await.1;
+        Running {
+            validated: state.config().clone(),
+            snapshot: state.snapshot.clone(),
+            routes: state.live.routes.clone().into(),
+            policies: totals.policies,
+            sas: totals.sas,
+            revision: state.revision,
+            spis: control::Spis::Configured,
+        }
+    }
+
+    async fn status(&self) -> v1::Status {
+        let state = self.state.lock().await;
+        v1::Status {
+            node: state.config().node.name.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            uptime_ms: state.since.elapsed().as_millis() as u64,
+            started: rfc3339(state.started),
+            revision: state.revision,
+            generation: state.snapshot.generation().0,
+            workers: state.active as u32,
+            on_exit: match state.config().node.on_exit {
+                OnExit::Closed => "closed".into(),
+                OnExit::Open => "open".into(),
+            },
+            guard: state.guard_state.clone(),
+            config_file: state.file.display().to_string(),
+        }
+    }
+
+    async fn ports(&self) -> Vec<v1::Port> {
+        let state = self.state.lock().await;
+        let (reports, totals) = totals(&state).await;
+        (0..state.live.ports.len()).map(|place| port(&state, place, &reports, &totals)).collect()
+    }
+
+    async fn security_associations(&self) -> Vec<v1::SecurityAssociation> {
+        let state = self.state.lock().await;
+        let totals = totals(&state).await.1;
+        security_associations(&state, &totals)
+    }
+
+    async fn neighbours(&self) -> Vec<v1::Neighbour> {
+        neighbours(&*self.state.lock().await)
+    }
+
+    async fn counters(&self) -> v1::Counters {
+        let state = self.state.lock().await;
+        let (reports, totals) = totals(&state).await;
+        counters(&state, &reports, &totals)
+    }
+
+    async fn export(&self, revision: Option<u64>) -> Option<v1::Exported> {
+        let state = self.state.lock().await;
+        let number = revision.unwrap_or(state.revision);
+        if number == state.revision {
+            let toml = state.config().effective();
+            let base_directory = state.base.display().to_string();
+            return Some(v1::Exported { toml, revision: number, base_directory });
+        }
+        state.revisions.find(number).map(|kept| v1::Exported {
+            toml: kept.text.clone(),
+            revision: number,
+            base_directory: kept.base.display().to_string(),
+        })
+    }
+
+    async fn revisions(&self) -> Vec<v1::Revision> {
+        let state = self.state.lock().await;
+        let newest_first = state.revisions.all().iter().rev();
+        newest_first
+            .map(|kept| v1::Revision {
+                revision: kept.number,
+                time: rfc3339(kept.time),
+                uid: kept.uid,
+                cause: kept.cause.name().into(),
+                file: kept.file.clone(),
+                running: kept.number == state.revision,
+                changes: kept.changes,
+            })
+            .collect()
+    }
+
+    async fn apply(&self, change: Change, by: Uid) -> Result<Done, Refused> {
+        let (file, intent) = (change.file.clone(), change.intent);
+        let done = self.state.lock().await.apply(change, by).await;
+        if intent == crate::backend::Intent::Apply || done.is_err() {
+            self.audit(by, [Kind::Applied, Kind::ApplyRefused], &file, &done);
+        }
+        done
+    }
+
+    async fn rollback(&self, revision: Option<u64>, by: Uid) -> Result<Done, Refused> {
+        let done = self.state.lock().await.roll_back(revision, by).await;
+        let subject = revision.map(|number| number.to_string()).unwrap_or_default();
+        self.audit(by, [Kind::RolledBack, Kind::RollbackRefused], &subject, &done);
+        done
+    }
+
+    async fn events(&self) -> (Vec<v1::Event>, broadcast::Receiver<v1::Event>) {
+        self.events.subscribe()
+    }
+
+    async fn denied(&self, by: Uid, what: &'static str) {
+        let message = format!("user {} may not {what}: neither root nor in lockgate-admin", by.0);
+        self.events.audit(by, Kind::ChangeDenied, what, message, &[]);
+    }
+}
+
+fn rfc3339(time: SystemTime) -> String {
+    humantime::format_rfc3339_millis(time).to_string()
+}
+
+/// What the workers say now, and what was counted since the start. A worker that has ended ends
+/// the daemon; until then it has counted nothing.
+async fn totals(state: &State) -> (Vec<Report>, Totals) {
+    let reports = state.reports().await.unwrap_or_default();
+    let totals = state.totals_with(&reports);
+    (reports, totals)
+}
+
+fn ledger(ledger: &Ledger) -> v1::Ledger {
+    v1::Ledger {
+        received: ledger.received,
+        made: ledger.made,
+        sent: ledger.sent,
+        dropped: ledger.dropped,
+        consumed: ledger.consumed,
+        host: ledger.host,
+        held: ledger.held,
+        imbalance: ledger.imbalance(),
+    }
+}
+
+fn port(state: &State, place: usize, reports: &[Report], totals: &Totals) -> v1::Port {
+    let info = &state.live.ports[place];
+    let configured = state.config().ports.get(place);
+    let netdev = configured.map_or(HOST_NETDEV, |port| port.netdev.as_str());
+    let device = state.devices.get(netdev);
+    let is_host = configured.is_none();
+    let ifindex = state.live.devices.get(usize::from(info.device.0)).copied().flatten();
+    let (port_state, reason) = port_state(state, place, netdev);
+    let queues = queues(state, info, reports);
+    let copy_mode = reports.iter().find_map(|report| {
+        report.queues.get(usize::from(info.device.0))?.first().map(|queue| match queue.transfer {
+            xsk::Transfer::Copy => "copy",
+            xsk::Transfer::ZeroCopy => "zero-copy",
+        })
+    });
+    let transmitted = totals.transmitted.get(&info.name).copied().unwrap_or_default();
+    v1::Port {
+        name: info.name.clone(),
+        netdev: netdev.into(),
+        ifindex: ifindex.unwrap_or(0),
+        vlan: info.vlan.map(u32::from),
+        side: side_text(info.side).into(),
+        state: port_state.into(),
+        state_reason: reason,
+        xdp_mode: match device {
+            _ if is_host => "tun".into(),
+            Some(device) => device.attached.mode.name().into(),
+            None => String::new(),
+        },
+        native_refused: device
+            .and_then(|device| device.attached.native_refused.as_ref())
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+        copy_mode: copy_mode.unwrap_or_default().into(),
+        mac: mac_text(info.mac),
+        mtu: info.mtu,
+        addresses: addresses(state, place),
+        allow_host: info.allow_host.iter().map(service_text).collect(),
+        kernel: device.and_then(|device| kernel_counters(device, &queues)),
+        queues,
+        ledger: Some(totals.ledgers.get(&info.name).map(ledger).unwrap_or_default()),
+        tx_packets: transmitted.packets,
+        tx_bytes: transmitted.bytes,
+    }
+}
+
+fn port_state(state: &State, place: usize, netdev: &str) -> (&'static str, String) {
+    let trouble = state.troubles.get(netdev);
+    let is_ours = place >= state.config().ports.len() || state.devices.contains_key(netdev);
+    match (state.live.states.get(place), trouble) {
+        (Some(PortState::Absent) | None, _) => ("absent", format!("there is no netdev {netdev}")),
+        (_, Some(trouble)) => ("refused", trouble.clone()),
+        _ if !is_ours => ("detached", "its netdev is not taken yet".into()),
+        (Some(PortState::Down), _) => {
+            ("down", format!("{netdev} is switched off: ip link set {netdev} up"))
+        }
+        (Some(PortState::NoCarrier), _) => ("down", format!("{netdev} has no carrier")),
+        (Some(PortState::Up), _) => ("up", String::new()),
+    }
+}
+
+fn side_text(side: Side) -> &'static str {
+    match side {
+        Side::Protected => "protected",
+        Side::Unprotected => "unprotected",
+    }
+}
+
+fn addresses(state: &State, place: usize) -> Vec<String> {
+    let Some(link) = state.live.links.get(place).copied().flatten() else { return Vec::new() };
+    let on_link = state.view.addresses.iter().filter(|(index, ..)| *index == link);
+    on_link.map(|(_, address, length)| format!("{address}/{length}")).collect()
+}
+
+fn queues(state: &State, info: &PortInfo, reports: &[Report]) -> Vec<v1::Queue> {
+    let mut queues = Vec::new();
+    for (worker, report) in reports.iter().enumerate() {
+        for queue in report.queues.get(usize::from(info.device.0)).into_iter().flatten() {
+            let (kernel, own) = (queue.statistics.kernel, queue.statistics.own);
+            queues.push(v1::Queue {
+                queue: queue.queue,
+                worker: worker as u32,
+                socket: true,
+                socket_refused: String::new(),
+                rx_packets: own.received,
+                tx_packets: own.sent,
+                rx_dropped: kernel.rx_dropped + queue.foreign + own.rx_invalid,
+                queue_full: kernel.rx_ring_full,
+                fill_empty: kernel.rx_fill_ring_empty_descs,
+                tx_invalid: kernel.tx_invalid_descs,
+                tx_full: own.tx_full,
+            });
+        }
+    }
+    let device = state.devices.values().find(|device| {
+        state.live.devices.get(usize::from(info.device.0)) == Some(&Some(device.ifindex))
+    });
+    for queue in 0..device.map_or(0, |device| device.queues) {
+        if queues.iter().all(|known| known.queue != queue) {
+            queues.push(v1::Queue {
+                queue,
+                worker: assign::worker_of(queue, state.active as u32),
+                socket_refused: "its socket is not bound".into(),
+                ..v1::Queue::default()
+            });
+        }
+    }
+    queues.sort_by_key(|queue| queue.queue);
+    queues
+}
+
+/// What the program counted, held against what the sockets say they got of it.
+fn kernel_counters(
+    device: &crate::device::Device,
+    queues: &[v1::Queue],
+) -> Option<v1::KernelCounters> {
+    let counters = device.counters()?;
+    let of = |counter| counters.of(counter);
+    let to_worker = of(bpf::Counter::ToWorker);
+    let lost: u64 = queues.iter().map(|queue| queue.rx_dropped + queue.queue_full).sum();
+    let received: u64 = queues.iter().map(|queue| queue.rx_packets).sum();
+    Some(v1::KernelCounters {
+        received: counters.received(),
+        passed_not_to_us: of(bpf::Counter::PassedNotToUs),
+        passed_arp_nd: of(bpf::Counter::PassedArpNd),
+        passed_not_ip: of(bpf::Counter::PassedNotIp),
+        passed_to_host: of(bpf::Counter::PassedToHost),
+        passed_allow_host: of(bpf::Counter::PassedAllowHost),
+        to_worker,
+        no_socket: of(bpf::Counter::NoSocket),
+        mark_failed: of(bpf::Counter::MarkFailed),
+        ring_full: lost,
+        imbalance: to_worker as i64 - (received + lost) as i64,
+    })
+}
+
+fn security_associations(state: &State, totals: &Totals) -> Vec<v1::SecurityAssociation> {
+    let snapshot = &state.snapshot;
+    let peers: HashMap<_, _> =
+        snapshot.sets().iter().map(|set| (set.id, set.peer.as_str())).collect();
+    let mut sas = Vec::new();
+    for (place, sa) in snapshot.outbound().iter().enumerate() {
+        let (state_text, reason) = match () {
+            () if sa.sequence.is_exhausted() => {
+                ("exhausted", DropReason::SequenceExhausted.help().to_owned())
+            }
+            () if sa.sequence.last() >= sa.sequence.reserved() => {
+                ("not_reserved", DropReason::SequenceNotReserved.help().to_owned())
+            }
+            () => ("ok", String::new()),
+        };
+        let peer = peers.get(&sa.set).copied().unwrap_or_default();
+        sas.push(v1::SecurityAssociation {
+            sequence: sa.sequence.last(),
+            reserved_to: Some(sa.sequence.reserved()),
+            extended_sequence_numbers: sa.sequence.numbers() == ipsec::SequenceNumbers::Extended,
+            state: state_text.into(),
+            state_reason: reason,
+            fingerprint: short(&state.compiled.outbound_fingerprint(SaId(place as u32))),
+            ..association(Direction::Outbound, sa.spi, peer, sa.suite, sa.tunnel, totals)
+        });
+    }
+    for (place, sa) in snapshot.inbound().iter().enumerate() {
+        let peer = peers.get(&sa.set).copied().unwrap_or_default();
+        sas.push(v1::SecurityAssociation {
+            sequence: sa.window.right_edge(),
+            window_packets: Some(sa.window.size()),
+            extended_sequence_numbers: sa.window.numbers() == ipsec::SequenceNumbers::Extended,
+            state: "ok".into(),
+            fingerprint: short(&state.compiled.inbound_fingerprint(SaId(place as u32))),
+            ..association(Direction::Inbound, sa.spi, peer, sa.suite, sa.tunnel, totals)
+        });
+    }
+    for refused in &state.compiled.refused {
+        let config = state.config();
+        let Some(peer) = config.peers.iter().find(|peer| peer.name == refused.peer) else {
+            continue;
+        };
+        sas.push(v1::SecurityAssociation {
+            state: "refused".into(),
+            state_reason: refused.to_string(),
+            fingerprint: short(&refused.fingerprint),
+            ..association(
+                Direction::Outbound,
+                refused.spi,
+                &peer.name,
+                peer.suite,
+                peer.tunnel,
+                totals,
+            )
+        });
+    }
+    sas
+}
+
+/// What all SAs have in common.
+fn association(
+    direction: Direction,
+    spi: Spi,
+    peer: &str,
+    suite: ipsec::Suite,
+    tunnel: ipsec::Tunnel,
+    totals: &Totals,
+) -> v1::SecurityAssociation {
+    let volume = totals.sas.get(&(direction, spi, peer.to_owned())).copied().unwrap_or_default();
+    v1::SecurityAssociation {
+        direction: match direction {
+            Direction::Outbound => "outbound".into(),
+            Direction::Inbound => "inbound".into(),
+        },
+        spi: spi.to_string(),
+        peer: peer.into(),
+        suite: suite.to_string(),
+        backend: CIPHER_BACKEND.into(),
+        local: tunnel.local.to_string(),
+        remote: tunnel.remote.to_string(),
+        packets: volume.packets,
+        bytes: volume.bytes,
+        ..v1::SecurityAssociation::default()
+    }
+}
+
+/// The first digits of a fingerprint.
+fn short(fingerprint: &Fingerprint) -> String {
+    fingerprint.to_string().chars().take(16).collect()
+}
+
+fn neighbours(state: &State) -> Vec<v1::Neighbour> {
+    let mut all: Vec<(IpAddr, v1::Neighbour)> = state
+        .view
+        .neighbours
+        .iter()
+        .filter_map(|((link, address), entry)| {
+            let port = state.live.port_of_link(*link)?;
+            let text = match entry.state {
+                NeighbourState::Good => "reachable",
+                NeighbourState::Permanent => "permanent",
+                NeighbourState::Stale => "stale",
+                NeighbourState::Unresolved => "incomplete",
+                NeighbourState::Failed => "failed",
+            };
+            let neighbour = v1::Neighbour {
+                port: state.live.ports[usize::from(port.0)].name.clone(),
+                address: address.to_string(),
+                mac: entry.mac.map(mac_text).unwrap_or_default(),
+                state: text.into(),
+                next_hop: state.live.fresh.contains(&(*link, *address)),
+                held: 0,
+            };
+            Some(((*address).into(), neighbour))
+        })
+        .collect();
+    all.sort_by(|(a, left), (b, right)| (&left.port, a).cmp(&(&right.port, b)));
+    all.into_iter().map(|(_, neighbour)| neighbour).collect()
+}
+
+fn counters(state: &State, reports: &[Report], totals: &Totals) -> v1::Counters {
+    let total = totals.ledger();
+    let ports: Vec<v1::Port> =
+        (0..state.live.ports.len()).map(|place| port(state, place, reports, totals)).collect();
+    let mut kernel_imbalance = 0;
+    let mut in_kernel = 0;
+    let mut seen = Vec::new();
+    for port in &ports {
+        if let (Some(kernel), false) = (&port.kernel, seen.contains(&port.netdev)) {
+            seen.push(port.netdev.clone());
+            kernel_imbalance += kernel.imbalance.unsigned_abs();
+            in_kernel += kernel.received - kernel.to_worker;
+        }
+    }
+    let ledgers = totals.ledgers.values().map(|ledger| ledger.imbalance().unsigned_abs());
+    v1::Counters {
+        tiers: Some(v1::Tiers {
+            device: 0,
+            kernel: in_kernel,
+            cache: 0,
+            classifier: total.received,
+        }),
+        drops: DropReason::ALL
+            .iter()
+            .map(|reason| v1::Drop {
+                name: reason.name().into(),
+                count: totals.drops.get(reason).copied().unwrap_or(0),
+                help: reason.help().into(),
+            })
+            .collect(),
+        ledger_imbalance: ledgers.sum::<u64>() + kernel_imbalance,
+        ledger: Some(ledger(&total)),
+        workers: reports.iter().enumerate().map(|(n, report)| worker(state, n, report)).collect(),
+        held: reports.iter().map(|report| report.waiting as u32).sum(),
+        icmp_limited: totals.icmp_limited,
+        generation: state.snapshot.generation().0,
+        revision: state.revision,
+        uptime_ms: state.since.elapsed().as_millis() as u64,
+        netlink_resyncs: state.netlink_resyncs,
+    }
+}
+
+fn worker(state: &State, number: usize, report: &Report) -> v1::Worker {
+    let census = &report.census;
+    v1::Worker {
+        worker: number as u32,
+        cpu: state.workers[number].core as u32,
+        turns: report.turns,
+        cpu_ms: report.cpu.as_millis() as u64,
+        sleeps: report.sleeps,
+        generation: report.flushed.snapshot.generation().0,
+        frames: Some(v1::FrameCensus {
+            total: census.total as u64,
+            free: census.free as u64,
+            fill: census.receive as u64,
+            rx: 0,
+            tx: census.transmit as u64,
+            completion: census.resting as u64,
+            held: census.outside as u64,
+            missing: census.imbalance(),
+        }),
+    }
+}

@@ -1,0 +1,100 @@
+//! Why the daemon does not start, or ends.
+
+use std::path::PathBuf;
+
+use control::guard::{GuardError, UnwritableName};
+use control::mirror::{HostPortError, MirrorError, NetlinkError, PortRefusal};
+use control::{CompileError, ConfigErrors};
+use dataplane::SnapshotError;
+use io::TunError;
+use ipsec::SelfTestError;
+use keystate::KeyStateError;
+use xsk::XskError;
+
+use crate::device::DeviceError;
+use crate::hardening::HardeningError;
+use crate::revisions::RevisionError;
+use crate::worker::WorkerGone;
+
+/// Why the daemon does not start, or ends. What it displays is for the person at the terminal.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The configuration or a key file is wrong; its author is at fault.
+    #[error("{0}")]
+    Config(#[from] ConfigErrors),
+    /// The configuration cannot be compiled.
+    #[error("{0}")]
+    Compile(#[from] CompileError),
+    /// Compiled parts do not fit the kernel's view.
+    #[error("{0}")]
+    Snapshot(#[from] SnapshotError),
+    /// The ciphers give wrong results on this machine.
+    #[error("{0}; nothing was started")]
+    SelfTest(#[from] SelfTestError),
+    /// Privileges are missing.
+    #[error("{how}")]
+    Privileges {
+        /// Which, and how to get them.
+        how: String,
+    },
+    /// The process cannot be hardened, or the kernel is too old.
+    #[error("{0}")]
+    Hardening(#[from] HardeningError),
+    /// Ports that cannot be taken.
+    #[error("{}", lines(.0))]
+    Ports(Vec<PortRefusal>),
+    /// A directory cannot be made.
+    #[error("{}: {error}", .path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the operating system says.
+        error: std::io::Error,
+    },
+    /// The record of sequence numbers.
+    #[error("{0}")]
+    KeyState(#[from] KeyStateError),
+    /// Earlier revisions.
+    #[error("{0}")]
+    Revisions(#[from] RevisionError),
+    /// Netlink.
+    #[error("{0}")]
+    Mirror(#[from] MirrorError),
+    /// The guard.
+    #[error("{0}")]
+    Guard(#[from] GuardError),
+    /// The guard.
+    #[error("{0}")]
+    GuardName(#[from] UnwritableName),
+    /// Netlink, asked for something.
+    #[error("{0}")]
+    Netlink(#[from] NetlinkError),
+    /// The host port's netdev.
+    #[error("{0}")]
+    HostPort(#[from] HostPortError),
+    /// The host port.
+    #[error("{0}")]
+    Tun(#[from] TunError),
+    /// Frame memory.
+    #[error("{0}")]
+    Memory(XskError),
+    /// A netdev.
+    #[error("{0}")]
+    Device(#[from] DeviceError),
+    /// A thread cannot be started.
+    #[error("a thread cannot be started: {0}")]
+    Thread(std::io::Error),
+    /// A worker has ended.
+    #[error("{0}")]
+    Worker(#[from] WorkerGone),
+    /// The API's socket.
+    #[error("{0}")]
+    Api(#[from] crate::api::ListenError),
+    /// Signals cannot be received.
+    #[error("signals cannot be received: {0}")]
+    Signals(std::io::Error),
+}
+
+fn lines<T: std::fmt::Display>(all: &[T]) -> String {
+    all.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,199 @@
+//! The control thread's loop: what the kernel tells, what workers ask for, what a clock asks for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use control::guard::GuardWatch;
+use control::mirror::{Mirror, Note, host_routes};
+use dataplane::{DropReason, Wanted};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc::Receiver;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::daemon::Daemon;
+use crate::events::Kind;
+use crate::failure::Failure;
+use crate::state::State;
+use crate::worker::WorkerGone;
+
+/// How often reservations of sequence numbers are topped up.
+const TOP_UP: Duration = Duration::from_millis(100);
+/// How often what nothing tells is looked after.
+const INSPECT: Duration = Duration::from_secs(1);
+/// Fraction of its numbers after which an SA is said to be low: the numerator over 100.
+const LOW_PERCENT: u64 = 90;
+
+/// Why the loop ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// SIGTERM.
+    Terminated,
+    /// SIGINT.
+    Interrupted,
+}
+
+impl End {
+    /// The signal's name.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            End::Terminated => "SIGTERM",
+            End::Interrupted => "SIGINT",
+        }
+    }
+}
+
+/// A task that ends with whoever started it.
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Signals that end the daemon, caught from the start on.
+pub(crate) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Catches them.
+    pub(crate) fn catch() -> Result<Signals, Failure> {
+        let catch = |kind| signal(kind).map_err(Failure::Signals);
+        Ok(Signals {
+            terminate: catch(SignalKind::terminate())?,
+            interrupt: catch(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) -> End {
+        tokio::select! {
+            _ = self.terminate.recv() => End::Terminated,
+            _ = self.interrupt.recv() => End::Interrupted,
+        }
+    }
+}
+
+/// Runs until a signal.
+///
+/// # Errors
+/// A worker has ended, or netlink is gone for good.
+pub(crate) async fn run(
+    daemon: &Arc<Daemon>,
+    mut mirror: Mirror,
+    mut wanted: Receiver<Wanted>,
+    mut signals: Signals,
+) -> Result<End, Failure> {
+    let mut top_up = interval(TOP_UP);
+    let mut inspect = interval(INSPECT);
+    for clock in [&mut top_up, &mut inspect] {
+        clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    }
+    let guard = tokio::spawn(watch_guard(daemon.clone()));
+    let _stop_watching = AbortOnDrop(guard);
+    settle(daemon, &mut mirror).await?;
+    loop {
+        tokio::select! {
+            end = signals.next() => return Ok(end),
+            changes = mirror.changed() => {
+                                let mut state = daemon.state.lock().await;
+                for note in &changes.notes {
+                    tell(&mut state, note);
+                }
+                drop(state);
+                settle(daemon, &mut mirror).await?;
+            }
+            Some(asked) = wanted.recv() => {
+                let link = {
+                    let state = daemon.state.lock().await;
+                    state.live.links.get(usize::from(asked.port.0)).copied().flatten()
+                };
+                if let Some(link) = link {
+                    // Refused by the kernel: it is asked again in a second.
+                    let _ = mirror.resolve(link, asked.address);
+                }
+            }
+            _ = top_up.tick() => {
+                let mut state = daemon.state.lock().await;
+                if let Err(error) = state.keystate.top_up() {
+                    state.events.record(Kind::ReservationFailed, "", error.to_string(), &[]);
+                }
+            }
+            _ = inspect.tick() => {
+                let mut state = daemon.state.lock().await;
+                state.inspect().await?;
+                let links = state.live.links.iter().flatten().copied().collect();
+                mirror.probe_stale(&links);
+                tell_low(&state);
+                tell_stalled(&state)?;
+            }
+        }
+    }
+}
+
+/// Goes over to the mirror's view, and has the kernel do what follows from it.
+async fn settle(daemon: &Arc<Daemon>, mirror: &mut Mirror) -> Result<(), WorkerGone> {
+    let mut state = daemon.state.lock().await;
+    state.follow(mirror.view().clone()).await?;
+    // Wishes: what the kernel refuses is tried again with the next change.
+    let _ = mirror.keep_fresh(&state.live.fresh);
+    let (routes, _skipped) = host_routes(state.config(), mirror.view());
+    if let Err(error) = mirror.set_host_routes(&routes) {
+        state.events.record(Kind::HostRefused, "", error.to_string(), &[]);
+    }
+    Ok(())
+}
+
+/// Restores the guard whenever somebody takes it away; for ever.
+async fn watch_guard(daemon: Arc<Daemon>) {
+    let mut watch = GuardWatch::start();
+    loop {
+        let guard = daemon.state.lock().await.guard.clone();
+        let asked = watch.broken(&guard).await;
+        let mut state = daemon.state.lock().await;
+        if let Err(error) = asked {
+            state.events.record(Kind::GuardRefused, "", error.to_string(), &[]);
+            drop(state);
+            tokio::time::sleep(INSPECT).await;
+        } else if !state.stopping {
+            // It may be another guard by now.
+            state.restore_guard();
+        }
+    }
+}
+
+fn tell(state: &mut State, note: &Note) {
+    let kind = match note {
+        Note::Resynced(_) => {
+            state.netlink_resyncs += 1;
+            Kind::NetlinkResync
+        }
+        Note::Cut(_) => Kind::NetlinkLost,
+        Note::Refused(_) | Note::NoLongerRefused(_) => Kind::RouteRefused,
+    };
+    state.events.record(kind, "", note.to_string(), &[]);
+}
+
+/// Tells which SAs have used most or all of their sequence numbers.
+fn tell_low(state: &State) {
+    for sa in state.snapshot.outbound() {
+        let (last, limit) = (sa.sequence.last(), sa.sequence.numbers().limit());
+        let subject = sa.spi.to_string();
+        if sa.sequence.is_exhausted() {
+            let message = format!("SA {subject}: {}", DropReason::SequenceExhausted.help());
+            state.events.record(Kind::SequenceExhausted, &subject, message, &[("last", &last)]);
+        } else if last / 100 >= limit / 10000 * LOW_PERCENT {
+            let message = format!("SA {subject} has used {last} of {limit} sequence numbers");
+            state.events.record(Kind::SequenceLow, &subject, message, &[("last", &last)]);
+        }
+    }
+}
+
+/// A worker that ended takes the daemon with it: its queues would be closed for ever.
+fn tell_stalled(state: &State) -> Result<(), WorkerGone> {
+    match state.workers.iter().all(crate::worker::Handle::is_alive) {
+        true => Ok(()),
+        false => Err(WorkerGone),
+    }
+}

@@ -1,0 +1,252 @@
+//! The start, in an order in which nothing is ever open that was closed, and the undoing of a
+//! start that fails.
+//!
+//! 1. the configuration with its keys, the ciphers' self-test, privileges
+//! 2. the directories, the record of sequence numbers (a second daemon finds it locked)
+//! 3. the kernel's view; every port must be there
+//! 4. the guard, before the first port is taken
+//! 5. the host port, the workers, the netdevs one by one
+//!
+//! Where 5 fails, netdevs that had no program of ours before are let go again, and so is the guard
+//! if it was not there: the machine is as it was found.
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use control::guard::Guard;
+use control::mirror::{Ethtool, Mirror, View, check_devices, host_mtu, live_parts};
+use control::validated::Validated;
+use control::{Compiled, Compiler, HOST_NETDEV, Loaded};
+use dataplane::{Snapshot, Wanted};
+use io::{Lifetime, TunPort};
+use keystate::KeyState;
+
+use crate::assign;
+use crate::events::{Events, Kind};
+use crate::failure::Failure;
+use crate::hardening;
+use crate::revisions::{Cause, Revision, Revisions};
+use crate::state::{Beginning, State, netdevs, queues_of};
+use crate::worker::{Handle, Setup};
+
+/// Neighbours that may wait to be asked for.
+const MAX_WANTED: usize = 1024;
+
+/// How long the kernel may take to tell of the host port.
+const HOST_WAIT: Duration = Duration::from_secs(2);
+
+/// What a start comes to.
+pub(crate) struct Started {
+    pub(crate) state: State,
+    pub(crate) mirror: Mirror,
+    pub(crate) wanted: tokio::sync::mpsc::Receiver<Wanted>,
+}
+
+/// What can be found wrong without touching anything.
+pub(crate) fn preflight() -> Result<(), Failure> {
+    hardening::check_kernel()?;
+    let missing = hardening::missing_privileges();
+    if !missing.is_empty() {
+        return Err(Failure::Privileges { how: hardening::how_to_get(&missing) });
+    }
+    hardening::forbid_core_dumps()?;
+    ipsec::self_test()?;
+    Ok(())
+}
+
+/// What is there before the first port is taken.
+struct Prepared {
+    loaded: Loaded,
+    file: PathBuf,
+    base: PathBuf,
+    keystate: KeyState,
+    revisions: Revisions,
+    compiler: Compiler,
+    compiled: Compiled,
+    mirror: Mirror,
+    ethtool: Ethtool,
+    queues: Vec<u32>,
+    guard: Guard,
+    events: Events,
+}
+
+/// Starts everything but the API. `file` is absolute.
+///
+/// # Errors
+/// [`Failure`]; the machine is then as it was found.
+pub(crate) async fn start(loaded: Loaded, file: &Path, events: Events) -> Result<Started, Failure> {
+    let node = &loaded.validated.node;
+    let mut keystate = KeyState::open(&node.run_dir, &node.state_dir)?;
+    let revisions = Revisions::open(&node.state_dir)?;
+    let mirror = Mirror::start().await?;
+    check_devices(&loaded.validated, mirror.view()).map_err(Failure::Ports)?;
+    let mut ethtool = Ethtool::open()?;
+    let queues = queue_counts(&mut ethtool, &loaded.validated, mirror.view());
+    let mut compiler = Compiler::for_workers(worker_count(&loaded.validated, &queues));
+    let compiled = compiler.compile(&loaded, &mut keystate)?;
+    let mut guard = Guard::new(&loaded.validated, mirror.view())?;
+    let was_guarded = Guard::stands()?;
+    guard.install()?;
+    let file = file.to_owned();
+    let base = control::base_of(&file).to_owned();
+    let prepared = Prepared {
+        loaded,
+        file,
+        base,
+        keystate,
+        revisions,
+        compiler,
+        compiled,
+        mirror,
+        ethtool,
+        queues,
+        guard,
+        events,
+    };
+    let started = begin(prepared).await;
+    if started.is_err() && !was_guarded {
+        // As it was found. A guard that cannot be removed keeps closed what was open.
+        let _ = Guard::remove();
+    }
+    started
+}
+
+async fn begin(prepared: Prepared) -> Result<Started, Failure> {
+    let Prepared { loaded, file, base, keystate, revisions, compiler, compiled, .. } = prepared;
+    let Prepared { mut mirror, ethtool, queues, guard, events, .. } = prepared;
+    // Whether it can be made is known before the first port is taken.
+    drop(TunPort::open(HOST_NETDEV, Lifetime::Persistent)?);
+    see_host_port(&mut mirror).await;
+    let mtus = loaded
+        .validated
+        .ports
+        .iter()
+        .filter_map(|port| mirror.view().link_named(&port.netdev).map(|link| link.mtu));
+    let mtu = host_mtu(mtus);
+    mirror.prepare_host_port(mtu)?;
+    events.record(Kind::HostStarted, HOST_NETDEV, "the host port is there", &[]);
+    let live = live_parts(&loaded.validated, mirror.view());
+    let snapshot = Arc::new(compiled.assemble(&live)?);
+    let (asking, wanted) = tokio::sync::mpsc::channel(MAX_WANTED);
+    let workers = start_workers(&loaded.validated, &queues, &snapshot, &asking)?;
+    let view = mirror.view().clone();
+    let mut state = State::new(Beginning {
+        file: file.clone(),
+        base: base.clone(),
+        revisions,
+        keystate,
+        compiler,
+        compiled,
+        ethtool,
+        view,
+        live,
+        snapshot,
+        workers,
+        guard,
+        events,
+    });
+    state.attach_host().await?;
+    take_all(&mut state).await?;
+    let number = state.revisions.next();
+    let revision = Revision {
+        number,
+        time: std::time::SystemTime::now(),
+        uid: rustix::process::geteuid().as_raw(),
+        cause: Cause::Start,
+        file: file.display().to_string(),
+        base,
+        changes: 0,
+        text: loaded.validated.effective(),
+    };
+    state.revision = number;
+    state.revisions.keep(revision)?;
+    state.tell_refused();
+    for warning in &loaded.warnings {
+        state.events.record(Kind::ConfigurationWarning, "", warning.to_string(), &[]);
+    }
+    Ok(Started { state, mirror, wanted })
+}
+
+/// Waits until the mirror shows the host port's netdev; what is missing then is said later.
+async fn see_host_port(mirror: &mut Mirror) {
+    let seen = async {
+        while mirror.view().link_named(HOST_NETDEV).is_none() {
+            mirror.changed().await;
+        }
+    };
+    let _ = tokio::time::timeout(HOST_WAIT, seen).await;
+}
+
+/// Takes over all netdevs. If one cannot be had, those that were open before are open again.
+async fn take_all(state: &mut State) -> Result<(), Failure> {
+    let names = netdevs(state.config());
+    let mut opened_before = Vec::new();
+    for (name, ifindex) in names.iter().zip(state.live.devices.clone()).take(names.len() - 1) {
+        let Some(ifindex) = ifindex else { continue };
+        match state.take(name, ifindex).await {
+            Ok(()) if !state.devices[name].attached.replaced => opened_before.push(ifindex),
+            Ok(()) => {}
+            Err(error) => {
+                for ifindex in opened_before {
+                    // What cannot be detached stays closed.
+                    let _ = bpf::detach(ifindex);
+                }
+                return Err(error.into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Receive queues of each netdev that is there.
+fn queue_counts(ethtool: &mut Ethtool, config: &Validated, view: &View) -> Vec<u32> {
+    let names = netdevs(config);
+    let links = names[..names.len() - 1].iter().filter_map(|name| view.link_named(name));
+    links.map(|link| queues_of(ethtool, view, link.index).unwrap_or(1)).collect()
+}
+
+fn worker_count(config: &Validated, queues: &[u32]) -> u32 {
+    let cores = allowed_cores().len() as u32;
+    let wanted = assign::wanted(config.node.workers, cores, config.node.reserve_cores);
+    assign::usable(wanted, queues.iter().copied())
+}
+
+fn start_workers(
+    config: &Validated,
+    queues: &[u32],
+    snapshot: &Arc<Snapshot>,
+    asking: &tokio::sync::mpsc::Sender<Wanted>,
+) -> Result<Vec<Handle>, Failure> {
+    let count = worker_count(config, queues);
+    let cores = assign::cores(count, &allowed_cores());
+    let mut workers = Vec::new();
+    for (number, core) in cores.into_iter().enumerate() {
+        let sockets = assign::sockets(number as u32, count, queues.iter().copied());
+        let umem = xsk::Umem::new(assign::frames(sockets)).map_err(Failure::Memory)?;
+        let (snapshot, wanted, poll) = (snapshot.clone(), asking.clone(), config.node.poll);
+        let setup = Setup { number, core, umem, poll, snapshot, wanted };
+        workers.push(Handle::start(setup).map_err(Failure::Thread)?);
+    }
+    Ok(workers)
+}
+
+/// Cores that this process may use: what `taskset` or a unit's `CPUAffinity=` left.
+fn allowed_cores() -> Vec<usize> {
+    match rustix::thread::sched_getaffinity(None) {
+        Ok(set) => (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect(),
+        Err(_) => vec![0],
+    }
+}
+
+/// Makes the directories that the configuration names, where they are missing.
+pub(crate) fn make_directories(config: &Validated) -> Result<(), Failure> {
+    make_directory(&config.node.run_dir, 0o750)?;
+    make_directory(&config.node.state_dir, 0o700)
+}
+
+fn make_directory(path: &Path, mode: u32) -> Result<(), Failure> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(mode).create(path);
+    made.map_err(|error| Failure::Directory { path: path.to_owned(), error })
+}

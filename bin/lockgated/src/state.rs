@@ -1,0 +1,490 @@
+//! What runs: one configuration, compiled against one view of the kernel, walked by the workers
+//! over the netdevs that are ours.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use control::guard::{Guard, Integrity};
+use control::mirror::{Ethtool, LiveParts, Offload, PortState, View, live_parts};
+use control::validated::Validated;
+use control::{Compiled, Compiler, HOST_NETDEV};
+use dataplane::{DeviceId, RouteEntry, RouteTarget, Side, Snapshot};
+use io::{Lifetime, TunPort};
+use keystate::KeyState;
+
+use crate::assign;
+use crate::device::{Device, DeviceError, Surroundings, Taking};
+use crate::events::{Events, Kind};
+use crate::revisions::Revisions;
+use crate::totals::Totals;
+use crate::worker::{Command, Handle, Report, WorkerGone};
+
+/// Everything that changes while the daemon runs; the control thread's.
+pub(crate) struct State {
+    /// The configuration file that was started with.
+    pub(crate) file: PathBuf,
+    /// What a relative `keys_dir` of the running configuration is relative to.
+    pub(crate) base: PathBuf,
+    pub(crate) started: SystemTime,
+    pub(crate) since: Instant,
+    pub(crate) revision: u64,
+    pub(crate) revisions: Revisions,
+    pub(crate) keystate: KeyState,
+    pub(crate) compiler: Compiler,
+    pub(crate) compiled: Compiled,
+    pub(crate) ethtool: Ethtool,
+    pub(crate) view: View,
+    pub(crate) live: LiveParts,
+    pub(crate) snapshot: Arc<Snapshot>,
+    /// All worker threads; the first `active` of them serve queues.
+    pub(crate) workers: Vec<Handle>,
+    pub(crate) active: usize,
+    /// Netdevs that are ours, by name.
+    pub(crate) devices: BTreeMap<String, Device>,
+    /// Why a netdev is not ours although it should be.
+    pub(crate) troubles: HashMap<String, String>,
+    pub(crate) totals: Totals,
+    pub(crate) netlink_resyncs: u64,
+    pub(crate) guard: Guard,
+    /// How the guard is: `intact`, or `missing: ` and why.
+    pub(crate) guard_state: String,
+    pub(crate) stopping: bool,
+    pub(crate) events: Events,
+    /// The netdevs of the snapshot that the workers walk by, in its order.
+    device_names: Vec<String>,
+    next_mark: u16,
+}
+
+/// What the state is made of at the start.
+pub(crate) struct Beginning {
+    pub(crate) file: PathBuf,
+    pub(crate) base: PathBuf,
+    pub(crate) revisions: Revisions,
+    pub(crate) keystate: KeyState,
+    pub(crate) compiler: Compiler,
+    pub(crate) compiled: Compiled,
+    pub(crate) ethtool: Ethtool,
+    pub(crate) view: View,
+    pub(crate) live: LiveParts,
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) workers: Vec<Handle>,
+    pub(crate) guard: Guard,
+    pub(crate) events: Events,
+}
+
+/// The netdevs of a configuration in the order of their [`DeviceId`]s, the host port's last.
+pub(crate) fn netdevs(config: &Validated) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for port in &config.ports {
+        if !names.contains(&port.netdev) {
+            names.push(port.netdev.clone());
+        }
+    }
+    names.push(HOST_NETDEV.to_owned());
+    names
+}
+
+impl State {
+    pub(crate) fn new(beginning: Beginning) -> State {
+        let Beginning { file, base, revisions, keystate, compiler, compiled, .. } = beginning;
+        let Beginning { ethtool, view, live, snapshot, workers, guard, events, .. } = beginning;
+        let device_names = netdevs(&compiled.validated);
+        State {
+            file,
+            base,
+            started: SystemTime::now(),
+            since: Instant::now(),
+            revision: 0,
+            revisions,
+            keystate,
+            compiler,
+            compiled,
+            ethtool,
+            view,
+            live,
+            snapshot,
+            active: workers.len(),
+            workers,
+            devices: BTreeMap::new(),
+            troubles: HashMap::new(),
+            totals: Totals::default(),
+            netlink_resyncs: 0,
+            guard,
+            guard_state: "intact".into(),
+            stopping: false,
+            events,
+            device_names,
+            next_mark: 1,
+        }
+    }
+
+    /// The running configuration.
+    pub(crate) fn config(&self) -> &Arc<Validated> {
+        &self.compiled.validated
+    }
+
+    /// The kernel's view changed: publishes what the walk must know and tends the netdevs.
+    pub(crate) async fn follow(&mut self, view: View) -> Result<(), WorkerGone> {
+        let live = live_parts(self.config(), &view);
+        self.tell_ports(&live);
+        self.view = view;
+        let changed = live != self.live;
+        self.live = live;
+        if changed {
+            match self.compiled.assemble(&self.live) {
+                Ok(snapshot) => self.publish(Arc::new(snapshot)).await?,
+                // The old view is kept: closed, not open.
+                Err(error) => self.events.record(Kind::RouteRefused, "", error.to_string(), &[]),
+            }
+            self.instruct();
+        }
+        self.renew_guard();
+        self.tend().await
+    }
+
+    /// Makes a snapshot the one that every worker walks by, and returns when all do.
+    pub(crate) async fn publish(&mut self, snapshot: Arc<Snapshot>) -> Result<(), WorkerGone> {
+        let arrangement = (snapshot.layout() != self.snapshot.layout()).then(|| {
+            let old = self.device_names.clone();
+            netdevs(self.config())
+                .iter()
+                .map(|name| old.iter().position(|old| old == name))
+                .collect::<Vec<_>>()
+        });
+        let mut answers = Vec::new();
+        for worker in &self.workers {
+            let (snapshot, arrangement) = (snapshot.clone(), arrangement.clone());
+            answers.push(worker.send(|reply| Command::Publish { snapshot, arrangement, reply })?);
+        }
+        for answer in answers {
+            if let Some(flushed) = answer.await.map_err(|_| WorkerGone)? {
+                self.totals.add(&flushed);
+            }
+        }
+        self.snapshot = snapshot;
+        self.device_names = netdevs(self.config());
+        Ok(())
+    }
+
+    /// Takes over every netdev that is there and not ours, lets go of those that are gone.
+    pub(crate) async fn tend(&mut self) -> Result<(), WorkerGone> {
+        for (name, ifindex) in self.gone() {
+            if let Some(device) = self.devices.remove(&name) {
+                let id = self.device_id(&name);
+                device.release(&self.workers, id).await?;
+                let message = format!("netdev {name} (index {ifindex}) is gone");
+                self.events.record(Kind::PortLost, &name, message, &[]);
+            }
+        }
+        let queues = self.queue_counts();
+        let wanted = self.workers.len() as u32;
+        let usable = assign::usable(wanted, queues.values().copied()) as usize;
+        let changed: Vec<String> = self
+            .devices
+            .values()
+            .filter(|device| queues.get(&device.netdev) != Some(&device.queues))
+            .map(|device| device.netdev.clone())
+            .collect();
+        if usable != self.active {
+            // Every queue may get another worker.
+            let all = self.devices.keys().cloned().collect();
+            self.let_go(all).await?;
+            self.active = usable;
+            self.attach_host().await?;
+        } else {
+            self.let_go(changed).await?;
+        }
+        let absent: Vec<(String, u32)> = self.to_take();
+        for (name, ifindex) in absent {
+            match self.take(&name, ifindex).await {
+                Ok(()) => {}
+                Err(DeviceError::Worker(gone)) => return Err(gone),
+                Err(error) => {
+                    let message = error.to_string();
+                    self.events.record(Kind::PortRefused, &name, message.as_str(), &[]);
+                    self.troubles.insert(name, message);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes one netdev over.
+    ///
+    /// # Errors
+    /// [`DeviceError`]; it is then as it was found.
+    pub(crate) async fn take(&mut self, netdev: &str, ifindex: u32) -> Result<(), DeviceError> {
+        self.leave_frames_alone(netdev, ifindex)?;
+        let queues = self.queues_of(netdev, ifindex);
+        let mark = self.next_mark;
+        self.next_mark = self.next_mark.wrapping_add(1).max(1);
+        let surroundings = self.surroundings();
+        let device = Device::take(Taking {
+            netdev,
+            ifindex,
+            mark,
+            device: self.device_id(netdev),
+            queues,
+            snapshot: &self.snapshot,
+            surroundings: &surroundings,
+            workers: &self.workers[..self.active],
+        })
+        .await?;
+        let message = match &device.attached.native_refused {
+            None => format!("{netdev}: {queues} queues, {} XDP", device.attached.mode.name()),
+            Some(reason) => format!(
+                "{netdev}: {queues} queues, {} XDP (native refused: {reason})",
+                device.attached.mode.name()
+            ),
+        };
+        self.events.record(Kind::PortAttached, netdev, message, &[("mark", &mark)]);
+        self.troubles.remove(netdev);
+        self.devices.insert(netdev.to_owned(), device);
+        Ok(())
+    }
+
+    /// Has the driver leave received frames as they are: a tag that it strips would move a frame
+    /// to another port.
+    fn leave_frames_alone(&mut self, netdev: &str, ifindex: u32) -> Result<(), DeviceError> {
+        let Some(link) = self.view.links.get(&ifindex) else { return Ok(()) };
+        // A driver that cannot be asked has nothing to switch off.
+        let stays = self.ethtool.leave_frames_alone(link).unwrap_or_default();
+        let is_strip = |offload: &&Offload| {
+            matches!(offload, Offload::VlanStripping | Offload::ServiceVlanStripping)
+        };
+        let tagged = self.config().ports.iter().any(|p| p.netdev == netdev && p.vlan.is_some());
+        match stays.iter().find(is_strip).filter(|_| tagged) {
+            Some(offload) => {
+                Err(DeviceError::Offload { netdev: netdev.into(), offload: offload.name() })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Gives every worker that serves queues its queue of the host port.
+    pub(crate) async fn attach_host(&mut self) -> Result<(), WorkerGone> {
+        let device = self.device_id(HOST_NETDEV);
+        for worker in &self.workers {
+            worker.ask(|reply| Command::Detach { device, reply }).await?;
+        }
+        for worker in &self.workers[..self.active] {
+            match TunPort::open(HOST_NETDEV, Lifetime::Persistent) {
+                Ok(port) => {
+                    worker.ask(|reply| Command::AttachHost { device, port, reply }).await?;
+                }
+                Err(error) => {
+                    self.events.record(Kind::HostRefused, HOST_NETDEV, error.to_string(), &[]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts up the guard that the running configuration wants now, if it is another one.
+    pub(crate) fn renew_guard(&mut self) {
+        let renewed = Guard::new(self.config(), &self.view);
+        match renewed {
+            Ok(guard) if guard.text() == self.guard.text() => {}
+            Ok(mut guard) => match guard.install() {
+                Ok(()) => self.guard = guard,
+                Err(error) => self.events.record(Kind::GuardRefused, "", error.to_string(), &[]),
+            },
+            Err(error) => self.events.record(Kind::GuardRefused, "", error.to_string(), &[]),
+        }
+    }
+
+    /// Puts the guard up again if somebody changed it.
+    pub(crate) fn restore_guard(&mut self) {
+        match self.guard.integrity() {
+            Ok(Integrity::Intact) => return,
+            Ok(Integrity::Broken) => {}
+            Err(error) => {
+                self.events.record(Kind::GuardRefused, "", error.to_string(), &[]);
+                return;
+            }
+        }
+        let message = "the nftables table lockgate was removed or changed";
+        self.events.record(Kind::GuardRemoved, "", message, &[]);
+        match self.guard.install() {
+            Ok(()) => {
+                self.guard_state = "intact".into();
+                let message = "the nftables table lockgate is whole again";
+                self.events.record(Kind::GuardRestored, "", message, &[]);
+            }
+            Err(error) => {
+                self.guard_state = format!("missing: {error}");
+                self.events.record(Kind::GuardRefused, "", error.to_string(), &[]);
+            }
+        }
+    }
+
+    /// Looks after what nothing tells: programs taken off, queue counts changed.
+    pub(crate) async fn inspect(&mut self) -> Result<(), WorkerGone> {
+        for device in self.devices.values_mut() {
+            let name = device.netdev.clone();
+            if device.is_attached() {
+                continue;
+            }
+            let message = format!("the XDP program was taken off {name}");
+            self.events.record(Kind::ProgramRemoved, &name, message, &[]);
+            match device.attach_again() {
+                Ok(()) => {
+                    let message = format!("the XDP program is on {name} again");
+                    self.events.record(Kind::ProgramRestored, &name, message, &[]);
+                }
+                Err(error) => {
+                    self.events.record(Kind::PortRefused, &name, error.to_string(), &[]);
+                }
+            }
+        }
+        self.tend().await
+    }
+
+    /// What each worker counted and has, now.
+    pub(crate) async fn reports(&self) -> Result<Vec<Report>, WorkerGone> {
+        let mut answers = Vec::new();
+        for worker in &self.workers {
+            answers.push(worker.send(|reply| Command::Report { reply })?);
+        }
+        let mut reports = Vec::new();
+        for answer in answers {
+            reports.push(answer.await.map_err(|_| WorkerGone)?);
+        }
+        Ok(reports)
+    }
+
+    /// What was counted since the start, over workers and layouts.
+    pub(crate) fn totals_with(&self, reports: &[Report]) -> Totals {
+        let mut totals = self.totals.clone();
+        reports.iter().for_each(|report| totals.add(&report.flushed));
+        totals
+    }
+
+    /// The device number of a netdev.
+    pub(crate) fn device_id(&self, netdev: &str) -> DeviceId {
+        let place = self.device_names.iter().position(|name| name == netdev);
+        DeviceId(place.unwrap_or(self.device_names.len()) as u16)
+    }
+
+    /// Tells the programs which ports and addresses there are.
+    pub(crate) fn instruct(&mut self) {
+        let surroundings = self.surroundings();
+        let names = self.device_names.clone();
+        for device in self.devices.values_mut() {
+            let place = names.iter().position(|name| *name == device.netdev);
+            let id = DeviceId(place.unwrap_or(names.len()) as u16);
+            if let Err(error) = device.update(id, &self.snapshot, &surroundings) {
+                let message = error.to_string();
+                self.events.record(Kind::PortRefused, &device.netdev, message, &[]);
+            }
+        }
+    }
+
+    /// Lets go of netdevs whose sockets must be bound anew; their programs stay and drop.
+    async fn let_go(&mut self, names: Vec<String>) -> Result<(), WorkerGone> {
+        for name in names {
+            let id = self.device_id(&name);
+            if let Some(device) = self.devices.remove(&name) {
+                device.release(&self.workers, id).await?;
+                let message = format!("the queues of {name} changed");
+                self.events.record(Kind::QueuesChanged, &name, message, &[]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Netdevs of ours that the kernel has no more, or has anew under the name.
+    fn gone(&self) -> Vec<(String, u32)> {
+        let now = |name: &str| self.live.devices.get(usize::from(self.device_id(name).0)).copied();
+        self.devices
+            .values()
+            .filter(|device| now(&device.netdev).flatten() != Some(device.ifindex))
+            .map(|device| (device.netdev.clone(), device.ifindex))
+            .collect()
+    }
+
+    /// Netdevs that should be ours and are there.
+    fn to_take(&self) -> Vec<(String, u32)> {
+        let ports = &self.device_names[..self.device_names.len() - 1];
+        let there = ports.iter().zip(&self.live.devices);
+        there
+            .filter(|(name, _)| !self.devices.contains_key(*name))
+            .filter_map(|(name, ifindex)| Some((name.clone(), (*ifindex)?)))
+            .collect()
+    }
+
+    /// Receive queues of the netdevs that are there.
+    fn queue_counts(&mut self) -> HashMap<String, u32> {
+        let ports = self.device_names[..self.device_names.len() - 1].to_vec();
+        let mut counts = HashMap::new();
+        for (name, ifindex) in ports.into_iter().zip(self.live.devices.clone()) {
+            if let Some(ifindex) = ifindex {
+                let count = self.queues_of(&name, ifindex);
+                counts.insert(name, count);
+            }
+        }
+        counts
+    }
+
+    /// Receive queues of a netdev; as it was, or 1, where the kernel does not say.
+    fn queues_of(&mut self, name: &str, ifindex: u32) -> u32 {
+        queues_of(&mut self.ethtool, &self.view, ifindex)
+            .or_else(|| self.devices.get(name).map(|device| device.queues))
+            .unwrap_or(1)
+    }
+
+    /// What the programs know of the box and its routes.
+    fn surroundings(&self) -> Surroundings {
+        // Addresses of netdevs that are no ports are reached from inside only.
+        let mut own: BTreeMap<IpAddr, bpf::Side> = BTreeMap::new();
+        for (link, address, _) in &self.view.addresses {
+            let port = self.live.port_of_link(*link);
+            let port = port.map(|port| &self.live.ports[usize::from(port.0)]);
+            let known = own.entry((*address).into()).or_insert(bpf::Side::Protected);
+            if port.is_some_and(|port| port.side == Side::Unprotected) {
+                *known = bpf::Side::Unprotected;
+            }
+        }
+        let inside = |target: RouteTarget| match target {
+            RouteTarget::Local | RouteTarget::Broadcast => bpf::Inside::Yes,
+            RouteTarget::Blackhole | RouteTarget::Elsewhere => bpf::Inside::No,
+            RouteTarget::Via(hop) => {
+                let port = self.live.next_hops[hop.0 as usize].port;
+                match self.live.ports[usize::from(port.0)].side {
+                    Side::Protected => bpf::Inside::Yes,
+                    Side::Unprotected => bpf::Inside::No,
+                }
+            }
+        };
+        let prefix = |entry: &RouteEntry| bpf::Prefix {
+            address: entry.prefix.address.into(),
+            bits: entry.prefix.length,
+        };
+        let inside = self.live.routes.iter().map(|e| (prefix(e), inside(e.target))).collect();
+        Surroundings { own: own.into_iter().collect(), inside }
+    }
+
+    fn tell_ports(&self, live: &LiveParts) {
+        for (port, (old, new)) in live.ports.iter().zip(self.live.states.iter().zip(&live.states)) {
+            if old == new {
+                continue;
+            }
+            let (kind, message) = match new {
+                PortState::Up => (Kind::PortUp, "is up"),
+                PortState::Down => (Kind::PortDown, "is switched off"),
+                PortState::NoCarrier => (Kind::PortDown, "has no carrier"),
+                PortState::Absent => (Kind::PortDown, "has no netdev"),
+            };
+            self.events.record(kind, &port.name, format!("port {} {message}", port.name), &[]);
+        }
+    }
+}
+
+/// Receive queues of a netdev, if the kernel says.
+pub(crate) fn queues_of(ethtool: &mut Ethtool, view: &View, ifindex: u32) -> Option<u32> {
+    let link = view.links.get(&ifindex)?;
+    ethtool.channels(link).ok().map(|channels| channels.rx.max(1))
+}

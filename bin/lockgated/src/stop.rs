@@ -1,0 +1,54 @@
+//! The end: workers send what is in their rings and close their sockets; programs and guard stay,
+//! so that nothing passes, unless the operator wants the ports open.
+
+use control::guard::Guard;
+use control::validated::OnExit;
+
+use crate::daemon::Daemon;
+use crate::events::Kind;
+use crate::failure::Failure;
+use crate::follow::End;
+use crate::state::State;
+
+/// Ends everything but the API.
+///
+/// # Errors
+/// A worker had ended before, or the record of sequence numbers could not be closed: its numbers
+/// count as used.
+pub(crate) async fn stop(daemon: &Daemon, end: &Result<End, Failure>) -> Result<(), Failure> {
+    let mut state = daemon.state.lock().await;
+    state.stopping = true;
+    let why = match end {
+        Ok(end) => end.name().to_owned(),
+        Err(failure) => failure.to_string(),
+    };
+    daemon.events.record(Kind::Stopping, "", why, &[]);
+    let mut gone = Ok(());
+    for worker in 0..state.workers.len() {
+        match state.workers[worker].stop().await {
+            Ok(flushed) => state.totals.add(&flushed),
+            Err(error) => gone = Err(error.into()),
+        }
+    }
+    // A daemon that fails is never a reason to open.
+    if state.config().node.on_exit == OnExit::Open && end.is_ok() {
+        open(&mut state).await;
+    }
+    if let Err(error) = state.keystate.settle() {
+        state.events.record(Kind::ReservationFailed, "", error.to_string(), &[]);
+    }
+    gone
+}
+
+/// Takes programs and guard away: Linux forwards again, in clear.
+async fn open(state: &mut State) {
+    for device in state.devices.values() {
+        if let Err(error) = bpf::detach(device.ifindex) {
+            state.events.record(Kind::PortRefused, &device.netdev, error.to_string(), &[]);
+        }
+    }
+    match Guard::remove() {
+        Ok(()) => state.events.record(Kind::Opened, "", "Linux forwards in clear", &[]),
+        Err(error) => state.events.record(Kind::GuardRefused, "", error.to_string(), &[]),
+    }
+}
