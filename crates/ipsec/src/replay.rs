@@ -439,6 +439,104 @@ mod tests {
         }
     }
 
+    /// Words that outlive their windows, as a mapping does.
+    fn outliving() -> SharedWindow {
+        let words: Vec<AtomicU64> =
+            (0..=SharedWindow::RING_WORDS).map(|_| AtomicU64::new(0)).collect();
+        let (right_edge, ring) = words.leak().split_first().unwrap();
+        SharedWindow::new(right_edge, ring.first_chunk().unwrap())
+    }
+
+    /// The numbers that a process may be killed at: every store of a commit was made up to one of
+    /// them. A number is accepted only while the commit of it returns, so whatever is on the way,
+    /// what was accepted before must stay refused.
+    fn stores_of_a_commit(before: &[u64], after: &[u64], right: u64, number: u64) -> Vec<Vec<u64>> {
+        // The first word is the right edge, then the ring; replayed from `advance`'s description.
+        let ring = before.len() as u64 - 1;
+        let (mut words, mut states) = (before.to_vec(), vec![before.to_vec()]);
+        let mut put = |place: usize, value: u64, words: &mut Vec<u64>| {
+            words[place] = value;
+            states.push(words.clone());
+        };
+        let place = |number: u64| 1 + (number / 64 % ring) as usize;
+        if number > right {
+            let (mut block, last) = (right / 64, number / 64);
+            if last - block > ring {
+                block = last - ring;
+                put(0, block * 64 + 63, &mut words);
+            }
+            while block < last {
+                block += 1;
+                put(place(block * 64), 0, &mut words);
+                let edge = if block < last { block * 64 } else { number };
+                put(0, edge, &mut words);
+            }
+            put(0, number, &mut words);
+        }
+        let seen = words[place(number)] | bit(number);
+        put(place(number), seen, &mut words);
+        assert_eq!(words, after, "the stores are those that the commit made");
+        states
+    }
+
+    fn copy_of(words: &SharedWindow) -> Vec<u64> {
+        let ring = words.ring.iter().map(|word| word.load(Ordering::Relaxed));
+        std::iter::once(words.right_edge()).chain(ring).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn killed_between_any_two_stores_it_refuses_all_that_was_accepted(
+            size in sizes(), numbers in numbers(),
+        ) {
+            let words = outliving();
+            let window = ReplayWindow::shared(words.clone(), size, SequenceNumbers::Extended);
+            let window = window.unwrap();
+            let left = outliving();
+            let restarted =
+                ReplayWindow::shared(left.clone(), size, SequenceNumbers::Extended).unwrap();
+            let mut accepted: Vec<u64> = Vec::new();
+            for number in numbers.into_iter().take(60) {
+                let (before, right) = (copy_of(&words), window.right_edge());
+                if window.commit(number).is_err() {
+                    continue;
+                }
+                for state in stores_of_a_commit(&before, &copy_of(&words), right, number) {
+                    left.right_edge.store(state[0], Ordering::Relaxed);
+                    for (word, value) in left.ring.iter().zip(&state[1..]) {
+                        word.store(*value, Ordering::Relaxed);
+                    }
+                    for &old in accepted.iter().rev().take(200) {
+                        prop_assert!(restarted.check(old).is_err(), "{old} again, at {number}");
+                    }
+                }
+                accepted.push(number);
+            }
+        }
+
+        /// Oracle: everything up to the edge was received.
+        #[test]
+        fn window_that_begins_after_an_edge_refuses_all_up_to_it_and_nothing_beyond(
+            size in sizes(),
+            edge in prop_oneof![0u64..5000, u64::MAX - 9000..=u64::MAX, any::<u64>()],
+            ahead in prop::collection::vec(0u64..9000, 1..50),
+        ) {
+            let words = outliving();
+            words.begin_after(edge);
+            let window = ReplayWindow::shared(words, size, SequenceNumbers::Extended).unwrap();
+            prop_assert_eq!(window.right_edge(), edge);
+            for number in edge.saturating_sub(5000)..=edge {
+                prop_assert!(window.check(number).is_err(), "{number}");
+            }
+            let mut all = Everything { seen: HashSet::new(), right: edge, size: size.into() };
+            for number in ahead.into_iter().filter_map(|ahead| edge.checked_add(ahead)) {
+                let expected =
+                    if number <= edge { window.check(number) } else { all.commit(number) };
+                prop_assert_eq!(window.commit(number), expected, "{}", number);
+            }
+        }
+    }
+
     #[test]
     fn sizes_other_than_multiples_of_32_from_32_to_4096_are_refused() {
         for size in (0..=5000).chain([u32::MAX, u32::MAX - 31]) {

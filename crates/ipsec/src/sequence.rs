@@ -239,6 +239,101 @@ mod tests {
         }
     }
 
+    /// A word that outlives its counters, as a mapping does.
+    fn outliving(last: u64) -> &'static AtomicU64 {
+        Box::leak(Box::new(AtomicU64::new(last)))
+    }
+
+    proptest! {
+        /// Restarts are counters over the same word. Oracle: the set of all numbers handed out.
+        #[test]
+        fn reserved_numbers_come_once_over_restarts_and_none_is_lost(
+            numbers in either(),
+            below in prop_oneof![0u64..3000, Just(u64::from(u32::MAX))],
+            steps in prop::collection::vec((0u8..6, 0u64..100), 1..60),
+        ) {
+            let start = numbers.limit() - below;
+            let word = outliving(start);
+            let mut counter = SequenceCounter::shared(word, start, numbers);
+            let (mut seen, mut reserved) = (BTreeSet::new(), start);
+            for (step, size) in steps {
+                match step {
+                    0 => {
+                        reserved = reserved.max(counter.last().saturating_add(size * 3));
+                        reserved = reserved.min(numbers.limit());
+                        counter.reserve(reserved);
+                        // What was allowed is not taken back.
+                        counter.reserve(start);
+                        prop_assert_eq!(counter.reserved(), reserved);
+                    }
+                    1 => counter = SequenceCounter::shared(word, reserved, numbers),
+                    _ => {
+                        let before = counter.last();
+                        let drawn = counter.draw(size as u32);
+                        let fits = before.checked_add(size).is_some_and(|end| end <= reserved);
+                        match drawn {
+                            Ok(first) => {
+                                prop_assert!(fits && first == before + 1);
+                                for number in (0..size).map(|n| first + n) {
+                                    prop_assert!(number <= reserved);
+                                    prop_assert!(seen.insert(number), "{number} twice");
+                                }
+                            }
+                            Err(SequenceError::NotReserved) => {
+                                prop_assert!(reserved < numbers.limit());
+                                prop_assert_eq!(counter.last(), before);
+                            }
+                            Err(SequenceError::Exhausted) => {
+                                prop_assert_eq!(reserved, numbers.limit());
+                                prop_assert!(!fits || before == reserved);
+                            }
+                        }
+                    }
+                }
+                prop_assert!(counter.last() <= reserved);
+            }
+        }
+    }
+
+    #[test]
+    fn word_beyond_the_limit_hands_out_nothing_and_stays() {
+        let limit = SequenceNumbers::Short.limit();
+        for last in [limit + 1, limit + 64, u64::MAX] {
+            let word = outliving(last);
+            let counter = SequenceCounter::shared(word, u64::MAX, SequenceNumbers::Short);
+            assert_eq!(counter.reserved(), limit);
+            for count in [0, 1, 64, u32::MAX] {
+                assert_eq!(counter.draw(count), Err(SequenceError::Exhausted));
+            }
+            assert!(counter.is_exhausted());
+            assert_eq!(word.load(Ordering::Relaxed), last);
+        }
+    }
+
+    #[test]
+    fn threads_that_race_the_reservation_share_no_number_and_leave_none_out() {
+        let counter = SequenceCounter::shared(outliving(0), 0, SequenceNumbers::Extended);
+        const LAST: u64 = 64 * 3000;
+        let draw_all = || {
+            let mut drawn = Vec::new();
+            while counter.last() < LAST {
+                drawn.extend(counter.draw(64).into_iter().flat_map(|first| first..first + 64));
+            }
+            drawn
+        };
+        let drawn: Vec<u64> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..2).map(|_| scope.spawn(draw_all)).collect();
+            while counter.last() < LAST {
+                counter.reserve((counter.last() + 1000).min(LAST));
+                std::thread::yield_now();
+            }
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        let distinct: BTreeSet<u64> = drawn.iter().copied().collect();
+        assert_eq!((distinct.len(), drawn.len() as u64), (drawn.len(), LAST));
+        assert_eq!(distinct.last(), Some(&LAST));
+    }
+
     #[test]
     fn threads_that_race_to_the_limit_share_no_number() {
         const THREADS: u32 = 4;

@@ -1,7 +1,10 @@
 //! ESP: what the gateway opens and refuses, and what its own looks like from the far end.
 
+use std::sync::Arc;
+
 use dataplane::Verdict::{Drop, Forward, Protect};
 use dataplane::{DropReason, SetIndex};
+use ipsec::{KeyMaterial, OutboundSa, SequenceCounter, SequenceNumbers};
 use packets::lab::{BERLIN, CARLA, DORA, Hub, LAN, Laboratory, REPLAY_WINDOW, WAN};
 use packets::peer::{Peer, text_of, text_with};
 use packets::table::{forwarded, run, sum_header};
@@ -248,8 +251,10 @@ fn sequence_ends() -> Vec<Row> {
 
 #[test]
 fn of_two_equal_numbers_in_a_batch_one_is_delivered() {
-    for (set, network) in PEERS {
-        let mut lab = Laboratory::default();
+    for ((set, network), workers) in PEERS.into_iter().flat_map(|peer| [(peer, 1), (peer, 2)]) {
+        let mut hub = Hub::default();
+        hub.parts.workers = workers;
+        let mut lab = hub.laboratory();
         let inner = datagram(V4, network, 1).ip();
         let outer = lab.peer(set).seal(&inner);
         let outcome = lab.send_all(WAN, &[&outer, &outer, &outer]);
@@ -269,6 +274,31 @@ fn a_run_of_numbers_that_does_not_fit_is_not_begun() {
     let outcome = lab.send_all(LAN, &[&packet, &packet]);
     assert_eq!(outcome.verdicts, [Drop(DropReason::SequenceExhausted); 2]);
     assert!(outcome.sent.is_empty());
+}
+
+/// A batch is sealed as a whole or not at all, and the numbers are there for a later one.
+#[test]
+fn what_is_not_reserved_is_not_sent_until_it_is() {
+    let mut hub = Hub::default();
+    let old = &hub.parts.outbound[0];
+    let last = Box::leak(Box::default());
+    let counter = Arc::new(SequenceCounter::shared(last, 3, SequenceNumbers::Short));
+    let spi = old.spi;
+    let key = KeyMaterial::new(old.suite, &vec![7; old.suite.material_bytes()]).unwrap();
+    let sa = OutboundSa::new(old.id, spi, old.set, &key, old.tunnel, counter.clone()).unwrap();
+    hub.parts.outbound[0] = Arc::new(sa);
+    let mut lab = hub.laboratory();
+    let packet = datagram(V4, 1, 2).ip();
+    let refused = Drop(DropReason::SequenceNotReserved);
+    assert_eq!(lab.send_all(LAN, &[&packet, &packet]).verdicts, [Protect(BERLIN); 2]);
+    let outcome = lab.send_all(LAN, &[&packet, &packet]);
+    assert_eq!(outcome.verdicts, [refused; 2]);
+    assert!(outcome.sent.is_empty());
+    assert_eq!(lab.send(LAN, &packet).verdicts, [Protect(BERLIN)], "one more is reserved");
+    assert_eq!(lab.send(LAN, &packet).verdicts, [refused]);
+    counter.reserve(100);
+    assert_eq!(lab.send(LAN, &packet).verdicts, [Protect(BERLIN)]);
+    assert_eq!(counter.last(), 4);
 }
 
 #[test]
