@@ -9,6 +9,8 @@ use serde_json::json;
 use crate::failure::Failure;
 use crate::output::{counted, print, print_json};
 
+/// Judge a configuration and its key files; change nothing
+///
 /// Judges a configuration file and the key files it names; changes nothing. Ends with 0 if the
 /// configuration can be used (there may be warnings), with 1 if not.
 #[derive(clap::Args)]

@@ -14,6 +14,8 @@ use crate::output::{print, print_json};
 
 pub(crate) use flow::FlowError;
 
+/// Say what the walk would do with a flow, and which policy decides
+///
 /// Says what the walk would do with a flow, which policy decides, which ones that policy beat, and
 /// how the packet leaves: by a configuration file, or as the running daemon would decide. Nothing
 /// is sent, sealed or counted. Not judged, because a flow does not say them: checksums, hop limit,

@@ -10,6 +10,8 @@ use serde_json::json;
 use crate::failure::{Failure, Usage};
 use crate::output::{print, print_json};
 
+/// Make the two key files of a tunnel
+///
 /// Makes the two key files of a tunnel, one for each end, from fresh random keys. The files are
 /// readable by their owner only; nothing is overwritten and no key is shown.
 #[derive(clap::Args)]

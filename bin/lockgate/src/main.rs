@@ -25,7 +25,7 @@ use live::{Socket, change, detach, events, probe, show};
 
 /// Lockgate: an IPsec gateway in user space.
 #[derive(Parser)]
-#[command(name = "lockgate", version, about, max_term_width = 100)]
+#[command(name = "lockgate", version, max_term_width = 100)]
 struct CommandLine {
     #[command(flatten)]
     socket: Socket,
@@ -33,35 +33,22 @@ struct CommandLine {
     command: Command,
 }
 
+/// Each says what it is for in its own file; its first line stands in the overview.
 #[derive(Subcommand)]
 enum Command {
-    /// Judge a configuration and its key files; change nothing
     Check(check::Args),
-    /// Make the two key files of a tunnel
     Keygen(keygen::Args),
-    /// Make a configuration the running one
     Apply(change::ApplyArgs),
-    /// Compare the running configuration with a file
     Diff(change::DiffArgs),
-    /// Make an earlier revision the running one
     Rollback(change::RollbackArgs),
-    /// Print the configuration that runs
     Export(change::ExportArgs),
-    /// Show what the running gateway does
     Show(show::Args),
-    /// Say what the walk would do with a flow, and which policy decides
     Explain(explain::Args),
-    /// Print what happened, and what happens
     Events(events::Args),
-    /// Say what this machine and its netdevs can do, what is missing, and how to get it
     Probe(probe::Args),
-    /// Open the ports that a stopped daemon left closed
     Detach(detach::Args),
-    /// Walk captures through a gateway's configuration; needs no privileges
     Replay(replay::Args),
-    /// Show what Lockgate does in a laboratory, and check it
     Demo(demo::Args),
-    /// Measure
     Bench(bench::BenchArguments),
     /// Write completions or manual pages, for the package
     #[command(hide = true)]

@@ -18,6 +18,8 @@ use engine::Input;
 use files::{Captures, Places};
 pub(crate) use report::{DropLine, LedgerLine, Report, drops_text, ledger_text};
 
+/// Walk captures through a gateway's configuration; needs no privileges
+///
 /// Walks captured packets through a gateway's configuration as the daemon would walk live ones,
 /// and tells what became of them. Needs no privileges and touches no port.
 ///

@@ -29,7 +29,7 @@ use std::path::PathBuf;
 
 pub(crate) use esp::EspArguments;
 
-/// Arguments of `lockgate bench`.
+/// Measure
 #[derive(clap::Args, Debug)]
 pub(crate) struct BenchArguments {
     /// Which bench.

@@ -9,8 +9,9 @@ use super::{Ask, LiveError, Socket};
 use crate::failure::Failure;
 use crate::output::{counted, print, print_json};
 
-/// Makes a configuration the running one, all or nothing; answers when every worker walks by it.
-/// Ends with 0 if it runs (there may be warnings), with 1 if it was refused: then nothing changed.
+/// Make a configuration the running one
+///
+/// All or nothing: answers when every worker walks by it. Ends with 0 if it runs (there may be warnings), with 1 if it was refused: then nothing changed.
 #[derive(clap::Args)]
 pub(crate) struct ApplyArgs {
     /// The configuration
@@ -24,7 +25,9 @@ pub(crate) struct ApplyArgs {
     json: bool,
 }
 
-/// Compares the running configuration with a file. Ends like diff(1): with 0 if both mean the same,
+/// Compare the running configuration with a file
+///
+/// Ends like diff(1): with 0 if both mean the same,
 /// 1 if they differ, 2 if they cannot be compared. Keys are not compared.
 #[derive(clap::Args)]
 pub(crate) struct DiffArgs {
@@ -36,7 +39,9 @@ pub(crate) struct DiffArgs {
     json: bool,
 }
 
-/// Makes an earlier revision the running one, as a new revision.
+/// Make an earlier revision the running one
+///
+/// It becomes a new revision: nothing of the history is lost.
 #[derive(clap::Args)]
 pub(crate) struct RollbackArgs {
     /// Its number (`lockgate show revisions`); without it the one before the one that runs
@@ -47,8 +52,9 @@ pub(crate) struct RollbackArgs {
     json: bool,
 }
 
-/// Prints the configuration that runs, every default written out, as TOML that `apply` accepts. Keys
-/// are references to files.
+/// Print the configuration that runs
+///
+/// Every default is written out, as TOML that `apply` accepts. Keys are references to files.
 #[derive(clap::Args)]
 pub(crate) struct ExportArgs {
     /// The number of an earlier revision

@@ -18,7 +18,9 @@ use crate::output::{print, print_json};
 /// The guard's table.
 const TABLE: [&str; 2] = ["inet", "lockgate"];
 
-/// Opens the ports that a stopped daemon left closed: takes Lockgate's program off every netdev of
+/// Open the ports that a stopped daemon left closed
+///
+/// Takes Lockgate's program off every netdev of
 /// this network namespace, removes the guard (nftables table inet lockgate) and the host port
 /// lockgate0, and says what it opened. From then on Linux forwards in clear, as it is set up to.
 /// Needs root; refuses while lockgated runs.

@@ -7,6 +7,8 @@ use api::v1;
 use super::{AnswerError, Ask, LiveError, Socket};
 use crate::failure::Failure;
 
+/// Print what happened, and what happens
+///
 /// Prints events as JSON, one a line: the last ones that the daemon keeps and, with --follow, those
 /// to come until it is interrupted.
 #[derive(clap::Args)]

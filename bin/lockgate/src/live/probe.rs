@@ -12,8 +12,9 @@ use crate::failure::Failure;
 use crate::output::{Numbers, print, print_json, table};
 use netdev::Netdev;
 
-/// Says what this machine and the netdevs of this network namespace can do, what is missing, and how
-/// to get it. Changes nothing. Ends with 1 if something is missing that nothing works without.
+/// Say what this machine and its netdevs can do, what is missing, and how to get it
+///
+/// The netdevs are those of this network namespace. Changes nothing. Ends with 1 if something is missing that nothing works without.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Answer in JSON
@@ -89,7 +90,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 fn text(report: &Report) -> String {
     let rows = report.machine.iter().map(|line| {
-        let words = [line.name, line.state.word(), &line.detail, line.purpose];
+        let detail = if line.state == State::Present { &line.detail } else { "see below" };
+        let words = [line.name, line.state.word(), detail, line.purpose];
         words.map(str::to_owned).into()
     });
     let header = ["feature", "here", "detail", "what for"];
@@ -97,7 +99,7 @@ fn text(report: &Report) -> String {
     let remedies: Vec<String> = report
         .machine
         .iter()
-        .filter_map(|line| Some(format!(" {}: {}\n", line.name, line.remedy?)))
+        .filter_map(|line| Some(format!(" {}: {}: {}\n", line.name, line.detail, line.remedy?)))
         .collect();
     if !remedies.is_empty() {
         text.push_str(&format!("What to do\n{}\n", remedies.concat()));
@@ -212,6 +214,9 @@ mod tests {
         let feature = Feature { name: "kernel", purpose: "everything", finding: missing };
         let report = Report { ok: false, machine: vec![Line::of(feature)], netdevs: Vec::new() };
         let text = text(&report);
-        assert!(text.contains("MISSING") && text.contains("kernel: a newer kernel"), "{text}");
+        assert!(
+            text.contains("MISSING") && text.contains("kernel: 5.10: a newer kernel"),
+            "{text}"
+        );
     }
 }

@@ -11,7 +11,7 @@ use super::{Ask, LiveError, Socket};
 use crate::failure::Failure;
 use crate::output::{print, print_json};
 
-/// Shows what the running gateway has and does.
+/// Show what the running gateway does
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// What
