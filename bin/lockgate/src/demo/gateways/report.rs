@@ -9,8 +9,6 @@ use crate::demo::report::Check;
 use crate::output::{Numbers, table};
 use crate::replay::{DropLine, drops_text};
 
-/// Tiers from the cheapest to the authority.
-const TIERS: [&str; 4] = ["device", "kernel", "cache", "classifier"];
 /// Characters of the longest bar of the ladder.
 const BAR: u64 = 44;
 
@@ -36,6 +34,28 @@ pub(super) struct WireCounts {
     pub(super) clear: u64,
 }
 
+/// Packets by the tier that decided them, from the cheapest to the authority.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct TierCounts {
+    pub(super) device: u64,
+    pub(super) kernel: u64,
+    pub(super) cache: u64,
+    pub(super) classifier: u64,
+}
+
+impl TierCounts {
+    /// From names; what is not named is 0.
+    pub(super) fn from_names(counts: &BTreeMap<String, u64>) -> TierCounts {
+        let count = |tier: &str| counts.get(tier).copied().unwrap_or(0);
+        TierCounts {
+            device: count("device"),
+            kernel: count("kernel"),
+            cache: count("cache"),
+            classifier: count("classifier"),
+        }
+    }
+}
+
 /// Another implementation in the same namespaces.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct PeerFigures {
@@ -54,7 +74,7 @@ pub(super) struct GatewaysReport {
     pub(super) tcp_gbps: Option<f64>,
     pub(super) udp: UdpFigures,
     pub(super) wire: WireCounts,
-    pub(super) tiers: BTreeMap<String, u64>,
+    pub(super) tiers: TierCounts,
     pub(super) drops: BTreeMap<String, u64>,
     /// `None`: nobody could be asked.
     pub(super) ledger_imbalance: Option<u64>,
@@ -76,7 +96,7 @@ impl GatewaysReport {
             tcp_gbps: None,
             udp: UdpFigures::default(),
             wire: WireCounts::default(),
-            tiers: TIERS.iter().map(|&tier| (tier.to_owned(), 0)).collect(),
+            tiers: TierCounts::default(),
             drops: BTreeMap::new(),
             ledger_imbalance: None,
             xdp_mode: None,
@@ -151,9 +171,11 @@ impl GatewaysReport {
 
     /// Packets by the tier that decided them, as bars: a packet climbs only as far as it must.
     fn ladder(&self) -> String {
-        let most = self.tiers.values().copied().max().unwrap_or(0).max(1);
-        let rows = TIERS.iter().map(|&tier| {
-            let packets = self.tiers.get(tier).copied().unwrap_or(0);
+        let TierCounts { device, kernel, cache, classifier } = self.tiers;
+        let tiers =
+            [("device", device), ("kernel", kernel), ("cache", cache), ("classifier", classifier)];
+        let most = tiers.iter().map(|&(_, packets)| packets).max().unwrap_or(0).max(1);
+        let rows = tiers.iter().map(|&(tier, packets)| {
             // Something is never shown as nothing.
             let length = (packets * BAR).div_ceil(most);
             vec![tier.to_owned(), packets.to_string(), "█".repeat(length as usize)]
@@ -191,7 +213,8 @@ mod tests {
             "workers",
         ];
         let mut found = keys(&json);
-        (expected.sort_unstable(), found.sort_unstable());
+        expected.sort_unstable();
+        found.sort_unstable();
         assert_eq!(found, expected);
         let inner = |name: &str| {
             let mut found = keys(&json[name]);
@@ -210,8 +233,7 @@ mod tests {
     #[test]
     fn the_longest_bar_is_the_tier_with_most_packets_and_one_packet_is_seen() {
         let mut report = GatewaysReport::new();
-        report.tiers.insert("kernel".into(), 1);
-        report.tiers.insert("classifier".into(), 1_000_000);
+        report.tiers = TierCounts { kernel: 1, classifier: 1_000_000, ..TierCounts::default() };
         let text = report.ladder();
         let bar = |tier: &str| {
             let line = text.lines().find(|line| line.contains(tier)).unwrap();

@@ -7,7 +7,7 @@ use netlab::ping::{Answers, Fragments, Ping};
 use netlab::stream::Stream;
 use netlab::{LabError, Namespace, interrupt, iperf};
 
-use super::report::PingTimes;
+use super::report::{PingTimes, TierCounts};
 use super::stage::{A, B, Stage};
 
 /// Seconds of each throughput measurement.
@@ -282,7 +282,7 @@ pub(super) fn settle(stage: &mut Stage) -> Result<(), LabError> {
         total.add(&counters);
     }
     stage.report.ledger_imbalance = Some(imbalance);
-    stage.report.tiers.extend(total.tiers);
+    stage.report.tiers = TierCounts::from_names(&total.tiers);
     stage.report.drops.extend(total.drops.into_iter().filter(|&(_, count)| count > 0));
     stage.check(
         "the ledgers of both gateways balance",

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use netlab::capture::{Scope, Tally};
 use netlab::process::{self, Running};
 use netlab::{LabError, Site, programs};
 
@@ -44,7 +45,14 @@ pub(super) fn measure(stage: &mut Stage, program: &Path, seconds: Seconds) -> Re
     let sites = [stage.gateways.site(A), stage.gateways.site(B)];
     a.join(sites, &keys[0], &keys[1].public)?;
     b.join([sites[1], sites[0]], &keys[1], &keys[0].public)?;
+    // That it is its tunnel that is measured.
+    let capture = stage.gateways.capture(Scope::Heads)?;
     let (ping_us, answers) = timed_pings(stage)?;
+    let clear = Tally::of(&capture.stop()?)?.clear;
+    if clear > 0 {
+        let answer = format!("{clear} packets beside its tunnel");
+        return Err(LabError::Answer { command: program.display().to_string(), answer });
+    }
     let [tcp, _v6] = tcp_both_families(stage, seconds)?;
     stage.report.peer = Some(PeerFigures { name: "wireguard-go", ping_us, tcp_gbps: Some(tcp) });
     stage.say(
@@ -57,6 +65,8 @@ pub(super) fn measure(stage: &mut Stage, program: &Path, seconds: Seconds) -> Re
     );
     for tunnel in [a, b] {
         tunnel.running.terminate(LIMIT)?;
+        // It does not always take its socket along.
+        let _ = std::fs::remove_file(&tunnel.socket);
     }
     // Their interfaces took the routes along.
     for end in [A, B] {
