@@ -43,8 +43,8 @@ pub enum XskError {
     },
     /// The netdev has no such queue, or its driver refuses the layout of the memory.
     #[error(
-        "queue {queue} of netdev {ifindex} is refused: the netdev has fewer queues (ethtool -l), or \
-         its MTU does not fit a frame"
+        "queue {queue} of netdev {ifindex} is refused: the netdev has fewer queues (ethtool -l), \
+         or its MTU does not fit a frame"
     )]
     NoQueue {
         /// The netdev.
