@@ -1,7 +1,7 @@
 //! A worker's thread: turns over its devices, and between two turns the commands of the control
 //! thread. It sleeps in `poll` when nothing comes; a bell wakes it.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -264,7 +264,7 @@ impl Thread {
                     waits.extend(port.fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)))
                 }
                 LivePort::Tun(port) => {
-                    waits.push(PollFd::from_borrowed_fd(port.as_fd(), PollFlags::IN))
+                    waits.extend(port.fd().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)))
                 }
             }
         }
