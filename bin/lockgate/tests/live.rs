@@ -1,0 +1,384 @@
+//! The commands about the running gateway, the real binary, before a daemon that is none: what is
+//! asked, what is printed, and how it ends.
+
+mod common;
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use api::v1;
+use api::v1::gateway_server::{Gateway, GatewayServer};
+use common::Place;
+use control::{Picture, Question, Spis};
+use serde_json::Value;
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{Request, Response, Status};
+use wire::{Address, Flow, Upper};
+
+/// Answers what a daemon would, and remembers what it was sent.
+#[derive(Clone, Default)]
+struct Fake {
+    config: PathBuf,
+    applied: Arc<Mutex<Vec<v1::ApplyRequest>>>,
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+fn answer<T>(answer: T) -> Answer<T> {
+    Ok(Response::new(answer))
+}
+
+fn event(number: u64) -> v1::Event {
+    let kind = "port_up".to_owned();
+    v1::Event { number, kind, message: "two\nlines".into(), ..v1::Event::default() }
+}
+
+#[tonic::async_trait]
+impl Gateway for Fake {
+    async fn show_status(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Status> {
+        let (node, uptime_ms) = ("gw-a".into(), 65_000);
+        answer(v1::Status { node, uptime_ms, ..v1::Status::default() })
+    }
+
+    async fn show_ports(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Ports> {
+        match request.into_inner().name.as_deref() {
+            None | Some("wan") => {}
+            Some(name) => return Err(Status::not_found(format!("there is no port \"{name}\""))),
+        }
+        let queue = v1::Queue { socket: true, rx_packets: 41, ..v1::Queue::default() };
+        let (name, xdp_mode, copy_mode) = ("wan".into(), "native".into(), "copy".into());
+        let queues = vec![queue];
+        let port = v1::Port { name, xdp_mode, copy_mode, queues, ..v1::Port::default() };
+        answer(v1::Ports { ports: vec![port] })
+    }
+
+    async fn show_peers(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Peers> {
+        let (name, state) = ("berlin".into(), "ready".into());
+        answer(v1::Peers { peers: vec![v1::Peer { name, state, ..v1::Peer::default() }] })
+    }
+
+    async fn show_security_associations(
+        &self,
+        _: Request<v1::ShowRequest>,
+    ) -> Answer<v1::SecurityAssociations> {
+        let sa = v1::SecurityAssociation {
+            spi: "0x00001001".into(),
+            state: "refused".into(),
+            state_reason: "its record is gone".into(),
+            ..v1::SecurityAssociation::default()
+        };
+        answer(v1::SecurityAssociations { sas: vec![sa] })
+    }
+
+    async fn show_policies(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Policies> {
+        let (family, direction) = ("ipv6".into(), "outbound".into());
+        let cache_entries = vec![v1::CacheEntries { family, direction, entries: 3 }];
+        answer(v1::Policies { cache_entries, ..v1::Policies::default() })
+    }
+
+    async fn show_cache(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Cache> {
+        answer(v1::Cache { state: "absent".into(), ..v1::Cache::default() })
+    }
+
+    async fn show_neighbours(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Neighbours> {
+        answer(v1::Neighbours::default())
+    }
+
+    async fn show_routes(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Routes> {
+        let (to, kind) = ("10.9.0.0/16".into(), "blackhole".into());
+        answer(v1::Routes { routes: vec![v1::Route { to, kind, ..v1::Route::default() }] })
+    }
+
+    async fn show_counters(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Counters> {
+        let drop = v1::Drop { name: "no_match".into(), count: 5, help: "nothing matches".into() };
+        let tiers = Some(v1::Tiers { classifier: 77, ..v1::Tiers::default() });
+        answer(v1::Counters { tiers, drops: vec![drop], ..v1::Counters::default() })
+    }
+
+    async fn explain(&self, request: Request<v1::ExplainRequest>) -> Answer<v1::Explanation> {
+        let request = request.into_inner();
+        let loaded = control::load(&self.config).unwrap();
+        let (keys, _) = loaded.keys.for_replay(&loaded.validated, &[]).unwrap();
+        let snapshot = loaded.validated.compile(keys, dataplane::Generation(1)).unwrap();
+        let prefixes = loaded.validated.prefixes();
+        let picture = Picture { snapshot: &snapshot, prefixes: &prefixes, spis: Spis::Configured };
+        let address = |text: &str| Address::from(text.parse::<IpAddr>().unwrap());
+        let (source, destination) = (address(&request.source), address(&request.destination));
+        let upper = match (request.ports, request.icmp) {
+            (Some(ports), None) => {
+                Upper::Ports { source: ports.source as u16, destination: ports.destination as u16 }
+            }
+            (None, Some(icmp)) => Upper::Icmp { kind: icmp.r#type as u8, code: icmp.code as u8 },
+            _ if request.later_fragment => Upper::Fragment,
+            _ => Upper::None,
+        };
+        let flow = Flow {
+            family: source.family,
+            source: source.value,
+            destination: destination.value,
+            protocol: request.protocol as u8,
+            upper,
+        };
+        let from_peer = request.from_peer.as_deref();
+        let told = control::explain(picture, Question { port: &request.port, from_peer, flow });
+        let told = told.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let mut answered: v1::Explanation =
+            serde_json::from_value(serde_json::to_value(&told).unwrap()).unwrap();
+        let line = |(heading, text): (&str, String)| v1::Line { heading: heading.into(), text };
+        answered.lines = told.lines.into_iter().map(line).collect();
+        answer(answered)
+    }
+
+    async fn export(&self, _: Request<v1::ExportRequest>) -> Answer<v1::Exported> {
+        let toml = "[node]\nname = \"gw-a\"\n".into();
+        answer(v1::Exported { toml, ..v1::Exported::default() })
+    }
+
+    async fn diff(&self, request: Request<v1::DiffRequest>) -> Answer<v1::Differences> {
+        let text = request.into_inner().text;
+        let mut found = v1::Differences { ok: true, ..v1::Differences::default() };
+        if text.contains("other") {
+            let (change, what, name) = ("changed".into(), "policy".into(), "dns".into());
+            let (before, after) = ("priority = 1".into(), "priority = 2".into());
+            found.differences = vec![v1::Difference { change, what, name, before, after }];
+        }
+        if text.contains("bad") {
+            (found.ok, found.rendered) = (false, "new.toml:1:1: not good\n".into());
+        }
+        answer(found)
+    }
+
+    async fn apply(&self, request: Request<v1::ApplyRequest>) -> Answer<v1::Applied> {
+        let request = request.into_inner();
+        self.applied.lock().unwrap().push(request.clone());
+        let mut applied = v1::Applied {
+            ok: true,
+            revision: 5,
+            generation: 9,
+            dry_run: request.dry_run,
+            notes: vec!["peer berlin: its key is refused".into()],
+            ..v1::Applied::default()
+        };
+        match request.text.as_str() {
+            "bad" => (applied.ok, applied.rendered) = (false, "new.toml:1:1: not good\n".into()),
+            "unfit" => (applied.ok, applied.refused) = (false, "eth9 is not there".into()),
+            "forbidden" => return Err(Status::permission_denied("be root")),
+            _ => {}
+        }
+        answer(applied)
+    }
+
+    async fn rollback(&self, request: Request<v1::RollbackRequest>) -> Answer<v1::Applied> {
+        let revision = request.into_inner().revision.unwrap_or(6);
+        answer(v1::Applied { ok: true, revision, ..v1::Applied::default() })
+    }
+
+    async fn show_revisions(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Revisions> {
+        let one = v1::Revision { revision: 3, cause: "apply".into(), ..v1::Revision::default() };
+        answer(v1::Revisions { revisions: vec![one] })
+    }
+
+    type EventsStream = Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::Event, Status>> + Send>>;
+
+    async fn events(&self, _: Request<v1::EventsRequest>) -> Answer<Self::EventsStream> {
+        answer(Box::pin(tokio_stream::iter([1, 2].map(event).map(Ok))))
+    }
+}
+
+/// A directory with gateways' files, and a daemon that is none behind `socket`.
+struct Lab {
+    place: Place,
+    socket: PathBuf,
+    fake: Fake,
+}
+
+impl Lab {
+    fn new() -> Lab {
+        let place = Place::with_gateways();
+        let socket = place.file("api.sock");
+        let fake = Fake { config: place.file("a.toml"), ..Fake::default() };
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let service = GatewayServer::new(fake.clone());
+        // Ends with the test.
+        std::thread::spawn(move || {
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            builder.enable_all().build().unwrap().block_on(async {
+                let listener = UnixListener::from_std(listener).unwrap();
+                let mut server = tonic::transport::Server::builder();
+                let connections = UnixListenerStream::new(listener);
+                server.add_service(service).serve_with_incoming(connections).await.unwrap();
+            });
+        });
+        Lab { place, socket, fake }
+    }
+
+    fn args<'a>(&'a self, words: &[&'a str]) -> Vec<&'a str> {
+        [&["--socket", self.socket.to_str().unwrap()], words].concat()
+    }
+
+    fn succeeds(&self, words: &[&str]) -> String {
+        self.place.succeeds(&self.args(words))
+    }
+
+    fn json(&self, words: &[&str]) -> Value {
+        self.place.json(&self.args(words))
+    }
+
+    fn fails(&self, code: i32, words: &[&str], said: &[&str]) {
+        self.place.fails(code, &self.args(words), said);
+    }
+}
+
+#[test]
+fn without_a_daemon_every_command_says_so_and_ends_with_its_code_for_trouble() {
+    let place = Place::with_gateways();
+    let socket = place.file("none.sock");
+    let socket = socket.to_str().unwrap();
+    let asks: [(i32, &[&str]); 7] = [
+        (1, &["show", "port"]),
+        (1, &["apply", "-f", "a.toml"]),
+        (1, &["rollback"]),
+        (1, &["export"]),
+        (1, &["events", "-f"]),
+        (1, &["explain", "--in", "lan", "esp", "10.1.0.5", "10.2.0.9"]),
+        (2, &["diff", "-f", "a.toml"]),
+    ];
+    for (code, words) in asks {
+        let said = ["nothing answers at", "none.sock", "is lockgated running?"];
+        place.fails(code, &[words, &["--socket", socket]].concat(), &said);
+    }
+    place.write("file", "");
+    place.fails(1, &["--socket", "file", "show", "port"], &["file: is no socket"]);
+}
+
+#[test]
+fn the_socket_is_the_one_named_else_that_of_the_environment() {
+    let lab = Lab::new();
+    let run = |socket: &Path, words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+        let ran = command.env(api::SOCKET_VARIABLE, socket).args(words).output().unwrap();
+        ran.status.code()
+    };
+    assert_eq!(run(&lab.socket, &["show", "status"]), Some(0));
+    assert_eq!(run(Path::new("/nowhere"), &["show", "status"]), Some(1));
+    let named = ["show", "status", "--socket", lab.socket.to_str().unwrap()];
+    assert_eq!(run(Path::new("/nowhere"), &named), Some(0));
+}
+
+#[test]
+fn everything_is_shown_as_text_and_as_the_json_of_the_api() {
+    let lab = Lab::new();
+    let shown: [(&str, &str, &str); 10] = [
+        ("status", "1 min 5 s", "/uptime_ms"),
+        ("port", "native, copy", "/ports/0/queues/0/rx_packets"),
+        ("peer", "berlin", "/peers/0/state"),
+        ("sa", "0x00001001, peer : refused: its record is gone", "/sas/0/state_reason"),
+        ("policy", "ipv6-outbound-spd-flow-cache-entries: 3", "/cache_entries/0/entries"),
+        ("cache", "this version has none", "/state"),
+        ("neighbour", "no neighbours", "/neighbours"),
+        ("route", "blackhole", "/routes/0/kind"),
+        ("counters", "nothing matches", "/tiers/classifier"),
+        ("revisions", "apply", "/revisions/0/cause"),
+    ];
+    for (what, words, pointer) in shown {
+        let text = lab.succeeds(&["show", what]);
+        assert!(text.contains(words), "{what}: no {words:?} in {text}");
+        let json = lab.json(&["show", what]);
+        assert!(json.pointer(pointer).is_some(), "{what}: no {pointer} in {json}");
+    }
+    lab.fails(2, &["show", "port", "lan"], &["there is no port \"lan\""]);
+    for later in ["group", "connection", "placement"] {
+        lab.fails(2, &["show", later], &["is not in this version"]);
+    }
+}
+
+#[test]
+fn apply_sends_the_text_with_its_absolute_place_and_ends_with_what_became_of_it() {
+    let lab = Lab::new();
+    for text in ["good", "bad", "unfit", "forbidden"] {
+        lab.place.write(text, text);
+    }
+    let ran = lab.place.run(&lab.args(&["apply", "-f", "good"]));
+    assert_eq!((ran.code(), ran.err().as_str()), (0, "note: peer berlin: its key is refused\n"));
+    assert!(ran.out().contains("revision 5 runs: 0 changes, generation 9"), "{}", ran.out());
+    let here = std::fs::canonicalize(&lab.place.path).unwrap();
+    let sent = lab.fake.applied.lock().unwrap()[0].clone();
+    assert_eq!((sent.text.as_str(), sent.file.as_str(), sent.dry_run), ("good", "good", false));
+    assert_eq!(Path::new(&sent.base_directory), here);
+    let dry = lab.json(&["apply", "-f", "good", "--dry-run"]);
+    assert_eq!(dry["dry_run"], true);
+    lab.fails(1, &["apply", "-f", "bad"], &["new.toml:1:1: not good"]);
+    lab.fails(1, &["apply", "-f", "unfit"], &["eth9 is not there; nothing was changed"]);
+    lab.fails(1, &["apply", "-f", "forbidden"], &["be root"]);
+    lab.fails(1, &["apply", "-f", "missing"], &["missing: "]);
+    assert_eq!(lab.json(&["rollback", "2"])["revision"], 2);
+    assert_eq!(lab.succeeds(&["export"]), "[node]\nname = \"gw-a\"\n");
+}
+
+#[test]
+fn diff_ends_like_diff() {
+    let lab = Lab::new();
+    for text in ["same", "other", "bad"] {
+        lab.place.write(text, text);
+    }
+    assert_eq!(lab.succeeds(&["diff", "-f", "same"]), "");
+    let ran = lab.place.run(&lab.args(&["diff", "-f", "other"]));
+    assert_eq!(ran.code(), 1);
+    assert_eq!(ran.out(), "~ policy dns\n    - priority = 1\n    + priority = 2\n");
+    assert_eq!(ran.err(), "");
+    lab.fails(2, &["diff", "-f", "bad"], &["new.toml:1:1: not good"]);
+    lab.fails(2, &["diff", "-f", "missing"], &["missing: "]);
+}
+
+#[test]
+fn the_daemon_and_the_file_explain_alike() {
+    let lab = Lab::new();
+    let asks: [&[&str]; 5] = [
+        &["--in", "lan", "tcp", "10.1.0.10:1", "10.2.0.10:443"],
+        &["--in", "lan", "icmp/8/0", "10.1.0.10", "10.3.0.10"],
+        &["--in", "lan", "--fragment", "tcp", "10.1.0.10", "10.2.0.10"],
+        &["--in", "wan", "--from-peer", "b", "udp", "10.2.0.10:7", "10.1.0.10:7"],
+        &["--in", "host", "esp", "10.1.0.1", "10.2.0.10"],
+    ];
+    for ask in asks {
+        let of_file = [&["explain", "--config", "a.toml"], ask].concat();
+        let of_daemon = [&["explain"], ask].concat();
+        assert_eq!(lab.place.succeeds(&of_file), lab.succeeds(&of_daemon), "{ask:?}");
+        assert_eq!(lab.place.json(&of_file), lab.json(&of_daemon), "{ask:?}");
+    }
+    lab.fails(2, &["explain", "--in", "lna", "esp", "10.1.0.1", "10.2.0.1"], &["lan, wan, host"]);
+}
+
+#[test]
+fn events_are_lines_of_json() {
+    let lab = Lab::new();
+    let text = lab.succeeds(&["events"]);
+    let numbers: Vec<u64> = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["number"].as_u64().unwrap())
+        .collect();
+    assert_eq!(numbers, [1, 2]);
+    // Who follows is told that the daemon has ended.
+    let ran = lab.place.run(&lab.args(&["events", "-f"]));
+    assert_eq!((ran.code(), ran.out().lines().count()), (1, 2), "{}", ran.err());
+    assert!(ran.err().contains("the daemon ended"), "{}", ran.err());
+}
+
+#[test]
+fn completions_and_manual_pages_name_every_command() {
+    let place = Place::empty();
+    place.succeeds(&["generate", "completions", "c"]);
+    place.succeeds(&["generate", "man", "m"]);
+    let words = ["apply", "diff", "rollback", "export", "show", "explain", "events", "probe"];
+    for word in words.into_iter().chain(["detach", "check", "keygen", "replay", "demo", "bench"]) {
+        assert!(place.file(&format!("m/lockgate-{word}.1")).exists(), "{word}");
+        for shell in ["lockgate.bash", "_lockgate", "lockgate.fish"] {
+            assert!(place.text(&format!("c/{shell}")).contains(word), "{word} in {shell}");
+        }
+    }
+}
