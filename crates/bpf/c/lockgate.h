@@ -16,7 +16,7 @@
 #define LOCKGATE_VLAN_OTHER 0xfffe /* more than one tag, or none that can be read */
 
 /* Most entries. */
-#define LOCKGATE_MAX_PORTS 256 /* of a device */
+#define LOCKGATE_MAX_PORTS 255 /* of a device */
 #define LOCKGATE_MAX_SERVICES 32 /* of a port */
 #define LOCKGATE_MAX_ADDRESSES 4096
 #define LOCKGATE_MAX_PREFIXES 65536
@@ -70,12 +70,18 @@ struct lockgate_service {
 	__u16 last_port; /* included */
 };
 
-/* A port of the device; its key is the VLAN id. */
 struct lockgate_port {
 	__u8 mac[6];
 	__u8 side; /* enum lockgate_side */
 	__u8 services_count;
 	struct lockgate_service services[LOCKGATE_MAX_SERVICES];
+};
+
+/* All ports of the device. */
+struct lockgate_ports {
+	/* By VLAN id, untagged as id 0: place in ports; 0: undeclared. */
+	__u8 place[4096];
+	struct lockgate_port ports[LOCKGATE_MAX_PORTS + 1];
 };
 
 /* What an address is to us: bits of the value of an address. */
@@ -86,13 +92,17 @@ enum lockgate_own {
 
 /* Network byte order; IPv4 as IPv4-mapped IPv6. */
 struct lockgate_address {
-	__u8 octets[16];
+	union {
+		__u8 octets[16];
+		__u16 halves[8];
+		__u32 words[4];
+	};
 };
 
 /* Key of the table of prefixes; its value is an enum lockgate_side. */
 struct lockgate_prefix {
-	__u32 bits; /* of octets; 96 + n for IPv4 */
-	__u8 octets[16];
+	__u32 bits; /* of the address; 96 + n for IPv4 */
+	struct lockgate_address address;
 };
 
 #define LOCKGATE_ASSERT(condition) _Static_assert(condition, #condition)
@@ -109,6 +119,8 @@ LOCKGATE_ASSERT(__builtin_offsetof(struct lockgate_service, first_port) == 2);
 LOCKGATE_ASSERT(sizeof(struct lockgate_port) == 200);
 LOCKGATE_ASSERT(__builtin_offsetof(struct lockgate_port, side) == 6);
 LOCKGATE_ASSERT(__builtin_offsetof(struct lockgate_port, services) == 8);
+LOCKGATE_ASSERT(sizeof(struct lockgate_ports) == 4096 + 256 * 200);
+LOCKGATE_ASSERT(sizeof(struct lockgate_address) == 16);
 LOCKGATE_ASSERT(sizeof(struct lockgate_prefix) == 20);
 
 #endif /* LOCKGATE_H */

@@ -42,12 +42,12 @@ struct {
 	__type(value, struct lockgate_counters);
 } counters SEC(".maps");
 
-/* VLAN id -> port; made anew by the process for each change. */
+/* 0 -> the device's ports; made anew by the process for each change. */
 struct port_table {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, LOCKGATE_MAX_PORTS);
-	__uint(key_size, sizeof(__u16));
-	__uint(value_size, sizeof(struct lockgate_port));
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct lockgate_ports));
 };
 
 /* Address -> what it is to us (enum lockgate_own); made anew likewise. */
@@ -117,18 +117,20 @@ struct packet {
 	bool nat_traversal_host; /* data of a UDP datagram that is not ESP: RFC 3948 */
 };
 
-static __always_inline bool equal(const __u8 *a, const __u8 *b, int length)
-{
-	__u8 difference = 0;
-
-	for (int i = 0; i < length; i++)
-		difference |= a[i] ^ b[i];
-	return !difference;
-}
-
+/* Of the packet, network byte order, not aligned. */
 static __always_inline __u16 load16(const __u8 *at)
 {
-	return (__u16)(at[0] << 8 | at[1]);
+	return bpf_ntohs(*(const __u16 *)at);
+}
+
+static __always_inline __u32 load32_be(const __u8 *at)
+{
+	return *(const __u32 *)at;
+}
+
+static __always_inline bool same_station(const __u8 *a, const __u8 *b)
+{
+	return load32_be(a) == load32_be(b) && load16(a + 4) == load16(b + 4);
 }
 
 /* False: truncated, or tagged in a way that no port is. */
@@ -142,10 +144,10 @@ static __always_inline bool parse_link(__u8 *data, __u8 *end, struct link *link)
 		return false;
 	link->ethertype = load16(data + 12);
 	link->network = data + ETH_HLEN;
-	link->vlan = LOCKGATE_VLAN_UNTAGGED;
-	if (link->ethertype != ETH_P_8021Q && link->ethertype != ETH_P_8021AD)
+	if (link->ethertype != ETH_P_8021Q && link->ethertype != ETH_P_8021AD) {
+		link->vlan = LOCKGATE_VLAN_UNTAGGED;
 		return true;
-	link->vlan = LOCKGATE_VLAN_OTHER;
+	}
 	if (data + ETH_HLEN + 4 > end)
 		return false;
 	id = load16(data + ETH_HLEN) & 0x0fff;
@@ -156,6 +158,26 @@ static __always_inline bool parse_link(__u8 *data, __u8 *end, struct link *link)
 		return false;
 	link->vlan = id ? id : LOCKGATE_VLAN_UNTAGGED;
 	return true;
+}
+
+/* The rules of a frame's port; NULL: undeclared. */
+static __always_inline struct lockgate_port *port_of(__u16 vlan)
+{
+	struct lockgate_ports *table;
+	struct lockgate_port *port;
+	__u32 key = 0;
+	void *slot;
+	__u8 place;
+
+	slot = bpf_map_lookup_elem(&ports, &key);
+	table = slot ? bpf_map_lookup_elem(slot, &key) : NULL;
+	if (!table)
+		return NULL;
+	place = table->place[vlan == LOCKGATE_VLAN_UNTAGGED ? 0 : vlan & 0x0fff];
+	port = &table->ports[place];
+	if (!place || (port->side != LOCKGATE_PROTECTED && port->side != LOCKGATE_UNPROTECTED))
+		return NULL;
+	return port;
 }
 
 /* Bytes that the whole header of an upper layer has; 0: unknown to us. */
@@ -209,26 +231,36 @@ static __always_inline bool parse_upper(__u8 *upper, __u8 *end, __u32 length,
 	return true;
 }
 
+/* Neither "this network" nor loopback, multicast, class E or broadcast. */
 static __always_inline bool ipv4_is_unicast(const __u8 *address)
 {
 	return address[0] != 0 && address[0] != 127 && address[0] < 224;
 }
 
-static __always_inline void map_ipv4(struct lockgate_address *into, const __u8 *address)
+static __always_inline void load_ipv4(struct lockgate_address *into, const __u8 *address)
 {
-	__builtin_memset(into->octets, 0, 10);
-	__builtin_memset(into->octets + 10, 0xff, 2);
-	__builtin_memcpy(into->octets + 12, address, 4);
+	into->words[0] = 0;
+	into->words[1] = 0;
+	into->words[2] = bpf_htonl(0xffff);
+	into->words[3] = load32_be(address);
 }
 
-/* The checksum is right over 20 bytes: their sum is a multiple of 0xffff. */
+static __always_inline void load_ipv6(struct lockgate_address *into, const __u8 *address)
+{
+	for (int i = 0; i < 4; i++)
+		into->words[i] = load32_be(address + 4 * i);
+}
+
+/* RFC 1071, over 20 bytes: their sum comes out as all ones. */
 static __always_inline bool ipv4_checksum_is_good(const __u8 *header)
 {
-	__u32 sum = 0;
+	__u64 sum = 0;
 
-	for (int i = 0; i < 20; i += 2)
-		sum += load16(header + i);
-	return sum % 0xffff == 0;
+	for (int i = 0; i < 20; i += 4)
+		sum += load32_be(header + i);
+	for (int i = 0; i < 3; i++)
+		sum = (sum & 0xffff) + (sum >> 16);
+	return sum == 0xffff;
 }
 
 /* RFC 791. A header with options is read, but left to the worker to judge. */
@@ -256,36 +288,25 @@ static __always_inline bool parse_ipv4(__u8 *header, __u8 *end, struct packet *p
 			   flags & 0x2000 ? FRAGMENT_FIRST : FRAGMENT_WHOLE;
 	packet->sound = header_length == 20 && header[8] && ipv4_is_unicast(header + 12) &&
 			ipv4_is_unicast(header + 16) && ipv4_checksum_is_good(header);
-	map_ipv4(&packet->source, header + 12);
-	map_ipv4(&packet->destination, header + 16);
+	load_ipv4(&packet->source, header + 12);
+	load_ipv4(&packet->destination, header + 16);
 	return parse_upper(header + header_length, end, data_length, packet);
-}
-
-/* RFC 4291: neither unspecified, loopback, IPv4-mapped nor multicast. */
-static __always_inline bool ipv6_is_unicast(const struct lockgate_address *address)
-{
-	const __u8 *o = address->octets;
-	__u8 high = 0;
-
-	if (o[0] == 0xff)
-		return false;
-	for (int i = 0; i < 10; i++)
-		high |= o[i];
-	if (high)
-		return true;
-	if (o[10] == 0xff && o[11] == 0xff)
-		return false;
-	return o[10] | o[11] | o[12] | o[13] | o[14] || o[15] > 1;
 }
 
 static __always_inline bool ipv6_is_mapped(const struct lockgate_address *address)
 {
-	const __u8 *o = address->octets;
-	__u8 high = 0;
+	return !address->words[0] && !address->words[1] &&
+	       address->words[2] == bpf_htonl(0xffff);
+}
 
-	for (int i = 0; i < 10; i++)
-		high |= o[i];
-	return !high && o[10] == 0xff && o[11] == 0xff;
+/* RFC 4291: neither multicast nor unspecified, loopback or IPv4-mapped. */
+static __always_inline bool ipv6_is_unicast(const struct lockgate_address *address)
+{
+	const __u32 *words = address->words;
+
+	if (address->octets[0] == 0xff || ipv6_is_mapped(address))
+		return false;
+	return words[0] | words[1] | words[2] || bpf_ntohl(words[3]) > 1;
 }
 
 /* Extension headers of RFC 8200, and mobility, HIP and shim6. */
@@ -322,8 +343,8 @@ static __always_inline bool parse_ipv6(__u8 *header, __u8 *end, struct packet *p
 	packet->family = 6;
 	packet->hop_limit = header[7];
 	packet->fragment = FRAGMENT_WHOLE;
-	__builtin_memcpy(packet->source.octets, header + 8, 16);
-	__builtin_memcpy(packet->destination.octets, header + 24, 16);
+	load_ipv6(&packet->source, header + 8);
+	load_ipv6(&packet->destination, header + 24);
 	/* Would be taken for IPv4 in our tables. */
 	if (ipv6_is_mapped(&packet->source) || ipv6_is_mapped(&packet->destination))
 		return false;
@@ -398,12 +419,11 @@ static __always_inline enum inside is_inside(const struct lockgate_address *addr
 {
 	__u32 in_force = 0;
 	void *table = bpf_map_lookup_elem(&prefixes, &in_force);
-	struct lockgate_prefix key = { .bits = 128 };
+	struct lockgate_prefix key = { .bits = 128, .address = *address };
 	__u32 *side;
 
 	if (!table)
 		return INSIDE_UNKNOWN;
-	__builtin_memcpy(key.octets, address->octets, 16);
 	side = bpf_map_lookup_elem(table, &key);
 	return side && *side != LOCKGATE_UNPROTECTED ? INSIDE_YES : INSIDE_NO;
 }
@@ -468,50 +488,68 @@ carve_out(const struct lockgate_port *port, const struct packet *packet, bool to
 	return LOCKGATE_PASSED_ALLOW_HOST;
 }
 
+/* Whether a packet is surely none of Linux's: most are, and are spared a closer
+ * look.
+ */
+static __always_inline bool is_surely_ours(const struct link *link, const __u8 *end, bool protected)
+{
+	const __u8 *header = link->network;
+	struct lockgate_address to;
+	__u8 protocol;
+
+	if (link->ethertype == ETH_P_IP) {
+		if (header + 20 > end)
+			return true;
+		protocol = header[9];
+		load_ipv4(&to, header + 16);
+	} else {
+		if (header + 40 > end)
+			return true;
+		protocol = header[6];
+		load_ipv6(&to, header + 24);
+	}
+	return protected ? !own(&to) : protocol == IPPROTO_ESP;
+}
+
 /* Why a frame is passed to Linux, or LOCKGATE_TO_WORKER. */
 static __always_inline enum lockgate_counter judge(struct xdp_md *ctx, __u16 *vlan)
 {
 	__u8 *data = (__u8 *)(long)ctx->data, *end = (__u8 *)(long)ctx->data_end;
-	struct link link;
-	struct packet packet = {};
 	struct lockgate_port *port;
 	bool protected, to_us, read;
-	__u32 in_force = 0;
-	void *table;
+	struct packet packet;
+	struct link link;
 
 	read = parse_link(data, end, &link);
 	*vlan = link.vlan;
 	if (!read || data + ETH_HLEN > end)
 		return LOCKGATE_TO_WORKER;
-	table = bpf_map_lookup_elem(&ports, &in_force);
-	port = table ? bpf_map_lookup_elem(table, &link.vlan) : NULL;
-	if (!port || (port->side != LOCKGATE_PROTECTED && port->side != LOCKGATE_UNPROTECTED))
+	port = port_of(link.vlan);
+	if (!port)
 		return LOCKGATE_TO_WORKER;
 	protected = port->side == LOCKGATE_PROTECTED;
 
 	if (link.ethertype == ETH_P_ARP)
 		return LOCKGATE_PASSED_ARP_ND;
-	to_us = equal(data, port->mac, ETH_ALEN);
+	to_us = same_station(data, port->mac);
 	if (!to_us && (protected || !(data[0] & 1)))
 		return LOCKGATE_PASSED_NOT_TO_US;
-
-	switch (link.ethertype) {
-	case ETH_P_IP:
-		read = parse_ipv4(link.network, end, &packet);
-		break;
-	case ETH_P_IPV6:
-		read = parse_ipv6(link.network, end, &packet);
-		break;
-	default:
+	if (link.ethertype != ETH_P_IP && link.ethertype != ETH_P_IPV6)
 		return protected ? LOCKGATE_PASSED_NOT_IP : LOCKGATE_TO_WORKER;
-	}
+
+	if (is_surely_ours(&link, end, protected))
+		return LOCKGATE_TO_WORKER;
+	__builtin_memset(&packet, 0, sizeof(packet));
+	if (link.ethertype == ETH_P_IP)
+		read = parse_ipv4(link.network, end, &packet);
+	else
+		read = parse_ipv6(link.network, end, &packet);
 	if (!read || (to_us && !packet.sound))
 		return LOCKGATE_TO_WORKER;
 	if (!protected)
 		return carve_out(port, &packet, to_us);
-	/* Nobody else sends from an address of ours. */
-	return own(&packet.destination) && !own(&packet.source) ? LOCKGATE_PASSED_TO_HOST :
-								  LOCKGATE_TO_WORKER;
+	/* It is to an address of ours; nobody else sends from one. */
+	return own(&packet.source) ? LOCKGATE_TO_WORKER : LOCKGATE_PASSED_TO_HOST;
 }
 
 static __always_inline int redirect(struct xdp_md *ctx, __u16 vlan,

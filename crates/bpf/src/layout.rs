@@ -5,7 +5,7 @@
 use std::mem::offset_of;
 
 /// Ports of a device at most.
-pub const MAX_PORTS: usize = 256;
+pub const MAX_PORTS: usize = 255;
 /// Services of a port at most.
 pub const MAX_SERVICES: usize = 32;
 /// Own addresses at most.
@@ -165,9 +165,23 @@ impl Mark {
     }
 }
 
-/// Key of a port.
-pub(crate) fn vlan_key(vlan: Option<u16>) -> [u8; 2] {
-    vlan.unwrap_or(VLAN_UNTAGGED).to_ne_bytes()
+/// VLAN ids, and bytes of `struct lockgate_ports` in front of the ports.
+const VLAN_IDS: usize = 4096;
+
+/// Bytes of `struct lockgate_ports`.
+pub(crate) const PORTS_BYTES: usize = VLAN_IDS + (MAX_PORTS + 1) * size_of::<PortEntry>();
+
+/// `struct lockgate_ports` with these ports, [`MAX_PORTS`] at most, of different VLAN ids.
+pub(crate) fn ports_bytes(ports: &[(Option<u16>, PortEntry)]) -> Vec<u8> {
+    let mut bytes = vec![0; PORTS_BYTES];
+    let (places, entries) = bytes.split_at_mut(VLAN_IDS);
+    // The first place stands for "undeclared".
+    let entries = entries.chunks_exact_mut(size_of::<PortEntry>()).enumerate().skip(1);
+    for ((vlan, port), (place, entry)) in ports.iter().zip(entries) {
+        places[usize::from(vlan.unwrap_or(0)) % VLAN_IDS] = place as u8;
+        entry.copy_from_slice(&port.bytes());
+    }
+    bytes
 }
 
 /// `struct lockgate_options`.
@@ -251,6 +265,7 @@ const _: () = {
     assert!(size_of::<PortEntry>() == 200);
     assert!(offset_of!(PortEntry, side) == 6);
     assert!(offset_of!(PortEntry, services) == 8);
+    assert!(PORTS_BYTES == 4096 + 256 * 200);
     assert!(VLAN_OTHER > 0x0fff);
 };
 

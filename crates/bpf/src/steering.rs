@@ -12,8 +12,8 @@ use libbpf_rs::{
 };
 
 use crate::layout::{
-    COUNTERS_BYTES, OWN_PROTECTED, OWN_UNPROTECTED, Options, PREFIX_BYTES, PortEntry,
-    SIDE_PROTECTED, SIDE_UNPROTECTED, ServiceEntry, vlan_key,
+    COUNTERS_BYTES, OWN_PROTECTED, OWN_UNPROTECTED, Options, PORTS_BYTES, PREFIX_BYTES, PortEntry,
+    SIDE_PROTECTED, SIDE_UNPROTECTED, ServiceEntry, ports_bytes,
 };
 use crate::messages::{Messages, with_messages};
 use crate::{
@@ -173,10 +173,9 @@ impl Steering {
                 return Err(BpfError::SamePort { vlan: port.vlan });
             }
             limited("allow_host entries of a port", port.services.len(), MAX_SERVICES)?;
-            let key = vlan_key(port.vlan).to_vec();
-            entries.push((key, port_entry(port).bytes().to_vec()));
+            entries.push((port.vlan, port_entry(port)));
         }
-        self.ports.publish(&Kind::PORTS, entries)
+        self.ports.publish(&Kind::PORTS, vec![(vec![0; 4], ports_bytes(&entries))])
     }
 
     /// Replaces the box's own addresses, all at once: each with the side of the port that it is on
@@ -418,10 +417,10 @@ struct Kind {
 
 impl Kind {
     const PORTS: Kind = Kind {
-        map: MapType::Hash,
+        map: MapType::Array,
         name: "lockgate_ports",
-        key_bytes: 2,
-        value_bytes: size_of::<PortEntry>() as u32,
+        key_bytes: 4,
+        value_bytes: PORTS_BYTES as u32,
         flags: 0,
     };
     const ADDRESSES: Kind =
