@@ -173,6 +173,9 @@ pub(crate) fn lock_memory() -> Result<(), HardeningError> {
 /// Leaves the calling thread, and those it starts, only what the daemon needs while it runs, and
 /// no way to more. To be called after set-up and before other threads.
 ///
+/// Programs that an earlier run left on netdevs are looked at first: without CAP_SYS_ADMIN they
+/// could not be told from others', and not be replaced.
+///
 /// Nothing is inheritable. A child process (`nft`) of user 0 has what we have; of another user it
 /// would have nothing, so that there `CAP_NET_ADMIN` alone is passed on.
 ///
@@ -180,6 +183,10 @@ pub(crate) fn lock_memory() -> Result<(), HardeningError> {
 /// [`HardeningError`]; some may be dropped already.
 pub(crate) fn drop_privileges() -> Result<(), HardeningError> {
     let refused = |error| HardeningError::Privileges { error };
+    for netdev in nix::net::if_::if_nameindex().iter().flatten() {
+        // What cannot be looked at is taken for another's, and left alone.
+        let _ = bpf::attached(netdev.index());
+    }
     let kept: CapsHashSet = KEPT.iter().map(|(capability, _)| *capability).collect();
     let held = caps::read(None, CapSet::Permitted).map_err(refused)?;
     let keep: CapsHashSet = held.intersection(&kept).copied().collect();

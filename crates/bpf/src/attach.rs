@@ -3,19 +3,23 @@
 //! The kernel is always told which program is expected to be there (or that none is), so that
 //! nothing is lost when somebody else is quicker. Netdevs are those of the calling thread's
 //! network namespace.
+//!
+//! Looking at a program takes CAP_SYS_ADMIN, unless it is ours and this process has attached or
+//! seen it before: a daemon calls [`attached`] for each netdev before it gives the right away.
 
 use std::ffi::c_int;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::{fmt, io};
 
 use libbpf_rs::libbpf_sys::{
     self, XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE, XDP_FLAGS_UPDATE_IF_NOEXIST, bpf_xdp_attach_opts,
     bpf_xdp_query_opts,
 };
-use libbpf_rs::{ErrorKind, ProgramHandle};
+use libbpf_rs::{ErrorKind, Program, ProgramHandle};
 
 use crate::messages::with_messages;
-use crate::{BpfError, PROGRAM, Steering, probe};
+use crate::{BpfError, PROGRAM, Steering, known, probe};
 
 /// How often a netdev's program is looked at again if it changes under our hands.
 const ATTEMPTS: usize = 5;
@@ -99,7 +103,7 @@ pub enum Owner {
 pub struct AttachedProgram {
     /// Its id in the kernel.
     pub id: u32,
-    /// Its name; empty if it went away meanwhile.
+    /// Its name; `?` if we may not ask.
     pub name: String,
     /// Whose it is.
     pub owner: Owner,
@@ -122,14 +126,17 @@ impl Steering {
         for _ in 0..ATTEMPTS {
             let done = match found(ifindex)? {
                 None => attach_first(ifindex, program.as_fd())?,
-                Some((old, handle)) if old.owner == Owner::Lockgate => {
-                    replace(ifindex, program.as_fd(), old.mode, &handle)?
+                Some((AttachedProgram { mode, .. }, Some(old))) => {
+                    replace(ifindex, program.as_fd(), mode, &old)?
                 }
-                Some((AttachedProgram { id, name, .. }, _)) => {
+                Some((AttachedProgram { id, name, .. }, None)) => {
                     return Err(BpfError::Foreign { ifindex, name, id });
                 }
             };
             if let Some(attached) = done {
+                if let Ok(id) = Program::id_from_fd(program.as_fd()) {
+                    known::keep(ifindex, id, program.as_fd(), runs);
+                }
                 return Ok(attached);
             }
         }
@@ -153,14 +160,14 @@ pub fn attached(ifindex: u32) -> Result<Option<AttachedProgram>, BpfError> {
 /// [`BpfError::Contended`], [`BpfError::Netdev`].
 pub fn detach(ifindex: u32) -> Result<bool, BpfError> {
     for _ in 0..ATTEMPTS {
-        let (old, handle) = match found(ifindex)? {
+        let (mode, old) = match found(ifindex)? {
             None => return Ok(false),
-            Some((AttachedProgram { id, name, owner: Owner::Foreign, .. }, _)) => {
+            Some((AttachedProgram { mode, .. }, Some(old))) => (mode, old),
+            Some((AttachedProgram { id, name, .. }, None)) => {
                 return Err(BpfError::Foreign { ifindex, name, id });
             }
-            Some(ours) => ours,
         };
-        let (result, _) = set(ifindex, None, old.mode.flag(), Some(handle.as_fd()));
+        let (result, _) = set(ifindex, None, mode.flag(), Some(old.as_fd()));
         match result {
             Ok(()) => return Ok(true),
             Err(error) if is_race(&error) => {}
@@ -201,7 +208,7 @@ fn replace(
     ifindex: u32,
     program: BorrowedFd<'_>,
     mode: Mode,
-    old: &ProgramHandle,
+    old: &OwnedFd,
 ) -> Result<Option<Attached>, BpfError> {
     let (result, _) = set(ifindex, Some(program), mode.flag(), Some(old.as_fd()));
     match result {
@@ -241,15 +248,33 @@ fn set(
     (result, messages.kernel())
 }
 
-/// The program that a netdev runs, and a handle on it.
-fn found(ifindex: u32) -> Result<Option<(AttachedProgram, ProgramHandle)>, BpfError> {
+/// The program that a netdev runs, and if it is ours the program itself.
+type Found = (AttachedProgram, Option<Arc<OwnedFd>>);
+
+fn found(ifindex: u32) -> Result<Option<Found>, BpfError> {
     for _ in 0..ATTEMPTS {
         let Some((id, mode)) = query(ifindex)? else { return Ok(None) };
+        if let Some(program) = known::find(ifindex, id) {
+            let (name, owner) = (PROGRAM.to_owned(), Owner::Lockgate);
+            return Ok(Some((AttachedProgram { id, name, owner, mode }, Some(program))));
+        }
         match ProgramHandle::from_prog_id(id) {
             Ok(handle) => {
                 let name = handle.name().to_string_lossy().into_owned();
                 let owner = if name == PROGRAM { Owner::Lockgate } else { Owner::Foreign };
-                return Ok(Some((AttachedProgram { id, name, owner, mode }, handle)));
+                if owner == Owner::Lockgate {
+                    known::keep(ifindex, id, handle.as_fd(), runs);
+                }
+                let program = known::find(ifindex, id);
+                return Ok(Some((AttachedProgram { id, name, owner, mode }, program)));
+            }
+            // Everything else that we may do, we may: ours would be known.
+            Err(error)
+                if error.kind() == ErrorKind::PermissionDenied
+                    && probe::missing_capabilities().is_none() =>
+            {
+                let (name, owner) = (String::from("?"), Owner::Foreign);
+                return Ok(Some((AttachedProgram { id, name, owner, mode }, None)));
             }
             // It went away between the two questions.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -264,6 +289,11 @@ fn found(ifindex: u32) -> Result<Option<(AttachedProgram, ProgramHandle)>, BpfEr
         }
     }
     Err(BpfError::Contended { ifindex })
+}
+
+/// Id of a netdev's program, if it can be had.
+fn runs(ifindex: u32) -> Option<u32> {
+    query(ifindex).ok().flatten().map(|(id, _)| id)
 }
 
 /// Id and mode of a netdev's program.

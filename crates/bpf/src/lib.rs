@@ -46,6 +46,7 @@
 mod attach;
 mod error;
 mod features;
+mod known;
 mod layout;
 mod messages;
 mod probe;

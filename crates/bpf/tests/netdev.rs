@@ -208,6 +208,28 @@ fn on_veth_it_is_native_replaced_in_one_step_and_detached() {
     });
 }
 
+/// A daemon's life: it looks at what an earlier run left, gives privileges away, and goes on.
+#[test]
+fn without_cap_sys_admin_what_was_seen_before_is_known_replaced_and_detached() {
+    use caps::{CapSet, Capability, CapsHashSet};
+    let Some((first, _socket)) = steering("unprivileged") else { return };
+    let (second, _socket) = steering("unprivileged").expect("the first could be loaded");
+    in_namespace("unprivileged", move |ifindex| {
+        first.attach(ifindex).unwrap();
+        let kept = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
+        let kept = kept.into_iter().chain([Capability::CAP_BPF, Capability::CAP_PERFMON]);
+        let kept: CapsHashSet = kept.collect();
+        caps::set(None, CapSet::Effective, &kept).unwrap();
+        caps::set(None, CapSet::Permitted, &kept).unwrap();
+        let old = attached(ifindex).unwrap().expect("a program");
+        assert_eq!(old.owner, Owner::Lockgate);
+        assert!(second.attach(ifindex).unwrap().replaced);
+        assert_ne!(attached(ifindex).unwrap().map(|program| program.id), Some(old.id));
+        assert!(detach(ifindex).unwrap());
+        assert_eq!(attached(ifindex).unwrap(), None);
+    });
+}
+
 #[test]
 fn no_frame_is_missed_while_programs_are_replaced() {
     let Some((first, socket)) = steering("replacing") else { return };
