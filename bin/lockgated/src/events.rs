@@ -153,6 +153,8 @@ kinds! {
         "netlink is cut; routes and neighbours stay as they were until it is back"
     RouteRefused "route_refused" Warning Limited
         "the kernel has a route or rule that Lockgate does not follow; the message names it"
+    Misfit "misfit" Warning Limited
+        "the configuration and what Linux has do not fit; the message says where"
     NeighbourFailed "neighbour_failed" Warning Limited
         "a next hop does not answer ARP or neighbour discovery; packets to it are dropped"
     WorkerStalled "worker_stalled" Error Limited

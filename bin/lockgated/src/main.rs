@@ -104,7 +104,6 @@ async fn run(file: &Path) -> Result<(), Failure> {
     // Before anything is taken: a second daemon ends here.
     start::make_directories(&loaded.validated)?;
     let bound = api::bind(&socket).await?;
-    hardening::drop_privileges()?;
     let started = start::start(loaded, &file, events.clone()).await?;
     let daemon = Daemon::new(started.state);
     let (stop_api, stopped) = tokio::sync::oneshot::channel::<()>();

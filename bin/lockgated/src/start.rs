@@ -3,7 +3,7 @@
 //!
 //! 1. the configuration with its keys, the ciphers' self-test, privileges
 //! 2. the directories, the record of sequence numbers (a second daemon finds it locked)
-//! 3. the kernel's view; every port must be there
+//! 3. the kernel's view; every port must be there; then privileges are dropped
 //! 4. the guard, before the first port is taken
 //! 5. the host port, the workers, the netdevs one by one
 //!
@@ -82,6 +82,8 @@ pub(crate) async fn start(loaded: Loaded, file: &Path, events: Events) -> Result
     let revisions = Revisions::open(&node.state_dir)?;
     let mirror = Mirror::start().await?;
     check_devices(&loaded.validated, mirror.view()).map_err(Failure::Ports)?;
+    recognise(&loaded.validated, mirror.view());
+    hardening::drop_privileges()?;
     let mut ethtool = Ethtool::open()?;
     let queues = queue_counts(&mut ethtool, &loaded.validated, mirror.view());
     let mut compiler = Compiler::for_workers(worker_count(&loaded.validated, &queues));
@@ -111,6 +113,15 @@ pub(crate) async fn start(loaded: Loaded, file: &Path, events: Events) -> Result
         let _ = Guard::remove();
     }
     started
+}
+
+/// Looks at the programs that an earlier daemon left. Whose a program is that this process did not
+/// attach, only a process with `CAP_SYS_ADMIN` is told, and that is about to be dropped.
+fn recognise(config: &Validated, view: &View) {
+    for link in netdevs(config).iter().filter_map(|name| view.link_named(name)) {
+        // What cannot be looked at is refused when it is to be replaced.
+        let _ = bpf::attached(link.index);
+    }
 }
 
 async fn begin(prepared: Prepared) -> Result<Started, Failure> {

@@ -130,6 +130,9 @@ impl State {
     pub(crate) async fn follow(&mut self, view: View) -> Result<(), WorkerGone> {
         let live = live_parts(self.config(), &view);
         self.tell_ports(&live);
+        for problem in live.problems.iter().filter(|new| !self.live.problems.contains(new)) {
+            self.events.record(Kind::Misfit, "", problem.to_string(), &[]);
+        }
         self.view = view;
         let changed = live != self.live;
         self.live = live;
