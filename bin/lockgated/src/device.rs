@@ -119,6 +119,11 @@ impl Device {
         workers: &[Handle],
         device: DeviceId,
     ) -> Result<(), WorkerGone> {
+        for queue in 0..self.queues {
+            // First here, so that nothing is redirected into a socket that is being closed; that
+            // would be dropped too, but by nobody who counts.
+            let _ = self.steering.set_queue(queue, None);
+        }
         release(workers, device).await
     }
 
@@ -189,9 +194,8 @@ async fn serve(steering: &mut Steering, taking: &Taking<'_>) -> Result<Attached,
         let opened =
             tokio::task::spawn_blocking(move || xsk::Socket::open(&area, ifindex, queue, &options));
         let socket = opened.await.map_err(|_| WorkerGone)?.map_err(failed)?;
-        let fd = socket.try_clone_fd().map_err(failed)?;
+        steering.set_queue(queue, Some(socket.as_fd())).map_err(refused)?;
         worker.ask(|reply| Command::Attach { device, mark, socket, reply }).await?;
-        steering.set_queue(queue, Some(fd.as_fd())).map_err(refused)?;
     }
     steering.attach(ifindex).map_err(refused)
 }

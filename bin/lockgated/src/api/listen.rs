@@ -24,7 +24,7 @@ pub(crate) enum ListenError {
     /// Another daemon listens there.
     #[error(
         "{}: another lockgated listens there{}: one daemon a socket; stop that one or give this \
-         one another --socket",
+         one another run_dir",
         .socket.display(), .pid.map_or(String::new(), |pid| format!(" (process {pid})"))
     )]
     SecondDaemon {
