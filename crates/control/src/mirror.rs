@@ -501,8 +501,9 @@ fn apply(message: &Message<'_>, view: &mut View, stale: &mut Lists, untold: &mut
 }
 
 /// What others look at in a neighbour: that a good one is asked again concerns nobody.
-fn told_apart(entry: Option<NeighbourEntry>) -> Option<(Option<[u8; 6]>, bool)> {
-    entry.map(|entry| (entry.usable_mac(), entry.state == NeighbourState::Failed))
+fn told_apart(entry: Option<NeighbourEntry>) -> Option<(Option<[u8; 6]>, bool, bool)> {
+    let failed = |entry: &NeighbourEntry| entry.state == NeighbourState::Failed;
+    entry.map(|entry| (entry.usable_mac(), failed(&entry), entry.managed))
 }
 
 fn kind_of(error: &NetlinkError) -> io::ErrorKind {

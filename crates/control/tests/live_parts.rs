@@ -167,10 +167,12 @@ fn way(live: &LiveParts, to: &str) -> String {
 }
 
 type Change = fn(&mut View);
+/// What it shows, what the kernel says more, and where destinations go then.
+type Case = (&'static str, Change, &'static [(&'static str, &'static str)]);
 
 #[test]
 fn routes_become_what_the_walk_may_do() {
-    let cases: &[(&str, Change, &[(&str, &str)])] = &[
+    let cases: &[Case] = &[
         (
             "the plain case",
             |_| {},
