@@ -89,6 +89,13 @@ struct {
 	__array(values, struct prefix_table);
 } prefixes SEC(".maps");
 
+/* Functions that are not static are checked by the verifier once each, not once
+ * a path that leads there: of those a closer look consists.
+ */
+
+/* Bytes of a frame that headers are looked for in. */
+#define FRAME_MASK 0x3fff
+
 enum fragment {
 	FRAGMENT_WHOLE,
 	FRAGMENT_FIRST,
@@ -98,6 +105,7 @@ enum fragment {
 /* What a frame is before it is IP. */
 struct link {
 	__u8 *network;
+	__u32 length;
 	__u16 ethertype; /* host byte order */
 	__u16 vlan;
 };
@@ -144,6 +152,7 @@ static __always_inline bool parse_link(__u8 *data, __u8 *end, struct link *link)
 		return false;
 	link->ethertype = load16(data + 12);
 	link->network = data + ETH_HLEN;
+	link->length = ETH_HLEN;
 	if (link->ethertype != ETH_P_8021Q && link->ethertype != ETH_P_8021AD) {
 		link->vlan = LOCKGATE_VLAN_UNTAGGED;
 		return true;
@@ -154,6 +163,7 @@ static __always_inline bool parse_link(__u8 *data, __u8 *end, struct link *link)
 	stacked = link->ethertype == ETH_P_8021AD;
 	link->ethertype = load16(data + ETH_HLEN + 2);
 	link->network = data + ETH_HLEN + 4;
+	link->length = ETH_HLEN + 4;
 	if (stacked || link->ethertype == ETH_P_8021Q || link->ethertype == ETH_P_8021AD)
 		return false;
 	link->vlan = id ? id : LOCKGATE_VLAN_UNTAGGED;
@@ -201,18 +211,22 @@ static __always_inline __u32 upper_bytes(__u8 protocol, __u8 family)
 	}
 }
 
-/* upper: where the upper layer begins; length: its bytes by the IP header.
- * False: too short for its protocol.
+/* The upper layer that begins at byte `at` of the frame and has `length` bytes by
+ * the IP header. 0: too short for its protocol.
  */
-static __always_inline bool parse_upper(__u8 *upper, __u8 *end, __u32 length,
-					struct packet *packet)
+__noinline int parse_upper(struct xdp_md *ctx, __u32 at, __u32 length, struct packet *packet)
 {
-	__u32 least = upper_bytes(packet->protocol, packet->family);
+	__u8 *upper = (__u8 *)(long)ctx->data + (at & FRAME_MASK);
+	__u8 *end = (__u8 *)(long)ctx->data_end;
+	__u32 least;
 
+	if (!packet || at > FRAME_MASK)
+		return 0;
+	least = upper_bytes(packet->protocol, packet->family);
 	if (packet->fragment == FRAGMENT_LATER || !least)
-		return true;
+		return 1;
 	if (length < 8 || upper + 8 > end)
-		return false;
+		return 0;
 	if (packet->fragment == FRAGMENT_WHOLE && length < least)
 		packet->sound = false;
 	packet->type = upper[0];
@@ -223,12 +237,11 @@ static __always_inline bool parse_upper(__u8 *upper, __u8 *end, __u32 length,
 		__u8 *payload = upper + 8;
 
 		if (length >= 12 && payload + 4 <= end)
-			packet->nat_traversal_host =
-				!(payload[0] | payload[1] | payload[2] | payload[3]);
+			packet->nat_traversal_host = !load32_be(payload);
 		else if (length == 9 && payload + 1 <= end)
 			packet->nat_traversal_host = payload[0] == 0xff;
 	}
-	return true;
+	return 1;
 }
 
 /* Neither "this network" nor loopback, multicast, class E or broadcast. */
@@ -263,23 +276,27 @@ static __always_inline bool ipv4_checksum_is_good(const __u8 *header)
 	return sum == 0xffff;
 }
 
-/* RFC 791. A header with options is read, but left to the worker to judge. */
-static __always_inline bool parse_ipv4(__u8 *header, __u8 *end, struct packet *packet)
+/* RFC 791, from byte `at` of the frame on. A header with options is read, but
+ * left to the worker to judge. 0: it cannot be read.
+ */
+__noinline int parse_ipv4(struct xdp_md *ctx, __u32 at, struct packet *packet)
 {
+	__u8 *header = (__u8 *)(long)ctx->data + (at & FRAME_MASK);
+	__u8 *end = (__u8 *)(long)ctx->data_end;
 	__u32 there, total, header_length, data_length, flags, offset;
 
-	if (header + 20 > end || header[0] >> 4 != 4)
-		return false;
+	if (!packet || header + 20 > end || header[0] >> 4 != 4)
+		return 0;
 	there = end - header;
 	header_length = (header[0] & 0x0f) * 4;
 	total = load16(header + 2);
 	if (header_length < 20 || total < header_length || total > there)
-		return false;
+		return 0;
 	flags = load16(header + 6);
 	offset = (flags & 0x1fff) * 8;
 	data_length = total - header_length;
 	if ((flags & 0x2000 && data_length % 8) || offset + data_length > 65535 - 20)
-		return false;
+		return 0;
 
 	packet->family = 4;
 	packet->protocol = header[9];
@@ -290,7 +307,7 @@ static __always_inline bool parse_ipv4(__u8 *header, __u8 *end, struct packet *p
 			ipv4_is_unicast(header + 16) && ipv4_checksum_is_good(header);
 	load_ipv4(&packet->source, header + 12);
 	load_ipv4(&packet->destination, header + 16);
-	return parse_upper(header + header_length, end, data_length, packet);
+	return parse_upper(ctx, at + header_length, data_length, packet);
 }
 
 static __always_inline bool ipv6_is_mapped(const struct lockgate_address *address)
@@ -326,68 +343,82 @@ static __always_inline bool is_extension(__u8 protocol)
 	}
 }
 
-/* RFC 8200. */
-static __always_inline bool parse_ipv6(__u8 *header, __u8 *end, struct packet *packet)
+/* RFC 8200 §4: the chain that begins behind the IPv6 header at byte `at` of the
+ * frame, `total` bytes of packet with that header. Sets protocol and fragment;
+ * returns where the upper layer begins in the packet. 0: it cannot be read.
+ */
+__noinline int walk_extensions(struct xdp_md *ctx, __u32 at, __u32 total, struct packet *packet)
 {
-	__u32 there, total, at = 40;
-	__u8 *upper = header + 40;
-	bool fragmented = false;
+	__u8 *data = (__u8 *)(long)ctx->data, *end = (__u8 *)(long)ctx->data_end;
+	enum fragment fragment = FRAGMENT_WHOLE;
+	__u32 offset = 40;
 	__u8 protocol;
 
-	if (header + 40 > end || header[0] >> 4 != 6)
-		return false;
-	there = end - header;
+	if (!packet)
+		return 0;
+	protocol = packet->protocol;
+	for (int i = 0; i < LOCKGATE_MAX_EXTENSIONS && is_extension(protocol); i++) {
+		__u8 *header = data + ((at + offset) & FRAME_MASK);
+		__u32 length = 8, field;
+
+		if (at + offset > FRAME_MASK || offset + 8 > total || header + 8 > end)
+			return 0;
+		if (protocol == IPPROTO_FRAGMENT) {
+			field = load16(header + 2);
+			length = total - offset - 8;
+			if (fragment != FRAGMENT_WHOLE || (field & 1 && length % 8) ||
+			    (field & 0xfff8) + length > 65535)
+				return 0;
+			fragment = field & 0xfff8 ? FRAGMENT_LATER :
+				   field & 1 ? FRAGMENT_FIRST : FRAGMENT_WHOLE;
+			length = 8;
+		} else {
+			length = (header[1] + 1) * 8;
+			/* Source routes are the worker's to refuse. */
+			if ((protocol == IPPROTO_HOPOPTS && i) ||
+			    (protocol == IPPROTO_ROUTING && header[3]))
+				return 0;
+		}
+		protocol = header[0];
+		offset += length;
+		if (offset > total)
+			return 0;
+		if (fragment == FRAGMENT_LATER)
+			break;
+	}
+	if (is_extension(protocol))
+		return 0;
+	packet->protocol = protocol;
+	packet->fragment = fragment;
+	return offset;
+}
+
+/* RFC 8200, from byte `at` of the frame on. 0: it cannot be read. */
+__noinline int parse_ipv6(struct xdp_md *ctx, __u32 at, struct packet *packet)
+{
+	__u8 *header = (__u8 *)(long)ctx->data + (at & FRAME_MASK);
+	__u8 *end = (__u8 *)(long)ctx->data_end;
+	__u32 total, upper;
+
+	if (!packet || header + 40 > end || header[0] >> 4 != 6)
+		return 0;
 	total = load16(header + 4) + 40;
-	if (total > there)
-		return false;
+	if (total > (__u32)(end - header))
+		return 0;
 	packet->family = 6;
+	packet->protocol = header[6];
 	packet->hop_limit = header[7];
-	packet->fragment = FRAGMENT_WHOLE;
 	load_ipv6(&packet->source, header + 8);
 	load_ipv6(&packet->destination, header + 24);
 	/* Would be taken for IPv4 in our tables. */
 	if (ipv6_is_mapped(&packet->source) || ipv6_is_mapped(&packet->destination))
-		return false;
+		return 0;
 	packet->sound = header[7] && ipv6_is_unicast(&packet->source) &&
 			ipv6_is_unicast(&packet->destination);
-
-	protocol = header[6];
-	for (int i = 0; i < LOCKGATE_MAX_EXTENSIONS && is_extension(protocol); i++) {
-		__u32 length, field;
-
-		if (at + 8 > total || upper + 8 > end)
-			return false;
-		if (protocol == IPPROTO_FRAGMENT) {
-			field = load16(upper + 2);
-			length = total - at - 8;
-			if (fragmented || (field & 1 && length % 8) ||
-			    (field & 0xfff8) + length > 65535)
-				return false;
-			if (field & 0xfff8)
-				packet->fragment = FRAGMENT_LATER;
-			else if (field & 1)
-				packet->fragment = FRAGMENT_FIRST;
-			fragmented = packet->fragment != FRAGMENT_WHOLE;
-			length = 8;
-		} else {
-			length = (upper[1] + 1) * 8;
-			/* Source routes are the worker's to refuse. */
-			if ((protocol == IPPROTO_HOPOPTS && i) ||
-			    (protocol == IPPROTO_ROUTING && upper[3]))
-				return false;
-		}
-		protocol = upper[0];
-		upper += length;
-		at += length;
-		if (at > total)
-			return false;
-		if (packet->fragment == FRAGMENT_LATER)
-			break;
-	}
-	if (is_extension(protocol))
-		return false;
-	packet->protocol = protocol;
-	return parse_upper(upper, end, total - at, packet);
+	upper = walk_extensions(ctx, at, total, packet);
+	if (upper < 40 || upper > total)
+		return 0;
+	return parse_upper(ctx, at + upper, total - upper, packet);
 }
 
 static __always_inline __u32 own(const struct lockgate_address *address)
@@ -456,13 +487,17 @@ static __always_inline bool is_discovery(const struct packet *packet)
 	       packet->type >= 133 && packet->type <= 137;
 }
 
-/* IP on an unprotected port, to us or to a group: Linux's only if listed. */
-static __always_inline enum lockgate_counter
-carve_out(const struct lockgate_port *port, const struct packet *packet, bool to_us)
+/* IP on an unprotected port, to us or to a group: Linux's only if listed. Why it
+ * is passed, or LOCKGATE_TO_WORKER.
+ */
+__noinline int carve_out(const struct lockgate_port *port, const struct packet *packet, int to_us)
 {
-	__u32 to = own(&packet->destination);
 	enum inside inside = INSIDE_NO;
+	__u32 to;
 
+	if (!port || !packet)
+		return LOCKGATE_TO_WORKER;
+	to = own(&packet->destination);
 	if (packet->protocol == IPPROTO_ESP)
 		return LOCKGATE_TO_WORKER;
 	/* Addresses inside are the policies' affair, whatever station is named. */
@@ -541,9 +576,9 @@ static __always_inline enum lockgate_counter judge(struct xdp_md *ctx, __u16 *vl
 		return LOCKGATE_TO_WORKER;
 	__builtin_memset(&packet, 0, sizeof(packet));
 	if (link.ethertype == ETH_P_IP)
-		read = parse_ipv4(link.network, end, &packet);
+		read = parse_ipv4(ctx, link.length, &packet);
 	else
-		read = parse_ipv6(link.network, end, &packet);
+		read = parse_ipv6(ctx, link.length, &packet);
 	if (!read || (to_us && !packet.sound))
 		return LOCKGATE_TO_WORKER;
 	if (!protected)

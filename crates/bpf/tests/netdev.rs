@@ -6,6 +6,7 @@ mod common;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,8 +19,11 @@ use wire::build::PacketBuilder;
 const DEV: &str = "lgsteer";
 const PEER: &str = "lgpeer";
 
-/// Runs a test in a network namespace of its own, with a veth pair that is up.
+/// Runs a test in a network namespace of its own, with a veth pair that is up. One at a time: the
+/// programs that a process knows are those of one namespace.
 fn in_namespace(test: &'static str, body: impl FnOnce(u32) + Send + 'static) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let thread = thread::spawn(move || {
         // SAFETY: a system call without pointers; the thread is new and shares nothing that the
         // namespace is part of.
