@@ -11,7 +11,8 @@ use crate::output::{counted, print, print_json};
 
 /// Make a configuration the running one
 ///
-/// All or nothing: answers when every worker walks by it. Ends with 0 if it runs (there may be warnings), with 1 if it was refused: then nothing changed.
+/// All or nothing: answers when every worker walks by it. Ends with 0 if it runs (there may be
+/// warnings), with 1 if it was refused: then nothing changed.
 #[derive(clap::Args)]
 pub(crate) struct ApplyArgs {
     /// The configuration

@@ -14,7 +14,8 @@ use netdev::Netdev;
 
 /// Say what this machine and its netdevs can do, what is missing, and how to get it
 ///
-/// The netdevs are those of this network namespace. Changes nothing. Ends with 1 if something is missing that nothing works without.
+/// The netdevs are those of this network namespace. Changes nothing. Ends with 1 if something is
+/// missing that nothing works without.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Answer in JSON

@@ -17,8 +17,8 @@ pub(crate) struct Args {
     /// What
     #[arg(value_enum)]
     what: What,
-    /// Only the one of this name: a port, a peer (also for its SAs), a policy, a neighbour's address,
-    /// a route's prefix, a drop reason
+    /// Only the one of this name: a port, a peer (also for its SAs), a policy, a neighbour's
+    /// address, a route's prefix, a drop reason
     #[arg(value_name = "NAME")]
     name: Option<String>,
     /// Answer in JSON

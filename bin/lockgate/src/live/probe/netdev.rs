@@ -81,8 +81,8 @@ fn look(name: String, ifindex: u32) -> Netdev {
 struct Sysfs(PathBuf);
 
 impl Sysfs {
-    /// `None` if the folder of that name is of another netdev: /sys shows the network namespace that
-    /// it was mounted in.
+    /// `None` if the folder of that name is of another netdev: /sys shows the network namespace
+    /// that it was mounted in.
     fn of(name: &str, ifindex: u32) -> Option<Sysfs> {
         let sysfs = Sysfs(Path::new("/sys/class/net").join(name));
         let same = sysfs.read("ifindex").and_then(|text| text.parse().ok()) == Some(ifindex);

@@ -90,6 +90,7 @@ fn queues(ports: &[v1::Port]) -> String {
                 queue.fill_empty,
                 queue.tx_invalid,
                 queue.tx_full,
+                queue.foreign,
             ];
             let place = [queue.queue, queue.worker].map(|number| number.to_string());
             let numbers = numbers.map(|number| number.to_string());
@@ -107,8 +108,9 @@ fn queues(ports: &[v1::Port]) -> String {
         "fill empty",
         "tx invalid",
         "tx full",
+        "unmarked",
     ];
-    table("Queues, in packets", &header, rows, Numbers(1..=9))
+    table("Queues, in packets", &header, rows, Numbers(1..=10))
 }
 
 fn kernel(ports: &[v1::Port]) -> String {
