@@ -1,5 +1,6 @@
 //! The scenes, one function each.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use netlab::capture::{Scope, Tally};
@@ -25,6 +26,8 @@ pub(super) const TUNNEL_MTU: u32 = 1446;
 const TIMED_PINGS: (u32, Duration) = (1000, Duration::from_millis(2));
 /// Time between two packets of a stream.
 const STEP: Duration = Duration::from_millis(1);
+/// Time in which all ports are up after a start.
+const PORTS_UP: Duration = Duration::from_secs(5);
 /// Time in which a port that is up again must carry traffic.
 const UP_AGAIN: Duration = Duration::from_secs(2);
 
@@ -54,30 +57,50 @@ pub(super) fn control_run(stage: &mut Stage) -> Result<(), LabError> {
 
 /// Both daemons come up, and say how their ports are attached.
 pub(super) fn start_daemons(stage: &mut Stage) -> Result<(), LabError> {
-    stage.gateways.start(A)?;
-    stage.gateways.start(B)?;
-    let mut modes = Vec::new();
-    let mut down = Vec::new();
+    for end in [A, B] {
+        stage.gateways.start(end)?;
+    }
+    let end = Instant::now() + PORTS_UP;
+    let mut ports = ports(stage)?;
+    while !ports.down.is_empty() && Instant::now() < end {
+        interrupt::sleep(Duration::from_millis(100))?;
+        ports = self::ports(stage)?;
+    }
+    let mode = ports.modes.into_iter().collect::<Vec<_>>().join(" and ");
+    let detail = match ports.down.as_slice() {
+        [] => format!("XDP {mode}"),
+        down => down.join("; "),
+    };
+    stage.report.xdp_mode = Some(mode);
+    stage.report.workers = Some(stage.gateways.daemon(A)?.counters()?.workers);
+    stage.check("two daemons are up", ports.down.is_empty(), detail);
+    Ok(())
+}
+
+/// The ports of both gateways.
+struct Ports {
+    /// How programs are attached.
+    modes: BTreeSet<String>,
+    /// Ports that are not up, and why.
+    down: Vec<String>,
+}
+
+fn ports(stage: &Stage) -> Result<Ports, LabError> {
+    let mut ports = Ports { modes: BTreeSet::new(), down: Vec::new() };
     for end in [A, B] {
         for port in stage.gateways.daemon(end)?.ports()? {
             let text = |field: &str| port[field].as_str().unwrap_or_default().to_owned();
-            let name = format!("{} {}", stage.gateways.file(end).name(), text("name"));
             if text("state") != "up" {
-                down.push(format!("{name}: {} {}", text("state"), text("state_reason")));
+                let gateway = stage.gateways.file(end).name();
+                let (name, state, why) = (text("name"), text("state"), text("state_reason"));
+                ports.down.push(format!("{gateway} {name}: {state} {why}"));
             }
             if text("name") != "host" {
-                modes.push(text("xdp_mode"));
+                ports.modes.insert(text("xdp_mode"));
             }
         }
-        stage.report.workers = Some(stage.gateways.daemon(end)?.counters()?.workers);
     }
-    modes.sort_unstable();
-    modes.dedup();
-    let mode = modes.join(" and ");
-    stage.report.xdp_mode = Some(mode.clone());
-    let detail = if down.is_empty() { format!("XDP {mode}") } else { down.join("; ") };
-    stage.check("two daemons are up", down.is_empty(), detail);
-    Ok(())
+    Ok(ports)
 }
 
 /// Pings of both families, too big ones, and those of a gateway itself.
@@ -246,8 +269,9 @@ pub(super) fn port_down_and_up(stage: &mut Stage) -> Result<(), LabError> {
     site.gateway.ip("link set wan down")?;
     let down = Instant::now();
     interrupt::sleep(Duration::from_millis(700))?;
-    stage.gateways.sites.raise_wan(site)?;
+    // Taken before: it forwards before the command has returned.
     let up = Instant::now();
+    stage.gateways.sites.raise_wan(site)?;
     interrupt::sleep(UP_AGAIN + Duration::from_millis(500))?;
     let deliveries = streams.map(Stream::finish);
     stage.add_capture(capture)?;
