@@ -4,10 +4,10 @@
 CARGO := ./xtask/cargo
 XTASK := $(CARGO) run --quiet --package xtask --
 
-.PHONY: build demo test bench setup fmt clean
+.PHONY: build demo test bench deb setup fmt clean
 
 build: setup-quiet
-	$(CARGO) build --release --package lockgate
+	$(CARGO) build --release --package lockgate --package lockgated
 
 demo: setup-quiet
 	$(XTASK) demo
@@ -17,6 +17,9 @@ test: setup-quiet
 
 bench: setup-quiet
 	$(XTASK) bench
+
+deb: setup-quiet
+	$(XTASK) deb
 
 setup:
 	$(XTASK) setup

@@ -6,9 +6,11 @@
 //! | `tidy` | the rules of the code that a compiler does not check |
 //! | `test` | everything, with a table at the end |
 //! | `demo [NAME …]` | builds `lockgate` and `lockgated`, runs a demonstration (default `gateways`) |
+//! | `deb [--check]` | builds the Debian package; or tries one with debug programs |
 //! | `bench [NAME …]` | the same for a benchmark (default `esp`) |
 #![forbid(unsafe_code)]
 
+mod deb;
 mod setup;
 mod test;
 mod tidy;
@@ -26,6 +28,8 @@ fn main() -> ExitCode {
         ("tidy", []) => tidy::run(),
         ("test", []) => test::run(),
         ("demo", rest) => lockgate("demo", "gateways", rest),
+        ("deb", []) => deb::build(deb::Build::Release).map(|_| ()),
+        ("deb", [flag]) if flag == "--check" => deb::check(),
         ("bench", rest) => lockgate("bench", "esp", rest),
         _ => Err(Failure::Usage),
     };
@@ -49,6 +53,12 @@ enum Failure {
     Program { program: String, status: std::process::ExitStatus },
     /// A file could not be read.
     Read { file: PathBuf, error: std::io::Error },
+    /// A file could not be written.
+    Write { file: PathBuf, error: std::io::Error },
+    /// A program needs a shared library and nobody said which package brings it.
+    Library { library: String },
+    /// The package is not as it should be.
+    Package { what: String },
     /// `cargo metadata` printed something else than expected.
     Metadata,
     /// Things to install, and no right to install them.
@@ -65,11 +75,19 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Failure::Usage => {
-                write!(f, "usage: cargo xtask setup [--quiet] | tidy | test | demo | bench")
+                write!(
+                    f,
+                    "usage: cargo xtask setup [--quiet] | tidy | test | demo | deb [--check] | bench"
+                )
             }
             Failure::Start { program, error } => write!(f, "cannot start {program}: {error}"),
             Failure::Program { program, status } => write!(f, "{program}: {status}"),
             Failure::Read { file, error } => write!(f, "{}: {error}", file.display()),
+            Failure::Write { file, error } => write!(f, "{}: {error}", file.display()),
+            Failure::Library { library } => {
+                write!(f, "deb: which package brings {library}? Say so in LIBRARIES")
+            }
+            Failure::Package { what } => write!(f, "deb: {what}"),
             Failure::Metadata => write!(f, "cannot make sense of `cargo metadata`"),
             Failure::NotRoot { missing } => {
                 write!(f, "missing: {}; run this as root, or install them", missing.join(", "))
@@ -80,6 +98,20 @@ impl std::fmt::Display for Failure {
             Failure::Untidy { findings } => write!(f, "tidy: {findings} findings"),
             Failure::Tests { failed } => write!(f, "test: {failed} parts failed"),
         }
+    }
+}
+
+impl Failure {
+    /// A file that could not be read.
+    fn read(file: &Path) -> impl FnOnce(std::io::Error) -> Failure {
+        let file = file.to_owned();
+        |error| Failure::Read { file, error }
+    }
+
+    /// A file that could not be written.
+    fn write(file: &Path) -> impl FnOnce(std::io::Error) -> Failure {
+        let file = file.to_owned();
+        |error| Failure::Write { file, error }
     }
 }
 

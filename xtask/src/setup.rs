@@ -203,6 +203,13 @@ fn privileged(prefix: &[&str], words: &[&str]) -> Command {
     command
 }
 
+/// Whether a program can be started.
+pub(crate) fn is_there(name: &str) -> bool {
+    let mut command = program(name);
+    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok()
+}
+
 fn works(words: &[&str]) -> bool {
     quiet(program(words[0]).args(&words[1..]))
 }

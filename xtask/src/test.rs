@@ -109,6 +109,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         }),
         time("interop", interop),
         time("network namespaces", network_namespaces),
+        time("package", package),
     ];
     let failed = parts.iter().filter(|part| matches!(part.outcome, Outcome::Failed(_))).count();
     println!("\n{}", table(&parts));
@@ -144,6 +145,16 @@ fn network_namespaces() -> Result<Outcome, Failure> {
     command.env("LOCKGATE", built_program("lockgate"));
     command.env("LOCKGATED", built_program("lockgated"));
     watch(&mut command)
+}
+
+/// The Debian package, with debug programs.
+fn package() -> Result<Outcome, Failure> {
+    match setup::is_there("dpkg-deb") {
+        true => {
+            watch(cargo().args(["run", "--quiet", "--package", "xtask", "--", "deb", "--check"]))
+        }
+        false => Ok(Outcome::Skipped("there is no dpkg-deb")),
+    }
 }
 
 /// Where cargo puts a program of ours.

@@ -24,13 +24,6 @@ const KEPT: &[(Capability, &str)] = &[
     (Capability::CAP_IPC_LOCK, "locks keys and packet memory"),
 ];
 
-/// What only set-up needs.
-const FOR_SETUP: &[(Capability, &str)] = &[
-    (Capability::CAP_SYS_ADMIN, "finds the program of an earlier run by its id, to replace it"),
-    (Capability::CAP_CHOWN, "gives the API's socket to group lockgate"),
-    (Capability::CAP_SETPCAP, "gives privileges away for good"),
-];
-
 /// Set-up of the process failed. None of these opens anything; the caller decides whether to go
 /// on.
 #[derive(Debug, thiserror::Error)]
@@ -230,15 +223,15 @@ pub(crate) fn verify_threads() -> Result<(), HardeningError> {
     Ok(())
 }
 
-/// What set-up needs beside what stays, for the unit file and `lockgate probe`.
-pub(crate) fn setup_capabilities() -> impl Iterator<Item = Capability> {
-    FOR_SETUP.iter().map(|(capability, _)| *capability)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::process::Command;
+
+    /// What only set-up needs: the program of an earlier run is found by its id, the API's socket
+    /// given to its group, privileges given away for good.
+    const FOR_SETUP: [Capability; 3] =
+        [Capability::CAP_SYS_ADMIN, Capability::CAP_CHOWN, Capability::CAP_SETPCAP];
 
     #[test]
     fn kernels_before_6_1_are_refused_whatever_their_names_look_like() {
@@ -277,7 +270,7 @@ mod tests {
         let mut granted: Vec<&str> = bounding.unwrap().split_whitespace().collect();
         granted.sort_unstable();
         let kept = KEPT.iter().map(|(capability, _)| *capability);
-        let mut needed: Vec<_> = kept.chain(setup_capabilities()).map(|c| c.to_string()).collect();
+        let mut needed: Vec<_> = kept.chain(FOR_SETUP).map(|c| c.to_string()).collect();
         needed.sort_unstable();
         assert_eq!(granted, needed);
     }

@@ -1,0 +1,379 @@
+//! Builds the Debian package: `cargo xtask deb`.
+//!
+//! Stages every file in a folder of its own and gives it to `dpkg-deb`, which is on every Debian.
+//! The same sources make the same package: no file is younger than `SOURCE_DATE_EPOCH`, else than
+//! the last commit, and owners are root whoever builds.
+
+mod check;
+mod man;
+
+pub(crate) use check::check;
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use crate::{Failure, cargo, output, program, root, succeed};
+
+/// Name of the package.
+const PACKAGE: &str = "lockgate";
+/// The default configuration, which dpkg keeps when it was changed.
+const CONFIGURATION: &str = "etc/lockgate/lockgate.toml";
+/// Shared libraries that the programs may need, and the packages that bring them. `libc.so.6` is
+/// told with its version.
+const LIBRARIES: &[(&str, Option<&str>)] = &[
+    ("libc.so.6", None),
+    ("libm.so.6", None),
+    ("ld-linux-x86-64.so.2", None),
+    ("ld-linux-aarch64.so.1", None),
+    ("libgcc_s.so.1", Some("libgcc-s1")),
+    ("libelf.so.1", Some("libelf1")),
+    ("libz.so.1", Some("zlib1g")),
+];
+/// Programs that the daemon, the command and the package's scripts run.
+const PROGRAMS: &[&str] = &["nftables", "iproute2", "passwd"];
+
+/// How the programs in the package are built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Build {
+    /// For use.
+    Release,
+    /// To try the packaging itself.
+    Debug,
+}
+
+impl Build {
+    fn name(self) -> &'static str {
+        match self {
+            Build::Release => "release",
+            Build::Debug => "debug",
+        }
+    }
+}
+
+/// Builds the programs and the package. Returns the package's path.
+pub(crate) fn build(build: Build) -> Result<PathBuf, Failure> {
+    let mut command = cargo();
+    command.args(["build", "--quiet", "--package", "lockgate", "--package", "lockgated"]);
+    if build == Build::Release {
+        command.arg("--release");
+    }
+    succeed(&mut command)?;
+    let package = pack(build, &epoch()?)?;
+    println!("deb: {}", package.display());
+    Ok(package)
+}
+
+/// Stages the files and makes the package out of them; `epoch` in seconds since 1970.
+fn pack(build: Build, epoch: &str) -> Result<PathBuf, Failure> {
+    let folder = target().join("debian").join(build.name());
+    if folder.exists() {
+        fs::remove_dir_all(&folder).map_err(Failure::write(&folder))?;
+    }
+    let stage = Stage { root: folder.join("root") };
+    let needed = stage.programs(build)?;
+    stage.services()?;
+    stage.documents(build, epoch)?;
+    stage.control(&needed)?;
+    let architecture = output(program("dpkg").arg("--print-architecture"))?;
+    let file = format!("{PACKAGE}_{}_{}.deb", version(), architecture.trim());
+    let package = folder.join(file);
+    let mut command = program("dpkg-deb");
+    command.args(["--root-owner-group", "-Zxz", "--build"]).arg(&stage.root).arg(&package);
+    // Its one line names a path of this machine.
+    output(command.env("SOURCE_DATE_EPOCH", epoch))?;
+    Ok(package)
+}
+
+/// Where cargo puts what it builds.
+fn target() -> PathBuf {
+    root().join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+}
+
+fn version() -> &'static str {
+    env!("CARGO_PKG_VERSION")
+}
+
+/// The time that no file of the package is younger than, seconds since 1970.
+fn epoch() -> Result<String, Failure> {
+    match env::var("SOURCE_DATE_EPOCH") {
+        Ok(epoch) => Ok(epoch),
+        Err(_) => {
+            let time = output(program("git").args(["log", "-1", "--format=%ct"]))?;
+            Ok(time.trim().to_owned())
+        }
+    }
+}
+
+/// What the package holds, in a folder that stands for `/`.
+struct Stage {
+    root: PathBuf,
+}
+
+/// What the programs ask of the system that they run on.
+struct Needed {
+    /// Packages with shared libraries.
+    packages: BTreeSet<String>,
+}
+
+impl Stage {
+    /// Writes a file with the folders above it.
+    fn put(&self, to: &str, content: &[u8], mode: u32) -> Result<PathBuf, Failure> {
+        let path = self.root.join(to);
+        let folder = path.parent().expect("files lie in folders");
+        fs::create_dir_all(folder).map_err(Failure::write(folder))?;
+        fs::write(&path, content).map_err(Failure::write(&path))?;
+        self.set_mode(&path, mode)?;
+        // Whatever the builder's umask is.
+        let above = folder.ancestors().take_while(|folder| folder.starts_with(&self.root));
+        above.clone().try_for_each(|folder| self.set_mode(folder, 0o755))?;
+        Ok(path)
+    }
+
+    fn set_mode(&self, path: &Path, mode: u32) -> Result<(), Failure> {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(Failure::write(path))
+    }
+
+    /// Copies a file of the project.
+    fn copy(&self, from: &str, to: &str) -> Result<(), Failure> {
+        self.put(to, &read(&root().join(from))?, 0o644).map(|_| ())
+    }
+
+    /// The two programs, without what only debuggers read.
+    fn programs(&self, build: Build) -> Result<Needed, Failure> {
+        let mut packages = BTreeSet::new();
+        let mut libc = (0, 0);
+        for (name, folder) in [("lockgate", "usr/bin"), ("lockgated", "usr/sbin")] {
+            let built = read(&target().join(build.name()).join(name))?;
+            let path = self.put(&format!("{folder}/{name}"), &built, 0o755)?;
+            succeed(program("strip").args(["--strip-unneeded", "--"]).arg(&path))?;
+            self.set_mode(&path, 0o755)?;
+            let headers = output(program("objdump").arg("-p").arg(&path))?;
+            packages.extend(libraries(&headers)?);
+            libc = libc.max(libc_version(&headers));
+        }
+        packages.insert(format!("libc6 (>= {}.{})", libc.0, libc.1));
+        packages.extend(PROGRAMS.iter().map(ToString::to_string));
+        Ok(Needed { packages })
+    }
+
+    /// Units, groups and the default configuration, which is all comment: nothing starts, and
+    /// nothing is closed, before somebody has written what the ports are.
+    fn services(&self) -> Result<(), Failure> {
+        for unit in ["lockgated.service", "lockgate-guard.service"] {
+            self.copy(&format!("etc/systemd/{unit}"), &format!("usr/lib/systemd/system/{unit}"))?;
+        }
+        self.copy("etc/systemd/lockgate.sysusers.conf", "usr/lib/sysusers.d/lockgate.conf")?;
+        let example = text(&root().join("etc/lockgate.toml"))?;
+        self.put(CONFIGURATION, commented(&example).as_bytes(), 0o644)?;
+        Ok(())
+    }
+
+    /// Manual pages, completions, documents.
+    fn documents(&self, build: Build, epoch: &str) -> Result<(), Failure> {
+        let made = self.root.with_file_name("made");
+        let lockgate = target().join(build.name()).join("lockgate");
+        for what in ["man", "completions"] {
+            let mut command = program(&lockgate);
+            succeed(command.args(["generate", what]).arg(made.join(what)))?;
+        }
+        let completions = [
+            ("lockgate.bash", "usr/share/bash-completion/completions/lockgate"),
+            ("_lockgate", "usr/share/zsh/vendor-completions/_lockgate"),
+            ("lockgate.fish", "usr/share/fish/vendor_completions.d/lockgate.fish"),
+        ];
+        for (from, to) in completions {
+            self.put(to, &read(&made.join("completions").join(from))?, 0o644)?;
+        }
+        for page in files(&made.join("man"))? {
+            let name = page.file_name().expect("a file").to_string_lossy().into_owned();
+            self.manual(&name, &text(&page)?)?;
+        }
+        let day =
+            output(program("date").args(["--utc", "+%F", "--date"]).arg(format!("@{epoch}")))?;
+        for page in man::PAGES {
+            let markdown = text(&root().join(page.from))?;
+            self.manual(page.name, &page.roff(day.trim(), &markdown))?;
+        }
+        for document in ["README.md", "docs/OPERATION.md", "docs/CONFIGURATION.md"] {
+            let name = document.rsplit('/').next().expect("a name");
+            self.copy(document, &format!("usr/share/doc/{PACKAGE}/{name}"))?;
+        }
+        self.copy("etc/lockgate.toml", "usr/share/doc/lockgate/examples/lockgate.toml")?;
+        self.put("usr/share/doc/lockgate/copyright", COPYRIGHT.as_bytes(), 0o644)?;
+        Ok(())
+    }
+
+    /// A manual page, compressed as Debian wants it; `name` is `lockgate-check.1`.
+    fn manual(&self, name: &str, roff: &str) -> Result<(), Failure> {
+        let section = name.rsplit('.').next().expect("a section");
+        let path =
+            self.put(&format!("usr/share/man/man{section}/{name}"), roff.as_bytes(), 0o644)?;
+        succeed(program("gzip").args(["-9n", "--"]).arg(&path))
+    }
+
+    /// What dpkg reads: the package's description, its scripts, sums of its files.
+    fn control(&self, needed: &Needed) -> Result<(), Failure> {
+        let mut bytes = 0;
+        let mut sums = String::new();
+        for file in files(&self.root)? {
+            bytes += fs::metadata(&file).map_err(Failure::read(&file))?.len();
+            let name = file.strip_prefix(&self.root).expect("staged below the root");
+            if name != Path::new(CONFIGURATION) {
+                let sum = output(program("md5sum").arg("--").arg(&file))?;
+                let sum = sum.split_whitespace().next().unwrap_or_default();
+                sums.push_str(&format!("{sum}  {}\n", name.display()));
+            }
+        }
+        let architecture = output(program("dpkg").arg("--print-architecture"))?;
+        let depends: Vec<&str> = needed.packages.iter().map(String::as_str).collect();
+        let control = format!(
+            "Package: {PACKAGE}\nVersion: {}\nArchitecture: {}\nMaintainer: {}\n\
+             Installed-Size: {}\nDepends: {}\nRecommends: ethtool\nSection: net\n\
+             Priority: optional\n{DESCRIPTION}",
+            version(),
+            architecture.trim(),
+            maintainer(),
+            bytes.div_ceil(1024),
+            depends.join(", "),
+        );
+        self.put("DEBIAN/control", control.as_bytes(), 0o644)?;
+        self.put("DEBIAN/md5sums", sums.as_bytes(), 0o644)?;
+        self.put("DEBIAN/conffiles", format!("/{CONFIGURATION}\n").as_bytes(), 0o644)?;
+        for (script, content) in SCRIPTS {
+            self.put(&format!("DEBIAN/{script}"), content.as_bytes(), 0o755)?;
+        }
+        Ok(())
+    }
+}
+
+/// The scripts of the package, by the name that dpkg knows.
+const SCRIPTS: &[(&str, &str)] = &[
+    ("postinst", include_str!("../debian/postinst")),
+    ("prerm", include_str!("../debian/prerm")),
+    ("postrm", include_str!("../debian/postrm")),
+];
+
+const DESCRIPTION: &str = "\
+Description: IPsec and security-group gateway in user space
+ Lockgate decides every packet at the cheapest place that can decide it, and
+ for any packet it says what was decided, where, by which rule, and why. Its
+ ports are AF_XDP sockets; when it does not run, they are closed.
+ .
+ This package brings the daemon lockgated and the command lockgate. Nothing is
+ started before /etc/lockgate/lockgate.toml says what the ports are.
+";
+
+const COPYRIGHT: &str = "\
+Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+Upstream-Name: Lockgate
+
+Files: *
+Copyright: the Lockgate developers
+License: Apache-2.0
+ On Debian systems the text of this licence is in
+ /usr/share/common-licenses/Apache-2.0.
+";
+
+/// Who packs: as Debian's own tools are told.
+fn maintainer() -> String {
+    let name = env::var("DEBFULLNAME").unwrap_or_else(|_| "Lockgate developers".into());
+    let email = env::var("DEBEMAIL").unwrap_or_else(|_| "developers@lockgate.invalid".into());
+    format!("{name} <{email}>")
+}
+
+/// Packages with the libraries that a program needs, as `objdump -p` lists them.
+fn libraries(headers: &str) -> Result<Vec<String>, Failure> {
+    let needed = headers.lines().filter_map(|line| line.trim().strip_prefix("NEEDED"));
+    let mut packages = Vec::new();
+    for library in needed.map(str::trim) {
+        match LIBRARIES.iter().find(|(name, _)| *name == library) {
+            Some((_, package)) => packages.extend(package.map(String::from)),
+            None => return Err(Failure::Library { library: library.into() }),
+        }
+    }
+    Ok(packages)
+}
+
+/// The newest version of the C library that a program asks for.
+fn libc_version(headers: &str) -> (u32, u32) {
+    let versions = headers.split_whitespace().filter_map(|word| word.strip_prefix("GLIBC_"));
+    let numbers = versions.filter_map(|version| {
+        let mut numbers = version.split('.').map(str::parse::<u32>);
+        Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+    });
+    numbers.max().unwrap_or_default()
+}
+
+/// The example as a file that says nothing yet.
+fn commented(example: &str) -> String {
+    let mut text = String::from(
+        "# Nothing is configured: lockgated does not start, and no port is closed, before this\n\
+         # file says what the ports are. What follows is an example; lockgate.toml(5) has every\n\
+         # key. Then:\n\
+         #   lockgate check /etc/lockgate/lockgate.toml\n\
+         #   systemctl enable --now lockgated\n\n",
+    );
+    for line in example.lines() {
+        text.push_str(if line.is_empty() { "" } else { "#" });
+        text.push_str(line);
+        text.push('\n');
+    }
+    text
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    fs::read(path).map_err(Failure::read(path))
+}
+
+fn text(path: &Path) -> Result<String, Failure> {
+    fs::read_to_string(path).map_err(Failure::read(path))
+}
+
+/// All files below a folder, sorted.
+fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).map_err(Failure::read(&folder))? {
+            let path = entry.map_err(Failure::read(&folder))?.path();
+            if path.is_dir() { folders.push(path) } else { found.push(path) }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADERS: &str = "
+  NEEDED               libelf.so.1
+  NEEDED               libc.so.6
+  required from libc.so.6:
+    0x09691a75 0x00 04 GLIBC_2.2.5
+    0x069691b4 0x00 03 GLIBC_2.34
+    0x0d696917 0x00 02 GLIBC_2.7
+";
+
+    #[test]
+    fn libraries_become_the_packages_that_bring_them() {
+        assert_eq!(libraries(HEADERS).unwrap(), ["libelf1"]);
+        assert_eq!(libc_version(HEADERS), (2, 34));
+        let unknown = libraries("  NEEDED               libxdp.so.1\n").unwrap_err().to_string();
+        assert!(unknown.contains("libxdp.so.1"), "{unknown}");
+    }
+
+    #[test]
+    fn the_default_configuration_says_nothing_and_keeps_the_whole_example() {
+        let example = text(&root().join("etc/lockgate.toml")).unwrap();
+        let shipped = commented(&example);
+        assert!(shipped.lines().all(|line| line.is_empty() || line.starts_with('#')));
+        let lines: Vec<&str> = shipped.lines().skip(6).collect();
+        let again: Vec<&str> =
+            lines.iter().map(|line| line.strip_prefix('#').unwrap_or(line)).collect();
+        assert_eq!(again.join("\n").trim(), example.trim());
+    }
+}

@@ -1,0 +1,237 @@
+//! Tries the package: built with debug programs, taken apart, and (as root) installed, removed and
+//! purged in a copy of this machine's files that nothing else sees.
+
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+
+use super::{Build, CONFIGURATION, PACKAGE, build, files, pack, target, text};
+use crate::setup::is_there;
+use crate::{Failure, output, program, root, succeed};
+
+/// Files that the package must hold.
+const EXPECTED: &[&str] = &[
+    "usr/bin/lockgate",
+    "usr/sbin/lockgated",
+    CONFIGURATION,
+    "usr/lib/systemd/system/lockgated.service",
+    "usr/lib/systemd/system/lockgate-guard.service",
+    "usr/lib/sysusers.d/lockgate.conf",
+    "usr/share/bash-completion/completions/lockgate",
+    "usr/share/zsh/vendor-completions/_lockgate",
+    "usr/share/fish/vendor_completions.d/lockgate.fish",
+    "usr/share/man/man1/lockgate.1.gz",
+    "usr/share/man/man1/lockgate-show.1.gz",
+    "usr/share/man/man5/lockgate.toml.5.gz",
+    "usr/share/man/man8/lockgated.8.gz",
+    "usr/share/doc/lockgate/OPERATION.md",
+    "usr/share/doc/lockgate/copyright",
+    "usr/share/doc/lockgate/examples/lockgate.toml",
+];
+
+/// What the trial did, one line each.
+struct Trial {
+    passed: u32,
+    skipped: u32,
+}
+
+impl Trial {
+    fn pass(&mut self, what: &str) {
+        println!("ok {what}");
+        self.passed += 1;
+    }
+
+    fn skip(&mut self, what: &str, reason: &str) {
+        println!("SKIPPED: {what}: {reason}");
+        self.skipped += 1;
+    }
+}
+
+/// Builds the package with debug programs and tries it.
+pub(crate) fn check() -> Result<(), Failure> {
+    let package = build(Build::Debug)?;
+    let unpacked = target().join("debian/unpacked");
+    if unpacked.exists() {
+        fs::remove_dir_all(&unpacked).map_err(Failure::write(&unpacked))?;
+    }
+    succeed(program("dpkg-deb").arg("-x").args([&package, &unpacked]))?;
+    let mut trial = Trial { passed: 0, skipped: 0 };
+    contents(&mut trial, &package, &unpacked)?;
+    same_again(&mut trial)?;
+    pages(&mut trial, &unpacked)?;
+    completions(&mut trial, &unpacked)?;
+    units(&mut trial, &unpacked)?;
+    install(&mut trial, &package)?;
+    // As the table of `cargo xtask test` reads it.
+    println!("{} passed, 0 failed, {} skipped", trial.passed, trial.skipped);
+    Ok(())
+}
+
+fn broken(what: impl Into<String>) -> Failure {
+    Failure::Package { what: what.into() }
+}
+
+fn contents(trial: &mut Trial, package: &Path, unpacked: &Path) -> Result<(), Failure> {
+    let list = output(program("dpkg-deb").arg("-c").arg(package))?;
+    if let Some(line) = list.lines().find(|line| !line.contains(" root/root ")) {
+        return Err(broken(format!("not root's: {line}")));
+    }
+    for expected in EXPECTED {
+        if !unpacked.join(expected).is_file() {
+            return Err(broken(format!("{expected} is not in it")));
+        }
+    }
+    trial.pass("every file is in the package, and root's");
+    for name in ["usr/bin/lockgate", "usr/sbin/lockgated"] {
+        let told = output(program(unpacked.join(name)).arg("--version"))?;
+        if !told.contains(env!("CARGO_PKG_VERSION")) {
+            return Err(broken(format!("{name} says that it is {told}")));
+        }
+    }
+    trial.pass("both programs say their version");
+    for script in ["postinst", "prerm", "postrm"] {
+        succeed(program("sh").arg("-n").arg(root().join("xtask/debian").join(script)))?;
+    }
+    trial.pass("the scripts are shell");
+    let mut check = program(unpacked.join("usr/bin/lockgate"));
+    check.arg("check").arg(unpacked.join(CONFIGURATION)).stderr(Stdio::null());
+    if check.stdout(Stdio::null()).status().is_ok_and(|status| status.success()) {
+        return Err(broken("the default configuration configures something"));
+    }
+    trial.pass("the default configuration starts nothing");
+    Ok(())
+}
+
+fn same_again(trial: &mut Trial) -> Result<(), Failure> {
+    // Not that of the last commit: it may not be the last any more.
+    let pack = || super::read(&pack(Build::Debug, "1700000000")?);
+    if pack()? != pack()? {
+        return Err(broken("packed twice, it is not the same"));
+    }
+    trial.pass("packed twice, it is the same byte for byte");
+    Ok(())
+}
+
+/// Every manual page, read by groff with all warnings.
+fn pages(trial: &mut Trial, unpacked: &Path) -> Result<(), Failure> {
+    let what = "manual pages";
+    if !is_there("groff") {
+        trial.skip(what, "there is no groff");
+        return Ok(());
+    }
+    let pages = files(&unpacked.join("usr/share/man"))?;
+    for page in &pages {
+        let script = r#"gzip -dc -- "$0" | groff -man -Kutf8 -Tutf8 -ww -z 2>&1"#;
+        let told = output(program("sh").args(["-c", script]).arg(page))?;
+        if !told.is_empty() {
+            return Err(broken(format!("{}: {told}", page.display())));
+        }
+    }
+    trial.pass(&format!("{} {what} without a warning", pages.len()));
+    Ok(())
+}
+
+fn completions(trial: &mut Trial, unpacked: &Path) -> Result<(), Failure> {
+    for (shell, file) in [
+        ("bash", "usr/share/bash-completion/completions/lockgate"),
+        ("zsh", "usr/share/zsh/vendor-completions/_lockgate"),
+        ("fish", "usr/share/fish/vendor_completions.d/lockgate.fish"),
+    ] {
+        if is_there(shell) {
+            succeed(program(shell).arg("-n").arg(unpacked.join(file)))?;
+            trial.pass(&format!("completions are {shell}"));
+        } else if !text(&unpacked.join(file))?.contains("lockgate") {
+            return Err(broken(format!("{file} completes nothing")));
+        } else {
+            trial.skip(&format!("syntax of {file}"), &format!("there is no {shell}"));
+        }
+    }
+    Ok(())
+}
+
+/// Both units, judged by systemd with the packaged programs in their places.
+fn units(trial: &mut Trial, unpacked: &Path) -> Result<(), Failure> {
+    let what = "units";
+    if !is_there("systemd-analyze") {
+        trial.skip(what, "there is no systemd-analyze");
+        return Ok(());
+    }
+    let folder = target().join("debian/units");
+    fs::create_dir_all(&folder).map_err(Failure::write(&folder))?;
+    let mut command = program("systemd-analyze");
+    command.args(["verify", "--man=no", "--recursive-errors=no"]);
+    for unit in ["lockgated.service", "lockgate-guard.service"] {
+        // The programs are not where the unit will find them.
+        let packed = unpacked.join("usr/lib/systemd/system").join(unit);
+        let here = text(&packed)?.replace("=/usr/", &format!("={}/usr/", unpacked.display()));
+        let path = folder.join(unit);
+        fs::write(&path, here).map_err(Failure::write(&path))?;
+        command.arg(path);
+    }
+    let verified = command
+        .output()
+        .map_err(|error| Failure::Start { program: "systemd-analyze".into(), error })?;
+    let told = String::from_utf8_lossy(&verified.stderr);
+    let ours = told.lines().find(|line| line.contains("lockgate"));
+    match ours {
+        Some(line) => Err(broken(line)),
+        None => {
+            trial.pass("systemd finds nothing wrong with the units");
+            Ok(())
+        }
+    }
+}
+
+/// Installs, removes and purges it in an overlay over this machine's files, in a mount namespace
+/// that ends with the script.
+fn install(trial: &mut Trial, package: &Path) -> Result<(), Failure> {
+    let what = "installing it";
+    let package = root().join(package);
+    let mut command = program("unshare");
+    command.args(["--mount", "--net", "--propagation", "private", "sh", "-c", INSTALL]);
+    let tried = command.arg(&package).arg(PACKAGE).arg(target().join("debian")).output();
+    let tried = tried.map_err(|error| Failure::Start { program: "unshare".into(), error })?;
+    let told = format!(
+        "{}{}",
+        String::from_utf8_lossy(&tried.stdout),
+        String::from_utf8_lossy(&tried.stderr)
+    );
+    match tried.status.code() {
+        Some(0) => trial.pass("installed, removed and purged, it leaves nothing behind"),
+        // `unshare` itself, or the script at the mount, was refused.
+        Some(1 | 77) if !told.contains("installed") => {
+            trial.skip(what, told.lines().last().unwrap_or("needs root"));
+        }
+        _ => return Err(broken(told)),
+    }
+    Ok(())
+}
+
+/// `$0` is the package, `$1` its name, `$2` a folder to work in.
+const INSTALL: &str = r#"
+set -e
+mkdir -p "$2/overlay"
+mount -t tmpfs none "$2/overlay" || exit 77
+cd "$2/overlay"
+mkdir upper work root
+cp -- "$0" package.deb
+mount -t overlay -o lowerdir=/,upperdir=upper,workdir=work none root || exit 77
+cp package.deb root/package.deb
+mount -t proc none root/proc || exit 77
+inside() { chroot root env DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"; }
+inside dpkg --force-depends -i /package.deb
+echo installed
+inside lockgate --version
+inside lockgated --version
+inside getent group lockgate lockgate-admin
+test "$(inside stat -c %a:%U:%G /etc/lockgate/lockgate.toml)" = 644:root:root
+inside mkdir -p /var/lib/lockgate
+inside touch /etc/lockgate/gw-a.keys
+inside dpkg -r "$1"
+test -e root/etc/lockgate/lockgate.toml
+test ! -e root/usr/sbin/lockgated
+inside dpkg -P "$1"
+test ! -e root/var/lib/lockgate
+test ! -e root/etc/lockgate/lockgate.toml
+test -e root/etc/lockgate/gw-a.keys
+"#;
