@@ -484,10 +484,9 @@ impl KeyState {
 impl Drop for KeyState {
     fn drop(&mut self) {
         if self.is_in_use() {
-            // A second handle on the same open file keeps its lock, as the mapping keeps the other.
+            self.run.keep_locked();
+            // A second handle on the same open file keeps its lock.
             std::mem::forget(self.lock.try_clone());
-        } else {
-            self.run.unlock();
         }
     }
 }

@@ -116,6 +116,7 @@ pub(crate) struct RunRecord {
     path: PathBuf,
     slots: HashMap<Subject, u32>,
     free: Vec<u32>,
+    after: Lock,
 }
 
 /// What the record of an earlier boot says was used at least.
@@ -142,6 +143,7 @@ impl RunRecord {
             path: path.to_owned(),
             slots: HashMap::new(),
             free: (0..SLOTS).rev().collect(),
+            after: Lock::GivenBack,
         };
         let mut earlier = Earlier::new();
         if is_whole(words) {
@@ -251,10 +253,25 @@ impl RunRecord {
         Slot(words.first_chunk().expect("the mapping holds every slot"))
     }
 
-    /// Gives the lock back, which the mapping would keep until the process ends. Nobody counts in
-    /// the words any more.
-    pub(crate) fn unlock(&self) {
-        files::unlock(&self.file);
+    /// Keeps the lock until the process ends: somebody still counts in the words.
+    pub(crate) fn keep_locked(&mut self) {
+        self.after = Lock::Kept;
+    }
+}
+
+/// What becomes of the lock when the record is dropped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lock {
+    GivenBack,
+    Kept,
+}
+
+impl Drop for RunRecord {
+    fn drop(&mut self) {
+        // The mapping, which is never unmapped, would keep it.
+        if self.after == Lock::GivenBack {
+            files::unlock(&self.file);
+        }
     }
 }
 
