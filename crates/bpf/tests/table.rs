@@ -527,6 +527,7 @@ fn while_nobody_says_who_is_inside_only_discovery_passes() {
     let Some((mut steering, _socket)) = steering("inside unknown") else { return };
     let ike = |ends| to_us(By::Wan, "IKE", v4("198.51.100.7", "192.0.2.1").udp(500, 500), ends);
     let solicitation = v6("2001:db8:ff::9", "2001:db8:ff::1").icmp(135, 0, [0; 4]).hop_limit(255);
+    let ours = v6("2001:db8:1::1", "2001:db8:ff::1").icmp(135, 0, [0; 4]).hop_limit(255);
     check(&steering, vec![ike(Counter::PassedAllowHost)]);
     steering.forget_inside().unwrap();
     check(
@@ -534,6 +535,7 @@ fn while_nobody_says_who_is_inside_only_discovery_passes() {
         vec![
             ike(Counter::ToWorker),
             to_us(By::Wan, "solicitation", solicitation, Counter::PassedArpNd),
+            to_us(By::Wan, "from our own address", ours, Counter::ToWorker),
         ],
     );
     steering.set_inside(&[]).unwrap();
