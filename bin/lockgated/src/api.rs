@@ -4,7 +4,9 @@
 //! Changes are for root and group `lockgate-admin`; the kernel says who is at the other end
 //! (`SO_PEERCRED`), nobody else is asked. Everything that someone can send or hold open is bounded.
 
+mod limit;
 mod listen;
+mod peer;
 mod present;
 mod service;
 #[cfg(test)]
@@ -52,6 +54,7 @@ pub(crate) async fn serve<B: Backend>(
         .concurrency_limit_per_connection(MAX_STREAMS as usize)
         .http2_keepalive_interval(Some(ALIVE_EVERY))
         .http2_keepalive_timeout(Some(ALIVE_WAIT))
+        .layer(limit::layer())
         .add_service(service)
         .serve_with_incoming_shutdown(connections, stop)
         .await

@@ -25,6 +25,8 @@ pub const ADMIN_GROUP: &str = "lockgate-admin";
 
 /// The largest request, bytes: a configuration of the largest size and what stands around it.
 pub const MAX_REQUEST_BYTES: usize = (64 << 20) + (1 << 20);
+/// The largest request of those that carry no configuration, bytes.
+pub const MAX_SMALL_REQUEST_BYTES: usize = 64 << 10;
 /// The largest answer, bytes: every policy of such a configuration with its counters.
 pub const MAX_ANSWER_BYTES: usize = 256 << 20;
 /// Requests that one connection may have under way.

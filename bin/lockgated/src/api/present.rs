@@ -262,7 +262,7 @@ pub(super) fn compared(
             ok: false,
             differences: Vec::new(),
             problems: errors.problems.iter().map(problem).collect(),
-            rendered: format!("{errors}\n"),
+            rendered: control::render(&errors.problems),
             revision,
         },
     }

@@ -7,14 +7,14 @@ use api::v1::gateway_server::Gateway;
 use api::{ADMIN_GROUP, v1};
 use control::{Picture, Question};
 use dataplane::Prefix;
-use nix::unistd::{Gid, Group, User, getgrouplist};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_stream::wrappers::BroadcastStream;
 use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
 use tokio_stream::{Stream, StreamExt};
 use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
 
+use super::peer::Peer;
 use super::present;
 use crate::backend::{Backend, Change, Intent, Uid};
 
@@ -26,41 +26,28 @@ pub(crate) struct Service<B> {
     backend: Arc<B>,
     /// Ends the streams when its sender is gone.
     ended: watch::Receiver<()>,
-    /// What parses a configuration for a reader runs one at a time.
-    parsing: Arc<Semaphore>,
 }
 
 impl<B: Backend> Service<B> {
     /// A service; its streams end when the sender of `ended` is dropped.
     pub(crate) fn new(backend: Arc<B>, ended: watch::Receiver<()>) -> Service<B> {
-        Service { backend, ended, parsing: Arc::new(Semaphore::new(1)) }
+        Service { backend, ended }
     }
 
     /// Who asks, if that one may change what runs; else an event and a refusal.
     async fn admin<T>(&self, request: &Request<T>, what: &'static str) -> Result<Uid, Status> {
         let info = request.extensions().get::<UdsConnectInfo>();
-        let Some(peer) = info.and_then(|info| info.peer_cred) else {
+        let Some(peer) = Peer::of(info) else {
             return Err(Status::permission_denied("the kernel does not say who asks"));
         };
-        let by = Uid(peer.uid());
-        if by.0 == 0 || is_admin(peer.uid(), peer.gid()) {
+        let by = peer.uid;
+        if peer.may_change() {
             return Ok(by);
         }
         self.backend.denied(by, what).await;
         let text = format!("{what}: permission denied: be root or in group {ADMIN_GROUP}");
         Err(Status::permission_denied(text))
     }
-}
-
-/// Whether a user is in the group of those who may change what runs.
-fn is_admin(uid: u32, gid: u32) -> bool {
-    let Ok(Some(admins)) = Group::from_name(ADMIN_GROUP) else { return false };
-    if admins.gid.as_raw() == gid {
-        return true;
-    }
-    let Ok(Some(user)) = User::from_uid(uid.into()) else { return false };
-    let Ok(name) = std::ffi::CString::new(user.name) else { return false };
-    getgrouplist(&name, Gid::from_raw(gid)).is_ok_and(|groups| groups.contains(&admins.gid))
 }
 
 /// Runs a change to its end even if whoever asked goes away.
@@ -165,9 +152,6 @@ impl<B: Backend> Gateway for Service<B> {
 
     async fn diff(&self, request: Request<v1::DiffRequest>) -> Answer<v1::Differences> {
         let v1::DiffRequest { text, file, .. } = request.into_inner();
-        let Ok(_one_at_a_time) = self.parsing.acquire().await else {
-            return Err(Status::unavailable("lockgated is stopping"));
-        };
         let running = self.backend.running().await;
         let (validated, revision) = (running.validated.clone(), running.revision);
         // Large configurations take a while, and this thread has other things to do.

@@ -415,6 +415,19 @@ async fn a_second_daemon_and_a_file_in_the_way_are_told_and_a_dead_socket_is_rep
     assert!(matches!(no_socket, ConnectError::NoSocket { .. }), "{no_socket}");
 }
 
+#[tokio::test]
+async fn a_request_that_carries_no_configuration_may_not_be_large() {
+    let (_directory, _, server, mut client) = lab(Duration::ZERO).await;
+    let refused = client.show_policies(named(&"x".repeat(100_000))).await.unwrap_err();
+    assert!(refused.message().contains("length limit exceeded"), "{refused}");
+    // The connection lives on, and a configuration may be larger.
+    let padded = format!("{CONFIG}{}", "# padding\n".repeat(100_000));
+    let (file, base_directory) = ("b.toml".into(), "/".into());
+    let request = v1::DiffRequest { text: padded, file, base_directory };
+    assert!(client.diff(request).await.unwrap().into_inner().ok);
+    server.stop().await;
+}
+
 /// Names the socket to a client that runs as somebody else.
 const CLIENT: &str = "LOCKGATE_TEST_CLIENT";
 /// Says that the groups of [`GROUPS`] are there.

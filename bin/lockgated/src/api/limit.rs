@@ -1,0 +1,124 @@
+//! Who may send how much. A request is read into memory before its call is looked at, so what
+//! anybody may send is bounded here, in front of the calls:
+//!
+//! | call | from those who may change | from others |
+//! |---|---|---|
+//! | Apply | a whole configuration | [`MAX_SMALL_REQUEST_BYTES`]: it is refused anyway |
+//! | Diff | a whole configuration | the same, one at a time |
+//! | all others | [`MAX_SMALL_REQUEST_BYTES`] | the same |
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use api::MAX_SMALL_REQUEST_BYTES;
+use http_body_util::Limited;
+use tokio::sync::Semaphore;
+use tonic::body::Body;
+use tonic::codegen::http::Request;
+use tonic::transport::server::UdsConnectInfo;
+use tower::{Layer, Service};
+
+use super::peer::Peer;
+
+/// The end of a call's path.
+const APPLY: &str = "/Apply";
+const DIFF: &str = "/Diff";
+
+/// The limits, to be laid around the service.
+pub(super) fn layer() -> Limits {
+    Limits { comparing: Arc::new(Semaphore::new(1)) }
+}
+
+/// See [`layer`].
+#[derive(Clone)]
+pub(super) struct Limits {
+    /// Held by whoever compares and may not change anything.
+    comparing: Arc<Semaphore>,
+}
+
+impl<S> Layer<S> for Limits {
+    type Service = Limit<S>;
+
+    fn layer(&self, inner: S) -> Limit<S> {
+        Limit { inner, comparing: self.comparing.clone() }
+    }
+}
+
+/// A service behind the limits.
+#[derive(Clone)]
+pub(super) struct Limit<S> {
+    inner: S,
+    comparing: Arc<Semaphore>,
+}
+
+/// What a request may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Size {
+    Small,
+    /// As large as a configuration.
+    Large,
+    /// The same, when no other such request is under way.
+    LargeInTurn,
+}
+
+/// What a request to `path` may be.
+fn size(path: &str, may_change: impl FnOnce() -> bool) -> Size {
+    let (apply, diff) = (path.ends_with(APPLY), path.ends_with(DIFF));
+    match (apply || diff) && may_change() {
+        true => Size::Large,
+        false if diff => Size::LargeInTurn,
+        false => Size::Small,
+    }
+}
+
+impl<S> Service<Request<Body>> for Limit<S>
+where
+    S: Service<Request<Body>> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        // The one that is ready is used; its copy has to become so.
+        let copy = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, copy);
+        let peer = Peer::of(request.extensions().get::<UdsConnectInfo>());
+        let may_change = || peer.is_some_and(Peer::may_change);
+        match size(request.uri().path(), may_change) {
+            Size::Large => Box::pin(inner.call(request)),
+            Size::Small => {
+                let limited = |body| Body::new(Limited::new(body, MAX_SMALL_REQUEST_BYTES));
+                Box::pin(inner.call(request.map(limited)))
+            }
+            Size::LargeInTurn => {
+                let comparing = self.comparing.clone();
+                Box::pin(async move {
+                    // Nobody closes it; were it closed, a comparison more would do no harm.
+                    let _turn = comparing.acquire().await;
+                    inner.call(request).await
+                })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_configurations_are_large_and_only_admins_send_them_at_once() {
+        let of =
+            |call: &str, may_change| size(&format!("/lockgate.v1.Gateway{call}"), || may_change);
+        assert_eq!((of("/Apply", true), of("/Apply", false)), (Size::Large, Size::Small));
+        assert_eq!((of("/Diff", true), of("/Diff", false)), (Size::Large, Size::LargeInTurn));
+        assert_eq!((of("/Explain", true), of("/ShowPorts", false)), (Size::Small, Size::Small));
+    }
+}

@@ -1,0 +1,40 @@
+//! Who is at the other end of the socket, and what that one may do.
+
+use std::ffi::CString;
+
+use api::ADMIN_GROUP;
+use nix::unistd::{Gid, Group, User, getgrouplist};
+use tonic::transport::server::UdsConnectInfo;
+
+use crate::backend::Uid;
+
+/// The process at the other end, as it was when it connected; the kernel says so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Peer {
+    /// Its user.
+    pub(super) uid: Uid,
+    gid: u32,
+}
+
+impl Peer {
+    /// `None` if the kernel does not say.
+    pub(super) fn of(info: Option<&UdsConnectInfo>) -> Option<Peer> {
+        let peer = info?.peer_cred?;
+        Some(Peer { uid: Uid(peer.uid()), gid: peer.gid() })
+    }
+
+    /// Whether it may change what runs: root, and members of group `lockgate-admin`.
+    pub(super) fn may_change(self) -> bool {
+        self.uid.0 == 0 || self.is_admin().unwrap_or(false)
+    }
+
+    fn is_admin(self) -> Option<bool> {
+        let admins = Group::from_name(ADMIN_GROUP).ok()??.gid;
+        if admins.as_raw() == self.gid {
+            return Some(true);
+        }
+        let user = User::from_uid(self.uid.0.into()).ok()??;
+        let name = CString::new(user.name).ok()?;
+        Some(getgrouplist(&name, Gid::from_raw(self.gid)).ok()?.contains(&admins))
+    }
+}
