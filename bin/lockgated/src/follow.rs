@@ -81,7 +81,7 @@ impl Signals {
 /// A worker has ended, or netlink is gone for good.
 pub(crate) async fn run(
     daemon: &Arc<Daemon>,
-    mut mirror: Mirror,
+    mirror: &mut Mirror,
     mut wanted: Receiver<Wanted>,
     mut signals: Signals,
 ) -> Result<End, Failure> {
@@ -92,7 +92,7 @@ pub(crate) async fn run(
     }
     let guard = tokio::spawn(watch_guard(daemon.clone()));
     let _stop_watching = AbortOnDrop(guard);
-    settle(daemon, &mut mirror).await?;
+    settle(daemon, mirror).await?;
     loop {
         tokio::select! {
             end = signals.next() => return Ok(end),
@@ -102,7 +102,7 @@ pub(crate) async fn run(
                     tell(&mut state, note);
                 }
                 drop(state);
-                settle(daemon, &mut mirror).await?;
+                settle(daemon, mirror).await?;
             }
             Some(asked) = wanted.recv() => {
                 let link = {

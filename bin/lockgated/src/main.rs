@@ -104,7 +104,7 @@ async fn run(file: &Path) -> Result<(), Failure> {
     // Before anything is taken: a second daemon ends here.
     start::make_directories(&loaded.validated)?;
     let bound = api::bind(&socket).await?;
-    let started = start::start(loaded, &file, events.clone()).await?;
+    let mut started = start::start(loaded, &file, events.clone()).await?;
     let daemon = Daemon::new(started.state);
     let (stop_api, stopped) = tokio::sync::oneshot::channel::<()>();
     let stop = async {
@@ -119,10 +119,10 @@ async fn run(file: &Path) -> Result<(), Failure> {
     let status = format!("{ports} netdevs taken; API at {}", socket.display());
     events.record(Kind::Started, "", status.as_str(), &[]);
     notify::ready(&status);
-    let end = follow::run(&daemon, started.mirror, started.wanted, signals).await;
+    let end = follow::run(&daemon, &mut started.mirror, started.wanted, signals).await;
     notify::stopping("draining");
     let _ = stop_api.send(());
-    let stopped = stop::stop(&daemon, &end).await;
+    let stopped = stop::stop(&daemon, &mut started.mirror, &end).await;
     // Streams of events end at once; a request that hangs does not hold the end up.
     let _ = tokio::time::timeout(API_END, api).await;
     events.flush();

@@ -2,6 +2,7 @@
 //! so that nothing passes, unless the operator wants the ports open.
 
 use control::guard::Guard;
+use control::mirror::Mirror;
 use control::validated::OnExit;
 
 use crate::daemon::Daemon;
@@ -15,7 +16,11 @@ use crate::state::State;
 /// # Errors
 /// A worker had ended before, or the record of sequence numbers could not be closed: its numbers
 /// count as used.
-pub(crate) async fn stop(daemon: &Daemon, end: &Result<End, Failure>) -> Result<(), Failure> {
+pub(crate) async fn stop(
+    daemon: &Daemon,
+    mirror: &mut Mirror,
+    end: &Result<End, Failure>,
+) -> Result<(), Failure> {
     let mut state = daemon.state.lock().await;
     state.stopping = true;
     let why = match end {
@@ -32,7 +37,7 @@ pub(crate) async fn stop(daemon: &Daemon, end: &Result<End, Failure>) -> Result<
     }
     // A daemon that fails is never a reason to open.
     if state.config().node.on_exit == OnExit::Open && end.is_ok() {
-        open(&mut state).await;
+        open(&mut state, mirror);
     }
     if let Err(error) = state.keystate.settle() {
         state.events.record(Kind::ReservationFailed, "", error.to_string(), &[]);
@@ -41,11 +46,14 @@ pub(crate) async fn stop(daemon: &Daemon, end: &Result<End, Failure>) -> Result<
 }
 
 /// Takes programs and guard away: Linux forwards again, in clear.
-async fn open(state: &mut State) {
+fn open(state: &mut State, mirror: &mut Mirror) {
     for device in state.devices.values() {
         if let Err(error) = bpf::detach(device.ifindex) {
             state.events.record(Kind::PortRefused, &device.netdev, error.to_string(), &[]);
         }
+    }
+    if let Err(error) = mirror.remove_host_rules() {
+        state.events.record(Kind::HostRefused, "", error.to_string(), &[]);
     }
     match Guard::remove() {
         Ok(()) => state.events.record(Kind::Opened, "", "Linux forwards in clear", &[]),

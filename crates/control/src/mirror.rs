@@ -33,8 +33,8 @@ pub use host::{HostPortError, HostRoute, HostRouteSkipped, host_mtu, host_routes
 pub use live::{LiveParts, LiveProblem, PortState, live_parts};
 pub use socket::NetlinkError;
 pub use view::{
-    HOST_ROUTE_PROTOCOL, Hop, KernelRoute, LOCAL_TABLE, Link, LinkKind, MAIN_TABLE, NeighbourEntry,
-    NeighbourState, Refused, RouteKind, Standing, Usability, View,
+    HOST_ROUTE_PROTOCOL, HOST_ROUTE_TABLE, Hop, KernelRoute, LOCAL_TABLE, Link, LinkKind,
+    MAIN_TABLE, NeighbourEntry, NeighbourState, Refused, RouteKind, Standing, Usability, View,
 };
 
 pub(crate) use socket::Events;
@@ -59,16 +59,26 @@ const LAST_RETRY: Duration = Duration::from_secs(5);
 /// rules of IPv4 and of IPv6; nexthop objects.
 const GROUPS: [u32; 9] = [1, 3, 5, 7, 8, 9, 11, 19, 32];
 
-/// Message types of rtnetlink that are asked for or told apart here.
+/// Message types of rtnetlink that are asked for or told apart here (linux/rtnetlink.h).
 mod kind {
+    pub(super) const NEW_LINK: u16 = 16;
+    pub(super) const DEL_LINK: u16 = 17;
     pub(super) const GET_LINK: u16 = 18;
+    pub(super) const SET_LINK: u16 = 19;
+    pub(super) const NEW_ADDRESS: u16 = 20;
+    pub(super) const DEL_ADDRESS: u16 = 21;
     pub(super) const GET_ADDRESS: u16 = 22;
+    pub(super) const NEW_ROUTE: u16 = 24;
+    pub(super) const DEL_ROUTE: u16 = 25;
     pub(super) const GET_ROUTE: u16 = 26;
     pub(super) const NEW_NEIGHBOUR: u16 = 28;
     pub(super) const DEL_NEIGHBOUR: u16 = 29;
     pub(super) const GET_NEIGHBOUR: u16 = 30;
+    pub(super) const NEW_RULE: u16 = 32;
+    pub(super) const DEL_RULE: u16 = 33;
     pub(super) const GET_RULE: u16 = 34;
     pub(super) const NEW_NEXTHOP: u16 = 104;
+    pub(super) const DEL_NEXTHOP: u16 = 105;
     pub(super) const GET_NEXTHOP: u16 = 106;
 }
 
@@ -473,12 +483,13 @@ fn replace<T: PartialEq>(old: &mut T, new: T, changed: &mut bool) {
 /// Applies what the kernel told by itself.
 fn apply(message: &Message<'_>, view: &mut View, stale: &mut Lists, untold: &mut Changes) {
     match message.kind {
-        // NEWLINK, DELLINK: a link that goes takes its addresses and routes along.
-        16 | 17 => (stale.links, stale.addresses, stale.routes) = (true, true, true),
-        // NEWADDR, DELADDR
-        20 | 21 => (stale.addresses, stale.routes) = (true, true),
-        // Routes, rules, nexthop objects: NEW and DEL of each.
-        24 | 25 | 32 | 33 | 104 | 105 => stale.routes = true,
+        // A link that goes takes its addresses and routes along.
+        kind::NEW_LINK | kind::DEL_LINK => {
+            (stale.links, stale.addresses, stale.routes) = (true, true, true);
+        }
+        kind::NEW_ADDRESS | kind::DEL_ADDRESS => (stale.addresses, stale.routes) = (true, true),
+        kind::NEW_ROUTE | kind::DEL_ROUTE | kind::NEW_RULE | kind::DEL_RULE => stale.routes = true,
+        kind::NEW_NEXTHOP | kind::DEL_NEXTHOP => stale.routes = true,
         kind::NEW_NEIGHBOUR | kind::DEL_NEIGHBOUR => {
             let read = match read::message(message.kind, message.payload) {
                 Some(RouteNetlinkMessage::NewNeighbour(message)) => {
@@ -510,5 +521,51 @@ fn kind_of(error: &NetlinkError) -> io::ErrorKind {
     match error {
         NetlinkError::Socket { source, .. } | NetlinkError::Refused { source, .. } => source.kind(),
         NetlinkError::Garbled { .. } => io::ErrorKind::InvalidData,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Listens and reads only: nothing of this machine is changed.
+    #[test]
+    fn the_view_stands_while_netlink_is_broken_and_is_read_anew() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut mirror = Mirror::start().await.expect("a mirror");
+            let before = mirror.view().links.clone();
+            assert!(before.values().any(|link| link.kind == LinkKind::Loopback));
+            mirror.broke(io::ErrorKind::BrokenPipe);
+            assert!(mirror.cut && mirror.view().links == before);
+            let mut notes = Vec::new();
+            let patience = Duration::from_secs(10);
+            let _ = tokio::time::timeout(patience, async {
+                while notes.len() < 2 || !mirror.stale.is_empty() {
+                    notes.extend(mirror.changed().await.notes);
+                }
+            })
+            .await;
+            let expected =
+                [Note::Cut(io::ErrorKind::BrokenPipe), Note::Resynced(ResyncReason::Reconnected)];
+            assert_eq!(notes, expected);
+            assert!(!mirror.cut);
+        });
+    }
+
+    #[test]
+    fn waits_grow_and_end_with_a_whole_reading() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut mirror = Mirror::start().await.expect("a mirror");
+            for _ in 0..20 {
+                mirror.wait_longer();
+            }
+            assert_eq!(mirror.retry, LAST_RETRY);
+            mirror.stale = Lists::ALL;
+            mirror.read_stale().await.expect("read");
+            assert!(mirror.stale.is_empty());
+            assert_eq!(mirror.retry, FIRST_RETRY);
+        });
     }
 }

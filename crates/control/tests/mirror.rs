@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use control::guard::{Guard, GuardWatch};
 use control::mirror::{
-    Changes, Ethtool, HostRoute, KernelRoute, LinkKind, Mirror, NeighbourState, Note, Offload,
-    Refused, ResyncReason, RouteKind, Standing, Usability, View, host_mtu,
+    Changes, Ethtool, HOST_ROUTE_TABLE, HostRoute, KernelRoute, LinkKind, Mirror, NeighbourState,
+    Note, Offload, Refused, ResyncReason, RouteKind, Standing, Usability, View, host_mtu,
 };
 use dataplane::Prefix;
 use namespace::{inside, ip, run};
@@ -354,7 +354,15 @@ fn host_routes_are_made_and_removed() {
     });
 }
 
+/// The host port's route to a prefix.
+fn host_route<'v>(view: &'v View, to: &str) -> Option<&'v KernelRoute> {
+    let to = prefix(to);
+    view.routes.iter().find(|route| route.table == HOST_ROUTE_TABLE && route.prefix == to)
+}
+
 async fn host_routes() {
+    // As good as a route can be; only forwarded packets go by it.
+    ip("route add 10.2.0.0/16 via 10.1.0.2");
     ip("tuntap add mode tun lockgate0");
     let mut mirror = Mirror::start().await.expect("a mirror");
     let mirror = &mut mirror;
@@ -373,29 +381,36 @@ async fn host_routes() {
         wanted("2001:db8:2::/48", "2001:db8:1::1"),
     ];
     mirror.set_host_routes(&first).expect("routes");
-    until(mirror, "host routes", |view| route(view, "2001:db8:2::/48").is_some()).await;
-    let made = route(mirror.view(), "10.2.0.0/16").unwrap();
-    assert_eq!((made.metric, made.protocol), (1, 76));
+    until(mirror, "host routes", |view| host_route(view, "2001:db8:2::/48").is_some()).await;
+    let made = host_route(mirror.view(), "10.2.0.0/16").unwrap();
+    assert_eq!((made.table, made.protocol), (HOST_ROUTE_TABLE, 76));
+    assert!(mirror.view().refused.is_empty(), "{:?}", mirror.view().refused);
     assert_eq!(made.source, Some(address("10.1.0.1")));
     // Idempotent: nothing to be told of.
     mirror.set_host_routes(&first).expect("the same routes");
     let quiet = tokio::time::timeout(Duration::from_millis(200), mirror.changed()).await;
     assert!(quiet.is_err(), "{quiet:?}");
     let listed = run("ip", &["route", "get", "10.2.0.9"]);
-    assert!(listed.contains("dev lockgate0 src 10.1.0.1"), "{listed}");
+    assert!(listed.contains("dev lockgate0 table 76 src 10.1.0.1"), "{listed}");
 
     ip("address add 10.1.0.7/24 dev veth0");
-    let second = [wanted("10.2.0.0/16", "10.1.0.7"), wanted("2001:db8:2::/48", "2001:db8:1::1")];
+    ip("address add 2001:db8:1::7/64 dev veth0 nodad");
+    let second = [wanted("10.2.0.0/16", "10.1.0.7"), wanted("2001:db8:2::/48", "2001:db8:1::7")];
     until(mirror, "an address", |view| route(view, "10.1.0.7").is_some()).await;
     mirror.set_host_routes(&second).expect("other routes");
     until(mirror, "other host routes", |view| {
-        let source = route(view, "10.2.0.0/16").and_then(|route| route.source);
-        route(view, "10.3.0.0/16").is_none() && source == Some(address("10.1.0.7"))
+        let source = |to| route(view, to).and_then(|route| route.source);
+        route(view, "10.3.0.0/16").is_none()
+            && source("10.2.0.0/16") == Some(address("10.1.0.7"))
+            && source("2001:db8:2::/48") == Some(address("2001:db8:1::7"))
     })
     .await;
     mirror.set_host_routes(&[]).expect("no routes");
     until(mirror, "no host routes", |view| view.routes.iter().all(|route| route.protocol != 76))
         .await;
+    mirror.remove_host_rules().expect("no rules");
+    mirror.remove_host_rules().expect("still none");
+    assert!(!run("ip", &["rule"]).contains("lookup 76"));
 }
 
 #[test]

@@ -16,6 +16,7 @@ use crate::failure::Failure;
 use crate::output::{print, print_json};
 
 /// The guard's table.
+const HOST_RULE_PRIORITY: &str = "76";
 const TABLE: [&str; 2] = ["inet", "lockgate"];
 
 /// Open the ports that a stopped daemon left closed
@@ -67,6 +68,12 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
         match removed("ip", &["link", "delete", HOST_NETDEV], "Cannot find device") {
             Ok(removed) => opened.host_port = removed,
             Err(error) => stays.push(error),
+        }
+    }
+    for family in ["-4", "-6"] {
+        let rule = [family, "rule", "delete", "priority", HOST_RULE_PRIORITY];
+        if let Err(error) = removed("ip", &rule, "No such file or directory") {
+            stays.push(error);
         }
     }
     let [family, table] = TABLE;

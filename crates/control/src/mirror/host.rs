@@ -1,30 +1,31 @@
 //! The host port's netdev, and the routes that lead this machine's own packets into the walk.
 //!
 //! What this machine sends to a far net would leave in clear by the unprotected port (and be
-//! dropped by the guard). For each PROTECT policy a route `PREFIX dev lockgate0` with the lowest
-//! metric leads it into the host port, where the walk takes it.
+//! dropped by the guard). For each PROTECT policy a route `PREFIX dev lockgate0` leads it into the
+//! host port, where the walk takes it. These routes lie in a table of their own, which a rule looks
+//! up for what this machine sends itself (`iif lo`) before `main`: whatever routes there are to the
+//! far net, and whoever changes them, stay as they are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 
 use dataplane::Prefix;
-use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_REPLACE};
+use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::route::{
     RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
+use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use policy::{AddressRange, Direction};
 use wire::{Address, Family};
 
-use super::view::{HOST_ROUTE_PROTOCOL, KernelRoute, MAIN_TABLE, View};
-use super::{Mirror, NetlinkError};
+use super::view::{HOST_ROUTE_PROTOCOL, HOST_ROUTE_TABLE, KernelRoute, View};
+use super::{Mirror, NetlinkError, kind};
 use crate::validated::{Action, Policy};
 use crate::{HOST_NETDEV, Validated};
 
-/// The routes' metric: lower than any that is given by hand or by a daemon.
-const METRIC: u32 = 1;
 /// Routes of one policy at most: a range that needs more is left to the guard.
 const MAX_PREFIXES: usize = 64;
 /// The host port's MTU at most.
@@ -181,7 +182,7 @@ impl Mirror {
         let host = self.view.link_named(HOST_NETDEV).ok_or(HostPortError::Absent)?.index;
         let is_ours = |route: &&KernelRoute| {
             route.protocol == HOST_ROUTE_PROTOCOL
-                && route.table == MAIN_TABLE
+                && route.table == HOST_ROUTE_TABLE
                 && route.hops.iter().any(|hop| hop.link == host)
         };
         let there = self.view.routes.iter().filter(is_ours);
@@ -191,28 +192,63 @@ impl Mirror {
             .iter()
             .map(|route| (route.prefix.address, route.prefix.length, Some(route.source)))
             .collect();
-        let mut result = Ok(());
+        let mut result = self.add_host_rules();
         for &(address, length, source) in wants.difference(&there) {
             let payload = route_message(host, address, length, source);
             let flags = NLM_F_CREATE | NLM_F_REPLACE;
-            let made = self.requests.request("new route", NEW_ROUTE, flags, &payload, |_| {});
+            let made = self.requests.request("new route", kind::NEW_ROUTE, flags, &payload, |_| {});
             result = result.and(made);
         }
-        // A new source has replaced the route already.
+        // One that has another source now was replaced, in both families by prefix and metric.
         let kept: BTreeSet<_> =
-            wants.iter().map(|(address, length, _)| (address, length)).collect();
+            wants.iter().map(|(address, length, _)| (*address, *length)).collect();
         for (address, length, source) in there.difference(&wants) {
-            if kept.contains(&(address, length)) && address.family == Family::V4 {
+            if kept.contains(&(*address, *length)) {
                 continue;
             }
             let payload = route_message(host, *address, *length, *source);
-            let gone = self.requests.request("delete route", DEL_ROUTE, 0, &payload, |_| {});
+            let gone = self.requests.request("delete route", kind::DEL_ROUTE, 0, &payload, |_| {});
             result = result.and(match gone {
                 Err(error) if error.errno() == Some(libc::ESRCH) => Ok(()),
                 gone => gone,
             });
         }
         Ok(result?)
+    }
+
+    /// Has the kernel look up the host port's routes for what this machine sends.
+    fn add_host_rules(&mut self) -> Result<(), NetlinkError> {
+        let mut result = Ok(());
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let payload = emitted(&rule_message(family));
+            let flags = NLM_F_CREATE | NLM_F_EXCL;
+            let made = self.requests.request("new rule", kind::NEW_RULE, flags, &payload, |_| {});
+            result = result.and(match made {
+                Err(error) if error.errno() == Some(libc::EEXIST) => Ok(()),
+                // A kernel without IPv6 sends nothing by it.
+                Err(error) if error.errno() == Some(libc::EAFNOSUPPORT) => Ok(()),
+                made => made,
+            });
+        }
+        result
+    }
+
+    /// Takes the host port's rules away again; its routes go with its netdev. For
+    /// `on_exit = "open"`.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: the first refusal, after both were tried.
+    pub fn remove_host_rules(&mut self) -> Result<(), NetlinkError> {
+        let mut result = Ok(());
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let payload = emitted(&rule_message(family));
+            let gone = self.requests.request("delete rule", kind::DEL_RULE, 0, &payload, |_| {});
+            result = result.and(match gone {
+                Err(error) if error.errno() == Some(libc::ENOENT) => Ok(()),
+                gone => gone,
+            });
+        }
+        result
     }
 
     /// Switches the host port's netdev on, with this MTU, loose reverse path filtering, and
@@ -235,14 +271,10 @@ impl Mirror {
         message.attributes.push(LinkAttribute::IfName(HOST_NETDEV.into()));
         message.attributes.push(LinkAttribute::Mtu(mtu));
         let payload = emitted(&message);
-        self.requests.request("switch on the host port", SET_LINK, 0, &payload, |_| {})?;
+        self.requests.request("switch on the host port", kind::SET_LINK, 0, &payload, |_| {})?;
         Ok(())
     }
 }
-
-const SET_LINK: u16 = 19;
-const NEW_ROUTE: u16 = 24;
-const DEL_ROUTE: u16 = 25;
 
 /// Settings of the host port's netdev below /proc/sys/net, which is that of the thread's network
 /// namespace. Reverse path filtering is loose: decrypted packets come by it from everywhere. Its
@@ -266,7 +298,7 @@ fn route_message(link: u32, address: Address, length: u8, source: Option<Address
             Family::V6 => AddressFamily::Inet6,
         },
         destination_prefix_length: length,
-        table: MAIN_TABLE as u8,
+        table: HOST_ROUTE_TABLE as u8,
         protocol: RouteProtocol::from(HOST_ROUTE_PROTOCOL),
         scope: RouteScope::Link,
         kind: RouteType::Unicast,
@@ -275,9 +307,19 @@ fn route_message(link: u32, address: Address, length: u8, source: Option<Address
     let ip = std::net::IpAddr::from;
     message.attributes.push(RouteAttribute::Destination(ip(address).into()));
     message.attributes.push(RouteAttribute::Oif(link));
-    message.attributes.push(RouteAttribute::Priority(METRIC));
     message.attributes.extend(source.map(|own| RouteAttribute::PrefSource(ip(own).into())));
     emitted(&message)
+}
+
+fn rule_message(family: AddressFamily) -> RuleMessage {
+    let mut message = RuleMessage::default();
+    message.header.family = family;
+    message.header.table = HOST_ROUTE_TABLE as u8;
+    message.header.action = RuleAction::ToTable;
+    message.attributes.push(RuleAttribute::Priority(HOST_ROUTE_TABLE));
+    message.attributes.push(RuleAttribute::Iifname("lo".into()));
+    message.attributes.push(RuleAttribute::Protocol(RouteProtocol::from(HOST_ROUTE_PROTOCOL)));
+    message
 }
 
 fn emitted(message: &impl Emitable) -> Vec<u8> {

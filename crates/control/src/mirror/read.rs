@@ -25,8 +25,8 @@ use policy::AddressRange;
 use wire::{Address, Family};
 
 use super::view::{
-    Hop, KernelRoute, LOCAL_TABLE, Link, LinkKind, MAIN_TABLE, NeighbourEntry, NeighbourState,
-    Refused, RouteKind, Standing, Usability,
+    HOST_ROUTE_PROTOCOL, HOST_ROUTE_TABLE, Hop, KernelRoute, LOCAL_TABLE, Link, LinkKind,
+    MAIN_TABLE, NeighbourEntry, NeighbourState, Refused, RouteKind, Standing, Usability,
 };
 
 /// Reads a message of rtnetlink.
@@ -245,7 +245,7 @@ fn read_route(
     for attribute in &message.attributes {
         reading.take(attribute);
     }
-    if ![MAIN_TABLE, LOCAL_TABLE].contains(&reading.route.table) {
+    if ![MAIN_TABLE, LOCAL_TABLE, HOST_ROUTE_TABLE].contains(&reading.route.table) {
         return None;
     }
     Some(reading.finish(nexthops))
@@ -403,7 +403,7 @@ fn unreadable_route(payload: &[u8]) -> Option<(KernelRoute, Option<Refused>)> {
     }
     let Prefix { address, length } = route.prefix;
     route.standing = Standing::Refused;
-    let is_used = [MAIN_TABLE, LOCAL_TABLE].contains(&route.table);
+    let is_used = [MAIN_TABLE, LOCAL_TABLE, HOST_ROUTE_TABLE].contains(&route.table);
     is_used.then_some((route, Some(Refused::UnreadableRoute { address, length })))
 }
 
@@ -467,6 +467,8 @@ pub(super) fn rule(message: &RuleMessage) -> Option<Rule> {
             RuleAttribute::Destination(ip) => rule.destination.address = (*ip).into(),
             // The table of the VRF that a packet's netdev is in, if it is in one: no port is.
             RuleAttribute::L3MDev(true) => return None,
+            // Ours: it leads the box's own packets to us.
+            RuleAttribute::Protocol(by) if u8::from(*by) == HOST_ROUTE_PROTOCOL => return None,
             RuleAttribute::Protocol(_) | RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
             RuleAttribute::SuppressIfGroup(u32::MAX) => {}
             _ => conditional = true,
@@ -531,4 +533,142 @@ pub(super) fn table_of(message: &RouteMessage) -> Option<(u32, (Address, u8))> {
         }
     }
     Some((table, (address, header.destination_prefix_length)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> Address {
+        text.parse::<IpAddr>().unwrap().into()
+    }
+
+    #[test]
+    fn a_vlan_netdev_names_what_it_is_on_unless_that_is_in_another_namespace() {
+        let mut message = LinkMessage::default();
+        message.header.index = 7;
+        message.header.link_layer_type = LinkLayerType::Ether;
+        message.header.flags = LinkFlags::Up | LinkFlags::LowerUp;
+        message.attributes = vec![
+            LinkAttribute::IfName("eth1.12".into()),
+            LinkAttribute::Link(3),
+            LinkAttribute::Mtu(1496),
+            LinkAttribute::Address(vec![2, 0, 0, 0, 0, 1]),
+            LinkAttribute::Controller(9),
+            LinkAttribute::LinkInfo(vec![
+                LinkInfo::Kind(InfoKind::Vlan),
+                LinkInfo::Data(InfoData::Vlan(vec![InfoVlan::Id(12)])),
+            ]),
+        ];
+        let read = link(&message).unwrap();
+        assert_eq!(read.kind, LinkKind::Vlan { parent: 3, id: 12 });
+        assert_eq!((read.lower, read.master, read.mtu), (Some(3), Some(9), 1496));
+        assert!(read.is_up() && read.ethernet);
+        message.attributes.push(LinkAttribute::LinkNetNsId(1));
+        let read = link(&message).unwrap();
+        assert_eq!((read.kind, read.lower), (LinkKind::Vlan { parent: 0, id: 12 }, None));
+    }
+
+    fn of_rule(action: RuleAction, table: u8, attributes: Vec<RuleAttribute>) -> Option<Rule> {
+        let mut message = RuleMessage::default();
+        message.header.family = AddressFamily::Inet;
+        (message.header.action, message.header.table) = (action, table);
+        message.attributes = attributes;
+        rule(&message)
+    }
+
+    #[test]
+    fn only_rules_that_lead_elsewhere_are_refused() {
+        use RuleAttribute::{FwMark, L3MDev, Priority, SuppressPrefixLen, Table};
+        let to_table = RuleAction::ToTable;
+        for own in [
+            of_rule(to_table, 255, vec![Table(255), SuppressPrefixLen(u32::MAX)]),
+            of_rule(to_table, 254, vec![Table(254), Priority(32_766)]),
+            of_rule(to_table, 253, vec![Table(253), Priority(32_767)]),
+            of_rule(to_table, 0, vec![L3MDev(true), Priority(1000)]),
+            of_rule(RuleAction::Nop, 0, vec![Priority(9)]),
+        ] {
+            assert_eq!(own, None);
+        }
+        let marked = of_rule(to_table, 254, vec![Table(254), FwMark(1)]).expect("a condition");
+        assert_eq!(marked.shadows(&HashMap::new()), BTreeSet::new());
+        let other = of_rule(to_table, 0, vec![Table(1000)]).expect("another table");
+        let tables = HashMap::from([(1000, BTreeSet::from([(ip("10.8.0.0"), 16)]))]);
+        assert_eq!(other.shadows(&tables), BTreeSet::from([(ip("10.8.0.0"), 16)]));
+        let dropping = of_rule(RuleAction::Blackhole, 0, vec![]).expect("drops");
+        assert_eq!(dropping.shadows(&tables), BTreeSet::from([(ip("0.0.0.0"), 0)]));
+    }
+
+    #[test]
+    fn a_rule_for_some_destinations_shadows_only_these() {
+        let mut message = RuleMessage::default();
+        message.header.family = AddressFamily::Inet;
+        (message.header.action, message.header.dst_len) = (RuleAction::ToTable, 24);
+        message.attributes = vec![
+            RuleAttribute::Table(1000),
+            RuleAttribute::Destination(IpAddr::from([10, 8, 3, 0])),
+        ];
+        let rule = rule(&message).unwrap();
+        let routes = [("0.0.0.0", 0), ("10.8.3.128", 25), ("10.9.0.0", 16)];
+        let routes = routes.map(|(address, length)| (ip(address), length));
+        let tables = HashMap::from([(1000, BTreeSet::from(routes))]);
+        let expected = [(ip("10.8.3.0"), 24), (ip("10.8.3.128"), 25)];
+        assert_eq!(rule.shadows(&tables), BTreeSet::from(expected));
+    }
+
+    /// The header of an IPv4 unicast route to a /16 of table main.
+    const ROUTE: [u8; 12] = [2, 16, 0, 0, 254, 4, 0, 1, 0, 0, 0, 0];
+
+    fn with_attributes(head: &[u8], attributes: &[(u16, &[u8])]) -> Vec<u8> {
+        let mut bytes = head.to_vec();
+        for (kind, value) in attributes {
+            bytes.extend_from_slice(&(4 + value.len() as u16).to_ne_bytes());
+            bytes.extend_from_slice(&kind.to_ne_bytes());
+            bytes.extend_from_slice(value);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_route_that_cannot_be_read_still_shadows_wider_ones() {
+        // A priority of three bytes is none.
+        let payload = with_attributes(&ROUTE, &[(1, &[10, 6, 0, 0]), (6, &[1, 2, 3])]);
+        let (route, refused) = route(&payload, &Nexthops::new()).unwrap();
+        assert_eq!(route.prefix, Prefix { address: ip("10.6.0.0"), length: 16 });
+        assert_eq!(route.standing, Standing::Refused);
+        assert_eq!(refused, Some(Refused::UnreadableRoute { address: ip("10.6.0.0"), length: 16 }));
+    }
+
+    #[test]
+    fn a_route_by_an_object_that_is_gone_still_shadows_wider_ones() {
+        let payload = with_attributes(&ROUTE, &[(1, &[10, 6, 0, 0]), (30, &7u32.to_ne_bytes())]);
+        let (gone, refused) = route(&payload, &Nexthops::new()).unwrap();
+        assert_eq!(gone.standing, Standing::Refused);
+        assert_eq!(refused, Some(Refused::NexthopObject { id: 7 }));
+        let of_tunnel = with_attributes(
+            &[2, 0, 0, 0, 0, 0, 0, 0],
+            &[(1, &7u32.to_ne_bytes()), (5, &3u32.to_ne_bytes()), (7, &[1, 0])],
+        );
+        assert_eq!(nexthop(&of_tunnel), Some((7, Nexthop::Unknown)));
+        let objects = Nexthops::from([(7, Nexthop::Unknown)]);
+        assert_eq!(route(&payload, &objects).unwrap().0.standing, Standing::Refused);
+    }
+
+    #[test]
+    fn hostile_messages_are_read_without_harm() {
+        let payload =
+            with_attributes(&ROUTE, &[(1, &[10, 6, 0, 0]), (9, &[8, 0, 0, 0, 3, 0, 0, 0])]);
+        for length in 0..payload.len() {
+            for flip in 0..length {
+                let mut bytes = payload[..length].to_vec();
+                bytes[flip] ^= 0xff;
+                let _ = route(&bytes, &Nexthops::new());
+                let _ = nexthop(&bytes);
+                for kind in [16, 20, 24, 28, 32] {
+                    let _ = super::message(kind, &bytes);
+                }
+            }
+        }
+    }
 }

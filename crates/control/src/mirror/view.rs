@@ -119,7 +119,10 @@ pub enum Standing {
 pub const MAIN_TABLE: u32 = 254;
 /// Table `local`: our own addresses and broadcast addresses.
 pub const LOCAL_TABLE: u32 = 255;
-/// `proto` of the routes that lead the box's own packets into the host port.
+/// Table of the routes that lead the box's own packets into the host port, which a rule of ours
+/// looks up for nobody else's. The same number is the rule's priority.
+pub const HOST_ROUTE_TABLE: u32 = 76;
+/// `proto` of these routes and of that rule.
 pub const HOST_ROUTE_PROTOCOL: u8 = 76;
 
 /// What a route does with packets.
