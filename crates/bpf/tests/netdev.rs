@@ -344,27 +344,3 @@ fn a_netdev_that_is_not_there_is_named() {
         assert!(!detach(gone).unwrap());
     });
 }
-
-/// veth hands tags over beside the frame, where XDP does not see them: the frame looks untagged. So
-/// the sender's offload must be off, as the crate's documentation says.
-#[test]
-fn tags_are_in_the_frame_once_the_peer_offloads_none() {
-    let Some((steering, _socket)) = steering("tags") else { return };
-    in_namespace("tags", move |ifindex| {
-        if !runs("ethtool", &["-K", PEER, "txvlan", "off"]) {
-            return eprintln!("SKIPPED: tags: no ethtool");
-        }
-        let tagged = "lgpeer.77";
-        let words = ["link", "add", "link", PEER, "name", tagged, "type", "vlan", "id", "77"];
-        if !runs("ip", &words) {
-            return eprintln!("SKIPPED: tags: no VLAN netdevs");
-        }
-        assert!(runs("ip", &["link", "set", tagged, "addrgenmode", "none", "up"]));
-        steering.attach(ifindex).unwrap();
-        // Untagged it would be another station's, and passed.
-        let packet = PacketBuilder::v4("10.1.0.5", "10.2.0.1").udp(1, 9).payload_of(30);
-        Tap::on(tagged).send(&packet.frame(OTHER_MAC, OTHER_MAC, None));
-        wait_for(&steering, Counter::ToWorker, 1);
-        assert_eq!(steering.counters().unwrap().passed(), 0);
-    });
-}
