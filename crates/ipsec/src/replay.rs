@@ -218,24 +218,13 @@ impl ReplayWindow {
         if word & bit(number) != 0 { Err(ReplayError::Duplicate) } else { Ok(word) }
     }
 
-    /// Moves the right edge, word by word: each word is wiped and then entered.
+    /// Moves the right edge.
     #[inline]
     fn advance(&self, right: u64, number: u64) {
-        let last = number / 64;
-        let mut block = right / 64;
-        if last - block > self.ring().len() as u64 {
-            // Beyond the whole ring: first everything before it becomes too old.
-            block = last - self.ring().len() as u64;
-            self.enter(block * 64 + 63);
-        }
-        while block < last {
-            block += 1;
-            self.word(block * 64).store(0, Ordering::Relaxed);
-            if block < last {
-                self.enter(block * 64);
-            }
-        }
-        self.enter(number);
+        advance_by(right, number, self.ring().len() as u64, |store| match store {
+            Store::Wipe(inside) => self.word(inside).store(0, Ordering::Relaxed),
+            Store::Enter(edge) => self.enter(edge),
+        });
     }
 
     /// Moves the right edge into words that are wiped. Whoever is killed before or after this
@@ -268,6 +257,34 @@ impl ReplayWindow {
         let ring = self.ring();
         &ring[index(number, ring.len())]
     }
+}
+
+/// One store on the way of the right edge.
+enum Store {
+    /// Wipes the word that holds this number.
+    Wipe(u64),
+    /// Moves the right edge.
+    Enter(u64),
+}
+
+/// The stores that move the right edge to `number`, in their order: word by word, each wiped and
+/// then entered. Between any two of them whatever was accepted is refused.
+#[inline]
+fn advance_by(right: u64, number: u64, ring_words: u64, mut make: impl FnMut(Store)) {
+    let (mut block, last) = (right / 64, number / 64);
+    if last - block > ring_words {
+        // Beyond the whole ring: first everything before it becomes too old.
+        block = last - ring_words;
+        make(Store::Enter(block * 64 + 63));
+    }
+    while block < last {
+        block += 1;
+        make(Store::Wipe(block * 64));
+        if block < last {
+            make(Store::Enter(block * 64));
+        }
+    }
+    make(Store::Enter(number));
 }
 
 impl fmt::Debug for ReplayWindow {
@@ -447,35 +464,24 @@ mod tests {
         SharedWindow::new(right_edge, ring.first_chunk().unwrap())
     }
 
-    /// The numbers that a process may be killed at: every store of a commit was made up to one of
-    /// them. A number is accepted only while the commit of it returns, so whatever is on the way,
-    /// what was accepted before must stay refused.
-    fn stores_of_a_commit(before: &[u64], after: &[u64], right: u64, number: u64) -> Vec<Vec<u64>> {
-        // The first word is the right edge, then the ring; replayed from `advance`'s description.
-        let ring = before.len() as u64 - 1;
+    /// Right edge and ring as they are between the stores of a commit: a process may be killed at
+    /// each. `before` and `after` hold the right edge, then the ring.
+    fn states_of_a_commit(before: &[u64], after: &[u64], number: u64) -> Vec<Vec<u64>> {
+        let ring = before.len() - 1;
+        let place = |number: u64| 1 + index(number, ring);
         let (mut words, mut states) = (before.to_vec(), vec![before.to_vec()]);
-        let mut put = |place: usize, value: u64, words: &mut Vec<u64>| {
-            words[place] = value;
-            states.push(words.clone());
-        };
-        let place = |number: u64| 1 + (number / 64 % ring) as usize;
-        if number > right {
-            let (mut block, last) = (right / 64, number / 64);
-            if last - block > ring {
-                block = last - ring;
-                put(0, block * 64 + 63, &mut words);
-            }
-            while block < last {
-                block += 1;
-                put(place(block * 64), 0, &mut words);
-                let edge = if block < last { block * 64 } else { number };
-                put(0, edge, &mut words);
-            }
-            put(0, number, &mut words);
+        if number > before[0] {
+            advance_by(before[0], number, ring as u64, |store| {
+                match store {
+                    Store::Wipe(inside) => words[place(inside)] = 0,
+                    Store::Enter(edge) => words[0] = edge,
+                }
+                states.push(words.clone());
+            });
         }
-        let seen = words[place(number)] | bit(number);
-        put(place(number), seen, &mut words);
+        words[place(number)] |= bit(number);
         assert_eq!(words, after, "the stores are those that the commit made");
+        states.push(words);
         states
     }
 
@@ -497,11 +503,11 @@ mod tests {
                 ReplayWindow::shared(left.clone(), size, SequenceNumbers::Extended).unwrap();
             let mut accepted: Vec<u64> = Vec::new();
             for number in numbers.into_iter().take(60) {
-                let (before, right) = (copy_of(&words), window.right_edge());
+                let before = copy_of(&words);
                 if window.commit(number).is_err() {
                     continue;
                 }
-                for state in stores_of_a_commit(&before, &copy_of(&words), right, number) {
+                for state in states_of_a_commit(&before, &copy_of(&words), number) {
                     left.right_edge.store(state[0], Ordering::Relaxed);
                     for (word, value) in left.ring.iter().zip(&state[1..]) {
                         word.store(*value, Ordering::Relaxed);
