@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use ipsec::{Fingerprint, KeyMaterial, ReplayWindow, SequenceCounter, SequenceNumbers, Spi, Suite};
 use keystate::{
-    HostIdentity, KeyFileFacts, KeyRefused, KeyState, KeyStateError, KeyUse, NEW_KEY_AGE, Notice,
-    RESERVATION_STEP, Refusal,
+    HostIdentity, KeyFileFacts, KeyRefused, KeyState, KeyStateError, KeyUse, MAX_SAS, NEW_KEY_AGE,
+    Notice, RESERVATION_STEP, Refusal,
 };
 
 /// A machine with its directories.
@@ -467,4 +467,34 @@ fn nothing_on_disk_holds_a_key() {
         }
     }
     assert_eq!(looked_at, 5, "keystate, lock, record, edges, witness");
+}
+
+#[test]
+fn full_table_refuses_until_places_are_idle_and_forgets_nothing() {
+    let machine = Machine::new();
+    let mut state = machine.open();
+    let of = |number: u32| {
+        let mut bytes = [0; 20];
+        bytes[..4].copy_from_slice(&number.to_be_bytes());
+        KeyMaterial::new(Suite::Aes128Gcm, &bytes).unwrap().fingerprint()
+    };
+    let sealing = new_key(&machine, &mut state);
+    sealing.draw(9).unwrap();
+    let mut windows: Vec<_> =
+        (1..MAX_SAS).map(|number| state.inbound(of(number), SPI, 64, SHORT).unwrap()).collect();
+    windows[4].commit(1000).unwrap();
+    let full = state.inbound(of(MAX_SAS), SPI, 64, SHORT).unwrap_err();
+    assert_eq!(full.reason, Refusal::NoPlace { slots: MAX_SAS });
+    // A few are idle now; the one that seals too.
+    windows.drain(3..6);
+    drop(sealing);
+    let late = state.inbound(of(MAX_SAS), SPI, 64, SHORT).unwrap();
+    assert_eq!(late.commit(1), Ok(()));
+    let again = state.inbound(of(5), SPI, 64, SHORT).unwrap();
+    assert_eq!(again.right_edge(), 1000);
+    assert!(again.commit(990).is_err(), "whether it came is not known any more");
+    assert_eq!(again.commit(1001), Ok(()));
+    let sealing = old_key(&machine, &mut state).unwrap();
+    assert_eq!(sealing.draw(1), Ok(RESERVATION_STEP + 1), "on from the durable record");
+    assert!(windows[0].commit(1).is_ok(), "those in use are untouched");
 }
