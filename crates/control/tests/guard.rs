@@ -65,6 +65,13 @@ remote = ["10.4.0.0/16"]
 protocol = "icmp"
 icmp = ["8", "3/2-3/4"]
 [[policy]]
+name = "many"
+peer = "a"
+local = ["any"]
+remote = ["10.7.0.0/16", "10.9.0.0/16", "10.11.0.0/16"]
+protocol = "tcp"
+remote_ports = ["1", "3", "5"]
+[[policy]]
 name = "inward"
 peer = "a"
 local = ["any"]
@@ -132,17 +139,19 @@ fn the_text_closes_netdevs_and_lists_policies_in_their_order() {
         outbound[4..],
         [
             // Of equal priority: the later in the file first.
-            "meta nfproto ipv4 ip daddr 10.2.0.5 meta l4proto 6 th dport 81-99 counter drop \
+            "ip daddr 10.2.0.5 meta l4proto 6 th dport 81-99 counter drop \
              comment \"closed-again\"",
-            "meta nfproto ipv4 ip daddr 10.2.0.5 accept comment \"open-host\"",
-            "meta nfproto ipv4 ip daddr 10.4.0.0/16 meta l4proto 1 @th,0,16 2048-2303 counter \
-             drop comment \"echo\"",
-            "meta nfproto ipv4 ip daddr 10.4.0.0/16 meta l4proto 1 @th,0,16 770-772 counter \
-             drop comment \"echo\"",
-            "meta nfproto ipv4 ip daddr 10.3.0.0/16 meta l4proto { 6, 17, 33, 132, 136 } th \
-             sport 1-40000 th dport 7777 counter drop comment \"ports-of-any-protocol\"",
-            "meta nfproto ipv4 ip daddr 10.2.0.0/23 counter drop comment \"far\"",
-            "meta nfproto ipv6 ip6 daddr 2001:db8:2::/48 counter drop comment \"far\"",
+            "ip daddr 10.2.0.5 accept comment \"open-host\"",
+            "ip daddr { 10.7.0.0/16, 10.9.0.0/16, 10.11.0.0/16 } meta l4proto 6 \
+             th dport { 1, 3, 5 } counter drop comment \"many\"",
+            "ip daddr 10.4.0.0/16 meta l4proto 1 @th,0,16 2048-2303 counter drop \
+             comment \"echo\"",
+            "ip daddr 10.4.0.0/16 meta l4proto 1 @th,0,16 770-772 counter drop \
+             comment \"echo\"",
+            "ip daddr 10.3.0.0/16 meta l4proto { 6, 17, 33, 132, 136 } th sport 1-40000 \
+             th dport 7777 counter drop comment \"ports-of-any-protocol\"",
+            "ip daddr 10.2.0.0/23 counter drop comment \"far\"",
+            "ip6 daddr 2001:db8:2::/48 counter drop comment \"far\"",
         ]
     );
     // At boot there are no netdevs yet: a VLAN goes by its usual name.

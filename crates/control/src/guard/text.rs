@@ -152,35 +152,87 @@ fn rules(text: &mut String, policy: &Policy) {
         Action::Protect(_) | Action::Discard => "counter drop",
     };
     for family in [Family::V4, Family::V6] {
-        let Some(addresses) = addresses(&policy.selector, family) else { continue };
-        for upper in upper(&policy.selector, family) {
-            let name = &policy.name;
-            let _ = writeln!(text, "    {addresses}{upper}{verdict} comment \"{name}\"");
+        for matches in combined(&matches(&policy.selector, family)) {
+            let _ = writeln!(text, "    {matches}{verdict} comment \"{}\"", policy.name);
         }
     }
 }
 
-/// The match of both addresses; `None`: the selector does not name this family at both ends.
-fn addresses(selector: &Selector, family: Family) -> Option<String> {
+/// What a packet must match of each kind: all lists, any member of each. Empty where a list is:
+/// the selector does not name this family.
+fn matches(selector: &Selector, family: Family) -> Vec<AnyOf> {
     let (keyword, version) = match family {
         Family::V4 => ("ip", "ipv4"),
         Family::V6 => ("ip6", "ipv6"),
     };
-    let mut text = format!("meta nfproto {version} ");
-    for (which, ranges) in [("saddr", &selector.local), ("daddr", &selector.remote)] {
-        let ranges = merged(ranges.iter().filter(|range| range.family == family));
-        if ranges.is_empty() {
-            return None;
-        }
-        if ranges != [AddressRange::any(family)] {
-            let _ = write!(text, "{keyword} {which} {} ", Set(&ranges));
+    let of_family = |ranges: &[AddressRange]| {
+        merged_addresses(ranges.iter().filter(|range| range.family == family))
+    };
+    let everything = [AddressRange::any(family)];
+    let (local, remote) = (of_family(&selector.local), of_family(&selector.remote));
+    if local.is_empty() || remote.is_empty() {
+        return vec![AnyOf::none()];
+    }
+    let mut all = Vec::new();
+    if local == everything && remote == everything {
+        // An address that is matched says which family it is of.
+        all.push(AnyOf::one(format!("meta nfproto {version} ")));
+    }
+    for (which, ranges) in [("saddr", &local), ("daddr", &remote)] {
+        if *ranges != everything {
+            all.push(AnyOf::of(&format!("{keyword} {which}"), ranges));
         }
     }
-    Some(text)
+    all.extend(upper(selector, family));
+    all
+}
+
+/// One kind of match and the values that it takes.
+struct AnyOf {
+    /// Each by itself.
+    single: Vec<String>,
+    /// All of them by one anonymous set; empty: nftables takes no such set.
+    set: String,
+}
+
+impl AnyOf {
+    fn of<T: fmt::Display>(keyword: &str, values: &[T]) -> AnyOf {
+        let texts: Vec<String> = values.iter().map(T::to_string).collect();
+        AnyOf {
+            single: texts.iter().map(|text| format!("{keyword} {text} ")).collect(),
+            set: format!("{keyword} {{ {} }} ", texts.join(", ")),
+        }
+    }
+
+    fn one(text: String) -> AnyOf {
+        AnyOf { single: vec![text], set: String::new() }
+    }
+
+    fn none() -> AnyOf {
+        AnyOf { single: Vec::new(), set: String::new() }
+    }
+}
+
+/// The matches of a policy's rules. Few values make a rule each, because the kernel takes several
+/// times as long to make a rule with a set; many share one.
+fn combined(all: &[AnyOf]) -> Vec<String> {
+    /// Rules without sets that a policy is written as at most.
+    const MAX_RULES: usize = 8;
+    let product = all.iter().fold(1usize, |n, any| n.saturating_mul(any.single.len()));
+    let mut rules = vec![String::new()];
+    for AnyOf { single, set } in all {
+        if product > MAX_RULES && single.len() > 1 && !set.is_empty() {
+            rules.iter_mut().for_each(|rule| rule.push_str(set));
+            continue;
+        }
+        let longer = |rule: String| single.iter().map(move |text| format!("{rule}{text}"));
+        rules = rules.into_iter().flat_map(longer).collect();
+    }
+    rules
 }
 
 /// Ranges without overlap, which nftables does not take.
-fn merged<'a>(ranges: impl Iterator<Item = &'a AddressRange>) -> Vec<AddressRange> {
+fn merged_addresses<'a>(ranges: impl Iterator<Item = &'a AddressRange>) -> Vec<AddressRange> {
     let mut sorted: Vec<AddressRange> = ranges.copied().collect();
     sorted.sort_by_key(|range| (range.lo, range.hi));
     let mut merged: Vec<AddressRange> = Vec::with_capacity(sorted.len());
@@ -206,22 +258,26 @@ fn merged_ports(ports: &[PortRange]) -> Vec<PortRange> {
     merged
 }
 
-/// The matches of the upper layer, any of which will do.
-fn upper(selector: &Selector, family: Family) -> Vec<String> {
+/// The matches of the upper layer.
+fn upper(selector: &Selector, family: Family) -> Vec<AnyOf> {
     let protocol = selector.protocol;
+    let named = |number: u8| AnyOf::one(format!("meta l4proto {number} "));
     match &selector.upper {
         UpperSelector::Ports { local, remote } if !(local.is_empty() && remote.is_empty()) => {
-            let mut text = match protocol {
-                Some(number) if protocol::has_ports(number) => format!("meta l4proto {number} "),
-                Some(_) => return Vec::new(),
-                None => format!("meta l4proto {} ", Set(&WITH_PORTS)),
+            let mut all = match protocol {
+                Some(number) if protocol::has_ports(number) => vec![named(number)],
+                Some(_) => return vec![AnyOf::none()],
+                None => {
+                    let numbers = WITH_PORTS.map(|number| number.to_string()).join(", ");
+                    vec![AnyOf::one(format!("meta l4proto {{ {numbers} }} "))]
+                }
             };
-            for (which, ports) in [("sport", local), ("dport", remote)] {
+            for (which, ports) in [("th sport", local), ("th dport", remote)] {
                 if !ports.is_empty() {
-                    let _ = write!(text, "th {which} {} ", Set(&merged_ports(ports)));
+                    all.push(AnyOf::of(which, &merged_ports(ports)));
                 }
             }
-            vec![text]
+            all
         }
         UpperSelector::Icmp(messages) => {
             let number = match family {
@@ -229,32 +285,17 @@ fn upper(selector: &Selector, family: Family) -> Vec<String> {
                 Family::V6 => protocol::ICMPV6,
             };
             if protocol.is_some_and(|named| named != number) {
-                return Vec::new();
+                return vec![AnyOf::none()];
             }
-            let of = |range: &IcmpRange| {
-                // Type and code are the first two bytes.
-                format!("meta l4proto {number} @th,0,16 {}-{} ", range.lo, range.hi)
-            };
-            match messages.is_empty() {
-                true => vec![format!("meta l4proto {number} ")],
-                false => messages.iter().map(of).collect(),
+            // Type and code are the first two bytes; a set of raw bytes nftables does not take.
+            let of = |range: &IcmpRange| format!("@th,0,16 {}-{} ", range.lo, range.hi);
+            let mut all = vec![named(number)];
+            if !messages.is_empty() {
+                let single = messages.iter().map(of).collect();
+                all.push(AnyOf { single, set: String::new() });
             }
+            all
         }
-        _ => vec![protocol.map(|number| format!("meta l4proto {number} ")).unwrap_or_default()],
-    }
-}
-
-/// One value as it is, several as an anonymous set.
-struct Set<'a, T>(&'a [T]);
-
-impl<T: fmt::Display> fmt::Display for Set<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            [only] => write!(f, "{only}"),
-            several => {
-                let several: Vec<String> = several.iter().map(T::to_string).collect();
-                write!(f, "{{ {} }}", several.join(", "))
-            }
-        }
+        _ => protocol.map(named).into_iter().collect(),
     }
 }

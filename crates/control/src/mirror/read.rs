@@ -587,6 +587,7 @@ mod tests {
             of_rule(to_table, 253, vec![Table(253), Priority(32_767)]),
             of_rule(to_table, 0, vec![L3MDev(true), Priority(1000)]),
             of_rule(RuleAction::Nop, 0, vec![Priority(9)]),
+            of_rule(to_table, 76, vec![RuleAttribute::Protocol(HOST_ROUTE_PROTOCOL.into())]),
         ] {
             assert_eq!(own, None);
         }
