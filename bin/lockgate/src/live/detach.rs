@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 
 use bpf::BpfError;
 use control::HOST_NETDEV;
+use control::mirror::HOST_ROUTE_PROTOCOL;
 use nix::net::if_::if_nameindex;
 use nix::sys::socket::{getsockopt, sockopt};
 use serde::Serialize;
@@ -16,13 +17,12 @@ use crate::failure::Failure;
 use crate::output::{print, print_json};
 
 /// The guard's table.
-const HOST_RULE_PRIORITY: &str = "76";
 const TABLE: [&str; 2] = ["inet", "lockgate"];
 
 /// Open the ports that a stopped daemon left closed
 ///
 /// Takes Lockgate's program off every netdev of this network namespace, removes the guard (nftables
-/// table inet lockgate) and the host port lockgate0, and says what it opened. From then on Linux
+/// table inet lockgate) and the host port lockgate0 with the rules that lead to it, and says what it opened. From then on Linux
 /// forwards in clear, as it is set up to. Needs root; refuses while lockgated runs.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -40,6 +40,8 @@ struct Opened {
     guard: bool,
     /// Whether the host port was there.
     host_port: bool,
+    /// Whether rules that lead packets to the host port were there.
+    host_rules: bool,
 }
 
 /// A netdev of this namespace.
@@ -65,19 +67,21 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
         }
     }
     if netdevs.iter().any(|netdev| netdev.name == HOST_NETDEV) {
-        match removed("ip", &["link", "delete", HOST_NETDEV], "Cannot find device") {
+        match removed("ip", &["link", "delete", HOST_NETDEV], &["Cannot find device"]) {
             Ok(removed) => opened.host_port = removed,
             Err(error) => stays.push(error),
         }
     }
     for family in ["-4", "-6"] {
-        let rule = [family, "rule", "delete", "priority", HOST_RULE_PRIORITY];
-        if let Err(error) = removed("ip", &rule, "No such file or directory") {
-            stays.push(error);
+        let protocol = HOST_ROUTE_PROTOCOL.to_string();
+        let rule = [family, "rule", "delete", "protocol", &protocol];
+        match removed("ip", &rule, &["No such file or directory", "not supported"]) {
+            Ok(removed) => opened.host_rules |= removed,
+            Err(error) => stays.push(error),
         }
     }
     let [family, table] = TABLE;
-    match removed("nft", &["delete", "table", family, table], "No such file or directory") {
+    match removed("nft", &["delete", "table", family, table], &["No such file or directory"]) {
         Ok(removed) => opened.guard = removed,
         Err(error) => stays.push(error),
     }
@@ -116,14 +120,18 @@ fn check_stopped(netdevs: &[Netdev], socket: &Socket) -> Result<(), LiveError> {
 }
 
 /// Runs a program that removes something; whether it was there.
-fn removed(program: &str, words: &[&str], absent: &str) -> Result<bool, LiveError> {
+fn removed(program: &str, words: &[&str], absent: &[&str]) -> Result<bool, LiveError> {
     let what = format!("{program} {}", words.join(" "));
     let ran = Command::new(program).args(words).env("LC_ALL", "C").output();
     match ran {
         Ok(Output { status, .. }) if status.success() => Ok(true),
         Ok(Output { stderr, .. }) => {
             let said = String::from_utf8_lossy(&stderr).trim().to_owned();
-            if said.contains(absent) { Ok(false) } else { Err(LiveError::stays(&what, Said(said))) }
+            if absent.iter().any(|words| said.contains(words)) {
+                Ok(false)
+            } else {
+                Err(LiveError::stays(&what, Said(said)))
+            }
         }
         // Without the program nobody can have made it, except in another life of this machine.
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -139,7 +147,7 @@ fn removed(program: &str, words: &[&str], absent: &str) -> Result<bool, LiveErro
 struct Said(String);
 
 fn told(opened: &Opened) -> String {
-    let Opened { netdevs, guard, host_port } = opened;
+    let Opened { netdevs, guard, host_port, host_rules } = opened;
     let mut lines: Vec<String> =
         netdevs.iter().map(|netdev| format!("{netdev}: open: Linux gets its packets\n")).collect();
     if *guard {
@@ -147,6 +155,9 @@ fn told(opened: &Opened) -> String {
     }
     if *host_port {
         lines.push(format!("{HOST_NETDEV}: removed\n"));
+    }
+    if *host_rules {
+        lines.push(format!("rules that led to {HOST_NETDEV}: removed (ip rule)\n"));
     }
     if lines.is_empty() {
         lines.push("nothing of Lockgate's is here\n".into());
