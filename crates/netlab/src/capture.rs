@@ -182,16 +182,20 @@ impl Tally {
 
 /// Says what a frame on the wire is.
 fn judge(frame: &[u8]) -> Kind {
-    if frame.windows(MARKER.len()).any(|window| window == MARKER) {
-        return Kind::Clear(format!("the marker in a frame of type {:04x}", ethertype(frame).0));
-    }
     let (ethertype, offset) = ethertype(frame);
     let packet = frame.get(offset..).unwrap_or_default();
-    match ethertype {
+    let kind = match ethertype {
         0x0806 => Kind::Resolution,
         0x0800 => judge_ipv4(packet),
         0x86dd => judge_ipv6(packet),
         _ => Kind::Other,
+    };
+    if !frame.windows(MARKER.len()).any(|window| window == MARKER) {
+        return kind;
+    }
+    match kind {
+        Kind::Clear(what) => Kind::Clear(format!("{what} {:02x?}", &frame[..12])),
+        kind => Kind::Clear(format!("the marker in {kind:?} of type {ethertype:04x}")),
     }
 }
 

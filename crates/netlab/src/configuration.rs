@@ -36,6 +36,8 @@ pub struct GatewayFile {
     pub workers: String,
     /// Further lines of `[node]`.
     pub node: String,
+    /// `[metrics] listen`.
+    pub metrics: String,
     /// Peers, each with one policy.
     pub peers: Vec<PeerEntry>,
     /// What follows the last policy.
@@ -57,6 +59,7 @@ impl GatewayFile {
             keys,
             workers: "1".to_owned(),
             node: String::new(),
+            metrics: "off".to_owned(),
             peers: Vec::new(),
             extra: String::new(),
         };
@@ -97,7 +100,7 @@ impl GatewayFile {
 
     /// The file's text.
     pub fn text(&self) -> String {
-        let GatewayFile { name, workers, node, extra, .. } = self;
+        let GatewayFile { name, workers, node, metrics, extra, .. } = self;
         let [run, state] =
             [self.run_dir(), self.state_dir()].map(|path| path.display().to_string());
         let keys = self.keys.display();
@@ -110,7 +113,7 @@ run_dir = \"{run}\"
 state_dir = \"{state}\"
 {node}
 [metrics]
-listen = \"off\"
+listen = \"{metrics}\"
 
 [port.lan]
 netdev = \"{LAN}\"

@@ -1,7 +1,6 @@
 //! One `lockgated` in a namespace, as its operator sees it.
 
 use std::collections::BTreeMap;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -13,6 +12,8 @@ use crate::{GatewayFile, LabError, Namespace, Programs, interrupt};
 
 /// Time that a daemon has to be ready, and to end.
 const READY: Duration = Duration::from_secs(15);
+/// The event that says so.
+const STARTED: &str = " started: ";
 /// Time for an answer of the API.
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -58,13 +59,13 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Waits until the API answers.
+    /// Waits until it says that it has started: its ports are taken and the API answers. (The
+    /// socket is there before.)
     ///
     /// # Errors
     /// [`LabError::Ended`] with what it said, [`LabError::TimedOut`], [`LabError::Interrupted`].
     pub fn wait_ready(&mut self) -> Result<(), LabError> {
-        let socket = self.socket.clone();
-        self.running.wait_until("its API", READY, |_| UnixStream::connect(&socket).is_ok())
+        self.wait_for(STARTED, READY)
     }
 
     /// When it was started.

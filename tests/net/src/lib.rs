@@ -81,6 +81,8 @@ impl Lab {
     /// # Panics
     /// If the laboratory breaks, or something leaked.
     pub fn hunt(&mut self, disturbance: impl FnOnce(&mut Gateways)) -> Quarry {
+        // Every neighbour is known: what is lost from here on is the disturbance's doing.
+        self.flows_again();
         let capture = self.gateways.capture(Scope::Heads).unwrap();
         let streams =
             [(1, 2), (2, 1)].map(|(from, to)| self.gateways.stream(from, to, STEP).unwrap());

@@ -271,8 +271,12 @@ fn hairpin_between_two_spokes_is_protected_on_both_legs() {
     let plan = Plan { sites: 3, shape: Shape::Hub, ..Plan::default() };
     let Some(mut lab) = running("hairpin", plan) else { return };
     let quarry = lab.hunt(|gateways| {
-        let stream = gateways.stream(2, 3, STEP).unwrap();
+        let to = gateways.site(3).host_v4();
+        // Neighbours come to be known.
+        Ping::new(&to, 20).run(&gateways.site(2).host).unwrap();
         let to = gateways.site(3).host_v6();
+        Ping::new(&to, 20).run(&gateways.site(2).host).unwrap();
+        let stream = gateways.stream(2, 3, STEP).unwrap();
         let answers = Ping::new(&to, 30).run(&gateways.site(2).host).unwrap();
         assert!(answers.all_answered(), "{}", answers.text);
         let delivery = Stream::finish(stream);

@@ -1,0 +1,100 @@
+//! The process itself: what it has given away, what it tells.
+
+use std::time::Duration;
+
+use netlab::ping::Ping;
+use netlab::sites::Plan;
+use netlab::{LabError, Namespace};
+
+/// CAP_NET_ADMIN, CAP_NET_RAW, CAP_IPC_LOCK, CAP_PERFMON, CAP_BPF.
+const NEEDED: u64 = 1 << 12 | 1 << 13 | 1 << 14 | 1 << 38 | 1 << 39;
+/// Where metrics are read.
+const METRICS: &str = "127.0.0.1:9617";
+const LONG: Duration = Duration::from_secs(10);
+
+/// A line of a file below `/proc`, without its name.
+fn line(text: &str, name: &str) -> String {
+    let found = text.lines().find_map(|line| line.strip_prefix(name));
+    found.unwrap_or_else(|| panic!("no {name} in {text}")).trim().to_owned()
+}
+
+#[test]
+fn no_thread_of_a_running_daemon_has_more_than_it_needs() {
+    let Some(lab) = net::running("privileges", Plan::default()) else { return };
+    for number in [1, 2] {
+        let pid = lab.gateways.daemon(number).unwrap().pid();
+        let read = |path: &str| {
+            std::fs::read_to_string(format!("/proc/{pid}/{path}")).unwrap_or_else(|error| {
+                panic!("/proc/{pid}/{path}: {error}");
+            })
+        };
+        let mut threads = 0;
+        for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+            let name = task.unwrap().file_name().into_string().unwrap();
+            let status = read(&format!("task/{name}/status"));
+            let set = |set: &str| u64::from_str_radix(&line(&status, set), 16).unwrap();
+            for (name, most) in [
+                ("CapPrm:", NEEDED),
+                ("CapEff:", NEEDED),
+                ("CapBnd:", NEEDED),
+                ("CapInh:", 0),
+                ("CapAmb:", 0),
+            ] {
+                assert_eq!(set(name) & !most, 0, "{name} {:#x} of {status}", set(name));
+            }
+            assert_eq!(line(&status, "NoNewPrivs:"), "1");
+            threads += 1;
+        }
+        assert!(threads >= 2, "control and a worker");
+        let core = line(&read("limits"), "Max core file size");
+        assert!(core.starts_with("0 ") && core.contains(" 0 "), "{core}");
+        let locked = line(&read("status"), "VmLck:");
+        assert_ne!(locked, "0 kB", "keys can reach a swap device");
+    }
+}
+
+/// What an HTTP client inside gets, by nothing but bash.
+fn get(inside: &Namespace, path: &str) -> Result<String, LabError> {
+    let (host, port) = METRICS.rsplit_once(':').unwrap();
+    let script = format!(
+        "exec 3<>/dev/tcp/{host}/{port}; printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3"
+    );
+    inside.run(&["bash", "-c", &script], LONG)?.success()
+}
+
+/// The sample of this name and labels.
+fn sample(text: &str, name: &str) -> u64 {
+    line(text, &format!("{name} ")).parse().unwrap()
+}
+
+#[test]
+fn metrics_say_what_the_api_says() {
+    let Some(mut lab) = net::lab("metrics", Plan::default()) else { return };
+    lab.gateways.file_mut(1).metrics = METRICS.to_owned();
+    lab.gateways.start_all().unwrap();
+    let before = get(&lab.gateways.site(1).gateway, "/metrics").unwrap();
+    let pings = Ping::new(&lab.gateways.site(2).host_v4(), 20);
+    let answers = pings.run(&lab.gateways.site(1).host).unwrap();
+    assert!(answers.all_answered(), "{}", answers.text);
+    lab.balances();
+    let text = get(&lab.gateways.site(1).gateway, "/metrics").unwrap();
+    assert!(text.starts_with("HTTP/1.0 200 OK"), "{text}");
+    assert!(text.trim_end().ends_with("# EOF"), "{text}");
+    let policy = "lockgate_policy_packets_total{policy=\"to-gw-b\",direction=\"outbound\"}";
+    let sealed = sample(&text, policy) - sample(&before, policy);
+    assert!(sealed >= 20, "{sealed} packets sealed\n{text}");
+    assert_eq!(sample(&text, "lockgate_ledger_imbalance"), 0);
+    assert_eq!(sample(&text, "lockgate_guard_intact"), 1);
+    assert_eq!(sample(&text, "lockgate_frames_missing{worker=\"0\"}"), 0);
+    for port in lab.gateways.daemon(1).unwrap().ports().unwrap() {
+        let name = port["name"].as_str().unwrap();
+        let received = port["ledger"]["received"].as_u64().unwrap();
+        let metric = format!("lockgate_port_received_packets_total{{port=\"{name}\"}}");
+        let shown = sample(&text, &metric);
+        // Some may have come in between.
+        assert!(shown <= received && received - shown < 20, "{metric}: {shown}, API {received}");
+        assert_eq!(sample(&text, &format!("lockgate_port_up{{port=\"{name}\"}}")), 1);
+    }
+    let elsewhere = get(&lab.gateways.site(1).gateway, "/").unwrap();
+    assert!(elsewhere.starts_with("HTTP/1.0 404"), "{elsewhere}");
+}
