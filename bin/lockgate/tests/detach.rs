@@ -48,6 +48,8 @@ fn what_a_dead_daemon_left_closed_is_opened_and_named() {
     ours.enter(|| drop(Steering::load(0, 1).unwrap().attach(ifindex).unwrap())).unwrap();
     assert!(ours.enter(|| bpf::attached(ifindex)).unwrap().unwrap().is_some(), "it stays attached");
     ours.ip("tuntap add lockgate0 mode tun").unwrap();
+    ours.ip("rule add priority 76 protocol 76 table 76").unwrap();
+    ours.ip("rule add priority 76 table 77").unwrap();
     let table = ours.run(&["nft", "add", "table", "inet", "lockgate"], LIMIT).unwrap();
     assert!(table.status.success(), "{table:?}");
     // The probe sees whose program it is.
@@ -61,8 +63,12 @@ fn what_a_dead_daemon_left_closed_is_opened_and_named() {
     let ran = detach(&ours, &["--json"]);
     assert!(ran.status.success(), "{ran:?}");
     let opened: Value = serde_json::from_str(&ran.stdout).unwrap();
-    let expected = serde_json::json!({"netdevs": ["p0"], "guard": true, "host_port": true});
+    let expected = serde_json::json!(
+        {"netdevs": ["p0"], "guard": true, "host_port": true, "host_rules": true}
+    );
     assert_eq!(opened, expected);
+    let rules = ours.run(&["ip", "rule"], LIMIT).unwrap().stdout;
+    assert!(rules.contains("lookup 77") && !rules.contains("lookup 76"), "{rules}");
     assert!(ours.enter(|| bpf::attached(ifindex)).unwrap().unwrap().is_none());
     let again = detach(&ours, &[]);
     assert_eq!(again.stdout, "nothing of Lockgate's is here\n");
