@@ -73,8 +73,8 @@ fn metrics_say_what_the_api_says() {
     lab.gateways.file_mut(1).metrics = METRICS.to_owned();
     lab.gateways.start_all().unwrap();
     let before = get(&lab.gateways.site(1).gateway, "/metrics").unwrap();
-    let pings = Ping::new(&lab.gateways.site(2).host_v4(), 20);
-    let answers = pings.run(&lab.gateways.site(1).host).unwrap();
+    let to = lab.gateways.site(2).host_v4();
+    let answers = Ping::new(&to, 20).run(&lab.gateways.site(1).host).unwrap();
     assert!(answers.all_answered(), "{}", answers.text);
     lab.balances();
     let text = get(&lab.gateways.site(1).gateway, "/metrics").unwrap();
