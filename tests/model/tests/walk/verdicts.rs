@@ -18,13 +18,15 @@ const WORLDS: u32 = 700;
 const PACKETS: usize = 60;
 
 /// Reasons that one packet at a time cannot bring about here.
-const OUT_OF_REACH: [DropReason; 7] = [
+const OUT_OF_REACH: [DropReason; 8] = [
     // Of what we make, not of what is received.
     DropReason::IcmpInClear,
     DropReason::SequenceExhausted,
     DropReason::SequenceNotReserved,
     DropReason::CipherRefused,
     DropReason::NoFrame,
+    // Before the walk.
+    DropReason::Unsteered,
     DropReason::NoNeighbour,
     DropReason::TransmitFull,
 ];
