@@ -50,7 +50,8 @@ pub enum PortRefusalReason {
     },
     /// It is a bridge.
     #[error(
-        "{netdev} is a bridge, which has no link of its own: take its member out of it and name that"
+        "{netdev} is a bridge, which has no link of its own: take its member out of it and \
+         name that"
     )]
     Bridge {
         /// The netdev.

@@ -47,7 +47,8 @@ pub struct HostRoute {
 pub enum HostRouteSkipped {
     /// Its far side is all addresses: a default route would take everything.
     #[error(
-        "policy {policy}: its remote side is every address, so no route leads there; add one by hand"
+        "policy {policy}: its remote side is every address: no route leads this machine's own \
+         packets there; add one by hand"
     )]
     Everything {
         /// The policy's name.
