@@ -3,7 +3,7 @@
 //!
 //! | | kept while |
 //! |---|---|
-//! | policy id | name, action, selector, priority and direction are the same, and the order of the file allows it |
+//! | policy id | all of it is the same, and the order of the file allows it |
 //! | SA-set id | a peer of that name is there |
 //! | SA, its expanded key | SPI, direction, tunnel, key, suite and window size are the same |
 //! | counter, window | the key is ([`keystate`]) |

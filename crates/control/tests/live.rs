@@ -25,8 +25,9 @@ addresses = ["192.0.2.1/24"]
 
 fn peer(name: &str, remote: u8, window: u32) -> String {
     format!(
-        "[peer.{name}]\nlocal = \"192.0.2.1\"\nremote = \"198.51.100.{remote}\"\nkeys = \"file:\
-         {name}.keys\"\nmanual = \"laboratory\"\nsuite = \"aes-128-gcm\"\nreplay_window = {window}\n"
+        "[peer.{name}]\nlocal = \"192.0.2.1\"\nremote = \"198.51.100.{remote}\"\n\
+         keys = \"file:{name}.keys\"\nmanual = \"laboratory\"\nsuite = \"aes-128-gcm\"\n\
+         replay_window = {window}\n"
     )
 }
 

@@ -4,10 +4,10 @@
 //!
 //! | where | what | survives |
 //! |---|---|---|
-//! | `RUN_DIR/keystate` | counters and windows themselves, mapped into the process | the process, however it ends |
-//! | `STATE_DIR/sequence/FINGERPRINT.out` | numbers reserved ahead of use, and for which machine | the boot |
+//! | `RUN_DIR/keystate` | counters and windows themselves, mapped | the process |
+//! | `STATE_DIR/sequence/KEY.out` | numbers reserved ahead of use, for which machine | the boot |
 //! | `STATE_DIR/sequence/inbound` | right edges of replay windows, every few seconds | the boot |
-//! | `KEYS_DIR/NAME.keys.used` | which keys were used, where, and how far at least | the loss of the state |
+//! | `KEYS_DIR/NAME.keys.used` | which keys were used, where, how far at least | lost state |
 //!
 //! A sealing key whose durable record is missing, of another machine, or older than what anything
 //! else remembers is refused for ever; the other SAs run. What cannot be seen from within: a whole
