@@ -5,7 +5,7 @@
 //! | `setup [--quiet]` | installs what building, testing and the demonstrations need |
 //! | `tidy` | the rules of the code that a compiler does not check |
 //! | `test` | everything, with a table at the end |
-//! | `demo [NAME …]` | builds `lockgate` and `lockgated`, runs a demonstration (default `gateways`) |
+//! | `demo [NAME …]` | builds both programs, runs a demonstration (default `gateways`) |
 //! | `deb [--check]` | builds the Debian package; or tries one with debug programs |
 //! | `bench [NAME …]` | the same for a benchmark (default `esp`) |
 #![forbid(unsafe_code)]
@@ -77,7 +77,8 @@ impl std::fmt::Display for Failure {
             Failure::Usage => {
                 write!(
                     f,
-                    "usage: cargo xtask setup [--quiet] | tidy | test | demo | deb [--check] | bench"
+                    "usage: cargo xtask setup [--quiet] | tidy | test | demo | bench | \
+                     deb [--check]"
                 )
             }
             Failure::Start { program, error } => write!(f, "cannot start {program}: {error}"),

@@ -75,8 +75,9 @@ macro_rules! kinds {
                 match self { $(Kind::$variant => $name,)* }
             }
 
-            /// What it means and what to do.
-            pub(crate) const fn help(self) -> &'static str {
+            /// What it means and what to do: docs/OPERATION.md has it.
+            #[cfg(test)]
+            const fn help(self) -> &'static str {
                 match self { $(Kind::$variant => $help,)* }
             }
 

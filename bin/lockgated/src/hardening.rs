@@ -2,8 +2,8 @@
 //! swapped, privileges that only set-up needs.
 //!
 //! Capabilities and `no_new_privs` belong to a thread, and a new thread has those of the one that
-//! started it: [`drop_privileges`] comes before other threads are started, and [`verify_threads`]
-//! says whether it did.
+//! started it: [`drop_privileges`] comes before other threads are started, and refuses if it does
+//! not.
 
 use std::fmt::{Display, Formatter};
 
@@ -137,7 +137,8 @@ pub(crate) fn missing_privileges() -> Vec<MissingPrivilege> {
 
 fn missing(held: &CapsHashSet, lockable: bool) -> Vec<MissingPrivilege> {
     let needed = KEPT.iter().filter(|(capability, _)| {
-        !held.contains(capability) && !(lockable && *capability == Capability::CAP_IPC_LOCK)
+        let lock = *capability == Capability::CAP_IPC_LOCK;
+        !(held.contains(capability) || lockable && lock)
     });
     needed.map(|&(capability, purpose)| MissingPrivilege { capability, purpose }).collect()
 }
@@ -174,7 +175,13 @@ pub(crate) fn lock_memory() -> Result<(), HardeningError> {
 ///
 /// # Errors
 /// [`HardeningError`]; some may be dropped already.
+/// [`HardeningError::ThreadKeeps`] if another thread was started before.
 pub(crate) fn drop_privileges() -> Result<(), HardeningError> {
+    drop_this_threads_privileges()?;
+    verify_threads()
+}
+
+fn drop_this_threads_privileges() -> Result<(), HardeningError> {
     let refused = |error| HardeningError::Privileges { error };
     for netdev in nix::net::if_::if_nameindex().iter().flatten() {
         // What cannot be looked at is taken for another's, and left alone.
@@ -206,7 +213,7 @@ pub(crate) fn drop_privileges() -> Result<(), HardeningError> {
 ///
 /// # Errors
 /// [`HardeningError::ThreadKeeps`], or /proc cannot be read.
-pub(crate) fn verify_threads() -> Result<(), HardeningError> {
+fn verify_threads() -> Result<(), HardeningError> {
     let unreadable = |error| HardeningError::Proc { error };
     let kept = KEPT.iter().fold(0, |mask, (capability, _)| mask | capability.bitmask());
     for entry in std::fs::read_dir("/proc/self/task").map_err(unreadable)? {
@@ -332,7 +339,7 @@ mod tests {
             return;
         }
         let held = caps::read(None, CapSet::Permitted).unwrap();
-        drop_privileges().unwrap();
+        drop_this_threads_privileges().unwrap();
         let kept: CapsHashSet = KEPT.iter().map(|(capability, _)| *capability).collect();
         for set in [CapSet::Permitted, CapSet::Effective] {
             let expected: CapsHashSet = held.intersection(&kept).copied().collect();
@@ -369,7 +376,7 @@ mod tests {
         if !own_process("a_service_user_without_root_can_run_nft_too", &prefix) {
             return;
         }
-        drop_privileges().unwrap();
+        drop_this_threads_privileges().unwrap();
         let passed_on = CapsHashSet::from([Capability::CAP_NET_ADMIN]);
         assert_eq!(caps::read(None, CapSet::Ambient).unwrap(), passed_on);
         assert_eq!(caps::read(None, CapSet::Effective).unwrap().len(), KEPT.len());

@@ -138,8 +138,9 @@ mod tests {
             asked += 1;
             if asked <= 3 { Health::Good } else { Health::Bad("worker 0 hangs".into()) }
         };
-        let fed = async { tokio::time::timeout(Duration::from_millis(300), feed_watchdog(health)) };
-        runtime.block_on(async { fed.await.await }).unwrap_err();
+        let limit = Duration::from_millis(300);
+        let fed = async { tokio::time::timeout(limit, feed_watchdog(health)).await };
+        runtime.block_on(fed).unwrap_err();
         stopping("");
     }
 }

@@ -483,7 +483,8 @@ const ERRORS: &[Row] = &[
     ),
     row(
         "workers = \"auto\"",
-        "run_dir = \"/rrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrr\"",
+        "run_dir = \"/rrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrr\
+         rrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrr\"",
         "3:11",
         "`run_dir` is longer than 96 bytes",
         "name a shorter one",
