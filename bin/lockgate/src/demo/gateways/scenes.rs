@@ -16,7 +16,7 @@ use super::stage::{A, B, Stage};
 pub(super) struct Seconds(pub(super) u32);
 
 /// UDP: bytes of a packet, and packets a second. Three parties share two cores: more is for benches.
-const UDP: (u32, u32) = (1200, 20_000);
+const UDP: (u32, u32) = (1200, 10_000);
 /// Part of the UDP packets that may be lost on a machine that does other things too.
 const UDP_LOSS: f64 = 0.01;
 /// What a tunnel carries over a link of 1500 bytes: outer IPv4 20, ESP 8, IV 8, ICV 16; of the
