@@ -158,8 +158,7 @@ async fn begin(prepared: Prepared) -> Result<Started, Failure> {
         guard,
         events,
     });
-    state.attach_host().await?;
-    take_all(&mut state).await?;
+    // A disk that takes nothing is known before the first port is taken, too.
     let number = state.revisions.next();
     let revision = Revision {
         number,
@@ -173,6 +172,8 @@ async fn begin(prepared: Prepared) -> Result<Started, Failure> {
     };
     state.revision = number;
     state.revisions.keep(revision)?;
+    state.attach_host().await?;
+    take_all(&mut state).await?;
     state.tell_refused();
     for warning in &loaded.warnings {
         state.events.record(Kind::ConfigurationWarning, "", warning.to_string(), &[]);

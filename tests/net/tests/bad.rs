@@ -73,7 +73,7 @@ fn a_second_daemon_is_refused_and_the_first_goes_on() {
         let second = Daemon::launch(&gateways.programs, gateway, file).unwrap();
         let finished = second.finish(Duration::from_secs(10)).unwrap();
         assert!(!finished.status.success());
-        says(&finished, &["another daemon"]);
+        says(&finished, &["another lockgated listens there"]);
     });
     for stream in &quarry.streams {
         assert_eq!(stream.lost(), 0, "of {}", stream.sent.len());
@@ -127,7 +127,7 @@ fn without_privileges_the_message_says_which_and_how_to_get_them() {
 #[test]
 fn a_host_port_that_is_refused_is_told_and_nothing_is_taken() {
     let Some(lab) = lab("tun_refused", Plan::default()) else { return };
-    lab.gateways.site(1).gateway.ip("link add lockgate0 type dummy").unwrap();
+    lab.gateways.site(1).gateway.ip("link add lockgate0 type bridge").unwrap();
     says(&refused(&lab), &["lockgate0"]);
     as_it_was_found(&lab);
 }
