@@ -15,7 +15,7 @@ use std::sync::Arc;
 use dataplane::{
     Counters, DeviceId, HostService, Medium, Neighbour, NextHop, NextHopId, PortId, PortInfo,
     Prefix, RouteEntry, RouteTarget, SaSet, SetIndex, Side, Snapshot, SnapshotParts, Verdict,
-    Worker,
+    Wanted, Worker,
 };
 use io::{MemoryFrames, MemoryPort};
 use ipsec::{
@@ -191,6 +191,43 @@ impl Laboratory {
         &mut self.peers[set.0 as usize]
     }
 
+    /// The same among live ports: packets wait for neighbours.
+    pub fn live(mut self) -> Laboratory {
+        self.worker = self.worker.live();
+        self
+    }
+
+    /// Packets that wait for a neighbour.
+    pub fn waiting(&self) -> usize {
+        self.worker.waiting()
+    }
+
+    /// Neighbours that the worker wants to be asked for.
+    pub fn wanted(&mut self) -> Vec<Wanted> {
+        self.worker.wanted().collect()
+    }
+
+    /// Lets what waits go, or go on waiting; returns what left.
+    ///
+    /// # Panics
+    /// As [`Laboratory::send_frames`].
+    pub fn release(&mut self) -> Vec<Sent> {
+        self.worker.release(&self.snapshot, self.now_ns);
+        let mut sent = Vec::new();
+        for device in 0..DEVICES {
+            self.collect(DeviceId(device as u16), &mut sent);
+        }
+        self.balance();
+        sent
+    }
+
+    /// Goes over to a snapshot of another layout; returns what was counted under the old one.
+    pub fn rearrange(&mut self, hub: Hub) -> Counters {
+        self.snapshot = hub.snapshot();
+        let devices = self.worker.take_devices();
+        self.worker.rearrange(&self.snapshot, devices)
+    }
+
     /// What was counted.
     pub fn counters(&self) -> &Counters {
         self.worker.counters()
@@ -287,14 +324,16 @@ impl Laboratory {
 
     /// DESIGN I7: between turns every ledger balances and every frame is free.
     fn balance(&mut self) {
-        let counters = self.worker.counters();
+        let counters = self.worker.counters().clone();
         for (port, ledger) in counters.ledgers.iter().enumerate() {
             assert_eq!(ledger.imbalance(), 0, "ledger of port {port}: {ledger:?}");
         }
         let dropped: u64 = counters.drops.iter().sum();
         assert_eq!(dropped, counters.total().dropped, "drops by reason and by port");
+        let waiting = self.worker.waiting();
+        assert_eq!(counters.total().held, waiting as u64, "what waits is on the ledger");
         let (frames, _) = self.worker.parts_mut(DeviceId(0));
-        assert_eq!(frames.conservation().held(), 0, "frames that nobody gave back");
+        assert_eq!(frames.conservation().held(), waiting, "frames that nobody gave back");
     }
 }
 

@@ -14,9 +14,11 @@ use wire::{FrameId, Frames};
 
 use crate::{FAMILIES, between, datagram};
 
-/// No healthy memory makes the cipher refuse: its row is
-/// [`whatever_memory_fails_nothing_leaves_in_clear`].
-pub(crate) const SEEN_WITH_BROKEN_MEMORY: DropReason = DropReason::CipherRefused;
+/// No healthy memory makes the cipher refuse ([`whatever_memory_fails_nothing_leaves_in_clear`]);
+/// only among live ports is anything unsteered (`holding`); and only the daemon's counters have
+/// reservations (`esp`).
+pub(crate) const SEEN_ELSEWHERE: [DropReason; 3] =
+    [DropReason::CipherRefused, DropReason::Unsteered, DropReason::SequenceNotReserved];
 
 #[test]
 fn rings_neighbours_and_frames() {
@@ -200,7 +202,7 @@ fn whatever_memory_fails_nothing_leaves_in_clear() {
             assert_eq!(dropped + out.sends.len(), 2);
             assert_eq!(memory.frames.conservation().held(), out.sends.len());
         }
-        let refused = SEEN_WITH_BROKEN_MEMORY;
+        let refused = DropReason::CipherRefused;
         assert_eq!(Vec::from_iter(reasons), [DropReason::Oversize, refused]);
     }
 }

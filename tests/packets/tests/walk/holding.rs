@@ -1,0 +1,145 @@
+//! Packets that wait for the link address of their next hop, among live ports.
+
+use dataplane::Verdict::Hold;
+use dataplane::holding::{ASK_EVERY_NS, MAX_PER_NEIGHBOUR, MAX_WAITING, PATIENCE_NS};
+use dataplane::{DropReason, HoldKind, Neighbour, Wanted};
+use packets::lab::{BERLIN, HOST_MAC, Hub, LAN, LAN2, Laboratory, ROUTER_MAC, WAN, host};
+use wire::build::PacketBuilder;
+use wire::{Address, Family};
+
+use crate::{FAMILIES, datagram};
+
+const WAITS: dataplane::Verdict = Hold(HoldKind::Neighbour);
+
+/// Nobody on the world's link is resolved.
+fn without_router() -> Hub {
+    let mut hub = Hub { frames: 2048, ..Hub::default() };
+    hub.parts.neighbours.retain(|neighbour| neighbour.port != WAN);
+    hub
+}
+
+fn router(family: Family) -> Address {
+    let text = if family == Family::V4 { "192.0.2.254" } else { "2001:db8:ff::fe" };
+    text.parse::<std::net::IpAddr>().expect("an address").into()
+}
+
+/// A host of the second protected network that nobody has resolved.
+fn stranger(number: u32) -> Address {
+    let base: std::net::Ipv4Addr = "10.12.1.0".parse().expect("an address");
+    std::net::IpAddr::from(std::net::Ipv4Addr::from(u32::from(base) + number)).into()
+}
+
+/// A datagram from our network to a host of the second one.
+fn to_stranger(number: u32) -> Vec<u8> {
+    PacketBuilder::new(host(Family::V4, 1), stranger(number)).udp(1, 2).ip()
+}
+
+#[test]
+fn sealed_packets_wait_for_their_router_and_leave_in_order_when_it_is_known() {
+    for family in FAMILIES {
+        let mut lab = without_router().laboratory().live();
+        let packets: Vec<Vec<u8>> =
+            (0..5u8).map(|n| datagram(family, 1, 2).payload_of(n.into()).ip()).collect();
+        let outcome = lab.send_all(LAN, &packets);
+        assert_eq!(outcome.verdicts, [WAITS; 5]);
+        assert!(outcome.sent.is_empty());
+        // The tunnel's far end is IPv4 whatever is inside: one router, asked for once.
+        let address = router(Family::V4);
+        assert_eq!(lab.wanted(), [Wanted { port: WAN, address }]);
+        assert_eq!(lab.wanted(), []);
+        assert_eq!(lab.release(), [], "nobody knows it yet");
+
+        let known = Hub { frames: 2048, ..Hub::default() }.keeping_sas_of(&lab.snapshot);
+        lab.publish(known);
+        let sent = lab.release();
+        assert_eq!(lab.waiting(), 0);
+        let mut numbers = Vec::new();
+        for (sent, packet) in sent.iter().zip(&packets) {
+            assert_eq!((sent.port, sent.to), (WAN, Some(ROUTER_MAC)));
+            let opened = lab.peer(BERLIN).open(&sent.packet).expect("sealed for berlin");
+            assert_eq!(opened.inner[opened.inner.len() - 8..], packet[packet.len() - 8..]);
+            numbers.push(opened.sequence_low);
+        }
+        assert_eq!(numbers, [1, 2, 3, 4, 5]);
+        assert_eq!(lab.counters().total().sent, 5);
+    }
+}
+
+#[test]
+fn at_most_16_packets_wait_for_one_neighbour() {
+    let mut lab = Laboratory::default().live();
+    let packets = vec![to_stranger(1); MAX_PER_NEIGHBOUR + 3];
+    let outcome = lab.send_all(LAN, &packets);
+    assert_eq!(outcome.verdicts, vec![WAITS; MAX_PER_NEIGHBOUR + 3]);
+    assert_eq!(lab.waiting(), MAX_PER_NEIGHBOUR);
+    assert_eq!(lab.counters().dropped(DropReason::NoNeighbour), 3);
+    assert_eq!(lab.wanted().len(), 1);
+}
+
+#[test]
+fn at_most_1024_packets_wait_however_many_neighbours_they_are_for() {
+    let mut lab = Hub { frames: 4096, ..Hub::default() }.laboratory().live();
+    let flood: Vec<Vec<u8>> = (0..MAX_WAITING as u32 + 200).map(to_stranger).collect();
+    lab.send_all(LAN, &flood);
+    assert_eq!(lab.waiting(), MAX_WAITING);
+    assert_eq!(lab.counters().dropped(DropReason::NoNeighbour), 200);
+    assert_eq!(lab.wanted().len(), MAX_WAITING, "those beyond are not even asked for");
+    // The ports' own traffic goes on.
+    let outcome = lab.send(LAN, &datagram(Family::V4, 1, 2).ip());
+    assert_eq!(outcome.sent.len(), 1);
+}
+
+#[test]
+fn a_neighbour_is_asked_for_once_a_second_and_given_up_after_three() {
+    let mut lab = Laboratory::default().live();
+    lab.send(LAN, &to_stranger(1));
+    assert_eq!(lab.wanted().len(), 1);
+    lab.now_ns += ASK_EVERY_NS - 1;
+    lab.release();
+    assert_eq!(lab.wanted(), []);
+    lab.now_ns += 1;
+    lab.release();
+    assert_eq!(lab.wanted(), [Wanted { port: LAN2, address: stranger(1) }]);
+    lab.now_ns += PATIENCE_NS - ASK_EVERY_NS - 1;
+    lab.release();
+    assert_eq!((lab.waiting(), lab.counters().dropped(DropReason::NoNeighbour)), (1, 0));
+    lab.now_ns += 1;
+    assert_eq!(lab.release(), []);
+    assert_eq!((lab.waiting(), lab.counters().dropped(DropReason::NoNeighbour)), (0, 1));
+}
+
+#[test]
+fn a_packet_whose_route_has_gone_to_another_port_is_not_sent_by_the_old_one() {
+    let mut lab = Laboratory::default().live();
+    lab.send(LAN, &to_stranger(1));
+    let mut hub = Hub::default().keeping_sas_of(&lab.snapshot);
+    // Known on another port only.
+    let (port, address) = (LAN, stranger(1));
+    hub.parts.neighbours.push(Neighbour { port, address, mac: HOST_MAC });
+    lab.publish(hub);
+    assert_eq!(lab.release(), []);
+    assert_eq!(lab.waiting(), 1);
+}
+
+#[test]
+fn another_layout_drops_what_waits_and_hands_the_counters_over() {
+    let mut lab = Laboratory::default().live();
+    lab.send(LAN, &to_stranger(1));
+    let old = lab.rearrange(Hub::default());
+    assert_eq!((old.total().received, old.total().held), (1, 0));
+    assert_eq!(old.dropped(DropReason::NoNeighbour), 1);
+    assert_eq!(old.total().imbalance(), 0);
+    assert_eq!((lab.waiting(), lab.counters().total().received), (0, 0));
+}
+
+#[test]
+fn what_the_steering_program_should_have_left_to_linux_is_dropped() {
+    let mut lab = Laboratory::default().live();
+    let frame = packets::lab::frame([0xff; 6], HOST_MAC, None, 0x0806, &[0; 28]);
+    let device = lab.snapshot.port(LAN).device;
+    lab.send_frames(device, &[frame]);
+    assert_eq!(lab.counters().dropped(DropReason::Unsteered), 1);
+    // To the box itself it goes up by the host port, as ever.
+    let to_us = PacketBuilder::new(host(Family::V4, 1), packets::lab::own(Family::V4, 1));
+    assert_eq!(lab.send(LAN, &to_us.udp(1, 2).ip()).sent.len(), 1);
+}
