@@ -127,6 +127,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     async fn rollback(&self, revision: Option<u64>, by: Uid) -> Result<Done, Refused>;
     /// The events that are kept, oldest first, and those to come; none is missing in between.
     async fn events(&self) -> (Vec<v1::Event>, broadcast::Receiver<v1::Event>);
+    /// How often each kind of event happened.
+    async fn event_counts(&self) -> Vec<(&'static str, u64)>;
     /// Someone who may not change anything tried to: an event (`change_denied`).
     async fn denied(&self, by: Uid, what: &'static str);
 }

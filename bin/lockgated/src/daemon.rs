@@ -161,6 +161,10 @@ impl Backend for Daemon {
         self.events.subscribe()
     }
 
+    async fn event_counts(&self) -> Vec<(&'static str, u64)> {
+        self.events.counts().into_iter().map(|(kind, count)| (kind.name(), count)).collect()
+    }
+
     async fn denied(&self, by: Uid, what: &'static str) {
         let message = format!("user {} may not {what}: neither root nor in lockgate-admin", by.0);
         self.events.audit(by, Kind::ChangeDenied, what, message, &[]);

@@ -194,6 +194,8 @@ struct State {
     kept: VecDeque<Event>,
     /// By kind and subject.
     limits: HashMap<(Kind, String), Limit>,
+    /// By kind.
+    counts: [u64; Kind::ALL.len()],
 }
 
 /// One kind about one subject, lately.
@@ -228,7 +230,12 @@ impl Events {
     fn with(log: Log) -> Events {
         let (sender, _) = broadcast::channel(api::MAX_EVENTS_WAITING);
         let kept = VecDeque::with_capacity(api::MAX_EVENTS_KEPT);
-        let state = Mutex::new(State { number: 0, kept, limits: HashMap::new() });
+        let state = Mutex::new(State {
+            number: 0,
+            kept,
+            limits: HashMap::new(),
+            counts: [0; Kind::ALL.len()],
+        });
         Events { shared: Arc::new(Shared { log, state, sender }) }
     }
 
@@ -287,8 +294,15 @@ impl Events {
         });
     }
 
+    /// How often each kind happened, those that were not told among them.
+    pub(crate) fn counts(&self) -> Vec<(Kind, u64)> {
+        let state = self.state();
+        Kind::ALL.iter().map(|kind| (*kind, state.counts[*kind as usize])).collect()
+    }
+
     fn put(&self, kind: Kind, event: Event, now: Instant) {
         let mut state = self.state();
+        state.counts[kind as usize] += 1;
         if kind.repeats() == Repeats::Told {
             return self.tell(&mut state, event);
         }

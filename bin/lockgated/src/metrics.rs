@@ -62,6 +62,8 @@ pub(crate) struct Report {
     /// All policies.
     pub(crate) policy_count: usize,
     pub(crate) counters: v1::Counters,
+    /// How often each kind of event happened.
+    pub(crate) events: Vec<(&'static str, u64)>,
 }
 
 /// What a policy decided.
@@ -98,6 +100,7 @@ impl Report {
                 .collect(),
             policy_count: policies.len(),
             counters: backend.counters().await,
+            events: backend.event_counts().await,
         }
     }
 
@@ -278,6 +281,8 @@ impl Report {
             "ICMP messages not made because of the rate limit",
             counters.icmp_limited,
         )?;
+        let events = self.events.iter().map(|(kind, count)| ([("kind", (*kind).into())], *count));
+        families.counter("events", "Events by kind; `lockgate events` tells them", events)?;
         families.count(
             "netlink_resyncs",
             "Times the kernel's addresses, routes and neighbours were read again as a whole",
@@ -520,6 +525,7 @@ mod tests {
                 workers: vec![v1::Worker { turns: count, ..Default::default() }],
                 ..Default::default()
             },
+            events: vec![("port_up", count)],
         }
     }
 

@@ -171,6 +171,10 @@ impl Backend for Fake {
         (vec![event(1), event(2)], self.events.subscribe())
     }
 
+    async fn event_counts(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
     async fn denied(&self, by: Uid, what: &'static str) {
         self.note(format!("{what} denied to {}", by.0));
     }
