@@ -10,6 +10,9 @@ use crate::{LabError, Namespace};
 /// Time that a client gets beyond its measurement.
 const MARGIN: Duration = Duration::from_secs(10);
 
+/// Bytes that a UDP socket is given at most.
+const UDP_BUFFER: u64 = 4 << 20;
+
 /// An iperf3 server.
 #[derive(Debug)]
 pub struct Server {
@@ -61,9 +64,15 @@ pub fn udp(
     seconds: u32,
     (bytes, packets_per_second): (u32, u32),
 ) -> Result<Udp, LabError> {
+    let buffer = socket_buffer().to_string();
     let rate = (u64::from(bytes) * 8 * u64::from(packets_per_second)).to_string();
     let length = bytes.to_string();
-    let report = client(from, to, seconds, &["--udp", "--bitrate", &rate, "--length", &length])?;
+    let report = client(
+        from,
+        to,
+        seconds,
+        &["--udp", "--bitrate", &rate, "--length", &length, "--window", &buffer],
+    )?;
     let field = |name: &str| report.value.pointer(&format!("/end/sum/{name}"));
     let count = |name: &str| field(name).and_then(Value::as_u64);
     let span = field("seconds").and_then(Value::as_f64);
@@ -73,6 +82,16 @@ pub fn udp(
         }
         _ => Err(report.unexpected()),
     }
+}
+
+/// Bytes of a socket's buffer for UDP: as many as the kernel allows, up to [`UDP_BUFFER`]. With the
+/// usual ones a receiver that has no core for some milliseconds loses packets that had arrived.
+fn socket_buffer() -> u64 {
+    ["rmem_max", "wmem_max"]
+        .iter()
+        .filter_map(|limit| std::fs::read_to_string(format!("/proc/sys/net/core/{limit}")).ok())
+        .filter_map(|limit| limit.trim().parse().ok())
+        .fold(UDP_BUFFER, u64::min)
 }
 
 struct Report {

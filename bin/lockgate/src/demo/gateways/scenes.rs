@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use netlab::capture::{Scope, Tally};
 use netlab::ping::{Answers, Fragments, Ping};
 use netlab::stream::Stream;
-use netlab::{LabError, Namespace, interrupt, iperf};
+use netlab::{LabError, interrupt, iperf};
 
 use super::report::{PingTimes, TierCounts};
 use super::stage::{A, B, Stage};
@@ -145,15 +145,18 @@ fn too_big(stage: &mut Stage) -> Result<(), LabError> {
         })
         .collect();
     let detail = format!("v4: {}; v6: {}", detail[0], detail[1]);
-    forget_mtu(&stage.gateways.site(A).host)?;
+    forget_mtus(stage)?;
     stage.check("a big packet with DF is answered by the right ICMP", ok, detail);
     Ok(())
 }
 
-/// What the host learned of the path must not colour what follows.
-fn forget_mtu(host: &Namespace) -> Result<(), LabError> {
-    for family in ["-4", "-6"] {
-        host.run(&["ip", family, "route", "flush", "cache"], Duration::from_secs(5))?.success()?;
+/// What the hosts learned of the path must not colour what follows.
+pub(super) fn forget_mtus(stage: &Stage) -> Result<(), LabError> {
+    for site in [stage.gateways.site(A), stage.gateways.site(B)] {
+        for family in ["-4", "-6"] {
+            let words = ["ip", family, "route", "flush", "cache"];
+            site.host.run(&words, Duration::from_secs(5))?.success()?;
+        }
     }
     Ok(())
 }

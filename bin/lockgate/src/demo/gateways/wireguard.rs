@@ -13,7 +13,7 @@ use netlab::process::{self, Running};
 use netlab::{LabError, Site, programs};
 
 use super::report::PeerFigures;
-use super::scenes::{Seconds, tcp_both_families, timed_pings};
+use super::scenes::{Seconds, forget_mtus, tcp_both_families, timed_pings};
 use super::stage::{A, B, Stage};
 
 /// Where wireguard-go makes its sockets; shared by all network namespaces, so names differ.
@@ -72,7 +72,7 @@ pub(super) fn measure(stage: &mut Stage, program: &Path, seconds: Seconds) -> Re
     for end in [A, B] {
         stage.gateways.sites.raise_wan(stage.gateways.site(end))?;
     }
-    Ok(())
+    forget_mtus(stage)
 }
 
 impl Tunnel {
