@@ -1,8 +1,10 @@
 //! The process itself: what it has given away, what it tells.
 
-use std::time::Duration;
+use std::os::unix::net::UnixDatagram;
+use std::time::{Duration, Instant};
 
 use netlab::ping::Ping;
+use netlab::process::Running;
 use netlab::sites::Plan;
 use netlab::{LabError, Namespace};
 
@@ -97,4 +99,38 @@ fn metrics_say_what_the_api_says() {
     }
     let elsewhere = get(&lab.gateways.site(1).gateway, "/").unwrap();
     assert!(elsewhere.starts_with("HTTP/1.0 404"), "{elsewhere}");
+}
+
+/// Time in which a service manager wants to hear from a daemon.
+const WATCHDOG: Duration = Duration::from_millis(900);
+
+/// A daemon that has nothing to do lives too: nobody may end it.
+#[test]
+fn an_idle_daemon_is_ready_feeds_the_watchdog_and_says_that_it_ends() {
+    let Some(lab) = net::lab("service_manager", Plan::default()) else { return };
+    let socket = lab.gateways.directory().join("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(LONG)).unwrap();
+    let hear = || {
+        let mut buffer = [0; 1024];
+        manager.recv(&mut buffer).map(|length| String::from_utf8_lossy(&buffer[..length]).into())
+    };
+    let mut command = lab.gateways.site(1).gateway.command(&lab.gateways.programs.lockgated);
+    command.arg("--config").arg(lab.gateways.file(1).write().unwrap());
+    command.env("NOTIFY_SOCKET", &socket);
+    command.env("WATCHDOG_USEC", WATCHDOG.as_micros().to_string()).env_remove("WATCHDOG_PID");
+    let daemon = Running::start(command).unwrap();
+    let first: String = hear().unwrap_or_else(|error| panic!("{error}: {}", daemon.stderr()));
+    assert!(first.starts_with("READY=1\nSTATUS=2 netdevs"), "{first}");
+    let (begun, mut last) = (Instant::now(), Instant::now());
+    while begun.elapsed() < 4 * WATCHDOG {
+        let told: String = hear().unwrap();
+        assert_eq!(told, "WATCHDOG=1\n");
+        assert!(last.elapsed() < WATCHDOG, "{:?} without a word", last.elapsed());
+        last = Instant::now();
+    }
+    let ended = daemon.terminate(LONG).unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    let told = std::iter::from_fn(|| hear().ok()).find(|told: &String| !told.contains("WATCHDOG"));
+    assert!(told.as_ref().is_some_and(|told| told.starts_with("STOPPING=1\n")), "{told:?}");
 }
