@@ -14,6 +14,7 @@ use crate::device::DeviceError;
 use crate::events::Kind;
 use crate::revisions::{Cause, Revision};
 use crate::state::{State, netdevs};
+use crate::worker::WorkerGone;
 
 /// Keys of `[node]` and `[metrics]` that are read at the start only.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +33,15 @@ pub(crate) struct Origin {
     pub(crate) file: String,
     pub(crate) base: PathBuf,
     pub(crate) by: Uid,
+}
+
+/// How a netdev is left that is no port any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Leaving {
+    /// The operator took it out of the configuration: without a program.
+    Open,
+    /// The configuration that named it was refused: what an earlier daemon had closed stays so.
+    AsFound,
 }
 
 fn machine(error: impl std::error::Error + Send + Sync + 'static) -> Refused {
@@ -129,16 +139,32 @@ impl State {
         self.publish(snapshot).await.map_err(machine)?;
         self.instruct();
         let Err(error) = self.take_new().await else {
-            self.drop_beyond();
+            self.drop_beyond(Leaving::Open);
             return Ok(());
         };
+        let refused = netdevs(self.config());
         self.compiled = old;
         self.live = old_live;
         self.publish(old_snapshot).await.map_err(machine)?;
         self.instruct();
-        self.drop_beyond();
+        self.drop_beyond(Leaving::AsFound);
         self.renew_guard();
+        self.serve_again(&refused).await.map_err(machine)?;
         Err(machine(error))
+    }
+
+    /// Takes over again the netdevs that a refused configuration did not name: the workers closed
+    /// their sockets when they went over to it. Their programs stayed, and dropped.
+    async fn serve_again(&mut self, refused: &[String]) -> Result<(), WorkerGone> {
+        let unserved: Vec<String> =
+            self.devices.keys().filter(|name| !refused.contains(name)).cloned().collect();
+        for name in unserved {
+            let id = self.device_id(&name);
+            if let Some(device) = self.devices.remove(&name) {
+                device.release(&self.workers, id).await?;
+            }
+        }
+        self.tend().await
     }
 
     /// Takes over the netdevs that the configuration names and that are not ours yet.
@@ -154,16 +180,18 @@ impl State {
         Ok(())
     }
 
-    /// Lets go of netdevs that are no ports any more, and takes the program off: they are open.
-    fn drop_beyond(&mut self) {
+    /// Lets go of netdevs that are no ports any more.
+    fn drop_beyond(&mut self, leaving: Leaving) {
         let names = netdevs(self.config());
         let beyond: Vec<String> =
             self.devices.keys().filter(|name| !names.contains(name)).cloned().collect();
         for name in beyond {
             // Its sockets went with the snapshot that knew it.
-            if let Some(device) = self.devices.remove(&name)
-                && let Err(error) = bpf::detach(device.ifindex)
-            {
+            let Some(device) = self.devices.remove(&name) else { continue };
+            if leaving == Leaving::AsFound && device.attached.replaced {
+                continue;
+            }
+            if let Err(error) = bpf::detach(device.ifindex) {
                 self.events.record(Kind::PortRefused, &name, error.to_string(), &[]);
             }
         }
