@@ -51,30 +51,36 @@ pub fn lab(test: &str, plan: Plan) -> Option<Lab> {
     }
 }
 
-/// As [`lab`], with two sites and all daemons running. Skips where this kernel lacks what a
-/// daemon needs.
+/// As [`lab`], with all daemons running.
 ///
 /// # Panics
-/// As [`lab`], and if a daemon does not start.
+/// As [`lab`] and [`Lab::start`].
 pub fn running(test: &str, plan: Plan) -> Option<Lab> {
-    let mut lab = lab(test, plan)?;
-    match lab.gateways.start_all() {
-        Ok(()) => Some(lab),
-        Err(LabError::Ended { output, .. }) if lacks_a_feature(&output) => {
-            println!("SKIPPED: {test}: {}", output.trim().replace('\n', " | "));
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
+    lab(test, plan)?.start(test)
 }
 
-/// Whether a daemon says that the kernel, or this process, cannot do what it needs.
+/// Whether a daemon says that this kernel is too old for it, or that this process may not do what
+/// it needs.
 fn lacks_a_feature(output: &str) -> bool {
-    ["kernel", "capabilit", "CAP_"].iter().any(|word| output.contains(word))
-        && ["too old", "missing", "not supported"].iter().any(|word| output.contains(word))
+    output.contains("is too old: Lockgate needs") || output.contains("AmbientCapabilities=")
 }
 
 impl Lab {
+    /// Starts all daemons; says loudly if this machine lacks what they need.
+    ///
+    /// # Panics
+    /// If one does not start for another reason.
+    pub fn start(mut self, test: &str) -> Option<Lab> {
+        match self.gateways.start_all() {
+            Ok(()) => Some(self),
+            Err(LabError::Ended { output, .. }) if lacks_a_feature(&output) => {
+                println!("SKIPPED: {test}: {}", output.trim().replace('\n', " | "));
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
     /// Streams in both directions between sites 1 and 2, and a capture of the wire, while
     /// `disturbance` happens. Fails if anything leaked or an ESP number came twice.
     ///

@@ -20,7 +20,7 @@ fn two_workers_share_the_queues_and_no_number_comes_twice() {
     for number in [1, 2] {
         lab.gateways.file_mut(number).workers = "2".to_owned();
     }
-    lab.gateways.start_all().unwrap();
+    let Some(mut lab) = lab.start("two_workers") else { return };
     let counters = lab.gateways.daemon(1).unwrap().counters().unwrap();
     assert_eq!(counters.workers, 2);
     lab.hunt(|gateways| {
@@ -52,7 +52,7 @@ fn a_port_whose_link_is_gone_starves_no_other() {
         .unwrap();
     second.offloads_off("eth0").unwrap();
     lab.gateways.file_mut(1).extra += "\n[port.lan2]\nnetdev = \"lan2\"\nside = \"protected\"\n";
-    lab.gateways.start_all().unwrap();
+    let Some(mut lab) = lab.start("stuck_port") else { return };
     let own: IpAddr = [10, 2, 0, 10].into();
     let far: IpAddr = [10, 1, 128, 10].into();
     let answers = Ping::new("10.1.128.10", 10).run(&lab.gateways.site(2).host).unwrap();
@@ -148,7 +148,7 @@ fn a_tunnel_over_ipv6_carries_both_families() {
         let peer = &mut lab.gateways.file_mut(number).peers[0];
         (peer.local, peer.remote) = (outer[own].clone(), outer[other].clone());
     }
-    lab.gateways.start_all().unwrap();
+    let Some(mut lab) = lab.start("over_ipv6") else { return };
     let quarry = lab.hunt(|gateways| {
         let to = gateways.site(2).host_v6();
         let answers = Ping::new(&to, 20).run(&gateways.site(1).host).unwrap();
