@@ -61,6 +61,11 @@ pub(crate) fn validate(raw: &Raw, problems: &mut Problems<'_>) -> Option<(Valida
 /// Notes the peers that no route leads to, or only one into the protected side, and the ports that
 /// are too narrow for the tunnels through them.
 fn judge_paths(raw: &Raw, validated: &Validated, problems: &mut Problems<'_>) {
+    let names_addresses = validated.ports.iter().any(|port| !port.addresses.is_empty());
+    if !names_addresses && validated.routes.is_empty() {
+        // All of that is Linux's, which the daemon asks.
+        return;
+    }
     let remotes = validated.peers.iter().map(|peer| peer.tunnel.remote.into());
     let ports = compile::Routing::of(validated).ports_towards(remotes);
     let speak_v6 = peers_sent_v6(validated);
