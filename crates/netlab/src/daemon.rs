@@ -36,12 +36,24 @@ impl Daemon {
         gateway: &Namespace,
         file: &GatewayFile,
     ) -> Result<Daemon, LabError> {
+        Daemon::launch_with(programs, gateway, &file.path(), file.socket())
+    }
+
+    /// The same with a file that names another topology's ports; its API is at `socket`.
+    ///
+    /// # Errors
+    /// As [`Daemon::launch`].
+    pub fn launch_with(
+        programs: &Programs,
+        gateway: &Namespace,
+        configuration: &Path,
+        socket: PathBuf,
+    ) -> Result<Daemon, LabError> {
         let mut command = gateway.command(&programs.lockgated);
-        command.arg("--config").arg(file.path());
+        command.arg("--config").arg(configuration);
         let started = Instant::now();
         let running = Running::start(command)?;
-        let programs = programs.clone();
-        Ok(Daemon { running, programs, socket: file.socket(), started })
+        Ok(Daemon { running, programs: programs.clone(), socket, started })
     }
 
     /// Writes the file, starts a daemon and waits until it is ready.

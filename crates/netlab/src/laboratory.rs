@@ -1,9 +1,10 @@
 //! The laboratory as a whole: namespaces whose names nobody else uses, and nothing left behind.
 //!
 //! Names are `lgPID-N-ROLE`: the process that made it, a number of the laboratory in it, what it
-//! is for. A run that was killed leaves its namespaces; the next one removes those whose process
-//! is gone.
+//! is for; the directory's ends with something random. A run that was killed leaves both; the next
+//! one removes those whose process is gone.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -36,7 +37,7 @@ impl Laboratory {
         let number = LABORATORIES.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("lg{}-{number}-", std::process::id());
         let directory = tempfile::Builder::new()
-            .prefix("lockgate-")
+            .prefix(&prefix)
             .tempdir()
             .map_err(LabError::file(std::env::temp_dir()))?;
         Ok(Laboratory { prefix, directory })
@@ -73,18 +74,32 @@ pub fn connect(
     ))
 }
 
-/// Removes namespaces of runs that are no more.
+/// Removes namespaces and directories of runs that are no more.
 fn sweep() {
-    let Ok(entries) = std::fs::read_dir(NAMES) else { return };
-    for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
-        let gone = owner(&name).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
-        if gone {
-            namespace::remove(&name);
+    for name in left_in(Path::new(NAMES)) {
+        namespace::remove(&name);
+    }
+    let directories = std::env::temp_dir();
+    for name in left_in(&directories) {
+        // Made by root for root alone; others' of such a name are not ours to remove.
+        let path = directories.join(name);
+        let ours = path.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == 0);
+        if ours {
+            // It is in nobody's way if it stays.
+            let _ = std::fs::remove_dir_all(path);
         }
     }
 }
 
-/// The process that made a namespace of this name; `None`: it is not ours.
+/// Names in a directory whose owner is gone.
+fn left_in(directory: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let gone = |pid: u32| !Path::new(&format!("/proc/{pid}")).exists();
+    names.filter(|name| owner(name).is_some_and(gone)).collect()
+}
+
+/// The process that made a namespace or directory of this name; `None`: it is not ours.
 fn owner(name: &str) -> Option<u32> {
     let (pid, rest) = name.strip_prefix("lg")?.split_once('-')?;
     let (number, role) = rest.split_once('-')?;

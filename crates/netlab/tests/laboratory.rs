@@ -128,7 +128,10 @@ fn what_a_killed_run_has_left_is_swept() {
     let left = format!("lg{}-0-left", 1 << 23);
     let add = std::process::Command::new("ip").args(["netns", "add", &left]).status();
     assert!(add.unwrap().success());
+    let directory = std::env::temp_dir().join(&left);
+    std::fs::create_dir(&directory).unwrap();
     let again = Sites::build(Plan::default()).unwrap();
+    assert!(!directory.exists());
     assert!(!Path::new("/run/netns").join(&left).exists());
     let alive = Path::new("/run/netns").join(sites.wire.name());
     assert!(alive.exists(), "the laboratory of a living run was swept");
