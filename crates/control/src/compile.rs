@@ -39,6 +39,9 @@ pub enum CompileError {
     /// The parts do not fit together: validation let a mistake through.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
+    /// Another configuration was compiled since this one was prepared: the caller is at fault.
+    #[error("another configuration was compiled in between: apply this one again")]
+    Overtaken,
     /// Keys and configuration belong to different files: the caller is at fault.
     #[error("keys of {keys} peers for {peers} peers")]
     OtherKeys {

@@ -41,7 +41,7 @@ pub use keys::{
     KeyFileError, KeyLine, Keys, MAX_KEY_FILE_BYTES, ReplayKeys, effective_user, generate_pair,
     write_key_file,
 };
-pub use live::{Compiled, Compiler, RefusedKey};
+pub use live::{Compiled, Compiler, Prepared, RefusedKey};
 pub use mistake::{Mistake, Refusal};
 pub use raw::MAX_BYTES;
 pub use replay::{ReplayKey, read_replay_keys, write_replay_keys};
