@@ -78,7 +78,7 @@ impl<'a> Ping<'a> {
         let mut command = from.command("ping");
         command.args(["-n", "-p", &pattern, "-i", &interval, "-c", &count, "-s", &size]);
         // The wait for the last answers. No -w: it would send more than `count`.
-        command.args(["-W", "1"]);
+        command.args(["-W", "2"]);
         if self.fragments == Fragments::Forbidden {
             command.args(["-M", "do"]);
         }

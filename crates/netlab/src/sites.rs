@@ -9,8 +9,13 @@
 //! port with AF_XDP. Site N has `10.N.0.0/24` and `2001:db8:N::/64`; on the wire it is
 //! `192.0.2.N` and `2001:db8:ffff::N`.
 
+use std::time::{Duration, Instant};
+
 use crate::laboratory::connect;
-use crate::{LabError, Laboratory, Namespace};
+use crate::{LabError, Laboratory, Namespace, interrupt};
+
+/// Time in which all links have their carrier.
+const LINKS: Duration = Duration::from_secs(10);
 
 /// Protected interface of a gateway.
 pub const LAN: &str = "lan";
@@ -93,7 +98,24 @@ impl Sites {
             sites.connect_lan(site)?;
             sites.connect_wan(site)?;
         }
+        sites.wait_for_links()?;
         Ok(sites)
+    }
+
+    /// Waits until every link has its carrier: the kernel tells bridge and addresses of it later.
+    fn wait_for_links(&self) -> Result<(), LabError> {
+        let end = Instant::now() + LINKS;
+        let all = self.sites.iter().flat_map(|site| [&site.host, &site.gateway]);
+        for namespace in all.chain([&self.wire]) {
+            while !links_are_up(&namespace.ip_json(&["link"])?) {
+                if Instant::now() > end {
+                    let what = format!("waiting for the links of {}", namespace.name());
+                    return Err(LabError::TimedOut { what, limit: LINKS, output: String::new() });
+                }
+                interrupt::sleep(Duration::from_millis(20))?;
+            }
+        }
+        Ok(())
     }
 
     /// The sites, 1 first.
@@ -233,6 +255,30 @@ impl Site {
     }
 }
 
+/// Whether what `ip -json link` lists is up, loopback aside.
+fn links_are_up(listed: &serde_json::Value) -> bool {
+    let links = listed.as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut links = links.iter().filter(|link| link["ifname"] != "lo");
+    links.all(|link| link["operstate"] == "UP")
+}
+
 fn letter(number: u8) -> char {
     char::from(b'a' + number - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_without_carrier_is_not_up() {
+        let listed = |state: &str| {
+            serde_json::json!([
+                {"ifname": "lo", "operstate": "UNKNOWN"},
+                {"ifname": "wan", "operstate": state},
+            ])
+        };
+        assert!(links_are_up(&listed("UP")));
+        assert!(!links_are_up(&listed("LOWERLAYERDOWN")));
+    }
 }

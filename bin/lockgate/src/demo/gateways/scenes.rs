@@ -34,6 +34,8 @@ const UP_AGAIN: Duration = Duration::from_secs(2);
 /// Without Lockgate the same pings must cross and be seen in clear; else nothing that follows
 /// would prove anything.
 pub(super) fn control_run(stage: &mut Stage) -> Result<(), LabError> {
+    // Not counted: neighbours come to be known.
+    ping_both_families(stage, A, 3)?;
     let capture = stage.gateways.capture(Scope::Heads)?;
     let answers = ping_both_families(stage, A, 10)?;
     let tally = Tally::of(&capture.stop()?)?;
