@@ -1,12 +1,14 @@
-//! Compiles the XDP program, `c/steer.bpf.c`, with clang.
+//! Compiles the XDP programs, `c/*.bpf.c`, with clang.
 
 use std::env;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use libbpf_cargo::SkeletonBuilder;
 
-const SOURCE: &str = "c/steer.bpf.c";
+/// Each becomes `NAME.bpf.o`.
+const NAMES: [&str; 2] = ["steer", "traffic"];
 
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=c");
@@ -23,19 +25,27 @@ fn main() -> ExitCode {
         );
         return ExitCode::FAILURE;
     }
-    let object = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join("steer.bpf.o");
+    if NAMES.into_iter().all(|name| build(name, &clang)) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn build(name: &str, clang: &OsStr) -> bool {
+    let source = format!("c/{name}.bpf.c");
+    let folder = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     let built = SkeletonBuilder::new()
-        .source(SOURCE)
-        .obj(&object)
-        .clang(&clang)
+        .source(&source)
+        .obj(folder.join(format!("{name}.bpf.o")))
+        .clang(clang)
         .clang_args(clang_arguments())
         .build();
-    if let Err(error) = built {
+    if let Err(error) = &built {
         let lines = format!("{error:#}").replace('\n', "\ncargo::error=");
-        println!("cargo::error={SOURCE} does not compile: {lines}");
-        return ExitCode::FAILURE;
+        println!("cargo::error={source} does not compile: {lines}");
     }
-    ExitCode::SUCCESS
+    built.is_ok()
 }
 
 /// Warnings are errors; and Debian keeps `asm/types.h` where clang, compiling for another machine,

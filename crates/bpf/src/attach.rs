@@ -178,7 +178,10 @@ pub fn detach(ifindex: u32) -> Result<bool, BpfError> {
 }
 
 /// Nothing is there yet: native, else generic. `None`: somebody was quicker.
-fn attach_first(ifindex: u32, program: BorrowedFd<'_>) -> Result<Option<Attached>, BpfError> {
+pub(crate) fn attach_first(
+    ifindex: u32,
+    program: BorrowedFd<'_>,
+) -> Result<Option<Attached>, BpfError> {
     let mut native_refused = None;
     for mode in [Mode::Native, Mode::Generic] {
         let flags = mode.flag() | XDP_FLAGS_UPDATE_IF_NOEXIST;

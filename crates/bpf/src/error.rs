@@ -142,8 +142,18 @@ pub enum BpfError {
         /// What the kernel said.
         source: libbpf_rs::Error,
     },
+    /// A frame that the generator cannot make.
+    #[error("a frame of {bytes} bytes with ports at {ports_at} in {flows} flows cannot be made")]
+    Template {
+        /// Bytes of the frame.
+        bytes: usize,
+        /// First byte of the ports.
+        ports_at: usize,
+        /// Flows.
+        flows: usize,
+    },
     /// The program could not be run over a frame.
-    #[error("running the steering program over a frame: {source}")]
+    #[error("running an XDP program over a frame: {source}")]
     Run {
         /// What the kernel said.
         source: libbpf_rs::Error,

@@ -40,6 +40,7 @@
 //! | `steering` | a loaded program, its tables and counters |
 //! | `attach` | which program a netdev runs, replaced and detached with care |
 //! | `probe` | what this machine has of what is needed |
+//! | [`traffic`] | frames for benches, made and counted by XDP programs |
 //! | `messages` | what libbpf says, caught for our errors |
 #![deny(clippy::undocumented_unsafe_blocks)]
 
@@ -51,6 +52,7 @@ mod layout;
 mod messages;
 mod probe;
 mod steering;
+pub mod traffic;
 
 pub use attach::{Attached, AttachedProgram, Mode, NativeRefusal, Owner, attached, detach};
 pub use error::BpfError;

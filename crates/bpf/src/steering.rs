@@ -25,7 +25,7 @@ use crate::{
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/steer.bpf.o")));
 
 #[repr(C, align(8))]
-struct Aligned<T: ?Sized>(T);
+pub(crate) struct Aligned<T: ?Sized>(pub(crate) T);
 
 /// The side of RFC 4301's boundary that a port is on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -130,11 +130,7 @@ impl Steering {
     /// [`BpfError::Verifier`], [`BpfError::Load`]: the kernel cannot run it.
     pub fn load(device: u16, epoch: u32) -> Result<Steering, BpfError> {
         let options = Options { epoch, device, reserved: 0 };
-        let (object, messages) = with_messages(|| load_object(&options.bytes()));
-        let object = object.map_err(|failure| match failure {
-            Failure::Shape(part) => BpfError::Shape { part },
-            Failure::Load(source) => load_error(source, &messages),
-        })?;
+        let object = load("steer", &OBJECT.0, &options.bytes())?;
         let map = |name: &'static str| {
             let map = object.maps().find(|map| map.name() == name);
             let handle = map.as_ref().map(MapHandle::try_from);
@@ -304,16 +300,25 @@ fn absent_is_fine(result: Result<(), Error>) -> Result<(), Error> {
     }
 }
 
+/// Loads an object whose constants are `options`.
+pub(crate) fn load(name: &str, object: &[u8], options: &[u8]) -> Result<Object, BpfError> {
+    let (object, messages) = with_messages(|| load_object(name, object, options));
+    object.map_err(|failure| match failure {
+        Failure::Shape(part) => BpfError::Shape { part },
+        Failure::Load(source) => load_error(source, &messages),
+    })
+}
+
 /// Why an object was not loaded.
 enum Failure {
     Shape(&'static str),
     Load(Error),
 }
 
-fn load_object(options: &[u8]) -> Result<Object, Failure> {
+fn load_object(name: &str, bytes: &[u8], options: &[u8]) -> Result<Object, Failure> {
     let mut builder = ObjectBuilder::default();
-    let builder = builder.name("steer").map_err(Failure::Load)?;
-    let mut object = builder.open_memory(&OBJECT.0).map_err(Failure::Load)?;
+    let builder = builder.name(name).map_err(Failure::Load)?;
+    let mut object = builder.open_memory(bytes).map_err(Failure::Load)?;
     let is_constants = |name: &OsStr| name.as_encoded_bytes().ends_with(b".rodata");
     let mut constants = object.maps_mut().find(|map| is_constants(map.name()));
     let constants = constants.as_mut().and_then(|map| map.initial_value_mut());

@@ -44,6 +44,11 @@ impl BareForwarder {
         self.dropped
     }
 
+    /// What was counted on each socket. Cost: a system call each.
+    pub fn statistics(&self) -> [Statistics; 2] {
+        [self.sockets[0].statistics(), self.sockets[1].statistics()]
+    }
+
     /// Closes both sockets; returns the memory and what was counted on each.
     pub fn close(self) -> (Umem, [Statistics; 2]) {
         let mut umem = self.umem;

@@ -4,8 +4,7 @@
 //! figure is the median of its laps; beside it stand the distance of the quartiles and the time of
 //! the cipher alone on the same packets, measured in the same lap. What is left is the walk's own.
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use comfy_table::{CellAlignment, Table, presets};
@@ -18,7 +17,7 @@ use super::lap::{self, LapError, LapFigures};
 use super::machine::{self, Machine};
 use super::measure::{Figure, Random, Span};
 use super::scene::{Case, Direction, Keys, MAX_FLOWS};
-use super::{ArgumentError, BenchError, LapRefused, shares};
+use super::{ArgumentError, BenchError, LapRefused, publish, shares};
 
 /// Laps at least.
 const LEAST_LAPS: usize = 7;
@@ -386,23 +385,6 @@ fn table(rows: &[Row]) -> String {
          core: part of the time in which the thread had its core; well below 100 % others \
          disturbed it."
     )
-}
-
-/// Prints the table and writes the JSON.
-fn publish(report: &Report<'_>, text: &str, json: Option<&Path>) -> Result<(), BenchError> {
-    let Some(file) = json else {
-        println!("{text}");
-        return Ok(());
-    };
-    let error = |error| BenchError::Write { file: file.to_owned(), error };
-    let mut line = serde_json::to_vec(report).map_err(|cause| error(cause.into()))?;
-    line.push(b'\n');
-    if file == Path::new("-") {
-        eprintln!("{text}");
-        return std::io::stdout().write_all(&line).map_err(error);
-    }
-    println!("{text}");
-    std::fs::write(file, line).map_err(error)
 }
 
 #[cfg(test)]

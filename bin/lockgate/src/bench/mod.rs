@@ -1,11 +1,15 @@
 //! `lockgate bench`: figures that can be had again (DESIGN §5, "Benches are honest or worthless").
 //!
-//! The real walk, through ports in memory, on one core, all checks and counters on. A lap in which
-//! a packet was dropped, or an output was wrong, stops the bench: there is no figure then.
+//! `bench esp`: the real walk, through ports in memory, on one core, all checks and counters on. A
+//! lap in which a packet was dropped, or an output was wrong, stops the bench: there is no figure
+//! then. `bench io`: the daemon on real ports, beside the kernel and a forwarder that does nothing.
 //!
 //! | file | what |
 //! |---|---|
 //! | `esp` | `bench esp`: its rows, the table, the JSON |
+//! | `io` | `bench io`: its rounds, the tables, the JSON |
+//! | `io/lane` | a source, a forwarder and a sink in their namespaces |
+//! | `io/forwarder` | the three forwarders |
 //! | `lap` | one lap of one row, and when it does not count |
 //! | `scene` | the gateway, its keys, its traffic |
 //! | `check` | what must be true of an output |
@@ -13,11 +17,10 @@
 //! | `shares` | where the walk's instructions go, by valgrind |
 //! | `measure` | clocks, median, spread, random order |
 //! | `machine` | what it was measured on |
-//!
-//! Not here: AF_XDP. On a copy-mode port the same core carries 7–10 Gbit/s.
 
 mod check;
 mod esp;
+mod io;
 mod lap;
 mod machine;
 mod measure;
@@ -25,9 +28,13 @@ mod other_cipher;
 mod scene;
 mod shares;
 
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
 
 pub(crate) use esp::EspArguments;
+pub(crate) use io::IoArguments;
 
 /// Measure
 #[derive(clap::Args, Debug)]
@@ -41,6 +48,8 @@ pub(crate) struct BenchArguments {
 enum Bench {
     /// ESP in tunnel mode, and forwarding without it: Mpps, Gbit/s, ns a packet.
     Esp(EspArguments),
+    /// Forwarding on real ports: the daemon, a bare AF_XDP forwarder, the kernel. Needs root.
+    Io(IoArguments),
 }
 
 /// Why a bench gives no figures.
@@ -74,6 +83,50 @@ pub(crate) enum BenchError {
     /// Valgrind counted nothing: the timed span was not found by its name.
     #[error("valgrind counted no instruction of the timed span")]
     NothingCounted,
+    /// The laboratory cannot be built or used.
+    #[error("{0}")]
+    Laboratory(#[from] netlab::LabError),
+    /// A program of the kernel's cannot be had.
+    #[error("{0}")]
+    Bpf(#[from] bpf::BpfError),
+    /// A socket of the bare forwarder's cannot be had.
+    #[error("{0}")]
+    Socket(#[from] xsk::XskError),
+    /// Generator and forwarder on one core would measure each other.
+    #[error("bench io needs two cores, {found} can be used")]
+    Cores {
+        /// Cores that this process may use.
+        found: usize,
+    },
+    /// The operating system refuses what the bench needs.
+    #[error("{doing}: {error}")]
+    System {
+        /// What was being done.
+        doing: &'static str,
+        /// Its reason.
+        error: std::io::Error,
+    },
+    /// A forwarder forwarded nothing, or not what it was given.
+    #[error(
+        "{forwarder}: {packets} packets with {bytes} bytes arrived, {size} bytes each are right"
+    )]
+    Arrived {
+        /// Which.
+        forwarder: &'static str,
+        /// Packets.
+        packets: u64,
+        /// Their bytes.
+        bytes: u64,
+        /// Bytes of a packet.
+        size: usize,
+    },
+}
+
+impl BenchError {
+    /// For `map_err`: what was being done.
+    fn system<E: Into<std::io::Error>>(doing: &'static str) -> impl FnOnce(E) -> BenchError {
+        move |error| BenchError::System { doing, error: error.into() }
+    }
 }
 
 /// Why a lap was refused.
@@ -117,5 +170,23 @@ pub(crate) enum ArgumentError {
 pub(crate) fn run(arguments: &BenchArguments) -> Result<(), BenchError> {
     match &arguments.bench {
         Bench::Esp(arguments) => esp::run(arguments),
+        Bench::Io(arguments) => io::run(arguments),
     }
+}
+
+/// Prints the text, and writes the JSON where it was asked for.
+fn publish(report: &impl Serialize, text: &str, json: Option<&Path>) -> Result<(), BenchError> {
+    let Some(file) = json else {
+        println!("{text}");
+        return Ok(());
+    };
+    let error = |error| BenchError::Write { file: file.to_owned(), error };
+    let mut line = serde_json::to_vec(report).map_err(|cause| error(cause.into()))?;
+    line.push(b'\n');
+    if file == Path::new("-") {
+        eprintln!("{text}");
+        return std::io::stdout().write_all(&line).map_err(error);
+    }
+    println!("{text}");
+    std::fs::write(file, line).map_err(error)
 }

@@ -1,0 +1,231 @@
+//! The three forwarders: the kernel, a bare forwarder over AF_XDP, and the daemon.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bpf::Steering;
+use io::BareForwarder;
+use netlab::{Daemon, LabError, Laboratory, Namespace, Programs};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use xsk::{Socket, Umem};
+
+use super::super::{BenchError, machine};
+use super::lane::{Cores, PORTS, index};
+
+/// Packets by reason why they did not leave.
+pub(super) type Drops = BTreeMap<String, u64>;
+
+/// Frames in a fill ring and in a transmit ring, as in the daemon.
+const QUOTA: u32 = 1024;
+/// How long the bare forwarder sleeps at most.
+const SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
+/// Who forwards.
+pub(super) enum Forwarder {
+    /// Linux: `ip_forward`.
+    Kernel,
+    /// Two sockets, link addresses swapped, no walk.
+    Bare(Bare),
+    /// `lockgated` with one worker between two protected ports: the real walk, checks, counters.
+    Lockgate(Box<Daemon>),
+}
+
+impl Forwarder {
+    /// Its name in rows.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Forwarder::Kernel => "kernel",
+            Forwarder::Bare(_) => "bare",
+            Forwarder::Lockgate(_) => "lockgate",
+        }
+    }
+
+    /// What it has dropped.
+    pub(super) fn drops(&self, gateway: &Namespace) -> Result<Drops, BenchError> {
+        match self {
+            Forwarder::Kernel => kernel_drops(gateway),
+            Forwarder::Bare(bare) => Ok(bare.drops()),
+            Forwarder::Lockgate(daemon) => {
+                let counters = daemon.counters()?;
+                let drops = counters.drops.into_iter().filter(|(_, count)| *count > 0);
+                Ok(drops.collect())
+            }
+        }
+    }
+}
+
+fn kernel_drops(gateway: &Namespace) -> Result<Drops, BenchError> {
+    let mut drops = Drops::new();
+    for netdev in PORTS {
+        let answer = gateway.ip_json(&["-s", "link", "show", "dev", netdev])?;
+        for direction in ["rx", "tx"] {
+            let path = format!("/0/stats64/{direction}/dropped");
+            let count = answer.pointer(&path).and_then(serde_json::Value::as_u64).unwrap_or(0);
+            drops.insert(format!("{netdev}_{direction}_dropped"), count);
+        }
+    }
+    Ok(drops)
+}
+
+/// The bare forwarder in its thread.
+pub(super) struct Bare {
+    stop: Arc<AtomicBool>,
+    drops: Arc<Mutex<Drops>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Bare {
+    /// Takes both ports and starts the thread on its core.
+    pub(super) fn start(gateway: &Namespace, cores: Cores) -> Result<Bare, BenchError> {
+        let umem = Umem::new(4 * 2 * QUOTA)?;
+        let indexes = [index(gateway, PORTS[0])?, index(gateway, PORTS[1])?];
+        let sockets = gateway.enter(|| {
+            let [left, right] = indexes;
+            Ok::<_, BenchError>([open(&umem, left)?, open(&umem, right)?])
+        })??;
+        let (stop, drops) = (Arc::new(AtomicBool::new(false)), Arc::<Mutex<Drops>>::default());
+        let (stopped, counted) = (stop.clone(), drops.clone());
+        let forwarder = BareForwarder::new(umem, sockets);
+        let thread = std::thread::Builder::new()
+            .name("bare".to_owned())
+            .spawn(move || {
+                // It can: the daemon's worker was put there just so.
+                let _ = machine::pin(Some(cores.forwarder));
+                forward(forwarder, &stopped, &counted);
+            })
+            .map_err(BenchError::system("starting a thread"))?;
+        Ok(Bare { stop, drops, thread: Some(thread) })
+    }
+
+    /// What it had dropped when it last had nothing to do.
+    fn drops(&self) -> Drops {
+        self.drops.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // What it measured is not asked for any more.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A socket on the only queue of a netdev, behind a steering program that sends it everything.
+fn open(umem: &Umem, ifindex: u32) -> Result<Socket, BenchError> {
+    let options =
+        xsk::Options { receive_frames: QUOTA, transmit_ring: QUOTA, ..xsk::Options::default() };
+    let socket = Socket::open(umem.area(), ifindex, 0, &options)?;
+    let steering = Steering::load(1, 1)?;
+    steering.set_queue(0, Some(socket.as_fd()))?;
+    steering.attach(ifindex)?;
+    Ok(socket)
+}
+
+fn forward(mut forwarder: BareForwarder, stop: &AtomicBool, drops: &Mutex<Drops>) {
+    while !stop.load(Ordering::Relaxed) {
+        if forwarder.turn() > 0 {
+            continue;
+        }
+        let mut waits = forwarder.fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        // A signal: the next turn sees.
+        if poll(&mut waits, Some(&SLEEP)) == Ok(0) {
+            *drops.lock().unwrap_or_else(PoisonError::into_inner) = bare_drops(&forwarder);
+        }
+    }
+}
+
+fn bare_drops(forwarder: &BareForwarder) -> Drops {
+    let mut drops = Drops::from([("transmit_full".to_owned(), forwarder.dropped())]);
+    for (statistics, port) in forwarder.statistics().iter().zip(PORTS) {
+        let kernel = statistics.kernel;
+        for (name, count) in
+            [("receive_ring_full", kernel.rx_ring_full), ("receive_dropped", kernel.rx_dropped)]
+        {
+            if count > 0 {
+                drops.insert(format!("{port}_{name}"), count);
+            }
+        }
+    }
+    drops
+}
+
+/// Starts the daemon between two protected ports and puts its worker on its core.
+pub(super) fn lockgate(
+    laboratory: &Laboratory,
+    gateway: &Namespace,
+    cores: Cores,
+) -> Result<Daemon, BenchError> {
+    let programs = Programs::find()?;
+    let directory = laboratory.directory().join("lockgate");
+    let path = directory.join("lockgate.toml");
+    let socket = directory.join("run/api.sock");
+    write_configuration(&directory, &path).map_err(LabError::file(&path))?;
+    let mut daemon = Daemon::launch_with(&programs, gateway, &path, socket)?;
+    daemon.wait_ready()?;
+    pin_workers(daemon.pid(), cores.forwarder).map_err(BenchError::system("pinning the worker"))?;
+    Ok(daemon)
+}
+
+fn write_configuration(directory: &Path, path: &Path) -> std::io::Result<()> {
+    for folder in ["run", "state", "keys"] {
+        std::fs::create_dir_all(directory.join(folder))?;
+    }
+    let [left, right] = PORTS;
+    let folder = directory.display();
+    let text = format!(
+        "[node]
+name = \"bench\"
+workers = 1
+keys_dir = \"{folder}/keys\"
+run_dir = \"{folder}/run\"
+state_dir = \"{folder}/state\"
+
+[metrics]
+listen = \"off\"
+
+[port.{left}]
+netdev = \"{left}\"
+side = \"protected\"
+
+[port.{right}]
+netdev = \"{right}\"
+side = \"protected\"
+"
+    );
+    std::fs::write(path, text)
+}
+
+/// Puts the worker threads of a process on one core.
+fn pin_workers(process: u32, core: usize) -> std::io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(core);
+    for thread in std::fs::read_dir(format!("/proc/{process}/task"))? {
+        let thread = thread?;
+        if std::fs::read_to_string(thread.path().join("comm"))?.starts_with("worker-") {
+            let number = thread.file_name().to_str().and_then(|name| name.parse().ok());
+            sched_setaffinity(number.and_then(Pid::from_raw), &set)?;
+        }
+    }
+    Ok(())
+}
+
+/// CPU time of all threads of a process.
+pub(super) fn cpu_time(process: u32) -> std::io::Result<Duration> {
+    let mut total = 0;
+    for thread in std::fs::read_dir(format!("/proc/{process}/task"))? {
+        let text = std::fs::read_to_string(thread?.path().join("schedstat"))?;
+        let on_core = text.split_whitespace().next().and_then(|number| number.parse::<u64>().ok());
+        total += on_core.ok_or(std::io::ErrorKind::InvalidData)?;
+    }
+    Ok(Duration::from_nanos(total))
+}

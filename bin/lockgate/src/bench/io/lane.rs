@@ -1,0 +1,203 @@
+//! A lane: a source, a forwarder and a sink, each in a namespace of its own.
+//!
+//! ```text
+//! source ── left │ forwarder │ right ── sink
+//! ```
+//! All lanes look the same from both ends: one link address for both hosts and one for both ports
+//! of the forwarder, so that swapping the two is forwarding too.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bpf::traffic::{Generator, Received, Sink};
+use netlab::laboratory::connect;
+use netlab::ping::{Answers, Ping};
+use netlab::{LabError, Laboratory, Namespace, interrupt};
+
+use super::super::{BenchError, machine};
+use super::forwarder::{Drops, Forwarder};
+
+/// Netdev of the source and of the sink.
+const END: &str = "end";
+/// The forwarder's netdevs.
+pub(super) const PORTS: [&str; 2] = ["left", "right"];
+/// Link address of source and sink.
+pub(super) const HOST: [u8; 6] = [2, 0, 0, 0, 0, 0xaa];
+/// Link address of the forwarder's ports.
+pub(super) const FORWARDER: [u8; 6] = [2, 0, 0, 0, 0, 0xbb];
+/// Frames made by one call of the generator: some 20 ms.
+const BURST: u32 = 1 << 15;
+/// Time for the rings to fill before anything is counted.
+const WARM_UP: Duration = Duration::from_millis(200);
+
+/// The cores that the bench works on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Cores {
+    pub(super) generator: usize,
+    pub(super) forwarder: usize,
+}
+
+/// Source, forwarder and sink.
+pub(super) struct Lane {
+    pub(super) forwarder: Forwarder,
+    // Torn down after the forwarder.
+    source: Namespace,
+    _sink: Namespace,
+    gateway: Namespace,
+    source_index: u32,
+    sink_index: u32,
+    counted: Sink,
+}
+
+/// One measurement.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Sample {
+    /// Million packets a second that the generator made.
+    pub(super) offered_mpps: f64,
+    /// Million packets a second that arrived at the sink.
+    pub(super) mpps: f64,
+}
+
+/// Everything that addresses and neighbours need, by `ip` in the namespace of one host.
+fn host(own: u8, other: u8) -> String {
+    format!(
+        "link set {END} address 02:00:00:00:00:aa up
+         addr add 10.9.{own}.2/24 dev {END}
+         addr add fd09:{own}::2/64 dev {END} nodad
+         neigh add 10.9.{own}.1 lladdr 02:00:00:00:00:bb dev {END} nud permanent
+         neigh add fd09:{own}::1 lladdr 02:00:00:00:00:bb dev {END} nud permanent
+         route add 10.9.{other}.0/24 via 10.9.{own}.1
+         route add fd09:{other}::/64 via fd09:{own}::1"
+    )
+}
+
+fn port(name: &str, number: u8) -> String {
+    format!(
+        "link set {name} address 02:00:00:00:00:bb up
+         addr add 10.9.{number}.1/24 dev {name}
+         addr add fd09:{number}::1/64 dev {name} nodad
+         neigh add 10.9.{number}.2 lladdr 02:00:00:00:00:aa dev {name} nud permanent
+         neigh add fd09:{number}::2 lladdr 02:00:00:00:00:aa dev {name} nud permanent\n"
+    )
+}
+
+impl Lane {
+    /// Builds the namespaces and has `start` start the forwarder in its own.
+    pub(super) fn build(
+        laboratory: &Laboratory,
+        name: &str,
+        start: impl FnOnce(&Namespace) -> Result<Forwarder, BenchError>,
+    ) -> Result<Lane, BenchError> {
+        let namespace = |role: &str| laboratory.namespace(&format!("{name}-{role}"));
+        let (source, gateway, sink) = (namespace("src")?, namespace("fwd")?, namespace("dst")?);
+        connect((&source, END), (&gateway, PORTS[0]), 1)?;
+        connect((&sink, END), (&gateway, PORTS[1]), 1)?;
+        gateway.set("net/ipv4/ip_forward", "1")?;
+        gateway.set("net/ipv6/conf/all/forwarding", "1")?;
+        gateway.ip(&(port(PORTS[0], 1) + &port(PORTS[1], 2)))?;
+        for (namespace, own, other) in [(&source, 1, 2), (&sink, 2, 1)] {
+            namespace.ip(&host(own, other))?;
+            namespace.offloads_off(END)?;
+        }
+        let (source_index, sink_index) = (index(&source, END)?, index(&sink, END)?);
+        let forwarder = start(&gateway)?;
+        let counted = Sink::load()?;
+        Ok(Lane { forwarder, source, _sink: sink, gateway, source_index, sink_index, counted })
+    }
+
+    /// Pings from the source to the sink and back.
+    pub(super) fn ping(&self, count: u32, interval: Duration) -> Result<Answers, LabError> {
+        Ping { interval, ..Ping::new("10.9.2.2", count) }.run(&self.source)
+    }
+
+    /// Goes over from pings to load: the sink counts and drops from now on, and the kernel's
+    /// forwarder works on its own core.
+    pub(super) fn load(&self, cores: Cores) -> Result<(), BenchError> {
+        let attach = |namespace: &Namespace, sink: &Sink, index| -> Result<(), BenchError> {
+            namespace.enter(|| sink.attach(index))??;
+            Ok(())
+        };
+        attach(&self._sink, &self.counted, self.sink_index)?;
+        // The generator can send by a netdev that runs a program.
+        attach(&self.source, &Sink::load()?, self.source_index)?;
+        if matches!(self.forwarder, Forwarder::Kernel) {
+            // What the generator sends gets to a veth without a program only by GRO's path; from
+            // there receive packet steering has it forwarded by the other core.
+            let mask = format!("{:x}", 1_u64 << (cores.forwarder % 64));
+            let script = format!(
+                "ethtool -K {0} gro on && echo {mask} > /sys/class/net/{0}/queues/rx-0/rps_cpus",
+                PORTS[0]
+            );
+            self.gateway.run(&["sh", "-c", &script], Duration::from_secs(5))?.success()?;
+        }
+        Ok(())
+    }
+
+    /// Offers frames of `size` bytes as fast as the generator can for `seconds`.
+    pub(super) fn sample(
+        &self,
+        generator: &Generator,
+        size: usize,
+        seconds: Duration,
+        cores: Cores,
+    ) -> Result<Sample, BenchError> {
+        let (stop, made) = (AtomicBool::new(false), AtomicU64::new(0));
+        let index = self.source_index;
+        let generate = || -> Result<(), BenchError> {
+            machine::pin(Some(cores.generator)).map_err(BenchError::system("pinning a thread"))?;
+            while !stop.load(Ordering::Relaxed) {
+                generator.send(index, BURST)?;
+                made.fetch_add(u64::from(BURST), Ordering::Relaxed);
+            }
+            Ok(())
+        };
+        let (before, after) = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| self.source.enter(generate));
+            let counts = || -> Result<Counts, BenchError> {
+                let received = self.counted.received()?;
+                Ok(Counts { at: Instant::now(), made: made.load(Ordering::Relaxed), received })
+            };
+            let measured = || -> Result<(Counts, Counts), BenchError> {
+                interrupt::sleep(WARM_UP)?;
+                let before = counts()?;
+                interrupt::sleep(seconds)?;
+                Ok((before, counts()?))
+            };
+            let measured = measured();
+            stop.store(true, Ordering::Relaxed);
+            let generated = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            generated??;
+            measured
+        })?;
+        let span = (after.at - before.at).as_secs_f64();
+        let packets = after.received.packets - before.received.packets;
+        let bytes = after.received.bytes - before.received.bytes;
+        if packets == 0 || bytes != packets * size as u64 {
+            let forwarder = self.forwarder.name();
+            return Err(BenchError::Arrived { forwarder, packets, bytes, size });
+        }
+        let million = |count: u64| count as f64 / span / 1e6;
+        Ok(Sample { offered_mpps: million(after.made - before.made), mpps: million(packets) })
+    }
+
+    /// What the forwarder has dropped, by reason.
+    pub(super) fn drops(&self) -> Result<Drops, BenchError> {
+        self.forwarder.drops(&self.gateway)
+    }
+}
+
+struct Counts {
+    at: Instant,
+    made: u64,
+    received: Received,
+}
+
+/// The index of a netdev.
+pub(super) fn index(namespace: &Namespace, netdev: &str) -> Result<u32, LabError> {
+    let answer = namespace.ip_json(&["link", "show", "dev", netdev])?;
+    let index = answer.pointer("/0/ifindex").and_then(serde_json::Value::as_u64);
+    index.and_then(|index| index.try_into().ok()).ok_or_else(|| LabError::NoInterface {
+        namespace: namespace.name().to_owned(),
+        interface: netdev.to_owned(),
+    })
+}

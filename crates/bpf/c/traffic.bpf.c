@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/*
+ * Traffic for benches: one program makes frames, the other counts and drops them.
+ *
+ * `lockgate_generate` is run by the process (bpf_prog_test_run with live frames);
+ * what it answers XDP_TX for leaves by the netdev that the process names. Frames
+ * are used again without being restored, so the whole header is written each time.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <stdbool.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define HEADER_BYTES 60
+/* A flow's source port is FIRST + n, its destination port the complement: they add
+ * nothing to a checksum. So destination ports are 0x8000 to 0xbfff.
+ */
+#define FIRST_SOURCE_PORT 0x4000
+
+/* Mirrored in traffic.rs. */
+struct traffic_options {
+	__u8 header[HEADER_BYTES]; /* link, IP and UDP header, and what follows */
+	__u16 ports_at;            /* first byte of the UDP ports */
+	__u16 flow_mask;           /* flows - 1, at most 0x3fff */
+};
+
+const volatile struct traffic_options options = {};
+
+/* Frames made so far; one thread runs the program. */
+static __u64 made;
+
+struct received {
+	__u64 packets;
+	__u64 bytes;
+};
+
+/* 0 -> what the sink dropped, per CPU; written here only. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct received);
+} received SEC(".maps");
+
+SEC("xdp")
+int lockgate_generate(struct xdp_md *ctx)
+{
+	__u8 *data = (__u8 *)(long)ctx->data, *end = (__u8 *)(long)ctx->data_end;
+	__u32 ports_at = options.ports_at;
+	__u16 source;
+
+	if (data + HEADER_BYTES > end || ports_at > HEADER_BYTES - 4)
+		return XDP_ABORTED;
+	for (int i = 0; i < HEADER_BYTES; i += 4)
+		*(__u32 *)(data + i) = *(const volatile __u32 *)(options.header + i);
+	source = FIRST_SOURCE_PORT + (made++ & options.flow_mask);
+	*(__u16 *)(data + ports_at) = bpf_htons(source);
+	*(__u16 *)(data + ports_at + 2) = bpf_htons((__u16)~source);
+	return XDP_TX;
+}
+
+/* Whether it is UDP to a port that the generator uses. */
+static __always_inline bool is_generated(const __u8 *data, const __u8 *end)
+{
+	__u16 ethertype;
+	__u8 protocol;
+	__u8 port;
+
+	if (data + HEADER_BYTES > end)
+		return false;
+	ethertype = bpf_ntohs(*(const __u16 *)(data + 12));
+	if (ethertype == ETH_P_IP) {
+		protocol = data[23];
+		port = data[36];
+	} else if (ethertype == ETH_P_IPV6) {
+		protocol = data[20];
+		port = data[56];
+	} else {
+		return false;
+	}
+	return protocol == IPPROTO_UDP && port >> 6 == 2;
+}
+
+SEC("xdp")
+int lockgate_sink(struct xdp_md *ctx)
+{
+	__u8 *data = (__u8 *)(long)ctx->data, *end = (__u8 *)(long)ctx->data_end;
+	struct received *sums;
+	__u32 key = 0;
+
+	if (!is_generated(data, end))
+		return XDP_PASS;
+	sums = bpf_map_lookup_elem(&received, &key);
+	if (sums) {
+		sums->packets++;
+		sums->bytes += end - data;
+	}
+	return XDP_DROP;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

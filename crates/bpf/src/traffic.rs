@@ -1,0 +1,146 @@
+//! Traffic for benches, made and counted inside the kernel: UDP frames in many flows out of a
+//! netdev, faster than a socket sends them, and a sink that counts and drops them.
+//!
+//! The kernel runs the generator over frames of its own (`bpf_prog_test_run` with
+//! `BPF_F_TEST_XDP_LIVE_FRAMES`) and sends each by the netdev, as if that had received it and
+//! answered `XDP_TX`. The netdev must run an XDP program (a [`Sink`] does), and the veth at its
+//! other end must run one or have GRO on. What the other end has no room for is lost.
+
+use std::os::fd::AsFd;
+
+use libbpf_rs::libbpf_sys::{BPF_F_TEST_XDP_LIVE_FRAMES, xdp_md};
+use libbpf_rs::{MapCore, MapFlags, Object, Program, ProgramInput};
+
+use crate::attach::attach_first;
+use crate::steering::{Aligned, load};
+use crate::{Attached, BpfError};
+
+static OBJECT: &Aligned<[u8]> =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/traffic.bpf.o")));
+
+const GENERATOR: &str = "lockgate_generate";
+const SINK: &str = "lockgate_sink";
+
+/// Bytes of a frame at least: so many the generator writes.
+pub const LEAST_BYTES: usize = 60;
+/// Bytes of a frame at most: it must fit a page with the kernel's own room.
+pub const MOST_BYTES: usize = 3400;
+/// Flows at most.
+pub const MOST_FLOWS: usize = 0x4000;
+
+/// Makes copies of one UDP frame in many flows: source and destination port differ, in such a way
+/// that the checksum stays right.
+pub struct Generator {
+    object: Object,
+    frame: Vec<u8>,
+}
+
+impl Generator {
+    /// A generator of copies of `frame`, a whole Ethernet frame whose UDP ports are at byte
+    /// `ports_at` and count as 0 in its checksum, in `flows` flows (a power of two).
+    ///
+    /// # Errors
+    /// [`BpfError::Template`], and as [`Steering::load`](crate::Steering::load).
+    pub fn load(frame: &[u8], ports_at: usize, flows: usize) -> Result<Generator, BpfError> {
+        let bytes = frame.len();
+        let fits = (LEAST_BYTES..=MOST_BYTES).contains(&bytes) && ports_at <= LEAST_BYTES - 4;
+        if !fits || !ports_at.is_multiple_of(2) || !flows.is_power_of_two() || flows > MOST_FLOWS {
+            return Err(BpfError::Template { bytes, ports_at, flows });
+        }
+        // The C `struct traffic_options`.
+        let mut options = frame[..LEAST_BYTES].to_vec();
+        options.extend((ports_at as u16).to_ne_bytes());
+        options.extend((flows as u16 - 1).to_ne_bytes());
+        let object = load("traffic", &OBJECT.0, &options)?;
+        Ok(Generator { object, frame: frame.to_vec() })
+    }
+
+    /// Makes `count` frames and sends them by a netdev of the calling thread's namespace, as fast
+    /// as its core can. How many arrive, the receiver knows.
+    ///
+    /// # Errors
+    /// [`BpfError::Run`]: the netdev or its other end runs no XDP, among others.
+    pub fn send(&self, ifindex: u32, count: u32) -> Result<(), BpfError> {
+        let program = self.object.progs_mut().find(|program| program.name() == GENERATOR);
+        let program = program.ok_or(BpfError::Shape { part: GENERATOR })?;
+        let length = self.frame.len() as u32;
+        let context = xdp_md { data_end: length, ingress_ifindex: ifindex, ..Default::default() };
+        let input = ProgramInput {
+            context_in: Some(&mut context_bytes(&context)),
+            data_in: Some(&self.frame),
+            flags: BPF_F_TEST_XDP_LIVE_FRAMES,
+            repeat: count,
+            ..ProgramInput::default()
+        };
+        program.test_run(input).map(drop).map_err(|source| BpfError::Run { source })
+    }
+}
+
+/// The kernel's `struct xdp_md`: its fields in their order.
+fn context_bytes(context: &xdp_md) -> [u8; size_of::<xdp_md>()] {
+    let xdp_md { data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex } =
+        *context;
+    let fields = [data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex];
+    let mut bytes = [0; size_of::<xdp_md>()];
+    for (place, field) in bytes.chunks_exact_mut(4).zip(fields) {
+        place.copy_from_slice(&field.to_ne_bytes());
+    }
+    bytes
+}
+
+/// Counts and drops what a [`Generator`] made, and passes everything else to Linux.
+pub struct Sink {
+    object: Object,
+}
+
+/// What a sink has dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Received {
+    /// Frames.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Sink {
+    /// A sink that has counted nothing.
+    ///
+    /// # Errors
+    /// As [`Steering::load`](crate::Steering::load).
+    pub fn load() -> Result<Sink, BpfError> {
+        let object = load("traffic", &OBJECT.0, &[0; LEAST_BYTES + 4])?;
+        Ok(Sink { object })
+    }
+
+    /// Puts it in front of a netdev of the calling thread's namespace that runs no program. It
+    /// stays there when the process ends.
+    ///
+    /// # Errors
+    /// As [`Steering::attach`](crate::Steering::attach).
+    pub fn attach(&self, ifindex: u32) -> Result<Attached, BpfError> {
+        let ours = |program: &Program<'_>| program.name() == SINK;
+        let program = self.object.progs().find(ours).ok_or(BpfError::Shape { part: SINK })?;
+        attach_first(ifindex, program.as_fd())?.ok_or(BpfError::Contended { ifindex })
+    }
+
+    /// What it has dropped. Cost: a system call.
+    ///
+    /// # Errors
+    /// [`BpfError::Counters`].
+    pub fn received(&self) -> Result<Received, BpfError> {
+        let map = self.object.maps().find(|map| map.name() == "received");
+        let map = map.ok_or(BpfError::Shape { part: "received" })?;
+        let cores = map.lookup_percpu(&[0; 4], MapFlags::ANY);
+        let cores = cores.map_err(|source| BpfError::Counters { source })?;
+        let mut sum = Received::default();
+        for core in cores.unwrap_or_default() {
+            let number = |at: usize| {
+                let bytes = core.get(at..at + 8).and_then(|bytes| bytes.first_chunk());
+                bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+            };
+            sum.packets += number(0);
+            sum.bytes += number(8);
+        }
+        Ok(sum)
+    }
+}
