@@ -5,10 +5,10 @@
 //! 2. load a program with the ports' rules; open a socket per queue; workers take them over
 //! 3. attach the program, in the place of an earlier one of ours
 
+mod claim;
+
 use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::Duration;
 
 use bpf::{Attached, BpfError, Inside, PortRule, Prefix, Steering};
@@ -17,6 +17,8 @@ use xsk::XskError;
 
 use crate::assign::{self, MAX_QUEUES, QUOTA};
 use crate::worker::{Command, Handle, WorkerGone};
+
+pub(crate) use claim::Claim;
 
 /// How long a queue may be busy: the kernel takes that long to let go of a dead process's socket.
 const BUSY_RETRY: Duration = Duration::from_secs(5);
@@ -30,6 +32,13 @@ pub(crate) enum DeviceError {
          @lockgate/port/{ifindex})"
     )]
     Claimed { netdev: String, ifindex: u32 },
+    /// Another daemon has the guard and the host port.
+    #[error(
+        "another lockgated runs in this network namespace, and there is one guard and one \
+         lockgate0: give its configuration these ports too (`ss -xlp` shows who listens on \
+         @lockgate/namespace)"
+    )]
+    NamespaceClaimed,
     /// The claim cannot be made.
     #[error("{netdev} cannot be claimed: {error}")]
     Claim { netdev: String, error: std::io::Error },
@@ -62,8 +71,9 @@ pub(crate) struct Device {
     pub(crate) ifindex: u32,
     pub(crate) queues: u32,
     pub(crate) attached: Attached,
+    /// Kept as long as the netdev is.
+    pub(crate) claim: Claim,
     steering: Steering,
-    _claim: UnixListener,
 }
 
 /// What every program knows of the box and its routes.
@@ -99,7 +109,7 @@ impl Device {
         if queues > MAX_QUEUES {
             return Err(DeviceError::TooManyQueues { netdev: netdev.into(), queues });
         }
-        let claim = claim(netdev, ifindex)?;
+        let claim = Claim::make(netdev, ifindex)?;
         let mut steering = Steering::load(mark, taking.snapshot.generation().0)
             .map_err(|error| DeviceError::Bpf { netdev: netdev.into(), error })?;
         let attached = match serve(&mut steering, &taking).await {
@@ -110,7 +120,7 @@ impl Device {
             }
         };
         let netdev = netdev.to_owned();
-        Ok(Device { netdev, ifindex, queues, attached, steering, _claim: claim })
+        Ok(Device { netdev, ifindex, queues, attached, claim, steering })
     }
 
     /// Lets the workers close the netdev's sockets. Its program stays and drops.
@@ -161,19 +171,6 @@ impl Device {
     pub(crate) fn counters(&self) -> Option<bpf::KernelCounters> {
         self.steering.counters().ok()
     }
-}
-
-/// An abstract socket's name is one namespace's and is free again when the process is gone.
-fn claim(netdev: &str, ifindex: u32) -> Result<UnixListener, DeviceError> {
-    let name = format!("lockgate/port/{ifindex}");
-    let address = SocketAddr::from_abstract_name(name);
-    address.and_then(|address| UnixListener::bind_addr(&address)).map_err(|error| {
-        let netdev = netdev.to_owned();
-        match error.kind() {
-            std::io::ErrorKind::AddrInUse => DeviceError::Claimed { netdev, ifindex },
-            _ => DeviceError::Claim { netdev, error },
-        }
-    })
 }
 
 async fn serve(steering: &mut Steering, taking: &Taking<'_>) -> Result<Attached, DeviceError> {

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use control::guard::Guard;
+use control::guard::{self, Guard};
 use control::mirror::{Ethtool, Mirror, View, check_devices, host_mtu, live_parts};
 use control::validated::Validated;
 use control::{Compiled, Compiler, HOST_NETDEV, Loaded};
@@ -24,6 +24,7 @@ use io::{Lifetime, TunPort};
 use keystate::KeyState;
 
 use crate::assign;
+use crate::device::{Claim, DeviceError};
 use crate::events::{Events, Kind};
 use crate::failure::Failure;
 use crate::hardening;
@@ -70,6 +71,7 @@ struct Prepared {
     queues: Vec<u32>,
     guard: Guard,
     events: Events,
+    namespace: Claim,
 }
 
 /// Starts everything but the API. `file` is absolute.
@@ -82,6 +84,7 @@ pub(crate) async fn start(loaded: Loaded, file: &Path, events: Events) -> Result
     let revisions = Revisions::open(&node.state_dir)?;
     let mirror = Mirror::start().await?;
     check_devices(&loaded.validated, mirror.view()).map_err(Failure::Ports)?;
+    let namespace = claim_all(&loaded.validated, mirror.view())?;
     recognise(&loaded.validated, mirror.view());
     hardening::drop_privileges()?;
     let mut ethtool = Ethtool::open()?;
@@ -89,7 +92,7 @@ pub(crate) async fn start(loaded: Loaded, file: &Path, events: Events) -> Result
     let mut compiler = Compiler::for_workers(worker_count(&loaded.validated, &queues));
     let compiled = compiler.compile(&loaded, &mut keystate)?;
     let mut guard = Guard::new(&loaded.validated, mirror.view())?;
-    let was_guarded = Guard::stands()?;
+    let earlier = guard::Earlier::look()?;
     guard.install()?;
     let file = file.to_owned();
     let base = control::base_of(&file).to_owned();
@@ -106,13 +109,25 @@ pub(crate) async fn start(loaded: Loaded, file: &Path, events: Events) -> Result
         queues,
         guard,
         events,
+        namespace,
     };
     let started = begin(prepared).await;
-    if started.is_err() && !was_guarded {
-        // As it was found. A guard that cannot be removed keeps closed what was open.
-        let _ = Guard::remove();
+    if started.is_err() {
+        // As it was found: the one of an earlier daemon may be stricter. Where it cannot be put
+        // back ours stays, which is for the ports that could not be had.
+        let _ = earlier.restore();
     }
     started
+}
+
+/// Refuses to begin where another daemon has one of the netdevs, before its guard and its host port
+/// are touched. The claim of the namespace is to be kept.
+fn claim_all(config: &Validated, view: &View) -> Result<Claim, DeviceError> {
+    for link in config.ports.iter().filter_map(|port| view.link_named(&port.netdev)) {
+        // Made again, and kept, when the netdev is taken over.
+        drop(Claim::make(&link.name, link.index)?);
+    }
+    Claim::namespace()
 }
 
 /// Looks at the programs that an earlier daemon left. Whose a program is that this process did not
@@ -126,7 +141,7 @@ fn recognise(config: &Validated, view: &View) {
 
 async fn begin(prepared: Prepared) -> Result<Started, Failure> {
     let Prepared { loaded, file, base, keystate, revisions, compiler, compiled, .. } = prepared;
-    let Prepared { mut mirror, ethtool, queues, guard, events, .. } = prepared;
+    let Prepared { mut mirror, ethtool, queues, guard, events, namespace, .. } = prepared;
     // Whether it can be made is known before the first port is taken.
     drop(TunPort::open(HOST_NETDEV, Lifetime::Persistent)?);
     see_host_port(&mut mirror).await;
@@ -157,6 +172,7 @@ async fn begin(prepared: Prepared) -> Result<Started, Failure> {
         workers,
         guard,
         events,
+        namespace,
     });
     // A disk that takes nothing is known before the first port is taken, too.
     let number = state.revisions.next();

@@ -16,7 +16,7 @@ use io::{Lifetime, TunPort};
 use keystate::KeyState;
 
 use crate::assign;
-use crate::device::{Device, DeviceError, Surroundings, Taking};
+use crate::device::{Claim, Device, DeviceError, Surroundings, Taking};
 use crate::events::{Events, Kind};
 use crate::revisions::Revisions;
 use crate::totals::Totals;
@@ -56,6 +56,8 @@ pub(crate) struct State {
     /// The netdevs of the snapshot that the workers walk by, in its order.
     device_names: Vec<String>,
     next_mark: u16,
+    /// Kept as long as the guard and the host port are ours.
+    _namespace: Claim,
 }
 
 /// What the state is made of at the start.
@@ -73,6 +75,7 @@ pub(crate) struct Beginning {
     pub(crate) workers: Vec<Handle>,
     pub(crate) guard: Guard,
     pub(crate) events: Events,
+    pub(crate) namespace: Claim,
 }
 
 /// The netdevs of a configuration in the order of their [`DeviceId`]s, the host port's last.
@@ -89,7 +92,8 @@ pub(crate) fn netdevs(config: &Validated) -> Vec<String> {
 
 impl State {
     pub(crate) fn new(beginning: Beginning) -> State {
-        let Beginning { file, base, revisions, keystate, compiler, compiled, .. } = beginning;
+        let Beginning { file, base, revisions, keystate, compiler, compiled, namespace, .. } =
+            beginning;
         let Beginning { ethtool, view, live, snapshot, workers, guard, events, .. } = beginning;
         let device_names = netdevs(&compiled.validated);
         State {
@@ -118,6 +122,7 @@ impl State {
             events,
             device_names,
             next_mark: 1,
+            _namespace: namespace,
         }
     }
 
@@ -244,6 +249,13 @@ impl State {
             ),
         };
         self.events.record(Kind::PortAttached, netdev, message, &[("mark", &mark)]);
+        if let Claim::Squatted = device.claim {
+            let message = format!(
+                "a user who runs no daemon listens on @lockgate/port/{ifindex} (`ss -xlp`): \
+                 {netdev} is taken over all the same"
+            );
+            self.events.record(Kind::Misfit, netdev, message, &[]);
+        }
         self.troubles.remove(netdev);
         self.devices.insert(netdev.to_owned(), device);
         Ok(())

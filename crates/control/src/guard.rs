@@ -212,6 +212,36 @@ impl Guard {
     }
 }
 
+/// The table that stands, whoever put it there, to be put back where another took its place.
+pub struct Earlier {
+    /// `None`: there was none.
+    text: Option<String>,
+}
+
+impl Earlier {
+    /// Looks at the table that stands. Blocks: milliseconds, more for sets of many addresses.
+    ///
+    /// # Errors
+    /// [`GuardError`]: `nft` could not be asked.
+    pub fn look() -> Result<Earlier, GuardError> {
+        let text = match Guard::stands()? {
+            false => None,
+            true => Some(run("list the guard", &["-s", "list", "table", "inet", GUARD_TABLE], "")?),
+        };
+        Ok(Earlier { text })
+    }
+
+    /// Puts it back in one transaction; removes the one that stands if there was none.
+    ///
+    /// # Errors
+    /// [`GuardError`]: the one that stands still does.
+    pub fn restore(&self) -> Result<(), GuardError> {
+        let Some(text) = &self.text else { return Guard::remove() };
+        let head = format!("table inet {GUARD_TABLE} {{}}\ndelete table inet {GUARD_TABLE}\n");
+        run("put the earlier guard back", &["-f", "-"], &(head + text)).map(|_| ())
+    }
+}
+
 /// How `nft` lists the table: without counters (`-s`), which change all the time, and without the
 /// elements of sets (`-t`), which can take seconds. Those cannot change: the sets are constant, and a
 /// table made anew has other handles (`-a`). `None`: there is no such table.

@@ -5,7 +5,7 @@ mod namespace;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use control::guard::{Detail, Guard, GuardError, GuardWatch, Integrity};
+use control::guard::{Detail, Earlier, Guard, GuardError, GuardWatch, Integrity};
 use control::mirror::{Link, LinkKind, View};
 use control::{Validated, parse};
 use namespace::{inside, ip, run};
@@ -118,11 +118,15 @@ fn the_text_closes_netdevs_and_lists_policies_in_their_order() {
         link(6, "macvlan0", LinkKind::Other("macvlan".into()), Some(2)),
         link(7, "vxlan0", LinkKind::Other("vxlan".into()), Some(2)),
         link(8, "mgmt", LinkKind::Veth, None),
+        // On top of what is on top.
+        link(9, "macvlan1", LinkKind::Other("macvlan".into()), Some(5)),
+        link(10, "inner", LinkKind::Vlan { parent: 9, id: 7 }, Some(9)),
     ]);
     let guard = Guard::new(&config(), &view).expect("a guard");
     let text = guard.text();
     let forward = chain(&text, "forward");
-    for name in ["veth0", "veth2", "veth4", "veth4.*", "any-name", "macvlan0", "lockgate0"] {
+    let own = ["veth0", "veth2", "veth4", "veth4.*", "lockgate0"];
+    for name in own.into_iter().chain(["any-name", "macvlan0", "macvlan1", "inner"]) {
         for direction in ["iifname", "oifname"] {
             let rule = format!("{direction} \"{name}\" counter drop");
             assert!(forward.contains(&rule.as_str()), "{rule} is missing: {forward:#?}");
@@ -131,10 +135,9 @@ fn the_text_closes_netdevs_and_lists_policies_in_their_order() {
     // What an encapsulation sends is this machine's own and judged as such.
     assert!(!guard.text().contains("vxlan0") && !guard.text().contains("mgmt"));
     let output = chain(&text, "output");
-    assert_eq!(
-        output[2..],
-        ["oifname \"any-name\" goto outbound", "oifname \"veth2\" goto outbound"]
-    );
+    // Unprotected: veth2 and VLAN 12, and whatever sends by the same links.
+    let unprotected = ["any-name", "macvlan0", "macvlan1", "veth2"];
+    assert_eq!(output[2..], unprotected.map(|name| format!("oifname \"{name}\" goto outbound")));
     let outbound = chain(&text, "outbound");
     assert_eq!(
         outbound[4..],
@@ -439,6 +442,26 @@ fn other_netdevs_make_another_guard_without_a_look_at_the_policies() {
     ]);
     let other = guard.with_netdevs(&config(), &view).expect("writable").expect("another");
     assert_eq!(other.text(), Guard::new(&config(), &view).expect("a guard").text());
+}
+
+#[test]
+fn the_guard_that_stood_before_is_put_back_as_it_was() {
+    inside("the_guard_that_stood_before_is_put_back_as_it_was", |_| {
+        let none = Earlier::look().expect("nft");
+        let list = || run("nft", &["-s", "list", "ruleset"]);
+        for policies in [0, 5000] {
+            let config = parse(&many(policies), "test").unwrap_or_else(|errors| panic!("{errors}"));
+            Guard::early(&config.validated).expect("a guard").install().expect("installed");
+            let listing = list();
+            let earlier = Earlier::look().expect("nft");
+            Guard::closed().install().expect("installed");
+            assert_ne!(list(), listing);
+            earlier.restore().expect("put back");
+            assert_eq!(list(), listing);
+        }
+        none.restore().expect("removed");
+        assert!(!Guard::stands().expect("nft"));
+    });
 }
 
 #[test]

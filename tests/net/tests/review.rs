@@ -4,8 +4,9 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::Duration;
 
-use net::running;
+use net::{AGAIN, Lab, running};
 use netlab::Namespace;
+use netlab::ping::Ping;
 use netlab::sites::Plan;
 
 fn pause(milliseconds: u64) {
@@ -54,4 +55,104 @@ fn a_change_that_fails_half_way_leaves_every_port_as_it_was() {
     let links = lab.gateways.site(1).gateway.ip_json(&["link", "show", "dev", "early"]).unwrap();
     assert!(links[0].get("xdp").is_none(), "{links}");
     lab.balances();
+}
+
+/// Starts a daemon at gateway 1 with directories of its own and these changes to the first one's
+/// file; it must not start. Returns what it says.
+fn refused(lab: &Lab, change: impl FnOnce(String) -> String) -> String {
+    let file = lab.gateways.file(1);
+    let mut text = file.text();
+    for directory in [file.run_dir(), file.state_dir()] {
+        let name = directory.display().to_string();
+        text = text.replace(&format!("\"{name}\""), &format!("\"{name}2\""));
+    }
+    let other = file.beside("other.toml");
+    std::fs::write(&other, change(text)).unwrap();
+    let mut command = lab.gateways.site(1).gateway.command(&lab.gateways.programs.lockgated);
+    command.arg("--config").arg(&other);
+    let finished = netlab::process::run(command, Duration::from_secs(20)).unwrap();
+    assert!(!finished.status.success(), "{}", finished.stdout);
+    finished.stderr
+}
+
+/// A configuration without its policies.
+fn without_policies(text: String) -> String {
+    text.split("[[policy]]").next().unwrap().to_owned()
+}
+
+fn guard(lab: &Lab) -> String {
+    let gateway = &lab.gateways.site(1).gateway;
+    let words = ["nft", "-s", "-a", "list", "table", "inet", "lockgate"];
+    gateway.run(&words, AGAIN).unwrap().success().unwrap()
+}
+
+/// Without the handles: a table that is put back is a new one.
+fn rules(guard: &str) -> Vec<&str> {
+    guard.lines().map(|line| line.split(" # handle").next().unwrap_or(line)).collect()
+}
+
+#[test]
+fn a_second_daemon_does_not_touch_the_guard_of_the_first() {
+    let Some(mut lab) = running("second_guard", Plan::default()) else { return };
+    let before = guard(&lab);
+    let says = refused(&lab, without_policies);
+    assert!(says.contains("another daemon's port"), "{says}");
+    // With ports of its own it would still need the guard and the host port.
+    let gateway = &lab.gateways.site(1).gateway;
+    gateway.ip("link add spare type veth peer name spare-end").unwrap();
+    let says = refused(&lab, |text| {
+        let head = text.split("[port.lan]").next().unwrap();
+        format!("{head}[port.spare]\nnetdev = \"spare\"\nside = \"protected\"\n")
+    });
+    assert!(says.contains("another lockgated runs in this network namespace"), "{says}");
+    pause(100);
+    // Handles too: it was not even put back.
+    assert_eq!(guard(&lab), before);
+    lab.flows_again();
+    // The first is dead; what it closed stays closed, whatever the next one wanted.
+    lab.gateways.kill(1);
+    let holder = claim(&lab.gateways.site(1).gateway, "wan");
+    refused(&lab, without_policies);
+    assert_eq!(rules(&guard(&lab)), rules(&before));
+    drop(holder);
+}
+
+#[test]
+fn a_start_that_fails_at_its_last_port_puts_the_earlier_guard_back() {
+    let Some(mut lab) = running("earlier_guard", Plan::default()) else { return };
+    let before = guard(&lab);
+    lab.gateways.kill(1);
+    // More queues than are served: known when the port is taken over.
+    let gateway = &lab.gateways.site(1).gateway;
+    let words = "link add wide numrxqueues 65 numtxqueues 65 type veth \
+                 peer name wide-end numrxqueues 65 numtxqueues 65";
+    gateway.ip(words).unwrap();
+    let says = refused(&lab, |text| {
+        without_policies(text) + "\n[port.wide]\nnetdev = \"wide\"\nside = \"protected\"\n"
+    });
+    assert!(says.contains("65 receive queues"), "{says}");
+    assert_eq!(rules(&guard(&lab)), rules(&before));
+    lab.gateways.start(1).unwrap();
+    lab.flows_again();
+}
+
+#[test]
+fn what_is_stacked_on_an_unprotected_port_is_guarded_like_it() {
+    let Some(mut lab) = running("stacked", Plan::default()) else { return };
+    lab.hunt(|gateways| {
+        let site = gateways.site(1);
+        // Another way onto the wire, with a route that this machine's own packets would take.
+        site.gateway
+            .ip("link add link wan name aside type macvlan mode bridge
+                 link set aside up
+                 addr add 192.0.2.77/24 dev aside
+                 rule add from 10.1.0.1 lookup 200 priority 5
+                 route add 10.2.0.0/16 via 192.0.2.2 dev aside table 200 onlink")
+            .unwrap();
+        pause(300);
+        let (from, to) = (site.lan_v4(), gateways.site(2).host_v4());
+        let ping = Ping { from: Some(&from), ..Ping::new(&to, 10) };
+        assert_eq!(ping.run(&site.gateway).unwrap().received, 0);
+        site.gateway.ip("rule del priority 5").unwrap();
+    });
 }

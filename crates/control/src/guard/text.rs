@@ -141,14 +141,30 @@ fn closed_netdevs(config: &Validated, view: &View) -> Result<BTreeSet<String>, U
         let netdev = checked(&port.netdev)?;
         names.insert(netdev.into());
         names.insert(format!("{netdev}.*"));
-        let index = view.link_named(netdev).map(|link| link.index);
-        for link in view.links.values().filter(|link| index.is_some() && link.lower == index) {
-            if is_stacked(&link.kind) {
-                names.insert(checked(&link.name)?.into());
+        if let Some(link) = view.link_named(netdev) {
+            for name in stacked_on(link.index, view, is_stacked) {
+                names.insert(checked(name)?.into());
             }
         }
     }
     Ok(names)
+}
+
+/// Names of the netdevs of such kinds on top of one, and on top of those.
+fn stacked_on(index: u32, view: &View, is_stacked: fn(&LinkKind) -> bool) -> Vec<&str> {
+    let mut names = Vec::new();
+    let mut below = BTreeSet::from([index]);
+    let mut next = vec![index];
+    while let Some(lower) = next.pop() {
+        for link in view.links.values().filter(|link| link.lower == Some(lower)) {
+            // An index of another namespace may make it look like a ring.
+            if is_stacked(&link.kind) && below.insert(link.index) {
+                names.push(link.name.as_str());
+                next.push(link.index);
+            }
+        }
+    }
+    names
 }
 
 /// Whether frames that leave by such a netdev leave by the one below it, not wrapped in packets
@@ -156,6 +172,13 @@ fn closed_netdevs(config: &Validated, view: &View) -> Result<BTreeSet<String>, U
 fn is_stacked(kind: &LinkKind) -> bool {
     match kind {
         LinkKind::Vlan { .. } => true,
+        kind => is_same_link(kind),
+    }
+}
+
+/// The same, for frames with the tag, or the lack of one, that the netdev below gives them.
+fn is_same_link(kind: &LinkKind) -> bool {
+    match kind {
         LinkKind::Other(kind) => {
             ["macvlan", "macvtap", "ipvlan", "ipvtap", "macsec"].contains(&kind.as_str())
         }
@@ -163,7 +186,8 @@ fn is_stacked(kind: &LinkKind) -> bool {
     }
 }
 
-/// Netdevs of the unprotected ports; for a tagged one without a VLAN netdev, its usual name.
+/// Netdevs of the unprotected ports, with those that send by the same links; for a tagged one
+/// without a VLAN netdev, its usual name.
 fn unprotected_netdevs(
     config: &Validated,
     view: &View,
@@ -171,15 +195,21 @@ fn unprotected_netdevs(
     let mut names = BTreeSet::new();
     for port in config.ports.iter().filter(|port| port.side == Side::Unprotected) {
         let netdev = checked(&port.netdev)?;
-        let Some(vlan) = port.vlan else {
-            names.insert(netdev.to_owned());
-            continue;
-        };
         let device = view.link_named(netdev);
-        match device.and_then(|device| view.vlan_on(device.index, vlan)) {
-            Some(link) => names.insert(checked(&link.name)?.to_owned()),
-            None => names.insert(format!("{netdev}.{vlan}")),
+        let link = match port.vlan {
+            None => device,
+            Some(vlan) => device.and_then(|device| view.vlan_on(device.index, vlan)),
         };
+        match (link, port.vlan) {
+            (Some(link), _) => {
+                names.insert(checked(&link.name)?.to_owned());
+                for name in stacked_on(link.index, view, is_same_link) {
+                    names.insert(checked(name)?.to_owned());
+                }
+            }
+            (None, None) => _ = names.insert(netdev.to_owned()),
+            (None, Some(vlan)) => _ = names.insert(format!("{netdev}.{vlan}")),
+        }
     }
     Ok(names)
 }
