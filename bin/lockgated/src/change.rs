@@ -1,15 +1,16 @@
 //! `apply` and `rollback`: another configuration, all of it or nothing.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
 
-use control::guard::Guard;
-use control::mirror::{check_devices, live_parts};
+use control::guard::{Guard, UnwritableName};
+use control::mirror::{View, check_devices, live_parts};
 use control::validated::Validated;
-use control::{Loaded, differences};
+use control::{Compiled, Compiler, Difference, Keys, Loaded, Prepared, Problem, differences};
 
 use crate::backend::{Change, Done, Intent, Refused, Uid};
+use crate::daemon::Daemon;
 use crate::device::DeviceError;
 use crate::events::Kind;
 use crate::revisions::{Cause, Revision};
@@ -44,65 +45,126 @@ enum Leaving {
     AsFound,
 }
 
+/// A configuration as text, and what it is applied as.
+struct Asked {
+    text: String,
+    origin: Origin,
+    intent: Intent,
+}
+
+/// A change, judged and compiled as far as that can be done beside what runs.
+struct Proposal {
+    keys: Keys,
+    warnings: Vec<Problem>,
+    differences: Vec<Difference>,
+    prepared: Prepared,
+    guard: Result<Guard, UnwritableName>,
+    /// Effective configuration.
+    effective: String,
+}
+
+/// What a change is judged by.
+struct Judge {
+    running: Arc<Validated>,
+    compiler: Arc<std::sync::Mutex<Compiler>>,
+    view: View,
+}
+
 fn machine(error: impl std::error::Error + Send + Sync + 'static) -> Refused {
     Refused::Machine(Box::new(error))
 }
 
-impl State {
+impl Daemon {
     /// Judges a change and, if it is meant, makes it.
-    pub(crate) async fn apply(&mut self, change: Change, by: Uid) -> Result<Done, Refused> {
+    pub(crate) async fn apply_change(&self, change: Change, by: Uid) -> Result<Done, Refused> {
+        let _one_at_a_time = self.changing.lock().await;
         let Change { text, file, base_directory, intent } = change;
-        let loaded = load(&text, &file, &base_directory)?;
         let origin = Origin { cause: Cause::Apply, file, base: base_directory, by };
-        self.change_to(loaded, origin, intent).await
+        self.change_to(Asked { text, origin, intent }).await
     }
 
     /// Makes an earlier revision the running one; by default the one before.
-    pub(crate) async fn roll_back(
-        &mut self,
-        revision: Option<u64>,
-        by: Uid,
-    ) -> Result<Done, Refused> {
+    pub(crate) async fn roll_back(&self, revision: Option<u64>, by: Uid) -> Result<Done, Refused> {
+        let _one_at_a_time = self.changing.lock().await;
+        let state = self.state.lock().await;
         let wanted = match revision {
             Some(number) => {
-                self.revisions.find(number).ok_or(Refused::NoRevision { revision: number })?
+                state.revisions.find(number).ok_or(Refused::NoRevision { revision: number })?
             }
             None => {
-                let earlier = self.revisions.all().iter().rev();
-                let mut earlier = earlier.filter(|kept| kept.number < self.revision);
+                let earlier = state.revisions.all().iter().rev();
+                let mut earlier = earlier.filter(|kept| kept.number < state.revision);
                 earlier.next().ok_or(Refused::NoEarlier)?
             }
         };
-        let name = format!("revision {}", wanted.number);
-        let loaded = load(&wanted.text, &name, &wanted.base)?;
-        let origin = Origin { cause: Cause::Rollback, file: name, base: wanted.base.clone(), by };
-        self.change_to(loaded, origin, Intent::Apply).await
+        let file = format!("revision {}", wanted.number);
+        let (text, base) = (wanted.text.clone(), wanted.base.clone());
+        drop(state);
+        let origin = Origin { cause: Cause::Rollback, file, base, by };
+        self.change_to(Asked { text, origin, intent: Intent::Apply }).await
     }
 
-    /// 1. judge: keys, what needs a restart, the netdevs;
+    /// What takes as long as the configuration is large, on a thread of its own and without the
+    /// state; then the change itself.
+    async fn change_to(&self, asked: Asked) -> Result<Done, Refused> {
+        let judge = {
+            let state = self.state.lock().await;
+            if state.stopping {
+                return Err(Refused::Stopping);
+            }
+            let (compiler, view) = (state.compiler.clone(), state.view.clone());
+            Judge { running: state.config().clone(), compiler, view }
+        };
+        let Asked { text, origin, intent } = asked;
+        let (file, base) = (origin.file.clone(), origin.base.clone());
+        let proposal = tokio::task::spawn_blocking(move || judge.judge(&text, &file, &base)).await;
+        let proposal = proposal.map_err(machine)??;
+        self.state.lock().await.change_to(proposal, origin, intent).await
+    }
+}
+
+impl Judge {
+    fn judge(self, text: &str, file: &str, base: &Path) -> Result<Proposal, Refused> {
+        let Loaded { validated, warnings, keys } = control::parse(text, file)?.load_keys(base)?;
+        let differences = differences(&self.running, &validated);
+        let guard = Guard::new(&validated, &self.view);
+        let effective = validated.effective();
+        let compiler = self.compiler.lock().unwrap_or_else(PoisonError::into_inner);
+        let prepared = compiler.prepare(validated).map_err(machine)?;
+        Ok(Proposal { keys, warnings, differences, prepared, guard, effective })
+    }
+}
+
+impl State {
+    /// 1. judge: what needs a restart, the netdevs;
     /// 2. compile, which takes nothing from what runs;
     /// 3. the guard, then the netdevs that come, then the workers, then the netdevs that go.
     ///
     /// Where a step of 3 fails, what ran before is put back.
     async fn change_to(
         &mut self,
-        loaded: Loaded,
+        proposal: Proposal,
         origin: Origin,
         intent: Intent,
     ) -> Result<Done, Refused> {
+        let Proposal { keys, warnings, differences, prepared, guard, effective } = proposal;
         if self.stopping {
             return Err(Refused::Stopping);
         }
-        self.check_restart(&loaded.validated)?;
-        check_devices(&loaded.validated, &self.view).map_err(|mut all| machine(all.remove(0)))?;
-        let found = differences(self.config(), &loaded.validated);
-        let warnings = loaded.warnings.clone();
+        let new = prepared.validated();
+        self.check_restart(new)?;
+        check_devices(new, &self.view).map_err(|mut all| machine(all.remove(0)))?;
         if intent == Intent::DryRun {
             let (revision, generation) = (self.revision, self.snapshot.generation());
-            let notes = Vec::new();
-            return Ok(Done { revision, generation, differences: found, warnings, notes });
+            return Ok(Done { revision, generation, differences, warnings, notes: Vec::new() });
         }
-        let compiled = self.compiler.compile(&loaded, &mut self.keystate).map_err(machine)?;
+        let guard = guard.map_err(machine)?;
+        // The kernel may have moved on.
+        let guard = guard.with_netdevs(new, &self.view).map_err(machine)?.unwrap_or(guard);
+        let compiled = {
+            let mut compiler = self.compiler.lock().unwrap_or_else(PoisonError::into_inner);
+            compiler.finish(prepared, &keys, &mut self.keystate).map_err(machine)?
+        };
         let number = self.revisions.next();
         let revision = Revision {
             number,
@@ -111,28 +173,29 @@ impl State {
             cause: origin.cause,
             file: origin.file,
             base: origin.base,
-            changes: found.len() as u32,
-            text: loaded.validated.effective(),
+            changes: differences.len() as u32,
+            text: effective,
         };
-        self.switch(compiled).await?;
+        self.switch(compiled, guard).await?;
         self.base = revision.base.clone();
         self.revision = number;
         // It runs; that it is not kept is told, and only rolling back to it will miss it.
-        if let Err(error) = self.revisions.keep(revision) {
+        if let Err(error) = self.revisions.keep_aside(revision).await {
             self.events.record(Kind::ReservationFailed, "", error.to_string(), &[]);
         }
         let notes = self.tell_refused();
+        self.tell_guard();
         let generation = self.snapshot.generation();
-        Ok(Done { revision: number, generation, differences: found, warnings, notes })
+        Ok(Done { revision: number, generation, differences, warnings, notes })
     }
 
     /// Goes over to a compiled configuration, or stays with the one that runs.
-    async fn switch(&mut self, compiled: control::Compiled) -> Result<(), Refused> {
+    async fn switch(&mut self, compiled: Compiled, guard: Guard) -> Result<(), Refused> {
         let live = live_parts(&compiled.validated, &self.view);
         let snapshot = Arc::new(compiled.assemble(&live).map_err(machine)?);
-        let mut guard = Guard::new(&compiled.validated, &self.view).map_err(machine)?;
-        guard.install().map_err(machine)?;
-        self.guard = guard;
+        let guard = guard.installed().await.map_err(machine)?;
+        let old_guard = std::mem::replace(&mut self.guard, guard);
+        self.tell_problems(&live);
         let old = std::mem::replace(&mut self.compiled, compiled);
         let old_live = std::mem::replace(&mut self.live, live);
         let old_snapshot = self.snapshot.clone();
@@ -148,7 +211,10 @@ impl State {
         self.publish(old_snapshot).await.map_err(machine)?;
         self.instruct();
         self.drop_beyond(Leaving::AsFound);
-        self.renew_guard();
+        match old_guard.installed().await {
+            Ok(guard) => self.guard = guard,
+            Err(error) => self.events.record(Kind::GuardRefused, "", error.to_string(), &[]),
+        }
         self.serve_again(&refused).await.map_err(machine)?;
         Err(machine(error))
     }
@@ -223,9 +289,4 @@ impl State {
         }
         notes
     }
-}
-
-fn load(text: &str, file: &str, base: &Path) -> Result<Loaded, Refused> {
-    let parsed = control::parse(text, file)?;
-    Ok(parsed.load_keys(base)?)
 }

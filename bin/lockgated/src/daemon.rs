@@ -28,13 +28,15 @@ const CIPHER_BACKEND: &str = "aws-lc-rs";
 pub(crate) struct Daemon {
     pub(crate) state: Mutex<State>,
     pub(crate) events: Events,
+    /// Held while a change is made: one at a time. Taken before the state.
+    pub(crate) changing: Mutex<()>,
 }
 
 impl Daemon {
     /// Shares a state.
     pub(crate) fn new(state: State) -> Arc<Daemon> {
         let events = state.events.clone();
-        Arc::new(Daemon { state: Mutex::new(state), events })
+        Arc::new(Daemon { state: Mutex::new(state), events, changing: Mutex::new(()) })
     }
 
     fn audit(&self, by: Uid, kinds: [Kind; 2], subject: &str, done: &Result<Done, Refused>) {
@@ -114,8 +116,11 @@ impl Backend for Daemon {
         let state = self.state.lock().await;
         let number = revision.unwrap_or(state.revision);
         if number == state.revision {
-            let toml = state.config().effective();
-            let base_directory = state.base.display().to_string();
+            let (config, base) = (state.config().clone(), state.base.clone());
+            drop(state);
+            // Of a large configuration it takes a while.
+            let toml = tokio::task::spawn_blocking(move || config.effective()).await.ok()?;
+            let base_directory = base.display().to_string();
             return Some(v1::Exported { toml, revision: number, base_directory });
         }
         state.revisions.find(number).map(|kept| v1::Exported {
@@ -143,7 +148,7 @@ impl Backend for Daemon {
 
     async fn apply(&self, change: Change, by: Uid) -> Result<Done, Refused> {
         let (file, intent) = (change.file.clone(), change.intent);
-        let done = self.state.lock().await.apply(change, by).await;
+        let done = self.apply_change(change, by).await;
         if intent == crate::backend::Intent::Apply || done.is_err() {
             self.audit(by, [Kind::Applied, Kind::ApplyRefused], &file, &done);
         }
@@ -151,7 +156,7 @@ impl Backend for Daemon {
     }
 
     async fn rollback(&self, revision: Option<u64>, by: Uid) -> Result<Done, Refused> {
-        let done = self.state.lock().await.roll_back(revision, by).await;
+        let done = self.roll_back(revision, by).await;
         let subject = revision.map(|number| number.to_string()).unwrap_or_default();
         self.audit(by, [Kind::RolledBack, Kind::RollbackRefused], &subject, &done);
         done
@@ -291,6 +296,10 @@ fn queues(state: &State, info: &PortInfo, reports: &[Report]) -> Vec<v1::Queue> 
             });
         }
     }
+    if usize::from(info.device.0) + 1 == state.live.devices.len() {
+        queues.extend(host_queues(reports));
+        return queues;
+    }
     let device = state.devices.values().find(|device| {
         state.live.devices.get(usize::from(info.device.0)) == Some(&Some(device.ifindex))
     });
@@ -306,6 +315,22 @@ fn queues(state: &State, info: &PortInfo, reports: &[Report]) -> Vec<v1::Queue> 
     }
     queues.sort_by_key(|queue| queue.queue);
     queues
+}
+
+/// The host port's queues, one per worker.
+fn host_queues(reports: &[Report]) -> impl Iterator<Item = v1::Queue> {
+    let with_host = (0..).zip(reports).filter_map(|(worker, report)| Some((worker, report.host?)));
+    with_host.map(|(worker, host)| v1::Queue {
+        queue: worker,
+        worker,
+        socket: true,
+        rx_packets: host.received,
+        tx_packets: host.sent,
+        rx_dropped: host.too_long,
+        tx_invalid: host.refused,
+        tx_full: host.full + host.down,
+        ..v1::Queue::default()
+    })
 }
 
 /// What the program counted, held against what the sockets say they got of it.
@@ -380,7 +405,7 @@ fn security_associations(state: &State, totals: &Totals) -> Vec<v1::SecurityAsso
             state_reason: refused.to_string(),
             fingerprint: short(&refused.fingerprint),
             ..association(
-                Direction::Outbound,
+                refused.direction,
                 refused.spi,
                 &peer.name,
                 peer.suite,

@@ -190,7 +190,7 @@ async fn serve(steering: &mut Steering, taking: &Taking<'_>) -> Result<Attached,
         // It may have to wait for the kernel, and the control thread has other work.
         let opened =
             tokio::task::spawn_blocking(move || xsk::Socket::open(&area, ifindex, queue, &options));
-        let socket = opened.await.map_err(|_| WorkerGone)?.map_err(failed)?;
+        let socket = Box::new(opened.await.map_err(|_| WorkerGone)?.map_err(failed)?);
         steering.set_queue(queue, Some(socket.as_fd())).map_err(refused)?;
         worker.ask(|reply| Command::Attach { device, mark, socket, reply }).await?;
     }

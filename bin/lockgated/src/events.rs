@@ -135,6 +135,9 @@ kinds! {
         "the nftables table `lockgate` is whole again"
     GuardRefused "guard_refused" Error Limited
         "nftables refused the table `lockgate`: Linux may forward for ports that are not taken"
+    GuardCoarse "guard_coarse" Warning Told
+        "there are too many policies to guard one by one: what this machine itself sends to an \
+         address of any PROTECT or DISCARD policy is dropped, BYPASS or not"
     HostStarted "host_started" Notice Told
         "the host port lockgate0 is there"
     HostRefused "host_refused" Error Limited
@@ -142,6 +145,9 @@ kinds! {
     KeyRefused "key_refused" Error Told
         "an SA does not send: its record of sequence numbers is missing, older than the key's use, \
          or another machine's; give it new keys (lockgate keygen) and apply"
+    RecordSetAside "record_set_aside" Error Told
+        "a record of sequence numbers was damaged and set aside under another name; keys that it \
+         knew as used do not send until they are replaced"
     ReservationFailed "reservation_failed" Error Limited
         "sequence numbers could not be reserved on disk; the SA sends until what it has is used"
     SequenceLow "sequence_low" Warning Limited

@@ -97,7 +97,7 @@ pub(crate) async fn run(
         tokio::select! {
             end = signals.next() => return Ok(end),
             changes = mirror.changed() => {
-                                let mut state = daemon.state.lock().await;
+                let mut state = daemon.state.lock().await;
                 for note in &changes.notes {
                     tell(&mut state, note);
                 }
@@ -158,7 +158,7 @@ async fn watch_guard(daemon: Arc<Daemon>) {
             tokio::time::sleep(INSPECT).await;
         } else if !state.stopping {
             // It may be another guard by now.
-            state.restore_guard();
+            state.restore_guard().await;
         }
     }
 }

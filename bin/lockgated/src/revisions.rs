@@ -9,6 +9,9 @@ use std::time::SystemTime;
 /// Revisions that are kept.
 pub(crate) const MAX_KEPT: usize = 64;
 
+/// Bytes of text that revisions beyond the last two may have.
+const MAX_KEPT_BYTES: usize = 64 << 20;
+
 /// Why a revision began to run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cause {
@@ -99,31 +102,53 @@ impl Revisions {
         self.kept.last().map_or(1, |last| last.number + 1)
     }
 
-    /// Keeps a revision, durably, and forgets the oldest beyond [`MAX_KEPT`].
+    /// Keeps a revision, durably, and forgets the oldest beyond [`MAX_KEPT`] and
+    /// [`MAX_KEPT_BYTES`].
     pub(crate) fn keep(&mut self, revision: Revision) -> Result<(), RevisionError> {
-        let path = self.path(revision.number);
-        let temporary = path.with_extension("new");
-        let write = || {
-            let mut options = std::fs::OpenOptions::new();
-            let mut file =
-                options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-            file.write_all(encode(&revision).as_bytes())?;
-            file.sync_all()?;
-            std::fs::rename(&temporary, &path)
-        };
-        write().map_err(|error| RevisionError { path: path.clone(), error })?;
+        write(&self.path(revision.number), &revision)?;
+        self.remember(revision);
+        Ok(())
+    }
+
+    /// The same with the writing on a thread of its own: a disk may take its time.
+    pub(crate) async fn keep_aside(&mut self, revision: Revision) -> Result<(), RevisionError> {
+        let (path, directory) = (self.path(revision.number), self.directory.clone());
+        let write = move || write(&path, &revision).map(|()| revision);
+        let written = tokio::task::spawn_blocking(write).await;
+        let fault = |_| RevisionError { path: directory, error: std::io::ErrorKind::Other.into() };
+        self.remember(written.map_err(fault)??);
+        Ok(())
+    }
+
+    fn remember(&mut self, revision: Revision) {
         self.kept.push(revision);
-        while self.kept.len() > MAX_KEPT {
+        let bytes = |kept: &[Revision]| kept.iter().map(|kept| kept.text.len()).sum::<usize>();
+        while self.kept.len() > MAX_KEPT
+            || (self.kept.len() > 2 && bytes(&self.kept) > MAX_KEPT_BYTES)
+        {
             let oldest = self.kept.remove(0);
             // Left over it is read again at the next start and forgotten then.
             let _ = std::fs::remove_file(self.path(oldest.number));
         }
-        Ok(())
     }
 
     fn path(&self, number: u64) -> PathBuf {
         self.directory.join(format!("{number}.toml"))
     }
+}
+
+/// Writes a revision so that it is whole or not there.
+fn write(path: &Path, revision: &Revision) -> Result<(), RevisionError> {
+    let temporary = path.with_extension("new");
+    let write = || {
+        let mut options = std::fs::OpenOptions::new();
+        let mut file =
+            options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        file.write_all(encode(revision).as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, path)
+    };
+    write().map_err(|error| RevisionError { path: path.to_owned(), error })
 }
 
 const MARK: &str = "# lockgate revision: ";
@@ -193,6 +218,21 @@ mod tests {
         assert_eq!(again.find(last), Some(&revision(last)));
         assert_eq!(again.find(3), None);
         assert_eq!(again.next(), last + 1);
+    }
+
+    #[test]
+    fn of_large_revisions_fewer_are_kept_and_never_less_than_two() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut revisions = Revisions::open(directory.path()).unwrap();
+        let large = |number, bytes| Revision { text: "#".repeat(bytes), ..revision(number) };
+        for number in 1..=4 {
+            revisions.keep(large(number, MAX_KEPT_BYTES / 3 + 1)).unwrap();
+        }
+        assert_eq!(revisions.all().len(), 2);
+        revisions.keep(large(5, MAX_KEPT_BYTES)).unwrap();
+        let numbers: Vec<u64> = revisions.all().iter().map(|kept| kept.number).collect();
+        assert_eq!(numbers, [4, 5]);
+        assert_eq!(Revisions::open(directory.path()).unwrap().all().len(), 2);
     }
 
     #[test]

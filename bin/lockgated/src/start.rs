@@ -191,6 +191,7 @@ async fn begin(prepared: Prepared) -> Result<Started, Failure> {
     state.attach_host().await?;
     take_all(&mut state).await?;
     state.tell_refused();
+    state.tell_beginning();
     for warning in &loaded.warnings {
         state.events.record(Kind::ConfigurationWarning, "", warning.to_string(), &[]);
     }

@@ -4,16 +4,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 
-use control::guard::{Guard, Integrity};
+use control::guard::{Detail, Guard, Integrity};
 use control::mirror::{Ethtool, LiveParts, Offload, PortState, View, live_parts};
 use control::validated::Validated;
 use control::{Compiled, Compiler, HOST_NETDEV};
 use dataplane::{DeviceId, RouteEntry, RouteTarget, Side, Snapshot};
 use io::{Lifetime, TunPort};
-use keystate::KeyState;
+use keystate::{KeyState, Notice};
 
 use crate::assign;
 use crate::device::{Claim, Device, DeviceError, Surroundings, Taking};
@@ -33,7 +33,8 @@ pub(crate) struct State {
     pub(crate) revision: u64,
     pub(crate) revisions: Revisions,
     pub(crate) keystate: KeyState,
-    pub(crate) compiler: Compiler,
+    /// Used without the state, too, by the one change that is made at a time.
+    pub(crate) compiler: Arc<Mutex<Compiler>>,
     pub(crate) compiled: Compiled,
     pub(crate) ethtool: Ethtool,
     pub(crate) view: View,
@@ -104,7 +105,7 @@ impl State {
             revision: 0,
             revisions,
             keystate,
-            compiler,
+            compiler: Arc::new(Mutex::new(compiler)),
             compiled,
             ethtool,
             view,
@@ -135,9 +136,7 @@ impl State {
     pub(crate) async fn follow(&mut self, view: View) -> Result<(), WorkerGone> {
         let live = live_parts(self.config(), &view);
         self.tell_ports(&live);
-        for problem in live.problems.iter().filter(|new| !self.live.problems.contains(new)) {
-            self.events.record(Kind::Misfit, "", problem.to_string(), &[]);
-        }
+        self.tell_problems(&live);
         self.view = view;
         let changed = live != self.live;
         self.live = live;
@@ -149,7 +148,7 @@ impl State {
             }
             self.instruct();
         }
-        self.renew_guard();
+        self.renew_guard().await;
         self.tend().await
     }
 
@@ -298,13 +297,12 @@ impl State {
         Ok(())
     }
 
-    /// Puts up the guard that the running configuration wants now, if it is another one.
-    pub(crate) fn renew_guard(&mut self) {
-        let renewed = Guard::new(self.config(), &self.view);
-        match renewed {
-            Ok(guard) if guard.text() == self.guard.text() => {}
-            Ok(mut guard) => match guard.install() {
-                Ok(()) => self.guard = guard,
+    /// Puts up the guard that the netdevs want now, if it is another one.
+    async fn renew_guard(&mut self) {
+        match self.guard.with_netdevs(self.config(), &self.view) {
+            Ok(None) => {}
+            Ok(Some(guard)) => match guard.installed().await {
+                Ok(guard) => self.guard = guard,
                 Err(error) => self.events.record(Kind::GuardRefused, "", error.to_string(), &[]),
             },
             Err(error) => self.events.record(Kind::GuardRefused, "", error.to_string(), &[]),
@@ -312,7 +310,7 @@ impl State {
     }
 
     /// Puts the guard up again if somebody changed it.
-    pub(crate) fn restore_guard(&mut self) {
+    pub(crate) async fn restore_guard(&mut self) {
         match self.guard.integrity() {
             Ok(Integrity::Intact) => return,
             Ok(Integrity::Broken) => {}
@@ -323,8 +321,9 @@ impl State {
         }
         let message = "the nftables table lockgate was removed or changed";
         self.events.record(Kind::GuardRemoved, "", message, &[]);
-        match self.guard.install() {
-            Ok(()) => {
+        match self.guard.clone().installed().await {
+            Ok(guard) => {
+                self.guard = guard;
                 self.guard_state = "intact".into();
                 let message = "the nftables table lockgate is whole again";
                 self.events.record(Kind::GuardRestored, "", message, &[]);
@@ -334,6 +333,40 @@ impl State {
                 self.events.record(Kind::GuardRefused, "", error.to_string(), &[]);
             }
         }
+    }
+
+    /// An event if the guard does not follow the policies one by one.
+    pub(crate) fn tell_guard(&self) {
+        let Detail::ByAddress { policies, bypasses_left_out } = self.guard.detail() else { return };
+        let message = format!(
+            "{policies} outbound policies are too many to guard one by one: what this machine \
+             itself sends to a remote address of any PROTECT or DISCARD policy is dropped, \
+             {bypasses_left_out} BYPASS policies notwithstanding; forwarding follows them all"
+        );
+        self.events.record(Kind::GuardCoarse, "", message, &[("policies", &policies)]);
+    }
+
+    /// Events for what does not fit in a view that is about to be gone over to.
+    pub(crate) fn tell_problems(&self, live: &LiveParts) {
+        for problem in live.problems.iter().filter(|new| !self.live.problems.contains(new)) {
+            self.events.record(Kind::Misfit, "", problem.to_string(), &[]);
+        }
+    }
+
+    /// Events for what was found at the start: what does not fit, and damaged records of keys.
+    pub(crate) fn tell_beginning(&mut self) {
+        for problem in &self.live.problems {
+            self.events.record(Kind::Misfit, "", problem.to_string(), &[]);
+        }
+        for Notice::SetAside { path } in self.keystate.take_notices() {
+            let message = format!(
+                "a record of sequence numbers was damaged and is {} now: keys that it knew as \
+                 used do not send until they are replaced (lockgate keygen)",
+                path.display()
+            );
+            self.events.record(Kind::RecordSetAside, "", message, &[]);
+        }
+        self.tell_guard();
     }
 
     /// Looks after what nothing tells: programs taken off, queue counts changed.

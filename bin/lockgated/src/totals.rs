@@ -21,7 +21,7 @@ pub(crate) struct Totals {
     /// What left by each port.
     pub(crate) transmitted: HashMap<String, Volume>,
     pub(crate) drops: BTreeMap<DropReason, u64>,
-    /// Outbound and inbound.
+    /// Outbound and inbound, of policies that decided anything.
     pub(crate) policies: HashMap<PolicyId, [Volume; 2]>,
     pub(crate) sas: HashMap<SaKey, Volume>,
     pub(crate) full_lookups: u64,
@@ -43,7 +43,11 @@ impl Totals {
         }
         let policies = snapshot.spd().policies().iter();
         let counted = counters.policy_outbound.iter().zip(&counters.policy_inbound);
-        for (policy, (outbound, inbound)) in policies.zip(counted) {
+        let counted = policies.zip(counted).filter(|(_, (outbound, inbound))| {
+            // Of very many policies few decide anything.
+            outbound.packets + inbound.packets > 0
+        });
+        for (policy, (outbound, inbound)) in counted {
             let volumes = self.policies.entry(policy.id).or_default();
             add(&mut volumes[0], outbound);
             add(&mut volumes[1], inbound);

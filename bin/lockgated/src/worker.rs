@@ -33,7 +33,7 @@ pub(crate) enum Command {
         reply: oneshot::Sender<Option<Flushed>>,
     },
     /// Takes a socket over.
-    Attach { device: DeviceId, mark: u16, socket: xsk::Socket, reply: oneshot::Sender<()> },
+    Attach { device: DeviceId, mark: u16, socket: Box<xsk::Socket>, reply: oneshot::Sender<()> },
     /// Closes all sockets of a device.
     Detach { device: DeviceId, reply: oneshot::Sender<Vec<io::QueueStatistics>> },
     /// Takes the host port over.
@@ -281,7 +281,7 @@ impl Thread {
                 let _ = reply.send(self.publish(snapshot, arrangement));
             }
             Command::Attach { device, mark, socket, reply } => {
-                self.attach(device, mark, socket);
+                self.attach(device, mark, *socket);
                 let _ = reply.send(());
             }
             Command::Detach { device, reply } => {

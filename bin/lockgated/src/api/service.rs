@@ -93,9 +93,13 @@ impl<B: Backend> Gateway for Service<B> {
 
     async fn show_policies(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Policies> {
         let running = self.backend.running().await;
-        let policies = present::policies(&running);
-        let policies = named(policies, "policy", request.into_inner().name, |p| &p.name)?;
+        let name = request.into_inner().name;
         let (host, cache_entries) = (present::host_bypasses(&running), present::cache_entries());
+        // Very many policies take a while, and this thread has other things to do.
+        let policies = tokio::task::spawn_blocking(move || present::policies(&running));
+        let policies =
+            policies.await.map_err(|_| Status::internal("a fault of ours: report it"))?;
+        let policies = named(policies, "policy", name, |p| &p.name)?;
         Ok(Response::new(v1::Policies { policies, host, cache_entries }))
     }
 
