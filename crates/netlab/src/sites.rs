@@ -107,7 +107,7 @@ impl Sites {
         let end = Instant::now() + LINKS;
         let all = self.sites.iter().flat_map(|site| [&site.host, &site.gateway]);
         for namespace in all.chain([&self.wire]) {
-            while !links_are_up(&namespace.ip_json(&["link"])?) {
+            while !links_are_up(&namespace.ip_json(&["-details", "link"])?) {
                 if Instant::now() > end {
                     let what = format!("waiting for the links of {}", namespace.name());
                     return Err(LabError::TimedOut { what, limit: LINKS, output: String::new() });
@@ -255,11 +255,15 @@ impl Site {
     }
 }
 
-/// Whether what `ip -json link` lists is up, loopback aside.
+/// Whether what `ip -details -json link` lists is up, loopback aside, and the bridge forwards by
+/// its ports.
 fn links_are_up(listed: &serde_json::Value) -> bool {
     let links = listed.as_array().map(Vec::as_slice).unwrap_or_default();
     let mut links = links.iter().filter(|link| link["ifname"] != "lo");
-    links.all(|link| link["operstate"] == "UP")
+    links.all(|link| {
+        let port = link.pointer("/linkinfo/info_slave_data/state");
+        link["operstate"] == "UP" && port.is_none_or(|state| state == "forwarding")
+    })
 }
 
 fn letter(number: u8) -> char {
@@ -271,14 +275,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_without_carrier_is_not_up() {
-        let listed = |state: &str| {
+    fn a_link_without_carrier_or_that_the_bridge_does_not_use_is_not_up() {
+        let listed = |state: &str, port: &str| {
+            let details = serde_json::json!({"info_slave_data": {"state": port}});
             serde_json::json!([
                 {"ifname": "lo", "operstate": "UNKNOWN"},
-                {"ifname": "wan", "operstate": state},
+                {"ifname": "wan", "operstate": "UP"},
+                {"ifname": "port1", "operstate": state, "linkinfo": details},
             ])
         };
-        assert!(links_are_up(&listed("UP")));
-        assert!(!links_are_up(&listed("LOWERLAYERDOWN")));
+        assert!(links_are_up(&listed("UP", "forwarding")));
+        assert!(!links_are_up(&listed("LOWERLAYERDOWN", "forwarding")));
+        assert!(!links_are_up(&listed("UP", "disabled")));
     }
 }
