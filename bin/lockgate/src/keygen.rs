@@ -36,10 +36,11 @@ const EXAMPLE: &str = "\
 Example:
   lockgate keygen --out-dir keys paris berlin
 makes keys/paris-berlin.keys and keys/berlin-paris.keys. The first goes into the keys_dir of
-gateway paris, named by its [peer.berlin]; the second into that of gateway berlin:
-  keys = \"file:berlin-paris.keys\"
+gateway paris, whose [peer.berlin] says:
+  keys = \"file:paris-berlin.keys\"
   manual = \"laboratory\"
-  suite = \"aes-128-gcm\"";
+  suite = \"aes-128-gcm\"
+The second goes into the keys_dir of gateway berlin, for its [peer.paris].";
 
 fn suite(name: &str) -> Result<Suite, String> {
     let names: Vec<_> = Suite::ALL.iter().map(|suite| suite.name()).collect();
