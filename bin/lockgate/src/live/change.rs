@@ -140,6 +140,8 @@ impl Document {
         // The daemon works in another directory; through links, it would look in another place.
         let base = std::fs::canonicalize(base).map_err(Failure::file(base))?;
         let base_directory = base.display().to_string();
+        // `show revisions` names the file long after this directory is left.
+        let file = file.file_name().map_or(base.clone(), |name| base.join(name));
         Ok(Document { text, file: file.display().to_string(), base_directory })
     }
 }
