@@ -7,14 +7,14 @@ use crate::output::{Numbers, counted, table};
 /// What runs.
 pub(super) fn status(status: &v1::Status) -> String {
     let v1::Status { revision, generation, workers, .. } = status;
-    let file =
-        if status.config_file.is_empty() { "" } else { &format!(", {}", status.config_file) };
     [
         ("node", status.node.clone()),
         ("version", status.version.clone()),
         ("process", status.pid.to_string()),
         ("running", format!("{}, since {}", duration(status.uptime_ms), status.started)),
-        ("revision", format!("{revision}{file}")),
+        ("revision", revision.to_string()),
+        // What runs may be another file's by now: `show revisions` says so.
+        ("starts with", or_dash(&status.config_file)),
         ("generation", generation.to_string()),
         ("workers", workers.to_string()),
         ("on exit", status.on_exit.clone()),
