@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use ipsec::{Fingerprint, KeyMaterial, Spi, Suite};
@@ -69,7 +69,8 @@ impl Keys {
         base: &Path,
         named: &[Place],
     ) -> Result<(Keys, Vec<Problem>), ConfigErrors> {
-        let directory = base.join(&config.node.keys_dir);
+        // By components, so that no message names `directory/./file`.
+        let directory: PathBuf = base.join(&config.node.keys_dir).components().collect();
         let is_key = crate::source::holds_key(&config.node.keys_dir.to_string_lossy());
         let mut seen = Seen { directory_is_key: is_key, ..Seen::default() };
         let mut keys = Keys::default();

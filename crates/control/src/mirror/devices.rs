@@ -83,7 +83,7 @@ pub enum PortRefusalReason {
 }
 
 fn meant(nearest: Option<&str>) -> String {
-    nearest.map(|name| format!(": did you mean {name}?")).unwrap_or_default()
+    nearest.map(|name| format!(" (did you mean {name}?)")).unwrap_or_default()
 }
 
 /// Judges the netdevs of a configuration's ports. What may come later (addresses, a VLAN netdev,
