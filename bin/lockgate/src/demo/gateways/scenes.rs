@@ -326,7 +326,9 @@ pub(super) fn settle(stage: &mut Stage) -> Result<(), LabError> {
         "nothing in clear was on the wire",
         clear == 0 && esp > 0,
         match clear {
-            0 => format!("{esp} ESP packets captured, none in clear"),
+            0 => format!(
+                "none in clear, {esp} in ESP (those of the timed pings and of TCP not counted)"
+            ),
             _ => format!("{clear} in clear: {examples}"),
         },
     );
@@ -334,7 +336,7 @@ pub(super) fn settle(stage: &mut Stage) -> Result<(), LabError> {
         "no SPI and sequence number was on the wire twice",
         repeated == 0 && esp > 0,
         match repeated {
-            0 => format!("{esp} different ones"),
+            0 => format!("{esp} different ones (without the timed pings and TCP)"),
             _ => format!("{repeated} again: {pairs}"),
         },
     );
