@@ -97,14 +97,13 @@ impl Namespace {
         self.enter(|| std::fs::write(&path, value).map_err(LabError::file(&path)))?
     }
 
-    /// Switches transmit offloads of an interface off: endpoints behind AF_XDP or XDP need it.
+    /// Switches transmit offload of an interface off, and with it segmentation offload: endpoints
+    /// behind AF_XDP or XDP need it, and no wire carries what veth passes with it.
     ///
     /// # Errors
     /// As [`process::succeed`].
-    pub fn offloads_off(&self, interface: &str) -> Result<(), LabError> {
-        let words =
-            ["ethtool", "-K", interface, "tx", "off", "tso", "off", "gso", "off", "gro", "off"];
-        self.run(&words, SETTING)?.success().map(drop)
+    pub fn offload_off(&self, interface: &str) -> Result<(), LabError> {
+        self.run(&["ethtool", "-K", interface, "tx", "off"], SETTING)?.success().map(drop)
     }
 
     /// Runs `inside` on a thread of its own that has moved into the namespace, and waits for it.

@@ -145,13 +145,13 @@ impl Sites {
              route replace default via 10.{n}.0.1
              route replace ::/0 via 2001:db8:{n}::1"
         ))?;
-        site.host.offloads_off(HOST_INTERFACE)?;
+        site.host.offload_off(HOST_INTERFACE)?;
         site.gateway.ip(&format!(
             "link set {LAN} address 02:00:00:00:0{n}:01 up
              addr add 10.{n}.0.1/24 dev {LAN}
              addr add 2001:db8:{n}::1/64 dev {LAN} nodad"
         ))?;
-        site.gateway.offloads_off(LAN)
+        site.gateway.offload_off(LAN)
     }
 
     /// Makes the link between a gateway and the wire, with addresses and routes to the others.
@@ -163,10 +163,10 @@ impl Sites {
         let port = format!("port{n}");
         connect((&site.gateway, WAN), (&self.wire, &port), site.queues)?;
         self.wire.ip(&format!("link set {port} master {BRIDGE} up"))?;
-        self.wire.offloads_off(&port)?;
+        self.wire.offload_off(&port)?;
         site.gateway.ip(&format!("link set {WAN} address 02:00:00:00:0{n}:02"))?;
         self.raise_wan(site)?;
-        site.gateway.offloads_off(WAN)
+        site.gateway.offload_off(WAN)
     }
 
     /// Sets a gateway's unprotected interface up, with the addresses and routes that it lost when

@@ -46,11 +46,11 @@ fn a_port_whose_link_is_gone_starves_no_other() {
     let gateway = &lab.gateways.site(1).gateway;
     connect((gateway, "lan2"), (&second, "eth0"), 1).unwrap();
     gateway.ip("link set lan2 up\naddr add 10.1.128.1/24 dev lan2").unwrap();
-    gateway.offloads_off("lan2").unwrap();
+    gateway.offload_off("lan2").unwrap();
     second
         .ip("link set eth0 up\naddr add 10.1.128.10/24 dev eth0\nroute add default via 10.1.128.1")
         .unwrap();
-    second.offloads_off("eth0").unwrap();
+    second.offload_off("eth0").unwrap();
     lab.gateways.file_mut(1).extra += "\n[port.lan2]\nnetdev = \"lan2\"\nside = \"protected\"\n";
     let Some(mut lab) = lab.start("stuck_port") else { return };
     let own: IpAddr = [10, 2, 0, 10].into();

@@ -75,8 +75,8 @@ pub(super) fn kill_and_restart(stage: &mut Stage) -> Result<Vec<Vec<u8>>, LabErr
 fn frames_to_b(stage: &mut Stage) -> Result<Vec<Vec<u8>>, LabError> {
     let capture = stage.gateways.capture(Scope::Whole)?;
     let streams = both_ways(stage)?;
-    interrupt::sleep(Duration::from_millis(400))?;
-    // The capture goes on for more than a second while it ends.
+    // Twice as many as are needed: the capture goes on for more than a second while it ends.
+    interrupt::sleep(Duration::from_millis(900))?;
     let file = capture.stop()?;
     drop(streams);
     stage.add_file(&file)?;
