@@ -439,6 +439,14 @@ static __always_inline bool is_link_local(const struct packet *packet)
 	return o[0] == 0xfe && (o[1] & 0xc0) == 0x80;
 }
 
+static __always_inline bool is_unspecified(const struct packet *packet)
+{
+	const __u32 *words = packet->source.words;
+
+	return !words[0] && !words[1] && !words[3] &&
+	       words[2] == (packet->family == 4 ? bpf_htonl(0xffff) : 0);
+}
+
 /* Who lives inside: nobody outside may speak from there. */
 enum inside {
 	INSIDE_NO,
@@ -503,8 +511,10 @@ __noinline int carve_out(const struct lockgate_port *port, const struct packet *
 	/* Addresses inside are the policies' affair, whatever station is named. */
 	if (to ? !(to & LOCKGATE_OWN_UNPROTECTED) && !is_link_local(packet) : to_us)
 		return LOCKGATE_TO_WORKER;
-	/* Nobody outside speaks from an address of ours or inside. */
-	if (to_us) {
+	/* Nobody outside speaks from an address of ours or inside, be it to a group.
+	 * From no address at all one asks whether one is free.
+	 */
+	if (to_us || !is_unspecified(packet)) {
 		inside = is_inside(&packet->source);
 		if (own(&packet->source) || inside == INSIDE_YES)
 			return LOCKGATE_TO_WORKER;

@@ -343,6 +343,30 @@ fn of_groups_on_unprotected_ports_only_what_is_listed_passes() {
             group(BROADCAST, "DHCP", v4("0.0.0.0", "255.255.255.255").udp(67, 68), ToWorker),
             group(BROADCAST, "to our address, listed", ike("192.0.2.1"), PassedAllowHost),
             group(BROADCAST, "to our address inside, listed", ike("10.1.0.1"), ToWorker),
+            group(
+                BROADCAST,
+                "to our address from an address inside",
+                v4("10.1.0.5", "192.0.2.1").udp(500, 500),
+                ToWorker,
+            ),
+            group(
+                BROADCAST,
+                "to all from an address of ours",
+                v4("192.0.2.1", "255.255.255.255").udp(500, 500),
+                ToWorker,
+            ),
+            group(
+                ALL_NODES,
+                "advertisement from an address inside",
+                v6("2001:db8:1::5", "ff02::1").icmp(136, 0, [0; 4]).hop_limit(255),
+                ToWorker,
+            ),
+            group(
+                BROADCAST,
+                "listed, from no address",
+                v4("0.0.0.0", "255.255.255.255").udp(500, 500),
+                PassedAllowHost,
+            ),
             group(MULTICAST_V4, "ESP", v4("198.51.100.7", "224.0.0.1").protocol(ESP), ToWorker),
             group(
                 ALL_NODES,

@@ -173,7 +173,7 @@ fn judged_by_quote(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Option<Flow>
 }
 
 /// Whether an address is our own, a broadcast address, or lives behind a protected port.
-fn is_inside(snapshot: &Snapshot, address: Address) -> bool {
+pub(crate) fn is_inside(snapshot: &Snapshot, address: Address) -> bool {
     match snapshot.routes().lookup(address) {
         Some(RouteTarget::Local | RouteTarget::Broadcast) => true,
         Some(RouteTarget::Via(hop)) => {

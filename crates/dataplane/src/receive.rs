@@ -4,6 +4,7 @@ use wire::flow::protocol;
 use wire::link::{ETHERNET_BYTES, Link, LinkAddress, Tag, ethertype};
 use wire::{Descriptor, Family, Fragment, Frames, Packet, ParseError};
 
+use crate::decide::is_inside;
 use crate::walk::{Origin, Row, State, ToHost, Turn};
 use crate::{DeviceId, DropReason, Medium, PortId, RouteTarget, Side, Snapshot, Verdict};
 
@@ -188,9 +189,20 @@ fn not_to_us<F>(turn: &Turn<'_, F>, port: PortId, link: &Link, bytes: &[u8]) -> 
         return Seen::LeftToLinux(port);
     }
     match wire::packet::parse_group(bytes) {
-        Some(flow) if is_host_service(&info.allow_host, &flow) => Seen::LeftToLinux(port),
+        Some(flow)
+            if may_speak(turn.snapshot, &flow) && is_host_service(&info.allow_host, &flow) =>
+        {
+            Seen::LeftToLinux(port)
+        }
         _ => Seen::Drop(Some(port), DropReason::LinkMulticast),
     }
+}
+
+/// Nobody outside speaks from an address of ours or inside, be it to a group. From no address at
+/// all one asks whether one is free.
+fn may_speak(snapshot: &Snapshot, flow: &wire::Flow) -> bool {
+    let source = flow.source_address();
+    source.value == 0 || !is_inside(snapshot, source)
 }
 
 /// Whether an unprotected port's carve-out lets a flow to the box itself through: what the operator

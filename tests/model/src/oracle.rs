@@ -156,7 +156,12 @@ impl<'w> Oracle<'w> {
                 return Err(linux());
             }
             let flow = headers::group_flow(&link.payload);
-            let listed = flow.is_some_and(|flow| is_listed(&info.allow_host, &flow));
+            let listed = flow.is_some_and(|flow| {
+                let source = flow.source_address();
+                // Nobody outside speaks from inside; from no address one asks for one.
+                let may_speak = source.value == 0 || !self.is_inside(source);
+                may_speak && is_listed(&info.allow_host, &flow)
+            });
             return Err(if listed { linux() } else { dropped(DropReason::LinkMulticast) });
         }
         match () {
