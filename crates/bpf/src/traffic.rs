@@ -55,6 +55,16 @@ impl Generator {
         Ok(Generator { object, frame: frame.to_vec() })
     }
 
+    /// Puts the program in front of a netdev that carries nothing: a program that is attached
+    /// somewhere is run at once, another one only after the kernel has waited for all cores, at
+    /// each [`Generator::send`].
+    ///
+    /// # Errors
+    /// As [`Steering::attach`](crate::Steering::attach).
+    pub fn hold(&self, ifindex: u32) -> Result<Attached, BpfError> {
+        attach(&self.object, GENERATOR, ifindex)
+    }
+
     /// Makes `count` frames and sends them by a netdev of the calling thread's namespace, as fast
     /// as its core can. How many arrive, the receiver knows.
     ///
@@ -118,9 +128,7 @@ impl Sink {
     /// # Errors
     /// As [`Steering::attach`](crate::Steering::attach).
     pub fn attach(&self, ifindex: u32) -> Result<Attached, BpfError> {
-        let ours = |program: &Program<'_>| program.name() == SINK;
-        let program = self.object.progs().find(ours).ok_or(BpfError::Shape { part: SINK })?;
-        attach_first(ifindex, program.as_fd())?.ok_or(BpfError::Contended { ifindex })
+        attach(&self.object, SINK, ifindex)
     }
 
     /// What it has dropped. Cost: a system call.
@@ -143,4 +151,10 @@ impl Sink {
         }
         Ok(sum)
     }
+}
+
+fn attach(object: &Object, name: &'static str, ifindex: u32) -> Result<Attached, BpfError> {
+    let named = |program: &Program<'_>| program.name() == name;
+    let program = object.progs().find(named).ok_or(BpfError::Shape { part: name })?;
+    attach_first(ifindex, program.as_fd())?.ok_or(BpfError::Contended { ifindex })
 }

@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use bpf::traffic::Generator;
 use comfy_table::{Table, presets};
+use netlab::laboratory::connect;
 use netlab::ping::percentile;
-use netlab::{Laboratory, interrupt};
+use netlab::{Laboratory, Namespace, interrupt};
 use rustix::thread::sched_getaffinity;
 use serde::Serialize;
 use wire::build::PacketBuilder;
@@ -25,7 +26,7 @@ use super::machine::{self, Machine};
 use super::measure::{Figure, Random};
 use super::{ArgumentError, BenchError, publish};
 use forwarder::{Bare, Drops, Forwarder, cpu_time};
-use lane::{Cores, FORWARDER, HOST, Lane, Sample};
+use lane::{Cores, FORWARDER, HOST, Lane, Sample, index};
 
 /// Rounds at least.
 const LEAST_ROUNDS: usize = 5;
@@ -133,7 +134,8 @@ pub(super) fn run(arguments: &IoArguments) -> Result<(), BenchError> {
     let ping = pings(&lanes, rounds)?;
     let idle_cpu_percent = idle_cpu(&lanes)?;
     lanes.iter().try_for_each(|lane| lane.load(cores))?;
-    let samples = samples(&lanes, rounds, Duration::from_secs(seconds), cores)?;
+    let (generators, _held) = generators(&laboratory)?;
+    let samples = samples(&lanes, &generators, rounds, Duration::from_secs(seconds), cores)?;
     interrupt::sleep(SETTLE)?;
     let mut drops = BTreeMap::new();
     for lane in &lanes {
@@ -177,6 +179,25 @@ fn generator(family: u8, size: usize) -> Result<Generator, BenchError> {
     Ok(Generator::load(&builder.frame(FORWARDER, HOST, None), header, FLOWS)?)
 }
 
+/// One for each of [`FRAMES`]. They are held by netdevs of a namespace of their own, both ends of
+/// two pairs.
+fn generators(laboratory: &Laboratory) -> Result<(Vec<Generator>, Namespace), BenchError> {
+    const HOLDERS: [[&str; 2]; 2] = [["hold0", "hold1"], ["hold2", "hold3"]];
+    const _: () = assert!(2 * HOLDERS.len() >= FRAMES.len());
+    let namespace = laboratory.namespace("hold")?;
+    for [one, other] in HOLDERS {
+        connect((&namespace, one), (&namespace, other), 1)?;
+    }
+    let mut generators = Vec::new();
+    for ((family, size), holder) in FRAMES.into_iter().zip(HOLDERS.as_flattened()) {
+        let generator = generator(family, size)?;
+        let index = index(&namespace, holder)?;
+        namespace.enter(|| generator.hold(index))??;
+        generators.push(generator);
+    }
+    Ok((generators, namespace))
+}
+
 /// Round trips of all lanes, in turn.
 fn pings(lanes: &[Lane], rounds: usize) -> Result<Vec<PingRow>, BenchError> {
     let mut times = vec![Vec::new(); lanes.len()];
@@ -218,14 +239,13 @@ type Samples = Vec<Vec<Vec<Sample>>>;
 
 fn samples(
     lanes: &[Lane],
+    generators: &[Generator],
     rounds: usize,
     seconds: Duration,
     cores: Cores,
 ) -> Result<Samples, BenchError> {
-    let generators = FRAMES.map(|(family, size)| generator(family, size));
     let mut samples: Samples = vec![vec![Vec::new(); lanes.len()]; FRAMES.len()];
     let mut random = Random::new(1);
-    let generators = generators.into_iter().collect::<Result<Vec<_>, _>>()?;
     for round in 0..rounds {
         let mut order: Vec<(usize, usize)> =
             (0..FRAMES.len()).flat_map(|kind| (0..lanes.len()).map(move |l| (kind, l))).collect();

@@ -97,7 +97,7 @@ impl Lane {
         gateway.ip(&(port(PORTS[0], 1) + &port(PORTS[1], 2)))?;
         for (namespace, own, other) in [(&source, 1, 2), (&sink, 2, 1)] {
             namespace.ip(&host(own, other))?;
-            namespace.offloads_off(END)?;
+            namespace.offload_off(END)?;
         }
         let (source_index, sink_index) = (index(&source, END)?, index(&sink, END)?);
         let forwarder = start(&gateway)?;
