@@ -157,6 +157,7 @@ async fn begin(prepared: Prepared) -> Result<Started, Failure> {
     let snapshot = Arc::new(compiled.assemble(&live)?);
     let (asking, wanted) = tokio::sync::mpsc::channel(MAX_WANTED);
     let workers = start_workers(&loaded.validated, &queues, &snapshot, &asking)?;
+    leave_cores_to(&workers);
     let view = mirror.view().clone();
     let mut state = State::new(Beginning {
         file: file.clone(),
@@ -259,6 +260,19 @@ fn start_workers(
         workers.push(Handle::start(setup).map_err(Failure::Thread)?);
     }
     Ok(workers)
+}
+
+/// Keeps this thread, and what it starts from now on (threads for slow work, `nft`), off the
+/// workers' cores, if there are others: where the kernel does not preempt, a worker waits as long
+/// as a system call on its core takes, and 100 000 addresses for nftables take more than a second.
+fn leave_cores_to(workers: &[Handle]) {
+    let mut others = rustix::thread::CpuSet::new();
+    let is_free = |core: &usize| workers.iter().all(|worker| worker.core != *core);
+    allowed_cores().into_iter().filter(is_free).for_each(|core| others.set(core));
+    if others.count() > 0 {
+        // Refused, it stays where it was: slower, not wrong.
+        let _ = rustix::thread::sched_setaffinity(None, &others);
+    }
 }
 
 /// Cores that this process may use: what `taskset` or a unit's `CPUAffinity=` left.
