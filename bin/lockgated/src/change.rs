@@ -1,5 +1,6 @@
 //! `apply` and `rollback`: another configuration, all of it or nothing.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
@@ -8,6 +9,7 @@ use control::guard::{Guard, UnwritableName};
 use control::mirror::{View, check_devices, live_parts};
 use control::validated::Validated;
 use control::{Compiled, Compiler, Difference, Keys, Loaded, Prepared, Problem, differences};
+use ipsec::{Fingerprint, SaId};
 
 use crate::backend::{Change, Done, Intent, Refused, Uid};
 use crate::daemon::Daemon;
@@ -16,6 +18,9 @@ use crate::events::Kind;
 use crate::revisions::{Cause, Revision};
 use crate::state::{State, netdevs};
 use crate::worker::WorkerGone;
+
+/// Peers that one note names.
+const MAX_PEERS_NAMED: usize = 8;
 
 /// Keys of `[node]` and `[metrics]` that are read at the start only.
 #[derive(Debug, thiserror::Error)]
@@ -176,6 +181,7 @@ impl State {
             changes: differences.len() as u32,
             text: effective,
         };
+        let keys_before = keys_in_use(&self.compiled);
         self.switch(compiled, guard).await?;
         self.base = revision.base.clone();
         self.revision = number;
@@ -183,7 +189,9 @@ impl State {
         if let Err(error) = self.revisions.keep_aside(revision).await {
             self.events.record(Kind::ReservationFailed, "", error.to_string(), &[]);
         }
-        let notes = self.tell_refused();
+        let mut notes: Vec<String> =
+            other_keys(&keys_before, &keys_in_use(&self.compiled)).into_iter().collect();
+        notes.extend(self.tell_refused());
         self.tell_guard();
         let generation = self.snapshot.generation();
         Ok(Done { revision: number, generation, differences, warnings, notes })
@@ -288,5 +296,64 @@ impl State {
             notes.push(message);
         }
         notes
+    }
+}
+
+/// The keys in use, by peer.
+fn keys_in_use(compiled: &Compiled) -> BTreeMap<String, BTreeSet<Fingerprint>> {
+    let peers: HashMap<_, _> = compiled.sets.iter().map(|set| (set.id, &set.peer)).collect();
+    let ids = (0..).map(SaId);
+    let outbound = compiled.outbound.iter().zip(ids.clone());
+    let outbound = outbound.map(|(sa, id)| (sa.set, compiled.outbound_fingerprint(id)));
+    let inbound = compiled.inbound.iter().zip(ids);
+    let inbound = inbound.map(|(sa, id)| (sa.set, compiled.inbound_fingerprint(id)));
+    let mut keys: BTreeMap<String, BTreeSet<Fingerprint>> = BTreeMap::new();
+    for (set, fingerprint) in outbound.chain(inbound) {
+        if let Some(peer) = peers.get(&set) {
+            keys.entry((*peer).clone()).or_default().insert(fingerprint);
+        }
+    }
+    keys
+}
+
+/// Says which peers that stay have other keys than before: no difference of the files shows it.
+fn other_keys<K: PartialEq>(
+    before: &BTreeMap<String, K>,
+    after: &BTreeMap<String, K>,
+) -> Option<String> {
+    let is_other =
+        |(peer, keys): &(&String, &K)| before.get(*peer).is_some_and(|earlier| earlier != *keys);
+    let peers: Vec<&str> = after.iter().filter(is_other).map(|(peer, _)| peer.as_str()).collect();
+    let (named, beyond) = peers.split_at(peers.len().min(MAX_PEERS_NAMED));
+    let named = named.join(", ");
+    match (peers.len(), beyond.len()) {
+        (0, _) => None,
+        (1, _) => Some(format!("peer {named} has other keys than before")),
+        (_, 0) => Some(format!("peers {named} have other keys than before")),
+        (_, more) => Some(format!("peers {named} and {more} more have other keys than before")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_whose_keys_changed_are_named_and_new_ones_are_not() {
+        let keys = |peers: &[(&str, u8)]| -> BTreeMap<String, u8> {
+            peers.iter().map(|(peer, key)| ((*peer).to_owned(), *key)).collect()
+        };
+        let before = keys(&[("a", 1), ("b", 2), ("c", 3)]);
+        assert_eq!(other_keys(&before, &keys(&[("a", 1), ("c", 3), ("d", 4)])), None);
+        let one = other_keys(&before, &keys(&[("a", 1), ("b", 9)]));
+        assert_eq!(one.as_deref(), Some("peer b has other keys than before"));
+        let two = other_keys(&before, &keys(&[("a", 8), ("b", 9), ("c", 3)]));
+        assert_eq!(two.as_deref(), Some("peers a, b have other keys than before"));
+        let many: Vec<String> = (0..MAX_PEERS_NAMED + 2).map(|n| format!("p{n}")).collect();
+        let all = |key: u8| -> BTreeMap<String, u8> {
+            many.iter().map(|peer| (peer.clone(), key)).collect()
+        };
+        let text = other_keys(&all(1), &all(2)).unwrap();
+        assert!(text.contains(" and 2 more have other keys"), "{text}");
     }
 }

@@ -43,8 +43,16 @@ impl Daemon {
         let [made, refused] = kinds;
         match done {
             Ok(done) => {
-                let changes = done.differences.len();
-                let message = format!("revision {}: {changes} changes", done.revision);
+                let changes = match done.differences.len() {
+                    1 => "1 change".to_owned(),
+                    many => format!("{many} changes"),
+                };
+                let mut message = format!("revision {}: {changes}", done.revision);
+                // Which peers have other keys; refused keys have events of their own.
+                if let Some(note) = done.notes.first() {
+                    message.push_str("; ");
+                    message.push_str(note);
+                }
                 let details: crate::events::Details<'_> =
                     &[("revision", &done.revision), ("generation", &done.generation.0)];
                 self.events.audit(by, made, subject, message, details);

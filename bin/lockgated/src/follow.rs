@@ -1,14 +1,16 @@
 //! The control thread's loop: what the kernel tells, what workers ask for, what a clock asks for.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use control::guard::GuardWatch;
-use control::mirror::{Mirror, Note, host_routes};
+use control::mirror::{Mirror, NeighbourState, Note, host_routes};
 use dataplane::{DropReason, Wanted};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{MissedTickBehavior, interval};
+use wire::Address;
 
 use crate::daemon::Daemon;
 use crate::events::Kind;
@@ -92,7 +94,8 @@ pub(crate) async fn run(
     }
     let guard = tokio::spawn(watch_guard(daemon.clone()));
     let _stop_watching = AbortOnDrop(guard);
-    settle(daemon, mirror).await?;
+    let mut unanswered = Unanswered::new();
+    settle(daemon, mirror, &mut unanswered).await?;
     loop {
         tokio::select! {
             end = signals.next() => return Ok(end),
@@ -102,7 +105,7 @@ pub(crate) async fn run(
                     tell(&mut state, note);
                 }
                 drop(state);
-                settle(daemon, mirror).await?;
+                settle(daemon, mirror, &mut unanswered).await?;
             }
             Some(asked) = wanted.recv() => {
                 let link = {
@@ -133,9 +136,14 @@ pub(crate) async fn run(
 }
 
 /// Goes over to the mirror's view, and has the kernel do what follows from it.
-async fn settle(daemon: &Arc<Daemon>, mirror: &mut Mirror) -> Result<(), WorkerGone> {
+async fn settle(
+    daemon: &Arc<Daemon>,
+    mirror: &mut Mirror,
+    unanswered: &mut Unanswered,
+) -> Result<(), WorkerGone> {
     let mut state = daemon.state.lock().await;
     state.follow(mirror.view().clone()).await?;
+    tell_unanswered(&state, unanswered);
     // Wishes: what the kernel refuses is tried again with the next change.
     let _ = mirror.keep_fresh(&state.live.fresh);
     let (routes, _skipped) = host_routes(state.config(), mirror.view());
@@ -173,6 +181,28 @@ fn tell(state: &mut State, note: &Note) {
         Note::Refused(_) | Note::NoLongerRefused(_) => Kind::RouteRefused,
     };
     state.events.record(kind, "", note.to_string(), &[]);
+}
+
+/// Next hops that were said not to answer, by interface index.
+type Unanswered = BTreeSet<(u32, Address)>;
+
+/// Tells which next hops do not answer: each once, until it has answered.
+fn tell_unanswered(state: &State, told: &mut Unanswered) {
+    let known = |hop: &(u32, Address)| state.view.neighbours.get(hop);
+    // The kernel goes on asking, so that a failure alone comes and goes.
+    told.retain(|hop| {
+        let has_answered = known(hop).is_some_and(|entry| entry.usable_mac().is_some());
+        state.live.fresh.contains(hop) && !has_answered
+    });
+    for hop in &state.live.fresh {
+        let has_failed = known(hop).is_some_and(|entry| entry.state == NeighbourState::Failed);
+        let Some(port) = state.live.port_of_link(hop.0) else { continue };
+        if has_failed && told.insert(*hop) {
+            let (port, address) = (&state.live.ports[usize::from(port.0)].name, hop.1.to_string());
+            let message = format!("{address} on port {port} does not answer");
+            state.events.record(Kind::NeighbourFailed, &address, message, &[("port", port)]);
+        }
+    }
 }
 
 /// Tells which SAs have used most or all of their sequence numbers.

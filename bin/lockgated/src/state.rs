@@ -240,12 +240,10 @@ impl State {
             workers: &self.workers[..self.active],
         })
         .await?;
+        let mode = device.attached.mode.name();
         let message = match &device.attached.native_refused {
-            None => format!("{netdev}: {queues} queues, {} XDP", device.attached.mode.name()),
-            Some(reason) => format!(
-                "{netdev}: {queues} queues, {} XDP (native refused: {reason})",
-                device.attached.mode.name()
-            ),
+            None => format!("{mode} XDP, queues: {queues}"),
+            Some(reason) => format!("{mode} XDP, queues: {queues} (native refused: {reason})"),
         };
         self.events.record(Kind::PortAttached, netdev, message, &[("mark", &mark)]);
         if let Claim::Squatted = device.claim {
