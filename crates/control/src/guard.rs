@@ -243,8 +243,8 @@ impl Earlier {
 }
 
 /// How `nft` lists the table: without counters (`-s`), which change all the time, and without the
-/// elements of sets (`-t`), which can take seconds. Those cannot change: the sets are constant, and a
-/// table made anew has other handles (`-a`). `None`: there is no such table.
+/// elements of sets (`-t`), which can take seconds. Those cannot change: the sets are constant,
+/// and a table made anew has other handles (`-a`). `None`: there is no such table.
 fn list() -> Result<Option<Arc<str>>, GuardError> {
     // `list table` of nftables 1.0.6 reads the elements even if it does not print them.
     let listing = run("list the guard", &["-s", "-t", "-a", "list", "ruleset", "inet"], "")?;
