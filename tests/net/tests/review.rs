@@ -156,3 +156,39 @@ fn what_is_stacked_on_an_unprotected_port_is_guarded_like_it() {
         site.gateway.ip("rule del priority 5").unwrap();
     });
 }
+
+/// Whether a datagram from the far gateway reaches a socket on this one.
+fn reaches(lab: &Lab, port: u16) -> bool {
+    let site = lab.gateways.site(1);
+    let address = format!("{}:{port}", site.wan_v4());
+    let socket = site.gateway.enter(|| std::net::UdpSocket::bind(&address)).unwrap().unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let far = &lab.gateways.site(2).gateway;
+    let sender = far.enter(|| std::net::UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
+    (0..5).any(|_| {
+        sender.send_to(b"in clear", &address).unwrap();
+        socket.recv(&mut [0; 16]).is_ok()
+    })
+}
+
+#[test]
+fn without_its_program_an_unprotected_port_takes_in_only_what_is_listed() {
+    let Some(mut lab) = running("no_program", Plan::default()) else { return };
+    // The far gateway only lends its address: its daemon would not let these out.
+    lab.gateways.take(2).unwrap().terminate().unwrap();
+    let far = &lab.gateways.site(2).gateway;
+    far.ip("link set wan xdp off").unwrap();
+    far.run(&["nft", "delete", "table", "inet", "lockgate"], AGAIN).unwrap().success().unwrap();
+    assert!(reaches(&lab, 500) && !reaches(&lab, 7777));
+    lab.gateways.kill(1);
+    assert!(reaches(&lab, 500) && !reaches(&lab, 7777));
+    let gateway = &lab.gateways.site(1).gateway;
+    // To the program that stayed, every frame is another station's now.
+    gateway.ip("link set wan address 02:00:00:00:01:77").unwrap();
+    lab.gateways.site(2).gateway.ip("neigh flush dev wan").unwrap();
+    assert!(reaches(&lab, 500) && !reaches(&lab, 7777));
+    gateway.ip("link set wan xdp off").unwrap();
+    assert!(reaches(&lab, 500) && !reaches(&lab, 7777));
+    gateway.run(&["nft", "delete", "table", "inet", "lockgate"], AGAIN).unwrap().success().unwrap();
+    assert!(reaches(&lab, 7777), "it was not the guard");
+}
