@@ -170,6 +170,7 @@ impl State {
             let mut compiler = self.compiler.lock().unwrap_or_else(PoisonError::into_inner);
             compiler.finish(prepared, &keys, &mut self.keystate).map_err(machine)?
         };
+        let is_start_file = Path::new(&origin.file) == self.file;
         let number = self.revisions.next();
         let revision = Revision {
             number,
@@ -187,11 +188,17 @@ impl State {
         self.revision = number;
         // It runs; that it is not kept is told, and only rolling back to it will miss it.
         if let Err(error) = self.revisions.keep_aside(revision).await {
-            self.events.record(Kind::ReservationFailed, "", error.to_string(), &[]);
+            self.events.record(Kind::RevisionRefused, "", error.to_string(), &[]);
         }
         let mut notes: Vec<String> =
             other_keys(&keys_before, &keys_in_use(&self.compiled)).into_iter().collect();
         notes.extend(self.tell_refused());
+        if !is_start_file {
+            notes.push(format!(
+                "a restart reads {} again; `lockgate export` writes what runs now",
+                self.file.display()
+            ));
+        }
         self.tell_guard();
         let generation = self.snapshot.generation();
         Ok(Done { revision: number, generation, differences, warnings, notes })

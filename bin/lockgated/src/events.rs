@@ -98,6 +98,8 @@ kinds! {
         "the daemon runs: ports taken, workers walking"
     Stopping "stopping" Notice Told
         "the daemon ends; ports stay closed unless on_exit = \"open\""
+    Stopped "stopped" Notice Told
+        "the daemon has ended; the message says whether the ports stay closed"
     Opened "opened" Warning Told
         "on_exit = \"open\": programs and guard were removed and Linux forwards in clear"
     Applied "applied" Notice Told
@@ -150,6 +152,8 @@ kinds! {
          knew as used do not send until they are replaced"
     ReservationFailed "reservation_failed" Error Limited
         "sequence numbers could not be reserved on disk; the SA sends until what it has is used"
+    RevisionRefused "revision_refused" Warning Told
+        "a revision runs and could not be written to disk: there is no rolling back to it"
     SequenceLow "sequence_low" Warning Limited
         "an SA has used most of its sequence numbers: give it new keys"
     SequenceExhausted "sequence_exhausted" Error Limited

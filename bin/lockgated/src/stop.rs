@@ -36,12 +36,18 @@ pub(crate) async fn stop(
         }
     }
     // A daemon that fails is never a reason to open.
-    if state.config().node.on_exit == OnExit::Open && end.is_ok() {
+    let opens = state.config().node.on_exit == OnExit::Open && end.is_ok();
+    if opens {
         open(&mut state, mirror);
     }
     if let Err(error) = state.keystate.settle() {
         state.events.record(Kind::ReservationFailed, "", error.to_string(), &[]);
     }
+    let message = match opens {
+        true => "Linux forwards in clear",
+        false => "the ports stay closed; `lockgate detach` opens them",
+    };
+    state.events.record(Kind::Stopped, "", message, &[]);
     gone
 }
 
