@@ -9,13 +9,16 @@
 //! * Hook `output`, by unprotected ports: ESP, IKE and neighbour discovery pass. Then the
 //!   outbound policies are asked in their order: BYPASS passes, PROTECT and DISCARD drop. What
 //!   matches none is this machine's own affair.
+//! * Hook `input`, by unprotected ports: what `allow_host` lists and neighbour discovery pass, all
+//!   else is dropped. The steering program lets nothing else through; this stands where it was
+//!   taken off, is not on yet, or takes a frame for another station's whose address has changed.
 //!
 //! Many policies (more than 1000 rules) are written by remote address instead: whatever goes to
 //! an address of a PROTECT or DISCARD policy is dropped, whatever the rest of its selector says,
 //! and BYPASS policies pass only as far as that lets nothing else through ([`Detail`]). That is
 //! never looser than the policies, often stricter for what this machine itself sends.
 //!
-//! `allow_host` opens nothing here: an answer in clear that a PROTECT policy covers is dropped
+//! `allow_host` opens nothing outbound: an answer in clear that a PROTECT policy covers is dropped
 //! too. Whoever wants it writes a BYPASS policy.
 //!
 //! The table is put in place by one transaction of the program `nft`, so there is no moment
@@ -127,12 +130,14 @@ impl Guard {
     }
 
     /// The guard at boot, when the netdevs may not be there yet: VLANs go by their usual names.
-    /// Pure.
+    /// Without hook `input`, lest a daemon that does not start lock everybody out. Pure.
     ///
     /// # Errors
     /// [`UnwritableName`]: a netdev's name cannot be written in nftables.
     pub fn early(config: &Validated) -> Result<Guard, UnwritableName> {
-        Guard::new(config, &View::default())
+        let netdevs = Netdevs::early(config, &View::default())?.into();
+        let outbound = Outbound::of(&config.policies).into();
+        Ok(Guard { netdevs, outbound, listing: None })
     }
 
     /// The guard when there is no configuration that can be read: the kernel forwards nothing.

@@ -21,6 +21,7 @@ addresses = ["10.1.0.1/24"]
 netdev = "veth2"
 side = "unprotected"
 addresses = ["192.0.2.1/24", "2001:db8::1/64"]
+allow_host = ["udp/500", "icmp"]
 [port.tagged]
 netdev = "veth4"
 vlan = 12
@@ -138,6 +139,12 @@ fn the_text_closes_netdevs_and_lists_policies_in_their_order() {
     // Unprotected: veth2 and VLAN 12, and whatever sends by the same links.
     let unprotected = ["any-name", "macvlan0", "macvlan1", "veth2"];
     assert_eq!(output[2..], unprotected.map(|name| format!("oifname \"{name}\" goto outbound")));
+    let input = chain(&text, "input");
+    for name in unprotected {
+        let last = input.iter().rfind(|rule| rule.contains(&format!("\"{name}\"")));
+        assert_eq!(*last.expect("rules"), format!("iifname \"{name}\" counter drop"));
+    }
+    assert!(input.contains(&"iifname \"veth2\" meta l4proto 17 th dport 500 accept"), "{input:#?}");
     let outbound = chain(&text, "outbound");
     assert_eq!(
         outbound[4..],
@@ -161,6 +168,7 @@ fn the_text_closes_netdevs_and_lists_policies_in_their_order() {
     // At boot there are no netdevs yet: a VLAN goes by its usual name.
     let early = Guard::early(&config()).expect("a guard");
     assert!(chain(&early.text(), "output").contains(&"oifname \"veth4.12\" goto outbound"));
+    assert_eq!(chain(&early.text(), "input"), [""; 0]);
 }
 
 #[test]
@@ -433,7 +441,7 @@ fn a_guard_by_address_stops_as_much_and_keeps_what_it_can() {
 
 #[test]
 fn other_netdevs_make_another_guard_without_a_look_at_the_policies() {
-    let guard = Guard::early(&config()).expect("a guard");
+    let guard = Guard::new(&config(), &View::default()).expect("a guard");
     assert!(guard.with_netdevs(&config(), &View::default()).expect("writable").is_none());
     let mut view = View::default();
     view.links.extend([
@@ -451,7 +459,8 @@ fn the_guard_that_stood_before_is_put_back_as_it_was() {
         let list = || run("nft", &["-s", "list", "ruleset"]);
         for policies in [0, 5000] {
             let config = parse(&many(policies), "test").unwrap_or_else(|errors| panic!("{errors}"));
-            Guard::early(&config.validated).expect("a guard").install().expect("installed");
+            let view = View::default();
+            Guard::new(&config.validated, &view).expect("a guard").install().expect("installed");
             let listing = list();
             let earlier = Earlier::look().expect("nft");
             Guard::closed().install().expect("installed");

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
-use dataplane::Side;
+use dataplane::{HostService, Side};
 use policy::{AddressRange, Direction, IcmpRange, PortRange, Selector, UpperSelector};
 use wire::Family;
 use wire::flow::protocol;
@@ -11,7 +11,7 @@ use wire::flow::protocol;
 use super::coarse::by_address;
 use super::{Detail, GUARD_TABLE};
 use crate::mirror::{LinkKind, View};
-use crate::validated::{Action, Policy};
+use crate::validated::{Action, Policy, Port};
 use crate::{HOST_NETDEV, Validated};
 
 /// A netdev whose name nftables cannot write.
@@ -55,6 +55,14 @@ impl Netdevs {
 
     /// Those of a configuration; `view` names the VLANs and what else is stacked on them.
     pub(super) fn of(config: &Validated, view: &View) -> Result<Netdevs, UnwritableName> {
+        let Netdevs(mut text) = Netdevs::early(config, view)?;
+        input(&mut text, config, view)?;
+        Ok(Netdevs(text))
+    }
+
+    /// The same without hook `input`: before there is a daemon, whoever looks after the machine may
+    /// have to come in by such a port.
+    pub(super) fn early(config: &Validated, view: &View) -> Result<Netdevs, UnwritableName> {
         let mut text = String::from(FORWARD);
         let closed = closed_netdevs(config, view)?;
         for direction in ["iifname", "oifname"] {
@@ -65,7 +73,11 @@ impl Netdevs {
         text.push_str("  }\n");
         text.push_str("  chain output {\n    type filter hook output priority filter - 10;\n");
         text.push_str("    policy accept;\n");
-        for netdev in unprotected_netdevs(config, view)? {
+        let mut unprotected = BTreeSet::new();
+        for port in config.ports.iter().filter(|port| port.side == Side::Unprotected) {
+            unprotected.append(&mut netdevs_of(port, view)?);
+        }
+        for netdev in unprotected {
             let _ = writeln!(text, "    oifname \"{netdev}\" goto outbound");
         }
         text.push_str("  }\n");
@@ -186,32 +198,45 @@ fn is_same_link(kind: &LinkKind) -> bool {
     }
 }
 
-/// Netdevs of the unprotected ports, with those that send by the same links; for a tagged one
-/// without a VLAN netdev, its usual name.
-fn unprotected_netdevs(
-    config: &Validated,
-    view: &View,
-) -> Result<BTreeSet<String>, UnwritableName> {
-    let mut names = BTreeSet::new();
-    for port in config.ports.iter().filter(|port| port.side == Side::Unprotected) {
-        let netdev = checked(&port.netdev)?;
-        let device = view.link_named(netdev);
-        let link = match port.vlan {
-            None => device,
-            Some(vlan) => device.and_then(|device| view.vlan_on(device.index, vlan)),
-        };
-        match (link, port.vlan) {
-            (Some(link), _) => {
-                names.insert(checked(&link.name)?.to_owned());
-                for name in stacked_on(link.index, view, is_same_link) {
-                    names.insert(checked(name)?.to_owned());
-                }
-            }
-            (None, None) => _ = names.insert(netdev.to_owned()),
-            (None, Some(vlan)) => _ = names.insert(format!("{netdev}.{vlan}")),
-        }
+/// Netdevs of a port, with those that send by the same link; for a tagged one without a VLAN netdev,
+/// its usual name.
+fn netdevs_of(port: &Port, view: &View) -> Result<BTreeSet<String>, UnwritableName> {
+    let netdev = checked(&port.netdev)?;
+    let device = view.link_named(netdev);
+    let link = match port.vlan {
+        None => device,
+        Some(vlan) => device.and_then(|device| view.vlan_on(device.index, vlan)),
+    };
+    let Some(link) = link else {
+        let name = port.vlan.map_or(netdev.to_owned(), |vlan| format!("{netdev}.{vlan}"));
+        return Ok(BTreeSet::from([name]));
+    };
+    let mut names = BTreeSet::from([checked(&link.name)?.to_owned()]);
+    for name in stacked_on(link.index, view, is_same_link) {
+        names.insert(checked(name)?.to_owned());
     }
     Ok(names)
+}
+
+/// Hook `input`: by unprotected ports comes what the carve-out lists, and discovery. The steering
+/// program passes nothing else, so this is for when it is not there, or not yet.
+fn input(text: &mut String, config: &Validated, view: &View) -> Result<(), UnwritableName> {
+    text.push_str("  chain input {\n    type filter hook input priority filter - 10;\n");
+    text.push_str("    policy accept;\n");
+    for port in config.ports.iter().filter(|port| port.side == Side::Unprotected) {
+        for netdev in netdevs_of(port, view)? {
+            let from = format!("    iifname \"{netdev}\"");
+            // Router and neighbour discovery (RFC 4861).
+            let _ = writeln!(text, "{from} icmpv6 type 133-137 accept");
+            for HostService { protocol, ports } in &port.allow_host {
+                let ports = ports.map_or(String::new(), |ports| format!(" th dport {ports}"));
+                let _ = writeln!(text, "{from} meta l4proto {protocol}{ports} accept");
+            }
+            let _ = writeln!(text, "{from} counter drop");
+        }
+    }
+    text.push_str("  }\n");
+    Ok(())
 }
 
 /// Outbound policies, the one that wins first.
