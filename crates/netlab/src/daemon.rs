@@ -77,7 +77,13 @@ impl Daemon {
     /// # Errors
     /// [`LabError::Ended`] with what it said, [`LabError::TimedOut`], [`LabError::Interrupted`].
     pub fn wait_ready(&mut self) -> Result<(), LabError> {
-        self.wait_for(STARTED, READY)
+        self.wait_for(STARTED, READY).map_err(|error| match error {
+            LabError::TimedOut { what, limit, output } => {
+                let threads = threads(self.pid());
+                LabError::TimedOut { what, limit, output: output + &threads }
+            }
+            error => error,
+        })
     }
 
     /// When it was started.
@@ -172,6 +178,19 @@ impl Daemon {
     }
 }
 
+/// Where the threads of a process are in the kernel, one line each: for messages.
+fn threads(pid: u32) -> String {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return String::new() };
+    let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+    let line = |task: PathBuf| {
+        let [name, stack, call] =
+            ["comm", "stack", "syscall"].map(|file| read(task.join(file)).trim().to_owned());
+        let stack: Vec<&str> = stack.lines().filter_map(|line| line.split(' ').nth(1)).collect();
+        format!("thread {name}: system call {call}: {}\n", stack.join(" < "))
+    };
+    tasks.flatten().map(|task| line(task.path())).collect()
+}
+
 /// What a daemon has counted, as `show counters --json` says it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -264,6 +283,13 @@ impl Daemon {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn threads_are_listed_with_their_names() {
+        let name = std::fs::read_to_string("/proc/self/comm").unwrap();
+        assert!(threads(std::process::id()).contains(name.trim()));
+        assert_eq!(threads(u32::MAX), "");
+    }
 
     #[test]
     fn counters_are_read_and_added_up() {

@@ -124,6 +124,6 @@ fn said(output: &str) -> String {
     let lines: Vec<&str> = output.trim().lines().collect();
     match lines.as_slice() {
         [] => String::new(),
-        lines => format!("; it said: {}", lines[lines.len().saturating_sub(8)..].join(" | ")),
+        lines => format!("; it said: {}", lines[lines.len().saturating_sub(16)..].join(" | ")),
     }
 }
