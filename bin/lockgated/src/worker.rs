@@ -20,6 +20,9 @@ const SHORT_SLEEP: Duration = Duration::from_millis(5);
 const LONG_SLEEP: Duration = Duration::from_millis(250);
 /// How often what waits for a neighbour is looked through.
 const RELEASE_EVERY_NS: u64 = 100_000_000;
+/// Turns after which the host port is read although nothing says that there is something: reading
+/// it is a system call, also in vain, and most turns are about other ports.
+const HOST_EVERY: u8 = 16;
 /// How long the end waits for transmit rings to drain.
 const DRAIN: Duration = Duration::from_millis(200);
 
@@ -190,6 +193,8 @@ struct Thread {
     start: Instant,
     released_ns: u64,
     sleeps: u64,
+    /// Turns until the host port is read.
+    host_in: u8,
 }
 
 /// Whether the thread goes on.
@@ -208,8 +213,20 @@ impl Thread {
         let Setup { umem, poll, snapshot, wanted, .. } = setup;
         let devices = (0..snapshot.device_count()).map(|_| None).collect();
         let worker = Worker::new(&snapshot, XdpFrames::new(umem), devices).live();
-        let (start, released_ns, sleeps) = (Instant::now(), 0, 0);
-        Thread { worker, snapshot, inbox, bell, turns, wanted, poll, start, released_ns, sleeps }
+        let (start, released_ns, sleeps, host_in) = (Instant::now(), 0, 0, 0);
+        Thread {
+            worker,
+            snapshot,
+            inbox,
+            bell,
+            turns,
+            wanted,
+            poll,
+            start,
+            released_ns,
+            sleeps,
+            host_in,
+        }
     }
 
     fn run(mut self) {
@@ -233,9 +250,18 @@ impl Thread {
     fn turn(&mut self) -> usize {
         let now_ns = self.start.elapsed().as_nanos() as u64;
         let mut received = 0;
-        for device in 0..self.worker.devices().len() {
-            let device = DeviceId(device as u16);
-            received += self.worker.turn(&self.snapshot, now_ns, device, BATCH);
+        for number in 0..self.worker.devices().len() {
+            let is_host = matches!(self.worker.devices()[number], Some(LivePort::Tun(_)));
+            if is_host && self.host_in > 0 {
+                self.host_in -= 1;
+                continue;
+            }
+            let device = DeviceId(number as u16);
+            let count = self.worker.turn(&self.snapshot, now_ns, device, BATCH);
+            if is_host && count == 0 {
+                self.host_in = HOST_EVERY;
+            }
+            received += count;
         }
         if self.worker.waiting() > 0 && now_ns - self.released_ns >= RELEASE_EVERY_NS {
             self.released_ns = now_ns;
@@ -257,6 +283,7 @@ impl Thread {
             }
         }
         let longest = if under_way { SHORT_SLEEP } else { LONG_SLEEP };
+        let mut host = None;
         let mut waits: Vec<PollFd<'_>> = vec![PollFd::new(&self.bell.event, PollFlags::IN)];
         for port in self.worker.devices().iter().flatten() {
             match port {
@@ -264,6 +291,7 @@ impl Thread {
                     waits.extend(port.fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)))
                 }
                 LivePort::Tun(port) => {
+                    host = port.fd().map(|_| waits.len());
                     waits.extend(port.fd().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)))
                 }
             }
@@ -272,6 +300,9 @@ impl Thread {
         self.sleeps += 1;
         // A signal or a dead port: the next turn sees.
         let _ = poll(&mut waits, Some(&timeout));
+        if host.is_some_and(|place| !waits[place].revents().is_empty()) {
+            self.host_in = 0;
+        }
     }
 
     fn obey(&mut self, command: Command) -> Next {
