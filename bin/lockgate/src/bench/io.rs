@@ -124,9 +124,9 @@ pub(super) fn run(arguments: &IoArguments) -> Result<(), BenchError> {
     let laboratory = Laboratory::new()?;
     let lanes = [
         Lane::build(&laboratory, "kernel", |_| Ok(Forwarder::Kernel))?,
-        Lane::build(&laboratory, "bare", |ns| Ok(Forwarder::Bare(Bare::start(ns, cores)?)))?,
+        Lane::build(&laboratory, "bare", |ns| Ok(Forwarder::Bare(Bare::start(ns)?)))?,
         Lane::build(&laboratory, "lockgate", |ns| {
-            let daemon = forwarder::lockgate(&laboratory, ns, cores)?;
+            let daemon = forwarder::lockgate(&laboratory, ns)?;
             Ok(Forwarder::Lockgate(Box::new(daemon)))
         })?,
     ];
@@ -167,8 +167,13 @@ fn cores() -> Result<Cores, BenchError> {
     }
 }
 
-/// One frame of a kind, from the source's host by the forwarder's to the sink.
 fn generator(family: u8, size: usize) -> Result<Generator, BenchError> {
+    let (frame, ports_at) = frame(family, size);
+    Ok(Generator::load(&frame, ports_at, FLOWS)?)
+}
+
+/// A frame of a kind, from the source to the sink, and where its UDP ports are.
+fn frame(family: u8, size: usize) -> (Vec<u8>, usize) {
     let (builder, header) = match family {
         4 => (PacketBuilder::between("10.9.1.2", "10.9.2.2"), LINK_BYTES + 20),
         _ => (PacketBuilder::between("fd09:1::2", "fd09:2::2"), LINK_BYTES + 40),
@@ -176,7 +181,7 @@ fn generator(family: u8, size: usize) -> Result<Generator, BenchError> {
     const UDP_BYTES: usize = 8;
     // Any pair of ports that add nothing to the checksum.
     let builder = builder.udp(0x4000, !0x4000).payload_of(size - header - UDP_BYTES);
-    Ok(Generator::load(&builder.frame(FORWARDER, HOST, None), header, FLOWS)?)
+    (builder.frame(FORWARDER, HOST, None), header)
 }
 
 /// One for each of [`FRAMES`]. They are held by netdevs of a namespace of their own, both ends of
@@ -346,15 +351,9 @@ mod tests {
     #[test]
     fn frames_have_the_size_that_their_row_says_and_the_ports_where_the_generator_writes_them() {
         for (family, size) in FRAMES {
-            let header = if family == 4 { LINK_BYTES + 20 } else { LINK_BYTES + 40 };
-            let builder = match family {
-                4 => PacketBuilder::between("10.9.1.2", "10.9.2.2"),
-                _ => PacketBuilder::between("fd09:1::2", "fd09:2::2"),
-            };
-            let builder = builder.udp(0x4000, !0x4000).payload_of(size - header - 8);
-            let frame = builder.frame(FORWARDER, HOST, None);
+            let (frame, ports_at) = frame(family, size);
             assert_eq!(frame.len(), size);
-            assert_eq!(frame[header..header + 4], [0x40, 0, 0xbf, 0xff]);
+            assert_eq!(frame[ports_at..ports_at + 4], [0x40, 0, 0xbf, 0xff]);
         }
     }
 }

@@ -16,8 +16,8 @@ use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use xsk::{Socket, Umem};
 
-use super::super::{BenchError, machine};
-use super::lane::{Cores, PORTS, index};
+use super::super::BenchError;
+use super::lane::{PORTS, index};
 
 /// Packets by reason why they did not leave.
 pub(super) type Drops = BTreeMap<String, u64>;
@@ -26,6 +26,10 @@ pub(super) type Drops = BTreeMap<String, u64>;
 const QUOTA: u32 = 1024;
 /// How long the bare forwarder sleeps at most.
 const SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
+/// Name of the bare forwarder's thread, and beginning of the names of the daemon's.
+const BARE_THREAD: &str = "bare";
+const WORKER_THREADS: &str = "worker-";
 
 /// Who forwards.
 pub(super) enum Forwarder {
@@ -45,6 +49,16 @@ impl Forwarder {
             Forwarder::Bare(_) => "bare",
             Forwarder::Lockgate(_) => "lockgate",
         }
+    }
+
+    /// Puts the thread that forwards on a core; the kernel has none.
+    pub(super) fn pin(&self, core: usize) -> Result<(), BenchError> {
+        let pinned = match self {
+            Forwarder::Kernel => Ok(()),
+            Forwarder::Bare(_) => pin_threads(std::process::id(), BARE_THREAD, core),
+            Forwarder::Lockgate(daemon) => pin_threads(daemon.pid(), WORKER_THREADS, core),
+        };
+        pinned.map_err(BenchError::system("pinning the forwarder"))
     }
 
     /// What it has dropped.
@@ -82,8 +96,8 @@ pub(super) struct Bare {
 }
 
 impl Bare {
-    /// Takes both ports and starts the thread on its core.
-    pub(super) fn start(gateway: &Namespace, cores: Cores) -> Result<Bare, BenchError> {
+    /// Takes both ports and starts the thread.
+    pub(super) fn start(gateway: &Namespace) -> Result<Bare, BenchError> {
         let umem = Umem::new(4 * 2 * QUOTA)?;
         let indexes = [index(gateway, PORTS[0])?, index(gateway, PORTS[1])?];
         let sockets = gateway.enter(|| {
@@ -94,12 +108,8 @@ impl Bare {
         let (stopped, counted) = (stop.clone(), drops.clone());
         let forwarder = BareForwarder::new(umem, sockets);
         let thread = std::thread::Builder::new()
-            .name("bare".to_owned())
-            .spawn(move || {
-                // It can: the daemon's worker was put there just so.
-                let _ = machine::pin(Some(cores.forwarder));
-                forward(forwarder, &stopped, &counted);
-            })
+            .name(BARE_THREAD.to_owned())
+            .spawn(move || forward(forwarder, &stopped, &counted))
             .map_err(BenchError::system("starting a thread"))?;
         Ok(Bare { stop, drops, thread: Some(thread) })
     }
@@ -159,12 +169,8 @@ fn bare_drops(forwarder: &BareForwarder) -> Drops {
     drops
 }
 
-/// Starts the daemon between two protected ports and puts its worker on its core.
-pub(super) fn lockgate(
-    laboratory: &Laboratory,
-    gateway: &Namespace,
-    cores: Cores,
-) -> Result<Daemon, BenchError> {
+/// Starts the daemon between two protected ports.
+pub(super) fn lockgate(laboratory: &Laboratory, gateway: &Namespace) -> Result<Daemon, BenchError> {
     let programs = Programs::find()?;
     let directory = laboratory.directory().join("lockgate");
     let path = directory.join("lockgate.toml");
@@ -172,7 +178,6 @@ pub(super) fn lockgate(
     write_configuration(&directory, &path).map_err(LabError::file(&path))?;
     let mut daemon = Daemon::launch_with(&programs, gateway, &path, socket)?;
     daemon.wait_ready()?;
-    pin_workers(daemon.pid(), cores.forwarder).map_err(BenchError::system("pinning the worker"))?;
     Ok(daemon)
 }
 
@@ -205,13 +210,13 @@ side = \"protected\"
     std::fs::write(path, text)
 }
 
-/// Puts the worker threads of a process on one core.
-fn pin_workers(process: u32, core: usize) -> std::io::Result<()> {
+/// Puts the threads of a process whose names begin so on one core.
+fn pin_threads(process: u32, name: &str, core: usize) -> std::io::Result<()> {
     let mut set = CpuSet::new();
     set.set(core);
     for thread in std::fs::read_dir(format!("/proc/{process}/task"))? {
         let thread = thread?;
-        if std::fs::read_to_string(thread.path().join("comm"))?.starts_with("worker-") {
+        if std::fs::read_to_string(thread.path().join("comm"))?.starts_with(name) {
             let number = thread.file_name().to_str().and_then(|name| name.parse().ok());
             sched_setaffinity(number.and_then(Pid::from_raw), &set)?;
         }

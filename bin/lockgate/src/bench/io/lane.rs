@@ -42,7 +42,7 @@ pub(super) struct Lane {
     pub(super) forwarder: Forwarder,
     // Torn down after the forwarder.
     source: Namespace,
-    _sink: Namespace,
+    sink: Namespace,
     gateway: Namespace,
     source_index: u32,
     sink_index: u32,
@@ -102,7 +102,7 @@ impl Lane {
         let (source_index, sink_index) = (index(&source, END)?, index(&sink, END)?);
         let forwarder = start(&gateway)?;
         let counted = Sink::load()?;
-        Ok(Lane { forwarder, source, _sink: sink, gateway, source_index, sink_index, counted })
+        Ok(Lane { forwarder, source, sink, gateway, source_index, sink_index, counted })
     }
 
     /// Pings from the source to the sink and back.
@@ -110,14 +110,15 @@ impl Lane {
         Ping { interval, ..Ping::new("10.9.2.2", count) }.run(&self.source)
     }
 
-    /// Goes over from pings to load: the sink counts and drops from now on, and the kernel's
-    /// forwarder works on its own core.
+    /// Goes over from pings to load: the sink counts and drops from now on, and the forwarder,
+    /// also the kernel's, works on its own core.
     pub(super) fn load(&self, cores: Cores) -> Result<(), BenchError> {
+        self.forwarder.pin(cores.forwarder)?;
         let attach = |namespace: &Namespace, sink: &Sink, index| -> Result<(), BenchError> {
             namespace.enter(|| sink.attach(index))??;
             Ok(())
         };
-        attach(&self._sink, &self.counted, self.sink_index)?;
+        attach(&self.sink, &self.counted, self.sink_index)?;
         // The generator can send by a netdev that runs a program.
         attach(&self.source, &Sink::load()?, self.source_index)?;
         if matches!(self.forwarder, Forwarder::Kernel) {
