@@ -11,6 +11,8 @@ use std::path::PathBuf;
 
 use crate::failure::{Failure, Usage};
 
+/// Show what Lockgate does in a laboratory, and check it
+///
 /// Builds a laboratory, sends traffic through it, and checks what comes out. Ends with 0 only if
 /// every check holds.
 #[derive(clap::Args)]
