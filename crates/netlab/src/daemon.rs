@@ -186,7 +186,14 @@ fn threads(pid: u32) -> String {
         let [name, stack, call] =
             ["comm", "stack", "syscall"].map(|file| read(task.join(file)).trim().to_owned());
         let stack: Vec<&str> = stack.lines().filter_map(|line| line.split(' ').nth(1)).collect();
-        format!("thread {name}: system call {call}: {}\n", stack.join(" < "))
+        // Whether it had a core at all: nanoseconds on one, and waiting for one.
+        let times = read(task.join("schedstat"));
+        let mut seconds = times.split(' ').map(|time| time.parse().unwrap_or(0.0) / 1e9);
+        let (ran, waited) = (seconds.next().unwrap_or(0.0), seconds.next().unwrap_or(0.0));
+        format!(
+            "thread {name}: ran {ran:.1} s, waited for a core {waited:.1} s, system call {call}: {}\n",
+            stack.join(" < ")
+        )
     };
     tasks.flatten().map(|task| line(task.path())).collect()
 }
