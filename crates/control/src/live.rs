@@ -212,6 +212,7 @@ impl Compiler {
         loaded: &Loaded,
         keys: &mut KeyState,
     ) -> Result<Compiled, CompileError> {
+        check_associations(&loaded.validated, &loaded.keys)?;
         let prepared = self.prepare(loaded.validated.clone())?;
         self.finish(prepared, &loaded.keys, keys)
     }
