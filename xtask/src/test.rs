@@ -86,7 +86,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     let parts = [
         time("unit and property tests", || {
             let mut command = cargo();
-            command.args(["test", "--workspace", "--exclude", NET_PACKAGE]);
+            command.args(["test", "--workspace", "--no-fail-fast", "--exclude", NET_PACKAGE]);
             if has_fuzz_package {
                 command.args(["--exclude", FUZZ_PACKAGE]);
             }
