@@ -191,7 +191,8 @@ fn threads(pid: u32) -> String {
         let mut seconds = times.split(' ').map(|time| time.parse().unwrap_or(0.0) / 1e9);
         let (ran, waited) = (seconds.next().unwrap_or(0.0), seconds.next().unwrap_or(0.0));
         format!(
-            "thread {name}: ran {ran:.1} s, waited for a core {waited:.1} s, system call {call}: {}\n",
+            "thread {name}: ran {ran:.1} s, waited for a core {waited:.1} s, \
+             system call {call}: {}\n",
             stack.join(" < ")
         )
     };

@@ -1,6 +1,7 @@
-//! Whose port a netdev is, and whose the namespace: an abstract socket's name is one namespace's, and free again when the
-//! process is gone. Any user may take any such name, so one that somebody else has taken is only
-//! respected if a daemon could have: that of root, or of the user that this one runs as.
+//! Whose port a netdev is, and whose the namespace: an abstract socket's name is one namespace's,
+//! and free again when the process is gone. Any user may take any such name, so one that somebody
+//! else has taken is only respected if a daemon could have: that of root, or of the user that this
+//! one runs as.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};

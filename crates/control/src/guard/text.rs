@@ -198,8 +198,8 @@ fn is_same_link(kind: &LinkKind) -> bool {
     }
 }
 
-/// Netdevs of a port, with those that send by the same link; for a tagged one without a VLAN netdev,
-/// its usual name.
+/// Netdevs of a port, with those that send by the same link; for a tagged one without a VLAN
+/// netdev, its usual name.
 fn netdevs_of(port: &Port, view: &View) -> Result<BTreeSet<String>, UnwritableName> {
     let netdev = checked(&port.netdev)?;
     let device = view.link_named(netdev);

@@ -15,7 +15,8 @@ use super::stage::{A, B, Stage};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seconds(pub(super) u32);
 
-/// UDP: bytes of a packet, and packets a second. Three parties share two cores: more is for benches.
+/// UDP: bytes of a packet, and packets a second. Three parties share two cores: more is for
+/// benches.
 const UDP: (u32, u32) = (1200, 10_000);
 /// Part of the UDP packets that may be lost on a machine that does other things too.
 const UDP_LOSS: f64 = 0.01;
