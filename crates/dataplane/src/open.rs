@@ -72,7 +72,7 @@ fn finish<F: Frames>(
     }
     let committed = match turn.snapshot.workers() {
         1 => sa.window.commit(job.sequence),
-        _ => sa.window.commit_locked(job.sequence),
+        _ => sa.window.commit_shared(job.sequence),
     };
     committed.map_err(replay_reason)?;
     let frame = turn.frames.bytes(row.frame);

@@ -17,7 +17,7 @@ mod testing;
 
 pub use cipher::{Cipher, OpenJob, SealError, SealJob, SelfTestError, SelfTestStep, self_test};
 pub use esp::{EspHeader, Inner, OpenError};
-pub use replay::{ReplayError, ReplayWindow, SharedWindow, WindowSizeError};
+pub use replay::{Advance, ReplayError, ReplayWindow, SharedWindow, WindowSizeError};
 pub use sa::{InboundSa, OutboundSa, SaError, SaId, Spi, Tunnel};
 pub use sequence::{SequenceCounter, SequenceError, SequenceNumbers};
 pub use suite::{Fingerprint, KeyError, KeyMaterial, Suite};

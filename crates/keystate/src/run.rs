@@ -3,16 +3,16 @@
 //!
 //! ```text
 //! header   4096 bytes: magic, slots, boot, machine, check; the pid of who has it
-//! slot     1088 bytes: state, fingerprint, SPI, check; reserved, last or right edge, ring
+//! slot     2112 bytes: state, fingerprint, SPI, check; reserved, last or right edge, ring
 //! ```
 //! The kernel keeps the words whatever becomes of the process, so SIGKILL loses nothing: a word is
 //! raised before what it counts is used. A slot is in use from the one store of its state on. The
 //! record of another boot says only what was used at least: after a power cut a disk may hold an
-//! older one.
+//! older one. So does one of the version before this, whose rings meant something else.
 //!
 //! Not here: what the words mean for a key that starts ([`crate::judge`]), and what is durable.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
@@ -35,7 +35,10 @@ const _: () = assert!((SLOT_WORDS * 8).is_multiple_of(64) && HEADER_WORDS.is_mul
 
 /// "lockgate", and the version of the layout.
 const MAGIC: u64 = u64::from_be_bytes(*b"lockgate");
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
+/// The version before it, which had shorter rings, and how long its slots were.
+const EARLIER_VERSION: u64 = 1;
+const EARLIER_SLOT_WORDS: usize = 8 + 128;
 
 /// Places in the header.
 mod header {
@@ -124,15 +127,15 @@ pub(crate) type Earlier = Vec<(Subject, u64)>;
 
 impl RunRecord {
     /// Opens the record, or makes it. One that cannot be read is set aside, which is noted; one of
-    /// another boot or machine is emptied by [`RunRecord::renew`], and until then only says what
-    /// was used.
+    /// another boot, machine or version is emptied by [`RunRecord::renew`], and until then only
+    /// says what was used.
     pub(crate) fn open(
         path: &Path,
         host: &HostIdentity,
         notices: &mut Vec<Notice>,
     ) -> Result<(RunRecord, Earlier), KeyStateError> {
         let (mut file, mut words) = open_locked(path)?;
-        if !is_whole(words) && words.iter().take(HEADER_WORDS).any(|w| load(w) != 0) {
+        if slot_words(words).is_none() && words.iter().take(HEADER_WORDS).any(|w| load(w) != 0) {
             let aside = files::set_aside(path)?;
             notices.push(Notice::SetAside { path: aside });
             (file, words) = open_locked(path)?;
@@ -146,10 +149,14 @@ impl RunRecord {
             after: Lock::GivenBack,
         };
         let mut earlier = Earlier::new();
-        if is_whole(words) {
-            record.find_slots()?;
-            if !is_of(words, host) {
-                earlier = record.used();
+        if let Some(slot_words) = slot_words(words) {
+            let taken = read_slots(path, slot_words)?;
+            if is_of(words, host) {
+                record.slots = taken.iter().map(|slot| (slot.subject, slot.number)).collect();
+                let numbers: HashSet<u32> = record.slots.values().copied().collect();
+                record.free.retain(|number| !numbers.contains(number));
+            } else {
+                earlier = taken.iter().map(|slot| (slot.subject, slot.used)).collect();
             }
         }
         Ok((record, earlier))
@@ -157,7 +164,7 @@ impl RunRecord {
 
     /// Empties the record if it is not of this boot, or new. After it the record is this process's.
     pub(crate) fn renew(&mut self, host: &HostIdentity) -> Result<(), FileError> {
-        if !(is_whole(self.words) && is_of(self.words, host)) {
+        if !(slot_words(self.words).is_some() && is_of(self.words, host)) {
             let of = |error: std::io::Error| FileError::of(&self.path, &error);
             self.file.set_len(0).and_then(|()| self.file.set_len(bytes(FILE_WORDS))).map_err(of)?;
             files::allocate(&self.file, &self.path, 0, bytes(HEADER_WORDS))?;
@@ -221,33 +228,6 @@ impl RunRecord {
         }
     }
 
-    /// What every slot says was used.
-    fn used(&self) -> Earlier {
-        let used = |(subject, number): (&Subject, &u32)| {
-            let slot = self.slot(*number);
-            (*subject, load(slot.last()).max(load(slot.reserved())))
-        };
-        self.slots.iter().map(used).collect()
-    }
-
-    /// Reads who is where. Not by the mapping: looking at a hole of it would fill the hole.
-    fn find_slots(&mut self) -> Result<(), FileError> {
-        let content = files::read(&self.path)?.unwrap_or_default();
-        let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
-        let words: Vec<u64> = content.chunks_exact(8).map(word).collect();
-        self.free.clear();
-        for number in (0..SLOTS).rev() {
-            let at = HEADER_WORDS + number as usize * SLOT_WORDS;
-            match words.get(at..at + SLOT_WORDS).and_then(subject_of) {
-                Some(subject) if !self.slots.contains_key(&subject) => {
-                    self.slots.insert(subject, number);
-                }
-                _ => self.free.push(number),
-            }
-        }
-        Ok(())
-    }
-
     fn slot(&self, number: u32) -> Slot {
         let words = &self.words[HEADER_WORDS + number as usize * SLOT_WORDS..];
         Slot(words.first_chunk().expect("the mapping holds every slot"))
@@ -273,6 +253,34 @@ impl Drop for RunRecord {
             files::unlock(&self.file);
         }
     }
+}
+
+/// A slot that a key has.
+struct Taken {
+    number: u32,
+    subject: Subject,
+    /// The highest number that it says was used or may have been.
+    used: u64,
+}
+
+/// Reads who is where. Not by the mapping: looking at a hole of it would fill the hole.
+fn read_slots(path: &Path, slot_words: usize) -> Result<Vec<Taken>, FileError> {
+    let content = files::read(path)?.unwrap_or_default();
+    let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
+    let words: Vec<u64> = content.chunks_exact(8).map(word).collect();
+    let (mut seen, mut taken) = (HashSet::new(), Vec::new());
+    for number in (0..SLOTS).rev() {
+        let at = HEADER_WORDS + number as usize * slot_words;
+        let Some(words) = words.get(at..at + slot_words) else { continue };
+        if let Some(subject) = subject_of(words).filter(|subject| seen.insert(*subject)) {
+            taken.push(Taken {
+                number,
+                subject,
+                used: words[slot::LAST].max(words[slot::RESERVED]),
+            });
+        }
+    }
+    Ok(taken)
 }
 
 /// Opens, locks and maps the file.
@@ -322,15 +330,23 @@ fn write_header(words: &[AtomicU64], host: &HostIdentity) {
     put(header::CHECK, header_check(words));
 }
 
-fn is_whole(words: &[AtomicU64]) -> bool {
-    load(&words[header::MAGIC]) == MAGIC
-        && load(&words[header::VERSION]) == VERSION
+/// How long the slots of a record are; `None`: its header is not whole, or of no version of ours.
+fn slot_words(words: &[AtomicU64]) -> Option<usize> {
+    let is_whole = load(&words[header::MAGIC]) == MAGIC
         && load(&words[header::SLOTS]) == u64::from(SLOTS)
-        && load(&words[header::CHECK]) == header_check(words)
+        && load(&words[header::CHECK]) == header_check(words);
+    match load(&words[header::VERSION]) {
+        VERSION if is_whole => Some(SLOT_WORDS),
+        EARLIER_VERSION if is_whole => Some(EARLIER_SLOT_WORDS),
+        _ => None,
+    }
 }
 
+/// Whether the words may be gone on with as they are.
 fn is_of(words: &[AtomicU64], host: &HostIdentity) -> bool {
-    load_wide(words, header::BOOT) == host.boot && load_wide(words, header::MACHINE) == host.machine
+    load(&words[header::VERSION]) == VERSION
+        && load_wide(words, header::BOOT) == host.boot
+        && load_wide(words, header::MACHINE) == host.machine
 }
 
 fn header_check(words: &[AtomicU64]) -> u64 {
