@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 const DIRECTIONS: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("policy", &["wire"]),
-    ("ipsec", &["wire", "policy"]),
+    ("ipsec-mb", &[]),
+    ("ipsec", &["wire", "policy", "ipsec-mb"]),
     ("dataplane", &["wire", "policy", "ipsec"]),
     ("xsk", &[]),
     ("bpf", &[]),
@@ -46,7 +47,7 @@ const MACHINE_FOLDERS: &[(&str, &str)] = &[("/ho", "me/"), ("/ro", "ot/"), ("/wo
 const FORBID_UNSAFE: &str = "#![forbid(unsafe_code)]";
 /// Crates that wrap the kernel or a C library (DESIGN §4): unsafe code has its place there, each
 /// block with its reason.
-const WRAPS_KERNEL: &[&str] = &["xsk", "bpf", "keystate", "io"];
+const WRAPS_KERNEL: &[&str] = &["xsk", "bpf", "keystate", "io", "ipsec-mb"];
 const EXPLAIN_UNSAFE: &str = "#![deny(clippy::undocumented_unsafe_blocks)]";
 
 /// A package of the workspace, as `cargo metadata` shows it.

@@ -1,0 +1,88 @@
+//! The library, once a process: whether it can be used here, and its functions without state.
+
+use std::sync::OnceLock;
+
+use crate::memory::Wiped;
+use crate::sys;
+
+/// The library's state: its functions for this processor, and the lanes of its bursts.
+///
+/// Direct calls only read function pointers in it, so that one serves all threads. A burst
+/// changes it: each thread has its own.
+pub(crate) struct Manager(Wiped);
+
+impl Manager {
+    /// `None`: there is no library, this processor cannot run it, or its test of itself failed.
+    pub(crate) fn new() -> Option<Manager> {
+        if sys::lockgate_mb_manager_bytes() == 0 {
+            return None;
+        }
+        let mut memory = Wiped::new(sys::lockgate_mb_manager_bytes());
+        // SAFETY: as much memory as the library asked for, aligned, and at an address that stays:
+        // a manager holds pointers into itself.
+        let refused = unsafe { sys::lockgate_mb_manager_init(memory.as_mut_ptr()) };
+        (refused == 0).then_some(Manager(memory))
+    }
+
+    /// For the shim.
+    pub(crate) fn as_ptr(&self) -> *const u8 {
+        self.0.as_ptr()
+    }
+}
+
+/// What is known of the library.
+pub(crate) struct Library {
+    /// For calls without state.
+    pub(crate) manager: Manager,
+    version: &'static str,
+    architecture: &'static str,
+    residue: Residue,
+}
+
+/// What a call leaves of keys and plaintext in registers and on the stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Residue {
+    /// The library was built with `SAFE_DATA`: nothing.
+    Wiped,
+    /// What it needed last.
+    Left,
+}
+
+/// The library, where it can be used.
+pub(crate) fn library() -> Option<&'static Library> {
+    static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
+    LIBRARY.get_or_init(Library::new).as_ref()
+}
+
+impl Library {
+    fn new() -> Option<Library> {
+        let manager = Manager::new()?;
+        // SAFETY: the manager is set up.
+        let architecture = unsafe { sys::lockgate_mb_architecture(manager.as_ptr()) };
+        // SAFETY: the manager is set up.
+        let wipes = unsafe { sys::lockgate_mb_wipes(manager.as_ptr()) };
+        Some(Library {
+            version: sys::version()?,
+            architecture: sys::ARCHITECTURES.get(usize::try_from(architecture).ok()?)?,
+            residue: if wipes == 0 { Residue::Left } else { Residue::Wiped },
+            manager,
+        })
+    }
+}
+
+/// Version of the library that is linked, that this processor can run, and whose test of itself
+/// passed: `1.3.0`. `None`: there is none, and every key is `None`.
+pub fn version() -> Option<&'static str> {
+    Some(library()?.version)
+}
+
+/// The processor's instructions that the library uses: `avx512 vaes`, `avx512`, `avx2`, `sse`;
+/// `none` without the library.
+pub fn architecture() -> &'static str {
+    library().map_or("none", |library| library.architecture)
+}
+
+/// What the library leaves behind after a call; `None` without the library.
+pub fn residue() -> Option<Residue> {
+    Some(library()?.residue)
+}

@@ -1,0 +1,57 @@
+//! Heap memory for what holds key bytes: aligned for the widest registers, wiped before it goes.
+
+use std::alloc::{self, Layout};
+use std::ptr::NonNull;
+
+use zeroize::Zeroize;
+
+/// What the library wants its structures aligned to: a cache line, and the widest register.
+const ALIGNMENT: usize = 64;
+
+/// So many bytes at an address that stays, zero at first, wiped on drop. No `Debug`: key bytes.
+pub(crate) struct Wiped {
+    bytes: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the memory belongs to this value alone, and is written only through `&mut` to it.
+unsafe impl Send for Wiped {}
+// SAFETY: as above; through `&` it is only read.
+unsafe impl Sync for Wiped {}
+
+impl Wiped {
+    /// `length` bytes of 0.
+    ///
+    /// # Panics
+    /// With a length of 0 or more than half the address space.
+    pub(crate) fn new(length: usize) -> Wiped {
+        assert_ne!(length, 0, "memory for nothing");
+        let layout = Layout::from_size_align(length, ALIGNMENT).expect("a length that exists");
+        // SAFETY: the layout is not empty, see above.
+        let bytes = unsafe { alloc::alloc_zeroed(layout) };
+        let Some(bytes) = NonNull::new(bytes) else { alloc::handle_alloc_error(layout) };
+        Wiped { bytes, layout }
+    }
+
+    /// The first byte.
+    pub(crate) fn as_ptr(&self) -> *const u8 {
+        self.bytes.as_ptr()
+    }
+
+    /// The first byte, to be written.
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.bytes.as_ptr()
+    }
+}
+
+impl Drop for Wiped {
+    fn drop(&mut self) {
+        // SAFETY: the allocation is this long, its bytes were initialised to 0 when it was made,
+        // and nobody else has it.
+        let bytes =
+            unsafe { std::slice::from_raw_parts_mut(self.bytes.as_ptr(), self.layout.size()) };
+        bytes.zeroize();
+        // SAFETY: allocated by `new` with this layout.
+        unsafe { alloc::dealloc(self.bytes.as_ptr(), self.layout) };
+    }
+}

@@ -1,0 +1,112 @@
+//! The shim's functions (`c/shim.c`), and their twins where there is no library.
+//!
+//! Pointers are valid for the lengths beside them, and for the length of the call; a `manager` is
+//! memory that [`lockgate_mb_manager_init`] has set up. The shim checks no range.
+
+use std::ffi::{c_char, c_int};
+
+/// One of the library's one-packet functions of AES-GCM: expanded key (aligned to 64), context,
+/// output, input, bytes, nonce (12 bytes), authenticated bytes and their number, ICV and its
+/// length. It writes nothing but the context, the output and the ICV.
+pub(crate) type GcmFn = unsafe extern "C" fn(
+    *const u8,
+    *mut u8,
+    *mut u8,
+    *const u8,
+    u64,
+    *const u8,
+    *const u8,
+    u64,
+    *mut u8,
+    u64,
+);
+
+/// What [`lockgate_mb_architecture`] says, as words: the shim's enumeration, in its order.
+pub(crate) const ARCHITECTURES: [&str; 4] = ["sse", "avx2", "avx512", "avx512 vaes"];
+
+#[cfg(ipsec_mb)]
+unsafe extern "C" {
+    /// The library's version: a string that lives as long as the process.
+    pub(crate) safe fn lockgate_mb_version() -> *const c_char;
+
+    /// Bytes of a manager; its memory is aligned to 64.
+    pub(crate) safe fn lockgate_mb_manager_bytes() -> usize;
+
+    /// Sets a manager up in `memory`; not 0: this processor cannot run the library, or the
+    /// library's test of itself failed.
+    pub(crate) fn lockgate_mb_manager_init(memory: *mut u8) -> c_int;
+
+    /// Index into [`ARCHITECTURES`].
+    pub(crate) fn lockgate_mb_architecture(manager: *const u8) -> c_int;
+
+    /// Not 0: the library wipes what it leaves in registers and on the stack.
+    pub(crate) fn lockgate_mb_wipes(manager: *const u8) -> c_int;
+
+    /// Bytes of an expanded AES-GCM key; its memory is aligned to 64.
+    pub(crate) safe fn lockgate_mb_gcm_key_bytes() -> usize;
+
+    /// Expands a key of 16, 24 or 32 bytes and tells the functions for it; not 0: another length,
+    /// and nothing is written.
+    pub(crate) fn lockgate_mb_gcm(
+        manager: *const u8,
+        key: *const u8,
+        key_bytes: usize,
+        expanded: *mut u8,
+        seal: *mut Option<GcmFn>,
+        open: *mut Option<GcmFn>,
+    ) -> c_int;
+}
+
+/// The library's version; `None` without it.
+pub(crate) fn version() -> Option<&'static str> {
+    let version = lockgate_mb_version();
+    if version.is_null() {
+        return None;
+    }
+    // SAFETY: a constant of the library, ended by 0.
+    unsafe { std::ffi::CStr::from_ptr(version) }.to_str().ok()
+}
+
+#[cfg(not(ipsec_mb))]
+pub(crate) use absent::*;
+
+/// No library: there is no memory that would do for a manager, so that nothing else is called.
+#[cfg(not(ipsec_mb))]
+mod absent {
+    use super::*;
+
+    pub(crate) fn lockgate_mb_version() -> *const c_char {
+        std::ptr::null()
+    }
+
+    pub(crate) fn lockgate_mb_manager_bytes() -> usize {
+        0
+    }
+
+    pub(crate) unsafe fn lockgate_mb_manager_init(_: *mut u8) -> c_int {
+        1
+    }
+
+    pub(crate) unsafe fn lockgate_mb_architecture(_: *const u8) -> c_int {
+        -1
+    }
+
+    pub(crate) unsafe fn lockgate_mb_wipes(_: *const u8) -> c_int {
+        0
+    }
+
+    pub(crate) fn lockgate_mb_gcm_key_bytes() -> usize {
+        0
+    }
+
+    pub(crate) unsafe fn lockgate_mb_gcm(
+        _: *const u8,
+        _: *const u8,
+        _: usize,
+        _: *mut u8,
+        _: *mut Option<GcmFn>,
+        _: *mut Option<GcmFn>,
+    ) -> c_int {
+        1
+    }
+}
