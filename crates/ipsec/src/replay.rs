@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::SequenceNumbers;
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;
 mod words;
 
@@ -181,7 +183,7 @@ impl ReplayWindow {
     /// move the right edge each is told so only if nobody had raised it further before.
     ///
     /// A number that is 2⁴⁰ or more right of the edge, which no [`infer`](Self::infer) gives, may
-    /// be refused as too old.
+    /// be refused as too old, and move the window all the same.
     ///
     /// Cost: one compare-and-exchange of a word, and one of the right edge if it moves.
     ///
@@ -190,6 +192,19 @@ impl ReplayWindow {
     #[inline]
     pub fn commit_shared(&self, number: u64) -> Result<Advance, ReplayError> {
         self.words().commit_shared(number, self.size.into())
+    }
+
+    /// [`commit_shared`](Self::commit_shared) for each of the numbers, in this order. `answers`
+    /// becomes one entry per number.
+    ///
+    /// Cost: for numbers in order one compare-and-exchange every 32 of them, and one of the right
+    /// edge for all; workers are less in each other's way than with as many single commits.
+    pub fn commit_batch_shared(
+        &self,
+        numbers: &[u64],
+        answers: &mut Vec<Result<Advance, ReplayError>>,
+    ) {
+        self.words().commit_batch_shared(numbers, self.size.into(), answers);
     }
 
     /// The highest number accepted so far; 0 at the start.

@@ -132,6 +132,30 @@ proptest! {
         }
     }
 
+    /// Oracle: one by one.
+    #[test]
+    fn batch_is_its_numbers_one_by_one(
+        size in sizes(),
+        numbers in numbers(),
+        ends in prop::collection::vec(any::<prop::sample::Index>(), 1..20),
+    ) {
+        let (fast, single) = (window(size), window(size));
+        let mut ends: Vec<usize> = ends.iter().map(|end| end.index(numbers.len())).collect();
+        ends.extend([0, numbers.len()]);
+        ends.sort_unstable();
+        let mut answers = vec![Ok(Advance::Moved)];
+        for pair in ends.windows(2) {
+            let batch = &numbers[pair[0]..pair[1]];
+            fast.commit_batch_shared(batch, &mut answers);
+            let expected: Vec<_> = batch.iter().map(|n| single.commit_shared(*n)).collect();
+            prop_assert_eq!(&answers, &expected, "{:?}", batch);
+            prop_assert_eq!(fast.right_edge(), single.right_edge());
+        }
+        for number in numbers {
+            prop_assert_eq!(fast.check(number), single.check(number));
+        }
+    }
+
     /// Appendix A2.2 by its meaning: of all numbers that end in `low`, the one in the 2³²
     /// that begin at the left edge; outside of the numbers that exist, the nearest.
     #[test]

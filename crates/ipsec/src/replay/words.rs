@@ -128,7 +128,7 @@ impl<W: Word, const RING: usize> Words<'_, W, RING> {
 
     /// Puts the bit of `number`; returns a right edge of before.
     #[inline]
-    fn mark_shared(&self, number: u64, size: u64) -> Result<u64, ReplayError> {
+    pub(super) fn mark_shared(&self, number: u64, size: u64) -> Result<u64, ReplayError> {
         let word = self.word(number);
         loop {
             // In this order: the edge is then not further left than whoever wrote the word saw it.
@@ -141,6 +141,67 @@ impl<W: Word, const RING: usize> Words<'_, W, RING> {
             } else if word.compare_exchange(seen, marked).is_ok() {
                 return Ok(right);
             }
+        }
+    }
+
+    /// As [`commit_shared`](Self::commit_shared) for each number in turn, one answer per number;
+    /// numbers of one block that follow each other are one exchange, and all are one of the edge.
+    pub(super) fn commit_batch_shared(
+        &self,
+        numbers: &[u64],
+        size: u64,
+        answers: &mut Vec<Result<Advance, ReplayError>>,
+    ) {
+        answers.clear();
+        let began = self.right_edge.load();
+        if numbers.iter().any(|number| number.saturating_sub(began) >= Self::FAR) {
+            answers.extend(numbers.iter().map(|number| self.commit_shared(*number, size)));
+            return;
+        }
+        let mut top = 0;
+        for block in numbers.chunk_by(|a, b| a / BLOCK == b / BLOCK) {
+            top = self.mark_block(block, size, top, answers);
+        }
+        if top <= began {
+            return;
+        }
+        // Raised in one step by all of the batch that are further than whoever was here before.
+        let mut right = self.right_edge.fetch_max(top);
+        for (number, answer) in numbers.iter().zip(answers) {
+            if *number > right && answer.is_ok() {
+                (right, *answer) = (*number, Ok(Advance::Moved));
+            }
+        }
+    }
+
+    /// Puts the bits of numbers of one block, behind those of a batch up to `top`; appends whether
+    /// it could, as if none moved the edge, and returns the new top.
+    #[inline]
+    fn mark_block(
+        &self,
+        numbers: &[u64],
+        size: u64,
+        top: u64,
+        answers: &mut Vec<Result<Advance, ReplayError>>,
+    ) -> u64 {
+        let (word, before) = (self.word(numbers[0]), answers.len());
+        loop {
+            // In this order, as in `mark_shared`.
+            let seen = word.load();
+            let right = self.right_edge.load();
+            let (mut marked, mut top) = (seen, top);
+            for number in numbers {
+                let judged = is_not_left_of(right.max(top), *number, size);
+                let judged = judged.and_then(|()| Self::mark(marked, *number));
+                answers.push(judged.map(|with_it| {
+                    (marked, top) = (with_it, top.max(*number));
+                    Advance::Inside
+                }));
+            }
+            if marked == seen || word.compare_exchange(seen, marked).is_ok() {
+                return top;
+            }
+            answers.truncate(before);
         }
     }
 
