@@ -389,7 +389,7 @@ fn security_associations(state: &State, totals: &Totals) -> Vec<v1::SecurityAsso
             state: state_text.into(),
             state_reason: reason,
             fingerprint: short(&state.compiled.outbound_fingerprint(SaId(place as u32))),
-            ..association(Direction::Outbound, sa.spi, peer, sa.suite, sa.tunnel, totals)
+            ..association(Direction::Outbound, sa.spi, peer, sa.suite, *sa.tunnel(), totals)
         });
     }
     for (place, sa) in snapshot.inbound().iter().enumerate() {
@@ -400,7 +400,7 @@ fn security_associations(state: &State, totals: &Totals) -> Vec<v1::SecurityAsso
             extended_sequence_numbers: sa.window.numbers() == ipsec::SequenceNumbers::Extended,
             state: "ok".into(),
             fingerprint: short(&state.compiled.inbound_fingerprint(SaId(place as u32))),
-            ..association(Direction::Inbound, sa.spi, peer, sa.suite, sa.tunnel, totals)
+            ..association(Direction::Inbound, sa.spi, peer, sa.suite, *sa.tunnel(), totals)
         });
     }
     for refused in &state.compiled.refused {

@@ -28,6 +28,13 @@ impl Frames for OneFrame {
     fn bytes_mut(&mut self, _: FrameId) -> &mut [u8] {
         &mut self.0
     }
+    fn many_mut<'f>(&'f mut self, frames: &[FrameId], into: &mut [&'f mut [u8]]) -> bool {
+        match (frames, into) {
+            ([_], [place]) => *place = &mut self.0,
+            _ => return frames.is_empty(),
+        }
+        true
+    }
     fn take(&mut self) -> Option<FrameId> {
         None
     }

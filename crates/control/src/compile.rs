@@ -158,6 +158,8 @@ impl Validated {
                 tunnel: peer.tunnel,
                 outbound,
                 mss_clamp: peer.mss_clamp,
+                may_move: false,
+                keepalive_s: None,
             });
         }
         Ok(())

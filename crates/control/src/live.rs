@@ -410,6 +410,8 @@ impl Associations<'_> {
             tunnel: peer.tunnel,
             outbound: (first..self.outbound.len()).map(|place| SaId(place as u32)).collect(),
             mss_clamp: peer.mss_clamp,
+                may_move: false,
+                keepalive_s: None,
         });
         Ok(())
     }

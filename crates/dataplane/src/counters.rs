@@ -82,6 +82,12 @@ pub struct Counters {
     pub full_lookups: u64,
     /// ICMP messages not made because of the rate limit.
     pub icmp_limited: u64,
+    /// Packets received here and put into another worker's ring; they are on that one's ledger.
+    pub handed_over: u64,
+    /// Packets taken from other workers' rings; they are on this one's ledger.
+    pub taken_over: u64,
+    /// NAT keepalives made.
+    pub keepalives: u64,
 }
 
 impl Counters {
@@ -99,6 +105,9 @@ impl Counters {
             opened: vec![Volume::default(); snapshot.inbound().len()],
             full_lookups: 0,
             icmp_limited: 0,
+            handed_over: 0,
+            taken_over: 0,
+            keepalives: 0,
         }
     }
 

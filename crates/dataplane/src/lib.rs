@@ -7,9 +7,12 @@
 
 pub mod counters;
 mod decide;
+mod esp;
 pub mod explain;
 mod fragment;
+pub mod handover;
 pub mod holding;
+pub mod keepalive;
 mod limiter;
 mod mss;
 mod open;
@@ -23,6 +26,7 @@ pub mod walk;
 pub mod worker;
 
 pub use counters::{Counters, Ledger};
+pub use esp::Moved;
 pub use holding::Wanted;
 pub use routes::{NextHop, NextHopId, Prefix, RouteEntry, RouteTable, RouteTarget};
 pub use snapshot::{
@@ -30,5 +34,5 @@ pub use snapshot::{
     SetIndex, Side, Snapshot, SnapshotError, SnapshotParts,
 };
 pub use verdict::{DropReason, HoldKind, Verdict};
-pub use walk::{Held, Outputs, Send, ToHost, Walk};
+pub use walk::{Handover, Held, Outputs, Send, ToHost, Walk};
 pub use worker::{Surroundings, Worker};

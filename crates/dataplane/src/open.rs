@@ -1,9 +1,11 @@
 //! Stage 2: ESP to us becomes the packet inside (RFC 4303 §3.4, RFC 4301 §5.2 steps 1 to 3).
 
-use ipsec::{EspHeader, InboundSa, OpenError, OpenJob, ReplayError};
+use ipsec::replay::Advance;
+use ipsec::{EspHeader, InboundSa, Mode, OpenError, OpenJob, ReplayError};
 use wire::{Family, Frames};
 
 use crate::DropReason;
+use crate::esp::{self, Carrier, Moved};
 use crate::walk::{Opening, Origin, Row, Scratch, State, Turn};
 
 /// Opens the sealed rows of a batch.
@@ -18,7 +20,10 @@ pub(crate) fn open<F: Frames>(turn: &mut Turn<'_, F>, rows: &mut [Row], scratch:
     }
     for (number, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.state == State::Sealed) {
         match prepare(turn, row, number as u32) {
-            Ok(opening) => scratch.openings.push(opening),
+            Ok(opening) => match turn.other_worker(opening.sa) {
+                Some(worker) => turn.hand_over(row, worker),
+                None => scratch.openings.push(opening),
+            },
             Err(reason) => turn.drop(row, reason),
         }
     }
@@ -43,17 +48,21 @@ pub(crate) fn open<F: Frames>(turn: &mut Turn<'_, F>, rows: &mut [Row], scratch:
 
 /// SA, nonce and replay check of one ESP packet.
 fn prepare<F: Frames>(turn: &Turn<'_, F>, row: &Row, number: u32) -> Result<Opening, DropReason> {
-    let esp = row.bytes(turn.frames).get(row.packet.upper_offset.into()..).unwrap_or_default();
+    let bytes = row.bytes(turn.frames);
+    let (start, end, carrier) = esp::place(bytes, &row.packet).ok_or(DropReason::Malformed)?;
+    let esp = bytes.get(start..end).unwrap_or_default();
     let header = EspHeader::read(esp).ok_or(DropReason::Malformed)?;
     let sa = header.spi.and_then(|spi| turn.snapshot.inbound_by_spi(spi));
     let sa = sa.ok_or(DropReason::UnknownSpi)?;
     // RFC 4301 §4.1: the SPI alone finds a unicast SA; that it came to the SA's own address is
     // checked all the same.
-    if row.packet.flow.destination_address() != sa.tunnel.local.into() {
+    if row.packet.flow.destination_address() != sa.tunnel().local.into() {
         return Err(DropReason::UnknownSpi);
     }
-    let start = row.ip as usize + usize::from(row.packet.upper_offset);
-    let end = row.ip as usize + row.packet.length as usize;
+    if sa.encapsulation.udp.is_some() != (carrier != Carrier::Ip) {
+        return Err(DropReason::Encapsulation);
+    }
+    let (start, end) = (row.ip as usize + start, row.ip as usize + end);
     let frame = turn.frames.bytes(row.frame);
     let job = sa.open_job(row.frame, frame, start..end, number).map_err(open_reason)?;
     sa.window.check(job.sequence).map_err(replay_reason)?;
@@ -74,19 +83,23 @@ fn finish<F: Frames>(
         1 => sa.window.commit(job.sequence),
         _ => sa.window.commit_shared(job.sequence),
     };
-    committed.map_err(replay_reason)?;
-    let frame = turn.frames.bytes(row.frame);
-    let inner = ipsec::esp::strip(frame, job).map_err(open_reason)?;
-    let bytes = frame.get(inner.offset..inner.offset + inner.length).unwrap_or_default();
-    let packet = wire::packet::parse(bytes)?;
-    if packet.flow.family != inner.family {
-        return Err(DropReason::Malformed);
+    let advance = committed.map_err(replay_reason)?;
+    let set = turn.snapshot.set_of(sa.id);
+    if sa.encapsulation.udp.is_some() && advance == Advance::Moved {
+        note_move(turn, row, sa, set);
     }
+    let frame = turn.frames.bytes(row.frame);
+    let mode = sa.encapsulation.mode;
+    let payload = ipsec::esp::strip(frame, job, mode).map_err(open_reason)?;
+    let (ip, packet) = esp::take_out(turn.frames, row, payload)?;
     let (inside, outside) = (packet.traffic_class & 3, row.packet.traffic_class & 3);
-    let ecn = ipsec::ecn::decapsulate(inside, outside).ok_or(DropReason::Ecn)?;
+    let ecn = match mode {
+        Mode::Tunnel => ipsec::ecn::decapsulate(inside, outside).ok_or(DropReason::Ecn)?,
+        Mode::Transport => inside,
+    };
     *row = Row {
-        ip: inner.offset as u32,
-        origin: Origin::Opened(turn.snapshot.set_of(sa.id)),
+        ip,
+        origin: Origin::Opened(set),
         state: State::Clear,
         packet: wire::Packet { traffic_class: packet.traffic_class & !3 | ecn, ..packet },
         ..*row
@@ -96,6 +109,17 @@ fn finish<F: Frames>(
         wire::packet::set_ecn(row.bytes_mut(turn.frames), family, ecn);
     }
     Ok(())
+}
+
+/// Remembers where a peer behind a NAT is now: the packet is authentic and the newest of its SA,
+/// so nobody who has merely recorded it can send it from elsewhere.
+fn note_move<F: Frames>(turn: &mut Turn<'_, F>, row: &Row, sa: &InboundSa, set: crate::SetIndex) {
+    let Some((.., carrier)) = esp::place(row.bytes(turn.frames), &row.packet) else { return };
+    let elsewhere = esp::elsewhere(sa, carrier, &row.packet);
+    if let Some((address, port)) = elsewhere.filter(|_| turn.snapshot.set(set).may_move) {
+        turn.out.moved.retain(|moved| moved.set != set);
+        turn.out.moved.push(Moved { set, address, port });
+    }
 }
 
 fn replay_reason(error: ReplayError) -> DropReason {

@@ -3,11 +3,11 @@
 
 use std::iter;
 
-use ipsec::SaId;
 use wire::icmp::{self, Error};
 use wire::{Address, Family, FrameId, Frames, HEADROOM};
 
 use crate::fragment::{pieces, write};
+use crate::handover;
 use crate::limiter::RateLimiter;
 use crate::mss;
 use crate::seal::{self, Departure, Protection};
@@ -53,8 +53,7 @@ fn in_clear<F>(turn: &Turn<'_, F>, egress: Egress) -> Way {
 
 fn protected<F>(turn: &Turn<'_, F>, set: crate::SetIndex) -> Result<Way, DropReason> {
     let sas = &turn.snapshot.set(set).outbound;
-    let lasts = |sa: &&SaId| !turn.snapshot.outbound()[sa.0 as usize].sequence.is_exhausted();
-    let sa = *sas.iter().find(lasts).or(sas.last()).ok_or(DropReason::NoSa)?;
+    let sa = handover::sealing_sa(turn.snapshot, sas, turn.worker).ok_or(DropReason::NoSa)?;
     let egress = turn.snapshot.set_egress(set).ok_or(DropReason::NoRoute)?;
     let protection = Some(Protection { set, sa });
     Ok(Way { egress, protection, mtu: turn.snapshot.set_mtu(set) })

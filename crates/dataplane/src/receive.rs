@@ -1,10 +1,12 @@
 //! Stage 1: link header, VLAN, who the frame is for, the IP header's checks.
 
+use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use wire::flow::protocol;
 use wire::link::{ETHERNET_BYTES, Link, LinkAddress, Tag, ethertype};
-use wire::{Descriptor, Family, Fragment, Frames, Packet, ParseError};
+use wire::{Descriptor, Family, Frames, Packet, ParseError, Upper};
 
 use crate::decide::is_inside;
+use crate::esp;
 use crate::walk::{Origin, Row, State, ToHost, Turn};
 use crate::{DeviceId, DropReason, Medium, PortId, RouteTarget, Side, Snapshot, Verdict};
 
@@ -40,11 +42,17 @@ pub(crate) fn receive<F: Frames>(
             common_packets += 1;
             let Common { ingress, origin, .. } = *common;
             let (place, frame) = (place as u32, descriptor.frame);
-            let state = match packet.flow.protocol {
-                protocol::ESP => state_of_esp(turn.snapshot, ingress, &packet),
-                _ => State::Clear,
-            };
-            rows.push(Row { place, frame, ip, ingress, origin, state, packet });
+            let mut row = Row { place, frame, ip, ingress, origin, state: State::Clear, packet };
+            if carries_esp(&packet) && is_to_us(turn.snapshot, ingress, &packet) {
+                match esp::state(row.bytes(turn.frames), &packet) {
+                    Ok(state) => row.state = state,
+                    Err(reason) => {
+                        turn.drop(&mut row, reason);
+                        continue;
+                    }
+                }
+            }
+            rows.push(row);
         } else {
             look_closer(turn, device, place, descriptor, rows);
         }
@@ -103,18 +111,16 @@ fn look_closer<F: Frames>(
     match look(turn, device, descriptor) {
         Seen::Packet(ingress, ip, packet) => {
             turn.counters.ledger(Some(ingress)).received += 1;
-            let state = match packet.flow.protocol {
-                protocol::ESP => state_of_esp(turn.snapshot, ingress, &packet),
-                _ => State::Clear,
-            };
             let origin = origin_of(turn.snapshot, ingress);
             let (place, ip, frame) = (place as u32, ip as u32, descriptor.frame);
-            let mut row = Row { place, frame, ip, ingress, origin, state, packet };
-            if state == State::Sealed && packet.fragment != Fragment::Whole {
-                turn.drop(&mut row, DropReason::EspFragment);
-            } else {
-                rows.push(row);
+            let mut row = Row { place, frame, ip, ingress, origin, state: State::Clear, packet };
+            if carries_esp(&packet) && is_to_us(turn.snapshot, ingress, &packet) {
+                match esp::state(row.bytes(turn.frames), &packet) {
+                    Ok(state) => row.state = state,
+                    Err(reason) => return turn.drop(&mut row, reason),
+                }
             }
+            rows.push(row);
         }
         Seen::LeftToLinux(ingress) => {
             turn.counters.ledger(Some(ingress)).received += 1;
@@ -233,16 +239,21 @@ fn origin_of(snapshot: &Snapshot, ingress: PortId) -> Origin {
     }
 }
 
-/// Whether an ESP packet is for us to open, or to be judged as it is: from outside to one of our
-/// addresses.
+/// Whether a packet may be ESP, alone or in UDP.
 #[inline]
-fn state_of_esp(snapshot: &Snapshot, ingress: PortId, packet: &Packet) -> State {
+fn carries_esp(packet: &Packet) -> bool {
+    packet.flow.protocol == protocol::ESP
+        || matches!(packet.flow.upper, Upper::Ports { destination: NAT_TRAVERSAL_PORT, .. })
+            && packet.flow.protocol == protocol::UDP
+}
+
+/// Whether a packet comes from outside to one of our addresses: ESP is then for us to open, else
+/// it is judged as it is.
+#[inline]
+fn is_to_us(snapshot: &Snapshot, ingress: PortId, packet: &Packet) -> bool {
     let is_outside = snapshot.path_port(ingress).side == Side::Unprotected;
     let destination = packet.flow.destination_address();
-    match is_outside && snapshot.routes().lookup(destination) == Some(RouteTarget::Local) {
-        true => State::Sealed,
-        false => State::Clear,
-    }
+    is_outside && snapshot.routes().lookup(destination) == Some(RouteTarget::Local)
 }
 
 impl From<ParseError> for DropReason {

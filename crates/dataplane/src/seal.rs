@@ -1,9 +1,9 @@
 //! Stage 5: all headers, nonces and trailers of the batch, then the cipher over the batch, SA by SA
 //! (FACTS "Ciphers": a nonce written just before it is used stalls the cipher).
 
-use ipsec::{Inner, SaId, SealJob, SequenceError};
+use ipsec::{Mode, OutboundSa, SaId, SealJob, SequenceError};
 use wire::link::ethertype;
-use wire::{Descriptor, Family, FrameId, Frames, link};
+use wire::{Descriptor, Family, FrameId, Frames, Packet, link};
 
 use crate::snapshot::Egress;
 use crate::walk::{Held, Row, Scratch, Send, Turn};
@@ -27,9 +27,11 @@ pub(crate) struct Departure {
     length: u32,
     /// Bytes of the IP packet, before sealing.
     bytes: u32,
+    /// Bytes of its link header, once that is written.
+    link: u32,
     ingress: PortId,
-    family: Family,
-    traffic_class: u8,
+    /// The IP packet, before sealing.
+    packet: Packet,
     egress: Egress,
     fate: Fate,
 }
@@ -55,15 +57,22 @@ impl Departure {
             offset: row.ip,
             length: row.packet.length,
             bytes: row.packet.length,
+            link: 0,
             ingress: row.ingress,
-            family: row.packet.flow.family,
-            traffic_class: row.packet.traffic_class,
+            packet: row.packet,
             egress,
             fate: match protection {
                 Some(protection) => Fate::Sealed { protection, group: 0, rank: 0 },
                 None => Fate::Clear,
             },
         }
+    }
+
+    /// Its IP packet, sealed and with its link header in front by now.
+    fn ip_packet<'f, F: Frames>(&self, frames: &'f mut F) -> &'f mut [u8] {
+        let Departure { frame, offset, length, link, .. } = *self;
+        let (start, end) = (offset as usize + link as usize, offset as usize + length as usize);
+        frames.bytes_mut(frame).get_mut(start..end).unwrap_or_default()
     }
 
     /// Its group, if it is to be sealed.
@@ -154,9 +163,17 @@ impl Sealing {
             let Some(group) = group_of(&jobs[0]) else { continue };
             let sa = self.groups[group as usize].sa;
             let sa = &turn.snapshot.outbound()[sa.0 as usize];
+            let mut sealed = jobs.len();
             if let Err(error) = sa.cipher.seal(turn.frames, jobs) {
+                sealed = error.job;
                 let rows = jobs[error.job..].iter().map(|job| job.row);
                 refused.get_or_insert_default().extend(rows);
+            }
+            if sa.encapsulation.udp.is_some() && sa.tunnel().remote.is_ipv6() {
+                for job in &jobs[..sealed] {
+                    let departure = &departures[job.row as usize];
+                    ipsec::finish_udp(departure.ip_packet(turn.frames));
+                }
             }
         }
         for row in refused.into_iter().flatten() {
@@ -168,7 +185,7 @@ impl Sealing {
 /// Puts the link header on a packet that is not to be sealed, and sends it.
 #[inline]
 pub(crate) fn leave_in_clear<F: Frames>(turn: &mut Turn<'_, F>, mut departure: Departure) {
-    let family = departure.family;
+    let family = departure.packet.flow.family;
     if let Err(reason) = write_link(turn, &mut departure, family) {
         departure.fate = Fate::Dropped(reason);
     }
@@ -183,26 +200,34 @@ fn write_headers<F: Frames>(
     groups: &[Group],
     row: u32,
 ) -> Result<Option<SealJob>, DropReason> {
-    let mut family = departure.family;
+    let mut family = departure.packet.flow.family;
     let mut job = None;
-    let bytes = departure.length as usize;
     if let Fate::Sealed { protection: Protection { sa, .. }, group, rank } = departure.fate {
         let first = groups[group as usize].first.map_err(sequence_reason)?;
         let sequence = first + u64::from(rank);
         let sa = &turn.snapshot.outbound()[sa.0 as usize];
-        let inner = Inner { family, offset: departure.offset as usize, length: bytes };
         let frame = turn.frames.bytes_mut(departure.frame);
-        let class = departure.traffic_class;
+        let ip = departure.offset as usize;
         let (seal, outer) = sa
-            .encapsulate(departure.frame, frame, inner, class, sequence, row)
-            .ok_or(DropReason::Oversize)?;
+            .encapsulate(departure.frame, frame, ip, &departure.packet, sequence, row)
+            .ok_or_else(|| unfit(sa))?;
         departure.offset = outer.start as u32;
         departure.length = outer.len() as u32;
-        family = if sa.tunnel.remote.is_ipv4() { Family::V4 } else { Family::V6 };
+        family = if sa.tunnel().remote.is_ipv4() { Family::V4 } else { Family::V6 };
         job = Some(seal);
     }
     write_link(turn, departure, family)?;
     Ok(job)
+}
+
+/// Why an SA cannot carry a packet: in transport mode what it carries is narrow, in tunnel mode
+/// only the frame and the outer header are.
+#[cold]
+fn unfit(sa: &OutboundSa) -> DropReason {
+    match sa.encapsulation.mode {
+        Mode::Tunnel => DropReason::Oversize,
+        Mode::Transport => DropReason::TransportMode,
+    }
 }
 
 fn sequence_reason(error: SequenceError) -> DropReason {
@@ -231,7 +256,8 @@ fn write_link<F: Frames>(
     let end = departure.offset as usize;
     let start =
         link::write(frame, end, mac, port.mac, port.vlan, ethertype).ok_or(DropReason::Oversize)?;
-    departure.length += (end - start) as u32;
+    departure.link = (end - start) as u32;
+    departure.length += departure.link;
     departure.offset = start as u32;
     Ok(())
 }

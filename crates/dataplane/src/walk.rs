@@ -4,6 +4,7 @@ use ipsec::{OpenJob, SaId};
 use policy::Match;
 use wire::{BATCH, Descriptor, Flow, FrameId, Frames, Packet};
 
+use crate::esp::Moved;
 use crate::seal::Departure;
 use crate::snapshot::Egress;
 use crate::{Counters, DeviceId, DropReason, Medium, PortId, SetIndex, Snapshot, Verdict};
@@ -115,6 +116,19 @@ pub struct Held {
     pub packet: Descriptor,
 }
 
+/// A packet whose SA is another worker's. It is on no ledger yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Handover {
+    /// That worker.
+    pub worker: u32,
+    /// The device it was received from.
+    pub device: DeviceId,
+    /// The port it came by.
+    pub ingress: PortId,
+    /// The packet as it was received; the frame is the receiver's.
+    pub packet: Descriptor,
+}
+
 /// What a batch came to. The receiver owns the frames in it.
 #[derive(Default, Debug)]
 pub struct Outputs {
@@ -124,7 +138,12 @@ pub struct Outputs {
     pub host: Vec<ToHost>,
     /// Waiting for a neighbour.
     pub held: Vec<Held>,
-    /// One verdict per packet given in, in its order, then one per packet made.
+    /// Peers that have shown themselves at another place, each at most once.
+    pub moved: Vec<Moved>,
+    /// Packets that another worker is to walk.
+    pub handovers: Vec<Handover>,
+    /// One verdict per packet given in, in its order, then one per packet made. `None`: it is
+    /// among the handovers, and its verdict is the other worker's.
     pub verdicts: Vec<Option<Verdict>>,
 }
 
@@ -134,6 +153,8 @@ impl Outputs {
         self.sends.clear();
         self.host.clear();
         self.held.clear();
+        self.moved.clear();
+        self.handovers.clear();
         self.verdicts.clear();
     }
 }
@@ -142,6 +163,10 @@ impl Outputs {
 pub(crate) struct Turn<'a, F> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) now_ns: u64,
+    /// Whose turn it is.
+    pub(crate) worker: u32,
+    /// Where the packets were received, if those of other workers' SAs go to them.
+    pub(crate) handing: Option<(DeviceId, &'a [Descriptor])>,
     pub(crate) frames: &'a mut F,
     pub(crate) counters: &'a mut Counters,
     pub(crate) out: &'a mut Outputs,
@@ -200,6 +225,8 @@ pub struct Walk {
     rows: Vec<Row>,
     made: Vec<Row>,
     scratch: Scratch,
+    /// `None`: nobody stands beside it to hand packets over to.
+    worker: Option<u32>,
 }
 
 impl Walk {
@@ -211,7 +238,15 @@ impl Walk {
             rows: Vec::with_capacity(BATCH),
             made: Vec::with_capacity(BATCH),
             scratch: Scratch::default(),
+            worker: None,
         }
+    }
+
+    /// The same walk as that of worker `number`, below the snapshot's [`Snapshot::workers`]: what
+    /// an SA of another worker is to open goes to [`Outputs::handovers`].
+    pub fn as_worker(mut self, number: u32) -> Walk {
+        self.worker = Some(number);
+        self
     }
 
     /// Returns what was counted and counts from 0 under this snapshot.
@@ -252,11 +287,43 @@ impl Walk {
         frames: &mut F,
         out: &mut Outputs,
     ) {
+        let others = snapshot.workers() > 1 && self.worker.is_some();
+        let handing = others.then_some((device, packets));
+        self.walk(snapshot, now_ns, (device, packets), handing, frames, out);
+    }
+
+    /// Walks a batch that another worker received from `device` and handed over: as
+    /// [`run`](Self::run), but nothing of it is handed over again.
+    ///
+    /// # Panics
+    /// If `packets` is longer than [`BATCH`].
+    pub fn run_handed_over<F: Frames>(
+        &mut self,
+        snapshot: &Snapshot,
+        now_ns: u64,
+        device: DeviceId,
+        packets: &[Descriptor],
+        frames: &mut F,
+        out: &mut Outputs,
+    ) {
+        self.walk(snapshot, now_ns, (device, packets), None, frames, out);
+    }
+
+    fn walk<F: Frames>(
+        &mut self,
+        snapshot: &Snapshot,
+        now_ns: u64,
+        (device, packets): (DeviceId, &[Descriptor]),
+        handing: Option<(DeviceId, &[Descriptor])>,
+        frames: &mut F,
+        out: &mut Outputs,
+    ) {
         assert!(packets.len() <= BATCH, "a batch is at most {BATCH} packets");
-        let Walk { counters, limiter, rows, made, scratch } = self;
+        let Walk { counters, limiter, rows, made, scratch, worker } = self;
         out.verdicts.clear();
         out.verdicts.resize(packets.len(), None);
-        let mut turn = Turn { snapshot, now_ns, frames, counters, out };
+        let (worker, handed_over) = (worker.unwrap_or(0), out.handovers.len());
+        let mut turn = Turn { snapshot, now_ns, worker, handing, frames, counters, out };
         rows.clear();
         made.clear();
         receive::receive(&mut turn, device, packets, rows);
@@ -270,6 +337,10 @@ impl Walk {
             plan::plan(&mut turn, made, rows, limiter, scratch);
             seal::seal(&mut turn, scratch);
         }
-        debug_assert!(turn.out.verdicts.iter().all(Option::is_some), "a row without a verdict");
+        debug_assert_eq!(
+            turn.out.verdicts.iter().filter(|verdict| verdict.is_none()).count(),
+            turn.out.handovers.len() - handed_over,
+            "a row without a verdict"
+        );
     }
 }

@@ -3,7 +3,7 @@
 
 use memmap2::{Advice, MmapMut};
 use std::collections::VecDeque;
-use wire::frame::{Descriptor, FrameId, Frames, HEADROOM, Port};
+use wire::frame::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Port};
 
 /// Bytes of a frame unless the caller says otherwise: one page, as AF_XDP lays them out.
 pub const FRAME_BYTES: usize = 4096;
@@ -107,6 +107,25 @@ impl Frames for MemoryFrames {
     fn bytes_mut(&mut self, frame: FrameId) -> &mut [u8] {
         let start = self.start(frame);
         &mut self.memory[start..start + self.frame_bytes]
+    }
+
+    fn many_mut<'f>(&'f mut self, frames: &[FrameId], into: &mut [&'f mut [u8]]) -> bool {
+        assert_eq!(frames.len(), into.len(), "a place for every frame");
+        let mut order = [0usize; BATCH];
+        let order = &mut order[..frames.len()];
+        order.iter_mut().enumerate().for_each(|(place, entry)| *entry = place);
+        order.sort_unstable_by_key(|place| frames[*place]);
+        let (mut rest, mut at) = (&mut self.memory[..], 0);
+        for &mut place in order {
+            let Some(skipped) = (frames[place].0 as usize * self.frame_bytes).checked_sub(at)
+            else {
+                return false;
+            };
+            let (frame, behind) = rest[skipped..].split_at_mut(self.frame_bytes);
+            into[place] = frame;
+            (rest, at) = (behind, at + skipped + self.frame_bytes);
+        }
+        true
     }
 
     fn take(&mut self) -> Option<FrameId> {

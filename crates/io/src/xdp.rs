@@ -105,6 +105,12 @@ impl Frames for XdpFrames {
         self.0.frame_mut(frame.0)
     }
 
+    /// # Panics
+    /// As [`XdpFrames::bytes`].
+    fn many_mut<'f>(&'f mut self, frames: &[FrameId], into: &mut [&'f mut [u8]]) -> bool {
+        self.0.frames_mut(frames.iter().map(|frame| frame.0), into)
+    }
+
     fn take(&mut self) -> Option<FrameId> {
         self.0.take().map(FrameId)
     }

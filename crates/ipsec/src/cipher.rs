@@ -1,31 +1,47 @@
-//! The cipher seam: all AEAD work of a batch goes through [`Cipher::seal`] and [`Cipher::open`].
+//! The cipher seam: all cryptographic work of a batch goes through [`Cipher::seal`] and
+//! [`Cipher::open`].
 //!
-//! A call takes the jobs of one SA. Headers, trailers and nonces of the whole batch are written
-//! before, because a cipher that reads what was stored just now, and narrower, stalls (FACTS
-//! "The walk" 6). The seam only ciphers: it knows nothing of IP, and of ESP only what is
-//! authenticated beside the text (RFC 4106 §5).
+//! A call takes the jobs of one SA. Headers, trailers, IVs and nonces of the whole batch are
+//! written before, because a cipher that reads what was stored just now, and narrower, stalls.
+//! The seam only ciphers: it knows nothing of IP, and of ESP only what is authenticated beside the
+//! text.
+//!
+//! ```text
+//! AEAD        aad: SPI ‖ sequence number        authenticated: aad (with ESN all 64 bits of the
+//!             text, ICV 16 behind it            number, RFC 4106 §5), text
+//! CBC, NULL   aad: SPI ‖ sequence number ‖ IV   authenticated: from aad to the end of the text,
+//! with HMAC   text, ICV behind it               with ESN the number's high half behind it, which
+//!                                               is not sent (RFC 4303 §2.2.1)
+//! ```
+//! Which library works is decided once, when a key is expanded; each call asks for it once and
+//! then goes over its jobs.
+//!
+//! Not here: where a packet's IV is written, padding, sequence numbers and replay windows.
 
 use std::fmt;
 use std::sync::Arc;
 
-use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use wire::{FrameId, Frames};
 use zeroize::Zeroizing;
 
-use crate::esp::{HEADER_BYTES, ICV_BYTES};
+use crate::esp::HEADER_BYTES;
+use crate::suite::Encryption;
 use crate::{KeyMaterial, SequenceNumbers, Suite};
 
+mod aead;
+mod backend;
+mod cbc_hmac;
+mod iv;
+mod place;
 mod self_test;
 #[cfg(test)]
 mod tests;
 
-pub use self_test::{SelfTestError, SelfTestStep, self_test};
+use backend::Backend;
+use iv::UnpredictableIv;
 
-/// Bytes of the nonce: salt and IV (RFC 4106 §4).
-const NONCE_BYTES: usize = 12;
-/// Bytes authenticated beside the text: the ESP header, with ESN the number's high half in it.
-const AAD_BYTES: usize = HEADER_BYTES;
-const AAD_BYTES_EXTENDED: usize = HEADER_BYTES + 4;
+pub use backend::BackendKind;
+pub use self_test::{SelfTestError, SelfTestStep, self_test};
 
 /// One packet to seal in place. Offsets count from the start of the frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -34,11 +50,12 @@ pub struct SealJob {
     pub frame: FrameId,
     /// Offset of the 8-byte ESP header, in front of the text.
     pub aad: u32,
-    /// Offset of the text: what is encrypted, ESP trailer included. The ICV is written behind it.
+    /// Offset of the text: what is encrypted, ESP trailer included. The ICV, of
+    /// [`Suite::icv_bytes`], is written behind it.
     pub text: u32,
-    /// Bytes of the text.
+    /// Bytes of the text; under AES-CBC a multiple of 16.
     pub text_length: u32,
-    /// Salt and IV; the last 4 of the 16 bytes are not used.
+    /// AEADs: salt, IV, and 4 bytes that are not used. AES-CBC: the IV. Else not used.
     pub nonce: [u8; 16],
     /// The whole sequence number; with ESN its high half is authenticated.
     pub sequence: u64,
@@ -55,9 +72,9 @@ pub struct OpenJob {
     pub aad: u32,
     /// Offset of the text: what is decrypted. The ICV lies behind it.
     pub text: u32,
-    /// Bytes of the text.
+    /// Bytes of the text; under AES-CBC a multiple of 16.
     pub text_length: u32,
-    /// Salt and IV; the last 4 of the 16 bytes are not used.
+    /// AEADs: salt, IV, and 4 bytes that are not used. AES-CBC: the IV. Else not used.
     pub nonce: [u8; 16],
     /// The whole sequence number, as the replay window inferred it; to be committed there once
     /// the packet has authenticated. With ESN its high half is authenticated.
@@ -85,8 +102,9 @@ impl fmt::Debug for OpenJob {
     }
 }
 
-/// Sealing stopped at a job that does not lie in its frame, or that the cipher refused. The jobs
-/// before it are sealed; it and those behind it are **in clear** and must never be sent.
+/// Sealing stopped at a job that does not lie in its frame, whose text is not whole blocks, or
+/// that the cipher refused. The jobs before it are sealed; it and those behind it are **in clear**
+/// and must never be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("job {job} of the batch could not be sealed")]
 pub struct SealError {
@@ -97,22 +115,53 @@ pub struct SealError {
 /// The expanded key of one SA. No `Debug`, no `Clone`: it holds key bytes.
 pub struct Cipher {
     backend: Arc<Backend>,
-    /// The salt where it stands in a nonce: the highest 4 of 16 bytes.
-    salt: Zeroizing<u128>,
+    ivs: Ivs,
     numbers: SequenceNumbers,
     suite: Suite,
 }
 
+/// How the IV of a packet comes about.
+#[derive(Clone)]
+enum Ivs {
+    /// It is the sequence number (RFC 4106 §3.1, RFC 7634 §2). Held is the salt where it stands in
+    /// a nonce: the highest 4 of 16 bytes.
+    Counter(Zeroizing<u128>),
+    /// It is the sequence number, encrypted (RFC 3602 §3).
+    Unpredictable(Arc<UnpredictableIv>),
+    /// There is none.
+    None,
+}
+
 impl Cipher {
-    /// Expands a key, for an SA without ESN.
+    /// Expands a key on the fastest backend of this machine, for an SA without ESN.
+    ///
+    /// # Panics
+    /// If the operating system has no random bytes for the IVs of AES-CBC.
     pub fn new(material: &KeyMaterial) -> Cipher {
-        let salt = material.salt().iter().fold(0, |salt, byte| salt << 8 | u128::from(*byte));
-        Cipher {
-            backend: Arc::new(Backend::new(material)),
-            salt: Zeroizing::new(salt << 96),
-            numbers: SequenceNumbers::Short,
-            suite: material.suite(),
-        }
+        BackendKind::ALL
+            .iter()
+            .find_map(|kind| Cipher::with_backend(material, *kind))
+            .expect("the portable backend has every suite")
+    }
+
+    /// Expands a key on this backend, for an SA without ESN. `None`: this machine does not have
+    /// it. For tests, the self-test and comparisons.
+    ///
+    /// # Panics
+    /// As [`Cipher::new`].
+    pub fn with_backend(material: &KeyMaterial, kind: BackendKind) -> Option<Cipher> {
+        let suite = material.suite();
+        let ivs = match suite.encryption() {
+            Encryption::Gcm | Encryption::ChaCha20Poly1305 => {
+                let salt =
+                    material.salt().iter().fold(0, |salt, byte| salt << 8 | u128::from(*byte));
+                Ivs::Counter(Zeroizing::new(salt << 96))
+            }
+            Encryption::Cbc => Ivs::Unpredictable(Arc::new(UnpredictableIv::fresh())),
+            Encryption::Null => Ivs::None,
+        };
+        let backend = Arc::new(Backend::new(material, kind)?);
+        Some(Cipher { backend, ivs, numbers: SequenceNumbers::Short, suite })
     }
 
     /// The same for sequence numbers of this width; it decides what is authenticated.
@@ -120,20 +169,19 @@ impl Cipher {
         Cipher { numbers, ..self }
     }
 
-    /// The same expanded key for the same SA at another place; there is still only one of it.
+    /// The same expanded key for the same SA at another place; there is still only one of it, and
+    /// of the key that makes its IVs.
     pub(crate) fn share(&self) -> Cipher {
         let Cipher { numbers, suite, .. } = *self;
-        Cipher { backend: self.backend.clone(), salt: self.salt.clone(), numbers, suite }
+        Cipher { backend: self.backend.clone(), ivs: self.ivs.clone(), numbers, suite }
     }
 
-    /// The library that does the work.
+    /// The libraries that do the work, with the version of one that was found on the machine.
     pub fn backend_name(&self) -> &'static str {
-        match &*self.backend {
-            Backend::AwsLc(_) => "aws-lc-rs",
-        }
+        self.backend.name()
     }
 
-    /// Its algorithm.
+    /// Its algorithms.
     pub const fn suite(&self) -> Suite {
         self.suite
     }
@@ -148,130 +196,59 @@ impl Cipher {
     /// # Panics
     /// Only where [`Frames::bytes_mut`] does: a frame that is not one of `frames`.
     pub fn seal<F: Frames>(&self, frames: &mut F, jobs: &[SealJob]) -> Result<(), SealError> {
-        for (index, job) in jobs.iter().enumerate() {
-            let parts = Parts::of(frames.bytes_mut(job.frame), job.aad, job.text, job.text_length);
-            let sealed = parts.is_some_and(|Parts { header, text, icv }| {
-                let nonce = nonce(&job.nonce);
-                match self.numbers {
-                    SequenceNumbers::Short => self.backend.seal(nonce, header, text, icv),
-                    SequenceNumbers::Extended => {
-                        let aad = extended_aad(header, job.sequence);
-                        self.backend.seal(nonce, &aad, text, icv)
-                    }
-                }
-            });
-            if !sealed {
-                return Err(SealError { job: index });
-            }
-        }
-        Ok(())
+        self.backend.seal(self.numbers, frames, jobs)
     }
 
     /// Checks the ICV of every job and decrypts its text; sets [`OpenJob::authentic`]. The text
     /// of a job that is not authentic is undefined afterwards. A job that does not lie in its
-    /// frame is not authentic.
+    /// frame, or whose text is not whole blocks, is not authentic.
+    ///
+    /// [`Suite::Null`] has nothing to check: every job that lies in its frame is authentic.
     ///
     /// # Panics
     /// Only where [`Frames::bytes_mut`] does: a frame that is not one of `frames`.
     pub fn open<F: Frames>(&self, frames: &mut F, jobs: &mut [OpenJob]) {
-        for job in jobs {
-            let parts = Parts::of(frames.bytes_mut(job.frame), job.aad, job.text, job.text_length);
-            job.authentic = parts.is_some_and(|Parts { header, text, icv }| {
-                let nonce = nonce(&job.nonce);
-                match self.numbers {
-                    SequenceNumbers::Short => self.backend.open(nonce, header, text, icv),
-                    SequenceNumbers::Extended => {
-                        let aad = extended_aad(header, job.sequence);
-                        self.backend.open(nonce, &aad, text, icv)
-                    }
-                }
-            });
+        self.backend.open(self.numbers, frames, jobs);
+    }
+
+    /// The nonce of the packet with this sequence number, as a job takes it. The IV that the
+    /// packet carries is the 8 bytes behind the salt, all 16 bytes, or nothing.
+    ///
+    /// Cost: nothing but under AES-CBC, where it is an encryption; see [`Cipher::nonces`].
+    #[inline]
+    pub(crate) fn nonce(&self, sequence: u64) -> [u8; 16] {
+        match &self.ivs {
+            Ivs::Counter(salt) => counter_nonce(salt, sequence),
+            Ivs::Unpredictable(ivs) => ivs.of(sequence),
+            Ivs::None => [0; 16],
         }
     }
 
-    /// The nonce of a packet with this IV: salt ‖ IV ‖ 4 bytes that are not used.
+    /// The nonce of a received packet that carries this IV, of [`Suite::iv_bytes`]. What is
+    /// missing of it counts as 0.
     #[inline]
-    pub(crate) fn nonce(&self, iv: u64) -> [u8; 16] {
-        (*self.salt | u128::from(iv) << 32).to_be_bytes()
-    }
-}
-
-/// What a job names of its frame.
-struct Parts<'a> {
-    header: &'a [u8; HEADER_BYTES],
-    text: &'a mut [u8],
-    icv: &'a mut [u8; ICV_BYTES],
-}
-
-impl<'a> Parts<'a> {
-    /// `None` if a part does not lie in the frame, or the header not in front of the text.
-    #[inline]
-    fn of(frame: &'a mut [u8], aad: u32, text: u32, text_length: u32) -> Option<Parts<'a>> {
-        let (front, behind) = frame.split_at_mut_checked(text as usize)?;
-        let header = front.get(aad as usize..)?.first_chunk()?;
-        let (text, behind) = behind.split_at_mut_checked(text_length as usize)?;
-        Some(Parts { header, text, icv: behind.first_chunk_mut()? })
-    }
-}
-
-#[inline]
-fn nonce(padded: &[u8; 16]) -> &[u8; NONCE_BYTES] {
-    padded.first_chunk().expect("12 of 16 bytes")
-}
-
-/// SPI ‖ the whole 64-bit sequence number (RFC 4106 §5).
-#[inline]
-fn extended_aad(header: &[u8; AAD_BYTES], sequence: u64) -> [u8; AAD_BYTES_EXTENDED] {
-    let mut aad = [0; AAD_BYTES_EXTENDED];
-    aad[..4].copy_from_slice(&header[..4]);
-    aad[4..].copy_from_slice(&sequence.to_be_bytes());
-    aad
-}
-
-/// The libraries that can stand behind the seam.
-enum Backend {
-    AwsLc(LessSafeKey),
-}
-
-impl Backend {
-    fn new(material: &KeyMaterial) -> Backend {
-        let algorithm = match material.suite() {
-            Suite::Aes128Gcm => &AES_128_GCM,
-            Suite::Aes256Gcm => &AES_256_GCM,
-        };
-        let key = UnboundKey::new(algorithm, material.key()).expect("KeyMaterial has the length");
-        Backend::AwsLc(LessSafeKey::new(key))
-    }
-
-    #[inline]
-    fn seal(
-        &self,
-        nonce: &[u8; NONCE_BYTES],
-        aad: &[u8],
-        text: &mut [u8],
-        icv: &mut [u8; ICV_BYTES],
-    ) -> bool {
-        match self {
-            Backend::AwsLc(key) => {
-                let nonce = Nonce::assume_unique_for_key(*nonce);
-                key.seal_in_place_scatter(nonce, Aad::from(aad), text, &[], icv).is_ok()
+    pub(crate) fn received_nonce(&self, iv: &[u8]) -> [u8; 16] {
+        match &self.ivs {
+            Ivs::Counter(salt) => {
+                counter_nonce(salt, iv.first_chunk().map_or(0, |iv| u64::from_be_bytes(*iv)))
             }
+            Ivs::Unpredictable(_) => iv.first_chunk().copied().unwrap_or_default(),
+            Ivs::None => [0; 16],
         }
     }
+}
 
-    #[inline]
-    fn open(
-        &self,
-        nonce: &[u8; NONCE_BYTES],
-        aad: &[u8],
-        text: &mut [u8],
-        icv: &[u8; ICV_BYTES],
-    ) -> bool {
-        match self {
-            Backend::AwsLc(key) => {
-                let nonce = Nonce::assume_unique_for_key(*nonce);
-                key.open_in_place_separate_tag(nonce, Aad::from(aad), icv, text).is_ok()
-            }
-        }
+/// Salt ‖ IV ‖ 4 bytes that are not used (RFC 4106 §4, RFC 7634 §2), in one store.
+#[inline]
+fn counter_nonce(salt: &u128, iv: u64) -> [u8; 16] {
+    (salt | u128::from(iv) << 32).to_be_bytes()
+}
+
+/// The number's high half: what HMAC authenticates behind the text with ESN.
+#[inline]
+fn high_half(numbers: SequenceNumbers, sequence: u64) -> Option<[u8; 4]> {
+    match numbers {
+        SequenceNumbers::Short => None,
+        SequenceNumbers::Extended => Some(((sequence >> 32) as u32).to_be_bytes()),
     }
 }

@@ -1,36 +1,34 @@
-//! ESP framing in tunnel mode (RFC 4303 §2, with the AEAD layout of RFC 4106 §3):
+//! ESP framing (RFC 4303 §2; for AEADs RFC 4106 §3, RFC 7634 §2):
 //!
 //! ```text
-//! outer IP │ SPI, sequence │ IV │ inner packet │ padding, pad length, next header │ ICV
-//!   20, 40 │       8       │  8 │◄─────────────── text ──────────────────────────►│  16
-//!          │◄── authenticated ─►                                                 │
+//! tunnel      outer IP │ (UDP) │ SPI, sequence │ IV │ inner packet, trailer │ ICV
+//! transport   own IP   │ (UDP) │ SPI, sequence │ IV │ upper layer, trailer  │ ICV
+//!               20, 40     8           8         0…16 ◄──────── text ───────►  0…32
+//!                              ◄────────── authenticated ──────────────────►
+//! trailer: padding 1, 2, 3 …, pad length, next header
 //! ```
 //! Writes and checks everything but the ciphertext, which is [`Cipher`](crate::Cipher)'s. Works in
-//! place: the inner packet does not move.
+//! place: what is sealed or opened does not move; in transport mode its IP header does.
 //!
-//! Not here: transport mode, UDP encapsulation, TFC padding (what stands behind the inner packet
-//! is found by the parser of the inner packet, from its own length).
+//! Not here: TFC padding (what stands behind the inner packet is found by the parser of the inner
+//! packet, from its own length).
 
 use std::ops::Range;
 
 use wire::flow::protocol;
-use wire::{Family, FrameId};
+use wire::{Family, FrameId, Packet};
 
-use crate::outer::Variables;
-use crate::{InboundSa, OpenJob, OutboundSa, SealJob, Spi, ecn};
+use crate::encapsulation::Mode;
+use crate::{InboundSa, OpenJob, OutboundSa, SealJob, Spi, Suite};
+
+mod transport;
+
+pub use transport::restore;
 
 /// Bytes of SPI and sequence number.
 pub const HEADER_BYTES: usize = 8;
-/// Bytes of the IV.
-pub const IV_BYTES: usize = 8;
 /// Bytes of pad length and next header.
 pub const TRAILER_BYTES: usize = 2;
-/// Bytes of the ICV.
-pub const ICV_BYTES: usize = 16;
-/// Pad length and next header end on a multiple of this (RFC 4303 §2.4).
-pub const ALIGNMENT: usize = 4;
-/// Bytes of the smallest ESP packet that is looked at: a text of nothing but the trailer.
-pub const SMALLEST: usize = HEADER_BYTES + IV_BYTES + TRAILER_BYTES + ICV_BYTES;
 
 /// The first 8 bytes of an ESP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +48,7 @@ impl EspHeader {
     }
 }
 
-/// An inner packet in a frame.
+/// An inner packet in a frame, opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inner {
     /// What the next header field says it is.
@@ -68,8 +66,8 @@ pub enum OpenError {
     /// Too short for its fixed fields, or not inside its frame.
     #[error("ESP packet is truncated")]
     Truncated,
-    /// The text does not end on a multiple of [`ALIGNMENT`].
-    #[error("ESP text is not a multiple of 4 bytes")]
+    /// The text does not end on a multiple of [`Suite::alignment`].
+    #[error("ESP text is not a multiple of the cipher's block")]
     Alignment,
     /// The ICV is wrong: damaged, forged, or the keys differ.
     #[error("ESP integrity check failed")]
@@ -77,7 +75,7 @@ pub enum OpenError {
     /// Authentic, but the pad length is more than there is, or the padding is not 1, 2, 3 ….
     #[error("ESP padding is wrong")]
     Padding,
-    /// Authentic, but it carries neither IPv4 nor IPv6.
+    /// Authentic, but in tunnel mode it carries neither IPv4 nor IPv6.
     #[error("ESP next header is neither IPv4 nor IPv6")]
     NextHeader,
     /// A dummy packet (RFC 4303 §2.6): dropped as its sender means it to be.
@@ -85,108 +83,176 @@ pub enum OpenError {
     Dummy,
 }
 
+/// What an SA adds to a packet, bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Sizes {
+    /// Everything in front of the text but the packet's own IP header.
+    pub(crate) front: usize,
+    pub(crate) iv: usize,
+    pub(crate) icv: usize,
+    /// The text's length is a multiple of this, a power of two.
+    pub(crate) alignment: usize,
+}
+
+impl Sizes {
+    /// `headers` are the bytes in front of ESP: outer IP and UDP.
+    pub(crate) const fn new(suite: Suite, headers: usize) -> Sizes {
+        let iv = suite.iv_bytes();
+        let front = headers + HEADER_BYTES + iv;
+        Sizes { front, iv, icv: suite.icv_bytes(), alignment: suite.alignment() }
+    }
+
+    /// Bytes of the text around so many bytes.
+    #[inline]
+    const fn text(&self, payload: usize) -> usize {
+        (payload + TRAILER_BYTES + self.alignment - 1) & !(self.alignment - 1)
+    }
+
+    /// Bytes of the most that fits into `room` bytes with everything that is added.
+    const fn largest(&self, room: usize) -> usize {
+        let text = room.saturating_sub(self.front + self.icv);
+        (text & !(self.alignment - 1)).saturating_sub(TRAILER_BYTES)
+    }
+}
+
 impl OutboundSa {
-    /// Bytes of the outer packet that an inner packet of `inner` bytes becomes.
-    pub const fn sealed_length(&self, inner: usize) -> usize {
-        match inner.saturating_add(TRAILER_BYTES).checked_next_multiple_of(ALIGNMENT) {
-            Some(text) => text.saturating_add(self.outer.bytes() + ICV_BYTES),
-            None => usize::MAX,
+    /// Bytes of the packet that leaves for a packet of `length` bytes. In transport mode its IP
+    /// header is taken to have no options.
+    pub const fn sealed_length(&self, length: usize) -> usize {
+        // Nothing near the end of the range is a packet.
+        let length = if length > 1 << 20 { 1 << 20 } else { length };
+        let kept = self.kept_header();
+        let text = self.sizes.text(length.saturating_sub(kept));
+        kept + self.sizes.front + text + self.sizes.icv
+    }
+
+    /// Bytes of the largest packet that leaves as one of at most `path_mtu` bytes. 0: none fits.
+    pub fn largest_inner(&self, path_mtu: usize) -> usize {
+        let kept = self.kept_header();
+        let room = path_mtu.min(self.outer.largest_packet()).saturating_sub(kept);
+        match self.sizes.largest(room) {
+            0 => 0,
+            most => kept + most,
         }
     }
 
-    /// Bytes of the largest inner packet that becomes an outer packet of at most `path_mtu`
-    /// bytes. 0: none fits.
-    pub fn largest_inner(&self, path_mtu: usize) -> usize {
-        let outer = path_mtu.min(self.outer.largest_packet());
-        let text = outer.saturating_sub(self.outer.bytes() + ICV_BYTES);
-        (text - text % ALIGNMENT).saturating_sub(TRAILER_BYTES)
+    /// Bytes of a packet's own IP header that stay in front of ESP.
+    const fn kept_header(&self) -> usize {
+        match (self.encapsulation.mode, self.outer.family()) {
+            (Mode::Tunnel, _) => 0,
+            (Mode::Transport, Family::V4) => 20,
+            (Mode::Transport, Family::V6) => 40,
+        }
     }
 
-    /// Writes all headers and the trailer around an inner packet, and returns what the cipher has
-    /// to do with it and where in the frame the outer packet lies. Until the cipher has done so
-    /// the packet is in clear.
+    /// Writes all headers and the trailer around a packet whose IP header is at `ip` in its frame,
+    /// and returns what the cipher has to do with it and where in the frame the packet lies that
+    /// leaves. Until the cipher has done so it is in clear.
     ///
-    /// 1. outer IP header: DSCP of the inner packet, ECN by RFC 6040, don't fragment;
-    /// 2. SPI and the low half of `sequence`; the IV is all of `sequence`, which makes it unique
-    ///    under the key (RFC 4106 §3.1);
-    /// 3. padding 1, 2, 3 … to a multiple of 4, pad length, next header.
+    /// 1. outer IP header: DSCP and don't fragment by option, ECN by RFC 6040; UDP;
+    /// 2. SPI and the low half of `sequence`; the IV, unique under the key, see
+    ///    [`Encryption`](crate::suite::Encryption);
+    /// 3. padding 1, 2, 3 … to a multiple of the cipher's block, pad length, next header.
     ///
-    /// `sequence` was drawn from [`OutboundSa::sequence`] for this packet alone; `traffic_class`
-    /// is the inner packet's. `row` comes back in the job.
+    /// `sequence` was drawn from [`OutboundSa::sequence`] for this packet alone. `row` comes back
+    /// in the job.
     ///
-    /// `None`: too little room in front of or behind the inner packet, an outer packet beyond
-    /// what its header can say, or a number that no packet of the SA may have. Nothing that
-    /// matters was written; the caller drops the packet.
+    /// `None`: too little room in front of or behind the packet, an outer packet beyond what its
+    /// header can say, in transport mode a fragment or a packet that is not between the two ends,
+    /// or a number that no packet of the SA may have. Nothing that matters was written; the caller
+    /// drops the packet.
     #[inline]
     pub fn encapsulate(
         &self,
         frame_id: FrameId,
         frame: &mut [u8],
-        inner: Inner,
-        traffic_class: u8,
+        ip: usize,
+        packet: &Packet,
         sequence: u64,
         row: u32,
     ) -> Option<(SealJob, Range<usize>)> {
         if sequence == 0 || sequence > self.sequence.numbers().limit() {
             return None;
         }
-        let Inner { family, offset, length } = inner;
-        let total = self.sealed_length(length);
+        if self.encapsulation.mode == Mode::Transport {
+            return self.around_upper_layer(frame_id, frame, ip, packet, sequence, row);
+        }
+        let Sizes { front, icv, .. } = self.sizes;
+        let length = packet.length as usize;
+        let text_length = self.sizes.text(length);
+        let total = front + text_length + icv;
         if total > self.outer.largest_packet() {
             return None;
         }
-        let start = offset.checked_sub(self.outer.bytes())?;
+        let start = ip.checked_sub(front)?;
         let end = start.checked_add(total)?;
         // Every offset in the job is smaller.
         u32::try_from(end).ok()?;
-        let packet = frame.get_mut(start..end)?;
+        let outer = frame.get_mut(start..end)?;
 
-        let variables = Variables {
-            traffic_class: traffic_class & !ecn::MASK | ecn::encapsulate(traffic_class),
-            total,
-            esp_header: u64::from(self.spi.value()) << 32 | sequence & u64::from(u32::MAX),
-            iv: sequence,
+        let variables = self.outer.variables(packet, total, sequence);
+        self.outer.write(outer, &variables)?;
+        let nonce = self.cipher.nonce(sequence);
+        let (head, inner) = outer.split_at_mut_checked(front)?;
+        self.write_esp_header(head.get_mut(self.outer.bytes()..)?, sequence, &nonce)?;
+        let next_header = match packet.flow.family {
+            Family::V4 => protocol::IPV4,
+            Family::V6 => protocol::IPV6,
         };
-        self.outer.write(packet, &variables)?;
-        let text_length = total - self.outer.bytes() - ICV_BYTES;
-        let padding = text_length - length - TRAILER_BYTES;
-        // One store of fixed width: what it writes behind the trailer is the ICV's place.
-        let trailer: &mut [u8; 8] = packet[self.outer.bytes() + length..].first_chunk_mut()?;
-        *trailer = TRAILERS[family as usize][padding % ALIGNMENT];
-
+        write_trailer(inner.get_mut(length..)?, text_length - length, next_header)?;
         let job = SealJob {
             frame: frame_id,
-            aad: (start + self.outer.ip_bytes()) as u32,
-            text: offset as u32,
+            aad: (start + self.outer.bytes()) as u32,
+            text: ip as u32,
             text_length: text_length as u32,
-            nonce: self.cipher.nonce(sequence),
+            nonce,
             sequence,
             row,
         };
         Some((job, start..end))
     }
-}
 
-/// Padding, pad length and next header, by family and pad length; the rest is 0.
-const TRAILERS: [[[u8; 8]; ALIGNMENT]; 2] =
-    [trailers(next_header(Family::V4)), trailers(next_header(Family::V6))];
-const _: () = assert!(Family::V4 as usize == 0 && Family::V6 as usize == 1);
-
-const fn trailers(next: u8) -> [[u8; 8]; ALIGNMENT] {
-    [
-        [0, next, 0, 0, 0, 0, 0, 0],
-        [1, 1, next, 0, 0, 0, 0, 0],
-        [1, 2, 2, next, 0, 0, 0, 0],
-        [1, 2, 3, 3, next, 0, 0, 0],
-    ]
-}
-
-const fn next_header(family: Family) -> u8 {
-    match family {
-        Family::V4 => protocol::IPV4,
-        Family::V6 => protocol::IPV6,
+    /// Writes SPI, sequence number and IV.
+    #[inline]
+    fn write_esp_header(&self, into: &mut [u8], sequence: u64, nonce: &[u8; 16]) -> Option<()> {
+        let header = u64::from(self.spi.value()) << 32 | sequence & u64::from(u32::MAX);
+        // One store of the width in which the cipher reads it.
+        let (at, iv) = into.split_first_chunk_mut::<HEADER_BYTES>()?;
+        *at = header.to_be_bytes();
+        match self.sizes.iv {
+            8 => *iv.first_chunk_mut()? = sequence.to_be_bytes(),
+            0 => {}
+            _ => *iv.first_chunk_mut()? = *nonce,
+        }
+        Some(())
     }
 }
+
+/// Writes the trailer to the start of `behind`, of which `length` bytes are its own and the rest
+/// is the ICV's place.
+#[inline]
+fn write_trailer(behind: &mut [u8], length: usize, next_header: u8) -> Option<()> {
+    let padding = length - TRAILER_BYTES;
+    match behind.first_chunk_mut::<8>() {
+        // One store of fixed width: what it writes behind the trailer is the ICV's place.
+        Some(trailer) if padding < PADDINGS.len() => {
+            let next_header = u64::from(next_header) << (48 - 8 * padding);
+            *trailer = (PADDINGS[padding] | next_header).to_be_bytes();
+        }
+        _ => {
+            let (trailer, _) = behind.split_at_mut_checked(length)?;
+            let (last, bytes) = trailer.split_last_mut()?;
+            *last = next_header;
+            let (pad_length, bytes) = bytes.split_last_mut()?;
+            *pad_length = padding as u8;
+            bytes.iter_mut().zip(1..).for_each(|(byte, number)| *byte = number);
+        }
+    }
+    Some(())
+}
+
+/// Padding and pad length by the bytes of padding; the next header follows.
+const PADDINGS: [u64; 4] = [0, 0x0101 << 48, 0x0102_02 << 40, 0x0102_0303 << 32];
 
 impl InboundSa {
     /// What the cipher has to do with a received ESP packet: `esp` is its place in the frame, from
@@ -204,38 +270,56 @@ impl InboundSa {
         esp: Range<usize>,
         row: u32,
     ) -> Result<OpenJob, OpenError> {
+        let Sizes { front, icv, alignment, .. } = self.sizes;
         let bytes = frame.get(esp.clone()).ok_or(OpenError::Truncated)?;
-        if bytes.len() < SMALLEST {
+        let text_length = bytes.len().checked_sub(front + icv).ok_or(OpenError::Truncated)?;
+        if text_length < TRAILER_BYTES {
             return Err(OpenError::Truncated);
         }
-        let text_length = bytes.len() - HEADER_BYTES - IV_BYTES - ICV_BYTES;
-        if !text_length.is_multiple_of(ALIGNMENT) {
+        if text_length & (alignment - 1) != 0 {
             return Err(OpenError::Alignment);
         }
-        let head: &[u8; HEADER_BYTES + IV_BYTES] =
-            bytes.first_chunk().ok_or(OpenError::Truncated)?;
-        let head = u128::from_be_bytes(*head);
+        let (head, behind) =
+            bytes.split_first_chunk::<HEADER_BYTES>().ok_or(OpenError::Truncated)?;
+        let iv = behind.get(..front - HEADER_BYTES).ok_or(OpenError::Truncated)?;
         u32::try_from(esp.end).map_err(|_| OpenError::Truncated)?;
         Ok(OpenJob {
             frame: frame_id,
             aad: esp.start as u32,
-            text: (esp.start + HEADER_BYTES + IV_BYTES) as u32,
+            text: (esp.start + front) as u32,
             text_length: text_length as u32,
-            nonce: self.cipher.nonce(head as u64),
-            sequence: self.window.infer((head >> 64) as u32),
+            nonce: self.cipher.received_nonce(iv),
+            sequence: self.window.infer(u64::from_be_bytes(*head) as u32),
             row,
             authentic: false,
         })
     }
 }
 
-/// Takes the trailer off an opened packet: where in the frame lies what it carried.
+/// What an opened packet carried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Payload {
+    /// A whole packet (tunnel mode).
+    Packet(Inner),
+    /// The upper layer of the packet that carried it (transport mode): see [`restore`].
+    Upper {
+        /// Its protocol.
+        protocol: u8,
+        /// Its first byte, from the start of the frame.
+        offset: usize,
+        /// Its bytes.
+        length: usize,
+    },
+}
+
+/// Takes the trailer off an opened packet of an SA of this mode: where in the frame lies what it
+/// carried.
 ///
 /// # Errors
 /// All of [`OpenError`] but `Alignment`. The caller drops the packet; its sequence number stays
 /// committed if it was authentic.
 #[inline]
-pub fn strip(frame: &[u8], job: &OpenJob) -> Result<Inner, OpenError> {
+pub fn strip(frame: &[u8], job: &OpenJob, mode: Mode) -> Result<Payload, OpenError> {
     if !job.authentic {
         return Err(OpenError::Integrity);
     }
@@ -250,13 +334,14 @@ pub fn strip(frame: &[u8], job: &OpenJob) -> Result<Inner, OpenError> {
     if padded[length..].iter().zip(1..=u8::MAX).any(|(byte, expected)| *byte != expected) {
         return Err(OpenError::Padding);
     }
-    let family = match *next_header {
-        protocol::IPV4 => Family::V4,
-        protocol::IPV6 => Family::V6,
-        protocol::NONE => return Err(OpenError::Dummy),
-        _ => return Err(OpenError::NextHeader),
+    let family = match (mode, *next_header) {
+        (_, protocol::NONE) => return Err(OpenError::Dummy),
+        (Mode::Transport, protocol) => return Ok(Payload::Upper { protocol, offset, length }),
+        (Mode::Tunnel, protocol::IPV4) => Family::V4,
+        (Mode::Tunnel, protocol::IPV6) => Family::V6,
+        (Mode::Tunnel, _) => return Err(OpenError::NextHeader),
     };
-    Ok(Inner { family, offset, length })
+    Ok(Payload::Packet(Inner { family, offset, length }))
 }
 
 #[cfg(test)]

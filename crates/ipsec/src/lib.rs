@@ -6,6 +6,7 @@
 
 pub mod cipher;
 pub mod ecn;
+pub mod encapsulation;
 pub mod esp;
 mod outer;
 pub mod replay;
@@ -16,8 +17,10 @@ pub mod suite;
 mod testing;
 
 pub use cipher::{Cipher, OpenJob, SealError, SealJob, SelfTestError, SelfTestStep, self_test};
-pub use esp::{EspHeader, Inner, OpenError};
+pub use encapsulation::{DontFragment, Dscp, Encapsulation, Mode, UdpPorts};
+pub use esp::{EspHeader, Inner, OpenError, Payload};
+pub use outer::finish_udp;
 pub use replay::{Advance, ReplayError, ReplayWindow, SharedWindow, WindowSizeError};
 pub use sa::{InboundSa, OutboundSa, SaError, SaId, Spi, Tunnel};
 pub use sequence::{SequenceCounter, SequenceError, SequenceNumbers};
-pub use suite::{Fingerprint, KeyError, KeyMaterial, Suite};
+pub use suite::{Encryption, Fingerprint, Integrity, KeyError, KeyMaterial, Suite};

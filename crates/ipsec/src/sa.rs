@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use policy::SaSetId;
 
-use crate::outer::OuterHeader;
+use crate::encapsulation::{Encapsulation, Mode};
+use crate::esp::Sizes;
+use crate::outer::{OuterHeader, UDP_BYTES};
 use crate::{Cipher, KeyMaterial, ReplayWindow, SequenceCounter, Suite};
 
 /// Security Parameters Index, host order. 0–255 are reserved (RFC 4303 §2.1) and never held.
@@ -77,14 +79,15 @@ pub struct OutboundSa {
     pub set: SaSetId,
     /// Algorithms.
     pub suite: Suite,
-    /// Outer addresses.
-    pub tunnel: Tunnel,
-    /// Key and salt, expanded.
+    /// How its packets are carried.
+    pub encapsulation: Encapsulation,
+    /// Its key, expanded.
     pub cipher: Cipher,
     /// The next number to use; survives changes of configuration.
     pub sequence: Arc<SequenceCounter>,
     /// What all its outer headers have in common.
     pub(crate) outer: OuterHeader,
+    pub(crate) sizes: Sizes,
 }
 
 impl OutboundSa {
@@ -98,19 +101,52 @@ impl OutboundSa {
         spi: Spi,
         set: SaSetId,
         material: &KeyMaterial,
-        tunnel: Tunnel,
+        encapsulation: impl Into<Encapsulation>,
         sequence: Arc<SequenceCounter>,
     ) -> Result<OutboundSa, SaError> {
-        let outer = OuterHeader::new(tunnel)?;
         let cipher = Cipher::new(material).with_numbers(sequence.numbers());
-        Ok(OutboundSa { id, spi, set, suite: material.suite(), tunnel, cipher, sequence, outer })
+        OutboundSa::with_cipher(id, spi, set, cipher, encapsulation.into(), sequence)
+    }
+
+    /// The same with a key that is expanded already, and of the width of `sequence`.
+    ///
+    /// # Errors
+    /// [`SaError`]: the configuration is at fault.
+    pub fn with_cipher(
+        id: SaId,
+        spi: Spi,
+        set: SaSetId,
+        cipher: Cipher,
+        encapsulation: Encapsulation,
+        sequence: Arc<SequenceCounter>,
+    ) -> Result<OutboundSa, SaError> {
+        encapsulation.check()?;
+        let (suite, outer) = (cipher.suite(), OuterHeader::new(&encapsulation)?);
+        let sizes = Sizes::new(suite, headers(&encapsulation, &outer));
+        Ok(OutboundSa { id, spi, set, suite, encapsulation, cipher, sequence, outer, sizes })
     }
 
     /// The same SA at another place: the same expanded key and the same counter.
     pub fn at(&self, id: SaId, set: SaSetId) -> OutboundSa {
-        let OutboundSa { spi, suite, tunnel, outer, .. } = *self;
+        let OutboundSa { spi, suite, encapsulation, outer, sizes, .. } = *self;
         let (cipher, sequence) = (self.cipher.share(), self.sequence.clone());
-        OutboundSa { id, spi, set, suite, tunnel, cipher, sequence, outer }
+        OutboundSa { id, spi, set, suite, encapsulation, cipher, sequence, outer, sizes }
+    }
+
+    /// The same SA carried in another way, towards another end say: the same expanded key and the
+    /// same counter.
+    ///
+    /// # Errors
+    /// [`SaError`]: the caller's ends are of different families.
+    pub fn carried(&self, encapsulation: Encapsulation) -> Result<OutboundSa, SaError> {
+        let (cipher, sequence) = (self.cipher.share(), self.sequence.clone());
+        OutboundSa::with_cipher(self.id, self.spi, self.set, cipher, encapsulation, sequence)
+    }
+
+    /// The two ends.
+    #[inline]
+    pub const fn tunnel(&self) -> &Tunnel {
+        &self.encapsulation.tunnel
     }
 }
 
@@ -124,12 +160,13 @@ pub struct InboundSa {
     pub set: SaSetId,
     /// Algorithms.
     pub suite: Suite,
-    /// Outer addresses.
-    pub tunnel: Tunnel,
-    /// Key and salt, expanded.
+    /// How its packets are carried.
+    pub encapsulation: Encapsulation,
+    /// Its key, expanded.
     pub cipher: Cipher,
     /// Which numbers were seen; survives changes of configuration.
     pub window: Arc<ReplayWindow>,
+    pub(crate) sizes: Sizes,
 }
 
 impl InboundSa {
@@ -143,19 +180,60 @@ impl InboundSa {
         spi: Spi,
         set: SaSetId,
         material: &KeyMaterial,
-        tunnel: Tunnel,
+        encapsulation: impl Into<Encapsulation>,
         window: Arc<ReplayWindow>,
     ) -> Result<InboundSa, SaError> {
-        OuterHeader::new(tunnel)?;
         let cipher = Cipher::new(material).with_numbers(window.numbers());
-        Ok(InboundSa { id, spi, set, suite: material.suite(), tunnel, cipher, window })
+        InboundSa::with_cipher(id, spi, set, cipher, encapsulation.into(), window)
+    }
+
+    /// The same with a key that is expanded already, and of the width of `window`.
+    ///
+    /// # Errors
+    /// [`SaError`]: the configuration is at fault.
+    pub fn with_cipher(
+        id: SaId,
+        spi: Spi,
+        set: SaSetId,
+        cipher: Cipher,
+        encapsulation: Encapsulation,
+        window: Arc<ReplayWindow>,
+    ) -> Result<InboundSa, SaError> {
+        encapsulation.check()?;
+        let suite = cipher.suite();
+        let sizes = Sizes::new(suite, 0);
+        Ok(InboundSa { id, spi, set, suite, encapsulation, cipher, window, sizes })
     }
 
     /// The same SA at another place: the same expanded key and the same window.
     pub fn at(&self, id: SaId, set: SaSetId) -> InboundSa {
-        let InboundSa { spi, suite, tunnel, .. } = *self;
+        let InboundSa { spi, suite, encapsulation, sizes, .. } = *self;
         let (cipher, window) = (self.cipher.share(), self.window.clone());
-        InboundSa { id, spi, set, suite, tunnel, cipher, window }
+        InboundSa { id, spi, set, suite, encapsulation, cipher, window, sizes }
+    }
+
+    /// The same SA carried in another way: the same expanded key and the same window.
+    ///
+    /// # Errors
+    /// [`SaError`]: the caller's ends are of different families.
+    pub fn carried(&self, encapsulation: Encapsulation) -> Result<InboundSa, SaError> {
+        let (cipher, window) = (self.cipher.share(), self.window.clone());
+        InboundSa::with_cipher(self.id, self.spi, self.set, cipher, encapsulation, window)
+    }
+
+    /// The two ends.
+    #[inline]
+    pub const fn tunnel(&self) -> &Tunnel {
+        &self.encapsulation.tunnel
+    }
+}
+
+/// Bytes that are put in front of ESP: outer IP and UDP; in transport mode the IP header is there.
+fn headers(encapsulation: &Encapsulation, outer: &OuterHeader) -> usize {
+    match (encapsulation.mode, encapsulation.udp) {
+        (Mode::Tunnel, _) => outer.bytes(),
+        (Mode::Transport, Some(_)) => UDP_BYTES,
+        (Mode::Transport, None) => 0,
     }
 }
 

@@ -23,6 +23,18 @@ impl Frames for Heap {
         &mut self.0[frame.0 as usize]
     }
 
+    fn many_mut<'f>(&'f mut self, frames: &[FrameId], into: &mut [&'f mut [u8]]) -> bool {
+        let mut named = 0;
+        for (number, bytes) in self.0.iter_mut().enumerate() {
+            let place = frames.iter().position(|frame| frame.0 as usize == number);
+            if let Some(place) = place {
+                into[place] = bytes;
+                named += 1;
+            }
+        }
+        named == frames.len()
+    }
+
     fn take(&mut self) -> Option<FrameId> {
         None
     }

@@ -35,6 +35,13 @@ pub trait Frames {
     fn bytes(&self, frame: FrameId) -> &[u8];
     /// The whole frame, headroom included, for writing.
     fn bytes_mut(&mut self, frame: FrameId) -> &mut [u8];
+    /// Several frames at once, for a cipher that works on many packets side by side: fills `into`,
+    /// place by place, with the frames of `frames`, both of one length, at most [`BATCH`]. Returns
+    /// false, and `into` is then of no use, if a frame is named twice.
+    ///
+    /// # Panics
+    /// As [`Frames::bytes_mut`], and if the lengths differ.
+    fn many_mut<'f>(&'f mut self, frames: &[FrameId], into: &mut [&'f mut [u8]]) -> bool;
     /// Asks for the cache line of a byte that will be read soon. Memory that cannot do better reads
     /// it: such loads of a whole batch are under way together, where the loads of one packet after
     /// the other would each be waited for.

@@ -207,6 +207,26 @@ fn ipv6_common(bytes: &[u8]) -> Option<Packet> {
     })
 }
 
+/// Where in a checked packet the byte is that names its upper-layer protocol: in the IP header, or
+/// in the last of its extension headers. `None`: `bytes` is not that packet.
+pub fn upper_next_header(bytes: &[u8], packet: &Packet) -> Option<usize> {
+    if packet.flow.family == Family::V4 {
+        return Some(9);
+    }
+    let (mut at, mut next_header) = (IPV6_BYTES, 6);
+    for _ in 0..=MAX_EXTENSION_HEADERS {
+        if at == usize::from(packet.upper_offset) {
+            return Some(next_header);
+        }
+        let length = match *bytes.get(next_header)? {
+            protocol::FRAGMENT => 8,
+            _ => (usize::from(*bytes.get(at + 1)?) + 1) * 8,
+        };
+        (at, next_header) = (at + length, at);
+    }
+    None
+}
+
 /// How much of the packet is there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extent {

@@ -277,6 +277,30 @@ impl Umem {
         unsafe { std::slice::from_raw_parts_mut(self.start(frame), FRAME_BYTES) }
     }
 
+    /// The bytes of several frames that the caller owns, for writing: fills `into` place by place.
+    /// Returns false, with `into` filled in part, if a frame is named twice. Cost: a comparison of
+    /// each with each.
+    ///
+    /// # Panics
+    /// If the caller does not own one of the frames, or they are not as many as places.
+    pub fn frames_mut<'f>(
+        &'f mut self,
+        frames: impl ExactSizeIterator<Item = u32> + Clone,
+        into: &mut [&'f mut [u8]],
+    ) -> bool {
+        assert_eq!(frames.len(), into.len(), "a place for every frame");
+        for (place, (frame, bytes)) in frames.clone().zip(into).enumerate() {
+            self.assert_outside(frame);
+            if frames.clone().take(place).any(|earlier| earlier == frame) {
+                return false;
+            }
+            // SAFETY: as in `frame`; no two slices are of one frame, and `&mut self` is borrowed
+            // for as long as they live, so these are the only slices of the memory.
+            *bytes = unsafe { std::slice::from_raw_parts_mut(self.start(frame), FRAME_BYTES) };
+        }
+        true
+    }
+
     /// Takes a free frame, the most recently freed first. `None`: none is free.
     #[inline]
     pub fn take(&mut self) -> Option<u32> {

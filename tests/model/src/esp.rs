@@ -3,7 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::aead::{
+    AES_128_GCM, AES_192_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
+};
 use ipsec::{SequenceNumbers, Suite};
 
 use crate::world::Keys;
@@ -85,10 +87,17 @@ fn authenticated(keys: &Keys, sequence: u64) -> Vec<u8> {
     aad
 }
 
+/// The suites that the model seals and opens by itself: those whose IV is the sequence number.
+pub const SUITES: &[Suite] =
+    &[Suite::Aes128Gcm, Suite::Aes192Gcm, Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
+
 fn split(keys: &Keys) -> (LessSafeKey, [u8; 4]) {
     let (algorithm, length) = match keys.suite {
         Suite::Aes128Gcm => (&AES_128_GCM, 16),
+        Suite::Aes192Gcm => (&AES_192_GCM, 24),
         Suite::Aes256Gcm => (&AES_256_GCM, 32),
+        Suite::ChaCha20Poly1305 => (&CHACHA20_POLY1305, 32),
+        suite => panic!("the model does not speak {suite}"),
     };
     let (key, salt) = keys.material.split_at(length);
     let key = UnboundKey::new(algorithm, key).expect("a key of the right length");

@@ -126,6 +126,8 @@ impl World {
                 tunnel: peer.tunnel,
                 outbound: (first..outbound.len() as u32).map(SaId).collect(),
                 mss_clamp: peer.mss_clamp,
+                may_move: false,
+                keepalive_s: None,
             });
         }
         Snapshot::new(SnapshotParts {

@@ -550,6 +550,8 @@ fn sets() -> Vec<SaSet> {
         tunnel: Tunnel { local: ip(ends.0), remote: ip(ends.1) },
         outbound,
         mss_clamp: true,
+        may_move: false,
+        keepalive_s: None,
     };
     let of = |a: &Agreement| SaSet {
         tunnel: Tunnel { local: a.hub, remote: a.address },

@@ -228,6 +228,8 @@ impl Case {
                 tunnel,
                 outbound: vec![SaId(0)],
                 mss_clamp: true,
+                may_move: false,
+                keepalive_s: None,
             }],
             outbound: vec![out.into()],
             inbound: vec![inbound.into()],

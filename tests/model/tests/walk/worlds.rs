@@ -366,8 +366,8 @@ fn with_basics(mut policies: Vec<Policy>, peers: usize) -> Vec<Policy> {
 
 fn peers() -> impl Strategy<Value = Vec<Peer>> {
     let keys = |direction: u32| {
-        (any::<u8>(), select(Suite::ALL), any::<bool>(), select(&[32u32, 64, 4096][..])).prop_map(
-            move |(seed, suite, extended, window)| {
+        (any::<u8>(), select(model::esp::SUITES), any::<bool>(), select(&[32u32, 64, 4096][..]))
+            .prop_map(move |(seed, suite, extended, window)| {
                 let byte = |n: usize| seed.wrapping_add(n as u8).wrapping_mul(direction as u8 | 1);
                 let numbers = match extended {
                     true => SequenceNumbers::Extended,
@@ -375,8 +375,7 @@ fn peers() -> impl Strategy<Value = Vec<Peer>> {
                 };
                 let material = (0..suite.material_bytes()).map(byte).collect();
                 Keys { spi: 0, suite, material, numbers, window }
-            },
-        )
+            })
     };
     let outbound = prop_oneof![1 => Just(None), 9 => keys(1).prop_map(Some)];
     let one = (prop::bool::weighted(0.7), outbound, prop::collection::vec(keys(2), 1..3));

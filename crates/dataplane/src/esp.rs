@@ -1,0 +1,159 @@
+//! ESP as it arrives and leaves: alone or in UDP (RFC 3948), around whole packets or, in transport
+//! mode, around our own upper layers.
+
+use ipsec::{InboundSa, Payload};
+use wire::flow::protocol;
+use wire::{Family, Fragment, Frames, Packet, Upper, checksum};
+
+use crate::walk::{Row, State};
+use crate::{DropReason, SetIndex};
+
+/// Bytes of a UDP header.
+const UDP_BYTES: usize = 8;
+/// What a NAT keepalive carries (RFC 3948 §2.3).
+const KEEPALIVE: [u8; 1] = [0xff];
+
+/// A peer behind a NAT has shown itself at another place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Moved {
+    /// The set of the SA that opened the packet.
+    pub set: SetIndex,
+    /// Where the packet came from.
+    pub address: wire::Address,
+    /// The UDP port it came from.
+    pub port: u16,
+}
+
+/// What is to be done with a packet to us that is ESP, or UDP to port 4500, which ESP shares with
+/// IKE and keepalives (RFC 3948 §2).
+///
+/// # Errors
+/// A keepalive, or a fragment of ESP: dropped.
+pub(crate) fn state(bytes: &[u8], packet: &Packet) -> Result<State, DropReason> {
+    if packet.flow.protocol == protocol::UDP {
+        let payload = in_udp(bytes, packet).unwrap_or_default();
+        if payload == KEEPALIVE {
+            return Err(DropReason::Keepalive);
+        }
+        // IKE begins with four zero bytes where ESP has its SPI; what is too short to tell is
+        // judged like any other packet.
+        if payload.first_chunk().is_none_or(|marker: &[u8; 4]| *marker == [0; 4]) {
+            return Ok(State::Clear);
+        }
+    }
+    match packet.fragment {
+        Fragment::Whole => Ok(State::Sealed),
+        Fragment::First | Fragment::Later => Err(DropReason::EspFragment),
+    }
+}
+
+/// What a UDP datagram carries, by its own length; `None`: that is more than there is.
+fn in_udp<'b>(bytes: &'b [u8], packet: &Packet) -> Option<&'b [u8]> {
+    let datagram = bytes.get(usize::from(packet.upper_offset)..packet.length as usize)?;
+    let length = usize::from(u16::from_be_bytes([*datagram.get(4)?, *datagram.get(5)?]));
+    datagram.get(UDP_BYTES..length)
+}
+
+/// How ESP came.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    /// Behind the IP header.
+    Ip,
+    /// Behind a UDP header with this source port.
+    Udp {
+        /// The sender's, or its NAT's.
+        source: u16,
+    },
+}
+
+/// Where in its packet ESP begins and ends, and how it came. `None`: it is not there.
+#[inline]
+pub(crate) fn place(bytes: &[u8], packet: &Packet) -> Option<(usize, usize, Carrier)> {
+    let start = usize::from(packet.upper_offset);
+    match packet.flow.upper {
+        Upper::Ports { source, .. } => {
+            let length = in_udp(bytes, packet)?.len();
+            let start = start + UDP_BYTES;
+            Some((start, start + length, Carrier::Udp { source }))
+        }
+        _ => Some((start, packet.length as usize, Carrier::Ip)),
+    }
+}
+
+/// Where the sender of an opened packet is, if that is elsewhere than its SA says.
+#[inline]
+pub(crate) fn elsewhere(
+    sa: &InboundSa,
+    carrier: Carrier,
+    packet: &Packet,
+) -> Option<(wire::Address, u16)> {
+    let (Some(ports), Carrier::Udp { source }) = (sa.encapsulation.udp, carrier) else {
+        return None;
+    };
+    let address = packet.flow.source_address();
+    let moved = address != sa.tunnel().remote.into() || source != ports.remote;
+    moved.then_some((address, source))
+}
+
+/// Puts what an opened packet carried where the walk finds it. Returns the offset of its IP header
+/// in the frame, and the packet.
+///
+/// # Errors
+/// Why it is dropped.
+#[inline]
+pub(crate) fn take_out<F: Frames>(
+    frames: &mut F,
+    row: &Row,
+    payload: Payload,
+) -> Result<(u32, Packet), DropReason> {
+    match payload {
+        Payload::Packet(inner) => {
+            let bytes = frames.bytes(row.frame);
+            let bytes = bytes.get(inner.offset..inner.offset + inner.length).unwrap_or_default();
+            let packet = wire::packet::parse(bytes)?;
+            match packet.flow.family == inner.family {
+                true => Ok((inner.offset as u32, packet)),
+                false => Err(DropReason::Malformed),
+            }
+        }
+        Payload::Upper { protocol, offset, length } => {
+            let frame = frames.bytes_mut(row.frame);
+            let upper = offset..offset + length;
+            let start = ipsec::esp::restore(frame, row.ip as usize, &row.packet, protocol, upper)
+                .ok_or(DropReason::Malformed)?;
+            let bytes = frame.get_mut(start..offset + length).ok_or(DropReason::Malformed)?;
+            let packet = wire::packet::parse(bytes)?;
+            if row.packet.flow.protocol == protocol::UDP {
+                mend_checksum(bytes, &packet);
+            }
+            Ok((start as u32, packet))
+        }
+    }
+}
+
+/// Makes the upper layer's checksum right for the addresses that a NAT has put in the place of
+/// those it was made with (RFC 3948 §3.1.2, second way: the packet is authentic, so its checksum
+/// is made anew).
+#[cold]
+fn mend_checksum(bytes: &mut [u8], packet: &Packet) {
+    let flow = &packet.flow;
+    let Some(upper) = bytes.get_mut(usize::from(packet.upper_offset)..) else { return };
+    let at = match flow.protocol {
+        protocol::UDP => 6,
+        protocol::TCP => 16,
+        _ => return,
+    };
+    let Some(field) = upper.get_mut(at..at + 2) else { return };
+    let unused = flow.protocol == protocol::UDP && flow.family == Family::V4 && field == [0; 2];
+    if unused || packet.fragment != Fragment::Whole {
+        return;
+    }
+    field.fill(0);
+    let (source, destination) = (flow.source_address(), flow.destination_address());
+    let pseudo = checksum::pseudo_header(source, destination, flow.protocol, upper.len());
+    let checksum = match checksum::finish(pseudo + checksum::sum(upper)) {
+        0 if flow.protocol == protocol::UDP => 0xffff,
+        checksum => checksum,
+    };
+    upper[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+}

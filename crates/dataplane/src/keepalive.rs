@@ -1,0 +1,1 @@
+//! NAT keepalives (RFC 3948 §4).

@@ -1,0 +1,130 @@
+//! AEADs over the jobs of one SA.
+
+use aws_lc_rs::aead::{
+    AES_128_GCM, AES_192_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
+};
+use wire::Frames;
+
+use super::place::AeadParts;
+use super::{HEADER_BYTES, OpenJob, SealError, SealJob};
+use crate::{KeyMaterial, SequenceNumbers, Suite};
+
+/// Bytes that a nonce uses of the 16 it lies in: salt and IV.
+const NONCE_BYTES: usize = 12;
+/// Bytes of SPI and 64-bit sequence number (RFC 4106 §5).
+const EXTENDED_AAD_BYTES: usize = HEADER_BYTES + 4;
+
+/// One packet at a time under an expanded key. Every library's key is one, so that the loops over
+/// jobs are compiled for each without a choice inside.
+pub(super) trait Aead {
+    /// Encrypts in place and writes the ICV. Whether it did: libraries refuse impossible lengths.
+    fn seal(
+        &self,
+        nonce: &[u8; 16],
+        aad: &[u8],
+        text: &mut [u8],
+        icv: &mut [u8; AeadParts::ICV_BYTES],
+    ) -> bool;
+
+    /// Checks the ICV and decrypts in place. Whether it was right; if not, `text` is undefined.
+    fn open(
+        &self,
+        nonce: &[u8; 16],
+        aad: &[u8],
+        text: &mut [u8],
+        icv: &[u8; AeadParts::ICV_BYTES],
+    ) -> bool;
+}
+
+/// Seals job by job; see [`Cipher::seal`](super::Cipher::seal).
+pub(super) fn seal<A: Aead, F: Frames>(
+    aead: &A,
+    numbers: SequenceNumbers,
+    frames: &mut F,
+    jobs: &[SealJob],
+) -> Result<(), SealError> {
+    for (index, job) in jobs.iter().enumerate() {
+        let parts = AeadParts::of(frames.bytes_mut(job.frame), job.into());
+        let sealed = parts.is_some_and(|AeadParts { header, text, icv }| match numbers {
+            SequenceNumbers::Short => aead.seal(&job.nonce, header, text, icv),
+            SequenceNumbers::Extended => {
+                let aad = extended_aad(header, job.sequence);
+                aead.seal(&job.nonce, &aad[..EXTENDED_AAD_BYTES], text, icv)
+            }
+        });
+        if !sealed {
+            return Err(SealError { job: index });
+        }
+    }
+    Ok(())
+}
+
+/// Opens job by job; see [`Cipher::open`](super::Cipher::open).
+pub(super) fn open<A: Aead, F: Frames>(
+    aead: &A,
+    numbers: SequenceNumbers,
+    frames: &mut F,
+    jobs: &mut [OpenJob],
+) {
+    for job in jobs {
+        let parts = AeadParts::of(frames.bytes_mut(job.frame), (&*job).into());
+        job.authentic = parts.is_some_and(|AeadParts { header, text, icv }| match numbers {
+            SequenceNumbers::Short => aead.open(&job.nonce, header, text, icv),
+            SequenceNumbers::Extended => {
+                let aad = extended_aad(header, job.sequence);
+                aead.open(&job.nonce, &aad[..EXTENDED_AAD_BYTES], text, icv)
+            }
+        });
+    }
+}
+
+/// SPI ‖ the whole 64-bit sequence number (RFC 4106 §5), and 4 bytes that are not used: one store,
+/// because the cipher loads it at once.
+#[inline]
+fn extended_aad(header: &[u8; HEADER_BYTES], sequence: u64) -> [u8; 16] {
+    let spi = u64::from_be_bytes(*header) >> 32;
+    (u128::from(spi) << 96 | u128::from(sequence) << 32).to_be_bytes()
+}
+
+/// The key of an AEAD in aws-lc-rs. `None` if the suite is not one.
+pub(super) fn portable(material: &KeyMaterial) -> Option<LessSafeKey> {
+    let algorithm = match material.suite() {
+        Suite::Aes128Gcm => &AES_128_GCM,
+        Suite::Aes192Gcm => &AES_192_GCM,
+        Suite::Aes256Gcm => &AES_256_GCM,
+        Suite::ChaCha20Poly1305 => &CHACHA20_POLY1305,
+        _ => return None,
+    };
+    let key = UnboundKey::new(algorithm, material.key()).expect("KeyMaterial has the length");
+    Some(LessSafeKey::new(key))
+}
+
+impl Aead for LessSafeKey {
+    #[inline]
+    fn seal(
+        &self,
+        nonce: &[u8; 16],
+        aad: &[u8],
+        text: &mut [u8],
+        icv: &mut [u8; AeadParts::ICV_BYTES],
+    ) -> bool {
+        self.seal_in_place_scatter(used(nonce), Aad::from(aad), text, &[], icv).is_ok()
+    }
+
+    #[inline]
+    fn open(
+        &self,
+        nonce: &[u8; 16],
+        aad: &[u8],
+        text: &mut [u8],
+        icv: &[u8; AeadParts::ICV_BYTES],
+    ) -> bool {
+        self.open_in_place_separate_tag(used(nonce), Aad::from(aad), icv, text).is_ok()
+    }
+}
+
+#[inline]
+fn used(nonce: &[u8; 16]) -> Nonce {
+    let nonce: &[u8; NONCE_BYTES] = nonce.first_chunk().expect("12 of 16 bytes");
+    Nonce::assume_unique_for_key(*nonce)
+}

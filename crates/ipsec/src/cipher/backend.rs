@@ -1,0 +1,124 @@
+//! The libraries that can stand behind the seam, and the one choice among them.
+
+use aws_lc_rs::aead::LessSafeKey;
+use wire::Frames;
+
+use super::cbc_hmac::CbcHmac;
+use super::place::HmacParts;
+use super::{OpenJob, SealError, SealJob, aead};
+use crate::{KeyMaterial, SequenceNumbers, Suite};
+
+/// A library, or a set of them, that has every suite.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum BackendKind {
+    /// Intel's multi-buffer library, where it was found and this processor can run it.
+    IpsecMb,
+    /// AWS-LC, with RustCrypto's AES-CBC: everywhere.
+    AwsLc,
+}
+
+impl BackendKind {
+    /// All, the fastest first; the last is everywhere.
+    pub const ALL: &[BackendKind] = &[BackendKind::IpsecMb, BackendKind::AwsLc];
+
+    /// Its name, as options and results give it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            BackendKind::IpsecMb => "ipsec-mb",
+            BackendKind::AwsLc => "aws-lc-rs",
+        }
+    }
+
+    /// The backend with this name.
+    pub fn from_name(name: &str) -> Option<BackendKind> {
+        BackendKind::ALL.iter().copied().find(|kind| kind.name() == name)
+    }
+
+    /// The version of a library that was found on the machine; `None` if it is not there, or was
+    /// chosen when the program was built.
+    pub fn version(self) -> Option<&'static str> {
+        match self {
+            BackendKind::IpsecMb => None,
+            BackendKind::AwsLc => None,
+        }
+    }
+
+    /// Whether this machine has it.
+    pub fn is_available(self) -> bool {
+        match self {
+            BackendKind::IpsecMb => false,
+            BackendKind::AwsLc => true,
+        }
+    }
+}
+
+/// The expanded keys of one SA in one library.
+pub(super) enum Backend {
+    /// Neither encryption nor integrity.
+    Nothing,
+    /// An AEAD of aws-lc-rs.
+    Aead(LessSafeKey),
+    /// AES-CBC of RustCrypto, or none, with HMAC of aws-lc-rs.
+    CbcHmac(CbcHmac),
+}
+
+impl Backend {
+    /// `None`: this machine does not have it.
+    pub(super) fn new(material: &KeyMaterial, kind: BackendKind) -> Option<Backend> {
+        if !kind.is_available() {
+            return None;
+        }
+        match (kind, material.suite()) {
+            (_, Suite::Null) => Some(Backend::Nothing),
+            (BackendKind::IpsecMb, _) => None,
+            (BackendKind::AwsLc, _) => aead::portable(material)
+                .map(Backend::Aead)
+                .or_else(|| CbcHmac::new(material).map(Backend::CbcHmac)),
+        }
+    }
+
+    /// The libraries at work.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Backend::Nothing => "none",
+            Backend::CbcHmac(keys) if keys.encrypts() => "aws-lc-rs, RustCrypto AES-CBC",
+            Backend::Aead(_) | Backend::CbcHmac(_) => BackendKind::AwsLc.name(),
+        }
+    }
+
+    pub(super) fn seal<F: Frames>(
+        &self,
+        numbers: SequenceNumbers,
+        frames: &mut F,
+        jobs: &[SealJob],
+    ) -> Result<(), SealError> {
+        match self {
+            Backend::Aead(key) => aead::seal(key, numbers, frames, jobs),
+            Backend::CbcHmac(keys) => keys.seal(numbers, frames, jobs),
+            Backend::Nothing => {
+                let mut lies = |job: &SealJob| {
+                    HmacParts::of(frames.bytes_mut(job.frame), job.into(), 0, 1).is_some()
+                };
+                jobs.iter().position(|job| !lies(job)).map_or(Ok(()), |job| Err(SealError { job }))
+            }
+        }
+    }
+
+    pub(super) fn open<F: Frames>(
+        &self,
+        numbers: SequenceNumbers,
+        frames: &mut F,
+        jobs: &mut [OpenJob],
+    ) {
+        match self {
+            Backend::Aead(key) => aead::open(key, numbers, frames, jobs),
+            Backend::CbcHmac(keys) => keys.open(numbers, frames, jobs),
+            Backend::Nothing => {
+                for job in jobs {
+                    let frame = frames.bytes_mut(job.frame);
+                    job.authentic = HmacParts::of(frame, (&*job).into(), 0, 1).is_some();
+                }
+            }
+        }
+    }
+}

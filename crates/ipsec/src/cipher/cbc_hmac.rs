@@ -1,0 +1,172 @@
+//! AES-CBC and HMAC (RFC 3602, RFC 4868) in portable libraries, packet by packet.
+
+use aes::cipher::{
+    Array, Block, BlockCipherDecrypt, BlockCipherEncrypt, BlockModeDecrypt, BlockModeEncrypt,
+    BlockSizeUser, InnerIvInit, KeyInit, consts::U16,
+};
+use aes::{Aes128, Aes256};
+use aws_lc_rs::{constant_time, hmac};
+use wire::Frames;
+
+use super::place::{HmacParts, Offsets};
+use super::{OpenJob, SealError, SealJob, high_half};
+use crate::suite::{Encryption, Integrity};
+use crate::{KeyMaterial, SequenceNumbers, Suite};
+
+/// Bytes of a block of AES.
+pub(super) const BLOCK_BYTES: usize = 16;
+
+/// What the text of every packet is a multiple of, for the suite's encryption.
+pub(super) const fn text_block(suite: Suite) -> usize {
+    match suite.encryption() {
+        Encryption::Cbc => BLOCK_BYTES,
+        _ => 1,
+    }
+}
+
+/// The expanded keys of one SA.
+pub(super) struct CbcHmac {
+    encryption: TextCipher,
+    integrity: hmac::Key,
+    icv_bytes: usize,
+    text_block: usize,
+}
+
+enum TextCipher {
+    Aes128(Box<Aes128>),
+    Aes256(Box<Aes256>),
+    Null,
+}
+
+impl CbcHmac {
+    /// `None` if the suite has no integrity algorithm of its own, or an encryption beside it that
+    /// is not AES-CBC.
+    pub(super) fn new(material: &KeyMaterial) -> Option<CbcHmac> {
+        let suite = material.suite();
+        let algorithm = match suite.integrity()? {
+            Integrity::HmacSha256 => hmac::HMAC_SHA256,
+            Integrity::HmacSha384 => hmac::HMAC_SHA384,
+            Integrity::HmacSha512 => hmac::HMAC_SHA512,
+        };
+        let encryption = match (suite.encryption(), material.key().len()) {
+            (Encryption::Null, _) => TextCipher::Null,
+            (Encryption::Cbc, 16) => {
+                TextCipher::Aes128(Box::new(Aes128::new_from_slice(material.key()).ok()?))
+            }
+            (Encryption::Cbc, 32) => {
+                TextCipher::Aes256(Box::new(Aes256::new_from_slice(material.key()).ok()?))
+            }
+            _ => return None,
+        };
+        Some(CbcHmac {
+            encryption,
+            integrity: hmac::Key::new(algorithm, material.integrity_key()),
+            icv_bytes: suite.icv_bytes(),
+            text_block: text_block(suite),
+        })
+    }
+
+    /// Whether there is AES-CBC beside the HMAC.
+    pub(super) fn encrypts(&self) -> bool {
+        !matches!(self.encryption, TextCipher::Null)
+    }
+
+    /// Seals job by job; see [`Cipher::seal`](super::Cipher::seal).
+    pub(super) fn seal<F: Frames>(
+        &self,
+        numbers: SequenceNumbers,
+        frames: &mut F,
+        jobs: &[SealJob],
+    ) -> Result<(), SealError> {
+        for (index, job) in jobs.iter().enumerate() {
+            let HmacParts { packet, text, icv: end } = self
+                .parts(frames.bytes_mut(job.frame), job.into())
+                .ok_or(SealError { job: index })?;
+            let (covered, icv) = packet.split_at_mut(end);
+            self.encryption.encrypt(&job.nonce, &mut covered[text..]);
+            let full = self.authenticate(covered, high_half(numbers, job.sequence));
+            icv.copy_from_slice(&full.as_ref()[..self.icv_bytes]);
+        }
+        Ok(())
+    }
+
+    /// Opens job by job, and decrypts nothing that is not authentic (RFC 4303 §3.4.4.1); see
+    /// [`Cipher::open`](super::Cipher::open).
+    pub(super) fn open<F: Frames>(
+        &self,
+        numbers: SequenceNumbers,
+        frames: &mut F,
+        jobs: &mut [OpenJob],
+    ) {
+        for job in jobs {
+            job.authentic = false;
+            let parts = self.parts(frames.bytes_mut(job.frame), (&*job).into());
+            let Some(HmacParts { packet, text, icv: end }) = parts else { continue };
+            let (covered, icv) = packet.split_at_mut(end);
+            let full = self.authenticate(covered, high_half(numbers, job.sequence));
+            let right = &full.as_ref()[..self.icv_bytes];
+            job.authentic = constant_time::verify_slices_are_equal(right, icv).is_ok();
+            if job.authentic {
+                self.encryption.decrypt(&job.nonce, &mut covered[text..]);
+            }
+        }
+    }
+
+    fn parts<'f>(&self, frame: &'f mut [u8], job: Offsets) -> Option<HmacParts<'f>> {
+        HmacParts::of(frame, job, self.icv_bytes, self.text_block)
+    }
+
+    /// The whole HMAC; the ICV is its front.
+    fn authenticate(&self, covered: &[u8], behind: Option<[u8; 4]>) -> hmac::Tag {
+        match behind {
+            None => hmac::sign(&self.integrity, covered),
+            Some(high) => {
+                let mut context = hmac::Context::with_key(&self.integrity);
+                context.update(covered);
+                context.update(&high);
+                context.sign()
+            }
+        }
+    }
+}
+
+impl TextCipher {
+    /// Encrypts whole blocks in place; bytes behind the last whole block stay in clear.
+    fn encrypt(&self, iv: &[u8; BLOCK_BYTES], text: &mut [u8]) {
+        match self {
+            TextCipher::Aes128(key) => cbc_encrypt(&**key, iv, text),
+            TextCipher::Aes256(key) => cbc_encrypt(&**key, iv, text),
+            TextCipher::Null => {}
+        }
+    }
+
+    /// Decrypts whole blocks in place.
+    fn decrypt(&self, iv: &[u8; BLOCK_BYTES], text: &mut [u8]) {
+        match self {
+            TextCipher::Aes128(key) => cbc_decrypt(&**key, iv, text),
+            TextCipher::Aes256(key) => cbc_decrypt(&**key, iv, text),
+            TextCipher::Null => {}
+        }
+    }
+}
+
+fn cbc_encrypt<C>(key: &C, iv: &[u8; BLOCK_BYTES], text: &mut [u8])
+where
+    C: BlockCipherEncrypt + BlockSizeUser<BlockSize = U16>,
+{
+    let mut mode = cbc::Encryptor::inner_iv_init(key, Array::cast_from_core(iv));
+    mode.encrypt_blocks(blocks::<C>(text));
+}
+
+fn cbc_decrypt<C>(key: &C, iv: &[u8; BLOCK_BYTES], text: &mut [u8])
+where
+    C: BlockCipherDecrypt + BlockSizeUser<BlockSize = U16>,
+{
+    let mut mode = cbc::Decryptor::inner_iv_init(key, Array::cast_from_core(iv));
+    mode.decrypt_blocks(blocks::<C>(text));
+}
+
+fn blocks<C: BlockSizeUser<BlockSize = U16>>(text: &mut [u8]) -> &mut [Block<C>] {
+    let (whole, _) = Array::slice_as_chunks_mut(text);
+    whole
+}
