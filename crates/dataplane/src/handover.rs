@@ -1,23 +1,53 @@
 //! Several workers: which of them opens and seals with an SA, and the rings by which packets that
 //! arrived at another reach it.
+//!
+//! An SA is opened by one worker, so its replay window stays in one core's cache and its packets
+//! stay in order. A packet that arrives at another worker is copied into that worker's ring and
+//! out of it into a frame of the one that takes it: frames belong to one worker each. There is one
+//! ring for each ordered pair of workers, so that each has one writer and one reader, and neither
+//! ever waits: a packet that finds the ring full is dropped (`handover_full`).
+//!
+//! A packet in a ring is on no ledger. Who takes it counts it as received.
 
 use ipsec::SaId;
-use wire::Frames;
+use rtrb::{Consumer, Producer, RingBuffer};
+use wire::{BATCH, Descriptor, FrameId, Frames, HEADROOM};
 
-use crate::Snapshot;
 use crate::walk::{Handover, Row, State, Turn};
+use crate::{DeviceId, Layout, Snapshot};
+
+/// Packets that a ring holds at most: eight batches.
+pub const RING_PACKETS: usize = 8 * BATCH;
+/// Bytes that a ring holds at most: as many of the largest packets of an Ethernet without jumbo
+/// frames. Memory that was never written to takes no room.
+pub const RING_BYTES: usize = RING_PACKETS * 2048;
+
+/// A worker's share of the work: which one it is, of how many that walk packets now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// Its number.
+    pub worker: u32,
+    /// Workers, at least 1 and more than `worker`.
+    pub workers: u32,
+}
+
+impl Share {
+    /// The only worker's.
+    pub const ALL: Share = Share { worker: 0, workers: 1 };
+}
 
 /// The SA of a set that a worker seals with: each worker another one as far as they last, so that
 /// the numbers of each come from one worker and stay in order (RFC 9611 §3). Where all are
 /// exhausted the last, which says so. `None`: the set has none.
 #[inline]
-pub(crate) fn sealing_sa(snapshot: &Snapshot, set: &[SaId], worker: u32) -> Option<SaId> {
+pub(crate) fn sealing_sa(snapshot: &Snapshot, set: &[SaId], share: Share) -> Option<SaId> {
     if let [only] = set {
         return Some(*only);
     }
     let lasts = |sa: &&SaId| !snapshot.outbound()[sa.0 as usize].sequence.is_exhausted();
     let lasting = set.iter().filter(lasts).count();
-    let place = worker as usize % lasting.max(1);
+    let place = share.worker as usize % lasting.max(1);
+    // Another worker may exhaust one meanwhile.
     set.iter().filter(lasts).nth(place).or(set.last()).copied()
 }
 
@@ -27,8 +57,8 @@ impl<F: Frames> Turn<'_, F> {
     #[inline]
     pub(crate) fn other_worker(&self, sa: SaId) -> Option<u32> {
         self.handing?;
-        let owner = sa.0 % self.snapshot.workers();
-        (owner != self.worker).then_some(owner)
+        let owner = sa.0 % self.share.workers;
+        (owner != self.share.worker).then_some(owner)
     }
 
     /// Ends a row whose packet is another worker's, before anything of it has been changed. It
@@ -39,5 +69,191 @@ impl<F: Frames> Turn<'_, F> {
         self.counters.ledger(Some(row.ingress)).received -= 1;
         let (ingress, packet) = (row.ingress, packets[row.place as usize]);
         self.out.handovers.push(Handover { worker, device, ingress, packet });
+    }
+}
+
+/// A device that no snapshot has.
+const GONE: DeviceId = DeviceId(u16::MAX);
+
+/// A packet in a ring; its bytes are in the ring of bytes beside it.
+#[derive(Clone, Copy)]
+struct Record {
+    /// What `device` counts in.
+    layout: Layout,
+    device: DeviceId,
+    length: u32,
+}
+
+/// The writing end of a ring. The bytes are written first: who sees a record sees its bytes.
+struct Outgoing {
+    records: Producer<Record>,
+    bytes: Producer<u8>,
+}
+
+/// The reading end.
+struct Incoming {
+    records: Consumer<Record>,
+    bytes: Consumer<u8>,
+}
+
+/// One worker's ends of the rings between it and the others.
+#[derive(Default)]
+pub struct Handovers {
+    worker: u32,
+    /// One entry a worker; `None`: itself.
+    outgoing: Vec<Option<Outgoing>>,
+    incoming: Vec<Incoming>,
+    /// Workers that were given something since they were last asked for.
+    given: Vec<u32>,
+    /// An earlier layout, and what its devices are now.
+    earlier: Option<(Layout, Vec<DeviceId>)>,
+}
+
+/// The ring was full, or nobody reads it any more.
+pub(crate) struct Full;
+
+impl Handovers {
+    /// The rings between `workers` workers; one entry a worker.
+    pub fn among(workers: u32) -> Vec<Handovers> {
+        let mut all: Vec<Handovers> = (0..workers)
+            .map(|worker| Handovers {
+                worker,
+                outgoing: (0..workers).map(|_| None).collect(),
+                given: Vec::with_capacity(workers as usize),
+                ..Handovers::default()
+            })
+            .collect();
+        for from in 0..workers as usize {
+            for to in (0..workers as usize).filter(|to| *to != from) {
+                let (records, read_records) = RingBuffer::new(RING_PACKETS);
+                let (bytes, read_bytes) = RingBuffer::new(RING_BYTES);
+                all[from].outgoing[to] = Some(Outgoing { records, bytes });
+                all[to].incoming.push(Incoming { records: read_records, bytes: read_bytes });
+            }
+        }
+        all
+    }
+
+    /// Which worker's they are.
+    pub fn worker(&self) -> u32 {
+        self.worker
+    }
+
+    /// Workers that were given packets since this was last asked: they may sleep.
+    pub(crate) fn given(&mut self) -> std::vec::Drain<'_, u32> {
+        self.given.drain(..)
+    }
+
+    /// Whether a packet waits to be taken.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.incoming.iter().any(|ring| !ring.records.is_empty())
+    }
+
+    /// Copies a packet into the ring to its worker.
+    ///
+    /// # Errors
+    /// [`Full`]: the packet is not in it.
+    #[inline]
+    pub(crate) fn give(
+        &mut self,
+        layout: Layout,
+        handover: &Handover,
+        packet: &[u8],
+    ) -> Result<(), Full> {
+        let Handover { worker, device, .. } = *handover;
+        let ring = self.outgoing.get_mut(worker as usize).and_then(Option::as_mut).ok_or(Full)?;
+        if ring.records.is_full() || ring.records.is_abandoned() {
+            return Err(Full);
+        }
+        ring.bytes.push_entire_slice(packet).map_err(|_| Full)?;
+        let length = packet.len() as u32;
+        ring.records.push(Record { layout, device, length }).map_err(|_| Full)?;
+        if !self.given.contains(&worker) {
+            self.given.push(worker);
+        }
+        Ok(())
+    }
+
+    /// Rings that packets come by.
+    pub(crate) fn rings(&self) -> usize {
+        self.incoming.len()
+    }
+
+    /// Takes up to `limit` packets of one device from a ring, and returns the device under the
+    /// snapshot's layout. A device that is gone has no port there.
+    pub(crate) fn take<F: Frames>(
+        &mut self,
+        ring: usize,
+        layout: Layout,
+        limit: usize,
+        frames: &mut F,
+        into: &mut Vec<Descriptor>,
+    ) -> DeviceId {
+        let Handovers { incoming, earlier, .. } = self;
+        let ring = &mut incoming[ring];
+        let mut common = None;
+        while into.len() < limit {
+            let Ok(&record) = ring.records.peek() else { break };
+            let Some(device) = device_now(earlier.as_ref(), &record, layout) else { break };
+            if *common.get_or_insert(device) != device {
+                break;
+            }
+            let Some(frame) = frames.take() else { break };
+            into.push(ring.copy_out(&record, frame, frames));
+        }
+        common.unwrap_or(GONE)
+    }
+
+    /// Packets that were handed over under the layout `old` are walked under the next one.
+    /// `origins`: for each device of that its number in the old one, if it was there.
+    pub(crate) fn rearrange(&mut self, old: Layout, origins: &[Option<usize>]) {
+        let before = origins.iter().flatten().max().map_or(0, |last| last + 1);
+        let mut devices = vec![GONE; before];
+        for (now, before) in origins.iter().enumerate() {
+            if let Some(before) = before {
+                devices[*before] = DeviceId(now as u16);
+            }
+        }
+        self.earlier = Some((old, devices));
+    }
+}
+
+/// What a record's device is now. `None`: it is of a layout that this worker has yet to go over to.
+fn device_now(
+    earlier: Option<&(Layout, Vec<DeviceId>)>,
+    record: &Record,
+    layout: Layout,
+) -> Option<DeviceId> {
+    if record.layout >= layout {
+        return (record.layout == layout).then_some(record.device);
+    }
+    let known = earlier.filter(|(earlier, _)| *earlier == record.layout);
+    let device = known.and_then(|(_, devices)| devices.get(usize::from(record.device.0)));
+    Some(device.copied().unwrap_or(GONE))
+}
+
+impl Incoming {
+    /// Takes the first packet, whose record this is, out of the ring into a frame, behind its
+    /// headroom. What does not fit is cut; the descriptor carries the packet's true length.
+    #[inline]
+    fn copy_out<F: Frames>(
+        &mut self,
+        record: &Record,
+        frame: FrameId,
+        frames: &mut F,
+    ) -> Descriptor {
+        let room = frames.bytes_mut(frame).get_mut(HEADROOM..).unwrap_or_default();
+        if let Ok(chunk) = self.bytes.read_chunk(record.length as usize) {
+            let (first, second) = chunk.as_slices();
+            let cut = first.len().min(room.len());
+            let (head, tail) = room.split_at_mut(cut);
+            head.copy_from_slice(&first[..cut]);
+            let rest = second.len().min(tail.len());
+            tail[..rest].copy_from_slice(&second[..rest]);
+            chunk.commit_all();
+        }
+        // There since it was looked at: nobody else takes from this ring.
+        let _ = self.records.pop();
+        Descriptor { frame, offset: HEADROOM as u32, length: record.length }
     }
 }

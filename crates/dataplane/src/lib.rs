@@ -27,6 +27,7 @@ pub mod worker;
 
 pub use counters::{Counters, Ledger};
 pub use esp::Moved;
+pub use handover::{Handovers, Share};
 pub use holding::Wanted;
 pub use routes::{NextHop, NextHopId, Prefix, RouteEntry, RouteTable, RouteTarget};
 pub use snapshot::{

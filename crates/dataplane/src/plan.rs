@@ -53,7 +53,7 @@ fn in_clear<F>(turn: &Turn<'_, F>, egress: Egress) -> Way {
 
 fn protected<F>(turn: &Turn<'_, F>, set: crate::SetIndex) -> Result<Way, DropReason> {
     let sas = &turn.snapshot.set(set).outbound;
-    let sa = handover::sealing_sa(turn.snapshot, sas, turn.worker).ok_or(DropReason::NoSa)?;
+    let sa = handover::sealing_sa(turn.snapshot, sas, turn.share).ok_or(DropReason::NoSa)?;
     let egress = turn.snapshot.set_egress(set).ok_or(DropReason::NoRoute)?;
     let protection = Some(Protection { set, sa });
     Ok(Way { egress, protection, mtu: turn.snapshot.set_mtu(set) })

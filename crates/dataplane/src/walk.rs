@@ -6,6 +6,7 @@ use wire::{BATCH, Descriptor, Flow, FrameId, Frames, Packet};
 
 use crate::esp::Moved;
 use crate::seal::Departure;
+use crate::handover::Share;
 use crate::snapshot::Egress;
 use crate::{Counters, DeviceId, DropReason, Medium, PortId, SetIndex, Snapshot, Verdict};
 use crate::{decide, limiter::RateLimiter, open, plan, receive, seal};
@@ -164,7 +165,7 @@ pub(crate) struct Turn<'a, F> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) now_ns: u64,
     /// Whose turn it is.
-    pub(crate) worker: u32,
+    pub(crate) share: Share,
     /// Where the packets were received, if those of other workers' SAs go to them.
     pub(crate) handing: Option<(DeviceId, &'a [Descriptor])>,
     pub(crate) frames: &'a mut F,
@@ -225,8 +226,7 @@ pub struct Walk {
     rows: Vec<Row>,
     made: Vec<Row>,
     scratch: Scratch,
-    /// `None`: nobody stands beside it to hand packets over to.
-    worker: Option<u32>,
+    share: Share,
 }
 
 impl Walk {
@@ -238,15 +238,19 @@ impl Walk {
             rows: Vec::with_capacity(BATCH),
             made: Vec::with_capacity(BATCH),
             scratch: Scratch::default(),
-            worker: None,
+            share: Share::ALL,
         }
     }
 
-    /// The same walk as that of worker `number`, below the snapshot's [`Snapshot::workers`]: what
-    /// an SA of another worker is to open goes to [`Outputs::handovers`].
-    pub fn as_worker(mut self, number: u32) -> Walk {
-        self.worker = Some(number);
-        self
+    /// From now on what an SA of another worker is to open goes to [`Outputs::handovers`]; the
+    /// snapshots must then be for several workers ([`Snapshot::workers`]).
+    pub fn take_share(&mut self, share: Share) {
+        self.share = share;
+    }
+
+    /// Which worker's walk it is.
+    pub fn share(&self) -> Share {
+        self.share
     }
 
     /// Returns what was counted and counts from 0 under this snapshot.
@@ -287,8 +291,7 @@ impl Walk {
         frames: &mut F,
         out: &mut Outputs,
     ) {
-        let others = snapshot.workers() > 1 && self.worker.is_some();
-        let handing = others.then_some((device, packets));
+        let handing = (self.share.workers > 1).then_some((device, packets));
         self.walk(snapshot, now_ns, (device, packets), handing, frames, out);
     }
 
@@ -319,11 +322,11 @@ impl Walk {
         out: &mut Outputs,
     ) {
         assert!(packets.len() <= BATCH, "a batch is at most {BATCH} packets");
-        let Walk { counters, limiter, rows, made, scratch, worker } = self;
+        let Walk { counters, limiter, rows, made, scratch, share } = self;
         out.verdicts.clear();
         out.verdicts.resize(packets.len(), None);
-        let (worker, handed_over) = (worker.unwrap_or(0), out.handovers.len());
-        let mut turn = Turn { snapshot, now_ns, worker, handing, frames, counters, out };
+        let (share, handed_over) = (*share, out.handovers.len());
+        let mut turn = Turn { snapshot, now_ns, share, handing, frames, counters, out };
         rows.clear();
         made.clear();
         receive::receive(&mut turn, device, packets, rows);
