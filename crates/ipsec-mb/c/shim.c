@@ -95,3 +95,194 @@ int lockgate_mb_gcm(const IMB_MGR *manager, const uint8_t *key, size_t key_bytes
         return 1;
     }
 }
+
+/*
+ * One packet: ciphers `text` in place and writes the ICV over what is sent. The state holds the
+ * packet's Poly1305 key, and is wiped.
+ */
+static void chacha20_poly1305(const IMB_MGR *manager, chacha_poly_enc_dec_update_t update,
+                              const uint8_t *key, const uint8_t *nonce, const uint8_t *aad,
+                              size_t aad_bytes, uint8_t *text, size_t text_bytes, uint8_t *icv)
+{
+    struct chacha20_poly1305_context_data state;
+
+    IMB_CHACHA20_POLY1305_INIT(manager, key, &state, nonce, aad, aad_bytes);
+    update(key, &state, text, text, text_bytes);
+    manager->chacha20_poly1305_finalize(&state, icv, 16);
+    memset(&state, 0, sizeof(state));
+    /* The compiler may not leave the wiping out. */
+    __asm__ volatile("" : : "r"(&state) : "memory");
+}
+
+void lockgate_mb_chacha20_poly1305_seal(const IMB_MGR *manager, const uint8_t *key,
+                                        const uint8_t *nonce, const uint8_t *aad, size_t aad_bytes,
+                                        uint8_t *text, size_t text_bytes, uint8_t *icv)
+{
+    chacha20_poly1305(manager, manager->chacha20_poly1305_enc_update, key, nonce, aad, aad_bytes,
+                      text, text_bytes, icv);
+}
+
+void lockgate_mb_chacha20_poly1305_open(const IMB_MGR *manager, const uint8_t *key,
+                                        const uint8_t *nonce, const uint8_t *aad, size_t aad_bytes,
+                                        uint8_t *text, size_t text_bytes, uint8_t *icv)
+{
+    chacha20_poly1305(manager, manager->chacha20_poly1305_dec_update, key, nonce, aad, aad_bytes,
+                      text, text_bytes, icv);
+}
+
+/* As in src/sys.rs. */
+enum { HASH_SHA_256_128, HASH_SHA_384_192, HASH_SHA_512_256 };
+enum { SEAL, OPEN };
+
+/* As in src/sys.rs: a packet of a burst. */
+struct row {
+    uint8_t *text;
+    size_t text_bytes;
+    const uint8_t *iv;
+    const uint8_t *authenticated;
+    size_t authenticated_bytes;
+    uint8_t *icv;
+};
+
+/* AES-CBC in both directions, and the states of SHA-2 behind the two padded HMAC keys. */
+struct schedule {
+    DECLARE_ALIGNED(uint8_t encrypt[16 * 15], 16);
+    DECLARE_ALIGNED(uint8_t decrypt[16 * 15], 16);
+    DECLARE_ALIGNED(uint8_t inner[64], 16);
+    DECLARE_ALIGNED(uint8_t outer[64], 16);
+};
+
+struct hash {
+    IMB_HASH_ALG algorithm;
+    size_t block_bytes;
+    size_t icv_bytes;
+    hash_fn_t whole;
+    hash_one_block_t one_block;
+};
+
+static struct hash hash_of(const IMB_MGR *manager, int hash)
+{
+    switch (hash) {
+    case HASH_SHA_256_128:
+        return (struct hash){ IMB_AUTH_HMAC_SHA_256, 64, 16,
+                              manager->sha256, manager->sha256_one_block };
+    case HASH_SHA_384_192:
+        return (struct hash){ IMB_AUTH_HMAC_SHA_384, 128, 24,
+                              manager->sha384, manager->sha384_one_block };
+    default:
+        return (struct hash){ IMB_AUTH_HMAC_SHA_512, 128, 32,
+                              manager->sha512, manager->sha512_one_block };
+    }
+}
+
+size_t lockgate_mb_schedule_bytes(void)
+{
+    return sizeof(struct schedule);
+}
+
+size_t lockgate_mb_jobs_bytes(size_t jobs)
+{
+    return jobs * sizeof(IMB_JOB);
+}
+
+/* 0: a length that is known. */
+int lockgate_mb_expand_aes(const IMB_MGR *manager, const uint8_t *key, size_t key_bytes,
+                           struct schedule *schedule)
+{
+    switch (key_bytes) {
+    case IMB_KEY_128_BYTES:
+        IMB_AES_KEYEXP_128(manager, key, schedule->encrypt, schedule->decrypt);
+        return 0;
+    case IMB_KEY_192_BYTES:
+        IMB_AES_KEYEXP_192(manager, key, schedule->encrypt, schedule->decrypt);
+        return 0;
+    case IMB_KEY_256_BYTES:
+        IMB_AES_KEYEXP_256(manager, key, schedule->encrypt, schedule->decrypt);
+        return 0;
+    default:
+        return 1;
+    }
+}
+
+/* RFC 2104 §2 and §4: the states behind the first block of both hashes. */
+void lockgate_mb_expand_hmac(const IMB_MGR *manager, int which, const uint8_t *key,
+                             size_t key_bytes, struct schedule *schedule)
+{
+    const struct hash hash = hash_of(manager, which);
+    uint8_t block[128] = { 0 };
+    uint8_t padded[128];
+
+    if (key_bytes > hash.block_bytes)
+        hash.whole(key, key_bytes, block);
+    else
+        memcpy(block, key, key_bytes);
+    for (size_t at = 0; at < hash.block_bytes; at++)
+        padded[at] = block[at] ^ 0x36;
+    hash.one_block(padded, schedule->inner);
+    for (size_t at = 0; at < hash.block_bytes; at++)
+        padded[at] = block[at] ^ 0x5c;
+    hash.one_block(padded, schedule->outer);
+    memset(block, 0, sizeof(block));
+    memset(padded, 0, sizeof(padded));
+    __asm__ volatile("" : : "r"(block), "r"(padded) : "memory");
+}
+
+/* 0: every job was completed in this sense. */
+static int unfinished(const IMB_JOB *jobs, size_t count, IMB_STATUS status)
+{
+    size_t done = 0;
+
+    for (size_t at = 0; at < count; at++)
+        done += (jobs[at].status & status) == status;
+    return done != count;
+}
+
+/* Ciphers every row's text in place; 0: all of them. */
+int lockgate_mb_cipher(IMB_MGR *manager, IMB_JOB *jobs, const struct schedule *schedule,
+                       size_t key_bytes, int direction, const struct row *rows, size_t count)
+{
+    const IMB_CIPHER_DIRECTION way = direction == SEAL ? IMB_DIR_ENCRYPT : IMB_DIR_DECRYPT;
+
+    for (size_t at = 0; at < count; at++) {
+        IMB_JOB *job = &jobs[at];
+
+        job->enc_keys = schedule->encrypt;
+        job->dec_keys = schedule->decrypt;
+        job->key_len_in_bytes = key_bytes;
+        job->src = rows[at].text;
+        job->dst = rows[at].text;
+        job->cipher_start_src_offset_in_bytes = 0;
+        job->msg_len_to_cipher_in_bytes = rows[at].text_bytes;
+        job->iv = rows[at].iv;
+        job->iv_len_in_bytes = IMB_AES_BLOCK_SIZE;
+        job->cipher_mode = IMB_CIPHER_CBC;
+        job->cipher_direction = way;
+        job->status = IMB_STATUS_BEING_PROCESSED;
+    }
+    IMB_SUBMIT_CIPHER_BURST_NOCHECK(manager, jobs, (uint32_t)count, IMB_CIPHER_CBC, way,
+                                    (IMB_KEY_SIZE_BYTES)key_bytes);
+    return unfinished(jobs, count, IMB_STATUS_COMPLETED_CIPHER);
+}
+
+/* Writes every row's ICV; 0: all of them. */
+int lockgate_mb_authenticate(IMB_MGR *manager, IMB_JOB *jobs, const struct schedule *schedule,
+                             int which, const struct row *rows, size_t count)
+{
+    const struct hash hash = hash_of(manager, which);
+
+    for (size_t at = 0; at < count; at++) {
+        IMB_JOB *job = &jobs[at];
+
+        job->src = rows[at].authenticated;
+        job->hash_start_src_offset_in_bytes = 0;
+        job->msg_len_to_hash_in_bytes = rows[at].authenticated_bytes;
+        job->auth_tag_output = rows[at].icv;
+        job->auth_tag_output_len_in_bytes = hash.icv_bytes;
+        job->u.HMAC._hashed_auth_key_xor_ipad = schedule->inner;
+        job->u.HMAC._hashed_auth_key_xor_opad = schedule->outer;
+        job->hash_alg = hash.algorithm;
+        job->status = IMB_STATUS_BEING_PROCESSED;
+    }
+    IMB_SUBMIT_HASH_BURST_NOCHECK(manager, jobs, (uint32_t)count, hash.algorithm);
+    return unfinished(jobs, count, IMB_STATUS_COMPLETED_AUTH);
+}

@@ -10,8 +10,9 @@ use crate::{ICV_BYTES, same};
 /// Bytes that the library wants for the state of a packet, and somewhat more: as in `c/shim.c`,
 /// which does not compile if they are too few.
 const CONTEXT_BYTES: usize = 128;
-/// Bytes that one nonce can encrypt: 2³⁶ − 32 (SP 800-38D §5.2.1.1).
-const MAX_TEXT_BYTES: u64 = (1 << 36) - 32;
+/// Bytes that one nonce encrypts: fewer than the 2³⁶ − 32 of SP 800-38D §5.2.1.1, as the library
+/// has it.
+const MAX_TEXT_BYTES: u64 = (1 << 36) - 33;
 
 #[repr(C, align(64))]
 struct Context(MaybeUninit<[u8; CONTEXT_BYTES]>);
@@ -76,7 +77,7 @@ impl Gcm {
         self.call(self.open, nonce, aad, text, &mut computed);
         let authentic = same(&computed, icv);
         if !authentic {
-            forget(text);
+            crate::forget(text);
         }
         authentic
     }
@@ -90,7 +91,7 @@ impl Gcm {
         text: &mut [u8],
         icv: &mut [u8; ICV_BYTES],
     ) {
-        // The library would say nothing and do nothing.
+        // Such a text the library would leave as it is, saying nothing.
         assert!(text.len() as u64 <= MAX_TEXT_BYTES, "a text too long for AES-GCM");
         let mut context = Context(MaybeUninit::uninit());
         let bytes = text.as_mut_ptr();
@@ -112,9 +113,4 @@ impl Gcm {
             );
         }
     }
-}
-
-#[cold]
-fn forget(text: &mut [u8]) {
-    text.fill(0);
 }

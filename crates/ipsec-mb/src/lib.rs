@@ -3,6 +3,8 @@
 //! | type | what | how |
 //! |---|---|---|
 //! | [`Gcm`] | AES-GCM, 128, 192 and 256 bits | one packet a call |
+//! | [`ChaCha20Poly1305`] | ChaCha20-Poly1305 | one packet a call |
+//! | [`CbcHmac`] | AES-CBC or NULL, and HMAC-SHA-2 | a burst of packets a call, best [`LANES`] and more |
 //!
 //! The library is optional: where it is not installed when this is built, where the architecture
 //! has none, where the processor lacks AES instructions, or where the library's test of itself
@@ -17,12 +19,18 @@
 //! authenticated as the caller says.
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+mod cbc_hmac;
+mod chacha20_poly1305;
 mod gcm;
+mod lanes;
 mod library;
 mod memory;
 mod sys;
 
+pub use cbc_hmac::{CbcHmac, Hash, MAX_PACKET_BYTES, Packet, SealError};
+pub use chacha20_poly1305::ChaCha20Poly1305;
 pub use gcm::Gcm;
+pub use lanes::LANES;
 pub use library::{Residue, architecture, residue, version};
 
 /// Bytes of an AEAD's ICV (RFC 4106 §6, RFC 7634 §2).
@@ -32,4 +40,10 @@ pub const ICV_BYTES: usize = 16;
 #[inline]
 fn same(one: &[u8; ICV_BYTES], other: &[u8; ICV_BYTES]) -> bool {
     u128::from_ne_bytes(*one) ^ u128::from_ne_bytes(*other) == 0
+}
+
+/// What must not be seen.
+#[cold]
+fn forget(text: &mut [u8]) {
+    text.fill(0);
 }

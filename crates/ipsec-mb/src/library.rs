@@ -24,9 +24,14 @@ impl Manager {
         (refused == 0).then_some(Manager(memory))
     }
 
-    /// For the shim.
+    /// For the shim's direct calls.
     pub(crate) fn as_ptr(&self) -> *const u8 {
         self.0.as_ptr()
+    }
+
+    /// For the shim's bursts.
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.0.as_mut_ptr()
     }
 }
 

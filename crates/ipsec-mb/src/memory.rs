@@ -42,15 +42,18 @@ impl Wiped {
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
         self.bytes.as_ptr()
     }
+
+    /// All of it.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the allocation is this long, its bytes were initialised to 0 when it was made,
+        // and nobody else has it.
+        unsafe { std::slice::from_raw_parts_mut(self.bytes.as_ptr(), self.layout.size()) }
+    }
 }
 
 impl Drop for Wiped {
     fn drop(&mut self) {
-        // SAFETY: the allocation is this long, its bytes were initialised to 0 when it was made,
-        // and nobody else has it.
-        let bytes =
-            unsafe { std::slice::from_raw_parts_mut(self.bytes.as_ptr(), self.layout.size()) };
-        bytes.zeroize();
+        self.bytes_mut().zeroize();
         // SAFETY: allocated by `new` with this layout.
         unsafe { alloc::dealloc(self.bytes.as_ptr(), self.layout) };
     }

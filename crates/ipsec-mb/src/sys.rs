@@ -24,6 +24,39 @@ pub(crate) type GcmFn = unsafe extern "C" fn(
 /// What [`lockgate_mb_architecture`] says, as words: the shim's enumeration, in its order.
 pub(crate) const ARCHITECTURES: [&str; 4] = ["sse", "avx2", "avx512", "avx512 vaes"];
 
+/// Hashes as the shim numbers them.
+#[derive(Clone, Copy)]
+#[repr(i32)]
+pub(crate) enum HashNumber {
+    Sha256 = 0,
+    Sha384 = 1,
+    Sha512 = 2,
+}
+
+/// Directions as the shim numbers them.
+#[derive(Clone, Copy)]
+#[repr(i32)]
+pub(crate) enum Direction {
+    Seal = 0,
+    Open = 1,
+}
+
+/// A packet of a burst, as the shim knows it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Row {
+    /// What is ciphered in place; a multiple of 16 bytes.
+    pub(crate) text: *mut u8,
+    pub(crate) text_bytes: usize,
+    /// 16 bytes.
+    pub(crate) iv: *const u8,
+    /// What is authenticated, the text in it.
+    pub(crate) authenticated: *const u8,
+    pub(crate) authenticated_bytes: usize,
+    /// Where the ICV goes: as many bytes as the hash has of it.
+    pub(crate) icv: *mut u8,
+}
+
 #[cfg(ipsec_mb)]
 unsafe extern "C" {
     /// The library's version: a string that lives as long as the process.
@@ -55,6 +88,76 @@ unsafe extern "C" {
         seal: *mut Option<GcmFn>,
         open: *mut Option<GcmFn>,
     ) -> c_int;
+
+    /// Encrypts one packet in place. The key has 32 bytes, the nonce 12, the ICV 16, which is
+    /// written.
+    pub(crate) fn lockgate_mb_chacha20_poly1305_seal(
+        manager: *const u8,
+        key: *const u8,
+        nonce: *const u8,
+        aad: *const u8,
+        aad_bytes: usize,
+        text: *mut u8,
+        text_bytes: usize,
+        icv: *mut u8,
+    );
+
+    /// Decrypts one packet in place. The key has 32 bytes, the nonce 12, the ICV 16, which is
+    /// written.
+    pub(crate) fn lockgate_mb_chacha20_poly1305_open(
+        manager: *const u8,
+        key: *const u8,
+        nonce: *const u8,
+        aad: *const u8,
+        aad_bytes: usize,
+        text: *mut u8,
+        text_bytes: usize,
+        icv: *mut u8,
+    );
+
+    /// Bytes of the expanded keys of AES-CBC and HMAC; their memory is aligned to 16.
+    pub(crate) safe fn lockgate_mb_schedule_bytes() -> usize;
+
+    /// Bytes of so many of the library's jobs; their memory is aligned to 8 and 0 at first.
+    pub(crate) safe fn lockgate_mb_jobs_bytes(jobs: usize) -> usize;
+
+    /// Expands an AES key of 16, 24 or 32 bytes; not 0: another length, and nothing is written.
+    pub(crate) fn lockgate_mb_expand_aes(
+        manager: *const u8,
+        key: *const u8,
+        key_bytes: usize,
+        schedule: *mut u8,
+    ) -> c_int;
+
+    /// Expands an HMAC key of any length.
+    pub(crate) fn lockgate_mb_expand_hmac(
+        manager: *const u8,
+        hash: HashNumber,
+        key: *const u8,
+        key_bytes: usize,
+        schedule: *mut u8,
+    );
+
+    /// Ciphers the texts of so many rows, at most as many as there are `jobs`; not 0: not all.
+    pub(crate) fn lockgate_mb_cipher(
+        manager: *mut u8,
+        jobs: *mut u8,
+        schedule: *const u8,
+        key_bytes: usize,
+        direction: Direction,
+        rows: *const Row,
+        count: usize,
+    ) -> c_int;
+
+    /// Writes the ICVs of so many rows, at most as many as there are `jobs`; not 0: not all.
+    pub(crate) fn lockgate_mb_authenticate(
+        manager: *mut u8,
+        jobs: *mut u8,
+        schedule: *const u8,
+        hash: HashNumber,
+        rows: *const Row,
+        count: usize,
+    ) -> c_int;
 }
 
 /// The library's version; `None` without it.
@@ -72,6 +175,7 @@ pub(crate) use absent::*;
 
 /// No library: there is no memory that would do for a manager, so that nothing else is called.
 #[cfg(not(ipsec_mb))]
+#[expect(clippy::too_many_arguments, reason = "as many as the shim's functions have")]
 mod absent {
     use super::*;
 
@@ -106,6 +210,79 @@ mod absent {
         _: *mut u8,
         _: *mut Option<GcmFn>,
         _: *mut Option<GcmFn>,
+    ) -> c_int {
+        1
+    }
+
+    pub(crate) unsafe fn lockgate_mb_chacha20_poly1305_seal(
+        _: *const u8,
+        _: *const u8,
+        _: *const u8,
+        _: *const u8,
+        _: usize,
+        _: *mut u8,
+        _: usize,
+        _: *mut u8,
+    ) {
+    }
+
+    pub(crate) unsafe fn lockgate_mb_chacha20_poly1305_open(
+        _: *const u8,
+        _: *const u8,
+        _: *const u8,
+        _: *const u8,
+        _: usize,
+        _: *mut u8,
+        _: usize,
+        _: *mut u8,
+    ) {
+    }
+
+    pub(crate) fn lockgate_mb_schedule_bytes() -> usize {
+        0
+    }
+
+    pub(crate) fn lockgate_mb_jobs_bytes(_: usize) -> usize {
+        0
+    }
+
+    pub(crate) unsafe fn lockgate_mb_expand_aes(
+        _: *const u8,
+        _: *const u8,
+        _: usize,
+        _: *mut u8,
+    ) -> c_int {
+        1
+    }
+
+    pub(crate) unsafe fn lockgate_mb_expand_hmac(
+        _: *const u8,
+        _: HashNumber,
+        _: *const u8,
+        _: usize,
+        _: *mut u8,
+    ) {
+    }
+
+    pub(crate) unsafe fn lockgate_mb_cipher(
+        _: *mut u8,
+        _: *mut u8,
+        _: *const u8,
+        _: usize,
+        _: Direction,
+        _: *const Row,
+        _: usize,
+    ) -> c_int {
+        1
+    }
+
+    pub(crate) unsafe fn lockgate_mb_authenticate(
+        _: *mut u8,
+        _: *mut u8,
+        _: *const u8,
+        _: HashNumber,
+        _: *const Row,
+        _: usize,
     ) -> c_int {
         1
     }
