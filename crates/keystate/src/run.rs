@@ -378,3 +378,73 @@ fn store_wide(words: &[AtomicU64], place: usize, value: u128) {
 const fn bytes(words: usize) -> u64 {
     words as u64 * WORD
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use ipsec::{Advance, KeyMaterial, SequenceNumbers, Spi, Suite};
+
+    use super::*;
+    use crate::{KeyFileFacts, KeyState, RESERVATION_STEP};
+
+    const NUMBERS: SequenceNumbers = SequenceNumbers::Extended;
+
+    fn key(seed: u8) -> ipsec::Fingerprint {
+        KeyMaterial::new(Suite::Aes128Gcm, &[seed; 20]).unwrap().fingerprint()
+    }
+
+    /// Makes a record one of the version before: shorter slots, rings that mean something else.
+    fn make_earlier(path: &Path, host: &HostIdentity) {
+        let content = std::fs::read(path).unwrap();
+        let word = |bytes: &[u8]| u64::from_ne_bytes(*bytes.first_chunk().unwrap());
+        let words: Vec<u64> = content.chunks_exact(8).map(word).collect();
+        let header: Vec<AtomicU64> = (0..HEADER_WORDS).map(|_| AtomicU64::new(0)).collect();
+        write_header(&header, host);
+        header[header::VERSION].store(EARLIER_VERSION, Ordering::Relaxed);
+        header[header::CHECK].store(header_check(&header), Ordering::Relaxed);
+        let mut earlier: Vec<u64> = header.iter().map(load).collect();
+        for slot in words[HEADER_WORDS..].chunks_exact(SLOT_WORDS) {
+            earlier.extend(&slot[..slot::RING]);
+            earlier.extend([0; EARLIER_SLOT_WORDS - slot::RING]);
+        }
+        let bytes: Vec<u8> = earlier.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        std::fs::write(path, bytes).unwrap();
+    }
+
+    #[test]
+    fn record_of_the_earlier_version_says_what_was_used_at_least() {
+        let root = tempfile::tempdir().unwrap();
+        let (run, state) = (root.path().join("run"), root.path().join("state"));
+        let host = HostIdentity::new("machine", "boot");
+        let file = KeyFileFacts { path: root.path().join("a.keys"), modified: SystemTime::now() };
+        let mut before = KeyState::open_as(&run, &state, &host).unwrap();
+        let counter = before.outbound(key(1), Spi::LOWEST, NUMBERS, &file).unwrap();
+        counter.draw(64).unwrap();
+        for (seed, edge) in [(2, 5000), (3, 1 << 40)] {
+            let window = before.inbound(key(seed), Spi::LOWEST, 64, NUMBERS).unwrap();
+            window.commit(edge).unwrap();
+        }
+        // As a killed process leaves it: what is on disk does not know the edges.
+        drop((counter, before));
+        make_earlier(&run.join("keystate"), &host);
+
+        // The second time it is of this version, and still says so.
+        for _ in 0..2 {
+            let mut after = KeyState::open_as(&run, &state, &host).unwrap();
+            assert_eq!(after.take_notices(), []);
+            for (seed, edge) in [(2, 5000), (3, 1 << 40)] {
+                let window = after.inbound(key(seed), Spi::LOWEST, 4096, NUMBERS).unwrap();
+                for number in edge - 4100..=edge {
+                    assert!(window.check(number).is_err(), "{number} may have been received");
+                }
+                assert_eq!(window.check(edge + 1), Ok(()));
+            }
+        }
+        let mut after = KeyState::open_as(&run, &state, &host).unwrap();
+        let window = after.inbound(key(2), Spi::LOWEST, 64, NUMBERS).unwrap();
+        assert_eq!(window.commit(5001), Ok(Advance::Moved));
+        let counter = after.outbound(key(1), Spi::LOWEST, NUMBERS, &file).unwrap();
+        assert_eq!(counter.draw(1), Ok(RESERVATION_STEP + 1), "behind what was reserved");
+    }
+}
