@@ -11,7 +11,7 @@ use crate::{DropReason, SetIndex};
 /// Bytes of a UDP header.
 const UDP_BYTES: usize = 8;
 /// What a NAT keepalive carries (RFC 3948 §2.3).
-const KEEPALIVE: [u8; 1] = [0xff];
+pub(crate) const KEEPALIVE: [u8; 1] = [0xff];
 
 /// A peer behind a NAT has shown itself at another place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

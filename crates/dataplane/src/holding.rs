@@ -8,7 +8,7 @@ use wire::{Address, Family, Frames};
 
 use crate::snapshot::Egress;
 use crate::walk::{Held, Send};
-use crate::{Counters, DropReason, PortId, Snapshot};
+use crate::{Counters, DropReason, Medium, PortId, Snapshot};
 
 /// Packets that wait for one neighbour at most.
 pub const MAX_PER_NEIGHBOUR: usize = 16;
@@ -170,23 +170,27 @@ fn addressed<F: Frames>(held: &Held, frames: &F) -> Option<(Family, Address)> {
     }
 }
 
-/// Puts the link header on a held packet.
-fn finish<F: Frames>(
+/// Puts the link header on a held packet, if the neighbour is known and the port wants one.
+pub(crate) fn finish<F: Frames>(
     snapshot: &Snapshot,
     egress: Egress,
     held: &Held,
     frames: &mut F,
 ) -> Option<Send> {
+    let mac = egress.mac?;
+    let port = snapshot.path_port(egress.port);
+    if port.medium == Medium::Ip {
+        return Some(Send { egress: egress.port, ingress: held.ingress, packet: held.packet });
+    }
     let (family, _) = addressed(held, frames)?;
     let ethertype = match family {
         Family::V4 => ethertype::IPV4,
         Family::V6 => ethertype::IPV6,
     };
-    let port = snapshot.path_port(egress.port);
     let mut packet = held.packet;
     let end = packet.offset as usize;
     let frame = frames.bytes_mut(packet.frame);
-    let start = link::write(frame, end, egress.mac?, port.mac, port.vlan, ethertype)?;
+    let start = link::write(frame, end, mac, port.mac, port.vlan, ethertype)?;
     packet.length += (end - start) as u32;
     packet.offset = start as u32;
     Some(Send { egress: egress.port, ingress: held.ingress, packet })

@@ -1,1 +1,227 @@
-//! NAT keepalives (RFC 3948 §4).
+//! NAT keepalives (RFC 3948 §4): where nothing was sealed to a peer behind a NAT for so long, a
+//! datagram with one byte, so that the NAT does not forget the way.
+//!
+//! Whether something was sealed, the SAs' sequence numbers say: they are shared by all workers, so
+//! nothing is counted for this on the path of packets.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use ipsec::encapsulation::UdpPorts;
+use ipsec::{Encapsulation, Tunnel};
+use policy::SaSetId;
+use wire::flow::protocol::UDP;
+use wire::{Descriptor, Frames, HEADROOM, checksum};
+
+use crate::esp::KEEPALIVE;
+use crate::holding;
+use crate::walk::{Held, Outputs};
+use crate::{Counters, Layout, SaSet, SetIndex, Share, Snapshot};
+
+/// How often the sets are looked through, nanoseconds. A keepalive leaves at most that much before
+/// its time, and at most that and a worker's sleep after it.
+pub const CHECK_EVERY_NS: u64 = 250_000_000;
+
+/// Bytes of the longest keepalive.
+const LONGEST: usize = V6_BYTES + UDP_BYTES + KEEPALIVE.len();
+const V4_BYTES: usize = 20;
+const V6_BYTES: usize = 40;
+const UDP_BYTES: usize = 8;
+/// TTL and hop limit, as of the packets of the tunnel.
+const HOP_LIMIT: u8 = 64;
+
+/// When something was last sent to a peer.
+#[derive(Clone, Copy, Default)]
+struct Silence {
+    /// Sum of the last sequence numbers of its SAs.
+    sealed: u64,
+    /// No packet left between this and the last look at it, nanoseconds.
+    since_ns: u64,
+}
+
+/// What one worker knows of the peers' silence.
+#[derive(Default)]
+pub(crate) struct Keepalives {
+    /// The layout that `sets` is of.
+    layout: Option<Layout>,
+    /// One entry a set.
+    sets: Vec<(SaSetId, Silence)>,
+    checked_ns: u64,
+}
+
+impl Keepalives {
+    /// Makes the keepalives that are due at `now_ns`, of the sets that this worker sees to, and
+    /// puts them among what leaves. They are on the ledger of the port that they leave by.
+    #[inline]
+    pub(crate) fn make<F: Frames>(
+        &mut self,
+        snapshot: &Snapshot,
+        share: Share,
+        now_ns: u64,
+        frames: &mut F,
+        counters: &mut Counters,
+        out: &mut Outputs,
+    ) {
+        if now_ns.saturating_sub(self.checked_ns) >= CHECK_EVERY_NS {
+            self.look(snapshot, share, now_ns, frames, counters, out);
+        }
+    }
+
+    #[cold]
+    fn look<F: Frames>(
+        &mut self,
+        snapshot: &Snapshot,
+        share: Share,
+        now_ns: u64,
+        frames: &mut F,
+        counters: &mut Counters,
+        out: &mut Outputs,
+    ) {
+        if self.layout != Some(snapshot.layout()) {
+            self.go_over_to(snapshot, now_ns);
+        }
+        let before_ns = std::mem::replace(&mut self.checked_ns, now_ns);
+        for (index, (set, (_, silence))) in snapshot.sets().iter().zip(&mut self.sets).enumerate() {
+            let Some(due) = due_after(snapshot, set) else { continue };
+            let sealed = sealed(snapshot, set);
+            if silence.sealed != sealed {
+                *silence = Silence { sealed, since_ns: before_ns };
+            }
+            if now_ns.saturating_sub(silence.since_ns) < due.after_ns {
+                continue;
+            }
+            if index as u32 % share.workers == share.worker {
+                let set = SetIndex(index as u32);
+                if make(snapshot, set, &due, frames, counters, out).is_none() {
+                    continue; // no route, no frame: it stays due
+                }
+            }
+            silence.since_ns = now_ns;
+        }
+    }
+
+    /// Keeps what is known of the sets that are there still.
+    fn go_over_to(&mut self, snapshot: &Snapshot, now_ns: u64) {
+        let known: HashMap<SaSetId, Silence> = self.sets.drain(..).collect();
+        let silence = |set: &SaSet| {
+            let new = Silence { sealed: sealed(snapshot, set), since_ns: now_ns };
+            (set.id, known.get(&set.id).copied().unwrap_or(new))
+        };
+        self.sets.extend(snapshot.sets().iter().map(silence));
+        self.layout = Some(snapshot.layout());
+    }
+}
+
+/// A set's keepalives.
+struct Due {
+    after_ns: u64,
+    tunnel: Tunnel,
+    ports: UdpPorts,
+}
+
+/// What a set's keepalives are like; `None`: none are wanted, or its ESP is not in UDP.
+fn due_after(snapshot: &Snapshot, set: &SaSet) -> Option<Due> {
+    let after_ns = u64::from(set.keepalive_s?) * 1_000_000_000;
+    let first = set.outbound.first()?;
+    let Encapsulation { tunnel, udp, .. } = snapshot.outbound()[first.0 as usize].encapsulation;
+    Some(Due { after_ns, tunnel, ports: udp? })
+}
+
+/// Moves whenever one of a set's SAs seals, at whatever worker.
+fn sealed(snapshot: &Snapshot, set: &SaSet) -> u64 {
+    let last = |sa: &ipsec::SaId| snapshot.outbound()[sa.0 as usize].sequence.last();
+    set.outbound.iter().map(last).fold(0, u64::wrapping_add)
+}
+
+/// Makes a set's keepalive. `None`: there is no route to the peer, or no free frame.
+fn make<F: Frames>(
+    snapshot: &Snapshot,
+    set: SetIndex,
+    due: &Due,
+    frames: &mut F,
+    counters: &mut Counters,
+    out: &mut Outputs,
+) -> Option<()> {
+    let egress = snapshot.set_egress(set)?;
+    let mut packet = [0; LONGEST];
+    let length = write(&mut packet, &due.tunnel, due.ports)?;
+    let frame = frames.take()?;
+    let place = HEADROOM..HEADROOM + length;
+    let Some(into) = frames.bytes_mut(frame).get_mut(place) else {
+        frames.give(frame);
+        return None;
+    };
+    into.copy_from_slice(&packet[..length]);
+    let packet = Descriptor { frame, offset: HEADROOM as u32, length: length as u32 };
+    let held = Held { egress: egress.port, ingress: egress.port, packet };
+    match holding::finish(snapshot, egress, &held, frames) {
+        Some(send) => out.sends.push(send),
+        None => out.held.push(held),
+    }
+    counters.ledger(Some(egress.port)).made += 1;
+    counters.keepalives += 1;
+    Some(())
+}
+
+/// Writes a keepalive and returns its bytes. `None`: the ends are of two families.
+fn write(packet: &mut [u8; LONGEST], tunnel: &Tunnel, ports: UdpPorts) -> Option<usize> {
+    let datagram = UDP_BYTES + KEEPALIVE.len();
+    let udp = match (tunnel.local, tunnel.remote) {
+        (IpAddr::V4(local), IpAddr::V4(remote)) => {
+            let total = (V4_BYTES + datagram) as u16;
+            packet[0] = 0x45;
+            packet[2..4].copy_from_slice(&total.to_be_bytes());
+            // Don't fragment, so the identification may be 0 (RFC 6864 §4.1).
+            packet[6..10].copy_from_slice(&[0x40, 0, HOP_LIMIT, UDP]);
+            packet[12..16].copy_from_slice(&local.octets());
+            packet[16..20].copy_from_slice(&remote.octets());
+            let sum = checksum::finish(checksum::sum(&packet[..V4_BYTES]));
+            packet[10..12].copy_from_slice(&sum.to_be_bytes());
+            V4_BYTES
+        }
+        (IpAddr::V6(local), IpAddr::V6(remote)) => {
+            packet[0] = 0x60;
+            packet[4..6].copy_from_slice(&(datagram as u16).to_be_bytes());
+            packet[6..8].copy_from_slice(&[UDP, HOP_LIMIT]);
+            packet[8..24].copy_from_slice(&local.octets());
+            packet[24..40].copy_from_slice(&remote.octets());
+            V6_BYTES
+        }
+        _ => return None,
+    };
+    packet[udp..udp + 2].copy_from_slice(&ports.local.to_be_bytes());
+    packet[udp + 2..udp + 4].copy_from_slice(&ports.remote.to_be_bytes());
+    packet[udp + 4..udp + 6].copy_from_slice(&(datagram as u16).to_be_bytes());
+    let length = udp + datagram;
+    packet[udp + UDP_BYTES..length].copy_from_slice(&KEEPALIVE);
+    if udp == V6_BYTES {
+        // Over IPv4 there need be none (RFC 3948 §2.3), over IPv6 there must (RFC 8200 §8.1).
+        ipsec::finish_udp(&mut packet[..length]);
+    }
+    Some(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::build::PacketBuilder;
+
+    #[test]
+    fn a_keepalive_is_one_byte_in_udp_with_the_checksum_that_its_family_wants() {
+        let ports = UdpPorts { local: 4500, remote: 61_234 };
+        for (local, remote) in [("192.0.2.1", "198.51.100.7"), ("2001:db8::1", "2001:db8::7")] {
+            let tunnel = Tunnel { local: local.parse().unwrap(), remote: remote.parse().unwrap() };
+            let mut packet = [0; LONGEST];
+            let length = write(&mut packet, &tunnel, ports).unwrap();
+            let built = match tunnel.local {
+                IpAddr::V4(_) => PacketBuilder::v4(local, remote),
+                IpAddr::V6(_) => PacketBuilder::v6(local, remote),
+            };
+            let mut built = built.udp(4500, 61_234).payload(&[0xff]).dont_fragment().ip();
+            if tunnel.local.is_ipv4() {
+                built[26..28].fill(0);
+            }
+            assert_eq!(packet[..length], built);
+        }
+    }
+}

@@ -5,8 +5,8 @@ use policy::Match;
 use wire::{BATCH, Descriptor, Flow, FrameId, Frames, Packet};
 
 use crate::esp::Moved;
-use crate::seal::Departure;
 use crate::handover::Share;
+use crate::seal::Departure;
 use crate::snapshot::Egress;
 use crate::{Counters, DeviceId, DropReason, Medium, PortId, SetIndex, Snapshot, Verdict};
 use crate::{decide, limiter::RateLimiter, open, plan, receive, seal};

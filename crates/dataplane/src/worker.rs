@@ -3,9 +3,12 @@
 
 use wire::{BATCH, Descriptor, Frames, Port};
 
+use crate::esp::Moved;
+use crate::handover::{Full, Handovers, Share};
 use crate::holding::{Holding, Wanted};
+use crate::keepalive::Keepalives;
 use crate::walk::{Held, Outputs, ToHost, Walk};
-use crate::{Counters, DeviceId, DropReason, Medium, PortId, Snapshot, Verdict};
+use crate::{Counters, DeviceId, DropReason, Layout, Medium, PortId, Snapshot, Verdict};
 
 /// A packet in a device's transmit queue, with the ledgers it will be on.
 #[derive(Clone, Copy)]
@@ -43,6 +46,8 @@ pub struct Worker<F, P> {
     queues: Vec<Queue>,
     surroundings: Surroundings,
     holding: Holding,
+    handovers: Handovers,
+    keepalives: Keepalives,
 }
 
 impl<F: Frames, P: Port<F>> Worker<F, P> {
@@ -52,7 +57,19 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         let received = Vec::with_capacity(BATCH);
         let (out, holding) = (Outputs::default(), Holding::default());
         let (walk, surroundings) = (Walk::new(snapshot), Surroundings::Recorded);
-        Worker { frames, devices, walk, received, out, queues, surroundings, holding }
+        let (handovers, keepalives) = (Handovers::default(), Keepalives::default());
+        Worker {
+            frames,
+            devices,
+            walk,
+            received,
+            out,
+            queues,
+            surroundings,
+            holding,
+            handovers,
+            keepalives,
+        }
     }
 
     /// The same worker among live ports.
@@ -61,13 +78,34 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         self
     }
 
+    /// The same worker beside others, to whom it can hand packets over. It does so as soon as
+    /// [`walk_among`](Self::walk_among) says how many walk.
+    pub fn beside(mut self, handovers: Handovers) -> Worker<F, P> {
+        self.handovers = handovers;
+        self
+    }
+
+    /// From now on so many workers walk packets, at most as many as there are rings for; those
+    /// with the lowest numbers.
+    pub fn walk_among(&mut self, workers: u32) {
+        self.walk.take_share(Share { worker: self.handovers.worker(), workers: workers.max(1) });
+    }
+
     /// Goes over to a snapshot of another layout (other ports, policies or SAs), with devices in
     /// its order. Drops what is held and returns all that was counted; counting begins at 0.
     pub fn rearrange(&mut self, snapshot: &Snapshot, devices: Vec<Option<P>>) -> Counters {
         self.holding.clear(&mut self.frames, self.walk.counters_mut());
+        self.out.moved.clear();
         self.queues.resize_with(devices.len(), Queue::default);
         self.devices = devices;
         self.walk.begin_counting(snapshot)
+    }
+
+    /// Packets that others hand over under the layout `old` are walked under the next one.
+    /// `origins`: for each device of the next layout its number in the old one, if it was there;
+    /// packets of the others are dropped as those of a device without ports.
+    pub fn renumber(&mut self, old: Layout, origins: &[Option<usize>]) {
+        self.handovers.rearrange(old, origins);
     }
 
     /// Takes the devices out; [`rearrange`](Self::rearrange) puts them in again.
@@ -109,6 +147,31 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         self.holding.wanted()
     }
 
+    /// Peers that have shown themselves at another place since this was last asked.
+    pub fn moved(&mut self) -> std::vec::Drain<'_, Moved> {
+        self.out.moved.drain(..)
+    }
+
+    /// Workers that were handed packets since this was last asked: they may sleep.
+    pub fn handed_to(&mut self) -> std::vec::Drain<'_, u32> {
+        self.handovers.given()
+    }
+
+    /// Whether others have handed over what is not walked yet.
+    pub fn has_handovers(&self) -> bool {
+        self.handovers.is_waiting()
+    }
+
+    /// Sends the NAT keepalives that are due, of the sets that this worker sees to.
+    pub fn keep_alive(&mut self, snapshot: &Snapshot, now_ns: u64) {
+        let (share, counters) = (self.walk.share(), self.walk.counters_mut());
+        let (frames, out) = (&mut self.frames, &mut self.out);
+        self.keepalives.make(snapshot, share, now_ns, frames, counters, out);
+        if !out.sends.is_empty() || !out.held.is_empty() {
+            self.dispatch(snapshot, now_ns);
+        }
+    }
+
     /// Sends what waited for a neighbour that this snapshot knows, and drops what waited too long.
     pub fn release(&mut self, snapshot: &Snapshot, now_ns: u64) {
         if self.holding.waiting() == 0 {
@@ -144,6 +207,29 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         self.received.len()
     }
 
+    /// Takes up to a batch of packets out of each other worker's ring through the walk, transmits
+    /// what leaves, and returns how many they were.
+    pub fn take_over(&mut self, snapshot: &Snapshot, now_ns: u64) -> usize {
+        let mut taken = 0;
+        for ring in 0..self.handovers.rings() {
+            let mut left = BATCH;
+            while left > 0 {
+                self.received.clear();
+                let (frames, out) = (&mut self.frames, &mut self.out);
+                let into = &mut self.received;
+                let device = self.handovers.take(ring, snapshot.layout(), left, frames, into);
+                if into.is_empty() {
+                    break;
+                }
+                (left, taken) = (left - into.len(), taken + into.len());
+                self.walk.counters_mut().taken_over += into.len() as u64;
+                self.walk.run_handed_over(snapshot, now_ns, device, into, frames, out);
+                self.dispatch(snapshot, now_ns);
+            }
+        }
+        taken
+    }
+
     /// What was counted. The ledger balances between turns.
     pub fn counters(&self) -> &Counters {
         self.walk.counters()
@@ -171,6 +257,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     }
 
     fn dispatch(&mut self, snapshot: &Snapshot, now_ns: u64) {
+        self.hand_over(snapshot);
         for send in self.out.sends.drain(..) {
             let device = usize::from(snapshot.port(send.egress).device.0);
             self.queues[device].push(send.packet, send.ingress, send.egress);
@@ -211,6 +298,24 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         }
         for (queue, device) in self.queues.iter_mut().zip(&mut self.devices) {
             queue.flush(&mut self.frames, device.as_mut(), counters);
+        }
+    }
+
+    /// Puts what other workers are to walk into their rings.
+    fn hand_over(&mut self, snapshot: &Snapshot) {
+        let (counters, frames) = (self.walk.counters_mut(), &mut self.frames);
+        for handover in self.out.handovers.drain(..) {
+            let Descriptor { frame, offset, length } = handover.packet;
+            let (start, end) = (offset as usize, offset as usize + length as usize);
+            let packet = frames.bytes(frame).get(start..end).unwrap_or_default();
+            match self.handovers.give(snapshot.layout(), &handover, packet) {
+                Ok(()) => counters.handed_over += 1,
+                Err(Full) => {
+                    counters.ledger(Some(handover.ingress)).received += 1;
+                    counters.drop(Some(handover.ingress), DropReason::HandoverFull);
+                }
+            }
+            frames.give(frame);
         }
     }
 }
