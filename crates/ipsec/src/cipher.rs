@@ -145,7 +145,7 @@ impl Cipher {
     }
 
     /// Expands a key on this backend, for an SA without ESN. `None`: this machine does not have
-    /// it. For tests, the self-test and comparisons.
+    /// it, or it not the suite. For tests, the self-test and comparisons.
     ///
     /// # Panics
     /// As [`Cipher::new`].

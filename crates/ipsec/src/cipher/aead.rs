@@ -128,3 +128,28 @@ fn used(nonce: &[u8; 16]) -> Nonce {
     let nonce: &[u8; NONCE_BYTES] = nonce.first_chunk().expect("12 of 16 bytes");
     Nonce::assume_unique_for_key(*nonce)
 }
+
+impl Aead for ipsec_mb::Gcm {
+    #[inline]
+    fn seal(
+        &self,
+        nonce: &[u8; 16],
+        aad: &[u8],
+        text: &mut [u8],
+        icv: &mut [u8; AeadParts::ICV_BYTES],
+    ) -> bool {
+        ipsec_mb::Gcm::seal(self, nonce, aad, text, icv);
+        true
+    }
+
+    #[inline]
+    fn open(
+        &self,
+        nonce: &[u8; 16],
+        aad: &[u8],
+        text: &mut [u8],
+        icv: &[u8; AeadParts::ICV_BYTES],
+    ) -> bool {
+        ipsec_mb::Gcm::open(self, nonce, aad, text, icv)
+    }
+}

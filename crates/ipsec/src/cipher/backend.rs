@@ -1,5 +1,7 @@
 //! The libraries that can stand behind the seam, and the one choice among them.
 
+use std::sync::OnceLock;
+
 use aws_lc_rs::aead::LessSafeKey;
 use wire::Frames;
 
@@ -38,7 +40,7 @@ impl BackendKind {
     /// chosen when the program was built.
     pub fn version(self) -> Option<&'static str> {
         match self {
-            BackendKind::IpsecMb => None,
+            BackendKind::IpsecMb => ipsec_mb::version(),
             BackendKind::AwsLc => None,
         }
     }
@@ -46,10 +48,19 @@ impl BackendKind {
     /// Whether this machine has it.
     pub fn is_available(self) -> bool {
         match self {
-            BackendKind::IpsecMb => false,
+            BackendKind::IpsecMb => ipsec_mb::version().is_some(),
             BackendKind::AwsLc => true,
         }
     }
+}
+
+/// "ipsec-mb 1.3.0 (avx512 vaes)": the library and what it uses of the processor.
+fn ipsec_mb_name() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let version = ipsec_mb::version().unwrap_or("not there");
+        format!("ipsec-mb {version} ({})", ipsec_mb::architecture())
+    })
 }
 
 /// The expanded keys of one SA in one library.
@@ -59,21 +70,26 @@ pub(super) enum Backend {
     /// An AEAD of aws-lc-rs.
     Aead(LessSafeKey),
     /// AES-CBC of RustCrypto, or none, with HMAC of aws-lc-rs.
-    CbcHmac(CbcHmac),
+    CbcHmac(Box<CbcHmac>),
+    /// AES-GCM of ipsec-mb.
+    MbGcm(ipsec_mb::Gcm),
 }
 
 impl Backend {
-    /// `None`: this machine does not have it.
+    /// `None`: this machine does not have it, or it not the suite.
     pub(super) fn new(material: &KeyMaterial, kind: BackendKind) -> Option<Backend> {
         if !kind.is_available() {
             return None;
         }
         match (kind, material.suite()) {
             (_, Suite::Null) => Some(Backend::Nothing),
+            (BackendKind::IpsecMb, Suite::Aes128Gcm | Suite::Aes192Gcm | Suite::Aes256Gcm) => {
+                ipsec_mb::Gcm::new(material.key()).map(Backend::MbGcm)
+            }
             (BackendKind::IpsecMb, _) => None,
             (BackendKind::AwsLc, _) => aead::portable(material)
                 .map(Backend::Aead)
-                .or_else(|| CbcHmac::new(material).map(Backend::CbcHmac)),
+                .or_else(|| Some(Backend::CbcHmac(Box::new(CbcHmac::new(material)?)))),
         }
     }
 
@@ -83,6 +99,7 @@ impl Backend {
             Backend::Nothing => "none",
             Backend::CbcHmac(keys) if keys.encrypts() => "aws-lc-rs, RustCrypto AES-CBC",
             Backend::Aead(_) | Backend::CbcHmac(_) => BackendKind::AwsLc.name(),
+            Backend::MbGcm(_) => ipsec_mb_name(),
         }
     }
 
@@ -93,6 +110,7 @@ impl Backend {
         jobs: &[SealJob],
     ) -> Result<(), SealError> {
         match self {
+            Backend::MbGcm(key) => aead::seal(key, numbers, frames, jobs),
             Backend::Aead(key) => aead::seal(key, numbers, frames, jobs),
             Backend::CbcHmac(keys) => keys.seal(numbers, frames, jobs),
             Backend::Nothing => {
@@ -111,6 +129,7 @@ impl Backend {
         jobs: &mut [OpenJob],
     ) {
         match self {
+            Backend::MbGcm(key) => aead::open(key, numbers, frames, jobs),
             Backend::Aead(key) => aead::open(key, numbers, frames, jobs),
             Backend::CbcHmac(keys) => keys.open(numbers, frames, jobs),
             Backend::Nothing => {

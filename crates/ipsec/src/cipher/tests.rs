@@ -1,4 +1,6 @@
-use super::aead::Aead as _;
+use std::sync::Once;
+
+use super::aead::Aead;
 use super::*;
 use crate::testing::{Heap, material};
 
@@ -10,11 +12,13 @@ fn on_every_backend(material: &KeyMaterial) -> Vec<Cipher> {
     BackendKind::ALL.iter().filter_map(|kind| on(material, *kind)).collect()
 }
 
+static SAID: Once = Once::new();
+
 fn on(material: &KeyMaterial, kind: BackendKind) -> Option<Cipher> {
     let cipher = Cipher::with_backend(material, kind);
-    assert_eq!(cipher.is_some(), kind.is_available());
-    if cipher.is_none() {
-        println!("SKIPPED: {} is not on this machine", kind.name());
+    match kind.is_available() {
+        true => (),
+        false => SAID.call_once(|| println!("SKIPPED: {} is not on this machine", kind.name())),
     }
     cipher
 }
@@ -241,12 +245,11 @@ fn iv_of_another_length_makes_no_panic() {
 }
 
 #[test]
-fn new_cipher_is_on_the_first_backend_of_this_machine() {
-    let first = BackendKind::ALL.iter().find(|kind| kind.is_available()).unwrap();
+fn new_cipher_is_on_the_first_backend_that_has_it() {
     for &suite in Suite::ALL {
         let key = material(suite, 1);
-        let (new, named) = (Cipher::new(&key), Cipher::with_backend(&key, *first).unwrap());
-        assert_eq!(new.backend_name(), named.backend_name());
+        let new = Cipher::new(&key);
+        assert_eq!(new.backend_name(), on_every_backend(&key)[0].backend_name());
         assert_eq!(new.suite(), suite);
     }
 }
