@@ -252,7 +252,7 @@ fn write_trailer(behind: &mut [u8], length: usize, next_header: u8) -> Option<()
 }
 
 /// Padding and pad length by the bytes of padding; the next header follows.
-const PADDINGS: [u64; 4] = [0, 0x0101 << 48, 0x0102_02 << 40, 0x0102_0303 << 32];
+const PADDINGS: [u64; 4] = [0, 0x0101 << 48, 0x01_0202 << 40, 0x0102_0303 << 32];
 
 impl InboundSa {
     /// What the cipher has to do with a received ESP packet: `esp` is its place in the frame, from

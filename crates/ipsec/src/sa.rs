@@ -240,7 +240,7 @@ fn headers(encapsulation: &Encapsulation, outer: &OuterHeader) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SequenceNumbers;
+    use crate::{DontFragment, Dscp, SequenceNumbers, UdpPorts};
 
     #[test]
     fn reserved_spis_cannot_be_held() {
@@ -268,5 +268,48 @@ mod tests {
                 InboundSa::new(SaId(0), Spi::LOWEST, SaSetId(0), &material, tunnel, window);
             assert_eq!(inbound.err(), expected);
         }
+    }
+
+    #[test]
+    fn sa_carried_elsewhere_keeps_key_counter_and_window() {
+        let ends = |local: &str, remote: &str| Tunnel {
+            local: local.parse().unwrap(),
+            remote: remote.parse().unwrap(),
+        };
+        let material = KeyMaterial::new(Suite::Aes256CbcSha512, &[1; 96]).unwrap();
+        let tunnel = ends("192.0.2.1", "198.51.100.7");
+        let counter = Arc::new(SequenceCounter::new(SequenceNumbers::Extended));
+        let window = Arc::new(ReplayWindow::new(64, SequenceNumbers::Extended).unwrap());
+        let (spi, set) = (Spi::LOWEST, SaSetId(5));
+        let out = OutboundSa::new(SaId(1), spi, set, &material, tunnel, counter).unwrap();
+        let inbound = InboundSa::new(SaId(2), spi, set, &material, tunnel, window).unwrap();
+        let moved = Encapsulation {
+            mode: Mode::Transport,
+            tunnel: ends("2001:db8::1", "2001:db8::7"),
+            udp: Some(UdpPorts { local: 4500, remote: 9 }),
+            dscp: Dscp::Fixed(1),
+            dont_fragment: DontFragment::Clear,
+        };
+        let (there, back) = (out.carried(moved).unwrap(), inbound.carried(moved).unwrap());
+        assert_eq!((there.encapsulation, back.encapsulation), (moved, moved));
+        assert_eq!((there.id, there.spi, there.set, there.suite), (SaId(1), spi, set, out.suite));
+        assert_eq!((back.id, back.spi, back.set, back.suite), (SaId(2), spi, set, out.suite));
+        assert!(Arc::ptr_eq(&there.sequence, &out.sequence));
+        assert!(Arc::ptr_eq(&back.window, &inbound.window));
+        // The headers are the new carriage's: UDP alone in front of ESP.
+        assert_eq!((out.sizes.front, there.sizes.front), (20 + 8 + 16, 8 + 8 + 16));
+
+        let (remote, local) = (moved.tunnel.remote, tunnel.local);
+        let mixed = Encapsulation { tunnel: Tunnel { local, remote }, ..moved };
+        let refused = SaError::MixedFamilies { local, remote };
+        assert_eq!(out.carried(mixed).err(), Some(refused));
+        assert_eq!(inbound.carried(mixed).err(), Some(refused));
+
+        // At another place it is the same SA too, however it is carried.
+        let (there, back) = (there.at(SaId(7), SaSetId(8)), back.at(SaId(9), SaSetId(8)));
+        assert_eq!((there.id, there.set, there.encapsulation), (SaId(7), SaSetId(8), moved));
+        assert_eq!((back.id, back.set, back.encapsulation), (SaId(9), SaSetId(8), moved));
+        assert!(Arc::ptr_eq(&there.sequence, &out.sequence));
+        assert!(Arc::ptr_eq(&back.window, &inbound.window));
     }
 }

@@ -1,15 +1,8 @@
 //! What the tests of several modules share.
 
-use std::net::IpAddr;
-use std::sync::Arc;
-
-use policy::SaSetId;
 use wire::{FrameId, Frames};
 
-use crate::{
-    InboundSa, KeyMaterial, OutboundSa, ReplayWindow, SaId, SequenceCounter, SequenceNumbers, Spi,
-    Suite, Tunnel,
-};
+use crate::{KeyMaterial, Suite};
 
 /// Frames on the heap, without a free list.
 pub(crate) struct Heap(pub(crate) Vec<Vec<u8>>);
@@ -48,26 +41,6 @@ pub(crate) const SPI: u32 = 0x0102_0304;
 pub(crate) fn material(suite: Suite, seed: u8) -> KeyMaterial {
     let bytes: Vec<u8> = (0..suite.material_bytes() as u8).map(|n| n.wrapping_add(seed)).collect();
     KeyMaterial::new(suite, &bytes).unwrap()
-}
-
-/// The two ends of one SA: what the first seals the second opens.
-pub(crate) fn pair(
-    suite: Suite,
-    numbers: SequenceNumbers,
-    (a, b): (&str, &str),
-) -> (OutboundSa, InboundSa) {
-    let (a, b): (IpAddr, IpAddr) = (a.parse().unwrap(), b.parse().unwrap());
-    let spi = Spi::new(SPI).unwrap();
-    let (id, set) = (SaId(3), SaSetId(4));
-    let counter = Arc::new(SequenceCounter::new(numbers));
-    let window = Arc::new(ReplayWindow::new(64, numbers).unwrap());
-    let key = material(suite, 1);
-    let out = Tunnel { local: a, remote: b };
-    let back = Tunnel { local: b, remote: a };
-    (
-        OutboundSa::new(id, spi, set, &key, out, counter).unwrap(),
-        InboundSa::new(id, spi, set, &key, back, window).unwrap(),
-    )
 }
 
 /// The bytes that `digits` write in hexadecimal; white space is ignored.
