@@ -331,6 +331,38 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_named_twice_is_not_lent_twice() {
+        let mut frames = MemoryFrames::new(4);
+        for named in [[1, 1, 2], [1, 2, 1], [2, 1, 1], [0, 0, 0]] {
+            let mut places: [&mut [u8]; 3] = Default::default();
+            assert!(!frames.many_mut(&named.map(FrameId), &mut places), "{named:?}");
+        }
+    }
+
+    #[test]
+    fn a_whole_batch_of_frames_is_lent() {
+        let mut frames = MemoryFrames::with_frame_bytes(BATCH as u32, HEADROOM + 1);
+        let named: Vec<FrameId> = (0..BATCH as u32).rev().map(FrameId).collect();
+        let mut places: Vec<&mut [u8]> = named.iter().map(|_| &mut [][..]).collect();
+        assert!(frames.many_mut(&named, &mut places));
+        assert!(places.iter().all(|bytes| bytes.len() == HEADROOM + 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "a place for every frame")]
+    fn frames_and_places_are_as_many() {
+        let mut places: [&mut [u8]; 2] = Default::default();
+        MemoryFrames::new(4).many_mut(&[FrameId(1)], &mut places);
+    }
+
+    #[test]
+    #[should_panic(expected = "out of range")]
+    fn a_frame_beyond_the_memory_is_not_lent() {
+        let mut places: [&mut [u8]; 2] = Default::default();
+        MemoryFrames::new(4).many_mut(&[FrameId(1), FrameId(5)], &mut places);
+    }
+
+    #[test]
     #[cfg(debug_assertions)]
     #[should_panic(expected = "given back twice")]
     fn giving_a_frame_back_twice_panics_in_debug_builds() {
@@ -404,6 +436,29 @@ mod tests {
     }
 
     proptest! {
+        /// Oracle: the same frames, one after the other.
+        #[test]
+        fn several_frames_are_the_frames_named_in_that_order(
+            named in prop_oneof![
+                proptest::collection::vec(0u32..BATCH as u32, 0..=BATCH),
+                proptest::sample::subsequence((0..BATCH as u32).collect::<Vec<_>>(), 0..=BATCH)
+                    .prop_shuffle(),
+            ],
+        ) {
+            let named: Vec<FrameId> = named.into_iter().map(FrameId).collect();
+            let mut frames = MemoryFrames::with_frame_bytes(BATCH as u32, HEADROOM + 8);
+            let starts: Vec<*const u8> =
+                named.iter().map(|frame| frames.bytes(*frame).as_ptr()).collect();
+            let once = (0..named.len()).all(|place| !named[..place].contains(&named[place]));
+            let mut places: Vec<&mut [u8]> = named.iter().map(|_| &mut [][..]).collect();
+            prop_assert_eq!(frames.many_mut(&named, &mut places), once);
+            if once {
+                let lent: Vec<*const u8> = places.iter().map(|bytes| bytes.as_ptr()).collect();
+                prop_assert_eq!(lent, starts);
+                prop_assert!(places.iter().all(|bytes| bytes.len() == HEADROOM + 8));
+            }
+        }
+
         #[test]
         fn what_goes_through_the_memory_port_comes_out_unchanged(
             packets in proptest::collection::vec(

@@ -285,18 +285,22 @@ impl Umem {
     /// If the caller does not own one of the frames, or they are not as many as places.
     pub fn frames_mut<'f>(
         &'f mut self,
-        frames: impl ExactSizeIterator<Item = u32> + Clone,
+        frames: impl ExactSizeIterator<Item = u32>,
         into: &mut [&'f mut [u8]],
     ) -> bool {
         assert_eq!(frames.len(), into.len(), "a place for every frame");
-        for (place, (frame, bytes)) in frames.clone().zip(into).enumerate() {
+        for (place, frame) in frames.take(into.len()).enumerate() {
             self.assert_outside(frame);
-            if frames.clone().take(place).any(|earlier| earlier == frame) {
+            let start = self.start(frame);
+            // What was handed out is asked, not the iterator, which may say another thing when it
+            // is asked again.
+            if into[..place].iter().any(|earlier| earlier.as_ptr() == start) {
                 return false;
             }
-            // SAFETY: as in `frame`; no two slices are of one frame, and `&mut self` is borrowed
-            // for as long as they live, so these are the only slices of the memory.
-            *bytes = unsafe { std::slice::from_raw_parts_mut(self.start(frame), FRAME_BYTES) };
+            // SAFETY: as in `frame`; none of the slices handed out so far is of this frame, and
+            // `&mut self` is borrowed for as long as they live, so these are the only slices of
+            // the memory.
+            into[place] = unsafe { std::slice::from_raw_parts_mut(start, FRAME_BYTES) };
         }
         true
     }
@@ -482,6 +486,90 @@ mod tests {
         for &frame in &frames {
             assert!(umem.frame(frame).iter().all(|byte| *byte == frame as u8 + 1));
         }
+    }
+
+    #[test]
+    fn several_frames_come_in_the_order_they_are_named_in() {
+        let mut umem = Umem::new(5).unwrap();
+        let frames: Vec<u32> = std::iter::from_fn(|| umem.take()).collect();
+        for named in [&[][..], &[2], &[4, 0, 3], &[0, 1, 2, 3, 4], &[4, 3, 2, 1, 0]] {
+            let mut places: Vec<&mut [u8]> = named.iter().map(|_| &mut [][..]).collect();
+            assert!(umem.frames_mut(named.iter().copied(), &mut places));
+            for (number, bytes) in named.iter().zip(places) {
+                assert_eq!(bytes.len(), FRAME_BYTES);
+                bytes.fill(*number as u8 + 1);
+            }
+            for &number in named {
+                assert!(umem.frame(number).iter().all(|byte| *byte == number as u8 + 1));
+                umem.frame_mut(number).fill(0);
+            }
+        }
+        for frame in frames {
+            assert!(umem.frame(frame).iter().all(|byte| *byte == 0), "frame {frame}");
+        }
+    }
+
+    #[test]
+    fn a_frame_named_twice_is_not_lent_twice() {
+        let mut umem = Umem::new(4).unwrap();
+        while umem.take().is_some() {}
+        for named in [[1, 1, 2], [1, 2, 1], [2, 1, 1]] {
+            let mut places: [&mut [u8]; 3] = Default::default();
+            assert!(!umem.frames_mut(named.into_iter(), &mut places), "{named:?}");
+            let starts: Vec<_> =
+                places.iter().filter(|b| !b.is_empty()).map(|b| b.as_ptr()).collect();
+            assert!(starts.iter().enumerate().all(|(n, start)| !starts[..n].contains(start)));
+        }
+    }
+
+    /// Says another frame each time it is asked anew.
+    #[derive(Clone)]
+    struct Fickle<'a>(&'a std::cell::Cell<u32>, usize);
+
+    impl Iterator for Fickle<'_> {
+        type Item = u32;
+
+        fn next(&mut self) -> Option<u32> {
+            self.1 = self.1.checked_sub(1)?;
+            self.0.set(self.0.get() + 1);
+            // 1, 1, 0, 0 …: whoever asks twice is told twice another thing.
+            Some(self.0.get() / 2 % 2)
+        }
+
+        fn size_hint(&self) -> (usize, Option<usize>) {
+            (self.1, Some(self.1))
+        }
+    }
+
+    impl ExactSizeIterator for Fickle<'_> {}
+
+    #[test]
+    fn an_iterator_that_changes_its_mind_gets_no_frame_twice() {
+        for start in 0..4 {
+            let mut umem = Umem::new(2).unwrap();
+            while umem.take().is_some() {}
+            let cell = std::cell::Cell::new(start);
+            let mut places: [&mut [u8]; 3] = Default::default();
+            assert!(!umem.frames_mut(Fickle(&cell, 3), &mut places));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "is not the caller's")]
+    fn a_free_frame_is_not_lent_among_others() {
+        let mut umem = Umem::new(3).unwrap();
+        let frame = umem.take().unwrap();
+        let mut places: [&mut [u8]; 2] = Default::default();
+        umem.frames_mut([frame, frame + 1].into_iter(), &mut places);
+    }
+
+    #[test]
+    #[should_panic(expected = "a place for every frame")]
+    fn frames_and_places_are_as_many() {
+        let mut umem = Umem::new(3).unwrap();
+        let frame = umem.take().unwrap();
+        let mut places: [&mut [u8]; 2] = Default::default();
+        umem.frames_mut(std::iter::once(frame), &mut places);
     }
 
     #[test]
