@@ -76,6 +76,28 @@ proptest! {
     }
 
     #[test]
+    fn the_byte_found_names_the_upper_layer(bytes in mutated()) {
+        if let Ok(packet) = parse(&bytes) {
+            let place = upper_next_header(&bytes, &packet).unwrap();
+            prop_assert!(place < usize::from(packet.upper_offset));
+            prop_assert_eq!(bytes[place], packet.flow.protocol);
+        }
+    }
+
+    #[test]
+    fn of_another_packets_bytes_nothing_is_found_or_a_place_in_front_of_the_upper_layer(
+        bytes in proptest::collection::vec(any::<u8>(), 0..200),
+        packet in any_packet(),
+        upper_offset: u16,
+    ) {
+        let packet = Packet { upper_offset, ..parse(&packet).unwrap() };
+        if let Some(place) = upper_next_header(&bytes, &packet) {
+            let is_v4 = packet.flow.family == Family::V4;
+            prop_assert!(is_v4 || place < usize::from(upper_offset));
+        }
+    }
+
+    #[test]
     fn a_quote_cut_behind_eight_bytes_has_its_packets_flow(
         bytes in any_packet(),
         keep in 0usize..99,
@@ -125,6 +147,26 @@ fn ports_are_found_behind_options_of_every_length() {
         assert_eq!(packet.flow.upper, Upper::Ports { source: 1000, destination: 2000 });
         assert_eq!(usize::from(packet.upper_offset), 20 + words * 4);
     }
+}
+
+#[test]
+fn the_upper_layer_is_named_in_the_last_header_in_front_of_it() {
+    let of = |bytes: Vec<u8>| upper_next_header(&bytes, &parse(&bytes).unwrap());
+    assert_eq!(of(v4().udp(1, 2).ip()), Some(9));
+    assert_eq!(of(v4().options(&[1; 40]).tcp(1, 2).ip()), Some(9));
+    assert_eq!(of(v6().udp(1, 2).ip()), Some(6));
+    assert_eq!(of(v6().extension(0, &[1, 4]).udp(1, 2).ip()), Some(40));
+    assert_eq!(of(v6().extension(60, &[1, 20]).udp(1, 2).ip()), Some(40));
+    let two = || v6().extension(0, &[1, 12, 0, 0, 0, 0, 0, 0]).extension(60, &[1, 4]);
+    assert_eq!(of(two().udp(1, 2).ip()), Some(40 + 16));
+    assert_eq!(of(two().protocol(50).payload_of(8).ip()), Some(40 + 16));
+    // A fragment header has no length of its own: its second byte is reserved.
+    let mut atomic = v6().extension(0, &[1, 4]).fragment(0, false).udp(1, 2).ip();
+    atomic[49] = 0xff;
+    assert_eq!(of(atomic), Some(48));
+    assert_eq!(of(v6().fragment(3, true).udp(1, 2).payload_of(8).ip()), Some(40));
+    let longest = (0..MAX_EXTENSION_HEADERS).fold(v6(), |builder, _| builder.extension(60, &[]));
+    assert_eq!(of(longest.udp(1, 2).ip()), Some(40 + 8 * (MAX_EXTENSION_HEADERS - 1)));
 }
 
 // FC-44
