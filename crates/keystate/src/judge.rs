@@ -10,7 +10,8 @@ use crate::witness::Testimony;
 /// How old the file of a key that no record knows may be: older ones may have been used before.
 pub const NEW_KEY_AGE: Duration = Duration::from_secs(24 * 3600);
 
-/// Why a key does not seal. But for the last four it never will: make a new one.
+/// Why a key is not used. But for the last four, and 32-bit numbers that are too short, it never
+/// will be: make a new one.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// Something remembers that it was used, and its durable record is gone.
@@ -68,6 +69,17 @@ pub enum Refusal {
     FutureFile {
         /// How far ahead.
         hours: u64,
+    },
+    /// It was used with ESN beyond what 32-bit numbers can count.
+    #[error(
+        "it was used with ESN up to number {used}, and 32-bit numbers end at {last}: write esn = \
+         true again, or make a new key with `lockgate keygen`"
+    )]
+    BeyondNumbers {
+        /// What is known.
+        used: u64,
+        /// The last number of the width that was asked for.
+        last: u64,
     },
     /// A record cannot be understood.
     #[error(

@@ -127,13 +127,33 @@ pub enum Notice {
 
 /// A sealing key in use.
 struct Sealing {
-    counter: Arc<SequenceCounter>,
+    /// One for each width of numbers that was asked for, over the same word.
+    counters: Vec<Arc<SequenceCounter>>,
     slot: Slot,
     key_file: PathBuf,
     /// What the durable record reserves.
     durable: u64,
     /// What the witness says.
     witness: u64,
+}
+
+impl Sealing {
+    fn is_in_use(&self) -> bool {
+        self.counters.iter().any(|counter| Arc::strong_count(counter) > 1)
+    }
+
+    /// The counter of this width: the one in use, or another over the same word.
+    fn counter(&mut self, numbers: SequenceNumbers) -> Result<Arc<SequenceCounter>, Refusal> {
+        check_width(self.slot.last().load(Ordering::Relaxed), numbers)?;
+        let known = self.counters.iter().find(|counter| counter.numbers() == numbers);
+        if let Some(known) = known {
+            return Ok(known.clone());
+        }
+        let allowed = self.durable.min(self.witness);
+        let counter = Arc::new(SequenceCounter::shared(self.slot.last(), allowed, numbers));
+        self.counters.push(counter.clone());
+        Ok(counter)
+    }
 }
 
 /// An opening key in use.
@@ -242,14 +262,6 @@ impl KeyState {
         key_file: &KeyFileFacts,
     ) -> Result<Arc<SequenceCounter>, KeyRefused> {
         let key = u128::from_be_bytes(*fingerprint.as_bytes());
-        if let Some(sealing) = self.sealing.get_mut(&key) {
-            sealing.key_file.clone_from(&key_file.path);
-            if sealing.counter.numbers() != numbers {
-                let (last, allowed) = (sealing.slot.last(), sealing.counter.reserved());
-                sealing.counter = Arc::new(SequenceCounter::shared(last, allowed, numbers));
-            }
-            return Ok(sealing.counter.clone());
-        }
         let usage = KeyUse::Seals;
         self.start_sealing(key, spi, numbers, key_file).map_err(|reason| KeyRefused {
             fingerprint,
@@ -291,7 +303,7 @@ impl KeyState {
         let mut problems = Vec::new();
         let KeyState { host, reservations, sealing, unwritten, .. } = self;
         for (key, sealing) in sealing {
-            if Arc::strong_count(&sealing.counter) > 1 {
+            if sealing.is_in_use() {
                 problems.extend(sealing.reserve(*key, reservations, host).err());
             }
         }
@@ -337,19 +349,25 @@ impl KeyState {
         numbers: SequenceNumbers,
         key_file: &KeyFileFacts,
     ) -> Result<Arc<SequenceCounter>, Refusal> {
+        if let Some(sealing) = self.sealing.get_mut(&key) {
+            let counter = sealing.counter(numbers)?;
+            sealing.key_file.clone_from(&key_file.path);
+            // If it cannot be written now, it is tried again and told by `top_up`.
+            let _ = sealing.reserve(key, &self.reservations, &self.host);
+            return Ok(counter);
+        }
         let subject = Subject { fingerprint: key, usage: KeyUse::Seals };
         let facts = self.facts(subject, key_file)?;
         let start = judge::judge(&facts).map_err(|refused| self.refuse(key, refused))?;
+        check_width(start.last, numbers)?;
         let slot = self.place(subject, spi, |slot| {
             slot.last().store(start.last, Ordering::Relaxed);
             slot.reserved().store(start.durable, Ordering::Relaxed);
         })?;
         let Start { durable, witness, .. } = start;
-        let allowed = durable.min(witness);
-        let counter = Arc::new(SequenceCounter::shared(slot.last(), allowed, numbers));
         let key_file = key_file.path.clone();
-        let mut sealing = Sealing { counter: counter.clone(), slot, key_file, durable, witness };
-        // If it cannot be written now, it is tried again and told by `top_up`.
+        let mut sealing = Sealing { counters: Vec::new(), slot, key_file, durable, witness };
+        let counter = sealing.counter(numbers)?;
         let _ = sealing.reserve(key, &self.reservations, &self.host);
         self.sealing.insert(key, sealing);
         Ok(counter)
@@ -414,6 +432,7 @@ impl KeyState {
             self.opening.insert(key, opening);
         }
         let opening = self.opening.get_mut(&key).expect("just made");
+        check_width(opening.words.right_edge(), numbers)?;
         let same =
             |window: &&Arc<ReplayWindow>| window.size() == size && window.numbers() == numbers;
         if let Some(window) = opening.windows.iter().find(same) {
@@ -439,7 +458,7 @@ impl KeyState {
 
     /// Gives up the slots of all keys that nobody uses and whose durable records say as much.
     fn make_room(&mut self) -> Result<(), FileError> {
-        self.sealing.retain(|_, sealing| Arc::strong_count(&sealing.counter) > 1);
+        self.sealing.retain(|_, sealing| sealing.is_in_use());
         self.opening.retain(|_, opening| opening.is_in_use());
         let mut idle = Vec::new();
         for subject in self.run.subjects() {
@@ -476,7 +495,7 @@ impl KeyState {
     }
 
     fn is_in_use(&self) -> bool {
-        self.sealing.values().any(|sealing| Arc::strong_count(&sealing.counter) > 1)
+        self.sealing.values().any(Sealing::is_in_use)
             || self.opening.values().any(Opening::is_in_use)
     }
 }
@@ -504,9 +523,15 @@ impl Sealing {
         reservations: &Reservations,
         host: &HostIdentity,
     ) -> Result<(), FileError> {
-        let (last, limit) = (self.counter.last(), self.counter.numbers().limit());
+        let last = self.slot.last().load(Ordering::Relaxed);
+        let in_use = self.counters.iter().filter(|counter| Arc::strong_count(counter) > 1);
+        let limit = in_use.map(|counter| counter.numbers().limit()).max().unwrap_or(0);
         let wanted = last.saturating_add(RESERVATION_STEP / 2).min(limit);
-        if self.counter.reserved() >= wanted {
+        if self
+            .counters
+            .iter()
+            .all(|counter| counter.reserved() >= wanted.min(counter.numbers().limit()))
+        {
             return Ok(());
         }
         let machine = host.machine;
@@ -522,9 +547,15 @@ impl Sealing {
             self.witness = reserved;
         }
         self.slot.reserved().store(self.durable, Ordering::Relaxed);
-        self.counter.reserve(self.durable);
+        self.counters.iter().for_each(|counter| counter.reserve(self.durable));
         Ok(())
     }
+}
+
+/// Refuses numbers that are too short for what was used.
+fn check_width(used: u64, numbers: SequenceNumbers) -> Result<(), Refusal> {
+    let last = numbers.limit();
+    if used > last { Err(Refusal::BeyondNumbers { used, last }) } else { Ok(()) }
 }
 
 /// Spends a key if the record of an earlier boot says more of it than the durable one.
