@@ -1,0 +1,313 @@
+//! What arrives at one worker and is another's to open.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use dataplane::handover::RING_PACKETS;
+use dataplane::{DeviceId, DropReason, Layout, Snapshot};
+use packets::lab::{Hub, LAN, WAN};
+use proptest::prelude::*;
+use wire::BATCH;
+
+use crate::stage::{Stage, WORKERS, balanced, hub, number_of, sent};
+
+/// One thing that happens.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// So many packets of an SA arrive at the worker that its packets arrive at.
+    Arrive {
+        pair: usize,
+        count: u32,
+    },
+    Turn(usize),
+    TakeOver(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let which = 0..WORKERS as usize;
+    // At the edges: one packet, a batch, one more.
+    let count = prop_oneof![Just(1), 1u32..8, (BATCH as u32 - 1)..=(BATCH as u32 + 1)];
+    prop_oneof![
+        3 => (0usize..2, count).prop_map(|(pair, count)| Step::Arrive { pair, count }),
+        2 => which.clone().prop_map(Step::Turn),
+        2 => which.prop_map(Step::TakeOver),
+    ]
+}
+
+/// What all workers delivered to our network.
+fn delivered(stage: &mut Stage) -> Vec<u32> {
+    let packets = (0..WORKERS as usize).flat_map(|worker| stage.sent(worker, LAN));
+    packets.map(|packet| number_of(&packet)).collect()
+}
+
+#[test]
+fn two_sas_of_one_pair_that_arrive_on_one_queue_use_both_workers() {
+    let mut stage = Stage::default();
+    for number in 0..40 {
+        stage.arrive(0, number as usize % 2, number);
+    }
+    stage.settle();
+    assert_eq!(stage.counters(0).opened[0].packets, 20);
+    assert_eq!(stage.counters(1).opened[3].packets, 20);
+    // Each by the transmit queue of who opened it, in the order of its SA.
+    let numbers = |packets: Vec<Vec<u8>>| -> Vec<u32> {
+        packets.iter().map(|packet| number_of(packet)).collect()
+    };
+    assert!(numbers(stage.sent(0, LAN)).into_iter().eq((0..40).step_by(2)));
+    assert!(numbers(stage.sent(1, LAN)).into_iter().eq((1..40).step_by(2)));
+    let (first, second) = (stage.counters(0), stage.counters(1));
+    assert_eq!((first.handed_over, first.taken_over), (20, 0));
+    assert_eq!((second.handed_over, second.taken_over), (0, 20));
+    assert_eq!((first.total().received, second.total().received), (20, 20));
+}
+
+#[test]
+fn a_packet_in_a_ring_is_on_no_ledger_and_is_whole() {
+    let mut stage = Stage::default();
+    stage.arrive(0, 1, 7);
+    stage.turn(0);
+    assert!(stage.workers[1].has_handovers());
+    assert_eq!(stage.workers[0].handed_to().collect::<Vec<_>>(), [1]);
+    assert_eq!(stage.ledger().received, 0);
+    assert_eq!(stage.take_over(1), 1);
+    assert!(!stage.workers[1].has_handovers());
+    assert_eq!(stage.ledger().received, 1);
+    let expected = packets::table::forwarded(&crate::stage::from_berlin(7));
+    assert_eq!(stage.sent(1, LAN), [expected]);
+}
+
+#[test]
+fn a_worker_alone_hands_nothing_over() {
+    let mut stage = Stage::default();
+    stage.workers[0].walk_among(1);
+    (0..4).for_each(|number| stage.arrive(0, number as usize % 2, number));
+    stage.turn(0);
+    assert_eq!(delivered(&mut stage), [0, 1, 2, 3]);
+    assert_eq!(stage.counters(0).handed_over, 0);
+}
+
+#[test]
+fn what_is_replayed_at_another_queue_is_dropped_wherever_it_is_found() {
+    let mut stage = Stage::default();
+    let packet = stage.peers[1].seal(&crate::stage::from_berlin(1));
+    for worker in [0, 1, 0, 1] {
+        stage.arrive_sealed(worker, &packet);
+    }
+    stage.settle();
+    assert_eq!(delivered(&mut stage), [1]);
+    let replayed: u64 = (0..2).map(|w| stage.counters(w).dropped(DropReason::Replayed)).sum();
+    assert_eq!((replayed, stage.ledger().received), (3, 4));
+}
+
+/// Packets fit until the ring is full; the rest is dropped by who received it.
+#[test]
+fn a_full_ring_drops_what_does_not_fit_and_blocks_nobody() {
+    let mut stage = Stage::default();
+    let more = 3 * BATCH as u32 + 5;
+    let total = RING_PACKETS as u32 + more;
+    (0..total).for_each(|number| stage.arrive(0, 1, number));
+    while stage.turn(0) > 0 {}
+    let first = stage.counters(0);
+    assert_eq!(first.handed_over, RING_PACKETS as u64);
+    assert_eq!(first.dropped(DropReason::HandoverFull), u64::from(more));
+    assert_eq!(first.total().received, u64::from(more));
+    stage.settle();
+    assert!(delivered(&mut stage).into_iter().eq(0..RING_PACKETS as u32));
+    assert_eq!(stage.ledger().received, u64::from(total));
+    // There is room again.
+    stage.arrive(0, 1, total);
+    stage.settle();
+    assert_eq!(delivered(&mut stage), [total]);
+}
+
+#[test]
+fn a_worker_that_has_ended_is_handed_nothing() {
+    let mut stage = Stage::default();
+    stage.arrive(0, 1, 0);
+    stage.turn(0);
+    drop(stage.workers.pop());
+    stage.arrive(0, 1, 1);
+    stage.turn(0);
+    let counters = stage.counters(0);
+    assert_eq!((counters.handed_over, counters.dropped(DropReason::HandoverFull)), (1, 1));
+}
+
+/// The hub with its devices in another order; layout 1.
+fn renumbered(snapshot: &Snapshot) -> Hub {
+    let mut hub = hub().keeping_sas_of(snapshot);
+    hub.parts.layout = Layout(1);
+    for port in &mut hub.parts.ports {
+        port.device = DeviceId([1, 0, 2][usize::from(port.device.0)]);
+    }
+    hub
+}
+
+/// What `renumbered` has at each place.
+const ORIGINS: [Option<usize>; 3] = [Some(1), Some(0), Some(2)];
+
+fn go_over(stage: &mut Stage, worker: usize, snapshot: &Snapshot, origins: &[Option<usize>]) {
+    let old = stage.snapshot.layout();
+    let worker = &mut stage.workers[worker];
+    worker.renumber(old, origins);
+    let mut ports = worker.take_devices();
+    let mut port = |old: &Option<usize>| ports.get_mut((*old)?)?.take();
+    let devices = origins.iter().map(&mut port).collect();
+    worker.rearrange(snapshot, devices);
+}
+
+#[test]
+fn packets_of_an_earlier_layout_are_walked_as_of_the_device_they_came_by() {
+    let mut stage = Stage::default();
+    stage.arrive(0, 1, 1);
+    stage.turn(0);
+    let next = renumbered(&stage.snapshot).snapshot();
+    go_over(&mut stage, 1, &next, &ORIGINS);
+    // Before and after the taker has gone over.
+    stage.arrive(0, 1, 2);
+    stage.turn(0);
+    stage.workers[1].take_over(&next, stage.now_ns);
+    let device = next.port(LAN).device;
+    let packets = sent(&mut stage.workers[1], device);
+    assert_eq!(packets.iter().map(|packet| number_of(packet)).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(balanced(&mut stage.workers[1]).ledgers[usize::from(WAN.0)].received, 2);
+}
+
+#[test]
+fn packets_of_a_later_layout_wait_until_the_taker_has_gone_over() {
+    let mut stage = Stage::default();
+    let next = renumbered(&stage.snapshot).snapshot();
+    go_over(&mut stage, 0, &next, &ORIGINS);
+    let packet = stage.peers[1].seal(&crate::stage::from_berlin(1));
+    let frame = packets::lab::frame(
+        packets::lab::WAN_MAC,
+        packets::lab::ROUTER_MAC,
+        None,
+        wire::link::ethertype::IPV4,
+        &packet,
+    );
+    let device = next.port(WAN).device;
+    stage.workers[0].device_mut(device).unwrap().push(frame);
+    stage.workers[0].turn(&next, stage.now_ns, device, BATCH);
+    assert_eq!(stage.take_over(1), 0);
+    assert!(stage.workers[1].has_handovers());
+    go_over(&mut stage, 1, &next, &ORIGINS);
+    assert_eq!(stage.workers[1].take_over(&next, stage.now_ns), 1);
+    let packets = sent(&mut stage.workers[1], next.port(LAN).device);
+    assert_eq!(packets.iter().map(|packet| number_of(packet)).collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn packets_of_a_device_that_is_gone_are_dropped_and_counted() {
+    let mut stage = Stage::default();
+    stage.arrive(0, 1, 1);
+    stage.turn(0);
+    let next = renumbered(&stage.snapshot).snapshot();
+    // The old device 1 stands for none of the new ones.
+    go_over(&mut stage, 1, &next, &[None, Some(0), Some(2)]);
+    assert_eq!(stage.workers[1].take_over(&next, stage.now_ns), 1);
+    let counters = balanced(&mut stage.workers[1]);
+    assert_eq!((counters.dropped(DropReason::Vlan), counters.total().received), (1, 1));
+    assert_eq!(counters.opened.iter().map(|volume| volume.packets).sum::<u64>(), 0);
+}
+
+#[test]
+fn threads_that_hand_over_to_each_other_deliver_each_packet_once() {
+    const EACH: u32 = 20_000;
+    let mut stage = Stage::default();
+    let sealed: Vec<Vec<Vec<u8>>> = (0..2)
+        .map(|pair| {
+            let numbers = (0..EACH).map(|n| n * 2 + pair as u32);
+            numbers.map(|n| stage.peers[pair].seal(&crate::stage::from_berlin(n))).collect()
+        })
+        .collect();
+    let (snapshot, now_ns) = (stage.snapshot.clone(), stage.now_ns);
+    let finished = AtomicUsize::new(0);
+    let (wan, lan) = (snapshot.port(WAN).device, snapshot.port(LAN).device);
+    // Each worker receives the packets of the other's SA only, and at times more than are taken.
+    let work = |worker: &mut crate::stage::Gateway, packets: &[Vec<u8>]| {
+        let mut delivered = Vec::new();
+        let mut rest = packets.chunks(BATCH);
+        let mut is_done = false;
+        loop {
+            match rest.next() {
+                Some(packets) => {
+                    for packet in packets {
+                        let (to, from) = (packets::lab::WAN_MAC, packets::lab::ROUTER_MAC);
+                        let frame = packets::lab::frame(to, from, None, 0x0800, packet);
+                        worker.device_mut(wan).unwrap().push(frame);
+                    }
+                    worker.turn(&snapshot, now_ns, wan, BATCH);
+                }
+                None if !is_done => {
+                    is_done = true;
+                    finished.fetch_add(1, Ordering::AcqRel);
+                }
+                None => {}
+            }
+            let all_done = finished.load(Ordering::Acquire) == 2;
+            let taken = worker.take_over(&snapshot, now_ns);
+            delivered.extend(sent(worker, lan).iter().map(|packet| number_of(packet)));
+            if all_done && taken == 0 {
+                return delivered;
+            }
+        }
+    };
+    let (first, second) = stage.workers.split_at_mut(1);
+    let delivered: Vec<Vec<u32>> = std::thread::scope(|scope| {
+        let threads = [
+            scope.spawn(|| work(&mut first[0], &sealed[1])),
+            scope.spawn(|| work(&mut second[0], &sealed[0])),
+        ];
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let full: u64 = (0..2).map(|w| stage.counters(w).dropped(DropReason::HandoverFull)).sum();
+    assert_eq!(stage.drops(), full, "dropped for other reasons than a full ring");
+    let ledger = stage.ledger();
+    assert_eq!((ledger.received, ledger.sent), (2 * u64::from(EACH), 2 * u64::from(EACH) - full));
+    for (worker, delivered) in delivered.iter().enumerate() {
+        assert!(delivered.is_sorted(), "one SA's packets stay in order");
+        assert!(delivered.iter().all(|number| *number as usize % 2 == worker));
+    }
+    let all: BTreeSet<u32> = delivered.iter().flatten().copied().collect();
+    assert_eq!(all.len() as u64, ledger.sent);
+}
+
+proptest! {
+    /// Whatever arrives where, in whatever order the workers take their turns.
+    #[test]
+    fn every_packet_is_delivered_once_and_counted_once(
+        at in [0..WORKERS as usize, 0..WORKERS as usize],
+        steps in proptest::collection::vec(step(), 0..60),
+    ) {
+        let mut stage = Stage::default();
+        let (mut number, mut in_rings) = (0, 0);
+        for step in steps {
+            match step {
+                Step::Arrive { pair, count } => {
+                    for _ in 0..count {
+                        stage.arrive(at[pair], pair, number);
+                        number += 1;
+                    }
+                }
+                Step::Turn(worker) => {
+                    let before = stage.counters(worker).handed_over;
+                    stage.turn(worker);
+                    in_rings += stage.counters(worker).handed_over - before;
+                }
+                Step::TakeOver(worker) => in_rings -= stage.take_over(worker) as u64,
+            }
+            let handed: u64 = (0..2).map(|w| stage.counters(w).handed_over).sum();
+            let taken: u64 = (0..2).map(|w| stage.counters(w).taken_over).sum();
+            prop_assert_eq!(handed - taken, in_rings);
+        }
+        stage.settle();
+        let full: u64 = (0..2).map(|w| stage.counters(w).dropped(DropReason::HandoverFull)).sum();
+        let ledger = stage.ledger();
+        prop_assert_eq!(ledger.received, u64::from(number));
+        prop_assert_eq!(stage.drops(), full, "an order that a replay window refuses");
+        prop_assert_eq!(ledger.sent + full, u64::from(number));
+        let delivered = delivered(&mut stage);
+        prop_assert_eq!(delivered.len() as u64, ledger.sent);
+        prop_assert_eq!(delivered.iter().collect::<BTreeSet<_>>().len(), delivered.len());
+    }
+}

@@ -1,0 +1,155 @@
+//! NAT keepalives (RFC 3948 §4).
+
+use dataplane::keepalive::CHECK_EVERY_NS;
+use dataplane::{Layout, Neighbour, SetIndex};
+use ipsec::encapsulation::{NAT_TRAVERSAL_PORT, UdpPorts};
+use ipsec::{Encapsulation, OutboundSa};
+use packets::lab::{BERLIN, CARLA, DORA, Hub, LAN, WAN};
+use wire::Upper;
+use wire::flow::protocol;
+
+use crate::stage::{Stage, hub};
+
+const SECOND: u64 = 1_000_000_000;
+/// Of every set in these tests.
+const AFTER_S: u32 = 20;
+/// The peer's port behind its NAT.
+const NAT_PORT: u16 = 61_234;
+
+/// The gateway with ESP in UDP for berlin, carla and dora.
+fn behind_nat() -> Hub {
+    let mut hub = hub();
+    for sa in &mut hub.parts.outbound {
+        let ports = UdpPorts { local: NAT_TRAVERSAL_PORT, remote: NAT_PORT };
+        let carried = Encapsulation { udp: Some(ports), ..sa.encapsulation };
+        let in_udp: OutboundSa = sa.carried(carried).unwrap();
+        *sa = in_udp.into();
+    }
+    for set in [BERLIN, CARLA, DORA] {
+        hub.parts.sets[set.0 as usize].keepalive_s = Some(AFTER_S);
+    }
+    hub
+}
+
+/// Lets time pass, with a look at every quarter of a second; what both workers sent.
+fn wait(stage: &mut Stage, seconds: u64) -> Vec<(usize, Vec<u8>)> {
+    let until = stage.now_ns + seconds * SECOND;
+    let mut sent = Vec::new();
+    while stage.now_ns < until {
+        stage.now_ns += CHECK_EVERY_NS;
+        for worker in 0..2 {
+            let (snapshot, now_ns) = (stage.snapshot.clone(), stage.now_ns);
+            stage.workers[worker].keep_alive(&snapshot, now_ns);
+            sent.extend(stage.sent(worker, WAN).into_iter().map(|packet| (worker, packet)));
+        }
+    }
+    sent
+}
+
+/// The peer that a keepalive is for. It is looked at whole.
+fn addressee(stage: &Stage, packet: &[u8]) -> SetIndex {
+    let parsed = wire::packet::parse(packet).unwrap();
+    let (source, destination) = (NAT_TRAVERSAL_PORT, NAT_PORT);
+    assert_eq!(parsed.flow.protocol, protocol::UDP);
+    assert_eq!(parsed.flow.upper, Upper::Ports { source, destination });
+    assert_eq!(packet[usize::from(parsed.upper_offset) + 8..], [0xff]);
+    assert_eq!(parsed.hop_limit, 64);
+    let ends = |set: &dataplane::SaSet| {
+        let ends = (parsed.flow.source_address(), parsed.flow.destination_address());
+        ends == (set.tunnel.local.into(), set.tunnel.remote.into())
+    };
+    SetIndex(stage.snapshot.sets().iter().position(ends).unwrap() as u32)
+}
+
+#[test]
+fn a_silent_tunnel_in_udp_is_kept_awake_by_one_worker() {
+    let mut stage = Stage::of(behind_nat());
+    assert_eq!(wait(&mut stage, u64::from(AFTER_S)), []);
+    for _ in 0..3 {
+        let sent = wait(&mut stage, u64::from(AFTER_S));
+        let mut seen: Vec<_> =
+            sent.iter().map(|(worker, packet)| (addressee(&stage, packet), *worker)).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, [(BERLIN, 0), (CARLA, 1), (DORA, 0)]);
+    }
+    for (worker, count) in [(0, 6), (1, 3)] {
+        let counters = stage.counters(worker);
+        assert_eq!(counters.keepalives, count);
+        let ledger = counters.ledgers[usize::from(WAN.0)];
+        assert_eq!((ledger.made, ledger.sent), (count, count));
+    }
+}
+
+#[test]
+fn what_any_worker_seals_puts_the_keepalive_off() {
+    let mut stage = Stage::of(behind_nat());
+    for number in 0..10 {
+        assert_eq!(stage.counters(0).keepalives, 0, "berlin's is worker 0's");
+        // At turns of the worker whose affair it is not, too.
+        stage.arrive_in_clear(number as usize % 2, number);
+        stage.settle();
+        for worker in 0..2 {
+            stage.sent(worker, WAN);
+        }
+        let sent = wait(&mut stage, u64::from(AFTER_S) - 1);
+        assert!(sent.iter().all(|(_, packet)| addressee(&stage, packet) != BERLIN));
+        if number == 0 {
+            stage.snapshot = {
+                let mut hub = behind_nat().keeping_sas_of(&stage.snapshot);
+                hub.parts.layout = Layout(1); // and it is remembered over a change
+                hub.parts.sets[CARLA.0 as usize].keepalive_s = None;
+                hub.parts.sets[DORA.0 as usize].keepalive_s = None;
+                hub.snapshot().into()
+            };
+        }
+    }
+    assert_eq!(wait(&mut stage, 2).len(), 1);
+}
+
+#[test]
+fn tunnels_that_want_none_or_are_not_in_udp_or_lead_nowhere_get_none() {
+    let mut plain = hub();
+    plain.parts.sets[0].keepalive_s = Some(1);
+    let mut unwanted = behind_nat();
+    unwanted.parts.sets.iter_mut().for_each(|set| set.keepalive_s = None);
+    let mut nowhere = behind_nat();
+    nowhere.parts.sets.iter_mut().for_each(|set| set.keepalive_s = None);
+    nowhere.parts.sets[packets::lab::WITHOUT_ROUTE.0 as usize].keepalive_s = Some(1);
+    nowhere.parts.sets[packets::lab::WITHOUT_SA.0 as usize].keepalive_s = Some(1);
+    for hub in [plain, unwanted, nowhere] {
+        let mut stage = Stage::of(hub);
+        assert_eq!(wait(&mut stage, 50), []);
+        assert_eq!((stage.ledger().made, stage.drops()), (0, 0));
+    }
+}
+
+#[test]
+fn a_keepalive_whose_next_hop_is_unknown_waits_for_it_like_any_packet() {
+    let mut hub = behind_nat();
+    let router = |neighbour: &Neighbour| neighbour.port == WAN;
+    let routers: Vec<Neighbour> = hub.parts.neighbours.iter().copied().filter(router).collect();
+    hub.parts.neighbours.retain(|neighbour| neighbour.port == LAN);
+    let mut stage = Stage::of(hub);
+    assert_eq!(wait(&mut stage, u64::from(AFTER_S) + 1), []);
+    assert_eq!((stage.ledger().held, stage.workers[1].waiting()), (3, 1));
+    let mut hub = behind_nat().keeping_sas_of(&stage.snapshot);
+    hub.parts.neighbours.extend(routers);
+    let snapshot = hub.snapshot();
+    stage.workers[1].release(&snapshot, stage.now_ns);
+    let sent = stage.sent(1, WAN);
+    assert_eq!(sent.iter().map(|packet| addressee(&stage, packet)).collect::<Vec<_>>(), [CARLA]);
+    assert_eq!(stage.counters(1).total().held, 0);
+}
+
+/// The other gateway swallows it.
+#[test]
+fn a_keepalive_that_arrives_is_dropped_as_one_by_whichever_worker() {
+    let packet = wire::build::PacketBuilder::v4("198.51.100.7", "192.0.2.1");
+    let packet = packet.udp(NAT_PORT, NAT_TRAVERSAL_PORT).payload(&[0xff]).ip();
+    let mut stage = Stage::of(behind_nat());
+    for worker in 0..2 {
+        stage.arrive_sealed(worker, &packet);
+        stage.settle();
+        assert_eq!(stage.counters(worker).dropped(dataplane::DropReason::Keepalive), 1);
+    }
+}
