@@ -77,29 +77,47 @@ fn parse() -> Seeds {
     seeds
 }
 
-/// The first byte of an input is suite, numbers, outer family and what is done: see `esp_open`.
+/// The first byte of an input is the suite, the second numbers, family, mode, UDP and what is done:
+/// see `esp_open`.
 fn esp_open() -> Seeds {
+    const SUITES: u8 = ipsec::Suite::ALL.len() as u8;
+    const SEALED: u8 = 1 << 4;
+    const TEXT: u8 = 2 << 4;
     let mut seeds = Seeds::new();
     let inner = packets()[0].1.ip();
-    for way in 0..8u8 {
-        let as_it_is = [&[way, 0][..], &[1, 2, 3, 4, 0, 0, 0, 1], &inner].concat();
-        seeds.push((format!("raw-{way}"), as_it_is));
-        // Family, class, number, no changes, not shortened.
-        let head = [way | 8, 0, 0xb8, 0, 0, 0, 1 + way, 0, 0];
-        seeds.push((format!("sealed-{way}"), [&head[..], &inner].concat()));
-        let head = [way | 8, 1, 0, 0, 0, 1, 0, 1, 0, way, 0x80, 0];
-        seeds.push((format!("changed-{way}"), [&head[..], &inner].concat()));
+    let round = |mut text: Vec<u8>, trailer: [u8; 4]| {
+        // A multiple of every suite's block, in front of a trailer of 4 bytes.
+        text.resize((text.len() + 4).next_multiple_of(16) - 4, 0);
+        text.extend(trailer);
+        text
+    };
+    for suite in 0..SUITES {
+        // Numbers, family, mode and UDP: over the suites all come with all.
+        let way = suite.wrapping_mul(5) % 16;
+        let raw = [&[suite, way, 0][..], &[1, 2, 3, 4, 0, 0, 0, 1], &inner].concat();
+        seeds.push((format!("raw-{suite}"), raw));
+        for (n, way) in [way, way ^ 4, way ^ 8, way ^ 15].into_iter().enumerate() {
+            // Number, no changes, not shortened, shape, class, header.
+            let head = [suite, way | SEALED, 0, 0, 0, 1 + suite, 0, 0, 17, 0xb8, n as u8];
+            seeds.push((format!("sealed-{suite}-{n}"), [&head[..], &inner].concat()));
+        }
+        let head = [suite, way | SEALED, 1, 0, 0, 1, 1, 0, way, 0x80, 0, 17, 0xb8, 1];
+        seeds.push((format!("changed-{suite}"), [&head[..], &inner].concat()));
         for (name, trailer) in [
-            ("good", &[1u8, 2, 2, 4][..]),
-            ("bad", &[1, 3, 2, 4]),
-            ("long", &[0, 0, 255, 41]),
-            ("dummy", &[1, 2, 2, 59]),
+            ("good", [1u8, 2, 2, 4]),
+            ("bad", [1, 3, 2, 4]),
+            ("long", [0, 0, 255, 41]),
+            ("dummy", [1, 2, 2, 59]),
         ] {
-            let text = [&[way | 16, 0, 0, 0, way + 1][..], &inner, trailer].concat();
-            seeds.push((format!("text-{name}-{way}"), text));
+            let head = [suite, way | TEXT, 0, 0, 0, suite + 1];
+            // AES-CBC takes its IV from the input.
+            let is_cbc = (4..10).contains(&suite);
+            let iv = if is_cbc { &[7; 16][..] } else { &[] };
+            let text = [&head[..], iv, &round(inner.clone(), trailer)].concat();
+            seeds.push((format!("text-{name}-{suite}"), text));
         }
     }
-    let cut = [&[8u8, 0, 0, 0, 0, 0, 9, 0, 4][..], &inner].concat();
+    let cut = [&[0u8, SEALED, 0, 0, 0, 9, 0, 4, 0, 0][..], &inner].concat();
     seeds.push(("cut".into(), cut));
     seeds
 }
