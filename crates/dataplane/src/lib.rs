@@ -21,6 +21,7 @@ mod receive;
 pub mod routes;
 mod seal;
 pub mod snapshot;
+pub mod stage;
 pub mod verdict;
 pub mod walk;
 pub mod worker;

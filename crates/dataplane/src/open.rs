@@ -6,6 +6,7 @@ use wire::{Family, Frames};
 
 use crate::DropReason;
 use crate::esp::{self, Carrier, Moved};
+use crate::stage::{Stage, StageClock};
 use crate::walk::{Opening, Origin, Row, Scratch, State, Turn};
 
 /// Opens the sealed rows of a batch.
@@ -13,7 +14,12 @@ use crate::walk::{Opening, Origin, Row, Scratch, State, Turn};
 /// 1. each row: SA by SPI, replay check, nonce
 /// 2. the cipher, SA by SA
 /// 3. each row: replay commit, trailer, ECN, the inner packet's own checks
-pub(crate) fn open<F: Frames>(turn: &mut Turn<'_, F>, rows: &mut [Row], scratch: &mut Scratch) {
+pub(crate) fn open<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    rows: &mut [Row],
+    scratch: &mut Scratch,
+    clock: &mut impl StageClock,
+) {
     scratch.openings.clear();
     if rows.iter().all(|row| row.state != State::Sealed) {
         return;
@@ -31,11 +37,13 @@ pub(crate) fn open<F: Frames>(turn: &mut Turn<'_, F>, rows: &mut [Row], scratch:
     if scratch.openings.iter().any(|opening| Some(opening.sa) != first) {
         scratch.openings.sort_unstable_by_key(|opening| (opening.sa, opening.job.row));
     }
+    clock.ended(Stage::OpenPrepare);
     for group in scratch.openings.chunk_by(|a, b| a.sa == b.sa) {
         let sa = &turn.snapshot.inbound()[group[0].sa.0 as usize];
         scratch.open_jobs.clear();
         scratch.open_jobs.extend(group.iter().map(|opening| opening.job));
         sa.cipher.open(turn.frames, &mut scratch.open_jobs);
+        clock.ended(Stage::OpenCipher);
         for job in &scratch.open_jobs {
             let row = &mut rows[job.row as usize];
             match finish(turn, row, sa, job) {
@@ -43,6 +51,7 @@ pub(crate) fn open<F: Frames>(turn: &mut Turn<'_, F>, rows: &mut [Row], scratch:
                 Err(reason) => turn.drop(row, reason),
             }
         }
+        clock.ended(Stage::OpenFinish);
     }
 }
 

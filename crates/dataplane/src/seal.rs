@@ -6,6 +6,7 @@ use wire::link::ethertype;
 use wire::{Descriptor, Family, FrameId, Frames, Packet, link};
 
 use crate::snapshot::Egress;
+use crate::stage::{Stage, StageClock};
 use crate::walk::{Held, Row, Scratch, Send, Turn};
 use crate::{DropReason, HoldKind, Medium, PortId, SetIndex, Verdict};
 
@@ -106,7 +107,11 @@ pub(crate) struct Sealing {
 /// 2. each departure: ESP headers and trailer, link header
 /// 3. the cipher, SA by SA
 /// 4. each departure: its verdict
-pub(crate) fn seal<F: Frames>(turn: &mut Turn<'_, F>, scratch: &mut Scratch) {
+pub(crate) fn seal<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    scratch: &mut Scratch,
+    clock: &mut impl StageClock,
+) {
     let Scratch { departures, sealing, .. } = scratch;
     if departures.is_empty() {
         return;
@@ -121,10 +126,13 @@ pub(crate) fn seal<F: Frames>(turn: &mut Turn<'_, F>, scratch: &mut Scratch) {
             Err(reason) => departure.fate = Fate::Dropped(reason),
         }
     }
+    clock.ended(Stage::SealHeaders);
     sealing.run_cipher(turn, departures);
+    clock.ended(Stage::SealCipher);
     for departure in departures {
         conclude(turn, departure);
     }
+    clock.ended(Stage::SealConclude);
 }
 
 impl Sealing {

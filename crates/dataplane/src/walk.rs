@@ -8,6 +8,7 @@ use crate::esp::Moved;
 use crate::handover::Share;
 use crate::seal::Departure;
 use crate::snapshot::Egress;
+use crate::stage::{NoClock, Stage, StageClock};
 use crate::{Counters, DeviceId, DropReason, Medium, PortId, SetIndex, Snapshot, Verdict};
 use crate::{decide, limiter::RateLimiter, open, plan, receive, seal};
 
@@ -291,8 +292,27 @@ impl Walk {
         frames: &mut F,
         out: &mut Outputs,
     ) {
+        self.run_clocked(snapshot, now_ns, device, packets, frames, out, &mut NoClock);
+    }
+
+    /// The same beside a clock that is told where each stage ends.
+    ///
+    /// # Panics
+    /// If `packets` is longer than [`BATCH`].
+    #[expect(clippy::too_many_arguments, reason = "those of `run` and a clock")]
+    #[inline]
+    pub fn run_clocked<F: Frames>(
+        &mut self,
+        snapshot: &Snapshot,
+        now_ns: u64,
+        device: DeviceId,
+        packets: &[Descriptor],
+        frames: &mut F,
+        out: &mut Outputs,
+        clock: &mut impl StageClock,
+    ) {
         let handing = (self.share.workers > 1).then_some((device, packets));
-        self.walk(snapshot, now_ns, (device, packets), handing, frames, out);
+        self.walk(snapshot, now_ns, (device, packets), handing, frames, out, clock);
     }
 
     /// Walks a batch that another worker received from `device` and handed over: as
@@ -309,9 +329,10 @@ impl Walk {
         frames: &mut F,
         out: &mut Outputs,
     ) {
-        self.walk(snapshot, now_ns, (device, packets), None, frames, out);
+        self.walk(snapshot, now_ns, (device, packets), None, frames, out, &mut NoClock);
     }
 
+    #[expect(clippy::too_many_arguments, reason = "as above")]
     fn walk<F: Frames>(
         &mut self,
         snapshot: &Snapshot,
@@ -320,6 +341,7 @@ impl Walk {
         handing: Option<(DeviceId, &[Descriptor])>,
         frames: &mut F,
         out: &mut Outputs,
+        clock: &mut impl StageClock,
     ) {
         assert!(packets.len() <= BATCH, "a batch is at most {BATCH} packets");
         let Walk { counters, limiter, rows, made, scratch, share } = self;
@@ -330,15 +352,18 @@ impl Walk {
         rows.clear();
         made.clear();
         receive::receive(&mut turn, device, packets, rows);
-        open::open(&mut turn, rows, scratch);
+        clock.ended(Stage::Receive);
+        open::open(&mut turn, rows, scratch, clock);
         decide::decide(&mut turn, rows, scratch);
+        clock.ended(Stage::Decide);
         plan::plan(&mut turn, rows, made, limiter, scratch);
-        seal::seal(&mut turn, scratch);
+        clock.ended(Stage::Plan);
+        seal::seal(&mut turn, scratch, clock);
         if !made.is_empty() {
             decide::decide(&mut turn, made, scratch);
             rows.clear(); // what is made is never answered: nothing more comes of it
             plan::plan(&mut turn, made, rows, limiter, scratch);
-            seal::seal(&mut turn, scratch);
+            seal::seal(&mut turn, scratch, clock);
         }
         debug_assert_eq!(
             turn.out.verdicts.iter().filter(|verdict| verdict.is_none()).count(),

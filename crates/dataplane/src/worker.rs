@@ -7,6 +7,7 @@ use crate::esp::Moved;
 use crate::handover::{Full, Handovers, Share};
 use crate::holding::{Holding, Wanted};
 use crate::keepalive::Keepalives;
+use crate::stage::{NoClock, Stage, StageClock};
 use crate::walk::{Held, Outputs, ToHost, Walk};
 use crate::{Counters, DeviceId, DropReason, Layout, Medium, PortId, Snapshot, Verdict};
 
@@ -196,13 +197,27 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         device: DeviceId,
         limit: usize,
     ) -> usize {
+        self.turn_clocked(snapshot, now_ns, device, limit, &mut NoClock)
+    }
+
+    /// The same beside a clock that is told where each stage ends.
+    #[inline]
+    pub fn turn_clocked(
+        &mut self,
+        snapshot: &Snapshot,
+        now_ns: u64,
+        device: DeviceId,
+        limit: usize,
+        clock: &mut impl StageClock,
+    ) -> usize {
         self.received.clear();
         let Some(Some(port)) = self.devices.get_mut(usize::from(device.0)) else { return 0 };
         port.receive(&mut self.frames, limit.min(BATCH), &mut self.received);
         if !self.received.is_empty() {
             let (frames, out) = (&mut self.frames, &mut self.out);
-            self.walk.run(snapshot, now_ns, device, &self.received, frames, out);
+            self.walk.run_clocked(snapshot, now_ns, device, &self.received, frames, out, clock);
             self.dispatch(snapshot, now_ns);
+            clock.ended(Stage::Transmit);
         }
         self.received.len()
     }
