@@ -30,6 +30,7 @@ use crate::{KeyMaterial, SequenceNumbers, Suite};
 
 mod aead;
 mod backend;
+mod burst;
 mod cbc_hmac;
 mod iv;
 mod place;
@@ -214,7 +215,7 @@ impl Cipher {
     /// The nonce of the packet with this sequence number, as a job takes it. The IV that the
     /// packet carries is the 8 bytes behind the salt, all 16 bytes, or nothing.
     ///
-    /// Cost: nothing but under AES-CBC, where it is an encryption; see [`Cipher::nonces`].
+    /// Cost: a store; under AES-CBC the encryption of one block besides.
     #[inline]
     pub(crate) fn nonce(&self, sequence: u64) -> [u8; 16] {
         match &self.ivs {

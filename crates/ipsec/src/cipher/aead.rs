@@ -153,3 +153,28 @@ impl Aead for ipsec_mb::Gcm {
         ipsec_mb::Gcm::open(self, nonce, aad, text, icv)
     }
 }
+
+impl Aead for ipsec_mb::ChaCha20Poly1305 {
+    #[inline]
+    fn seal(
+        &self,
+        nonce: &[u8; 16],
+        aad: &[u8],
+        text: &mut [u8],
+        icv: &mut [u8; AeadParts::ICV_BYTES],
+    ) -> bool {
+        ipsec_mb::ChaCha20Poly1305::seal(self, nonce, aad, text, icv);
+        true
+    }
+
+    #[inline]
+    fn open(
+        &self,
+        nonce: &[u8; 16],
+        aad: &[u8],
+        text: &mut [u8],
+        icv: &[u8; AeadParts::ICV_BYTES],
+    ) -> bool {
+        ipsec_mb::ChaCha20Poly1305::open(self, nonce, aad, text, icv)
+    }
+}

@@ -5,8 +5,9 @@ use std::sync::OnceLock;
 use aws_lc_rs::aead::LessSafeKey;
 use wire::Frames;
 
+use super::burst::BurstCbcHmac;
 use super::cbc_hmac::CbcHmac;
-use super::place::HmacParts;
+use super::place::HmacLayout;
 use super::{OpenJob, SealError, SealJob, aead};
 use crate::{KeyMaterial, SequenceNumbers, Suite};
 
@@ -73,6 +74,10 @@ pub(super) enum Backend {
     CbcHmac(Box<CbcHmac>),
     /// AES-GCM of ipsec-mb.
     MbGcm(ipsec_mb::Gcm),
+    /// ChaCha20-Poly1305 of ipsec-mb.
+    MbChaCha20Poly1305(ipsec_mb::ChaCha20Poly1305),
+    /// AES-CBC of ipsec-mb, or none, with its HMAC.
+    MbCbcHmac(BurstCbcHmac),
 }
 
 impl Backend {
@@ -86,7 +91,10 @@ impl Backend {
             (BackendKind::IpsecMb, Suite::Aes128Gcm | Suite::Aes192Gcm | Suite::Aes256Gcm) => {
                 ipsec_mb::Gcm::new(material.key()).map(Backend::MbGcm)
             }
-            (BackendKind::IpsecMb, _) => None,
+            (BackendKind::IpsecMb, Suite::ChaCha20Poly1305) => {
+                ipsec_mb::ChaCha20Poly1305::new(material.key()).map(Backend::MbChaCha20Poly1305)
+            }
+            (BackendKind::IpsecMb, _) => BurstCbcHmac::new(material).map(Backend::MbCbcHmac),
             (BackendKind::AwsLc, _) => aead::portable(material)
                 .map(Backend::Aead)
                 .or_else(|| Some(Backend::CbcHmac(Box::new(CbcHmac::new(material)?)))),
@@ -99,7 +107,9 @@ impl Backend {
             Backend::Nothing => "none",
             Backend::CbcHmac(keys) if keys.encrypts() => "aws-lc-rs, RustCrypto AES-CBC",
             Backend::Aead(_) | Backend::CbcHmac(_) => BackendKind::AwsLc.name(),
-            Backend::MbGcm(_) => ipsec_mb_name(),
+            Backend::MbGcm(_) | Backend::MbChaCha20Poly1305(_) | Backend::MbCbcHmac(_) => {
+                ipsec_mb_name()
+            }
         }
     }
 
@@ -111,11 +121,13 @@ impl Backend {
     ) -> Result<(), SealError> {
         match self {
             Backend::MbGcm(key) => aead::seal(key, numbers, frames, jobs),
+            Backend::MbChaCha20Poly1305(key) => aead::seal(key, numbers, frames, jobs),
+            Backend::MbCbcHmac(keys) => keys.seal(numbers, frames, jobs),
             Backend::Aead(key) => aead::seal(key, numbers, frames, jobs),
             Backend::CbcHmac(keys) => keys.seal(numbers, frames, jobs),
             Backend::Nothing => {
                 let mut lies = |job: &SealJob| {
-                    HmacParts::of(frames.bytes_mut(job.frame), job.into(), 0, 1).is_some()
+                    NOTHING.parts(frames.bytes_mut(job.frame), job.into()).is_some()
                 };
                 jobs.iter().position(|job| !lies(job)).map_or(Ok(()), |job| Err(SealError { job }))
             }
@@ -130,14 +142,19 @@ impl Backend {
     ) {
         match self {
             Backend::MbGcm(key) => aead::open(key, numbers, frames, jobs),
+            Backend::MbChaCha20Poly1305(key) => aead::open(key, numbers, frames, jobs),
+            Backend::MbCbcHmac(keys) => keys.open(numbers, frames, jobs),
             Backend::Aead(key) => aead::open(key, numbers, frames, jobs),
             Backend::CbcHmac(keys) => keys.open(numbers, frames, jobs),
             Backend::Nothing => {
                 for job in jobs {
                     let frame = frames.bytes_mut(job.frame);
-                    job.authentic = HmacParts::of(frame, (&*job).into(), 0, 1).is_some();
+                    job.authentic = NOTHING.parts(frame, (&*job).into()).is_some();
                 }
             }
         }
     }
 }
+
+/// A packet of [`Backend::Nothing`] has to lie in its frame all the same.
+const NOTHING: HmacLayout = HmacLayout::of(Suite::Null);

@@ -8,28 +8,16 @@ use aes::{Aes128, Aes256};
 use aws_lc_rs::{constant_time, hmac};
 use wire::Frames;
 
-use super::place::{HmacParts, Offsets};
+use super::place::{BLOCK_BYTES, HmacLayout, HmacParts};
 use super::{OpenJob, SealError, SealJob, high_half};
 use crate::suite::{Encryption, Integrity};
-use crate::{KeyMaterial, SequenceNumbers, Suite};
-
-/// Bytes of a block of AES.
-pub(super) const BLOCK_BYTES: usize = 16;
-
-/// What the text of every packet is a multiple of, for the suite's encryption.
-pub(super) const fn text_block(suite: Suite) -> usize {
-    match suite.encryption() {
-        Encryption::Cbc => BLOCK_BYTES,
-        _ => 1,
-    }
-}
+use crate::{KeyMaterial, SequenceNumbers};
 
 /// The expanded keys of one SA.
 pub(super) struct CbcHmac {
     encryption: TextCipher,
     integrity: hmac::Key,
-    icv_bytes: usize,
-    text_block: usize,
+    layout: HmacLayout,
 }
 
 enum TextCipher {
@@ -61,8 +49,7 @@ impl CbcHmac {
         Some(CbcHmac {
             encryption,
             integrity: hmac::Key::new(algorithm, material.integrity_key()),
-            icv_bytes: suite.icv_bytes(),
-            text_block: text_block(suite),
+            layout: HmacLayout::of(suite),
         })
     }
 
@@ -80,12 +67,13 @@ impl CbcHmac {
     ) -> Result<(), SealError> {
         for (index, job) in jobs.iter().enumerate() {
             let HmacParts { packet, text, icv: end } = self
+                .layout
                 .parts(frames.bytes_mut(job.frame), job.into())
                 .ok_or(SealError { job: index })?;
             let (covered, icv) = packet.split_at_mut(end);
             self.encryption.encrypt(&job.nonce, &mut covered[text..]);
             let full = self.authenticate(covered, high_half(numbers, job.sequence));
-            icv.copy_from_slice(&full.as_ref()[..self.icv_bytes]);
+            icv.copy_from_slice(&full.as_ref()[..self.layout.icv_bytes()]);
         }
         Ok(())
     }
@@ -100,20 +88,16 @@ impl CbcHmac {
     ) {
         for job in jobs {
             job.authentic = false;
-            let parts = self.parts(frames.bytes_mut(job.frame), (&*job).into());
+            let parts = self.layout.parts(frames.bytes_mut(job.frame), (&*job).into());
             let Some(HmacParts { packet, text, icv: end }) = parts else { continue };
             let (covered, icv) = packet.split_at_mut(end);
             let full = self.authenticate(covered, high_half(numbers, job.sequence));
-            let right = &full.as_ref()[..self.icv_bytes];
+            let right = &full.as_ref()[..self.layout.icv_bytes()];
             job.authentic = constant_time::verify_slices_are_equal(right, icv).is_ok();
             if job.authentic {
                 self.encryption.decrypt(&job.nonce, &mut covered[text..]);
             }
         }
-    }
-
-    fn parts<'f>(&self, frame: &'f mut [u8], job: Offsets) -> Option<HmacParts<'f>> {
-        HmacParts::of(frame, job, self.icv_bytes, self.text_block)
     }
 
     /// The whole HMAC; the ICV is its front.

@@ -2,6 +2,11 @@
 //! frame is refused here, once.
 
 use super::{HEADER_BYTES, OpenJob, SealJob};
+use crate::Suite;
+use crate::suite::Encryption;
+
+/// Bytes of a block of AES.
+pub(super) const BLOCK_BYTES: usize = 16;
 
 /// The offsets of a job of either kind.
 #[derive(Clone, Copy)]
@@ -58,23 +63,43 @@ pub(super) struct HmacParts<'f> {
     pub(super) icv: usize,
 }
 
-impl<'f> HmacParts<'f> {
+/// What a suite with HMAC demands of its packets.
+#[derive(Clone, Copy)]
+pub(super) struct HmacLayout {
+    encryption: Encryption,
+    icv_bytes: usize,
+}
+
+impl HmacLayout {
+    /// Bytes of a packet up to its ICV at most. No IP packet has room for as many beside its
+    /// header and the ICV, and libraries that count in 16 bits can still do it.
+    pub(super) const MAX_AUTHENTICATED_BYTES: usize = 65_520;
+
+    /// Also of [`Suite::Null`], whose ICV is empty.
+    pub(super) const fn of(suite: Suite) -> HmacLayout {
+        HmacLayout { encryption: suite.encryption(), icv_bytes: suite.icv_bytes() }
+    }
+
+    /// Bytes of the ICV.
+    pub(super) const fn icv_bytes(self) -> usize {
+        self.icv_bytes
+    }
+
     /// `None` if a part does not lie in the frame, the header not in front of the text, or the
-    /// text is not a multiple of `block` bytes.
+    /// text of AES-CBC is not whole blocks, one at least.
     #[inline]
-    pub(super) fn of(
-        frame: &'f mut [u8],
-        job: Offsets,
-        icv_bytes: usize,
-        block: usize,
-    ) -> Option<HmacParts<'f>> {
+    pub(super) fn parts<'f>(self, frame: &'f mut [u8], job: Offsets) -> Option<HmacParts<'f>> {
         let length = job.text_length as usize;
         let text = job.text.checked_sub(job.aad)? as usize;
-        if text < HEADER_BYTES || !length.is_multiple_of(block) {
+        let icv = text.checked_add(length)?;
+        let blocks = match self.encryption {
+            Encryption::Cbc => length > 0 && length.is_multiple_of(BLOCK_BYTES),
+            _ => true,
+        };
+        if text < HEADER_BYTES || icv > HmacLayout::MAX_AUTHENTICATED_BYTES || !blocks {
             return None;
         }
-        let icv = text.checked_add(length)?;
-        let packet = frame.get_mut(job.aad as usize..)?.get_mut(..icv.checked_add(icv_bytes)?)?;
+        let packet = frame.get_mut(job.aad as usize..)?.get_mut(..icv + self.icv_bytes)?;
         Some(HmacParts { packet, text, icv })
     }
 }

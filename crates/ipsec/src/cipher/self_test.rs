@@ -32,7 +32,7 @@ pub enum SelfTestStep {
 /// Seals and opens a published vector with every suite on every backend of this machine, and
 /// checks that a changed one is refused: through the very calls that packets take, a whole batch
 /// at once, so that each lane of a library that works on several packets has its turn.
-/// Cost: a millisecond. Done once, before the first packet.
+/// Cost: some milliseconds. Done once, before the first packet.
 ///
 /// # Errors
 /// [`SelfTestError`]: the process must not start.

@@ -230,6 +230,7 @@ fn seal_bare(
     match &*cipher.backend {
         Backend::Aead(key) => key.seal(nonce, aad, text, icv),
         Backend::MbGcm(key) => Aead::seal(key, nonce, aad, text, icv),
+        Backend::MbChaCha20Poly1305(key) => Aead::seal(key, nonce, aad, text, icv),
         _ => unreachable!("not an AEAD"),
     }
 }
@@ -244,6 +245,7 @@ fn open_bare(
     match &*cipher.backend {
         Backend::Aead(key) => key.open(nonce, aad, text, icv),
         Backend::MbGcm(key) => Aead::open(key, nonce, aad, text, icv),
+        Backend::MbChaCha20Poly1305(key) => Aead::open(key, nonce, aad, text, icv),
         _ => unreachable!("not an AEAD"),
     }
 }
