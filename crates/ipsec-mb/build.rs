@@ -10,6 +10,9 @@
 //! the shim is compiled against the header that belongs to the library that is linked. With it
 //! goes the cfg `ipsec_mb`; without it the crate says that there is no library.
 //!
+//! `LOCKGATE_IPSEC_MB_ARCH`, for tests only: `sse`, `avx2` or `avx512` takes the library's code for
+//! such processors; not set, it chooses by itself.
+//!
 //! The archive is preferred: it is there on every machine that the program runs on. Where there
 //! is only the shared library, in a directory of its own, the program needs `LD_LIBRARY_PATH`.
 
@@ -17,6 +20,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 const VARIABLE: &str = "LOCKGATE_IPSEC_MB_DIR";
+const ARCHITECTURE: &str = "LOCKGATE_IPSEC_MB_ARCH";
 const HEADER: &str = "intel-ipsec-mb.h";
 const ARCHIVE: &str = "libIPSec_MB.a";
 const SHARED: &str = "libIPSec_MB.so";
@@ -44,6 +48,7 @@ enum Kind {
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(ipsec_mb)");
     println!("cargo::rerun-if-env-changed={VARIABLE}");
+    println!("cargo::rerun-if-env-changed={ARCHITECTURE}");
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed={SHIM}");
     if !is_for("ARCH", "x86_64") || !is_for("OS", "linux") {
@@ -96,6 +101,13 @@ fn link(found: &Found) {
     // A function of the library that has other arguments than the Rust side believes must not
     // compile.
     shim.flag("-Werror=incompatible-pointer-types").flag("-Werror=int-conversion");
+    match env::var(ARCHITECTURE) {
+        Ok(name) if ["sse", "avx2", "avx512"].contains(&name.as_str()) => {
+            shim.define("INIT_MANAGER", format!("init_mb_mgr_{name}").as_str());
+        }
+        Ok(name) => panic!("{ARCHITECTURE}: {name} is not one of sse, avx2, avx512"),
+        Err(_) => {}
+    }
     shim.compile("lockgate_ipsec_mb");
     println!("cargo::rustc-link-search=native={}", library.display());
     let (linked, file) = match kind {

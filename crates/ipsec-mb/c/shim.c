@@ -29,20 +29,24 @@ size_t lockgate_mb_manager_bytes(void)
     return imb_get_mb_mgr_size();
 }
 
+/* build.rs may name the code for older processors, so that it can be tested on newer ones. */
+#ifndef INIT_MANAGER
+#define INIT_MANAGER(manager) init_mb_mgr_auto(manager, NULL)
+#endif
+
 /* 0 where this processor can run the library and the library's own tests passed. */
 int lockgate_mb_manager_init(void *memory)
 {
     const uint64_t needed = IMB_FEATURE_AESNI | IMB_FEATURE_PCLMULQDQ | IMB_FEATURE_SSE4_2;
     IMB_MGR *manager = imb_set_pointers_mb_mgr(memory, 0, 1);
-    IMB_ARCH architecture = IMB_ARCH_NONE;
 
     if (manager == NULL)
         return 1;
     /* Tells a processor without AES instructions before any other of them is executed. */
     if ((imb_get_feature_flags() & needed) != needed)
         return 1;
-    init_mb_mgr_auto(manager, &architecture);
-    if (imb_get_errno(manager) != 0 || architecture < IMB_ARCH_SSE)
+    INIT_MANAGER(manager);
+    if (imb_get_errno(manager) != 0 || manager->used_arch < IMB_ARCH_SSE)
         return 1;
     if ((manager->features & needed) != needed)
         return 1;
@@ -94,40 +98,6 @@ int lockgate_mb_gcm(const IMB_MGR *manager, const uint8_t *key, size_t key_bytes
     default:
         return 1;
     }
-}
-
-/*
- * One packet: ciphers `text` in place and writes the ICV over what is sent. The state holds the
- * packet's Poly1305 key, and is wiped.
- */
-static void chacha20_poly1305(const IMB_MGR *manager, chacha_poly_enc_dec_update_t update,
-                              const uint8_t *key, const uint8_t *nonce, const uint8_t *aad,
-                              size_t aad_bytes, uint8_t *text, size_t text_bytes, uint8_t *icv)
-{
-    struct chacha20_poly1305_context_data state;
-
-    IMB_CHACHA20_POLY1305_INIT(manager, key, &state, nonce, aad, aad_bytes);
-    update(key, &state, text, text, text_bytes);
-    manager->chacha20_poly1305_finalize(&state, icv, 16);
-    memset(&state, 0, sizeof(state));
-    /* The compiler may not leave the wiping out. */
-    __asm__ volatile("" : : "r"(&state) : "memory");
-}
-
-void lockgate_mb_chacha20_poly1305_seal(const IMB_MGR *manager, const uint8_t *key,
-                                        const uint8_t *nonce, const uint8_t *aad, size_t aad_bytes,
-                                        uint8_t *text, size_t text_bytes, uint8_t *icv)
-{
-    chacha20_poly1305(manager, manager->chacha20_poly1305_enc_update, key, nonce, aad, aad_bytes,
-                      text, text_bytes, icv);
-}
-
-void lockgate_mb_chacha20_poly1305_open(const IMB_MGR *manager, const uint8_t *key,
-                                        const uint8_t *nonce, const uint8_t *aad, size_t aad_bytes,
-                                        uint8_t *text, size_t text_bytes, uint8_t *icv)
-{
-    chacha20_poly1305(manager, manager->chacha20_poly1305_dec_update, key, nonce, aad, aad_bytes,
-                      text, text_bytes, icv);
 }
 
 /* As in src/sys.rs. */
@@ -285,4 +255,55 @@ int lockgate_mb_authenticate(IMB_MGR *manager, IMB_JOB *jobs, const struct sched
     }
     IMB_SUBMIT_HASH_BURST_NOCHECK(manager, jobs, (uint32_t)count, hash.algorithm);
     return unfinished(jobs, count, IMB_STATUS_COMPLETED_AUTH);
+}
+
+/*
+ * Ciphers one packet's text in place and writes the ICV over what is sent, as a job: the library
+ * overlaps both there, and works as soon as the job is submitted. 0: it is done.
+ */
+int lockgate_mb_chacha20_poly1305(IMB_MGR *manager, int direction, const uint8_t *key,
+                                  const struct row *row, const uint8_t *aad, size_t aad_bytes)
+{
+    IMB_JOB *job = IMB_GET_NEXT_JOB(manager);
+    IMB_JOB *done;
+
+    job->cipher_mode = IMB_CIPHER_CHACHA20_POLY1305;
+    job->hash_alg = IMB_AUTH_CHACHA20_POLY1305;
+    job->cipher_direction = direction == SEAL ? IMB_DIR_ENCRYPT : IMB_DIR_DECRYPT;
+    job->chain_order = direction == SEAL ? IMB_ORDER_CIPHER_HASH : IMB_ORDER_HASH_CIPHER;
+    job->enc_keys = key;
+    job->dec_keys = key;
+    job->key_len_in_bytes = 32;
+    job->src = row->text;
+    job->dst = row->text;
+    job->cipher_start_src_offset_in_bytes = 0;
+    job->msg_len_to_cipher_in_bytes = row->text_bytes;
+    job->hash_start_src_offset_in_bytes = 0;
+    job->msg_len_to_hash_in_bytes = row->text_bytes;
+    job->iv = row->iv;
+    job->iv_len_in_bytes = 12;
+    job->u.CHACHA20_POLY1305.aad = aad;
+    job->u.CHACHA20_POLY1305.aad_len_in_bytes = aad_bytes;
+    job->auth_tag_output = row->icv;
+    job->auth_tag_output_len_in_bytes = 16;
+    done = IMB_SUBMIT_JOB_NOCHECK(manager);
+    return done != job || job->status != IMB_STATUS_COMPLETED;
+}
+
+/* The same by direct calls, without a thread's state. It holds the packet's Poly1305 key. */
+void lockgate_mb_chacha20_poly1305_direct(const IMB_MGR *manager, int direction,
+                                          const uint8_t *key, const struct row *row,
+                                          const uint8_t *aad, size_t aad_bytes)
+{
+    const chacha_poly_enc_dec_update_t update = direction == SEAL
+                                                    ? manager->chacha20_poly1305_enc_update
+                                                    : manager->chacha20_poly1305_dec_update;
+    struct chacha20_poly1305_context_data state;
+
+    IMB_CHACHA20_POLY1305_INIT(manager, key, &state, row->iv, aad, aad_bytes);
+    update(key, &state, row->text, row->text, row->text_bytes);
+    manager->chacha20_poly1305_finalize(&state, row->icv, 16);
+    memset(&state, 0, sizeof(state));
+    /* The compiler may not leave the wiping out. */
+    __asm__ volatile("" : : "r"(&state) : "memory");
 }

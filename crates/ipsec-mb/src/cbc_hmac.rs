@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use crate::lanes::{self, BURST, Lanes, Schedule, Unfinished};
+use crate::lanes::{self, BURST, Failure, Lanes, Schedule};
 use crate::library::library;
 use crate::memory::Wiped;
 use crate::sys::{self, Direction, HashNumber, Row};
@@ -167,7 +167,7 @@ impl CbcHmac {
     }
 
     /// At most [`BURST`] packets, all of which fit.
-    fn seal_burst(&self, lanes: &mut Lanes, burst: &mut [Packet<'_>]) -> Result<(), Unfinished> {
+    fn seal_burst(&self, lanes: &mut Lanes, burst: &mut [Packet<'_>]) -> Result<(), Failure> {
         let mut icvs = [[0; MAX_ICV_BYTES]; BURST];
         let mut rows = [Row::NONE; BURST];
         let rows = &mut rows[..burst.len()];
@@ -190,7 +190,7 @@ impl CbcHmac {
     }
 
     /// At most [`BURST`] packets, none of them `authentic` yet.
-    fn open_burst(&self, lanes: &mut Lanes, burst: &mut [Packet<'_>]) -> Result<(), Unfinished> {
+    fn open_burst(&self, lanes: &mut Lanes, burst: &mut [Packet<'_>]) -> Result<(), Failure> {
         let mut icvs = [[0; MAX_ICV_BYTES]; BURST];
         let mut rows = [Row::NONE; BURST];
         let mut received = [[0; EXTENDED_BYTES]; BURST];
@@ -260,17 +260,6 @@ impl Packet<'_> {
     fn icv(&self, hash: Hash) -> &[u8] {
         &self.bytes[self.text.end..self.text.end + hash.icv_bytes()]
     }
-}
-
-impl Row {
-    const NONE: Row = Row {
-        text: std::ptr::null_mut(),
-        text_bytes: 0,
-        iv: std::ptr::null(),
-        authenticated: std::ptr::null(),
-        authenticated_bytes: 0,
-        icv: std::ptr::null_mut(),
-    };
 }
 
 /// Whether an ICV is the beginning of what was computed, in a time that does not tell where they

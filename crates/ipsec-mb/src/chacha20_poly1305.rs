@@ -1,8 +1,10 @@
-//! ChaCha20-Poly1305 (RFC 8439, in ESP RFC 7634): one packet a call, without state.
+//! ChaCha20-Poly1305 (RFC 8439, in ESP RFC 7634): one packet a call.
 
+use crate::lanes::{self, Failure, Lanes};
 use crate::library::{Library, library};
 use crate::memory::Wiped;
-use crate::{ICV_BYTES, forget, same, sys};
+use crate::sys::{self, Direction, Row};
+use crate::{ICV_BYTES, forget, same};
 
 const KEY_BYTES: usize = 32;
 /// Bytes that one nonce can encrypt (RFC 8439 §2.8).
@@ -34,21 +36,7 @@ impl ChaCha20Poly1305 {
     /// With a text that is too long for the algorithm, 256 GiB.
     #[inline]
     pub fn seal(&self, nonce: &[u8; 16], aad: &[u8], text: &mut [u8], icv: &mut [u8; ICV_BYTES]) {
-        check(text);
-        // SAFETY: the manager is set up; key and nonce are at least as long as the 32 and 12
-        // bytes that are read, the others as long as said.
-        unsafe {
-            sys::lockgate_mb_chacha20_poly1305_seal(
-                self.library.manager.as_ptr(),
-                self.key.as_ptr(),
-                nonce.as_ptr(),
-                aad.as_ptr(),
-                aad.len(),
-                text.as_mut_ptr(),
-                text.len(),
-                icv.as_mut_ptr(),
-            );
-        }
+        self.call(Direction::Seal, nonce, aad, text, icv);
     }
 
     /// Decrypts `text` in place; whether `icv` is right for it and `aad`.
@@ -66,30 +54,64 @@ impl ChaCha20Poly1305 {
         text: &mut [u8],
         icv: &[u8; ICV_BYTES],
     ) -> bool {
-        check(text);
         let mut computed = [0; ICV_BYTES];
-        // SAFETY: as in `seal`.
-        unsafe {
-            sys::lockgate_mb_chacha20_poly1305_open(
-                self.library.manager.as_ptr(),
-                self.key.as_ptr(),
-                nonce.as_ptr(),
-                aad.as_ptr(),
-                aad.len(),
-                text.as_mut_ptr(),
-                text.len(),
-                computed.as_mut_ptr(),
-            );
-        }
-        let authentic = same(&computed, icv);
+        let outcome = self.call(Direction::Open, nonce, aad, text, &mut computed);
+        let authentic = outcome == Outcome::Done && same(&computed, icv);
         if !authentic {
             forget(text);
         }
         authentic
     }
+
+    fn call(
+        &self,
+        direction: Direction,
+        nonce: &[u8; 16],
+        aad: &[u8],
+        text: &mut [u8],
+        icv: &mut [u8; ICV_BYTES],
+    ) -> Outcome {
+        assert!(text.len() as u64 <= MAX_TEXT_BYTES, "a text too long for ChaCha20-Poly1305");
+        let row = Row {
+            text: text.as_mut_ptr(),
+            text_bytes: text.len(),
+            iv: nonce.as_ptr(),
+            icv: icv.as_mut_ptr(),
+            ..Row::NONE
+        };
+        let key = self.key.as_ptr();
+        // SAFETY: key, nonce, text and ICV are as long as they must be, and borrowed for this call.
+        let job = |lanes: &mut Lanes| unsafe { lanes.chacha20_poly1305(direction, key, &row, aad) };
+        match lanes::with(job) {
+            Ok(()) => return Outcome::Done,
+            Err(Failure::NoLanes) => {}
+            // Whoever gets this packet cannot open it.
+            Err(Failure::Unfinished) => {
+                forget(text);
+                icv.fill(0);
+                return Outcome::Undone;
+            }
+        }
+        let manager = self.library.manager.as_ptr();
+        // SAFETY: as above, and the manager is set up.
+        unsafe {
+            sys::lockgate_mb_chacha20_poly1305_direct(
+                manager,
+                direction,
+                key,
+                &row,
+                aad.as_ptr(),
+                aad.len(),
+            );
+        }
+        Outcome::Done
+    }
 }
 
-#[inline]
-fn check(text: &[u8]) {
-    assert!(text.len() as u64 <= MAX_TEXT_BYTES, "a text too long for ChaCha20-Poly1305");
+/// Whether text and ICV are what the key makes of them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    /// Both are 0.
+    Undone,
 }

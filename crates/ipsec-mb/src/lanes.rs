@@ -27,8 +27,15 @@ pub(crate) struct Schedule {
     pub(crate) hash: HashNumber,
 }
 
-/// A burst that the library did not complete.
-pub(crate) struct Unfinished;
+/// Why something is not done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The thread has no lanes: it ends, or the library failed its test of itself. Nothing has
+    /// been touched.
+    NoLanes,
+    /// The library did not complete what it was given, and what it has done of it is unknown.
+    Unfinished,
+}
 
 thread_local! {
     static THREAD: RefCell<Option<Lanes>> = const { RefCell::new(None) };
@@ -36,22 +43,19 @@ thread_local! {
 
 /// Does something with this thread's lanes; they are made on first use, which takes the time of
 /// the library's test of itself, and again after a burst that was not completed.
-pub(crate) fn with<R>(
-    work: impl FnOnce(&mut Lanes) -> Result<R, Unfinished>,
-) -> Result<R, Unfinished> {
+pub(crate) fn with<R>(work: impl FnOnce(&mut Lanes) -> Result<R, Failure>) -> Result<R, Failure> {
     let result = THREAD.try_with(|thread| {
         let mut thread = thread.borrow_mut();
         if thread.is_none() {
             *thread = Lanes::new();
         }
-        let result = work(thread.as_mut().ok_or(Unfinished)?);
+        let result = work(thread.as_mut().ok_or(Failure::NoLanes)?);
         if result.is_err() {
             *thread = None;
         }
         result
     });
-    // A thread that ends has no lanes any more.
-    result.unwrap_or(Err(Unfinished))
+    result.unwrap_or(Err(Failure::NoLanes))
 }
 
 impl Lanes {
@@ -70,7 +74,7 @@ impl Lanes {
         schedule: &Schedule,
         direction: Direction,
         rows: &[Row],
-    ) -> Result<(), Unfinished> {
+    ) -> Result<(), Failure> {
         if rows.is_empty() {
             return Ok(());
         }
@@ -88,7 +92,7 @@ impl Lanes {
                 rows.len(),
             )
         };
-        if refused == 0 { Ok(()) } else { Err(Unfinished) }
+        if refused == 0 { Ok(()) } else { Err(Failure::Unfinished) }
     }
 
     /// Writes the ICV of every row.
@@ -100,7 +104,7 @@ impl Lanes {
         &mut self,
         schedule: &Schedule,
         rows: &[Row],
-    ) -> Result<(), Unfinished> {
+    ) -> Result<(), Failure> {
         if rows.is_empty() {
             return Ok(());
         }
@@ -116,6 +120,32 @@ impl Lanes {
                 rows.len(),
             )
         };
-        if refused == 0 { Ok(()) } else { Err(Unfinished) }
+        if refused == 0 { Ok(()) } else { Err(Failure::Unfinished) }
+    }
+
+    /// Ciphers the text of a row and writes its ICV of 16 bytes.
+    ///
+    /// # Safety
+    /// The key has 32 bytes; the row's text is valid for reading and writing, its IV for reading
+    /// 12 bytes, its ICV for writing 16; none of them overlap.
+    pub(crate) unsafe fn chacha20_poly1305(
+        &mut self,
+        direction: Direction,
+        key: *const u8,
+        row: &Row,
+        aad: &[u8],
+    ) -> Result<(), Failure> {
+        // SAFETY: the manager is this thread's and set up; the caller answers for the rest.
+        let refused = unsafe {
+            sys::lockgate_mb_chacha20_poly1305(
+                self.manager.as_mut_ptr(),
+                direction,
+                key,
+                row,
+                aad.as_ptr(),
+                aad.len(),
+            )
+        };
+        if refused == 0 { Ok(()) } else { Err(Failure::Unfinished) }
     }
 }

@@ -4,6 +4,7 @@
 //! memory that [`lockgate_mb_manager_init`] has set up. The shim checks no range.
 
 use std::ffi::{c_char, c_int};
+use std::ptr;
 
 /// One of the library's one-packet functions of AES-GCM: expanded key (aligned to 64), context,
 /// output, input, bytes, nonce (12 bytes), authenticated bytes and their number, ICV and its
@@ -57,6 +58,18 @@ pub(crate) struct Row {
     pub(crate) icv: *mut u8,
 }
 
+impl Row {
+    /// Nothing.
+    pub(crate) const NONE: Row = Row {
+        text: ptr::null_mut(),
+        text_bytes: 0,
+        iv: ptr::null(),
+        authenticated: ptr::null(),
+        authenticated_bytes: 0,
+        icv: ptr::null_mut(),
+    };
+}
+
 #[cfg(ipsec_mb)]
 unsafe extern "C" {
     /// The library's version: a string that lives as long as the process.
@@ -89,30 +102,25 @@ unsafe extern "C" {
         open: *mut Option<GcmFn>,
     ) -> c_int;
 
-    /// Encrypts one packet in place. The key has 32 bytes, the nonce 12, the ICV 16, which is
-    /// written.
-    pub(crate) fn lockgate_mb_chacha20_poly1305_seal(
-        manager: *const u8,
+    /// Ciphers a row's text in place and writes its ICV of 16 bytes; the key has 32 bytes, of the
+    /// IV the first 12 count, and the row's `authenticated` is not used. Not 0: not done.
+    pub(crate) fn lockgate_mb_chacha20_poly1305(
+        manager: *mut u8,
+        direction: Direction,
         key: *const u8,
-        nonce: *const u8,
+        row: *const Row,
         aad: *const u8,
         aad_bytes: usize,
-        text: *mut u8,
-        text_bytes: usize,
-        icv: *mut u8,
-    );
+    ) -> c_int;
 
-    /// Decrypts one packet in place. The key has 32 bytes, the nonce 12, the ICV 16, which is
-    /// written.
-    pub(crate) fn lockgate_mb_chacha20_poly1305_open(
+    /// The same without state in the manager.
+    pub(crate) fn lockgate_mb_chacha20_poly1305_direct(
         manager: *const u8,
+        direction: Direction,
         key: *const u8,
-        nonce: *const u8,
+        row: *const Row,
         aad: *const u8,
         aad_bytes: usize,
-        text: *mut u8,
-        text_bytes: usize,
-        icv: *mut u8,
     );
 
     /// Bytes of the expanded keys of AES-CBC and HMAC; their memory is aligned to 16.
@@ -175,12 +183,11 @@ pub(crate) use absent::*;
 
 /// No library: there is no memory that would do for a manager, so that nothing else is called.
 #[cfg(not(ipsec_mb))]
-#[expect(clippy::too_many_arguments, reason = "as many as the shim's functions have")]
 mod absent {
     use super::*;
 
     pub(crate) fn lockgate_mb_version() -> *const c_char {
-        std::ptr::null()
+        ptr::null()
     }
 
     pub(crate) fn lockgate_mb_manager_bytes() -> usize {
@@ -214,27 +221,24 @@ mod absent {
         1
     }
 
-    pub(crate) unsafe fn lockgate_mb_chacha20_poly1305_seal(
+    pub(crate) unsafe fn lockgate_mb_chacha20_poly1305(
+        _: *mut u8,
+        _: Direction,
         _: *const u8,
-        _: *const u8,
-        _: *const u8,
+        _: *const Row,
         _: *const u8,
         _: usize,
-        _: *mut u8,
-        _: usize,
-        _: *mut u8,
-    ) {
+    ) -> c_int {
+        1
     }
 
-    pub(crate) unsafe fn lockgate_mb_chacha20_poly1305_open(
+    pub(crate) unsafe fn lockgate_mb_chacha20_poly1305_direct(
         _: *const u8,
+        _: Direction,
         _: *const u8,
-        _: *const u8,
+        _: *const Row,
         _: *const u8,
         _: usize,
-        _: *mut u8,
-        _: usize,
-        _: *mut u8,
     ) {
     }
 
