@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use control::ReplayKey;
 use dataplane::{Medium, PortId, Snapshot};
 use io::{CaptureError, CaptureWriter, Defect, LinkType, Resolution};
-use ipsec::Suite;
+use ipsec::suite::{Encryption, Integrity};
 use zeroize::Zeroizing;
 
 use super::engine::Output;
@@ -211,39 +211,61 @@ impl Output for Captures<'_> {
 }
 
 /// Writes the keys that tshark needs, in the form of its table `esp_sa`, readable by their owner
-/// only.
+/// only. Suites that tshark does not know are left out.
 pub(crate) fn write_esp_sa(place: &Path, keys: &[ReplayKey]) -> Result<(), Failure> {
     let failed = || Failure::file(place);
     let (pending, mut file) = Pending::create(place).map_err(failed())?;
-    for key in keys {
-        file.write_all(esp_sa_line(key).as_bytes()).map_err(failed())?;
+    for line in keys.iter().filter_map(esp_sa_line) {
+        file.write_all(line.as_bytes()).map_err(failed())?;
     }
     drop(file);
     pending.move_to_place()
 }
 
-/// One SA as tshark reads it.
-fn esp_sa_line(key: &ReplayKey) -> Zeroizing<String> {
+/// One SA as tshark reads it; `None` if tshark does not know its suite.
+fn esp_sa_line(key: &ReplayKey) -> Option<Zeroizing<String>> {
     let family = if key.tunnel.local.is_ipv4() { "IPv4" } else { "IPv6" };
-    let algorithm = match key.material.suite() {
-        Suite::Aes128Gcm | Suite::Aes256Gcm => "AES-GCM with 16 octet ICV [RFC4106]",
+    let suite = key.material.suite();
+    let encryption = match suite.encryption() {
+        Encryption::Gcm => "AES-GCM with 16 octet ICV [RFC4106]",
+        Encryption::Cbc => "AES-CBC [RFC3602]",
+        Encryption::Null => "NULL",
+        Encryption::ChaCha20Poly1305 => return None,
+    };
+    let integrity = match suite.integrity() {
+        Some(Integrity::HmacSha256) => "HMAC-SHA-256-128 [RFC4868]",
+        Some(Integrity::HmacSha384) => "HMAC-SHA-384-192 [RFC4868]",
+        Some(Integrity::HmacSha512) => "HMAC-SHA-512-256 [RFC4868]",
+        None => "NULL",
     };
     let (local, remote) = (key.tunnel.local, key.tunnel.remote);
     let before =
-        format!("\"{family}\",\"{local}\",\"{remote}\",\"{}\",\"{algorithm}\",\"0x", key.spi);
-    let (material, after) = (key.material.expose(), "\",\"NULL\",\"\"\n");
+        format!("\"{family}\",\"{local}\",\"{remote}\",\"{}\",\"{encryption}\",\"", key.spi);
+    let between = format!("\",\"{integrity}\",\"");
+    let material = key.material.expose();
+    let (key, integrity_key) = material.split_at(material.len() - suite.integrity_key_bytes());
     // Allocated at its full size: growing would leave copies behind that nobody wipes.
-    let bytes = before.len() + 2 * material.len() + after.len();
-    let mut line = Zeroizing::new(String::with_capacity(bytes));
+    let most = before.len() + between.len() + 2 * material.len() + 2 * "0x".len() + "\"\n".len();
+    let mut line = Zeroizing::new(String::with_capacity(most));
     line.push_str(&before);
-    for byte in material {
+    push_hex(&mut line, key);
+    line.push_str(&between);
+    push_hex(&mut line, integrity_key);
+    line.push_str("\"\n");
+    debug_assert!(line.len() <= most);
+    Some(line)
+}
+
+/// Appends a key as tshark reads it: hexadecimal, or nothing where there is none.
+fn push_hex(line: &mut String, key: &[u8]) {
+    if !key.is_empty() {
+        line.push_str("0x");
+    }
+    for byte in key {
         for nibble in [byte >> 4, byte & 15] {
             line.extend(char::from_digit(nibble.into(), 16));
         }
     }
-    line.push_str(after);
-    debug_assert_eq!(line.len(), bytes);
-    line
 }
 
 /// The command line that shows what is inside.
