@@ -146,8 +146,10 @@ impl Counters {
     }
 
     #[inline]
-    pub(crate) fn sealed(&mut self, sa: SaId, bytes: usize) {
-        self.sealed[sa.0 as usize].add(bytes);
+    pub(crate) fn sealed(&mut self, sa: SaId, packets: u64, bytes: u64) {
+        let volume = &mut self.sealed[sa.0 as usize];
+        volume.packets += packets;
+        volume.bytes += bytes;
     }
 
     #[inline]

@@ -245,25 +245,30 @@ pub(crate) fn route(snapshot: &Snapshot, row: &Row) -> Result<Routed, DropReason
     if routes.is_ours(flow.source_address()) && row.origin.is_forwarded() {
         return Err(DropReason::BadAddress);
     }
-    let target = routes.lookup(flow.destination_address());
-    if target == Some(RouteTarget::Local) {
-        return Ok(Routed::Decided(Decision::Host));
-    }
+    let destination = flow.destination_address();
+    let target = routes.lookup(destination);
     let stays_on_link =
         is_link_local(flow.family, flow.source) || is_link_local(flow.family, flow.destination);
     match target {
-        _ if stays_on_link => Err(DropReason::BadAddress),
-        Some(RouteTarget::Broadcast) => Err(DropReason::BadAddress),
-        Some(RouteTarget::Blackhole) => Err(DropReason::Blackhole),
-        Some(RouteTarget::Elsewhere) | None => Err(DropReason::NoRoute),
-        Some(RouteTarget::Local) => Ok(Routed::Decided(Decision::Host)),
-        Some(RouteTarget::Via(hop)) => {
-            let egress = snapshot.egress(hop, flow.destination_address());
-            match snapshot.path_port(egress.port).side {
-                Side::Unprotected => Ok(Routed::Ask),
-                Side::Protected => Ok(Routed::Decided(Decision::Forward(egress))),
+        Some(RouteTarget::Via(hop)) if !stays_on_link => match snapshot.side_of(hop) {
+            Side::Unprotected => Ok(Routed::Ask),
+            Side::Protected => {
+                Ok(Routed::Decided(Decision::Forward(snapshot.egress(hop, destination))))
             }
-        }
+        },
+        Some(RouteTarget::Local) => Ok(Routed::Decided(Decision::Host)),
+        _ => Err(no_way(target, stays_on_link)),
+    }
+}
+
+/// Why a packet with this route goes nowhere.
+#[cold]
+fn no_way(target: Option<RouteTarget>, stays_on_link: bool) -> DropReason {
+    match target {
+        _ if stays_on_link => DropReason::BadAddress,
+        Some(RouteTarget::Broadcast) => DropReason::BadAddress,
+        Some(RouteTarget::Blackhole) => DropReason::Blackhole,
+        _ => DropReason::NoRoute,
     }
 }
 

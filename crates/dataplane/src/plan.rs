@@ -4,16 +4,16 @@
 use std::iter;
 
 use wire::icmp::{self, Error};
-use wire::{Address, Family, FrameId, Frames, HEADROOM};
+use wire::{Address, Family, Fragment, FrameId, Frames, HEADROOM};
 
 use crate::fragment::{pieces, write};
 use crate::handover;
 use crate::limiter::RateLimiter;
 use crate::mss;
-use crate::seal::{self, Departure, Protection};
+use crate::seal::{self, Protection};
 use crate::snapshot::Egress;
 use crate::walk::{Origin, Quote, Row, Scratch, State, Turn};
-use crate::{DropReason, PortId, Side, Verdict};
+use crate::{DropReason, PortId, SetIndex, Side, Verdict};
 
 /// How a row leaves.
 #[derive(Clone, Copy)]
@@ -25,23 +25,30 @@ struct Way {
 }
 
 /// Turns decided rows into departures. ICMP about those that cannot leave goes to `made`, as rows
-/// that are to be decided in their turn.
+/// that are to be decided in their turn; fragments become rows behind the others.
 pub(crate) fn plan<F: Frames>(
     turn: &mut Turn<'_, F>,
-    rows: &mut [Row],
+    rows: &mut Vec<Row>,
     made: &mut Vec<Row>,
     limiter: &mut RateLimiter,
     scratch: &mut Scratch,
 ) {
     scratch.departures.clear();
-    for row in rows {
+    // Most packets of a batch go the way of the one before.
+    let mut last: Option<(SetIndex, Result<Way, DropReason>)> = None;
+    for number in 0..rows.len() {
+        let row = &mut rows[number];
         let way = match row.state {
             State::Forward(egress) => Ok(in_clear(turn, egress)),
-            State::Protect(set) => protected(turn, set),
+            State::Protect(set) => match last {
+                Some((known, way)) if known == set => way,
+                _ => last.insert((set, protected(turn, set))).1,
+            },
             State::Sealed | State::Clear | State::Ended => continue,
         };
         match way {
-            Ok(way) => depart(turn, row, way, made, limiter, scratch),
+            Ok(way) if fits(row, &way) => depart(turn, row, number, &way, scratch),
+            Ok(way) => send_otherwise(turn, rows, number, way, made, limiter, scratch),
             Err(reason) => turn.drop(row, reason),
         }
     }
@@ -51,7 +58,7 @@ fn in_clear<F>(turn: &Turn<'_, F>, egress: Egress) -> Way {
     Way { egress, protection: None, mtu: turn.snapshot.path_port(egress.port).mtu }
 }
 
-fn protected<F>(turn: &Turn<'_, F>, set: crate::SetIndex) -> Result<Way, DropReason> {
+fn protected<F>(turn: &Turn<'_, F>, set: SetIndex) -> Result<Way, DropReason> {
     let sas = &turn.snapshot.set(set).outbound;
     let sa = handover::sealing_sa(turn.snapshot, sas, turn.share).ok_or(DropReason::NoSa)?;
     let egress = turn.snapshot.set_egress(set).ok_or(DropReason::NoRoute)?;
@@ -59,59 +66,79 @@ fn protected<F>(turn: &Turn<'_, F>, set: crate::SetIndex) -> Result<Way, DropRea
     Ok(Way { egress, protection, mtu: turn.snapshot.set_mtu(set) })
 }
 
-/// Hop limit, then size; what passes both departs.
+/// Whether a row's packet may leave whole.
+#[inline]
+fn fits(row: &Row, way: &Way) -> bool {
+    row.packet.length <= way.mtu && (row.packet.hop_limit > 1 || !row.origin.is_forwarded())
+}
+
+/// A packet that fits departs.
 #[inline]
 fn depart<F: Frames>(
     turn: &mut Turn<'_, F>,
     row: &mut Row,
+    number: usize,
+    way: &Way,
+    scratch: &mut Scratch,
+) {
+    pass_on(turn, row, way);
+    match way.protection {
+        Some(protection) => scratch.departures.push_sealed(number, way.egress, protection),
+        // Nothing before it waits for the cipher: it leaves at once and stays in order.
+        None if scratch.departures.is_empty() => seal::leave_in_clear(turn, row, way.egress),
+        None => scratch.departures.push_clear(number, way.egress),
+    }
+}
+
+/// What a router does to a packet that it passes on: the hop limit, and the MSS for a tunnel.
+#[inline]
+fn pass_on<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row, way: &Way) {
+    let may_be_clamped = way.protection.is_some() || matches!(row.origin, Origin::Opened(_));
+    let mtu = if may_be_clamped { tunnel_mtu(turn, row, way) } else { None };
+    let bytes = row.bytes_mut(turn.frames);
+    if row.origin.is_forwarded() {
+        wire::packet::decrement_hop_limit(bytes, row.packet.flow.family);
+    }
+    if let Some(mtu) = mtu {
+        mss::clamp(bytes, &row.packet, mtu);
+    }
+}
+
+/// A packet that may not leave whole: its hop limit is used up, or it is too big.
+#[cold]
+fn send_otherwise<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    rows: &mut Vec<Row>,
+    number: usize,
     way: Way,
     made: &mut Vec<Row>,
     limiter: &mut RateLimiter,
     scratch: &mut Scratch,
 ) {
+    let row = &mut rows[number];
     if row.origin.is_forwarded() && row.packet.hop_limit == 1 {
         answer(turn, row, way, Error::TimeExceeded, made, limiter);
         return turn.drop(row, DropReason::HopLimit);
     }
-    let too_big = row.packet.length > way.mtu;
-    if too_big && row.packet.dont_fragment {
+    if row.packet.dont_fragment {
         answer(turn, row, way, Error::TooBig { mtu: way.mtu }, made, limiter);
         return turn.drop(row, DropReason::TooBig);
     }
-    let family = row.packet.flow.family;
-    if row.origin.is_forwarded() {
-        let bytes = row.bytes_mut(turn.frames);
-        wire::packet::decrement_hop_limit(bytes, family);
-    }
-    if let Some(mtu) = tunnel_mtu(turn, row, way) {
-        mss::clamp(row.bytes_mut(turn.frames), &row.packet, mtu);
-    }
-    if too_big {
-        return fragment(turn, row, way, scratch);
-    }
-    let departure = Departure::of(row, way.egress, way.protection);
-    if way.protection.is_none() && scratch.departures.is_empty() {
-        // Nothing before it waits for the cipher: it leaves at once and stays in order.
-        seal::leave_in_clear(turn, departure);
-    } else {
-        scratch.departures.push(departure);
-    }
+    pass_on(turn, row, &way);
+    fragment(turn, rows, number, way, scratch);
 }
 
 /// What one segment may fill on the narrowest tunnel of a packet's way, if it crosses one that
 /// wants its MSS clamped: the one it leaves by and the one it came by (for the answers).
 #[inline]
-fn tunnel_mtu<F>(turn: &Turn<'_, F>, row: &Row, way: Way) -> Option<u32> {
+fn tunnel_mtu<F>(turn: &Turn<'_, F>, row: &Row, way: &Way) -> Option<u32> {
     let left_by = way.protection.map(|protection| protection.set);
-    if left_by.is_none() && !matches!(row.origin, Origin::Opened(_)) {
-        return None;
-    }
     let came_by = match row.origin {
         Origin::Opened(set) => Some(set),
         _ => None,
     };
     let clamped =
-        |set: crate::SetIndex| turn.snapshot.set(set).mss_clamp.then(|| turn.snapshot.set_mtu(set));
+        |set: SetIndex| turn.snapshot.set(set).mss_clamp.then(|| turn.snapshot.set_mtu(set));
     match (left_by.and_then(clamped), came_by.and_then(clamped)) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
@@ -120,32 +147,40 @@ fn tunnel_mtu<F>(turn: &Turn<'_, F>, row: &Row, way: Way) -> Option<u32> {
 
 /// Replaces a packet by fragments that go its way: all of them, or none. A way too narrow for any
 /// data is too narrow for the packet.
-#[cold]
-fn fragment<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row, way: Way, scratch: &mut Scratch) {
-    let Scratch { departures, fragment, .. } = scratch;
-    fragment.resize(MAX_FRAGMENT_BYTES, 0);
-    let first_new = departures.len();
+fn fragment<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    rows: &mut Vec<Row>,
+    number: usize,
+    way: Way,
+    scratch: &mut Scratch,
+) {
+    let (row, first_new) = (rows[number], rows.len());
+    scratch.fragment.resize(MAX_FRAGMENT_BYTES, 0);
     let mut ended = Err(DropReason::TooBig);
     for piece in pieces(&row.packet, way.mtu as usize) {
         // Both frames lie in one memory: the fragment passes through the scratch memory.
+        let fragment = &mut scratch.fragment;
         ended = write(fragment, row.bytes(turn.frames), &row.packet, piece)
             .and_then(|length| store(turn, &fragment[..length]))
             .ok_or(DropReason::NoFrame);
         let Ok((frame, length)) = ended else { break };
-        let packet = wire::Packet { length, ..row.packet };
-        let piece_row = Row { frame, ip: HEADROOM as u32, packet, ..*row };
-        departures.push(Departure::of(&piece_row, way.egress, way.protection));
+        let packet = wire::Packet { length, fragment: Fragment::Later, ..row.packet };
+        rows.push(Row { frame, ip: HEADROOM as u32, state: State::Ended, packet, ..row });
     }
     if let Err(reason) = ended {
-        for departure in departures.drain(first_new..) {
-            turn.frames.give(departure.frame);
+        for piece in rows.drain(first_new..) {
+            turn.frames.give(piece.frame);
         }
-        return turn.drop(row, reason);
+        return turn.drop(&mut rows[number], reason);
     }
-    for departure in &mut departures[first_new..] {
-        departure.place = turn.make(row.ingress);
+    for (place, piece) in rows.iter_mut().enumerate().skip(first_new) {
+        piece.place = turn.make(row.ingress);
+        match way.protection {
+            Some(protection) => scratch.departures.push_sealed(place, way.egress, protection),
+            None => scratch.departures.push_clear(place, way.egress),
+        }
     }
-    turn.end(row, Verdict::Consumed);
+    turn.end(&mut rows[number], Verdict::Consumed);
     turn.counters.ledger(Some(row.ingress)).consumed += 1;
     turn.frames.give(row.frame);
 }

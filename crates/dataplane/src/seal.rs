@@ -1,14 +1,14 @@
-//! Stage 5: all headers, nonces and trailers of the batch, then the cipher over the batch, SA by SA
-//! (FACTS "Ciphers": a nonce written just before it is used stalls the cipher).
+//! Stage 5: all headers, nonces and trailers of the batch, then the cipher over the batch, SA by SA:
+//! a nonce written just before it is used stalls the cipher.
 
 use ipsec::{Mode, OutboundSa, SaId, SealJob, SequenceError};
 use wire::link::ethertype;
-use wire::{Descriptor, Family, FrameId, Frames, Packet, link};
+use wire::{Descriptor, Family, Frames, link};
 
 use crate::snapshot::Egress;
 use crate::stage::{Stage, StageClock};
 use crate::walk::{Held, Row, Scratch, Send, Turn};
-use crate::{DropReason, HoldKind, Medium, PortId, SetIndex, Verdict};
+use crate::{DropReason, HoldKind, Medium, SetIndex, Verdict};
 
 /// What seals a departure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,24 +17,16 @@ pub(crate) struct Protection {
     pub(crate) sa: SaId,
 }
 
-/// A packet on its way out.
+/// A row's packet on its way out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Departure {
-    /// Its place among the verdicts.
-    pub(crate) place: u32,
-    pub(crate) frame: FrameId,
-    /// Where the packet lies: at first the IP packet, in the end with all that is in front of it.
+    /// The row.
+    row: u32,
+    fate: Fate,
+    /// Where in the frame the packet lies that leaves, once its headers are written.
     offset: u32,
     length: u32,
-    /// Bytes of the IP packet, before sealing.
-    bytes: u32,
-    /// Bytes of its link header, once that is written.
-    link: u32,
-    ingress: PortId,
-    /// The IP packet, before sealing.
-    packet: Packet,
     egress: Egress,
-    fate: Fate,
 }
 
 /// How a packet leaves.
@@ -42,135 +34,99 @@ pub(crate) struct Departure {
 enum Fate {
     /// In clear.
     Clear,
-    /// Sealed: by which SA, which group of the batch, and its rank there.
-    Sealed { protection: Protection, group: u32, rank: u32 },
+    /// Sealed: which group of the batch, and its rank there.
+    Sealed { group: u16, rank: u16 },
     /// It does not.
     Dropped(DropReason),
-}
-
-impl Departure {
-    /// The departure of a row's packet.
-    #[inline]
-    pub(crate) fn of(row: &Row, egress: Egress, protection: Option<Protection>) -> Departure {
-        Departure {
-            place: row.place,
-            frame: row.frame,
-            offset: row.ip,
-            length: row.packet.length,
-            bytes: row.packet.length,
-            link: 0,
-            ingress: row.ingress,
-            packet: row.packet,
-            egress,
-            fate: match protection {
-                Some(protection) => Fate::Sealed { protection, group: 0, rank: 0 },
-                None => Fate::Clear,
-            },
-        }
-    }
-
-    /// Its IP packet, sealed and with its link header in front by now.
-    fn ip_packet<'f, F: Frames>(&self, frames: &'f mut F) -> &'f mut [u8] {
-        let Departure { frame, offset, length, link, .. } = *self;
-        let (start, end) = (offset as usize + link as usize, offset as usize + length as usize);
-        frames.bytes_mut(frame).get_mut(start..end).unwrap_or_default()
-    }
-
-    /// Its group, if it is to be sealed.
-    fn group(&self) -> Option<u32> {
-        match self.fate {
-            Fate::Sealed { group, .. } => Some(group),
-            Fate::Clear | Fate::Dropped(_) => None,
-        }
-    }
 }
 
 /// The departures of one SA in a batch.
 #[derive(Clone, Copy)]
 struct Group {
-    sa: SaId,
-    count: u32,
+    protection: Protection,
+    count: u16,
+    /// Bytes of the IP packets before sealing, of those that were sealed.
+    bytes: u64,
+    sealed: u16,
     /// Sequence number of the first, or why there is none.
     first: Result<u64, SequenceError>,
 }
 
-/// Lists of this stage, kept over batches.
+/// What leaves in a batch, kept over batches.
 #[derive(Default)]
-pub(crate) struct Sealing {
+pub(crate) struct Departures {
+    list: Vec<Departure>,
     groups: Vec<Group>,
     jobs: Vec<SealJob>,
 }
 
-/// Seals what is to be protected, puts the link header on everything, and sends it.
-///
-/// 1. group the departures by SA and draw each group's numbers with one atomic step
-/// 2. each departure: ESP headers and trailer, link header
-/// 3. the cipher, SA by SA
-/// 4. each departure: its verdict
-pub(crate) fn seal<F: Frames>(
-    turn: &mut Turn<'_, F>,
-    scratch: &mut Scratch,
-    clock: &mut impl StageClock,
-) {
-    let Scratch { departures, sealing, .. } = scratch;
-    if departures.is_empty() {
-        return;
-    }
-    sealing.number(turn, departures);
-    sealing.jobs.clear();
-    for (row, departure) in departures.iter_mut().enumerate() {
-        let written = write_headers(turn, departure, &sealing.groups, row as u32);
-        match written {
-            Ok(Some(job)) => sealing.jobs.push(job),
-            Ok(None) => {}
-            Err(reason) => departure.fate = Fate::Dropped(reason),
-        }
-    }
-    clock.ended(Stage::SealHeaders);
-    sealing.run_cipher(turn, departures);
-    clock.ended(Stage::SealCipher);
-    for departure in departures {
-        conclude(turn, departure);
-    }
-    clock.ended(Stage::SealConclude);
-}
-
-impl Sealing {
-    /// Gives every departure that is to be sealed its place in its SA's group, and every group its
-    /// run of sequence numbers.
-    fn number<F>(&mut self, turn: &Turn<'_, F>, departures: &mut [Departure]) {
+impl Departures {
+    pub(crate) fn clear(&mut self) {
+        self.list.clear();
         self.groups.clear();
-        for departure in departures {
-            let Fate::Sealed { protection: Protection { sa, .. }, group, rank } =
-                &mut departure.fate
-            else {
-                continue;
-            };
-            let known = self.groups.iter().rposition(|known| known.sa == *sa);
-            let place = known.unwrap_or_else(|| {
-                self.groups.push(Group { sa: *sa, count: 0, first: Ok(0) });
-                self.groups.len() - 1
-            });
-            (*group, *rank) = (place as u32, self.groups[place].count);
-            self.groups[place].count += 1;
-        }
+        self.jobs.clear();
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Adds a row that leaves in clear, behind those that wait for the cipher.
+    pub(crate) fn push_clear(&mut self, row: usize, egress: Egress) {
+        let (row, fate) = (row as u32, Fate::Clear);
+        self.list.push(Departure { row, fate, offset: 0, length: 0, egress });
+    }
+
+    /// Adds a row that is to be sealed.
+    #[inline]
+    pub(crate) fn push_sealed(&mut self, row: usize, egress: Egress, protection: Protection) {
+        let known = self.groups.iter().rposition(|group| group.protection == protection);
+        let group = known.unwrap_or_else(|| self.add_group(protection));
+        let rank = self.groups[group].count;
+        self.groups[group].count += 1;
+        let (row, fate) = (row as u32, Fate::Sealed { group: group as u16, rank });
+        self.list.push(Departure { row, fate, offset: 0, length: 0, egress });
+    }
+
+    #[cold]
+    fn add_group(&mut self, protection: Protection) -> usize {
+        let first = Ok(0);
+        self.groups.push(Group { protection, count: 0, bytes: 0, sealed: 0, first });
+        self.groups.len() - 1
+    }
+
+    /// Draws every group's run of sequence numbers, with one atomic step each. Two groups can be of
+    /// one SA, reached through two sets: each has a run of its own.
+    fn draw<F>(&mut self, turn: &Turn<'_, F>) {
         for group in &mut self.groups {
-            let sa = &turn.snapshot.outbound()[group.sa.0 as usize];
-            group.first = sa.sequence.draw(group.count);
+            let sa = &turn.snapshot.outbound()[group.protection.sa.0 as usize];
+            group.first = sa.sequence.draw(group.count.into());
         }
     }
 
     /// Runs the cipher over the jobs, SA by SA. What it refuses is in clear and is dropped.
-    fn run_cipher<F: Frames>(&mut self, turn: &mut Turn<'_, F>, departures: &mut [Departure]) {
-        if self.groups.len() > 1 {
-            self.jobs.sort_unstable_by_key(|job| (departures[job.row as usize].group(), job.row));
+    fn run_cipher<F: Frames>(&mut self, turn: &mut Turn<'_, F>) {
+        let Departures { list, groups, jobs } = self;
+        let group_of = |job: &SealJob| match list[job.row as usize].fate {
+            Fate::Sealed { group, .. } => group,
+            Fate::Clear | Fate::Dropped(_) => u16::MAX,
+        };
+        if groups.len() > 1 {
+            jobs.sort_unstable_by_key(|job| (group_of(job), job.row));
         }
-        let group_of = |job: &SealJob| departures[job.row as usize].group();
         let mut refused: Option<Vec<u32>> = None;
-        for jobs in self.jobs.chunk_by(|a, b| group_of(a) == group_of(b)) {
-            let Some(group) = group_of(&jobs[0]) else { continue };
-            let sa = self.groups[group as usize].sa;
-            let sa = &turn.snapshot.outbound()[sa.0 as usize];
+        let mut rest = &jobs[..];
+        for (number, group) in groups.iter().enumerate() {
+            let behind = match groups.len() {
+                1 => rest.len(),
+                _ => rest.partition_point(|job| usize::from(group_of(job)) <= number),
+            };
+            let (jobs, others) = rest.split_at(behind);
+            rest = others;
+            if jobs.is_empty() {
+                continue;
+            }
+            let sa = &turn.snapshot.outbound()[group.protection.sa.0 as usize];
             let mut sealed = jobs.len();
             if let Err(error) = sa.cipher.seal(turn.frames, jobs) {
                 sealed = error.job;
@@ -179,53 +135,141 @@ impl Sealing {
             }
             if sa.encapsulation.udp.is_some() && sa.tunnel().remote.is_ipv6() {
                 for job in &jobs[..sealed] {
-                    let departure = &departures[job.row as usize];
-                    ipsec::finish_udp(departure.ip_packet(turn.frames));
+                    finish_udp(turn.frames, job, &list[job.row as usize]);
                 }
             }
         }
-        for row in refused.into_iter().flatten() {
-            departures[row as usize].fate = Fate::Dropped(DropReason::CipherRefused);
+        for place in refused.into_iter().flatten() {
+            list[place as usize].fate = Fate::Dropped(DropReason::CipherRefused);
         }
     }
 }
 
-/// Puts the link header on a packet that is not to be sealed, and sends it.
-#[inline]
-pub(crate) fn leave_in_clear<F: Frames>(turn: &mut Turn<'_, F>, mut departure: Departure) {
-    let family = departure.packet.flow.family;
-    if let Err(reason) = write_link(turn, &mut departure, family) {
-        departure.fate = Fate::Dropped(reason);
-    }
-    conclude(turn, &departure);
+/// The checksum of ESP in UDP over IPv6.
+#[cold]
+fn finish_udp<F: Frames>(frames: &mut F, job: &SealJob, departure: &Departure) {
+    // In front of ESP stand UDP and, without extension headers, IPv6.
+    let start = (job.aad as usize).saturating_sub(8 + wire::packet::IPV6_BYTES);
+    let end = departure.offset as usize + departure.length as usize;
+    let packet = frames.bytes_mut(job.frame).get_mut(start..end);
+    ipsec::finish_udp(packet.unwrap_or_default());
 }
 
-/// Writes what goes in front of and behind a departure's IP packet.
+/// Seals what is to be protected, puts the link header on everything, and sends it.
+///
+/// 1. draw each SA's numbers with one atomic step
+/// 2. each departure: ESP headers and trailer, link header
+/// 3. the cipher, SA by SA
+/// 4. each departure: its verdict
+pub(crate) fn seal<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    rows: &[Row],
+    scratch: &mut Scratch,
+    clock: &mut impl StageClock,
+) {
+    let departures = &mut scratch.departures;
+    if departures.is_empty() {
+        return;
+    }
+    departures.draw(turn);
+    let Departures { list, groups, jobs } = departures;
+    for (place, departure) in list.iter_mut().enumerate() {
+        let row = &rows[departure.row as usize];
+        let written = match departure.fate {
+            Fate::Sealed { group, rank } => {
+                let group = &groups[usize::from(group)];
+                write_sealed(turn, departure, row, group, rank, place as u32).map(|job| {
+                    jobs.push(job);
+                })
+            }
+            _ => write_clear(turn, departure, row),
+        };
+        if let Err(reason) = written {
+            departure.fate = Fate::Dropped(reason);
+        }
+    }
+    clock.ended(Stage::SealHeaders);
+    departures.run_cipher(turn);
+    clock.ended(Stage::SealCipher);
+    let Departures { list, groups, .. } = departures;
+    for departure in list.iter() {
+        let row = &rows[departure.row as usize];
+        let verdict = match departure.fate {
+            Fate::Clear => Verdict::Forward(departure.egress.port),
+            Fate::Sealed { group, .. } => {
+                let group = &mut groups[usize::from(group)];
+                group.sealed += 1;
+                group.bytes += u64::from(row.packet.length);
+                Verdict::Protect(group.protection.set)
+            }
+            Fate::Dropped(reason) => {
+                turn.counters.drop(Some(row.ingress), reason);
+                turn.frames.give(row.frame);
+                turn.out.verdicts[row.place as usize] = Some(Verdict::Drop(reason));
+                continue;
+            }
+        };
+        let Departure { offset, length, egress, .. } = *departure;
+        let packet = Descriptor { frame: row.frame, offset, length };
+        leave(turn, row, egress, packet, verdict);
+    }
+    for group in groups.iter() {
+        turn.counters.sealed(group.protection.sa, group.sealed.into(), group.bytes);
+    }
+    clock.ended(Stage::SealConclude);
+}
+
+/// Puts the link header on a packet that leaves in clear with nothing before it that waits for the
+/// cipher, and sends it.
 #[inline]
-fn write_headers<F: Frames>(
+pub(crate) fn leave_in_clear<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row, egress: Egress) {
+    let (offset, length, family) = (row.ip as usize, row.packet.length, row.packet.flow.family);
+    let frame = turn.frames.bytes_mut(row.frame);
+    match write_link(turn.snapshot, frame, offset, egress, family) {
+        Some(start) => {
+            let length = length + (offset - start) as u32;
+            let packet = Descriptor { frame: row.frame, offset: start as u32, length };
+            leave(turn, row, egress, packet, Verdict::Forward(egress.port));
+        }
+        None => turn.drop(row, DropReason::Oversize),
+    }
+}
+
+/// Writes ESP headers, trailer and link header of a departure.
+#[inline]
+fn write_sealed<F: Frames>(
     turn: &mut Turn<'_, F>,
     departure: &mut Departure,
-    groups: &[Group],
-    row: u32,
-) -> Result<Option<SealJob>, DropReason> {
-    let mut family = departure.packet.flow.family;
-    let mut job = None;
-    if let Fate::Sealed { protection: Protection { sa, .. }, group, rank } = departure.fate {
-        let first = groups[group as usize].first.map_err(sequence_reason)?;
-        let sequence = first + u64::from(rank);
-        let sa = &turn.snapshot.outbound()[sa.0 as usize];
-        let frame = turn.frames.bytes_mut(departure.frame);
-        let ip = departure.offset as usize;
-        let (seal, outer) = sa
-            .encapsulate(departure.frame, frame, ip, &departure.packet, sequence, row)
-            .ok_or_else(|| unfit(sa))?;
-        departure.offset = outer.start as u32;
-        departure.length = outer.len() as u32;
-        family = if sa.tunnel().remote.is_ipv4() { Family::V4 } else { Family::V6 };
-        job = Some(seal);
-    }
-    write_link(turn, departure, family)?;
+    row: &Row,
+    group: &Group,
+    rank: u16,
+    place: u32,
+) -> Result<SealJob, DropReason> {
+    let sequence = group.first.map_err(sequence_reason)? + u64::from(rank);
+    let sa = &turn.snapshot.outbound()[group.protection.sa.0 as usize];
+    let frame = turn.frames.bytes_mut(row.frame);
+    let (job, outer) = sa
+        .encapsulate(row.frame, frame, row.ip as usize, &row.packet, sequence, place)
+        .ok_or_else(|| unfit(sa))?;
+    let start = write_link(turn.snapshot, frame, outer.start, departure.egress, sa.family())
+        .ok_or(DropReason::Oversize)?;
+    departure.offset = start as u32;
+    departure.length = (outer.end - start) as u32;
     Ok(job)
+}
+
+fn write_clear<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    departure: &mut Departure,
+    row: &Row,
+) -> Result<(), DropReason> {
+    let (offset, family) = (row.ip as usize, row.packet.flow.family);
+    let frame = turn.frames.bytes_mut(row.frame);
+    let start = write_link(turn.snapshot, frame, offset, departure.egress, family)
+        .ok_or(DropReason::Oversize)?;
+    departure.offset = start as u32;
+    departure.length = row.packet.length + (offset - start) as u32;
+    Ok(())
 }
 
 /// Why an SA cannot carry a packet: in transport mode what it carries is narrow, in tunnel mode
@@ -245,56 +289,43 @@ fn sequence_reason(error: SequenceError) -> DropReason {
     }
 }
 
-/// Writes the link header, if the neighbour is known.
+/// Writes the link header in front of `end`, where it has one and the neighbour is known; returns
+/// where the packet then begins. `None`: there is no room.
 #[inline]
-fn write_link<F: Frames>(
-    turn: &mut Turn<'_, F>,
-    departure: &mut Departure,
+fn write_link(
+    snapshot: &crate::Snapshot,
+    frame: &mut [u8],
+    end: usize,
+    egress: Egress,
     family: Family,
-) -> Result<(), DropReason> {
-    let port = turn.snapshot.path_port(departure.egress.port);
-    let Some(mac) = departure.egress.mac.filter(|_| port.medium == Medium::Ethernet) else {
-        return Ok(());
+) -> Option<usize> {
+    let port = snapshot.path_port(egress.port);
+    let Some(mac) = egress.mac.filter(|_| port.medium == Medium::Ethernet) else {
+        return Some(end);
     };
     let ethertype = match family {
         Family::V4 => ethertype::IPV4,
         Family::V6 => ethertype::IPV6,
     };
-    let frame = turn.frames.bytes_mut(departure.frame);
-    let end = departure.offset as usize;
-    let start =
-        link::write(frame, end, mac, port.mac, port.vlan, ethertype).ok_or(DropReason::Oversize)?;
-    departure.link = (end - start) as u32;
-    departure.length += departure.link;
-    departure.offset = start as u32;
-    Ok(())
+    link::write(frame, end, mac, port.mac, port.vlan, ethertype)
 }
 
-/// A departure's verdict, and its frame to who gets it.
+/// A finished packet leaves, or waits for its neighbour.
 #[inline]
-fn conclude<F: Frames>(turn: &mut Turn<'_, F>, departure: &Departure) {
-    let Departure { place, frame, ingress, egress, .. } = *departure;
-    let packet = Descriptor { frame, offset: departure.offset, length: departure.length };
-    if let Fate::Sealed { protection, .. } = departure.fate {
-        turn.counters.sealed(protection.sa, departure.bytes as usize);
-    }
-    let verdict = match (departure.fate, egress.mac) {
-        (Fate::Dropped(reason), _) => {
-            turn.counters.drop(Some(ingress), reason);
-            turn.frames.give(frame);
-            Verdict::Drop(reason)
-        }
-        (_, None) => {
-            turn.out.held.push(Held { egress: egress.port, ingress, packet });
-            Verdict::Hold(HoldKind::Neighbour)
-        }
-        (fate, Some(_)) => {
-            turn.out.sends.push(Send { egress: egress.port, ingress, packet });
-            match fate {
-                Fate::Sealed { protection, .. } => Verdict::Protect(protection.set),
-                Fate::Clear | Fate::Dropped(_) => Verdict::Forward(egress.port),
-            }
-        }
+fn leave<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    row: &Row,
+    egress: Egress,
+    packet: Descriptor,
+    verdict: Verdict,
+) {
+    let (ingress, port) = (row.ingress, egress.port);
+    let verdict = if egress.mac.is_some() {
+        turn.out.sends.push(Send { egress: port, ingress, packet });
+        verdict
+    } else {
+        turn.out.held.push(Held { egress: port, ingress, packet });
+        Verdict::Hold(HoldKind::Neighbour)
     };
-    turn.out.verdicts[place as usize] = Some(verdict);
+    turn.out.verdicts[row.place as usize] = Some(verdict);
 }

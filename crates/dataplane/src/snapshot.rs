@@ -216,6 +216,17 @@ impl From<&PortInfo> for PathPort {
     }
 }
 
+/// A next hop with what can be known of it once.
+#[derive(Clone, Copy, Debug)]
+struct Hop {
+    hop: NextHop,
+    /// Where packets leave by it; of no use on a link without a router, where each destination has
+    /// a link address of its own.
+    egress: Egress,
+    on_link: bool,
+    side: Side,
+}
+
 /// Who lives where; the addresses in it are chosen by whoever is on the link.
 type Neighbours = HashMap<(PortId, Address), LinkAddress, foldhash::quality::RandomState>;
 
@@ -231,7 +242,7 @@ pub struct Snapshot {
     host: Option<PortId>,
     devices: Box<[Option<Device>]>,
     routes: RouteTable,
-    next_hops: Box<[(NextHop, Option<LinkAddress>)]>,
+    next_hops: Box<[Hop]>,
     neighbours: Neighbours,
     spd: Arc<Spd>,
     actions: Box<[ResolvedAction]>,
@@ -263,8 +274,14 @@ impl Snapshot {
         let next_hops: Box<[_]> = next_hops
             .into_iter()
             .map(|hop| {
-                let mac = hop.gateway.and_then(|ip| neighbours.get(&(hop.port, ip)).copied());
-                (hop, mac)
+                let PortInfo { medium, side, .. } = ports[usize::from(hop.port.0)];
+                let mac = match (medium, hop.gateway) {
+                    (Medium::Ip, _) => Some(LinkAddress::new([0; 6])),
+                    (Medium::Ethernet, Some(ip)) => neighbours.get(&(hop.port, ip)).copied(),
+                    (Medium::Ethernet, None) => None,
+                };
+                let on_link = medium == Medium::Ethernet && hop.gateway.is_none();
+                Hop { hop, egress: Egress { port: hop.port, mac }, on_link, side }
             })
             .collect();
         let set_index: HashMap<SaSetId, SetIndex> =
@@ -402,7 +419,7 @@ impl Snapshot {
 
     /// The next hop with this id.
     pub fn next_hop(&self, hop: NextHopId) -> &NextHop {
-        &self.next_hops[hop.0 as usize].0
+        &self.next_hops[hop.0 as usize].hop
     }
 
     /// Medium of a device; `None`: the device has no port.
@@ -462,15 +479,19 @@ impl Snapshot {
     /// Egress towards `destination` by next hop `hop`.
     #[inline]
     pub(crate) fn egress(&self, hop: NextHopId, destination: Address) -> Egress {
-        let (next_hop, mac) = &self.next_hops[hop.0 as usize];
-        let mac = match next_hop.gateway {
-            _ if self.path_port(next_hop.port).medium == Medium::Ip => {
-                Some(LinkAddress::new([0; 6]))
-            }
-            Some(_) => *mac,
-            None => self.neighbours.get(&(next_hop.port, destination)).copied(),
-        };
-        Egress { port: next_hop.port, mac }
+        let Hop { egress, on_link, .. } = self.next_hops[hop.0 as usize];
+        if on_link { self.egress_on_link(egress.port, destination) } else { egress }
+    }
+
+    #[inline(never)]
+    fn egress_on_link(&self, port: PortId, destination: Address) -> Egress {
+        Egress { port, mac: self.neighbours.get(&(port, destination)).copied() }
+    }
+
+    /// The side of the port that a next hop is behind.
+    #[inline]
+    pub(crate) fn side_of(&self, hop: NextHopId) -> Side {
+        self.next_hops[hop.0 as usize].side
     }
 
     fn egress_to(&self, destination: Address) -> Option<Egress> {

@@ -6,7 +6,7 @@ use wire::{BATCH, Descriptor, Flow, FrameId, Frames, Packet};
 
 use crate::esp::Moved;
 use crate::handover::Share;
-use crate::seal::Departure;
+use crate::seal::Departures;
 use crate::snapshot::Egress;
 use crate::stage::{NoClock, Stage, StageClock};
 use crate::{Counters, DeviceId, DropReason, Medium, PortId, SetIndex, Snapshot, Verdict};
@@ -214,8 +214,7 @@ pub(crate) struct Scratch {
     pub(crate) openings: Vec<Opening>,
     pub(crate) open_jobs: Vec<OpenJob>,
     /// What leaves, in order, fragments in the place of what they were made of.
-    pub(crate) departures: Vec<Departure>,
-    pub(crate) sealing: seal::Sealing,
+    pub(crate) departures: Departures,
     /// One fragment, on its way to its frame.
     pub(crate) fragment: Vec<u8>,
 }
@@ -358,12 +357,12 @@ impl Walk {
         clock.ended(Stage::Decide);
         plan::plan(&mut turn, rows, made, limiter, scratch);
         clock.ended(Stage::Plan);
-        seal::seal(&mut turn, scratch, clock);
+        seal::seal(&mut turn, rows, scratch, clock);
         if !made.is_empty() {
             decide::decide(&mut turn, made, scratch);
             rows.clear(); // what is made is never answered: nothing more comes of it
             plan::plan(&mut turn, made, rows, limiter, scratch);
-            seal::seal(&mut turn, scratch, clock);
+            seal::seal(&mut turn, made, scratch, clock);
         }
         debug_assert_eq!(
             turn.out.verdicts.iter().filter(|verdict| verdict.is_none()).count(),

@@ -143,6 +143,12 @@ impl OutboundSa {
         OutboundSa::with_cipher(self.id, self.spi, self.set, cipher, encapsulation, sequence)
     }
 
+    /// The family of what leaves.
+    #[inline]
+    pub const fn family(&self) -> wire::Family {
+        self.outer.family()
+    }
+
     /// The two ends.
     #[inline]
     pub const fn tunnel(&self) -> &Tunnel {

@@ -1,5 +1,7 @@
 //! Ethernet II headers with at most one 802.1Q tag.
 
+use core::num::NonZeroU64;
+
 /// Bytes of an untagged Ethernet header.
 pub const ETHERNET_BYTES: usize = 14;
 /// Bytes of an 802.1Q tag.
@@ -19,15 +21,24 @@ pub mod ethertype {
     pub const IPV6: u16 = 0x86dd;
 }
 
-/// A 48-bit link address as a number, host order: compared and stored whole.
+/// A 48-bit link address as a number, host order, compared and stored whole; a bit above it is
+/// always set, so that having none costs no room.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct LinkAddress(u64);
+pub struct LinkAddress(NonZeroU64);
 
 impl LinkAddress {
     /// From its six bytes.
     pub const fn new(bytes: [u8; 6]) -> LinkAddress {
         let [a, b, c, d, e, f] = bytes;
-        LinkAddress(u64::from_be_bytes([0, 0, a, b, c, d, e, f]))
+        LinkAddress(LinkAddress::ABOVE.saturating_add(u64::from_be_bytes([0, 0, a, b, c, d, e, f])))
+    }
+
+    const ABOVE: NonZeroU64 = NonZeroU64::new(1 << 48).expect("not zero");
+
+    /// The six bytes behind each other, as the highest of 8 bytes.
+    #[inline]
+    const fn high(self) -> u64 {
+        self.0.get() << 16
     }
 }
 
@@ -101,7 +112,7 @@ impl Link {
         let (_, last) = header.split_last_chunk::<2>()?;
         let ethertype = u16::from_be_bytes(*last);
         let tagged = matches!(ethertype, ethertype::VLAN | ethertype::STACKED_VLAN);
-        let to_it = u64::from_be_bytes(*first) >> 16 == station.0;
+        let to_it = u64::from_be_bytes(*first) & !0xffff == station.high();
         (to_it && !tagged).then_some(ethertype)
     }
 
@@ -126,9 +137,10 @@ pub fn write(
     let tag_bytes = if vlan.is_some() { VLAN_TAG_BYTES } else { 0 };
     let start = end.checked_sub(ETHERNET_BYTES + tag_bytes)?;
     let header = frame.get_mut(start..end)?;
-    let first = destination.0 << 16 | source.0 >> 32;
+    let source = source.high();
+    let first = destination.high() | source >> 48;
     header[0..8].copy_from_slice(&first.to_be_bytes());
-    header[8..12].copy_from_slice(&(source.0 as u32).to_be_bytes());
+    header[8..12].copy_from_slice(&((source >> 16) as u32).to_be_bytes());
     if let Some(id) = vlan {
         let tag = u32::from(ethertype::VLAN) << 16 | u32::from(id & 0x0fff);
         header[12..16].copy_from_slice(&tag.to_be_bytes());

@@ -124,6 +124,12 @@ impl<'w> Oracle<'w> {
         }
         let unprotected = self.world.port(port).side == Side::Unprotected;
         let to_us = self.world.route(packet.flow.destination_address()) == Some(RouteTarget::Local);
+        if unprotected
+            && to_us
+            && let Some(course) = self.esp_in_udp(&packet)
+        {
+            return course;
+        }
         if !(packet.flow.protocol == 50 && unprotected && to_us) {
             return self.inbound_clear(&packet, port);
         }
@@ -201,6 +207,36 @@ impl<'w> Oracle<'w> {
         Ok((peer, congestion(inner, outer.traffic_class)?))
     }
 
+    /// RFC 3948 §2: to our port 4500 come keepalives, IKE behind four zero bytes, and ESP. No SA of
+    /// these worlds is in UDP. `None`: it is IKE, or too short to be anything.
+    fn esp_in_udp(&self, packet: &Ip) -> Option<Vec<Course>> {
+        let to_port = matches!(packet.flow.upper, Upper::Ports { destination: 4500, .. });
+        if packet.flow.protocol != 17 || !to_port {
+            return None;
+        }
+        let datagram = &packet.bytes[packet.upper..];
+        let length = usize::from(u16::from_be_bytes([datagram[4], datagram[5]]));
+        let payload = datagram.get(8..length).unwrap_or_default();
+        if payload == [0xff] {
+            return Some(dropped(DropReason::Keepalive));
+        }
+        let spi = u32::from_be_bytes(*payload.first_chunk()?);
+        if spi == 0 {
+            return None;
+        }
+        if packet.part != Part::Whole {
+            return Some(dropped(DropReason::EspFragment));
+        }
+        let local = |peer: usize| Address::from(self.world.peers[peer].tunnel.local);
+        Some(match self.inbound_sa(spi) {
+            _ if payload.len() < 8 => dropped(DropReason::Malformed),
+            Some((peer, _)) if packet.flow.destination_address() == local(peer) => {
+                dropped(DropReason::Encapsulation)
+            }
+            _ => dropped(DropReason::UnknownSpi),
+        })
+    }
+
     fn inbound_sa(&self, spi: u32) -> Option<(usize, &'w Keys)> {
         let with_place = self.world.peers.iter().enumerate();
         let mut all = with_place.flat_map(|(i, peer)| peer.inbound.iter().map(move |k| (i, k)));
@@ -274,7 +310,7 @@ impl<'w> Oracle<'w> {
             && let Upper::Ports { destination: 4500, .. } = packet.flow.upper
         {
             let payload = &packet.bytes[packet.upper + 8..];
-            return payload == [0xff] || payload.get(..4) == Some(&[0; 4]);
+            return payload.get(..4) == Some(&[0; 4]);
         }
         true
     }
