@@ -525,6 +525,7 @@ fn counters(state: &State, reports: &[Report], totals: &Totals) -> v1::Counters 
         revision: state.revision,
         uptime_ms: state.since.elapsed().as_millis() as u64,
         netlink_resyncs: state.netlink_resyncs,
+        keepalives: totals.keepalives,
     }
 }
 
@@ -547,5 +548,7 @@ fn worker(state: &State, number: usize, report: &Report) -> v1::Worker {
             held: census.outside as u64,
             missing: census.imbalance(),
         }),
+        handed_over: report.handed_over,
+        taken_over: report.taken_over,
     }
 }

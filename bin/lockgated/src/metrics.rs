@@ -281,6 +281,8 @@ impl Report {
             "ICMP messages not made because of the rate limit",
             counters.icmp_limited,
         )?;
+        let help = "NAT keepalives made for tunnels on which nothing was sent";
+        families.count("keepalives", help, counters.keepalives)?;
         let events = self.events.iter().map(|(kind, count)| ([("kind", (*kind).into())], *count));
         families.counter("events", "Events by kind; `lockgate events` tells them", events)?;
         families.count(
@@ -455,6 +457,12 @@ impl Report {
         families.counter("worker_turns", "Times round the worker's loop", turns)?;
         let sleeps = workers.iter().map(|w| (worker(w), w.sleeps));
         families.counter("worker_sleeps", "Times the worker slept", sleeps)?;
+        let handed = workers.iter().map(|w| (worker(w), w.handed_over));
+        let help = "Packets that the worker received and another worker's SA was to open";
+        families.counter("worker_handed_over_packets", help, handed)?;
+        let taken = workers.iter().map(|w| (worker(w), w.taken_over));
+        let help = "Packets that other workers received and the worker walked";
+        families.counter("worker_taken_over_packets", help, taken)?;
         let cpu = workers.iter().map(|w| (worker(w), w.cpu_ms));
         families.counter("worker_cpu_milliseconds", "CPU time of the worker", cpu)?;
         let census = |w: &v1::Worker| w.frames.unwrap_or_default();
@@ -522,7 +530,12 @@ mod tests {
             counters: v1::Counters {
                 tiers: Some(v1::Tiers { classifier: count, ..Default::default() }),
                 drops: vec![drop],
-                workers: vec![v1::Worker { turns: count, ..Default::default() }],
+                workers: vec![v1::Worker {
+                    turns: count,
+                    handed_over: count,
+                    ..Default::default()
+                }],
+                keepalives: count,
                 ..Default::default()
             },
             events: vec![("port_up", count)],
@@ -585,6 +598,8 @@ mod tests {
             ("lockgate_queue_packets_total{port=\"wan\",queue=\"0\",direction=\"receive\"}", 3),
             // Two ports, one netdev: once.
             ("lockgate_kernel_received_packets_total{netdev=\"eth0\"}", 3),
+            ("lockgate_worker_handed_over_packets_total{worker=\"0\"}", 3),
+            ("lockgate_keepalives_total", 3),
             ("lockgate_guard_intact", 1),
             ("lockgate_ledger_imbalance", 0),
         ] {

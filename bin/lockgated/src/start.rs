@@ -19,7 +19,7 @@ use control::guard::{self, Guard};
 use control::mirror::{Ethtool, Mirror, View, check_devices, host_mtu, live_parts};
 use control::validated::Validated;
 use control::{Compiled, Compiler, HOST_NETDEV, Loaded};
-use dataplane::{Snapshot, Wanted};
+use dataplane::{Layout, Moved, Snapshot, Wanted};
 use io::{Lifetime, TunPort};
 use keystate::KeyState;
 
@@ -34,6 +34,8 @@ use crate::worker::{Handle, Setup};
 
 /// Neighbours that may wait to be asked for.
 const MAX_WANTED: usize = 1024;
+/// Moves of peers that may wait to be followed.
+const MAX_MOVED: usize = 1024;
 
 /// How long the kernel may take to tell of the host port.
 const HOST_WAIT: Duration = Duration::from_secs(2);
@@ -43,6 +45,7 @@ pub(crate) struct Started {
     pub(crate) state: State,
     pub(crate) mirror: Mirror,
     pub(crate) wanted: tokio::sync::mpsc::Receiver<Wanted>,
+    pub(crate) moved: tokio::sync::mpsc::Receiver<(Layout, Moved)>,
 }
 
 /// What can be found wrong without touching anything.
@@ -156,7 +159,8 @@ async fn begin(prepared: Prepared) -> Result<Started, Failure> {
     let live = live_parts(&loaded.validated, mirror.view());
     let snapshot = Arc::new(compiled.assemble(&live)?);
     let (asking, wanted) = tokio::sync::mpsc::channel(MAX_WANTED);
-    let workers = start_workers(&loaded.validated, &queues, &snapshot, &asking)?;
+    let (telling, moved) = tokio::sync::mpsc::channel(MAX_MOVED);
+    let workers = start_workers(&loaded.validated, &queues, &snapshot, &asking, &telling)?;
     leave_cores_to(&workers);
     let view = mirror.view().clone();
     let mut state = State::new(Beginning {
@@ -196,7 +200,7 @@ async fn begin(prepared: Prepared) -> Result<Started, Failure> {
     for warning in &loaded.warnings {
         state.events.record(Kind::ConfigurationWarning, "", warning.to_string(), &[]);
     }
-    Ok(Started { state, mirror, wanted })
+    Ok(Started { state, mirror, wanted, moved })
 }
 
 /// Waits until the mirror shows the host port's netdev; what is missing then is said later.
@@ -248,18 +252,19 @@ fn start_workers(
     queues: &[u32],
     snapshot: &Arc<Snapshot>,
     asking: &tokio::sync::mpsc::Sender<Wanted>,
+    telling: &tokio::sync::mpsc::Sender<(Layout, Moved)>,
 ) -> Result<Vec<Handle>, Failure> {
     let count = worker_count(config, queues);
     let cores = assign::cores(count, &allowed_cores());
-    let mut workers = Vec::new();
+    let mut setups = Vec::new();
     for (number, core) in cores.into_iter().enumerate() {
         let sockets = assign::sockets(number as u32, count, queues.iter().copied());
         let umem = xsk::Umem::new(assign::frames(sockets)).map_err(Failure::Memory)?;
         let (snapshot, wanted, poll) = (snapshot.clone(), asking.clone(), config.node.poll);
-        let setup = Setup { number, core, umem, poll, snapshot, wanted };
-        workers.push(Handle::start(setup).map_err(Failure::Thread)?);
+        let moved = telling.clone();
+        setups.push(Setup { number, core, umem, poll, snapshot, wanted, moved });
     }
-    Ok(workers)
+    Handle::start_all(setups).map_err(Failure::Thread)
 }
 
 /// Keeps this thread, and what it starts from now on (threads for slow work, `nft`), off the

@@ -26,6 +26,7 @@ pub(crate) struct Totals {
     pub(crate) sas: HashMap<SaKey, Volume>,
     pub(crate) full_lookups: u64,
     pub(crate) icmp_limited: u64,
+    pub(crate) keepalives: u64,
 }
 
 impl Totals {
@@ -63,6 +64,7 @@ impl Totals {
         }
         self.full_lookups += counters.full_lookups;
         self.icmp_limited += counters.icmp_limited;
+        self.keepalives += counters.keepalives;
     }
 
     /// Sum of all ledgers.

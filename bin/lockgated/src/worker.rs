@@ -1,15 +1,16 @@
-//! A worker's thread: turns over its devices, and between two turns the commands of the control
-//! thread. It sleeps in `poll` when nothing comes; a bell wakes it.
+//! A worker's thread: turns over the other workers' rings and its devices, and between two turns
+//! the commands of the control thread. It sleeps in `poll` when nothing comes; a bell wakes it.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use control::validated::Poll;
-use dataplane::{Counters, DeviceId, Snapshot, Wanted, Worker};
+use dataplane::handover::RING_PACKETS;
+use dataplane::{Counters, DeviceId, Handovers, Layout, Moved, Snapshot, Wanted, Worker};
 use io::{LivePort, TunPort, XdpFrames, XdpPort};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tokio::sync::oneshot;
@@ -63,21 +64,56 @@ pub(crate) struct Report {
     pub(crate) host: Option<io::TunStatistics>,
     pub(crate) turns: u64,
     pub(crate) sleeps: u64,
+    /// Packets given to other workers and taken from them, since the start.
+    pub(crate) handed_over: u64,
+    pub(crate) taken_over: u64,
     /// CPU time of the thread.
     pub(crate) cpu: Duration,
 }
 
-/// What wakes a worker.
+/// What wakes a worker, and whether it is to be woken.
 struct Bell {
     rung: AtomicBool,
+    /// It sleeps, or is about to and will look at its rings once more.
+    asleep: AtomicBool,
+    /// It has queues, so packets may be handed over to it.
+    serves: AtomicBool,
     event: OwnedFd,
 }
 
 impl Bell {
+    fn new() -> std::io::Result<Bell> {
+        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let [rung, asleep, serves] = [const { AtomicBool::new(false) }; 3];
+        Ok(Bell { rung, asleep, serves, event })
+    }
+
+    /// The event first: who sees that it is rung finds it there and takes it away. One that came
+    /// after would keep `poll` awake until the next.
     fn ring(&self) {
-        self.rung.store(true, Ordering::Release);
         // Full means it is rung already.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        self.rung.store(true, Ordering::Release);
+    }
+
+    /// Rings if its worker may sleep: after something was put where that worker looks.
+    fn wake(&self) {
+        // Either it sees what was put there, or we see that it sleeps: the other half of the pair
+        // is in `falls_asleep`.
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
+            self.ring();
+        }
+    }
+
+    /// Says that its worker is about to sleep: it must look for work once more before it does.
+    fn falls_asleep(&self) {
+        self.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    fn is_awake(&self) {
+        self.asleep.store(false, Ordering::Relaxed);
     }
 
     /// Whether it was rung since.
@@ -117,21 +153,41 @@ pub(crate) struct Setup {
     pub(crate) snapshot: Arc<Snapshot>,
     /// Where neighbours are asked for; never waits.
     pub(crate) wanted: tokio::sync::mpsc::Sender<Wanted>,
+    /// Where peers are told that have moved, under the layout that their sets are of; never waits.
+    pub(crate) moved: tokio::sync::mpsc::Sender<(Layout, Moved)>,
+}
+
+/// A worker's ways to the others.
+struct Beside {
+    handovers: Handovers,
+    /// One entry a worker.
+    bells: Arc<[Arc<Bell>]>,
 }
 
 impl Handle {
-    /// Starts a worker without ports.
-    pub(crate) fn start(setup: Setup) -> std::io::Result<Handle> {
-        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        let bell = Arc::new(Bell { rung: AtomicBool::new(false), event });
+    /// Starts workers without ports; their numbers are their places.
+    pub(crate) fn start_all(setups: Vec<Setup>) -> std::io::Result<Vec<Handle>> {
+        let bells: Arc<[Arc<Bell>]> = setups
+            .iter()
+            .map(|_| Bell::new().map(Arc::new))
+            .collect::<std::io::Result<Vec<_>>>()?
+            .into();
+        let rings = Handovers::among(setups.len() as u32);
+        let start =
+            |(setup, handovers)| Handle::start(setup, Beside { handovers, bells: bells.clone() });
+        setups.into_iter().zip(rings).map(start).collect()
+    }
+
+    fn start(setup: Setup, beside: Beside) -> std::io::Result<Handle> {
+        let bell = beside.bells[setup.number].clone();
         let turns = Arc::new(AtomicU64::new(0));
         let (commands, inbox) = mpsc::channel();
         let (core, area) = (setup.core, setup.umem.area().clone());
         let name = format!("worker-{}", setup.number);
-        let (heard, counted) = (bell.clone(), turns.clone());
+        let counted = turns.clone();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             pin(setup.core);
-            Thread::new(setup, inbox, heard, counted).run();
+            Thread::new(setup, beside, inbox, counted).run();
         })?;
         Ok(Handle { core, area, commands, bell, turns, thread: Some(thread) })
     }
@@ -187,12 +243,19 @@ struct Thread {
     snapshot: Arc<Snapshot>,
     inbox: mpsc::Receiver<Command>,
     bell: Arc<Bell>,
+    /// One entry a worker.
+    bells: Arc<[Arc<Bell>]>,
+    /// Workers that walk packets, as far as this one knows.
+    walking: usize,
     turns: Arc<AtomicU64>,
     wanted: tokio::sync::mpsc::Sender<Wanted>,
+    moved: tokio::sync::mpsc::Sender<(Layout, Moved)>,
     poll: Poll,
     start: Instant,
     released_ns: u64,
     sleeps: u64,
+    /// Packets given to other workers and taken from them under earlier layouts.
+    handed_before: [u64; 2],
     /// Turns until the host port is read.
     host_in: u8,
 }
@@ -206,25 +269,31 @@ enum Next {
 impl Thread {
     fn new(
         setup: Setup,
+        Beside { handovers, bells }: Beside,
         inbox: mpsc::Receiver<Command>,
-        bell: Arc<Bell>,
         turns: Arc<AtomicU64>,
     ) -> Thread {
-        let Setup { umem, poll, snapshot, wanted, .. } = setup;
+        let Setup { number, umem, poll, snapshot, wanted, moved, .. } = setup;
+        let bell = bells[number].clone();
         let devices = (0..snapshot.device_count()).map(|_| None).collect();
-        let worker = Worker::new(&snapshot, XdpFrames::new(umem), devices).live();
+        let worker = Worker::new(&snapshot, XdpFrames::new(umem), devices);
+        let worker = worker.live().beside(handovers);
         let (start, released_ns, sleeps, host_in) = (Instant::now(), 0, 0, 0);
         Thread {
             worker,
             snapshot,
             inbox,
             bell,
+            bells,
+            walking: 0,
             turns,
             wanted,
+            moved,
             poll,
             start,
             released_ns,
             sleeps,
+            handed_before: [0; 2],
             host_in,
         }
     }
@@ -246,10 +315,11 @@ impl Thread {
         }
     }
 
-    /// One turn over all devices; returns how many packets came.
+    /// One turn over the rings and all devices; returns how many packets came.
     fn turn(&mut self) -> usize {
+        self.see_who_walks();
         let now_ns = self.start.elapsed().as_nanos() as u64;
-        let mut received = 0;
+        let mut received = self.worker.take_over(&self.snapshot, now_ns);
         for number in 0..self.worker.devices().len() {
             let is_host = matches!(self.worker.devices()[number], Some(LivePort::Tun(_)));
             if is_host && self.host_in > 0 {
@@ -267,11 +337,34 @@ impl Thread {
             self.released_ns = now_ns;
             self.worker.release(&self.snapshot, now_ns);
         }
+        self.worker.keep_alive(&self.snapshot, now_ns);
+        self.tell();
+        received
+    }
+
+    /// Packets are handed over among the workers that have queues: those with the lowest numbers.
+    fn see_who_walks(&mut self) {
+        let serves = |bell: &&Arc<Bell>| bell.serves.load(Ordering::Relaxed);
+        let walking = self.bells.iter().take_while(serves).count();
+        if walking != self.walking {
+            self.walking = walking;
+            self.worker.walk_among(walking as u32);
+        }
+    }
+
+    /// Tells the control thread what it is to know, and wakes who was handed packets.
+    fn tell(&mut self) {
         for wanted in self.worker.wanted() {
             // Full: it is asked for again in a second.
             let _ = self.wanted.try_send(wanted);
         }
-        received
+        for moved in self.worker.moved() {
+            // Full: the peer's next packet tells it again.
+            let _ = self.moved.try_send((self.snapshot.layout(), moved));
+        }
+        for worker in self.worker.handed_to() {
+            self.bells[worker as usize].wake();
+        }
     }
 
     fn sleep(&mut self) {
@@ -297,9 +390,13 @@ impl Thread {
             }
         }
         let timeout = Timespec { tv_sec: 0, tv_nsec: longest.as_nanos() as _ };
-        self.sleeps += 1;
-        // A signal or a dead port: the next turn sees.
-        let _ = poll(&mut waits, Some(&timeout));
+        self.bell.falls_asleep();
+        if !self.worker.has_handovers() {
+            self.sleeps += 1;
+            // A signal or a dead port: the next turn sees.
+            let _ = poll(&mut waits, Some(&timeout));
+        }
+        self.bell.is_awake();
         if host.is_some_and(|place| !waits[place].revents().is_empty()) {
             self.host_in = 0;
         }
@@ -338,6 +435,10 @@ impl Thread {
         snapshot: Arc<Snapshot>,
         arrangement: Option<Vec<Option<usize>>>,
     ) -> Option<Flushed> {
+        if let Some(origins) = &arrangement {
+            self.empty_rings();
+            self.worker.renumber(self.snapshot.layout(), origins);
+        }
         let old = std::mem::replace(&mut self.snapshot, snapshot);
         let flushed = arrangement.map(|arrangement| {
             let mut ports = self.worker.take_devices();
@@ -347,11 +448,32 @@ impl Thread {
                 self.close(port);
             }
             let counters = self.worker.rearrange(&self.snapshot, devices);
+            self.handed_before[0] += counters.handed_over;
+            self.handed_before[1] += counters.taken_over;
             Flushed { snapshot: old, counters }
         });
+        self.say_whether_it_serves();
         let now_ns = self.start.elapsed().as_nanos() as u64;
         self.worker.release(&self.snapshot, now_ns);
         flushed
+    }
+
+    /// Walks what others handed over before this moment, or as much as a ring holds.
+    fn empty_rings(&mut self) {
+        let now_ns = self.start.elapsed().as_nanos() as u64;
+        for _ in 0..RING_PACKETS.div_ceil(BATCH) {
+            if self.worker.take_over(&self.snapshot, now_ns) == 0 {
+                break;
+            }
+        }
+        self.tell();
+    }
+
+    /// Says whether it has queues.
+    fn say_whether_it_serves(&self) {
+        let serves = |port: &LivePort| matches!(port, LivePort::Xdp(_));
+        let serves = self.worker.devices().iter().flatten().any(serves);
+        self.bell.serves.store(serves, Ordering::Relaxed);
     }
 
     fn attach(&mut self, device: DeviceId, mark: u16, socket: xsk::Socket) {
@@ -364,13 +486,13 @@ impl Thread {
                 self.worker.put_device(device, Some(LivePort::Xdp(port)));
             }
         }
+        self.say_whether_it_serves();
     }
 
     fn detach(&mut self, device: DeviceId) -> Vec<io::QueueStatistics> {
-        match self.worker.put_device(device, None) {
-            Some(port) => self.close(port),
-            None => Vec::new(),
-        }
+        let port = self.worker.put_device(device, None);
+        self.say_whether_it_serves();
+        port.map(|port| self.close(port)).unwrap_or_default()
     }
 
     fn close(&mut self, port: LivePort) -> Vec<io::QueueStatistics> {
@@ -393,21 +515,25 @@ impl Thread {
             });
         }
         let (snapshot, counters) = (self.snapshot.clone(), self.worker.counters().clone());
+        let [handed_over, taken_over] = self.handed_before;
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         Report {
-            flushed: Flushed { snapshot, counters },
             census: self.worker.frames().census(),
             waiting: self.worker.waiting(),
             queues,
             host,
             turns: self.turns.load(Ordering::Relaxed),
             sleeps: self.sleeps,
+            handed_over: handed_over + counters.handed_over,
+            taken_over: taken_over + counters.taken_over,
             cpu: Duration::new(cpu.tv_sec as u64, cpu.tv_nsec as u32),
+            flushed: Flushed { snapshot, counters },
         }
     }
 
     /// The end: what is in the rings is sent, what waits is dropped, sockets are closed.
     fn stop(&mut self) -> Flushed {
+        self.empty_rings();
         self.turn();
         self.worker.stop_waiting();
         let until = Instant::now() + DRAIN;

@@ -398,7 +398,9 @@ fn workers(workers: &[v1::Worker]) -> String {
         let numbers = [worker.turns, worker.sleeps].map(|number| number.to_string());
         let cpu = format!("{}.{:03}", worker.cpu_ms / 1000, worker.cpu_ms % 1000);
         let frames = [total, free, fill, rx, tx, completion, held].map(|number| number.to_string());
-        let rest = [missing.to_string(), worker.generation.to_string()];
+        let handed = [worker.handed_over, worker.taken_over];
+        let [handed, taken] = handed.map(|number| number.to_string());
+        let rest = [missing.to_string(), worker.generation.to_string(), handed, taken];
         [place.as_slice(), &numbers, &[cpu], &frames, &rest].concat()
     });
     let header = [
@@ -416,8 +418,10 @@ fn workers(workers: &[v1::Worker]) -> String {
         "held",
         "missing",
         "generation",
+        "handed over",
+        "taken over",
     ];
-    table("Workers, and where their frames are", &header, rows, Numbers(0..=13))
+    table("Workers, and where their frames are", &header, rows, Numbers(0..=15))
 }
 
 /// The revisions, newest first.
