@@ -98,11 +98,12 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ipsec::{SelfTestStep, Suite};
+    use ipsec::{BackendKind, SelfTestStep, Suite};
 
     #[test]
     fn nothing_is_sealed_with_a_cipher_that_fails_its_self_test() {
-        let broken = SelfTestError { suite: Suite::Aes128Gcm, step: SelfTestStep::Seal };
+        let (suite, backend, step) = (Suite::Aes128Gcm, BackendKind::AwsLc, SelfTestStep::Seal);
+        let broken = SelfTestError { suite, backend, step };
         let failure = tested(|| Err(broken), || panic!("went on")).unwrap_err();
         let text = failure.to_string();
         assert!(text.contains("self-test of aes-128-gcm failed"), "{text}");

@@ -159,8 +159,8 @@ fn unfitting_keys(loaded: &Loaded, job: &Job, opened: &[Vec<ReplayKey>]) -> Vec<
     let fits = |key: &ReplayKey| {
         let mut peers = (0..).map(PeerId).zip(&loaded.validated.peers);
         peers.any(|(id, peer)| {
-            let from_there = key.tunnel.local == peer.tunnel.remote
-                && key.tunnel.remote == peer.tunnel.local
+            let from_there = key.tunnel.local == peer.tunnel().remote
+                && key.tunnel.remote == peer.tunnel().local
                 && key.material.suite() == peer.suite;
             let inbound =
                 |line: &KeyLine| line.direction == Direction::Inbound && line.spi == key.spi;

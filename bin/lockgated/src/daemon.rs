@@ -417,7 +417,7 @@ fn security_associations(state: &State, totals: &Totals) -> Vec<v1::SecurityAsso
                 refused.spi,
                 &peer.name,
                 peer.suite,
-                peer.tunnel,
+                peer.tunnel(),
                 totals,
             )
         });

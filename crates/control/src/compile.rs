@@ -7,15 +7,12 @@ use dataplane::{
     DeviceId, Generation, Medium, NextHop, NextHopId, PortId, PortInfo, Prefix, RouteEntry,
     RouteTable, RouteTarget, SaSet, Side, Snapshot, SnapshotError, SnapshotParts,
 };
-use ipsec::{
-    InboundSa, OutboundSa, ReplayWindow, SaError, SaId, SequenceCounter, SequenceNumbers,
-    WindowSizeError,
-};
+use ipsec::{InboundSa, OutboundSa, ReplayWindow, SaError, SaId, SequenceCounter, WindowSizeError};
 use policy::{Direction, PolicyId, SaSetId, Spd, SpdError};
 use wire::{Address, Family};
 
 use crate::keys::{Keys, ReplayKeys};
-use crate::validated::{Action, PeerId, Policy, Target, Validated};
+use crate::validated::{Action, Peer, PeerId, PeerPlace, Policy, Target, Validated};
 
 /// Name of the port that stands for Linux itself.
 pub const HOST_PORT: &str = "host";
@@ -130,39 +127,44 @@ impl Validated {
         keys: Keys,
         parts: &mut SnapshotParts,
     ) -> Result<(), CompileError> {
-        const NUMBERS: SequenceNumbers = SequenceNumbers::Short;
         for (place, (peer, lines)) in self.peers.iter().zip(keys.peers).enumerate() {
             let set = SaSetId(place as u32);
+            let Peer { encapsulation, numbers, replay_window, .. } = *peer;
             let mut outbound = Vec::new();
             for line in lines {
-                let (spi, material, tunnel) = (line.spi, &line.material, peer.tunnel);
+                let (spi, material) = (line.spi, &line.material);
                 match line.direction {
                     Direction::Outbound => {
                         let id = SaId(parts.outbound.len() as u32);
-                        let counter = Arc::new(SequenceCounter::new(NUMBERS));
-                        let sa = OutboundSa::new(id, spi, set, material, tunnel, counter)?;
+                        let counter = Arc::new(SequenceCounter::new(numbers));
+                        let sa = OutboundSa::new(id, spi, set, material, encapsulation, counter)?;
                         parts.outbound.push(Arc::new(sa));
                         outbound.push(id);
                     }
                     Direction::Inbound => {
                         let id = SaId(parts.inbound.len() as u32);
-                        let window = Arc::new(ReplayWindow::new(peer.replay_window, NUMBERS)?);
-                        let sa = InboundSa::new(id, spi, set, material, tunnel, window)?;
+                        let window = Arc::new(ReplayWindow::new(replay_window, numbers)?);
+                        let sa = InboundSa::new(id, spi, set, material, encapsulation, window)?;
                         parts.inbound.push(Arc::new(sa));
                     }
                 }
             }
-            parts.sets.push(SaSet {
-                id: set,
-                peer: peer.name.clone(),
-                tunnel: peer.tunnel,
-                outbound,
-                mss_clamp: peer.mss_clamp,
-                may_move: false,
-                keepalive_s: None,
-            });
+            parts.sets.push(sa_set(peer, set, outbound));
         }
         Ok(())
+    }
+}
+
+/// The SA set of a peer where the configuration says that it is.
+pub(crate) fn sa_set(peer: &Peer, id: SaSetId, outbound: Vec<SaId>) -> SaSet {
+    SaSet {
+        id,
+        peer: peer.name.clone(),
+        tunnel: peer.tunnel(),
+        outbound,
+        mss_clamp: peer.mss_clamp,
+        may_move: peer.place == PeerPlace::BehindNat,
+        keepalive_s: peer.nat_keepalive_s,
     }
 }
 

@@ -6,7 +6,7 @@ use dataplane::{
     DropReason, HostService, NextHopId, PortId, PortInfo, Prefix, RouteTarget, SaSet, SetIndex,
     Side, Snapshot, Verdict,
 };
-use ipsec::OutboundSa;
+use ipsec::{Mode, OutboundSa, SequenceNumbers};
 use policy::selector::protocol_text;
 use policy::{Action, AddressRange, Direction, Match, Policy, SaSetId, UpperSelector};
 use serde::Serialize;
@@ -405,11 +405,21 @@ impl Story<'_> {
             let tunnel = set.tunnel;
             let target = self.snapshot.routes().lookup(tunnel.remote.into());
             let way = target.map_or("no route".into(), |target| self.target_text(target));
-            lines.push(("tunnel", format!("{} -> {}, {way}", tunnel.local, tunnel.remote)));
-            if let Some(sa) = set.outbound.first() {
-                let sa = &self.snapshot.outbound()[sa.0 as usize];
+            let sa = set.outbound.first().map(|sa| &self.snapshot.outbound()[sa.0 as usize]);
+            let carried = sa.map(|sa| sa.encapsulation);
+            let (mode, udp) = carried.map_or((Mode::Tunnel, None), |way| (way.mode, way.udp));
+            let udp = udp.map_or(String::new(), |ports| {
+                format!(", in UDP {} -> {}", ports.local, ports.remote)
+            });
+            let ends = format!("{} -> {}{udp}, {way}", tunnel.local, tunnel.remote);
+            lines.push((mode.name(), ends));
+            if let Some(sa) = sa {
                 let spi = self.spi(sa).unwrap_or_else(|| "unknown".into());
-                lines.push(("SA", format!("SPI {spi}, {}", sa.suite)));
+                let esn = match sa.sequence.numbers() {
+                    SequenceNumbers::Short => "",
+                    SequenceNumbers::Extended => ", ESN",
+                };
+                lines.push(("SA", format!("SPI {spi}, {}{esn}", sa.suite)));
             }
         }
         if let Some(mtu) = self.told.mtu {

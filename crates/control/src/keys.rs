@@ -1,7 +1,7 @@
 //! Key files: manual keys for laboratories, one line an SA.
 //!
 //! ```text
-//! # direction SPI key-and-salt
+//! # direction SPI key-material
 //! out 0x00001001 000102…
 //! in  4098       a0a1a2…
 //! ```
@@ -23,7 +23,7 @@ use policy::Direction;
 use zeroize::Zeroizing;
 
 use crate::errors::{ConfigErrors, MAX_PROBLEMS, Problem, Severity};
-use crate::mistake::{Mistake, kind_text};
+use crate::mistake::{Mistake, kind_text, material_text};
 use crate::source::Place;
 use crate::validated::{Peer, PeerId, Validated};
 
@@ -36,7 +36,7 @@ pub struct KeyLine {
     pub direction: Direction,
     /// Its SPI.
     pub spi: Spi,
-    /// Its key and salt.
+    /// Its key and salt, or encryption key and HMAC key.
     pub material: KeyMaterial,
 }
 
@@ -87,7 +87,7 @@ impl Keys {
                     let file = path.display().to_string();
                     let (lines, problems) = parse(&content, peer.suite, &file);
                     for (line, place) in &lines {
-                        seen.note(line, place, peer.tunnel.remote);
+                        seen.note(line, place, peer.tunnel().remote);
                     }
                     // What a file lacks may stand in the lines that are wrong.
                     if problems.is_empty() {
@@ -190,13 +190,6 @@ impl Seen {
         if lines.is_empty() {
             let mistake = Mistake::KeyFileEmpty { file: file.to_owned() };
             return self.problem(Severity::Error, named.clone(), mistake);
-        }
-        let mut sealing = lines.iter().filter(|(line, _)| line.direction == Direction::Outbound);
-        if let (Some((_, first)), Some((_, second))) = (sealing.next(), sealing.next()) {
-            let mistake = Mistake::KeyNeverSeals;
-            let mut problem = Problem::new(Severity::Warning, second.clone(), mistake);
-            problem.earlier = Some(first.clone());
-            self.problems.push(problem);
         }
         for (missing, direction, consequence) in
             [(Direction::Outbound, "out", "sent"), (Direction::Inbound, "in", "received")]
@@ -382,7 +375,7 @@ pub(crate) fn parse_spi((column, word): Word<'_>) -> Result<Spi, (u32, Mistake)>
     Spi::new(number).ok_or((column, Mistake::KeySpiReserved))
 }
 
-/// Key and salt in hexadecimal.
+/// Key material in hexadecimal.
 pub(crate) fn parse_hex(
     (column, word): Word<'_>,
     suite: Suite,
@@ -450,6 +443,9 @@ fn random_spi() -> Result<Spi, KeyFileError> {
     }
 }
 
+/// More than a key file of two keys of any suite has: 2 × 192 digits are the longest.
+const KEY_FILE_BYTES: usize = 1024;
+
 /// The texts of two key files for the two ends of a tunnel: what one seals with, the other opens
 /// with. Fresh random keys and SPIs.
 ///
@@ -465,14 +461,16 @@ pub fn generate_pair(suite: Suite) -> Result<[Zeroizing<String>; 2], KeyFileErro
         }
     };
     let text = |out: (Spi, &KeyMaterial), inwards: (Spi, &KeyMaterial)| {
-        let mut text = Zeroizing::new(String::with_capacity(512));
-        text.push_str("# Lockgate keys for a laboratory: direction, SPI, key and salt. Suite: ");
-        text.push_str(suite.name());
+        // Allocated at its full size: growing would leave copies behind that nobody wipes.
+        let mut text = Zeroizing::new(String::with_capacity(KEY_FILE_BYTES));
+        text.push_str("# Lockgate keys for a laboratory: direction, SPI, ");
+        text.push_str(&format!("{}. Suite: {suite}", material_text(suite)));
         for (direction, (spi, material)) in [("out", out), ("in", inwards)] {
             text.push_str(&format!("\n{direction} {spi} "));
             push_hex(&mut text, material.expose());
         }
         text.push('\n');
+        debug_assert!(text.len() <= KEY_FILE_BYTES);
         text
     };
     Ok([text((there_spi, &there), (back_spi, &back)), text((back_spi, &back), (there_spi, &there))])

@@ -20,6 +20,7 @@ mod keys;
 mod live;
 pub mod mirror;
 mod mistake;
+mod moves;
 mod raw;
 mod read;
 mod replay;
@@ -43,6 +44,7 @@ pub use keys::{
 };
 pub use live::{Compiled, Compiler, Prepared, RefusedKey};
 pub use mistake::{Mistake, Refusal};
+pub use moves::{End, MoveError, MovedPeer};
 pub use raw::MAX_BYTES;
 pub use replay::{ReplayKey, read_replay_keys, write_replay_keys};
 pub use source::Place;

@@ -5,7 +5,8 @@
 //! |---|---|
 //! | policy id | all of it is the same, and the order of the file allows it |
 //! | SA-set id | a peer of that name is there |
-//! | SA, its expanded key | SPI, direction, tunnel, key, suite and window size are the same |
+//! | SA, its expanded key | SPI, direction, key, suite, ESN and window size are the same |
+//! | where a peer has moved to | its ends, UDP port and mode are configured as before |
 //! | counter, window | the key is ([`keystate`]) |
 //! | generation | all policies are the same |
 //! | layout | every place in the snapshot's lists stands for the same |
@@ -23,13 +24,11 @@ use ipsec::{
 use keystate::{KeyFileFacts, KeyRefused, KeyState};
 use policy::{Direction, PolicyId, SaSetId, Spd};
 
-use crate::compile::{CompileError, compiled_policy};
+use crate::compile::{CompileError, compiled_policy, sa_set};
 use crate::mirror::LiveParts;
+use crate::moves::Ends;
 use crate::validated::{Peer, Policy, Port, Validated};
 use crate::{KeyLine, Keys, Loaded};
-
-/// Manual keys know no ESN.
-const NUMBERS: SequenceNumbers = SequenceNumbers::Short;
 
 /// A key that is not used, and why. The configuration holds without it: its peer has one SA less.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -65,6 +64,8 @@ pub struct Compiled {
     pub layout: Layout,
     /// Keys that are not used.
     pub refused: Vec<RefusedKey>,
+    /// Where peers behind NATs have moved to.
+    pub(crate) ends: Ends,
     workers: u32,
     shape: Arc<Shape>,
 }
@@ -115,13 +116,14 @@ impl Compiled {
     }
 }
 
-/// What must be the same for an SA to be the same.
+/// What must be the same for an SA to be the same. How it is carried may change: its key and its
+/// numbers go on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct SaIdentity {
     spi: Spi,
-    tunnel: Tunnel,
     suite: Suite,
     fingerprint: Fingerprint,
+    numbers: SequenceNumbers,
     /// Size of its replay window; 0 if it seals.
     window: u32,
 }
@@ -279,6 +281,7 @@ impl Compiler {
             generation,
             layout,
             refused,
+            ends: Ends::default(),
             workers,
             shape,
         })
@@ -314,11 +317,11 @@ fn check_associations(config: &Validated, keys: &Keys) -> Result<(), CompileErro
         return Err(CompileError::OtherKeys { keys: keys.peers.len(), peers: peers.len() });
     }
     for peer in peers {
-        let Tunnel { local, remote } = peer.tunnel;
+        let Tunnel { local, remote } = peer.tunnel();
         if local.is_ipv4() != remote.is_ipv4() {
             return Err(SaError::MixedFamilies { local, remote }.into());
         }
-        ReplayWindow::new(peer.replay_window, NUMBERS)?;
+        ReplayWindow::new(peer.replay_window, peer.numbers)?;
     }
     Ok(())
 }
@@ -404,15 +407,8 @@ impl Associations<'_> {
                 self.refused.push(RefusedKey { peer, direction, spi, fingerprint, reason });
             }
         }
-        self.sets.push(SaSet {
-            id: set,
-            peer: peer.name.clone(),
-            tunnel: peer.tunnel,
-            outbound: (first..self.outbound.len()).map(|place| SaId(place as u32)).collect(),
-            mss_clamp: peer.mss_clamp,
-                may_move: false,
-                keepalive_s: None,
-        });
+        let outbound = (first..self.outbound.len()).map(|place| SaId(place as u32)).collect();
+        self.sets.push(sa_set(peer, set, outbound));
         Ok(())
     }
 
@@ -425,18 +421,21 @@ impl Associations<'_> {
         keys: &mut KeyState,
     ) -> Result<Result<(), KeyRefused>, CompileError> {
         let identity = SaIdentity::of(peer, line);
-        let counter = match keys.outbound(identity.fingerprint, line.spi, NUMBERS, file) {
+        let counter = match keys.outbound(identity.fingerprint, line.spi, peer.numbers, file) {
             Ok(counter) => counter,
             Err(refused) => return Ok(Err(refused)),
         };
-        let id = SaId(self.outbound.len() as u32);
+        let (id, encapsulation) = (SaId(self.outbound.len() as u32), peer.encapsulation);
         let kept = self.last.and_then(|last| last.outbound.get(&identity));
         let sa = match kept.filter(|kept| Arc::ptr_eq(&kept.sequence, &counter)) {
+            Some(kept) if kept.encapsulation != encapsulation => {
+                Arc::new(kept.at(id, set).carried(encapsulation)?)
+            }
             Some(kept) if kept.id == id && kept.set == set => kept.clone(),
             Some(kept) => Arc::new(kept.at(id, set)),
             None => {
                 let (spi, material) = (line.spi, &line.material);
-                Arc::new(OutboundSa::new(id, spi, set, material, peer.tunnel, counter)?)
+                Arc::new(OutboundSa::new(id, spi, set, material, encapsulation, counter)?)
             }
         };
         self.outbound.push(sa);
@@ -452,19 +451,22 @@ impl Associations<'_> {
         keys: &mut KeyState,
     ) -> Result<Result<(), KeyRefused>, CompileError> {
         let identity = SaIdentity::of(peer, line);
-        let size = peer.replay_window;
-        let window = match keys.inbound(identity.fingerprint, line.spi, size, NUMBERS) {
+        let (size, numbers) = (peer.replay_window, peer.numbers);
+        let window = match keys.inbound(identity.fingerprint, line.spi, size, numbers) {
             Ok(window) => window,
             Err(refused) => return Ok(Err(refused)),
         };
-        let id = SaId(self.inbound.len() as u32);
+        let (id, encapsulation) = (SaId(self.inbound.len() as u32), peer.encapsulation);
         let kept = self.last.and_then(|last| last.inbound.get(&identity));
         let sa = match kept.filter(|kept| Arc::ptr_eq(&kept.window, &window)) {
+            Some(kept) if kept.encapsulation != encapsulation => {
+                Arc::new(kept.at(id, set).carried(encapsulation)?)
+            }
             Some(kept) if kept.id == id && kept.set == set => kept.clone(),
             Some(kept) => Arc::new(kept.at(id, set)),
             None => {
                 let (spi, material) = (line.spi, &line.material);
-                Arc::new(InboundSa::new(id, spi, set, material, peer.tunnel, window)?)
+                Arc::new(InboundSa::new(id, spi, set, material, encapsulation, window)?)
             }
         };
         self.inbound.push(sa);
@@ -477,9 +479,9 @@ impl SaIdentity {
     fn of(peer: &Peer, line: &KeyLine) -> SaIdentity {
         SaIdentity {
             spi: line.spi,
-            tunnel: peer.tunnel,
             suite: line.material.suite(),
             fingerprint: line.material.fingerprint(),
+            numbers: peer.numbers,
             window: match line.direction {
                 Direction::Outbound => 0,
                 Direction::Inbound => peer.replay_window,

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::io::ErrorKind;
 use std::net::IpAddr;
 
-use ipsec::Suite;
+use ipsec::{Encryption, Suite};
 use policy::{AddressRange, SelectorError};
 
 /// How a line of a replay key file begins.
@@ -28,10 +28,6 @@ pub enum Refusal {
     Names,
     /// SAs to a group.
     Multicast,
-    /// Extended sequence numbers: later.
-    Esn,
-    /// NAT traversal: later.
-    NatTraversal,
     /// Lifetimes and rekeying: later, with IKE.
     Lifetimes,
 }
@@ -47,8 +43,6 @@ impl Refusal {
                 Some(Refusal::Names)
             }
             "multicast" | "multicast_group" => Some(Refusal::Multicast),
-            "esn" => Some(Refusal::Esn),
-            "nat_t" | "nat_traversal" | "encap" | "udp_encap" => Some(Refusal::NatTraversal),
             "lifetime" | "lifetime_bytes" | "lifetime_packets" | "lifetime_seconds" | "rekey" => {
                 Some(Refusal::Lifetimes)
             }
@@ -63,8 +57,6 @@ impl Refusal {
             Refusal::Pfp => "selectors populated from the packet (PFP) are not offered",
             Refusal::Names => "selectors by name are not offered",
             Refusal::Multicast => "multicast SAs are not offered",
-            Refusal::Esn => "extended sequence numbers (ESN) are not there yet",
-            Refusal::NatTraversal => "NAT traversal (UDP encapsulation) is not there yet",
             Refusal::Lifetimes => "lifetimes and rekeying are not there yet",
         }
     }
@@ -76,8 +68,6 @@ impl Refusal {
             Refusal::Pfp => "write one policy per network: one SA set serves all of its flows",
             Refusal::Names => "write addresses, prefixes or ranges in `local` and `remote`",
             Refusal::Multicast => "name one peer per gateway, each with its own address",
-            Refusal::Esn => "without it an SA ends after 4,294,967,295 packets",
-            Refusal::NatTraversal => "both gateways need addresses that no NAT rewrites",
             Refusal::Lifetimes => "manual keys have none; IKE will bring them",
         }
     }
@@ -236,12 +226,32 @@ pub enum Mistake {
     ManualNotSaid,
     #[error("manual keys: RFC 4106 asks for automated key management with AES-GCM")]
     ManualKeys,
-    #[error("suite \"{word}\" is not there yet")]
-    SuiteNotYet { word: String, allowed: Vec<&'static str> },
+    #[error("suite \"null\" neither encrypts nor authenticates")]
+    NullNotSaid,
+    #[error("suite {suite} is no benchmark of ours: it has integrity")]
+    BenchmarkOfSuite { suite: Suite },
+    #[error(
+        "DANGER: peer `{peer}` has neither encryption nor integrity: whoever is on the way reads \
+         every packet, changes any, and makes up packets that come in as if from the peer"
+    )]
+    NoIntegrity { peer: String },
+    #[error("peer `{peer}` has no encryption: whoever is on the way reads every packet")]
+    NoEncryption { peer: String },
+    #[error(
+        "without ESN an SA ends for good after 4,294,967,295 packets: 71 minutes at 1 Mpps, and \
+         nothing replaces manual keys"
+    )]
+    ShortNumbers,
     #[error("a replay window of {size} packets is not offered")]
     WindowSize { size: u32 },
-    #[error("transport mode is not there yet")]
-    TransportNotYet,
+    #[error("`{key}` means something only with encapsulation = \"udp\"")]
+    OnlyWithUdp { key: &'static str },
+    #[error("`{key}` means something only in tunnel mode: here packets keep their own headers")]
+    OnlyInTunnelMode { key: &'static str },
+    #[error("the outer header is IPv6, which has no don't-fragment flag")]
+    DfOfV6,
+    #[error("`{key}` cannot be \"{text}\"")]
+    NumberOrWord { key: &'static str, text: String, other: &'static str, lowest: u32, highest: u32 },
     #[error("no policy names peer `{peer}`")]
     UnusedPeer { peer: String },
     #[error("no route leads to {remote}, the address of peer `{peer}`")]
@@ -285,8 +295,8 @@ pub enum Mistake {
     NeverMatches,
     #[error("in `{key}` this entry overlaps another")]
     Overlap { key: &'static str },
-    #[error("a transport policy for {range}, which is not one of our addresses")]
-    TransportNotOurs { range: AddressRange },
+    #[error("`{key}` is not {end} alone, the end of peer `{peer}`, whose mode is transport")]
+    TransportSelector { key: &'static str, peer: String, end: IpAddr },
     #[error("all of `remote` is in {network}, the network of protected port `{port}`")]
     RemoteInside { network: AddressRange, port: String },
     #[error("the policies come to {rules} rules with this one; at most {limit} are held")]
@@ -339,8 +349,6 @@ pub enum Mistake {
     KeyFileEmpty { file: String },
     #[error("key file {file} has no `{direction}` line: nothing can be {consequence}")]
     KeyFileOneWay { file: String, direction: &'static str, consequence: &'static str },
-    #[error("only the first `out` line of a key file seals; this one does nothing")]
-    KeyNeverSeals,
     #[error("the line does not begin with `{}`", .expected)]
     KeyDirection { expected: &'static str },
     #[error("the line has {got} words instead of {expected}")]
@@ -355,7 +363,7 @@ pub enum Mistake {
     KeyAddress,
     #[error("this is not a hexadecimal digit")]
     KeyDigit,
-    #[error("{suite} takes {expected} hexadecimal digits of key and salt, not {got}")]
+    #[error("{suite} takes {expected} hexadecimal digits ({}), not {got}", material_text(*.suite))]
     KeyLength { suite: Suite, expected: usize, got: usize },
     #[error("another inbound SA has this SPI")]
     SameInboundSpi,
@@ -380,6 +388,16 @@ fn number_text(value: i128) -> String {
         ..=-1_000_000_000_000_000 => "far too small".into(),
         1_000_000_000_000_000.. => "far too large".into(),
         value => value.to_string(),
+    }
+}
+
+/// What the key material of a suite is made of, in its order.
+pub(crate) fn material_text(suite: Suite) -> &'static str {
+    match (suite.encryption(), suite.integrity()) {
+        (Encryption::Gcm | Encryption::ChaCha20Poly1305, _) => "key, then salt",
+        (Encryption::Cbc, _) => "encryption key, then HMAC key",
+        (Encryption::Null, Some(_)) => "HMAC key",
+        (Encryption::Null, None) => "16 bytes that name the SA and protect nothing",
     }
 }
 
@@ -413,9 +431,12 @@ impl Mistake {
             Mistake::UnknownProtocol { nearest, .. } => {
                 nearest.as_ref().map(|word| format!("did you mean `{word}`?"))
             }
-            Mistake::SuiteNotYet { allowed, .. } => {
-                Some(suggestion(&None, allowed.iter().copied()))
+            Mistake::NumberOrWord { other, lowest, highest, .. } => {
+                Some(format!("write \"{other}\" or a number from {lowest} to {highest}"))
             }
+            Mistake::TransportSelector { key, end, .. } => Some(format!(
+                "write {key} = [\"{end}\"]; for networks write mode = \"tunnel\" at the peer"
+            )),
             Mistake::Refused { refusal, .. } => Some(refusal.help().into()),
             Mistake::LocalNotOurs { ours, .. } => Some(match ours.as_slice() {
                 [] => "write it into `addresses` of its port".into(),
@@ -488,10 +509,20 @@ impl Mistake {
                 "a sequence number used twice under one key gives the key away: laboratories only"
             }
             Mistake::WindowSize { .. } => "write a multiple of 32 from 32 to 4096",
-            Mistake::TransportNotYet => "write mode = \"tunnel\"",
-            Mistake::TransportNotOurs { .. } => {
-                "transport mode is for this machine's own traffic: use mode = \"tunnel\""
+            Mistake::NullNotSaid => {
+                "for a benchmark of the framing alone add benchmark = \"no-integrity\"; to have \
+                 integrity without encryption write suite = \"null-hmac-sha-256\""
             }
+            Mistake::BenchmarkOfSuite { .. } => "leave `benchmark` out",
+            Mistake::NoIntegrity { .. } => {
+                "for benchmarks between machines of your own only: never with packets that matter"
+            }
+            Mistake::NoEncryption { .. } => "aes-128-gcm encrypts, and costs less",
+            Mistake::ShortNumbers => {
+                "write esn = true at both ends, or esn = false if that is meant"
+            }
+            Mistake::OnlyWithUdp { .. } => "write encapsulation = \"udp\" too, or leave it out",
+            Mistake::OnlyInTunnelMode { .. } | Mistake::DfOfV6 => "leave it out",
             Mistake::RemoteInside { .. } => {
                 "`local` is our side, `remote` the peer's: are the two swapped?"
             }
@@ -534,9 +565,8 @@ impl Mistake {
                  `keys_dir`"
             }
             Mistake::KeyDirection { .. } | Mistake::KeyWords { .. } => {
-                "one line an SA: direction, SPI, key and salt in hexadecimal"
+                "one line an SA: direction, SPI, key material in hexadecimal"
             }
-            Mistake::KeyNeverSeals => "leave one of them",
             Mistake::KeySpi => "write a number, decimal or 0x…, of 32 bits",
             Mistake::SameMaterial => "a key serves one SA in one direction: make new keys",
             Mistake::SameInboundSpi | Mistake::SameOutboundSpi => "make new keys: lockgate keygen",
@@ -559,6 +589,19 @@ fn did_you_mean(nearest: &Option<String>, otherwise: &str) -> String {
     match nearest {
         Some(word) => format!("did you mean `{word}`?"),
         None => otherwise.to_owned(),
+    }
+}
+
+/// What others call by another name.
+pub(crate) fn renamed(key: &str) -> Option<&'static str> {
+    match key.replace('-', "_").as_str() {
+        "nat_t" | "nat_traversal" | "udp_encap" | "encap" => Some("encapsulation"),
+        "extended_sequence_numbers" | "sequence_numbers" => Some("esn"),
+        "keepalive" => Some("nat_keepalive"),
+        "window" | "anti_replay_window" => Some("replay_window"),
+        "dont_fragment" | "copy_df" => Some("df"),
+        "tos" | "copy_dscp" => Some("dscp"),
+        _ => None,
     }
 }
 

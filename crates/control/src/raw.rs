@@ -18,6 +18,10 @@ pub(crate) type Texts = Option<Spanned<Vec<Spanned<String>>>>;
 pub(crate) type Text = Option<Spanned<String>>;
 /// A number with its place.
 pub(crate) type Number = Option<Spanned<i128>>;
+/// `true` or `false` with its place.
+pub(crate) type Truth = Option<Spanned<bool>>;
+/// A string or a number with its place.
+pub(crate) type Either = Option<Spanned<Scalar>>;
 
 /// A whole file.
 #[derive(Debug, Default)]
@@ -36,7 +40,7 @@ pub(crate) struct Raw {
 #[derive(Debug)]
 pub(crate) struct RawNode {
     pub(crate) name: Text,
-    pub(crate) workers: Option<Spanned<Scalar>>,
+    pub(crate) workers: Either,
     pub(crate) reserve_cores: Number,
     pub(crate) on_exit: Text,
     pub(crate) keys_dir: Text,
@@ -48,7 +52,7 @@ pub(crate) struct RawNode {
 /// `[cache]`.
 #[derive(Debug)]
 pub(crate) struct RawCache {
-    pub(crate) flows: Option<Spanned<Scalar>>,
+    pub(crate) flows: Either,
 }
 
 /// `[metrics]`.
@@ -81,9 +85,17 @@ pub(crate) struct RawPeer {
     pub(crate) keys: Text,
     pub(crate) manual: Text,
     pub(crate) suite: Text,
+    pub(crate) benchmark: Text,
     pub(crate) mode: Text,
+    pub(crate) esn: Truth,
     pub(crate) replay_window: Number,
-    pub(crate) mss_clamp: Option<Spanned<bool>>,
+    pub(crate) mss_clamp: Truth,
+    pub(crate) encapsulation: Text,
+    pub(crate) remote_port: Number,
+    pub(crate) behind_nat: Truth,
+    pub(crate) nat_keepalive: Either,
+    pub(crate) dscp: Either,
+    pub(crate) df: Text,
 }
 
 /// `[[policy]]`.
@@ -95,7 +107,7 @@ pub(crate) struct RawPolicy {
     pub(crate) action: Text,
     pub(crate) local: Texts,
     pub(crate) remote: Texts,
-    pub(crate) protocol: Option<Spanned<Scalar>>,
+    pub(crate) protocol: Either,
     pub(crate) local_ports: Texts,
     pub(crate) remote_ports: Texts,
     pub(crate) icmp: Texts,
@@ -129,8 +141,24 @@ const NODE_KEYS: &[&str] =
 const CACHE_KEYS: &[&str] = &["flows"];
 const METRICS_KEYS: &[&str] = &["listen"];
 const PORT_KEYS: &[&str] = &["netdev", "vlan", "side", "allow_host", "mac", "mtu", "addresses"];
-const PEER_KEYS: &[&str] =
-    &["local", "remote", "keys", "manual", "suite", "mode", "replay_window", "mss_clamp"];
+const PEER_KEYS: &[&str] = &[
+    "local",
+    "remote",
+    "keys",
+    "manual",
+    "suite",
+    "benchmark",
+    "mode",
+    "esn",
+    "replay_window",
+    "mss_clamp",
+    "encapsulation",
+    "remote_port",
+    "behind_nat",
+    "nat_keepalive",
+    "dscp",
+    "df",
+];
 const POLICY_KEYS: &[&str] = &[
     "name",
     "peer",
@@ -258,9 +286,17 @@ fn peer(name: Spanned<String>, section: &Section<'_>, problems: &mut Problems<'_
         keys: section.text(problems, "keys"),
         manual: section.text(problems, "manual"),
         suite: section.text(problems, "suite"),
+        benchmark: section.text(problems, "benchmark"),
         mode: section.text(problems, "mode"),
+        esn: section.truth(problems, "esn"),
         replay_window: section.number(problems, "replay_window"),
         mss_clamp: section.truth(problems, "mss_clamp"),
+        encapsulation: section.text(problems, "encapsulation"),
+        remote_port: section.number(problems, "remote_port"),
+        behind_nat: section.truth(problems, "behind_nat"),
+        nat_keepalive: section.scalar(problems, "nat_keepalive"),
+        dscp: section.scalar(problems, "dscp"),
+        df: section.text(problems, "df"),
     }
 }
 

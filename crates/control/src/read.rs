@@ -7,7 +7,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::errors::Problems;
-use crate::mistake::{Mistake, Refusal, nearest};
+use crate::mistake::{Mistake, Refusal, nearest, renamed};
 use crate::source::Span;
 
 /// A string or a number, where both are allowed.
@@ -55,7 +55,10 @@ impl<'a> Section<'a> {
                 match Refusal::of_key(&name) {
                     Some(refusal) => Mistake::Refused { key: name, refusal },
                     None => {
-                        let nearest = nearest(&name, allowed.iter().copied());
+                        let nearest = renamed(&name)
+                            .filter(|ours| allowed.contains(ours))
+                            .map(str::to_owned)
+                            .or_else(|| nearest(&name, allowed.iter().copied()));
                         Mistake::UnknownKey { key: name, section, nearest, allowed }
                     }
                 },

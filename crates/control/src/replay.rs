@@ -61,13 +61,14 @@ impl Keys {
         assert_eq!(self.peers.len(), config.peers.len(), "keys of another configuration");
         let (mut keys, mut sealed) = (Keys::default(), Vec::new());
         for (peer, lines) in config.peers.iter().zip(self.peers) {
-            let other_end = Tunnel { local: peer.tunnel.remote, remote: peer.tunnel.local };
+            let Tunnel { local, remote } = peer.tunnel();
+            let other_end = Tunnel { local: remote, remote: local };
             let mut replaced = Vec::with_capacity(lines.len());
             for KeyLine { direction, spi, material } in lines {
                 let material = match direction {
                     Direction::Outbound => {
                         let fresh = random_material(peer.suite)?;
-                        let (peer, tunnel) = (peer.name.clone(), peer.tunnel);
+                        let (peer, tunnel) = (peer.name.clone(), peer.tunnel());
                         sealed.push(ReplayKey { peer, tunnel, spi, material: copy(&fresh)? });
                         fresh
                     }
@@ -103,8 +104,8 @@ fn copy(material: &KeyMaterial) -> Result<KeyMaterial, KeyFileError> {
 /// [`KeyFileError`].
 pub fn write_replay_keys(path: &Path, keys: &[ReplayKey]) -> Result<(), KeyFileError> {
     let name = || path.display().to_string();
-    // Twice the longest key, two IPv6 addresses and a name of 64 letters fit.
-    let mut text = Zeroizing::new(String::with_capacity(MARK.len() + keys.len() * 320));
+    // Twice the longest material, two IPv6 addresses and a name of 64 letters fit.
+    let mut text = Zeroizing::new(String::with_capacity(MARK.len() + keys.len() * 512));
     text.push_str(MARK);
     for ReplayKey { peer, tunnel, spi, material } in keys {
         text.push_str(&format!("out {spi} {} ", material.suite()));

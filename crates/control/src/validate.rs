@@ -8,10 +8,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use dataplane::Side;
-use ipsec::{KeyMaterial, OutboundSa, SaId, SequenceCounter, SequenceNumbers, Spi, Suite};
+use ipsec::{
+    Encapsulation, KeyMaterial, Mode, OutboundSa, SaId, SequenceCounter, SequenceNumbers, Spi,
+    Suite,
+};
 use policy::{Direction, SaSetId, Spd};
 use toml::Spanned;
-use wire::Family;
+use wire::{Address, Family};
 
 use crate::compile;
 use crate::errors::Problems;
@@ -20,6 +23,7 @@ use crate::raw::Raw;
 use crate::source::Span;
 use crate::validated::{Action, Peer, PeerId, Policy, Validated};
 
+mod encapsulation;
 mod links;
 mod node;
 mod peers;
@@ -35,7 +39,7 @@ pub(crate) fn validate(raw: &Raw, problems: &mut Problems<'_>) -> Option<(Valida
     let metrics = node::metrics(raw.metrics.as_ref(), problems);
     let ports = ports::validate(&raw.ports, problems);
     let peers = peers::validate(&raw.peers, &ports, problems);
-    let policies = policies::validate(raw, &peers, &ports, problems);
+    let policies = policies::validate(raw, &peers, problems);
     let routes = links::routes(&raw.routes, &ports, problems);
     let neighbours = links::neighbours(&raw.neighbours, &ports, problems);
     if problems.has_errors() {
@@ -66,12 +70,12 @@ fn judge_paths(raw: &Raw, validated: &Validated, problems: &mut Problems<'_>) {
         // All of that is Linux's, which the daemon asks.
         return;
     }
-    let remotes = validated.peers.iter().map(|peer| peer.tunnel.remote.into());
+    let remotes = validated.peers.iter().map(|peer| peer.tunnel().remote.into());
     let ports = compile::Routing::of(validated).ports_towards(remotes);
     let speak_v6 = peers_sent_v6(validated);
     let mut tunnels = Tunnels::default();
     for (place, (peer, port)) in validated.peers.iter().zip(ports).enumerate() {
-        let (remote, name) = (peer.tunnel.remote, peer.name.clone());
+        let (remote, name) = (peer.tunnel().remote, peer.name.clone());
         let written = &raw.peers[place];
         let span = written.remote.as_ref().map_or(written.at.clone(), Spanned::span);
         let Some(id) = port else {
@@ -112,22 +116,29 @@ fn peers_sent_v6(validated: &Validated) -> HashSet<PeerId> {
     protected.collect()
 }
 
-/// What tunnels add to their packets: an SA for each suite and outer family that seals nothing
+/// What tunnels add to their packets: an SA for each suite and kind of headers that seals nothing
 /// and is only asked how long its packets are.
 #[derive(Default)]
-struct Tunnels(HashMap<(Suite, bool), OutboundSa>);
+struct Tunnels(HashMap<(Suite, Mode, OuterFamily, IsInUdp), OutboundSa>);
+
+/// Family of outer headers.
+type OuterFamily = Family;
+/// Whether there is a UDP header.
+type IsInUdp = bool;
 
 impl Tunnels {
     /// `None`: validation let a mistake through, which compiling will tell.
     fn of(&mut self, peer: &Peer) -> Option<&OutboundSa> {
-        let Peer { suite, tunnel, .. } = *peer;
-        match self.0.entry((suite, tunnel.remote.is_ipv4())) {
+        let Peer { suite, encapsulation, .. } = *peer;
+        let Encapsulation { mode, tunnel, udp, .. } = encapsulation;
+        let family = Address::from(tunnel.remote).family;
+        match self.0.entry((suite, mode, family, udp.is_some())) {
             Entry::Occupied(entry) => Some(entry.into_mut()),
             Entry::Vacant(entry) => {
                 let material = KeyMaterial::new(suite, &vec![0; suite.material_bytes()]).ok()?;
                 let counter = Arc::new(SequenceCounter::new(SequenceNumbers::Short));
-                let (id, set) = (SaId(0), SaSetId(0));
-                let sa = OutboundSa::new(id, Spi::LOWEST, set, &material, tunnel, counter).ok()?;
+                let (id, set, spi) = (SaId(0), SaSetId(0), Spi::LOWEST);
+                let sa = OutboundSa::new(id, spi, set, &material, encapsulation, counter).ok()?;
                 Some(entry.insert(sa))
             }
         }
@@ -185,8 +196,14 @@ impl<T> Named<T> {
     }
 }
 
-impl Named<crate::validated::Peer> {
+impl Named<Peer> {
     fn id(&self, name: &str) -> Option<PeerId> {
         self.ids.get(name).map(|id| PeerId(*id))
+    }
+
+    /// A peer; `None` while any of them is wrong.
+    fn peer(&self, id: PeerId) -> Option<&Peer> {
+        let is_complete = self.list.len() == self.ids.len();
+        self.list.get(id.0 as usize).filter(|_| is_complete)
     }
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use dataplane::{HostService, Neighbour, PortId, Prefix, Side};
-use ipsec::{Suite, Tunnel};
+use ipsec::{DontFragment, Dscp, Encapsulation, Mode, SequenceNumbers, Suite, Tunnel};
 use policy::selector::protocol_text;
 use policy::{AddressRange, Direction, PortRange, Selector, UpperSelector};
 use wire::{Address, Family};
@@ -141,21 +141,44 @@ pub struct Port {
     pub addresses: Vec<InterfaceAddress>,
 }
 
-/// A peer gateway. Its keys are manual and its mode is tunnel: nothing else is there yet.
+/// A peer gateway. Its keys are manual: nothing else is there yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Peer {
     /// Its name.
     pub name: String,
-    /// The two outer addresses.
-    pub tunnel: Tunnel,
+    /// Mode, the two ends, and how packets to it look outside.
+    pub encapsulation: Encapsulation,
     /// Name of its key file in [`Node::keys_dir`].
     pub key_file: String,
     /// Algorithms of all its SAs.
     pub suite: Suite,
+    /// Width of the sequence numbers of all its SAs.
+    pub numbers: SequenceNumbers,
     /// Packets that its replay windows remember.
     pub replay_window: u32,
     /// Whether TCP SYN segments are clamped to the tunnel's path MTU.
     pub mss_clamp: bool,
+    /// Whether its address and UDP port may change.
+    pub place: PeerPlace,
+    /// Seconds without a packet to it after which a NAT keepalive is sent (RFC 3948 §4); `None`:
+    /// none is.
+    pub nat_keepalive_s: Option<u32>,
+}
+
+impl Peer {
+    /// The two ends, as configured.
+    pub const fn tunnel(&self) -> Tunnel {
+        self.encapsulation.tunnel
+    }
+}
+
+/// Whether a peer stays where the configuration says it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PeerPlace {
+    /// It does.
+    Fixed,
+    /// It is behind a NAT: its address and UDP port may change.
+    BehindNat,
 }
 
 /// What a policy does.
@@ -201,6 +224,9 @@ pub enum Target {
     /// Forward by this port, to this router or (`None`) to the destination itself.
     Via(PortId, Option<Address>),
 }
+
+/// What a peer without integrity must say: `benchmark = "no-integrity"`.
+pub(crate) const NO_INTEGRITY: &str = "no-integrity";
 
 /// A section of a configuration, as [`Validated::effective`] writes it.
 pub(crate) struct Section {
@@ -346,12 +372,45 @@ fn write_port(out: &mut String, port: &Port) -> std::fmt::Result {
 }
 
 fn write_peer(out: &mut String, peer: &Peer) -> std::fmt::Result {
-    let Peer { name, tunnel, key_file, suite, replay_window, mss_clamp } = peer;
+    let Peer { name, encapsulation, key_file, suite, numbers, replay_window, .. } = peer;
+    let Encapsulation { mode, tunnel, udp, dscp, dont_fragment } = encapsulation;
     writeln!(out, "[peer.{}]\nlocal = \"{}\"", quoted(name), tunnel.local)?;
     writeln!(out, "remote = \"{}\"", tunnel.remote)?;
     writeln!(out, "keys = {}", quoted(&format!("file:{key_file}")))?;
-    writeln!(out, "manual = \"laboratory\"\nsuite = \"{suite}\"\nmode = \"tunnel\"")?;
-    writeln!(out, "replay_window = {replay_window}\nmss_clamp = {mss_clamp}")
+    writeln!(out, "manual = \"laboratory\"\nsuite = \"{suite}\"")?;
+    if !suite.is_authenticated() {
+        writeln!(out, "benchmark = \"{NO_INTEGRITY}\"")?;
+    }
+    let esn = *numbers == SequenceNumbers::Extended;
+    writeln!(out, "mode = \"{}\"\nesn = {esn}", mode.name())?;
+    writeln!(out, "replay_window = {replay_window}\nmss_clamp = {}", peer.mss_clamp)?;
+    match udp {
+        None => writeln!(out, "encapsulation = \"none\"")?,
+        Some(ports) => {
+            writeln!(out, "encapsulation = \"udp\"\nremote_port = {}", ports.remote)?;
+            writeln!(out, "behind_nat = {}", peer.place == PeerPlace::BehindNat)?;
+            match peer.nat_keepalive_s {
+                Some(seconds) => writeln!(out, "nat_keepalive = {seconds}")?,
+                None => writeln!(out, "nat_keepalive = \"off\"")?,
+            }
+        }
+    }
+    if *mode == Mode::Transport {
+        return Ok(());
+    }
+    match dscp {
+        Dscp::Copy => writeln!(out, "dscp = \"copy\"")?,
+        Dscp::Fixed(value) => writeln!(out, "dscp = {value}")?,
+    }
+    if tunnel.remote.is_ipv6() {
+        return Ok(());
+    }
+    let df = match dont_fragment {
+        DontFragment::Set => "set",
+        DontFragment::Copy => "copy",
+        DontFragment::Clear => "clear",
+    };
+    writeln!(out, "df = \"{df}\"")
 }
 
 /// Address ranges as they are written; both families in full are one `any`.

@@ -45,8 +45,16 @@ fn every_default_is_written_out() {
         assert!(effective.contains(line), "{line} is not in\n{effective}");
     }
     let effective = meaning(EXAMPLE).effective();
-    for line in ["mode = \"tunnel\"", "replay_window = 1024", "mss_clamp = true", "port = \"wan\""]
-    {
+    for line in [
+        "mode = \"tunnel\"",
+        "esn = ",
+        "replay_window = 1024",
+        "mss_clamp = true",
+        "encapsulation = \"none\"",
+        "dscp = \"copy\"",
+        "df = \"set\"",
+        "port = \"wan\"",
+    ] {
         assert!(effective.contains(line), "{line} is not in\n{effective}");
     }
 }
@@ -116,6 +124,25 @@ fn upper() -> impl Strategy<Value = String> {
     ]
 }
 
+/// How a peer's packets are carried.
+fn carried() -> impl Strategy<Value = String> {
+    let udp = (
+        maybe(&["remote_port = 1", "remote_port = 65535", "remote_port = 4500"]),
+        maybe(&["behind_nat = true", "behind_nat = false"]),
+        maybe(&["nat_keepalive = 1", "nat_keepalive = 3600", "nat_keepalive = \"off\""]),
+    );
+    let udp = prop_oneof![
+        Just(String::new()),
+        Just("encapsulation = \"none\"\n".to_owned()),
+        udp.prop_map(|(port, nat, alive)| format!("encapsulation = \"udp\"\n{port}{nat}{alive}")),
+    ];
+    let headers = (
+        maybe(&["dscp = 0", "dscp = 63", "dscp = \"copy\""]),
+        maybe(&["df = \"set\"", "df = \"copy\"", "df = \"clear\""]),
+    );
+    (udp, headers).prop_map(|(udp, (dscp, df))| format!("{udp}{dscp}{df}"))
+}
+
 fn policy() -> impl Strategy<Value = String> {
     (
         prop::sample::select(
@@ -172,7 +199,8 @@ fn configuration() -> impl Strategy<Value = String> {
         ]),
     );
     let peer = (
-        maybe(&["mode = \"tunnel\""]),
+        maybe(&["mode = \"tunnel\"", "esn = true", "esn = false"]),
+        carried(),
         maybe(&["replay_window = 32", "replay_window = 4096"]),
         maybe(&["mss_clamp = false", "mss_clamp = true"]),
     );
@@ -189,7 +217,7 @@ fn configuration() -> impl Strategy<Value = String> {
     (node, port, peer, route, policies).prop_map(|(node, port, peer, route, policies)| {
         let (workers, cores, exit, keys, cache, metrics, directories, poll) = node;
         let (vlan, mtu, mac, allow) = port;
-        let (mode, window, clamp) = peer;
+        let (mode, carried, window, clamp) = peer;
         let mut text = format!(
             "[node]\nname = \"n\"\n{workers}{cores}{exit}{keys}{directories}{poll}\
              [port.lan]\nnetdev = \"eth0\"\nside = \"protected\"\n{vlan}{mtu}\
@@ -198,7 +226,7 @@ fn configuration() -> impl Strategy<Value = String> {
              addresses = [\"192.0.2.1/24\", \"2001:db8::1/126\", \"fe80::2/64\"]\n\
              {cache}{metrics}\
              [peer.\"f.o_u-r\"]\nlocal = \"192.0.2.1\"\nremote = \"1.0.0.0\"\n\
-             keys = \"file: k'1\"\nmanual = \"laboratory\"\nsuite = \"aes-256-gcm\"\n{mode}\
+             keys = \"file: k'1\"\nmanual = \"laboratory\"\nsuite = \"aes-256-gcm\"\n{mode}{carried}\
              [peer.six]\nlocal = \"2001:db8::1\"\nremote = \"2001:db8::7\"\nkeys = \"file:2\"\n\
              manual = \"laboratory\"\nsuite = \"aes-128-gcm\"\n{window}{clamp}\
              [[route]]\n{route}\n\
@@ -260,6 +288,30 @@ proptest! {
     fn arbitrary_text_never_panics(text in any::<String>()) {
         let errors = parse(&text, "arbitrary.toml").expect_err("no configuration by chance");
         let _ = errors.to_string();
+    }
+}
+
+/// Every key that only some peers have.
+#[test]
+fn peers_of_every_kind_mean_themselves_when_every_default_is_written_out() {
+    let nat = "encapsulation = \"udp\"\nbehind_nat = true\n";
+    for (keys, written) in [
+        (nat, "remote_port = 4500\nbehind_nat = true\nnat_keepalive = 20\ndscp"),
+        ("mode = \"transport\"\n", "encapsulation = \"none\"\n\n"),
+        ("mode = \"transport\"\nencapsulation = \"udp\"\n", "nat_keepalive = 20\n\n"),
+        ("dscp = 46\ndf = \"clear\"\nesn = true\n", "dscp = 46\ndf = \"clear\"\n"),
+    ] {
+        let text = format!(
+            "[node]\nname = \"n\"\n[port.wan]\nnetdev = \"eth1\"\nside = \"unprotected\"\n\
+             [peer.p]\nlocal = \"192.0.2.1\"\nremote = \"192.0.2.2\"\nkeys = \"file:k\"\n\
+             manual = \"laboratory\"\nsuite = \"aes-256-cbc-hmac-sha-384\"\n{keys}\
+             [[policy]]\nname = \"p\"\npeer = \"p\"\nlocal = [\"192.0.2.1\"]\n\
+             remote = [\"192.0.2.2\"]\nprotocol = \"tcp\"\nremote_ports = [\"443\"]\n"
+        );
+        let validated = meaning(&text);
+        let effective = validated.effective();
+        assert!(effective.contains(written), "{written}\n{effective}");
+        assert_eq!(meaning(&effective), validated, "{effective}");
     }
 }
 

@@ -62,12 +62,16 @@ fn configuration(own: &str, remote_like: &str, suite: Suite, peers: &[&str]) -> 
         "[node]\nname = \"n\"\n[port.wan]\nnetdev = \"e\"\nside = \"unprotected\"\n\
          addresses = [\"{own}/24\"]\n"
     );
+    let benchmark = match suite {
+        Suite::Null => "benchmark = \"no-integrity\"\n",
+        _ => "",
+    };
     for (place, peer) in peers.iter().enumerate() {
         let remote =
             if own == remote_like { format!("192.0.2.{}", place + 2) } else { remote_like.into() };
         text.push_str(&format!(
             "[peer.{peer}]\nlocal = \"{own}\"\nremote = \"{remote}\"\nkeys = \"file:{peer}.keys\"\n\
-             manual = \"laboratory\"\nsuite = \"{suite}\"\n\
+             manual = \"laboratory\"\nsuite = \"{suite}\"\n{benchmark}\
              [[policy]]\nname = \"{peer}\"\npeer = \"{peer}\"\nlocal = [\"any\"]\n\
              remote = [\"any\"]\n"
         ));
@@ -210,7 +214,7 @@ fn every_mistake_in_a_key_file_is_named_by_line_and_column_and_never_shown() {
         (
             format!("in 0x1001 {}", &A[1..]),
             "2:11",
-            "aes-128-gcm takes 40 hexadecimal digits of key and salt, not 39",
+            "aes-128-gcm takes 40 hexadecimal digits (key, then salt), not 39",
         ),
         (format!("in 0x1001 {A}00"), "2:11", "not 42"),
         (format!("in 0x1001 {}x{}", &A[..9], &A[10..]), "2:20", "this is not a hexadecimal digit"),
@@ -287,19 +291,38 @@ fn what_a_file_lacks_is_not_judged_while_a_line_of_it_is_wrong() {
     assert!(!told.contains("no key in") && !told.contains("line: nothing can be"), "{told}");
 }
 
+/// RFC 9611: a set of SAs, which workers share out.
 #[test]
-fn a_second_outbound_line_is_warned_of() {
+fn every_outbound_line_is_an_sa_of_the_peers_set() {
     let directory = Directory::new();
     let c = B.replace('c', "e");
     directory.key_file("p.keys", format!("out 0x1001 {A}\nin 0x1001 {B}\nout 0x1002 {c}\n"));
     let loaded = directory.load(Suite::Aes128Gcm, &["p"]).unwrap_or_else(|e| panic!("{e}"));
     let text = control::render(&loaded.warnings);
-    assert!(text.contains("p.keys:3:1: warning: only the first `out` line"), "{text}");
-    let first = loaded.keys.of(PeerId(0))[0].spi;
+    assert!(!text.contains("p.keys"), "{text}");
+    let spis: Vec<_> = loaded.keys.of(PeerId(0)).iter().map(|line| line.spi).collect();
     let (keys, _) = loaded.keys.for_replay(&loaded.validated, &[]).unwrap();
     let snapshot = loaded.validated.compile(keys, Generation(1)).unwrap();
-    let sealing = snapshot.sets()[0].outbound[0];
-    assert_eq!(snapshot.outbound()[sealing.0 as usize].spi, first);
+    let sealing = snapshot.sets()[0].outbound.iter();
+    let sealing: Vec<_> = sealing.map(|sa| snapshot.outbound()[sa.0 as usize].spi).collect();
+    assert_eq!(sealing, [spis[0], spis[2]]);
+}
+
+#[test]
+fn a_length_is_told_in_the_parts_that_the_suite_takes() {
+    for (suite, digits, parts) in [
+        (Suite::Aes192Gcm, 56, "key, then salt"),
+        (Suite::ChaCha20Poly1305, 72, "key, then salt"),
+        (Suite::Aes128CbcSha256, 96, "encryption key, then HMAC key"),
+        (Suite::Aes256CbcSha512, 192, "encryption key, then HMAC key"),
+        (Suite::NullSha384, 96, "HMAC key"),
+    ] {
+        let directory = Directory::new();
+        directory.key_file("p.keys", format!("in 0x1001 {A}\n"));
+        let Err(errors) = directory.load(suite, &["p"]) else { panic!("{suite} takes 40 digits") };
+        let expected = format!("{suite} takes {digits} hexadecimal digits ({parts}), not 40");
+        assert!(errors.to_string().contains(&expected), "{errors}");
+    }
 }
 
 #[test]

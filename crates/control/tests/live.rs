@@ -1,12 +1,13 @@
 //! One configuration after the other: what is kept, what is new, what is refused.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use control::mirror::{View, live_parts};
-use control::{CompileError, Compiled, Compiler, Loaded, parse};
-use dataplane::{Generation, Layout, SnapshotError};
-use ipsec::SaId;
+use control::{CompileError, Compiled, Compiler, End, Loaded, MoveError, parse};
+use dataplane::{Generation, Layout, SetIndex, SnapshotError};
+use ipsec::{Dscp, Encapsulation, Mode, SaId, SequenceNumbers};
 use keystate::{HostIdentity, KeyState, RESERVATION_STEP, Refusal};
 use policy::{Direction, PolicyId, SaSetId};
 
@@ -138,6 +139,169 @@ fn sas_that_did_not_change_go_on_at_other_places() {
     assert_eq!(third.outbound[0].set, SaSetId(2), "set 0 is not used again");
     assert_eq!(third.outbound[1].set, SaSetId(1));
     assert_eq!(third.outbound[0].sequence.draw(1), Ok(2));
+}
+
+/// A peer that may move, and its policy.
+fn roaming(more: &str) -> Vec<String> {
+    let nat = format!("encapsulation = \"udp\"\nbehind_nat = true\n{more}");
+    let parts = [peer("a", 1, 64), nat, peer("b", 2, 64)].concat();
+    vec![parts, policy("to-a", "a", 2), policy("to-b", "b", 3)]
+}
+
+fn end(text: &str) -> End {
+    let end: std::net::SocketAddr = text.parse().unwrap();
+    End { address: end.ip(), port: end.port() }
+}
+
+/// Where everything for the first set is sent to.
+fn where_to(compiled: &Compiled) -> (IpAddr, IpAddr, IpAddr, u16, u16) {
+    let (out, inbound) = (&compiled.outbound[0], &compiled.inbound[0]);
+    let port = |way: &Encapsulation| way.udp.unwrap().remote;
+    (
+        compiled.sets[0].tunnel.remote,
+        out.tunnel().remote,
+        inbound.tunnel().remote,
+        port(&out.encapsulation),
+        port(&inbound.encapsulation),
+    )
+}
+
+#[test]
+fn a_peer_that_moved_keeps_key_numbers_window_and_layout() {
+    let mut gateway = Gateway::new();
+    let mut compiled = gateway.compile(&roaming(""));
+    let (out, inbound) = (compiled.outbound.clone(), compiled.inbound.clone());
+    out[0].sequence.draw(5).unwrap();
+    let layout = compiled.layout;
+    let to = end("203.0.113.9:61000");
+    let moved = compiled.move_peer(SetIndex(0), to).unwrap().expect("it was elsewhere");
+    assert_eq!((moved.peer.as_str(), moved.from), ("a", end("198.51.100.1:4500")));
+    assert_eq!((moved.to, to.to_string()), (to, "203.0.113.9:61000".into()));
+    let at = to.address;
+    assert_eq!(where_to(&compiled), (at, at, at, 61000, 61000));
+    assert_eq!(compiled.remotes().next(), Some(at));
+    assert_eq!(compiled.layout, layout);
+    assert!(Arc::ptr_eq(&out[0].sequence, &compiled.outbound[0].sequence));
+    assert!(Arc::ptr_eq(&inbound[0].window, &compiled.inbound[0].window));
+    assert!(Arc::ptr_eq(&out[1], &compiled.outbound[1]), "the other peer's");
+    assert_eq!(compiled.move_peer(SetIndex(0), to), Ok(None), "it is there already");
+    assert_eq!(compiled.outbound[0].sequence.draw(1), Ok(6));
+    // And back to where it began.
+    let back = compiled.move_peer(SetIndex(0), moved.from).unwrap().expect("it was elsewhere");
+    assert_eq!((back.from, back.to), (to, moved.from));
+}
+
+#[test]
+fn what_was_learned_of_a_peer_is_kept_while_its_place_is_configured_as_before() {
+    let mut gateway = Gateway::new();
+    let mut first = gateway.compile(&roaming(""));
+    let to = end("203.0.113.9:61000");
+    first.move_peer(SetIndex(0), to).unwrap();
+    // Something else changes: also its place among the peers.
+    let mut changed = vec![peer("0", 7, 64), policy("to-0", "0", 9)];
+    gateway.write_keys("0", &[("out", 0x1009, 9), ("in", 0x2009, 10)]);
+    changed.extend(roaming("dscp = 46\n"));
+    let mut second = gateway.compile(&changed);
+    assert_eq!(second.sets[1].tunnel.remote, "198.51.100.1".parse::<IpAddr>().unwrap());
+    second.keep_ends(&first);
+    assert_eq!(second.sets[1].tunnel.remote, to.address);
+    assert_eq!(second.outbound[1].encapsulation.dscp, Dscp::Fixed(46));
+    assert_eq!(second.outbound[1].tunnel().remote, to.address);
+    // Twice, and then forgotten: the configuration names another place.
+    let mut third = gateway.compile(&roaming(""));
+    third.keep_ends(&second);
+    assert_eq!(where_to(&third).0, to.address);
+    for other in ["remote_port = 4501\n", "nat_keepalive = \"off\"\n"] {
+        let mut fourth = gateway.compile(&roaming(other));
+        fourth.keep_ends(&third);
+        let keeps = !other.contains("port");
+        assert_eq!(where_to(&fourth).0 == to.address, keeps, "{other}");
+    }
+    let fixed = roaming("")[0].replace("behind_nat = true", "behind_nat = false");
+    let mut fifth = gateway.compile(&[&[fixed], &roaming("")[1..]].concat());
+    fifth.keep_ends(&third);
+    assert_eq!(where_to(&fifth).3, 4500);
+}
+
+#[test]
+fn a_peer_does_not_move_where_it_cannot_be() {
+    let mut gateway = Gateway::new();
+    let mut compiled = gateway.compile(&roaming(""));
+    let mut moved = |set, to| compiled.move_peer(SetIndex(set), end(to));
+    assert_eq!(moved(1, "203.0.113.9:4500"), Err(MoveError::Stays), "no NAT");
+    assert_eq!(moved(2, "203.0.113.9:4500"), Err(MoveError::Stays), "no set");
+    for unusable in ["239.1.1.1:4500", "0.0.0.0:4500", "127.0.0.1:4500", "[ff02::1]:4500"] {
+        let refused = moved(0, unusable);
+        assert!(matches!(refused, Err(MoveError::Unusable { .. })), "{refused:?}");
+    }
+    assert!(matches!(moved(0, "[2001:db8::1]:4500"), Err(MoveError::Sa(_))));
+    assert_eq!(where_to(&compiled).3, 4500, "nothing was changed");
+}
+
+/// In transport mode the policies name the peer's address.
+#[test]
+fn in_transport_mode_only_the_port_moves() {
+    let mut gateway = Gateway::new();
+    let policy = "[[policy]]\nname = \"to-a\"\npeer = \"a\"\nlocal = [\"192.0.2.1\"]\n\
+         remote = [\"198.51.100.1\"]\n";
+    let nat = "encapsulation = \"udp\"\nbehind_nat = true\nmode = \"transport\"\n";
+    let mut compiled = gateway.compile(&[peer("a", 1, 64), nat.into(), policy.into()]);
+    let refused = compiled.move_peer(SetIndex(0), end("203.0.113.9:4500"));
+    assert!(matches!(refused, Err(MoveError::Transport { .. })), "{refused:?}");
+    compiled.move_peer(SetIndex(0), end("198.51.100.1:61000")).unwrap().expect("another port");
+    let way = compiled.outbound[0].encapsulation;
+    assert_eq!((way.mode, way.udp.unwrap().remote), (Mode::Transport, 61000));
+}
+
+#[test]
+fn another_way_of_carrying_keeps_the_key_and_goes_on_behind_its_numbers() {
+    let mut gateway = Gateway::new();
+    let with =
+        |more: &str, remote| vec![peer("a", remote, 64), more.to_owned(), policy("to-a", "a", 2)];
+    let first = gateway.compile(&with("", 1));
+    first.outbound[0].sequence.draw(5).unwrap();
+    for (more, remote) in [
+        ("", 9),
+        ("encapsulation = \"udp\"\n", 9),
+        ("encapsulation = \"udp\"\nremote_port = 61000\n", 9),
+        ("dscp = 8\n", 9),
+        ("df = \"copy\"\n", 9),
+    ] {
+        let next = gateway.compile(&with(more, remote));
+        assert_eq!(next.layout, first.layout, "{more}");
+        assert!(!Arc::ptr_eq(&next.outbound[0], &first.outbound[0]), "{more}");
+        assert!(Arc::ptr_eq(&next.outbound[0].sequence, &first.outbound[0].sequence), "{more}");
+        assert!(Arc::ptr_eq(&next.inbound[0].window, &first.inbound[0].window), "{more}");
+        assert_eq!(next.outbound[0].encapsulation, next.validated.peers[0].encapsulation);
+        assert_eq!(next.inbound[0].encapsulation, next.validated.peers[0].encapsulation);
+    }
+}
+
+#[test]
+fn esn_makes_another_sa_of_the_same_key_whose_numbers_go_on() {
+    let mut gateway = Gateway::new();
+    let with = |esn: bool| vec![peer("a", 1, 64), format!("esn = {esn}\n"), policy("p", "a", 2)];
+    let first = gateway.compile(&with(false));
+    first.outbound[0].sequence.draw(5).unwrap();
+    first.inbound[0].window.commit(9).unwrap();
+    let second = gateway.compile(&with(true));
+    assert_ne!(second.layout, first.layout);
+    let sa = &second.outbound[0];
+    assert_eq!((sa.sequence.numbers(), sa.sequence.draw(1)), (SequenceNumbers::Extended, Ok(6)));
+    assert!(second.inbound[0].window.commit(9).is_err());
+    // Beyond 2^32 there is no way back.
+    sa.sequence.reserve(1 << 33);
+    sa.sequence.draw(u32::MAX).unwrap();
+    second.inbound[0].window.commit(1 << 32).unwrap();
+    let third = gateway.compile(&with(false));
+    assert!(third.outbound.is_empty() && third.inbound.is_empty());
+    for refused in &third.refused {
+        assert!(matches!(refused.reason, Refusal::BeyondNumbers { .. }), "{refused}");
+        assert!(refused.to_string().contains("write esn = true again"), "{refused}");
+    }
+    assert_eq!(third.refused.len(), 2);
+    let fourth = gateway.compile(&with(true));
+    assert!(fourth.outbound[0].sequence.draw(1).unwrap() > 1 << 32);
 }
 
 #[test]

@@ -119,11 +119,11 @@ pub(super) fn peers(running: &Running) -> Vec<v1::Peer> {
         let set = sets.get(peer.name.as_str());
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let inbound = |set: &SaSet| snapshot.inbound().iter().filter(|sa| sa.set == set.id).count();
-        let route = route_to(snapshot, peer.tunnel.remote);
+        let route = route_to(snapshot, peer.tunnel().remote);
         v1::Peer {
             name: peer.name.clone(),
-            local: peer.tunnel.local.to_string(),
-            remote: peer.tunnel.remote.to_string(),
+            local: peer.tunnel().local.to_string(),
+            remote: peer.tunnel().remote.to_string(),
             suite: peer.suite.to_string(),
             keys: format!("file:{}", peer.key_file),
             state: peer_state(snapshot, set.map(|(_, set)| *set), route.is_some()).into(),

@@ -203,7 +203,7 @@ impl LiveParts {
     fn keep_fresh(&mut self, config: &Validated) {
         let table = dataplane::RouteTable::new(&self.routes);
         let on_link = config.peers.iter().filter_map(|peer| {
-            let remote = Address::from(peer.tunnel.remote);
+            let remote = Address::from(peer.tunnel().remote);
             match table.lookup(remote)? {
                 RouteTarget::Via(hop) => {
                     let hop = self.next_hops[hop.0 as usize];
@@ -223,7 +223,7 @@ impl LiveParts {
 
     fn judge_tunnels(&mut self, config: &Validated, view: &View) {
         for peer in &config.peers {
-            let address = Address::from(peer.tunnel.local);
+            let address = Address::from(peer.tunnel().local);
             if !view.addresses.iter().any(|(_, own, _)| *own == address) {
                 let peer = peer.name.clone();
                 self.problems.push(LiveProblem::TunnelAddressAbsent { peer, address });

@@ -3,27 +3,21 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use ipsec::{Suite, Tunnel};
+use ipsec::{Encryption, ReplayWindow, SequenceNumbers, Suite, Tunnel};
 use toml::Spanned;
 
 use super::Named;
+use super::encapsulation::{self, Carried};
 use super::ports::Ports;
 use crate::errors::Problems;
 use crate::mistake::{Mistake, nearest};
 use crate::raw::RawPeer;
 use crate::source::Span;
-use crate::validated::Peer;
+use crate::validated::{NO_INTEGRITY, Peer};
 use crate::values::{address, bounded, name, unusable, word};
 
 /// Peers at most.
 const MAX_PEERS: usize = 1 << 20;
-
-/// How packets are carried.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Tunnel,
-    Transport,
-}
 
 pub(crate) fn validate(raw: &[RawPeer], ports: &Ports, problems: &mut Problems<'_>) -> Named<Peer> {
     let mut peers = Named { ids: Default::default(), list: Vec::with_capacity(raw.len()) };
@@ -34,6 +28,9 @@ pub(crate) fn validate(raw: &[RawPeer], ports: &Ports, problems: &mut Problems<'
     // Once is enough: it holds for all of them.
     if let Some(manual) = raw.iter().find_map(|peer| peer.manual.as_ref()) {
         problems.warning(&manual.span(), Mistake::ManualKeys);
+    }
+    if let Some(peer) = raw.iter().find(|peer| peer.esn.is_none()) {
+        problems.warning(&peer.name.span(), Mistake::ShortNumbers);
     }
     for (place, written) in raw.iter().take(MAX_PEERS).enumerate() {
         if let Some(keys) = &written.keys
@@ -52,28 +49,29 @@ fn peer(raw: &RawPeer, ports: &Ports, problems: &mut Problems<'_>) -> Option<Pee
     let peer_name = name(problems, &raw.name);
     let tunnel = tunnel(raw, ports, problems);
     let key_file = raw.keys.as_ref().and_then(|written| key_file(raw, written, problems));
-    let suite = raw.suite.as_ref().and_then(|written| suite(written, problems));
-    let modes = [("tunnel", Mode::Tunnel), ("transport", Mode::Transport)];
-    let mode = word(problems, "mode", &raw.mode, Mode::Tunnel, &modes);
-    if let (Some(Mode::Transport), Some(written)) = (mode, &raw.mode) {
-        problems.error(&written.span(), Mistake::TransportNotYet);
-    }
-    let (lowest, highest) = (ipsec::ReplayWindow::SMALLEST, ipsec::ReplayWindow::LARGEST);
+    let suite = raw.suite.as_ref().and_then(|written| suite(raw, written, problems));
+    let carried = encapsulation::carried(raw, tunnel, problems);
+    let esn = raw.esn.as_ref().is_some_and(|written| *written.get_ref());
+    let (lowest, highest) = (ReplayWindow::SMALLEST, ReplayWindow::LARGEST);
     let window = bounded(problems, "replay_window", &raw.replay_window, 1024, (lowest, highest));
     let window = window.filter(|size| {
-        let fits = size % ipsec::ReplayWindow::SMALLEST == 0;
+        let fits = size % ReplayWindow::SMALLEST == 0;
         if let (false, Some(written)) = (fits, &raw.replay_window) {
             problems.error(&written.span(), Mistake::WindowSize { size: *size });
         }
         fits
     });
+    let Carried { encapsulation, place, nat_keepalive_s } = carried?;
     Some(Peer {
         name: peer_name?,
-        tunnel: tunnel?,
+        encapsulation,
         key_file: key_file?,
         suite: suite?,
+        numbers: if esn { SequenceNumbers::Extended } else { SequenceNumbers::Short },
         replay_window: window?,
         mss_clamp: raw.mss_clamp.as_ref().is_none_or(|written| *written.get_ref()),
+        place,
+        nat_keepalive_s,
     })
 }
 
@@ -155,30 +153,47 @@ fn key_file(
     None
 }
 
-/// Suites that DESIGN promises and that are not there yet.
-const LATER: [&str; 5] = [
-    "chacha20-poly1305",
-    "aes-128-cbc-hmac-sha-256",
-    "aes-256-cbc-hmac-sha-256",
-    "null-hmac-sha-256",
-    "null",
-];
-
-fn suite(written: &Spanned<String>, problems: &mut Problems<'_>) -> Option<Suite> {
-    let text = written.get_ref();
-    let suite = Suite::from_name(text);
-    if suite.is_none() {
-        let allowed: Vec<&'static str> = Suite::ALL.iter().map(|suite| suite.name()).collect();
-        let word = text.clone();
-        problems.error(
-            &written.span(),
-            if LATER.contains(&text.as_str()) {
-                Mistake::SuiteNotYet { word, allowed }
-            } else {
-                let nearest = nearest(&word, allowed.iter().copied());
-                Mistake::UnknownWord { key: "suite", word, nearest, allowed }
-            },
-        );
+/// The suite, and what must be said beside those that protect less than one thinks.
+fn suite(raw: &RawPeer, written: &Spanned<String>, problems: &mut Problems<'_>) -> Option<Suite> {
+    let benchmark = raw.benchmark.as_ref();
+    let said = word(problems, "benchmark", &raw.benchmark, (), &[(NO_INTEGRITY, ())]);
+    let word = written.get_ref().clone();
+    let Some(suite) = Suite::from_name(&word) else {
+        // One that nobody should have is not offered either.
+        let offered = Suite::ALL.iter().filter(|suite| suite.is_authenticated());
+        let allowed: Vec<&'static str> = offered.map(|suite| suite.name()).collect();
+        let nearest = nearest_suite(&word);
+        let mistake = Mistake::UnknownWord { key: "suite", word, nearest, allowed };
+        problems.error(&written.span(), mistake);
+        return None;
+    };
+    let peer = raw.name.get_ref().clone();
+    match (suite.is_authenticated(), benchmark) {
+        (true, Some(benchmark)) if said.is_some() => {
+            problems.error(&benchmark.span(), Mistake::BenchmarkOfSuite { suite });
+            return None;
+        }
+        (false, None) => {
+            problems.error(&written.span(), Mistake::NullNotSaid);
+            return None;
+        }
+        (false, Some(_)) => problems.warning(&written.span(), Mistake::NoIntegrity { peer }),
+        (true, _) if suite.encryption() == Encryption::Null => {
+            problems.warning(&written.span(), Mistake::NoEncryption { peer });
+        }
+        (true, _) => {}
     }
-    suite
+    said.map(|()| suite)
+}
+
+/// The suite that was probably meant: other programs write other names.
+fn nearest_suite(word: &str) -> Option<String> {
+    let plain = word.to_lowercase().replace(['-', '_'], "");
+    let names = Suite::ALL.iter().map(|suite| suite.name());
+    let same = names.clone().find(|name| {
+        let name = name.replace('-', "");
+        let names = [name.replace("gcm", "gcm16"), name.replace("hmac", ""), name];
+        names.contains(&plain)
+    });
+    same.map(str::to_owned).or_else(|| nearest(word, names.filter(|name| *name != "null")))
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use ipsec::{Mode, Tunnel};
 use policy::selector::parse_protocol;
 use policy::{
     AddressRange, Direction, IcmpRange, PortRange, Selector, SelectorError, UpperSelector,
@@ -11,13 +12,12 @@ use wire::flow::protocol;
 use wire::{Address, Family};
 
 use super::Named;
-use super::ports::Ports;
 use crate::errors::Problems;
 use crate::mistake::{Mistake, Refusal, nearest};
 use crate::raw::{Raw, RawPolicy, Texts};
 use crate::read::Scalar;
 use crate::source::Span;
-use crate::validated::{Action, Peer, PeerId, Policy};
+use crate::validated::{Action, Peer, Policy};
 use crate::values::{bounded, name, word};
 
 /// Policies at most.
@@ -32,12 +32,7 @@ const HIP: u8 = 139;
 /// Shim6 (RFC 5533).
 const SHIM6: u8 = 140;
 
-pub(crate) fn validate(
-    raw: &Raw,
-    peers: &Named<Peer>,
-    ports: &Ports,
-    problems: &mut Problems<'_>,
-) -> Vec<Policy> {
+pub(crate) fn validate(raw: &Raw, peers: &Named<Peer>, problems: &mut Problems<'_>) -> Vec<Policy> {
     let mut policies = Vec::with_capacity(raw.policies.len());
     let mut names: HashMap<&str, Span> = HashMap::new();
     if let Some(beyond) = raw.policies.get(MAX_POLICIES) {
@@ -59,7 +54,7 @@ pub(crate) fn validate(
         let action = action(written, peers, problems);
         let selector = selector(written, problems);
         if let Some(Action::Protect(peer)) = action {
-            check_transport(raw, peer, selector.as_ref(), written, ports, problems);
+            check_transport(peers.peer(peer), selector.as_ref(), written, problems);
         }
         policies.extend(policy(written, action, selector, problems));
     }
@@ -141,26 +136,25 @@ fn action(raw: &RawPolicy, peers: &Named<Peer>, problems: &mut Problems<'_>) -> 
 }
 
 /// A peer in transport mode may only be named by policies for the two ends themselves
-/// (RFC 4301 §4.1).
+/// (RFC 4301 §4.1): what is sealed for it keeps its addresses.
 fn check_transport(
-    raw: &Raw,
-    peer: PeerId,
+    peer: Option<&Peer>,
     selector: Option<&Selector>,
     policy: &RawPolicy,
-    ports: &Ports,
     problems: &mut Problems<'_>,
 ) {
-    let transport = raw.peers.get(peer.0 as usize).and_then(|peer| peer.mode.as_ref());
-    let transport = transport.is_some_and(|mode| mode.get_ref() == "transport");
-    let (true, Some(selector), Some(local)) = (transport && ports.sound, selector, &policy.local)
-    else {
-        return;
-    };
-    let ours =
-        |range: &AddressRange| range.lo == range.hi && ports.own.contains_key(&range.first());
-    if let Some(foreign) = selector.local.iter().find(|range| !ours(range)) {
-        let mistake = Mistake::TransportNotOurs { range: *foreign };
-        problems.error(&local.span(), mistake);
+    let transport = peer.filter(|peer| peer.encapsulation.mode == Mode::Transport);
+    let (Some(peer), Some(selector)) = (transport, selector) else { return };
+    let Tunnel { local, remote } = peer.tunnel();
+    for (key, written, named, end) in [
+        ("local", &policy.local, &selector.local, local),
+        ("remote", &policy.remote, &selector.remote, remote),
+    ] {
+        let alone = AddressRange::network(end.into(), Address::from(end).family.address_bits());
+        if let (Some(written), false) = (written, named.iter().all(|range| *range == alone)) {
+            let peer = peer.name.clone();
+            problems.error(&written.span(), Mistake::TransportSelector { key, peer, end });
+        }
     }
 }
 

@@ -1,0 +1,175 @@
+//! Peers behind NATs: where they are now, which is not where the configuration says that they were.
+//!
+//! What is learned of a peer is kept over changes of configuration as long as its mode, ends and
+//! UDP port are configured as before, and lost with the process: the peer's next packet says it
+//! again.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use dataplane::SetIndex;
+use ipsec::{Encapsulation, Mode, SaError, Tunnel, UdpPorts};
+use policy::SaSetId;
+
+use crate::live::Compiled;
+use crate::validated::{Peer, PeerPlace};
+
+/// Where a peer, or its NAT, is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct End {
+    /// Its outer address.
+    pub address: IpAddr,
+    /// The UDP port that it sends from.
+    pub port: u16,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        std::net::SocketAddr::new(self.address, self.port).fmt(f)
+    }
+}
+
+/// A peer that has moved.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MovedPeer {
+    /// Its name.
+    pub peer: String,
+    /// Where it was.
+    pub from: End,
+    /// Where it is now.
+    pub to: End,
+}
+
+/// Why a peer is not taken to be where it seems to be. Nothing was changed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MoveError {
+    /// No such peer, or its configuration says that it stays where it is.
+    #[error("the peer stays where the configuration says")]
+    Stays,
+    /// The address is that of no single machine.
+    #[error("{address} is {why}")]
+    Unusable {
+        /// The address.
+        address: IpAddr,
+        /// What it is.
+        why: &'static str,
+    },
+    /// In transport mode packets keep their own addresses, which the policies name: only the port
+    /// may change.
+    #[error("{address}: in transport mode only the port of peer `{peer}` may change")]
+    Transport {
+        /// The peer's name.
+        peer: String,
+        /// Where it seems to be.
+        address: IpAddr,
+    },
+    /// It is of the other family than our end.
+    #[error(transparent)]
+    Sa(#[from] SaError),
+}
+
+/// What is known of peers that are elsewhere than configured.
+#[derive(Clone, Default)]
+pub(crate) struct Ends(HashMap<SaSetId, End>);
+
+impl Compiled {
+    /// Has everything for a peer be sent to, and expected from, where it is now: its set and its
+    /// SAs are carried there, with their keys, numbers and windows. The layout stays: what places
+    /// stand for is the same.
+    ///
+    /// Returns where it was; `None`: it is there already.
+    ///
+    /// # Errors
+    /// [`MoveError`]: nothing was changed.
+    pub fn move_peer(&mut self, set: SetIndex, end: End) -> Result<Option<MovedPeer>, MoveError> {
+        let place = set.0 as usize;
+        let peer = self.validated.peers.get(place).filter(|peer| may_move(peer));
+        let (Some(peer), Some(known)) = (peer, self.sets.get(place)) else {
+            return Err(MoveError::Stays);
+        };
+        let address = end.address;
+        if let Some(why) = crate::values::unusable(address) {
+            return Err(MoveError::Unusable { address, why });
+        }
+        let from = self.ends.0.get(&known.id).copied().or(configured(peer));
+        let from = from.ok_or(MoveError::Stays)?;
+        if from == end {
+            return Ok(None);
+        }
+        let Encapsulation { mode, tunnel, .. } = peer.encapsulation;
+        if mode == Mode::Transport && address != tunnel.remote {
+            return Err(MoveError::Transport { peer: peer.name.clone(), address });
+        }
+        let id = known.id;
+        let mut carried = (Vec::new(), Vec::new());
+        for sa in &known.outbound {
+            let sa = &self.outbound[sa.0 as usize];
+            carried.0.push((sa.id, sa.carried(towards(sa.encapsulation, end))?));
+        }
+        for sa in self.inbound.iter().filter(|sa| sa.set == id) {
+            carried.1.push((sa.id, sa.carried(towards(sa.encapsulation, end))?));
+        }
+        let moved = MovedPeer { peer: peer.name.clone(), from, to: end };
+        for (place, sa) in carried.0 {
+            self.outbound[place.0 as usize] = Arc::new(sa);
+        }
+        for (place, sa) in carried.1 {
+            self.inbound[place.0 as usize] = Arc::new(sa);
+        }
+        self.sets[place].tunnel.remote = address;
+        self.ends.0.insert(id, end);
+        Ok(Some(moved))
+    }
+
+    /// Keeps what `earlier` has learned of peers whose configuration says the same of where they
+    /// are.
+    pub fn keep_ends(&mut self, earlier: &Compiled) {
+        let known = earlier.sets.iter().zip(&earlier.validated.peers);
+        let known: HashMap<SaSetId, (&Peer, End)> = known
+            .filter_map(|(set, peer)| Some((set.id, (peer, *earlier.ends.0.get(&set.id)?))))
+            .collect();
+        for place in 0..self.sets.len() {
+            let now = &self.validated.peers[place];
+            if let Some((before, end)) = known.get(&self.sets[place].id)
+                && says_the_same(before, now)
+            {
+                // It was taken once, under the same configuration.
+                let _ = self.move_peer(SetIndex(place as u32), *end);
+            }
+        }
+    }
+
+    /// Where the peers are now, in the order of the file.
+    pub fn remotes(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.sets.iter().map(|set| set.tunnel.remote)
+    }
+}
+
+fn may_move(peer: &Peer) -> bool {
+    peer.place == PeerPlace::BehindNat
+}
+
+/// Where the configuration says that a peer is.
+fn configured(peer: &Peer) -> Option<End> {
+    let Encapsulation { tunnel, udp, .. } = peer.encapsulation;
+    Some(End { address: tunnel.remote, port: udp?.remote })
+}
+
+fn says_the_same(before: &Peer, now: &Peer) -> bool {
+    let of = |peer: &Peer| {
+        let Encapsulation { mode, tunnel, udp, .. } = peer.encapsulation;
+        (mode, tunnel, udp, peer.place)
+    };
+    of(before) == of(now)
+}
+
+/// The same way, to another end.
+fn towards(way: Encapsulation, end: End) -> Encapsulation {
+    Encapsulation {
+        tunnel: Tunnel { remote: end.address, ..way.tunnel },
+        udp: way.udp.map(|ports| UdpPorts { remote: end.port, ..ports }),
+        ..way
+    }
+}

@@ -1,0 +1,93 @@
+//! What is allowed and probably not meant.
+
+use crate::{Row, row};
+
+pub(crate) const WARNINGS: &[Row] = &[
+    row(
+        "[cache]",
+        "[metrics]\nlisten = \"192.0.2.1:9617\"\n[cache]",
+        "14:10",
+        "whoever reaches 192.0.2.1 reads the counters",
+        "tcp/9617",
+    ),
+    row(
+        "manual = \"laboratory\"",
+        "manual = \"laboratory\"",
+        "19:10",
+        "RFC 4106 asks for automated key management",
+        "laboratories only",
+    ),
+    row(
+        "workers = \"auto\"",
+        "on_exit = \"open\"",
+        "3:11",
+        "Linux will forward in clear",
+        "closed",
+    ),
+    row(
+        "protocol = \"udp\"\n",
+        "",
+        "32:16",
+        "`remote_ports` with any protocol matches only packets that have ports",
+        "name the protocol",
+    ), // FC-04
+    row(
+        "remote_ports = [\"53\"]",
+        "remote_ports = [\"50-60\", \"53\"]",
+        "33:26",
+        "in `remote_ports` this entry overlaps another",
+        "",
+    ),
+    row(
+        "local = [\"10.1.0.0/16\"]",
+        "local = [\"10.1.0.0/16\", \"10.0.0.0/8\"]",
+        "25:10",
+        "in `local` this entry overlaps another",
+        "",
+    ),
+    row(
+        "side = \"protected\"",
+        "side = \"protected\"\nallow_host = [\"icmp\"]",
+        "7:14",
+        "`allow_host` does nothing on a protected port",
+        "",
+    ),
+    row("\"udp/500\"", "\"icmp\"", "12:23", "\"icmp\" is there already", ""),
+    row("peer = \"berlin\"", "action = \"discard\"", "15:7", "no policy names peer `berlin`", ""),
+    row(
+        "to = \"default\"",
+        "to = \"203.0.113.0/24\"",
+        "17:10",
+        "no route leads to 198.51.100.7, the address of peer `berlin`",
+        "[[route]]",
+    ),
+    row(
+        "remote = \"198.51.100.7\"",
+        "remote = \"10.1.0.7\"",
+        "17:10",
+        "lies behind a protected port",
+        "",
+    ),
+    row(
+        "remote = [\"10.2.0.0-10.2.255.255\"]",
+        "remote = [\"10.1.0.0/25\", \"10.1.0.128-10.1.0.255\"]",
+        "26:10",
+        "all of `remote` is in 10.1.0.0/24, the network of protected port `lan`",
+        "swapped?",
+    ),
+    row("mode = \"tunnel\"", "df = \"copy\"", "15:7", "71 minutes at 1 Mpps", "write esn = true"),
+    row(
+        "suite = \"aes-128-gcm\"",
+        "suite = \"null-hmac-sha-512\"",
+        "20:9",
+        "peer `berlin` has no encryption",
+        "aes-128-gcm",
+    ),
+    row(
+        "suite = \"aes-128-gcm\"",
+        "suite = \"null\"\nbenchmark = \"no-integrity\"",
+        "20:9",
+        "DANGER: peer `berlin` has neither encryption nor integrity",
+        "never with packets that matter",
+    ),
+];
