@@ -98,7 +98,8 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ipsec::{BackendKind, SelfTestStep, Suite};
+    use ipsec::cipher::BackendKind;
+    use ipsec::{SelfTestStep, Suite};
 
     #[test]
     fn nothing_is_sealed_with_a_cipher_that_fails_its_self_test() {
