@@ -3,7 +3,7 @@
 use aws_lc_rs::aead::{
     AES_128_GCM, AES_192_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
 };
-use wire::Frames;
+use wire::{BATCH, FrameId, Frames};
 
 use super::place::AeadParts;
 use super::{HEADER_BYTES, OpenJob, SealError, SealJob};
@@ -43,17 +43,17 @@ pub(super) fn seal<A: Aead, F: Frames>(
     frames: &mut F,
     jobs: &[SealJob],
 ) -> Result<(), SealError> {
-    for (index, job) in jobs.iter().enumerate() {
-        let parts = AeadParts::of(frames.bytes_mut(job.frame), job.into());
-        let sealed = parts.is_some_and(|AeadParts { header, text, icv }| match numbers {
-            SequenceNumbers::Short => aead.seal(&job.nonce, header, text, icv),
-            SequenceNumbers::Extended => {
-                let aad = extended_aad(header, job.sequence);
-                aead.seal(&job.nonce, &aad[..EXTENDED_AAD_BYTES], text, icv)
+    for (group, jobs) in jobs.chunks(BATCH).enumerate() {
+        let named = jobs.iter().map(|job| (job.frame, job.aad, job.sequence));
+        let extended = ExtendedAads::of(numbers, frames, named);
+        for (row, job) in jobs.iter().enumerate() {
+            let parts = AeadParts::of(frames.bytes_mut(job.frame), job.into());
+            let sealed = parts.is_some_and(|AeadParts { header, text, icv }| {
+                aead.seal(&job.nonce, extended.aad(row, header), text, icv)
+            });
+            if !sealed {
+                return Err(SealError { job: group * BATCH + row });
             }
-        });
-        if !sealed {
-            return Err(SealError { job: index });
         }
     }
     Ok(())
@@ -66,24 +66,52 @@ pub(super) fn open<A: Aead, F: Frames>(
     frames: &mut F,
     jobs: &mut [OpenJob],
 ) {
-    for job in jobs {
-        let parts = AeadParts::of(frames.bytes_mut(job.frame), (&*job).into());
-        job.authentic = parts.is_some_and(|AeadParts { header, text, icv }| match numbers {
-            SequenceNumbers::Short => aead.open(&job.nonce, header, text, icv),
-            SequenceNumbers::Extended => {
-                let aad = extended_aad(header, job.sequence);
-                aead.open(&job.nonce, &aad[..EXTENDED_AAD_BYTES], text, icv)
-            }
-        });
+    for jobs in jobs.chunks_mut(BATCH) {
+        let named = jobs.iter().map(|job| (job.frame, job.aad, job.sequence));
+        let extended = ExtendedAads::of(numbers, frames, named);
+        for (row, job) in jobs.iter_mut().enumerate() {
+            let parts = AeadParts::of(frames.bytes_mut(job.frame), (&*job).into());
+            job.authentic = parts.is_some_and(|AeadParts { header, text, icv }| {
+                aead.open(&job.nonce, extended.aad(row, header), text, icv)
+            });
+        }
     }
 }
 
-/// SPI ‖ the whole 64-bit sequence number (RFC 4106 §5), and 4 bytes that are not used: one store,
-/// because the cipher loads it at once.
-#[inline]
-fn extended_aad(header: &[u8; HEADER_BYTES], sequence: u64) -> [u8; 16] {
-    let spi = u64::from_be_bytes(*header) >> 32;
-    (u128::from(spi) << 96 | u128::from(sequence) << 32).to_be_bytes()
+/// What is authenticated beside the text with ESN, of a whole group before the first of them is
+/// ciphered: a cipher that reads what was stored just now waits for it.
+struct ExtendedAads(Option<[[u8; EXTENDED_AAD_BYTES]; BATCH]>);
+
+impl ExtendedAads {
+    /// SPI ‖ the whole 64-bit sequence number (RFC 4106 §5) of at most [`BATCH`] packets, each
+    /// named by its frame, the place of its header in it, and its number. One whose header does
+    /// not lie in its frame is not ciphered, and so nor is what stands here for it.
+    #[inline]
+    fn of<F: Frames>(
+        numbers: SequenceNumbers,
+        frames: &F,
+        packets: impl Iterator<Item = (FrameId, u32, u64)>,
+    ) -> ExtendedAads {
+        if numbers == SequenceNumbers::Short {
+            return ExtendedAads(None);
+        }
+        let mut aads = [[0; EXTENDED_AAD_BYTES]; BATCH];
+        for (into, (frame, header, sequence)) in aads.iter_mut().zip(packets) {
+            let spi = frames.bytes(frame).get(header as usize..).and_then(|it| it.first_chunk());
+            into[..4].copy_from_slice(spi.unwrap_or(&[0; 4]));
+            into[4..].copy_from_slice(&sequence.to_be_bytes());
+        }
+        ExtendedAads(Some(aads))
+    }
+
+    /// That of a packet of the group; without ESN it is the header itself.
+    #[inline]
+    fn aad<'a>(&'a self, row: usize, header: &'a [u8; HEADER_BYTES]) -> &'a [u8] {
+        match &self.0 {
+            None => header,
+            Some(aads) => &aads[row],
+        }
+    }
 }
 
 /// The key of an AEAD in aws-lc-rs. `None` if the suite is not one.
