@@ -1,11 +1,12 @@
 //! What must be true of a packet that came out of the walk, looked at byte by byte.
 
+use ipsec::Spi;
 use wire::flow::protocol;
 use wire::link::{ETHERNET_BYTES, Link, ethertype};
 use wire::{Family, packet};
 
 use super::other_cipher::{OtherCipher, OtherError};
-use super::scene::{Case, Direction, HOP_LIMIT, SPI, own_mac, router_mac};
+use super::scene::{Case, Direction, HOP_LIMIT, own_mac, router_mac};
 
 /// What is wrong with a packet that came out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -24,7 +25,8 @@ pub(super) enum Flaw {
     Number { found: u32, sequence: u32, expected: u32 },
 }
 
-/// Checks what became of flow `flow`'s packet, which was the `number`th of its SA, from 1.
+/// Checks what became of flow `flow`'s packet, which was the `number`th of its SA, from 1. `other`:
+/// the other end of that SA.
 ///
 /// Outbound: the headers, then the ESP packet is opened by the other cipher and what is inside
 /// compared byte for byte with the packet that went in, its hop limit one less. Inbound and
@@ -35,6 +37,7 @@ pub(super) enum Flaw {
 pub(super) fn check(
     case: &Case,
     other: &OtherCipher,
+    spi: Spi,
     flow: usize,
     number: u32,
     output: &[u8],
@@ -44,7 +47,7 @@ pub(super) fn check(
     match case.direction {
         Direction::Out => {
             let opened = other.open(outer(case, output)?)?;
-            if (opened.spi, opened.sequence) != (SPI.value(), number) {
+            if (opened.spi, opened.sequence) != (spi.value(), number) {
                 let (found, sequence) = (opened.spi, opened.sequence);
                 return Err(Flaw::Number { found, sequence, expected: number });
             }
@@ -93,14 +96,18 @@ pub(super) fn same(expected: &[u8], found: &[u8]) -> Result<(), Flaw> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::scene::spi;
     use super::*;
     use ipsec::Suite;
     use wire::build::PacketBuilder;
 
     const MATERIAL: [u8; 20] = [3; 20];
+    /// The worker whose SA it is.
+    const WORKER: usize = 1;
 
     fn case(direction: Direction, family: Family) -> Case {
-        Case { direction, suite: Suite::Aes128Gcm, family, size: 70, flows: 4096 }
+        let suite = Suite::Aes128Gcm;
+        Case { direction, suite, family, size: 70, flows: 4096, backend: None, workers: 1 }
     }
 
     /// What the walk should make of flow 5 as packet 9, made without the walk.
@@ -111,7 +118,7 @@ mod tests {
             return inner.frame(to, from, None);
         }
         let (local, remote) = case.tunnel();
-        let esp = other.seal(SPI.value(), 9, &inner.ip());
+        let esp = other.seal(spi(WORKER).value(), 9, &inner.ip());
         PacketBuilder::new(local, remote)
             .protocol(protocol::ESP)
             .payload(&esp)
@@ -125,7 +132,7 @@ mod tests {
             for family in [Family::V4, Family::V6] {
                 let case = case(direction, family);
                 let mut output = right_output(&case, &other);
-                assert_eq!(check(&case, &other, 5, 9, &output), Ok(()));
+                assert_eq!(check(&case, &other, spi(WORKER), 5, 9, &output), Ok(()));
                 // Fields of the outer header that differ from packet to packet are free: IPv6's
                 // traffic class and flow label, its hop limit; IPv4's are under the checksum.
                 let free = match (direction, family) {
@@ -134,25 +141,28 @@ mod tests {
                 };
                 for place in (0..output.len()).filter(|place| !free.contains(place)) {
                     output[place] ^= 1;
-                    let found = check(&case, &other, 5, 9, &output);
+                    let found = check(&case, &other, spi(WORKER), 5, 9, &output);
                     assert!(found.is_err(), "{direction:?} {family:?} byte {place}");
                     output[place] ^= 1;
                 }
                 output.pop();
-                assert!(check(&case, &other, 5, 9, &output).is_err());
+                assert!(check(&case, &other, spi(WORKER), 5, 9, &output).is_err());
             }
         }
     }
 
     #[test]
-    fn another_flow_number_or_key_is_caught() {
+    fn another_flow_number_sa_or_key_is_caught() {
         let other = OtherCipher::new(Suite::Aes128Gcm, &MATERIAL);
         let case = case(Direction::Out, Family::V4);
         let output = right_output(&case, &other);
-        assert!(matches!(check(&case, &other, 6, 9, &output), Err(Flaw::Byte { .. })));
-        assert!(matches!(check(&case, &other, 5, 10, &output), Err(Flaw::Number { .. })));
+        assert!(matches!(check(&case, &other, spi(WORKER), 6, 9, &output), Err(Flaw::Byte { .. })));
+        let number = check(&case, &other, spi(WORKER), 5, 10, &output);
+        assert!(matches!(number, Err(Flaw::Number { .. })));
+        let number = check(&case, &other, spi(0), 5, 9, &output);
+        assert!(matches!(number, Err(Flaw::Number { .. })), "another worker's SA");
         let key = OtherCipher::new(Suite::Aes128Gcm, &[4; 20]);
         let integrity = Err(Flaw::OtherCipher(OtherError::Integrity));
-        assert_eq!(check(&case, &key, 5, 9, &output), integrity);
+        assert_eq!(check(&case, &key, spi(WORKER), 5, 9, &output), integrity);
     }
 }

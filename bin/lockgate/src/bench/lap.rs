@@ -4,22 +4,31 @@
 //! and frames in random order. Keys are fresh for every lap. The timed span of a pass runs from the
 //! first header read to the last descriptor written: `Worker::turn` until its port is empty, which
 //! is what the daemon does, with a look at the clock every turn. After each pass no packet may be
-//! missing, no drop counted, the ledger balanced, and a sample of the outputs be right.
+//! missing, no drop counted, the ledger balanced, and a sample of the outputs be right. Behind the
+//! passes the cipher alone goes over the same packets.
+//!
+//! With several workers each is a thread on a core of its own with its own frames, ports, flows and
+//! SA under the one snapshot; their timed spans begin together.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 use std::time::Instant;
 
-use dataplane::{DeviceId, DropReason, Snapshot, SnapshotError, Worker};
+use dataplane::{DeviceId, DropReason, Handovers, Snapshot, SnapshotError, Worker};
 use io::memory::{MemoryFrames, PreloadedPort};
-use ipsec::{Inner, SaError};
+use ipsec::SaError;
+use ipsec::cipher::BackendKind;
 use policy::SpdError;
 use wire::flow::protocol;
-use wire::link::ETHERNET_BYTES;
-use wire::{BATCH, Descriptor, Frames};
+use wire::{BATCH, Frames};
 
-use super::check::{Flaw, check, same};
-use super::measure::{Figure, Random, Span, measure};
+use super::check::{Flaw, check};
+use super::cipher_alone::cipher_alone;
+use super::machine;
+use super::measure::{Random, Span, measure};
 use super::other_cipher::OtherCipher;
-use super::scene::{Case, Direction, HOP_LIMIT, Keys, SPI, own_mac, router_mac};
+use super::scene::{Case, Direction, HOP_LIMIT, Keys, own_mac, router_mac, spi};
+use super::stages::{BatchClock, StageTimes};
 
 /// Outputs looked at after each pass.
 pub(super) const SAMPLE: usize = 32;
@@ -45,6 +54,12 @@ pub(super) enum LapError {
     /// The cipher alone refused a job.
     #[error("the cipher refused packet {packet}")]
     Cipher { packet: usize },
+    /// This machine does not have the library.
+    #[error("this machine does not have {}", .0.name())]
+    NoBackend(BackendKind),
+    /// A worker cannot be bound to its core.
+    #[error("a worker cannot be bound to its core: {0}")]
+    Pin(std::io::Error),
     /// The operating system gave no random bytes.
     #[error("no random bytes: {0}")]
     Random(getrandom::Error),
@@ -59,52 +74,203 @@ pub(super) enum LapError {
     Snapshot(#[from] SnapshotError),
 }
 
+/// What is done in a lap.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Course<'c> {
+    /// Timed passes.
+    pub(super) passes: u32,
+    /// Whether another pass is timed stage by stage.
+    pub(super) staging: Staging,
+    /// A core for each worker; workers beyond the list go where the system puts them. The first is
+    /// this thread and is bound already.
+    pub(super) cores: &'c [usize],
+}
+
+/// Whether the stages of the walk are timed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Staging {
+    /// The walk as a whole.
+    Whole,
+    /// In one more pass each stage, too.
+    ByStage,
+}
+
 /// What a lap came to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LapFigures {
-    /// CPU time of the walk, ns a packet.
+    /// CPU time of the walk, ns a packet of one worker.
     pub(super) walk_ns: f64,
     /// Time of the cipher alone on the same packets, ns a packet; 0 where nothing is ciphered.
     pub(super) cipher_ns: f64,
-    /// The timed spans.
+    /// The timed spans, of all workers together.
     pub(super) span: Span,
+    /// Time of the walk's stages.
+    pub(super) stages: Option<StageTimes>,
 }
 
-/// The frames of all laps, so that they lie in the same memory.
-pub(super) fn frames(flows: usize, frame_bytes: usize) -> MemoryFrames {
-    MemoryFrames::with_frame_bytes(flows as u32, frame_bytes)
+impl LapFigures {
+    /// Of workers that ran side by side: the time a packet at which each would have to run for
+    /// all together to be as fast as they were.
+    fn together(all: &[LapFigures]) -> LapFigures {
+        let mean = |figure: fn(&LapFigures) -> f64| {
+            all.len() as f64 / all.iter().map(|one| 1.0 / figure(one)).sum::<f64>()
+        };
+        let mut span = Span::default();
+        all.iter().for_each(|one| span.add(one.span));
+        let stages: Option<Vec<_>> = all.iter().map(|one| one.stages).collect();
+        LapFigures {
+            walk_ns: mean(|one| one.walk_ns),
+            cipher_ns: mean(|one| one.cipher_ns),
+            span,
+            stages: stages.map(|stages| StageTimes::mean(&stages)),
+        }
+    }
 }
 
-/// Runs a lap of `passes` timed passes and measures the cipher alone.
+/// The frames of all laps, so that they lie in the same memory: as many for each worker.
+pub(super) fn frames(workers: usize, flows: usize, frame_bytes: usize) -> Vec<MemoryFrames> {
+    (0..workers).map(|_| MemoryFrames::with_frame_bytes(flows as u32, frame_bytes)).collect()
+}
+
+/// Runs a lap. Takes the frames of at least as many workers as the case has.
 ///
 /// # Errors
 /// [`LapError`]; the frames are then lost.
 pub(super) fn run(
     case: &Case,
-    frames: MemoryFrames,
-    passes: u32,
+    mut frames: Vec<MemoryFrames>,
+    course: Course,
     random: &mut Random,
-) -> Result<(MemoryFrames, LapFigures), LapError> {
-    let mut lap = Lap::new(case, frames)?;
-    lap.pass(random)?;
-    let mut span = Span::default();
-    for _ in 0..passes {
-        span.add(lap.pass(random)?);
-    }
-    let mut frames = lap.into_frames();
-    let cipher_ns = match case.direction {
-        Direction::Forward => 0.0,
-        Direction::Out | Direction::In => cipher_alone(case, &mut frames, random)?,
-    };
-    let packets = f64::from(passes) * case.flows as f64;
-    let walk_ns = span.cpu.as_nanos() as f64 / packets;
-    Ok((frames, LapFigures { walk_ns, cipher_ns, span }))
+) -> Result<(Vec<MemoryFrames>, LapFigures), LapError> {
+    let keys = (0..case.workers).map(|_| Keys::fresh(case.suite));
+    let keys = keys.collect::<Result<Vec<_>, _>>()?;
+    let snapshot = case.gateway(&keys)?;
+    let start = Start::of(case.workers);
+    let idle = frames.split_off(case.workers);
+    let seeds: Vec<u64> = (0..case.workers).map(|_| random.seed()).collect();
+    let stations = Handovers::among(case.workers as u32).into_iter().zip(frames).enumerate();
+    let stations = stations.map(|(number, (handovers, frames))| Station {
+        case,
+        snapshot: &snapshot,
+        keys: &keys[number],
+        number,
+        handovers,
+        frames,
+    });
+    let mut worked: Vec<Result<_, LapError>> = Vec::with_capacity(case.workers);
+    thread::scope(|scope| {
+        let mut stations: Vec<_> = stations.zip(seeds).collect();
+        let (first, seed) = stations.remove(0);
+        let others: Vec<_> = stations
+            .into_iter()
+            .map(|(station, seed)| {
+                let core = course.cores.get(station.number).copied();
+                let start = &start;
+                scope.spawn(move || {
+                    let _left = Leaving(start);
+                    core.map_or(Ok(0), |core| machine::pin(Some(core))).map_err(LapError::Pin)?;
+                    work(station, course, start, &mut Random::new(seed))
+                })
+            })
+            .collect();
+        let own = {
+            let _left = Leaving(&start);
+            work(first, course, &start, &mut Random::new(seed))
+        };
+        worked.push(own);
+        let joined = others
+            .into_iter()
+            .map(|other| other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        worked.extend(joined);
+    });
+    let worked = worked.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let (mut frames, figures): (Vec<_>, Vec<_>) = worked.into_iter().unzip();
+    frames.extend(idle);
+    Ok((frames, LapFigures::together(&figures)))
 }
 
-/// A gateway with one set of keys, and how far its numbers are.
-pub(super) struct Lap<'c> {
+/// What one worker begins a lap with.
+struct Station<'c> {
     case: &'c Case,
-    snapshot: Snapshot,
+    snapshot: &'c Snapshot,
+    keys: &'c Keys,
+    number: usize,
+    handovers: Handovers,
+    frames: MemoryFrames,
+}
+
+/// One worker's part of a lap.
+fn work(
+    station: Station,
+    course: Course,
+    start: &Start,
+    random: &mut Random,
+) -> Result<(MemoryFrames, LapFigures), LapError> {
+    let (case, snapshot) = (station.case, station.snapshot);
+    let mut lap = Lap::new(station);
+    lap.pass(random, start)?;
+    let mut span = Span::default();
+    for _ in 0..course.passes {
+        span.add(lap.pass(random, start)?);
+    }
+    let stages = match course.staging {
+        Staging::Whole => None,
+        Staging::ByStage => Some(lap.staged_pass(random, start)?),
+    };
+    let (worker, first, other) = (lap.number, lap.carried + 1, lap.other);
+    let mut frames = lap.worker.into_parts().0;
+    start.wait();
+    let cipher_ns = match case.direction {
+        Direction::Forward => 0.0,
+        Direction::Out | Direction::In => {
+            mix(&mut frames, random);
+            cipher_alone(case, snapshot, worker, first, &other, &mut frames)?
+        }
+    };
+    let packets = f64::from(course.passes) * case.flows as f64;
+    let walk_ns = span.cpu.as_nanos() as f64 / packets;
+    Ok((frames, LapFigures { walk_ns, cipher_ns, span, stages }))
+}
+
+/// Where workers wait for each other, so that their timed spans begin together. They spin: waking
+/// a thread takes as long as a good part of a span.
+struct Start {
+    workers: usize,
+    arrived: AtomicUsize,
+    /// One has left for good: nobody waits any more.
+    left: AtomicBool,
+}
+
+impl Start {
+    fn of(workers: usize) -> Start {
+        Start { workers, arrived: AtomicUsize::new(0), left: AtomicBool::new(false) }
+    }
+
+    /// Returns when all have come here as often as this worker, or one has left.
+    fn wait(&self) {
+        let before = self.arrived.fetch_add(1, Ordering::AcqRel);
+        let all = (before / self.workers + 1) * self.workers;
+        while self.arrived.load(Ordering::Acquire) < all && !self.left.load(Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// Says so when a worker leaves, in whatever way.
+struct Leaving<'s>(&'s Start);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.left.store(true, Ordering::Release);
+    }
+}
+
+/// One worker of a gateway, and how far its numbers are.
+struct Lap<'c> {
+    case: &'c Case,
+    snapshot: &'c Snapshot,
+    /// The worker's.
+    number: usize,
     worker: Worker<MemoryFrames, PreloadedPort>,
     other: OtherCipher,
     /// Packets that the SA carried so far.
@@ -113,44 +279,62 @@ pub(super) struct Lap<'c> {
 }
 
 impl<'c> Lap<'c> {
-    pub(super) fn new(case: &'c Case, frames: MemoryFrames) -> Result<Lap<'c>, LapError> {
-        let keys = Keys::fresh(case.suite)?;
-        let snapshot = case.gateway(&keys)?;
+    fn new(station: Station<'c>) -> Lap<'c> {
+        let Station { case, snapshot, keys, number, handovers, frames } = station;
         let devices = (0..3).map(|_| Some(PreloadedPort::new(case.flows))).collect();
-        let worker = Worker::new(&snapshot, frames, devices);
-        let other = other_cipher(case, &keys);
-        Ok(Lap { case, snapshot, worker, other, carried: 0, begin: Instant::now() })
+        let mut worker = Worker::new(snapshot, frames, devices).beside(handovers);
+        worker.walk_among(case.workers as u32);
+        let other = other_cipher(case, keys);
+        Lap { case, snapshot, number, worker, other, carried: 0, begin: Instant::now() }
     }
 
     /// One pass over all flows.
-    pub(super) fn pass(&mut self, random: &mut Random) -> Result<Span, LapError> {
-        let mut order: Vec<usize> = (0..self.case.flows).collect();
-        random.shuffle(&mut order);
-        let case = self.case;
-        let packets = order.iter().zip(self.carried + 1..);
-        let packets = packets.map(|(flow, number)| arriving(case, &self.other, *flow, number));
-        let packets: Vec<Vec<u8>> = packets.collect();
-        let span = self.walk(&packets, random);
-        self.check_counts(packets.len())?;
-        self.check_sample(&order, random)?;
-        self.carried += packets.len() as u32;
-        let (frames, egress) = self.worker.parts_mut(case.egress());
-        egress.expect("all devices have ports").recycle(frames);
+    fn pass(&mut self, random: &mut Random, start: &Start) -> Result<Span, LapError> {
+        let order = self.lay_out(random);
+        start.wait();
+        let (ingress, begin) = (self.case.ingress(), self.begin);
+        let (worker, snapshot) = (&mut self.worker, self.snapshot);
+        let ((), span) = measure(|| drain(worker, snapshot, ingress, begin));
+        self.conclude(&order, random)?;
         Ok(span)
     }
 
-    /// Lays packets out in frames in random order and walks them under the clock.
-    fn walk(&mut self, packets: &[Vec<u8>], random: &mut Random) -> Span {
-        let ingress = self.case.ingress();
-        let (frames, port) = self.worker.parts_mut(ingress);
-        let port = port.expect("all devices have ports");
-        port.recycle(frames);
-        mix(frames, random);
-        for packet in packets {
-            port.load(frames.store(packet).expect("a frame a flow"));
-        }
-        let (begin, worker, snapshot) = (self.begin, &mut self.worker, &self.snapshot);
-        measure(|| drain(worker, snapshot, ingress, begin)).1
+    /// One pass over all flows, timed stage by stage.
+    fn staged_pass(&mut self, random: &mut Random, start: &Start) -> Result<StageTimes, LapError> {
+        let order = self.lay_out(random);
+        let mut clock = BatchClock::new(self.case.flows.div_ceil(BATCH));
+        start.wait();
+        let (ingress, begin) = (self.case.ingress(), self.begin);
+        let (worker, snapshot) = (&mut self.worker, self.snapshot);
+        clock.run(|clock| {
+            let now_ns = begin.elapsed().as_nanos() as u64;
+            worker.turn_clocked(snapshot, now_ns, ingress, BATCH, clock)
+        });
+        self.conclude(&order, random)?;
+        Ok(clock.times())
+    }
+
+    /// Lays a packet of each flow out, both flows and frames in random order. Returns the order.
+    fn lay_out(&mut self, random: &mut Random) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.case.flows).collect();
+        random.shuffle(&mut order);
+        let (case, number) = (self.case, self.number);
+        let other = &self.other;
+        let packets = order.iter().zip(self.carried + 1..);
+        let packets =
+            packets.map(|(flow, sequence)| arriving(case, other, number, *flow, sequence));
+        load(&mut self.worker, case.ingress(), packets, random);
+        order
+    }
+
+    /// Looks at what became of the packets, which arrived in this order, and frees their frames.
+    fn conclude(&mut self, order: &[usize], random: &mut Random) -> Result<(), LapError> {
+        self.check_counts(order.len())?;
+        self.check_sample(order, random)?;
+        self.carried += order.len() as u32;
+        let (frames, egress) = self.worker.parts_mut(self.case.egress());
+        egress.expect("all devices have ports").recycle(frames);
+        Ok(())
     }
 
     /// No packet dropped, missing or made; every frame where it should be; the ledger balanced.
@@ -186,15 +370,27 @@ impl<'c> Lap<'c> {
             let packet = random.below(sent.len());
             let number = self.carried + 1 + packet as u32;
             let output = frames.packet(sent[packet]).unwrap_or_default();
-            check(self.case, &self.other, order[packet], number, output)
+            check(self.case, &self.other, spi(self.number), order[packet], number, output)
                 .map_err(|flaw| LapError::Output { packet, flaw })?;
         }
         Ok(())
     }
+}
 
-    /// Ends the lap; all frames are free.
-    pub(super) fn into_frames(self) -> MemoryFrames {
-        self.worker.into_parts().0
+/// Puts packets into frames in random order, and these into a port. Each is written as soon as it
+/// is made: a second copy of all of them would push the frames out of the caches.
+fn load(
+    worker: &mut Worker<MemoryFrames, PreloadedPort>,
+    device: DeviceId,
+    packets: impl Iterator<Item = Vec<u8>>,
+    random: &mut Random,
+) {
+    let (frames, port) = worker.parts_mut(device);
+    let port = port.expect("all devices have ports");
+    port.recycle(frames);
+    mix(frames, random);
+    for packet in packets {
+        port.load(frames.store(&packet).expect("a frame a flow"));
     }
 }
 
@@ -216,7 +412,7 @@ fn mix(frames: &mut MemoryFrames, random: &mut Random) {
     free.into_iter().for_each(|frame| frames.give(frame));
 }
 
-/// The other end of the SA that the case uses.
+/// The other end of the SA that a worker of the case uses.
 fn other_cipher(case: &Case, keys: &Keys) -> OtherCipher {
     match case.direction {
         Direction::In => OtherCipher::new(case.suite, keys.inbound.expose()),
@@ -224,121 +420,23 @@ fn other_cipher(case: &Case, keys: &Keys) -> OtherCipher {
     }
 }
 
-/// A packet as it arrives: in clear, or as the `number`th that the peer sealed.
-fn arriving(case: &Case, other: &OtherCipher, flow: usize, number: u32) -> Vec<u8> {
+/// A packet as it arrives at a worker: in clear, or as the `sequence`th that the peer sealed.
+pub(super) fn arriving(
+    case: &Case,
+    other: &OtherCipher,
+    worker: usize,
+    flow: usize,
+    sequence: u32,
+) -> Vec<u8> {
     let (to, from) = (own_mac(case.ingress()), router_mac(case.ingress()));
     let inner = case.inner(flow, HOP_LIMIT);
     if case.direction != Direction::In {
         return inner.frame(to, from, None);
     }
     let (local, remote) = case.tunnel();
-    let esp = other.seal(SPI.value(), number, &inner.ip());
+    let esp = other.seal(spi(worker).value(), sequence, &inner.ip());
     let outer = wire::build::PacketBuilder::new(remote, local);
     outer.protocol(protocol::ESP).payload(&esp).frame(to, from, None)
-}
-
-/// Time of the cipher alone, ns a packet: the jobs of a batch are prepared, then the cipher runs
-/// under the clock, batch after batch, over the same packets in the same frames as in a pass. The
-/// median batch is taken, which a thread that is put aside for a while does not move.
-fn cipher_alone(
-    case: &Case,
-    frames: &mut MemoryFrames,
-    random: &mut Random,
-) -> Result<f64, LapError> {
-    let keys = Keys::fresh(case.suite)?;
-    let snapshot = case.gateway(&keys)?;
-    let other = other_cipher(case, &keys);
-    mix(frames, random);
-    let mut packets = Vec::with_capacity(case.flows);
-    for flow in 0..case.flows {
-        let packet = arriving(case, &other, flow, flow as u32 + 1);
-        packets.push(frames.store(&packet).expect("a frame a flow"));
-    }
-    let batches = packets.chunks_exact(BATCH).enumerate().map(|(batch, packets)| {
-        let first = batch * BATCH;
-        match case.direction {
-            Direction::In => open_batch(case, &snapshot, frames, packets, first),
-            _ => seal_batch(case, &snapshot, frames, packets, first, &other),
-        }
-    });
-    let batches: Vec<f64> = batches.collect::<Result<_, _>>()?;
-    packets.iter().for_each(|packet| frames.give(packet.frame));
-    Ok(Figure::of(&batches).median / BATCH as f64)
-}
-
-/// Seals one batch of packets in clear and returns the cipher's ns; the first packet is checked.
-fn seal_batch(
-    case: &Case,
-    snapshot: &Snapshot,
-    frames: &mut MemoryFrames,
-    packets: &[Descriptor],
-    first: usize,
-    other: &OtherCipher,
-) -> Result<f64, LapError> {
-    let sa = &snapshot.outbound()[0];
-    let refused = LapError::Cipher { packet: first };
-    let Ok(number) = sa.sequence.draw(packets.len() as u32) else { return Err(refused) };
-    let (family, length) = (case.family, case.size);
-    let mut jobs = Vec::with_capacity(packets.len());
-    let mut outer = 0..0;
-    for (row, packet) in packets.iter().enumerate() {
-        let inner = Inner { family, offset: packet.offset as usize + ETHERNET_BYTES, length };
-        let frame = frames.bytes_mut(packet.frame);
-        let number = number + row as u64;
-        match sa.encapsulate(packet.frame, frame, inner, 0, number, row as u32) {
-            Some((job, place)) => (jobs.push(job), outer = place),
-            None => return Err(refused),
-        };
-    }
-    let begin = Instant::now();
-    let sealed = sa.cipher.seal(frames, &jobs);
-    let time = begin.elapsed();
-    if sealed.is_err() {
-        return Err(refused);
-    }
-    let last = packets.len() - 1;
-    let output = |flaw| LapError::Output { packet: first + last, flaw };
-    let esp = jobs[last].aad as usize..outer.end;
-    let opened = other.open(&frames.bytes(packets[last].frame)[esp]);
-    let opened = opened.map_err(|error| output(error.into()))?;
-    let expected = case.inner(first + last, HOP_LIMIT).ip();
-    same(&expected, &opened.inner).map_err(output)?;
-    Ok(time.as_nanos() as f64)
-}
-
-/// Opens one batch of sealed packets and returns the cipher's ns; all must be authentic, and the
-/// last is compared.
-fn open_batch(
-    case: &Case,
-    snapshot: &Snapshot,
-    frames: &mut MemoryFrames,
-    packets: &[Descriptor],
-    first: usize,
-) -> Result<f64, LapError> {
-    let sa = &snapshot.inbound()[0];
-    let mut jobs = Vec::with_capacity(packets.len());
-    for (row, packet) in packets.iter().enumerate() {
-        let ip = packet.offset as usize + ETHERNET_BYTES;
-        let frame = frames.bytes(packet.frame);
-        let end = packet.offset as usize + packet.length as usize;
-        let job = wire::packet::parse(&frame[ip..end]).ok().and_then(|outer| {
-            let esp = ip + usize::from(outer.upper_offset)..end;
-            sa.open_job(packet.frame, frame, esp, row as u32).ok()
-        });
-        jobs.push(job.ok_or(LapError::Cipher { packet: first + row })?);
-    }
-    let begin = Instant::now();
-    sa.cipher.open(frames, &mut jobs);
-    let time = begin.elapsed();
-    if let Some(row) = jobs.iter().position(|job| !job.authentic) {
-        return Err(LapError::Cipher { packet: first + row });
-    }
-    let last = packets.len() - 1;
-    let text = jobs[last].text as usize;
-    let found = &frames.bytes(packets[last].frame)[text..text + case.size];
-    same(&case.inner(first + last, HOP_LIMIT).ip(), found)
-        .map_err(|flaw| LapError::Output { packet: first + last, flaw })?;
-    Ok(time.as_nanos() as f64)
 }
 
 #[cfg(test)]
@@ -348,77 +446,150 @@ mod tests {
     use wire::Family;
 
     const FLOWS: usize = 256;
+    const COURSE: Course = Course { passes: 2, staging: Staging::ByStage, cores: &[] };
 
     fn cases() -> Vec<Case> {
         let mut cases = Vec::new();
         for direction in [Direction::Out, Direction::In, Direction::Forward] {
             for family in [Family::V4, Family::V6] {
                 for (suite, size) in [(Suite::Aes128Gcm, 64), (Suite::Aes256Gcm, 1420)] {
-                    cases.push(Case { direction, suite, family, size, flows: FLOWS });
+                    let (flows, backend, workers) = (FLOWS, None, 1);
+                    cases.push(Case { direction, suite, family, size, flows, backend, workers });
                 }
             }
         }
         cases
     }
 
-    fn lap(case: &Case) -> Lap<'_> {
-        Lap::new(case, frames(FLOWS, 2048)).unwrap()
+    /// Does something with the only worker of a lap that has just begun.
+    fn with_lap<R>(case: &Case, act: impl FnOnce(&mut Lap) -> R) -> R {
+        let keys = Keys::fresh(case.suite).unwrap();
+        let snapshot = case.gateway(std::slice::from_ref(&keys)).unwrap();
+        act(&mut Lap::new(Station {
+            case,
+            snapshot: &snapshot,
+            keys: &keys,
+            number: 0,
+            handovers: Handovers::default(),
+            frames: frames(1, FLOWS, 2048).remove(0),
+        }))
     }
 
     /// The first packets of a lap in order, as they arrive.
     fn first_packets(lap: &Lap) -> Vec<Vec<u8>> {
-        (0..FLOWS).map(|flow| arriving(lap.case, &lap.other, flow, flow as u32 + 1)).collect()
+        let packet = |flow| arriving(lap.case, &lap.other, 0, flow, flow as u32 + 1);
+        (0..FLOWS).map(packet).collect()
+    }
+
+    /// Walks these packets, in random frames.
+    fn walk(lap: &mut Lap, packets: &[Vec<u8>]) {
+        let (ingress, begin) = (lap.case.ingress(), lap.begin);
+        load(&mut lap.worker, ingress, packets.iter().cloned(), &mut Random::new(2));
+        drain(&mut lap.worker, lap.snapshot, ingress, begin);
     }
 
     #[test]
     fn every_kind_of_lap_counts_and_leaves_its_frames_for_the_next() {
         let mut random = Random::new(1);
         for case in cases() {
-            let (frames, figures) =
-                run(&case, frames(FLOWS, 2048), 2, &mut random).expect("a right lap");
-            assert_eq!(frames.conservation().held(), 0);
+            let (free, figures) =
+                run(&case, frames(2, FLOWS, 2048), COURSE, &mut random).expect("a right lap");
+            assert!(free.len() == 2 && free.iter().all(|f| f.conservation().held() == 0));
             assert!(figures.walk_ns > 0.0, "{case:?}");
             assert_eq!(figures.cipher_ns > 0.0, case.direction != Direction::Forward);
-            run(&case, frames, 1, &mut random).expect("another in the same frames");
+            assert!(figures.stages.is_some());
+            let course = Course { passes: 1, staging: Staging::Whole, ..COURSE };
+            let (_, figures) = run(&case, free, course, &mut random).expect("in the same frames");
+            assert!(figures.stages.is_none());
         }
+    }
+
+    #[test]
+    fn what_every_suite_seals_and_opens_on_every_backend_is_right() {
+        let mut random = Random::new(6);
+        let course = Course { passes: 1, ..COURSE };
+        for &suite in Suite::ALL {
+            for kind in BackendKind::ALL.iter().filter(|kind| kind.is_available()) {
+                for (direction, size) in [(Direction::Out, 777), (Direction::In, 1420)] {
+                    let case = Case {
+                        direction,
+                        suite,
+                        family: Family::V6,
+                        size,
+                        flows: FLOWS,
+                        backend: Some(*kind),
+                        workers: 1,
+                    };
+                    let lap = run(&case, frames(1, FLOWS, 2048), course, &mut random);
+                    lap.unwrap_or_else(|error| panic!("{case:?}: {error}"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn two_workers_seal_and_open_side_by_side_each_by_its_own_sa() {
+        let mut random = Random::new(7);
+        for case in cases() {
+            let case = Case { workers: 2, ..case };
+            let (free, figures) =
+                run(&case, frames(2, FLOWS, 2048), COURSE, &mut random).expect("a right lap");
+            assert_eq!(free.len(), 2);
+            assert!(figures.walk_ns > 0.0);
+        }
+    }
+
+    #[test]
+    fn a_worker_that_leaves_keeps_nobody_waiting() {
+        let start = Start::of(2);
+        thread::scope(|scope| {
+            scope.spawn(|| drop(Leaving(&start)));
+            start.wait();
+        });
+        // Side by side it is the slower one's rate that makes the mean.
+        let one = LapFigures { walk_ns: 30.0, cipher_ns: 0.0, span: Span::default(), stages: None };
+        let both = LapFigures::together(&[one, LapFigures { walk_ns: 60.0, ..one }]);
+        assert!((both.walk_ns - 40.0).abs() < 1e-9, "1/30 + 1/60 = 2/40");
     }
 
     #[test]
     fn a_lap_that_drops_a_packet_is_refused() {
         for case in cases() {
-            let mut lap = lap(&case);
-            let mut packets = first_packets(&lap);
-            let expected = match case.direction {
-                Direction::In => {
-                    packets[77] = packets[76].clone();
-                    DropReason::Replayed
-                }
-                Direction::Out | Direction::Forward => {
-                    packets[77] = case.inner(77, 0).frame(
-                        own_mac(case.ingress()),
-                        router_mac(case.ingress()),
-                        None,
-                    );
-                    DropReason::HopLimit
-                }
-            };
-            lap.walk(&packets, &mut Random::new(2));
-            let error = lap.check_counts(packets.len()).unwrap_err();
-            assert!(
-                matches!(error, LapError::Dropped { reason, packets: 1 } if reason == expected),
-                "{case:?}: {error}"
-            );
+            with_lap(&case, |lap| {
+                let mut packets = first_packets(lap);
+                let expected = match case.direction {
+                    Direction::In => {
+                        packets[77] = packets[76].clone();
+                        DropReason::Replayed
+                    }
+                    Direction::Out | Direction::Forward => {
+                        packets[77] = case.inner(77, 0).frame(
+                            own_mac(case.ingress()),
+                            router_mac(case.ingress()),
+                            None,
+                        );
+                        DropReason::HopLimit
+                    }
+                };
+                walk(lap, &packets);
+                let error = lap.check_counts(packets.len()).unwrap_err();
+                assert!(
+                    matches!(error, LapError::Dropped { reason, packets: 1 } if reason == expected),
+                    "{case:?}: {error}"
+                );
+            });
         }
     }
 
     #[test]
     fn a_lap_with_a_packet_too_few_is_refused() {
         for case in cases() {
-            let mut lap = lap(&case);
-            let packets = first_packets(&lap);
-            lap.walk(&packets[1..], &mut Random::new(3));
-            let error = lap.check_counts(packets.len()).unwrap_err();
-            assert!(matches!(error, LapError::Missing { .. }), "{case:?}: {error}");
+            with_lap(&case, |lap| {
+                let packets = first_packets(lap);
+                walk(lap, &packets[1..]);
+                let error = lap.check_counts(packets.len()).unwrap_err();
+                assert!(matches!(error, LapError::Missing { .. }), "{case:?}: {error}");
+            });
         }
     }
 
@@ -426,18 +597,19 @@ mod tests {
     fn a_lap_with_a_wrong_byte_in_its_outputs_is_refused() {
         let order: Vec<usize> = (0..FLOWS).collect();
         for case in cases() {
-            let mut lap = lap(&case);
-            let packets = first_packets(&lap);
-            lap.walk(&packets, &mut Random::new(4));
-            lap.check_counts(packets.len()).unwrap();
-            lap.check_sample(&order, &mut Random::new(5)).unwrap();
-            let (frames, port) = lap.worker.parts_mut(case.egress());
-            for packet in port.unwrap().sent() {
-                let middle = (packet.offset + packet.length / 2) as usize;
-                frames.bytes_mut(packet.frame)[middle] ^= 0x10;
-            }
-            let error = lap.check_sample(&order, &mut Random::new(5)).unwrap_err();
-            assert!(matches!(error, LapError::Output { .. }), "{case:?}: {error}");
+            with_lap(&case, |lap| {
+                let packets = first_packets(lap);
+                walk(lap, &packets);
+                lap.check_counts(packets.len()).unwrap();
+                lap.check_sample(&order, &mut Random::new(5)).unwrap();
+                let (frames, port) = lap.worker.parts_mut(case.egress());
+                for packet in port.unwrap().sent() {
+                    let middle = (packet.offset + packet.length / 2) as usize;
+                    frames.bytes_mut(packet.frame)[middle] ^= 0x10;
+                }
+                let error = lap.check_sample(&order, &mut Random::new(5)).unwrap_err();
+                assert!(matches!(error, LapError::Output { .. }), "{case:?}: {error}");
+            });
         }
     }
 }

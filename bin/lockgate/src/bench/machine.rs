@@ -12,6 +12,8 @@ use serde::Serialize;
 pub(super) struct Machine {
     /// Model name of the processor.
     pub(super) cpu: String,
+    /// Its vendor and family: "AuthenticAMD 26".
+    pub(super) cpu_family: String,
     /// Cores that the system has.
     pub(super) cores: usize,
     /// Of what speeds ciphers up: what the processor has.
@@ -31,8 +33,10 @@ impl Machine {
         let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let flags: Vec<&str> = field(&cpu, "flags").unwrap_or_default().split(' ').collect();
+        let part = |name| field(&cpu, name).unwrap_or("unknown");
         Machine {
-            cpu: field(&cpu, "model name").unwrap_or("unknown").to_owned(),
+            cpu_family: format!("{} {}", part("vendor_id"), part("cpu family")),
+            cpu: part("model name").to_owned(),
             cores: cpu.lines().filter(|line| line.starts_with("processor")).count(),
             features: FEATURES.into_iter().filter(|feature| flags.contains(feature)).collect(),
             kernel: if kernel.is_empty() { "unknown".into() } else { kernel.trim().into() },
@@ -45,6 +49,15 @@ impl Machine {
 fn field<'t>(cpuinfo: &'t str, name: &str) -> Option<&'t str> {
     let lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
     lines.map(|(key, value)| (key.trim(), value.trim())).find(|(key, _)| *key == name).map(|f| f.1)
+}
+
+/// Cores that this thread may use, the last first.
+///
+/// # Errors
+/// The system's.
+pub(super) fn cores() -> io::Result<Vec<usize>> {
+    let allowed = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).rev().filter(|core| allowed.is_set(*core)).collect())
 }
 
 /// Binds this thread to a core: the one asked for, else the last that it may use (interrupts tend

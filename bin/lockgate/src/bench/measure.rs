@@ -46,6 +46,7 @@ pub(super) struct Figure {
     pub(super) median: f64,
     /// Distance of the quartiles, as a part of the median.
     pub(super) spread: f64,
+    pub(super) first_quartile: f64,
     pub(super) least: f64,
     pub(super) most: f64,
 }
@@ -56,8 +57,10 @@ impl Figure {
         let mut sorted = measurements.to_vec();
         sorted.sort_by(f64::total_cmp);
         let median = quantile(&sorted, 0.5);
-        let spread = (quantile(&sorted, 0.75) - quantile(&sorted, 0.25)) / median;
-        Figure { median, spread, least: quantile(&sorted, 0.0), most: quantile(&sorted, 1.0) }
+        let first_quartile = quantile(&sorted, 0.25);
+        let spread = (quantile(&sorted, 0.75) - first_quartile) / median;
+        let (least, most) = (quantile(&sorted, 0.0), quantile(&sorted, 1.0));
+        Figure { median, spread, first_quartile, least, most }
     }
 }
 
@@ -88,6 +91,11 @@ impl Random {
         ((u128::from(mixed) * limit as u128) >> 64) as usize
     }
 
+    /// A seed for another stream.
+    pub(super) fn seed(&mut self) -> u64 {
+        self.below(usize::MAX) as u64
+    }
+
     /// Puts a list in random order (Fisher and Yates).
     pub(super) fn shuffle<T>(&mut self, list: &mut [T]) {
         for last in (1..list.len()).rev() {
@@ -104,7 +112,7 @@ mod tests {
     fn median_and_quartiles_are_those_of_the_sorted_values() {
         let figure = Figure::of(&[50.0, 10.0, 30.0, 20.0, 40.0]);
         assert_eq!((figure.median, figure.least, figure.most), (30.0, 10.0, 50.0));
-        assert_eq!(figure.spread, (40.0 - 20.0) / 30.0);
+        assert_eq!((figure.spread, figure.first_quartile), ((40.0 - 20.0) / 30.0, 20.0));
         assert_eq!(Figure::of(&[4.0, 1.0, 2.0, 3.0]).median, 2.5, "between the two in the middle");
         assert_eq!(Figure::of(&[7.0; 9]).spread, 0.0);
         assert_eq!(Figure::of(&[3.0]).median, 3.0);

@@ -1,32 +1,43 @@
-//! `lockgate bench`: figures that can be had again (DESIGN §5, "Benches are honest or worthless").
+//! `lockgate bench`: figures that can be had again, or none.
 //!
-//! `bench esp`: the real walk, through ports in memory, on one core, all checks and counters on. A
-//! lap in which a packet was dropped, or an output was wrong, stops the bench: there is no figure
-//! then. `bench io`: the daemon on real ports, beside the kernel and a forwarder that does nothing.
+//! `bench esp`: the real walk, through ports in memory, on pinned cores, all checks and counters
+//! on. A lap in which a packet was dropped, or an output was wrong, stops the bench: there is no
+//! figure then. `bench io`: the daemon on real ports, beside the kernel and a forwarder that does
+//! nothing.
 //!
 //! | file | what |
 //! |---|---|
-//! | `esp` | `bench esp`: its rows, the table, the JSON |
+//! | `esp` | `bench esp`: its arguments, its rounds |
+//! | `rows` | what laps come to: the tables, the JSON |
+//! | `targets` | what rows are meant to take |
 //! | `io` | `bench io`: its rounds, the tables, the JSON |
 //! | `io/lane` | a source, a forwarder and a sink in their namespaces |
 //! | `io/forwarder` | the three forwarders |
 //! | `lap` | one lap of one row, and when it does not count |
+//! | `cipher_alone` | the cipher on the packets of a lap |
+//! | `stages` | where the walk's time goes, by looking at the clock |
 //! | `scene` | the gateway, its keys, its traffic |
 //! | `check` | what must be true of an output |
 //! | `other_cipher` | ESP by another hand |
 //! | `shares` | where the walk's instructions go, by valgrind |
 //! | `measure` | clocks, median, spread, random order |
+//! | `memory` | how far away memory is |
 //! | `machine` | what it was measured on |
 
 mod check;
+mod cipher_alone;
 mod esp;
 mod io;
 mod lap;
 mod machine;
 mod measure;
+mod memory;
 mod other_cipher;
+mod rows;
 mod scene;
 mod shares;
+mod stages;
+mod targets;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -5,8 +5,9 @@
 //!                               ├ gateway ┤
 //! 10.3.0.0/16 ── router ── dmz  ┘         └
 //! ```
-//! and the same in IPv6. One policy protects all between lan's and the peer's network; lan and dmz
-//! are both protected ports, between which nothing is asked.
+//! and the same in IPv6. One policy protects all between lan's and the peer's network by a set with
+//! one SA a worker and direction; lan and dmz are both protected ports, between which nothing is
+//! asked. wan carries larger packets than the others: what fits into them still does when sealed.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,9 +16,10 @@ use dataplane::{
     DeviceId, Generation, Medium, Neighbour, NextHop, NextHopId, PortId, PortInfo, Prefix,
     RouteEntry, RouteTarget, SaSet, Side, Snapshot, SnapshotParts,
 };
+use ipsec::cipher::BackendKind;
 use ipsec::{
-    InboundSa, KeyMaterial, OutboundSa, ReplayWindow, SaId, SequenceCounter, SequenceNumbers, Spi,
-    Suite, Tunnel,
+    Cipher, InboundSa, KeyMaterial, OutboundSa, ReplayWindow, SaId, SequenceCounter,
+    SequenceNumbers, Spi, Suite, Tunnel,
 };
 use policy::{Action, AddressRange, Policy, PolicyId, SaSetId, Selector, Spd, UpperSelector};
 use wire::build::PacketBuilder;
@@ -55,21 +57,28 @@ pub(super) struct Case {
     pub(super) family: Family,
     /// Bytes of the inner IP packet.
     pub(super) size: usize,
-    /// Flows, each with one frame.
+    /// Flows of each worker, each with one frame.
     pub(super) flows: usize,
+    /// The library that ciphers; `None`: the one that the walk takes.
+    pub(super) backend: Option<BackendKind>,
+    /// Threads, each with frames and an SA of its own.
+    pub(super) workers: usize,
 }
 
-/// SPI of both SAs of a lap.
-pub(super) const SPI: Spi = match Spi::new(0x1000) {
-    Some(spi) => spi,
-    None => panic!("not reserved"),
-};
+/// SPI of both SAs of a worker.
+pub(super) fn spi(worker: usize) -> Spi {
+    Spi::new(0x1000 + worker as u32).expect("not reserved")
+}
+
 /// Flows at most: the host part of an address.
 pub(super) const MAX_FLOWS: usize = 65_536;
 /// TTL or hop limit of what is sent to the gateway.
 pub(super) const HOP_LIMIT: u8 = 64;
-/// Largest IP packet of every port.
+/// Largest IP packet of the protected ports.
 pub(super) const MTU: usize = 1500;
+/// Largest IP packet of the unprotected port: [`MTU`] and what the suites add at most, which is an
+/// IPv6 header, ESP header, IV and ICV of 40, 8, 16 and 32 bytes and a padded trailer.
+const WAN_MTU: usize = 1616;
 
 pub(super) const LAN: DeviceId = DeviceId(0);
 pub(super) const WAN: DeviceId = DeviceId(1);
@@ -124,7 +133,8 @@ fn address(text: &str) -> Address {
     ip.into()
 }
 
-/// Keys of one lap, fresh from the operating system: no key seals twice under one number.
+/// Keys of one worker's SAs in one lap, fresh from the operating system: no key seals twice under
+/// one number.
 pub(super) struct Keys {
     pub(super) outbound: KeyMaterial,
     pub(super) inbound: KeyMaterial,
@@ -144,12 +154,23 @@ impl Keys {
 }
 
 impl Case {
-    /// Sizes that a packet of a family can have: it holds a UDP header, and sealed it still goes
-    /// through [`MTU`] whole.
+    /// Sizes that a packet of a family can have: it holds a UDP header, and goes through the ports
+    /// whole, sealed or not.
     pub(super) fn sizes(family: Family) -> std::ops::RangeInclusive<usize> {
         match family {
-            Family::V4 => 28..=1446,
-            Family::V6 => 48..=1426,
+            Family::V4 => 28..=MTU,
+            Family::V6 => 48..=MTU,
+        }
+    }
+
+    /// Expands a key on the backend of the case.
+    ///
+    /// # Errors
+    /// [`LapError::NoBackend`].
+    pub(super) fn cipher(&self, material: &KeyMaterial) -> Result<Cipher, LapError> {
+        match self.backend {
+            None => Ok(Cipher::new(material)),
+            Some(kind) => Cipher::with_backend(material, kind).ok_or(LapError::NoBackend(kind)),
         }
     }
 
@@ -200,22 +221,31 @@ impl Case {
             .payload_of(self.size.saturating_sub(header))
     }
 
-    /// The gateway with these keys and none of their numbers used.
+    /// The gateway with these keys, one entry a worker, and none of their numbers used.
     ///
     /// # Errors
     /// Those of the parts; none is expected.
-    pub(super) fn gateway(&self, keys: &Keys) -> Result<Snapshot, LapError> {
+    pub(super) fn gateway(&self, keys: &[Keys]) -> Result<Snapshot, LapError> {
         let set = SaSetId(0);
         let (local, remote) = self.tunnel();
         let tunnel = Tunnel { local: local.into(), remote: remote.into() };
         let numbers = SequenceNumbers::Short;
-        let counter = Arc::new(SequenceCounter::new(numbers));
-        let window = ReplayWindow::new(ReplayWindow::LARGEST, numbers).expect("a size it offers");
-        let out = OutboundSa::new(SaId(0), SPI, set, &keys.outbound, tunnel, counter)?;
-        let inbound = InboundSa::new(SaId(0), SPI, set, &keys.inbound, tunnel, window.into())?;
+        let (mut outbound, mut inbound) = (Vec::new(), Vec::new());
+        for (worker, keys) in keys.iter().enumerate() {
+            let (id, spi) = (SaId(worker as u32), spi(worker));
+            let counter = Arc::new(SequenceCounter::new(numbers));
+            let cipher = self.cipher(&keys.outbound)?;
+            let sa = OutboundSa::with_cipher(id, spi, set, cipher, tunnel.into(), counter)?;
+            outbound.push(Arc::new(sa));
+            let window = ReplayWindow::new(ReplayWindow::LARGEST, numbers).expect("offered");
+            let cipher = self.cipher(&keys.inbound)?;
+            let sa = InboundSa::with_cipher(id, spi, set, cipher, tunnel.into(), window.into())?;
+            inbound.push(Arc::new(sa));
+        }
         let (next_hops, routes, neighbours) = self.routes();
         Ok(Snapshot::new(SnapshotParts {
             generation: Generation(1),
+            workers: self.workers as u32,
             ports: ports(),
             host: None,
             routes,
@@ -226,13 +256,13 @@ impl Case {
                 id: set,
                 peer: "peer".into(),
                 tunnel,
-                outbound: vec![SaId(0)],
+                outbound: outbound.iter().map(|sa| sa.id).collect(),
                 mss_clamp: true,
                 may_move: false,
                 keepalive_s: None,
             }],
-            outbound: vec![out.into()],
-            inbound: vec![inbound.into()],
+            outbound,
+            inbound,
             ..SnapshotParts::default()
         })?)
     }
@@ -290,7 +320,7 @@ fn ports() -> Vec<PortInfo> {
         side,
         medium: Medium::Ethernet,
         mac: own_mac(DeviceId(number)),
-        mtu: MTU as u32,
+        mtu: if DeviceId(number) == WAN { WAN_MTU } else { MTU } as u32,
         addresses: [V4, V6].iter().map(|plan| address(plan.own[usize::from(number)])).collect(),
         allow_host: Vec::new(),
     };
@@ -303,7 +333,8 @@ mod tests {
     use std::collections::HashSet;
 
     fn case(direction: Direction, family: Family, size: usize) -> Case {
-        Case { direction, suite: Suite::Aes128Gcm, family, size, flows: MAX_FLOWS }
+        let (suite, flows) = (Suite::Aes128Gcm, MAX_FLOWS);
+        Case { direction, suite, family, size, flows, backend: None, workers: 1 }
     }
 
     #[test]
@@ -325,12 +356,25 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_size_is_the_largest_that_is_sealed_whole() {
+    fn the_largest_size_is_sealed_whole_under_every_suite() {
         for family in [Family::V4, Family::V6] {
-            let case = case(Direction::Out, family, 64);
-            let gateway = case.gateway(&Keys::fresh(case.suite).unwrap()).unwrap();
-            let largest = gateway.outbound()[0].largest_inner(MTU);
-            assert_eq!(largest, *Case::sizes(family).end());
+            for &suite in Suite::ALL {
+                let case = Case { suite, ..case(Direction::Out, family, 64) };
+                let gateway = case.gateway(&[Keys::fresh(case.suite).unwrap()]).unwrap();
+                let largest = gateway.outbound()[0].largest_inner(WAN_MTU);
+                assert!(largest >= *Case::sizes(family).end(), "{suite}, {family:?}: {largest}");
+            }
         }
+    }
+
+    #[test]
+    fn each_worker_has_an_sa_of_its_own_in_the_only_set() {
+        let case = Case { workers: 2, ..case(Direction::In, Family::V4, 64) };
+        let keys = [Keys::fresh(case.suite).unwrap(), Keys::fresh(case.suite).unwrap()];
+        let gateway = case.gateway(&keys).unwrap();
+        assert_eq!(gateway.workers(), 2);
+        let outbound: Vec<Spi> = gateway.outbound().iter().map(|sa| sa.spi).collect();
+        let inbound: Vec<Spi> = gateway.inbound().iter().map(|sa| sa.spi).collect();
+        assert_eq!((&outbound, &inbound), (&vec![spi(0), spi(1)], &vec![spi(0), spi(1)]));
     }
 }
