@@ -3,7 +3,7 @@
 use crate::lanes::{self, Failure, Lanes};
 use crate::library::{Library, library};
 use crate::memory::Wiped;
-use crate::sys::{self, Direction, Row};
+use crate::sys::{self, Architecture, Direction, Row};
 use crate::{ICV_BYTES, forget, same};
 
 const KEY_BYTES: usize = 32;
@@ -18,9 +18,10 @@ pub struct ChaCha20Poly1305 {
 }
 
 impl ChaCha20Poly1305 {
-    /// Takes a key of 32 bytes. `None`: another length, or there is no library.
+    /// Takes a key of 32 bytes. `None`: another length, there is no library, or a processor
+    /// without AVX2: for such the library's code reads up to 15 bytes behind the text.
     pub fn new(key: &[u8]) -> Option<ChaCha20Poly1305> {
-        let library = library()?;
+        let library = library().filter(|library| library.architecture >= Architecture::Avx2)?;
         let key: &[u8; KEY_BYTES] = key.try_into().ok()?;
         let mut kept = Wiped::new(KEY_BYTES);
         kept.bytes_mut().copy_from_slice(key);

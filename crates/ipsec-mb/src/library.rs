@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::memory::Wiped;
-use crate::sys;
+use crate::sys::{self, Architecture};
 
 /// The library's state: its functions for this processor, and the lanes of its bursts.
 ///
@@ -40,7 +40,8 @@ pub(crate) struct Library {
     /// For calls without state.
     pub(crate) manager: Manager,
     version: &'static str,
-    architecture: &'static str,
+    /// What it uses of this processor.
+    pub(crate) architecture: Architecture,
     residue: Residue,
 }
 
@@ -63,12 +64,12 @@ impl Library {
     fn new() -> Option<Library> {
         let manager = Manager::new()?;
         // SAFETY: the manager is set up.
-        let architecture = unsafe { sys::lockgate_mb_architecture(manager.as_ptr()) };
+        let architecture = unsafe { sys::architecture(manager.as_ptr()) };
         // SAFETY: the manager is set up.
         let wipes = unsafe { sys::lockgate_mb_wipes(manager.as_ptr()) };
         Some(Library {
             version: sys::version()?,
-            architecture: sys::ARCHITECTURES.get(usize::try_from(architecture).ok()?)?,
+            architecture: architecture?,
             residue: if wipes == 0 { Residue::Left } else { Residue::Wiped },
             manager,
         })
@@ -84,7 +85,13 @@ pub fn version() -> Option<&'static str> {
 /// The processor's instructions that the library uses: `avx512 vaes`, `avx512`, `avx2`, `sse`;
 /// `none` without the library.
 pub fn architecture() -> &'static str {
-    library().map_or("none", |library| library.architecture)
+    match library().map(|library| library.architecture) {
+        None => "none",
+        Some(Architecture::Sse) => "sse",
+        Some(Architecture::Avx2) => "avx2",
+        Some(Architecture::Avx512) => "avx512",
+        Some(Architecture::Avx512Vaes) => "avx512 vaes",
+    }
 }
 
 /// What the library leaves behind after a call; `None` without the library.

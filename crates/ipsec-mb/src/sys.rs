@@ -22,8 +22,20 @@ pub(crate) type GcmFn = unsafe extern "C" fn(
     u64,
 );
 
-/// What [`lockgate_mb_architecture`] says, as words: the shim's enumeration, in its order.
-pub(crate) const ARCHITECTURES: [&str; 4] = ["sse", "avx2", "avx512", "avx512 vaes"];
+/// The processor's instructions that the library uses; the older, the less.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Architecture {
+    /// At most AVX.
+    Sse,
+    Avx2,
+    Avx512,
+    /// And AES on such registers.
+    Avx512Vaes,
+}
+
+/// As the shim numbers them.
+const ARCHITECTURES: [Architecture; 4] =
+    [Architecture::Sse, Architecture::Avx2, Architecture::Avx512, Architecture::Avx512Vaes];
 
 /// Hashes as the shim numbers them.
 #[derive(Clone, Copy)]
@@ -82,7 +94,7 @@ unsafe extern "C" {
     /// library's test of itself failed.
     pub(crate) fn lockgate_mb_manager_init(memory: *mut u8) -> c_int;
 
-    /// Index into [`ARCHITECTURES`].
+    /// The number of an [`Architecture`].
     pub(crate) fn lockgate_mb_architecture(manager: *const u8) -> c_int;
 
     /// Not 0: the library wipes what it leaves in registers and on the stack.
@@ -166,6 +178,16 @@ unsafe extern "C" {
         rows: *const Row,
         count: usize,
     ) -> c_int;
+}
+
+/// What a manager uses.
+///
+/// # Safety
+/// The manager is set up.
+pub(crate) unsafe fn architecture(manager: *const u8) -> Option<Architecture> {
+    // SAFETY: the caller answers for it.
+    let number = unsafe { lockgate_mb_architecture(manager) };
+    ARCHITECTURES.get(usize::try_from(number).ok()?).copied()
 }
 
 /// The library's version; `None` without it.
