@@ -251,8 +251,8 @@ pub enum KeyError {
     },
 }
 
-/// Key ‖ salt, or encryption key ‖ integrity key, of one SA, wiped when dropped. Neither `Debug` nor
-/// `Clone`, on purpose.
+/// Key ‖ salt, or encryption key ‖ integrity key, of one SA, wiped when dropped. Neither `Debug`
+/// nor `Clone`, on purpose.
 pub struct KeyMaterial {
     suite: Suite,
     bytes: Zeroizing<Vec<u8>>,
