@@ -2,9 +2,11 @@
 //!
 //! | `LOCKGATE_IPSEC_MB_DIR` | what is taken |
 //! |---|---|
-//! | not set | the first of [`PREFIXES`] that holds header and library; none of them: no library |
+//! | not set | the first of [`PREFIXES`] with header and library; none of them: no library |
 //! | a directory | `include/intel-ipsec-mb.h` and `lib/libIPSec_MB.*` in it, or the build fails |
 //! | `none` | no library |
+//!
+//! Libraries before 1.3 are passed over: they lack bursts of hashes.
 //!
 //! The structures of the header differ between the library's versions. So nothing of it is copied:
 //! the shim is compiled against the header that belongs to the library that is linked. With it
@@ -25,6 +27,10 @@ const HEADER: &str = "intel-ipsec-mb.h";
 const ARCHIVE: &str = "libIPSec_MB.a";
 const SHARED: &str = "libIPSec_MB.so";
 const SHIM: &str = "c/shim.c";
+
+/// The first version whose header has all that the shim uses: 1.3.0, as the header writes it.
+const OLDEST: u32 = 0x1_03_00;
+const VERSION: &str = "#define IMB_VERSION_NUM";
 
 /// Where distributions put headers, and the library beside them.
 const PREFIXES: &[(&str, &[&str])] = &[
@@ -59,7 +65,9 @@ fn main() {
         Ok(prefix) => {
             let prefix = Path::new(&prefix);
             let found = find(&prefix.join("include"), &[prefix.join("lib")]);
-            Some(found.unwrap_or_else(|| panic!("{VARIABLE}: no {HEADER} and library in it")))
+            Some(found.unwrap_or_else(|| {
+                panic!("{VARIABLE}: no {HEADER} of 1.3 or later and library in it")
+            }))
         }
         Err(_) => PREFIXES.iter().find_map(|(include, libraries)| {
             let libraries: Vec<_> = libraries.iter().map(PathBuf::from).collect();
@@ -84,7 +92,8 @@ fn is_for(what: &str, value: &str) -> bool {
 }
 
 fn find(include: &Path, libraries: &[PathBuf]) -> Option<Found> {
-    if !include.join(HEADER).exists() {
+    if version(&include.join(HEADER))? < OLDEST {
+        println!("cargo::warning=ipsec-mb in {} is older than 1.3: not used", include.display());
         return None;
     }
     let kinds = [(ARCHIVE, Kind::Archive), (SHARED, Kind::Shared)];
@@ -92,6 +101,13 @@ fn find(include: &Path, libraries: &[PathBuf]) -> Option<Found> {
         let library = libraries.iter().find(|path| path.join(file).exists())?;
         Some(Found { include: include.to_owned(), library: library.clone(), kind: *kind })
     })
+}
+
+/// The version that a header tells; `None`: there is no such header.
+fn version(header: &Path) -> Option<u32> {
+    let text = std::fs::read_to_string(header).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(VERSION))?;
+    u32::from_str_radix(line.trim().strip_prefix("0x")?, 16).ok()
 }
 
 fn link(found: &Found) {

@@ -111,6 +111,14 @@ const NEEDS: &[Need] = &[
     },
 ];
 
+/// What only machines of this architecture can have; Lockgate does without it, more slowly.
+const NEEDS_X86_64: &[Need] = &[Need {
+    name: "libipsec-mb",
+    why: "ciphers at the speed of the hardware",
+    probe: &["cc", "-E", "-include", "intel-ipsec-mb.h", "-x", "c", "/dev/null"],
+    packages: &["libipsec-mb-dev"],
+}];
+
 /// Parts of the Rust toolchain that its smallest installation lacks.
 const COMPONENTS: &[(&str, &str)] = &[("clippy", "clippy"), ("fmt", "rustfmt")];
 
@@ -125,7 +133,7 @@ pub(crate) const PYTHON: &str = "target/venv/bin/python";
 /// Installs what is missing.
 pub(crate) fn run(voice: Voice) -> Result<(), Failure> {
     let mut installed = false;
-    let missing: Vec<&Need> = NEEDS.iter().filter(|need| !works(need.probe)).collect();
+    let missing: Vec<&Need> = needs().filter(|need| !works(need.probe)).collect();
     if !missing.is_empty() {
         install(&missing)?;
         installed = true;
@@ -153,6 +161,12 @@ pub(crate) fn run(voice: Voice) -> Result<(), Failure> {
         (false, Voice::Quiet) => {}
     }
     Ok(())
+}
+
+/// What this machine must have.
+fn needs() -> impl Iterator<Item = &'static Need> {
+    let more = if cfg!(target_arch = "x86_64") { NEEDS_X86_64 } else { &[] };
+    NEEDS.iter().chain(more)
 }
 
 fn has_python_packages() -> bool {
@@ -233,7 +247,7 @@ mod tests {
 
     #[test]
     fn every_need_says_why_and_what_brings_it() {
-        for need in NEEDS {
+        for need in NEEDS.iter().chain(NEEDS_X86_64) {
             assert!(!need.why.is_empty() && !need.packages.is_empty(), "{}", need.name);
             assert!(need.probe.len() >= 2, "{}: a probe that does nothing", need.name);
         }
