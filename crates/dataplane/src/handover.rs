@@ -57,6 +57,10 @@ impl<F: Frames> Turn<'_, F> {
     #[inline]
     pub(crate) fn other_worker(&self, sa: SaId) -> Option<u32> {
         self.handing?;
+        debug_assert!(
+            self.snapshot.workers() > 1,
+            "replay windows of one worker, shared by several"
+        );
         let owner = sa.0 % self.share.workers;
         (owner != self.share.worker).then_some(owner)
     }
