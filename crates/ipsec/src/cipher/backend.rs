@@ -11,12 +11,13 @@ use super::place::HmacLayout;
 use super::{OpenJob, SealError, SealJob, aead};
 use crate::{KeyMaterial, SequenceNumbers, Suite};
 
-/// A library, or a set of them, that has every suite.
+/// A library, or a set of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BackendKind {
-    /// Intel's multi-buffer library, where it was found and this processor can run it.
+    /// Intel's multi-buffer library, where it was found and this processor can run it; on old
+    /// processors without ChaCha20-Poly1305.
     IpsecMb,
-    /// AWS-LC, with RustCrypto's AES-CBC: everywhere.
+    /// AWS-LC, with RustCrypto's AES-CBC: everywhere, and every suite.
     AwsLc,
 }
 

@@ -16,9 +16,12 @@ static SAID: Once = Once::new();
 
 fn on(material: &KeyMaterial, kind: BackendKind) -> Option<Cipher> {
     let cipher = Cipher::with_backend(material, kind);
-    match kind.is_available() {
-        true => assert!(cipher.is_some(), "{} has no {}", kind.name(), material.suite()),
-        false => SAID.call_once(|| println!("SKIPPED: {} is not on this machine", kind.name())),
+    if cipher.is_none() {
+        let (name, suite) = (kind.name(), material.suite());
+        // Which ipsec-mb leaves to others on processors without AVX2.
+        let is_left_out = kind == BackendKind::IpsecMb && suite == Suite::ChaCha20Poly1305;
+        assert!(!kind.is_available() || is_left_out, "{name} has no {suite}");
+        SAID.call_once(|| println!("SKIPPED: this machine has no {name} for {suite}"));
     }
     cipher
 }
