@@ -4,7 +4,7 @@
 CARGO := ./xtask/cargo
 XTASK := $(CARGO) run --quiet --package xtask --
 
-.PHONY: build demo test bench deb setup fmt clean
+.PHONY: build demo test interop bench deb setup fmt clean
 
 build: setup-quiet
 	$(CARGO) build --release --package lockgate --package lockgated
@@ -14,6 +14,10 @@ demo: setup-quiet
 
 test: setup-quiet
 	$(XTASK) test
+
+# The part of it against other implementations: scapy and tshark.
+interop: setup-quiet
+	$(XTASK) interop
 
 bench: setup-quiet
 	$(XTASK) bench

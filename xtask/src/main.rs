@@ -5,6 +5,7 @@
 //! | `setup [--quiet]` | installs what building, testing and the demonstrations need |
 //! | `tidy` | the rules of the code that a compiler does not check |
 //! | `test` | everything, with a table at the end |
+//! | `interop [WORD …]` | the part of it against scapy and tshark; rows that hold all words |
 //! | `demo [NAME …]` | builds both programs, runs a demonstration (default `gateways`) |
 //! | `deb [--check]` | builds the Debian package; or tries one with debug programs |
 //! | `bench [NAME …]` | the same for a benchmark (default `esp`) |
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         ("setup", [flag]) if flag == "--quiet" => setup::run(setup::Voice::Quiet),
         ("tidy", []) => tidy::run(),
         ("test", []) => test::run(),
+        ("interop", words) => test::run_interop(words),
         ("demo", rest) => lockgate("demo", "gateways", rest),
         ("deb", []) => deb::build(deb::Build::Release).map(|_| ()),
         ("deb", [flag]) if flag == "--check" => deb::check(),
@@ -77,8 +79,8 @@ impl std::fmt::Display for Failure {
             Failure::Usage => {
                 write!(
                     f,
-                    "usage: cargo xtask setup [--quiet] | tidy | test | demo | bench | \
-                     deb [--check]"
+                    "usage: cargo xtask setup [--quiet] | tidy | test | interop [WORD …] | demo | \
+                     bench | deb [--check]"
                 )
             }
             Failure::Start { program, error } => write!(f, "cannot start {program}: {error}"),

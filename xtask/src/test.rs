@@ -107,7 +107,7 @@ pub(crate) fn run() -> Result<(), Failure> {
             true => watch(cargo().args(["test", "--package", FUZZ_PACKAGE])),
             false => Ok(Outcome::Skipped("there is no package fuzz-replay")),
         }),
-        time("interop", interop),
+        time("interop", || interop(&[])),
         time("network namespaces", network_namespaces),
         time("package", package),
     ];
@@ -116,20 +116,36 @@ pub(crate) fn run() -> Result<(), Failure> {
     if failed == 0 { Ok(()) } else { Err(Failure::Tests { failed }) }
 }
 
-fn interop() -> Result<Outcome, Failure> {
+/// Runs only the tests against other implementations: rows whose names hold all `words`. Fails if
+/// one of them did.
+pub(crate) fn run_interop(words: &[String]) -> Result<(), Failure> {
+    match interop(words)? {
+        Outcome::Passed(_) => Ok(()),
+        Outcome::Failed(_) => Err(Failure::Tests { failed: 1 }),
+        Outcome::Skipped(reason) => {
+            println!("SKIPPED: interop: {reason}");
+            Ok(())
+        }
+    }
+}
+
+fn interop(words: &[String]) -> Result<Outcome, Failure> {
     if !root().join(INTEROP).exists() {
         return Ok(Outcome::Skipped("there is no tests/interop/run.py"));
     }
     if !root().join(setup::PYTHON).exists() {
         return Ok(Outcome::Skipped("there is no target/venv: run `make setup`"));
     }
-    let built = watch(cargo().args(["build", "--quiet", "--package", "lockgate"]))?;
+    let both = ["build", "--quiet", "--package", "lockgate", "--package", "lockgated"];
+    let built = watch(cargo().args(both))?;
     if !matches!(built, Outcome::Passed(_)) {
         return Ok(built);
     }
-    watch(
-        program(root().join(setup::PYTHON)).arg(INTEROP).env("LOCKGATE", built_program("lockgate")),
-    )
+    let mut command = program(root().join(setup::PYTHON));
+    command.arg(INTEROP).args(words);
+    command.env("LOCKGATE", built_program("lockgate"));
+    command.env("LOCKGATED", built_program("lockgated"));
+    watch(&mut command)
 }
 
 /// The daemon in network namespaces, one test at a time: they share the machine's cores. Programs
