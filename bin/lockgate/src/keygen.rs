@@ -44,7 +44,7 @@ The second goes into the keys_dir of gateway berlin, for its [peer.paris].";
 
 fn suite(name: &str) -> Result<Suite, String> {
     let names: Vec<_> = Suite::ALL.iter().map(|suite| suite.name()).collect();
-    Suite::from_name(name).ok_or_else(|| format!("write {}", names.join(" or ")))
+    Suite::from_name(name).ok_or_else(|| format!("write one of {}", names.join(", ")))
 }
 
 /// Makes both files or, if one of them is there, neither.
@@ -86,8 +86,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let path = paths[i].display();
         format!("{path}: for gateway {own}; in its [peer.{peer}] keys = \"file:{}\"\n", files[i])
     };
+    let benchmark = match suite.is_authenticated() {
+        true => "",
+        false => "benchmark = \"no-integrity\", ",
+    };
     print(&format!(
-        "{}{}both for suite = \"{suite}\", manual = \"laboratory\"; move each into its gateway's \
+        "{}{}both for suite = \"{suite}\", {benchmark}manual = \"laboratory\"; move each into its gateway's \
          keys_dir and keep no copy\n",
         line(0, a, b),
         line(1, b, a),

@@ -33,6 +33,8 @@ pub(crate) struct Running {
     pub(crate) policies: HashMap<PolicyId, [Volume; 2]>,
     /// What the SAs sealed and opened since the start, by what they keep for life.
     pub(crate) sas: HashMap<SaKey, Volume>,
+    /// How often each peer has moved since the start.
+    pub(crate) moves: HashMap<String, u64>,
     /// Revision of the configuration.
     pub(crate) revision: u64,
     /// Whether the snapshot's SPIs are those of the key files.

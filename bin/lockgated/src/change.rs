@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
 
 use control::guard::{Guard, UnwritableName};
-use control::mirror::{View, check_devices, live_parts};
+use control::mirror::{View, check_devices};
 use control::validated::Validated;
 use control::{Compiled, Compiler, Difference, Keys, Loaded, Prepared, Problem, differences};
 use ipsec::{Fingerprint, SaId};
@@ -15,6 +15,7 @@ use crate::backend::{Change, Done, Intent, Refused, Uid};
 use crate::daemon::Daemon;
 use crate::device::DeviceError;
 use crate::events::Kind;
+use crate::moves::live_parts_of;
 use crate::revisions::{Cause, Revision};
 use crate::state::{State, netdevs};
 use crate::worker::WorkerGone;
@@ -166,10 +167,11 @@ impl State {
         let guard = guard.map_err(machine)?;
         // The kernel may have moved on.
         let guard = guard.with_netdevs(new, &self.view).map_err(machine)?.unwrap_or(guard);
-        let compiled = {
+        let mut compiled = {
             let mut compiler = self.compiler.lock().unwrap_or_else(PoisonError::into_inner);
             compiler.finish(prepared, &keys, &mut self.keystate).map_err(machine)?
         };
+        compiled.keep_ends(&self.compiled);
         let is_start_file = Path::new(&origin.file) == self.file;
         let number = self.revisions.next();
         let revision = Revision {
@@ -184,6 +186,8 @@ impl State {
         };
         let keys_before = keys_in_use(&self.compiled);
         self.switch(compiled, guard).await?;
+        let peers = &self.compiled.sets;
+        self.moves.retain(|name, _| peers.iter().any(|set| set.peer == *name));
         self.base = revision.base.clone();
         self.revision = number;
         // It runs; that it is not kept is told, and only rolling back to it will miss it.
@@ -206,7 +210,7 @@ impl State {
 
     /// Goes over to a compiled configuration, or stays with the one that runs.
     async fn switch(&mut self, compiled: Compiled, guard: Guard) -> Result<(), Refused> {
-        let live = live_parts(&compiled.validated, &self.view);
+        let live = live_parts_of(&compiled, &self.view);
         let snapshot = Arc::new(compiled.assemble(&live).map_err(machine)?);
         let guard = guard.installed().await.map_err(machine)?;
         let old_guard = std::mem::replace(&mut self.guard, guard);

@@ -10,19 +10,17 @@ use control::mirror::{NeighbourState, PortState};
 use control::validated::OnExit;
 use control::{HOST_NETDEV, mac_text, service_text};
 use dataplane::{DropReason, Ledger, PortInfo, Side};
-use ipsec::{Fingerprint, SaId, Spi};
+use ipsec::{Encapsulation, Fingerprint, SaId, SequenceNumbers, Spi};
 use policy::Direction;
 use tokio::sync::{Mutex, broadcast};
 
 use crate::assign;
 use crate::backend::{Backend, Change, Done, Refused, Running, Uid};
 use crate::events::{Events, Kind};
+use crate::numbers;
 use crate::state::State;
 use crate::totals::Totals;
 use crate::worker::Report;
-
-/// The library behind the cipher seam.
-const CIPHER_BACKEND: &str = "aws-lc-rs";
 
 /// The daemon: its state, shared by the API's requests and the control loop.
 pub(crate) struct Daemon {
@@ -73,6 +71,7 @@ impl Backend for Daemon {
             routes: state.live.routes.clone().into(),
             policies: totals.policies,
             sas: totals.sas,
+            moves: state.moves.clone(),
             revision: state.revision,
             spis: control::Spis::Configured,
         }
@@ -382,25 +381,31 @@ fn security_associations(state: &State, totals: &Totals) -> Vec<v1::SecurityAsso
             () => ("ok", String::new()),
         };
         let peer = peers.get(&sa.set).copied().unwrap_or_default();
+        let (last, numbers) = (sa.sequence.last(), sa.sequence.numbers());
         sas.push(v1::SecurityAssociation {
-            sequence: sa.sequence.last(),
+            backend: sa.cipher.backend_name().into(),
+            sequence: last,
+            sequence_used: numbers::part(last, numbers),
             reserved_to: Some(sa.sequence.reserved()),
-            extended_sequence_numbers: sa.sequence.numbers() == ipsec::SequenceNumbers::Extended,
+            extended_sequence_numbers: numbers == SequenceNumbers::Extended,
             state: state_text.into(),
             state_reason: reason,
             fingerprint: short(&state.compiled.outbound_fingerprint(SaId(place as u32))),
-            ..association(Direction::Outbound, sa.spi, peer, sa.suite, *sa.tunnel(), totals)
+            ..association((Direction::Outbound, sa.spi, peer), sa.suite, &sa.encapsulation, totals)
         });
     }
     for (place, sa) in snapshot.inbound().iter().enumerate() {
         let peer = peers.get(&sa.set).copied().unwrap_or_default();
+        let (edge, numbers) = (sa.window.right_edge(), sa.window.numbers());
         sas.push(v1::SecurityAssociation {
-            sequence: sa.window.right_edge(),
+            backend: sa.cipher.backend_name().into(),
+            sequence: edge,
+            sequence_used: numbers::part(edge, numbers),
             window_packets: Some(sa.window.size()),
-            extended_sequence_numbers: sa.window.numbers() == ipsec::SequenceNumbers::Extended,
+            extended_sequence_numbers: numbers == SequenceNumbers::Extended,
             state: "ok".into(),
             fingerprint: short(&state.compiled.inbound_fingerprint(SaId(place as u32))),
-            ..association(Direction::Inbound, sa.spi, peer, sa.suite, *sa.tunnel(), totals)
+            ..association((Direction::Inbound, sa.spi, peer), sa.suite, &sa.encapsulation, totals)
         });
     }
     for refused in &state.compiled.refused {
@@ -408,18 +413,13 @@ fn security_associations(state: &State, totals: &Totals) -> Vec<v1::SecurityAsso
         let Some(peer) = config.peers.iter().find(|peer| peer.name == refused.peer) else {
             continue;
         };
+        let key = (refused.direction, refused.spi, peer.name.as_str());
         sas.push(v1::SecurityAssociation {
+            extended_sequence_numbers: peer.numbers == SequenceNumbers::Extended,
             state: "refused".into(),
             state_reason: refused.to_string(),
             fingerprint: short(&refused.fingerprint),
-            ..association(
-                refused.direction,
-                refused.spi,
-                &peer.name,
-                peer.suite,
-                peer.tunnel(),
-                totals,
-            )
+            ..association(key, peer.suite, &peer.encapsulation, totals)
         });
     }
     sas
@@ -427,14 +427,13 @@ fn security_associations(state: &State, totals: &Totals) -> Vec<v1::SecurityAsso
 
 /// What all SAs have in common.
 fn association(
-    direction: Direction,
-    spi: Spi,
-    peer: &str,
+    (direction, spi, peer): (Direction, Spi, &str),
     suite: ipsec::Suite,
-    tunnel: ipsec::Tunnel,
+    encapsulation: &Encapsulation,
     totals: &Totals,
 ) -> v1::SecurityAssociation {
     let volume = totals.sas.get(&(direction, spi, peer.to_owned())).copied().unwrap_or_default();
+    let Encapsulation { mode, tunnel, udp, .. } = encapsulation;
     v1::SecurityAssociation {
         direction: match direction {
             Direction::Outbound => "outbound".into(),
@@ -443,13 +442,21 @@ fn association(
         spi: spi.to_string(),
         peer: peer.into(),
         suite: suite.to_string(),
-        backend: CIPHER_BACKEND.into(),
         local: tunnel.local.to_string(),
         remote: tunnel.remote.to_string(),
         packets: volume.packets,
         bytes: volume.bytes,
+        mode: mode.name().into(),
+        encapsulation: in_front(encapsulation).into(),
+        local_port: udp.map(|ports| ports.local.into()),
+        remote_port: udp.map(|ports| ports.remote.into()),
         ..v1::SecurityAssociation::default()
     }
+}
+
+/// What is in front of ESP, in the configuration's words.
+pub(crate) fn in_front(encapsulation: &Encapsulation) -> &'static str {
+    if encapsulation.udp.is_some() { "udp" } else { "none" }
 }
 
 /// The first digits of a fingerprint.

@@ -155,7 +155,8 @@ kinds! {
     RevisionRefused "revision_refused" Warning Told
         "a revision runs and could not be written to disk: there is no rolling back to it"
     SequenceLow "sequence_low" Warning Limited
-        "an SA has used most of its sequence numbers: give it new keys"
+        "an SA has used 75, 90 or 99 % of its sequence numbers and stops for good at the last: \
+         give both ends new keys, or esn = true"
     SequenceExhausted "sequence_exhausted" Error Limited
         "an SA has used all of its sequence numbers and does not send: give it new keys"
     NetlinkResync "netlink_resync" Notice Limited
@@ -164,6 +165,12 @@ kinds! {
         "netlink is cut; routes and neighbours stay as they were until it is back"
     RouteRefused "route_refused" Warning Limited
         "the kernel has a route or rule that Lockgate does not follow; the message names it"
+    PeerMoved "peer_moved" Notice Limited
+        "a peer behind a NAT sends from another address or port, and everything for it goes there \
+         now; details name both"
+    PeerMoveRefused "peer_move_refused" Warning Limited
+        "an authentic packet of a peer behind a NAT came from where it cannot be, so everything for \
+         it goes where it was: somebody on the way may be rewriting its address"
     Misfit "misfit" Warning Limited
         "the configuration and what Linux has do not fit; the message says where"
     NeighbourFailed "neighbour_failed" Warning Limited

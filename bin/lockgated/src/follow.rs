@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use control::guard::GuardWatch;
 use control::mirror::{Mirror, NeighbourState, Note, host_routes};
-use dataplane::{DropReason, Wanted};
+use dataplane::{Layout, Moved, Wanted};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{MissedTickBehavior, interval};
@@ -15,15 +15,15 @@ use wire::Address;
 use crate::daemon::Daemon;
 use crate::events::Kind;
 use crate::failure::Failure;
+use crate::moves;
+use crate::numbers;
 use crate::state::State;
 use crate::worker::WorkerGone;
 
-/// How often reservations of sequence numbers are topped up.
+/// How often reservations of sequence numbers are topped up and moves of peers followed.
 const TOP_UP: Duration = Duration::from_millis(100);
 /// How often what nothing tells is looked after.
 const INSPECT: Duration = Duration::from_secs(1);
-/// Fraction of its numbers after which an SA is said to be low: the numerator over 100.
-const LOW_PERCENT: u64 = 90;
 
 /// Why the loop ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,6 +77,14 @@ impl Signals {
     }
 }
 
+/// What workers tell.
+pub(crate) struct Asked {
+    /// Neighbours that packets wait for.
+    pub(crate) wanted: Receiver<Wanted>,
+    /// Peers that were seen elsewhere.
+    pub(crate) moved: Receiver<(Layout, Moved)>,
+}
+
 /// Runs until a signal.
 ///
 /// # Errors
@@ -84,7 +92,7 @@ impl Signals {
 pub(crate) async fn run(
     daemon: &Arc<Daemon>,
     mirror: &mut Mirror,
-    mut wanted: Receiver<Wanted>,
+    Asked { mut wanted, mut moved }: Asked,
     mut signals: Signals,
 ) -> Result<End, Failure> {
     let mut top_up = interval(TOP_UP);
@@ -119,6 +127,11 @@ pub(crate) async fn run(
             }
             _ = top_up.tick() => {
                 let mut state = daemon.state.lock().await;
+                // All that moved since the last tick make one snapshot.
+                let seen = moves::take_all(&mut moved);
+                if !seen.is_empty() && state.peers_moved(&seen).await? {
+                    let _ = mirror.keep_fresh(&state.live.fresh);
+                }
                 if let Err(error) = state.keystate.top_up() {
                     state.events.record(Kind::ReservationFailed, "", error.to_string(), &[]);
                 }
@@ -128,7 +141,7 @@ pub(crate) async fn run(
                 state.inspect().await?;
                 let links = state.live.links.iter().flatten().copied().collect();
                 mirror.probe_stale(&links);
-                tell_low(&state);
+                numbers::tell(&mut state);
                 tell_stalled(&state)?;
             }
         }
@@ -201,21 +214,6 @@ fn tell_unanswered(state: &State, told: &mut Unanswered) {
             let (port, address) = (&state.live.ports[usize::from(port.0)].name, hop.1.to_string());
             let message = format!("{address} on port {port} does not answer");
             state.events.record(Kind::NeighbourFailed, &address, message, &[("port", port)]);
-        }
-    }
-}
-
-/// Tells which SAs have used most or all of their sequence numbers.
-fn tell_low(state: &State) {
-    for sa in state.snapshot.outbound() {
-        let (last, limit) = (sa.sequence.last(), sa.sequence.numbers().limit());
-        let subject = sa.spi.to_string();
-        if sa.sequence.is_exhausted() {
-            let message = format!("SA {subject}: {}", DropReason::SequenceExhausted.help());
-            state.events.record(Kind::SequenceExhausted, &subject, message, &[("last", &last)]);
-        } else if last / 100 >= limit / 10000 * LOW_PERCENT {
-            let message = format!("SA {subject} has used {last} of {limit} sequence numbers");
-            state.events.record(Kind::SequenceLow, &subject, message, &[("last", &last)]);
         }
     }
 }

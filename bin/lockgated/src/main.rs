@@ -22,7 +22,9 @@ mod failure;
 mod follow;
 mod hardening;
 mod metrics;
+mod moves;
 mod notify;
+mod numbers;
 mod revisions;
 mod start;
 mod state;
@@ -41,7 +43,7 @@ use control::validated::Metrics;
 use crate::daemon::Daemon;
 use crate::events::{Events, Kind};
 use crate::failure::Failure;
-use crate::follow::Signals;
+use crate::follow::{Asked, Signals};
 use crate::notify::Health;
 
 /// Name of the API's socket in `run_dir`.
@@ -119,7 +121,8 @@ async fn run(file: &Path) -> Result<(), Failure> {
     let status = format!("{ports} netdevs taken; API at {}", socket.display());
     events.record(Kind::Started, "", status.as_str(), &[]);
     notify::ready(&status);
-    let end = follow::run(&daemon, &mut started.mirror, started.wanted, signals).await;
+    let asked = Asked { wanted: started.wanted, moved: started.moved };
+    let end = follow::run(&daemon, &mut started.mirror, asked, signals).await;
     notify::stopping("draining");
     let _ = stop_api.send(());
     let stopped = stop::stop(&daemon, &mut started.mirror, &end).await;

@@ -57,6 +57,8 @@ pub(crate) struct Report {
     pub(crate) status: v1::Status,
     pub(crate) ports: Vec<v1::Port>,
     pub(crate) sas: Vec<v1::SecurityAssociation>,
+    /// How often each peer has moved; those that have.
+    pub(crate) moves: Vec<(String, u64)>,
     /// The first [`MAX_POLICIES`].
     pub(crate) policies: Vec<PolicyVolumes>,
     /// All policies.
@@ -89,6 +91,7 @@ impl Report {
             status: backend.status().await,
             ports: backend.ports().await,
             sas: backend.security_associations().await,
+            moves: running.moves.into_iter().collect(),
             policies: policies
                 .iter()
                 .take(MAX_POLICIES)
@@ -428,7 +431,10 @@ impl Report {
         families.gauge("sa_sequence", help, sequence)?;
         let outbound = self.sas.iter().filter_map(|sa| Some((labels(sa), level(sa.reserved_to?))));
         let help = "Sequence numbers are reserved on disk up to here";
-        families.gauge("sa_reserved_sequence", help, outbound)
+        families.gauge("sa_reserved_sequence", help, outbound)?;
+        let moves = self.moves.iter().map(|(peer, count)| ([("peer", peer.clone())], *count));
+        let help = "Times that a peer behind a NAT was followed to another address or port";
+        families.counter("peer_moves", help, moves)
     }
 
     fn write_policies(&self, families: &mut Families<'_>) -> Written {
@@ -525,6 +531,7 @@ mod tests {
             status: v1::Status { guard: "intact".into(), ..Default::default() },
             ports: vec![port("wan"), port("wan.7")],
             sas: vec![sa],
+            moves: vec![("berlin".into(), count)],
             policies: vec![policy("berlin-net"), policy("\"\\")],
             policy_count: 2,
             counters: v1::Counters {
@@ -600,6 +607,7 @@ mod tests {
             ("lockgate_kernel_received_packets_total{netdev=\"eth0\"}", 3),
             ("lockgate_worker_handed_over_packets_total{worker=\"0\"}", 3),
             ("lockgate_keepalives_total", 3),
+            ("lockgate_peer_moves_total{peer=\"berlin\"}", 3),
             ("lockgate_guard_intact", 1),
             ("lockgate_ledger_imbalance", 0),
         ] {

@@ -8,16 +8,19 @@ use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 
 use control::guard::{Detail, Guard, Integrity};
-use control::mirror::{Ethtool, LiveParts, Offload, PortState, View, live_parts};
+use control::mirror::{Ethtool, LiveParts, Offload, PortState, View};
 use control::validated::Validated;
 use control::{Compiled, Compiler, HOST_NETDEV};
 use dataplane::{DeviceId, RouteEntry, RouteTarget, Side, Snapshot};
 use io::{Lifetime, TunPort};
+use ipsec::Fingerprint;
 use keystate::{KeyState, Notice};
 
 use crate::assign;
 use crate::device::{Claim, Device, DeviceError, Surroundings, Taking};
 use crate::events::{Events, Kind};
+use crate::moves::live_parts_of;
+use crate::numbers::Used;
 use crate::revisions::Revisions;
 use crate::totals::Totals;
 use crate::worker::{Command, Handle, Report, WorkerGone};
@@ -48,6 +51,10 @@ pub(crate) struct State {
     /// Why a netdev is not ours although it should be.
     pub(crate) troubles: HashMap<String, String>,
     pub(crate) totals: Totals,
+    /// How often each peer has moved since the start.
+    pub(crate) moves: HashMap<String, u64>,
+    /// What was told of sealing keys' sequence numbers.
+    pub(crate) numbers_told: HashMap<Fingerprint, Used>,
     pub(crate) netlink_resyncs: u64,
     pub(crate) guard: Guard,
     /// How the guard is: `intact`, or `missing: ` and why.
@@ -116,6 +123,8 @@ impl State {
             devices: BTreeMap::new(),
             troubles: HashMap::new(),
             totals: Totals::default(),
+            moves: HashMap::new(),
+            numbers_told: HashMap::new(),
             netlink_resyncs: 0,
             guard,
             guard_state: "intact".into(),
@@ -134,7 +143,7 @@ impl State {
 
     /// The kernel's view changed: publishes what the walk must know and tends the netdevs.
     pub(crate) async fn follow(&mut self, view: View) -> Result<(), WorkerGone> {
-        let live = live_parts(self.config(), &view);
+        let live = live_parts_of(&self.compiled, &view);
         self.tell_ports(&live);
         self.tell_problems(&live);
         self.view = view;

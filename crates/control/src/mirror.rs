@@ -30,7 +30,7 @@ use wire::Address;
 pub use devices::{PortRefusal, PortRefusalReason, check_devices};
 pub use ethtool::{Channels, Ethtool, Offload};
 pub use host::{HostPortError, HostRoute, HostRouteSkipped, host_mtu, host_routes};
-pub use live::{LiveParts, LiveProblem, PortState, live_parts};
+pub use live::{LiveParts, LiveProblem, PortState, live_parts, live_parts_towards};
 pub use socket::NetlinkError;
 pub use view::{
     HOST_ROUTE_PROTOCOL, HOST_ROUTE_TABLE, Hop, KernelRoute, LOCAL_TABLE, Link, LinkKind,

@@ -6,6 +6,8 @@ use std::fs;
 use std::process::Command;
 
 use bpf::{Feature, Finding};
+use ipsec::cipher::BackendKind;
+use ipsec::{Cipher, KeyMaterial, Suite};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -116,6 +118,7 @@ fn own() -> Vec<Feature> {
         feature("TUN", "the host port lockgate0", tun()),
         feature("nftables", "the guard behind the ports", nftables()),
         feature("rtnetlink", "addresses, routes and neighbours", rtnetlink()),
+        feature("ciphers", "what seals and opens packets", ciphers()),
         feature("cores", "one worker a core, one left for the rest", cores()),
         feature("huge pages", "fewer TLB misses in frames and tables", huge_pages()),
         feature("machine id", "sequence numbers are reserved for one machine", machine_id()),
@@ -163,6 +166,32 @@ fn rtnetlink() -> Finding {
         Err(error) => Finding::Missing {
             detail: error.to_string(),
             remedy: "allow AF_NETLINK sockets (RestrictAddressFamilies= of the unit)",
+        },
+    }
+}
+
+/// The library that seals and opens, after its self-test, which the daemon does not start without.
+fn ciphers() -> Finding {
+    if let Err(error) = ipsec::self_test() {
+        return Finding::Missing {
+            detail: error.to_string(),
+            remedy: "update the library, or run on another machine: its results are wrong here",
+        };
+    }
+    let fastest = BackendKind::IpsecMb;
+    // A key of zeros, which seals nothing: asked for its library's whole name.
+    let suite = Suite::Aes128Gcm;
+    let material = KeyMaterial::new(suite, &vec![0; suite.material_bytes()]);
+    let used = material.map_or("", |material| Cipher::new(&material).backend_name());
+    match fastest.is_available() {
+        true => Finding::Present { detail: format!("{used}, which passes its self-test") },
+        false => Finding::Lacking {
+            detail: format!(
+                "{used}, which passes its self-test; {} is not in this program, or does not serve \
+                 this processor",
+                fastest.name()
+            ),
+            remedy: "on x86-64 with AES-NI, build with the package libipsec-mb-dev installed",
         },
     }
 }

@@ -4,15 +4,17 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use api::v1;
-use control::validated::{self, Cache, Peer};
+use control::validated::{self, Cache, Peer, PeerPlace};
 use control::{ConfigErrors, Difference, Explained, Problem, Severity, service_text};
 use dataplane::counters::Volume;
 use dataplane::{RouteTarget, SaSet, SetIndex, Side, Snapshot};
+use ipsec::{Encapsulation, SequenceNumbers};
 use policy::selector::protocol_text;
 use policy::{Action, Direction, Policy, PortRange, SaSetId, UpperSelector};
 use wire::{Address, Flow, Upper};
 
 use crate::backend::{Done, Intent, Refused, Running};
+use crate::daemon::in_front;
 
 /// The policies in order of precedence, with what they decided.
 pub(super) fn policies(running: &Running) -> Vec<v1::Policy> {
@@ -119,11 +121,13 @@ pub(super) fn peers(running: &Running) -> Vec<v1::Peer> {
         let set = sets.get(peer.name.as_str());
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let inbound = |set: &SaSet| snapshot.inbound().iter().filter(|sa| sa.set == set.id).count();
-        let route = route_to(snapshot, peer.tunnel().remote);
+        let Encapsulation { mode, tunnel, udp, .. } = peer.encapsulation;
+        let current = current_end(snapshot, set.map(|(_, set)| *set), peer);
+        let route = route_to(snapshot, current.0);
         v1::Peer {
             name: peer.name.clone(),
-            local: peer.tunnel().local.to_string(),
-            remote: peer.tunnel().remote.to_string(),
+            local: tunnel.local.to_string(),
+            remote: tunnel.remote.to_string(),
             suite: peer.suite.to_string(),
             keys: format!("file:{}", peer.key_file),
             state: peer_state(snapshot, set.map(|(_, set)| *set), route.is_some()).into(),
@@ -134,9 +138,28 @@ pub(super) fn peers(running: &Running) -> Vec<v1::Peer> {
             sealed: Some(volume(sealed)),
             opened: Some(volume(opened)),
             policies: set.and_then(|(_, set)| users.get(&set.id).copied()).unwrap_or(0),
+            mode: mode.name().into(),
+            encapsulation: in_front(&peer.encapsulation).into(),
+            remote_port: udp.map(|ports| ports.remote.into()),
+            current_remote: current.0.to_string(),
+            current_remote_port: current.1.map(u32::from),
+            behind_nat: peer.place == PeerPlace::BehindNat,
+            moves: running.moves.get(&peer.name).copied().unwrap_or(0),
+            nat_keepalive_s: peer.nat_keepalive_s,
+            extended_sequence_numbers: peer.numbers == SequenceNumbers::Extended,
         }
     };
     running.validated.peers.iter().map(one).collect()
+}
+
+/// Where a peer is now: its address and, with ESP in UDP, its port.
+fn current_end(snapshot: &Snapshot, set: Option<&SaSet>, peer: &Peer) -> (IpAddr, Option<u16>) {
+    let sealing = set.and_then(|set| set.outbound.first());
+    let sealing = sealing.map(|sa| snapshot.outbound()[sa.0 as usize].encapsulation);
+    let opening = set.and_then(|set| snapshot.inbound().iter().find(|sa| sa.set == set.id));
+    let opening = opening.map(|sa| sa.encapsulation);
+    let Encapsulation { tunnel, udp, .. } = sealing.or(opening).unwrap_or(peer.encapsulation);
+    (tunnel.remote, udp.map(|ports| ports.remote))
 }
 
 /// Whether a peer can be sent to, and if not, why.

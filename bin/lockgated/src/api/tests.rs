@@ -82,6 +82,7 @@ impl Fake {
             routes: Arc::new([]),
             policies: [(PolicyId(0), [volume, Volume::default()])].into(),
             sas: [((Direction::Outbound, ipsec::Spi::LOWEST, "berlin".into()), volume)].into(),
+            moves: [("berlin".into(), 3)].into(),
             revision: 4,
             spis: Spis::Unknown,
         };

@@ -17,6 +17,7 @@
 //! They tell `replay` and `explain` what Linux tells here.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
 
 use dataplane::{
     DeviceId, Neighbour, NextHop, NextHopId, PortId, PortInfo, Prefix, RouteEntry, RouteTarget,
@@ -112,6 +113,15 @@ pub enum LiveProblem {
 
 /// What the walk needs of the kernel's view: see the table at the head of this file.
 pub fn live_parts(config: &Validated, view: &View) -> LiveParts {
+    live_parts_towards(config, view, config.peers.iter().map(|peer| peer.tunnel().remote))
+}
+
+/// The same for peers that are elsewhere than configured: `remotes` are where they are now.
+pub fn live_parts_towards(
+    config: &Validated,
+    view: &View,
+    remotes: impl Iterator<Item = IpAddr>,
+) -> LiveParts {
     let mut live = LiveParts {
         ports: config.port_infos(),
         states: Vec::new(),
@@ -138,7 +148,7 @@ pub fn live_parts(config: &Validated, view: &View) -> LiveParts {
     live.routes.sort_by_key(|route| (route.prefix.address, route.prefix.length));
     live.next_hops = next_hops;
     live.place_neighbours(view);
-    live.keep_fresh(config);
+    live.keep_fresh(remotes);
     live.judge_tunnels(config, view);
     live
 }
@@ -200,10 +210,10 @@ impl LiveParts {
     }
 
     /// All routers, and the peers that are on a link themselves.
-    fn keep_fresh(&mut self, config: &Validated) {
+    fn keep_fresh(&mut self, remotes: impl Iterator<Item = IpAddr>) {
         let table = dataplane::RouteTable::new(&self.routes);
-        let on_link = config.peers.iter().filter_map(|peer| {
-            let remote = Address::from(peer.tunnel().remote);
+        let on_link = remotes.filter_map(|remote| {
+            let remote = Address::from(remote);
             match table.lookup(remote)? {
                 RouteTarget::Via(hop) => {
                     let hop = self.next_hops[hop.0 as usize];

@@ -175,7 +175,9 @@ pub(super) fn peers(answer: &v1::Peers) -> String {
         vec![
             peer.name.clone(),
             peer.local.clone(),
-            peer.remote.clone(),
+            end(&peer.remote, peer.remote_port),
+            now(peer),
+            carried(&peer.mode, &peer.encapsulation),
             peer.suite.clone(),
             peer.keys.clone(),
             format!("{}/{}", peer.outbound_sas, peer.inbound_sas),
@@ -191,6 +193,8 @@ pub(super) fn peers(answer: &v1::Peers) -> String {
         "peer",
         "local",
         "remote",
+        "now",
+        "mode",
         "suite",
         "keys",
         "SAs out/in",
@@ -201,7 +205,43 @@ pub(super) fn peers(answer: &v1::Peers) -> String {
         "state",
         "route",
     ];
-    some(table("Peers", &header, rows, Numbers(5..=9)), "no peers")
+    some(table("Peers", &header, rows, Numbers(7..=11)), "no peers")
+}
+
+/// Where a peer is now, if that is elsewhere than configured, and how often it has moved.
+fn now(peer: &v1::Peer) -> String {
+    let current = end(&peer.current_remote, peer.current_remote_port);
+    match current == end(&peer.remote, peer.remote_port) || peer.current_remote.is_empty() {
+        true if peer.behind_nat => "there, may move".into(),
+        true => "there".into(),
+        false => format!("{current} (moves: {})", peer.moves),
+    }
+}
+
+/// An address, with its UDP port if there is one.
+fn end(address: &str, port: Option<u32>) -> String {
+    match port {
+        Some(port) if address.contains(':') => format!("[{address}]:{port}"),
+        Some(port) => format!("{address}:{port}"),
+        None => address.to_owned(),
+    }
+}
+
+/// `tunnel`, `transport in udp`.
+fn carried(mode: &str, encapsulation: &str) -> String {
+    match encapsulation {
+        "" | "none" => mode.to_owned(),
+        in_front => format!("{mode} in {in_front}"),
+    }
+}
+
+/// A part of all, 0 to 1, as hundredths: what is used but little is not nothing.
+fn hundredths(part: f64) -> String {
+    match part {
+        ..=0.0 => "0 %".into(),
+        ..0.001 => "<0.1 %".into(),
+        part => format!("{:.1} %", (part * 1000.0).floor() / 10.0),
+    }
 }
 
 /// The SAs, and under them why some cannot be used.
@@ -217,13 +257,16 @@ pub(super) fn security_associations(answer: &v1::SecurityAssociations) -> String
             sa.spi.clone(),
             sa.peer.clone(),
             sa.sequence.to_string(),
+            hundredths(sa.sequence_used),
             sa.packets.to_string(),
             sa.bytes.to_string(),
             limit,
+            if sa.extended_sequence_numbers { "yes" } else { "no" }.into(),
             sa.suite.clone(),
-            sa.backend.clone(),
-            sa.local.clone(),
-            sa.remote.clone(),
+            or_dash(&sa.backend),
+            carried(&sa.mode, &sa.encapsulation),
+            end(&sa.local, sa.local_port),
+            end(&sa.remote, sa.remote_port),
             or_dash(&sa.fingerprint),
             sa.state.clone(),
         ]
@@ -233,17 +276,20 @@ pub(super) fn security_associations(answer: &v1::SecurityAssociations) -> String
         "SPI",
         "peer",
         "sequence",
+        "used",
         "packets",
         "bytes",
         "numbers",
+        "ESN",
         "suite",
         "backend",
+        "mode",
         "local",
         "remote",
         "key",
         "state",
     ];
-    let mut text = some(table("Security associations", &header, rows, Numbers(3..=5)), "no SAs");
+    let mut text = some(table("Security associations", &header, rows, Numbers(3..=6)), "no SAs");
     for sa in answer.sas.iter().filter(|sa| !sa.state_reason.is_empty()) {
         let v1::SecurityAssociation { direction, spi, peer, state, state_reason, .. } = sa;
         text.push_str(&format!("{direction} {spi}, peer {peer}: {state}: {state_reason}\n"));
@@ -511,6 +557,56 @@ mod tests {
         let text = ports(&v1::Ports { ports: vec![port("a", "no carrier"), port("b", "")] });
         assert_eq!(text.matches("4711").count(), 1, "{text}");
         assert!(text.contains(" a: down: no carrier\n"), "{text}");
+    }
+
+    #[test]
+    fn sas_show_what_they_are_and_how_much_of_their_numbers_is_used() {
+        let sa = v1::SecurityAssociation {
+            suite: "aes-256-cbc-hmac-sha-512".into(),
+            backend: "ipsec-mb 1.3.0".into(),
+            mode: "transport".into(),
+            encapsulation: "udp".into(),
+            local: "192.0.2.1".into(),
+            local_port: Some(4500),
+            remote: "2001:db8::7".into(),
+            remote_port: Some(61000),
+            extended_sequence_numbers: true,
+            sequence_used: 0.7599,
+            window_packets: Some(1024),
+            ..Default::default()
+        };
+        let text = security_associations(&v1::SecurityAssociations { sas: vec![sa] });
+        for words in [
+            "aes-256-cbc-hmac-sha-512",
+            "ipsec-mb 1.3.0",
+            "transport in udp",
+            "192.0.2.1:4500",
+            "[2001:db8::7]:61000",
+            "75.9 %",
+            "window 1024",
+            "yes",
+        ] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        assert_eq!([0.0, 1e-9, 1.0].map(hundredths), ["0 %", "<0.1 %", "100.0 %"]);
+    }
+
+    #[test]
+    fn peers_show_where_they_were_configured_and_where_they_are() {
+        let peer = |current: &str, port, moves| v1::Peer {
+            remote: "198.51.100.7".into(),
+            remote_port: Some(4500),
+            current_remote: current.into(),
+            current_remote_port: Some(port),
+            behind_nat: true,
+            moves,
+            ..Default::default()
+        };
+        let shown = |peer| peers(&v1::Peers { peers: vec![peer] });
+        assert!(shown(peer("198.51.100.7", 4500, 0)).contains("there, may move"));
+        let text = shown(peer("203.0.113.9", 61000, 2));
+        assert!(text.contains("198.51.100.7:4500"), "{text}");
+        assert!(text.contains("203.0.113.9:61000 (moves: 2)"), "{text}");
     }
 
     #[test]

@@ -1,0 +1,115 @@
+//! How much of an SA's sequence numbers is used: told well before the end, which is final.
+
+use std::fmt;
+
+use dataplane::DropReason;
+use ipsec::SequenceNumbers;
+
+use crate::events::Kind;
+use crate::state::State;
+
+/// Parts of the numbers, in hundredths, from which on an SA is said to be low.
+const MARKS_PERCENT: [u64; 3] = [75, 90, 99];
+
+/// How much of its numbers an SA has used.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Used {
+    /// Less than the first mark.
+    Little,
+    /// At least this many hundredths: one of the marks.
+    Percent(u64),
+    /// All of them.
+    All,
+}
+
+impl Used {
+    /// How far the last number has come in numbers of this width.
+    pub(crate) fn of(last: u64, numbers: SequenceNumbers) -> Used {
+        let limit = numbers.limit();
+        if last >= limit {
+            return Used::All;
+        }
+        let has_passed =
+            |mark: &&u64| u128::from(last) * 100 >= u128::from(limit) * u128::from(**mark);
+        match MARKS_PERCENT.iter().rev().find(has_passed) {
+            Some(mark) => Used::Percent(*mark),
+            None => Used::Little,
+        }
+    }
+}
+
+impl fmt::Display for Used {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Used::Little => write!(f, "less than {} %", MARKS_PERCENT[0]),
+            Used::Percent(mark) => write!(f, "{mark} %"),
+            Used::All => f.write_str("all"),
+        }
+    }
+}
+
+/// The part of all numbers of a width that comes up to this one, 0 to 1.
+pub(crate) fn part(last: u64, numbers: SequenceNumbers) -> f64 {
+    (last as f64 / numbers.limit() as f64).min(1.0)
+}
+
+/// Tells which SAs have passed a mark or used all of their sequence numbers. Looked at every
+/// second; each event is told when its SA gets there, and the end again and again.
+pub(crate) fn tell(state: &mut State) {
+    let told = &mut state.numbers_told;
+    let mut known = std::mem::take(told);
+    for (place, sa) in (0..).zip(state.snapshot.outbound()) {
+        let (last, numbers) = (sa.sequence.last(), sa.sequence.numbers());
+        let used = Used::of(last, numbers);
+        if used == Used::Little {
+            continue;
+        }
+        let key = state.compiled.outbound_fingerprint(ipsec::SaId(place));
+        let before = known.remove(&key);
+        told.insert(key, used);
+        let (subject, limit) = (sa.spi.to_string(), numbers.limit());
+        let details: crate::events::Details<'_> = &[("last", &last), ("limit", &limit)];
+        if used == Used::All {
+            let message = format!("SA {subject}: {}", DropReason::SequenceExhausted.help());
+            state.events.record(Kind::SequenceExhausted, &subject, message, details);
+        } else if before.is_none_or(|before| before < used) {
+            let message = format!(
+                "SA {subject} has used {used} of its sequence numbers ({last} of {limit}): it \
+                 stops for good when all are used"
+            );
+            state.events.record(Kind::SequenceLow, &subject, message, details);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_parts_of_the_space_of_either_width() {
+        for numbers in [SequenceNumbers::Short, SequenceNumbers::Extended] {
+            let limit = numbers.limit();
+            assert_eq!(Used::of(0, numbers), Used::Little);
+            for (mark, below) in [(75, Used::Little), (90, Used::Percent(75))] {
+                let at = (u128::from(limit) * mark).div_ceil(100) as u64;
+                assert_eq!(Used::of(at - 1, numbers), below, "{numbers:?} {mark}");
+                assert_eq!(Used::of(at, numbers), Used::Percent(mark as u64), "{numbers:?}");
+            }
+            assert_eq!(Used::of(limit - 1, numbers), Used::Percent(99));
+            assert_eq!(Used::of(limit, numbers), Used::All);
+        }
+        // What a longer key leaves behind.
+        assert_eq!(Used::of(u64::MAX, SequenceNumbers::Short), Used::All);
+        assert_eq!(part(u64::MAX, SequenceNumbers::Short), 1.0);
+        assert!(Used::Little < Used::Percent(75) && Used::Percent(99) < Used::All);
+    }
+
+    /// The first mark comes before the last reservation ends and long before the numbers do.
+    #[test]
+    fn the_first_mark_leaves_time_to_act() {
+        let limit = SequenceNumbers::Short.limit();
+        let left_at_one_million_a_second = (limit - limit / 100 * MARKS_PERCENT[0]) / 1_000_000;
+        assert!(left_at_one_million_a_second > 15 * 60);
+    }
+}
