@@ -47,10 +47,14 @@ pub(crate) fn state(bytes: &[u8], packet: &Packet) -> Result<State, DropReason> 
     }
 }
 
-/// What a UDP datagram carries, by its own length; `None`: that is more than there is.
+/// What a UDP datagram carries, by its own length; `None`: that is more than there is. Of a first
+/// fragment it is what there is.
 fn in_udp<'b>(bytes: &'b [u8], packet: &Packet) -> Option<&'b [u8]> {
     let datagram = bytes.get(usize::from(packet.upper_offset)..packet.length as usize)?;
-    let length = usize::from(u16::from_be_bytes([*datagram.get(4)?, *datagram.get(5)?]));
+    let length = match packet.fragment {
+        Fragment::Whole => u16::from_be_bytes([*datagram.get(4)?, *datagram.get(5)?]).into(),
+        Fragment::First | Fragment::Later => datagram.len(),
+    };
     datagram.get(UDP_BYTES..length)
 }
 

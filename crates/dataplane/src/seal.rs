@@ -35,7 +35,7 @@ enum Fate {
     /// In clear.
     Clear,
     /// Sealed: which group of the batch, and its rank there.
-    Sealed { group: u16, rank: u16 },
+    Sealed { group: u16, rank: u32 },
     /// It does not.
     Dropped(DropReason),
 }
@@ -44,10 +44,11 @@ enum Fate {
 #[derive(Clone, Copy)]
 struct Group {
     protection: Protection,
-    count: u16,
+    /// A batch of large packets becomes more than 65,535 fragments on a narrow path.
+    count: u32,
     /// Bytes of the IP packets before sealing, of those that were sealed.
     bytes: u64,
-    sealed: u16,
+    sealed: u32,
     /// Sequence number of the first, or why there is none.
     first: Result<u64, SequenceError>,
 }
@@ -100,7 +101,7 @@ impl Departures {
     fn draw<F>(&mut self, turn: &Turn<'_, F>) {
         for group in &mut self.groups {
             let sa = &turn.snapshot.outbound()[group.protection.sa.0 as usize];
-            group.first = sa.sequence.draw(group.count.into());
+            group.first = sa.sequence.draw(group.count);
         }
     }
 
@@ -135,7 +136,7 @@ impl Departures {
             }
             if sa.encapsulation.udp.is_some() && sa.tunnel().remote.is_ipv6() {
                 for job in &jobs[..sealed] {
-                    finish_udp(turn.frames, job, &list[job.row as usize]);
+                    finish_udp(turn, job, &list[job.row as usize]);
                 }
             }
         }
@@ -147,11 +148,11 @@ impl Departures {
 
 /// The checksum of ESP in UDP over IPv6.
 #[cold]
-fn finish_udp<F: Frames>(frames: &mut F, job: &SealJob, departure: &Departure) {
-    // In front of ESP stand UDP and, without extension headers, IPv6.
-    let start = (job.aad as usize).saturating_sub(8 + wire::packet::IPV6_BYTES);
+fn finish_udp<F: Frames>(turn: &mut Turn<'_, F>, job: &SealJob, departure: &Departure) {
+    // Behind the link header begins IPv6, in transport mode perhaps with extension headers.
+    let start = departure.offset as usize + link_bytes(turn.snapshot, departure.egress);
     let end = departure.offset as usize + departure.length as usize;
-    let packet = frames.bytes_mut(job.frame).get_mut(start..end);
+    let packet = turn.frames.bytes_mut(job.frame).get_mut(start..end);
     ipsec::finish_udp(packet.unwrap_or_default());
 }
 
@@ -242,7 +243,7 @@ fn write_sealed<F: Frames>(
     departure: &mut Departure,
     row: &Row,
     group: &Group,
-    rank: u16,
+    rank: u32,
     place: u32,
 ) -> Result<SealJob, DropReason> {
     let sequence = group.first.map_err(sequence_reason)? + u64::from(rank);
@@ -308,6 +309,16 @@ fn write_link(
         Family::V6 => ethertype::IPV6,
     };
     link::write(frame, end, mac, port.mac, port.vlan, ethertype)
+}
+
+/// Bytes that [`write_link`] writes.
+fn link_bytes(snapshot: &crate::Snapshot, egress: Egress) -> usize {
+    let port = snapshot.path_port(egress.port);
+    match (egress.mac, port.medium, port.vlan) {
+        (None, ..) | (_, Medium::Ip, _) => 0,
+        (Some(_), Medium::Ethernet, None) => link::ETHERNET_BYTES,
+        (Some(_), Medium::Ethernet, Some(_)) => link::ETHERNET_BYTES + link::VLAN_TAG_BYTES,
+    }
 }
 
 /// A finished packet leaves, or waits for its neighbour.
