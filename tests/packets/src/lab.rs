@@ -13,13 +13,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::{
-    Counters, DeviceId, HostService, Medium, Neighbour, NextHop, NextHopId, PortId, PortInfo,
-    Prefix, RouteEntry, RouteTarget, SaSet, SetIndex, Side, Snapshot, SnapshotParts, Verdict,
-    Wanted, Worker,
+    Counters, DeviceId, HostService, Medium, Moved, Neighbour, NextHop, NextHopId, PortId,
+    PortInfo, Prefix, RouteEntry, RouteTarget, SaSet, SetIndex, Side, Snapshot, SnapshotParts,
+    Verdict, Wanted, Worker,
 };
 use io::{MemoryFrames, MemoryPort};
 use ipsec::{
-    InboundSa, OutboundSa, ReplayWindow, SaId, SequenceCounter, SequenceNumbers, Spi, Suite, Tunnel,
+    InboundSa, Mode, OutboundSa, ReplayWindow, SaId, SequenceCounter, SequenceNumbers, Spi, Suite,
+    Tunnel,
 };
 use policy::{
     Action, Direction, Policy, PolicyId, PortRange, SaSetId, Selector, Spd, UpperSelector,
@@ -76,6 +77,8 @@ pub fn agreements() -> [Agreement; 3] {
         address: ip(peer),
         suite,
         numbers,
+        mode: Mode::Tunnel,
+        udp: None,
         spi_to_hub: 0x1000 + index * 0x111,
         spi_from_hub: 0x2000 + index * 0x111,
     };
@@ -93,6 +96,8 @@ pub struct Hub {
     pub parts: SnapshotParts,
     /// The policies, in the order they were added.
     pub policies: Vec<Policy>,
+    /// What the peers know of the SAs: see [`Hub::agree`].
+    pub agreements: [Agreement; 3],
     /// Frames of the worker.
     pub frames: u32,
     /// Bytes of a frame.
@@ -106,6 +111,7 @@ impl Default for Hub {
         Hub {
             parts: parts(),
             policies: policies(),
+            agreements: agreements(),
             frames: 256,
             frame_bytes: io::memory::FRAME_BYTES,
             ring: 1024,
@@ -122,6 +128,20 @@ impl Hub {
         self
     }
 
+    /// Agrees on something else with a peer: its SAs are made anew, with counters and windows that
+    /// begin, for the gateway and for the peer of the laboratory.
+    ///
+    /// # Panics
+    /// If what is agreed on makes no SA: the test is wrong.
+    pub fn agree(&mut self, set: SetIndex, change: impl FnOnce(&mut Agreement)) {
+        let place = set.0 as usize;
+        let agreement = &mut self.agreements[place];
+        change(agreement);
+        let (outbound, inbound) = sas(agreement);
+        (self.parts.outbound[place], self.parts.inbound[place]) = (outbound, inbound);
+        self.parts.sets[place].tunnel = agreement.encapsulation().tunnel;
+    }
+
     /// The snapshot alone, for whoever drives the walk himself.
     ///
     /// # Panics
@@ -136,12 +156,12 @@ impl Hub {
     /// # Panics
     /// As [`Hub::snapshot`].
     pub fn laboratory(self) -> Laboratory {
-        let Hub { frames, frame_bytes, ring, .. } = self;
+        let Hub { frames, frame_bytes, ring, agreements, .. } = self;
         let snapshot = self.snapshot();
         let ports = (0..DEVICES).map(|_| Some(MemoryPort::new(ring))).collect();
         let frames = MemoryFrames::with_frame_bytes(frames, frame_bytes);
         let worker = Worker::new(&snapshot, frames, ports);
-        let peers = agreements().map(Peer::new);
+        let peers = agreements.map(Peer::new);
         Laboratory { snapshot, worker, peers, now_ns: 1_000_000_000 }
     }
 }
@@ -226,6 +246,11 @@ impl Laboratory {
         self.snapshot = hub.snapshot();
         let devices = self.worker.take_devices();
         self.worker.rearrange(&self.snapshot, devices)
+    }
+
+    /// Peers that have shown themselves at another place since this was last asked.
+    pub fn moved(&mut self) -> Vec<Moved> {
+        self.worker.moved().collect()
     }
 
     /// What was counted.
@@ -565,24 +590,10 @@ fn sets() -> Vec<SaSet> {
 
 fn parts() -> SnapshotParts {
     let sets = sets();
-    let spi = |number| Spi::new(number).expect("not a reserved SPI");
-    let counter = |numbers| Arc::new(SequenceCounter::new(numbers));
-    let mut outbound = vec![];
-    let mut inbound = vec![];
-    for a in agreements() {
-        let tunnel = Tunnel { local: a.hub, remote: a.address };
-        let id = SaId(a.index.0);
-        let (key, number) = (a.material_from_hub(), spi(a.spi_from_hub));
-        let sa = OutboundSa::new(id, number, a.set, &key, tunnel, counter(a.numbers));
-        outbound.push(Arc::new(sa.expect("ends of one family")));
-        let window = ReplayWindow::new(REPLAY_WINDOW, a.numbers).expect("a good size");
-        let (key, number) = (a.material_to_hub(), spi(a.spi_to_hub));
-        let sa = InboundSa::new(id, number, a.set, &key, tunnel, Arc::new(window));
-        inbound.push(Arc::new(sa.expect("ends of one family")));
-    }
+    let (mut outbound, inbound): (Vec<_>, Vec<_>) = agreements().iter().map(sas).unzip();
     let lost = &sets[WITHOUT_ROUTE.0 as usize];
     let key = crate::peer::material(Suite::Aes128Gcm, 99);
-    let short = counter(SequenceNumbers::Short);
+    let short = Arc::new(SequenceCounter::new(SequenceNumbers::Short));
     let sa = OutboundSa::new(SaId(3), spi(0x2003), lost.id, &key, lost.tunnel, short);
     outbound.push(Arc::new(sa.expect("ends of one family")));
     SnapshotParts {
@@ -596,6 +607,25 @@ fn parts() -> SnapshotParts {
         inbound,
         ..SnapshotParts::default()
     }
+}
+
+fn spi(number: u32) -> Spi {
+    Spi::new(number).expect("not a reserved SPI")
+}
+
+/// The gateway's SAs of an agreement, with a counter and a window that begin.
+fn sas(a: &Agreement) -> (Arc<OutboundSa>, Arc<InboundSa>) {
+    let (id, carried) = (SaId(a.index.0), a.encapsulation());
+    let counter = Arc::new(SequenceCounter::new(a.numbers));
+    let (key, number) = (a.material_from_hub(), spi(a.spi_from_hub));
+    let outbound = OutboundSa::new(id, number, a.set, &key, carried, counter);
+    let window = Arc::new(ReplayWindow::new(REPLAY_WINDOW, a.numbers).expect("a good size"));
+    let (key, number) = (a.material_to_hub(), spi(a.spi_to_hub));
+    let inbound = InboundSa::new(id, number, a.set, &key, carried, window);
+    (
+        Arc::new(outbound.expect("ends of one family")),
+        Arc::new(inbound.expect("ends of one family")),
+    )
 }
 
 /// The hosts of a family in the laboratory: `host(Family::V4, 2)` is 10.2.0.5, behind berlin.

@@ -66,7 +66,7 @@ pub struct Row {
     /// What the row says, shown when it fails.
     pub description: String,
     /// What is different about the gateway.
-    pub hub: fn(&mut Hub),
+    pub hub: Rc<dyn Fn(&mut Hub)>,
     /// What arrived before.
     pub before: Vec<In>,
     /// What arrives.
@@ -84,7 +84,7 @@ impl Row {
     pub fn new(description: impl Into<String>, packet: In, verdict: Verdict) -> Row {
         Row {
             description: description.into(),
-            hub: |_| {},
+            hub: Rc::new(|_| {}),
             before: vec![],
             packet,
             verdicts: vec![verdict],
@@ -113,8 +113,8 @@ impl Row {
     }
 
     /// Changes the gateway.
-    pub fn with(mut self, hub: fn(&mut Hub)) -> Row {
-        self.hub = hub;
+    pub fn with(mut self, hub: impl Fn(&mut Hub) + 'static) -> Row {
+        self.hub = Rc::new(hub);
         self
     }
 

@@ -285,7 +285,8 @@ fn what_is_not_reserved_is_not_sent_until_it_is() {
     let counter = Arc::new(SequenceCounter::shared(last, 3, SequenceNumbers::Short));
     let spi = old.spi;
     let key = KeyMaterial::new(old.suite, &vec![7; old.suite.material_bytes()]).unwrap();
-    let sa = OutboundSa::new(old.id, spi, old.set, &key, old.tunnel, counter.clone()).unwrap();
+    let sa =
+        OutboundSa::new(old.id, spi, old.set, &key, old.encapsulation, counter.clone()).unwrap();
     hub.parts.outbound[0] = Arc::new(sa);
     let mut lab = hub.laboratory();
     let packet = datagram(V4, 1, 2).ip();

@@ -7,10 +7,13 @@ mod headers;
 mod holding;
 mod icmp;
 mod link;
+mod nat;
 mod policies;
 mod prefixes;
 mod size;
+mod suites;
 mod transmit;
+mod transport;
 
 use std::collections::BTreeSet;
 
@@ -40,9 +43,11 @@ fn all_rows() -> Vec<Row> {
         headers::rows(),
         icmp::rows(),
         link::rows(),
+        nat::rows(),
         policies::rows(),
         size::rows(),
         transmit::rows(),
+        transport::rows(),
     ];
     tables.into_iter().flatten().collect()
 }

@@ -15,10 +15,14 @@ use wire::{FrameId, Frames};
 use crate::{FAMILIES, between, datagram};
 
 /// No healthy memory makes the cipher refuse ([`whatever_memory_fails_nothing_leaves_in_clear`]);
-/// only among live ports is anything unsteered (`holding`); and only the daemon's counters have
-/// reservations (`esp`).
-pub(crate) const SEEN_ELSEWHERE: [DropReason; 3] =
-    [DropReason::CipherRefused, DropReason::Unsteered, DropReason::SequenceNotReserved];
+/// only among live ports is anything unsteered (`holding`); only the daemon's counters have
+/// reservations (`esp`); and one worker hands nothing over (the program `workers`).
+pub(crate) const SEEN_ELSEWHERE: [DropReason; 4] = [
+    DropReason::CipherRefused,
+    DropReason::Unsteered,
+    DropReason::SequenceNotReserved,
+    DropReason::HandoverFull,
+];
 
 #[test]
 fn rings_neighbours_and_frames() {
