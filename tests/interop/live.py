@@ -43,6 +43,7 @@ READY_S, ANSWER_S, COMMAND_S = 30, 5, 20
 LIMIT_S = 120
 ALL_PROTOCOLS, OUTGOING = 3, 4
 CLONE_NEWNET = 0x40000000
+PR_SET_PDEATHSIG = 1
 SIZES = (0, 56, 1200)
 
 
@@ -80,7 +81,7 @@ class Laboratory:
     def __enter__(self):
         try:
             sweep()
-            self.folder = Path(tempfile.mkdtemp(prefix="lockgate-live-"))
+            self.folder = Path(tempfile.mkdtemp(prefix=f"lockgate-live-{os.getpid()}-"))
             self.connect()
             self.start()
         except BaseException:
@@ -174,7 +175,9 @@ class Laboratory:
         command = ["ip", "netns", "exec", self.names["gw"], self.program, "--config", file]
         self.log = open(self.folder / "log", "w+b")
         # `ip netns exec` becomes the daemon: the process is ours to end.
-        self.daemon = subprocess.Popen(command, stdout=self.log, stderr=self.log)
+        self.daemon = subprocess.Popen(
+            command, stdout=self.log, stderr=self.log, preexec_fn=die_with_parent
+        )
         end = time.monotonic() + READY_S
         while " started: " not in self.said():
             check(self.daemon.poll() is None, f"lockgated ended: {self.said()}")
@@ -239,12 +242,23 @@ side = "unprotected"
 """ + "".join(row.section() for row in rows)
 
 
+def die_with_parent():
+    """Ends this process when the one that started it ends, be it by SIGKILL."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def sweep():
-    """Removes namespaces of runs that are no more."""
+    """Removes what runs left behind that are no more: namespaces and folders."""
+
+    def is_gone(found):
+        return found and not Path(f"/proc/{found[1]}").exists()
+
     for line in run("ip", "netns", "list").splitlines():
-        found = re.match(rf"({PREFIX}(\d+)-(?:host|gw|peer))\b", line)
-        if found and not Path(f"/proc/{found[2]}").exists():
-            remove(found[1])
+        if is_gone(re.match(rf"{PREFIX}(\d+)-(?:host|gw|peer)\b", line)):
+            remove(line.split()[0])
+    for folder in Path(tempfile.gettempdir()).glob("lockgate-*-*-*"):
+        if is_gone(re.fullmatch(r"lockgate-(?:live|interop)-(\d+)-\w+", folder.name)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove(name):
@@ -323,7 +337,6 @@ def forged(laboratory, rows):
 
 def outcomes(daemon, rows):
     """Yields name, failure or `None`, and a note, of every row. Bounded by `LIMIT_S`."""
-    ended = signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(SystemExit(1)))
     end = time.monotonic() + LIMIT_S
     try:
         with Laboratory(daemon, rows) as laboratory:
@@ -333,8 +346,6 @@ def outcomes(daemon, rows):
             yield "live daemon", *outcome(laboratory, end, still_runs, None)
     except (Failed, OSError, subprocess.SubprocessError) as failure:
         yield "live", f"no laboratory: {failure}", ""
-    finally:
-        signal.signal(signal.SIGTERM, ended)
 
 
 def still_runs(laboratory, _):

@@ -22,6 +22,7 @@ The exit code is the number of rows that failed, at most 100.
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -92,8 +93,14 @@ def replayed(tally, program, folder, rows):
         tally.skip("tshark", "tshark is not installed")
 
 
+def end(*_):
+    """Ends the run in order, as Ctrl-C does: what it made is torn down."""
+    sys.exit(101)
+
+
 def main():
     """Runs all rows and counts them."""
+    signal.signal(signal.SIGTERM, end)
     tally, start = Tally(), time.monotonic()
     if MISSING:
         tally.skip("interop", MISSING)
@@ -106,7 +113,7 @@ def main():
         return 1
     program = os.environ.get("LOCKGATE", "target/debug/lockgate")
     daemon = os.environ.get("LOCKGATED", "target/debug/lockgated")
-    with tempfile.TemporaryDirectory(prefix="lockgate-interop-") as folder:
+    with tempfile.TemporaryDirectory(prefix=f"lockgate-interop-{os.getpid()}-") as folder:
         try:
             replayed(tally, Path(program).absolute(), Path(folder), rows)
         except (Failed, OSError, subprocess.SubprocessError) as failure:
