@@ -38,8 +38,12 @@ size_t lockgate_mb_manager_bytes(void)
 int lockgate_mb_manager_init(void *memory)
 {
     const uint64_t needed = IMB_FEATURE_AESNI | IMB_FEATURE_PCLMULQDQ | IMB_FEATURE_SSE4_2;
-    IMB_MGR *manager = imb_set_pointers_mb_mgr(memory, 0, 1);
+    IMB_MGR *manager;
 
+    /* A shared library may be another than the header says. */
+    if (imb_get_version() >> 8 != IMB_VERSION_NUM >> 8)
+        return 1;
+    manager = imb_set_pointers_mb_mgr(memory, 0, 1);
     if (manager == NULL)
         return 1;
     /* Tells a processor without AES instructions before any other of them is executed. */

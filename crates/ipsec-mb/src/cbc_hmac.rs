@@ -125,7 +125,8 @@ impl CbcHmac {
     /// Encrypts the text of every packet, then writes its ICV behind it (RFC 4303 §3.3.2).
     ///
     /// The caller answers for it that the IVs cannot be foretold (RFC 3602 §2.1). `authentic` is
-    /// left as it is. The first call of a thread sets its lanes up.
+    /// left as it is. The first call of a thread sets its lanes up, see
+    /// [`crate::prepare_thread`].
     ///
     /// # Errors
     /// [`SealError`]; none of the packets may be sent.
@@ -143,7 +144,8 @@ impl CbcHmac {
     /// `authentic` is set, that of all others is not and their bytes are as they were.
     ///
     /// A packet whose ranges are not sound (see [`SealError::Range`]) is not authentic. Comparing
-    /// takes the same time wherever ICVs differ. The first call of a thread sets its lanes up.
+    /// takes the same time wherever ICVs differ. The first call of a thread sets its lanes up, see
+    /// [`crate::prepare_thread`].
     pub fn open(&self, packets: &mut [Packet<'_>]) {
         for burst in packets.chunks_mut(BURST) {
             burst.iter_mut().for_each(|packet| packet.authentic = false);

@@ -4,12 +4,15 @@
 //! |---|---|---|
 //! | [`Gcm`] | AES-GCM, 128, 192 and 256 bits | one packet a call |
 //! | [`ChaCha20Poly1305`] | ChaCha20-Poly1305 | one packet a call |
-//! | [`CbcHmac`] | AES-CBC or NULL, and HMAC-SHA-2 | a burst of packets a call, best [`LANES`] and more |
+//! | [`CbcHmac`] | AES-CBC or NULL, and HMAC-SHA-2 | a burst a call, best [`LANES`] or more |
 //!
 //! The library is optional: where it is not installed when this is built, where the architecture
 //! has none, where the processor lacks AES instructions, or where the library's test of itself
 //! fails, [`version`] and every `new` say `None` and the caller takes another backend. Which
 //! library is taken, and how to name one: `build.rs`.
+//!
+//! A thread's first burst, and its first packet of ChaCha20-Poly1305, sets its lanes up; a thread
+//! that must not wait then calls [`prepare_thread`] before.
 //!
 //! A key is expanded once, into memory that is wiped when the key goes; what the library leaves in
 //! registers and on the stack is told by [`residue`]. Comparing ICVs takes the same time wherever
@@ -30,7 +33,7 @@ mod sys;
 pub use cbc_hmac::{CbcHmac, Hash, MAX_PACKET_BYTES, Packet, SealError};
 pub use chacha20_poly1305::ChaCha20Poly1305;
 pub use gcm::Gcm;
-pub use lanes::LANES;
+pub use lanes::{LANES, prepare_thread};
 pub use library::{Residue, architecture, residue, version};
 
 /// Bytes of an AEAD's ICV (RFC 4106 §6, RFC 7634 §2).

@@ -450,6 +450,9 @@ fn threads_share_a_key_and_each_has_its_own_lanes() {
     std::thread::scope(|scope| {
         for thread in 0..4 {
             scope.spawn(move || {
+                if thread % 2 == 0 {
+                    ipsec_mb::prepare_thread();
+                }
                 for round in 0..20 {
                     let length = |at: usize| 16 * (1 + (at * 7 + thread + round) % 60);
                     let plains: Vec<_> =
