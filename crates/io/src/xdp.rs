@@ -326,6 +326,19 @@ mod tests {
     }
 
     #[test]
+    fn several_frames_are_lent_in_their_order_and_none_twice() {
+        let mut frames = XdpFrames::new(Umem::new(4).unwrap());
+        while frames.take().is_some() {}
+        let named = [FrameId(3), FrameId(0), FrameId(2)];
+        let starts = named.map(|frame| frames.bytes(frame).as_ptr());
+        let mut places: [&mut [u8]; 3] = Default::default();
+        assert!(frames.many_mut(&named, &mut places));
+        assert_eq!(places.map(|bytes| bytes.as_ptr()), starts);
+        let mut places: [&mut [u8]; 3] = Default::default();
+        assert!(!frames.many_mut(&[FrameId(1), FrameId(2), FrameId(1)], &mut places));
+    }
+
+    #[test]
     fn no_mark_lies_before_the_frame_or_beyond_it() {
         let mut frame = [0u8; 512];
         for offset in [0, 15, 513, u32::MAX] {
