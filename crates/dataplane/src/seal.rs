@@ -179,9 +179,7 @@ pub(crate) fn seal<F: Frames>(
         let written = match departure.fate {
             Fate::Sealed { group, rank } => {
                 let group = &groups[usize::from(group)];
-                write_sealed(turn, departure, row, group, rank, place as u32).map(|job| {
-                    jobs.push(job);
-                })
+                write_sealed(turn, departure, row, group, rank, place as u32, jobs)
             }
             _ => write_clear(turn, departure, row),
         };
@@ -236,8 +234,8 @@ pub(crate) fn leave_in_clear<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row, e
     }
 }
 
-/// Writes ESP headers, trailer and link header of a departure.
-#[inline]
+/// Writes ESP headers, trailer and link header of a departure, and adds what the cipher has to do.
+#[inline(always)]
 fn write_sealed<F: Frames>(
     turn: &mut Turn<'_, F>,
     departure: &mut Departure,
@@ -245,18 +243,35 @@ fn write_sealed<F: Frames>(
     group: &Group,
     rank: u32,
     place: u32,
-) -> Result<SealJob, DropReason> {
-    let sequence = group.first.map_err(sequence_reason)? + u64::from(rank);
+    jobs: &mut Vec<SealJob>,
+) -> Result<(), DropReason> {
+    let sequence = match group.first {
+        Ok(first) => first + u64::from(rank),
+        Err(error) => return Err(sequence_reason(error)),
+    };
     let sa = &turn.snapshot.outbound()[group.protection.sa.0 as usize];
     let frame = turn.frames.bytes_mut(row.frame);
-    let (job, outer) = sa
-        .encapsulate(row.frame, frame, row.ip as usize, &row.packet, sequence, place)
-        .ok_or_else(|| unfit(sa))?;
-    let start = write_link(turn.snapshot, frame, outer.start, departure.egress, sa.family())
-        .ok_or(DropReason::Oversize)?;
-    departure.offset = start as u32;
-    departure.length = (outer.end - start) as u32;
-    Ok(job)
+    jobs.push(SealJob { row: place, ..SealJob::of(row.frame) });
+    let job = jobs.last_mut().expect("pushed just now");
+    let written = sa
+        .encapsulate_into(job, frame, row.ip as usize, &row.packet, sequence)
+        .ok_or_else(|| unfit(sa))
+        .and_then(|outer| {
+            let (egress, family) = (departure.egress, sa.family());
+            let start = write_link(turn.snapshot, frame, outer.start, egress, family);
+            Ok((start.ok_or(DropReason::Oversize)?, outer.end))
+        });
+    match written {
+        Ok((start, end)) => {
+            departure.offset = start as u32;
+            departure.length = (end - start) as u32;
+            Ok(())
+        }
+        Err(reason) => {
+            jobs.pop();
+            Err(reason)
+        }
+    }
 }
 
 fn write_clear<F: Frames>(

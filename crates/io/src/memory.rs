@@ -128,6 +128,11 @@ impl Frames for MemoryFrames {
         true
     }
 
+    #[inline]
+    fn prefetch(&self, frame: FrameId, offset: u32) {
+        xsk::prefetch(self.bytes(frame), offset as usize);
+    }
+
     fn take(&mut self) -> Option<FrameId> {
         let frame = self.free.pop()?;
         #[cfg(debug_assertions)]

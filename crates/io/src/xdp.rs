@@ -111,6 +111,11 @@ impl Frames for XdpFrames {
         self.0.frames_mut(frames.iter().map(|frame| frame.0), into)
     }
 
+    #[inline]
+    fn prefetch(&self, frame: FrameId, offset: u32) {
+        xsk::prefetch(self.bytes(frame), offset as usize);
+    }
+
     fn take(&mut self) -> Option<FrameId> {
         self.0.take().map(FrameId)
     }

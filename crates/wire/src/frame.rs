@@ -47,7 +47,8 @@ pub trait Frames {
     /// the other would each be waited for.
     #[inline]
     fn prefetch(&self, frame: FrameId, offset: u32) {
-        core::hint::black_box(self.bytes(frame).get(offset as usize));
+        // The byte itself: of a reference nothing would be loaded.
+        core::hint::black_box(self.bytes(frame).get(offset as usize).copied());
     }
     /// Takes a free frame, the most recently freed first (it is warm in the cache).
     fn take(&mut self) -> Option<FrameId>;

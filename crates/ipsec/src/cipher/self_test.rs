@@ -228,7 +228,7 @@ fn job(cipher: &Cipher, front: &[u8], text_length: usize, row: u32) -> SealJob {
         aad: 0,
         text: front.len() as u32,
         text_length: text_length as u32,
-        nonce: cipher.received_nonce(&front[HEADER_BYTES..]),
+        nonce: cipher.received_nonce(&front[HEADER_BYTES..]).to_ne_bytes(),
         sequence: low,
         row,
     }

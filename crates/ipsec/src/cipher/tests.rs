@@ -211,8 +211,8 @@ fn iv_of_an_aead_is_the_sequence_number_behind_the_salt() {
         let cipher = Cipher::new(&key);
         let sequence = 0x0102_0304_0506_0708_u64;
         let expected = [key.salt(), &sequence.to_be_bytes(), &[0; 4]].concat();
-        assert_eq!(cipher.nonce(sequence)[..], expected);
-        assert_eq!(cipher.received_nonce(&sequence.to_be_bytes())[..], expected);
+        assert_eq!(cipher.nonce(sequence).to_ne_bytes()[..], expected);
+        assert_eq!(cipher.received_nonce(&sequence.to_be_bytes()).to_ne_bytes()[..], expected);
     }
 }
 
@@ -225,7 +225,7 @@ fn iv_of_cbc_is_no_function_of_key_and_number_and_the_same_where_the_key_is_shar
         assert_eq!(one.share().nonce(sequence), iv);
         assert_eq!(one.share().with_numbers(SequenceNumbers::Extended).nonce(sequence), iv);
         assert_ne!(other.nonce(sequence), iv);
-        assert_eq!(one.received_nonce(&iv), iv);
+        assert_eq!(one.received_nonce(&iv.to_ne_bytes()), iv);
     }
 }
 
@@ -233,8 +233,8 @@ fn iv_of_cbc_is_no_function_of_key_and_number_and_the_same_where_the_key_is_shar
 fn without_encryption_there_is_no_iv() {
     for suite in [Suite::NullSha256, Suite::NullSha384, Suite::NullSha512, Suite::Null] {
         let cipher = Cipher::new(&material(suite, 1));
-        assert_eq!(cipher.nonce(77), [0; 16]);
-        assert_eq!(cipher.received_nonce(&[]), [0; 16]);
+        assert_eq!(cipher.nonce(77), 0);
+        assert_eq!(cipher.received_nonce(&[]), 0);
     }
 }
 

@@ -7,24 +7,23 @@ use std::ops::Range;
 
 use wire::flow::protocol::{ESP, NONE, UDP};
 use wire::packet::{IPV6_BYTES, upper_next_header};
-use wire::{Family, Fragment, FrameId, Packet, checksum};
+use wire::{Family, Fragment, Packet, checksum};
 
 use super::{Sizes, write_trailer};
 use crate::outer::{UDP_BYTES, udp_header};
 use crate::{OutboundSa, SealJob};
 
 impl OutboundSa {
-    /// [`OutboundSa::encapsulate`] in transport mode.
+    /// [`OutboundSa::encapsulate_into`] in transport mode.
     #[cold]
     pub(super) fn around_upper_layer(
         &self,
-        frame_id: FrameId,
+        job: &mut SealJob,
         frame: &mut [u8],
         ip: usize,
         packet: &Packet,
         sequence: u64,
-        row: u32,
-    ) -> Option<(SealJob, Range<usize>)> {
+    ) -> Option<Range<usize>> {
         // RFC 4301 §4.1: between the two ends themselves, and only whole packets (§7).
         let ends = self.encapsulation.tunnel;
         let between = packet.flow.source_address() == ends.local.into()
@@ -59,18 +58,14 @@ impl OutboundSa {
         }
         let nonce = self.cipher.nonce(sequence);
         let (head, upper) = behind.split_at_mut_checked(front)?;
-        self.write_esp_header(head.get_mut(esp..)?, sequence, &nonce)?;
+        self.write_esp_header(head.get_mut(esp..)?, sequence, nonce)?;
         write_trailer(upper.get_mut(payload..)?, text_length - payload, packet.flow.protocol)?;
-        let job = SealJob {
-            frame: frame_id,
-            aad: (start + header + esp) as u32,
-            text: (start + header + front) as u32,
-            text_length: text_length as u32,
-            nonce,
-            sequence,
-            row,
-        };
-        Some((job, start..end))
+        job.aad = (start + header + esp) as u32;
+        job.text = (start + header + front) as u32;
+        job.text_length = text_length as u32;
+        job.nonce = nonce.to_ne_bytes();
+        job.sequence = sequence;
+        Some(start..end)
     }
 }
 

@@ -1,0 +1,17 @@
+//! Asking the processor for memory ahead of its use.
+
+/// Asks for the cache line of the byte at `at`, and waits for nothing. Beyond the end of `bytes`
+/// nothing is asked for.
+#[inline(always)]
+pub fn prefetch(bytes: &[u8], at: usize) {
+    let Some(byte) = bytes.get(at) else { return };
+    #[cfg(target_arch = "x86_64")]
+    {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing that the program sees and faults at no address; this
+        // one is in the slice.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    std::hint::black_box(*byte);
+}
