@@ -248,17 +248,38 @@ def traffic_class(packet):
     return packet[1] if packet[0] >> 4 == 4 else (packet[0] << 4 | packet[1] >> 4) & 0xFF
 
 
-def outer_header(source, destination, inner):
+@dataclass(frozen=True)
+class Shown:
+    """What of the inner header shows outside (RFC 4301 §5.1.2, §8.1)."""
+
+    dscp: int | None = None  # `None`: the inner packet's
+    fragments: str = "set"  # don't fragment: set, copy or clear
+
+    def traffic_class(self, inner):
+        """DSCP by option, ECN by RFC 6040 §4.1 (copied)."""
+        dscp = traffic_class(inner) & 0xFC if self.dscp is None else self.dscp << 2
+        return dscp | traffic_class(inner) & 3
+
+    def dont_fragment(self, inner):
+        """IPv6 packets are never fragmented on their way, so `copy` sets it around them."""
+        copied = inner[0] >> 4 == 6 or inner[6] & 0x40 != 0
+        return {"set": True, "copy": copied, "clear": False}[self.fragments]
+
+
+def outer_header(source, destination, inner, shown=Shown(), sequence=0):
     """The IP header of a tunnel, lengths and protocol not yet filled in.
 
-    Hop limit 64; DSCP copied, ECN by RFC 6040 §4.1 (copied); IPv4: don't fragment, with which the
-    identification may stay 0 (RFC 6864 §4.1); IPv6: no flow label.
+    Hop limit 64. IPv4: with don't fragment the identification may stay 0 (RFC 6864 §4.1), without
+    it must differ from packet to packet: the number's low 16 bits. IPv6: no flow label.
     """
-    shown = traffic_class(inner)
+    class_shown = shown.traffic_class(inner)
     if len(source) == 4:
-        start = struct.pack("!BBHHHBBH", 0x45, shown, 0, 0, DONT_FRAGMENT, HOP_LIMIT, 0, 0)
+        flags, number = (DONT_FRAGMENT, 0) if shown.dont_fragment(inner) else (0, sequence)
+        start = struct.pack(
+            "!BBHHHBBH", 0x45, class_shown, 0, number & 0xFFFF, flags, HOP_LIMIT, 0, 0
+        )
         return start + source + destination
-    return struct.pack("!IHBB", 6 << 28 | shown << 20, 0, 0, HOP_LIMIT) + source + destination
+    return struct.pack("!IHBB", 6 << 28 | class_shown << 20, 0, 0, HOP_LIMIT) + source + destination
 
 
 def split_outer(packet):

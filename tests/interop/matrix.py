@@ -47,7 +47,8 @@ def rfc_seal(row, direction, material, packet, sequence, iv):
     spi = row.spi_out if direction == "out" else row.spi_in
     if row.mode == "tunnel":
         ends = (row.local, row.remote) if direction == "out" else (row.remote, row.local)
-        header = esp.outer_header(packed(ends[0]), packed(ends[1]), packet)
+        ends = [packed(end) for end in ends]
+        header = esp.outer_header(*ends, packet, row.shown, sequence)
         payload, protocol = packet, NEXT_HEADER[packet[0] >> 4]
         written = 9 if row.outer == 4 else 6
     else:
@@ -234,7 +235,8 @@ def reseal(row, material, inner, number, authentic, esn, protocol=None):
     """A packet by `esp.py` whose ICV is for the number `authentic`, with or without its high
     half; with `protocol` one that holds nothing of that kind."""
     if row.mode == "tunnel":
-        header = esp.outer_header(packed(row.remote), packed(row.local), inner or b"\x45\0")
+        ends = packed(row.remote), packed(row.local)
+        header = esp.outer_header(*ends, inner or b"\x45" + bytes(19))
         payload, kind, written = inner, NEXT_HEADER[row.inner], 9 if row.outer == 4 else 6
     else:
         packet = inner or row.inbound()[0]

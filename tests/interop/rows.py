@@ -57,6 +57,7 @@ class Row:
     inner: int
     esn: bool
     nat_t: bool
+    shown: esp.Shown = esp.Shown()
 
     @property
     def name(self):
@@ -64,7 +65,15 @@ class Row:
         family = f"{self.inner}-in-{self.outer}" if self.mode == "tunnel" else f"v{self.outer}"
         numbers = "esn" if self.esn else "no-esn"
         udp = "nat-t" if self.nat_t else "no-nat-t"
-        return f"{self.suite.name} {self.mode} {family} {numbers} {udp}"
+        return f"{self.suite.name} {self.mode} {family} {numbers} {udp}{self.options}"
+
+    @property
+    def options(self):
+        """What of its name says what shows outside, if that is not the ordinary."""
+        if self.shown == esp.Shown():
+            return ""
+        dscp = "copy" if self.shown.dscp is None else self.shown.dscp
+        return f" dscp-{dscp}" + (f" df-{self.shown.fragments}" if self.outer == 4 else "")
 
     @property
     def peer(self):
@@ -137,6 +146,11 @@ class Row:
             local = '["10.1.0.0/16"]' if self.inner == 4 else '["2001:db8:1::/48"]'
         else:
             local = f'["{self.local}"]'
+        shown = ""
+        if self.options:
+            dscp = '"copy"' if self.shown.dscp is None else self.shown.dscp
+            shown = f"dscp = {dscp}\n"
+            shown += f'df = "{self.shown.fragments}"\n' if self.outer == 4 else ""
         udp = f'encapsulation = "udp"\nremote_port = {self.remote_port}\nnat_keepalive = "off"\n'
         return f"""
 [peer.{self.peer}]
@@ -147,7 +161,7 @@ manual = "laboratory"
 suite = "{self.suite.name}"
 mode = "{self.mode}"
 esn = {str(self.esn).lower()}
-{udp if self.nat_t else ""}
+{shown}{udp if self.nat_t else ""}
 [[policy]]
 name = "{self.peer}"
 peer = "{self.peer}"
@@ -200,11 +214,21 @@ def all_rows():
     """The whole matrix."""
     shapes = [("tunnel", outer, inner) for outer in (4, 6) for inner in (4, 6)]
     shapes += [("transport", family, family) for family in (4, 6)]
-    found = product(esp.SUITES, shapes, (False, True), (False, True))
-    return [
-        Row(number + 1, suite, mode, outer, inner, esn, nat_t)
-        for number, (suite, (mode, outer, inner), esn, nat_t) in enumerate(found)
+    found = [
+        (suite, *shape, esn, nat_t)
+        for suite, shape, esn, nat_t in product(esp.SUITES, shapes, (False, True), (False, True))
     ]
+    # What shows outside has nothing to do with the suite. Don't fragment is a flag of IPv4.
+    options = {
+        4: [esp.Shown(46, "copy"), esp.Shown(None, "clear"), esp.Shown(0, "clear")],
+        6: [esp.Shown(46), esp.Shown(0)],
+    }
+    found += [
+        (esp.SUITES[0], *shape, False, shown.dscp == 0, shown)
+        for shape in shapes[:4]
+        for shown in options[shape[1]]
+    ]
+    return [Row(number, *row) for number, row in enumerate(found, start=1)]
 
 
 def packets(family, source, destination):

@@ -35,7 +35,8 @@ def association(row, direction, material, inner, sequence):
         more.update(auth_algo=AUTH[row.suite.hash], auth_key=integrity_key)
     ends = (row.local, row.remote) if direction == "out" else (row.remote, row.local)
     if row.mode == "tunnel":
-        header = esp.outer_header(packed(ends[0]), packed(ends[1]), inner)
+        ends = [packed(end) for end in ends]
+        header = esp.outer_header(*ends, inner, row.shown, sequence)
         more["tunnel_header"] = CLASSES[row.outer](header)
     if row.nat_t:
         source, destination = row.ports(direction)
