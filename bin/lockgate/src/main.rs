@@ -107,7 +107,7 @@ mod tests {
         let broken = SelfTestError { suite, backend, step };
         let failure = tested(|| Err(broken), || panic!("went on")).unwrap_err();
         let text = failure.to_string();
-        assert!(text.contains("self-test of aes-128-gcm failed"), "{text}");
+        assert!(text.contains("self-test of aes-128-gcm by aws-lc-rs failed"), "{text}");
         assert!(text.contains("nothing was sealed"), "{text}");
         assert_eq!(format!("{:?}", failure.exit_code()), format!("{:?}", ExitCode::from(1)));
         let mut ran = false;
