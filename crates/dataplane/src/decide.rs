@@ -200,7 +200,7 @@ fn is_carved_out(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> bool {
     let nat_traversal = flow.protocol == protocol::UDP
         && matches!(flow.upper, Upper::Ports { destination: 4500, .. });
     let payload = bytes.get(usize::from(row.packet.upper_offset) + 8..).unwrap_or_default();
-    !nat_traversal || payload.starts_with(&[0; 4]) || payload == [0xff]
+    !nat_traversal || payload.starts_with(&[0; 4])
 }
 
 /// How the inbound SPD's answer is read.

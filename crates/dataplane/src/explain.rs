@@ -1,14 +1,17 @@
 //! What the walk would do with a flow, and why: the walk's own questions and answers, asked of one
 //! packet that is never sent (DESIGN I9: nothing is counted, sealed or moved).
 
+use ipsec::{Mode, OutboundSa};
 use policy::{Direction, Match, PolicyIndex};
+use wire::flow::protocol;
 use wire::{Family, Flow, Fragment, FrameId, Packet, Upper};
 
 use crate::decide::{
     Decision, Question, Routed, inbound_answer, inbound_question, outbound_answer, route,
 };
+use crate::handover::sealing_sa;
 use crate::walk::{Origin, Row, State};
-use crate::{DropReason, PortId, RouteTarget, SetIndex, Snapshot, Verdict};
+use crate::{DropReason, PortId, RouteTarget, SetIndex, Share, Snapshot, Verdict};
 
 /// How the packet that is asked about came in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,9 +51,10 @@ pub struct Explanation {
 /// Judges a flow as the walk would judge its packets.
 ///
 /// Not judged, because a flow does not say them: checksums, options and source routes, hop limit,
-/// size, what an ICMP error quotes (so an error that was opened is always refused), and whether the
-/// neighbour and the transmit ring are ready. ESP from outside to one of our addresses is judged as
-/// if it could not be opened; UDP 4500 as IKE.
+/// size, whether it is a first fragment, what an ICMP error quotes (so an error that was opened is
+/// always refused), and whether the neighbour and the transmit ring are ready. ESP from outside to
+/// one of our addresses is judged as if it could not be opened; UDP 4500 as IKE. Of several workers
+/// it is the first that seals.
 pub fn explain(snapshot: &Snapshot, arrival: Arrival, flow: Flow) -> Explanation {
     let row = row_of(snapshot, arrival, flow);
     let mut told = Explanation {
@@ -67,14 +71,13 @@ pub fn explain(snapshot: &Snapshot, arrival: Arrival, flow: Flow) -> Explanation
             told.mtu = Some(snapshot.port(egress.port).mtu);
             Verdict::Forward(egress.port)
         }
-        Ok(Decision::Protect(set)) => match snapshot.set_egress(set) {
-            _ if snapshot.set(set).outbound.is_empty() => Verdict::Drop(DropReason::NoSa),
-            None => Verdict::Drop(DropReason::NoRoute),
-            Some(egress) => {
-                told.egress = Some(egress.port);
+        Ok(Decision::Protect(set)) => match protected(snapshot, set, &row.packet) {
+            Ok(egress) => {
+                told.egress = Some(egress);
                 told.mtu = Some(snapshot.set_mtu(set));
                 Verdict::Protect(set)
             }
+            Err(reason) => Verdict::Drop(reason),
         },
         Err(reason) => Verdict::Drop(reason),
     };
@@ -106,6 +109,36 @@ fn judge(snapshot: &Snapshot, row: &Row, told: &mut Explanation) -> Result<Decis
             outbound_answer(snapshot, row, answer)
         }
     }
+}
+
+/// By which port a packet leaves that is to be sealed with an SA of this set.
+///
+/// # Errors
+/// Why it does not, in the order of the walk: an SA, a way, a number, what the SA can carry.
+fn protected(snapshot: &Snapshot, set: SetIndex, packet: &Packet) -> Result<PortId, DropReason> {
+    let sa = sealing_sa(snapshot, &snapshot.set(set).outbound, Share::ALL);
+    let sa = &snapshot.outbound()[sa.ok_or(DropReason::NoSa)?.0 as usize];
+    let egress = snapshot.set_egress(set).ok_or(DropReason::NoRoute)?;
+    if sa.sequence.is_exhausted() {
+        return Err(DropReason::SequenceExhausted);
+    }
+    if sa.sequence.last() >= sa.sequence.reserved() {
+        return Err(DropReason::SequenceNotReserved);
+    }
+    match sa.encapsulation.mode {
+        Mode::Transport if !fits_transport(sa, packet) => Err(DropReason::TransportMode),
+        Mode::Transport | Mode::Tunnel => Ok(egress.port),
+    }
+}
+
+/// Whether an SA in transport mode carries a packet: one between its two ends, whole, with an
+/// upper layer (RFC 4301 §4.1, RFC 4303 §3.3.4 and §2.6).
+fn fits_transport(sa: &OutboundSa, packet: &Packet) -> bool {
+    let (source, destination) = (packet.flow.source_address(), packet.flow.destination_address());
+    source == sa.tunnel().local.into()
+        && destination == sa.tunnel().remote.into()
+        && packet.fragment == Fragment::Whole
+        && packet.flow.protocol != protocol::NONE
 }
 
 fn consult(snapshot: &Snapshot, direction: Direction, flow: Flow, told: &mut Explanation) -> Match {

@@ -72,6 +72,8 @@ pub struct Ip {
     pub bytes: Vec<u8>,
     /// Where the upper layer begins.
     pub upper: usize,
+    /// Where the byte is that says which upper layer it is.
+    pub names_upper: usize,
     /// TTL or hop limit.
     pub hop_limit: u8,
     /// Type of service or traffic class.
@@ -104,9 +106,9 @@ pub fn ip(bytes: &[u8]) -> Result<Ip, Defects> {
     read(bytes, Reading::Received)
 }
 
-/// The flow of a packet to a group; `None`: it cannot be told.
-pub fn group_flow(bytes: &[u8]) -> Option<Flow> {
-    read(bytes, Reading::Group).ok().map(|ip| ip.flow)
+/// Reads a packet to a group or another that is not to be forwarded; `None`: it cannot be told.
+pub fn group(bytes: &[u8]) -> Option<Ip> {
+    read(bytes, Reading::Group).ok()
 }
 
 /// The flow of the packet that an ICMP error quotes; `None`: it cannot be told.
@@ -174,6 +176,7 @@ fn ipv4(bytes: &[u8], reading: Reading, defects: &mut Defects) -> Result<Ip, Dro
         },
         bytes: packet.to_vec(),
         upper: header_bytes,
+        names_upper: 9,
         hop_limit: header.ttl(),
         traffic_class: header.dcp().value() << 2 | header.ecn().value(),
         part,
@@ -199,7 +202,7 @@ fn ipv6(bytes: &[u8], reading: Reading, defects: &mut Defects) -> Result<Ip, Dro
     }
     let packet = &bytes[..total.min(bytes.len())];
     let mut next = header.next_header().0;
-    let mut at = 40;
+    let (mut at, mut names_next) = (40, 6);
     let mut part = Part::Whole;
     while matches!(next, 0 | 43 | 44 | 60 | 135 | 139 | 140) {
         if part == Part::Later {
@@ -218,7 +221,7 @@ fn ipv6(bytes: &[u8], reading: Reading, defects: &mut Defects) -> Result<Ip, Dro
             }
             part = self::part(offset, more);
             next = fragment.next_header().0;
-            at += 8;
+            (names_next, at) = (at, at + 8);
             continue;
         }
         let extension =
@@ -231,7 +234,7 @@ fn ipv6(bytes: &[u8], reading: Reading, defects: &mut Defects) -> Result<Ip, Dro
             defects.insert(DropReason::SourceRoute);
         }
         next = extension.next_header().0;
-        at += extension.slice().len();
+        (names_next, at) = (at, at + extension.slice().len());
     }
     Ok(Ip {
         flow: Flow {
@@ -243,6 +246,7 @@ fn ipv6(bytes: &[u8], reading: Reading, defects: &mut Defects) -> Result<Ip, Dro
         },
         bytes: packet.to_vec(),
         upper: at,
+        names_upper: names_next,
         hop_limit: header.hop_limit(),
         traffic_class: header.traffic_class(),
         part,

@@ -7,12 +7,14 @@
 //! |---|---|
 //! | [`spd`] | the security policy database, RFC 4301 §4.4.1 |
 //! | [`headers`] | what a frame is: Ethernet, IPv4, IPv6, upper layer, read by `etherparse` |
-//! | [`esp`] | tunnel-mode ESP with AES-GCM, RFC 4303 and 4106, and the replay window as a set |
+//! | [`esp`] | ESP in every suite, RFC 4303 and its ciphers', and the replay window as a set |
+//! | [`carried`] | what a packet to us bears, the packet in ESP: RFC 3948, RFC 6040 |
 //! | [`icmp`] | which ICMP messages are errors, and the one that must be made |
-//! | [`oracle`] | the whole walk of one packet, RFC 4301 §5 and RFC 1812 §5 |
+//! | [`oracle`] | the whole walk of one packet, RFC 4301 §5, RFC 3948 and RFC 1812 §5 |
 //! | [`world`] | the plain description of a gateway that the oracle reads |
 #![forbid(unsafe_code)]
 
+pub mod carried;
 pub mod esp;
 pub mod headers;
 pub mod icmp;

@@ -5,22 +5,27 @@
 //! reason is right: it then gives several [`Course`]s. Where DESIGN or an RFC is specific it gives
 //! one.
 //!
-//! Not covered: the rate limit of ICMP (the caller keeps below it), running out of frames,
-//! exhausted sequence numbers, more than 8 IPv6 extension headers, an MTU without room for any
-//! data, which of our addresses an ICMP message is sent from (any may be), how a packet is cut
-//! into fragments (only that they fit and are the packet), counters.
+//! Not covered: the rate limit of ICMP (the caller keeps below it), running out of frames, the last
+//! sequence number (an SA has plenty or none), more than 8 IPv6 extension headers, an MTU without
+//! room for any data, which of our addresses an ICMP message is sent from (any may be), how a
+//! packet is cut into fragments (only that they fit and are the packet), which SA of a set seals
+//! (any that can), keepalives of ours, counters.
 
 use std::collections::HashMap;
 
-use dataplane::{DeviceId, DropReason, HostService, PortId, RouteTarget, SetIndex, Side, Verdict};
+use dataplane::{
+    DeviceId, DropReason, HostService, Moved, PortId, RouteTarget, SetIndex, Side, Verdict,
+};
+use ipsec::Mode;
 use policy::{Action, Direction};
 use wire::{Address, Family, Flow, Upper};
 
+use crate::carried::{self, Bearing, Carrier};
 use crate::esp::{self, Freshness, Numbers};
 use crate::headers::{self, Defects, Ip, Part};
 use crate::icmp::{self, Complaint};
 use crate::spd::{self, Judgement};
-use crate::world::{Keys, World};
+use crate::world::{Keys, Supply, World};
 
 /// One thing that may rightly become of a packet.
 #[derive(Clone, Debug)]
@@ -29,6 +34,8 @@ pub struct Course {
     pub fate: Fate,
     /// The ICMP messages that may be made because of it, one of which must be; empty: none.
     pub messages: Vec<Vec<Course>>,
+    /// The peer that has shown itself at another place by this packet.
+    pub moved: Option<Moved>,
 }
 
 /// What becomes of a packet.
@@ -40,6 +47,8 @@ pub enum Fate {
     Host(Vec<Vec<u8>>),
     /// Leaves, in fragments if it is longer than `mtu`.
     Leaves(Departure),
+    /// Cut into fragments, each of which is dropped.
+    Torn(DropReason),
 }
 
 /// A packet that leaves.
@@ -94,12 +103,14 @@ pub struct Oracle<'w> {
     world: &'w World,
     /// By SPI.
     seen: HashMap<u32, Numbers>,
+    /// Who moved by the packet that is being judged.
+    moved: Option<Moved>,
 }
 
 impl<'w> Oracle<'w> {
     /// An oracle that has seen no packet.
     pub fn new(world: &'w World) -> Oracle<'w> {
-        Oracle { world, seen: HashMap::new() }
+        Oracle { world, seen: HashMap::new(), moved: None }
     }
 
     /// What may become of a frame that is received now.
@@ -108,6 +119,12 @@ impl<'w> Oracle<'w> {
     /// 2. the IP header
     /// 3. ESP to us is opened, and its packet goes on as if received on that side
     pub fn judge(&mut self, device: DeviceId, frame: &[u8]) -> Vec<Course> {
+        self.moved = None;
+        let courses = self.courses(device, frame);
+        courses.into_iter().map(|course| Course { moved: self.moved, ..course }).collect()
+    }
+
+    fn courses(&mut self, device: DeviceId, frame: &[u8]) -> Vec<Course> {
         if frame.len() > self.world.room {
             return dropped(DropReason::Oversize);
         }
@@ -124,18 +141,16 @@ impl<'w> Oracle<'w> {
         }
         let unprotected = self.world.port(port).side == Side::Unprotected;
         let to_us = self.world.route(packet.flow.destination_address()) == Some(RouteTarget::Local);
-        if unprotected
-            && to_us
-            && let Some(course) = self.esp_in_udp(&packet)
-        {
-            return course;
-        }
-        if !(packet.flow.protocol == 50 && unprotected && to_us) {
+        if !(unprotected && to_us) {
             return self.inbound_clear(&packet, port);
         }
-        match self.open(&packet) {
-            Ok((peer, inner)) => self.inbound_opened(&inner, port, peer),
-            Err(defects) => any_of(defects),
+        match carried::bearing(&packet) {
+            Bearing::Clear => self.inbound_clear(&packet, port),
+            Bearing::Keepalive => dropped(DropReason::Keepalive),
+            Bearing::Esp(bytes, carrier) => match self.open(&packet, bytes, carrier) {
+                Ok((peer, inner)) => self.inbound_opened(&inner, port, peer),
+                Err(defects) => any_of(defects),
+            },
         }
     }
 
@@ -161,7 +176,7 @@ impl<'w> Oracle<'w> {
             if protected || !is_group || is_arp {
                 return Err(linux());
             }
-            let flow = headers::group_flow(&link.payload);
+            let flow = headers::group(&link.payload).map(|packet| packet.flow);
             let listed = flow.is_some_and(|flow| {
                 let source = flow.source_address();
                 // Nobody outside speaks from inside; from no address one asks for one.
@@ -178,21 +193,29 @@ impl<'w> Oracle<'w> {
     }
 
     /// RFC 4303 §3.4, RFC 4301 §5.2 steps 1 to 3: the peer's place, and the packet inside.
-    fn open(&mut self, outer: &Ip) -> Result<(usize, Ip), Defects> {
+    fn open(&mut self, outer: &Ip, bytes: &[u8], carrier: Carrier) -> Result<(usize, Ip), Defects> {
         let only = |reason| Defects::from([reason]);
         if outer.part != Part::Whole {
             return Err(only(DropReason::EspFragment));
         }
-        let bytes = &outer.bytes[outer.upper..];
         let (spi, low) = esp::header(bytes).ok_or_else(|| only(DropReason::Malformed))?;
         let (peer, keys) = self.inbound_sa(spi).ok_or_else(|| only(DropReason::UnknownSpi))?;
-        let local = Address::from(self.world.peers[peer].tunnel.local);
-        if outer.flow.destination_address() != local {
+        let carriage = self.world.peers[peer].carriage;
+        if outer.flow.destination_address() != Address::from(carriage.tunnel.local) {
             return Err(only(DropReason::UnknownSpi));
         }
-        // SPI, sequence number, IV, pad length and next header, ICV; a text of whole words.
-        if bytes.len() < 8 + 8 + 2 + 16 || !bytes.len().is_multiple_of(4) {
-            return Err(only(DropReason::Malformed));
+        let mut defects = Defects::new();
+        if carriage.udp.is_some() != matches!(carrier, Carrier::Udp(_)) {
+            defects.insert(DropReason::Encapsulation);
+        }
+        // SPI, sequence number, IV, pad length and next header, ICV; a text of whole blocks.
+        let esp::Layout { iv, icv, block } = esp::layout(keys.suite);
+        let text = bytes.len().checked_sub(8 + iv + icv);
+        if text.is_none_or(|text| text < 2 || !text.is_multiple_of(block)) {
+            defects.insert(DropReason::Malformed);
+        }
+        if !defects.is_empty() {
+            return Err(defects);
         }
         let numbers = self.seen.entry(spi).or_default();
         let number = numbers.infer(low, keys.window, keys.numbers);
@@ -202,39 +225,28 @@ impl<'w> Oracle<'w> {
             Freshness::Fresh => {}
         }
         let text = esp::open(keys, number, bytes).ok_or_else(|| only(DropReason::Integrity))?;
+        let is_newest = number > numbers.highest();
         numbers.accept(number);
-        let inner = unwrap(&text)?;
-        Ok((peer, congestion(inner, outer.traffic_class)?))
+        if is_newest {
+            self.moved = self.elsewhere(peer, outer, carrier);
+        }
+        match carriage.mode {
+            Mode::Tunnel => Ok((peer, carried::whole(&text, outer.traffic_class)?)),
+            Mode::Transport => Ok((peer, carried::restored(outer, &text, carrier)?)),
+        }
     }
 
-    /// RFC 3948 §2: to our port 4500 come keepalives, IKE behind four zero bytes, and ESP. No SA of
-    /// these worlds is in UDP. `None`: it is IKE, or too short to be anything.
-    fn esp_in_udp(&self, packet: &Ip) -> Option<Vec<Course>> {
-        let to_port = matches!(packet.flow.upper, Upper::Ports { destination: 4500, .. });
-        if packet.flow.protocol != 17 || !to_port {
+    /// RFC 7296 §2.23: an authentic packet says where a peer behind a NAT is now; a copy that
+    /// somebody sends from elsewhere says nothing, so it must be the newest.
+    fn elsewhere(&self, peer: usize, outer: &Ip, carrier: Carrier) -> Option<Moved> {
+        let (ports, Carrier::Udp(port)) = (self.world.peers[peer].carriage.udp?, carrier) else {
             return None;
-        }
-        let datagram = &packet.bytes[packet.upper..];
-        let length = usize::from(u16::from_be_bytes([datagram[4], datagram[5]]));
-        let payload = datagram.get(8..length).unwrap_or_default();
-        if payload == [0xff] {
-            return Some(dropped(DropReason::Keepalive));
-        }
-        let spi = u32::from_be_bytes(*payload.first_chunk()?);
-        if spi == 0 {
-            return None;
-        }
-        if packet.part != Part::Whole {
-            return Some(dropped(DropReason::EspFragment));
-        }
-        let local = |peer: usize| Address::from(self.world.peers[peer].tunnel.local);
-        Some(match self.inbound_sa(spi) {
-            _ if payload.len() < 8 => dropped(DropReason::Malformed),
-            Some((peer, _)) if packet.flow.destination_address() == local(peer) => {
-                dropped(DropReason::Encapsulation)
-            }
-            _ => dropped(DropReason::UnknownSpi),
-        })
+        };
+        let address = outer.flow.source_address();
+        let known = Address::from(self.world.peers[peer].tunnel().remote);
+        let is_elsewhere = (address, port) != (known, ports.remote);
+        let may_move = self.world.peers[peer].may_move;
+        (is_elsewhere && may_move).then_some(Moved { set: SetIndex(peer as u32), address, port })
     }
 
     fn inbound_sa(&self, spi: u32) -> Option<(usize, &'w Keys)> {
@@ -295,7 +307,7 @@ impl<'w> Oracle<'w> {
     }
 
     /// DESIGN §2 "To the box itself": what is listed, neighbour discovery, IKE with the zero
-    /// marker on 4500 and NAT keepalives (RFC 3948 §2.2, §2.3).
+    /// marker on 4500 (RFC 3948 §2.2).
     fn is_carved_out(&self, packet: &Ip, port: PortId) -> bool {
         let destination = packet.flow.destination_address();
         let unprotected = self.world.ports.iter().filter(|port| port.side == Side::Unprotected);
@@ -384,9 +396,9 @@ impl<'w> Oracle<'w> {
     /// RFC 4301 §5.1 step 3: an SA and a way to the peer.
     fn protect(&self, packet: &Ip, came: Came, set: SetIndex) -> Vec<Course> {
         let peer = &self.world.peers[set.0 as usize];
-        let remote = Address::from(peer.tunnel.remote);
+        let remote = Address::from(peer.tunnel().remote);
         let mut lacking = Defects::new();
-        if peer.outbound.is_none() {
+        if peer.outbound.is_empty() {
             lacking.insert(DropReason::NoSa);
         }
         let way = match self.world.route(remote) {
@@ -412,17 +424,50 @@ impl<'w> Oracle<'w> {
         (hop.port, to)
     }
 
-    /// Bytes of the largest packet that goes through a tunnel whole: the largest that, sealed, is
-    /// no larger than the port's MTU.
+    /// Bytes of the largest packet that an SA of a set carries whole: the largest that, sealed, is
+    /// no larger than the port's MTU. In transport mode that of a packet without IP options.
     fn tunnel_mtu(&self, set: SetIndex) -> Option<usize> {
         let peer = &self.world.peers[set.0 as usize];
-        let remote = Address::from(peer.tunnel.remote);
+        let remote = Address::from(peer.tunnel().remote);
         let Some(RouteTarget::Via(hop)) = self.world.route(remote) else { return None };
-        peer.outbound.as_ref()?;
+        let suite = peer.outbound.first()?.suite;
         let (port, _) = self.next_hop(hop.0 as usize, remote);
         let mtu = self.world.port(port).mtu as usize;
-        let is_v4 = remote.family == Family::V4;
-        (0..=mtu).rev().find(|inner| esp::sealed_length(*inner, is_v4) <= mtu)
+        let ip = if remote.family == Family::V4 { 20 } else { 40 };
+        let udp = if peer.carriage.udp.is_some() { 8 } else { 0 };
+        let sealed = |length: usize| match peer.carriage.mode {
+            Mode::Tunnel => ip + udp + esp::sealed_length(suite, length),
+            Mode::Transport => ip + udp + esp::sealed_length(suite, length.saturating_sub(ip)),
+        };
+        (0..=mtu).rev().find(|length| sealed(*length) <= mtu)
+    }
+
+    /// Why no SA of a set would seal a packet. Which of its SAs is asked is the gateway's affair,
+    /// but one that is used up is passed over.
+    fn refusals(&self, packet: &Ip, set: SetIndex, is_cut: bool) -> (Defects, bool) {
+        let peer = &self.world.peers[set.0 as usize];
+        let mut reasons = Defects::new();
+        let mut lasting: Vec<Supply> = peer.outbound.iter().map(|keys| keys.supply).collect();
+        lasting.retain(|supply| *supply != Supply::UsedUp);
+        if lasting.is_empty() {
+            reasons.insert(DropReason::SequenceExhausted);
+        }
+        if lasting.contains(&Supply::NotReserved) {
+            reasons.insert(DropReason::SequenceNotReserved);
+        }
+        // RFC 4301 §4.1 and RFC 4303 §3.3.4: transport mode between the two ends, for whole
+        // packets; one without an upper layer (RFC 4303 §2.6) would be taken for a dummy.
+        let tunnel = peer.tunnel();
+        let ends = (Address::from(tunnel.local), Address::from(tunnel.remote));
+        let is_between = (packet.flow.source_address(), packet.flow.destination_address()) == ends;
+        let fits =
+            is_between && packet.part == Part::Whole && !is_cut && packet.flow.protocol != 59;
+        if peer.carriage.mode == Mode::Transport && !fits {
+            reasons.insert(DropReason::TransportMode);
+        }
+        let is_sure =
+            lasting.contains(&Supply::Plenty) && !reasons.contains(&DropReason::TransportMode);
+        (reasons, is_sure)
     }
 
     /// Hop limit, then size (RFC 1812 §5.2.1.2), then the MSS of a SYN.
@@ -451,7 +496,7 @@ impl<'w> Oracle<'w> {
             match packet.flow.family {
                 Family::V4 => {
                     bytes[8] -= 1;
-                    rewrite_checksum(&mut bytes);
+                    carried::rewrite_checksum(&mut bytes);
                 }
                 Family::V6 => bytes[7] -= 1,
             }
@@ -465,7 +510,17 @@ impl<'w> Oracle<'w> {
                 clamp_mss(&mut bytes, packet, self.tunnel_mtu(set).unwrap_or(0));
             }
         }
-        vec![sure(Fate::Leaves(Departure { port, to, sealed, packet: bytes, mtu }))]
+        let is_cut = bytes.len() > mtu;
+        let (reasons, may_leave) = match sealed {
+            Some(set) => self.refusals(packet, set, is_cut),
+            None => (Defects::new(), true),
+        };
+        let refused = reasons.into_iter().map(|reason| match is_cut {
+            true => sure(Fate::Torn(reason)),
+            false => sure(Fate::Dropped(reason)),
+        });
+        let departure = Departure { port, to, sealed, packet: bytes, mtu };
+        refused.chain(may_leave.then(|| sure(Fate::Leaves(departure)))).collect()
     }
 
     /// Drops a packet and tells its sender, from any of our addresses; what we say takes the
@@ -495,12 +550,12 @@ impl<'w> Oracle<'w> {
                 self.onward(&message, came)
             })
             .collect();
-        vec![Course { fate: Fate::Dropped(reason), messages }]
+        vec![Course { fate: Fate::Dropped(reason), messages, moved: None }]
     }
 }
 
 fn sure(fate: Fate) -> Course {
-    Course { fate, messages: vec![] }
+    Course { fate, messages: vec![], moved: None }
 }
 
 fn dropped(reason: DropReason) -> Vec<Course> {
@@ -509,69 +564,6 @@ fn dropped(reason: DropReason) -> Vec<Course> {
 
 fn any_of(reasons: Defects) -> Vec<Course> {
     reasons.into_iter().flat_map(dropped).collect()
-}
-
-/// RFC 4303 §2.4 to §2.7: the packet in a text.
-fn unwrap(text: &esp::Text) -> Result<Ip, Defects> {
-    let mut defects = Defects::new();
-    let pad_length = usize::from(text.pad_length);
-    let Some(end) = text.payload.len().checked_sub(pad_length) else {
-        return Err(Defects::from([DropReason::BadPadding]));
-    };
-    let expected: Vec<u8> = (1..=pad_length).map(|n| n as u8).collect();
-    if text.payload[end..] != expected[..] {
-        defects.insert(DropReason::BadPadding);
-    }
-    let family = match text.next_header {
-        4 => Some(Family::V4),
-        41 => Some(Family::V6),
-        59 => {
-            defects.insert(DropReason::Dummy);
-            None
-        }
-        _ => {
-            defects.insert(DropReason::BadNextHeader);
-            None
-        }
-    };
-    let Some(family) = family.filter(|_| defects.is_empty()) else { return Err(defects) };
-    let inner = headers::ip(&text.payload[..end])?;
-    if inner.flow.family != family {
-        return Err(Defects::from([DropReason::Malformed]));
-    }
-    Ok(inner)
-}
-
-/// RFC 6040 §4.2, Figure 4, row by row: Not-ECT 0, ECT(1) 1, ECT(0) 2, CE 3.
-fn congestion(mut inner: Ip, outer_class: u8) -> Result<Ip, Defects> {
-    let ecn = match (inner.traffic_class & 3, outer_class & 3) {
-        (0, 3) => return Err(Defects::from([DropReason::Ecn])),
-        (0, _) => 0,
-        (1 | 2, 3) => 3,
-        (2, 1) => 1,
-        (inner, _) => inner,
-    };
-    inner.traffic_class = inner.traffic_class & 0b1111_1100 | ecn;
-    let class = inner.traffic_class;
-    match inner.flow.family {
-        Family::V4 => {
-            inner.bytes[1] = class;
-            rewrite_checksum(&mut inner.bytes);
-        }
-        Family::V6 => {
-            inner.bytes[0] = 0x60 | class >> 4;
-            inner.bytes[1] = inner.bytes[1] & 0x0f | class << 4;
-        }
-    }
-    Ok(inner)
-}
-
-/// Computes an IPv4 header's checksum anew. The header was right before.
-fn rewrite_checksum(bytes: &mut [u8]) {
-    let header_bytes = usize::from(bytes[0] & 15) * 4;
-    bytes[10..12].fill(0);
-    let checksum = icmp::internet_checksum(&bytes[..header_bytes]);
-    bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 
 /// RFC 9293 §3.7.1: no segment larger than the tunnel carries. The TCP checksum is computed anew

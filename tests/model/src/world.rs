@@ -1,14 +1,15 @@
 //! A gateway and its peers as plain lists: what the oracle reads, and what a snapshot is made of.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use dataplane::{
     DeviceId, Medium, Neighbour, NextHop, PortId, PortInfo, RouteEntry, RouteTarget, SaSet,
     SetIndex, Snapshot, SnapshotParts,
 };
 use ipsec::{
-    InboundSa, KeyMaterial, OutboundSa, ReplayWindow, SaId, SequenceCounter, SequenceNumbers, Spi,
-    Suite, Tunnel,
+    Encapsulation, InboundSa, KeyMaterial, OutboundSa, ReplayWindow, SaId, SequenceCounter,
+    SequenceNumbers, Spi, Suite, Tunnel,
 };
 use policy::{Policy, SaSetId, Spd};
 use wire::Address;
@@ -32,17 +33,21 @@ pub struct World {
     pub peers: Vec<Peer>,
     /// Bytes of the largest frame that is received whole.
     pub room: usize,
+    /// Threads that walk packets.
+    pub workers: u32,
 }
 
 /// A peer and the keys shared with it.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Our address and the peer's.
-    pub tunnel: Tunnel,
+    /// How packets are carried, from our address to the peer's and back.
+    pub carriage: Encapsulation,
     /// Whether SYN segments are clamped.
     pub mss_clamp: bool,
-    /// What we seal with; `None`: nothing can be sent.
-    pub outbound: Option<Keys>,
+    /// Whether its address and UDP port may change.
+    pub may_move: bool,
+    /// What we seal with, all in the same suite; none: nothing can be sent.
+    pub outbound: Vec<Keys>,
     /// What the peer seals with.
     pub inbound: Vec<Keys>,
 }
@@ -60,6 +65,19 @@ pub struct Keys {
     pub numbers: SequenceNumbers,
     /// Size of the receiver's replay window.
     pub window: u32,
+    /// What is left of the sender's numbers.
+    pub supply: Supply,
+}
+
+/// What is left of the sequence numbers of an SA that seals.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Supply {
+    /// All of them.
+    Plenty,
+    /// None.
+    UsedUp,
+    /// All, but there is no durable record yet that they will be used.
+    NotReserved,
 }
 
 /// The SA set of the peer in place `peer`; unlike the place, so that nobody mixes them up.
@@ -108,29 +126,30 @@ impl World {
         for (place, peer) in self.peers.iter().enumerate() {
             let set = set_id(place);
             let first = outbound.len() as u32;
-            if let Some(keys) = &peer.outbound {
-                let counter = Arc::new(SequenceCounter::new(keys.numbers));
+            for keys in &peer.outbound {
+                let counter = Arc::new(keys.counter());
                 let (id, spi) = (SaId(outbound.len() as u32), Spi::new(keys.spi).unwrap());
-                let sa = OutboundSa::new(id, spi, set, &keys.key(), peer.tunnel, counter);
+                let sa = OutboundSa::new(id, spi, set, &keys.key(), peer.carriage, counter);
                 outbound.push(Arc::new(sa.unwrap()));
             }
             for keys in &peer.inbound {
                 let window = Arc::new(ReplayWindow::new(keys.window, keys.numbers).unwrap());
                 let (id, spi) = (SaId(inbound.len() as u32), Spi::new(keys.spi).unwrap());
-                let sa = InboundSa::new(id, spi, set, &keys.key(), peer.tunnel, window);
+                let sa = InboundSa::new(id, spi, set, &keys.key(), peer.carriage, window);
                 inbound.push(Arc::new(sa.unwrap()));
             }
             sets.push(SaSet {
                 id: set,
                 peer: format!("peer{place}"),
-                tunnel: peer.tunnel,
+                tunnel: peer.carriage.tunnel,
                 outbound: (first..outbound.len() as u32).map(SaId).collect(),
                 mss_clamp: peer.mss_clamp,
-                may_move: false,
+                may_move: peer.may_move,
                 keepalive_s: None,
             });
         }
         Snapshot::new(SnapshotParts {
+            workers: self.workers,
             ports: self.ports.clone(),
             host: Some(self.host),
             routes: self.routes.clone(),
@@ -151,7 +170,32 @@ impl World {
     }
 }
 
+impl Peer {
+    /// Our address and the peer's.
+    pub fn tunnel(&self) -> Tunnel {
+        self.carriage.tunnel
+    }
+}
+
 impl Keys {
+    /// A counter that stands where [`Keys::supply`] says. Those that hand out nothing never move,
+    /// so one word does for all of them.
+    fn counter(&self) -> SequenceCounter {
+        static UNUSED: AtomicU64 = AtomicU64::new(0);
+        static LAST_SHORT: AtomicU64 = AtomicU64::new(u32::MAX as u64);
+        static LAST_EXTENDED: AtomicU64 = AtomicU64::new(u64::MAX);
+        match (self.supply, self.numbers) {
+            (Supply::Plenty, numbers) => SequenceCounter::new(numbers),
+            (Supply::NotReserved, numbers) => SequenceCounter::shared(&UNUSED, 0, numbers),
+            (Supply::UsedUp, numbers @ SequenceNumbers::Short) => {
+                SequenceCounter::shared(&LAST_SHORT, u64::MAX, numbers)
+            }
+            (Supply::UsedUp, numbers @ SequenceNumbers::Extended) => {
+                SequenceCounter::shared(&LAST_EXTENDED, u64::MAX, numbers)
+            }
+        }
+    }
+
     fn key(&self) -> KeyMaterial {
         KeyMaterial::new(self.suite, &self.material).unwrap()
     }

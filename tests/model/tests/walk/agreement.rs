@@ -8,7 +8,9 @@ use crate::gateway::{Emission, Observed, Out};
 
 /// Whether one of the courses is what was observed of one packet.
 pub(crate) fn agrees(courses: &[Course], observed: &Observed) -> bool {
-    any(courses, &observed.verdicts, &observed.emissions)
+    let alike = |course: &&Course| course.moved.as_slice() == observed.moved;
+    let courses: Vec<Course> = courses.iter().filter(alike).cloned().collect();
+    any(&courses, &observed.verdicts, &observed.emissions)
 }
 
 fn any(courses: &[Course], verdicts: &[Verdict], emissions: &[Emission]) -> bool {
@@ -24,6 +26,11 @@ fn one(course: &Course, verdicts: &[Verdict], emissions: &[Emission]) -> bool {
                 messages => messages.iter().any(|message| any(message, made, emissions)),
             };
             *verdict == Verdict::Drop(*reason) && told
+        }
+        Fate::Torn(reason) => {
+            let is_refused = |verdict: &Verdict| *verdict == Verdict::Drop(*reason);
+            let all_are_refused = made.len() > 1 && made.iter().all(is_refused);
+            *verdict == Verdict::Consumed && all_are_refused && emissions.is_empty()
         }
         Fate::Host(forms) => match emissions {
             [Emission { fate: Out::Host, packet, .. }] => {

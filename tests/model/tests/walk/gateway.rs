@@ -2,19 +2,25 @@
 
 use std::sync::Arc;
 
-use dataplane::{Counters, DeviceId, Medium, Outputs, PortId, SetIndex, Snapshot, Verdict, Walk};
+use dataplane::{
+    Counters, DeviceId, Medium, Moved, Outputs, PortId, SetIndex, Share, Snapshot, Verdict, Walk,
+};
 use io::MemoryFrames;
-use model::world::World;
-use model::{esp, headers};
-use wire::{Address, Descriptor, Family, Frames, HEADROOM};
+use ipsec::{DontFragment, Dscp, Encapsulation, Mode};
+use model::carried::{self, Carrier};
+use model::esp::{self, Text};
+use model::headers::{self, Ip, Part};
+use model::icmp;
+use model::world::{Keys, Supply, World};
+use wire::{Descriptor, Family, Frames, HEADROOM, Upper};
 
 /// A gateway that runs the real walk.
 pub(crate) struct Gateway<'w> {
     world: &'w World,
     snapshot: Arc<Snapshot>,
-    walk: Walk,
+    /// One a worker. Their frames are one memory here: who hands over does not copy.
+    walks: Vec<Walk>,
     frames: MemoryFrames,
-    out: Outputs,
     now_ns: u64,
 }
 
@@ -25,6 +31,8 @@ pub(crate) struct Observed {
     pub(crate) verdicts: Vec<Verdict>,
     /// What left, in order: sent, held, given to Linux.
     pub(crate) emissions: Vec<Emission>,
+    /// Who has moved.
+    pub(crate) moved: Vec<Moved>,
 }
 
 /// One packet that came out.
@@ -51,30 +59,39 @@ pub(crate) enum Out {
 pub(crate) struct OnTheWire {
     pub(crate) spi: u32,
     pub(crate) sequence: u32,
-    pub(crate) iv: u64,
+    /// As a number; none under a suite without.
+    pub(crate) iv: Option<u128>,
 }
 
 impl<'w> Gateway<'w> {
     pub(crate) fn new(world: &'w World) -> Gateway<'w> {
-        Gateway::worker(world, Arc::new(world.snapshot()))
+        Gateway::over(world, Arc::new(world.snapshot()))
     }
 
-    /// Another worker of the same gateway.
+    /// The same gateway once more: other workers, the same SAs.
     pub(crate) fn beside(&self) -> Gateway<'w> {
-        Gateway::worker(self.world, self.snapshot.clone())
+        Gateway::over(self.world, self.snapshot.clone())
     }
 
-    fn worker(world: &'w World, snapshot: Arc<Snapshot>) -> Gateway<'w> {
-        let walk = Walk::new(&snapshot);
+    fn over(world: &'w World, snapshot: Arc<Snapshot>) -> Gateway<'w> {
+        let walk = |worker| {
+            let mut walk = Walk::new(&snapshot);
+            walk.take_share(Share { worker, workers: world.workers });
+            walk
+        };
+        let walks = (0..world.workers).map(walk).collect();
         let frames = MemoryFrames::with_frame_bytes(512, HEADROOM + world.room);
-        Gateway { world, snapshot, walk, frames, out: Outputs::default(), now_ns: 0 }
+        Gateway { world, snapshot, walks, frames, now_ns: 0 }
     }
 
+    /// What the only worker counted.
     pub(crate) fn counters(&self) -> &Counters {
-        self.walk.counters()
+        assert_eq!(self.walks.len(), 1, "whose counters?");
+        self.walks[0].counters()
     }
 
-    /// Walks one batch, each a second after the one before: no ICMP is held back.
+    /// Walks one batch, each a second after the one before: no ICMP is held back. Each device's
+    /// packets arrive at one worker, which hands over what is another's.
     pub(crate) fn run(
         &mut self,
         device: DeviceId,
@@ -83,28 +100,66 @@ impl<'w> Gateway<'w> {
         self.now_ns += 1_000_000_000;
         let store = |bytes: &&[u8]| self.frames.store(bytes).expect("a free frame");
         let descriptors: Vec<Descriptor> = packets.iter().map(store).collect();
-        let Gateway { snapshot, walk, frames, out, .. } = self;
-        walk.run(snapshot, self.now_ns, device, &descriptors, frames, out);
-        let verdicts = out.verdicts.iter().map(|verdict| verdict.expect("a verdict")).collect();
-        let out = std::mem::take(&mut self.out);
-        let mut observed = Observed { verdicts, emissions: vec![] };
-        let mut on_the_wire = vec![];
+        let receiver = usize::from(device.0) % self.walks.len();
+        let mut out = Outputs::default();
+        let Gateway { snapshot, walks, frames, .. } = self;
+        walks[receiver].run(snapshot, self.now_ns, device, &descriptors, frames, &mut out);
+        let handovers = std::mem::take(&mut out.handovers);
+        let mut verdicts = out.verdicts.clone();
+        let (mut observed, mut on_the_wire) = (Observed::default(), vec![]);
+        self.collect(receiver, out, &mut observed, &mut on_the_wire);
+        for worker in 0..self.walks.len() {
+            let own: Vec<Descriptor> = handovers
+                .iter()
+                .filter(|handover| handover.worker as usize == worker && handover.device == device)
+                .map(|handover| handover.packet)
+                .collect();
+            let mut out = Outputs::default();
+            let Gateway { snapshot, walks, frames, .. } = self;
+            let now_ns = self.now_ns;
+            walks[worker].run_handed_over(snapshot, now_ns, device, &own, frames, &mut out);
+            let (theirs, made) = out.verdicts.split_at(own.len());
+            for (packet, verdict) in own.iter().zip(theirs) {
+                let place = descriptors.iter().position(|given| given == packet).expect("as given");
+                assert_eq!(verdicts[place], None, "handed over and judged");
+                verdicts[place] = *verdict;
+            }
+            verdicts.extend(made);
+            self.collect(worker, out, &mut observed, &mut on_the_wire);
+        }
+        observed.verdicts = verdicts.into_iter().map(|v| v.expect("a verdict")).collect();
+        // I7, and no frame is lost.
+        for ledger in self.walks.iter().flat_map(|walk| &walk.counters().ledgers) {
+            assert_eq!(ledger.imbalance(), 0, "{ledger:?}");
+        }
+        assert_eq!(self.frames.conservation().held(), 0);
+        (observed, on_the_wire)
+    }
+
+    /// Takes what a worker's walk put out.
+    fn collect(
+        &mut self,
+        worker: usize,
+        out: Outputs,
+        observed: &mut Observed,
+        on_the_wire: &mut Vec<OnTheWire>,
+    ) {
         for send in &out.sends {
             let bytes = self.take(send.packet);
             let (mac, packet) = self.unlink(send.egress, &bytes);
-            let (sealed, packet, number) = self.unseal(send.egress, packet);
+            let (sealed, packet, number) = self.unseal(worker, send.egress, packet);
             on_the_wire.extend(number);
             let fate = Out::Sent(send.egress, mac);
             observed.emissions.push(Emission { fate, packet, sealed, ingress: send.ingress });
-            self.walk.counters_mut().ledger(Some(send.ingress)).sent += 1;
+            self.walks[worker].counters_mut().ledger(Some(send.ingress)).sent += 1;
         }
         for held in &out.held {
             let bytes = self.take(held.packet);
-            let (sealed, packet, number) = self.unseal(held.egress, bytes);
+            let (sealed, packet, number) = self.unseal(worker, held.egress, bytes);
             on_the_wire.extend(number);
             let fate = Out::Held(held.egress);
             observed.emissions.push(Emission { fate, packet, sealed, ingress: held.ingress });
-            self.walk.counters_mut().ledger(Some(held.ingress)).held += 1;
+            self.walks[worker].counters_mut().ledger(Some(held.ingress)).held += 1;
         }
         for host in &out.host {
             let packet = self.take(host.packet);
@@ -113,14 +168,9 @@ impl<'w> Gateway<'w> {
                 assert_eq!(headers::ip(&packet).unwrap().bytes, packet, "an IP packet, no more");
             }
             observed.emissions.push(Emission { fate: Out::Host, packet, sealed: None, ingress });
-            self.walk.counters_mut().ledger(Some(ingress)).host += 1;
+            self.walks[worker].counters_mut().ledger(Some(ingress)).host += 1;
         }
-        // I7, and no frame is lost.
-        for ledger in &self.walk.counters().ledgers {
-            assert_eq!(ledger.imbalance(), 0, "{ledger:?}");
-        }
-        assert_eq!(self.frames.conservation().held(), 0);
-        (observed, on_the_wire)
+        observed.moved.extend(out.moved);
     }
 
     fn take(&mut self, packet: Descriptor) -> Vec<u8> {
@@ -143,42 +193,119 @@ impl<'w> Gateway<'w> {
         (link.destination, link.payload)
     }
 
-    /// Opens what one of our SAs sealed, and holds the outer header against RFC 4301 §5.1.2.
-    fn unseal(&self, egress: PortId, bytes: Vec<u8>) -> (Option<u32>, Vec<u8>, Option<OnTheWire>) {
+    /// Opens what one of our SAs sealed, and holds what is outside against the RFCs.
+    fn unseal(
+        &self,
+        worker: usize,
+        egress: PortId,
+        bytes: Vec<u8>,
+    ) -> (Option<u32>, Vec<u8>, Option<OnTheWire>) {
         let outer = headers::ip(&bytes).expect("what leaves has no defects");
         assert_eq!(outer.bytes.len(), bytes.len(), "nothing behind the packet");
-        assert!(bytes.len() <= self.world.port(egress).mtu as usize, "{} bytes", bytes.len());
-        let (8.., 50) = (outer.bytes.len() - outer.upper, outer.flow.protocol) else {
-            return (None, bytes, None);
-        };
-        let body = &bytes[outer.upper..];
-        let (spi, low) = esp::header(body).unwrap();
-        let number = u64::from(low);
+        let mtu = self.world.port(egress).mtu as usize;
         for (place, peer) in self.world.peers.iter().enumerate() {
-            let Some(keys) = peer.outbound.as_ref().filter(|keys| keys.spi == spi) else {
-                continue;
+            let Some(body) = esp_of(&peer.carriage, &outer) else { continue };
+            let Some((spi, low)) = esp::header(body) else { continue };
+            let Some(keys) = peer.outbound.iter().find(|keys| keys.spi == spi) else { continue };
+            let Some(text) = esp::open(keys, low.into(), body) else { continue };
+            // RFC 9611 §3: each worker has an SA of its own, as far as they last.
+            let lasts = |keys: &&Keys| keys.supply != Supply::UsedUp;
+            let lasting: Vec<&Keys> = peer.outbound.iter().filter(lasts).collect();
+            assert_eq!(lasting[worker % lasting.len()].spi, spi, "another worker's SA");
+            let ends = (outer.flow.source_address(), outer.flow.destination_address());
+            let tunnel = peer.tunnel();
+            assert_eq!(ends, (tunnel.local.into(), tunnel.remote.into()));
+            let packet = match peer.carriage.mode {
+                Mode::Tunnel => carried_whole(&peer.carriage, &outer, &text),
+                Mode::Transport => carried_in_its_own(&outer, &text),
             };
-            let Some(text) = esp::open(keys, number, body) else { continue };
-            let source = outer.flow.source_address();
-            let destination = outer.flow.destination_address();
-            let tunnel = (peer.tunnel.local, peer.tunnel.remote);
-            let tunnel: (Address, Address) = (tunnel.0.into(), tunnel.1.into());
-            assert_eq!((source, destination), tunnel);
-            let end = text.payload.len() - usize::from(text.pad_length);
-            let (inner, padding) = text.payload.split_at(end);
-            assert!(padding.iter().zip(1..).all(|(byte, n)| *byte == n), "{padding:?}");
-            let inner = headers::ip(inner).expect("what is sealed has no defects");
-            assert_eq!(inner.bytes.len(), end);
-            let next_header = if inner.flow.family == Family::V4 { 4 } else { 41 };
-            assert_eq!(text.next_header, next_header);
-            assert_eq!(outer.traffic_class, inner.traffic_class, "DSCP and ECN are copied");
-            assert!(outer.hop_limit > 1 && outer.dont_fragment);
-            let iv = u64::from_be_bytes(body[8..16].try_into().unwrap());
-            let numbers = OnTheWire { spi, sequence: low, iv };
-            return (Some(place as u32), inner.bytes, Some(numbers));
+            // The MTU of a set is that of a packet without options.
+            let own = if outer.flow.family == Family::V4 { 20 } else { 40 };
+            let options = match peer.carriage.mode {
+                Mode::Tunnel => 0,
+                Mode::Transport => outer.upper - own,
+            };
+            let slack = options.min(esp::layout(keys.suite).block - 4);
+            assert!(bytes.len() <= mtu + slack, "{} bytes", bytes.len());
+            let iv = &body[8..8 + esp::layout(keys.suite).iv];
+            let iv = (!iv.is_empty())
+                .then(|| iv.iter().fold(0, |number, byte| number << 8 | u128::from(*byte)));
+            return (Some(place as u32), packet, Some(OnTheWire { spi, sequence: low, iv }));
         }
+        assert!(bytes.len() <= mtu, "{} bytes", bytes.len());
         (None, bytes, None)
     }
+}
+
+/// Where ESP is in a packet to a peer, if it is carried so.
+fn esp_of<'p>(carriage: &Encapsulation, outer: &'p Ip) -> Option<&'p [u8]> {
+    let data = &outer.bytes[outer.upper..];
+    let Some(ports) = carriage.udp else {
+        return (outer.flow.protocol == 50).then_some(data);
+    };
+    let (source, destination) = (ports.local, ports.remote);
+    if outer.flow.protocol != 17 || outer.flow.upper != (Upper::Ports { source, destination }) {
+        return None;
+    }
+    let field = |at: usize| u16::from_be_bytes([data[at], data[at + 1]]);
+    let payload = &data[8..];
+    if payload.get(..4).is_none_or(|spi| *spi == [0; 4]) {
+        return None;
+    }
+    if usize::from(field(4)) != data.len() {
+        return None;
+    }
+    match outer.flow.family {
+        // RFC 3948 §2.1: should be zero. What is not is no ESP of ours.
+        Family::V4 if field(6) != 0 => return None,
+        Family::V4 => {}
+        // RFC 8200 §8.1: must not be.
+        Family::V6 => {
+            let mut summed = outer.flow.source.to_be_bytes().to_vec();
+            summed.extend(outer.flow.destination.to_be_bytes());
+            summed.extend((data.len() as u32).to_be_bytes());
+            summed.extend([0, 0, 0, 17]);
+            summed.extend(data);
+            if field(6) == 0 || icmp::internet_checksum(&summed) != 0 {
+                return None;
+            }
+        }
+    }
+    Some(payload)
+}
+
+/// RFC 4301 §5.1.2: the outer header of a tunnel, and the packet in it.
+fn carried_whole(carriage: &Encapsulation, outer: &Ip, text: &Text) -> Vec<u8> {
+    let (inner, padding) = split(text);
+    assert!(padding.iter().zip(1..).all(|(byte, n)| *byte == n), "{padding:?}");
+    let whole = headers::ip(inner).expect("what is sealed has no defects");
+    assert_eq!(whole.bytes.len(), inner.len());
+    assert_eq!(text.next_header, if whole.flow.family == Family::V4 { 4 } else { 41 });
+    let class = match carriage.dscp {
+        Dscp::Copy => whole.traffic_class,
+        Dscp::Fixed(dscp) => dscp << 2 | whole.traffic_class & 3,
+    };
+    assert_eq!(outer.traffic_class, class, "DSCP by option, ECN is copied");
+    let dont_fragment = match carriage.dont_fragment {
+        DontFragment::Set => true,
+        DontFragment::Copy => whole.dont_fragment,
+        DontFragment::Clear => false,
+    };
+    let is_v6 = outer.flow.family == Family::V6;
+    assert_eq!(outer.dont_fragment, dont_fragment || is_v6);
+    assert!(outer.hop_limit > 1);
+    whole.bytes
+}
+
+/// RFC 4303 §3.1.1: the packet that its own header and what ESP carried are.
+fn carried_in_its_own(outer: &Ip, text: &Text) -> Vec<u8> {
+    assert_eq!(outer.part, Part::Whole, "a fragment in transport mode");
+    let whole = carried::restored(outer, text, Carrier::Ip).expect("a packet without defects");
+    whole.bytes
+}
+
+fn split(text: &Text) -> (&[u8], &[u8]) {
+    text.payload.split_at(text.carried().expect("padding that is there").len())
 }
 
 impl Emission {

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 
 use dataplane::{DeviceId, PortId, Side};
-use ipsec::SequenceNumbers;
+use ipsec::{Encapsulation, Mode, SequenceNumbers};
 use model::esp::{self, Text};
+use model::headers;
 use model::icmp::internet_checksum;
-use model::world::{Keys, World, set_id};
+use model::world::{Keys, Peer, World, set_id};
 use policy::{Action, AddressRange, Policy, UpperSelector};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -34,6 +35,8 @@ pub(crate) struct Seed {
 #[derive(Clone, Copy, Debug)]
 enum Entry {
     Clear(PortId),
+    /// From this machine, between the two ends of a peer's tunnel.
+    Between(Index),
     /// Under an SA of a peer, by a port.
     Sealed(PortId, Index, Index),
 }
@@ -126,6 +129,24 @@ struct Sealing {
     outer_class: u8,
     outer_part: PartSeed,
     stranger: bool,
+    carriage: CarriageSeed,
+}
+
+/// How a sealed packet is carried.
+#[derive(Clone, Copy, Debug)]
+enum CarriageSeed {
+    /// As its SA says.
+    Right,
+    /// In UDP where it should not be, alone where it should be in UDP.
+    Swapped,
+    /// If in UDP, from this port.
+    From(u16),
+    /// If in UDP, to this port.
+    To(u16),
+    /// If in UDP, with a length that is so much too large.
+    Length(i16),
+    /// Not at all: a datagram with these bytes, where ESP in UDP is received.
+    Datagram(&'static [u8]),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -193,6 +214,22 @@ const OPTIONS: &[&[u8]] = &[
 const EXTENSIONS: &[(u8, &[u8])] =
     &[(60, &[0]), (43, &[0, 0]), (43, &[0, 1]), (0, &[]), (135, &[])];
 
+/// Keepalives and what is nearly one, IKE, SPIs that nobody has, and too little to tell.
+const DATAGRAMS: &[&[u8]] = &[
+    &[0xff],
+    &[0xff],
+    &[0xff, 0xff],
+    &[0xfe],
+    &[0; 20],
+    &[0; 20],
+    &[0; 4],
+    &[0; 3],
+    &[],
+    &[1, 2, 3, 4],
+    &[1, 2, 3, 4, 0, 0, 0, 1],
+    &[0, 0, 0, 9, 0, 0, 0, 1],
+];
+
 const PORTS: [u16; 10] = [53, 80, 443, 444, 500, 4500, 22, 1023, 1024, 65_535];
 
 /// A packet.
@@ -200,6 +237,7 @@ pub(crate) fn a_seed() -> impl Strategy<Value = Seed> {
     let entry = prop_oneof![
         8 => select(&[LAN, LAN, DMZ, HOST][..]).prop_map(Entry::Clear),
         4 => select(&[WAN, WAN, WAN_TAGGED][..]).prop_map(Entry::Clear),
+        2 => any::<Index>().prop_map(Entry::Between),
         8 => (select(&[WAN, WAN, WAN_TAGGED][..]), any::<Index>(), any::<Index>())
             .prop_map(|(port, peer, sa)| Entry::Sealed(port, peer, sa)),
     ];
@@ -314,14 +352,25 @@ fn a_sealing() -> impl Strategy<Value = Sealing> {
         30 => Just(PartSeed::Whole), 1 => Just(PartSeed::First),
         1 => Just(PartSeed::Later(4, false)),
     ];
-    (number, defect, select(&[0u8, 0, 1, 2, 3, 0xb9][..]), part, prop::bool::weighted(0.1))
-        .prop_map(|(number, defect, outer_class, outer_part, stranger)| Sealing {
+    let carriage = prop_oneof![
+        20 => Just(CarriageSeed::Right),
+        2 => Just(CarriageSeed::Swapped),
+        3 => select(&[1u16, 4500, 61_234, 65_535][..]).prop_map(CarriageSeed::From),
+        1 => select(&[0u16, 500, 4501][..]).prop_map(CarriageSeed::To),
+        1 => select(&[-200i16, -8, -1, 1, 8][..]).prop_map(CarriageSeed::Length),
+        3 => select(DATAGRAMS).prop_map(CarriageSeed::Datagram),
+    ];
+    let class = select(&[0u8, 0, 1, 2, 3, 0xb9][..]);
+    (number, defect, class, part, prop::bool::weighted(0.1), carriage).prop_map(
+        |(number, defect, outer_class, outer_part, stranger, carriage)| Sealing {
             number,
             defect,
             outer_class,
             outer_part,
             stranger,
-        })
+            carriage,
+        },
+    )
 }
 
 impl Seed {
@@ -360,8 +409,14 @@ impl<'w> Builder<'w> {
             Entry::Clear(port) => {
                 let inwards = self.world.port(port).side == Side::Unprotected;
                 let policies: Vec<&Policy> = self.world.policies.iter().collect();
-                let (bytes, _) = packet(self.world, &seed.inner, &policies, inwards);
+                let (bytes, _) = packet(self.world, &seed.inner, &policies, inwards, None);
                 frame(self.world, port, seed.link, bytes)
+            }
+            Entry::Between(peer) => {
+                let place = peer.index(self.world.peers.len());
+                let (policies, tunnel) = (self.policies_of(place, seed), self.tunnel(place));
+                let (bytes, _) = packet(self.world, &seed.inner, &policies, false, Some(tunnel));
+                frame(self.world, HOST, seed.link, bytes)
             }
             Entry::Sealed(port, peer, sa) => {
                 let place = peer.index(self.world.peers.len());
@@ -373,52 +428,34 @@ impl<'w> Builder<'w> {
     }
 
     fn sealed(&mut self, place: usize, keys: &Keys, seed: &Seed) -> Vec<u8> {
-        let set = Action::Protect(set_id(place));
-        let own = |policy: &&Policy| seed.inner.any_policy || policy.action == set;
-        let mut policies: Vec<&Policy> = self.world.policies.iter().filter(own).collect();
-        if policies.is_empty() {
-            policies = self.world.policies.iter().collect();
-        }
-        let (inner, family) = packet(self.world, &seed.inner, &policies, true);
-        let next_header = if family == Family::V4 { 4 } else { 41 };
-        let defect = seed.sealing.defect;
-        let inner = match defect {
-            SealDefect::Confidential(bytes) => [inner, vec![0; bytes]].concat(),
-            _ => inner,
+        let policies = self.policies_of(place, seed);
+        let peer = &self.world.peers[place];
+        let ends = self.ends(peer, &seed.sealing);
+        // In transport mode the packet is one between the two ends.
+        let own = (peer.carriage.mode == Mode::Transport).then_some(ends);
+        let (inner, family) = packet(self.world, &seed.inner, &policies, true, own);
+        let own_header = own.and_then(|_| headers::ip(&inner).ok());
+        let (carried, next_header) = match &own_header {
+            Some(packet) => (&packet.bytes[packet.upper..], packet.flow.protocol),
+            None if family == Family::V4 => (&inner[..], 4),
+            None => (&inner[..], 41),
         };
-        let mut text = Text::around(&inner, next_header);
-        match defect {
-            SealDefect::Padding => {
-                text.payload.extend([1, 2, 9, 4]);
-                text.pad_length = 4;
-            }
-            SealDefect::PadTooLong => text.pad_length = 255,
-            SealDefect::NextHeader(number) => text.next_header = number,
-            _ => {}
-        }
         let number = self.number(keys, seed.sealing.number);
-        let mut bytes = esp::seal(keys, number, &text);
-        match defect {
-            SealDefect::Flip(at) => {
-                let at = at.index(bytes.len() - 8) + 8;
-                bytes[at] ^= 0x10;
+        let defect = match seed.sealing.defect {
+            // Nobody does that: behind a NAT the gateway makes the checksum anew, of all there is.
+            SealDefect::Confidential(_) if own_header.is_some() && peer.carriage.udp.is_some() => {
+                SealDefect::Nothing
             }
-            SealDefect::Spi(spi) => bytes[..4].copy_from_slice(&spi.to_be_bytes()),
-            SealDefect::Cut(count) => bytes.truncate(bytes.len().saturating_sub(count)),
-            _ => {}
+            defect => defect,
+        };
+        let esp = sealed(keys, number, carried, next_header, defect);
+        let (bytes, protocol) = carried_as(&peer.carriage, seed.sealing.carriage, ends, esp);
+        if let Some(packet) = &own_header {
+            let header = &packet.bytes[..packet.upper];
+            return behind(header, packet.names_upper, protocol, &bytes);
         }
-        let tunnel = self.world.peers[place].tunnel;
-        let local = match defect {
-            SealDefect::OtherLocal if tunnel.local.is_ipv4() => address("10.1.0.1"),
-            SealDefect::OtherLocal => address("2001:db8:1::1"),
-            _ => tunnel.local.into(),
-        };
-        let remote = match seed.sealing.stranger {
-            true => Address { value: Address::from(tunnel.remote).value + 1, ..local },
-            false => tunnel.remote.into(),
-        };
-        let outer = PacketBuilder::new(remote, local)
-            .protocol(50)
+        let outer = PacketBuilder::new(ends.0, ends.1)
+            .protocol(protocol)
             .traffic_class(seed.sealing.outer_class)
             .payload(&bytes);
         match seed.sealing.outer_part {
@@ -426,6 +463,38 @@ impl<'w> Builder<'w> {
             PartSeed::First => outer.payload(&bytes[..bytes.len() & !7]).fragment(0, true).ip(),
             PartSeed::Later(offset, more) => outer.fragment(offset, more).ip(),
         }
+    }
+
+    /// The policies that a packet to or from a peer may be aimed at.
+    fn policies_of(&self, place: usize, seed: &Seed) -> Vec<&'w Policy> {
+        let set = Action::Protect(set_id(place));
+        let own = |policy: &&Policy| seed.inner.any_policy || policy.action == set;
+        let policies: Vec<&Policy> = self.world.policies.iter().filter(own).collect();
+        match policies.is_empty() {
+            true => self.world.policies.iter().collect(),
+            false => policies,
+        }
+    }
+
+    /// From our end of a peer's tunnel to the other.
+    fn tunnel(&self, place: usize) -> (Address, Address) {
+        let tunnel = self.world.peers[place].tunnel();
+        (tunnel.local.into(), tunnel.remote.into())
+    }
+
+    /// The outer addresses of what a peer seals.
+    fn ends(&self, peer: &Peer, seed: &Sealing) -> (Address, Address) {
+        let tunnel = peer.tunnel();
+        let local = match seed.defect {
+            SealDefect::OtherLocal if tunnel.local.is_ipv4() => address("10.1.0.1"),
+            SealDefect::OtherLocal => address("2001:db8:1::1"),
+            _ => tunnel.local.into(),
+        };
+        let remote = match seed.stranger {
+            true => Address { value: Address::from(tunnel.remote).value + 1, ..local },
+            false => tunnel.remote.into(),
+        };
+        (remote, local)
     }
 
     fn number(&mut self, keys: &Keys, seed: NumberSeed) -> u64 {
@@ -450,12 +519,107 @@ impl<'w> Builder<'w> {
     }
 }
 
-/// An IP packet that one of the policies speaks of, or nearly.
+/// ESP around what is carried, damaged.
+fn sealed(
+    keys: &Keys,
+    number: u64,
+    carried: &[u8],
+    next_header: u8,
+    defect: SealDefect,
+) -> Vec<u8> {
+    let carried = match defect {
+        SealDefect::Confidential(bytes) => [carried, &vec![0; bytes]].concat(),
+        _ => carried.to_vec(),
+    };
+    let mut text = Text::around(&carried, next_header, keys.suite);
+    match defect {
+        SealDefect::Padding => {
+            let block = esp::layout(keys.suite).block as u8;
+            text.payload.extend(1..=block);
+            *text.payload.iter_mut().rev().nth(1).expect("a block") ^= 8;
+            text.pad_length = block;
+        }
+        SealDefect::PadTooLong => text.pad_length = 255,
+        SealDefect::NextHeader(number) => text.next_header = number,
+        _ => {}
+    }
+    let mut bytes = esp::seal(keys, number, &text);
+    match defect {
+        SealDefect::Flip(at) => {
+            let at = at.index(bytes.len() - 8) + 8;
+            bytes[at] ^= 0x10;
+        }
+        SealDefect::Spi(spi) => bytes[..4].copy_from_slice(&spi.to_be_bytes()),
+        SealDefect::Cut(count) => bytes.truncate(bytes.len().saturating_sub(count)),
+        _ => {}
+    }
+    bytes
+}
+
+/// What stands behind the IP header of a sealed packet, and its protocol.
+fn carried_as(
+    carriage: &Encapsulation,
+    seed: CarriageSeed,
+    (source, destination): (Address, Address),
+    esp: Vec<u8>,
+) -> (Vec<u8>, u8) {
+    let in_udp = match seed {
+        CarriageSeed::Swapped => carriage.udp.is_none(),
+        CarriageSeed::Datagram(_) => true,
+        _ => carriage.udp.is_some(),
+    };
+    if !in_udp {
+        return (esp, 50);
+    }
+    let mut ports = (carriage.udp.map_or(4500, |ports| ports.remote), 4500);
+    match seed {
+        CarriageSeed::From(port) => ports.0 = port,
+        CarriageSeed::To(port) => ports.1 = port,
+        _ => {}
+    }
+    let payload = match seed {
+        CarriageSeed::Datagram(bytes) => bytes,
+        _ => &esp[..],
+    };
+    let datagram = PacketBuilder::new(source, destination).udp(ports.0, ports.1).payload(payload);
+    let header = if source.family == Family::V4 { 20 } else { 40 };
+    let mut datagram = datagram.ip().split_off(header);
+    if let CarriageSeed::Length(by) = seed {
+        let length = (datagram.len() as u16).saturating_add_signed(by);
+        datagram[4..6].copy_from_slice(&length.to_be_bytes());
+    }
+    (datagram, 17)
+}
+
+/// A packet's own IP header with something else behind it.
+fn behind(header: &[u8], names_upper: usize, protocol: u8, upper: &[u8]) -> Vec<u8> {
+    let mut bytes = [header, upper].concat();
+    bytes[names_upper] = protocol;
+    let total = bytes.len() as u16;
+    if bytes[0] >> 4 == 4 {
+        bytes[2..4].copy_from_slice(&total.to_be_bytes());
+        write_checksum(&mut bytes, header.len());
+    } else {
+        bytes[4..6].copy_from_slice(&(total - 40).to_be_bytes());
+    }
+    bytes
+}
+
+/// Makes an IPv4 header's checksum right.
+fn write_checksum(bytes: &mut [u8], header: usize) {
+    bytes[10..12].fill(0);
+    let checksum = internet_checksum(&bytes[..header]);
+    bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
+}
+
+/// An IP packet that one of the policies speaks of, or nearly; from and to these addresses if they
+/// are given.
 fn packet(
     world: &World,
     seed: &InnerSeed,
     policies: &[&Policy],
     inwards: bool,
+    ends: Option<(Address, Address)>,
 ) -> (Vec<u8>, Family) {
     let policy = seed.policy.get(policies);
     let selector = &policy.selector;
@@ -466,11 +630,13 @@ fn packet(
         [(_, false), (v6, true)] => v6,
         _ => seed.family.get(&families).0,
     };
+    let family = ends.map_or(family, |(source, _)| source.family);
     let ours = pick(world, seed.ends[0], &selector.local, family);
     let theirs = pick(world, seed.ends[1], &selector.remote, family);
     let third = pick(world, seed.ends[2], &selector.remote, family);
     let mirrored = inwards != seed.flipped;
-    let (source, destination) = if mirrored { (theirs, ours) } else { (ours, theirs) };
+    let picked = if mirrored { (theirs, ours) } else { (ours, theirs) };
+    let (source, destination) = ends.unwrap_or(picked);
     let icmp = if family == Family::V4 { 1 } else { 58 };
     let protocol = match selector.protocol {
         Some(number) if !seed.stray_protocol => number,
@@ -557,9 +723,7 @@ fn damage(mut bytes: Vec<u8>, defect: Defect) -> Vec<u8> {
     if is_v4 {
         // The damage is what is to be found, not the checksum.
         let header = bytes.len().min(usize::from(bytes[0] & 15).max(5) * 4);
-        bytes[10..12].fill(0);
-        let checksum = internet_checksum(&bytes[..header]);
-        bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
+        write_checksum(&mut bytes, header);
     }
     bytes
 }

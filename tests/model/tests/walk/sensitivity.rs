@@ -2,8 +2,9 @@
 //! gateway disagrees with the walk before long.
 
 use dataplane::{RouteTarget, Side};
+use ipsec::Mode;
 use model::oracle::Oracle;
-use model::world::World;
+use model::world::{Supply, World};
 use policy::Action;
 use proptest::strategy::{Strategy, ValueTree};
 
@@ -19,7 +20,7 @@ const PACKETS: usize = 60;
 /// Its name, and how the other gateway differs.
 pub(crate) type Difference = (&'static str, fn(&mut World));
 
-pub(crate) const DIFFERENCES: [Difference; 14] = [
+pub(crate) const DIFFERENCES: [Difference; 19] = [
     ("MTU", |world| world.ports.iter_mut().for_each(|port| port.mtu -= 4)),
     ("side", |world| world.ports[0].side = Side::Unprotected),
     ("link address", |world| world.neighbours.iter_mut().for_each(|n| n.mac[0] ^= 2)),
@@ -38,6 +39,21 @@ pub(crate) const DIFFERENCES: [Difference; 14] = [
     ("MSS clamp", |world| world.peers.iter_mut().for_each(|peer| peer.mss_clamp ^= true)),
     ("replay window", |world| {
         world.peers.iter_mut().flat_map(|p| &mut p.inbound).for_each(|keys| keys.window += 1);
+    }),
+    ("mode", |world| {
+        world.peers.iter_mut().for_each(|peer| peer.carriage.mode = Mode::Tunnel);
+    }),
+    ("ESP in UDP", |world| {
+        world.peers.iter_mut().for_each(|peer| peer.carriage.udp = None);
+    }),
+    ("peer's port", |world| {
+        let ports = world.peers.iter_mut().filter_map(|peer| peer.carriage.udp.as_mut());
+        ports.for_each(|ports| ports.remote = 7);
+    }),
+    ("may move", |world| world.peers.iter_mut().for_each(|peer| peer.may_move = false)),
+    ("used up", |world| {
+        let outbound = world.peers.iter_mut().flat_map(|peer| &mut peer.outbound);
+        outbound.for_each(|keys| keys.supply = Supply::UsedUp);
     }),
 ];
 

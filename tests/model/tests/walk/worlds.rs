@@ -5,8 +5,8 @@ use dataplane::{
     DeviceId, HostService, Medium, Neighbour, NextHop, NextHopId, PortId, PortInfo, Prefix,
     RouteEntry, RouteTarget, Side,
 };
-use ipsec::{SequenceNumbers, Suite, Tunnel};
-use model::world::{Keys, Peer, World, set_id};
+use ipsec::{DontFragment, Dscp, Encapsulation, Mode, SequenceNumbers, Suite, Tunnel, UdpPorts};
+use model::world::{Keys, Peer, Supply, World, set_id};
 use policy::{
     Action, AddressRange, Direction, IcmpRange, Policy, PolicyId, PortRange, Selector,
     UpperSelector,
@@ -70,7 +70,7 @@ const ROUTED: [&str; 18] = [
     "2001:db8:fd::/64",
 ];
 
-const OUR_RANGES: [&str; 14] = [
+const OUR_RANGES: [&str; 15] = [
     "10.1.0.0/16",
     "10.1.0.0/16",
     "10.1.0.10-10.1.0.11",
@@ -79,6 +79,7 @@ const OUR_RANGES: [&str; 14] = [
     "10.0.0.0/8",
     "192.0.2.1",
     "0.0.0.0/0",
+    "2001:db8:ff::1",
     "2001:db8:1::/48",
     "2001:db8:1::/48",
     "2001:db8:1::a-2001:db8:1::b",
@@ -87,7 +88,7 @@ const OUR_RANGES: [&str; 14] = [
     "::/0",
 ];
 
-const THEIR_RANGES: [&str; 14] = [
+const THEIR_RANGES: [&str; 16] = [
     "10.2.0.0/16",
     "10.2.0.0/16",
     "10.2.0.0-10.2.127.255",
@@ -95,6 +96,8 @@ const THEIR_RANGES: [&str; 14] = [
     "10.3.0.0/16",
     "10.2.255.0-10.3.0.255",
     "192.0.2.0/24",
+    "198.51.100.7",
+    "2001:db8:fd::9",
     "0.0.0.0/0",
     "2001:db8:2::/48",
     "2001:db8:2::-2001:db8:2:7fff:ffff:ffff:ffff:ffff",
@@ -150,19 +153,28 @@ pub(crate) fn a_world() -> impl Strategy<Value = World> {
             };
             policies.into_iter().zip(ids).map(named).collect::<Vec<Policy>>()
         });
-    (routes(), any::<u64>(), policies, peers(), mtus, services(), any::<[bool; 4]>()).prop_map(
-        |((routes, next_hops), unresolved, policies, peers, mtus, services, speechless)| {
-            let ports = ports(mtus, services, speechless);
-            let neighbours = neighbours(unresolved);
-            let policies = with_basics(policies, peers.len());
-            World { ports, host: HOST, routes, next_hops, neighbours, policies, peers, room: ROOM }
+    let port_facts = (mtus, services(), any::<[bool; 4]>());
+    (routes(), any::<u64>(), policies, peers(), port_facts, 1..=2u32).prop_map(
+        |((routes, next_hops), unresolved, policies, peers, port_facts, workers)| {
+            let (mtus, services, speechless) = port_facts;
+            World {
+                ports: ports(mtus, services, speechless),
+                host: HOST,
+                routes,
+                next_hops,
+                neighbours: neighbours(unresolved),
+                policies: with_basics(policies, &peers),
+                peers,
+                room: ROOM,
+                workers,
+            }
         },
     )
 }
 
 /// A gateway with two peers and nothing that surprises: the policies of [`with_basics`], everybody
-/// resolved, the world behind the WAN port. Both inbound SAs have this window and numbers.
-pub(crate) fn a_plain_world(window: u32, numbers: SequenceNumbers) -> World {
+/// resolved, the world behind the WAN port. Both inbound SAs have this suite, window and numbers.
+pub(crate) fn a_plain_world(suite: Suite, window: u32, numbers: SequenceNumbers) -> World {
     const LINK: NextHopId = NextHopId(0);
     const WORLD: NextHopId = NextHopId(1);
     let router = Some(address(LINKS[usize::from(WAN.0)].2[0]));
@@ -183,25 +195,35 @@ pub(crate) fn a_plain_world(window: u32, numbers: SequenceNumbers) -> World {
         });
     }
     let keys = |spi: u32| {
-        let material = (0..20).map(|n| n * 7 + spi as u8).collect();
-        Keys { spi, suite: Suite::Aes128Gcm, material, numbers, window }
+        let byte = |n: usize| (n as u8).wrapping_mul(7).wrapping_add(spi as u8);
+        let material = (0..suite.material_bytes()).map(byte).collect();
+        Keys { spi, suite, material, numbers, window, supply: Supply::Plenty }
     };
-    let peer = |place: usize| {
-        let [local, remote] = PEERS[place].0.map(|text| text.parse().unwrap());
-        let inbound = vec![keys(0x1000 + place as u32)];
-        let outbound = Some(keys(0x2000 + place as u32));
-        Peer { tunnel: Tunnel { local, remote }, mss_clamp: false, outbound, inbound }
+    let peer = |place: usize| Peer {
+        carriage: ends(place).into(),
+        mss_clamp: false,
+        may_move: false,
+        inbound: vec![keys(0x1000 + place as u32)],
+        outbound: vec![keys(0x2000 + place as u32)],
     };
+    let peers = vec![peer(0), peer(1)];
     World {
         ports: ports([1500; 4], vec![], [false; 4]),
         host: HOST,
         routes,
         next_hops,
         neighbours: neighbours(u64::MAX),
-        policies: basics(2),
-        peers: vec![peer(0), peer(1)],
+        policies: basics(&peers),
+        peers,
         room: ROOM,
+        workers: 1,
     }
+}
+
+/// The two ends of a peer's tunnel.
+fn ends(peer: usize) -> Tunnel {
+    let [local, remote] = PEERS[peer].0.map(|text| text.parse().unwrap());
+    Tunnel { local, remote }
 }
 
 fn ports(mtus: [u32; 4], services: Vec<HostService>, speechless: [bool; 4]) -> Vec<PortInfo> {
@@ -321,27 +343,33 @@ pub(crate) const INTERESTING: [&str; 22] = [
     "203.0.113.9",
 ];
 
-/// The policies that one would write: what is behind a peer goes to it sealed.
-fn basics(peers: usize) -> Vec<Policy> {
-    let of = |(peer, (_, networks)): (usize, &([&str; 2], [&str; 2]))| Policy {
-        id: PolicyId(200 + peer as u32),
-        name: format!("peer{peer}-net"),
-        action: Action::Protect(set_id(peer)),
-        priority: 1,
-        only: None,
-        selector: Selector {
-            local: vec![range("10.0.0.0/8"), range("2001:db8::/32")],
-            remote: networks.map(range).to_vec(),
-            protocol: None,
-            upper: UpperSelector::Any,
-        },
+/// The policies that one would write: what is behind a peer goes to it sealed; in transport mode
+/// what goes to itself.
+fn basics(peers: &[Peer]) -> Vec<Policy> {
+    let of = |(place, peer): (usize, &Peer)| {
+        let one = |end: std::net::IpAddr| vec![range(&end.to_string())];
+        let (local, remote) = match peer.carriage.mode {
+            Mode::Tunnel => (
+                vec![range("10.0.0.0/8"), range("2001:db8::/32")],
+                PEERS[place].1.map(range).to_vec(),
+            ),
+            Mode::Transport => (one(peer.tunnel().local), one(peer.tunnel().remote)),
+        };
+        Policy {
+            id: PolicyId(200 + place as u32),
+            name: format!("peer{place}-net"),
+            action: Action::Protect(set_id(place)),
+            priority: 1,
+            only: None,
+            selector: Selector { local, remote, protocol: None, upper: UpperSelector::Any },
+        }
     };
-    PEERS.iter().enumerate().take(peers).map(of).collect()
+    peers.iter().enumerate().map(of).collect()
 }
 
 /// Two thirds of the gateways have [`basics`], half let through in clear what nothing else speaks
 /// of; what is drawn lies over these or, by its priority, under them.
-fn with_basics(mut policies: Vec<Policy>, peers: usize) -> Vec<Policy> {
+fn with_basics(mut policies: Vec<Policy>, peers: &[Peer]) -> Vec<Policy> {
     let drawn = policies.len();
     if !drawn.is_multiple_of(3) {
         policies.extend(basics(peers));
@@ -364,38 +392,78 @@ fn with_basics(mut policies: Vec<Policy>, peers: usize) -> Vec<Policy> {
     policies
 }
 
+/// The suites of peers: every kind of cipher, of ICV and of block.
+const SUITES: [Suite; 8] = [
+    Suite::Aes128Gcm,
+    Suite::Aes192Gcm,
+    Suite::Aes256Gcm,
+    Suite::ChaCha20Poly1305,
+    Suite::Aes128CbcSha256,
+    Suite::Aes256CbcSha384,
+    Suite::Aes256CbcSha512,
+    Suite::NullSha256,
+];
+
+/// Up to two or three peers, each with its own way of carrying packets, several SAs in each
+/// direction among them, some without any number to send with.
 fn peers() -> impl Strategy<Value = Vec<Peer>> {
-    let keys = |direction: u32| {
-        (any::<u8>(), select(model::esp::SUITES), any::<bool>(), select(&[32u32, 64, 4096][..]))
-            .prop_map(move |(seed, suite, extended, window)| {
-                let byte = |n: usize| seed.wrapping_add(n as u8).wrapping_mul(direction as u8 | 1);
-                let numbers = match extended {
-                    true => SequenceNumbers::Extended,
-                    false => SequenceNumbers::Short,
-                };
-                let material = (0..suite.material_bytes()).map(byte).collect();
-                Keys { spi: 0, suite, material, numbers, window }
-            })
-    };
-    let outbound = prop_oneof![1 => Just(None), 9 => keys(1).prop_map(Some)];
-    let one = (prop::bool::weighted(0.7), outbound, prop::collection::vec(keys(2), 1..3));
+    let supply = prop_oneof![
+        20 => Just(Supply::Plenty), 1 => Just(Supply::UsedUp), 1 => Just(Supply::NotReserved),
+    ];
+    let keys = |supply| (any::<u8>(), select(&[32u32, 64, 4096][..]), supply);
+    let outbound = prop_oneof![
+        1 => prop::collection::vec(keys(Just(Supply::UsedUp).boxed()), 0..3),
+        9 => prop::collection::vec(keys(supply.boxed()), 1..4),
+    ];
+    let inbound = prop::collection::vec(
+        (any::<u8>(), select(&[32u32, 64, 4096][..]), Just(Supply::Plenty)),
+        1..3,
+    );
+    let algorithms = (select(&SUITES[..]), any::<bool>());
+    let one = (a_carriage(), any::<[bool; 2]>(), algorithms, outbound, inbound);
     prop::collection::vec(one, 2..=PEERS.len()).prop_map(|list| {
         let mut next_spi = 0xff;
-        let mut spi = || {
-            next_spi += 1;
-            next_spi
-        };
-        let peer = |(place, (mss_clamp, outbound, inbound)): (usize, (bool, Option<Keys>, _))| {
-            let [local, remote] = PEERS[place].0.map(|text| text.parse().unwrap());
-            let inbound: Vec<Keys> = inbound;
-            Peer {
-                tunnel: Tunnel { local, remote },
+        let mut peers = vec![];
+        for (place, (carriage, [mss_clamp, may_move], algorithms, outbound, inbound)) in
+            list.into_iter().enumerate()
+        {
+            let mut keys = |(seed, window, supply): (u8, u32, Supply), direction: u8| {
+                let ((suite, is_extended), numbers) = (algorithms, SequenceNumbers::Short);
+                let numbers = if is_extended { SequenceNumbers::Extended } else { numbers };
+                let byte = |n: usize| seed.wrapping_add(n as u8).wrapping_mul(direction | 1);
+                let material = (0..suite.material_bytes()).map(byte).collect();
+                next_spi += 1;
+                Keys { spi: next_spi, suite, material, numbers, window, supply }
+            };
+            peers.push(Peer {
+                outbound: outbound.into_iter().map(|drawn| keys(drawn, 1)).collect(),
+                inbound: inbound.into_iter().map(|drawn| keys(drawn, 2)).collect(),
+                carriage: Encapsulation { tunnel: ends(place), ..carriage },
                 mss_clamp,
-                outbound: outbound.map(|keys| Keys { spi: spi(), ..keys }),
-                inbound: inbound.into_iter().map(|keys| Keys { spi: spi(), ..keys }).collect(),
-            }
-        };
-        list.into_iter().enumerate().map(peer).collect()
+                may_move,
+            });
+        }
+        peers
+    })
+}
+
+/// How a peer's packets are carried; whose is not said yet.
+fn a_carriage() -> impl Strategy<Value = Encapsulation> {
+    let mode = prop_oneof![3 => Just(Mode::Tunnel), 2 => Just(Mode::Transport)];
+    let udp = prop_oneof![
+        1 => Just(None),
+        1 => select(&[4500, 61_234, 1][..])
+            .prop_map(|remote| Some(UdpPorts { local: 4500, remote })),
+    ];
+    let dscp =
+        prop_oneof![2 => Just(Dscp::Copy), 1 => select(&[0, 46, 63][..]).prop_map(Dscp::Fixed)];
+    let dont_fragment = select(&[DontFragment::Set, DontFragment::Copy, DontFragment::Clear][..]);
+    (mode, udp, dscp, dont_fragment).prop_map(|(mode, udp, dscp, dont_fragment)| Encapsulation {
+        mode,
+        tunnel: ends(0),
+        udp,
+        dscp,
+        dont_fragment,
     })
 }
 
