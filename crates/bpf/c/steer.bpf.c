@@ -122,7 +122,7 @@ struct packet {
 	__u16 type; /* ICMP type; meaningless for others */
 	__u16 port; /* destination, host byte order, if has_ports */
 	bool has_ports;
-	bool nat_traversal_host; /* data of a UDP datagram that is not ESP: RFC 3948 */
+	bool is_ike; /* a UDP datagram that begins with the non-ESP marker: RFC 3948 */
 };
 
 /* Of the packet, network byte order, not aligned. */
@@ -233,14 +233,8 @@ __noinline int parse_upper(struct xdp_md *ctx, __u32 at, __u32 length, struct pa
 	packet->port = load16(upper + 2);
 	packet->has_ports = packet->protocol != IPPROTO_ICMP &&
 			    packet->protocol != IPPROTO_ICMPV6;
-	if (packet->protocol == IPPROTO_UDP) {
-		__u8 *payload = upper + 8;
-
-		if (length >= 12 && payload + 4 <= end)
-			packet->nat_traversal_host = !load32_be(payload);
-		else if (length == 9 && payload + 1 <= end)
-			packet->nat_traversal_host = payload[0] == 0xff;
-	}
+	if (packet->protocol == IPPROTO_UDP && length >= 12 && upper + 12 <= end)
+		packet->is_ike = !load32_be(upper + 8);
 	return 1;
 }
 
@@ -526,9 +520,11 @@ __noinline int carve_out(const struct lockgate_port *port, const struct packet *
 		return LOCKGATE_TO_WORKER;
 	if (!is_listed(port, packet))
 		return LOCKGATE_TO_WORKER;
-	/* Shared by IKE and ESP in UDP. */
+	/* Shared by IKE and, for the worker, ESP in UDP and keepalives: Linux, which
+	 * may have no socket there, would answer these with ICMP.
+	 */
 	if (to_us && packet->protocol == IPPROTO_UDP && packet->has_ports &&
-	    packet->port == 4500 && !packet->nat_traversal_host)
+	    packet->port == 4500 && !packet->is_ike)
 		return LOCKGATE_TO_WORKER;
 	return LOCKGATE_PASSED_ALLOW_HOST;
 }
