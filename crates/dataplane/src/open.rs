@@ -1,13 +1,13 @@
 //! Stage 2: ESP to us becomes the packet inside (RFC 4303 §3.4, RFC 4301 §5.2 steps 1 to 3).
 
 use ipsec::replay::Advance;
-use ipsec::{EspHeader, InboundSa, Mode, OpenError, OpenJob, ReplayError};
+use ipsec::{EspHeader, InboundSa, Mode, OpenError, OpenJob, ReplayError, SaId, Spi};
 use wire::{Family, Frames};
 
 use crate::DropReason;
 use crate::esp::{self, Carrier, Moved};
 use crate::stage::{Stage, StageClock};
-use crate::walk::{Opening, Origin, Row, Scratch, State, Turn};
+use crate::walk::{Origin, Row, Scratch, State, Turn};
 
 /// Opens the sealed rows of a batch.
 ///
@@ -20,33 +20,44 @@ pub(crate) fn open<F: Frames>(
     scratch: &mut Scratch,
     clock: &mut impl StageClock,
 ) {
-    scratch.openings.clear();
+    let Opening { jobs, sas, .. } = &mut scratch.opening;
+    jobs.clear();
+    sas.clear();
     if rows.iter().all(|row| row.state != State::Sealed) {
         return;
     }
+    let mut last = None;
     for (number, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.state == State::Sealed) {
-        match prepare(turn, row, number as u32) {
-            Ok(opening) => match turn.other_worker(opening.sa) {
-                Some(worker) => turn.hand_over(row, worker),
-                None => scratch.openings.push(opening),
+        match prepare(turn, row, number as u32, jobs, &mut last) {
+            Ok(sa) => match turn.other_worker(sa) {
+                Some(worker) => {
+                    jobs.pop();
+                    turn.hand_over(row, worker);
+                }
+                None => sas.push(sa),
             },
             Err(reason) => turn.drop(row, reason),
         }
     }
-    let first = scratch.openings.first().map(|opening| opening.sa);
-    if scratch.openings.iter().any(|opening| Some(opening.sa) != first) {
-        scratch.openings.sort_unstable_by_key(|opening| (opening.sa, opening.job.row));
-    }
+    scratch.opening.group();
     clock.ended(Stage::OpenPrepare);
-    for group in scratch.openings.chunk_by(|a, b| a.sa == b.sa) {
-        let sa = &turn.snapshot.inbound()[group[0].sa.0 as usize];
-        scratch.open_jobs.clear();
-        scratch.open_jobs.extend(group.iter().map(|opening| opening.job));
-        sa.cipher.open(turn.frames, &mut scratch.open_jobs);
+    let Opening { jobs, sas, numbers, commits } = &mut scratch.opening;
+    let mut rest = &mut jobs[..];
+    for group in sas.chunk_by(|a, b| a == b) {
+        let (jobs, others) = rest.split_at_mut(group.len());
+        rest = others;
+        let sa = &turn.snapshot.inbound()[group[0].0 as usize];
+        sa.cipher.open(turn.frames, jobs);
         clock.ended(Stage::OpenCipher);
-        for job in &scratch.open_jobs {
+        commit(turn, sa, jobs, numbers, commits);
+        let mut committed = commits.iter();
+        for job in jobs {
             let row = &mut rows[job.row as usize];
-            match finish(turn, row, sa, job) {
+            let finished = match job.authentic {
+                true => finish(turn, row, sa, job, committed.next().copied()),
+                false => Err(DropReason::Integrity),
+            };
+            match finished {
                 Ok(()) => turn.counters.opened(sa.id, row.packet.length as usize),
                 Err(reason) => turn.drop(row, reason),
             }
@@ -55,14 +66,74 @@ pub(crate) fn open<F: Frames>(
     }
 }
 
-/// SA, nonce and replay check of one ESP packet.
-fn prepare<F: Frames>(turn: &Turn<'_, F>, row: &Row, number: u32) -> Result<Opening, DropReason> {
+/// The ESP packets of a batch that are to be opened; kept over batches.
+#[derive(Default)]
+pub(crate) struct Opening {
+    jobs: Vec<OpenJob>,
+    /// The SA of each job.
+    sas: Vec<SaId>,
+    /// Sequence numbers of the authentic packets of one SA, and what the window says of each.
+    numbers: Vec<u64>,
+    commits: Vec<Result<Advance, ReplayError>>,
+}
+
+impl Opening {
+    /// Brings the jobs of each SA together. Most batches are of one.
+    fn group(&mut self) {
+        let Opening { jobs, sas, .. } = self;
+        if sas.windows(2).any(|pair| pair[0] != pair[1]) {
+            let mut order: Vec<(SaId, OpenJob)> = sas.drain(..).zip(jobs.drain(..)).collect();
+            order.sort_by_key(|(sa, _)| *sa);
+            sas.extend(order.iter().map(|(sa, _)| *sa));
+            jobs.extend(order.iter().map(|(_, job)| *job));
+        }
+    }
+}
+
+/// Marks the authentic packets of one SA as received, in their order; `commits` becomes one entry
+/// for each of them.
+#[inline]
+fn commit<F>(
+    turn: &Turn<'_, F>,
+    sa: &InboundSa,
+    jobs: &[OpenJob],
+    numbers: &mut Vec<u64>,
+    commits: &mut Vec<Result<Advance, ReplayError>>,
+) {
+    let authentic = jobs.iter().filter(|job| job.authentic).map(|job| job.sequence);
+    commits.clear();
+    match turn.snapshot.workers() {
+        1 => commits.extend(authentic.map(|number| sa.window.commit(number))),
+        _ => {
+            numbers.clear();
+            numbers.extend(authentic);
+            sa.window.commit_batch_shared(numbers, commits);
+        }
+    }
+}
+
+/// SA, nonce and replay check of one ESP packet: adds its job, and says which SA's it is. `last` is
+/// the SA of the packet before.
+#[inline]
+fn prepare<'s, F: Frames>(
+    turn: &Turn<'s, F>,
+    row: &Row,
+    number: u32,
+    jobs: &mut Vec<OpenJob>,
+    last: &mut Option<(Spi, &'s InboundSa)>,
+) -> Result<SaId, DropReason> {
     let bytes = row.bytes(turn.frames);
     let (start, end, carrier) = esp::place(bytes, &row.packet).ok_or(DropReason::Malformed)?;
     let esp = bytes.get(start..end).unwrap_or_default();
     let header = EspHeader::read(esp).ok_or(DropReason::Malformed)?;
-    let sa = header.spi.and_then(|spi| turn.snapshot.inbound_by_spi(spi));
-    let sa = sa.ok_or(DropReason::UnknownSpi)?;
+    let spi = header.spi.ok_or(DropReason::UnknownSpi)?;
+    let sa = match *last {
+        Some((known, sa)) if known == spi => sa,
+        _ => {
+            let sa = turn.snapshot.inbound_by_spi(spi).ok_or(DropReason::UnknownSpi)?;
+            last.insert((spi, sa)).1
+        }
+    };
     // RFC 4301 §4.1: the SPI alone finds a unicast SA; that it came to the SA's own address is
     // checked all the same.
     if row.packet.flow.destination_address() != sa.tunnel().local.into() {
@@ -73,26 +144,30 @@ fn prepare<F: Frames>(turn: &Turn<'_, F>, row: &Row, number: u32) -> Result<Open
     }
     let (start, end) = (row.ip as usize + start, row.ip as usize + end);
     let frame = turn.frames.bytes(row.frame);
-    let job = sa.open_job(row.frame, frame, start..end, number).map_err(open_reason)?;
-    sa.window.check(job.sequence).map_err(replay_reason)?;
-    Ok(Opening { sa: sa.id, job })
+    // Written where it will be read: see `OutboundSa::encapsulate_into`.
+    jobs.push(OpenJob { row: number, ..OpenJob::of(row.frame) });
+    let job = jobs.last_mut().expect("pushed just now");
+    let ready = sa
+        .open_job_into(job, frame, start..end)
+        .map_err(open_reason)
+        .and_then(|()| sa.window.check(job.sequence).map_err(replay_reason));
+    if let Err(reason) = ready {
+        jobs.pop();
+        return Err(reason);
+    }
+    Ok(sa.id)
 }
 
-/// Replay commit and the inner packet of one authentic ESP packet.
+/// The inner packet of one authentic ESP packet.
 fn finish<F: Frames>(
     turn: &mut Turn<'_, F>,
     row: &mut Row,
     sa: &InboundSa,
     job: &OpenJob,
+    committed: Option<Result<Advance, ReplayError>>,
 ) -> Result<(), DropReason> {
-    if !job.authentic {
-        return Err(DropReason::Integrity);
-    }
-    let committed = match turn.snapshot.workers() {
-        1 => sa.window.commit(job.sequence),
-        _ => sa.window.commit_shared(job.sequence),
-    };
-    let advance = committed.map_err(replay_reason)?;
+    // Without an answer of the window nothing passes.
+    let advance = committed.unwrap_or(Err(ReplayError::TooOld)).map_err(replay_reason)?;
     let set = turn.snapshot.set_of(sa.id);
     if sa.encapsulation.udp.is_some() && advance == Advance::Moved {
         note_move(turn, row, sa, set);

@@ -3,7 +3,7 @@
 use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use wire::flow::protocol;
 use wire::link::{ETHERNET_BYTES, Link, LinkAddress, Tag, ethertype};
-use wire::{Descriptor, Family, Frames, Packet, ParseError, Upper};
+use wire::{Address, Descriptor, Family, Frames, Packet, ParseError, Upper};
 
 use crate::decide::is_inside;
 use crate::esp;
@@ -35,6 +35,8 @@ pub(crate) fn receive<F: Frames>(
     }
     let common = Common::of(turn.snapshot, device);
     let mut common_packets = 0;
+    // Sealed packets come to few of our addresses: most to the one of the packet before.
+    let mut last = None;
     for (place, descriptor) in packets.iter().enumerate() {
         if let Some((common, (ip, packet))) =
             common.as_ref().and_then(|common| Some((common, common.look(turn, descriptor)?)))
@@ -43,7 +45,9 @@ pub(crate) fn receive<F: Frames>(
             let Common { ingress, origin, .. } = *common;
             let (place, frame) = (place as u32, descriptor.frame);
             let mut row = Row { place, frame, ip, ingress, origin, state: State::Clear, packet };
-            if carries_esp(&packet) && is_to_us(turn.snapshot, ingress, &packet) {
+            if carries_esp(&packet)
+                && is_to_us_as_before(turn.snapshot, ingress, &packet, &mut last)
+            {
                 match esp::state(row.bytes(turn.frames), &packet) {
                     Ok(state) => row.state = state,
                     Err(reason) => {
@@ -245,6 +249,22 @@ fn carries_esp(packet: &Packet) -> bool {
     packet.flow.protocol == protocol::ESP
         || matches!(packet.flow.upper, Upper::Ports { destination: NAT_TRAVERSAL_PORT, .. })
             && packet.flow.protocol == protocol::UDP
+}
+
+/// [`is_to_us`] of a packet by the same port as the packets before it; `last` is what was asked last
+/// and the answer.
+#[inline]
+fn is_to_us_as_before(
+    snapshot: &Snapshot,
+    ingress: PortId,
+    packet: &Packet,
+    last: &mut Option<(Address, bool)>,
+) -> bool {
+    let destination = packet.flow.destination_address();
+    match *last {
+        Some((known, answer)) if known == destination => answer,
+        _ => last.insert((destination, is_to_us(snapshot, ingress, packet))).1,
+    }
 }
 
 /// Whether a packet comes from outside to one of our addresses: ESP is then for us to open, else

@@ -1,11 +1,11 @@
 //! The walk of one batch: the order of the stages, and what passes between them.
 
-use ipsec::{OpenJob, SaId};
 use policy::Match;
 use wire::{BATCH, Descriptor, Flow, FrameId, Frames, Packet};
 
 use crate::esp::Moved;
 use crate::handover::Share;
+use crate::open::Opening;
 use crate::seal::Departures;
 use crate::snapshot::Egress;
 use crate::stage::{NoClock, Stage, StageClock};
@@ -196,13 +196,6 @@ impl<F: Frames> Turn<'_, F> {
     }
 }
 
-/// An ESP packet about to be opened.
-#[derive(Clone, Copy)]
-pub(crate) struct Opening {
-    pub(crate) sa: SaId,
-    pub(crate) job: OpenJob,
-}
-
 /// Lists that the stages fill anew for each batch; kept so that a batch allocates nothing.
 #[derive(Default)]
 pub(crate) struct Scratch {
@@ -211,8 +204,7 @@ pub(crate) struct Scratch {
     pub(crate) flows: Vec<Flow>,
     pub(crate) matches: Vec<Match>,
     /// ESP packets to open.
-    pub(crate) openings: Vec<Opening>,
-    pub(crate) open_jobs: Vec<OpenJob>,
+    pub(crate) opening: Opening,
     /// What leaves, in order, fragments in the place of what they were made of.
     pub(crate) departures: Departures,
     /// One fragment, on its way to its frame.

@@ -12,7 +12,7 @@ use crate::walk::{Held, Outputs, ToHost, Walk};
 use crate::{Counters, DeviceId, DropReason, Layout, Medium, PortId, Snapshot, Verdict};
 
 /// A packet in a device's transmit queue, with the ledgers it will be on.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Queued {
     ingress: PortId,
     egress: PortId,
@@ -353,16 +353,20 @@ impl Queue {
             return;
         }
         let accepted = device.map_or(0, |port| port.transmit(frames, &self.packets));
-        for (i, (packet, queued)) in self.packets.iter().zip(&self.ledgers).enumerate() {
-            if i < accepted {
-                counters.ledger(Some(queued.ingress)).sent += 1;
-                let volume = &mut counters.transmitted[usize::from(queued.egress.0)];
-                volume.packets += 1;
-                volume.bytes += u64::from(packet.length);
-            } else {
-                counters.drop(Some(queued.ingress), DropReason::TransmitFull);
-                frames.give(packet.frame);
-            }
+        let (mut sent, mut ledgers) = (&self.packets[..accepted], &self.ledgers[..accepted]);
+        // Most of a batch came by one port and leaves by one port.
+        while let Some(first) = ledgers.first() {
+            let run = ledgers.iter().take_while(|queued| *queued == first).count();
+            let (packets, others) = sent.split_at(run);
+            counters.ledger(Some(first.ingress)).sent += run as u64;
+            let volume = &mut counters.transmitted[usize::from(first.egress.0)];
+            volume.packets += run as u64;
+            volume.bytes += packets.iter().map(|packet| u64::from(packet.length)).sum::<u64>();
+            (sent, ledgers) = (others, &ledgers[run..]);
+        }
+        for (packet, queued) in self.packets.iter().zip(&self.ledgers).skip(accepted) {
+            counters.drop(Some(queued.ingress), DropReason::TransmitFull);
+            frames.give(packet.frame);
         }
         self.packets.clear();
         self.ledgers.clear();

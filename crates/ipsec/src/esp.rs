@@ -282,6 +282,23 @@ impl InboundSa {
         esp: Range<usize>,
         row: u32,
     ) -> Result<OpenJob, OpenError> {
+        let mut job = OpenJob { row, ..OpenJob::of(frame_id) };
+        self.open_job_into(&mut job, frame, esp)?;
+        Ok(job)
+    }
+
+    /// The same, into a job that is made [`of`](OpenJob::of) the packet's frame and is already where
+    /// it will be read from.
+    ///
+    /// # Errors
+    /// As [`open_job`](Self::open_job).
+    #[inline(always)]
+    pub fn open_job_into(
+        &self,
+        job: &mut OpenJob,
+        frame: &[u8],
+        esp: Range<usize>,
+    ) -> Result<(), OpenError> {
         let Sizes { front, icv, alignment, .. } = self.sizes;
         let bytes = frame.get(esp.clone()).ok_or(OpenError::Truncated)?;
         let text_length = bytes.len().checked_sub(front + icv).ok_or(OpenError::Truncated)?;
@@ -295,16 +312,12 @@ impl InboundSa {
             bytes.split_first_chunk::<HEADER_BYTES>().ok_or(OpenError::Truncated)?;
         let iv = behind.get(..front - HEADER_BYTES).ok_or(OpenError::Truncated)?;
         u32::try_from(esp.end).map_err(|_| OpenError::Truncated)?;
-        Ok(OpenJob {
-            frame: frame_id,
-            aad: esp.start as u32,
-            text: (esp.start + front) as u32,
-            text_length: text_length as u32,
-            nonce: self.cipher.received_nonce(iv).to_ne_bytes(),
-            sequence: self.window.infer(u64::from_be_bytes(*head) as u32),
-            row,
-            authentic: false,
-        })
+        job.aad = esp.start as u32;
+        job.text = (esp.start + front) as u32;
+        job.text_length = text_length as u32;
+        job.nonce = self.cipher.received_nonce(iv).to_ne_bytes();
+        job.sequence = self.window.infer(u64::from_be_bytes(*head) as u32);
+        Ok(())
     }
 }
 
