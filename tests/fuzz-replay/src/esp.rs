@@ -206,9 +206,12 @@ fn packet_to_seal(ends: &Ends, input: &mut Bytes<'_>) -> (Vec<u8>, Packet) {
         }),
     };
     let bytes = builder.payload(input.take(MAX_PAYLOAD_BYTES)).ip();
+    let is_carried = |packet: &Packet| {
+        packet.flow.protocol != protocol::NONE && packet.fragment == Fragment::Whole
+    };
     match wire::packet::parse(&bytes) {
-        Ok(packet) if packet.flow.protocol != protocol::NONE => (bytes, packet),
-        // Too short for its protocol, say.
+        Ok(packet) if is_carried(&packet) => (bytes, packet),
+        // Too short for its protocol, say, or a fragment made of the payload.
         _ => {
             let bytes = ends.between().protocol(253).ip();
             let packet = wire::packet::parse(&bytes).expect("a packet without payload");
