@@ -13,54 +13,84 @@ use super::measure::Figure;
 use super::other_cipher::OtherCipher;
 use super::scene::{Case, Direction, HOP_LIMIT};
 
-/// Time of the cipher alone, ns a packet: the jobs of a batch are prepared, then the cipher runs
-/// under the clock, batch after batch, over the same packets in the same frames as in a pass, by a
-/// worker's SA. The median batch is taken, which a thread that is put aside for a while does not
-/// move.
+/// Time of the cipher alone, ns a packet.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(super) struct CipherTimes {
+    /// On packets where a pass finds them.
+    pub(super) far_ns: f64,
+    /// On packets that were all read just before, so that they are in the caches of the core: what
+    /// is missing to `far_ns` is the way to memory.
+    pub(super) near_ns: f64,
+}
+
+/// Times the cipher alone: the jobs of a batch are prepared, then the cipher runs under the clock,
+/// batch after batch, over the same packets in the same frames as in a pass, by a worker's SA.
+/// Every other batch is read before. The median batch is taken, which a thread that is put aside
+/// for a while does not move.
 ///
-/// `first`: the number of the first packet, behind all that the peer has used.
+/// `first`: the number of the first packet, behind all that the peer has used. `in_flight`: how many
+/// packets lie in frames at the same time.
 ///
 /// # Errors
 /// [`LapError`]: the cipher refused a packet, or what it made is wrong.
 pub(super) fn cipher_alone(
-    case: &Case,
-    snapshot: &Snapshot,
-    worker: usize,
+    sa: &WorkersSa,
     first: u32,
-    other: &OtherCipher,
+    in_flight: usize,
     frames: &mut MemoryFrames,
-) -> Result<f64, LapError> {
-    let mut packets = Vec::with_capacity(case.flows);
-    for (flow, sequence) in (0..case.flows).zip(first..) {
-        let packet = arriving(case, other, worker, flow, sequence);
-        packets.push(frames.store(&packet).expect("a frame a flow"));
-    }
-    let batches = packets.chunks_exact(BATCH).enumerate().map(|(batch, packets)| {
-        let batch = Batch { case, snapshot, worker, packets, first: batch * BATCH };
-        match case.direction {
-            Direction::In => batch.open(frames),
-            Direction::Out | Direction::Forward => batch.seal(frames, other),
+) -> Result<CipherTimes, LapError> {
+    let flows: Vec<usize> = (0..sa.case.flows).collect();
+    let mut times = [Vec::new(), Vec::new()];
+    for flows in flows.chunks(in_flight) {
+        let mut packets = Vec::with_capacity(flows.len());
+        for flow in flows {
+            let sequence = first + *flow as u32;
+            let packet = arriving(sa.case, sa.other, sa.worker, *flow, sequence);
+            packets.push(frames.store(&packet).expect("a frame a flow"));
         }
-    });
-    let batches: Vec<f64> = batches.collect::<Result<_, _>>()?;
-    packets.iter().for_each(|packet| frames.give(packet.frame));
-    Ok(Figure::of(&batches).median / BATCH as f64)
+        for (number, packets) in packets.chunks_exact(BATCH).enumerate() {
+            let reading = [Reading::None, Reading::Before][number % 2];
+            let batch = Batch { sa, packets, first: flows[number * BATCH], reading };
+            times[number % 2].push(match sa.case.direction {
+                Direction::In => batch.open(frames)?,
+                Direction::Out | Direction::Forward => batch.seal(frames)?,
+            });
+        }
+        packets.iter().for_each(|packet| frames.give(packet.frame));
+    }
+    let [far_ns, near_ns] = times.map(|times| Figure::of(&times).median / BATCH as f64);
+    Ok(CipherTimes { far_ns, near_ns })
+}
+
+/// The SA of one worker in the direction of the case.
+pub(super) struct WorkersSa<'c> {
+    pub(super) case: &'c Case,
+    pub(super) snapshot: &'c Snapshot,
+    pub(super) worker: usize,
+    /// Its other end.
+    pub(super) other: &'c OtherCipher,
+}
+
+/// Whether a batch is read before the clock runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    None,
+    Before,
 }
 
 /// Packets that go to the cipher together.
 struct Batch<'b> {
-    case: &'b Case,
-    snapshot: &'b Snapshot,
-    worker: usize,
+    sa: &'b WorkersSa<'b>,
     packets: &'b [Descriptor],
     /// The first one's flow.
     first: usize,
+    reading: Reading,
 }
 
 impl Batch<'_> {
     /// Seals packets in clear and returns the cipher's ns; the last packet is checked.
-    fn seal(&self, frames: &mut MemoryFrames, other: &OtherCipher) -> Result<f64, LapError> {
-        let sa = &self.snapshot.outbound()[self.worker];
+    fn seal(&self, frames: &mut MemoryFrames) -> Result<f64, LapError> {
+        let sa = &self.sa.snapshot.outbound()[self.sa.worker];
         let number = sa.sequence.draw(self.packets.len() as u32);
         let number = number.map_err(|_| self.refused(0))?;
         let mut jobs = Vec::with_capacity(self.packets.len());
@@ -75,6 +105,7 @@ impl Batch<'_> {
             jobs.push(job);
             outer = place;
         }
+        self.read(frames);
         let begin = Instant::now();
         let sealed = sa.cipher.seal(frames, &jobs);
         let time = begin.elapsed();
@@ -82,7 +113,7 @@ impl Batch<'_> {
         let last = self.packets.len() - 1;
         let output = |flaw| LapError::Output { packet: self.first + last, flaw };
         let esp = jobs[last].aad as usize..outer.end;
-        let opened = other.open(&frames.bytes(self.packets[last].frame)[esp]);
+        let opened = self.sa.other.open(&frames.bytes(self.packets[last].frame)[esp]);
         let opened = opened.map_err(|error| output(error.into()))?;
         same(&self.last_packet(), &opened.inner).map_err(output)?;
         Ok(time.as_nanos() as f64)
@@ -91,7 +122,7 @@ impl Batch<'_> {
     /// Opens sealed packets and returns the cipher's ns; all must be authentic, and the last is
     /// compared.
     fn open(&self, frames: &mut MemoryFrames) -> Result<f64, LapError> {
-        let sa = &self.snapshot.inbound()[self.worker];
+        let sa = &self.sa.snapshot.inbound()[self.sa.worker];
         let mut jobs = Vec::with_capacity(self.packets.len());
         for (row, packet) in self.packets.iter().enumerate() {
             let ip = packet.offset as usize + ETHERNET_BYTES;
@@ -103,6 +134,7 @@ impl Batch<'_> {
             });
             jobs.push(job.ok_or_else(|| self.refused(row))?);
         }
+        self.read(frames);
         let begin = Instant::now();
         sa.cipher.open(frames, &mut jobs);
         let time = begin.elapsed();
@@ -111,15 +143,25 @@ impl Batch<'_> {
         }
         let last = self.packets.len() - 1;
         let text = jobs[last].text as usize;
-        let found = &frames.bytes(self.packets[last].frame)[text..text + self.case.size];
+        let found = &frames.bytes(self.packets[last].frame)[text..text + self.sa.case.size];
         same(&self.last_packet(), found)
             .map_err(|flaw| LapError::Output { packet: self.first + last, flaw })?;
         Ok(time.as_nanos() as f64)
     }
 
+    /// Reads every packet, if this batch is one of those.
+    fn read(&self, frames: &MemoryFrames) {
+        if self.reading == Reading::Before {
+            for packet in self.packets {
+                let bytes = frames.packet(*packet).unwrap_or_default();
+                std::hint::black_box(bytes.iter().fold(0, |all, byte| all ^ byte));
+            }
+        }
+    }
+
     /// The last packet in clear.
     fn last_packet(&self) -> Vec<u8> {
-        self.case.inner(self.first + self.packets.len() - 1, HOP_LIMIT).ip()
+        self.sa.case.inner(self.first + self.packets.len() - 1, HOP_LIMIT).ip()
     }
 
     fn refused(&self, row: usize) -> LapError {

@@ -4,7 +4,7 @@
 //! every round, so that noise hits all alike. A row's figure is the median of its laps; beside it
 //! stand the distance of the quartiles, what the quickest quarter stayed below, and the time of the
 //! cipher alone on the same packets, measured in the same lap. What is left is the walk's own.
-//! Between the rounds the distance of memory is measured: what a walk costs depends on where its
+//! Now and then the distance of memory is measured: what a walk costs depends on where its
 //! frames are found, and that is not the walk's doing.
 
 use std::path::PathBuf;
@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 use io::memory::{FRAME_BYTES, MemoryFrames};
 use ipsec::Suite;
 use ipsec::cipher::BackendKind;
+use netlab::interrupt;
 use wire::Family;
 
 use super::lap::{self, Course, LapError, LapFigures, Staging};
-use super::machine::{self, Machine};
+use super::machine::{self, Machine, Precedence};
 use super::measure::Random;
 use super::memory::Circles;
 use super::rows::{self, Report, Row, version};
@@ -27,8 +28,12 @@ use super::{ArgumentError, BenchError, LapRefused, publish, shares, targets};
 const LEAST_LAPS: usize = 7;
 /// Timed passes of a lap: few, so that rows alternate quickly.
 const PASSES: u32 = 4;
+/// Time between looks at the memory, which take some 20 ms.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 /// Frames, and so flows, at least.
 const LEAST_FLOWS: usize = 4096;
+/// Frames in flight at least: a clock that is read for fewer packets measures itself.
+const LEAST_IN_FLIGHT: usize = 512;
 /// Bytes of a frame at least and at most: an MTU's packet sealed, with its headroom; a page.
 const FRAME_SIZES: [usize; 2] = [2048, FRAME_BYTES];
 /// Workers at most, if there are so many cores.
@@ -64,7 +69,12 @@ pub(crate) struct EspArguments {
     /// Flows of each worker, each with one frame in flight: 4096 to 65536.
     #[arg(long, default_value_t = LEAST_FLOWS)]
     flows: usize,
-    /// Bytes of a frame: 2048 to 4096.
+    /// Frames in flight, at least 512: the packets of so many flows are laid out, walked, and
+    /// their frames used again. Without it those of all flows, which is more than the core's
+    /// caches hold.
+    #[arg(long)]
+    in_flight: Option<usize>,
+    /// Bytes of a frame: 2048 to 4096. The daemon's have 4096.
     #[arg(long, default_value_t = FRAME_BYTES)]
     frame_bytes: usize,
     /// Seconds that the bench may take, about, if the laps asked for allow it.
@@ -132,6 +142,12 @@ pub(super) fn run(arguments: &EspArguments) -> Result<(), BenchError> {
             None
         }
     };
+    // Ctrl-C, too, ends by giving precedence back.
+    interrupt::listen()?;
+    let precedence = Precedence::take();
+    if let Err(error) = &precedence {
+        eprintln!("AT ORDINARY PRIORITY, others get the core in between: {error}");
+    }
     // The first worker's core first.
     cores.retain(|core| Some(*core) != pinned_to);
     cores.splice(0..0, pinned_to);
@@ -141,13 +157,15 @@ pub(super) fn run(arguments: &EspArguments) -> Result<(), BenchError> {
     };
     let mut random = Random::new(seed);
     let staging = if arguments.stages { Staging::ByStage } else { Staging::Whole };
+    let in_flight = arguments.in_flight.unwrap_or(arguments.flows);
     let most_workers = cases.iter().map(|case| case.workers).max().unwrap_or(1);
     let mut bench = Bench {
         cases: &cases,
         laps: vec![Vec::new(); cases.len()],
         frames: Some(lap::frames(most_workers, arguments.flows, arguments.frame_bytes)),
         circles: Circles::new(&mut random),
-        course: Course { passes: PASSES, staging, cores: &cores },
+        looked: None,
+        course: Course { passes: PASSES, staging, in_flight, cores: &cores },
     };
     if arguments.callgrind_once {
         (bench.cases, bench.course.passes) = (&cases[..1], 1);
@@ -156,6 +174,7 @@ pub(super) fn run(arguments: &EspArguments) -> Result<(), BenchError> {
     bench.measure(arguments, &mut random)?;
     let rows = bench.rows(arguments.frame_bytes)?;
     let (machine, commit) = (Machine::look(pinned_to), machine::commit());
+    drop(precedence);
     let memory = bench.circles.distances();
     let text = [
         Some(format!("{}\nseed {seed}", rows::heading(&machine, &commit))),
@@ -178,6 +197,9 @@ fn cases(arguments: &EspArguments, cores: usize) -> Result<Vec<Case>, ArgumentEr
     range("--laps", arguments.laps, LEAST_LAPS, 10_000)?;
     range("--flows", arguments.flows, LEAST_FLOWS, MAX_FLOWS)?;
     range("--frame-bytes", arguments.frame_bytes, FRAME_SIZES[0], FRAME_SIZES[1])?;
+    if let Some(in_flight) = arguments.in_flight {
+        range("--in-flight", in_flight, LEAST_IN_FLIGHT, arguments.flows)?;
+    }
     for workers in &arguments.workers {
         range("--workers", *workers, 1, cores.min(MAX_WORKERS))?;
     }
@@ -271,6 +293,8 @@ struct Bench<'c> {
     /// `None` only while a lap has them.
     frames: Option<Vec<MemoryFrames>>,
     circles: Circles,
+    /// When the memory was last looked at.
+    looked: Option<Instant>,
     course: Course<'c>,
 }
 
@@ -281,6 +305,7 @@ impl Bench<'_> {
         let mut order: Vec<usize> = (0..self.cases.len()).collect();
         random.shuffle(&mut order);
         for place in order {
+            interrupt::check()?;
             let case = &self.cases[place];
             let frames = self.frames.take().expect("a refused lap ends the bench");
             let (frames, figures) = lap::run(case, frames, self.course, random)
@@ -288,7 +313,10 @@ impl Bench<'_> {
             self.frames = Some(frames);
             self.laps[place].push(figures);
         }
-        self.circles.look();
+        if self.looked.is_none_or(|looked| looked.elapsed() > BETWEEN_LOOKS) {
+            self.looked = Some(Instant::now());
+            self.circles.look();
+        }
         Ok(begin.elapsed())
     }
 
@@ -299,6 +327,7 @@ impl Bench<'_> {
         self.round(random)?;
         self.laps.iter_mut().for_each(Vec::clear);
         self.circles.forget();
+        self.looked = None;
         for round in 1.. {
             let took = self.round(random)?;
             if round >= arguments.laps && begin.elapsed() + took > allowed {
@@ -311,8 +340,7 @@ impl Bench<'_> {
     fn rows(&self, frame_bytes: usize) -> Result<Vec<Row>, BenchError> {
         let rows = self.cases.iter().zip(&self.laps);
         let row = |(case, laps): (&Case, &Vec<LapFigures>)| {
-            Row::of(case, laps, self.course.passes, frame_bytes)
-                .map_err(|error| refused(case, error))
+            Row::of(case, laps, &self.course, frame_bytes).map_err(|error| refused(case, error))
         };
         rows.map(row).collect()
     }
@@ -390,6 +418,8 @@ mod tests {
             ("--flows", "4095"),
             ("--flows", "65537"),
             ("--frame-bytes", "2047"),
+            ("--in-flight", "511"),
+            ("--in-flight", "4097"),
             ("--workers", "0"),
             ("--workers", "3"),
         ] {

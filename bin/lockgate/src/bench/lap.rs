@@ -1,11 +1,12 @@
 //! One lap of one case: packets laid out, walked under the clock, and looked at afterwards.
 //!
 //! A lap is one untimed pass and then some timed ones, each over all flows: one frame a flow, flows
-//! and frames in random order. Keys are fresh for every lap. The timed span of a pass runs from the
-//! first header read to the last descriptor written: `Worker::turn` until its port is empty, which
-//! is what the daemon does, with a look at the clock every turn. After each pass no packet may be
-//! missing, no drop counted, the ledger balanced, and a sample of the outputs be right. Behind the
-//! passes the cipher alone goes over the same packets.
+//! and frames in random order, all laid out before the clock runs unless fewer are to be in flight.
+//! Keys are fresh for every lap. The timed span of a pass runs from the first header read to the
+//! last descriptor written: `Worker::turn` until its port is empty, which is what the daemon does,
+//! with a look at the clock every turn. After each no packet may be missing, no drop counted, the
+//! ledger balanced, and a sample of the outputs be right. Behind the passes the cipher alone goes
+//! over the same packets.
 //!
 //! With several workers each is a thread on a core of its own with its own frames, ports, flows and
 //! SA under the one snapshot; their timed spans begin together.
@@ -23,9 +24,9 @@ use wire::flow::protocol;
 use wire::{BATCH, Frames};
 
 use super::check::{Flaw, check};
-use super::cipher_alone::cipher_alone;
+use super::cipher_alone::{CipherTimes, WorkersSa, cipher_alone};
 use super::machine;
-use super::measure::{Random, Span, measure};
+use super::measure::{Random, Span, measure, overhead};
 use super::other_cipher::OtherCipher;
 use super::scene::{Case, Direction, HOP_LIMIT, Keys, own_mac, router_mac, spi};
 use super::stages::{BatchClock, StageTimes};
@@ -79,6 +80,9 @@ pub(super) enum LapError {
 pub(super) struct Course<'c> {
     /// Timed passes.
     pub(super) passes: u32,
+    /// Frames of a worker that hold packets at the same time: the flows of a pass are laid out,
+    /// walked and looked at by so many.
+    pub(super) in_flight: usize,
     /// Whether another pass is timed stage by stage.
     pub(super) staging: Staging,
     /// A core for each worker; workers beyond the list go where the system puts them. The first is
@@ -102,7 +106,10 @@ pub(super) struct LapFigures {
     pub(super) walk_ns: f64,
     /// Time of the cipher alone on the same packets, ns a packet; 0 where nothing is ciphered.
     pub(super) cipher_ns: f64,
-    /// The timed spans, of all workers together.
+    /// Time of the cipher alone on packets that are near, ns a packet.
+    pub(super) cipher_near_ns: f64,
+    /// The timed spans and the laying out before them, of all workers together: who had the core
+    /// meanwhile disturbed them.
     pub(super) span: Span,
     /// Time of the walk's stages.
     pub(super) stages: Option<StageTimes>,
@@ -121,6 +128,7 @@ impl LapFigures {
         LapFigures {
             walk_ns: mean(|one| one.walk_ns),
             cipher_ns: mean(|one| one.cipher_ns),
+            cipher_near_ns: mean(|one| one.cipher_near_ns),
             span,
             stages: stages.map(|stages| StageTimes::mean(&stages)),
         }
@@ -207,11 +215,13 @@ fn work(
     random: &mut Random,
 ) -> Result<(MemoryFrames, LapFigures), LapError> {
     let (case, snapshot) = (station.case, station.snapshot);
-    let mut lap = Lap::new(station);
+    let mut lap = Lap::new(station, course.in_flight);
     lap.pass(random, start)?;
-    let mut span = Span::default();
+    let (mut walked, mut span) = (Span::default(), Span::default());
     for _ in 0..course.passes {
-        span.add(lap.pass(random, start)?);
+        let pass = lap.pass(random, start)?;
+        walked.add(pass.walk);
+        span.add(pass.whole);
     }
     let stages = match course.staging {
         Staging::Whole => None,
@@ -220,16 +230,18 @@ fn work(
     let (worker, first, other) = (lap.number, lap.carried + 1, lap.other);
     let mut frames = lap.worker.into_parts().0;
     start.wait();
-    let cipher_ns = match case.direction {
-        Direction::Forward => 0.0,
+    let cipher = match case.direction {
+        Direction::Forward => CipherTimes::default(),
         Direction::Out | Direction::In => {
             mix(&mut frames, random);
-            cipher_alone(case, snapshot, worker, first, &other, &mut frames)?
+            let sa = WorkersSa { case, snapshot, worker, other: &other };
+            cipher_alone(&sa, first, course.in_flight, &mut frames)?
         }
     };
     let packets = f64::from(course.passes) * case.flows as f64;
-    let walk_ns = span.cpu.as_nanos() as f64 / packets;
-    Ok((frames, LapFigures { walk_ns, cipher_ns, span, stages }))
+    let walk_ns = walked.cpu.as_nanos() as f64 / packets;
+    let CipherTimes { far_ns: cipher_ns, near_ns: cipher_near_ns } = cipher;
+    Ok((frames, LapFigures { walk_ns, cipher_ns, cipher_near_ns, span, stages }))
 }
 
 /// Where workers wait for each other, so that their timed spans begin together. They spin: waking
@@ -265,12 +277,22 @@ impl Drop for Leaving<'_> {
     }
 }
 
+/// How long a pass took.
+#[derive(Default)]
+struct Pass {
+    /// The timed span.
+    walk: Span,
+    /// The same and the laying out before it.
+    whole: Span,
+}
+
 /// One worker of a gateway, and how far its numbers are.
 struct Lap<'c> {
     case: &'c Case,
     snapshot: &'c Snapshot,
     /// The worker's.
     number: usize,
+    in_flight: usize,
     worker: Worker<MemoryFrames, PreloadedPort>,
     other: OtherCipher,
     /// Packets that the SA carried so far.
@@ -279,52 +301,68 @@ struct Lap<'c> {
 }
 
 impl<'c> Lap<'c> {
-    fn new(station: Station<'c>) -> Lap<'c> {
+    fn new(station: Station<'c>, in_flight: usize) -> Lap<'c> {
         let Station { case, snapshot, keys, number, handovers, frames } = station;
         let devices = (0..3).map(|_| Some(PreloadedPort::new(case.flows))).collect();
         let mut worker = Worker::new(snapshot, frames, devices).beside(handovers);
         worker.walk_among(case.workers as u32);
         let other = other_cipher(case, keys);
-        Lap { case, snapshot, number, worker, other, carried: 0, begin: Instant::now() }
+        let begin = Instant::now();
+        Lap { case, snapshot, number, in_flight, worker, other, carried: 0, begin }
     }
 
-    /// One pass over all flows.
-    fn pass(&mut self, random: &mut Random, start: &Start) -> Result<Span, LapError> {
-        let order = self.lay_out(random);
-        start.wait();
-        let (ingress, begin) = (self.case.ingress(), self.begin);
-        let (worker, snapshot) = (&mut self.worker, self.snapshot);
-        let ((), span) = measure(|| drain(worker, snapshot, ingress, begin));
-        self.conclude(&order, random)?;
-        Ok(span)
+    /// One pass over all flows, in random order and random frames.
+    fn pass(&mut self, random: &mut Random, start: &Start) -> Result<Pass, LapError> {
+        let mut pass = Pass::default();
+        let overhead = overhead();
+        for flows in self.order(random).chunks(self.in_flight) {
+            let (mut walk, whole) = measure(|| {
+                self.lay_out(flows);
+                start.wait();
+                let (ingress, begin) = (self.case.ingress(), self.begin);
+                let (worker, snapshot) = (&mut self.worker, self.snapshot);
+                measure(|| drain(worker, snapshot, ingress, begin)).1
+            });
+            self.conclude(flows, random)?;
+            walk.cpu = walk.cpu.saturating_sub(overhead);
+            pass.walk.add(walk);
+            pass.whole.add(whole);
+        }
+        Ok(pass)
     }
 
     /// One pass over all flows, timed stage by stage.
     fn staged_pass(&mut self, random: &mut Random, start: &Start) -> Result<StageTimes, LapError> {
-        let order = self.lay_out(random);
-        let mut clock = BatchClock::new(self.case.flows.div_ceil(BATCH));
-        start.wait();
-        let (ingress, begin) = (self.case.ingress(), self.begin);
-        let (worker, snapshot) = (&mut self.worker, self.snapshot);
-        clock.run(|clock| {
-            let now_ns = begin.elapsed().as_nanos() as u64;
-            worker.turn_clocked(snapshot, now_ns, ingress, BATCH, clock)
-        });
-        self.conclude(&order, random)?;
+        let mut clock = BatchClock::new(2 * self.case.flows.div_ceil(BATCH));
+        for flows in self.order(random).chunks(self.in_flight) {
+            self.lay_out(flows);
+            start.wait();
+            let (ingress, begin) = (self.case.ingress(), self.begin);
+            let (worker, snapshot) = (&mut self.worker, self.snapshot);
+            clock.run(|clock| {
+                let now_ns = begin.elapsed().as_nanos() as u64;
+                worker.turn_clocked(snapshot, now_ns, ingress, BATCH, clock)
+            });
+            self.conclude(flows, random)?;
+        }
         Ok(clock.times())
     }
 
-    /// Lays a packet of each flow out, both flows and frames in random order. Returns the order.
-    fn lay_out(&mut self, random: &mut Random) -> Vec<usize> {
+    /// All flows in random order; the free frames are mixed, too.
+    fn order(&mut self, random: &mut Random) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.case.flows).collect();
         random.shuffle(&mut order);
-        let (case, number) = (self.case, self.number);
-        let other = &self.other;
-        let packets = order.iter().zip(self.carried + 1..);
+        mix(self.worker.frames_mut(), random);
+        order
+    }
+
+    /// Lays a packet of each of these flows out.
+    fn lay_out(&mut self, flows: &[usize]) {
+        let (case, number, other) = (self.case, self.number, &self.other);
+        let packets = flows.iter().zip(self.carried + 1..);
         let packets =
             packets.map(|(flow, sequence)| arriving(case, other, number, *flow, sequence));
-        load(&mut self.worker, case.ingress(), packets, random);
-        order
+        load(&mut self.worker, case.ingress(), packets);
     }
 
     /// Looks at what became of the packets, which arrived in this order, and frees their frames.
@@ -377,18 +415,16 @@ impl<'c> Lap<'c> {
     }
 }
 
-/// Puts packets into frames in random order, and these into a port. Each is written as soon as it
-/// is made: a second copy of all of them would push the frames out of the caches.
+/// Puts packets into free frames, and these into a port. Each is written as soon as it is made: a
+/// second copy of all of them would push the frames out of the caches.
 fn load(
     worker: &mut Worker<MemoryFrames, PreloadedPort>,
     device: DeviceId,
     packets: impl Iterator<Item = Vec<u8>>,
-    random: &mut Random,
 ) {
     let (frames, port) = worker.parts_mut(device);
     let port = port.expect("all devices have ports");
     port.recycle(frames);
-    mix(frames, random);
     for packet in packets {
         port.load(frames.store(&packet).expect("a frame a flow"));
     }
@@ -446,7 +482,8 @@ mod tests {
     use wire::Family;
 
     const FLOWS: usize = 256;
-    const COURSE: Course = Course { passes: 2, staging: Staging::ByStage, cores: &[] };
+    const COURSE: Course =
+        Course { passes: 2, in_flight: 100, staging: Staging::ByStage, cores: &[] };
 
     fn cases() -> Vec<Case> {
         let mut cases = Vec::new();
@@ -465,14 +502,15 @@ mod tests {
     fn with_lap<R>(case: &Case, act: impl FnOnce(&mut Lap) -> R) -> R {
         let keys = Keys::fresh(case.suite).unwrap();
         let snapshot = case.gateway(std::slice::from_ref(&keys)).unwrap();
-        act(&mut Lap::new(Station {
+        let station = Station {
             case,
             snapshot: &snapshot,
             keys: &keys,
             number: 0,
             handovers: Handovers::default(),
             frames: frames(1, FLOWS, 2048).remove(0),
-        }))
+        };
+        act(&mut Lap::new(station, FLOWS))
     }
 
     /// The first packets of a lap in order, as they arrive.
@@ -484,7 +522,7 @@ mod tests {
     /// Walks these packets, in random frames.
     fn walk(lap: &mut Lap, packets: &[Vec<u8>]) {
         let (ingress, begin) = (lap.case.ingress(), lap.begin);
-        load(&mut lap.worker, ingress, packets.iter().cloned(), &mut Random::new(2));
+        load(&mut lap.worker, ingress, packets.iter().cloned());
         drain(&mut lap.worker, lap.snapshot, ingress, begin);
     }
 
@@ -547,7 +585,13 @@ mod tests {
             start.wait();
         });
         // Side by side it is the slower one's rate that makes the mean.
-        let one = LapFigures { walk_ns: 30.0, cipher_ns: 0.0, span: Span::default(), stages: None };
+        let one = LapFigures {
+            walk_ns: 30.0,
+            cipher_ns: 0.0,
+            cipher_near_ns: 0.0,
+            span: Span::default(),
+            stages: None,
+        };
         let both = LapFigures::together(&[one, LapFigures { walk_ns: 60.0, ..one }]);
         assert!((both.walk_ns - 40.0).abs() < 1e-9, "1/30 + 1/60 = 2/40");
     }

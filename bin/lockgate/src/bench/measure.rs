@@ -34,6 +34,13 @@ pub(super) fn measure<R>(work: impl FnOnce() -> R) -> (R, Span) {
     (result, Span { cpu: thread_time().saturating_sub(cpu), wall })
 }
 
+/// What [`measure`] measures of nothing: its own part in every figure.
+pub(super) fn overhead() -> Duration {
+    let mut nothing: Vec<Duration> = (0..101).map(|_| measure(|| ()).1.cpu).collect();
+    nothing.sort_unstable();
+    nothing[nothing.len() / 2]
+}
+
 /// CPU time of this thread.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -151,6 +158,7 @@ mod tests {
 
     #[test]
     fn thread_time_counts_work_and_not_sleep() {
+        assert!(overhead() < Duration::from_millis(1));
         let (_, asleep) = measure(|| std::thread::sleep(Duration::from_millis(30)));
         assert!(asleep.wall >= Duration::from_millis(30), "{asleep:?}");
         assert!(asleep.cpu < Duration::from_millis(15), "{asleep:?}");

@@ -11,9 +11,11 @@ use super::measure::{Figure, Random};
 
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
-/// Sizes looked at, KiB: within the second cache of today's cores; what the frames of a lap of
-/// small and of large packets take; what no core has for itself.
-const SIZES_KIB: [usize; 4] = [512, 2048, 8192, 32_768];
+/// Sizes looked at, KiB: within the second cache of today's cores; about what the frames of a lap
+/// of small and of large packets take; what no core has for itself.
+const SIZES_KIB: [usize; 4] = [512, 2048, 8192, 65_536];
+/// Steps at most that are taken before the clock runs: round all but the last.
+const STEPS_BEFORE: usize = 1 << 17;
 /// Steps that the median step is taken of, in runs of [`STEPS_A_RUN`].
 const RUNS: usize = 16;
 const STEPS_A_RUN: usize = 256;
@@ -80,11 +82,11 @@ impl Circle {
         Circle { frames, kib, at: order[0], looks: Vec::new() }
     }
 
-    /// The median run is taken, which a thread that is put aside for a while does not move. A
-    /// small circle is gone round once before, so that it is as near as it can be.
+    /// The median run is taken, which a thread that is put aside for a while does not move. The
+    /// circle is gone round once before, so that it is as near as it can be.
     fn look(&mut self) {
         let lines = self.kib * 1024 / LINE_BYTES;
-        self.walk(lines.min(RUNS * STEPS_A_RUN));
+        self.walk(lines.min(STEPS_BEFORE));
         let runs: Vec<f64> = (0..RUNS)
             .map(|_| {
                 let begin = Instant::now();

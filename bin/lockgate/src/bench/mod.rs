@@ -58,7 +58,7 @@ pub(crate) struct BenchArguments {
 #[derive(clap::Subcommand, Debug)]
 enum Bench {
     /// ESP in tunnel mode, and forwarding without it: Mpps, Gbit/s, ns a packet.
-    Esp(EspArguments),
+    Esp(Box<EspArguments>),
     /// Forwarding on real ports: the daemon, a bare AF_XDP forwarder, the kernel. Needs root.
     Io(IoArguments),
 }

@@ -8,7 +8,7 @@ use ipsec::cipher::BackendKind;
 use serde::Serialize;
 use wire::Family;
 
-use super::lap::{LapError, LapFigures};
+use super::lap::{Course, LapError, LapFigures};
 use super::machine::Machine;
 use super::measure::{Figure, Span};
 use super::memory::Distance;
@@ -17,7 +17,7 @@ use super::stages::StageTimes;
 use super::targets;
 
 /// A lap in which the thread had its core for a smaller part of the time is not counted: somebody
-/// else ran there, and left the caches with his data.
+/// else ran there, and left his data in the caches.
 const LEAST_SHARE_OF_CORE: f64 = 0.97;
 /// Laps that must be left to discard the others.
 const LEAST_LAPS: usize = 5;
@@ -42,6 +42,8 @@ pub(super) struct Row {
     pub(super) ns_per_packet: f64,
     /// The cipher alone, median of the laps.
     pub(super) cipher_ns: f64,
+    /// The same on packets in the caches of the core: what is missing is the way to memory.
+    pub(super) cipher_near_ns: f64,
     /// `ns_per_packet` without `cipher_ns`.
     pub(super) walk_ns: f64,
     /// Distance of the quartiles of `ns_per_packet` as a part of its median.
@@ -58,8 +60,11 @@ pub(super) struct Row {
     pub(super) laps_discarded: usize,
     pub(super) packets_per_lap: usize,
     pub(super) flows: usize,
+    /// Frames of a worker that hold packets at the same time.
+    pub(super) in_flight: usize,
     pub(super) frame_bytes: usize,
-    /// Part of the time that passed in which the threads had their cores, in the laps that count.
+    /// Part of the time that passed in which the threads had their cores, from the laying out of
+    /// packets on, in the laps that count.
     pub(super) share_of_core: f64,
     /// What it is to take at most, if a target is set for it.
     pub(super) target_ns: Option<f64>,
@@ -97,7 +102,7 @@ impl Row {
     pub(super) fn of(
         case: &Case,
         laps: &[LapFigures],
-        passes: u32,
+        course: &Course,
         frame_bytes: usize,
     ) -> Result<Row, LapError> {
         let (kept, discarded) = undisturbed(laps);
@@ -124,6 +129,7 @@ impl Row {
             gbps: 8e-3 * case.size as f64 * mpps,
             ns_per_packet: walk.median,
             cipher_ns: cipher.median,
+            cipher_near_ns: figure(|lap| lap.cipher_near_ns).median,
             walk_ns: walk.median - cipher.median,
             spread: walk.spread,
             ns_best_quartile: walk.first_quartile,
@@ -133,8 +139,9 @@ impl Row {
             cipher_spread: if cipher.median > 0.0 { cipher.spread } else { 0.0 },
             laps: kept.len(),
             laps_discarded: discarded,
-            packets_per_lap: passes as usize * case.flows * case.workers,
+            packets_per_lap: course.passes as usize * case.flows * case.workers,
             flows: case.flows,
+            in_flight: course.in_flight,
             frame_bytes,
             share_of_core: span.share_of_core(),
             target_ns: None,
@@ -170,10 +177,10 @@ fn short(library: &'static str) -> &'static str {
 
 /// What stands above the table.
 pub(super) fn heading(machine: &Machine, commit: &str) -> String {
-    let Machine { cpu, cores, features, kernel, pinned_to, .. } = machine;
+    let Machine { cpu, cores, features, kernel, pinned_to, nice, .. } = machine;
     let core = match pinned_to {
-        Some(core) => format!("first worker pinned to core {core}"),
-        None => "NOT PINNED".into(),
+        Some(core) => format!("first worker pinned to core {core}, nice {nice}"),
+        None => format!("NOT PINNED, nice {nice}"),
     };
     format!(
         "bench esp, commit {commit}\n{cpu}, {cores} cores ({}), Linux {kernel}, {core}\n\
@@ -199,6 +206,7 @@ pub(super) fn table(rows: &[Row]) -> String {
         "± IQR",
         "best quartile",
         "cipher ns",
+        "(near)",
         "walk ns",
         "core",
         "laps",
@@ -217,6 +225,7 @@ pub(super) fn table(rows: &[Row]) -> String {
             format!("{:.1} %", row.spread * 100.0),
             format!("{:.1}", row.ns_best_quartile),
             format!("{:.1}", row.cipher_ns),
+            format!("{:.1}", row.cipher_near_ns),
             format!("{:.1}", row.walk_ns),
             format!("{:.0} %", row.share_of_core * 100.0),
             format!("{}-{}", row.laps + row.laps_discarded, row.laps_discarded),
@@ -224,16 +233,18 @@ pub(super) fn table(rows: &[Row]) -> String {
     }
     table.column_iter_mut().skip(3).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
     let first = rows.first().cloned().unwrap_or_default();
-    let Row { packets_per_lap, workers, flows, frame_bytes, .. } = first;
+    let Row { packets_per_lap, workers, flows, in_flight, frame_bytes, .. } = first;
     let packets = packets_per_lap / workers.max(1);
     let mut text = format!(
         "{table}\n\
          size, Gbit/s: inner IP packet. ns/packet: CPU time of a worker's thread, median of laps \
-         of {packets} packets, {flows} flows, frames of {frame_bytes} bytes.\n\
+         of {packets} packets, {flows} flows, {in_flight} frames of {frame_bytes} bytes in \
+         flight.\n\
          ± IQR: distance of the quartiles over the median. best quartile: a quarter of the laps \
          took less; others on the machine only ever add.\n\
-         cipher ns: the cipher alone on the same packets. walk ns: the rest. core: part of the \
-         time in which the thread had its core.\n\
+         cipher ns: the cipher alone on the same packets; (near): on packets that the core's own \
+         caches hold. walk ns: ns/packet without cipher ns.\n\
+         core: part of the time in which the thread had its core, from the laying out on.\n\
          laps: all of them, less those that count nowhere because others had the core for more \
          than {:.0} % of the time.",
         100.0 * (1.0 - LEAST_SHARE_OF_CORE)
@@ -259,8 +270,9 @@ pub(super) fn memory(distances: &[Distance]) -> String {
     let of = |d: &Distance| format!("{} KiB {:.0} ns (least {:.0})", d.kib, d.ns, d.ns_min);
     let list: Vec<String> = distances.iter().map(of).collect();
     format!(
-        "memory: a step from line to line of {}: where it grows the last cache ends that this \
-         core had to itself during the run.",
+        "memory: a step from line to line of {}: where it\njumps, the cache ends that this core \
+         had to itself during the run. Frames that lie behind it (--in-flight says how many there \
+         are) cost that in every figure.",
         list.join(", ")
     )
 }
@@ -299,9 +311,14 @@ pub(super) fn stages(rows: &[Row]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::lap::Staging;
     use super::*;
     use ipsec::Suite;
     use std::time::Duration;
+
+    fn course(passes: u32) -> Course<'static> {
+        Course { passes, staging: Staging::Whole, in_flight: 4096, cores: &[] }
+    }
 
     fn case() -> Case {
         Case {
@@ -318,21 +335,21 @@ mod tests {
     fn lap(walk_ns: f64, cipher_ns: f64, had_core: f64) -> LapFigures {
         let wall = Duration::from_millis(10);
         let span = Span { cpu: wall.mul_f64(had_core), wall };
-        LapFigures { walk_ns, cipher_ns, span, stages: None }
+        LapFigures { walk_ns, cipher_ns, cipher_near_ns: cipher_ns, span, stages: None }
     }
 
     #[test]
     fn a_rows_figures_follow_from_its_laps() {
         let laps = [(140.0, 60.0), (80.0, 40.0), (100.0, 30.0), (120.0, 50.0), (90.0, 45.0)];
         let laps = laps.map(|(walk, cipher)| lap(walk, cipher, 1.0));
-        let row = Row::of(&case(), &laps, 5, 4096).unwrap();
+        let row = Row::of(&case(), &laps, &course(5), 4096).unwrap();
         assert_eq!((row.ns_per_packet, row.cipher_ns, row.walk_ns), (100.0, 45.0, 55.0));
         assert_eq!((row.mpps, row.gbps), (10.0, 80.0), "8000 bits every 100 ns");
         assert_eq!((row.spread, row.ns_min, row.ns_max), (0.3, 80.0, 140.0));
         assert_eq!((row.ns_best_quartile, row.cipher_ns_best_quartile), (90.0, 40.0));
         assert_eq!((row.laps, row.laps_discarded, row.packets_per_lap), (5, 0, 5 * 4096));
         assert!((row.share_of_core - 1.0).abs() < 1e-9);
-        let two = Row::of(&Case { workers: 2, ..case() }, &laps, 5, 4096).unwrap();
+        let two = Row::of(&Case { workers: 2, ..case() }, &laps, &course(5), 4096).unwrap();
         assert_eq!((two.mpps, two.ns_per_packet), (20.0, 100.0), "two at once");
         assert_eq!(two.packets_per_lap, 2 * 5 * 4096);
     }
@@ -341,10 +358,10 @@ mod tests {
     fn laps_without_their_core_count_nowhere_and_are_counted() {
         let mut laps = vec![lap(100.0, 50.0, 0.99); 6];
         laps.extend([lap(900.0, 50.0, 0.9); 3]);
-        let row = Row::of(&case(), &laps, 1, 4096).unwrap();
+        let row = Row::of(&case(), &laps, &course(1), 4096).unwrap();
         assert_eq!((row.laps, row.laps_discarded), (6, 3));
         assert_eq!((row.ns_per_packet, row.ns_max), (100.0, 100.0));
-        let row = Row::of(&case(), &laps[2..], 1, 4096).unwrap();
+        let row = Row::of(&case(), &laps[2..], &course(1), 4096).unwrap();
         assert_eq!((row.laps, row.laps_discarded), (7, 0), "too few were left");
         assert!(row.share_of_core < 0.96);
     }
@@ -355,7 +372,7 @@ mod tests {
         let rows = [Row::of(
             &case(),
             &[LapFigures { stages: Some(times), ..lap(1.0, 1.0, 1.0) }],
-            1,
+            &course(1),
             4096,
         )
         .unwrap()];
@@ -396,7 +413,7 @@ mod tests {
         let times = StageTimes { ns: [2.0; Stage::ALL.len()], clock_ns: 1.5 };
         let lap = LapFigures { stages: Some(times), ..lap(31.25, 1.0, 1.0) };
         let two = Case { workers: 2, ..case() };
-        let rows = [case(), two].map(|case| Row::of(&case, &[lap], 1, 4096).unwrap());
+        let rows = [case(), two].map(|case| Row::of(&case, &[lap], &course(1), 4096).unwrap());
         let text = table(&rows);
         assert!(text.contains("aes-128-gcm") && text.contains("31.2") && text.contains("share"));
         assert!(!table(&rows[..1]).contains("several workers"));
