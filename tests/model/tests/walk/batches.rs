@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use crate::gateway::{Emission, Gateway, Observed, Out};
-use crate::packets::{Arrival, Builder, Seed, a_seed};
+use crate::packets::{Arrival, Builder};
+use crate::seeds::{Seed, a_seed};
 use crate::worlds::a_world;
 
 const WORLDS: u32 = 160;

@@ -21,7 +21,8 @@ use wire::build::PacketBuilder;
 use wire::{Family, Flow, Upper};
 
 use crate::gateway::{Gateway, Observed, Out};
-use crate::packets::{Arrival, Builder, Seed, a_seed, plain_frame};
+use crate::packets::{Arrival, Builder, plain_frame};
+use crate::seeds::{Seed, a_seed};
 use crate::sensitivity::DIFFERENCES;
 use crate::verdicts::name;
 use crate::worlds::{WAN, a_world};

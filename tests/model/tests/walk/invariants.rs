@@ -11,7 +11,8 @@ use policy::{Action, Direction};
 use proptest::prelude::*;
 
 use crate::gateway::{Emission, Gateway, Out};
-use crate::packets::{Arrival, Builder, a_seed};
+use crate::packets::{Arrival, Builder};
+use crate::seeds::a_seed;
 use crate::worlds::a_world;
 
 const WORLDS: u32 = 120;

@@ -12,6 +12,7 @@ mod replay;
 mod routes;
 #[path = "../seeded/mod.rs"]
 mod seeded;
+mod seeds;
 mod sensitivity;
 mod verdicts;
 mod worlds;

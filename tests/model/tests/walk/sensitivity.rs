@@ -10,7 +10,8 @@ use proptest::strategy::{Strategy, ValueTree};
 
 use crate::agreement::agrees;
 use crate::gateway::Gateway;
-use crate::packets::{Builder, a_seed};
+use crate::packets::Builder;
+use crate::seeds::{Seed, a_seed};
 use crate::worlds::{WAN, a_world};
 
 /// A difference that is not seen in this many worlds is not looked for.
@@ -79,7 +80,7 @@ fn an_oracle_of_another_gateway_disagrees() {
 }
 
 /// Whether the walk of one gateway ever does what the oracle of the other does not allow.
-fn disagree(world: &World, other: &World, seeds: &[crate::packets::Seed]) -> bool {
+fn disagree(world: &World, other: &World, seeds: &[Seed]) -> bool {
     let mut builder = Builder::new(world);
     let mut oracle = Oracle::new(other);
     let mut gateway = Gateway::new(world);

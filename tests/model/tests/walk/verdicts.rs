@@ -11,7 +11,8 @@ use wire::build::PacketBuilder;
 
 use crate::agreement::agrees;
 use crate::gateway::Gateway;
-use crate::packets::{Builder, a_seed};
+use crate::packets::Builder;
+use crate::seeds::a_seed;
 use crate::worlds::{DMZ, HOST, LAN, a_plain_world, a_world, own_mac};
 
 const WORLDS: u32 = 700;
