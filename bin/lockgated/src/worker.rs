@@ -187,6 +187,8 @@ impl Handle {
         let counted = turns.clone();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             pin(setup.core);
+            // Before there are ports: later packets would wait for it.
+            ipsec::cipher::prepare_thread();
             Thread::new(setup, beside, inbox, counted).run();
         })?;
         Ok(Handle { core, area, commands, bell, turns, thread: Some(thread) })
