@@ -392,6 +392,24 @@ async fn host_routes() {
     assert!(quiet.is_err(), "{quiet:?}");
     let listed = run("ip", &["route", "get", "10.2.0.9"]);
     assert!(listed.contains("dev lockgate0 table 76 src 10.1.0.1"), "{listed}");
+    // What this machine says as a gateway leaves as ever, whatever the far net.
+    let far = ["10.2.0.9", "2001:db8:2::9"];
+    for to in far {
+        for (words, is_spared) in [
+            ("ipproto esp", true),
+            ("ipproto udp sport 500 dport 500", true),
+            ("ipproto udp sport 4500 dport 61000", true),
+            ("ipproto udp sport 61000 dport 4500", true),
+            ("ipproto udp sport 61000 dport 61000", false),
+            ("ipproto tcp sport 500 dport 500", false),
+        ] {
+            let words: Vec<&str> =
+                ["route", "get", to].into_iter().chain(words.split(' ')).collect();
+            let output = std::process::Command::new("ip").args(&words).output().unwrap();
+            let listed = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(!listed.contains("dev lockgate0"), is_spared, "{words:?}: {listed}");
+        }
+    }
 
     ip("address add 10.1.0.7/24 dev veth0");
     ip("address add 2001:db8:1::7/64 dev veth0 nodad");
@@ -410,7 +428,10 @@ async fn host_routes() {
         .await;
     mirror.remove_host_rules().expect("no rules");
     mirror.remove_host_rules().expect("still none");
-    assert!(!run("ip", &["rule"]).contains("lookup 76"));
+    for family in ["-4", "-6"] {
+        let rules = run("ip", &[family, "rule"]);
+        assert!(!["lookup 76", "goto", "nop"].iter().any(|word| rules.contains(word)), "{rules}");
+    }
 }
 
 #[test]

@@ -4,20 +4,29 @@
 //! dropped by the guard). For each PROTECT policy a route `PREFIX dev lockgate0` leads it into the
 //! host port, where the walk takes it. These routes lie in a table of their own, which a rule looks
 //! up for what this machine sends itself (`iif lo`) before `main`: whatever routes there are to the
-//! far net, and whoever changes them, stay as they are.
+//! far net, and whoever changes them, stay as they are. A peer in transport mode is such a far net
+//! of one address. What this machine says to peers as a gateway, ESP and IKE, is spared: rules
+//! before that one jump over it.
+//!
+//! | priority | rule |
+//! |---|---|
+//! | 75 | `iif lo`, ESP, or UDP from or to port 500 or 4500: `goto 77` |
+//! | 76 | `iif lo`: `lookup 76` |
+//! | 77 | `nop` |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 
 use dataplane::Prefix;
+use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
-use netlink_packet_route::AddressFamily;
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::route::{
     RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
-use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage, RulePortRange};
+use netlink_packet_route::{AddressFamily, IpProtocol};
 use policy::{AddressRange, Direction};
 use wire::{Address, Family};
 
@@ -25,6 +34,9 @@ use super::view::{HOST_ROUTE_PROTOCOL, HOST_ROUTE_TABLE, KernelRoute, View};
 use super::{Mirror, NetlinkError, kind};
 use crate::validated::{Action, Policy};
 use crate::{HOST_NETDEV, Validated};
+
+/// The port of IKE (RFC 7296 §2).
+const IKE_PORT: u16 = 500;
 
 /// Routes of one policy at most: a range that needs more is left to the guard.
 const MAX_PREFIXES: usize = 64;
@@ -220,8 +232,7 @@ impl Mirror {
     /// Has the kernel look up the host port's routes for what this machine sends.
     fn add_host_rules(&mut self) -> Result<(), NetlinkError> {
         let mut result = Ok(());
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let payload = emitted(&rule_message(family));
+        for payload in host_rules().map(|rule| emitted(&rule)) {
             let flags = NLM_F_CREATE | NLM_F_EXCL;
             let made = self.requests.request("new rule", kind::NEW_RULE, flags, &payload, |_| {});
             result = result.and(match made {
@@ -238,11 +249,10 @@ impl Mirror {
     /// `on_exit = "open"`.
     ///
     /// # Errors
-    /// [`NetlinkError`]: the first refusal, after both were tried.
+    /// [`NetlinkError`]: the first refusal, after all were tried.
     pub fn remove_host_rules(&mut self) -> Result<(), NetlinkError> {
         let mut result = Ok(());
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let payload = emitted(&rule_message(family));
+        for payload in host_rules().map(|rule| emitted(&rule)) {
             let gone = self.requests.request("delete rule", kind::DEL_RULE, 0, &payload, |_| {});
             result = result.and(match gone {
                 Err(error) if error.errno() == Some(libc::ENOENT) => Ok(()),
@@ -312,15 +322,39 @@ fn route_message(link: u32, address: Address, length: u8, source: Option<Address
     emitted(&message)
 }
 
-fn rule_message(family: AddressFamily) -> RuleMessage {
-    let mut message = RuleMessage::default();
-    message.header.family = family;
-    message.header.table = HOST_ROUTE_TABLE as u8;
-    message.header.action = RuleAction::ToTable;
-    message.attributes.push(RuleAttribute::Priority(HOST_ROUTE_TABLE));
-    message.attributes.push(RuleAttribute::Iifname("lo".into()));
-    message.attributes.push(RuleAttribute::Protocol(RouteProtocol::from(HOST_ROUTE_PROTOCOL)));
-    message
+/// The rules of both families, in an order in which nothing is led astray while they are made:
+/// what a rule jumps to is there before it.
+fn host_rules() -> impl Iterator<Item = RuleMessage> {
+    let port = |port| RulePortRange { start: port, end: port };
+    let mut spared = vec![vec![RuleAttribute::IpProtocol(IpProtocol::Esp)]];
+    for number in [IKE_PORT, NAT_TRAVERSAL_PORT] {
+        for ports in [RuleAttribute::SourcePortRange, RuleAttribute::DestinationPortRange] {
+            spared.push(vec![RuleAttribute::IpProtocol(IpProtocol::Udp), ports(port(number))]);
+        }
+    }
+    [AddressFamily::Inet, AddressFamily::Inet6].into_iter().flat_map(move |family| {
+        let rule = move |action, priority, attributes: Vec<RuleAttribute>| {
+            let mut message = RuleMessage::default();
+            (message.header.family, message.header.action) = (family, action);
+            message.attributes.push(RuleAttribute::Priority(priority));
+            let ours = RouteProtocol::from(HOST_ROUTE_PROTOCOL);
+            message.attributes.push(RuleAttribute::Protocol(ours));
+            message.attributes.extend(attributes);
+            message
+        };
+        let own = || RuleAttribute::Iifname("lo".into());
+        let behind = HOST_ROUTE_TABLE + 1;
+        let mut rules = vec![rule(RuleAction::Nop, behind, Vec::new())];
+        for spared in &spared {
+            let mut attributes = vec![own(), RuleAttribute::Goto(behind)];
+            attributes.extend(spared.iter().cloned());
+            rules.push(rule(RuleAction::Goto, HOST_ROUTE_TABLE - 1, attributes));
+        }
+        let mut lookup = rule(RuleAction::ToTable, HOST_ROUTE_TABLE, vec![own()]);
+        lookup.header.table = HOST_ROUTE_TABLE as u8;
+        rules.push(lookup);
+        rules
+    })
 }
 
 fn emitted(message: &impl Emitable) -> Vec<u8> {
