@@ -223,17 +223,20 @@ impl Handovers {
 }
 
 /// What a record's device is now. `None`: it is of a layout that this worker has yet to go over to.
+///
+/// The layout before may have the higher number: a configuration that was refused is taken back.
 fn device_now(
     earlier: Option<&(Layout, Vec<DeviceId>)>,
     record: &Record,
     layout: Layout,
 ) -> Option<DeviceId> {
-    if record.layout >= layout {
-        return (record.layout == layout).then_some(record.device);
+    if record.layout == layout {
+        return Some(record.device);
     }
-    let known = earlier.filter(|(earlier, _)| *earlier == record.layout);
-    let device = known.and_then(|(_, devices)| devices.get(usize::from(record.device.0)));
-    Some(device.copied().unwrap_or(GONE))
+    if let Some((_, devices)) = earlier.filter(|(earlier, _)| *earlier == record.layout) {
+        return Some(devices.get(usize::from(record.device.0)).copied().unwrap_or(GONE));
+    }
+    (record.layout < layout).then_some(GONE)
 }
 
 impl Incoming {

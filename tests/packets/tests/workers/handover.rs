@@ -196,6 +196,29 @@ fn packets_of_a_later_layout_wait_until_the_taker_has_gone_over() {
     assert_eq!(packets.iter().map(|packet| number_of(packet)).collect::<Vec<_>>(), [1]);
 }
 
+/// A configuration is refused after the workers have gone over to it, and they go back: the number
+/// of the layout falls.
+#[test]
+fn packets_of_a_layout_that_was_taken_back_are_walked_and_block_no_ring() {
+    let mut stage = Stage::default();
+    let refused = renumbered(&stage.snapshot).snapshot();
+    for worker in 0..2 {
+        go_over(&mut stage, worker, &refused, &ORIGINS);
+    }
+    let before = std::mem::replace(&mut stage.snapshot, refused.into());
+    // The taker goes back first: what it is handed meanwhile is of the layout taken back.
+    go_over(&mut stage, 1, &before, &ORIGINS);
+    stage.arrive(0, 1, 1);
+    stage.turn(0);
+    go_over(&mut stage, 0, &before, &ORIGINS);
+    stage.snapshot = before;
+    assert_eq!(stage.take_over(1), 1);
+    stage.arrive(0, 1, 2);
+    stage.settle();
+    assert_eq!(delivered(&mut stage), [1, 2]);
+    assert!(!stage.workers[1].has_handovers());
+}
+
 #[test]
 fn packets_of_a_device_that_is_gone_are_dropped_and_counted() {
     let mut stage = Stage::default();
