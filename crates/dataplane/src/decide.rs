@@ -276,6 +276,7 @@ fn no_way(target: Option<RouteTarget>, stays_on_link: bool) -> DropReason {
 ///
 /// # Errors
 /// Why it may not leave.
+#[inline]
 pub(crate) fn outbound_answer(
     snapshot: &Snapshot,
     row: &Row,

@@ -3,6 +3,7 @@
 
 use std::iter;
 
+use wire::flow::protocol;
 use wire::icmp::{self, Error};
 use wire::{Address, Family, Fragment, FrameId, Frames, HEADROOM};
 
@@ -100,9 +101,10 @@ fn depart<F: Frames>(
 }
 
 /// What a router does to a packet that it passes on: the hop limit, and the MSS for a tunnel.
-#[inline]
+#[inline(always)]
 fn pass_on<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row, way: &Way) {
-    let may_be_clamped = way.protection.is_some() || matches!(row.origin, Origin::Opened(_));
+    let may_be_clamped = row.packet.flow.protocol == protocol::TCP
+        && (way.protection.is_some() || matches!(row.origin, Origin::Opened(_)));
     let mtu = if may_be_clamped { tunnel_mtu(turn, row, way) } else { None };
     let bytes = row.bytes_mut(turn.frames);
     if row.origin.is_forwarded() {
@@ -139,7 +141,6 @@ fn send_otherwise<F: Frames>(
 
 /// What one segment may fill on the narrowest tunnel of a packet's way, if it crosses one that
 /// wants its MSS clamped: the one it leaves by and the one it came by (for the answers).
-#[inline]
 fn tunnel_mtu<F>(turn: &Turn<'_, F>, row: &Row, way: &Way) -> Option<u32> {
     let left_by = way.protection.map(|protection| protection.set);
     let came_by = match row.origin {

@@ -307,7 +307,7 @@ fn sequence_reason(error: SequenceError) -> DropReason {
 
 /// Writes the link header in front of `end`, where it has one and the neighbour is known; returns
 /// where the packet then begins. `None`: there is no room.
-#[inline]
+#[inline(always)]
 fn write_link(
     snapshot: &crate::Snapshot,
     frame: &mut [u8],
@@ -337,7 +337,7 @@ fn link_bytes(snapshot: &crate::Snapshot, egress: Egress) -> usize {
 }
 
 /// A finished packet leaves, or waits for its neighbour.
-#[inline]
+#[inline(always)]
 fn leave<F: Frames>(
     turn: &mut Turn<'_, F>,
     row: &Row,
