@@ -1,6 +1,8 @@
 //! ESP as it arrives and leaves: alone or in UDP (RFC 3948), around whole packets or, in transport
 //! mode, around our own upper layers.
 
+use std::ops::Range;
+
 use ipsec::{InboundSa, Payload};
 use wire::flow::protocol;
 use wire::{Family, Fragment, Frames, Packet, Upper, checksum};
@@ -99,40 +101,55 @@ pub(crate) fn elsewhere(
     moved.then_some((address, source))
 }
 
-/// Puts what an opened packet carried where the walk finds it. Returns the offset of its IP header
-/// in the frame, and the packet.
+/// Makes what an opened packet carried the row's packet.
 ///
 /// # Errors
 /// Why it is dropped.
-#[inline]
+#[inline(always)]
 pub(crate) fn take_out<F: Frames>(
     frames: &mut F,
-    row: &Row,
+    row: &mut Row,
     payload: Payload,
-) -> Result<(u32, Packet), DropReason> {
+) -> Result<(), DropReason> {
     match payload {
         Payload::Packet(inner) => {
             let bytes = frames.bytes(row.frame);
             let bytes = bytes.get(inner.offset..inner.offset + inner.length).unwrap_or_default();
-            let packet = wire::packet::parse(bytes)?;
-            match packet.flow.family == inner.family {
-                true => Ok((inner.offset as u32, packet)),
+            wire::packet::parse_into(bytes, &mut row.packet)?;
+            row.ip = inner.offset as u32;
+            match row.packet.flow.family == inner.family {
+                true => Ok(()),
                 false => Err(DropReason::Malformed),
             }
         }
         Payload::Upper { protocol, offset, length } => {
-            let frame = frames.bytes_mut(row.frame);
-            let upper = offset..offset + length;
-            let start = ipsec::esp::restore(frame, row.ip as usize, &row.packet, protocol, upper)
-                .ok_or(DropReason::Malformed)?;
-            let bytes = frame.get_mut(start..offset + length).ok_or(DropReason::Malformed)?;
-            let packet = wire::packet::parse(bytes)?;
-            if row.packet.flow.protocol == protocol::UDP {
-                mend_checksum(bytes, &packet);
-            }
-            Ok((start as u32, packet))
+            put_together(frames.bytes_mut(row.frame), row, protocol, offset..offset + length)
         }
     }
+}
+
+/// Puts a packet together again that came in transport mode: `upper` is the place of its upper
+/// layer, of this protocol, in the frame.
+///
+/// # Errors
+/// Why it is dropped.
+#[cold]
+fn put_together(
+    frame: &mut [u8],
+    row: &mut Row,
+    protocol: u8,
+    upper: Range<usize>,
+) -> Result<(), DropReason> {
+    let (end, in_udp) = (upper.end, row.packet.flow.protocol == protocol::UDP);
+    let start = ipsec::esp::restore(frame, row.ip as usize, &row.packet, protocol, upper)
+        .ok_or(DropReason::Malformed)?;
+    let bytes = frame.get_mut(start..end).ok_or(DropReason::Malformed)?;
+    row.packet = wire::packet::parse(bytes)?;
+    row.ip = start as u32;
+    if in_udp {
+        mend_checksum(bytes, &row.packet);
+    }
+    Ok(())
 }
 
 /// Makes the upper layer's checksum right for the addresses that a NAT has put in the place of

@@ -143,6 +143,8 @@ fn prepare<'s, F: Frames>(
         return Err(DropReason::Encapsulation);
     }
     let (start, end) = (row.ip as usize + start, row.ip as usize + end);
+    // The ICV, which is read first of all when its turn comes.
+    turn.frames.prefetch(row.frame, (end as u32).saturating_sub(1));
     let frame = turn.frames.bytes(row.frame);
     // Written where it will be read: see `OutboundSa::encapsulate_into`.
     jobs.push(OpenJob { row: number, ..OpenJob::of(row.frame) });
@@ -175,21 +177,18 @@ fn finish<F: Frames>(
     let frame = turn.frames.bytes(row.frame);
     let mode = sa.encapsulation.mode;
     let payload = ipsec::esp::strip(frame, job, mode).map_err(open_reason)?;
-    let (ip, packet) = esp::take_out(turn.frames, row, payload)?;
-    let (inside, outside) = (packet.traffic_class & 3, row.packet.traffic_class & 3);
+    let outside = row.packet.traffic_class & 3;
+    esp::take_out(turn.frames, row, payload)?;
+    let inside = row.packet.traffic_class & 3;
     let ecn = match mode {
         Mode::Tunnel => ipsec::ecn::decapsulate(inside, outside).ok_or(DropReason::Ecn)?,
         Mode::Transport => inside,
     };
-    *row = Row {
-        ip,
-        origin: Origin::Opened(set),
-        state: State::Clear,
-        packet: wire::Packet { traffic_class: packet.traffic_class & !3 | ecn, ..packet },
-        ..*row
-    };
+    row.origin = Origin::Opened(set);
+    row.state = State::Clear;
     if ecn != inside {
-        let family: Family = packet.flow.family;
+        row.packet.traffic_class = row.packet.traffic_class & !3 | ecn;
+        let family: Family = row.packet.flow.family;
         wire::packet::set_ecn(row.bytes_mut(turn.frames), family, ecn);
     }
     Ok(())

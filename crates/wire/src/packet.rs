@@ -76,6 +76,26 @@ pub fn parse(bytes: &[u8]) -> Result<Packet, ParseError> {
     }
 }
 
+/// [`parse`] into a place where the packet stays: moved out of a result it would be moved twice, in
+/// pieces that are not those it was written in. On an error the place is left as it was.
+///
+/// # Errors
+/// As [`parse`].
+#[inline(always)]
+pub fn parse_into(bytes: &[u8], packet: &mut Packet) -> Result<(), ParseError> {
+    if bytes.first() == Some(&0x45) {
+        if let Some(common) = ipv4_common(bytes) {
+            *packet = common;
+            return Ok(());
+        }
+    } else if let Some(common) = ipv6_common(bytes) {
+        *packet = common;
+        return Ok(());
+    }
+    *packet = parse_plain(bytes)?;
+    Ok(())
+}
+
 /// The flow of a packet that an ICMP error quotes. The quote may be cut short anywhere behind the
 /// first 8 bytes of the upper layer and its header may have been changed on the way, so neither
 /// lengths nor checksum nor hop limit are judged.
