@@ -175,9 +175,9 @@ impl OutboundSa {
         Some((job, outer))
     }
 
-    /// The same, into a job that is made [`of`](SealJob::of) the packet's frame and is already where
-    /// it will be read from. A job that were handed over by value would be written in small pieces
-    /// and moved in large ones at once, which stalls for a dozen nanoseconds.
+    /// The same, into a job that is made [`of`](SealJob::of) the packet's frame and already is
+    /// where it will be read from. A job that were handed over by value would be written in small
+    /// pieces and moved in large ones at once, which stalls for a dozen nanoseconds.
     #[inline(always)]
     pub fn encapsulate_into(
         &self,
@@ -287,8 +287,8 @@ impl InboundSa {
         Ok(job)
     }
 
-    /// The same, into a job that is made [`of`](OpenJob::of) the packet's frame and is already where
-    /// it will be read from.
+    /// The same, into a job that is made [`of`](OpenJob::of) the packet's frame and already is
+    /// where it will be read from.
     ///
     /// # Errors
     /// As [`open_job`](Self::open_job).
