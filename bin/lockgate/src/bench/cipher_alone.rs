@@ -28,8 +28,8 @@ pub(super) struct CipherTimes {
 /// Every other batch is read before. The median batch is taken, which a thread that is put aside
 /// for a while does not move.
 ///
-/// `first`: the number of the first packet, behind all that the peer has used. `in_flight`: how many
-/// packets lie in frames at the same time.
+/// `first`: the number of the first packet, behind all that the peer has used. `in_flight`: how
+/// many packets lie in frames at the same time.
 ///
 /// # Errors
 /// [`LapError`]: the cipher refused a packet, or what it made is wrong.
