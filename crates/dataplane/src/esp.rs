@@ -159,11 +159,18 @@ fn put_together(
 fn mend_checksum(bytes: &mut [u8], packet: &Packet) {
     let flow = &packet.flow;
     let Some(upper) = bytes.get_mut(usize::from(packet.upper_offset)..) else { return };
-    let at = match flow.protocol {
-        protocol::UDP => 6,
-        protocol::TCP => 16,
+    let (at, length) = match flow.protocol {
+        // Behind a datagram's own length traffic flow confidentiality padding may stand
+        // (RFC 4303 §2.7). TCP has no length of its own, and so none.
+        protocol::UDP => {
+            let Some(&[high, low]) = upper.get(4..6) else { return };
+            let length = usize::from(u16::from_be_bytes([high, low]));
+            (6, if (8..=upper.len()).contains(&length) { length } else { upper.len() })
+        }
+        protocol::TCP => (16, upper.len()),
         _ => return,
     };
+    let Some(upper) = upper.get_mut(..length) else { return };
     let Some(field) = upper.get_mut(at..at + 2) else { return };
     let unused = flow.protocol == protocol::UDP && flow.family == Family::V4 && field == [0; 2];
     if unused || packet.fragment != Fragment::Whole {

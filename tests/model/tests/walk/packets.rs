@@ -76,8 +76,8 @@ impl<'w> Builder<'w> {
         };
         let number = self.number(keys, seed.sealing.number);
         let defect = match seed.sealing.defect {
-            // Nobody does that: behind a NAT the gateway makes the checksum anew, of all there is.
-            SealDefect::Confidential(_) if own_header.is_some() && peer.carriage.udp.is_some() => {
+            // Nobody does that (RFC 4303 §2.7): only UDP says where it ends.
+            SealDefect::Confidential(_) if own_header.is_some() && next_header != 17 => {
                 SealDefect::Nothing
             }
             defect => defect,
