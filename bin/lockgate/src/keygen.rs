@@ -91,8 +91,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         false => "benchmark = \"no-integrity\", ",
     };
     print(&format!(
-        "{}{}both for suite = \"{suite}\", {benchmark}manual = \"laboratory\"; move each into its gateway's \
-         keys_dir and keep no copy\n",
+        "{}{}both for suite = \"{suite}\", {benchmark}manual = \"laboratory\"; move each into its \
+         gateway's keys_dir and keep no copy\n",
         line(0, a, b),
         line(1, b, a),
     ));

@@ -169,8 +169,8 @@ kinds! {
         "a peer behind a NAT sends from another address or port, and everything for it goes there \
          now; details name both"
     PeerMoveRefused "peer_move_refused" Warning Limited
-        "an authentic packet of a peer behind a NAT came from where it cannot be, so everything for \
-         it goes where it was: somebody on the way may be rewriting its address"
+        "an authentic packet of a peer behind a NAT came from where it cannot be, so everything \
+         for it goes where it was: somebody on the way may be rewriting its address"
     Misfit "misfit" Warning Limited
         "the configuration and what Linux has do not fit; the message says where"
     NeighbourFailed "neighbour_failed" Warning Limited

@@ -251,7 +251,7 @@ pub enum Mistake {
     #[error("the outer header is IPv6, which has no don't-fragment flag")]
     DfOfV6,
     #[error("`{key}` cannot be \"{text}\"")]
-    NumberOrWord { key: &'static str, text: String, other: &'static str, lowest: u32, highest: u32 },
+    NumberOrWord { key: &'static str, text: String, word: &'static str, lowest: u32, highest: u32 },
     #[error("no policy names peer `{peer}`")]
     UnusedPeer { peer: String },
     #[error("no route leads to {remote}, the address of peer `{peer}`")]

@@ -226,7 +226,8 @@ fn configuration() -> impl Strategy<Value = String> {
              addresses = [\"192.0.2.1/24\", \"2001:db8::1/126\", \"fe80::2/64\"]\n\
              {cache}{metrics}\
              [peer.\"f.o_u-r\"]\nlocal = \"192.0.2.1\"\nremote = \"1.0.0.0\"\n\
-             keys = \"file: k'1\"\nmanual = \"laboratory\"\nsuite = \"aes-256-gcm\"\n{mode}{carried}\
+             keys = \"file: k'1\"\nmanual = \"laboratory\"\nsuite = \"aes-256-gcm\"\n{mode}\
+             {carried}\
              [peer.six]\nlocal = \"2001:db8::1\"\nremote = \"2001:db8::7\"\nkeys = \"file:2\"\n\
              manual = \"laboratory\"\nsuite = \"aes-128-gcm\"\n{window}{clamp}\
              [[route]]\n{route}\n\

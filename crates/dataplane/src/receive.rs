@@ -251,8 +251,8 @@ fn carries_esp(packet: &Packet) -> bool {
             && packet.flow.protocol == protocol::UDP
 }
 
-/// [`is_to_us`] of a packet by the same port as the packets before it; `last` is what was asked last
-/// and the answer.
+/// [`is_to_us`] of a packet by the same port as the packets before it; `last` is what was asked
+/// last, and the answer.
 #[inline]
 fn is_to_us_as_before(
     snapshot: &Snapshot,

@@ -1,5 +1,5 @@
-//! Stage 5: all headers, nonces and trailers of the batch, then the cipher over the batch, SA by SA:
-//! a nonce written just before it is used stalls the cipher.
+//! Stage 5: all headers, nonces and trailers of the batch, then the cipher over the batch, SA by
+//! SA: a nonce written just before it is used stalls the cipher.
 
 use ipsec::{Mode, OutboundSa, SaId, SealJob, SequenceError};
 use wire::link::ethertype;

@@ -79,8 +79,8 @@ drop_reasons! {
     UnknownSpi "unknown_spi"
         "ESP to us under an SPI that no SA has: the peer uses an SA that is gone, or is a stranger"
     Encapsulation "encapsulation"
-        "ESP in UDP for an SA without it, or ESP alone for an SA in UDP: the peers' `encapsulation` \
-         differs"
+        "ESP in UDP for an SA without it, or ESP alone for an SA in UDP: the peers' \
+         `encapsulation` differs"
     HandoverFull "handover_full"
         "the SA is another worker's, and the ring to that worker is full"
     Replayed "replayed"

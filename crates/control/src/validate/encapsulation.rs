@@ -142,7 +142,7 @@ fn number_or(
         Scalar::Text(text) if text == other => Some(None),
         Scalar::Text(text) => {
             let (text, (lowest, highest)) = (text.clone(), bounds);
-            let mistake = Mistake::NumberOrWord { key, text, other, lowest, highest };
+            let mistake = Mistake::NumberOrWord { key, text, word: other, lowest, highest };
             problems.error(&written.span(), mistake);
             None
         }
