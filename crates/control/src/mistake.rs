@@ -431,7 +431,7 @@ impl Mistake {
             Mistake::UnknownProtocol { nearest, .. } => {
                 nearest.as_ref().map(|word| format!("did you mean `{word}`?"))
             }
-            Mistake::NumberOrWord { other, lowest, highest, .. } => {
+            Mistake::NumberOrWord { word: other, lowest, highest, .. } => {
                 Some(format!("write \"{other}\" or a number from {lowest} to {highest}"))
             }
             Mistake::TransportSelector { key, end, .. } => Some(format!(

@@ -256,7 +256,8 @@ pub(crate) const ERRORS: &[Row] = &[
     ),
     row(
         "addresses = [\"192.0.2.1/24\"]\nallow_host = [\"udp/500\", \"icmp\"]\n\
-         [cache]\nflows = \"1M\"\n[peer.berlin]\nlocal = \"192.0.2.1\"\nremote = \"198.51.100.7\"\n",
+         [cache]\nflows = \"1M\"\n[peer.berlin]\nlocal = \"192.0.2.1\"\n\
+         remote = \"198.51.100.7\"\n",
         "addresses = [\"192.0.2.1/24\", \"2001:db8:f::1/64\"]\n[cache]\nflows = \"1M\"\n\
          [peer.berlin]\nlocal = \"2001:db8:f::1\"\nremote = \"2001:db8:e::1\"\ndf = \"set\"\n",
         "17:6",
