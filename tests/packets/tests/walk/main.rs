@@ -5,6 +5,7 @@ mod attacks;
 mod esp;
 mod headers;
 mod holding;
+mod hostile;
 mod icmp;
 mod link;
 mod nat;
