@@ -171,6 +171,12 @@ fn mend_checksum(bytes: &mut [u8], packet: &Packet) {
         _ => return,
     };
     let Some(upper) = upper.get_mut(..length) else { return };
+    // A datagram may end before its packet does; what is behind it is not summed (RFC 768).
+    let length = match flow.protocol {
+        protocol::UDP => upper.get(4..6).map_or(0, |l| u16::from_be_bytes([l[0], l[1]]).into()),
+        _ => upper.len(),
+    };
+    let Some(upper) = upper.get_mut(..length) else { return };
     let Some(field) = upper.get_mut(at..at + 2) else { return };
     let unused = flow.protocol == protocol::UDP && flow.family == Family::V4 && field == [0; 2];
     if unused || packet.fragment != Fragment::Whole {

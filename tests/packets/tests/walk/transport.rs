@@ -261,6 +261,36 @@ fn translated(outer: &[u8], source: &str) -> Vec<u8> {
     outer
 }
 
+/// RFC 768: the sum is of the datagram, whose own length may leave bytes of the packet behind it
+/// (where RFC 9868 has its options).
+#[test]
+fn behind_a_nat_the_checksum_of_a_datagram_covers_it_alone() {
+    let mut lab = laboratory(in_udp);
+    let (set, _, ours, theirs) = PEERS[0];
+    let with_options = |from: &str| {
+        let packet = PacketBuilder::between(from, ours).udp(5, 6).payload_of(9).ip();
+        let mut packet = with_upper(&packet[..20], 17, &[&packet[20..], &[7; 6]].concat());
+        // More than the packet has, or too few for a header: nothing is touched.
+        let right = packet.clone();
+        let of_length = move |length: u16| {
+            packet[24..26].copy_from_slice(&length.to_be_bytes());
+            packet.clone()
+        };
+        (right, of_length)
+    };
+    let ((private, mut lying), (expected, mut delivered)) =
+        (with_options("172.16.3.4"), with_options(theirs));
+    let outer = lab.peer(set).seal(&private);
+    assert_eq!(lab.send(WAN, &translated(&outer, theirs)).sent[0].packet, expected);
+    for length in [0, 7, 24, u16::MAX] {
+        let outer = lab.peer(set).seal(&lying(length));
+        let sum = &lying(length)[26..28].to_vec();
+        let mut left_alone = delivered(length);
+        left_alone[26..28].copy_from_slice(sum);
+        assert_eq!(lab.send(WAN, &translated(&outer, theirs)).sent[0].packet, left_alone);
+    }
+}
+
 #[test]
 fn a_datagram_that_has_no_checksum_gets_none() {
     let mut lab = laboratory(in_udp);
