@@ -254,7 +254,8 @@ fn start_workers(
     asking: &tokio::sync::mpsc::Sender<Wanted>,
     telling: &tokio::sync::mpsc::Sender<(Layout, Moved)>,
 ) -> Result<Vec<Handle>, Failure> {
-    let count = worker_count(config, queues);
+    // As many as the snapshot is for: its replay windows know whether several commit to them.
+    let count = snapshot.workers();
     let cores = assign::cores(count, &allowed_cores());
     let mut setups = Vec::new();
     for (number, core) in cores.into_iter().enumerate() {
