@@ -295,6 +295,53 @@ fn threads_that_hand_over_to_each_other_deliver_each_packet_once() {
     assert_eq!(all.len() as u64, ledger.sent);
 }
 
+/// Queues come and go, and with them who opens what: both may then open one SA at one time.
+#[test]
+fn who_walks_changes_under_load_and_what_is_duplicated_still_passes_once() {
+    const EACH: u32 = 20_000;
+    let mut stage = Stage::default();
+    let sealed: Vec<Vec<u8>> = (0..EACH)
+        .map(|number| {
+            let packet = crate::stage::from_berlin(number);
+            stage.peers[number as usize % 2].seal(&packet)
+        })
+        .collect();
+    let (snapshot, now_ns) = (stage.snapshot.clone(), stage.now_ns);
+    let (wan, lan) = (snapshot.port(WAN).device, snapshot.port(LAN).device);
+    let start = std::sync::Barrier::new(WORKERS as usize);
+    // Every packet arrives at every worker, and twice.
+    let work = |worker: &mut crate::stage::Gateway, salt: usize| {
+        let mut delivered = Vec::new();
+        start.wait();
+        for (turn, packets) in sealed.chunks(BATCH / 2).enumerate() {
+            worker.walk_among(if (turn * 7 + salt) % 5 < 2 { 1 } else { WORKERS });
+            for packet in packets.iter().chain(packets.iter().rev()) {
+                let (to, from) = (packets::lab::WAN_MAC, packets::lab::ROUTER_MAC);
+                let frame = packets::lab::frame(to, from, None, 0x0800, packet);
+                worker.device_mut(wan).unwrap().push(frame);
+            }
+            worker.turn(&snapshot, now_ns, wan, BATCH);
+            worker.take_over(&snapshot, now_ns);
+            delivered.extend(sent(worker, lan).iter().map(|packet| number_of(packet)));
+        }
+        delivered
+    };
+    let (first, second) = stage.workers.split_at_mut(1);
+    let mut delivered: Vec<u32> = std::thread::scope(|scope| {
+        let threads =
+            [scope.spawn(|| work(&mut first[0], 0)), scope.spawn(|| work(&mut second[0], 1))];
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    while (0..WORKERS as usize).map(|worker| stage.take_over(worker)).sum::<usize>() > 0 {}
+    delivered.extend(self::delivered(&mut stage));
+    let distinct: BTreeSet<u32> = delivered.iter().copied().collect();
+    assert_eq!(distinct.len(), delivered.len(), "delivered twice");
+    assert!(distinct.len() > EACH as usize / 2, "{} of {EACH}", distinct.len());
+    let ledger = stage.ledger();
+    assert_eq!(u64::from(EACH) * 4, ledger.received);
+    assert_eq!(ledger.sent, delivered.len() as u64);
+}
+
 proptest! {
     /// Whatever arrives where, in whatever order the workers take their turns.
     #[test]
