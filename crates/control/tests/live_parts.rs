@@ -531,6 +531,27 @@ fn protected_far_nets_get_routes_into_the_host_port() {
     assert!(skipped[1].starts_with("policy all: its remote side is every address"));
 }
 
+/// A peer in transport mode is a far net of one address; its guard, the same policy.
+#[test]
+fn what_this_machine_says_to_a_transport_mode_peer_enters_the_walk_and_never_leaves_in_clear() {
+    let text = "[node]\nname = \"n\"\n[port.wan]\nnetdev = \"eth0\"\nside = \"unprotected\"\n\
+         [peer.p]\nlocal = \"192.0.2.1\"\nremote = \"198.51.100.1\"\nkeys = \"file:p\"\n\
+         manual = \"laboratory\"\nsuite = \"aes-128-gcm\"\nmode = \"transport\"\n\
+         [[policy]]\nname = \"p\"\npeer = \"p\"\nlocal = [\"192.0.2.1\"]\n\
+         remote = [\"198.51.100.1\"]\n";
+    let config = parse(text, "test").unwrap_or_else(|errors| panic!("{errors}")).validated;
+    let (routes, skipped) = host_routes(&config, &view());
+    assert_eq!((routes.len(), skipped.len()), (1, 0));
+    let (to, source) = (ip("198.51.100.1"), ip("192.0.2.1"));
+    assert_eq!((routes[0].prefix.address, routes[0].prefix.length), (to, 32));
+    assert_eq!(routes[0].source, source);
+    let guard = control::guard::Guard::new(&config, &view()).unwrap().text();
+    let drops = "ip saddr 192.0.2.1 ip daddr 198.51.100.1 counter drop";
+    let [esp, ike, dropped] = ["meta l4proto esp accept", "udp dport { 500, 4500 } accept", drops]
+        .map(|rule| guard.find(rule).unwrap_or_else(|| panic!("{rule} is not in\n{guard}")));
+    assert!(esp < dropped && ike < dropped, "{guard}");
+}
+
 #[test]
 fn refusals_say_what_they_are() {
     let refused = Refused::LightweightTunnel { address: ip("10.6.0.0"), length: 16 };
