@@ -6,8 +6,8 @@ use std::net::IpAddr;
 
 use dataplane::Verdict::{self, Drop, Forward, Host};
 use dataplane::{DropReason, SetIndex};
-use ipsec::{Mode, SequenceNumbers, Suite, UdpPorts};
-use packets::lab::{BERLIN, DORA, Hub, Laboratory, WAN, numbered, policy};
+use ipsec::{Encryption, Mode, SequenceNumbers, Suite, UdpPorts};
+use packets::lab::{BERLIN, DORA, HOST, Hub, LAN, Laboratory, WAN, numbered, policy};
 use packets::peer::with_upper;
 use packets::table::sum_header;
 use policy::Action;
@@ -17,7 +17,7 @@ use wire::Family::{V4, V6};
 use wire::build::PacketBuilder;
 use wire::flow::protocol;
 
-use crate::datagram;
+use crate::{between, datagram};
 
 const PORTS: UdpPorts = UdpPorts { local: 4500, remote: 61_234 };
 
@@ -69,7 +69,14 @@ fn like() -> impl Strategy<Value = Like> {
         })
 }
 
+/// What is in every packet of ours.
+const SECRET: &[u8; 16] = b"not to be seen! ";
+
 fn laboratory(like: Like) -> Laboratory {
+    hub_of(like).laboratory()
+}
+
+fn hub_of(like: Like) -> Hub {
     let Like { far, suite, mode, numbers, udp, workers } = like;
     let mut hub = Hub::default();
     hub.parts.workers = workers;
@@ -90,7 +97,7 @@ fn laboratory(like: Like) -> Laboratory {
         hub.policies.push(policy("own", 300, action, &[far.ours], &[far.theirs]));
         hub.policies = numbered(std::mem::take(&mut hub.policies));
     }
-    hub.laboratory()
+    hub
 }
 
 /// What the peer sends, of so many bytes behind its headers.
@@ -164,7 +171,7 @@ fn passed(verdict: &Verdict) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     /// Somebody on the way sends what he has recorded, changed, any number of times.
     #[test]
@@ -195,6 +202,64 @@ proptest! {
             prop_assert!(seen.insert(number), "{number} twice: {:?}", like);
         }
         prop_assert_eq!(outcome.verdicts.iter().filter(|v| passed(v)).count(), seen.len());
+    }
+
+    /// Packets of ours, of any form and size, through frames that are hardly large enough.
+    #[test]
+    fn nothing_of_what_is_protected_leaves_in_clear(
+        like in like().prop_filter("encrypts", |like| like.suite.encryption() != Encryption::Null),
+        frame_bytes in prop_oneof![600usize..2400, Just(1 << 16), Just((1 << 17) - 64)],
+        mtu in prop_oneof![Just(576u32), Just(1280), Just(1500), Just(9000), Just(65_535)],
+        packets in prop::collection::vec(
+            (0usize..12, prop_oneof![0usize..200, 1100usize..1600, 8000usize..9000,
+                64_500usize..65_480], any::<bool>(), prop::collection::vec(change(), 0..2)),
+            1..12),
+    ) {
+        let mut hub = hub_of(like);
+        (hub.frame_bytes, hub.frames) = (frame_bytes, 512);
+        hub.parts.ports.iter_mut().for_each(|port| port.mtu = mtu.max(9000));
+        hub.parts.ports[usize::from(WAN.0)].mtu = mtu;
+        let mut lab = hub.laboratory();
+        let Far { network, ours, theirs, .. } = like.far;
+        let (mut arriving, mut number) = (Vec::new(), 0u64);
+        for (form, bytes, v6, changes) in packets {
+            let packet = match (like.mode, v6) {
+                (Mode::Tunnel, false) => between(V4, 1, network),
+                (Mode::Tunnel, true) => between(V6, 1, network),
+                (Mode::Transport, _) => PacketBuilder::between(ours, theirs),
+            };
+            let packet = match form {
+                0 => packet.udp(5, 6),
+                1 => packet.tcp(5, 6),
+                2 => packet.udp(5, 6).dont_fragment(),
+                3 => packet.protocol(253),
+                4 => packet.udp(5, 6).fragment(0, true),
+                5 => packet.protocol(17).fragment(64, false),
+                6 => packet.udp(4500, 4500),
+                7 => packet.protocol(50),
+                8 => packet.udp(5, 6).hop_limit(1),
+                _ => packet.udp(5, 6).hop_limit(2),
+            };
+            number += 1;
+            let secret: Vec<u8> = SECRET.iter().copied().cycle().take(bytes).collect();
+            let mut packet = packet.payload(&secret).ip();
+            if form == 9 {
+                packet = changed(packet, &changes);
+            }
+            if packet.len() + 300 < frame_bytes {
+                arriving.push(packet);
+            }
+        }
+        let port = if like.mode == Mode::Tunnel { LAN } else { HOST };
+        let outcome = lab.send_all(port, &arriving);
+        prop_assert!(outcome.verdicts.len() as u64 <= 12 * 200 + number);
+        for sent in outcome.sent.iter().filter(|sent| sent.port == WAN) {
+            let is_secret = |window: &[u8]| window == &SECRET[..8];
+            prop_assert!(!sent.packet.windows(8).any(is_secret), "in clear: {like:?}");
+            prop_assert!(sent.packet.len() <= mtu as usize + 12, "{} {mtu}", sent.packet.len());
+            let peer = lab.peer(like.far.set);
+            prop_assert!(peer.open(&sent.packet).is_some(), "{like:?}");
+        }
     }
 
     /// A peer whose software is wrong, or who is no friend: any text, authentic.
