@@ -137,6 +137,9 @@ fn count<F>(turn: &mut Turn<'_, F>, row: &Row, direction: Direction, answer: Mat
 /// May it come in? `bytes` is the packet.
 pub(crate) fn inbound_question(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Question {
     match row.origin {
+        Origin::Opened(set) if !snapshot.may_come_by(set, row.packet.flow.source_address()) => {
+            Question::Refused(DropReason::SelectorMismatch)
+        }
         Origin::Opened(_) if icmp::is_from_routers(&row.packet.flow) => {
             match judged_by_quote(snapshot, row, bytes) {
                 Some(flow) => Question::AskInstead(flow),

@@ -160,21 +160,19 @@ fn mend_checksum(bytes: &mut [u8], packet: &Packet) {
     let flow = &packet.flow;
     let Some(upper) = bytes.get_mut(usize::from(packet.upper_offset)..) else { return };
     let (at, length) = match flow.protocol {
-        // Behind a datagram's own length traffic flow confidentiality padding may stand
-        // (RFC 4303 §2.7). TCP has no length of its own, and so none.
+        // What stands behind a datagram's own length, traffic flow confidentiality padding
+        // (RFC 4303 §2.7) or options (RFC 9868), is not summed (RFC 768). TCP has no length of its
+        // own, and nothing behind it.
         protocol::UDP => {
             let Some(&[high, low]) = upper.get(4..6) else { return };
             let length = usize::from(u16::from_be_bytes([high, low]));
-            (6, if (8..=upper.len()).contains(&length) { length } else { upper.len() })
+            if !(8..=upper.len()).contains(&length) {
+                return; // no datagram: whoever gets it drops it
+            }
+            (6, length)
         }
         protocol::TCP => (16, upper.len()),
         _ => return,
-    };
-    let Some(upper) = upper.get_mut(..length) else { return };
-    // A datagram may end before its packet does; what is behind it is not summed (RFC 768).
-    let length = match flow.protocol {
-        protocol::UDP => upper.get(4..6).map_or(0, |l| u16::from_be_bytes([l[0], l[1]]).into()),
-        _ => upper.len(),
     };
     let Some(upper) = upper.get_mut(..length) else { return };
     let Some(field) = upper.get_mut(at..at + 2) else { return };

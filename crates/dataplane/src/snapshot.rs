@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use ipsec::{InboundSa, OutboundSa, SaId, Spi};
+use ipsec::{InboundSa, Mode, OutboundSa, SaId, Spi};
 use policy::{Action, PolicyIndex, PortRange, SaSetId, Spd};
 use wire::{Address, Family, LinkAddress};
 
@@ -247,6 +247,8 @@ pub struct Snapshot {
     spd: Arc<Spd>,
     actions: Box<[ResolvedAction]>,
     sets: Box<[SaSet]>,
+    /// Mode of each set's SAs.
+    set_mode: Box<[Mode]>,
     /// Egress of each set's outer packets; `None`: no route to the peer.
     set_egress: Box<[Option<Egress>]>,
     /// Largest inner packet that each set's SAs carry without fragmenting the outer one, bytes.
@@ -317,6 +319,7 @@ impl Snapshot {
             neighbours,
             spd,
             actions,
+            set_mode: Box::default(),
             set_egress: Box::default(),
             set_mtu: Box::default(),
             sets: sets.into(),
@@ -325,6 +328,7 @@ impl Snapshot {
             inbound_set,
             by_spi,
         };
+        snapshot.set_mode = snapshot.modes();
         snapshot.set_egress =
             snapshot.sets.iter().map(|set| snapshot.egress_to(set.tunnel.remote.into())).collect();
         snapshot.set_mtu = (0..snapshot.sets.len()).map(|set| snapshot.inner_mtu(set)).collect();
@@ -448,6 +452,26 @@ impl Snapshot {
     #[inline]
     pub(crate) fn set(&self, set: SetIndex) -> &SaSet {
         &self.sets[set.0 as usize]
+    }
+
+    /// Whether a packet with this source may come by an SA of a set. A transport mode SA is between
+    /// its two ends (RFC 4301 §4.1): its policies say so too, but the source, which nothing
+    /// authenticates there, is not left to them alone.
+    #[inline]
+    pub(crate) fn may_come_by(&self, set: SetIndex, source: Address) -> bool {
+        match self.set_mode[set.0 as usize] {
+            Mode::Tunnel => true,
+            Mode::Transport => source == self.set(set).tunnel.remote.into(),
+        }
+    }
+
+    /// The mode of each set's SAs; of a set without any it does not matter.
+    fn modes(&self) -> Box<[Mode]> {
+        let mut modes = vec![Mode::Tunnel; self.sets.len()];
+        for (sa, set) in self.inbound.iter().zip(&self.inbound_set) {
+            modes[set.0 as usize] = sa.encapsulation.mode;
+        }
+        modes.into()
     }
 
     /// Where a set's outer packets leave.

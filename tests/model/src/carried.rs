@@ -122,7 +122,8 @@ fn mend_checksum(packet: &mut Ip) {
         6 => (16, data.len()),
         17 => match usize::from(u16::from_be_bytes([data[4], data[5]])) {
             length if (8..=data.len()).contains(&length) => (6, length),
-            _ => (6, data.len()),
+            // Its length lies: it is no datagram.
+            _ => return,
         },
         _ => return,
     };

@@ -259,6 +259,12 @@ impl<'w> Oracle<'w> {
     /// SAD entry". An ICMP error is judged by the packet it quotes (§6.2).
     fn inbound_opened(&self, inner: &Ip, port: PortId, peer: usize) -> Vec<Course> {
         let mut flow = inner.flow;
+        // RFC 4301 §4.1: an SA in transport mode is between its two ends, routers are neither.
+        let carriage = &self.world.peers[peer].carriage;
+        let far = Address::from(carriage.tunnel.remote);
+        if carriage.mode == Mode::Transport && flow.source_address() != far {
+            return dropped(DropReason::SelectorMismatch);
+        }
         if icmp::is_from_far(&flow) {
             let quoted = headers::quoted_flow(&inner.bytes[inner.upper + 8..]);
             // About a packet of who is told, and no error itself; from no router on our side.
