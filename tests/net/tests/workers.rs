@@ -176,7 +176,7 @@ fn a_silent_tunnel_in_udp_sends_keepalives_that_the_other_end_swallows() {
         put_in_udp(&mut lab.gateways, number);
     }
     let Some(mut lab) = lab.start("keepalives") else { return };
-    // What Linux is to have of port 4500 it has, keepalives too: here it is to have nothing.
+    // Of port 4500 Linux is to have nothing here: every keepalive is seen by the walk.
     let daemons = [1, 2].map(|number| {
         lab.gateways.take(number).unwrap().terminate().unwrap();
         let file = lab.gateways.file(number);
