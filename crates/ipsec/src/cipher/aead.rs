@@ -47,6 +47,9 @@ pub(super) fn seal<A: Aead, F: Frames>(
         let named = jobs.iter().map(|job| (job.frame, job.aad, job.sequence));
         let extended = ExtendedAads::of(numbers, frames, named);
         for (row, job) in jobs.iter().enumerate() {
+            if let Some(next) = jobs.get(row + AHEAD) {
+                fetch(frames, next.frame, next.text, next.text_length);
+            }
             let parts = AeadParts::of(frames.bytes_mut(job.frame), job.into());
             let sealed = parts.is_some_and(|AeadParts { header, text, icv }| {
                 aead.seal(&job.nonce, extended.aad(row, header), text, icv)
@@ -69,12 +72,32 @@ pub(super) fn open<A: Aead, F: Frames>(
     for jobs in jobs.chunks_mut(BATCH) {
         let named = jobs.iter().map(|job| (job.frame, job.aad, job.sequence));
         let extended = ExtendedAads::of(numbers, frames, named);
-        for (row, job) in jobs.iter_mut().enumerate() {
+        for row in 0..jobs.len() {
+            if let Some(next) = jobs.get(row + AHEAD) {
+                fetch(frames, next.frame, next.text, next.text_length);
+            }
+            let job = &mut jobs[row];
             let parts = AeadParts::of(frames.bytes_mut(job.frame), (&*job).into());
             job.authentic = parts.is_some_and(|AeadParts { header, text, icv }| {
                 aead.open(&job.nonce, extended.aad(row, header), text, icv)
             });
         }
+    }
+}
+
+/// How many packets ahead of the cipher a text is asked for: the time of one packet under the cipher
+/// is about that of a line from memory.
+const AHEAD: usize = 1;
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Asks for the lines of a text, but the first, which the walk has just written to. Where they are
+/// in the core's own cache it costs an instruction or two a line; where they are not, the cipher
+/// would wait for each.
+#[inline]
+fn fetch<F: Frames>(frames: &F, frame: FrameId, text: u32, length: u32) {
+    for offset in (text..text.saturating_add(length)).step_by(LINE).skip(1) {
+        frames.prefetch(frame, offset);
     }
 }
 
