@@ -85,8 +85,8 @@ pub(super) fn open<A: Aead, F: Frames>(
     }
 }
 
-/// How many packets ahead of the cipher a text is asked for: the time of one packet under the cipher
-/// is about that of a line from memory.
+/// How many packets ahead of the cipher a text is asked for: the time of one packet under the
+/// cipher is about that of a line from memory.
 const AHEAD: usize = 1;
 /// Bytes of a cache line.
 const LINE: usize = 64;
