@@ -1,4 +1,5 @@
-//! What became of a packet. Every row of a batch ends with exactly one [`Verdict`].
+//! What became of a packet. Every row of a batch ends with exactly one [`Verdict`], but for those
+//! that are handed over: another worker walks them, and there they have theirs.
 
 use crate::{PortId, SetIndex};
 

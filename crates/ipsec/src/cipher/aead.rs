@@ -180,52 +180,34 @@ fn used(nonce: &[u8; 16]) -> Nonce {
     Nonce::assume_unique_for_key(*nonce)
 }
 
-impl Aead for ipsec_mb::Gcm {
-    #[inline]
-    fn seal(
-        &self,
-        nonce: &[u8; 16],
-        aad: &[u8],
-        text: &mut [u8],
-        icv: &mut [u8; AeadParts::ICV_BYTES],
-    ) -> bool {
-        ipsec_mb::Gcm::seal(self, nonce, aad, text, icv);
-        true
-    }
+/// The AEADs of ipsec-mb have the functions of the trait under its names; sealing never fails.
+macro_rules! of_ipsec_mb {
+    ($($key:ty),*) => {$(
+        impl Aead for $key {
+            #[inline]
+            fn seal(
+                &self,
+                nonce: &[u8; 16],
+                aad: &[u8],
+                text: &mut [u8],
+                icv: &mut [u8; AeadParts::ICV_BYTES],
+            ) -> bool {
+                <$key>::seal(self, nonce, aad, text, icv);
+                true
+            }
 
-    #[inline]
-    fn open(
-        &self,
-        nonce: &[u8; 16],
-        aad: &[u8],
-        text: &mut [u8],
-        icv: &[u8; AeadParts::ICV_BYTES],
-    ) -> bool {
-        ipsec_mb::Gcm::open(self, nonce, aad, text, icv)
-    }
+            #[inline]
+            fn open(
+                &self,
+                nonce: &[u8; 16],
+                aad: &[u8],
+                text: &mut [u8],
+                icv: &[u8; AeadParts::ICV_BYTES],
+            ) -> bool {
+                <$key>::open(self, nonce, aad, text, icv)
+            }
+        }
+    )*};
 }
 
-impl Aead for ipsec_mb::ChaCha20Poly1305 {
-    #[inline]
-    fn seal(
-        &self,
-        nonce: &[u8; 16],
-        aad: &[u8],
-        text: &mut [u8],
-        icv: &mut [u8; AeadParts::ICV_BYTES],
-    ) -> bool {
-        ipsec_mb::ChaCha20Poly1305::seal(self, nonce, aad, text, icv);
-        true
-    }
-
-    #[inline]
-    fn open(
-        &self,
-        nonce: &[u8; 16],
-        aad: &[u8],
-        text: &mut [u8],
-        icv: &[u8; AeadParts::ICV_BYTES],
-    ) -> bool {
-        ipsec_mb::ChaCha20Poly1305::open(self, nonce, aad, text, icv)
-    }
-}
+of_ipsec_mb!(ipsec_mb::Gcm, ipsec_mb::ChaCha20Poly1305);
