@@ -6,8 +6,12 @@
 //! | `start`, `stop` | in an order in which nothing is ever open that was closed |
 //! | `follow` | the control loop: the kernel's changes, workers' questions, clocks, signals |
 //! | `state`, `device`, `worker` | what runs: a configuration, netdevs, threads |
+//! | `assign` | which worker serves which queue, on which core |
+//! | `moves`, `numbers` | peers that are elsewhere now; SAs whose sequence numbers run out |
 //! | `change`, `revisions` | `apply` and `rollback` |
 //! | `daemon`, `backend`, `api`, `metrics`, `events`, `notify` | what it tells |
+//! | `totals` | what was counted, by names that outlive a layout |
+//! | `failure` | why it does not start |
 //! | `hardening` | what it gives up |
 #![forbid(unsafe_code)]
 
