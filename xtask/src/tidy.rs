@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 /// port, say) but never a program.
 const DIRECTIONS: &[(&str, &[&str])] = &[
     ("wire", &[]),
-    ("policy", &["wire"]),
+    ("cpu", &[]),
+    ("policy", &["wire", "cpu"]),
     ("ipsec-mb", &[]),
     ("ipsec", &["wire", "policy", "ipsec-mb"]),
-    ("dataplane", &["wire", "policy", "ipsec"]),
+    ("dataplane", &["wire", "cpu", "policy", "ipsec"]),
     ("xsk", &[]),
     ("bpf", &[]),
-    ("io", &["wire", "xsk"]),
+    ("io", &["wire", "cpu", "xsk"]),
     ("keystate", &["ipsec"]),
     ("api", &[]),
     ("control", &["wire", "policy", "ipsec", "dataplane", "keystate"]),
@@ -45,9 +46,9 @@ const CODE: &[&str] = &["rs", "py", "sh", "c", "h"];
 /// Folders of developers' machines, cut in two so that this file does not contain them.
 const MACHINE_FOLDERS: &[(&str, &str)] = &[("/ho", "me/"), ("/ro", "ot/"), ("/wo", "rk/")];
 const FORBID_UNSAFE: &str = "#![forbid(unsafe_code)]";
-/// Crates that wrap the kernel or a C library (DESIGN §4): unsafe code has its place there, each
+/// Crates that wrap the processor, the kernel or a C library (DESIGN §4): unsafe code has its place there, each
 /// block with its reason.
-const WRAPS_KERNEL: &[&str] = &["xsk", "bpf", "keystate", "io", "ipsec-mb"];
+const WRAPS_KERNEL: &[&str] = &["cpu", "xsk", "bpf", "keystate", "io", "ipsec-mb"];
 const EXPLAIN_UNSAFE: &str = "#![deny(clippy::undocumented_unsafe_blocks)]";
 
 /// A package of the workspace, as `cargo metadata` shows it.

@@ -130,7 +130,7 @@ impl Frames for MemoryFrames {
 
     #[inline]
     fn prefetch(&self, frame: FrameId, offset: u32) {
-        xsk::prefetch(self.bytes(frame), offset as usize);
+        cpu::prefetch(self.bytes(frame), offset as usize);
     }
 
     fn take(&mut self) -> Option<FrameId> {

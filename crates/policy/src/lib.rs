@@ -6,6 +6,7 @@
 //! Not here: keys, SAs, packets; a policy names its SA set by number.
 #![forbid(unsafe_code)]
 
+mod rule;
 pub mod selector;
 pub mod spd;
 

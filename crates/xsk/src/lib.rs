@@ -50,21 +50,18 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `cache` | lines that are asked for ahead of their use |
 //! | `ring` | the arithmetic of one ring, and its two ends |
 //! | `umem` | frames, their owners, the free list |
 //! | `socket` | opening, the four rings at work, closing |
 //! | `system` | the few system calls, each once |
 #![deny(clippy::undocumented_unsafe_blocks)]
 
-mod cache;
 mod error;
 mod ring;
 mod socket;
 mod system;
 mod umem;
 
-pub use cache::prefetch;
 pub use error::{OptionFault, XskError};
 pub use socket::{Counters, HeldFrames, KernelStatistics, Options, Socket, Statistics, Transfer};
 pub use umem::{Area, Census, FRAME_BYTES, HEADROOM, Packet, Umem};

@@ -15,3 +15,16 @@ pub fn prefetch(bytes: &[u8], at: usize) {
     #[cfg(not(target_arch = "x86_64"))]
     std::hint::black_box(*byte);
 }
+
+/// Asks for the first cache line of a value, and waits for nothing.
+#[inline(always)]
+pub fn prefetch_ref<T>(value: &T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: as above; a reference points to memory of ours.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
+}

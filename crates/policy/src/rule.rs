@@ -1,0 +1,94 @@
+//! A rule: one combination of the entries of a policy's lists, and what it says of a flow. The
+//! linear search over rules is the authority.
+
+use wire::flow::protocol;
+use wire::{Family, Flow, Upper};
+
+use crate::{IcmpRange, Match, PolicyIndex, PortRange};
+
+/// One combination of the entries of a policy's lists, as a packet of one direction shows them.
+/// The family is that of the table.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    /// Lowest and highest source address.
+    pub(crate) source: (u128, u128),
+    /// Lowest and highest destination address.
+    pub(crate) destination: (u128, u128),
+    /// Upper-layer protocol, or any.
+    pub(crate) protocol: Option<u8>,
+    /// What it asks of the upper-layer header.
+    pub(crate) upper: UpperRule,
+    /// The policy that it is of.
+    pub(crate) index: PolicyIndex,
+}
+
+/// [`UpperSelector`] with one range for each list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum UpperRule {
+    Any,
+    Ports { source: PortRange, destination: PortRange },
+    Icmp(IcmpRange),
+}
+
+impl Rule {
+    /// What the rule says of a flow of its family: [`Match::None`] if it does not speak of it.
+    pub(crate) fn judge(&self, flow: &Flow) -> Match {
+        let within = |value: u128, (lo, hi): (u128, u128)| lo <= value && value <= hi;
+        if !within(flow.source, self.source) || !within(flow.destination, self.destination) {
+            return Match::None;
+        }
+        // A later IPv6 fragment says a protocol, but only the first one's counts (RFC 8200 §4.5):
+        // it is opaque, or a sender could choose the policy of its fragments one by one.
+        if flow.family == Family::V6 && flow.upper == Upper::Fragment {
+            let asks_nothing = self.protocol.is_none() && self.upper == UpperRule::Any;
+            return match asks_nothing {
+                true => Match::Policy(self.index),
+                false => Match::FragmentPorts(self.index),
+            };
+        }
+        if self.protocol.is_some_and(|protocol| protocol != flow.protocol) {
+            return Match::None;
+        }
+        self.judge_upper(flow)
+    }
+
+    /// What the rule says of a flow whose addresses and protocol it matches.
+    fn judge_upper(&self, flow: &Flow) -> Match {
+        let decides_if = |matches| {
+            if matches { Match::Policy(self.index) } else { Match::None }
+        };
+        // RFC 4301 §4.4.1.1: ports cannot match a non-initial fragment, which must then be
+        // dropped; falling through to the next rule would let it choose its policy.
+        let lacking_if = |concerned| {
+            if concerned { Match::FragmentPorts(self.index) } else { Match::None }
+        };
+        match (self.upper, flow.upper) {
+            (UpperRule::Any, _) => Match::Policy(self.index),
+            (
+                UpperRule::Ports { source, destination },
+                Upper::Ports { source: s, destination: d },
+            ) => decides_if(
+                (source.lo..=source.hi).contains(&s)
+                    && (destination.lo..=destination.hi).contains(&d),
+            ),
+            (UpperRule::Icmp(range), Upper::Icmp { kind, code }) => {
+                let message = u16::from_be_bytes([kind, code]);
+                decides_if(is_icmp(flow) && (range.lo..=range.hi).contains(&message))
+            }
+            (UpperRule::Ports { .. }, Upper::Fragment) => {
+                lacking_if(protocol::has_ports(flow.protocol))
+            }
+            (UpperRule::Icmp(_), Upper::Fragment) => lacking_if(is_icmp(flow)),
+            (UpperRule::Ports { .. }, Upper::Icmp { .. } | Upper::None)
+            | (UpperRule::Icmp(_), Upper::Ports { .. } | Upper::None) => Match::None,
+        }
+    }
+}
+
+/// Whether the flow's protocol is its family's ICMP.
+pub(crate) fn is_icmp(flow: &Flow) -> bool {
+    match flow.family {
+        Family::V4 => flow.protocol == protocol::ICMP,
+        Family::V6 => flow.protocol == protocol::ICMPV6,
+    }
+}
