@@ -6,9 +6,12 @@
 //! Not here: keys, SAs, packets; a policy names its SA set by number.
 #![forbid(unsafe_code)]
 
+#[allow(dead_code, reason = "the database's use of it follows")]
+pub mod classifier;
 mod rule;
 pub mod selector;
 pub mod spd;
 
+pub use classifier::Classifier;
 pub use selector::{AddressRange, IcmpRange, PortRange, Selector, SelectorError, UpperSelector};
 pub use spd::{Action, Direction, Match, Policy, PolicyId, PolicyIndex, SaSetId, Spd, SpdError};

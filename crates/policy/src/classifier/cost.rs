@@ -1,0 +1,56 @@
+//! What a search costs at most, and the bound that a set of rules must keep.
+
+/// What a search of one flow costs at most: a bound over all flows, not a measurement.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Cost {
+    /// Nodes of trees that are looked at.
+    pub nodes: u32,
+    /// Blocks of 16 rules that are looked at.
+    pub blocks: u32,
+}
+
+impl Cost {
+    /// Nodes and blocks together: the unit of [`Budget::steps`]. A step reads two to eight cache
+    /// lines and compares 16 numbers or rules at once.
+    pub fn steps(self) -> u32 {
+        self.nodes.saturating_add(self.blocks)
+    }
+}
+
+/// What a search may cost and a classifier may hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Budget {
+    /// [`Cost::steps`] of a search at most.
+    pub steps: u32,
+}
+
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget { steps: 256 }
+    }
+}
+
+/// Why rules cannot become a classifier: some flow would cost more than the budget.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a search could take {steps} steps; at most {limit} are allowed", steps = cost.steps())]
+pub struct TooCostly {
+    /// What a search would cost at most.
+    pub cost: Cost,
+    /// [`Budget::steps`].
+    pub limit: u32,
+    /// Positions of the rules that cost most, the worst first; a few of them, at least one.
+    pub positions: Vec<u32>,
+}
+
+/// What a classifier is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// Rules that it was made of.
+    pub rules: usize,
+    /// Cut trees; 0 is a plain list.
+    pub trees: usize,
+    /// Nodes on the longest way down a tree.
+    pub depth: usize,
+    /// Rules as stored, each as often as it is.
+    pub copies: usize,
+}
