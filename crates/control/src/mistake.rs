@@ -168,6 +168,8 @@ pub enum Mistake {
     CacheTooSmall,
     #[error("a cache for more than {limit} flows is not offered")]
     CacheTooLarge { limit: u64 },
+    #[error("`use` does nothing: there is no cache")]
+    UseWithoutCache,
 
     // [metrics]
     #[error("\"{text}\" is no address with a port")]
@@ -275,6 +277,8 @@ pub enum Mistake {
     UnknownPeer { name: String, nearest: Option<String> },
     #[error("the policy names neither a peer nor an action")]
     NoPeerNoAction,
+    #[error("`ports` leaves no port out")]
+    AllPorts,
     #[error("a policy that protects must name a peer")]
     ProtectWithoutPeer,
     #[error("a policy with a peer protects, it cannot \"{action}\"")]
@@ -489,6 +493,10 @@ impl Mistake {
             Mistake::OpensOnExit => "on_exit = \"closed\" keeps the ports shut",
             Mistake::BadFlows { .. } => "write \"off\", 1000, \"64K\" or \"1M\"",
             Mistake::CacheTooSmall => "to have none write flows = \"off\"",
+            Mistake::UseWithoutCache => "write flows = \"1M\" to have one, or leave `use` out",
+            Mistake::AllPorts => {
+                "leave it out: of a side that it names no port of, all ports are meant"
+            }
             Mistake::SameLink { .. } => "a port is a netdev and a VLAN id: declare it once",
             Mistake::ReservedPortName | Mistake::BadNetdev { .. } => "choose another name",
             Mistake::SameNetwork { .. } => "packets to it could leave by one port only",

@@ -53,6 +53,7 @@ pub(crate) struct RawNode {
 #[derive(Debug)]
 pub(crate) struct RawCache {
     pub(crate) flows: Either,
+    pub(crate) usage: Text,
 }
 
 /// `[metrics]`.
@@ -105,6 +106,7 @@ pub(crate) struct RawPolicy {
     pub(crate) name: Text,
     pub(crate) peer: Text,
     pub(crate) action: Text,
+    pub(crate) ports: Texts,
     pub(crate) local: Texts,
     pub(crate) remote: Texts,
     pub(crate) protocol: Either,
@@ -138,7 +140,7 @@ const SECTIONS: &[&str] =
     &["node", "cache", "port", "peer", "policy", "route", "neighbour", "metrics"];
 const NODE_KEYS: &[&str] =
     &["name", "workers", "reserve_cores", "on_exit", "keys_dir", "run_dir", "state_dir", "poll"];
-const CACHE_KEYS: &[&str] = &["flows"];
+const CACHE_KEYS: &[&str] = &["flows", "use"];
 const METRICS_KEYS: &[&str] = &["listen"];
 const PORT_KEYS: &[&str] = &["netdev", "vlan", "side", "allow_host", "mac", "mtu", "addresses"];
 const PEER_KEYS: &[&str] = &[
@@ -163,6 +165,7 @@ const POLICY_KEYS: &[&str] = &[
     "name",
     "peer",
     "action",
+    "ports",
     "local",
     "remote",
     "protocol",
@@ -219,7 +222,10 @@ fn raw(top: &Section<'_>, table: &DeTable<'_>, problems: &mut Problems<'_>) -> R
         node: top.table(problems, "node").map(|section| node(&section, problems)),
         cache: top.table(problems, "cache").map(|section| {
             section.check_keys(problems, CACHE_KEYS, &[]);
-            RawCache { flows: section.scalar(problems, "flows") }
+            RawCache {
+                flows: section.scalar(problems, "flows"),
+                usage: section.text(problems, "use"),
+            }
         }),
         metrics: top.table(problems, "metrics").map(|section| {
             section.check_keys(problems, METRICS_KEYS, &[]);
@@ -307,6 +313,7 @@ fn policy(section: &Section<'_>, problems: &mut Problems<'_>) -> RawPolicy {
         name: section.text(problems, "name"),
         peer: section.text(problems, "peer"),
         action: section.text(problems, "action"),
+        ports: section.texts(problems, "ports"),
         local: section.texts(problems, "local"),
         remote: section.texts(problems, "remote"),
         protocol: section.scalar(problems, "protocol"),

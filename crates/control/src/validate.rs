@@ -24,6 +24,7 @@ use crate::source::Span;
 use crate::validated::{Action, Peer, PeerId, Policy, Validated};
 
 mod encapsulation;
+mod ingress;
 mod links;
 mod node;
 mod peers;
@@ -39,7 +40,7 @@ pub(crate) fn validate(raw: &Raw, problems: &mut Problems<'_>) -> Option<(Valida
     let metrics = node::metrics(raw.metrics.as_ref(), problems);
     let ports = ports::validate(&raw.ports, problems);
     let peers = peers::validate(&raw.peers, &ports, problems);
-    let policies = policies::validate(raw, &peers, problems);
+    let policies = policies::validate(raw, &ports, &peers, problems);
     let routes = links::routes(&raw.routes, &ports, problems);
     let neighbours = links::neighbours(&raw.neighbours, &ports, problems);
     if problems.has_errors() {

@@ -4,6 +4,7 @@
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use dataplane::{HostService, Neighbour, PortId, Prefix, Side};
 use ipsec::{DontFragment, Dscp, Encapsulation, Mode, SequenceNumbers, Suite, Tunnel};
@@ -11,6 +12,7 @@ use policy::selector::protocol_text;
 use policy::{AddressRange, Direction, PortRange, Selector, UpperSelector};
 use wire::{Address, Family};
 
+use crate::compile::HOST_PORT;
 use crate::values::{count_text, mac_text, service_text};
 
 /// A peer: place in [`Validated::peers`].
@@ -100,8 +102,58 @@ pub enum Metrics {
 pub enum Cache {
     /// None is allocated.
     Off,
-    /// Sized for so many flows in total.
-    Flows(u64),
+    /// Each worker has one.
+    On {
+        /// Flows that all of them together are sized for, as written.
+        flows: u64,
+        /// When they are asked.
+        usage: CacheUse,
+    },
+}
+
+/// When the flow cache is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CacheUse {
+    /// Where it is cheaper than the search it saves.
+    Auto,
+    /// Everywhere: for tests.
+    Always,
+}
+
+/// What the flow cache of one worker takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CacheSize {
+    /// Entries of [`Cache::ENTRY_BYTES`], a power of two; an IPv6 flow takes two of them.
+    pub entries: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Cache {
+    /// Bytes of an entry.
+    pub const ENTRY_BYTES: u64 = 32;
+    /// Entries for each flow: a table that is full to a quarter (FC-10).
+    pub const ENTRIES_PER_FLOW: u64 = 4;
+    /// Entries that a worker has at least: a bucket of two ways for IPv6.
+    pub const LEAST_ENTRIES: u64 = 4;
+
+    /// Flows that it is sized for, as written; 0: there is none.
+    pub const fn flows(self) -> u64 {
+        match self {
+            Cache::Off => 0,
+            Cache::On { flows, .. } => flows,
+        }
+    }
+
+    /// What each of so many workers allocates; `None`: nothing. The entries of all flows are
+    /// rounded up to a power of two, and each worker's share of them again (FC-10, FC-11).
+    pub fn size(self, workers: u32) -> Option<CacheSize> {
+        let Cache::On { flows, .. } = self else { return None };
+        let all = flows.saturating_mul(Cache::ENTRIES_PER_FLOW).checked_next_power_of_two();
+        let share = all.unwrap_or(1 << 63).div_ceil(u64::from(workers.max(1)));
+        let entries = share.max(Cache::LEAST_ENTRIES).next_power_of_two();
+        Some(CacheSize { entries, bytes: entries.saturating_mul(Cache::ENTRY_BYTES) })
+    }
 }
 
 /// An address on a port with the length of its network's prefix.
@@ -203,8 +255,32 @@ pub struct Policy {
     pub priority: u32,
     /// The only direction it holds in; `None`: both.
     pub only: Option<Direction>,
+    /// The ports by which a packet must come for the policy to speak of it; `None`: any.
+    pub ingress: Option<IngressPorts>,
     /// Whom it matches.
     pub selector: Selector,
+}
+
+/// The ports by which packets come that a policy speaks of: of both sides, sorted, each once, not
+/// all there are. Shared by the policies that name the same.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct IngressPorts(Arc<[u16]>);
+
+impl IngressPorts {
+    /// Of sorted places in the list of ports, the host port's last.
+    pub(crate) fn new(places: Vec<u16>) -> IngressPorts {
+        IngressPorts(places.into())
+    }
+
+    /// The ports, ascending. The host port's number is that of [`Validated::ports`]' end.
+    pub fn ports(&self) -> impl Iterator<Item = PortId> {
+        self.0.iter().copied().map(PortId)
+    }
+
+    /// Their numbers, ascending.
+    pub fn numbers(&self) -> &Arc<[u16]> {
+        &self.0
+    }
 }
 
 /// A route.
@@ -260,7 +336,11 @@ impl Validated {
         }
         add("cache", "", &|out| match self.cache {
             Cache::Off => writeln!(out, "[cache]\nflows = \"off\""),
-            Cache::Flows(flows) => writeln!(out, "[cache]\nflows = \"{}\"", count_text(flows)),
+            Cache::On { flows, usage } => {
+                let usage = if usage == CacheUse::Always { "always" } else { "auto" };
+                let flows = count_text(flows);
+                writeln!(out, "[cache]\nflows = \"{flows}\"\nuse = \"{usage}\"")
+            }
         });
         add("metrics", "", &|out| match self.metrics {
             Metrics::Off => writeln!(out, "[metrics]\nlisten = \"off\""),
@@ -287,12 +367,13 @@ impl Validated {
         sections
     }
 
+    /// Name of a port, the host port among them.
     fn port_name(&self, port: PortId) -> &str {
-        &self.ports[usize::from(port.0)].name
+        self.ports.get(usize::from(port.0)).map_or(HOST_PORT, |port| &port.name)
     }
 
     fn write_policy(&self, out: &mut String, policy: &Policy) -> std::fmt::Result {
-        let Policy { name, action, priority, only, selector } = policy;
+        let Policy { name, action, priority, only, ingress, selector } = policy;
         writeln!(out, "[[policy]]\nname = {}", quoted(name))?;
         match action {
             Action::Protect(peer) => {
@@ -301,6 +382,13 @@ impl Validated {
             }
             Action::Bypass => writeln!(out, "action = \"bypass\"")?,
             Action::Discard => writeln!(out, "action = \"discard\"")?,
+        }
+        match ingress {
+            None => writeln!(out, "# ports: all")?,
+            Some(ingress) => {
+                let names = ingress.ports().map(|port| self.port_name(port).to_owned());
+                writeln!(out, "ports = {}", list(names))?;
+            }
         }
         writeln!(out, "local = {}", list(addresses(&selector.local)))?;
         writeln!(out, "remote = {}", list(addresses(&selector.remote)))?;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use api::v1;
-use control::validated::{self, Cache, Peer, PeerPlace};
+use control::validated::{self, Peer, PeerPlace};
 use control::{ConfigErrors, Difference, Explained, Problem, Severity, service_text};
 use dataplane::counters::Volume;
 use dataplane::{RouteTarget, SaSet, SetIndex, Side, Snapshot};
@@ -88,10 +88,7 @@ pub(super) fn cache_entries() -> Vec<v1::CacheEntries> {
 
 /// The flow cache: there is none yet.
 pub(super) fn cache(running: &Running) -> v1::Cache {
-    let configured_flows = match running.validated.cache {
-        Cache::Off => 0,
-        Cache::Flows(flows) => flows,
-    };
+    let configured_flows = running.validated.cache.flows();
     v1::Cache { state: "absent".into(), configured_flows, entries: cache_entries() }
 }
 

@@ -9,7 +9,7 @@ use crate::errors::Problems;
 use crate::mistake::Mistake;
 use crate::raw::{RawCache, RawMetrics, RawNode, Text};
 use crate::read::Scalar;
-use crate::validated::{Cache, Metrics, Node, OnExit, Poll, Workers};
+use crate::validated::{Cache, CacheUse, Metrics, Node, OnExit, Poll, Workers};
 use crate::values::{bounded, count, name, unusable, word};
 
 /// Worker threads at most.
@@ -126,16 +126,31 @@ fn workers(written: &Spanned<Scalar>, problems: &mut Problems<'_>) -> Option<Wor
 
 /// `[cache]`.
 pub(super) fn cache(raw: Option<&RawCache>, problems: &mut Problems<'_>) -> Option<Cache> {
-    let Some(written) = raw.and_then(|raw| raw.flows.as_ref()) else {
-        return Some(Cache::Flows(DEFAULT_FLOWS));
+    let Some(raw) = raw else {
+        return Some(Cache::On { flows: DEFAULT_FLOWS, usage: CacheUse::Auto });
     };
+    let choices = [("auto", CacheUse::Auto), ("always", CacheUse::Always)];
+    let usage = word(problems, "use", &raw.usage, CacheUse::Auto, &choices);
+    let flows = match &raw.flows {
+        None => Some(DEFAULT_FLOWS),
+        Some(written) => flows(written, problems),
+    };
+    if let (Some(0), Some(written)) = (flows, &raw.usage) {
+        problems.warning(&written.span(), Mistake::UseWithoutCache);
+    }
+    let (flows, usage) = (flows?, usage?);
+    Some(if flows == 0 { Cache::Off } else { Cache::On { flows, usage } })
+}
+
+/// Flows that the cache is sized for; 0: `off` is written.
+fn flows(written: &Spanned<Scalar>, problems: &mut Problems<'_>) -> Option<u64> {
     let flows = match written.get_ref() {
-        Scalar::Text(text) if text == "off" => return Some(Cache::Off),
+        Scalar::Text(text) if text == "off" => return Some(0),
         Scalar::Text(text) => count(text),
         Scalar::Number(number) => u64::try_from(*number).ok(),
     };
     let mistake = match flows {
-        Some(flows @ 2..=MAX_FLOWS) => return Some(Cache::Flows(flows)),
+        Some(flows @ 2..=MAX_FLOWS) => return Some(flows),
         Some(0 | 1) => Mistake::CacheTooSmall, // FC-11
         Some(_) => Mistake::CacheTooLarge { limit: MAX_FLOWS },
         None => Mistake::BadFlows {

@@ -12,12 +12,14 @@ use wire::flow::protocol;
 use wire::{Address, Family};
 
 use super::Named;
+use super::ingress::Ingress;
+use super::ports::Ports;
 use crate::errors::Problems;
 use crate::mistake::{Mistake, Refusal, nearest};
 use crate::raw::{Raw, RawPolicy, Texts};
 use crate::read::Scalar;
 use crate::source::Span;
-use crate::validated::{Action, Peer, Policy};
+use crate::validated::{Action, IngressPorts, Peer, Policy};
 use crate::values::{bounded, name, word};
 
 /// Policies at most.
@@ -32,9 +34,15 @@ const HIP: u8 = 139;
 /// Shim6 (RFC 5533).
 const SHIM6: u8 = 140;
 
-pub(crate) fn validate(raw: &Raw, peers: &Named<Peer>, problems: &mut Problems<'_>) -> Vec<Policy> {
+pub(crate) fn validate(
+    raw: &Raw,
+    ports: &Ports,
+    peers: &Named<Peer>,
+    problems: &mut Problems<'_>,
+) -> Vec<Policy> {
     let mut policies = Vec::with_capacity(raw.policies.len());
     let mut names: HashMap<&str, Span> = HashMap::new();
+    let mut lists = Ingress::new(ports);
     if let Some(beyond) = raw.policies.get(MAX_POLICIES) {
         problems.error(&beyond.at, Mistake::TooMany { what: "policies", limit: MAX_POLICIES });
     }
@@ -56,7 +64,8 @@ pub(crate) fn validate(raw: &Raw, peers: &Named<Peer>, problems: &mut Problems<'
         if let Some(Action::Protect(peer)) = action {
             check_transport(peers.peer(peer), selector.as_ref(), written, problems);
         }
-        policies.extend(policy(written, action, selector, problems));
+        let ingress = lists.resolve(&written.ports, problems);
+        policies.extend(policy(written, action, ingress, selector, problems));
     }
     let named = raw.policies.iter().filter_map(|policy| policy.peer.as_ref());
     let named: HashSet<&str> = named.map(|written| written.get_ref().as_str()).collect();
@@ -72,6 +81,7 @@ pub(crate) fn validate(raw: &Raw, peers: &Named<Peer>, problems: &mut Problems<'
 fn policy(
     raw: &RawPolicy,
     action: Option<Action>,
+    ingress: Option<Option<IngressPorts>>,
     selector: Option<Selector>,
     problems: &mut Problems<'_>,
 ) -> Option<Policy> {
@@ -88,6 +98,7 @@ fn policy(
         action: action?,
         priority: priority?,
         only: only?,
+        ingress: ingress?,
         selector: selector?,
     })
 }
