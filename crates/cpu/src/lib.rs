@@ -3,9 +3,13 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`aes`] | a keyed hash by AES rounds |
+//! | [`memory`] | large zeroed tables of cache lines, on huge pages |
 //! | `prefetch` | lines that are asked for ahead of their use |
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+pub mod aes;
+pub mod memory;
 mod prefetch;
 
 pub use prefetch::{prefetch, prefetch_ref};
