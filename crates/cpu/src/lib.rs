@@ -4,11 +4,13 @@
 //! | module | what |
 //! |---|---|
 //! | [`aes`] | a keyed hash by AES rounds |
+//! | [`lanes`] | sixteen numbers compared at once |
 //! | [`memory`] | large zeroed tables of cache lines, on huge pages |
 //! | `prefetch` | lines that are asked for ahead of their use |
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 pub mod aes;
+pub mod lanes;
 pub mod memory;
 mod prefetch;
 
