@@ -95,7 +95,7 @@ impl Report {
             policies: policies
                 .iter()
                 .take(MAX_POLICIES)
-                .map(|policy| {
+                .map(|(_, policy)| {
                     let [outbound, inbound] = counted(policy);
                     let name = policy.name.clone();
                     PolicyVolumes { name, outbound: volume(&outbound), inbound: volume(&inbound) }

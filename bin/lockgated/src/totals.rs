@@ -42,7 +42,7 @@ impl Totals {
         for reason in DropReason::ALL {
             *self.drops.entry(*reason).or_default() += counters.dropped(*reason);
         }
-        let policies = snapshot.spd().policies().iter();
+        let policies = snapshot.spd().counted().map(|(_, policy)| policy);
         let counted = counters.policy_outbound.iter().zip(&counters.policy_inbound);
         let counted = policies.zip(counted).filter(|(_, (outbound, inbound))| {
             // Of very many policies few decide anything.

@@ -188,6 +188,7 @@ pub(crate) fn compiled_policy(
         },
         priority: policy.priority,
         only: policy.only,
+        ingress: policy.ingress.as_ref().map(|ports| ports.numbers().clone()),
         selector: policy.selector.clone(),
     }
 }

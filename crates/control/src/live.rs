@@ -16,7 +16,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use dataplane::{Generation, Layout, PortId, SaSet, Snapshot, SnapshotError, SnapshotParts};
+use dataplane::{
+    Generation, Layout, PortId, RouteGeneration, SaSet, Snapshot, SnapshotError, SnapshotParts,
+};
 use ipsec::{
     Fingerprint, InboundSa, OutboundSa, ReplayWindow, SaError, SaId, SequenceNumbers, Spi, Suite,
     Tunnel,
@@ -85,6 +87,7 @@ impl Compiled {
         }
         Snapshot::new(SnapshotParts {
             generation: self.generation,
+            route_generation: RouteGeneration(0),
             layout: self.layout,
             workers: self.workers,
             ports: live.ports.clone(),
@@ -200,7 +203,7 @@ impl Compiler {
             Some(last) => (last.spd.clone(), self.generation),
             None => (Arc::new(Spd::new(policies.clone())?), Generation(self.generation.0 + 1)),
         };
-        let policy_ids = spd.policies().iter().map(|policy| policy.id).collect();
+        let policy_ids = spd.policies().iter().map(|(_, policy)| policy.id).collect();
         let (validated, compiles) = (Arc::new(config), self.compiles);
         Ok(Prepared { validated, policies, spd, generation, sets, policy_ids, next, compiles })
     }

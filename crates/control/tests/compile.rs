@@ -138,7 +138,7 @@ fn routes_are_ours_connected_broadcast_and_those_of_the_file() {
 #[test]
 fn policies_and_sets_are_numbered_in_the_order_of_the_file() {
     let snapshot = snapshot();
-    let mut policies: Vec<_> = snapshot.spd().policies().iter().collect();
+    let mut policies: Vec<_> = snapshot.spd().holding().map(|(_, policy)| policy).collect();
     policies.sort_by_key(|policy| policy.id);
     let told: Vec<_> = policies.iter().map(|p| (p.id.0, p.name.as_str(), p.action)).collect();
     assert_eq!(

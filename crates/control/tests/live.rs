@@ -97,7 +97,8 @@ fn two_peers() -> Vec<String> {
 }
 
 fn ids(compiled: &Compiled) -> Vec<(&str, u32)> {
-    compiled.spd.policies().iter().map(|policy| (policy.name.as_str(), policy.id.0)).collect()
+    let policies = compiled.spd.policies().into_iter();
+    policies.map(|(_, policy)| (policy.name.as_str(), policy.id.0)).collect()
 }
 
 #[test]
@@ -350,7 +351,7 @@ fn policy_ids_are_kept_where_the_order_allows_and_never_used_twice() {
     assert_eq!(ids(&fifth), [("to-a", 6), ("to-b", 5)]);
     let generations = [first, second, third, fourth, fifth].map(|compiled| compiled.generation.0);
     assert_eq!(generations, [1, 2, 3, 4, 5]);
-    assert_eq!(PolicyId(6), gateway.compile(&with(&[&to_b, &changed])).spd.policies()[0].id);
+    assert_eq!(PolicyId(6), gateway.compile(&with(&[&to_b, &changed])).spd.policies()[0].1.id);
 }
 
 #[test]

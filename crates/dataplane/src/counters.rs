@@ -70,9 +70,9 @@ pub struct Counters {
     pub transmitted: Vec<Volume>,
     /// Drops by reason; [`DropReason`] as a number counts into it.
     pub drops: [u64; DropReason::COUNT],
-    /// One entry per policy, outbound.
+    /// One entry per policy slot, outbound.
     pub policy_outbound: Vec<Volume>,
-    /// One entry per policy, inbound.
+    /// One entry per policy slot, inbound.
     pub policy_inbound: Vec<Volume>,
     /// One entry per outbound SA: inner packets sealed.
     pub sealed: Vec<Volume>,
@@ -94,7 +94,7 @@ impl Counters {
     /// Zeroed counters for a snapshot.
     pub fn new(snapshot: &Snapshot) -> Counters {
         let ports = snapshot.ports().len();
-        let policies = snapshot.spd().policies().len();
+        let policies = snapshot.spd().capacity();
         Counters {
             ledgers: vec![Ledger::default(); ports + 1],
             transmitted: vec![Volume::default(); ports],

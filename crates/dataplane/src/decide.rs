@@ -110,8 +110,21 @@ fn ask<F: Frames>(
     }
     scratch.matches.clear();
     scratch.matches.resize(scratch.flows.len(), Match::None);
-    turn.snapshot.spd().classify(direction, &scratch.flows, &mut scratch.matches);
+    classify(turn.snapshot, rows, direction, scratch);
     turn.counters.full_lookups += scratch.flows.len() as u64;
+}
+
+/// Has the flows answered that are asked about, together where they are of one domain.
+fn classify(snapshot: &Snapshot, rows: &[Row], direction: Direction, scratch: &mut Scratch) {
+    let Scratch { asked, flows, matches, .. } = scratch;
+    let domain = |i: usize| snapshot.domain(rows[asked[i]].ingress, direction, flows[i].family);
+    let mut start = 0;
+    while start < flows.len() {
+        let of = domain(start);
+        let end = (start..flows.len()).find(|i| domain(*i) != of).unwrap_or(flows.len());
+        snapshot.spd().classify(of, &flows[start..end], &mut matches[start..end]);
+        start = end;
+    }
 }
 
 #[inline]

@@ -91,11 +91,11 @@ fn judge(snapshot: &Snapshot, row: &Row, told: &mut Explanation) -> Result<Decis
     }
     match inbound_question(snapshot, row, &IKE) {
         Question::Ask => {
-            let answer = consult(snapshot, Direction::Inbound, row.packet.flow, told);
+            let answer = consult(snapshot, row.ingress, Direction::Inbound, row.packet.flow, told);
             inbound_answer(snapshot, row.origin, answer)?;
         }
         Question::AskInstead(flow) => {
-            let answer = consult(snapshot, Direction::Inbound, flow, told);
+            let answer = consult(snapshot, row.ingress, Direction::Inbound, flow, told);
             inbound_answer(snapshot, row.origin, answer)?;
         }
         Question::Decided(decision) => return Ok(decision),
@@ -105,7 +105,7 @@ fn judge(snapshot: &Snapshot, row: &Row, told: &mut Explanation) -> Result<Decis
     match route(snapshot, row)? {
         Routed::Decided(decision) => Ok(decision),
         Routed::Ask => {
-            let answer = consult(snapshot, Direction::Outbound, row.packet.flow, told);
+            let answer = consult(snapshot, row.ingress, Direction::Outbound, row.packet.flow, told);
             outbound_answer(snapshot, row, answer)
         }
     }
@@ -141,11 +141,18 @@ fn fits_transport(sa: &OutboundSa, packet: &Packet) -> bool {
         && packet.flow.protocol != protocol::NONE
 }
 
-fn consult(snapshot: &Snapshot, direction: Direction, flow: Flow, told: &mut Explanation) -> Match {
+fn consult(
+    snapshot: &Snapshot,
+    ingress: PortId,
+    direction: Direction,
+    flow: Flow,
+    told: &mut Explanation,
+) -> Match {
+    let domain = snapshot.domain(ingress, direction, flow.family);
     let mut answer = [Match::None];
-    snapshot.spd().classify(direction, &[flow], &mut answer);
+    snapshot.spd().classify(domain, &[flow], &mut answer);
     let [answer] = answer;
-    let matching = snapshot.spd().matching(direction, &flow);
+    let matching = snapshot.spd().matching(domain, &flow);
     let policy_of = |m: &Match| match m {
         Match::Policy(policy) | Match::FragmentPorts(policy) => Some(*policy),
         Match::None => None,

@@ -30,9 +30,10 @@ pub use counters::{Counters, Ledger};
 pub use esp::Moved;
 pub use handover::{Handovers, Share};
 pub use holding::Wanted;
+pub use policy::Generation;
 pub use routes::{NextHop, NextHopId, Prefix, RouteEntry, RouteTable, RouteTarget};
 pub use snapshot::{
-    DeviceId, Generation, HostService, Layout, Medium, Neighbour, PortId, PortInfo, SaSet,
+    DeviceId, HostService, Layout, Medium, Neighbour, PortId, PortInfo, RouteGeneration, SaSet,
     SetIndex, Side, Snapshot, SnapshotError, SnapshotParts,
 };
 pub use verdict::{DropReason, HoldKind, Verdict};

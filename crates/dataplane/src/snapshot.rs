@@ -7,14 +7,17 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use ipsec::{InboundSa, Mode, OutboundSa, SaId, Spi};
-use policy::{Action, PolicyIndex, PortRange, SaSetId, Spd};
+use policy::{
+    Action, Direction, DomainId, Generation, IngressClass, PolicyIndex, PortRange, SaSetId, Spd,
+};
 use wire::{Address, Family, LinkAddress};
 
 use crate::routes::{NextHop, NextHopId, RouteEntry, RouteTable, RouteTarget};
 
-/// Generation of the published policies: raised by 1 with each change of them.
+/// Generation of what the walk knows of routes, next hops, ports and their addresses: raised by 1
+/// with each change of them. What was remembered of a packet's way holds under one of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Generation(pub u32);
+pub struct RouteGeneration(pub u32);
 
 /// What the places in a snapshot's lists of ports, policies, SAs and sets stand for: snapshots of
 /// one layout have the same at each place, so counters by place go on.
@@ -116,8 +119,10 @@ pub struct SaSet {
 /// What a [`Snapshot`] is made of.
 #[derive(Default)]
 pub struct SnapshotParts {
-    /// Generation of the policies.
+    /// Generation of the policies as a whole; each domain has one of its own in `spd`.
     pub generation: Generation,
+    /// Generation of ports, routes and next hops.
+    pub route_generation: RouteGeneration,
     /// What places stand for.
     pub layout: Layout,
     /// Threads that walk packets under snapshots of this process; 0 is taken for 1.
@@ -207,13 +212,16 @@ pub(crate) struct PathPort {
     pub(crate) vlan: Option<u16>,
     pub(crate) side: Side,
     pub(crate) medium: Medium,
+    pub(crate) class: IngressClass,
 }
 
-impl From<&PortInfo> for PathPort {
-    fn from(info: &PortInfo) -> PathPort {
+fn path_ports(ports: &[PortInfo], spd: &Spd) -> Box<[PathPort]> {
+    let path_port = |(place, info): (u16, &PortInfo)| {
         let PortInfo { mtu, vlan, side, medium, .. } = *info;
-        PathPort { mac: LinkAddress::new(info.mac), mtu, vlan, side, medium }
-    }
+        let (mac, class) = (LinkAddress::new(info.mac), spd.class(place));
+        PathPort { mac, mtu, vlan, side, medium, class }
+    };
+    (0..).zip(ports).map(path_port).collect()
 }
 
 /// A next hop with what can be known of it once.
@@ -233,6 +241,7 @@ type Neighbours = HashMap<(PortId, Address), LinkAddress, foldhash::quality::Ran
 /// Everything the walk looks up.
 pub struct Snapshot {
     generation: Generation,
+    route_generation: RouteGeneration,
     layout: Layout,
     workers: u32,
     ports: Box<[PortInfo]>,
@@ -245,6 +254,7 @@ pub struct Snapshot {
     next_hops: Box<[Hop]>,
     neighbours: Neighbours,
     spd: Arc<Spd>,
+    /// One entry a slot.
     actions: Box<[ResolvedAction]>,
     sets: Box<[SaSet]>,
     /// Mode of each set's SAs.
@@ -267,7 +277,9 @@ impl Snapshot {
     pub fn new(parts: SnapshotParts) -> Result<Snapshot, SnapshotError> {
         check_references(&parts)?;
         let SnapshotParts { generation, ports, host, routes, next_hops, neighbours, .. } = parts;
-        let SnapshotParts { spd, sets, outbound, inbound, layout, workers, .. } = parts;
+        let SnapshotParts {
+            route_generation, spd, sets, outbound, inbound, layout, workers, ..
+        } = parts;
         let devices = devices(&ports)?;
         let neighbours: Neighbours = neighbours
             .into_iter()
@@ -288,18 +300,7 @@ impl Snapshot {
             .collect();
         let set_index: HashMap<SaSetId, SetIndex> =
             sets.iter().enumerate().map(|(i, set)| (set.id, SetIndex(i as u32))).collect();
-        let actions = spd
-            .policies()
-            .iter()
-            .map(|policy| match policy.action {
-                Action::Protect(id) => set_index
-                    .get(&id)
-                    .map(|set| ResolvedAction::Protect(*set))
-                    .ok_or(SnapshotError::UnknownSet(id)),
-                Action::Bypass => Ok(ResolvedAction::Bypass),
-                Action::Discard => Ok(ResolvedAction::Discard),
-            })
-            .collect::<Result<_, _>>()?;
+        let actions = actions(&spd, &set_index)?;
         let by_spi = by_spi(&inbound)?;
         let inbound_set = inbound
             .iter()
@@ -307,10 +308,11 @@ impl Snapshot {
             .collect::<Result<_, _>>()?;
         let mut snapshot = Snapshot {
             generation,
+            route_generation,
             layout,
             workers: workers.max(1),
             outside: outside(&ports),
-            path_ports: ports.iter().map(PathPort::from).collect(),
+            path_ports: path_ports(&ports, &spd),
             ports: ports.into(),
             host,
             devices,
@@ -335,7 +337,22 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Generation of the policies.
+    /// Generation of ports, routes and next hops.
+    #[inline]
+    pub fn route_generation(&self) -> RouteGeneration {
+        self.route_generation
+    }
+
+    /// The domain of packets of a family that came by a port and cross the boundary this way.
+    ///
+    /// # Panics
+    /// If `ingress` is from another snapshot.
+    #[inline]
+    pub fn domain(&self, ingress: PortId, direction: Direction, family: Family) -> DomainId {
+        DomainId::new(self.path_port(ingress).class, direction, family)
+    }
+
+    /// Generation of the policies as a whole.
     pub fn generation(&self) -> Generation {
         self.generation
     }
@@ -567,6 +584,25 @@ fn check_references(parts: &SnapshotParts) -> Result<(), SnapshotError> {
         Some((_, what)) => Err(SnapshotError::Dangling(what)),
         None => Ok(()),
     }
+}
+
+/// What the policy of each slot does; one that holds no more discards.
+fn actions(
+    spd: &Spd,
+    sets: &HashMap<SaSetId, SetIndex>,
+) -> Result<Box<[ResolvedAction]>, SnapshotError> {
+    let mut actions = vec![ResolvedAction::Discard; spd.capacity()];
+    for (index, policy) in spd.holding() {
+        actions[index.0 as usize] = match policy.action {
+            Action::Protect(id) => {
+                let set = sets.get(&id).ok_or(SnapshotError::UnknownSet(id))?;
+                ResolvedAction::Protect(*set)
+            }
+            Action::Bypass => ResolvedAction::Bypass,
+            Action::Discard => ResolvedAction::Discard,
+        };
+    }
+    Ok(actions.into())
 }
 
 fn outside(ports: &[PortInfo]) -> Box<[Address]> {

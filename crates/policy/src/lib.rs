@@ -8,10 +8,15 @@
 
 #[allow(dead_code, reason = "the database's use of it follows")]
 pub mod classifier;
+mod domain;
+mod policy;
 mod rule;
 pub mod selector;
 pub mod spd;
+mod table;
 
 pub use classifier::Classifier;
+pub use domain::{DomainId, Generation, IngressClass};
+pub use policy::{Action, Direction, Policy, PolicyId, PolicyIndex, SaSetId};
 pub use selector::{AddressRange, IcmpRange, PortRange, Selector, SelectorError, UpperSelector};
-pub use spd::{Action, Direction, Match, Policy, PolicyId, PolicyIndex, SaSetId, Spd, SpdError};
+pub use spd::{Match, NeedsRenewal, Slots, Spd, SpdError, common};

@@ -1,64 +1,23 @@
-//! The security policy database (RFC 4301 §4.4.1) and its linear search.
+//! The security policy database (RFC 4301 §4.4.1): all domains' policies, compiled for searching,
+//! and how one database is made from another.
 //!
 //! A policy is compiled into rules: one for every combination of the entries of its selector's
-//! lists, for each direction and family that it holds in. A flow is searched in the rules of its
-//! direction and family, the highest precedence first, until one decides.
+//! lists, in each domain that it holds in. A flow is searched in the rules of its domain, the
+//! highest precedence first, until one decides.
 //!
-//! Not here: SPDs of several domains (one [`Spd`] is one domain), and faster searches.
+//! **Change.** What was compiled as a whole (the base) is never touched. A change makes a database
+//! that shares the base, with a list in front of what came and went since; a base with the list
+//! folded in is made beside it ([`Spd::rebuilt`]) and takes its place ([`Spd::on`]). Through all of
+//! that a policy keeps its slot, and a domain's generation rises with each change of its policies
+//! and with nothing else.
+
+use std::sync::Arc;
 
 use wire::{Family, Flow};
 
-use crate::rule::{Rule, UpperRule};
-use crate::{AddressRange, IcmpRange, PortRange, Selector, UpperSelector};
-
-/// Number of a policy, never reused while the process lives (DESIGN I2).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct PolicyId(pub u32);
-
-/// Place of a policy in its [`Spd`]: dense, from 0, valid only with that database.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct PolicyIndex(pub u32);
-
-/// Number of a set of SAs that a PROTECT policy names (RFC 9611), never reused.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct SaSetId(pub u32);
-
-/// What a policy does with the packets it matches.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Action {
-    /// PROTECT: ESP with an SA of this set.
-    Protect(SaSetId),
-    /// BYPASS: let through in clear.
-    Bypass,
-    /// DISCARD: drop, silently.
-    Discard,
-}
-
-/// Which way a packet crosses the boundary between protected and unprotected.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Direction {
-    /// Into the protected side.
-    Inbound,
-    /// Out by an unprotected port.
-    Outbound,
-}
-
-/// One policy.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Policy {
-    /// Its number.
-    pub id: PolicyId,
-    /// Its name in the configuration.
-    pub name: String,
-    /// What it does.
-    pub action: Action,
-    /// Higher wins; among equals the one added later, which has the higher id (FC-41).
-    pub priority: u32,
-    /// The only direction it holds in; `None`: both, mirrored inbound.
-    pub only: Option<Direction>,
-    /// Whom it speaks of.
-    pub selector: Selector,
-}
+use crate::domain::{Classes, DOMAINS_A_CLASS};
+use crate::table::{Gathered, Table};
+use crate::{Direction, DomainId, Generation, IngressClass, Policy, PolicyId, PolicyIndex};
 
 /// What the database says of one flow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -87,196 +46,466 @@ pub enum SpdError {
     },
 }
 
-/// The policies of a snapshot, compiled for searching. Immutable.
-#[derive(Debug, Default)]
+/// Why a change cannot be made upon a base: the database must be made anew, with
+/// [`Spd::renewed`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NeedsRenewal {
+    /// No slot is left.
+    Slots,
+    /// A policy names a port that none named before.
+    Ingress,
+    /// The list in front of the base would become too long.
+    Changes,
+    /// More rules than [`Spd::MAX_RULES`].
+    Rules,
+}
+
+/// The policies of a snapshot, compiled for searching. Immutable, and cheap to copy.
+#[derive(Clone, Debug)]
 pub struct Spd {
-    /// In order of precedence.
-    policies: Box<[Policy]>,
-    /// Rules in order of precedence, one list for each [`table`].
-    tables: [Box<[Rule]>; TABLES],
+    base: Arc<Base>,
+    /// Policies that came since the base was made; the first has the slot behind the base's last.
+    added: Vec<Arc<Policy>>,
+    /// What happened since the base was made, in order.
+    log: Vec<Change>,
+    /// One entry a domain.
+    tables: Box<[Table]>,
+    /// One entry a domain.
+    generations: Box<[Generation]>,
+    /// How often a generation began anew.
+    wraps: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Change {
+    Added(PolicyIndex),
+    Removed(PolicyIndex),
+}
+
+/// What was compiled as a whole.
+#[derive(Debug, Default)]
+struct Base {
+    /// By slot. Slots of policies that went are kept, for who still counts by them.
+    slots: Box<[Slot]>,
+    /// Slots that there may be.
+    capacity: usize,
+    classes: Classes,
+}
+
+#[derive(Clone, Debug)]
+struct Slot {
+    policy: Arc<Policy>,
+    holds: bool,
+}
+
+impl Default for Spd {
+    fn default() -> Spd {
+        Spd::new(Vec::new()).expect("no policies are not too many")
+    }
 }
 
 impl Spd {
-    /// Rules (cross products of the selectors' lists) at most, over both directions and families.
+    /// Rules (cross products of the selectors' lists) at most, over all domains.
     pub const MAX_RULES: usize = 4_000_000;
+    /// Changes at most upon one base.
+    pub const MAX_CHANGES: usize = 512;
 
     /// Compiles policies, in any order. Their ids should differ; of two with one id and priority
-    /// the first given wins.
+    /// the first given wins. Slots are given in order of precedence, and there are no more of them:
+    /// no policy can be added. Every domain has generation 1.
     ///
     /// # Errors
-    /// [`SpdError::TooManyRules`], before any rule is made.
-    pub fn new(mut policies: Vec<Policy>) -> Result<Spd, SpdError> {
-        policies.sort_by_key(|policy| std::cmp::Reverse((policy.priority, policy.id)));
-        let mut counts = [0usize; TABLES];
-        for policy in &policies {
-            for (direction, family) in policy.holds_in() {
-                let count = &mut counts[table(direction, family)];
-                *count = count.saturating_add(policy.selector.rules(family));
-            }
-            let rules = counts.iter().fold(0usize, |sum, &count| sum.saturating_add(count));
-            if rules > Spd::MAX_RULES {
-                let (policy, limit) = (policy.name.clone(), Spd::MAX_RULES);
-                return Err(SpdError::TooManyRules { policy, rules, limit });
-            }
-        }
-        let mut tables = counts.map(Vec::with_capacity);
-        for (index, policy) in (0..).map(PolicyIndex).zip(&policies) {
-            for (direction, family) in policy.holds_in() {
-                policy.compile(index, direction, family, &mut tables[table(direction, family)]);
-            }
-        }
-        Ok(Spd { policies: policies.into(), tables: tables.map(Vec::into_boxed_slice) })
+    /// [`SpdError`], before any rule is made.
+    pub fn new(policies: Vec<Policy>) -> Result<Spd, SpdError> {
+        let slots = policies.len();
+        Spd::with_room(policies, slots)
     }
 
-    /// All policies in order of precedence; [`PolicyIndex`] counts into this list.
-    pub fn policies(&self) -> &[Policy] {
-        &self.policies
+    /// The same with room for so many policies in its life.
+    ///
+    /// # Errors
+    /// As [`Spd::new`].
+    pub fn with_room(mut policies: Vec<Policy>, capacity: usize) -> Result<Spd, SpdError> {
+        policies.sort_by_key(|policy| std::cmp::Reverse(policy.precedence()));
+        let slot = |policy| Slot { policy: Arc::new(policy), holds: true };
+        let slots: Box<[Slot]> = policies.into_iter().map(slot).collect();
+        Spd::of_slots(slots, capacity)
     }
 
-    /// The policy at `index`.
+    fn of_slots(slots: Box<[Slot]>, capacity: usize) -> Result<Spd, SpdError> {
+        let holding = slots.iter().filter(|slot| slot.holds).map(|slot| &*slot.policy);
+        let classes = Classes::of(holding);
+        let mut order: Vec<(PolicyIndex, &Policy)> = (0..)
+            .map(PolicyIndex)
+            .zip(&slots)
+            .filter(|(_, slot)| slot.holds)
+            .map(|(index, slot)| (index, &*slot.policy))
+            .collect();
+        order.sort_by_key(|(_, policy)| std::cmp::Reverse(policy.precedence()));
+        let tables = compile(&order, &classes)?;
+        let generations = vec![Generation(1); tables.len()].into();
+        let capacity = capacity.max(slots.len());
+        let base = Arc::new(Base { slots, capacity, classes });
+        Ok(Spd { base, added: Vec::new(), log: Vec::new(), tables, generations, wraps: 0 })
+    }
+
+    /// The policies that hold, the highest precedence first. Cost: they are sorted.
+    pub fn policies(&self) -> Vec<(PolicyIndex, &Policy)> {
+        let mut policies: Vec<_> = self.holding().collect();
+        policies.sort_by_key(|(_, policy)| std::cmp::Reverse(policy.precedence()));
+        policies
+    }
+
+    /// How many policies hold.
+    pub fn len(&self) -> usize {
+        self.holding().count()
+    }
+
+    /// Whether no policy holds.
+    pub fn is_empty(&self) -> bool {
+        self.holding().next().is_none()
+    }
+
+    /// The policies that hold, by slot.
+    pub fn holding(&self) -> impl Iterator<Item = (PolicyIndex, &Policy)> {
+        let gone: Vec<PolicyIndex> = self.removed().collect();
+        let holds = move |index: &PolicyIndex| {
+            let of_base = self.base.slots.get(index.0 as usize);
+            of_base.is_none_or(|slot| slot.holds) && !gone.contains(index)
+        };
+        let slots = (0..self.slots() as u32).map(PolicyIndex);
+        slots.filter(holds).map(|index| (index, self.policy(index)))
+    }
+
+    /// Policies of all slots ever given, those too that hold no more: for who counts by slot.
+    pub fn counted(&self) -> impl Iterator<Item = (PolicyIndex, &Policy)> {
+        (0..self.slots() as u32).map(PolicyIndex).map(|index| (index, self.policy(index)))
+    }
+
+    /// Slots that there may be, given or not.
+    pub fn capacity(&self) -> usize {
+        self.base.capacity
+    }
+
+    /// Slots given so far.
+    fn slots(&self) -> usize {
+        self.base.slots.len() + self.added.len()
+    }
+
+    /// The policy of a slot.
     ///
     /// # Panics
     /// If `index` is from another database.
     pub fn policy(&self, index: PolicyIndex) -> &Policy {
-        &self.policies[index.0 as usize]
+        let place = index.0 as usize;
+        match self.base.slots.get(place) {
+            Some(slot) => &slot.policy,
+            None => &self.added[place - self.base.slots.len()],
+        }
     }
 
-    /// Rules that a flow of this direction and family is compared with at most.
-    pub fn rules(&self, direction: Direction, family: Family) -> usize {
-        self.tables[table(direction, family)].len()
+    /// The slot of the policy with this name, if it holds. Cost: all are looked through.
+    pub fn named(&self, name: &str) -> Option<PolicyIndex> {
+        self.holding().find(|(_, policy)| policy.name == name).map(|(index, _)| index)
     }
 
-    /// Judges each flow: `out[i]` is what the database says of `flows[i]`.
-    ///
-    /// This is the authority: every faster search is checked against it. Cost: one comparison a
-    /// rule, up to the first that decides.
+    /// The class of a port, by its place.
+    pub fn class(&self, port: u16) -> IngressClass {
+        self.base.classes.of_port(port)
+    }
+
+    /// All domains.
+    pub fn domains(&self) -> impl Iterator<Item = DomainId> + use<> {
+        (0..self.tables.len() as u16).map(DomainId)
+    }
+
+    /// Since when a domain's policies stand.
     ///
     /// # Panics
-    /// If the slices differ in length.
-    pub fn classify(&self, direction: Direction, flows: &[Flow], out: &mut [Match]) {
+    /// If `domain` is from another database.
+    #[inline]
+    pub fn generation(&self, domain: DomainId) -> Generation {
+        self.generations[usize::from(domain.0)]
+    }
+
+    /// How often a generation began anew: what was remembered before must be forgotten.
+    pub fn wraps(&self) -> u32 {
+        self.wraps
+    }
+
+    /// Rules that a flow of this domain is compared with at most.
+    ///
+    /// # Panics
+    /// If `domain` is from another database.
+    pub fn rules(&self, domain: DomainId) -> usize {
+        self.tables[usize::from(domain.0)].len()
+    }
+
+    /// Judges each flow: `out[i]` is what the domain's policies say of `flows[i]`.
+    ///
+    /// # Panics
+    /// If the slices differ in length, or `domain` is from another database.
+    pub fn classify(&self, domain: DomainId, flows: &[Flow], out: &mut [Match]) {
         assert_eq!(flows.len(), out.len(), "one match for each flow");
-        for (flow, out) in flows.iter().zip(out) {
-            *out = self.search(direction, flow).next().unwrap_or(Match::None);
-        }
+        self.tables[usize::from(domain.0)].classify(flows, out);
+    }
+
+    /// The linear search: what [`classify`](Self::classify) must say. One comparison a rule, up to
+    /// the first that decides.
+    pub fn search_linear(&self, domain: DomainId, flow: &Flow) -> Match {
+        self.tables[usize::from(domain.0)].search(flow).next().unwrap_or(Match::None)
     }
 
     /// All policies that speak of the flow, the deciding one first, each once; for `explain`.
     ///
     /// No element is [`Match::None`]: a flow that nothing speaks of yields an empty list.
-    pub fn matching(&self, direction: Direction, flow: &Flow) -> Vec<Match> {
-        let mut matches: Vec<Match> = self.search(direction, flow).collect();
+    pub fn matching(&self, domain: DomainId, flow: &Flow) -> Vec<Match> {
+        let mut matches: Vec<Match> = self.tables[usize::from(domain.0)].search(flow).collect();
         // The rules of a policy lie side by side, and say the same of a flow that they match.
         matches.dedup();
         matches
     }
-
-    /// What each rule that speaks of the flow says of it, highest precedence first.
-    fn search(&self, direction: Direction, flow: &Flow) -> impl Iterator<Item = Match> {
-        let rules = &self.tables[table(direction, flow.family)];
-        rules.iter().map(|rule| rule.judge(flow)).filter(|&says| says != Match::None)
-    }
 }
 
-/// Lists of rules in a database: two directions of two families.
-const TABLES: usize = 4;
-
-/// Place of a direction and family among [`Spd::tables`].
-fn table(direction: Direction, family: Family) -> usize {
-    direction as usize * 2 + family as usize
-}
-
-impl Policy {
-    /// The directions and families that the policy may have rules in.
-    fn holds_in(&self) -> impl Iterator<Item = (Direction, Family)> {
-        let directions = [Direction::Inbound, Direction::Outbound].into_iter();
-        directions
-            .filter(|&direction| self.only.is_none_or(|only| only == direction))
-            .flat_map(|direction| [(direction, Family::V4), (direction, Family::V6)])
+/// How one database is made from another.
+impl Spd {
+    /// Changes since the base was made.
+    pub fn changes(&self) -> usize {
+        self.log.len()
     }
 
-    /// Appends the policy's rules for a direction and family: the cross product of its lists.
-    fn compile(
+    /// A database without these policies and with those, upon the same base. The generation of
+    /// each domain that any of them has rules in rises by 1. Cost: by the changes since the base
+    /// was made, not by its size.
+    ///
+    /// # Errors
+    /// [`NeedsRenewal`]: it cannot be made upon this base.
+    pub fn changed(
         &self,
-        index: PolicyIndex,
-        direction: Direction,
-        family: Family,
-        rules: &mut Vec<Rule>,
-    ) {
-        let Selector { local, remote, protocol, upper } = &self.selector;
-        let (sources, destinations) = match direction {
-            Direction::Outbound => (local, remote),
-            Direction::Inbound => (remote, local),
+        removed: &[PolicyIndex],
+        added: Vec<Policy>,
+    ) -> Result<Spd, NeedsRenewal> {
+        if self.slots() + added.len() > self.base.capacity {
+            return Err(NeedsRenewal::Slots);
+        }
+        if !added.iter().all(|policy| self.base.classes.cover(policy)) {
+            return Err(NeedsRenewal::Ingress);
+        }
+        if self.log.len() + removed.len() + added.len() > Spd::MAX_CHANGES {
+            return Err(NeedsRenewal::Changes);
+        }
+        let mut next = self.clone();
+        let mut touched = vec![false; self.tables.len()];
+        let mut touch = |policy: &Policy| {
+            let domains = self.base.classes.domains_of(policy);
+            domains.for_each(|domain| touched[usize::from(domain.0)] = true);
         };
-        let uppers = upper.rules(direction);
-        for source in sources.iter().filter(|range| range.family == family) {
-            for destination in destinations.iter().filter(|range| range.family == family) {
-                rules.extend(uppers.iter().map(|&upper| Rule {
-                    source: (source.lo, source.hi),
-                    destination: (destination.lo, destination.hi),
-                    protocol: *protocol,
-                    upper,
-                    index,
-                }));
+        for index in removed {
+            touch(self.policy(*index));
+            next.log.push(Change::Removed(*index));
+        }
+        for policy in added {
+            touch(&policy);
+            next.log.push(Change::Added(PolicyIndex(next.slots() as u32)));
+            next.added.push(Arc::new(policy));
+        }
+        next.overlay(&touched)?;
+        let domains = (0..).map(DomainId).zip(touched).filter(|(_, touched)| *touched);
+        domains.for_each(|(domain, _)| next.raise(domain));
+        Ok(next)
+    }
+
+    /// The same policies in their slots at their generations, upon a base of their own. For a
+    /// thread beside what runs: it takes as long as there are policies.
+    ///
+    /// # Errors
+    /// [`SpdError`].
+    pub fn rebuilt(&self) -> Result<Spd, SpdError> {
+        let gone: Vec<PolicyIndex> = self.removed().collect();
+        let of_base = self.base.slots.iter().cloned();
+        let of_added = self.added.iter().map(|policy| Slot { policy: policy.clone(), holds: true });
+        let mut slots: Box<[Slot]> = of_base.chain(of_added).collect();
+        gone.iter().for_each(|index| slots[index.0 as usize].holds = false);
+        let mut rebuilt = Spd::of_slots(slots, self.base.capacity)?;
+        if rebuilt.base.classes == self.base.classes {
+            rebuilt.continue_from(self);
+        } else {
+            rebuilt.begin_after(self);
+        }
+        Ok(rebuilt)
+    }
+
+    /// This database upon a base that [`rebuilt`](Self::rebuilt) made of it some changes ago.
+    ///
+    /// # Errors
+    /// [`NeedsRenewal`]; the old base still stands.
+    pub fn on(&self, rebuilt: &Spd, changes_then: usize) -> Result<Spd, NeedsRenewal> {
+        if rebuilt.base.classes != self.base.classes {
+            return Err(NeedsRenewal::Ingress);
+        }
+        let mut next = rebuilt.clone();
+        next.log = self.log[changes_then..].to_vec();
+        let known = rebuilt.base.slots.len() - self.base.slots.len();
+        next.added = self.added[known..].to_vec();
+        next.overlay(&vec![true; next.tables.len()])?;
+        next.continue_from(self);
+        Ok(next)
+    }
+
+    /// A database of other policies, of which those that are the same keep their slots, with room
+    /// for so many slots. Where there is no room all slots are given anew. Generations rise by 1
+    /// in each domain whose policies changed; in all where slots are given anew.
+    ///
+    /// Policies are the same if they are equal; equal policies have equal ids.
+    ///
+    /// # Errors
+    /// [`SpdError`], before any rule is made.
+    pub fn renewed(&self, policies: Vec<Policy>, room: usize) -> Result<(Spd, Slots), SpdError> {
+        let slot_of: std::collections::HashMap<PolicyId, PolicyIndex> =
+            self.holding().map(|(index, policy)| (policy.id, index)).collect();
+        let is_known = |policy: &Policy| {
+            let index = slot_of.get(&policy.id).copied();
+            index.filter(|index| self.policy(*index) == policy)
+        };
+        let fresh = policies.iter().filter(|policy| is_known(policy).is_none()).count();
+        let fits = self.slots() + fresh <= self.base.capacity;
+        if !fits {
+            let mut next = Spd::with_room(policies, room)?;
+            next.begin_after(self);
+            return Ok((next, Slots::GivenAnew));
+        }
+        let kept = self.counted().map(|(_, policy)| Arc::new(policy.clone()));
+        let mut slots: Vec<Slot> = kept.map(|policy| Slot { policy, holds: false }).collect();
+        let mut touched = Vec::new();
+        for policy in policies {
+            match is_known(&policy) {
+                Some(index) => slots[index.0 as usize].holds = true,
+                None => {
+                    let policy = Arc::new(policy);
+                    touched.push(policy.clone());
+                    slots.push(Slot { policy, holds: true });
+                }
             }
         }
+        let held = self.holding().filter(|(index, _)| !slots[index.0 as usize].holds);
+        touched.extend(held.map(|(index, _)| Arc::new(self.policy(index).clone())));
+        let mut next = Spd::of_slots(slots.into(), self.base.capacity)?;
+        if next.base.classes != self.base.classes {
+            next.begin_after(self);
+            return Ok((next, Slots::Kept));
+        }
+        next.continue_from(self);
+        let domains = touched.iter().flat_map(|policy| self.base.classes.domains_of(policy));
+        let mut domains: Vec<DomainId> = domains.collect();
+        domains.sort_unstable();
+        domains.dedup();
+        domains.iter().for_each(|domain| next.raise(*domain));
+        Ok((next, Slots::Kept))
+    }
+
+    fn raise(&mut self, domain: DomainId) {
+        let generation = &mut self.generations[usize::from(domain.0)];
+        let (next, began_anew) = generation.next();
+        *generation = next;
+        self.wraps += u32::from(began_anew);
+    }
+
+    /// The generations of a database that says the same.
+    fn continue_from(&mut self, same: &Spd) {
+        self.generations = same.generations.clone();
+        self.wraps = same.wraps;
+    }
+
+    /// Generations beyond every one of another database's: nothing said under it holds.
+    fn begin_after(&mut self, earlier: &Spd) {
+        let highest = earlier.generations.iter().max().copied().unwrap_or_default();
+        let (next, began_anew) = highest.next();
+        self.generations.fill(next);
+        self.wraps = earlier.wraps + u32::from(began_anew);
+    }
+
+    /// Slots of policies that went since the base was made.
+    fn removed(&self) -> impl Iterator<Item = PolicyIndex> {
+        self.log.iter().filter_map(|change| match change {
+            Change::Removed(index) => Some(*index),
+            Change::Added(_) => None,
+        })
+    }
+
+    /// Makes the lists in front of the base anew for the domains that are touched.
+    fn overlay(&mut self, touched: &[bool]) -> Result<(), NeedsRenewal> {
+        let removed: Vec<PolicyIndex> = self.removed().collect();
+        let first = self.base.slots.len() as u32;
+        let mut standing: Vec<(PolicyIndex, &Arc<Policy>)> = (first..)
+            .map(PolicyIndex)
+            .zip(&self.added)
+            .filter(|(index, _)| !removed.contains(index))
+            .collect();
+        standing.sort_by_key(|(_, policy)| std::cmp::Reverse(policy.precedence()));
+        let gone: Vec<&Policy> = removed.iter().map(|index| self.policy(*index)).collect();
+        let mut tables = self.tables.clone();
+        for (place, table) in tables.iter_mut().enumerate().filter(|(place, _)| touched[*place]) {
+            let domain = DomainId(place as u16);
+            let mut gathered = Gathered::default();
+            for (index, policy) in &standing {
+                if self.base.classes.domains_of(policy).any(|of| of == domain) {
+                    gathered.add(policy, *index, domain);
+                }
+            }
+            let gone = gone.iter().map(|policy| policy.precedence());
+            let gone = gone.filter(|precedence| table.base_has(*precedence)).collect();
+            *table = table.with_changes(gathered.finish(), gone);
+        }
+        if tables.iter().map(Table::len).sum::<usize>() > Spd::MAX_RULES {
+            return Err(NeedsRenewal::Rules);
+        }
+        self.tables = tables;
+        Ok(())
     }
 }
 
-impl Selector {
-    /// How many rules the selector becomes in one direction of a family, without making them.
-    pub fn rules(&self, family: Family) -> usize {
-        let of_family =
-            |ranges: &[AddressRange]| ranges.iter().filter(|range| range.family == family).count();
-        let addresses = of_family(&self.local).saturating_mul(of_family(&self.remote));
-        let uppers = match &self.upper {
-            UpperSelector::Any => 1,
-            UpperSelector::Ports { local, remote } => {
-                local.len().max(1).saturating_mul(remote.len().max(1))
-            }
-            UpperSelector::Icmp(messages) => messages.len().max(1),
-        };
-        addresses.saturating_mul(uppers)
-    }
+/// Whether policies that stayed have their slots from before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Slots {
+    /// Yes.
+    Kept,
+    /// No: what was counted by slot is to be put away first.
+    GivenAnew,
 }
 
-impl UpperSelector {
-    /// The combinations of the selector's lists as a packet of this direction shows them.
-    fn rules(&self, direction: Direction) -> Vec<UpperRule> {
-        match self {
-            UpperSelector::Any => vec![UpperRule::Any],
-            UpperSelector::Ports { local, remote } if local.is_empty() && remote.is_empty() => {
-                vec![UpperRule::Any]
-            }
-            UpperSelector::Ports { local, remote } => {
-                let (sources, destinations) = match direction {
-                    Direction::Outbound => (local, remote),
-                    Direction::Inbound => (remote, local),
-                };
-                let (sources, destinations) = (ports_or_any(sources), ports_or_any(destinations));
-                let pairs = |&source| {
-                    let with = move |&destination| UpperRule::Ports { source, destination };
-                    destinations.iter().map(with)
-                };
-                sources.iter().flat_map(pairs).collect()
-            }
-            UpperSelector::Icmp(messages) if messages.is_empty() => {
-                vec![UpperRule::Icmp(IcmpRange::ANY)]
-            }
-            UpperSelector::Icmp(messages) => {
-                messages.iter().map(|&range| UpperRule::Icmp(range)).collect()
-            }
+/// One table a domain. Policies come in order of precedence.
+fn compile(order: &[(PolicyIndex, &Policy)], classes: &Classes) -> Result<Box<[Table]>, SpdError> {
+    let mut counts = vec![0usize; classes.count() * DOMAINS_A_CLASS];
+    let mut rules = 0usize;
+    for (_, policy) in order {
+        for domain in classes.domains_of(policy) {
+            let more = policy.selector.rules(domain.family());
+            counts[usize::from(domain.0)] += more.min(Spd::MAX_RULES);
+            rules = rules.saturating_add(more);
+        }
+        if rules > Spd::MAX_RULES {
+            let (policy, limit) = (policy.name.clone(), Spd::MAX_RULES);
+            return Err(SpdError::TooManyRules { policy, rules, limit });
         }
     }
+    let mut gathered: Vec<Gathered> = counts.into_iter().map(Gathered::with_capacity).collect();
+    for (index, policy) in order {
+        for domain in classes.domains_of(policy) {
+            gathered[usize::from(domain.0)].add(policy, *index, domain);
+        }
+    }
+    Ok(gathered.into_iter().map(|rules| Table::of(rules.finish())).collect())
 }
 
-/// An empty list of ports means any.
-fn ports_or_any(ports: &[PortRange]) -> &[PortRange] {
-    if ports.is_empty() { &[PortRange::ANY] } else { ports }
+/// The domain of packets that came by a port that no policy names.
+pub const fn common(direction: Direction, family: Family) -> DomainId {
+    DomainId::new(IngressClass(0), direction, family)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Action, AddressRange, PolicyId, PortRange, SaSetId, Selector, UpperSelector};
     use wire::Address;
     use wire::Upper;
     use wire::flow::protocol::*;
@@ -289,6 +518,7 @@ mod tests {
             action: Action::Protect(SaSetId(id)),
             priority,
             only: None,
+            ingress: None,
             selector: Selector {
                 local: vec!["10.1.0.0/16".parse().unwrap()],
                 remote: vec!["10.2.0.0/16".parse().unwrap()],
@@ -343,7 +573,7 @@ mod tests {
     /// What the database says, by policy id: `Ok` decided, `Err` lacks ports, `None` nothing.
     fn says(spd: &Spd, direction: Direction, flow: &Flow) -> Option<Result<u32, u32>> {
         let mut says = [Match::None];
-        spd.classify(direction, std::slice::from_ref(flow), &mut says);
+        spd.classify(common(direction, flow.family), std::slice::from_ref(flow), &mut says);
         let id = |index| spd.policy(index).id.0;
         match says[0] {
             Match::Policy(index) => Some(Ok(id(index))),
@@ -369,7 +599,7 @@ mod tests {
             let mut policies = given.to_vec();
             policies.rotate_left(rotation);
             let spd = Spd::new(policies).unwrap();
-            let order: Vec<u32> = spd.policies().iter().map(|policy| policy.id.0).collect();
+            let order: Vec<u32> = spd.policies().iter().map(|(_, policy)| policy.id.0).collect();
             assert_eq!(order, [3, 1, 9, 4, 7]);
             assert_eq!(says(&spd, Direction::Outbound, &out(TCP, numbers(1, 2))), Some(Ok(3)));
         }
@@ -427,7 +657,8 @@ mod tests {
             };
             assert_eq!(says(&spd, Direction::Outbound, &there), outbound);
             assert_eq!(says(&spd, Direction::Inbound, &there.reversed()), inbound);
-            let rules = [Direction::Inbound, Direction::Outbound].map(|d| spd.rules(d, Family::V4));
+            let rules =
+                [Direction::Inbound, Direction::Outbound].map(|d| spd.rules(common(d, Family::V4)));
             assert_eq!(rules.iter().sum::<usize>(), 1);
         }
     }
@@ -436,14 +667,17 @@ mod tests {
     fn only_addresses_of_one_family_are_combined() {
         let mixed = between(policy(1, 1), &["10.0.0.0/8", "fd00::/8"], &["0.0.0.0/0", "::/0"]);
         let spd = Spd::new(vec![mixed]).unwrap();
-        assert_eq!(spd.rules(Direction::Outbound, Family::V4), 1);
-        assert_eq!(spd.rules(Direction::Outbound, Family::V6), 1);
+        assert_eq!(spd.rules(common(Direction::Outbound, Family::V4)), 1);
+        assert_eq!(spd.rules(common(Direction::Outbound, Family::V6)), 1);
         let v4 = flow("10.1.0.1", "192.0.2.1", TCP, numbers(1, 2));
         let v6 = flow("fd00::1", "2001:db8::1", TCP, numbers(1, 2));
         assert_eq!(says(&spd, Direction::Outbound, &v4), Some(Ok(1)));
         assert_eq!(says(&spd, Direction::Outbound, &v6), Some(Ok(1)));
         let apart = between(policy(1, 1), &["10.0.0.0/8"], &["::/0"]);
-        assert_eq!(Spd::new(vec![apart]).unwrap().rules(Direction::Outbound, Family::V4), 0);
+        assert_eq!(
+            Spd::new(vec![apart]).unwrap().rules(common(Direction::Outbound, Family::V4)),
+            0
+        );
     }
 
     #[test]
@@ -451,7 +685,7 @@ mod tests {
         let lists = between(policy(1, 1), &["10.1.0.1", "10.1.0.3"], &["10.2.0.1", "10.2.0.3"]);
         let lists = with(lists, Some(UDP), ports(&["5", "7"], &["50", "70"]));
         let spd = Spd::new(vec![lists]).unwrap();
-        assert_eq!(spd.rules(Direction::Outbound, Family::V4), 16);
+        assert_eq!(spd.rules(common(Direction::Outbound, Family::V4)), 16);
         let mut matched = 0;
         for number in 0..4u32.pow(4) {
             let digit = |place: u32| number / 4u32.pow(place) % 4;
@@ -610,7 +844,7 @@ mod tests {
         let web = with(policy(2, 20), Some(TCP), ports(&[], &["80-90", "85"]));
         let other = between(policy(3, 30), &["10.9.0.0/16"], &["0.0.0.0/0"]);
         let spd = Spd::new(vec![wide, web, other]).unwrap();
-        let matching = |flow: &Flow| spd.matching(Direction::Outbound, flow);
+        let matching = |flow: &Flow| spd.matching(common(Direction::Outbound, flow.family), flow);
         let (web, wide) = (PolicyIndex(1), PolicyIndex(2));
         let both = [Match::Policy(web), Match::Policy(wide)];
         assert_eq!(matching(&out(TCP, numbers(1, 85))), both);
@@ -621,19 +855,21 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_judged_flow_by_flow_in_both_families() {
+    fn a_batch_is_judged_flow_by_flow_in_its_domain() {
         let v6 = between(policy(2, 1), &["::/0"], &["::/0"]);
         let spd = Spd::new(vec![policy(1, 1), v6]).unwrap();
         let flows = [
             out(TCP, numbers(1, 2)),
-            flow("::1", "::2", TCP, numbers(1, 2)),
             out(TCP, numbers(1, 2)).reversed(),
             out(UDP, Upper::Fragment),
         ];
-        let mut says = [Match::None; 4];
-        spd.classify(Direction::Outbound, &flows, &mut says);
         let (v6, v4) = (Match::Policy(PolicyIndex(0)), Match::Policy(PolicyIndex(1)));
-        assert_eq!(says, [v4, v6, Match::None, v4]);
+        let mut says = [Match::None; 3];
+        spd.classify(common(Direction::Outbound, Family::V4), &flows, &mut says);
+        assert_eq!(says, [v4, Match::None, v4]);
+        let of_v6 = [flow("::1", "::2", TCP, numbers(1, 2))];
+        spd.classify(common(Direction::Outbound, Family::V6), &of_v6, &mut says[..1]);
+        assert_eq!(says[0], v6);
     }
 
     #[test]

@@ -497,7 +497,15 @@ pub fn policy(
     };
     let (local, remote) = (ranges(local), ranges(remote));
     let selector = Selector { local, remote, protocol: None, upper: UpperSelector::Any };
-    Policy { id: PolicyId(0), name: name.into(), action, priority, only: None, selector }
+    Policy {
+        id: PolicyId(0),
+        name: name.into(),
+        action,
+        priority,
+        only: None,
+        ingress: None,
+        selector,
+    }
 }
 
 /// The same policy for one protocol and these remote ports.

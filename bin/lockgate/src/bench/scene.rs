@@ -279,6 +279,7 @@ impl Case {
             action: Action::Protect(set),
             priority: 100,
             only: None,
+            ingress: None,
             selector: Selector {
                 local: network(LAN),
                 remote: network(WAN),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use control::mac_text;
 use dataplane::counters::Volume;
 use dataplane::{DropReason, Ledger, PortId, Snapshot};
-use policy::Action;
+use policy::{Action, PolicyIndex};
 use serde::Serialize;
 
 use super::KeyFiles;
@@ -349,7 +349,6 @@ fn verdicts(snapshot: &Snapshot, outcome: &Outcome) -> Vec<VerdictLine> {
 
 fn policies(snapshot: &Snapshot, outcome: &Outcome) -> Vec<PolicyLine> {
     let counters = &outcome.counters;
-    let volumes = counters.policy_outbound.iter().zip(&counters.policy_inbound);
     let line = |(policy, (outbound, inbound)): (&policy::Policy, (&Volume, &Volume))| PolicyLine {
         name: policy.name.clone(),
         action: match policy.action {
@@ -363,7 +362,12 @@ fn policies(snapshot: &Snapshot, outcome: &Outcome) -> Vec<PolicyLine> {
         outbound: (*outbound).into(),
         inbound: (*inbound).into(),
     };
-    snapshot.spd().policies().iter().zip(volumes).map(line).collect()
+    let policies = snapshot.spd().policies().into_iter();
+    let of = |(index, policy): (PolicyIndex, _)| {
+        let place = index.0 as usize;
+        line((policy, (&counters.policy_outbound[place], &counters.policy_inbound[place])))
+    };
+    policies.map(of).collect()
 }
 
 fn sas(snapshot: &Snapshot, outcome: &Outcome) -> Vec<SaLine> {

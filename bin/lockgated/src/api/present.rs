@@ -61,7 +61,7 @@ pub(super) fn policies(running: &Running) -> Vec<v1::Policy> {
             inbound: Some(volume(inbound)),
         }
     };
-    snapshot.spd().policies().iter().map(one).collect()
+    snapshot.spd().policies().into_iter().map(|(_, policy)| one(policy)).collect()
 }
 
 /// What unprotected ports let through to this machine: `allow_host`, and what always passes.
@@ -96,7 +96,7 @@ pub(super) fn cache(running: &Running) -> v1::Cache {
 pub(super) fn peers(running: &Running) -> Vec<v1::Peer> {
     let snapshot = &*running.snapshot;
     let mut users: HashMap<SaSetId, u32> = HashMap::new();
-    for policy in snapshot.spd().policies() {
+    for (_, policy) in snapshot.spd().holding() {
         if let Action::Protect(set) = policy.action {
             *users.entry(set).or_default() += 1;
         }

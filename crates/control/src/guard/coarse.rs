@@ -161,7 +161,7 @@ impl Union {
 mod tests {
     use super::*;
     use crate::compile::compiled_policy;
-    use policy::{Direction, Match, PolicyId, SaSetId, Spd};
+    use policy::{Direction, Match, PolicyId, SaSetId, Spd, common};
     use wire::{Flow, Upper};
 
     fn range(lo: u128, hi: u128) -> AddressRange {
@@ -252,7 +252,7 @@ mod tests {
                 };
                 let says = |spd: &Spd| {
                     let mut out = [Match::None];
-                    spd.classify(Direction::Outbound, &[flow], &mut out);
+                    spd.classify(common(Direction::Outbound, flow.family), &[flow], &mut out);
                     match out[0] {
                         Match::Policy(index) => Some(spd.policy(index).action),
                         _ => None,

@@ -361,6 +361,7 @@ fn basics(peers: &[Peer]) -> Vec<Policy> {
             action: Action::Protect(set_id(place)),
             priority: 1,
             only: None,
+            ingress: None,
             selector: Selector { local, remote, protocol: None, upper: UpperSelector::Any },
         }
     };
@@ -381,6 +382,7 @@ fn with_basics(mut policies: Vec<Policy>, peers: &[Peer]) -> Vec<Policy> {
             action: Action::Bypass,
             priority: 0,
             only: None,
+            ingress: None,
             selector: Selector {
                 local: vec![AddressRange::any(Family::V4), AddressRange::any(Family::V6)],
                 remote: vec![AddressRange::any(Family::V4), AddressRange::any(Family::V6)],
@@ -499,6 +501,7 @@ fn a_policy() -> impl Strategy<Value = Policy> {
             action,
             priority,
             only,
+            ingress: None,
             selector: Selector { local, remote, protocol, upper },
         })
 }

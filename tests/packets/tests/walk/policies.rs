@@ -602,7 +602,7 @@ fn every_packet_of_a_flow_gets_its_verdict_and_is_counted_on_its_policy() {
             assert_eq!(together.verdicts, [verdict; 3]);
             assert_eq!(lab.send(LAN, &packet).verdicts, [verdict]);
             let policies = lab.snapshot.spd().policies();
-            let place = policies.iter().position(|policy| policy.name == name).unwrap();
+            let place = policies.iter().position(|(_, policy)| policy.name == name).unwrap();
             let volume = lab.counters().policy_outbound[place];
             assert_eq!((volume.packets, volume.bytes), (4, 4 * packet.len() as u64), "{name}");
         }

@@ -1,0 +1,118 @@
+//! Policy domains: which list of rules judges a packet, and since when it stands.
+
+use wire::Family;
+
+use crate::{Direction, Policy};
+
+/// A policy domain: direction, family, and the class of the port by which a packet came. A verdict
+/// holds in one domain only.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct DomainId(pub u16);
+
+/// Ports of one class are spoken of by the same policies.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct IngressClass(pub u16);
+
+/// How often the policies of a domain changed; an answer holds while its domain has the generation
+/// that it had before the search began (DESIGN I2).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Generation(pub u32);
+
+impl Generation {
+    /// The next one, and whether numbers began anew: what was remembered under any of them must
+    /// then be forgotten (FC-22).
+    pub(crate) fn next(self) -> (Generation, bool) {
+        match self.0.checked_add(1) {
+            Some(next) => (Generation(next), false),
+            None => (Generation(1), true),
+        }
+    }
+}
+
+/// Domains of one ingress class: two directions of two families.
+pub(crate) const DOMAINS_A_CLASS: usize = 4;
+
+impl DomainId {
+    /// The domain of packets of this family that came by a port of this class and cross the
+    /// boundary this way.
+    #[inline]
+    pub const fn new(class: IngressClass, direction: Direction, family: Family) -> DomainId {
+        DomainId(class.0 * DOMAINS_A_CLASS as u16 + direction as u16 * 2 + family as u16)
+    }
+
+    /// Which way its packets cross the boundary.
+    pub const fn direction(self) -> Direction {
+        match self.0 & 2 {
+            0 => Direction::Inbound,
+            _ => Direction::Outbound,
+        }
+    }
+
+    /// IP version of its packets.
+    pub const fn family(self) -> Family {
+        match self.0 & 1 {
+            0 => Family::V4,
+            _ => Family::V6,
+        }
+    }
+
+    /// The class of the ports that its packets come by.
+    pub const fn class(self) -> IngressClass {
+        IngressClass(self.0 / DOMAINS_A_CLASS as u16)
+    }
+}
+
+/// The class of each port: a port that some policy names has one of its own, all others are of
+/// class 0.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Classes {
+    /// Ports that are named, ascending; the one at place `i` is of class `i + 1`.
+    named: Box<[u16]>,
+}
+
+impl Classes {
+    /// Of the ports that these policies name.
+    pub(crate) fn of<'p>(policies: impl Iterator<Item = &'p Policy>) -> Classes {
+        let ports = policies.filter_map(|policy| policy.ingress.as_deref());
+        let mut named: Vec<u16> = ports.flatten().copied().collect();
+        named.sort_unstable();
+        named.dedup();
+        Classes { named: named.into() }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.named.len() + 1
+    }
+
+    pub(crate) fn of_port(&self, port: u16) -> IngressClass {
+        IngressClass(self.named.binary_search(&port).map_or(0, |place| place as u16 + 1))
+    }
+
+    /// Whether a policy can be told apart by these classes.
+    pub(crate) fn cover(&self, policy: &Policy) -> bool {
+        let mut ports = policy.ingress.iter().flat_map(|ports| ports.iter());
+        ports.all(|port| self.named.binary_search(port).is_ok())
+    }
+
+    /// The classes whose packets a policy speaks of.
+    pub(crate) fn of_policy(&self, policy: &Policy) -> impl Iterator<Item = IngressClass> {
+        let speaks_of = move |class: &u16| match (&policy.ingress, class.checked_sub(1)) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(ports), Some(place)) => ports.contains(&self.named[usize::from(place)]),
+        };
+        (0..self.count() as u16).filter(speaks_of).map(IngressClass)
+    }
+
+    /// The domains that a policy has rules in.
+    pub(crate) fn domains_of(&self, policy: &Policy) -> impl Iterator<Item = DomainId> {
+        self.of_policy(policy).flat_map(move |class| {
+            let holds = move |&(direction, family): &(Direction, Family)| {
+                policy.selector.rules(family) > 0
+                    && policy.only.is_none_or(|only| only == direction)
+            };
+            let all = policy.holds_in().filter(holds);
+            all.map(move |(direction, family)| DomainId::new(class, direction, family))
+        })
+    }
+}

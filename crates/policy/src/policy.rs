@@ -1,0 +1,157 @@
+//! One policy (RFC 4301 §4.4.1), and the rules that it becomes.
+
+use std::sync::Arc;
+
+use wire::Family;
+
+use crate::rule::{Rule, UpperRule};
+use crate::{AddressRange, IcmpRange, PortRange, Selector, UpperSelector};
+
+/// Number of a policy, never reused while the process lives (DESIGN I2).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct PolicyId(pub u32);
+
+/// Slot of a policy in its [`Spd`](crate::Spd): what counters and caches know it by. It stays the
+/// policy's through every change that makes one database from another, and is not given again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct PolicyIndex(pub u32);
+
+/// Number of a set of SAs that a PROTECT policy names (RFC 9611), never reused.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct SaSetId(pub u32);
+
+/// What a policy does with the packets it matches.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// PROTECT: ESP with an SA of this set.
+    Protect(SaSetId),
+    /// BYPASS: let through in clear.
+    Bypass,
+    /// DISCARD: drop, silently.
+    Discard,
+}
+
+/// Which way a packet crosses the boundary between protected and unprotected.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Direction {
+    /// Into the protected side.
+    Inbound,
+    /// Out by an unprotected port.
+    Outbound,
+}
+
+/// One policy.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Policy {
+    /// Its number.
+    pub id: PolicyId,
+    /// Its name in the configuration.
+    pub name: String,
+    /// What it does.
+    pub action: Action,
+    /// Higher wins; among equals the one added later, which has the higher id (FC-41).
+    pub priority: u32,
+    /// The only direction it holds in; `None`: both, mirrored inbound.
+    pub only: Option<Direction>,
+    /// Places of the ports by which a packet must have come for it to be spoken of; `None`: any.
+    pub ingress: Option<Arc<[u16]>>,
+    /// Whom it speaks of.
+    pub selector: Selector,
+}
+
+/// Who wins: the higher, compared as numbers. No two policies of a database have one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Precedence(u64);
+
+impl Policy {
+    pub(crate) fn precedence(&self) -> Precedence {
+        Precedence(u64::from(self.priority) << 32 | u64::from(self.id.0))
+    }
+
+    /// The directions and families that the policy may have rules in.
+    pub(crate) fn holds_in(&self) -> impl Iterator<Item = (Direction, Family)> {
+        let directions = [Direction::Inbound, Direction::Outbound].into_iter();
+        directions
+            .filter(|&direction| self.only.is_none_or(|only| only == direction))
+            .flat_map(|direction| [(direction, Family::V4), (direction, Family::V6)])
+    }
+
+    /// Appends the policy's rules for a direction and family: the cross product of its lists.
+    pub(crate) fn compile(
+        &self,
+        index: PolicyIndex,
+        direction: Direction,
+        family: Family,
+        rules: &mut Vec<Rule>,
+    ) {
+        let Selector { local, remote, protocol, upper } = &self.selector;
+        let (sources, destinations) = match direction {
+            Direction::Outbound => (local, remote),
+            Direction::Inbound => (remote, local),
+        };
+        let uppers = upper.rules(direction);
+        for source in sources.iter().filter(|range| range.family == family) {
+            for destination in destinations.iter().filter(|range| range.family == family) {
+                rules.extend(uppers.iter().map(|&upper| Rule {
+                    source: (source.lo, source.hi),
+                    destination: (destination.lo, destination.hi),
+                    protocol: *protocol,
+                    upper,
+                    index,
+                }));
+            }
+        }
+    }
+}
+
+impl Selector {
+    /// How many rules the selector becomes in one direction of a family, without making them.
+    pub fn rules(&self, family: Family) -> usize {
+        let of_family =
+            |ranges: &[AddressRange]| ranges.iter().filter(|range| range.family == family).count();
+        let addresses = of_family(&self.local).saturating_mul(of_family(&self.remote));
+        let uppers = match &self.upper {
+            UpperSelector::Any => 1,
+            UpperSelector::Ports { local, remote } => {
+                local.len().max(1).saturating_mul(remote.len().max(1))
+            }
+            UpperSelector::Icmp(messages) => messages.len().max(1),
+        };
+        addresses.saturating_mul(uppers)
+    }
+}
+
+impl UpperSelector {
+    /// The combinations of the selector's lists as a packet of this direction shows them.
+    fn rules(&self, direction: Direction) -> Vec<UpperRule> {
+        match self {
+            UpperSelector::Any => vec![UpperRule::Any],
+            UpperSelector::Ports { local, remote } if local.is_empty() && remote.is_empty() => {
+                vec![UpperRule::Any]
+            }
+            UpperSelector::Ports { local, remote } => {
+                let (sources, destinations) = match direction {
+                    Direction::Outbound => (local, remote),
+                    Direction::Inbound => (remote, local),
+                };
+                let (sources, destinations) = (ports_or_any(sources), ports_or_any(destinations));
+                let pairs = |&source| {
+                    let with = move |&destination| UpperRule::Ports { source, destination };
+                    destinations.iter().map(with)
+                };
+                sources.iter().flat_map(pairs).collect()
+            }
+            UpperSelector::Icmp(messages) if messages.is_empty() => {
+                vec![UpperRule::Icmp(IcmpRange::ANY)]
+            }
+            UpperSelector::Icmp(messages) => {
+                messages.iter().map(|&range| UpperRule::Icmp(range)).collect()
+            }
+        }
+    }
+}
+
+/// An empty list of ports means any.
+fn ports_or_any(ports: &[PortRange]) -> &[PortRange] {
+    if ports.is_empty() { &[PortRange::ANY] } else { ports }
+}
