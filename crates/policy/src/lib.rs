@@ -19,4 +19,4 @@ pub use classifier::Classifier;
 pub use domain::{DomainId, Generation, IngressClass};
 pub use policy::{Action, Direction, Policy, PolicyId, PolicyIndex, SaSetId};
 pub use selector::{AddressRange, IcmpRange, PortRange, Selector, SelectorError, UpperSelector};
-pub use spd::{Match, NeedsRenewal, Slots, Spd, SpdError, common};
+pub use spd::{Match, NeedsRenewal, Search, Slots, Spd, SpdError, common};

@@ -60,9 +60,20 @@ pub enum NeedsRenewal {
     Rules,
 }
 
+/// How a database searches its rules. Both ways say the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Search {
+    /// The fast search.
+    #[default]
+    Compiled,
+    /// One rule after the other: for benches, and for tests that compare.
+    Linear,
+}
+
 /// The policies of a snapshot, compiled for searching. Immutable, and cheap to copy.
 #[derive(Clone, Debug)]
 pub struct Spd {
+    search: Search,
     base: Arc<Base>,
     /// Policies that came since the base was made; the first has the slot behind the base's last.
     added: Vec<Arc<Policy>>,
@@ -146,7 +157,8 @@ impl Spd {
         let generations = vec![Generation(1); tables.len()].into();
         let capacity = capacity.max(slots.len());
         let base = Arc::new(Base { slots, capacity, classes });
-        Ok(Spd { base, added: Vec::new(), log: Vec::new(), tables, generations, wraps: 0 })
+        let search = Search::default();
+        Ok(Spd { search, base, added: Vec::new(), log: Vec::new(), tables, generations, wraps: 0 })
     }
 
     /// The policies that hold, the highest precedence first. Cost: they are sorted.
@@ -247,7 +259,18 @@ impl Spd {
     /// If the slices differ in length, or `domain` is from another database.
     pub fn classify(&self, domain: DomainId, flows: &[Flow], out: &mut [Match]) {
         assert_eq!(flows.len(), out.len(), "one match for each flow");
-        self.tables[usize::from(domain.0)].classify(flows, out);
+        match self.search {
+            Search::Compiled => self.tables[usize::from(domain.0)].classify(flows, out),
+            Search::Linear => {
+                let says = |flow| self.search_linear(domain, flow);
+                flows.iter().zip(out).for_each(|(flow, out)| *out = says(flow));
+            }
+        }
+    }
+
+    /// The same database searched another way; what is [`changed`](Self::changed) of it, too.
+    pub fn searched(self, search: Search) -> Spd {
+        Spd { search, ..self }
     }
 
     /// The linear search: what [`classify`](Self::classify) must say. One comparison a rule, up to
@@ -870,6 +893,19 @@ mod tests {
         let of_v6 = [flow("::1", "::2", TCP, numbers(1, 2))];
         spd.classify(common(Direction::Outbound, Family::V6), &of_v6, &mut says[..1]);
         assert_eq!(says[0], v6);
+    }
+
+    #[test]
+    fn searched_linearly_a_database_says_what_it_says_compiled() {
+        let list = [(1, 10), (2, 20), (3, 20)].map(|(id, priority)| policy(id, priority));
+        let compiled = Spd::new(list.to_vec()).unwrap();
+        let linear = compiled.clone().searched(Search::Linear);
+        let flows = [out(TCP, numbers(1, 2)), flow("192.0.2.1", "10.2.0.1", TCP, numbers(1, 2))];
+        for spd in [&compiled, &linear] {
+            let mut says = [Match::None; 2];
+            spd.classify(common(Direction::Outbound, Family::V4), &flows, &mut says);
+            assert_eq!(says, [Match::Policy(PolicyIndex(0)), Match::None]);
+        }
     }
 
     #[test]
