@@ -3,7 +3,7 @@
 use ipsec::SaId;
 use policy::{Direction, PolicyIndex};
 
-use crate::{DropReason, PortId, Snapshot};
+use crate::{CacheCounters, DropReason, PortId, Snapshot};
 
 /// Packets and their bytes: IP packets as they were before sealing and after opening.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -88,6 +88,8 @@ pub struct Counters {
     pub taken_over: u64,
     /// NAT keepalives made.
     pub keepalives: u64,
+    /// What the flow cache did.
+    pub cache: CacheCounters,
 }
 
 impl Counters {
@@ -108,6 +110,7 @@ impl Counters {
             handed_over: 0,
             taken_over: 0,
             keepalives: 0,
+            cache: CacheCounters::default(),
         }
     }
 

@@ -17,7 +17,7 @@ use wire::{Address, Flow, Frames, Upper, icmp, packet::is_link_local};
 use crate::receive::is_host_service;
 use crate::snapshot::ResolvedAction;
 use crate::walk::{Origin, Quote, Row, Scratch, State, ToHost, Turn};
-use crate::{DropReason, Medium, RouteTarget, Side, Snapshot, Verdict};
+use crate::{DropReason, FlowCache, Medium, RouteTarget, Side, Snapshot, Verdict};
 
 /// What decides a row for good.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +28,15 @@ pub(crate) enum Decision {
 }
 
 /// Judges every row that is an IP packet in clear.
-pub(crate) fn decide<F: Frames>(turn: &mut Turn<'_, F>, rows: &mut [Row], scratch: &mut Scratch) {
+pub(crate) fn decide<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    rows: &mut [Row],
+    scratch: &mut Scratch,
+    cache: Option<&mut FlowCache>,
+) {
+    if let Some(cache) = cache {
+        cache.look_at(turn.snapshot);
+    }
     let from_outside = |row: &Row| {
         matches!(row.origin, Origin::Opened(_))
             || turn.snapshot.path_port(row.ingress).side == Side::Unprotected

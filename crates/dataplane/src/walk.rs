@@ -9,7 +9,9 @@ use crate::open::Opening;
 use crate::seal::Departures;
 use crate::snapshot::Egress;
 use crate::stage::{NoClock, Stage, StageClock};
-use crate::{Counters, DeviceId, DropReason, Medium, PortId, SetIndex, Snapshot, Verdict};
+use crate::{
+    Counters, DeviceId, DropReason, FlowCache, Medium, PortId, SetIndex, Snapshot, Verdict,
+};
 use crate::{decide, limiter::RateLimiter, open, plan, receive, seal};
 
 /// Where a row's packet came from, which says by what it is judged.
@@ -219,6 +221,7 @@ pub struct Walk {
     made: Vec<Row>,
     scratch: Scratch,
     share: Share,
+    cache: Option<FlowCache>,
 }
 
 impl Walk {
@@ -231,7 +234,20 @@ impl Walk {
             made: Vec::with_capacity(BATCH),
             scratch: Scratch::default(),
             share: Share::ALL,
+            cache: None,
         }
+    }
+
+    /// From now on flows are remembered in this cache, or in none; returns the one that was there,
+    /// for somebody else to free. Where generations began anew ([`Spd::wraps`](policy::Spd::wraps))
+    /// it is to be a fresh one, put in with the snapshot.
+    pub fn take_cache(&mut self, cache: Option<FlowCache>) -> Option<FlowCache> {
+        std::mem::replace(&mut self.cache, cache)
+    }
+
+    /// The cache, to be looked at.
+    pub fn cache(&self) -> Option<&FlowCache> {
+        self.cache.as_ref()
     }
 
     /// From now on what an SA of another worker is to open goes to [`Outputs::handovers`]; the
@@ -335,7 +351,7 @@ impl Walk {
         clock: &mut impl StageClock,
     ) {
         assert!(packets.len() <= BATCH, "a batch is at most {BATCH} packets");
-        let Walk { counters, limiter, rows, made, scratch, share } = self;
+        let Walk { counters, limiter, rows, made, scratch, share, cache } = self;
         out.verdicts.clear();
         out.verdicts.resize(packets.len(), None);
         let (share, handed_over) = (*share, out.handovers.len());
@@ -345,13 +361,13 @@ impl Walk {
         receive::receive(&mut turn, device, packets, rows);
         clock.ended(Stage::Receive);
         open::open(&mut turn, rows, scratch, clock);
-        decide::decide(&mut turn, rows, scratch);
+        decide::decide(&mut turn, rows, scratch, cache.as_mut());
         clock.ended(Stage::Decide);
         plan::plan(&mut turn, rows, made, limiter, scratch);
         clock.ended(Stage::Plan);
         seal::seal(&mut turn, rows, scratch, clock);
         if !made.is_empty() {
-            decide::decide(&mut turn, made, scratch);
+            decide::decide(&mut turn, made, scratch, cache.as_mut());
             rows.clear(); // what is made is never answered: nothing more comes of it
             plan::plan(&mut turn, made, rows, limiter, scratch);
             seal::seal(&mut turn, made, scratch, clock);

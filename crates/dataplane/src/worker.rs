@@ -9,7 +9,7 @@ use crate::holding::{Holding, Wanted};
 use crate::keepalive::Keepalives;
 use crate::stage::{NoClock, Stage, StageClock};
 use crate::walk::{Held, Outputs, ToHost, Walk};
-use crate::{Counters, DeviceId, DropReason, Layout, Medium, PortId, Snapshot, Verdict};
+use crate::{Counters, DeviceId, DropReason, FlowCache, Layout, Medium, PortId, Snapshot, Verdict};
 
 /// A packet in a device's transmit queue, with the ledgers it will be on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -90,6 +90,16 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     /// with the lowest numbers.
     pub fn walk_among(&mut self, workers: u32) {
         self.walk.take_share(Share { worker: self.handovers.worker(), workers: workers.max(1) });
+    }
+
+    /// As [`Walk::take_cache`].
+    pub fn take_cache(&mut self, cache: Option<FlowCache>) -> Option<FlowCache> {
+        self.walk.take_cache(cache)
+    }
+
+    /// The flow cache, to be looked at.
+    pub fn cache(&self) -> Option<&FlowCache> {
+        self.walk.cache()
     }
 
     /// Goes over to a snapshot of another layout (other ports, policies or SAs), with devices in

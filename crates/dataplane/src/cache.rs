@@ -1,0 +1,289 @@
+//! The flow cache: what the policies said of a flow, remembered beside the generation at which they
+//! said it (DESIGN §2).
+//!
+//! One table a worker, of a fixed size, for both families and both directions. A batch is looked up
+//! as a whole: all keys are made and hashed and their lines asked for, then all are compared, then
+//! those that are missing are searched together, equal ones once, and written.
+//!
+//! **Key**: domain, addresses, protocol, upper layer, and of an opened packet the set of the SA that
+//! opened it. The set does for the SPI: all SAs of a set are judged alike, and it stays when they
+//! are rekeyed. **Value**: the answer, under its domain's generation; and the next hop, under a
+//! number that this worker gives each routing table it sees. A route that is stale is looked up
+//! again, and the answer stands.
+//!
+//! Invalidation is in the numbers: nothing is ever cleared. An entry is of no use as soon as its
+//! domain has another generation. Where generations begin anew after their highest, entries from
+//! before could look like new ones: then the table answers nothing until it is taken out and a
+//! fresh one put in ([`FlowCache::is_outworn`]).
+//!
+//! Not here: what must be asked of each packet, whatever its flow (`decide.rs`).
+
+mod entry;
+mod lane;
+mod table;
+
+use cpu::aes::{KeyedHash, Secret};
+use policy::{DomainId, Generation, Match};
+
+use crate::{RouteGeneration, Snapshot};
+use entry::Value;
+pub use entry::{Answer, Key, Way};
+pub(crate) use lane::{Lane, Lanes};
+use table::{Domain, Table, Written};
+
+/// Bytes of an IPv4 entry; one of IPv6 takes two of them.
+pub const ENTRY_BYTES: usize = 32;
+/// Entries for each flow that is to be carried: a load of a quarter.
+pub const ENTRIES_A_FLOW: usize = 4;
+
+/// Whether cheap domains are looked up in the cache too.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum CacheUse {
+    /// Domains whose search costs no more than the cache are searched.
+    #[default]
+    WherePaid,
+    /// Every domain is looked up.
+    Always,
+}
+
+/// Rules up to which a search costs no more than a look into the cache.
+pub const BREAK_EVEN_RULES: usize = 32;
+
+/// What a worker's cache did. Plain numbers, all of packets or entries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CacheCounters {
+    /// Packets that were answered without a search: by an entry, or with one of the same batch.
+    pub hits: u64,
+    /// Packets whose flow had no entry that holds.
+    pub misses: u64,
+    /// Hits whose route had to be looked up again.
+    pub routes: u64,
+    /// Entries written.
+    pub inserts: u64,
+    /// Of these: over an entry of another generation.
+    pub stale: u64,
+    /// Entries that held when another took their place.
+    pub evictions: u64,
+    /// Of the entries written: those that say that no policy matched.
+    pub negative: u64,
+    /// Entries of that kind that were not written, because they would have cost one that holds.
+    pub refused: u64,
+}
+
+impl CacheCounters {
+    /// Adds another worker's.
+    pub fn add(&mut self, other: &CacheCounters) {
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.routes += other.routes;
+        self.inserts += other.inserts;
+        self.stale += other.stale;
+        self.evictions += other.evictions;
+        self.negative += other.negative;
+        self.refused += other.refused;
+    }
+}
+
+/// An entry as it is shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CacheEntry {
+    /// Of what.
+    pub key: Key,
+    /// What is said of it.
+    pub answer: Answer,
+    /// The generation of its domain when it was asked.
+    pub generation: Generation,
+    /// Whether that is still the domain's generation.
+    pub is_current: bool,
+    /// The next hop, if the routes have not changed since.
+    pub way: Way,
+}
+
+/// One worker's flow cache.
+pub struct FlowCache {
+    table: Table,
+    hash: KeyedHash,
+    use_: CacheUse,
+    /// One entry a domain.
+    domains: Vec<Domain>,
+    /// What the snapshot that was looked at last said of wraps and routes.
+    wraps: Option<u32>,
+    routes: Option<RouteGeneration>,
+    /// The number of its routing table, from 1.
+    epoch: u16,
+    is_outworn: bool,
+}
+
+impl FlowCache {
+    /// A cache with room for so many IPv4 entries, rounded up to a power of two, at least 8. Its
+    /// memory is taken as it is first used, or at once by [`touch`](Self::touch).
+    ///
+    /// # Errors
+    /// What the kernel said: there is no room for it.
+    pub fn new(entries: usize, secret: &Secret, use_: CacheUse) -> std::io::Result<FlowCache> {
+        let lines = entries.div_ceil(cpu::memory::LINE_BYTES / ENTRY_BYTES);
+        Ok(FlowCache {
+            table: Table::new(lines)?,
+            hash: KeyedHash::new(secret),
+            use_,
+            domains: Vec::new(),
+            wraps: None,
+            routes: None,
+            epoch: 0,
+            is_outworn: false,
+        })
+    }
+
+    /// The same with the hash for processors without AES rounds.
+    pub fn with_portable_hash(mut self, secret: &Secret) -> FlowCache {
+        self.hash = KeyedHash::portable(secret);
+        self
+    }
+
+    /// Has the kernel provide all its memory now.
+    ///
+    /// # Errors
+    /// What the kernel said: there is not that much memory.
+    pub fn touch(&mut self) -> std::io::Result<()> {
+        self.table.touch()
+    }
+
+    /// Room, in IPv4 entries.
+    pub fn capacity(&self) -> usize {
+        self.bytes() / ENTRY_BYTES
+    }
+
+    /// Bytes of the table.
+    pub fn bytes(&self) -> usize {
+        size_of_val(self.table.lines())
+    }
+
+    /// Whether it must be replaced by a fresh one: generations began anew since its first entry, or
+    /// too many routing tables were seen. Until then it answers nothing, or no routes.
+    pub fn is_outworn(&self) -> bool {
+        self.is_outworn || self.epoch == u16::MAX
+    }
+
+    /// Entries that hold and say what the policies of a domain said, under the snapshot that was
+    /// walked last.
+    pub fn entries_of(&self, domain: DomainId) -> u64 {
+        self.domains.get(usize::from(domain.0)).map_or(0, |domain| domain.entries)
+    }
+
+    /// Whether packets of a domain are not looked up, because its search costs less.
+    pub fn bypasses(&self, domain: DomainId) -> bool {
+        self.domains.get(usize::from(domain.0)).is_none_or(|domain| domain.is_bypassed)
+    }
+
+    /// The entries of up to `limit` lines from `line` on, and the line to go on with; `None`: that
+    /// was all.
+    pub fn entries(&self, line: usize, limit: usize) -> (Vec<CacheEntry>, Option<usize>) {
+        let end = line.saturating_add(limit).min(self.table.lines().len());
+        let shown = (line..end).flat_map(|line| self.table.tenants(line));
+        let entries = shown.map(|(key, value, tenant)| CacheEntry {
+            key,
+            answer: value.answer(),
+            generation: tenant.generation,
+            is_current: self.generation(key.domain) == Some(tenant.generation),
+            way: value.way(self.epoch),
+        });
+        (entries.collect(), (end < self.table.lines().len()).then_some(end))
+    }
+
+    fn generation(&self, domain: DomainId) -> Option<Generation> {
+        self.domains.get(usize::from(domain.0)).map(|domain| domain.generation)
+    }
+}
+
+/// What the walk does with it, batch by batch.
+impl FlowCache {
+    /// Goes over to a snapshot: what was remembered under other generations no longer holds. Before
+    /// each batch; it takes no longer than there are domains.
+    pub(crate) fn look_at(&mut self, snapshot: &Snapshot) {
+        let spd = snapshot.spd();
+        let wraps = spd.wraps();
+        self.is_outworn |= *self.wraps.get_or_insert(wraps) != wraps;
+        if self.routes != Some(snapshot.route_generation()) {
+            self.routes = Some(snapshot.route_generation());
+            self.epoch = self.epoch.saturating_add(1);
+        }
+        self.domains.resize(spd.domains().count(), Domain::default());
+        for (known, domain) in self.domains.iter_mut().zip(spd.domains()) {
+            let generation = spd.generation(domain);
+            if known.generation != generation {
+                self.is_outworn |= generation < known.generation;
+                let is_bypassed =
+                    self.use_ == CacheUse::WherePaid && spd.rules(domain) <= BREAK_EVEN_RULES;
+                *known = Domain { generation, is_bypassed, entries: 0 };
+            }
+        }
+    }
+
+    /// Whether packets of a domain are looked up.
+    #[inline(always)]
+    pub(crate) fn serves(&self, domain: DomainId) -> bool {
+        !self.is_outworn
+            && self.domains.get(usize::from(domain.0)).is_some_and(|domain| !domain.is_bypassed)
+    }
+
+    /// Looks up all of a lane, in both of each key's buckets.
+    #[inline]
+    pub(crate) fn look_up<const WORDS: usize>(
+        &self,
+        lane: &mut Lane<WORDS>,
+        counters: &mut CacheCounters,
+    ) {
+        if lane.len() > 0 {
+            lane.look_up(&self.hash, &self.table, &self.domains);
+            counters.misses += lane.missing() as u64;
+            counters.hits += (lane.len() - lane.missing()) as u64;
+        }
+    }
+
+    /// What was found of a packet of a lane.
+    #[inline(always)]
+    pub(crate) fn found<const WORDS: usize>(
+        &self,
+        lane: &Lane<WORDS>,
+        at: usize,
+    ) -> Option<(Answer, Way)> {
+        let value = lane.value(at);
+        (!value.is_nothing()).then(|| (value.answer(), value.way(self.epoch)))
+    }
+
+    /// Remembers what was said of a packet of a lane, and where it goes. A way is left out where
+    /// it cannot be written down or routing tables can no longer be told apart.
+    pub(crate) fn remember<const WORDS: usize>(
+        &mut self,
+        lane: &Lane<WORDS>,
+        at: usize,
+        (answer, way): (Answer, Way),
+        counters: &mut CacheCounters,
+    ) {
+        let way = if self.epoch == u16::MAX { Way::Unknown } else { way };
+        let Some(value) = Value::new(answer, way, self.epoch) else { return };
+        if answer == Answer::NotAsked && value.way(self.epoch) == Way::Unknown {
+            return; // it would say nothing
+        }
+        let key = lane.key(at);
+        let Some(generation) = self.generation(entry::domain_of(key)) else { return };
+        let entry = entry::written(*key, value, generation);
+        let written = self.table.write(lane.hash(at), &entry, &mut self.domains);
+        match written {
+            Written::Refused => counters.refused += 1,
+            Written::Again => {}
+            Written::Empty | Written::Stale | Written::Evicting(_) => {
+                counters.inserts += 1;
+                counters.negative += u64::from(answer == Answer::Said(Match::None));
+            }
+        }
+        match written {
+            Written::Stale => counters.stale += 1,
+            Written::Evicting(entries) => counters.evictions += entries,
+            Written::Empty | Written::Again | Written::Refused => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,308 @@
+//! What an entry is, as 64-bit words: 4 of IPv4, 8 of IPv6.
+//!
+//! ```text
+//! word   IPv4 (32 bytes)                    IPv6 (64 bytes, one line)
+//! 0      source | destination << 32         low half of the source
+//! 1      identity                           identity
+//! 2      SA set | answer << 32              high half of the source
+//! 3      generation | route << 32           low half of the destination
+//! 4                                         high half of the destination
+//! 5                                         identity's kind alone
+//! 6                                         SA set | answer << 32
+//! 7                                         generation | route << 32
+//!
+//! identity: upper layer | protocol << 32 | kind << 40 | domain << 48
+//! ```
+//! A line holds one IPv6 entry or two of IPv4, so what a stranger writes, an address, must never be
+//! read as an identity of the other family: words 1 and 5 of a line are made by us in every case,
+//! and their kind says the family. Zeros are no entry, because no kind is 0.
+//!
+//! Numbers are as the parser left them; nothing here turns bytes around.
+
+use policy::{DomainId, Generation, Match, PolicyIndex, SaSetId};
+use wire::{Family, Flow, Upper};
+
+use crate::NextHopId;
+
+/// Words of an IPv4 entry.
+pub(super) const V4: usize = 4;
+/// Words of an IPv6 entry.
+pub(super) const V6: usize = 8;
+
+/// Set in every kind: zeros are no entry.
+const OCCUPIED: u8 = 0x80;
+/// The entry is of IPv6, and of the whole line.
+const IS_V6: u8 = 0x40;
+/// The packet was opened; the SA set says by whose SA.
+const OPENED: u8 = 0x20;
+/// What kind of upper layer it is: the low bits.
+const UPPER: u8 = 0x03;
+const LOW: u64 = u32::MAX as u64;
+
+/// What a remembered verdict depends on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Key {
+    /// Direction, family, and the class of the port that the packet came by.
+    pub domain: DomainId,
+    /// The set of the SA that opened the packet; `None`: it came in clear, or is leaving.
+    pub opened_by: Option<SaSetId>,
+    /// All that a selector sees.
+    pub flow: Flow,
+}
+
+/// What the policies said.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Answer {
+    /// This, of the flow.
+    Said(Match),
+    /// They have nothing to say: the flow goes from one protected port to another.
+    NotAsked,
+}
+
+/// What is remembered of the route of a flow's destination.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Way {
+    /// Nothing, or of another routing table.
+    Unknown,
+    /// It is forwarded to this next hop, on the side of the boundary that the question is about:
+    /// unprotected outbound, protected inbound.
+    Via(NextHopId),
+    /// Inbound: it goes no such way, so there is another question, or it is not forwarded.
+    Other,
+}
+
+/// [`Way`] in 16 bits; larger next hops are not remembered.
+const WAY_UNKNOWN: u16 = u16::MAX;
+const WAY_OTHER: u16 = u16::MAX - 1;
+
+impl Way {
+    fn bits(self) -> u16 {
+        match self {
+            Way::Via(NextHopId(hop)) if hop < u32::from(WAY_OTHER) => hop as u16,
+            Way::Via(_) | Way::Unknown => WAY_UNKNOWN,
+            Way::Other => WAY_OTHER,
+        }
+    }
+
+    #[inline(always)]
+    fn of_bits(bits: u16) -> Way {
+        match bits {
+            WAY_UNKNOWN => Way::Unknown,
+            WAY_OTHER => Way::Other,
+            hop => Way::Via(NextHopId(hop.into())),
+        }
+    }
+}
+
+/// Answers as numbers: 3 bits that say which, then the slot of the policy.
+const SAID_POLICY: u32 = 1;
+const SAID_FRAGMENT_PORTS: u32 = 2;
+const SAID_NONE: u32 = 3;
+const NOT_ASKED: u32 = 4;
+const ANSWER_SHIFT: u32 = 29;
+const SLOT: u32 = (1 << ANSWER_SHIFT) - 1;
+
+/// What an entry says, as two words of 32 bits in one of 64: answer, then route.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Value(u64);
+
+impl Value {
+    /// `None`: the slot is too large to be written down.
+    pub(super) fn new(answer: Answer, way: Way, epoch: u16) -> Option<Value> {
+        let (which, slot) = match answer {
+            Answer::Said(Match::Policy(PolicyIndex(slot))) => (SAID_POLICY, slot),
+            Answer::Said(Match::FragmentPorts(PolicyIndex(slot))) => (SAID_FRAGMENT_PORTS, slot),
+            Answer::Said(Match::None) => (SAID_NONE, 0),
+            Answer::NotAsked => (NOT_ASKED, 0),
+        };
+        let answer = u64::from(which << ANSWER_SHIFT | slot);
+        let route = u64::from(epoch) << 16 | u64::from(way.bits());
+        (slot <= SLOT).then_some(Value(answer | route << 32))
+    }
+
+    /// What `entry` says.
+    #[inline(always)]
+    pub(super) fn of<const WORDS: usize>(entry: &[u64; WORDS]) -> Value {
+        Value(entry[WORDS - 2] >> 32 | entry[WORDS - 1] & !LOW)
+    }
+
+    /// Whether it says nothing, which no entry does.
+    #[inline(always)]
+    pub(super) fn is_nothing(self) -> bool {
+        self.0 == 0
+    }
+
+    #[inline(always)]
+    pub(super) fn answer(self) -> Answer {
+        let number = self.0 as u32;
+        let slot = PolicyIndex(number & SLOT);
+        match number >> ANSWER_SHIFT {
+            SAID_POLICY => Answer::Said(Match::Policy(slot)),
+            SAID_FRAGMENT_PORTS => Answer::Said(Match::FragmentPorts(slot)),
+            NOT_ASKED => Answer::NotAsked,
+            _ => Answer::Said(Match::None),
+        }
+    }
+
+    /// The way, if it was found under this numbering of routing tables.
+    #[inline(always)]
+    pub(super) fn way(self, epoch: u16) -> Way {
+        let route = (self.0 >> 32) as u32;
+        if (route >> 16) as u16 == epoch { Way::of_bits(route as u16) } else { Way::Unknown }
+    }
+
+    fn is_negative(self) -> bool {
+        self.0 as u32 >> ANSWER_SHIFT == SAID_NONE
+    }
+}
+
+/// A key as the words of an entry, its value and generation zeros.
+pub(crate) trait Words<const WORDS: usize> {
+    fn words(&self) -> [u64; WORDS];
+}
+
+impl Key {
+    #[inline(always)]
+    fn identity(&self, family: u8) -> u64 {
+        let (upper, kind) = match self.flow.upper {
+            Upper::Ports { source, destination } => {
+                (u32::from(source) << 16 | u32::from(destination), 0)
+            }
+            Upper::Icmp { kind, code } => (u32::from(kind) << 8 | u32::from(code), 1),
+            Upper::None => (0, 2),
+            Upper::Fragment => (0, 3),
+        };
+        let opened = if self.opened_by.is_some() { OPENED } else { 0 };
+        u64::from(upper)
+            | u64::from(self.flow.protocol) << 32
+            | u64::from(OCCUPIED | family | opened | kind) << 40
+            | u64::from(self.domain.0) << 48
+    }
+
+    #[inline(always)]
+    fn set(&self) -> u64 {
+        self.opened_by.map_or(0, |set| set.0.into())
+    }
+}
+
+impl Words<V4> for Key {
+    #[inline(always)]
+    fn words(&self) -> [u64; V4] {
+        let Flow { source, destination, .. } = self.flow;
+        let addresses = source as u64 & LOW | (destination as u64) << 32;
+        [addresses, self.identity(0), self.set(), 0]
+    }
+}
+
+impl Words<V6> for Key {
+    #[inline(always)]
+    fn words(&self) -> [u64; V6] {
+        let Flow { source, destination, .. } = self.flow;
+        let (source, destination) = (
+            [source as u64, (source >> 64) as u64],
+            [destination as u64, (destination >> 64) as u64],
+        );
+        let identity = self.identity(IS_V6);
+        let kind = u64::from(OCCUPIED | IS_V6) << 40;
+        [source[0], identity, source[1], destination[0], destination[1], kind, self.set(), 0]
+    }
+}
+
+/// The same words with what they say. `words` is a key's.
+pub(super) fn written<const WORDS: usize>(
+    mut words: [u64; WORDS],
+    value: Value,
+    generation: Generation,
+) -> [u64; WORDS] {
+    words[WORDS - 2] = words[WORDS - 2] & LOW | value.0 << 32;
+    words[WORDS - 1] = u64::from(generation.0) | value.0 & !LOW;
+    words
+}
+
+/// Whether an entry is of this key (its words with the generation in the low half of the last) and
+/// of its generation.
+#[inline(always)]
+pub(super) fn is_of<const WORDS: usize>(entry: &[u64; WORDS], key: &[u64; WORDS]) -> bool {
+    let mut differs = 0;
+    for at in 0..WORDS - 2 {
+        differs |= entry[at] ^ key[at];
+    }
+    differs |= (entry[WORDS - 2] ^ key[WORDS - 2]) & LOW;
+    differs |= (entry[WORDS - 1] ^ key[WORDS - 1]) & LOW;
+    differs == 0
+}
+
+/// The domain in the words of a key.
+#[inline(always)]
+pub(super) fn domain_of<const WORDS: usize>(words: &[u64; WORDS]) -> DomainId {
+    DomainId((words[1] >> 48) as u16)
+}
+
+/// What is in one half of a line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Half {
+    /// Nothing, or what is left of an IPv6 entry.
+    Empty,
+    /// An IPv4 entry.
+    V4,
+    /// A half of the IPv6 entry that takes the line.
+    V6,
+}
+
+/// What a half (0 or 1) of a line holds.
+pub(super) fn half(line: &[u64; 8], half: usize) -> Half {
+    let kind = |half: usize| (line[half * 4 + 1] >> 40) as u8;
+    let is_whole = (kind(0) & kind(1)) & (OCCUPIED | IS_V6) == OCCUPIED | IS_V6;
+    match kind(half) {
+        kind if kind & OCCUPIED == 0 => Half::Empty,
+        kind if kind & IS_V6 == 0 => Half::V4,
+        _ if is_whole => Half::V6,
+        _ => Half::Empty,
+    }
+}
+
+/// What an entry is, read back from its words.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tenant {
+    pub(super) domain: DomainId,
+    pub(super) generation: Generation,
+    pub(super) is_negative: bool,
+    pub(super) is_asked: bool,
+}
+
+/// The tenant in the words of an entry.
+pub(super) fn tenant<const WORDS: usize>(entry: &[u64; WORDS]) -> Tenant {
+    let value = Value::of(entry);
+    Tenant {
+        domain: domain_of(entry),
+        generation: Generation(entry[WORDS - 1] as u32),
+        is_negative: value.is_negative(),
+        is_asked: value.answer() != Answer::NotAsked,
+    }
+}
+
+/// The key in the words of an entry.
+pub(super) fn key<const WORDS: usize>(entry: &[u64; WORDS]) -> Key {
+    let identity = entry[1];
+    let (upper, kind) = (identity as u32, (identity >> 40) as u8);
+    let upper = match kind & UPPER {
+        0 => Upper::Ports { source: (upper >> 16) as u16, destination: upper as u16 },
+        1 => Upper::Icmp { kind: (upper >> 8) as u8, code: upper as u8 },
+        2 => Upper::None,
+        _ => Upper::Fragment,
+    };
+    let (family, source, destination) = match WORDS {
+        V4 => (Family::V4, u128::from(entry[0] & LOW), u128::from(entry[0] >> 32)),
+        _ => (
+            Family::V6,
+            u128::from(entry[2]) << 64 | u128::from(entry[0]),
+            u128::from(entry[4]) << 64 | u128::from(entry[3]),
+        ),
+    };
+    let protocol = (identity >> 32) as u8;
+    Key {
+        domain: domain_of(entry),
+        opened_by: (kind & OPENED != 0).then_some(SaSetId(entry[WORDS - 2] as u32)),
+        flow: Flow { family, source, destination, protocol, upper },
+    }
+}

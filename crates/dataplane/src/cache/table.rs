@@ -1,0 +1,272 @@
+//! The lines of a table: where an entry is looked for, and which one gives way to it.
+//!
+//! A bucket has two ways: of IPv4 the halves of a line, of IPv6 two adjacent lines. A key has two
+//! buckets; the second is looked at when it is not in the first.
+
+use cpu::memory::{Line, Lines};
+use policy::Generation;
+
+use super::entry::{self, Half, Tenant, V4, V6, Value};
+
+/// What is known of a domain since the snapshot was last looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Domain {
+    pub(super) generation: Generation,
+    /// Whether its packets are not looked up here.
+    pub(super) is_bypassed: bool,
+    /// Entries of this generation that say what its policies said.
+    pub(super) entries: u64,
+}
+
+/// What writing an entry came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Written {
+    /// Into a way that nobody had.
+    Empty,
+    /// Over an entry of another generation.
+    Stale,
+    /// Over so many entries that held.
+    Evicting(u64),
+    /// Over an entry of the same key.
+    Again,
+    /// Not at all: it says that nothing matched, and what it would take the place of holds.
+    Refused,
+}
+
+/// What stands in a way.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Standing {
+    Empty,
+    Stale,
+    /// It holds, and says that no policy matched.
+    Negative,
+    Live,
+}
+
+pub(super) struct Table {
+    lines: Lines,
+    /// Lines less one; their number is a power of two.
+    mask: usize,
+}
+
+impl Table {
+    /// Lines of zeros, a power of two of them, at least 4: two buckets of either family.
+    pub(super) fn new(lines: usize) -> std::io::Result<Table> {
+        let lines = lines.max(4).next_power_of_two();
+        Ok(Table { lines: Lines::zeroed(lines)?, mask: lines - 1 })
+    }
+
+    pub(super) fn lines(&self) -> &[Line] {
+        &self.lines
+    }
+
+    pub(super) fn touch(&mut self) -> std::io::Result<()> {
+        self.lines.touch()
+    }
+
+    /// The first line of the bucket where a key with this hash belongs.
+    #[inline(always)]
+    fn first<const WORDS: usize>(&self, hash: u64) -> usize {
+        hash as usize & self.mask & !(WORDS / V6)
+    }
+
+    /// The first line of its other bucket; never the same.
+    #[inline(always)]
+    fn second<const WORDS: usize>(&self, hash: u64) -> usize {
+        let first = self.first::<WORDS>(hash);
+        let other = (hash >> 32) as usize & self.mask & !(WORDS / V6);
+        if other == first { first ^ (1 + WORDS / V6) } else { other }
+    }
+
+    /// Asks for the lines of the first bucket of a hash.
+    #[inline(always)]
+    pub(super) fn prefetch<const WORDS: usize>(&self, hash: u64) {
+        self.ask_for::<WORDS>(self.first::<WORDS>(hash));
+    }
+
+    /// Asks for the lines of the second bucket of a hash.
+    #[inline(always)]
+    pub(super) fn prefetch_second<const WORDS: usize>(&self, hash: u64) {
+        self.ask_for::<WORDS>(self.second::<WORDS>(hash));
+    }
+
+    #[inline(always)]
+    fn ask_for<const WORDS: usize>(&self, at: usize) {
+        cpu::prefetch_ref(&self.lines[at]);
+        if WORDS == V6 {
+            cpu::prefetch_ref(&self.lines[at + 1]);
+        }
+    }
+
+    /// What is said of a key (with its generation) in its first bucket.
+    #[inline(always)]
+    pub(super) fn find<const WORDS: usize>(&self, hash: u64, key: &[u64; WORDS]) -> Value {
+        self.find_at(self.first::<WORDS>(hash), key)
+    }
+
+    /// What is said of it in its second bucket.
+    #[inline(always)]
+    pub(super) fn find_second<const WORDS: usize>(&self, hash: u64, key: &[u64; WORDS]) -> Value {
+        self.find_at(self.second::<WORDS>(hash), key)
+    }
+
+    #[inline(always)]
+    fn find_at<const WORDS: usize>(&self, at: usize, key: &[u64; WORDS]) -> Value {
+        let (newer, older) = (self.way::<WORDS>(at, 0), self.way::<WORDS>(at, 1));
+        if entry::is_of(newer, key) {
+            return Value::of(newer);
+        }
+        if entry::is_of(older, key) { Value::of(older) } else { Value::default() }
+    }
+
+    /// The words of a way: a half of a line, or a line.
+    #[inline(always)]
+    fn way<const WORDS: usize>(&self, at: usize, way: usize) -> &[u64; WORDS] {
+        let Line(words) = &self.lines[at + way * (WORDS / V6)];
+        words[way * WORDS % V6..].first_chunk().expect("a way lies in a line")
+    }
+
+    fn way_mut<const WORDS: usize>(&mut self, at: usize, way: usize) -> &mut [u64; WORDS] {
+        let Line(words) = &mut self.lines[at + way * (WORDS / V6)];
+        words[way * WORDS % V6..].first_chunk_mut().expect("a way lies in a line")
+    }
+
+    /// Writes an entry where it will be found. Of a full bucket the older entry goes:
+    ///
+    /// 1. over what is there of the same key;
+    /// 2. into an empty or stale way of its first bucket, then of the second;
+    /// 3. over an entry that says that nothing matched;
+    /// 4. over the older one of the first bucket, unless the entry itself says that nothing
+    ///    matched: then it is not written.
+    ///
+    /// Of entries that say that nothing matched a bucket has one at most.
+    pub(super) fn write<const WORDS: usize>(
+        &mut self,
+        hash: u64,
+        entry: &[u64; WORDS],
+        domains: &mut [Domain],
+    ) -> Written {
+        let buckets = [self.first::<WORDS>(hash), self.second::<WORDS>(hash)];
+        for at in buckets {
+            for way in 0..2 {
+                let there = self.way_mut(at, way);
+                if entry::is_of(there, entry) {
+                    let before = std::mem::replace(there, *entry);
+                    forget(&entry::tenant(&before), domains);
+                    remember(&entry::tenant(entry), domains);
+                    return Written::Again;
+                }
+            }
+        }
+        let is_negative = entry::tenant(entry).is_negative;
+        let choice = buckets.iter().find_map(|at| {
+            let standing = [0, 1].map(|way| self.standing::<WORDS>(*at, way, domains));
+            let negative = standing.iter().position(|it| *it == Standing::Negative);
+            let vacant = standing.iter().position(|it| *it <= Standing::Stale);
+            let way = if is_negative { negative.or(vacant) } else { vacant };
+            way.map(|way| (*at, way))
+        });
+        let choice = choice.or_else(|| {
+            buckets.iter().filter(|_| !is_negative).find_map(|at| {
+                let is_negative =
+                    |way: &usize| self.standing::<WORDS>(*at, *way, domains) == Standing::Negative;
+                (0..2).find(is_negative).map(|way| (*at, way))
+            })
+        });
+        match choice {
+            Some((at, way)) => self.put(at, way, entry, domains),
+            None if is_negative => Written::Refused,
+            None => self.put(buckets[0], 1, entry, domains),
+        }
+    }
+
+    /// Puts an entry in a way; what is in the newer way becomes the older one.
+    fn put<const WORDS: usize>(
+        &mut self,
+        at: usize,
+        way: usize,
+        entry: &[u64; WORDS],
+        domains: &mut [Domain],
+    ) -> Written {
+        let line = at + way * (WORDS / V6);
+        let (mut written, mut evicted) = (Written::Empty, 0);
+        // An entry of the other family is wider or narrower than the way.
+        let holds_wide = entry::half(&self.lines[line].0, 0) == Half::V6;
+        for half in (0..2).filter(|half| WORDS == V6 || holds_wide || *half == way) {
+            let Some(tenant) = tenant_in(&self.lines[line].0, half) else { continue };
+            match is_live(&tenant, domains) {
+                true => evicted += 1,
+                false => written = Written::Stale,
+            }
+            forget(&tenant, domains);
+        }
+        if WORDS == V4 && holds_wide {
+            self.lines[line] = Line::default();
+        }
+        let newer_is_ours = WORDS == V4 || entry::half(&self.lines[at].0, 0) == Half::V6;
+        let way = if way == 1 && newer_is_ours {
+            *self.way_mut(at, 1) = *self.way::<WORDS>(at, 0);
+            0
+        } else {
+            way
+        };
+        *self.way_mut(at, way) = *entry;
+        remember(&entry::tenant(entry), domains);
+        if evicted > 0 { Written::Evicting(evicted) } else { written }
+    }
+
+    fn standing<const WORDS: usize>(&self, at: usize, way: usize, domains: &[Domain]) -> Standing {
+        let words = &self.lines[at + way * (WORDS / V6)].0;
+        let of_half = |half| match tenant_in(words, half) {
+            None => Standing::Empty,
+            Some(tenant) if !is_live(&tenant, domains) => Standing::Stale,
+            Some(tenant) if tenant.is_negative => Standing::Negative,
+            Some(_) => Standing::Live,
+        };
+        match (WORDS, entry::half(words, 0)) {
+            (V4, Half::V6) => of_half(0),
+            (V4, _) => of_half(way),
+            _ => of_half(0).max(of_half(1)),
+        }
+    }
+
+    /// What is in a line: its keys and values, in their order.
+    pub(super) fn tenants(&self, line: usize) -> impl Iterator<Item = (super::Key, Value, Tenant)> {
+        let words = &self.lines[line].0;
+        (0..2).filter_map(move |half| {
+            let tenant = tenant_in(words, half)?;
+            let narrow: &[u64; V4] = words[half * V4..].first_chunk()?;
+            Some(match entry::half(words, half) {
+                Half::V6 => (entry::key(words), Value::of(words), tenant),
+                _ => (entry::key(narrow), Value::of(narrow), tenant),
+            })
+        })
+    }
+}
+
+/// The tenant whose entry begins in a half of a line.
+fn tenant_in(words: &[u64; 8], half: usize) -> Option<Tenant> {
+    match (entry::half(words, half), half) {
+        (Half::V4, _) => words[half * V4..].first_chunk::<V4>().map(entry::tenant),
+        (Half::V6, 0) => Some(entry::tenant(words)),
+        (Half::V6, _) | (Half::Empty, _) => None,
+    }
+}
+
+/// Whether an entry is of its domain's generation.
+fn is_live(tenant: &Tenant, domains: &[Domain]) -> bool {
+    let domain = domains.get(usize::from(tenant.domain.0));
+    domain.is_some_and(|domain| domain.generation == tenant.generation)
+}
+
+fn forget(tenant: &Tenant, domains: &mut [Domain]) {
+    if tenant.is_asked && is_live(tenant, domains) {
+        domains[usize::from(tenant.domain.0)].entries -= 1;
+    }
+}
+
+fn remember(tenant: &Tenant, domains: &mut [Domain]) {
+    if tenant.is_asked && is_live(tenant, domains) {
+        domains[usize::from(tenant.domain.0)].entries += 1;
+    }
+}

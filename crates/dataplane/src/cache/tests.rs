@@ -1,0 +1,590 @@
+//! The table against an obvious model, without the walk.
+
+use std::collections::HashMap;
+
+use policy::{
+    Action, Direction, IngressClass, Match, Policy, PolicyId, PolicyIndex, SaSetId, Selector, Spd,
+    UpperSelector,
+};
+use proptest::prelude::*;
+use wire::{Address, Family, Flow, Upper};
+
+use super::lane::Lanes;
+use super::*;
+use crate::{NextHopId, SnapshotParts};
+
+const SECRET: Secret = [7; 32];
+
+fn domain(direction: Direction, family: Family) -> DomainId {
+    DomainId::new(IngressClass(0), direction, family)
+}
+
+const OUT: DomainId = DomainId::new(IngressClass(0), Direction::Outbound, Family::V4);
+const OUT6: DomainId = DomainId::new(IngressClass(0), Direction::Outbound, Family::V6);
+
+fn policy(id: u32, only: Option<Direction>) -> Policy {
+    Policy {
+        id: PolicyId(id),
+        name: format!("p{id}"),
+        action: Action::Bypass,
+        priority: 1,
+        only,
+        ingress: None,
+        selector: Selector {
+            local: vec!["10.0.0.0/8".parse().unwrap(), "2001:db8::/32".parse().unwrap()],
+            remote: vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()],
+            protocol: None,
+            upper: UpperSelector::Any,
+        },
+    }
+}
+
+fn spd() -> Spd {
+    Spd::with_room(vec![policy(1, None)], 64).unwrap()
+}
+
+fn snapshot(spd: Spd) -> Snapshot {
+    Snapshot::new(SnapshotParts { spd: spd.into(), ..SnapshotParts::default() }).unwrap()
+}
+
+/// A snapshot whose domains have had so many changes.
+fn changed(spd: &Spd, only: Direction) -> Spd {
+    let id = 2 + spd.capacity() as u32 + spd.changes() as u32;
+    spd.changed(&[], vec![policy(id, Some(only))]).unwrap()
+}
+
+/// A cache with its lanes and counters.
+struct Bench {
+    cache: FlowCache,
+    lanes: Lanes,
+    counters: CacheCounters,
+}
+
+impl Bench {
+    fn new(entries: usize) -> Bench {
+        let mut cache = FlowCache::new(entries, &SECRET, CacheUse::Always).unwrap();
+        cache.look_at(&snapshot(spd()));
+        Bench { cache, lanes: Lanes::default(), counters: CacheCounters::default() }
+    }
+
+    /// What is found of each key. Those not found are answered by `answer` and remembered.
+    fn run(
+        &mut self,
+        keys: &[Key],
+        answer: impl Fn(&Key) -> (Answer, Way),
+    ) -> Vec<Option<(Answer, Way)>> {
+        let Bench { cache, lanes, counters } = self;
+        lanes.clear();
+        let mut found = vec![None; keys.len()];
+        for (row, key) in keys.iter().enumerate() {
+            match key.flow.family {
+                Family::V4 => lanes.v4.push(row, key),
+                Family::V6 => lanes.v6.push(row, key),
+            }
+        }
+        go(cache, &mut lanes.v4, counters, keys, &answer, &mut found);
+        go(cache, &mut lanes.v6, counters, keys, &answer, &mut found);
+        found
+    }
+
+    fn find(&mut self, key: Key) -> Option<(Answer, Way)> {
+        let Bench { cache, lanes, .. } = self;
+        lanes.clear();
+        let counters = &mut CacheCounters::default();
+        match key.flow.family {
+            Family::V4 => {
+                lanes.v4.push(0, &key);
+                cache.look_up(&mut lanes.v4, counters);
+                cache.found(&lanes.v4, 0)
+            }
+            Family::V6 => {
+                lanes.v6.push(0, &key);
+                cache.look_up(&mut lanes.v6, counters);
+                cache.found(&lanes.v6, 0)
+            }
+        }
+    }
+}
+
+fn go<const WORDS: usize>(
+    cache: &mut FlowCache,
+    lane: &mut Lane<WORDS>,
+    counters: &mut CacheCounters,
+    keys: &[Key],
+    answer: &impl Fn(&Key) -> (Answer, Way),
+    found: &mut [Option<(Answer, Way)>],
+) {
+    cache.look_up(lane, counters);
+    for at in 0..lane.len() {
+        found[lane.row(at)] = cache.found(lane, at);
+        if found[lane.row(at)].is_none() && lane.first_like(at) == at {
+            cache.remember(lane, at, answer(&keys[lane.row(at)]), counters);
+        }
+    }
+}
+
+fn flow(family: Family, source: u128, destination: u128, upper: Upper) -> Flow {
+    Flow { family, source, destination, protocol: 17, upper }
+}
+
+/// A flow of either family by number.
+fn numbered(family: Family, number: u32) -> Key {
+    let ports = Upper::Ports { source: number as u16, destination: 53 };
+    let source = match family {
+        Family::V4 => 0x0a00_0000 + u128::from(number >> 16),
+        Family::V6 => 0x2001_0db8 << 96 | u128::from(number >> 16),
+    };
+    let flow = flow(family, source, source + 1, ports);
+    Key { domain: domain(Direction::Outbound, family), opened_by: None, flow }
+}
+
+fn says(slot: u32) -> Answer {
+    Answer::Said(Match::Policy(PolicyIndex(slot)))
+}
+
+const NONE: Answer = Answer::Said(Match::None);
+
+/// Many flows of a family that belong in one bucket, by trying.
+fn colliding(cache: &FlowCache, family: Family, count: usize) -> Vec<Key> {
+    let mut lanes = Lanes::default();
+    let place = |lanes: &mut Lanes, key: &Key| {
+        lanes.clear();
+        let counters = &mut CacheCounters::default();
+        let hash = match family {
+            Family::V4 => {
+                lanes.v4.push(0, key);
+                cache.look_up(&mut lanes.v4, counters);
+                lanes.v4.hash(0)
+            }
+            Family::V6 => {
+                lanes.v6.push(0, key);
+                cache.look_up(&mut lanes.v6, counters);
+                lanes.v6.hash(0)
+            }
+        };
+        let lines = cache.table.lines().len() as u64;
+        // The first bucket and the second.
+        let mask = if family == Family::V4 { lines - 1 } else { lines - 2 };
+        (hash & mask, hash >> 32 & mask)
+    };
+    let first = place(&mut lanes, &numbered(family, 0));
+    let keys = (0..).map(|number| numbered(family, number));
+    keys.filter(|key| place(&mut lanes, key) == first).take(count).collect()
+}
+
+#[test]
+fn an_entry_is_32_bytes_of_ipv4_and_a_million_flows_take_128_mib() {
+    // FC-10, FC-11
+    let cache = |entries| FlowCache::new(entries, &SECRET, CacheUse::Always).unwrap();
+    assert_eq!(cache(ENTRIES_A_FLOW << 20).bytes(), 134_217_728);
+    assert_eq!(cache(ENTRIES_A_FLOW << 20).capacity(), 4_194_304);
+    for (wanted, got) in [(0, 8), (1, 8), (16, 16), (1000, 1024), (1024, 1024), (1025, 2048)] {
+        assert_eq!(cache(wanted).capacity(), got, "{wanted} entries");
+    }
+    assert!(FlowCache::new(usize::MAX / 2, &SECRET, CacheUse::Always).is_err());
+}
+
+#[test]
+fn zeros_are_no_entry() {
+    // FC-33: the flow of zeros, at generation 1 and where generations are zero.
+    for family in [Family::V4, Family::V6] {
+        for direction in [Direction::Inbound, Direction::Outbound] {
+            let flow = Flow { family, source: 0, destination: 0, protocol: 0, upper: Upper::None };
+            let domain = domain(direction, family);
+            let key = Key { domain, opened_by: None, flow };
+            let mut bench = Bench::new(64);
+            assert_eq!(bench.find(key), None);
+            let mut empty = FlowCache::new(64, &SECRET, CacheUse::Always).unwrap();
+            empty.look_at(&snapshot(Spd::default()));
+            bench.cache = empty;
+            assert_eq!(bench.find(key), None);
+        }
+    }
+}
+
+#[test]
+fn whatever_a_selector_sees_is_in_the_key() {
+    // FC-02, FC-03: keys that differ in anything differ in what is found.
+    let address = |text: &str| Address::from(text.parse::<std::net::IpAddr>().unwrap()).value;
+    let (a, b) = (address("10.0.0.1"), address("10.0.0.2"));
+    let udp = |source, destination| Upper::Ports { source, destination };
+    let icmp = |kind, code| Upper::Icmp { kind, code };
+    let uppers = [udp(0, 0), udp(0, 1), udp(1, 0), icmp(0, 0), icmp(0, 1), icmp(1, 0)];
+    let uppers = uppers.into_iter().chain([Upper::None, Upper::Fragment]);
+    let mut keys = vec![];
+    for upper in uppers {
+        for (family, source, destination) in
+            [(Family::V4, a, b), (Family::V4, b, a), (Family::V6, a, b), (Family::V6, a << 64, b)]
+        {
+            for protocol in [0, 1, 17] {
+                for opened_by in [None, Some(SaSetId(0)), Some(SaSetId(1))] {
+                    for direction in [Direction::Inbound, Direction::Outbound] {
+                        let domain = domain(direction, family);
+                        let flow = Flow { family, source, destination, protocol, upper };
+                        keys.push(Key { domain, opened_by, flow });
+                    }
+                }
+            }
+        }
+    }
+    let mut bench = Bench::new(1 << 16);
+    for (at, key) in keys.iter().enumerate() {
+        assert_eq!(bench.find(*key), None, "{key:?}");
+        bench.run(&[*key], |_| (says(at as u32), Way::Unknown));
+    }
+    for (at, key) in keys.iter().enumerate() {
+        assert_eq!(bench.find(*key), Some((says(at as u32), Way::Unknown)), "{key:?}");
+    }
+}
+
+#[test]
+fn what_is_shown_is_what_was_remembered() {
+    // FC-05
+    let mut bench = Bench::new(1 << 16);
+    let mut expected = vec![];
+    for number in 0..100 {
+        for family in [Family::V4, Family::V6] {
+            let mut key = numbered(family, number * 0x1_0001);
+            if number % 3 == 0 {
+                key.domain = domain(Direction::Inbound, family);
+                key.opened_by = Some(SaSetId(number));
+            }
+            let answer = match number % 4 {
+                0 => NONE,
+                1 => Answer::Said(Match::FragmentPorts(PolicyIndex(number))),
+                _ => says(number),
+            };
+            let way = if number % 2 == 0 { Way::Via(NextHopId(number)) } else { Way::Other };
+            bench.run(&[key], |_| (answer, way));
+            expected.push((key, answer, way));
+        }
+    }
+    let mut shown = vec![];
+    let mut line = Some(0);
+    while let Some(from) = line {
+        let (entries, next) = bench.cache.entries(from, 777);
+        assert!(entries.len() <= 2 * 777);
+        assert!(entries.iter().all(|entry| entry.is_current && entry.generation.0 == 1));
+        shown.extend(entries.iter().map(|entry| (entry.key, entry.answer, entry.way)));
+        line = next;
+    }
+    assert_eq!(shown.len(), expected.len());
+    assert!(expected.iter().all(|entry| shown.contains(entry)));
+    assert_eq!(bench.cache.entries(usize::MAX, usize::MAX), (vec![], None));
+}
+
+#[test]
+fn of_colliding_flows_a_bucket_keeps_two_and_says_the_truth() {
+    // FC-06, with 16 buckets: three flows in turn, then four and five.
+    for family in [Family::V4, Family::V6] {
+        for count in 3..6usize {
+            let mut bench = Bench::new(if family == Family::V4 { 32 } else { 64 });
+            let keys = colliding(&bench.cache, family, count);
+            for turn in 0..100 {
+                let key = keys[turn % count];
+                let answer = |key: &Key| (says(key.flow.source as u32), Way::Unknown);
+                let found = bench.run(&[key], answer)[0];
+                let (expected, _) = answer(&key);
+                assert!(found.is_none_or(|(said, _)| said == expected));
+            }
+            // The second bucket takes in what is too much for the first.
+            let (hits, misses) = (bench.counters.hits, bench.counters.misses);
+            assert_eq!(hits + misses, 100);
+            if count <= 4 {
+                assert_eq!(misses, count as u64, "{family:?}");
+                assert_eq!(bench.counters.evictions, 0);
+            }
+            let in_one = |line: usize| bench.cache.entries(line, 1).0.len();
+            assert!((0..bench.cache.table.lines().len()).all(|line| in_one(line) <= 2));
+        }
+    }
+}
+
+#[test]
+fn the_older_of_a_full_bucket_goes() {
+    // FC-06
+    for family in [Family::V4, Family::V6] {
+        let mut bench = Bench::new(64);
+        let keys = colliding(&bench.cache, family, 6);
+        for key in &keys {
+            bench.run(&[*key], |_| (says(1), Way::Unknown));
+        }
+        // Four places; the fifth took that of the oldest of the first bucket, the sixth the next.
+        let there: Vec<bool> = keys.iter().map(|key| bench.find(*key).is_some()).collect();
+        assert_eq!(there, [false, false, true, true, true, true], "{family:?}");
+        assert_eq!((bench.counters.inserts, bench.counters.evictions), (6, 2));
+        let of_family = domain(Direction::Outbound, family);
+        assert_eq!(bench.cache.entries_of(of_family), 4);
+    }
+}
+
+#[test]
+fn the_count_rises_on_empty_and_stale_ways_and_not_on_live_ones() {
+    // FC-19, FC-21, and FC-18: nothing of the generation before is answered.
+    for family in [Family::V4, Family::V6] {
+        let mut bench = Bench::new(64);
+        let of_family = domain(Direction::Outbound, family);
+        let keys = colliding(&bench.cache, family, 5);
+        for (at, key) in keys[..4].iter().enumerate() {
+            bench.run(&[*key], |_| (says(1), Way::Unknown));
+            assert_eq!(bench.cache.entries_of(of_family), at as u64 + 1, "fresh");
+        }
+        bench.run(&keys[4..], |_| (says(1), Way::Unknown));
+        assert_eq!(bench.cache.entries_of(of_family), 4, "live");
+        let before = spd();
+        let after = changed(&before, Direction::Outbound);
+        assert_eq!(after.generation(of_family).0, before.generation(of_family).0 + 1);
+        bench.cache.look_at(&snapshot(after));
+        assert_eq!(bench.cache.entries_of(of_family), 0, "at once");
+        assert!(keys.iter().all(|key| bench.find(*key).is_none()));
+        for (at, key) in keys[..4].iter().enumerate() {
+            bench.run(&[*key], |_| (says(2), Way::Unknown));
+            assert_eq!(bench.cache.entries_of(of_family), at as u64 + 1, "stale");
+            assert_eq!(bench.find(*key), Some((says(2), Way::Unknown)));
+        }
+        assert_eq!(bench.counters.stale, 4);
+    }
+}
+
+#[test]
+fn a_change_of_one_domain_leaves_the_others() {
+    // FC-16, FC-37
+    let mut bench = Bench::new(1 << 10);
+    let all = [Family::V4, Family::V6].into_iter().flat_map(|family| {
+        [Direction::Inbound, Direction::Outbound].map(|direction| domain(direction, family))
+    });
+    let keys: Vec<Key> = all.map(|domain| Key { domain, ..numbered(domain.family(), 5) }).collect();
+    bench.run(&keys, |_| (says(3), Way::Unknown));
+    bench.cache.look_at(&snapshot(changed(&spd(), Direction::Inbound)));
+    for key in &keys {
+        let holds = key.domain.direction() == Direction::Outbound;
+        assert_eq!(bench.find(*key).is_some(), holds, "{key:?}");
+        assert_eq!(bench.cache.entries_of(key.domain), u64::from(holds));
+    }
+}
+
+#[test]
+fn what_matched_nothing_costs_no_live_entry_its_place() {
+    // FC-25, FC-26
+    for family in [Family::V4, Family::V6] {
+        let mut bench = Bench::new(64);
+        let of_family = domain(Direction::Outbound, family);
+        let keys = colliding(&bench.cache, family, 40);
+        let (live, flood) = keys.split_at(4);
+        bench.run(live, |_| (says(1), Way::Unknown));
+        for key in flood {
+            bench.run(&[*key], |_| (NONE, Way::Unknown));
+        }
+        assert!(live.iter().all(|key| bench.find(*key).is_some()));
+        assert_eq!(bench.counters.refused, flood.len() as u64);
+        // Into an empty table it is written, one a bucket, and gives way to the next live one.
+        let mut bench = Bench::new(64);
+        for key in flood {
+            bench.run(&[*key], |_| (NONE, Way::Unknown));
+        }
+        assert_eq!(bench.cache.entries_of(of_family), 1);
+        assert_eq!(bench.find(flood[35]), Some((NONE, Way::Unknown)));
+        for key in live {
+            bench.run(&[*key], |_| (says(1), Way::Unknown));
+        }
+        assert!(live.iter().all(|key| bench.find(*key).is_some()));
+        assert_eq!(bench.cache.entries_of(of_family), 4);
+    }
+}
+
+#[test]
+fn equal_keys_of_a_batch_are_one() {
+    // FC-46
+    let mut bench = Bench::new(1 << 10);
+    for family in [Family::V4, Family::V6] {
+        let keys = [7, 7, 8, 7, 8, 9, 7].map(|number| numbered(family, number));
+        let asked = std::cell::Cell::new(0);
+        bench.run(&keys, |_| {
+            asked.set(asked.get() + 1);
+            (says(1), Way::Unknown)
+        });
+        assert_eq!(asked.get(), 3);
+    }
+    assert_eq!(bench.counters.inserts, 6);
+}
+
+#[test]
+fn a_way_holds_while_the_routes_do() {
+    let mut bench = Bench::new(1 << 10);
+    let key = numbered(Family::V4, 1);
+    bench.run(&[key], |_| (says(1), Way::Via(NextHopId(9))));
+    assert_eq!(bench.find(key), Some((says(1), Way::Via(NextHopId(9)))));
+    let routed = |generation| {
+        let route_generation = RouteGeneration(generation);
+        let spd = spd().into();
+        Snapshot::new(SnapshotParts { spd, route_generation, ..SnapshotParts::default() }).unwrap()
+    };
+    for generation in [1, 0, u32::MAX, 0] {
+        bench.cache.look_at(&routed(generation));
+        assert_eq!(bench.find(key), Some((says(1), Way::Unknown)), "the answer stands");
+    }
+    bench.run(&[key], |_| unreachable!("it is there"));
+    let large = numbered(Family::V4, 2);
+    bench.run(&[large], |_| (says(1), Way::Via(NextHopId(u16::MAX.into()))));
+    assert_eq!(bench.find(large), Some((says(1), Way::Unknown)), "too large to be written");
+    // Numbers of routing tables run out: routes are no longer remembered, answers are.
+    for generation in 0..u32::from(u16::MAX) {
+        bench.cache.look_at(&routed(generation));
+    }
+    assert!(bench.cache.is_outworn());
+    let late = numbered(Family::V4, 3);
+    bench.run(&[late], |_| (says(1), Way::Via(NextHopId(3))));
+    assert_eq!(bench.find(late), Some((says(1), Way::Unknown)));
+}
+
+#[test]
+fn where_generations_go_back_nothing_is_answered() {
+    // FC-22
+    let mut bench = Bench::new(1 << 10);
+    let raised = changed(&spd(), Direction::Outbound);
+    bench.cache.look_at(&snapshot(raised));
+    assert!(bench.cache.serves(OUT) && bench.cache.serves(OUT6) && !bench.cache.is_outworn());
+    bench.cache.look_at(&snapshot(spd()));
+    assert!(bench.cache.is_outworn() && !bench.cache.serves(OUT) && !bench.cache.serves(OUT6));
+    bench.cache.look_at(&snapshot(changed(&spd(), Direction::Outbound)));
+    assert!(bench.cache.is_outworn(), "until it is replaced");
+}
+
+#[test]
+fn cheap_domains_are_bypassed_unless_it_is_always_used() {
+    let few = snapshot(spd());
+    let policies =
+        (1..=BREAK_EVEN_RULES as u32 + 1).map(|id| policy(id, Some(Direction::Outbound)));
+    let many = snapshot(Spd::new(policies.collect()).unwrap());
+    let mut cache = FlowCache::new(64, &SECRET, CacheUse::WherePaid).unwrap();
+    assert!(cache.bypasses(OUT), "before the first batch");
+    cache.look_at(&few);
+    assert!(cache.bypasses(OUT) && !cache.serves(OUT));
+    let mut cache = FlowCache::new(64, &SECRET, CacheUse::WherePaid).unwrap();
+    cache.look_at(&many);
+    assert!(!cache.bypasses(OUT) && cache.serves(OUT));
+    assert!(cache.bypasses(domain(Direction::Inbound, Family::V4)));
+    let mut always = FlowCache::new(64, &SECRET, CacheUse::Always).unwrap();
+    always.look_at(&few);
+    assert!(!always.bypasses(OUT) && always.serves(OUT));
+}
+
+/// What is done to a cache.
+#[derive(Clone, Debug)]
+enum Step {
+    /// These flows are looked up together, and remembered if they are not there.
+    Batch(Vec<(bool, bool, u32, u8)>),
+    /// A change of the policies of one direction.
+    Change(bool),
+    /// Another routing table.
+    Routes,
+}
+
+fn a_step() -> impl Strategy<Value = Step> {
+    let flow = (any::<bool>(), any::<bool>(), 0..60u32, any::<u8>());
+    prop_oneof![
+        8 => prop::collection::vec(flow, 1..=wire::BATCH).prop_map(Step::Batch),
+        1 => any::<bool>().prop_map(Step::Change),
+        1 => Just(Step::Routes),
+    ]
+}
+
+proptest! {
+    /// Whatever is found was said of that key under the generation that stands, and the counts are
+    /// those of the entries. Tables are small, so that everything collides.
+    #[test]
+    fn it_says_what_it_was_told_or_nothing(
+        steps in prop::collection::vec(a_step(), 1..60),
+        entries in prop_oneof![Just(8usize), Just(16), Just(64), Just(1024)],
+        portable in any::<bool>(),
+    ) {
+        let mut bench = Bench::new(entries);
+        if portable {
+            bench.cache = FlowCache::new(entries, &SECRET, CacheUse::Always)
+                .unwrap()
+                .with_portable_hash(&SECRET);
+        }
+        let (mut spd, mut routes, mut says_now) = (spd(), 0u32, 0u32);
+        // By key: what was said, the domain's generation, the way and the routes' generation.
+        let mut told: HashMap<Key, (Answer, Generation, Way, u32)> = HashMap::new();
+        for step in steps {
+            let spd_now = spd.clone().into();
+            let route_generation = RouteGeneration(routes);
+            let parts =
+                SnapshotParts { spd: spd_now, route_generation, ..SnapshotParts::default() };
+            bench.cache.look_at(&Snapshot::new(parts).unwrap());
+            match step {
+                Step::Change(outbound) => {
+                    let direction = if outbound { Direction::Outbound } else { Direction::Inbound };
+                    spd = if spd.changes() < 60 { changed(&spd, direction) } else { spd };
+                }
+                Step::Routes => routes += 1,
+                Step::Batch(batch) => {
+                    let keys: Vec<Key> = batch.iter().map(key_of).collect();
+                    says_now += 1;
+                    let answer = |key: &Key| answer_of(key, says_now);
+                    let found = bench.run(&keys, answer);
+                    for (key, found) in keys.iter().zip(found) {
+                        let generation = spd.generation(key.domain);
+                        if let Some((said, way)) = found {
+                            let (expected, when, expected_way, under) = told[key];
+                            prop_assert_eq!((said, generation), (expected, when));
+                            let way_now = if under == routes { expected_way } else { Way::Unknown };
+                            prop_assert_eq!(way, way_now);
+                        } else {
+                            let (said, way) = answer(key);
+                            told.insert(*key, (said, generation, way, routes));
+                        }
+                    }
+                    counts_agree(&bench.cache, &spd)?;
+                }
+            }
+        }
+        let CacheCounters { inserts, evictions, stale, .. } = bench.counters;
+        prop_assert!(evictions + stale <= 2 * inserts);
+    }
+}
+
+fn key_of(&(v6, inbound, number, kind): &(bool, bool, u32, u8)) -> Key {
+    let family = if v6 { Family::V6 } else { Family::V4 };
+    let mut key = numbered(family, number % 7 * 0x1_0000 + number);
+    // A stranger's address may look like any word of an entry.
+    if v6 && kind & 64 != 0 {
+        key.flow.source = u128::from(kind) << 40 | (u128::MAX << 64) >> (kind & 31);
+    }
+    if inbound {
+        key.domain = domain(Direction::Inbound, family);
+        key.opened_by = (kind & 1 != 0).then_some(SaSetId(u32::from(kind & 3)));
+    }
+    key.flow.upper = match kind & 12 {
+        0 => Upper::Fragment,
+        4 => Upper::None,
+        8 => Upper::Icmp { kind: 0, code: number as u8 },
+        _ => key.flow.upper,
+    };
+    key
+}
+
+fn answer_of(key: &Key, now: u32) -> (Answer, Way) {
+    let number = key.flow.source as u32 % 16;
+    let way = match number % 3 {
+        0 => Way::Via(NextHopId(now)),
+        1 => Way::Other,
+        _ => Way::Unknown,
+    };
+    match number % 5 {
+        0 => (NONE, way),
+        1 => (Answer::Said(Match::FragmentPorts(PolicyIndex(now))), way),
+        _ => (says(now), way),
+    }
+}
+
+fn counts_agree(cache: &FlowCache, spd: &Spd) -> Result<(), TestCaseError> {
+    let (entries, _) = cache.entries(0, usize::MAX);
+    for domain in spd.domains() {
+        let current = |entry: &&CacheEntry| entry.key.domain == domain && entry.is_current;
+        let count = entries.iter().filter(current).count() as u64;
+        prop_assert_eq!(cache.entries_of(domain), count);
+    }
+    Ok(())
+}
