@@ -12,13 +12,23 @@
 //!
 //! Not here: which tables there are, single changes in front of a table (an overlay).
 
+mod build;
 mod cost;
 mod dead;
+mod forest;
+mod header;
+mod rank;
 
-use wire::{Family, Flow};
+use std::collections::HashMap;
 
-use crate::Match;
+use cpu::lanes::{Form, Kernel, Lanes};
+use wire::{Family, Flow, Upper};
+
 use crate::rule::Rule;
+use build::Built;
+use forest::{AllCount, BATCH, Forest, Living};
+use header::{Area, Header, Sees};
+use rank::{Ends, Ranks};
 
 pub use cost::{Budget, Cost, Shape, TooCostly};
 pub use dead::Dead;
@@ -29,7 +39,15 @@ pub const NONE: u32 = u32::MAX;
 /// The rules of one table, made for a fast search. Immutable; shared by threads.
 #[derive(Debug)]
 pub struct Classifier {
-    rules: Box<[Rule]>,
+    form: Form,
+    /// IPv6: of source and destination.
+    ranks: Option<[Ranks; 2]>,
+    /// What is asked of packets that show their upper-layer header.
+    whole: Forest,
+    /// What is asked of non-first fragments; `None` if it is the same.
+    fragments: Option<Forest>,
+    cost: Cost,
+    shape: Shape,
 }
 
 impl Classifier {
@@ -42,19 +60,76 @@ impl Classifier {
         rules: &[Rule],
         budget: Budget,
     ) -> Result<Classifier, TooCostly> {
-        let _ = (family, budget);
-        let copy = |rule: &Rule| Rule { ..*rule };
-        Ok(Classifier { rules: rules.iter().map(copy).collect() })
+        let ends = (family == Family::V6).then(|| {
+            let of = |side: fn(&Rule) -> (u128, u128)| Ends::new(rules.iter().map(side));
+            [of(|rule| rule.source), of(|rule| rule.destination)]
+        });
+        let areas = |sees: Sees| -> Vec<Area> {
+            let area = |rule: &Rule| {
+                let (source, destination) = match &ends {
+                    None => (narrow(rule.source), narrow(rule.destination)),
+                    Some([sources, destinations]) => {
+                        (sources.range(rule.source), destinations.range(rule.destination))
+                    }
+                };
+                Area::new(rule, family, source, destination, sees)
+            };
+            rules.iter().map(area).collect()
+        };
+        let ranks = ends.as_ref().map(|ends| ends.each_ref().map(Ranks::new));
+        let below = ranks.iter().flatten().map(|ranks| ranks.depth() as u32).sum();
+        let (seen_whole, seen_as_fragments) = (areas(Sees::Whole), areas(Sees::Fragment));
+        let every: Vec<u32> = (0..rules.len() as u32).collect();
+        let whole = build::build(&seen_whole, every, Dead::default(), budget)?;
+        let fragments = match seen_whole == seen_as_fragments {
+            true => None,
+            false => {
+                let (listed, hiders) = distinct(&seen_as_fragments);
+                Some(build::build(&seen_as_fragments, listed, hiders, budget)?)
+            }
+        };
+        Ok(Classifier::of(ranks, below, whole, fragments, rules.len()))
+    }
+
+    /// Puts together what has been made.
+    fn of(
+        ranks: Option<[Ranks; 2]>,
+        rank_nodes: u32,
+        whole: Built,
+        fragments: Option<Built>,
+        rules: usize,
+    ) -> Classifier {
+        let steps = |built: &Built| built.cost.steps();
+        let most = fragments
+            .iter()
+            .fold(&whole, |one, other| if steps(other) > steps(one) { other } else { one });
+        let cost = Cost { nodes: most.cost.nodes + rank_nodes, blocks: most.cost.blocks };
+        let is_list = whole.depth == 0;
+        let shape = Shape {
+            rules,
+            trees: if is_list { 0 } else { whole.forest.trees.len() },
+            depth: whole.depth,
+            copies: whole.stored,
+        };
+        let fragments = fragments.map(|built| built.forest);
+        Classifier { form: Form::best(), ranks, whole: whole.forest, fragments, cost, shape }
+    }
+
+    /// The same search in another of the processor's forms.
+    #[must_use]
+    pub fn with_form(self, form: Form) -> Classifier {
+        Classifier { form, ..self }
     }
 
     /// Searches each flow: `out[i]` is the position of the first rule that speaks of `flows[i]`
-    /// (whose `judge` is not [`Match::None`]), or [`NONE`]. The flows are of the table's family;
-    /// any number of them.
+    /// (whose `judge` is not [`Match::None`](crate::Match::None)), or [`NONE`]. The flows are of
+    /// the table's family; any number of them.
     ///
     /// # Panics
     /// If the slices differ in length.
     pub(crate) fn classify(&self, flows: &[Flow], out: &mut [u32]) {
-        self.classify_alive(flows, &Dead::default(), out);
+        assert_eq!(flows.len(), out.len(), "one position for each flow");
+        self.form.run(Search { classifier: self, dead: None, flows, out });
     }
 
     /// As [`classify`](Self::classify), where the rules in `dead` do not count.
@@ -63,27 +138,147 @@ impl Classifier {
     /// If the slices differ in length.
     pub(crate) fn classify_alive(&self, flows: &[Flow], dead: &Dead, out: &mut [u32]) {
         assert_eq!(flows.len(), out.len(), "one position for each flow");
-        for (flow, out) in flows.iter().zip(out) {
-            let alive = (0..).zip(&self.rules).filter(|&(position, _)| !dead.contains(position));
-            let mut speaking = alive.filter(|(_, rule)| rule.judge(flow) != Match::None);
-            *out = speaking.next().map_or(NONE, |(position, _)| position);
-        }
+        self.form.run(Search { classifier: self, dead: Some(dead), flows, out });
     }
 
     /// What a search of one flow costs at most.
     pub fn worst_case_cost(&self) -> Cost {
-        Cost { nodes: 0, blocks: self.rules.len().div_ceil(16) as u32 }
+        self.cost
     }
 
     /// Memory of the structure.
     pub fn bytes(&self) -> usize {
-        std::mem::size_of_val(&*self.rules)
+        let ranks: usize = self.ranks.iter().flatten().map(Ranks::bytes).sum();
+        ranks + self.whole.bytes() + self.fragments.as_ref().map_or(0, Forest::bytes)
     }
 
     /// What it is made of.
     pub fn shape(&self) -> Shape {
-        Shape { rules: self.rules.len(), trees: 0, depth: 0, copies: self.rules.len() }
+        self.shape
     }
+
+    /// Searches up to [`BATCH`] flows.
+    #[inline(always)]
+    fn search_batch<L: Lanes>(
+        &self,
+        lanes: L,
+        dead: Option<&Dead>,
+        flows: &[Flow],
+        out: &mut [u32],
+    ) {
+        let mut headers = [Header::default(); BATCH];
+        let headers = &mut headers[..flows.len()];
+        let fragments = self.headers(lanes, flows, headers);
+        self.search_forest(lanes, &self.whole, dead, headers, out);
+        if let (Some(forest), true) = (&self.fragments, fragments) {
+            self.search_fragments(lanes, forest, dead, flows, headers, out);
+        }
+    }
+
+    /// Makes the headers of flows, and says whether a fragment is among them.
+    #[inline(always)]
+    fn headers<L: Lanes>(&self, lanes: L, flows: &[Flow], headers: &mut [Header]) -> bool {
+        let mut fragments = false;
+        for (flow, header) in flows.iter().zip(&mut *headers) {
+            let (ports, class) = header::upper(flow);
+            *header = [flow.source as u32, flow.destination as u32, ports, class];
+            fragments |= flow.upper == Upper::Fragment;
+        }
+        if let Some([sources, destinations]) = &self.ranks {
+            let (mut addresses, mut ranks) = ([0; BATCH], [0; BATCH]);
+            let (addresses, ranks) = (&mut addresses[..flows.len()], &mut ranks[..flows.len()]);
+            let source: fn(&Flow) -> u128 = |flow| flow.source;
+            let destination: fn(&Flow) -> u128 = |flow| flow.destination;
+            for (at, tree, side) in [(0, sources, source), (1, destinations, destination)] {
+                addresses.iter_mut().zip(flows).for_each(|(to, flow)| *to = side(flow));
+                tree.search(lanes, addresses, ranks);
+                headers.iter_mut().zip(&*ranks).for_each(|(header, &rank)| header[at] = rank);
+            }
+        }
+        fragments
+    }
+
+    #[inline(always)]
+    fn search_forest<L: Lanes>(
+        &self,
+        lanes: L,
+        forest: &Forest,
+        dead: Option<&Dead>,
+        headers: &[Header],
+        out: &mut [u32],
+    ) {
+        match dead {
+            None => forest.search(lanes, AllCount, headers, out),
+            Some(dead) => {
+                forest.search(lanes, Living { dead, hiders: &forest.hiders }, headers, out);
+            }
+        }
+    }
+
+    /// Searches the fragments of a batch in the forest that is theirs.
+    #[inline(always)]
+    fn search_fragments<L: Lanes>(
+        &self,
+        lanes: L,
+        forest: &Forest,
+        dead: Option<&Dead>,
+        flows: &[Flow],
+        headers: &mut [Header],
+        out: &mut [u32],
+    ) {
+        let mut rows = [0usize; BATCH];
+        let mut found = [NONE; BATCH];
+        let mut count = 0;
+        for (row, flow) in flows.iter().enumerate() {
+            if flow.upper == Upper::Fragment {
+                headers[count] = headers[row];
+                rows[count] = row;
+                count += 1;
+            }
+        }
+        self.search_forest(lanes, forest, dead, &headers[..count], &mut found[..count]);
+        for (&row, &found) in rows.iter().zip(&found[..count]) {
+            out[row] = found;
+        }
+    }
+}
+
+/// The search of any number of flows.
+struct Search<'a> {
+    classifier: &'a Classifier,
+    dead: Option<&'a Dead>,
+    flows: &'a [Flow],
+    out: &'a mut [u32],
+}
+
+impl Kernel for Search<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        for (flows, out) in self.flows.chunks(BATCH).zip(self.out.chunks_mut(BATCH)) {
+            self.classifier.search_batch(lanes, self.dead, flows, out);
+        }
+    }
+}
+
+/// An IPv4 range.
+fn narrow((lo, hi): (u128, u128)) -> (u32, u32) {
+    (lo as u32, hi as u32)
+}
+
+/// The areas that are the first of their like, and those of them that others are like.
+fn distinct(areas: &[Area]) -> (Vec<u32>, Dead) {
+    let mut seen: HashMap<Area, u32> = Default::default();
+    let (mut listed, mut hiders) = (Vec::new(), Dead::default());
+    for (position, area) in (0..).zip(areas) {
+        let first = *seen.entry(*area).or_insert(position);
+        match first == position {
+            true => listed.push(position),
+            false => hiders.insert(first),
+        }
+    }
+    (listed, hiders)
 }
 
 #[cfg(test)]

@@ -23,6 +23,11 @@ impl Dead {
         word.is_some_and(|word| word >> (position % 64) & 1 == 1)
     }
 
+    /// Memory of the bits.
+    pub(super) fn bytes(&self) -> usize {
+        std::mem::size_of_val(&*self.words)
+    }
+
     /// How many positions are in the set.
     pub fn len(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()

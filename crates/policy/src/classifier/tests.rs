@@ -1,5 +1,9 @@
 //! The search against the linear oracle.
 
+mod oracle;
+mod sets;
+mod speed;
+
 use super::*;
 
 #[test]

@@ -1,0 +1,420 @@
+//! Makes the trees of a [`Forest`].
+//!
+//! A node is cut where few rules lie across: along the dimension, and at the bounds, that a sample
+//! of its rules speaks for. Of the rules that do lie across, the widest are left to the next tree
+//! and the others are copied, as long as the copies stay few; the last tree copies. A region ends
+//! as a leaf when few rules overlap it, or when no cut would make them fewer.
+//!
+//! A rule that another one before it hides in all of a region is left out there. That makes nested
+//! rules cheap whatever their order, and is why the forest keeps a reserve.
+
+use super::cost::{Cost, TooCostly};
+use super::forest::{Block, FAN, Forest, LANES, LEAF_BLOCKS, Node, Tree, Word};
+use super::header::{Area, DIMENSIONS, EVERYTHING, Ranges, includes};
+use super::{Budget, Dead, NONE};
+
+/// Rules up to which a plain list is searched.
+pub(super) const LIST_RULES: usize = 128;
+/// Trees at most.
+const TREES: usize = 6;
+/// Rules at which a region is not cut again.
+const LEAF_RULES: usize = 32;
+/// Cuts on the way to a leaf at most.
+const DEPTH: u32 = 16;
+/// Rules of a node that are asked where to cut it.
+const SAMPLE: usize = 512;
+/// Copies that a cut may make, of 16 rules, where another tree follows.
+const COPIES_OF_16: usize = 2;
+/// Copies at most, for each rule.
+const STORED_PER_RULE: usize = 4;
+/// What a rule costs that is left to the next tree, against one that a header's child keeps.
+const LEFT_WEIGHT: f32 = 1.0;
+/// A cut is worth a node if it leaves less than this share to search.
+const WORTH: f32 = 0.9;
+/// Kinds of rules that a region keeps in mind to leave out what they hide.
+const HIDERS: usize = 4;
+/// Rules of a region without a good cut that each rule behind them is compared with.
+const COMPARED: usize = 64;
+/// Positions that a [`TooCostly`] names at most.
+const BLAMED: usize = 8;
+
+/// What a set of areas became.
+pub(super) struct Built {
+    pub(super) forest: Forest,
+    /// What a search takes at most.
+    pub(super) cost: Cost,
+    /// Nodes on the longest way down a tree.
+    pub(super) depth: usize,
+    /// Rules as stored.
+    pub(super) stored: usize,
+}
+
+/// Makes the forest over areas in order of precedence; an area's position is its index. `listed`
+/// are those that need a place; each of the others is hidden by one before it, of `hiders`.
+pub(super) fn build(
+    areas: &[Area],
+    listed: Vec<u32>,
+    hiders: Dead,
+    budget: Budget,
+) -> Result<Built, TooCostly> {
+    let mut is_hidden = vec![true; areas.len()];
+    listed.iter().for_each(|&area| is_hidden[area as usize] = false);
+    let mut builder = Builder {
+        areas,
+        forest: Forest { hiders, ..Forest::default() },
+        is_hidden,
+        left: Vec::new(),
+        spare: STORED_PER_RULE * areas.len(),
+        stored: 0,
+        worst: Worst::default(),
+    };
+    let (mut cost, mut worst, mut depth) = (Cost::default(), Worst::default(), 0);
+    let mut remaining = listed;
+    for tree in 0..TREES {
+        if remaining.is_empty() {
+            break;
+        }
+        let follows = if tree + 1 < TREES { Follows::Tree } else { Follows::Nothing };
+        let root = builder.grow_tree(remaining, follows);
+        let most = std::mem::take(&mut builder.worst);
+        cost.nodes += most.cost.nodes;
+        cost.blocks += most.cost.blocks;
+        depth = depth.max(most.cost.nodes as usize);
+        if most.cost.steps() > worst.cost.steps() {
+            worst = most;
+        }
+        builder.forest.trees.push(root);
+        remaining = std::mem::take(&mut builder.left);
+        remaining.sort_unstable();
+        remaining.dedup();
+    }
+    if cost.steps() > budget.steps || worst.cost.blocks as usize > LEAF_BLOCKS {
+        return Err(TooCostly { cost, limit: budget.steps, positions: blame(areas, worst.areas) });
+    }
+    let stored = builder.stored;
+    Ok(Built { forest: builder.finish(), cost, depth, stored })
+}
+
+/// The widest of the areas, a few.
+fn blame(areas: &[Area], mut worst: Vec<u32>) -> Vec<u32> {
+    let width = |area: &u32| -> u32 {
+        let bits = |&(lo, hi): &(u32, u32)| u32::BITS - (hi - lo).leading_zeros();
+        areas[*area as usize].ranges.iter().map(bits).sum()
+    };
+    worst.sort_by_key(|area| std::cmp::Reverse(width(area)));
+    worst.truncate(BLAMED);
+    worst
+}
+
+/// What comes behind a tree.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Follows {
+    /// Another tree, which takes what does not fit this one.
+    Tree,
+    Nothing,
+}
+
+/// The leaf that takes the most steps of a tree.
+#[derive(Default)]
+struct Worst {
+    cost: Cost,
+    areas: Vec<u32>,
+}
+
+/// A region and what overlaps it.
+struct Region {
+    ranges: Ranges,
+    /// In order of precedence.
+    areas: Vec<u32>,
+    /// Nodes above it.
+    depth: u32,
+}
+
+/// A way to cut a region.
+struct Cut {
+    dimension: usize,
+    /// Where each child but the first begins; they rise.
+    bounds: Vec<u32>,
+}
+
+/// What a cut would do to a list of areas.
+struct Spread {
+    /// Areas of each child.
+    counts: [usize; FAN],
+    /// Areas that lie across more bounds than this are left to the next tree.
+    widest: usize,
+    /// How many those are.
+    left: usize,
+    /// Places taken beyond one an area.
+    copies: usize,
+}
+
+/// The forest while it grows.
+struct Builder<'a> {
+    areas: &'a [Area],
+    forest: Forest,
+    /// Areas that some leaf leaves out.
+    is_hidden: Vec<bool>,
+    /// Areas that are left to the next tree.
+    left: Vec<u32>,
+    /// Copies that may still be made.
+    spare: usize,
+    stored: usize,
+    /// Of the tree that grows.
+    worst: Worst,
+}
+
+impl Builder<'_> {
+    fn grow_tree(&mut self, areas: Vec<u32>, follows: Follows) -> Tree {
+        let region = Region { ranges: EVERYTHING, areas, depth: 0 };
+        let (root, first) = match region.areas.len() {
+            ..=LIST_RULES => self.leaf(region),
+            _ => self.grow(region, follows),
+        };
+        Tree { root, first }
+    }
+
+    /// Makes the word of a region, and says the first position in it.
+    fn grow(&mut self, mut region: Region, follows: Follows) -> (Word, u32) {
+        self.leave_out_hidden(&mut region);
+        if region.areas.len() <= LEAF_RULES {
+            return self.leaf(region);
+        }
+        let Some(cut) = self.choose(&region, follows) else {
+            return self.uncut(region, follows);
+        };
+        let node = self.forest.nodes.len();
+        self.forest.nodes.push(Node::new(0, &[], &[(Word::EMPTY, NONE)]));
+        let children: Vec<(Word, u32)> = self
+            .split(region, &cut, follows)
+            .into_iter()
+            .map(|child| self.grow(child, follows))
+            .collect();
+        let first = children.iter().map(|&(_, first)| first).min().unwrap_or(NONE);
+        self.forest.nodes[node] = Node::new(cut.dimension, &cut.bounds, &children);
+        (Word::node(node), first)
+    }
+
+    /// A region that nothing cuts well: a few of its rules stay, the others are left to the next
+    /// tree, if there is one.
+    fn uncut(&mut self, mut region: Region, follows: Follows) -> (Word, u32) {
+        self.leave_out_compared(&mut region);
+        if follows == Follows::Tree && region.areas.len() > 2 * LEAF_RULES {
+            self.left.extend(region.areas.drain(LEAF_RULES..));
+        }
+        self.leaf(region)
+    }
+
+    fn leaf(&mut self, region: Region) -> (Word, u32) {
+        let blocks = region.areas.len().div_ceil(LANES);
+        let cost = Cost { nodes: region.depth, blocks: blocks as u32 };
+        let first = region.areas.first().copied().unwrap_or(NONE);
+        // What does not fit is not stored: the worst leaf says so at the end.
+        let word = Word::leaf(self.forest.blocks.len(), blocks);
+        if word.is_some() {
+            self.stored += region.areas.len();
+            let chunks = region.areas.chunks(LANES).map(|chunk| block(self.areas, chunk));
+            self.forest.blocks.extend(chunks);
+        }
+        if cost.steps() > self.worst.cost.steps() || word.is_none() {
+            self.worst = Worst { cost, areas: region.areas };
+        }
+        (word.unwrap_or(Word::EMPTY), first)
+    }
+
+    /// Leaves out what an area before it hides in all of the region, as far as one look at each
+    /// tells.
+    fn leave_out_hidden(&mut self, region: &mut Region) {
+        let mut hiders: [(u32, u32); HIDERS] = [(0, 0); HIDERS];
+        let mut count = 0;
+        let Builder { areas, forest, is_hidden, .. } = self;
+        region.areas.retain(|&index| {
+            let area = &areas[index as usize];
+            let hider = hiders[..count].iter().find(|&&(_, class)| includes(class, area.class));
+            if let Some(&(hider, _)) = hider {
+                forest.hiders.insert(hider);
+                is_hidden[index as usize] = true;
+                return false;
+            }
+            if count < HIDERS && area.covers(&region.ranges) {
+                hiders[count] = (index, area.class);
+                count += 1;
+            }
+            true
+        });
+    }
+
+    /// The same, where each area is compared with several before it.
+    fn leave_out_compared(&mut self, region: &mut Region) {
+        let mut kept: Vec<u32> = Vec::new();
+        for &index in &region.areas {
+            let area = &self.areas[index as usize];
+            let hides = |&&by: &&u32| self.areas[by as usize].hides(area, &region.ranges);
+            match kept.iter().take(COMPARED).find(hides) {
+                Some(&hider) => {
+                    self.forest.hiders.insert(hider);
+                    self.is_hidden[index as usize] = true;
+                }
+                None => kept.push(index),
+            }
+        }
+        region.areas = kept;
+    }
+
+    /// The cut that leaves the least to search, if one is worth a node.
+    fn choose(&self, region: &Region, follows: Follows) -> Option<Cut> {
+        if region.depth >= DEPTH {
+            return None;
+        }
+        let step = region.areas.len().div_ceil(SAMPLE);
+        let sample: Vec<u32> = region.areas.iter().step_by(step).copied().collect();
+        let cuts = (0..DIMENSIONS).filter_map(|dimension| {
+            let bounds = self.bounds(region, dimension, &sample)?;
+            let cut = Cut { dimension, bounds };
+            let spread = self.spread(&sample, &cut, follows);
+            if spread.copies * step > self.spare {
+                return None;
+            }
+            Some((spread.rest(sample.len()), cut))
+        });
+        let (rest, cut) = cuts.min_by(|one, other| one.0.total_cmp(&other.0))?;
+        (rest < WORTH).then_some(cut)
+    }
+
+    /// Up to 15 numbers within the region at which the areas of a sample part well in a dimension:
+    /// about as many between any two, and few across.
+    fn bounds(&self, region: &Region, dimension: usize, sample: &[u32]) -> Option<Vec<u32>> {
+        let (from, to) = region.ranges[dimension];
+        let ranges = sample.iter().map(|&area| self.areas[area as usize].ranges[dimension]);
+        // Where an area begins, and where it has just ended: `true` is a beginning.
+        let mut ends: Vec<(u32, bool)> = Vec::with_capacity(2 * sample.len());
+        let mut open = 0;
+        for (lo, hi) in ranges {
+            match lo > from {
+                true => ends.push((lo, true)),
+                false => open += 1,
+            }
+            if hi < to {
+                ends.push((hi + 1, false));
+            }
+        }
+        ends.sort_unstable();
+        let crossed = crossings(&ends, open);
+        if crossed.is_empty() {
+            return None;
+        }
+        let mut bounds: Vec<u32> = Vec::with_capacity(FAN - 1);
+        let window = crossed.len() / (4 * FAN);
+        for cut in 1..FAN {
+            let target = cut * crossed.len() / FAN;
+            let near = target.saturating_sub(window)..(target + window + 1).min(crossed.len());
+            let best = crossed[near].iter().min_by_key(|&&(_, across)| across);
+            let Some(&(bound, _)) = best else { continue };
+            if bounds.last().is_none_or(|&last| last < bound) {
+                bounds.push(bound);
+            }
+        }
+        Some(bounds)
+    }
+
+    /// What a cut does to a list of areas.
+    fn spread(&self, areas: &[u32], cut: &Cut, follows: Follows) -> Spread {
+        let mut widths = [0usize; FAN];
+        let places = |&area: &u32| self.places(area, cut);
+        for (first, last) in areas.iter().map(places) {
+            widths[last - first] += 1;
+        }
+        let allowed = match follows {
+            Follows::Tree => areas.len() * COPIES_OF_16 / 16,
+            Follows::Nothing => usize::MAX,
+        };
+        let mut spread = Spread { counts: [0; FAN], widest: 0, left: 0, copies: 0 };
+        for (width, &count) in widths.iter().enumerate() {
+            let copies = spread.copies + width * count;
+            if spread.left > 0 || copies > allowed {
+                spread.left += count;
+            } else {
+                (spread.widest, spread.copies) = (width, copies);
+            }
+        }
+        for (first, last) in areas.iter().map(places) {
+            if last - first <= spread.widest {
+                spread.counts[first..=last].iter_mut().for_each(|count| *count += 1);
+            }
+        }
+        spread
+    }
+
+    /// The first and last child of a cut that an area overlaps.
+    fn places(&self, area: u32, cut: &Cut) -> (usize, usize) {
+        let (lo, hi) = self.areas[area as usize].ranges[cut.dimension];
+        let passed = |number| cut.bounds.iter().filter(|&&bound| bound <= number).count();
+        (passed(lo), passed(hi))
+    }
+
+    /// Cuts a region; what lies across too widely is left to the next tree.
+    fn split(&mut self, region: Region, cut: &Cut, follows: Follows) -> Vec<Region> {
+        let spread = self.spread(&region.areas, cut, follows);
+        self.spare = self.spare.saturating_sub(spread.copies);
+        let mut children: Vec<Vec<u32>> =
+            spread.counts[..=cut.bounds.len()].iter().map(|&n| Vec::with_capacity(n)).collect();
+        for area in region.areas {
+            let (first, last) = self.places(area, cut);
+            match last - first <= spread.widest {
+                true => children[first..=last].iter_mut().for_each(|child| child.push(area)),
+                false => self.left.push(area),
+            }
+        }
+        let (from, to) = region.ranges[cut.dimension];
+        let begin = |child: usize| if child == 0 { from } else { cut.bounds[child - 1] };
+        let end = |child: usize| cut.bounds.get(child).map_or(to, |&next| next - 1);
+        let regions = children.into_iter().enumerate().map(|(child, areas)| {
+            let mut ranges = region.ranges;
+            ranges[cut.dimension] = (begin(child), end(child));
+            Region { ranges, areas, depth: region.depth + 1 }
+        });
+        regions.collect()
+    }
+
+    /// The forest, with its reserve.
+    fn finish(mut self) -> Forest {
+        let hidden: Vec<u32> =
+            (0..).zip(&self.is_hidden).filter(|&(_, &hidden)| hidden).map(|(i, _)| i).collect();
+        self.forest.reserve = hidden.chunks(LANES).map(|chunk| block(self.areas, chunk)).collect();
+        self.forest.nodes.shrink_to_fit();
+        self.forest.blocks.shrink_to_fit();
+        self.forest
+    }
+}
+
+impl Spread {
+    /// What is expected to be left to search, as a share of the `areas` that there were: the child
+    /// that a header goes to, and what the next trees have of it.
+    fn rest(&self, areas: usize) -> f32 {
+        let areas = areas as f32;
+        let squares: f32 = self.counts.iter().map(|&count| (count * count) as f32).sum();
+        squares / (areas * areas) + LEFT_WEIGHT * self.left as f32 / areas
+    }
+}
+
+/// Each number at which an area begins or has just ended, once and rising, with how many areas lie
+/// across it. `open` areas begin before all of them.
+fn crossings(ends: &[(u32, bool)], mut open: usize) -> Vec<(u32, usize)> {
+    let mut crossed = Vec::with_capacity(ends.len());
+    for same in ends.chunk_by(|one, other| one.0 == other.0) {
+        let begins = same.iter().filter(|&&(_, begins)| begins).count();
+        open -= same.len() - begins;
+        crossed.push((same[0].0, open));
+        open += begins;
+    }
+    crossed
+}
+
+/// The areas of one block.
+fn block(areas: &[Area], chunk: &[u32]) -> Block {
+    let mut block = Block::EMPTY;
+    for (lane, &area) in chunk.iter().enumerate() {
+        block.set(lane, &areas[area as usize], area);
+    }
+    block
+}

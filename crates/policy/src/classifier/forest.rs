@@ -1,0 +1,394 @@
+//! Cut trees over blocks of 16 rules, and the search of a batch in them.
+//!
+//! A tree cuts all headers into regions: a node cuts its region along one dimension into up to 16,
+//! and a leaf holds the rules that its region overlaps, the highest precedence first. A rule lies
+//! in one tree, or in a few leaves of it. Trees are searched one after another; what has been
+//! found lets whole subtrees be passed over, by the first position that they hold.
+//!
+//! A batch goes down a tree level by level, so that what one header waits for has been asked for
+//! while the others were looked at.
+
+use cpu::lanes::Lanes;
+use cpu::prefetch_ref;
+
+use super::header::{Area, Header, NO_CLASS, PLACES};
+use super::{Dead, NONE};
+
+/// Headers that are searched together.
+pub(super) const BATCH: usize = 64;
+/// Rules a block.
+pub(super) const LANES: usize = 16;
+/// Children of a node.
+pub(super) const FAN: usize = 16;
+/// Blocks of a leaf at most: what the count in a [`Word`] holds.
+pub(super) const LEAF_BLOCKS: usize = 0x7f;
+/// Blocks of a forest at most: what the index in a [`Word`] holds.
+pub(super) const MAX_BLOCKS: usize = 1 << 24;
+
+/// Where a search goes on: a node, or a leaf with the number of its blocks.
+///
+/// A leaf has the highest bit set, then 7 bits of count, then 24 of the first block; a node is its
+/// index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Word(u32);
+
+impl Word {
+    const LEAF: u32 = 1 << 31;
+    /// A leaf without rules.
+    pub(super) const EMPTY: Word = Word(Word::LEAF);
+
+    /// The word of a node.
+    pub(super) fn node(index: usize) -> Word {
+        Word(index as u32)
+    }
+
+    /// The word of a leaf, if it can be said.
+    pub(super) fn leaf(first: usize, blocks: usize) -> Option<Word> {
+        let fits = blocks <= LEAF_BLOCKS && first + blocks <= MAX_BLOCKS;
+        fits.then_some(Word(Word::LEAF | (blocks as u32) << 24 | first as u32))
+    }
+
+    #[inline(always)]
+    fn is_leaf(self) -> bool {
+        self.0 & Word::LEAF != 0
+    }
+
+    #[inline(always)]
+    fn first_block(self) -> usize {
+        (self.0 & 0xff_ffff) as usize
+    }
+
+    #[inline(always)]
+    fn blocks(self) -> usize {
+        (self.0 >> 24 & 0x7f) as usize
+    }
+}
+
+/// A cut of a region along one dimension.
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+pub(super) struct Node {
+    /// Where each child but the first begins; the last lane says which dimension is cut.
+    bounds: [u32; FAN],
+    children: [Word; FAN],
+    /// The first position below each child.
+    firsts: [u32; FAN],
+}
+
+impl Node {
+    /// A node that cuts `dimension` at `bounds`, which rise; a child more than there are bounds.
+    pub(super) fn new(dimension: usize, bounds: &[u32], children: &[(Word, u32)]) -> Node {
+        debug_assert!(bounds.len() < FAN && children.len() == bounds.len() + 1);
+        let child = |i: usize| children[i.min(children.len() - 1)];
+        let (number, left, right) = PLACES[dimension];
+        let place = number as u32 | left << 8 | right << 16;
+        // Behind the last bound lies the last child again: a bound that only the highest number
+        // reaches leads to where that number belongs.
+        let bound = |i: usize| bounds.get(i).copied().unwrap_or(u32::MAX);
+        Node {
+            bounds: std::array::from_fn(|i| if i == FAN - 1 { place } else { bound(i) }),
+            children: std::array::from_fn(|i| child(i).0),
+            firsts: std::array::from_fn(|i| child(i).1),
+        }
+    }
+
+    /// The child that a header goes to.
+    #[inline(always)]
+    fn child<L: Lanes>(&self, lanes: L, header: &Header) -> usize {
+        let place = self.bounds[FAN - 1];
+        let number = header[place as usize & 3];
+        let number = number << (place >> 8 & 31) >> (place >> 16 & 31);
+        let passed = lanes.bits(lanes.at_least(number, &self.bounds));
+        (passed & 0x7fff).count_ones() as usize
+    }
+
+    #[inline(always)]
+    fn prefetch(&self) {
+        prefetch_ref(&self.bounds);
+        prefetch_ref(&self.children);
+        prefetch_ref(&self.firsts);
+    }
+}
+
+/// Sixteen rules in columns, the highest precedence first.
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+pub(super) struct Block {
+    source_lo: [u32; LANES],
+    source_length: [u32; LANES],
+    destination_lo: [u32; LANES],
+    destination_length: [u32; LANES],
+    ports_lo: [u32; LANES],
+    ports_length: [u32; LANES],
+    class: [u32; LANES],
+    positions: [u32; LANES],
+}
+
+impl Block {
+    /// A block that matches nothing.
+    pub(super) const EMPTY: Block = Block {
+        source_lo: [0; LANES],
+        source_length: [0; LANES],
+        destination_lo: [0; LANES],
+        destination_length: [0; LANES],
+        ports_lo: [0; LANES],
+        ports_length: [0; LANES],
+        class: [NO_CLASS; LANES],
+        positions: [NONE; LANES],
+    };
+
+    /// Puts a rule into a lane.
+    pub(super) fn set(&mut self, lane: usize, area: &Area, position: u32) {
+        let [source, destination, source_port, destination_port, _] = area.ranges;
+        let length = |(lo, hi): (u32, u32)| hi - lo;
+        self.source_lo[lane] = source.0;
+        self.source_length[lane] = length(source);
+        self.destination_lo[lane] = destination.0;
+        self.destination_length[lane] = length(destination);
+        self.ports_lo[lane] = destination_port.0 << 16 | source_port.0;
+        self.ports_length[lane] = length(destination_port) << 16 | length(source_port);
+        self.class[lane] = area.class;
+        self.positions[lane] = position;
+    }
+
+    /// Lanes whose rule speaks of the header.
+    #[inline(always)]
+    fn speaking<L: Lanes>(&self, lanes: L, &[source, destination, ports, class]: &Header) -> u16 {
+        let sources = lanes.within(source, &self.source_lo, &self.source_length);
+        let destinations =
+            lanes.within(destination, &self.destination_lo, &self.destination_length);
+        let ports = lanes.halves_within(ports, &self.ports_lo, &self.ports_length);
+        let classes = lanes.agrees(class, &self.class);
+        lanes.bits(lanes.both(lanes.both(sources, destinations), lanes.both(ports, classes)))
+    }
+
+    #[inline(always)]
+    fn prefetch(&self) {
+        prefetch_ref(&self.source_lo);
+        prefetch_ref(&self.source_length);
+        prefetch_ref(&self.destination_lo);
+        prefetch_ref(&self.destination_length);
+        prefetch_ref(&self.ports_lo);
+        prefetch_ref(&self.ports_length);
+        prefetch_ref(&self.class);
+        prefetch_ref(&self.positions);
+    }
+}
+
+/// A tree: where its search begins, and the first position that it holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tree {
+    pub(super) root: Word,
+    pub(super) first: u32,
+}
+
+/// The trees of one set of rules.
+#[derive(Debug, Default)]
+pub(super) struct Forest {
+    pub(super) trees: Vec<Tree>,
+    pub(super) nodes: Vec<Node>,
+    pub(super) blocks: Vec<Block>,
+    /// Rules that some leaf leaves out because one before them hides them there.
+    pub(super) reserve: Vec<Block>,
+    /// Positions of rules that hide others somewhere: where such a rule does not count, the
+    /// reserve must be searched.
+    pub(super) hiders: Dead,
+}
+
+/// Which rules count.
+pub(super) trait Counts: Copy {
+    /// What the rules of a block say that speak of a header, `speaking`.
+    fn judge(self, speaking: u16, positions: &[u32; LANES]) -> Says;
+}
+
+/// What a block says of a header.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Says {
+    /// The first rule that counts.
+    found: Option<u32>,
+    /// Whether a rule before it does not count and hides others.
+    misses_hidden: bool,
+}
+
+/// All rules count.
+#[derive(Clone, Copy)]
+pub(super) struct AllCount;
+
+impl Counts for AllCount {
+    #[inline(always)]
+    fn judge(self, speaking: u16, positions: &[u32; LANES]) -> Says {
+        let found = (speaking != 0).then(|| positions[speaking.trailing_zeros() as usize % LANES]);
+        Says { found, misses_hidden: false }
+    }
+}
+
+/// Rules in `dead` do not count.
+#[derive(Clone, Copy)]
+pub(super) struct Living<'a> {
+    pub(super) dead: &'a Dead,
+    /// [`Forest::hiders`].
+    pub(super) hiders: &'a Dead,
+}
+
+impl Counts for Living<'_> {
+    #[inline(always)]
+    fn judge(self, mut speaking: u16, positions: &[u32; LANES]) -> Says {
+        let mut misses_hidden = false;
+        while speaking != 0 {
+            let position = positions[speaking.trailing_zeros() as usize % LANES];
+            if !self.dead.contains(position) {
+                return Says { found: Some(position), misses_hidden };
+            }
+            misses_hidden |= self.hiders.contains(position);
+            speaking &= speaking - 1;
+        }
+        Says { found: None, misses_hidden }
+    }
+}
+
+impl Forest {
+    /// Memory of nodes and blocks.
+    pub(super) fn bytes(&self) -> usize {
+        std::mem::size_of_val(&*self.nodes)
+            + std::mem::size_of_val(&*self.blocks)
+            + std::mem::size_of_val(&*self.reserve)
+            + self.hiders.bytes()
+    }
+
+    /// Searches up to [`BATCH`] headers: `best[i]` is the first position that counts and speaks of
+    /// `headers[i]`, or [`NONE`].
+    #[inline(always)]
+    pub(super) fn search<L: Lanes, C: Counts>(
+        &self,
+        lanes: L,
+        counts: C,
+        headers: &[Header],
+        best: &mut [u32],
+    ) {
+        best.fill(NONE);
+        let mut descent = Descent::new();
+        for tree in &self.trees {
+            descent.start(tree, best);
+            while descent.open != 0 {
+                self.descend(lanes, headers, best, &mut descent);
+            }
+            for at in 0..descent.leaves {
+                let row = usize::from(descent.leaf_rows[at]) % BATCH;
+                let (header, best) = (&headers[row], &mut best[row]);
+                self.search_leaf(lanes, counts, header, descent.words[row], best);
+            }
+        }
+    }
+
+    /// One level down for every header that has not come to a leaf.
+    #[inline(always)]
+    fn descend<L: Lanes>(&self, lanes: L, headers: &[Header], best: &[u32], descent: &mut Descent) {
+        let mut open = 0;
+        for at in 0..descent.open {
+            let row = usize::from(descent.open_rows[at]) % BATCH;
+            let node = &self.nodes[descent.words[row].0 as usize];
+            let child = node.child(lanes, &headers[row]) % FAN;
+            let word = node.children[child];
+            descent.words[row] = word;
+            if node.firsts[child] >= best[row] {
+                continue;
+            }
+            if word.is_leaf() {
+                self.prefetch_leaf(word);
+                descent.leaf_rows[descent.leaves % BATCH] = row as u8;
+                descent.leaves += 1;
+            } else {
+                if let Some(node) = self.nodes.get(word.0 as usize) {
+                    node.prefetch();
+                }
+                descent.open_rows[open] = row as u8;
+                open += 1;
+            }
+        }
+        descent.open = open;
+    }
+
+    #[inline(always)]
+    fn prefetch_leaf(&self, word: Word) {
+        if let Some(block) = self.blocks.get(word.first_block()) {
+            block.prefetch();
+        }
+    }
+
+    /// Looks through a leaf for a rule better than `best`.
+    #[inline(always)]
+    fn search_leaf<L: Lanes, C: Counts>(
+        &self,
+        lanes: L,
+        counts: C,
+        header: &Header,
+        word: Word,
+        best: &mut u32,
+    ) {
+        let first = word.first_block();
+        let Some(blocks) = self.blocks.get(first..first + word.blocks()) else { return };
+        if search_blocks(lanes, counts, header, blocks, best) {
+            search_blocks(lanes, counts, header, &self.reserve, best);
+        }
+    }
+}
+
+/// Looks through blocks in order for a rule better than `best`; whether the reserve must be
+/// searched too.
+#[inline(always)]
+fn search_blocks<L: Lanes, C: Counts>(
+    lanes: L,
+    counts: C,
+    header: &Header,
+    blocks: &[Block],
+    best: &mut u32,
+) -> bool {
+    let mut misses_hidden = false;
+    for block in blocks {
+        let speaking = block.speaking(lanes, header);
+        if speaking == 0 {
+            continue;
+        }
+        let says = counts.judge(speaking, &block.positions);
+        misses_hidden |= says.misses_hidden;
+        if let Some(position) = says.found {
+            *best = position.min(*best);
+            break;
+        }
+    }
+    misses_hidden
+}
+
+/// How far each header of a batch has come down a tree.
+struct Descent {
+    words: [Word; BATCH],
+    /// Headers that are at a node.
+    open_rows: [u8; BATCH],
+    open: usize,
+    /// Headers that are at a leaf.
+    leaf_rows: [u8; BATCH],
+    leaves: usize,
+}
+
+impl Descent {
+    #[inline(always)]
+    fn new() -> Descent {
+        let (open_rows, leaf_rows) = ([0; BATCH], [0; BATCH]);
+        Descent { words: [Word::EMPTY; BATCH], open_rows, open: 0, leaf_rows, leaves: 0 }
+    }
+
+    /// Puts every header that the tree may still speak of at its root.
+    #[inline(always)]
+    fn start(&mut self, tree: &Tree, best: &[u32]) {
+        (self.open, self.leaves) = (0, 0);
+        let (rows, count) = match tree.root.is_leaf() {
+            true => (&mut self.leaf_rows, &mut self.leaves),
+            false => (&mut self.open_rows, &mut self.open),
+        };
+        self.words = [tree.root; BATCH];
+        for (row, &best) in best.iter().enumerate().take(BATCH) {
+            rows[*count] = row as u8;
+            *count += usize::from(tree.first < best);
+        }
+    }
+}
