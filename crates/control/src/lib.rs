@@ -11,10 +11,13 @@
 //! step of their own, so that [`parse`] touches no file.
 #![forbid(unsafe_code)]
 
+mod assembled;
+mod change;
 mod compile;
 mod difference;
 mod errors;
 mod explained;
+mod fragment;
 pub mod guard;
 mod keys;
 mod live;
@@ -31,6 +34,7 @@ mod values;
 
 use std::path::Path;
 
+pub use change::{ChangeRefused, NotAdopted, Rebuilt, RebuildJob};
 pub use compile::{CompileError, HOST_NETDEV, HOST_PORT};
 pub use difference::{Change, Difference, differences};
 pub use errors::{ConfigErrors, MAX_PROBLEMS, Problem, Severity, render};
@@ -38,6 +42,7 @@ pub use explained::{
     Consulted, Explained, Picture, Question, QuestionError, Spis, TunnelEnds, explain, flow_text,
     port_named, set_of,
 };
+pub use fragment::{ParsedPolicies, parse_policies, policy_text};
 pub use keys::{
     KeyFileError, KeyLine, Keys, MAX_KEY_FILE_BYTES, ReplayKeys, effective_user, generate_pair,
     write_key_file,

@@ -372,7 +372,8 @@ impl Validated {
         self.ports.get(usize::from(port.0)).map_or(HOST_PORT, |port| &port.name)
     }
 
-    fn write_policy(&self, out: &mut String, policy: &Policy) -> std::fmt::Result {
+    /// Writes a policy's section.
+    pub(crate) fn write_policy(&self, out: &mut String, policy: &Policy) -> std::fmt::Result {
         let Policy { name, action, priority, only, ingress, selector } = policy;
         writeln!(out, "[[policy]]\nname = {}", quoted(name))?;
         match action {

@@ -1,0 +1,220 @@
+//! `[[policy]]` sections that stand alone: what is added to a configuration that runs.
+//!
+//! They are judged in front of the sections that policies may refer to, so that every rule holds
+//! for them that holds in a whole file, and lines and columns are their own.
+
+use toml::de::DeTable;
+
+use crate::errors::{ConfigErrors, Problem, Problems, Severity};
+use crate::mistake::{Mistake, nearest};
+use crate::raw::MAX_BYTES;
+use crate::source::{Place, Source};
+use crate::validated::{Action, Peer, PeerId, Policy, Validated};
+
+/// The only sections that there may be.
+const SECTIONS: &[&str] = &["policy"];
+
+/// Policies for a configuration that runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ParsedPolicies {
+    /// What is meant, in the order of the text; peers and ports are those of the configuration.
+    pub policies: Vec<Policy>,
+    /// What is allowed but probably not meant.
+    pub warnings: Vec<Problem>,
+}
+
+/// Parses `[[policy]]` sections for a configuration whose ports and peers they may name. Its
+/// policies are not looked at: whether a name is taken, who adds them finds out. `name` stands in
+/// the mistakes.
+///
+/// # Errors
+/// All mistakes of the text, with its warnings.
+pub fn parse_policies(
+    text: &str,
+    name: &str,
+    running: &Validated,
+) -> Result<ParsedPolicies, ConfigErrors> {
+    if text.len() as u64 > MAX_BYTES {
+        let mistake = Mistake::TooLarge { limit: MAX_BYTES };
+        return Err(ConfigErrors::of(Place::of_file(name), mistake));
+    }
+    check_sections(text, name)?;
+    // Of very many peers a change names few.
+    let mentioned: Vec<&Peer> =
+        running.peers.iter().filter(|peer| text.contains(&peer.name)).collect();
+    let judged = judge(text, name, running, &mentioned);
+    if judged.is_ok() || mentioned.len() == running.peers.len() {
+        return judged;
+    }
+    // The nearest right word may be another peer's name.
+    judge(text, name, running, &running.peers.iter().collect::<Vec<_>>())
+}
+
+/// A policy as a section of a configuration with these ports and peers.
+///
+/// # Panics
+/// If it is of another configuration.
+pub fn policy_text(config: &Validated, policy: &Policy) -> String {
+    let mut text = String::new();
+    config.write_policy(&mut text, policy).expect("writing to a string");
+    text
+}
+
+/// Notes what is broken, and what is no policy.
+fn check_sections(text: &str, name: &str) -> Result<(), ConfigErrors> {
+    let source = Source::new(name, text);
+    let mut problems = Problems::new(&source);
+    let (table, errors) = DeTable::parse_recoverable(text);
+    for error in &errors {
+        let span = error.span().unwrap_or(0..0);
+        // A key that is there twice is told with all else.
+        if !error.message().starts_with("duplicate key") {
+            problems.error(&span, Mistake::Syntax { message: error.message().to_owned() });
+        }
+    }
+    for (key, _) in table.get_ref().iter() {
+        let found = key.get_ref().as_ref();
+        if !SECTIONS.contains(&found) {
+            let nearest = nearest(found, SECTIONS.iter().copied());
+            let name = found.to_owned();
+            problems
+                .error(&key.span(), Mistake::UnknownSection { name, nearest, allowed: SECTIONS });
+        }
+    }
+    problems.finish().map(drop)
+}
+
+fn judge(
+    text: &str,
+    name: &str,
+    running: &Validated,
+    peers: &[&Peer],
+) -> Result<ParsedPolicies, ConfigErrors> {
+    let around = Validated {
+        node: running.node.clone(),
+        cache: running.cache,
+        metrics: running.metrics,
+        ports: running.ports.clone(),
+        peers: peers.iter().map(|peer| (*peer).clone()).collect(),
+        policies: Vec::new(),
+        routes: Vec::new(),
+        neighbours: Vec::new(),
+    };
+    let whole = format!("{text}\n{}", around.effective());
+    let lines = text.lines().count().max(1) as u32;
+    let is_ours = |problem: &Problem| problem.place.line <= lines;
+    match crate::parse(&whole, name) {
+        Ok(parsed) => {
+            let place_of = |id: PeerId| {
+                let name = &parsed.validated.peers[id.0 as usize].name;
+                running.peers.iter().position(|peer| peer.name == *name)
+            };
+            let renamed: Vec<Option<usize>> =
+                (0..peers.len() as u32).map(PeerId).map(place_of).collect();
+            let of_running = |mut policy: Policy| {
+                if let Action::Protect(peer) = &mut policy.action {
+                    let place = renamed[peer.0 as usize].expect("peers are the configuration's");
+                    *peer = PeerId(place as u32);
+                }
+                policy
+            };
+            let policies = parsed.validated.policies.into_iter().map(of_running).collect();
+            let warnings = parsed.warnings.into_iter().filter(is_ours).collect();
+            Ok(ParsedPolicies { policies, warnings })
+        }
+        Err(mut errors) => {
+            // What runs was good, so what is told of it comes of what stands in front.
+            let is_kept =
+                |problem: &Problem| is_ours(problem) || problem.severity == Severity::Error;
+            errors.problems.retain(is_kept);
+            for problem in errors.problems.iter_mut().filter(|problem| !is_ours(problem)) {
+                problem.place.line = lines;
+                problem.place.column = 1;
+            }
+            Err(errors)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUNNING: &str = r#"
+[node]
+name = "a"
+[port.lan]
+netdev = "eth1"
+side = "protected"
+[port.wan]
+netdev = "eth0"
+side = "unprotected"
+[peer.berlin]
+local = "192.0.2.1"
+remote = "198.51.100.7"
+keys = "file:berlin.keys"
+manual = "laboratory"
+suite = "aes-128-gcm"
+[peer.paris]
+local = "192.0.2.1"
+remote = "198.51.100.8"
+keys = "file:paris.keys"
+manual = "laboratory"
+suite = "aes-128-gcm"
+[[policy]]
+name = "dns"
+action = "bypass"
+local = ["any"]
+remote = ["9.9.9.9/32"]
+"#;
+
+    fn running() -> Validated {
+        crate::parse(RUNNING, "a.toml").unwrap_or_else(|errors| panic!("{errors}")).validated
+    }
+
+    const PARIS: &str = "[[policy]]\nname = \"p\"\npeer = \"paris\"\nlocal = [\"10.1.0.0/16\"]\n\
+                         remote = [\"10.2.0.0/16\"]\nports = [\"lan\"]\n";
+
+    #[test]
+    fn policies_are_those_that_the_whole_file_would_have() {
+        let running = running();
+        let parsed = parse_policies(PARIS, "p.toml", &running).unwrap();
+        let whole = crate::parse(&format!("{RUNNING}{PARIS}"), "a.toml").unwrap().validated;
+        assert_eq!(parsed.policies, whole.policies[1..]);
+        assert_eq!(parsed.policies[0].action, Action::Protect(PeerId(1)));
+        assert_eq!(parsed.warnings, []);
+        let text = policy_text(&running, &parsed.policies[0]);
+        assert_eq!(parse_policies(&text, "again", &running).unwrap().policies, parsed.policies);
+        assert_eq!(parse_policies("", "none", &running).unwrap().policies, []);
+    }
+
+    #[test]
+    fn mistakes_stand_where_they_were_made() {
+        let told = |text: &str| {
+            let errors = parse_policies(text, "p.toml", &running()).unwrap_err();
+            assert!(errors.errors() > 0);
+            errors.to_string()
+        };
+        let text = told(&PARIS.replace("paris", "pariss"));
+        assert!(text.contains("p.toml:3:8") && text.contains("paris"), "{text}");
+        let text = told(&format!("{PARIS}\n[[route]]\nto = \"10.0.0.0/8\"\n"));
+        assert!(text.contains("p.toml:8:3") && text.contains("route"), "{text}");
+        let text = told(&format!("{PARIS}{PARIS}"));
+        assert!(text.contains("p.toml:8:8"), "{text}");
+        let text = told("[[policy]]\nname = \"p\nlocal = 3\n");
+        assert!(text.contains("p.toml:2:"), "{text}");
+        let text = told("[[policy]]\nname = \"p\"\n");
+        assert!(text.contains("p.toml:1:1") && text.contains("local"), "{text}");
+        let text = told("name = \"p\"\n");
+        assert!(text.contains("p.toml:1:1"), "{text}");
+    }
+
+    #[test]
+    fn warnings_are_about_the_text_alone() {
+        let policy = "[[policy]]\nname = \"w\"\naction = \"bypass\"\nlocal = [\"any\"]\n\
+                      remote = [\"any\"]\nremote_ports = [\"80\"]\n";
+        let parsed = parse_policies(policy, "w.toml", &running()).unwrap();
+        assert!(parsed.warnings.iter().all(|warning| warning.place.line <= 6));
+        assert!(!parsed.warnings.is_empty(), "ports without a protocol are told of");
+    }
+}
