@@ -27,6 +27,7 @@ use policy::{DomainId, Generation, Match};
 
 use crate::{RouteGeneration, Snapshot};
 use entry::Value;
+pub(crate) use entry::Words;
 pub use entry::{Answer, Key, Way};
 pub(crate) use lane::{Lane, Lanes};
 use table::{Domain, Table, Written};

@@ -7,17 +7,27 @@
 //! 3. may it go out? — whatever leaves by an unprotected port passes the outbound SPD, whether it
 //!    came from a protected port, an SA, or this machine.
 //!
+//! The flow cache is asked before the SPD, and before the route outbound. It remembers what depends
+//! on the flow alone: what the SPD said and where the route led. What depends on more is asked of
+//! each packet: whether an SA opened it that its policy names, whose address it comes from, what an
+//! ICMP error quotes, whether it is for the machine itself.
+//!
 //! What each stage asks and how it reads the answer are functions of a row and a snapshot, so that
 //! `explain` says what the walk does because it runs the same code.
+
+mod asking;
 
 use policy::{Direction, Match, PolicyIndex};
 use wire::flow::protocol;
 use wire::{Address, Flow, Frames, Upper, icmp, packet::is_link_local};
 
+use crate::cache::{Answer, Key, Lane, Lanes, Way, Words};
 use crate::receive::is_host_service;
 use crate::snapshot::ResolvedAction;
 use crate::walk::{Origin, Quote, Row, Scratch, State, ToHost, Turn};
-use crate::{DropReason, FlowCache, Medium, RouteTarget, Side, Snapshot, Verdict};
+use crate::{DropReason, FlowCache, Medium, NextHopId, RouteTarget, Side, Snapshot, Verdict};
+pub(crate) use asking::Asking;
+use asking::{Entry, Search};
 
 /// What decides a row for good.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,9 +42,9 @@ pub(crate) fn decide<F: Frames>(
     turn: &mut Turn<'_, F>,
     rows: &mut [Row],
     scratch: &mut Scratch,
-    cache: Option<&mut FlowCache>,
+    mut cache: Option<&mut FlowCache>,
 ) {
-    if let Some(cache) = cache {
+    if let Some(cache) = &mut cache {
         cache.look_at(turn.snapshot);
     }
     let from_outside = |row: &Row| {
@@ -42,35 +52,232 @@ pub(crate) fn decide<F: Frames>(
             || turn.snapshot.path_port(row.ingress).side == Side::Unprotected
     };
     if rows.iter().any(from_outside) {
-        enter(turn, rows, scratch);
+        enter(turn, rows, &mut scratch.asking, cache.as_deref_mut());
     }
-    ask(turn, rows, scratch, Direction::Outbound, |turn, row| match route(turn.snapshot, row) {
-        Ok(Routed::Ask) => Question::Ask,
-        Ok(Routed::Decided(decision)) => Question::Decided(decision),
-        Err(reason) => Question::Refused(reason),
-    });
-    for (i, number) in scratch.asked.iter().enumerate() {
-        let row = &mut rows[*number];
-        count(turn, row, Direction::Outbound, scratch.matches[i]);
-        match outbound_answer(turn.snapshot, row, scratch.matches[i]) {
-            Ok(decision) => settle(turn, row, decision),
-            Err(reason) => turn.drop(row, reason),
+    leave(turn, rows, &mut scratch.asking, cache);
+}
+
+/// The first question, for the rows that it concerns. Those that go from it straight to a protected
+/// port are settled too.
+fn enter<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    rows: &mut [Row],
+    asking: &mut Asking,
+    mut cache: Option<&mut FlowCache>,
+) {
+    let Asking { lanes, search } = asking;
+    lanes.clear();
+    search.clear();
+    for (number, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.state == State::Clear) {
+        let flow = row.packet.flow;
+        let domain = turn.snapshot.domain(row.ingress, Direction::Inbound, flow.family);
+        match inbound_question(turn.snapshot, row, row.bytes(turn.frames)) {
+            Question::Pass => {}
+            Question::Ask if cache.as_ref().is_some_and(|cache| cache.serves(domain)) => {
+                let opened_by = match row.origin {
+                    Origin::Opened(set) => Some(turn.snapshot.set(set).id),
+                    Origin::Received | Origin::Host | Origin::Made(_) => None,
+                };
+                lanes.push(number, &Key { domain, opened_by, flow });
+            }
+            Question::Ask => search.ask(number, domain, flow),
+            Question::AskInstead(flow) => search.ask(number, domain, flow),
+            Question::Decided(decision) => settle(turn, row, decision),
+            Question::Refused(reason) => turn.drop(row, reason),
+        }
+    }
+    if let Some(cache) = &mut cache {
+        let Lanes { v4, v6 } = lanes;
+        recall_inbound(turn, rows, v4, search, cache);
+        recall_inbound(turn, rows, v6, search, cache);
+    }
+    search.run(turn.snapshot, turn.counters);
+    for (asked, answer) in search.answers() {
+        let row = &mut rows[asked.row()];
+        count(turn, row, Direction::Inbound, answer);
+        let refused = inbound_answer(turn.snapshot, row.origin, answer).err();
+        if let (Some(cache), Some(entry)) = (&mut cache, asked.entry()) {
+            let way = match refused {
+                Some(_) => Way::Unknown,
+                None => inbound_way(turn.snapshot, row),
+            };
+            remember(lanes, entry, (Answer::Said(answer), way), cache, turn);
+        }
+        if let Some(reason) = refused {
+            turn.drop(row, reason);
         }
     }
 }
 
-/// The first question, for the rows that it concerns.
-fn enter<F: Frames>(turn: &mut Turn<'_, F>, rows: &mut [Row], scratch: &mut Scratch) {
-    ask(turn, rows, scratch, Direction::Inbound, |turn, row| {
-        inbound_question(turn.snapshot, row, row.bytes(turn.frames))
-    });
-    for (i, number) in scratch.asked.iter().enumerate() {
-        let row = &mut rows[*number];
-        count(turn, row, Direction::Inbound, scratch.matches[i]);
-        if let Err(reason) = inbound_answer(turn.snapshot, row.origin, scratch.matches[i]) {
+/// Answers the first question for the packets of a lane; those that are not remembered go to the
+/// search.
+fn recall_inbound<F: Frames, const WORDS: usize>(
+    turn: &mut Turn<'_, F>,
+    rows: &mut [Row],
+    lane: &mut Lane<WORDS>,
+    search: &mut Search,
+    cache: &mut FlowCache,
+) where
+    Key: Words<WORDS>,
+{
+    cache.look_up(lane, &mut turn.counters.cache);
+    for at in 0..lane.len() {
+        let row = &mut rows[lane.row(at)];
+        let Some((Answer::Said(answer), mut way)) = cache.found(lane, at) else {
+            search.ask_once(lane, at, row.packet.flow, &mut turn.counters.cache);
+            continue;
+        };
+        count(turn, row, Direction::Inbound, answer);
+        if let Err(reason) = inbound_answer(turn.snapshot, row.origin, answer) {
             turn.drop(row, reason);
+            continue;
+        }
+        if way == Way::Unknown {
+            way = inbound_way(turn.snapshot, row);
+            let counters = &mut turn.counters.cache;
+            counters.routes += 1;
+            cache.remember(lane, at, (Answer::Said(answer), way), counters);
+        }
+        if let Way::Via(hop) = way {
+            forward(turn, row, hop);
         }
     }
+}
+
+/// What is remembered of the way of a packet that may come in.
+fn inbound_way(snapshot: &Snapshot, row: &Row) -> Way {
+    match route(snapshot, row) {
+        Ok(Routed::Inside(hop)) => Way::Via(hop),
+        Ok(Routed::Outside(_) | Routed::Host) | Err(_) => Way::Other,
+    }
+}
+
+/// The second and the third question.
+fn leave<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    rows: &mut [Row],
+    asking: &mut Asking,
+    mut cache: Option<&mut FlowCache>,
+) {
+    let Asking { lanes, search } = asking;
+    lanes.clear();
+    search.clear();
+    for (number, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.state == State::Clear) {
+        let flow = row.packet.flow;
+        let domain = turn.snapshot.domain(row.ingress, Direction::Outbound, flow.family);
+        // Of what is not forwarded other checks are made: its routes are not in the cache.
+        let is_served = |cache: &&mut FlowCache| row.origin.is_forwarded() && cache.serves(domain);
+        if cache.as_ref().is_some_and(is_served) {
+            lanes.push(number, &Key { domain, opened_by: None, flow });
+        } else if let Some(hop) = go_or_ask(turn, row) {
+            search.ask_via(number, domain, flow, hop);
+        }
+    }
+    if let Some(cache) = &mut cache {
+        let Lanes { v4, v6 } = lanes;
+        recall_outbound(turn, rows, v4, search, cache);
+        recall_outbound(turn, rows, v6, search, cache);
+    }
+    search.run(turn.snapshot, turn.counters);
+    for (asked, answer) in search.answers() {
+        if let (Some(cache), Some(entry)) = (&mut cache, asked.entry()) {
+            let said = (Answer::Said(answer), Way::Via(asked.hop()));
+            remember(lanes, entry, said, cache, turn);
+        }
+        leave_as_said(turn, &mut rows[asked.row()], asked.hop(), answer);
+    }
+}
+
+/// Answers the second and the third question for the packets of a lane; those that are not
+/// remembered go to the search.
+fn recall_outbound<F: Frames, const WORDS: usize>(
+    turn: &mut Turn<'_, F>,
+    rows: &mut [Row],
+    lane: &mut Lane<WORDS>,
+    search: &mut Search,
+    cache: &mut FlowCache,
+) where
+    Key: Words<WORDS>,
+{
+    cache.look_up(lane, &mut turn.counters.cache);
+    for at in 0..lane.len() {
+        let row = &mut rows[lane.row(at)];
+        match cache.found(lane, at) {
+            Some((Answer::Said(answer), Way::Via(hop))) => leave_as_said(turn, row, hop, answer),
+            Some((Answer::NotAsked, Way::Via(hop))) => forward(turn, row, hop),
+            found => {
+                let Some(hop) = go_or_ask_remembering(turn, row, lane, at, cache) else { continue };
+                if let Some((Answer::Said(answer), _)) = found {
+                    // The routes have changed, and the packet leaves on the same side.
+                    let counters = &mut turn.counters.cache;
+                    counters.routes += 1;
+                    cache.remember(lane, at, (Answer::Said(answer), Way::Via(hop)), counters);
+                    leave_as_said(turn, row, hop, answer);
+                } else {
+                    search.ask_once(lane, at, row.packet.flow, &mut turn.counters.cache);
+                    search.last_goes_via(hop);
+                }
+            }
+        }
+    }
+}
+
+/// Remembers what was said of the packet of a lane.
+fn remember<F>(
+    lanes: &Lanes,
+    entry: Entry,
+    said: (Answer, Way),
+    cache: &mut FlowCache,
+    turn: &mut Turn<'_, F>,
+) {
+    let counters = &mut turn.counters.cache;
+    match entry {
+        Entry::V4(at) => cache.remember(&lanes.v4, at.into(), said, counters),
+        Entry::V6(at) => cache.remember(&lanes.v6, at.into(), said, counters),
+    }
+}
+
+/// Settles a row that no policy has to be asked about. Else by which next hop it leaves the
+/// protected side, if the outbound SPD says so.
+#[inline]
+fn go_or_ask<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row) -> Option<NextHopId> {
+    match route(turn.snapshot, row) {
+        Ok(Routed::Outside(hop)) => return Some(hop),
+        Ok(Routed::Inside(hop)) => forward(turn, row, hop),
+        Ok(Routed::Host) => settle(turn, row, Decision::Host),
+        Err(reason) => turn.drop(row, reason),
+    }
+    None
+}
+
+/// The same for the packet of a lane; that no policy has to be asked about it is remembered.
+fn go_or_ask_remembering<F: Frames, const WORDS: usize>(
+    turn: &mut Turn<'_, F>,
+    row: &mut Row,
+    lane: &Lane<WORDS>,
+    at: usize,
+    cache: &mut FlowCache,
+) -> Option<NextHopId> {
+    let routed = route(turn.snapshot, row);
+    if let Ok(Routed::Inside(hop)) = routed {
+        cache.remember(lane, at, (Answer::NotAsked, Way::Via(hop)), &mut turn.counters.cache);
+    }
+    go_or_ask(turn, row)
+}
+
+#[inline]
+fn leave_as_said<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row, hop: NextHopId, answer: Match) {
+    count(turn, row, Direction::Outbound, answer);
+    match outbound_answer(turn.snapshot, row, hop, answer) {
+        Ok(decision) => settle(turn, row, decision),
+        Err(reason) => turn.drop(row, reason),
+    }
+}
+
+#[inline]
+fn forward<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row, hop: NextHopId) {
+    let egress = turn.snapshot.egress(hop, row.packet.flow.destination_address());
+    settle(turn, row, Decision::Forward(egress));
 }
 
 /// What a row has to ask the SPD.
@@ -85,54 +292,6 @@ pub(crate) enum Question {
     Decided(Decision),
     /// Nothing, it is dropped.
     Refused(DropReason),
-}
-
-/// Collects the questions of all rows in clear and has them answered together.
-#[inline]
-fn ask<F: Frames>(
-    turn: &mut Turn<'_, F>,
-    rows: &mut [Row],
-    scratch: &mut Scratch,
-    direction: Direction,
-    question: impl Fn(&Turn<'_, F>, &Row) -> Question,
-) {
-    scratch.asked.clear();
-    scratch.flows.clear();
-    for (number, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.state == State::Clear) {
-        match question(turn, row) {
-            Question::Pass => {}
-            Question::Ask => {
-                scratch.asked.push(number);
-                scratch.flows.push(row.packet.flow);
-            }
-            Question::AskInstead(flow) => {
-                scratch.asked.push(number);
-                scratch.flows.push(flow);
-            }
-            Question::Decided(decision) => settle(turn, row, decision),
-            Question::Refused(reason) => turn.drop(row, reason),
-        }
-    }
-    if scratch.flows.is_empty() {
-        return;
-    }
-    scratch.matches.clear();
-    scratch.matches.resize(scratch.flows.len(), Match::None);
-    classify(turn.snapshot, rows, direction, scratch);
-    turn.counters.full_lookups += scratch.flows.len() as u64;
-}
-
-/// Has the flows answered that are asked about, together where they are of one domain.
-fn classify(snapshot: &Snapshot, rows: &[Row], direction: Direction, scratch: &mut Scratch) {
-    let Scratch { asked, flows, matches, .. } = scratch;
-    let domain = |i: usize| snapshot.domain(rows[asked[i]].ingress, direction, flows[i].family);
-    let mut start = 0;
-    while start < flows.len() {
-        let of = domain(start);
-        let end = (start..flows.len()).find(|i| domain(*i) != of).unwrap_or(flows.len());
-        snapshot.spd().classify(of, &flows[start..end], &mut matches[start..end]);
-        start = end;
-    }
 }
 
 #[inline]
@@ -250,11 +409,14 @@ pub(crate) fn inbound_answer(
 }
 
 /// Where a packet goes.
+#[derive(Clone, Copy)]
 pub(crate) enum Routed {
-    /// Nobody has to be asked.
-    Decided(Decision),
-    /// Out by an unprotected port, if the outbound SPD says so of its flow.
-    Ask,
+    /// To this machine.
+    Host,
+    /// To a next hop on the protected side: nobody has to be asked.
+    Inside(NextHopId),
+    /// To a next hop on the unprotected side, if the outbound SPD says so of its flow.
+    Outside(NextHopId),
 }
 
 /// Where does it go?
@@ -269,18 +431,15 @@ pub(crate) fn route(snapshot: &Snapshot, row: &Row) -> Result<Routed, DropReason
     if routes.is_ours(flow.source_address()) && row.origin.is_forwarded() {
         return Err(DropReason::BadAddress);
     }
-    let destination = flow.destination_address();
-    let target = routes.lookup(destination);
+    let target = routes.lookup(flow.destination_address());
     let stays_on_link =
         is_link_local(flow.family, flow.source) || is_link_local(flow.family, flow.destination);
     match target {
-        Some(RouteTarget::Via(hop)) if !stays_on_link => match snapshot.side_of(hop) {
-            Side::Unprotected => Ok(Routed::Ask),
-            Side::Protected => {
-                Ok(Routed::Decided(Decision::Forward(snapshot.egress(hop, destination))))
-            }
-        },
-        Some(RouteTarget::Local) => Ok(Routed::Decided(Decision::Host)),
+        Some(RouteTarget::Via(hop)) if !stays_on_link => Ok(match snapshot.side_of(hop) {
+            Side::Unprotected => Routed::Outside(hop),
+            Side::Protected => Routed::Inside(hop),
+        }),
+        Some(RouteTarget::Local) => Ok(Routed::Host),
         _ => Err(no_way(target, stays_on_link)),
     }
 }
@@ -296,7 +455,7 @@ fn no_way(target: Option<RouteTarget>, stays_on_link: bool) -> DropReason {
     }
 }
 
-/// How the outbound SPD's answer is read.
+/// How the outbound SPD's answer is read, of a packet that leaves by this next hop.
 ///
 /// # Errors
 /// Why it may not leave.
@@ -304,6 +463,7 @@ fn no_way(target: Option<RouteTarget>, stays_on_link: bool) -> DropReason {
 pub(crate) fn outbound_answer(
     snapshot: &Snapshot,
     row: &Row,
+    hop: NextHopId,
     answer: Match,
 ) -> Result<Decision, DropReason> {
     let policy: PolicyIndex = match answer {
@@ -319,12 +479,7 @@ pub(crate) fn outbound_answer(
         }
         ResolvedAction::Bypass => {
             let destination = row.packet.flow.destination_address();
-            match snapshot.routes().lookup(destination) {
-                Some(RouteTarget::Via(hop)) => {
-                    Ok(Decision::Forward(snapshot.egress(hop, destination)))
-                }
-                _ => Err(DropReason::NoRoute),
-            }
+            Ok(Decision::Forward(snapshot.egress(hop, destination)))
         }
     }
 }

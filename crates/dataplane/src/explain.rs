@@ -103,10 +103,14 @@ fn judge(snapshot: &Snapshot, row: &Row, told: &mut Explanation) -> Result<Decis
         Question::Pass => {}
     }
     match route(snapshot, row)? {
-        Routed::Decided(decision) => Ok(decision),
-        Routed::Ask => {
+        Routed::Host => Ok(Decision::Host),
+        Routed::Inside(hop) => {
+            let destination = row.packet.flow.destination_address();
+            Ok(Decision::Forward(snapshot.egress(hop, destination)))
+        }
+        Routed::Outside(hop) => {
             let answer = consult(snapshot, row.ingress, Direction::Outbound, row.packet.flow, told);
-            outbound_answer(snapshot, row, answer)
+            outbound_answer(snapshot, row, hop, answer)
         }
     }
 }

@@ -1,7 +1,6 @@
 //! The walk of one batch: the order of the stages, and what passes between them.
 
-use policy::Match;
-use wire::{BATCH, Descriptor, Flow, FrameId, Frames, Packet};
+use wire::{BATCH, Descriptor, FrameId, Frames, Packet};
 
 use crate::esp::Moved;
 use crate::handover::Share;
@@ -201,10 +200,8 @@ impl<F: Frames> Turn<'_, F> {
 /// Lists that the stages fill anew for each batch; kept so that a batch allocates nothing.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    /// Rows by number, with the flow each is judged by.
-    pub(crate) asked: Vec<usize>,
-    pub(crate) flows: Vec<Flow>,
-    pub(crate) matches: Vec<Match>,
+    /// What the policies are asked.
+    pub(crate) asking: decide::Asking,
     /// ESP packets to open.
     pub(crate) opening: Opening,
     /// What leaves, in order, fragments in the place of what they were made of.

@@ -158,6 +158,9 @@ impl Value {
 
 /// A key as the words of an entry, its value and generation zeros.
 pub(crate) trait Words<const WORDS: usize> {
+    /// Whether the family is IPv6.
+    const IS_V6: bool;
+
     fn words(&self) -> [u64; WORDS];
 }
 
@@ -186,6 +189,8 @@ impl Key {
 }
 
 impl Words<V4> for Key {
+    const IS_V6: bool = false;
+
     #[inline(always)]
     fn words(&self) -> [u64; V4] {
         let Flow { source, destination, .. } = self.flow;
@@ -195,6 +200,8 @@ impl Words<V4> for Key {
 }
 
 impl Words<V6> for Key {
+    const IS_V6: bool = true;
+
     #[inline(always)]
     fn words(&self) -> [u64; V6] {
         let Flow { source, destination, .. } = self.flow;

@@ -2,6 +2,7 @@
 
 use cpu::aes::KeyedHash;
 use policy::DomainId;
+use wire::Family;
 
 use super::entry::{self, Key, V4, V6, Value, Words};
 use super::table::{Domain, Table};
@@ -17,8 +18,8 @@ pub(crate) struct Lane<const WORDS: usize> {
     values: Vec<Value>,
     /// Places of those that were not found.
     missing: Vec<u16>,
-    /// By hash: one more than the place of the first of those not found that have one key.
-    firsts: Vec<u16>,
+    /// By hash: the first of those not found that have one key, and what is asked about it.
+    firsts: Vec<Option<(u16, u16)>>,
 }
 
 /// Both lanes.
@@ -29,6 +30,15 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
+    /// Adds the packet of a row to the lane of its family.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, row: usize, key: &Key) {
+        match key.flow.family {
+            Family::V4 => self.v4.push(row, key),
+            Family::V6 => self.v6.push(row, key),
+        }
+    }
+
     pub(crate) fn clear(&mut self) {
         self.v4.clear();
         self.v6.clear();
@@ -36,7 +46,7 @@ impl Lanes {
 }
 
 /// Places for those not found; more than a batch has packets, and a power of two.
-const FIRSTS: usize = 4 * wire::BATCH;
+const FIRSTS: usize = 2 * wire::BATCH;
 const _: () = assert!(FIRSTS.is_power_of_two());
 
 impl<const WORDS: usize> Lane<WORDS> {
@@ -120,23 +130,30 @@ impl<const WORDS: usize> Lane<WORDS> {
             values[at].is_nothing()
         });
         firsts.clear();
-        firsts.resize(FIRSTS, 0);
+        firsts.resize(FIRSTS, None);
     }
 
-    /// Of packets with one key that were not found, the place of the one that was asked about
-    /// first: their verdict is one.
-    pub(crate) fn first_like(&mut self, at: usize) -> usize {
+    /// What is asked about a packet that was not found: `question`, which it is asked now, or what
+    /// an earlier one with its key was.
+    pub(crate) fn question_like(&mut self, at: usize, question: u16) -> u16 {
         let mut place = self.hashes[at] as usize % FIRSTS;
         for _ in 0..FIRSTS {
-            match usize::from(self.firsts[place]) {
-                0 => {
-                    self.firsts[place] = at as u16 + 1;
+            match self.firsts[place] {
+                None => {
+                    self.firsts[place] = Some((at as u16, question));
                     break;
                 }
-                other if self.keys[other - 1] == self.keys[at] => return other - 1,
-                _ => place = (place + 1) % FIRSTS,
+                Some((other, known)) if self.keys[usize::from(other)] == self.keys[at] => {
+                    return known;
+                }
+                Some(_) => place = (place + 1) % FIRSTS,
             }
         }
-        at
+        question
+    }
+
+    /// The domain of a packet.
+    pub(crate) fn domain(&self, at: usize) -> DomainId {
+        entry::domain_of(&self.keys[at])
     }
 }

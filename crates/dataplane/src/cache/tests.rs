@@ -117,7 +117,7 @@ fn go<const WORDS: usize>(
     cache.look_up(lane, counters);
     for at in 0..lane.len() {
         found[lane.row(at)] = cache.found(lane, at);
-        if found[lane.row(at)].is_none() && lane.first_like(at) == at {
+        if found[lane.row(at)].is_none() && lane.question_like(at, at as u16) == at as u16 {
             cache.remember(lane, at, answer(&keys[lane.row(at)]), counters);
         }
     }

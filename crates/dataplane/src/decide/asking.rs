@@ -1,0 +1,139 @@
+//! The questions of a batch: those that the cache is asked, and those that are searched.
+
+use policy::{DomainId, Match};
+use wire::Flow;
+
+use crate::cache::{CacheCounters, Key, Lane, Lanes, Words};
+use crate::{Counters, NextHopId, Snapshot};
+
+/// Lists that are filled anew for each question; kept so that a batch allocates nothing.
+#[derive(Default)]
+pub(crate) struct Asking {
+    pub(super) lanes: Lanes,
+    pub(super) search: Search,
+}
+
+/// What the SPD is asked, and by whom.
+#[derive(Default)]
+pub(super) struct Search {
+    asked: Vec<Asked>,
+    /// Flows that are searched; those that ask count into it.
+    flows: Vec<Flow>,
+    /// One entry a flow.
+    domains: Vec<DomainId>,
+    /// One entry a flow, once it is searched.
+    matches: Vec<Match>,
+}
+
+/// A row that asks.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    row: u16,
+    flow: u16,
+    hop: NextHopId,
+    entry: Option<Entry>,
+}
+
+/// Where the answer is to be remembered: the place in the lane of a family.
+#[derive(Clone, Copy)]
+pub(super) enum Entry {
+    V4(u16),
+    V6(u16),
+}
+
+impl Asked {
+    pub(super) fn row(&self) -> usize {
+        self.row.into()
+    }
+
+    /// The next hop by which the packet will leave, as it was given.
+    pub(super) fn hop(&self) -> NextHopId {
+        self.hop
+    }
+
+    pub(super) fn entry(&self) -> Option<Entry> {
+        self.entry
+    }
+}
+
+impl Search {
+    pub(super) fn clear(&mut self) {
+        self.asked.clear();
+        self.flows.clear();
+        self.domains.clear();
+        self.matches.clear();
+    }
+
+    /// Has a row ask what the policies of a domain say of a flow.
+    #[inline]
+    pub(super) fn ask(&mut self, row: usize, domain: DomainId, flow: Flow) {
+        self.ask_via(row, domain, flow, NextHopId(u32::MAX));
+    }
+
+    /// The same of a packet that would leave by a next hop.
+    #[inline]
+    pub(super) fn ask_via(&mut self, row: usize, domain: DomainId, flow: Flow, hop: NextHopId) {
+        let place = self.flows.len() as u16;
+        self.asked.push(Asked { row: row as u16, flow: place, hop, entry: None });
+        self.flows.push(flow);
+        self.domains.push(domain);
+    }
+
+    /// Has the packet of a lane ask; of equal ones the first is searched, and remembered.
+    pub(super) fn ask_once<const WORDS: usize>(
+        &mut self,
+        lane: &mut Lane<WORDS>,
+        at: usize,
+        flow: Flow,
+        counters: &mut CacheCounters,
+    ) where
+        Key: Words<WORDS>,
+    {
+        let (row, place) = (lane.row(at), self.flows.len() as u16);
+        let known = lane.question_like(at, place);
+        if known == place {
+            self.ask(row, lane.domain(at), flow);
+            let entry = match <Key as Words<WORDS>>::IS_V6 {
+                false => Entry::V4(at as u16),
+                true => Entry::V6(at as u16),
+            };
+            self.asked.last_mut().expect("just asked").entry = Some(entry);
+        } else {
+            (counters.hits, counters.misses) = (counters.hits + 1, counters.misses - 1);
+            let hop = NextHopId(u32::MAX);
+            self.asked.push(Asked { row: row as u16, flow: known, hop, entry: None });
+        }
+    }
+
+    /// By which next hop the packet would leave that asked last.
+    pub(super) fn last_goes_via(&mut self, hop: NextHopId) {
+        if let Some(asked) = self.asked.last_mut() {
+            asked.hop = hop;
+        }
+    }
+
+    /// Has all flows searched, together where they are of one domain.
+    #[inline]
+    pub(super) fn run(&mut self, snapshot: &Snapshot, counters: &mut Counters) {
+        let Search { flows, domains, matches, .. } = self;
+        if flows.is_empty() {
+            return;
+        }
+        matches.resize(flows.len(), Match::None);
+        let mut start = 0;
+        while start < flows.len() {
+            let of = domains[start];
+            let others = domains[start..].iter().position(|domain| *domain != of);
+            let end = others.map_or(flows.len(), |others| start + others);
+            snapshot.spd().classify(of, &flows[start..end], &mut matches[start..end]);
+            start = end;
+        }
+        counters.full_lookups += flows.len() as u64;
+    }
+
+    /// Each row that asked, with the answer.
+    #[inline]
+    pub(super) fn answers(&self) -> impl Iterator<Item = (Asked, Match)> {
+        self.asked.iter().map(|asked| (*asked, self.matches[usize::from(asked.flow)]))
+    }
+}
