@@ -114,6 +114,20 @@ impl Counters {
         }
     }
 
+    /// A copy with empty lists of policies, which are long: who wants them copies them piece by
+    /// piece.
+    pub fn without_policies(&self) -> Counters {
+        Counters {
+            ledgers: self.ledgers.clone(),
+            transmitted: self.transmitted.clone(),
+            policy_outbound: Vec::new(),
+            policy_inbound: Vec::new(),
+            sealed: self.sealed.clone(),
+            opened: self.opened.clone(),
+            ..*self
+        }
+    }
+
     /// The ledger of a port; `None`: of frames that belong to no port.
     #[inline]
     pub fn ledger(&mut self, port: Option<PortId>) -> &mut Ledger {

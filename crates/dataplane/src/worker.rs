@@ -105,11 +105,26 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     /// Goes over to a snapshot of another layout (other ports, policies or SAs), with devices in
     /// its order. Drops what is held and returns all that was counted; counting begins at 0.
     pub fn rearrange(&mut self, snapshot: &Snapshot, devices: Vec<Option<P>>) -> Counters {
+        self.rearrange_with(devices, Counters::new(snapshot))
+    }
+
+    /// The same with zeroed counters for the snapshot that somebody else made: they take as long
+    /// as there is room for policies.
+    pub fn rearrange_with(&mut self, devices: Vec<Option<P>>, zeroed: Counters) -> Counters {
         self.holding.clear(&mut self.frames, self.walk.counters_mut());
         self.out.moved.clear();
         self.queues.resize_with(devices.len(), Queue::default);
         self.devices = devices;
-        self.walk.begin_counting(snapshot)
+        std::mem::replace(self.walk.counters_mut(), zeroed)
+    }
+
+    /// Lets the flow cache see a snapshot before its first batch: what it remembers of policies
+    /// that changed no longer counts.
+    pub fn look_at(&mut self, snapshot: &Snapshot) {
+        if let Some(mut cache) = self.walk.take_cache(None) {
+            cache.look_at(snapshot);
+            self.walk.take_cache(Some(cache));
+        }
     }
 
     /// Packets that others hand over under the layout `old` are walked under the next one.
