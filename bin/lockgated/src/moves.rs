@@ -20,7 +20,7 @@ use crate::worker::WorkerGone;
 
 /// What a compiled configuration needs of the kernel's view, for peers where they are now.
 pub(crate) fn live_parts_of(compiled: &Compiled, view: &View) -> LiveParts {
-    live_parts_towards(&compiled.validated, view, compiled.remotes())
+    live_parts_towards(compiled.settings(), view, compiled.remotes())
 }
 
 /// What workers have told since it was asked last: the last of each peer.

@@ -103,7 +103,7 @@ impl State {
         let Beginning { file, base, revisions, keystate, compiler, compiled, namespace, .. } =
             beginning;
         let Beginning { ethtool, view, live, snapshot, workers, guard, events, .. } = beginning;
-        let device_names = netdevs(&compiled.validated);
+        let device_names = netdevs(compiled.settings());
         State {
             file,
             base,
@@ -138,7 +138,7 @@ impl State {
 
     /// The running configuration.
     pub(crate) fn config(&self) -> &Arc<Validated> {
-        &self.compiled.validated
+        self.compiled.validated()
     }
 
     /// The kernel's view changed: publishes what the walk must know and tends the netdevs.

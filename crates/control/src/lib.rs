@@ -34,7 +34,7 @@ mod values;
 
 use std::path::Path;
 
-pub use change::{ChangeRefused, NotAdopted, Rebuilt, RebuildJob};
+pub use change::{ChangeRefused, NotAdopted, RebuildJob, Rebuilt};
 pub use compile::{CompileError, HOST_NETDEV, HOST_PORT};
 pub use difference::{Change, Difference, differences};
 pub use errors::{ConfigErrors, MAX_PROBLEMS, Problem, Severity, render};

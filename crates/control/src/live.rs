@@ -8,24 +8,26 @@
 //! | SA, its expanded key | SPI, direction, key, suite, ESN and window size are the same |
 //! | where a peer has moved to | its ends, UDP port and mode are configured as before |
 //! | counter, window | the key is ([`keystate`]) |
-//! | generation | all policies are the same |
-//! | layout | every place in the snapshot's lists stands for the same |
+//! | generation | all policies are the same; each domain has one of its own |
+//! | policy's slot | its id is, and there are slots left |
+//! | layout | every place in the snapshot's lists stands for the same: policies come and go |
+//! | route generation | ports, routes and next hops are the same |
 //!
 //! Ids, generations and layouts are never used twice while the process lives.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use dataplane::{
-    Generation, Layout, PortId, RouteGeneration, SaSet, Snapshot, SnapshotError, SnapshotParts,
-};
+use dataplane::{Generation, Layout, PortId, SaSet, Snapshot, SnapshotError, SnapshotParts};
 use ipsec::{
     Fingerprint, InboundSa, OutboundSa, ReplayWindow, SaError, SaId, SequenceNumbers, Spi, Suite,
     Tunnel,
 };
 use keystate::{KeyFileFacts, KeyRefused, KeyState};
-use policy::{Direction, PolicyId, SaSetId, Spd};
+use policy::{Direction, PolicyId, SaSetId, Slots, Spd};
 
+use crate::assembled::Assembled;
+use crate::change::Running;
 use crate::compile::{CompileError, compiled_policy, sa_set};
 use crate::mirror::LiveParts;
 use crate::moves::Ends;
@@ -50,8 +52,6 @@ pub struct RefusedKey {
 
 /// A configuration, compiled but for what the kernel says.
 pub struct Compiled {
-    /// The configuration.
-    pub validated: Arc<Validated>,
     /// Its policies.
     pub spd: Arc<Spd>,
     /// Its SA sets, one per peer in the order of the file.
@@ -60,7 +60,7 @@ pub struct Compiled {
     pub outbound: Vec<Arc<OutboundSa>>,
     /// SAs that open; [`SaId`] counts into this list.
     pub inbound: Vec<Arc<InboundSa>>,
-    /// Generation of the policies.
+    /// Generation of the policies as a whole.
     pub generation: Generation,
     /// What the places in the lists stand for.
     pub layout: Layout,
@@ -68,26 +68,45 @@ pub struct Compiled {
     pub refused: Vec<RefusedKey>,
     /// Where peers behind NATs have moved to.
     pub(crate) ends: Ends,
-    workers: u32,
-    shape: Arc<Shape>,
+    /// The configuration.
+    pub(crate) running: Running,
+    /// The same as one piece, once somebody asked for it.
+    pub(crate) validated: OnceLock<Arc<Validated>>,
+    pub(crate) kept: Arc<Kept>,
+    pub(crate) workers: u32,
+    pub(crate) assembled: Arc<Mutex<Assembled>>,
 }
 
 impl Compiled {
-    /// Puts a snapshot together with what the kernel says. Cheap enough for every change there:
-    /// no policy is touched.
+    /// The configuration. Cost: all policies are copied if some were changed since
+    /// ([`Compiler::change_policies`]) and nobody asked yet.
+    pub fn validated(&self) -> &Arc<Validated> {
+        self.validated.get_or_init(|| self.running.validated())
+    }
+
+    /// The configuration without its policies: that list is empty. Costs nothing.
+    pub fn settings(&self) -> &Arc<Validated> {
+        self.running.settings()
+    }
+
+    /// Puts a snapshot together with what the kernel says. Cheap enough for every change there
+    /// and of single policies: what was resolved for the last one is taken from it where it is
+    /// the same. The route generation rises by 1 if ports, routes or next hops are not what they
+    /// were in the last snapshot of any configuration of this compiler.
     ///
     /// # Errors
     /// [`SnapshotError`]: `live` is of another configuration, or a mistake of its maker.
     pub fn assemble(&self, live: &LiveParts) -> Result<Snapshot, SnapshotError> {
-        let configured = &self.validated.ports;
+        let configured = &self.settings().ports;
         let host = configured.len();
         let names = live.ports.iter().take(host).map(|port| port.name.as_str());
         if live.ports.len() != host + 1 || !names.eq(configured.iter().map(|port| &port.name)) {
             return Err(SnapshotError::Dangling("a port of another configuration"));
         }
+        let mut assembled = self.assembled.lock().unwrap_or_else(PoisonError::into_inner);
         Snapshot::new(SnapshotParts {
             generation: self.generation,
-            route_generation: RouteGeneration(0),
+            route_generation: assembled.route_generation(live),
             layout: self.layout,
             workers: self.workers,
             ports: live.ports.clone(),
@@ -107,7 +126,7 @@ impl Compiled {
     /// # Panics
     /// If `sa` is from another configuration.
     pub fn outbound_fingerprint(&self, sa: SaId) -> Fingerprint {
-        self.shape.outbound[sa.0 as usize].fingerprint
+        self.kept.shape.outbound[sa.0 as usize].fingerprint
     }
 
     /// Which key an SA opens with.
@@ -115,7 +134,7 @@ impl Compiled {
     /// # Panics
     /// If `sa` is from another configuration.
     pub fn inbound_fingerprint(&self, sa: SaId) -> Fingerprint {
-        self.shape.inbound[sa.0 as usize].fingerprint
+        self.kept.shape.inbound[sa.0 as usize].fingerprint
     }
 }
 
@@ -136,7 +155,6 @@ struct SaIdentity {
 struct Shape {
     /// Name, netdev, VLAN id.
     ports: Vec<(String, String, Option<u16>)>,
-    policies: Vec<PolicyId>,
     sets: Vec<SaSetId>,
     outbound: Vec<SaIdentity>,
     inbound: Vec<SaIdentity>,
@@ -145,23 +163,35 @@ struct Shape {
 /// Compiles one configuration after the other, and knows what the last one left to keep.
 pub struct Compiler {
     workers: u32,
-    generation: Generation,
-    layout: Layout,
-    next_policy: u32,
+    pub(crate) generation: Generation,
+    pub(crate) layout: Layout,
+    pub(crate) next_policy: u32,
     next_set: u32,
-    /// How many were finished.
-    compiles: u64,
-    last: Option<Last>,
+    /// How many were finished, and changes made.
+    pub(crate) compiles: u64,
+    pub(crate) last: Option<Last>,
+    assembled: Arc<Mutex<Assembled>>,
 }
 
-/// What is kept from the last compile.
-struct Last {
-    policies: Vec<policy::Policy>,
-    spd: Arc<Spd>,
+/// What was compiled last.
+pub(crate) struct Last {
+    pub(crate) spd: Arc<Spd>,
+    pub(crate) kept: Arc<Kept>,
+}
+
+/// What is kept from one compile to the next, beside the policies.
+pub(crate) struct Kept {
     sets: HashMap<String, SaSetId>,
     outbound: HashMap<SaIdentity, Arc<OutboundSa>>,
     inbound: HashMap<SaIdentity, Arc<InboundSa>>,
-    shape: Arc<Shape>,
+    shape: Shape,
+}
+
+impl Kept {
+    /// Whether places in the lists stand for the same, policies aside.
+    pub(crate) fn has_shape_of(&self, other: &Kept) -> bool {
+        self.shape == other.shape
+    }
 }
 
 impl Default for Compiler {
@@ -186,6 +216,7 @@ impl Compiler {
             next_set: 0,
             compiles: 0,
             last: None,
+            assembled: Arc::default(),
         }
     }
 
@@ -198,14 +229,19 @@ impl Compiler {
         let mut next = Ids { policy: self.next_policy, set: self.next_set };
         let sets = next.sets(&config.peers, self.last.as_ref());
         let policies = next.policies(&config.policies, &sets, self.last.as_ref());
-        let unchanged = self.last.as_ref().filter(|last| last.policies == policies);
-        let (spd, generation) = match unchanged {
-            Some(last) => (last.spd.clone(), self.generation),
-            None => (Arc::new(Spd::new(policies.clone())?), Generation(self.generation.0 + 1)),
+        let room = room_for(policies.len());
+        let (spd, slots) = match &self.last {
+            Some(last) if last.spd.holds_only(&policies) => (last.spd.clone(), Slots::Kept),
+            Some(last) => {
+                let (spd, slots) = last.spd.renewed(policies, room)?;
+                (Arc::new(spd), slots)
+            }
+            None => (Arc::new(Spd::with_room(policies, room)?), Slots::GivenAnew),
         };
-        let policy_ids = spd.policies().iter().map(|(_, policy)| policy.id).collect();
-        let (validated, compiles) = (Arc::new(config), self.compiles);
-        Ok(Prepared { validated, policies, spd, generation, sets, policy_ids, next, compiles })
+        let is_same = self.last.as_ref().is_some_and(|last| Arc::ptr_eq(&last.spd, &spd));
+        let generation = Generation(self.generation.0 + u32::from(!is_same));
+        let running = Running::new(config, &spd);
+        Ok(Prepared { running, spd, slots, generation, sets, next, compiles: self.compiles })
     }
 
     /// Compiles a configuration. The first has generation and layout 1.
@@ -237,14 +273,14 @@ impl Compiler {
         read: &Keys,
         keys: &mut KeyState,
     ) -> Result<Compiled, CompileError> {
-        let Prepared { validated, policies, spd, generation, policy_ids, .. } = prepared;
-        let Prepared { sets: set_ids, next, compiles, .. } = prepared;
-        let config = &validated;
+        let Prepared { running, spd, slots, generation, sets: set_ids, next, compiles } = prepared;
+        let config = running.settings().clone();
         if compiles != self.compiles {
             return Err(CompileError::Overtaken);
         }
-        check_associations(config, read)?;
-        let mut made = Associations { last: self.last.as_ref(), ..Associations::default() };
+        check_associations(&config, read)?;
+        let last = self.last.as_ref().map(|last| &*last.kept);
+        let mut made = Associations { last, ..Associations::default() };
         for ((peer, lines), (set, file)) in
             config.peers.iter().zip(&read.peers).zip(set_ids.iter().zip(&read.files))
         {
@@ -253,55 +289,74 @@ impl Compiler {
         let Associations { sets, outbound, inbound, refused, identities, .. } = made;
         let [outbound_identities, inbound_identities] = identities;
         let port = |port: &Port| (port.name.clone(), port.netdev.clone(), port.vlan);
-        let shape = Arc::new(Shape {
+        let shape = Shape {
             ports: config.ports.iter().map(port).collect(),
-            policies: policy_ids,
             sets: set_ids.clone(),
             outbound: outbound_identities,
             inbound: inbound_identities,
-        });
-        let same_shape = self.last.as_ref().is_some_and(|last| last.shape == shape);
-        let layout = if same_shape { self.layout } else { Layout(self.layout.0 + 1) };
+        };
         let names = config.peers.iter().map(|peer| peer.name.clone());
-        (self.next_policy, self.next_set) = (next.policy, next.set);
-        (self.generation, self.layout) = (generation, layout);
-        self.compiles += 1;
-        self.last = Some(Last {
-            policies,
-            spd: spd.clone(),
+        let kept = Arc::new(Kept {
             sets: names.zip(set_ids).collect(),
             outbound: shape.outbound.iter().copied().zip(outbound.iter().cloned()).collect(),
             inbound: shape.inbound.iter().copied().zip(inbound.iter().cloned()).collect(),
-            shape: shape.clone(),
+            shape,
         });
-        let workers = self.workers;
+        (self.next_policy, self.next_set) = (next.policy, next.set);
+        self.take(generation, &spd, slots, &kept);
         Ok(Compiled {
-            validated,
             spd,
             sets,
             outbound,
             inbound,
             generation,
-            layout,
+            layout: self.layout,
             refused,
             ends: Ends::default(),
-            workers,
-            shape,
+            running,
+            validated: OnceLock::new(),
+            kept,
+            workers: self.workers,
+            assembled: self.assembled.clone(),
         })
     }
+
+    /// What was compiled becomes the last.
+    pub(crate) fn take(
+        &mut self,
+        generation: Generation,
+        spd: &Arc<Spd>,
+        slots: Slots,
+        kept: &Arc<Kept>,
+    ) {
+        let same_shape = self.last.as_ref().is_some_and(|last| last.kept.has_shape_of(kept));
+        if !same_shape || slots == Slots::GivenAnew {
+            self.layout = Layout(self.layout.0 + 1);
+        }
+        self.generation = generation;
+        self.compiles += 1;
+        self.last = Some(Last { spd: spd.clone(), kept: kept.clone() });
+    }
 }
+
+/// Slots for so many policies and those that come after them. Where none is left all are given
+/// anew, and counters begin anew under a new layout.
+pub(crate) fn room_for(policies: usize) -> usize {
+    policies.saturating_mul(2).next_power_of_two().max(LEAST_SLOTS)
+}
+
+/// Slots that there are at least.
+const LEAST_SLOTS: usize = 16_384;
 
 /// A configuration whose policies are compiled; for the compiler that made it, before it finishes
 /// another.
 pub struct Prepared {
-    validated: Arc<Validated>,
-    policies: Vec<policy::Policy>,
+    running: Running,
     spd: Arc<Spd>,
+    slots: Slots,
     generation: Generation,
     /// One entry per peer.
     sets: Vec<SaSetId>,
-    /// In order of precedence.
-    policy_ids: Vec<PolicyId>,
     next: Ids,
     compiles: u64,
 }
@@ -309,7 +364,7 @@ pub struct Prepared {
 impl Prepared {
     /// The configuration.
     pub fn validated(&self) -> &Arc<Validated> {
-        &self.validated
+        self.running.whole()
     }
 }
 
@@ -339,7 +394,7 @@ impl Ids {
     /// The SA-set id of each peer.
     fn sets(&mut self, peers: &[Peer], last: Option<&Last>) -> Vec<SaSetId> {
         let id = |peer: &Peer| {
-            let known = last.and_then(|last| last.sets.get(&peer.name).copied());
+            let known = last.and_then(|last| last.kept.sets.get(&peer.name).copied());
             known.unwrap_or_else(|| {
                 self.set += 1;
                 SaSetId(self.set - 1)
@@ -356,9 +411,9 @@ impl Ids {
         sets: &[SaSetId],
         last: Option<&Last>,
     ) -> Vec<policy::Policy> {
-        let last = last.map_or(&[][..], |last| &last.policies);
+        let last = last.into_iter().flat_map(|last| last.spd.holding());
         let known: HashMap<&str, &policy::Policy> =
-            last.iter().map(|policy| (policy.name.as_str(), policy)).collect();
+            last.map(|(_, policy)| (policy.name.as_str(), policy)).collect();
         let mut highest: HashMap<u32, PolicyId> = HashMap::new();
         let mut compiled = Vec::with_capacity(policies.len());
         for policy in policies {
@@ -380,7 +435,7 @@ impl Ids {
 /// The SAs of a configuration, as they come together.
 #[derive(Default)]
 struct Associations<'a> {
-    last: Option<&'a Last>,
+    last: Option<&'a Kept>,
     sets: Vec<SaSet>,
     outbound: Vec<Arc<OutboundSa>>,
     inbound: Vec<Arc<InboundSa>>,

@@ -85,7 +85,7 @@ impl Compiled {
     /// [`MoveError`]: nothing was changed.
     pub fn move_peer(&mut self, set: SetIndex, end: End) -> Result<Option<MovedPeer>, MoveError> {
         let place = set.0 as usize;
-        let peer = self.validated.peers.get(place).filter(|peer| may_move(peer));
+        let peer = self.settings().peers.get(place).filter(|peer| may_move(peer));
         let (Some(peer), Some(known)) = (peer, self.sets.get(place)) else {
             return Err(MoveError::Stays);
         };
@@ -126,12 +126,12 @@ impl Compiled {
     /// Keeps what `earlier` has learned of peers whose configuration says the same of where they
     /// are.
     pub fn keep_ends(&mut self, earlier: &Compiled) {
-        let known = earlier.sets.iter().zip(&earlier.validated.peers);
+        let known = earlier.sets.iter().zip(&earlier.settings().peers);
         let known: HashMap<SaSetId, (&Peer, End)> = known
             .filter_map(|(set, peer)| Some((set.id, (peer, *earlier.ends.0.get(&set.id)?))))
             .collect();
         for place in 0..self.sets.len() {
-            let now = &self.validated.peers[place];
+            let now = &self.settings().peers[place];
             if let Some((before, end)) = known.get(&self.sets[place].id)
                 && says_the_same(before, now)
             {

@@ -273,8 +273,8 @@ fn another_way_of_carrying_keeps_the_key_and_goes_on_behind_its_numbers() {
         assert!(!Arc::ptr_eq(&next.outbound[0], &first.outbound[0]), "{more}");
         assert!(Arc::ptr_eq(&next.outbound[0].sequence, &first.outbound[0].sequence), "{more}");
         assert!(Arc::ptr_eq(&next.inbound[0].window, &first.inbound[0].window), "{more}");
-        assert_eq!(next.outbound[0].encapsulation, next.validated.peers[0].encapsulation);
-        assert_eq!(next.inbound[0].encapsulation, next.validated.peers[0].encapsulation);
+        assert_eq!(next.outbound[0].encapsulation, next.settings().peers[0].encapsulation);
+        assert_eq!(next.inbound[0].encapsulation, next.settings().peers[0].encapsulation);
     }
 }
 
@@ -403,7 +403,7 @@ fn what_does_not_compile_takes_nothing() {
 fn snapshot_takes_ports_and_routes_from_the_kernel_and_the_rest_from_the_configuration() {
     let mut gateway = Gateway::new();
     let compiled = gateway.compile(&two_peers());
-    let live = live_parts(&compiled.validated, &View::default());
+    let live = live_parts(compiled.validated(), &View::default());
     let snapshot = compiled.assemble(&live).unwrap();
     assert_eq!((snapshot.generation(), snapshot.layout()), (Generation(1), Layout(1)));
     assert_eq!(snapshot.ports(), live.ports);

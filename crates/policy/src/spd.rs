@@ -11,6 +11,7 @@
 //! that a policy keeps its slot, and a domain's generation rises with each change of its policies
 //! and with nothing else.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use wire::{Family, Flow};
@@ -58,6 +59,8 @@ pub enum NeedsRenewal {
     Changes,
     /// More rules than [`Spd::MAX_RULES`].
     Rules,
+    /// What the base was made of is not what changed since.
+    Base,
 }
 
 /// How a database searches its rules. Both ways say the same.
@@ -180,13 +183,21 @@ impl Spd {
 
     /// The policies that hold, by slot.
     pub fn holding(&self) -> impl Iterator<Item = (PolicyIndex, &Policy)> {
-        let gone: Vec<PolicyIndex> = self.removed().collect();
+        let gone: HashSet<PolicyIndex> = self.removed().collect();
         let holds = move |index: &PolicyIndex| {
             let of_base = self.base.slots.get(index.0 as usize);
             of_base.is_none_or(|slot| slot.holds) && !gone.contains(index)
         };
         let slots = (0..self.slots() as u32).map(PolicyIndex);
         slots.filter(holds).map(|index| (index, self.policy(index)))
+    }
+
+    /// Whether these are the policies that hold, in any order.
+    pub fn holds_only(&self, policies: &[Policy]) -> bool {
+        let held: HashMap<PolicyId, &Policy> =
+            self.holding().map(|(_, policy)| (policy.id, policy)).collect();
+        let is_held = |policy: &Policy| held.get(&policy.id).is_some_and(|held| *held == policy);
+        held.len() == policies.len() && policies.iter().all(is_held)
     }
 
     /// Policies of all slots ever given, those too that hold no more: for who counts by slot.
@@ -200,7 +211,7 @@ impl Spd {
     }
 
     /// Slots given so far.
-    fn slots(&self) -> usize {
+    pub fn slots(&self) -> usize {
         self.base.slots.len() + self.added.len()
     }
 
@@ -358,21 +369,33 @@ impl Spd {
         Ok(rebuilt)
     }
 
-    /// This database upon a base that [`rebuilt`](Self::rebuilt) made of it some changes ago.
+    /// This database upon a base that [`rebuilt`](Self::rebuilt) made of `earlier`, which this
+    /// one was [`changed`](Self::changed) from.
     ///
     /// # Errors
     /// [`NeedsRenewal`]; the old base still stands.
-    pub fn on(&self, rebuilt: &Spd, changes_then: usize) -> Result<Spd, NeedsRenewal> {
+    pub fn on(&self, rebuilt: &Spd, earlier: &Spd) -> Result<Spd, NeedsRenewal> {
+        if !self.continues(earlier) {
+            return Err(NeedsRenewal::Base);
+        }
         if rebuilt.base.classes != self.base.classes {
             return Err(NeedsRenewal::Ingress);
         }
         let mut next = rebuilt.clone();
-        next.log = self.log[changes_then..].to_vec();
-        let known = rebuilt.base.slots.len() - self.base.slots.len();
-        next.added = self.added[known..].to_vec();
+        next.log = self.log[earlier.log.len()..].to_vec();
+        next.added = self.added[earlier.added.len()..].to_vec();
         next.overlay(&vec![true; next.tables.len()])?;
         next.continue_from(self);
         Ok(next)
+    }
+
+    /// Whether this database came of an earlier one by changes alone.
+    fn continues(&self, earlier: &Spd) -> bool {
+        let same_policies = |(one, other): (&Arc<Policy>, &Arc<Policy>)| Arc::ptr_eq(one, other);
+        Arc::ptr_eq(&self.base, &earlier.base)
+            && self.log.starts_with(&earlier.log)
+            && self.added.len() >= earlier.added.len()
+            && self.added.iter().zip(&earlier.added).all(same_policies)
     }
 
     /// A database of other policies, of which those that are the same keep their slots, with room
@@ -384,7 +407,7 @@ impl Spd {
     /// # Errors
     /// [`SpdError`], before any rule is made.
     pub fn renewed(&self, policies: Vec<Policy>, room: usize) -> Result<(Spd, Slots), SpdError> {
-        let slot_of: std::collections::HashMap<PolicyId, PolicyIndex> =
+        let slot_of: HashMap<PolicyId, PolicyIndex> =
             self.holding().map(|(index, policy)| (policy.id, index)).collect();
         let is_known = |policy: &Policy| {
             let index = slot_of.get(&policy.id).copied();

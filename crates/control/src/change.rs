@@ -1,0 +1,415 @@
+//! Changes of single policies: what they cost goes by the change, not by how many policies there
+//! are.
+//!
+//! A change makes of what runs something that shares almost all of it, with a list in front of
+//! what came and went. That list is folded in beside what runs:
+//!
+//! ```text
+//! let mut compiled = compiler.change_policies(&running, &["old".into()], vec![policy])?;
+//! // publish compiled.assemble(&live)?, answer; then, when it suits:
+//! if let Some(job) = compiler.rebuild_job(&compiled) {
+//!     let rebuilt = on_another_thread(|| job.run())?;  // meanwhile others may change
+//!     compiled = compiler.adopt(&compiled, rebuilt)?;  // publish it likewise
+//! }
+//! ```
+//!
+//! Where the list would become too long, no slot is left, or a policy names a port that none named
+//! before, the change is made of the whole set, which takes as long as there are policies.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, OnceLock};
+
+use dataplane::Generation;
+use policy::{NeedsRenewal, PolicyId, PolicyIndex, Slots, Spd, SpdError};
+
+use crate::compile::{CompileError, compiled_policy};
+use crate::live::{Compiled, Compiler, Last, room_for};
+use crate::mistake::nearest;
+use crate::validated::{Action, Policy, Validated};
+
+/// Changes in front of a base from which on it is worth folding them in.
+const WORTH_REBUILDING: usize = 64;
+
+/// Names that are looked through for the one that was meant.
+const NAMES_CONSIDERED: usize = 20_000;
+
+/// Why policies are not changed. Nothing was.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeRefused {
+    /// No policy has the name.
+    #[error("there is no policy \"{name}\"{}", did_you_mean(.nearest))]
+    Unknown {
+        /// The name.
+        name: String,
+        /// What was probably meant.
+        nearest: Option<String>,
+    },
+    /// A policy of the name is there, and is not taken away by the same change.
+    #[error("there is a policy \"{name}\" already: take it away in the same change to replace it")]
+    Taken {
+        /// The name.
+        name: String,
+    },
+    /// The change says the name twice.
+    #[error("policy \"{name}\" is named twice in one change")]
+    Twice {
+        /// The name.
+        name: String,
+    },
+    /// A policy that was validated against another configuration: the caller is at fault.
+    #[error("policy \"{name}\" is of another configuration")]
+    OtherConfiguration {
+        /// The policy's name.
+        name: String,
+    },
+    /// So many policies were made that no number is left for another.
+    #[error("no policy number is left: restart lockgated")]
+    OutOfNumbers,
+    /// The set as a whole cannot be compiled: too many rules, or too costly to search.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+}
+
+fn did_you_mean(nearest: &Option<String>) -> String {
+    nearest.as_ref().map_or(String::new(), |nearest| format!("; did you mean \"{nearest}\"?"))
+}
+
+/// Why a rebuilt base does not take its place. What runs goes on.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAdopted {
+    /// The whole set was compiled anew since: the job is of no use any more.
+    #[error("the policies were compiled anew in the meantime")]
+    Overtaken,
+    /// So much was changed since that it does not fit in front of the new base: build again.
+    #[error("the policies changed too much in the meantime")]
+    TooManyChanges,
+}
+
+/// The policies of a configuration as they are configured, which come and go one by one. Cheap to
+/// copy.
+#[derive(Clone)]
+pub(crate) struct Running {
+    /// The configuration as a whole, as it was at the base of its SPD.
+    whole: Arc<Validated>,
+    /// The same without policies.
+    settings: Arc<Validated>,
+    /// Slot of each policy in `whole`.
+    slots: Arc<HashMap<Box<str>, PolicyIndex>>,
+    /// What came and went since, in order, as many as the SPD has changes.
+    edits: Vec<Edit>,
+}
+
+#[derive(Clone)]
+enum Edit {
+    Gone(PolicyIndex),
+    Came(PolicyIndex, Arc<Policy>),
+}
+
+impl Running {
+    /// A configuration and its policies, compiled without changes in front.
+    pub(crate) fn new(mut whole: Validated, spd: &Spd) -> Running {
+        let policies = std::mem::take(&mut whole.policies);
+        let settings = Arc::new(whole.clone());
+        whole.policies = policies;
+        let slot =
+            |(index, policy): (PolicyIndex, &policy::Policy)| (policy.name.as_str().into(), index);
+        let slots = Arc::new(spd.holding().map(slot).collect());
+        Running { whole: Arc::new(whole), settings, slots, edits: Vec::new() }
+    }
+
+    /// The configuration as it was before the changes.
+    pub(crate) fn whole(&self) -> &Arc<Validated> {
+        &self.whole
+    }
+
+    /// The configuration without its policies.
+    pub(crate) fn settings(&self) -> &Arc<Validated> {
+        &self.settings
+    }
+
+    /// The configuration as it is. Cost: all policies are copied if there were changes.
+    pub(crate) fn validated(&self) -> Arc<Validated> {
+        match self.edits.is_empty() {
+            true => self.whole.clone(),
+            false => Arc::new(self.copied()),
+        }
+    }
+
+    /// What stayed, in its order, and then what came, in its.
+    fn copied(&self) -> Validated {
+        let gone: HashSet<PolicyIndex> = self.edits.iter().filter_map(Edit::gone).collect();
+        let stayed = self.whole.policies.iter().filter(|policy| {
+            let slot = self.slots.get(policy.name.as_str());
+            slot.is_some_and(|slot| !gone.contains(slot))
+        });
+        let came = self.edits.iter().filter_map(|edit| match edit {
+            Edit::Came(slot, policy) if !gone.contains(slot) => Some(&**policy),
+            Edit::Came(..) | Edit::Gone(_) => None,
+        });
+        let policies = stayed.chain(came).cloned().collect();
+        Validated { policies, ..(*self.settings).clone() }
+    }
+
+    /// What stands by name since the changes: a slot, or nothing any more.
+    fn changed_names<'s>(&self, spd: &'s Spd) -> HashMap<&'s str, Option<PolicyIndex>> {
+        let name = |edit: &Edit| match edit {
+            Edit::Gone(slot) => (spd.policy(*slot).name.as_str(), None),
+            Edit::Came(slot, _) => (spd.policy(*slot).name.as_str(), Some(*slot)),
+        };
+        self.edits.iter().map(name).collect()
+    }
+}
+
+impl Edit {
+    fn gone(&self) -> Option<PolicyIndex> {
+        match self {
+            Edit::Gone(slot) => Some(*slot),
+            Edit::Came(..) => None,
+        }
+    }
+}
+
+/// Policies that are to go, and policies that are to come: one transaction.
+struct Transaction {
+    removed: Vec<PolicyIndex>,
+    /// Under their ids.
+    added: Vec<policy::Policy>,
+    /// The same as configured.
+    configured: Vec<Arc<Policy>>,
+    /// Number that the next policy gets.
+    next_policy: u32,
+}
+
+impl Transaction {
+    /// Finds what goes and gives ids to what comes, which makes it the newest of its priority.
+    fn new(
+        running: &Compiled,
+        remove: &[String],
+        add: Vec<Policy>,
+        next_policy: u32,
+    ) -> Result<Transaction, ChangeRefused> {
+        let changed = running.running.changed_names(&running.spd);
+        let find = |name: &str| match changed.get(name) {
+            Some(slot) => *slot,
+            None => running.running.slots.get(name).copied(),
+        };
+        let mut leaving = HashSet::new();
+        let mut removed = Vec::with_capacity(remove.len());
+        for name in remove {
+            let slot = find(name).ok_or_else(|| unknown(running, name))?;
+            if !leaving.insert(name.as_str()) {
+                return Err(ChangeRefused::Twice { name: name.clone() });
+            }
+            removed.push(slot);
+        }
+        let mut coming = HashSet::new();
+        let mut added = Vec::with_capacity(add.len());
+        for (id, policy) in (next_policy..).zip(&add) {
+            let name = policy.name.clone();
+            if find(&name).is_some() && !leaving.contains(name.as_str()) {
+                return Err(ChangeRefused::Taken { name });
+            }
+            if !coming.insert(policy.name.as_str()) {
+                return Err(ChangeRefused::Twice { name });
+            }
+            if !is_of(policy, running) {
+                return Err(ChangeRefused::OtherConfiguration { name });
+            }
+            let set = |peer: crate::PeerId| running.sets[peer.0 as usize].id;
+            added.push(compiled_policy(policy, PolicyId(id), set));
+        }
+        drop(coming);
+        let next_policy = u32::try_from(add.len()).ok().and_then(|n| next_policy.checked_add(n));
+        let next_policy = next_policy.ok_or(ChangeRefused::OutOfNumbers)?;
+        let configured = add.into_iter().map(Arc::new).collect();
+        Ok(Transaction { removed, added, configured, next_policy })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.removed.is_empty() && self.added.is_empty()
+    }
+}
+
+/// Whether a policy names peers and ports that there are.
+fn is_of(policy: &Policy, running: &Compiled) -> bool {
+    let peer_is_there = match policy.action {
+        Action::Protect(peer) => (peer.0 as usize) < running.sets.len(),
+        Action::Bypass | Action::Discard => true,
+    };
+    let mut ports = policy.ingress.iter().flat_map(|ports| ports.ports());
+    peer_is_there && ports.all(|port| usize::from(port.0) <= running.settings().ports.len())
+}
+
+/// No policy has the name; one that differs little was perhaps meant.
+fn unknown(running: &Compiled, name: &str) -> ChangeRefused {
+    let names = running.spd.holding().map(|(_, policy)| policy.name.as_str());
+    let alike = |known: &&str| known.len().abs_diff(name.len()) <= 1 + name.len() / 4;
+    let nearest = nearest(name, names.filter(alike).take(NAMES_CONSIDERED));
+    ChangeRefused::Unknown { name: name.to_owned(), nearest }
+}
+
+impl Compiler {
+    /// Takes policies away by name and adds others, in one transaction upon what runs: a packet is
+    /// judged by the set before or by the set after. Added policies win over those of their
+    /// priority, the later in the list over the earlier. SAs, sets and keys are those of
+    /// `running`, with the ends that its peers have moved to.
+    ///
+    /// The generation of each domain that any of the policies has rules in rises by 1, and that of
+    /// the policies as a whole. The layout stays, unless all slots had to be given anew. A
+    /// transaction of nothing changes nothing.
+    ///
+    /// `running` need not be what was compiled last: what was compiled and did not come to run is
+    /// let go of. Cost: by the change and those before it that are not folded in yet
+    /// ([`Spd::MAX_CHANGES`] at most); where it does not fit in front of the base, by the whole.
+    ///
+    /// # Errors
+    /// [`ChangeRefused`]: nothing was changed.
+    pub fn change_policies(
+        &mut self,
+        running: &Compiled,
+        remove: &[String],
+        add: Vec<Policy>,
+    ) -> Result<Compiled, ChangeRefused> {
+        let transaction = Transaction::new(running, remove, add, self.next_policy)?;
+        if transaction.is_empty() {
+            return Ok(running.with(running.spd.clone(), running.running.clone()));
+        }
+        let changed = match self.is_last(running) {
+            true => running.spd.changed(&transaction.removed, transaction.added.clone()),
+            // Generations and slots go on from what was made last, even if it never ran.
+            false => Err(NeedsRenewal::Base),
+        };
+        let next_policy = transaction.next_policy;
+        let (compiled, slots) = match changed {
+            Ok(spd) => (running.in_front(spd, &transaction), Slots::Kept),
+            Err(_) => self.renewed(running, transaction)?,
+        };
+        let generation = Generation(self.generation.0.wrapping_add(1));
+        self.next_policy = next_policy;
+        self.take(generation, &compiled.spd, slots, &compiled.kept);
+        Ok(Compiled { generation, layout: self.layout, ..compiled })
+    }
+
+    /// The same where the whole set is compiled.
+    fn renewed(
+        &self,
+        running: &Compiled,
+        transaction: Transaction,
+    ) -> Result<(Compiled, Slots), CompileError> {
+        let whole = running.running.after(&running.spd, &transaction).copied();
+        let removed: HashSet<PolicyIndex> = transaction.removed.into_iter().collect();
+        let stay = running.spd.holding().filter(|(index, _)| !removed.contains(index));
+        let stay = stay.map(|(_, policy)| policy.clone());
+        let policies: Vec<_> = stay.chain(transaction.added).collect();
+        let room = room_for(policies.len());
+        let (spd, slots) = match &self.last {
+            Some(last) => last.spd.renewed(policies, room)?,
+            None => running.spd.renewed(policies, room)?,
+        };
+        let changed = Running::new(whole, &spd);
+        Ok((running.with(Arc::new(spd), changed), slots))
+    }
+
+    fn is_last(&self, running: &Compiled) -> bool {
+        let last = self.last.as_ref();
+        last.is_some_and(|Last { spd, kept }| {
+            Arc::ptr_eq(spd, &running.spd) && Arc::ptr_eq(kept, &running.kept)
+        })
+    }
+
+    /// What folds the changes in front of a base into one of its own, if there are so many that it
+    /// is worth it. Cheap; the job is not.
+    pub fn rebuild_job(&self, running: &Compiled) -> Option<RebuildJob> {
+        let worth = running.spd.changes() >= WORTH_REBUILDING;
+        let (spd, running) = (running.spd.clone(), running.running.clone());
+        worth.then_some(RebuildJob { spd, running })
+    }
+
+    /// Puts a rebuilt base under what runs now, with the changes since in front of it. Neither
+    /// generations nor the layout change, and every answer stays the same.
+    ///
+    /// # Errors
+    /// [`NotAdopted`]: what runs goes on.
+    pub fn adopt(&mut self, running: &Compiled, rebuilt: Rebuilt) -> Result<Compiled, NotAdopted> {
+        if !self.is_last(running) {
+            return Err(NotAdopted::Overtaken);
+        }
+        let spd = running.spd.on(&rebuilt.spd, &rebuilt.of).map_err(|error| match error {
+            NeedsRenewal::Base | NeedsRenewal::Ingress => NotAdopted::Overtaken,
+            NeedsRenewal::Slots | NeedsRenewal::Changes | NeedsRenewal::Rules => {
+                NotAdopted::TooManyChanges
+            }
+        })?;
+        let edits = running.running.edits[rebuilt.of.changes()..].to_vec();
+        let spd = Arc::new(spd);
+        let compiled = running.with(spd.clone(), Running { edits, ..rebuilt.running });
+        self.take(self.generation, &spd, Slots::Kept, &compiled.kept);
+        Ok(compiled)
+    }
+}
+
+impl Compiled {
+    /// The same SAs and sets with other policies.
+    fn with(&self, spd: Arc<Spd>, running: Running) -> Compiled {
+        Compiled {
+            spd,
+            sets: self.sets.clone(),
+            outbound: self.outbound.clone(),
+            inbound: self.inbound.clone(),
+            generation: self.generation,
+            layout: self.layout,
+            refused: self.refused.clone(),
+            ends: self.ends.clone(),
+            running,
+            validated: OnceLock::new(),
+            kept: self.kept.clone(),
+            workers: self.workers,
+            assembled: self.assembled.clone(),
+        }
+    }
+
+    /// The same with a transaction in front of the base.
+    fn in_front(&self, spd: Spd, transaction: &Transaction) -> Compiled {
+        let running = self.running.after(&self.spd, transaction);
+        self.with(Arc::new(spd), running)
+    }
+}
+
+impl Running {
+    /// With a transaction, whose policies get the next slots of `spd`.
+    fn after(&self, spd: &Spd, transaction: &Transaction) -> Running {
+        let slots = (spd.slots() as u32..).map(PolicyIndex);
+        let gone = transaction.removed.iter().copied().map(Edit::Gone);
+        let came = slots.zip(&transaction.configured);
+        let came = came.map(|(slot, policy)| Edit::Came(slot, policy.clone()));
+        let edits = self.edits.iter().cloned().chain(gone).chain(came).collect();
+        Running { edits, ..self.clone() }
+    }
+}
+
+/// Folds changes into a base of their own; for a thread beside what runs. It takes nothing from
+/// anyone, and may be dropped.
+pub struct RebuildJob {
+    spd: Arc<Spd>,
+    running: Running,
+}
+
+/// What came of a [`RebuildJob`].
+pub struct Rebuilt {
+    of: Arc<Spd>,
+    spd: Spd,
+    running: Running,
+}
+
+impl RebuildJob {
+    /// Does it. Takes as long as there are policies.
+    ///
+    /// # Errors
+    /// [`SpdError`]: with the changes folded in, a search would be too costly. What runs goes on;
+    /// it is not worth trying again before policies were taken away.
+    pub fn run(self) -> Result<Rebuilt, SpdError> {
+        let spd = self.spd.rebuilt()?;
+        let running = Running::new(self.running.copied(), &spd);
+        Ok(Rebuilt { of: self.spd, spd, running })
+    }
+}
