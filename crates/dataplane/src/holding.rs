@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use wire::link::{self, ethertype};
 use wire::{Address, Family, Frames};
 
+use crate::sends::{Send, Sends};
 use crate::snapshot::Egress;
-use crate::walk::{Held, Send};
+use crate::walk::Held;
 use crate::{Counters, DropReason, Medium, PortId, Snapshot};
 
 /// Packets that wait for one neighbour at most.
@@ -93,7 +94,7 @@ impl Holding {
         now_ns: u64,
         frames: &mut F,
         counters: &mut Counters,
-        sends: &mut Vec<Send>,
+        sends: &mut Sends,
     ) {
         let Holding { queues, waiting, wanted } = self;
         queues.retain(|hop, queue| {

@@ -21,6 +21,7 @@ mod plan;
 mod receive;
 pub mod routes;
 mod seal;
+mod sends;
 pub mod snapshot;
 pub mod stage;
 pub mod verdict;
@@ -34,10 +35,11 @@ pub use handover::{Handovers, Share};
 pub use holding::Wanted;
 pub use policy::Generation;
 pub use routes::{NextHop, NextHopId, Prefix, RouteEntry, RouteTable, RouteTarget};
+pub use sends::{Send, Sends};
 pub use snapshot::{
     DeviceId, HostService, Layout, Medium, Neighbour, PortId, PortInfo, RouteGeneration, SaSet,
     SetIndex, Side, Snapshot, SnapshotError, SnapshotParts,
 };
 pub use verdict::{DropReason, HoldKind, Verdict};
-pub use walk::{Handover, Held, Outputs, Send, ToHost, Walk};
+pub use walk::{Handover, Held, Outputs, ToHost, Walk};
 pub use worker::{Surroundings, Worker};

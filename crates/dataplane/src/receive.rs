@@ -3,7 +3,7 @@
 use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use wire::flow::protocol;
 use wire::link::{ETHERNET_BYTES, Link, LinkAddress, Tag, ethertype};
-use wire::{Address, Descriptor, Family, Frames, Packet, ParseError, Upper};
+use wire::{Address, Descriptor, Frames, Packet, ParseError, Upper};
 
 use crate::decide::is_inside;
 use crate::esp;
@@ -38,27 +38,17 @@ pub(crate) fn receive<F: Frames>(
     // Sealed packets come to few of our addresses: most to the one of the packet before.
     let mut last = None;
     for (place, descriptor) in packets.iter().enumerate() {
-        if let Some((common, (ip, packet))) =
-            common.as_ref().and_then(|common| Some((common, common.look(turn, descriptor)?)))
-        {
-            common_packets += 1;
-            let Common { ingress, origin, .. } = *common;
-            let (place, frame) = (place as u32, descriptor.frame);
-            let mut row = Row { place, frame, ip, ingress, origin, state: State::Clear, packet };
-            if carries_esp(&packet)
-                && is_to_us_as_before(turn.snapshot, ingress, &packet, &mut last)
-            {
-                match esp::state(row.bytes(turn.frames), &packet) {
-                    Ok(state) => row.state = state,
-                    Err(reason) => {
-                        turn.drop(&mut row, reason);
-                        continue;
-                    }
-                }
+        let look = match &common {
+            Some(common) => common.look(turn.frames, place as u32, descriptor, rows),
+            None => Look::Uncommon,
+        };
+        match look {
+            Look::Clear => common_packets += 1,
+            Look::PerhapsEsp => {
+                common_packets += 1;
+                set_apart(turn, rows, &mut last);
             }
-            rows.push(row);
-        } else {
-            look_closer(turn, device, place, descriptor, rows);
+            Look::Uncommon => look_closer(turn, device, place, descriptor, rows),
         }
     }
     if let Some(common) = common {
@@ -73,6 +63,17 @@ struct Common {
     station: LinkAddress,
 }
 
+/// What the common look at a frame came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// A row in clear.
+    Clear,
+    /// A row that may be ESP.
+    PerhapsEsp,
+    /// No row: look closer.
+    Uncommon,
+}
+
 impl Common {
     /// `None` for a device without an untagged port, or without link headers.
     fn of(snapshot: &Snapshot, device: DeviceId) -> Option<Common> {
@@ -82,24 +83,69 @@ impl Common {
         is_ethernet.then_some(Common { ingress, origin: origin_of(snapshot, ingress), station })
     }
 
-    /// Where the IP header of a common packet is, and what it says; `None`: look closer.
+    /// Makes a common packet a row. Each family has a way of its own from the frame to the row: a
+    /// packet that could be of either would be put together on the stack and copied.
     #[inline(always)]
     fn look<F: Frames>(
         &self,
-        turn: &Turn<'_, F>,
+        frames: &F,
+        place: u32,
         descriptor: &Descriptor,
-    ) -> Option<(u32, Packet)> {
-        let start = descriptor.offset as usize;
-        let end = start + descriptor.length as usize;
-        let bytes = turn.frames.bytes(descriptor.frame).get(start..end)?;
-        let ethertype = Link::ethertype_to(bytes, self.station)?;
-        let (_, ip) = bytes.split_first_chunk::<ETHERNET_BYTES>()?;
-        let packet = wire::packet::parse_common(ip)?;
-        let said = match packet.flow.family {
-            Family::V4 => ethertype::IPV4,
-            Family::V6 => ethertype::IPV6,
+        rows: &mut Vec<Row>,
+    ) -> Look {
+        let Descriptor { frame, offset, length } = *descriptor;
+        let end = offset as usize + length as usize;
+        let Some(bytes) = frames.bytes(frame).get(offset as usize..end) else {
+            return Look::Uncommon;
         };
-        (ethertype == said).then_some((descriptor.offset + ETHERNET_BYTES as u32, packet))
+        let ip = bytes.get(ETHERNET_BYTES..).unwrap_or_default();
+        let row = |packet| Row {
+            place,
+            frame,
+            ip: offset + ETHERNET_BYTES as u32,
+            ingress: self.ingress,
+            origin: self.origin,
+            state: State::Clear,
+            packet,
+        };
+        let esp = match Link::ethertype_to(bytes, self.station) {
+            Some(ethertype::IPV4) => {
+                let Some(packet) = wire::packet::parse_common_v4(ip) else {
+                    return Look::Uncommon;
+                };
+                rows.push(row(packet));
+                carries_esp(&packet)
+            }
+            Some(ethertype::IPV6) => {
+                let Some(packet) = wire::packet::parse_common_v6(ip) else {
+                    return Look::Uncommon;
+                };
+                rows.push(row(packet));
+                carries_esp(&packet)
+            }
+            _ => return Look::Uncommon,
+        };
+        if esp { Look::PerhapsEsp } else { Look::Clear }
+    }
+}
+
+/// Says of the last row, which may be ESP, whether it is sealed; takes it off if it is dropped.
+#[inline]
+fn set_apart<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    rows: &mut Vec<Row>,
+    last: &mut Option<(Address, bool)>,
+) {
+    let Some(row) = rows.last_mut() else { return };
+    if !is_to_us_as_before(turn.snapshot, row.ingress, &row.packet, last) {
+        return;
+    }
+    match esp::state(row.bytes(turn.frames), &row.packet) {
+        Ok(state) => row.state = state,
+        Err(reason) => {
+            turn.drop(row, reason);
+            rows.pop();
+        }
     }
 }
 
@@ -117,14 +163,10 @@ fn look_closer<F: Frames>(
             turn.counters.ledger(Some(ingress)).received += 1;
             let origin = origin_of(turn.snapshot, ingress);
             let (place, ip, frame) = (place as u32, ip as u32, descriptor.frame);
-            let mut row = Row { place, frame, ip, ingress, origin, state: State::Clear, packet };
-            if carries_esp(&packet) && is_to_us(turn.snapshot, ingress, &packet) {
-                match esp::state(row.bytes(turn.frames), &packet) {
-                    Ok(state) => row.state = state,
-                    Err(reason) => return turn.drop(&mut row, reason),
-                }
+            rows.push(Row { place, frame, ip, ingress, origin, state: State::Clear, packet });
+            if carries_esp(&packet) {
+                set_apart(turn, rows, &mut None);
             }
-            rows.push(row);
         }
         Seen::LeftToLinux(ingress) => {
             turn.counters.ledger(Some(ingress)).received += 1;

@@ -5,9 +5,10 @@ use ipsec::{Mode, OutboundSa, SaId, SealJob, SequenceError};
 use wire::link::ethertype;
 use wire::{Descriptor, Family, Frames, link};
 
+use crate::sends::Send;
 use crate::snapshot::Egress;
 use crate::stage::{Stage, StageClock};
-use crate::walk::{Held, Row, Scratch, Send, Turn};
+use crate::walk::{Held, Row, Scratch, Turn};
 use crate::{DropReason, HoldKind, Medium, SetIndex, Verdict};
 
 /// What seals a departure.

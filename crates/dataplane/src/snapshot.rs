@@ -208,6 +208,7 @@ pub(crate) struct Egress {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathPort {
     pub(crate) mac: LinkAddress,
+    pub(crate) device: DeviceId,
     pub(crate) mtu: u32,
     pub(crate) vlan: Option<u16>,
     pub(crate) side: Side,
@@ -217,9 +218,9 @@ pub(crate) struct PathPort {
 
 fn path_ports(ports: &[PortInfo], spd: &Spd) -> Box<[PathPort]> {
     let path_port = |(place, info): (u16, &PortInfo)| {
-        let PortInfo { mtu, vlan, side, medium, .. } = *info;
+        let PortInfo { device, mtu, vlan, side, medium, .. } = *info;
         let (mac, class) = (LinkAddress::new(info.mac), spd.class(place));
-        PathPort { mac, mtu, vlan, side, medium, class }
+        PathPort { mac, device, mtu, vlan, side, medium, class }
     };
     (0..).zip(ports).map(path_port).collect()
 }

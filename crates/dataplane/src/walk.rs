@@ -6,6 +6,7 @@ use crate::esp::Moved;
 use crate::handover::Share;
 use crate::open::Opening;
 use crate::seal::Departures;
+use crate::sends::Sends;
 use crate::snapshot::Egress;
 use crate::stage::{NoClock, Stage, StageClock};
 use crate::{
@@ -85,17 +86,6 @@ impl Row {
     }
 }
 
-/// A packet to transmit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Send {
-    /// The port it leaves by.
-    pub egress: PortId,
-    /// The port whose ledger it is on.
-    pub ingress: PortId,
-    /// The packet with its link header; the frame is the receiver's.
-    pub packet: Descriptor,
-}
-
 /// A packet for Linux on this machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ToHost {
@@ -136,7 +126,7 @@ pub struct Handover {
 #[derive(Default, Debug)]
 pub struct Outputs {
     /// To transmit, in the order of the rows.
-    pub sends: Vec<Send>,
+    pub sends: Sends,
     /// For Linux.
     pub host: Vec<ToHost>,
     /// Waiting for a neighbour.

@@ -7,23 +7,10 @@ use crate::esp::Moved;
 use crate::handover::{Full, Handovers, Share};
 use crate::holding::{Holding, Wanted};
 use crate::keepalive::Keepalives;
+use crate::sends::{Run, Sends};
 use crate::stage::{NoClock, Stage, StageClock};
 use crate::walk::{Held, Outputs, ToHost, Walk};
-use crate::{Counters, DeviceId, DropReason, FlowCache, Layout, Medium, PortId, Snapshot, Verdict};
-
-/// A packet in a device's transmit queue, with the ledgers it will be on.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Queued {
-    ingress: PortId,
-    egress: PortId,
-}
-
-/// What waits for one device during a turn; always empty between turns.
-#[derive(Default)]
-struct Queue {
-    packets: Vec<Descriptor>,
-    ledgers: Vec<Queued>,
-}
+use crate::{Counters, DeviceId, DropReason, FlowCache, Layout, Medium, Snapshot, Verdict};
 
 /// What stands around a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +31,8 @@ pub struct Worker<F, P> {
     walk: Walk,
     received: Vec<Descriptor>,
     out: Outputs,
-    queues: Vec<Queue>,
+    /// What waits for each device during a turn; always empty between turns.
+    queues: Vec<Sends>,
     surroundings: Surroundings,
     holding: Holding,
     handovers: Handovers,
@@ -54,7 +42,7 @@ pub struct Worker<F, P> {
 impl<F: Frames, P: Port<F>> Worker<F, P> {
     /// A worker for these devices under this snapshot.
     pub fn new(snapshot: &Snapshot, frames: F, devices: Vec<Option<P>>) -> Worker<F, P> {
-        let queues = devices.iter().map(|_| Queue::default()).collect();
+        let queues = devices.iter().map(|_| Sends::default()).collect();
         let received = Vec::with_capacity(BATCH);
         let (out, holding) = (Outputs::default(), Holding::default());
         let (walk, surroundings) = (Walk::new(snapshot), Surroundings::Recorded);
@@ -113,7 +101,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     pub fn rearrange_with(&mut self, devices: Vec<Option<P>>, zeroed: Counters) -> Counters {
         self.holding.clear(&mut self.frames, self.walk.counters_mut());
         self.out.moved.clear();
-        self.queues.resize_with(devices.len(), Queue::default);
+        self.queues.resize_with(devices.len(), Sends::default);
         self.devices = devices;
         std::mem::replace(self.walk.counters_mut(), zeroed)
     }
@@ -298,10 +286,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
 
     fn dispatch(&mut self, snapshot: &Snapshot, now_ns: u64) {
         self.hand_over(snapshot);
-        for send in self.out.sends.drain(..) {
-            let device = usize::from(snapshot.port(send.egress).device.0);
-            self.queues[device].push(send.packet, send.ingress, send.egress);
-        }
+        self.sort(snapshot);
         let counters = self.walk.counters_mut();
         for ToHost { ingress, form, packet } in self.out.host.drain(..) {
             if form == Medium::Ethernet && self.surroundings == Surroundings::Live {
@@ -337,8 +322,26 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
             }
         }
         for (queue, device) in self.queues.iter_mut().zip(&mut self.devices) {
-            queue.flush(&mut self.frames, device.as_mut(), counters);
+            if !queue.is_empty() {
+                flush(queue, &mut self.frames, device.as_mut(), counters);
+            }
         }
+    }
+
+    /// Puts what is to be sent into its devices' queues: mostly all into one.
+    fn sort(&mut self, snapshot: &Snapshot) {
+        let device = |run: &Run| usize::from(snapshot.path_port(run.egress).device.0);
+        let (sends, queues) = (&mut self.out.sends, &mut self.queues);
+        let Some((first, others)) = sends.runs().split_first() else { return };
+        let first = device(first);
+        if others.iter().all(|run| device(run) == first) {
+            std::mem::swap(sends, &mut queues[first]);
+        } else {
+            for (run, packets) in sends.by_run() {
+                queues[device(&run)].extend(run, packets);
+            }
+        }
+        sends.clear();
     }
 
     /// Puts what other workers are to walk into their rings.
@@ -360,40 +363,25 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     }
 }
 
-impl Queue {
-    #[inline]
-    fn push(&mut self, packet: Descriptor, ingress: PortId, egress: PortId) {
-        self.packets.push(packet);
-        self.ledgers.push(Queued { ingress, egress });
-    }
-
-    /// Offers the queue to its device; what the device does not accept is dropped.
-    fn flush<F: Frames, P: Port<F>>(
-        &mut self,
-        frames: &mut F,
-        device: Option<&mut P>,
-        counters: &mut Counters,
-    ) {
-        if self.packets.is_empty() {
-            return;
-        }
-        let accepted = device.map_or(0, |port| port.transmit(frames, &self.packets));
-        let (mut sent, mut ledgers) = (&self.packets[..accepted], &self.ledgers[..accepted]);
-        // Most of a batch came by one port and leaves by one port.
-        while let Some(first) = ledgers.first() {
-            let run = ledgers.iter().take_while(|queued| *queued == first).count();
-            let (packets, others) = sent.split_at(run);
-            counters.ledger(Some(first.ingress)).sent += run as u64;
-            let volume = &mut counters.transmitted[usize::from(first.egress.0)];
-            volume.packets += run as u64;
-            volume.bytes += packets.iter().map(|packet| u64::from(packet.length)).sum::<u64>();
-            (sent, ledgers) = (others, &ledgers[run..]);
-        }
-        for (packet, queued) in self.packets.iter().zip(&self.ledgers).skip(accepted) {
-            counters.drop(Some(queued.ingress), DropReason::TransmitFull);
+/// Offers a queue to its device; what the device does not accept is dropped.
+fn flush<F: Frames, P: Port<F>>(
+    queue: &mut Sends,
+    frames: &mut F,
+    device: Option<&mut P>,
+    counters: &mut Counters,
+) {
+    let mut accepted = device.map_or(0, |port| port.transmit(frames, queue.packets()));
+    for (Run { egress, ingress, .. }, packets) in queue.by_run() {
+        let (sent, refused) = packets.split_at(accepted.min(packets.len()));
+        accepted -= sent.len();
+        counters.ledger(Some(ingress)).sent += sent.len() as u64;
+        let volume = &mut counters.transmitted[usize::from(egress.0)];
+        volume.packets += sent.len() as u64;
+        volume.bytes += sent.iter().map(|packet| u64::from(packet.length)).sum::<u64>();
+        for packet in refused {
+            counters.drop(Some(ingress), DropReason::TransmitFull);
             frames.give(packet.frame);
         }
-        self.packets.clear();
-        self.ledgers.clear();
     }
+    queue.clear();
 }

@@ -84,11 +84,11 @@ pub fn parse(bytes: &[u8]) -> Result<Packet, ParseError> {
 #[inline(always)]
 pub fn parse_into(bytes: &[u8], packet: &mut Packet) -> Result<(), ParseError> {
     if bytes.first() == Some(&0x45) {
-        if let Some(common) = ipv4_common(bytes) {
+        if let Some(common) = parse_common_v4(bytes) {
             *packet = common;
             return Ok(());
         }
-    } else if let Some(common) = ipv6_common(bytes) {
+    } else if let Some(common) = parse_common_v6(bytes) {
         *packet = common;
         return Ok(());
     }
@@ -122,7 +122,7 @@ pub fn parse_group(bytes: &[u8]) -> Option<Flow> {
 /// The common packet, or `None`: ask [`parse_plain`].
 #[inline(always)]
 pub fn parse_common(bytes: &[u8]) -> Option<Packet> {
-    if *bytes.first()? == 0x45 { ipv4_common(bytes) } else { ipv6_common(bytes) }
+    if *bytes.first()? == 0x45 { parse_common_v4(bytes) } else { parse_common_v6(bytes) }
 }
 
 /// What the common parser knows of an upper-layer protocol: the bytes of its fixed header and
@@ -145,8 +145,9 @@ const fn upper_of(ports: u32, has_ports: bool) -> Upper {
     }
 }
 
+/// The common IPv4 packet, or `None`: ask [`parse_plain`].
 #[inline(always)]
-fn ipv4_common(bytes: &[u8]) -> Option<Packet> {
+pub fn parse_common_v4(bytes: &[u8]) -> Option<Packet> {
     let header = bytes.first_chunk::<{ IPV4_BYTES + 8 }>()?;
     let word =
         |i: usize| u32::from_be_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]);
@@ -161,7 +162,8 @@ fn ipv4_common(bytes: &[u8]) -> Option<Packet> {
         + u64::from(source)
         + u64::from(destination);
     let (upper_bytes, has_ports) = common_upper(protocol)?;
-    let good = (fragment & 0x3fff == 0)
+    let good = (first >> 24 == 0x45)
+        & (fragment & 0x3fff == 0)
         & (hop_limit != 0)
         & (length >= IPV4_BYTES as u32 + upper_bytes)
         & (length as usize <= bytes.len())
@@ -188,8 +190,9 @@ fn ipv4_common(bytes: &[u8]) -> Option<Packet> {
     })
 }
 
+/// The common IPv6 packet, or `None`: ask [`parse_plain`].
 #[inline(always)]
-fn ipv6_common(bytes: &[u8]) -> Option<Packet> {
+pub fn parse_common_v6(bytes: &[u8]) -> Option<Packet> {
     let header = bytes.first_chunk::<{ IPV6_BYTES + 8 }>()?;
     let (fixed, rest) = header.split_first_chunk::<8>()?;
     let (source, rest) = rest.split_first_chunk::<16>()?;
