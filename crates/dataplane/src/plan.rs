@@ -5,27 +5,31 @@ use std::iter;
 
 use wire::flow::protocol;
 use wire::icmp::{self, Error};
-use wire::{Address, Family, Fragment, FrameId, Frames, HEADROOM};
+use wire::link::{ETHERNET_BYTES, ethertype};
+use wire::packet::IPV4_BYTES;
+use wire::{Address, Descriptor, Family, Fragment, FrameId, Frames, HEADROOM};
 
 use crate::fragment::{pieces, write};
 use crate::handover;
 use crate::limiter::RateLimiter;
 use crate::mss;
-use crate::seal::{self, Protection};
+use crate::seal::{self, Exit, Protection, Way};
 use crate::snapshot::Egress;
 use crate::walk::{Origin, Quote, Row, Scratch, State, Turn};
-use crate::{DropReason, PortId, SetIndex, Side, Verdict};
+use crate::{DropReason, PortId, SetIndex, Side, Snapshot, Verdict};
 
 /// Bytes in front of a packet that its outer headers begin within.
-const HEADERS_BYTES: u32 = 48;
+const HEADERS_BYTES: usize = 48;
+/// Bytes that a packet in clear is looked at and changed in, link header included. The shortest
+/// packets are longer.
+const CHANGED_BYTES: usize = ETHERNET_BYTES + IPV4_BYTES;
 
-/// How a row leaves.
-#[derive(Clone, Copy)]
-struct Way {
-    egress: Egress,
-    protection: Option<Protection>,
-    /// Bytes of the largest packet that may go this way, before sealing.
-    mtu: u32,
+/// The ways that the rows before went: most packets of a batch go one of them.
+#[derive(Default)]
+struct Last {
+    clear: Option<Way>,
+    /// A set's way, at this place of the departures.
+    sealed: Option<(SetIndex, u32)>,
 }
 
 /// Turns decided rows into departures. ICMP about those that cannot leave goes to `made`, as rows
@@ -38,80 +42,141 @@ pub(crate) fn plan<F: Frames>(
     scratch: &mut Scratch,
 ) {
     scratch.departures.clear();
-    // Most packets of a batch go the way of the one before.
-    let mut last: Option<(SetIndex, Result<Way, DropReason>)> = None;
+    let mut last = Last::default();
     for number in 0..rows.len() {
         let row = &mut rows[number];
-        let way = match row.state {
-            State::Forward(egress) => Ok(in_clear(turn, egress)),
-            State::Protect(set) => match last {
-                Some((known, way)) if known == set => way,
-                _ => last.insert((set, protected(turn, set))).1,
-            },
+        let departures = &mut scratch.departures;
+        let otherwise = match row.state {
+            State::Forward(egress) => {
+                let way = match &mut last.clear {
+                    Some(way) if way.exit.egress == egress => way,
+                    other => other.insert(in_clear(turn.snapshot, egress)),
+                };
+                match fits(row, way.mtu) {
+                    // Nothing before it waits for the cipher: it leaves at once, and in order.
+                    true if departures.is_empty() => {
+                        if !leave_at_once(turn, row, &way.exit) {
+                            pass_on(turn, row, way);
+                            seal::leave_in_clear(turn, row, &way.exit);
+                        }
+                        continue;
+                    }
+                    true => {
+                        pass_on(turn, row, way);
+                        let place = departures.take(way);
+                        departures.push(number, place);
+                        continue;
+                    }
+                    false => *way,
+                }
+            }
+            State::Protect(set) => {
+                let place = match last.sealed {
+                    Some((known, place)) if known == set => place,
+                    _ => match protected(turn, set) {
+                        Ok(way) => last.sealed.insert((set, departures.take(&way))).1,
+                        Err(reason) => {
+                            turn.drop(row, reason);
+                            continue;
+                        }
+                    },
+                };
+                let way = departures.way(place);
+                if fits(row, way.mtu) {
+                    pass_on(turn, row, way);
+                    departures.push(number, place);
+                    continue;
+                }
+                *way
+            }
             State::Sealed | State::Clear | State::Ended => continue,
         };
-        match way {
-            Ok(way) if fits(row, &way) => depart(turn, row, number, &way, scratch),
-            Ok(way) => send_otherwise(turn, rows, number, way, made, limiter, scratch),
-            Err(reason) => turn.drop(row, reason),
-        }
+        send_otherwise(turn, rows, number, otherwise, made, limiter, scratch);
     }
 }
 
-fn in_clear<F>(turn: &Turn<'_, F>, egress: Egress) -> Way {
-    Way { egress, protection: None, mtu: turn.snapshot.path_port(egress.port).mtu }
+fn in_clear(snapshot: &Snapshot, egress: Egress) -> Way {
+    let mtu = snapshot.path_port(egress.port).mtu;
+    Way { exit: Exit::of(snapshot, egress), protection: None, mtu }
 }
 
+#[cold]
 fn protected<F>(turn: &Turn<'_, F>, set: SetIndex) -> Result<Way, DropReason> {
     let sas = &turn.snapshot.set(set).outbound;
     let sa = handover::sealing_sa(turn.snapshot, sas, turn.share).ok_or(DropReason::NoSa)?;
     let egress = turn.snapshot.set_egress(set).ok_or(DropReason::NoRoute)?;
-    let protection = Some(Protection { set, sa });
-    Ok(Way { egress, protection, mtu: turn.snapshot.set_mtu(set) })
+    let (exit, protection) = (Exit::of(turn.snapshot, egress), Some(Protection { set, sa }));
+    Ok(Way { exit, protection, mtu: turn.snapshot.set_mtu(set) })
 }
 
 /// Whether a row's packet may leave whole.
-#[inline]
-fn fits(row: &Row, way: &Way) -> bool {
-    row.packet.length <= way.mtu && (row.packet.hop_limit > 1 || !row.origin.is_forwarded())
+#[inline(always)]
+fn fits(row: &Row, mtu: u32) -> bool {
+    row.packet.length <= mtu && (row.packet.hop_limit > 1 || !row.origin.is_forwarded())
 }
 
-/// A packet that fits departs.
-#[inline]
-fn depart<F: Frames>(
-    turn: &mut Turn<'_, F>,
-    row: &mut Row,
-    number: usize,
-    way: &Way,
-    scratch: &mut Scratch,
-) {
-    pass_on(turn, row, way);
-    match way.protection {
-        Some(protection) => {
-            // Where the outer headers and the trailer will be written, one pass from now: stores
-            // into lines that are far away hold up everything behind them.
-            turn.frames.prefetch(row.frame, row.ip.saturating_sub(HEADERS_BYTES));
-            turn.frames.prefetch(row.frame, row.ip + row.packet.length);
-            scratch.departures.push_sealed(number, way.egress, protection);
-        }
-        // Nothing before it waits for the cipher: it leaves at once and stays in order.
-        None if scratch.departures.is_empty() => seal::leave_in_clear(turn, row, way.egress),
-        None => scratch.departures.push_clear(number, way.egress),
+/// Whether a tunnel that a packet came by, or `sealed` if it leaves by one, may want its MSS
+/// clamped.
+#[inline(always)]
+fn may_be_clamped(row: &Row, sealed: bool) -> bool {
+    row.packet.flow.protocol == protocol::TCP && (sealed || matches!(row.origin, Origin::Opened(_)))
+}
+
+/// The common packet that we forward in clear, in one go: hop limit, link header, verdict. `false`:
+/// it is not one, and nothing was done.
+#[inline(always)]
+fn leave_at_once<F: Frames>(turn: &mut Turn<'_, F>, row: &Row, exit: &Exit) -> bool {
+    let Some(untagged) = &exit.untagged else { return false };
+    if !row.origin.is_forwarded() || may_be_clamped(row, false) {
+        return false;
     }
+    let offset = row.ip.wrapping_sub(ETHERNET_BYTES as u32);
+    let behind = turn.frames.bytes_mut(row.frame).get_mut(offset as usize..);
+    let Some(head) = behind.and_then(<[u8]>::first_chunk_mut::<CHANGED_BYTES>) else {
+        return false;
+    };
+    let Some((link, ip)) = head.split_first_chunk_mut::<ETHERNET_BYTES>() else { return false };
+    match row.packet.flow.family {
+        Family::V4 => {
+            wire::packet::decrement_hop_limit(ip, Family::V4);
+            untagged.write(link, ethertype::IPV4);
+        }
+        Family::V6 => {
+            wire::packet::decrement_hop_limit(ip, Family::V6);
+            untagged.write(link, ethertype::IPV6);
+        }
+    }
+    let length = row.packet.length + ETHERNET_BYTES as u32;
+    let packet = Descriptor { frame: row.frame, offset, length };
+    seal::leave(turn, row, exit.egress, packet, Verdict::Forward(exit.egress.port));
+    true
 }
 
 /// What a router does to a packet that it passes on: the hop limit, and the MSS for a tunnel.
 #[inline(always)]
-fn pass_on<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row, way: &Way) {
-    let may_be_clamped = row.packet.flow.protocol == protocol::TCP
-        && (way.protection.is_some() || matches!(row.origin, Origin::Opened(_)));
-    let mtu = if may_be_clamped { tunnel_mtu(turn, row, way) } else { None };
-    let bytes = row.bytes_mut(turn.frames);
-    if row.origin.is_forwarded() {
-        wire::packet::decrement_hop_limit(bytes, row.packet.flow.family);
+fn pass_on<F: Frames>(turn: &mut Turn<'_, F>, row: &Row, way: &Way) {
+    if may_be_clamped(row, way.protection.is_some()) {
+        clamp(turn, row, way);
     }
-    if let Some(mtu) = mtu {
-        mss::clamp(bytes, &row.packet, mtu);
+    let ip = row.ip as usize;
+    let frame = turn.frames.bytes_mut(row.frame);
+    if way.protection.is_some() {
+        // Where the outer headers and the trailer will be written, one pass from now: stores into
+        // lines that are far away hold up everything behind them.
+        cpu::prefetch(frame, ip.saturating_sub(HEADERS_BYTES));
+        cpu::prefetch(frame, ip + row.packet.length as usize);
+    }
+    if row.origin.is_forwarded() {
+        let packet = frame.get_mut(ip..).unwrap_or_default();
+        wire::packet::decrement_hop_limit(packet, row.packet.flow.family);
+    }
+}
+
+/// Clamps the MSS of a TCP packet for the tunnels of its way that want it.
+#[inline(never)]
+fn clamp<F: Frames>(turn: &mut Turn<'_, F>, row: &Row, way: &Way) {
+    if let Some(mtu) = tunnel_mtu(turn, row, way) {
+        mss::clamp(row.bytes_mut(turn.frames), &row.packet, mtu);
     }
 }
 
@@ -183,12 +248,10 @@ fn fragment<F: Frames>(
         }
         return turn.drop(&mut rows[number], reason);
     }
+    let taken = scratch.departures.take(&way);
     for (place, piece) in rows.iter_mut().enumerate().skip(first_new) {
         piece.place = turn.make(row.ingress);
-        match way.protection {
-            Some(protection) => scratch.departures.push_sealed(place, way.egress, protection),
-            None => scratch.departures.push_clear(place, way.egress),
-        }
+        scratch.departures.push(place, taken);
     }
     turn.end(&mut rows[number], Verdict::Consumed);
     turn.counters.ledger(Some(row.ingress)).consumed += 1;
@@ -262,7 +325,7 @@ fn speaker<F>(turn: &Turn<'_, F>, row: &Row, way: Way) -> Option<Address> {
     let spoken = match row.origin {
         Origin::Opened(_) => {
             let every_port = (0..snapshot.ports().len() as u16).map(PortId);
-            iter::once(way.egress.port).chain(every_port).filter(inside).find_map(own)
+            iter::once(way.exit.egress.port).chain(every_port).filter(inside).find_map(own)
         }
         Origin::Received | Origin::Host | Origin::Made(_) => own(row.ingress),
     };
