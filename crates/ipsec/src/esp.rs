@@ -200,32 +200,31 @@ impl OutboundSa {
         if total > self.outer.largest_packet() {
             return None;
         }
+        let (before, behind) = frame.split_at_mut_checked(ip)?;
         let start = ip.checked_sub(front)?;
-        let end = start.checked_add(total)?;
+        let head = before.get_mut(start..)?;
         // Every offset in the job is smaller.
-        u32::try_from(end).ok()?;
-        let outer = frame.get_mut(start..end)?;
+        u32::try_from(start + total).ok()?;
 
-        let variables = self.outer.variables(packet, total, sequence);
-        self.outer.write(outer, &variables)?;
-        let nonce = self.cipher.nonce(sequence);
-        let (head, inner) = outer.split_at_mut_checked(front)?;
-        self.write_esp_header(head.get_mut(self.outer.bytes()..)?, sequence, nonce)?;
         let next_header = match packet.flow.family {
             Family::V4 => protocol::IPV4,
             Family::V6 => protocol::IPV6,
         };
-        write_trailer(inner.get_mut(length..)?, text_length - length, next_header)?;
+        let trailer = behind.get_mut(length..text_length + icv)?;
+        write_trailer(trailer, text_length - length, next_header)?;
+        let nonce = self.cipher.nonce(sequence);
         job.aad = (start + self.outer.bytes()) as u32;
         job.text = ip as u32;
         job.text_length = text_length as u32;
         job.nonce = nonce.to_ne_bytes();
         job.sequence = sequence;
-        Some(start..end)
+        let esp = self.outer.write(head, packet, total, sequence)?;
+        self.write_esp_header(esp, sequence, nonce)?;
+        Some(start..start + total)
     }
 
     /// Writes SPI, sequence number and IV.
-    #[inline]
+    #[inline(always)]
     fn write_esp_header(&self, into: &mut [u8], sequence: u64, nonce: u128) -> Option<()> {
         let header = u64::from(self.spi.value()) << 32 | sequence & u64::from(u32::MAX);
         // One store of the width in which the cipher reads it.
@@ -252,12 +251,15 @@ fn write_trailer(behind: &mut [u8], length: usize, next_header: u8) -> Option<()
             *trailer = (PADDINGS[padding] | next_header).to_be_bytes();
         }
         _ => {
-            let (trailer, _) = behind.split_at_mut_checked(length)?;
-            let (last, bytes) = trailer.split_last_mut()?;
-            *last = next_header;
-            let (pad_length, bytes) = bytes.split_last_mut()?;
-            *pad_length = padding as u8;
-            bytes.iter_mut().zip(1..).for_each(|(byte, number)| *byte = number);
+            let (bytes, end) = behind.split_at_mut_checked(padding)?;
+            *end.first_chunk_mut()? = [padding as u8, next_header];
+            match bytes {
+                [] => {}
+                [a] => *a = 1,
+                [a, b] => [*a, *b] = [1, 2],
+                [a, b, c] => [*a, *b, *c] = [1, 2, 3],
+                more => more.iter_mut().zip(1..).for_each(|(byte, number)| *byte = number),
+            }
         }
     }
     Some(())

@@ -30,9 +30,14 @@ const DONT_FRAGMENT: u16 = 0x4000;
 pub(crate) struct OuterHeader {
     ip: Ip,
     udp: Option<UdpPorts>,
-    dscp: Dscp,
+    /// Bits of the inner traffic class that the outer one takes over: ECN (RFC 6040 §4.1), and DSCP
+    /// by option.
+    copied_class: u8,
+    /// Bits of the outer traffic class that are always set.
+    fixed_class: u8,
     dont_fragment: DontFragment,
     bytes: usize,
+    largest_packet: usize,
 }
 
 /// What the outer IP headers of an SA have in common.
@@ -52,18 +57,6 @@ enum Ip {
         /// ESP or UDP.
         next_header: u8,
     },
-}
-
-/// What changes from packet to packet.
-pub(crate) struct Variables {
-    /// DSCP and ECN of the outer header.
-    pub(crate) traffic_class: u8,
-    /// Flags, fragment offset 0.
-    pub(crate) flags: u16,
-    /// Identification, of use only where the packet may be fragmented.
-    pub(crate) identification: u16,
-    /// Bytes of the whole outer packet, at most [`OuterHeader::largest_packet`].
-    pub(crate) total: usize,
 }
 
 impl OuterHeader {
@@ -96,7 +89,15 @@ impl OuterHeader {
             Ip::V6 { .. } => V6_BYTES,
         };
         let bytes = ip_bytes + if udp.is_some() { UDP_BYTES } else { 0 };
-        Ok(OuterHeader { ip, udp, dscp, dont_fragment, bytes })
+        let largest_packet = match ip {
+            Ip::V4 { .. } => usize::from(u16::MAX),
+            Ip::V6 { .. } => V6_BYTES + usize::from(u16::MAX),
+        };
+        let (copied_class, fixed_class) = match dscp {
+            Dscp::Copy => (u8::MAX, 0),
+            Dscp::Fixed(dscp) => (ecn::MASK, dscp << 2),
+        };
+        Ok(OuterHeader { ip, udp, copied_class, fixed_class, dont_fragment, bytes, largest_packet })
     }
 
     /// Bytes of the headers in front of ESP.
@@ -108,41 +109,39 @@ impl OuterHeader {
     /// Bytes of the largest outer packet whose header can say its length.
     #[inline]
     pub(crate) const fn largest_packet(&self) -> usize {
-        match (&self.ip, self.udp) {
-            (Ip::V4 { .. }, _) => u16::MAX as usize,
-            (Ip::V6 { .. }, _) => V6_BYTES + u16::MAX as usize,
-        }
+        self.largest_packet
     }
 
-    /// What a packet's outer header says of it: DSCP by option, ECN by RFC 6040 §4.1, and whether
-    /// routers may fragment it (RFC 4301 §8.1). `sequence` makes the identification.
-    #[inline]
-    pub(crate) fn variables(&self, inner: &Packet, total: usize, sequence: u64) -> Variables {
-        let dscp = match self.dscp {
-            Dscp::Copy => inner.traffic_class & !ecn::MASK,
-            Dscp::Fixed(dscp) => dscp << 2,
-        };
+    /// Bytes 4 to 8 of an outer IPv4 header: identification, and whether routers may fragment the
+    /// packet (RFC 4301 §8.1). `sequence` makes the identification, of use only where they may.
+    #[inline(always)]
+    fn fragmentation(&self, inner: &Packet, sequence: u64) -> u32 {
         let set = match self.dont_fragment {
             DontFragment::Set => true,
             DontFragment::Copy => inner.dont_fragment,
             DontFragment::Clear => false,
         };
-        Variables {
-            traffic_class: dscp | ecn::encapsulate(inner.traffic_class),
-            flags: if set { DONT_FRAGMENT } else { 0 },
-            identification: if set { 0 } else { sequence as u16 },
-            total,
-        }
+        if set { u32::from(DONT_FRAGMENT) } else { u32::from(sequence as u16) << 16 }
     }
 
-    /// Writes the headers to the start of `packet`. `None` if it is too short.
-    #[inline]
-    pub(crate) fn write(&self, packet: &mut [u8], variables: &Variables) -> Option<()> {
-        let Variables { traffic_class, flags, identification, total } = *variables;
+    /// Writes the headers of an outer packet of `total` bytes, at most
+    /// [`largest_packet`](Self::largest_packet), around `inner`, and returns what is behind them.
+    /// `None` if `into` is too short.
+    #[inline(always)]
+    pub(crate) fn write<'p>(
+        &self,
+        into: &'p mut [u8],
+        inner: &Packet,
+        total: usize,
+        sequence: u64,
+    ) -> Option<&'p mut [u8]> {
+        let traffic_class =
+            ecn::encapsulate(inner.traffic_class) | inner.traffic_class & self.copied_class;
+        let traffic_class = traffic_class | self.fixed_class;
         let behind = match self.ip {
             Ip::V4 { middle, destination, sum } => {
-                let (head, behind) = packet.split_first_chunk_mut::<V4_BYTES>()?;
-                let low = u32::from(identification) << 16 | u32::from(flags);
+                let (head, behind) = into.split_first_chunk_mut::<V4_BYTES>()?;
+                let low = self.fragmentation(inner, sequence);
                 // Eleven words and the class: far from overflowing 32 bits, so two folds are
                 // enough.
                 let sum =
@@ -159,7 +158,7 @@ impl OuterHeader {
                 behind
             }
             Ip::V6 { ref addresses, next_header } => {
-                let (head, behind) = packet.split_first_chunk_mut::<V6_BYTES>()?;
+                let (head, behind) = into.split_first_chunk_mut::<V6_BYTES>()?;
                 let start = 6 << 60
                     | u64::from(traffic_class) << 52
                     | ((total - V6_BYTES) as u64) << 16
@@ -170,11 +169,15 @@ impl OuterHeader {
                 behind
             }
         };
-        if let Some(ports) = self.udp {
-            let length = total - (self.bytes - UDP_BYTES);
-            *behind.first_chunk_mut()? = udp_header(ports, length as u16);
+        match self.udp {
+            None => Some(behind),
+            Some(ports) => {
+                let length = total - (self.bytes - UDP_BYTES);
+                let (udp, behind) = behind.split_first_chunk_mut()?;
+                *udp = udp_header(ports, length as u16);
+                Some(behind)
+            }
         }
-        Some(())
     }
 
     /// The family of the outer packets.
