@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use dataplane::{
-    DeviceId, Medium, Neighbour, NextHop, PortId, PortInfo, RouteEntry, RouteTarget, SaSet,
-    SetIndex, Snapshot, SnapshotParts,
+    DeviceId, Medium, Neighbour, NextHop, PortId, PortInfo, RouteEntry, RouteGeneration,
+    RouteTarget, SaSet, SetIndex, Snapshot, SnapshotParts,
 };
 use ipsec::{
     Encapsulation, InboundSa, KeyMaterial, OutboundSa, ReplayWindow, SaId, SequenceCounter,
@@ -122,6 +122,15 @@ impl World {
     /// # Panics
     /// If the lists contradict each other.
     pub fn snapshot(&self) -> Snapshot {
+        let spd = Spd::new(self.policies.clone()).unwrap();
+        self.snapshot_over(spd.into(), RouteGeneration(0))
+    }
+
+    /// The same with a database that was made of its policies, and the generation of its routes.
+    ///
+    /// # Panics
+    /// As [`World::snapshot`].
+    pub fn snapshot_over(&self, spd: Arc<Spd>, route_generation: RouteGeneration) -> Snapshot {
         let (mut outbound, mut inbound, mut sets) = (vec![], vec![], vec![]);
         for (place, peer) in self.peers.iter().enumerate() {
             let set = set_id(place);
@@ -155,7 +164,8 @@ impl World {
             routes: self.routes.clone(),
             next_hops: self.next_hops.clone(),
             neighbours: self.neighbours.clone(),
-            spd: Spd::new(self.policies.clone()).unwrap().into(),
+            spd,
+            route_generation,
             sets,
             outbound,
             inbound,

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use dataplane::{
-    Counters, DeviceId, Medium, Moved, Outputs, PortId, SetIndex, Share, Snapshot, Verdict, Walk,
+    CacheUse, Counters, DeviceId, FlowCache, Medium, Moved, Outputs, PortId, SetIndex, Share,
+    Snapshot, Verdict, Walk,
 };
 use io::MemoryFrames;
 use ipsec::{DontFragment, Dscp, Encapsulation, Mode};
@@ -73,7 +74,8 @@ impl<'w> Gateway<'w> {
         Gateway::over(self.world, self.snapshot.clone())
     }
 
-    fn over(world: &'w World, snapshot: Arc<Snapshot>) -> Gateway<'w> {
+    /// A gateway with a snapshot of that world.
+    pub(crate) fn over(world: &'w World, snapshot: Arc<Snapshot>) -> Gateway<'w> {
         let walk = |worker| {
             let mut walk = Walk::new(&snapshot);
             walk.take_share(Share { worker, workers: world.workers });
@@ -82,6 +84,25 @@ impl<'w> Gateway<'w> {
         let walks = (0..world.workers).map(walk).collect();
         let frames = MemoryFrames::with_frame_bytes(512, HEADROOM + world.room);
         Gateway { world, snapshot, walks, frames, now_ns: 0 }
+    }
+
+    /// The same with a flow cache for each worker, of so many entries and for every domain.
+    pub(crate) fn remembering(mut self, entries: usize) -> Gateway<'w> {
+        for walk in &mut self.walks {
+            let cache = FlowCache::new(entries, &[42; 32], CacheUse::Always).unwrap();
+            assert!(walk.take_cache(Some(cache)).is_none());
+        }
+        self
+    }
+
+    /// Goes over to a world of as many workers, ports, slots and SAs, by a snapshot of it.
+    pub(crate) fn go_over(&mut self, world: &'w World, snapshot: Arc<Snapshot>) {
+        (self.world, self.snapshot) = (world, snapshot);
+    }
+
+    /// The workers' walks.
+    pub(crate) fn walks(&self) -> &[Walk] {
+        &self.walks
     }
 
     /// What the only worker counted.

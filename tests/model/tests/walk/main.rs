@@ -4,6 +4,7 @@
 
 mod agreement;
 mod batches;
+mod cached;
 mod explained;
 mod gateway;
 mod invariants;
