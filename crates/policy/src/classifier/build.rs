@@ -61,7 +61,7 @@ pub(super) fn build(
     listed.iter().for_each(|&area| is_hidden[area as usize] = false);
     let mut builder = Builder {
         areas,
-        forest: Forest { hiders, ..Forest::default() },
+        forest: Forest { hiders, blocks: vec![Block::EMPTY], ..Forest::default() },
         is_hidden,
         left: Vec::new(),
         spare: STORED_PER_RULE * areas.len(),

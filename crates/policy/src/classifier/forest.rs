@@ -8,6 +8,8 @@
 //! A batch goes down a tree level by level, so that what one header waits for has been asked for
 //! while the others were looked at.
 
+use std::ops::Range;
+
 use cpu::lanes::Lanes;
 use cpu::prefetch_ref;
 
@@ -18,6 +20,8 @@ use super::{Dead, NONE};
 pub(super) const BATCH: usize = 64;
 /// Rules a block.
 pub(super) const LANES: usize = 16;
+/// How many headers ahead memory is asked for.
+const AHEAD: usize = 8;
 /// Children of a node.
 pub(super) const FAN: usize = 16;
 /// Blocks of a leaf at most: what the count in a [`Word`] holds.
@@ -56,6 +60,12 @@ impl Word {
     #[inline(always)]
     fn first_block(self) -> usize {
         (self.0 & 0xff_ffff) as usize
+    }
+
+    /// The same leaf without its first block.
+    #[inline(always)]
+    fn behind_first(self) -> Word {
+        Word(self.0.wrapping_add(1).wrapping_sub(1 << 24))
     }
 
     #[inline(always)]
@@ -187,6 +197,7 @@ pub(super) struct Tree {
 pub(super) struct Forest {
     pub(super) trees: Vec<Tree>,
     pub(super) nodes: Vec<Node>,
+    /// The first is empty.
     pub(super) blocks: Vec<Block>,
     /// Rules that some leaf leaves out because one before them hides them there.
     pub(super) reserve: Vec<Block>,
@@ -197,16 +208,16 @@ pub(super) struct Forest {
 
 /// Which rules count.
 pub(super) trait Counts: Copy {
-    /// What the rules of a block say that speak of a header, `speaking`.
+    /// What the rules of a block say that speak of a header.
     fn judge(self, speaking: u16, positions: &[u32; LANES]) -> Says;
 }
 
 /// What a block says of a header.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(super) struct Says {
-    /// The first rule that counts.
-    found: Option<u32>,
-    /// Whether a rule before it does not count and hides others.
+    /// Lanes that speak of it, without some at the beginning that do not count.
+    speaking: u16,
+    /// Whether one of those hides others.
     misses_hidden: bool,
 }
 
@@ -216,9 +227,8 @@ pub(super) struct AllCount;
 
 impl Counts for AllCount {
     #[inline(always)]
-    fn judge(self, speaking: u16, positions: &[u32; LANES]) -> Says {
-        let found = (speaking != 0).then(|| positions[speaking.trailing_zeros() as usize % LANES]);
-        Says { found, misses_hidden: false }
+    fn judge(self, speaking: u16, _positions: &[u32; LANES]) -> Says {
+        Says { speaking, misses_hidden: false }
     }
 }
 
@@ -237,12 +247,12 @@ impl Counts for Living<'_> {
         while speaking != 0 {
             let position = positions[speaking.trailing_zeros() as usize % LANES];
             if !self.dead.contains(position) {
-                return Says { found: Some(position), misses_hidden };
+                break;
             }
             misses_hidden |= self.hiders.contains(position);
             speaking &= speaking - 1;
         }
-        Says { found: None, misses_hidden }
+        Says { speaking, misses_hidden }
     }
 }
 
@@ -253,6 +263,12 @@ impl Forest {
             + std::mem::size_of_val(&*self.blocks)
             + std::mem::size_of_val(&*self.reserve)
             + self.hiders.bytes()
+    }
+
+    /// Blocks that are searched for a header whose rule does not count and hides others.
+    #[cfg(test)]
+    pub(super) fn reserve_blocks(&self) -> usize {
+        self.reserve.len()
     }
 
     /// Searches up to [`BATCH`] headers: `best[i]` is the first position that counts and speaks of
@@ -272,11 +288,7 @@ impl Forest {
             while descent.open != 0 {
                 self.descend(lanes, headers, best, &mut descent);
             }
-            for at in 0..descent.leaves {
-                let row = usize::from(descent.leaf_rows[at]) % BATCH;
-                let (header, best) = (&headers[row], &mut best[row]);
-                self.search_leaf(lanes, counts, header, descent.words[row], best);
-            }
+            self.search_leaves(lanes, counts, headers, best, &mut descent);
         }
     }
 
@@ -284,84 +296,113 @@ impl Forest {
     #[inline(always)]
     fn descend<L: Lanes>(&self, lanes: L, headers: &[Header], best: &[u32], descent: &mut Descent) {
         let mut open = 0;
+        self.prefetch_nodes(descent, 0..AHEAD);
+        // Where a header goes is a matter of chance: nothing branches on it.
         for at in 0..descent.open {
+            self.prefetch_nodes(descent, at + AHEAD..at + AHEAD + 1);
             let row = usize::from(descent.open_rows[at]) % BATCH;
             let node = &self.nodes[descent.words[row].0 as usize];
             let child = node.child(lanes, &headers[row]) % FAN;
             let word = node.children[child];
             descent.words[row] = word;
-            if node.firsts[child] >= best[row] {
-                continue;
-            }
-            if word.is_leaf() {
-                self.prefetch_leaf(word);
-                descent.leaf_rows[descent.leaves % BATCH] = row as u8;
-                descent.leaves += 1;
-            } else {
-                if let Some(node) = self.nodes.get(word.0 as usize) {
-                    node.prefetch();
-                }
-                descent.open_rows[open] = row as u8;
-                open += 1;
-            }
+            let goes_on = node.firsts[child] < best[row];
+            descent.leaf_rows[descent.leaves % BATCH] = row as u8;
+            descent.leaves += usize::from(goes_on & word.is_leaf());
+            descent.open_rows[open % BATCH] = row as u8;
+            open += usize::from(goes_on & !word.is_leaf());
         }
         descent.open = open;
     }
 
+    /// Asks for the nodes that some of the open headers are at.
     #[inline(always)]
-    fn prefetch_leaf(&self, word: Word) {
-        if let Some(block) = self.blocks.get(word.first_block()) {
-            block.prefetch();
+    fn prefetch_nodes(&self, descent: &Descent, open: Range<usize>) {
+        for at in open.start..open.end.min(descent.open) {
+            let row = usize::from(descent.open_rows[at]) % BATCH;
+            self.nodes[descent.words[row].0 as usize].prefetch();
         }
     }
 
-    /// Looks through a leaf for a rule better than `best`.
+    /// Asks for the blocks that some of the headers in leaves come to next.
     #[inline(always)]
-    fn search_leaf<L: Lanes, C: Counts>(
+    fn prefetch_blocks(&self, words: &[Word; BATCH], rows: &[u8]) {
+        for &row in rows {
+            self.blocks[words[usize::from(row) % BATCH].first_block()].prefetch();
+        }
+    }
+
+    /// Looks through the leaves that headers have come to, a block of each at a time.
+    #[inline(always)]
+    fn search_leaves<L: Lanes, C: Counts>(
+        &self,
+        lanes: L,
+        counts: C,
+        headers: &[Header],
+        best: &mut [u32],
+        descent: &mut Descent,
+    ) {
+        let mut misses_hidden = 0u64;
+        let mut rows = descent.leaf_rows;
+        let mut open = descent.leaves;
+        while open != 0 {
+            let mut going = 0;
+            self.prefetch_blocks(&descent.words, &rows[..open.min(AHEAD)]);
+            for at in 0..open {
+                if let Some(next) = rows[..open].get(at + AHEAD..at + AHEAD + 1) {
+                    self.prefetch_blocks(&descent.words, next);
+                }
+                let row = usize::from(rows[at]) % BATCH;
+                let word = descent.words[row];
+                let block = &self.blocks[word.first_block()];
+                let says = counts.judge(block.speaking(lanes, &headers[row]), &block.positions);
+                let found = says.speaking != 0;
+                let place = (word.first_block() * LANES) as u32 + says.speaking.trailing_zeros();
+                descent.found[row] = place & u32::from(found).wrapping_neg();
+                misses_hidden |= u64::from(says.misses_hidden) << row;
+                descent.words[row] = word.behind_first();
+                rows[going % BATCH] = row as u8;
+                going += usize::from(!found & (word.blocks() > 1));
+            }
+            open = going;
+        }
+        for &row in &descent.leaf_rows[..descent.leaves] {
+            let row = usize::from(row) % BATCH;
+            let place = descent.found[row] as usize;
+            best[row] = best[row].min(self.blocks[place / LANES].positions[place % LANES]);
+        }
+        while misses_hidden != 0 {
+            let row = misses_hidden.trailing_zeros() as usize % BATCH;
+            self.search_reserve(lanes, counts, &headers[row], &mut best[row]);
+            misses_hidden &= misses_hidden - 1;
+        }
+    }
+
+    /// Looks through the reserve for a rule better than `best`.
+    #[inline(always)]
+    fn search_reserve<L: Lanes, C: Counts>(
         &self,
         lanes: L,
         counts: C,
         header: &Header,
-        word: Word,
         best: &mut u32,
     ) {
-        let first = word.first_block();
-        let Some(blocks) = self.blocks.get(first..first + word.blocks()) else { return };
-        if search_blocks(lanes, counts, header, blocks, best) {
-            search_blocks(lanes, counts, header, &self.reserve, best);
+        for block in &self.reserve {
+            let says = counts.judge(block.speaking(lanes, header), &block.positions);
+            if says.speaking != 0 {
+                let lane = says.speaking.trailing_zeros() as usize % LANES;
+                *best = block.positions[lane].min(*best);
+                break;
+            }
         }
     }
-}
-
-/// Looks through blocks in order for a rule better than `best`; whether the reserve must be
-/// searched too.
-#[inline(always)]
-fn search_blocks<L: Lanes, C: Counts>(
-    lanes: L,
-    counts: C,
-    header: &Header,
-    blocks: &[Block],
-    best: &mut u32,
-) -> bool {
-    let mut misses_hidden = false;
-    for block in blocks {
-        let speaking = block.speaking(lanes, header);
-        if speaking == 0 {
-            continue;
-        }
-        let says = counts.judge(speaking, &block.positions);
-        misses_hidden |= says.misses_hidden;
-        if let Some(position) = says.found {
-            *best = position.min(*best);
-            break;
-        }
-    }
-    misses_hidden
 }
 
 /// How far each header of a batch has come down a tree.
 struct Descent {
     words: [Word; BATCH],
+    /// Where in its leaf a header has found a rule: the number of a lane, counted over all blocks;
+    /// lane 0 of block 0 is nobody's.
+    found: [u32; BATCH],
     /// Headers that are at a node.
     open_rows: [u8; BATCH],
     open: usize,
@@ -374,7 +415,8 @@ impl Descent {
     #[inline(always)]
     fn new() -> Descent {
         let (open_rows, leaf_rows) = ([0; BATCH], [0; BATCH]);
-        Descent { words: [Word::EMPTY; BATCH], open_rows, open: 0, leaf_rows, leaves: 0 }
+        let found = [0; BATCH];
+        Descent { words: [Word::EMPTY; BATCH], found, open_rows, open: 0, leaf_rows, leaves: 0 }
     }
 
     /// Puts every header that the tree may still speak of at its root.
