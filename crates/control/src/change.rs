@@ -349,6 +349,21 @@ impl Compiler {
 }
 
 impl Compiled {
+    /// The same, which may go its own way. Cheap.
+    pub fn copied(&self) -> Compiled {
+        self.with(self.spd.clone(), self.running.clone())
+    }
+
+    /// The policy of a name, if it holds. Cost: by the changes that are not folded in.
+    pub fn policy_named(&self, name: &str) -> Option<&policy::Policy> {
+        let changed = self.running.edits.iter().rev().find_map(|edit| match edit {
+            Edit::Gone(slot) => (self.spd.policy(*slot).name == name).then_some(None),
+            Edit::Came(slot, _) => (self.spd.policy(*slot).name == name).then_some(Some(*slot)),
+        });
+        let slot = changed.unwrap_or_else(|| self.running.slots.get(name).copied())?;
+        Some(self.spd.policy(slot))
+    }
+
     /// The same SAs and sets with other policies.
     fn with(&self, spd: Arc<Spd>, running: Running) -> Compiled {
         Compiled {

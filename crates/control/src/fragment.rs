@@ -3,13 +3,16 @@
 //! They are judged in front of the sections that policies may refer to, so that every rule holds
 //! for them that holds in a whole file, and lines and columns are their own.
 
+use std::collections::HashMap;
+
 use toml::de::DeTable;
 
+use crate::Compiled;
 use crate::errors::{ConfigErrors, Problem, Problems, Severity};
 use crate::mistake::{Mistake, nearest};
 use crate::raw::MAX_BYTES;
 use crate::source::{Place, Source};
-use crate::validated::{Action, Peer, PeerId, Policy, Validated};
+use crate::validated::{Action, IngressPorts, Peer, PeerId, Policy, Validated};
 
 /// The only sections that there may be.
 const SECTIONS: &[&str] = &["policy"];
@@ -58,6 +61,62 @@ pub fn policy_text(config: &Validated, policy: &Policy) -> String {
     let mut text = String::new();
     config.write_policy(&mut text, policy).expect("writing to a string");
     text
+}
+
+/// A policy that runs, as it is configured.
+///
+/// # Panics
+/// If it is of another configuration.
+pub fn configured(running: &Compiled, policy: &policy::Policy) -> Policy {
+    let peer = |set| {
+        let place = running.sets.iter().position(|known| known.id == set);
+        PeerId(place.expect("a policy names a set of its configuration") as u32)
+    };
+    Policy {
+        name: policy.name.clone(),
+        action: match policy.action {
+            policy::Action::Protect(set) => Action::Protect(peer(set)),
+            policy::Action::Bypass => Action::Bypass,
+            policy::Action::Discard => Action::Discard,
+        },
+        priority: policy.priority,
+        only: policy.only,
+        ingress: policy.ingress.as_ref().map(|ports| IngressPorts::new(ports.to_vec())),
+        selector: policy.selector.clone(),
+    }
+}
+
+/// A configuration's text with policies removed and added, one change after the other: as it would
+/// be if they had been made while it ran.
+///
+/// # Errors
+/// The text is none, or a change does not fit it.
+pub fn edited<'e>(
+    whole: &str,
+    edits: impl IntoIterator<Item = (&'e [String], &'e str)>,
+    name: &str,
+) -> Result<String, ConfigErrors> {
+    let mut config = crate::parse(whole, name)?.validated;
+    let mut policies: Vec<Option<Policy>> =
+        std::mem::take(&mut config.policies).into_iter().map(Some).collect();
+    let place = |(place, policy): (usize, &Option<Policy>)| {
+        policy.as_ref().map(|policy| (policy.name.clone(), place))
+    };
+    let mut places: HashMap<String, usize> =
+        policies.iter().enumerate().filter_map(place).collect();
+    for (remove, add) in edits {
+        for name in remove {
+            if let Some(place) = places.remove(name) {
+                policies[place] = None;
+            }
+        }
+        for policy in parse_policies(add, name, &config)?.policies {
+            places.insert(policy.name.clone(), policies.len());
+            policies.push(Some(policy));
+        }
+    }
+    config.policies = policies.into_iter().flatten().collect();
+    Ok(config.effective())
 }
 
 /// Notes what is broken, and what is no policy.
@@ -186,6 +245,24 @@ remote = ["9.9.9.9/32"]
         let text = policy_text(&running, &parsed.policies[0]);
         assert_eq!(parse_policies(&text, "again", &running).unwrap().policies, parsed.policies);
         assert_eq!(parse_policies("", "none", &running).unwrap().policies, []);
+    }
+
+    #[test]
+    fn a_text_with_changes_is_the_text_that_they_would_have_led_to() {
+        let dns = ["dns".to_owned()];
+        let none: [String; 0] = [];
+        let other = PARIS.replace("\"p\"", "\"q\"").replace("paris", "berlin");
+        // A policy that goes and comes again is the newest.
+        let text = edited(
+            RUNNING,
+            [(&none[..], PARIS), (&["p".to_owned()][..], &other), (&dns[..], PARIS)],
+            "revision",
+        )
+        .unwrap();
+        let head = RUNNING.split("[[policy]]").next().unwrap();
+        let expected = crate::parse(&format!("{head}{other}{PARIS}"), "a.toml").unwrap();
+        assert_eq!(crate::parse(&text, "again").unwrap().validated, expected.validated);
+        assert!(edited(RUNNING, [(&none[..], "[[policy]]")], "revision").is_err());
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub use explained::{
     Consulted, Explained, Picture, Question, QuestionError, Spis, TunnelEnds, explain, flow_text,
     port_named, set_of,
 };
-pub use fragment::{ParsedPolicies, parse_policies, policy_text};
+pub use fragment::{ParsedPolicies, configured, edited, parse_policies, policy_text};
 pub use keys::{
     KeyFileError, KeyLine, Keys, MAX_KEY_FILE_BYTES, ReplayKeys, effective_user, generate_pair,
     write_key_file,
