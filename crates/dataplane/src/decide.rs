@@ -96,15 +96,17 @@ fn enter<F: Frames>(
         let row = &mut rows[asked.row()];
         count(turn, row, Direction::Inbound, answer);
         let refused = inbound_answer(turn.snapshot, row.origin, answer).err();
+        let way = match (refused, &cache) {
+            (None, Some(_)) => inbound_way(turn.snapshot, row),
+            (Some(_), _) | (None, None) => Way::Unknown,
+        };
         if let (Some(cache), Some(entry)) = (&mut cache, asked.entry()) {
-            let way = match refused {
-                Some(_) => Way::Unknown,
-                None => inbound_way(turn.snapshot, row),
-            };
             remember(lanes, entry, (Answer::Said(answer), way), cache, turn);
         }
-        if let Some(reason) = refused {
-            turn.drop(row, reason);
+        match (refused, way) {
+            (Some(reason), _) => turn.drop(row, reason),
+            (None, Way::Via(hop)) => forward(turn, row, hop),
+            (None, Way::Other | Way::Unknown) => {}
         }
     }
 }

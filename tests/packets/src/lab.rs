@@ -13,9 +13,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::{
-    Counters, DeviceId, HostService, Medium, Moved, Neighbour, NextHop, NextHopId, PortId,
-    PortInfo, Prefix, RouteEntry, RouteTarget, SaSet, SetIndex, Side, Snapshot, SnapshotParts,
-    Verdict, Wanted, Worker,
+    CacheUse, Counters, DeviceId, FlowCache, HostService, Medium, Moved, Neighbour, NextHop,
+    NextHopId, PortId, PortInfo, Prefix, RouteEntry, RouteTarget, SaSet, SetIndex, Side, Snapshot,
+    SnapshotParts, Verdict, Wanted, Worker,
 };
 use io::{MemoryFrames, MemoryPort};
 use ipsec::{
@@ -96,6 +96,8 @@ pub struct Hub {
     pub parts: SnapshotParts,
     /// The policies, in the order they were added.
     pub policies: Vec<Policy>,
+    /// A database that was made by changes, in their stead.
+    pub spd: Option<Spd>,
     /// What the peers know of the SAs: see [`Hub::agree`].
     pub agreements: [Agreement; 3],
     /// Frames of the worker.
@@ -111,6 +113,7 @@ impl Default for Hub {
         Hub {
             parts: parts(),
             policies: policies(),
+            spd: None,
             agreements: agreements(),
             frames: 256,
             frame_bytes: io::memory::FRAME_BYTES,
@@ -147,7 +150,8 @@ impl Hub {
     /// # Panics
     /// If the parts do not fit together: the test is wrong.
     pub fn snapshot(self) -> Snapshot {
-        let spd = Spd::new(self.policies).expect("few policies").into();
+        let made = || Spd::new(self.policies).expect("few policies");
+        let spd = self.spd.unwrap_or_else(made).into();
         Snapshot::new(SnapshotParts { spd, ..self.parts }).expect("parts that fit together")
     }
 
@@ -215,6 +219,24 @@ impl Laboratory {
     pub fn live(mut self) -> Laboratory {
         self.worker = self.worker.live();
         self
+    }
+
+    /// The same with a flow cache of so many entries, for every domain.
+    ///
+    /// # Panics
+    /// If there is no memory for it.
+    pub fn remembering(mut self, entries: usize) -> Laboratory {
+        let cache = FlowCache::new(entries, &[42; 32], CacheUse::Always).expect("memory");
+        self.worker.take_cache(Some(cache));
+        self
+    }
+
+    /// The flow cache.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn cache(&self) -> &FlowCache {
+        self.worker.cache().expect("a laboratory that remembers")
     }
 
     /// Packets that wait for a neighbour.

@@ -147,9 +147,17 @@ impl Row {
     /// # Panics
     /// If anything comes otherwise than the row says, or the books do not balance.
     pub fn run(&self) -> (Laboratory, Outcome) {
+        self.run_in(Hub::laboratory)
+    }
+
+    /// The same in a laboratory that is made of the gateway in some other way.
+    ///
+    /// # Panics
+    /// As [`Row::run`].
+    pub fn run_in(&self, laboratory: impl Fn(Hub) -> Laboratory) -> (Laboratory, Outcome) {
         let mut hub = Hub::default();
         (self.hub)(&mut hub);
-        let mut lab = hub.laboratory();
+        let mut lab = laboratory(hub);
         self.before.iter().for_each(|packet| drop(packet.arrive(&mut lab)));
         let drops_before = lab.counters().drops;
         let outcome = self.packet.arrive(&mut lab);

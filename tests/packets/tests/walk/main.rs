@@ -2,6 +2,7 @@
 //! sealed is opened by the peer. One program, so that one test sees all rows.
 
 mod attacks;
+mod cache;
 mod esp;
 mod headers;
 mod holding;
