@@ -135,7 +135,7 @@ pub fn render(problems: &[Problem]) -> String {
 
 /// Collects the problems of one file.
 pub(crate) struct Problems<'a> {
-    source: &'a Source,
+    source: &'a Source<'a>,
     list: Vec<Problem>,
     /// Errors, told or not.
     errors: usize,
@@ -144,7 +144,7 @@ pub(crate) struct Problems<'a> {
 }
 
 impl<'a> Problems<'a> {
-    pub(crate) fn new(source: &'a Source) -> Problems<'a> {
+    pub(crate) fn new(source: &'a Source<'a>) -> Problems<'a> {
         Problems { source, list: Vec::new(), errors: 0, warnings: 0 }
     }
 

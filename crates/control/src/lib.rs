@@ -24,6 +24,7 @@ mod live;
 pub mod mirror;
 mod mistake;
 mod moves;
+mod pieces;
 mod raw;
 mod read;
 mod replay;
@@ -58,6 +59,7 @@ pub use validated::{PeerId, Validated};
 pub use values::{mac_text, service_text};
 
 use errors::Problems;
+use pieces::{Pieces, Whole};
 use source::Source;
 
 /// A configuration without its keys.
@@ -91,9 +93,7 @@ pub fn parse(text: &str, name: &str) -> Result<Parsed, ConfigErrors> {
         return Err(ConfigErrors::of(Place::of_file(name), mistake));
     }
     let source = Source::new(name, text);
-    let mut problems = Problems::new(&source);
-    let raw = raw::read(&source, &mut problems);
-    let validated = raw.and_then(|raw| validate::validate(&raw, &mut problems));
+    let (validated, problems) = in_pieces(&source).unwrap_or_else(|Whole| as_a_whole(&source));
     let warnings = problems.finish()?;
     let Some((validated, key_spans)) = validated else {
         // Nothing was wrong and nothing came of it: a rule forgot to say why.
@@ -102,6 +102,26 @@ pub fn parse(text: &str, name: &str) -> Result<Parsed, ConfigErrors> {
     };
     let key_places = key_spans.iter().map(|span| source.place(span)).collect();
     Ok(Parsed { validated, warnings, key_places })
+}
+
+/// What came of a text, and what is wrong with it.
+type Judged<'a> = (Option<validate::Outcome>, Problems<'a>);
+
+fn in_pieces<'a>(source: &'a Source<'a>) -> Result<Judged<'a>, Whole> {
+    let mut problems = Problems::new(source);
+    let pieces = Pieces::of(source.text);
+    let raw = pieces.frame(source, &mut problems)?;
+    let validated = validate::validate(&raw, pieces.policies(source), &mut problems)?;
+    Ok((validated, problems))
+}
+
+fn as_a_whole<'a>(source: &'a Source<'a>) -> Judged<'a> {
+    let mut problems = Problems::new(source);
+    let validated = pieces::read_whole(source, &mut problems).and_then(|(raw, policies)| {
+        let mut policies = Some(Ok::<_, Whole>(policies));
+        validate::validate(&raw, |_: &mut Problems<'_>| policies.take(), &mut problems).ok()?
+    });
+    (validated, problems)
 }
 
 /// Reads a configuration file without its keys: for `explain`, which seals and opens nothing and

@@ -92,6 +92,10 @@ pub enum Mistake {
     Unexplained,
     #[error("`{key}` is there twice")]
     SameKey { key: String },
+    #[error("a section of a single name is there twice")]
+    SameSection,
+    #[error("in a file of more than {limit} bytes each policy begins with a line `[[policy]]`")]
+    PolicyInFrame { limit: usize },
     #[error("what stands here is wrong and not shown, because it looks like a key")]
     NotShown,
 
@@ -535,7 +539,8 @@ impl Mistake {
                 "`local` is our side, `remote` the peer's: are the two swapped?"
             }
             Mistake::TooManyRules { .. } => {
-                "a policy is one rule for each combination of its lists' entries: shorten them"
+                "a policy is one rule for each combination of its lists' entries, in both directions, \
+                 again for each port that some policy names: shorten them"
             }
             Mistake::NoRouteToPeer { .. } => "write a [[route]], or have one in Linux",
             Mistake::PeerInside { .. } => "what is sealed for it stays inside: is the side right?",

@@ -7,10 +7,10 @@ use toml::de::DeTable;
 use crate::errors::Problems;
 use crate::mistake::{Mistake, nearest};
 use crate::read::{Scalar, Section};
-use crate::source::{Source, Span};
+use crate::source::{Origin, Source, Span};
 
 /// The largest file that is read, bytes.
-pub const MAX_BYTES: u64 = 64 << 20;
+pub const MAX_BYTES: u64 = 256 << 20;
 
 /// A list of strings, each with its place.
 pub(crate) type Texts = Option<Spanned<Vec<Spanned<String>>>>;
@@ -23,7 +23,7 @@ pub(crate) type Truth = Option<Spanned<bool>>;
 /// A string or a number with its place.
 pub(crate) type Either = Option<Spanned<Scalar>>;
 
-/// A whole file.
+/// A file without its policies.
 #[derive(Debug, Default)]
 pub(crate) struct Raw {
     pub(crate) node: Option<RawNode>,
@@ -31,7 +31,6 @@ pub(crate) struct Raw {
     pub(crate) metrics: Option<RawMetrics>,
     pub(crate) ports: Vec<RawPort>,
     pub(crate) peers: Vec<RawPeer>,
-    pub(crate) policies: Vec<RawPolicy>,
     pub(crate) routes: Vec<RawRoute>,
     pub(crate) neighbours: Vec<RawNeighbour>,
 }
@@ -180,11 +179,27 @@ const NEIGHBOUR_KEYS: &[&str] = &["port", "address", "mac"];
 
 /// Reads a file. `None` if its syntax is so broken that its values mean nothing; the problems say
 /// why. A key that is there twice is noted and its first value read.
-pub(crate) fn read(source: &Source, problems: &mut Problems<'_>) -> Option<Raw> {
-    let (table, errors) = DeTable::parse_recoverable(&source.text);
+pub(crate) fn read(
+    source: &Source<'_>,
+    problems: &mut Problems<'_>,
+) -> Option<(Raw, Vec<RawPolicy>)> {
+    let (table, errors) = DeTable::parse_recoverable(source.text);
+    let origin = Origin::of(&[]);
+    let readable = note(&errors, source, &origin, problems);
+    let top = Section::top(table.get_ref(), &origin);
+    readable.then(|| (frame(&top, problems), policies(&top, problems)))
+}
+
+/// Notes mistakes of the syntax, and returns whether the values mean something in spite of them.
+pub(crate) fn note(
+    errors: &[toml::de::Error],
+    source: &Source<'_>,
+    origin: &Origin,
+    problems: &mut Problems<'_>,
+) -> bool {
     let mut readable = true;
-    for error in &errors {
-        let span = error.span().unwrap_or(0..0);
+    for error in errors {
+        let span = origin.span(error.span().unwrap_or(0..0));
         if error.message().starts_with("duplicate key") {
             let key = source.text.get(span.clone()).unwrap_or("").to_owned();
             problems.same_key(&span, Mistake::SameKey { key });
@@ -193,16 +208,15 @@ pub(crate) fn read(source: &Source, problems: &mut Problems<'_>) -> Option<Raw> 
             readable = false;
         }
     }
-    readable.then(|| {
-        raw(&Section::new("the file".into(), 0..0, table.get_ref()), table.get_ref(), problems)
-    })
+    readable
 }
 
-fn raw(top: &Section<'_>, table: &DeTable<'_>, problems: &mut Problems<'_>) -> Raw {
-    for (key, _) in table.iter().filter(|(key, _)| !SECTIONS.contains(&key.get_ref().as_ref())) {
-        let name = key.to_string();
+/// Everything but the policies.
+pub(crate) fn frame(top: &Section<'_>, problems: &mut Problems<'_>) -> Raw {
+    for (name, span) in top.keys().filter(|(name, _)| !SECTIONS.contains(name)) {
+        let name = name.to_owned();
         problems.error(
-            &key.span(),
+            &span,
             match NODE_KEYS.contains(&name.as_str()) {
                 true => Mistake::Homeless { key: name },
                 false => {
@@ -212,12 +226,13 @@ fn raw(top: &Section<'_>, table: &DeTable<'_>, problems: &mut Problems<'_>) -> R
             },
         );
     }
-    if !table.contains_key("node") {
-        problems.error(&(0..0), Mistake::MissingSection { section: "[node]" });
+    for (key, section) in [("node", "[node]"), ("port", "[port.NAME]")] {
+        if !top.has(key) {
+            problems.error(&(0..0), Mistake::MissingSection { section });
+        }
     }
-    if !table.contains_key("port") {
-        problems.error(&(0..0), Mistake::MissingSection { section: "[port.NAME]" });
-    }
+    let routes = top.list(problems, "route", "[[route]]");
+    let neighbours = top.list(problems, "neighbour", "[[neighbour]]");
     Raw {
         node: top.table(problems, "node").map(|section| node(&section, problems)),
         cache: top.table(problems, "cache").map(|section| {
@@ -233,14 +248,15 @@ fn raw(top: &Section<'_>, table: &DeTable<'_>, problems: &mut Problems<'_>) -> R
         }),
         ports: named(top, problems, "port", port),
         peers: named(top, problems, "peer", peer),
-        policies: top.list(problems, "policy").iter().map(|s| policy(s, problems)).collect(),
-        routes: top.list(problems, "route").iter().map(|s| route(s, problems)).collect(),
-        neighbours: top
-            .list(problems, "neighbour")
-            .iter()
-            .map(|s| neighbour(s, problems))
-            .collect(),
+        routes: routes.iter().map(|section| route(section, problems)).collect(),
+        neighbours: neighbours.iter().map(|section| neighbour(section, problems)).collect(),
     }
+}
+
+/// The policies.
+pub(crate) fn policies(top: &Section<'_>, problems: &mut Problems<'_>) -> Vec<RawPolicy> {
+    let sections = top.list(problems, "policy", "[[policy]]");
+    sections.iter().map(|section| policy(section, problems)).collect()
 }
 
 fn named<T>(

@@ -3,12 +3,14 @@
 //! A derived deserializer stops at the first mistake; this one has to tell all of them, with the
 //! nearest right word and with the names that are refused on purpose. So it walks the tree itself.
 
+use std::borrow::Cow;
+
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::errors::Problems;
 use crate::mistake::{Mistake, Refusal, nearest, renamed};
-use crate::source::Span;
+use crate::source::{Origin, Span};
 
 /// A string or a number, where both are allowed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,15 +24,32 @@ pub(crate) enum Scalar {
 /// One table of the file, with the name that mistakes in it are told under.
 pub(crate) struct Section<'a> {
     /// `[port.lan]`, `[[policy]]`.
-    pub(crate) title: String,
+    pub(crate) title: Cow<'static, str>,
     /// Its header, or what stands for it.
     pub(crate) at: Span,
     table: &'a DeTable<'a>,
+    origin: &'a Origin,
 }
 
 impl<'a> Section<'a> {
-    pub(crate) fn new(title: String, at: Span, table: &'a DeTable<'a>) -> Section<'a> {
-        Section { title, at, table }
+    /// The table that holds all others.
+    pub(crate) fn top(table: &'a DeTable<'a>, origin: &'a Origin) -> Section<'a> {
+        Section { title: "the file".into(), at: 0..0, table, origin }
+    }
+
+    /// Its keys, each with its place, in no order.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = (&'a str, Span)> {
+        let keys = self.table.keys();
+        keys.map(|key| (key.get_ref().as_ref(), self.origin.span(key.span())))
+    }
+
+    /// Whether it has a key.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.table.contains_key(key)
+    }
+
+    fn inner(&self, title: impl Into<Cow<'static, str>>, at: Span, table: &'a DeTable<'a>) -> Self {
+        Section { title: title.into(), at, table, origin: self.origin }
     }
 
     /// Notes the keys that are not `allowed` (those that are refused on purpose by name) and those
@@ -41,17 +60,14 @@ impl<'a> Section<'a> {
         allowed: &'static [&'static str],
         required: &'static [&'static str],
     ) {
-        for &key in required.iter().filter(|key| !self.table.contains_key(**key)) {
-            problems.error(&self.at, Mistake::Missing { key, section: self.title.clone() });
+        for &key in required.iter().filter(|key| !self.has(key)) {
+            let section = self.title.clone().into_owned();
+            problems.error(&self.at, Mistake::Missing { key, section });
         }
-        for (key, _) in self.table.iter() {
-            let name: &str = key.get_ref();
-            if allowed.contains(&name) {
-                continue;
-            }
-            let (name, section) = (name.to_owned(), self.title.clone());
+        for (name, span) in self.keys().filter(|(name, _)| !allowed.contains(name)) {
+            let (name, section) = (name.to_owned(), self.title.clone().into_owned());
             problems.error(
-                &key.span(),
+                &span,
                 match Refusal::of_key(&name) {
                     Some(refusal) => Mistake::Refused { key: name, refusal },
                     None => {
@@ -68,7 +84,7 @@ impl<'a> Section<'a> {
 
     fn value(&self, key: &str) -> Option<(&'a DeValue<'a>, Span)> {
         let value = self.table.get(key)?;
-        Some((value.get_ref(), value.span()))
+        Some((value.get_ref(), self.origin.span(value.span())))
     }
 
     pub(crate) fn text(
@@ -139,9 +155,11 @@ impl<'a> Section<'a> {
         let (mut texts, mut sound) = (Vec::with_capacity(list.len()), true);
         for entry in list.iter() {
             if let DeValue::String(text) = entry.get_ref() {
-                texts.push(Spanned::new(entry.span(), text.to_string()));
+                let span = self.origin.span(entry.span());
+                texts.push(Spanned::new(span, text.clone().into_owned()));
             } else {
-                wrong::<()>(problems, key, EXPECTED, entry.get_ref(), &entry.span());
+                let span = self.origin.span(entry.span());
+                wrong::<()>(problems, key, EXPECTED, entry.get_ref(), &span);
                 sound = false;
             }
         }
@@ -156,7 +174,7 @@ impl<'a> Section<'a> {
     ) -> Option<Section<'a>> {
         let (value, span) = self.value(key)?;
         match value {
-            DeValue::Table(table) => Some(Section::new(format!("[{key}]"), span, table)),
+            DeValue::Table(table) => Some(self.inner(format!("[{key}]"), span, table)),
             other => wrong(problems, key, "a section", other, &span),
         }
     }
@@ -176,22 +194,27 @@ impl<'a> Section<'a> {
         named.sort_by_key(|(name, _)| name.span().start);
         let mut sections = Vec::with_capacity(named.len());
         for (name, value) in named {
+            let span = self.origin.span(name.span());
             let DeValue::Table(table) = value.get_ref() else {
-                let section = format!("[{key}]");
-                problems.error(
-                    &name.span(),
-                    Mistake::NotNamed { key: name.to_string(), section, word: key },
-                );
+                let (key, section, word) = (name.to_string(), format!("[{key}]"), key);
+                problems.error(&span, Mistake::NotNamed { key, section, word });
                 continue;
             };
-            let section = Section::new(format!("[{key}.{name}]"), value.span(), table);
-            sections.push((Spanned::new(name.span(), name.to_string()), section));
+            let at = self.origin.span(value.span());
+            let section = self.inner(format!("[{key}.{name}]"), at, table);
+            sections.push((Spanned::new(span, name.to_string()), section));
         }
         sections
     }
 
-    /// The list of tables under this key, `[[key]]`, in the order of the file.
-    pub(crate) fn list(&self, problems: &mut Problems<'_>, key: &'static str) -> Vec<Section<'a>> {
+    /// The list of tables under this key, which are told under this title, in the order of the
+    /// file.
+    pub(crate) fn list(
+        &self,
+        problems: &mut Problems<'_>,
+        key: &'static str,
+        title: &'static str,
+    ) -> Vec<Section<'a>> {
         let Some((value, span)) = self.value(key) else { return Vec::new() };
         let DeValue::Array(list) = value else {
             wrong::<()>(problems, key, "sections in double brackets", value, &span);
@@ -199,13 +222,11 @@ impl<'a> Section<'a> {
         };
         let mut sections = Vec::with_capacity(list.len());
         for entry in list.iter() {
+            let at = self.origin.span(entry.span());
             match entry.get_ref() {
-                DeValue::Table(table) => {
-                    sections.push(Section::new(format!("[[{key}]]"), entry.span(), table));
-                }
-                other => {
-                    wrong::<()>(problems, key, "sections in double brackets", other, &entry.span());
-                }
+                DeValue::Table(table) => sections.push(self.inner(title, at, table)),
+                other => wrong(problems, key, "sections in double brackets", other, &at)
+                    .unwrap_or_default(),
             }
         }
         sections

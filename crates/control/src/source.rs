@@ -7,6 +7,30 @@ use serde::Serialize;
 /// Bytes `start .. end` of a [`Source`].
 pub(crate) type Span = Range<usize>;
 
+/// Where the parts of a text that was put together from a file stand in it.
+#[derive(Debug)]
+pub(crate) struct Origin(Vec<(usize, usize)>);
+
+impl Origin {
+    /// Of a text that is these parts of the file, one after the other, none of them empty.
+    pub(crate) fn of(parts: &[Span]) -> Origin {
+        let mut length = 0;
+        let begin = |part: &Span| {
+            let begin = (length, part.start);
+            length += part.len();
+            begin
+        };
+        Origin(parts.iter().map(begin).collect())
+    }
+
+    /// Where a span of the text, which lies in one of its parts, stands in the file.
+    pub(crate) fn span(&self, span: Span) -> Span {
+        let part = self.0.partition_point(|(here, _)| *here <= span.start).saturating_sub(1);
+        let (here, there) = self.0.get(part).copied().unwrap_or_default();
+        span.start - here + there..span.end.max(span.start) - here + there
+    }
+}
+
 /// A place in a file.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub struct Place {
@@ -37,10 +61,11 @@ impl Place {
 
 /// A text with the places of its lines.
 #[derive(Debug)]
-pub(crate) struct Source {
-    pub(crate) name: String,
-    pub(crate) text: String,
-    line_starts: Vec<usize>,
+pub(crate) struct Source<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) text: &'a str,
+    /// Ascending, the first is 0.
+    line_starts: Vec<u32>,
     /// Hexadecimal digits in a row that are taken for a part of a key and never shown.
     secret_digits: usize,
 }
@@ -60,13 +85,13 @@ fn holds_digits(text: &str, least: usize) -> bool {
     text.len() >= least && text.as_bytes().split(others).any(|run| run.len() >= least)
 }
 
-impl Source {
-    pub(crate) fn new(name: &str, text: &str) -> Source {
-        let starts =
-            text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(i, _)| i + 1);
+impl<'a> Source<'a> {
+    /// A text of at most [`crate::MAX_BYTES`].
+    pub(crate) fn new(name: &'a str, text: &'a str) -> Source<'a> {
+        let starts = text.match_indices('\n').map(|(end, _)| end as u32 + 1);
         let line_starts = std::iter::once(0).chain(starts).collect();
         let secret_digits = if holds_key(text) { PART_DIGITS } else { KEY_DIGITS };
-        Source { name: name.into(), text: text.into(), line_starts, secret_digits }
+        Source { name, text, line_starts, secret_digits }
     }
 
     /// Whether a text of this file, or about it, may hold a key or a part of one.
@@ -76,22 +101,26 @@ impl Source {
 
     /// Line (from 0) that holds this byte. Offsets beyond the end count as the end.
     fn line_of(&self, offset: usize) -> usize {
-        self.line_starts.partition_point(|start| *start <= offset).saturating_sub(1)
+        self.line_starts.partition_point(|start| *start as usize <= offset).saturating_sub(1)
+    }
+
+    /// Offset of a line's first byte.
+    fn start_of(&self, line: usize) -> usize {
+        self.line_starts[line] as usize
     }
 
     /// The line with this number (from 0), without its end.
     pub(crate) fn line(&self, line: usize) -> &str {
         let Some(&start) = self.line_starts.get(line) else { return "" };
-        let end = self.line_starts.get(line + 1).map_or(self.text.len(), |next| next - 1);
-        self.text.get(start..end).unwrap_or("").trim_end_matches('\r')
+        let end = self.line_starts.get(line + 1).map_or(self.text.len(), |next| *next as usize - 1);
+        self.text.get(start as usize..end).unwrap_or("").trim_end_matches('\r')
     }
 
     /// Where a span begins.
     pub(crate) fn place(&self, span: &Span) -> Place {
         let line = self.line_of(span.start);
-        let column =
-            self.text.get(self.line_starts[line]..span.start).unwrap_or("").chars().count();
-        Place { file: self.name.clone(), line: line as u32 + 1, column: column as u32 + 1 }
+        let column = self.text.get(self.start_of(line)..span.start).unwrap_or("").chars().count();
+        Place { file: self.name.to_owned(), line: line as u32 + 1, column: column as u32 + 1 }
     }
 
     /// The line where a span begins, and how many of its characters belong to the span (at least
@@ -99,7 +128,7 @@ impl Source {
     pub(crate) fn excerpt(&self, span: &Span) -> (String, usize) {
         let line = self.line_of(span.start);
         let text = self.line(line);
-        let end = span.end.min(self.line_starts[line] + text.len());
+        let end = span.end.min(self.start_of(line) + text.len());
         let width = self.text.get(span.start..end).unwrap_or("").chars().count().max(1);
         (text.into(), width)
     }
@@ -123,7 +152,7 @@ impl Source {
             rest.trim_start().starts_with(['=', '.']).then(|| text.len() - text.trim_start().len())
         };
         let place = |line: usize, column: usize| Place {
-            file: self.name.clone(),
+            file: self.name.to_owned(),
             line: line as u32 + 1,
             column: column as u32 + 1,
         };
@@ -139,7 +168,7 @@ impl Source {
                 place(earlier, column)
             });
         }
-        let before = self.text.get(self.line_starts[line]..span.start)?;
+        let before = self.text.get(self.start_of(line)..span.start)?;
         if let Some(at) = before.contains('{').then(|| before.find(key)).flatten() {
             return Some(place(line, before[..at].chars().count()));
         }

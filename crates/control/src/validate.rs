@@ -12,14 +12,14 @@ use ipsec::{
     Encapsulation, KeyMaterial, Mode, OutboundSa, SaId, SequenceCounter, SequenceNumbers, Spi,
     Suite,
 };
-use policy::{Direction, SaSetId, Spd};
+use policy::{Direction, SaSetId};
 use toml::Spanned;
 use wire::{Address, Family};
 
 use crate::compile;
 use crate::errors::Problems;
 use crate::mistake::Mistake;
-use crate::raw::Raw;
+use crate::raw::{Raw, RawPolicy};
 use crate::source::Span;
 use crate::validated::{Action, Peer, PeerId, Policy, Validated};
 
@@ -31,36 +31,43 @@ mod peers;
 mod policies;
 mod ports;
 
+use policies::Judge;
+
 pub use node::{DEFAULT_FLOWS, MAX_FLOWS, MAX_WORKERS};
 
-/// The configuration, unless there was an error, and where each peer's key file is named.
-pub(crate) fn validate(raw: &Raw, problems: &mut Problems<'_>) -> Option<(Validated, Vec<Span>)> {
+/// A configuration, and where each peer's key file is named.
+pub(crate) type Outcome = (Validated, Vec<Span>);
+
+/// The configuration, unless there was an error. `policies` are read some at a time, until `None`.
+///
+/// # Errors
+/// What reading policies ended with.
+pub(crate) fn validate<E>(
+    raw: &Raw,
+    mut policies: impl FnMut(&mut Problems<'_>) -> Option<Result<Vec<RawPolicy>, E>>,
+    problems: &mut Problems<'_>,
+) -> Result<Option<Outcome>, E> {
     let node = raw.node.as_ref().and_then(|raw| node::node(raw, problems));
     let cache = node::cache(raw.cache.as_ref(), problems);
     let metrics = node::metrics(raw.metrics.as_ref(), problems);
     let ports = ports::validate(&raw.ports, problems);
     let peers = peers::validate(&raw.peers, &ports, problems);
-    let policies = policies::validate(raw, &ports, &peers, problems);
+    let mut judge = Judge::new(&ports, &peers);
+    while let Some(some) = policies(problems) {
+        judge.judge(&some?, problems);
+    }
+    let policies = judge.finish(&raw.peers, problems);
     let routes = links::routes(&raw.routes, &ports, problems);
     let neighbours = links::neighbours(&raw.neighbours, &ports, problems);
     if problems.has_errors() {
-        return None;
+        return Ok(None);
     }
-    let validated = Validated {
-        node: node?,
-        cache: cache?,
-        metrics: metrics?,
-        ports: ports.list,
-        peers: peers.list,
-        policies,
-        routes,
-        neighbours,
-    };
+    let (Some(node), Some(cache), Some(metrics)) = (node, cache, metrics) else { return Ok(None) };
+    let (ports, peers) = (ports.list, peers.list);
+    let validated = Validated { node, cache, metrics, ports, peers, policies, routes, neighbours };
     judge_paths(raw, &validated, problems);
-    warn_of_swapped_policies(raw, &validated, problems);
-    count_rules(raw, &validated, problems);
     let keys = raw.peers.iter().filter_map(|peer| Some(peer.keys.as_ref()?.span())).collect();
-    Some((validated, keys))
+    Ok(Some((validated, keys)))
 }
 
 /// Notes the peers that no route leads to, or only one into the protected side, and the ports that
@@ -142,43 +149,6 @@ impl Tunnels {
                 let sa = OutboundSa::new(id, spi, set, &material, encapsulation, counter).ok()?;
                 Some(entry.insert(sa))
             }
-        }
-    }
-}
-
-/// Notes the policies whose `remote` is all on our own side: sealed packets would be for there.
-fn warn_of_swapped_policies(raw: &Raw, validated: &Validated, problems: &mut Problems<'_>) {
-    let protected = validated.ports.iter().filter(|port| port.side == Side::Protected);
-    let inside: Vec<_> = protected
-        .flat_map(|port| port.addresses.iter().map(|address| (address.network(), &port.name)))
-        .collect();
-    for (policy, raw) in validated.policies.iter().zip(&raw.policies) {
-        let remote = &policy.selector.remote;
-        let around = inside.iter().find(|(network, _)| {
-            matches!(policy.action, Action::Protect(_))
-                && remote.iter().all(|range| network.contains_range(range))
-        });
-        if let (Some((network, port)), Some(written)) = (around, &raw.remote) {
-            let mistake = Mistake::RemoteInside { network: *network, port: (*port).clone() };
-            problems.warning(&written.span(), mistake);
-        }
-    }
-}
-
-/// Refuses policies whose lists multiply to more rules than the SPD holds, at the first that is too
-/// much.
-fn count_rules(raw: &Raw, validated: &Validated, problems: &mut Problems<'_>) {
-    let limit = Spd::MAX_RULES;
-    let mut rules = 0usize;
-    for (policy, raw) in validated.policies.iter().zip(&raw.policies) {
-        let directions = if policy.only.is_none() { 2 } else { 1 };
-        for family in [Family::V4, Family::V6] {
-            let more = policy.selector.rules(family).saturating_mul(directions);
-            rules = rules.saturating_add(more);
-        }
-        if rules > limit {
-            let span = raw.name.as_ref().map_or(raw.at.clone(), Spanned::span);
-            return problems.error(&span, Mistake::TooManyRules { rules, limit });
         }
     }
 }

@@ -3,10 +3,10 @@
 //! Of a side that it names ports of, only those; of a side that it names none of, all. So a policy
 //! for one of several protected ports still speaks of what comes from outside.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
-use dataplane::Side;
+use dataplane::{PortId, Side};
 use toml::Spanned;
 
 use super::ports::Ports;
@@ -83,6 +83,13 @@ impl<'a> Ingress<'a> {
         Some(meant)
     }
 
+    /// Ports that stand in some list, named or meant.
+    pub(super) fn named_ports(&self) -> usize {
+        let lists = self.known.values().flatten();
+        let ports: HashSet<PortId> = lists.flat_map(IngressPorts::ports).collect();
+        ports.len()
+    }
+
     fn number(&self, written: &Spanned<String>, problems: &mut Problems<'_>) -> Option<u16> {
         let text = written.get_ref();
         if let Some(port) = self.ports.ids.get(text) {
@@ -102,7 +109,7 @@ impl<'a> Ingress<'a> {
         written: &Spanned<Vec<Spanned<String>>>,
         problems: &mut Problems<'_>,
     ) {
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::new();
         for entry in written.get_ref() {
             if !seen.insert(entry.get_ref().as_str()) {
                 let text = entry.get_ref().clone();

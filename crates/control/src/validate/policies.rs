@@ -1,11 +1,13 @@
 //! `[[policy]]`: who may speak with whom, and how.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
+use dataplane::Side;
 use ipsec::{Mode, Tunnel};
 use policy::selector::parse_protocol;
 use policy::{
-    AddressRange, Direction, IcmpRange, PortRange, Selector, SelectorError, UpperSelector,
+    AddressRange, Direction, IcmpRange, PortRange, Selector, SelectorError, Spd, UpperSelector,
 };
 use toml::Spanned;
 use wire::flow::protocol;
@@ -16,10 +18,10 @@ use super::ingress::Ingress;
 use super::ports::Ports;
 use crate::errors::Problems;
 use crate::mistake::{Mistake, Refusal, nearest};
-use crate::raw::{Raw, RawPolicy, Texts};
+use crate::raw::{RawPeer, RawPolicy, Texts};
 use crate::read::Scalar;
 use crate::source::Span;
-use crate::validated::{Action, IngressPorts, Peer, Policy};
+use crate::validated::{Action, IngressPorts, Peer, PeerId, Policy};
 use crate::values::{bounded, name, word};
 
 /// Policies at most.
@@ -34,48 +36,127 @@ const HIP: u8 = 139;
 /// Shim6 (RFC 5533).
 const SHIM6: u8 = 140;
 
-pub(crate) fn validate(
-    raw: &Raw,
-    ports: &Ports,
-    peers: &Named<Peer>,
-    problems: &mut Problems<'_>,
-) -> Vec<Policy> {
-    let mut policies = Vec::with_capacity(raw.policies.len());
-    let mut names: HashMap<&str, Span> = HashMap::new();
-    let mut lists = Ingress::new(ports);
-    if let Some(beyond) = raw.policies.get(MAX_POLICIES) {
-        problems.error(&beyond.at, Mistake::TooMany { what: "policies", limit: MAX_POLICIES });
+/// Judges the policies of a file, some at a time.
+pub(super) struct Judge<'a> {
+    peers: &'a Named<Peer>,
+    ingress: Ingress<'a>,
+    /// Networks of protected ports, with the port's name.
+    inside: Vec<(AddressRange, &'a str)>,
+    /// Every name so far, and where it stands.
+    names: HashMap<String, Span>,
+    /// Peers that some policy names.
+    used: HashSet<PeerId>,
+    /// Policies so far, right or wrong.
+    count: usize,
+    /// The right ones.
+    list: Vec<Policy>,
+}
+
+impl<'a> Judge<'a> {
+    pub(super) fn new(ports: &'a Ports, peers: &'a Named<Peer>) -> Judge<'a> {
+        let protected = ports.list.iter().filter(|port| port.side == Side::Protected);
+        let networks = protected.flat_map(|port| {
+            port.addresses.iter().map(|address| (address.network(), port.name.as_str()))
+        });
+        Judge {
+            peers,
+            ingress: Ingress::new(ports),
+            inside: networks.collect(),
+            names: HashMap::new(),
+            used: HashSet::new(),
+            count: 0,
+            list: Vec::new(),
+        }
     }
-    for written in raw.policies.iter().take(MAX_POLICIES) {
+
+    /// Judges the next ones of the file.
+    pub(super) fn judge(&mut self, policies: &[RawPolicy], problems: &mut Problems<'_>) {
+        for written in policies {
+            self.count += 1;
+            if self.count == MAX_POLICIES + 1 {
+                let mistake = Mistake::TooMany { what: "policies", limit: MAX_POLICIES };
+                problems.error(&written.at, mistake);
+            }
+            if self.count <= MAX_POLICIES {
+                self.one(written, problems);
+            }
+        }
+    }
+
+    fn one(&mut self, written: &RawPolicy, problems: &mut Problems<'_>) {
         if let Some(written) = &written.name {
-            let name = written.get_ref();
-            match names.get(name.as_str()) {
-                Some(earlier) => {
-                    let mistake = Mistake::SamePolicy { name: name.clone() };
-                    problems.clash(&written.span(), earlier, mistake);
+            match self.names.entry(written.get_ref().clone()) {
+                Entry::Occupied(earlier) => {
+                    let mistake = Mistake::SamePolicy { name: written.get_ref().clone() };
+                    problems.clash(&written.span(), earlier.get(), mistake);
                 }
-                None => {
-                    names.insert(name, written.span());
+                Entry::Vacant(entry) => {
+                    entry.insert(written.span());
                 }
             }
         }
-        let action = action(written, peers, problems);
+        if let Some(peer) = &written.peer {
+            self.used.extend(self.peers.id(peer.get_ref()));
+        }
+        let action = action(written, self.peers, problems);
         let selector = selector(written, problems);
         if let Some(Action::Protect(peer)) = action {
-            check_transport(peers.peer(peer), selector.as_ref(), written, problems);
+            check_transport(self.peers.peer(peer), selector.as_ref(), written, problems);
         }
-        let ingress = lists.resolve(&written.ports, problems);
-        policies.extend(policy(written, action, ingress, selector, problems));
+        let ingress = self.ingress.resolve(&written.ports, problems);
+        let Some(policy) = policy(written, action, ingress, selector, problems) else { return };
+        self.warn_of_swapped(&policy, written, problems);
+        self.list.push(policy);
     }
-    let named = raw.policies.iter().filter_map(|policy| policy.peer.as_ref());
-    let named: HashSet<&str> = named.map(|written| written.get_ref().as_str()).collect();
-    for peer in &raw.peers {
-        let name = peer.name.get_ref();
-        if !named.contains(name.as_str()) {
-            problems.warning(&peer.name.span(), Mistake::UnusedPeer { peer: name.clone() });
+
+    /// Notes a policy whose `remote` is all on our own side: sealed packets would be for there.
+    fn warn_of_swapped(&self, policy: &Policy, raw: &RawPolicy, problems: &mut Problems<'_>) {
+        if !matches!(policy.action, Action::Protect(_)) {
+            return;
+        }
+        let remote = &policy.selector.remote;
+        let around = self
+            .inside
+            .iter()
+            .find(|(network, _)| remote.iter().all(|range| network.contains_range(range)));
+        if let (Some(&(network, port)), Some(written)) = (around, &raw.remote) {
+            let mistake = Mistake::RemoteInside { network, port: port.to_owned() };
+            problems.warning(&written.span(), mistake);
         }
     }
-    policies
+
+    /// Refuses policies whose lists multiply to more rules than the SPD holds, at the first that is
+    /// too much. A rule stands once in the list of each class of ports that it speaks of, and each
+    /// port that some policy names is a class.
+    fn count_rules(&self, problems: &mut Problems<'_>) {
+        let limit = Spd::MAX_RULES;
+        let all_classes = self.ingress.named_ports() + 1;
+        let mut rules = 0usize;
+        for policy in &self.list {
+            let classes = policy.ingress.as_ref().map_or(all_classes, |of| of.numbers().len());
+            let directions = if policy.only.is_none() { 2 } else { 1 };
+            for family in [Family::V4, Family::V6] {
+                let more = policy.selector.rules(family).saturating_mul(directions * classes);
+                rules = rules.saturating_add(more);
+            }
+            if rules > limit {
+                let span = self.names.get(&policy.name).cloned().unwrap_or_default();
+                return problems.error(&span, Mistake::TooManyRules { rules, limit });
+            }
+        }
+    }
+
+    /// The right ones, in the order of the file, once all were judged.
+    pub(super) fn finish(self, peers: &[RawPeer], problems: &mut Problems<'_>) -> Vec<Policy> {
+        for peer in peers {
+            let name = peer.name.get_ref();
+            if self.peers.id(name).is_none_or(|id| !self.used.contains(&id)) {
+                problems.warning(&peer.name.span(), Mistake::UnusedPeer { peer: name.clone() });
+            }
+        }
+        self.count_rules(problems);
+        self.list
+    }
 }
 
 fn policy(

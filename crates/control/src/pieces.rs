@@ -1,0 +1,264 @@
+//! A file read in pieces: the tree of a text takes thirty times the text, and a file may hold a
+//! million policies, so no more than some of them are a tree at any time.
+//!
+//! The text is cut before lines that begin a `[[policy]]`. What is no policy, the frame, is one
+//! tree; a run of policies is a tree for every few hundred KiB.
+//!
+//! It means what the whole means. TOML is read from left to right, and at the end of a piece
+//! without a mistake nothing is left open: the next line begins an expression, in the whole too.
+//! So the cuts of a file whose pieces have no mistake are where the whole has ends of expressions.
+//! A file with a mistake in any piece is read as a whole instead, for what it says of the mistake.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use toml::de::DeTable;
+
+use crate::errors::Problems;
+use crate::mistake::Mistake;
+use crate::raw::{self, Raw, RawPolicy};
+use crate::read::Section;
+use crate::source::{Origin, Source};
+
+/// A run of policies is cut where it is longer, bytes.
+const PIECE_BYTES: usize = 128 << 10;
+
+/// A text with a mistake is read as a whole if it is not longer, bytes.
+const WHOLE_BYTES: usize = 16 << 20;
+
+/// The text cannot be read in pieces: it has a mistake, or policies that do not begin with a line
+/// `[[policy]]`.
+#[derive(Debug)]
+pub(crate) struct Whole;
+
+/// Where to cut a text.
+#[derive(Default)]
+pub(crate) struct Pieces {
+    /// What is no policy; each begins with a line.
+    frame: Vec<Range<usize>>,
+    /// Policies; each begins with a line `[[policy]]`.
+    policies: Vec<Range<usize>>,
+}
+
+impl Pieces {
+    pub(crate) fn of(text: &str) -> Pieces {
+        Pieces::cut(text, PIECE_BYTES)
+    }
+
+    fn cut(text: &str, piece_bytes: usize) -> Pieces {
+        let mut pieces = Pieces::default();
+        let (mut begin, mut in_policies) = (0, false);
+        let mut at = 0;
+        for line in text.split_inclusive('\n') {
+            let (here, is_policy) = (at, begins_policy(line));
+            at += line.len();
+            let ends = match (in_policies, is_policy) {
+                (true, true) => here - begin >= piece_bytes,
+                (true, false) => is_header(line),
+                (false, is_policy) => is_policy,
+            };
+            if ends {
+                pieces.push(begin..here, in_policies);
+                (begin, in_policies) = (here, is_policy);
+            }
+        }
+        pieces.push(begin..text.len(), in_policies);
+        pieces
+    }
+
+    fn push(&mut self, piece: Range<usize>, is_policies: bool) {
+        match is_policies {
+            true => self.policies.push(piece),
+            false if piece.is_empty() => {}
+            false => self.frame.push(piece),
+        }
+    }
+
+    /// Everything but the policies.
+    ///
+    /// # Errors
+    /// [`Whole`]; what was noted until then means nothing.
+    pub(crate) fn frame(
+        &self,
+        source: &Source<'_>,
+        problems: &mut Problems<'_>,
+    ) -> Result<Raw, Whole> {
+        let part = |piece: &Range<usize>| &source.text[piece.clone()];
+        let text = match self.frame.as_slice() {
+            [one] => Cow::Borrowed(part(one)),
+            several => {
+                for piece in several {
+                    tree(part(piece))?;
+                }
+                Cow::Owned(several.iter().map(part).collect())
+            }
+        };
+        let origin = Origin::of(&self.frame);
+        let table = tree(&text)?;
+        if table.contains_key("policy") {
+            return Err(Whole);
+        }
+        Ok(raw::frame(&Section::top(&table, &origin), problems))
+    }
+
+    /// The policies, some at a time. Each piece is read when it is asked for.
+    pub(crate) fn policies<'a>(
+        &'a self,
+        source: &'a Source<'_>,
+    ) -> impl FnMut(&mut Problems<'_>) -> Option<Result<Vec<RawPolicy>, Whole>> + 'a {
+        let mut pieces = self.policies.iter();
+        move |problems| {
+            let piece = pieces.next()?;
+            let origin = Origin::of(std::slice::from_ref(piece));
+            let table = tree(&source.text[piece.clone()]);
+            Some(table.map(|table| raw::policies(&Section::top(&table, &origin), problems)))
+        }
+    }
+}
+
+/// Notes the mistakes of a text that [`Pieces`] cannot be read of. A small one is read as a whole:
+/// `Some`: what a whole says is no mistake.
+pub(crate) fn read_whole(
+    source: &Source<'_>,
+    problems: &mut Problems<'_>,
+) -> Option<(Raw, Vec<RawPolicy>)> {
+    if source.text.len() <= WHOLE_BYTES {
+        return raw::read(source, problems);
+    }
+    let pieces = Pieces::of(source.text);
+    for piece in pieces.frame.iter().chain(&pieces.policies) {
+        let origin = Origin::of(std::slice::from_ref(piece));
+        let (table, errors) = DeTable::parse_recoverable(&source.text[piece.clone()]);
+        raw::note(&errors, source, &origin, problems);
+        let policies = table.get_ref().get_key_value("policy");
+        if let (Some((key, _)), false) = (policies, begins_policy(&source.text[piece.clone()])) {
+            let mistake = Mistake::PolicyInFrame { limit: WHOLE_BYTES };
+            problems.error(&origin.span(key.span()), mistake);
+        }
+    }
+    if !problems.has_errors() {
+        // Each piece is right and all together are not: sections of the frame are there twice.
+        problems.error(&(0..0), Mistake::SameSection);
+    }
+    None
+}
+
+/// The tree of a text without a mistake.
+fn tree(text: &str) -> Result<DeTable<'_>, Whole> {
+    let (table, errors) = DeTable::parse_recoverable(text);
+    if errors.is_empty() { Ok(table.into_inner()) } else { Err(Whole) }
+}
+
+fn is_header(line: &str) -> bool {
+    line.trim_start_matches([' ', '\t']).starts_with('[')
+}
+
+fn begins_policy(line: &str) -> bool {
+    line.trim_start_matches([' ', '\t']).starts_with("[[policy]]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The texts of the frame and of the policies.
+    fn cut(text: &str, piece_bytes: usize) -> (Vec<&str>, Vec<&str>) {
+        let pieces = Pieces::cut(text, piece_bytes);
+        let texts = |ranges: &[Range<usize>]| ranges.iter().map(|r| &text[r.clone()]).collect();
+        (texts(&pieces.frame), texts(&pieces.policies))
+    }
+
+    #[test]
+    fn a_text_is_cut_where_policies_begin_and_end() {
+        let (one, two) = ("[[policy]]\na = 1\n", " [[policy]] # two\r\nb = [\n1]\n");
+        let (head, tail) = ("# x\n[node]\nname = 1\n", "[cache]\n");
+        let text = [head, one, two, tail, one].concat();
+        assert_eq!(cut(&text, 1), (vec![head, tail], vec![one, two, one]));
+        let both = [one, two].concat();
+        assert_eq!(cut(&text, 18), (vec![head, tail], vec![&both, one]));
+        assert_eq!(cut("", 1), (vec![], vec![]));
+        assert_eq!(cut(one, 1), (vec![], vec![one]));
+    }
+
+    /// What begins a policy only by the look of it is found out: a piece has a mistake.
+    #[test]
+    fn a_cut_within_a_string_or_a_list_is_noticed() {
+        for text in [
+            "[node]\nname = \"\"\"\n[[policy]]\n[x]\n\"\"\"\n",
+            "[node]\nname = '''\n[[policy]]\n[x]\n'''\n[y]\n",
+            "[node]\nname = [\n[[policy]]\n[\"a\"]\n]\n",
+            "[node]\nname = {\n[[policy]]\n}\n",
+        ] {
+            let source = Source::new("x", text);
+            let mut problems = Problems::new(&source);
+            let pieces = Pieces::cut(text, 1);
+            assert_eq!(pieces.policies.len(), 1, "{text}");
+            assert!(pieces.frame(&source, &mut problems).is_err(), "{text}");
+        }
+    }
+
+    /// What is read, and what is noted, by pieces; `None`: they have a mistake.
+    fn by_pieces(text: &str) -> Option<String> {
+        let source = Source::new("x", text);
+        let mut problems = Problems::new(&source);
+        let pieces = Pieces::cut(text, 1);
+        let frame = pieces.frame(&source, &mut problems).ok()?;
+        let mut policies = Vec::new();
+        let mut next = pieces.policies(&source);
+        while let Some(some) = next(&mut problems) {
+            policies.extend(some.ok()?);
+        }
+        Some(format!("{frame:?} {policies:?} {:?}", problems.finish()))
+    }
+
+    fn as_a_whole(text: &str) -> String {
+        let source = Source::new("x", text);
+        let mut problems = Problems::new(&source);
+        let (frame, policies) = raw::read(&source, &mut problems).expect("no mistake in it");
+        format!("{frame:?} {policies:?} {:?}", problems.finish())
+    }
+
+    /// Lines that begin, end or hide sections.
+    const LINES: [&str; 18] = [
+        "[[policy]]\n",
+        "[[policy]]\n",
+        "  [[policy]] # again\r\n",
+        "[[policy]] x = 1\n",
+        "[[ policy ]]\n",
+        "[policy.x]\n",
+        "[node]\n",
+        "[cache]\n",
+        "[port.a]\n",
+        "[[route]]\n",
+        "name = \"a\"\n",
+        "node.poll = 'x'\n",
+        "local = [\n",
+        "\"b\",\n",
+        "]\n",
+        "to = \"\"\"\n",
+        "\"\"\"\n",
+        "'''\n",
+    ];
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(4000))]
+        #[test]
+        fn pieces_without_a_mistake_mean_what_the_whole_means(
+            lines in proptest::collection::vec(0..LINES.len(), 0..14),
+        ) {
+            let text: String = lines.iter().map(|line| LINES[*line]).collect();
+            if let Some(read) = by_pieces(&text) {
+                proptest::prop_assert_eq!(read, as_a_whole(&text), "{}", text);
+            }
+        }
+    }
+
+    #[test]
+    fn policies_that_the_frame_holds_are_not_read_in_pieces() {
+        for text in ["policy = []\n[[policy]]\n", "[policy.x]\n", "[[ policy ]]\n[[policy]]\n"] {
+            let source = Source::new("x", text);
+            let mut problems = Problems::new(&source);
+            assert!(Pieces::of(text).frame(&source, &mut problems).is_err(), "{text}");
+        }
+    }
+}
