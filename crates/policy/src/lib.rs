@@ -6,7 +6,6 @@
 //! Not here: keys, SAs, packets; a policy names its SA set by number.
 #![forbid(unsafe_code)]
 
-#[allow(dead_code, reason = "the database's use of it follows")]
 pub mod classifier;
 mod domain;
 mod policy;

@@ -40,6 +40,16 @@ pub enum Direction {
     Outbound,
 }
 
+impl Direction {
+    /// `inbound` or `outbound`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Direction::Inbound => "inbound",
+            Direction::Outbound => "outbound",
+        }
+    }
+}
+
 /// One policy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Policy {

@@ -1,87 +1,136 @@
 //! The rules of one domain: those that were compiled together, and what changed since.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use wire::Flow;
+use wire::{Family, Flow, Upper};
 
+use crate::classifier::{Budget, Classifier, Cost, Dead, NONE, Shape, TooCostly};
 use crate::policy::Precedence;
 use crate::rule::Rule;
 use crate::{Match, PolicyIndex};
 
+/// Flows that are searched together.
+const AT_ONCE: usize = 64;
+
 /// Rules in order of precedence, compiled for searching. Immutable.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Rules {
     rules: Box<[Rule]>,
     /// One entry a rule: that of its policy.
     precedence: Box<[Precedence]>,
+    /// One entry a rule: the slot of its policy.
+    slots: Box<[PolicyIndex]>,
+    search: Classifier,
 }
 
 /// The rules of a domain. Cheap to copy: what is large in it is shared.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Table {
     /// What was compiled as a whole.
     base: Arc<Rules>,
-    /// What came since.
-    added: Option<Arc<Rules>>,
-    /// Policies of `base` that went since, by what they had.
-    removed: Arc<[Precedence]>,
+    /// What came and went since.
+    changes: Option<Arc<Changes>>,
+}
+
+#[derive(Debug)]
+struct Changes {
+    added: Rules,
+    /// Places of rules of the base that went.
+    dead: Dead,
+    /// How many they are.
+    gone: usize,
 }
 
 impl Rules {
-    /// `rules` in order of precedence, with that of each one's policy.
-    pub(crate) fn new(rules: Vec<Rule>, precedence: Vec<Precedence>) -> Rules {
-        assert_eq!(rules.len(), precedence.len(), "one precedence a rule");
-        Rules { rules: rules.into(), precedence: precedence.into() }
-    }
-
-    pub(crate) fn len(&self) -> usize {
+    /// How many there are.
+    fn len(&self) -> usize {
         self.rules.len()
     }
 
     /// Places of the rules of the policy with this precedence: they lie side by side.
-    fn of_policy(&self, precedence: Precedence) -> std::ops::Range<usize> {
+    fn of_policy(&self, precedence: Precedence) -> Range<usize> {
         let start = self.precedence.partition_point(|known| *known > precedence);
         let end = self.precedence.partition_point(|known| *known >= precedence);
         start..end
     }
 
-    /// What each rule that speaks of the flow says of it, highest precedence first.
-    fn search(&self, flow: &Flow) -> impl Iterator<Item = (Precedence, Match)> {
-        let says = self.precedence.iter().zip(&self.rules);
-        let says = says.map(|(precedence, rule)| (*precedence, rule.judge(flow)));
+    /// What each rule that speaks of the flow says of it, highest precedence first, with its place.
+    fn search(&self, flow: &Flow) -> impl Iterator<Item = (usize, Match)> {
+        let says = self.rules.iter().map(|rule| rule.judge(flow)).enumerate();
         says.filter(|&(_, says)| says != Match::None)
+    }
+
+    /// What the rule at a place, which speaks of the flow, says of it.
+    #[inline]
+    fn says(&self, place: u32, flow: &Flow) -> Match {
+        if place == NONE {
+            return Match::None;
+        }
+        match flow.upper {
+            Upper::Fragment => self.rules[place as usize].judge(flow),
+            Upper::Ports { .. } | Upper::Icmp { .. } | Upper::None => {
+                Match::Policy(self.slots[place as usize])
+            }
+        }
+    }
+
+    /// Precedence of the rule at a place; lower than any if there is none.
+    fn precedence_at(&self, place: u32) -> Option<Precedence> {
+        (place != NONE).then(|| self.precedence[place as usize])
     }
 }
 
 impl Table {
     /// A table of rules without changes.
     pub(crate) fn of(base: Rules) -> Table {
-        Table { base: Arc::new(base), added: None, removed: Arc::default() }
+        Table { base: Arc::new(base), changes: None }
     }
 
-    /// The same base with other changes.
-    pub(crate) fn with_changes(&self, added: Rules, removed: Vec<Precedence>) -> Table {
-        let added = (added.len() > 0).then(|| Arc::new(added));
-        Table { base: self.base.clone(), added, removed: removed.into() }
+    /// The same base with other changes: rules that came, and policies that went, by what they
+    /// had, whether the base knows them or not.
+    pub(crate) fn with_changes(
+        &self,
+        added: Rules,
+        removed: impl Iterator<Item = Precedence>,
+    ) -> Table {
+        let mut dead = Dead::default();
+        let mut gone = 0;
+        for places in removed.map(|precedence| self.base.of_policy(precedence)) {
+            gone += places.len();
+            places.for_each(|place| dead.insert(place as u32));
+        }
+        let changes = Changes { added, dead, gone };
+        let changes = (gone > 0 || changes.added.len() > 0).then(|| Arc::new(changes));
+        Table { base: self.base.clone(), changes }
+    }
+
+    /// Whether nothing changed since the base was made.
+    pub(crate) fn is_unchanged(&self) -> bool {
+        self.changes.is_none()
     }
 
     /// Rules that hold.
     pub(crate) fn len(&self) -> usize {
-        let gone: usize = self.removed.iter().map(|gone| self.base.of_policy(*gone).len()).sum();
-        self.base.len() - gone + self.added.as_ref().map_or(0, |added| added.len())
-    }
-
-    /// Whether the base has rules of this precedence.
-    pub(crate) fn base_has(&self, precedence: Precedence) -> bool {
-        !self.base.of_policy(precedence).is_empty()
+        let (came, went) = self.changes.as_ref().map_or((0, 0), |c| (c.added.len(), c.gone));
+        self.base.len() - went + came
     }
 
     /// What each rule that speaks of the flow says of it, highest precedence first: the authority,
     /// against which every faster search is checked.
     pub(crate) fn search(&self, flow: &Flow) -> impl Iterator<Item = Match> {
-        let standing = |(precedence, _): &(Precedence, Match)| !self.removed.contains(precedence);
-        let mut base = self.base.search(flow).filter(standing).peekable();
-        let mut added = self.added.iter().flat_map(|added| added.search(flow)).peekable();
+        let changes = self.changes.as_deref();
+        let stands = move |&(place, _): &(usize, Match)| {
+            changes.is_none_or(|changes| !changes.dead.contains(place as u32))
+        };
+        let with_precedence =
+            |rules: &'_ Rules, (place, says): (usize, Match)| (rules.precedence[place], says);
+        let base = self.base.search(flow).filter(stands);
+        let mut base = base.map(move |found| with_precedence(&self.base, found)).peekable();
+        let added = changes.into_iter().flat_map(move |changes| {
+            changes.added.search(flow).map(move |found| with_precedence(&changes.added, found))
+        });
+        let mut added = added.peekable();
         std::iter::from_fn(move || match (base.peek(), added.peek()) {
             (Some((of_base, _)), Some((of_added, _))) if of_added > of_base => added.next(),
             (Some(_), _) => base.next(),
@@ -92,9 +141,69 @@ impl Table {
 
     /// Judges each flow as [`search`](Self::search) would.
     pub(crate) fn classify(&self, flows: &[Flow], out: &mut [Match]) {
-        for (flow, out) in flows.iter().zip(out) {
-            *out = self.search(flow).next().unwrap_or(Match::None);
+        let mut places = [NONE; AT_ONCE];
+        for (flows, out) in flows.chunks(AT_ONCE).zip(out.chunks_mut(AT_ONCE)) {
+            let places = &mut places[..flows.len()];
+            match &self.changes {
+                None => {
+                    self.base.search.classify(flows, places);
+                    let found = flows.iter().zip(&*places);
+                    let says = found.map(|(flow, place)| self.base.says(*place, flow));
+                    out.iter_mut().zip(says).for_each(|(out, says)| *out = says);
+                }
+                Some(changes) => self.classify_changed(changes, flows, places, out),
+            }
         }
+    }
+
+    /// Asks the base and what came since, and takes the answer of higher precedence.
+    fn classify_changed(
+        &self,
+        changes: &Changes,
+        flows: &[Flow],
+        of_base: &mut [u32],
+        out: &mut [Match],
+    ) {
+        let mut of_added = [NONE; AT_ONCE];
+        let of_added = &mut of_added[..flows.len()];
+        match changes.gone {
+            0 => self.base.search.classify(flows, of_base),
+            _ => self.base.search.classify_alive(flows, &changes.dead, of_base),
+        }
+        if changes.added.len() > 0 {
+            changes.added.search.classify(flows, of_added);
+        }
+        let places = of_base.iter().zip(of_added);
+        for ((flow, out), (&of_base, &mut of_added)) in flows.iter().zip(out).zip(places) {
+            let added = changes.added.precedence_at(of_added);
+            *out = match added.is_some() && added > self.base.precedence_at(of_base) {
+                true => changes.added.says(of_added, flow),
+                false => self.base.says(of_base, flow),
+            };
+        }
+    }
+
+    /// What a search of one flow costs at most.
+    pub(crate) fn cost(&self) -> Cost {
+        let base = self.base.search.worst_case_cost();
+        let Some(changes) = &self.changes else { return base };
+        let added = changes.added.search.worst_case_cost();
+        Cost {
+            nodes: base.nodes.saturating_add(added.nodes),
+            blocks: base.blocks.saturating_add(added.blocks),
+        }
+    }
+
+    /// Memory of what is searched, bytes: without the rules themselves, which only fragments and
+    /// explanations look at.
+    pub(crate) fn bytes(&self) -> usize {
+        let of = |rules: &Rules| rules.search.bytes() + size_of_val(&*rules.slots);
+        of(&self.base) + self.changes.as_ref().map_or(0, |changes| of(&changes.added))
+    }
+
+    /// What the base is made of.
+    pub(crate) fn shape(&self) -> Shape {
+        self.base.search.shape()
     }
 }
 
@@ -103,6 +212,14 @@ impl Table {
 pub(crate) struct Gathered {
     rules: Vec<Rule>,
     precedence: Vec<Precedence>,
+}
+
+/// Rules that cannot be compiled, and why.
+pub(crate) struct Refused {
+    /// What is wrong.
+    pub(crate) error: TooCostly,
+    /// Slots of the policies that cost most, the worst first, each once.
+    pub(crate) slots: Vec<PolicyIndex>,
 }
 
 impl Gathered {
@@ -118,7 +235,27 @@ impl Gathered {
         self.precedence.resize(self.rules.len(), policy.precedence());
     }
 
-    pub(crate) fn finish(self) -> Rules {
-        Rules::new(self.rules, self.precedence)
+    /// Compiles what came together, rules of this family.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub(crate) fn finish(self, family: Family) -> Result<Rules, Refused> {
+        let Gathered { rules, precedence } = self;
+        match Classifier::new(family, &rules, Budget::default()) {
+            Ok(search) => {
+                let slots = rules.iter().map(|rule| rule.index).collect();
+                Ok(Rules { rules: rules.into(), precedence: precedence.into(), slots, search })
+            }
+            Err(error) => {
+                let mut slots: Vec<PolicyIndex> = Vec::new();
+                for position in &error.positions {
+                    let Some(rule) = rules.get(*position as usize) else { continue };
+                    if !slots.contains(&rule.index) {
+                        slots.push(rule.index);
+                    }
+                }
+                Err(Refused { error, slots })
+            }
+        }
     }
 }

@@ -1,0 +1,245 @@
+//! How one database is made from another.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::{Base, Change, Made, NeedsRenewal, Slot, Slots, Spd, SpdError};
+use crate::table::{Gathered, Table};
+use crate::{DomainId, Policy, PolicyId, PolicyIndex};
+
+impl Spd {
+    /// Changes since the base was made.
+    pub fn changes(&self) -> usize {
+        self.log.len()
+    }
+
+    /// A database without these policies and with those, upon the same base. The generation of
+    /// each domain that any of them has rules in rises by 1. Cost: by the changes since the base
+    /// was made, not by its size.
+    ///
+    /// # Errors
+    /// [`NeedsRenewal`]: it cannot be made upon this base.
+    pub fn changed(
+        &self,
+        removed: &[PolicyIndex],
+        added: Vec<Policy>,
+    ) -> Result<Spd, NeedsRenewal> {
+        if self.slots() + added.len() > self.base.capacity {
+            return Err(NeedsRenewal::Slots);
+        }
+        if !added.iter().all(|policy| self.base.classes.cover(policy)) {
+            return Err(NeedsRenewal::Ingress);
+        }
+        if self.log.len() + removed.len() + added.len() > Spd::MAX_CHANGES {
+            return Err(NeedsRenewal::Changes);
+        }
+        let mut next = self.clone();
+        let mut touched = vec![false; self.tables.len()];
+        let mut touch = |policy: &Policy| {
+            let domains = self.base.classes.domains_of(policy);
+            domains.for_each(|domain| touched[usize::from(domain.0)] = true);
+        };
+        for index in removed {
+            touch(self.policy(*index));
+            next.log.push(Change::Removed(*index));
+        }
+        for policy in added {
+            touch(&policy);
+            next.log.push(Change::Added(PolicyIndex(next.slots() as u32)));
+            next.added.push(Arc::new(policy));
+        }
+        next.overlay(&touched)?;
+        let domains = (0..).map(DomainId).zip(touched).filter(|(_, touched)| *touched);
+        domains.for_each(|(domain, _)| next.raise(domain));
+        Ok(next)
+    }
+
+    /// The same policies in their slots at their generations, upon a base of their own. For a
+    /// thread beside what runs: it takes as long as there are policies in domains that changed.
+    ///
+    /// # Errors
+    /// [`SpdError`].
+    pub fn rebuilt(&self) -> Result<Spd, SpdError> {
+        let gone: Vec<PolicyIndex> = self.removed().collect();
+        let mut slots = self.all_slots();
+        gone.iter().for_each(|index| slots[index.0 as usize].holds = false);
+        let mut rebuilt = self.made_again(slots, &[])?;
+        if rebuilt.base.classes == self.base.classes {
+            rebuilt.continue_from(self);
+        } else {
+            rebuilt.begin_after(self);
+        }
+        Ok(rebuilt)
+    }
+
+    /// This database upon a base that [`rebuilt`](Self::rebuilt) made of `earlier`, which this
+    /// one was [`changed`](Self::changed) from.
+    ///
+    /// # Errors
+    /// [`NeedsRenewal`]; the old base still stands.
+    pub fn on(&self, rebuilt: &Spd, earlier: &Spd) -> Result<Spd, NeedsRenewal> {
+        if !self.continues(earlier) {
+            return Err(NeedsRenewal::Base);
+        }
+        if rebuilt.base.classes != self.base.classes {
+            return Err(NeedsRenewal::Ingress);
+        }
+        let mut next = rebuilt.clone();
+        next.log = self.log[earlier.log.len()..].to_vec();
+        next.added = self.added[earlier.added.len()..].to_vec();
+        next.overlay(&vec![true; next.tables.len()])?;
+        next.continue_from(self);
+        Ok(next)
+    }
+
+    /// Whether this database came of an earlier one by changes alone.
+    fn continues(&self, earlier: &Spd) -> bool {
+        let same_policies = |(one, other): (&Arc<Policy>, &Arc<Policy>)| Arc::ptr_eq(one, other);
+        Arc::ptr_eq(&self.base, &earlier.base)
+            && self.log.starts_with(&earlier.log)
+            && self.added.len() >= earlier.added.len()
+            && self.added.iter().zip(&earlier.added).all(same_policies)
+    }
+
+    /// A database of other policies, of which those that are the same keep their slots. Where not
+    /// enough slots are left all are given anew, and there is room for so many. Generations rise
+    /// by 1 in each domain whose policies changed; in all of them, beyond the highest, where slots
+    /// are given anew or the policies name other ports.
+    ///
+    /// Policies are the same if they are equal; equal policies have equal ids.
+    ///
+    /// # Errors
+    /// [`SpdError`]; this database still stands.
+    pub fn renewed(&self, policies: Vec<Policy>, room: usize) -> Result<(Spd, Slots), SpdError> {
+        let held: HashMap<PolicyId, PolicyIndex> =
+            self.holding().map(|(index, policy)| (policy.id, index)).collect();
+        let slot_of = |policy: &Policy| {
+            let index = held.get(&policy.id).copied();
+            index.filter(|index| self.policy(*index) == policy)
+        };
+        let (mut stay, mut come) = (HashSet::new(), Vec::new());
+        for policy in policies {
+            match slot_of(&policy) {
+                Some(index) => {
+                    stay.insert(index);
+                }
+                None => come.push(Arc::new(policy)),
+            }
+        }
+        let mut slots = self.all_slots();
+        slots.iter_mut().for_each(|slot| slot.holds = false);
+        stay.iter().for_each(|index| slots[index.0 as usize].holds = true);
+        let gone = held.values().filter(|index| !stay.contains(index));
+        let mut touched: Vec<Arc<Policy>> =
+            gone.map(|index| slots[index.0 as usize].policy.clone()).collect();
+        touched.extend(come.iter().cloned());
+        slots.extend(come.into_iter().map(|policy| Slot { policy, holds: true }));
+        if slots.len() > self.base.capacity {
+            slots.retain(|slot| slot.holds);
+            slots.sort_by_key(|slot| std::cmp::Reverse(slot.policy.precedence()));
+            let mut next = Spd::of_slots(slots.into(), room)?.searched(self.search);
+            next.begin_after(self);
+            return Ok((next, Slots::GivenAnew));
+        }
+        let domains = touched.iter().flat_map(|policy| self.base.classes.domains_of(policy));
+        let mut domains: Vec<DomainId> = domains.collect();
+        domains.sort_unstable();
+        domains.dedup();
+        let mut next = self.made_again(slots, &domains)?;
+        if next.base.classes != self.base.classes {
+            next.begin_after(self);
+            return Ok((next, Slots::Kept));
+        }
+        next.continue_from(self);
+        domains.iter().for_each(|domain| next.raise(*domain));
+        Ok((next, Slots::Kept))
+    }
+
+    /// All slots ever given; those of the base hold as they did when it was made.
+    fn all_slots(&self) -> Vec<Slot> {
+        let of_base = self.base.slots.iter().cloned();
+        let of_added = self.added.iter().map(|policy| Slot { policy: policy.clone(), holds: true });
+        of_base.chain(of_added).collect()
+    }
+
+    /// A database of these slots, of which those given keep their policies. Tables of domains
+    /// where nothing changed, neither now (`touched`, ascending) nor since the base was made, are
+    /// taken as they are.
+    fn made_again(&self, slots: Vec<Slot>, touched: &[DomainId]) -> Result<Spd, SpdError> {
+        let known = |domain: DomainId| {
+            let table = &self.tables[usize::from(domain.0)];
+            let is_same = table.is_unchanged() && touched.binary_search(&domain).is_err();
+            is_same.then(|| table.clone())
+        };
+        let classes = &self.base.classes;
+        let made = Made { classes, known: &known };
+        let made = Spd::of_slots_with(slots.into(), self.base.capacity, Some(made))?;
+        Ok(made.searched(self.search))
+    }
+
+    fn raise(&mut self, domain: DomainId) {
+        let generation = &mut self.generations[usize::from(domain.0)];
+        let (next, began_anew) = generation.next();
+        *generation = next;
+        self.wraps += u32::from(began_anew);
+    }
+
+    /// The generations of a database that says the same.
+    fn continue_from(&mut self, same: &Spd) {
+        self.generations = same.generations.clone();
+        self.wraps = same.wraps;
+    }
+
+    /// Generations beyond every one of another database's: nothing said under it holds.
+    fn begin_after(&mut self, earlier: &Spd) {
+        let highest = earlier.generations.iter().max().copied().unwrap_or_default();
+        let (next, began_anew) = highest.next();
+        self.generations.fill(next);
+        self.wraps = earlier.wraps + u32::from(began_anew);
+    }
+
+    /// Slots of policies that went since the base was made.
+    pub(super) fn removed(&self) -> impl Iterator<Item = PolicyIndex> {
+        self.log.iter().filter_map(|change| match change {
+            Change::Removed(index) => Some(*index),
+            Change::Added(_) => None,
+        })
+    }
+
+    /// Makes the lists in front of the base anew for the domains that are touched.
+    fn overlay(&mut self, touched: &[bool]) -> Result<(), NeedsRenewal> {
+        let Base { slots, classes, .. } = &*self.base;
+        let removed: HashSet<PolicyIndex> = self.removed().collect();
+        let first = slots.len() as u32;
+        let mut standing: Vec<(PolicyIndex, &Arc<Policy>)> = (first..)
+            .map(PolicyIndex)
+            .zip(&self.added)
+            .filter(|(index, _)| !removed.contains(index))
+            .collect();
+        standing.sort_by_key(|(_, policy)| std::cmp::Reverse(policy.precedence()));
+        let gone: Vec<&Policy> = removed.iter().map(|index| self.policy(*index)).collect();
+        let mut tables = self.tables.clone();
+        for (place, table) in tables.iter_mut().enumerate().filter(|(place, _)| touched[*place]) {
+            let domain = DomainId(place as u16);
+            let in_domain = |policy: &Policy| classes.domains_of(policy).any(|of| of == domain);
+            let came = standing.iter().filter(|(_, policy)| in_domain(policy));
+            let rules = came.clone().map(|(_, policy)| policy.selector.rules(domain.family()));
+            if rules.fold(0, usize::saturating_add) > Spd::MAX_RULES_IN_FRONT {
+                return Err(NeedsRenewal::Changes);
+            }
+            let mut gathered = Gathered::default();
+            came.for_each(|(index, policy)| gathered.add(policy, *index, domain));
+            let gone = gone.iter().map(|policy| policy.precedence());
+            let added = gathered.finish(domain.family()).map_err(|_| NeedsRenewal::Changes)?;
+            *table = table.with_changes(added, gone);
+        }
+        if tables.iter().map(Table::len).sum::<usize>() > Spd::MAX_RULES {
+            return Err(NeedsRenewal::Rules);
+        }
+        self.tables = tables;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,438 @@
+//! Databases made from one another against databases made at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use wire::flow::protocol::{TCP, UDP};
+use wire::{Family, Flow, Upper};
+
+use super::*;
+use crate::{Action, AddressRange, Direction, Generation, Match, PortRange, Selector};
+use crate::{SpdError, UpperSelector, common};
+
+const DIRECTIONS: [Direction; 2] = [Direction::Inbound, Direction::Outbound];
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+/// Ports that packets come by; policies name some of those below the last.
+const PORTS: u16 = 4;
+
+/// Bounds of the addresses in tests: few, so that ranges touch, nest and cross.
+const BOUNDS: [u128; 5] = [0, 9, 10, 20, 21];
+
+fn range(family: Family) -> impl Strategy<Value = AddressRange> {
+    let bound = || proptest::sample::select(&BOUNDS[..]);
+    (bound(), bound()).prop_map(move |(one, other)| AddressRange {
+        family,
+        lo: one.min(other),
+        hi: one.max(other),
+    })
+}
+
+fn ranges() -> impl Strategy<Value = Vec<AddressRange>> {
+    prop_oneof![
+        4 => proptest::collection::vec(range(Family::V4), 1..3),
+        1 => proptest::collection::vec(range(Family::V6), 1..3),
+        1 => (range(Family::V4), range(Family::V6)).prop_map(|(four, six)| vec![four, six]),
+    ]
+}
+
+fn upper() -> impl Strategy<Value = (Option<u8>, UpperSelector)> {
+    let port = || (79u16..82, 0u16..2).prop_map(|(lo, more)| PortRange { lo, hi: lo + more });
+    prop_oneof![
+        2 => Just((None, UpperSelector::Any)),
+        1 => Just((Some(TCP), UpperSelector::Any)),
+        2 => port().prop_map(|port| {
+            (Some(TCP), UpperSelector::Ports { local: Vec::new(), remote: vec![port] })
+        }),
+    ]
+}
+
+/// A policy without a number.
+fn policy() -> impl Strategy<Value = Policy> {
+    let only = prop_oneof![
+        3 => Just(None),
+        1 => proptest::sample::select(&DIRECTIONS[..]).prop_map(Some),
+    ];
+    let ingress = prop_oneof![
+        4 => Just(None),
+        1 => proptest::sample::subsequence(vec![0u16, 1, 2], 1..3).prop_map(Some),
+    ];
+    (ranges(), ranges(), upper(), 0u32..3, only, ingress).prop_map(
+        |(local, remote, (protocol, upper), priority, only, ingress)| Policy {
+            id: PolicyId(0),
+            name: String::new(),
+            action: Action::Bypass,
+            priority,
+            only,
+            ingress: ingress.map(Into::into),
+            selector: Selector { local, remote, protocol, upper },
+        },
+    )
+}
+
+/// What is done to a database; numbers choose among what there is.
+#[derive(Clone, Debug)]
+enum Step {
+    Change {
+        removed: Vec<usize>,
+        added: Vec<Policy>,
+    },
+    /// Folds in what changed, while that changes.
+    FoldIn {
+        removed: Vec<usize>,
+        added: Vec<Policy>,
+    },
+    Renew {
+        removed: Vec<usize>,
+        added: Vec<Policy>,
+        room: usize,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let removed = || proptest::collection::vec(0usize..100, 0..4);
+    let added = || proptest::collection::vec(policy(), 0..4);
+    prop_oneof![
+        4 => (removed(), added()).prop_map(|(removed, added)| Step::Change { removed, added }),
+        1 => (removed(), added()).prop_map(|(removed, added)| Step::FoldIn { removed, added }),
+        1 => (removed(), added(), 0usize..60)
+            .prop_map(|(removed, added, room)| Step::Renew { removed, added, room }),
+    ]
+}
+
+/// A database, and what it must be.
+struct Life {
+    spd: Spd,
+    /// By number.
+    policies: BTreeMap<u32, Policy>,
+    next: u32,
+    /// Slots given since they were last given anew, and to whom.
+    given: BTreeMap<PolicyIndex, PolicyId>,
+}
+
+impl Life {
+    fn new(policies: Vec<Policy>, room: usize) -> Life {
+        let (spd, given) = (Spd::default(), BTreeMap::new());
+        let mut life = Life { spd, policies: BTreeMap::new(), next: 0, given };
+        let policies = life.numbered(policies);
+        life.spd = Spd::with_room(policies.clone(), room).unwrap();
+        life.policies = policies.into_iter().map(|policy| (policy.id.0, policy)).collect();
+        life.note_slots();
+        life
+    }
+
+    fn numbered(&mut self, mut policies: Vec<Policy>) -> Vec<Policy> {
+        for policy in &mut policies {
+            (policy.id, policy.name) = (PolicyId(self.next), format!("p{}", self.next));
+            self.next += 1;
+        }
+        policies
+    }
+
+    /// Takes away those that are meant and says which they were.
+    fn take(&mut self, removed: &[usize]) -> Vec<Policy> {
+        let mut taken = Vec::new();
+        for place in removed {
+            let place = place % self.policies.len().max(1);
+            if let Some(id) = self.policies.keys().nth(place).copied() {
+                taken.extend(self.policies.remove(&id));
+            }
+        }
+        taken
+    }
+
+    fn slot(&self, policy: &Policy) -> PolicyIndex {
+        let mut held = self.spd.holding();
+        held.find(|(_, held)| *held == policy).expect("it holds").0
+    }
+
+    /// No slot means another policy than it did.
+    fn note_slots(&mut self) {
+        for (index, policy) in self.spd.counted() {
+            let before = self.given.insert(index, policy.id);
+            assert!(before.is_none_or(|before| before == policy.id), "FC-52: slot {index:?}");
+        }
+    }
+
+    fn generations(&self) -> Vec<Generation> {
+        self.spd.domains().map(|domain| self.spd.generation(domain)).collect()
+    }
+
+    /// Domains in which policies have rules, by what they say.
+    fn touched(&self, policies: &[&Policy]) -> BTreeSet<DomainId> {
+        let mut touched = BTreeSet::new();
+        let sides = DIRECTIONS.into_iter().flat_map(|d| FAMILIES.map(|family| (d, family)));
+        for (direction, family) in sides {
+            for policy in policies {
+                let has_rules = policy.selector.rules(family) > 0
+                    && policy.only.is_none_or(|only| only == direction);
+                if !has_rules {
+                    continue;
+                }
+                let named = |port: &u16| match &policy.ingress {
+                    None => true,
+                    Some(ports) => ports.contains(port),
+                };
+                let classes = (0..PORTS).filter(named).map(|port| self.spd.class(port));
+                touched.extend(classes.map(|class| DomainId::new(class, direction, family)));
+            }
+        }
+        touched
+    }
+
+    /// Makes a change upon the base; the whole anew where that cannot be.
+    fn change(&mut self, removed: &[usize], added: Vec<Policy>) {
+        let removed = self.take(removed);
+        let slots: Vec<PolicyIndex> = removed.iter().map(|policy| self.slot(policy)).collect();
+        let added = self.numbered(added);
+        self.policies.extend(added.iter().map(|policy| (policy.id.0, policy.clone())));
+        match self.spd.changed(&slots, added.clone()) {
+            Ok(next) => {
+                let before = self.generations();
+                self.spd = next;
+                self.check_raised(&before, removed.iter().chain(&added));
+            }
+            Err(_) => self.renew(removed, added, 64),
+        }
+    }
+
+    /// FC-17, FC-16, FC-37: by 1 in the domains that changed, by nothing in others.
+    fn check_raised<'p>(&self, before: &[Generation], changed: impl Iterator<Item = &'p Policy>) {
+        let touched = self.touched(&changed.collect::<Vec<_>>());
+        for (domain, before) in self.spd.domains().zip(before) {
+            let raised = before.0 + u32::from(touched.contains(&domain));
+            assert_eq!(self.spd.generation(domain), Generation(raised), "{domain:?}");
+        }
+    }
+
+    fn renew(&mut self, removed: Vec<Policy>, added: Vec<Policy>, room: usize) {
+        let before = self.generations();
+        let classes = self.spd.base.classes.clone();
+        let policies = self.policies.values().cloned().collect();
+        let (next, slots) = self.spd.renewed(policies, room).unwrap();
+        self.spd = next;
+        if slots == Slots::GivenAnew {
+            self.given.clear();
+        }
+        if slots == Slots::Kept && self.spd.base.classes == classes {
+            self.check_raised(&before, removed.iter().chain(&added));
+        } else {
+            let highest = *before.iter().max().unwrap();
+            assert!(self.generations().iter().all(|generation| *generation > highest));
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Change { removed, added } => self.change(&removed, added),
+            Step::FoldIn { removed, added } => {
+                let earlier = self.spd.clone();
+                let rebuilt = earlier.rebuilt().unwrap();
+                self.change(&removed, added);
+                let before = self.generations();
+                if let Ok(next) = self.spd.on(&rebuilt, &earlier) {
+                    self.spd = next;
+                    assert_eq!(self.generations(), before, "answers stay the same");
+                }
+            }
+            Step::Renew { removed, added, room } => {
+                let removed = self.take(&removed);
+                let added = self.numbered(added);
+                self.policies.extend(added.iter().map(|policy| (policy.id.0, policy.clone())));
+                self.renew(removed, added, room);
+            }
+        }
+        self.note_slots();
+        self.check();
+    }
+
+    /// It says what a database says that was made of the same policies at once.
+    fn check(&self) {
+        let policies: Vec<Policy> = self.policies.values().cloned().collect();
+        assert!(self.spd.holds_only(&policies) && self.spd.len() == policies.len());
+        let fresh = Spd::new(policies).unwrap();
+        for direction in DIRECTIONS {
+            for family in FAMILIES {
+                let flows = flows(family);
+                (0..PORTS).for_each(|port| self.check_port(&fresh, port, direction, &flows));
+            }
+        }
+    }
+
+    fn check_port(&self, fresh: &Spd, port: u16, direction: Direction, flows: &[Flow]) {
+        let of = |spd: &Spd| DomainId::new(spd.class(port), direction, flows[0].family);
+        let (domain, of_fresh) = (of(&self.spd), of(fresh));
+        let mut says = vec![Match::None; flows.len()];
+        let mut should = says.clone();
+        self.spd.classify(domain, flows, &mut says);
+        fresh.classify(of_fresh, flows, &mut should);
+        for ((flow, says), should) in flows.iter().zip(says).zip(should) {
+            let (says, should) = (id(&self.spd, says), id(fresh, should));
+            assert_eq!(says, should, "port {port}, {direction:?} {flow}");
+            let linear = id(&self.spd, self.spd.search_linear(domain, flow));
+            assert_eq!(says, linear, "port {port}, {direction:?} {flow}");
+        }
+        assert_eq!(self.spd.rules(domain), fresh.rules(of_fresh));
+    }
+}
+
+/// An answer by the number of its policy; `Err`: it lacks ports.
+fn id(spd: &Spd, says: Match) -> Option<Result<PolicyId, PolicyId>> {
+    match says {
+        Match::Policy(index) => Some(Ok(spd.policy(index).id)),
+        Match::FragmentPorts(index) => Some(Err(spd.policy(index).id)),
+        Match::None => None,
+    }
+}
+
+/// Flows at every bound and beside it.
+fn flows(family: Family) -> Vec<Flow> {
+    let mut flows = Vec::new();
+    let uppers = [
+        (TCP, Upper::Ports { source: 1, destination: 80 }),
+        (UDP, Upper::Ports { source: 82, destination: 1 }),
+        (TCP, Upper::Fragment),
+    ];
+    for (place, source) in BOUNDS.into_iter().chain([11, 22]).enumerate() {
+        for (other, destination) in BOUNDS.into_iter().chain([8, 19]).enumerate() {
+            let (protocol, upper) = uppers[(place + other) % uppers.len()];
+            flows.push(Flow { family, source, destination, protocol, upper });
+        }
+    }
+    flows
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    // FC-16, FC-17, FC-18, FC-34, FC-37, FC-41, FC-52
+    #[test]
+    fn a_database_with_a_past_says_what_one_without_says(
+        first in proptest::collection::vec(policy(), 0..12),
+        room in 0usize..40,
+        steps in proptest::collection::vec(step(), 1..12),
+    ) {
+        let mut life = Life::new(first, room);
+        life.check();
+        for step in steps {
+            life.step(step);
+        }
+    }
+}
+
+/// Everything from one address to another.
+fn between(id: u32, priority: u32, source: u128, destination: u128) -> Policy {
+    let host = |value| vec![AddressRange { family: Family::V4, lo: value, hi: value }];
+    Policy {
+        id: PolicyId(id),
+        name: format!("p{id}"),
+        action: Action::Discard,
+        priority,
+        only: Some(Direction::Outbound),
+        ingress: None,
+        selector: Selector {
+            local: host(source),
+            remote: host(destination),
+            protocol: None,
+            upper: UpperSelector::Any,
+        },
+    }
+}
+
+const OUT: DomainId = common(Direction::Outbound, Family::V4);
+
+#[test]
+fn a_generation_rises_with_each_change_of_its_domain_alone() {
+    // FC-17
+    let spd = Spd::with_room(vec![between(0, 1, 1, 2)], 200).unwrap();
+    let added = spd.changed(&[], vec![between(1, 1, 3, 4)]).unwrap();
+    let deleted = added.changed(&[PolicyIndex(1)], Vec::new()).unwrap();
+    let many = (2..102).map(|id| between(id, 1, 5, 6)).collect();
+    let at_once = deleted.changed(&[], many).unwrap();
+    let generations = [&spd, &added, &deleted, &at_once].map(|spd| spd.generation(OUT).0);
+    assert_eq!(generations, [1, 2, 3, 4]);
+    for other in at_once.domains().filter(|domain| *domain != OUT) {
+        assert_eq!(at_once.generation(other), Generation(1), "FC-16");
+    }
+    assert_eq!(at_once.wraps(), 0);
+}
+
+#[test]
+fn a_generation_begins_anew_behind_the_highest_and_that_is_told() {
+    // FC-22
+    let mut spd = Spd::with_room(Vec::new(), 4).unwrap();
+    spd.generations[usize::from(OUT.0)] = Generation(u32::MAX);
+    let next = spd.changed(&[], vec![between(0, 1, 1, 2)]).unwrap();
+    assert_eq!((next.generation(OUT), next.wraps()), (Generation(1), 1));
+    let folded_in = next.on(&next.rebuilt().unwrap(), &next).unwrap();
+    assert_eq!((folded_in.generation(OUT), folded_in.wraps()), (Generation(1), 1));
+}
+
+#[test]
+fn where_no_slot_is_left_all_are_given_anew() {
+    // FC-52
+    let spd = Spd::with_room(vec![between(0, 1, 1, 2)], 2).unwrap();
+    let spd = spd.changed(&[PolicyIndex(0)], vec![between(1, 1, 1, 2)]).unwrap();
+    let third = between(2, 1, 3, 4);
+    assert_eq!(spd.changed(&[], vec![third.clone()]).unwrap_err(), NeedsRenewal::Slots);
+    let (renewed, slots) = spd.renewed(vec![between(1, 1, 1, 2), third], 8).unwrap();
+    assert_eq!((slots, renewed.capacity(), renewed.slots()), (Slots::GivenAnew, 8, 2));
+    assert!(renewed.domains().all(|domain| renewed.generation(domain) > spd.generation(OUT)));
+}
+
+#[test]
+fn a_base_is_taken_only_by_what_came_of_the_one_it_was_made_of() {
+    let spd = Spd::with_room(vec![between(0, 1, 1, 2)], 8).unwrap();
+    let one = spd.changed(&[], vec![between(1, 1, 3, 4)]).unwrap();
+    let other = spd.changed(&[], vec![between(2, 1, 5, 6)]).unwrap();
+    let rebuilt = one.rebuilt().unwrap();
+    assert!(one.on(&rebuilt, &one).is_ok());
+    assert_eq!(other.on(&rebuilt, &one).unwrap_err(), NeedsRenewal::Base);
+    let elsewhere = Spd::with_room(vec![between(0, 1, 1, 2)], 8).unwrap();
+    assert_eq!(elsewhere.on(&rebuilt, &one).unwrap_err(), NeedsRenewal::Base);
+}
+
+#[test]
+fn a_list_in_front_of_the_base_has_a_bound() {
+    let spd = Spd::with_room(Vec::new(), 10_000).unwrap();
+    let many = |count: usize| (0..count as u32).map(|id| between(id, 1, 1, 2)).collect();
+    assert!(spd.changed(&[], many(Spd::MAX_CHANGES)).is_ok());
+    let refused = spd.changed(&[], many(Spd::MAX_CHANGES + 1)).unwrap_err();
+    assert_eq!(refused, NeedsRenewal::Changes);
+    // One policy of many rules is many.
+    let mut wide = between(0, 1, 1, 2);
+    let hosts = 0..=Spd::MAX_RULES_IN_FRONT as u128;
+    wide.selector.local =
+        hosts.map(|value| AddressRange { family: Family::V4, lo: value, hi: value }).collect();
+    assert_eq!(spd.changed(&[], vec![wide.clone()]).unwrap_err(), NeedsRenewal::Changes);
+    wide.selector.local.pop();
+    assert_eq!(spd.changed(&[], vec![wide]).unwrap().rules(OUT), Spd::MAX_RULES_IN_FRONT);
+}
+
+/// Ranges that are the narrower on one side the wider they are on the other, so that many cross in
+/// every place and none hides another.
+fn hostile(count: u32) -> Vec<Policy> {
+    let policy = |id: u32| {
+        let mut policy = between(id, id, 0, 0);
+        let all = AddressRange::any(Family::V4);
+        let inset = |by: u32| AddressRange { lo: by.into(), hi: all.hi - u128::from(by), ..all };
+        policy.selector.local = vec![inset(id)];
+        policy.selector.remote = vec![inset(count - id)];
+        policy
+    };
+    (0..count).map(policy).collect()
+}
+
+#[test]
+fn a_set_that_costs_too_much_is_refused_by_name_and_the_old_one_stands() {
+    let spd = Spd::with_room(vec![between(0, 1, 1, 2)], 8).unwrap();
+    let error = spd.renewed(hostile(10_000), 20_000).unwrap_err();
+    let SpdError::TooCostly { direction, family, steps, limit, policies } = &error else {
+        panic!("{error}")
+    };
+    assert_eq!((*direction, *family), (Direction::Outbound, Family::V4));
+    assert!(steps > limit);
+    assert!((1..=SpdError::MAX_NAMED).contains(&policies.len()), "{policies:?}");
+    let named = format!("those that cost most: {:?}", policies[0]);
+    assert!(error.to_string().contains(&named), "{error}");
+    assert_eq!(spd.len(), 1);
+}
