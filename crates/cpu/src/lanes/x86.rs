@@ -135,21 +135,65 @@ impl Avx2 {
         unsafe { inside(self, kernel) }
     }
 
-    /// Each half of the lanes under one comparison of vectors.
+    /// Eight numbers as one vector: the lower half of the lanes, or the upper.
     #[inline(always)]
-    fn halves<const N: usize>(
+    fn load<const HALF: usize>(self, numbers: &[u32; 16]) -> __m256i {
+        let half = &numbers.as_chunks::<8>().0[HALF];
+        // SAFETY: the half is 32 bytes, any alignment will do, and self is the proof that the
+        // processor has AVX2.
+        unsafe { _mm256_loadu_si256(half.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn half_at_least<const HALF: usize>(self, value: u32, bounds: &[u32; 16]) -> __m256i {
+        let bounds = self.load::<HALF>(bounds);
+        // SAFETY: self is the proof that the processor has AVX2.
+        unsafe {
+            let value = _mm256_set1_epi32(value as i32);
+            _mm256_cmpeq_epi32(_mm256_max_epu32(bounds, value), value)
+        }
+    }
+
+    #[inline(always)]
+    fn half_within<const HALF: usize>(
         self,
-        columns: [&[u32; 16]; N],
-        compare: impl Fn([__m256i; N]) -> __m256i,
-    ) -> [__m256i; 2] {
-        [0, 8].map(|from| {
-            compare(columns.map(|column| {
-                let half: &[u32] = &column[from..from + 8];
-                // SAFETY: the half is 32 bytes, any alignment will do, and self is the proof that
-                // the processor has AVX2.
-                unsafe { _mm256_loadu_si256(half.as_ptr().cast()) }
-            }))
-        })
+        value: u32,
+        lo: &[u32; 16],
+        length: &[u32; 16],
+    ) -> __m256i {
+        let (lo, length) = (self.load::<HALF>(lo), self.load::<HALF>(length));
+        // SAFETY: as above.
+        unsafe {
+            let above = _mm256_sub_epi32(_mm256_set1_epi32(value as i32), lo);
+            _mm256_cmpeq_epi32(_mm256_min_epu32(above, length), above)
+        }
+    }
+
+    #[inline(always)]
+    fn half_halves_within<const HALF: usize>(
+        self,
+        value: u32,
+        lo: &[u32; 16],
+        length: &[u32; 16],
+    ) -> __m256i {
+        let (lo, length) = (self.load::<HALF>(lo), self.load::<HALF>(length));
+        // SAFETY: as above.
+        unsafe {
+            let above = _mm256_sub_epi16(_mm256_set1_epi32(value as i32), lo);
+            let beyond = _mm256_subs_epu16(above, length);
+            _mm256_cmpeq_epi32(beyond, _mm256_setzero_si256())
+        }
+    }
+
+    #[inline(always)]
+    fn half_agrees<const HALF: usize>(self, value: u32, rules: &[u32; 16]) -> __m256i {
+        let rules = self.load::<HALF>(rules);
+        // SAFETY: as above.
+        unsafe {
+            let differs = _mm256_xor_si256(_mm256_set1_epi32(value as i32), rules);
+            let asked = _mm256_and_si256(differs, _mm256_srli_epi32::<16>(rules));
+            _mm256_cmpeq_epi32(asked, _mm256_setzero_si256())
+        }
     }
 }
 
@@ -158,48 +202,23 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     fn at_least(self, value: u32, bounds: &[u32; 16]) -> Self::Mask {
-        self.halves([bounds], |[bounds]| {
-            // SAFETY: self is the proof that the processor has AVX2.
-            unsafe {
-                let value = _mm256_set1_epi32(value as i32);
-                _mm256_cmpeq_epi32(_mm256_max_epu32(bounds, value), value)
-            }
-        })
+        [self.half_at_least::<0>(value, bounds), self.half_at_least::<1>(value, bounds)]
     }
 
     #[inline(always)]
     fn within(self, value: u32, lo: &[u32; 16], length: &[u32; 16]) -> Self::Mask {
-        self.halves([lo, length], |[lo, length]| {
-            // SAFETY: as above.
-            unsafe {
-                let above = _mm256_sub_epi32(_mm256_set1_epi32(value as i32), lo);
-                _mm256_cmpeq_epi32(_mm256_min_epu32(above, length), above)
-            }
-        })
+        [self.half_within::<0>(value, lo, length), self.half_within::<1>(value, lo, length)]
     }
 
     #[inline(always)]
     fn halves_within(self, value: u32, lo: &[u32; 16], length: &[u32; 16]) -> Self::Mask {
-        self.halves([lo, length], |[lo, length]| {
-            // SAFETY: as above.
-            unsafe {
-                let above = _mm256_sub_epi16(_mm256_set1_epi32(value as i32), lo);
-                let beyond = _mm256_subs_epu16(above, length);
-                _mm256_cmpeq_epi32(beyond, _mm256_setzero_si256())
-            }
-        })
+        let low = self.half_halves_within::<0>(value, lo, length);
+        [low, self.half_halves_within::<1>(value, lo, length)]
     }
 
     #[inline(always)]
     fn agrees(self, value: u32, rules: &[u32; 16]) -> Self::Mask {
-        self.halves([rules], |[rules]| {
-            // SAFETY: as above.
-            unsafe {
-                let differs = _mm256_xor_si256(_mm256_set1_epi32(value as i32), rules);
-                let asked = _mm256_and_si256(differs, _mm256_srli_epi32::<16>(rules));
-                _mm256_cmpeq_epi32(asked, _mm256_setzero_si256())
-            }
-        })
+        [self.half_agrees::<0>(value, rules), self.half_agrees::<1>(value, rules)]
     }
 
     #[inline(always)]
@@ -211,34 +230,43 @@ impl Lanes for Avx2 {
     #[inline(always)]
     fn bits(self, mask: Self::Mask) -> u16 {
         // SAFETY: as above.
-        let [low, high] =
-            mask.map(|half| unsafe { _mm256_movemask_ps(_mm256_castsi256_ps(half)) } as u16);
-        low | high << 8
+        let (low, high) = unsafe {
+            let bits = (_mm256_castsi256_ps(mask[0]), _mm256_castsi256_ps(mask[1]));
+            (_mm256_movemask_ps(bits.0), _mm256_movemask_ps(bits.1))
+        };
+        (low | high << 8) as u16
     }
 
     #[inline(always)]
     fn count_at_most(self, value: u128, high: &[u64; 8], low: &[u64; 8]) -> usize {
-        let mut more = 0;
-        for from in [0, 4] {
-            let (high, low): (&[u64], &[u64]) = (&high[from..from + 4], &low[from..from + 4]);
-            // SAFETY: four numbers are 32 bytes, any alignment will do, and self is the proof that
-            // the processor has AVX2.
-            unsafe {
-                // AVX2 compares signed numbers only: both sides are moved down by 2^63.
-                let down = _mm256_set1_epi64x(i64::MIN);
-                let moved = |number| _mm256_xor_si256(number, down);
-                let high = moved(_mm256_loadu_si256(high.as_ptr().cast()));
-                let low = moved(_mm256_loadu_si256(low.as_ptr().cast()));
-                let value_high = moved(_mm256_set1_epi64x((value >> 64) as i64));
-                let value_low = moved(_mm256_set1_epi64x(value as i64));
-                let equal = _mm256_cmpeq_epi64(high, value_high);
-                let above = _mm256_or_si256(
-                    _mm256_cmpgt_epi64(high, value_high),
-                    _mm256_and_si256(equal, _mm256_cmpgt_epi64(low, value_low)),
-                );
-                more += _mm256_movemask_pd(_mm256_castsi256_pd(above)).count_ones() as usize;
-            }
+        let ((low_high, high_high), (low_low, high_low)) = (high.split_at(4), low.split_at(4));
+        8 - self.count_above(value, low_high, low_low)
+            - self.count_above(value, high_high, high_low)
+    }
+}
+
+impl Avx2 {
+    /// How many of four 128-bit numbers are above `value`.
+    #[inline(always)]
+    fn count_above(self, value: u128, high: &[u64], low: &[u64]) -> usize {
+        let (Some(high), Some(low)) = (high.first_chunk::<4>(), low.first_chunk::<4>()) else {
+            return 0;
+        };
+        // SAFETY: four numbers are 32 bytes, any alignment will do, and self is the proof that the
+        // processor has AVX2.
+        unsafe {
+            // AVX2 compares signed numbers only: both sides are moved down by 2^63.
+            let down = _mm256_set1_epi64x(i64::MIN);
+            let high = _mm256_xor_si256(_mm256_loadu_si256(high.as_ptr().cast()), down);
+            let low = _mm256_xor_si256(_mm256_loadu_si256(low.as_ptr().cast()), down);
+            let value_high = _mm256_set1_epi64x((value >> 64) as i64 ^ i64::MIN);
+            let value_low = _mm256_set1_epi64x(value as i64 ^ i64::MIN);
+            let equal = _mm256_cmpeq_epi64(high, value_high);
+            let above = _mm256_or_si256(
+                _mm256_cmpgt_epi64(high, value_high),
+                _mm256_and_si256(equal, _mm256_cmpgt_epi64(low, value_low)),
+            );
+            _mm256_movemask_pd(_mm256_castsi256_pd(above)).count_ones() as usize
         }
-        8 - more
     }
 }
