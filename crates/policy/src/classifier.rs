@@ -28,7 +28,7 @@ use crate::rule::Rule;
 use build::Built;
 use forest::{AllCount, BATCH, Forest, Living};
 use header::{Area, Header, Sees};
-use rank::{Ends, Ranks};
+use rank::Ranks;
 
 pub use cost::{Budget, Cost, Shape, TooCostly};
 pub use dead::Dead;
@@ -60,23 +60,24 @@ impl Classifier {
         rules: &[Rule],
         budget: Budget,
     ) -> Result<Classifier, TooCostly> {
-        let ends = (family == Family::V6).then(|| {
-            let of = |side: fn(&Rule) -> (u128, u128)| Ends::new(rules.iter().map(side));
-            [of(|rule| rule.source), of(|rule| rule.destination)]
+        let form = Form::best();
+        let sides: [Side; 2] = [|rule| rule.source, |rule| rule.destination];
+        let ranks =
+            (family == Family::V6).then(|| sides.map(|side| Ranks::new(rules.iter().map(side))));
+        let ranges = ranks.as_ref().map(|ranks| {
+            std::array::from_fn(|i| form.run(RanksOf { ranks: &ranks[i], rules, side: sides[i] }))
         });
+        let ranges: Option<[Vec<(u32, u32)>; 2]> = ranges;
         let areas = |sees: Sees| -> Vec<Area> {
-            let area = |rule: &Rule| {
-                let (source, destination) = match &ends {
+            let area = |(position, rule): (usize, &Rule)| {
+                let (source, destination) = match &ranges {
                     None => (narrow(rule.source), narrow(rule.destination)),
-                    Some([sources, destinations]) => {
-                        (sources.range(rule.source), destinations.range(rule.destination))
-                    }
+                    Some([sources, destinations]) => (sources[position], destinations[position]),
                 };
                 Area::new(rule, family, source, destination, sees)
             };
-            rules.iter().map(area).collect()
+            rules.iter().enumerate().map(area).collect()
         };
-        let ranks = ends.as_ref().map(|ends| ends.each_ref().map(Ranks::new));
         let below = ranks.iter().flatten().map(|ranks| ranks.depth() as u32).sum();
         let (seen_whole, seen_as_fragments) = (areas(Sees::Whole), areas(Sees::Fragment));
         let every: Vec<u32> = (0..rules.len() as u32).collect();
@@ -88,11 +89,12 @@ impl Classifier {
                 Some(build::build(&seen_as_fragments, listed, hiders, budget)?)
             }
         };
-        Ok(Classifier::of(ranks, below, whole, fragments, rules.len()))
+        Ok(Classifier::of(form, ranks, below, whole, fragments, rules.len()))
     }
 
     /// Puts together what has been made.
     fn of(
+        form: Form,
         ranks: Option<[Ranks; 2]>,
         rank_nodes: u32,
         whole: Built,
@@ -112,7 +114,7 @@ impl Classifier {
             copies: whole.stored,
         };
         let fragments = fragments.map(|built| built.forest);
-        Classifier { form: Form::best(), ranks, whole: whole.forest, fragments, cost, shape }
+        Classifier { form, ranks, whole: whole.forest, fragments, cost, shape }
     }
 
     /// The same search in another of the processor's forms.
@@ -167,19 +169,20 @@ impl Classifier {
         out: &mut [u32],
     ) {
         let mut headers = [Header::default(); BATCH];
-        let headers = &mut headers[..flows.len()];
-        let fragments = self.headers(lanes, flows, headers);
-        self.search_forest(lanes, &self.whole, dead, headers, out);
+        let mut best = [NONE; BATCH];
+        let fragments = self.headers(lanes, flows, &mut headers);
+        self.search_forest(lanes, &self.whole, dead, &headers, flows.len(), &mut best);
+        out.copy_from_slice(&best[..out.len()]);
         if let (Some(forest), true) = (&self.fragments, fragments) {
-            self.search_fragments(lanes, forest, dead, flows, headers, out);
+            self.search_fragments(lanes, forest, dead, flows, &mut headers, out);
         }
     }
 
     /// Makes the headers of flows, and says whether a fragment is among them.
     #[inline(always)]
-    fn headers<L: Lanes>(&self, lanes: L, flows: &[Flow], headers: &mut [Header]) -> bool {
+    fn headers<L: Lanes>(&self, lanes: L, flows: &[Flow], headers: &mut [Header; BATCH]) -> bool {
         let mut fragments = false;
-        for (flow, header) in flows.iter().zip(&mut *headers) {
+        for (flow, header) in flows.iter().zip(&mut headers[..]) {
             let (ports, class) = header::upper(flow);
             *header = [flow.source as u32, flow.destination as u32, ports, class];
             fragments |= flow.upper == Upper::Fragment;
@@ -204,13 +207,15 @@ impl Classifier {
         lanes: L,
         forest: &Forest,
         dead: Option<&Dead>,
-        headers: &[Header],
-        out: &mut [u32],
+        headers: &[Header; BATCH],
+        rows: usize,
+        best: &mut [u32; BATCH],
     ) {
         match dead {
-            None => forest.search(lanes, AllCount, headers, out),
+            None => forest.search(lanes, AllCount, headers, rows, best),
             Some(dead) => {
-                forest.search(lanes, Living { dead, hiders: &forest.hiders }, headers, out);
+                let living = Living { dead, hiders: &forest.hiders };
+                forest.search(lanes, living, headers, rows, best);
             }
         }
     }
@@ -223,7 +228,7 @@ impl Classifier {
         forest: &Forest,
         dead: Option<&Dead>,
         flows: &[Flow],
-        headers: &mut [Header],
+        headers: &mut [Header; BATCH],
         out: &mut [u32],
     ) {
         let mut rows = [0usize; BATCH];
@@ -236,7 +241,7 @@ impl Classifier {
                 count += 1;
             }
         }
-        self.search_forest(lanes, forest, dead, &headers[..count], &mut found[..count]);
+        self.search_forest(lanes, forest, dead, headers, count, &mut found);
         for (&row, &found) in rows.iter().zip(&found[..count]) {
             out[row] = found;
         }
@@ -259,6 +264,38 @@ impl Kernel for Search<'_> {
         for (flows, out) in self.flows.chunks(BATCH).zip(self.out.chunks_mut(BATCH)) {
             self.classifier.search_batch(lanes, self.dead, flows, out);
         }
+    }
+}
+
+/// The addresses that a rule has on one side.
+type Side = fn(&Rule) -> (u128, u128);
+
+/// The ranges of one side of IPv6 rules as ranges of ranks.
+struct RanksOf<'a> {
+    ranks: &'a Ranks,
+    rules: &'a [Rule],
+    side: Side,
+}
+
+impl Kernel for RanksOf<'_> {
+    type Output = Vec<(u32, u32)>;
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) -> Vec<(u32, u32)> {
+        let RanksOf { ranks, rules, side } = self;
+        let mut ranges = Vec::with_capacity(rules.len());
+        for rules in rules.chunks(BATCH) {
+            let (mut ends, mut lo, mut hi) = ([0; BATCH], [0; BATCH], [0; BATCH]);
+            ends.iter_mut().zip(rules).for_each(|(end, rule)| *end = side(rule).0);
+            ranks.search(lanes, &ends[..rules.len()], &mut lo[..rules.len()]);
+            ends.iter_mut().zip(rules).for_each(|(end, rule)| *end = side(rule).1);
+            ranks.search(lanes, &ends[..rules.len()], &mut hi[..rules.len()]);
+            let ends = ends.iter().zip(lo.iter().zip(&hi)).take(rules.len());
+            // What reaches to the end of all addresses reaches to the end of all numbers.
+            let range = |(&end, (&lo, &hi))| (lo, if end == u128::MAX { u32::MAX } else { hi });
+            ranges.extend(ends.map(range));
+        }
+        ranges
     }
 }
 

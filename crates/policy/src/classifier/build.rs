@@ -19,6 +19,8 @@ pub(super) const LIST_RULES: usize = 128;
 const TREES: usize = 6;
 /// Rules at which a region is not cut again.
 const LEAF_RULES: usize = 32;
+/// Rules that a child should have at least: a block that is not full costs as much as a full one.
+const CHILD_RULES: usize = 12;
 /// Cuts on the way to a leaf at most.
 const DEPTH: u32 = 16;
 /// Rules of a node that are asked where to cut it.
@@ -304,9 +306,10 @@ impl Builder<'_> {
             return None;
         }
         let mut bounds: Vec<u32> = Vec::with_capacity(FAN - 1);
-        let window = crossed.len() / (4 * FAN);
-        for cut in 1..FAN {
-            let target = cut * crossed.len() / FAN;
+        let fan = region.areas.len().div_ceil(CHILD_RULES).clamp(2, FAN);
+        let window = crossed.len() / (4 * fan);
+        for cut in 1..fan {
+            let target = cut * crossed.len() / fan;
             let near = target.saturating_sub(window)..(target + window + 1).min(crossed.len());
             let best = crossed[near].iter().min_by_key(|&&(_, across)| across);
             let Some(&(bound, _)) = best else { continue };

@@ -102,10 +102,15 @@ impl Node {
         }
     }
 
-    /// The child that a header goes to.
+    /// Where in a header the dimension lies that is cut.
     #[inline(always)]
-    fn child<L: Lanes>(&self, lanes: L, header: &Header) -> usize {
-        let place = self.bounds[FAN - 1];
+    fn place(&self) -> u32 {
+        self.bounds[FAN - 1]
+    }
+
+    /// The child that a header goes to, by what lies at `place`.
+    #[inline(always)]
+    fn child<L: Lanes>(&self, lanes: L, place: u32, header: &Header) -> usize {
         let number = header[place as usize & 3];
         let number = number << (place >> 8 & 31) >> (place >> 16 & 31);
         let passed = lanes.bits(lanes.at_least(number, &self.bounds));
@@ -271,20 +276,24 @@ impl Forest {
         self.reserve.len()
     }
 
-    /// Searches up to [`BATCH`] headers: `best[i]` is the first position that counts and speaks of
-    /// `headers[i]`, or [`NONE`].
+    /// Searches the first `rows` of some headers: `best[i]` is the first position that counts and
+    /// speaks of `headers[i]`, or [`NONE`].
     #[inline(always)]
     pub(super) fn search<L: Lanes, C: Counts>(
         &self,
         lanes: L,
         counts: C,
-        headers: &[Header],
-        best: &mut [u32],
+        headers: &[Header; BATCH],
+        rows: usize,
+        best: &mut [u32; BATCH],
     ) {
-        best.fill(NONE);
+        *best = [NONE; BATCH];
         let mut descent = Descent::new();
         for tree in &self.trees {
-            descent.start(tree, best);
+            match tree.root.is_leaf() {
+                true => descent.start_at_leaf(tree, rows, best),
+                false => self.descend_from_root(lanes, tree, headers, rows, best, &mut descent),
+            }
             while descent.open != 0 {
                 self.descend(lanes, headers, best, &mut descent);
             }
@@ -292,26 +301,46 @@ impl Forest {
         }
     }
 
+    /// The first level down, from a node that is the same for every header.
+    #[inline(always)]
+    fn descend_from_root<L: Lanes>(
+        &self,
+        lanes: L,
+        tree: &Tree,
+        headers: &[Header; BATCH],
+        rows: usize,
+        best: &[u32; BATCH],
+        descent: &mut Descent,
+    ) {
+        let node = &self.nodes[tree.root.0 as usize];
+        let place = node.place();
+        let (mut open, mut leaves) = (0, 0);
+        for row in 0..rows.min(BATCH) {
+            let child = node.child(lanes, place, &headers[row]) % FAN;
+            descent.step(row, node, child, best[row], &mut open, &mut leaves);
+        }
+        (descent.open, descent.leaves) = (open, leaves);
+    }
+
     /// One level down for every header that has not come to a leaf.
     #[inline(always)]
-    fn descend<L: Lanes>(&self, lanes: L, headers: &[Header], best: &[u32], descent: &mut Descent) {
-        let mut open = 0;
+    fn descend<L: Lanes>(
+        &self,
+        lanes: L,
+        headers: &[Header; BATCH],
+        best: &[u32; BATCH],
+        descent: &mut Descent,
+    ) {
+        let (mut open, mut leaves) = (0, descent.leaves);
         self.prefetch_nodes(descent, 0..AHEAD);
-        // Where a header goes is a matter of chance: nothing branches on it.
-        for at in 0..descent.open {
+        for at in 0..descent.open.min(BATCH) {
             self.prefetch_nodes(descent, at + AHEAD..at + AHEAD + 1);
             let row = usize::from(descent.open_rows[at]) % BATCH;
             let node = &self.nodes[descent.words[row].0 as usize];
-            let child = node.child(lanes, &headers[row]) % FAN;
-            let word = node.children[child];
-            descent.words[row] = word;
-            let goes_on = node.firsts[child] < best[row];
-            descent.leaf_rows[descent.leaves % BATCH] = row as u8;
-            descent.leaves += usize::from(goes_on & word.is_leaf());
-            descent.open_rows[open % BATCH] = row as u8;
-            open += usize::from(goes_on & !word.is_leaf());
+            let child = node.child(lanes, node.place(), &headers[row]) % FAN;
+            descent.step(row, node, child, best[row], &mut open, &mut leaves);
         }
-        descent.open = open;
+        (descent.open, descent.leaves) = (open, leaves);
     }
 
     /// Asks for the nodes that some of the open headers are at.
@@ -337,13 +366,13 @@ impl Forest {
         &self,
         lanes: L,
         counts: C,
-        headers: &[Header],
-        best: &mut [u32],
+        headers: &[Header; BATCH],
+        best: &mut [u32; BATCH],
         descent: &mut Descent,
     ) {
         let mut misses_hidden = 0u64;
-        let mut rows = descent.leaf_rows;
-        let mut open = descent.leaves;
+        let rows = &mut descent.leaf_rows;
+        let mut open = descent.leaves.min(BATCH);
         while open != 0 {
             let mut going = 0;
             self.prefetch_blocks(&descent.words, &rows[..open.min(AHEAD)]);
@@ -357,18 +386,17 @@ impl Forest {
                 let says = counts.judge(block.speaking(lanes, &headers[row]), &block.positions);
                 let found = says.speaking != 0;
                 let place = (word.first_block() * LANES) as u32 + says.speaking.trailing_zeros();
-                descent.found[row] = place & u32::from(found).wrapping_neg();
+                // Nothing branches on whether a rule was found either: if not, it is lane 0 of
+                // block 0, which is nobody's.
+                let place = (place & u32::from(found).wrapping_neg()) as usize;
+                let position = self.blocks[place / LANES].positions[place % LANES];
+                best[row] = best[row].min(position);
                 misses_hidden |= u64::from(says.misses_hidden) << row;
                 descent.words[row] = word.behind_first();
                 rows[going % BATCH] = row as u8;
                 going += usize::from(!found & (word.blocks() > 1));
             }
             open = going;
-        }
-        for &row in &descent.leaf_rows[..descent.leaves] {
-            let row = usize::from(row) % BATCH;
-            let place = descent.found[row] as usize;
-            best[row] = best[row].min(self.blocks[place / LANES].positions[place % LANES]);
         }
         while misses_hidden != 0 {
             let row = misses_hidden.trailing_zeros() as usize % BATCH;
@@ -400,9 +428,6 @@ impl Forest {
 /// How far each header of a batch has come down a tree.
 struct Descent {
     words: [Word; BATCH],
-    /// Where in its leaf a header has found a rule: the number of a lane, counted over all blocks;
-    /// lane 0 of block 0 is nobody's.
-    found: [u32; BATCH],
     /// Headers that are at a node.
     open_rows: [u8; BATCH],
     open: usize,
@@ -415,22 +440,39 @@ impl Descent {
     #[inline(always)]
     fn new() -> Descent {
         let (open_rows, leaf_rows) = ([0; BATCH], [0; BATCH]);
-        let found = [0; BATCH];
-        Descent { words: [Word::EMPTY; BATCH], found, open_rows, open: 0, leaf_rows, leaves: 0 }
+        Descent { words: [Word::EMPTY; BATCH], open_rows, open: 0, leaf_rows, leaves: 0 }
     }
 
-    /// Puts every header that the tree may still speak of at its root.
+    /// Puts every header that the tree may still speak of at its root, a leaf.
     #[inline(always)]
-    fn start(&mut self, tree: &Tree, best: &[u32]) {
-        (self.open, self.leaves) = (0, 0);
-        let (rows, count) = match tree.root.is_leaf() {
-            true => (&mut self.leaf_rows, &mut self.leaves),
-            false => (&mut self.open_rows, &mut self.open),
-        };
+    fn start_at_leaf(&mut self, tree: &Tree, rows: usize, best: &[u32; BATCH]) {
         self.words = [tree.root; BATCH];
-        for (row, &best) in best.iter().enumerate().take(BATCH) {
-            rows[*count] = row as u8;
-            *count += usize::from(tree.first < best);
+        (self.open, self.leaves) = (0, 0);
+        for (row, &best) in best.iter().enumerate().take(rows) {
+            self.leaf_rows[self.leaves % BATCH] = row as u8;
+            self.leaves += usize::from(tree.first < best);
         }
+    }
+
+    /// Takes a header down to a child, into the list of open headers or that of leaves; into none
+    /// if nothing there is better than `best`.
+    #[inline(always)]
+    fn step(
+        &mut self,
+        row: usize,
+        node: &Node,
+        child: usize,
+        best: u32,
+        open: &mut usize,
+        leaves: &mut usize,
+    ) {
+        let word = node.children[child];
+        self.words[row] = word;
+        // Where a header goes is a matter of chance: nothing branches on it.
+        let goes_on = node.firsts[child] < best;
+        self.leaf_rows[*leaves % BATCH] = row as u8;
+        *leaves += usize::from(goes_on & word.is_leaf());
+        self.open_rows[*open % BATCH] = row as u8;
+        *open += usize::from(goes_on & !word.is_leaf());
     }
 }

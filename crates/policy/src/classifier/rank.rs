@@ -29,30 +29,15 @@ pub(super) struct Ranks {
     levels: Vec<Box<[Node]>>,
 }
 
-/// The sorted ends, while ranges are translated.
-pub(super) struct Ends(Vec<u128>);
-
-impl Ends {
-    /// The numbers at which some range begins, or ends just before.
-    pub(super) fn new(ranges: impl Iterator<Item = (u128, u128)>) -> Ends {
+impl Ranks {
+    /// The ranks of the numbers at which some range begins, or has just ended.
+    pub(super) fn new(ranges: impl Iterator<Item = (u128, u128)>) -> Ranks {
         let mut ends: Vec<u128> = ranges
             .flat_map(|(lo, hi)| [(lo > 0).then_some(lo), hi.checked_add(1)])
             .flatten()
             .collect();
         ends.sort_unstable();
         ends.dedup();
-        Ends(ends)
-    }
-
-    /// A range of addresses as a range of ranks.
-    pub(super) fn range(&self, (lo, hi): (u128, u128)) -> (u32, u32) {
-        let rank = |value: u128| self.0.partition_point(|&end| end <= value) as u32;
-        (rank(lo), if hi == u128::MAX { u32::MAX } else { rank(hi) })
-    }
-}
-
-impl Ranks {
-    pub(super) fn new(Ends(ends): &Ends) -> Ranks {
         let mut levels: Vec<Box<[Node]>> = vec![ends.chunks(WIDE).map(node).collect()];
         // The first end below each node of the level made last.
         let mut firsts: Vec<u128> = ends.chunks(WIDE).map(|chunk| chunk[0]).collect();
