@@ -26,7 +26,19 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("model", &["wire", "policy", "ipsec", "dataplane"]),
     (
         "lockgate",
-        &["wire", "policy", "ipsec", "dataplane", "io", "xsk", "bpf", "control", "api", "netlab"],
+        &[
+            "wire",
+            "cpu",
+            "policy",
+            "ipsec",
+            "dataplane",
+            "io",
+            "xsk",
+            "bpf",
+            "control",
+            "api",
+            "netlab",
+        ],
     ),
     (
         "lockgated",

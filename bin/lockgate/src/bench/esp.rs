@@ -17,8 +17,8 @@ use netlab::interrupt;
 use wire::Family;
 
 use super::lap::{self, Course, LapError, LapFigures, Staging};
-use super::machine::{self, Machine, Precedence};
-use super::measure::Random;
+use super::machine::{self, Seat};
+use super::measure::{self, Random};
 use super::memory::Circles;
 use super::rows::{self, Report, Row, version};
 use super::scene::{Case, Direction, MAX_FLOWS};
@@ -130,31 +130,13 @@ fn backend(text: &str) -> Result<BackendKind, String> {
 /// # Errors
 /// [`BenchError`].
 pub(super) fn run(arguments: &EspArguments) -> Result<(), BenchError> {
-    let mut cores = machine::cores().unwrap_or_default();
-    let cases = cases(arguments, cores.len().max(1)).map_err(BenchError::Argument)?;
+    let available = machine::cores().map_or(1, |cores| cores.len().max(1));
+    let cases = cases(arguments, available).map_err(BenchError::Argument)?;
     if arguments.shares {
         return shares::run(&cases);
     }
-    let pinned_to = match machine::pin(arguments.core) {
-        Ok(core) => Some(core),
-        Err(error) => {
-            eprintln!("NOT PINNED to a core, figures will vary: {error}");
-            None
-        }
-    };
-    // Ctrl-C, too, ends by giving precedence back.
-    interrupt::listen()?;
-    let precedence = Precedence::take();
-    if let Err(error) = &precedence {
-        eprintln!("AT ORDINARY PRIORITY, others get the core in between: {error}");
-    }
-    // The first worker's core first.
-    cores.retain(|core| Some(*core) != pinned_to);
-    cores.splice(0..0, pinned_to);
-    let seed = match arguments.seed {
-        Some(seed) => seed,
-        None => getrandom::u64().map_err(|error| refused(&cases[0], LapError::Random(error)))?,
-    };
+    let seat = Seat::take(arguments.core)?;
+    let seed = measure::seed(arguments.seed)?;
     let mut random = Random::new(seed);
     let staging = if arguments.stages { Staging::ByStage } else { Staging::Whole };
     let in_flight = arguments.in_flight.unwrap_or(arguments.flows);
@@ -165,7 +147,7 @@ pub(super) fn run(arguments: &EspArguments) -> Result<(), BenchError> {
         frames: Some(lap::frames(most_workers, arguments.flows, arguments.frame_bytes)),
         circles: Circles::new(&mut random),
         looked: None,
-        course: Course { passes: PASSES, staging, in_flight, cores: &cores },
+        course: Course { passes: PASSES, staging, in_flight, cores: &seat.cores },
     };
     if arguments.callgrind_once {
         (bench.cases, bench.course.passes) = (&cases[..1], 1);
@@ -173,8 +155,7 @@ pub(super) fn run(arguments: &EspArguments) -> Result<(), BenchError> {
     }
     bench.measure(arguments, &mut random)?;
     let rows = bench.rows(arguments.frame_bytes)?;
-    let (machine, commit) = (Machine::look(pinned_to), machine::commit());
-    drop(precedence);
+    let (machine, commit) = (seat.machine(), machine::commit());
     let memory = bench.circles.distances();
     let text = [
         Some(format!("{}\nseed {seed}", rows::heading(&machine, &commit))),

@@ -61,6 +61,9 @@ pub(super) enum LapError {
     /// A worker cannot be bound to its core.
     #[error("a worker cannot be bound to its core: {0}")]
     Pin(std::io::Error),
+    /// There is no memory for a cache.
+    #[error("no memory for the flow cache: {0}")]
+    Memory(std::io::Error),
     /// The operating system gave no random bytes.
     #[error("no random bytes: {0}")]
     Random(getrandom::Error),
@@ -321,7 +324,7 @@ impl<'c> Lap<'c> {
                 start.wait();
                 let (ingress, begin) = (self.case.ingress(), self.begin);
                 let (worker, snapshot) = (&mut self.worker, self.snapshot);
-                measure(|| drain(worker, snapshot, ingress, begin)).1
+                measure(|| drain(worker, snapshot, ingress, begin, BATCH)).1
             });
             self.conclude(flows, random)?;
             walk.cpu = walk.cpu.saturating_sub(overhead);
@@ -417,7 +420,7 @@ impl<'c> Lap<'c> {
 
 /// Puts packets into free frames, and these into a port. Each is written as soon as it is made: a
 /// second copy of all of them would push the frames out of the caches.
-fn load(
+pub(super) fn load(
     worker: &mut Worker<MemoryFrames, PreloadedPort>,
     device: DeviceId,
     packets: impl Iterator<Item = Vec<u8>>,
@@ -430,26 +433,28 @@ fn load(
     }
 }
 
-/// The timed span. A function of its own, so that a profiler can be told to look at nothing else.
+/// The timed span, in turns of up to `burst` packets. A function of its own, so that a profiler can
+/// be told to look at nothing else.
 #[inline(never)]
-fn drain(
+pub(super) fn drain(
     worker: &mut Worker<MemoryFrames, PreloadedPort>,
     snapshot: &Snapshot,
     device: DeviceId,
     begin: Instant,
+    burst: usize,
 ) {
-    while worker.turn(snapshot, begin.elapsed().as_nanos() as u64, device, BATCH) > 0 {}
+    while worker.turn(snapshot, begin.elapsed().as_nanos() as u64, device, burst) > 0 {}
 }
 
 /// Puts the free frames in random order.
-fn mix(frames: &mut MemoryFrames, random: &mut Random) {
+pub(super) fn mix(frames: &mut MemoryFrames, random: &mut Random) {
     let mut free: Vec<_> = std::iter::from_fn(|| frames.take()).collect();
     random.shuffle(&mut free);
     free.into_iter().for_each(|frame| frames.give(frame));
 }
 
 /// The other end of the SA that a worker of the case uses.
-fn other_cipher(case: &Case, keys: &Keys) -> OtherCipher {
+pub(super) fn other_cipher(case: &Case, keys: &Keys) -> OtherCipher {
     match case.direction {
         Direction::In => OtherCipher::new(case.suite, keys.inbound.expose()),
         Direction::Out | Direction::Forward => OtherCipher::new(case.suite, keys.outbound.expose()),
@@ -523,7 +528,7 @@ mod tests {
     fn walk(lap: &mut Lap, packets: &[Vec<u8>]) {
         let (ingress, begin) = (lap.case.ingress(), lap.begin);
         load(&mut lap.worker, ingress, packets.iter().cloned());
-        drain(&mut lap.worker, lap.snapshot, ingress, begin);
+        drain(&mut lap.worker, lap.snapshot, ingress, begin, BATCH);
     }
 
     #[test]

@@ -4,9 +4,12 @@ use std::fs;
 use std::io;
 use std::process::Command;
 
+use netlab::interrupt;
 use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
+
+use super::BenchError;
 
 /// The machine that measured.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -25,6 +28,17 @@ pub(super) struct Machine {
     pub(super) pinned_to: Option<usize>,
     /// Priority of that thread: -20 goes before all others, 0 is ordinary.
     pub(super) nice: i32,
+}
+
+impl std::fmt::Display for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Machine { cpu, cores, features, kernel, pinned_to, nice, .. } = self;
+        write!(f, "{cpu}, {cores} cores ({}), Linux {kernel}, ", features.join(" "))?;
+        match pinned_to {
+            Some(core) => write!(f, "first worker pinned to core {core}, nice {nice}"),
+            None => write!(f, "NOT PINNED, nice {nice}"),
+        }
+    }
 }
 
 /// Processor features on which figures depend much.
@@ -56,6 +70,42 @@ impl Machine {
 fn field<'t>(cpuinfo: &'t str, name: &str) -> Option<&'t str> {
     let lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
     lines.map(|(key, value)| (key.trim(), value.trim())).find(|(key, _)| *key == name).map(|f| f.1)
+}
+
+/// Where a bench measures: this thread bound to a core and before all others there, as far as the
+/// system allows; what it refuses is said on standard error.
+pub(super) struct Seat {
+    /// The core; `None`: it could not be bound.
+    pub(super) pinned_to: Option<usize>,
+    /// Cores for workers, the first worker's first.
+    pub(super) cores: Vec<usize>,
+    _precedence: Option<Precedence>,
+}
+
+impl Seat {
+    /// Takes the core asked for, else the last. From here on Ctrl-C is a flag, so that precedence
+    /// is given back.
+    ///
+    /// # Errors
+    /// Signals cannot be listened for.
+    pub(super) fn take(core: Option<usize>) -> Result<Seat, BenchError> {
+        let mut cores = cores().unwrap_or_default();
+        let pinned_to = pin(core)
+            .inspect_err(|error| eprintln!("NOT PINNED to a core, figures will vary: {error}"));
+        let pinned_to = pinned_to.ok();
+        interrupt::listen()?;
+        let precedence = Precedence::take().inspect_err(|error| {
+            eprintln!("AT ORDINARY PRIORITY, others get the core in between: {error}");
+        });
+        cores.retain(|core| Some(*core) != pinned_to);
+        cores.splice(0..0, pinned_to);
+        Ok(Seat { pinned_to, cores, _precedence: precedence.ok() })
+    }
+
+    /// The machine as it is meanwhile.
+    pub(super) fn machine(&self) -> Machine {
+        Machine::look(self.pinned_to)
+    }
 }
 
 /// As long as it lives this thread, and those that it starts, go before all others on their cores:

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use netlab::interrupt;
 use rustix::time::{ClockId, clock_gettime};
+
+use super::BenchError;
 
 /// A stretch of time, by two clocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -80,6 +83,53 @@ pub(super) fn quantile(sorted: &[f64], share: f64) -> f64 {
     sorted[below] + (sorted[above] - sorted[below]) * place.fract()
 }
 
+/// The seed asked for, else a fresh one.
+///
+/// # Errors
+/// The operating system gave no random bytes.
+pub(super) fn seed(asked: Option<u64>) -> Result<u64, BenchError> {
+    match asked {
+        Some(seed) => Ok(seed),
+        None => getrandom::u64().map_err(|error| BenchError::System {
+            doing: "drawing a seed",
+            error: std::io::Error::other(error.to_string()),
+        }),
+    }
+}
+
+/// Laps of so many rows in turn, in an order that is random anew in every round, so that noise hits
+/// all alike: at least `least` rounds, and as many as the time allows, behind one whose laps count
+/// nowhere because it only warms up. `lap` measures a row.
+///
+/// # Errors
+/// [`BenchError`]: a lap does not count, or Ctrl-C.
+pub(super) fn rounds<L>(
+    rows: usize,
+    least: usize,
+    allowed: Duration,
+    random: &mut Random,
+    mut lap: impl FnMut(usize, &mut Random) -> Result<L, BenchError>,
+) -> Result<Vec<Vec<L>>, BenchError> {
+    let begin = Instant::now();
+    let mut laps: Vec<Vec<L>> = (0..rows).map(|_| Vec::new()).collect();
+    for round in 0.. {
+        let round_begin = Instant::now();
+        let mut order: Vec<usize> = (0..rows).collect();
+        random.shuffle(&mut order);
+        for row in order {
+            interrupt::check()?;
+            let figures = lap(row, random)?;
+            if round > 0 {
+                laps[row].push(figures);
+            }
+        }
+        if round >= least && begin.elapsed() + round_begin.elapsed() > allowed {
+            break;
+        }
+    }
+    Ok(laps)
+}
+
 /// A stream of numbers that a seed gives (SplitMix64, public domain). For orders, never for keys.
 pub(super) struct Random(u64);
 
@@ -96,6 +146,11 @@ impl Random {
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^= mixed >> 31;
         ((u128::from(mixed) * limit as u128) >> 64) as usize
+    }
+
+    /// A number from 0 to below 1.
+    pub(super) fn part(&mut self) -> f64 {
+        self.below(1 << 53) as f64 / (1u64 << 53) as f64
     }
 
     /// A seed for another stream.
@@ -154,6 +209,21 @@ mod tests {
         assert_eq!(members, sorted);
         let followers = first.windows(2).filter(|pair| pair[1] == pair[0] + 1).count();
         assert!(followers < 20, "{followers} neighbours stayed neighbours");
+    }
+
+    #[test]
+    fn every_round_has_a_lap_of_every_row_and_the_first_counts_nowhere() {
+        let mut turns = Vec::new();
+        let laps = rounds(3, 7, Duration::ZERO, &mut Random::new(1), |row, _| {
+            turns.push(row);
+            Ok(turns.len())
+        });
+        let laps = laps.unwrap();
+        assert_eq!(laps.iter().map(Vec::len).collect::<Vec<_>>(), [7; 3]);
+        assert!(laps.iter().flatten().all(|lap| *lap > 3), "not those that warm up");
+        let rounds = turns.chunks(3).map(|round| round.iter().sum::<usize>());
+        assert!(rounds.clone().count() == 8 && rounds.into_iter().all(|sum| sum == 3));
+        assert!(turns.chunks(3).any(|round| round != &turns[..3]), "not always one order");
     }
 
     #[test]

@@ -10,6 +10,12 @@
 //! | `esp` | `bench esp`: its arguments, its rounds |
 //! | `rows` | what laps come to: the tables, the JSON |
 //! | `targets` | what rows are meant to take |
+//! | `spd` | `bench spd`: its arguments, its rounds |
+//! | `spd/station` | one row's worker, its laps, and when they do not count |
+//! | `spd/fillers` | policies in front of the one that matches |
+//! | `spd/draw` | which flow the next packet is of |
+//! | `spd/rows` | what laps come to: table, JSON, curves |
+//! | `spd/published` | VPP's table, ours beside it |
 //! | `io` | `bench io`: its rounds, the tables, the JSON |
 //! | `io/lane` | a source, a forwarder and a sink in their namespaces |
 //! | `io/forwarder` | the three forwarders |
@@ -23,6 +29,7 @@
 //! | `measure` | clocks, median, spread, random order |
 //! | `memory` | how far away memory is |
 //! | `machine` | what it was measured on |
+//! | `plot` | curves as SVG |
 
 mod check;
 mod cipher_alone;
@@ -33,9 +40,11 @@ mod machine;
 mod measure;
 mod memory;
 mod other_cipher;
+mod plot;
 mod rows;
 mod scene;
 mod shares;
+mod spd;
 mod stages;
 mod targets;
 
@@ -46,6 +55,7 @@ use serde::Serialize;
 
 pub(crate) use esp::EspArguments;
 pub(crate) use io::IoArguments;
+pub(crate) use spd::SpdArguments;
 
 /// Measure
 #[derive(clap::Args, Debug)]
@@ -59,6 +69,8 @@ pub(crate) struct BenchArguments {
 enum Bench {
     /// ESP in tunnel mode, and forwarding without it: Mpps, Gbit/s, ns a packet.
     Esp(Box<EspArguments>),
+    /// Many policies: searched linearly, compiled, cached; Mpps over their number.
+    Spd(Box<SpdArguments>),
     /// Forwarding on real ports: the daemon, a bare AF_XDP forwarder, the kernel. Needs root.
     Io(IoArguments),
 }
@@ -181,8 +193,18 @@ pub(crate) enum ArgumentError {
 pub(crate) fn run(arguments: &BenchArguments) -> Result<(), BenchError> {
     match &arguments.bench {
         Bench::Esp(arguments) => esp::run(arguments),
+        Bench::Spd(arguments) => spd::run(arguments),
         Bench::Io(arguments) => io::run(arguments),
     }
+}
+
+/// All that `--json` writes.
+#[derive(Serialize)]
+struct Report<'r, R> {
+    bench: &'static str,
+    machine: &'r machine::Machine,
+    commit: &'r str,
+    rows: &'r [R],
 }
 
 /// Prints the text, and writes the JSON where it was asked for.

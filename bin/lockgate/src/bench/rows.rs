@@ -105,7 +105,7 @@ impl Row {
         course: &Course,
         frame_bytes: usize,
     ) -> Result<Row, LapError> {
-        let (kept, discarded) = undisturbed(laps);
+        let (kept, discarded) = undisturbed(laps, |lap| lap.span);
         let figure =
             |of: fn(&LapFigures) -> f64| Figure::of(&kept.iter().map(of).collect::<Vec<f64>>());
         let (walk, cipher) = (figure(|lap| lap.walk_ns), figure(|lap| lap.cipher_ns));
@@ -155,9 +155,9 @@ impl Row {
 
 /// The laps in which the threads had their cores, and how many others there were. Where too few
 /// are left all count: `share_of_core` says so.
-fn undisturbed(laps: &[LapFigures]) -> (Vec<LapFigures>, usize) {
-    let had_core = |lap: &&LapFigures| lap.span.share_of_core() >= LEAST_SHARE_OF_CORE;
-    let kept: Vec<LapFigures> = laps.iter().filter(had_core).copied().collect();
+pub(super) fn undisturbed<L: Copy>(laps: &[L], span: impl Fn(&L) -> Span) -> (Vec<L>, usize) {
+    let had_core = |lap: &&L| span(lap).share_of_core() >= LEAST_SHARE_OF_CORE;
+    let kept: Vec<L> = laps.iter().filter(had_core).copied().collect();
     match laps.len() - kept.len() {
         discarded if kept.len() >= LEAST_LAPS => (kept, discarded),
         _ => (laps.to_vec(), 0),
@@ -177,15 +177,9 @@ fn short(library: &'static str) -> &'static str {
 
 /// What stands above the table.
 pub(super) fn heading(machine: &Machine, commit: &str) -> String {
-    let Machine { cpu, cores, features, kernel, pinned_to, nice, .. } = machine;
-    let core = match pinned_to {
-        Some(core) => format!("first worker pinned to core {core}, nice {nice}"),
-        None => format!("NOT PINNED, nice {nice}"),
-    };
     format!(
-        "bench esp, commit {commit}\n{cpu}, {cores} cores ({}), Linux {kernel}, {core}\n\
-         in memory; on a copy-mode AF_XDP port the same core carries 7–10 Gbit/s",
-        features.join(" ")
+        "bench esp, commit {commit}\n{machine}\n\
+         in memory; on a copy-mode AF_XDP port the same core carries 7–10 Gbit/s"
     )
 }
 

@@ -70,7 +70,11 @@ pub(super) fn spi(worker: usize) -> Spi {
     Spi::new(0x1000 + worker as u32).expect("not reserved")
 }
 
-/// Flows at most: the host part of an address.
+/// The only set of SAs.
+const PEERS_SET: SaSetId = SaSetId(0);
+/// Priority of the policy where it is the only one.
+const PEERS_PRIORITY: u32 = 100;
+/// Flows at most where each is to have hosts of its own: the host part of an address.
 pub(super) const MAX_FLOWS: usize = 65_536;
 /// TTL or hop limit of what is sent to the gateway.
 pub(super) const HOP_LIMIT: u8 = 64;
@@ -205,7 +209,9 @@ impl Case {
             Direction::Forward => (LAN, DMZ),
         };
         // An odd multiplier: every flow its own far address, in another order than its near one.
-        let far = (flow * 40_503) % MAX_FLOWS;
+        // Flows beyond the hosts of a network meet at the near one, each at another far one.
+        let (near, round) = (flow % MAX_FLOWS, flow / MAX_FLOWS);
+        let far = (near * 40_503 + round) % MAX_FLOWS;
         let network = |device: DeviceId| address(plan(self.family).networks[usize::from(device.0)]);
         let host = |network: Address, host: usize| Address {
             value: network.value + host as u128,
@@ -215,7 +221,7 @@ impl Case {
             Family::V4 => 28,
             Family::V6 => 48,
         };
-        PacketBuilder::new(host(network(from), flow), host(network(to), far))
+        PacketBuilder::new(host(network(from), near), host(network(to), far))
             .udp(1024 + (flow % 32_768) as u16, 443)
             .hop_limit(hop_limit)
             .payload_of(self.size.saturating_sub(header))
@@ -226,7 +232,16 @@ impl Case {
     /// # Errors
     /// Those of the parts; none is expected.
     pub(super) fn gateway(&self, keys: &[Keys]) -> Result<Snapshot, LapError> {
-        let set = SaSetId(0);
+        let peers = self.peers_policy(PolicyId(0), PEERS_PRIORITY);
+        Ok(Snapshot::new(self.parts(keys, Spd::new(vec![peers])?.into())?)?)
+    }
+
+    /// What the gateway with these policies is made of.
+    ///
+    /// # Errors
+    /// Those of the parts; none is expected.
+    pub(super) fn parts(&self, keys: &[Keys], spd: Arc<Spd>) -> Result<SnapshotParts, LapError> {
+        let set = PEERS_SET;
         let (local, remote) = self.tunnel();
         let tunnel = Tunnel { local: local.into(), remote: remote.into() };
         let numbers = SequenceNumbers::Short;
@@ -243,7 +258,7 @@ impl Case {
             inbound.push(Arc::new(sa));
         }
         let (next_hops, routes, neighbours) = self.routes();
-        Ok(Snapshot::new(SnapshotParts {
+        Ok(SnapshotParts {
             generation: Generation(1),
             workers: self.workers as u32,
             ports: ports(),
@@ -251,7 +266,7 @@ impl Case {
             routes,
             next_hops,
             neighbours,
-            spd: self.spd(set)?.into(),
+            spd,
             sets: vec![SaSet {
                 id: set,
                 peer: "peer".into(),
@@ -264,29 +279,32 @@ impl Case {
             outbound,
             inbound,
             ..SnapshotParts::default()
-        })?)
+        })
     }
 
-    fn spd(&self, set: SaSetId) -> Result<Spd, LapError> {
-        let plan = plan(self.family);
-        let network = |device: DeviceId| {
-            let network = address(plan.networks[usize::from(device.0)]);
-            vec![AddressRange::network(network, plan.network_bits)]
-        };
-        Ok(Spd::new(vec![Policy {
-            id: PolicyId(0),
+    /// The policy that protects all between lan's and the peer's network.
+    pub(super) fn peers_policy(&self, id: PolicyId, priority: u32) -> Policy {
+        Policy {
+            id,
             name: "peer".into(),
-            action: Action::Protect(set),
-            priority: 100,
+            action: Action::Protect(PEERS_SET),
+            priority,
             only: None,
             ingress: None,
             selector: Selector {
-                local: network(LAN),
-                remote: network(WAN),
+                local: vec![self.network(LAN)],
+                remote: vec![self.network(WAN)],
                 protocol: None,
                 upper: UpperSelector::Any,
             },
-        }])?)
+        }
+    }
+
+    /// The network behind a device; behind wan the peer's.
+    pub(super) fn network(&self, device: DeviceId) -> AddressRange {
+        let plan = plan(self.family);
+        let network = address(plan.networks[usize::from(device.0)]);
+        AddressRange::network(network, plan.network_bits)
     }
 
     /// One router a port, its network behind it, our addresses, and the peer behind wan.
@@ -353,6 +371,19 @@ mod tests {
                 let flows: HashSet<_> = (0..MAX_FLOWS).map(flow).collect();
                 assert_eq!(flows.len(), MAX_FLOWS);
             }
+        }
+    }
+
+    #[test]
+    fn flows_beyond_the_hosts_of_a_network_still_differ() {
+        for family in [Family::V4, Family::V6] {
+            let case = case(Direction::Out, family, 48);
+            let flow = |flow| wire::packet::parse(&case.inner(flow, 9).ip()).unwrap().flow;
+            // The same near host each time, and all others once.
+            let flows =
+                (0..64).map(|round| 77 + round * MAX_FLOWS).chain(MAX_FLOWS..MAX_FLOWS + 99);
+            let (asked, flows): (Vec<_>, HashSet<_>) = flows.map(|f| (f, flow(f))).unzip();
+            assert_eq!(flows.len(), asked.len() - 1, "77 of the second round came twice");
         }
     }
 

@@ -1,0 +1,377 @@
+//! `lockgate bench spd`: the walk under many policies, searched linearly, compiled, and cached.
+//!
+//! The set-up of the published figures of VPP's flow cache: one null-encrypted ESP tunnel, the
+//! policy that protects it behind policies that match nothing, the smallest UDP packets. One core,
+//! through ports in memory, all checks and counters on.
+
+mod draw;
+mod fillers;
+mod published;
+mod rows;
+mod station;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use io::memory::MemoryFrames;
+use ipsec::Suite;
+use policy::Spd;
+use wire::{BATCH, Family};
+
+use super::lap::LapError;
+use super::machine::{self, Seat};
+use super::measure::{self, Random, rounds};
+use super::rows::version;
+use super::scene::{Case, Direction};
+use super::{ArgumentError, BenchError, LapRefused, publish};
+use draw::Distribution;
+use fillers::{Matching, Rules};
+use station::{LapFigures, Station};
+
+/// Laps at least.
+const LEAST_LAPS: usize = 7;
+/// Frames in flight at least.
+const LEAST_IN_FLIGHT: usize = 4096;
+/// Entries of the cache for each flow that it is made for.
+const ENTRIES_A_FLOW: usize = 4;
+/// Flows, policies and entries at most.
+const MOST: usize = 1 << 26;
+/// Policies at most.
+const MOST_POLICIES: usize = 1_000_000;
+
+/// What answers which policy a packet matches.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]
+enum Lookup {
+    /// One policy after the other.
+    Linear,
+    /// The classifier, without a cache.
+    Compiled,
+    /// The flow cache in front of the classifier, even where it costs more than it saves.
+    Cache,
+    /// The flow cache where it pays: what the daemon does.
+    Auto,
+}
+
+impl Lookup {
+    const fn name(self) -> &'static str {
+        match self {
+            Lookup::Linear => "linear",
+            Lookup::Compiled => "compiled",
+            Lookup::Cache => "cache",
+            Lookup::Auto => "auto",
+        }
+    }
+}
+
+/// Arguments of `lockgate bench spd`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct SpdArguments {
+    /// Policies; that of the traffic is the last of them.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 10, 100, 1000, 10_000, 100_000])]
+    policies: Vec<usize>,
+    /// What the policies in front differ from the traffic by.
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Rules::Addr])]
+    rules: Vec<Rules>,
+    /// Flows.
+    #[arg(long, value_delimiter = ',', default_values_t = [20_000])]
+    flows: Vec<usize>,
+    /// What answers.
+    #[arg(long, value_delimiter = ',', value_enum,
+          default_values_t = [Lookup::Linear, Lookup::Compiled, Lookup::Cache])]
+    lookup: Vec<Lookup>,
+    /// Whether the traffic matches the last policy or none; then it is dropped.
+    #[arg(long = "match", value_delimiter = ',', value_enum,
+          default_values_t = [Matching::Last])]
+    matching: Vec<Matching>,
+    /// IP versions.
+    #[arg(long, value_delimiter = ',', default_values_t = [4, 6],
+          value_parser = clap::value_parser!(u8).range(4..=6))]
+    family: Vec<u8>,
+    /// How packets are spread over the flows.
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Distribution::Uniform])]
+    dist: Vec<Distribution>,
+    /// Packets that come at a time, at most.
+    #[arg(long, value_delimiter = ',', default_values_t = [BATCH])]
+    burst: Vec<usize>,
+    /// Flows that the cache is made for: it has four times as many entries.
+    #[arg(long, default_value_t = 1 << 20)]
+    cache_flows: usize,
+    /// Laps of every row at least; 7 is the least. There are as many as the time allows.
+    #[arg(long, default_value_t = 9)]
+    laps: usize,
+    /// Frames in flight, at least 4096.
+    #[arg(long, default_value_t = LEAST_IN_FLIGHT)]
+    in_flight: usize,
+    /// Seconds that the laps may take, about, if as many as asked for allow it.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Seed of the random order, from an earlier run.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Core to measure on; without it the last one.
+    #[arg(long)]
+    core: Option<usize>,
+    /// Writes the figures as JSON; "-": to standard output, and the tables to standard error.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draws the curves into this directory, as SVG.
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
+}
+
+/// What one row of the bench measures.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Row {
+    policies: usize,
+    rules: Rules,
+    flows: usize,
+    lookup: Lookup,
+    matching: Matching,
+    family: Family,
+    distribution: Distribution,
+    burst: usize,
+}
+
+impl Row {
+    fn label(&self) -> String {
+        let Row { policies, rules, flows, lookup, matching, family, distribution, burst } = self;
+        let (rules, lookup, matching) = (rules.name(), lookup.name(), matching.name());
+        let (version, distribution) = (version(*family), distribution.name());
+        format!(
+            "{policies} policies ({rules}) by {lookup}, matching {matching}, {flows} flows \
+             ({distribution}), IPv{version}, burst {burst}"
+        )
+    }
+}
+
+/// The smallest UDP packets, sealed by nothing: of a frame of 60 bytes in IPv4, 62 in IPv6.
+fn traffic(family: Family) -> Case {
+    let size = match family {
+        Family::V4 => 46,
+        Family::V6 => 48,
+    };
+    Case {
+        direction: Direction::Out,
+        suite: Suite::Null,
+        family,
+        size,
+        flows: 1,
+        backend: None,
+        workers: 1,
+    }
+}
+
+/// Runs the bench.
+///
+/// # Errors
+/// [`BenchError`].
+pub(super) fn run(arguments: &SpdArguments) -> Result<(), BenchError> {
+    let rows = arguments.rows().map_err(BenchError::Argument)?;
+    let seat = Seat::take(arguments.core)?;
+    let seed = measure::seed(arguments.seed)?;
+    let mut random = Random::new(seed);
+    let mut frames = MemoryFrames::new(arguments.in_flight as u32);
+    let mut databases = Databases::default();
+    let mut stations = Vec::with_capacity(rows.len());
+    for row in &rows {
+        netlab::interrupt::check()?;
+        let spd = databases.of(row)?;
+        let (entries, in_flight) = (ENTRIES_A_FLOW * arguments.cache_flows, arguments.in_flight);
+        let station = Station::new(*row, &spd, entries, in_flight, &mut frames, &mut random);
+        stations.push(station.map_err(|error| refused(row, error))?);
+    }
+    let allowed = Duration::from_secs(arguments.seconds);
+    let laps = rounds(rows.len(), arguments.laps, allowed, &mut random, |place, random| {
+        stations[place].lap(&mut frames, random).map_err(|error| refused(&rows[place], error))
+    })?;
+    let entries = stations.iter().map(Station::cache_entries);
+    let figures: Vec<rows::Figures> = rows
+        .iter()
+        .zip(&laps)
+        .zip(entries)
+        .map(|((row, laps), entries)| rows::Figures::of(row, laps, entries, arguments.in_flight))
+        .collect();
+    report(arguments, &seat, seed, &figures)
+}
+
+/// Prints, writes and draws what was measured.
+fn report(
+    arguments: &SpdArguments,
+    seat: &Seat,
+    seed: u64,
+    figures: &[rows::Figures],
+) -> Result<(), BenchError> {
+    let (machine, commit) = (seat.machine(), machine::commit());
+    let heading = format!(
+        "bench spd, commit {commit}\n{machine}\nin memory, null ESP tunnel outbound, UDP packets \
+         of 46 (IPv6: 48) bytes\nseed {seed}"
+    );
+    let mut text = vec![heading, rows::table(figures)];
+    text.extend(published::table(figures));
+    if let Some(directory) = &arguments.plot {
+        for chart in rows::charts(figures) {
+            let drawn = chart.draw(directory)?;
+            text.extend(drawn.map(|file| format!("drawn: {}", file.display())));
+        }
+    }
+    let report = super::Report { bench: "spd", machine: &machine, commit: &commit, rows: figures };
+    publish(&report, &text.join("\n\n"), arguments.json.as_deref())
+}
+
+fn refused(row: &Row, error: LapError) -> BenchError {
+    BenchError::Lap { case: row.label(), error: LapRefused(error) }
+}
+
+/// The databases of all rows, each made once.
+#[derive(Default)]
+struct Databases(HashMap<(usize, Rules, Matching, Family), Arc<Spd>>);
+
+impl Databases {
+    fn of(&mut self, row: &Row) -> Result<Arc<Spd>, BenchError> {
+        let Row { policies, rules, matching, family, .. } = *row;
+        let key = (policies, rules, matching, family);
+        if let Some(spd) = self.0.get(&key) {
+            return Ok(spd.clone());
+        }
+        let list = fillers::policies(&traffic(family), policies, rules, matching);
+        let spd = Spd::new(list).map_err(|error| refused(row, error.into()))?;
+        Ok(self.0.entry(key).or_insert(spd.into()).clone())
+    }
+}
+
+impl SpdArguments {
+    /// All rows that are asked for: every combination of the lists.
+    fn rows(&self) -> Result<Vec<Row>, ArgumentError> {
+        let range = |name, found: usize, least, most| match (least..=most).contains(&found) {
+            true => Ok(()),
+            false => Err(ArgumentError::Range { name, found, least, most }),
+        };
+        let all = |name, list: &[usize], least, most| {
+            list.iter().try_for_each(|found| range(name, *found, least, most))
+        };
+        all("--policies", &self.policies, 1, MOST_POLICIES)?;
+        all("--flows", &self.flows, 1, MOST)?;
+        all("--burst", &self.burst, 1, BATCH)?;
+        range("--laps", self.laps, LEAST_LAPS, MOST)?;
+        range("--cache-flows", self.cache_flows, 2, MOST)?;
+        range("--in-flight", self.in_flight, LEAST_IN_FLIGHT, MOST)?;
+        let mut rows = vec![Row {
+            policies: 1,
+            rules: Rules::Addr,
+            flows: 1,
+            lookup: Lookup::Linear,
+            matching: Matching::Last,
+            family: Family::V4,
+            distribution: Distribution::Uniform,
+            burst: BATCH,
+        }];
+        each(&mut rows, &self.family, |row, version| Row {
+            family: if *version == 4 { Family::V4 } else { Family::V6 },
+            ..row
+        });
+        each(&mut rows, &self.rules, |row, rules| Row { rules: *rules, ..row });
+        each(&mut rows, &self.matching, |row, matching| Row { matching: *matching, ..row });
+        each(&mut rows, &self.dist, |row, dist| Row { distribution: *dist, ..row });
+        each(&mut rows, &self.burst, |row, burst| Row { burst: *burst, ..row });
+        each(&mut rows, &self.flows, |row, flows| Row { flows: *flows, ..row });
+        each(&mut rows, &self.policies, |row, policies| Row { policies: *policies, ..row });
+        each(&mut rows, &self.lookup, |row, lookup| Row { lookup: *lookup, ..row });
+        Ok(rows)
+    }
+}
+
+/// Each of the rows with each of the values.
+fn each<V>(rows: &mut Vec<Row>, values: &[V], with: impl Fn(Row, &V) -> Row) {
+    *rows = rows.iter().flat_map(|row| values.iter().map(|value| with(*row, value))).collect();
+}
+
+/// The first row of a command line.
+#[cfg(test)]
+fn tests_row(line: &[&str]) -> Row {
+    tests::arguments(line).rows().expect("arguments that fit")[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: SpdArguments,
+    }
+
+    pub(super) fn arguments(line: &[&str]) -> SpdArguments {
+        Line::parse_from([&["spd"], line].concat()).arguments
+    }
+
+    #[test]
+    fn rows_are_every_combination_and_no_two_alike() {
+        let line = ["--policies=1,10", "--rules=addr,port,range", "--match=last,none"];
+        let rows = arguments(&line).rows().unwrap();
+        assert_eq!(rows.len(), 2 * 3 * 2 * 3 * 2);
+        let mut labels: Vec<String> = rows.iter().map(Row::label).collect();
+        labels.sort();
+        labels.dedup();
+        assert_eq!(labels.len(), rows.len());
+        assert_eq!(arguments(&[]).rows().unwrap().len(), 6 * 3 * 2);
+    }
+
+    #[test]
+    fn what_would_measure_nothing_is_refused() {
+        for (name, found) in [
+            ("--policies", "0"),
+            ("--flows", "0"),
+            ("--burst", "0"),
+            ("--burst", "65"),
+            ("--laps", "6"),
+            ("--cache-flows", "1"),
+            ("--in-flight", "4095"),
+        ] {
+            let error = arguments(&[name, found]).rows().unwrap_err();
+            assert!(error.to_string().contains(name), "{error}");
+        }
+    }
+
+    // BM-1d, BM-1e, FC-47: a lap of each kind, small, with every check on.
+    #[test]
+    fn a_lap_of_every_kind_counts() {
+        let line = ["--policies=1,40", "--rules=addr,port,range", "--match=last,none"];
+        let more = ["--lookup=linear,compiled,cache,auto", "--flows=300", "--burst=1,64"];
+        let mut random = Random::new(3);
+        let mut frames = MemoryFrames::with_frame_bytes(256, 2048);
+        let mut databases = Databases::default();
+        for row in arguments(&[&line[..], &more].concat()).rows().unwrap() {
+            let spd = databases.of(&row).unwrap();
+            let mut station = Station::new(row, &spd, 4096, 256, &mut frames, &mut random).unwrap();
+            station.shorten(300);
+            let lap = station.lap(&mut frames, &mut random);
+            let lap = lap.unwrap_or_else(|error| panic!("{}: {error}", row.label()));
+            assert!(lap.ns > 0.0 && lap.packets == 300);
+            assert_eq!(frames.conservation().held(), 0);
+            if row.lookup == Lookup::Cache && row.matching == Matching::Last {
+                assert!(lap.hit_rate > 0.99, "{}: {}", row.label(), lap.hit_rate);
+            }
+            if matches!(row.lookup, Lookup::Linear | Lookup::Compiled) {
+                assert_eq!(lap.hit_rate, 0.0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_lap_whose_packets_match_what_they_should_not_is_refused() {
+        let row = arguments(&["--policies=5", "--flows=64", "--family=4"]).rows().unwrap()[0];
+        let mut random = Random::new(3);
+        let mut frames = MemoryFrames::with_frame_bytes(256, 2048);
+        let none = Row { matching: Matching::None, ..row };
+        let spd = Databases::default().of(&none).unwrap();
+        let Err(error) = Station::new(row, &spd, 4096, 256, &mut frames, &mut random) else {
+            panic!("the peer's policy is not there");
+        };
+        let reason = dataplane::DropReason::NoMatch;
+        assert!(matches!(error, LapError::Dropped { reason: found, .. } if found == reason));
+    }
+}

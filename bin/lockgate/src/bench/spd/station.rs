@@ -1,0 +1,244 @@
+//! One row's worker and its laps.
+//!
+//! A lap is some packets that only warm up and some that are timed, laid out in as many frames as
+//! are in flight; flows are drawn and frames filled outside the timed span. The span runs from the
+//! first header read to the last descriptor written. Behind each no packet may be missing, none
+//! dropped but those that are to be, the ledger balanced, and a sample of what left be opened by
+//! the other cipher and compared byte for byte.
+//!
+//! Worker and cache live as long as the bench. Before the first lap every flow is walked once.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use dataplane::{CacheUse, DropReason, FlowCache, Snapshot, Worker};
+use io::memory::{MemoryFrames, PreloadedPort};
+use policy::{Search, Spd};
+
+use super::super::check::check;
+use super::super::lap::{LapError, SAMPLE, arriving, drain, load, mix, other_cipher};
+use super::super::measure::{Random, Span, measure, overhead};
+use super::super::other_cipher::OtherCipher;
+use super::super::scene::{Case, Keys, spi};
+use super::draw::Draw;
+use super::fillers::Matching;
+use super::{Lookup, Row, traffic};
+
+/// Packets of a lap that are timed, unless each takes long.
+const PACKETS: usize = 32_768;
+/// Packets of a lap at least: a clock that is read for fewer measures itself.
+const LEAST_PACKETS: usize = 512;
+/// Packets at most that warm a lap up.
+const WARM_UP: usize = 32_768;
+/// What the timed packets of a lap take at most, about, ns.
+const LAP_NS: f64 = 100e6;
+/// Packets by which the time of one is found out.
+const TRIAL: usize = 64;
+/// SPI of the only worker's SA: its number.
+const WORKER: usize = 0;
+
+/// What a lap came to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LapFigures {
+    /// CPU time, ns a packet.
+    pub(super) ns: f64,
+    /// Of the packets that were timed those that the cache answered.
+    pub(super) hit_rate: f64,
+    /// The timed spans and the laying out before them.
+    pub(super) span: Span,
+    /// Packets timed.
+    pub(super) packets: usize,
+}
+
+/// One row's gateway, worker and traffic.
+pub(super) struct Station {
+    row: Row,
+    traffic: Case,
+    snapshot: Snapshot,
+    worker: Worker<MemoryFrames, PreloadedPort>,
+    other: OtherCipher,
+    draw: Draw,
+    in_flight: usize,
+    /// Packets walked so far, and so the last number of the SA.
+    carried: usize,
+    /// Timed packets of a lap.
+    packets: usize,
+    begin: Instant,
+}
+
+impl Station {
+    /// A gateway with these policies. Walks every flow once, in `frames`.
+    ///
+    /// # Errors
+    /// [`LapError`].
+    pub(super) fn new(
+        row: Row,
+        spd: &Arc<Spd>,
+        cache_entries: usize,
+        in_flight: usize,
+        frames: &mut MemoryFrames,
+        random: &mut Random,
+    ) -> Result<Station, LapError> {
+        let traffic = traffic(row.family);
+        let keys = Keys::fresh(traffic.suite)?;
+        let spd = match row.lookup {
+            Lookup::Linear => Spd::clone(spd).searched(Search::Linear).into(),
+            Lookup::Compiled | Lookup::Cache | Lookup::Auto => spd.clone(),
+        };
+        let parts = traffic.parts(std::slice::from_ref(&keys), spd)?;
+        let snapshot = Snapshot::new(parts)?;
+        let devices = (0..3).map(|_| Some(PreloadedPort::new(in_flight))).collect();
+        let mut worker = Worker::new(&snapshot, MemoryFrames::new(0), devices);
+        let use_ = match row.lookup {
+            Lookup::Linear | Lookup::Compiled => None,
+            Lookup::Cache => Some(CacheUse::Always),
+            Lookup::Auto => Some(CacheUse::WherePaid),
+        };
+        if let Some(use_) = use_ {
+            let mut secret = [0; 32];
+            getrandom::fill(&mut secret).map_err(LapError::Random)?;
+            let cache = FlowCache::new(cache_entries, &secret, use_).map_err(LapError::Memory)?;
+            worker.take_cache(Some(cache));
+        }
+        let mut station = Station {
+            row,
+            traffic,
+            snapshot,
+            worker,
+            other: other_cipher(&traffic, &keys),
+            draw: Draw::new(row.flows, row.distribution, random),
+            in_flight,
+            carried: 0,
+            packets: PACKETS,
+            begin: Instant::now(),
+        };
+        station.within(frames, |station| station.settle(random))?;
+        Ok(station)
+    }
+
+    /// One lap, in `frames`.
+    ///
+    /// # Errors
+    /// [`LapError`].
+    pub(super) fn lap(
+        &mut self,
+        frames: &mut MemoryFrames,
+        random: &mut Random,
+    ) -> Result<LapFigures, LapError> {
+        self.within(frames, |station| {
+            let warm_up = station.packets.min(WARM_UP);
+            station.pass(warm_up, random)?;
+            station.pass(station.packets, random)
+        })
+    }
+
+    /// Entries of the cache, in IPv4 entries; 0: there is none.
+    pub(super) fn cache_entries(&self) -> usize {
+        self.worker.cache().map_or(0, FlowCache::capacity)
+    }
+
+    /// From now on laps have so many packets.
+    #[cfg(test)]
+    pub(super) fn shorten(&mut self, packets: usize) {
+        self.packets = packets;
+    }
+
+    /// Does something with these frames, which all rows use: what they hold is nobody's.
+    fn within<R>(&mut self, frames: &mut MemoryFrames, act: impl FnOnce(&mut Station) -> R) -> R {
+        std::mem::swap(self.worker.frames_mut(), frames);
+        let result = act(self);
+        std::mem::swap(self.worker.frames_mut(), frames);
+        result
+    }
+
+    /// Finds out how many packets a lap can have, and walks every flow where there is a cache that
+    /// could remember it.
+    fn settle(&mut self, random: &mut Random) -> Result<(), LapError> {
+        let trial = self.pass(TRIAL, random)?;
+        self.packets = ((LAP_NS / trial.ns) as usize).clamp(LEAST_PACKETS, PACKETS);
+        if self.worker.cache().is_some() {
+            let all: Vec<usize> = self.draw.all().iter().map(|flow| *flow as usize).collect();
+            for flows in all.chunks(self.in_flight) {
+                self.walk(flows, random)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Walks so many packets, all timed.
+    fn pass(&mut self, packets: usize, random: &mut Random) -> Result<LapFigures, LapError> {
+        let hits_before = self.worker.counters().cache.hits;
+        let (mut walked, mut span) = (Span::default(), Span::default());
+        let mut left = packets;
+        while left > 0 {
+            let now = left.min(self.in_flight);
+            let flows: Vec<usize> = (0..now).map(|_| self.draw.flow(random)).collect();
+            let (walk, whole) = self.walk(&flows, random)?;
+            walked.add(walk);
+            span.add(whole);
+            left -= now;
+        }
+        let hits = self.worker.counters().cache.hits - hits_before;
+        let ns = walked.cpu.as_nanos() as f64 / packets as f64;
+        Ok(LapFigures { ns, hit_rate: hits as f64 / packets as f64, span, packets })
+    }
+
+    /// Lays a packet of each of these flows out, walks and checks them. Returns the span of the
+    /// walk, and that with the laying out.
+    fn walk(&mut self, flows: &[usize], random: &mut Random) -> Result<(Span, Span), LapError> {
+        let overhead = overhead();
+        let (mut walk, whole) = measure(|| {
+            mix(self.worker.frames_mut(), random);
+            let (traffic, other) = (&self.traffic, &self.other);
+            let packets = flows.iter().map(|flow| arriving(traffic, other, WORKER, *flow, 0));
+            load(&mut self.worker, traffic.ingress(), packets);
+            let (worker, snapshot, device) = (&mut self.worker, &self.snapshot, traffic.ingress());
+            measure(|| drain(worker, snapshot, device, self.begin, self.row.burst)).1
+        });
+        walk.cpu = walk.cpu.saturating_sub(overhead);
+        self.check(flows, random)?;
+        self.carried += flows.len();
+        let (frames, egress) = self.worker.parts_mut(self.traffic.egress());
+        egress.expect("all devices have ports").recycle(frames);
+        Ok((walk, whole))
+    }
+
+    /// Nothing missing or made, nothing dropped but what is to be, a sample of the outputs right.
+    fn check(&mut self, flows: &[usize], random: &mut Random) -> Result<(), LapError> {
+        let counters = self.worker.counters();
+        let expected = (self.carried + flows.len()) as u64;
+        let (sent, unmatched) = match self.row.matching {
+            Matching::Last => (expected, 0),
+            Matching::None => (0, expected),
+        };
+        for reason in DropReason::ALL.iter().copied() {
+            let packets = counters.dropped(reason);
+            if packets != if reason == DropReason::NoMatch { unmatched } else { 0 } {
+                return Err(LapError::Dropped { reason, packets });
+            }
+        }
+        let total = counters.total();
+        if total.imbalance() != 0 {
+            return Err(LapError::Imbalance(total.imbalance()));
+        }
+        if (total.received, total.sent) != (expected, sent) {
+            let (expected, left) = (sent as usize, total.sent as usize);
+            return Err(LapError::Missing { expected, left });
+        }
+        let (frames, egress) = self.worker.parts_mut(self.traffic.egress());
+        let outputs = egress.map_or(&[][..], |port| port.sent());
+        let (held, in_port) = (frames.conservation().held(), outputs.len());
+        let leaving = if self.row.matching == Matching::Last { flows.len() } else { 0 };
+        if (held, in_port) != (leaving, leaving) {
+            return Err(LapError::Frames { expected: leaving, held });
+        }
+        for _ in 0..SAMPLE.min(leaving) {
+            let packet = random.below(leaving);
+            let number = (self.carried + packet) as u32 + 1;
+            let output = frames.packet(outputs[packet]).unwrap_or_default();
+            check(&self.traffic, &self.other, spi(WORKER), flows[packet], number, output)
+                .map_err(|flaw| LapError::Output { packet, flaw })?;
+        }
+        Ok(())
+    }
+}
