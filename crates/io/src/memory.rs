@@ -142,7 +142,7 @@ impl Frames for MemoryFrames {
 
     #[inline]
     fn prefetch(&self, frame: FrameId, offset: u32) {
-        cpu::prefetch(self.bytes(frame), offset as usize);
+        cpu::prefetch(&self.memory, self.start(frame) + offset as usize);
     }
 
     fn take(&mut self) -> Option<FrameId> {

@@ -149,27 +149,30 @@ const fn upper_of(ports: u32, has_ports: bool) -> Upper {
 #[inline(always)]
 pub fn parse_common_v4(bytes: &[u8]) -> Option<Packet> {
     let header = bytes.first_chunk::<{ IPV4_BYTES + 8 }>()?;
-    let word =
-        |i: usize| u32::from_be_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]);
-    let (first, fragment, ttl_protocol) = (word(0), word(4) & 0xffff, word(8));
-    let (source, destination, ports) = (word(12), word(16), word(20));
-    let length = first & 0xffff;
-    let protocol = (ttl_protocol >> 16) as u8;
-    let hop_limit = (ttl_protocol >> 24) as u8;
+    // As they lie in memory: ones' complement sums do not mind the order of bytes (RFC 1071 §2),
+    // and what is not looked at as a number need not be turned round.
+    let raw =
+        |i: usize| u32::from_ne_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]);
+    let number = |raw: u32| u32::from_be(raw);
+    let (first, second, third) = (raw(0), raw(4), raw(8));
+    let (source, destination) = (raw(12), raw(16));
     let sum = u64::from(first)
-        + u64::from(word(4))
-        + u64::from(ttl_protocol)
+        + u64::from(second)
+        + u64::from(third)
         + u64::from(source)
         + u64::from(destination);
+    let (hop_limit, protocol) = (header[8], header[9]);
     let (upper_bytes, has_ports) = common_upper(protocol)?;
-    let good = (first >> 24 == 0x45)
-        & (fragment & 0x3fff == 0)
+    let length = number(first) & 0xffff;
+    let good = (header[0] == 0x45)
+        & (number(second) & 0x3fff == 0)
         & (hop_limit != 0)
         & (length >= IPV4_BYTES as u32 + upper_bytes)
         & (length as usize <= bytes.len())
         & sum.is_multiple_of(0xffff)
-        & ipv4_is_unicast(source)
-        & ipv4_is_unicast(destination);
+        & UNICAST[usize::from(header[12])]
+        & UNICAST[usize::from(header[16])];
+    let (source, destination) = (number(source), number(destination));
     if !good {
         return None;
     }
@@ -179,14 +182,14 @@ pub fn parse_common_v4(bytes: &[u8]) -> Option<Packet> {
             source: source.into(),
             destination: destination.into(),
             protocol,
-            upper: upper_of(ports, has_ports),
+            upper: upper_of(number(raw(20)), has_ports),
         },
         length,
         upper_offset: IPV4_BYTES as u16,
         hop_limit,
-        traffic_class: (first >> 16) as u8,
+        traffic_class: header[1],
         fragment: Fragment::Whole,
-        dont_fragment: fragment & 0x4000 != 0,
+        dont_fragment: header[6] & 0x40 != 0,
     })
 }
 
@@ -511,6 +514,16 @@ fn upper_plain(
 pub const fn ipv4_is_unicast(address: u32) -> bool {
     address.wrapping_sub(0x0100_0000) < 0xe000_0000 - 0x0100_0000 && address >> 24 != 127
 }
+
+/// [`ipv4_is_unicast`] by an address's first byte, which says it all.
+const UNICAST: [bool; 256] = {
+    let (mut table, mut first) = ([false; 256], 0);
+    while first < 256 {
+        table[first] = ipv4_is_unicast((first as u32) << 24);
+        first += 1;
+    }
+    table
+};
 
 /// Neither unspecified, loopback, IPv4-mapped nor multicast (RFC 4291 §2.5, RFC 6890).
 #[inline]
