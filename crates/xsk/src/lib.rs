@@ -45,8 +45,10 @@
 //! **After closing**, the kernel frees the queue some time later: binding it again says `EBUSY`
 //! meanwhile, and [`Socket::open`] retries. A closed socket leaves every XSKMAP by itself.
 //!
-//! Not handled here: packets over several frames (`XDP_USE_SG`), frames not aligned, transmit
-//! metadata, loading an XDP program. Nothing in this crate knows a header.
+//! **Frames** begin a page apart, or where packets are copied anyway a line more ([`Spacing`]).
+//!
+//! Not handled here: packets over several frames (`XDP_USE_SG`), transmit metadata, loading an XDP
+//! program. Nothing in this crate knows a header.
 //!
 //! | module | what |
 //! |---|---|
@@ -64,4 +66,4 @@ mod umem;
 
 pub use error::{OptionFault, XskError};
 pub use socket::{Counters, HeldFrames, KernelStatistics, Options, Socket, Statistics, Transfer};
-pub use umem::{Area, Census, FRAME_BYTES, HEADROOM, Packet, Umem};
+pub use umem::{Area, Census, FRAME_BYTES, HEADROOM, Packet, Spacing, Umem};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::ring::{Consumer, Producer};
 use crate::system::{self, Mapping};
-use crate::umem::{Bound, FRAME_BYTES, Flight, Handed, Landing, Owner};
+use crate::umem::{Bound, Flight, Handed, Landing, Owner, Spacing};
 use crate::{Area, OptionFault, Packet, Umem, XskError};
 
 /// Least and most entries of a ring.
@@ -38,7 +38,7 @@ pub struct Options {
     pub transmit_ring: u32,
     /// Frames that this socket may hold for receiving, at most `receive_ring`.
     pub receive_frames: u32,
-    /// `None`: the kernel chooses, zero-copy if the driver can. A socket that shares registered
+    /// `None`: the kernel chooses, zero-copy if the driver can and frames lie in pages. A socket that shares registered
     /// memory follows the one that registered it.
     pub transfer: Option<Transfer>,
     /// How long to retry while the queue is busy: the kernel frees a closed socket's queue late.
@@ -359,7 +359,7 @@ impl Socket {
                 let _freed = umem.free_of(packet.frame, owner);
                 continue;
             }
-            let addr = u64::from(packet.frame) * FRAME_BYTES as u64 + u64::from(packet.offset);
+            let addr = self.area.spacing().address(packet.frame, packet.offset);
             self.transmit.push(libc::xdp_desc { addr, len: packet.length, options: 0 });
             self.held.transmit += 1;
             pushed += 1;
@@ -406,7 +406,7 @@ impl Socket {
         while taken < self.transmit_quota {
             let Some(address) = self.completion.pop() else { break };
             taken += 1;
-            let frame = frame_at(address).0;
+            let frame = self.area.spacing().place(address).0;
             if umem.free_of(frame, Owner::transmit(self.slot)) == Handed::Done {
                 freed += 1;
             } else {
@@ -466,7 +466,7 @@ impl Socket {
     /// Checks a received entry and takes its frame over. What the kernel should never say is
     /// counted; a frame that is certainly this socket's is freed.
     fn accept(&mut self, umem: &mut Umem, entry: &libc::xdp_desc) -> Option<Packet> {
-        let (frame, offset) = frame_at(entry.addr);
+        let (frame, offset) = self.area.spacing().place(entry.addr);
         let packet = Packet { frame, offset, length: entry.len };
         let owner = Owner::receive(self.slot);
         if !packet.fits() || entry.options & libc::XDP_PKT_CONTD != 0 {
@@ -491,7 +491,7 @@ impl Socket {
         let mut given = 0;
         while given < room {
             let Some(frame) = umem.take_for(Owner::receive(self.slot)) else { break };
-            self.fill.push(u64::from(frame) * FRAME_BYTES as u64);
+            self.fill.push(self.area.spacing().address(frame, 0));
             given += 1;
         }
         if given > 0 {
@@ -551,13 +551,6 @@ impl Drop for Socket {
         self.fd = None;
         registry.closed(&area, self.slot, flight);
     }
-}
-
-/// The frame an address lies in, and where in it. Addresses that no 32-bit frame number reaches
-/// become the last number, which no memory has.
-fn frame_at(address: u64) -> (u32, u32) {
-    let frame = u32::try_from(address / FRAME_BYTES as u64).unwrap_or(u32::MAX);
-    (frame, (address % FRAME_BYTES as u64) as u32)
 }
 
 /// The four rings of a socket.
@@ -623,16 +616,21 @@ fn bind(
             Err((_, error)) => return Err(refused(error, ifindex, queue)),
         }
     }
-    system::register(socket, area.memory(), FRAME_BYTES).map_err(|error| {
+    system::register(socket, area.memory(), area.spacing()).map_err(|error| {
         match error.raw_os_error() {
             Some(libc::ENOBUFS) => XskError::MemoryLock { bytes: area.memory().length() },
             _ => XskError::System { call: "setsockopt(XDP_UMEM_REG)", source: error },
         }
     })?;
     let transfer = match options.transfer {
-        None => 0,
         Some(Transfer::Copy) => libc::XDP_COPY,
+        Some(Transfer::ZeroCopy) if area.spacing() == Spacing::Staggered => {
+            return Err(Refused::For(XskError::NotSupported { ifindex, queue }));
+        }
         Some(Transfer::ZeroCopy) => libc::XDP_ZEROCOPY,
+        // A driver cannot work on frames that lie across pages.
+        None if area.spacing() == Spacing::Staggered => libc::XDP_COPY,
+        None => 0,
     };
     system::bind(socket, ifindex, queue, libc::XDP_USE_NEED_WAKEUP | transfer, None)
         .map_err(|error| refused(error, ifindex, queue))

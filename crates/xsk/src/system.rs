@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crate::umem::{FRAME_BYTES, Spacing};
+
 /// Where the words and the entries of a ring lie in its mapping, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RingOffsets {
@@ -170,14 +172,17 @@ pub(crate) fn set_ring(socket: BorrowedFd<'_>, ring: c_int, entries: u32) -> io:
 pub(crate) fn register(
     socket: BorrowedFd<'_>,
     memory: &Mapping,
-    frame_bytes: usize,
+    spacing: Spacing,
 ) -> io::Result<()> {
     let registration = libc::xdp_umem_reg {
         addr: memory.start() as u64,
         len: memory.length() as u64,
-        chunk_size: frame_bytes as u32,
+        chunk_size: FRAME_BYTES as u32,
         headroom: 0,
-        flags: 0,
+        flags: match spacing {
+            Spacing::Pages => 0,
+            Spacing::Staggered => libc::XDP_UMEM_UNALIGNED_CHUNK_FLAG,
+        },
         tx_metadata_len: 0,
     };
     set(socket, libc::XDP_UMEM_REG, &registration)

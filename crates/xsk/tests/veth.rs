@@ -8,33 +8,37 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use xsk::{HeldFrames, Options, Packet, Socket, Transfer, Umem, XskError};
+use xsk::{HeldFrames, Options, Packet, Socket, Spacing, Transfer, Umem, XskError};
 
 const MARKER: &[u8] = b"lockgate test frame";
 
-/// Runs a test on a thread in a fresh network namespace, which is gone when the thread ends. Says
-/// loudly if that cannot be, and then runs nothing.
-fn in_namespace(name: &str, test: impl FnOnce() + Send + 'static) {
-    let thread = std::thread::spawn(move || {
-        // SAFETY: no pointers; it changes this thread's view of the network only.
-        if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-            return Err(format!("no network namespace: {}", std::io::Error::last_os_error()));
+/// Runs a test for each spacing of frames, on a thread in a fresh network namespace, which is gone
+/// when the thread ends. Says loudly if that cannot be, and then runs nothing.
+fn in_namespace(name: &str, test: impl Fn(Spacing) + Copy + Send + 'static) {
+    for spacing in [Spacing::Pages, Spacing::Staggered] {
+        let thread = std::thread::spawn(move || {
+            // SAFETY: no pointers; it changes this thread's view of the network only.
+            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+                return Err(format!("no network namespace: {}", std::io::Error::last_os_error()));
+            }
+            let mut probe = Umem::new(1).unwrap();
+            let opened = Socket::open(probe.area(), 1, 0, &once());
+            if let Err(error @ (XskError::NotPermitted | XskError::NoAfXdp)) = opened {
+                return Err(error.to_string());
+            }
+            if let Ok(socket) = opened {
+                socket.close(&mut probe);
+            }
+            // No kernel that we run on refuses it.
+            assert_eq!(Spacing::of_copies(), Spacing::Staggered);
+            test(spacing);
+            Ok(())
+        });
+        match thread.join() {
+            Ok(Ok(())) => {}
+            Ok(Err(reason)) => eprintln!("SKIPPED: {name}, {spacing:?}: {reason}"),
+            Err(panic) => std::panic::resume_unwind(panic),
         }
-        let mut probe = Umem::new(1).unwrap();
-        let opened = Socket::open(probe.area(), 1, 0, &once());
-        if let Err(error @ (XskError::NotPermitted | XskError::NoAfXdp)) = opened {
-            return Err(error.to_string());
-        }
-        if let Ok(socket) = opened {
-            socket.close(&mut probe);
-        }
-        test();
-        Ok(())
-    });
-    match thread.join() {
-        Ok(Ok(())) => {}
-        Ok(Err(reason)) => eprintln!("SKIPPED: {name}: {reason}"),
-        Err(panic) => std::panic::resume_unwind(panic),
     }
 }
 
@@ -115,7 +119,7 @@ fn assert_all_free(umem: &mut Umem) {
 
 #[test]
 fn packets_arrive_at_the_peer_in_order_and_their_frames_come_back() {
-    in_namespace("packets_arrive_at_the_peer", || {
+    in_namespace("packets_arrive_at_the_peer", |spacing| {
         veth(1);
         run("sysctl -qw net.ipv6.conf.vb.disable_ipv6=1");
         // SAFETY: no pointers; the result is checked.
@@ -124,7 +128,7 @@ fn packets_arrive_at_the_peer_in_order_and_their_frames_come_back() {
         assert!(tap >= 0);
         // SAFETY: opened just now, nobody else's.
         let _close = unsafe { OwnedFd::from_raw_fd(tap) };
-        let mut umem = Umem::new(512).unwrap();
+        let mut umem = Umem::spaced(512, spacing).unwrap();
         let mut socket = Socket::open(umem.area(), index("va"), 0, &small()).unwrap();
         assert_eq!(socket.transfer(), Transfer::Copy);
         let before = received("vb");
@@ -160,9 +164,9 @@ fn send_one(socket: &mut Socket, umem: &mut Umem, number: u32) {
 
 #[test]
 fn a_netdev_that_is_down_holds_its_packets_and_closing_frees_them() {
-    in_namespace("a_netdev_that_is_down", || {
+    in_namespace("a_netdev_that_is_down", |spacing| {
         veth(1);
-        let mut umem = Umem::new(1024).unwrap();
+        let mut umem = Umem::spaced(1024, spacing).unwrap();
         let mut socket = Socket::open(umem.area(), index("va"), 0, &small()).unwrap();
         assert_eq!(socket.start(&mut umem), 100);
         run("ip link set va down");
@@ -193,9 +197,9 @@ fn a_netdev_that_is_down_holds_its_packets_and_closing_frees_them() {
 
 #[test]
 fn a_deleted_netdev_keeps_no_frame() {
-    in_namespace("a_deleted_netdev", || {
+    in_namespace("a_deleted_netdev", |spacing| {
         veth(1);
-        let mut umem = Umem::new(1024).unwrap();
+        let mut umem = Umem::spaced(1024, spacing).unwrap();
         let mut socket = Socket::open(umem.area(), index("va"), 0, &small()).unwrap();
         socket.start(&mut umem);
         send(&mut socket, &mut umem, 200);
@@ -216,9 +220,9 @@ fn a_deleted_netdev_keeps_no_frame() {
 
 #[test]
 fn sockets_of_two_netdevs_and_two_queues_share_one_memory() {
-    in_namespace("sockets_share_one_memory", || {
+    in_namespace("sockets_share_one_memory", |spacing| {
         veth(2);
-        let mut umem = Umem::new(1024).unwrap();
+        let mut umem = Umem::spaced(1024, spacing).unwrap();
         let (a, b) = (index("va"), index("vb"));
         let mut sockets: Vec<Socket> = [(a, 0), (a, 1), (b, 0), (b, 1)]
             .iter()
@@ -251,12 +255,12 @@ fn sockets_of_two_netdevs_and_two_queues_share_one_memory() {
 
 #[test]
 fn memory_is_registered_again_when_only_dead_netdevs_have_it() {
-    in_namespace("memory_is_registered_again", || {
+    in_namespace("memory_is_registered_again", |spacing| {
         veth(1);
         run("ip link add vc type veth peer name vd");
         run("ip link set vc up");
         run("ip link set vd up");
-        let mut umem = Umem::new(1024).unwrap();
+        let mut umem = Umem::spaced(1024, spacing).unwrap();
         let mut dead = Socket::open(umem.area(), index("va"), 0, &small()).unwrap();
         dead.start(&mut umem);
         run("ip link del va");
@@ -273,9 +277,10 @@ fn memory_is_registered_again_when_only_dead_netdevs_have_it() {
 
 #[test]
 fn a_queue_that_another_has_is_busy_and_is_had_once_it_is_free() {
-    in_namespace("a_queue_that_another_has", || {
+    in_namespace("a_queue_that_another_has", |spacing| {
         veth(1);
-        let (mut ours, mut theirs) = (Umem::new(256).unwrap(), Umem::new(256).unwrap());
+        let (mut ours, mut theirs) =
+            (Umem::spaced(256, spacing).unwrap(), Umem::spaced(256, spacing).unwrap());
         let a = index("va");
         let socket = Socket::open(theirs.area(), a, 0, &small()).unwrap();
         let error = Socket::open(ours.area(), a, 0, &once()).map(drop).unwrap_err();
@@ -303,9 +308,9 @@ fn a_queue_that_another_has_is_busy_and_is_had_once_it_is_free() {
 
 #[test]
 fn a_queue_that_does_not_exist_is_refused() {
-    in_namespace("a_queue_that_does_not_exist", || {
+    in_namespace("a_queue_that_does_not_exist", |spacing| {
         veth(1);
-        let umem = Umem::new(16).unwrap();
+        let umem = Umem::spaced(16, spacing).unwrap();
         let error = Socket::open(umem.area(), index("va"), 7, &small()).map(drop).unwrap_err();
         assert!(matches!(error, XskError::NoQueue { queue: 7, .. }), "{error}");
         assert_eq!(umem.area().sockets(), 0);
@@ -314,9 +319,9 @@ fn a_queue_that_does_not_exist_is_refused() {
 
 #[test]
 fn a_dropped_socket_gives_its_frames_back_too() {
-    in_namespace("a_dropped_socket", || {
+    in_namespace("a_dropped_socket", |spacing| {
         veth(1);
-        let mut umem = Umem::new(128).unwrap();
+        let mut umem = Umem::spaced(128, spacing).unwrap();
         let mut socket = Socket::open(umem.area(), index("va"), 0, &small()).unwrap();
         assert_eq!(socket.start(&mut umem), 100);
         drop(socket);
@@ -328,9 +333,9 @@ fn a_dropped_socket_gives_its_frames_back_too() {
 
 #[test]
 fn a_socket_asks_for_no_more_frames_than_there_are() {
-    in_namespace("no_more_frames_than_there_are", || {
+    in_namespace("no_more_frames_than_there_are", |spacing| {
         veth(1);
-        let mut umem = Umem::new(64).unwrap();
+        let mut umem = Umem::spaced(64, spacing).unwrap();
         let mut socket = Socket::open(umem.area(), index("va"), 0, &small()).unwrap();
         assert_eq!(socket.start(&mut umem), 64);
         assert_eq!(umem.take(), None);
@@ -342,9 +347,9 @@ fn a_socket_asks_for_no_more_frames_than_there_are() {
 
 #[test]
 fn packets_that_no_ring_can_carry_are_counted_and_their_frames_freed() {
-    in_namespace("packets_no_ring_can_carry", || {
+    in_namespace("packets_no_ring_can_carry", |spacing| {
         veth(1);
-        let mut umem = Umem::new(64).unwrap();
+        let mut umem = Umem::spaced(64, spacing).unwrap();
         let mut socket = Socket::open(umem.area(), index("va"), 0, &small()).unwrap();
         let free = Packet { frame: 63, offset: 256, length: 60 };
         let nowhere = Packet { frame: 64, offset: 256, length: 60 };
@@ -383,9 +388,10 @@ fn options_out_of_range_are_refused() {
 
 #[test]
 fn a_socket_works_on_its_own_memory_only() {
-    in_namespace("own_memory_only", || {
+    in_namespace("own_memory_only", |spacing| {
         veth(1);
-        let (umem, mut other) = (Umem::new(8).unwrap(), Umem::new(8).unwrap());
+        let (umem, mut other) =
+            (Umem::spaced(8, spacing).unwrap(), Umem::spaced(8, spacing).unwrap());
         let mut socket = Socket::open(umem.area(), index("va"), 0, &small()).unwrap();
         let attempt = std::panic::AssertUnwindSafe(|| socket.start(&mut other));
         let panic = std::panic::catch_unwind(attempt).unwrap_err();

@@ -6,9 +6,16 @@ use bpf::{Counter, MARK_BYTES, MarkVlan};
 use io::{BareForwarder, Mark, XdpFrames, XdpPort};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wire::frame::{Descriptor, Frames, HEADROOM, Port};
-use xsk::Umem;
+use xsk::{Spacing, Umem};
 
 use crate::place::{Link, give_all, in_namespace, numbers, received, run, wait_until};
+
+/// Runs a test for each spacing of frames, in a namespace of its own.
+fn for_each_spacing(name: &str, test: impl Fn(Spacing) + Copy + Send + 'static) {
+    for spacing in [Spacing::Pages, Spacing::Staggered] {
+        in_namespace(&format!("{name}, {spacing:?}"), move || test(spacing));
+    }
+}
 
 /// Receives until `count` packets have come.
 fn receive(port: &mut XdpPort, frames: &mut XdpFrames, count: usize) -> Vec<Descriptor> {
@@ -43,9 +50,9 @@ fn the_program_and_the_port_mean_the_same_mark() {
 
 #[test]
 fn packets_come_through_the_program_whole_and_in_order() {
-    in_namespace("packets_come_through_the_program", || {
+    for_each_spacing("packets_come_through_the_program", |spacing| {
         let mut link = Link::new("va", 3, 1);
-        let mut frames = XdpFrames::new(Umem::new(256).unwrap());
+        let mut frames = XdpFrames::new(Umem::spaced(256, spacing).unwrap());
         let mut port = link.port(&mut frames, &[0]);
         for round in 0..100 {
             link.send(0, round * 60..(round + 1) * 60);
@@ -71,9 +78,9 @@ fn packets_come_through_the_program_whole_and_in_order() {
 
 #[test]
 fn what_comes_faster_than_it_is_taken_is_dropped_by_the_kernel_and_counted() {
-    in_namespace("faster_than_it_is_taken", || {
+    for_each_spacing("faster_than_it_is_taken", |spacing| {
         let mut link = Link::new("va", 3, 1);
-        let mut frames = XdpFrames::new(Umem::new(256).unwrap());
+        let mut frames = XdpFrames::new(Umem::spaced(256, spacing).unwrap());
         let mut port = link.port(&mut frames, &[0]);
         link.send(0, 0..1000);
         wait_until("all were steered", || link.counted().of(Counter::ToWorker) == 1000);
@@ -101,9 +108,9 @@ fn what_comes_faster_than_it_is_taken_is_dropped_by_the_kernel_and_counted() {
 
 #[test]
 fn packets_marked_for_another_device_are_dropped_and_counted() {
-    in_namespace("packets_marked_for_another_device", || {
+    for_each_spacing("packets_marked_for_another_device", |spacing| {
         let mut link = Link::new("va", 3, 1);
-        let mut frames = XdpFrames::new(Umem::new(256).unwrap());
+        let mut frames = XdpFrames::new(Umem::spaced(256, spacing).unwrap());
         let mut port = XdpPort::new(4);
         let socket = link.open(frames.umem().area(), 0);
         port.add(&mut frames, socket);
@@ -122,9 +129,9 @@ fn packets_marked_for_another_device_are_dropped_and_counted() {
 
 #[test]
 fn queues_get_their_turns() {
-    in_namespace("queues_get_their_turns", || {
+    for_each_spacing("queues_get_their_turns", |spacing| {
         let mut link = Link::new("va", 3, 4);
-        let mut frames = XdpFrames::new(Umem::new(1024).unwrap());
+        let mut frames = XdpFrames::new(Umem::spaced(1024, spacing).unwrap());
         let mut port = link.port(&mut frames, &[2, 0, 3]);
         assert_eq!(port.queues().collect::<Vec<_>>(), [0, 2, 3]);
         (0..4).for_each(|queue| link.send(queue, 0..90));
@@ -156,9 +163,9 @@ fn queues_get_their_turns() {
 
 #[test]
 fn a_stuck_port_starves_no_other() {
-    in_namespace("a_stuck_port_starves_no_other", || {
+    for_each_spacing("a_stuck_port_starves_no_other", |spacing| {
         let mut links = [Link::new("va", 1, 1), Link::new("vb", 2, 1), Link::new("vc", 3, 1)];
-        let mut frames = XdpFrames::new(Umem::new(1024).unwrap());
+        let mut frames = XdpFrames::new(Umem::spaced(1024, spacing).unwrap());
         let [mut from, mut stuck, mut good] = [0, 1, 2].map(|i| links[i].port(&mut frames, &[0]));
         run("ip link set vb0 down");
         let before = received("vc1");
@@ -194,9 +201,9 @@ fn a_stuck_port_starves_no_other() {
 
 #[test]
 fn a_port_whose_netdev_is_deleted_ends_quietly() {
-    in_namespace("a_port_whose_netdev_is_deleted", || {
+    for_each_spacing("a_port_whose_netdev_is_deleted", |spacing| {
         let mut link = Link::new("va", 3, 1);
-        let mut frames = XdpFrames::new(Umem::new(256).unwrap());
+        let mut frames = XdpFrames::new(Umem::spaced(256, spacing).unwrap());
         let mut port = link.port(&mut frames, &[0]);
         link.send(0, 0..10);
         let mut packets = receive(&mut port, &mut frames, 10);
@@ -221,9 +228,9 @@ fn a_port_whose_netdev_is_deleted_ends_quietly() {
 
 #[test]
 fn a_queue_is_served_again_after_its_socket_was_replaced() {
-    in_namespace("a_queue_is_served_again", || {
+    for_each_spacing("a_queue_is_served_again", |spacing| {
         let mut link = Link::new("va", 3, 1);
-        let mut frames = XdpFrames::new(Umem::new(256).unwrap());
+        let mut frames = XdpFrames::new(Umem::spaced(256, spacing).unwrap());
         for round in 1..=5 {
             let mut port = link.port(&mut frames, &[0]);
             link.send(0, 0..50);
@@ -245,9 +252,9 @@ fn a_queue_is_served_again_after_its_socket_was_replaced() {
 
 #[test]
 fn a_socket_that_outlives_its_closing_writes_into_no_frame() {
-    in_namespace("a_socket_that_outlives_its_closing", || {
+    for_each_spacing("a_socket_that_outlives_its_closing", |spacing| {
         let mut link = Link::new("va", 3, 1);
-        let mut frames = XdpFrames::new(Umem::new(256).unwrap());
+        let mut frames = XdpFrames::new(Umem::spaced(256, spacing).unwrap());
         let mut port = XdpPort::new(3);
         let socket = link.open(frames.umem().area(), 0);
         let copy = socket.try_clone_fd().unwrap();
@@ -275,9 +282,9 @@ fn a_socket_that_outlives_its_closing_writes_into_no_frame() {
 
 #[test]
 fn the_bare_forwarder_forwards_both_ways_and_loses_no_frame() {
-    in_namespace("the_bare_forwarder", || {
+    for_each_spacing("the_bare_forwarder", |spacing| {
         let mut links = [Link::new("va", 1, 1), Link::new("vb", 2, 1)];
-        let umem = Umem::new(1024).unwrap();
+        let umem = Umem::spaced(1024, spacing).unwrap();
         let sockets = [0, 1].map(|i| links[i].open(umem.area(), 0));
         let mut forwarder = BareForwarder::new(umem, sockets);
         let before = [received("va1"), received("vb1")];
