@@ -286,5 +286,55 @@ impl FlowCache {
     }
 }
 
+/// Keys that are looked up together without a walk: for benches and tests of the table alone.
+#[derive(Default)]
+pub struct Batch {
+    lanes: Lanes,
+    /// What looking up and remembering did.
+    pub counters: CacheCounters,
+}
+
+impl Batch {
+    /// Goes over to a snapshot, looks up all keys (at most [`wire::BATCH`], of domains of the
+    /// snapshot), and says of each what is remembered. What is not is answered by `answer`, once
+    /// for equal keys, and remembered.
+    pub fn run(
+        &mut self,
+        cache: &mut FlowCache,
+        snapshot: &Snapshot,
+        keys: &[Key],
+        mut answer: impl FnMut(&Key) -> (Answer, Way),
+        mut told: impl FnMut(usize, Option<(Answer, Way)>),
+    ) {
+        cache.look_at(snapshot);
+        let Batch { lanes, counters } = self;
+        lanes.clear();
+        for (row, key) in keys.iter().enumerate() {
+            lanes.push(row, key);
+        }
+        run_lane(cache, &mut lanes.v4, counters, keys, &mut answer, &mut told);
+        run_lane(cache, &mut lanes.v6, counters, keys, &mut answer, &mut told);
+    }
+}
+
+fn run_lane<const WORDS: usize>(
+    cache: &mut FlowCache,
+    lane: &mut Lane<WORDS>,
+    counters: &mut CacheCounters,
+    keys: &[Key],
+    answer: &mut impl FnMut(&Key) -> (Answer, Way),
+    told: &mut impl FnMut(usize, Option<(Answer, Way)>),
+) {
+    cache.look_up(lane, counters);
+    for at in 0..lane.len() {
+        let found = cache.found(lane, at);
+        told(lane.row(at), found);
+        if found.is_none() && lane.question_like(at, at as u16) == at as u16 {
+            let said = answer(&keys[lane.row(at)]);
+            cache.remember(lane, at, said, counters);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -53,18 +53,29 @@ fn changed(spd: &Spd, only: Direction) -> Spd {
     spd.changed(&[], vec![policy(id, Some(only))]).unwrap()
 }
 
-/// A cache with its lanes and counters.
+/// A cache under a snapshot, its lanes and counters.
 struct Bench {
     cache: FlowCache,
-    lanes: Lanes,
-    counters: CacheCounters,
+    snapshot: Snapshot,
+    batch: Batch,
 }
 
 impl Bench {
     fn new(entries: usize) -> Bench {
-        let mut cache = FlowCache::new(entries, &SECRET, CacheUse::Always).unwrap();
-        cache.look_at(&snapshot(spd()));
-        Bench { cache, lanes: Lanes::default(), counters: CacheCounters::default() }
+        let cache = FlowCache::new(entries, &SECRET, CacheUse::Always).unwrap();
+        let mut bench = Bench { cache, snapshot: snapshot(spd()), batch: Batch::default() };
+        bench.cache.look_at(&bench.snapshot);
+        bench
+    }
+
+    /// Goes over to another snapshot.
+    fn look_at(&mut self, snapshot: Snapshot) {
+        self.cache.look_at(&snapshot);
+        self.snapshot = snapshot;
+    }
+
+    fn counters(&self) -> CacheCounters {
+        self.batch.counters
     }
 
     /// What is found of each key. Those not found are answered by `answer` and remembered.
@@ -73,52 +84,20 @@ impl Bench {
         keys: &[Key],
         answer: impl Fn(&Key) -> (Answer, Way),
     ) -> Vec<Option<(Answer, Way)>> {
-        let Bench { cache, lanes, counters } = self;
-        lanes.clear();
         let mut found = vec![None; keys.len()];
-        for (row, key) in keys.iter().enumerate() {
-            match key.flow.family {
-                Family::V4 => lanes.v4.push(row, key),
-                Family::V6 => lanes.v6.push(row, key),
-            }
-        }
-        go(cache, &mut lanes.v4, counters, keys, &answer, &mut found);
-        go(cache, &mut lanes.v6, counters, keys, &answer, &mut found);
+        let Bench { cache, snapshot, batch } = self;
+        batch.run(cache, snapshot, keys, answer, |at, told| found[at] = told);
         found
     }
 
     fn find(&mut self, key: Key) -> Option<(Answer, Way)> {
-        let Bench { cache, lanes, .. } = self;
-        lanes.clear();
-        let counters = &mut CacheCounters::default();
+        let (mut lanes, counters) = (Lanes::default(), &mut CacheCounters::default());
+        lanes.push(0, &key);
+        self.cache.look_up(&mut lanes.v4, counters);
+        self.cache.look_up(&mut lanes.v6, counters);
         match key.flow.family {
-            Family::V4 => {
-                lanes.v4.push(0, &key);
-                cache.look_up(&mut lanes.v4, counters);
-                cache.found(&lanes.v4, 0)
-            }
-            Family::V6 => {
-                lanes.v6.push(0, &key);
-                cache.look_up(&mut lanes.v6, counters);
-                cache.found(&lanes.v6, 0)
-            }
-        }
-    }
-}
-
-fn go<const WORDS: usize>(
-    cache: &mut FlowCache,
-    lane: &mut Lane<WORDS>,
-    counters: &mut CacheCounters,
-    keys: &[Key],
-    answer: &impl Fn(&Key) -> (Answer, Way),
-    found: &mut [Option<(Answer, Way)>],
-) {
-    cache.look_up(lane, counters);
-    for at in 0..lane.len() {
-        found[lane.row(at)] = cache.found(lane, at);
-        if found[lane.row(at)].is_none() && lane.question_like(at, at as u16) == at as u16 {
-            cache.remember(lane, at, answer(&keys[lane.row(at)]), counters);
+            Family::V4 => self.cache.found(&lanes.v4, 0),
+            Family::V6 => self.cache.found(&lanes.v6, 0),
         }
     }
 }
@@ -149,18 +128,12 @@ fn colliding(cache: &FlowCache, family: Family, count: usize) -> Vec<Key> {
     let mut lanes = Lanes::default();
     let place = |lanes: &mut Lanes, key: &Key| {
         lanes.clear();
-        let counters = &mut CacheCounters::default();
+        lanes.push(0, key);
+        cache.look_up(&mut lanes.v4, &mut CacheCounters::default());
+        cache.look_up(&mut lanes.v6, &mut CacheCounters::default());
         let hash = match family {
-            Family::V4 => {
-                lanes.v4.push(0, key);
-                cache.look_up(&mut lanes.v4, counters);
-                lanes.v4.hash(0)
-            }
-            Family::V6 => {
-                lanes.v6.push(0, key);
-                cache.look_up(&mut lanes.v6, counters);
-                lanes.v6.hash(0)
-            }
+            Family::V4 => lanes.v4.hash(0),
+            Family::V6 => lanes.v6.hash(0),
         };
         let lines = cache.table.lines().len() as u64;
         // The first bucket and the second.
@@ -288,11 +261,11 @@ fn of_colliding_flows_a_bucket_keeps_two_and_says_the_truth() {
                 assert!(found.is_none_or(|(said, _)| said == expected));
             }
             // The second bucket takes in what is too much for the first.
-            let (hits, misses) = (bench.counters.hits, bench.counters.misses);
+            let (hits, misses) = (bench.counters().hits, bench.counters().misses);
             assert_eq!(hits + misses, 100);
             if count <= 4 {
                 assert_eq!(misses, count as u64, "{family:?}");
-                assert_eq!(bench.counters.evictions, 0);
+                assert_eq!(bench.counters().evictions, 0);
             }
             let in_one = |line: usize| bench.cache.entries(line, 1).0.len();
             assert!((0..bench.cache.table.lines().len()).all(|line| in_one(line) <= 2));
@@ -312,7 +285,7 @@ fn the_older_of_a_full_bucket_goes() {
         // Four places; the fifth took that of the oldest of the first bucket, the sixth the next.
         let there: Vec<bool> = keys.iter().map(|key| bench.find(*key).is_some()).collect();
         assert_eq!(there, [false, false, true, true, true, true], "{family:?}");
-        assert_eq!((bench.counters.inserts, bench.counters.evictions), (6, 2));
+        assert_eq!((bench.counters().inserts, bench.counters().evictions), (6, 2));
         let of_family = domain(Direction::Outbound, family);
         assert_eq!(bench.cache.entries_of(of_family), 4);
     }
@@ -334,7 +307,7 @@ fn the_count_rises_on_empty_and_stale_ways_and_not_on_live_ones() {
         let before = spd();
         let after = changed(&before, Direction::Outbound);
         assert_eq!(after.generation(of_family).0, before.generation(of_family).0 + 1);
-        bench.cache.look_at(&snapshot(after));
+        bench.look_at(snapshot(after));
         assert_eq!(bench.cache.entries_of(of_family), 0, "at once");
         assert!(keys.iter().all(|key| bench.find(*key).is_none()));
         for (at, key) in keys[..4].iter().enumerate() {
@@ -342,7 +315,7 @@ fn the_count_rises_on_empty_and_stale_ways_and_not_on_live_ones() {
             assert_eq!(bench.cache.entries_of(of_family), at as u64 + 1, "stale");
             assert_eq!(bench.find(*key), Some((says(2), Way::Unknown)));
         }
-        assert_eq!(bench.counters.stale, 4);
+        assert_eq!(bench.counters().stale, 4);
     }
 }
 
@@ -355,7 +328,7 @@ fn a_change_of_one_domain_leaves_the_others() {
     });
     let keys: Vec<Key> = all.map(|domain| Key { domain, ..numbered(domain.family(), 5) }).collect();
     bench.run(&keys, |_| (says(3), Way::Unknown));
-    bench.cache.look_at(&snapshot(changed(&spd(), Direction::Inbound)));
+    bench.look_at(snapshot(changed(&spd(), Direction::Inbound)));
     for key in &keys {
         let holds = key.domain.direction() == Direction::Outbound;
         assert_eq!(bench.find(*key).is_some(), holds, "{key:?}");
@@ -376,7 +349,7 @@ fn what_matched_nothing_costs_no_live_entry_its_place() {
             bench.run(&[*key], |_| (NONE, Way::Unknown));
         }
         assert!(live.iter().all(|key| bench.find(*key).is_some()));
-        assert_eq!(bench.counters.refused, flood.len() as u64);
+        assert_eq!(bench.counters().refused, flood.len() as u64);
         // Into an empty table it is written, one a bucket, and gives way to the next live one.
         let mut bench = Bench::new(64);
         for key in flood {
@@ -405,7 +378,7 @@ fn equal_keys_of_a_batch_are_one() {
         });
         assert_eq!(asked.get(), 3);
     }
-    assert_eq!(bench.counters.inserts, 6);
+    assert_eq!(bench.counters().inserts, 6);
 }
 
 #[test]
@@ -420,7 +393,7 @@ fn a_way_holds_while_the_routes_do() {
         Snapshot::new(SnapshotParts { spd, route_generation, ..SnapshotParts::default() }).unwrap()
     };
     for generation in [1, 0, u32::MAX, 0] {
-        bench.cache.look_at(&routed(generation));
+        bench.look_at(routed(generation));
         assert_eq!(bench.find(key), Some((says(1), Way::Unknown)), "the answer stands");
     }
     bench.run(&[key], |_| unreachable!("it is there"));
@@ -429,7 +402,7 @@ fn a_way_holds_while_the_routes_do() {
     assert_eq!(bench.find(large), Some((says(1), Way::Unknown)), "too large to be written");
     // Numbers of routing tables run out: routes are no longer remembered, answers are.
     for generation in 0..u32::from(u16::MAX) {
-        bench.cache.look_at(&routed(generation));
+        bench.look_at(routed(generation));
     }
     assert!(bench.cache.is_outworn());
     let late = numbered(Family::V4, 3);
@@ -442,11 +415,11 @@ fn where_generations_go_back_nothing_is_answered() {
     // FC-22
     let mut bench = Bench::new(1 << 10);
     let raised = changed(&spd(), Direction::Outbound);
-    bench.cache.look_at(&snapshot(raised));
+    bench.look_at(snapshot(raised));
     assert!(bench.cache.serves(OUT) && bench.cache.serves(OUT6) && !bench.cache.is_outworn());
-    bench.cache.look_at(&snapshot(spd()));
+    bench.look_at(snapshot(spd()));
     assert!(bench.cache.is_outworn() && !bench.cache.serves(OUT) && !bench.cache.serves(OUT6));
-    bench.cache.look_at(&snapshot(changed(&spd(), Direction::Outbound)));
+    bench.look_at(snapshot(changed(&spd(), Direction::Outbound)));
     assert!(bench.cache.is_outworn(), "until it is replaced");
 }
 
@@ -512,7 +485,7 @@ proptest! {
             let route_generation = RouteGeneration(routes);
             let parts =
                 SnapshotParts { spd: spd_now, route_generation, ..SnapshotParts::default() };
-            bench.cache.look_at(&Snapshot::new(parts).unwrap());
+            bench.look_at(Snapshot::new(parts).unwrap());
             match step {
                 Step::Change(outbound) => {
                     let direction = if outbound { Direction::Outbound } else { Direction::Inbound };
@@ -540,7 +513,7 @@ proptest! {
                 }
             }
         }
-        let CacheCounters { inserts, evictions, stale, .. } = bench.counters;
+        let CacheCounters { inserts, evictions, stale, .. } = bench.counters();
         prop_assert!(evictions + stale <= 2 * inserts);
     }
 }

@@ -3,7 +3,7 @@
 use dataplane::cache::Answer;
 use dataplane::{CacheCounters, DropReason, PortId, RouteGeneration, Verdict};
 use packets::In;
-use packets::lab::{BERLIN, CARLA, Hub, LAN, LAN2, Laboratory, WAN, policy};
+use packets::lab::{BERLIN, CARLA, HOST, Hub, LAN, LAN2, Laboratory, WAN, host, own, policy};
 use policy::{
     Action, Direction, DomainId, IngressClass, Match, Policy, PolicyId, PolicyIndex, PortRange,
     SaSetId, Slots, Spd, UpperSelector,
@@ -557,6 +557,26 @@ fn opened_packets_are_remembered_by_the_set_that_opened_them() {
                     assert_eq!(verdicts, [expected]);
                 }
                 assert_eq!((scene.searches(), scene.counters().hits), (2, 2 * round));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_the_machine_itself_may_send_is_remembered_for_nobody_else() {
+    // I1: of a packet that is forwarded more is asked, so neither answers for the other.
+    for family in FAMILIES {
+        for host_first in [true, false] {
+            let mut scene = Scene::new(Direction::Outbound, family);
+            scene.add(Action::Bypass, 10, Some(20));
+            let packet = PacketBuilder::new(own(family, 1), host(family, 20)).udp(1, 53).ip();
+            for round in 0..4 {
+                let by_host = (round % 2 == 0) == host_first;
+                let (port, expected) = match by_host {
+                    true => (HOST, BYPASSED),
+                    false => (LAN, Verdict::Drop(DropReason::BadAddress)),
+                };
+                assert_eq!(scene.lab.send(port, &packet).verdicts, [expected]);
             }
         }
     }
