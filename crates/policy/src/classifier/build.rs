@@ -13,12 +13,12 @@ use super::forest::{Block, FAN, Forest, LANES, LEAF_BLOCKS, Node, Tree, Word};
 use super::header::{Area, DIMENSIONS, EVERYTHING, Ranges, includes};
 use super::{Budget, Dead, NONE};
 
-/// Rules up to which a plain list is searched.
-pub(super) const LIST_RULES: usize = 128;
 /// Trees at most.
 const TREES: usize = 6;
-/// Rules at which a region is not cut again.
-const LEAF_RULES: usize = 32;
+/// Rules up to which a region is not cut: three blocks cost about what two nodes do.
+const LEAF_RULES: usize = 48;
+/// Rules that stay in a region that cannot be cut well, where another tree follows.
+const MOST_LEAF_RULES: usize = 128;
 /// Rules that a child should have at least: a block that is not full costs as much as a full one.
 const CHILD_RULES: usize = 12;
 /// Cuts on the way to a leaf at most.
@@ -27,14 +27,26 @@ const DEPTH: u32 = 16;
 const SAMPLE: usize = 512;
 /// Copies that a cut may make, of 16 rules, where another tree follows.
 const COPIES_OF_16: usize = 2;
-/// Copies at most, for each rule.
+/// Copies that a cut may make of each of few rules, which a longer leaf serves as well; of more
+/// than this many it may make any number.
+const FEW_COPIES: usize = 2;
+const MANY: usize = 500;
+/// Rules as stored, for each rule, beyond which no region is cut; and how many more a small set
+/// may have.
 const STORED_PER_RULE: usize = 4;
+const STORED_MORE: usize = 60_000;
+/// Places that cuts give to rules, for each rule: what bounds the time and memory of a build.
+const WORK_PER_RULE: usize = 48;
+/// The same beyond that, for a small set.
+const WORK_MORE: usize = 1_000_000;
 /// What a rule costs that is left to the next tree, against one that a header's child keeps.
 const LEFT_WEIGHT: f32 = 1.0;
 /// A cut is worth a node if it leaves less than this share to search.
 const WORTH: f32 = 0.9;
+/// The same where every child has a copy of all that it overlaps, though another tree follows.
+const WORTH_COPIES: f32 = 0.75;
 /// Kinds of rules that a region keeps in mind to leave out what they hide.
-const HIDERS: usize = 4;
+const HIDERS: usize = 2;
 /// Rules of a region without a good cut that each rule behind them is compared with.
 const COMPARED: usize = 64;
 /// Positions that a [`TooCostly`] names at most.
@@ -66,17 +78,15 @@ pub(super) fn build(
         forest: Forest { hiders, blocks: vec![Block::EMPTY], ..Forest::default() },
         is_hidden,
         left: Vec::new(),
-        spare: STORED_PER_RULE * areas.len(),
+        work: WORK_PER_RULE * areas.len() + WORK_MORE,
         stored: 0,
         worst: Worst::default(),
     };
     let (mut cost, mut worst, mut depth) = (Cost::default(), Worst::default(), 0);
     let mut remaining = listed;
-    for tree in 0..TREES {
-        if remaining.is_empty() {
-            break;
-        }
-        let follows = if tree + 1 < TREES { Follows::Tree } else { Follows::Nothing };
+    while !remaining.is_empty() {
+        let is_last = builder.forest.trees.len() + 1 >= TREES;
+        let follows = if is_last { Follows::Nothing } else { Follows::Tree };
         let root = builder.grow_tree(remaining, follows);
         let most = std::mem::take(&mut builder.worst);
         cost.nodes += most.cost.nodes;
@@ -85,13 +95,14 @@ pub(super) fn build(
         if most.cost.steps() > worst.cost.steps() {
             worst = most;
         }
+        if cost.steps() > budget.steps {
+            let positions = blame(areas, worst.areas);
+            return Err(TooCostly { cost, limit: budget.steps, positions });
+        }
         builder.forest.trees.push(root);
         remaining = std::mem::take(&mut builder.left);
         remaining.sort_unstable();
         remaining.dedup();
-    }
-    if cost.steps() > budget.steps || worst.cost.blocks as usize > LEAF_BLOCKS {
-        return Err(TooCostly { cost, limit: budget.steps, positions: blame(areas, worst.areas) });
     }
     let stored = builder.stored;
     Ok(Built { forest: builder.finish(), cost, depth, stored })
@@ -137,6 +148,28 @@ struct Cut {
     dimension: usize,
     /// Where each child but the first begins; they rise.
     bounds: Vec<u32>,
+    wide: Wide,
+}
+
+/// What becomes of areas that lie across many bounds of a cut.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wide {
+    /// They are left to the next tree.
+    AreLeft,
+    /// Each child has a copy.
+    AreCopied,
+}
+
+/// Where the areas of a list lie in a cut.
+struct Places<'a> {
+    areas: &'a [Area],
+    /// Areas that cover a child, a few.
+    covering: [[Option<u32>; HIDERS]; FAN],
+    /// For each of the list the children that it has a place in, a bit each.
+    children: Vec<u16>,
+    /// Areas that have no place in some child that they overlap, and those that hide them there.
+    hidden: Vec<u32>,
+    hiders: Vec<u32>,
 }
 
 /// What a cut would do to a list of areas.
@@ -159,8 +192,8 @@ struct Builder<'a> {
     is_hidden: Vec<bool>,
     /// Areas that are left to the next tree.
     left: Vec<u32>,
-    /// Copies that may still be made.
-    spare: usize,
+    /// Places in children that may still be taken.
+    work: usize,
     stored: usize,
     /// Of the tree that grows.
     worst: Worst,
@@ -169,10 +202,7 @@ struct Builder<'a> {
 impl Builder<'_> {
     fn grow_tree(&mut self, areas: Vec<u32>, follows: Follows) -> Tree {
         let region = Region { ranges: EVERYTHING, areas, depth: 0 };
-        let (root, first) = match region.areas.len() {
-            ..=LIST_RULES => self.leaf(region),
-            _ => self.grow(region, follows),
-        };
+        let (root, first) = self.grow(region, follows);
         Tree { root, first }
     }
 
@@ -187,11 +217,8 @@ impl Builder<'_> {
         };
         let node = self.forest.nodes.len();
         self.forest.nodes.push(Node::new(0, &[], &[(Word::EMPTY, NONE)]));
-        let children: Vec<(Word, u32)> = self
-            .split(region, &cut, follows)
-            .into_iter()
-            .map(|child| self.grow(child, follows))
-            .collect();
+        let children: Vec<(Word, u32)> =
+            self.split(region, &cut).into_iter().map(|child| self.grow(child, follows)).collect();
         let first = children.iter().map(|&(_, first)| first).min().unwrap_or(NONE);
         self.forest.nodes[node] = Node::new(cut.dimension, &cut.bounds, &children);
         (Word::node(node), first)
@@ -201,27 +228,25 @@ impl Builder<'_> {
     /// tree, if there is one.
     fn uncut(&mut self, mut region: Region, follows: Follows) -> (Word, u32) {
         self.leave_out_compared(&mut region);
-        if follows == Follows::Tree && region.areas.len() > 2 * LEAF_RULES {
+        if follows == Follows::Tree && region.areas.len() > MOST_LEAF_RULES {
             self.left.extend(region.areas.drain(LEAF_RULES..));
         }
         self.leaf(region)
     }
 
-    fn leaf(&mut self, region: Region) -> (Word, u32) {
-        let blocks = region.areas.len().div_ceil(LANES);
-        let cost = Cost { nodes: region.depth, blocks: blocks as u32 };
+    fn leaf(&mut self, mut region: Region) -> (Word, u32) {
+        // What a leaf cannot hold becomes a tree behind all others: the budget ends that.
+        self.left.extend(region.areas.drain(region.areas.len().min(LEAF_BLOCKS * LANES)..));
         let first = region.areas.first().copied().unwrap_or(NONE);
-        // What does not fit is not stored: the worst leaf says so at the end.
-        let word = Word::leaf(self.forest.blocks.len(), blocks);
-        if word.is_some() {
-            self.stored += region.areas.len();
-            let chunks = region.areas.chunks(LANES).map(|chunk| block(self.areas, chunk));
-            self.forest.blocks.extend(chunks);
-        }
-        if cost.steps() > self.worst.cost.steps() || word.is_none() {
+        let chunks = region.areas.chunks(LANES);
+        let cost = Cost { nodes: region.depth, blocks: chunks.len() as u32 };
+        let word = Word::leaf(self.forest.blocks.len(), chunks.len());
+        self.stored += region.areas.len();
+        self.forest.blocks.extend(chunks.map(|chunk| block(self.areas, chunk)));
+        if cost.steps() > self.worst.cost.steps() {
             self.worst = Worst { cost, areas: region.areas };
         }
-        (word.unwrap_or(Word::EMPTY), first)
+        (word, first)
     }
 
     /// Leaves out what an area before it hides in all of the region, as far as one look at each
@@ -265,22 +290,37 @@ impl Builder<'_> {
 
     /// The cut that leaves the least to search, if one is worth a node.
     fn choose(&self, region: &Region, follows: Follows) -> Option<Cut> {
-        if region.depth >= DEPTH {
+        let most_stored = STORED_PER_RULE * self.areas.len() + STORED_MORE;
+        if region.depth >= DEPTH || self.stored + region.areas.len() > most_stored {
             return None;
         }
         let step = region.areas.len().div_ceil(SAMPLE);
         let sample: Vec<u32> = region.areas.iter().step_by(step).copied().collect();
-        let cuts = (0..DIMENSIONS).filter_map(|dimension| {
-            let bounds = self.bounds(region, dimension, &sample)?;
-            let cut = Cut { dimension, bounds };
-            let spread = self.spread(&sample, &cut, follows);
-            if spread.copies * step > self.spare {
-                return None;
+        let mut best: [Option<(f32, Cut)>; 2] = [None, None];
+        for dimension in 0..DIMENSIONS {
+            let Some(bounds) = self.bounds(region, dimension, &sample) else { continue };
+            let places = Places::new(self.areas, region, &sample, dimension, &bounds);
+            for (best, wide) in best.iter_mut().zip([Wide::AreLeft, Wide::AreCopied]) {
+                if (wide, follows) == (Wide::AreLeft, Follows::Nothing) {
+                    continue;
+                }
+                let spread = Spread::new(&places, wide);
+                let rest = spread.rest(sample.len());
+                let most = if region.areas.len() > MANY { FAN } else { FEW_COPIES };
+                let fits = spread.copies <= most * sample.len()
+                    && (sample.len() + spread.copies) * step <= self.work;
+                if fits && best.as_ref().is_none_or(|&(least, _)| rest < least) {
+                    *best = Some((rest, Cut { dimension, bounds: bounds.clone(), wide }));
+                }
             }
-            Some((spread.rest(sample.len()), cut))
-        });
-        let (rest, cut) = cuts.min_by(|one, other| one.0.total_cmp(&other.0))?;
-        (rest < WORTH).then_some(cut)
+        }
+        let [leaves, copies] = best;
+        let worth = |most: f32| move |(rest, cut): (f32, Cut)| (rest < most).then_some(cut);
+        match follows {
+            // Where everything lies across everything, copies help if they hide one another.
+            Follows::Tree => leaves.and_then(worth(WORTH)).or(copies.and_then(worth(WORTH_COPIES))),
+            Follows::Nothing => copies.and_then(worth(WORTH)),
+        }
     }
 
     /// Up to 15 numbers within the region at which the areas of a sample part well in a dimension:
@@ -320,52 +360,23 @@ impl Builder<'_> {
         Some(bounds)
     }
 
-    /// What a cut does to a list of areas.
-    fn spread(&self, areas: &[u32], cut: &Cut, follows: Follows) -> Spread {
-        let mut widths = [0usize; FAN];
-        let places = |&area: &u32| self.places(area, cut);
-        for (first, last) in areas.iter().map(places) {
-            widths[last - first] += 1;
-        }
-        let allowed = match follows {
-            Follows::Tree => areas.len() * COPIES_OF_16 / 16,
-            Follows::Nothing => usize::MAX,
-        };
-        let mut spread = Spread { counts: [0; FAN], widest: 0, left: 0, copies: 0 };
-        for (width, &count) in widths.iter().enumerate() {
-            let copies = spread.copies + width * count;
-            if spread.left > 0 || copies > allowed {
-                spread.left += count;
-            } else {
-                (spread.widest, spread.copies) = (width, copies);
-            }
-        }
-        for (first, last) in areas.iter().map(places) {
-            if last - first <= spread.widest {
-                spread.counts[first..=last].iter_mut().for_each(|count| *count += 1);
-            }
-        }
-        spread
-    }
-
-    /// The first and last child of a cut that an area overlaps.
-    fn places(&self, area: u32, cut: &Cut) -> (usize, usize) {
-        let (lo, hi) = self.areas[area as usize].ranges[cut.dimension];
-        let passed = |number| cut.bounds.iter().filter(|&&bound| bound <= number).count();
-        (passed(lo), passed(hi))
-    }
-
     /// Cuts a region; what lies across too widely is left to the next tree.
-    fn split(&mut self, region: Region, cut: &Cut, follows: Follows) -> Vec<Region> {
-        let spread = self.spread(&region.areas, cut, follows);
-        self.spare = self.spare.saturating_sub(spread.copies);
+    fn split(&mut self, region: Region, cut: &Cut) -> Vec<Region> {
+        let places = Places::new(self.areas, &region, &region.areas, cut.dimension, &cut.bounds);
+        let spread = Spread::new(&places, cut.wide);
+        self.work = self.work.saturating_sub(region.areas.len() + spread.copies);
+        places.hidden.iter().for_each(|&area| self.is_hidden[area as usize] = true);
+        places.hiders.iter().for_each(|&area| self.forest.hiders.insert(area));
         let mut children: Vec<Vec<u32>> =
             spread.counts[..=cut.bounds.len()].iter().map(|&n| Vec::with_capacity(n)).collect();
-        for area in region.areas {
-            let (first, last) = self.places(area, cut);
-            match last - first <= spread.widest {
-                true => children[first..=last].iter_mut().for_each(|child| child.push(area)),
-                false => self.left.push(area),
+        for (&area, &(mut children_of)) in region.areas.iter().zip(&places.children) {
+            if width(children_of) > spread.widest {
+                self.left.push(area);
+                continue;
+            }
+            while children_of != 0 {
+                children[children_of.trailing_zeros() as usize].push(area);
+                children_of &= children_of - 1;
             }
         }
         let (from, to) = region.ranges[cut.dimension];
@@ -390,13 +401,111 @@ impl Builder<'_> {
     }
 }
 
+impl<'a> Places<'a> {
+    fn new(
+        areas: &'a [Area],
+        region: &Region,
+        listed: &[u32],
+        dimension: usize,
+        bounds: &[u32],
+    ) -> Places<'a> {
+        let mut places = Places {
+            areas,
+            covering: [[None; HIDERS]; FAN],
+            children: Vec::with_capacity(listed.len()),
+            hidden: Vec::new(),
+            hiders: Vec::new(),
+        };
+        let mut others = region.ranges;
+        others[dimension] = (u32::MAX, 0);
+        let (from, to) = region.ranges[dimension];
+        let passed = |number| bounds.iter().filter(|&&bound| bound <= number).count();
+        for &index in listed {
+            let area = &areas[index as usize];
+            let (lo, hi) = area.ranges[dimension];
+            let (first, last) = (passed(lo), passed(hi));
+            let mut children = 0u16;
+            for child in first..=last {
+                if places.is_open(child, index) {
+                    children |= 1 << child;
+                }
+            }
+            places.children.push(children);
+            if !area.covers(&others) {
+                continue;
+            }
+            // The children that it covers wholly: all between, and those at its ends perhaps.
+            let begin = if first == 0 { from } else { bounds[first - 1] };
+            let end = bounds.get(last).map_or(to, |&next| next - 1);
+            let whole = first + usize::from(lo > begin)..last + usize::from(hi >= end);
+            whole.for_each(|child| places.cover(child, index));
+        }
+        places
+    }
+
+    /// Whether an area has a place in a child: whether none before it hides it there.
+    fn is_open(&mut self, child: usize, index: u32) -> bool {
+        let class = |area: u32| self.areas[area as usize].class;
+        let mut covering = self.covering[child].iter().flatten();
+        let hider = covering.find(|&&by| includes(class(by), class(index)));
+        if let Some(&hider) = hider {
+            self.hidden.push(index);
+            if self.hiders.last() != Some(&hider) {
+                self.hiders.push(hider);
+            }
+        }
+        hider.is_none()
+    }
+
+    /// Notes that an area covers a child.
+    fn cover(&mut self, child: usize, index: u32) {
+        if let Some(free) = self.covering[child].iter_mut().find(|covering| covering.is_none()) {
+            *free = Some(index);
+        }
+    }
+}
+
+/// Across how many bounds an area with a place in these children lies.
+fn width(children: u16) -> usize {
+    (children.count_ones() as usize).saturating_sub(1)
+}
+
 impl Spread {
+    fn new(places: &Places, wide: Wide) -> Spread {
+        let mut widths = [0usize; FAN];
+        places.children.iter().for_each(|&children| widths[width(children)] += 1);
+        let allowed = match wide {
+            Wide::AreLeft => places.children.len() * COPIES_OF_16 / 16,
+            Wide::AreCopied => usize::MAX,
+        };
+        let mut spread = Spread { counts: [0; FAN], widest: 0, left: 0, copies: 0 };
+        for (width, &count) in widths.iter().enumerate() {
+            let copies = spread.copies + width * count;
+            if spread.left > 0 || copies > allowed {
+                spread.left += count;
+            } else {
+                (spread.widest, spread.copies) = (width, copies);
+            }
+        }
+        for &children in &places.children {
+            if width(children) <= spread.widest {
+                for (child, count) in spread.counts.iter_mut().enumerate() {
+                    *count += usize::from(children >> child & 1);
+                }
+            }
+        }
+        spread
+    }
+
     /// What is expected to be left to search, as a share of the `areas` that there were: the child
     /// that a header goes to, and what the next trees have of it.
     fn rest(&self, areas: usize) -> f32 {
         let areas = areas as f32;
         let squares: f32 = self.counts.iter().map(|&count| (count * count) as f32).sum();
-        squares / (areas * areas) + LEFT_WEIGHT * self.left as f32 / areas
+        // A header is expected in a child by how many of the areas are there.
+        let kept: f32 = self.counts.iter().sum::<usize>() as f32;
+        let kept = if self.copies > self.left { kept } else { areas };
+        squares / (areas * kept.max(1.0)) + LEFT_WEIGHT * self.left as f32 / areas
     }
 }
 

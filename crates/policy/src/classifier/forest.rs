@@ -46,10 +46,13 @@ impl Word {
         Word(index as u32)
     }
 
-    /// The word of a leaf, if it can be said.
-    pub(super) fn leaf(first: usize, blocks: usize) -> Option<Word> {
-        let fits = blocks <= LEAF_BLOCKS && first + blocks <= MAX_BLOCKS;
-        fits.then_some(Word(Word::LEAF | (blocks as u32) << 24 | first as u32))
+    /// The word of a leaf.
+    ///
+    /// # Panics
+    /// If it cannot be said: beyond [`LEAF_BLOCKS`] or [`MAX_BLOCKS`].
+    pub(super) fn leaf(first: usize, blocks: usize) -> Word {
+        assert!(blocks <= LEAF_BLOCKS && first + blocks <= MAX_BLOCKS, "a leaf of {blocks} blocks");
+        Word(Word::LEAF | (blocks as u32) << 24 | first as u32)
     }
 
     #[inline(always)]

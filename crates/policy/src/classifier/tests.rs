@@ -1,5 +1,6 @@
 //! The search against the linear oracle.
 
+mod hostile;
 mod oracle;
 mod sets;
 mod speed;

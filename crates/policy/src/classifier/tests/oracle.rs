@@ -4,18 +4,8 @@ use cpu::lanes::Form;
 use wire::{Family, Flow};
 
 use super::super::*;
-use super::sets::{LIES, Lie, Random, edge_flow, random_rules, rule};
-use crate::Match;
+use super::sets::{LIES, Lie, Random, edge_flow, linear, random_rules, rule};
 use crate::rule::Rule;
-
-/// What the linear search says.
-fn linear(rules: &[Rule], dead: &Dead, flow: &Flow) -> u32 {
-    (0..)
-        .zip(rules)
-        .filter(|&(position, _)| !dead.contains(position))
-        .find(|(_, rule)| rule.judge(flow) != Match::None)
-        .map_or(NONE, |(position, _)| position)
-}
 
 /// Enough for any set that is not made to be costly.
 const GENEROUS: Budget = Budget { steps: 10_000 };

@@ -3,8 +3,9 @@
 use wire::flow::protocol::*;
 use wire::{Family, Flow, Upper};
 
+use super::super::{self as classifier, Dead};
 use crate::rule::{Rule, UpperRule};
-use crate::{IcmpRange, PolicyIndex, PortRange};
+use crate::{IcmpRange, Match, PolicyIndex, PortRange};
 
 /// A small generator of numbers: what a seed says is the same on every machine (SplitMix64).
 pub(super) struct Random(pub(super) u64);
@@ -36,6 +37,15 @@ impl Random {
             None => wide,
         }
     }
+}
+
+/// What the linear search says.
+pub(super) fn linear(rules: &[Rule], dead: &Dead, flow: &Flow) -> u32 {
+    (0..)
+        .zip(rules)
+        .filter(|&(position, _)| !dead.contains(position))
+        .find(|(_, rule)| rule.judge(flow) != Match::None)
+        .map_or(classifier::NONE, |(position, _)| position)
 }
 
 /// A rule for all of some addresses.
