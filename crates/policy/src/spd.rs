@@ -380,6 +380,12 @@ impl Spd {
         Spd { search, ..self }
     }
 
+    /// The same database, just made, searched in another of the processor's forms: for benches.
+    pub fn in_form(self, form: cpu::lanes::Form) -> Spd {
+        let tables = self.tables.into_iter().map(|table| table.in_form(form)).collect();
+        Spd { tables, ..self }
+    }
+
     /// The linear search: what [`classify`](Self::classify) must say. One comparison a rule, up to
     /// the first that decides.
     pub fn search_linear(&self, domain: DomainId, flow: &Flow) -> Match {

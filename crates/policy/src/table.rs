@@ -105,6 +105,14 @@ impl Table {
         Table { base: self.base.clone(), changes }
     }
 
+    /// The same table, whose base is searched in this form if no other table has it.
+    pub(crate) fn in_form(mut self, form: cpu::lanes::Form) -> Table {
+        if let Some(base) = Arc::get_mut(&mut self.base) {
+            base.search.use_form(form);
+        }
+        self
+    }
+
     /// Whether nothing changed since the base was made.
     pub(crate) fn is_unchanged(&self) -> bool {
         self.changes.is_none()
