@@ -1,12 +1,14 @@
 //! What the last snapshot was put together from, so that the next knows what is the same.
 
-use dataplane::{NextHop, PortInfo, RouteEntry, RouteGeneration};
+use dataplane::{Actions, NextHop, PortInfo, RouteEntry, RouteGeneration};
 
 use crate::mirror::LiveParts;
 
-/// What the last snapshot knew of ways.
+/// What the last snapshot knew.
 #[derive(Default)]
 pub(crate) struct Assembled {
+    /// What its policies do.
+    pub(crate) actions: Option<Actions>,
     route_generation: RouteGeneration,
     ports: Vec<PortInfo>,
     routes: Vec<RouteEntry>,

@@ -8,7 +8,7 @@ use dataplane::{
 };
 use ipsec::{Mode, OutboundSa, SequenceNumbers};
 use policy::selector::protocol_text;
-use policy::{Action, AddressRange, Direction, Match, Policy, SaSetId, UpperSelector};
+use policy::{Action, AddressRange, Match, Policy, SaSetId, UpperSelector};
 use serde::Serialize;
 use wire::flow::protocol;
 use wire::{Address, Family, Flow, Upper};
@@ -115,7 +115,7 @@ pub struct Explained {
     pub mtu: Option<u32>,
     /// The tier that decides.
     pub tier: &'static str,
-    /// Generation of the policies.
+    /// Generation of the policies as a whole.
     pub generation: u32,
     /// All of it as text: headings, empty where they are the line's before, and what they say.
     #[serde(skip)]
@@ -127,6 +127,8 @@ pub struct Explained {
 pub struct Consulted {
     /// `inbound` or `outbound`.
     pub direction: &'static str,
+    /// Generation of the policies of this direction and family for the port it came by.
+    pub generation: u32,
     /// Name of the policy that decides.
     pub decided_by: Option<String>,
     /// Whether that policy asks for what a later fragment lacks.
@@ -262,7 +264,7 @@ impl Story<'_> {
             lines.push(("", format!("{}: {}", reason.name(), reason.help())));
         }
         for consultation in &self.told.consultations {
-            lines.push((direction_text(consultation.direction), self.decided(consultation)));
+            lines.push((consultation.direction.name(), self.decided(consultation)));
             for beaten in &consultation.beaten {
                 let policy = policy_text(self.snapshot, self.snapshot.spd().policy(*beaten));
                 lines.push(("", format!("beat {policy}")));
@@ -278,7 +280,15 @@ impl Story<'_> {
         lines.push(("route", self.route()));
         lines.extend(self.leaving());
         lines.push(("tier", "classifier".into()));
-        lines.push(("generation", self.snapshot.generation().0.to_string()));
+        lines.push(("generation", format!("{} of all policies", self.snapshot.generation().0)));
+        for asked in &self.told.consultations {
+            let family = match asked.domain.family() {
+                Family::V4 => "IPv4",
+                Family::V6 => "IPv6",
+            };
+            let (generation, direction) = (asked.generation.0, asked.direction.name());
+            lines.push(("", format!("{generation} of {direction} {family} policies for the port")));
+        }
         lines
     }
 
@@ -478,18 +488,12 @@ impl Story<'_> {
             Match::None => (None, false),
         };
         Consulted {
-            direction: direction_text(asked.direction),
+            direction: asked.direction.name(),
+            generation: asked.generation.0,
             decided_by,
             fragment_lacks_ports,
             beat: asked.beaten.iter().map(|policy| name(*policy)).collect(),
         }
-    }
-}
-
-fn direction_text(direction: Direction) -> &'static str {
-    match direction {
-        Direction::Inbound => "inbound",
-        Direction::Outbound => "outbound",
     }
 }
 

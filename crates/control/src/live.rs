@@ -104,7 +104,7 @@ impl Compiled {
             return Err(SnapshotError::Dangling("a port of another configuration"));
         }
         let mut assembled = self.assembled.lock().unwrap_or_else(PoisonError::into_inner);
-        Snapshot::new(SnapshotParts {
+        let parts = SnapshotParts {
             generation: self.generation,
             route_generation: assembled.route_generation(live),
             layout: self.layout,
@@ -118,7 +118,10 @@ impl Compiled {
             sets: self.sets.clone(),
             outbound: self.outbound.clone(),
             inbound: self.inbound.clone(),
-        })
+        };
+        let snapshot = Snapshot::after(parts, assembled.actions.as_ref())?;
+        assembled.actions = Some(snapshot.actions().clone());
+        Ok(snapshot)
     }
 
     /// Which key an SA seals with.

@@ -2,7 +2,7 @@
 //! packet that is never sent (DESIGN I9: nothing is counted, sealed or moved).
 
 use ipsec::{Mode, OutboundSa};
-use policy::{Direction, Match, PolicyIndex};
+use policy::{Direction, DomainId, Generation, Match, PolicyIndex};
 use wire::flow::protocol;
 use wire::{Family, Flow, Fragment, FrameId, Packet, Upper};
 
@@ -27,6 +27,10 @@ pub enum Arrival {
 pub struct Consultation {
     /// Which list was asked.
     pub direction: Direction,
+    /// The same with the class of the ingress port and the family.
+    pub domain: DomainId,
+    /// Since when it stands.
+    pub generation: Generation,
     /// What it said.
     pub answer: Match,
     /// The policies that speak of the flow too and lost, in order of precedence.
@@ -162,7 +166,8 @@ fn consult(
         Match::None => None,
     };
     let beaten = matching.iter().skip(1).filter_map(policy_of).collect();
-    told.consultations.push(Consultation { direction, answer, beaten });
+    let generation = snapshot.spd().generation(domain);
+    told.consultations.push(Consultation { direction, domain, generation, answer, beaten });
     answer
 }
 

@@ -5,6 +5,7 @@
 //! runs in the daemon, in `lockgate replay`, in the benches and under the fuzzer.
 #![forbid(unsafe_code)]
 
+mod actions;
 pub mod cache;
 pub mod counters;
 mod decide;
@@ -28,6 +29,7 @@ pub mod verdict;
 pub mod walk;
 pub mod worker;
 
+pub use actions::Actions;
 pub use cache::{CacheCounters, CacheUse, FlowCache};
 pub use counters::{Counters, Ledger};
 pub use esp::Moved;

@@ -7,11 +7,11 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use ipsec::{InboundSa, Mode, OutboundSa, SaId, Spi};
-use policy::{
-    Action, Direction, DomainId, Generation, IngressClass, PolicyIndex, PortRange, SaSetId, Spd,
-};
+use policy::{Direction, DomainId, Generation, IngressClass, PolicyIndex, PortRange, SaSetId, Spd};
 use wire::{Address, Family, LinkAddress};
 
+use crate::actions::Actions;
+pub(crate) use crate::actions::ResolvedAction;
 use crate::routes::{NextHop, NextHopId, RouteEntry, RouteTable, RouteTarget};
 
 /// Generation of what the walk knows of routes, next hops, ports and their addresses: raised by 1
@@ -180,14 +180,6 @@ impl std::fmt::Display for SnapshotError {
 
 impl std::error::Error for SnapshotError {}
 
-/// What a policy does, with its set already found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ResolvedAction {
-    Protect(SetIndex),
-    Bypass,
-    Discard,
-}
-
 /// A device's ports.
 #[derive(Clone, Debug)]
 struct Device {
@@ -255,8 +247,7 @@ pub struct Snapshot {
     next_hops: Box<[Hop]>,
     neighbours: Neighbours,
     spd: Arc<Spd>,
-    /// One entry a slot.
-    actions: Box<[ResolvedAction]>,
+    actions: Actions,
     sets: Box<[SaSet]>,
     /// Mode of each set's SAs.
     set_mode: Box<[Mode]>,
@@ -276,6 +267,18 @@ impl Snapshot {
     /// # Errors
     /// [`SnapshotError`]: a mistake of the caller; nothing of the parts is kept.
     pub fn new(parts: SnapshotParts) -> Result<Snapshot, SnapshotError> {
+        Snapshot::after(parts, None)
+    }
+
+    /// The same, for less where what policies do was found for an earlier snapshot: then it does
+    /// not take as long as there are policies.
+    ///
+    /// # Errors
+    /// As [`Snapshot::new`].
+    pub fn after(
+        parts: SnapshotParts,
+        earlier: Option<&Actions>,
+    ) -> Result<Snapshot, SnapshotError> {
         check_references(&parts)?;
         let SnapshotParts { generation, ports, host, routes, next_hops, neighbours, .. } = parts;
         let SnapshotParts {
@@ -301,7 +304,7 @@ impl Snapshot {
             .collect();
         let set_index: HashMap<SaSetId, SetIndex> =
             sets.iter().enumerate().map(|(i, set)| (set.id, SetIndex(i as u32))).collect();
-        let actions = actions(&spd, &set_index)?;
+        let actions = Actions::new(&spd, &sets, &set_index, earlier)?;
         let by_spi = by_spi(&inbound)?;
         let inbound_set = inbound
             .iter()
@@ -463,7 +466,12 @@ impl Snapshot {
     /// What a policy does.
     #[inline]
     pub(crate) fn action(&self, policy: PolicyIndex) -> ResolvedAction {
-        self.actions[policy.0 as usize]
+        self.actions.of(policy)
+    }
+
+    /// What all policies do, for the snapshot after this one.
+    pub fn actions(&self) -> &Actions {
+        &self.actions
     }
 
     /// One SA set.
@@ -585,25 +593,6 @@ fn check_references(parts: &SnapshotParts) -> Result<(), SnapshotError> {
         Some((_, what)) => Err(SnapshotError::Dangling(what)),
         None => Ok(()),
     }
-}
-
-/// What the policy of each slot does; one that holds no more discards.
-fn actions(
-    spd: &Spd,
-    sets: &HashMap<SaSetId, SetIndex>,
-) -> Result<Box<[ResolvedAction]>, SnapshotError> {
-    let mut actions = vec![ResolvedAction::Discard; spd.capacity()];
-    for (index, policy) in spd.holding() {
-        actions[index.0 as usize] = match policy.action {
-            Action::Protect(id) => {
-                let set = sets.get(&id).ok_or(SnapshotError::UnknownSet(id))?;
-                ResolvedAction::Protect(*set)
-            }
-            Action::Bypass => ResolvedAction::Bypass,
-            Action::Discard => ResolvedAction::Discard,
-        };
-    }
-    Ok(actions.into())
 }
 
 fn outside(ports: &[PortInfo]) -> Box<[Address]> {

@@ -1,0 +1,428 @@
+//! Single policies that come and go, upon what runs.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use control::mirror::{LiveParts, View, live_parts};
+use control::validated::Policy;
+use control::{
+    ChangeRefused, CompileError, Compiled, Compiler, Loaded, NotAdopted, parse, parse_policies,
+};
+use dataplane::{Generation, RouteGeneration};
+use keystate::{HostIdentity, KeyState};
+use policy::{Direction, DomainId, PolicyIndex, SpdError, common};
+use wire::{Address, Family};
+
+const CONFIG: &str = r#"
+[node]
+name = "gw"
+[port.lan]
+netdev = "eth1"
+side = "protected"
+[port.wan]
+netdev = "eth0"
+side = "unprotected"
+[peer.a]
+local = "192.0.2.1"
+remote = "198.51.100.1"
+keys = "file:a.keys"
+manual = "laboratory"
+suite = "aes-128-gcm"
+"#;
+
+/// A policy's section.
+fn section(name: &str, priority: u32, remote: &str, more: &str) -> String {
+    format!(
+        "[[policy]]\nname = \"{name}\"\nlocal = [\"10.0.0.0/8\"]\nremote = [\"{remote}\"]\n\
+         priority = {priority}\n{more}\n"
+    )
+}
+
+fn bypass(name: &str, priority: u32, remote: &str) -> String {
+    section(name, priority, remote, "action = \"bypass\"")
+}
+
+fn protect(name: &str, priority: u32, remote: &str) -> String {
+    section(name, priority, remote, "peer = \"a\"")
+}
+
+/// A gateway's directories and its compiler.
+struct Gateway {
+    root: tempfile::TempDir,
+    keys: KeyState,
+    compiler: Compiler,
+}
+
+impl Gateway {
+    fn new() -> Gateway {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("keys")).unwrap();
+        let host = HostIdentity::new("machine", "boot");
+        let state = root.path().join("state");
+        let keys = KeyState::open_as(&root.path().join("run"), &state, &host).unwrap();
+        let gateway = Gateway { root, keys, compiler: Compiler::new() };
+        gateway.write_keys([1, 2]);
+        gateway
+    }
+
+    fn write_keys(&self, seeds: [u8; 2]) {
+        let [out, inbound] = seeds.map(|seed| format!("{seed:02x}").repeat(20));
+        let path = self.root.path().join("keys/a.keys");
+        let _ = std::fs::remove_file(&path);
+        control::write_key_file(&path, &format!("out 0x1001 {out}\nin 0x2001 {inbound}\n"))
+            .unwrap();
+    }
+
+    fn load(&self, text: &str) -> Loaded {
+        parse(text, "lockgate.toml").unwrap().load_keys(&self.root.path().join("keys")).unwrap()
+    }
+
+    fn compile(&mut self, policies: &str) -> Compiled {
+        let loaded = self.load(&self.text(policies));
+        self.compiler.compile(&loaded, &mut self.keys).unwrap()
+    }
+
+    fn text(&self, policies: &str) -> String {
+        let keys = format!("[node]\nkeys_dir = {:?}", self.root.path().join("keys"));
+        format!("{}{policies}", CONFIG.replacen("[node]", &keys, 1))
+    }
+
+    fn change(
+        &mut self,
+        running: &Compiled,
+        remove: &[&str],
+        add: &str,
+    ) -> Result<Compiled, ChangeRefused> {
+        let remove: Vec<String> = remove.iter().map(|name| (*name).to_owned()).collect();
+        self.compiler.change_policies(running, &remove, policies(running, add))
+    }
+
+    /// Another compiler is given the whole configuration that runs: it comes to the same.
+    fn check(&self, running: &Compiled) {
+        let mut other = Gateway::new();
+        let text = running.validated().effective();
+        let keys = |root: &Path| format!("{:?}", root.join("keys"));
+        let text = text.replace(&keys(self.root.path()), &keys(other.root.path()));
+        let loaded = other.load(&text);
+        let whole = other.compiler.compile(&loaded, &mut other.keys).unwrap();
+        let told = |compiled: &Compiled| -> Vec<String> {
+            let said = compiled.spd.policies().into_iter().map(|(_, policy)| {
+                format!("{} {:?} {:?}", policy.name, policy.action, policy.selector)
+            });
+            said.collect()
+        };
+        assert_eq!(told(running), told(&whole));
+        assert_eq!(running.validated().policies.len(), running.spd.len());
+    }
+}
+
+fn policies(running: &Compiled, text: &str) -> Vec<Policy> {
+    parse_policies(text, "change", running.settings()).unwrap().policies
+}
+
+const OUT: DomainId = common(Direction::Outbound, Family::V4);
+const OUT_V6: DomainId = common(Direction::Outbound, Family::V6);
+
+fn generations(compiled: &Compiled) -> [u32; 3] {
+    let of = |domain| compiled.spd.generation(domain).0;
+    [compiled.generation.0, of(OUT), of(OUT_V6)]
+}
+
+fn names(compiled: &Compiled) -> Vec<&str> {
+    let policies = compiled.spd.policies().into_iter();
+    policies.map(|(_, policy)| policy.name.as_str()).collect()
+}
+
+fn slot(compiled: &Compiled, name: &str) -> PolicyIndex {
+    compiled.spd.named(name).unwrap()
+}
+
+// FC-17, FC-16, FC-37, FC-41
+#[test]
+fn a_transaction_raises_the_generation_of_its_domains_by_one() {
+    let mut gateway = Gateway::new();
+    let first =
+        gateway.compile(&[bypass("a", 5, "10.1.0.0/16"), protect("b", 5, "10.2.0.0/16")].concat());
+    assert_eq!((generations(&first), names(&first)), ([1, 1, 1], vec!["b", "a"]));
+    let added = gateway.change(&first, &[], &bypass("c", 5, "10.1.0.0/16")).unwrap();
+    assert_eq!((generations(&added), names(&added)), ([2, 2, 1], vec!["c", "b", "a"]));
+    let removed = gateway.change(&added, &["c"], "").unwrap();
+    assert_eq!((generations(&removed), names(&removed)), ([3, 3, 1], vec!["b", "a"]));
+    let many: String = (0..100).map(|n| bypass(&format!("m{n}"), 9, "10.3.0.0/16")).collect();
+    let many = gateway.change(&removed, &["a"], &many).unwrap();
+    assert_eq!((generations(&many), many.spd.len()), ([4, 4, 1], 101));
+    let six = section("six", 5, "2001:db8::/32", "action = \"discard\"");
+    let six = gateway.change(&many, &[], &six.replace("10.0.0.0/8", "fd00::/8")).unwrap();
+    assert_eq!(generations(&six), [5, 4, 2]);
+    let nothing = gateway.change(&six, &[], "").unwrap();
+    assert_eq!(generations(&nothing), [5, 4, 2]);
+    assert!(Arc::ptr_eq(&nothing.spd, &six.spd));
+    gateway.check(&many);
+    for compiled in [&added, &removed, &many, &six] {
+        assert_eq!(compiled.layout, first.layout, "counters go on");
+        assert_eq!(slot(compiled, "b"), slot(&first, "b"));
+        assert!(Arc::ptr_eq(&compiled.outbound[0], &first.outbound[0]));
+    }
+}
+
+// FC-52
+#[test]
+fn a_policy_replaced_under_its_name_is_another_and_the_newest() {
+    let mut gateway = Gateway::new();
+    let text = [bypass("a", 5, "10.1.0.0/16"), bypass("b", 5, "10.1.0.0/16")].concat();
+    let first = gateway.compile(&text);
+    let changed = gateway.change(&first, &["a"], &protect("a", 5, "10.1.0.0/16")).unwrap();
+    assert_eq!(names(&changed), ["a", "b"]);
+    assert_ne!(slot(&changed, "a"), slot(&first, "a"));
+    let again = gateway.change(&changed, &["a"], "").unwrap();
+    let back = gateway.change(&again, &[], &bypass("a", 5, "10.1.0.0/16")).unwrap();
+    let slots = [&first, &changed, &back].map(|compiled| slot(compiled, "a"));
+    assert!(slots[0] != slots[1] && slots[1] != slots[2] && slots[0] != slots[2], "{slots:?}");
+    gateway.check(&back);
+}
+
+#[test]
+fn names_that_do_not_fit_are_refused_and_nothing_changes() {
+    let mut gateway = Gateway::new();
+    let first = gateway.compile(&[bypass("dns", 5, "any"), bypass("web", 5, "any")].concat());
+    let refused = |outcome: Result<Compiled, ChangeRefused>| outcome.err().unwrap().to_string();
+    let text = refused(gateway.change(&first, &["dsn"], ""));
+    assert_eq!(text, "there is no policy \"dsn\"; did you mean \"dns\"?");
+    let text = refused(gateway.change(&first, &["web", "web"], ""));
+    assert_eq!(text, "policy \"web\" is named twice in one change");
+    let text = refused(gateway.change(&first, &[], &bypass("dns", 9, "any")));
+    assert!(text.starts_with("there is a policy \"dns\" already"), "{text}");
+    let new = policies(&first, &bypass("new", 9, "any"));
+    let twice = [new.clone(), new].concat();
+    let text = refused(gateway.compiler.change_policies(&first, &[], twice));
+    assert_eq!(text, "policy \"new\" is named twice in one change");
+    let gone = gateway.change(&first, &["dns"], "").unwrap();
+    let text = refused(gateway.change(&gone, &["dns"], ""));
+    assert!(text.starts_with("there is no policy \"dns\""), "{text}");
+    assert_eq!(generations(&gone), [2, 2, 1], "what was refused left no trace");
+}
+
+// FC-17, FC-37
+#[test]
+fn applying_what_runs_already_changes_nothing() {
+    let mut gateway = Gateway::new();
+    let first =
+        gateway.compile(&[bypass("a", 5, "10.1.0.0/16"), bypass("b", 5, "10.2.0.0/16")].concat());
+    let changed = gateway.change(&first, &["a"], &protect("c", 7, "10.3.0.0/16")).unwrap();
+    let loaded = gateway.load(&changed.validated().effective());
+    let applied = gateway.compiler.compile(&loaded, &mut gateway.keys).unwrap();
+    assert!(Arc::ptr_eq(&applied.spd, &changed.spd));
+    assert_eq!((applied.layout, generations(&applied)), (changed.layout, generations(&changed)));
+    // What differs is a change of its domains alone, and what stays keeps its slot.
+    let more = format!("{}{}", changed.validated().effective(), bypass("d", 1, "10.9.0.0/16"));
+    let loaded = gateway.load(&more);
+    let applied = gateway.compiler.compile(&loaded, &mut gateway.keys).unwrap();
+    assert_eq!((applied.layout, generations(&applied)), (changed.layout, [3, 3, 1]));
+    for name in ["b", "c"] {
+        assert_eq!(slot(&applied, name), slot(&changed, name));
+    }
+    let next = gateway.change(&applied, &["d", "b"], "").unwrap();
+    assert_eq!((generations(&next), names(&next)), ([4, 4, 1], vec!["c"]));
+}
+
+// FC-40, FC-37
+#[test]
+fn other_keys_leave_policies_and_generations_as_they_are() {
+    let mut gateway = Gateway::new();
+    let text = [protect("a", 5, "10.1.0.0/16"), bypass("b", 5, "10.2.0.0/16")].concat();
+    let first = gateway.compile(&text);
+    let changed = gateway.change(&first, &["b"], "").unwrap();
+    gateway.write_keys([3, 4]);
+    let rekeyed = gateway.compile(&protect("a", 5, "10.1.0.0/16"));
+    assert_eq!(rekeyed.refused, []);
+    assert!(!Arc::ptr_eq(&rekeyed.outbound[0].sequence, &changed.outbound[0].sequence));
+    assert!(Arc::ptr_eq(&rekeyed.spd, &changed.spd));
+    assert_eq!(generations(&rekeyed), generations(&changed));
+}
+
+// I2: what is remembered of a change that never came to run is never taken for another's.
+#[test]
+fn what_was_compiled_and_did_not_come_to_run_leaves_its_numbers_behind() {
+    let mut gateway = Gateway::new();
+    let first = gateway.compile(&bypass("a", 5, "10.1.0.0/16"));
+    let lost = gateway.change(&first, &[], &bypass("lost", 9, "10.1.0.0/16")).unwrap();
+    let next = gateway.change(&first, &[], &protect("next", 9, "10.1.0.0/16")).unwrap();
+    assert_eq!(names(&next), ["next", "a"]);
+    assert!(next.spd.generation(OUT) > lost.spd.generation(OUT));
+    assert_ne!(slot(&next, "next"), slot(&lost, "lost"));
+    assert_eq!(slot(&next, "a"), slot(&first, "a"));
+    assert_eq!(next.layout, first.layout);
+    gateway.check(&next);
+}
+
+#[test]
+fn changes_are_folded_in_beside_what_runs() {
+    let mut gateway = Gateway::new();
+    let mut running = gateway.compile(&bypass("first", 5, "10.1.0.0/16"));
+    let name = |n: u32| format!("p{n}");
+    let mut n = 0;
+    let job = loop {
+        let remove = (n % 3 == 2).then(|| name(n - 1));
+        let remove: Vec<&str> = remove.iter().map(String::as_str).collect();
+        let add = bypass(&name(n), n % 7, &format!("10.{}.0.0/16", n % 5));
+        running = gateway.change(&running, &remove, &add).unwrap();
+        n += 1;
+        if let Some(job) = gateway.compiler.rebuild_job(&running) {
+            break job;
+        }
+    };
+    // Meanwhile it goes on.
+    let rebuilt = std::thread::spawn(|| job.run()).join().unwrap().unwrap();
+    let remove = ["first", "p0"];
+    running = gateway.change(&running, &remove, &protect("late", 3, "10.1.0.0/16")).unwrap();
+    let adopted = gateway.compiler.adopt(&running, rebuilt).unwrap();
+    assert_eq!((adopted.spd.changes(), names(&adopted)), (3, names(&running)));
+    assert_eq!(generations(&adopted), generations(&running));
+    assert_eq!(adopted.layout, running.layout);
+    for name in names(&running) {
+        assert_eq!(slot(&adopted, name), slot(&running, name));
+    }
+    assert_eq!(adopted.validated(), running.validated());
+    gateway.check(&adopted);
+    let next = gateway.change(&adopted, &["late"], &bypass("p0", 3, "10.1.0.0/16")).unwrap();
+    let [whole, out, _] = generations(&running);
+    assert_eq!(generations(&next)[..2], [whole + 1, out + 1]);
+    gateway.check(&next);
+}
+
+#[test]
+fn a_rebuilt_base_of_other_policies_is_not_taken() {
+    let mut gateway = Gateway::new();
+    let first = gateway.compile(&bypass("a", 5, "10.1.0.0/16"));
+    let many: String = (0..64).map(|n| bypass(&format!("m{n}"), 9, "10.3.0.0/16")).collect();
+    let changed = gateway.change(&first, &[], &many).unwrap();
+    let rebuilt = gateway.compiler.rebuild_job(&changed).unwrap().run().unwrap();
+    let applied = gateway.compile(&bypass("b", 5, "10.1.0.0/16"));
+    assert_eq!(gateway.compiler.adopt(&applied, rebuilt).err(), Some(NotAdopted::Overtaken));
+    assert!(gateway.compiler.rebuild_job(&applied).is_none(), "nothing to fold in");
+}
+
+/// Far more changes than fit in front of a base, and more than there are slots.
+#[test]
+fn changes_without_end_are_made_and_counters_begin_anew_once_slots_are_used_up() {
+    let mut gateway = Gateway::new();
+    let mut running = gateway.compile(&bypass("stays", 5, "10.1.0.0/16"));
+    let (first, room) = (running.layout, running.spd.capacity());
+    let all = |step: usize| -> String {
+        (0..400).map(|n| bypass(&format!("p{step}-{n}"), 9, "10.3.0.0/16")).collect()
+    };
+    let mut before: Vec<String> = Vec::new();
+    for step in 0..room / 400 + 2 {
+        let remove: Vec<&str> = before.iter().map(String::as_str).collect();
+        running = gateway.change(&running, &remove, &all(step)).unwrap();
+        before = (0..400).map(|n| format!("p{step}-{n}")).collect();
+        assert_eq!(running.spd.len(), 401);
+    }
+    assert_eq!(running.layout.0, first.0 + 1);
+    assert!(running.spd.named("stays").is_some());
+    gateway.check(&running);
+}
+
+// A set over the cost bound: refused by name, and what runs goes on.
+#[test]
+fn what_would_cost_too_much_is_refused_by_name() {
+    let mut gateway = Gateway::new();
+    let first = gateway.compile(&bypass("a", 5, "10.1.0.0/16"));
+    let hostile = |n: u32| {
+        let (local, remote) = (n, 10_000 - n);
+        let inset = |by: u32| {
+            let (lo, hi) = (std::net::Ipv4Addr::from(by), std::net::Ipv4Addr::from(u32::MAX - by));
+            format!("{lo}-{hi}")
+        };
+        section(&format!("h{n}"), n, &inset(remote), "action = \"bypass\"")
+            .replace("10.0.0.0/8", &inset(local))
+    };
+    let all: String = (0..10_000).map(hostile).collect();
+    let refused = gateway.change(&first, &[], &all).err().unwrap();
+    let ChangeRefused::Compile(CompileError::Spd(SpdError::TooCostly { policies, .. })) = &refused
+    else {
+        panic!("{refused}")
+    };
+    assert!((1..=SpdError::MAX_NAMED).contains(&policies.len()));
+    assert!(refused.to_string().contains(&format!("{:?}", policies[0])), "{refused}");
+    let next = gateway.change(&first, &[], &bypass("b", 5, "10.1.0.0/16")).unwrap();
+    assert_eq!((names(&next), generations(&next)), (vec!["b", "a"], [2, 2, 1]));
+}
+
+// FC-37, I2: neighbours and policies leave the route generation as it is.
+#[test]
+fn the_route_generation_rises_with_ports_routes_and_next_hops_alone() {
+    let mut gateway = Gateway::new();
+    let first = gateway.compile(&bypass("a", 5, "10.1.0.0/16"));
+    let mut live = live_parts(first.settings(), &View::default());
+    let of =
+        |compiled: &Compiled, live: &LiveParts| compiled.assemble(live).unwrap().route_generation();
+    assert_eq!(of(&first, &live), RouteGeneration(1));
+    assert_eq!(of(&first, &live), RouteGeneration(1));
+    let changed = gateway.change(&first, &["a"], "").unwrap();
+    assert_eq!(of(&changed, &live), RouteGeneration(1));
+    let (port, address) = (dataplane::PortId(1), Address::v4(0xc000_0202));
+    live.neighbours.push(dataplane::Neighbour { port, address, mac: [2, 0, 0, 0, 0, 1] });
+    assert_eq!(of(&changed, &live), RouteGeneration(1));
+    live.next_hops.push(dataplane::NextHop { port, gateway: Some(address) });
+    assert_eq!(of(&changed, &live), RouteGeneration(2));
+    let prefix = dataplane::Prefix { address: Address::v4(0), length: 0 };
+    let target = dataplane::RouteTarget::Via(dataplane::NextHopId(0));
+    live.routes.push(dataplane::RouteEntry { prefix, target });
+    assert_eq!(of(&changed, &live), RouteGeneration(3));
+    live.ports[1].mtu -= 1;
+    assert_eq!(of(&changed, &live), RouteGeneration(4));
+    live.ports[1].addresses.push(address);
+    let applied = gateway.compile(&bypass("b", 5, "10.1.0.0/16"));
+    assert_eq!(of(&applied, &live), RouteGeneration(5));
+    assert_eq!(of(&first, &live), RouteGeneration(5));
+    assert_eq!(first.generation, Generation(1));
+}
+
+/// What a change takes: `cargo test -p control --test change -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn what_a_change_takes() {
+    for count in [1_000u32, 100_000] {
+        let mut gateway = Gateway::new();
+        let text: String = (0..count)
+            .map(|n| {
+                let remote = std::net::Ipv4Addr::from(0x0b00_0000 + n * 4);
+                protect(&format!("p{n}"), n % 100, &format!("{remote}/30"))
+            })
+            .collect();
+        let loaded = gateway.load(&gateway.text(&text));
+        let began = Instant::now();
+        let mut running = gateway.compiler.compile(&loaded, &mut gateway.keys).unwrap();
+        let whole = began.elapsed();
+        let live = live_parts(running.settings(), &View::default());
+        let _first = running.assemble(&live).unwrap();
+        let (mut changes, mut snapshots) = (Vec::new(), Vec::new());
+        for n in 0..60 {
+            let add = policies(&running, &bypass(&format!("new{n}"), 50, "11.0.0.0/8"));
+            let remove = [format!("p{}", n * 7)];
+            let began = Instant::now();
+            running = gateway.compiler.change_policies(&running, &remove, add).unwrap();
+            changes.push(began.elapsed());
+            let began = Instant::now();
+            let _snapshot = running.assemble(&live).unwrap();
+            snapshots.push(began.elapsed());
+        }
+        let job = gateway.compiler.rebuild_job(&running).unwrap();
+        let began = Instant::now();
+        let rebuilt = job.run().unwrap();
+        let folding = began.elapsed();
+        let began = Instant::now();
+        let adopted = gateway.compiler.adopt(&running, rebuilt).unwrap();
+        let _snapshot = adopted.assemble(&live).unwrap();
+        let adopting = began.elapsed();
+        changes.sort();
+        snapshots.sort();
+        println!(
+            "{count} policies: whole {whole:?}, change {:?} (worst {:?}), snapshot {:?} (worst \
+             {:?}), folding in {folding:?}, adopting with its snapshot {adopting:?}",
+            changes[30], changes[59], snapshots[30], snapshots[59]
+        );
+    }
+}
