@@ -116,7 +116,7 @@ pub(crate) struct Job {
 /// # Errors
 /// Nothing was written to its place, unless the operating system failed at that very step.
 pub(crate) fn perform(job: &Job) -> Result<Report, Failure> {
-    let loaded = control::load(&job.config)?;
+    let loaded = control::read(&job.config)?.load_keys(control::base_of(&job.config))?;
     let mut opened = Vec::new();
     for file in &job.keys {
         opened.push(read_replay_keys(file)?);

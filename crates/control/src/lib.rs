@@ -61,6 +61,7 @@ pub use values::{mac_text, service_text};
 use errors::Problems;
 use pieces::{Pieces, Whole};
 use source::Source;
+use validate::Outcome;
 
 /// A configuration without its keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -71,6 +72,8 @@ pub struct Parsed {
     pub warnings: Vec<Problem>,
     /// Where each peer's key file is named, one entry per peer.
     key_places: Vec<Place>,
+    /// Where the size of the flow cache is named, or where the file begins.
+    flows_place: Place,
 }
 
 /// A configuration with its keys. No `Debug`: it holds key bytes.
@@ -95,17 +98,17 @@ pub fn parse(text: &str, name: &str) -> Result<Parsed, ConfigErrors> {
     let source = Source::new(name, text);
     let (validated, problems) = in_pieces(&source).unwrap_or_else(|Whole| as_a_whole(&source));
     let warnings = problems.finish()?;
-    let Some((validated, key_spans)) = validated else {
+    let Some(Outcome { validated, keys, flows }) = validated else {
         // Nothing was wrong and nothing came of it: a rule forgot to say why.
         let mistake = Mistake::Unexplained;
         return Err(ConfigErrors::of(Place::of_file(name), mistake));
     };
-    let key_places = key_spans.iter().map(|span| source.place(span)).collect();
-    Ok(Parsed { validated, warnings, key_places })
+    let key_places = keys.iter().map(|span| source.place(span)).collect();
+    Ok(Parsed { validated, warnings, key_places, flows_place: source.place(&flows) })
 }
 
 /// What came of a text, and what is wrong with it.
-type Judged<'a> = (Option<validate::Outcome>, Problems<'a>);
+type Judged<'a> = (Option<Outcome>, Problems<'a>);
 
 fn in_pieces<'a>(source: &'a Source<'a>) -> Result<Judged<'a>, Whole> {
     let mut problems = Problems::new(source);
@@ -144,13 +147,20 @@ pub fn read(path: &Path) -> Result<Parsed, ConfigErrors> {
     parse(&text, &name)
 }
 
-/// Reads a configuration file and the key files that it names.
+/// Reads a configuration file for this machine, and the key files that it names.
 ///
 /// # Errors
-/// All mistakes of the file, else all of its key files.
+/// All mistakes of the file, else that this machine has too little memory for it, else all mistakes
+/// of its key files.
 pub fn load(path: &Path) -> Result<Loaded, ConfigErrors> {
-    let parsed = read(path)?;
-    parsed.load_keys(base_of(path))
+    read(path)?.within(machine_memory())?.load_keys(base_of(path))
+}
+
+/// Bytes of memory that this machine has; `None`: Linux does not say.
+pub fn machine_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    total.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// What a relative `keys_dir` in a configuration file is relative to: the file's directory.
@@ -159,6 +169,25 @@ pub fn base_of(path: &Path) -> &Path {
 }
 
 impl Parsed {
+    /// The same, for a machine with so many bytes of memory. Half of it is the flow cache's at
+    /// most: a table that the machine cannot back ends the daemon when traffic fills it.
+    ///
+    /// # Errors
+    /// The flow cache is too large, with the warnings of the configuration (FC-11).
+    pub fn within(self, memory: Option<u64>) -> Result<Parsed, ConfigErrors> {
+        let (cache, limit) = (self.validated.cache, memory.unwrap_or(u64::MAX) / 2);
+        let bytes = cache.size(1).map_or(0, |all| all.bytes);
+        if bytes <= limit {
+            return Ok(self);
+        }
+        let fits = validated::Cache::flows_within(limit);
+        let mistake = Mistake::CacheBeyondMemory { bytes, limit, fits };
+        let mut errors = ConfigErrors::of(self.flows_place, mistake);
+        errors.problems.extend(self.warnings);
+        errors.problems.sort_by(|a, b| a.place.cmp(&b.place));
+        Err(errors)
+    }
+
     /// Reads the key files. `base` is what a relative `keys_dir` is relative to: the directory of
     /// the configuration file.
     ///

@@ -172,6 +172,8 @@ pub enum Mistake {
     CacheTooSmall,
     #[error("a cache for more than {limit} flows is not offered")]
     CacheTooLarge { limit: u64 },
+    #[error("the flow cache would take {bytes} bytes, more than half of this machine's memory")]
+    CacheBeyondMemory { bytes: u64, limit: u64, fits: u64 },
     #[error("`use` does nothing: there is no cache")]
     UseWithoutCache,
 
@@ -459,6 +461,10 @@ impl Mistake {
             Mistake::NotNamed { word, .. } => {
                 Some(format!("write [{word}.NAME] and its keys below"))
             }
+            Mistake::CacheBeyondMemory { limit, fits, .. } => {
+                let flows = crate::values::count_text(*fits);
+                Some(format!("flows = \"{flows}\" takes no more than that, {limit} bytes"))
+            }
             Mistake::IcmpOfOtherFamily { right } => Some(format!("write protocol = \"{right}\"")),
             Mistake::TunnelBelowV4 { least, .. } => Some(format!("write mtu = {least} or more")),
             Mistake::TunnelBelowV6 { port, least, .. } => Some(format!(
@@ -496,7 +502,7 @@ impl Mistake {
             Mistake::ListenAddress { .. } => "name one of this machine's own addresses",
             Mistake::OpensOnExit => "on_exit = \"closed\" keeps the ports shut",
             Mistake::BadFlows { .. } => "write \"off\", 1000, \"64K\" or \"1M\"",
-            Mistake::CacheTooSmall => "to have none write flows = \"off\"",
+            Mistake::CacheTooSmall => "write flows = \"off\" to have none, or 2 at least",
             Mistake::UseWithoutCache => "write flows = \"1M\" to have one, or leave `use` out",
             Mistake::AllPorts => {
                 "leave it out: of a side that it names no port of, all ports are meant"
@@ -539,8 +545,8 @@ impl Mistake {
                 "`local` is our side, `remote` the peer's: are the two swapped?"
             }
             Mistake::TooManyRules { .. } => {
-                "a policy is one rule for each combination of its lists' entries, in both directions, \
-                 again for each port that some policy names: shorten them"
+                "a policy is one rule for each combination of its lists' entries, in both \
+                 directions, again for each port that some policy names: shorten them"
             }
             Mistake::NoRouteToPeer { .. } => "write a [[route]], or have one in Linux",
             Mistake::PeerInside { .. } => "what is sealed for it stays inside: is the side right?",

@@ -35,8 +35,14 @@ use policies::Judge;
 
 pub use node::{DEFAULT_FLOWS, MAX_FLOWS, MAX_WORKERS};
 
-/// A configuration, and where each peer's key file is named.
-pub(crate) type Outcome = (Validated, Vec<Span>);
+/// A configuration, and where the places in it are that are judged later.
+pub(crate) struct Outcome {
+    pub(crate) validated: Validated,
+    /// Where each peer's key file is named.
+    pub(crate) keys: Vec<Span>,
+    /// Where the size of the flow cache is named.
+    pub(crate) flows: Span,
+}
 
 /// The configuration, unless there was an error. `policies` are read some at a time, until `None`.
 ///
@@ -67,7 +73,8 @@ pub(crate) fn validate<E>(
     let validated = Validated { node, cache, metrics, ports, peers, policies, routes, neighbours };
     judge_paths(raw, &validated, problems);
     let keys = raw.peers.iter().filter_map(|peer| Some(peer.keys.as_ref()?.span())).collect();
-    Ok(Some((validated, keys)))
+    let flows = raw.cache.as_ref().and_then(|cache| Some(cache.flows.as_ref()?.span()));
+    Ok(Some(Outcome { validated, keys, flows: flows.unwrap_or_default() }))
 }
 
 /// Notes the peers that no route leads to, or only one into the protected side, and the ports that

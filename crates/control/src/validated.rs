@@ -145,6 +145,13 @@ impl Cache {
         }
     }
 
+    /// Most flows whose tables fit into so many bytes.
+    pub(crate) fn flows_within(bytes: u64) -> u64 {
+        let entries = bytes / Cache::ENTRY_BYTES;
+        let tables = entries.checked_ilog2().map_or(0, |bits| 1 << bits);
+        tables / Cache::ENTRIES_PER_FLOW
+    }
+
     /// What each of so many workers allocates; `None`: nothing. The entries of all flows are
     /// rounded up to a power of two, and each worker's share of them again (FC-10, FC-11).
     pub fn size(self, workers: u32) -> Option<CacheSize> {

@@ -38,6 +38,8 @@ fn every_default_is_written_out() {
         "mtu = 1500",
         "addresses = []",
         "flows = \"1M\"",
+        "use = \"auto\"",
+        "# ports: all",
         "protocol = \"any\"",
         "priority = 100",
         "direction = \"both\"",
@@ -158,12 +160,21 @@ fn policy() -> impl Strategy<Value = String> {
         upper(),
         maybe(&["priority = 0", "priority = 4294967295", "priority = 0x10"]),
         maybe(&["direction = \"both\"", "direction = \"inbound\"", "direction = \"outbound\""]),
+        maybe(&[
+            "ports = [\"lan\"]",
+            "ports = [\"host\"]",
+            "ports = [\"wan\"]",
+            "ports = [\"wan\", \"host\"]",
+            "ports = [\"host\", \"lan\", \"lan\"]",
+        ]),
     )
-        .prop_map(|(action, local, remote, upper, priority, direction)| {
+        .prop_map(|(action, local, remote, upper, priority, direction, ports)| {
             // Each has the other family's whole range too, so that it can match something.
             let both = |list: String| list.replacen('[', "[\"any\", ", 1);
             let (local, remote) = (both(local), both(remote));
-            format!("{action}\nlocal = {local}\nremote = {remote}\n{upper}{priority}{direction}")
+            format!(
+                "{action}\nlocal = {local}\nremote = {remote}\n{upper}{priority}{direction}{ports}"
+            )
         })
 }
 
@@ -177,7 +188,8 @@ fn configuration() -> impl Strategy<Value = String> {
             "[cache]\nflows = \"off\"",
             "[cache]\nflows = 2",
             "[cache]\nflows = \"64M\"",
-            "[cache]\nflows = \"3k\"",
+            "[cache]\nflows = \"3k\"\nuse = \"auto\"",
+            "[cache]\nuse = \"always\"",
             "[cache]",
         ]),
         maybe(&[

@@ -32,6 +32,27 @@ pub(crate) const WARNINGS: &[Row] = &[
         "name the protocol",
     ), // FC-04
     row(
+        "flows = \"1M\"",
+        "flows = \"off\"\nuse = \"always\"",
+        "15:7",
+        "`use` does nothing: there is no cache",
+        "flows = \"1M\"",
+    ),
+    row(
+        "action = \"bypass\"",
+        "action = \"bypass\"\nports = [\"wan\"]",
+        "30:9",
+        "`ports` leaves no port out",
+        "leave it out",
+    ),
+    row(
+        "action = \"bypass\"",
+        "action = \"bypass\"\nports = [\"lan\", \"wan\", \"lan\"]",
+        "30:24",
+        "\"lan\" is there already",
+        "",
+    ),
+    row(
         "remote_ports = [\"53\"]",
         "remote_ports = [\"50-60\", \"53\"]",
         "33:26",

@@ -143,6 +143,33 @@ pub(crate) const ERRORS: &[Row] = &[
     ),
     row("flows = \"1M\"", "flows = 0", "14:9", "less than 2 flows", "flows = \"off\""), // FC-11
     row("flows = \"1M\"", "flows = \"1\"", "14:9", "less than 2 flows", "flows = \"off\""),
+    row("flows = \"1M\"", "flows = -1", "14:9", "\"-1\" is no number of flows", "\"64K\""),
+    // FC-14
+    row("flows = \"1M\"", "flow-cash = \"on\"", "14:1", "unknown key `flow-cash`", "write flows"),
+    row("[cache]", "[flow-cash]", "13:2", "unknown section `flow-cash`", "write node, cache"),
+    row("flows = \"1M\"", "flows = \"on\"", "14:9", "\"on\" is no number of flows", "\"1M\""),
+    row(
+        "flows = \"1M\"",
+        "use = \"allways\"",
+        "14:7",
+        "`use` cannot be \"allways\"",
+        "did you mean `always`?",
+    ),
+    // FC-15
+    row(
+        "flows = \"1M\"",
+        "flows = \"1M\"\nflows = \"off\"",
+        "15:1",
+        "`flows` is there twice",
+        "first in line 14",
+    ),
+    row(
+        "flows = \"1M\"",
+        "flows = \"1M\"\n[cache]",
+        "15:2",
+        "`cache` is there twice",
+        "first in line 13",
+    ),
     row("flows = \"1M\"", "flows = \"1G\"", "14:9", "\"1G\" is no number of flows", "\"64K\""),
     row("flows = \"1M\"", "flows = \"100M\"", "14:9", "more than 67108864 flows", ""),
     // [port.NAME]

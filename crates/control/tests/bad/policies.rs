@@ -128,6 +128,27 @@ pub(crate) const ERRORS: &[Row] = &[
         "`direction` cannot be \"out\"",
         "did you mean `outbound`?",
     ),
+    row(
+        "action = \"bypass\"",
+        "action = \"bypass\"\nports = [\"lan\", \"lam\"]",
+        "30:17",
+        "there is no port `lam`",
+        "did you mean `lan`?",
+    ),
+    row(
+        "action = \"bypass\"",
+        "action = \"bypass\"\nports = []",
+        "30:9",
+        "`ports` is an empty list",
+        "",
+    ),
+    row(
+        "action = \"bypass\"",
+        "action = \"bypass\"\nports = \"lan\"",
+        "30:9",
+        "`ports` must be a list of strings",
+        "",
+    ),
     // [[route]], [[neighbour]]
     row("to = \"default\"", "to = \"defalt\"", "35:6", "\"defalt\" is not an address", ""),
     row("to = \"default\"", "to = \"10.3.0.1/16\"", "35:6", "the network is 10.3.0.0/16", ""),
