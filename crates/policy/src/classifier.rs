@@ -123,6 +123,11 @@ impl Classifier {
         Classifier { form, ..self }
     }
 
+    /// As [`with_form`](Self::with_form), in place.
+    pub(crate) fn use_form(&mut self, form: Form) {
+        self.form = form;
+    }
+
     /// Searches each flow: `out[i]` is the position of the first rule that speaks of `flows[i]`
     /// (whose `judge` is not [`Match::None`](crate::Match::None)), or [`NONE`]. The flows are of
     /// the table's family; any number of them.
