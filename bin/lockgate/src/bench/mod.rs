@@ -13,9 +13,13 @@
 //! | `spd` | `bench spd`: its arguments, its rounds |
 //! | `spd/station` | one row's worker, its laps, and when they do not count |
 //! | `spd/fillers` | policies in front of the one that matches |
-//! | `spd/draw` | which flow the next packet is of |
+//! | `draw` | which flow the next packet is of |
 //! | `spd/rows` | what laps come to: table, JSON, curves |
 //! | `spd/published` | VPP's table, ours beside it |
+//! | `classify` | `bench classify`: its arguments, its laps |
+//! | `classify/sets` | sets of rules, read and generated |
+//! | `classify/trace` | flows that they are asked about |
+//! | `classify/rows` | what laps come to: table, JSON, curves |
 //! | `io` | `bench io`: its rounds, the tables, the JSON |
 //! | `io/lane` | a source, a forwarder and a sink in their namespaces |
 //! | `io/forwarder` | the three forwarders |
@@ -33,6 +37,8 @@
 
 mod check;
 mod cipher_alone;
+mod classify;
+mod draw;
 mod esp;
 mod io;
 mod lap;
@@ -53,6 +59,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+pub(crate) use classify::ClassifyArguments;
 pub(crate) use esp::EspArguments;
 pub(crate) use io::IoArguments;
 pub(crate) use spd::SpdArguments;
@@ -71,6 +78,8 @@ enum Bench {
     Esp(Box<EspArguments>),
     /// Many policies: searched linearly, compiled, cached; Mpps over their number.
     Spd(Box<SpdArguments>),
+    /// The classifier alone, every packet a miss: ns a lookup, by sets of rules.
+    Classify(Box<ClassifyArguments>),
     /// Forwarding on real ports: the daemon, a bare AF_XDP forwarder, the kernel. Needs root.
     Io(IoArguments),
 }
@@ -89,6 +98,12 @@ pub(crate) enum BenchError {
         /// What was wrong with it.
         error: LapRefused,
     },
+    /// The classifier is wrong.
+    #[error("{0}; there are no figures")]
+    Wrong(WrongAnswer),
+    /// A file of rules cannot be used.
+    #[error("{0}")]
+    Rules(RulesRefused),
     /// The JSON cannot be written.
     #[error("{}: {error}", file.display())]
     Write {
@@ -152,6 +167,16 @@ impl BenchError {
     }
 }
 
+/// An answer that is not the linear search's.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(crate) struct WrongAnswer(classify::Wrong);
+
+/// Why a file of rules was refused.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(crate) struct RulesRefused(classify::SetError);
+
 /// Why a lap was refused.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
@@ -194,6 +219,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), BenchError> {
     match &arguments.bench {
         Bench::Esp(arguments) => esp::run(arguments),
         Bench::Spd(arguments) => spd::run(arguments),
+        Bench::Classify(arguments) => classify::run(arguments),
         Bench::Io(arguments) => io::run(arguments),
     }
 }

@@ -4,7 +4,6 @@
 //! policy that protects it behind policies that match nothing, the smallest UDP packets. One core,
 //! through ports in memory, all checks and counters on.
 
-mod draw;
 mod fillers;
 mod published;
 mod rows;
@@ -20,13 +19,13 @@ use ipsec::Suite;
 use policy::Spd;
 use wire::{BATCH, Family};
 
+use super::draw::Distribution;
 use super::lap::LapError;
 use super::machine::{self, Seat};
 use super::measure::{self, Random, rounds};
 use super::rows::version;
 use super::scene::{Case, Direction};
 use super::{ArgumentError, BenchError, LapRefused, publish};
-use draw::Distribution;
 use fillers::{Matching, Rules};
 use station::{LapFigures, Station};
 

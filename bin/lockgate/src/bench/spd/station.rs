@@ -16,11 +16,11 @@ use io::memory::{MemoryFrames, PreloadedPort};
 use policy::{Search, Spd};
 
 use super::super::check::check;
+use super::super::draw::Draw;
 use super::super::lap::{LapError, SAMPLE, arriving, drain, load, mix, other_cipher};
 use super::super::measure::{Random, Span, measure, overhead};
 use super::super::other_cipher::OtherCipher;
 use super::super::scene::{Case, Keys, spi};
-use super::draw::Draw;
 use super::fillers::Matching;
 use super::{Lookup, Row, traffic};
 

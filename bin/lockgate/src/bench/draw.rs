@@ -1,10 +1,10 @@
 //! Which flow the next packet is of.
 
-use super::super::measure::Random;
+use super::measure::Random;
 
 /// How packets are spread over flows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]
-pub(in super::super) enum Distribution {
+pub(super) enum Distribution {
     /// Every flow once, in random order, and again.
     Uniform,
     /// The `n`th flow as often as 1 / n.
@@ -12,7 +12,7 @@ pub(in super::super) enum Distribution {
 }
 
 impl Distribution {
-    pub(in super::super) const fn name(self) -> &'static str {
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Distribution::Uniform => "uniform",
             Distribution::Zipf => "zipf",
@@ -21,7 +21,7 @@ impl Distribution {
 }
 
 /// An endless stream of flows.
-pub(in super::super) struct Draw {
+pub(super) struct Draw {
     /// All flows, in random order.
     order: Vec<u32>,
     next: usize,
@@ -31,7 +31,7 @@ pub(in super::super) struct Draw {
 
 impl Draw {
     /// From the flows `0..flows`.
-    pub(in super::super) fn new(flows: usize, of: Distribution, random: &mut Random) -> Draw {
+    pub(super) fn new(flows: usize, of: Distribution, random: &mut Random) -> Draw {
         let mut order: Vec<u32> = (0..flows as u32).collect();
         random.shuffle(&mut order);
         let shares = (1..=flows).map(|place| 1.0 / place as f64);
@@ -48,12 +48,12 @@ impl Draw {
     }
 
     /// All flows once, in random order.
-    pub(in super::super) fn all(&self) -> &[u32] {
+    pub(super) fn all(&self) -> &[u32] {
         &self.order
     }
 
     /// The flow of the next packet.
-    pub(in super::super) fn flow(&mut self, random: &mut Random) -> usize {
+    pub(super) fn flow(&mut self, random: &mut Random) -> usize {
         let place = match self.up_to.last() {
             None => {
                 self.next = (self.next + 1) % self.order.len();
