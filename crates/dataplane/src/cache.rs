@@ -310,7 +310,7 @@ impl Batch {
         let Batch { lanes, counters } = self;
         lanes.clear();
         for (row, key) in keys.iter().enumerate() {
-            lanes.push(row, key);
+            lanes.push(row, key.domain, key.opened_by, &key.flow);
         }
         run_lane(cache, &mut lanes.v4, counters, keys, &mut answer, &mut told);
         run_lane(cache, &mut lanes.v6, counters, keys, &mut answer, &mut told);

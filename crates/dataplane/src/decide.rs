@@ -21,7 +21,7 @@ use policy::{Direction, Match, PolicyIndex};
 use wire::flow::protocol;
 use wire::{Address, Flow, Frames, Upper, icmp, packet::is_link_local};
 
-use crate::cache::{Answer, Key, Lane, Lanes, Way, Words};
+use crate::cache::{Answer, Lane, Lanes, Way, Words};
 use crate::receive::is_host_service;
 use crate::snapshot::ResolvedAction;
 use crate::walk::{Origin, Quote, Row, Scratch, State, ToHost, Turn};
@@ -69,18 +69,20 @@ fn enter<F: Frames>(
     lanes.clear();
     search.clear();
     for (number, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.state == State::Clear) {
-        let flow = row.packet.flow;
+        let flow = &row.packet.flow;
         let domain = turn.snapshot.domain(row.ingress, Direction::Inbound, flow.family);
         match inbound_question(turn.snapshot, row, row.bytes(turn.frames)) {
             Question::Pass => {}
-            Question::Ask if cache.as_ref().is_some_and(|cache| cache.serves(domain)) => {
+            Question::Ask => {
                 let opened_by = match row.origin {
                     Origin::Opened(set) => Some(turn.snapshot.set(set).id),
                     Origin::Received | Origin::Host | Origin::Made(_) => None,
                 };
-                lanes.push(number, &Key { domain, opened_by, flow });
+                let is_served = cache.as_ref().is_some_and(|cache| cache.serves(domain));
+                if !(is_served && lanes.push(number, domain, opened_by, flow)) {
+                    search.ask(number, domain, *flow);
+                }
             }
-            Question::Ask => search.ask(number, domain, flow),
             Question::AskInstead(flow) => search.ask(number, domain, flow),
             Question::Decided(decision) => settle(turn, row, decision),
             Question::Refused(reason) => turn.drop(row, reason),
@@ -120,7 +122,7 @@ fn recall_inbound<F: Frames, const WORDS: usize>(
     search: &mut Search,
     cache: &mut FlowCache,
 ) where
-    Key: Words<WORDS>,
+    Flow: Words<WORDS>,
 {
     cache.look_up(lane, &mut turn.counters.cache);
     for at in 0..lane.len() {
@@ -165,13 +167,15 @@ fn leave<F: Frames>(
     lanes.clear();
     search.clear();
     for (number, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.state == State::Clear) {
-        let flow = row.packet.flow;
+        let flow = &row.packet.flow;
         let domain = turn.snapshot.domain(row.ingress, Direction::Outbound, flow.family);
         // Of what is not forwarded other checks are made: its routes are not in the cache.
         let is_served = |cache: &&mut FlowCache| row.origin.is_forwarded() && cache.serves(domain);
-        if cache.as_ref().is_some_and(is_served) {
-            lanes.push(number, &Key { domain, opened_by: None, flow });
-        } else if let Some(hop) = go_or_ask(turn, row) {
+        if cache.as_ref().is_some_and(is_served) && lanes.push(number, domain, None, flow) {
+            continue;
+        }
+        let flow = *flow;
+        if let Some(hop) = go_or_ask(turn, row) {
             search.ask_via(number, domain, flow, hop);
         }
     }
@@ -199,7 +203,7 @@ fn recall_outbound<F: Frames, const WORDS: usize>(
     search: &mut Search,
     cache: &mut FlowCache,
 ) where
-    Key: Words<WORDS>,
+    Flow: Words<WORDS>,
 {
     cache.look_up(lane, &mut turn.counters.cache);
     for at in 0..lane.len() {

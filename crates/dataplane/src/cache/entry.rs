@@ -156,62 +156,63 @@ impl Value {
     }
 }
 
-/// A key as the words of an entry, its value and generation zeros.
+/// A flow as the words of an entry, its value and generation zeros.
 pub(crate) trait Words<const WORDS: usize> {
     /// Whether the family is IPv6.
     const IS_V6: bool;
 
-    fn words(&self) -> [u64; WORDS];
+    fn words(&self, domain: DomainId, opened_by: Option<SaSetId>) -> [u64; WORDS];
 }
 
-impl Key {
-    #[inline(always)]
-    fn identity(&self, family: u8) -> u64 {
-        let (upper, kind) = match self.flow.upper {
-            Upper::Ports { source, destination } => {
-                (u32::from(source) << 16 | u32::from(destination), 0)
-            }
-            Upper::Icmp { kind, code } => (u32::from(kind) << 8 | u32::from(code), 1),
-            Upper::None => (0, 2),
-            Upper::Fragment => (0, 3),
-        };
-        let opened = if self.opened_by.is_some() { OPENED } else { 0 };
-        u64::from(upper)
-            | u64::from(self.flow.protocol) << 32
-            | u64::from(OCCUPIED | family | opened | kind) << 40
-            | u64::from(self.domain.0) << 48
-    }
-
-    #[inline(always)]
-    fn set(&self) -> u64 {
-        self.opened_by.map_or(0, |set| set.0.into())
-    }
+#[inline(always)]
+fn identity(flow: &Flow, family: u8, domain: DomainId, opened_by: Option<SaSetId>) -> u64 {
+    let (upper, kind) = match flow.upper {
+        Upper::Ports { source, destination } => {
+            (u32::from(source) << 16 | u32::from(destination), 0)
+        }
+        Upper::Icmp { kind, code } => (u32::from(kind) << 8 | u32::from(code), 1),
+        Upper::None => (0, 2),
+        Upper::Fragment => (0, 3),
+    };
+    let opened = if opened_by.is_some() { OPENED } else { 0 };
+    u64::from(upper)
+        | u64::from(flow.protocol) << 32
+        | u64::from(OCCUPIED | family | opened | kind) << 40
+        | u64::from(domain.0) << 48
 }
 
-impl Words<V4> for Key {
+#[inline(always)]
+fn set(opened_by: Option<SaSetId>) -> u64 {
+    opened_by.map_or(0, |set| set.0.into())
+}
+
+impl Words<V4> for Flow {
     const IS_V6: bool = false;
 
     #[inline(always)]
-    fn words(&self) -> [u64; V4] {
-        let Flow { source, destination, .. } = self.flow;
-        let addresses = source as u64 & LOW | (destination as u64) << 32;
-        [addresses, self.identity(0), self.set(), 0]
+    fn words(&self, domain: DomainId, opened_by: Option<SaSetId>) -> [u64; V4] {
+        let addresses = self.source as u64 & LOW | (self.destination as u64) << 32;
+        [addresses, identity(self, 0, domain, opened_by), set(opened_by), 0]
     }
 }
 
-impl Words<V6> for Key {
+impl Words<V6> for Flow {
     const IS_V6: bool = true;
 
     #[inline(always)]
-    fn words(&self) -> [u64; V6] {
-        let Flow { source, destination, .. } = self.flow;
-        let (source, destination) = (
-            [source as u64, (source >> 64) as u64],
-            [destination as u64, (destination >> 64) as u64],
-        );
-        let identity = self.identity(IS_V6);
-        let kind = u64::from(OCCUPIED | IS_V6) << 40;
-        [source[0], identity, source[1], destination[0], destination[1], kind, self.set(), 0]
+    fn words(&self, domain: DomainId, opened_by: Option<SaSetId>) -> [u64; V6] {
+        let (source, destination) = (self.source, self.destination);
+        let identity = identity(self, IS_V6, domain, opened_by);
+        [
+            source as u64,
+            identity,
+            (source >> 64) as u64,
+            destination as u64,
+            (destination >> 64) as u64,
+            u64::from(OCCUPIED | IS_V6) << 40,
+            set(opened_by),
+            0,
+        ]
     }
 }
 

@@ -1,25 +1,49 @@
 //! The packets of a batch that are looked up together.
 
 use cpu::aes::KeyedHash;
-use policy::DomainId;
-use wire::Family;
+use policy::{DomainId, SaSetId};
+use wire::{BATCH, Family, Flow};
 
-use super::entry::{self, Key, V4, V6, Value, Words};
+use super::entry::{self, V4, V6, Value, Words};
 use super::table::{Domain, Table};
 
-/// Packets of a batch that are looked up, of one family: columns, one entry a packet.
-#[derive(Default)]
+/// Packets of a batch that are looked up, of one family.
 pub(crate) struct Lane<const WORDS: usize> {
+    len: usize,
+    missing: usize,
+    columns: Box<Columns<WORDS>>,
+}
+
+/// One entry a packet, but for the last two.
+struct Columns<const WORDS: usize> {
     /// Numbers of their rows.
-    rows: Vec<u16>,
+    rows: [u16; BATCH],
     /// Keys; once hashed, with the generation of their domains.
-    keys: Vec<[u64; WORDS]>,
-    hashes: Vec<u64>,
-    values: Vec<Value>,
+    keys: [[u64; WORDS]; BATCH],
+    hashes: [u64; BATCH],
+    values: [Value; BATCH],
     /// Places of those that were not found.
-    missing: Vec<u16>,
+    missing: [u16; BATCH],
     /// By hash: the first of those not found that have one key, and what is asked about it.
-    firsts: Vec<Option<(u16, u16)>>,
+    firsts: [Option<(u16, u16)>; FIRSTS],
+}
+
+/// Places for those not found: more than a batch has packets, and a power of two.
+const FIRSTS: usize = 2 * BATCH;
+const _: () = assert!(FIRSTS.is_power_of_two());
+
+impl<const WORDS: usize> Default for Lane<WORDS> {
+    fn default() -> Lane<WORDS> {
+        let columns = Columns {
+            rows: [0; BATCH],
+            keys: [[0; WORDS]; BATCH],
+            hashes: [0; BATCH],
+            values: [Value::default(); BATCH],
+            missing: [0; BATCH],
+            firsts: [None; FIRSTS],
+        };
+        Lane { len: 0, missing: 0, columns: Box::new(columns) }
+    }
 }
 
 /// Both lanes.
@@ -30,130 +54,138 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// Adds the packet of a row to the lane of its family.
-    #[inline(always)]
-    pub(crate) fn push(&mut self, row: usize, key: &Key) {
-        match key.flow.family {
-            Family::V4 => self.v4.push(row, key),
-            Family::V6 => self.v6.push(row, key),
-        }
+    pub(crate) fn clear(&mut self) {
+        (self.v4.len, self.v4.missing) = (0, 0);
+        (self.v6.len, self.v6.missing) = (0, 0);
     }
 
-    pub(crate) fn clear(&mut self) {
-        self.v4.clear();
-        self.v6.clear();
+    /// Adds the packet of a row to the lane of its family; `false`: there is no room, which a batch
+    /// never comes to.
+    #[inline(always)]
+    pub(crate) fn push(
+        &mut self,
+        row: usize,
+        domain: DomainId,
+        opened_by: Option<SaSetId>,
+        flow: &Flow,
+    ) -> bool {
+        match flow.family {
+            Family::V4 => self.v4.push(row, domain, opened_by, flow),
+            Family::V6 => self.v6.push(row, domain, opened_by, flow),
+        }
     }
 }
 
-/// Places for those not found; more than a batch has packets, and a power of two.
-const FIRSTS: usize = 2 * wire::BATCH;
-const _: () = assert!(FIRSTS.is_power_of_two());
-
 impl<const WORDS: usize> Lane<WORDS> {
-    fn clear(&mut self) {
-        self.rows.clear();
-        self.keys.clear();
-        self.values.clear();
-        self.missing.clear();
-    }
-
-    /// Adds the packet of a row.
     #[inline(always)]
-    pub(crate) fn push(&mut self, row: usize, key: &Key)
+    fn push(
+        &mut self,
+        row: usize,
+        domain: DomainId,
+        opened_by: Option<SaSetId>,
+        flow: &Flow,
+    ) -> bool
     where
-        Key: Words<WORDS>,
+        Flow: Words<WORDS>,
     {
-        self.rows.push(row as u16);
-        self.keys.push(key.words());
+        let at = self.len;
+        if at >= BATCH {
+            return false;
+        }
+        self.columns.rows[at] = row as u16;
+        self.columns.keys[at] = flow.words(domain, opened_by);
+        self.len = at + 1;
+        true
     }
 
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
-        self.rows.len()
+        self.len
     }
 
     /// How many were not found.
     pub(crate) fn missing(&self) -> usize {
-        self.missing.len()
+        self.missing
     }
 
     /// The row of a packet.
     #[inline(always)]
     pub(crate) fn row(&self, at: usize) -> usize {
-        self.rows[at].into()
+        self.columns.rows[at].into()
     }
 
+    #[inline(always)]
     pub(super) fn value(&self, at: usize) -> Value {
-        self.values[at]
+        self.columns.values[at]
     }
 
     pub(super) fn key(&self, at: usize) -> &[u64; WORDS] {
-        &self.keys[at]
+        &self.columns.keys[at]
     }
 
     pub(super) fn hash(&self, at: usize) -> u64 {
-        self.hashes[at]
+        self.columns.hashes[at]
+    }
+
+    /// The domain of a packet.
+    pub(crate) fn domain(&self, at: usize) -> DomainId {
+        entry::domain_of(self.key(at))
     }
 
     /// 1. hashes all keys and asks for their lines
     /// 2. compares all; asks for the other lines of those that are missing
     /// 3. compares these
     pub(super) fn look_up(&mut self, hash: &KeyedHash, table: &Table, domains: &[Domain]) {
-        let Lane { keys, hashes, values, missing, .. } = self;
-        if hashes.len() < keys.len() {
-            hashes.resize(keys.len(), 0);
-        }
+        let len = self.len.min(BATCH);
+        let Columns { keys, hashes, values, missing, .. } = &mut *self.columns;
+        let (keys, hashes, values) = (&mut keys[..len], &mut hashes[..len], &mut values[..len]);
         hash.hash(keys, hashes);
-        for (key, hash) in keys.iter_mut().zip(&*hashes) {
-            table.prefetch::<WORDS>(*hash);
-            let domain = usize::from(entry::domain_of(key).0);
-            key[WORDS - 1] = domains.get(domain).map_or(0, |domain| domain.generation.0.into());
+        for at in 0..len {
+            table.prefetch::<WORDS>(hashes[at]);
+            let domain = usize::from(entry::domain_of(&keys[at]).0);
+            let generation = domains.get(domain).map_or(0, |domain| domain.generation.0);
+            keys[at][WORDS - 1] = generation.into();
         }
-        for (at, (key, hash)) in keys.iter().zip(&*hashes).enumerate() {
-            let value = table.find(*hash, key);
-            values.push(value);
+        let mut missed = 0;
+        for at in 0..len {
+            let value = table.find(hashes[at], &keys[at]);
+            values[at] = value;
             if value.is_nothing() {
-                table.prefetch_second::<WORDS>(*hash);
-                missing.push(at as u16);
+                table.prefetch_second::<WORDS>(hashes[at]);
+                missing[missed % BATCH] = at as u16;
+                missed += 1;
             }
         }
-        if !missing.is_empty() {
-            self.look_up_second(table);
+        if missed > 0 {
+            self.look_up_second(missed, table);
         }
     }
 
-    fn look_up_second(&mut self, table: &Table) {
-        let Lane { keys, hashes, values, missing, firsts, .. } = self;
-        missing.retain(|at| {
-            let at = usize::from(*at);
+    #[inline(never)]
+    fn look_up_second(&mut self, missed: usize, table: &Table) {
+        let Columns { keys, hashes, values, missing, firsts, .. } = &mut *self.columns;
+        for at in missing[..missed].iter().map(|at| usize::from(*at)) {
             values[at] = table.find_second(hashes[at], &keys[at]);
-            values[at].is_nothing()
-        });
-        firsts.clear();
-        firsts.resize(FIRSTS, None);
+            self.missing += usize::from(values[at].is_nothing());
+        }
+        *firsts = [None; FIRSTS];
     }
 
     /// What is asked about a packet that was not found: `question`, which it is asked now, or what
     /// an earlier one with its key was.
     pub(crate) fn question_like(&mut self, at: usize, question: u16) -> u16 {
-        let mut place = self.hashes[at] as usize % FIRSTS;
+        let Columns { keys, hashes, firsts, .. } = &mut *self.columns;
+        let mut place = hashes[at] as usize % FIRSTS;
         for _ in 0..FIRSTS {
-            match self.firsts[place] {
+            match firsts[place] {
                 None => {
-                    self.firsts[place] = Some((at as u16, question));
+                    firsts[place] = Some((at as u16, question));
                     break;
                 }
-                Some((other, known)) if self.keys[usize::from(other)] == self.keys[at] => {
-                    return known;
-                }
+                Some((other, known)) if keys[usize::from(other)] == keys[at] => return known,
                 Some(_) => place = (place + 1) % FIRSTS,
             }
         }
         question
-    }
-
-    /// The domain of a packet.
-    pub(crate) fn domain(&self, at: usize) -> DomainId {
-        entry::domain_of(&self.keys[at])
     }
 }

@@ -92,7 +92,7 @@ impl Bench {
 
     fn find(&mut self, key: Key) -> Option<(Answer, Way)> {
         let (mut lanes, counters) = (Lanes::default(), &mut CacheCounters::default());
-        lanes.push(0, &key);
+        lanes.push(0, key.domain, key.opened_by, &key.flow);
         self.cache.look_up(&mut lanes.v4, counters);
         self.cache.look_up(&mut lanes.v6, counters);
         match key.flow.family {
@@ -128,7 +128,7 @@ fn colliding(cache: &FlowCache, family: Family, count: usize) -> Vec<Key> {
     let mut lanes = Lanes::default();
     let place = |lanes: &mut Lanes, key: &Key| {
         lanes.clear();
-        lanes.push(0, key);
+        lanes.push(0, key.domain, key.opened_by, &key.flow);
         cache.look_up(&mut lanes.v4, &mut CacheCounters::default());
         cache.look_up(&mut lanes.v6, &mut CacheCounters::default());
         let hash = match family {

@@ -3,7 +3,7 @@
 use policy::{DomainId, Match};
 use wire::Flow;
 
-use crate::cache::{CacheCounters, Key, Lane, Lanes, Words};
+use crate::cache::{CacheCounters, Lane, Lanes, Words};
 use crate::{Counters, NextHopId, Snapshot};
 
 /// Lists that are filled anew for each question; kept so that a batch allocates nothing.
@@ -87,13 +87,13 @@ impl Search {
         flow: Flow,
         counters: &mut CacheCounters,
     ) where
-        Key: Words<WORDS>,
+        Flow: Words<WORDS>,
     {
         let (row, place) = (lane.row(at), self.flows.len() as u16);
         let known = lane.question_like(at, place);
         if known == place {
             self.ask(row, lane.domain(at), flow);
-            let entry = match <Key as Words<WORDS>>::IS_V6 {
+            let entry = match <Flow as Words<WORDS>>::IS_V6 {
                 false => Entry::V4(at as u16),
                 true => Entry::V6(at as u16),
             };
