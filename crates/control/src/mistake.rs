@@ -309,6 +309,8 @@ pub enum Mistake {
     TransportSelector { key: &'static str, peer: String, end: IpAddr },
     #[error("all of `remote` is in {network}, the network of protected port `{port}`")]
     RemoteInside { network: AddressRange, port: String },
+    #[error("the policy never decides: policy `{by}` has its selector and a higher precedence")]
+    HiddenPolicy { by: String },
     #[error("the policies come to {rules} rules with this one; at most {limit} are held")]
     TooManyRules { rules: usize, limit: usize },
 
@@ -547,6 +549,9 @@ impl Mistake {
             Mistake::TooManyRules { .. } => {
                 "a policy is one rule for each combination of its lists' entries, in both \
                  directions, again for each port that some policy names: shorten them"
+            }
+            Mistake::HiddenPolicy { .. } => {
+                "leave one of the two out; the higher priority wins, among equals the later"
             }
             Mistake::NoRouteToPeer { .. } => "write a [[route]], or have one in Linux",
             Mistake::PeerInside { .. } => "what is sealed for it stays inside: is the side right?",

@@ -347,7 +347,7 @@ impl fmt::Display for IcmpRange {
 }
 
 /// What a selector asks of the upper-layer header.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum UpperSelector {
     /// Nothing: matches packets with ports, without, and fragments.
     Any,
@@ -365,7 +365,7 @@ pub enum UpperSelector {
 }
 
 /// Which flows a policy matches, seen from this gateway: `local` is our side.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Selector {
     /// Addresses on our side; at least one.
     pub local: Vec<AddressRange>,

@@ -1,5 +1,6 @@
 //! `[[policy]]`: who may speak with whom, and how.
 
+use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
@@ -28,6 +29,8 @@ use crate::values::{bounded, name, word};
 const MAX_POLICIES: usize = 1 << 20;
 /// Entries of one list at most.
 const MAX_ENTRIES: usize = 4096;
+/// Policies of one selector at most that a lower one is compared with.
+const MAX_WINNERS: usize = 8;
 
 /// IPv6 mobility header (RFC 6275).
 const MOBILITY: u8 = 135;
@@ -146,6 +149,27 @@ impl<'a> Judge<'a> {
         }
     }
 
+    /// Notes the policies that never decide, because one of higher precedence has the same selector,
+    /// and the same directions and ports or all of them. What a wider selector hides, or several
+    /// policies together, is not looked for.
+    fn warn_of_hidden(&self, problems: &mut Problems<'_>) {
+        let mut order: Vec<usize> = (0..self.list.len()).collect();
+        order.sort_by_key(|&place| Reverse((self.list[place].priority, place)));
+        let mut winners: HashMap<&Selector, Vec<&Policy>> = HashMap::with_capacity(order.len());
+        for policy in order.into_iter().map(|place| &self.list[place]) {
+            let winners = winners.entry(&policy.selector).or_default();
+            match winners.iter().find(|winner| hides(winner, policy)) {
+                Some(winner) => {
+                    let by = winner.name.clone();
+                    let span = self.names.get(&policy.name).cloned().unwrap_or_default();
+                    problems.warning(&span, Mistake::HiddenPolicy { by });
+                }
+                None if winners.len() < MAX_WINNERS => winners.push(policy),
+                None => {}
+            }
+        }
+    }
+
     /// The right ones, in the order of the file, once all were judged.
     pub(super) fn finish(self, peers: &[RawPeer], problems: &mut Problems<'_>) -> Vec<Policy> {
         for peer in peers {
@@ -155,6 +179,9 @@ impl<'a> Judge<'a> {
             }
         }
         self.count_rules(problems);
+        if !problems.has_errors() {
+            self.warn_of_hidden(problems);
+        }
         self.list
     }
 }
@@ -182,6 +209,13 @@ fn policy(
         ingress: ingress?,
         selector: selector?,
     })
+}
+
+/// Whether a policy of higher precedence, with the same selector, speaks of all that the other
+/// does.
+fn hides(winner: &Policy, other: &Policy) -> bool {
+    (winner.only.is_none() || winner.only == other.only)
+        && (winner.ingress.is_none() || winner.ingress == other.ingress)
 }
 
 /// What is written behind `action`.

@@ -53,6 +53,15 @@ pub(crate) const WARNINGS: &[Row] = &[
         "",
     ),
     row(
+        "[[policy]]\nname = \"dns\"\n",
+        "[[policy]]\nname = \"old\"\naction = \"discard\"\nlocal = [\"any\"]\n\
+         remote = [\"9.9.9.9/32\"]\nprotocol = \"udp\"\nremote_ports = [\"53-53\"]\n\
+         direction = \"inbound\"\n[[policy]]\nname = \"dns\"\n",
+        "28:8",
+        "the policy never decides: policy `dns` has its selector",
+        "among equals the later",
+    ),
+    row(
         "remote_ports = [\"53\"]",
         "remote_ports = [\"50-60\", \"53\"]",
         "33:26",

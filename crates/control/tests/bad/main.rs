@@ -204,6 +204,38 @@ fn a_remote_that_is_only_partly_inside_is_not_warned_of() {
     }
 }
 
+/// Another direction, another port, another selector, or a lower precedence: both may decide.
+#[test]
+fn a_policy_that_may_decide_is_not_told_to_be_hidden() {
+    let policy = |name: &str, more: &str| {
+        format!(
+            "[[policy]]\nname = \"{name}\"\naction = \"discard\"\nlocal = [\"any\"]\n\
+             remote = [\"198.18.0.0/15\"]\n{more}\n"
+        )
+    };
+    for (low, high, hidden) in [
+        ("", "", true),
+        ("", "priority = 99", false),
+        ("direction = \"inbound\"", "direction = \"outbound\"", false),
+        ("", "direction = \"outbound\"", false),
+        ("direction = \"outbound\"", "", true),
+        ("ports = [\"lan\"]", "", true),
+        ("", "ports = [\"lan\"]", false),
+        ("ports = [\"lan\"]", "ports = [\"lan\", \"wan\"]", true),
+        ("ports = [\"lan\"]", "ports = [\"host\"]", false),
+        ("protocol = \"tcp\"", "protocol = \"udp\"", false),
+    ] {
+        let text = format!("{GOOD}{}{}", policy("low", low), policy("high", high));
+        let parsed = parse(&text, "x.toml").unwrap_or_else(|errors| panic!("{errors}"));
+        let told = control::render(&parsed.warnings);
+        assert_eq!(
+            told.contains("policy `high` has its selector"),
+            hidden,
+            "{low}, {high}:\n{told}"
+        );
+    }
+}
+
 #[test]
 fn policies_of_too_many_rules_are_refused_at_the_one_that_is_too_much() {
     let entries = |net: u8, count: u32| {
