@@ -149,9 +149,9 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Notes the policies that never decide, because one of higher precedence has the same selector,
-    /// and the same directions and ports or all of them. What a wider selector hides, or several
-    /// policies together, is not looked for.
+    /// Notes the policies that never decide, because one of higher precedence has the same
+    /// selector, and the same directions and ports or all of them. What a wider selector hides, or
+    /// several policies together, is not looked for.
     fn warn_of_hidden(&self, problems: &mut Problems<'_>) {
         let mut order: Vec<usize> = (0..self.list.len()).collect();
         order.sort_by_key(|&place| Reverse((self.list[place].priority, place)));
