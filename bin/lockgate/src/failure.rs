@@ -170,7 +170,7 @@ impl Failure {
             | Failure::Usage(_)
             | Failure::Question(_)
             | Failure::Trouble(_)
-            | Failure::Live(LiveError::NotYet { .. })
+            | Failure::Live(LiveError::NotYet { .. } | LiveError::NoEntries)
             | Failure::OverwritesInput { .. } => ExitCode::from(2),
             Failure::Answer(answer) if answer.is_usage() => ExitCode::from(2),
             _ => ExitCode::from(1),

@@ -3,6 +3,7 @@
 pub(crate) mod change;
 pub(crate) mod detach;
 pub(crate) mod events;
+pub(crate) mod policy;
 pub(crate) mod probe;
 pub(crate) mod show;
 
@@ -68,6 +69,9 @@ pub(crate) enum LiveError {
         /// What was asked for.
         what: &'static str,
     },
+    /// `--entries` beside something that has none.
+    #[error("--entries is for `lockgate show cache`")]
+    NoEntries,
     /// A daemon runs and what was asked for is only done without one.
     #[error(
         "lockgated is running{}: stop it first, or its ports would be closed again at once",

@@ -21,7 +21,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use ipsec::SelfTestError;
 
 use failure::Failure;
-use live::{Socket, change, detach, events, probe, show};
+use live::{Socket, change, detach, events, policy, probe, show};
 
 /// Lockgate: an IPsec gateway in user space.
 #[derive(Parser)]
@@ -42,6 +42,7 @@ enum Command {
     Diff(change::DiffArgs),
     Rollback(change::RollbackArgs),
     Export(change::ExportArgs),
+    Policy(policy::Args),
     Show(show::Args),
     Explain(explain::Args),
     Events(events::Args),
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
         Command::Diff(args) => change::diff(&args, &socket),
         Command::Rollback(args) => change::rollback(&args, &socket),
         Command::Export(args) => change::export(&args, &socket),
+        Command::Policy(args) => policy::run(&args, &socket),
         Command::Show(args) => show::run(&args, &socket),
         Command::Explain(args) => explain::run(&args, &socket),
         Command::Events(args) => events::run(&args, &socket),

@@ -24,6 +24,7 @@ use wire::{Address, Flow, Upper};
 struct Fake {
     config: PathBuf,
     applied: Arc<Mutex<Vec<v1::ApplyRequest>>>,
+    changed: Arc<Mutex<Vec<v1::ChangePoliciesRequest>>>,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -81,7 +82,56 @@ impl Gateway for Fake {
     }
 
     async fn show_cache(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Cache> {
-        answer(v1::Cache { state: "absent".into(), ..v1::Cache::default() })
+        let size = Some(v1::CacheSize { entries: 4_194_304, bytes: 134_217_728 });
+        let (family, direction) = ("ipv4".into(), "outbound".into());
+        let domain = v1::CacheDomain {
+            generation: 7,
+            bypassed: "3 rules cost less".into(),
+            ..v1::CacheDomain::default()
+        };
+        answer(v1::Cache {
+            state: "on".into(),
+            size,
+            entries: vec![v1::CacheEntries { family, direction, entries: 3 }],
+            domains: vec![domain],
+            ..v1::Cache::default()
+        })
+    }
+
+    async fn show_cache_entries(
+        &self,
+        request: Request<v1::CacheEntriesRequest>,
+    ) -> Answer<v1::CachedFlows> {
+        let v1::CacheEntriesRequest { limit, worker, stale } = request.into_inner();
+        let flow = v1::CachedFlow {
+            worker: worker.unwrap_or(0),
+            source: "10.1.0.7".into(),
+            policy: Some("web".into()),
+            answer: "policy".into(),
+            generation: 7,
+            current: !stale,
+            ..v1::CachedFlow::default()
+        };
+        answer(v1::CachedFlows { flows: vec![flow; limit as usize], more: true })
+    }
+
+    async fn change_policies(
+        &self,
+        request: Request<v1::ChangePoliciesRequest>,
+    ) -> Answer<v1::Applied> {
+        let request = request.into_inner();
+        self.changed.lock().unwrap().push(request.clone());
+        let mut applied = v1::Applied {
+            ok: true,
+            revision: 6,
+            generation: 10,
+            dry_run: request.dry_run,
+            ..v1::Applied::default()
+        };
+        if request.remove == ["unknown"] {
+            (applied.ok, applied.refused) = (false, "there is no policy \"unknown\"".into());
+        }
+        answer(applied)
     }
 
     async fn show_neighbours(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Neighbours> {
@@ -279,7 +329,7 @@ fn everything_is_shown_as_text_and_as_the_json_of_the_api() {
         ("peer", "berlin", "/peers/0/state"),
         ("sa", "0x00001001, peer : refused: its record is gone", "/sas/0/state_reason"),
         ("policy", "ipv6-outbound-spd-flow-cache-entries: 3", "/cache_entries/0/entries"),
-        ("cache", "this version has none", "/state"),
+        ("cache", "4194304 entries, 134217728 bytes", "/domains/0/bypassed"),
         ("neighbour", "no neighbours", "/neighbours"),
         ("route", "blackhole", "/routes/0/kind"),
         ("counters", "nothing matches", "/tiers/classifier"),
@@ -319,6 +369,68 @@ fn apply_sends_the_text_with_its_absolute_place_and_ends_with_what_became_of_it(
     lab.fails(1, &["apply", "-f", "missing"], &["missing: "]);
     assert_eq!(lab.json(&["rollback", "2"])["revision"], 2);
     assert_eq!(lab.succeeds(&["export"]), "[node]\nname = \"gw-a\"\n");
+}
+
+#[test]
+fn policies_are_added_from_options_or_a_file_and_removed_by_name() {
+    let lab = Lab::new();
+    lab.place.write("new", "[[policy]]\nname = \"n\"\n");
+    let text = lab.succeeds(&[
+        "policy",
+        "add",
+        "--name",
+        "web",
+        "--peer",
+        "berlin",
+        "--remote",
+        "10.2.0.0/16",
+        "--protocol",
+        "tcp",
+        "--remote-ports",
+        "443,8000-8999",
+        "--priority",
+        "7",
+    ]);
+    assert!(text.contains("revision 6 runs: 0 changes, generation 10"), "{text}");
+    assert_eq!(lab.json(&["policy", "add", "-f", "new", "--dry-run"])["dry_run"], true);
+    lab.succeeds(&["policy", "del", "a", "b"]);
+    lab.succeeds(&["policy", "change", "--add", "new", "--del", "a", "b"]);
+    lab.fails(1, &["policy", "del", "unknown"], &["no policy \"unknown\"; nothing was changed"]);
+    lab.fails(1, &["policy", "add", "-f", "missing"], &["missing: "]);
+    for senseless in [&["add"][..], &["del"], &["change"], &["add", "-f", "new", "--name", "n"]] {
+        lab.fails(2, &[&["policy"], senseless].concat(), &["Usage"]);
+    }
+    let sent = lab.fake.changed.lock().unwrap().clone();
+    let web = "[[policy]]\nname = \"web\"\npeer = \"berlin\"\nprotocol = \"tcp\"\n\
+               local = [\"any\"]\nremote = [\"10.2.0.0/16\"]\n\
+               remote_ports = [\"443\", \"8000-8999\"]\npriority = 7\n";
+    let new = "[[policy]]\nname = \"n\"\n";
+    let asked: Vec<(&str, Vec<&str>)> = sent
+        .iter()
+        .map(|asked| (&*asked.add, asked.remove.iter().map(String::as_str).collect()))
+        .collect();
+    let expected: [(&str, Vec<&str>); 5] = [
+        (web, vec![]),
+        (new, vec![]),
+        ("", vec!["a", "b"]),
+        (new, vec!["a", "b"]),
+        ("", vec!["unknown"]),
+    ];
+    assert_eq!(asked, expected);
+    assert_eq!((sent[0].file.as_str(), sent[1].dry_run), ("the command line", true));
+}
+
+#[test]
+fn the_caches_entries_are_shown_as_many_as_are_asked_for() {
+    let lab = Lab::new();
+    let text = lab.succeeds(&["show", "cache", "--entries", "2", "--worker", "1"]);
+    assert_eq!(text.matches("10.1.0.7").count(), 2, "{text}");
+    assert!(text.contains("web") && text.contains("there are more"), "{text}");
+    let text = lab.succeeds(&["show", "cache", "--entries", "1", "--stale"]);
+    assert!(text.contains("7 (stale)"), "{text}");
+    let json = lab.json(&["show", "cache", "--entries", "1"]);
+    assert_eq!(json["flows"][0]["policy"], "web");
+    lab.fails(2, &["show", "port", "--entries", "1"], &["is for `lockgate show cache`"]);
 }
 
 #[test]
@@ -375,7 +487,8 @@ fn completions_and_manual_pages_name_every_command() {
     let place = Place::empty();
     place.succeeds(&["generate", "completions", "c"]);
     place.succeeds(&["generate", "man", "m"]);
-    let words = ["apply", "diff", "rollback", "export", "show", "explain", "events", "probe"];
+    let words =
+        ["apply", "diff", "rollback", "export", "policy", "show", "explain", "events", "probe"];
     for word in words.into_iter().chain(["detach", "check", "keygen", "replay", "demo", "bench"]) {
         assert!(place.file(&format!("m/lockgate-{word}.1")).exists(), "{word}");
         for shell in ["lockgate.bash", "_lockgate", "lockgate.fish"] {

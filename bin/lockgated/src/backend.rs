@@ -23,8 +23,8 @@ pub(crate) struct Uid(pub(crate) u32);
 /// What runs, as one consistent picture.
 #[derive(Clone)]
 pub(crate) struct Running {
-    /// The configuration.
-    pub(crate) validated: Arc<Validated>,
+    /// The configuration without its policies, which are the snapshot's.
+    pub(crate) settings: Arc<Validated>,
     /// What the workers walk by.
     pub(crate) snapshot: Arc<Snapshot>,
     /// The routes that the snapshot was made from.
@@ -35,10 +35,10 @@ pub(crate) struct Running {
     pub(crate) sas: HashMap<SaKey, Volume>,
     /// How often each peer has moved since the start.
     pub(crate) moves: HashMap<String, u64>,
-    /// Revision of the configuration.
-    pub(crate) revision: u64,
     /// Whether the snapshot's SPIs are those of the key files.
     pub(crate) spis: Spis,
+    /// Entries of the flow cache that hold; none if it is off.
+    pub(crate) cache_entries: Vec<v1::CacheEntries>,
 }
 
 /// Whether a change is meant.
@@ -61,6 +61,46 @@ pub(crate) struct Change {
     pub(crate) base_directory: PathBuf,
     /// Whether it is meant.
     pub(crate) intent: Intent,
+}
+
+/// Policies that someone wants removed and added, as one transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct PolicyChange {
+    /// Names of those that go. One that is also added is replaced.
+    pub(crate) remove: Vec<String>,
+    /// `[[policy]]` sections: those that come.
+    pub(crate) add: String,
+    /// The file's name, for messages.
+    pub(crate) file: String,
+    /// Whether it is meant.
+    pub(crate) intent: Intent,
+}
+
+impl PolicyChange {
+    /// What it is about, for events: the first name that goes, or the file.
+    pub(crate) fn subject(&self) -> String {
+        self.remove.first().unwrap_or(&self.file).clone()
+    }
+}
+
+/// Which entries of the flow cache someone wants to see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct CacheQuestion {
+    /// At most so many.
+    pub(crate) limit: usize,
+    /// Only this worker's.
+    pub(crate) worker: Option<usize>,
+    /// Those too that hold no more.
+    pub(crate) stale: bool,
+}
+
+/// What runs, in two numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Now {
+    /// Revision of the configuration.
+    pub(crate) revision: u64,
+    /// Generation of the policies.
+    pub(crate) generation: Generation,
 }
 
 /// A change that was made or, of a dry run, would be.
@@ -107,6 +147,10 @@ pub(crate) enum Refused {
 pub(crate) trait Backend: Send + Sync + 'static {
     /// What runs.
     async fn running(&self) -> Running;
+    /// The configuration that runs, policies and all: of very many, it takes a while.
+    async fn configuration(&self) -> Arc<Validated>;
+    /// What runs, in two numbers; asks no worker.
+    async fn now(&self) -> Now;
     /// What runs, since when, and how it is set up.
     async fn status(&self) -> v1::Status;
     /// The ports, the host port last.
@@ -115,6 +159,10 @@ pub(crate) trait Backend: Send + Sync + 'static {
     async fn security_associations(&self) -> Vec<v1::SecurityAssociation>;
     /// The neighbours that the walk knows, and those that packets wait for.
     async fn neighbours(&self) -> Vec<v1::Neighbour>;
+    /// The flow cache.
+    async fn cache(&self) -> v1::Cache;
+    /// Some of its entries; `None`: there is no such worker.
+    async fn cache_entries(&self, question: CacheQuestion) -> Option<v1::CachedFlows>;
     /// Tiers, drops (all of them: the server leaves out zeros), ledger, frames and workers.
     async fn counters(&self) -> v1::Counters;
     /// The configuration of a revision, of the running one if `None`; `None` if it is not kept.
@@ -124,6 +172,10 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Judges a configuration and, if it is meant, makes it the running one. Returns when every
     /// worker walks by it. Refused or not, it is an event.
     async fn apply(&self, change: Change, by: Uid) -> Result<Done, Refused>;
+    /// Judges a change of policies and, if it is meant, makes it. Returns when every worker walks by
+    /// the new set; changes that are asked for together may be published together. Refused or not,
+    /// it is an event.
+    async fn change_policies(&self, change: PolicyChange, by: Uid) -> Result<Done, Refused>;
     /// Makes an earlier revision the running one, the one before if `None`. Refused or not, it is
     /// an event.
     async fn rollback(&self, revision: Option<u64>, by: Uid) -> Result<Done, Refused>;

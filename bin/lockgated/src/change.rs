@@ -8,15 +8,18 @@ use std::time::SystemTime;
 use control::guard::{Guard, UnwritableName};
 use control::mirror::{View, check_devices};
 use control::validated::Validated;
-use control::{Compiled, Compiler, Difference, Keys, Loaded, Prepared, Problem, differences};
+use control::{
+    Compiled, Compiler, Difference, Keys, Loaded, Prepared, Problem, differences, edited,
+};
 use ipsec::{Fingerprint, SaId};
 
 use crate::backend::{Change, Done, Intent, Refused, Uid};
+use crate::caches;
 use crate::daemon::Daemon;
 use crate::device::DeviceError;
 use crate::events::Kind;
 use crate::moves::live_parts_of;
-use crate::revisions::{Cause, Revision};
+use crate::revisions::{Cause, Content, Reader, Revision, Text, on_disk};
 use crate::state::{State, netdevs};
 use crate::worker::WorkerGone;
 
@@ -71,13 +74,23 @@ struct Proposal {
 
 /// What a change is judged by.
 struct Judge {
-    running: Arc<Validated>,
+    running: Compiled,
     compiler: Arc<std::sync::Mutex<Compiler>>,
     view: View,
 }
 
-fn machine(error: impl std::error::Error + Send + Sync + 'static) -> Refused {
+pub(crate) fn machine(error: impl std::error::Error + Send + Sync + 'static) -> Refused {
     Refused::Machine(Box::new(error))
+}
+
+/// The whole text of a revision. Blocks, and takes as long as it is large.
+pub(crate) fn text_of(reader: Reader, number: u64) -> Result<String, Refused> {
+    let Text { whole, edits } = reader.read().map_err(machine)?;
+    if edits.is_empty() {
+        return Ok(whole);
+    }
+    let edits = edits.iter().map(|edit| (&edit.remove[..], &*edit.add));
+    Ok(edited(&whole, edits, &format!("revision {number}"))?)
 }
 
 impl Daemon {
@@ -98,14 +111,18 @@ impl Daemon {
                 state.revisions.find(number).ok_or(Refused::NoRevision { revision: number })?
             }
             None => {
-                let earlier = state.revisions.all().iter().rev();
+                let earlier = state.revisions.all().rev();
                 let mut earlier = earlier.filter(|kept| kept.number < state.revision);
                 earlier.next().ok_or(Refused::NoEarlier)?
             }
         };
         let file = format!("revision {}", wanted.number);
-        let (text, base) = (wanted.text.clone(), wanted.base.clone());
+        let (number, base) = (wanted.number, wanted.base.clone());
+        let reader =
+            state.revisions.reader(number).ok_or(Refused::NoRevision { revision: number })?;
         drop(state);
+        let read = tokio::task::spawn_blocking(move || text_of(reader, number));
+        let text = read.await.map_err(machine)??;
         let origin = Origin { cause: Cause::Rollback, file, base, by };
         self.change_to(Asked { text, origin, intent: Intent::Apply }).await
     }
@@ -119,7 +136,7 @@ impl Daemon {
                 return Err(Refused::Stopping);
             }
             let (compiler, view) = (state.compiler.clone(), state.view.clone());
-            Judge { running: state.config().clone(), compiler, view }
+            Judge { running: state.compiled.copied(), compiler, view }
         };
         let Asked { text, origin, intent } = asked;
         let (file, base) = (origin.file.clone(), origin.base.clone());
@@ -131,8 +148,9 @@ impl Daemon {
 
 impl Judge {
     fn judge(self, text: &str, file: &str, base: &Path) -> Result<Proposal, Refused> {
-        let Loaded { validated, warnings, keys } = control::parse(text, file)?.load_keys(base)?;
-        let differences = differences(&self.running, &validated);
+        let parsed = control::parse(text, file)?.within(control::machine_memory())?;
+        let Loaded { validated, warnings, keys } = parsed.load_keys(base)?;
+        let differences = differences(self.running.validated(), &validated);
         let guard = Guard::new(&validated, &self.view);
         let effective = validated.effective();
         let compiler = self.compiler.lock().unwrap_or_else(PoisonError::into_inner);
@@ -159,6 +177,11 @@ impl State {
         }
         let new = prepared.validated();
         self.check_restart(new)?;
+        let (workers, before) = (self.workers.len() as u32, self.config().cache);
+        if new.cache != before {
+            let freed = caches::bytes(before, workers);
+            caches::check(new.cache, workers, freed).map_err(machine)?;
+        }
         check_devices(new, &self.view).map_err(|mut all| machine(all.remove(0)))?;
         if intent == Intent::DryRun {
             let (revision, generation) = (self.revision, self.snapshot.generation());
@@ -182,7 +205,6 @@ impl State {
             file: origin.file,
             base: origin.base,
             changes: differences.len() as u32,
-            text: effective,
         };
         let keys_before = keys_in_use(&self.compiled);
         self.switch(compiled, guard).await?;
@@ -191,7 +213,9 @@ impl State {
         self.base = revision.base.clone();
         self.revision = number;
         // It runs; that it is not kept is told, and only rolling back to it will miss it.
-        if let Err(error) = self.revisions.keep_aside(revision).await {
+        let written = self.revisions.keep(revision, Content::Whole(effective));
+        if let Err(error) = on_disk(written).await {
+            self.revisions.lost(number);
             self.events.record(Kind::RevisionRefused, "", error.to_string(), &[]);
         }
         let mut notes: Vec<String> =
@@ -212,13 +236,19 @@ impl State {
     async fn switch(&mut self, compiled: Compiled, guard: Guard) -> Result<(), Refused> {
         let live = live_parts_of(&compiled, &self.view);
         let snapshot = Arc::new(compiled.assemble(&live).map_err(machine)?);
+        // Before anything is changed: it may not be had.
+        let caches = match compiled.settings().cache == self.config().cache {
+            true => None,
+            false => Some(self.fresh_caches(compiled.settings().cache).await.map_err(machine)?),
+        };
         let guard = guard.installed().await.map_err(machine)?;
         let old_guard = std::mem::replace(&mut self.guard, guard);
         self.tell_problems(&live);
         let old = std::mem::replace(&mut self.compiled, compiled);
         let old_live = std::mem::replace(&mut self.live, live);
         let old_snapshot = self.snapshot.clone();
-        self.publish(snapshot).await.map_err(machine)?;
+        let is_other_cache = caches.is_some();
+        self.publish_with(snapshot, caches).await.map_err(machine)?;
         self.instruct();
         let Err(error) = self.take_new().await else {
             self.drop_beyond(Leaving::Open);
@@ -228,6 +258,9 @@ impl State {
         self.compiled = old;
         self.live = old_live;
         self.publish(old_snapshot).await.map_err(machine)?;
+        if is_other_cache {
+            self.renew_caches().await.map_err(machine)?;
+        }
         self.instruct();
         self.drop_beyond(Leaving::AsFound);
         match old_guard.installed().await {

@@ -6,18 +6,24 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use api::v1;
+use control::Validated;
 use control::mirror::{NeighbourState, PortState};
 use control::validated::OnExit;
 use control::{HOST_NETDEV, mac_text, service_text};
 use dataplane::{DropReason, Ledger, PortInfo, Side};
 use ipsec::{Encapsulation, Fingerprint, SaId, SequenceNumbers, Spi};
 use policy::Direction;
-use tokio::sync::{Mutex, broadcast};
+use tokio::sync::{Mutex, Notify, broadcast};
 
 use crate::assign;
-use crate::backend::{Backend, Change, Done, Refused, Running, Uid};
+use crate::backend::{
+    Backend, CacheQuestion, Change, Done, Intent, Now, PolicyChange, Refused, Running, Uid,
+};
+use crate::cached;
+use crate::change::text_of;
 use crate::events::{Events, Kind};
 use crate::numbers;
+use crate::policies::Waiting;
 use crate::state::State;
 use crate::totals::Totals;
 use crate::worker::Report;
@@ -28,13 +34,23 @@ pub(crate) struct Daemon {
     pub(crate) events: Events,
     /// Held while a change is made: one at a time. Taken before the state.
     pub(crate) changing: Mutex<()>,
+    /// Changes of policies that wait for that.
+    pub(crate) waiting: std::sync::Mutex<Vec<Waiting>>,
+    /// Policies were changed: what follows from it is to be done.
+    pub(crate) changed: Notify,
 }
 
 impl Daemon {
     /// Shares a state.
     pub(crate) fn new(state: State) -> Arc<Daemon> {
         let events = state.events.clone();
-        Arc::new(Daemon { state: Mutex::new(state), events, changing: Mutex::new(()) })
+        Arc::new(Daemon {
+            state: Mutex::new(state),
+            events,
+            changing: Mutex::new(()),
+            waiting: std::sync::Mutex::default(),
+            changed: Notify::new(),
+        })
     }
 
     fn audit(&self, by: Uid, kinds: [Kind; 2], subject: &str, done: &Result<Done, Refused>) {
@@ -64,17 +80,29 @@ impl Daemon {
 impl Backend for Daemon {
     async fn running(&self) -> Running {
         let state = self.state.lock().await;
-        let totals = totals(&state).await.1;
+        let (reports, totals) = totals(&state).await;
         Running {
-            validated: state.config().clone(),
+            settings: state.config().clone(),
+            cache_entries: cached::entries(&state, &reports),
             snapshot: state.snapshot.clone(),
             routes: state.live.routes.clone().into(),
             policies: totals.policies,
             sas: totals.sas,
             moves: state.moves.clone(),
-            revision: state.revision,
             spis: control::Spis::Configured,
         }
+    }
+
+    async fn configuration(&self) -> Arc<Validated> {
+        let compiled = self.state.lock().await.compiled.copied();
+        let settings = compiled.settings().clone();
+        let whole = tokio::task::spawn_blocking(move || compiled.validated().clone()).await;
+        whole.unwrap_or(settings)
+    }
+
+    async fn now(&self) -> Now {
+        let state = self.state.lock().await;
+        Now { revision: state.revision, generation: state.snapshot.generation() }
     }
 
     async fn status(&self) -> v1::Status {
@@ -113,6 +141,16 @@ impl Backend for Daemon {
         neighbours(&*self.state.lock().await)
     }
 
+    async fn cache(&self) -> v1::Cache {
+        let state = self.state.lock().await;
+        cached::cache(&state, &state.brief_reports().await.unwrap_or_default())
+    }
+
+    async fn cache_entries(&self, question: CacheQuestion) -> Option<v1::CachedFlows> {
+        let state = self.state.lock().await;
+        cached::flows(&state, question).await
+    }
+
     async fn counters(&self) -> v1::Counters {
         let state = self.state.lock().await;
         let (reports, totals) = totals(&state).await;
@@ -122,24 +160,27 @@ impl Backend for Daemon {
     async fn export(&self, revision: Option<u64>) -> Option<v1::Exported> {
         let state = self.state.lock().await;
         let number = revision.unwrap_or(state.revision);
-        if number == state.revision {
-            let (config, base) = (state.config().clone(), state.base.clone());
+        // Of a large configuration it takes a while.
+        let (toml, base) = if number == state.revision {
+            let (compiled, base) = (state.compiled.copied(), state.base.clone());
             drop(state);
-            // Of a large configuration it takes a while.
-            let toml = tokio::task::spawn_blocking(move || config.effective()).await.ok()?;
-            let base_directory = base.display().to_string();
-            return Some(v1::Exported { toml, revision: number, base_directory });
-        }
-        state.revisions.find(number).map(|kept| v1::Exported {
-            toml: kept.text.clone(),
-            revision: number,
-            base_directory: kept.base.display().to_string(),
-        })
+            let write = move || compiled.validated().effective();
+            (tokio::task::spawn_blocking(write).await.ok()?, base)
+        } else {
+            let (base, reader) =
+                (state.revisions.find(number)?.base.clone(), state.revisions.reader(number)?);
+            drop(state);
+            let read = tokio::task::spawn_blocking(move || text_of(reader, number)).await.ok()?;
+            // What cannot be read is as good as gone.
+            (read.ok()?, base)
+        };
+        let base_directory = base.display().to_string();
+        Some(v1::Exported { toml, revision: number, base_directory })
     }
 
     async fn revisions(&self) -> Vec<v1::Revision> {
         let state = self.state.lock().await;
-        let newest_first = state.revisions.all().iter().rev();
+        let newest_first = state.revisions.all().rev();
         newest_first
             .map(|kept| v1::Revision {
                 revision: kept.number,
@@ -156,8 +197,18 @@ impl Backend for Daemon {
     async fn apply(&self, change: Change, by: Uid) -> Result<Done, Refused> {
         let (file, intent) = (change.file.clone(), change.intent);
         let done = self.apply_change(change, by).await;
-        if intent == crate::backend::Intent::Apply || done.is_err() {
+        if intent == Intent::Apply || done.is_err() {
             self.audit(by, [Kind::Applied, Kind::ApplyRefused], &file, &done);
+        }
+        done
+    }
+
+    async fn change_policies(&self, change: PolicyChange, by: Uid) -> Result<Done, Refused> {
+        let (subject, intent) = (change.subject(), change.intent);
+        let done = self.change_in_turn(change, by).await;
+        if intent == Intent::Apply || done.is_err() {
+            let kinds = [Kind::PoliciesChanged, Kind::PoliciesRefused];
+            self.audit(by, kinds, &subject, &done);
         }
         done
     }
@@ -512,8 +563,8 @@ fn counters(state: &State, reports: &[Report], totals: &Totals) -> v1::Counters 
         tiers: Some(v1::Tiers {
             device: 0,
             kernel: in_kernel,
-            cache: 0,
-            classifier: total.received,
+            cache: totals.cache.hits,
+            classifier: total.received.saturating_sub(totals.cache.hits),
         }),
         drops: DropReason::ALL
             .iter()
@@ -533,6 +584,7 @@ fn counters(state: &State, reports: &[Report], totals: &Totals) -> v1::Counters 
         uptime_ms: state.since.elapsed().as_millis() as u64,
         netlink_resyncs: state.netlink_resyncs,
         keepalives: totals.keepalives,
+        full_lookups: totals.full_lookups,
     }
 }
 

@@ -113,6 +113,15 @@ kinds! {
         "an earlier revision was made the running one"
     RollbackRefused "rollback_refused" Warning Told
         "an earlier revision could not be made the running one; what ran before goes on"
+    PoliciesChanged "policies_changed" Notice Told
+        "single policies were added or removed; details name the revision"
+    PoliciesRefused "policies_refused" Warning Told
+        "a change of single policies was refused and what ran before goes on; the message says why"
+    CacheRefused "cache_refused" Error Limited
+        "a fresh flow cache could not be had: until it can, the classifier decides every packet"
+    FoldRefused "fold_refused" Warning Limited
+        "the changes of single policies could not be folded into one search, and stand in front of \
+         it as a list; the message says why"
     ChangeDenied "change_denied" Warning Limited
         "a user who is neither root nor in group lockgate-admin tried to change something"
     PortAttached "port_attached" Notice Limited

@@ -11,6 +11,7 @@ use ipsec::SelfTestError;
 use keystate::KeyStateError;
 use xsk::XskError;
 
+use crate::caches::CacheError;
 use crate::device::DeviceError;
 use crate::hardening::HardeningError;
 use crate::revisions::RevisionError;
@@ -78,6 +79,9 @@ pub(crate) enum Failure {
     /// Frame memory.
     #[error("{0}")]
     Memory(XskError),
+    /// Memory for the flow caches.
+    #[error("{0}")]
+    Cache(#[from] CacheError),
     /// A netdev.
     #[error("{0}")]
     Device(#[from] DeviceError),

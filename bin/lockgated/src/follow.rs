@@ -159,7 +159,7 @@ async fn settle(
     tell_unanswered(&state, unanswered);
     // Wishes: what the kernel refuses is tried again with the next change.
     let _ = mirror.keep_fresh(&state.live.fresh);
-    let (routes, _skipped) = host_routes(state.config(), mirror.view());
+    let (routes, _skipped) = host_routes(state.compiled.validated(), mirror.view());
     if let Err(error) = mirror.set_host_routes(&routes) {
         state.events.record(Kind::HostRefused, "", error.to_string(), &[]);
     }

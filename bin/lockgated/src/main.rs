@@ -8,16 +8,21 @@
 //! | `state`, `device`, `worker` | what runs: a configuration, netdevs, threads |
 //! | `assign` | which worker serves which queue, on which core |
 //! | `moves`, `numbers` | peers that are elsewhere now; SAs whose sequence numbers run out |
-//! | `change`, `revisions` | `apply` and `rollback` |
-//! | `daemon`, `backend`, `api`, `metrics`, `events`, `notify` | what it tells |
+//! | `change`, `policies`, `revisions` | `apply`, `rollback`, single policies; what ran before |
+//! | `aside` | what follows from a change of policies and need not be waited for |
+//! | `caches` | memory for the workers' flow caches |
+//! | `daemon`, `cached`, `backend`, `api`, `metrics`, `events`, `notify` | what it tells |
 //! | `totals` | what was counted, by names that outlive a layout |
 //! | `failure` | why it does not start |
 //! | `hardening` | what it gives up |
 #![forbid(unsafe_code)]
 
 mod api;
+mod aside;
 mod assign;
 mod backend;
+mod cached;
+mod caches;
 mod change;
 mod daemon;
 mod device;
@@ -29,6 +34,7 @@ mod metrics;
 mod moves;
 mod notify;
 mod numbers;
+mod policies;
 mod revisions;
 mod start;
 mod state;
@@ -120,6 +126,7 @@ async fn run(file: &Path) -> Result<(), Failure> {
     let api = tokio::spawn(api::serve(bound, daemon.clone(), stop));
     serve_metrics(metrics, &daemon).await;
     tokio::spawn(events.clone().settle_forever());
+    tokio::spawn(aside::run(daemon.clone()));
     tokio::spawn(notify::feed_watchdog(health(daemon.clone())));
     let ports = daemon.state.lock().await.devices.len();
     let status = format!("{ports} netdevs taken; API at {}", socket.display());

@@ -64,6 +64,7 @@ pub(crate) struct Report {
     /// All policies.
     pub(crate) policy_count: usize,
     pub(crate) counters: v1::Counters,
+    pub(crate) cache: v1::Cache,
     /// How often each kind of event happened.
     pub(crate) events: Vec<(&'static str, u64)>,
 }
@@ -103,6 +104,7 @@ impl Report {
                 .collect(),
             policy_count: policies.len(),
             counters: backend.counters().await,
+            cache: backend.cache().await,
             events: backend.event_counts().await,
         }
     }
@@ -222,6 +224,7 @@ impl Collector for Report {
         let mut families = Families(encoder);
         self.write_status(&mut families)?;
         self.write_decisions(&mut families)?;
+        self.write_cache(&mut families)?;
         self.write_ports(&mut families)?;
         self.write_queues(&mut families)?;
         self.write_kernel(&mut families)?;
@@ -293,6 +296,30 @@ impl Report {
             "Times the kernel's addresses, routes and neighbours were read again as a whole",
             counters.netlink_resyncs,
         )
+    }
+
+    fn write_cache(&self, families: &mut Families<'_>) -> Written {
+        let v1::CacheCounters { hits, misses, inserts, stale, evictions, .. } =
+            self.cache.counters.unwrap_or_default();
+        let counters = [
+            ("cache_hits", "Packets that the flow cache answered", hits),
+            ("cache_misses", "Packets whose flow had no entry that holds", misses),
+            ("cache_inserts", "Entries written into the flow cache", inserts),
+            ("cache_stale", "Of these, over an entry of another generation", stale),
+            ("cache_evictions", "Entries that held when another took their place", evictions),
+        ];
+        for (name, help, count) in counters {
+            families.count(name, help, count)?;
+        }
+        let searches = self.counters.full_lookups;
+        families.count("full_lookups", "Times the classifier searched", searches)?;
+        let entries = self.cache.entries.iter().map(|entry| {
+            let labels = [("family", entry.family.clone()), ("direction", entry.direction.clone())];
+            (labels, level(entry.entries))
+        });
+        families.gauge("cache_entries", "Entries of the flow cache that hold", entries)?;
+        let bytes = self.cache.size.unwrap_or_default().bytes;
+        families.level("cache_bytes", "Memory of the flow cache", level(bytes))
     }
 
     fn write_ports(&self, families: &mut Families<'_>) -> Written {
@@ -543,6 +570,16 @@ mod tests {
                     ..Default::default()
                 }],
                 keepalives: count,
+                full_lookups: count,
+                ..Default::default()
+            },
+            cache: v1::Cache {
+                counters: Some(v1::CacheCounters { hits: count, ..Default::default() }),
+                entries: vec![v1::CacheEntries {
+                    family: "ipv4".into(),
+                    direction: "outbound".into(),
+                    entries: count,
+                }],
                 ..Default::default()
             },
             events: vec![("port_up", count)],
@@ -607,6 +644,9 @@ mod tests {
             ("lockgate_kernel_received_packets_total{netdev=\"eth0\"}", 3),
             ("lockgate_worker_handed_over_packets_total{worker=\"0\"}", 3),
             ("lockgate_keepalives_total", 3),
+            ("lockgate_cache_hits_total", 3),
+            ("lockgate_full_lookups_total", 3),
+            ("lockgate_cache_entries{family=\"ipv4\",direction=\"outbound\"}", 3),
             ("lockgate_peer_moves_total{peer=\"berlin\"}", 3),
             ("lockgate_guard_intact", 1),
             ("lockgate_ledger_imbalance", 0),

@@ -1,15 +1,29 @@
-//! Revisions of the configuration: each that ran, as text with its defaults written out, in a file
-//! of its own. Keys are in it as references only.
+//! Revisions of the configuration: each that ran, on disk, in files of their own. Keys are in them
+//! as references only.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `7.toml` | revision 7 as a whole: its text with its defaults written out |
+//! | `7.changes` | revisions 8, 9 …: policies that were changed since, a line each |
+//!
+//! A change of policies among 100 000 is a line, not ten megabytes. After [`MAX_CHANGES`] lines the
+//! next revision is written as a whole again. A thread of its own writes, in order, all that waits
+//! at a time with one wait for the disk.
 
+use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::time::SystemTime;
 
-/// Revisions that are kept.
-pub(crate) const MAX_KEPT: usize = 64;
+use tokio::sync::oneshot;
 
-/// Bytes of text that revisions beyond the last two may have.
+/// Whole revisions that are kept.
+pub(crate) const MAX_KEPT: usize = 64;
+/// Changes of policies that are kept upon one whole revision.
+pub(crate) const MAX_CHANGES: usize = 1024;
+/// Bytes that all but the last two whole revisions may have, with the changes upon them.
 const MAX_KEPT_BYTES: usize = 64 << 20;
 
 /// Why a revision began to run.
@@ -21,10 +35,12 @@ pub(crate) enum Cause {
     Apply,
     /// `lockgate rollback`.
     Rollback,
+    /// `lockgate policy`.
+    Policy,
 }
 
 impl Cause {
-    const ALL: [Cause; 3] = [Cause::Start, Cause::Apply, Cause::Rollback];
+    const ALL: [Cause; 4] = [Cause::Start, Cause::Apply, Cause::Rollback, Cause::Policy];
 
     /// As a word.
     pub(crate) const fn name(self) -> &'static str {
@@ -32,11 +48,12 @@ impl Cause {
             Cause::Start => "start",
             Cause::Apply => "apply",
             Cause::Rollback => "rollback",
+            Cause::Policy => "policy",
         }
     }
 }
 
-/// One revision.
+/// One revision, its text aside.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Revision {
     pub(crate) number: u64,
@@ -49,8 +66,34 @@ pub(crate) struct Revision {
     pub(crate) base: PathBuf,
     /// Sections that differ from the revision before.
     pub(crate) changes: u32,
-    /// Effective configuration.
-    pub(crate) text: String,
+}
+
+/// Policies that were changed from one revision to the next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct PolicyEdit {
+    /// Names of those that went.
+    pub(crate) remove: Vec<String>,
+    /// `[[policy]]` sections: those that came.
+    pub(crate) add: String,
+}
+
+/// The text of a revision, and what makes another one of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Text {
+    /// A whole configuration.
+    pub(crate) whole: String,
+    /// What was changed since, in order.
+    pub(crate) edits: Vec<PolicyEdit>,
+}
+
+/// What is written for a revision.
+pub(crate) enum Content {
+    /// The effective configuration.
+    Whole(String),
+    /// The same, made when it is written.
+    Made(Box<dyn FnOnce() -> String + Send>),
+    /// What changed since the revision before.
+    Edit(PolicyEdit),
 }
 
 /// A revision that cannot be kept or read.
@@ -61,10 +104,24 @@ pub(crate) struct RevisionError {
     error: std::io::Error,
 }
 
+/// Says what became of a revision that is to be written.
+pub(crate) type Written = oneshot::Receiver<Result<(), RevisionError>>;
+
 /// All that are kept, oldest first, in a directory of their own.
 pub(crate) struct Revisions {
     directory: PathBuf,
-    kept: Vec<Revision>,
+    kept: Vec<Kept>,
+    /// The highest number that was given.
+    last: u64,
+    /// Whether a change could not be written, so that none can follow it.
+    is_broken: bool,
+    writer: mpsc::Sender<Job>,
+}
+
+struct Kept {
+    revision: Revision,
+    is_whole: bool,
+    bytes: usize,
 }
 
 impl Revisions {
@@ -74,61 +131,131 @@ impl Revisions {
         let fail = |error| RevisionError { path: directory.clone(), error };
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(&directory).map_err(fail)?;
-        let mut kept: Vec<Revision> = Vec::new();
+        let mut kept: Vec<Kept> = Vec::new();
         for entry in std::fs::read_dir(&directory).map_err(fail)? {
             let path = entry.map_err(fail)?.path();
             let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
             let is_toml = path.extension().is_some_and(|extension| extension == "toml");
             if let (Some(number), true) = (number, is_toml) {
-                kept.extend(std::fs::read_to_string(&path).ok().and_then(|t| decode(number, &t)));
+                let Ok(content) = std::fs::read_to_string(&path) else { continue };
+                let Some((revision, _)) = decode(number, &content) else { continue };
+                let bytes = content.len();
+                kept.push(Kept { revision, is_whole: true, bytes });
+                let lines = std::fs::read(changes_of(&path)).unwrap_or_default();
+                kept.extend(decode_lines(number, &lines).map(|(revision, _, bytes)| Kept {
+                    revision,
+                    is_whole: false,
+                    bytes,
+                }));
             }
         }
-        kept.sort_by_key(|revision| revision.number);
-        Ok(Revisions { directory, kept })
+        kept.sort_by_key(|kept| kept.revision.number);
+        let (writer, jobs) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("revisions".into());
+        thread.spawn(move || write_all(&jobs)).map_err(fail)?;
+        let last = kept.last().map_or(0, |last| last.revision.number);
+        Ok(Revisions { directory, kept, last, is_broken: false, writer })
     }
 
     /// Oldest first.
-    pub(crate) fn all(&self) -> &[Revision] {
-        &self.kept
+    pub(crate) fn all(&self) -> impl DoubleEndedIterator<Item = &Revision> {
+        self.kept.iter().map(|kept| &kept.revision)
     }
 
     /// The one with this number.
     pub(crate) fn find(&self, number: u64) -> Option<&Revision> {
-        self.kept.iter().find(|revision| revision.number == number)
+        self.all().find(|revision| revision.number == number)
     }
 
     /// The number of the next one.
     pub(crate) fn next(&self) -> u64 {
-        self.kept.last().map_or(1, |last| last.number + 1)
+        self.last + 1
     }
 
-    /// Keeps a revision, durably, and forgets the oldest beyond [`MAX_KEPT`] and
-    /// [`MAX_KEPT_BYTES`].
-    pub(crate) fn keep(&mut self, revision: Revision) -> Result<(), RevisionError> {
-        write(&self.path(revision.number), &revision)?;
-        self.remember(revision);
-        Ok(())
+    /// Whether the next change of policies is to be kept as a whole revision.
+    pub(crate) fn wants_whole(&self) -> bool {
+        let edits = self.kept.iter().rev().take_while(|kept| !kept.is_whole).count();
+        self.is_broken || edits >= MAX_CHANGES || edits == self.kept.len()
     }
 
-    /// The same with the writing on a thread of its own: a disk may take its time.
-    pub(crate) async fn keep_aside(&mut self, revision: Revision) -> Result<(), RevisionError> {
-        let (path, directory) = (self.path(revision.number), self.directory.clone());
-        let write = move || write(&path, &revision).map(|()| revision);
-        let written = tokio::task::spawn_blocking(write).await;
-        let fault = |_| RevisionError { path: directory, error: std::io::ErrorKind::Other.into() };
-        self.remember(written.map_err(fault)??);
-        Ok(())
+    /// Keeps a revision and forgets the oldest beyond [`MAX_KEPT`] and [`MAX_KEPT_BYTES`]; it is on
+    /// disk when the answer says so. Never waits.
+    pub(crate) fn keep(&mut self, revision: Revision, content: Content) -> Written {
+        let (done, written) = oneshot::channel();
+        self.last = revision.number;
+        let (job, is_whole, bytes) = match content {
+            Content::Whole(text) => {
+                let bytes = text.len();
+                let text = Box::new(move || text);
+                (self.whole_job(&revision, text, done), true, bytes)
+            }
+            Content::Made(text) => {
+                // About as long as the one before.
+                let mut wholes = self.kept.iter().rev().filter(|kept| kept.is_whole);
+                let bytes = wholes.next().map_or(0, |kept| kept.bytes);
+                (self.whole_job(&revision, text, done), true, bytes)
+            }
+            Content::Edit(edit) => {
+                let line = encode_line(&revision, &edit);
+                let bytes = line.len();
+                let path = changes_of(&self.path(self.whole_before(revision.number)));
+                (Job::Change { path, line, done }, false, bytes)
+            }
+        };
+        self.is_broken &= !is_whole;
+        self.kept.push(Kept { revision, is_whole, bytes });
+        // Gone only at the end of the process: then the answer says that nothing was written.
+        let _ = self.writer.send(job);
+        self.forget();
+        written
     }
 
-    fn remember(&mut self, revision: Revision) {
-        self.kept.push(revision);
-        let bytes = |kept: &[Revision]| kept.iter().map(|kept| kept.text.len()).sum::<usize>();
-        while self.kept.len() > MAX_KEPT
-            || (self.kept.len() > 2 && bytes(&self.kept) > MAX_KEPT_BYTES)
-        {
-            let oldest = self.kept.remove(0);
-            // Left over it is read again at the next start and forgotten then.
-            let _ = std::fs::remove_file(self.path(oldest.number));
+    fn whole_job(
+        &self,
+        revision: &Revision,
+        text: Box<dyn FnOnce() -> String + Send>,
+        done: oneshot::Sender<Result<(), RevisionError>>,
+    ) -> Job {
+        Job::Whole { path: self.path(revision.number), revision: revision.clone(), text, done }
+    }
+
+    /// A revision that could not be written: there is no going back to it, and the next one is
+    /// whole.
+    pub(crate) fn lost(&mut self, number: u64) {
+        self.kept.retain(|kept| kept.revision.number != number);
+        self.is_broken = true;
+    }
+
+    /// Reads a revision's text, when all that waits is written; `None`: it is not kept. Blocks.
+    pub(crate) fn reader(&self, number: u64) -> Option<Reader> {
+        self.find(number)?;
+        let whole = self.whole_before(number);
+        let (done, flushed) = oneshot::channel();
+        let _ = self.writer.send(Job::Flush { done });
+        Some(Reader { path: self.path(whole), whole, number, flushed })
+    }
+
+    /// The number of the whole revision that another one is a change of, or its own.
+    fn whole_before(&self, number: u64) -> u64 {
+        let before = self.kept.iter().rev().filter(|kept| kept.revision.number <= number);
+        let mut whole = before.filter(|kept| kept.is_whole);
+        whole.next().map_or(number, |kept| kept.revision.number)
+    }
+
+    fn forget(&mut self) {
+        loop {
+            let wholes = self.kept.iter().filter(|kept| kept.is_whole).count();
+            let bytes: usize = self.kept.iter().map(|kept| kept.bytes).sum();
+            if wholes <= MAX_KEPT && (wholes <= 2 || bytes <= MAX_KEPT_BYTES) {
+                return;
+            }
+            let later = self.kept.iter().skip(1).position(|kept| kept.is_whole);
+            let Some(later) = later else { return };
+            let oldest = self.kept.drain(..=later).next();
+            if let Some(Kept { revision, .. }) = oldest {
+                let path = self.path(revision.number);
+                let _ = self.writer.send(Job::Forget { path });
+            }
         }
     }
 
@@ -137,39 +264,167 @@ impl Revisions {
     }
 }
 
-/// Writes a revision so that it is whole or not there.
-fn write(path: &Path, revision: &Revision) -> Result<(), RevisionError> {
+/// Waits until a revision is on disk.
+///
+/// # Errors
+/// Why it is not.
+pub(crate) async fn on_disk(written: Written) -> Result<(), RevisionError> {
+    // The writer ends with the process.
+    let gone = |_| {
+        let error = std::io::ErrorKind::BrokenPipe.into();
+        RevisionError { path: PathBuf::from("revisions"), error }
+    };
+    written.await.map_err(gone)?
+}
+
+/// Reads one revision, beside whatever goes on.
+pub(crate) struct Reader {
+    path: PathBuf,
+    whole: u64,
+    number: u64,
+    flushed: oneshot::Receiver<()>,
+}
+
+impl Reader {
+    /// Its text. Blocks until what waits to be written is.
+    ///
+    /// # Errors
+    /// The files cannot be read, or are not what was written.
+    pub(crate) fn read(self) -> Result<Text, RevisionError> {
+        let Reader { path, whole, number, flushed } = self;
+        let _ = flushed.blocking_recv();
+        let fail = |error| RevisionError { path: path.clone(), error };
+        let broken = || fail(std::io::ErrorKind::InvalidData.into());
+        let content = std::fs::read_to_string(&path).map_err(fail)?;
+        let (_, text) = decode(whole, &content).ok_or_else(broken)?;
+        let mut edits = Vec::new();
+        if number > whole {
+            let lines = std::fs::read(changes_of(&path)).map_err(fail)?;
+            let changes = decode_lines(whole, &lines);
+            edits.extend(
+                changes.take_while(|(of, ..)| of.number <= number).map(|(_, edit, _)| edit),
+            );
+        }
+        if edits.len() as u64 != number - whole {
+            return Err(broken());
+        }
+        Ok(Text { whole: text.to_owned(), edits })
+    }
+}
+
+/// Where the changes upon a whole revision are.
+fn changes_of(path: &Path) -> PathBuf {
+    path.with_extension("changes")
+}
+
+/// What the writer does, in order.
+enum Job {
+    Whole {
+        path: PathBuf,
+        revision: Revision,
+        text: Box<dyn FnOnce() -> String + Send>,
+        done: oneshot::Sender<Result<(), RevisionError>>,
+    },
+    Change {
+        path: PathBuf,
+        line: String,
+        done: oneshot::Sender<Result<(), RevisionError>>,
+    },
+    Forget {
+        path: PathBuf,
+    },
+    Flush {
+        done: oneshot::Sender<()>,
+    },
+}
+
+/// The writer's thread: ends with the sender.
+fn write_all(jobs: &mpsc::Receiver<Job>) {
+    let mut next = jobs.recv().ok();
+    while let Some(job) = next.take() {
+        match job {
+            Job::Whole { path, revision, text, done } => {
+                // Whoever asked may be gone.
+                let _ = done.send(write(&path, &encode(&revision, &text())));
+            }
+            Job::Change { path, line, done } => {
+                let (mut lines, mut all) = (line, vec![done]);
+                // What came in the meantime goes with it.
+                next = loop {
+                    match jobs.try_recv() {
+                        Ok(Job::Change { path: same, line, done }) if same == path => {
+                            lines.push_str(&line);
+                            all.push(done);
+                        }
+                        Ok(other) => break Some(other),
+                        Err(_) => break None,
+                    }
+                };
+                let error = append(&path, lines.as_bytes()).err();
+                for done in all {
+                    let error = error.as_ref().map(|error| error.kind().into());
+                    let failed = |error| Err(RevisionError { path: path.clone(), error });
+                    let _ = done.send(error.map_or(Ok(()), failed));
+                }
+            }
+            Job::Forget { path } => {
+                // Left over they are read again at the next start and forgotten then.
+                let _ = std::fs::remove_file(&path);
+                let _ = std::fs::remove_file(changes_of(&path));
+            }
+            Job::Flush { done } => {
+                let _ = done.send(());
+            }
+        }
+        next = next.or_else(|| jobs.recv().ok());
+    }
+}
+
+/// Writes a file so that it is whole or not there.
+fn write(path: &Path, content: &str) -> Result<(), RevisionError> {
     let temporary = path.with_extension("new");
     let write = || {
-        let mut options = std::fs::OpenOptions::new();
+        let mut options = File::options();
         let mut file =
             options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.write_all(encode(revision).as_bytes())?;
+        file.write_all(content.as_bytes())?;
         file.sync_all()?;
+        // Changes upon another revision of this number, whose own file was lost.
+        let _ = std::fs::remove_file(changes_of(path));
         std::fs::rename(&temporary, path)
     };
     write().map_err(|error| RevisionError { path: path.to_owned(), error })
 }
 
+/// Writes lines behind those that are there. What a write that failed left is taken away, so that
+/// the next one stands alone.
+fn append(path: &Path, lines: &[u8]) -> std::io::Result<()> {
+    let mut options = File::options();
+    let mut file = options.append(true).create(true).mode(0o600).open(path)?;
+    let before = file.metadata()?.len();
+    let written = file.write_all(lines).and_then(|()| file.sync_data());
+    if written.is_err() {
+        let _ = file.set_len(before);
+    }
+    written
+}
+
 const MARK: &str = "# lockgate revision: ";
 
-/// A TOML file whose first line says, as JSON, what the configuration does not.
-fn encode(revision: &Revision) -> String {
+/// What the configuration does not say of itself.
+fn facts(revision: &Revision) -> serde_json::Value {
     let since = revision.time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let facts = serde_json::json!({
+    serde_json::json!({
         "unix_ns": since.as_nanos() as u64,
         "uid": revision.uid,
         "cause": revision.cause.name(),
         "file": revision.file,
         "base": revision.base.to_string_lossy(),
         "changes": revision.changes,
-    });
-    format!("{MARK}{facts}\n{}", revision.text)
+    })
 }
 
-fn decode(number: u64, content: &str) -> Option<Revision> {
-    let (first, text) = content.split_once('\n')?;
-    let facts: serde_json::Value = serde_json::from_str(first.strip_prefix(MARK)?).ok()?;
+fn of_facts(number: u64, facts: &serde_json::Value) -> Option<Revision> {
     let since = std::time::Duration::from_nanos(facts["unix_ns"].as_u64()?);
     let cause = facts["cause"].as_str()?;
     Some(Revision {
@@ -180,8 +435,42 @@ fn decode(number: u64, content: &str) -> Option<Revision> {
         file: facts["file"].as_str()?.to_owned(),
         base: PathBuf::from(facts["base"].as_str()?),
         changes: u32::try_from(facts["changes"].as_u64()?).ok()?,
-        text: text.to_owned(),
     })
+}
+
+/// A TOML file whose first line says, as JSON, what the configuration does not.
+fn encode(revision: &Revision, text: &str) -> String {
+    format!("{MARK}{}\n{text}", facts(revision))
+}
+
+fn decode(number: u64, content: &str) -> Option<(Revision, &str)> {
+    let (first, text) = content.split_once('\n')?;
+    let facts: serde_json::Value = serde_json::from_str(first.strip_prefix(MARK)?).ok()?;
+    Some((of_facts(number, &facts)?, text))
+}
+
+/// A change as one line of JSON.
+fn encode_line(revision: &Revision, edit: &PolicyEdit) -> String {
+    let mut facts = facts(revision);
+    facts["number"] = revision.number.into();
+    facts["remove"] = edit.remove.clone().into();
+    facts["add"] = edit.add.clone().into();
+    format!("{facts}\n")
+}
+
+/// The changes upon a whole revision with this number: the lines up to the first that is not whole
+/// or not the next.
+fn decode_lines(whole: u64, content: &[u8]) -> impl Iterator<Item = (Revision, PolicyEdit, usize)> {
+    let lines = content.split_inclusive(|byte| *byte == b'\n');
+    let decoded = lines.zip(whole + 1..).map_while(|(line, number)| {
+        let facts: serde_json::Value = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
+        let names = facts["remove"].as_array()?.iter();
+        let names: Option<Vec<String>> = names.map(|name| Some(name.as_str()?.into())).collect();
+        let edit = PolicyEdit { remove: names?, add: facts["add"].as_str()?.into() };
+        let is_next = facts["number"].as_u64() == Some(number);
+        is_next.then_some((of_facts(number, &facts)?, edit, line.len()))
+    });
+    decoded.collect::<Vec<_>>().into_iter()
 }
 
 #[cfg(test)]
@@ -197,8 +486,33 @@ mod tests {
             file: "a \"b\"\n.toml".into(),
             base: PathBuf::from("/etc/x y"),
             changes: 3,
-            text: format!("[node]\nname = \"{number}\"\n"),
         }
+    }
+
+    fn text(number: u64) -> String {
+        format!("[node]\nname = \"{number}\"\n")
+    }
+
+    fn edit(number: u64) -> PolicyEdit {
+        let add = format!("[[policy]]\nname = \"p{number}\"\n");
+        PolicyEdit { remove: vec![format!("\"{number}\"")], add }
+    }
+
+    fn try_keep(revisions: &mut Revisions, number: u64, text: String) -> Result<(), RevisionError> {
+        revisions.keep(revision(number), Content::Whole(text)).blocking_recv().unwrap()
+    }
+
+    fn keep(revisions: &mut Revisions, number: u64) {
+        try_keep(revisions, number, text(number)).unwrap();
+    }
+
+    fn change(revisions: &mut Revisions, number: u64) {
+        let written = revisions.keep(revision(number), Content::Edit(edit(number)));
+        written.blocking_recv().unwrap().unwrap();
+    }
+
+    fn numbers(revisions: &Revisions) -> Vec<u64> {
+        revisions.all().map(|revision| revision.number).collect()
     }
 
     #[test]
@@ -209,38 +523,111 @@ mod tests {
         let last = MAX_KEPT as u64 + 3;
         for number in 1..=last {
             assert_eq!(revisions.next(), number);
-            revisions.keep(revision(number)).unwrap();
+            keep(&mut revisions, number);
         }
         std::fs::write(directory.path().join("revisions/note.toml"), "not ours").unwrap();
+        // What is forgotten is forgotten behind what is kept.
+        revisions.reader(last).unwrap().read().unwrap();
         let again = Revisions::open(directory.path()).unwrap();
-        assert_eq!(again.all(), revisions.all());
-        assert_eq!(again.all().len(), MAX_KEPT);
+        assert_eq!(numbers(&again), (4..=last).collect::<Vec<u64>>());
         assert_eq!(again.find(last), Some(&revision(last)));
         assert_eq!(again.find(3), None);
         assert_eq!(again.next(), last + 1);
+        let read = again.reader(last).unwrap().read().unwrap();
+        assert_eq!(read, Text { whole: text(last), edits: Vec::new() });
+        assert!(again.reader(3).is_none());
+    }
+
+    #[test]
+    fn changes_of_policies_are_lines_upon_the_revision_before_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut revisions = Revisions::open(directory.path()).unwrap();
+        assert!(revisions.wants_whole(), "there is none yet");
+        keep(&mut revisions, 1);
+        (2..=4).for_each(|number| change(&mut revisions, number));
+        keep(&mut revisions, 5);
+        change(&mut revisions, 6);
+        for revisions in [&revisions, &Revisions::open(directory.path()).unwrap()] {
+            assert_eq!(numbers(revisions), [1, 2, 3, 4, 5, 6]);
+            assert_eq!(revisions.find(3), Some(&revision(3)));
+            assert!(!revisions.wants_whole());
+            let read = |number| revisions.reader(number).unwrap().read().unwrap();
+            assert_eq!(read(1), Text { whole: text(1), edits: Vec::new() });
+            assert_eq!(read(3), Text { whole: text(1), edits: vec![edit(2), edit(3)] });
+            assert_eq!(read(6), Text { whole: text(5), edits: vec![edit(6)] });
+        }
+    }
+
+    #[test]
+    fn a_line_that_a_crash_cut_off_is_as_if_it_had_never_been() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut revisions = Revisions::open(directory.path()).unwrap();
+        keep(&mut revisions, 1);
+        (2..=3).for_each(|number| change(&mut revisions, number));
+        drop(revisions);
+        let path = directory.path().join("revisions/1.changes");
+        let lines = std::fs::read(&path).unwrap();
+        for cut in 1..lines.len() {
+            std::fs::write(&path, &lines[..cut]).unwrap();
+            let again = Revisions::open(directory.path()).unwrap();
+            let whole_lines = lines[..cut].iter().filter(|byte| **byte == b'\n').count() as u64;
+            assert_eq!(again.next(), 2 + whole_lines, "cut at {cut}");
+        }
+        // The next start writes a whole revision, and nothing is read into it.
+        let mut again = Revisions::open(directory.path()).unwrap();
+        assert_eq!(again.next(), 3);
+        keep(&mut again, 3);
+        change(&mut again, 4);
+        let read = again.reader(4).unwrap().read().unwrap();
+        assert_eq!(read, Text { whole: text(3), edits: vec![edit(4)] });
+    }
+
+    #[test]
+    fn after_many_changes_the_next_revision_is_whole_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut revisions = Revisions::open(directory.path()).unwrap();
+        keep(&mut revisions, 1);
+        let mut last = None;
+        for number in 2..MAX_CHANGES as u64 + 2 {
+            assert!(!revisions.wants_whole());
+            last = Some(revisions.keep(revision(number), Content::Edit(edit(number))));
+        }
+        assert!(revisions.wants_whole());
+        last.unwrap().blocking_recv().unwrap().unwrap();
+        let read = revisions.reader(revisions.next() - 1).unwrap().read().unwrap();
+        assert_eq!(read.edits.len(), MAX_CHANGES);
+        keep(&mut revisions, MAX_CHANGES as u64 + 2);
+        assert!(!revisions.wants_whole());
     }
 
     #[test]
     fn of_large_revisions_fewer_are_kept_and_never_less_than_two() {
         let directory = tempfile::tempdir().unwrap();
         let mut revisions = Revisions::open(directory.path()).unwrap();
-        let large = |number, bytes| Revision { text: "#".repeat(bytes), ..revision(number) };
+        let mut large = |number, bytes| {
+            try_keep(&mut revisions, number, "#".repeat(bytes)).unwrap();
+            numbers(&revisions)
+        };
         for number in 1..=4 {
-            revisions.keep(large(number, MAX_KEPT_BYTES / 3 + 1)).unwrap();
+            large(number, MAX_KEPT_BYTES / 3 + 1);
         }
-        assert_eq!(revisions.all().len(), 2);
-        revisions.keep(large(5, MAX_KEPT_BYTES)).unwrap();
-        let numbers: Vec<u64> = revisions.all().iter().map(|kept| kept.number).collect();
-        assert_eq!(numbers, [4, 5]);
-        assert_eq!(Revisions::open(directory.path()).unwrap().all().len(), 2);
+        assert_eq!(large(5, MAX_KEPT_BYTES), [4, 5]);
+        revisions.reader(5).unwrap().read().unwrap();
+        assert_eq!(numbers(&Revisions::open(directory.path()).unwrap()), [4, 5]);
     }
 
     #[test]
-    fn what_cannot_be_written_is_not_kept() {
+    fn what_cannot_be_written_is_told() {
         let directory = tempfile::tempdir().unwrap();
         let mut revisions = Revisions::open(directory.path()).unwrap();
+        keep(&mut revisions, 1);
         std::fs::remove_dir_all(directory.path().join("revisions")).unwrap();
-        assert!(revisions.keep(revision(1)).is_err());
-        assert_eq!(revisions.all(), []);
+        assert!(try_keep(&mut revisions, 2, text(2)).is_err());
+        revisions.lost(2);
+        assert!(revisions.wants_whole());
+        let written = revisions.keep(revision(3), Content::Edit(edit(3)));
+        assert!(written.blocking_recv().unwrap().is_err());
+        revisions.lost(3);
+        assert_eq!((numbers(&revisions), revisions.next()), (vec![1], 4));
     }
 }

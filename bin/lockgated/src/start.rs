@@ -24,11 +24,12 @@ use io::{Lifetime, TunPort};
 use keystate::KeyState;
 
 use crate::assign;
+use crate::caches::{self, When};
 use crate::device::{Claim, DeviceError};
 use crate::events::{Events, Kind};
 use crate::failure::Failure;
 use crate::hardening;
-use crate::revisions::{Cause, Revision, Revisions};
+use crate::revisions::{Cause, Content, Revision, Revisions, on_disk};
 use crate::state::{Beginning, State, netdevs, queues_of};
 use crate::worker::{Handle, Setup};
 
@@ -189,10 +190,10 @@ async fn begin(prepared: Prepared) -> Result<Started, Failure> {
         file: file.display().to_string(),
         base,
         changes: 0,
-        text: loaded.validated.effective(),
     };
     state.revision = number;
-    state.revisions.keep(revision)?;
+    let content = Content::Whole(loaded.validated.effective());
+    on_disk(state.revisions.keep(revision, content)).await?;
     state.attach_host().await?;
     take_all(&mut state).await?;
     state.tell_refused();
@@ -257,13 +258,15 @@ fn start_workers(
     // As many as the snapshot is for: its replay windows know whether several commit to them.
     let count = snapshot.workers();
     let cores = assign::cores(count, &allowed_cores());
+    caches::check(config.cache, count, 0)?;
+    let caches = caches::make(config.cache, &cores, When::AtStart)?;
     let mut setups = Vec::new();
-    for (number, core) in cores.into_iter().enumerate() {
+    for (number, (core, cache)) in cores.into_iter().zip(caches).enumerate() {
         let sockets = assign::sockets(number as u32, count, queues.iter().copied());
         let umem = xsk::Umem::new(assign::frames(sockets)).map_err(Failure::Memory)?;
         let (snapshot, wanted, poll) = (snapshot.clone(), asking.clone(), config.node.poll);
         let moved = telling.clone();
-        setups.push(Setup { number, core, umem, poll, snapshot, wanted, moved });
+        setups.push(Setup { number, core, umem, poll, snapshot, cache, wanted, moved });
     }
     Handle::start_all(setups).map_err(Failure::Thread)
 }

@@ -9,21 +9,25 @@ use std::time::{Instant, SystemTime};
 
 use control::guard::{Detail, Guard, Integrity};
 use control::mirror::{Ethtool, LiveParts, Offload, PortState, View};
-use control::validated::Validated;
+use control::validated::{Cache, Validated};
 use control::{Compiled, Compiler, HOST_NETDEV};
-use dataplane::{DeviceId, RouteEntry, RouteTarget, Side, Snapshot};
+use dataplane::{Counters, DeviceId, FlowCache, RouteEntry, RouteTarget, Side, Snapshot};
 use io::{Lifetime, TunPort};
 use ipsec::Fingerprint;
 use keystate::{KeyState, Notice};
 
 use crate::assign;
+use crate::caches::{self, CacheError, When};
 use crate::device::{Claim, Device, DeviceError, Surroundings, Taking};
 use crate::events::{Events, Kind};
 use crate::moves::live_parts_of;
 use crate::numbers::Used;
 use crate::revisions::Revisions;
 use crate::totals::Totals;
-use crate::worker::{Command, Handle, Report, WorkerGone};
+use crate::worker::{Command, Handle, Next, NextCache, NextLayout, Report, Retired, WorkerGone};
+
+/// Policies whose counters a worker copies between two turns.
+const COUNTED_AT_A_TIME: usize = 4096;
 
 /// Everything that changes while the daemon runs; the control thread's.
 pub(crate) struct State {
@@ -60,6 +64,8 @@ pub(crate) struct State {
     /// How the guard is: `intact`, or `missing: ` and why.
     pub(crate) guard_state: String,
     pub(crate) stopping: bool,
+    /// The workers' flow caches are to be replaced.
+    pub(crate) cache_outworn: bool,
     pub(crate) events: Events,
     /// The netdevs of the snapshot that the workers walk by, in its order.
     device_names: Vec<String>,
@@ -129,6 +135,7 @@ impl State {
             guard,
             guard_state: "intact".into(),
             stopping: false,
+            cache_outworn: false,
             events,
             device_names,
             next_mark: 1,
@@ -136,9 +143,9 @@ impl State {
         }
     }
 
-    /// The running configuration.
+    /// The running configuration without its policies, which are the compiled one's.
     pub(crate) fn config(&self) -> &Arc<Validated> {
-        self.compiled.validated()
+        self.compiled.settings()
     }
 
     /// The kernel's view changed: publishes what the walk must know and tends the netdevs.
@@ -163,6 +170,21 @@ impl State {
 
     /// Makes a snapshot the one that every worker walks by, and returns when all do.
     pub(crate) async fn publish(&mut self, snapshot: Arc<Snapshot>) -> Result<(), WorkerGone> {
+        // Entries from before generations began anew could look like new ones.
+        let caches = match snapshot.spd().wraps() == self.snapshot.spd().wraps() {
+            true => None,
+            false => Some(self.fresh_or_none().await),
+        };
+        self.publish_with(snapshot, caches).await
+    }
+
+    /// The same with other flow caches, one a worker. What a worker needs besides is made here, and
+    /// what it needs no more is freed aside.
+    pub(crate) async fn publish_with(
+        &mut self,
+        snapshot: Arc<Snapshot>,
+        caches: Option<Vec<Option<FlowCache>>>,
+    ) -> Result<(), WorkerGone> {
         let arrangement = (snapshot.layout() != self.snapshot.layout()).then(|| {
             let old = self.device_names.clone();
             netdevs(self.config())
@@ -170,19 +192,65 @@ impl State {
                 .map(|name| old.iter().position(|old| old == name))
                 .collect::<Vec<_>>()
         });
+        let mut caches = caches.map(Vec::into_iter);
         let mut answers = Vec::new();
         for worker in &self.workers {
-            let (snapshot, arrangement) = (snapshot.clone(), arrangement.clone());
-            answers.push(worker.send(|reply| Command::Publish { snapshot, arrangement, reply })?);
+            let layout = arrangement
+                .clone()
+                .map(|arrangement| NextLayout { arrangement, counters: Counters::new(&snapshot) });
+            let cache = match &mut caches {
+                None => NextCache::Same,
+                Some(caches) => NextCache::Other(caches.next().flatten()),
+            };
+            let next = Box::new(Next { snapshot: snapshot.clone(), layout, cache });
+            answers.push(worker.send(|reply| Command::Publish { next, reply })?);
         }
+        let mut retired = Vec::with_capacity(answers.len());
         for answer in answers {
-            if let Some(flushed) = answer.await.map_err(|_| WorkerGone)? {
-                self.totals.add(&flushed);
+            let Retired { flushed, snapshot, cache, wants_cache } =
+                answer.await.map_err(|_| WorkerGone)?;
+            if let Some(flushed) = &flushed {
+                self.totals.add(flushed);
             }
+            self.cache_outworn |= wants_cache;
+            retired.push((flushed, snapshot, cache));
         }
-        self.snapshot = snapshot;
+        let old = std::mem::replace(&mut self.snapshot, snapshot);
+        // Of very many policies that takes milliseconds.
+        tokio::task::spawn_blocking(move || drop((old, retired)));
         self.device_names = netdevs(self.config());
         Ok(())
+    }
+
+    /// Gives every worker a fresh flow cache of the running configuration.
+    pub(crate) async fn renew_caches(&mut self) -> Result<(), WorkerGone> {
+        self.cache_outworn = false;
+        let caches = self.fresh_or_none().await;
+        self.publish_with(self.snapshot.clone(), Some(caches)).await
+    }
+
+    /// Fresh flow caches of the running configuration; none where they cannot be had: slower, and
+    /// told, and tried again.
+    async fn fresh_or_none(&mut self) -> Vec<Option<FlowCache>> {
+        match self.fresh_caches(self.config().cache).await {
+            Ok(caches) => caches,
+            Err(error) => {
+                self.events.record(Kind::CacheRefused, "", error.to_string(), &[]);
+                self.cache_outworn = true;
+                self.workers.iter().map(|_| None).collect()
+            }
+        }
+    }
+
+    /// Flow caches for the workers, made on a thread of its own.
+    pub(crate) async fn fresh_caches(
+        &self,
+        cache: Cache,
+    ) -> Result<Vec<Option<FlowCache>>, CacheError> {
+        let cores = caches::cores_of(&self.workers);
+        let make = move || caches::make(cache, &cores, When::Running);
+        let made = tokio::task::spawn_blocking(make).await;
+        made.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
     }
 
     /// Takes over every netdev that is there and not ours, lets go of those that are gone.
@@ -400,6 +468,28 @@ impl State {
 
     /// What each worker counted and has, now.
     pub(crate) async fn reports(&self) -> Result<Vec<Report>, WorkerGone> {
+        let mut reports = self.brief_reports().await?;
+        let slots = self.snapshot.spd().slots();
+        // Piece by piece: a worker copies no more of it between two turns.
+        for from in (0..slots).step_by(COUNTED_AT_A_TIME) {
+            let mut answers = Vec::new();
+            for worker in &self.workers {
+                let into = Vec::with_capacity(COUNTED_AT_A_TIME.min(slots - from));
+                let ask = |reply| Command::ReportPolicies { from, into, reply };
+                answers.push(worker.send(ask)?);
+            }
+            for (report, answer) in reports.iter_mut().zip(answers) {
+                let counted = answer.await.map_err(|_| WorkerGone)?;
+                let Counters { policy_outbound, policy_inbound, .. } = &mut report.flushed.counters;
+                policy_outbound.extend(counted.iter().map(|[outbound, _]| *outbound));
+                policy_inbound.extend(counted.iter().map(|[_, inbound]| *inbound));
+            }
+        }
+        Ok(reports)
+    }
+
+    /// The same without what policies decided: its cost does not go by how many there are.
+    pub(crate) async fn brief_reports(&self) -> Result<Vec<Report>, WorkerGone> {
         let mut answers = Vec::new();
         for worker in &self.workers {
             answers.push(worker.send(|reply| Command::Report { reply })?);

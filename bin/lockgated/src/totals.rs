@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use dataplane::counters::Volume;
-use dataplane::{DropReason, Ledger};
+use dataplane::{CacheCounters, DropReason, Ledger};
 use ipsec::Spi;
 use policy::{Direction, PolicyId};
 
@@ -27,6 +27,7 @@ pub(crate) struct Totals {
     pub(crate) full_lookups: u64,
     pub(crate) icmp_limited: u64,
     pub(crate) keepalives: u64,
+    pub(crate) cache: CacheCounters,
 }
 
 impl Totals {
@@ -65,6 +66,7 @@ impl Totals {
         self.full_lookups += counters.full_lookups;
         self.icmp_limited += counters.icmp_limited;
         self.keepalives += counters.keepalives;
+        self.cache.add(&counters.cache);
     }
 
     /// Sum of all ledgers.

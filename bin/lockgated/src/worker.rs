@@ -9,8 +9,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use control::validated::Poll;
+use dataplane::cache::CacheEntry;
+use dataplane::counters::Volume;
 use dataplane::handover::RING_PACKETS;
-use dataplane::{Counters, DeviceId, Handovers, Layout, Moved, Snapshot, Wanted, Worker};
+use dataplane::{
+    CacheCounters, Counters, DeviceId, FlowCache, Handovers, Layout, Moved, Snapshot, Wanted,
+    Worker,
+};
 use io::{LivePort, TunPort, XdpFrames, XdpPort};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tokio::sync::oneshot;
@@ -29,23 +34,62 @@ const DRAIN: Duration = Duration::from_millis(200);
 
 /// What the control thread asks of a worker, between two turns.
 pub(crate) enum Command {
-    /// Goes over to a snapshot. `arrangement`, for another layout: for each device of the new
-    /// snapshot its number in the old one.
-    Publish {
-        snapshot: Arc<Snapshot>,
-        arrangement: Option<Vec<Option<usize>>>,
-        reply: oneshot::Sender<Option<Flushed>>,
-    },
+    /// Goes over to a snapshot. Of the same layout, it costs the worker no more than an exchange of
+    /// pointers: what goes is handed back, for somebody else to free.
+    Publish { next: Box<Next>, reply: oneshot::Sender<Retired> },
     /// Takes a socket over.
     Attach { device: DeviceId, mark: u16, socket: Box<xsk::Socket>, reply: oneshot::Sender<()> },
     /// Closes all sockets of a device.
     Detach { device: DeviceId, reply: oneshot::Sender<Vec<io::QueueStatistics>> },
     /// Takes the host port over.
     AttachHost { device: DeviceId, port: TunPort, reply: oneshot::Sender<()> },
-    /// Says what it counted.
+    /// Says what it counted, policies left out.
     Report { reply: oneshot::Sender<Report> },
+    /// Says what policies decided, outbound and inbound, from slot `from` on: as many as there is
+    /// room for in `into`, which is empty.
+    ReportPolicies { from: usize, into: Vec<[Volume; 2]>, reply: oneshot::Sender<Vec<[Volume; 2]>> },
+    /// Shows the entries of some lines of its flow cache, and the line to go on with; `None`: that
+    /// was all.
+    ShowCache { line: usize, reply: oneshot::Sender<(Vec<CacheEntry>, Option<usize>)> },
     /// Sends what is in the rings, drops what waits, closes everything and ends.
     Stop { reply: oneshot::Sender<Flushed> },
+}
+
+/// Lines of the flow cache that are shown between two turns: some microseconds.
+const SHOWN_LINES: usize = 512;
+
+/// What a worker goes over to.
+pub(crate) struct Next {
+    pub(crate) snapshot: Arc<Snapshot>,
+    /// `None`: the layout is the same.
+    pub(crate) layout: Option<NextLayout>,
+    pub(crate) cache: NextCache,
+}
+
+/// Another layout.
+pub(crate) struct NextLayout {
+    /// For each device of the new snapshot its number in the old one.
+    pub(crate) arrangement: Vec<Option<usize>>,
+    /// For the new snapshot, all zeros.
+    pub(crate) counters: Counters,
+}
+
+/// Where flows are remembered from now on.
+pub(crate) enum NextCache {
+    /// Where they were.
+    Same,
+    /// In this one, or nowhere.
+    Other(Option<FlowCache>),
+}
+
+/// What a worker needs no more, to be freed by somebody else.
+pub(crate) struct Retired {
+    /// What was counted under the old snapshot, if its layout was another.
+    pub(crate) flushed: Option<Flushed>,
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) cache: Option<FlowCache>,
+    /// The flow cache must be replaced by a fresh one.
+    pub(crate) wants_cache: bool,
 }
 
 /// What was counted under a snapshot.
@@ -54,9 +98,22 @@ pub(crate) struct Flushed {
     pub(crate) counters: Counters,
 }
 
+/// A flow cache at one moment.
+pub(crate) struct CacheReport {
+    /// Room, in IPv4 entries and bytes.
+    pub(crate) entries: usize,
+    pub(crate) bytes: usize,
+    /// One entry a domain: entries that hold, and whether its packets are not looked up.
+    pub(crate) domains: Vec<(u64, bool)>,
+}
+
 /// A worker's state at one moment, between two turns.
 pub(crate) struct Report {
+    /// The lists of policies are empty as the worker sends it.
     pub(crate) flushed: Flushed,
+    pub(crate) cache: Option<CacheReport>,
+    /// What the flow cache did since the start.
+    pub(crate) cache_counters: CacheCounters,
     pub(crate) census: xsk::Census,
     pub(crate) waiting: usize,
     /// One entry per device: its queues on this worker.
@@ -151,6 +208,7 @@ pub(crate) struct Setup {
     pub(crate) umem: xsk::Umem,
     pub(crate) poll: Poll,
     pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) cache: Option<FlowCache>,
     /// Where neighbours are asked for; never waits.
     pub(crate) wanted: tokio::sync::mpsc::Sender<Wanted>,
     /// Where peers are told that have moved, under the layout that their sets are of; never waits.
@@ -258,12 +316,14 @@ struct Thread {
     sleeps: u64,
     /// Packets given to other workers and taken from them under earlier layouts.
     handed_before: [u64; 2],
+    /// What the flow cache did under earlier layouts.
+    cache_before: CacheCounters,
     /// Turns until the host port is read.
     host_in: u8,
 }
 
 /// Whether the thread goes on.
-enum Next {
+enum GoOn {
     Turn,
     End,
 }
@@ -275,11 +335,13 @@ impl Thread {
         inbox: mpsc::Receiver<Command>,
         turns: Arc<AtomicU64>,
     ) -> Thread {
-        let Setup { number, umem, poll, snapshot, wanted, moved, .. } = setup;
+        let Setup { number, umem, poll, snapshot, cache, wanted, moved, .. } = setup;
         let bell = bells[number].clone();
         let devices = (0..snapshot.device_count()).map(|_| None).collect();
         let worker = Worker::new(&snapshot, XdpFrames::new(umem), devices);
-        let worker = worker.live().beside(handovers);
+        let mut worker = worker.live().beside(handovers);
+        worker.take_cache(cache);
+        worker.look_at(&snapshot);
         let (start, released_ns, sleeps, host_in) = (Instant::now(), 0, 0, 0);
         Thread {
             worker,
@@ -296,6 +358,7 @@ impl Thread {
             released_ns,
             sleeps,
             handed_before: [0; 2],
+            cache_before: CacheCounters::default(),
             host_in,
         }
     }
@@ -304,7 +367,7 @@ impl Thread {
         loop {
             if self.bell.answered() {
                 while let Ok(command) = self.inbox.try_recv() {
-                    if matches!(self.obey(command), Next::End) {
+                    if matches!(self.obey(command), GoOn::End) {
                         return;
                     }
                 }
@@ -404,11 +467,11 @@ impl Thread {
         }
     }
 
-    fn obey(&mut self, command: Command) -> Next {
+    fn obey(&mut self, command: Command) -> GoOn {
         // Who asked and has gone since needs no answer.
         match command {
-            Command::Publish { snapshot, arrangement, reply } => {
-                let _ = reply.send(self.publish(snapshot, arrangement));
+            Command::Publish { next, reply } => {
+                let _ = reply.send(self.publish(*next));
             }
             Command::Attach { device, mark, socket, reply } => {
                 self.attach(device, mark, *socket);
@@ -424,40 +487,54 @@ impl Thread {
             Command::Report { reply } => {
                 let _ = reply.send(self.report());
             }
+            Command::ReportPolicies { from, mut into, reply } => {
+                let Counters { policy_outbound, policy_inbound, .. } = self.worker.counters();
+                let counted = policy_outbound.iter().zip(policy_inbound).skip(from);
+                into.extend(counted.take(into.capacity()).map(|(out, inb)| [*out, *inb]));
+                let _ = reply.send(into);
+            }
+            Command::ShowCache { line, reply } => {
+                let shown = self.worker.cache().map(|cache| cache.entries(line, SHOWN_LINES));
+                let _ = reply.send(shown.unwrap_or_default());
+            }
             Command::Stop { reply } => {
                 let _ = reply.send(self.stop());
-                return Next::End;
+                return GoOn::End;
             }
         }
-        Next::Turn
+        GoOn::Turn
     }
 
-    fn publish(
-        &mut self,
-        snapshot: Arc<Snapshot>,
-        arrangement: Option<Vec<Option<usize>>>,
-    ) -> Option<Flushed> {
-        if let Some(origins) = &arrangement {
+    fn publish(&mut self, next: Next) -> Retired {
+        let Next { snapshot, layout, cache } = next;
+        if let Some(NextLayout { arrangement, .. }) = &layout {
             self.empty_rings();
-            self.worker.renumber(self.snapshot.layout(), origins);
+            self.worker.renumber(self.snapshot.layout(), arrangement);
         }
         let old = std::mem::replace(&mut self.snapshot, snapshot);
-        let flushed = arrangement.map(|arrangement| {
+        let flushed = layout.map(|NextLayout { arrangement, counters }| {
             let mut ports = self.worker.take_devices();
             let mut device = |old: Option<usize>| ports.get_mut(old?)?.take();
             let devices = arrangement.into_iter().map(&mut device).collect();
             for port in ports.into_iter().flatten() {
                 self.close(port);
             }
-            let counters = self.worker.rearrange(&self.snapshot, devices);
+            let counters = self.worker.rearrange_with(devices, counters);
             self.handed_before[0] += counters.handed_over;
             self.handed_before[1] += counters.taken_over;
-            Flushed { snapshot: old, counters }
+            self.cache_before.add(&counters.cache);
+            Flushed { snapshot: old.clone(), counters }
         });
+        let cache = match cache {
+            NextCache::Same => None,
+            NextCache::Other(cache) => self.worker.take_cache(cache),
+        };
+        self.worker.look_at(&self.snapshot);
         self.say_whether_it_serves();
         let now_ns = self.start.elapsed().as_nanos() as u64;
         self.worker.release(&self.snapshot, now_ns);
-        flushed
+        let wants_cache = self.worker.cache().is_some_and(FlowCache::is_outworn);
+        Retired { flushed, snapshot: old, cache, wants_cache }
     }
 
     /// Walks what others handed over before this moment, or as much as a ring holds.
@@ -516,7 +593,16 @@ impl Thread {
                 None => Vec::new(),
             });
         }
-        let (snapshot, counters) = (self.snapshot.clone(), self.worker.counters().clone());
+        let snapshot = self.snapshot.clone();
+        let counters = self.worker.counters().without_policies();
+        let mut cache_counters = self.cache_before;
+        cache_counters.add(&counters.cache);
+        let domains = snapshot.spd().domains();
+        let cache = self.worker.cache().map(|cache| CacheReport {
+            entries: cache.capacity(),
+            bytes: cache.bytes(),
+            domains: domains.map(|of| (cache.entries_of(of), cache.bypasses(of))).collect(),
+        });
         let [handed_over, taken_over] = self.handed_before;
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         Report {
@@ -529,6 +615,8 @@ impl Thread {
             handed_over: handed_over + counters.handed_over,
             taken_over: taken_over + counters.taken_over,
             cpu: Duration::new(cpu.tv_sec as u64, cpu.tv_nsec as u32),
+            cache,
+            cache_counters,
             flushed: Flushed { snapshot, counters },
         }
     }

@@ -29,6 +29,10 @@ pub const MAX_REQUEST_BYTES: usize = (64 << 20) + (1 << 20);
 pub const MAX_SMALL_REQUEST_BYTES: usize = 64 << 10;
 /// The largest answer, bytes: every policy of such a configuration with its counters.
 pub const MAX_ANSWER_BYTES: usize = 256 << 20;
+/// Entries of the flow cache that are shown at a time, at most and if nothing is said.
+pub const MAX_CACHE_ENTRIES: u32 = 10_000;
+/// See [`MAX_CACHE_ENTRIES`].
+pub const DEFAULT_CACHE_ENTRIES: u32 = 100;
 /// Requests that one connection may have under way.
 pub const MAX_STREAMS: u32 = 16;
 /// Connections at a time.

@@ -35,8 +35,11 @@ use std::sync::Arc;
 pub use text::UnwritableName;
 pub use watch::GuardWatch;
 
+use policy::Direction;
+
 use crate::Validated;
 use crate::mirror::View;
+use crate::validated::{Action, Policy};
 use text::{Netdevs, Outbound};
 
 /// The table's name, in family `inet`.
@@ -144,6 +147,25 @@ impl Guard {
     pub fn closed() -> Guard {
         let (netdevs, outbound) = (Netdevs::all().into(), Outbound::none().into());
         Guard { netdevs, outbound, listing: None }
+    }
+
+    /// Whether what stands, or was made, is the same as another one.
+    pub fn is_like(&self, other: &Guard) -> bool {
+        self.netdevs == other.netdevs && self.outbound == other.outbound
+    }
+
+    /// Whether this guard is as strict as the policies still, when these are removed and those
+    /// added; it may be stricter.
+    pub fn is_kept_by<'p>(
+        &self,
+        removed: impl IntoIterator<Item = &'p Policy>,
+        added: impl IntoIterator<Item = &'p Policy>,
+    ) -> bool {
+        let is_outbound = |policy: &&Policy| policy.only != Some(Direction::Inbound);
+        let mut loosened = removed.into_iter().filter(is_outbound);
+        let mut closed = added.into_iter().filter(is_outbound);
+        loosened.all(|policy| policy.action != Action::Bypass)
+            && closed.all(|policy| policy.action == Action::Bypass)
     }
 
     /// What `nft -f` reads.

@@ -115,14 +115,15 @@ fn compare(args: &DiffArgs, socket: &Socket) -> Result<v1::Differences, Failure>
 }
 
 /// A configuration file as it is sent.
-struct Document {
-    text: String,
-    file: String,
-    base_directory: String,
+pub(super) struct Document {
+    pub(super) text: String,
+    pub(super) file: String,
+    pub(super) base_directory: String,
 }
 
 impl Document {
-    fn read(file: &Path) -> Result<Document, Failure> {
+    /// Reads it.
+    pub(super) fn read(file: &Path) -> Result<Document, Failure> {
         let mut bytes = Vec::new();
         let opened = std::fs::File::open(file).map_err(Failure::file(file))?;
         let mut limited = opened.take(control::MAX_BYTES + 1);
@@ -147,7 +148,7 @@ impl Document {
 }
 
 /// Prints what became of a change; fails with [`Failure::Bad`] if it was refused.
-fn answer(applied: &v1::Applied, as_json: bool) -> Result<(), Failure> {
+pub(super) fn answer(applied: &v1::Applied, as_json: bool) -> Result<(), Failure> {
     if as_json {
         print_json(applied);
     } else {

@@ -3,7 +3,7 @@
 mod tables;
 
 use api::GatewayClient;
-use api::v1::ShowRequest;
+use api::v1::{CacheEntriesRequest, ShowRequest};
 use serde::Serialize;
 use tonic::{Response, Status};
 
@@ -21,6 +21,15 @@ pub(crate) struct Args {
     /// address, a route's prefix, a drop reason
     #[arg(value_name = "NAME")]
     name: Option<String>,
+    /// Of the cache: this many of its entries, at most 10000
+    #[arg(long, value_name = "N")]
+    entries: Option<u32>,
+    /// Of the cache's entries: those of this worker only
+    #[arg(long, value_name = "NUMBER", requires = "entries")]
+    worker: Option<u32>,
+    /// Of the cache's entries: those too that hold no more
+    #[arg(long, requires = "entries")]
+    stale: bool,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
@@ -70,6 +79,9 @@ enum What {
 pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
     let not_yet = |what| Err(LiveError::NotYet { what }.into());
     let show = Show { args, socket };
+    if let Some(limit) = args.entries {
+        return show.cache_entries(limit);
+    }
     match args.what {
         What::Group => not_yet("group"),
         What::Connection => not_yet("connection"),
@@ -104,10 +116,26 @@ impl Show<'_> {
     ) -> Result<(), Failure> {
         let request = ShowRequest { name: self.args.name.clone() };
         let answer = Ask::new(self.socket)?.call(async |client| call(client, request).await)?;
-        match self.args.json {
-            true => print_json(&answer),
-            false => print(&text(&answer)),
-        }
+        self.tell(&answer, text);
         Ok(())
+    }
+
+    fn cache_entries(&self, limit: u32) -> Result<(), Failure> {
+        let Args { what, worker, stale, .. } = *self.args;
+        if what != What::Cache {
+            return Err(LiveError::NoEntries.into());
+        }
+        let request = CacheEntriesRequest { limit, worker, stale };
+        let mut ask = Ask::new(self.socket)?;
+        let answer = ask.call(async |client| client.show_cache_entries(request).await)?;
+        self.tell(&answer, tables::cached_flows);
+        Ok(())
+    }
+
+    fn tell<T: Serialize>(&self, answer: &T, text: fn(&T) -> String) {
+        match self.args.json {
+            true => print_json(answer),
+            false => print(&text(answer)),
+        }
     }
 }

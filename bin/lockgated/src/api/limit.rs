@@ -3,7 +3,7 @@
 //!
 //! | call | from those who may change | from others |
 //! |---|---|---|
-//! | Apply | a whole configuration | [`MAX_SMALL_REQUEST_BYTES`]: it is refused anyway |
+//! | Apply, ChangePolicies | a whole configuration | [`MAX_SMALL_REQUEST_BYTES`]: it is refused anyway |
 //! | Diff | a whole configuration | the same, one at a time |
 //! | all others | [`MAX_SMALL_REQUEST_BYTES`] | the same |
 
@@ -24,6 +24,7 @@ use super::peer::Peer;
 /// The end of a call's path.
 const APPLY: &str = "/Apply";
 const DIFF: &str = "/Diff";
+const CHANGE_POLICIES: &str = "/ChangePolicies";
 
 /// The limits, to be laid around the service.
 pub(super) fn layer() -> Limits {
@@ -64,8 +65,9 @@ enum Size {
 
 /// What a request to `path` may be.
 fn size(path: &str, may_change: impl FnOnce() -> bool) -> Size {
-    let (apply, diff) = (path.ends_with(APPLY), path.ends_with(DIFF));
-    match (apply || diff) && may_change() {
+    let changes = [APPLY, CHANGE_POLICIES].iter().any(|call| path.ends_with(call));
+    let diff = path.ends_with(DIFF);
+    match (changes || diff) && may_change() {
         true => Size::Large,
         false if diff => Size::LargeInTurn,
         false => Size::Small,
@@ -118,6 +120,8 @@ mod tests {
         let of =
             |call: &str, may_change| size(&format!("/lockgate.v1.Gateway{call}"), || may_change);
         assert_eq!((of("/Apply", true), of("/Apply", false)), (Size::Large, Size::Small));
+        assert_eq!(of("/ChangePolicies", true), Size::Large);
+        assert_eq!(of("/ChangePolicies", false), Size::Small);
         assert_eq!((of("/Diff", true), of("/Diff", false)), (Size::Large, Size::LargeInTurn));
         assert_eq!((of("/Explain", true), of("/ShowPorts", false)), (Size::Small, Size::Small));
     }

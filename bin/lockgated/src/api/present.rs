@@ -13,7 +13,7 @@ use policy::selector::protocol_text;
 use policy::{Action, Direction, Policy, PortRange, SaSetId, UpperSelector};
 use wire::{Address, Flow, Upper};
 
-use crate::backend::{Done, Intent, Refused, Running};
+use crate::backend::{Done, Intent, Now, Refused, Running};
 use crate::daemon::in_front;
 
 /// The policies in order of precedence, with what they decided.
@@ -59,9 +59,16 @@ pub(super) fn policies(running: &Running) -> Vec<v1::Policy> {
             icmp,
             outbound: Some(volume(outbound)),
             inbound: Some(volume(inbound)),
+            ports: ingress(snapshot, policy),
         }
     };
     snapshot.spd().policies().into_iter().map(|(_, policy)| one(policy)).collect()
+}
+
+/// Names of the ports that a policy speaks of; none: of any.
+fn ingress(snapshot: &Snapshot, policy: &Policy) -> Vec<String> {
+    let places = policy.ingress.iter().flat_map(|ports| ports.iter());
+    places.map(|place| snapshot.ports()[usize::from(*place)].name.clone()).collect()
 }
 
 /// What unprotected ports let through to this machine: `allow_host`, and what always passes.
@@ -73,23 +80,6 @@ pub(super) fn host_bypasses(running: &Running) -> Vec<v1::HostBypass> {
         services.map(|service| v1::HostBypass { port: port.name.clone(), service })
     });
     entries.collect()
-}
-
-/// Live entries of the flow cache: there is none yet.
-pub(super) fn cache_entries() -> Vec<v1::CacheEntries> {
-    let kinds = ["ipv4", "ipv6"].map(|family| ["inbound", "outbound"].map(|way| (family, way)));
-    let entries = kinds.as_flattened().iter().map(|(family, direction)| v1::CacheEntries {
-        family: (*family).into(),
-        direction: (*direction).into(),
-        entries: 0,
-    });
-    entries.collect()
-}
-
-/// The flow cache: there is none yet.
-pub(super) fn cache(running: &Running) -> v1::Cache {
-    let configured_flows = running.validated.cache.flows();
-    v1::Cache { state: "absent".into(), configured_flows, entries: cache_entries() }
 }
 
 /// The peers with the state of their SAs.
@@ -146,7 +136,7 @@ pub(super) fn peers(running: &Running) -> Vec<v1::Peer> {
             extended_sequence_numbers: peer.numbers == SequenceNumbers::Extended,
         }
     };
-    running.validated.peers.iter().map(one).collect()
+    running.settings.peers.iter().map(one).collect()
 }
 
 /// Where a peer is now: its address and, with ESP in UDP, its port.
@@ -288,17 +278,17 @@ pub(super) fn compared(
     }
 }
 
-/// What became of a change; `running`: what runs now.
+/// What became of a change; `now`: what runs.
 pub(super) fn applied(
     result: Result<Done, Refused>,
     intent: Intent,
-    running: &Running,
+    now: Now,
     took_us: u64,
 ) -> v1::Applied {
     let refusal = v1::Applied {
         ok: false,
-        revision: running.revision,
-        generation: running.snapshot.generation().0,
+        revision: now.revision,
+        generation: now.generation.0,
         dry_run: intent == Intent::DryRun,
         took_us,
         ..v1::Applied::default()

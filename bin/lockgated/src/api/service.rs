@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use api::v1::gateway_server::Gateway;
-use api::{ADMIN_GROUP, v1};
+use api::{ADMIN_GROUP, DEFAULT_CACHE_ENTRIES, MAX_CACHE_ENTRIES, v1};
 use control::{Picture, Question};
 use dataplane::Prefix;
 use tokio::sync::watch;
@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status};
 
 use super::peer::Peer;
 use super::present;
-use crate::backend::{Backend, Change, Intent, Uid};
+use crate::backend::{Backend, CacheQuestion, Change, Intent, PolicyChange, Uid};
 
 /// Kind of the event in a stream whose reader was too slow.
 const EVENTS_LOST: &str = "events_lost";
@@ -94,7 +94,8 @@ impl<B: Backend> Gateway for Service<B> {
     async fn show_policies(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Policies> {
         let running = self.backend.running().await;
         let name = request.into_inner().name;
-        let (host, cache_entries) = (present::host_bypasses(&running), present::cache_entries());
+        let host = present::host_bypasses(&running);
+        let cache_entries = running.cache_entries.clone();
         // Very many policies take a while, and this thread has other things to do.
         let policies = tokio::task::spawn_blocking(move || present::policies(&running));
         let policies =
@@ -104,7 +105,26 @@ impl<B: Backend> Gateway for Service<B> {
     }
 
     async fn show_cache(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Cache> {
-        Ok(Response::new(present::cache(&self.backend.running().await)))
+        Ok(Response::new(self.backend.cache().await))
+    }
+
+    async fn show_cache_entries(
+        &self,
+        request: Request<v1::CacheEntriesRequest>,
+    ) -> Answer<v1::CachedFlows> {
+        let v1::CacheEntriesRequest { limit, worker, stale } = request.into_inner();
+        let limit = match limit {
+            0 => DEFAULT_CACHE_ENTRIES,
+            limit => limit.min(MAX_CACHE_ENTRIES),
+        };
+        let question = CacheQuestion {
+            limit: limit as usize,
+            worker: worker.map(|worker| worker as usize),
+            stale,
+        };
+        let shown = self.backend.cache_entries(question).await;
+        let unknown = || Status::not_found("there is no such worker: see `lockgate show cache`");
+        Ok(Response::new(shown.ok_or_else(unknown)?))
     }
 
     async fn show_neighbours(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Neighbours> {
@@ -156,8 +176,8 @@ impl<B: Backend> Gateway for Service<B> {
 
     async fn diff(&self, request: Request<v1::DiffRequest>) -> Answer<v1::Differences> {
         let v1::DiffRequest { text, file, .. } = request.into_inner();
-        let running = self.backend.running().await;
-        let (validated, revision) = (running.validated.clone(), running.revision);
+        let revision = self.backend.now().await.revision;
+        let validated = self.backend.configuration().await;
         // Large configurations take a while, and this thread has other things to do.
         let compared = tokio::task::spawn_blocking(move || {
             let parsed = control::parse(&text, &file)?;
@@ -182,8 +202,24 @@ impl<B: Backend> Gateway for Service<B> {
         let change = Change { text, file, base_directory, intent };
         let result = to_its_end(async move { backend.apply(change, by).await }).await?;
         let took_us = microseconds_since(start);
-        let running = self.backend.running().await;
-        Ok(Response::new(present::applied(result, intent, &running, took_us)))
+        let now = self.backend.now().await;
+        Ok(Response::new(present::applied(result, intent, now, took_us)))
+    }
+
+    async fn change_policies(
+        &self,
+        request: Request<v1::ChangePoliciesRequest>,
+    ) -> Answer<v1::Applied> {
+        let start = std::time::Instant::now();
+        let by = self.admin(&request, "change policies").await?;
+        let v1::ChangePoliciesRequest { add, remove, file, dry_run } = request.into_inner();
+        let intent = if dry_run { Intent::DryRun } else { Intent::Apply };
+        let backend = self.backend.clone();
+        let change = PolicyChange { remove, add, file, intent };
+        let result = to_its_end(async move { backend.change_policies(change, by).await }).await?;
+        let took_us = microseconds_since(start);
+        let now = self.backend.now().await;
+        Ok(Response::new(present::applied(result, intent, now, took_us)))
     }
 
     async fn rollback(&self, request: Request<v1::RollbackRequest>) -> Answer<v1::Applied> {
@@ -192,8 +228,8 @@ impl<B: Backend> Gateway for Service<B> {
         let (backend, revision) = (self.backend.clone(), request.into_inner().revision);
         let result = to_its_end(async move { backend.rollback(revision, by).await }).await?;
         let took_us = microseconds_since(start);
-        let running = self.backend.running().await;
-        Ok(Response::new(present::applied(result, Intent::Apply, &running, took_us)))
+        let now = self.backend.now().await;
+        Ok(Response::new(present::applied(result, Intent::Apply, now, took_us)))
     }
 
     async fn show_revisions(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Revisions> {

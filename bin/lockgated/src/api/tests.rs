@@ -15,7 +15,9 @@ use tokio::sync::{broadcast, oneshot};
 use tonic::Code;
 
 use super::{Bound, ListenError, bind, serve};
-use crate::backend::{Backend, Change, Done, Intent, Refused, Running, Uid};
+use crate::backend::{
+    Backend, CacheQuestion, Change, Done, Intent, Now, PolicyChange, Refused, Running, Uid,
+};
 
 const CONFIG: &str = r#"
 [node]
@@ -77,14 +79,14 @@ impl Fake {
         let snapshot = parsed.validated.compile(keys, Generation(7)).unwrap();
         let volume = Volume { packets: 3, bytes: 300 };
         let running = Running {
-            validated: Arc::new(parsed.validated),
+            settings: Arc::new(parsed.validated),
             snapshot: Arc::new(snapshot),
             routes: Arc::new([]),
             policies: [(PolicyId(0), [volume, Volume::default()])].into(),
             sas: [((Direction::Outbound, ipsec::Spi::LOWEST, "berlin".into()), volume)].into(),
             moves: [("berlin".into(), 3)].into(),
-            revision: 4,
             spis: Spis::Unknown,
+            cache_entries: ["ipv4", "ipv6"].map(entries).into(),
         };
         Arc::new(Fake {
             running,
@@ -103,6 +105,10 @@ impl Fake {
     }
 }
 
+fn entries(family: &str) -> v1::CacheEntries {
+    v1::CacheEntries { family: family.into(), direction: "outbound".into(), entries: 7 }
+}
+
 fn event(number: u64) -> v1::Event {
     v1::Event { number, kind: "port_up".into(), ..v1::Event::default() }
 }
@@ -111,6 +117,14 @@ fn event(number: u64) -> v1::Event {
 impl Backend for Fake {
     async fn running(&self) -> Running {
         self.running.clone()
+    }
+
+    async fn configuration(&self) -> Arc<control::Validated> {
+        self.running.settings.clone()
+    }
+
+    async fn now(&self) -> Now {
+        Now { revision: 4, generation: Generation(7) }
     }
 
     async fn status(&self) -> v1::Status {
@@ -129,6 +143,17 @@ impl Backend for Fake {
         Vec::new()
     }
 
+    async fn cache(&self) -> v1::Cache {
+        let entries = self.running.cache_entries.clone();
+        v1::Cache { state: "on".into(), entries, ..v1::Cache::default() }
+    }
+
+    async fn cache_entries(&self, question: CacheQuestion) -> Option<v1::CachedFlows> {
+        let CacheQuestion { limit, worker, stale } = question;
+        self.note(format!("{limit} entries of {worker:?}, stale ones too: {stale}"));
+        worker.is_none_or(|worker| worker < 1).then(v1::CachedFlows::default)
+    }
+
     async fn counters(&self) -> v1::Counters {
         let drop = |name: &str, count| v1::Drop { name: name.into(), count, help: String::new() };
         let drops = vec![drop("no_route", 0), drop("no_match", 5)];
@@ -136,7 +161,7 @@ impl Backend for Fake {
     }
 
     async fn export(&self, revision: Option<u64>) -> Option<v1::Exported> {
-        let toml = self.running.validated.effective();
+        let toml = self.running.settings.effective();
         let kept = revision.is_none_or(|revision| revision == 4);
         kept.then_some(v1::Exported { toml, revision: 4, base_directory: "/etc".into() })
     }
@@ -155,9 +180,23 @@ impl Backend for Fake {
         Ok(Done {
             revision: 5,
             generation: Generation(8),
-            differences: control::differences(&self.running.validated, &parsed.validated),
+            differences: control::differences(&self.running.settings, &parsed.validated),
             warnings: parsed.warnings,
             notes: vec!["peer berlin: its key is refused".into()],
+        })
+    }
+
+    async fn change_policies(&self, change: PolicyChange, by: Uid) -> Result<Done, Refused> {
+        let PolicyChange { remove, add, file, intent } = change;
+        let parsed = control::parse_policies(&add, &file, &self.running.settings)?;
+        let added: Vec<String> = parsed.policies.into_iter().map(|policy| policy.name).collect();
+        self.note(format!("{} {intent:?} -{remove:?} +{added:?}", by.0));
+        Ok(Done {
+            revision: 5,
+            generation: Generation(8),
+            differences: Vec::new(),
+            warnings: parsed.warnings,
+            notes: Vec::new(),
         })
     }
 
@@ -253,7 +292,7 @@ async fn policies_show_what_they_match_and_decided_and_what_passes_without_them(
     assert_eq!(shown.policies[1].local, ["any"]);
     let host: Vec<&str> = shown.host.iter().map(|entry| entry.service.as_str()).collect();
     assert_eq!(host, ["arp", "nd", "udp/500"]);
-    assert_eq!(shown.cache_entries.len(), 4);
+    assert_eq!(shown.cache_entries, ["ipv4", "ipv6"].map(entries));
     let one = client.show_policies(named("rest")).await.unwrap().into_inner();
     assert_eq!(one.policies.len(), 1);
     let none = client.show_policies(named("rset")).await.unwrap_err();
@@ -350,6 +389,53 @@ async fn a_change_is_passed_on_with_who_asked_and_its_mistakes_come_back() {
     let asked = |revision| v1::RollbackRequest { revision };
     let back = client.rollback(asked(Some(9))).await.unwrap().into_inner();
     assert!(!back.ok && back.refused.contains("revision 9 is not kept"), "{back:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn policies_are_changed_by_admins_and_mistakes_are_told_with_their_lines() {
+    if !is_root("policies_are_changed_by_admins_and_mistakes_are_told_with_their_lines") {
+        return;
+    }
+    let (_directory, fake, server, mut client) = lab(Duration::ZERO).await;
+    let add = "[[policy]]\nname = \"n\"\naction = \"discard\"\nlocal = [\"any\"]\n\
+               remote = [\"any\"]\n";
+    let asked = v1::ChangePoliciesRequest {
+        add: add.into(),
+        remove: vec!["rest".into()],
+        file: "n.toml".into(),
+        dry_run: false,
+    };
+    let applied = client.change_policies(asked.clone()).await.unwrap().into_inner();
+    assert_eq!((applied.ok, applied.revision, applied.generation), (true, 5, 8));
+    let uid = nix::unistd::geteuid();
+    assert_eq!(fake.asked(), [format!("{uid} Apply -[\"rest\"] +[\"n\"]")]);
+    let bad = asked.add.replace("discard", "discrad");
+    let bad = client.change_policies(v1::ChangePoliciesRequest { add: bad, ..asked.clone() });
+    let bad = bad.await.unwrap().into_inner();
+    assert!(!bad.ok && bad.rendered.contains("n.toml:3:10"), "{bad:?}");
+    assert_eq!((bad.revision, bad.generation), (4, 7));
+    let dry = v1::ChangePoliciesRequest { dry_run: true, ..asked };
+    assert!(client.change_policies(dry).await.unwrap().into_inner().dry_run);
+    assert!(fake.asked()[1].contains("DryRun"), "{:?}", fake.asked());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_caches_entries_are_asked_for_in_bounds() {
+    let (_directory, fake, server, mut client) = lab(Duration::ZERO).await;
+    let asked = |limit, worker| v1::CacheEntriesRequest { limit, worker, stale: false };
+    client.show_cache_entries(asked(0, None)).await.unwrap();
+    client.show_cache_entries(asked(u32::MAX, Some(0))).await.unwrap();
+    let unknown = client.show_cache_entries(asked(1, Some(1))).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::NotFound);
+    let expected = [
+        "100 entries of None, stale ones too: false",
+        "10000 entries of Some(0), stale ones too: false",
+    ];
+    assert_eq!(fake.asked()[..2], expected);
+    let shown = client.show_cache(v1::ShowRequest::default()).await.unwrap().into_inner();
+    assert_eq!((shown.state.as_str(), shown.entries.len()), ("on", 2));
     server.stop().await;
 }
 

@@ -312,6 +312,7 @@ pub(super) fn policies(answer: &v1::Policies) -> String {
             ends(&policy.local, &policy.local_ports),
             ends(&policy.remote, &policy.remote_ports),
             upper(policy),
+            if policy.ports.is_empty() { "any".into() } else { policy.ports.join(" ") },
         ];
         [words, numbers.map(|number| number.to_string()).into()].concat()
     });
@@ -323,12 +324,13 @@ pub(super) fn policies(answer: &v1::Policies) -> String {
         "local",
         "remote",
         "protocol",
+        "came by",
         "out packets",
         "out bytes",
         "in packets",
         "in bytes",
     ];
-    let mut text = some(table("Policies", &header, rows, Numbers(7..=10)), "no policies");
+    let mut text = some(table("Policies", &header, rows, Numbers(8..=11)), "no policies");
     let host = answer.host.iter();
     let host = host.map(|entry| vec![entry.port.clone(), entry.service.clone(), "BYPASS".into()]);
     let title = "To this machine itself, without asking a policy";
@@ -362,17 +364,119 @@ fn cache_lines(entries: &[v1::CacheEntries]) -> String {
     entries.iter().map(line).collect()
 }
 
-/// The flow cache.
+/// The flow cache: all of it, each worker's, each domain's, and the four lines.
 pub(super) fn cache(cache: &v1::Cache) -> String {
-    let configured = match cache.configured_flows {
-        0 => "off".to_owned(),
-        flows => format!("room for {flows} flows"),
+    if cache.state == "off" {
+        return "the flow cache is off: the classifier decides every packet\n".into();
+    }
+    let size = cache.size.unwrap_or_default();
+    let counters = cache.counters.unwrap_or_default();
+    let usage = match cache.r#use.as_str() {
+        "auto" => "asked where it costs less than the search it saves",
+        _ => "always asked",
     };
-    let state = match cache.state.as_str() {
-        "absent" => "this version has none: the classifier decides every packet",
-        state => state,
+    let mut text = [
+        ("sized for", format!("{} flows", cache.configured_flows)),
+        ("use", format!("{}: {usage}", cache.r#use)),
+        ("size", format!("{} entries, {} bytes", size.entries, size.bytes)),
+        ("hit rate", hundredths(counters.hit_rate)),
+    ]
+    .map(|(name, text)| format!("{name:<11} {text}\n"))
+    .concat();
+    text.push('\n');
+    let row = |who: String, size: v1::CacheSize, counters: v1::CacheCounters, entries: u64| {
+        let v1::CacheCounters { hits, misses, routes, inserts, .. } = counters;
+        let v1::CacheCounters { stale, evictions, negative, refused, .. } = counters;
+        let counted = [hits, misses, routes, inserts, stale, evictions, negative, refused];
+        let numbers = [size.entries, size.bytes, entries].into_iter().chain(counted);
+        [who].into_iter().chain(numbers.map(|number| number.to_string())).collect::<Vec<_>>()
     };
-    format!("configured  {configured}\nstate       {state}\n{}", cache_lines(&cache.entries))
+    let sum = |entries: &[v1::CacheEntries]| entries.iter().map(|entry| entry.entries).sum();
+    let rows = cache.workers.iter().map(|worker| {
+        let v1::WorkerCache { worker, size, entries, counters } = worker;
+        let (size, counters) = (size.unwrap_or_default(), counters.unwrap_or_default());
+        row(worker.to_string(), size, counters, sum(entries))
+    });
+    let all = row("all".into(), size, counters, sum(&cache.entries));
+    let header = [
+        "worker",
+        "size",
+        "bytes",
+        "entries",
+        "hits",
+        "misses",
+        "routes",
+        "inserts",
+        "stale",
+        "evictions",
+        "negative",
+        "refused",
+    ];
+    let rows = rows.chain([all]);
+    text.push_str(&table("Each worker's, in packets and entries", &header, rows, Numbers(1..=11)));
+    let rows = cache.domains.iter().map(|domain| {
+        vec![
+            domain.domain.to_string(),
+            domain.direction.clone(),
+            domain.family.clone(),
+            domain.generation.to_string(),
+            domain.rules.to_string(),
+            domain.entries.to_string(),
+            domain.ports.join(" "),
+            if domain.bypassed.is_empty() { "asked".into() } else { domain.bypassed.clone() },
+        ]
+    });
+    let header =
+        ["domain", "direction", "family", "generation", "rules", "entries", "ports", "cache"];
+    text.push_str(&table("Policy domains", &header, rows, Numbers(3..=5)));
+    text.push_str(&cache_lines(&cache.entries));
+    text
+}
+
+/// Entries of the flow cache.
+pub(super) fn cached_flows(answer: &v1::CachedFlows) -> String {
+    let rows = answer.flows.iter().map(|flow| {
+        let answer = match (&flow.policy, flow.answer.as_str()) {
+            (Some(policy), "policy") => policy.clone(),
+            (Some(policy), answer) => format!("{answer} {policy}"),
+            (None, answer) => answer.to_owned(),
+        };
+        let generation = match flow.current {
+            true => flow.generation.to_string(),
+            false => format!("{} (stale)", flow.generation),
+        };
+        vec![
+            flow.worker.to_string(),
+            flow.domain.to_string(),
+            flow.direction.clone(),
+            flow.protocol.clone(),
+            flow.source.clone(),
+            flow.destination.clone(),
+            or_dash(&flow.upper),
+            flow.opened_by.clone().unwrap_or_else(|| "-".into()),
+            answer,
+            generation,
+            or_dash(&flow.route),
+        ]
+    });
+    let header = [
+        "worker",
+        "domain",
+        "direction",
+        "protocol",
+        "source",
+        "destination",
+        "upper layer",
+        "opened by",
+        "policy",
+        "generation",
+        "route",
+    ];
+    let mut text = some(table("Cached flows", &header, rows, Numbers(0..=1)), "no cached flows");
+    if answer.more {
+        text.push_str("there are more: --entries asks for up to 10000\n");
+    }
+    text
 }
 
 /// The neighbours.
@@ -433,6 +537,7 @@ pub(super) fn counters(counters: &v1::Counters) -> String {
         counters.ledger_imbalance,
         counted(*netlink_resyncs, "resync"),
     ));
+    text.push_str(&format!("searches of the classifier {}\n", counters.full_lookups));
     text
 }
 

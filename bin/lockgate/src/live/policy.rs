@@ -1,0 +1,203 @@
+//! `lockgate policy add|del|change`: single policies of the running gateway, as one transaction.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use api::v1;
+use clap::Subcommand;
+
+use super::change::{Document, answer};
+use super::{Ask, Socket};
+use crate::failure::Failure;
+
+/// Add and remove policies of the running gateway
+///
+/// All or nothing, while traffic runs: when it answers, every worker judges by the new set. Each
+/// change is a revision of its own (`lockgate show revisions`, `rollback`); `lockgate export`
+/// writes what runs. Ends with 0 if it runs, with 1 if it was refused: then nothing changed.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    Add(Box<AddArgs>),
+    Del(DelArgs),
+    Change(ChangeArgs),
+}
+
+/// Add a policy, or all of a file
+#[derive(clap::Args)]
+struct AddArgs {
+    /// A file of [[policy]] sections, instead of the options below
+    #[arg(short, long, value_name = "FILE", conflicts_with = "Written")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    written: Written,
+    #[command(flatten)]
+    how: How,
+}
+
+/// Remove policies
+#[derive(clap::Args)]
+struct DelArgs {
+    /// Their names (`lockgate show policy`)
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<String>,
+    #[command(flatten)]
+    how: How,
+}
+
+/// Remove and add policies in one step
+///
+/// A policy that is removed and added under the same name is replaced: no packet finds neither.
+#[derive(clap::Args)]
+struct ChangeArgs {
+    /// A file of [[policy]] sections to add
+    #[arg(long, value_name = "FILE")]
+    add: Option<PathBuf>,
+    /// Names of policies to remove
+    #[arg(long, value_name = "NAME", num_args = 1.., required_unless_present = "add")]
+    del: Vec<String>,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(clap::Args)]
+struct How {
+    /// Judge it and say what would change; change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Answer in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One policy; its options are named and written as the keys of [[policy]] are. A list may be
+/// separated by commas.
+#[derive(clap::Args, Default)]
+struct Written {
+    /// Its name
+    #[arg(long, required_unless_present = "file")]
+    name: Option<String>,
+    /// protect (follows from --peer), bypass or discard
+    #[arg(long)]
+    action: Option<String>,
+    /// With whom, if it protects
+    #[arg(long)]
+    peer: Option<String>,
+    /// Our addresses: prefixes, ranges or any
+    #[arg(long, value_delimiter = ',', default_value = "any", value_name = "ADDRESSES")]
+    local: Vec<String>,
+    /// Addresses at the other end
+    #[arg(long, value_delimiter = ',', default_value = "any", value_name = "ADDRESSES")]
+    remote: Vec<String>,
+    /// any, a name or a number
+    #[arg(long)]
+    protocol: Option<String>,
+    /// Ports at our end: numbers or ranges
+    #[arg(long, value_delimiter = ',', value_name = "PORTS")]
+    local_ports: Vec<String>,
+    /// Ports at the other end
+    #[arg(long, value_delimiter = ',', value_name = "PORTS")]
+    remote_ports: Vec<String>,
+    /// ICMP messages: TYPE or TYPE/CODE
+    #[arg(long, value_delimiter = ',', value_name = "MESSAGES")]
+    icmp: Vec<String>,
+    /// Higher wins, among equals the newer; 100 if nothing is said
+    #[arg(long)]
+    priority: Option<u32>,
+    /// both, inbound or outbound
+    #[arg(long)]
+    direction: Option<String>,
+    /// The ports of the gateway by which a packet must have come
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    ports: Vec<String>,
+}
+
+/// Asks for the change and prints what came of it.
+pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
+    let of_file =
+        |file: &PathBuf| Document::read(file).map(|Document { text, file, .. }| (text, file));
+    let ((add, file), remove, how) = match &args.what {
+        What::Add(args) => {
+            let written = || Ok((args.written.section(), "the command line".to_owned()));
+            (args.file.as_ref().map_or_else(written, of_file)?, Vec::new(), &args.how)
+        }
+        What::Del(args) => (Default::default(), args.names.clone(), &args.how),
+        What::Change(args) => {
+            let nothing = || Ok(Default::default());
+            let added = args.add.as_ref().map_or_else(nothing, of_file)?;
+            (added, args.del.clone(), &args.how)
+        }
+    };
+    let request = v1::ChangePoliciesRequest { add, remove, file, dry_run: how.dry_run };
+    let applied = Ask::new(socket)?.call(async |client| client.change_policies(request).await)?;
+    answer(&applied, how.json)
+}
+
+impl Written {
+    /// As a section of a configuration. What is not written is left out, so that the daemon's
+    /// defaults hold and its words say what is wrong.
+    fn section(&self) -> String {
+        let mut text = String::from("[[policy]]\n");
+        let words = [
+            ("name", &self.name),
+            ("action", &self.action),
+            ("peer", &self.peer),
+            ("protocol", &self.protocol),
+            ("direction", &self.direction),
+        ];
+        for (key, word) in words {
+            if let Some(word) = word {
+                let _ = writeln!(text, "{key} = {}", quoted(word));
+            }
+        }
+        let lists = [
+            ("local", &self.local),
+            ("remote", &self.remote),
+            ("local_ports", &self.local_ports),
+            ("remote_ports", &self.remote_ports),
+            ("icmp", &self.icmp),
+            ("ports", &self.ports),
+        ];
+        for (key, list) in lists.into_iter().filter(|(_, list)| !list.is_empty()) {
+            let entries: Vec<String> = list.iter().map(|entry| quoted(entry)).collect();
+            let _ = writeln!(text, "{key} = [{}]", entries.join(", "));
+        }
+        if let Some(priority) = self.priority {
+            let _ = writeln!(text, "priority = {priority}");
+        }
+        text
+    }
+}
+
+/// A TOML string: what JSON escapes, it does too.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_the_section_that_a_file_would_have() {
+        let written = Written {
+            name: Some("a \"b\"".into()),
+            peer: Some("berlin".into()),
+            local: vec!["10.1.0.0/16".into(), "10.3.0.0/16".into()],
+            remote: vec!["any".into()],
+            protocol: Some("tcp".into()),
+            remote_ports: vec!["443".into(), "8000-8999".into()],
+            priority: Some(7),
+            ..Written::default()
+        };
+        let text = "[[policy]]\nname = \"a \\\"b\\\"\"\npeer = \"berlin\"\nprotocol = \"tcp\"\n\
+                    local = [\"10.1.0.0/16\", \"10.3.0.0/16\"]\nremote = [\"any\"]\n\
+                    remote_ports = [\"443\", \"8000-8999\"]\npriority = 7\n";
+        assert_eq!(written.section(), text);
+    }
+}

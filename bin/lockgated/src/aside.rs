@@ -1,0 +1,109 @@
+//! What follows from a change of policies and need not be waited for: changes are folded into one
+//! search, and the guard lets go of what no policy asks for any more.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use control::NotAdopted;
+use control::guard::Guard;
+
+use crate::daemon::Daemon;
+use crate::events::Kind;
+use crate::state::State;
+use crate::worker::WorkerGone;
+
+/// How long changes are waited for that come one after the other.
+const GATHER: Duration = Duration::from_millis(200);
+
+/// Does what follows from changes of policies; for ever.
+pub(crate) async fn run(daemon: Arc<Daemon>) {
+    loop {
+        daemon.changed.notified().await;
+        tokio::time::sleep(GATHER).await;
+        // A worker that has ended ends the daemon.
+        let _ = fold_in(&daemon).await;
+        narrow_guard(&daemon).await;
+    }
+}
+
+/// Folds the changes in front of the policies' search into it.
+async fn fold_in(daemon: &Daemon) -> Result<(), WorkerGone> {
+    let job = {
+        let state = daemon.state.lock().await;
+        let compiler = state.compiler.lock().unwrap_or_else(PoisonError::into_inner);
+        compiler.rebuild_job(&state.compiled)
+    };
+    let Some(job) = job else { return Ok(()) };
+    let rebuilt = tokio::task::spawn_blocking(move || job.run()).await;
+    let Ok(rebuilt) = rebuilt else { return Ok(()) };
+    let rebuilt = match rebuilt {
+        Ok(rebuilt) => rebuilt,
+        Err(error) => {
+            daemon.events.record(Kind::FoldRefused, "", error.to_string(), &[]);
+            return Ok(());
+        }
+    };
+    let _one_at_a_time = daemon.changing.lock().await;
+    let mut state = daemon.state.lock().await;
+    let adopted = {
+        let mut compiler = state.compiler.lock().unwrap_or_else(PoisonError::into_inner);
+        compiler.adopt(&state.compiled, rebuilt)
+    };
+    match adopted {
+        Ok(compiled) if !state.stopping => {
+            let snapshot = match compiled.assemble(&state.live) {
+                Ok(snapshot) => snapshot,
+                Err(error) => {
+                    daemon.events.record(Kind::FoldRefused, "", error.to_string(), &[]);
+                    return Ok(());
+                }
+            };
+            let old = std::mem::replace(&mut state.compiled, compiled);
+            state.publish(Arc::new(snapshot)).await?;
+            tokio::task::spawn_blocking(move || drop(old));
+            Ok(())
+        }
+        Ok(_) => Ok(()),
+        // Once more, of what runs now.
+        Err(NotAdopted::Overtaken | NotAdopted::TooManyChanges) => {
+            daemon.changed.notify_one();
+            Ok(())
+        }
+    }
+}
+
+/// Puts up the guard of the policies that run, if it is another one.
+async fn narrow_guard(daemon: &Daemon) {
+    let (compiled, view, revision) = {
+        let state = daemon.state.lock().await;
+        (state.compiled.copied(), state.view.clone(), state.revision)
+    };
+    let make = move || Guard::new(compiled.validated(), &view);
+    let Ok(made) = tokio::task::spawn_blocking(make).await else { return };
+    let _one_at_a_time = daemon.changing.lock().await;
+    let mut state = daemon.state.lock().await;
+    if state.revision != revision {
+        daemon.changed.notify_one();
+        return;
+    }
+    match made {
+        Ok(guard) => state.put_up(guard).await,
+        Err(error) => state.events.record(Kind::GuardRefused, "", error.to_string(), &[]),
+    }
+}
+
+impl State {
+    /// Puts up a guard if another one stands.
+    async fn put_up(&mut self, guard: Guard) {
+        if self.stopping || guard.is_like(&self.guard) {
+            return;
+        }
+        match guard.installed().await {
+            Ok(guard) => {
+                self.guard = guard;
+                self.tell_guard();
+            }
+            Err(error) => self.events.record(Kind::GuardRefused, "", error.to_string(), &[]),
+        }
+    }
+}

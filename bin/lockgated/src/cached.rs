@@ -1,0 +1,222 @@
+//! The flow caches as the API shows them.
+
+use std::net::IpAddr;
+
+use api::v1;
+use control::validated::{Cache, CacheUse};
+use dataplane::cache::{Answer, BREAK_EVEN_RULES, CacheEntry, Key, Way};
+use dataplane::{CacheCounters, Snapshot};
+use policy::selector::protocol_text;
+use policy::{Direction, DomainId, Match};
+use wire::{Address, Family, Flow, Upper};
+
+use crate::backend::CacheQuestion;
+use crate::state::State;
+use crate::worker::{CacheReport, Command, Report};
+
+/// The four kinds of entries in the order in which they are shown.
+const KINDS: [(Family, Direction); 4] = [
+    (Family::V4, Direction::Outbound),
+    (Family::V4, Direction::Inbound),
+    (Family::V6, Direction::Outbound),
+    (Family::V6, Direction::Inbound),
+];
+
+/// Entries that hold, by family and direction, over all workers; none if the cache is off.
+pub(crate) fn entries(state: &State, reports: &[Report]) -> Vec<v1::CacheEntries> {
+    match state.config().cache {
+        Cache::Off => Vec::new(),
+        Cache::On { .. } => {
+            entries_in(&state.snapshot, reports.iter().filter_map(|report| report.cache.as_ref()))
+        }
+    }
+}
+
+fn entries_in<'r>(
+    snapshot: &Snapshot,
+    caches: impl Iterator<Item = &'r CacheReport> + Clone,
+) -> Vec<v1::CacheEntries> {
+    let of_kind = |(family, direction)| {
+        let is_kind =
+            |domain: &DomainId| domain.family() == family && domain.direction() == direction;
+        let domains = || snapshot.spd().domains();
+        let counted = caches.clone().flat_map(|cache| domains().zip(&cache.domains));
+        let entries = counted.filter(|(domain, _)| is_kind(domain)).map(|(_, (held, _))| held);
+        v1::CacheEntries {
+            family: family_text(family).into(),
+            direction: direction_text(direction).into(),
+            entries: entries.sum(),
+        }
+    };
+    KINDS.map(of_kind).into()
+}
+
+/// All of it.
+pub(crate) fn cache(state: &State, reports: &[Report]) -> v1::Cache {
+    let Cache::On { flows, usage } = state.config().cache else {
+        return v1::Cache { state: "off".into(), ..v1::Cache::default() };
+    };
+    let snapshot = &*state.snapshot;
+    let workers = (0..).zip(reports).map(|(worker, report)| v1::WorkerCache {
+        worker,
+        size: report.cache.as_ref().map(size),
+        entries: entries_in(snapshot, report.cache.iter()),
+        counters: Some(counters(&report.cache_counters)),
+    });
+    let mut sum = CacheCounters::default();
+    reports.iter().for_each(|report| sum.add(&report.cache_counters));
+    let sizes = reports.iter().filter_map(|report| report.cache.as_ref().map(size));
+    let add = |a: v1::CacheSize, b: v1::CacheSize| v1::CacheSize {
+        entries: a.entries + b.entries,
+        bytes: a.bytes + b.bytes,
+    };
+    v1::Cache {
+        state: "on".into(),
+        configured_flows: flows,
+        entries: entries(state, reports),
+        r#use: if usage == CacheUse::Always { "always" } else { "auto" }.into(),
+        size: Some(sizes.fold(v1::CacheSize::default(), add)),
+        counters: Some(counters(&sum)),
+        workers: workers.collect(),
+        domains: snapshot.spd().domains().map(|of| domain(snapshot, reports, of)).collect(),
+        break_even_rules: BREAK_EVEN_RULES as u64,
+    }
+}
+
+fn size(cache: &CacheReport) -> v1::CacheSize {
+    v1::CacheSize { entries: cache.entries as u64, bytes: cache.bytes as u64 }
+}
+
+fn counters(counters: &CacheCounters) -> v1::CacheCounters {
+    let CacheCounters { hits, misses, routes, inserts, .. } = *counters;
+    let CacheCounters { stale, evictions, negative, refused, .. } = *counters;
+    let asked = hits + misses;
+    let hit_rate = if asked == 0 { 0.0 } else { hits as f64 / asked as f64 };
+    v1::CacheCounters {
+        hits,
+        misses,
+        routes,
+        inserts,
+        stale,
+        evictions,
+        negative,
+        refused,
+        hit_rate,
+    }
+}
+
+fn domain(snapshot: &Snapshot, reports: &[Report], domain: DomainId) -> v1::CacheDomain {
+    let spd = snapshot.spd();
+    let place = usize::from(domain.0);
+    let caches = || reports.iter().filter_map(|report| report.cache.as_ref()?.domains.get(place));
+    let is_its = |port: &u16| spd.class(*port) == domain.class();
+    let ports = (0..snapshot.ports().len() as u16).filter(is_its);
+    let rules = spd.rules(domain);
+    let is_bypassed = caches().any(|(_, is_bypassed)| *is_bypassed);
+    v1::CacheDomain {
+        domain: domain.0.into(),
+        direction: direction_text(domain.direction()).into(),
+        family: family_text(domain.family()).into(),
+        ports: ports.map(|port| snapshot.ports()[usize::from(port)].name.clone()).collect(),
+        generation: spd.generation(domain).0,
+        rules: rules as u64,
+        entries: caches().map(|(entries, _)| entries).sum(),
+        bypassed: match is_bypassed {
+            true => format!("searched: {rules} rules cost no more than the cache"),
+            false => String::new(),
+        },
+    }
+}
+
+/// Some entries, worker by worker; `None`: there is no such worker. A worker shows a piece of its
+/// table at a time, between two turns.
+pub(crate) async fn flows(state: &State, question: CacheQuestion) -> Option<v1::CachedFlows> {
+    let CacheQuestion { limit, worker, stale } = question;
+    let numbers = match worker {
+        None => 0..state.workers.len(),
+        Some(number) if number < state.workers.len() => number..number + 1,
+        Some(_) => return None,
+    };
+    let mut shown = v1::CachedFlows::default();
+    for number in numbers {
+        let mut next = Some(0);
+        while let Some(line) = next {
+            let ask = |reply| Command::ShowCache { line, reply };
+            // A worker that has ended ends the daemon.
+            let Ok((entries, rest)) = state.workers[number].ask(ask).await else { break };
+            next = rest;
+            for entry in entries.iter().filter(|entry| stale || entry.is_current) {
+                if shown.flows.len() == limit {
+                    shown.more = true;
+                    return Some(shown);
+                }
+                shown.flows.push(flow(&state.snapshot, number, entry));
+            }
+        }
+    }
+    Some(shown)
+}
+
+fn flow(snapshot: &Snapshot, worker: usize, entry: &CacheEntry) -> v1::CachedFlow {
+    let CacheEntry { key, answer, generation, is_current, way } = *entry;
+    let Key { domain, opened_by, flow } = key;
+    let Flow { family, source, destination, protocol, upper } = flow;
+    let address = |value| IpAddr::from(Address { family, value }).to_string();
+    let (answer, slot) = match answer {
+        Answer::Said(Match::Policy(slot)) => ("policy", Some(slot)),
+        Answer::Said(Match::FragmentPorts(slot)) => ("fragment_ports", Some(slot)),
+        Answer::Said(Match::None) => ("no_match", None),
+        Answer::NotAsked => ("not_asked", None),
+    };
+    // An entry of another generation may be of slots that are others' now.
+    let slot = slot.filter(|slot| is_current && (slot.0 as usize) < snapshot.spd().slots());
+    let policy = slot.map(|slot| snapshot.spd().policy(slot));
+    let peer = opened_by.and_then(|set| snapshot.sets().iter().find(|known| known.id == set));
+    v1::CachedFlow {
+        worker: worker as u32,
+        domain: domain.0.into(),
+        direction: direction_text(domain.direction()).into(),
+        family: family_text(family).into(),
+        source: address(source),
+        destination: address(destination),
+        protocol: protocol_text(Some(protocol)),
+        upper: match upper {
+            Upper::Ports { source, destination } => format!("ports {source} to {destination}"),
+            Upper::Icmp { kind, code } => format!("{kind}/{code}"),
+            Upper::Fragment => "fragment".into(),
+            Upper::None => String::new(),
+        },
+        opened_by: opened_by.map(|_| peer.map_or(String::new(), |set| set.peer.clone())),
+        answer: answer.into(),
+        policy: policy.map(|policy| policy.name.clone()),
+        policy_id: policy.map(|policy| policy.id.0),
+        generation: generation.0,
+        current: is_current,
+        route: match way {
+            Way::Unknown => String::new(),
+            Way::Other => "asked again".into(),
+            Way::Via(hop) => {
+                let hop = snapshot.next_hop(hop);
+                let port = &snapshot.port(hop.port).name;
+                match hop.gateway {
+                    Some(gateway) => format!("via {gateway} by port {port}"),
+                    None => format!("on the link of port {port}"),
+                }
+            }
+        },
+    }
+}
+
+fn family_text(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "ipv4",
+        Family::V6 => "ipv6",
+    }
+}
+
+fn direction_text(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Inbound => "inbound",
+        Direction::Outbound => "outbound",
+    }
+}

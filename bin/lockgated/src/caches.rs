@@ -1,0 +1,189 @@
+//! Memory for the workers' flow caches: made and touched beside the workers, on their nodes, and
+//! handed in, so that no worker ever waits for it.
+
+use std::path::Path;
+
+use control::validated::{Cache, CacheUse};
+use dataplane::FlowCache;
+
+use crate::worker::Handle;
+
+/// Why there is no flow cache of the configured size.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CacheError {
+    /// There is not that much memory.
+    #[error(
+        "a flow cache for {flows} flows takes {needed} bytes and {available} bytes of memory are \
+         available: write a smaller number into [cache] flows, or \"off\""
+    )]
+    TooLarge {
+        /// Flows that it is sized for.
+        flows: u64,
+        /// What it takes, over all workers.
+        needed: u64,
+        /// What the kernel says there is.
+        available: u64,
+    },
+    /// The kernel gives none.
+    #[error("the flow cache of {bytes} bytes cannot be had: {error}")]
+    Refused {
+        /// Bytes of one worker's.
+        bytes: u64,
+        /// What it says.
+        error: std::io::Error,
+    },
+    /// There are no random numbers.
+    #[error("no random number for the flow cache: {0}")]
+    NoSecret(getrandom::Error),
+}
+
+/// Refuses a cache that is larger than the memory there is. `freed`: bytes that it takes the place
+/// of.
+///
+/// # Errors
+/// [`CacheError::TooLarge`].
+pub(crate) fn check(cache: Cache, workers: u32, freed: u64) -> Result<(), CacheError> {
+    let needed = bytes(cache, workers);
+    match available_bytes() {
+        // Pages of the old ones are given back when the new ones are there.
+        Some(available) if needed.saturating_sub(freed) > available => {
+            let flows = cache.flows();
+            Err(CacheError::TooLarge { flows, needed, available })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What a cache takes over all workers.
+pub(crate) fn bytes(cache: Cache, workers: u32) -> u64 {
+    cache.size(workers).map_or(0, |size| size.bytes.saturating_mul(u64::from(workers)))
+}
+
+/// A fresh cache for each of the workers on these cores, on their nodes, its memory there; `None`s
+/// if it is off. Blocks: some 30 ms for 128 MB.
+///
+/// # Errors
+/// [`CacheError`]: none is kept.
+pub(crate) fn make(
+    cache: Cache,
+    cores: &[usize],
+    when: When,
+) -> Result<Vec<Option<FlowCache>>, CacheError> {
+    let (Some(size), Cache::On { usage, .. }) = (cache.size(cores.len() as u32), cache) else {
+        return Ok(cores.iter().map(|_| None).collect());
+    };
+    let usage = match usage {
+        CacheUse::Auto => dataplane::CacheUse::WherePaid,
+        CacheUse::Always => dataplane::CacheUse::Always,
+    };
+    let one = |core: &usize| {
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret).map_err(CacheError::NoSecret)?;
+        let made = on_node_of(*core, cores, when, || {
+            let mut cache = FlowCache::new(size.entries as usize, &secret, usage)?;
+            cache.touch().map(|()| cache)
+        });
+        made.map(Some).map_err(|error| CacheError::Refused { bytes: size.bytes, error })
+    };
+    cores.iter().map(one).collect()
+}
+
+/// Whether the workers walk packets already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum When {
+    /// Not yet: their cores are free.
+    AtStart,
+    /// They do, and their cores are theirs.
+    Running,
+}
+
+/// The cores of running workers, by worker.
+pub(crate) fn cores_of(workers: &[Handle]) -> Vec<usize> {
+    workers.iter().map(|worker| worker.core).collect()
+}
+
+/// Does something on a core of the node of `core`: memory lies where it is first touched. Where no
+/// other core of the node is free it is done where we are.
+fn on_node_of<T: Send>(
+    core: usize,
+    taken: &[usize],
+    when: When,
+    make: impl FnOnce() -> T + Send,
+) -> T {
+    let is_free = |other: &usize| when == When::AtStart || !taken.contains(other);
+    let near: Vec<usize> = cores_near(core).into_iter().filter(is_free).collect();
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let mut set = rustix::thread::CpuSet::new();
+            near.iter().for_each(|core| set.set(*core));
+            if set.count() > 0 {
+                // Refused, the memory may be farther away: slower, not wrong.
+                let _ = rustix::thread::sched_setaffinity(None, &set);
+            }
+            make()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// The cores of a core's node, itself among them; itself alone where the kernel does not say.
+fn cores_near(core: usize) -> Vec<usize> {
+    let node_of = |core: usize| {
+        let entries = std::fs::read_dir(format!("/sys/devices/system/cpu/cpu{core}")).ok()?;
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let mut numbers = names.filter_map(|name| name.strip_prefix("node")?.parse::<u32>().ok());
+        numbers.next()
+    };
+    let Some(node) = node_of(core) else { return vec![core] };
+    let cores = 0..rustix::thread::CpuSet::MAX_CPU;
+    let is_there = |core: &usize| Path::new(&format!("/sys/devices/system/cpu/cpu{core}")).exists();
+    cores.take_while(is_there).filter(|core| node_of(*core) == Some(node)).collect()
+}
+
+/// `MemAvailable` of /proc/meminfo.
+fn available_bytes() -> Option<u64> {
+    available_in(&std::fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+fn available_in(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(flows: u64) -> Cache {
+        Cache::On { flows, usage: CacheUse::Always }
+    }
+
+    #[test]
+    fn available_memory_is_read_as_the_kernel_writes_it() {
+        let text = "MemTotal:       24683456 kB\nMemFree:  1 kB\nMemAvailable:   23702004 kB\n";
+        assert_eq!(available_in(text), Some(23_702_004 * 1024));
+        assert_eq!(available_in("MemTotal: 1 kB\n"), None);
+        assert!(available_bytes().is_some_and(|bytes| bytes > 0));
+    }
+
+    #[test]
+    fn a_cache_larger_than_memory_is_refused_with_both_figures() {
+        // FC-10, and the bad input "larger than memory".
+        let error = check(of(1 << 40), 1, 0).unwrap_err().to_string();
+        let needed = bytes(of(1 << 40), 1).to_string();
+        assert!(error.contains(&needed) && error.contains("are available"), "{error}");
+        assert!(check(of(1 << 40), 1, u64::MAX).is_ok(), "what it takes the place of is freed");
+        assert!(check(of(1000), 2, 0).is_ok() && check(Cache::Off, 1, 0).is_ok());
+    }
+
+    #[test]
+    fn each_worker_has_a_cache_of_its_share_or_none() {
+        // FC-13
+        let caches = make(of(1000), &[0, 0], When::Running).unwrap();
+        let sizes: Vec<Option<usize>> =
+            caches.iter().map(|cache| cache.as_ref().map(FlowCache::capacity)).collect();
+        assert_eq!(sizes, [Some(2048), Some(2048)]);
+        assert!(make(Cache::Off, &[0, 0], When::AtStart).unwrap().iter().all(Option::is_none));
+    }
+}

@@ -1,0 +1,299 @@
+//! Changes of single policies (`lockgate policy`): transactions upon what runs, whose cost goes by
+//! what they change.
+//!
+//! Those that are asked for while another is being made wait, and are then made together: one
+//! transaction after the other, each with its own generation and revision, and one snapshot for
+//! all. Each is answered when every worker walks by that snapshot and its revision is on disk.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use control::validated::Policy;
+use control::{
+    Change as HowChanged, ChangeRefused, Compiled, Compiler, Difference, ParsedPolicies, Problem,
+    Validated, configured, parse_policies, policy_text,
+};
+use dataplane::Generation;
+use tokio::sync::oneshot;
+
+use crate::backend::{Done, Intent, PolicyChange, Refused, Uid};
+use crate::change::machine;
+use crate::daemon::Daemon;
+use crate::events::Kind;
+use crate::revisions::{Cause, Content, PolicyEdit, Revision, Written, on_disk};
+use crate::state::State;
+
+/// Where it is told what became of a change, before it is on disk.
+type Answer = oneshot::Sender<Result<(Done, Written), Refused>>;
+
+/// A change that waits for its turn.
+pub(crate) struct Waiting {
+    change: PolicyChange,
+    by: Uid,
+    answer: Answer,
+}
+
+/// A change as a transaction, compiled upon the one before it.
+struct Transaction {
+    asked: PolicyChange,
+    by: Uid,
+    answer: Answer,
+    /// Policies that went and came.
+    removed: Vec<Policy>,
+    added: Vec<Policy>,
+    differences: Vec<Difference>,
+    warnings: Vec<Problem>,
+    /// What runs after it.
+    compiled: Compiled,
+}
+
+/// What a change is compiled upon.
+struct Bench {
+    compiler: Arc<Mutex<Compiler>>,
+    running: Compiled,
+}
+
+impl Daemon {
+    /// Makes a change of policies, with those that wait beside it, or judges it if it is not meant.
+    pub(crate) async fn change_in_turn(
+        &self,
+        change: PolicyChange,
+        by: Uid,
+    ) -> Result<Done, Refused> {
+        if change.intent == Intent::DryRun {
+            return self.judge_policies(change).await;
+        }
+        let (answer, answered) = oneshot::channel();
+        self.waiting().push(Waiting { change, by, answer });
+        {
+            let _one_at_a_time = self.changing.lock().await;
+            let all = std::mem::take(&mut *self.waiting());
+            // Whoever had the turn before may have made ours too.
+            if !all.is_empty() {
+                self.change_all(all).await;
+            }
+        }
+        // Nobody answers if what made it came to a fault.
+        let (done, written) = answered.await.unwrap_or(Err(Refused::Stopping))?;
+        // The next changes need not wait for the disk.
+        if let Err(error) = on_disk(written).await {
+            self.state.lock().await.revisions.lost(done.revision);
+            self.events.record(Kind::RevisionRefused, "", error.to_string(), &[]);
+        }
+        Ok(done)
+    }
+
+    fn waiting(&self) -> std::sync::MutexGuard<'_, Vec<Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says what a change would do. Whether a search would stay within its cost is found out when
+    /// it is made.
+    async fn judge_policies(&self, change: PolicyChange) -> Result<Done, Refused> {
+        let (running, revision) = {
+            let state = self.state.lock().await;
+            (state.compiled.copied(), state.revision)
+        };
+        let judged = tokio::task::spawn_blocking(move || {
+            let ParsedPolicies { policies, warnings } =
+                parse_policies(&change.add, &change.file, running.settings())?;
+            let removed = named(&running, &change.remove)?;
+            let is_taken = |policy: &&Policy| {
+                let stays = !change.remove.contains(&policy.name);
+                stays && running.policy_named(&policy.name).is_some()
+            };
+            if let Some(Policy { name, .. }) = policies.iter().find(is_taken) {
+                return Err(machine(ChangeRefused::Taken { name: name.clone() }));
+            }
+            let differences = differences(running.settings(), &removed, &policies);
+            let (generation, notes) = (running.generation, Vec::new());
+            Ok(Done { revision, generation, differences, warnings, notes })
+        });
+        judged.await.map_err(machine)?
+    }
+
+    /// Makes all changes that wait. The caller holds the turn.
+    async fn change_all(&self, all: Vec<Waiting>) {
+        let bench = {
+            let state = self.state.lock().await;
+            Bench { compiler: state.compiler.clone(), running: state.compiled.copied() }
+        };
+        // What is not answered by a fault of ours is answered by what it drops.
+        let Ok(transactions) = tokio::task::spawn_blocking(|| bench.compile_all(all)).await else {
+            return;
+        };
+        self.state.lock().await.change_policies(transactions).await;
+        self.changed.notify_one();
+    }
+}
+
+impl Bench {
+    /// Compiles one transaction upon the other; a refused one is answered and leaves no trace.
+    fn compile_all(self, all: Vec<Waiting>) -> Vec<Transaction> {
+        let Bench { compiler, mut running } = self;
+        let mut compiler = compiler.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut transactions: Vec<Transaction> = Vec::with_capacity(all.len());
+        for Waiting { change, by, answer } in all {
+            match compile(&mut compiler, &running, &change) {
+                Ok(compiled) => {
+                    let (removed, added, differences, warnings, compiled) = compiled;
+                    running = compiled.copied();
+                    let asked = change;
+                    transactions.push(Transaction {
+                        asked,
+                        by,
+                        answer,
+                        removed,
+                        added,
+                        differences,
+                        warnings,
+                        compiled,
+                    });
+                }
+                Err(refused) => drop(answer.send(Err(refused))),
+            }
+        }
+        transactions
+    }
+}
+
+type Parts = (Vec<Policy>, Vec<Policy>, Vec<Difference>, Vec<Problem>, Compiled);
+
+fn compile(
+    compiler: &mut Compiler,
+    running: &Compiled,
+    change: &PolicyChange,
+) -> Result<Parts, Refused> {
+    let PolicyChange { remove, add, file, .. } = change;
+    let settings = running.settings();
+    let ParsedPolicies { policies, warnings } = parse_policies(add, file, settings)?;
+    let removed: Vec<Policy> = remove
+        .iter()
+        .filter_map(|name| Some(configured(running, running.policy_named(name)?)))
+        .collect();
+    let changed = compiler.change_policies(running, remove, policies.clone()).map_err(machine)?;
+    let differences = differences(settings, &removed, &policies);
+    Ok((removed, policies, differences, warnings, changed))
+}
+
+/// The policies of these names.
+fn named(running: &Compiled, names: &[String]) -> Result<Vec<Policy>, Refused> {
+    let find = |name: &String| {
+        let unknown = || ChangeRefused::Unknown { name: name.clone(), nearest: None };
+        let policy = running.policy_named(name).ok_or_else(unknown).map_err(machine)?;
+        Ok(configured(running, policy))
+    };
+    names.iter().map(find).collect()
+}
+
+/// What went, came or says something else under its name.
+fn differences(settings: &Validated, removed: &[Policy], added: &[Policy]) -> Vec<Difference> {
+    let difference = |change, name: &str, before, after| Difference {
+        change,
+        what: "policy",
+        name: name.to_owned(),
+        before,
+        after,
+    };
+    let text = |policy| policy_text(settings, policy);
+    let came =
+        added.iter().map(|policy| match removed.iter().find(|old| old.name == policy.name) {
+            Some(old) => difference(HowChanged::Changed, &policy.name, text(old), text(policy)),
+            None => difference(HowChanged::Added, &policy.name, String::new(), text(policy)),
+        });
+    let stays_away = |old: &&Policy| added.iter().all(|policy| policy.name != old.name);
+    let went = removed
+        .iter()
+        .filter(stays_away)
+        .map(|policy| difference(HowChanged::Removed, &policy.name, text(policy), String::new()));
+    came.chain(went).collect()
+}
+
+impl State {
+    /// Goes over to what the last transaction comes to: the guard first, then the workers. Refused,
+    /// all are, and answered.
+    async fn change_policies(&mut self, transactions: Vec<Transaction>) {
+        let Some(last) = transactions.last() else { return };
+        let mut compiled = last.compiled.copied();
+        compiled.keep_ends(&self.compiled);
+        let refused = match self.stopping {
+            true => Some(Refused::Stopping),
+            false => self.go_over_to(compiled, &transactions).await.err(),
+        };
+        let Some(refused) = refused else {
+            return transactions.into_iter().for_each(|made| self.remember(made));
+        };
+        let text = refused.to_string();
+        let mut first = Some(refused);
+        for Transaction { answer, .. } in transactions {
+            let again = || machine(SameReason(text.clone()));
+            let _ = answer.send(Err(first.take().unwrap_or_else(again)));
+        }
+    }
+
+    async fn go_over_to(
+        &mut self,
+        compiled: Compiled,
+        transactions: &[Transaction],
+    ) -> Result<(), Refused> {
+        let snapshot = compiled.assemble(&self.live).map_err(machine)?;
+        self.guard_before(&compiled, transactions).await?;
+        let old = std::mem::replace(&mut self.compiled, compiled);
+        self.publish(Arc::new(snapshot)).await.map_err(machine)?;
+        tokio::task::spawn_blocking(move || drop(old));
+        Ok(())
+    }
+
+    /// Has the guard cover what is about to be protected. What it covers too much is taken off
+    /// later.
+    async fn guard_before(
+        &mut self,
+        compiled: &Compiled,
+        transactions: &[Transaction],
+    ) -> Result<(), Refused> {
+        let added = transactions.iter().flat_map(|made| &made.added);
+        let removed = transactions.iter().flat_map(|made| &made.removed);
+        if self.guard.is_kept_by(removed, added) {
+            return Ok(());
+        }
+        let (copy, view) = (compiled.copied(), self.view.clone());
+        let make = move || control::guard::Guard::new(copy.validated(), &view);
+        let guard = tokio::task::spawn_blocking(make).await.map_err(machine)?;
+        self.guard = guard.map_err(machine)?.installed().await.map_err(machine)?;
+        Ok(())
+    }
+
+    /// Makes a revision of a transaction that runs, and answers.
+    fn remember(&mut self, made: Transaction) {
+        let Transaction { asked, by, answer, differences, warnings, compiled, .. } = made;
+        let generation: Generation = compiled.generation;
+        let number = self.revisions.next();
+        let revision = Revision {
+            number,
+            time: SystemTime::now(),
+            uid: by.0,
+            cause: Cause::Policy,
+            file: asked.file,
+            base: self.base.clone(),
+            changes: differences.len() as u32,
+        };
+        let content = match self.revisions.wants_whole() {
+            true => Content::Made(Box::new(move || compiled.validated().effective())),
+            false => Content::Edit(PolicyEdit { remove: asked.remove, add: asked.add }),
+        };
+        let written = self.revisions.keep(revision, content);
+        self.revision = number;
+        let note = format!(
+            "a restart reads {} again; `lockgate export` writes what runs now",
+            self.file.display()
+        );
+        let done = Done { revision: number, generation, differences, warnings, notes: vec![note] };
+        // Whoever asked may be gone.
+        let _ = answer.send(Ok((done, written)));
+    }
+}
+
+/// What refused one change of a group refused the others.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct SameReason(String);
