@@ -16,6 +16,7 @@
 //! | `draw` | which flow the next packet is of |
 //! | `spd/rows` | what laps come to: table, JSON, curves |
 //! | `spd/published` | VPP's table, ours beside it |
+//! | `cache` | `bench cache`: the table alone |
 //! | `classify` | `bench classify`: its arguments, its laps |
 //! | `classify/sets` | sets of rules, read and generated |
 //! | `classify/trace` | flows that they are asked about |
@@ -35,6 +36,7 @@
 //! | `machine` | what it was measured on |
 //! | `plot` | curves as SVG |
 
+mod cache;
 mod check;
 mod cipher_alone;
 mod classify;
@@ -59,6 +61,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+pub(crate) use cache::CacheArguments;
 pub(crate) use classify::ClassifyArguments;
 pub(crate) use esp::EspArguments;
 pub(crate) use io::IoArguments;
@@ -80,6 +83,8 @@ enum Bench {
     Spd(Box<SpdArguments>),
     /// The classifier alone, every packet a miss: ns a lookup, by sets of rules.
     Classify(Box<ClassifyArguments>),
+    /// The flow cache's table alone: ns a hit, a miss, an overwrite, over its size.
+    Cache(CacheArguments),
     /// Forwarding on real ports: the daemon, a bare AF_XDP forwarder, the kernel. Needs root.
     Io(IoArguments),
 }
@@ -101,6 +106,9 @@ pub(crate) enum BenchError {
     /// The classifier is wrong.
     #[error("{0}; there are no figures")]
     Wrong(WrongAnswer),
+    /// A table answered what it should not.
+    #[error("{0}; there are no figures")]
+    Hits(cache::WrongHits),
     /// A file of rules cannot be used.
     #[error("{0}")]
     Rules(RulesRefused),
@@ -220,6 +228,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), BenchError> {
         Bench::Esp(arguments) => esp::run(arguments),
         Bench::Spd(arguments) => spd::run(arguments),
         Bench::Classify(arguments) => classify::run(arguments),
+        Bench::Cache(arguments) => cache::run(arguments),
         Bench::Io(arguments) => io::run(arguments),
     }
 }
