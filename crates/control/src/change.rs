@@ -17,10 +17,10 @@
 //! before, the change is made of the whole set, which takes as long as there are policies.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 
-use dataplane::Generation;
-use policy::{NeedsRenewal, PolicyId, PolicyIndex, Slots, Spd, SpdError};
+use dataplane::{Actions, Generation, SaSet};
+use policy::{NeedsRenewal, PolicyId, PolicyIndex, Slots, Spd};
 
 use crate::compile::{CompileError, compiled_policy};
 use crate::live::{Compiled, Compiler, Last, room_for};
@@ -321,8 +321,11 @@ impl Compiler {
     /// is worth it. Cheap; the job is not.
     pub fn rebuild_job(&self, running: &Compiled) -> Option<RebuildJob> {
         let worth = running.spd.changes() >= WORTH_REBUILDING;
-        let (spd, running) = (running.spd.clone(), running.running.clone());
-        worth.then_some(RebuildJob { spd, running })
+        worth.then(|| RebuildJob {
+            spd: running.spd.clone(),
+            running: running.running.clone(),
+            sets: running.sets.clone(),
+        })
     }
 
     /// Puts a rebuilt base under what runs now, with the changes since in front of it. Neither
@@ -343,6 +346,9 @@ impl Compiler {
         let edits = running.running.edits[rebuilt.of.changes()..].to_vec();
         let spd = Arc::new(spd);
         let compiled = running.with(spd.clone(), Running { edits, ..rebuilt.running });
+        let mut assembled = self.assembled.lock().unwrap_or_else(PoisonError::into_inner);
+        assembled.actions = Some(rebuilt.actions);
+        drop(assembled);
         self.take(self.generation, &spd, Slots::Kept, &compiled.kept);
         Ok(compiled)
     }
@@ -407,6 +413,7 @@ impl Running {
 pub struct RebuildJob {
     spd: Arc<Spd>,
     running: Running,
+    sets: Vec<SaSet>,
 }
 
 /// What came of a [`RebuildJob`].
@@ -414,17 +421,19 @@ pub struct Rebuilt {
     of: Arc<Spd>,
     spd: Spd,
     running: Running,
+    actions: Actions,
 }
 
 impl RebuildJob {
     /// Does it. Takes as long as there are policies.
     ///
     /// # Errors
-    /// [`SpdError`]: with the changes folded in, a search would be too costly. What runs goes on;
-    /// it is not worth trying again before policies were taken away.
-    pub fn run(self) -> Result<Rebuilt, SpdError> {
+    /// [`CompileError::Spd`]: with the changes folded in, a search would be too costly. What runs
+    /// goes on; it is not worth trying again before policies were taken away.
+    pub fn run(self) -> Result<Rebuilt, CompileError> {
         let spd = self.spd.rebuilt()?;
         let running = Running::new(self.running.copied(), &spd);
-        Ok(Rebuilt { of: self.spd, spd, running })
+        let actions = Actions::of_all(&spd, &self.sets)?;
+        Ok(Rebuilt { of: self.spd, spd, running, actions })
     }
 }

@@ -173,7 +173,7 @@ pub struct Compiler {
     /// How many were finished, and changes made.
     pub(crate) compiles: u64,
     pub(crate) last: Option<Last>,
-    assembled: Arc<Mutex<Assembled>>,
+    pub(crate) assembled: Arc<Mutex<Assembled>>,
 }
 
 /// What was compiled last.

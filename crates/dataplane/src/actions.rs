@@ -35,6 +35,14 @@ struct Origin {
 }
 
 impl Actions {
+    /// Those of a database with these sets, from nothing: for a thread beside what runs.
+    ///
+    /// # Errors
+    /// [`SnapshotError::UnknownSet`]: a policy that holds names a set that is not there.
+    pub fn of_all(spd: &Spd, sets: &[SaSet]) -> Result<Actions, SnapshotError> {
+        Actions::new(spd, sets, &places(sets), None)
+    }
+
     /// Those of a database. Takes what is the same from `earlier`; without that, or where the base
     /// or the sets are others, it takes as long as there are slots.
     ///
@@ -91,6 +99,11 @@ impl Actions {
             None => self.added[place - self.base.len()],
         }
     }
+}
+
+/// Where each set is.
+pub(crate) fn places(sets: &[SaSet]) -> HashMap<SaSetId, SetIndex> {
+    (0..).map(SetIndex).zip(sets).map(|(place, set)| (set.id, place)).collect()
 }
 
 impl Origin {

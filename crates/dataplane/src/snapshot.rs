@@ -10,8 +10,8 @@ use ipsec::{InboundSa, Mode, OutboundSa, SaId, Spi};
 use policy::{Direction, DomainId, Generation, IngressClass, PolicyIndex, PortRange, SaSetId, Spd};
 use wire::{Address, Family, LinkAddress};
 
-use crate::actions::Actions;
 pub(crate) use crate::actions::ResolvedAction;
+use crate::actions::{Actions, places};
 use crate::routes::{NextHop, NextHopId, RouteEntry, RouteTable, RouteTarget};
 
 /// Generation of what the walk knows of routes, next hops, ports and their addresses: raised by 1
@@ -302,8 +302,7 @@ impl Snapshot {
                 Hop { hop, egress: Egress { port: hop.port, mac }, on_link, side }
             })
             .collect();
-        let set_index: HashMap<SaSetId, SetIndex> =
-            sets.iter().enumerate().map(|(i, set)| (set.id, SetIndex(i as u32))).collect();
+        let set_index = places(&sets);
         let actions = Actions::new(&spd, &sets, &set_index, earlier)?;
         let by_spi = by_spi(&inbound)?;
         let inbound_set = inbound
