@@ -2,7 +2,7 @@
 
 use ipsec::replay::Advance;
 use ipsec::{EspHeader, InboundSa, Mode, OpenError, OpenJob, ReplayError, SaId, Spi};
-use wire::{Family, Frames};
+use wire::{Address, Family, Frames};
 
 use crate::DropReason;
 use crate::esp::{self, Carrier, Moved};
@@ -112,6 +112,15 @@ fn commit<F>(
     }
 }
 
+/// An SA that was found by its SPI.
+#[derive(Clone, Copy)]
+struct Known<'s> {
+    spi: Spi,
+    sa: &'s InboundSa,
+    /// Our end of its tunnel.
+    local: Address,
+}
+
 /// SA, nonce and replay check of one ESP packet: adds its job, and says which SA's it is. `last` is
 /// the SA of the packet before.
 #[inline]
@@ -120,23 +129,25 @@ fn prepare<'s, F: Frames>(
     row: &Row,
     number: u32,
     jobs: &mut Vec<OpenJob>,
-    last: &mut Option<(Spi, &'s InboundSa)>,
+    last: &mut Option<Known<'s>>,
 ) -> Result<SaId, DropReason> {
-    let bytes = row.bytes(turn.frames);
+    let frame = turn.frames.bytes(row.frame);
+    let whole = row.ip as usize..row.ip as usize + row.packet.length as usize;
+    let bytes = frame.get(whole).unwrap_or_default();
     let (start, end, carrier) = esp::place(bytes, &row.packet).ok_or(DropReason::Malformed)?;
     let esp = bytes.get(start..end).unwrap_or_default();
     let header = EspHeader::read(esp).ok_or(DropReason::Malformed)?;
     let spi = header.spi.ok_or(DropReason::UnknownSpi)?;
-    let sa = match *last {
-        Some((known, sa)) if known == spi => sa,
+    let Known { sa, local, .. } = match *last {
+        Some(known) if known.spi == spi => known,
         _ => {
             let sa = turn.snapshot.inbound_by_spi(spi).ok_or(DropReason::UnknownSpi)?;
-            last.insert((spi, sa)).1
+            *last.insert(Known { spi, sa, local: sa.tunnel().local.into() })
         }
     };
     // RFC 4301 §4.1: the SPI alone finds a unicast SA; that it came to the SA's own address is
     // checked all the same.
-    if row.packet.flow.destination_address() != sa.tunnel().local.into() {
+    if row.packet.flow.destination_address() != local {
         return Err(DropReason::UnknownSpi);
     }
     if sa.encapsulation.udp.is_some() != (carrier != Carrier::Ip) {
@@ -144,8 +155,7 @@ fn prepare<'s, F: Frames>(
     }
     let (start, end) = (row.ip as usize + start, row.ip as usize + end);
     // The ICV, which is read first of all when its turn comes.
-    turn.frames.prefetch(row.frame, (end as u32).saturating_sub(1));
-    let frame = turn.frames.bytes(row.frame);
+    cpu::prefetch(frame, end.saturating_sub(1));
     // Written where it will be read: see `OutboundSa::encapsulate_into`.
     jobs.push(OpenJob { row: number, ..OpenJob::of(row.frame) });
     let job = jobs.last_mut().expect("pushed just now");

@@ -3,7 +3,7 @@
 use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use wire::flow::protocol;
 use wire::link::{ETHERNET_BYTES, Link, LinkAddress, Tag, ethertype};
-use wire::{Address, Descriptor, Frames, Packet, ParseError, Upper};
+use wire::{Address, Descriptor, Fragment, Frames, Packet, ParseError, Upper};
 
 use crate::decide::is_inside;
 use crate::esp;
@@ -138,6 +138,10 @@ fn set_apart<F: Frames>(
 ) {
     let Some(row) = rows.last_mut() else { return };
     if !is_to_us_as_before(turn.snapshot, row.ingress, &row.packet, last) {
+        return;
+    }
+    if row.packet.flow.protocol == protocol::ESP && row.packet.fragment == Fragment::Whole {
+        row.state = State::Sealed;
         return;
     }
     match esp::state(row.bytes(turn.frames), &row.packet) {

@@ -184,3 +184,53 @@ fn flatten(by_length: &[&RouteEntry], family: Family) -> Flat {
     }
     (starts.into(), targets.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Prefixes around a few places, so that they nest, meet and lie apart.
+    fn prefixes() -> impl Strategy<Value = Vec<(u32, u8)>> {
+        let place = prop_oneof![
+            Just(0u32),
+            Just(u32::MAX),
+            Just(0x0a01_0000),
+            Just(0x0a01_ffff),
+            Just(0x0a02_0000),
+            any::<u32>(),
+        ];
+        prop::collection::vec((place, 0u8..=32), 0..40)
+    }
+
+    fn entry(number: usize, (address, length): (u32, u8)) -> RouteEntry {
+        let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
+        let prefix = Prefix { address: Address::v4(address & mask), length };
+        RouteEntry { prefix, target: RouteTarget::Via(NextHopId(number as u32)) }
+    }
+
+    proptest! {
+        #[test]
+        fn the_longest_prefix_wins(
+            prefixes in prefixes(),
+            others: Vec<u32>,
+        ) {
+            let entries: Vec<RouteEntry> =
+                prefixes.iter().enumerate().map(|(number, prefix)| entry(number, *prefix)).collect();
+            let table = RouteTable::new(&entries);
+            let edges = entries.iter().flat_map(|entry| {
+                let (first, last) = (entry.prefix.address.value as u32, entry.prefix.last() as u32);
+                [first, last, first.wrapping_sub(1), last.wrapping_add(1)]
+            });
+            for address in edges.chain(others).chain([0, u32::MAX]) {
+                let holds = |entry: &&RouteEntry| {
+                    let Prefix { address: first, .. } = entry.prefix;
+                    (first.value..=entry.prefix.last()).contains(&u128::from(address))
+                };
+                let expected = entries.iter().filter(holds).max_by_key(|e| e.prefix.length);
+                let found = table.lookup(Address::v4(address));
+                prop_assert_eq!(found, expected.map(|entry| entry.target), "{:#x}", address);
+            }
+        }
+    }
+}

@@ -358,7 +358,14 @@ pub fn strip(frame: &[u8], job: &OpenJob, mode: Mode) -> Result<Payload, OpenErr
     let length = padded.len().checked_sub(usize::from(*pad_length)).ok_or(OpenError::Padding)?;
     // RFC 4303 §2.4: the receiver should check the padding; it is free under an AEAD, and a wrong
     // one means that the peer's software is.
-    if padded[length..].iter().zip(1..=u8::MAX).any(|(byte, expected)| *byte != expected) {
+    let is_right = match &padded[length..] {
+        [] => true,
+        [a] => *a == 1,
+        [a, b] => [*a, *b] == [1, 2],
+        [a, b, c] => [*a, *b, *c] == [1, 2, 3],
+        more => more.iter().zip(1..=u8::MAX).all(|(byte, expected)| *byte == expected),
+    };
+    if !is_right {
         return Err(OpenError::Padding);
     }
     let family = match (mode, *next_header) {

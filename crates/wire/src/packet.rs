@@ -536,7 +536,7 @@ pub const fn ipv6_is_unicast(address: u128) -> bool {
 #[inline]
 pub const fn is_link_local(family: Family, address: u128) -> bool {
     match family {
-        Family::V4 => address >> 16 == 0xa9fe,
+        Family::V4 => address as u32 >> 16 == 0xa9fe,
         Family::V6 => address >> 118 == 0xfe80 >> 6,
     }
 }
