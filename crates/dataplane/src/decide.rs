@@ -23,6 +23,7 @@ use wire::{Address, Flow, Frames, Upper, icmp, packet::is_link_local};
 
 use crate::cache::{Answer, Lane, Lanes, Way, Words};
 use crate::receive::is_host_service;
+use crate::routes::Near;
 use crate::snapshot::ResolvedAction;
 use crate::walk::{Origin, Quote, Row, Scratch, State, ToHost, Turn};
 use crate::{DropReason, FlowCache, Medium, NextHopId, RouteTarget, Side, Snapshot, Verdict};
@@ -247,7 +248,7 @@ fn remember<F>(
 /// protected side, if the outbound SPD says so.
 #[inline]
 fn go_or_ask<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row) -> Option<NextHopId> {
-    match route(turn.snapshot, row) {
+    match route_near(turn.snapshot, &mut turn.near, row) {
         Ok(Routed::Outside(hop)) => return Some(hop),
         Ok(Routed::Inside(hop)) => forward(turn, row, hop),
         Ok(Routed::Host) => settle(turn, row, Decision::Host),
@@ -431,13 +432,19 @@ pub(crate) enum Routed {
 /// Why it goes nowhere.
 #[inline]
 pub(crate) fn route(snapshot: &Snapshot, row: &Row) -> Result<Routed, DropReason> {
+    route_near(snapshot, &mut Near::NOTHING, row)
+}
+
+/// [`route`], which first looks near the route that was found last.
+#[inline(always)]
+fn route_near(snapshot: &Snapshot, near: &mut Near, row: &Row) -> Result<Routed, DropReason> {
     let flow = &row.packet.flow;
     let routes = snapshot.routes();
     // RFC 1812 §5.3.8: nobody else sends from our own or a broadcast address.
     if routes.is_ours(flow.source_address()) && row.origin.is_forwarded() {
         return Err(DropReason::BadAddress);
     }
-    let target = routes.lookup(flow.destination_address());
+    let target = near.lookup(routes, flow.destination_address());
     let stays_on_link =
         is_link_local(flow.family, flow.source) || is_link_local(flow.family, flow.destination);
     match target {

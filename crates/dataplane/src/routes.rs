@@ -113,6 +113,50 @@ impl RouteTable {
             Family::V6 => self.v6.lookup(destination.value),
         }
     }
+
+    /// The same, with the addresses around it that have its route.
+    #[inline(never)]
+    fn around(&self, destination: Address) -> Near {
+        let Address { family, value } = destination;
+        let last = family.highest_address();
+        let (first, end, target) = match family {
+            Family::V4 => self.v4.around(value as u32),
+            Family::V6 => self.v6.around(value),
+        };
+        let behind = end.map_or(last, |end| end - 1) - first;
+        Near { family: Some(family), first, behind, target }
+    }
+}
+
+/// The addresses around the one that was looked up last, which all have its route: most packets of
+/// a batch go where the one before went, and need no search.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Near {
+    /// `None`: nothing was looked up yet.
+    family: Option<Family>,
+    first: u128,
+    /// How many addresses behind the first.
+    behind: u128,
+    target: Option<RouteTarget>,
+}
+
+impl Near {
+    /// Nothing was looked up yet.
+    pub(crate) const NOTHING: Near = Near { family: None, first: 0, behind: 0, target: None };
+
+    /// The route of an address in `routes`; always the same table between two [`Near::NOTHING`].
+    #[inline(always)]
+    pub(crate) fn lookup(
+        &mut self,
+        routes: &RouteTable,
+        destination: Address,
+    ) -> Option<RouteTarget> {
+        let Address { family, value } = destination;
+        if self.family != Some(family) || value.wrapping_sub(self.first) > self.behind {
+            *self = routes.around(destination);
+        }
+        self.target
+    }
 }
 
 fn own_filter(entries: &[RouteEntry]) -> [u64; FILTER_BITS / 64] {
@@ -142,6 +186,18 @@ impl<N: Ord + Copy> Intervals<N> {
     fn lookup(&self, address: N) -> Option<RouteTarget> {
         let behind = self.starts.partition_point(|start| *start <= address);
         self.targets[behind.checked_sub(1)?]
+    }
+
+    /// The interval that an address is in: its first address, that of the next, its target.
+    fn around(&self, address: N) -> (u128, Option<u128>, Option<RouteTarget>)
+    where
+        N: Into<u128>,
+    {
+        // The first interval begins at 0, so every address is in one.
+        let behind = self.starts.partition_point(|start| *start <= address);
+        let place = behind.saturating_sub(1);
+        let end = self.starts.get(place + 1).map(|end| (*end).into());
+        (self.starts[place].into(), end, self.targets[place])
     }
 }
 
@@ -218,6 +274,7 @@ mod tests {
             let entries: Vec<RouteEntry> =
                 prefixes.iter().enumerate().map(|(number, prefix)| entry(number, *prefix)).collect();
             let table = RouteTable::new(&entries);
+            let mut near = Near::NOTHING;
             let edges = entries.iter().flat_map(|entry| {
                 let (first, last) = (entry.prefix.address.value as u32, entry.prefix.last() as u32);
                 [first, last, first.wrapping_sub(1), last.wrapping_add(1)]
@@ -228,8 +285,14 @@ mod tests {
                     (first.value..=entry.prefix.last()).contains(&u128::from(address))
                 };
                 let expected = entries.iter().filter(holds).max_by_key(|e| e.prefix.length);
-                let found = table.lookup(Address::v4(address));
-                prop_assert_eq!(found, expected.map(|entry| entry.target), "{:#x}", address);
+                let expected = expected.map(|entry| entry.target);
+                let address = Address::v4(address);
+                prop_assert_eq!(table.lookup(address), expected, "{}", address);
+                // From wherever the one before was, and from where it is itself.
+                for _ in 0..2 {
+                    prop_assert_eq!(near.lookup(&table, address), expected, "{}", address);
+                }
+                prop_assert_eq!(near.lookup(&table, Address::v6(address.value)), None);
             }
         }
     }

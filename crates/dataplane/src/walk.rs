@@ -5,6 +5,7 @@ use wire::{BATCH, Descriptor, FrameId, Frames, Packet};
 use crate::esp::Moved;
 use crate::handover::Share;
 use crate::open::Opening;
+use crate::routes::Near;
 use crate::seal::Departures;
 use crate::sends::Sends;
 use crate::snapshot::Egress;
@@ -155,6 +156,8 @@ impl Outputs {
 /// Everything a stage may touch besides its rows.
 pub(crate) struct Turn<'a, F> {
     pub(crate) snapshot: &'a Snapshot,
+    /// The route that was found last.
+    pub(crate) near: Near,
     pub(crate) now_ns: u64,
     /// Whose turn it is.
     pub(crate) share: Share,
@@ -342,7 +345,8 @@ impl Walk {
         out.verdicts.clear();
         out.verdicts.resize(packets.len(), None);
         let (share, handed_over) = (*share, out.handovers.len());
-        let mut turn = Turn { snapshot, now_ns, share, handing, frames, counters, out };
+        let near = Near::NOTHING;
+        let mut turn = Turn { snapshot, near, now_ns, share, handing, frames, counters, out };
         rows.clear();
         made.clear();
         receive::receive(&mut turn, device, packets, rows);
