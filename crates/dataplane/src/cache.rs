@@ -47,8 +47,9 @@ pub enum CacheUse {
     Always,
 }
 
-/// Rules up to which a search costs no more than a look into the cache.
-pub const BREAK_EVEN_RULES: usize = 32;
+/// Steps ([`policy::classifier::Cost::steps`]) up to which a search costs no more than a look into
+/// the cache.
+pub const BREAK_EVEN_STEPS: u32 = 2;
 
 /// What a worker's cache did. Plain numbers, all of packets or entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -213,8 +214,8 @@ impl FlowCache {
             let generation = spd.generation(domain);
             if known.generation != generation {
                 self.is_outworn |= generation < known.generation;
-                let is_bypassed =
-                    self.use_ == CacheUse::WherePaid && spd.rules(domain) <= BREAK_EVEN_RULES;
+                let is_bypassed = self.use_ == CacheUse::WherePaid
+                    && spd.cost(domain).steps() <= BREAK_EVEN_STEPS;
                 *known = Domain { generation, is_bypassed, entries: 0 };
             }
         }

@@ -426,9 +426,16 @@ fn where_generations_go_back_nothing_is_answered() {
 #[test]
 fn cheap_domains_are_bypassed_unless_it_is_always_used() {
     let few = snapshot(spd());
-    let policies =
-        (1..=BREAK_EVEN_RULES as u32 + 1).map(|id| policy(id, Some(Direction::Outbound)));
-    let many = snapshot(Spd::new(policies.collect()).unwrap());
+    let networks = (0..1000).map(|id| {
+        let mut policy = policy(id + 1, Some(Direction::Outbound));
+        let remote = [format!("10.{}.{}.0/24", id / 256, id % 256), format!("2001:db8:{id}::/48")];
+        policy.selector.remote = remote.iter().map(|text| text.parse().unwrap()).collect();
+        policy
+    });
+    let policies: Vec<Policy> = networks.collect();
+    let many = Spd::new(policies).unwrap();
+    assert!(many.cost(OUT).steps() > BREAK_EVEN_STEPS);
+    let many = snapshot(many);
     let mut cache = FlowCache::new(64, &SECRET, CacheUse::WherePaid).unwrap();
     assert!(cache.bypasses(OUT), "before the first batch");
     cache.look_at(&few);
