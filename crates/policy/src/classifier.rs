@@ -81,12 +81,12 @@ impl Classifier {
         let below = ranks.iter().flatten().map(|ranks| ranks.depth() as u32).sum();
         let (seen_whole, seen_as_fragments) = (areas(Sees::Whole), areas(Sees::Fragment));
         let every: Vec<u32> = (0..rules.len() as u32).collect();
-        let whole = build::build(&seen_whole, every, Dead::default(), budget)?;
+        let whole = build::build(&seen_whole, every, &[], Dead::default(), budget)?;
         let fragments = match seen_whole == seen_as_fragments {
             true => None,
             false => {
-                let (listed, hiders) = distinct(&seen_as_fragments);
-                Some(build::build(&seen_as_fragments, listed, hiders, budget)?)
+                let (listed, hidden, hiders) = distinct(&seen_as_fragments);
+                Some(build::build(&seen_as_fragments, listed, &hidden, hiders, budget)?)
             }
         };
         Ok(Classifier::of(form, ranks, below, whole, fragments, rules.len()))
@@ -216,12 +216,31 @@ impl Classifier {
         rows: usize,
         best: &mut [u32; BATCH],
     ) {
-        match dead {
-            None => forest.search(lanes, AllCount, headers, rows, best),
-            Some(dead) => {
-                let living = Living { dead, hiders: &forest.hiders };
-                forest.search(lanes, living, headers, rows, best);
+        let Some(dead) = dead else {
+            forest.search(lanes, AllCount, headers, rows, best);
+            return;
+        };
+        let living = Living { dead, hiders: &forest.hiders };
+        let mut misses = forest.search(lanes, living, headers, rows, best);
+        let mut reserve = forest.reserve.as_deref();
+        while let (Some(forest), true) = (reserve, misses != 0) {
+            let mut asked = [Header::default(); BATCH];
+            let mut rows = [0usize; BATCH];
+            let mut count = 0;
+            while misses != 0 {
+                rows[count] = misses.trailing_zeros() as usize % BATCH;
+                asked[count] = headers[rows[count]];
+                misses &= misses - 1;
+                count += 1;
             }
+            let mut found = [NONE; BATCH];
+            let living = Living { dead, hiders: &forest.hiders };
+            let again = forest.search(lanes, living, &asked, count, &mut found);
+            for (at, &row) in rows[..count].iter().enumerate() {
+                best[row] = best[row].min(found[at]);
+                misses |= (again >> at & 1) << row;
+            }
+            reserve = forest.reserve.as_deref();
         }
     }
 
@@ -309,18 +328,20 @@ fn narrow((lo, hi): (u128, u128)) -> (u32, u32) {
     (lo as u32, hi as u32)
 }
 
-/// The areas that are the first of their like, and those of them that others are like.
-fn distinct(areas: &[Area]) -> (Vec<u32>, Dead) {
-    let mut seen: HashMap<Area, u32> = Default::default();
-    let (mut listed, mut hiders) = (Vec::new(), Dead::default());
+/// The areas that are the first of their like, the others, and those that others are like.
+fn distinct(areas: &[Area]) -> (Vec<u32>, Vec<u32>, Dead) {
+    let mut seen: HashMap<Area, u32> = HashMap::with_capacity(areas.len());
+    let (mut listed, mut hidden, mut hiders) = (Vec::new(), Vec::new(), Dead::default());
     for (position, area) in (0..).zip(areas) {
         let first = *seen.entry(*area).or_insert(position);
-        match first == position {
-            true => listed.push(position),
-            false => hiders.insert(first),
+        if first == position {
+            listed.push(position);
+        } else {
+            hidden.push(position);
+            hiders.insert(first);
         }
     }
-    (listed, hiders)
+    (listed, hidden, hiders)
 }
 
 #[cfg(test)]

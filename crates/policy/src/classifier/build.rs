@@ -9,7 +9,7 @@
 //! rules cheap whatever their order, and is why the forest keeps a reserve.
 
 use super::cost::{Cost, TooCostly};
-use super::forest::{Block, FAN, Forest, LANES, LEAF_BLOCKS, Node, Tree, Word};
+use super::forest::{Block, FAN, Forest, LANES, LEAF_BLOCKS, MAX_BLOCKS, Node, Tree, Word};
 use super::header::{Area, DIMENSIONS, EVERYTHING, Ranges, includes};
 use super::{Budget, Dead, NONE};
 
@@ -21,6 +21,9 @@ const LEAF_RULES: usize = 48;
 const MOST_LEAF_RULES: usize = 128;
 /// Rules that a child should have at least: a block that is not full costs as much as a full one.
 const CHILD_RULES: usize = 12;
+/// Searches behind one another for rules that are hidden by rules that do not count; the last is
+/// a list.
+const RESERVES: usize = 3;
 /// Cuts on the way to a leaf at most.
 const DEPTH: u32 = 16;
 /// Rules of a node that are asked where to cut it.
@@ -63,23 +66,73 @@ pub(super) struct Built {
     pub(super) stored: usize,
 }
 
-/// Makes the forest over areas in order of precedence; an area's position is its index. `listed`
-/// are those that need a place; each of the others is hidden by one before it, of `hiders`.
+/// Makes the forest over the `listed` of some areas, which are in order of precedence; an area's
+/// position is its index. The `hidden` have been left out, each for one of the `hiders`.
+///
+/// # Errors
+/// [`TooCostly`].
 pub(super) fn build(
     areas: &[Area],
     listed: Vec<u32>,
+    hidden: &[u32],
     hiders: Dead,
     budget: Budget,
 ) -> Result<Built, TooCostly> {
-    let mut is_hidden = vec![true; areas.len()];
-    listed.iter().for_each(|&area| is_hidden[area as usize] = false);
+    let mut built = grow_trees(areas, listed, hidden, hiders, budget)?;
+    // What is hidden by a rule that does not count any more may be hidden by another one behind.
+    let mut forest = &mut built.forest;
+    for _ in 1..RESERVES {
+        let hidden = std::mem::take(&mut forest.hidden);
+        if hidden.len() <= MOST_LEAF_RULES {
+            forest.hidden = hidden;
+            break;
+        }
+        let unlimited = Budget { steps: u32::MAX };
+        let reserve = grow_trees(areas, hidden.clone(), &[], Dead::default(), unlimited);
+        let Ok(reserve) = reserve else {
+            forest.hidden = hidden;
+            break;
+        };
+        forest = forest.reserve.insert(Box::new(reserve.forest));
+    }
+    let hidden = std::mem::take(&mut forest.hidden);
+    if !hidden.is_empty() {
+        forest.reserve = Some(Box::new(list(areas, &hidden)));
+    }
+    Ok(built)
+}
+
+/// A forest that is a plain list of some areas.
+fn list(areas: &[Area], listed: &[u32]) -> Forest {
+    let mut forest = Forest { blocks: vec![Block::EMPTY], ..Forest::default() };
+    for part in listed.chunks(LEAF_BLOCKS * LANES) {
+        let chunks = part.chunks(LANES);
+        let root = Word::leaf(forest.blocks.len(), chunks.len());
+        forest.blocks.extend(chunks.map(|chunk| block(areas, chunk)));
+        forest.trees.push(Tree { root, first: part[0] });
+    }
+    forest
+}
+
+/// A forest that still has to be given its reserve.
+fn grow_trees(
+    areas: &[Area],
+    listed: Vec<u32>,
+    hidden: &[u32],
+    hiders: Dead,
+    budget: Budget,
+) -> Result<Built, TooCostly> {
+    let mut is_hidden = vec![false; areas.len()];
+    hidden.iter().for_each(|&area| is_hidden[area as usize] = true);
     let mut builder = Builder {
         areas,
         forest: Forest { hiders, blocks: vec![Block::EMPTY], ..Forest::default() },
         is_hidden,
         left: Vec::new(),
-        work: WORK_PER_RULE * areas.len() + WORK_MORE,
+        work: WORK_PER_RULE * listed.len() + WORK_MORE,
+        most_stored: STORED_PER_RULE * listed.len() + STORED_MORE,
         stored: 0,
+        is_full: false,
         worst: Worst::default(),
     };
     let (mut cost, mut worst, mut depth) = (Cost::default(), Worst::default(), 0);
@@ -95,7 +148,7 @@ pub(super) fn build(
         if most.cost.steps() > worst.cost.steps() {
             worst = most;
         }
-        if cost.steps() > budget.steps {
+        if cost.steps() > budget.steps || builder.is_full {
             let positions = blame(areas, worst.areas);
             return Err(TooCostly { cost, limit: budget.steps, positions });
         }
@@ -195,6 +248,9 @@ struct Builder<'a> {
     /// Places in children that may still be taken.
     work: usize,
     stored: usize,
+    most_stored: usize,
+    /// Whether there were more blocks than a forest holds.
+    is_full: bool,
     /// Of the tree that grows.
     worst: Worst,
 }
@@ -240,6 +296,10 @@ impl Builder<'_> {
         let first = region.areas.first().copied().unwrap_or(NONE);
         let chunks = region.areas.chunks(LANES);
         let cost = Cost { nodes: region.depth, blocks: chunks.len() as u32 };
+        self.is_full |= self.forest.blocks.len() + chunks.len() > MAX_BLOCKS;
+        if self.is_full {
+            return (Word::EMPTY, NONE);
+        }
         let word = Word::leaf(self.forest.blocks.len(), chunks.len());
         self.stored += region.areas.len();
         self.forest.blocks.extend(chunks.map(|chunk| block(self.areas, chunk)));
@@ -290,8 +350,7 @@ impl Builder<'_> {
 
     /// The cut that leaves the least to search, if one is worth a node.
     fn choose(&self, region: &Region, follows: Follows) -> Option<Cut> {
-        let most_stored = STORED_PER_RULE * self.areas.len() + STORED_MORE;
-        if region.depth >= DEPTH || self.stored + region.areas.len() > most_stored {
+        if region.depth >= DEPTH || self.stored + region.areas.len() > self.most_stored {
             return None;
         }
         let step = region.areas.len().div_ceil(SAMPLE);
@@ -390,11 +449,10 @@ impl Builder<'_> {
         regions.collect()
     }
 
-    /// The forest, with its reserve.
+    /// The forest, with what it leaves out.
     fn finish(mut self) -> Forest {
-        let hidden: Vec<u32> =
-            (0..).zip(&self.is_hidden).filter(|&(_, &hidden)| hidden).map(|(i, _)| i).collect();
-        self.forest.reserve = hidden.chunks(LANES).map(|chunk| block(self.areas, chunk)).collect();
+        let areas = (0..).zip(&self.is_hidden);
+        self.forest.hidden = areas.filter(|&(_, &hidden)| hidden).map(|(area, _)| area).collect();
         self.forest.nodes.shrink_to_fit();
         self.forest.blocks.shrink_to_fit();
         self.forest

@@ -208,7 +208,9 @@ pub(super) struct Forest {
     /// The first is empty.
     pub(super) blocks: Vec<Block>,
     /// Rules that some leaf leaves out because one before them hides them there.
-    pub(super) reserve: Vec<Block>,
+    pub(super) reserve: Option<Box<Forest>>,
+    /// The same while the forest is made: their positions, rising.
+    pub(super) hidden: Vec<u32>,
     /// Positions of rules that hide others somewhere: where such a rule does not count, the
     /// reserve must be searched.
     pub(super) hiders: Dead,
@@ -269,18 +271,19 @@ impl Forest {
     pub(super) fn bytes(&self) -> usize {
         std::mem::size_of_val(&*self.nodes)
             + std::mem::size_of_val(&*self.blocks)
-            + std::mem::size_of_val(&*self.reserve)
             + self.hiders.bytes()
+            + self.reserve.as_ref().map_or(0, |reserve| reserve.bytes())
     }
 
     /// Blocks that are searched for a header whose rule does not count and hides others.
     #[cfg(test)]
     pub(super) fn reserve_blocks(&self) -> usize {
-        self.reserve.len()
+        self.reserve.as_ref().map_or(0, |reserve| reserve.blocks.len() + reserve.reserve_blocks())
     }
 
     /// Searches the first `rows` of some headers: `best[i]` is the first position that counts and
-    /// speaks of `headers[i]`, or [`NONE`].
+    /// speaks of `headers[i]`, or [`NONE`]. Yields the rows for which the reserve must be searched
+    /// too, a bit each.
     #[inline(always)]
     pub(super) fn search<L: Lanes, C: Counts>(
         &self,
@@ -289,9 +292,10 @@ impl Forest {
         headers: &[Header; BATCH],
         rows: usize,
         best: &mut [u32; BATCH],
-    ) {
+    ) -> u64 {
         *best = [NONE; BATCH];
         let mut descent = Descent::new();
+        let mut misses_hidden = 0;
         for tree in &self.trees {
             match tree.root.is_leaf() {
                 true => descent.start_at_leaf(tree, rows, best),
@@ -300,8 +304,9 @@ impl Forest {
             while descent.open != 0 {
                 self.descend(lanes, headers, best, &mut descent);
             }
-            self.search_leaves(lanes, counts, headers, best, &mut descent);
+            misses_hidden |= self.search_leaves(lanes, counts, headers, best, &mut descent);
         }
+        misses_hidden
     }
 
     /// The first level down, from a node that is the same for every header.
@@ -363,7 +368,8 @@ impl Forest {
         }
     }
 
-    /// Looks through the leaves that headers have come to, a block of each at a time.
+    /// Looks through the leaves that headers have come to, a block of each at a time. Yields the
+    /// rows for which the reserve must be searched, a bit each.
     #[inline(always)]
     fn search_leaves<L: Lanes, C: Counts>(
         &self,
@@ -372,7 +378,7 @@ impl Forest {
         headers: &[Header; BATCH],
         best: &mut [u32; BATCH],
         descent: &mut Descent,
-    ) {
+    ) -> u64 {
         let mut misses_hidden = 0u64;
         let rows = &mut descent.leaf_rows;
         let mut open = descent.leaves.min(BATCH);
@@ -401,30 +407,7 @@ impl Forest {
             }
             open = going;
         }
-        while misses_hidden != 0 {
-            let row = misses_hidden.trailing_zeros() as usize % BATCH;
-            self.search_reserve(lanes, counts, &headers[row], &mut best[row]);
-            misses_hidden &= misses_hidden - 1;
-        }
-    }
-
-    /// Looks through the reserve for a rule better than `best`.
-    #[inline(always)]
-    fn search_reserve<L: Lanes, C: Counts>(
-        &self,
-        lanes: L,
-        counts: C,
-        header: &Header,
-        best: &mut u32,
-    ) {
-        for block in &self.reserve {
-            let says = counts.judge(block.speaking(lanes, header), &block.positions);
-            if says.speaking != 0 {
-                let lane = says.speaking.trailing_zeros() as usize % LANES;
-                *best = block.positions[lane].min(*best);
-                break;
-            }
-        }
+        misses_hidden
     }
 }
 
