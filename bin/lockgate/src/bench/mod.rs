@@ -17,6 +17,9 @@
 //! | `spd/rows` | what laps come to: table, JSON, curves |
 //! | `spd/published` | VPP's table, ours beside it |
 //! | `cache` | `bench cache`: the table alone |
+//! | `churn` | `bench churn`: policies that change under load |
+//! | `churn/worker` | the worker, and how it is given snapshots |
+//! | `churn/rows` | what turns come to: table, JSON, curves |
 //! | `classify` | `bench classify`: its arguments, its laps |
 //! | `classify/sets` | sets of rules, read and generated |
 //! | `classify/trace` | flows that they are asked about |
@@ -38,6 +41,7 @@
 
 mod cache;
 mod check;
+mod churn;
 mod cipher_alone;
 mod classify;
 mod draw;
@@ -62,6 +66,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 pub(crate) use cache::CacheArguments;
+pub(crate) use churn::ChurnArguments;
 pub(crate) use classify::ClassifyArguments;
 pub(crate) use esp::EspArguments;
 pub(crate) use io::IoArguments;
@@ -85,6 +90,8 @@ enum Bench {
     Classify(Box<ClassifyArguments>),
     /// The flow cache's table alone: ns a hit, a miss, an overwrite, over its size.
     Cache(CacheArguments),
+    /// Policies that change while a worker walks: rate kept, stalls, time to effect.
+    Churn(ChurnArguments),
     /// Forwarding on real ports: the daemon, a bare AF_XDP forwarder, the kernel. Needs root.
     Io(IoArguments),
 }
@@ -106,6 +113,9 @@ pub(crate) enum BenchError {
     /// The classifier is wrong.
     #[error("{0}; there are no figures")]
     Wrong(WrongAnswer),
+    /// The worker beside the control thread left, or did not answer.
+    #[error("the worker did not take a snapshot")]
+    Worker,
     /// A table answered what it should not.
     #[error("{0}; there are no figures")]
     Hits(cache::WrongHits),
@@ -139,7 +149,7 @@ pub(crate) enum BenchError {
     #[error("{0}")]
     Socket(#[from] xsk::XskError),
     /// Generator and forwarder on one core would measure each other.
-    #[error("bench io needs two cores, {found} can be used")]
+    #[error("this bench needs two cores, {found} can be used")]
     Cores {
         /// Cores that this process may use.
         found: usize,
@@ -229,6 +239,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), BenchError> {
         Bench::Spd(arguments) => spd::run(arguments),
         Bench::Classify(arguments) => classify::run(arguments),
         Bench::Cache(arguments) => cache::run(arguments),
+        Bench::Churn(arguments) => churn::run(arguments),
         Bench::Io(arguments) => io::run(arguments),
     }
 }

@@ -4,7 +4,7 @@
 //! policy that protects it behind policies that match nothing, the smallest UDP packets. One core,
 //! through ports in memory, all checks and counters on.
 
-mod fillers;
+pub(super) mod fillers;
 mod published;
 mod rows;
 mod station;
@@ -146,7 +146,7 @@ impl Row {
 }
 
 /// The smallest UDP packets, sealed by nothing: of a frame of 60 bytes in IPv4, 62 in IPv6.
-fn traffic(family: Family) -> Case {
+pub(super) fn traffic(family: Family) -> Case {
     let size = match family {
         Family::V4 => 46,
         Family::V6 => 48,

@@ -10,7 +10,7 @@ use super::super::scene::{Case, DMZ, LAN, WAN};
 
 /// What keeps packets from matching the policies in front.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]
-pub(super) enum Rules {
+pub(in super::super) enum Rules {
     /// The remote address: each policy has one local and one remote address.
     Addr,
     /// The UDP port: the addresses are those of the peer's policy.
@@ -20,7 +20,7 @@ pub(super) enum Rules {
 }
 
 impl Rules {
-    pub(super) const fn name(self) -> &'static str {
+    pub(in super::super) const fn name(self) -> &'static str {
         match self {
             Rules::Addr => "addr",
             Rules::Port => "port",
@@ -31,7 +31,7 @@ impl Rules {
 
 /// Whether packets match the last of the policies, or none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]
-pub(super) enum Matching {
+pub(in super::super) enum Matching {
     /// The peer's policy is the last.
     Last,
     /// There is none for the peer: packets are dropped.
@@ -39,7 +39,7 @@ pub(super) enum Matching {
 }
 
 impl Matching {
-    pub(super) const fn name(self) -> &'static str {
+    pub(in super::super) const fn name(self) -> &'static str {
         match self {
             Matching::Last => "last",
             Matching::None => "none",
@@ -60,7 +60,7 @@ const RANGE: [usize; 2] = [256, 1000];
 
 /// So many policies, all outbound, in order of precedence. The packets of `traffic` match the last
 /// or none of them.
-pub(super) fn policies(
+pub(in super::super) fn policies(
     traffic: &Case,
     count: usize,
     rules: Rules,

@@ -1,0 +1,370 @@
+//! `lockgate bench churn`: policies that change while a worker walks packets.
+//!
+//! One core has the worker, which walks as many packets as it can; the other has the control
+//! thread, which adds a policy and takes it away again, so often a second: a database made by
+//! `Spd::changed`, published as the daemon does, and folded into a new base beside it when some
+//! changes have come together. Each change is of the traffic's own domain, so each makes all that
+//! the cache holds stale. Rates take turns of half a second, so that what disturbs hits all alike.
+//!
+//! Told of each rate: packets a second, and what is left of the rate without changes; how long the
+//! worker was kept from its ports at worst, by its CPU time a loop; packets lost, of which there
+//! may be none; and the time from the change's beginning until the worker has it.
+
+mod rows;
+mod worker;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dataplane::{Actions, SaSet, Snapshot, SnapshotError};
+use ipsec::{InboundSa, OutboundSa};
+use policy::{Action, Policy, PolicyId, PolicyIndex, Spd};
+use wire::Family;
+
+use super::lap::LapError;
+use super::machine::{self, Seat};
+use super::measure;
+use super::scene::{Case, Keys, LAN};
+use super::spd::fillers::{self, Matching, Rules};
+use super::spd::traffic;
+use super::{ArgumentError, BenchError, LapRefused, Report, publish};
+use worker::{Mailbox, Slice};
+
+/// Time for which a rate has its turn.
+const TURN: Duration = Duration::from_millis(500);
+/// Changes upon one base from which on it is made anew.
+const WORTH_REBUILDING: usize = 64;
+/// Slots for policies to come.
+const ROOM: usize = 1 << 18;
+/// How long a change may take to reach the worker before the bench gives up.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Arguments of `lockgate bench churn`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct ChurnArguments {
+    /// Changes a second. What is left of the rate is told beside 0.
+    #[arg(long, value_delimiter = ',', default_values_t = [0, 1, 10, 100, 1000])]
+    changes: Vec<u32>,
+    /// Policies.
+    #[arg(long, value_delimiter = ',', default_values_t = [1000, 100_000])]
+    policies: Vec<usize>,
+    /// Flows.
+    #[arg(long, default_value_t = 20_000)]
+    flows: usize,
+    /// Seconds for each number of policies; every rate has its share.
+    #[arg(long, default_value_t = 15)]
+    seconds: u64,
+    /// Seed of the random order, from an earlier run.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Core of the worker; without it the last one.
+    #[arg(long)]
+    core: Option<usize>,
+    /// Writes the figures as JSON; "-": to standard output, and the table to standard error.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draws the curves into this directory, as SVG.
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
+}
+
+/// Runs the bench.
+///
+/// # Errors
+/// [`BenchError`].
+pub(super) fn run(arguments: &ChurnArguments) -> Result<(), BenchError> {
+    let range = |name, found: usize, least| match found >= least {
+        true => Ok(()),
+        false => Err(ArgumentError::Range { name, found, least, most: usize::MAX }),
+    };
+    range("--flows", arguments.flows, 64).map_err(BenchError::Argument)?;
+    let fewest = arguments.policies.iter().copied().min().unwrap_or(0);
+    range("--policies", fewest, 1).map_err(BenchError::Argument)?;
+    let seat = Seat::take(arguments.core)?;
+    let [worker, control, ..] = seat.cores[..] else {
+        return Err(BenchError::Cores { found: seat.cores.len() });
+    };
+    let seed = measure::seed(arguments.seed)?;
+    let mut figures = Vec::new();
+    for &policies in &arguments.policies {
+        let refused = |error| {
+            let case = format!("{policies} policies");
+            BenchError::Lap { case, error: LapRefused(error) }
+        };
+        let scene = Scene::new(policies).map_err(refused)?;
+        let turns = turns(arguments, scene, [worker, control], seed)?;
+        figures.extend(rows::figures(policies, arguments.flows, turns));
+    }
+    let (machine, commit) = (seat.machine(), machine::commit());
+    let heading = format!(
+        "bench churn, commit {commit}\n{machine}\nworker on core {worker}, control on core \
+         {control}; in memory, null ESP tunnel outbound, {} flows, cache on\nseed {seed}",
+        arguments.flows
+    );
+    let mut text = vec![heading, rows::table(&figures)];
+    if let Some(directory) = &arguments.plot {
+        for chart in rows::charts(&figures) {
+            let drawn = chart.draw(directory)?;
+            text.extend(drawn.map(|file| format!("drawn: {}", file.display())));
+        }
+    }
+    let report = Report { bench: "churn", machine: &machine, commit: &commit, rows: &figures };
+    publish(&report, &text.join("\n\n"), arguments.json.as_deref())
+}
+
+/// What happened at one rate.
+struct Turns {
+    changes_per_s: u32,
+    /// What the worker did.
+    slices: Vec<Slice>,
+    /// From the beginning of each change until the worker had it, ms.
+    effect_ms: Vec<f64>,
+    /// Changes that had to wait until a new base was there.
+    waited: usize,
+}
+
+/// All turns of all rates under so many policies.
+fn turns(
+    arguments: &ChurnArguments,
+    mut scene: Scene,
+    [worker, control]: [usize; 2],
+    seed: u64,
+) -> Result<Vec<Turns>, BenchError> {
+    let none = |rate: &u32| Turns {
+        changes_per_s: *rate,
+        slices: Vec::new(),
+        effect_ms: Vec::new(),
+        waited: 0,
+    };
+    let mut turns: Vec<Turns> = arguments.changes.iter().map(none).collect();
+    let begin = Instant::now();
+    let allowed = Duration::from_secs(arguments.seconds);
+    let first = scene.snapshot()?;
+    let mailbox = Mailbox::default();
+    thread::scope(|scope| {
+        let (mailbox, case, flows) = (&mailbox, scene.case, arguments.flows);
+        let walking = scope.spawn(move || {
+            machine::pin(Some(worker)).map_err(LapError::Pin)?;
+            worker::walk(mailbox, &case, first, flows, seed)
+        });
+        let pinned = machine::pin(Some(control)).map_err(BenchError::system("binding to a core"));
+        let changed = pinned.and_then(|_| {
+            mailbox.wait_ready();
+            // One turn that only warms up.
+            scene.turn(mailbox, 0, &mut none(&0))?;
+            while begin.elapsed() < allowed {
+                for turn in &mut turns {
+                    netlab::interrupt::check()?;
+                    scene.turn(mailbox, turn.changes_per_s, turn)?;
+                }
+            }
+            Ok(())
+        });
+        mailbox.end();
+        let walked = walking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        walked.map_err(|error| BenchError::Lap {
+            case: "the worker".into(),
+            error: LapRefused(error),
+        })?;
+        changed
+    })?;
+    Ok(turns)
+}
+
+/// The gateway and its policies, as the control thread has them.
+struct Scene {
+    case: Case,
+    keys: [Keys; 1],
+    /// The same SAs under all snapshots.
+    outbound: Vec<Arc<OutboundSa>>,
+    inbound: Vec<Arc<InboundSa>>,
+    spd: Arc<Spd>,
+    /// What the policies of the last snapshot do.
+    actions: Option<Actions>,
+    /// Slot of the policy that came and is to go.
+    came: Option<PolicyIndex>,
+    /// Number of the next policy.
+    next_id: u32,
+    sets: Vec<SaSet>,
+    /// A base that is being made, and what it is made of.
+    rebuilding: Option<(thread::JoinHandle<Option<(Spd, Actions)>>, Arc<Spd>)>,
+}
+
+impl Scene {
+    fn new(count: usize) -> Result<Scene, LapError> {
+        let case = traffic(Family::V4);
+        let keys = [Keys::fresh(case.suite)?];
+        let list = fillers::policies(&case, count, Rules::Range, Matching::Last);
+        let spd = Arc::new(Spd::with_room(list, count + ROOM)?);
+        let parts = case.parts(&keys, spd.clone())?;
+        let (outbound, inbound, sets) = (parts.outbound, parts.inbound, parts.sets);
+        let next_id = count as u32 + 1;
+        let (actions, came, rebuilding) = (None, None, None);
+        Ok(Scene { case, keys, outbound, inbound, spd, actions, came, next_id, sets, rebuilding })
+    }
+
+    fn snapshot(&mut self) -> Result<Snapshot, BenchError> {
+        let refused = |error: LapError| BenchError::Lap {
+            case: "a snapshot".into(),
+            error: LapRefused(error),
+        };
+        let mut parts = self.case.parts(&self.keys, self.spd.clone()).map_err(refused)?;
+        (parts.outbound, parts.inbound) = (self.outbound.clone(), self.inbound.clone());
+        let made = Snapshot::after(parts, self.actions.as_ref());
+        let made = made.map_err(|error: SnapshotError| refused(error.into()))?;
+        self.actions = Some(made.actions().clone());
+        Ok(made)
+    }
+
+    /// Half a second at this rate.
+    fn turn(&mut self, mailbox: &Mailbox, rate: u32, turn: &mut Turns) -> Result<(), BenchError> {
+        mailbox.begin_slice();
+        let begin = Instant::now();
+        let mut made = 0;
+        while begin.elapsed() < TURN {
+            if rate == 0 || begin.elapsed().as_secs_f64() * f64::from(rate) < f64::from(made) {
+                self.adopt_rebuilt(mailbox)?;
+                thread::sleep(Duration::from_micros(50));
+                continue;
+            }
+            made += 1;
+            let change = Instant::now();
+            while !self.change() {
+                turn.waited += 1;
+                self.adopt_rebuilt(mailbox)?;
+                thread::sleep(Duration::from_micros(200));
+                if change.elapsed() > PATIENCE {
+                    return Err(BenchError::Worker);
+                }
+            }
+            self.publish(mailbox)?;
+            turn.effect_ms.push(change.elapsed().as_secs_f64() * 1e3);
+            self.rebuild();
+            self.adopt_rebuilt(mailbox)?;
+        }
+        turn.slices.push(mailbox.end_slice().ok_or(BenchError::Worker)?);
+        Ok(())
+    }
+
+    /// A policy more, or the one that came last gone. `false`: a new base must be there first.
+    fn change(&mut self) -> bool {
+        let (removed, added) = match self.came {
+            Some(index) => (vec![index], vec![]),
+            None => (vec![], vec![self.other_policy()]),
+        };
+        let Ok(next) = self.spd.changed(&removed, added) else {
+            self.rebuild();
+            return false;
+        };
+        self.came = match self.came {
+            Some(_) => None,
+            None => Some(PolicyIndex(next.slots() as u32 - 1)),
+        };
+        self.next_id += 1;
+        self.spd = next.into();
+        true
+    }
+
+    /// One that speaks of no packet, before all others.
+    fn other_policy(&self) -> Policy {
+        let mut policy = self.case.peers_policy(PolicyId(self.next_id), u32::MAX);
+        policy.action = Action::Bypass;
+        policy.name = format!("change-{}", self.next_id);
+        // From lan to lan: nothing that is walked.
+        policy.selector.remote = vec![self.case.network(LAN)];
+        policy
+    }
+
+    /// Has a new base made beside, if it is worth it and none is being made.
+    fn rebuild(&mut self) {
+        if self.spd.changes() >= WORTH_REBUILDING && self.rebuilding.is_none() {
+            let (spd, sets, earlier) = (self.spd.clone(), self.sets.clone(), self.spd.clone());
+            let job = thread::spawn(move || {
+                let rebuilt = spd.rebuilt().ok()?;
+                let actions = Actions::of_all(&rebuilt, &sets).ok()?;
+                Some((rebuilt, actions))
+            });
+            self.rebuilding = Some((job, earlier));
+        }
+    }
+
+    /// Puts a base that is ready in its place.
+    fn adopt_rebuilt(&mut self, mailbox: &Mailbox) -> Result<(), BenchError> {
+        let Some((job, earlier)) = self.rebuilding.take_if(|(job, _)| job.is_finished()) else {
+            return Ok(());
+        };
+        let rebuilt = job.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let Some((rebuilt, actions)) = rebuilt else { return Ok(()) };
+        if let Ok(next) = self.spd.on(&rebuilt, &earlier) {
+            (self.spd, self.actions) = (next.into(), Some(actions));
+            self.publish(mailbox)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the worker a snapshot and returns when it has it.
+    fn publish(&mut self, mailbox: &Mailbox) -> Result<(), BenchError> {
+        mailbox.put(Arc::new(self.snapshot()?));
+        let begin = Instant::now();
+        while !mailbox.is_empty() {
+            if begin.elapsed() > PATIENCE || mailbox.is_left.load(Ordering::Acquire) {
+                return Err(BenchError::Worker);
+            }
+            std::hint::spin_loop();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // FC-35, FC-36: small, with every check on.
+    #[test]
+    fn policies_change_and_no_packet_is_lost() {
+        let cores = machine::cores().unwrap();
+        let [worker, control, ..] = cores[..] else {
+            eprintln!("SKIPPED, two cores are needed");
+            return;
+        };
+        let arguments = ChurnArguments {
+            changes: vec![0, 500],
+            policies: vec![50],
+            flows: 64,
+            seconds: 0,
+            seed: Some(1),
+            core: None,
+            json: None,
+            plot: None,
+        };
+        let scene = Scene::new(50).unwrap();
+        let mut turns = {
+            let arguments = ChurnArguments { seconds: 1, ..arguments };
+            turns(&arguments, scene, [worker, control], 1).unwrap()
+        };
+        assert!(turns[0].effect_ms.is_empty() && turns[1].effect_ms.len() > 10);
+        for slice in turns.iter_mut().flat_map(|turn| &mut turn.slices) {
+            assert!(slice.packets > 0 && slice.lost == 0 && !slice.loops_ns.is_empty());
+        }
+        let figures = rows::figures(50, 64, turns);
+        assert_eq!(figures[0].rate_kept, 1.0);
+        let json = serde_json::to_value(&figures[1]).unwrap();
+        for name in ["changes_per_s", "mpps", "rate_kept", "stall_p9999_us", "lost", "effect_ms"] {
+            assert!(json[name].is_number(), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_comes_goes_again_and_each_change_is_a_generation() {
+        let mut scene = Scene::new(10).unwrap();
+        let domain = policy::common(policy::Direction::Outbound, Family::V4);
+        let first = scene.spd.generation(domain);
+        assert!(scene.change() && scene.spd.len() == 11);
+        assert!(scene.change() && scene.spd.len() == 10);
+        assert_eq!(scene.spd.generation(domain).0, first.0 + 2, "FC-17");
+    }
+}
