@@ -432,7 +432,7 @@ pub(crate) enum Routed {
 /// Why it goes nowhere.
 #[inline]
 pub(crate) fn route(snapshot: &Snapshot, row: &Row) -> Result<Routed, DropReason> {
-    route_near(snapshot, &mut Near::NOTHING, row)
+    route_near(snapshot, &mut Near::nothing(), row)
 }
 
 /// [`route`], which first looks near the route that was found last.

@@ -142,9 +142,11 @@ pub(crate) struct Near {
 
 impl Near {
     /// Nothing was looked up yet.
-    pub(crate) const NOTHING: Near = Near { family: None, first: 0, behind: 0, target: None };
+    pub(crate) const fn nothing() -> Near {
+        Near { family: None, first: 0, behind: 0, target: None }
+    }
 
-    /// The route of an address in `routes`; always the same table between two [`Near::NOTHING`].
+    /// The route of an address in `routes`; always the same table between two [`Near::nothing`].
     #[inline(always)]
     pub(crate) fn lookup(
         &mut self,
@@ -274,7 +276,7 @@ mod tests {
             let entries: Vec<RouteEntry> =
                 prefixes.iter().enumerate().map(|(number, prefix)| entry(number, *prefix)).collect();
             let table = RouteTable::new(&entries);
-            let mut near = Near::NOTHING;
+            let mut near = Near::nothing();
             let edges = entries.iter().flat_map(|entry| {
                 let (first, last) = (entry.prefix.address.value as u32, entry.prefix.last() as u32);
                 [first, last, first.wrapping_sub(1), last.wrapping_add(1)]

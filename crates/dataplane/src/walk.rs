@@ -345,7 +345,7 @@ impl Walk {
         out.verdicts.clear();
         out.verdicts.resize(packets.len(), None);
         let (share, handed_over) = (*share, out.handovers.len());
-        let near = Near::NOTHING;
+        let near = Near::nothing();
         let mut turn = Turn { snapshot, near, now_ns, share, handing, frames, counters, out };
         rows.clear();
         made.clear();
