@@ -193,8 +193,8 @@ mod tests {
             let mut out = [0; 1];
             // SAFETY: the processor has AES rounds.
             unsafe { hash_by_aes::<2>(&zeros, &[[0; 2]], &mut out) };
-            // Of a state whose bytes are all equal a round without a key changes the bytes alone, by
-            // the S-box (FIPS 197 figure 7): 00, 63, fb, 0f, 76, 38.
+            // Of a state whose bytes are all equal a round without a key changes the bytes alone,
+            // by the S-box (FIPS 197 figure 7): 00, 63, fb, 0f, 76, 38.
             assert_eq!(out[0].to_le_bytes(), [0x38; 8]);
         }
     }

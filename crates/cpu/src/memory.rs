@@ -18,8 +18,8 @@ pub const LINE_BYTES: usize = size_of::<Line>();
 /// Bytes of a huge page.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// A table of lines of a fixed length, zeros when it is made. Its memory is its own and goes back to
-/// the kernel when it is dropped.
+/// A table of lines of a fixed length, zeros when it is made. Its memory is its own and goes back
+/// to the kernel when it is dropped.
 pub struct Lines {
     start: NonNull<Line>,
     lines: usize,

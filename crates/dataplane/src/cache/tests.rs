@@ -421,6 +421,9 @@ fn where_generations_go_back_nothing_is_answered() {
     assert!(bench.cache.is_outworn() && !bench.cache.serves(OUT) && !bench.cache.serves(OUT6));
     bench.look_at(snapshot(changed(&spd(), Direction::Outbound)));
     assert!(bench.cache.is_outworn(), "until it is replaced");
+    bench.cache = FlowCache::new(64, &SECRET, CacheUse::Always).unwrap();
+    bench.look_at(snapshot(spd()));
+    assert!(bench.cache.serves(OUT) && !bench.cache.is_outworn());
 }
 
 #[test]
