@@ -62,9 +62,6 @@ pub enum ChangeRefused {
         /// The policy's name.
         name: String,
     },
-    /// So many policies were made that no number is left for another.
-    #[error("no policy number is left: restart lockgated")]
-    OutOfNumbers,
     /// The set as a whole cannot be compiled: too many rules, or too costly to search.
     #[error(transparent)]
     Compile(#[from] CompileError),
@@ -220,7 +217,7 @@ impl Transaction {
         }
         drop(coming);
         let next_policy = u32::try_from(add.len()).ok().and_then(|n| next_policy.checked_add(n));
-        let next_policy = next_policy.ok_or(ChangeRefused::OutOfNumbers)?;
+        let next_policy = next_policy.ok_or(CompileError::OutOfNumbers)?;
         let configured = add.into_iter().map(Arc::new).collect();
         Ok(Transaction { removed, added, configured, next_policy })
     }

@@ -36,6 +36,9 @@ pub enum CompileError {
     /// The parts do not fit together: validation let a mistake through.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
+    /// So many policies were made that no number is left for others.
+    #[error("no policy number is left: restart lockgated")]
+    OutOfNumbers,
     /// Another configuration was compiled since this one was prepared: the caller is at fault.
     #[error("another configuration was compiled in between: apply this one again")]
     Overtaken,

@@ -227,8 +227,11 @@ impl Compiler {
     /// Takes nothing from anyone, so that it can be done beside what runs.
     ///
     /// # Errors
-    /// [`CompileError::Spd`].
+    /// [`CompileError::Spd`], [`CompileError::OutOfNumbers`].
     pub fn prepare(&self, config: Validated) -> Result<Prepared, CompileError> {
+        if (u32::MAX - self.next_policy) as usize <= config.policies.len() {
+            return Err(CompileError::OutOfNumbers);
+        }
         let mut next = Ids { policy: self.next_policy, set: self.next_set };
         let sets = next.sets(&config.peers, self.last.as_ref());
         let policies = next.policies(&config.policies, &sets, self.last.as_ref());
@@ -242,7 +245,7 @@ impl Compiler {
             None => (Arc::new(Spd::with_room(policies, room)?), Slots::GivenAnew),
         };
         let is_same = self.last.as_ref().is_some_and(|last| Arc::ptr_eq(&last.spd, &spd));
-        let generation = Generation(self.generation.0 + u32::from(!is_same));
+        let generation = Generation(self.generation.0.wrapping_add(u32::from(!is_same)));
         let running = Running::new(config, &spd);
         Ok(Prepared { running, spd, slots, generation, sets, next, compiles: self.compiles })
     }

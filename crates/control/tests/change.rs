@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use control::mirror::{LiveParts, View, live_parts};
 use control::validated::Policy;
@@ -399,9 +399,9 @@ fn what_a_change_takes() {
         let live = live_parts(running.settings(), &View::default());
         let _first = running.assemble(&live).unwrap();
         let (mut changes, mut snapshots) = (Vec::new(), Vec::new());
-        for n in 0..60 {
+        for n in 0..1000 {
             let add = policies(&running, &bypass(&format!("new{n}"), 50, "11.0.0.0/8"));
-            let remove = [format!("p{}", n * 7)];
+            let remove = [format!("p{}", n * 7 % count)];
             let began = Instant::now();
             running = gateway.compiler.change_policies(&running, &remove, add).unwrap();
             changes.push(began.elapsed());
@@ -417,12 +417,18 @@ fn what_a_change_takes() {
         let adopted = gateway.compiler.adopt(&running, rebuilt).unwrap();
         let _snapshot = adopted.assemble(&live).unwrap();
         let adopting = began.elapsed();
-        changes.sort();
-        snapshots.sort();
+        let spread = |times: &[Duration]| {
+            let mut times = times.to_vec();
+            times.sort();
+            (times[times.len() / 2], times[times.len() - 1])
+        };
         println!(
-            "{count} policies: whole {whole:?}, change {:?} (worst {:?}), snapshot {:?} (worst \
-             {:?}), folding in {folding:?}, adopting with its snapshot {adopting:?}",
-            changes[30], changes[59], snapshots[30], snapshots[59]
+            "{count} policies: whole {whole:?}, folding in {folding:?}, adopting {adopting:?}; \
+             median and worst change after 0, 200 and 900: {:?} {:?} {:?}, snapshot {:?}",
+            spread(&changes[..100]),
+            spread(&changes[200..300]),
+            spread(&changes[900..]),
+            spread(&snapshots),
         );
     }
 }

@@ -165,9 +165,9 @@ impl Spd {
     /// Rules (cross products of the selectors' lists) at most, over all domains.
     pub const MAX_RULES: usize = 4_000_000;
     /// Changes at most upon one base.
-    pub const MAX_CHANGES: usize = 512;
+    pub const MAX_CHANGES: usize = 2048;
     /// Rules in front of one domain's base at most.
-    pub const MAX_RULES_IN_FRONT: usize = 2048;
+    pub const MAX_RULES_IN_FRONT: usize = 4096;
 
     /// Compiles policies, in any order. Their ids should differ; of two with one id and priority
     /// the first given wins. Slots are given in order of precedence, and there are no more of them:
