@@ -273,8 +273,8 @@ mod tests {
             prefixes in prefixes(),
             others: Vec<u32>,
         ) {
-            let entries: Vec<RouteEntry> =
-                prefixes.iter().enumerate().map(|(number, prefix)| entry(number, *prefix)).collect();
+            let entries = prefixes.iter().enumerate();
+            let entries: Vec<_> = entries.map(|(number, prefix)| entry(number, *prefix)).collect();
             let table = RouteTable::new(&entries);
             let mut near = Near::nothing();
             let edges = entries.iter().flat_map(|entry| {

@@ -38,8 +38,8 @@ pub struct Options {
     pub transmit_ring: u32,
     /// Frames that this socket may hold for receiving, at most `receive_ring`.
     pub receive_frames: u32,
-    /// `None`: the kernel chooses, zero-copy if the driver can and frames lie in pages. A socket that shares registered
-    /// memory follows the one that registered it.
+    /// `None`: the kernel chooses, zero-copy if the driver can and frames lie in pages. A socket
+    /// that shares registered memory follows the one that registered it.
     pub transfer: Option<Transfer>,
     /// How long to retry while the queue is busy: the kernel frees a closed socket's queue late.
     pub busy_retry: Duration,
