@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use api::v1;
 use control::validated::{Cache, CacheUse};
-use dataplane::cache::{Answer, BREAK_EVEN_RULES, CacheEntry, Key, Way};
+use dataplane::cache::{Answer, BREAK_EVEN_STEPS, CacheEntry, Key, Way};
 use dataplane::{CacheCounters, Snapshot};
 use policy::selector::protocol_text;
 use policy::{Direction, DomainId, Match};
@@ -79,7 +79,7 @@ pub(crate) fn cache(state: &State, reports: &[Report]) -> v1::Cache {
         counters: Some(counters(&sum)),
         workers: workers.collect(),
         domains: snapshot.spd().domains().map(|of| domain(snapshot, reports, of)).collect(),
-        break_even_rules: BREAK_EVEN_RULES as u64,
+        break_even_steps: BREAK_EVEN_STEPS,
     }
 }
 
@@ -111,7 +111,7 @@ fn domain(snapshot: &Snapshot, reports: &[Report], domain: DomainId) -> v1::Cach
     let caches = || reports.iter().filter_map(|report| report.cache.as_ref()?.domains.get(place));
     let is_its = |port: &u16| spd.class(*port) == domain.class();
     let ports = (0..snapshot.ports().len() as u16).filter(is_its);
-    let rules = spd.rules(domain);
+    let (rules, cost) = (spd.rules(domain), spd.cost(domain).steps());
     let is_bypassed = caches().any(|(_, is_bypassed)| *is_bypassed);
     v1::CacheDomain {
         domain: domain.0.into(),
@@ -120,9 +120,13 @@ fn domain(snapshot: &Snapshot, reports: &[Report], domain: DomainId) -> v1::Cach
         ports: ports.map(|port| snapshot.ports()[usize::from(port)].name.clone()).collect(),
         generation: spd.generation(domain).0,
         rules: rules as u64,
+        cost_steps: cost,
+        bytes: spd.bytes(domain) as u64,
         entries: caches().map(|(entries, _)| entries).sum(),
         bypassed: match is_bypassed {
-            true => format!("searched: {rules} rules cost no more than the cache"),
+            true => format!(
+                "searched: {cost} steps at most, and up to {BREAK_EVEN_STEPS} cost no more than it"
+            ),
             false => String::new(),
         },
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::guard::GuardWatch;
-use control::mirror::{Mirror, NeighbourState, Note, host_routes};
-use dataplane::{Layout, Moved, Wanted};
+use control::mirror::{HostRoute, Mirror, NeighbourState, Note, host_routes};
+use dataplane::{Generation, Layout, Moved, Wanted};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{MissedTickBehavior, interval};
@@ -102,8 +102,8 @@ pub(crate) async fn run(
     }
     let guard = tokio::spawn(watch_guard(daemon.clone()));
     let _stop_watching = AbortOnDrop(guard);
-    let mut unanswered = Unanswered::new();
-    settle(daemon, mirror, &mut unanswered).await?;
+    let mut told = Told::default();
+    settle(daemon, mirror, &mut told).await?;
     loop {
         tokio::select! {
             end = signals.next() => return Ok(end),
@@ -113,7 +113,7 @@ pub(crate) async fn run(
                     tell(&mut state, note);
                 }
                 drop(state);
-                settle(daemon, mirror, &mut unanswered).await?;
+                settle(daemon, mirror, &mut told).await?;
             }
             Some(asked) = wanted.recv() => {
                 let link = {
@@ -143,6 +143,12 @@ pub(crate) async fn run(
                 mirror.probe_stale(&links);
                 numbers::tell(&mut state);
                 tell_stalled(&state)?;
+                if state.cache_outworn {
+                    state.renew_caches().await?;
+                }
+                drop(state);
+                // Policies may have changed.
+                lead_host_packets(daemon, mirror, &mut told.host_routes, Set::IfOthers).await;
             }
         }
     }
@@ -152,18 +158,70 @@ pub(crate) async fn run(
 async fn settle(
     daemon: &Arc<Daemon>,
     mirror: &mut Mirror,
-    unanswered: &mut Unanswered,
+    told: &mut Told,
 ) -> Result<(), WorkerGone> {
     let mut state = daemon.state.lock().await;
     state.follow(mirror.view().clone()).await?;
-    tell_unanswered(&state, unanswered);
+    tell_unanswered(&state, &mut told.unanswered);
     // Wishes: what the kernel refuses is tried again with the next change.
     let _ = mirror.keep_fresh(&state.live.fresh);
-    let (routes, _skipped) = host_routes(state.compiled.validated(), mirror.view());
-    if let Err(error) = mirror.set_host_routes(&routes) {
-        state.events.record(Kind::HostRefused, "", error.to_string(), &[]);
-    }
+    drop(state);
+    lead_host_packets(daemon, mirror, &mut told.host_routes, Set::Always).await;
     Ok(())
+}
+
+/// What the loop remembers from turn to turn.
+#[derive(Default)]
+struct Told {
+    unanswered: Unanswered,
+    host_routes: Option<HostRoutes>,
+}
+
+/// The routes into the host port, and what they were made of.
+struct HostRoutes {
+    generation: Generation,
+    addresses: BTreeSet<(u32, Address, u8)>,
+    routes: Vec<HostRoute>,
+}
+
+/// When the kernel is told its routes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Set {
+    /// Whatever they were: it may have lost them.
+    Always,
+    /// If they are others than the last.
+    IfOthers,
+}
+
+/// Has this machine's own packets that policies protect come in by the host port.
+async fn lead_host_packets(
+    daemon: &Arc<Daemon>,
+    mirror: &mut Mirror,
+    known: &mut Option<HostRoutes>,
+    set: Set,
+) {
+    let (generation, compiled) = {
+        let state = daemon.state.lock().await;
+        (state.compiled.generation, state.compiled.copied())
+    };
+    let addresses = mirror.view().addresses.clone();
+    let stand = known
+        .as_ref()
+        .is_some_and(|known| known.generation == generation && known.addresses == addresses);
+    if stand && set == Set::IfOthers {
+        return;
+    }
+    if !stand {
+        // Of very many policies it takes a while.
+        let view = mirror.view().clone();
+        let make = move || host_routes(compiled.validated(), &view).0;
+        let Ok(routes) = tokio::task::spawn_blocking(make).await else { return };
+        *known = Some(HostRoutes { generation, addresses, routes });
+    }
+    let Some(HostRoutes { routes, .. }) = known else { return };
+    if let Err(error) = mirror.set_host_routes(routes) {
+        daemon.events.record(Kind::HostRefused, "", error.to_string(), &[]);
+    }
 }
 
 /// Restores the guard whenever somebody takes it away; for ever.

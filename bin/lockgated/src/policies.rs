@@ -8,6 +8,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
+use control::guard::{Guard, GuardError, Lacking};
 use control::validated::Policy;
 use control::{
     Change as HowChanged, ChangeRefused, Compiled, Compiler, Difference, ParsedPolicies, Problem,
@@ -253,13 +254,24 @@ impl State {
     ) -> Result<(), Refused> {
         let added = transactions.iter().flat_map(|made| &made.added);
         let removed = transactions.iter().flat_map(|made| &made.removed);
-        if self.guard.is_kept_by(removed, added) {
-            return Ok(());
-        }
-        let (copy, view) = (compiled.copied(), self.view.clone());
-        let make = move || control::guard::Guard::new(copy.validated(), &view);
-        let guard = tokio::task::spawn_blocking(make).await.map_err(machine)?;
-        self.guard = guard.map_err(machine)?.installed().await.map_err(machine)?;
+        let guard = self.guard.clone();
+        let runs = |policy: &Policy| {
+            let named = compiled.policy_named(&policy.name);
+            named.is_some_and(|found| configured(compiled, found) == *policy)
+        };
+        let made = match guard.lacks(removed, added, runs) {
+            Lacking::Nothing => return Ok(()),
+            Lacking::Rules(behind) => tokio::task::spawn_blocking(|| guard.extend(behind)).await,
+            Lacking::Everything => {
+                let (copy, view) = (compiled.copied(), self.view.clone());
+                let make = move || -> Result<Guard, GuardError> {
+                    let mut guard = Guard::new(copy.validated(), &view)?;
+                    guard.install().map(|()| guard)
+                };
+                tokio::task::spawn_blocking(make).await
+            }
+        };
+        self.guard = made.map_err(machine)?.map_err(machine)?;
         Ok(())
     }
 

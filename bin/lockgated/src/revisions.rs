@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{OnceLock, mpsc};
 use std::time::SystemTime;
 
 use tokio::sync::oneshot;
@@ -115,7 +115,8 @@ pub(crate) struct Revisions {
     last: u64,
     /// Whether a change could not be written, so that none can follow it.
     is_broken: bool,
-    writer: mpsc::Sender<Job>,
+    /// Started with the first revision: a thread keeps the privileges that there were when it began.
+    writer: OnceLock<mpsc::Sender<Job>>,
 }
 
 struct Kept {
@@ -150,9 +151,7 @@ impl Revisions {
             }
         }
         kept.sort_by_key(|kept| kept.revision.number);
-        let (writer, jobs) = mpsc::channel();
-        let thread = std::thread::Builder::new().name("revisions".into());
-        thread.spawn(move || write_all(&jobs)).map_err(fail)?;
+        let writer = OnceLock::new();
         let last = kept.last().map_or(0, |last| last.revision.number);
         Ok(Revisions { directory, kept, last, is_broken: false, writer })
     }
@@ -204,8 +203,7 @@ impl Revisions {
         };
         self.is_broken &= !is_whole;
         self.kept.push(Kept { revision, is_whole, bytes });
-        // Gone only at the end of the process: then the answer says that nothing was written.
-        let _ = self.writer.send(job);
+        self.send(job);
         self.forget();
         written
     }
@@ -231,7 +229,7 @@ impl Revisions {
         self.find(number)?;
         let whole = self.whole_before(number);
         let (done, flushed) = oneshot::channel();
-        let _ = self.writer.send(Job::Flush { done });
+        self.send(Job::Flush { done });
         Some(Reader { path: self.path(whole), whole, number, flushed })
     }
 
@@ -254,9 +252,21 @@ impl Revisions {
             let oldest = self.kept.drain(..=later).next();
             if let Some(Kept { revision, .. }) = oldest {
                 let path = self.path(revision.number);
-                let _ = self.writer.send(Job::Forget { path });
+                self.send(Job::Forget { path });
             }
         }
+    }
+
+    /// Hands a job to the writer. Where there is none, its answer says that nothing was written.
+    fn send(&self, job: Job) {
+        let writer = self.writer.get_or_init(|| {
+            let (writer, jobs) = mpsc::channel();
+            let thread = std::thread::Builder::new().name("revisions".into());
+            // Refused, the jobs' end of the channel is gone.
+            let _ = thread.spawn(move || write_all(&jobs));
+            writer
+        });
+        let _ = writer.send(job);
     }
 
     fn path(&self, number: u64) -> PathBuf {

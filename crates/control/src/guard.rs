@@ -25,6 +25,7 @@
 //! without it.
 
 mod coarse;
+mod cover;
 mod text;
 mod watch;
 
@@ -35,11 +36,10 @@ use std::sync::Arc;
 pub use text::UnwritableName;
 pub use watch::GuardWatch;
 
-use policy::Direction;
-
 use crate::Validated;
 use crate::mirror::View;
-use crate::validated::{Action, Policy};
+use crate::validated::Policy;
+use cover::Lack;
 use text::{Netdevs, Outbound};
 
 /// The table's name, in family `inet`.
@@ -94,6 +94,20 @@ pub enum Detail {
         bypasses_left_out: usize,
     },
 }
+
+/// What a guard lacks to be as strict as other policies.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Lacking {
+    /// Nothing.
+    Nothing,
+    /// Rules for these, which [`Guard::extend`] puts behind all others.
+    Rules(Vec<Policy>),
+    /// It is to be made of the policies anew.
+    Everything,
+}
+
+/// Policies at most whose rules are put behind all others.
+const MAX_BEHIND: usize = 256;
 
 /// The guard of one configuration. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -154,18 +168,46 @@ impl Guard {
         self.netdevs == other.netdevs && self.outbound == other.outbound
     }
 
-    /// Whether this guard is as strict as the policies still, when these are removed and those
-    /// added; it may be stricter.
-    pub fn is_kept_by<'p>(
+    /// What this guard lacks to be as strict as the policies when these are removed and then those
+    /// added, which win over all of their priority; `runs` says whether a policy does after that. It
+    /// may be stricter. Its cost does not go by how many policies there are.
+    pub fn lacks<'p>(
         &self,
         removed: impl IntoIterator<Item = &'p Policy>,
         added: impl IntoIterator<Item = &'p Policy>,
-    ) -> bool {
-        let is_outbound = |policy: &&Policy| policy.only != Some(Direction::Inbound);
-        let mut loosened = removed.into_iter().filter(is_outbound);
-        let mut closed = added.into_iter().filter(is_outbound);
-        loosened.all(|policy| policy.action != Action::Bypass)
-            && closed.all(|policy| policy.action == Action::Bypass)
+        runs: impl Fn(&Policy) -> bool,
+    ) -> Lacking {
+        let cover = &self.outbound.cover;
+        if !removed.into_iter().all(|policy| cover.is_kept_without(policy)) {
+            return Lacking::Everything;
+        }
+        let mut behind = Vec::new();
+        for policy in added {
+            match cover.lacks_for(policy, &runs) {
+                Lack::Nothing => {}
+                Lack::Rule => behind.push(policy.clone()),
+                Lack::Everything => return Lacking::Everything,
+            }
+        }
+        match behind.len() + cover.behind.len() {
+            0 => Lacking::Nothing,
+            _ if behind.is_empty() => Lacking::Nothing,
+            ..=MAX_BEHIND => Lacking::Rules(behind),
+            _ => Lacking::Everything,
+        }
+    }
+
+    /// Puts rules for what it lacks behind all others. Blocks: some milliseconds.
+    ///
+    /// # Errors
+    /// [`GuardError`]: the table is as it was.
+    pub fn extend(mut self, behind: Vec<Policy>) -> Result<Guard, GuardError> {
+        let mut outbound = Outbound::clone(&self.outbound);
+        let text = outbound.add_behind(behind);
+        run("add to the guard", &["-f", "-"], &text)?;
+        self.outbound = outbound.into();
+        self.listing = list()?;
+        Ok(self)
     }
 
     /// What `nft -f` reads.

@@ -16,6 +16,7 @@ use std::fmt::Write;
 use policy::AddressRange;
 use wire::Family;
 
+use super::cover::Cover;
 use super::text::{merged_addresses, rules};
 use crate::validated::{Action, Policy};
 
@@ -32,15 +33,19 @@ pub(super) struct ByAddress {
     pub(super) rules: String,
     /// BYPASS policies without a rule of their own.
     pub(super) bypasses_left_out: usize,
+    /// What that covers.
+    pub(super) cover: Cover,
 }
 
 /// Writes the rules of `policies`: outbound, the one that wins first.
 pub(super) fn by_address(policies: &[&Policy]) -> ByAddress {
-    let Decided { rules, closed, bypasses_left_out, .. } = Decided::of(policies);
-    let mut made = ByAddress { sets: String::new(), rules, bypasses_left_out };
-    for (family, closed) in FAMILIES.into_iter().zip(closed) {
-        made.close(family, &closed.ranges(family));
-    }
+    let Decided { kept, rules, closed, bypasses_left_out } = Decided::of(policies);
+    let ranges = FAMILIES.into_iter().zip(&closed);
+    let ranges: Vec<_> = ranges.map(|(family, closed)| (family, closed.ranges(family))).collect();
+    let listed = kept.into_iter().cloned().collect();
+    let cover = Cover { listed, closed, behind: Vec::new() };
+    let mut made = ByAddress { sets: String::new(), rules, bypasses_left_out, cover };
+    ranges.iter().for_each(|(family, ranges)| made.close(*family, ranges));
     made
 }
 
@@ -126,8 +131,8 @@ impl ByAddress {
 }
 
 /// Addresses of one family, as ranges that neither overlap nor touch: last address by first.
-#[derive(Default)]
-struct Union(BTreeMap<u128, u128>);
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Union(BTreeMap<u128, u128>);
 
 impl Union {
     fn add(&mut self, range: &AddressRange) {
@@ -143,8 +148,14 @@ impl Union {
         self.0.insert(lo, hi);
     }
 
+    /// Whether every address of the range is one of these.
+    pub(super) fn holds(&self, range: &AddressRange) -> bool {
+        let before = self.0.range(..=range.lo).next_back();
+        before.is_some_and(|(_, &last)| last >= range.hi)
+    }
+
     /// Whether an address of the range is one of these.
-    fn meets(&self, range: &AddressRange) -> bool {
+    pub(super) fn meets(&self, range: &AddressRange) -> bool {
         let before = self.0.range(..=range.hi).next_back();
         before.is_some_and(|(_, &last)| last >= range.lo)
     }
@@ -186,8 +197,9 @@ mod tests {
                     let held = ranges.iter().flat_map(|range| range.lo..=range.hi);
                     assert_eq!(held.fold(0, |held, address| held | 1 << address), bits);
                     for (lo, hi) in &all {
-                        let meets = (*lo..=*hi).any(|address| bits >> address & 1 == 1);
-                        assert_eq!(union.meets(&range(*lo, *hi)), meets);
+                        let has = |address: u128| bits >> address & 1 == 1;
+                        assert_eq!(union.meets(&range(*lo, *hi)), (*lo..=*hi).any(has));
+                        assert_eq!(union.holds(&range(*lo, *hi)), (*lo..=*hi).all(has));
                     }
                 }
             }

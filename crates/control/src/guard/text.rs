@@ -9,6 +9,7 @@ use wire::Family;
 use wire::flow::protocol;
 
 use super::coarse::by_address;
+use super::cover::Cover;
 use super::{Detail, GUARD_TABLE};
 use crate::mirror::{LinkKind, View};
 use crate::validated::{Action, Policy, Port};
@@ -39,12 +40,14 @@ const MAX_RULES: usize = 1000;
 pub(super) struct Netdevs(String);
 
 /// What part of the table the policies make; of any size, and the same while they are.
-#[derive(PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Outbound {
     sets: String,
-    /// Chain `outbound`.
+    /// Chain `outbound`, without its end.
     chain: String,
     pub(super) detail: Detail,
+    /// What that covers.
+    pub(super) cover: Cover,
 }
 
 impl Netdevs {
@@ -88,7 +91,21 @@ impl Netdevs {
 impl Outbound {
     /// Of no policy: nothing leads there.
     pub(super) fn none() -> Outbound {
-        Outbound { sets: String::new(), chain: String::new(), detail: Detail::ByPolicy }
+        let (sets, chain, cover) = (String::new(), String::new(), Cover::default());
+        Outbound { sets, chain, detail: Detail::ByPolicy, cover }
+    }
+
+    /// Adds the rules of policies behind all others, and returns them as `nft` adds them to a table
+    /// that stands.
+    pub(super) fn add_behind(&mut self, policies: Vec<Policy>) -> String {
+        let mut lines = String::new();
+        for policy in &policies {
+            rules(&mut lines, policy);
+        }
+        self.chain.push_str(&lines);
+        self.cover.behind.extend(policies);
+        let add = |line: &str| format!("add rule inet {GUARD_TABLE} outbound {}\n", line.trim());
+        lines.lines().map(add).collect()
     }
 
     /// Of a configuration's policies.
@@ -105,16 +122,18 @@ impl Outbound {
             count <= MAX_RULES
         });
         let (mut sets, mut detail) = (String::new(), Detail::ByPolicy);
-        if !fits {
+        let mut cover = Cover::default();
+        if fits {
+            cover.listed = policies.into_iter().cloned().collect();
+        } else {
             let made = by_address(&policies);
             chain.truncate(head);
             chain.push_str(&made.rules);
-            sets = made.sets;
+            (sets, cover) = (made.sets, made.cover);
             let (policies, bypasses_left_out) = (policies.len(), made.bypasses_left_out);
             detail = Detail::ByAddress { policies, bypasses_left_out };
         }
-        chain.push_str("  }\n");
-        Outbound { sets, chain, detail }
+        Outbound { sets, chain, detail, cover }
     }
 }
 
@@ -122,7 +141,8 @@ impl Outbound {
 pub(super) fn table(netdevs: &Netdevs, outbound: &Outbound) -> String {
     let (head, Netdevs(netdevs)) = (head(), netdevs);
     let Outbound { sets, chain, .. } = outbound;
-    format!("{head}{sets}{netdevs}{chain}}}\n")
+    let end = if chain.is_empty() { "" } else { "  }\n" };
+    format!("{head}{sets}{netdevs}{chain}{end}}}\n")
 }
 
 /// Head of a transaction: whatever table was there is replaced.

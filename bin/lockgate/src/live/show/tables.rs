@@ -421,14 +421,26 @@ pub(super) fn cache(cache: &v1::Cache) -> String {
             domain.family.clone(),
             domain.generation.to_string(),
             domain.rules.to_string(),
+            domain.cost_steps.to_string(),
+            domain.bytes.to_string(),
             domain.entries.to_string(),
             domain.ports.join(" "),
             if domain.bypassed.is_empty() { "asked".into() } else { domain.bypassed.clone() },
         ]
     });
-    let header =
-        ["domain", "direction", "family", "generation", "rules", "entries", "ports", "cache"];
-    text.push_str(&table("Policy domains", &header, rows, Numbers(3..=5)));
+    let header = [
+        "domain",
+        "direction",
+        "family",
+        "generation",
+        "rules",
+        "steps",
+        "bytes",
+        "entries",
+        "ports",
+        "cache",
+    ];
+    text.push_str(&table("Policy domains", &header, rows, Numbers(3..=7)));
     text.push_str(&cache_lines(&cache.entries));
     text
 }

@@ -1,0 +1,254 @@
+//! What a guard covers, so that a change of few policies need not write it anew: whether it is as
+//! strict as the policies still, and if not, whether a rule at its end makes it so.
+
+use policy::{AddressRange, Direction, IcmpRange, PortRange, Selector, UpperSelector};
+use wire::Family;
+use wire::flow::protocol;
+
+use super::coarse::Union;
+use crate::validated::{Action, Policy};
+
+/// The rules of a guard as policies: outbound, the one that wins first.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Cover {
+    /// By policy: all of them. By address: the BYPASS policies that have rules.
+    pub(super) listed: Vec<Policy>,
+    /// By address: remote addresses of all PROTECT and DISCARD policies, whose rules stand behind
+    /// those of `listed`.
+    pub(super) closed: [Union; 2],
+    /// PROTECT and DISCARD policies whose rules were put behind all others.
+    pub(super) behind: Vec<Policy>,
+}
+
+/// Families, in the order of [`Cover::closed`].
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+/// What a guard lacks to be as strict as other policies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lack {
+    /// Nothing.
+    Nothing,
+    /// A rule for this policy, behind all others.
+    Rule,
+    /// It is to be written anew.
+    Everything,
+}
+
+impl Cover {
+    /// What it lacks for a policy that comes, which wins over all of its priority. `runs`: whether a
+    /// policy still does; the rules of those that went may stand for a while.
+    pub(super) fn lacks_for(&self, policy: &Policy, runs: impl Fn(&Policy) -> bool) -> Lack {
+        if policy.only == Some(Direction::Inbound) || policy.action == Action::Bypass {
+            return Lack::Nothing; // what passes may be dropped for a while
+        }
+        // A BYPASS that does not win over it would let through what it closes.
+        let mut bypasses = self.listed.iter().filter(|listed| listed.action == Action::Bypass);
+        let loses = |bypass: &Policy| bypass.priority <= policy.priority || !runs(bypass);
+        if bypasses.any(|bypass| meet(bypass, policy) && loses(bypass)) {
+            return Lack::Everything;
+        }
+        let closers = self.listed.iter().chain(&self.behind);
+        let mut closers = closers.filter(|closer| closer.action != Action::Bypass);
+        let is_closed = |(family, closed): (Family, &Union)| {
+            !holds_in(&policy.selector, family)
+                || of_family(&policy.selector.remote, family).all(|range| closed.holds(range))
+        };
+        let by_address = || FAMILIES.into_iter().zip(&self.closed).all(is_closed);
+        match by_address() || closers.any(|closer| is_within(&policy.selector, &closer.selector)) {
+            true => Lack::Nothing,
+            false => Lack::Rule,
+        }
+    }
+
+    /// Whether it is as strict as the policies still without a policy that goes.
+    pub(super) fn is_kept_without(&self, policy: &Policy) -> bool {
+        if policy.only == Some(Direction::Inbound) || policy.action != Action::Bypass {
+            return true; // what is dropped may be dropped for a while
+        }
+        let has_rules = self.listed.iter().any(|listed| listed.name == policy.name);
+        let closers = self.listed.iter().chain(&self.behind);
+        let mut closers = closers.filter(|closer| closer.action != Action::Bypass);
+        let is_open = |(family, closed): (Family, &Union)| {
+            of_family(&policy.selector.remote, family).all(|range| !closed.meets(range))
+        };
+        // What nothing else closes passes without it too.
+        !has_rules
+            || (FAMILIES.into_iter().zip(&self.closed).all(is_open)
+                && !closers.any(|closer| meet(closer, policy)))
+    }
+}
+
+fn of_family(ranges: &[AddressRange], family: Family) -> impl Iterator<Item = &AddressRange> {
+    ranges.iter().filter(move |range| range.family == family)
+}
+
+fn holds_in(selector: &Selector, family: Family) -> bool {
+    of_family(&selector.local, family).next().is_some()
+        && of_family(&selector.remote, family).next().is_some()
+}
+
+/// Whether a packet may match both; `true` if in doubt.
+fn meet(a: &Policy, b: &Policy) -> bool {
+    let (a, b) = (&a.selector, &b.selector);
+    let any = |a: &[AddressRange], b: &[AddressRange], family| {
+        of_family(a, family).any(|x| of_family(b, family).any(|y| x.lo <= y.hi && y.lo <= x.hi))
+    };
+    let addresses = |family| any(&a.local, &b.local, family) && any(&a.remote, &b.remote, family);
+    let protocols = match (a.protocol, b.protocol) {
+        (Some(a), Some(b)) => a == b,
+        _ => true,
+    };
+    let overlap = |a: &[PortRange], b: &[PortRange]| {
+        let meets = |x: &PortRange| b.iter().any(|y| x.lo <= y.hi && y.lo <= x.hi);
+        a.is_empty() || b.is_empty() || a.iter().any(meets)
+    };
+    let upper = match (&a.upper, &b.upper) {
+        (UpperSelector::Ports { local, remote }, UpperSelector::Ports { local: l, remote: r }) => {
+            overlap(local, l) && overlap(remote, r)
+        }
+        _ => true,
+    };
+    protocols && upper && FAMILIES.into_iter().any(addresses)
+}
+
+/// Whether every packet that matches `inner` matches `outer`; `false` if in doubt.
+fn is_within(inner: &Selector, outer: &Selector) -> bool {
+    let all = |inner: &[AddressRange], outer: &[AddressRange], family| {
+        of_family(inner, family)
+            .all(|x| of_family(outer, family).any(|y| y.lo <= x.lo && x.hi <= y.hi))
+    };
+    let addresses = |family| {
+        !holds_in(inner, family)
+            || (all(&inner.local, &outer.local, family)
+                && all(&inner.remote, &outer.remote, family))
+    };
+    let ports = |inner: &[PortRange], outer: &[PortRange]| {
+        let is_in = |x: &PortRange| outer.iter().any(|y| y.lo <= x.lo && x.hi <= y.hi);
+        outer.is_empty() || (!inner.is_empty() && inner.iter().all(is_in))
+    };
+    let messages = |inner: &[IcmpRange], outer: &[IcmpRange]| {
+        let is_in = |x: &IcmpRange| outer.iter().any(|y| y.lo <= x.lo && x.hi <= y.hi);
+        outer.is_empty() || (!inner.is_empty() && inner.iter().all(is_in))
+    };
+    let protocols = outer.protocol.is_none() || inner.protocol == outer.protocol;
+    let upper = match (&inner.upper, &outer.upper) {
+        (_, UpperSelector::Any) => true,
+        (UpperSelector::Ports { local: l, remote: r }, UpperSelector::Ports { local, remote }) => {
+            inner.protocol.is_some_and(protocol::has_ports) && ports(l, local) && ports(r, remote)
+        }
+        (UpperSelector::Icmp(few), UpperSelector::Icmp(many)) => messages(few, many),
+        _ => false,
+    };
+    protocols && upper && FAMILIES.into_iter().all(addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::text::{Outbound, in_order};
+    use crate::validated::PeerId;
+
+    fn policy(name: &str, action: Action, remote: (u128, u128), priority: u32) -> Policy {
+        let range = |(lo, hi)| AddressRange { family: Family::V4, lo, hi };
+        Policy {
+            name: name.into(),
+            action,
+            priority,
+            only: None,
+            ingress: None,
+            selector: Selector {
+                local: vec![range((0, u128::from(u32::MAX)))],
+                remote: vec![range(remote)],
+                protocol: None,
+                upper: UpperSelector::Any,
+            },
+        }
+    }
+
+    const PROTECT: Action = Action::Protect(PeerId(0));
+
+    /// What the rules of a cover let out to an address.
+    fn passes(cover: &Cover, address: u128) -> bool {
+        let to = AddressRange { family: Family::V4, lo: address, hi: address };
+        let speaks = |policy: &&Policy| policy.selector.remote[0].meets_address(address);
+        if let Some(first) = cover.listed.iter().find(speaks) {
+            return first.action == Action::Bypass;
+        }
+        !cover.closed[0].meets(&to) && !cover.behind.iter().any(|policy| speaks(&policy))
+    }
+
+    trait Meets {
+        fn meets_address(&self, address: u128) -> bool;
+    }
+
+    impl Meets for AddressRange {
+        fn meets_address(&self, address: u128) -> bool {
+            self.lo <= address && address <= self.hi
+        }
+    }
+
+    /// Whether the policies, the newest last, let the machine's own packets out to an address.
+    fn may_pass(policies: &[Policy], address: u128) -> bool {
+        let ordered = in_order(policies);
+        let decides =
+            ordered.iter().find(|policy| policy.selector.remote[0].meets_address(address));
+        decides.is_none_or(|policy| policy.action == Action::Bypass)
+    }
+
+    #[test]
+    fn a_guard_that_is_extended_or_kept_never_lets_out_what_the_policies_do_not() {
+        let mut state = 0x9e37_79b9u32;
+        let mut random = |below: u32| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 16) % below.max(1)
+        };
+        let mut seen = [0; 3];
+        for round in 0..4000 {
+            let mut policies: Vec<Policy> = Vec::new();
+            let next = |random: &mut dyn FnMut(u32) -> u32, number: u32| {
+                let lo = random(8);
+                let remote = (lo.into(), (lo + random(8 - lo)).into());
+                let action = [PROTECT, Action::Discard, Action::Bypass][random(3) as usize];
+                policy(&format!("p{number}"), action, remote, random(3))
+            };
+            for number in 0..random(5) {
+                policies.push(next(&mut random, number));
+            }
+            // One by one, or by address as if there were many.
+            let by_address = random(2) == 1;
+            let write = |policies: &[Policy]| match by_address {
+                true => crate::guard::coarse::by_address(&in_order(policies)).cover,
+                false => Outbound::of(policies).cover,
+            };
+            let mut cover = write(&policies);
+            for number in 5..12 {
+                let before = cover.clone();
+                if random(2) == 0 && !policies.is_empty() {
+                    let place = random(policies.len() as u32) as usize;
+                    let gone = policies.remove(place);
+                    if !cover.is_kept_without(&gone) {
+                        cover = write(&policies);
+                    }
+                } else {
+                    let policy = next(&mut random, number);
+                    policies.push(policy.clone());
+                    let lack = cover.lacks_for(&policy, |known| policies.contains(known));
+                    seen[lack as usize] += 1;
+                    match lack {
+                        Lack::Nothing => {}
+                        Lack::Rule => cover.behind.push(policy),
+                        Lack::Everything => cover = write(&policies),
+                    }
+                }
+                for address in 0..8 {
+                    let passes = passes(&cover, address);
+                    assert!(
+                        !passes || may_pass(&policies, address),
+                        "round {round}: to {address}: {before:?}\n{policies:?}"
+                    );
+                }
+            }
+        }
+        assert!(seen.iter().all(|count| *count > 500), "{seen:?}");
+    }
+}
