@@ -81,7 +81,9 @@ fn target(set: &str, rules: usize) -> Option<f64> {
         ("spd", [10.0, 12.0, 20.0]),
     ];
     let (_, targets) = families.into_iter().find(|(family, _)| set.starts_with(family))?;
-    let place = [1000, 10_000, 100_000].into_iter().position(|size| size == rules)?;
+    // The files have somewhat fewer rules than their names say.
+    let about = |size: usize| (size - size / 5..=size).contains(&rules);
+    let place = [1000, 10_000, 100_000].into_iter().position(about)?;
     Some(targets[place])
 }
 
@@ -168,6 +170,7 @@ mod tests {
         assert_eq!(target("fw1", 100_000), Some(95.0));
         assert_eq!(target("spd", 10_000), Some(12.0));
         assert_eq!(target("nested", 1000), None);
-        assert_eq!(target("acl1", 999), None);
+        assert_eq!(target("fw1", 833), Some(35.0));
+        assert_eq!(target("acl1", 799), None);
     }
 }

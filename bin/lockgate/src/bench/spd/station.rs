@@ -97,7 +97,10 @@ impl Station {
         if let Some(use_) = use_ {
             let mut secret = [0; 32];
             getrandom::fill(&mut secret).map_err(LapError::Random)?;
-            let cache = FlowCache::new(cache_entries, &secret, use_).map_err(LapError::Memory)?;
+            let cache = FlowCache::new(cache_entries, &secret, use_);
+            let mut cache = cache.map_err(LapError::Memory)?;
+            // As the daemon does: no page is missing when packets come.
+            cache.touch().map_err(LapError::Memory)?;
             worker.take_cache(Some(cache));
         }
         let mut station = Station {
