@@ -221,6 +221,11 @@ fn recall_outbound<F: Frames, const WORDS: usize>(
                     cache.remember(lane, at, (Answer::Said(answer), Way::Via(hop)), counters);
                     leave_as_said(turn, row, hop, answer);
                 } else {
+                    if found.is_some() {
+                        // What was found was no answer to this question.
+                        let counters = &mut turn.counters.cache;
+                        (counters.hits, counters.misses) = (counters.hits - 1, counters.misses + 1);
+                    }
                     search.ask_once(lane, at, row.packet.flow, &mut turn.counters.cache);
                     search.last_goes_via(hop);
                 }

@@ -11,6 +11,8 @@ use super::table::{Domain, Table};
 pub(crate) struct Lane<const WORDS: usize> {
     len: usize,
     missing: usize,
+    /// Whether `firsts` are of this batch.
+    is_asked: bool,
     columns: Box<Columns<WORDS>>,
 }
 
@@ -42,7 +44,7 @@ impl<const WORDS: usize> Default for Lane<WORDS> {
             missing: [0; BATCH],
             firsts: [None; FIRSTS],
         };
-        Lane { len: 0, missing: 0, columns: Box::new(columns) }
+        Lane { len: 0, missing: 0, is_asked: false, columns: Box::new(columns) }
     }
 }
 
@@ -55,8 +57,8 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     pub(crate) fn clear(&mut self) {
-        (self.v4.len, self.v4.missing) = (0, 0);
-        (self.v6.len, self.v6.missing) = (0, 0);
+        self.v4.clear();
+        self.v6.clear();
     }
 
     /// Adds the packet of a row to the lane of its family; `false`: there is no room, which a batch
@@ -77,6 +79,10 @@ impl Lanes {
 }
 
 impl<const WORDS: usize> Lane<WORDS> {
+    fn clear(&mut self) {
+        (self.len, self.missing, self.is_asked) = (0, 0, false);
+    }
+
     #[inline(always)]
     fn push(
         &mut self,
@@ -163,18 +169,20 @@ impl<const WORDS: usize> Lane<WORDS> {
 
     #[inline(never)]
     fn look_up_second(&mut self, missed: usize, table: &Table) {
-        let Columns { keys, hashes, values, missing, firsts, .. } = &mut *self.columns;
+        let Columns { keys, hashes, values, missing, .. } = &mut *self.columns;
         for at in missing[..missed].iter().map(|at| usize::from(*at)) {
             values[at] = table.find_second(hashes[at], &keys[at]);
             self.missing += usize::from(values[at].is_nothing());
         }
-        *firsts = [None; FIRSTS];
     }
 
-    /// What is asked about a packet that was not found: `question`, which it is asked now, or what
+    /// What is asked about a packet of which nothing is known: `question`, which it is asked now, or what
     /// an earlier one with its key was.
     pub(crate) fn question_like(&mut self, at: usize, question: u16) -> u16 {
         let Columns { keys, hashes, firsts, .. } = &mut *self.columns;
+        if !std::mem::replace(&mut self.is_asked, true) {
+            *firsts = [None; FIRSTS];
+        }
         let mut place = hashes[at] as usize % FIRSTS;
         for _ in 0..FIRSTS {
             match firsts[place] {

@@ -612,6 +612,58 @@ fn a_change_of_routes_changes_the_way_and_no_answer() {
 }
 
 #[test]
+fn flows_that_were_not_judged_before_are_asked_each_for_itself() {
+    // I1: between protected ports until the routes change; what a batch asked before is forgotten.
+    for family in FAMILIES {
+        let mut scene = Scene::new(Direction::Outbound, family);
+        scene.add(Action::Bypass, 10, Some(12));
+        scene.add(Action::Bypass, 10, Some(20));
+        let udp = |source, network, port| between(family, source, network).udp(port, 53).ip();
+        let discard = scene.policy(Action::Discard, 20, Some(12));
+        let ports = |ports: &str| UpperSelector::Ports {
+            local: vec![ports.parse().unwrap()],
+            remote: vec![],
+        };
+        let selector =
+            policy::Selector { protocol: Some(UDP), upper: ports("2"), ..discard.selector };
+        scene.change(&[], vec![Policy { selector, ..discard }]);
+        let [first, second, third] = [1, 2, 3].map(|port| udp(1, 12, port));
+        let other = udp(1, 20, 9);
+        let mut is_outside = false;
+        let mut turn = |scene: &mut Scene| {
+            is_outside = !is_outside;
+            scene.routes += 1;
+            let mut hub = Hub { spd: Some(scene.spd.clone()), ..Hub::default() };
+            hub.parts.route_generation = RouteGeneration(scene.routes);
+            let inside = ["10.12.0.0/16", "2001:db8:12::/48"].map(|prefix| {
+                packets::lab::route(prefix, dataplane::RouteTarget::Blackhole).prefix
+            });
+            if is_outside {
+                hub.parts.routes.retain(|route| !inside.contains(&route.prefix));
+            }
+            scene.lab.publish(hub.keeping_sas_of(&scene.lab.snapshot));
+        };
+        let in_order = [first.clone(), second.clone(), third.clone()];
+        turn(&mut scene);
+        assert_eq!(scene.send_all(std::slice::from_ref(&other)), [BYPASSED]);
+        assert_eq!(scene.send_all(&in_order), [BYPASSED, DISCARDED, BYPASSED]);
+        turn(&mut scene);
+        scene.send_all(&in_order);
+        turn(&mut scene);
+        let counted = scene.counters();
+        let batch = [other, second.clone(), first, third, second];
+        let expected = [BYPASSED, DISCARDED, BYPASSED, BYPASSED, DISCARDED];
+        assert_eq!(scene.send_all(&batch), expected);
+        let counters = scene.counters();
+        assert_eq!(
+            (counters.hits - counted.hits, counters.misses - counted.misses),
+            (2, 3),
+            "what was searched is no hit"
+        );
+    }
+}
+
+#[test]
 fn every_row_is_the_same_with_a_cache() {
     for row in all_rows() {
         row.run_in(|hub| hub.laboratory().remembering(64));
