@@ -101,7 +101,10 @@ proptest! {
         let high = u64::from(a) << 32 | u64::from(b);
         let low = u64::from(c) << 32 | u64::from(d);
         let beside = |centre: u64, step: u64| centre.wrapping_add(step).wrapping_sub(1);
-        let highs = std::array::from_fn(|i| if far[i].0 { far[i].1 } else { beside(high, near[i].0) });
+        let highs = std::array::from_fn(|i| match far[i] {
+            (true, anywhere) => anywhere,
+            (false, _) => beside(high, near[i].0),
+        });
         let lows = std::array::from_fn(|i| beside(low, near[i].1));
         let joined = |high: u64, low: u64| u128::from(high) << 64 | u128::from(low);
         let value = joined(high, low);
