@@ -30,6 +30,9 @@ use crate::validated::{Action, Policy, Validated};
 /// Changes in front of a base from which on it is worth folding them in.
 const WORTH_REBUILDING: usize = 64;
 
+/// Names that are found by looking through the changes one by one.
+const FEW_NAMES: usize = 8;
+
 /// Names that are looked through for the one that was meant.
 const NAMES_CONSIDERED: usize = 20_000;
 
@@ -147,17 +150,34 @@ impl Running {
         Validated { policies, ..(*self.settings).clone() }
     }
 
+    /// The slot of a policy, if it holds. Cost: by the changes.
+    fn find(&self, spd: &Spd, name: &str) -> Option<PolicyIndex> {
+        let is_named = |slot: PolicyIndex| spd.policy(slot).name == name;
+        let changed = self.edits.iter().rev().find(|edit| is_named(edit.slot()));
+        match changed {
+            Some(Edit::Gone(_)) => None,
+            Some(Edit::Came(slot, _)) => Some(*slot),
+            None => self.slots.get(name).copied(),
+        }
+    }
+
     /// What stands by name since the changes: a slot, or nothing any more.
     fn changed_names<'s>(&self, spd: &'s Spd) -> HashMap<&'s str, Option<PolicyIndex>> {
-        let name = |edit: &Edit| match edit {
-            Edit::Gone(slot) => (spd.policy(*slot).name.as_str(), None),
-            Edit::Came(slot, _) => (spd.policy(*slot).name.as_str(), Some(*slot)),
+        let name = |edit: &Edit| {
+            let stands = edit.gone().is_none().then_some(edit.slot());
+            (spd.policy(edit.slot()).name.as_str(), stands)
         };
         self.edits.iter().map(name).collect()
     }
 }
 
 impl Edit {
+    fn slot(&self) -> PolicyIndex {
+        match self {
+            Edit::Gone(slot) | Edit::Came(slot, _) => *slot,
+        }
+    }
+
     fn gone(&self) -> Option<PolicyIndex> {
         match self {
             Edit::Gone(slot) => Some(*slot),
@@ -185,10 +205,15 @@ impl Transaction {
         add: Vec<Policy>,
         next_policy: u32,
     ) -> Result<Transaction, ChangeRefused> {
-        let changed = running.running.changed_names(&running.spd);
-        let find = |name: &str| match changed.get(name) {
-            Some(slot) => *slot,
-            None => running.running.slots.get(name).copied(),
+        let (policies, spd) = (&running.running, &running.spd);
+        let many = remove.len() + add.len() > FEW_NAMES;
+        let changed = many.then(|| policies.changed_names(spd));
+        let find = |name: &str| match &changed {
+            Some(changed) => match changed.get(name) {
+                Some(slot) => *slot,
+                None => policies.slots.get(name).copied(),
+            },
+            None => policies.find(spd, name),
         };
         let mut leaving = HashSet::new();
         let mut removed = Vec::with_capacity(remove.len());
@@ -359,11 +384,7 @@ impl Compiled {
 
     /// The policy of a name, if it holds. Cost: by the changes that are not folded in.
     pub fn policy_named(&self, name: &str) -> Option<&policy::Policy> {
-        let changed = self.running.edits.iter().rev().find_map(|edit| match edit {
-            Edit::Gone(slot) => (self.spd.policy(*slot).name == name).then_some(None),
-            Edit::Came(slot, _) => (self.spd.policy(*slot).name == name).then_some(Some(*slot)),
-        });
-        let slot = changed.unwrap_or_else(|| self.running.slots.get(name).copied())?;
+        let slot = self.running.find(&self.spd, name)?;
         Some(self.spd.policy(slot))
     }
 

@@ -87,15 +87,16 @@ impl Table {
         Table { base: Arc::new(base), changes: None }
     }
 
-    /// The same base with other changes: rules that came, and policies that went, by what they
-    /// had, whether the base knows them or not.
+    /// The same base with more changes: all rules that came, and policies that went beside those
+    /// that are gone already, by what they had, whether the base knows them or not.
     pub(crate) fn with_changes(
         &self,
         added: Rules,
         removed: impl Iterator<Item = Precedence>,
     ) -> Table {
-        let mut dead = Dead::default();
-        let mut gone = 0;
+        let before = self.changes.as_ref();
+        let (mut dead, mut gone) =
+            before.map_or_else(Default::default, |changes| (changes.dead.clone(), changes.gone));
         for places in removed.map(|precedence| self.base.of_policy(precedence)) {
             gone += places.len();
             places.for_each(|place| dead.insert(place as u32));

@@ -48,7 +48,7 @@ impl Spd {
             next.log.push(Change::Added(PolicyIndex(next.slots() as u32)));
             next.added.push(Arc::new(policy));
         }
-        next.overlay(&touched)?;
+        next.overlay(&touched, self.log.len())?;
         let domains = (0..).map(DomainId).zip(touched).filter(|(_, touched)| *touched);
         domains.for_each(|(domain, _)| next.raise(domain));
         Ok(next)
@@ -87,7 +87,7 @@ impl Spd {
         let mut next = rebuilt.clone();
         next.log = self.log[earlier.log.len()..].to_vec();
         next.added = self.added[earlier.added.len()..].to_vec();
-        next.overlay(&vec![true; next.tables.len()])?;
+        next.overlay(&vec![true; next.tables.len()], 0)?;
         next.continue_from(self);
         Ok(next)
     }
@@ -200,14 +200,12 @@ impl Spd {
 
     /// Slots of policies that went since the base was made.
     pub(super) fn removed(&self) -> impl Iterator<Item = PolicyIndex> {
-        self.log.iter().filter_map(|change| match change {
-            Change::Removed(index) => Some(*index),
-            Change::Added(_) => None,
-        })
+        self.log.iter().filter_map(Change::removed)
     }
 
-    /// Makes the lists in front of the base anew for the domains that are touched.
-    fn overlay(&mut self, touched: &[bool]) -> Result<(), NeedsRenewal> {
+    /// Makes the lists in front of the base anew for the domains that are touched. Their tables
+    /// know already what went before the change at place `first_change`.
+    fn overlay(&mut self, touched: &[bool], first_change: usize) -> Result<(), NeedsRenewal> {
         let Base { slots, classes, .. } = &*self.base;
         let removed: HashSet<PolicyIndex> = self.removed().collect();
         let first = slots.len() as u32;
@@ -217,7 +215,8 @@ impl Spd {
             .filter(|(index, _)| !removed.contains(index))
             .collect();
         standing.sort_by_key(|(_, policy)| std::cmp::Reverse(policy.precedence()));
-        let gone: Vec<&Policy> = removed.iter().map(|index| self.policy(*index)).collect();
+        let gone = self.log[first_change..].iter().filter_map(|change| change.removed());
+        let gone: Vec<&Policy> = gone.map(|index| self.policy(index)).collect();
         let mut tables = self.tables.clone();
         for (place, table) in tables.iter_mut().enumerate().filter(|(place, _)| touched[*place]) {
             let domain = DomainId(place as u16);
@@ -238,6 +237,15 @@ impl Spd {
         }
         self.tables = tables;
         Ok(())
+    }
+}
+
+impl Change {
+    fn removed(&self) -> Option<PolicyIndex> {
+        match self {
+            Change::Removed(index) => Some(*index),
+            Change::Added(_) => None,
+        }
     }
 }
 
