@@ -62,7 +62,8 @@ impl Change {
         let next = world.policies.iter().map(|policy| policy.id.0 + 1).max().unwrap_or(0);
         match self {
             Change::Stays => {}
-            Change::Removes(_) if world.policies.is_empty() => {}
+            // Packets are aimed at policies: one stays.
+            Change::Removes(_) if world.policies.len() < 2 => {}
             Change::Removes(at) => drop(world.policies.remove(at.index(world.policies.len()))),
             Change::Adds(..) if world.policies.is_empty() => {}
             Change::Adds(of, by, priority) => {
