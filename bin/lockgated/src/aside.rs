@@ -95,9 +95,16 @@ async fn narrow_guard(daemon: &Daemon) {
 impl State {
     /// Puts up a guard if another one stands.
     async fn put_up(&mut self, guard: Guard) {
-        if self.stopping || guard.is_like(&self.guard) {
+        if self.stopping {
             return;
         }
+        let guard = match guard.standing_as(&self.guard) {
+            Ok(guard) => {
+                self.guard = guard;
+                return;
+            }
+            Err(guard) => guard,
+        };
         match guard.installed().await {
             Ok(guard) => {
                 self.guard = guard;

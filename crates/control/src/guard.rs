@@ -163,9 +163,18 @@ impl Guard {
         Guard { netdevs, outbound, listing: None }
     }
 
-    /// Whether what stands, or was made, is the same as another one.
-    pub fn is_like(&self, other: &Guard) -> bool {
-        self.netdevs == other.netdevs && self.outbound == other.outbound
+    /// This guard as one that stands, if the one that does is written alike.
+    ///
+    /// # Errors
+    /// It is not: this one is to be put in place.
+    pub fn standing_as(self, standing: &Guard) -> Result<Guard, Guard> {
+        let is_alike = self.netdevs == standing.netdevs
+            && self.outbound.is_written_as(&standing.outbound)
+            && standing.listing.is_some();
+        match is_alike {
+            true => Ok(Guard { listing: standing.listing.clone(), ..self }),
+            false => Err(self),
+        }
     }
 
     /// What this guard lacks to be as strict as the policies when these are removed and then those

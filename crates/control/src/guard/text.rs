@@ -95,6 +95,11 @@ impl Outbound {
         Outbound { sets, chain, detail: Detail::ByPolicy, cover }
     }
 
+    /// Whether `nft` reads the same of both.
+    pub(super) fn is_written_as(&self, other: &Outbound) -> bool {
+        self.sets == other.sets && self.chain == other.chain
+    }
+
     /// Adds the rules of policies behind all others, and returns them as `nft` adds them to a table
     /// that stands.
     pub(super) fn add_behind(&mut self, policies: Vec<Policy>) -> String {
