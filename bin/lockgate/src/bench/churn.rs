@@ -174,6 +174,9 @@ fn turns(
     Ok(turns)
 }
 
+/// A thread that makes a base, and what its policies do; `None`: it could not be made.
+type Rebuilding = thread::JoinHandle<Option<(Spd, Actions)>>;
+
 /// The gateway and its policies, as the control thread has them.
 struct Scene {
     case: Case,
@@ -190,7 +193,7 @@ struct Scene {
     next_id: u32,
     sets: Vec<SaSet>,
     /// A base that is being made, and what it is made of.
-    rebuilding: Option<(thread::JoinHandle<Option<(Spd, Actions)>>, Arc<Spd>)>,
+    rebuilding: Option<(Rebuilding, Arc<Spd>)>,
 }
 
 impl Scene {

@@ -98,7 +98,7 @@ impl Chart {
         let area = SVGBackend::new(file, SIZE).into_drawing_area();
         area.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&area)
-            .caption(&self.title, ("sans-serif", 16))
+            .caption(&self.title, ("sans-serif", 18))
             .margin(12)
             .x_label_area_size(42)
             .y_label_area_size(56)
@@ -112,6 +112,7 @@ impl Chart {
             .y_desc(self.y)
             .x_label_formatter(&of_x)
             .y_label_formatter(&of_y)
+            .label_style(("sans-serif", 15))
             .light_line_style(TRANSPARENT)
             .draw()?;
         for (place, curve) in self.curves.iter().enumerate() {
@@ -124,6 +125,7 @@ impl Chart {
         }
         chart
             .configure_series_labels()
+            .label_font(("sans-serif", 15))
             .background_style(WHITE.mix(0.85))
             .border_style(BLACK.mix(0.3))
             .draw()?;

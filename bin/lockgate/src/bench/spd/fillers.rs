@@ -101,7 +101,7 @@ fn selector(traffic: &Case, place: usize, rules: Rules, random: &mut Random) -> 
     };
     let (local, remote, upper) = match rules {
         Rules::Addr => {
-            let (near, far) = (place * 7919 % HOSTS, place % HOSTS ^ place / HOSTS);
+            let (near, far) = (place * 7919 % HOSTS, (place % HOSTS) ^ (place / HOSTS));
             (host(LAN, near), host(DMZ, far), UpperSelector::Any)
         }
         Rules::Port => {
