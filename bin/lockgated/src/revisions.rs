@@ -115,7 +115,7 @@ pub(crate) struct Revisions {
     last: u64,
     /// Whether a change could not be written, so that none can follow it.
     is_broken: bool,
-    /// Started with the first revision: a thread keeps the privileges that there were when it began.
+    /// Started with the first revision: a thread keeps the privileges that it began with.
     writer: OnceLock<mpsc::Sender<Job>>,
 }
 

@@ -47,13 +47,16 @@ pub(crate) enum Command {
     Report { reply: oneshot::Sender<Report> },
     /// Says what policies decided, outbound and inbound, from slot `from` on: as many as there is
     /// room for in `into`, which is empty.
-    ReportPolicies { from: usize, into: Vec<[Volume; 2]>, reply: oneshot::Sender<Vec<[Volume; 2]>> },
+    ReportPolicies { from: usize, into: Decided, reply: oneshot::Sender<Decided> },
     /// Shows the entries of some lines of its flow cache, and the line to go on with; `None`: that
     /// was all.
     ShowCache { line: usize, reply: oneshot::Sender<(Vec<CacheEntry>, Option<usize>)> },
     /// Sends what is in the rings, drops what waits, closes everything and ends.
     Stop { reply: oneshot::Sender<Flushed> },
 }
+
+/// What policies decided, outbound and inbound, slot by slot.
+pub(crate) type Decided = Vec<[Volume; 2]>;
 
 /// Lines of the flow cache that are shown between two turns: some microseconds.
 const SHOWN_LINES: usize = 512;
@@ -75,6 +78,7 @@ pub(crate) struct NextLayout {
 }
 
 /// Where flows are remembered from now on.
+#[expect(clippy::large_enum_variant, reason = "it is in the box that `Next` is sent in")]
 pub(crate) enum NextCache {
     /// Where they were.
     Same,

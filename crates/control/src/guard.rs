@@ -178,8 +178,8 @@ impl Guard {
     }
 
     /// What this guard lacks to be as strict as the policies when these are removed and then those
-    /// added, which win over all of their priority; `runs` says whether a policy does after that. It
-    /// may be stricter. Its cost does not go by how many policies there are.
+    /// added, which win over all of their priority; `runs` says whether a policy does after that.
+    /// It may be stricter. Its cost does not go by how many policies there are.
     pub fn lacks<'p>(
         &self,
         removed: impl IntoIterator<Item = &'p Policy>,
@@ -198,10 +198,9 @@ impl Guard {
                 Lack::Everything => return Lacking::Everything,
             }
         }
-        match behind.len() + cover.behind.len() {
+        match behind.len() {
             0 => Lacking::Nothing,
-            _ if behind.is_empty() => Lacking::Nothing,
-            ..=MAX_BEHIND => Lacking::Rules(behind),
+            more if more + cover.behind.len() <= MAX_BEHIND => Lacking::Rules(behind),
             _ => Lacking::Everything,
         }
     }

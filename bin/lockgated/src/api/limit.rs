@@ -3,7 +3,8 @@
 //!
 //! | call | from those who may change | from others |
 //! |---|---|---|
-//! | Apply, ChangePolicies | a whole configuration | [`MAX_SMALL_REQUEST_BYTES`]: it is refused anyway |
+//! | Apply | a whole configuration | [`MAX_SMALL_REQUEST_BYTES`]: it is refused anyway |
+//! | ChangePolicies | the same | the same |
 //! | Diff | a whole configuration | the same, one at a time |
 //! | all others | [`MAX_SMALL_REQUEST_BYTES`] | the same |
 

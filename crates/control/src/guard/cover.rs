@@ -35,8 +35,8 @@ pub(super) enum Lack {
 }
 
 impl Cover {
-    /// What it lacks for a policy that comes, which wins over all of its priority. `runs`: whether a
-    /// policy still does; the rules of those that went may stand for a while.
+    /// What it lacks for a policy that comes, which wins over all of its priority. `runs`: whether
+    /// a policy still does; the rules of those that went may stand for a while.
     pub(super) fn lacks_for(&self, policy: &Policy, runs: impl Fn(&Policy) -> bool) -> Lack {
         if policy.only == Some(Direction::Inbound) || policy.action == Action::Bypass {
             return Lack::Nothing; // what passes may be dropped for a while
