@@ -173,8 +173,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// worker walks by it. Refused or not, it is an event.
     async fn apply(&self, change: Change, by: Uid) -> Result<Done, Refused>;
     /// Judges a change of policies and, if it is meant, makes it. Returns when every worker walks
-    /// by the new set; changes that are asked for together may be published together. Refused or not,
-    /// it is an event.
+    /// by the new set; changes that are asked for together may be published together. Refused or
+    /// not, it is an event.
     async fn change_policies(&self, change: PolicyChange, by: Uid) -> Result<Done, Refused>;
     /// Makes an earlier revision the running one, the one before if `None`. Refused or not, it is
     /// an event.
