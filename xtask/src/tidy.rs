@@ -58,8 +58,8 @@ const CODE: &[&str] = &["rs", "py", "sh", "c", "h"];
 /// Folders of developers' machines, cut in two so that this file does not contain them.
 const MACHINE_FOLDERS: &[(&str, &str)] = &[("/ho", "me/"), ("/ro", "ot/"), ("/wo", "rk/")];
 const FORBID_UNSAFE: &str = "#![forbid(unsafe_code)]";
-/// Crates that wrap the processor, the kernel or a C library (DESIGN §4): unsafe code has its place there, each
-/// block with its reason.
+/// Crates that wrap the processor, the kernel or a C library (DESIGN §4): unsafe code has its place
+/// there, each block with its reason.
 const WRAPS_KERNEL: &[&str] = &["cpu", "xsk", "bpf", "keystate", "io", "ipsec-mb"];
 const EXPLAIN_UNSAFE: &str = "#![deny(clippy::undocumented_unsafe_blocks)]";
 

@@ -176,8 +176,8 @@ impl<const WORDS: usize> Lane<WORDS> {
         }
     }
 
-    /// What is asked about a packet of which nothing is known: `question`, which it is asked now, or what
-    /// an earlier one with its key was.
+    /// What is asked about a packet of which nothing is known: `question`, which it is asked now,
+    /// or what an earlier one with its key was.
     pub(crate) fn question_like(&mut self, at: usize, question: u16) -> u16 {
         let Columns { keys, hashes, firsts, .. } = &mut *self.columns;
         if !std::mem::replace(&mut self.is_asked, true) {
