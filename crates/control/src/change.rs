@@ -95,7 +95,7 @@ pub(crate) struct Running {
     settings: Arc<Validated>,
     /// Slot of each policy in `whole`.
     slots: Arc<HashMap<Box<str>, PolicyIndex>>,
-    /// What came and went since, in order, as many as the SPD has changes.
+    /// What came and went since, in order.
     edits: Vec<Edit>,
 }
 
@@ -106,7 +106,7 @@ enum Edit {
 }
 
 impl Running {
-    /// A configuration and its policies, compiled without changes in front.
+    /// A configuration and its policies as they are compiled.
     pub(crate) fn new(mut whole: Validated, spd: &Spd) -> Running {
         let policies = std::mem::take(&mut whole.policies);
         let settings = Arc::new(whole.clone());
@@ -356,7 +356,9 @@ impl Compiler {
     /// # Errors
     /// [`NotAdopted`]: what runs goes on.
     pub fn adopt(&mut self, running: &Compiled, rebuilt: Rebuilt) -> Result<Compiled, NotAdopted> {
-        if !self.is_last(running) {
+        // The same policies may run under other settings by now, which must not be taken back.
+        let is_of_these = Arc::ptr_eq(running.settings(), &rebuilt.settings);
+        if !self.is_last(running) || !is_of_these {
             return Err(NotAdopted::Overtaken);
         }
         let spd = running.spd.on(&rebuilt.spd, &rebuilt.of).map_err(|error| match error {
@@ -365,7 +367,7 @@ impl Compiler {
                 NotAdopted::TooManyChanges
             }
         })?;
-        let edits = running.running.edits[rebuilt.of.changes()..].to_vec();
+        let edits = running.running.edits[rebuilt.edits..].to_vec();
         let spd = Arc::new(spd);
         let compiled = running.with(spd.clone(), Running { edits, ..rebuilt.running });
         let mut assembled = self.assembled.lock().unwrap_or_else(PoisonError::into_inner);
@@ -437,6 +439,11 @@ pub struct RebuildJob {
 /// What came of a [`RebuildJob`].
 pub struct Rebuilt {
     of: Arc<Spd>,
+    /// Those of what it was made of.
+    settings: Arc<Validated>,
+    /// How many changes of the configuration are folded in: as many as the SPD has, or fewer if it
+    /// was applied as a whole since the base was made and said the same.
+    edits: usize,
     spd: Spd,
     running: Running,
     actions: Actions,
@@ -452,6 +459,7 @@ impl RebuildJob {
         let spd = self.spd.rebuilt()?;
         let running = Running::new(self.running.copied(), &spd);
         let actions = Actions::of_all(&spd, &self.sets)?;
-        Ok(Rebuilt { of: self.spd, spd, running, actions })
+        let Running { settings, edits, .. } = self.running;
+        Ok(Rebuilt { of: self.spd, settings, edits: edits.len(), spd, running, actions })
     }
 }

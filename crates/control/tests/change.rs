@@ -305,6 +305,51 @@ fn a_rebuilt_base_of_other_policies_is_not_taken() {
 
 /// Far more changes than fit in front of a base, and more than there are slots.
 #[test]
+fn settings_that_were_applied_meanwhile_are_not_taken_back() {
+    // The same policies under another name of the node, applied while a base is made beside.
+    let mut gateway = Gateway::new();
+    let running = gateway.compile(&bypass("p", 1, "any"));
+    let many: String =
+        (0..64).map(|i| bypass(&format!("m{i}"), 2, &format!("10.2.{i}.0/24"))).collect();
+    let running = gateway.change(&running, &[], &many).unwrap();
+    let early = gateway.compiler.rebuild_job(&running).unwrap().run().unwrap();
+    let text = running.validated().effective().replacen("\"gw\"", "\"other\"", 1);
+    let loaded = gateway.load(&text);
+    let applied = gateway.compiler.compile(&loaded, &mut gateway.keys).unwrap();
+    assert_eq!(generations(&applied), generations(&running), "the policies are the same");
+    let refused = gateway.compiler.adopt(&applied, early).err();
+    assert_eq!(refused, Some(NotAdopted::Overtaken));
+    // What is made of the new ones is taken, and what is changed meanwhile stands.
+    let rebuilt = gateway.compiler.rebuild_job(&applied).unwrap().run().unwrap();
+    let changed = gateway.change(&applied, &["m3"], &bypass("late", 2, "10.3.0.0/16")).unwrap();
+    let adopted = gateway.compiler.adopt(&changed, rebuilt).unwrap();
+    assert_eq!((adopted.settings().node.name.as_str(), adopted.spd.changes()), ("other", 2));
+    assert_eq!(adopted.validated(), changed.validated());
+    gateway.check(&adopted);
+    let early = gateway.compiler.rebuild_job(&adopted);
+    assert!(early.is_none(), "nothing is left to fold in");
+}
+
+#[test]
+fn a_policy_that_went_may_leave_without_its_peer() {
+    let mut gateway = Gateway::new();
+    let running = gateway.compile(&bypass("p", 1, "any"));
+    let running = gateway.change(&running, &[], &protect("through", 2, "10.2.0.0/16")).unwrap();
+    let running = gateway.change(&running, &["through"], "").unwrap();
+    let text = gateway.text(&bypass("p", 1, "any"));
+    let (start, end) = (text.find("[peer.a]").unwrap(), text.find("[[policy]]").unwrap());
+    let loaded = gateway.load(&format!("{}{}", &text[..start], &text[end..]));
+    let applied = gateway.compiler.compile(&loaded, &mut gateway.keys).unwrap();
+    assert_eq!((applied.sets.len(), names(&applied)), (0, vec!["p"]));
+    let live = live_parts(applied.settings(), &View::default());
+    for _ in 0..3 {
+        applied.assemble(&live).unwrap();
+    }
+    let next = gateway.change(&applied, &["p"], &bypass("q", 1, "any")).unwrap();
+    next.assemble(&live).unwrap();
+}
+
+#[test]
 fn changes_without_end_are_made_and_counters_begin_anew_once_slots_are_used_up() {
     let mut gateway = Gateway::new();
     let mut running = gateway.compile(&bypass("stays", 5, "10.1.0.0/16"));

@@ -79,9 +79,10 @@ impl Actions {
             Ok(_) => Ok(()),
             Err(set) => Err(SnapshotError::UnknownSet(set)),
         };
-        match known {
-            Some(_) => spd.added().try_for_each(|(_, policy)| check(policy))?,
-            None => spd.holding().try_for_each(|(_, policy)| check(policy))?,
+        // One that came and went again may name a set that went with it: then all are looked at.
+        let is_whole = known.is_some() && spd.added().all(|(_, policy)| check(policy).is_ok());
+        if !is_whole {
+            spd.holding().try_for_each(|(_, policy)| check(policy))?;
         }
         let added = (spd.base_slots()..spd.slots()).map(at).collect();
         Ok(Actions { base, of, added })
