@@ -201,8 +201,9 @@ impl Spd {
         capacity: usize,
         made: Option<Made<'_>>,
     ) -> Result<Spd, SpdError> {
-        let holding = slots.iter().filter(|slot| slot.holds).map(|slot| &*slot.policy);
-        let classes = Classes::of(holding);
+        let holding = || slots.iter().filter(|slot| slot.holds).map(|slot| &*slot.policy);
+        let kept = made.as_ref().filter(|made| made.keeps_classes);
+        let classes = kept.map_or_else(|| Classes::of(holding()), |made| made.classes.clone());
         let mut order: Vec<(PolicyIndex, &Policy)> = (0..)
             .map(PolicyIndex)
             .zip(&slots)
@@ -416,6 +417,8 @@ pub enum Slots {
 struct Made<'a> {
     /// The classes that their domains are of.
     classes: &'a Classes,
+    /// Whether ports stay of these classes, though policies may name fewer.
+    keeps_classes: bool,
     /// The table of a domain, if it is.
     known: &'a dyn Fn(DomainId) -> Option<Table>,
 }

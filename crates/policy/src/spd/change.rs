@@ -63,12 +63,9 @@ impl Spd {
         let gone: Vec<PolicyIndex> = self.removed().collect();
         let mut slots = self.all_slots();
         gone.iter().for_each(|index| slots[index.0 as usize].holds = false);
-        let mut rebuilt = self.made_again(slots, &[])?;
-        if rebuilt.base.classes == self.base.classes {
-            rebuilt.continue_from(self);
-        } else {
-            rebuilt.begin_after(self);
-        }
+        // Domains stay what they are, or what is remembered and changed meanwhile would not fit.
+        let mut rebuilt = self.made_again(slots, &[], true)?;
+        rebuilt.continue_from(self);
         Ok(rebuilt)
     }
 
@@ -145,7 +142,7 @@ impl Spd {
         let mut domains: Vec<DomainId> = domains.collect();
         domains.sort_unstable();
         domains.dedup();
-        let mut next = self.made_again(slots, &domains)?;
+        let mut next = self.made_again(slots, &domains, false)?;
         if next.base.classes != self.base.classes {
             next.begin_after(self);
             return Ok((next, Slots::Kept));
@@ -164,15 +161,20 @@ impl Spd {
 
     /// A database of these slots, of which those given keep their policies. Tables of domains
     /// where nothing changed, neither now (`touched`, ascending) nor since the base was made, are
-    /// taken as they are.
-    fn made_again(&self, slots: Vec<Slot>, touched: &[DomainId]) -> Result<Spd, SpdError> {
+    /// taken as they are. `keeps_classes`: ports stay of the classes that they are of.
+    fn made_again(
+        &self,
+        slots: Vec<Slot>,
+        touched: &[DomainId],
+        keeps_classes: bool,
+    ) -> Result<Spd, SpdError> {
         let known = |domain: DomainId| {
             let table = &self.tables[usize::from(domain.0)];
             let is_same = table.is_unchanged() && touched.binary_search(&domain).is_err();
             is_same.then(|| table.clone())
         };
         let classes = &self.base.classes;
-        let made = Made { classes, known: &known };
+        let made = Made { classes, keeps_classes, known: &known };
         let made = Spd::of_slots_with(slots.into(), self.base.capacity, Some(made))?;
         Ok(made.searched(self.search))
     }

@@ -392,6 +392,21 @@ fn a_base_is_taken_only_by_what_came_of_the_one_it_was_made_of() {
 }
 
 #[test]
+fn a_base_is_taken_though_no_policy_names_a_port_any_more() {
+    // Domains stay what they are: what is folded in again and again would never be taken.
+    let at_port = Policy { ingress: Some([3].into()), ..between(2, 5, 1, 2) };
+    let spd = Spd::with_room(vec![between(1, 1, 1, 2), at_port], 16).unwrap();
+    let alone = spd.changed(&[spd.named("p2").unwrap()], vec![]).unwrap();
+    let folded_in = alone.on(&alone.rebuilt().unwrap(), &alone).unwrap();
+    assert_eq!((folded_in.changes(), folded_in.len()), (0, 1));
+    assert!(folded_in.domains().eq(alone.domains()) && folded_in.class(3) == alone.class(3));
+    for domain in alone.domains() {
+        assert_eq!(folded_in.generation(domain), alone.generation(domain));
+        assert_eq!(folded_in.rules(domain), alone.rules(domain));
+    }
+}
+
+#[test]
 fn a_list_in_front_of_the_base_has_a_bound() {
     let spd = Spd::with_room(Vec::new(), 10_000).unwrap();
     let many = |count: usize| (0..count as u32).map(|id| between(id, 1, 1, 2)).collect();
