@@ -229,6 +229,7 @@ pub(super) fn explanation(told: Explained) -> v1::Explanation {
         decided_by: asked.decided_by,
         fragment_lacks_ports: asked.fragment_lacks_ports,
         beat: asked.beat,
+        generation: asked.generation,
     };
     let tunnel = told.tunnel.map(|ends| v1::TunnelEnds {
         local: ends.local.to_string(),
