@@ -4,8 +4,8 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use control::NotAdopted;
 use control::guard::Guard;
+use control::{NotAdopted, Validated};
 
 use crate::daemon::Daemon;
 use crate::events::Kind;
@@ -15,23 +15,43 @@ use crate::worker::WorkerGone;
 /// How long changes are waited for that come one after the other.
 const GATHER: Duration = Duration::from_millis(200);
 
+/// What a folding was refused of: with more policies upon it, it would be refused again.
+struct RefusedOf {
+    /// Those of the set that was compiled whole last.
+    settings: Arc<Validated>,
+    policies_removed: u64,
+}
+
+impl RefusedOf {
+    /// Whether the set was not compiled whole since, and no policy was taken away.
+    fn still_runs(&self, settings: &Arc<Validated>, policies_removed: u64) -> bool {
+        Arc::ptr_eq(&self.settings, settings) && self.policies_removed == policies_removed
+    }
+}
+
 /// Does what follows from changes of policies; for ever.
 pub(crate) async fn run(daemon: Arc<Daemon>) {
+    let mut refused = None;
     loop {
         daemon.changed.notified().await;
         tokio::time::sleep(GATHER).await;
         // A worker that has ended ends the daemon.
-        let _ = fold_in(&daemon).await;
+        let _ = fold_in(&daemon, &mut refused).await;
         narrow_guard(&daemon).await;
     }
 }
 
-/// Folds the changes in front of the policies' search into it.
-async fn fold_in(daemon: &Daemon) -> Result<(), WorkerGone> {
-    let job = {
+/// Folds the changes in front of the policies' search into it, unless that was refused.
+async fn fold_in(daemon: &Daemon, refused: &mut Option<RefusedOf>) -> Result<(), WorkerGone> {
+    let (job, of) = {
         let state = daemon.state.lock().await;
+        let (settings, policies_removed) = (state.config().clone(), state.policies_removed);
+        if refused.as_ref().is_some_and(|of| of.still_runs(&settings, policies_removed)) {
+            return Ok(());
+        }
+        *refused = None;
         let compiler = state.compiler.lock().unwrap_or_else(PoisonError::into_inner);
-        compiler.rebuild_job(&state.compiled)
+        (compiler.rebuild_job(&state.compiled), RefusedOf { settings, policies_removed })
     };
     let Some(job) = job else { return Ok(()) };
     let rebuilt = tokio::task::spawn_blocking(move || job.run()).await;
@@ -40,6 +60,7 @@ async fn fold_in(daemon: &Daemon) -> Result<(), WorkerGone> {
         Ok(rebuilt) => rebuilt,
         Err(error) => {
             daemon.events.record(Kind::FoldRefused, "", error.to_string(), &[]);
+            *refused = Some(of);
             return Ok(());
         }
     };
@@ -112,5 +133,31 @@ impl State {
             }
             Err(error) => self.events.record(Kind::GuardRefused, "", error.to_string(), &[]),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: &str = r#"
+[node]
+name = "a"
+[port.lan]
+netdev = "eth1"
+side = "protected"
+mac = "02:00:00:00:0a:01"
+mtu = 1500
+addresses = ["10.1.0.1/16"]
+"#;
+
+    #[test]
+    fn a_refused_folding_is_tried_again_when_a_policy_went_or_all_were_compiled_whole() {
+        let parsed = || Arc::new(control::parse(CONFIG, "a.toml").unwrap().validated);
+        let (settings, policies_removed) = (parsed(), 7);
+        let refused = RefusedOf { settings: settings.clone(), policies_removed };
+        assert!(refused.still_runs(&settings, 7), "policies were added, if anything");
+        assert!(!refused.still_runs(&settings, 8), "one was taken away");
+        assert!(!refused.still_runs(&parsed(), 7), "the same was applied as a whole");
     }
 }

@@ -19,7 +19,7 @@ use crate::daemon::Daemon;
 use crate::device::DeviceError;
 use crate::events::Kind;
 use crate::moves::live_parts_of;
-use crate::revisions::{Cause, Content, Reader, Revision, Text, on_disk};
+use crate::revisions::{Cause, Content, Reader, Revision, RevisionError, Text, on_disk};
 use crate::state::{State, netdevs};
 use crate::worker::WorkerGone;
 
@@ -214,13 +214,11 @@ impl State {
         self.revision = number;
         // It runs; that it is not kept is told, and only rolling back to it will miss it.
         let written = self.revisions.keep(revision, Content::Whole(effective));
-        if let Err(error) = on_disk(written).await {
-            self.revisions.lost(number);
-            self.events.record(Kind::RevisionRefused, "", error.to_string(), &[]);
-        }
+        let lost = on_disk(written).await.err().map(|error| self.lose(number, &error));
         let mut notes: Vec<String> =
             other_keys(&keys_before, &keys_in_use(&self.compiled)).into_iter().collect();
         notes.extend(self.tell_refused());
+        notes.extend(lost);
         if !is_start_file {
             notes.push(format!(
                 "a restart reads {} again; `lockgate export` writes what runs now",
@@ -329,6 +327,14 @@ impl State {
             Some((_, key)) => Err(machine(NeedsRestart { key, file })),
             None => Ok(()),
         }
+    }
+
+    /// Tells that a revision is not on disk, and says it.
+    pub(crate) fn lose(&mut self, number: u64, error: &RevisionError) -> String {
+        self.revisions.lost(number);
+        let message = format!("revision {number} runs and is not kept: {error}");
+        self.events.record(Kind::RevisionRefused, "", message.as_str(), &[]);
+        message
     }
 
     /// Events for the keys that were refused, and the same as sentences.

@@ -20,7 +20,6 @@ use tokio::sync::oneshot;
 use crate::backend::{Done, Intent, PolicyChange, Refused, Uid};
 use crate::change::machine;
 use crate::daemon::Daemon;
-use crate::events::Kind;
 use crate::revisions::{Cause, Content, PolicyEdit, Revision, Written, on_disk};
 use crate::state::State;
 
@@ -75,11 +74,10 @@ impl Daemon {
             }
         }
         // Nobody answers if what made it came to a fault.
-        let (done, written) = answered.await.unwrap_or(Err(Refused::Stopping))?;
+        let (mut done, written) = answered.await.unwrap_or(Err(Refused::Stopping))?;
         // The next changes need not wait for the disk.
         if let Err(error) = on_disk(written).await {
-            self.state.lock().await.revisions.lost(done.revision);
-            self.events.record(Kind::RevisionRefused, "", error.to_string(), &[]);
+            done.notes.push(self.state.lock().await.lose(done.revision, &error));
         }
         Ok(done)
     }
@@ -222,6 +220,8 @@ impl State {
             false => self.go_over_to(compiled, &transactions).await.err(),
         };
         let Some(refused) = refused else {
+            self.policies_removed +=
+                transactions.iter().map(|made| made.removed.len() as u64).sum::<u64>();
             return transactions.into_iter().for_each(|made| self.remember(made));
         };
         let text = refused.to_string();

@@ -8,7 +8,11 @@
 //!
 //! A change of policies among 100 000 is a line, not ten megabytes. After [`MAX_CHANGES`] lines the
 //! next revision is written as a whole again. A thread of its own writes, in order, all that waits
-//! at a time with one wait for the disk.
+//! at a time with one wait for the disk. A revision that is answered as written survives a power
+//! cut: its bytes and the name of its file are on disk.
+//!
+//! What could not be written takes with it the changes upon it that wait already: a line is read
+//! only if all lines before it are there. They are refused until a revision is written whole.
 
 use std::fs::File;
 use std::io::Write;
@@ -132,6 +136,7 @@ impl Revisions {
         let fail = |error| RevisionError { path: directory.clone(), error };
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(&directory).map_err(fail)?;
+        sync_names(&directory).map_err(fail)?;
         let mut kept: Vec<Kept> = Vec::new();
         for entry in std::fs::read_dir(&directory).map_err(fail)? {
             let path = entry.map_err(fail)?.path();
@@ -218,10 +223,10 @@ impl Revisions {
     }
 
     /// A revision that could not be written: there is no going back to it, and the next one is
-    /// whole.
+    /// whole, unless a whole one came since.
     pub(crate) fn lost(&mut self, number: u64) {
+        self.is_broken |= self.whole_before(self.last) <= number;
         self.kept.retain(|kept| kept.revision.number != number);
-        self.is_broken = true;
     }
 
     /// Reads a revision's text, when all that waits is written; `None`: it is not kept. Blocks.
@@ -348,14 +353,40 @@ enum Job {
     },
 }
 
+/// What became of the last job: a change can only follow what was written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Last {
+    Written,
+    /// Nothing that follows it could be read.
+    Lost,
+}
+
+impl Last {
+    fn of<E>(written: &Result<(), E>) -> Last {
+        if written.is_ok() { Last::Written } else { Last::Lost }
+    }
+}
+
+/// A change upon a revision that is not there.
+#[derive(Debug, thiserror::Error)]
+#[error("a revision before it could not be written; the next one is kept as a whole")]
+struct NothingBefore;
+
 /// The writer's thread: ends with the sender.
 fn write_all(jobs: &mpsc::Receiver<Job>) {
+    let mut last = Last::Written;
     let mut next = jobs.recv().ok();
     while let Some(job) = next.take() {
         match job {
             Job::Whole { path, revision, text, done } => {
+                let written = write(&path, &encode(&revision, &text()));
+                last = Last::of(&written);
                 // Whoever asked may be gone.
-                let _ = done.send(write(&path, &encode(&revision, &text())));
+                let _ = done.send(written);
+            }
+            Job::Change { path, done, .. } if last == Last::Lost => {
+                let error = std::io::Error::other(NothingBefore);
+                let _ = done.send(Err(RevisionError { path, error }));
             }
             Job::Change { path, line, done } => {
                 let (mut lines, mut all) = (line, vec![done]);
@@ -370,11 +401,14 @@ fn write_all(jobs: &mpsc::Receiver<Job>) {
                         Err(_) => break None,
                     }
                 };
-                let error = append(&path, lines.as_bytes()).err();
+                let written = append(&path, lines.as_bytes());
+                last = Last::of(&written);
                 for done in all {
-                    let error = error.as_ref().map(|error| error.kind().into());
-                    let failed = |error| Err(RevisionError { path: path.clone(), error });
-                    let _ = done.send(error.map_or(Ok(()), failed));
+                    let again = |error: &std::io::Error| RevisionError {
+                        path: path.clone(),
+                        error: error.kind().into(),
+                    };
+                    let _ = done.send(written.as_ref().copied().map_err(again));
                 }
             }
             Job::Forget { path } => {
@@ -401,7 +435,8 @@ fn write(path: &Path, content: &str) -> Result<(), RevisionError> {
         file.sync_all()?;
         // Changes upon another revision of this number, whose own file was lost.
         let _ = std::fs::remove_file(changes_of(path));
-        std::fs::rename(&temporary, path)
+        std::fs::rename(&temporary, path)?;
+        sync_names(path)
     };
     write().map_err(|error| RevisionError { path: path.to_owned(), error })
 }
@@ -412,11 +447,26 @@ fn append(path: &Path, lines: &[u8]) -> std::io::Result<()> {
     let mut options = File::options();
     let mut file = options.append(true).create(true).mode(0o600).open(path)?;
     let before = file.metadata()?.len();
-    let written = file.write_all(lines).and_then(|()| file.sync_data());
+    let mut write = || {
+        file.write_all(lines)?;
+        file.sync_data()?;
+        // The file may be new.
+        if before == 0 { sync_names(path) } else { Ok(()) }
+    };
+    let written = write();
     if written.is_err() {
         let _ = file.set_len(before);
     }
     written
+}
+
+/// Waits until the names in the directory that a file is in are on disk: a file that was synced
+/// and whose name was not is gone after a power cut.
+fn sync_names(path: &Path) -> std::io::Result<()> {
+    match path.parent() {
+        Some(directory) if directory != Path::new("") => File::open(directory)?.sync_all(),
+        _ => File::open(".")?.sync_all(),
+    }
 }
 
 const MARK: &str = "# lockgate revision: ";
@@ -624,6 +674,55 @@ mod tests {
         assert_eq!(large(5, MAX_KEPT_BYTES), [4, 5]);
         revisions.reader(5).unwrap().read().unwrap();
         assert_eq!(numbers(&Revisions::open(directory.path()).unwrap()), [4, 5]);
+    }
+
+    /// As changes are that were asked for before it was known that one is lost.
+    fn error_of(revisions: &mut Revisions, number: u64) -> String {
+        let written = revisions.keep(revision(number), Content::Edit(edit(number)));
+        written.blocking_recv().unwrap().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn changes_behind_one_that_is_lost_are_lost_until_a_revision_is_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut revisions = Revisions::open(directory.path()).unwrap();
+        keep(&mut revisions, 1);
+        // Nothing can be appended to this, and then to what is in its place.
+        let in_the_way = directory.path().join("revisions/1.changes");
+        std::fs::create_dir(&in_the_way).unwrap();
+        error_of(&mut revisions, 2);
+        std::fs::remove_dir(&in_the_way).unwrap();
+        let refused = error_of(&mut revisions, 3);
+        assert!(refused.contains("the next one is kept as a whole"), "{refused}");
+        assert!(!in_the_way.exists());
+        revisions.lost(2);
+        assert!(revisions.wants_whole());
+        keep(&mut revisions, 4);
+        // It is heard of late, and says nothing of what came since.
+        revisions.lost(3);
+        assert!(!revisions.wants_whole());
+        change(&mut revisions, 5);
+        assert_eq!(numbers(&Revisions::open(directory.path()).unwrap()), [1, 4, 5]);
+        let read = revisions.reader(5).unwrap().read().unwrap();
+        assert_eq!(read, Text { whole: text(4), edits: vec![edit(5)] });
+    }
+
+    #[test]
+    fn changes_upon_a_whole_revision_that_is_lost_are_lost_too() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut revisions = Revisions::open(directory.path()).unwrap();
+        keep(&mut revisions, 1);
+        std::fs::create_dir_all(directory.path().join("revisions/2.toml/x")).unwrap();
+        assert!(try_keep(&mut revisions, 2, text(2)).is_err());
+        let refused = error_of(&mut revisions, 3);
+        assert!(refused.contains("the next one is kept as a whole"), "{refused}");
+        for number in [2, 3] {
+            revisions.lost(number);
+            assert!(revisions.wants_whole());
+        }
+        keep(&mut revisions, 4);
+        assert_eq!(numbers(&revisions), [1, 4]);
+        revisions.reader(4).unwrap().read().unwrap();
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub(crate) struct State {
     /// Used without the state, too, by the one change that is made at a time.
     pub(crate) compiler: Arc<Mutex<Compiler>>,
     pub(crate) compiled: Compiled,
+    /// Policies that single changes took away since the start.
+    pub(crate) policies_removed: u64,
     pub(crate) ethtool: Ethtool,
     pub(crate) view: View,
     pub(crate) live: LiveParts,
@@ -120,6 +122,7 @@ impl State {
             keystate,
             compiler: Arc::new(Mutex::new(compiler)),
             compiled,
+            policies_removed: 0,
             ethtool,
             view,
             live,
