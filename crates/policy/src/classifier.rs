@@ -49,11 +49,12 @@ pub struct Classifier {
     form: Form,
     /// IPv6: of source and destination.
     ranks: Option<[Ranks; 2]>,
+    /// Nodes that are looked at for them.
+    rank_nodes: u32,
     /// What is asked of packets that show their upper-layer header.
     whole: Forest,
     /// What is asked of non-first fragments; `None` if it is the same.
     fragments: Option<Forest>,
-    cost: Cost,
     shape: Shape,
 }
 
@@ -108,11 +109,6 @@ impl Classifier {
         fragments: Option<Built>,
         rules: usize,
     ) -> Classifier {
-        let steps = |built: &Built| built.cost.steps();
-        let most = fragments
-            .iter()
-            .fold(&whole, |one, other| if steps(other) > steps(one) { other } else { one });
-        let cost = Cost { nodes: most.cost.nodes + rank_nodes, blocks: most.cost.blocks };
         let is_list = whole.depth == 0;
         let shape = Shape {
             rules,
@@ -121,7 +117,7 @@ impl Classifier {
             copies: whole.stored,
         };
         let fragments = fragments.map(|built| built.forest);
-        Classifier { form, ranks, whole: whole.forest, fragments, cost, shape }
+        Classifier { form, ranks, rank_nodes, whole: whole.forest, fragments, shape }
     }
 
     /// The same search in another of the processor's forms.
@@ -157,7 +153,20 @@ impl Classifier {
 
     /// What a search of one flow costs at most.
     pub fn worst_case_cost(&self) -> Cost {
-        self.cost
+        self.cost_of(|forest| forest.cost)
+    }
+
+    /// The same where the rules in `dead` do not count: what they hid is searched behind them, and
+    /// no budget bounds that. Cost: by the number of rules, a bit each.
+    pub fn cost_without(&self, dead: &Dead) -> Cost {
+        self.cost_of(|forest| forest.cost_without(dead))
+    }
+
+    fn cost_of(&self, cost: impl Fn(&Forest) -> Cost) -> Cost {
+        let whole = cost(&self.whole);
+        let fragments = self.fragments.as_ref().map_or(whole, cost);
+        let most = if fragments.steps() > whole.steps() { fragments } else { whole };
+        most.and(Cost { nodes: self.rank_nodes, blocks: 0 })
     }
 
     /// Memory of the structure.

@@ -98,7 +98,8 @@ pub enum NeedsRenewal {
     Slots,
     /// A policy names a port that none named before.
     Ingress,
-    /// The list in front of the base would become too long.
+    /// The list in front of the base would become too long, or a search of it, and of what hides
+    /// in the base behind policies that went, would cost more than a base may.
     Changes,
     /// More rules than [`Spd::MAX_RULES`].
     Rules,
@@ -336,7 +337,8 @@ impl Spd {
         self.tables[usize::from(domain.0)].len()
     }
 
-    /// What a search of one flow of this domain costs at most, changes since the base included.
+    /// What a search of one flow of this domain costs at most, changes since the base included,
+    /// which may cost as much again as a base.
     ///
     /// # Panics
     /// If `domain` is from another database.

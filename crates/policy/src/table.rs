@@ -40,6 +40,8 @@ struct Changes {
     dead: Dead,
     /// How many they are.
     gone: usize,
+    /// What they add to a search at most: of what came, and of what hides behind rules that went.
+    cost: Cost,
 }
 
 impl Rules {
@@ -101,7 +103,14 @@ impl Table {
             gone += places.len();
             places.for_each(|place| dead.insert(place as u32));
         }
-        let changes = Changes { added, dead, gone };
+        let search = &self.base.search;
+        let (as_made, now) = (search.worst_case_cost(), search.cost_without(&dead));
+        let cost = Cost {
+            nodes: now.nodes.saturating_sub(as_made.nodes),
+            blocks: now.blocks.saturating_sub(as_made.blocks),
+        };
+        let cost = cost.and(added.search.worst_case_cost());
+        let changes = Changes { added, dead, gone, cost };
         let changes = (gone > 0 || changes.added.len() > 0).then(|| Arc::new(changes));
         Table { base: self.base.clone(), changes }
     }
@@ -192,15 +201,14 @@ impl Table {
         }
     }
 
-    /// What a search of one flow costs at most.
+    /// What a search of one flow costs at most, changes included.
     pub(crate) fn cost(&self) -> Cost {
-        let base = self.base.search.worst_case_cost();
-        let Some(changes) = &self.changes else { return base };
-        let added = changes.added.search.worst_case_cost();
-        Cost {
-            nodes: base.nodes.saturating_add(added.nodes),
-            blocks: base.blocks.saturating_add(added.blocks),
-        }
+        self.base.search.worst_case_cost().and(self.cost_of_changes())
+    }
+
+    /// How much of that changes since the base was made have added.
+    pub(crate) fn cost_of_changes(&self) -> Cost {
+        self.changes.as_ref().map_or_else(Cost::default, |changes| changes.cost)
     }
 
     /// Memory of what is searched, bytes: without the rules themselves, which only fragments and

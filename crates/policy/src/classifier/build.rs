@@ -9,7 +9,7 @@
 //! rules cheap whatever their order, and is why the forest keeps a reserve.
 
 use super::cost::{Cost, TooCostly};
-use super::forest::{Block, FAN, Forest, LANES, LEAF_BLOCKS, MAX_BLOCKS, Node, Tree, Word};
+use super::forest::{Block, FAN, Forest, LANES, LEAF_BLOCKS, Node, Tree, Word};
 use super::header::{Area, DIMENSIONS, EVERYTHING, Ranges, includes};
 use super::{Budget, Dead, NONE};
 
@@ -58,8 +58,6 @@ const BLAMED: usize = 8;
 /// What a set of areas became.
 pub(super) struct Built {
     pub(super) forest: Forest,
-    /// What a search takes at most.
-    pub(super) cost: Cost,
     /// Nodes on the longest way down a tree.
     pub(super) depth: usize,
     /// Rules as stored.
@@ -87,7 +85,7 @@ pub(super) fn build(
             forest.hidden = hidden;
             break;
         }
-        let unlimited = Budget { steps: u32::MAX };
+        let unlimited = Budget { steps: u32::MAX, ..budget };
         let reserve = grow_trees(areas, hidden.clone(), &[], Dead::default(), unlimited);
         let Ok(reserve) = reserve else {
             forest.hidden = hidden;
@@ -97,21 +95,39 @@ pub(super) fn build(
     }
     let hidden = std::mem::take(&mut forest.hidden);
     if !hidden.is_empty() {
-        forest.reserve = Some(Box::new(list(areas, &hidden)));
+        forest.reserve = Some(Box::new(list(areas, &hidden, budget)?));
     }
     Ok(built)
 }
 
 /// A forest that is a plain list of some areas.
-fn list(areas: &[Area], listed: &[u32]) -> Forest {
-    let mut forest = Forest { blocks: vec![Block::EMPTY], ..Forest::default() };
+///
+/// # Errors
+/// [`TooCostly`] if it does not hold them all.
+fn list(areas: &[Area], listed: &[u32], budget: Budget) -> Result<Forest, TooCostly> {
+    let cost = cost_of_list(listed.len());
+    let mut forest = Forest { blocks: vec![Block::EMPTY], cost, ..Forest::default() };
     for part in listed.chunks(LEAF_BLOCKS * LANES) {
         let chunks = part.chunks(LANES);
-        let root = Word::leaf(forest.blocks.len(), chunks.len());
+        let Some(root) = room(&forest, chunks.len(), budget.blocks) else {
+            let positions = blame(areas, part.to_vec());
+            return Err(TooCostly { cost, limit: budget.steps, positions });
+        };
         forest.blocks.extend(chunks.map(|chunk| block(areas, chunk)));
         forest.trees.push(Tree { root, first: part[0] });
     }
-    forest
+    Ok(forest)
+}
+
+/// What it takes to search so many areas one block after the other.
+fn cost_of_list(areas: usize) -> Cost {
+    Cost { nodes: 0, blocks: u32::try_from(areas.div_ceil(LANES)).unwrap_or(u32::MAX) }
+}
+
+/// The word of a leaf of the next `blocks` of a forest, if it may hold them.
+fn room(forest: &Forest, blocks: usize, most: usize) -> Option<Word> {
+    let first = forest.blocks.len();
+    (first + blocks <= most).then(|| Word::leaf(first, blocks))?
 }
 
 /// A forest that still has to be given its reserve.
@@ -132,9 +148,11 @@ fn grow_trees(
         work: WORK_PER_RULE * listed.len() + WORK_MORE,
         most_stored: STORED_PER_RULE * listed.len() + STORED_MORE,
         stored: 0,
+        most_blocks: budget.blocks,
         is_full: false,
         worst: Worst::default(),
     };
+    let all = listed.len();
     let (mut cost, mut worst, mut depth) = (Cost::default(), Worst::default(), 0);
     let mut remaining = listed;
     while !remaining.is_empty() {
@@ -142,11 +160,14 @@ fn grow_trees(
         let follows = if is_last { Follows::Nothing } else { Follows::Tree };
         let root = builder.grow_tree(remaining, follows);
         let most = std::mem::take(&mut builder.worst);
-        cost.nodes += most.cost.nodes;
-        cost.blocks += most.cost.blocks;
+        cost = cost.and(most.cost);
         depth = depth.max(most.cost.nodes as usize);
         if most.cost.steps() > worst.cost.steps() {
             worst = most;
+        }
+        if builder.is_full {
+            // What found no room would have to be searched one block after the other.
+            cost = cost.and(cost_of_list(all));
         }
         if cost.steps() > budget.steps || builder.is_full {
             let positions = blame(areas, worst.areas);
@@ -158,7 +179,8 @@ fn grow_trees(
         remaining.dedup();
     }
     let stored = builder.stored;
-    Ok(Built { forest: builder.finish(), cost, depth, stored })
+    builder.forest.cost = cost;
+    Ok(Built { forest: builder.finish(), depth, stored })
 }
 
 /// The widest of the areas, a few.
@@ -251,7 +273,9 @@ struct Builder<'a> {
     work: usize,
     stored: usize,
     most_stored: usize,
-    /// Whether there were more blocks than a forest holds.
+    /// Blocks that the forest may hold.
+    most_blocks: usize,
+    /// Whether there were more.
     is_full: bool,
     /// Of the tree that grows.
     worst: Worst,
@@ -301,17 +325,16 @@ impl Builder<'_> {
         let first = region.areas.first().copied().unwrap_or(NONE);
         let chunks = region.areas.chunks(LANES);
         let cost = Cost { nodes: region.depth, blocks: chunks.len() as u32 };
-        self.is_full |= self.forest.blocks.len() + chunks.len() > MAX_BLOCKS;
-        if self.is_full {
-            return (Word::EMPTY, NONE);
+        let room = room(&self.forest, chunks.len(), self.most_blocks);
+        match room {
+            Some(_) => self.forest.blocks.extend(chunks.map(|chunk| block(self.areas, chunk))),
+            None => self.is_full = true,
         }
-        let word = Word::leaf(self.forest.blocks.len(), chunks.len());
         self.stored += region.areas.len();
-        self.forest.blocks.extend(chunks.map(|chunk| block(self.areas, chunk)));
         if cost.steps() > self.worst.cost.steps() {
             self.worst = Worst { cost, areas: region.areas };
         }
-        (word, first)
+        room.map_or((Word::EMPTY, NONE), |word| (word, first))
     }
 
     /// Leaves out what an area before it hides in all of the region, as far as one look at each

@@ -1,8 +1,8 @@
 //! What a search costs at most, and the bound that a set of rules must keep.
 
-/// What a search of one flow costs at most: a bound over all flows, not a measurement. It holds
-/// for a classifier as it was made; where rules are dead that hid others (`Dead`), what they hid is
-/// searched behind them.
+use super::forest::MAX_BLOCKS;
+
+/// What a search of one flow costs at most: a bound over all flows, not a measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Cost {
     /// Nodes of trees that are looked at.
@@ -24,6 +24,14 @@ impl Cost {
     pub fn steps(self) -> u32 {
         self.nodes.saturating_add(self.blocks)
     }
+
+    /// Of one search and another behind it.
+    pub(crate) fn and(self, other: Cost) -> Cost {
+        Cost {
+            nodes: self.nodes.saturating_add(other.nodes),
+            blocks: self.blocks.saturating_add(other.blocks),
+        }
+    }
 }
 
 /// What a search may cost and a classifier may hold.
@@ -31,17 +39,20 @@ impl Cost {
 pub struct Budget {
     /// [`Cost::steps`] of a search at most.
     pub steps: u32,
+    /// Blocks of 16 rules that one set of trees holds at most; never more than 2²⁴.
+    pub blocks: usize,
 }
 
 impl Default for Budget {
     /// 256 steps, about a microsecond: sets of 100,000 rules as they are used need 10 to 40, plain
-    /// lists of 4,000 rules fit.
+    /// lists of 4,000 rules fit. Blocks: as many as can be.
     fn default() -> Budget {
-        Budget { steps: 256 }
+        Budget { steps: 256, blocks: MAX_BLOCKS }
     }
 }
 
-/// Why rules cannot become a classifier: some flow would cost more than the budget.
+/// Why rules cannot become a classifier: some flow would cost more than the budget. Rules for whose
+/// blocks there is no room are counted as searched one block after the other.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a search could take {steps} steps; at most {limit} are allowed", steps = cost.steps())]
 pub struct TooCostly {

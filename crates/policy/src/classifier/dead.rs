@@ -23,6 +23,11 @@ impl Dead {
         word.is_some_and(|word| word >> (position % 64) & 1 == 1)
     }
 
+    /// Whether some position is in both sets.
+    pub(super) fn meets(&self, other: &Dead) -> bool {
+        self.words.iter().zip(&other.words).any(|(one, other)| one & other != 0)
+    }
+
     /// Memory of the bits.
     pub(super) fn bytes(&self) -> usize {
         std::mem::size_of_val(&*self.words)

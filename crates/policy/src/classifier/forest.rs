@@ -14,7 +14,7 @@ use cpu::lanes::Lanes;
 use cpu::prefetch_ref;
 
 use super::header::{Area, Header, NO_CLASS, PLACES};
-use super::{Dead, NONE};
+use super::{Cost, Dead, NONE};
 
 /// Headers that are searched together.
 pub(super) const BATCH: usize = 64;
@@ -46,13 +46,11 @@ impl Word {
         Word(index as u32)
     }
 
-    /// The word of a leaf.
-    ///
-    /// # Panics
-    /// If it cannot be said: beyond [`LEAF_BLOCKS`] or [`MAX_BLOCKS`].
-    pub(super) fn leaf(first: usize, blocks: usize) -> Word {
-        assert!(blocks <= LEAF_BLOCKS && first + blocks <= MAX_BLOCKS, "a leaf of {blocks} blocks");
-        Word(Word::LEAF | (blocks as u32) << 24 | first as u32)
+    /// The word of a leaf; `None` if it cannot be said: beyond [`LEAF_BLOCKS`] or
+    /// [`MAX_BLOCKS`].
+    pub(super) fn leaf(first: usize, blocks: usize) -> Option<Word> {
+        let fits = blocks <= LEAF_BLOCKS && first < MAX_BLOCKS && first + blocks <= MAX_BLOCKS;
+        fits.then_some(Word(Word::LEAF | (blocks as u32) << 24 | first as u32))
     }
 
     #[inline(always)]
@@ -214,6 +212,8 @@ pub(super) struct Forest {
     /// Positions of rules that hide others somewhere: where such a rule does not count, the
     /// reserve must be searched.
     pub(super) hiders: Dead,
+    /// What a search takes at most, without the reserve.
+    pub(super) cost: Cost,
 }
 
 /// Which rules count.
@@ -273,6 +273,17 @@ impl Forest {
             + std::mem::size_of_val(&*self.blocks)
             + self.hiders.bytes()
             + self.reserve.as_ref().map_or(0, |reserve| reserve.bytes())
+    }
+
+    /// What a search takes at most where some rules do not count: each reserve is asked that the
+    /// hiders among them lead to. Cost: by the positions that there are.
+    pub(super) fn cost_without(&self, dead: &Dead) -> Cost {
+        let (mut cost, mut forest) = (self.cost, self);
+        while let (Some(reserve), true) = (&forest.reserve, forest.hiders.meets(dead)) {
+            cost = cost.and(reserve.cost);
+            forest = reserve;
+        }
+        cost
     }
 
     /// Blocks that are searched for a header whose rule does not count and hides others.

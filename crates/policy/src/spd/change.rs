@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::{Base, Change, Made, NeedsRenewal, Slot, Slots, Spd, SpdError};
+use crate::classifier::Budget;
 use crate::table::{Gathered, Table};
 use crate::{DomainId, Policy, PolicyId, PolicyIndex};
 
@@ -11,6 +12,13 @@ impl Spd {
     /// Changes since the base was made.
     pub fn changes(&self) -> usize {
         self.log.len()
+    }
+
+    /// Steps that changes since the base was made add to a search of one flow at most, in the
+    /// domain where they add most: of what came, and of what hides behind policies that went.
+    pub fn steps_of_changes(&self) -> u32 {
+        let steps = |table: &Table| table.cost_of_changes().steps();
+        self.tables.iter().map(steps).max().unwrap_or(0)
     }
 
     /// A database without these policies and with those, upon the same base. The generation of
@@ -233,6 +241,12 @@ impl Spd {
             let gone = gone.iter().map(|policy| policy.precedence());
             let added = gathered.finish(domain.family()).map_err(|_| NeedsRenewal::Changes)?;
             *table = table.with_changes(added, gone);
+            // Rules that went may have hidden thousands, which are searched one block after the
+            // other till the base is made anew. So costly a search is never served: one answer
+            // waits for the whole, where else every packet would until a rebuild beside it ends.
+            if table.cost_of_changes().steps() > Budget::default().steps {
+                return Err(NeedsRenewal::Changes);
+            }
         }
         if tables.iter().map(Table::len).sum::<usize>() > Spd::MAX_RULES {
             return Err(NeedsRenewal::Rules);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use wire::{Family, Flow};
 
+use super::super::forest::{LEAF_BLOCKS, MAX_BLOCKS, Word};
 use super::super::*;
 use super::sets::{Random, edge_flow, linear, rule};
 use super::speed::thread_time;
@@ -206,8 +207,51 @@ fn what_no_search_can_tell_apart_quickly_is_refused() {
 #[test]
 fn a_budget_of_few_steps_refuses_what_a_larger_one_takes() {
     let rules = numbered(1000, |i| rule((u128::from(i) * 10, u128::from(i) * 10 + 5), ALL));
-    let error = Classifier::new(Family::V4, &rules, Budget { steps: 1 }).unwrap_err();
+    let error =
+        Classifier::new(Family::V4, &rules, Budget { steps: 1, ..Budget::default() }).unwrap_err();
     assert_eq!(error.limit, 1);
     assert!(error.cost.steps() > 1 && !error.positions.is_empty());
-    assert!(Classifier::new(Family::V4, &rules, Budget { steps: 20 }).is_ok());
+    assert!(Classifier::new(Family::V4, &rules, Budget { steps: 20, ..Budget::default() }).is_ok());
+}
+
+// A forest's blocks are numbered in 24 bits: more of them are refused, and never panic.
+#[test]
+fn more_blocks_than_a_forest_holds_are_refused() {
+    assert!(Word::leaf(MAX_BLOCKS - 1, 1).is_some() && Word::leaf(0, LEAF_BLOCKS).is_some());
+    assert_eq!(Word::leaf(MAX_BLOCKS - 1, 2), None);
+    assert_eq!(Word::leaf(MAX_BLOCKS, 0), None);
+    assert_eq!(Word::leaf(0, LEAF_BLOCKS + 1), None);
+    let one = |i: u32| rule((u128::from(i) * 10, u128::from(i) * 10 + 5), ALL);
+    let apart = numbered(6000, one);
+    let hidden = numbered(6000, |i| if i < 6 { rule(ALL, ALL) } else { one(i) });
+    // Two blocks are enough for the first of those that hide all, not for what they hide.
+    for (rules, least) in [(&apart, 400), (&hidden, 375)] {
+        for blocks in [0, 1, 2, 3, 100, least - 1] {
+            let budget = Budget { blocks, ..Budget::default() };
+            let error = Classifier::new(Family::V4, rules, budget).unwrap_err();
+            assert!(error.cost.steps() > error.limit, "{blocks}: {error}");
+            assert!(!error.positions.is_empty(), "{blocks}: {error}");
+        }
+        let budget = Budget { blocks: 4 * least, ..Budget::default() };
+        agrees(&Classifier::new(Family::V4, rules, budget).unwrap(), Family::V4, rules);
+    }
+}
+
+// What rules hide that do not count is part of what a search costs.
+#[test]
+fn the_cost_counts_what_dead_rules_have_hidden() {
+    let one = |i: u32| rule((u128::from(i) * 10, u128::from(i) * 10 + 5), ALL);
+    let rules = numbered(3006, |i| if i < 6 { rule(ALL, ALL) } else { one(i) });
+    let built = build("behind six", Family::V4, &rules).unwrap();
+    let mut dead = Dead::default();
+    let costs = (0..6).map(|next| {
+        let cost = built.cost_without(&dead).steps();
+        dead.insert(next);
+        cost
+    });
+    // Two reserves of one rule each, then a list of what is left.
+    assert_eq!(costs.collect::<Vec<_>>(), [1, 2, 3, 3 + 188, 3 + 188, 3 + 188]);
+    let mut dead = Dead::default();
+    (1..3006).for_each(|hides_nothing| dead.insert(hides_nothing));
+    assert_eq!(built.cost_without(&dead), built.worst_case_cost());
 }

@@ -8,7 +8,7 @@ use super::sets::{LIES, Lie, Random, edge_flow, linear, random_rules, rule};
 use crate::rule::Rule;
 
 /// Enough for any set that is not made to be costly.
-const GENEROUS: Budget = Budget { steps: 10_000 };
+const GENEROUS: Budget = Budget { steps: 10_000, blocks: usize::MAX };
 
 /// Compares a set's searches, in every form, with and without dead rules; how many lookups that
 /// were.

@@ -423,6 +423,82 @@ fn a_list_in_front_of_the_base_has_a_bound() {
     assert_eq!(spd.changed(&[], vec![wide]).unwrap().rules(OUT), Spd::MAX_RULES_IN_FRONT);
 }
 
+/// Six policies of everything in front of as many networks of 256 addresses.
+fn hidden(networks: u32) -> Vec<Policy> {
+    let policy = |id: u32| {
+        let any = AddressRange::any(Family::V4);
+        let mut policy = between(id, if id < 6 { 20 - id } else { 1 }, 0, 0);
+        let lo = u128::from(id) << 8;
+        let network = AddressRange { lo, hi: lo + 255, ..any };
+        policy.selector.local = vec![any];
+        policy.selector.remote = vec![if id < 6 { any } else { network }];
+        policy
+    };
+    (0..6 + networks).map(policy).collect()
+}
+
+/// What a database says, if it is what a linear search says, of flows to some of those networks.
+fn says(spd: &Spd) -> Vec<Match> {
+    let upper = Upper::Ports { source: 1, destination: 80 };
+    let to = |network: u128| Flow {
+        family: Family::V4,
+        source: 7,
+        destination: (network * 37) << 8 | 3,
+        protocol: TCP,
+        upper,
+    };
+    let flows: Vec<Flow> = (0..300).map(to).collect();
+    let mut says = vec![Match::None; flows.len()];
+    spd.classify(OUT, &flows, &mut says);
+    for (flow, &says) in flows.iter().zip(&says) {
+        assert_eq!(says, spd.search_linear(OUT, flow), "{flow}");
+    }
+    says
+}
+
+// FC-52: what policies have hidden is never searched one by one beyond a bound.
+#[test]
+fn policies_behind_which_much_hides_go_with_a_base_made_anew() {
+    let policies = hidden(8000);
+    let mut spd = Spd::with_room(policies.clone(), 20_000).unwrap();
+    let as_made = spd.cost(OUT).steps();
+    let limit = Budget::default().steps;
+    let of = |spd: &Spd, id: u32| spd.named(&format!("p{id}")).unwrap();
+    let all: Vec<PolicyIndex> = (0..6).map(|id| of(&spd, id)).collect();
+    assert_eq!(spd.changed(&all, vec![]).unwrap_err(), NeedsRenewal::Changes);
+    let mut first = 0;
+    let last = loop {
+        match spd.changed(&[of(&spd, first)], vec![]) {
+            Ok(next) => spd = next,
+            Err(error) => break error,
+        }
+        first += 1;
+        says(&spd);
+        assert_eq!(spd.cost(OUT).steps(), as_made + spd.steps_of_changes());
+        assert!((1..=limit).contains(&spd.steps_of_changes()));
+    };
+    assert_eq!((last, first), (NeedsRenewal::Changes, 2));
+    let (renewed, slots) = spd.renewed(policies[6..].to_vec(), 20_000).unwrap();
+    assert_eq!((slots, renewed.steps_of_changes()), (Slots::Kept, 0));
+    assert!(renewed.cost(OUT).steps() <= limit);
+    assert!(renewed.generation(OUT) > spd.generation(OUT));
+    let spoken_of = says(&renewed).iter().filter(|says| **says != Match::None).count();
+    assert_eq!(spoken_of, (0..300).filter(|n| (6..8006).contains(&(n * 37))).count());
+}
+
+#[test]
+fn what_changes_add_to_a_search_is_told_and_gone_with_a_rebuilt_base() {
+    let spd = Spd::with_room(hidden(3000), 20_000).unwrap();
+    assert_eq!(spd.steps_of_changes(), 0);
+    let gone: Vec<PolicyIndex> = (0..6).map(|id| spd.named(&format!("p{id}")).unwrap()).collect();
+    let without = spd.changed(&gone, vec![between(9000, 3, 1, 2)]).unwrap();
+    assert!(without.steps_of_changes() > 3000 / 16);
+    let rebuilt = without.on(&without.rebuilt().unwrap(), &without).unwrap();
+    assert_eq!(rebuilt.steps_of_changes(), 0);
+    assert!(rebuilt.cost(OUT).steps() < without.cost(OUT).steps() / 4);
+    assert_eq!(says(&rebuilt), says(&without));
+}
+
 /// Ranges that are the narrower on one side the wider they are on the other, so that many cross in
 /// every place and none hides another.
 fn hostile(count: u32) -> Vec<Policy> {
