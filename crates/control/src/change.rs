@@ -13,8 +13,9 @@
 //! }
 //! ```
 //!
-//! Where the list would become too long, no slot is left, or a policy names a port that none named
-//! before, the change is made of the whole set, which takes as long as there are policies.
+//! Where the list would become too long, or what hid behind a policy that goes would cost too much
+//! to find, no slot is left, or a policy names a port that none named before, the change is made of
+//! the whole set, which takes as long as there are policies.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -27,7 +28,8 @@ use crate::live::{Compiled, Compiler, Last, room_for};
 use crate::mistake::nearest;
 use crate::validated::{Action, Policy, Validated};
 
-/// Changes in front of a base from which on it is worth folding them in.
+/// Changes in front of a base from which on it is worth folding them in. A step that they add to
+/// searches weighs as much as a change: one alone may uncover much that a policy hid.
 const WORTH_REBUILDING: usize = 64;
 
 /// Names that are found by looking through the changes one by one.
@@ -339,11 +341,12 @@ impl Compiler {
         })
     }
 
-    /// What folds the changes in front of a base into one of its own, if there are so many that it
-    /// is worth it. Cheap; the job is not.
+    /// What folds the changes in front of a base into one of its own, if they are so many, or cost
+    /// searches so much, that it is worth it. Cheap; the job is not.
     pub fn rebuild_job(&self, running: &Compiled) -> Option<RebuildJob> {
-        let worth = running.spd.changes() >= WORTH_REBUILDING;
-        worth.then(|| RebuildJob {
+        let spd = &running.spd;
+        let weight = spd.changes() + spd.steps_of_changes() as usize;
+        (weight >= WORTH_REBUILDING).then(|| RebuildJob {
             spd: running.spd.clone(),
             running: running.running.clone(),
             sets: running.sets.clone(),

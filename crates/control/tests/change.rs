@@ -291,6 +291,50 @@ fn changes_are_folded_in_beside_what_runs() {
     gateway.check(&next);
 }
 
+/// Six policies of everything in front of one of so many networks.
+fn six_in_front_of(networks: u32) -> String {
+    let all: Vec<String> =
+        (0..networks).map(|n| format!("172.{}.{}.0/24", 16 + n / 256, n % 256)).collect();
+    let wide = |n: u32| {
+        let all = "0.0.0.0/0";
+        section(&format!("w{n}"), 9 + n, all, "action = \"bypass\"").replace("10.0.0.0/8", all)
+    };
+    let many = bypass("many", 5, &all.join("\", \""));
+    (0..6).map(wide).chain([many]).collect()
+}
+
+// A few policies that go may uncover much: then one change alone is worth a base of its own.
+#[test]
+fn a_base_is_rebuilt_at_once_where_policies_went_that_hid_many() {
+    let mut gateway = Gateway::new();
+    let first = gateway.compile(&six_in_front_of(3000));
+    let one = gateway.change(&first, &["w5"], "").unwrap();
+    assert!(gateway.compiler.rebuild_job(&one).is_none(), "nothing much hid behind it alone");
+    let all = gateway.change(&one, &["w4", "w3", "w2", "w1", "w0"], "").unwrap();
+    assert_eq!(all.spd.changes(), 6);
+    let rebuilt = gateway.compiler.rebuild_job(&all).unwrap().run().unwrap();
+    let adopted = gateway.compiler.adopt(&all, rebuilt).unwrap();
+    assert_eq!((adopted.spd.changes(), names(&adopted)), (0, vec!["many"]));
+    assert!(adopted.spd.cost(OUT).steps() < all.spd.cost(OUT).steps() / 4);
+    assert!(gateway.compiler.rebuild_job(&adopted).is_none());
+}
+
+// Beyond the bound the change is made of the whole set, and there is nothing left to fold in.
+#[test]
+fn policies_that_hid_too_many_go_with_the_whole_set_made_anew() {
+    let mut gateway = Gateway::new();
+    let first = gateway.compile(&six_in_front_of(4096));
+    let many = gateway.change(&first, &["w5", "w4"], "").unwrap();
+    assert_eq!(many.spd.changes(), 2);
+    let all = gateway.change(&many, &["w3", "w2", "w1", "w0"], "").unwrap();
+    assert_eq!((all.spd.changes(), names(&all)), (0, vec!["many"]));
+    assert_eq!(slot(&all, "many"), slot(&many, "many"));
+    assert_eq!(generations(&all), [3, 3, 1]);
+    assert!(all.spd.cost(OUT).steps() < 64);
+    assert!(gateway.compiler.rebuild_job(&all).is_none());
+    gateway.check(&all);
+}
+
 #[test]
 fn a_rebuilt_base_of_other_policies_is_not_taken() {
     let mut gateway = Gateway::new();
@@ -335,7 +379,7 @@ fn a_policy_that_went_may_leave_without_its_peer() {
     let mut gateway = Gateway::new();
     let running = gateway.compile(&bypass("p", 1, "any"));
     let running = gateway.change(&running, &[], &protect("through", 2, "10.2.0.0/16")).unwrap();
-    let running = gateway.change(&running, &["through"], "").unwrap();
+    gateway.change(&running, &["through"], "").unwrap();
     let text = gateway.text(&bypass("p", 1, "any"));
     let (start, end) = (text.find("[peer.a]").unwrap(), text.find("[[policy]]").unwrap());
     let loaded = gateway.load(&format!("{}{}", &text[..start], &text[end..]));
