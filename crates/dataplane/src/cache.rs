@@ -7,8 +7,8 @@
 //!
 //! **Key**: domain, addresses, protocol, upper layer, and of an opened packet the set of the SA
 //! that opened it. The set does for the SPI: all SAs of a set are judged alike, and it stays when
-//! they are rekeyed. **Value**: the answer, under its domain's generation; and the next hop, under a
-//! number that this worker gives each routing table it sees. A route that is stale is looked up
+//! they are rekeyed. **Value**: the answer, under its domain's generation; and the next hop, under
+//! a number that this worker gives each routing table it sees. A route that is stale is looked up
 //! again, and the answer stands.
 //!
 //! Invalidation is in the numbers: nothing is ever cleared. An entry is of no use as soon as its
