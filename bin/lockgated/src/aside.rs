@@ -76,6 +76,7 @@ async fn fold_in(daemon: &Daemon, refused: &mut Option<RefusedOf>) -> Result<(),
                 Ok(snapshot) => snapshot,
                 Err(error) => {
                     daemon.events.record(Kind::FoldRefused, "", error.to_string(), &[]);
+                    *refused = Some(of);
                     return Ok(());
                 }
             };
