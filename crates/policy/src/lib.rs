@@ -1,7 +1,7 @@
-//! Policies and who wins among them (RFC 4301 §4.4.1): selectors, the security policy database,
-//! and the linear search that is its authority.
+//! Policies and who wins among them (RFC 4301 §4.4.1): selectors, the security policy database, how
+//! one database is made from another, and the classifier that searches it.
 //!
-//! The linear search is the oracle of every faster structure and stays for ever.
+//! The linear search is the authority: the oracle of every faster structure, and it stays for ever.
 //!
 //! Not here: keys, SAs, packets; a policy names its SA set by number.
 #![forbid(unsafe_code)]
