@@ -2,9 +2,9 @@
 # none new enough; everything else that is missing is installed by `setup`.
 
 CARGO := ./xtask/cargo
-XTASK := $(CARGO) run --quiet --package xtask --
+XTASK := $(CARGO) run --package xtask --
 
-.PHONY: build demo test interop bench deb setup fmt clean
+.PHONY: build demo test test-long interop bench deb setup fmt clean
 
 build: setup-quiet
 	$(CARGO) build --release --package lockgate --package lockgated
@@ -15,7 +15,11 @@ demo: setup-quiet
 test: setup-quiet
 	$(XTASK) test
 
-# The part of it against other implementations: scapy and tshark.
+# The hunts: hours of luck in minutes. One part: make test-long PART=crash. All: up to 90 minutes.
+test-long: setup-quiet
+	$(XTASK) test-long $(PART)
+
+# Against other implementations: scapy and tshark.
 interop: setup-quiet
 	$(XTASK) interop
 

@@ -4,14 +4,16 @@
 //! |---|---|
 //! | `setup [--quiet]` | installs what building, testing and the demonstrations need |
 //! | `tidy` | the rules of the code that a compiler does not check |
-//! | `test` | everything, with a table at the end |
+//! | `test` | every promise, with a table at the end |
+//! | `test-long [PART …]` | the hunts: what takes too long for `test`, part by part |
 //! | `interop [WORD …]` | the part of it against scapy and tshark; rows that hold all words |
-//! | `demo [NAME …]` | builds both programs, runs a demonstration (default `gateways`) |
+//! | `demo [NAME …]` | builds both programs quickly, runs a demonstration (default `gateways`) |
 //! | `deb [--check]` | builds the Debian package; or tries one with debug programs |
-//! | `bench [NAME …]` | the same for a benchmark (default `esp`) |
+//! | `bench [NAME …]` | builds both programs for release, runs a benchmark (default `esp`) |
 #![forbid(unsafe_code)]
 
 mod deb;
+mod long;
 mod setup;
 mod test;
 mod tidy;
@@ -28,11 +30,12 @@ fn main() -> ExitCode {
         ("setup", [flag]) if flag == "--quiet" => setup::run(setup::Voice::Quiet),
         ("tidy", []) => tidy::run(),
         ("test", []) => test::run(),
+        ("test-long", parts) => long::run(parts),
         ("interop", words) => test::run_interop(words),
-        ("demo", rest) => lockgate("demo", "gateways", rest),
+        ("demo", rest) => lockgate(Build::Demo, "demo", "gateways", rest),
         ("deb", []) => deb::build(deb::Build::Release).map(|_| ()),
         ("deb", [flag]) if flag == "--check" => deb::check(),
-        ("bench", rest) => lockgate("bench", "esp", rest),
+        ("bench", rest) => lockgate(Build::Release, "bench", "esp", rest),
         _ => Err(Failure::Usage),
     };
     match result {
@@ -71,6 +74,8 @@ enum Failure {
     Untidy { findings: usize },
     /// Parts of `test` that failed.
     Tests { failed: usize },
+    /// `test-long` has no part of this name.
+    NoPart { name: String },
 }
 
 impl std::fmt::Display for Failure {
@@ -79,8 +84,8 @@ impl std::fmt::Display for Failure {
             Failure::Usage => {
                 write!(
                     f,
-                    "usage: cargo xtask setup [--quiet] | tidy | test | interop [WORD …] | demo | \
-                     bench | deb [--check]"
+                    "usage: cargo xtask setup [--quiet] | tidy | test | test-long [PART …] | \
+                     interop [WORD …] | demo [NAME …] | bench [NAME …] | deb [--check]"
                 )
             }
             Failure::Start { program, error } => write!(f, "cannot start {program}: {error}"),
@@ -99,6 +104,9 @@ impl std::fmt::Display for Failure {
                 write!(f, "still missing after installing: {}", missing.join(", "))
             }
             Failure::Untidy { findings } => write!(f, "tidy: {findings} findings"),
+            Failure::NoPart { name } => {
+                write!(f, "test-long has no part `{name}`; there are {}", long::names())
+            }
             Failure::Tests { failed } => write!(f, "test: {failed} parts failed"),
         }
     }
@@ -164,15 +172,40 @@ fn display(command: &Command) -> String {
     words.join(" ").replace(&*cargo().get_program().to_string_lossy(), "cargo")
 }
 
-/// Runs `lockgate TASK NAME …`, built for release; the daemon lies beside it.
-fn lockgate(task: &str, default: &str, rest: &[String]) -> Result<(), Failure> {
-    let both = ["--package", "lockgate", "--package", "lockgated"];
-    succeed(cargo().args(["build", "--release", "--quiet"]).args(both))?;
-    let mut command = cargo();
-    command.args(["run", "--release", "--quiet", "--package", "lockgate", "--", task]);
+/// How the programs are built that a task runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Build {
+    /// Quickly: profile `demo`, without link-time optimisation.
+    Demo,
+    /// As they are shipped and measured.
+    Release,
+}
+
+impl Build {
+    /// The profile's name, which is also its folder's below the target directory.
+    const fn profile(self) -> &'static str {
+        match self {
+            Build::Demo => "demo",
+            Build::Release => "release",
+        }
+    }
+}
+
+/// Runs `lockgate TASK NAME …`; the daemon lies beside it. Cargo shows its progress.
+fn lockgate(build: Build, task: &str, default: &str, rest: &[String]) -> Result<(), Failure> {
+    let programs = ["--package", "lockgate", "--package", "lockgated", "--bins"];
+    let profile = build.profile();
+    succeed(cargo().args(["build", "--profile", profile]).args(programs))?;
+    let mut command = program(target_directory().join(profile).join("lockgate"));
+    command.arg(task);
     match rest {
         [] => command.arg(default),
         rest => command.args(rest),
     };
     succeed(&mut command)
+}
+
+/// Where cargo puts what it builds.
+fn target_directory() -> PathBuf {
+    root().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }

@@ -3,13 +3,13 @@
 //! A part that cannot run is skipped loudly, never counted as passed. A part that fails does not
 //! keep the later ones from running.
 
-use crate::{Failure, cargo, display, program, root, setup, tidy};
+use crate::{Failure, cargo, display, program, root, setup, target_directory, tidy};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// The package whose tests replay the fuzzing corpora.
-const FUZZ_PACKAGE: &str = "fuzz-replay";
+pub(crate) const FUZZ_PACKAGE: &str = "fuzz-replay";
 /// The package whose tests run the daemon in network namespaces.
 const NET_PACKAGE: &str = "net";
 /// The tests against other implementations; its last line is `N passed, N failed, N skipped`.
@@ -17,7 +17,7 @@ const INTEROP: &str = "tests/interop/run.py";
 
 /// What became of a part.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Outcome {
+pub(crate) enum Outcome {
     Passed(Counts),
     Failed(Counts),
     Skipped(&'static str),
@@ -25,15 +25,25 @@ enum Outcome {
 
 /// Tests that a part ran, where it says so.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-struct Counts {
+pub(crate) struct Counts {
     passed: u64,
     failed: u64,
     skipped: u64,
+    /// Tests that cargo ignored: `make test-long` runs them (`tidy` checks it).
+    long: u64,
     /// Tests since the last closing line that said why they did nothing.
     excused: u64,
 }
 
 impl Counts {
+    /// Adds what another run of a part counted.
+    pub(crate) fn add(&mut self, other: Counts) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+        self.long += other.long;
+    }
+
     /// Adds a runner's closing line, if `line` is one: cargo's `test result: ok. 3 passed; …` or
     /// a script's `3 passed, 0 failed, 1 skipped`. A Rust test cannot tell cargo that it was
     /// skipped: it prints `SKIPPED: name: reason`, and is not counted as passed.
@@ -50,7 +60,8 @@ impl Counts {
             match *name {
                 "passed" => found.passed = number,
                 "failed" => found.failed = number,
-                "ignored" | "skipped" => found.skipped = number,
+                "ignored" => found.long = number,
+                "skipped" => found.skipped = number,
                 _ => continue,
             }
             names += 1;
@@ -64,6 +75,7 @@ impl Counts {
             self.passed += found.passed;
             self.failed += found.failed;
             self.skipped += found.skipped;
+            self.long += found.long;
             self.excused = 0;
         }
     }
@@ -74,7 +86,7 @@ impl Counts {
     }
 }
 
-struct Part {
+pub(crate) struct Part {
     name: &'static str,
     outcome: Outcome,
     seconds: f64,
@@ -108,11 +120,16 @@ pub(crate) fn run() -> Result<(), Failure> {
             false => Ok(Outcome::Skipped("there is no package fuzz-replay")),
         }),
         time("interop", || interop(&[])),
-        time("network namespaces", network_namespaces),
-        time("package", package),
+        time("network namespaces", || network_namespaces(&[], |command| command)),
+        time("package", || package(|command| command)),
     ];
+    conclude("test", &parts)
+}
+
+/// Prints the closing table of a task. Fails if a part did.
+pub(crate) fn conclude(task: &str, parts: &[Part]) -> Result<(), Failure> {
+    println!("\n{}", table(task, parts));
     let failed = parts.iter().filter(|part| matches!(part.outcome, Outcome::Failed(_))).count();
-    println!("\n{}", table(&parts));
     if failed == 0 { Ok(()) } else { Err(Failure::Tests { failed }) }
 }
 
@@ -148,39 +165,45 @@ fn interop(words: &[String]) -> Result<Outcome, Failure> {
     watch(&mut command)
 }
 
-/// The daemon in network namespaces, one test at a time: they share the machine's cores. Programs
-/// are looked for beside the tests, so they are built first.
-fn network_namespaces() -> Result<Outcome, Failure> {
+/// Something that is set for a command before it runs.
+type Prepare = fn(&mut Command) -> &mut Command;
+
+/// Runs the daemon in network namespaces, one test at a time: they share the machine's cores.
+/// `files` are the test files; none: all. Programs are looked for beside the tests, so they are
+/// built first.
+pub(crate) fn network_namespaces(files: &[&str], prepare: Prepare) -> Result<Outcome, Failure> {
     let built = watch(cargo().args(["build", "--quiet", "-p", "lockgate", "-p", "lockgated"]))?;
     if !matches!(built, Outcome::Passed(_)) {
         return Ok(built);
     }
-    let flags = ["test", "--package", NET_PACKAGE, "--", "--test-threads", "1", "--nocapture"];
     let mut command = cargo();
-    command.args(flags);
+    command.args(["test", "--no-fail-fast", "--package", NET_PACKAGE]);
+    for file in files {
+        command.args(["--test", file]);
+    }
+    command.args(["--", "--test-threads", "1", "--nocapture"]);
     command.env("LOCKGATE", built_program("lockgate"));
     command.env("LOCKGATED", built_program("lockgated"));
-    watch(&mut command)
+    watch(prepare(&mut command))
 }
 
-/// The Debian package, with debug programs.
-fn package() -> Result<Outcome, Failure> {
-    match setup::is_there("dpkg-deb") {
-        true => {
-            watch(cargo().args(["run", "--quiet", "--package", "xtask", "--", "deb", "--check"]))
-        }
-        false => Ok(Outcome::Skipped("there is no dpkg-deb")),
+/// Builds and checks the Debian package, with debug programs.
+pub(crate) fn package(prepare: Prepare) -> Result<Outcome, Failure> {
+    if !setup::is_there("dpkg-deb") {
+        return Ok(Outcome::Skipped("there is no dpkg-deb"));
     }
+    let mut command = cargo();
+    command.args(["run", "--quiet", "--package", "xtask", "--", "deb", "--check"]);
+    watch(prepare(&mut command))
 }
 
 /// Where cargo puts a program of ours.
 fn built_program(name: &str) -> std::path::PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    root().join(target).join("debug").join(name)
+    target_directory().join("debug").join(name)
 }
 
 /// Runs a part and takes its time. A part that could not be started has failed.
-fn time(name: &'static str, part: impl FnOnce() -> Result<Outcome, Failure>) -> Part {
+pub(crate) fn time(name: &'static str, part: impl FnOnce() -> Result<Outcome, Failure>) -> Part {
     println!("\n=== {name}");
     let start = Instant::now();
     let outcome = part().unwrap_or_else(|failure| {
@@ -195,7 +218,7 @@ fn time(name: &'static str, part: impl FnOnce() -> Result<Outcome, Failure>) -> 
 
 /// Runs a command, passes its output on line by line, and counts what it says it tested. It
 /// passed if it succeeded and no test of it failed.
-fn watch(command: &mut Command) -> Result<Outcome, Failure> {
+pub(crate) fn watch(command: &mut Command) -> Result<Outcome, Failure> {
     println!("$ {}", display(command));
     watch_into(command, &mut std::io::stdout())
 }
@@ -220,7 +243,7 @@ fn watch_into(command: &mut Command, out: &mut impl Write) -> Result<Outcome, Fa
 }
 
 /// The closing table, and below it one line that says it all.
-fn table(parts: &[Part]) -> String {
+fn table(task: &str, parts: &[Part]) -> String {
     use std::fmt::Write as _;
     let mut text = String::new();
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
@@ -238,16 +261,20 @@ fn table(parts: &[Part]) -> String {
         let detail = match part.outcome {
             Outcome::Skipped(reason) => reason.to_string(),
             _ if counts.is_known() => {
-                let Counts { passed, failed, skipped, .. } = counts;
+                let Counts { passed, failed, skipped, long, .. } = counts;
+                let long = match long {
+                    0 => String::new(),
+                    long => format!(" ({long} more in test-long)"),
+                };
                 let loud = if skipped > 0 { "  <-- SKIPPED" } else { "" };
-                format!("{passed} passed, {failed} failed, {skipped} skipped{loud}")
+                format!("{passed} passed, {failed} failed, {skipped} skipped{long}{loud}")
             }
             _ => String::new(),
         };
         let line = format!("{:<25}{word:<9}{:>6.1} s  {detail}", part.name, part.seconds);
         let _ = writeln!(text, "{}", line.trim_end());
     }
-    let _ = write!(text, "test: {passed} parts passed, {failed} failed, {skipped} skipped");
+    let _ = write!(text, "{task}: {passed} parts passed, {failed} failed, {skipped} skipped");
     text
 }
 
@@ -267,7 +294,7 @@ mod tests {
             "test result: FAILED. 3 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out";
         assert_eq!(
             counted(&[cargo, "4 passed, 0 failed, 1 skipped"]),
-            Counts { passed: 7, failed: 1, skipped: 3, excused: 0 }
+            Counts { passed: 7, failed: 1, skipped: 1, long: 2, excused: 0 }
         );
     }
 
@@ -275,10 +302,10 @@ mod tests {
     fn a_test_that_says_it_is_skipped_is_not_counted_as_passed() {
         let ok = "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
         let counts = counted(&["test leak ... SKIPPED: leak: needs root", "ok", ok, ok]);
-        assert_eq!(counts, Counts { passed: 5, failed: 0, skipped: 1, excused: 0 });
+        assert_eq!(counts, Counts { passed: 5, skipped: 1, ..Counts::default() });
         // A script counts for itself.
         let counts = counted(&["one: SKIPPED: no tshark", "4 passed, 0 failed, 1 skipped"]);
-        assert_eq!(counts, Counts { passed: 4, failed: 0, skipped: 1, excused: 0 });
+        assert_eq!(counts, Counts { passed: 4, skipped: 1, ..Counts::default() });
     }
 
     #[test]
@@ -305,11 +332,14 @@ mod tests {
     fn the_table_shows_failures_and_skips_loudly() {
         let part = |name, outcome| Part { name, outcome, seconds: 1.25 };
         let skips = Counts { passed: 2, skipped: 1, ..Counts::default() };
-        let text = table(&[
-            part("one", Outcome::Passed(skips)),
-            part("two", Outcome::Failed(Counts::default())),
-            part("three", Outcome::Skipped("no reason")),
-        ]);
+        let text = table(
+            "test",
+            &[
+                part("one", Outcome::Passed(skips)),
+                part("two", Outcome::Failed(Counts::default())),
+                part("three", Outcome::Skipped("no reason")),
+            ],
+        );
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].ends_with("2 passed, 0 failed, 1 skipped  <-- SKIPPED"));
         assert!(lines[1].contains("FAILED"));

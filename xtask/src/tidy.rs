@@ -2,7 +2,7 @@
 //!
 //! Each check is a function from text to findings, so that its tests can show it failing.
 
-use crate::{Failure, cargo, output, program, root, succeed};
+use crate::{Failure, cargo, long, output, program, root, succeed};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -126,6 +126,14 @@ pub(crate) fn run() -> Result<(), Failure> {
     report(
         format!("no path of a developer's machine in {} files", sources.len()),
         sources.iter().flat_map(machine_paths).collect(),
+    );
+    report(
+        "every ignored test has a part of `test-long` that runs it".into(),
+        sources
+            .iter()
+            .filter(|source| source.path.extension().is_some_and(|extension| extension == "rs"))
+            .flat_map(|source| long::check_ignored(&source.path, &source.text))
+            .collect(),
     );
     let format = match succeed(cargo().args(["fmt", "--all", "--check"])) {
         Ok(()) => vec![],

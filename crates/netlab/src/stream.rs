@@ -3,13 +3,13 @@
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::capture::MARKER;
-use crate::{LabError, Namespace};
+use crate::{LabError, Namespace, interrupt};
 
 /// Port that streams are received at.
 const PORT: u16 = 7007;
@@ -23,7 +23,11 @@ pub struct Stream {
     stop_receiving: Arc<AtomicBool>,
     sender: Option<JoinHandle<Vec<(u64, Instant)>>>,
     receiver: Option<JoinHandle<Vec<(u64, Instant)>>>,
+    last_arrival: LastArrival,
 }
+
+/// When the last packet arrived, as the receiving thread writes it.
+type LastArrival = Arc<Mutex<Option<Instant>>>;
 
 /// What became of a stream.
 #[derive(Clone, Debug, Default)]
@@ -62,10 +66,32 @@ impl Stream {
         let target = SocketAddr::new(to_address, PORT);
         let [stop_sending, stop_receiving] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let stop = Arc::clone(&stop_receiving);
-        let receiver = std::thread::spawn(move || receive(&receiving, &stop));
+        let last_arrival = LastArrival::default();
+        let last = Arc::clone(&last_arrival);
+        let receiver = std::thread::spawn(move || receive(&receiving, &stop, &last));
         let stop = Arc::clone(&stop_sending);
         let sender = std::thread::spawn(move || send(&sending, target, bytes, interval, &stop));
-        Ok(Stream { stop_sending, stop_receiving, sender: Some(sender), receiver: Some(receiver) })
+        let (sender, receiver) = (Some(sender), Some(receiver));
+        Ok(Stream { stop_sending, stop_receiving, sender, receiver, last_arrival })
+    }
+
+    /// Waits until a packet arrives after `moment`, at most `limit` from now. Returns whether one
+    /// did.
+    ///
+    /// # Errors
+    /// [`LabError::Interrupted`].
+    pub fn wait_for_arrival(&self, moment: Instant, limit: Duration) -> Result<bool, LabError> {
+        let end = Instant::now() + limit;
+        loop {
+            let last = *self.last_arrival.lock().unwrap_or_else(PoisonError::into_inner);
+            if last.is_some_and(|last| last > moment) {
+                return Ok(true);
+            }
+            if Instant::now() >= end {
+                return Ok(false);
+            }
+            interrupt::sleep(Duration::from_millis(20))?;
+        }
     }
 
     /// Stops sending, waits for the last packets and returns what became of all.
@@ -124,14 +150,16 @@ fn send(
     sent
 }
 
-fn receive(socket: &UdpSocket, stop: &AtomicBool) -> Vec<(u64, Instant)> {
+fn receive(socket: &UdpSocket, stop: &AtomicBool, last: &LastArrival) -> Vec<(u64, Instant)> {
     let mut arrived = Vec::new();
     let mut buffer = [0; 2048];
     while !stop.load(Ordering::Relaxed) {
         let Ok(length) = socket.recv(&mut buffer) else { continue };
         let number = buffer[..length].strip_prefix(&MARKER).and_then(|rest| rest.first_chunk());
         if let Some(number) = number {
-            arrived.push((u64::from_be_bytes(*number), Instant::now()));
+            let now = Instant::now();
+            arrived.push((u64::from_be_bytes(*number), now));
+            *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
         }
     }
     arrived

@@ -1,6 +1,7 @@
 //! What the two gateways showed, as a value that becomes text or JSON.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use dataplane::DropReason;
 use serde::Serialize;
@@ -64,12 +65,48 @@ pub(super) struct PeerFigures {
     pub(super) tcp_gbps: Option<f64>,
 }
 
+/// A time that was measured, beside its target. Never a check: machines differ and are shared.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct TimeFigure {
+    pub(super) name: &'static str,
+    /// The slowest that was seen; `None`: it did not happen.
+    pub(super) slowest_ms: Option<u64>,
+    pub(super) target_ms: u64,
+}
+
+impl TimeFigure {
+    /// A time in whole milliseconds.
+    pub(super) fn new(
+        name: &'static str,
+        slowest: Option<Duration>,
+        target: Duration,
+    ) -> TimeFigure {
+        let milliseconds = |time: Duration| time.as_millis() as u64;
+        TimeFigure { name, slowest_ms: slowest.map(milliseconds), target_ms: milliseconds(target) }
+    }
+
+    fn row(&self) -> Vec<String> {
+        let (slowest, target) = (self.slowest_ms, self.target_ms);
+        vec![
+            self.name.to_owned(),
+            slowest.map_or("never".to_owned(), |slowest| format!("{slowest} ms")),
+            format!("{target} ms"),
+            match slowest.is_some_and(|slowest| slowest <= target) {
+                true => "reached".to_owned(),
+                false => "missed (no failure: the machine may be busy)".to_owned(),
+            },
+        ]
+    }
+}
+
 /// Everything that was found.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct GatewaysReport {
     pub(super) demo: &'static str,
     pub(super) ok: bool,
     pub(super) checks: Vec<Check>,
+    /// Times beside their targets.
+    pub(super) times: Vec<TimeFigure>,
     pub(super) ping_us: PingTimes,
     pub(super) tcp_gbps: Option<f64>,
     pub(super) udp: UdpFigures,
@@ -92,6 +129,7 @@ impl GatewaysReport {
             demo: "gateways",
             ok: false,
             checks: Vec::new(),
+            times: Vec::new(),
             ping_us: PingTimes::default(),
             tcp_gbps: None,
             udp: UdpFigures::default(),
@@ -114,6 +152,8 @@ impl GatewaysReport {
         let mut text = table("Checks", &["", "what", "found"], checks, Numbers::NONE);
         text +=
             &table("Figures", &["", "p50", "p99", "TCP", "UDP"], self.figures(), Numbers(1..=4));
+        let times = self.times.iter().map(TimeFigure::row);
+        text += &table("Times", &["", "slowest", "target", ""], times, Numbers(1..=2));
         text += &self.ladder();
         let drops: Vec<DropLine> = DropReason::ALL
             .iter()
@@ -202,6 +242,7 @@ mod tests {
             "demo",
             "ok",
             "checks",
+            "times",
             "ping_us",
             "tcp_gbps",
             "udp",
@@ -240,6 +281,19 @@ mod tests {
             line.matches('█').count()
         };
         assert_eq!((bar("device"), bar("kernel"), bar("classifier")), (0, 1, BAR as usize));
+    }
+
+    #[test]
+    fn a_time_beyond_its_target_is_shown_and_is_no_failed_check() {
+        let mut report = GatewaysReport::new();
+        report.ok = true;
+        let [late, target] = [3, 1].map(Duration::from_secs);
+        report.times.push(TimeFigure::new("restart", Some(late), target));
+        let text = report.text();
+        let line = text.lines().find(|line| line.contains("restart")).unwrap();
+        assert!(line.contains("3000 ms") && line.contains("1000 ms"), "{line}");
+        assert!(line.contains("missed"), "{line}");
+        assert!(text.ends_with("All checks hold.\n"), "{text}");
     }
 
     #[test]

@@ -18,8 +18,9 @@ pub(super) struct Seconds(pub(super) u32);
 /// UDP: bytes of a packet, and packets a second. Three parties share two cores: more is for
 /// benches.
 const UDP: (u32, u32) = (1200, 10_000);
-/// Part of the UDP packets that may be lost on a machine that does other things too.
-const UDP_LOSS: f64 = 0.01;
+/// Target for the part of them that is lost, a figure: a host that shares two cores with everybody
+/// loses some itself.
+const UDP_LOSS_TARGET: f64 = 0.01;
 /// What a tunnel carries over a link of 1500 bytes: outer IPv4 20, ESP 8, IV 8, ICV 16; of the
 /// remaining 1448, a multiple of 4, the trailer takes 2.
 pub(super) const TUNNEL_MTU: u32 = 1446;
@@ -27,10 +28,13 @@ pub(super) const TUNNEL_MTU: u32 = 1446;
 const TIMED_PINGS: (u32, Duration) = (1000, Duration::from_millis(2));
 /// Time between two packets of a stream.
 const STEP: Duration = Duration::from_millis(1);
-/// Time in which all ports are up after a start.
-const PORTS_UP: Duration = Duration::from_secs(5);
-/// Time in which a port that is up again must carry traffic.
-const UP_AGAIN: Duration = Duration::from_secs(2);
+/// A step that takes longer than this never ends: the only time that a check knows.
+pub(super) const STEP_LIMIT: Duration = Duration::from_secs(60);
+/// Target for the time from a port's link up to the first packet: a figure that is shown, not a
+/// check.
+const UP_AGAIN_TARGET: Duration = Duration::from_secs(2);
+/// Target for the time of one reload, another figure.
+const RELOAD_TARGET: Duration = Duration::from_millis(100);
 
 /// Without Lockgate the same pings must cross and be seen in clear; else nothing that follows
 /// would prove anything.
@@ -63,7 +67,7 @@ pub(super) fn start_daemons(stage: &mut Stage) -> Result<(), LabError> {
     for end in [A, B] {
         stage.gateways.start(end)?;
     }
-    let end = Instant::now() + PORTS_UP;
+    let end = Instant::now() + STEP_LIMIT;
     let mut ports = ports(stage)?;
     while !ports.down.is_empty() && Instant::now() < end {
         interrupt::sleep(Duration::from_millis(100))?;
@@ -177,13 +181,18 @@ pub(super) fn bounded_udp(stage: &mut Stage, seconds: Seconds) -> Result<(), Lab
     drop(server);
     stage.report.udp.sent_pps = Some(v4.sent_pps);
     stage.report.udp.loss = Some(v4.loss);
-    let text = |udp: iperf::Udp| {
+    let text = |udp: &iperf::Udp| {
         format!("{} of {} lost at {:.0} packets/s", udp.lost, udp.sent, udp.sent_pps)
     };
     stage.check(
-        "iperf3 UDP, v4 and v6",
-        v4.loss <= UDP_LOSS && v6.loss <= UDP_LOSS,
-        format!("v4: {}; v6: {}", text(v4), text(v6)),
+        "iperf3 UDP crosses, v4 and v6",
+        [&v4, &v6].iter().all(|udp| udp.lost < udp.sent),
+        format!(
+            "v4: {}; v6: {} (target: at most {:.0} %)",
+            text(&v4),
+            text(&v6),
+            UDP_LOSS_TARGET * 100.0
+        ),
     );
     Ok(())
 }
@@ -257,12 +266,12 @@ priority = 50
     stage.add_capture(capture)?;
     let sent: usize = deliveries.iter().map(|delivery| delivery.sent.len()).sum();
     let lost: usize = deliveries.iter().map(netlab::stream::Delivery::lost).sum();
-    let slowest = slowest.as_millis();
     stage.check(
         "a policy reload under traffic loses nothing",
-        lost == 0 && sent > 1000,
-        format!("4 reloads, {lost} of {sent} packets lost, the slowest took {slowest} ms"),
+        lost == 0 && sent > 0,
+        format!("4 reloads, {lost} of {sent} packets lost"),
     );
+    stage.note_time("policy reload, the slowest of 4", [Some(slowest); 2], RELOAD_TARGET);
     Ok(())
 }
 
@@ -278,7 +287,8 @@ pub(super) fn port_down_and_up(stage: &mut Stage) -> Result<(), LabError> {
     // Taken before: it forwards before the command has returned.
     let up = Instant::now();
     stage.gateways.sites.raise_wan(site)?;
-    interrupt::sleep(UP_AGAIN + Duration::from_millis(500))?;
+    wait_for_both(&streams, up)?;
+    interrupt::sleep(Duration::from_millis(500))?;
     let deliveries = streams.map(Stream::finish);
     stage.add_capture(capture)?;
     let through: usize = deliveries
@@ -286,19 +296,12 @@ pub(super) fn port_down_and_up(stage: &mut Stage) -> Result<(), LabError> {
         .map(|delivery| delivery.arrived_between(down + Duration::from_millis(50), up))
         .sum();
     let first = deliveries.each_ref().map(|delivery| delivery.first_after(up));
-    let back = |first: Option<Duration>| match first {
-        Some(time) => format!("after {} ms", time.as_millis()),
-        None => "not at all".to_owned(),
-    };
     stage.check(
-        "a port that goes down and comes up carries traffic again",
-        first.iter().all(|first| first.is_some_and(|time| time <= UP_AGAIN)),
-        format!(
-            "while down {through} packets came through; up again: a to b {}, b to a {}",
-            back(first[0]),
-            back(first[1])
-        ),
+        "a port that goes down carries nothing, and carries traffic again when it is up",
+        through == 0 && first.iter().all(Option::is_some),
+        format!("while down {through} packets came through; {}", directions(first)),
     );
+    stage.note_time("port up: link up to the first packet", first, UP_AGAIN_TARGET);
     Ok(())
 }
 
@@ -347,6 +350,22 @@ pub(super) fn settle(stage: &mut Stage) -> Result<(), LabError> {
 /// Steady streams from host a to host b and back.
 pub(super) fn both_ways(stage: &Stage) -> Result<[Stream; 2], LabError> {
     Ok([stage.gateways.stream(A, B, STEP)?, stage.gateways.stream(B, A, STEP)?])
+}
+
+/// Waits until both streams deliver a packet after `moment`, or until [`STEP_LIMIT`].
+pub(super) fn wait_for_both(streams: &[Stream; 2], moment: Instant) -> Result<(), LabError> {
+    streams.iter().try_for_each(|stream| {
+        stream.wait_for_arrival(moment, STEP_LIMIT).map(|_arrived_in_time| ())
+    })
+}
+
+/// Times of both directions as text.
+pub(super) fn directions(times: [Option<Duration>; 2]) -> String {
+    let text = |time: Option<Duration>| match time {
+        Some(time) => format!("after {} ms", time.as_millis()),
+        None => format!("not within {} s", STEP_LIMIT.as_secs()),
+    };
+    format!("a to b {}, b to a {}", text(times[0]), text(times[1]))
 }
 
 /// Pings from a site's host to the other's, over IPv4 and IPv6.

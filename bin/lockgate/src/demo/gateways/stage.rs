@@ -1,14 +1,14 @@
 //! Where the demonstration takes place, what it found so far, and how it says so.
 
 use std::io::Write;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use netlab::capture::{Capture, Tally};
 use netlab::daemon::Counters;
 use netlab::sites::Plan;
 use netlab::{Gateways, LabError};
 
-use super::report::GatewaysReport;
+use super::report::{GatewaysReport, TimeFigure};
 use crate::demo::report::Check;
 
 /// Where progress is printed: beside the report, never into JSON.
@@ -70,6 +70,18 @@ impl Stage {
         let detail = detail.into();
         self.say(if ok { "ok" } else { "FAILED" }, &format!("{name}: {detail}"));
         self.report.checks.push(Check { name, ok, detail });
+    }
+
+    /// Notes how long something took in both directions, beside its target. Machines differ and are
+    /// shared: no time makes the demonstration fail.
+    pub(super) fn note_time(
+        &mut self,
+        name: &'static str,
+        took: [Option<Duration>; 2],
+        target: Duration,
+    ) {
+        let slowest = took.into_iter().flatten().max();
+        self.report.times.push(TimeFigure::new(name, slowest, target));
     }
 
     /// Ends a capture and adds it to what was on the wire; its file is removed.

@@ -62,7 +62,7 @@ fn every_form_answers_what_the_linear_search_answers() {
 
 /// `CASES=100000000 cargo test --release -p policy -- --ignored many_more`
 #[test]
-#[ignore = "takes as long as one lets it"]
+#[ignore = "make test-long PART=classifier"]
 fn many_more_lookups_agree() {
     let from = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     compare_sets(from("SEED").unwrap_or(77), from("CASES").unwrap_or(10_000_000) as usize);

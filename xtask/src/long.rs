@@ -1,0 +1,164 @@
+//! The hunts: tests that look longer for what `cargo xtask test` looks for briefly.
+//!
+//! Each part has a name, takes at most ten minutes on two cores, and can run alone. All of them run
+//! before an issue is closed. [`VARIABLE`] tells tests that they may take their time.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::test::{self, Outcome};
+use crate::{Failure, cargo};
+
+/// Environment variable that is set for the tests of a long part.
+const VARIABLE: &str = "LOCKGATE_LONG";
+/// What an ignored test's reason begins with; a part's name follows.
+const REASON: &str = "make test-long PART=";
+
+/// A part of the long tests.
+struct Part {
+    name: &'static str,
+    what: &'static str,
+    run: fn() -> Result<Outcome, Failure>,
+}
+
+const PARTS: &[Part] = &[
+    Part {
+        name: "crash",
+        what: "50 SIGKILLs under load: no sequence number twice, no replay let in",
+        run: || test::network_namespaces(&["crash"], long),
+    },
+    Part {
+        name: "leaks",
+        what: "every disturbance of a gateway three times: nothing in cleartext",
+        run: || repeated(3, || test::network_namespaces(&["leaks", "ports"], long)),
+    },
+    Part {
+        name: "walk",
+        what: "the walk against its oracle in many random worlds",
+        run: || test::watch(long(&mut tests("model")).env("PROPTEST_CASES", "6000")),
+    },
+    Part {
+        name: "properties",
+        what: "property tests of parsers, policies, ESP and configuration, many cases each",
+        run: || {
+            let mut command = cargo();
+            command.args(["test", "--no-fail-fast"]);
+            for package in ["wire", "policy", "ipsec", "packets", "control", "keystate", "bpf"] {
+                command.args(["--package", package]);
+            }
+            test::watch(long(&mut command).env("PROPTEST_CASES", "20000"))
+        },
+    },
+    Part {
+        name: "classifier",
+        what: "the classifier against the linear search, 20 million lookups",
+        run: || {
+            let mut command = tests("policy");
+            command.args(["--", "--ignored", "many_more"]).env("CASES", "20000000");
+            test::watch(long(&mut command))
+        },
+    },
+    Part {
+        name: "corpora",
+        what: "every input of every fuzzing corpus",
+        run: || test::watch(long(&mut tests(test::FUZZ_PACKAGE))),
+    },
+    Part {
+        name: "package",
+        what: "the Debian package, packed twice: the same bytes; installed and purged",
+        run: || test::package(long),
+    },
+];
+
+/// Runs the named parts, or all of them. Fails if one of them did.
+pub(crate) fn run(names: &[String]) -> Result<(), Failure> {
+    let known = |name: &String| PARTS.iter().any(|part| part.name == name);
+    if let Some(name) = names.iter().find(|name| !known(name)) {
+        return Err(Failure::NoPart { name: name.clone() });
+    }
+    let wanted = |part: &&Part| names.is_empty() || names.iter().any(|name| name == part.name);
+    let mut finished = Vec::new();
+    for part in PARTS.iter().filter(wanted) {
+        println!("\ntest-long: {}: {}", part.name, part.what);
+        finished.push(test::time(part.name, part.run));
+    }
+    test::conclude("test-long", &finished)
+}
+
+/// The names of all parts, for people.
+pub(crate) fn names() -> String {
+    PARTS.iter().map(|part| part.name).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns why an ignored test is never run: its reason names no part. `None`: a part runs it.
+pub(crate) fn ignored_for_ever(line: &str) -> Option<&'static str> {
+    let attribute = line.trim_start().strip_prefix("#[ignore")?;
+    let reason = attribute.split('"').nth(1).unwrap_or_default();
+    let by_hand = reason.starts_with("a measurement");
+    let part = reason.strip_prefix(REASON).and_then(|rest| rest.split([':', ' ']).next());
+    match part {
+        Some(name) if PARTS.iter().any(|part| part.name == name) => None,
+        Some(_) => Some("an ignored test names a part that `test-long` does not have"),
+        None if by_hand => None,
+        None => Some("an ignored test that nothing runs: `make test-long PART=NAME` is its reason"),
+    }
+}
+
+/// Marks a command as part of the long tests.
+fn long(command: &mut Command) -> &mut Command {
+    command.env(VARIABLE, "1")
+}
+
+/// Cargo, testing a package.
+fn tests(package: &str) -> Command {
+    let mut command = cargo();
+    command.args(["test", "--no-fail-fast", "--package", package]);
+    command
+}
+
+/// Runs something several times. Stops at the first that does not pass.
+fn repeated(times: u32, run: impl Fn() -> Result<Outcome, Failure>) -> Result<Outcome, Failure> {
+    let mut sum = test::Counts::default();
+    for _ in 0..times {
+        match run()? {
+            Outcome::Passed(counts) => sum.add(counts),
+            other => return Ok(other),
+        }
+    }
+    Ok(Outcome::Passed(sum))
+}
+
+/// Looks through a source file for ignored tests that nothing runs.
+pub(crate) fn check_ignored(file: &Path, text: &str) -> Vec<String> {
+    let findings = text.lines().enumerate().filter_map(|(number, line)| {
+        let why = ignored_for_ever(line)?;
+        Some(format!("{}:{}: {why}", file.display(), number + 1))
+    });
+    findings.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ignored_test_names_the_part_that_runs_it() {
+        let marked = |reason: &str| format!("    #[ignore = \"{reason}\"]");
+        assert_eq!(ignored_for_ever(&marked("make test-long PART=crash: 50 kills")), None);
+        assert_eq!(ignored_for_ever(&marked("make test-long PART=classifier")), None);
+        assert_eq!(ignored_for_ever("fn ignored() {}"), None);
+        assert!(ignored_for_ever(&marked("make test-long PART=nothing")).is_some());
+        assert!(ignored_for_ever(&marked("slow")).is_some());
+        assert!(ignored_for_ever("#[ignore]").is_some());
+    }
+
+    #[test]
+    fn parts_have_names_of_their_own_and_an_unknown_one_is_refused_with_all_of_them() {
+        let mut names: Vec<&str> = PARTS.iter().map(|part| part.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), PARTS.len());
+        let refused = run(&["crahs".to_owned()]).unwrap_err().to_string();
+        assert!(refused.contains("`crahs`") && refused.contains("crash, leaks"), "{refused}");
+    }
+}
