@@ -6,10 +6,10 @@ XTASK := $(CARGO) run --package xtask --
 
 .PHONY: build demo test test-long interop bench deb setup fmt clean
 
-build: setup-quiet
+build: setup-demo
 	$(CARGO) build --release --package lockgate --package lockgated
 
-demo: setup-quiet
+demo: setup-demo
 	$(XTASK) demo
 
 test: setup-quiet
@@ -23,7 +23,7 @@ test-long: setup-quiet
 interop: setup-quiet
 	$(XTASK) interop
 
-bench: setup-quiet
+bench: setup-demo
 	$(XTASK) bench
 
 deb: setup-quiet
@@ -32,9 +32,13 @@ deb: setup-quiet
 setup:
 	$(XTASK) setup
 
-.PHONY: setup-quiet
+.PHONY: setup-quiet setup-demo
 setup-quiet:
 	$(XTASK) setup --quiet
+
+# Less than the tests need: a first try waits for it.
+setup-demo:
+	$(XTASK) setup --demo
 
 fmt:
 	$(CARGO) fmt --all

@@ -3,6 +3,7 @@
 //! | command | what |
 //! |---|---|
 //! | `setup [--quiet]` | installs what building, testing and the demonstrations need |
+//! | `setup --demo` | the same without what only tests need |
 //! | `tidy` | the rules of the code that a compiler does not check |
 //! | `test` | every promise, with a table at the end |
 //! | `test-long [PART …]` | the hunts: what takes too long for `test`, part by part |
@@ -21,13 +22,16 @@ mod tidy;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use setup::{Scope, Voice};
+
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let name = arguments.next().unwrap_or_default();
     let rest: Vec<String> = arguments.collect();
     let result = match (name.as_str(), rest.as_slice()) {
-        ("setup", []) => setup::run(setup::Voice::Normal),
-        ("setup", [flag]) if flag == "--quiet" => setup::run(setup::Voice::Quiet),
+        ("setup", []) => setup::run(Voice::Normal, Scope::All),
+        ("setup", [flag]) if flag == "--quiet" => setup::run(Voice::Quiet, Scope::All),
+        ("setup", [flag]) if flag == "--demo" => setup::run(Voice::Quiet, Scope::Demo),
         ("tidy", []) => tidy::run(),
         ("test", []) => test::run(),
         ("test-long", parts) => long::run(parts),
@@ -84,7 +88,7 @@ impl std::fmt::Display for Failure {
             Failure::Usage => {
                 write!(
                     f,
-                    "usage: cargo xtask setup [--quiet] | tidy | test | test-long [PART …] | \
+                    "usage: cargo xtask setup [--quiet|--demo] | tidy | test | test-long [PART …] | \
                      interop [WORD …] | demo [NAME …] | bench [NAME …] | deb [--check]"
                 )
             }

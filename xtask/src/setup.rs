@@ -15,9 +15,20 @@ pub(crate) enum Voice {
     Quiet,
 }
 
+/// How much to install.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// What building and the demonstrations need: a newcomer waits for it.
+    Demo,
+    /// What the tests need, too.
+    All,
+}
+
 /// A program that must be there, and the Debian packages that bring it.
 struct Need {
     name: &'static str,
+    /// The smallest scope that needs it.
+    scope: Scope,
     why: &'static str,
     /// A command that succeeds where the need is met.
     probe: &'static [&'static str],
@@ -27,84 +38,98 @@ struct Need {
 const NEEDS: &[Need] = &[
     Need {
         name: "cc",
+        scope: Scope::Demo,
         why: "builds the C code of the cipher library",
         probe: &["cc", "--version"],
         packages: &["gcc", "libc6-dev"],
     },
     Need {
         name: "cmake",
+        scope: Scope::Demo,
         why: "builds the cipher library where its short way does not do",
         probe: &["cmake", "--version"],
         packages: &["cmake", "make"],
     },
     Need {
         name: "git",
+        scope: Scope::All,
         why: "tells tidy which files are part of the project",
         probe: &["git", "--version"],
         packages: &["git"],
     },
     Need {
         name: "python3",
+        scope: Scope::All,
         why: "runs the tests against scapy, another implementation of ESP",
         probe: &["python3", "-c", "import ensurepip, venv"],
         packages: &["python3", "python3-venv"],
     },
     Need {
         name: "tshark",
+        scope: Scope::All,
         why: "decodes what Lockgate seals, with the keys written beside the capture",
         probe: &["tshark", "--version"],
         packages: &["tshark"],
     },
     Need {
         name: "tcpdump",
+        scope: Scope::Demo,
         why: "makes captures",
         probe: &["tcpdump", "--version"],
         packages: &["tcpdump"],
     },
     Need {
         name: "ip",
+        scope: Scope::Demo,
         why: "makes the network namespaces that traffic stays in",
         probe: &["ip", "-Version"],
         packages: &["iproute2"],
     },
     Need {
         name: "clang",
+        scope: Scope::Demo,
         why: "compiles the XDP program",
         probe: &["clang", "--version"],
         packages: &["clang", "llvm"],
     },
     Need {
         name: "libelf and zlib",
+        scope: Scope::Demo,
         why: "read the XDP program and load it into the kernel",
         probe: &["pkg-config", "--exists", "libelf", "zlib"],
         packages: &["pkg-config", "libelf-dev", "zlib1g-dev"],
     },
     Need {
         name: "nft",
+        scope: Scope::Demo,
         why: "sets the guard that keeps ports closed",
         probe: &["nft", "--version"],
         packages: &["nftables"],
     },
     Need {
         name: "ethtool",
+        scope: Scope::Demo,
         why: "switches offloads of the namespaces' interfaces off",
         probe: &["ethtool", "--version"],
         packages: &["ethtool"],
     },
     Need {
         name: "ping",
+        scope: Scope::Demo,
         why: "measures round trips through two gateways",
         probe: &["ping", "-V"],
         packages: &["iputils-ping"],
     },
     Need {
         name: "iperf3",
+        scope: Scope::Demo,
         why: "measures TCP and UDP through two gateways",
         probe: &["iperf3", "--version"],
         packages: &["iperf3"],
     },
     Need {
         name: "openssl",
+        scope: Scope::All,
         why: "makes the keys of wireguard-go, for a comparison",
         probe: &["openssl", "version"],
         packages: &["openssl"],
@@ -114,6 +139,7 @@ const NEEDS: &[Need] = &[
 /// What only machines of this architecture can have; Lockgate does without it, more slowly.
 const NEEDS_X86_64: &[Need] = &[Need {
     name: "libipsec-mb",
+    scope: Scope::Demo,
     why: "ciphers at the speed of the hardware",
     probe: &["cc", "-E", "-include", "intel-ipsec-mb.h", "-x", "c", "/dev/null"],
     packages: &["libipsec-mb-dev"],
@@ -131,13 +157,27 @@ const VENV: &str = "target/venv";
 pub(crate) const PYTHON: &str = "target/venv/bin/python";
 
 /// Installs what is missing.
-pub(crate) fn run(voice: Voice) -> Result<(), Failure> {
-    let mut installed = false;
-    let missing: Vec<&Need> = needs().filter(|need| !works(need.probe)).collect();
-    if !missing.is_empty() {
+pub(crate) fn run(voice: Voice, scope: Scope) -> Result<(), Failure> {
+    let wanted = needs().filter(|need| scope == Scope::All || need.scope == scope);
+    let missing: Vec<&Need> = wanted.filter(|need| !works(need.probe)).collect();
+    let mut installed = !missing.is_empty();
+    if installed {
         install(&missing)?;
-        installed = true;
     }
+    if scope == Scope::All {
+        installed |= install_test_tools()?;
+    }
+    match (installed, voice) {
+        (true, _) => println!("setup: done"),
+        (false, Voice::Normal) => println!("setup: nothing is missing"),
+        (false, Voice::Quiet) => {}
+    }
+    Ok(())
+}
+
+/// Installs what no Debian package brings. Returns whether something was missing.
+fn install_test_tools() -> Result<bool, Failure> {
+    let mut installed = false;
     for (subcommand, component) in COMPONENTS {
         if !quiet(cargo().args([subcommand, "--version"])) {
             println!("setup: adding {component} to the Rust toolchain: part of `make test`");
@@ -155,12 +195,7 @@ pub(crate) fn run(voice: Voice) -> Result<(), Failure> {
         }
         installed = true;
     }
-    match (installed, voice) {
-        (true, _) => println!("setup: done"),
-        (false, Voice::Normal) => println!("setup: nothing is missing"),
-        (false, Voice::Quiet) => {}
-    }
-    Ok(())
+    Ok(installed)
 }
 
 /// What this machine must have.
