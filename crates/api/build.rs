@@ -11,6 +11,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure()
         .type_attribute(".", "#[derive(serde::Serialize, serde::Deserialize)]")
         .field_attribute("lockgate.v1.Explanation.lines", "#[serde(skip)]")
+        .field_attribute("lockgate.v1.Event.details", "#[serde(with = \"crate::details\")]")
         .btree_map(".")
         .compile_fds(descriptors)?;
     Ok(())

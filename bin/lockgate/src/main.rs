@@ -14,6 +14,7 @@ mod keygen;
 mod live;
 mod output;
 mod replay;
+mod terminal;
 
 use std::process::ExitCode;
 

@@ -25,6 +25,7 @@ struct Fake {
     config: PathBuf,
     applied: Arc<Mutex<Vec<v1::ApplyRequest>>>,
     changed: Arc<Mutex<Vec<v1::ChangePoliciesRequest>>>,
+    watched: Arc<Mutex<Vec<v1::EventsRequest>>>,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -34,8 +35,17 @@ fn answer<T>(answer: T) -> Answer<T> {
 }
 
 fn event(number: u64) -> v1::Event {
-    let kind = "port_up".to_owned();
-    v1::Event { number, kind, message: "two\nlines".into(), ..v1::Event::default() }
+    let details =
+        [("port".to_owned(), v1::Detail::text("wan")), ("limit".into(), v1::Detail::number(5))];
+    v1::Event {
+        number,
+        kind: "port_up".into(),
+        severity: "notice".into(),
+        subject: "wan".into(),
+        message: "two\nlines".into(),
+        details: details.into(),
+        ..v1::Event::default()
+    }
 }
 
 #[tonic::async_trait]
@@ -234,7 +244,8 @@ impl Gateway for Fake {
 
     type EventsStream = Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::Event, Status>> + Send>>;
 
-    async fn events(&self, _: Request<v1::EventsRequest>) -> Answer<Self::EventsStream> {
+    async fn events(&self, request: Request<v1::EventsRequest>) -> Answer<Self::EventsStream> {
+        self.watched.lock().unwrap().push(request.into_inner());
         answer(Box::pin(tokio_stream::iter([1, 2].map(event).map(Ok))))
     }
 }
@@ -468,14 +479,26 @@ fn the_daemon_and_the_file_explain_alike() {
 }
 
 #[test]
-fn events_are_lines_of_json() {
+fn events_are_lines_for_people_or_of_json() {
     let lab = Lab::new();
     let text = lab.succeeds(&["events"]);
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert!(text.contains("notice  wan: two | lines [port_up]"), "{text}");
+    let text = lab.succeeds(&["events", "--json"]);
+    let first: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    assert_eq!(first["details"], serde_json::json!({"port": "wan", "limit": 5}), "{first}");
     let numbers: Vec<u64> = text
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap()["number"].as_u64().unwrap())
         .collect();
     assert_eq!(numbers, [1, 2]);
+    let filters = ["--kind", "port_up,port_down", "--severity", "notice"];
+    lab.succeeds(&[&["events", "--since", "2026-08-30T12:00:00Z"], &filters[..]].concat());
+    let asked = lab.fake.watched.lock().unwrap().pop().unwrap();
+    assert_eq!(asked.kinds, ["port_up", "port_down"]);
+    assert_eq!(asked.severity.as_deref(), Some("notice"));
+    assert_eq!(asked.since.as_deref(), Some("2026-08-30T12:00:00.000000000Z"));
+    lab.fails(2, &["events", "--since", "noon"], &["10m"]);
     // Who follows is told that the daemon has ended.
     let ran = lab.place.run(&lab.args(&["events", "-f"]));
     assert_eq!((ran.code(), ran.out().lines().count()), (1, 2), "{}", ran.err());

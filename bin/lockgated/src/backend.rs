@@ -13,6 +13,8 @@ use ipsec::Spi;
 use policy::{Direction, PolicyId};
 use tokio::sync::broadcast;
 
+use crate::liveness::Heard;
+
 /// An SA by what it keeps for life: direction, SPI, peer.
 pub(crate) type SaKey = (Direction, Spi, String);
 
@@ -35,6 +37,8 @@ pub(crate) struct Running {
     pub(crate) sas: HashMap<SaKey, Volume>,
     /// How often each peer has moved since the start.
     pub(crate) moves: HashMap<String, u64>,
+    /// When each peer was heard.
+    pub(crate) liveness: HashMap<String, Heard>,
     /// Whether the snapshot's SPIs are those of the key files.
     pub(crate) spis: Spis,
     /// Entries of the flow cache that hold; none if it is off.

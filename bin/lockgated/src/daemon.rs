@@ -89,6 +89,7 @@ impl Backend for Daemon {
             policies: totals.policies,
             sas: totals.sas,
             moves: state.moves.clone(),
+            liveness: state.liveness_of_peers(),
             spis: control::Spis::Configured,
         }
     }

@@ -1,7 +1,8 @@
 //! What happened, for people and for those who watch: a closed list of kinds, the last
 //! [`api::MAX_EVENTS_KEPT`] events, a stream of those to come, and a line on stderr for each.
 //!
-//! For the control thread. A worker counts; it records nothing.
+//! For the control thread. A worker counts; it records nothing. [`Filter`] picks the events that a
+//! reader wants.
 //!
 //! The same kind about the same subject is told once a second at most. What comes in between is
 //! not lost: the last of it follows when the second is over ([`Events::settle`]) and says how many
@@ -13,12 +14,16 @@ use std::io::Write as _;
 use std::os::fd::AsFd;
 use std::os::linux::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
-use api::v1::Event;
+use api::v1::{Detail, Event};
 use tokio::sync::broadcast;
 
 use crate::backend::Uid;
+
+mod filter;
+
+pub(crate) use filter::Filter;
 
 /// A kind about a subject is told at most once in this time.
 const QUIET: Duration = Duration::from_secs(1);
@@ -27,24 +32,32 @@ const MAX_SUBJECTS: usize = 1024;
 /// Detail that says how many events this one stands for beside itself.
 const REPEATED: &str = "repeated";
 
-/// How grave an event is, with the number that journald knows (RFC 5424 §6.2.1).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Gravity {
-    /// Nothing to do.
-    Notice = 5,
-    /// Look at it.
-    Warning = 4,
+/// The severity of an event, with the number that journald knows (RFC 5424 §6.2.1): the smaller,
+/// the more severe.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Severity {
     /// Something does not work.
     Error = 3,
+    /// Look at it.
+    Warning = 4,
+    /// Worth knowing; nothing to do.
+    Notice = 5,
+    /// Part of normal operation.
+    Info = 6,
 }
 
-impl Gravity {
-    /// Its word on stderr.
+impl Severity {
+    /// Every severity, the most severe first.
+    pub(crate) const ALL: [Severity; 4] =
+        [Severity::Error, Severity::Warning, Severity::Notice, Severity::Info];
+
+    /// Its word in the API and on stderr.
     pub(crate) const fn word(self) -> &'static str {
         match self {
-            Gravity::Notice => "notice",
-            Gravity::Warning => "warning",
-            Gravity::Error => "error",
+            Severity::Info => "info",
+            Severity::Notice => "notice",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
         }
     }
 }
@@ -59,7 +72,7 @@ enum Repeats {
 }
 
 macro_rules! kinds {
-    ($($variant:ident $name:literal $gravity:ident $repeats:ident $help:literal)*) => {
+    ($($variant:ident $name:literal $severity:ident $repeats:ident $help:literal)*) => {
         /// What can happen: the closed list of kinds with what each means and what to do.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub(crate) enum Kind {
@@ -81,9 +94,9 @@ macro_rules! kinds {
                 match self { $(Kind::$variant => $help,)* }
             }
 
-            /// How grave it is.
-            pub(crate) const fn gravity(self) -> Gravity {
-                match self { $(Kind::$variant => Gravity::$gravity,)* }
+            /// How severe it is.
+            pub(crate) const fn severity(self) -> Severity {
+                match self { $(Kind::$variant => Severity::$severity,)* }
             }
 
             const fn repeats(self) -> Repeats {
@@ -124,7 +137,7 @@ kinds! {
          it as a list; the message says why"
     ChangeDenied "change_denied" Warning Limited
         "a user who is neither root nor in group lockgate-admin tried to change something"
-    PortAttached "port_attached" Notice Limited
+    PortAttached "port_attached" Info Limited
         "a port's netdev was taken over: program attached, sockets bound"
     PortUp "port_up" Notice Limited
         "a port's link is up"
@@ -149,7 +162,7 @@ kinds! {
     GuardCoarse "guard_coarse" Warning Told
         "there are too many policies to guard one by one: what this machine itself sends to an \
          address of any PROTECT or DISCARD policy is dropped, BYPASS or not"
-    HostStarted "host_started" Notice Told
+    HostStarted "host_started" Info Told
         "the host port lockgate0 is there"
     HostRefused "host_refused" Error Limited
         "the host port lockgate0 could not be made: this machine reaches no tunnel"
@@ -168,20 +181,29 @@ kinds! {
          give both ends new keys, or esn = true"
     SequenceExhausted "sequence_exhausted" Error Limited
         "an SA has used all of its sequence numbers and does not send: give it new keys"
-    NetlinkResync "netlink_resync" Notice Limited
+    NetlinkResync "netlink_resync" Info Limited
         "the kernel's addresses, routes and neighbours were read again as a whole"
     NetlinkLost "netlink_lost" Error Limited
         "netlink is cut; routes and neighbours stay as they were until it is back"
     RouteRefused "route_refused" Warning Limited
         "the kernel has a route or rule that Lockgate does not follow; the message names it"
+    RouteAccepted "route_accepted" Notice Limited
+        "a route or rule that Lockgate does not follow is gone; the message names it"
     PeerMoved "peer_moved" Notice Limited
         "a peer behind a NAT sends from another address or port, and everything for it goes there \
          now; details name both"
     PeerMoveRefused "peer_move_refused" Warning Limited
         "an authentic packet of a peer behind a NAT came from where it cannot be, so everything \
          for it goes where it was: somebody on the way may be rewriting its address"
+    PeerSilent "peer_silent" Warning Limited
+        "for 30 s packets have left for a peer, and nothing authentic came back: the peer is down, \
+         something on the way drops, or the two gateways have different keys"
+    PeerHeard "peer_heard" Notice Limited
+        "an authentic packet came from a peer that was silent"
     Misfit "misfit" Warning Limited
-        "the configuration and what Linux has do not fit; the message says where"
+        "the configuration and the kernel's netdevs or addresses do not fit; the message says where"
+    MisfitResolved "misfit_resolved" Notice Limited
+        "an earlier `misfit` is gone; the message repeats it"
     NeighbourFailed "neighbour_failed" Warning Limited
         "a next hop does not answer ARP or neighbour discovery; packets to it are dropped"
     WorkerStalled "worker_stalled" Error Limited
@@ -200,8 +222,65 @@ impl Display for Kind {
     }
 }
 
+impl Kind {
+    /// The part of the daemon that an event of this kind is about if it names no other subject.
+    const fn part(self) -> &'static str {
+        match self {
+            Kind::ConfigurationWarning | Kind::Misfit | Kind::MisfitResolved => "configuration",
+            Kind::PoliciesChanged | Kind::PoliciesRefused | Kind::FoldRefused => "policies",
+            Kind::RevisionRefused | Kind::RolledBack | Kind::RollbackRefused => "revisions",
+            Kind::CacheRefused => "cache",
+            Kind::GuardRemoved | Kind::GuardRestored => "guard",
+            Kind::GuardRefused | Kind::GuardCoarse => "guard",
+            Kind::HostStarted | Kind::HostRefused => "host",
+            Kind::RecordSetAside | Kind::ReservationFailed => "sequence numbers",
+            Kind::NetlinkResync | Kind::NetlinkLost => "netlink",
+            Kind::RouteRefused | Kind::RouteAccepted => "routes",
+            Kind::MetricsRefused => "metrics",
+            _ => "lockgated",
+        }
+    }
+
+    /// The kind of this name.
+    fn named(name: &str) -> Option<Kind> {
+        Kind::ALL.iter().copied().find(|kind| kind.name() == name)
+    }
+}
+
 /// Details of an event: name and value.
-pub(crate) type Details<'a> = &'a [(&'static str, &'a dyn Display)];
+pub(crate) type Details<'a> = &'a [(&'static str, &'a dyn Value)];
+
+/// The value of a detail: a number stays a number.
+pub(crate) trait Value {
+    /// It as the API shows it.
+    fn detail(&self) -> Detail;
+}
+
+macro_rules! values {
+    ($number:ident: $($type:ty)*) => {
+        $(impl Value for $type {
+            fn detail(&self) -> Detail {
+                Detail::number(*self as u64)
+            }
+        })*
+    };
+    ($($type:ty)*) => {
+        $(impl Value for $type {
+            fn detail(&self) -> Detail {
+                Detail::text(self.to_string())
+            }
+        })*
+    };
+}
+
+values!(number: u8 u16 u32 u64 usize);
+values!(str String control::End);
+
+impl<T: Value + ?Sized> Value for &T {
+    fn detail(&self) -> Detail {
+        (**self).detail()
+    }
+}
 
 /// Where events go. A clone is another handle to the same.
 #[derive(Clone)]
@@ -239,7 +318,7 @@ struct Held {
 /// Where lines go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Log {
-    /// journald has its own clock, and reads the gravity as `<N>`.
+    /// journald has its own clock, and reads the severity as `<N>`.
     Journal,
     /// A terminal or a file.
     Plain,
@@ -265,8 +344,8 @@ impl Events {
         Events { shared: Arc::new(Shared { log, state, sender }) }
     }
 
-    /// Records what happened. `subject` is a port's, a peer's or an SA's name, or empty: the
-    /// daemon. `message` is for people and holds no key material.
+    /// Records what happened. `subject` is a port's, a peer's or an SA's name, or empty: the part
+    /// of the daemon that the kind is about. `message` is for people and holds no key material.
     pub(crate) fn record(
         &self,
         kind: Kind,
@@ -377,7 +456,8 @@ impl Events {
             }
             true
         });
-        due.sort_by_key(|event| event.unix_ns);
+        // Times are of one length, so that their text sorts as they do.
+        due.sort_by(|one, other| one.time.cmp(&other.time));
         due.into_iter().for_each(|event| self.tell(&mut state, event));
     }
 
@@ -414,7 +494,7 @@ impl Held {
     fn into_event(self) -> Event {
         let mut event = self.last;
         if self.count > 1 {
-            event.details.insert(REPEATED.into(), (self.count - 1).to_string());
+            event.details.insert(REPEATED.into(), Detail::number(self.count - 1));
         }
         event
     }
@@ -427,27 +507,30 @@ fn event(
     by: Option<Uid>,
     details: Details<'_>,
 ) -> Event {
-    let now = SystemTime::now();
-    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     Event {
-        time: humantime::format_rfc3339_nanos(now).to_string(),
-        unix_ns: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX),
+        time: humantime::format_rfc3339_nanos(SystemTime::now()).to_string(),
         number: 0,
         kind: kind.name().into(),
-        subject: subject.into(),
+        severity: kind.severity().word().into(),
+        subject: if subject.is_empty() { kind.part() } else { subject }.into(),
         message,
         uid: by.map(|Uid(uid)| uid),
-        details: details.iter().map(|(name, value)| ((*name).into(), value.to_string())).collect(),
+        details: details.iter().map(|(name, value)| ((*name).into(), value.detail())).collect(),
     }
+}
+
+/// The event that tells a slow reader how many it did not get; it has no number.
+pub(crate) fn lost(count: u64) -> Event {
+    let message = format!("{count} events were not sent: this reader was too slow");
+    event(Kind::EventsLost, "", message, None, &[("count", &count)])
 }
 
 impl Log {
     fn write(self, event: &Event) {
-        let gravity = Kind::ALL.iter().find(|kind| kind.name() == event.kind);
-        let gravity = gravity.map_or(Gravity::Notice, |kind| kind.gravity());
+        let severity = Kind::named(&event.kind).map_or(Severity::Notice, Kind::severity);
         let line = match self {
-            Log::Journal => format!("<{}>{}\n", gravity as u8, line(event)),
-            Log::Plain => format!("{} {} {}\n", event.time, gravity.word(), line(event)),
+            Log::Journal => format!("<{}>{}\n", severity as u8, line(event)),
+            Log::Plain => format!("{} {} {}\n", event.time, event.severity, line(event)),
             #[cfg(test)]
             Log::Nowhere => return,
         };
@@ -456,15 +539,16 @@ impl Log {
     }
 }
 
-/// `port_down wan: its link is down (ifindex=3) by uid 0`: one line, whatever stands in it.
+/// `port_down wan: its link is down (ifindex=3) by uid 0`: one line, whatever stands in it. The
+/// subject is left out where the kind says it.
 fn line(event: &Event) -> String {
     let mut text = event.kind.clone();
-    if !event.subject.is_empty() {
+    if Kind::named(&event.kind).is_none_or(|kind| kind.part() != event.subject) {
         let _ = write!(text, " {}", event.subject);
     }
     let _ = write!(text, ": {}", event.message);
     let mut details: Vec<_> = event.details.iter().collect();
-    details.sort();
+    details.sort_by_key(|(name, _)| *name);
     for (place, (name, value)) in details.iter().enumerate() {
         let _ = write!(text, "{}{name}={value}", if place == 0 { " (" } else { ", " });
     }
@@ -509,7 +593,7 @@ mod tests {
 
     fn told(events: &Events) -> Vec<(String, Option<String>)> {
         let (kept, _) = events.subscribe();
-        let repeated = |event: &Event| event.details.get(REPEATED).cloned();
+        let repeated = |event: &Event| event.details.get(REPEATED).map(Detail::to_string);
         kept.into_iter().map(|event| (event.message.clone(), repeated(&event))).collect()
     }
 
@@ -529,7 +613,7 @@ mod tests {
     fn every_kind_stands_in_the_operators_document_as_it_is_here() {
         let document = include_str!("../../../docs/OPERATION.md");
         for kind in Kind::ALL {
-            let row = format!("| `{kind}` | {} | {} |", kind.gravity().word(), kind.help());
+            let row = format!("| `{kind}` | {} | {} |", kind.severity().word(), kind.help());
             assert!(document.lines().any(|line| line == row), "docs/OPERATION.md lacks {row}");
         }
     }
@@ -537,16 +621,48 @@ mod tests {
     #[test]
     fn events_are_counted_up_kept_and_sent_on_without_a_gap() {
         let events = events();
-        events.record(Kind::Started, "", "runs", &[("workers", &2)]);
+        events.record(Kind::Started, "", "runs", &[("workers", &2_u32)]);
         let (kept, mut receiver) = events.subscribe();
         assert_eq!(kept.len(), 1);
         assert_eq!((kept[0].number, kept[0].kind.as_str()), (1, "started"));
-        assert_eq!(kept[0].details["workers"], "2");
-        assert!(kept[0].time.ends_with('Z') && kept[0].unix_ns > 1_600_000_000_000_000_000);
+        assert_eq!(kept[0].details["workers"], Detail::number(2));
+        assert_eq!((kept[0].severity.as_str(), kept[0].subject.as_str()), ("notice", "lockgated"));
         events.audit(Uid(7), Kind::Applied, "", "revision 2", &[]);
         let live = receiver.try_recv().unwrap();
         assert_eq!((live.number, live.uid), (2, Some(7)));
         assert!(receiver.try_recv().is_err());
+    }
+
+    #[test]
+    fn json_has_rfc_3339_times_and_numbers_that_every_reader_keeps() {
+        let details: Details<'_> = &[("ports", &2_u16), ("limit", &u64::MAX), ("name", &"7")];
+        let json = serde_json::to_value(event(Kind::GuardCoarse, "", "x".into(), None, details));
+        let json = json.unwrap();
+        assert!(humantime::parse_rfc3339(json["time"].as_str().unwrap()).is_ok(), "{json}");
+        assert_eq!((&json["severity"], &json["subject"]), (&"warning".into(), &"guard".into()));
+        assert_eq!(json["details"]["ports"], 2);
+        assert_eq!(json["details"]["limit"], u64::MAX.to_string());
+        assert_eq!(json["details"]["name"], "7");
+        assert!(json.get("unix_ns").is_none());
+        let again: Event = serde_json::from_value(json.clone()).unwrap();
+        assert_eq!(serde_json::to_value(again).unwrap(), json);
+    }
+
+    #[test]
+    fn every_event_has_a_severity_and_a_subject() {
+        let events = events();
+        for kind in Kind::ALL {
+            events.record(*kind, "", "x", &[]);
+        }
+        let (kept, _) = events.subscribe();
+        for (event, kind) in kept.iter().zip(Kind::ALL) {
+            assert_eq!(
+                (event.severity.as_str(), event.kind.as_str()),
+                (kind.severity().word(), kind.name())
+            );
+            assert!(!event.subject.is_empty(), "{kind}");
+            assert_eq!(line(event), format!("{kind}: x"));
+        }
     }
 
     #[test]
@@ -615,7 +731,7 @@ mod tests {
     #[test]
     fn a_line_is_one_line_whatever_stands_in_it() {
         let message = "bad\nfile\x1b[31m".into();
-        let details: Details<'_> = &[("b", &2), ("a", &"x\ny")];
+        let details: Details<'_> = &[("b", &2_u32), ("a", &"x\ny")];
         let event = event(Kind::ApplyRefused, "gw\r", message, Some(Uid(0)), details);
         assert_eq!(
             line(&event),

@@ -139,6 +139,7 @@ pub(crate) async fn run(
             _ = inspect.tick() => {
                 let mut state = daemon.state.lock().await;
                 state.inspect().await?;
+                state.sample().await?;
                 let links = state.live.links.iter().flatten().copied().collect();
                 mirror.probe_stale(&links);
                 numbers::tell(&mut state);
@@ -249,7 +250,8 @@ fn tell(state: &mut State, note: &Note) {
             Kind::NetlinkResync
         }
         Note::Cut(_) => Kind::NetlinkLost,
-        Note::Refused(_) | Note::NoLongerRefused(_) => Kind::RouteRefused,
+        Note::Refused(_) => Kind::RouteRefused,
+        Note::NoLongerRefused(_) => Kind::RouteAccepted,
     };
     state.events.record(kind, "", note.to_string(), &[]);
 }

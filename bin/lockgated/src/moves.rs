@@ -65,7 +65,9 @@ impl State {
         if made.is_empty() {
             return Ok(false);
         }
-        self.live = live_parts_of(&self.compiled, &self.view);
+        let live = live_parts_of(&self.compiled, &self.view);
+        self.tell_problems(&live);
+        self.live = live;
         match self.compiled.assemble(&self.live) {
             Ok(snapshot) => self.publish(Arc::new(snapshot)).await?,
             Err(error) => self.events.record(Kind::RouteRefused, "", error.to_string(), &[]),

@@ -20,6 +20,7 @@ use crate::assign;
 use crate::caches::{self, CacheError, When};
 use crate::device::{Claim, Device, DeviceError, Surroundings, Taking};
 use crate::events::{Events, Kind};
+use crate::liveness::Liveness;
 use crate::moves::live_parts_of;
 use crate::numbers::Used;
 use crate::revisions::Revisions;
@@ -57,6 +58,7 @@ pub(crate) struct State {
     /// Why a netdev is not ours although it should be.
     pub(crate) troubles: HashMap<String, String>,
     pub(crate) totals: Totals,
+    pub(crate) liveness: Liveness,
     /// How often each peer has moved since the start.
     pub(crate) moves: HashMap<String, u64>,
     /// What was told of sealing keys' sequence numbers.
@@ -132,6 +134,7 @@ impl State {
             devices: BTreeMap::new(),
             troubles: HashMap::new(),
             totals: Totals::default(),
+            liveness: Liveness::default(),
             moves: HashMap::new(),
             numbers_told: HashMap::new(),
             netlink_resyncs: 0,
@@ -424,17 +427,23 @@ impl State {
         self.events.record(Kind::GuardCoarse, "", message, &[("policies", &policies)]);
     }
 
-    /// Events for what does not fit in a view that is about to be gone over to.
+    /// Events for what does not fit in a view that is about to be gone over to, and for what fits
+    /// again.
     pub(crate) fn tell_problems(&self, live: &LiveParts) {
-        for problem in live.problems.iter().filter(|new| !self.live.problems.contains(new)) {
-            self.events.record(Kind::Misfit, "", problem.to_string(), &[]);
+        let (old, new) = (&self.live.problems, &live.problems);
+        for problem in new.iter().filter(|problem| !old.contains(problem)) {
+            self.events.record(Kind::Misfit, problem.subject(), problem.to_string(), &[]);
+        }
+        for problem in old.iter().filter(|problem| !new.contains(problem)) {
+            let message = format!("resolved: {problem}");
+            self.events.record(Kind::MisfitResolved, problem.subject(), message, &[]);
         }
     }
 
     /// Events for what was found at the start: what does not fit, and damaged records of keys.
     pub(crate) fn tell_beginning(&mut self) {
         for problem in &self.live.problems {
-            self.events.record(Kind::Misfit, "", problem.to_string(), &[]);
+            self.events.record(Kind::Misfit, problem.subject(), problem.to_string(), &[]);
         }
         for Notice::SetAside { path } in self.keystate.take_notices() {
             let message = format!(

@@ -31,6 +31,34 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
+    /// A copy without what policies decided, which may be much.
+    pub(crate) fn without_policies(&self) -> Totals {
+        Totals {
+            ledgers: self.ledgers.clone(),
+            transmitted: self.transmitted.clone(),
+            drops: self.drops.clone(),
+            policies: HashMap::new(),
+            sas: self.sas.clone(),
+            full_lookups: self.full_lookups,
+            icmp_limited: self.icmp_limited,
+            keepalives: self.keepalives,
+            cache: self.cache,
+        }
+    }
+
+    /// What was sealed and opened with each peer, over all of its SAs, those of earlier keys too.
+    pub(crate) fn peers(&self) -> BTreeMap<String, [Volume; 2]> {
+        let mut peers: BTreeMap<String, [Volume; 2]> = BTreeMap::new();
+        for ((direction, _, peer), volume) in &self.sas {
+            let [sealed, opened] = match peers.get_mut(peer) {
+                Some(volumes) => volumes,
+                None => peers.entry(peer.clone()).or_default(),
+            };
+            add(if *direction == Direction::Outbound { sealed } else { opened }, volume);
+        }
+        peers
+    }
+
     /// Adds what one worker counted under one snapshot.
     pub(crate) fn add(&mut self, Flushed { snapshot, counters }: &Flushed) {
         let names = snapshot.ports().iter().map(|port| port.name.as_str()).chain([""]);

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod connect;
+mod details;
 
 /// Version 1 of the API, generated from `proto/lockgate/v1/lockgate.proto`.
 #[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]

@@ -49,7 +49,7 @@ pub use keys::{
     write_key_file,
 };
 pub use live::{Compiled, Compiler, Prepared, RefusedKey};
-pub use mistake::{Mistake, Refusal};
+pub use mistake::{Mistake, Refusal, nearest};
 pub use moves::{End, MoveError, MovedPeer};
 pub use raw::MAX_BYTES;
 pub use replay::{ReplayKey, read_replay_keys, write_replay_keys};

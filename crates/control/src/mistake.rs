@@ -629,8 +629,8 @@ pub(crate) fn renamed(key: &str) -> Option<&'static str> {
     }
 }
 
-/// The allowed word that was probably meant, if one is near enough.
-pub(crate) fn nearest<'a>(word: &str, allowed: impl Iterator<Item = &'a str>) -> Option<String> {
+/// Returns the allowed word that was probably meant, if one is near enough.
+pub fn nearest<'a>(word: &str, allowed: impl Iterator<Item = &'a str>) -> Option<String> {
     // Words of a configuration are short: a hostile one need not be measured.
     if word.len() > 64 {
         return None;

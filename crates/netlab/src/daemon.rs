@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::process::{self, Finished, Running};
@@ -122,6 +123,23 @@ impl Daemon {
     /// Ends it at once, as a crash would (SIGKILL).
     pub fn kill(&mut self) {
         self.running.kill();
+    }
+
+    /// Stops it where it is (SIGSTOP): it runs, and does nothing.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on (SIGCONT).
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(process) = Pid::from_raw(self.pid() as i32) {
+            // It may have ended meanwhile.
+            let _ = kill_process(process, signal);
+        }
     }
 
     /// Ends it in order (SIGTERM) and returns what it said.

@@ -203,9 +203,9 @@ fn is_at(lab: &Lab, Mapping { address, port }: Mapping, moves: u64) -> bool {
 
 /// The moves that gateway A has told: where from, where to.
 fn told(lab: &Lab) -> Vec<[String; 2]> {
-    let events = lab.gateways.daemon(1).unwrap().run(&["events"]).unwrap().success().unwrap();
-    let events = events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let moves = events.filter(|event| event["kind"] == "peer_moved");
+    let command = ["events", "--json", "--kind", "peer_moved"];
+    let events = lab.gateways.daemon(1).unwrap().run(&command).unwrap().success().unwrap();
+    let moves = events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let end = |event: &Value, name: &str| event["details"][name].as_str().unwrap().to_owned();
     moves.map(|event| ["from", "to"].map(|name| end(&event, name))).collect()
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::time::{Instant, SystemTime};
 
 use api::v1;
 use control::validated::{self, Peer, PeerPlace};
@@ -15,6 +16,7 @@ use wire::{Address, Flow, Upper};
 
 use crate::backend::{Done, Intent, Now, Refused, Running};
 use crate::daemon::in_front;
+use crate::liveness::Heard;
 
 /// The policies in order of precedence, with what they decided.
 pub(super) fn policies(running: &Running) -> Vec<v1::Policy> {
@@ -83,7 +85,7 @@ pub(super) fn host_bypasses(running: &Running) -> Vec<v1::HostBypass> {
 }
 
 /// The peers with the state of their SAs.
-pub(super) fn peers(running: &Running) -> Vec<v1::Peer> {
+pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
     let snapshot = &*running.snapshot;
     let mut users: HashMap<SaSetId, u32> = HashMap::new();
     for (_, policy) in snapshot.spd().holding() {
@@ -111,13 +113,16 @@ pub(super) fn peers(running: &Running) -> Vec<v1::Peer> {
         let Encapsulation { mode, tunnel, udp, .. } = peer.encapsulation;
         let current = current_end(snapshot, set.map(|(_, set)| *set), peer);
         let route = route_to(snapshot, current.0);
+        let Heard { last_received, silent_since } =
+            running.liveness.get(&peer.name).copied().unwrap_or_default();
+        let state = peer_state(snapshot, set.map(|(_, set)| *set), route.is_some());
         v1::Peer {
             name: peer.name.clone(),
             local: tunnel.local.to_string(),
             remote: tunnel.remote.to_string(),
             suite: peer.suite.to_string(),
             keys: format!("file:{}", peer.key_file),
-            state: peer_state(snapshot, set.map(|(_, set)| *set), route.is_some()).into(),
+            state: if state == READY && silent_since.is_some() { "silent" } else { state }.into(),
             route: route.unwrap_or_default(),
             inner_mtu: set.map_or(0, |(place, _)| snapshot.set_mtu(*place)),
             outbound_sas: set.map_or(0, |(_, set)| count(set.outbound.len())),
@@ -134,6 +139,10 @@ pub(super) fn peers(running: &Running) -> Vec<v1::Peer> {
             moves: running.moves.get(&peer.name).copied().unwrap_or(0),
             nat_keepalive_s: peer.nat_keepalive_s,
             extended_sequence_numbers: peer.numbers == SequenceNumbers::Extended,
+            last_received: last_received.map(wall_clock),
+            last_received_age_ms: last_received.map(|time| time.elapsed().as_millis() as u64),
+            silent: silent_since.is_some(),
+            silent_since: silent_since.map(wall_clock),
         }
     };
     running.settings.peers.iter().map(one).collect()
@@ -149,6 +158,15 @@ fn current_end(snapshot: &Snapshot, set: Option<&SaSet>, peer: &Peer) -> (IpAddr
     (tunnel.remote, udp.map(|ports| ports.remote))
 }
 
+/// A moment as RFC 3339, to a second.
+fn wall_clock(moment: Instant) -> String {
+    let time = SystemTime::now().checked_sub(moment.elapsed());
+    humantime::format_rfc3339_seconds(time.unwrap_or(SystemTime::UNIX_EPOCH)).to_string()
+}
+
+/// The state of a peer that packets can be sent to.
+const READY: &str = "ready";
+
 /// Whether a peer can be sent to, and if not, why.
 fn peer_state(snapshot: &Snapshot, set: Option<&SaSet>, routed: bool) -> &'static str {
     let outbound = set.map_or(&[][..], |set| &set.outbound);
@@ -157,7 +175,7 @@ fn peer_state(snapshot: &Snapshot, set: Option<&SaSet>, routed: bool) -> &'stati
         () if outbound.is_empty() => "no SA that can send: see `lockgate show sa`",
         () if outbound.iter().all(exhausted) => "all sequence numbers used: give it new keys",
         () if !routed => "no route to it",
-        () => "ready",
+        () => READY,
     }
 }
 

@@ -17,9 +17,7 @@ use tonic::{Request, Response, Status};
 use super::peer::Peer;
 use super::present;
 use crate::backend::{Backend, CacheQuestion, Change, Intent, PolicyChange, Uid};
-
-/// Kind of the event in a stream whose reader was too slow.
-const EVENTS_LOST: &str = "events_lost";
+use crate::events::{self, Filter};
 
 /// The service.
 pub(crate) struct Service<B> {
@@ -239,14 +237,19 @@ impl<B: Backend> Gateway for Service<B> {
     type EventsStream = Pin<Box<dyn Stream<Item = Result<v1::Event, Status>> + Send>>;
 
     async fn events(&self, request: Request<v1::EventsRequest>) -> Answer<Self::EventsStream> {
-        let (kept, to_come) = self.backend.events().await;
+        let request = request.into_inner();
+        let filter = Filter::of(&request);
+        let filter = filter.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let (mut kept, to_come) = self.backend.events().await;
+        kept.retain(|event| filter.passes(event));
         let kept = tokio_stream::iter(kept.into_iter().map(Ok));
-        if !request.into_inner().follow {
+        if !request.follow {
             return Ok(Response::new(Box::pin(kept)));
         }
-        let to_come = BroadcastStream::new(to_come).map(|event| match event {
-            Ok(event) => Ok(event),
-            Err(BroadcastStreamRecvError::Lagged(count)) => Ok(lost(count)),
+        let to_come = BroadcastStream::new(to_come).filter_map(move |event| match event {
+            Ok(event) => filter.passes(&event).then_some(Ok(event)),
+            // Told whatever the filter: some of them may have passed it.
+            Err(BroadcastStreamRecvError::Lagged(count)) => Some(Ok(events::lost(count))),
         });
         let stream = kept.chain(to_come);
         Ok(Response::new(Box::pin(until_ended(stream, self.ended.clone()))))
@@ -266,16 +269,6 @@ fn named<T>(
         return Err(Status::not_found(format!("there is no {what} \"{name}\"")));
     }
     Ok(found)
-}
-
-/// The event that tells a slow reader how many it did not get.
-fn lost(count: u64) -> v1::Event {
-    v1::Event {
-        kind: EVENTS_LOST.into(),
-        message: format!("{count} events were not sent: this reader was too slow"),
-        details: [("count".to_owned(), count.to_string())].into(),
-        ..v1::Event::default()
-    }
 }
 
 /// A stream that ends when the sender of `ended` is gone.

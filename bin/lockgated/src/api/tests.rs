@@ -18,6 +18,7 @@ use super::{Bound, ListenError, bind, serve};
 use crate::backend::{
     Backend, CacheQuestion, Change, Done, Intent, Now, PolicyChange, Refused, Running, Uid,
 };
+use crate::liveness::Heard;
 
 const CONFIG: &str = r#"
 [node]
@@ -85,6 +86,7 @@ impl Fake {
             policies: [(PolicyId(0), [volume, Volume::default()])].into(),
             sas: [((Direction::Outbound, ipsec::Spi::LOWEST, "berlin".into()), volume)].into(),
             moves: [("berlin".into(), 3)].into(),
+            liveness: [("berlin".into(), heard())].into(),
             spis: Spis::Unknown,
             cache_entries: ["ipv4", "ipv6"].map(entries).into(),
         };
@@ -107,6 +109,12 @@ impl Fake {
 
 fn entries(family: &str) -> v1::CacheEntries {
     v1::CacheEntries { family: family.into(), direction: "outbound".into(), entries: 7 }
+}
+
+/// Heard a minute ago, silent for 20 s.
+fn heard() -> Heard {
+    let ago = |seconds| std::time::Instant::now().checked_sub(Duration::from_secs(seconds));
+    Heard { last_received: ago(60), silent_since: ago(20) }
 }
 
 fn event(number: u64) -> v1::Event {
@@ -301,6 +309,12 @@ async fn policies_show_what_they_match_and_decided_and_what_passes_without_them(
     let berlin = &peers[0];
     assert_eq!((berlin.policies, berlin.inner_mtu > 1400), (1, true), "{berlin:?}");
     assert_eq!(berlin.sealed, Some(v1::Volume { packets: 3, bytes: 300 }));
+    let age = berlin.last_received_age_ms.unwrap();
+    assert!(berlin.silent && (60_000..120_000).contains(&age), "{berlin:?}");
+    let times = [&berlin.last_received, &berlin.silent_since]
+        .map(|time| humantime::parse_rfc3339(time.as_ref().unwrap()).unwrap());
+    let between = times[1].duration_since(times[0]).unwrap().as_secs();
+    assert!((39..=41).contains(&between), "{berlin:?}");
     server.stop().await;
 }
 
@@ -456,14 +470,14 @@ async fn a_change_goes_on_when_who_asked_goes_away() {
 #[tokio::test]
 async fn events_that_are_kept_come_first_and_a_slow_reader_is_told_what_it_lost() {
     let (_directory, fake, server, mut client) = lab(Duration::ZERO).await;
-    let request = v1::EventsRequest { follow: false };
+    let request = v1::EventsRequest::default();
     let mut kept = client.events(request).await.unwrap().into_inner();
     let mut numbers = Vec::new();
     while let Some(event) = kept.message().await.unwrap() {
         numbers.push(event.number);
     }
     assert_eq!(numbers, [1, 2]);
-    let request = v1::EventsRequest { follow: true };
+    let request = v1::EventsRequest { follow: true, ..v1::EventsRequest::default() };
     let mut stream = client.events(request).await.unwrap().into_inner();
     for number in [1, 2] {
         assert_eq!(stream.message().await.unwrap().unwrap().number, number);
@@ -472,9 +486,33 @@ async fn events_that_are_kept_come_first_and_a_slow_reader_is_told_what_it_lost(
     let many = api::MAX_EVENTS_WAITING as u64 + 10;
     (3..3 + many).for_each(|number| drop(fake.events.send(event(number))));
     let first = stream.message().await.unwrap().unwrap();
-    assert_eq!((first.kind.as_str(), first.details["count"].as_str()), ("events_lost", "10"));
+    assert_eq!(first.kind, "events_lost");
+    assert_eq!(first.details["count"], v1::Detail::number(10));
+    assert_eq!(humantime::parse_rfc3339(&first.time).map(|_| ()), Ok(()), "{first:?}");
     assert_eq!(stream.message().await.unwrap().unwrap().number, 13);
     // The stream does not hold up the end of the server.
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_daemon_filters_events_and_refuses_an_unknown_kind() {
+    let (_directory, fake, server, mut client) = lab(Duration::ZERO).await;
+    let asks = |kinds: &[&str]| v1::EventsRequest {
+        follow: true,
+        kinds: kinds.iter().map(ToString::to_string).collect(),
+        ..v1::EventsRequest::default()
+    };
+    let refused = client.events(asks(&["port_upp"])).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("did you mean \"port_up\"?"), "{refused}");
+    // The two that are kept are `port_up`, as are those of `event`.
+    let mut stream = client.events(asks(&["port_down"])).await.unwrap().into_inner();
+    for number in 3..6 {
+        fake.events.send(event(number)).unwrap();
+    }
+    let down = v1::Event { kind: "port_down".into(), ..event(6) };
+    fake.events.send(down).unwrap();
+    assert_eq!(stream.message().await.unwrap().unwrap().number, 6);
     server.stop().await;
 }
 

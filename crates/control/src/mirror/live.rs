@@ -111,6 +111,19 @@ pub enum LiveProblem {
     },
 }
 
+impl LiveProblem {
+    /// Name of the port or peer that has the problem.
+    pub fn subject(&self) -> &str {
+        match self {
+            LiveProblem::NoNetdev { port, .. }
+            | LiveProblem::NoVlanNetdev { port, .. }
+            | LiveProblem::NoAddress { port, .. } => port,
+            LiveProblem::NoHostNetdev => HOST_NETDEV,
+            LiveProblem::TunnelAddressAbsent { peer, .. } => peer,
+        }
+    }
+}
+
 /// What the walk needs of the kernel's view: see the table at the head of this file.
 pub fn live_parts(config: &Validated, view: &View) -> LiveParts {
     live_parts_towards(config, view, config.peers.iter().map(|peer| peer.tunnel().remote))

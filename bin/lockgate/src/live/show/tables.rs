@@ -176,7 +176,7 @@ pub(super) fn peers(answer: &v1::Peers) -> String {
             peer.name.clone(),
             peer.local.clone(),
             end(&peer.remote, peer.remote_port),
-            now(peer),
+            address(peer),
             carried(&peer.mode, &peer.encapsulation),
             peer.suite.clone(),
             peer.keys.clone(),
@@ -185,6 +185,7 @@ pub(super) fn peers(answer: &v1::Peers) -> String {
             peer.inner_mtu.to_string(),
             sealed.packets.to_string(),
             opened.packets.to_string(),
+            received(peer),
             peer.state.clone(),
             or_dash(&peer.route),
         ]
@@ -193,7 +194,7 @@ pub(super) fn peers(answer: &v1::Peers) -> String {
         "peer",
         "local",
         "remote",
-        "now",
+        "address",
         "mode",
         "suite",
         "keys",
@@ -202,19 +203,28 @@ pub(super) fn peers(answer: &v1::Peers) -> String {
         "inner MTU",
         "sealed",
         "opened",
+        "received",
         "state",
         "route",
     ];
     some(table("Peers", &header, rows, Numbers(7..=11)), "no peers")
 }
 
-/// Where a peer is now, if that is elsewhere than configured, and how often it has moved.
-fn now(peer: &v1::Peer) -> String {
+/// A peer's present address, if it is not the configured one, and how often the peer has moved.
+fn address(peer: &v1::Peer) -> String {
     let current = end(&peer.current_remote, peer.current_remote_port);
     match current == end(&peer.remote, peer.remote_port) || peer.current_remote.is_empty() {
-        true if peer.behind_nat => "there, may move".into(),
-        true => "there".into(),
+        true if peer.behind_nat => "as configured, may move".into(),
+        true => "as configured".into(),
         false => format!("{current} (moves: {})", peer.moves),
+    }
+}
+
+/// Time since the last authentic packet from a peer.
+fn received(peer: &v1::Peer) -> String {
+    match peer.last_received_age_ms {
+        None => "never".into(),
+        Some(age) => format!("{} ago", duration(age / 1000 * 1000)),
     }
 }
 
@@ -720,7 +730,11 @@ mod tests {
             ..Default::default()
         };
         let shown = |peer| peers(&v1::Peers { peers: vec![peer] });
-        assert!(shown(peer("198.51.100.7", 4500, 0)).contains("there, may move"));
+        assert!(shown(peer("198.51.100.7", 4500, 0)).contains("as configured, may move"));
+        assert!(shown(peer("198.51.100.7", 4500, 0)).contains("never"));
+        let heard =
+            v1::Peer { last_received_age_ms: Some(65_432), ..peer("198.51.100.7", 4500, 0) };
+        assert!(shown(heard).contains("1 min 5 s ago"));
         let text = shown(peer("203.0.113.9", 61000, 2));
         assert!(text.contains("198.51.100.7:4500"), "{text}");
         assert!(text.contains("203.0.113.9:61000 (moves: 2)"), "{text}");

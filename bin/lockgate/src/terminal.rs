@@ -1,0 +1,135 @@
+//! The terminal that standard output may be: its width, colours, and text that is safe to show.
+
+use std::io::IsTerminal;
+
+/// Columns of a terminal that does not say how wide it is.
+const USUAL_WIDTH: usize = 80;
+/// Columns below which wrapping makes text worse.
+const NARROWEST: usize = 40;
+
+/// Standard output, as far as its reader matters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Terminal {
+    /// Columns; `None`: not a terminal, lines may be of any length.
+    width: Option<usize>,
+    colour: Colour,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Colour {
+    None,
+    Ansi,
+}
+
+/// The meaning of a colour.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Style {
+    /// Look at it.
+    Warning,
+    /// Something does not work.
+    Bad,
+    /// Less important than what stands beside it.
+    Dim,
+}
+
+impl Terminal {
+    /// Standard output. Colours need a terminal that is not `dumb` and no `NO_COLOR`
+    /// (<https://no-color.org>).
+    pub(crate) fn stdout() -> Terminal {
+        let stdout = std::io::stdout();
+        if !stdout.is_terminal() {
+            return Terminal { width: None, colour: Colour::None };
+        }
+        let columns = rustix::termios::tcgetwinsize(&stdout).map_or(0, |size| size.ws_col);
+        let width = match usize::from(columns) {
+            0 => USUAL_WIDTH,
+            columns => columns.max(NARROWEST),
+        };
+        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        let colour = if no_colour || is_dumb { Colour::None } else { Colour::Ansi };
+        Terminal { width: Some(width), colour }
+    }
+
+    /// A terminal without colours; `None`: lines of any length.
+    #[cfg(test)]
+    pub(crate) const fn plain(width: Option<usize>) -> Terminal {
+        Terminal { width, colour: Colour::None }
+    }
+
+    /// Text in a style.
+    pub(crate) fn paint(self, style: Style, text: &str) -> String {
+        let code = match style {
+            Style::Warning => "33",
+            Style::Bad => "31",
+            Style::Dim => "2",
+        };
+        match self.colour {
+            Colour::None => text.to_owned(),
+            Colour::Ansi => format!("\x1b[{code}m{text}\x1b[0m"),
+        }
+    }
+
+    /// Breaks text into lines between words, so that `indent` more columns fit in front of each.
+    /// A word that is longer than a line stays whole.
+    pub(crate) fn wrap(self, text: &str, indent: usize) -> Vec<String> {
+        let Some(width) = self.width else { return vec![text.to_owned()] };
+        let room = width.saturating_sub(indent).max(NARROWEST / 2);
+        let mut lines = vec![String::new()];
+        for word in text.split(' ') {
+            let line = lines.last_mut().expect("never empty");
+            let length = line.chars().count();
+            if length > 0 && length + 1 + word.chars().count() > room {
+                lines.push(word.to_owned());
+                continue;
+            }
+            if length > 0 {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        lines
+    }
+}
+
+/// Text on one line that can do nothing to a terminal: control characters and those that change
+/// the direction of writing are escaped, ends of lines become ` | `.
+pub(crate) fn printable(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => safe.push_str(" | "),
+            '\u{61c}'
+            | '\u{200e}'..='\u{200f}'
+            | '\u{202a}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}' => safe.extend(c.escape_unicode()),
+            c if c.is_control() => safe.extend(c.escape_default()),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_wrapped_between_words_and_only_on_a_terminal() {
+        let terminal = Terminal::plain(Some(50));
+        let lines = terminal.wrap("one two three four five six seven eight nine ten", 20);
+        assert!(lines.len() == 2 && lines.iter().all(|line| line.len() <= 30), "{lines:?}");
+        let long = "x".repeat(99);
+        assert_eq!(terminal.wrap(&format!("a {long} b"), 20), ["a", &long, "b"]);
+        let text = "word ".repeat(99);
+        assert_eq!(Terminal::plain(None).wrap(&text, 20), [text]);
+    }
+
+    #[test]
+    fn what_could_fool_a_terminal_is_escaped() {
+        assert_eq!(
+            printable("a\x1b[31m\u{202e}b\nc\r\u{2067}é"),
+            "a\\u{1b}[31m\\u{202e}b | c\\r\\u{2067}é"
+        );
+    }
+}
