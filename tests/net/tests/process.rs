@@ -5,8 +5,11 @@ use std::time::{Duration, Instant};
 
 use netlab::ping::Ping;
 use netlab::process::Running;
-use netlab::sites::Plan;
+use netlab::sites::{Plan, WAN};
 use netlab::{LabError, Namespace};
+
+#[path = "../../../bin/lockgated/src/metrics/lint.rs"]
+mod lint;
 
 /// CAP_NET_ADMIN, CAP_NET_RAW, CAP_IPC_LOCK, CAP_PERFMON, CAP_BPF.
 const NEEDED: u64 = 1 << 12 | 1 << 13 | 1 << 14 | 1 << 38 | 1 << 39;
@@ -57,9 +60,15 @@ fn no_thread_of_a_running_daemon_has_more_than_it_needs() {
 
 /// What an HTTP client inside gets, by nothing but bash.
 fn get(inside: &Namespace, path: &str) -> Result<String, LabError> {
+    get_as(inside, path, "*/*")
+}
+
+/// What a client gets that accepts this media type.
+fn get_as(inside: &Namespace, path: &str, accept: &str) -> Result<String, LabError> {
     let (host, port) = METRICS.rsplit_once(':').unwrap();
     let script = format!(
-        "exec 3<>/dev/tcp/{host}/{port}; printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3"
+        "exec 3<>/dev/tcp/{host}/{port}; \
+         printf 'GET {path} HTTP/1.0\\r\\nAccept: {accept}\\r\\n\\r\\n' >&3; cat <&3"
     );
     inside.run(&["bash", "-c", &script], LONG)?.success()
 }
@@ -81,11 +90,18 @@ fn metrics_say_what_the_api_says() {
     lab.balances();
     let text = get(&lab.gateways.site(1).gateway, "/metrics").unwrap();
     assert!(text.starts_with("HTTP/1.0 200 OK"), "{text}");
-    assert!(text.trim_end().ends_with("# EOF"), "{text}");
+    assert!(text.contains("text/plain; version=0.0.4"), "{text}");
+    let plain = lint::samples(text.split_once("\r\n\r\n").unwrap().1);
+    let open = "application/openmetrics-text";
+    let open = get_as(&lab.gateways.site(1).gateway, "/metrics", open).unwrap();
+    let open = lint::samples(open.split_once("\r\n\r\n").unwrap().1);
+    assert!(plain.keys().eq(open.keys()), "{plain:?}\n{open:?}");
+    let received = "lockgate_peer_received_packets_total{peer=\"gw-b\"}";
+    assert!(plain[received] >= 20.0, "{text}");
     let policy = "lockgate_policy_packets_total{policy=\"to-gw-b\",direction=\"outbound\"}";
     let sealed = sample(&text, policy) - sample(&before, policy);
     assert!(sealed >= 20, "{sealed} packets sealed\n{text}");
-    assert_eq!(sample(&text, "lockgate_ledger_imbalance"), 0);
+    assert_eq!(sample(&text, "lockgate_ledger_imbalance_packets"), 0);
     assert_eq!(sample(&text, "lockgate_guard_intact"), 1);
     assert_eq!(sample(&text, "lockgate_frames_missing{worker=\"0\"}"), 0);
     for port in lab.gateways.daemon(1).unwrap().ports().unwrap() {
@@ -97,7 +113,21 @@ fn metrics_say_what_the_api_says() {
         assert!(shown <= received && received - shown < 20, "{metric}: {shown}, API {received}");
         assert_eq!(sample(&text, &format!("lockgate_port_up{{port=\"{name}\"}}")), 1);
     }
-    let elsewhere = get(&lab.gateways.site(1).gateway, "/").unwrap();
+    let index = get(&lab.gateways.site(1).gateway, "/").unwrap();
+    assert!(index.starts_with("HTTP/1.0 200") && index.contains("/metrics"), "{index}");
+    let health = get(&lab.gateways.site(1).gateway, "/healthz").unwrap();
+    assert!(health.starts_with("HTTP/1.0 200"), "{health}");
+    lab.gateways.site(1).gateway.ip(&format!("link set {WAN} down")).unwrap();
+    let end = Instant::now() + LONG;
+    let told = loop {
+        let health = get(&lab.gateways.site(1).gateway, "/healthz").unwrap();
+        if health.starts_with("HTTP/1.0 503") || Instant::now() > end {
+            break health;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    assert!(told.contains("port wan: down"), "{told}");
+    let elsewhere = get(&lab.gateways.site(1).gateway, "/x").unwrap();
     assert!(elsewhere.starts_with("HTTP/1.0 404"), "{elsewhere}");
 }
 

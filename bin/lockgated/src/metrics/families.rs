@@ -1,0 +1,372 @@
+//! Every family of metrics, with its name and help. A help text stands alone: a browser of metrics
+//! shows one without its neighbours.
+
+use std::collections::BTreeSet;
+
+use api::v1;
+use dataplane::DropReason;
+
+use super::exposition::Exposition;
+use super::{PolicyVolumes, Report};
+
+impl Report {
+    /// Writes all families.
+    pub(super) fn write(&self, into: &mut Exposition) {
+        self.write_process(into);
+        self.write_status(into);
+        self.write_decisions(into);
+        self.write_cache(into);
+        self.write_ports(into);
+        self.write_queues(into);
+        self.write_kernel(into);
+        self.write_peers(into);
+        self.write_sas(into);
+        self.write_policies(into);
+        self.write_workers(into);
+    }
+
+    fn write_process(&self, into: &mut Exposition) {
+        let process = &self.process;
+        let help = "User and system CPU time of the daemon, all threads, in seconds";
+        into.process_count("cpu_seconds", help, process.cpu_seconds);
+        if let Some(start) = process.start_time_seconds {
+            let help = "Start time of the daemon, in seconds since 1970";
+            into.process_level("start_time_seconds", help, start);
+        }
+        if let Some(bytes) = process.resident_bytes {
+            let help = "Resident memory of the daemon, flow caches and frames included";
+            into.process_level("resident_memory_bytes", help, bytes);
+        }
+        if let Some(fds) = process.open_fds {
+            into.process_level("open_fds", "File descriptors that the daemon has open", fds);
+        }
+        if let Some(fds) = process.max_fds {
+            into.process_level("max_fds", "File descriptors that the daemon may have open", fds);
+        }
+    }
+
+    fn write_status(&self, into: &mut Exposition) {
+        let v1::Status { node, version, guard, .. } = &self.status;
+        let labels = [("node", node.clone()), ("version", version.clone())];
+        into.info("build", "Name of the node and version of the daemon", [labels]);
+        let uptime = self.status.uptime_ms as f64 / 1000.0;
+        into.level("uptime_seconds", "Time since the daemon started, in seconds", uptime);
+        let help = "Revision of the running configuration";
+        into.level("revision", help, self.status.revision);
+        let help = "Generation of the running policies; each change of a policy raises it";
+        into.level("generation", help, self.status.generation);
+        let help = "1 while the nftables guard is installed as Lockgate wrote it";
+        into.level("guard_intact", help, guard.starts_with("intact"));
+    }
+
+    fn write_decisions(&self, into: &mut Exposition) {
+        let counters = &self.counters;
+        let tiers = counters.tiers.unwrap_or_default();
+        let tiers = [
+            ("device", tiers.device),
+            ("kernel", tiers.kernel),
+            ("cache", tiers.cache),
+            ("classifier", tiers.classifier),
+        ];
+        let tiers = tiers.map(|(tier, packets)| ([("tier", tier.into())], packets));
+        into.counter("tier_packets", "Packets by the tier that decided them", tiers);
+        let dropped = |reason: &DropReason| {
+            let drop = counters.drops.iter().find(|drop| drop.name == reason.name());
+            ([("reason", reason.name().into())], drop.map_or(0, |drop| drop.count))
+        };
+        let help = "Packets dropped, by reason; lockgate_drop_reason_info explains each reason";
+        into.counter("dropped_packets", help, DropReason::ALL.iter().map(dropped));
+        let info = |reason: &DropReason| {
+            [("reason", reason.name().into()), ("help", reason.help().into())]
+        };
+        let help = "Meaning of each drop reason, and what to do";
+        into.info("drop_reason", help, DropReason::ALL.iter().map(info));
+        into.level(
+            "ledger_imbalance_packets",
+            "Packets that no ledger accounts for; anything but 0 on an idle gateway is a bug",
+            counters.ledger_imbalance,
+        );
+        let help = "Packets waiting for the link address of their next hop, all ports";
+        into.level("held_packets", help, counters.held);
+        let help = "ICMP messages not sent because of the rate limit";
+        into.count("icmp_limited", help, counters.icmp_limited);
+        let help = "NAT keepalives sent for tunnels that sent nothing else";
+        into.count("keepalives", help, counters.keepalives);
+        let events = self.events.iter().map(|(kind, count)| ([("kind", (*kind).into())], *count));
+        into.counter("events", "Events by kind; `lockgate events` shows them", events);
+        let help = "Times the daemon read the kernel's addresses, routes and neighbours anew";
+        into.count("netlink_resyncs", help, counters.netlink_resyncs);
+    }
+
+    fn write_cache(&self, into: &mut Exposition) {
+        let v1::CacheCounters { hits, misses, inserts, stale, evictions, .. } =
+            self.cache.counters.unwrap_or_default();
+        let counters = [
+            ("cache_hits", "Packets that the flow cache answered", hits),
+            ("cache_misses", "Packets whose flow had no valid entry in the flow cache", misses),
+            ("cache_inserts", "Entries written into the flow cache", inserts),
+            (
+                "cache_stale",
+                "Entries written into the flow cache over one of an earlier generation",
+                stale,
+            ),
+            (
+                "cache_evictions",
+                "Valid entries of the flow cache that another flow's entry replaced",
+                evictions,
+            ),
+        ];
+        for (name, help, count) in counters {
+            into.count(name, help, count);
+        }
+        let help = "Searches of the classifier; equal flows of a batch are searched once";
+        into.count("full_lookups", help, self.counters.full_lookups);
+        let entries = self.cache.entries.iter().map(|entry| {
+            let labels = [("family", entry.family.clone()), ("direction", entry.direction.clone())];
+            (labels, entry.entries)
+        });
+        into.gauge("cache_entries", "Valid entries of the flow cache", entries);
+        let bytes = self.cache.size.unwrap_or_default().bytes;
+        into.level("cache_bytes", "Memory of the flow caches of all workers", bytes);
+    }
+
+    fn write_ports(&self, into: &mut Exposition) {
+        let info = self.ports.iter().map(|port| {
+            [
+                ("port", port.name.clone()),
+                ("netdev", port.netdev.clone()),
+                ("side", port.side.clone()),
+                ("state", port.state.clone()),
+                ("xdp_mode", port.xdp_mode.clone()),
+                ("copy_mode", port.copy_mode.clone()),
+            ]
+        });
+        into.info("port", "Netdev, side and XDP mode of each port", info);
+        let port = |port: &v1::Port| [("port", port.name.clone())];
+        let up = self.ports.iter().map(|p| (port(p), p.state == "up"));
+        into.gauge("port_up", "1 while the port is attached and its link is up", up);
+        type Line = fn(&v1::Ledger) -> u64;
+        let lines: [(&str, &str, Line); 6] = [
+            ("port_received_packets", "Packets that workers received by the port", |l| l.received),
+            (
+                "port_made_packets",
+                "Packets made because of packets of the port: ICMP errors and fragments",
+                |l| l.made,
+            ),
+            (
+                "port_sent_packets",
+                "Packets received by the port that left the gateway by any port",
+                |l| l.sent,
+            ),
+            ("port_dropped_packets", "Packets received by the port and dropped", |l| l.dropped),
+            (
+                "port_consumed_packets",
+                "Packets received by the port and replaced by their fragments",
+                |l| l.consumed,
+            ),
+            (
+                "port_host_packets",
+                "Packets received by the port and passed to this machine's own stack",
+                |l| l.host,
+            ),
+        ];
+        let ledger = |p: &v1::Port| p.ledger.unwrap_or_default();
+        for (name, help, line) in lines {
+            into.counter(name, help, self.ports.iter().map(|p| (port(p), line(&ledger(p)))));
+        }
+        let held = self.ports.iter().map(|p| (port(p), ledger(p).held));
+        let help = "Packets of the port waiting for the link address of their next hop";
+        into.gauge("port_held_packets", help, held);
+        let imbalance = self.ports.iter().map(|p| (port(p), ledger(p).imbalance));
+        let help = "Ledger of the port: received + made - sent - dropped - consumed - host - held";
+        into.gauge("port_ledger_imbalance_packets", help, imbalance);
+        let packets = self.ports.iter().map(|p| (port(p), p.tx_packets));
+        let help = "Packets that left the gateway by the port";
+        into.counter("port_transmitted_packets", help, packets);
+        let bytes = self.ports.iter().map(|p| (port(p), p.tx_bytes));
+        let help = "Bytes that left the gateway by the port, link headers counted";
+        into.counter("port_transmitted_bytes", help, bytes);
+    }
+
+    fn write_queues(&self, into: &mut Exposition) {
+        let all = || self.ports.iter().flat_map(|p| p.queues.iter().map(move |queue| (p, queue)));
+        let labels = |port: &v1::Port, queue: &v1::Queue, key, word: &str| {
+            [("port", port.name.clone()), ("queue", queue.queue.to_string()), (key, word.into())]
+        };
+        let packets = all().flat_map(|(port, queue)| {
+            [("receive", queue.rx_packets), ("transmit", queue.tx_packets)]
+                .map(|(word, count)| (labels(port, queue, "direction", word), count))
+        });
+        let help = "Frames received and sent through the AF_XDP socket of a receive queue";
+        into.counter("queue_packets", help, packets);
+        let dropped = all().flat_map(|(port, queue)| {
+            let reasons = [
+                ("rx_dropped", queue.rx_dropped),
+                ("queue_full", queue.queue_full),
+                ("fill_empty", queue.fill_empty),
+                ("tx_invalid", queue.tx_invalid),
+                ("tx_full", queue.tx_full),
+            ];
+            reasons.map(|(word, count)| (labels(port, queue, "reason", word), count))
+        });
+        let help = "Frames dropped at the AF_XDP socket of a receive queue, by reason";
+        into.counter("queue_dropped_packets", help, dropped);
+        let bound = all().map(|(port, queue)| {
+            let labels = labels(port, queue, "worker", &queue.worker.to_string());
+            (labels, queue.socket)
+        });
+        let help = "1 while the AF_XDP socket of a receive queue is bound";
+        into.gauge("queue_bound", help, bound);
+    }
+
+    /// Ports of one netdev share its program: each netdev once.
+    fn write_kernel(&self, into: &mut Exposition) {
+        let mut seen = BTreeSet::new();
+        let netdevs: Vec<(&str, v1::KernelCounters)> = self
+            .ports
+            .iter()
+            .filter_map(|port| Some((port.netdev.as_str(), port.kernel?)))
+            .filter(|(netdev, _)| seen.insert(*netdev))
+            .collect();
+        let of = |netdev: &str| [("netdev", netdev.to_owned())];
+        let received = netdevs.iter().map(|(netdev, k)| (of(netdev), k.received));
+        let help = "Packets that the XDP program of the netdev received";
+        into.counter("kernel_received_packets", help, received);
+        let decided = netdevs.iter().flat_map(|(netdev, k)| {
+            let words = [
+                ("to_worker", k.to_worker),
+                ("passed_not_to_us", k.passed_not_to_us),
+                ("passed_arp_nd", k.passed_arp_nd),
+                ("passed_not_ip", k.passed_not_ip),
+                ("passed_to_host", k.passed_to_host),
+                ("passed_allow_host", k.passed_allow_host),
+                ("no_socket", k.no_socket),
+                ("mark_failed", k.mark_failed),
+            ];
+            words.map(|(w, n)| ([("netdev", (*netdev).into()), ("decision", w.into())], n))
+        });
+        let help = "Packets by decision of the XDP program: to_worker was redirected, passed_* \
+                    went to the kernel's own stack, no_socket and mark_failed were dropped";
+        into.counter("kernel_packets", help, decided);
+        let full = netdevs.iter().map(|(netdev, k)| (of(netdev), k.ring_full));
+        let help = "Packets redirected to a worker and dropped because its receive ring was full";
+        into.counter("kernel_ring_full_packets", help, full);
+        let rows = netdevs.iter().map(|(netdev, k)| (of(netdev), k.imbalance));
+        let help = "Packets redirected to a worker that its sockets do not account for";
+        into.gauge("kernel_imbalance_packets", help, rows);
+    }
+
+    /// By name of the peer: these series go on when its keys change.
+    fn write_peers(&self, into: &mut Exposition) {
+        let peer = |peer: &v1::Peer| [("peer", peer.name.clone())];
+        let sealed = |p: &v1::Peer| p.sealed.unwrap_or_default();
+        let opened = |p: &v1::Peer| p.opened.unwrap_or_default();
+        let rows = self.peers.iter().map(|p| (peer(p), sealed(p).packets));
+        let help = "Inner packets sealed for the peer, over all of its SAs and keys";
+        into.counter("peer_sent_packets", help, rows);
+        let rows = self.peers.iter().map(|p| (peer(p), sealed(p).bytes));
+        let help = "Bytes of the inner packets sealed for the peer";
+        into.counter("peer_sent_bytes", help, rows);
+        let rows = self.peers.iter().map(|p| (peer(p), opened(p).packets));
+        let help = "Inner packets from the peer that were authentic, over all of its SAs and keys";
+        into.counter("peer_received_packets", help, rows);
+        let rows = self.peers.iter().map(|p| (peer(p), opened(p).bytes));
+        let help = "Bytes of the inner packets from the peer that were authentic";
+        into.counter("peer_received_bytes", help, rows);
+        let received = self.peers.iter().filter_map(|p| {
+            let time = humantime::parse_rfc3339(p.last_received.as_ref()?).ok()?;
+            let since = time.duration_since(std::time::SystemTime::UNIX_EPOCH).ok()?;
+            Some((peer(p), since.as_secs_f64()))
+        });
+        let help = "Time of the last authentic packet from the peer, in seconds since 1970, to a \
+                    second; absent before the first";
+        into.gauge("peer_last_received_timestamp_seconds", help, received);
+        let silent = self.peers.iter().map(|p| (peer(p), p.silent));
+        let help = "1 while packets leave for the peer and nothing authentic comes back";
+        into.gauge("peer_silent", help, silent);
+        let moves = self.peers.iter().map(|p| (peer(p), p.moves));
+        let help = "Times the daemon followed a peer behind a NAT to another address or port";
+        into.counter("peer_moves", help, moves);
+    }
+
+    fn write_sas(&self, into: &mut Exposition) {
+        let labels = |sa: &v1::SecurityAssociation| {
+            [
+                ("peer", sa.peer.clone()),
+                ("spi", sa.spi.clone()),
+                ("direction", sa.direction.clone()),
+            ]
+        };
+        let ok = self.sas.iter().map(|sa| (labels(sa), sa.state == "ok"));
+        let help = "1 while the SA can seal or open; `lockgate show sa` says why it cannot";
+        into.gauge("sa_ok", help, ok);
+        let packets = self.sas.iter().map(|sa| (labels(sa), sa.packets));
+        let help = "Inner packets that the SA sealed or opened; a new key is a new series";
+        into.counter("sa_packets", help, packets);
+        let bytes = self.sas.iter().map(|sa| (labels(sa), sa.bytes));
+        let help = "Bytes of the inner packets that the SA sealed or opened";
+        into.counter("sa_bytes", help, bytes);
+        let sequence = self.sas.iter().map(|sa| (labels(sa), sa.sequence));
+        let help = "Outbound SA: last sequence number used; inbound SA: highest number received";
+        into.gauge("sa_sequence", help, sequence);
+        let outbound = self.sas.iter().filter_map(|sa| Some((labels(sa), sa.reserved_to?)));
+        let help = "Outbound SA: sequence number up to which numbers are reserved on disk";
+        into.gauge("sa_reserved_sequence", help, outbound);
+    }
+
+    fn write_policies(&self, into: &mut Exposition) {
+        let help = "Running policies; the first 10000 have counters here";
+        into.level("policies", help, self.policy_count as u64);
+        let labels = |policy: &PolicyVolumes, direction: &str| {
+            [("policy", policy.name.clone()), ("direction", direction.into())]
+        };
+        let both = |of: fn(&v1::Volume) -> u64| {
+            self.policies.iter().flat_map(move |policy| {
+                [
+                    (labels(policy, "outbound"), of(&policy.outbound)),
+                    (labels(policy, "inbound"), of(&policy.inbound)),
+                ]
+            })
+        };
+        let help = "Packets that the policy decided";
+        into.counter("policy_packets", help, both(|volume| volume.packets));
+        let help = "Bytes of the packets that the policy decided";
+        into.counter("policy_bytes", help, both(|volume| volume.bytes));
+    }
+
+    fn write_workers(&self, into: &mut Exposition) {
+        let workers = &self.counters.workers;
+        let worker = |worker: &v1::Worker| [("worker", worker.worker.to_string())];
+        let turns = workers.iter().map(|w| (worker(w), w.turns));
+        into.counter("worker_turns", "Iterations of the worker's loop", turns);
+        let sleeps = workers.iter().map(|w| (worker(w), w.sleeps));
+        into.counter("worker_sleeps", "Times the worker slept", sleeps);
+        let handed = workers.iter().map(|w| (worker(w), w.handed_over));
+        let help = "Packets that the worker received and handed to the worker that owns their SA";
+        into.counter("worker_handed_over_packets", help, handed);
+        let taken = workers.iter().map(|w| (worker(w), w.taken_over));
+        let help = "Packets that other workers received and this worker processed";
+        into.counter("worker_taken_over_packets", help, taken);
+        let cpu = workers.iter().map(|w| (worker(w), w.cpu_ms as f64 / 1000.0));
+        into.counter("worker_cpu_seconds", "CPU time of the worker, in seconds", cpu);
+        let census = |w: &v1::Worker| w.frames.unwrap_or_default();
+        let frames = workers.iter().flat_map(|w| {
+            let frames = census(w);
+            let places = [
+                ("free", frames.free),
+                ("fill", frames.fill),
+                ("rx", frames.rx),
+                ("tx", frames.tx),
+                ("completion", frames.completion),
+                ("held", frames.held),
+            ];
+            places.map(|(place, count)| {
+                ([("worker", w.worker.to_string()), ("place", place.into())], count)
+            })
+        });
+        into.gauge("frames", "Frames of the worker by place", frames);
+        let missing = workers.iter().map(|w| (worker(w), census(w).missing));
+        let help = "Frames of the worker that are in no place; anything but 0 is a bug";
+        into.gauge("frames_missing", help, missing);
+    }
+}
