@@ -42,6 +42,12 @@ pub(crate) enum Failure {
         /// What the operating system says.
         error: std::io::Error,
     },
+    /// A file or directory to be made is there already.
+    #[error("{}: is there already and is not replaced; name another directory", .file.display())]
+    Exists {
+        /// The file or directory.
+        file: PathBuf,
+    },
     /// A capture whose packets begin with something else than its port's.
     #[error(
         "{}: its packets begin with {}; port {port} takes {}",
@@ -151,6 +157,26 @@ pub(crate) enum Usage {
         /// Whose it is.
         demo: &'static str,
     },
+    /// An answer of `init` that cannot be used.
+    #[error("{option}: {mistake}")]
+    Answer {
+        /// The option that gave it, or that its question stands for.
+        option: &'static str,
+        /// Why not.
+        mistake: crate::init::answer::AnswerMistake,
+    },
+    /// Questions of `init` that nobody is there to answer.
+    #[error(
+        "there is no terminal to ask at: give {} too; `lockgate init --help` has an example",
+        .options.join(", ")
+    )]
+    Unanswered {
+        /// The options that would answer them.
+        options: Vec<&'static str>,
+    },
+    /// The input ended before the last answer of `init`.
+    #[error("the input ended before the last answer; nothing was written")]
+    DialogueEnded,
     /// Not a flow.
     #[error(transparent)]
     Flow(#[from] crate::explain::FlowError),

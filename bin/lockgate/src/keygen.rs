@@ -42,7 +42,8 @@ gateway paris, whose [peer.berlin] says:
   suite = \"aes-128-gcm\"
 The second goes into the keys_dir of gateway berlin, for its [peer.paris].";
 
-fn suite(name: &str) -> Result<Suite, String> {
+/// Reads the name of a suite.
+pub(crate) fn suite(name: &str) -> Result<Suite, String> {
     let names: Vec<_> = Suite::ALL.iter().map(|suite| suite.name()).collect();
     Suite::from_name(name).ok_or_else(|| format!("write one of {}", names.join(", ")))
 }

@@ -7,9 +7,12 @@
 mod bench;
 mod check;
 mod demo;
+#[cfg(test)]
+mod documents;
 mod explain;
 mod failure;
 mod generate;
+mod init;
 mod keygen;
 mod live;
 mod output;
@@ -38,6 +41,7 @@ struct CommandLine {
 #[derive(Subcommand)]
 enum Command {
     Check(check::Args),
+    Init(init::Args),
     Keygen(keygen::Args),
     Apply(change::ApplyArgs),
     Diff(change::DiffArgs),
@@ -70,6 +74,7 @@ fn main() -> ExitCode {
     let CommandLine { socket, command } = CommandLine::parse();
     let result = match command {
         Command::Check(args) => check::run(&args),
+        Command::Init(args) => init::run(&args),
         Command::Keygen(args) => keygen::run(&args),
         Command::Apply(args) => change::apply(&args, &socket),
         Command::Diff(args) => change::diff(&args, &socket),

@@ -56,7 +56,7 @@ pub use replay::{ReplayKey, read_replay_keys, write_replay_keys};
 pub use source::Place;
 pub use validate::{DEFAULT_FLOWS, MAX_FLOWS, MAX_WORKERS};
 pub use validated::{PeerId, Validated};
-pub use values::{mac_text, service_text};
+pub use values::{is_link_local, mac_text, service_text, unusable};
 
 use errors::Problems;
 use pieces::{Pieces, Whole};

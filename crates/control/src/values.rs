@@ -71,7 +71,7 @@ pub(crate) fn address(problems: &mut Problems<'_>, written: &Spanned<String>) ->
 }
 
 /// Why an address cannot be that of one interface, if it cannot.
-pub(crate) fn unusable(ip: IpAddr) -> Option<&'static str> {
+pub fn unusable(ip: IpAddr) -> Option<&'static str> {
     match ip {
         _ if ip.is_unspecified() => Some("the unspecified address"),
         _ if ip.is_loopback() => Some("a loopback address"),
@@ -216,7 +216,7 @@ pub(crate) fn count_text(count: u64) -> String {
 }
 
 /// Whether an address is good on one link only (RFC 3927, RFC 4291 §2.5.6).
-pub(crate) fn is_link_local(address: Address) -> bool {
+pub fn is_link_local(address: Address) -> bool {
     match IpAddr::from(address) {
         IpAddr::V4(v4) => v4.is_link_local(),
         IpAddr::V6(v6) => v6.is_unicast_link_local(),

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`laboratory`] | namespaces with names of their own, torn down when dropped |
 //! | [`namespace`] | commands, threads and settings inside one namespace |
+//! | [`machine`] | system directories of its own beside a namespace |
 //! | [`sites`] | the topology: host – gateway – wire – gateway – host, two sites or more |
 //! | [`configuration`] | a gateway's file, with directories of its own |
 //! | [`gateways`] | sites, configurations and daemons together |
@@ -28,6 +29,7 @@ pub mod inject;
 pub mod interrupt;
 pub mod iperf;
 pub mod laboratory;
+pub mod machine;
 pub mod namespace;
 pub mod ping;
 pub mod process;
@@ -41,6 +43,7 @@ pub use daemon::Daemon;
 pub use error::LabError;
 pub use gateways::Gateways;
 pub use laboratory::Laboratory;
+pub use machine::Machine;
 pub use namespace::Namespace;
 pub use programs::Programs;
 pub use sites::{Plan, Site, Sites};

@@ -85,7 +85,7 @@ pub fn running(test: &str, plan: Plan) -> Option<Lab> {
 
 /// Whether a daemon says that this kernel is too old for it, or that this process may not do what
 /// it needs.
-fn lacks_a_feature(output: &str) -> bool {
+pub fn lacks_a_feature(output: &str) -> bool {
     output.contains("is too old: Lockgate needs") || output.contains("AmbientCapabilities=")
 }
 
