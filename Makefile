@@ -9,8 +9,9 @@ XTASK := $(CARGO) run --package xtask --
 build: setup-demo
 	$(CARGO) build --release --package lockgate --package lockgated
 
+# NAME=replay is the one that needs no privileges.
 demo: setup-demo
-	$(XTASK) demo
+	$(XTASK) demo $(NAME)
 
 test: setup-quiet
 	$(XTASK) test

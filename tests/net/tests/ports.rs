@@ -15,6 +15,7 @@ const TUNNEL_MTU: u32 = 1446;
 
 #[test]
 fn two_workers_share_the_queues_and_no_number_comes_twice() {
+    // AX-07
     let plan = Plan { queues: 2, ..Plan::default() };
     let Some(mut lab) = net::lab("two_workers", plan) else { return };
     for number in [1, 2] {
@@ -162,6 +163,7 @@ fn a_tunnel_over_ipv6_carries_both_families() {
 
 #[test]
 fn an_idle_daemon_sleeps() {
+    // AX-06
     let Some(lab) = running("idle", Plan::default()) else { return };
     std::thread::sleep(Duration::from_secs(1));
     let pid = lab.gateways.daemon(1).unwrap().pid();
