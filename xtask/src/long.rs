@@ -12,7 +12,7 @@ use crate::{Failure, cargo};
 /// Environment variable that is set for the tests of a long part.
 const VARIABLE: &str = "LOCKGATE_LONG";
 /// What an ignored test's reason begins with; a part's name follows.
-const REASON: &str = "make test-long PART=";
+pub(crate) const REASON: &str = "make test-long PART=";
 
 /// A part of the long tests.
 struct Part {

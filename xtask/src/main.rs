@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `setup [--quiet]` | installs what building, testing and the demonstrations need |
 //! | `setup --demo` | the same without what only tests need |
+//! | `rows [--draw COMMIT]` | writes the tests into `docs/acceptance.md`; or draws twenty rows |
 //! | `tidy` | the rules of the code that a compiler does not check |
 //! | `test` | every promise, with a table at the end |
 //! | `test-long [PART …]` | the hunts: what takes too long for `test`, part by part |
@@ -15,6 +16,7 @@
 
 mod deb;
 mod long;
+mod rows;
 mod setup;
 mod test;
 mod tidy;
@@ -33,6 +35,8 @@ fn main() -> ExitCode {
         ("setup", [flag]) if flag == "--quiet" => setup::run(Voice::Quiet, Scope::All),
         ("setup", [flag]) if flag == "--demo" => setup::run(Voice::Quiet, Scope::Demo),
         ("tidy", []) => tidy::run(),
+        ("rows", []) => tidy::tracked_sources().and_then(|sources| rows::write(&sources)),
+        ("rows", [flag, commit]) if flag == "--draw" => rows::draw(commit),
         ("test", []) => test::run(),
         ("test-long", parts) => long::run(parts),
         ("interop", words) => test::run_interop(words),
@@ -88,8 +92,9 @@ impl std::fmt::Display for Failure {
             Failure::Usage => {
                 write!(
                     f,
-                    "usage: cargo xtask setup [--quiet|--demo] | tidy | test | test-long [PART …] | \
-                     interop [WORD …] | demo [NAME …] | bench [NAME …] | deb [--check]"
+                    "usage: cargo xtask setup [--quiet|--demo] | tidy | rows [--draw COMMIT] | \
+                     test | test-long [PART …] | interop [WORD …] | demo [NAME …] | \
+                     bench [NAME …] | deb [--check]"
                 )
             }
             Failure::Start { program, error } => write!(f, "cannot start {program}: {error}"),

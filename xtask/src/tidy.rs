@@ -2,7 +2,7 @@
 //!
 //! Each check is a function from text to findings, so that its tests can show it failing.
 
-use crate::{Failure, cargo, long, output, program, root, succeed};
+use crate::{Failure, cargo, long, output, program, root, rows, succeed};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -90,9 +90,9 @@ enum Use {
 }
 
 /// A file of the project.
-struct Source {
-    path: PathBuf,
-    text: String,
+pub(crate) struct Source {
+    pub(crate) path: PathBuf,
+    pub(crate) text: String,
 }
 
 /// Runs every check and prints what each looked at and found.
@@ -135,6 +135,7 @@ pub(crate) fn run() -> Result<(), Failure> {
             .flat_map(|source| long::check_ignored(&source.path, &source.text))
             .collect(),
     );
+    report("acceptance rows and the tests that prove them".into(), rows::findings(&sources)?);
     let format = match succeed(cargo().args(["fmt", "--all", "--check"])) {
         Ok(()) => vec![],
         Err(Failure::Program { .. }) => vec!["run `make fmt`".into()],
@@ -294,7 +295,7 @@ fn names_folder(line: &str, folder: &str) -> bool {
 }
 
 /// All files of the project, generated and ignored ones left out; what is not text is empty.
-fn tracked_sources() -> Result<Vec<Source>, Failure> {
+pub(crate) fn tracked_sources() -> Result<Vec<Source>, Failure> {
     let listing = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
     let listing = output(program("git").args(listing))?;
     let mut sources = Vec::new();

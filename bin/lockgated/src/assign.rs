@@ -92,9 +92,11 @@ mod tests {
 
     #[test]
     fn a_machine_with_one_core_or_no_ports_still_has_a_worker() {
+        // AX-09
         use control::validated::Workers;
         assert_eq!(wanted(Workers::Auto, 1, 1), 1);
         assert_eq!(wanted(Workers::Auto, 2, 1), 1);
+        assert_eq!(wanted(Workers::Auto, 8, 8), 1);
         assert_eq!(wanted(Workers::Auto, 64, 1), 63);
         assert_eq!(wanted(Workers::Exactly(2), 1, 1), 2);
         assert_eq!(usable(5, []), 5);

@@ -179,6 +179,7 @@ mod tests {
 
     #[test]
     fn each_worker_has_a_cache_of_its_share_or_none() {
+        // FC-48
         // FC-13
         let caches = make(of(1000), &[0, 0], When::Running).unwrap();
         let sizes: Vec<Option<usize>> =

@@ -178,6 +178,7 @@ fn attach_foreign(ifindex: u32, flags: u32) -> OwnedFd {
 
 #[test]
 fn on_veth_it_is_native_replaced_in_one_step_and_detached() {
+    // AX-39
     let Some((first, _socket)) = steering("native") else { return };
     in_namespace("native", move |ifindex| {
         assert_eq!(attached(ifindex).unwrap(), None);
@@ -265,6 +266,7 @@ fn no_frame_is_missed_while_programs_are_replaced() {
 
 #[test]
 fn what_refuses_native_gets_generic_and_says_why() {
+    // AX-39
     let Some((first, _socket)) = steering("generic") else { return };
     in_namespace("generic", move |ifindex| {
         assert!(runs("ip", &["link", "set", PEER, "mtu", "9000"]));

@@ -123,6 +123,7 @@ fn check(steering: &Steering, cases: Vec<Case>) {
 
 #[test]
 fn protected_ports_leave_to_linux_what_is_for_the_box_or_not_for_us() {
+    // AX-27
     use By::{Dmz, Lan};
     use Counter::*;
     let Some((steering, _socket)) = steering("protected ports") else { return };
@@ -456,6 +457,7 @@ fn a_priority_tag_is_none() {
 
 #[test]
 fn a_queue_without_a_socket_drops() {
+    // AX-04
     let Some((steering, socket)) = steering("no socket") else { return };
     let forwarded = |ends| to_us(By::Lan, "forwarded", v4("10.1.0.5", "10.2.0.1").udp(1, 2), ends);
     let host =

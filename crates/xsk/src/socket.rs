@@ -781,6 +781,7 @@ mod tests {
 
     #[test]
     fn a_kernel_gone_mad_loses_no_frame_and_stops_nothing() {
+        // AX-05
         let mut random = 0x2545_f491_4f6c_dd1d_u64;
         let mut next = move || {
             random ^= random << 13;

@@ -568,6 +568,7 @@ const STRANGER: u32 = 64_333;
 
 #[test]
 fn only_readers_read_and_only_admins_change() {
+    // AX-37
     const NAME: &str = "only_readers_read_and_only_admins_change";
     if let Some(socket) = std::env::var_os(CLIENT) {
         return as_client(Path::new(&socket));

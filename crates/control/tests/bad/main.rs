@@ -108,6 +108,7 @@ fn good_configuration_has_no_errors_and_only_the_warnings_of_manual_keys_and_sho
 
 #[test]
 fn every_bad_configuration_is_refused_at_its_place_with_advice() {
+    // FC-11, FC-14, FC-15
     for row in errors() {
         let text = changed(row);
         let errors = parse(&text, "bad.toml").expect_err(row.message);
@@ -127,6 +128,7 @@ fn one_mistake_is_one_error() {
 
 #[test]
 fn every_doubtful_configuration_is_warned_of_at_its_place() {
+    // FC-04
     for row in WARNINGS {
         let text = changed(row);
         let parsed = parse(&text, "bad.toml").unwrap_or_else(|e| panic!("{:?}: {e}", row.to));

@@ -293,6 +293,7 @@ fn the_older_of_a_full_bucket_goes() {
 
 #[test]
 fn the_count_rises_on_empty_and_stale_ways_and_not_on_live_ones() {
+    // FC-51: what a change makes stale, it makes stale by its generation alone.
     // FC-19, FC-21, and FC-18: nothing of the generation before is answered.
     for family in [Family::V4, Family::V6] {
         let mut bench = Bench::new(64);

@@ -50,6 +50,7 @@ fn the_program_and_the_port_mean_the_same_mark() {
 
 #[test]
 fn packets_come_through_the_program_whole_and_in_order() {
+    // AX-02
     for_each_spacing("packets_come_through_the_program", |spacing| {
         let mut link = Link::new("va", 3, 1);
         let mut frames = XdpFrames::new(Umem::spaced(256, spacing).unwrap());
@@ -129,6 +130,7 @@ fn packets_marked_for_another_device_are_dropped_and_counted() {
 
 #[test]
 fn queues_get_their_turns() {
+    // AX-03, AX-04
     for_each_spacing("queues_get_their_turns", |spacing| {
         let mut link = Link::new("va", 3, 4);
         let mut frames = XdpFrames::new(Umem::spaced(1024, spacing).unwrap());
@@ -282,6 +284,7 @@ fn a_socket_that_outlives_its_closing_writes_into_no_frame() {
 
 #[test]
 fn the_bare_forwarder_forwards_both_ways_and_loses_no_frame() {
+    // AX-05
     for_each_spacing("the_bare_forwarder", |spacing| {
         let mut links = [Link::new("va", 1, 1), Link::new("vb", 2, 1)];
         let umem = Umem::spaced(1024, spacing).unwrap();

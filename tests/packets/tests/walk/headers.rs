@@ -12,6 +12,7 @@ use crate::{FAMILIES, between, datagram};
 
 #[test]
 fn bad_headers_are_dropped_and_odd_ones_forwarded() {
+    // FC-43, FC-45
     run(&rows());
 }
 

@@ -21,6 +21,7 @@ use crate::{FAMILIES, between, datagram};
 
 #[test]
 fn policies_and_routes() {
+    // FC-04, FC-41, FC-42, FC-44, XO-25, XO-33
     run(&rows());
 }
 
