@@ -19,6 +19,7 @@ mod errors;
 mod explained;
 mod fragment;
 pub mod guard;
+mod key_names;
 mod keys;
 mod live;
 pub mod mirror;
@@ -44,6 +45,7 @@ pub use explained::{
     port_named, set_of,
 };
 pub use fragment::{ParsedPolicies, configured, edited, parse_policies, policy_text};
+pub use key_names::{KeyChange, KeyName, KeyNames, key_changes};
 pub use keys::{
     KeyFileError, KeyLine, Keys, MAX_KEY_FILE_BYTES, ReplayKeys, effective_user, generate_pair,
     write_key_file,
