@@ -200,7 +200,14 @@ impl Gateway for Fake {
 
     async fn diff(&self, request: Request<v1::DiffRequest>) -> Answer<v1::Differences> {
         let text = request.into_inner().text;
-        let mut found = v1::Differences { ok: true, ..v1::Differences::default() };
+        let mut found =
+            v1::Differences { ok: true, keys_compared: text != "reader", ..Default::default() };
+        if text.contains("keys") {
+            let (direction, spi) = ("out".into(), "0x00001001".into());
+            let key = v1::KeyName { direction, spi, fingerprint: "0123456789abcdef".into() };
+            let (peer, added) = ("berlin".into(), vec![key]);
+            found.key_changes = vec![v1::KeyChange { peer, added, ..Default::default() }];
+        }
         if text.contains("other") {
             let (change, what, name) = ("changed".into(), "policy".into(), "dns".into());
             let (before, after) = ("priority = 1".into(), "priority = 2".into());
@@ -223,13 +230,28 @@ impl Gateway for Fake {
             notes: vec!["peer berlin: its key is refused".into()],
             ..v1::Applied::default()
         };
+        if request.save {
+            applied.saved_to = "/etc/x.toml".into();
+        }
         match request.text.as_str() {
+            "full" => applied.not_saved = "not saved: no space".into(),
             "bad" => (applied.ok, applied.rendered) = (false, "new.toml:1:1: not good\n".into()),
             "unfit" => (applied.ok, applied.refused) = (false, "eth9 is not there".into()),
             "forbidden" => return Err(Status::permission_denied("be root")),
             _ => {}
         }
         answer(applied)
+    }
+
+    async fn confirm(&self, request: Request<v1::ConfirmRequest>) -> Answer<v1::Confirmed> {
+        match request.into_inner().revision {
+            None | Some(5) => answer(v1::Confirmed { revision: 5 }),
+            Some(_) => Err(Status::failed_precondition("nothing waits to be confirmed")),
+        }
+    }
+
+    async fn save(&self, _: Request<v1::SaveRequest>) -> Answer<v1::Saved> {
+        answer(v1::Saved { file: "/etc/x.toml".into(), revision: 5, unchanged: false })
     }
 
     async fn rollback(&self, request: Request<v1::RollbackRequest>) -> Answer<v1::Applied> {
@@ -361,7 +383,7 @@ fn everything_is_shown_as_text_and_as_the_json_of_the_api() {
 #[test]
 fn apply_sends_the_text_with_its_absolute_place_and_ends_with_what_became_of_it() {
     let lab = Lab::new();
-    for text in ["good", "bad", "unfit", "forbidden"] {
+    for text in ["good", "bad", "unfit", "forbidden", "full"] {
         lab.place.write(text, text);
     }
     let ran = lab.place.run(&lab.args(&["apply", "-f", "good"]));
@@ -374,11 +396,34 @@ fn apply_sends_the_text_with_its_absolute_place_and_ends_with_what_became_of_it(
     assert_eq!(Path::new(&sent.base_directory), here);
     let dry = lab.json(&["apply", "-f", "good", "--dry-run"]);
     assert_eq!(dry["dry_run"], true);
+    lab.succeeds(&["apply", "-f", "good", "--confirm", "2m"]);
+    let sent = lab.fake.applied.lock().unwrap().pop().unwrap();
+    assert_eq!(sent.confirm_within_s, 120);
+    lab.fails(2, &["apply", "-f", "good", "--confirm", "soon"], &["60, 60s, 2m or 1h"]);
+    lab.fails(2, &["apply", "-f", "good", "--confirm", "9", "--dry-run"], &["cannot be used with"]);
+    assert_eq!(lab.succeeds(&["confirm"]), "revision 5 is confirmed and stays\n");
+    assert_eq!(lab.json(&["confirm", "5"])["revision"], 5);
+    lab.fails(1, &["confirm", "6"], &["nothing waits to be confirmed"]);
+    let saved = lab.succeeds(&["apply", "-f", "good", "--save"]);
+    assert!(saved.ends_with("saved to /etc/x.toml\n"), "{saved}");
+    assert!(lab.fake.applied.lock().unwrap().pop().unwrap().save);
+    let ran = lab.place.run(&lab.args(&["apply", "-f", "full", "--save"]));
+    assert_eq!(ran.code(), 1, "{}", ran.out());
+    assert!(ran.err().contains("it runs, but is not saved: no space"), "{}", ran.err());
+    lab.fails(2, &["apply", "-f", "good", "--save", "--confirm", "9"], &["cannot be used with"]);
+    assert_eq!(lab.succeeds(&["save"]), "revision 5 is saved to /etc/x.toml\n");
+    assert_eq!(lab.json(&["save"])["file"], "/etc/x.toml");
     lab.fails(1, &["apply", "-f", "bad"], &["new.toml:1:1: not good"]);
     lab.fails(1, &["apply", "-f", "unfit"], &["eth9 is not there; nothing was changed"]);
     lab.fails(1, &["apply", "-f", "forbidden"], &["be root"]);
     lab.fails(1, &["apply", "-f", "missing"], &["missing: "]);
     assert_eq!(lab.json(&["rollback", "2"])["revision"], 2);
+    for bad in ["abc", "0", "-1", "99999999999999999999"] {
+        let said = ["a revision is a number from 1: see `lockgate rollback --list`"];
+        lab.fails(2, &["rollback", "--", bad], &said);
+    }
+    assert_eq!(lab.succeeds(&["rollback", "--list"]), lab.succeeds(&["show", "revisions"]));
+    assert_eq!(lab.json(&["rollback", "--list"])["revisions"][0]["revision"], 3);
     assert_eq!(lab.succeeds(&["export"]), "[node]\nname = \"gw-a\"\n");
 }
 
@@ -447,10 +492,16 @@ fn the_caches_entries_are_shown_as_many_as_are_asked_for() {
 #[test]
 fn diff_ends_like_diff() {
     let lab = Lab::new();
-    for text in ["same", "other", "bad"] {
+    for text in ["same", "other", "bad", "keys", "reader"] {
         lab.place.write(text, text);
     }
     assert_eq!(lab.succeeds(&["diff", "-f", "same"]), "");
+    let ran = lab.place.run(&lab.args(&["diff", "-f", "keys"]));
+    let told = "~ keys of peer berlin\n    + out 0x00001001 fingerprint 0123456789abcdef…\n";
+    assert_eq!((ran.code(), ran.out().as_str()), (1, told));
+    let ran = lab.place.run(&lab.args(&["diff", "-f", "reader"]));
+    let told = "note: keys were not compared: be root or in group lockgate-admin\n";
+    assert_eq!((ran.code(), ran.err().as_str()), (0, told));
     let ran = lab.place.run(&lab.args(&["diff", "-f", "other"]));
     assert_eq!(ran.code(), 1);
     assert_eq!(ran.out(), "~ policy dns\n    - priority = 1\n    + priority = 2\n");
@@ -510,8 +561,10 @@ fn completions_and_manual_pages_name_every_command() {
     let place = Place::empty();
     place.succeeds(&["generate", "completions", "c"]);
     place.succeeds(&["generate", "man", "m"]);
-    let words =
-        ["apply", "diff", "rollback", "export", "policy", "show", "explain", "events", "probe"];
+    let words = [
+        "apply", "confirm", "diff", "rollback", "save", "export", "policy", "show", "explain",
+        "events", "probe",
+    ];
     for word in words.into_iter().chain(["detach", "check", "keygen", "replay", "demo", "bench"]) {
         assert!(place.file(&format!("m/lockgate-{word}.1")).exists(), "{word}");
         for shell in ["lockgate.bash", "_lockgate", "lockgate.fish"] {

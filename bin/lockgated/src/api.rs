@@ -22,7 +22,7 @@ use tonic::transport::Server;
 use crate::backend::Backend;
 
 pub(crate) use listen::{Bound, ListenError, bind};
-pub(crate) use present::peers;
+pub(crate) use present::{peers, waiting};
 pub(crate) use service::Service;
 
 /// A connection that does not answer is closed after this and [`ALIVE_WAIT`].

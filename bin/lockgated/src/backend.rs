@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::v1;
-use control::{ConfigErrors, Difference, Problem, Spis, Validated};
+use control::{ConfigErrors, Difference, KeyChange, KeyNames, Problem, Spis, Validated};
 use dataplane::counters::Volume;
 use dataplane::{Generation, RouteEntry, Snapshot};
 use ipsec::Spi;
@@ -14,6 +15,7 @@ use policy::{Direction, PolicyId};
 use tokio::sync::broadcast;
 
 use crate::liveness::Heard;
+use crate::save::SaveError;
 
 /// An SA by what it keeps for life: direction, SPI, peer.
 pub(crate) type SaKey = (Direction, Spi, String);
@@ -21,6 +23,19 @@ pub(crate) type SaKey = (Direction, Spi, String);
 /// Who asks: the effective user of the process at the other end of the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Uid(pub(crate) u32);
+
+/// A connection of the API, counted from the daemon's start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ConnectionNumber(pub(crate) u64);
+
+/// A change is to be confirmed, or it is rolled back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ToConfirm {
+    /// The time there is.
+    pub(crate) within: Duration,
+    /// The connection that the change came over: it may not confirm.
+    pub(crate) asked_over: ConnectionNumber,
+}
 
 /// What runs, as one consistent picture.
 #[derive(Clone)]
@@ -50,8 +65,17 @@ pub(crate) struct Running {
 pub(crate) enum Intent {
     /// Make it so.
     Apply,
-    /// Judge it, keys too, and change nothing.
+    /// Evaluate it, keys too, and change nothing.
     DryRun,
+}
+
+/// Whether a change is written to the daemon's configuration file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Save {
+    /// It runs until the daemon ends.
+    No,
+    /// The file says the same afterwards.
+    Yes,
 }
 
 /// A configuration that someone wants to run.
@@ -65,6 +89,10 @@ pub(crate) struct Change {
     pub(crate) base_directory: PathBuf,
     /// Whether it is meant.
     pub(crate) intent: Intent,
+    /// Whether it is rolled back unless somebody confirms it.
+    pub(crate) confirm: Option<ToConfirm>,
+    /// Whether it is written to the daemon's file, too.
+    pub(crate) save: Save,
 }
 
 /// Policies that someone wants removed and added, as one transaction.
@@ -78,6 +106,8 @@ pub(crate) struct PolicyChange {
     pub(crate) file: String,
     /// Whether it is meant.
     pub(crate) intent: Intent,
+    /// Whether what then runs is written to the daemon's file, too.
+    pub(crate) save: Save,
 }
 
 impl PolicyChange {
@@ -107,8 +137,19 @@ pub(crate) struct Now {
     pub(crate) generation: Generation,
 }
 
+/// A change that runs and waits to be confirmed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Waits {
+    /// Its revision.
+    pub(crate) revision: u64,
+    /// The revision that comes back if nobody confirms.
+    pub(crate) previous: u64,
+    /// The time left.
+    pub(crate) left: Duration,
+}
+
 /// A change that was made or, of a dry run, would be.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Done {
     /// The revision that runs now.
     pub(crate) revision: u64,
@@ -120,6 +161,16 @@ pub(crate) struct Done {
     pub(crate) warnings: Vec<Problem>,
     /// What runs with less than it should, one sentence each: keys refused, ports not there.
     pub(crate) notes: Vec<String>,
+    /// Peers whose keys change.
+    pub(crate) key_changes: Vec<KeyChange>,
+    /// Whether it ran already, keys too: there is no new revision.
+    pub(crate) unchanged: bool,
+    /// It waits to be confirmed.
+    pub(crate) waits: Option<Waits>,
+    /// The file that it was written to.
+    pub(crate) saved_to: Option<String>,
+    /// Why it was not written although that was asked for.
+    pub(crate) not_saved: Option<String>,
 }
 
 /// Why a change was not made; what ran before goes on.
@@ -129,19 +180,119 @@ pub(crate) enum Refused {
     #[error(transparent)]
     Config(#[from] ConfigErrors),
     /// No such revision is kept.
-    #[error("revision {revision} is not kept: see `lockgate show revisions`")]
+    #[error("{}", no_revision(*.revision, *.kept))]
     NoRevision {
-        /// What was asked for.
+        /// The number that was asked for.
         revision: u64,
+        /// The oldest and the newest that are kept.
+        kept: Option<(u64, u64)>,
     },
     /// There is nothing to go back to.
-    #[error("there is no earlier revision to go back to")]
+    #[error("no earlier revision differs from what runs: `lockgate rollback --list` shows all")]
     NoEarlier,
+    /// Another change waits to be confirmed.
+    #[error(
+        "revision {} waits for `lockgate confirm`, {} s left; unconfirmed, revision {} comes back",
+        .0.revision, .0.left.as_secs(), .0.previous
+    )]
+    Waiting(Waits),
+    /// A time to confirm that makes no sense.
+    #[error("the time to confirm is {given_s} s: give {} to {} seconds", .least_s, .most_s)]
+    ConfirmTime {
+        /// The time that was given.
+        given_s: u64,
+        /// The shortest.
+        least_s: u64,
+        /// The longest.
+        most_s: u64,
+    },
+    /// A change to be confirmed cannot be undone by a restart.
+    #[error("a restart could not bring back what runs now: {0}; `apply` without --confirm works")]
+    NotUndoable(#[source] std::io::Error),
+    /// The daemon's file cannot be written.
+    #[error("not saved: {0}")]
+    NotSaved(#[source] SaveError),
     /// It needs a restart, and why.
     #[error(transparent)]
     Machine(Box<dyn std::error::Error + Send + Sync>),
     /// The daemon is ending.
     #[error("lockgated is stopping")]
+    Stopping,
+}
+
+/// Says that a revision is not kept.
+fn no_revision(revision: u64, kept: Option<(u64, u64)>) -> String {
+    match kept {
+        Some((_, newest)) if revision > newest => {
+            format!("there is no revision {revision}; the newest is {newest}")
+        }
+        Some((oldest, _)) if revision < oldest => {
+            format!("revision {revision} is not kept any more; the oldest is {oldest}")
+        }
+        _ => format!("revision {revision} is not kept: see `lockgate rollback --list`"),
+    }
+}
+
+/// Why nothing was confirmed. What runs goes on.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum NotConfirmed {
+    /// No change waits, and none did lately.
+    #[error("nothing waits to be confirmed: revision {running} runs")]
+    Nothing {
+        /// The revision that runs.
+        running: u64,
+    },
+    /// It was confirmed before.
+    #[error("revision {revision} is confirmed already; revision {running} runs")]
+    Already {
+        /// The revision that waited.
+        revision: u64,
+        /// The revision that runs.
+        running: u64,
+    },
+    /// It came too late.
+    #[error(
+        "revision {revision} was not confirmed in time and was rolled back {ago_s} s ago; \
+         revision {running} runs"
+    )]
+    TooLate {
+        /// The revision that waited.
+        revision: u64,
+        /// The revision that runs.
+        running: u64,
+        /// Seconds since then.
+        ago_s: u64,
+    },
+    /// Another revision waits than the one that was named.
+    #[error("revision {asked} does not wait to be confirmed: revision {waits} does")]
+    Other {
+        /// The one that was named.
+        asked: u64,
+        /// The one that waits.
+        waits: u64,
+    },
+    /// It came over the connection that the change came over.
+    #[error(
+        "confirm revision {revision} over a new connection: this one was there before the change \
+         and does not show that a new one can be made"
+    )]
+    SameConnection {
+        /// The revision that waits.
+        revision: u64,
+    },
+    /// The record that a restart goes by cannot be taken away.
+    #[error(
+        "revision {revision} is not confirmed: {why}: a restart would bring back the revision \
+         before; try again"
+    )]
+    Record {
+        /// The revision that waits.
+        revision: u64,
+        /// Why.
+        why: String,
+    },
+    /// The daemon is ending.
+    #[error("lockgated is stopping; what waits is rolled back")]
     Stopping,
 }
 
@@ -153,6 +304,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     async fn running(&self) -> Running;
     /// The configuration that runs, policies and all: of very many, it takes a while.
     async fn configuration(&self) -> Arc<Validated>;
+    /// Names of the keys that the peers use.
+    async fn key_names(&self) -> KeyNames;
     /// What runs, in two numbers; asks no worker.
     async fn now(&self) -> Now;
     /// What runs, since when, and how it is set up.
@@ -180,9 +333,19 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// by the new set; changes that are asked for together may be published together. Refused or
     /// not, it is an event.
     async fn change_policies(&self, change: PolicyChange, by: Uid) -> Result<Done, Refused>;
-    /// Makes an earlier revision the running one, the one before if `None`. Refused or not, it is
+    /// Keeps the change that waits, if it is the one named. Refused or not, it is an event.
+    /// Returns its revision.
+    async fn confirm(
+        &self,
+        revision: Option<u64>,
+        over: ConnectionNumber,
+        by: Uid,
+    ) -> Result<u64, NotConfirmed>;
+    /// Makes an earlier revision the running one, one step back if `None`. Refused or not, it is
     /// an event.
     async fn rollback(&self, revision: Option<u64>, by: Uid) -> Result<Done, Refused>;
+    /// Writes what runs to the daemon's file. Refused or not, it is an event.
+    async fn save(&self, by: Uid) -> Result<v1::Saved, Refused>;
     /// The events that are kept, oldest first, and those to come; none is missing in between.
     async fn events(&self) -> (Vec<v1::Event>, broadcast::Receiver<v1::Event>);
     /// How often each kind of event happened.

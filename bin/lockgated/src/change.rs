@@ -1,6 +1,5 @@
 //! `apply` and `rollback`: another configuration, all of it or nothing.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
@@ -9,22 +8,33 @@ use control::guard::{Guard, UnwritableName};
 use control::mirror::{View, check_devices};
 use control::validated::Validated;
 use control::{
-    Compiled, Compiler, Difference, Keys, Loaded, Prepared, Problem, differences, edited,
+    Compiled, Compiler, Difference, KeyChange, Keys, Loaded, Prepared, Problem, differences,
+    edited, key_changes,
 };
-use ipsec::{Fingerprint, SaId};
 
-use crate::backend::{Change, Done, Intent, Refused, Uid};
+use crate::backend::{Change, Done, Intent, Refused, ToConfirm, Uid};
 use crate::caches;
 use crate::daemon::Daemon;
 use crate::device::DeviceError;
 use crate::events::Kind;
 use crate::moves::live_parts_of;
-use crate::revisions::{Cause, Content, Reader, Revision, RevisionError, Text, on_disk};
+use crate::revisions::{
+    Body, Cause, Content, Reader, Revision, RevisionError, StoredKeys, Text, on_disk, stored,
+};
+use crate::save::same_directory;
 use crate::state::{State, netdevs};
+use crate::unconfirmed::changed_keys;
 use crate::worker::WorkerGone;
 
 /// Peers that one note names.
 const MAX_PEERS_NAMED: usize = 8;
+/// How the note begins that says what is lost by a restart.
+pub(crate) const RESTART_NOTE: &str = "a restart reads ";
+
+/// Says that what runs is not in the daemon's file.
+pub(crate) fn restart_note(file: &Path) -> String {
+    format!("{RESTART_NOTE}{} again; `lockgate save` writes what runs there", file.display())
+}
 
 /// Keys of `[node]` and `[metrics]` that are read at the start only.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +53,15 @@ pub(crate) struct Origin {
     pub(crate) file: String,
     pub(crate) base: PathBuf,
     pub(crate) by: Uid,
+    /// The earlier revision that it brings back.
+    pub(crate) restores: Option<Restored>,
+}
+
+/// An earlier revision that is brought back.
+pub(crate) struct Restored {
+    revision: u64,
+    /// The keys that it ran with.
+    keys: StoredKeys,
 }
 
 /// How a netdev is left that is no port any more.
@@ -59,15 +78,29 @@ struct Asked {
     text: String,
     origin: Origin,
     intent: Intent,
+    confirm: Option<ToConfirm>,
 }
 
-/// A change, judged and compiled as far as that can be done beside what runs.
+/// A change, evaluated and compiled as far as that can be done beside what runs.
 struct Proposal {
     keys: Keys,
+    key_changes: Vec<KeyChange>,
+    /// The names of all its keys.
+    stored_keys: StoredKeys,
     warnings: Vec<Problem>,
     differences: Vec<Difference>,
     prepared: Prepared,
     guard: Result<Guard, UnwritableName>,
+    /// Effective configuration.
+    effective: String,
+}
+
+/// What there is to say of a change, and to keep of it.
+struct Summary {
+    key_changes: Vec<KeyChange>,
+    stored_keys: StoredKeys,
+    warnings: Vec<Problem>,
+    differences: Vec<Difference>,
     /// Effective configuration.
     effective: String,
 }
@@ -83,48 +116,82 @@ pub(crate) fn machine(error: impl std::error::Error + Send + Sync + 'static) -> 
     Refused::Machine(Box::new(error))
 }
 
-/// The whole text of a revision. Blocks, and takes as long as it is large.
-pub(crate) fn text_of(reader: Reader, number: u64) -> Result<String, Refused> {
+/// The whole text of a revision, and its keys. Blocks, and takes as long as it is large.
+pub(crate) fn body_of(reader: Reader, number: u64) -> Result<Body, Refused> {
     let Text { whole, edits } = reader.read().map_err(machine)?;
     if edits.is_empty() {
         return Ok(whole);
     }
     let edits = edits.iter().map(|edit| (&edit.remove[..], &*edit.add));
-    Ok(edited(&whole, edits, &format!("revision {number}"))?)
+    let text = edited(&whole.text, edits, &format!("revision {number}"))?;
+    Ok(Body { text, keys: whole.keys })
 }
 
 impl Daemon {
-    /// Judges a change and, if it is meant, makes it.
+    /// Evaluates a change and, if it is meant, makes it.
     pub(crate) async fn apply_change(&self, change: Change, by: Uid) -> Result<Done, Refused> {
         let _one_at_a_time = self.changing.lock().await;
-        let Change { text, file, base_directory, intent } = change;
-        let origin = Origin { cause: Cause::Apply, file, base: base_directory, by };
-        self.change_to(Asked { text, origin, intent }).await
+        let Change { text, file, base_directory, intent, confirm, .. } = change;
+        let base = base_directory;
+        let origin = Origin { cause: Cause::Apply, file, base, by, restores: None };
+        let done = self.change_to(Asked { text, origin, intent, confirm }).await;
+        if confirm.is_some() {
+            self.waits_changed.notify_one();
+        }
+        done
     }
 
-    /// Makes an earlier revision the running one; by default the one before.
+    /// Makes an earlier revision the running one; by default one step back.
     pub(crate) async fn roll_back(&self, revision: Option<u64>, by: Uid) -> Result<Done, Refused> {
         let _one_at_a_time = self.changing.lock().await;
-        let state = self.state.lock().await;
-        let wanted = match revision {
-            Some(number) => {
-                state.revisions.find(number).ok_or(Refused::NoRevision { revision: number })?
-            }
-            None => {
-                let earlier = state.revisions.all().rev();
-                let mut earlier = earlier.filter(|kept| kept.number < state.revision);
-                earlier.next().ok_or(Refused::NoEarlier)?
-            }
+        let (number, base, body) = match revision {
+            Some(number) => self.kept(number).await?,
+            None => self.one_step_back().await?,
         };
-        let file = format!("revision {}", wanted.number);
-        let (number, base) = (wanted.number, wanted.base.clone());
-        let reader =
-            state.revisions.reader(number).ok_or(Refused::NoRevision { revision: number })?;
+        let file = format!("revision {number}");
+        let Body { text, keys } = body;
+        let restores = Some(Restored { revision: number, keys });
+        let origin = Origin { cause: Cause::Rollback, file, base, by, restores };
+        self.change_to(Asked { text, origin, intent: Intent::Apply, confirm: None }).await
+    }
+
+    /// A revision that is kept: its number, what a relative `keys_dir` is relative to, its text.
+    async fn kept(&self, number: u64) -> Result<(u64, PathBuf, Body), Refused> {
+        let state = self.state.lock().await;
+        state.check_not_waiting()?;
+        let missing = || Refused::NoRevision { revision: number, kept: state.revisions.ends() };
+        let base = state.revisions.find(number).ok_or_else(missing)?.base.clone();
+        let reader = state.revisions.reader(number).ok_or_else(missing)?;
         drop(state);
-        let read = tokio::task::spawn_blocking(move || text_of(reader, number));
-        let text = read.await.map_err(machine)??;
-        let origin = Origin { cause: Cause::Rollback, file, base, by };
-        self.change_to(Asked { text, origin, intent: Intent::Apply }).await
+        let read = tokio::task::spawn_blocking(move || body_of(reader, number));
+        Ok((number, base, read.await.map_err(machine)??))
+    }
+
+    /// The newest revision before the one that runs and says something else. Where what runs was
+    /// brought back from an earlier revision, the steps go on from that one.
+    async fn one_step_back(&self) -> Result<(u64, PathBuf, Body), Refused> {
+        let (compiled, running_base, mut at) = {
+            let state = self.state.lock().await;
+            state.check_not_waiting()?;
+            let at = state.restored.unwrap_or(state.revision);
+            (state.compiled.copied(), state.base.clone(), state.revisions.origin_of(at))
+        };
+        let is_absolute = compiled.settings().node.keys_dir.is_absolute();
+        let text = move || compiled.validated().effective();
+        let running = tokio::task::spawn_blocking(text).await.map_err(machine)?;
+        loop {
+            let before = {
+                let state = self.state.lock().await;
+                let before = state.revisions.before(at).map(|kept| kept.number);
+                before.map(|number| (number, state.revisions.origin_of(number)))
+            };
+            let Some((number, origin)) = before else { return Err(Refused::NoEarlier) };
+            let (number, base, body) = self.kept(number).await?;
+            if body.text != running || !(is_absolute || base == running_base) {
+                return Ok((number, base, body));
+            }
+            at = origin;
+        }
     }
 
     /// What takes as long as the configuration is large, on a thread of its own and without the
@@ -135,14 +202,21 @@ impl Daemon {
             if state.stopping {
                 return Err(Refused::Stopping);
             }
+            if asked.intent == Intent::Apply {
+                state.check_not_waiting()?;
+            }
             let (compiler, view) = (state.compiler.clone(), state.view.clone());
             Judge { running: state.compiled.copied(), compiler, view }
         };
-        let Asked { text, origin, intent } = asked;
+        let Asked { text, origin, intent, confirm } = asked;
         let (file, base) = (origin.file.clone(), origin.base.clone());
         let proposal = tokio::task::spawn_blocking(move || judge.judge(&text, &file, &base)).await;
         let proposal = proposal.map_err(machine)??;
-        self.state.lock().await.change_to(proposal, origin, intent).await
+        let mut state = self.state.lock().await;
+        match intent {
+            Intent::DryRun => state.evaluate(proposal),
+            Intent::Apply => state.change_to(proposal, origin, confirm).await,
+        }
     }
 }
 
@@ -151,87 +225,195 @@ impl Judge {
         let parsed = control::parse(text, file)?.within(control::machine_memory())?;
         let Loaded { validated, warnings, keys } = parsed.load_keys(base)?;
         let differences = differences(self.running.validated(), &validated);
+        let names = keys.names(&validated);
+        let key_changes = key_changes(&self.running.key_names(), &names);
+        let stored_keys = stored(&names);
         let guard = Guard::new(&validated, &self.view);
         let effective = validated.effective();
         let compiler = self.compiler.lock().unwrap_or_else(PoisonError::into_inner);
         let prepared = compiler.prepare(validated).map_err(machine)?;
-        Ok(Proposal { keys, warnings, differences, prepared, guard, effective })
+        Ok(Proposal {
+            keys,
+            key_changes,
+            stored_keys,
+            warnings,
+            differences,
+            prepared,
+            guard,
+            effective,
+        })
+    }
+}
+
+impl Proposal {
+    /// Whether it is what runs already, keys and all.
+    fn is_what_runs(&self, state: &State, base: &Path) -> bool {
+        let keys_dir = &self.prepared.validated().node.keys_dir;
+        let same_keys_dir = same_directory(&base.join(keys_dir), &state.base.join(keys_dir));
+        self.differences.is_empty() && self.key_changes.is_empty() && same_keys_dir
+    }
+
+    /// An answer that says that the running revision stays.
+    fn answer(self, state: &State) -> Done {
+        let Proposal { warnings, differences, key_changes, .. } = self;
+        let (revision, generation) = (state.revision, state.snapshot.generation());
+        Done { revision, generation, differences, warnings, key_changes, ..Done::default() }
     }
 }
 
 impl State {
-    /// 1. judge: what needs a restart, the netdevs;
-    /// 2. compile, which takes nothing from what runs;
-    /// 3. the guard, then the netdevs that come, then the workers, then the netdevs that go.
-    ///
-    /// Where a step of 3 fails, what ran before is put back.
-    async fn change_to(
-        &mut self,
-        proposal: Proposal,
-        origin: Origin,
-        intent: Intent,
-    ) -> Result<Done, Refused> {
-        let Proposal { keys, warnings, differences, prepared, guard, effective } = proposal;
+    /// Checks a change as far as that can be done without making it.
+    fn check(&self, proposal: &Proposal) -> Result<(), Refused> {
         if self.stopping {
             return Err(Refused::Stopping);
         }
-        let new = prepared.validated();
+        let new = proposal.prepared.validated();
         self.check_restart(new)?;
         let (workers, before) = (self.workers.len() as u32, self.config().cache);
         if new.cache != before {
             let freed = caches::bytes(before, workers);
             caches::check(new.cache, workers, freed).map_err(machine)?;
         }
-        check_devices(new, &self.view).map_err(|mut all| machine(all.remove(0)))?;
-        if intent == Intent::DryRun {
-            let (revision, generation) = (self.revision, self.snapshot.generation());
-            return Ok(Done { revision, generation, differences, warnings, notes: Vec::new() });
+        check_devices(new, &self.view).map_err(|mut all| machine(all.remove(0)))
+    }
+
+    /// Answers a dry run.
+    fn evaluate(&self, proposal: Proposal) -> Result<Done, Refused> {
+        self.check(&proposal)?;
+        Ok(proposal.answer(self))
+    }
+
+    /// 1. check: what needs a restart, the netdevs; what runs already ends here, unless some of its
+    ///    keys were refused and may be taken now;
+    /// 2. compile, which takes nothing from what runs;
+    /// 3. where the change is to be confirmed, what a restart goes by;
+    /// 4. the guard, then the netdevs that come, then the workers, then the netdevs that go.
+    ///
+    /// Where a step of 4 fails, what ran before is put back.
+    async fn change_to(
+        &mut self,
+        proposal: Proposal,
+        origin: Origin,
+        confirm: Option<ToConfirm>,
+    ) -> Result<Done, Refused> {
+        self.check(&proposal)?;
+        let is_same = proposal.is_what_runs(self, &origin.base);
+        if is_same && self.compiled.refused.is_empty() {
+            self.accept(&proposal.effective).await;
+            return Ok(Done { unchanged: true, ..proposal.answer(self) });
         }
+        let (compiled, guard, summary) = self.compile(proposal)?;
+        match is_same {
+            true => self.try_keys_again(compiled, guard, summary).await,
+            false => self.go_over(compiled, guard, summary, origin, confirm).await,
+        }
+    }
+
+    /// Compiles a change, which takes nothing from what runs.
+    fn compile(&mut self, proposal: Proposal) -> Result<(Compiled, Guard, Summary), Refused> {
+        let Proposal { keys, key_changes, stored_keys, warnings, differences, .. } = proposal;
+        let Proposal { prepared, guard, effective, .. } = proposal;
         let guard = guard.map_err(machine)?;
         // The kernel may have moved on.
+        let new = prepared.validated();
         let guard = guard.with_netdevs(new, &self.view).map_err(machine)?.unwrap_or(guard);
         let mut compiled = {
             let mut compiler = self.compiler.lock().unwrap_or_else(PoisonError::into_inner);
             compiler.finish(prepared, &keys, &mut self.keystate).map_err(machine)?
         };
         compiled.keep_ends(&self.compiled);
-        let is_start_file = Path::new(&origin.file) == self.file;
+        let summary = Summary { key_changes, stored_keys, warnings, differences, effective };
+        Ok((compiled, guard, summary))
+    }
+
+    /// Goes over to what runs already, because some of its keys were refused and may be taken now.
+    /// The revision stays.
+    async fn try_keys_again(
+        &mut self,
+        compiled: Compiled,
+        guard: Guard,
+        Summary { warnings, effective, .. }: Summary,
+    ) -> Result<Done, Refused> {
+        let unchanged = compiled.refused == self.compiled.refused;
+        self.switch(compiled, guard).await?;
+        self.accept(&effective).await;
+        let (revision, generation) = (self.revision, self.snapshot.generation());
+        let notes = self.tell_refused();
+        Ok(Done { revision, generation, warnings, notes, unchanged, ..Done::default() })
+    }
+
+    /// Goes over to another configuration and makes a revision of it, which may have to be
+    /// confirmed.
+    async fn go_over(
+        &mut self,
+        compiled: Compiled,
+        guard: Guard,
+        Summary { key_changes, stored_keys, warnings, differences, effective }: Summary,
+        Origin { cause, file, base, by, restores }: Origin,
+        confirm: Option<ToConfirm>,
+    ) -> Result<Done, Refused> {
+        let is_start_file = Path::new(&file) == self.file;
         let number = self.revisions.next();
+        let promise = match confirm {
+            Some(confirm) => Some(self.promise(confirm, number, &effective).await?),
+            None => None,
+        };
+        if let Err(refused) = self.switch(compiled, guard).await {
+            if let Some(promise) = promise {
+                self.break_promise(promise).await;
+            }
+            return Err(refused);
+        }
         let revision = Revision {
             number,
             time: SystemTime::now(),
-            uid: origin.by.0,
-            cause: origin.cause,
-            file: origin.file,
-            base: origin.base,
-            changes: differences.len() as u32,
+            uid: by.0,
+            cause,
+            file,
+            base,
+            changes: (differences.len() + key_changes.len()) as u32,
+            restored: restores.as_ref().map(|restored| restored.revision),
         };
-        let keys_before = keys_in_use(&self.compiled);
-        self.switch(compiled, guard).await?;
+        let waits = match promise {
+            Some(promise) => Some(self.keep_promise(promise, number)),
+            None => {
+                self.accept(&effective).await;
+                None
+            }
+        };
+        let peers: Vec<&str> = key_changes.iter().map(|change| &*change.peer).collect();
+        let mut notes: Vec<String> = other_keys(&peers).into_iter().collect();
+        notes.extend(restores.and_then(|restored| restored.not_back(&stored_keys)));
+        let body = Body { text: effective, keys: stored_keys };
+        let lost = self.take_up(revision, Content::Whole(body)).await;
+        notes.extend(self.tell_refused());
+        notes.extend(lost);
+        if !is_start_file {
+            notes.push(restart_note(&self.file));
+        }
+        self.tell_guard();
+        let generation = self.snapshot.generation();
+        let done =
+            Done { revision: number, generation, differences, warnings, notes, ..Done::default() };
+        Ok(Done { key_changes, waits, ..done })
+    }
+
+    /// Makes a revision that runs the running one, and keeps it. Returns why it is not kept.
+    pub(crate) async fn take_up(&mut self, revision: Revision, content: Content) -> Option<String> {
+        let number = revision.number;
         let peers = &self.compiled.sets;
         self.moves.retain(|name, _| peers.iter().any(|set| set.peer == *name));
         self.base = revision.base.clone();
         self.revision = number;
+        self.restored = revision.restored;
         // It runs; that it is not kept is told, and only rolling back to it will miss it.
-        let written = self.revisions.keep(revision, Content::Whole(effective));
-        let lost = on_disk(written).await.err().map(|error| self.lose(number, &error));
-        let mut notes: Vec<String> =
-            other_keys(&keys_before, &keys_in_use(&self.compiled)).into_iter().collect();
-        notes.extend(self.tell_refused());
-        notes.extend(lost);
-        if !is_start_file {
-            notes.push(format!(
-                "a restart reads {} again; `lockgate export` writes what runs now",
-                self.file.display()
-            ));
-        }
-        self.tell_guard();
-        let generation = self.snapshot.generation();
-        Ok(Done { revision: number, generation, differences, warnings, notes })
+        let written = self.revisions.keep(revision, content);
+        self.not_kept = on_disk(written).await.err().map(|error| self.lose(number, &error));
+        self.not_kept.clone()
     }
 
     /// Goes over to a compiled configuration, or stays with the one that runs.
-    async fn switch(&mut self, compiled: Compiled, guard: Guard) -> Result<(), Refused> {
+    pub(crate) async fn switch(&mut self, compiled: Compiled, guard: Guard) -> Result<(), Refused> {
         let live = live_parts_of(&compiled, &self.view);
         let snapshot = Arc::new(compiled.assemble(&live).map_err(machine)?);
         // Before anything is changed: it may not be had.
@@ -334,6 +516,7 @@ impl State {
         self.revisions.lost(number);
         let message = format!("revision {number} runs and is not kept: {error}");
         self.events.record(Kind::RevisionRefused, "", message.as_str(), &[]);
+        self.not_kept = Some(message.clone());
         message
     }
 
@@ -349,39 +532,31 @@ impl State {
     }
 }
 
-/// The keys in use, by peer.
-fn keys_in_use(compiled: &Compiled) -> BTreeMap<String, BTreeSet<Fingerprint>> {
-    let peers: HashMap<_, _> = compiled.sets.iter().map(|set| (set.id, &set.peer)).collect();
-    let ids = (0..).map(SaId);
-    let outbound = compiled.outbound.iter().zip(ids.clone());
-    let outbound = outbound.map(|(sa, id)| (sa.set, compiled.outbound_fingerprint(id)));
-    let inbound = compiled.inbound.iter().zip(ids);
-    let inbound = inbound.map(|(sa, id)| (sa.set, compiled.inbound_fingerprint(id)));
-    let mut keys: BTreeMap<String, BTreeSet<Fingerprint>> = BTreeMap::new();
-    for (set, fingerprint) in outbound.chain(inbound) {
-        if let Some(peer) = peers.get(&set) {
-            keys.entry((*peer).clone()).or_default().insert(fingerprint);
-        }
+impl Restored {
+    /// Says which peers have other keys now than the revision ran with.
+    fn not_back(&self, now: &StoredKeys) -> Option<String> {
+        let changed = changed_keys(&self.keys, now)?;
+        Some(format!("revision {}: {changed}: key files decide", self.revision))
     }
-    keys
 }
 
-/// Says which peers that stay have other keys than before: no difference of the files shows it.
-fn other_keys<K: PartialEq>(
-    before: &BTreeMap<String, K>,
-    after: &BTreeMap<String, K>,
-) -> Option<String> {
-    let is_other =
-        |(peer, keys): &(&String, &K)| before.get(*peer).is_some_and(|earlier| earlier != *keys);
-    let peers: Vec<&str> = after.iter().filter(is_other).map(|(peer, _)| peer.as_str()).collect();
+/// A list of peers for people, of bounded length, with its noun; `None` for an empty one.
+pub(crate) fn named(peers: &[&str]) -> Option<(&'static str, String)> {
     let (named, beyond) = peers.split_at(peers.len().min(MAX_PEERS_NAMED));
     let named = named.join(", ");
     match (peers.len(), beyond.len()) {
         (0, _) => None,
-        (1, _) => Some(format!("peer {named} has other keys than before")),
-        (_, 0) => Some(format!("peers {named} have other keys than before")),
-        (_, more) => Some(format!("peers {named} and {more} more have other keys than before")),
+        (1, _) => Some(("peer", named)),
+        (_, 0) => Some(("peers", named)),
+        (_, more) => Some(("peers", format!("{named} and {more} more"))),
     }
+}
+
+/// Says which peers that stay have other keys than before: no difference of the files shows it.
+fn other_keys(peers: &[&str]) -> Option<String> {
+    let (noun, names) = named(peers)?;
+    let verb = if noun == "peer" { "has" } else { "have" };
+    Some(format!("{noun} {names} {verb} other keys than before"))
 }
 
 #[cfg(test)]
@@ -389,21 +564,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peers_whose_keys_changed_are_named_and_new_ones_are_not() {
-        let keys = |peers: &[(&str, u8)]| -> BTreeMap<String, u8> {
-            peers.iter().map(|(peer, key)| ((*peer).to_owned(), *key)).collect()
-        };
-        let before = keys(&[("a", 1), ("b", 2), ("c", 3)]);
-        assert_eq!(other_keys(&before, &keys(&[("a", 1), ("c", 3), ("d", 4)])), None);
-        let one = other_keys(&before, &keys(&[("a", 1), ("b", 9)]));
-        assert_eq!(one.as_deref(), Some("peer b has other keys than before"));
-        let two = other_keys(&before, &keys(&[("a", 8), ("b", 9), ("c", 3)]));
+    fn peers_whose_keys_changed_are_named_and_of_very_many_a_few() {
+        assert_eq!(other_keys(&[]), None);
+        assert_eq!(other_keys(&["b"]).as_deref(), Some("peer b has other keys than before"));
+        let two = other_keys(&["a", "b"]);
         assert_eq!(two.as_deref(), Some("peers a, b have other keys than before"));
         let many: Vec<String> = (0..MAX_PEERS_NAMED + 2).map(|n| format!("p{n}")).collect();
-        let all = |key: u8| -> BTreeMap<String, u8> {
-            many.iter().map(|peer| (peer.clone(), key)).collect()
-        };
-        let text = other_keys(&all(1), &all(2)).unwrap();
+        let text = other_keys(&many.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
         assert!(text.contains(" and 2 more have other keys"), "{text}");
     }
 }

@@ -17,15 +17,17 @@ use tokio::sync::{Mutex, Notify, broadcast};
 
 use crate::assign;
 use crate::backend::{
-    Backend, CacheQuestion, Change, Done, Intent, Now, PolicyChange, Refused, Running, Uid,
+    Backend, CacheQuestion, Change, ConnectionNumber, Done, Intent, NotConfirmed, Now,
+    PolicyChange, Refused, Running, Save, Uid,
 };
 use crate::cached;
-use crate::change::text_of;
+use crate::change::body_of;
 use crate::events::{Events, Kind};
 use crate::numbers;
 use crate::policies::Waiting;
 use crate::state::State;
 use crate::totals::Totals;
+use crate::unconfirmed;
 use crate::worker::Report;
 
 /// The daemon: its state, shared by the API's requests and the control loop.
@@ -38,6 +40,8 @@ pub(crate) struct Daemon {
     pub(crate) waiting: std::sync::Mutex<Vec<Waiting>>,
     /// Policies were changed: what follows from it is to be done.
     pub(crate) changed: Notify,
+    /// A change waits to be confirmed, or does no more.
+    pub(crate) waits_changed: Notify,
 }
 
 impl Daemon {
@@ -50,6 +54,7 @@ impl Daemon {
             changing: Mutex::new(()),
             waiting: std::sync::Mutex::default(),
             changed: Notify::new(),
+            waits_changed: Notify::new(),
         })
     }
 
@@ -57,7 +62,8 @@ impl Daemon {
         let [made, refused] = kinds;
         match done {
             Ok(done) => {
-                let changes = match done.differences.len() {
+                let changes = match done.differences.len() + done.key_changes.len() {
+                    _ if done.unchanged => "unchanged".to_owned(),
                     1 => "1 change".to_owned(),
                     many => format!("{many} changes"),
                 };
@@ -101,12 +107,18 @@ impl Backend for Daemon {
         whole.unwrap_or(settings)
     }
 
+    async fn key_names(&self) -> control::KeyNames {
+        let compiled = self.state.lock().await.compiled.copied();
+        compiled.key_names()
+    }
+
     async fn now(&self) -> Now {
         let state = self.state.lock().await;
         Now { revision: state.revision, generation: state.snapshot.generation() }
     }
 
     async fn status(&self) -> v1::Status {
+        let drift = self.drift().await;
         let state = self.state.lock().await;
         v1::Status {
             node: state.config().node.name.clone(),
@@ -123,6 +135,9 @@ impl Backend for Daemon {
             },
             guard: state.guard_state.clone(),
             config_file: state.file.display().to_string(),
+            waiting: state.pending.as_ref().map(|pending| crate::api::waiting(pending.waits())),
+            drift: Some(drift),
+            troubles: state.troubles_that_last(),
         }
     }
 
@@ -171,9 +186,9 @@ impl Backend for Daemon {
             let (base, reader) =
                 (state.revisions.find(number)?.base.clone(), state.revisions.reader(number)?);
             drop(state);
-            let read = tokio::task::spawn_blocking(move || text_of(reader, number)).await.ok()?;
+            let read = tokio::task::spawn_blocking(move || body_of(reader, number)).await.ok()?;
             // What cannot be read is as good as gone.
-            (read.ok()?, base)
+            (read.ok()?.text, base)
         };
         let base_directory = base.display().to_string();
         Some(v1::Exported { toml, revision: number, base_directory })
@@ -191,13 +206,17 @@ impl Backend for Daemon {
                 file: kept.file.clone(),
                 running: kept.number == state.revision,
                 changes: kept.changes,
+                restored: kept.restored,
             })
             .collect()
     }
 
     async fn apply(&self, change: Change, by: Uid) -> Result<Done, Refused> {
         let (file, intent) = (change.file.clone(), change.intent);
-        let done = self.apply_change(change, by).await;
+        let done = match change.save {
+            Save::No => self.apply_change(change, by).await,
+            Save::Yes => self.apply_and_save(change, by).await,
+        };
         if intent == Intent::Apply || done.is_err() {
             self.audit(by, [Kind::Applied, Kind::ApplyRefused], &file, &done);
         }
@@ -206,11 +225,31 @@ impl Backend for Daemon {
 
     async fn change_policies(&self, change: PolicyChange, by: Uid) -> Result<Done, Refused> {
         let (subject, intent) = (change.subject(), change.intent);
-        let done = self.change_in_turn(change, by).await;
+        let done = match (change.save, intent) {
+            (Save::Yes, Intent::Apply) => self.change_and_save(change, by).await,
+            _ => self.change_in_turn(change, by).await,
+        };
         if intent == Intent::Apply || done.is_err() {
             let kinds = [Kind::PoliciesChanged, Kind::PoliciesRefused];
             self.audit(by, kinds, &subject, &done);
         }
+        done
+    }
+
+    async fn confirm(
+        &self,
+        revision: Option<u64>,
+        over: ConnectionNumber,
+        by: Uid,
+    ) -> Result<u64, NotConfirmed> {
+        let done = self.confirm_change(revision, over).await;
+        unconfirmed::audit(self, by, &done);
+        done
+    }
+
+    async fn save(&self, by: Uid) -> Result<v1::Saved, Refused> {
+        let done = self.save_running().await;
+        self.audit_saved(by, &done);
         done
     }
 
@@ -512,7 +551,7 @@ pub(crate) fn in_front(encapsulation: &Encapsulation) -> &'static str {
 }
 
 /// The first digits of a fingerprint.
-fn short(fingerprint: &Fingerprint) -> String {
+pub(crate) fn short(fingerprint: &Fingerprint) -> String {
     fingerprint.to_string().chars().take(16).collect()
 }
 

@@ -126,6 +126,24 @@ kinds! {
         "an earlier revision was made the running one"
     RollbackRefused "rollback_refused" Warning Told
         "an earlier revision could not be made the running one; what ran before goes on"
+    ConfirmAwaited "confirm_awaited" Warning Told
+        "a configuration runs and waits for `lockgate confirm`; details name its revision and the \
+         one that comes back without it"
+    Confirmed "confirmed" Notice Told
+        "somebody confirmed the configuration that waited: it stays"
+    ConfirmRefused "confirm_refused" Warning Told
+        "nothing was confirmed; the message says why"
+    ConfirmExpired "confirm_expired" Warning Told
+        "nobody confirmed a configuration in time: the revision before runs again, with the SAs \
+         that it had"
+    UnconfirmedNotStarted "unconfirmed_not_started" Warning Told
+        "the configuration file holds what was applied and never confirmed: the revision before it \
+         was started instead; change the file, or apply it again"
+    Saved "saved" Notice Told
+        "what runs was written to the daemon's configuration file"
+    SaveRefused "save_refused" Warning Told
+        "what runs could not be written to the daemon's configuration file, which is as it was; \
+         the message says why"
     PoliciesChanged "policies_changed" Notice Told
         "single policies were added or removed; details name the revision"
     PoliciesRefused "policies_refused" Warning Told

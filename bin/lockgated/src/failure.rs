@@ -14,7 +14,6 @@ use xsk::XskError;
 use crate::caches::CacheError;
 use crate::device::DeviceError;
 use crate::hardening::HardeningError;
-use crate::revisions::RevisionError;
 use crate::worker::WorkerGone;
 
 /// Why the daemon does not start, or ends. What it displays is for the person at the terminal.
@@ -55,9 +54,6 @@ pub(crate) enum Failure {
     /// The record of sequence numbers.
     #[error("{0}")]
     KeyState(#[from] KeyStateError),
-    /// Earlier revisions.
-    #[error("{0}")]
-    Revisions(#[from] RevisionError),
     /// Netlink.
     #[error("{0}")]
     Mirror(#[from] MirrorError),

@@ -132,8 +132,9 @@ pub(crate) async fn run(
                 if !seen.is_empty() && state.peers_moved(&seen).await? {
                     let _ = mirror.keep_fresh(&state.live.fresh);
                 }
-                if let Err(error) = state.keystate.top_up() {
-                    state.events.record(Kind::ReservationFailed, "", error.to_string(), &[]);
+                state.not_reserved = state.keystate.top_up().err().map(|error| error.to_string());
+                if let Some(error) = &state.not_reserved {
+                    state.events.record(Kind::ReservationFailed, "", error.as_str(), &[]);
                 }
             }
             _ = inspect.tick() => {

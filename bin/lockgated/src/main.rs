@@ -9,6 +9,8 @@
 //! | `assign` | which worker serves which queue, on which core |
 //! | `moves`, `numbers` | peers that are elsewhere now; SAs whose sequence numbers run out |
 //! | `change`, `policies`, `revisions` | `apply`, `rollback`, single policies; what ran before |
+//! | `save` | the configuration file: written on request, compared with what runs |
+//! | `unconfirmed` | changes that are rolled back unless somebody confirms them |
 //! | `aside` | what follows from a change of policies and need not be waited for |
 //! | `caches` | memory for the workers' flow caches |
 //! | `daemon`, `cached`, `backend`, `api`, `metrics`, `events`, `notify` | what it tells |
@@ -38,10 +40,12 @@ mod numbers;
 mod policies;
 mod revisions;
 mod sampling;
+mod save;
 mod start;
 mod state;
 mod stop;
 mod totals;
+mod unconfirmed;
 mod worker;
 
 use std::path::{Path, PathBuf};
@@ -99,7 +103,8 @@ fn main() -> ExitCode {
 }
 
 async fn guard_only(file: &Path) -> Result<(), Failure> {
-    let parsed = control::read(file)?;
+    // As the daemon will choose; where its state is not there yet, the file.
+    let (parsed, ..) = unconfirmed::read(file)?;
     control::guard::Guard::early(&parsed.validated)?.install()?;
     println!("lockgated: the guard stands; nothing is forwarded for the configured ports");
     Ok(())
@@ -107,18 +112,19 @@ async fn guard_only(file: &Path) -> Result<(), Failure> {
 
 async fn run(file: &Path) -> Result<(), Failure> {
     let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
-    let loaded = control::load(&file)?;
+    let beginning = unconfirmed::load(&file)?;
     start::preflight()?;
     let events = Events::new();
     if let Err(error) = hardening::lock_memory() {
         events.record(Kind::MemoryUnlocked, "", error.to_string(), &[]);
     }
     let signals = Signals::catch()?;
-    let (metrics, socket) = (loaded.validated.metrics, loaded.validated.node.run_dir.join(SOCKET));
+    let config = &beginning.loaded.validated;
+    let (metrics, socket) = (config.metrics, config.node.run_dir.join(SOCKET));
     // Before anything is taken: a second daemon ends here.
-    start::make_directories(&loaded.validated)?;
+    start::make_directories(config)?;
     let bound = api::bind(&socket).await?;
-    let mut started = start::start(loaded, &file, events.clone()).await?;
+    let mut started = start::start(beginning, &file, events.clone()).await?;
     let daemon = Daemon::new(started.state);
     let (stop_api, stopped) = tokio::sync::oneshot::channel::<()>();
     let stop = async {
@@ -129,6 +135,7 @@ async fn run(file: &Path) -> Result<(), Failure> {
     serve_metrics(metrics, &daemon).await;
     tokio::spawn(events.clone().settle_forever());
     tokio::spawn(aside::run(daemon.clone()));
+    tokio::spawn(unconfirmed::run(daemon.clone()));
     tokio::spawn(notify::feed_watchdog(health(daemon.clone())));
     let ports = daemon.state.lock().await.devices.len();
     let status = format!("{ports} netdevs taken; API at {}", socket.display());

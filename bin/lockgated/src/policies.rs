@@ -18,9 +18,9 @@ use dataplane::Generation;
 use tokio::sync::oneshot;
 
 use crate::backend::{Done, Intent, PolicyChange, Refused, Uid};
-use crate::change::machine;
+use crate::change::{machine, restart_note};
 use crate::daemon::Daemon;
-use crate::revisions::{Cause, Content, PolicyEdit, Revision, Written, on_disk};
+use crate::revisions::{Body, Cause, Content, PolicyEdit, Revision, Written, on_disk, stored};
 use crate::state::State;
 
 /// Where it is told what became of a change, before it is on disk.
@@ -76,8 +76,9 @@ impl Daemon {
         // Nobody answers if what made it came to a fault.
         let (mut done, written) = answered.await.unwrap_or(Err(Refused::Stopping))?;
         // The next changes need not wait for the disk.
-        if let Err(error) = on_disk(written).await {
-            done.notes.push(self.state.lock().await.lose(done.revision, &error));
+        match on_disk(written).await {
+            Ok(()) => self.state.lock().await.not_kept = None,
+            Err(error) => done.notes.push(self.state.lock().await.lose(done.revision, &error)),
         }
         Ok(done)
     }
@@ -105,8 +106,8 @@ impl Daemon {
                 return Err(machine(ChangeRefused::Taken { name: name.clone() }));
             }
             let differences = differences(running.settings(), &removed, &policies);
-            let (generation, notes) = (running.generation, Vec::new());
-            Ok(Done { revision, generation, differences, warnings, notes })
+            let generation = running.generation;
+            Ok(Done { revision, generation, differences, warnings, ..Done::default() })
         });
         judged.await.map_err(machine)?
     }
@@ -115,6 +116,14 @@ impl Daemon {
     async fn change_all(&self, all: Vec<Waiting>) {
         let bench = {
             let state = self.state.lock().await;
+            if state.pending.is_some() {
+                for Waiting { answer, .. } in all {
+                    // Whoever asked may be gone.
+                    let _ = answer
+                        .send(Err(state.check_not_waiting().err().unwrap_or(Refused::Stopping)));
+                }
+                return;
+            }
             Bench { compiler: state.compiler.clone(), running: state.compiled.copied() }
         };
         // What is not answered by a fault of ours is answered by what it drops.
@@ -288,18 +297,21 @@ impl State {
             file: asked.file,
             base: self.base.clone(),
             changes: differences.len() as u32,
+            restored: None,
+        };
+        let body = move || Body {
+            text: compiled.validated().effective(),
+            keys: stored(&compiled.key_names()),
         };
         let content = match self.revisions.wants_whole() {
-            true => Content::Made(Box::new(move || compiled.validated().effective())),
+            true => Content::Made(Box::new(body)),
             false => Content::Edit(PolicyEdit { remove: asked.remove, add: asked.add }),
         };
         let written = self.revisions.keep(revision, content);
-        self.revision = number;
-        let note = format!(
-            "a restart reads {} again; `lockgate export` writes what runs now",
-            self.file.display()
-        );
-        let done = Done { revision: number, generation, differences, warnings, notes: vec![note] };
+        (self.revision, self.restored) = (number, None);
+        let notes = vec![restart_note(&self.file)];
+        let done =
+            Done { revision: number, generation, differences, warnings, notes, ..Done::default() };
         // Whoever asked may be gone.
         let _ = answer.send(Ok((done, written)));
     }

@@ -3,7 +3,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `7.toml` | revision 7 as a whole: its text with its defaults written out |
+//! | `7.toml` | revision 7 as a whole: its text with its defaults, and the names of its keys |
 //! | `7.changes` | revisions 8, 9 …: policies that were changed since, a line each |
 //!
 //! A change of policies among 100 000 is a line, not ten megabytes. After [`MAX_CHANGES`] lines the
@@ -14,6 +14,7 @@
 //! What could not be written takes with it the changes upon it that wait already: a line is read
 //! only if all lines before it are there. They are refused until a revision is written whole.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -21,8 +22,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{OnceLock, mpsc};
 use std::time::SystemTime;
 
+use control::KeyNames;
 use tokio::sync::oneshot;
 
+/// Their directory in the state directory.
+const DIRECTORY: &str = "revisions";
 /// Whole revisions that are kept.
 pub(crate) const MAX_KEPT: usize = 64;
 /// Changes of policies that are kept upon one whole revision.
@@ -41,10 +45,13 @@ pub(crate) enum Cause {
     Rollback,
     /// `lockgate policy`.
     Policy,
+    /// A change that nobody confirmed in time was rolled back.
+    Timeout,
 }
 
 impl Cause {
-    const ALL: [Cause; 4] = [Cause::Start, Cause::Apply, Cause::Rollback, Cause::Policy];
+    const ALL: [Cause; 5] =
+        [Cause::Start, Cause::Apply, Cause::Rollback, Cause::Policy, Cause::Timeout];
 
     /// As a word.
     pub(crate) const fn name(self) -> &'static str {
@@ -53,6 +60,7 @@ impl Cause {
             Cause::Apply => "apply",
             Cause::Rollback => "rollback",
             Cause::Policy => "policy",
+            Cause::Timeout => "timeout",
         }
     }
 }
@@ -70,6 +78,8 @@ pub(crate) struct Revision {
     pub(crate) base: PathBuf,
     /// Sections that differ from the revision before.
     pub(crate) changes: u32,
+    /// The revision that it brought back.
+    pub(crate) restored: Option<u64>,
 }
 
 /// Policies that were changed from one revision to the next.
@@ -81,11 +91,29 @@ pub(crate) struct PolicyEdit {
     pub(crate) add: String,
 }
 
+/// The keys of each peer as they are stored: one line of text a key, never key material.
+pub(crate) type StoredKeys = BTreeMap<String, Vec<String>>;
+
+/// Names of keys as they are stored.
+pub(crate) fn stored(names: &KeyNames) -> StoredKeys {
+    let lines = |(peer, keys): (&String, &std::collections::BTreeSet<control::KeyName>)| {
+        (peer.clone(), keys.iter().map(ToString::to_string).collect())
+    };
+    names.iter().map(lines).collect()
+}
+
+/// A whole configuration, and the names of the keys that it ran with.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Body {
+    pub(crate) text: String,
+    pub(crate) keys: StoredKeys,
+}
+
 /// The text of a revision, and what makes another one of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Text {
-    /// A whole configuration.
-    pub(crate) whole: String,
+    /// A whole configuration, with its keys, which no change of policies changes.
+    pub(crate) whole: Body,
     /// What was changed since, in order.
     pub(crate) edits: Vec<PolicyEdit>,
 }
@@ -93,9 +121,9 @@ pub(crate) struct Text {
 /// What is written for a revision.
 pub(crate) enum Content {
     /// The effective configuration.
-    Whole(String),
+    Whole(Body),
     /// The same, made when it is written.
-    Made(Box<dyn FnOnce() -> String + Send>),
+    Made(Box<dyn FnOnce() -> Body + Send>),
     /// What changed since the revision before.
     Edit(PolicyEdit),
 }
@@ -130,9 +158,19 @@ struct Kept {
 }
 
 impl Revisions {
+    /// None, where those of earlier runs cannot be had; others may be kept later.
+    pub(crate) fn none(state_dir: &Path) -> Revisions {
+        let directory = state_dir.join(DIRECTORY);
+        let (kept, writer) = (Vec::new(), OnceLock::new());
+        Revisions { directory, kept, last: 0, is_broken: false, writer }
+    }
+
     /// Those of earlier runs. Files that are none of ours are left alone.
+    ///
+    /// # Errors
+    /// The directory can be neither made nor read.
     pub(crate) fn open(state_dir: &Path) -> Result<Revisions, RevisionError> {
-        let directory = state_dir.join("revisions");
+        let directory = state_dir.join(DIRECTORY);
         let fail = |error| RevisionError { path: directory.clone(), error };
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(&directory).map_err(fail)?;
@@ -156,9 +194,8 @@ impl Revisions {
             }
         }
         kept.sort_by_key(|kept| kept.revision.number);
-        let writer = OnceLock::new();
         let last = kept.last().map_or(0, |last| last.revision.number);
-        Ok(Revisions { directory, kept, last, is_broken: false, writer })
+        Ok(Revisions { kept, last, ..Revisions::none(state_dir) })
     }
 
     /// Oldest first.
@@ -169,6 +206,29 @@ impl Revisions {
     /// The one with this number.
     pub(crate) fn find(&self, number: u64) -> Option<&Revision> {
         self.all().find(|revision| revision.number == number)
+    }
+
+    /// The revision whose configuration this one has: what it brought back, or itself.
+    pub(crate) fn origin_of(&self, number: u64) -> u64 {
+        let mut number = number;
+        // A revision brings back an earlier one: this ends.
+        while let Some(earlier) = self.find(number).and_then(|kept| kept.restored) {
+            if earlier >= number {
+                break;
+            }
+            number = earlier;
+        }
+        number
+    }
+
+    /// The newest that is kept and older than this number.
+    pub(crate) fn before(&self, number: u64) -> Option<&Revision> {
+        self.all().rev().find(|kept| kept.number < number)
+    }
+
+    /// The oldest and the newest that are kept.
+    pub(crate) fn ends(&self) -> Option<(u64, u64)> {
+        Some((self.kept.first()?.revision.number, self.kept.last()?.revision.number))
     }
 
     /// The number of the next one.
@@ -188,16 +248,16 @@ impl Revisions {
         let (done, written) = oneshot::channel();
         self.last = revision.number;
         let (job, is_whole, bytes) = match content {
-            Content::Whole(text) => {
-                let bytes = text.len();
-                let text = Box::new(move || text);
-                (self.whole_job(&revision, text, done), true, bytes)
+            Content::Whole(body) => {
+                let bytes = body.text.len();
+                let body = Box::new(move || body);
+                (self.whole_job(&revision, body, done), true, bytes)
             }
-            Content::Made(text) => {
+            Content::Made(body) => {
                 // About as long as the one before.
                 let mut wholes = self.kept.iter().rev().filter(|kept| kept.is_whole);
                 let bytes = wholes.next().map_or(0, |kept| kept.bytes);
-                (self.whole_job(&revision, text, done), true, bytes)
+                (self.whole_job(&revision, body, done), true, bytes)
             }
             Content::Edit(edit) => {
                 let line = encode_line(&revision, &edit);
@@ -216,10 +276,10 @@ impl Revisions {
     fn whole_job(
         &self,
         revision: &Revision,
-        text: Box<dyn FnOnce() -> String + Send>,
+        body: Box<dyn FnOnce() -> Body + Send>,
         done: oneshot::Sender<Result<(), RevisionError>>,
     ) -> Job {
-        Job::Whole { path: self.path(revision.number), revision: revision.clone(), text, done }
+        Job::Whole { path: self.path(revision.number), revision: revision.clone(), body, done }
     }
 
     /// A revision that could not be written: there is no going back to it, and the next one is
@@ -311,7 +371,7 @@ impl Reader {
         let fail = |error| RevisionError { path: path.clone(), error };
         let broken = || fail(std::io::ErrorKind::InvalidData.into());
         let content = std::fs::read_to_string(&path).map_err(fail)?;
-        let (_, text) = decode(whole, &content).ok_or_else(broken)?;
+        let (_, body) = decode(whole, &content).ok_or_else(broken)?;
         let mut edits = Vec::new();
         if number > whole {
             let lines = std::fs::read(changes_of(&path)).map_err(fail)?;
@@ -323,7 +383,7 @@ impl Reader {
         if edits.len() as u64 != number - whole {
             return Err(broken());
         }
-        Ok(Text { whole: text.to_owned(), edits })
+        Ok(Text { whole: body, edits })
     }
 }
 
@@ -337,7 +397,7 @@ enum Job {
     Whole {
         path: PathBuf,
         revision: Revision,
-        text: Box<dyn FnOnce() -> String + Send>,
+        body: Box<dyn FnOnce() -> Body + Send>,
         done: oneshot::Sender<Result<(), RevisionError>>,
     },
     Change {
@@ -378,8 +438,8 @@ fn write_all(jobs: &mpsc::Receiver<Job>) {
     let mut next = jobs.recv().ok();
     while let Some(job) = next.take() {
         match job {
-            Job::Whole { path, revision, text, done } => {
-                let written = write(&path, &encode(&revision, &text()));
+            Job::Whole { path, revision, body, done } => {
+                let written = write(&path, &encode(&revision, &body()));
                 last = Last::of(&written);
                 // Whoever asked may be gone.
                 let _ = done.send(written);
@@ -424,8 +484,15 @@ fn write_all(jobs: &mpsc::Receiver<Job>) {
     }
 }
 
-/// Writes a file so that it is whole or not there.
+/// Writes a revision's file so that it is whole or not there.
 fn write(path: &Path, content: &str) -> Result<(), RevisionError> {
+    // Changes upon another revision of this number, whose own file was lost.
+    let _ = std::fs::remove_file(changes_of(path));
+    write_file(path, content).map_err(|error| RevisionError { path: path.to_owned(), error })
+}
+
+/// Writes a file of the state directory so that it is whole, and on disk, or as it was.
+pub(crate) fn write_file(path: &Path, content: &str) -> std::io::Result<()> {
     let temporary = path.with_extension("new");
     let write = || {
         let mut options = File::options();
@@ -433,12 +500,14 @@ fn write(path: &Path, content: &str) -> Result<(), RevisionError> {
             options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
         file.write_all(content.as_bytes())?;
         file.sync_all()?;
-        // Changes upon another revision of this number, whose own file was lost.
-        let _ = std::fs::remove_file(changes_of(path));
-        std::fs::rename(&temporary, path)?;
-        sync_names(path)
+        std::fs::rename(&temporary, path)
     };
-    write().map_err(|error| RevisionError { path: path.to_owned(), error })
+    if let Err(error) = write() {
+        // Half a file is of no use, and takes room where there may be none.
+        let _ = std::fs::remove_file(&temporary);
+        return Err(error);
+    }
+    sync_names(path)
 }
 
 /// Writes lines behind those that are there. What a write that failed left is taken away, so that
@@ -462,7 +531,7 @@ fn append(path: &Path, lines: &[u8]) -> std::io::Result<()> {
 
 /// Waits until the names in the directory that a file is in are on disk: a file that was synced
 /// and whose name was not is gone after a power cut.
-fn sync_names(path: &Path) -> std::io::Result<()> {
+pub(crate) fn sync_names(path: &Path) -> std::io::Result<()> {
     match path.parent() {
         Some(directory) if directory != Path::new("") => File::open(directory)?.sync_all(),
         _ => File::open(".")?.sync_all(),
@@ -474,14 +543,18 @@ const MARK: &str = "# lockgate revision: ";
 /// What the configuration does not say of itself.
 fn facts(revision: &Revision) -> serde_json::Value {
     let since = revision.time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    serde_json::json!({
+    let mut facts = serde_json::json!({
         "unix_ns": since.as_nanos() as u64,
         "uid": revision.uid,
         "cause": revision.cause.name(),
         "file": revision.file,
         "base": revision.base.to_string_lossy(),
         "changes": revision.changes,
-    })
+    });
+    if let Some(restored) = revision.restored {
+        facts["restored"] = restored.into();
+    }
+    facts
 }
 
 fn of_facts(number: u64, facts: &serde_json::Value) -> Option<Revision> {
@@ -495,18 +568,37 @@ fn of_facts(number: u64, facts: &serde_json::Value) -> Option<Revision> {
         file: facts["file"].as_str()?.to_owned(),
         base: PathBuf::from(facts["base"].as_str()?),
         changes: u32::try_from(facts["changes"].as_u64()?).ok()?,
+        restored: facts["restored"].as_u64(),
     })
 }
 
 /// A TOML file whose first line says, as JSON, what the configuration does not.
-fn encode(revision: &Revision, text: &str) -> String {
-    format!("{MARK}{}\n{text}", facts(revision))
+fn encode(revision: &Revision, Body { text, keys }: &Body) -> String {
+    let mut facts = facts(revision);
+    facts["keys"] = keys_json(keys);
+    format!("{MARK}{facts}\n{text}")
 }
 
-fn decode(number: u64, content: &str) -> Option<(Revision, &str)> {
+fn decode(number: u64, content: &str) -> Option<(Revision, Body)> {
     let (first, text) = content.split_once('\n')?;
     let facts: serde_json::Value = serde_json::from_str(first.strip_prefix(MARK)?).ok()?;
-    Some((of_facts(number, &facts)?, text))
+    let keys = keys_of_json(&facts["keys"]);
+    Some((of_facts(number, &facts)?, Body { text: text.to_owned(), keys }))
+}
+
+/// The names of keys as JSON.
+pub(crate) fn keys_json(keys: &StoredKeys) -> serde_json::Value {
+    serde_json::json!(keys)
+}
+
+/// The same read again; what is not there, as in the files of earlier versions, is nothing.
+pub(crate) fn keys_of_json(value: &serde_json::Value) -> StoredKeys {
+    let text = |name: &serde_json::Value| name.as_str().map(str::to_owned);
+    let peer = |(peer, names): (&String, &serde_json::Value)| {
+        let names = names.as_array()?.iter().filter_map(text).collect();
+        Some((peer.clone(), names))
+    };
+    value.as_object().into_iter().flatten().filter_map(peer).collect()
 }
 
 /// A change as one line of JSON.
@@ -546,11 +638,14 @@ mod tests {
             file: "a \"b\"\n.toml".into(),
             base: PathBuf::from("/etc/x y"),
             changes: 3,
+            restored: None,
         }
     }
 
-    fn text(number: u64) -> String {
-        format!("[node]\nname = \"{number}\"\n")
+    fn text(number: u64) -> Body {
+        let key = format!("out 0x00000100 {number:032x}");
+        let keys = [("a \"peer\"".to_owned(), vec![key])].into();
+        Body { text: format!("[node]\nname = \"{number}\"\n"), keys }
     }
 
     fn edit(number: u64) -> PolicyEdit {
@@ -558,8 +653,8 @@ mod tests {
         PolicyEdit { remove: vec![format!("\"{number}\"")], add }
     }
 
-    fn try_keep(revisions: &mut Revisions, number: u64, text: String) -> Result<(), RevisionError> {
-        revisions.keep(revision(number), Content::Whole(text)).blocking_recv().unwrap()
+    fn try_keep(revisions: &mut Revisions, number: u64, body: Body) -> Result<(), RevisionError> {
+        revisions.keep(revision(number), Content::Whole(body)).blocking_recv().unwrap()
     }
 
     fn keep(revisions: &mut Revisions, number: u64) {
@@ -665,7 +760,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut revisions = Revisions::open(directory.path()).unwrap();
         let mut large = |number, bytes| {
-            try_keep(&mut revisions, number, "#".repeat(bytes)).unwrap();
+            let body = Body { text: "#".repeat(bytes), ..Body::default() };
+            try_keep(&mut revisions, number, body).unwrap();
             numbers(&revisions)
         };
         for number in 1..=4 {
@@ -723,6 +819,37 @@ mod tests {
         keep(&mut revisions, 4);
         assert_eq!(numbers(&revisions), [1, 4]);
         revisions.reader(4).unwrap().read().unwrap();
+    }
+
+    #[test]
+    fn a_revision_that_was_brought_back_is_the_one_to_step_back_from() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut revisions = Revisions::open(directory.path()).unwrap();
+        let restored = [None, None, None, Some(2), None, Some(4), Some(9)];
+        for (number, restored) in (1..).zip(restored) {
+            let revision = Revision { restored, ..revision(number) };
+            let written = revisions.keep(revision, Content::Whole(text(number)));
+            written.blocking_recv().unwrap().unwrap();
+        }
+        for revisions in [&revisions, &Revisions::open(directory.path()).unwrap()] {
+            let origins: Vec<u64> = (1..=8).map(|number| revisions.origin_of(number)).collect();
+            // Whatever a file says, nothing goes round in circles.
+            assert_eq!(origins, [1, 2, 3, 2, 5, 2, 7, 8]);
+            let before = |number| revisions.before(number).map(|kept| kept.number);
+            assert_eq!([before(1), before(2), before(8)], [None, Some(1), Some(7)]);
+            assert_eq!(revisions.ends(), Some((1, 7)));
+        }
+    }
+
+    #[test]
+    fn files_of_earlier_versions_have_no_names_of_keys() {
+        let old = encode(&revision(3), &text(3));
+        let (facts, rest) = old.split_once('\n').unwrap();
+        let mut facts: serde_json::Value =
+            serde_json::from_str(facts.strip_prefix(MARK).unwrap()).unwrap();
+        facts.as_object_mut().unwrap().remove("keys");
+        let (read, body) = decode(3, &format!("{MARK}{facts}\n{rest}")).unwrap();
+        assert_eq!((read, body.keys), (revision(3), StoredKeys::default()));
     }
 
     #[test]

@@ -29,8 +29,9 @@ use crate::device::{Claim, DeviceError};
 use crate::events::{Events, Kind};
 use crate::failure::Failure;
 use crate::hardening;
-use crate::revisions::{Cause, Content, Revision, Revisions, on_disk};
+use crate::revisions::{Body, Cause, Content, Revision, Revisions, on_disk, stored};
 use crate::state::{Beginning, State, netdevs, queues_of};
+use crate::unconfirmed::{self, Instead};
 use crate::worker::{Handle, Setup};
 
 /// Neighbours that may wait to be asked for.
@@ -66,6 +67,7 @@ struct Prepared {
     loaded: Loaded,
     file: PathBuf,
     base: PathBuf,
+    instead: Option<Instead>,
     keystate: KeyState,
     revisions: Revisions,
     compiler: Compiler,
@@ -82,10 +84,20 @@ struct Prepared {
 ///
 /// # Errors
 /// [`Failure`]; the machine is then as it was found.
-pub(crate) async fn start(loaded: Loaded, file: &Path, events: Events) -> Result<Started, Failure> {
+pub(crate) async fn start(
+    beginning: unconfirmed::Beginning,
+    file: &Path,
+    events: Events,
+) -> Result<Started, Failure> {
+    let unconfirmed::Beginning { loaded, base, instead } = beginning;
     let node = &loaded.validated.node;
     let mut keystate = KeyState::open(&node.run_dir, &node.state_dir)?;
-    let revisions = Revisions::open(&node.state_dir)?;
+    // What cannot be read or kept is told, and is no reason not to start.
+    let revisions = Revisions::open(&node.state_dir).unwrap_or_else(|error| {
+        let message = format!("earlier revisions cannot be read: {error}");
+        events.record(Kind::RevisionRefused, "", message, &[]);
+        Revisions::none(&node.state_dir)
+    });
     let mirror = Mirror::start().await?;
     check_devices(&loaded.validated, mirror.view()).map_err(Failure::Ports)?;
     let namespace = claim_all(&loaded.validated, mirror.view())?;
@@ -99,11 +111,11 @@ pub(crate) async fn start(loaded: Loaded, file: &Path, events: Events) -> Result
     let earlier = guard::Earlier::look()?;
     guard.install()?;
     let file = file.to_owned();
-    let base = control::base_of(&file).to_owned();
     let prepared = Prepared {
         loaded,
         file,
         base,
+        instead,
         keystate,
         revisions,
         compiler,
@@ -145,7 +157,7 @@ fn recognise(config: &Validated, view: &View) {
 
 async fn begin(prepared: Prepared) -> Result<Started, Failure> {
     let Prepared { loaded, file, base, keystate, revisions, compiler, compiled, .. } = prepared;
-    let Prepared { mut mirror, ethtool, queues, guard, events, namespace, .. } = prepared;
+    let Prepared { mut mirror, ethtool, queues, guard, events, namespace, instead, .. } = prepared;
     // Whether it can be made is known before the first port is taken.
     drop(TunPort::open(HOST_NETDEV, Lifetime::Persistent)?);
     see_host_port(&mut mirror).await;
@@ -180,20 +192,33 @@ async fn begin(prepared: Prepared) -> Result<Started, Failure> {
         events,
         namespace,
     });
-    // A disk that takes nothing is known before the first port is taken, too.
     let number = state.revisions.next();
     let revision = Revision {
         number,
         time: std::time::SystemTime::now(),
         uid: rustix::process::geteuid().as_raw(),
         cause: Cause::Start,
-        file: file.display().to_string(),
+        file: match &instead {
+            None => file.display().to_string(),
+            Some(instead) => format!("revision {}", instead.previous),
+        },
         base,
         changes: 0,
+        restored: instead.as_ref().map(|instead| instead.previous),
     };
-    state.revision = number;
-    let content = Content::Whole(loaded.validated.effective());
-    on_disk(state.revisions.keep(revision, content)).await?;
+    (state.revision, state.restored) = (number, revision.restored);
+    let keys = stored(&loaded.keys.names(&loaded.validated));
+    if let Some(instead) = &instead {
+        let message = instead.message(&file, &keys);
+        let details: crate::events::Details<'_> =
+            &[("unconfirmed", &instead.refused), ("restored", &instead.previous)];
+        state.events.record(Kind::UnconfirmedNotStarted, "", message, details);
+    }
+    let content = Content::Whole(Body { text: loaded.validated.effective(), keys });
+    let written = state.revisions.keep(revision, content);
+    if let Err(error) = on_disk(written).await {
+        state.lose(number, &error);
+    }
     state.attach_host().await?;
     take_all(&mut state).await?;
     state.tell_refused();

@@ -24,7 +24,9 @@ use crate::liveness::Liveness;
 use crate::moves::live_parts_of;
 use crate::numbers::Used;
 use crate::revisions::Revisions;
+use crate::save::KnownDrift;
 use crate::totals::Totals;
+use crate::unconfirmed::{LastWait, Pending, Records};
 use crate::worker::{Command, Handle, Next, NextCache, NextLayout, Report, Retired, WorkerGone};
 
 /// Policies whose counters a worker copies between two turns.
@@ -39,7 +41,21 @@ pub(crate) struct State {
     pub(crate) started: SystemTime,
     pub(crate) since: Instant,
     pub(crate) revision: u64,
+    /// The revision that the running one brought back.
+    pub(crate) restored: Option<u64>,
     pub(crate) revisions: Revisions,
+    /// A change that waits to be confirmed.
+    pub(crate) pending: Option<Pending>,
+    /// How the last one ended.
+    pub(crate) last_wait: Option<LastWait>,
+    /// What a restart goes by.
+    pub(crate) records: Records,
+    /// How the daemon's file differs from what runs, as far as that is known.
+    pub(crate) drift: Option<KnownDrift>,
+    /// Why what runs is not kept as a revision.
+    pub(crate) not_kept: Option<String>,
+    /// Why records of sequence numbers are not written.
+    pub(crate) not_reserved: Option<String>,
     pub(crate) keystate: KeyState,
     /// Used without the state, too, by the one change that is made at a time.
     pub(crate) compiler: Arc<Mutex<Compiler>>,
@@ -114,13 +130,21 @@ impl State {
             beginning;
         let Beginning { ethtool, view, live, snapshot, workers, guard, events, .. } = beginning;
         let device_names = netdevs(compiled.settings());
+        let records = Records::new(&compiled.settings().node.state_dir);
         State {
             file,
             base,
             started: SystemTime::now(),
             since: Instant::now(),
             revision: 0,
+            restored: None,
             revisions,
+            pending: None,
+            last_wait: None,
+            records,
+            drift: None,
+            not_kept: None,
+            not_reserved: None,
             keystate,
             compiler: Arc::new(Mutex::new(compiler)),
             compiled,
@@ -147,6 +171,15 @@ impl State {
             next_mark: 1,
             _namespace: namespace,
         }
+    }
+
+    /// What does not work and lasts, one sentence each.
+    pub(crate) fn troubles_that_last(&self) -> Vec<String> {
+        let kept = self.not_kept.clone();
+        let reserved = self.not_reserved.as_ref().map(|error| {
+            format!("sequence numbers: {error}; SAs send until what is reserved is used")
+        });
+        kept.into_iter().chain(reserved).collect()
     }
 
     /// The running configuration without its policies, which are the compiled one's.

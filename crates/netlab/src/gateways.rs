@@ -101,6 +101,19 @@ impl Gateways {
         Ok(started)
     }
 
+    /// Starts a daemon with its file as it stands, which [`Gateways::start`] would write anew, and
+    /// waits until it is ready.
+    ///
+    /// # Errors
+    /// As [`Daemon::launch`] and [`Daemon::wait_ready`].
+    pub fn start_as_it_is(&mut self, number: u8) -> Result<(), LabError> {
+        let gateway = &self.sites.site(number).gateway;
+        let mut daemon = Daemon::launch(&self.programs, gateway, &self.files[place(number)])?;
+        daemon.wait_ready()?;
+        self.daemons[place(number)] = Some(daemon);
+        Ok(())
+    }
+
     /// Starts all daemons.
     ///
     /// # Errors

@@ -1,26 +1,63 @@
-//! `lockgate apply`, `diff`, `rollback`, `export`: the configuration that runs.
+//! `lockgate apply`, `confirm`, `diff`, `rollback`, `export`: the configuration that runs.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use api::v1;
 
-use super::{Ask, LiveError, Socket};
+use super::{Ask, LiveError, Socket, show};
 use crate::failure::Failure;
 use crate::output::{counted, print, print_json};
 
 /// Make a configuration the running one
 ///
-/// All or nothing: answers when every worker walks by it. Ends with 0 if it runs (there may be
+/// All or nothing: answers when every worker uses it. A file that means what runs already, with
+/// the same keys, is "unchanged" and makes no revision. Ends with 0 if it runs (there may be
 /// warnings), with 1 if it was refused: then nothing changed.
+///
+/// With --confirm the gateway goes back to the revision before unless `lockgate confirm` comes in
+/// time, over a new connection: a change that cuts you off undoes itself. The revision before comes
+/// back with its SAs and their sequence numbers. A restart brings it back too, with the keys that
+/// are then in the key files.
 #[derive(clap::Args)]
 pub(crate) struct ApplyArgs {
     /// The configuration
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
-    /// Judge it, keys too, and say what would change; change nothing
+    /// Evaluate it, keys too, and say what would change; change nothing
     #[arg(long)]
     dry_run: bool,
+    /// Go back unless `lockgate confirm` comes within this time: 60, 60s, 2m, at most 24h
+    #[arg(long, value_name = "TIME", value_parser = confirm_time, conflicts_with = "dry_run")]
+    confirm: Option<u32>,
+    /// Write the file's own text to the configuration file that lockgated starts with, too
+    #[arg(long, conflicts_with_all = ["dry_run", "confirm"])]
+    save: bool,
+    /// Answer in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Write what runs to the configuration file that lockgated starts with
+///
+/// The file is replaced as a whole and keeps its owner and mode; a link is not written through. If
+/// it means what runs already, it is left as it is. Otherwise its comments are lost, because every
+/// default is written out: `apply -f FILE --save` writes the text of FILE itself.
+#[derive(clap::Args)]
+pub(crate) struct SaveArgs {
+    /// Answer in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Keep a change that was applied with --confirm
+///
+/// Ends with 0 if the change stays, with 1 if nothing waits or it was rolled back already.
+#[derive(clap::Args)]
+pub(crate) struct ConfirmArgs {
+    /// Only if this revision waits
+    #[arg(value_name = "REV", value_parser = revision_number)]
+    revision: Option<u64>,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
@@ -29,12 +66,13 @@ pub(crate) struct ApplyArgs {
 /// Compare the running configuration with a file
 ///
 /// Ends like diff(1): with 0 if both mean the same,
-/// 1 if they differ, 2 if they cannot be compared. Keys are not compared.
+/// 1 if they differ, 2 if they cannot be compared. Keys are compared by their fingerprints if you
+/// may change what runs (root, group lockgate-admin).
 #[derive(clap::Args)]
 pub(crate) struct DiffArgs {
-    /// The configuration
+    /// The configuration; without it the file that lockgated starts with
     #[arg(short, long, value_name = "FILE")]
-    file: PathBuf,
+    file: Option<PathBuf>,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
@@ -42,12 +80,18 @@ pub(crate) struct DiffArgs {
 
 /// Make an earlier revision the running one
 ///
-/// It becomes a new revision: nothing of the history is lost.
+/// Without a number it goes one step back, and one more each time: to the newest revision before
+/// the one that runs, or before the one that the last rollback brought back, that differs from what
+/// runs. What it brings back becomes a new revision, so nothing is lost. Keys are not brought back:
+/// the key files decide, and it says which peers have other keys now.
 #[derive(clap::Args)]
 pub(crate) struct RollbackArgs {
-    /// Its number (`lockgate show revisions`); without it the one before the one that runs
-    #[arg(value_name = "REV")]
+    /// The revision's number; without it one step back
+    #[arg(value_name = "REV", value_parser = revision_number)]
     revision: Option<u64>,
+    /// List the revisions that are kept; change nothing
+    #[arg(long, conflicts_with = "revision")]
+    list: bool,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
@@ -59,7 +103,7 @@ pub(crate) struct RollbackArgs {
 #[derive(clap::Args)]
 pub(crate) struct ExportArgs {
     /// The number of an earlier revision
-    #[arg(value_name = "REV")]
+    #[arg(value_name = "REV", value_parser = revision_number)]
     revision: Option<u64>,
     /// Answer in JSON
     #[arg(long)]
@@ -69,13 +113,42 @@ pub(crate) struct ExportArgs {
 /// Applies and prints what came of it.
 pub(crate) fn apply(args: &ApplyArgs, socket: &Socket) -> Result<(), Failure> {
     let Document { text, file, base_directory } = Document::read(&args.file)?;
-    let request = v1::ApplyRequest { text, file, base_directory, dry_run: args.dry_run };
+    let (dry_run, confirm_within_s) = (args.dry_run, args.confirm.unwrap_or(0));
+    let save = args.save;
+    let request = v1::ApplyRequest { text, file, base_directory, dry_run, confirm_within_s, save };
     let applied = Ask::new(socket)?.call(async |client| client.apply(request).await)?;
     answer(&applied, args.json)
 }
 
-/// Goes back and prints what came of it.
+/// Saves what runs.
+pub(crate) fn save(args: &SaveArgs, socket: &Socket) -> Result<(), Failure> {
+    let request = v1::SaveRequest {};
+    let saved = Ask::new(socket)?.call(async |client| client.save(request).await)?;
+    let v1::Saved { file, revision, unchanged } = &saved;
+    match (args.json, unchanged) {
+        (true, _) => print_json(&saved),
+        (false, true) => print(&format!("unchanged: {file} means revision {revision} already\n")),
+        (false, false) => print(&format!("revision {revision} is saved to {file}\n")),
+    }
+    Ok(())
+}
+
+/// Confirms what waits.
+pub(crate) fn confirm(args: &ConfirmArgs, socket: &Socket) -> Result<(), Failure> {
+    let request = v1::ConfirmRequest { revision: args.revision };
+    let confirmed = Ask::new(socket)?.call(async |client| client.confirm(request).await)?;
+    match args.json {
+        true => print_json(&confirmed),
+        false => print(&format!("revision {} is confirmed and stays\n", confirmed.revision)),
+    }
+    Ok(())
+}
+
+/// Goes back and prints what came of it, or lists what there is to go back to.
 pub(crate) fn rollback(args: &RollbackArgs, socket: &Socket) -> Result<(), Failure> {
+    if args.list {
+        return show::revisions(socket, args.json);
+    }
     let request = v1::RollbackRequest { revision: args.revision };
     let applied = Ask::new(socket)?.call(async |client| client.rollback(request).await)?;
     answer(&applied, args.json)
@@ -99,19 +172,31 @@ pub(crate) fn diff(args: &DiffArgs, socket: &Socket) -> Result<(), Failure> {
         print_json(&found);
     } else {
         eprint!("{}", if found.ok { "" } else { found.rendered.as_str() });
-        print(&found.differences.iter().map(lines).collect::<String>());
+        let differences = found.differences.iter().map(lines);
+        print(&differences.chain(found.key_changes.iter().map(keys)).collect::<String>());
+        if found.ok && !found.keys_compared {
+            eprintln!("note: keys were not compared: be root or in group {}", api::ADMIN_GROUP);
+        }
     }
     match found {
         found if !found.ok => Err(Failure::Trouble(Box::new(Failure::Bad))),
-        found if found.differences.is_empty() => Ok(()),
+        found if found.differences.is_empty() && found.key_changes.is_empty() => Ok(()),
         _ => Err(Failure::Bad),
     }
 }
 
 fn compare(args: &DiffArgs, socket: &Socket) -> Result<v1::Differences, Failure> {
-    let Document { text, file, base_directory } = Document::read(&args.file)?;
+    let mut ask = Ask::new(socket)?;
+    let file = match &args.file {
+        Some(file) => file.clone(),
+        None => {
+            let request = v1::ShowRequest::default();
+            ask.call(async |client| client.show_status(request).await)?.config_file.into()
+        }
+    };
+    let Document { text, file, base_directory } = Document::read(&file)?;
     let request = v1::DiffRequest { text, file, base_directory };
-    Ask::new(socket)?.call(async |client| client.diff(request).await)
+    ask.call(async |client| client.diff(request).await)
 }
 
 /// A configuration file as it is sent.
@@ -161,22 +246,78 @@ pub(super) fn answer(applied: &v1::Applied, as_json: bool) -> Result<(), Failure
             print(&summary(applied));
         }
     }
-    if applied.ok { Ok(()) } else { Err(Failure::Bad) }
+    if !as_json && !applied.not_saved.is_empty() {
+        eprintln!("lockgate: it runs, but is {}", applied.not_saved);
+    }
+    if applied.ok && applied.not_saved.is_empty() { Ok(()) } else { Err(Failure::Bad) }
 }
 
 fn summary(applied: &v1::Applied) -> String {
-    let mut text: String = applied.differences.iter().map(headline).collect();
-    let changes = counted(applied.differences.len() as u64, "change");
-    let v1::Applied { revision, generation, .. } = applied;
-    text.push_str(&match (applied.dry_run, applied.differences.len()) {
-        (true, 0) => format!("good, and the same as revision {revision}, which runs\n"),
+    let v1::Applied { revision, generation, differences, key_changes, .. } = applied;
+    let saved = match applied.saved_to.as_str() {
+        "" => String::new(),
+        file => format!("saved to {file}\n"),
+    };
+    if applied.unchanged {
+        return format!("unchanged: revision {revision} runs on\n{saved}");
+    }
+    let headlines = differences.iter().map(headline);
+    let mut text: String = headlines.chain(key_changes.iter().map(keys)).collect();
+    let count = differences.len() + key_changes.len();
+    let changes = counted(count as u64, "change");
+    text.push_str(&match (applied.dry_run, count) {
+        (true, 0) => {
+            format!("good, and the same as revision {revision}, which runs; keys too\n")
+        }
         (true, _) => format!("good: {changes} against revision {revision}, which runs on\n"),
         (false, _) => format!(
             "revision {revision} runs: {changes}, generation {generation}, {}\n",
             milliseconds(applied.took_us)
         ),
     });
-    text
+    if let Some(v1::Waiting { revision, previous, left_ms }) = &applied.waiting {
+        let seconds = left_ms.div_ceil(1000);
+        text.push_str(&format!(
+            "revision {revision} waits for `lockgate confirm`: in {seconds} s revision {previous} \
+             comes back\n"
+        ));
+    }
+    text + &saved
+}
+
+/// A peer with other keys, and a line for each key that goes or comes.
+fn keys(found: &v1::KeyChange) -> String {
+    let line = |sign: char| {
+        move |key: &v1::KeyName| {
+            let v1::KeyName { direction, spi, fingerprint } = key;
+            format!("    {sign} {direction:<3} {spi} fingerprint {fingerprint}…\n")
+        }
+    };
+    let gone: String = found.removed.iter().map(line('-')).collect();
+    let new: String = found.added.iter().map(line('+')).collect();
+    format!("~ keys of peer {}\n{gone}{new}", found.peer)
+}
+
+/// A revision's number.
+fn revision_number(text: &str) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "a revision is a number from 1: see `lockgate rollback --list`".into())
+}
+
+/// A time to confirm in seconds: `90`, `60s`, `2m`, `1h`.
+fn confirm_time(text: &str) -> Result<u32, String> {
+    const MOST: u32 = 24 * 3600;
+    let (digits, unit) = match text.char_indices().next_back() {
+        Some((end, 's')) => (&text[..end], 1),
+        Some((end, 'm')) => (&text[..end], 60),
+        Some((end, 'h')) => (&text[..end], 3600),
+        _ => (text, 1),
+    };
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let seconds = digits.parse::<u32>().ok().filter(|_| is_number);
+    let seconds = seconds.and_then(|number| number.checked_mul(unit));
+    let seconds = seconds.filter(|seconds| (1..=MOST).contains(seconds));
+    seconds.ok_or_else(|| "a time is 1 second to 24 hours: 60, 60s, 2m or 1h".into())
 }
 
 /// `12.3 ms`.
@@ -234,7 +375,8 @@ mod tests {
     #[test]
     fn a_dry_run_never_says_that_it_runs() {
         let applied = v1::Applied { ok: true, revision: 4, dry_run: true, ..Default::default() };
-        assert_eq!(summary(&applied), "good, and the same as revision 4, which runs\n");
+        let same = "good, and the same as revision 4, which runs; keys too\n";
+        assert_eq!(summary(&applied), same);
         let differences = vec![difference("added", "", "x")];
         let applied = v1::Applied { differences, ..applied };
         let text = "+ policy dns\ngood: 1 change against revision 4, which runs on\n";
@@ -242,5 +384,38 @@ mod tests {
         let applied = v1::Applied { dry_run: false, took_us: 12_345, generation: 9, ..applied };
         let text = "+ policy dns\nrevision 4 runs: 1 change, generation 9, 12.3 ms\n";
         assert_eq!(summary(&applied), text);
+        let applied = v1::Applied { unchanged: true, ..applied };
+        assert_eq!(summary(&applied), "unchanged: revision 4 runs on\n");
+    }
+
+    #[test]
+    fn changed_keys_are_told_by_peer_spi_and_fingerprint() {
+        let key = |direction: &str, fingerprint: &str| v1::KeyName {
+            direction: direction.into(),
+            spi: "0x00001001".into(),
+            fingerprint: fingerprint.into(),
+        };
+        let (removed, added) = (vec![key("in", "0123")], vec![key("out", "4567")]);
+        let key_changes = vec![v1::KeyChange { peer: "gw-b".into(), removed, added }];
+        let waiting = Some(v1::Waiting { revision: 4, previous: 3, left_ms: 59_001 });
+        let applied =
+            v1::Applied { ok: true, revision: 4, key_changes, waiting, ..Default::default() };
+        let text = "~ keys of peer gw-b\n    - in  0x00001001 fingerprint 0123…\n    \
+                    + out 0x00001001 fingerprint 4567…\nrevision 4 runs: 1 change, generation 0, \
+                    0.0 ms\nrevision 4 waits for `lockgate confirm`: in 60 s revision 3 comes \
+                    back\n";
+        assert_eq!(summary(&applied), text);
+    }
+
+    #[test]
+    fn a_time_to_confirm_has_a_unit_or_counts_seconds() {
+        for (text, seconds) in [("90", 90), ("60s", 60), ("2m", 120), ("1h", 3600), ("24h", 86_400)]
+        {
+            assert_eq!(confirm_time(text), Ok(seconds), "{text}");
+        }
+        for bad in ["", "s", "0", "0s", "25h", "-1", "+1", "1.5m", "60 s", "99999999999", "µ"] {
+            let refused = confirm_time(bad).unwrap_err();
+            assert!(refused.contains("60, 60s, 2m or 1h"), "{bad}: {refused}");
+        }
     }
 }

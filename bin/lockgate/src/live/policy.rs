@@ -70,6 +70,10 @@ struct How {
     /// Judge it and say what would change; change nothing
     #[arg(long)]
     dry_run: bool,
+    /// Write what then runs to the configuration file that lockgated starts with, too; its comments
+    /// are lost
+    #[arg(long, conflicts_with = "dry_run")]
+    save: bool,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
@@ -133,7 +137,8 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
             (added, args.del.clone(), &args.how)
         }
     };
-    let request = v1::ChangePoliciesRequest { add, remove, file, dry_run: how.dry_run };
+    let (dry_run, save) = (how.dry_run, how.save);
+    let request = v1::ChangePoliciesRequest { add, remove, file, dry_run, save };
     let applied = Ask::new(socket)?.call(async |client| client.change_policies(request).await)?;
     answer(&applied, how.json)
 }

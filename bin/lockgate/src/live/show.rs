@@ -102,6 +102,17 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
     }
 }
 
+/// Lists the revisions, for `rollback --list`.
+pub(crate) fn revisions(socket: &Socket, as_json: bool) -> Result<(), Failure> {
+    let request = ShowRequest { name: None };
+    let listed = Ask::new(socket)?.call(async |client| client.show_revisions(request).await)?;
+    match as_json {
+        true => print_json(&listed),
+        false => print(&tables::revisions(&listed)),
+    }
+    Ok(())
+}
+
 /// What is asked, and of whom.
 struct Show<'a> {
     args: &'a Args,

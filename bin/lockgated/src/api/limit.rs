@@ -17,9 +17,9 @@ use http_body_util::Limited;
 use tokio::sync::Semaphore;
 use tonic::body::Body;
 use tonic::codegen::http::Request;
-use tonic::transport::server::UdsConnectInfo;
 use tower::{Layer, Service};
 
+use super::listen::ConnectionInfo;
 use super::peer::Peer;
 
 /// The end of a call's path.
@@ -92,7 +92,7 @@ where
         // The one that is ready is used; its copy has to become so.
         let copy = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, copy);
-        let peer = Peer::of(request.extensions().get::<UdsConnectInfo>());
+        let peer = Peer::of(request.extensions().get::<ConnectionInfo>());
         let may_change = || peer.is_some_and(Peer::may_change);
         match size(request.uri().path(), may_change) {
             Size::Large => Box::pin(inner.call(request)),

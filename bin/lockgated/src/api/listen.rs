@@ -15,6 +15,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_stream::Stream;
 use tonic::transport::server::{Connected, UdsConnectInfo};
 
+use crate::backend::ConnectionNumber;
+
 const DIRECTORY_MODE: u32 = 0o750;
 const SOCKET_MODE: u32 = 0o660;
 
@@ -159,7 +161,7 @@ impl Bound {
     pub(crate) fn into_connections(self) -> (Connections, Place) {
         let Bound { listener, place } = self;
         let permits = || Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        (Connections { listener, root: permits(), others: permits() }, place)
+        (Connections { listener, root: permits(), others: permits(), accepted: 0 }, place)
     }
 }
 
@@ -169,12 +171,14 @@ pub(crate) struct Connections {
     listener: UnixListener,
     root: Arc<Semaphore>,
     others: Arc<Semaphore>,
+    /// How many were accepted.
+    accepted: u64,
 }
 
 impl Stream for Connections {
     type Item = io::Result<Connection>;
 
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
             let stream = match self.listener.poll_accept(context) {
                 Poll::Pending => return Poll::Pending,
@@ -184,7 +188,9 @@ impl Stream for Connections {
             let is_root = stream.peer_cred().is_ok_and(|peer| peer.uid() == 0);
             let permits = if is_root { &self.root } else { &self.others };
             if let Ok(permit) = permits.clone().try_acquire_owned() {
-                return Poll::Ready(Some(Ok(Connection { stream, _permit: permit })));
+                self.accepted += 1;
+                let number = ConnectionNumber(self.accepted);
+                return Poll::Ready(Some(Ok(Connection { stream, number, _permit: permit })));
             }
         }
     }
@@ -193,14 +199,24 @@ impl Stream for Connections {
 /// A connection, counted while it is open.
 pub(crate) struct Connection {
     stream: UnixStream,
+    number: ConnectionNumber,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Connected for Connection {
-    type ConnectInfo = UdsConnectInfo;
+/// A connection's facts, which each of its requests carries.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectionInfo {
+    /// What the kernel says of the other end.
+    pub(crate) socket: UdsConnectInfo,
+    /// Tells it from every other.
+    pub(crate) number: ConnectionNumber,
+}
 
-    fn connect_info(&self) -> UdsConnectInfo {
-        self.stream.connect_info()
+impl Connected for Connection {
+    type ConnectInfo = ConnectionInfo;
+
+    fn connect_info(&self) -> ConnectionInfo {
+        ConnectionInfo { socket: self.stream.connect_info(), number: self.number }
     }
 }
 

@@ -4,8 +4,8 @@ use std::ffi::CString;
 
 use api::ADMIN_GROUP;
 use nix::unistd::{Gid, Group, User, getgrouplist};
-use tonic::transport::server::UdsConnectInfo;
 
+use super::listen::ConnectionInfo;
 use crate::backend::Uid;
 
 /// The process at the other end, as it was when it connected; the kernel says so.
@@ -18,8 +18,8 @@ pub(super) struct Peer {
 
 impl Peer {
     /// `None` if the kernel does not say.
-    pub(super) fn of(info: Option<&UdsConnectInfo>) -> Option<Peer> {
-        let peer = info?.peer_cred?;
+    pub(super) fn of(info: Option<&ConnectionInfo>) -> Option<Peer> {
+        let peer = info?.socket.peer_cred?;
         Some(Peer { uid: Uid(peer.uid()), gid: peer.gid() })
     }
 

@@ -6,7 +6,9 @@ use std::time::{Instant, SystemTime};
 
 use api::v1;
 use control::validated::{self, Peer, PeerPlace};
-use control::{ConfigErrors, Difference, Explained, Problem, Severity, service_text};
+use control::{
+    ConfigErrors, Difference, Explained, KeyChange, KeyName, Problem, Severity, service_text,
+};
 use dataplane::counters::Volume;
 use dataplane::{RouteTarget, SaSet, SetIndex, Side, Snapshot};
 use ipsec::{Encapsulation, SequenceNumbers};
@@ -14,8 +16,8 @@ use policy::selector::protocol_text;
 use policy::{Action, Direction, Policy, PortRange, SaSetId, UpperSelector};
 use wire::{Address, Flow, Upper};
 
-use crate::backend::{Done, Intent, Now, Refused, Running};
-use crate::daemon::in_front;
+use crate::backend::{Done, Intent, Now, Refused, Running, Waits};
+use crate::daemon::{in_front, short};
 use crate::liveness::Heard;
 
 /// The policies in order of precedence, with what they decided.
@@ -274,27 +276,54 @@ pub(super) fn explanation(told: Explained) -> v1::Explanation {
     }
 }
 
+/// A configuration that was compared with what runs.
+pub(super) struct Compared {
+    pub(super) differences: Vec<Difference>,
+    pub(super) warnings: Vec<Problem>,
+    /// Peers with other keys; `None`: keys were not compared.
+    pub(super) key_changes: Option<Vec<KeyChange>>,
+}
+
 /// A comparison with what runs.
-pub(super) fn compared(
-    compared: Result<(Vec<Difference>, Vec<Problem>), ConfigErrors>,
-    revision: u64,
-) -> v1::Differences {
+pub(super) fn compared(compared: Result<Compared, ConfigErrors>, revision: u64) -> v1::Differences {
     match compared {
-        Ok((differences, warnings)) => v1::Differences {
+        Ok(Compared { differences, warnings, key_changes }) => v1::Differences {
             ok: true,
             differences: differences.into_iter().map(difference).collect(),
             problems: warnings.iter().map(problem).collect(),
             rendered: control::render(&warnings),
             revision,
+            keys_compared: key_changes.is_some(),
+            key_changes: key_changes.into_iter().flatten().map(key_change).collect(),
         },
         Err(errors) => v1::Differences {
             ok: false,
-            differences: Vec::new(),
             problems: errors.problems.iter().map(problem).collect(),
             rendered: control::render(&errors.problems),
             revision,
+            ..v1::Differences::default()
         },
     }
+}
+
+fn key_change(found: KeyChange) -> v1::KeyChange {
+    let name = |name: &KeyName| v1::KeyName {
+        direction: name.direction.into(),
+        spi: name.spi.to_string(),
+        fingerprint: short(&name.fingerprint),
+    };
+    let KeyChange { peer, removed, added } = found;
+    v1::KeyChange {
+        peer,
+        removed: removed.iter().map(name).collect(),
+        added: added.iter().map(name).collect(),
+    }
+}
+
+/// A change that waits to be confirmed.
+pub(crate) fn waiting(waits: Waits) -> v1::Waiting {
+    let Waits { revision, previous, left } = waits;
+    v1::Waiting { revision, previous, left_ms: left.as_millis() as u64 }
 }
 
 /// What became of a change; `now`: what runs.
@@ -321,6 +350,11 @@ pub(super) fn applied(
             problems: done.warnings.iter().map(problem).collect(),
             rendered: control::render(&done.warnings),
             notes: done.notes,
+            key_changes: done.key_changes.into_iter().map(key_change).collect(),
+            unchanged: done.unchanged,
+            waiting: done.waits.map(waiting),
+            saved_to: done.saved_to.unwrap_or_default(),
+            not_saved: done.not_saved.unwrap_or_default(),
             ..refusal
         },
         Err(Refused::Config(errors)) => v1::Applied {

@@ -11,13 +11,16 @@ use tokio::sync::watch;
 use tokio_stream::wrappers::BroadcastStream;
 use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
 use tokio_stream::{Stream, StreamExt};
-use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
 
+use super::listen::ConnectionInfo;
 use super::peer::Peer;
 use super::present;
-use crate::backend::{Backend, CacheQuestion, Change, Intent, PolicyChange, Uid};
+use crate::backend::{
+    Backend, CacheQuestion, Change, ConnectionNumber, Intent, PolicyChange, Save, ToConfirm, Uid,
+};
 use crate::events::{self, Filter};
+use crate::unconfirmed::confirm_time;
 
 /// The service.
 pub(crate) struct Service<B> {
@@ -34,7 +37,7 @@ impl<B: Backend> Service<B> {
 
     /// Who asks, if that one may change what runs; else an event and a refusal.
     async fn admin<T>(&self, request: &Request<T>, what: &'static str) -> Result<Uid, Status> {
-        let info = request.extensions().get::<UdsConnectInfo>();
+        let info = request.extensions().get::<ConnectionInfo>();
         let Some(peer) = Peer::of(info) else {
             return Err(Status::permission_denied("the kernel does not say who asks"));
         };
@@ -46,6 +49,17 @@ impl<B: Backend> Service<B> {
         let text = format!("{what}: permission denied: be root or in group {ADMIN_GROUP}");
         Err(Status::permission_denied(text))
     }
+}
+
+/// The connection of a request. Each has one: only tests that make requests by hand lack it.
+fn connection_of<T>(request: &Request<T>) -> ConnectionNumber {
+    let info = request.extensions().get::<ConnectionInfo>();
+    info.map_or(ConnectionNumber(0), |info| info.number)
+}
+
+/// Whether whoever asks may change what runs, without an event if not.
+fn may_change<T>(request: &Request<T>) -> bool {
+    Peer::of(request.extensions().get::<ConnectionInfo>()).is_some_and(Peer::may_change)
 }
 
 /// Runs a change to its end even if whoever asked goes away.
@@ -173,13 +187,25 @@ impl<B: Backend> Gateway for Service<B> {
     }
 
     async fn diff(&self, request: Request<v1::DiffRequest>) -> Answer<v1::Differences> {
-        let v1::DiffRequest { text, file, .. } = request.into_inner();
+        // A reader who may not change anything could have any file of ours looked at.
+        let may_read_keys = may_change(&request);
+        let v1::DiffRequest { text, file, base_directory } = request.into_inner();
+        let base = may_read_keys.then(|| std::path::PathBuf::from(base_directory));
+        let base = base.filter(|base| base.is_absolute());
         let revision = self.backend.now().await.revision;
         let validated = self.backend.configuration().await;
+        let keys_in_use = self.backend.key_names().await;
         // Large configurations take a while, and this thread has other things to do.
         let compared = tokio::task::spawn_blocking(move || {
             let parsed = control::parse(&text, &file)?;
-            Ok((control::differences(&validated, &parsed.validated), parsed.warnings))
+            let differences = control::differences(&validated, &parsed.validated);
+            let Some(base) = base else {
+                let (warnings, key_changes) = (parsed.warnings, None);
+                return Ok(present::Compared { differences, warnings, key_changes });
+            };
+            let control::Loaded { validated, warnings, keys } = parsed.load_keys(&base)?;
+            let changes = control::key_changes(&keys_in_use, &keys.names(&validated));
+            Ok(present::Compared { differences, warnings, key_changes: Some(changes) })
         });
         let compared =
             compared.await.map_err(|_| Status::internal("a fault of ours: report it"))?;
@@ -189,15 +215,30 @@ impl<B: Backend> Gateway for Service<B> {
     async fn apply(&self, request: Request<v1::ApplyRequest>) -> Answer<v1::Applied> {
         let start = std::time::Instant::now();
         let by = self.admin(&request, "apply").await?;
-        let v1::ApplyRequest { text, file, base_directory, dry_run } = request.into_inner();
+        let asked_over = connection_of(&request);
+        let v1::ApplyRequest { text, file, base_directory, dry_run, confirm_within_s, save } =
+            request.into_inner();
         let intent = if dry_run { Intent::DryRun } else { Intent::Apply };
+        let save = if save { Save::Yes } else { Save::No };
+        let confirm = match confirm_within_s {
+            0 => None,
+            _ if save == Save::Yes => {
+                let text = "what waits to be confirmed is not saved: `lockgate save` after that";
+                return Err(Status::invalid_argument(text));
+            }
+            seconds => {
+                let within = confirm_time(seconds.into());
+                let within = within.map_err(|error| Status::invalid_argument(error.to_string()))?;
+                Some(ToConfirm { within, asked_over })
+            }
+        };
         let base_directory = std::path::PathBuf::from(base_directory);
         if !base_directory.is_absolute() {
             let text = "base_directory must be absolute: what a relative keys_dir is relative to";
             return Err(Status::invalid_argument(text));
         }
         let backend = self.backend.clone();
-        let change = Change { text, file, base_directory, intent };
+        let change = Change { text, file, base_directory, intent, confirm, save };
         let result = to_its_end(async move { backend.apply(change, by).await }).await?;
         let took_us = microseconds_since(start);
         let now = self.backend.now().await;
@@ -210,14 +251,33 @@ impl<B: Backend> Gateway for Service<B> {
     ) -> Answer<v1::Applied> {
         let start = std::time::Instant::now();
         let by = self.admin(&request, "change policies").await?;
-        let v1::ChangePoliciesRequest { add, remove, file, dry_run } = request.into_inner();
+        let v1::ChangePoliciesRequest { add, remove, file, dry_run, save } = request.into_inner();
+        let save = if save { Save::Yes } else { Save::No };
         let intent = if dry_run { Intent::DryRun } else { Intent::Apply };
         let backend = self.backend.clone();
-        let change = PolicyChange { remove, add, file, intent };
+        let change = PolicyChange { remove, add, file, intent, save };
         let result = to_its_end(async move { backend.change_policies(change, by).await }).await?;
         let took_us = microseconds_since(start);
         let now = self.backend.now().await;
         Ok(Response::new(present::applied(result, intent, now, took_us)))
+    }
+
+    async fn confirm(&self, request: Request<v1::ConfirmRequest>) -> Answer<v1::Confirmed> {
+        let by = self.admin(&request, "confirm").await?;
+        let over = connection_of(&request);
+        let (backend, revision) = (self.backend.clone(), request.into_inner().revision);
+        let confirmed =
+            to_its_end(async move { backend.confirm(revision, over, by).await }).await?;
+        let revision = confirmed.map_err(|error| Status::failed_precondition(error.to_string()))?;
+        Ok(Response::new(v1::Confirmed { revision }))
+    }
+
+    async fn save(&self, request: Request<v1::SaveRequest>) -> Answer<v1::Saved> {
+        let by = self.admin(&request, "save").await?;
+        let backend = self.backend.clone();
+        let saved = to_its_end(async move { backend.save(by).await }).await?;
+        let saved = saved.map_err(|error| Status::failed_precondition(error.to_string()))?;
+        Ok(Response::new(saved))
     }
 
     async fn rollback(&self, request: Request<v1::RollbackRequest>) -> Answer<v1::Applied> {

@@ -1,6 +1,6 @@
 //! The server before a backend that is none: what it answers, to whom, and what it refuses.
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,8 @@ use tonic::Code;
 
 use super::{Bound, ListenError, bind, serve};
 use crate::backend::{
-    Backend, CacheQuestion, Change, Done, Intent, Now, PolicyChange, Refused, Running, Uid,
+    Backend, CacheQuestion, Change, ConnectionNumber, Done, Intent, NotConfirmed, Now,
+    PolicyChange, Refused, Running, ToConfirm, Uid,
 };
 use crate::liveness::Heard;
 
@@ -68,6 +69,7 @@ via = "192.0.2.2"
 struct Fake {
     running: Running,
     asked: Mutex<Vec<String>>,
+    to_confirm: Mutex<Option<ToConfirm>>,
     events: broadcast::Sender<v1::Event>,
     /// How long a change takes.
     slow: Duration,
@@ -93,6 +95,7 @@ impl Fake {
         Arc::new(Fake {
             running,
             asked: Mutex::default(),
+            to_confirm: Mutex::default(),
             events: broadcast::channel(api::MAX_EVENTS_WAITING).0,
             slow,
         })
@@ -129,6 +132,10 @@ impl Backend for Fake {
 
     async fn configuration(&self) -> Arc<control::Validated> {
         self.running.settings.clone()
+    }
+
+    async fn key_names(&self) -> control::KeyNames {
+        [("berlin".to_owned(), Default::default())].into()
     }
 
     async fn now(&self) -> Now {
@@ -182,6 +189,7 @@ impl Backend for Fake {
         self.note(format!("apply begun by {}", by.0));
         tokio::time::sleep(self.slow).await;
         let parsed = control::parse(&change.text, &change.file)?;
+        *self.to_confirm.lock().unwrap() = change.confirm;
         if change.intent == Intent::Apply {
             self.note(format!("applied {} in {}", change.file, change.base_directory.display()));
         }
@@ -191,26 +199,46 @@ impl Backend for Fake {
             differences: control::differences(&self.running.settings, &parsed.validated),
             warnings: parsed.warnings,
             notes: vec!["peer berlin: its key is refused".into()],
+            ..Done::default()
         })
     }
 
     async fn change_policies(&self, change: PolicyChange, by: Uid) -> Result<Done, Refused> {
-        let PolicyChange { remove, add, file, intent } = change;
+        let PolicyChange { remove, add, file, intent, .. } = change;
         let parsed = control::parse_policies(&add, &file, &self.running.settings)?;
         let added: Vec<String> = parsed.policies.into_iter().map(|policy| policy.name).collect();
         self.note(format!("{} {intent:?} -{remove:?} +{added:?}", by.0));
         Ok(Done {
             revision: 5,
             generation: Generation(8),
-            differences: Vec::new(),
             warnings: parsed.warnings,
-            notes: Vec::new(),
+            ..Done::default()
         })
+    }
+
+    async fn confirm(
+        &self,
+        revision: Option<u64>,
+        over: ConnectionNumber,
+        by: Uid,
+    ) -> Result<u64, NotConfirmed> {
+        self.note(format!("confirm of {revision:?} by {}", by.0));
+        let asked_over = self.to_confirm.lock().unwrap().map(|confirm| confirm.asked_over);
+        match asked_over {
+            None => Err(NotConfirmed::Nothing { running: 4 }),
+            Some(before) if before == over => Err(NotConfirmed::SameConnection { revision: 5 }),
+            Some(_) => Ok(5),
+        }
+    }
+
+    async fn save(&self, by: Uid) -> Result<v1::Saved, Refused> {
+        self.note(format!("saved by {}", by.0));
+        Ok(v1::Saved { file: "/etc/x".into(), revision: 4, unchanged: false })
     }
 
     async fn rollback(&self, revision: Option<u64>, _: Uid) -> Result<Done, Refused> {
         match revision {
-            Some(revision) => Err(Refused::NoRevision { revision }),
+            Some(revision) => Err(Refused::NoRevision { revision, kept: Some((2, 4)) }),
             None => Err(Refused::NoEarlier),
         }
     }
@@ -276,7 +304,7 @@ fn named(name: &str) -> v1::ShowRequest {
 
 fn apply_of(text: &str) -> v1::ApplyRequest {
     let (file, base_directory) = ("new.toml".into(), "/etc/lockgate".into());
-    v1::ApplyRequest { text: text.into(), file, base_directory, dry_run: false }
+    v1::ApplyRequest { text: text.into(), file, base_directory, ..v1::ApplyRequest::default() }
 }
 
 fn is_root(test: &str) -> bool {
@@ -363,14 +391,30 @@ async fn an_explanation_is_that_of_the_file() {
 
 #[tokio::test]
 async fn a_difference_is_told_by_name_and_a_mistake_by_its_place() {
-    let (_directory, _, server, mut client) = lab(Duration::ZERO).await;
+    let (directory, _, server, mut client) = lab(Duration::ZERO).await;
+    let keys = directory.0.path().join("keys");
+    std::fs::DirBuilder::new().mode(0o700).create(&keys).unwrap();
+    let [ours, _theirs] = control::generate_pair(ipsec::Suite::Aes128Gcm).unwrap();
+    control::write_key_file(&keys.join("berlin.keys"), &ours).unwrap();
     let mut ask = async |text: String| {
-        let (file, base_directory) = ("b.toml".into(), "/".into());
+        let (file, base_directory) = ("b.toml".into(), keys.display().to_string());
         let request = v1::DiffRequest { text, file, base_directory };
         client.diff(request).await.unwrap().into_inner()
     };
     let same = ask(CONFIG.into()).await;
     assert_eq!((same.ok, same.differences.len(), same.revision), (true, 0, 4));
+    // Root's question; whoever may not change anything has no key file looked at.
+    let may = nix::unistd::geteuid().is_root();
+    assert_eq!(same.keys_compared, may);
+    if may {
+        let [change] = same.key_changes.as_slice() else { panic!("{same:?}") };
+        assert_eq!((change.peer.as_str(), change.removed.len()), ("berlin", 0));
+        let names: Vec<&str> = change.added.iter().map(|key| key.direction.as_str()).collect();
+        assert_eq!(names, ["in", "out"]);
+        for digits in ours.split_whitespace().filter(|word| word.len() == 40) {
+            assert!(!format!("{same:?}").contains(&digits[..16]), "key material was told");
+        }
+    }
     let other = ask(CONFIG.replace("priority = 1\n", "priority = 2\n")).await;
     let [found] = other.differences.as_slice() else { panic!("{other:?}") };
     assert_eq!((found.what.as_str(), found.name.as_str()), ("policy", "rest"));
@@ -402,7 +446,40 @@ async fn a_change_is_passed_on_with_who_asked_and_its_mistakes_come_back() {
     assert_eq!(client.apply(relative).await.unwrap_err().code(), Code::InvalidArgument);
     let asked = |revision| v1::RollbackRequest { revision };
     let back = client.rollback(asked(Some(9))).await.unwrap().into_inner();
-    assert!(!back.ok && back.refused.contains("revision 9 is not kept"), "{back:?}");
+    assert!(!back.ok && back.refused.contains("no revision 9; the newest is 4"), "{back:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_change_is_confirmed_over_another_connection_than_its_own() {
+    if !is_root("a_change_is_confirmed_over_another_connection_than_its_own") {
+        return;
+    }
+    let (directory, fake, server, mut client) = lab(Duration::ZERO).await;
+    let mut other = api::connect(&directory.socket()).await.unwrap();
+    let ask = |revision| v1::ConfirmRequest { revision };
+    let early = other.confirm(ask(None)).await.unwrap_err();
+    assert_eq!(early.message(), "nothing waits to be confirmed: revision 4 runs");
+    let waiting = v1::ApplyRequest { confirm_within_s: 60, ..apply_of(CONFIG) };
+    client.apply(waiting.clone()).await.unwrap();
+    let asked = *fake.to_confirm.lock().unwrap();
+    assert_eq!(asked.map(|asked| asked.within), Some(Duration::from_secs(60)));
+    let same = client.confirm(ask(None)).await.unwrap_err();
+    assert_eq!(same.code(), Code::FailedPrecondition);
+    assert!(same.message().contains("over a new connection"), "{same}");
+    assert_eq!(other.confirm(ask(Some(5))).await.unwrap().into_inner().revision, 5);
+    let uid = nix::unistd::geteuid();
+    assert!(fake.asked().contains(&format!("confirm of Some(5) by {uid}")), "{:?}", fake.asked());
+    let saving = v1::ApplyRequest { save: true, ..waiting.clone() };
+    let refused = client.apply(saving).await.unwrap_err();
+    assert!(refused.message().contains("what waits to be confirmed is not saved"), "{refused}");
+    assert_eq!(other.save(v1::SaveRequest {}).await.unwrap().into_inner().file, "/etc/x");
+    for seconds in [86_401, u32::MAX] {
+        let long = v1::ApplyRequest { confirm_within_s: seconds, ..waiting.clone() };
+        let refused = client.apply(long).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument);
+        assert!(refused.message().contains("1 to 86400 seconds"), "{refused}");
+    }
     server.stop().await;
 }
 
@@ -418,7 +495,7 @@ async fn policies_are_changed_by_admins_and_mistakes_are_told_with_their_lines()
         add: add.into(),
         remove: vec!["rest".into()],
         file: "n.toml".into(),
-        dry_run: false,
+        ..v1::ChangePoliciesRequest::default()
     };
     let applied = client.change_policies(asked.clone()).await.unwrap().into_inner();
     assert_eq!((applied.ok, applied.revision, applied.generation), (true, 5, 8));
@@ -551,7 +628,7 @@ async fn a_request_that_carries_no_configuration_may_not_be_large() {
     assert!(refused.message().contains("length limit exceeded"), "{refused}");
     // The connection lives on, and a configuration may be larger.
     let padded = format!("{CONFIG}{}", "# padding\n".repeat(100_000));
-    let (file, base_directory) = ("b.toml".into(), "/".into());
+    let (file, base_directory) = ("b.toml".into(), String::new());
     let request = v1::DiffRequest { text: padded, file, base_directory };
     assert!(client.diff(request).await.unwrap().into_inner().ok);
     server.stop().await;

@@ -7,7 +7,12 @@ use crate::output::{Numbers, counted, table};
 /// What runs.
 pub(super) fn status(status: &v1::Status) -> String {
     let v1::Status { revision, generation, workers, .. } = status;
-    [
+    let waiting = status.waiting.as_ref().map(|waiting| {
+        let v1::Waiting { previous, left_ms, .. } = waiting;
+        let seconds = left_ms.div_ceil(1000);
+        format!("for `lockgate confirm`: {seconds} s left, then revision {previous} comes back")
+    });
+    let lines = [
         ("node", status.node.clone()),
         ("version", status.version.clone()),
         ("process", status.pid.to_string()),
@@ -19,9 +24,13 @@ pub(super) fn status(status: &v1::Status) -> String {
         ("workers", workers.to_string()),
         ("on exit", status.on_exit.clone()),
         ("guard", status.guard.clone()),
-    ]
-    .map(|(name, text)| format!("{name:<11} {text}\n"))
-    .concat()
+    ];
+    let drift = status.drift.iter().filter(|drift| !drift.saved && !drift.text.is_empty());
+    let drift = drift.map(|drift| ("not saved", drift.text.clone()));
+    let troubles = status.troubles.iter().map(|trouble| ("trouble", trouble.clone()));
+    let lines = lines.into_iter().chain(waiting.map(|text| ("waits", text)));
+    let lines = lines.chain(drift).chain(troubles);
+    lines.map(|(name, text)| format!("{name:<11} {text}\n")).collect()
 }
 
 /// The ports: what they are, what passed them, their queues, and the kernel's side.
@@ -605,7 +614,10 @@ pub(super) fn revisions(answer: &v1::Revisions) -> String {
             revision.uid.to_string(),
             revision.changes.to_string(),
             revision.time.clone(),
-            revision.cause.clone(),
+            match revision.restored {
+                None => revision.cause.clone(),
+                Some(restored) => format!("{} to {restored}", revision.cause),
+            },
             if revision.running { "running" } else { "" }.into(),
             or_dash(&revision.file),
         ]
