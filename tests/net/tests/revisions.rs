@@ -194,8 +194,8 @@ fn a_change_that_nobody_confirms_undoes_itself_with_the_numbers_that_were_reache
     let before = outbound(&lab.gateways);
     let quarry = lab.hunt(|gateways| {
         let file = change_start_file(gateways);
-        let said = succeed(gateways, &["apply", "-f", &file, "--confirm", "4s"]);
-        let waits = format!("revision {} waits for `lockgate confirm`: in 4 s", first + 1);
+        let said = succeed(gateways, &["apply", "-f", &file, "--confirm", "8s"]);
+        let waits = format!("revision {} waits for `lockgate confirm`: in 8 s", first + 1);
         assert!(said.contains(&waits), "{said}");
         assert_ne!(outbound(gateways).0, before.0);
         while_it_waits(gateways, &file, first);
@@ -256,7 +256,7 @@ fn while_it_waits(gateways: &Gateways, file: &str, first: u64) {
     let waiting = ask(gateways, &["show", "status"])["waiting"].clone();
     assert_eq!(waiting["revision"].as_u64(), Some(first + 1), "{waiting}");
     assert_eq!(waiting["previous"].as_u64(), Some(first), "{waiting}");
-    assert!(waiting["left_ms"].as_u64().is_some_and(|left| left <= 4000), "{waiting}");
+    assert!(waiting["left_ms"].as_u64().is_some_and(|left| left <= 8000), "{waiting}");
     assert!(succeed(gateways, &["show", "status"]).contains("waits       for `lockgate confirm`"));
     let end = ["policy", "add", "--name", "x", "--action", "discard", "--local", "10.1.0.0/16"];
     let add = [&end[..], &["--remote", "10.9.0.0/16"]].concat();
