@@ -6,10 +6,11 @@ use std::fmt::{self, Write};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use crate::mistake::Mistake;
-use crate::source::{Place, Source, Span};
+use crate::source::{Excerpt, Place, Source, Span};
+use crate::text;
 
 /// Errors that are told at most, and warnings too; of the rest only the errors are counted.
-pub const MAX_PROBLEMS: usize = 200;
+pub const MAX_PROBLEMS: usize = 40;
 
 /// Whether a configuration can be used in spite of a problem.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
@@ -19,13 +20,6 @@ pub enum Severity {
     Error,
     /// It can, but is probably not what was meant.
     Warning,
-}
-
-/// A line of the file and the part of it that a problem is about.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Excerpt {
-    line: String,
-    width: usize,
 }
 
 /// One thing that is wrong, and where.
@@ -50,25 +44,29 @@ impl Problem {
     }
 }
 
+impl Problem {
+    /// The problem in one line: `file:line:column: message`.
+    fn headline(&self) -> String {
+        let kind = if self.severity == Severity::Warning { "warning: " } else { "" };
+        let file = text::message(&self.place.to_string());
+        format!("{file}: {kind}{}", text::message(&self.mistake.to_string()))
+    }
+}
+
 impl fmt::Display for Problem {
     /// `file:line:column: message`, the source line with a caret, what to do.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = if self.severity == Severity::Warning { "warning: " } else { "" };
-        write!(f, "{}: {kind}{}", self.place, self.mistake)?;
-        if let Some(Excerpt { line, width }) = &self.excerpt {
+        f.write_str(&self.headline())?;
+        if let Some(Excerpt { line, indent, width, .. }) = &self.excerpt {
             let number = self.place.line;
-            let before: String = line
-                .chars()
-                .take(self.place.column.saturating_sub(1) as usize)
-                .map(|c| if c == '\t' { '\t' } else { ' ' })
-                .collect();
-            write!(f, "\n{number:>5} | {line}\n      | {before}{}", "^".repeat(*width))?;
+            write!(f, "\n{number:>5} | {line}\n      | {indent}{}", "^".repeat(*width))?;
         }
         if let Some(earlier) = &self.earlier {
-            write!(f, "\n      = first in line {} ({earlier})", earlier.line)?;
+            let place = text::message(&earlier.to_string());
+            write!(f, "\n      = first in line {} ({place})", earlier.line)?;
         }
         if let Some(help) = self.mistake.help() {
-            write!(f, "\n      = {help}")?;
+            write!(f, "\n      = {}", text::message(&help))?;
         }
         Ok(())
     }
@@ -81,8 +79,9 @@ impl Serialize for Problem {
         object.serialize_field("file", &self.place.file)?;
         object.serialize_field("line", &self.place.line)?;
         object.serialize_field("column", &self.place.column)?;
-        object.serialize_field("message", &self.mistake.to_string())?;
-        object.serialize_field("help", &self.mistake.help())?;
+        object.serialize_field("message", &text::message(&self.mistake.to_string()))?;
+        let help = self.mistake.help().map(|help| text::message(&help));
+        object.serialize_field("help", &help)?;
         object.serialize_field("earlier", &self.earlier)?;
         object.end()
     }
@@ -124,11 +123,46 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// Problems as text for a terminal, one after the other, each ending with a newline.
+/// Lines of problems that are shown at most: a screen.
+const SCREEN_LINES: usize = 40;
+
+/// Problems as text for a terminal, one after the other, each ending with a newline. Those that do
+/// not fit on a screen are one line each, errors before warnings; the rest is counted.
 pub fn render(problems: &[Problem]) -> String {
+    let full: Vec<String> = problems.iter().map(Problem::to_string).collect();
+    if full.iter().map(|text| text.lines().count()).sum::<usize>() <= SCREEN_LINES {
+        return full.iter().map(|text| format!("{text}\n")).collect();
+    }
+    let mut order: Vec<(&Problem, String)> = problems.iter().zip(full).collect();
+    order.sort_by_key(|(problem, _)| problem.severity == Severity::Warning);
     let mut text = String::new();
-    for problem in problems {
-        writeln!(text, "{problem}").expect("writing to a string");
+    let (mut room, mut left) = (SCREEN_LINES - 1, order.len());
+    let mut untold = [0, 0];
+    for (problem, full) in order {
+        let lines = full.lines().count();
+        left -= 1;
+        match room {
+            0 => untold[usize::from(problem.severity == Severity::Warning)] += 1,
+            _ if lines + left <= room => {
+                room -= lines;
+                writeln!(text, "{full}").expect("writing to a string");
+            }
+            _ => {
+                room -= 1;
+                writeln!(text, "{}", problem.headline()).expect("writing to a string");
+            }
+        }
+    }
+    let counted = |count: usize, word: &str| match count {
+        0 => None,
+        1 => Some(format!("1 more {word}")),
+        count => Some(format!("{count} more {word}s")),
+    };
+    let [errors, warnings] = untold;
+    let more = [counted(errors, "error"), counted(warnings, "warning")];
+    let more: Vec<String> = more.into_iter().flatten().collect();
+    if !more.is_empty() {
+        writeln!(text, "and {}", more.join(" and ")).expect("writing to a string");
     }
     text
 }
@@ -141,11 +175,13 @@ pub(crate) struct Problems<'a> {
     errors: usize,
     /// Warnings, told or not.
     warnings: usize,
+    /// Sections of which one was rejected by its name: what refers to one of them may be right.
+    doubted: Vec<String>,
 }
 
 impl<'a> Problems<'a> {
     pub(crate) fn new(source: &'a Source<'a>) -> Problems<'a> {
-        Problems { source, list: Vec::new(), errors: 0, warnings: 0 }
+        Problems { source, list: Vec::new(), errors: 0, warnings: 0, doubted: Vec::new() }
     }
 
     pub(crate) fn error(&mut self, span: &Span, mistake: Mistake) {
@@ -168,7 +204,29 @@ impl<'a> Problems<'a> {
         self.push(Severity::Error, span, mistake, earlier);
     }
 
+    /// From now on nothing is noted that says a section of this kind is missing.
+    pub(crate) fn doubt(&mut self, section: Option<String>) {
+        self.doubted.extend(section);
+    }
+
+    /// Returns whether a mistake only repeats that a section was rejected.
+    fn follows(&self, mistake: &Mistake) -> bool {
+        let doubted = |kind: &str| self.doubted.iter().any(|section| section == kind);
+        match mistake {
+            Mistake::UnknownPort { .. } => doubted("port"),
+            Mistake::UnknownPeer { .. } | Mistake::UnusedPeer { .. } => doubted("peer"),
+            Mistake::MissingSection { section } => {
+                let name = section.trim_matches(['[', ']']);
+                doubted(name.split('.').next().unwrap_or(name))
+            }
+            _ => false,
+        }
+    }
+
     fn push(&mut self, severity: Severity, span: &Span, mistake: Mistake, earlier: Option<Place>) {
+        if self.follows(&mistake) {
+            return;
+        }
         // Each kind has its own limit: no flood of warnings hides an error.
         let told = match severity {
             Severity::Error => &mut self.errors,
@@ -178,12 +236,12 @@ impl<'a> Problems<'a> {
         if *told > MAX_PROBLEMS {
             return;
         }
-        let (line, width) = self.source.excerpt(span);
+        let line = self.source.line_at(span);
         let help = mistake.help().unwrap_or_default();
         let quotes_key = [mistake.to_string(), help].iter().any(|t| self.source.may_hold_key(t));
         let mistake = if quotes_key { Mistake::NotShown } else { mistake };
-        let secret = mistake.may_hold_a_secret() || self.source.may_hold_key(&line);
-        let excerpt = (!secret).then_some(Excerpt { line, width });
+        let secret = mistake.may_hold_a_secret() || self.source.may_hold_key(line);
+        let excerpt = (!secret).then(|| self.source.excerpt(span));
         let place = self.source.place(span);
         self.list.push(Problem { severity, place, mistake, earlier, excerpt });
     }

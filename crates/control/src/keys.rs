@@ -57,8 +57,8 @@ impl Keys {
         &self.peers[peer.0 as usize]
     }
 
-    /// Reads the key files of all peers. `base` is the directory of the configuration file; the
-    /// `named` place of each peer is where its key file is named.
+    /// Reads the key files of all peers, in this directory; the `named` place of each peer is where
+    /// its key file is named.
     ///
     /// Returns the keys with warnings.
     ///
@@ -66,11 +66,11 @@ impl Keys {
     /// All mistakes of all files.
     pub(crate) fn read(
         config: &Validated,
-        base: &Path,
+        directory: &Path,
         named: &[Place],
     ) -> Result<(Keys, Vec<Problem>), ConfigErrors> {
         // By components, so that no message names `directory/./file`.
-        let directory: PathBuf = base.join(&config.node.keys_dir).components().collect();
+        let directory: PathBuf = directory.components().collect();
         let is_key = crate::source::holds_key(&config.node.keys_dir.to_string_lossy());
         let mut seen = Seen { directory_is_key: is_key, ..Seen::default() };
         let mut keys = Keys::default();

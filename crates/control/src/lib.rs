@@ -30,11 +30,15 @@ mod raw;
 mod read;
 mod replay;
 mod source;
+mod syntax;
+mod text;
 mod validate;
 pub mod validated;
 mod values;
 
-use std::path::Path;
+use std::io::Read;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 pub use change::{ChangeRefused, NotAdopted, RebuildJob, Rebuilt};
 pub use compile::{CompileError, HOST_NETDEV, HOST_PORT};
@@ -51,11 +55,12 @@ pub use keys::{
     write_key_file,
 };
 pub use live::{Compiled, Compiler, Prepared, RefusedKey};
-pub use mistake::{Mistake, Refusal, nearest};
+pub use mistake::{Foreign, Mistake, Refusal, nearest};
 pub use moves::{End, MoveError, MovedPeer};
 pub use raw::MAX_BYTES;
 pub use replay::{ReplayKey, read_replay_keys, write_replay_keys};
 pub use source::Place;
+pub use text::{escaped, escaped_line, is_hidden};
 pub use validate::{DEFAULT_FLOWS, MAX_FLOWS, MAX_WORKERS};
 pub use validated::{PeerId, Validated};
 pub use values::{is_link_local, mac_text, service_text, unusable};
@@ -94,10 +99,13 @@ pub struct Loaded {
 /// All mistakes of the text, with its warnings.
 pub fn parse(text: &str, name: &str) -> Result<Parsed, ConfigErrors> {
     if text.len() as u64 > MAX_BYTES {
-        let mistake = Mistake::TooLarge { limit: MAX_BYTES };
+        let mistake = Mistake::TooLong { size: text.len() as u64, limit: MAX_BYTES };
         return Err(ConfigErrors::of(Place::of_file(name), mistake));
     }
     let source = Source::new(name, text);
+    if let Some((span, mistake)) = syntax::unreadable(text) {
+        return Err(ConfigErrors::of(source.place(&span), mistake));
+    }
     let (validated, problems) = in_pieces(&source).unwrap_or_else(|Whole| as_a_whole(&source));
     let warnings = problems.finish()?;
     let Some(Outcome { validated, keys, flows }) = validated else {
@@ -135,18 +143,53 @@ fn as_a_whole<'a>(source: &'a Source<'a>) -> Judged<'a> {
 /// # Errors
 /// All mistakes, or why the file cannot be read.
 pub fn read(path: &Path) -> Result<Parsed, ConfigErrors> {
+    parse(&read_text(path)?, &path.display().to_string())
+}
+
+/// Reads the text of a configuration file. Never waits: a pipe or a device is refused.
+///
+/// # Errors
+/// The reason why it cannot be read: rights, kind, size or encoding.
+pub fn read_text(path: &Path) -> Result<String, ConfigErrors> {
     let name = path.display().to_string();
     let fail = |mistake| ConfigErrors::of(Place::of_file(&name), mistake);
     let unreadable = |error: std::io::Error| fail(Mistake::Unreadable { kind: error.kind() });
-    let mut file = std::fs::File::open(path).map_err(unreadable)?;
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    let file = match options.open(path) {
+        // A socket.
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
+            return Err(fail(Mistake::NotRegular { kind: "a socket" }));
+        }
+        opened => opened.map_err(unreadable)?,
+    };
+    let metadata = file.metadata().map_err(unreadable)?;
+    let kind = metadata.file_type();
+    match kind {
+        _ if kind.is_file() && metadata.len() > MAX_BYTES => {
+            Err(fail(Mistake::TooLong { size: metadata.len(), limit: MAX_BYTES }))
+        }
+        _ if kind.is_file() => text_of(file, &name),
+        _ if kind.is_dir() => Err(fail(Mistake::NotRegular { kind: "a directory" })),
+        _ if kind.is_fifo() => Err(fail(Mistake::NotRegular { kind: "a pipe" })),
+        _ => Err(fail(Mistake::NotRegular { kind: "a device" })),
+    }
+}
+
+/// Reads the text of a configuration from what is open, up to its end; `name` stands in the
+/// mistakes.
+///
+/// # Errors
+/// As [`read_text`].
+pub fn text_of(input: impl Read, name: &str) -> Result<String, ConfigErrors> {
+    let fail = |mistake| ConfigErrors::of(Place::of_file(name), mistake);
     let mut bytes = Vec::new();
-    let limited = &mut std::io::Read::take(&mut file, MAX_BYTES + 1);
-    std::io::Read::read_to_end(limited, &mut bytes).map_err(unreadable)?;
+    let read = input.take(MAX_BYTES + 1).read_to_end(&mut bytes);
+    read.map_err(|error| fail(Mistake::Unreadable { kind: error.kind() }))?;
     if bytes.len() as u64 > MAX_BYTES {
         return Err(fail(Mistake::TooLarge { limit: MAX_BYTES }));
     }
-    let text = String::from_utf8(bytes).map_err(|_| fail(Mistake::NotText))?;
-    parse(&text, &name)
+    String::from_utf8(bytes).map_err(|_| fail(Mistake::NotText))
 }
 
 /// Reads a configuration file for this machine, and the key files that it names.
@@ -190,13 +233,27 @@ impl Parsed {
         Err(errors)
     }
 
-    /// Reads the key files. `base` is what a relative `keys_dir` is relative to: the directory of
-    /// the configuration file.
+    /// The directory of the key files, as the file says it. `base` is what a relative `keys_dir` is
+    /// relative to: the directory of the configuration file.
+    pub fn keys_directory(&self, base: &Path) -> PathBuf {
+        base.join(&self.validated.node.keys_dir)
+    }
+
+    /// Reads the key files in [`Parsed::keys_directory`].
     ///
     /// # Errors
     /// All mistakes of all key files, with the warnings of the configuration.
     pub fn load_keys(self, base: &Path) -> Result<Loaded, ConfigErrors> {
-        let read = self.read_keys(base);
+        let directory = self.keys_directory(base);
+        self.load_keys_in(&directory)
+    }
+
+    /// Reads the key files in this directory, whatever the file says.
+    ///
+    /// # Errors
+    /// As [`Parsed::load_keys`].
+    pub fn load_keys_in(self, directory: &Path) -> Result<Loaded, ConfigErrors> {
+        let read = self.read_keys_in(directory);
         let Parsed { validated, mut warnings, .. } = self;
         let in_order = |problems: &mut Vec<Problem>| problems.sort_by(|a, b| a.place.cmp(&b.place));
         match read {
@@ -213,12 +270,20 @@ impl Parsed {
         }
     }
 
-    /// Reads the key files and returns the keys with the warnings about them; `base` as in
-    /// [`Parsed::load_keys`].
+    /// Reads the key files in [`Parsed::keys_directory`] and returns the keys with the warnings
+    /// about them.
     ///
     /// # Errors
     /// All mistakes of all key files.
     pub fn read_keys(&self, base: &Path) -> Result<(Keys, Vec<Problem>), ConfigErrors> {
-        Keys::read(&self.validated, base, &self.key_places)
+        self.read_keys_in(&self.keys_directory(base))
+    }
+
+    /// Does as [`Parsed::read_keys`] in this directory, whatever the file says.
+    ///
+    /// # Errors
+    /// All mistakes of all key files.
+    pub fn read_keys_in(&self, directory: &Path) -> Result<(Keys, Vec<Problem>), ConfigErrors> {
+        Keys::read(&self.validated, directory, &self.key_places)
     }
 }

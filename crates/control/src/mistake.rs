@@ -82,8 +82,20 @@ pub enum Mistake {
     Unreadable { kind: ErrorKind },
     #[error("is larger than {limit} bytes")]
     TooLarge { limit: u64 },
+    #[error("is {size} bytes long; at most {limit} bytes are read")]
+    TooLong { size: u64, limit: u64 },
     #[error("is not UTF-8 text")]
     NotText,
+    #[error("is {kind}, not a regular file")]
+    NotRegular { kind: &'static str },
+    #[error("there is a NUL byte: this is no text file")]
+    NulByte,
+    #[error("line ends are CR alone (an old Macintosh's)")]
+    CarriageReturns,
+    #[error("typographic quote {quote}")]
+    TypographicQuote { quote: char },
+    #[error("this list has no `]`")]
+    UnclosedList,
     #[error("{message}")]
     Syntax { message: String },
     #[error(
@@ -107,6 +119,8 @@ pub enum Mistake {
         nearest: Option<String>,
         allowed: &'static [&'static str],
     },
+    #[error("unknown key `{key}` in {section}: {}", foreign.text())]
+    ForeignKey { key: String, section: String, foreign: Foreign },
     #[error("unknown section `{name}`")]
     UnknownSection { name: String, nearest: Option<String>, allowed: &'static [&'static str] },
     #[error("`{key}` stands outside any section")]
@@ -150,8 +164,12 @@ pub enum Mistake {
     NotAPrefix { text: String },
     #[error("{address} cannot be used: it is {why}")]
     UnusableAddress { address: IpAddr, why: &'static str },
-    #[error("\"{text}\" is not the MAC address of one interface")]
+    #[error("\"{text}\" is not a MAC address")]
     NotALinkAddress { text: String },
+    #[error("\"{text}\" is the MAC address of a group (multicast or broadcast)")]
+    GroupLinkAddress { text: String },
+    #[error("\"{text}\" is the MAC address of no interface")]
+    ZeroLinkAddress { text: String },
 
     // [node], [cache]
     #[error("`workers` cannot be \"{text}\"")]
@@ -477,22 +495,38 @@ impl Mistake {
                 "there is no password; an unprotected port lets readers in only with \
                  allow_host = [\"tcp/{port}\"]"
             )),
+            Mistake::KeyLength { suite, got, .. } => suites_with(*got, *suite).map(|suites| {
+                format!("these look like {suites} keys: name that suite, or make new keys")
+            }),
             _ => self.fixed_help().map(str::to_owned),
         }
     }
 
     fn fixed_help(&self) -> Option<&'static str> {
         Some(match self {
+            Mistake::Unreadable { kind: ErrorKind::PermissionDenied } => "run as root",
+            Mistake::NotRegular { .. } => "name a file, or `-` to read standard input",
+            Mistake::NotText => "save the file as UTF-8",
+            Mistake::NulByte => "name the configuration, a text file in TOML",
+            Mistake::CarriageReturns => "save the file with LF line ends",
+            Mistake::TypographicQuote { .. } => "write the plain quote \"",
+            Mistake::UnclosedList => "close the list: [\"…\", \"…\"]",
+            Mistake::Syntax { message } => return syntax_help(message),
+            Mistake::ForeignKey { foreign, .. } => foreign.help(),
             Mistake::SameKey { .. } => "keep one of the two",
             Mistake::NotShown => KEYS_STAND_ELSEWHERE,
             Mistake::Homeless { .. } => "write it below [node]",
             Mistake::BadName { .. } => {
                 "1 to 64 letters, digits, `.`, `_`, `-`; not first `.` or `-`"
             }
-            Mistake::NotAnAddress { .. } => "write 192.0.2.1 or 2001:db8::1",
+            Mistake::NotAnAddress { text } => address_help(text),
             Mistake::NotAnInterface { .. } => "write 10.1.0.1/24 or 2001:db8::1/64",
             Mistake::NotAPrefix { .. } => "write a prefix, or several routes",
-            Mistake::NotALinkAddress { .. } => "write six bytes, 02:00:00:00:00:01, not a group's",
+            Mistake::NotALinkAddress { .. } => "write six bytes with colons: 02:00:00:00:00:01",
+            Mistake::GroupLinkAddress { .. } => {
+                "the first byte of one interface's address is even: 02:00:00:00:00:01"
+            }
+            Mistake::ZeroLinkAddress { .. } => "write the interface's own: 02:00:00:00:00:01",
             Mistake::BadWorkers { .. } => "write \"auto\" or a number",
             Mistake::RelativeDirectory { .. } => "write the whole path, from `/`",
             Mistake::LongRunDir { .. } => "name a shorter one: run_dir = \"/run/lockgate\"",
@@ -510,7 +544,11 @@ impl Mistake {
                 "leave it out: of a side that it names no port of, all ports are meant"
             }
             Mistake::SameLink { .. } => "a port is a netdev and a VLAN id: declare it once",
-            Mistake::ReservedPortName | Mistake::BadNetdev { .. } => "choose another name",
+            Mistake::BadNetdev { text } if text.len() > 15 => {
+                "a netdev's name has at most 15 characters: `ip link` shows it"
+            }
+            Mistake::BadNetdev { .. } => "write it as `ip link` shows it, without `/` or spaces",
+            Mistake::ReservedPortName => "choose another name",
             Mistake::SameNetwork { .. } => "packets to it could leave by one port only",
             Mistake::AllowHostInside => {
                 "from a protected port everything for this machine is passed"
@@ -574,6 +612,9 @@ impl Mistake {
             Mistake::RouteOfNetwork { .. } => "leave the route out",
             Mistake::ViaNotConnected { .. } => "a router must be in a network of one of our ports",
             Mistake::ViaAmbiguous { .. } => "write port = \"NAME\" too",
+            Mistake::KeyFileUnreadable { kind: ErrorKind::PermissionDenied, .. } => {
+                "run as root: only the owner of a key file may read it"
+            }
             Mistake::KeyFileUnreadable { .. } | Mistake::KeyFileEmpty { .. } => {
                 "lockgate keygen makes a pair of them; they lie in `keys_dir`"
             }
@@ -601,7 +642,13 @@ impl Mistake {
     /// Whether the line it is about may hold what nobody should see: a key pasted into the wrong
     /// file.
     pub(crate) fn may_hold_a_secret(&self) -> bool {
-        matches!(self, Mistake::BadKeys | Mistake::BadKeyFileName | Mistake::KeyAsFileName)
+        matches!(
+            self,
+            Mistake::BadKeys
+                | Mistake::BadKeyFileName
+                | Mistake::KeyAsFileName
+                | Mistake::ForeignKey { foreign: Foreign::Secret, .. }
+        )
     }
 }
 
@@ -616,16 +663,135 @@ fn did_you_mean(nearest: &Option<String>, otherwise: &str) -> String {
     }
 }
 
-/// What others call by another name.
-pub(crate) fn renamed(key: &str) -> Option<&'static str> {
-    match key.replace('-', "_").as_str() {
-        "nat_t" | "nat_traversal" | "udp_encap" | "encap" => Some("encapsulation"),
-        "extended_sequence_numbers" | "sequence_numbers" => Some("esn"),
-        "keepalive" => Some("nat_keepalive"),
-        "window" | "anti_replay_window" => Some("replay_window"),
-        "dont_fragment" | "copy_df" => Some("df"),
-        "tos" | "copy_dscp" => Some("dscp"),
-        _ => None,
+/// Advice for what should be a single address.
+fn address_help(text: &str) -> &'static str {
+    let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
+    match text.split_once('/').or_else(|| text.rsplit_once(':')) {
+        Some((address, _)) if is_address(address.trim_matches(['[', ']'])) => {
+            "write the address alone: 192.0.2.1 or 2001:db8::1"
+        }
+        _ if text.contains(char::is_alphabetic) && !text.contains(':') => {
+            "names are not resolved: write 192.0.2.1 or 2001:db8::1"
+        }
+        _ => "write 192.0.2.1 or 2001:db8::1",
+    }
+}
+
+/// Advice for what the TOML reader says in its own words.
+fn syntax_help(message: &str) -> Option<&'static str> {
+    Some(match message {
+        _ if message.starts_with("string values must be quoted") => "write it in quotes: \"…\"",
+        _ if message.starts_with("missing comma between array") => {
+            "write a comma between two entries: [\"…\", \"…\"]"
+        }
+        _ if message.starts_with("invalid unquoted key") => {
+            "letters a to z, digits, `-` and `_`; each line is KEY = VALUE or [SECTION]"
+        }
+        _ if message.starts_with("invalid basic string")
+            || message.starts_with("invalid literal string") =>
+        {
+            "close the string with the quote that it begins with, in the same line"
+        }
+        _ if message.starts_with("cannot recurse further") => "no list here holds other lists",
+        _ if message.starts_with("key with no value") => "each line is KEY = VALUE or [SECTION]",
+        _ => return None,
+    })
+}
+
+/// Suites whose key material has so many hexadecimal digits, but for one, as words.
+fn suites_with(digits: usize, but: Suite) -> Option<String> {
+    let offered = Suite::ALL.iter().filter(|suite| suite.is_authenticated() && **suite != but);
+    let same = offered.filter(|suite| suite.material_bytes() * 2 == digits);
+    let names: Vec<&str> = same.map(|suite| suite.name()).collect();
+    (!names.is_empty()).then(|| names.join(" or "))
+}
+
+/// A key of another program's configuration that has no single key of ours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Foreign {
+    /// A secret, or a public key that stands for one.
+    Secret,
+    /// Networks behind the ends.
+    Networks,
+    /// Address and port of the other end in one.
+    Endpoint,
+    /// IKE, and what only IKE does.
+    Ike,
+}
+
+impl Foreign {
+    const fn text(self) -> &'static str {
+        match self {
+            Foreign::Secret => "no key stands in the configuration",
+            Foreign::Networks => "a peer has no networks",
+            Foreign::Endpoint => "an address is written without a port",
+            Foreign::Ike => "IKE is not in this version",
+        }
+    }
+
+    const fn help(self) -> &'static str {
+        match self {
+            Foreign::Secret => {
+                "make a pair of key files with lockgate keygen, and write keys = \"file:NAME\""
+            }
+            Foreign::Networks => {
+                "write [[policy]] with peer = \"NAME\", `local` and `remote` for them"
+            }
+            Foreign::Endpoint => {
+                "write remote = \"ADDRESS\"; for ESP in UDP also encapsulation = \"udp\" and \
+                 remote_port"
+            }
+            Foreign::Ike => "leave it out: a peer has manual keys, for a laboratory",
+        }
+    }
+
+    /// The meaning of a key of `[peer.NAME]` as strongSwan, Libreswan or WireGuard write it.
+    pub(crate) fn of_key(key: &str) -> Option<Foreign> {
+        Some(match plain(key).as_str() {
+            "psk" | "secret" | "secrets" | "presharedkey" | "privatekey" | "publickey" | "key"
+            | "password" | "authby" | "leftcert" | "rightcert" | "cert" | "certs" => {
+                Foreign::Secret
+            }
+            "allowedips" | "leftsubnet" | "rightsubnet" | "leftsubnets" | "rightsubnets"
+            | "localts" | "remotets" | "subnet" | "subnets" | "networks" => Foreign::Networks,
+            "endpoint" => Foreign::Endpoint,
+            "ike" | "ikev2" | "keyexchange" | "ikelifetime" | "version" | "proposals" | "auto"
+            | "startaction" | "closeaction" | "dpdaction" | "dpddelay" | "dpdtimeout"
+            | "leftid" | "rightid" | "aggressive" | "fragmentation" | "mobike" => Foreign::Ike,
+            _ => return None,
+        })
+    }
+}
+
+/// A key without its case and its separators: `AllowedIPs`, `allowed_ips`.
+fn plain(key: &str) -> String {
+    key.to_lowercase().replace(['-', '_'], "")
+}
+
+/// The key of ours for what other programs call by another name.
+pub(crate) fn renamed(key: &str) -> &'static [&'static str] {
+    match plain(key).as_str() {
+        "natt" | "nattraversal" | "udpencap" | "encap" | "forceencaps" => &["encapsulation"],
+        "extendedsequencenumbers" | "sequencenumbers" => &["esn"],
+        "keepalive" | "persistentkeepalive" => &["nat_keepalive"],
+        "window" | "antireplaywindow" | "replaywin" => &["replay_window"],
+        "dontfragment" | "copydf" => &["df"],
+        "tos" | "copydscp" => &["dscp"],
+        "left" | "leftaddr" | "localaddr" | "localaddrs" | "localaddress" => &["local"],
+        "right" | "rightaddr" | "remoteaddr" | "remoteaddrs" | "remoteaddress" => &["remote"],
+        "src" | "source" | "leftsubnet" | "localts" | "localsubnet" | "localnet" => &["local"],
+        "dst" | "destination" | "rightsubnet" | "remotets" | "remotesubnet" => &["remote", "to"],
+        "allowedips" => &["remote"],
+        "esp" | "espproposals" | "cipher" | "ciphers" | "phase2alg" => &["suite"],
+        "interface" | "ifname" | "device" | "dev" | "nic" => &["netdev", "port"],
+        "address" | "ip" | "ipaddress" => &["addresses"],
+        "gateway" | "gw" | "nexthop" => &["via"],
+        "lladdr" | "macaddress" => &["mac"],
+        "proto" => &["protocol"],
+        "sport" | "leftport" => &["local_ports"],
+        "dport" | "rightport" => &["remote_ports"],
+        "dir" => &["direction"],
+        _ => &[],
     }
 }
 

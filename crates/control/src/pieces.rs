@@ -126,10 +126,14 @@ pub(crate) fn read_whole(
         return raw::read(source, problems);
     }
     let pieces = Pieces::of(source.text);
-    for piece in pieces.frame.iter().chain(&pieces.policies) {
+    let mut all: Vec<&Range<usize>> = pieces.frame.iter().chain(&pieces.policies).collect();
+    all.sort_by_key(|piece| piece.start);
+    for piece in all {
         let origin = Origin::of(std::slice::from_ref(piece));
         let (table, errors) = DeTable::parse_recoverable(&source.text[piece.clone()]);
-        raw::note(&errors, source, &origin, problems);
+        if !raw::note(&errors, source, &origin, problems) {
+            return None;
+        }
         let policies = table.get_ref().get_key_value("policy");
         if let (Some((key, _)), false) = (policies, begins_policy(&source.text[piece.clone()])) {
             let mistake = Mistake::PolicyInFrame { limit: WHOLE_BYTES };

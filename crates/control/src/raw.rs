@@ -8,6 +8,7 @@ use crate::errors::Problems;
 use crate::mistake::{Mistake, nearest};
 use crate::read::{Scalar, Section};
 use crate::source::{Origin, Source, Span};
+use crate::syntax;
 
 /// The largest file that is read, bytes.
 pub const MAX_BYTES: u64 = 256 << 20;
@@ -190,31 +191,36 @@ pub(crate) fn read(
     readable.then(|| (frame(&top, problems), policies(&top, problems)))
 }
 
-/// Notes mistakes of the syntax, and returns whether the values mean something in spite of them.
+/// Notes the first mistake of the syntax, else keys that are there twice, and returns whether the
+/// values mean something in spite of them. What follows a mistake of the syntax is told when that
+/// one is mended: most of it would be its consequence.
 pub(crate) fn note(
     errors: &[toml::de::Error],
     source: &Source<'_>,
     origin: &Origin,
     problems: &mut Problems<'_>,
 ) -> bool {
-    let mut readable = true;
-    for error in errors {
-        let span = origin.span(error.span().unwrap_or(0..0));
-        if error.message().starts_with("duplicate key") {
-            let key = source.text.get(span.clone()).unwrap_or("").to_owned();
-            problems.same_key(&span, Mistake::SameKey { key });
-        } else {
-            problems.error(&span, Mistake::Syntax { message: error.message().to_owned() });
-            readable = false;
-        }
+    let place = |error: &toml::de::Error| origin.span(error.span().unwrap_or(0..0));
+    let is_syntax = |error: &&toml::de::Error| !error.message().starts_with("duplicate key");
+    let first = errors.iter().filter(is_syntax).min_by_key(|error| place(error).start);
+    if let Some(error) = first {
+        let (span, mistake) = syntax::mistake(source.text, place(error), error.message());
+        problems.error(&span, mistake);
+        return false;
     }
-    readable
+    for error in errors {
+        let span = place(error);
+        let key = source.text.get(span.clone()).unwrap_or("").to_owned();
+        problems.same_key(&span, Mistake::SameKey { key });
+    }
+    true
 }
 
 /// Everything but the policies.
 pub(crate) fn frame(top: &Section<'_>, problems: &mut Problems<'_>) -> Raw {
     for (name, span) in top.keys().filter(|(name, _)| !SECTIONS.contains(name)) {
         let name = name.to_owned();
+        problems.doubt(nearest(&name, SECTIONS.iter().copied()));
         problems.error(
             &span,
             match NODE_KEYS.contains(&name.as_str()) {

@@ -9,7 +9,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::errors::Problems;
-use crate::mistake::{Mistake, Refusal, nearest, renamed};
+use crate::mistake::{Foreign, Mistake, Refusal, nearest, renamed};
 use crate::source::{Origin, Span};
 
 /// A string or a number, where both are allowed.
@@ -60,25 +60,33 @@ impl<'a> Section<'a> {
         allowed: &'static [&'static str],
         required: &'static [&'static str],
     ) {
-        for &key in required.iter().filter(|key| !self.has(key)) {
+        // A key that was mistyped is one mistake, not two.
+        let mut meant = Vec::new();
+        for (name, span) in self.keys().filter(|(name, _)| !allowed.contains(name)) {
+            let (key, section) = (name.to_owned(), self.title.clone().into_owned());
+            let mut ours = renamed(name).iter().filter(|ours| allowed.contains(ours));
+            let foreign = Foreign::of_key(name).filter(|_| section.starts_with("[peer."));
+            let mistake = match (Refusal::of_key(name), foreign, ours.next()) {
+                (Some(refusal), ..) => Mistake::Refused { key, refusal },
+                (None, Some(foreign), _) => Mistake::ForeignKey { key, section, foreign },
+                (None, None, ours) => {
+                    let ours = ours.map(|ours| (*ours).to_owned());
+                    let nearest = ours.or_else(|| nearest(name, allowed.iter().copied()));
+                    meant.extend(nearest.clone());
+                    Mistake::UnknownKey { key, section, nearest, allowed }
+                }
+            };
+            meant.extend(match mistake {
+                Mistake::ForeignKey { foreign: Foreign::Endpoint, .. } => Some("remote".to_owned()),
+                Mistake::ForeignKey { foreign: Foreign::Secret, .. } => Some("keys".to_owned()),
+                _ => None,
+            });
+            problems.error(&span, mistake);
+        }
+        let lacks = |key: &&&'static str| !self.has(key) && !meant.iter().any(|ours| ours == **key);
+        for &key in required.iter().filter(lacks) {
             let section = self.title.clone().into_owned();
             problems.error(&self.at, Mistake::Missing { key, section });
-        }
-        for (name, span) in self.keys().filter(|(name, _)| !allowed.contains(name)) {
-            let (name, section) = (name.to_owned(), self.title.clone().into_owned());
-            problems.error(
-                &span,
-                match Refusal::of_key(&name) {
-                    Some(refusal) => Mistake::Refused { key: name, refusal },
-                    None => {
-                        let nearest = renamed(&name)
-                            .filter(|ours| allowed.contains(ours))
-                            .map(str::to_owned)
-                            .or_else(|| nearest(&name, allowed.iter().copied()));
-                        Mistake::UnknownKey { key: name, section, nearest, allowed }
-                    }
-                },
-            );
         }
     }
 

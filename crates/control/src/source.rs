@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use serde::Serialize;
 
+use crate::text::{is_hidden, push_escape};
+
 /// Bytes `start .. end` of a [`Source`].
 pub(crate) type Span = Range<usize>;
 
@@ -56,6 +58,52 @@ impl Place {
     /// The file as a whole.
     pub(crate) fn of_file(file: &str) -> Place {
         Place { file: file.into(), line: 0, column: 0 }
+    }
+}
+
+/// Characters of a line that are shown at most, not counting the last escape and the marks of what
+/// was left out.
+const EXCERPT: usize = 150;
+/// A span that begins behind so many characters is shown without the begin of its line.
+const MAX_BEFORE: usize = 100;
+/// Characters that are then shown before it.
+const SHOWN_BEFORE: usize = 40;
+
+/// A line of the file, or a part of it, and the part of that which a problem is about.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Excerpt {
+    pub(crate) line: String,
+    /// Blanks (and tabs, as the line has them) that bring a caret below the span.
+    pub(crate) indent: String,
+    /// Characters of the span, at least one.
+    pub(crate) width: usize,
+    /// Characters in `line`.
+    shown: usize,
+}
+
+/// The position of a character relative to the span.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Before,
+    Span,
+    After,
+}
+
+impl Excerpt {
+    fn push(&mut self, c: char, part: Part) {
+        let before = self.line.len();
+        match is_hidden(c) {
+            true => push_escape(&mut self.line, c),
+            false => self.line.push(c),
+        }
+        let width = self.line[before..].chars().count();
+        self.shown += width;
+        match part {
+            Part::Before if c == '\t' => self.indent.push('\t'),
+            Part::Before => self.indent.extend(std::iter::repeat_n(' ', width)),
+            Part::Span => self.width += width,
+            Part::After => {}
+        }
     }
 }
 
@@ -123,14 +171,37 @@ impl<'a> Source<'a> {
         Place { file: self.name.to_owned(), line: line as u32 + 1, column: column as u32 + 1 }
     }
 
-    /// The line where a span begins, and how many of its characters belong to the span (at least
-    /// one).
-    pub(crate) fn excerpt(&self, span: &Span) -> (String, usize) {
+    /// The line where a span begins.
+    pub(crate) fn line_at(&self, span: &Span) -> &str {
+        self.line(self.line_of(span.start))
+    }
+
+    /// The line where a span begins, as it is shown, or the part of it around the span.
+    pub(crate) fn excerpt(&self, span: &Span) -> Excerpt {
         let line = self.line_of(span.start);
-        let text = self.line(line);
-        let end = span.end.min(self.start_of(line) + text.len());
-        let width = self.text.get(span.start..end).unwrap_or("").chars().count().max(1);
-        (text.into(), width)
+        let (text, start) = (self.line(line), self.start_of(line));
+        let at = span.start.saturating_sub(start).min(text.len());
+        let end = span.end.saturating_sub(start).clamp(at, text.len());
+        let before = text.get(..at).unwrap_or("").chars().count();
+        let skipped = if before > MAX_BEFORE { before - SHOWN_BEFORE } else { 0 };
+        let mut excerpt = Excerpt::default();
+        if skipped > 0 {
+            excerpt.push('…', Part::Before);
+        }
+        for (place, c) in text.char_indices().skip(skipped) {
+            if excerpt.shown >= EXCERPT {
+                excerpt.line.push('…');
+                break;
+            }
+            let part = match place {
+                _ if place < at => Part::Before,
+                _ if place < end => Part::Span,
+                _ => Part::After,
+            };
+            excerpt.push(c, part);
+        }
+        excerpt.width = excerpt.width.max(1);
+        excerpt
     }
 
     /// Place of the earlier definition of the key that the span covers, within the same table.

@@ -144,11 +144,14 @@ pub(crate) fn mac(problems: &mut Problems<'_>, written: &Spanned<String>) -> Opt
     };
     let bytes: Option<Vec<u8>> = parts.iter().map(byte).collect();
     let mac: Option<[u8; 6]> = bytes.and_then(|bytes| bytes.try_into().ok());
-    let unicast = mac.filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6]);
-    if unicast.is_none() {
-        problems.error(&written.span(), Mistake::NotALinkAddress { text: text.clone() });
-    }
-    unicast
+    let mistake = match mac {
+        None => Mistake::NotALinkAddress { text: text.clone() },
+        Some([0, 0, 0, 0, 0, 0]) => Mistake::ZeroLinkAddress { text: text.clone() },
+        Some(mac) if mac[0] & 1 == 1 => Mistake::GroupLinkAddress { text: text.clone() },
+        Some(_) => return mac,
+    };
+    problems.error(&written.span(), mistake);
+    None
 }
 
 /// How a MAC address is written.

@@ -47,6 +47,9 @@ pub(crate) fn validate(raw: &[RawPeer], ports: &Ports, problems: &mut Problems<'
 
 fn peer(raw: &RawPeer, ports: &Ports, problems: &mut Problems<'_>) -> Option<Peer> {
     let peer_name = name(problems, &raw.name);
+    if peer_name.is_none() {
+        problems.doubt(Some("peer".into()));
+    }
     let tunnel = tunnel(raw, ports, problems);
     let key_file = raw.keys.as_ref().and_then(|written| key_file(raw, written, problems));
     let suite = raw.suite.as_ref().and_then(|written| suite(raw, written, problems));

@@ -101,6 +101,9 @@ fn port(
         problems.error(&raw.name.span(), Mistake::ReservedPortName);
         port_name = None;
     }
+    if port_name.is_none() {
+        problems.doubt(Some("port".into()));
+    }
     let netdev = raw.netdev.as_ref().and_then(|written| {
         let text = written.get_ref();
         let allowed = |c: char| c.is_ascii_graphic() && c != '/';

@@ -233,8 +233,8 @@ pub(crate) const ERRORS: &[Row] = &[
         "side = \"protected\"",
         "side = \"protected\"\nmac = \"01:00:00:00:00:01\"",
         "7:7",
-        "not the MAC address of one interface",
-        "",
+        "is the MAC address of a group",
+        "the first byte of one interface's address is even",
     ),
     row(
         "\"10.1.0.1/24\"",

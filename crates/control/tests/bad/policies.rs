@@ -242,7 +242,7 @@ pub(crate) const ERRORS: &[Row] = &[
         "mac = \"02:00:00:00:02:fe\"",
         "mac = \"02-00-00-00-02-fe\"",
         "41:7",
-        "not the MAC address of one interface",
+        "is not a MAC address",
         "02:00:00:00:00:01",
     ),
     row(

@@ -1,0 +1,442 @@
+//! Mistakes that people make in their first hour, each with the whole message that they see, and
+//! that no file, however large or hostile, is answered by more than a screen.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+
+use control::{ConfigErrors, Mistake, Severity, load, parse};
+
+/// A configuration without a mistake; each row changes one piece of it.
+const GOOD: &str = r#"[node]
+name = "gw-a"
+[port.lan]
+netdev = "eth1"
+side = "protected"
+[port.wan]
+netdev = "eth0"
+side = "unprotected"
+allow_host = ["udp/500", "icmp"]
+[peer.berlin]
+local = "192.0.2.1"
+remote = "198.51.100.7"
+keys = "file:berlin.keys"
+manual = "laboratory"
+suite = "aes-256-gcm"
+esn = true
+[[policy]]
+name = "net"
+peer = "berlin"
+local = ["10.1.0.0/16"]
+remote = ["10.2.0.0/16"]
+ports = ["lan"]
+"#;
+
+/// A piece of [`GOOD`], what stands there instead, and all that is told of the errors.
+type Row = (&'static str, &'static str, &'static str);
+
+const ROWS: &[Row] = &[
+    (
+        "\"icmp\"]",
+        "\"icmp\"",
+        r#"
+gw.toml:9:14: this list has no `]`
+    9 | allow_host = ["udp/500", "icmp"
+      |              ^
+      = close the list: ["…", "…"]
+"#,
+    ),
+    (
+        "\"icmp\"]\n",
+        "\"icmp\"\n\n# the other end\n",
+        r#"
+gw.toml:9:14: this list has no `]`
+    9 | allow_host = ["udp/500", "icmp"
+      |              ^
+      = close the list: ["…", "…"]
+"#,
+    ),
+    (
+        "ports = [\"lan\"]\n",
+        "ports = [\"lan\"",
+        r#"
+gw.toml:22:9: this list has no `]`
+   22 | ports = ["lan"
+      |         ^
+      = close the list: ["…", "…"]
+"#,
+    ),
+    (
+        "\"udp/500\", ",
+        "\"udp/500\" ",
+        r#"
+gw.toml:9:25: missing comma between array elements, expected `,`
+    9 | allow_host = ["udp/500" "icmp"]
+      |                         ^
+      = write a comma between two entries: ["…", "…"]
+"#,
+    ),
+    (
+        "\"eth1\"",
+        "“eth1”",
+        r#"
+gw.toml:4:10: typographic quote “
+    4 | netdev = “eth1”
+      |          ^
+      = write the plain quote "
+"#,
+    ),
+    (
+        "\"eth1\"",
+        "\"eth1”",
+        r#"
+gw.toml:4:15: typographic quote ”
+    4 | netdev = "eth1”
+      |               ^
+      = write the plain quote "
+"#,
+    ),
+    (
+        "\"eth1\"",
+        "eth1",
+        r#"
+gw.toml:4:10: string values must be quoted, expected literal string
+    4 | netdev = eth1
+      |          ^^^^
+      = write it in quotes: "…"
+"#,
+    ),
+    (
+        "\"eth1\"",
+        "\"eth1",
+        r#"
+gw.toml:4:15: invalid basic string, expected `"`
+    4 | netdev = "eth1
+      |               ^
+      = close the string with the quote that it begins with, in the same line
+"#,
+    ),
+    (
+        "\"198.51.100.7\"",
+        "\"vpn.example.com\"",
+        r#"
+gw.toml:12:10: "vpn.example.com" is not an IP address
+   12 | remote = "vpn.example.com"
+      |          ^^^^^^^^^^^^^^^^^
+      = names are not resolved: write 192.0.2.1 or 2001:db8::1
+"#,
+    ),
+    (
+        "\"198.51.100.7\"",
+        "\"198.51.100.7/32\"",
+        r#"
+gw.toml:12:10: "198.51.100.7/32" is not an IP address
+   12 | remote = "198.51.100.7/32"
+      |          ^^^^^^^^^^^^^^^^^
+      = write the address alone: 192.0.2.1 or 2001:db8::1
+"#,
+    ),
+    (
+        "\"198.51.100.7\"",
+        "\"198.51.100.7:500\"",
+        r#"
+gw.toml:12:10: "198.51.100.7:500" is not an IP address
+   12 | remote = "198.51.100.7:500"
+      |          ^^^^^^^^^^^^^^^^^^
+      = write the address alone: 192.0.2.1 or 2001:db8::1
+"#,
+    ),
+    (
+        "netdev = \"eth1\"",
+        "netdev = \"eth1\"\nmac = \"02-00-00-00-00-01\"",
+        r#"
+gw.toml:5:7: "02-00-00-00-00-01" is not a MAC address
+    5 | mac = "02-00-00-00-00-01"
+      |       ^^^^^^^^^^^^^^^^^^^
+      = write six bytes with colons: 02:00:00:00:00:01
+"#,
+    ),
+    (
+        "netdev = \"eth1\"",
+        "netdev = \"eth1\"\nmac = \"01:00:5e:00:00:01\"",
+        r#"
+gw.toml:5:7: "01:00:5e:00:00:01" is the MAC address of a group (multicast or broadcast)
+    5 | mac = "01:00:5e:00:00:01"
+      |       ^^^^^^^^^^^^^^^^^^^
+      = the first byte of one interface's address is even: 02:00:00:00:00:01
+"#,
+    ),
+    (
+        "netdev = \"eth1\"",
+        "netdev = \"eth1\"\nmac = \"00:00:00:00:00:00\"",
+        r#"
+gw.toml:5:7: "00:00:00:00:00:00" is the MAC address of no interface
+    5 | mac = "00:00:00:00:00:00"
+      |       ^^^^^^^^^^^^^^^^^^^
+      = write the interface's own: 02:00:00:00:00:01
+"#,
+    ),
+    (
+        "\"eth1\"",
+        "\"enx001122334455-branch\"",
+        r#"
+gw.toml:4:10: "enx001122334455-branch" cannot be the name of a netdev
+    4 | netdev = "enx001122334455-branch"
+      |          ^^^^^^^^^^^^^^^^^^^^^^^^
+      = a netdev's name has at most 15 characters: `ip link` shows it
+"#,
+    ),
+    (
+        "\"eth1\"",
+        "\"eth 1\"",
+        r#"
+gw.toml:4:10: "eth 1" cannot be the name of a netdev
+    4 | netdev = "eth 1"
+      |          ^^^^^^^
+      = write it as `ip link` shows it, without `/` or spaces
+"#,
+    ),
+    (
+        "local = \"192.0.2.1\"",
+        "left = \"192.0.2.1\"",
+        r#"
+gw.toml:11:1: unknown key `left` in [peer.berlin]
+   11 | left = "192.0.2.1"
+      | ^^^^
+      = did you mean `local`?
+"#,
+    ),
+    (
+        "remote = \"198.51.100.7\"",
+        "right = \"198.51.100.7\"",
+        r#"
+gw.toml:12:1: unknown key `right` in [peer.berlin]
+   12 | right = "198.51.100.7"
+      | ^^^^^
+      = did you mean `remote`?
+"#,
+    ),
+    (
+        "remote = \"198.51.100.7\"",
+        "Endpoint = \"198.51.100.7:51820\"",
+        r#"
+gw.toml:12:1: unknown key `Endpoint` in [peer.berlin]: an address is written without a port
+   12 | Endpoint = "198.51.100.7:51820"
+      | ^^^^^^^^
+      = write remote = "ADDRESS"; for ESP in UDP also encapsulation = "udp" and remote_port
+"#,
+    ),
+    (
+        "keys = \"file:berlin.keys\"",
+        "psk = \"correct horse battery\"",
+        r#"
+gw.toml:13:1: unknown key `psk` in [peer.berlin]: no key stands in the configuration
+      = make a pair of key files with lockgate keygen, and write keys = "file:NAME"
+"#,
+    ),
+    (
+        "keys = \"file:berlin.keys\"",
+        "PublicKey = \"xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=\"",
+        r#"
+gw.toml:13:1: unknown key `PublicKey` in [peer.berlin]: no key stands in the configuration
+      = make a pair of key files with lockgate keygen, and write keys = "file:NAME"
+"#,
+    ),
+    (
+        "esn = true",
+        "esn = true\nAllowedIPs = [\"10.2.0.0/16\"]",
+        r#"
+gw.toml:17:1: unknown key `AllowedIPs` in [peer.berlin]: a peer has no networks
+   17 | AllowedIPs = ["10.2.0.0/16"]
+      | ^^^^^^^^^^
+      = write [[policy]] with peer = "NAME", `local` and `remote` for them
+"#,
+    ),
+    (
+        "esn = true",
+        "esn = true\nkeyexchange = \"ikev2\"",
+        r#"
+gw.toml:17:1: unknown key `keyexchange` in [peer.berlin]: IKE is not in this version
+   17 | keyexchange = "ikev2"
+      | ^^^^^^^^^^^
+      = leave it out: a peer has manual keys, for a laboratory
+"#,
+    ),
+    (
+        "esn = true",
+        "esn = true\nikelifetime = \"8h\"",
+        r#"
+gw.toml:17:1: unknown key `ikelifetime` in [peer.berlin]: IKE is not in this version
+   17 | ikelifetime = "8h"
+      | ^^^^^^^^^^^
+      = leave it out: a peer has manual keys, for a laboratory
+"#,
+    ),
+    (
+        "[port.lan]",
+        "[port.\"länd\"]",
+        r#"
+gw.toml:3:7: "länd" cannot be a name
+    3 | [port."länd"]
+      |       ^^^^^^
+      = 1 to 64 letters, digits, `.`, `_`, `-`; not first `.` or `-`
+"#,
+    ),
+    (
+        "[port.lan]",
+        "[port.länd]",
+        r#"
+gw.toml:3:8: invalid unquoted key, expected letters, numbers, `-`, `_`
+    3 | [port.länd]
+      |        ^
+      = letters a to z, digits, `-` and `_`; each line is KEY = VALUE or [SECTION]
+"#,
+    ),
+    (
+        "[port.lan]",
+        "[prot.lan]",
+        r#"
+gw.toml:3:2: unknown section `prot`
+    3 | [prot.lan]
+      |  ^^^^
+      = did you mean `port`?
+"#,
+    ),
+    (
+        "[peer.berlin]",
+        "[peer.\"ber lin\"]",
+        r#"
+gw.toml:10:7: "ber lin" cannot be a name
+   10 | [peer."ber lin"]
+      |       ^^^^^^^^^
+      = 1 to 64 letters, digits, `.`, `_`, `-`; not first `.` or `-`
+"#,
+    ),
+    (
+        "netdev = \"eth1\"",
+        "netdv = \"eth1\"",
+        r#"
+gw.toml:4:1: unknown key `netdv` in [port.lan]
+    4 | netdv = "eth1"
+      | ^^^^^
+      = did you mean `netdev`?
+"#,
+    ),
+];
+
+/// The errors as a person sees them, without the last line.
+fn told(mut errors: ConfigErrors) -> String {
+    errors.problems.retain(|problem| problem.severity == Severity::Error);
+    control::render(&errors.problems)
+}
+
+#[test]
+fn each_mistake_is_one_message_in_words() {
+    for (from, to, expected) in ROWS {
+        assert!(GOOD.contains(from), "{from}");
+        let errors = parse(&GOOD.replacen(from, to, 1), "gw.toml").expect_err(to);
+        assert_eq!(told(errors), expected.trim_start_matches('\n'), "{to}");
+    }
+}
+
+#[test]
+fn keys_of_another_suite_are_recognized_by_their_length() {
+    let place = tempfile::tempdir().unwrap();
+    let keys = place.path().join("keys");
+    fs::DirBuilder::new().mode(0o700).create(&keys).unwrap();
+    let text = GOOD.replace("[node]\n", "[node]\nkeys_dir = \"keys\"\n");
+    fs::write(place.path().join("gw.toml"), text).unwrap();
+    for (digits, expected) in [
+        (
+            40,
+            "aes-256-gcm takes 72 hexadecimal digits (key, then salt), not 40\n      = these look \
+              like aes-128-gcm keys: name that suite, or make new keys",
+        ),
+        (42, "aes-256-gcm takes 72 hexadecimal digits (key, then salt), not 42\n"),
+    ] {
+        let path = keys.join("berlin.keys");
+        let _ = fs::remove_file(&path);
+        let mut options = fs::OpenOptions::new();
+        let file = options.write(true).create_new(true).mode(0o600).open(&path).unwrap();
+        let line = format!("out 0x1001 {}\n", "a1".repeat(digits / 2));
+        std::io::Write::write_all(&mut &file, line.as_bytes()).unwrap();
+        let errors = load(&place.path().join("gw.toml")).err().expect("refused");
+        let told = told(errors);
+        assert!(told.contains(expected), "{told}");
+        assert_eq!(told.contains("these look like"), digits == 40, "{told}");
+    }
+}
+
+/// A test that runs as root reads everything, so the advice alone is looked at.
+#[test]
+fn what_may_not_be_read_is_to_be_read_by_root() {
+    let kind = std::io::ErrorKind::PermissionDenied;
+    let file = String::from("berlin.keys");
+    for mistake in [Mistake::KeyFileUnreadable { file, kind }, Mistake::Unreadable { kind }] {
+        assert!(mistake.help().unwrap().starts_with("run as root"), "{mistake}");
+    }
+}
+
+/// All that a refusal says.
+fn refusal(text: &str) -> String {
+    parse(text, "gw.toml").unwrap_err().to_string()
+}
+
+#[test]
+fn a_file_that_is_no_configuration_is_one_short_message() {
+    let bracket = "gw.toml:1:85: cannot recurse further; max recursion depth met\n    1 | a = [";
+    let only_returns = "gw.toml:1:7: line ends are CR alone (an old Macintosh's)";
+    for (text, expected) in [
+        ("\0".repeat(10 << 20), "gw.toml:1:1: there is a NUL byte: this is no text file"),
+        (format!("a = {}", "[".repeat(100_000)), bracket),
+        (GOOD.replace('\n', "\r"), only_returns),
+        (format!("{GOOD}x = 1\ry = 2\n"), "gw.toml:23:6: line ends are CR alone"),
+        ("[".repeat(100_000), "gw.toml:1:"),
+        ("=".repeat(100_000), "gw.toml:1:1: "),
+        ("\"".repeat(99_999), "gw.toml:1:"),
+        ("a = 1 b\n".repeat(10_000), "gw.toml:1:5: "),
+        ("\u{202e}\u{1b}[2J".repeat(10_000), "gw.toml:1:"),
+    ] {
+        let told = refusal(&text);
+        assert!(told.starts_with(expected), "{told}");
+        assert!(told.ends_with("1 error; nothing was applied"), "{told}");
+        assert!(told.lines().count() <= 5, "{told}");
+        assert!(told.lines().all(|line| line.chars().count() < 500), "{told}");
+        assert!(!told.contains(|c| control::is_hidden(c) && c != '\n'), "{told:?}");
+    }
+}
+
+#[test]
+fn of_a_long_line_the_part_around_the_mistake_is_shown() {
+    let list = (0..4000).map(|n| format!("\"10.{}.{}.0/24\"", n / 250, n % 250));
+    let list = list.collect::<Vec<_>>().join(", ");
+    let list = list.replace("\"10.9.9.0/24\"", "\"10.9.9.0/99\"");
+    let text = GOOD.replace("remote = [\"10.2.0.0/16\"]", &format!("remote = [{list}]"));
+    let told = told(parse(&text, "gw.toml").unwrap_err());
+    let lines: Vec<&str> = told.lines().collect();
+    let shown = lines[1].split_once("| ").unwrap().1;
+    assert!(shown.starts_with('…') && shown.ends_with('…'), "{told}");
+    assert!(shown.chars().count() <= 160, "{told}");
+    let place = lines[2].split_once("| ").unwrap().1.find('^').unwrap();
+    let under: String = shown.chars().skip(place).take(13).collect();
+    assert_eq!(under, "\"10.9.9.0/99\"", "{told}");
+}
+
+#[test]
+fn a_refusal_is_never_more_than_a_screen() {
+    let bad = "[[policy]]\nx = 1\n";
+    let warned = "[[policy]]\nname = \"NAME\"\naction = \"bypass\"\nlocal = [\"any\"]\n\
+                  remote = [\"any\"]\nlocal_ports = [\"1\"]\n";
+    for (wrong, doubtful) in [(1, 0), (5, 0), (5000, 0), (9, 100), (1, 500)] {
+        let mut text = String::from(GOOD);
+        (0..doubtful).for_each(|n| text.push_str(&warned.replace("NAME", &format!("p{n}"))));
+        text.push_str(&bad.repeat(wrong));
+        let told = refusal(&text);
+        assert!(told.lines().count() <= 42, "{} lines: {told}", told.lines().count());
+        let last = told.lines().last().unwrap();
+        assert!(last.contains("error") && last.ends_with("nothing was applied"), "{told}");
+        assert!(told.contains("unknown key `x` in [[policy]]"), "no error is hidden: {told}");
+        if doubtful > 0 {
+            assert!(told.contains("more warnings"), "{told}");
+        }
+    }
+}
