@@ -4,6 +4,7 @@
 //! Changes are for root and group `lockgate-admin`; the kernel says who is at the other end
 //! (`SO_PEERCRED`), nobody else is asked. Everything that someone can send or hold open is bounded.
 
+mod admission;
 mod limit;
 mod listen;
 mod peer;
@@ -21,10 +22,15 @@ use tonic::transport::Server;
 
 use crate::backend::Backend;
 
+// Every configuration that is read from a file is taken from a request too.
+const _: () = assert!(MAX_REQUEST_BYTES as u64 >= control::MAX_BYTES + (1 << 20));
+
 pub(crate) use listen::{Bound, ListenError, bind};
 pub(crate) use present::{peers, waiting};
 pub(crate) use service::Service;
 
+/// Bytes that a client may send ahead: a configuration is large, and each wait costs a wake-up.
+const WINDOW_BYTES: u32 = 1 << 20;
 /// A connection that does not answer is closed after this and [`ALIVE_WAIT`].
 const ALIVE_EVERY: Duration = Duration::from_secs(30);
 /// How long an answer to the question whether someone is alive may take.
@@ -52,6 +58,8 @@ pub(crate) async fn serve<B: Backend>(
     Server::builder()
         .timeout(REQUEST_TIME)
         .max_concurrent_streams(MAX_STREAMS)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
         .concurrency_limit_per_connection(MAX_STREAMS as usize)
         .http2_keepalive_interval(Some(ALIVE_EVERY))
         .http2_keepalive_timeout(Some(ALIVE_WAIT))

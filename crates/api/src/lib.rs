@@ -25,19 +25,23 @@ pub const READ_GROUP: &str = "lockgate";
 pub const ADMIN_GROUP: &str = "lockgate-admin";
 
 /// The largest request, bytes: a configuration of the largest size and what stands around it.
-pub const MAX_REQUEST_BYTES: usize = (64 << 20) + (1 << 20);
+pub const MAX_REQUEST_BYTES: usize = (256 << 20) + (1 << 20);
 /// The largest request of those that carry no configuration, bytes.
 pub const MAX_SMALL_REQUEST_BYTES: usize = 64 << 10;
 /// The largest answer, bytes: every policy of such a configuration with its counters.
-pub const MAX_ANSWER_BYTES: usize = 256 << 20;
+pub const MAX_ANSWER_BYTES: usize = 1 << 30;
 /// Entries of the flow cache that are shown at a time, at most and if nothing is said.
 pub const MAX_CACHE_ENTRIES: u32 = 10_000;
 /// See [`MAX_CACHE_ENTRIES`].
 pub const DEFAULT_CACHE_ENTRIES: u32 = 100;
 /// Requests that one connection may have under way.
 pub const MAX_STREAMS: u32 = 16;
-/// Connections at a time.
+/// Connections at a time: so many of root, and so many of all others together.
 pub const MAX_CONNECTIONS: usize = 64;
+/// Connections at a time of one user who is not root.
+pub const MAX_USER_CONNECTIONS: usize = 16;
+/// The time a new connection has to say that it speaks HTTP/2.
+pub const HANDSHAKE_TIME: std::time::Duration = std::time::Duration::from_secs(5);
 /// Events that are kept for who asks later.
 pub const MAX_EVENTS_KEPT: usize = 1024;
 /// Events that may wait for a reader of the stream; a slower one is told how many it lost.

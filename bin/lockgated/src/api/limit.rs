@@ -12,11 +12,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use api::MAX_SMALL_REQUEST_BYTES;
-use http_body_util::Limited;
+use api::{ADMIN_GROUP, MAX_SMALL_REQUEST_BYTES};
+use http_body_util::{BodyExt, Limited};
 use tokio::sync::Semaphore;
+use tonic::Status;
 use tonic::body::Body;
-use tonic::codegen::http::Request;
+use tonic::codegen::http::{Request, Response};
 use tower::{Layer, Service};
 
 use super::listen::ConnectionInfo;
@@ -75,10 +76,11 @@ fn size(path: &str, may_change: impl FnOnce() -> bool) -> Size {
     }
 }
 
-impl<S> Service<Request<Body>> for Limit<S>
+impl<S, B> Service<Request<Body>> for Limit<S>
 where
-    S: Service<Request<Body>> + Clone + Send + 'static,
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send,
+    B: Default + Send + 'static,
 {
     type Response = S::Response;
     type Error = S::Error;
@@ -89,15 +91,22 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let connection = request.extensions().get::<ConnectionInfo>();
+        if let Some(refusal) = connection.and_then(|connection| connection.refusal) {
+            let status = Status::resource_exhausted(refusal.to_string());
+            return Box::pin(async move { Ok(status.into_http()) });
+        }
         // The one that is ready is used; its copy has to become so.
         let copy = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, copy);
-        let peer = Peer::of(request.extensions().get::<ConnectionInfo>());
+        let peer = Peer::of(connection);
         let may_change = || peer.is_some_and(Peer::may_change);
         match size(request.uri().path(), may_change) {
             Size::Large => Box::pin(inner.call(request)),
             Size::Small => {
-                let limited = |body| Body::new(Limited::new(body, MAX_SMALL_REQUEST_BYTES));
+                let limited = |body| {
+                    Body::new(Limited::new(body, MAX_SMALL_REQUEST_BYTES).map_err(too_large))
+                };
                 Box::pin(inner.call(request.map(limited)))
             }
             Size::LargeInTurn => {
@@ -110,6 +119,14 @@ where
             }
         }
     }
+}
+
+/// The refusal of a request that goes beyond [`Size::Small`].
+fn too_large(_: Box<dyn std::error::Error + Send + Sync>) -> Status {
+    Status::resource_exhausted(format!(
+        "the request is larger than {MAX_SMALL_REQUEST_BYTES} bytes; only configurations are, and \
+         only root and group {ADMIN_GROUP} may send those"
+    ))
 }
 
 #[cfg(test)]

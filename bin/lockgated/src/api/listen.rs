@@ -4,17 +4,17 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use api::{DEFAULT_SOCKET, MAX_CONNECTIONS, READ_GROUP};
+use api::{DEFAULT_SOCKET, HANDSHAKE_TIME, READ_GROUP};
 use nix::unistd::Group;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Sleep;
 use tokio_stream::Stream;
 use tonic::transport::server::{Connected, UdsConnectInfo};
 
+use super::admission::{Open, Permit, Refusal};
 use crate::backend::ConnectionNumber;
 
 const DIRECTORY_MODE: u32 = 0o750;
@@ -160,17 +160,15 @@ impl Bound {
     /// The connections that come, and the socket's file, to be kept as long as they are wanted.
     pub(crate) fn into_connections(self) -> (Connections, Place) {
         let Bound { listener, place } = self;
-        let permits = || Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        (Connections { listener, root: permits(), others: permits(), accepted: 0 }, place)
+        (Connections { listener, open: Open::default(), accepted: 0 }, place)
     }
 }
 
-/// Connections that come: at most [`MAX_CONNECTIONS`] of root and as many of all others, so that
-/// nobody locks root out; those beyond are closed.
+/// Connections that come, as many as [`Open`] admits. One that is not admitted is told so by the
+/// answer to its first call; beyond a few of those, they are closed.
 pub(crate) struct Connections {
     listener: UnixListener,
-    root: Arc<Semaphore>,
-    others: Arc<Semaphore>,
+    open: Open,
     /// How many were accepted.
     accepted: u64,
 }
@@ -185,12 +183,11 @@ impl Stream for Connections {
                 Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(error))),
                 Poll::Ready(Ok((stream, _))) => stream,
             };
-            let is_root = stream.peer_cred().is_ok_and(|peer| peer.uid() == 0);
-            let permits = if is_root { &self.root } else { &self.others };
-            if let Ok(permit) = permits.clone().try_acquire_owned() {
+            let user = stream.peer_cred().map(|peer| peer.uid()).ok();
+            if let Some(permit) = self.open.admit(user) {
                 self.accepted += 1;
                 let number = ConnectionNumber(self.accepted);
-                return Poll::Ready(Some(Ok(Connection { stream, number, _permit: permit })));
+                return Poll::Ready(Some(Ok(Connection::new(stream, number, permit))));
             }
         }
     }
@@ -200,7 +197,30 @@ impl Stream for Connections {
 pub(crate) struct Connection {
     stream: UnixStream,
     number: ConnectionNumber,
-    _permit: OwnedSemaphorePermit,
+    permit: Permit,
+    /// Bytes that came so far, no further than [`GREETING_BYTES`].
+    came: usize,
+    /// Until when they must have come; of a connection that was not admitted, when it ends.
+    deadline: Pin<Box<Sleep>>,
+}
+
+/// The client's first bytes: HTTP/2's preface and the head of its settings (RFC 9113 §3.4).
+const GREETING_BYTES: usize = 24 + 9;
+
+impl Connection {
+    fn new(stream: UnixStream, number: ConnectionNumber, permit: Permit) -> Connection {
+        let deadline = Box::pin(tokio::time::sleep(HANDSHAKE_TIME));
+        Connection { stream, number, permit, came: 0, deadline }
+    }
+
+    /// Ends a connection that has not greeted in time.
+    fn poll_deadline(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let is_bound = self.came < GREETING_BYTES || self.permit.refusal().is_some();
+        match is_bound && self.deadline.as_mut().poll(context).is_ready() {
+            true => Err(ErrorKind::TimedOut.into()),
+            false => Ok(()),
+        }
+    }
 }
 
 /// A connection's facts, which each of its requests carries.
@@ -210,13 +230,16 @@ pub(crate) struct ConnectionInfo {
     pub(crate) socket: UdsConnectInfo,
     /// Tells it from every other.
     pub(crate) number: ConnectionNumber,
+    /// The reason if it gets no answers.
+    pub(super) refusal: Option<Refusal>,
 }
 
 impl Connected for Connection {
     type ConnectInfo = ConnectionInfo;
 
     fn connect_info(&self) -> ConnectionInfo {
-        ConnectionInfo { socket: self.stream.connect_info(), number: self.number }
+        let (socket, refusal) = (self.stream.connect_info(), self.permit.refusal());
+        ConnectionInfo { socket, number: self.number, refusal }
     }
 }
 
@@ -226,7 +249,14 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let more = buffer.filled().len() - before;
+        self.came = (self.came + more).min(GREETING_BYTES);
+        if more == 0 && read.is_pending() {
+            self.poll_deadline(context)?;
+        }
+        read
     }
 }
 

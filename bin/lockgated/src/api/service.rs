@@ -127,7 +127,12 @@ impl<B: Backend> Gateway for Service<B> {
         let v1::CacheEntriesRequest { limit, worker, stale } = request.into_inner();
         let limit = match limit {
             0 => DEFAULT_CACHE_ENTRIES,
-            limit => limit.min(MAX_CACHE_ENTRIES),
+            limit if limit > MAX_CACHE_ENTRIES => {
+                return Err(Status::invalid_argument(format!(
+                    "at most {MAX_CACHE_ENTRIES} cache entries are shown at a time, not {limit}"
+                )));
+            }
+            limit => limit,
         };
         let question = CacheQuestion {
             limit: limit as usize,

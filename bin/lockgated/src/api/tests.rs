@@ -11,6 +11,7 @@ use control::{ReplayKeys, Spis};
 use dataplane::Generation;
 use dataplane::counters::Volume;
 use policy::{Direction, PolicyId};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{broadcast, oneshot};
 use tonic::Code;
 
@@ -517,7 +518,10 @@ async fn the_caches_entries_are_asked_for_in_bounds() {
     let (_directory, fake, server, mut client) = lab(Duration::ZERO).await;
     let asked = |limit, worker| v1::CacheEntriesRequest { limit, worker, stale: false };
     client.show_cache_entries(asked(0, None)).await.unwrap();
-    client.show_cache_entries(asked(u32::MAX, Some(0))).await.unwrap();
+    client.show_cache_entries(asked(10_000, Some(0))).await.unwrap();
+    let many = client.show_cache_entries(asked(30_000, None)).await.unwrap_err();
+    assert_eq!(many.code(), Code::InvalidArgument);
+    assert_eq!(many.message(), "at most 10000 cache entries are shown at a time, not 30000");
     let unknown = client.show_cache_entries(asked(1, Some(1))).await.unwrap_err();
     assert_eq!(unknown.code(), Code::NotFound);
     let expected = [
@@ -625,12 +629,87 @@ async fn a_second_daemon_and_a_file_in_the_way_are_told_and_a_dead_socket_is_rep
 async fn a_request_that_carries_no_configuration_may_not_be_large() {
     let (_directory, _, server, mut client) = lab(Duration::ZERO).await;
     let refused = client.show_policies(named(&"x".repeat(100_000))).await.unwrap_err();
-    assert!(refused.message().contains("length limit exceeded"), "{refused}");
+    assert!(refused.message().contains("larger than 65536 bytes"), "{refused}");
     // The connection lives on, and a configuration may be larger.
     let padded = format!("{CONFIG}{}", "# padding\n".repeat(100_000));
     let (file, base_directory) = ("b.toml".into(), String::new());
     let request = v1::DiffRequest { text: padded, file, base_directory };
     assert!(client.diff(request).await.unwrap().into_inner().ok);
+    server.stop().await;
+}
+
+/// As large as a configuration of a million policies; 65 MiB were the limit once.
+#[tokio::test]
+async fn a_configuration_of_170_mb_is_taken_as_it_is_from_a_file() {
+    let (_directory, fake, server, mut client) = lab(Duration::ZERO).await;
+    let line = format!("# {}\n", "padding ".repeat(100_000));
+    let padded = format!("{CONFIG}{}", line.repeat(170_000_000 / line.len() + 1));
+    assert!(client.apply(apply_of(&padded)).await.unwrap().into_inner().ok);
+    assert!(fake.asked().last().unwrap().starts_with("applied"), "{:?}", fake.asked());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_beyond_the_limit_is_refused_in_words_with_both_sizes() {
+    let (directory, _, server, _client) = lab(Duration::ZERO).await;
+    let text = "# padding\n".repeat(api::MAX_REQUEST_BYTES / 10 + 1_000_000);
+    let mut client =
+        api::connect(&directory.socket()).await.unwrap().max_encoding_message_size(usize::MAX);
+    let refused = client.apply(apply_of(&text)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::OutOfRange, "{refused}");
+    let limit = api::MAX_REQUEST_BYTES.to_string();
+    let size = (text.len() + 30).to_string();
+    assert!(refused.message().contains(&limit), "{refused}");
+    assert!(refused.message().contains(&size[..5]), "{refused}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_says_nothing_is_closed_and_one_that_asks_stays() {
+    let (directory, _, server, mut client) = lab(Duration::ZERO).await;
+    client.show_status(v1::ShowRequest::default()).await.unwrap();
+    let mut silent = tokio::net::UnixStream::connect(directory.socket()).await.unwrap();
+    let mut slow = tokio::net::UnixStream::connect(directory.socket()).await.unwrap();
+    slow.write_all(b"PRI * HTTP").await.unwrap();
+    let limit = api::HANDSHAKE_TIME + Duration::from_secs(20);
+    for stream in [&mut silent, &mut slow] {
+        let mut said = Vec::new();
+        let closed = tokio::time::timeout(limit, stream.read_to_end(&mut said)).await;
+        closed.expect("closed within {limit:?}").ok();
+    }
+    client.show_status(v1::ShowRequest::default()).await.unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_too_many_is_told_so_in_words_and_there_is_room_again_afterwards() {
+    let (directory, _, server, client) = lab(Duration::ZERO).await;
+    drop(client);
+    let root = nix::unistd::geteuid().is_root();
+    let most = if root { api::MAX_CONNECTIONS } else { api::MAX_USER_CONNECTIONS };
+    let mut open = Vec::new();
+    let refused = loop {
+        let mut client = api::connect(&directory.socket()).await.unwrap();
+        match client.show_status(v1::ShowRequest::default()).await {
+            Ok(_) => open.push(client),
+            Err(refused) => break refused,
+        }
+        assert!(open.len() <= most, "more than {most} are answered");
+    };
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    let words = format!("too many connections: {most} ");
+    assert!(refused.message().starts_with(&words), "{refused}");
+    assert!(open.len() + 1 >= most, "{} of {most}", open.len());
+    open.clear();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    loop {
+        let mut client = api::connect(&directory.socket()).await.unwrap();
+        if client.show_status(v1::ShowRequest::default()).await.is_ok() {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "never room again");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     server.stop().await;
 }
 
