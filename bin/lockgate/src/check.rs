@@ -1,22 +1,27 @@
 //! `lockgate check`: judges a configuration and its key files.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use control::{ConfigErrors, Loaded, Problem, Severity, Validated};
 use dataplane::Generation;
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::output::{counted, print, print_json};
+use crate::input::{FileArgs, Input};
+use crate::output::{complain, counted, print, print_json};
 
-/// Judge a configuration and its key files; change nothing
+/// Check a configuration and its key files; change nothing
 ///
-/// Judges a configuration file and the key files it names; changes nothing. Ends with 0 if the
-/// configuration can be used (there may be warnings), with 1 if not.
+/// Reads a configuration and the key files it names, and reports every mistake. Changes nothing and
+/// asks no daemon. Ends with 0 if the configuration can be used (there may be warnings), with 1 if
+/// not.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The configuration
-    file: PathBuf,
+    #[command(flatten)]
+    file: FileArgs,
+    /// Read the key files from this directory instead of the configuration's `keys_dir`
+    #[arg(long, value_name = "DIR")]
+    keys_dir: Option<PathBuf>,
     /// Print the whole configuration with every default written out
     #[arg(long)]
     effective: bool,
@@ -25,36 +30,40 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Judges, prints, and fails with [`Failure::Bad`] if there are errors.
+/// Checks, prints, and fails with [`Failure::Bad`] if there are errors.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    match control::load(&args.file) {
+    let input = args.file.input();
+    match input.loaded(args.keys_dir.as_deref()) {
         Ok(Loaded { validated, warnings, keys }) => {
             // What a gateway does next; a mistake that shows only here is a fault of ours.
             let (keys, _) = keys.for_replay(&validated, &[])?;
             let compiled = validated.compile(keys, Generation(1));
-            compiled.map_err(|error| Failure::Compile { file: args.file.clone(), error })?;
+            compiled.map_err(|error| Failure::Compile { file: input.name().into(), error })?;
             match args.json {
-                true => print_json(&answer(args, Some(&validated), &warnings)),
-                false => accepted(args, &validated, &warnings),
+                true => print_json(&answer(args, &input, Some(&validated), &warnings)),
+                false => accepted(args, &input, &validated, &warnings),
             }
-            Ok(())
         }
         Err(errors) => {
             if args.json {
-                print_json(&answer(args, None, &errors.problems));
+                print_json(&refusal(args, &input, &errors))?;
             } else {
-                refused(&args.file, &errors);
+                refused(&input, &errors);
             }
             Err(Failure::Bad)
         }
     }
 }
 
-fn accepted(args: &Args, validated: &Validated, warnings: &[Problem]) {
-    eprint!("{}", control::render(warnings));
+fn accepted(
+    args: &Args,
+    input: &Input,
+    validated: &Validated,
+    warnings: &[Problem],
+) -> Result<(), Failure> {
+    complain(&control::render(warnings));
     if args.effective {
-        print(&validated.effective());
-        return;
+        return print(&validated.effective());
     }
     let count = |list: usize, noun| counted(list as u64, noun);
     let policies = match validated.policies.len() {
@@ -63,27 +72,38 @@ fn accepted(args: &Args, validated: &Validated, warnings: &[Problem]) {
     };
     print(&format!(
         "{}: good: node {}, {}, {}, {policies}, {}; {}\n",
-        args.file.display(),
+        input.name(),
         validated.node.name,
         count(validated.ports.len(), "port"),
         count(validated.peers.len(), "peer"),
         count(validated.routes.len(), "route"),
         count(warnings.len(), "warning"),
-    ));
+    ))
 }
 
-fn refused(file: &Path, errors: &ConfigErrors) {
-    eprint!("{}", control::render(&errors.problems));
+fn refused(input: &Input, errors: &ConfigErrors) {
+    complain(&control::render(&errors.problems));
     let warnings = errors.problems.len() - errors.errors();
     let total = (errors.errors() + errors.untold) as u64;
     let (total, warnings) = (counted(total, "error"), counted(warnings as u64, "warning"));
-    eprintln!("{}: bad: {total}, {warnings}", file.display());
+    complain(&format!("{}: bad: {total}, {warnings}\n", input.name()));
 }
 
-fn answer(args: &Args, good: Option<&Validated>, problems: &[Problem]) -> serde_json::Value {
+fn refusal(args: &Args, input: &Input, errors: &ConfigErrors) -> serde_json::Value {
+    let mut answer = answer(args, input, None, &errors.problems);
+    answer["errors"] = json!(errors.errors() + errors.untold);
+    answer
+}
+
+fn answer(
+    args: &Args,
+    input: &Input,
+    good: Option<&Validated>,
+    problems: &[Problem],
+) -> serde_json::Value {
     let errors = problems.iter().filter(|problem| problem.severity == Severity::Error).count();
     json!({
-        "file": args.file,
+        "file": input.name(),
         "ok": good.is_some(),
         "errors": errors,
         "warnings": problems.len() - errors,

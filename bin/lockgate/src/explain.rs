@@ -9,23 +9,27 @@ use control::{Explained, Picture, Question, ReplayKeys, Severity, Spis, Validate
 use dataplane::{Generation, Snapshot};
 
 use crate::failure::{Failure, Usage};
+use crate::input::Input;
 use crate::live::{Ask, Socket, explain_request};
-use crate::output::{print, print_json};
+use crate::output::{complain, print, print_json};
 
 pub(crate) use flow::FlowError;
 
-/// Say what the walk would do with a flow, and which policy decides
+/// Show how a packet would be handled, and by which policy
 ///
-/// Says what the walk would do with a flow, which policy decides, which ones that policy beat, and
+/// Shows how Lockgate would handle a packet, which policy decides, which other policies match, and
 /// how the packet leaves: by a configuration file, or as the running daemon would decide. Nothing
-/// is sent, sealed or counted. Not judged, because a flow does not say them: checksums, hop limit,
-/// size, and whether neighbours answer.
+/// is sent, sealed or counted. The answer does not cover checksums, hop limit, size, and whether
+/// neighbours answer: a flow does not say them.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The configuration; without it the running daemon is asked
-    #[arg(long, value_name = "FILE")]
+    /// Use this configuration (`-` reads standard input) instead of the running daemon
+    #[arg(short = 'f', long, visible_alias = "file", value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Read the key files from this directory instead of the configuration's `keys_dir`
+    #[arg(long, value_name = "DIR", requires = "config")]
+    keys_dir: Option<PathBuf>,
     /// The port that the packet comes in by ("host": from this machine itself)
     #[arg(long = "in", value_name = "PORT")]
     port: String,
@@ -65,7 +69,7 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
     let question = Question { port: &args.port, from_peer: args.from_peer.as_deref(), flow };
     match &args.config {
         Some(file) => {
-            let told = of_file(file, question)?;
+            let told = of_file(&Input::of(file), args.keys_dir.as_deref(), question)?;
             match args.json {
                 true => print_json(&told),
                 false => print(&text(told.lines.iter().map(|(h, t)| (*h, t.as_str())))),
@@ -81,15 +85,18 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
             }
         }
     }
-    Ok(())
 }
 
 fn text<'a>(lines: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     lines.map(|(heading, text)| format!("{heading:<11} {text}\n")).collect()
 }
 
-fn of_file(file: &Path, question: Question<'_>) -> Result<Explained, Failure> {
-    let Loaded { validated, snapshot, spis } = load(file)?;
+fn of_file(
+    input: &Input,
+    keys: Option<&Path>,
+    question: Question<'_>,
+) -> Result<Explained, Failure> {
+    let Loaded { validated, snapshot, spis } = load(input, keys)?;
     let prefixes = validated.prefixes();
     Ok(control::explain(Picture { snapshot: &snapshot, prefixes: &prefixes, spis }, question)?)
 }
@@ -102,9 +109,10 @@ struct Loaded {
 
 /// Loads a configuration and compiles it. The keys are only there for their SPIs: without them it
 /// goes on with a warning, so that who may not read keys can ask too.
-fn load(file: &Path) -> Result<Loaded, Failure> {
-    let parsed = control::read(file)?;
-    let (keys, spis) = match parsed.read_keys(control::base_of(file)) {
+fn load(input: &Input, keys: Option<&Path>) -> Result<Loaded, Failure> {
+    let parsed = input.parsed()?;
+    let directory = input.keys_directory(&parsed, keys);
+    let (keys, spis) = match parsed.read_keys_in(&directory) {
         Ok((keys, _)) => (keys.for_replay(&parsed.validated, &[])?.0, Spis::Configured),
         Err(errors) => {
             let first = errors.problems.iter().find(|problem| problem.severity == Severity::Error);
@@ -113,13 +121,13 @@ fn load(file: &Path) -> Result<Loaded, Failure> {
                 0 | 1 => String::new(),
                 all => format!(" (and {} more)", all - 1),
             };
-            eprintln!("warning: keys not read: {why}{more}; SPIs unknown");
+            complain(&format!("warning: keys not read: {why}{more}; SPIs unknown\n"));
             (ReplayKeys::stand_ins(&parsed.validated)?, Spis::Unknown)
         }
     };
     let validated = parsed.validated;
     let snapshot = validated
         .compile(keys, Generation(1))
-        .map_err(|error| Failure::Compile { file: file.into(), error })?;
+        .map_err(|error| Failure::Compile { file: input.name().into(), error })?;
     Ok(Loaded { validated, snapshot, spis })
 }

@@ -1,12 +1,12 @@
 //! Why a command does not succeed, and with which code it then ends.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use api::ConnectError;
 use control::{CompileError, ConfigErrors, KeyFileError, QuestionError};
 use io::{CaptureError, LinkType};
 use ipsec::SelfTestError;
+use serde_json::json;
 
 use crate::bench::BenchError;
 use crate::live::{AnswerError, LiveError};
@@ -17,6 +17,9 @@ pub(crate) enum Failure {
     /// The answer, already printed, is "bad".
     #[error("")]
     Bad,
+    /// The answer cannot be written.
+    #[error("standard output: {0}: the answer is not complete")]
+    Output(std::io::Error),
     /// The configuration or a key file is wrong; its author is at fault.
     #[error("{}", .0)]
     Config(#[from] ConfigErrors),
@@ -113,6 +116,35 @@ pub(crate) enum Failure {
 /// What is wrong with a command line, beyond what the parser of options finds.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Usage {
+    /// No command at all; its help is printed already.
+    #[error("")]
+    Nothing,
+    /// An option or argument that the parser refuses.
+    #[error("{}", parser_text(.0))]
+    Parser(clap::Error),
+    /// No command of that name.
+    #[error(
+        "there is no command `{}`{}",
+        command_text(.parent, .word),
+        match .nearest {
+            Some(nearest) => format!(": did you mean `lockgate {nearest}`?"),
+            None => ": `lockgate --help` lists them".to_owned(),
+        }
+    )]
+    UnknownCommand {
+        /// The command that it was written behind; empty: none.
+        parent: String,
+        /// The word.
+        word: String,
+        /// The command that was probably meant.
+        nearest: Option<String>,
+    },
+    /// `--socket` beside a command that asks no daemon.
+    #[error("`--socket` means nothing to `lockgate {command}`, which asks no daemon: leave it out")]
+    NoDaemon {
+        /// The command.
+        command: String,
+    },
     /// No packets to replay.
     #[error("nothing to replay: give an input, IN.pcap OUT.pcap or --in PORT=IN.pcap OUT.pcap")]
     NoInput,
@@ -190,23 +222,51 @@ impl From<Usage> for Failure {
 
 impl Failure {
     /// 2 if the command line is at fault, else 1.
-    pub(crate) fn exit_code(&self) -> ExitCode {
+    pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Bench(BenchError::Argument(_))
             | Failure::Usage(_)
             | Failure::Question(_)
             | Failure::Trouble(_)
             | Failure::Live(LiveError::NotYet { .. } | LiveError::NoEntries)
-            | Failure::OverwritesInput { .. } => ExitCode::from(2),
-            Failure::Answer(answer) if answer.is_usage() => ExitCode::from(2),
-            _ => ExitCode::from(1),
+            | Failure::OverwritesInput { .. } => 2,
+            Failure::Answer(answer) if answer.is_usage() => 2,
+            _ => 1,
         }
+    }
+
+    /// The failure as the answer of a command with `--json`. Mistakes of a configuration are told
+    /// one by one too.
+    pub(crate) fn as_json(&self) -> serde_json::Value {
+        let message = self.to_string();
+        let mut error = json!({
+            "message": message.trim_end(),
+            "exit_code": self.exit_code(),
+        });
+        let mut cause = self;
+        while let Failure::Trouble(inner) = cause {
+            cause = inner;
+        }
+        if let Failure::Config(errors) = cause {
+            error["problems"] = json!(errors.problems);
+        }
+        json!({ "error": error })
     }
 
     /// For `map_err`: what failed was this file.
     pub(crate) fn file(file: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Failure {
         move |error| Failure::File { file: file.into(), error }
     }
+}
+
+/// The parser's own words, which begin with "error: ".
+fn parser_text(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    text.strip_prefix("error: ").unwrap_or(&text).to_owned()
+}
+
+fn command_text(parent: &str, word: &str) -> String {
+    if parent.is_empty() { word.to_owned() } else { format!("{parent} {word}") }
 }
 
 fn link_text(link: LinkType) -> &'static str {

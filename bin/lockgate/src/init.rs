@@ -17,7 +17,7 @@ use serde_json::json;
 use wire::Address;
 
 use crate::failure::{Failure, Usage};
-use crate::output::{print, print_json};
+use crate::output::{complain, print, print_json};
 use answer::{AnswerMistake, Answers};
 use dialogue::Dialogue;
 use machine::{Interface, Machine};
@@ -109,7 +109,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     agree(&answers)?;
     for name in [&answers.lan, &answers.wan] {
         if let Some(note) = absent(&machine, name) {
-            eprintln!("lockgate: {note}");
+            complain(&format!("lockgate: {note}\n"));
         }
     }
     let [own, peer] = gateways(&answers, args, &machine)?;
@@ -125,11 +125,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             json!({"name": gateway.name, "file": file, "keys": keys})
         };
         let ends = json!({"gateway": end(&own, &peer), "peer": end(&peer, &own)});
-        print_json(&ends);
-        return Ok(());
+        return print_json(&ends);
     }
-    print(&next_steps(&directory, &own, &peer));
-    Ok(())
+    print(&next_steps(&directory, &own, &peer))
 }
 
 /// Reads what options gave.

@@ -80,8 +80,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             let keys = format!("file:{}", files[i]);
             json!({"gateway": gateway, "peer": peer, "file": paths[i], "keys": keys})
         };
-        print_json(&json!({"suite": suite.name(), "files": [end(0, a, b), end(1, b, a)]}));
-        return Ok(());
+        let files = [end(0, a, b), end(1, b, a)];
+        return print_json(&json!({"suite": suite.name(), "files": files}));
     }
     let line = |i: usize, own: &str, peer: &str| {
         let path = paths[i].display();
@@ -96,6 +96,5 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
          gateway's keys_dir and keep no copy\n",
         line(0, a, b),
         line(1, b, a),
-    ));
-    Ok(())
+    ))
 }

@@ -20,7 +20,7 @@ use crate::failure::Failure;
 /// Which daemon is asked.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Socket {
-    /// The daemon's socket; else $LOCKGATE_SOCKET, else /run/lockgate/api.sock
+    /// API socket [env: LOCKGATE_SOCKET] [default: /run/lockgate/api.sock]
     #[arg(long, value_name = "PATH", global = true)]
     socket: Option<PathBuf>,
 }
@@ -55,7 +55,7 @@ fn told(status: &Status) -> String {
             format!("the daemon went away before it answered: {said}")
         }
         Code::DeadlineExceeded => "the daemon did not answer in time".into(),
-        Code::ResourceExhausted | Code::OutOfRange => format!("too large for the API: {said}"),
+        Code::OutOfRange => format!("too large for the API: {said}"),
         _ => said.to_owned(),
     }
 }
@@ -82,7 +82,7 @@ pub(crate) enum LiveError {
         pid: Option<u32>,
     },
     /// Only root may.
-    #[error("be root: this opens ports that fail closed")]
+    #[error("must be run as root: it opens ports that are closed")]
     NotRoot,
     /// Something of ours could not be taken away.
     #[error("{what}: {error}")]
@@ -91,20 +91,6 @@ pub(crate) enum LiveError {
         what: String,
         /// Why.
         error: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// A file is too large to be a configuration.
-    #[error("{}: larger than {limit} bytes", .file.display())]
-    TooLarge {
-        /// The file.
-        file: PathBuf,
-        /// The largest that is read, bytes.
-        limit: u64,
-    },
-    /// A file is not text.
-    #[error("{}: is not text (UTF-8)", .file.display())]
-    NotText {
-        /// The file.
-        file: PathBuf,
     },
     /// The daemon ended the stream of events.
     #[error("the daemon ended")]

@@ -1,7 +1,7 @@
 //! The operator's command: one file a subcommand; this one only parses and dispatches.
 //!
-//! Exit codes: 0 it is well, 1 what was asked about is bad, 2 the command line makes no sense.
-//! Answers go to standard output, errors to standard error.
+//! Answers go to standard output, errors to standard error. With `--json` an error is an answer
+//! too: `{"error":{"message":…,"exit_code":…}}`, one line on standard output.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -13,29 +13,50 @@ mod explain;
 mod failure;
 mod generate;
 mod init;
+mod input;
 mod keygen;
 mod live;
 mod output;
 mod replay;
 mod terminal;
+mod words;
 
+use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use ipsec::SelfTestError;
 
-use failure::Failure;
+use failure::{Failure, Usage};
 use live::{Socket, change, detach, events, policy, probe, show};
 
 /// Lockgate: an IPsec gateway in user space.
 #[derive(Parser)]
-#[command(name = "lockgate", version, max_term_width = 100)]
+#[command(name = "lockgate", version, max_term_width = 100, after_help = EXIT_CODES)]
 struct CommandLine {
     #[command(flatten)]
     socket: Socket,
     #[command(subcommand)]
     command: Command,
 }
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  it succeeded
+  1  it failed, or the answer is no: the configuration is bad, the daemon refused, a port is missing
+  2  the command line is wrong, or names something that does not exist
+`diff` ends like diff(1): 0 no difference, 1 differences, 2 trouble.
+
+With --json an error is one line on standard output:
+  {\"error\":{\"message\":\"…\",\"exit_code\":1}}
+`check`, `apply`, `diff` and `policy` tell mistakes of a file in their usual answer, with \"ok\": false.";
+
+/// Commands that ask no daemon.
+const OFFLINE: &[&str] =
+    &["check", "init", "keygen", "replay", "demo", "bench", "probe", "generate"];
 
 /// Each says what it is for in its own file; its first line stands in the overview.
 #[derive(Subcommand)]
@@ -50,6 +71,7 @@ enum Command {
     Save(change::SaveArgs),
     Export(change::ExportArgs),
     Policy(policy::Args),
+    #[command(alias = "sh")]
     Show(show::Args),
     Explain(explain::Args),
     Events(events::Args),
@@ -73,8 +95,84 @@ fn tested(
 }
 
 fn main() -> ExitCode {
-    let CommandLine { socket, command } = CommandLine::parse();
-    let result = match command {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let as_json = wants_json(&args);
+    match parsed(args).and_then(run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => told(&failure, as_json),
+    }
+}
+
+/// The parser, with `--socket` offered by those commands only that it means something to.
+fn offered(mut command: clap::Command) -> clap::Command {
+    fn without_socket(command: clap::Command) -> clap::Command {
+        let hidden = |arg: clap::Arg| if arg.get_id() == "socket" { arg.hide(true) } else { arg };
+        command.mut_args(hidden).mut_subcommands(without_socket)
+    }
+    // Global options are handed down when it is built.
+    command.build();
+    command.mut_subcommands(|sub| match OFFLINE.contains(&sub.get_name()) {
+        true => without_socket(sub),
+        false => sub,
+    })
+}
+
+/// Parses the command line. Help and version are printed here.
+fn parsed(args: Vec<OsString>) -> Result<Option<CommandLine>, Failure> {
+    let mut parser = offered(CommandLine::command());
+    let args = words::written_out(&parser, args);
+    let matches = match parser.try_get_matches_from_mut(args) {
+        Ok(matches) => matches,
+        Err(help) if help.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            output::complain(&help.render().to_string());
+            return Err(Usage::Nothing.into());
+        }
+        Err(error) if error.use_stderr() => return Err(senseless(&parser, error).into()),
+        Err(help) => {
+            let printed = help.print().and_then(|()| std::io::stdout().flush());
+            return printed.map(|()| None).or_else(output::unless_gone);
+        }
+    };
+    if let Some((name, of_command)) = matches.subcommand()
+        && OFFLINE.contains(&name)
+        && of_command.value_source("socket") == Some(ValueSource::CommandLine)
+    {
+        return Err(Usage::NoDaemon { command: name.to_owned() }.into());
+    }
+    let parsed = CommandLine::from_arg_matches(&matches).map_err(Usage::Parser)?;
+    Ok(Some(parsed))
+}
+
+/// A command line that is wrong, with the nearest command if it names one that is not there.
+fn senseless(parser: &clap::Command, error: clap::Error) -> Usage {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
+        return Usage::Parser(error);
+    };
+    // The usage line ends with the command that has no such subcommand.
+    let parent = match error.get(ContextKind::Usage) {
+        Some(ContextValue::StyledStr(usage)) => parent_of(parser, &usage.to_string()),
+        _ => String::new(),
+    };
+    let nearest = words::nearest(parser, &parent, word);
+    Usage::UnknownCommand { parent, word: word.clone(), nearest }
+}
+
+/// The command in a usage line: `policy` in `Usage: lockgate policy [OPTIONS] <COMMAND>`.
+fn parent_of(parser: &clap::Command, usage: &str) -> String {
+    let mut words = usage.split_whitespace().skip_while(|word| *word != "lockgate").skip(1);
+    let word = words.next().unwrap_or_default();
+    parser.find_subcommand(word).map_or(String::new(), |command| command.get_name().to_owned())
+}
+
+/// Returns whether the answer is to be JSON. `bench` has a `--json` of its own, which names a file.
+fn wants_json(args: &[OsString]) -> bool {
+    let mut options = args.iter().skip(1).take_while(|arg| *arg != "--");
+    options.any(|arg| arg == "--json") && !args.iter().any(|arg| arg == "bench")
+}
+
+fn run(line: Option<CommandLine>) -> Result<(), Failure> {
+    let Some(CommandLine { socket, command }) = line else { return Ok(()) };
+    match command {
         Command::Check(args) => check::run(&args),
         Command::Init(args) => init::run(&args),
         Command::Keygen(args) => keygen::run(&args),
@@ -93,18 +191,26 @@ fn main() -> ExitCode {
         Command::Replay(args) => tested(ipsec::self_test, || replay::run(&args)),
         Command::Demo(args) => tested(ipsec::self_test, || demo::run(&args)),
         Command::Bench(args) => tested(ipsec::self_test, || Ok(bench::run(&args)?)),
-        Command::Generate(args) => generate::run(&args, CommandLine::command()),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            let text = failure.to_string();
-            if !text.is_empty() {
-                eprintln!("lockgate: {}", text.trim_end());
-            }
-            failure.exit_code()
+        Command::Generate(args) => {
+            // There is no manual page for `help`.
+            generate::run(&args, offered(CommandLine::command().disable_help_subcommand(true)))
         }
     }
+}
+
+/// Tells why a command failed, and returns the code it ends with.
+fn told(failure: &Failure, as_json: bool) -> ExitCode {
+    let text = failure.to_string();
+    let text = text.trim_end();
+    let code = failure.exit_code();
+    if text.is_empty() {
+        return ExitCode::from(code);
+    }
+    let answered = as_json && !matches!(failure, Failure::Output(_));
+    if !answered || output::print_line(&output::json_line(&failure.as_json())).is_err() {
+        output::complain(&format!("lockgate: {text}\n"));
+    }
+    ExitCode::from(code)
 }
 
 #[cfg(test)]
@@ -121,7 +227,7 @@ mod tests {
         let text = failure.to_string();
         assert!(text.contains("self-test of aes-128-gcm by aws-lc-rs failed"), "{text}");
         assert!(text.contains("nothing was sealed"), "{text}");
-        assert_eq!(format!("{:?}", failure.exit_code()), format!("{:?}", ExitCode::from(1)));
+        assert_eq!(failure.exit_code(), 1);
         let mut ran = false;
         tested(ipsec::self_test, || {
             ran = true;

@@ -12,6 +12,7 @@ use io::{CaptureReader, LinkType};
 use policy::Direction;
 
 use crate::failure::{Failure, Usage};
+use crate::input;
 use crate::output::{counted, print, print_json};
 
 use engine::Input;
@@ -33,9 +34,12 @@ pub(crate) use report::{DropLine, LedgerLine, Report, drops_text, ledger_text};
 #[derive(clap::Args)]
 #[command(allow_missing_positional = true, after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The configuration
-    #[arg(long, value_name = "FILE")]
+    /// The configuration; `-` reads standard input
+    #[arg(short = 'f', long, visible_alias = "file", value_name = "FILE")]
     config: PathBuf,
+    /// Read the key files from this directory instead of the configuration's `keys_dir`
+    #[arg(long, value_name = "DIR")]
+    keys_dir: Option<PathBuf>,
     /// A capture and the port its packets enter by; may be repeated, also for one port.
     /// Port "host" takes IP packets sent by this machine itself
     #[arg(long = "in", value_name = "PORT=FILE", value_parser = named_input)]
@@ -80,7 +84,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         }
     };
     let job = Job {
-        config: args.config.clone(),
+        config: input::Input::of(&args.config),
+        keys_dir: args.keys_dir.clone(),
         inputs,
         keys: args.keys.clone(),
         output: args.output.clone(),
@@ -89,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match args.json {
         true => print_json(&report),
         false => print(&report.text()),
-    }
+    }?;
     match report.ledger_imbalance {
         0 => Ok(()),
         imbalance => Err(Failure::Ledger { imbalance }),
@@ -99,7 +104,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 /// What to replay, and where to.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
-    pub(crate) config: PathBuf,
+    pub(crate) config: input::Input,
+    /// The directory of its key files; `None`: the one that it names.
+    pub(crate) keys_dir: Option<PathBuf>,
     /// Captures with the names of their ports; `None`: the first protected port.
     pub(crate) inputs: Vec<(Option<String>, PathBuf)>,
     /// Keys that other replays sealed with.
@@ -116,7 +123,9 @@ pub(crate) struct Job {
 /// # Errors
 /// Nothing was written to its place, unless the operating system failed at that very step.
 pub(crate) fn perform(job: &Job) -> Result<Report, Failure> {
-    let loaded = control::read(&job.config)?.load_keys(control::base_of(&job.config))?;
+    let parsed = job.config.parsed()?;
+    let directory = job.config.keys_directory(&parsed, job.keys_dir.as_deref());
+    let loaded = parsed.load_keys_in(&directory)?;
     let mut opened = Vec::new();
     for file in &job.keys {
         opened.push(read_replay_keys(file)?);
@@ -127,11 +136,11 @@ pub(crate) fn perform(job: &Job) -> Result<Report, Failure> {
     let snapshot = loaded
         .validated
         .compile(keys, Generation(1))
-        .map_err(|error| Failure::Compile { file: job.config.clone(), error })?;
+        .map_err(|error| Failure::Compile { file: job.config.name().into(), error })?;
     let places = Places::new(&job.output)?;
     let files = job.inputs.iter().map(|(_, file)| file.as_path());
-    let read: Vec<&Path> =
-        files.chain(job.keys.iter().map(PathBuf::as_path)).chain([job.config.as_path()]).collect();
+    let keys = job.keys.iter().map(PathBuf::as_path);
+    let read: Vec<&Path> = files.chain(keys).chain(job.config.file()).collect();
     places.check(&snapshot, &read)?;
 
     let (ports, inputs) = open_inputs(&snapshot, job)?;

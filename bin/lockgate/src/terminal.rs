@@ -57,6 +57,11 @@ impl Terminal {
         Terminal { width, colour: Colour::None }
     }
 
+    /// Returns whether [`Terminal::paint`] paints.
+    pub(crate) fn is_coloured(self) -> bool {
+        self.colour == Colour::Ansi
+    }
+
     /// Text in a style.
     pub(crate) fn paint(self, style: Style, text: &str) -> String {
         let code = match style {
@@ -92,22 +97,10 @@ impl Terminal {
     }
 }
 
-/// Text on one line that can do nothing to a terminal: control characters and those that change
-/// the direction of writing are escaped, ends of lines become ` | `.
+/// Text on one line that can do nothing to a terminal: hidden characters are escaped, ends of lines
+/// become ` | `.
 pub(crate) fn printable(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' => safe.push_str(" | "),
-            '\u{61c}'
-            | '\u{200e}'..='\u{200f}'
-            | '\u{202a}'..='\u{202e}'
-            | '\u{2066}'..='\u{2069}' => safe.extend(c.escape_unicode()),
-            c if c.is_control() => safe.extend(c.escape_default()),
-            c => safe.push(c),
-        }
-    }
-    safe
+    control::escaped_line(&text.replace('\n', " | ")).into_owned()
 }
 
 #[cfg(test)]

@@ -253,19 +253,24 @@ struct Report<'r, R> {
     rows: &'r [R],
 }
 
+/// Prints a text and a line end.
+fn print(text: &str) -> Result<(), BenchError> {
+    let error = |error| BenchError::Write { file: "standard output".into(), error };
+    crate::output::write_text(&format!("{text}\n")).map_err(error)
+}
+
 /// Prints the text, and writes the JSON where it was asked for.
 fn publish(report: &impl Serialize, text: &str, json: Option<&Path>) -> Result<(), BenchError> {
     let Some(file) = json else {
-        println!("{text}");
-        return Ok(());
+        return print(text);
     };
     let error = |error| BenchError::Write { file: file.to_owned(), error };
     let mut line = serde_json::to_vec(report).map_err(|cause| error(cause.into()))?;
     line.push(b'\n');
     if file == Path::new("-") {
-        eprintln!("{text}");
+        crate::output::complain(&format!("{text}\n"));
         return std::io::stdout().write_all(&line).map_err(error);
     }
-    println!("{text}");
+    print(text)?;
     std::fs::write(file, line).map_err(error)
 }

@@ -26,17 +26,18 @@ type Counts = BTreeMap<(String, String), u64>;
 /// # Errors
 /// [`BenchError`].
 pub(super) fn run(cases: &[Case]) -> Result<(), BenchError> {
-    println!(
+    super::print(
         "instructions of the timed span by the source file they were compiled from; the standard\n\
-         library's, inlined everywhere, spread over the files of the function they are in"
-    );
+         library's, inlined everywhere, spread over the files of the function they are in",
+    )?;
     for case in cases {
         let counts = read(&count(case)?);
         let total: u64 = counts.values().sum();
         if total == 0 {
             return Err(BenchError::NothingCounted);
         }
-        println!("\n{}\n{}", case.label(), table(&stages(&counts), case.flows * PASSES));
+        let table = table(&stages(&counts), case.flows * PASSES);
+        super::print(&format!("\n{}\n{table}", case.label()))?;
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ use ipsec::Suite;
 use wire::Address;
 
 use crate::failure::Failure;
+use crate::input::Input;
 use crate::replay::{Job, Report, perform};
 
 /// A gateway with the network behind it.
@@ -154,7 +155,8 @@ impl Laboratory {
     ) -> Result<Report, Failure> {
         let input = |(port, name): &(&str, &str)| (Some((*port).to_owned()), self.file(name));
         perform(&Job {
-            config: self.configuration(site),
+            config: Input::File(self.configuration(site)),
+            keys_dir: None,
             inputs: inputs.iter().map(input).collect(),
             keys: keys.iter().map(|name| self.file(name)).collect(),
             output: self.file(output),

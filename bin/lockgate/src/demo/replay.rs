@@ -24,7 +24,7 @@ use super::laboratory::{Laboratory, START_NS, Seen, Site, new_directory};
 use super::report::{Check, DemoReport};
 use super::traffic::{Fate, Parcel, Traffic};
 use crate::failure::{Failure, Usage};
-use crate::output::{counted, print, print_json};
+use crate::output::{complain, counted, print, print_json};
 use crate::replay::Report;
 
 /// Packets that a host sends at the same time; the walk takes them as one batch.
@@ -60,7 +60,7 @@ pub(super) fn run(seconds: u64, keep: Option<&Path>, json: bool) -> Result<(), F
     match json {
         true => print_json(&report),
         false => print(&report.text()),
-    }
+    }?;
     if let Directory::Kept(path) = &directory {
         say(&format!("everything lies in {}", path.display()));
     }
@@ -69,7 +69,7 @@ pub(super) fn run(seconds: u64, keep: Option<&Path>, json: bool) -> Result<(), F
 
 /// Progress, apart from the answer; later rounds tell less.
 fn say(text: &str) {
-    eprintln!("demo: {text}");
+    complain(&format!("demo: {text}\n"));
 }
 
 /// Where the rounds' files lie: keys and decrypted packets, so nobody else may get in.

@@ -1,13 +1,13 @@
 //! `lockgate apply`, `confirm`, `diff`, `rollback`, `export`: the configuration that runs.
 
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use api::v1;
 
-use super::{Ask, LiveError, Socket, show};
+use super::{Ask, Socket, show};
 use crate::failure::Failure;
-use crate::output::{counted, print, print_json};
+use crate::input::{FileArgs, Input};
+use crate::output::{complain, counted, print, print_json};
 
 /// Make a configuration the running one
 ///
@@ -21,9 +21,8 @@ use crate::output::{counted, print, print_json};
 /// are then in the key files.
 #[derive(clap::Args)]
 pub(crate) struct ApplyArgs {
-    /// The configuration
-    #[arg(short, long, value_name = "FILE")]
-    file: PathBuf,
+    #[command(flatten)]
+    file: FileArgs,
     /// Evaluate it, keys too, and say what would change; change nothing
     #[arg(long)]
     dry_run: bool,
@@ -70,9 +69,13 @@ pub(crate) struct ConfirmArgs {
 /// may change what runs (root, group lockgate-admin).
 #[derive(clap::Args)]
 pub(crate) struct DiffArgs {
-    /// The configuration; without it the file that lockgated starts with
-    #[arg(short, long, value_name = "FILE")]
+    /// The configuration, `-` for standard input; without it the file that lockgated starts with
+    #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
+    /// The configuration, as an option instead of FILE
+    #[arg(short = 'f', long = "file", id = "file_option", value_name = "FILE")]
+    #[arg(conflicts_with = "file")]
+    option: Option<PathBuf>,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
@@ -112,7 +115,7 @@ pub(crate) struct ExportArgs {
 
 /// Applies and prints what came of it.
 pub(crate) fn apply(args: &ApplyArgs, socket: &Socket) -> Result<(), Failure> {
-    let Document { text, file, base_directory } = Document::read(&args.file)?;
+    let Document { text, file, base_directory } = Document::read(&args.file.input())?;
     let (dry_run, confirm_within_s) = (args.dry_run, args.confirm.unwrap_or(0));
     let save = args.save;
     let request = v1::ApplyRequest { text, file, base_directory, dry_run, confirm_within_s, save };
@@ -130,7 +133,6 @@ pub(crate) fn save(args: &SaveArgs, socket: &Socket) -> Result<(), Failure> {
         (false, true) => print(&format!("unchanged: {file} means revision {revision} already\n")),
         (false, false) => print(&format!("revision {revision} is saved to {file}\n")),
     }
-    Ok(())
 }
 
 /// Confirms what waits.
@@ -141,7 +143,6 @@ pub(crate) fn confirm(args: &ConfirmArgs, socket: &Socket) -> Result<(), Failure
         true => print_json(&confirmed),
         false => print(&format!("revision {} is confirmed and stays\n", confirmed.revision)),
     }
-    Ok(())
 }
 
 /// Goes back and prints what came of it, or lists what there is to go back to.
@@ -162,22 +163,25 @@ pub(crate) fn export(args: &ExportArgs, socket: &Socket) -> Result<(), Failure> 
         true => print_json(&exported),
         false => print(&exported.toml),
     }
-    Ok(())
 }
 
 /// Compares and prints the differences; fails with [`Failure::Bad`] if there are any.
 pub(crate) fn diff(args: &DiffArgs, socket: &Socket) -> Result<(), Failure> {
-    let found = compare(args, socket).map_err(|failure| Failure::Trouble(Box::new(failure)))?;
-    if args.json {
-        print_json(&found);
-    } else {
-        eprint!("{}", if found.ok { "" } else { found.rendered.as_str() });
-        let differences = found.differences.iter().map(lines);
-        print(&differences.chain(found.key_changes.iter().map(keys)).collect::<String>());
-        if found.ok && !found.keys_compared {
-            eprintln!("note: keys were not compared: be root or in group {}", api::ADMIN_GROUP);
+    let trouble = |failure| Failure::Trouble(Box::new(failure));
+    let found = compare(args, socket).map_err(trouble)?;
+    let printed = match args.json {
+        true => print_json(&found),
+        false => {
+            complain(if found.ok { "" } else { found.rendered.as_str() });
+            if found.ok && !found.keys_compared {
+                let group = api::ADMIN_GROUP;
+                complain(&format!("note: keys were not compared: be root or in group {group}\n"));
+            }
+            let differences = found.differences.iter().map(lines);
+            print(&differences.chain(found.key_changes.iter().map(keys)).collect::<String>())
         }
-    }
+    };
+    printed.map_err(trouble)?;
     match found {
         found if !found.ok => Err(Failure::Trouble(Box::new(Failure::Bad))),
         found if found.differences.is_empty() && found.key_changes.is_empty() => Ok(()),
@@ -186,15 +190,19 @@ pub(crate) fn diff(args: &DiffArgs, socket: &Socket) -> Result<(), Failure> {
 }
 
 fn compare(args: &DiffArgs, socket: &Socket) -> Result<v1::Differences, Failure> {
+    // A file that cannot be read is told without a daemon.
+    let named = args.file.as_ref().or(args.option.as_ref());
+    let document = named.map(|file| Document::read(&Input::of(file))).transpose()?;
     let mut ask = Ask::new(socket)?;
-    let file = match &args.file {
-        Some(file) => file.clone(),
+    let document = match document {
+        Some(document) => document,
         None => {
             let request = v1::ShowRequest::default();
-            ask.call(async |client| client.show_status(request).await)?.config_file.into()
+            let status = ask.call(async |client| client.show_status(request).await)?;
+            Document::read(&Input::File(status.config_file.into()))?
         }
     };
-    let Document { text, file, base_directory } = Document::read(&file)?;
+    let Document { text, file, base_directory } = document;
     let request = v1::DiffRequest { text, file, base_directory };
     ask.call(async |client| client.diff(request).await)
 }
@@ -208,46 +216,31 @@ pub(super) struct Document {
 
 impl Document {
     /// Reads it.
-    pub(super) fn read(file: &Path) -> Result<Document, Failure> {
-        let mut bytes = Vec::new();
-        let opened = std::fs::File::open(file).map_err(Failure::file(file))?;
-        let mut limited = opened.take(control::MAX_BYTES + 1);
-        limited.read_to_end(&mut bytes).map_err(Failure::file(file))?;
-        if bytes.len() as u64 > control::MAX_BYTES {
-            let limit = control::MAX_BYTES;
-            return Err(LiveError::TooLarge { file: file.to_owned(), limit }.into());
-        }
-        let text = String::from_utf8(bytes);
-        let text = text.map_err(|_| LiveError::NotText { file: file.to_owned() })?;
-        let base = match control::base_of(file) {
-            here if here.as_os_str().is_empty() => Path::new("."),
-            base => base,
-        };
-        // The daemon works in another directory; through links, it would look in another place.
-        let base = std::fs::canonicalize(base).map_err(Failure::file(base))?;
-        let base_directory = base.display().to_string();
-        // `show revisions` names the file long after this directory is left.
-        let file = file.file_name().map_or(base.clone(), |name| base.join(name));
-        Ok(Document { text, file: file.display().to_string(), base_directory })
+    pub(super) fn read(input: &Input) -> Result<Document, Failure> {
+        let text = input.text()?;
+        // The daemon works in another directory, and `show revisions` names the file long after
+        // this one is left.
+        let (base, file) = input.absolute()?;
+        Ok(Document { text, file, base_directory: base.display().to_string() })
     }
 }
 
 /// Prints what became of a change; fails with [`Failure::Bad`] if it was refused.
 pub(super) fn answer(applied: &v1::Applied, as_json: bool) -> Result<(), Failure> {
     if as_json {
-        print_json(applied);
+        print_json(applied)?;
     } else {
-        eprint!("{}", applied.rendered);
+        complain(&applied.rendered);
         if !applied.refused.is_empty() {
-            eprintln!("lockgate: {}; nothing was changed", applied.refused);
+            complain(&format!("lockgate: {}; nothing was changed\n", applied.refused));
         }
-        applied.notes.iter().for_each(|note| eprintln!("note: {note}"));
+        applied.notes.iter().for_each(|note| complain(&format!("note: {note}\n")));
         if applied.ok {
-            print(&summary(applied));
+            print(&summary(applied))?;
         }
     }
     if !as_json && !applied.not_saved.is_empty() {
-        eprintln!("lockgate: it runs, but is {}", applied.not_saved);
+        complain(&format!("lockgate: it runs, but is {}\n", applied.not_saved));
     }
     if applied.ok && applied.not_saved.is_empty() { Ok(()) } else { Err(Failure::Bad) }
 }

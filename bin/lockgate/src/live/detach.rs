@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
     match args.json {
         true => print_json(&opened),
         false => print(&told(&opened)),
-    }
+    }?;
     let first = stays.into_iter().next();
     first.map_or(Ok(()), |error| Err(error.into()))
 }

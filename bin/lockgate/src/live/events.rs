@@ -1,12 +1,12 @@
 //! `lockgate events`: what happened lately, and with `-f` what happens.
 
-use std::io::Write;
 use std::time::{Duration, SystemTime};
 
 use api::v1;
 
 use super::{AnswerError, Ask, LiveError, Socket};
 use crate::failure::Failure;
+use crate::output::{Reader, json_line, print_line};
 use crate::terminal::{Style, Terminal, printable};
 
 /// Columns in front of an event's text: time and severity.
@@ -100,12 +100,11 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
     while let Some(event) = ask.runtime.block_on(stream.message()).map_err(AnswerError)? {
         // The width may change while events come.
         let text = match args.json {
-            true => serde_json::to_string(&event).expect("no map key is anything but text") + "\n",
+            true => json_line(&event),
             false => human(&event, Terminal::stdout()),
         };
-        let mut out = std::io::stdout().lock();
-        // Nobody reads any more: that is an end like another.
-        if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
+        // When nobody reads any more, that is an end like another.
+        if print_line(text.trim_end())? == Reader::Gone {
             return Ok(());
         }
     }

@@ -9,6 +9,7 @@ use clap::Subcommand;
 use super::change::{Document, answer};
 use super::{Ask, Socket};
 use crate::failure::Failure;
+use crate::input::Input;
 
 /// Add and remove policies of the running gateway
 ///
@@ -31,8 +32,11 @@ enum What {
 /// Add a policy, or all of a file
 #[derive(clap::Args)]
 struct AddArgs {
-    /// A file of [[policy]] sections, instead of the options below
-    #[arg(short, long, value_name = "FILE", conflicts_with = "Written")]
+    /// A file of [[policy]] sections, instead of the options below; `-` reads standard input
+    #[arg(value_name = "FILE", conflicts_with = "Written")]
+    path: Option<PathBuf>,
+    /// The file, as an option instead of FILE
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["Written", "path"])]
     file: Option<PathBuf>,
     #[command(flatten)]
     written: Written,
@@ -55,8 +59,8 @@ struct DelArgs {
 /// A policy that is removed and added under the same name is replaced: no packet finds neither.
 #[derive(clap::Args)]
 struct ChangeArgs {
-    /// A file of [[policy]] sections to add
-    #[arg(long, value_name = "FILE")]
+    /// A file of [[policy]] sections to add; `-` reads standard input
+    #[arg(short = 'f', long, visible_alias = "file", value_name = "FILE")]
     add: Option<PathBuf>,
     /// Names of policies to remove
     #[arg(long, value_name = "NAME", num_args = 1.., required_unless_present = "add")]
@@ -84,7 +88,7 @@ struct How {
 #[derive(clap::Args, Default)]
 struct Written {
     /// Its name
-    #[arg(long, required_unless_present = "file")]
+    #[arg(long, required_unless_present_any = ["file", "path"])]
     name: Option<String>,
     /// protect (follows from --peer), bypass or discard
     #[arg(long)]
@@ -123,12 +127,14 @@ struct Written {
 
 /// Asks for the change and prints what came of it.
 pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
-    let of_file =
-        |file: &PathBuf| Document::read(file).map(|Document { text, file, .. }| (text, file));
+    let of_file = |file: &PathBuf| {
+        Document::read(&Input::of(file)).map(|Document { text, file, .. }| (text, file))
+    };
     let ((add, file), remove, how) = match &args.what {
         What::Add(args) => {
             let written = || Ok((args.written.section(), "the command line".to_owned()));
-            (args.file.as_ref().map_or_else(written, of_file)?, Vec::new(), &args.how)
+            let file = args.path.as_ref().or(args.file.as_ref());
+            (file.map_or_else(written, of_file)?, Vec::new(), &args.how)
         }
         What::Del(args) => (Default::default(), args.names.clone(), &args.how),
         What::Change(args) => {

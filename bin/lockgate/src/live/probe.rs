@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match args.json {
         true => print_json(&report),
         false => print(&text(&report)),
-    }
+    }?;
     if ok { Ok(()) } else { Err(Failure::Bad) }
 }
 

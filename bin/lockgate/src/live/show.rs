@@ -14,26 +14,29 @@ use crate::output::{print, print_json};
 /// Show what the running gateway does
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// What
+    /// The part of the gateway to show
     #[arg(value_enum)]
     what: What,
     /// Only the one of this name: a port, a peer (also for its SAs), a policy, a neighbour's
     /// address, a route's prefix, a drop reason
     #[arg(value_name = "NAME")]
     name: Option<String>,
-    /// Of the cache: this many of its entries, at most 10000
-    #[arg(long, value_name = "N")]
+    /// Show this many entries of the flow cache, at most 10000
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=MOST_ENTRIES))]
     entries: Option<u32>,
-    /// Of the cache's entries: those of this worker only
+    /// Show only the cache entries of this worker
     #[arg(long, value_name = "NUMBER", requires = "entries")]
     worker: Option<u32>,
-    /// Of the cache's entries: those too that hold no more
+    /// Include stale cache entries
     #[arg(long, requires = "entries")]
     stale: bool,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
 }
+
+/// Entries of the cache that the daemon shows at a time.
+const MOST_ENTRIES: i64 = api::MAX_CACHE_ENTRIES as i64;
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum What {
@@ -52,7 +55,7 @@ enum What {
     #[value(alias = "policies")]
     Policy,
     /// Security groups: not in this version
-    #[value(alias = "groups")]
+    #[value(alias = "groups", hide = true)]
     Group,
     /// The flow cache
     Cache,
@@ -63,9 +66,10 @@ enum What {
     #[value(alias = "routes")]
     Route,
     /// Connections: not in this version
-    #[value(alias = "connections")]
+    #[value(alias = "connections", hide = true)]
     Connection,
-    /// What is placed on devices: not in this version
+    /// Rules placed on devices: not in this version
+    #[value(hide = true)]
     Placement,
     /// Tiers, drops, ledger, frames, workers
     #[value(alias = "counter")]
@@ -110,7 +114,6 @@ pub(crate) fn revisions(socket: &Socket, as_json: bool) -> Result<(), Failure> {
         true => print_json(&listed),
         false => print(&tables::revisions(&listed)),
     }
-    Ok(())
 }
 
 /// What is asked, and of whom.
@@ -127,8 +130,7 @@ impl Show<'_> {
     ) -> Result<(), Failure> {
         let request = ShowRequest { name: self.args.name.clone() };
         let answer = Ask::new(self.socket)?.call(async |client| call(client, request).await)?;
-        self.tell(&answer, text);
-        Ok(())
+        self.tell(&answer, text)
     }
 
     fn cache_entries(&self, limit: u32) -> Result<(), Failure> {
@@ -139,11 +141,10 @@ impl Show<'_> {
         let request = CacheEntriesRequest { limit, worker, stale };
         let mut ask = Ask::new(self.socket)?;
         let answer = ask.call(async |client| client.show_cache_entries(request).await)?;
-        self.tell(&answer, tables::cached_flows);
-        Ok(())
+        self.tell(&answer, tables::cached_flows)
     }
 
-    fn tell<T: Serialize>(&self, answer: &T, text: fn(&T) -> String) {
+    fn tell<T: Serialize>(&self, answer: &T, text: fn(&T) -> String) -> Result<(), Failure> {
         match self.args.json {
             true => print_json(answer),
             false => print(&text(answer)),

@@ -56,11 +56,7 @@ pub(crate) fn run(seconds: u64, rival: Option<&Rival>, json: bool) -> Result<(),
     let mut stage = Stage::build(progress)?;
     let outcome = play(&mut stage, Seconds(seconds), rival.map(|rival| rival.program.as_path()));
     let report = stage.close(outcome)?;
-    if json {
-        print_json(&report)
-    } else {
-        print(&format!("\n{}", report.text()))
-    };
+    if json { print_json(&report) } else { print(&format!("\n{}", report.text())) }?;
     if report.ok { Ok(()) } else { Err(Failure::Bad) }
 }
 
