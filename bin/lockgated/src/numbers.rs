@@ -48,9 +48,10 @@ impl fmt::Display for Used {
     }
 }
 
-/// The part of all numbers of a width that comes up to this one, 0 to 1.
+/// The part of all numbers of a width that comes up to this one, 0 to 1, in millionths.
 pub(crate) fn part(last: u64, numbers: SequenceNumbers) -> f64 {
-    (last as f64 / numbers.limit() as f64).min(1.0)
+    let part = (last as f64 / numbers.limit() as f64).min(1.0);
+    (part * 1e6).round() / 1e6
 }
 
 /// Tells which SAs have passed a mark or used all of their sequence numbers. Looked at every

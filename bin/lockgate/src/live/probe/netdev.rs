@@ -141,19 +141,41 @@ impl Sysfs {
 /// Offloads that hide or change packets before they are seen, by `ethtool` if it is there.
 fn offloads(name: &str) -> Vec<String> {
     let Ok(ran) = Command::new("ethtool").args(["-k", name]).output() else { return Vec::new() };
-    let text = String::from_utf8_lossy(&ran.stdout);
+    offload_notes(name, &String::from_utf8_lossy(&ran.stdout))
+}
+
+/// Notes about the offloads that `ethtool -k` shows as on.
+fn offload_notes(name: &str, features: &str) -> Vec<String> {
     let is_on = |feature: &str| {
         let value =
-            text.lines().find_map(|line| line.trim().strip_prefix(feature)?.strip_prefix(':'));
+            features.lines().find_map(|line| line.trim().strip_prefix(feature)?.strip_prefix(':'));
         value.is_some_and(|value| value.trim_start().starts_with("on"))
     };
     let minded = [
-        ("large-receive-offload", "merges packets (LRO): switched off, or the port is refused"),
-        ("rx-gro-hw", "merges packets (rx-gro-hw): switch it off"),
-        ("rx-vlan-offload", "strips VLAN tags: switched off, or the port is refused"),
+        ("large-receive-offload", "its driver merges packets (LRO)", "lro"),
+        ("rx-gro-hw", "its driver merges packets (rx-gro-hw)", "rx-gro-hw"),
+        (
+            "rx-vlan-offload",
+            "its driver strips VLAN tags, and a port with `vlan` is refused if that stays on",
+            "rxvlan",
+        ),
     ];
-    let found = minded.iter().filter(|(feature, _)| is_on(feature));
-    found.map(|(_, note)| (*note).to_owned()).collect()
+    let name = shell_word(name);
+    let found = minded.iter().filter(|(feature, ..)| is_on(feature));
+    found
+        .map(|(_, what, flag)| {
+            format!("{what}: lockgated switches it off; by hand: ethtool -K {name} {flag} off")
+        })
+        .collect()
+}
+
+/// A word as a shell reads it: a netdev may have almost any name.
+fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '@');
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
 }
 
 /// The netdevs as a table, and under it what to mind.
@@ -186,4 +208,31 @@ pub(super) fn text(netdevs: &[Netdev]) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offloads_that_are_on_are_told_with_the_line_that_switches_them_off() {
+        let features = "Features for eth0:\nlarge-receive-offload: on\nrx-gro-hw: on [fixed]\n\
+                        rx-vlan-offload: on\ngeneric-receive-offload: on\n";
+        let by_hand = "lockgated switches it off; by hand: ethtool -K eth0";
+        assert_eq!(
+            offload_notes("eth0", features),
+            [
+                format!("its driver merges packets (LRO): {by_hand} lro off"),
+                format!("its driver merges packets (rx-gro-hw): {by_hand} rx-gro-hw off"),
+                format!(
+                    "its driver strips VLAN tags, and a port with `vlan` is refused if that stays \
+                     on: {by_hand} rxvlan off"
+                ),
+            ]
+        );
+        let off = features.replace(": on", ": off");
+        assert!(offload_notes("eth0", &off).is_empty());
+        let odd = offload_notes("a';reboot", "rx-gro-hw: on\n");
+        assert!(odd[0].ends_with(r"ethtool -K 'a'\'';reboot' rx-gro-hw off"), "{odd:?}");
+    }
 }
