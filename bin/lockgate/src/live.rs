@@ -6,6 +6,7 @@ pub(crate) mod events;
 pub(crate) mod policy;
 pub(crate) mod probe;
 pub(crate) mod show;
+pub(crate) mod status;
 
 use std::path::PathBuf;
 
@@ -81,6 +82,9 @@ pub(crate) enum LiveError {
         /// Its process, if it is known.
         pid: Option<u32>,
     },
+    /// No command was given, and no daemon answers.
+    #[error("{0}\n`lockgate --help` lists the commands")]
+    Alone(api::ConnectError),
     /// Only root may.
     #[error("must be run as root: it opens ports that are closed")]
     NotRoot,

@@ -31,7 +31,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use ipsec::SelfTestError;
 
 use failure::{Failure, Usage};
-use live::{Socket, change, detach, events, policy, probe, show};
+use live::{Socket, change, detach, events, policy, probe, show, status};
 
 /// Lockgate: an IPsec gateway in user space.
 #[derive(Parser)]
@@ -40,7 +40,7 @@ struct CommandLine {
     #[command(flatten)]
     socket: Socket,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 const EXIT_CODES: &str = "\
@@ -71,6 +71,7 @@ enum Command {
     Save(change::SaveArgs),
     Export(change::ExportArgs),
     Policy(policy::Args),
+    Status(status::Args),
     #[command(alias = "sh")]
     Show(show::Args),
     Explain(explain::Args),
@@ -172,6 +173,7 @@ fn wants_json(args: &[OsString]) -> bool {
 
 fn run(line: Option<CommandLine>) -> Result<(), Failure> {
     let Some(CommandLine { socket, command }) = line else { return Ok(()) };
+    let Some(command) = command else { return status::run_alone(&socket) };
     match command {
         Command::Check(args) => check::run(&args),
         Command::Init(args) => init::run(&args),
@@ -183,6 +185,7 @@ fn run(line: Option<CommandLine>) -> Result<(), Failure> {
         Command::Save(args) => change::save(&args, &socket),
         Command::Export(args) => change::export(&args, &socket),
         Command::Policy(args) => policy::run(&args, &socket),
+        Command::Status(args) => status::run(&args, &socket),
         Command::Show(args) => show::run(&args, &socket),
         Command::Explain(args) => explain::run(&args, &socket),
         Command::Events(args) => events::run(&args, &socket),

@@ -92,13 +92,32 @@ pub(crate) fn complain(text: &str) {
     let _ = std::io::stderr().lock().write_all(control::escaped(text).as_bytes());
 }
 
+/// Prints text and returns whether somebody still reads.
+///
+/// # Errors
+/// As [`print`].
+pub(crate) fn print_on(text: &str) -> Result<Reader, Failure> {
+    written(write(text))
+}
+
+/// Moves a terminal's cursor to the top and clears what is below.
+pub(crate) fn clear_screen() {
+    // Where that cannot be written, what follows cannot either, and tells.
+    let _ = std::io::stdout().lock().write_all(b"\x1b[H\x1b[J");
+}
+
 /// Prints a value as JSON.
 ///
 /// # Errors
 /// As [`print`].
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    print_on(&json_text(value)).map(|_| ())
+}
+
+/// A value as JSON, with the end of its last line.
+pub(crate) fn json_text(value: &impl Serialize) -> String {
     let text = serde_json::to_string_pretty(value).expect("no map key is anything but text");
-    written(write(&format!("{}\n", json_escaped(&text)))).map(|_| ())
+    json_escaped(&text) + "\n"
 }
 
 /// A value as JSON in one line.
@@ -154,12 +173,72 @@ where
     text
 }
 
+/// The columns that a table may have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Columns {
+    /// All of them.
+    All,
+    /// Those that fit into so many characters.
+    Within(usize),
+}
+
+/// A table that fits: it leaves out columns of `wide`, the first ones first, until it does, and
+/// says which.
+pub(crate) fn fitted<R>(
+    title: &str,
+    header: &[&str],
+    rows: R,
+    numbers: Numbers,
+    (columns, wide): (Columns, &[&str]),
+) -> String
+where
+    R: IntoIterator<Item = Vec<String>>,
+{
+    let rows: Vec<Vec<String>> = rows.into_iter().collect();
+    let length = |cell: &str| cell.chars().count();
+    let width = |place: usize| {
+        let cells = rows.iter().map(|row| length(&row[place]));
+        cells.fold(length(header[place]), usize::max)
+    };
+    let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    let mut kept: Vec<usize> = (0..header.len()).collect();
+    let mut left_out = Vec::new();
+    if let Columns::Within(room) = columns {
+        for column in wide {
+            // Every cell has a space on both sides, and the last one at the end is cut off.
+            if kept.iter().map(|place| widths[*place] + 2).sum::<usize>() <= room {
+                break;
+            }
+            kept.retain(|place| header[*place] != *column);
+            left_out.push(*column);
+        }
+    }
+    let header: Vec<&str> = kept.iter().map(|place| header[*place]).collect();
+    let shown = rows.iter().map(|row| kept.iter().map(|place| row[*place].clone()).collect());
+    let mut text = table(title, &header, shown, numbers.of(&kept));
+    if !left_out.is_empty() && !text.is_empty() {
+        text.pop();
+        text.push_str(&format!(" --wide adds: {}\n\n", left_out.join(", ")));
+    }
+    text
+}
+
 /// Which columns of a table hold numbers, and stand to the right.
 pub(crate) struct Numbers(pub(crate) std::ops::RangeInclusive<usize>);
 
 impl Numbers {
     /// In no column.
     pub(crate) const NONE: Numbers = Numbers(usize::MAX..=usize::MAX);
+
+    /// The same in a table that has only these columns.
+    fn of(self, kept: &[usize]) -> Numbers {
+        let places = (0..).zip(kept).filter(|(_, old)| self.0.contains(old)).map(|(new, _)| new);
+        let places: Vec<usize> = places.collect();
+        match (places.first(), places.last()) {
+            (Some(first), Some(last)) => Numbers(*first..=*last),
+            _ => Numbers::NONE,
+        }
+    }
 }
 
 /// `1 packet`, `2 packets`.
@@ -200,5 +279,38 @@ mod tests {
             prop_assert_eq!(text.lines().count(), 4, "{:?}", text);
             prop_assert!(!text.contains(|c: char| control::is_hidden(c) && c != '\n'));
         }
+    }
+
+    fn fitted_to(columns: Columns) -> String {
+        let row = |name: &str, number: u64| {
+            vec![name.to_owned(), "x".repeat(30), number.to_string(), "y".repeat(30), "up".into()]
+        };
+        let header = ["name", "long", "packets", "longer", "state"];
+        let rows = [row("a", 5), row("b", 12345)];
+        fitted("Things", &header, rows, Numbers(2..=2), (columns, &["longer", "long"]))
+    }
+
+    #[test]
+    fn a_table_leaves_out_wide_columns_until_it_fits_and_says_which() {
+        let all = fitted_to(Columns::All);
+        assert!(all.contains("longer") && !all.contains("--wide"), "{all}");
+        let widest = all.lines().map(|line| line.chars().count()).max().unwrap();
+        assert_eq!(fitted_to(Columns::Within(widest + 2)), all);
+        for (room, left_out) in [(80, "longer"), (widest - 10, "longer"), (40, "longer, long")] {
+            let text = fitted_to(Columns::Within(room));
+            assert!(text.lines().all(|line| line.chars().count() <= room), "{room}: {text}");
+            assert!(text.ends_with(&format!(" --wide adds: {left_out}\n\n")), "{room}: {text}");
+            // Numbers still stand to the right.
+            assert!(text.contains("       5 ") && text.contains("   12345 "), "{room}: {text}");
+        }
+        // What is left is shown, whatever room there is.
+        assert!(fitted_to(Columns::Within(1)).contains("12345"));
+    }
+
+    #[test]
+    fn a_table_without_rows_is_nothing() {
+        let none: [Vec<String>; 0] = [];
+        let wide: (Columns, &[&str]) = (Columns::Within(1), &["a"]);
+        assert_eq!(fitted("T", &["a"], none, Numbers::NONE, wide), "");
     }
 }

@@ -30,6 +30,10 @@ pub(crate) enum Style {
     Bad,
     /// Less important than what stands beside it.
     Dim,
+    /// A heading, a name.
+    Heading,
+    /// As it should be.
+    Good,
 }
 
 impl Terminal {
@@ -62,12 +66,30 @@ impl Terminal {
         self.colour == Colour::Ansi
     }
 
+    /// A terminal with colours.
+    #[cfg(test)]
+    pub(crate) const fn coloured(width: usize) -> Terminal {
+        Terminal { width: Some(width), colour: Colour::Ansi }
+    }
+
+    /// Columns; `None`: not a terminal.
+    pub(crate) const fn width(self) -> Option<usize> {
+        self.width
+    }
+
+    /// Whether standard output is a terminal.
+    pub(crate) const fn is_terminal(self) -> bool {
+        self.width.is_some()
+    }
+
     /// Text in a style.
     pub(crate) fn paint(self, style: Style, text: &str) -> String {
         let code = match style {
             Style::Warning => "33",
             Style::Bad => "31",
             Style::Dim => "2",
+            Style::Heading => "1",
+            Style::Good => "32",
         };
         match self.colour {
             Colour::None => text.to_owned(),
@@ -78,23 +100,34 @@ impl Terminal {
     /// Breaks text into lines between words, so that `indent` more columns fit in front of each.
     /// A word that is longer than a line stays whole.
     pub(crate) fn wrap(self, text: &str, indent: usize) -> Vec<String> {
-        let Some(width) = self.width else { return vec![text.to_owned()] };
-        let room = width.saturating_sub(indent).max(NARROWEST / 2);
-        let mut lines = vec![String::new()];
-        for word in text.split(' ') {
-            let line = lines.last_mut().expect("never empty");
-            let length = line.chars().count();
-            if length > 0 && length + 1 + word.chars().count() > room {
-                lines.push(word.to_owned());
-                continue;
-            }
-            if length > 0 {
-                line.push(' ');
-            }
-            line.push_str(word);
+        match self.width {
+            None => vec![text.to_owned()],
+            Some(width) => wrap(text, width.saturating_sub(indent)),
         }
-        lines
     }
+
+    /// The same; where standard output is no terminal, as if it had `width` columns.
+    pub(crate) fn wrap_at(self, text: &str, indent: usize, width: usize) -> Vec<String> {
+        wrap(text, self.width.unwrap_or(width).saturating_sub(indent))
+    }
+}
+
+fn wrap(text: &str, room: usize) -> Vec<String> {
+    let room = room.max(NARROWEST / 2);
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("never empty");
+        let length = line.chars().count();
+        if length > 0 && length + 1 + word.chars().count() > room {
+            lines.push(word.to_owned());
+            continue;
+        }
+        if length > 0 {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines
 }
 
 /// Text on one line that can do nothing to a terminal: hidden characters are escaped, ends of lines

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -51,8 +52,11 @@ fn event(number: u64) -> v1::Event {
 #[tonic::async_trait]
 impl Gateway for Fake {
     async fn show_status(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Status> {
-        let (node, uptime_ms) = ("gw-a".into(), 65_000);
-        answer(v1::Status { node, uptime_ms, ..v1::Status::default() })
+        let (node, uptime_ms) = ("gw-a\x1b[2J".into(), 65_000);
+        let name = "berlin".into();
+        let peer = v1::PeerActivity { name, state: "silent".into(), ..v1::PeerActivity::default() };
+        let warnings = vec!["peer berlin does not answer".into()];
+        answer(v1::Status { node, uptime_ms, peers: vec![peer], warnings, ..v1::Status::default() })
     }
 
     async fn show_ports(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Ports> {
@@ -378,6 +382,35 @@ fn everything_is_shown_as_text_and_as_the_json_of_the_api() {
     for later in ["group", "connection", "placement"] {
         lab.fails(2, &["show", later], &["is not in this version"]);
     }
+}
+
+#[test]
+fn the_overview_is_what_no_command_shows_too() {
+    let lab = Lab::new();
+    let text = lab.succeeds(&[]);
+    for words in
+        ["gw-a\\u{1b}[2J: lockgate", "1 min 5 s", "silent", "- peer berlin does not answer"]
+    {
+        assert!(text.contains(words), "no {words:?} in {text}");
+    }
+    assert!(!text.contains('\x1b'), "colours are for terminals: {text:?}");
+    for words in [&["status"][..], &["show", "status"]] {
+        assert_eq!(lab.succeeds(words), text);
+    }
+    assert_eq!(lab.json(&["status"])["warnings"][0], "peer berlin does not answer");
+    // Again and again, until nobody reads.
+    let program = env!("CARGO_BIN_EXE_lockgate");
+    let mut watch = Command::new(program);
+    watch.args(["status", "--watch", "1", "--socket"]).arg(&lab.socket);
+    let mut watch = watch.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(lines.by_ref().filter(|line| line.starts_with("gw-a")).take(2).count(), 2);
+    drop(lines);
+    assert!(watch.wait().unwrap().success());
+    let alone = lab.place.run(&["--socket", "/nowhere"]);
+    assert_eq!(alone.code(), 1);
+    assert!(alone.err().contains("`lockgate --help` lists the commands"), "{}", alone.err());
+    lab.fails(2, &["status", "--watch", "0"], &["1..=3600"]);
 }
 
 #[test]

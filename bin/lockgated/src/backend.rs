@@ -310,6 +310,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     async fn now(&self) -> Now;
     /// What runs, since when, and how it is set up.
     async fn status(&self) -> v1::Status;
+    /// The same with rates, peers, drops of the last minute and warnings.
+    async fn overview(&self) -> v1::Status;
     /// The ports, the host port last.
     async fn ports(&self) -> Vec<v1::Port>;
     /// The SAs, the refused ones too.

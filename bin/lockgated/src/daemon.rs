@@ -24,6 +24,7 @@ use crate::cached;
 use crate::change::body_of;
 use crate::events::{Events, Kind};
 use crate::numbers;
+use crate::overview;
 use crate::policies::Waiting;
 use crate::state::State;
 use crate::totals::Totals;
@@ -138,13 +139,25 @@ impl Backend for Daemon {
             waiting: state.pending.as_ref().map(|pending| crate::api::waiting(pending.waits())),
             drift: Some(drift),
             troubles: state.troubles_that_last(),
+            ..v1::Status::default()
         }
+    }
+
+    async fn overview(&self) -> v1::Status {
+        let mut status = self.status().await;
+        let peers = crate::api::peers(&self.running().await);
+        let state = self.state.lock().await;
+        let (reports, totals) = totals(&state).await;
+        let ports: Vec<v1::Port> = ports(&state, &reports, &totals);
+        let sas = security_associations(&state, &totals);
+        overview::fill(&state, &mut status, &ports, &peers, &sas);
+        status
     }
 
     async fn ports(&self) -> Vec<v1::Port> {
         let state = self.state.lock().await;
         let (reports, totals) = totals(&state).await;
-        (0..state.live.ports.len()).map(|place| port(&state, place, &reports, &totals)).collect()
+        ports(&state, &reports, &totals)
     }
 
     async fn security_associations(&self) -> Vec<v1::SecurityAssociation> {
@@ -297,6 +310,10 @@ fn ledger(ledger: &Ledger) -> v1::Ledger {
         held: ledger.held,
         imbalance: ledger.imbalance(),
     }
+}
+
+fn ports(state: &State, reports: &[Report], totals: &Totals) -> Vec<v1::Port> {
+    (0..state.live.ports.len()).map(|place| port(state, place, reports, totals)).collect()
 }
 
 fn port(state: &State, place: usize, reports: &[Report], totals: &Totals) -> v1::Port {
@@ -586,8 +603,7 @@ fn neighbours(state: &State) -> Vec<v1::Neighbour> {
 
 fn counters(state: &State, reports: &[Report], totals: &Totals) -> v1::Counters {
     let total = totals.ledger();
-    let ports: Vec<v1::Port> =
-        (0..state.live.ports.len()).map(|place| port(state, place, reports, totals)).collect();
+    let ports = ports(state, reports, totals);
     let mut kernel_imbalance = 0;
     let mut in_kernel = 0;
     let mut seen = Vec::new();
@@ -625,6 +641,9 @@ fn counters(state: &State, reports: &[Report], totals: &Totals) -> v1::Counters 
         netlink_resyncs: state.netlink_resyncs,
         keepalives: totals.keepalives,
         full_lookups: totals.full_lookups,
+        ports: ports.iter().map(|port| overview::port_activity(state, port)).collect(),
+        drops_last_minute: overview::drops(state),
+        rate_time_ms: overview::milliseconds(state.history.lately()),
     }
 }
 

@@ -1,11 +1,16 @@
-//! Once a second: a sample of the counters, which says which peers answer.
+//! Once a second: a sample of the counters for rates, and which peers answer.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
+use ipsec::Spi;
+use policy::Direction;
+
 use crate::events::Kind;
+use crate::history::{PortVolume, SaNumbers, Sample};
 use crate::liveness::{Change, Heard};
 use crate::state::State;
+use crate::totals::Totals;
 use crate::worker::WorkerGone;
 
 impl State {
@@ -17,14 +22,31 @@ impl State {
         let reports = self.brief_reports().await?;
         let mut totals = self.totals.without_policies();
         reports.iter().for_each(|report| totals.add(&report.flushed));
-        let volumes = totals.peers();
-        let configured =
-            self.compiled.settings().peers.iter().map(|peer| {
-                (peer.name.as_str(), volumes.get(&peer.name).copied().unwrap_or_default())
-            });
-        let changes = self.liveness.observe(Instant::now(), configured);
+        let mut sample = sample_of(&totals, Instant::now());
+        sample.inbound = self.inbound_numbers(&totals);
+        let queues = reports.iter().flat_map(|report| report.queues.iter().flatten());
+        sample.ring_full = queues.map(|queue| queue.statistics.kernel.rx_ring_full).sum();
+        let configured = self.compiled.settings().peers.iter().map(|peer| {
+            (peer.name.as_str(), sample.peers.get(&peer.name).copied().unwrap_or_default())
+        });
+        let changes = self.liveness.observe(sample.at, configured);
+        self.history.keep(sample);
         changes.iter().for_each(|change| self.report_liveness(change));
         Ok(())
+    }
+
+    /// The sequence numbers of the inbound SAs.
+    fn inbound_numbers(&self, totals: &Totals) -> BTreeMap<(String, Spi), SaNumbers> {
+        let snapshot = &self.snapshot;
+        let peers: HashMap<_, _> = snapshot.sets().iter().map(|set| (set.id, &set.peer)).collect();
+        let numbers = snapshot.inbound().iter().filter_map(|sa| {
+            let peer = *peers.get(&sa.set)?;
+            let key = (Direction::Inbound, sa.spi, peer.clone());
+            let opened = totals.sas.get(&key).map_or(0, |volume| volume.packets);
+            let numbers = SaNumbers { edge: sa.window.right_edge(), opened };
+            Some(((key.2, sa.spi), numbers))
+        });
+        numbers.collect()
     }
 
     /// When each configured peer was heard.
@@ -51,5 +73,24 @@ impl State {
                 self.events.record(Kind::PeerHeard, peer, message, details);
             }
         }
+    }
+}
+
+fn sample_of(totals: &Totals, at: Instant) -> Sample {
+    let ports = totals.ledgers.iter().map(|(name, ledger)| {
+        let volume = PortVolume {
+            received_packets: ledger.received,
+            dropped_packets: ledger.dropped,
+            transmitted: totals.transmitted.get(name).copied().unwrap_or_default(),
+        };
+        (name.clone(), volume)
+    });
+    Sample {
+        at,
+        ports: ports.collect(),
+        peers: totals.peers(),
+        drops: totals.drops.clone(),
+        inbound: BTreeMap::new(),
+        ring_full: 0,
     }
 }

@@ -20,6 +20,7 @@ use crate::assign;
 use crate::caches::{self, CacheError, When};
 use crate::device::{Claim, Device, DeviceError, Surroundings, Taking};
 use crate::events::{Events, Kind};
+use crate::history::History;
 use crate::liveness::Liveness;
 use crate::moves::live_parts_of;
 use crate::numbers::Used;
@@ -74,6 +75,8 @@ pub(crate) struct State {
     /// Why a netdev is not ours although it should be.
     pub(crate) troubles: HashMap<String, String>,
     pub(crate) totals: Totals,
+    /// Counters of the last minute.
+    pub(crate) history: History,
     pub(crate) liveness: Liveness,
     /// How often each peer has moved since the start.
     pub(crate) moves: HashMap<String, u64>,
@@ -158,6 +161,7 @@ impl State {
             devices: BTreeMap::new(),
             troubles: HashMap::new(),
             totals: Totals::default(),
+            history: History::default(),
             liveness: Liveness::default(),
             moves: HashMap::new(),
             numbers_told: HashMap::new(),

@@ -66,6 +66,15 @@ fn a_peer_that_stands_still_or_has_other_keys_is_silent_until_it_is_heard() {
     let (b, c) = (peer(gateways, "gw-b"), peer(gateways, "gw-c"));
     assert!(b["last_received_age_ms"].as_u64().unwrap() >= 29_000, "{b}");
     assert_eq!((&c["last_received"], &c["silent"]), (&Value::Null, &Value::Bool(true)));
+    let status = gateways.daemon(1).unwrap().ask(&["status"]).unwrap();
+    // Pings that wait for an answer are few: less than one packet a second.
+    let wan = &status["ports"][1];
+    assert_eq!(wan["name"], "wan");
+    assert!(wan["transmitted_bytes_per_second"].as_u64().unwrap() > 0, "{status}");
+    assert_eq!(status["peers"][0]["lost_last_minute"], 0);
+    let warnings = status["warnings"].to_string();
+    assert!(warnings.contains("peer gw-b does not answer"), "{warnings}");
+    assert!(warnings.contains("peer gw-c does not answer"), "{warnings}");
     gateways.daemon(2).unwrap().resume();
     ping_until(&lab, HEARD, "B is heard", || is("gw-b", "ready"));
     assert!(is("gw-c", "silent"));

@@ -162,8 +162,8 @@ mod tests {
     fn an_event_is_one_line_that_a_person_reads() {
         assert_eq!(
             human(&event(), Terminal::plain(None)),
-            "2026-08-30T12:00:00Z warning wan: port wan has no carrier | at all\\u{1b}[2J (by uid 7) \
-             (and 3 more like it) [port_down]\n"
+            "2026-08-30T12:00:00Z warning wan: port wan has no carrier | at all\\u{1b}[2J \
+             (by uid 7) (and 3 more like it) [port_down]\n"
         );
     }
 

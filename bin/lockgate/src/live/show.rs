@@ -1,6 +1,9 @@
 //! `lockgate show`: the state of the running gateway, as tables or JSON.
 
+mod overview;
 mod tables;
+
+use std::time::Duration;
 
 use api::GatewayClient;
 use api::v1::{CacheEntriesRequest, ShowRequest};
@@ -9,8 +12,11 @@ use tonic::{Response, Status};
 
 use super::{Ask, LiveError, Socket};
 use crate::failure::Failure;
-use crate::output::{print, print_json};
+use crate::output::{Columns, Reader, clear_screen, json_text, print, print_json, print_on};
+use crate::terminal::Terminal;
 
+/// Columns of tables where standard output is no terminal.
+const USUAL_COLUMNS: usize = 100;
 /// Show what the running gateway does
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -30,6 +36,13 @@ pub(crate) struct Args {
     /// Include stale cache entries
     #[arg(long, requires = "entries")]
     stale: bool,
+    /// Show all columns, however wide the table gets
+    #[arg(long)]
+    wide: bool,
+    /// Show it again every so many seconds (2) until interrupted
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
+          value_parser = clap::value_parser!(u32).range(1..=3600))]
+    watch: Option<u32>,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
@@ -38,9 +51,26 @@ pub(crate) struct Args {
 /// Entries of the cache that the daemon shows at a time.
 const MOST_ENTRIES: i64 = api::MAX_CACHE_ENTRIES as i64;
 
+impl Args {
+    /// `lockgate show status`.
+    pub(crate) const fn status(watch: Option<u32>, json: bool) -> Args {
+        let what = What::Status;
+        Args {
+            what,
+            name: None,
+            entries: None,
+            worker: None,
+            stale: false,
+            wide: false,
+            watch,
+            json,
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum What {
-    /// Version, revision, guard
+    /// The gateway on one screen: ports, peers, rates, drops, warnings
     Status,
     /// Ports with their netdevs, addresses, queues and ledgers
     #[value(alias = "ports")]
@@ -71,7 +101,7 @@ enum What {
     /// Rules placed on devices: not in this version
     #[value(hide = true)]
     Placement,
-    /// Tiers, drops, ledger, frames, workers
+    /// Rates, tiers, drops, ledger, frames, workers
     #[value(alias = "counter")]
     Counters,
     /// Revisions of the configuration
@@ -79,10 +109,31 @@ enum What {
     Revisions,
 }
 
-/// Asks and prints.
+/// Asks and prints, again and again if asked to.
 pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
+    let Some(seconds) = args.watch else {
+        return print_on(&text(args, socket)?).map(|_| ());
+    };
+    loop {
+        let text = text(args, socket)?;
+        if Terminal::stdout().is_terminal() {
+            clear_screen();
+        }
+        if print_on(&text)? == Reader::Gone {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_secs(seconds.into()));
+    }
+}
+
+/// Asks, and returns the answer as it is printed.
+fn text(args: &Args, socket: &Socket) -> Result<String, Failure> {
     let not_yet = |what| Err(LiveError::NotYet { what }.into());
     let show = Show { args, socket };
+    let columns = match args.wide {
+        true => Columns::All,
+        false => Columns::Within(Terminal::stdout().width().unwrap_or(USUAL_COLUMNS)),
+    };
     if let Some(limit) = args.entries {
         return show.cache_entries(limit);
     }
@@ -90,19 +141,23 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
         What::Group => not_yet("group"),
         What::Connection => not_yet("connection"),
         What::Placement => not_yet("placement"),
-        What::Status => show.print(async |c, r| c.show_status(r).await, tables::status),
-        What::Port => show.print(async |c, r| c.show_ports(r).await, tables::ports),
-        What::Peer => show.print(async |c, r| c.show_peers(r).await, tables::peers),
-        What::Sa => show.print(
+        What::Status => show.overview(),
+        What::Port => {
+            show.answer(async |c, r| c.show_ports(r).await, |ports| tables::ports(ports, columns))
+        }
+        What::Peer => {
+            show.answer(async |c, r| c.show_peers(r).await, |peers| tables::peers(peers, columns))
+        }
+        What::Sa => show.answer(
             async |c, r| c.show_security_associations(r).await,
-            tables::security_associations,
+            |sas| tables::security_associations(sas, columns),
         ),
-        What::Policy => show.print(async |c, r| c.show_policies(r).await, tables::policies),
-        What::Cache => show.print(async |c, r| c.show_cache(r).await, tables::cache),
-        What::Neighbour => show.print(async |c, r| c.show_neighbours(r).await, tables::neighbours),
-        What::Route => show.print(async |c, r| c.show_routes(r).await, tables::routes),
-        What::Counters => show.print(async |c, r| c.show_counters(r).await, tables::counters),
-        What::Revisions => show.print(async |c, r| c.show_revisions(r).await, tables::revisions),
+        What::Policy => show.answer(async |c, r| c.show_policies(r).await, tables::policies),
+        What::Cache => show.answer(async |c, r| c.show_cache(r).await, tables::cache),
+        What::Neighbour => show.answer(async |c, r| c.show_neighbours(r).await, tables::neighbours),
+        What::Route => show.answer(async |c, r| c.show_routes(r).await, tables::routes),
+        What::Counters => show.answer(async |c, r| c.show_counters(r).await, tables::counters),
+        What::Revisions => show.answer(async |c, r| c.show_revisions(r).await, tables::revisions),
     }
 }
 
@@ -123,17 +178,28 @@ struct Show<'a> {
 }
 
 impl Show<'_> {
-    fn print<T: Serialize>(
+    fn answer<T: Serialize>(
         &self,
         call: impl AsyncFnOnce(&mut GatewayClient, ShowRequest) -> Result<Response<T>, Status>,
-        text: fn(&T) -> String,
-    ) -> Result<(), Failure> {
+        text: impl Fn(&T) -> String,
+    ) -> Result<String, Failure> {
         let request = ShowRequest { name: self.args.name.clone() };
         let answer = Ask::new(self.socket)?.call(async |client| call(client, request).await)?;
-        self.tell(&answer, text)
+        Ok(self.written(&answer, text))
     }
 
-    fn cache_entries(&self, limit: u32) -> Result<(), Failure> {
+    fn overview(&self) -> Result<String, Failure> {
+        let request = ShowRequest::default();
+        let answer =
+            Ask::new(self.socket)?.call(async |client| client.show_status(request).await)?;
+        match self.args.json {
+            true => Ok(json_text(&answer)),
+            // It has colours, and escapes what it shows.
+            false => Ok(overview::overview(&answer, Terminal::stdout())),
+        }
+    }
+
+    fn cache_entries(&self, limit: u32) -> Result<String, Failure> {
         let Args { what, worker, stale, .. } = *self.args;
         if what != What::Cache {
             return Err(LiveError::NoEntries.into());
@@ -141,13 +207,13 @@ impl Show<'_> {
         let request = CacheEntriesRequest { limit, worker, stale };
         let mut ask = Ask::new(self.socket)?;
         let answer = ask.call(async |client| client.show_cache_entries(request).await)?;
-        self.tell(&answer, tables::cached_flows)
+        Ok(self.written(&answer, tables::cached_flows))
     }
 
-    fn tell<T: Serialize>(&self, answer: &T, text: fn(&T) -> String) -> Result<(), Failure> {
+    fn written<T: Serialize>(&self, answer: &T, text: impl Fn(&T) -> String) -> String {
         match self.args.json {
-            true => print_json(answer),
-            false => print(&text(answer)),
+            true => json_text(answer),
+            false => text(answer),
         }
     }
 }

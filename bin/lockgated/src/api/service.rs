@@ -79,7 +79,7 @@ type Answer<T> = Result<Response<T>, Status>;
 #[tonic::async_trait]
 impl<B: Backend> Gateway for Service<B> {
     async fn show_status(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Status> {
-        Ok(Response::new(self.backend.status().await))
+        Ok(Response::new(self.backend.overview().await))
     }
 
     async fn show_ports(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Ports> {

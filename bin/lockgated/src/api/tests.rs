@@ -147,6 +147,10 @@ impl Backend for Fake {
         v1::Status { node: "gw-a".into(), generation: 7, ..v1::Status::default() }
     }
 
+    async fn overview(&self) -> v1::Status {
+        self.status().await
+    }
+
     async fn ports(&self) -> Vec<v1::Port> {
         ["lan", "wan"].map(|name| v1::Port { name: name.into(), ..v1::Port::default() }).into()
     }

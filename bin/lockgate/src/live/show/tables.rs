@@ -2,39 +2,10 @@
 
 use api::v1;
 
-use crate::output::{Numbers, counted, table};
-
-/// What runs.
-pub(super) fn status(status: &v1::Status) -> String {
-    let v1::Status { revision, generation, workers, .. } = status;
-    let waiting = status.waiting.as_ref().map(|waiting| {
-        let v1::Waiting { previous, left_ms, .. } = waiting;
-        let seconds = left_ms.div_ceil(1000);
-        format!("for `lockgate confirm`: {seconds} s left, then revision {previous} comes back")
-    });
-    let lines = [
-        ("node", status.node.clone()),
-        ("version", status.version.clone()),
-        ("process", status.pid.to_string()),
-        ("running", format!("{}, since {}", duration(status.uptime_ms), status.started)),
-        ("revision", revision.to_string()),
-        // What runs may be another file's by now: `show revisions` says so.
-        ("starts with", or_dash(&status.config_file)),
-        ("generation", generation.to_string()),
-        ("workers", workers.to_string()),
-        ("on exit", status.on_exit.clone()),
-        ("guard", status.guard.clone()),
-    ];
-    let drift = status.drift.iter().filter(|drift| !drift.saved && !drift.text.is_empty());
-    let drift = drift.map(|drift| ("not saved", drift.text.clone()));
-    let troubles = status.troubles.iter().map(|trouble| ("trouble", trouble.clone()));
-    let lines = lines.into_iter().chain(waiting.map(|text| ("waits", text)));
-    let lines = lines.chain(drift).chain(troubles);
-    lines.map(|(name, text)| format!("{name:<11} {text}\n")).collect()
-}
+use crate::output::{Columns, Numbers, counted, fitted, table};
 
 /// The ports: what they are, what passed them, their queues, and the kernel's side.
-pub(super) fn ports(answer: &v1::Ports) -> String {
+pub(super) fn ports(answer: &v1::Ports, columns: Columns) -> String {
     let ports = &answer.ports;
     let rows = ports.iter().map(|port| {
         let xdp = match (port.xdp_mode.as_str(), port.copy_mode.as_str()) {
@@ -57,7 +28,8 @@ pub(super) fn ports(answer: &v1::Ports) -> String {
     });
     let header =
         ["port", "netdev", "VLAN", "side", "state", "XDP", "queues", "MTU", "MAC", "addresses"];
-    let mut text = table("Ports", &header, rows, Numbers(6..=7));
+    let wide = ["XDP", "MTU", "netdev", "queues", "MAC", "addresses"];
+    let mut text = fitted("Ports", &header, rows, Numbers(6..=7), (columns, &wide));
     for port in ports {
         for (what, why) in
             [(&port.state, &port.state_reason), (&port.xdp_mode, &port.native_refused)]
@@ -82,13 +54,15 @@ pub(super) fn ports(answer: &v1::Ports) -> String {
         Some([vec![port.name.clone()], ledger_row(port.ledger.as_ref()?), left.into()].concat())
     });
     let header = [&["port"][..], &LEDGER, &["left by it", "bytes"]].concat();
-    text.push_str(&table("Packets that came by each port", &header, ledgers, Numbers(1..=10)));
-    text.push_str(&queues(ports));
-    text.push_str(&kernel(ports));
+    let wide = ["consumed", "made", "held", "bytes", "imbalance"];
+    let title = "Packets received by each port, and what became of them";
+    text.push_str(&fitted(title, &header, ledgers, Numbers(1..=10), (columns, &wide)));
+    text.push_str(&queues(ports, columns));
+    text.push_str(&kernel(ports, columns));
     text
 }
 
-fn queues(ports: &[v1::Port]) -> String {
+fn queues(ports: &[v1::Port], columns: Columns) -> String {
     let rows = ports.iter().flat_map(|port| {
         port.queues.iter().map(|queue| {
             let numbers = [
@@ -119,10 +93,11 @@ fn queues(ports: &[v1::Port]) -> String {
         "tx full",
         "unmarked",
     ];
-    table("Queues, in packets", &header, rows, Numbers(1..=10))
+    let wide = ["unmarked", "tx invalid", "fill empty", "tx full"];
+    fitted("Queues, in packets", &header, rows, Numbers(1..=10), (columns, &wide))
 }
 
-fn kernel(ports: &[v1::Port]) -> String {
+fn kernel(ports: &[v1::Port], columns: Columns) -> String {
     let mut seen: Vec<&str> = Vec::new();
     let rows = ports.iter().filter_map(|port| {
         let kernel = port.kernel.as_ref()?;
@@ -161,9 +136,9 @@ fn kernel(ports: &[v1::Port]) -> String {
         "no mark",
         "imbalance",
     ];
-    // An iterator that looks back is walked once.
-    let rows: Vec<Vec<String>> = rows.collect();
-    table("XDP program, in packets: passed to Linux, and the rest", &header, rows, Numbers(1..=11))
+    let wide = ["no mark", "not IP", "imbalance", "ARP, ND", "no socket"];
+    let title = "XDP program, in packets: passed to Linux, and the rest";
+    fitted(title, &header, rows, Numbers(1..=11), (columns, &wide))
 }
 
 /// The columns of [`ledger_row`].
@@ -178,7 +153,7 @@ fn ledger_row(ledger: &v1::Ledger) -> Vec<String> {
 }
 
 /// The peers.
-pub(super) fn peers(answer: &v1::Peers) -> String {
+pub(super) fn peers(answer: &v1::Peers, columns: Columns) -> String {
     let rows = answer.peers.iter().map(|peer| {
         let [sealed, opened] = [&peer.sealed, &peer.opened].map(|v| v.unwrap_or_default());
         vec![
@@ -194,7 +169,7 @@ pub(super) fn peers(answer: &v1::Peers) -> String {
             peer.inner_mtu.to_string(),
             sealed.packets.to_string(),
             opened.packets.to_string(),
-            received(peer),
+            received(peer.last_received_age_ms),
             peer.state.clone(),
             or_dash(&peer.route),
         ]
@@ -216,7 +191,9 @@ pub(super) fn peers(answer: &v1::Peers) -> String {
         "state",
         "route",
     ];
-    some(table("Peers", &header, rows, Numbers(7..=11)), "no peers")
+    let wide = ["keys", "suite", "policies", "route", "inner MTU", "SAs out/in", "mode", "local"];
+    let wide = [&wide[..], &["address", "sealed", "opened"]].concat();
+    some(fitted("Peers", &header, rows, Numbers(7..=11), (columns, &wide)), "no peers")
 }
 
 /// A peer's present address, if it is not the configured one, and how often the peer has moved.
@@ -230,10 +207,11 @@ fn address(peer: &v1::Peer) -> String {
 }
 
 /// Time since the last authentic packet from a peer.
-fn received(peer: &v1::Peer) -> String {
-    match peer.last_received_age_ms {
+pub(super) fn received(age_ms: Option<u64>) -> String {
+    match age_ms {
         None => "never".into(),
-        Some(age) => format!("{} ago", duration(age / 1000 * 1000)),
+        Some(age @ ..60_000) => format!("{} s ago", age / 1000),
+        Some(age) => format!("{} ago", duration(age)),
     }
 }
 
@@ -264,7 +242,7 @@ fn hundredths(part: f64) -> String {
 }
 
 /// The SAs, and under them why some cannot be used.
-pub(super) fn security_associations(answer: &v1::SecurityAssociations) -> String {
+pub(super) fn security_associations(answer: &v1::SecurityAssociations, columns: Columns) -> String {
     let rows = answer.sas.iter().map(|sa| {
         let limit = match (sa.reserved_to, sa.window_packets) {
             (Some(reserved), _) => format!("reserved to {reserved}"),
@@ -308,7 +286,10 @@ pub(super) fn security_associations(answer: &v1::SecurityAssociations) -> String
         "key",
         "state",
     ];
-    let mut text = some(table("Security associations", &header, rows, Numbers(3..=6)), "no SAs");
+    let wide = ["key", "backend", "ESN", "numbers", "mode", "local", "suite", "bytes", "remote"];
+    let title = "Security associations";
+    let table = fitted(title, &header, rows, Numbers(3..=6), (columns, &wide));
+    let mut text = some(table, "no SAs");
     for sa in answer.sas.iter().filter(|sa| !sa.state_reason.is_empty()) {
         let v1::SecurityAssociation { direction, spi, peer, state, state_reason, .. } = sa;
         text.push_str(&format!("{direction} {spi}, peer {peer}: {state}: {state_reason}\n"));
@@ -380,7 +361,8 @@ fn cache_lines(entries: &[v1::CacheEntries]) -> String {
         let v1::CacheEntries { family, direction, entries } = entry;
         format!("{family}-{direction}-spd-flow-cache-entries: {entries}\n")
     };
-    entries.iter().map(line).collect()
+    let lines: String = entries.iter().map(line).collect();
+    if lines.is_empty() { lines } else { format!("Valid entries of the flow cache\n{lines}") }
 }
 
 /// The flow cache: all of it, each worker's, each domain's, and the four lines.
@@ -549,8 +531,10 @@ pub(super) fn counters(counters: &v1::Counters) -> String {
         ("classifier", tiers.classifier),
     ];
     let tiers = tiers.map(|(tier, packets)| vec![tier.to_owned(), packets.to_string()]);
-    let mut text =
+    let mut text = super::overview::port_rates(&counters.ports, counters.rate_time_ms);
+    let tiers =
         table("Packets by the tier that decided them", &["tier", "packets"], tiers, Numbers(1..=1));
+    text.push_str(&tiers);
     let drops = counters.drops.iter();
     let drops =
         drops.map(|drop| vec![drop.name.clone(), drop.count.to_string(), drop.help.clone()]);
@@ -636,7 +620,7 @@ fn or_dash(text: &str) -> String {
 }
 
 /// `2 d 3 h`, `5 min 7 s`, `4.2 s`.
-fn duration(milliseconds: u64) -> String {
+pub(super) fn duration(milliseconds: u64) -> String {
     let seconds = milliseconds / 1000;
     match seconds {
         0..60 => format!("{seconds}.{} s", milliseconds % 1000 / 100),
@@ -693,7 +677,10 @@ mod tests {
             ledger: Some(v1::Ledger { received: 12, host: 12, ..Default::default() }),
             ..Default::default()
         };
-        let text = ports(&v1::Ports { ports: vec![port("a", "no carrier"), port("b", "")] });
+        let text = ports(
+            &v1::Ports { ports: vec![port("a", "no carrier"), port("b", "")] },
+            Columns::Within(100),
+        );
         assert_eq!(text.matches("4711").count(), 1, "{text}");
         assert!(text.contains(" a: down: no carrier\n"), "{text}");
     }
@@ -714,7 +701,14 @@ mod tests {
             window_packets: Some(1024),
             ..Default::default()
         };
-        let text = security_associations(&v1::SecurityAssociations { sas: vec![sa] });
+        let text = security_associations(
+            &v1::SecurityAssociations { sas: vec![sa.clone()] },
+            Columns::All,
+        );
+        let narrow =
+            security_associations(&v1::SecurityAssociations { sas: vec![sa] }, Columns::Within(80));
+        assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
+        assert!(narrow.contains("--wide adds: key, backend"), "{narrow}");
         for words in [
             "aes-256-cbc-hmac-sha-512",
             "ipsec-mb 1.3.0",
@@ -741,7 +735,7 @@ mod tests {
             moves,
             ..Default::default()
         };
-        let shown = |peer| peers(&v1::Peers { peers: vec![peer] });
+        let shown = |peer| peers(&v1::Peers { peers: vec![peer] }, Columns::All);
         assert!(shown(peer("198.51.100.7", 4500, 0)).contains("as configured, may move"));
         assert!(shown(peer("198.51.100.7", 4500, 0)).contains("never"));
         let heard =
