@@ -107,8 +107,8 @@ impl Input {
         }
     }
 
-    /// The absolute path of [`Input::base`], through links, and of the file, for a daemon that works
-    /// in another directory.
+    /// The absolute path of [`Input::base`], through links, and of the file, for a daemon that
+    /// works in another directory.
     ///
     /// # Errors
     /// The directory cannot be found.

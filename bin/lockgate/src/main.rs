@@ -52,7 +52,8 @@ Exit codes:
 
 With --json an error is one line on standard output:
   {\"error\":{\"message\":\"…\",\"exit_code\":1}}
-`check`, `apply`, `diff` and `policy` tell mistakes of a file in their usual answer, with \"ok\": false.";
+`check`, `apply`, `diff` and `policy` tell mistakes of a file in their usual answer, with
+\"ok\": false.";
 
 /// Commands that ask no daemon.
 const OFFLINE: &[&str] =

@@ -262,7 +262,10 @@ mod tests {
     proptest! {
         /// Hidden characters stay out of JSON, and it reads back as the same value.
         #[test]
-        fn json_shows_nothing_hidden_and_means_the_same(text in any::<String>(), key in any::<String>()) {
+        fn json_shows_nothing_hidden_and_means_the_same(
+            text in any::<String>(),
+            key in any::<String>(),
+        ) {
             let value = serde_json::json!({ key: [text] });
             let pretty = serde_json::to_string_pretty(&value).unwrap();
             for (shown, ends) in [(json_line(&value), false), (json_escaped(&pretty), true)] {
