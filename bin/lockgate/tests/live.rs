@@ -471,6 +471,8 @@ fn policies_are_added_from_options_or_a_file_and_removed_by_name() {
         "web",
         "--peer",
         "berlin",
+        "--local",
+        "any",
         "--remote",
         "10.2.0.0/16",
         "--protocol",
@@ -489,6 +491,10 @@ fn policies_are_added_from_options_or_a_file_and_removed_by_name() {
     for senseless in [&["add"][..], &["del"], &["change"], &["add", "-f", "new", "--name", "n"]] {
         lab.fails(2, &[&["policy"], senseless].concat(), &["Usage"]);
     }
+    // Nothing stands for all addresses but the word.
+    let oops = ["policy", "add", "--name", "oops", "--action", "bypass"];
+    lab.fails(2, &oops, &["--local", "--remote"]);
+    lab.fails(2, &[&oops[..], &["--local", "any"]].concat(), &["--remote"]);
     let sent = lab.fake.changed.lock().unwrap().clone();
     let web = "[[policy]]\nname = \"web\"\npeer = \"berlin\"\nprotocol = \"tcp\"\n\
                local = [\"any\"]\nremote = [\"10.2.0.0/16\"]\n\

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::v1;
-use control::{ConfigErrors, Difference, KeyChange, KeyNames, Problem, Spis, Validated};
+use control::{ConfigErrors, Difference, KeyChange, KeyNames, Problem, Spis, Takeovers, Validated};
 use dataplane::counters::Volume;
 use dataplane::{Generation, RouteEntry, Snapshot};
 use ipsec::Spi;
@@ -108,13 +108,17 @@ pub(crate) struct PolicyChange {
     pub(crate) intent: Intent,
     /// Whether what then runs is written to the daemon's file, too.
     pub(crate) save: Save,
+    /// Whether it may take packets from PROTECT policies.
+    pub(crate) consent: Consent,
 }
 
-impl PolicyChange {
-    /// What it is about, for events: the first name that goes, or the file.
-    pub(crate) fn subject(&self) -> String {
-        self.remove.first().unwrap_or(&self.file).clone()
-    }
+/// Consent to a change that takes packets from PROTECT policies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Consent {
+    /// The operator said yes.
+    Given,
+    /// The operator said nothing: such a change is refused.
+    NotGiven,
 }
 
 /// Which entries of the flow cache someone wants to see.
@@ -171,6 +175,19 @@ pub(crate) struct Done {
     pub(crate) saved_to: Option<String>,
     /// Why it was not written although that was asked for.
     pub(crate) not_saved: Option<String>,
+    /// Packets that a change of single policies takes from PROTECT policies.
+    pub(crate) takeovers: Takeovers,
+    /// Policies that a change of single policies concerns.
+    pub(crate) policies: PolicyNames,
+}
+
+/// Names of policies, for events.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct PolicyNames {
+    /// The policy, if it is one; else how many they are.
+    pub(crate) subject: String,
+    /// What became of each with its action, of the first few: `added "dns" (bypass)`.
+    pub(crate) text: String,
 }
 
 /// Why a change was not made; what ran before goes on.
@@ -179,6 +196,13 @@ pub(crate) enum Refused {
     /// The configuration or a key file is wrong; its author is at fault.
     #[error(transparent)]
     Config(#[from] ConfigErrors),
+    /// The change takes packets from PROTECT policies, and the operator did not say yes.
+    #[error(
+        "this change takes packets from policies that protect them:{}\nrepeat it with --yes if you \
+         mean it (field `yes` of the API)",
+        lines(.0)
+    )]
+    Takes(Takeovers),
     /// No such revision is kept.
     #[error("{}", no_revision(*.revision, *.kept))]
     NoRevision {
@@ -218,6 +242,10 @@ pub(crate) enum Refused {
     /// The daemon is ending.
     #[error("lockgated is stopping")]
     Stopping,
+}
+
+fn lines(takeovers: &Takeovers) -> String {
+    takeovers.sentences().map(|sentence| format!("\n  {sentence}")).collect()
 }
 
 /// Says that a revision is not kept.

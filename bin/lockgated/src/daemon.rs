@@ -83,6 +83,27 @@ impl Daemon {
     }
 }
 
+impl Daemon {
+    /// Tells of a change of single policies: each with its action, and what it takes from whom.
+    fn audit_policies(&self, by: Uid, done: &Done) {
+        let mut message = format!("revision {}: {}", done.revision, done.policies.text);
+        for sentence in done.takeovers.sentences() {
+            message.push_str("; ");
+            message.push_str(&sentence);
+        }
+        let from: Vec<&str> = done.takeovers.found.iter().map(|one| one.from.as_str()).collect();
+        let takes_from = from.join(", ");
+        let (revision, generation) = (&done.revision, &done.generation.0);
+        let details: crate::events::Details<'_> = match done.takeovers.found.is_empty() {
+            true => &[("revision", revision), ("generation", generation)],
+            false => {
+                &[("revision", revision), ("generation", generation), ("takes_from", &takes_from)]
+            }
+        };
+        self.events.audit(by, Kind::PoliciesChanged, &done.policies.subject, message, details);
+    }
+}
+
 #[tonic::async_trait]
 impl Backend for Daemon {
     async fn running(&self) -> Running {
@@ -237,14 +258,23 @@ impl Backend for Daemon {
     }
 
     async fn change_policies(&self, change: PolicyChange, by: Uid) -> Result<Done, Refused> {
-        let (subject, intent) = (change.subject(), change.intent);
+        let intent = change.intent;
+        let asked = change.remove.first().unwrap_or(&change.file).clone();
         let done = match (change.save, intent) {
             (Save::Yes, Intent::Apply) => self.change_and_save(change, by).await,
             _ => self.change_in_turn(change, by).await,
         };
-        if intent == Intent::Apply || done.is_err() {
-            let kinds = [Kind::PoliciesChanged, Kind::PoliciesRefused];
-            self.audit(by, kinds, &subject, &done);
+        match &done {
+            Ok(done) if intent == Intent::Apply => self.audit_policies(by, done),
+            Ok(_) => {}
+            Err(error) => {
+                let subject = match error {
+                    Refused::Takes(takeovers) => takeovers.found.first().map(|one| &one.by),
+                    _ => None,
+                };
+                let (kind, message) = (Kind::PoliciesRefused, error.to_string());
+                self.events.audit(by, kind, subject.unwrap_or(&asked), message, &[]);
+            }
         }
         done
     }

@@ -145,7 +145,9 @@ kinds! {
         "what runs could not be written to the daemon's configuration file, which is as it was; \
          the message says why"
     PoliciesChanged "policies_changed" Notice Told
-        "single policies were added or removed; details name the revision"
+        "single policies were added, changed or removed; subject and message name each with its \
+         action (of many, the first 8), details the revision and the PROTECT policies that lose \
+         packets"
     PoliciesRefused "policies_refused" Warning Told
         "a change of single policies was refused and what ran before goes on; the message says why"
     CacheRefused "cache_refused" Error Limited

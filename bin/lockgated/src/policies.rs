@@ -5,23 +5,27 @@
 //! transaction after the other, each with its own generation and revision, and one snapshot for
 //! all. Each is answered when every worker walks by that snapshot and its revision is on disk.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use control::guard::{Guard, GuardError, Lacking};
-use control::validated::Policy;
+use control::validated::{Action, Policy};
 use control::{
     Change as HowChanged, ChangeRefused, Compiled, Compiler, Difference, ParsedPolicies, Problem,
-    Validated, configured, parse_policies, policy_text,
+    Takeovers, Validated, configured, parse_policies, policy_text, takeovers_of,
 };
 use dataplane::Generation;
 use tokio::sync::oneshot;
 
-use crate::backend::{Done, Intent, PolicyChange, Refused, Uid};
+use crate::backend::{Consent, Done, Intent, PolicyChange, PolicyNames, Refused, Uid};
 use crate::change::{machine, restart_note};
 use crate::daemon::Daemon;
 use crate::revisions::{Body, Cause, Content, PolicyEdit, Revision, Written, on_disk, stored};
 use crate::state::State;
+
+/// Policies that an event names at most.
+const MAX_NAMED: usize = 8;
 
 /// Where it is told what became of a change, before it is on disk.
 type Answer = oneshot::Sender<Result<(Done, Written), Refused>>;
@@ -38,11 +42,17 @@ struct Transaction {
     asked: PolicyChange,
     by: Uid,
     answer: Answer,
+    made: Made,
+}
+
+/// What a change comes to.
+struct Made {
     /// Policies that went and came.
     removed: Vec<Policy>,
     added: Vec<Policy>,
     differences: Vec<Difference>,
     warnings: Vec<Problem>,
+    takeovers: Takeovers,
     /// What runs after it.
     compiled: Compiled,
 }
@@ -105,9 +115,16 @@ impl Daemon {
             if let Some(Policy { name, .. }) = policies.iter().find(is_taken) {
                 return Err(machine(ChangeRefused::Taken { name: name.clone() }));
             }
-            let differences = differences(running.settings(), &removed, &policies);
-            let generation = running.generation;
-            Ok(Done { revision, generation, differences, warnings, ..Done::default() })
+            let settings = running.settings();
+            Ok(Done {
+                revision,
+                generation: running.generation,
+                differences: differences(settings, &removed, &policies),
+                warnings,
+                takeovers: allowed(&running, &change, &policies)?,
+                policies: names(settings, &removed, &policies),
+                ..Done::default()
+            })
         });
         judged.await.map_err(machine)?
     }
@@ -143,20 +160,9 @@ impl Bench {
         let mut transactions: Vec<Transaction> = Vec::with_capacity(all.len());
         for Waiting { change, by, answer } in all {
             match compile(&mut compiler, &running, &change) {
-                Ok(compiled) => {
-                    let (removed, added, differences, warnings, compiled) = compiled;
-                    running = compiled.copied();
-                    let asked = change;
-                    transactions.push(Transaction {
-                        asked,
-                        by,
-                        answer,
-                        removed,
-                        added,
-                        differences,
-                        warnings,
-                        compiled,
-                    });
+                Ok(made) => {
+                    running = made.compiled.copied();
+                    transactions.push(Transaction { asked: change, by, answer, made });
                 }
                 Err(refused) => drop(answer.send(Err(refused))),
             }
@@ -165,13 +171,11 @@ impl Bench {
     }
 }
 
-type Parts = (Vec<Policy>, Vec<Policy>, Vec<Difference>, Vec<Problem>, Compiled);
-
 fn compile(
     compiler: &mut Compiler,
     running: &Compiled,
     change: &PolicyChange,
-) -> Result<Parts, Refused> {
+) -> Result<Made, Refused> {
     let PolicyChange { remove, add, file, .. } = change;
     let settings = running.settings();
     let ParsedPolicies { policies, warnings } = parse_policies(add, file, settings)?;
@@ -179,9 +183,58 @@ fn compile(
         .iter()
         .filter_map(|name| Some(configured(running, running.policy_named(name)?)))
         .collect();
-    let changed = compiler.change_policies(running, remove, policies.clone()).map_err(machine)?;
+    let takeovers = allowed(running, change, &policies)?;
+    let compiled = compiler.change_policies(running, remove, policies.clone()).map_err(machine)?;
     let differences = differences(settings, &removed, &policies);
-    Ok((removed, policies, differences, warnings, changed))
+    Ok(Made { removed, added: policies, differences, warnings, takeovers, compiled })
+}
+
+/// The packets that a change takes from PROTECT policies; refused unless there are none or the
+/// operator said yes.
+fn allowed(
+    running: &Compiled,
+    change: &PolicyChange,
+    add: &[Policy],
+) -> Result<Takeovers, Refused> {
+    let takeovers = takeovers_of(running, &change.remove, add).map_err(machine)?;
+    match change.consent {
+        Consent::NotGiven if !takeovers.is_nothing() => Err(Refused::Takes(takeovers)),
+        Consent::Given | Consent::NotGiven => Ok(takeovers),
+    }
+}
+
+/// The policies of a change and what becomes of each, for its event.
+fn names(settings: &Validated, removed: &[Policy], added: &[Policy]) -> PolicyNames {
+    let action = |policy: &Policy| match policy.action {
+        Action::Bypass => "bypass".to_owned(),
+        Action::Discard => "discard".to_owned(),
+        Action::Protect(peer) => {
+            format!("protect with peer {}", settings.peers[peer.0 as usize].name)
+        }
+    };
+    let names = |list: &'_ [Policy]| -> HashSet<String> {
+        list.iter().map(|policy| policy.name.clone()).collect()
+    };
+    let (in_added, in_removed) = (names(added), names(removed));
+    let text = |verb, policy: &Policy| format!("{verb} \"{}\" ({})", policy.name, action(policy));
+    let came = added.iter().take(MAX_NAMED).map(|policy| {
+        let verb = if in_removed.contains(&policy.name) { "changed" } else { "added" };
+        text(verb, policy)
+    });
+    let went = removed.iter().filter(|policy| !in_added.contains(&policy.name));
+    let went = went.take(MAX_NAMED).map(|policy| text("removed", policy));
+    let mut texts: Vec<String> = came.chain(went).take(MAX_NAMED).collect();
+    let replaced = in_removed.intersection(&in_added).count();
+    let all = added.len() + removed.len() - replaced;
+    if all > texts.len() {
+        texts.push(format!("and {} more", all - texts.len()));
+    }
+    let subject = match (added, removed) {
+        ([one], []) | ([], [one]) => one.name.clone(),
+        ([one], [old]) if one.name == old.name => one.name.clone(),
+        _ => format!("{all} policies"),
+    };
+    PolicyNames { subject, text: texts.join(", ") }
 }
 
 /// The policies of these names.
@@ -222,7 +275,7 @@ impl State {
     /// all are, and answered.
     async fn change_policies(&mut self, transactions: Vec<Transaction>) {
         let Some(last) = transactions.last() else { return };
-        let mut compiled = last.compiled.copied();
+        let mut compiled = last.made.compiled.copied();
         compiled.keep_ends(&self.compiled);
         let refused = match self.stopping {
             true => Some(Refused::Stopping),
@@ -230,8 +283,8 @@ impl State {
         };
         let Some(refused) = refused else {
             self.policies_removed +=
-                transactions.iter().map(|made| made.removed.len() as u64).sum::<u64>();
-            return transactions.into_iter().for_each(|made| self.remember(made));
+                transactions.iter().map(|of| of.made.removed.len() as u64).sum::<u64>();
+            return transactions.into_iter().for_each(|of| self.remember(of));
         };
         let text = refused.to_string();
         let mut first = Some(refused);
@@ -261,8 +314,8 @@ impl State {
         compiled: &Compiled,
         transactions: &[Transaction],
     ) -> Result<(), Refused> {
-        let added = transactions.iter().flat_map(|made| &made.added);
-        let removed = transactions.iter().flat_map(|made| &made.removed);
+        let added = transactions.iter().flat_map(|of| &of.made.added);
+        let removed = transactions.iter().flat_map(|of| &of.made.removed);
         let guard = self.guard.clone();
         let runs = |policy: &Policy| {
             let named = compiled.policy_named(&policy.name);
@@ -285,8 +338,10 @@ impl State {
     }
 
     /// Makes a revision of a transaction that runs, and answers.
-    fn remember(&mut self, made: Transaction) {
-        let Transaction { asked, by, answer, differences, warnings, compiled, .. } = made;
+    fn remember(&mut self, transaction: Transaction) {
+        let Transaction { asked, by, answer, made } = transaction;
+        let Made { removed, added, differences, warnings, takeovers, compiled } = made;
+        let policies = names(compiled.settings(), &removed, &added);
         let generation: Generation = compiled.generation;
         let number = self.revisions.next();
         let revision = Revision {
@@ -309,9 +364,18 @@ impl State {
         };
         let written = self.revisions.keep(revision, content);
         (self.revision, self.restored) = (number, None);
-        let notes = vec![restart_note(&self.file)];
-        let done =
-            Done { revision: number, generation, differences, warnings, notes, ..Done::default() };
+        let mut notes: Vec<String> = takeovers.sentences().collect();
+        notes.push(restart_note(&self.file));
+        let done = Done {
+            revision: number,
+            generation,
+            differences,
+            warnings,
+            notes,
+            takeovers,
+            policies,
+            ..Done::default()
+        };
         // Whoever asked may be gone.
         let _ = answer.send(Ok((done, written)));
     }

@@ -189,10 +189,10 @@ impl Edit {
 }
 
 /// Policies that are to go, and policies that are to come: one transaction.
-struct Transaction {
-    removed: Vec<PolicyIndex>,
+pub(crate) struct Transaction {
+    pub(crate) removed: Vec<PolicyIndex>,
     /// Under their ids.
-    added: Vec<policy::Policy>,
+    pub(crate) added: Vec<policy::Policy>,
     /// The same as configured.
     configured: Vec<Arc<Policy>>,
     /// Number that the next policy gets.
@@ -201,7 +201,7 @@ struct Transaction {
 
 impl Transaction {
     /// Finds what goes and gives ids to what comes, which makes it the newest of its priority.
-    fn new(
+    pub(crate) fn new(
         running: &Compiled,
         remove: &[String],
         add: Vec<Policy>,

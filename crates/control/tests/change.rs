@@ -8,6 +8,7 @@ use control::mirror::{LiveParts, View, live_parts};
 use control::validated::Policy;
 use control::{
     ChangeRefused, CompileError, Compiled, Compiler, Loaded, NotAdopted, parse, parse_policies,
+    takeovers_of,
 };
 use dataplane::{Generation, RouteGeneration};
 use keystate::{HostIdentity, KeyState};
@@ -520,4 +521,53 @@ fn what_a_change_takes() {
             spread(&snapshots),
         );
     }
+}
+
+#[test]
+fn a_change_names_the_protect_policies_that_lose_packets() {
+    let mut gateway = Gateway::new();
+    let text = protect("net", 100, "10.2.0.0/16") + &bypass("rest", 1, "10.0.0.0/8");
+    let mut running = gateway.compile(&text);
+    let taken = |running: &Compiled, remove: &[&str], add: &str| -> Vec<String> {
+        let remove: Vec<String> = remove.iter().map(|name| (*name).to_owned()).collect();
+        let takeovers = takeovers_of(running, &remove, &policies(running, add)).unwrap();
+        assert_eq!(takeovers.is_nothing(), takeovers.found.is_empty());
+        takeovers.sentences().collect()
+    };
+    let from_net = |by: &str, packet: &str| {
+        format!(
+            "policy \"{by}\" (bypass) takes packets from policy \"net\" (protect with peer a), \
+             for example outbound tcp 10.0.0.1 port 1024 → {packet} port 1024"
+        )
+    };
+    // Of one priority the newer wins.
+    let narrow = bypass("oops", 100, "10.2.3.0/24");
+    assert_eq!(taken(&running, &[], &narrow), [from_net("oops", "10.2.3.1")]);
+    assert_eq!(taken(&running, &[], &narrow.replace("10.2.3", "10.3.3")), [""; 0]);
+    assert_eq!(taken(&running, &[], &bypass("low", 99, "10.0.0.0/8")), [""; 0]);
+    assert_eq!(taken(&running, &[], &narrow.replace("bypass", "discard")), [""; 0]);
+    // What goes leaves its packets to what is below, unless that drops them.
+    assert_eq!(taken(&running, &["net"], ""), [from_net("rest", "10.2.0.1")]);
+    assert_eq!(taken(&running, &["net", "rest"], ""), [""; 0]);
+    let stop = bypass("stop", 50, "10.2.0.0/16").replace("bypass", "discard");
+    assert_eq!(taken(&running, &["net"], &stop), [""; 0]);
+    // Replaced under its name: by itself, by a narrower one, by a BYPASS.
+    let itself = protect("net", 100, "10.2.0.0/16");
+    assert_eq!(taken(&running, &["net"], &itself), [""; 0]);
+    let half = protect("net", 100, "10.2.128.0/17");
+    assert_eq!(taken(&running, &["net"], &half), [from_net("rest", "10.2.0.1")]);
+    let open = bypass("net", 100, "10.2.0.0/16");
+    assert_eq!(taken(&running, &["net"], &open), [from_net("net", "10.2.0.1")]);
+    // Of a database that changed before, and of very many, some are named.
+    let many: String =
+        (0..20).map(|n| protect(&format!("n{n}"), 200, &format!("10.9.{n}.0/24"))).collect();
+    running = gateway.change(&running, &["rest"], &many).unwrap();
+    let told = taken(&running, &[], &bypass("all", 200, "10.0.0.0/8"));
+    assert_eq!(told.len(), 9, "{told:?}");
+    assert!(told[7].contains("takes packets from policy \"n"), "{told:?}");
+    assert_eq!(told[8], "it may take packets from more policies");
+    let one = bypass("one", 200, "10.9.7.0/24") + "ports = [\"lan\"]\nprotocol = \"icmp\"\n";
+    let told = taken(&running, &[], &one);
+    assert!(told[0].contains("\"n7\"") && told[0].ends_with("from port lan"), "{told:?}");
+    assert!(told[0].contains("outbound icmp 0/0 10.0.0.1 → 10.9.7.1"), "{told:?}");
 }

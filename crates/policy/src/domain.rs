@@ -80,6 +80,11 @@ impl Classes {
         Classes { named: named.into() }
     }
 
+    /// Ports that are named, ascending.
+    pub(crate) fn named(&self) -> &[u16] {
+        &self.named
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.named.len() + 1
     }

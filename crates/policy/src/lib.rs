@@ -8,6 +8,7 @@
 
 pub mod classifier;
 mod domain;
+pub mod overlap;
 mod policy;
 mod rule;
 pub mod selector;

@@ -15,12 +15,13 @@ mod change;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use wire::{Family, Flow};
 
 use crate::classifier::{Cost, Shape};
 use crate::domain::{Classes, DOMAINS_A_CLASS};
+use crate::overlap::AddressTree;
 use crate::table::{Gathered, Refused, Table};
 use crate::{Direction, DomainId, Generation, IngressClass, Policy, PolicyId, PolicyIndex};
 
@@ -148,6 +149,8 @@ struct Base {
     /// Slots that there may be.
     capacity: usize,
     classes: Classes,
+    /// Policies that hold, by address; made when a change is first compared with them.
+    addresses: OnceLock<AddressTree>,
 }
 
 #[derive(Clone, Debug)]
@@ -216,7 +219,7 @@ impl Spd {
         let tables = compile(&order, &classes, made)?;
         let generations = vec![Generation(1); tables.len()].into();
         let capacity = capacity.max(slots.len());
-        let base = Arc::new(Base { slots, capacity, classes });
+        let base = Arc::new(Base { slots, capacity, classes, addresses: OnceLock::new() });
         let search = Search::default();
         Ok(Spd { search, base, added: Vec::new(), log: Vec::new(), tables, generations, wraps: 0 })
     }
@@ -303,6 +306,25 @@ impl Spd {
     /// The slot of the policy with this name, if it holds. Cost: all are looked through.
     pub fn named(&self, name: &str) -> Option<PolicyIndex> {
         self.holding().find(|(_, policy)| policy.name == name).map(|(index, _)| index)
+    }
+
+    /// Arranges the policies of the base by address, which [`takeovers`](crate::overlap::takeovers)
+    /// does otherwise when a base is first changed. Cost: n log n, some 0.2 µs a policy.
+    pub fn arrange(&self) {
+        self.address_tree();
+    }
+
+    /// The policies of the base by address; places are slots.
+    pub(crate) fn address_tree(&self) -> &AddressTree {
+        self.base.addresses.get_or_init(|| {
+            let slots = (0..).zip(&self.base.slots).filter(|(_, slot)| slot.holds);
+            AddressTree::new(slots.map(|(place, slot)| (place, &*slot.policy)))
+        })
+    }
+
+    /// Ports that policies name, by place, ascending.
+    pub(crate) fn named_ports(&self) -> &[u16] {
+        self.base.classes.named()
     }
 
     /// The class of a port, by its place.

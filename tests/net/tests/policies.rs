@@ -75,7 +75,7 @@ fn after_the_answer_no_packet_is_judged_by_the_old_policies() {
     // In clear from host to host, by a policy that wins over the one that protects.
     let clear = |ours, theirs| {
         let ends = ["--action", "bypass", "--local", ours, "--remote", theirs];
-        [&ends[..], &["--priority", "200"]].concat()
+        [&ends[..], &["--priority", "200", "--yes"]].concat()
     };
     succeed(&lab, 1, &add("clear", &clear("10.1.0.0/24", "10.2.0.0/24")));
     succeed(&lab, 2, &add("clear", &clear("10.2.0.0/24", "10.1.0.0/24")));
@@ -85,7 +85,7 @@ fn after_the_answer_no_packet_is_judged_by_the_old_policies() {
     let decided = entries["flows"].as_array().unwrap().iter();
     assert!(decided.clone().any(|flow| flow["policy"] == "clear"), "{entries}");
     let stop = ["--action", "discard", "--remote", "10.2.0.0/24", "--priority", "300"];
-    succeed(&lab, 1, &add("stop", &stop));
+    succeed(&lab, 1, &add("stop", &[&stop[..], &["--local", "any"]].concat()));
     let stopped = Instant::now();
     pause(500);
     let going = Instant::now();
@@ -140,8 +140,8 @@ fn two_hundred_changes_under_load_lose_no_packet_and_lead_back() {
             let remote = format!("10.{}.0.0/16", 3 + change % 200);
             // Some win over the policy of the stream, and speak of others.
             let priority = (99 + change % 3).to_string();
-            let words =
-                ["--action", "bypass", "--remote", &remote, "--priority", priority.as_str()];
+            let ends = ["--local", "any", "--remote", &remote];
+            let words = [&ends[..], &["--action", "bypass", "--priority", &priority]].concat();
             for words in [add(&name, &words), vec!["policy", "del", &name]] {
                 let finished = daemon.run(&words).unwrap();
                 assert!(finished.status.success(), "{words:?}: {}", finished.stderr);
@@ -183,6 +183,66 @@ fn two_hundred_changes_under_load_lose_no_packet_and_lead_back() {
     assert_eq!(names(), at_first);
     lab.flows_again();
     lab.balances();
+}
+
+#[test]
+fn a_change_that_takes_packets_from_a_protect_policy_is_refused_until_somebody_says_yes() {
+    let Some(mut lab) = with_caches("takes_packets", "") else { return };
+    let policies = ask(&lab, &["show", "policy"]);
+    let policies = policies["policies"].as_array().unwrap().iter();
+    let protect: Vec<String> = policies
+        .filter(|policy| policy["action"] == "PROTECT")
+        .map(|policy| policy["name"].as_str().unwrap().to_owned())
+        .collect();
+    let first = protect[0].as_str();
+    let file = lab.gateways.file(1).beside("same-name.toml");
+    let section = format!(
+        "[[policy]]\nname = \"{first}\"\naction = \"bypass\"\nlocal = [\"any\"]\n\
+         remote = [\"any\"]\n"
+    );
+    std::fs::write(&file, section).unwrap();
+    let any = ["--action", "bypass", "--local", "any", "--remote", "any"];
+    let revision = || ask(&lab, &["show", "status"])["revision"].as_u64().unwrap();
+    let (before, low) = (revision(), [&any[..], &["--priority", "1"]].concat());
+    // Below the policies that protect, a BYPASS takes nothing.
+    succeed(&lab, 1, &add("rest", &low));
+    let quarry = lab.hunt(|gateways| {
+        let daemon = gateways.daemon(1).unwrap();
+        let refused = |words: &[&str], code: i32, says: &[&str]| {
+            let finished = daemon.run(words).unwrap();
+            assert_eq!(finished.status.code(), Some(code), "{words:?}: {}", finished.stdout);
+            for word in says {
+                assert!(finished.stderr.contains(word), "{words:?}: {}", finished.stderr);
+            }
+        };
+        refused(&add("oops", &["--action", "bypass"]), 2, &["--local", "--remote"]);
+        let named = format!("from policy \"{first}\" (protect with peer");
+        let takes = ["policy \"oops\" (bypass) takes", &named, "--yes", "nothing was changed"];
+        refused(&add("oops", &any), 1, &takes);
+        refused(&add("oops", &[&any[..], &["--dry-run"]].concat()), 1, &takes);
+        refused(&["policy", "del", first], 1, &["policy \"rest\" (bypass) takes", &named]);
+        let file = file.to_str().unwrap();
+        refused(&["policy", "change", "--del", first, "--add", file], 1, &[&named]);
+    });
+    for stream in &quarry.streams {
+        assert_eq!(stream.lost(), 0, "of {}", stream.sent.len());
+    }
+    let revision = || ask(&lab, &["show", "status"])["revision"].as_u64().unwrap();
+    assert_eq!(revision(), before + 1, "only the BYPASS below was added");
+    // With the operator's yes it is done, and told.
+    succeed(&lab, 1, &add("oops", &[&any[..], &["--yes"]].concat()));
+    succeed(&lab, 1, &["policy", "del", "oops"]);
+    assert_eq!(revision(), before + 3);
+    let events = lab.gateways.daemon(1).unwrap().run(&["events"]).unwrap().stdout;
+    let told = |line: &&str| {
+        line.contains("policies_changed")
+            && line.contains("added \\\"oops\\\" (bypass)")
+            && line.contains("\"subject\":\"oops\"")
+            && line.contains("takes_from")
+    };
+    assert!(events.lines().any(|line| told(&line)), "{events}");
+    let refused = |line: &&str| line.contains("policies_refused");
+    assert_eq!(events.lines().filter(refused).count(), 4, "{events}");
 }
 
 /// Resident memory of the daemon of gateway 1, bytes.

@@ -13,9 +13,14 @@ use crate::input::Input;
 
 /// Add and remove policies of the running gateway
 ///
-/// All or nothing, while traffic runs: when it answers, every worker judges by the new set. Each
-/// change is a revision of its own (`lockgate show revisions`, `rollback`); `lockgate export`
-/// writes what runs. Ends with 0 if it runs, with 1 if it was refused: then nothing changed.
+/// All or nothing, while traffic runs: when the command answers, every worker uses the new set.
+/// Each change is a revision of its own (`lockgate show revisions`, `rollback`); `lockgate export`
+/// writes what runs. Ends with 0 if the change runs, with 1 if it was refused: then nothing
+/// changed.
+///
+/// A change that takes packets from a PROTECT policy is refused unless you add --yes: if packets
+/// that the policy protects would then leave in cleartext or with another peer. The refusal names
+/// the policies and a packet.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -29,7 +34,10 @@ enum What {
     Change(ChangeArgs),
 }
 
-/// Add a policy, or all of a file
+/// Add a policy, or all policies of a file
+///
+/// Without --file, --name, --local, --remote and either --peer or --action are required; write
+/// `any` for all addresses.
 #[derive(clap::Args)]
 struct AddArgs {
     /// A file of [[policy]] sections, instead of the options below; `-` reads standard input
@@ -71,13 +79,17 @@ struct ChangeArgs {
 
 #[derive(clap::Args)]
 struct How {
-    /// Judge it and say what would change; change nothing
+    /// Check it and say what would change; change nothing
     #[arg(long)]
     dry_run: bool,
     /// Write what then runs to the configuration file that lockgated starts with, too; its comments
     /// are lost
     #[arg(long, conflicts_with = "dry_run")]
     save: bool,
+    /// Change it even if packets of a PROTECT policy would then leave in cleartext or with another
+    /// peer
+    #[arg(long)]
+    yes: bool,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
@@ -93,14 +105,14 @@ struct Written {
     /// protect (follows from --peer), bypass or discard
     #[arg(long)]
     action: Option<String>,
-    /// With whom, if it protects
+    /// The peer that a protect policy protects packets with
     #[arg(long)]
     peer: Option<String>,
-    /// Our addresses: prefixes, ranges or any
-    #[arg(long, value_delimiter = ',', default_value = "any", value_name = "ADDRESSES")]
+    /// Addresses on our side: prefixes, ranges or any
+    #[arg(long, value_delimiter = ',', value_name = "ADDRESSES", required_unless_present = "file")]
     local: Vec<String>,
-    /// Addresses at the other end
-    #[arg(long, value_delimiter = ',', default_value = "any", value_name = "ADDRESSES")]
+    /// Addresses on the far side: prefixes, ranges or any
+    #[arg(long, value_delimiter = ',', value_name = "ADDRESSES", required_unless_present = "file")]
     remote: Vec<String>,
     /// any, a name or a number
     #[arg(long)]
@@ -114,7 +126,8 @@ struct Written {
     /// ICMP messages: TYPE or TYPE/CODE
     #[arg(long, value_delimiter = ',', value_name = "MESSAGES")]
     icmp: Vec<String>,
-    /// Higher wins, among equals the newer; 100 if nothing is said
+    /// Higher wins. Of equal priorities the newer policy wins, so a new one stands before all
+    /// others of its priority [default: 100]
     #[arg(long)]
     priority: Option<u32>,
     /// both, inbound or outbound
@@ -143,8 +156,14 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
             (added, args.del.clone(), &args.how)
         }
     };
-    let (dry_run, save) = (how.dry_run, how.save);
-    let request = v1::ChangePoliciesRequest { add, remove, file, dry_run, save };
+    let request = v1::ChangePoliciesRequest {
+        add,
+        remove,
+        file,
+        dry_run: how.dry_run,
+        save: how.save,
+        yes: how.yes,
+    };
     let applied = Ask::new(socket)?.call(async |client| client.change_policies(request).await)?;
     answer(&applied, how.json)
 }

@@ -7,7 +7,8 @@ use std::time::{Instant, SystemTime};
 use api::v1;
 use control::validated::{self, Peer, PeerPlace};
 use control::{
-    ConfigErrors, Difference, Explained, KeyChange, KeyName, Problem, Severity, service_text,
+    ConfigErrors, Difference, Explained, KeyChange, KeyName, Problem, Severity, Takeover,
+    Takeovers, service_text,
 };
 use dataplane::counters::Volume;
 use dataplane::{RouteTarget, SaSet, SetIndex, Side, Snapshot};
@@ -355,6 +356,7 @@ pub(super) fn applied(
             waiting: done.waits.map(waiting),
             saved_to: done.saved_to.unwrap_or_default(),
             not_saved: done.not_saved.unwrap_or_default(),
+            takeovers: takeovers(&done.takeovers),
             ..refusal
         },
         Err(Refused::Config(errors)) => v1::Applied {
@@ -362,8 +364,22 @@ pub(super) fn applied(
             rendered: format!("{errors}\n"),
             ..refusal
         },
-        Err(other) => v1::Applied { refused: other.to_string(), ..refusal },
+        Err(other) => {
+            let takeovers = match &other {
+                Refused::Takes(found) => takeovers(found),
+                _ => Vec::new(),
+            };
+            v1::Applied { refused: other.to_string(), takeovers, ..refusal }
+        }
     }
+}
+
+fn takeovers(found: &Takeovers) -> Vec<v1::Takeover> {
+    let one = |takeover: &Takeover| {
+        let Takeover { by, by_action, from, from_action, example } = takeover.clone();
+        v1::Takeover { by, by_action, from, from_action, example }
+    };
+    found.found.iter().map(one).collect()
 }
 
 fn difference(found: Difference) -> v1::Difference {

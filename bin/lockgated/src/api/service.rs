@@ -17,7 +17,8 @@ use super::listen::ConnectionInfo;
 use super::peer::Peer;
 use super::present;
 use crate::backend::{
-    Backend, CacheQuestion, Change, ConnectionNumber, Intent, PolicyChange, Save, ToConfirm, Uid,
+    Backend, CacheQuestion, Change, ConnectionNumber, Consent, Intent, PolicyChange, Save,
+    ToConfirm, Uid,
 };
 use crate::events::{self, Filter};
 use crate::unconfirmed::confirm_time;
@@ -256,11 +257,13 @@ impl<B: Backend> Gateway for Service<B> {
     ) -> Answer<v1::Applied> {
         let start = std::time::Instant::now();
         let by = self.admin(&request, "change policies").await?;
-        let v1::ChangePoliciesRequest { add, remove, file, dry_run, save } = request.into_inner();
+        let v1::ChangePoliciesRequest { add, remove, file, dry_run, save, yes } =
+            request.into_inner();
         let save = if save { Save::Yes } else { Save::No };
         let intent = if dry_run { Intent::DryRun } else { Intent::Apply };
+        let consent = if yes { Consent::Given } else { Consent::NotGiven };
         let backend = self.backend.clone();
-        let change = PolicyChange { remove, add, file, intent, save };
+        let change = PolicyChange { remove, add, file, intent, save, consent };
         let result = to_its_end(async move { backend.change_policies(change, by).await }).await?;
         let took_us = microseconds_since(start);
         let now = self.backend.now().await;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::{ConnectError, GatewayClient, v1};
-use control::{ReplayKeys, Spis};
+use control::{ReplayKeys, Spis, Takeover, Takeovers};
 use dataplane::Generation;
 use dataplane::counters::Volume;
 use policy::{Direction, PolicyId};
@@ -17,7 +17,7 @@ use tonic::Code;
 
 use super::{Bound, ListenError, bind, serve};
 use crate::backend::{
-    Backend, CacheQuestion, Change, ConnectionNumber, Done, Intent, NotConfirmed, Now,
+    Backend, CacheQuestion, Change, ConnectionNumber, Consent, Done, Intent, NotConfirmed, Now,
     PolicyChange, Refused, Running, ToConfirm, Uid,
 };
 use crate::liveness::Heard;
@@ -209,14 +209,29 @@ impl Backend for Fake {
     }
 
     async fn change_policies(&self, change: PolicyChange, by: Uid) -> Result<Done, Refused> {
-        let PolicyChange { remove, add, file, intent, .. } = change;
+        let PolicyChange { remove, add, file, intent, consent, .. } = change;
         let parsed = control::parse_policies(&add, &file, &self.running.settings)?;
         let added: Vec<String> = parsed.policies.into_iter().map(|policy| policy.name).collect();
+        // A policy of this name takes packets.
+        let taking = added.iter().any(|name| name == "oops");
+        let example = "outbound tcp 10.1.0.1 port 1024 → 10.2.0.1 port 443".to_owned();
+        let found = taking.then(|| Takeover {
+            by: "oops".into(),
+            by_action: "bypass".into(),
+            from: "rest".into(),
+            from_action: "protect with peer berlin".into(),
+            example,
+        });
+        let takeovers = Takeovers { found: found.into_iter().collect(), ..Takeovers::default() };
+        if taking && consent == Consent::NotGiven {
+            return Err(Refused::Takes(takeovers));
+        }
         self.note(format!("{} {intent:?} -{remove:?} +{added:?}", by.0));
         Ok(Done {
             revision: 5,
             generation: Generation(8),
             warnings: parsed.warnings,
+            takeovers,
             ..Done::default()
         })
     }
@@ -511,9 +526,18 @@ async fn policies_are_changed_by_admins_and_mistakes_are_told_with_their_lines()
     let bad = bad.await.unwrap().into_inner();
     assert!(!bad.ok && bad.rendered.contains("n.toml:3:10"), "{bad:?}");
     assert_eq!((bad.revision, bad.generation), (4, 7));
+    let takes =
+        v1::ChangePoliciesRequest { add: add.replace("\"n\"", "\"oops\""), ..asked.clone() };
+    let refused = client.change_policies(takes.clone()).await.unwrap().into_inner();
+    assert!(!refused.ok && refused.takeovers.len() == 1, "{refused:?}");
+    let words = ["policy \"oops\" (bypass) takes packets from policy \"rest\"", "--yes"];
+    assert!(words.iter().all(|word| refused.refused.contains(word)), "{}", refused.refused);
+    let takes = v1::ChangePoliciesRequest { yes: true, ..takes };
+    let taken = client.change_policies(takes).await.unwrap().into_inner();
+    assert!(taken.ok && taken.takeovers == refused.takeovers, "{taken:?}");
     let dry = v1::ChangePoliciesRequest { dry_run: true, ..asked };
     assert!(client.change_policies(dry).await.unwrap().into_inner().dry_run);
-    assert!(fake.asked()[1].contains("DryRun"), "{:?}", fake.asked());
+    assert!(fake.asked()[2].contains("DryRun"), "{:?}", fake.asked());
     server.stop().await;
 }
 

@@ -73,6 +73,7 @@ impl Spd {
         gone.iter().for_each(|index| slots[index.0 as usize].holds = false);
         // Domains stay what they are, or what is remembered and changed meanwhile would not fit.
         let mut rebuilt = self.made_again(slots, &[], true)?;
+        rebuilt.arrange();
         rebuilt.continue_from(self);
         Ok(rebuilt)
     }
@@ -209,7 +210,7 @@ impl Spd {
     }
 
     /// Slots of policies that went since the base was made.
-    pub(super) fn removed(&self) -> impl Iterator<Item = PolicyIndex> {
+    pub(crate) fn removed(&self) -> impl Iterator<Item = PolicyIndex> {
         self.log.iter().filter_map(Change::removed)
     }
 

@@ -1,0 +1,150 @@
+//! The PROTECT policies that a change of single policies takes packets from, in words.
+
+use std::fmt;
+
+use policy::overlap::{Example, Planned, Rest, Taker, takeovers};
+use policy::selector::protocol_text;
+use policy::{Action, Direction};
+use wire::Upper;
+
+use crate::change::{ChangeRefused, Transaction};
+use crate::live::Compiled;
+use crate::validated::{Policy, Validated};
+
+/// Pairs of policies that an answer names at most.
+const MAX_NAMED: usize = 8;
+
+/// One policy that takes packets from another, which protects them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Takeover {
+    /// Name of the policy that takes packets.
+    pub by: String,
+    /// Its action: `bypass`, or `protect with peer NAME`.
+    pub by_action: String,
+    /// Name of the policy that protects them until the change.
+    pub from: String,
+    /// Its action: `protect with peer NAME`.
+    pub from_action: String,
+    /// One of the packets.
+    pub example: String,
+}
+
+impl fmt::Display for Takeover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Takeover { by, by_action, from, from_action, example } = self;
+        write!(
+            f,
+            "policy \"{by}\" ({by_action}) takes packets from policy \"{from}\" ({from_action}), \
+             for example {example}"
+        )
+    }
+}
+
+/// The packets that a change takes from PROTECT policies.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Takeovers {
+    /// The pairs of policies, [`MAX_NAMED`] at most.
+    pub found: Vec<Takeover>,
+    /// Why these may not be all.
+    pub rest: Rest,
+}
+
+impl Takeovers {
+    /// Whether the change certainly takes no packet.
+    pub fn is_nothing(&self) -> bool {
+        self.found.is_empty() && self.rest == Rest::Nothing
+    }
+
+    /// One sentence for each pair, and one for those that are not named.
+    pub fn sentences(&self) -> impl Iterator<Item = String> + '_ {
+        let rest = match self.rest {
+            Rest::Nothing => None,
+            Rest::Limit => Some("it may take packets from more policies".to_owned()),
+            Rest::Unknown => Some(
+                "the policies overlap too much to compare: it may take packets from any PROTECT \
+                 policy"
+                    .to_owned(),
+            ),
+        };
+        self.found.iter().map(ToString::to_string).chain(rest)
+    }
+}
+
+/// The packets that a change would take from PROTECT policies that run: those that leave in
+/// cleartext, or with another peer, after it. A policy that comes takes from those below it; what
+/// a policy leaves that goes is taken by those below it.
+///
+/// # Errors
+/// [`ChangeRefused`]: the change does not fit what runs.
+pub fn takeovers_of(
+    running: &Compiled,
+    remove: &[String],
+    add: &[Policy],
+) -> Result<Takeovers, ChangeRefused> {
+    // Higher than the number of any policy that runs: what comes wins over its equals.
+    let first = u32::try_from(add.len()).map_or(0, |count| u32::MAX - count);
+    let transaction = Transaction::new(running, remove, add.to_vec(), first)?;
+    let settings = running.settings();
+    let planned = Planned {
+        before: &running.spd,
+        removed: &transaction.removed,
+        added: &transaction.added,
+        ports: (settings.ports.len() + 1) as u16,
+    };
+    let policy::overlap::Takeovers { found, rest } = takeovers(planned, MAX_NAMED);
+    let in_words = found.into_iter().map(|takeover| {
+        let from = running.spd.policy(takeover.from);
+        let by = match takeover.by {
+            Taker::Standing(slot) => running.spd.policy(slot),
+            Taker::Added(place) => &transaction.added[place],
+        };
+        Takeover {
+            by: by.name.clone(),
+            by_action: action_text(running, by.action),
+            from: from.name.clone(),
+            from_action: action_text(running, from.action),
+            example: example_text(settings, &takeover.example),
+        }
+    });
+    Ok(Takeovers { found: in_words.collect(), rest })
+}
+
+/// `bypass`, `discard` or `protect with peer NAME`.
+pub fn action_text(running: &Compiled, action: Action) -> String {
+    match action {
+        Action::Bypass => "bypass".to_owned(),
+        Action::Discard => "discard".to_owned(),
+        Action::Protect(id) => {
+            let set = running.sets.iter().find(|set| set.id == id);
+            format!("protect with peer {}", set.map_or("?", |set| &set.peer))
+        }
+    }
+}
+
+/// `outbound tcp 10.1.0.1 port 1024 → 10.2.0.1 port 443`.
+pub(crate) fn example_text(settings: &Validated, example: &Example) -> String {
+    let Example { direction, ingress, flow } = example;
+    let (source, destination) = (flow.source_address(), flow.destination_address());
+    let protocol = match protocol_text(Some(flow.protocol)) {
+        number if number.bytes().all(|byte| byte.is_ascii_digit()) => format!("protocol {number}"),
+        name => name,
+    };
+    let way = match direction {
+        Direction::Inbound => "inbound",
+        Direction::Outbound => "outbound",
+    };
+    let mut text = match flow.upper {
+        Upper::Ports { source: s, destination: d } => {
+            format!("{way} {protocol} {source} port {s} → {destination} port {d}")
+        }
+        Upper::Icmp { kind, code } => {
+            format!("{way} {protocol} {kind}/{code} {source} → {destination}")
+        }
+        Upper::None | Upper::Fragment => format!("{way} {protocol} {source} → {destination}"),
+    };
+    if let Some(place) = ingress {
+        let name = settings.ports.get(usize::from(*place)).map_or(crate::HOST_PORT, |p| &p.name);
+        text.push_str(&format!(" from port {name}"));
+    }
+    text
+}

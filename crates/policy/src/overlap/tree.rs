@@ -1,0 +1,224 @@
+//! Policies arranged by their addresses: which of very many reach into a box, without looking at
+//! the others.
+//!
+//! A tree of bounding boxes for each family. A node knows what its policies reach at most, their
+//! highest and lowest precedence and what they do, so that whole subtrees are passed by. It holds
+//! places in a list, 4 bytes an entry, and about 14 more for the nodes above it.
+
+use std::ops::ControlFlow;
+
+use wire::Family;
+
+use super::region::{Addresses, Sides, common};
+use super::{Exhausted, Steps};
+use crate::policy::Precedence;
+use crate::{Action, Policy};
+
+/// Entries of a leaf at most.
+const LEAF: usize = 8;
+/// Combinations of a policy's address lists that are entered one by one; of more, one box around
+/// all is.
+const FEW_WINDOWS: usize = 16;
+
+/// The addresses of a box.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Window {
+    pub(super) local: Addresses,
+    pub(super) remote: Addresses,
+}
+
+impl Window {
+    fn meets(&self, other: &Window) -> bool {
+        common(self.local, other.local).is_some() && common(self.remote, other.remote).is_some()
+    }
+
+    fn around(&self, other: &Window) -> Window {
+        let around = |one: Addresses, other: Addresses| (one.0.min(other.0), one.1.max(other.1));
+        Window { local: around(self.local, other.local), remote: around(self.remote, other.remote) }
+    }
+}
+
+/// The boxes of addresses that a policy speaks of, or one around them if they are many.
+pub(super) fn windows(policy: &Policy, family: Family) -> Vec<Window> {
+    let sides = Sides::new(&policy.selector, family);
+    let count = sides.locals().count().saturating_mul(sides.remotes().count());
+    if count <= FEW_WINDOWS {
+        let of_local = |local| sides.remotes().map(move |remote| Window { local, remote });
+        return sides.locals().flat_map(of_local).collect();
+    }
+    let hull = |ranges: &mut dyn Iterator<Item = Addresses>| {
+        ranges.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)))
+    };
+    let (local, remote) = (hull(&mut sides.locals()), hull(&mut sides.remotes()));
+    local.zip(remote).map(|(local, remote)| Window { local, remote }).into_iter().collect()
+}
+
+/// Kinds of actions, as bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Kinds(u8);
+
+impl Kinds {
+    pub(super) const ALL: Kinds = Kinds(7);
+    pub(super) const PROTECT: Kinds = Kinds(1);
+    /// Those that let packets through.
+    pub(super) const PASSING: Kinds = Kinds(3);
+
+    pub(super) const fn of(action: Action) -> Kinds {
+        match action {
+            Action::Protect(_) => Kinds(1),
+            Action::Bypass => Kinds(2),
+            Action::Discard => Kinds(4),
+        }
+    }
+
+    pub(super) const fn meet(self, other: Kinds) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// What a search is for. A subtree or policy that lies outside is passed by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sought {
+    pub(super) window: Window,
+    pub(super) kinds: Kinds,
+    /// Lies above the precedence sought, if any.
+    pub(super) below: Option<Precedence>,
+    /// Lies below the precedence sought, if any.
+    pub(super) above: Option<Precedence>,
+}
+
+#[derive(Debug)]
+struct Node {
+    window: Window,
+    kinds: Kinds,
+    lowest: Precedence,
+    highest: Precedence,
+    /// Entries of a leaf; of an inner node, none.
+    entries: std::ops::Range<u32>,
+    /// The node behind this one's subtree.
+    next: u32,
+}
+
+impl Node {
+    fn may_hold(&self, sought: &Sought) -> bool {
+        self.kinds.meet(sought.kinds)
+            && sought.below.is_none_or(|below| self.lowest < below)
+            && sought.above.is_none_or(|above| self.highest > above)
+            && self.window.meets(&sought.window)
+    }
+}
+
+/// Policies of both families. A policy is known by its place in the list that the tree was made of.
+#[derive(Debug, Default)]
+pub(crate) struct AddressTree {
+    families: [Tree; 2],
+}
+
+#[derive(Debug, Default)]
+struct Tree {
+    /// A node stands in front of its subtree.
+    nodes: Vec<Node>,
+    entries: Vec<u32>,
+}
+
+impl AddressTree {
+    /// Arranges policies. Cost: n log n.
+    pub(crate) fn new<'p>(policies: impl Iterator<Item = (u32, &'p Policy)>) -> AddressTree {
+        let mut entries = [Vec::new(), Vec::new()];
+        for (place, policy) in policies {
+            for family in [Family::V4, Family::V6] {
+                let windows = windows(policy, family).into_iter();
+                let windows = windows.map(|window| Entry { window, place, policy });
+                entries[family as usize].extend(windows);
+            }
+        }
+        AddressTree { families: entries.map(Tree::new) }
+    }
+
+    /// Places of policies that may be sought, each to `visit`, until that breaks. A place may come
+    /// more than once, and the policy be another than sought but for its addresses' bounds.
+    pub(super) fn search<B>(
+        &self,
+        family: Family,
+        sought: &Sought,
+        steps: &mut Steps,
+        mut visit: impl FnMut(u32, &mut Steps) -> Result<ControlFlow<B>, Exhausted>,
+    ) -> Result<Option<B>, Exhausted> {
+        let Tree { nodes, entries } = &self.families[family as usize];
+        let mut place = 0;
+        while let Some(node) = nodes.get(place) {
+            steps.take(1)?;
+            if !node.may_hold(sought) {
+                place = node.next as usize;
+                continue;
+            }
+            for &entry in &entries[node.entries.start as usize..node.entries.end as usize] {
+                steps.take(1)?;
+                if let ControlFlow::Break(found) = visit(entry, steps)? {
+                    return Ok(Some(found));
+                }
+            }
+            place += 1;
+        }
+        Ok(None)
+    }
+}
+
+struct Entry<'p> {
+    window: Window,
+    place: u32,
+    policy: &'p Policy,
+}
+
+impl Tree {
+    fn new(mut entries: Vec<Entry<'_>>) -> Tree {
+        let mut tree = Tree::default();
+        if !entries.is_empty() {
+            tree.entries.reserve_exact(entries.len());
+            tree.add(&mut entries);
+        }
+        tree
+    }
+
+    /// Adds a node for these entries, which are not none, and everything below it.
+    fn add(&mut self, entries: &mut [Entry<'_>]) {
+        let place = self.nodes.len();
+        let (first, rest) = entries.split_first().expect("a node has entries");
+        let precedence = first.policy.precedence();
+        let mut node = Node {
+            window: first.window,
+            kinds: Kinds::of(first.policy.action),
+            lowest: precedence,
+            highest: precedence,
+            entries: 0..0,
+            next: 0,
+        };
+        for entry in rest {
+            let precedence = entry.policy.precedence();
+            node.window = node.window.around(&entry.window);
+            node.kinds = Kinds(node.kinds.0 | Kinds::of(entry.policy.action).0);
+            node.lowest = node.lowest.min(precedence);
+            node.highest = node.highest.max(precedence);
+        }
+        let window = node.window;
+        self.nodes.push(node);
+        if entries.len() <= LEAF {
+            let start = self.entries.len() as u32;
+            self.entries.extend(entries.iter().map(|entry| entry.place));
+            self.nodes[place].entries = start..self.entries.len() as u32;
+        } else {
+            let extent = |(lo, hi): Addresses| hi - lo;
+            // Twice the middle, without an overflow: halves are precise enough to sort by.
+            let middle = |(lo, hi): Addresses| lo / 2 + hi / 2;
+            let half = entries.len() / 2;
+            match extent(window.local) >= extent(window.remote) {
+                true => entries.select_nth_unstable_by_key(half, |e| middle(e.window.local)),
+                false => entries.select_nth_unstable_by_key(half, |e| middle(e.window.remote)),
+            };
+            let (below, above) = entries.split_at_mut(half);
+            self.add(below);
+            self.add(above);
+        }
+        self.nodes[place].next = self.nodes.len() as u32;
+    }
+}
