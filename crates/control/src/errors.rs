@@ -246,6 +246,11 @@ impl<'a> Problems<'a> {
         self.list.push(Problem { severity, place, mistake, earlier, excerpt });
     }
 
+    /// The line where a span begins, from 1.
+    pub(crate) fn line(&self, span: &Span) -> u32 {
+        self.source.place(span).line
+    }
+
     pub(crate) fn has_errors(&self) -> bool {
         self.errors > 0
     }

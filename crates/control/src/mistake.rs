@@ -220,6 +220,15 @@ pub enum Mistake {
     SameNetwork { network: AddressRange },
     #[error("IPv6 needs an MTU of at least 1280 bytes")]
     MtuBelowV6,
+    #[error("all ports are unprotected")]
+    NoProtectedPort,
+    #[error("all ports are protected: the policies decide nothing")]
+    NoUnprotectedPort,
+    #[error(
+        "{number} {}",
+        if *.number < 256 { "is an IP protocol number, not a port" } else { "is no protocol" }
+    )]
+    BarePort { number: u16, service: Option<(&'static str, &'static str)> },
     #[error("`allow_host` does nothing on a protected port")]
     AllowHostInside,
     #[error("unknown protocol \"{name}\"")]
@@ -250,8 +259,6 @@ pub enum Mistake {
     IkeNotYet,
     #[error("manual keys must be asked for")]
     ManualNotSaid,
-    #[error("manual keys: RFC 4106 asks for automated key management with AES-GCM")]
-    ManualKeys,
     #[error("suite \"null\" neither encrypts nor authenticates")]
     NullNotSaid,
     #[error("suite {suite} is no benchmark of ours: it has integrity")]
@@ -327,8 +334,20 @@ pub enum Mistake {
     TransportSelector { key: &'static str, peer: String, end: IpAddr },
     #[error("all of `remote` is in {network}, the network of protected port `{port}`")]
     RemoteInside { network: AddressRange, port: String },
-    #[error("the policy never decides: policy `{by}` has its selector and a higher precedence")]
-    HiddenPolicy { by: String },
+    #[error("the policy never decides: policy `{by}` in line {line} before it covers it")]
+    CoveredPolicy { by: String, line: u32 },
+    #[error(
+        "this policy ({action}) takes packets from policy `{from}` in line {line} ({protects}), \
+         for example {example}"
+    )]
+    TakesPackets { action: String, from: String, line: u32, protects: String, example: String },
+    #[error(
+        "this policy and policy `{other}` in line {line} have one priority and different actions \
+         for the same packets, for example {example}: the later in the file decides"
+    )]
+    TiedPolicies { other: String, line: u32, example: String },
+    #[error("{more} more such warnings are not shown: policies that {doubt}")]
+    MoreDoubts { more: usize, doubt: &'static str },
     #[error("the policies come to {rules} rules with this one; at most {limit} are held")]
     TooManyRules { rules: usize, limit: usize },
 
@@ -458,6 +477,18 @@ impl Mistake {
                 nearest,
                 "write \"tcp/22\", \"udp/500\", \"icmp\" or a protocol's number",
             )),
+            Mistake::EmptyList { key: key @ ("local" | "remote") } => {
+                Some(format!("name an address, or write {key} = [\"any\"]"))
+            }
+            Mistake::EmptyList { .. } => {
+                Some("name an entry; to mean any, leave the key out".into())
+            }
+            Mistake::BarePort { number, service: None } => {
+                Some(format!("for a port write \"tcp/{number}\" or \"udp/{number}\""))
+            }
+            Mistake::BarePort { number, service: Some((name, transport)) } => {
+                Some(format!("for {name} write \"{transport}/{number}\""))
+            }
             Mistake::UnknownProtocol { nearest, .. } => {
                 nearest.as_ref().map(|word| format!("did you mean `{word}`?"))
             }
@@ -562,9 +593,9 @@ impl Mistake {
                 "no key serves two peers: make a pair for each, lockgate keygen"
             }
             Mistake::IkeNotYet => "for a laboratory: keys = \"file:NAME\", manual = \"laboratory\"",
-            Mistake::ManualNotSaid => "write manual = \"laboratory\": they are for nothing else",
-            Mistake::ManualKeys => {
-                "a sequence number used twice under one key gives the key away: laboratories only"
+            Mistake::ManualNotSaid => {
+                "write manual = \"laboratory\": RFC 4106 asks for automated key management, and a \
+                 sequence number used twice under one key gives the key away"
             }
             Mistake::WindowSize { .. } => "write a multiple of 32 from 32 to 4096",
             Mistake::NullNotSaid => {
@@ -588,8 +619,20 @@ impl Mistake {
                 "a policy is one rule for each combination of its lists' entries, in both \
                  directions, again for each port that some policy names: shorten them"
             }
-            Mistake::HiddenPolicy { .. } => {
+            Mistake::CoveredPolicy { .. } => {
                 "leave one of the two out; the higher priority wins, among equals the later"
+            }
+            Mistake::TakesPackets { .. } => {
+                "if that is not meant, give the PROTECT policy the higher priority; among equals \
+                 the later wins"
+            }
+            Mistake::TiedPolicies { .. } => "give them different priorities",
+            Mistake::NoProtectedPort => {
+                "no host behind the gateway is served: write side = \"protected\" at the ports of \
+                 your own networks"
+            }
+            Mistake::NoUnprotectedPort => {
+                "write side = \"unprotected\" at the port that leads to the peers"
             }
             Mistake::NoRouteToPeer { .. } => "write a [[route]], or have one in Linux",
             Mistake::PeerInside { .. } => "what is sealed for it stays inside: is the side right?",

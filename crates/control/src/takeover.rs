@@ -9,7 +9,7 @@ use wire::Upper;
 
 use crate::change::{ChangeRefused, Transaction};
 use crate::live::Compiled;
-use crate::validated::{Policy, Validated};
+use crate::validated::Policy;
 
 /// Pairs of policies that an answer names at most.
 const MAX_NAMED: usize = 8;
@@ -82,7 +82,7 @@ pub fn takeovers_of(
     add: &[Policy],
 ) -> Result<Takeovers, ChangeRefused> {
     // Higher than the number of any policy that runs: what comes wins over its equals.
-    let first = u32::try_from(add.len()).map_or(0, |count| u32::MAX - count);
+    let first = u32::try_from(add.len()).map_or(0, |count| (u32::MAX - 1).saturating_sub(count));
     let transaction = Transaction::new(running, remove, add.to_vec(), first)?;
     let settings = running.settings();
     let planned = Planned {
@@ -92,6 +92,10 @@ pub fn takeovers_of(
         ports: (settings.ports.len() + 1) as u16,
     };
     let policy::overlap::Takeovers { found, rest } = takeovers(planned, MAX_NAMED);
+    let port_name = |place: u16| {
+        let port = settings.ports.get(usize::from(place));
+        port.map_or(crate::HOST_PORT, |port| port.name.as_str())
+    };
     let in_words = found.into_iter().map(|takeover| {
         let from = running.spd.policy(takeover.from);
         let by = match takeover.by {
@@ -103,7 +107,7 @@ pub fn takeovers_of(
             by_action: action_text(running, by.action),
             from: from.name.clone(),
             from_action: action_text(running, from.action),
-            example: example_text(settings, &takeover.example),
+            example: example_text(&port_name, &takeover.example),
         }
     });
     Ok(Takeovers { found: in_words.collect(), rest })
@@ -121,8 +125,8 @@ pub fn action_text(running: &Compiled, action: Action) -> String {
     }
 }
 
-/// `outbound tcp 10.1.0.1 port 1024 → 10.2.0.1 port 443`.
-pub(crate) fn example_text(settings: &Validated, example: &Example) -> String {
+/// `outbound tcp 10.1.0.1 port 1024 → 10.2.0.1 port 443`. `port_name` names the port of a place.
+pub(crate) fn example_text<'n>(port_name: &dyn Fn(u16) -> &'n str, example: &Example) -> String {
     let Example { direction, ingress, flow } = example;
     let (source, destination) = (flow.source_address(), flow.destination_address());
     let protocol = match protocol_text(Some(flow.protocol)) {
@@ -143,8 +147,7 @@ pub(crate) fn example_text(settings: &Validated, example: &Example) -> String {
         Upper::None | Upper::Fragment => format!("{way} {protocol} {source} → {destination}"),
     };
     if let Some(place) = ingress {
-        let name = settings.ports.get(usize::from(*place)).map_or(crate::HOST_PORT, |p| &p.name);
-        text.push_str(&format!(" from port {name}"));
+        text.push_str(&format!(" from port {}", port_name(*place)));
     }
     text
 }

@@ -23,6 +23,7 @@ use crate::raw::{Raw, RawPolicy};
 use crate::source::Span;
 use crate::validated::{Action, Peer, PeerId, Policy, Validated};
 
+mod doubts;
 mod encapsulation;
 mod ingress;
 mod links;
@@ -63,6 +64,7 @@ pub(crate) fn validate<E>(
         judge.judge(&some?, problems);
     }
     let policies = judge.finish(&raw.peers, problems);
+    warn_of_one_side(raw, &ports, &policies, problems);
     let routes = links::routes(&raw.routes, &ports, problems);
     let neighbours = links::neighbours(&raw.neighbours, &ports, problems);
     if problems.has_errors() {
@@ -75,6 +77,23 @@ pub(crate) fn validate<E>(
     let keys = raw.peers.iter().filter_map(|peer| Some(peer.keys.as_ref()?.span())).collect();
     let flows = raw.cache.as_ref().and_then(|cache| Some(cache.flows.as_ref()?.span()));
     Ok(Some(Outcome { validated, keys, flows: flows.unwrap_or_default() }))
+}
+
+/// Notes that all ports are on one side, so that the gateway forwards nothing or protects nothing.
+fn warn_of_one_side(
+    raw: &Raw,
+    ports: &ports::Ports,
+    policies: &[Policy],
+    problems: &mut Problems<'_>,
+) {
+    let is_on = |side| ports.list.iter().all(|port| port.side == side);
+    let Some(first) = raw.ports.first().filter(|_| !problems.has_errors()) else { return };
+    let span = first.side.as_ref().map_or(first.name.span(), Spanned::span);
+    if is_on(Side::Unprotected) {
+        problems.warning(&span, Mistake::NoProtectedPort);
+    } else if is_on(Side::Protected) && !policies.is_empty() {
+        problems.warning(&span, Mistake::NoUnprotectedPort);
+    }
 }
 
 /// Notes the peers that no route leads to, or only one into the protected side, and the ports that

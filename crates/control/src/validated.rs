@@ -404,9 +404,15 @@ impl Validated {
         match &selector.upper {
             UpperSelector::Any => {}
             UpperSelector::Ports { local, remote } => {
-                let texts = |ports: &[PortRange]| list(ports.iter().map(ToString::to_string));
-                writeln!(out, "local_ports = {}\nremote_ports = {}", texts(local), texts(remote))?;
+                // An empty list is a mistake; any port is what is not written.
+                for (key, ports) in [("local_ports", local), ("remote_ports", remote)] {
+                    if !ports.is_empty() {
+                        let texts = ports.iter().map(PortRange::to_string);
+                        writeln!(out, "{key} = {}", list(texts))?;
+                    }
+                }
             }
+            UpperSelector::Icmp(messages) if messages.is_empty() => {}
             UpperSelector::Icmp(messages) => {
                 writeln!(out, "icmp = {}", list(messages.iter().map(ToString::to_string)))?;
             }

@@ -159,12 +159,55 @@ pub fn mac_text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// Traffic to the box itself: `udp/500`, `tcp/8000-8080`, `icmp`, `89`.
+/// Ports that people write without a protocol, which their number then is: the service and its
+/// transport. Protocols that hosts do speak (2, 4, 41, 46, 47, 50, 51, 88, 89, 103, 112, 115) are
+/// not among them.
+const WELL_KNOWN: [(u16, &str, &str); 23] = [
+    (20, "FTP data", "tcp"),
+    (21, "FTP", "tcp"),
+    (22, "SSH", "tcp"),
+    (23, "Telnet", "tcp"),
+    (25, "SMTP", "tcp"),
+    (49, "TACACS", "tcp"),
+    (53, "DNS", "udp"),
+    (67, "DHCP", "udp"),
+    (68, "DHCP", "udp"),
+    (69, "TFTP", "udp"),
+    (80, "HTTP", "tcp"),
+    (110, "POP3", "tcp"),
+    (123, "NTP", "udp"),
+    (143, "IMAP", "tcp"),
+    (161, "SNMP", "udp"),
+    (162, "SNMP traps", "udp"),
+    (179, "BGP", "tcp"),
+    (443, "HTTPS", "tcp"),
+    (500, "IKE", "udp"),
+    (514, "syslog", "udp"),
+    (1194, "OpenVPN", "udp"),
+    (3784, "BFD", "udp"),
+    (4500, "IKE through NAT", "udp"),
+];
+
+/// The mistake of who wrote a port and nothing else.
+fn bare_port(text: &str) -> Option<Mistake> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number: u16 = text.parse().ok().filter(|_| digits)?;
+    let known = WELL_KNOWN.iter().find(|(port, ..)| *port == number);
+    let service = known.map(|&(_, name, transport)| (name, transport));
+    let is_meant = number < 256 && service.is_none();
+    (!is_meant).then_some(Mistake::BarePort { number, service })
+}
+
+/// Traffic to the gateway itself: `udp/500`, `tcp/8000-8080`, `icmp`, `89`.
 pub(crate) fn service(
     problems: &mut Problems<'_>,
     written: &Spanned<String>,
 ) -> Option<HostService> {
     let text = written.get_ref();
+    if let Some(mistake) = bare_port(text) {
+        problems.error(&written.span(), mistake);
+        return None;
+    }
     let (name, ports) = match text.split_once('/') {
         Some((name, ports)) => (name, Some(ports)),
         None => (text.as_str(), None),

@@ -21,6 +21,7 @@
 //! so much that the limit is reached, the answer says so, and the caller must assume the worst.
 
 mod region;
+mod review;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -33,8 +34,9 @@ use wire::{Family, Flow};
 use crate::policy::Precedence;
 use crate::{Action, Direction, Policy, PolicyIndex, Spd};
 use region::{Region, Sides};
+pub use review::{Doubt, Finding, review};
 pub(crate) use tree::AddressTree;
-use tree::{Kinds, Sought, Window, windows};
+use tree::{Kinds, Reach, Sought, Window, windows};
 
 /// Steps of a search at most, each some 10 ns, and more for each policy of the change.
 const BASE_STEPS: u64 = 300_000;
@@ -42,7 +44,7 @@ const BASE_STEPS: u64 = 300_000;
 const STEPS_A_POLICY: u64 = 300;
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
-const DIRECTIONS: [Direction; 2] = [Direction::Inbound, Direction::Outbound];
+const DIRECTIONS: [Direction; 2] = [Direction::Outbound, Direction::Inbound];
 
 /// The steps that a search may still take.
 struct Steps(u64);
@@ -266,7 +268,7 @@ impl<'c> Search<'c> {
         for tree in [base, &self.front] {
             for family in FAMILIES {
                 for window in windows(policy, family) {
-                    let sought = Sought { window, kinds, below, above: None };
+                    let sought = Sought { window, reach: Reach::Into, kinds, below, above: None };
                     tree.search(family, &sought, &mut self.steps, |slot, _| {
                         let slot = PolicyIndex(slot);
                         let other = self.change.before.policy(slot);
@@ -291,7 +293,8 @@ impl<'c> Search<'c> {
         let mut places = Vec::new();
         for family in FAMILIES {
             for window in windows(policy, family) {
-                let sought = Sought { window, kinds: Kinds::PASSING, below: None, above: None };
+                let (reach, kinds) = (Reach::Into, Kinds::PASSING);
+                let sought = Sought { window, reach, kinds, below: None, above: None };
                 self.added.search(family, &sought, &mut self.steps, |place, _| {
                     let other = &self.change.added[place as usize];
                     let passes = Kinds::PASSING.meet(Kinds::of(other.action));
@@ -397,7 +400,8 @@ impl<'c> Search<'c> {
         steps: &mut Steps,
     ) -> Result<Option<Region>, Exhausted> {
         let window = Window { local: piece.local, remote: piece.remote };
-        let sought = |above| Sought { window, kinds: Kinds::ALL, below: None, above: Some(above) };
+        let (reach, kinds) = (Reach::Into, Kinds::ALL);
+        let sought = |above| Sought { window, reach, kinds, below: None, above: Some(above) };
         let part = |policy: &Policy, steps: &mut Steps| -> Result<_, Exhausted> {
             if !way.is_of(policy) {
                 return Ok(ControlFlow::Continue(()));

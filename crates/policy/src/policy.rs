@@ -73,6 +73,13 @@ pub struct Policy {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Precedence(u64);
 
+impl Precedence {
+    /// The lowest of a priority.
+    pub(crate) const fn lowest_of(priority: u32) -> Precedence {
+        Precedence((priority as u64) << 32)
+    }
+}
+
 impl Policy {
     pub(crate) fn precedence(&self) -> Precedence {
         Precedence(u64::from(self.priority) << 32 | u64::from(self.id.0))

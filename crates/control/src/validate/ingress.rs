@@ -37,6 +37,11 @@ impl<'a> Ingress<'a> {
         Ingress { ports, sides, known: HashMap::new() }
     }
 
+    /// The ports of the configuration.
+    pub(super) fn ports(&self) -> &'a Ports {
+        self.ports
+    }
+
     /// What a list means: `Some(None)`: all ports; `None`: it is wrong.
     pub(super) fn resolve(
         &mut self,

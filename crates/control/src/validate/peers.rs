@@ -26,9 +26,6 @@ pub(crate) fn validate(raw: &[RawPeer], ports: &Ports, problems: &mut Problems<'
     }
     let mut key_files: HashMap<&str, Span> = HashMap::new();
     // Once is enough: it holds for all of them.
-    if let Some(manual) = raw.iter().find_map(|peer| peer.manual.as_ref()) {
-        problems.warning(&manual.span(), Mistake::ManualKeys);
-    }
     if let Some(peer) = raw.iter().find(|peer| peer.esn.is_none()) {
         problems.warning(&peer.name.span(), Mistake::ShortNumbers);
     }

@@ -1,6 +1,5 @@
 //! `[[policy]]`: who may speak with whom, and how.
 
-use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
@@ -15,6 +14,7 @@ use wire::flow::protocol;
 use wire::{Address, Family};
 
 use super::Named;
+use super::doubts::Review;
 use super::ingress::Ingress;
 use super::ports::Ports;
 use crate::errors::Problems;
@@ -29,8 +29,6 @@ use crate::values::{bounded, name, word};
 const MAX_POLICIES: usize = 1 << 20;
 /// Entries of one list at most.
 const MAX_ENTRIES: usize = 4096;
-/// Policies of one selector at most that a lower one is compared with.
-const MAX_WINNERS: usize = 8;
 
 /// IPv6 mobility header (RFC 6275).
 const MOBILITY: u8 = 135;
@@ -149,27 +147,6 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Notes the policies that never decide, because one of higher precedence has the same
-    /// selector, and the same directions and ports or all of them. What a wider selector hides, or
-    /// several policies together, is not looked for.
-    fn warn_of_hidden(&self, problems: &mut Problems<'_>) {
-        let mut order: Vec<usize> = (0..self.list.len()).collect();
-        order.sort_by_key(|&place| Reverse((self.list[place].priority, place)));
-        let mut winners: HashMap<&Selector, Vec<&Policy>> = HashMap::with_capacity(order.len());
-        for policy in order.into_iter().map(|place| &self.list[place]) {
-            let winners = winners.entry(&policy.selector).or_default();
-            match winners.iter().find(|winner| hides(winner, policy)) {
-                Some(winner) => {
-                    let by = winner.name.clone();
-                    let span = self.names.get(&policy.name).cloned().unwrap_or_default();
-                    problems.warning(&span, Mistake::HiddenPolicy { by });
-                }
-                None if winners.len() < MAX_WINNERS => winners.push(policy),
-                None => {}
-            }
-        }
-    }
-
     /// The right ones, in the order of the file, once all were judged.
     pub(super) fn finish(self, peers: &[RawPeer], problems: &mut Problems<'_>) -> Vec<Policy> {
         for peer in peers {
@@ -180,7 +157,9 @@ impl<'a> Judge<'a> {
         }
         self.count_rules(problems);
         if !problems.has_errors() {
-            self.warn_of_hidden(problems);
+            let peer = |id| self.peers.peer(id).map(|peer| peer.name.as_str());
+            let (policies, names, ports) = (&self.list[..], &self.names, self.ingress.ports());
+            Review { policies, names, ports, peer: &peer }.warn(problems);
         }
         self.list
     }
@@ -209,13 +188,6 @@ fn policy(
         ingress: ingress?,
         selector: selector?,
     })
-}
-
-/// Whether a policy of higher precedence, with the same selector, speaks of all that the other
-/// does.
-fn hides(winner: &Policy, other: &Policy) -> bool {
-    (winner.only.is_none() || winner.only == other.only)
-        && (winner.ingress.is_none() || winner.ingress == other.ingress)
 }
 
 /// What is written behind `action`.
@@ -447,6 +419,11 @@ fn list<R: Range>(
     written: &Texts,
 ) -> Option<Vec<R>> {
     let Some(written) = written else { return Some(Vec::new()) };
+    // To leave the key out means any; a list that came out empty must not.
+    if written.get_ref().is_empty() {
+        problems.error(&written.span(), Mistake::EmptyList { key });
+        return None;
+    }
     let mut ranges: Vec<(R, Span)> = Vec::new();
     let mut sound = bounded_list(problems, key, written);
     for entry in written.get_ref().iter().take(MAX_ENTRIES) {

@@ -11,13 +11,6 @@ pub(crate) const WARNINGS: &[Row] = &[
         "tcp/9617",
     ),
     row(
-        "manual = \"laboratory\"",
-        "manual = \"laboratory\"",
-        "19:10",
-        "RFC 4106 asks for automated key management",
-        "laboratories only",
-    ),
-    row(
         "workers = \"auto\"",
         "on_exit = \"open\"",
         "3:11",
@@ -58,8 +51,38 @@ pub(crate) const WARNINGS: &[Row] = &[
          remote = [\"9.9.9.9/32\"]\nprotocol = \"udp\"\nremote_ports = [\"53-53\"]\n\
          direction = \"inbound\"\n[[policy]]\nname = \"dns\"\n",
         "28:8",
-        "the policy never decides: policy `dns` has its selector",
+        "the policy never decides: policy `dns` in line 36 before it covers it",
         "among equals the later",
+    ),
+    // Of one priority the later wins, so what comes first takes nothing.
+    row(
+        "remote = [\"9.9.9.9\"]",
+        "remote = [\"10.2.9.9\"]",
+        "28:8",
+        "this policy (bypass) takes packets from policy `berlin-net` in line 23 (protect with \
+         peer berlin), for example outbound udp 10.1.0.1 port 1024 → 10.2.9.9 port 53",
+        "the higher priority",
+    ),
+    row(
+        "action = \"bypass\"\nlocal = [\"any\"]\nremote = [\"9.9.9.9\"]",
+        "action = \"discard\"\nlocal = [\"any\"]\nremote = [\"10.2.9.9\"]",
+        "28:8",
+        "this policy and policy `berlin-net` in line 23 have one priority and different actions",
+        "different priorities",
+    ),
+    row(
+        "side = \"protected\"",
+        "side = \"unprotected\"",
+        "6:8",
+        "all ports are unprotected",
+        "side = \"protected\"",
+    ),
+    row(
+        "side = \"unprotected\"",
+        "side = \"protected\"",
+        "6:8",
+        "all ports are protected: the policies decide nothing",
+        "side = \"unprotected\"",
     ),
     row(
         "remote_ports = [\"53\"]",

@@ -18,6 +18,28 @@ pub(crate) const ERRORS: &[Row] = &[
         "there is no peer `berln`",
         "did you mean `berlin`?",
     ),
+    // An empty list is not any.
+    row(
+        "remote_ports = [\"53\"]",
+        "remote_ports = []",
+        "33:16",
+        "`remote_ports` is an empty list",
+        "leave the key out",
+    ),
+    row(
+        "remote_ports = [\"53\"]",
+        "local_ports = []",
+        "33:15",
+        "`local_ports` is an empty list",
+        "leave the key out",
+    ),
+    row(
+        "protocol = \"udp\"\nremote_ports = [\"53\"]",
+        "protocol = \"icmp\"\nicmp = []",
+        "33:8",
+        "`icmp` is an empty list",
+        "leave the key out",
+    ),
     row("peer = \"berlin\"", "peer = \"tokyo\"", "24:8", "there is no peer `tokyo`", "[peer.NAME]"),
     row("peer = \"berlin\"\n", "", "22:1", "names neither a peer nor an action", "peer = \"NAME\""),
     row(

@@ -46,7 +46,9 @@ fn upper() -> impl Strategy<Value = (Option<u8>, UpperSelector)> {
         3 => Just((None, UpperSelector::Any)),
         2 => other.prop_map(|protocol| (protocol, UpperSelector::Any)),
         2 => (protocol(), ports(), ports())
-            .prop_map(|(protocol, local, remote)| (protocol, UpperSelector::Ports { local, remote })),
+            .prop_map(|(protocol, local, remote)| {
+                (protocol, UpperSelector::Ports { local, remote })
+            }),
         1 => (0u16..3, 0u16..600).prop_map(|(lo, more)| {
             let messages = IcmpRange { lo: lo << 8, hi: (lo << 8) + more };
             (Some(ICMP), UpperSelector::Icmp(vec![messages]))
@@ -278,6 +280,92 @@ proptest! {
         prop_assert_eq!(one.is_nothing(), whole.is_nothing());
         let rest = if whole.found.len() > 1 { Rest::Limit } else { Rest::Nothing };
         prop_assert_eq!(one.rest, rest);
+    }
+}
+
+/// A packet of every cell.
+fn packets(case: &Case) -> Vec<Example> {
+    let mut packets = Vec::new();
+    for family in FAMILIES {
+        let (addresses, uppers) = (case.addresses(family), case.uppers(family));
+        for direction in DIRECTIONS {
+            for ingress in (0..PORTS).map(Some) {
+                for &source in &addresses {
+                    for &destination in &addresses {
+                        packets.extend(uppers.iter().map(|&(protocol, upper)| {
+                            let flow = Flow { family, source, destination, protocol, upper };
+                            Example { direction, ingress, flow }
+                        }));
+                    }
+                }
+            }
+        }
+    }
+    packets
+}
+
+/// Places of the policies that match a packet, the deciding one first.
+fn matching(spd: &Spd, example: &Example) -> Vec<usize> {
+    let class = spd.class(example.ingress.unwrap_or(PORTS - 1));
+    let domain = crate::DomainId::new(class, example.direction, example.flow.family);
+    let says = spd.matching(domain, &example.flow).into_iter();
+    let places = says.filter_map(|says| match says {
+        Match::Policy(slot) => Some(spd.policy(slot).id.0 as usize),
+        Match::FragmentPorts(_) | Match::None => None,
+    });
+    places.collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn doubts_about_a_set_are_what_the_linear_search_shows(
+        policies in proptest::collection::vec(policy(), 0..6),
+    ) {
+        let number = |(id, policy)| Policy { id: PolicyId(id), ..policy };
+        let policies: Vec<Policy> = (0..).zip(policies).map(number).collect();
+        let mut found = Vec::new();
+        review(&policies, PORTS, |finding| found.push(finding));
+        let spd = Spd::new(policies.clone()).unwrap();
+        let case = Case { before: spd, removed: Vec::new(), added: Vec::new() };
+        let covered: BTreeSet<usize> = found.iter()
+            .filter(|finding| finding.doubt == Doubt::Covered)
+            .map(|finding| finding.policy)
+            .collect();
+        let mut expected = BTreeSet::new();
+        for packet in packets(&case) {
+            let places = matching(&case.before, &packet);
+            let Some((&first, rest)) = places.split_first() else { continue };
+            prop_assert!(!covered.contains(&first), "policy {first} decides {packet:?}");
+            // Of fragments a policy with ports may stop them before: no pair of those.
+            if policies[first].action == Action::Bypass && packet.flow.upper != Upper::Fragment {
+                let protects = rest.iter().filter(|place| {
+                    matches!(policies[**place].action, Action::Protect(_))
+                });
+                expected.extend(protects.map(|place| (first, *place)));
+            }
+        }
+        let mut taken = BTreeSet::new();
+        for Finding { doubt, policy, other, example } in found {
+            let (one, two) = (&policies[policy], &policies[other]);
+            let Some(example) = example else { continue };
+            let places = matching(&case.before, &example);
+            prop_assert_eq!(places[0], policy);
+            prop_assert!(places.contains(&other) && one.action != two.action);
+            match doubt {
+                Doubt::Takes => {
+                    prop_assert!(matches!(two.action, Action::Protect(_)));
+                    prop_assert!(one.action != Action::Discard);
+                    if one.action == Action::Bypass {
+                        taken.insert((policy, other));
+                    }
+                }
+                Doubt::Tied => prop_assert_eq!(one.priority, two.priority),
+                Doubt::Covered => prop_assert!(false, "a covered policy needs no packet"),
+            }
+        }
+        prop_assert_eq!(taken, expected);
     }
 }
 

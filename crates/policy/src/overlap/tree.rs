@@ -60,6 +60,7 @@ pub(super) struct Kinds(u8);
 impl Kinds {
     pub(super) const ALL: Kinds = Kinds(7);
     pub(super) const PROTECT: Kinds = Kinds(1);
+    pub(super) const BYPASS: Kinds = Kinds(2);
     /// Those that let packets through.
     pub(super) const PASSING: Kinds = Kinds(3);
 
@@ -76,10 +77,20 @@ impl Kinds {
     }
 }
 
+/// How far the addresses of a policy reach that is sought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reach {
+    /// Into the window.
+    Into,
+    /// Around all of it.
+    Around,
+}
+
 /// What a search is for. A subtree or policy that lies outside is passed by.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sought {
     pub(super) window: Window,
+    pub(super) reach: Reach,
     pub(super) kinds: Kinds,
     /// Lies above the precedence sought, if any.
     pub(super) below: Option<Precedence>,
@@ -104,7 +115,10 @@ impl Node {
         self.kinds.meet(sought.kinds)
             && sought.below.is_none_or(|below| self.lowest < below)
             && sought.above.is_none_or(|above| self.highest > above)
-            && self.window.meets(&sought.window)
+            && match sought.reach {
+                Reach::Into => self.window.meets(&sought.window),
+                Reach::Around => self.window.around(&sought.window) == self.window,
+            }
     }
 }
 

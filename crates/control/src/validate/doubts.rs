@@ -1,0 +1,100 @@
+//! Policies that are allowed and probably not meant so: they take packets from a PROTECT policy,
+//! never decide, or contradict one of their own priority.
+
+use std::collections::HashMap;
+
+use policy::overlap::{Doubt, Finding, review};
+use policy::{PolicyId, SaSetId};
+
+use super::ports::Ports;
+use crate::compile::{HOST_PORT, compiled_policy};
+use crate::errors::Problems;
+use crate::mistake::Mistake;
+use crate::source::Span;
+use crate::takeover::example_text;
+use crate::validated::{Action, PeerId, Policy};
+
+/// Pairs of policies of one kind that are told at most; of the rest only the number is.
+const MAX_TOLD: usize = 10;
+
+/// A file's policies, in its order, and where their names stand.
+pub(super) struct Review<'a> {
+    pub(super) policies: &'a [Policy],
+    pub(super) names: &'a HashMap<String, Span>,
+    pub(super) ports: &'a Ports,
+    pub(super) peer: &'a dyn Fn(PeerId) -> Option<&'a str>,
+}
+
+impl Review<'_> {
+    /// Warns of every kind, of the first few pairs each.
+    pub(super) fn warn(&self, problems: &mut Problems<'_>) {
+        let set = |peer: PeerId| SaSetId(peer.0);
+        let compiled = |(place, policy)| compiled_policy(policy, PolicyId(place), set);
+        let compiled: Vec<policy::Policy> = (0..).zip(self.policies).map(compiled).collect();
+        let mut told: Vec<Finding> = Vec::new();
+        let mut counts = [0usize; 3];
+        review(&compiled, (self.ports.ids.len() + 1) as u16, |finding| {
+            let count = &mut counts[finding.doubt as usize];
+            *count += 1;
+            if *count <= MAX_TOLD {
+                told.push(finding);
+            }
+        });
+        for finding in &told {
+            self.tell(finding, problems);
+        }
+        for (doubt, count) in [Doubt::Takes, Doubt::Covered, Doubt::Tied].into_iter().zip(counts) {
+            let last = told.iter().rev().find(|finding| finding.doubt == doubt);
+            if let (Some(last), true) = (last, count > MAX_TOLD) {
+                let mistake = Mistake::MoreDoubts { more: count - MAX_TOLD, doubt: text(doubt) };
+                problems.warning(&self.span(last.policy), mistake);
+            }
+        }
+    }
+
+    fn tell(&self, finding: &Finding, problems: &mut Problems<'_>) {
+        let Finding { doubt, policy, other, example } = *finding;
+        let line = problems.line(&self.span(other));
+        let other = &self.policies[other];
+        let name = other.name.clone();
+        let example = example.map_or(String::new(), |example| {
+            let port_name = |place: u16| {
+                let port = self.ports.list.get(usize::from(place));
+                port.map_or(HOST_PORT, |port| port.name.as_str())
+            };
+            example_text(&port_name, &example)
+        });
+        let mistake = match doubt {
+            Doubt::Takes => {
+                let action = self.action(&self.policies[policy]);
+                let protects = self.action(other);
+                Mistake::TakesPackets { action, from: name, line, protects, example }
+            }
+            Doubt::Covered => Mistake::CoveredPolicy { by: name, line },
+            Doubt::Tied => Mistake::TiedPolicies { other: name, line, example },
+        };
+        problems.warning(&self.span(policy), mistake);
+    }
+
+    fn span(&self, place: usize) -> Span {
+        self.names.get(&self.policies[place].name).cloned().unwrap_or_default()
+    }
+
+    fn action(&self, policy: &Policy) -> String {
+        match policy.action {
+            Action::Bypass => "bypass".to_owned(),
+            Action::Discard => "discard".to_owned(),
+            Action::Protect(id) => {
+                format!("protect with peer {}", (self.peer)(id).unwrap_or_default())
+            }
+        }
+    }
+}
+
+const fn text(doubt: Doubt) -> &'static str {
+    match doubt {
+        Doubt::Takes => "take packets from a PROTECT policy",
+        Doubt::Covered => "never decide",
+        Doubt::Tied => "contradict one of their own priority",
+    }
+}
