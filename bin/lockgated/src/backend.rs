@@ -11,7 +11,7 @@ use control::{ConfigErrors, Difference, KeyChange, KeyNames, Problem, Spis, Take
 use dataplane::counters::Volume;
 use dataplane::{Generation, RouteEntry, Snapshot};
 use ipsec::Spi;
-use policy::{Direction, PolicyId};
+use policy::Direction;
 use tokio::sync::broadcast;
 
 use crate::liveness::Heard;
@@ -46,8 +46,8 @@ pub(crate) struct Running {
     pub(crate) snapshot: Arc<Snapshot>,
     /// The routes that the snapshot was made from.
     pub(crate) routes: Arc<[RouteEntry]>,
-    /// What the policies decided since the start, outbound and inbound.
-    pub(crate) policies: HashMap<PolicyId, [Volume; 2]>,
+    /// What the policies decided since the start, outbound and inbound, by name.
+    pub(crate) policies: HashMap<Arc<str>, [Volume; 2]>,
     /// What the SAs sealed and opened since the start, by what they keep for life.
     pub(crate) sas: HashMap<SaKey, Volume>,
     /// How often each peer has moved since the start.

@@ -97,8 +97,9 @@ impl Report {
             packets: volume.packets,
             bytes: volume.bytes,
         };
-        let counted =
-            |policy: &policy::Policy| running.policies.get(&policy.id).copied().unwrap_or_default();
+        let counted = |policy: &policy::Policy| {
+            running.policies.get(policy.name.as_str()).copied().unwrap_or_default()
+        };
         Report {
             status: backend.status().await,
             ports: backend.ports().await,

@@ -2,11 +2,12 @@
 //! change their places, each worker hands over what it counted under the old ones.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use dataplane::counters::Volume;
 use dataplane::{CacheCounters, DropReason, Ledger};
 use ipsec::Spi;
-use policy::{Direction, PolicyId};
+use policy::Direction;
 
 use crate::worker::Flushed;
 
@@ -21,8 +22,9 @@ pub(crate) struct Totals {
     /// What left by each port.
     pub(crate) transmitted: HashMap<String, Volume>,
     pub(crate) drops: BTreeMap<DropReason, u64>,
-    /// Outbound and inbound, of policies that decided anything.
-    pub(crate) policies: HashMap<PolicyId, [Volume; 2]>,
+    /// Outbound and inbound, of policies that decided anything, by name: an edited policy goes on
+    /// with what it counted.
+    pub(crate) policies: HashMap<Arc<str>, [Volume; 2]>,
     pub(crate) sas: HashMap<SaKey, Volume>,
     pub(crate) full_lookups: u64,
     pub(crate) icmp_limited: u64,
@@ -78,9 +80,13 @@ impl Totals {
             outbound.packets + inbound.packets > 0
         });
         for (policy, (outbound, inbound)) in counted {
-            let volumes = self.policies.entry(policy.id).or_default();
-            add(&mut volumes[0], outbound);
-            add(&mut volumes[1], inbound);
+            if !self.policies.contains_key(policy.name.as_str()) {
+                self.policies.insert(policy.name.as_str().into(), Default::default());
+            }
+            if let Some([sent, received]) = self.policies.get_mut(policy.name.as_str()) {
+                add(sent, outbound);
+                add(received, inbound);
+            }
         }
         let peers: HashMap<_, _> =
             snapshot.sets().iter().map(|set| (set.id, set.peer.as_str())).collect();

@@ -229,20 +229,41 @@ fn a_change_that_takes_packets_from_a_protect_policy_is_refused_until_somebody_s
     }
     let revision = || ask(&lab, &["show", "status"])["revision"].as_u64().unwrap();
     assert_eq!(revision(), before + 1, "only the BYPASS below was added");
+    // An edit under its name and a rollback go on with what the policy counted.
+    let counted = || {
+        let shown = ask(&lab, &["show", "policy", first]);
+        shown["policies"][0]["outbound"]["packets"].as_u64().unwrap()
+    };
+    let decided = counted();
+    assert!(decided > 0, "the stream was protected");
+    let exported = succeed(&lab, 1, &["export"]);
+    let section = exported.split("[[policy]]").find(|text| text.contains(&format!("{first:?}")));
+    let section = section.unwrap().split("\n[").next().unwrap();
+    let edited = format!("[[policy]]{}", section.replace("priority = ", "priority = 1"));
+    std::fs::write(&file, edited).unwrap();
+    let file = file.to_str().unwrap();
+    succeed(&lab, 1, &["policy", "change", "--del", first, "--add", file]);
+    assert!(counted() >= decided, "{} of {decided}", counted());
+    succeed(&lab, 1, &["rollback"]);
+    assert!(counted() >= decided, "{} of {decided}", counted());
+    let before = before + 2;
     // With the operator's yes it is done, and told.
     succeed(&lab, 1, &add("oops", &[&any[..], &["--yes"]].concat()));
     succeed(&lab, 1, &["policy", "del", "oops"]);
     assert_eq!(revision(), before + 3);
-    let events = lab.gateways.daemon(1).unwrap().run(&["events"]).unwrap().stdout;
-    let told = |line: &&str| {
-        line.contains("policies_changed")
-            && line.contains("added \\\"oops\\\" (bypass)")
-            && line.contains("\"subject\":\"oops\"")
-            && line.contains("takes_from")
+    let events = succeed(&lab, 1, &["events", "--json"]);
+    let events: Vec<Value> =
+        events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let message = |event: &Value| event["message"].as_str().unwrap().to_owned();
+    let told = |event: &Value| {
+        event["kind"] == "policies_changed"
+            && event["subject"] == "oops"
+            && message(event).contains("added \"oops\" (bypass)")
+            && event["details"]["takes_from"].as_str().is_some_and(|from| from.contains(first))
     };
-    assert!(events.lines().any(|line| told(&line)), "{events}");
-    let refused = |line: &&str| line.contains("policies_refused");
-    assert_eq!(events.lines().filter(refused).count(), 4, "{events}");
+    assert!(events.iter().any(told), "{events:?}");
+    let refused = events.iter().filter(|event| event["kind"] == "policies_refused");
+    assert_eq!(refused.count(), 4, "{events:?}");
 }
 
 /// Resident memory of the daemon of gateway 1, bytes.

@@ -27,7 +27,7 @@ pub(super) fn policies(running: &Running) -> Vec<v1::Policy> {
     let peers: HashMap<SaSetId, &str> =
         snapshot.sets().iter().map(|set| (set.id, set.peer.as_str())).collect();
     let one = |policy: &Policy| {
-        let [outbound, inbound] = running.policies.get(&policy.id).copied().unwrap_or_default();
+        let [outbound, inbound] = running.policies.get(policy.name.as_str()).copied().unwrap_or_default();
         let (action, peer) = match policy.action {
             Action::Protect(set) => ("PROTECT", peers.get(&set).map(|peer| (*peer).to_owned())),
             Action::Bypass => ("BYPASS", None),

@@ -10,8 +10,8 @@ use api::{ConnectError, GatewayClient, v1};
 use control::{ReplayKeys, Spis, Takeover, Takeovers};
 use dataplane::Generation;
 use dataplane::counters::Volume;
-use policy::{Direction, PolicyId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use policy::Direction;
 use tokio::sync::{broadcast, oneshot};
 use tonic::Code;
 
@@ -86,7 +86,7 @@ impl Fake {
             settings: Arc::new(parsed.validated),
             snapshot: Arc::new(snapshot),
             routes: Arc::new([]),
-            policies: [(PolicyId(0), [volume, Volume::default()])].into(),
+            policies: [("berlin-net".into(), [volume, Volume::default()])].into(),
             sas: [((Direction::Outbound, ipsec::Spi::LOWEST, "berlin".into()), volume)].into(),
             moves: [("berlin".into(), 3)].into(),
             liveness: [("berlin".into(), heard())].into(),
