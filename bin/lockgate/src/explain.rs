@@ -18,9 +18,11 @@ pub(crate) use flow::FlowError;
 /// Show how a packet would be handled, and by which policy
 ///
 /// Shows how Lockgate would handle a packet, which policy decides, which other policies match, and
-/// how the packet leaves: by a configuration file, or as the running daemon would decide. Nothing
-/// is sent, sealed or counted. The answer does not cover checksums, hop limit, size, and whether
-/// neighbours answer: a flow does not say them.
+/// how the packet leaves: by a configuration file, or as the running daemon would decide. If no
+/// policy matches, the answer names the nearest one. Nothing is sent, sealed or counted. The answer
+/// does not cover checksums, hop limit, size, and whether neighbours answer: a flow does not say
+/// them. A file without `addresses` and [[route]] leaves both to Linux: its answer is UNKNOWN, with
+/// what the policies say.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -98,7 +100,9 @@ fn of_file(
 ) -> Result<Explained, Failure> {
     let Loaded { validated, snapshot, spis } = load(input, keys)?;
     let prefixes = validated.prefixes();
-    Ok(control::explain(Picture { snapshot: &snapshot, prefixes: &prefixes, spis }, question)?)
+    let (snapshot, prefixes, routing) = (&snapshot, &prefixes, validated.routing());
+    let picture = Picture { snapshot, prefixes, spis, routing, dead_ports: &[] };
+    Ok(control::explain(picture, question)?)
 }
 
 struct Loaded {

@@ -169,7 +169,13 @@ impl Gateway for Fake {
         let (keys, _) = loaded.keys.for_replay(&loaded.validated, &[]).unwrap();
         let snapshot = loaded.validated.compile(keys, dataplane::Generation(1)).unwrap();
         let prefixes = loaded.validated.prefixes();
-        let picture = Picture { snapshot: &snapshot, prefixes: &prefixes, spis: Spis::Configured };
+        let picture = Picture {
+            snapshot: &snapshot,
+            prefixes: &prefixes,
+            spis: Spis::Configured,
+            routing: control::Routing::Known,
+            dead_ports: &[],
+        };
         let address = |text: &str| Address::from(text.parse::<IpAddr>().unwrap());
         let (source, destination) = (address(&request.source), address(&request.destination));
         let upper = match (request.ports, request.icmp) {

@@ -1,6 +1,8 @@
 //! What the walk would do with a flow, in an operator's words: `lockgate explain`, over a file or
 //! asked of the running daemon, answers the same.
 
+mod nearest;
+
 use dataplane::explain::{Arrival, Consultation, Explanation};
 use dataplane::{
     DropReason, HostService, NextHopId, PortId, PortInfo, Prefix, RouteTarget, SaSet, SetIndex,
@@ -8,13 +10,16 @@ use dataplane::{
 };
 use ipsec::{Mode, OutboundSa, SequenceNumbers};
 use policy::selector::protocol_text;
-use policy::{Action, AddressRange, Match, Policy, SaSetId, UpperSelector};
+use policy::{Action, AddressRange, Direction, DomainId, Match, Policy, SaSetId, UpperSelector};
 use serde::Serialize;
 use wire::flow::protocol;
 use wire::{Address, Family, Flow, Upper};
 
 use crate::Validated;
 use crate::values::service_text;
+
+/// Ports that are not up which a note names at most.
+const MAX_DEAD_PORTS: usize = 4;
 
 /// Whether a snapshot's SPIs are those of the key files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,6 +28,26 @@ pub enum Spis {
     Configured,
     /// The keys could not be read: stand-ins.
     Unknown,
+}
+
+/// Whether a snapshot holds this machine's addresses and routes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Routing {
+    /// It does.
+    Known,
+    /// It is of a file that leaves both to Linux: where a packet goes cannot be told.
+    Unknown,
+}
+
+/// A port that no packet passes now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeadPort {
+    /// Its name.
+    pub name: String,
+    /// Its state: `down`, `absent`, `refused`, `detached`.
+    pub state: String,
+    /// Why.
+    pub reason: String,
 }
 
 /// What an explanation is drawn from.
@@ -34,6 +59,10 @@ pub struct Picture<'a> {
     pub prefixes: &'a [Prefix],
     /// Whether its SPIs may be told.
     pub spis: Spis,
+    /// Whether it knows where packets go.
+    pub routing: Routing,
+    /// Ports that are not up, if the daemon explains.
+    pub dead_ports: &'a [DeadPort],
 }
 
 /// A packet that is asked about, by the names of a configuration.
@@ -89,7 +118,8 @@ pub enum QuestionError {
 pub struct Explained {
     /// The flow.
     pub flow: String,
-    /// `forward`, `protect`, `host`, `hold`, `consumed` or `drop`.
+    /// `forward`, `protect`, `host`, `hold`, `consumed` or `drop`; `unknown`: the file does not say
+    /// where the packet goes.
     pub verdict: &'static str,
     /// The drop reason.
     pub reason: Option<&'static str>,
@@ -113,10 +143,10 @@ pub struct Explained {
     pub spi: Option<String>,
     /// Largest inner packet on its way, bytes.
     pub mtu: Option<u32>,
-    /// The tier that decides.
-    pub tier: &'static str,
     /// Generation of the policies as a whole.
     pub generation: u32,
+    /// What would help, and what the verdict leaves out: one sentence each.
+    pub notes: Vec<String>,
     /// All of it as text: headings, empty where they are the line's before, and what they say.
     #[serde(skip)]
     pub lines: Vec<(&'static str, String)>,
@@ -159,8 +189,45 @@ pub fn explain(picture: Picture<'_>, question: Question<'_>) -> Result<Explained
     };
     let flow = question.flow;
     check_question(snapshot, arrival, &flow)?;
-    let told = dataplane::explain::explain(snapshot, arrival, flow);
-    Ok(Story { picture, snapshot, arrival, flow, told }.explained())
+    let mut told = dataplane::explain::explain(snapshot, arrival, flow);
+    let depends_on_routing = matches!(
+        told.verdict,
+        Verdict::Drop(
+            DropReason::NoRoute
+                | DropReason::NoMatch
+                | DropReason::Unprotected
+                | DropReason::PolicyDiscard
+        )
+    );
+    let is_unknown = picture.routing == Routing::Unknown && depends_on_routing;
+    if is_unknown {
+        told.consultations = vec![consult(snapshot, arrival, &flow)];
+    }
+    Ok(Story { picture, snapshot, arrival, flow, told, is_unknown }.explained())
+}
+
+/// The policies' answer for a packet of which it is not known where it goes: outbound, if it comes
+/// from inside and leaves by an unprotected port, inbound if it comes from outside.
+fn consult(snapshot: &Snapshot, arrival: Arrival, flow: &Flow) -> Consultation {
+    let (Arrival::Clear(port) | Arrival::Opened(port, _)) = arrival;
+    let direction = match snapshot.port(port).side {
+        Side::Protected => Direction::Outbound,
+        Side::Unprotected => Direction::Inbound,
+    };
+    let spd = snapshot.spd();
+    let domain = DomainId::new(spd.class(port.0), direction, flow.family);
+    let matching = spd.matching(domain, flow);
+    let beaten = matching.iter().skip(1).filter_map(|says| match says {
+        Match::Policy(policy) | Match::FragmentPorts(policy) => Some(*policy),
+        Match::None => None,
+    });
+    Consultation {
+        direction,
+        domain,
+        generation: spd.generation(domain),
+        answer: matching.first().copied().unwrap_or(Match::None),
+        beaten: beaten.collect(),
+    }
 }
 
 /// The port of that name.
@@ -196,6 +263,15 @@ pub fn flow_text(flow: &Flow) -> String {
 }
 
 impl Validated {
+    /// Whether the configuration names any address or route; if not, both are Linux's.
+    pub fn routing(&self) -> Routing {
+        let names_addresses = self.ports.iter().any(|port| !port.addresses.is_empty());
+        match names_addresses || !self.routes.is_empty() {
+            true => Routing::Known,
+            false => Routing::Unknown,
+        }
+    }
+
     /// Destinations of the routes that [`Validated::compile`] makes: networks of the ports'
     /// addresses and `[[route]]`s.
     pub fn prefixes(&self) -> Vec<Prefix> {
@@ -246,6 +322,8 @@ struct Story<'a> {
     arrival: Arrival,
     flow: Flow,
     told: Explanation,
+    /// Whether it is not known where the packet goes.
+    is_unknown: bool,
 }
 
 impl Story<'_> {
@@ -260,7 +338,7 @@ impl Story<'_> {
     fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = vec![("packet", self.packet())];
         lines.push(("verdict", self.verdict()));
-        if let Verdict::Drop(reason) = self.told.verdict {
+        if let (Verdict::Drop(reason), false) = (self.told.verdict, self.is_unknown) {
             lines.push(("", format!("{}: {}", reason.name(), reason.help())));
         }
         for consultation in &self.told.consultations {
@@ -277,19 +355,96 @@ impl Story<'_> {
             }
             None => {}
         }
-        lines.push(("route", self.route()));
-        lines.extend(self.leaving());
-        lines.push(("tier", "classifier".into()));
-        lines.push(("generation", format!("{} of all policies", self.snapshot.generation().0)));
-        for asked in &self.told.consultations {
-            let family = match asked.domain.family() {
-                Family::V4 => "IPv4",
-                Family::V6 => "IPv6",
-            };
-            let (generation, direction) = (asked.generation.0, asked.direction.name());
-            lines.push(("", format!("{generation} of {direction} {family} policies for the port")));
+        if !self.is_unknown {
+            lines.push(("route", self.route()));
+            lines.extend(self.leaving());
         }
+        lines.extend(self.notes().into_iter().map(|note| ("note", note)));
         lines
+    }
+
+    fn ingress(&self) -> PortId {
+        match self.arrival {
+            Arrival::Clear(port) | Arrival::Opened(port, _) => port,
+        }
+    }
+
+    /// What would help, and what the verdict leaves out.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.is_unknown {
+            notes.push(
+                "the daemon takes addresses and routes from Linux: ask it, without --config, or \
+                 write `addresses` at the ports and [[route]] into the file"
+                    .to_owned(),
+            );
+            if let Some(service) = self.admitting_service() {
+                notes.push(format!(
+                    "if it is for this machine, `allow_host` of port {} lets it in: {}",
+                    self.port_name(self.ingress()),
+                    service_text(service)
+                ));
+            }
+        }
+        notes.extend(self.missing_service());
+        if let Some(unmatched) =
+            self.told.consultations.iter().find(|asked| asked.answer == Match::None)
+        {
+            let way = (unmatched.direction, self.ingress().0);
+            notes.extend(nearest::nearest(self.snapshot.spd(), way, &self.flow));
+        }
+        notes.extend(self.dead_ports());
+        notes
+    }
+
+    /// The entry of `allow_host` that lets the packet in, if it comes in clear from outside.
+    fn admitting_service(&self) -> Option<&HostService> {
+        let Arrival::Clear(port) = self.arrival else { return None };
+        let port = self.snapshot.port(port);
+        let is_outside = port.side == Side::Unprotected;
+        port.allow_host.iter().find(|service| is_outside && covers(service, &self.flow))
+    }
+
+    /// The entry of `allow_host` that would let the packet in.
+    fn missing_service(&self) -> Option<String> {
+        let Arrival::Clear(port) = self.arrival else { return None };
+        let port = self.snapshot.port(port);
+        let target = self.snapshot.routes().lookup(self.flow.destination_address());
+        let is_for_us = target == Some(RouteTarget::Local) && port.side == Side::Unprotected;
+        if !is_for_us || self.told.verdict != Verdict::Drop(DropReason::NoMatch) {
+            return None;
+        }
+        let ports = match self.flow.upper {
+            Upper::Ports { destination, .. } => {
+                Some(policy::PortRange { lo: destination, hi: destination })
+            }
+            _ => None,
+        };
+        let service = service_text(&HostService { protocol: self.flow.protocol, ports });
+        Some(format!("to let it in, add \"{service}\" to `allow_host` of port {}", port.name))
+    }
+
+    /// Ports on the packet's way that are not up; if no route was found, all that are not, because
+    /// Linux takes their routes away.
+    fn dead_ports(&self) -> impl Iterator<Item = String> + '_ {
+        let (ingress, egress) = (self.ingress(), self.told.egress);
+        let no_route = self.told.verdict == Verdict::Drop(DropReason::NoRoute);
+        let concerns = move |dead: &&DeadPort| {
+            let is_named = |port| self.port_name(port) == dead.name;
+            no_route || is_named(ingress) || egress.is_some_and(is_named)
+        };
+        let dead = self.picture.dead_ports.iter().filter(concerns).take(MAX_DEAD_PORTS);
+        dead.map(move |DeadPort { name, state, reason }| {
+            let consequence = match () {
+                () if self.port_name(ingress) == name => "no packet comes in by it",
+                () if egress.is_some_and(|port| self.port_name(port) == name) => {
+                    "no packet leaves by it"
+                }
+                () => "Linux has no routes by it",
+            };
+            let colon = if reason.is_empty() { "" } else { ": " };
+            format!("port {name} is {state}{colon}{reason}; {consequence}")
+        })
     }
 
     fn packet(&self) -> String {
@@ -308,6 +463,11 @@ impl Story<'_> {
     }
 
     fn verdict(&self) -> String {
+        if self.is_unknown {
+            let text = "UNKNOWN: the file names neither addresses nor routes, so it does not say \
+                        where the packet goes";
+            return text.into();
+        }
         match self.told.verdict {
             Verdict::Forward(port) => {
                 let side = side_text(self.snapshot.port(port).side);
@@ -453,6 +613,7 @@ impl Story<'_> {
             Verdict::Consumed => ("consumed", None),
             Verdict::Drop(reason) => ("drop", Some(reason)),
         };
+        let (verdict, reason) = if self.is_unknown { ("unknown", None) } else { (verdict, reason) };
         let set = match told.verdict {
             Verdict::Protect(set) => Some(&self.snapshot.sets()[set.0 as usize]),
             _ => None,
@@ -474,8 +635,8 @@ impl Story<'_> {
             tunnel: tunnel.map(|ends| TunnelEnds { local: ends.local, remote: ends.remote }),
             spi: sa.and_then(|sa| self.spi(sa)),
             mtu: told.mtu,
-            tier: "classifier",
             generation: self.snapshot.generation().0,
+            notes: self.notes(),
             lines: self.lines(),
         }
     }

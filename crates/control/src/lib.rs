@@ -31,8 +31,8 @@ mod read;
 mod replay;
 mod source;
 mod syntax;
-mod text;
 mod takeover;
+mod text;
 mod validate;
 pub mod validated;
 mod values;
@@ -46,8 +46,8 @@ pub use compile::{CompileError, HOST_NETDEV, HOST_PORT};
 pub use difference::{Change, Difference, differences};
 pub use errors::{ConfigErrors, MAX_PROBLEMS, Problem, Severity, render};
 pub use explained::{
-    Consulted, Explained, Picture, Question, QuestionError, Spis, TunnelEnds, explain, flow_text,
-    port_named, set_of,
+    Consulted, DeadPort, Explained, Picture, Question, QuestionError, Routing, Spis, TunnelEnds,
+    explain, flow_text, port_named, set_of,
 };
 pub use fragment::{ParsedPolicies, configured, edited, parse_policies, policy_text};
 pub use key_names::{KeyChange, KeyName, KeyNames, key_changes};
@@ -61,8 +61,8 @@ pub use moves::{End, MoveError, MovedPeer};
 pub use raw::MAX_BYTES;
 pub use replay::{ReplayKey, read_replay_keys, write_replay_keys};
 pub use source::Place;
-pub use text::{escaped, escaped_line, is_hidden};
 pub use takeover::{Takeover, Takeovers, action_text, takeovers_of};
+pub use text::{escaped, escaped_line, is_hidden};
 pub use validate::{DEFAULT_FLOWS, MAX_FLOWS, MAX_WORKERS};
 pub use validated::{PeerId, Validated};
 pub use values::{is_link_local, mac_text, service_text, unusable};

@@ -27,6 +27,12 @@ pub(crate) enum FlowError {
         "\"{0}\" is not an address: write 10.1.0.5, 10.1.0.5:443, 2001:db8::1 or [2001:db8::1]:443"
     )]
     NotAnEnd(String),
+    /// A port above 65535.
+    #[error("port {0} is too high: ports go from 0 to 65535")]
+    PortTooHigh(String),
+    /// An ICMP type or code above 255.
+    #[error("ICMP {0} {1} is too high: types and codes go from 0 to 255")]
+    MessageTooHigh(&'static str, String),
     /// The ends are of two families.
     #[error("{0} and {1} are of two families")]
     MixedFamilies(IpAddr, IpAddr),
@@ -99,7 +105,7 @@ pub(crate) fn parse(
     }
     let upper = match asked {
         Asked::LaterFragment => Upper::Fragment,
-        Asked::Whole if is_icmp => icmp(message).ok_or_else(|| FlowError::IcmpMessage(name()))?,
+        Asked::Whole if is_icmp => icmp(message)?.ok_or_else(|| FlowError::IcmpMessage(name()))?,
         Asked::Whole if protocol::has_ports(number) => Upper::Ports {
             source: source_port.unwrap_or(EPHEMERAL_PORT),
             destination: destination_port.ok_or_else(|| {
@@ -123,9 +129,20 @@ pub(crate) fn parse(
 }
 
 /// `8/0`, or `8` with code 0.
-fn icmp(message: Option<&str>) -> Option<Upper> {
-    let (kind, code) = message?.split_once('/').unwrap_or((message?, "0"));
-    Some(Upper::Icmp { kind: kind.parse().ok()?, code: code.parse().ok()? })
+fn icmp(message: Option<&str>) -> Result<Option<Upper>, FlowError> {
+    let Some(message) = message else { return Ok(None) };
+    let (kind, code) = message.split_once('/').unwrap_or((message, "0"));
+    let byte = |what, text: &str| match text.parse::<u8>() {
+        Ok(byte) => Ok(Some(byte)),
+        Err(_) if is_number(text) => Err(FlowError::MessageTooHigh(what, text.to_owned())),
+        Err(_) => Ok(None),
+    };
+    let message = byte("type", kind)?.zip(byte("code", code)?);
+    Ok(message.map(|(kind, code)| Upper::Icmp { kind, code }))
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// One end: an address, perhaps with a port.
@@ -140,10 +157,10 @@ fn end(text: &str) -> Result<(IpAddr, Option<u16>), FlowError> {
     };
     let ip: IpAddr = ip.parse().map_err(|_| error())?;
     // 2001:db8::1:443 reads as an address above; what comes here without brackets is IPv4.
-    if ip.is_ipv6() != text.starts_with('[') || !port.bytes().all(|byte| byte.is_ascii_digit()) {
+    if ip.is_ipv6() != text.starts_with('[') || !is_number(port) {
         return Err(error());
     }
-    Ok((ip, Some(port.parse().map_err(|_| error())?)))
+    Ok((ip, Some(port.parse().map_err(|_| FlowError::PortTooHigh(port.to_owned()))?)))
 }
 
 #[cfg(test)]
@@ -179,13 +196,17 @@ mod tests {
             ("tcp", "10.1.0.5", "10.2.0.9", "write the destination's, 10.2.0.9:PORT"),
             ("tcp", "::1", "::2", "write the destination's, [::2]:PORT"),
             ("tcp", "10.1.0.5", "::2", "two families"),
-            ("tcp", "10.1.0.5", "10.2.0.9:65536", "not an address"),
+            ("tcp", "10.1.0.5", "10.2.0.9:65536", "port 65536 is too high"),
+            ("tcp", "10.1.0.5", "10.2.0.9:99999", "ports go from 0 to 65535"),
+            ("tcp", "10.1.0.5", "10.2.0.9:", "not an address"),
             ("tcp", "10.1.0.5", "10.2.0.9:+1", "not an address"),
             ("tcp", "[10.1.0.5]:1", "10.2.0.9:1", "not an address"),
             ("esp", "10.1.0.5:1", "10.2.0.9", "no ports"),
             ("tcp/8/0", "10.1.0.5", "10.2.0.9:1", "no type and code"),
             ("icmp", "10.1.0.5", "10.2.0.9", "type and code"),
-            ("icmp/256", "10.1.0.5", "10.2.0.9", "type and code"),
+            ("icmp/x", "10.1.0.5", "10.2.0.9", "type and code"),
+            ("icmp/300/0", "10.1.0.5", "10.2.0.9", "ICMP type 300 is too high"),
+            ("icmp/3/256", "10.1.0.5", "10.2.0.9", "ICMP code 256 is too high"),
             ("icmp/8", "::1", "::2", "it is icmpv6"),
             ("icmpv6/128", "10.1.0.5", "10.2.0.9", "it is icmp"),
         ] {

@@ -27,7 +27,8 @@ pub(super) fn policies(running: &Running) -> Vec<v1::Policy> {
     let peers: HashMap<SaSetId, &str> =
         snapshot.sets().iter().map(|set| (set.id, set.peer.as_str())).collect();
     let one = |policy: &Policy| {
-        let [outbound, inbound] = running.policies.get(policy.name.as_str()).copied().unwrap_or_default();
+        let [outbound, inbound] =
+            running.policies.get(policy.name.as_str()).copied().unwrap_or_default();
         let (action, peer) = match policy.action {
             Action::Protect(set) => ("PROTECT", peers.get(&set).map(|peer| (*peer).to_owned())),
             Action::Bypass => ("BYPASS", None),
@@ -271,8 +272,8 @@ pub(super) fn explanation(told: Explained) -> v1::Explanation {
         tunnel,
         spi: told.spi,
         mtu: told.mtu,
-        tier: told.tier.into(),
         generation: told.generation,
+        notes: told.notes,
         lines: lines.map(|(heading, text)| v1::Line { heading: heading.into(), text }).collect(),
     }
 }

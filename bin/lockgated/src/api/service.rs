@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use api::v1::gateway_server::Gateway;
 use api::{ADMIN_GROUP, DEFAULT_CACHE_ENTRIES, MAX_CACHE_ENTRIES, v1};
-use control::{Picture, Question};
+use control::{DeadPort, Picture, Question, Routing};
 use dataplane::Prefix;
 use tokio::sync::watch;
 use tokio_stream::wrappers::BroadcastStream;
@@ -175,7 +175,17 @@ impl<B: Backend> Gateway for Service<B> {
         let running = self.backend.running().await;
         let prefixes: Vec<Prefix> = running.routes.iter().map(|route| route.prefix).collect();
         let (snapshot, spis) = (&*running.snapshot, running.spis);
-        let picture = Picture { snapshot, prefixes: &prefixes, spis };
+        let is_dead = |port: &v1::Port| port.state != "up";
+        let dead_ports: Vec<DeadPort> = self
+            .backend
+            .ports()
+            .await
+            .into_iter()
+            .filter(is_dead)
+            .map(|port| DeadPort { name: port.name, state: port.state, reason: port.state_reason })
+            .collect();
+        let (prefixes, dead_ports) = (&prefixes[..], &dead_ports[..]);
+        let picture = Picture { snapshot, prefixes, spis, routing: Routing::Known, dead_ports };
         let from_peer = request.from_peer.as_deref();
         let question = Question { port: &request.port, from_peer, flow };
         let told = control::explain(picture, question);

@@ -10,8 +10,8 @@ use api::{ConnectError, GatewayClient, v1};
 use control::{ReplayKeys, Spis, Takeover, Takeovers};
 use dataplane::Generation;
 use dataplane::counters::Volume;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use policy::Direction;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{broadcast, oneshot};
 use tonic::Code;
 
