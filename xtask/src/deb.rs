@@ -14,7 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use crate::{Failure, cargo, output, program, root, succeed};
+use crate::{Failure, built, cargo, output, program, root, succeed};
 
 /// Name of the package.
 const PACKAGE: &str = "lockgate";
@@ -50,16 +50,28 @@ impl Build {
             Build::Debug => "debug",
         }
     }
+
+    /// How `dpkg-deb` compresses: small, or quickly.
+    fn compression(self) -> &'static [&'static str] {
+        match self {
+            Build::Release => &["-Zxz"],
+            Build::Debug => &["-Zgzip", "-z1"],
+        }
+    }
 }
 
 /// Builds the programs and the package. Returns the package's path.
 pub(crate) fn build(build: Build) -> Result<PathBuf, Failure> {
-    let mut command = cargo();
-    command.args(["build", "--quiet", "--package", "lockgate", "--package", "lockgated"]);
-    if build == Build::Release {
-        command.arg("--release");
+    match build {
+        Build::Release => {
+            let programs = ["--package", "lockgate", "--package", "lockgated"];
+            succeed(cargo().args(["build", "--release", "--bins"]).args(programs))?;
+        }
+        Build::Debug => {
+            let everything = ["build", "--workspace", "--all-targets"];
+            succeed(built::with_clippy(cargo().args(everything)))?;
+        }
     }
-    succeed(&mut command)?;
     let package = pack(build, &epoch()?)?;
     println!("deb: {}", package.display());
     Ok(package)
@@ -80,7 +92,8 @@ fn pack(build: Build, epoch: &str) -> Result<PathBuf, Failure> {
     let file = format!("{PACKAGE}_{}_{}.deb", version(), architecture.trim());
     let package = folder.join(file);
     let mut command = program("dpkg-deb");
-    command.args(["--root-owner-group", "-Zxz", "--build"]).arg(&stage.root).arg(&package);
+    command.arg("--root-owner-group").args(build.compression());
+    command.arg("--build").arg(&stage.root).arg(&package);
     // Its one line names a path of this machine.
     output(command.env("SOURCE_DATE_EPOCH", epoch))?;
     Ok(package)
@@ -88,7 +101,7 @@ fn pack(build: Build, epoch: &str) -> Result<PathBuf, Failure> {
 
 /// Where cargo puts what it builds.
 fn target() -> PathBuf {
-    root().join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+    crate::target_directory()
 }
 
 fn version() -> &'static str {

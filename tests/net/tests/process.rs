@@ -15,7 +15,7 @@ mod lint;
 const NEEDED: u64 = 1 << 12 | 1 << 13 | 1 << 14 | 1 << 38 | 1 << 39;
 /// Where metrics are read.
 const METRICS: &str = "127.0.0.1:9617";
-const LONG: Duration = Duration::from_secs(10);
+const LONG: Duration = Duration::from_secs(60);
 
 /// A line of a file below `/proc`, without its name.
 fn line(text: &str, name: &str) -> String {
@@ -143,7 +143,7 @@ fn metrics_say_what_the_api_says() {
 }
 
 /// Time in which a service manager wants to hear from a daemon.
-const WATCHDOG: Duration = Duration::from_millis(900);
+const WATCHDOG: Duration = Duration::from_secs(3);
 
 /// A daemon that has nothing to do lives too: nobody may end it.
 #[test]
@@ -163,8 +163,8 @@ fn an_idle_daemon_is_ready_feeds_the_watchdog_and_says_that_it_ends() {
     let daemon = Running::start(command).unwrap();
     let first: String = hear().unwrap_or_else(|error| panic!("{error}: {}", daemon.stderr()));
     assert!(first.starts_with("READY=1\nSTATUS=2 netdevs"), "{first}");
-    let (begun, mut last) = (Instant::now(), Instant::now());
-    while begun.elapsed() < 4 * WATCHDOG {
+    let mut last = Instant::now();
+    for _ in 0..4 {
         let told: String = hear().unwrap();
         assert_eq!(told, "WATCHDOG=1\n");
         assert!(last.elapsed() < WATCHDOG, "{:?} without a word", last.elapsed());
