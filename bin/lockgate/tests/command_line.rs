@@ -176,7 +176,7 @@ fn an_unknown_command_gets_the_nearest_one() {
     for (args, nearest) in [
         (&["chekc", "a.toml"][..], "there is no command `chekc`: did you mean `lockgate check`?"),
         (&["ports"], "there is no command `ports`: did you mean `lockgate show port`?"),
-        (&["statsu"], "did you mean `lockgate show status`?"),
+        (&["statsu"], "did you mean `lockgate status`?"),
         (&["reload"], "did you mean `lockgate apply`?"),
         (&["policy", "ad"], "there is no command `policy ad`: did you mean `lockgate policy add`?"),
         (&["policy", "remove"], "there is no command `policy remove`"),
