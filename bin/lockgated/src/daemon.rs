@@ -10,7 +10,7 @@ use control::Validated;
 use control::mirror::{NeighbourState, PortState};
 use control::validated::OnExit;
 use control::{HOST_NETDEV, mac_text, service_text};
-use dataplane::{DropReason, Ledger, PortInfo, Side};
+use dataplane::{DropReason, L4Checksum, Ledger, PortInfo, Side};
 use ipsec::{Encapsulation, Fingerprint, SaId, SequenceNumbers, Spi};
 use policy::Direction;
 use tokio::sync::{Mutex, Notify, broadcast};
@@ -389,6 +389,20 @@ fn port(state: &State, place: usize, reports: &[Report], totals: &Totals) -> v1:
         ledger: Some(totals.ledgers.get(&info.name).map(ledger).unwrap_or_default()),
         tx_packets: transmitted.packets,
         tx_bytes: transmitted.bytes,
+        l4_checksum: Some(l4_checksum(info, totals)),
+    }
+}
+
+fn l4_checksum(info: &PortInfo, totals: &Totals) -> v1::L4Checksum {
+    let counts = totals.l4_checksums.get(&info.name).copied().unwrap_or_default();
+    v1::L4Checksum {
+        mode: match info.l4_checksum {
+            L4Checksum::Complete => "complete".into(),
+            L4Checksum::Pass => "pass".into(),
+        },
+        completed: counts.completed,
+        checked: counts.checked,
+        bad: counts.bad,
     }
 }
 

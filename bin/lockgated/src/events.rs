@@ -220,6 +220,9 @@ kinds! {
          something on the way drops, or the two gateways have different keys"
     PeerHeard "peer_heard" Notice Limited
         "an authentic packet came from a peer that was silent"
+    BadL4Checksum "bad_l4_checksum" Warning Told
+        "packets with a wrong TCP or UDP checksum came by a port and their receivers drop them; \
+         where the sender leaves checksums to its device, run there: ethtool -K DEV tx off"
     Misfit "misfit" Warning Limited
         "the configuration and the kernel's netdevs or addresses do not fit; the message says where"
     MisfitResolved "misfit_resolved" Notice Limited

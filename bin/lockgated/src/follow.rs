@@ -12,6 +12,7 @@ use tokio::sync::mpsc::Receiver;
 use tokio::time::{MissedTickBehavior, interval};
 use wire::Address;
 
+use crate::checksums;
 use crate::daemon::Daemon;
 use crate::events::Kind;
 use crate::failure::Failure;
@@ -144,6 +145,7 @@ pub(crate) async fn run(
                 let links = state.live.links.iter().flatten().copied().collect();
                 mirror.probe_stale(&links);
                 numbers::tell(&mut state);
+                checksums::report_bad(&mut state).await?;
                 tell_stalled(&state)?;
                 if state.cache_outworn {
                     state.renew_caches().await?;

@@ -26,6 +26,7 @@ mod backend;
 mod cached;
 mod caches;
 mod change;
+mod checksums;
 mod daemon;
 mod device;
 mod events;

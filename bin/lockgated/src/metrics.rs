@@ -243,6 +243,7 @@ mod tests {
             queues: vec![queue.clone()],
             ledger: Some(ledger),
             kernel: Some(kernel),
+            l4_checksum: Some(v1::L4Checksum { bad: count, checked: count, ..Default::default() }),
             ..Default::default()
         };
         let volume = v1::Volume { packets: count, bytes: 100 * count };
@@ -381,6 +382,7 @@ mod tests {
             // Two ports, one netdev: once.
             ("lockgate_kernel_received_packets_total{netdev=\"eth0\"}", 3),
             ("lockgate_worker_handed_over_packets_total{worker=\"0\"}", 3),
+            ("lockgate_port_l4_checksum_bad_packets_total{port=\"wan\"}", 3),
             ("lockgate_keepalives_total", 3),
             ("lockgate_cache_hits_total", 3),
             ("lockgate_full_lookups_total", 3),

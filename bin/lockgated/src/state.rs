@@ -18,6 +18,7 @@ use keystate::{KeyState, Notice};
 
 use crate::assign;
 use crate::caches::{self, CacheError, When};
+use crate::checksums::ChecksumEvents;
 use crate::device::{Claim, Device, DeviceError, Surroundings, Taking};
 use crate::events::{Events, Kind};
 use crate::history::History;
@@ -82,6 +83,8 @@ pub(crate) struct State {
     pub(crate) moves: HashMap<String, u64>,
     /// What was told of sealing keys' sequence numbers.
     pub(crate) numbers_told: HashMap<Fingerprint, Used>,
+    /// Events about wrong checksums so far.
+    pub(crate) checksum_events: ChecksumEvents,
     pub(crate) netlink_resyncs: u64,
     pub(crate) guard: Guard,
     /// How the guard is: `intact`, or `missing: ` and why.
@@ -165,6 +168,7 @@ impl State {
             liveness: Liveness::default(),
             moves: HashMap::new(),
             numbers_told: HashMap::new(),
+            checksum_events: ChecksumEvents::default(),
             netlink_resyncs: 0,
             guard,
             guard_state: "intact".into(),

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use dataplane::counters::Volume;
-use dataplane::{CacheCounters, DropReason, Ledger};
+use dataplane::{CacheCounters, DropReason, L4ChecksumCounts, Ledger};
 use ipsec::Spi;
 use policy::Direction;
 
+use crate::checksums;
 use crate::worker::Flushed;
 
 /// An SA by what it keeps for life: direction, SPI, peer.
@@ -21,6 +22,8 @@ pub(crate) struct Totals {
     pub(crate) ledgers: BTreeMap<String, Ledger>,
     /// What left by each port.
     pub(crate) transmitted: HashMap<String, Volume>,
+    /// TCP and UDP checksums of what came by each port, by its name.
+    pub(crate) l4_checksums: BTreeMap<String, L4ChecksumCounts>,
     pub(crate) drops: BTreeMap<DropReason, u64>,
     /// Outbound and inbound, of policies that decided anything, by name: an edited policy goes on
     /// with what it counted.
@@ -62,7 +65,9 @@ impl Totals {
     }
 
     /// Adds what one worker counted under one snapshot.
-    pub(crate) fn add(&mut self, Flushed { snapshot, counters }: &Flushed) {
+    pub(crate) fn add(&mut self, flushed: &Flushed) {
+        checksums::add(&mut self.l4_checksums, flushed);
+        let Flushed { snapshot, counters } = flushed;
         let names = snapshot.ports().iter().map(|port| port.name.as_str()).chain([""]);
         for (name, ledger) in names.zip(&counters.ledgers) {
             self.ledgers.entry(name.to_owned()).or_default().add(ledger);

@@ -8,8 +8,8 @@ use std::cell::Cell;
 use bpf::{Action, Counter, Inside, Side, Steering};
 use common::*;
 use dataplane::{
-    DeviceId, HostService, Medium, NextHop, NextHopId, PortId, PortInfo, Prefix, RouteEntry,
-    RouteTarget, Snapshot, SnapshotParts, Verdict, Walk,
+    DeviceId, HostService, L4Checksum, Medium, NextHop, NextHopId, PortId, PortInfo, Prefix,
+    RouteEntry, RouteTarget, Snapshot, SnapshotParts, Verdict, Walk,
 };
 use policy::PortRange;
 use proptest::prelude::*;
@@ -67,6 +67,7 @@ fn snapshot() -> Snapshot {
                 ports: service.ports.map(|(lo, hi)| PortRange { lo, hi }),
             })
             .collect(),
+        l4_checksum: L4Checksum::Pass,
     };
     let own = |text: &str| address(text);
     let routes = inside()

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use dataplane::{
-    DeviceId, Generation, Medium, NextHop, NextHopId, PortId, PortInfo, Prefix, RouteEntry,
-    RouteTable, RouteTarget, SaSet, Side, Snapshot, SnapshotError, SnapshotParts,
+    DeviceId, Generation, L4Checksum, Medium, NextHop, NextHopId, PortId, PortInfo, Prefix,
+    RouteEntry, RouteTable, RouteTarget, SaSet, Side, Snapshot, SnapshotError, SnapshotParts,
 };
 use ipsec::{InboundSa, OutboundSa, ReplayWindow, SaError, SaId, SequenceCounter, WindowSizeError};
 use policy::{Direction, PolicyId, SaSetId, Spd, SpdError};
@@ -109,6 +109,7 @@ impl Validated {
                 mtu: port.mtu,
                 addresses: port.addresses.iter().map(|a| a.address).collect(),
                 allow_host: port.allow_host.clone(),
+                l4_checksum: port.l4_checksum,
             });
         }
         infos.push(PortInfo {
@@ -121,6 +122,7 @@ impl Validated {
             mtu: HOST_MTU,
             addresses: Vec::new(),
             allow_host: Vec::new(),
+            l4_checksum: L4Checksum::Pass,
         });
         infos
     }

@@ -82,6 +82,29 @@ mod kind {
     pub(super) const GET_NEXTHOP: u16 = 106;
 }
 
+/// Reads one netdev of this thread's network namespace. `None`: there is none with this index.
+///
+/// # Errors
+/// [`NetlinkError`]: netlink cannot be used.
+pub fn read_link(index: u32) -> Result<Option<Link>, NetlinkError> {
+    // struct ifinfomsg: family, padding, type, index, flags, change.
+    let mut payload = [0; 16];
+    payload[4..8].copy_from_slice(&index.to_ne_bytes());
+    let mut found = None;
+    let asked =
+        Requests::open(ROUTE_PROTOCOL)?.request("link", kind::GET_LINK, 0, &payload, |message| {
+            if let Some(RouteNetlinkMessage::NewLink(message)) =
+                read::message(message.kind, message.payload)
+            {
+                found = read::link(&message);
+            }
+        });
+    match asked {
+        Err(error) if error.errno() == Some(libc::ENODEV) => Ok(None),
+        asked => asked.map(|()| found),
+    }
+}
+
 /// Which lists of a [`View`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lists {

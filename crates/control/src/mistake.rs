@@ -231,6 +231,8 @@ pub enum Mistake {
     BarePort { number: u16, service: Option<(&'static str, &'static str)> },
     #[error("`allow_host` does nothing on a protected port")]
     AllowHostInside,
+    #[error("checksums are never completed on an unprotected port")]
+    ChecksumOutside,
     #[error("unknown protocol \"{name}\"")]
     UnknownService { name: String, nearest: Option<String> },
     #[error("\"any\" would open this machine to everyone")]
@@ -583,6 +585,9 @@ impl Mistake {
             Mistake::SameNetwork { .. } => "packets to it could leave by one port only",
             Mistake::AllowHostInside => {
                 "from a protected port everything for this machine is passed"
+            }
+            Mistake::ChecksumOutside => {
+                "leave `l4_checksum` out: what comes from outside stays as it is"
             }
             Mistake::ServiceAny => "name what may come in: \"udp/500\", \"icmp\"",
             Mistake::ServiceEsp => "leave it out: an SA decides what is let in",

@@ -74,6 +74,7 @@ pub(crate) struct RawPort {
     pub(crate) mac: Text,
     pub(crate) mtu: Number,
     pub(crate) addresses: Texts,
+    pub(crate) l4_checksum: Text,
 }
 
 /// `[peer.NAME]`.
@@ -142,7 +143,8 @@ const NODE_KEYS: &[&str] =
     &["name", "workers", "reserve_cores", "on_exit", "keys_dir", "run_dir", "state_dir", "poll"];
 const CACHE_KEYS: &[&str] = &["flows", "use"];
 const METRICS_KEYS: &[&str] = &["listen"];
-const PORT_KEYS: &[&str] = &["netdev", "vlan", "side", "allow_host", "mac", "mtu", "addresses"];
+const PORT_KEYS: &[&str] =
+    &["netdev", "vlan", "side", "allow_host", "mac", "mtu", "addresses", "l4_checksum"];
 const PEER_KEYS: &[&str] = &[
     "local",
     "remote",
@@ -301,6 +303,7 @@ fn port(name: Spanned<String>, section: &Section<'_>, problems: &mut Problems<'_
         mac: section.text(problems, "mac"),
         mtu: section.number(problems, "mtu"),
         addresses: section.texts(problems, "addresses"),
+        l4_checksum: section.text(problems, "l4_checksum"),
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use dataplane::{HostService, Neighbour, PortId, Prefix, Side};
+use dataplane::{HostService, L4Checksum, Neighbour, PortId, Prefix, Side};
 use ipsec::{DontFragment, Dscp, Encapsulation, Mode, SequenceNumbers, Suite, Tunnel};
 use policy::selector::protocol_text;
 use policy::{AddressRange, Direction, PortRange, Selector, UpperSelector};
@@ -198,6 +198,9 @@ pub struct Port {
     pub mtu: u32,
     /// Our addresses. The daemon reads the live ones instead.
     pub addresses: Vec<InterfaceAddress>,
+    /// Treatment of unfinished TCP and UDP checksums. On a netdev whose senders leave none the
+    /// daemon passes packets as they are.
+    pub l4_checksum: L4Checksum,
 }
 
 /// A peer gateway. Its keys are manual: nothing else is there yet.
@@ -470,7 +473,12 @@ fn write_port(out: &mut String, port: &Port) -> std::fmt::Result {
     writeln!(out, "allow_host = {}", list(port.allow_host.iter().map(service_text)))?;
     writeln!(out, "mac = \"{}\"\nmtu = {}", mac_text(port.mac), port.mtu)?;
     let addresses = port.addresses.iter().map(|a| format!("{}/{}", a.address, a.length));
-    writeln!(out, "addresses = {}", list(addresses))
+    writeln!(out, "addresses = {}", list(addresses))?;
+    let l4_checksum = match port.l4_checksum {
+        L4Checksum::Complete => "complete",
+        L4Checksum::Pass => "pass",
+    };
+    writeln!(out, "l4_checksum = \"{l4_checksum}\"")
 }
 
 fn write_peer(out: &mut String, peer: &Peer) -> std::fmt::Result {

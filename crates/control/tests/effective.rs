@@ -36,6 +36,7 @@ fn every_default_is_written_out() {
         "allow_host = []",
         "mac = \"02:4c:47:00:00:01\"",
         "mtu = 1500",
+        "l4_checksum = \"complete\"",
         "addresses = []",
         "flows = \"1M\"",
         "use = \"auto\"",

@@ -9,7 +9,7 @@ use control::mirror::{
     Usability, View, check_devices, host_routes, live_parts,
 };
 use control::{Validated, parse};
-use dataplane::{NextHop, PortId, Prefix, RouteTable, RouteTarget};
+use dataplane::{L4Checksum, NextHop, PortId, Prefix, RouteTable, RouteTarget};
 use policy::AddressRange;
 use wire::Address;
 
@@ -556,4 +556,34 @@ fn what_this_machine_says_to_a_transport_mode_peer_enters_the_walk_and_never_lea
 fn refusals_say_what_they_are() {
     let refused = Refused::LightweightTunnel { address: ip("10.6.0.0"), length: 16 };
     assert!(refused.to_string().starts_with("the route to 10.6.0.0/16 goes into a lightweight"));
+}
+
+/// The ports' treatment of unfinished checksums: lan, wan, dmz, host.
+fn l4_checksums(live: &LiveParts) -> Vec<L4Checksum> {
+    live.ports.iter().map(|port| port.l4_checksum).collect()
+}
+
+#[test]
+fn checksums_are_completed_on_protected_ports_whose_netdev_leaves_them_unfinished() {
+    use L4Checksum::{Complete, Pass};
+    let of = |kind: LinkKind| {
+        let mut view = view();
+        view.links.get_mut(&LAN).unwrap().kind = kind;
+        l4_checksums(&live_parts(&config(), &view))
+    };
+    // The tagged port dmz is on the same netdev; the host port is not one of them.
+    let ports = live_parts(&config(), &view()).ports;
+    let expected = |complete: &[&str]| -> Vec<L4Checksum> {
+        let choose = |name: &str| if complete.contains(&name) { Complete } else { Pass };
+        ports.iter().map(|port| choose(&port.name)).collect()
+    };
+    for kind in [LinkKind::Veth, LinkKind::Tun, LinkKind::Virtio] {
+        assert_eq!(of(kind.clone()), expected(&["lan", "dmz"]), "{kind:?}");
+    }
+    for kind in [LinkKind::Physical, LinkKind::Other("macvlan".into())] {
+        assert_eq!(of(kind.clone()), expected(&[]), "{kind:?}");
+    }
+    let mut passing = config();
+    passing.ports.iter_mut().for_each(|port| port.l4_checksum = Pass);
+    assert_eq!(l4_checksums(&live_parts(&passing, &view())), expected(&[]));
 }

@@ -10,6 +10,7 @@ use control::guard::{Guard, GuardWatch};
 use control::mirror::{
     Changes, Ethtool, HOST_ROUTE_TABLE, HostRoute, KernelRoute, LinkKind, Mirror, NeighbourState,
     Note, Offload, Refused, ResyncReason, RouteKind, Standing, Usability, View, host_mtu,
+    read_link,
 };
 use dataplane::Prefix;
 use namespace::{inside, ip, run};
@@ -97,6 +98,8 @@ async fn follow_lists(far: &str) {
     let view = mirror.view();
     let veth = index(view, "veth0");
     assert_eq!(view.links[&veth].kind, LinkKind::Veth);
+    assert_eq!(read_link(veth).unwrap().as_ref(), view.links.get(&veth));
+    assert_eq!(read_link(9999).unwrap(), None);
     assert_eq!(view.links[&veth].mtu, 1400);
     assert!(view.addresses.contains(&(veth, address("10.1.0.1"), 24)));
     assert!(view.addresses.contains(&(veth, address("2001:db8:1::1"), 64)));

@@ -3,7 +3,7 @@
 use ipsec::SaId;
 use policy::{Direction, PolicyIndex};
 
-use crate::{CacheCounters, DropReason, PortId, Snapshot};
+use crate::{CacheCounters, DropReason, L4ChecksumCounts, PortId, Snapshot};
 
 /// Packets and their bytes: IP packets as they were before sealing and after opening.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -68,6 +68,8 @@ pub struct Counters {
     pub ledgers: Vec<Ledger>,
     /// What left by each port, one entry per port; bytes with link headers.
     pub transmitted: Vec<Volume>,
+    /// TCP and UDP checksums of what came by each port, one entry per port.
+    pub l4_checksums: Vec<L4ChecksumCounts>,
     /// Drops by reason; [`DropReason`] as a number counts into it.
     pub drops: [u64; DropReason::COUNT],
     /// One entry per policy slot, outbound.
@@ -100,6 +102,7 @@ impl Counters {
         Counters {
             ledgers: vec![Ledger::default(); ports + 1],
             transmitted: vec![Volume::default(); ports],
+            l4_checksums: vec![L4ChecksumCounts::default(); ports],
             drops: [0; DropReason::COUNT],
             policy_outbound: vec![Volume::default(); policies],
             policy_inbound: vec![Volume::default(); policies],
@@ -120,6 +123,7 @@ impl Counters {
         Counters {
             ledgers: self.ledgers.clone(),
             transmitted: self.transmitted.clone(),
+            l4_checksums: self.l4_checksums.clone(),
             policy_outbound: Vec::new(),
             policy_inbound: Vec::new(),
             sealed: self.sealed.clone(),

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use ipsec::{InboundSa, Payload};
 use wire::flow::protocol;
-use wire::{Family, Fragment, Frames, Packet, Upper, checksum};
+use wire::{Fragment, Frames, Packet, Upper, UpperChecksum};
 
 use crate::walk::{Row, State};
 use crate::{DropReason, SetIndex};
@@ -157,35 +157,10 @@ fn put_together(
 /// is made anew).
 #[cold]
 fn mend_checksum(bytes: &mut [u8], packet: &Packet) {
-    let flow = &packet.flow;
-    let Some(upper) = bytes.get_mut(usize::from(packet.upper_offset)..) else { return };
-    let (at, length) = match flow.protocol {
-        // What stands behind a datagram's own length, traffic flow confidentiality padding
-        // (RFC 4303 §2.7) or options (RFC 9868), is not summed (RFC 768). TCP has no length of its
-        // own, and nothing behind it.
-        protocol::UDP => {
-            let Some(&[high, low]) = upper.get(4..6) else { return };
-            let length = usize::from(u16::from_be_bytes([high, low]));
-            if !(8..=upper.len()).contains(&length) {
-                return; // no datagram: whoever gets it drops it
-            }
-            (6, length)
-        }
-        protocol::TCP => (16, upper.len()),
-        _ => return,
-    };
-    let Some(upper) = upper.get_mut(..length) else { return };
-    let Some(field) = upper.get_mut(at..at + 2) else { return };
-    let unused = flow.protocol == protocol::UDP && flow.family == Family::V4 && field == [0; 2];
-    if unused || packet.fragment != Fragment::Whole {
-        return;
+    // What is no datagram by its own length stays as it is: the receiver drops it.
+    if let Some(checksum) = UpperChecksum::find(bytes, packet)
+        && !checksum.is_left_out(packet.flow.family)
+    {
+        checksum.complete(bytes);
     }
-    field.fill(0);
-    let (source, destination) = (flow.source_address(), flow.destination_address());
-    let pseudo = checksum::pseudo_header(source, destination, flow.protocol, upper.len());
-    let checksum = match checksum::finish(pseudo + checksum::sum(upper)) {
-        0 if flow.protocol == protocol::UDP => 0xffff,
-        checksum => checksum,
-    };
-    upper[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
 }

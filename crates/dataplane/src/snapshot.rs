@@ -10,6 +10,7 @@ use ipsec::{InboundSa, Mode, OutboundSa, SaId, Spi};
 use policy::{Direction, DomainId, Generation, IngressClass, PolicyIndex, PortRange, SaSetId, Spd};
 use wire::{Address, Family, LinkAddress};
 
+use crate::L4Checksum;
 pub(crate) use crate::actions::ResolvedAction;
 use crate::actions::{Actions, places};
 use crate::routes::{NextHop, NextHopId, RouteEntry, RouteTable, RouteTarget};
@@ -80,6 +81,16 @@ pub struct PortInfo {
     pub addresses: Vec<Address>,
     /// What it lets through to Linux; only used on unprotected ports.
     pub allow_host: Vec<HostService>,
+    /// Treatment of unfinished TCP and UDP checksums; only used on protected Ethernet ports.
+    pub l4_checksum: L4Checksum,
+}
+
+impl PortInfo {
+    /// Whether unfinished checksums are completed: never of what comes from outside or from Linux.
+    fn completes_checksums(&self) -> bool {
+        let may = self.side == Side::Protected && self.medium == Medium::Ethernet;
+        may && self.l4_checksum == L4Checksum::Complete
+    }
 }
 
 /// A resolved neighbour.
@@ -186,6 +197,8 @@ struct Device {
     untagged: Option<PortId>,
     tagged: Vec<(u16, PortId)>,
     medium: Medium,
+    /// Whether one of the ports completes checksums.
+    completes_checksums: bool,
 }
 
 /// Where a packet leaves and to whom: everything below IP.
@@ -206,13 +219,15 @@ pub(crate) struct PathPort {
     pub(crate) side: Side,
     pub(crate) medium: Medium,
     pub(crate) class: IngressClass,
+    pub(crate) completes_checksums: bool,
 }
 
 fn path_ports(ports: &[PortInfo], spd: &Spd) -> Box<[PathPort]> {
     let path_port = |(place, info): (u16, &PortInfo)| {
         let PortInfo { device, mtu, vlan, side, medium, .. } = *info;
         let (mac, class) = (LinkAddress::new(info.mac), spd.class(place));
-        PathPort { mac, device, mtu, vlan, side, medium, class }
+        let completes_checksums = info.completes_checksums();
+        PathPort { mac, device, mtu, vlan, side, medium, class, completes_checksums }
     };
     (0..).zip(ports).map(path_port).collect()
 }
@@ -452,6 +467,13 @@ impl Snapshot {
         self.devices.get(usize::from(device.0))?.as_ref().map(|device| device.medium)
     }
 
+    /// Whether a port of the device completes checksums.
+    #[inline]
+    pub(crate) fn completes_checksums(&self, device: DeviceId) -> bool {
+        let device = self.devices.get(usize::from(device.0));
+        device.is_some_and(|device| device.as_ref().is_some_and(|d| d.completes_checksums))
+    }
+
     /// The port that a frame with this VLAN id (none: untagged) on this device belongs to.
     #[inline]
     pub(crate) fn port_of(&self, device: DeviceId, vlan: Option<u16>) -> Option<PortId> {
@@ -608,7 +630,9 @@ fn devices(ports: &[PortInfo]) -> Result<Box<[Option<Device>]>, SnapshotError> {
             untagged: None,
             tagged: Vec::new(),
             medium: port.medium,
+            completes_checksums: false,
         });
+        device.completes_checksums |= port.completes_checksums();
         let earlier = match port.vlan {
             None => device.untagged.replace(id),
             Some(tag) => {

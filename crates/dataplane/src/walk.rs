@@ -4,6 +4,7 @@ use wire::{BATCH, Descriptor, FrameId, Frames, Packet};
 
 use crate::esp::Moved;
 use crate::handover::Share;
+use crate::l4_checksum::{self, Sampling};
 use crate::open::Opening;
 use crate::routes::Near;
 use crate::seal::Departures;
@@ -212,6 +213,7 @@ pub struct Walk {
     scratch: Scratch,
     share: Share,
     cache: Option<FlowCache>,
+    sampling: Sampling,
 }
 
 impl Walk {
@@ -225,6 +227,7 @@ impl Walk {
             scratch: Scratch::default(),
             share: Share::ALL,
             cache: None,
+            sampling: Sampling::new(snapshot),
         }
     }
 
@@ -270,7 +273,8 @@ impl Walk {
     ///
     /// Takes over the frames of `packets`; each is afterwards in `out` or back in the pool.
     ///
-    /// 1. receive: link header, VLAN, IP header checks; ESP to us is set apart
+    /// 1. receive: link header, VLAN, IP header checks; ESP to us is set apart; unfinished TCP and
+    ///    UDP checksums are completed
     /// 2. open: SAD, replay check, cipher over the batch, replay commit, the inner packet
     /// 3. decide: inbound selectors, route, outbound selectors
     /// 4. plan: hop limit, path MTU, fragments, the SA and its numbers
@@ -341,7 +345,7 @@ impl Walk {
         clock: &mut impl StageClock,
     ) {
         assert!(packets.len() <= BATCH, "a batch is at most {BATCH} packets");
-        let Walk { counters, limiter, rows, made, scratch, share, cache } = self;
+        let Walk { counters, limiter, rows, made, scratch, share, cache, sampling } = self;
         out.verdicts.clear();
         out.verdicts.resize(packets.len(), None);
         let (share, handed_over) = (*share, out.handovers.len());
@@ -350,9 +354,11 @@ impl Walk {
         rows.clear();
         made.clear();
         receive::receive(&mut turn, device, packets, rows);
+        l4_checksum::complete(&mut turn, device, rows);
         clock.ended(Stage::Receive);
         open::open(&mut turn, rows, scratch, clock);
         decide::decide(&mut turn, rows, scratch, cache.as_mut());
+        sampling.check(&mut turn, device, rows);
         clock.ended(Stage::Decide);
         plan::plan(&mut turn, rows, made, limiter, scratch);
         clock.ended(Stage::Plan);

@@ -36,6 +36,8 @@ pub struct GatewayFile {
     pub workers: String,
     /// Further lines of `[node]`.
     pub node: String,
+    /// Further lines of `[port.lan]`.
+    pub lan: String,
     /// `[metrics] listen`.
     pub metrics: String,
     /// Peers, each with one policy.
@@ -59,6 +61,7 @@ impl GatewayFile {
             keys,
             workers: "1".to_owned(),
             node: String::new(),
+            lan: String::new(),
             metrics: "off".to_owned(),
             peers: Vec::new(),
             extra: String::new(),
@@ -100,7 +103,7 @@ impl GatewayFile {
 
     /// The file's text.
     pub fn text(&self) -> String {
-        let GatewayFile { name, workers, node, metrics, extra, .. } = self;
+        let GatewayFile { name, workers, node, lan, metrics, extra, .. } = self;
         let [run, state] =
             [self.run_dir(), self.state_dir()].map(|path| path.display().to_string());
         let keys = self.keys.display();
@@ -118,7 +121,7 @@ listen = \"{metrics}\"
 [port.lan]
 netdev = \"{LAN}\"
 side = \"protected\"
-
+{lan}
 [port.wan]
 netdev = \"{WAN}\"
 side = \"unprotected\"

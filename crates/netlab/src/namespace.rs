@@ -106,6 +106,15 @@ impl Namespace {
         self.run(&["ethtool", "-K", interface, "tx", "off"], SETTING)?.success().map(drop)
     }
 
+    /// Switches transmit offload of an interface on, as a new veth has it: the sender leaves TCP
+    /// and UDP checksums unfinished.
+    ///
+    /// # Errors
+    /// As [`process::succeed`].
+    pub fn offload_on(&self, interface: &str) -> Result<(), LabError> {
+        self.run(&["ethtool", "-K", interface, "tx", "on"], SETTING)?.success().map(drop)
+    }
+
     /// Runs `inside` on a thread of its own that has moved into the namespace, and waits for it.
     /// Sockets opened there stay in the namespace wherever they are used later. `/sys` is still
     /// that of the caller's.

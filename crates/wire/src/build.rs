@@ -24,6 +24,16 @@ enum UpperSpec {
     Raw(u8),
 }
 
+/// What stands in the upper layer's checksum field.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ChecksumSpec {
+    Right,
+    Wrong,
+    /// As a sender leaves it to its device: see [`crate::upper_checksum`].
+    Unfinished,
+    Zero,
+}
+
 /// TCP flags, RFC 9293.
 pub mod tcp_flags {
     /// Synchronise.
@@ -48,7 +58,7 @@ pub struct PacketBuilder {
     extensions: Vec<(u8, Vec<u8>)>,
     upper: UpperSpec,
     payload: Vec<u8>,
-    upper_checksum_error: u16,
+    upper_checksum: ChecksumSpec,
 }
 
 impl PacketBuilder {
@@ -68,7 +78,7 @@ impl PacketBuilder {
             extensions: Vec::new(),
             upper: UpperSpec::Raw(253),
             payload: Vec::new(),
-            upper_checksum_error: 0,
+            upper_checksum: ChecksumSpec::Right,
         }
     }
 
@@ -192,7 +202,20 @@ impl PacketBuilder {
 
     /// Makes the upper-layer checksum wrong.
     pub fn bad_upper_checksum(mut self) -> Self {
-        self.upper_checksum_error = 0x1234;
+        self.upper_checksum = ChecksumSpec::Wrong;
+        self
+    }
+
+    /// Leaves the upper-layer checksum to the device, as a sender with transmit offload does: the
+    /// field holds the folded sum of the pseudo-header.
+    pub fn unfinished_upper_checksum(mut self) -> Self {
+        self.upper_checksum = ChecksumSpec::Unfinished;
+        self
+    }
+
+    /// Writes 0 for the upper-layer checksum: of UDP, there is none.
+    pub fn no_upper_checksum(mut self) -> Self {
+        self.upper_checksum = ChecksumSpec::Zero;
         self
     }
 
@@ -273,7 +296,12 @@ impl PacketBuilder {
             if value == 0 && number == protocol::UDP {
                 value = 0xffff;
             }
-            value ^= self.upper_checksum_error;
+            value = match self.upper_checksum {
+                ChecksumSpec::Right => value,
+                ChecksumSpec::Wrong => value ^ 0x1234,
+                ChecksumSpec::Unfinished => checksum::fold(pseudo),
+                ChecksumSpec::Zero => 0,
+            };
             bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
         }
         bytes

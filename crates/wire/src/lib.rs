@@ -19,8 +19,10 @@ pub mod frame;
 pub mod icmp;
 pub mod link;
 pub mod packet;
+pub mod upper_checksum;
 
 pub use flow::{Address, Family, Flow, Upper};
 pub use frame::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Port};
 pub use link::LinkAddress;
 pub use packet::{Fragment, Packet, ParseError};
+pub use upper_checksum::UpperChecksum;

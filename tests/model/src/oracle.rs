@@ -14,13 +14,15 @@
 use std::collections::HashMap;
 
 use dataplane::{
-    DeviceId, DropReason, HostService, Moved, PortId, RouteTarget, SetIndex, Side, Verdict,
+    DeviceId, DropReason, HostService, L4Checksum, Moved, PortId, RouteTarget, SetIndex, Side,
+    Verdict,
 };
 use ipsec::Mode;
 use policy::{Action, Direction};
 use wire::{Address, Family, Flow, Upper};
 
 use crate::carried::{self, Bearing, Carrier};
+use crate::checksum;
 use crate::esp::{self, Freshness, Numbers};
 use crate::headers::{self, Defects, Ip, Part};
 use crate::icmp::{self, Complaint};
@@ -132,7 +134,7 @@ impl<'w> Oracle<'w> {
             Ok(found) => found,
             Err(course) => return course,
         };
-        let packet = match headers::ip(&bytes) {
+        let mut packet = match headers::ip(&bytes) {
             Ok(packet) => packet,
             Err(defects) => return any_of(defects),
         };
@@ -140,6 +142,9 @@ impl<'w> Oracle<'w> {
             return self.onward(&packet, Came::FromHost(port));
         }
         let unprotected = self.world.port(port).side == Side::Unprotected;
+        if !unprotected && self.world.port(port).l4_checksum == L4Checksum::Complete {
+            checksum::complete_unfinished(&mut packet);
+        }
         let to_us = self.world.route(packet.flow.destination_address()) == Some(RouteTarget::Local);
         if !(unprotected && to_us) {
             return self.inbound_clear(&packet, port);

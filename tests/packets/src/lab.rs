@@ -13,9 +13,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::{
-    CacheUse, Counters, DeviceId, FlowCache, HostService, Medium, Moved, Neighbour, NextHop,
-    NextHopId, PortId, PortInfo, Prefix, RouteEntry, RouteTarget, SaSet, SetIndex, Side, Snapshot,
-    SnapshotParts, Verdict, Wanted, Worker,
+    CacheUse, Counters, DeviceId, FlowCache, HostService, L4Checksum, Medium, Moved, Neighbour,
+    NextHop, NextHopId, PortId, PortInfo, Prefix, RouteEntry, RouteTarget, SaSet, SetIndex, Side,
+    Snapshot, SnapshotParts, Verdict, Wanted, Worker,
 };
 use io::{MemoryFrames, MemoryPort};
 use ipsec::{
@@ -418,6 +418,7 @@ fn port(name: &str, device: u16, side: Side, mac: [u8; 6], addresses: &[&str]) -
         mtu: 1500,
         addresses: addresses.iter().map(|text| address(text)).collect(),
         allow_host: vec![],
+        l4_checksum: L4Checksum::Pass,
     }
 }
 

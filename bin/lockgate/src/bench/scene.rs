@@ -13,8 +13,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::{
-    DeviceId, Generation, Medium, Neighbour, NextHop, NextHopId, PortId, PortInfo, Prefix,
-    RouteEntry, RouteTarget, SaSet, Side, Snapshot, SnapshotParts,
+    DeviceId, Generation, L4Checksum, Medium, Neighbour, NextHop, NextHopId, PortId, PortInfo,
+    Prefix, RouteEntry, RouteTarget, SaSet, Side, Snapshot, SnapshotParts,
 };
 use ipsec::cipher::BackendKind;
 use ipsec::{
@@ -342,6 +342,7 @@ fn ports() -> Vec<PortInfo> {
         mtu: if DeviceId(number) == WAN { WAN_MTU } else { MTU } as u32,
         addresses: [V4, V6].iter().map(|plan| address(plan.own[usize::from(number)])).collect(),
         allow_host: Vec::new(),
+        l4_checksum: L4Checksum::Pass,
     };
     (0..).zip(PORTS).map(port).collect()
 }

@@ -186,6 +186,28 @@ impl Report {
         let bytes = self.ports.iter().map(|p| (port(p), p.tx_bytes));
         let help = "Bytes that left the gateway by the port, link headers counted";
         into.counter("port_transmitted_bytes", help, bytes);
+        type Count = fn(&v1::L4Checksum) -> u64;
+        let counts: [(&str, &str, Count); 3] = [
+            (
+                "port_l4_checksum_completed_packets",
+                "Packets received by the port whose unfinished TCP or UDP checksum was completed",
+                |c| c.completed,
+            ),
+            (
+                "port_l4_checksum_checked_packets",
+                "Packets received by the port whose TCP or UDP checksum was checked: a sample",
+                |c| c.checked,
+            ),
+            (
+                "port_l4_checksum_bad_packets",
+                "Packets of the sample with a wrong TCP or UDP checksum, which receivers drop",
+                |c| c.bad,
+            ),
+        ];
+        for (name, help, count) in counts {
+            let of = |p: &v1::Port| Some((port(p), count(p.l4_checksum.as_ref()?)));
+            into.counter(name, help, self.ports.iter().filter_map(of));
+        }
     }
 
     fn write_queues(&self, into: &mut Exposition) {

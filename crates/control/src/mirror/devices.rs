@@ -149,6 +149,7 @@ fn membership(link: &Link, view: &View) -> Option<PortRefusalReason> {
 fn kind_text(link: &Link) -> String {
     match &link.kind {
         LinkKind::Physical => "a netdev without a kind".into(),
+        LinkKind::Virtio => "virtio".into(),
         LinkKind::Veth => "veth".into(),
         LinkKind::Loopback => "loopback".into(),
         LinkKind::BondMaster => "bond".into(),

@@ -20,7 +20,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use dataplane::{
-    DeviceId, Neighbour, NextHop, NextHopId, PortId, PortInfo, Prefix, RouteEntry, RouteTarget,
+    DeviceId, L4Checksum, Neighbour, NextHop, NextHopId, PortId, PortInfo, Prefix, RouteEntry,
+    RouteTarget,
 };
 use policy::AddressRange;
 use wire::Address;
@@ -193,6 +194,11 @@ impl LiveParts {
                 if !is_host {
                     info.mac = link.mac;
                 }
+            }
+            let may_be_unfinished =
+                device.is_some_and(|device| device.kind.passes_unfinished_checksums());
+            if !may_be_unfinished {
+                info.l4_checksum = L4Checksum::Pass;
             }
             self.links.push(link.map(|link| link.index));
             self.states.push(state(device, link));

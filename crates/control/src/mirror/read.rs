@@ -50,7 +50,7 @@ pub(super) fn link(message: &LinkMessage) -> Option<Link> {
         lower: None,
         queues: (1, 1),
     };
-    let (mut parent, mut parent_is_here, mut vlan) = (0, true, 0);
+    let (mut parent, mut parent_is_here, mut vlan, mut is_virtio) = (0, true, 0, false);
     for attribute in attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
@@ -63,6 +63,7 @@ pub(super) fn link(message: &LinkMessage) -> Option<Link> {
             LinkAttribute::NumTxQueues(count) => link.queues.1 = *count,
             LinkAttribute::Link(index) => parent = *index,
             LinkAttribute::LinkNetNsId(_) => parent_is_here = false,
+            LinkAttribute::ParentDevBusName(bus) => is_virtio = bus == "virtio",
             LinkAttribute::LinkInfo(infos) => {
                 for info in infos {
                     match info {
@@ -83,6 +84,9 @@ pub(super) fn link(message: &LinkMessage) -> Option<Link> {
     }
     if header.flags.contains(LinkFlags::Loopback) {
         link.kind = LinkKind::Loopback;
+    }
+    if link.kind == LinkKind::Physical && is_virtio {
+        link.kind = LinkKind::Virtio;
     }
     link.lower = Some(parent).filter(|index| parent_is_here && *index != 0);
     if let LinkKind::Vlan { parent: on, id } = &mut link.kind {
@@ -567,6 +571,26 @@ mod tests {
         message.attributes.push(LinkAttribute::LinkNetNsId(1));
         let read = link(&message).unwrap();
         assert_eq!((read.kind, read.lower), (LinkKind::Vlan { parent: 0, id: 12 }, None));
+    }
+
+    #[test]
+    fn a_card_on_the_virtio_bus_is_told_from_others() {
+        let card = |bus: &str| {
+            let mut message = LinkMessage::default();
+            message.header.link_layer_type = LinkLayerType::Ether;
+            message.attributes = vec![
+                LinkAttribute::IfName("eth0".into()),
+                LinkAttribute::ParentDevName("a0".into()),
+                LinkAttribute::ParentDevBusName(bus.into()),
+            ];
+            link(&message).unwrap().kind
+        };
+        assert_eq!(card("virtio"), LinkKind::Virtio);
+        assert_eq!(card("pci"), LinkKind::Physical);
+        let unfinished = |kind: LinkKind| kind.passes_unfinished_checksums();
+        assert!(unfinished(LinkKind::Virtio) && unfinished(LinkKind::Veth));
+        assert!(unfinished(LinkKind::Tun) && !unfinished(LinkKind::Physical));
+        assert!(!unfinished(LinkKind::Other("macvlan".into())));
     }
 
     fn of_rule(action: RuleAction, table: u8, attributes: Vec<RuleAttribute>) -> Option<Rule> {

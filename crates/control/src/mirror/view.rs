@@ -61,6 +61,8 @@ impl Link {
 pub enum LinkKind {
     /// A network card, or something that looks like one: no kind is given by the kernel.
     Physical,
+    /// A virtual machine's card of virtio.
+    Virtio,
     /// One end of a virtual cable.
     Veth,
     /// The loopback device.
@@ -82,6 +84,14 @@ pub enum LinkKind {
     Tun,
     /// Something else, by the kernel's name for it.
     Other(String),
+}
+
+impl LinkKind {
+    /// Whether senders behind a netdev of this kind may leave TCP and UDP checksums unfinished, and
+    /// the netdev passes them on so.
+    pub fn passes_unfinished_checksums(&self) -> bool {
+        matches!(self, LinkKind::Veth | LinkKind::Tun | LinkKind::Virtio)
+    }
 }
 
 /// A route.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use dataplane::{PortId, Side};
+use dataplane::{L4Checksum, PortId, Side};
 use policy::AddressRange;
 use wire::{Address, Family};
 
@@ -148,6 +148,7 @@ fn port(
     if let (Some(written), Some(LEAST_MTU..LEAST_MTU_V6), true) = (&raw.mtu, mtu, speaks_v6) {
         problems.error(&written.span(), Mistake::MtuBelowV6);
     }
+    let l4_checksum = l4_checksum(raw, side, problems);
     Some(Port {
         name: port_name?,
         netdev: netdev?,
@@ -157,7 +158,28 @@ fn port(
         mac: mac?,
         mtu: mtu?,
         addresses,
+        l4_checksum: l4_checksum?,
     })
+}
+
+/// Treatment of unfinished checksums: on a protected port they are completed unless the file says
+/// otherwise, on an unprotected one never.
+fn l4_checksum(
+    raw: &RawPort,
+    side: Option<Side>,
+    problems: &mut Problems<'_>,
+) -> Option<L4Checksum> {
+    let words = [("complete", L4Checksum::Complete), ("pass", L4Checksum::Pass)];
+    let is_inside = side == Some(Side::Protected);
+    let default = if is_inside { L4Checksum::Complete } else { L4Checksum::Pass };
+    let l4_checksum = word(problems, "l4_checksum", &raw.l4_checksum, default, &words);
+    if let (Some(written), Some(Side::Unprotected), Some(L4Checksum::Complete)) =
+        (&raw.l4_checksum, side, l4_checksum)
+    {
+        problems.error(&written.span(), Mistake::ChecksumOutside);
+        return None;
+    }
+    l4_checksum
 }
 
 /// The port's addresses, which also become ours.

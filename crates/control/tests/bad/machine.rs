@@ -296,6 +296,20 @@ pub(crate) const ERRORS: &[Row] = &[
     row("\"udp/500\"", "\"icmp/8\"", "12:15", "`allow_host`: protocol icmp has no ports", ""),
     row("\"udp/500\"", "\"any\"", "12:15", "would open this machine to everyone", ""),
     row("\"udp/500\"", "\"esp\"", "12:15", "ESP to this machine is opened by Lockgate", ""),
+    row(
+        "allow_host = [\"udp/500\", \"icmp\"]",
+        "l4_checksum = \"complete\"",
+        "12:15",
+        "checksums are never completed on an unprotected port",
+        "leave `l4_checksum` out",
+    ),
+    row(
+        "allow_host = [\"udp/500\", \"icmp\"]",
+        "l4_checksum = \"complet\"",
+        "12:15",
+        "`l4_checksum`",
+        "did you mean `complete`?",
+    ),
     // [node], [metrics]: the daemon's own keys
     row("workers = \"auto\"", "run_dir = \"\"", "3:11", "`run_dir` is not a directory's name", ""),
     row(

@@ -14,8 +14,8 @@ use wire::build::PacketBuilder;
 use wire::{Address, Family};
 
 use crate::seeds::{
-    CarriageSeed, Defect, End, Entry, Extra, InnerSeed, LinkSeed, MESSAGES, NumberSeed, PORTS,
-    PartSeed, Place, SPECIAL, SealDefect, Sealing, Seed, Size,
+    CarriageSeed, ChecksumSeed, Defect, End, Entry, Extra, InnerSeed, LinkSeed, MESSAGES,
+    NumberSeed, PORTS, PartSeed, Place, SPECIAL, SealDefect, Sealing, Seed, Size,
 };
 use crate::worlds::{HOST, INTERESTING, address, own_mac};
 
@@ -301,6 +301,12 @@ fn packet(
             let head = [head, vec![0; 8]].concat();
             return (finish(base.protocol(protocol), seed, Some(head)), family);
         }
+    };
+    let builder = match seed.checksum {
+        ChecksumSeed::Right => builder,
+        ChecksumSeed::Unfinished => builder.unfinished_upper_checksum(),
+        ChecksumSeed::Wrong => builder.bad_upper_checksum(),
+        ChecksumSeed::Zero => builder.no_upper_checksum(),
     };
     (finish(builder, seed, None), family)
 }

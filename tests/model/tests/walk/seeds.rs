@@ -43,6 +43,16 @@ pub(crate) struct InnerSeed {
     pub(crate) extra: Extra,
     pub(crate) defect: Defect,
     pub(crate) quote_bytes: u16,
+    pub(crate) checksum: ChecksumSeed,
+}
+
+/// What the checksum field of TCP or UDP holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ChecksumSeed {
+    Right,
+    Unfinished,
+    Wrong,
+    Zero,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -271,14 +281,28 @@ fn an_inner() -> impl Strategy<Value = InnerSeed> {
     let class = select(&[0u8, 0, 1, 2, 3, 0xb8, 0xff][..]);
     let protocol = (select(&PROTOCOLS[..]), prop::bool::weighted(0.1));
     let aim = (any::<Index>(), prop::bool::weighted(0.2), prop::bool::weighted(0.1));
+    let checksum = prop_oneof![
+        10 => Just(ChecksumSeed::Right), 4 => Just(ChecksumSeed::Unfinished),
+        1 => Just(ChecksumSeed::Wrong), 1 => Just(ChecksumSeed::Zero),
+    ];
     let quote = select(&[20u16, 27, 28, 47, 48, 60, 500][..]);
     (
         (aim, ends, any::<Index>(), protocol, any::<[Index; 2]>()),
-        (part, hop_limit, class, size, any::<bool>(), extra, defect, quote),
+        (part, hop_limit, class, size, any::<bool>(), extra, defect, quote, checksum),
     )
         .prop_map(|(a, b)| {
             let ((policy, any_policy, flipped), ends, family, protocol, numbers) = a;
-            let (part, hop_limit, traffic_class, size, dont_fragment, extra, defect, quote) = b;
+            let (
+                part,
+                hop_limit,
+                traffic_class,
+                size,
+                dont_fragment,
+                extra,
+                defect,
+                quote,
+                checksum,
+            ) = b;
             let (protocol, stray_protocol) = protocol;
             InnerSeed {
                 policy,
@@ -297,6 +321,7 @@ fn an_inner() -> impl Strategy<Value = InnerSeed> {
                 extra,
                 defect,
                 quote_bytes: quote,
+                checksum,
             }
         })
 }

@@ -1,7 +1,7 @@
 //! The comparison finds what it is there for: an oracle that is told of a slightly different
 //! gateway disagrees with the walk before long.
 
-use dataplane::{RouteTarget, Side};
+use dataplane::{L4Checksum, RouteTarget, Side};
 use ipsec::Mode;
 use model::oracle::Oracle;
 use model::world::{Supply, World};
@@ -21,7 +21,7 @@ const PACKETS: usize = 60;
 /// Its name, and how the other gateway differs.
 pub(crate) type Difference = (&'static str, fn(&mut World));
 
-pub(crate) const DIFFERENCES: [Difference; 19] = [
+pub(crate) const DIFFERENCES: [Difference; 20] = [
     ("MTU", |world| world.ports.iter_mut().for_each(|port| port.mtu -= 4)),
     ("side", |world| world.ports[0].side = Side::Unprotected),
     ("link address", |world| world.neighbours.iter_mut().for_each(|n| n.mac[0] ^= 2)),
@@ -40,6 +40,9 @@ pub(crate) const DIFFERENCES: [Difference; 19] = [
     ("MSS clamp", |world| world.peers.iter_mut().for_each(|peer| peer.mss_clamp ^= true)),
     ("replay window", |world| {
         world.peers.iter_mut().flat_map(|p| &mut p.inbound).for_each(|keys| keys.window += 1);
+    }),
+    ("checksums", |world| {
+        world.ports.iter_mut().for_each(|port| port.l4_checksum = L4Checksum::Pass);
     }),
     ("mode", |world| {
         world.peers.iter_mut().for_each(|peer| peer.carriage.mode = Mode::Tunnel);

@@ -2,8 +2,8 @@
 //! nested routes with holes, and policies that overlap in every way.
 
 use dataplane::{
-    DeviceId, HostService, Medium, Neighbour, NextHop, NextHopId, PortId, PortInfo, Prefix,
-    RouteEntry, RouteTarget, Side,
+    DeviceId, HostService, L4Checksum, Medium, Neighbour, NextHop, NextHopId, PortId, PortInfo,
+    Prefix, RouteEntry, RouteTarget, Side,
 };
 use ipsec::{DontFragment, Dscp, Encapsulation, Mode, SequenceNumbers, Suite, Tunnel, UdpPorts};
 use model::world::{Keys, Peer, Supply, World, set_id};
@@ -153,12 +153,12 @@ pub(crate) fn a_world() -> impl Strategy<Value = World> {
             };
             policies.into_iter().zip(ids).map(named).collect::<Vec<Policy>>()
         });
-    let port_facts = (mtus, services(), any::<[bool; 4]>());
+    let port_facts = (mtus, services(), any::<[bool; 4]>(), any::<[bool; 5]>());
     (routes(), any::<u64>(), policies, peers(), port_facts, 1..=2u32).prop_map(
         |((routes, next_hops), unresolved, policies, peers, port_facts, workers)| {
-            let (mtus, services, speechless) = port_facts;
+            let (mtus, services, speechless, completing) = port_facts;
             World {
-                ports: ports(mtus, services, speechless),
+                ports: ports(mtus, services, speechless, completing),
                 host: HOST,
                 routes,
                 next_hops,
@@ -208,7 +208,7 @@ pub(crate) fn a_plain_world(suite: Suite, window: u32, numbers: SequenceNumbers)
     };
     let peers = vec![peer(0), peer(1)];
     World {
-        ports: ports([1500; 4], vec![], [false; 4]),
+        ports: ports([1500; 4], vec![], [false; 4], [false; 5]),
         host: HOST,
         routes,
         next_hops,
@@ -226,7 +226,12 @@ fn ends(peer: usize) -> Tunnel {
     Tunnel { local, remote }
 }
 
-fn ports(mtus: [u32; 4], services: Vec<HostService>, speechless: [bool; 4]) -> Vec<PortInfo> {
+fn ports(
+    mtus: [u32; 4],
+    services: Vec<HostService>,
+    speechless: [bool; 4],
+    completing: [bool; 5],
+) -> Vec<PortInfo> {
     let port = |id: PortId, name: &str, device, vlan, side| PortInfo {
         name: name.into(),
         device: DeviceId(device),
@@ -241,6 +246,11 @@ fn ports(mtus: [u32; 4], services: Vec<HostService>, speechless: [bool; 4]) -> V
             _ => LINKS[usize::from(id.0)].1.map(address).to_vec(),
         },
         allow_host: if side == Side::Unprotected { services.clone() } else { vec![] },
+        // On unprotected ports and from Linux it must have no effect.
+        l4_checksum: match completing[usize::from(id.0)] {
+            true => L4Checksum::Complete,
+            false => L4Checksum::Pass,
+        },
     };
     vec![
         port(LAN, "lan", 0, None, Side::Protected),

@@ -3,6 +3,7 @@
 
 mod attacks;
 mod cache;
+mod checksum;
 mod esp;
 mod headers;
 mod holding;
@@ -41,6 +42,7 @@ fn datagram(family: Family, from: u32, to: u32) -> PacketBuilder {
 fn all_rows() -> Vec<Row> {
     let tables = [
         attacks::rows(),
+        checksum::rows(),
         esp::rows(),
         headers::rows(),
         icmp::rows(),

@@ -74,6 +74,7 @@ fn look(name: String, ifindex: u32) -> Netdev {
         None => netdev.notes.push("/sys shows another network namespace: little is known".into()),
     }
     netdev.notes.extend(offloads(&netdev.name));
+    netdev.notes.extend(unfinished_checksums(ifindex));
     netdev
 }
 
@@ -176,6 +177,15 @@ fn shell_word(word: &str) -> String {
         true => word.to_owned(),
         false => format!("'{}'", word.replace('\'', "'\\''")),
     }
+}
+
+/// Says what to do about senders that leave checksums to their device.
+fn unfinished_checksums(ifindex: u32) -> Option<String> {
+    let link = control::mirror::read_link(ifindex).ok()??;
+    let note = "senders behind it may leave TCP and UDP checksums unfinished: a protected port \
+                completes them (l4_checksum); for an unprotected one run at the sender: \
+                ethtool -K DEV tx off";
+    link.kind.passes_unfinished_checksums().then(|| note.to_owned())
 }
 
 /// The netdevs as a table, and under it what to mind.

@@ -46,6 +46,7 @@ pub(super) fn ports(answer: &v1::Ports, columns: Columns) -> String {
             ));
         }
     }
+    text.push_str(&checksums(ports));
     if !text.ends_with("\n\n") {
         text.push('\n');
     }
@@ -60,6 +61,27 @@ pub(super) fn ports(answer: &v1::Ports, columns: Columns) -> String {
     text.push_str(&queues(ports, columns));
     text.push_str(&kernel(ports, columns));
     text
+}
+
+/// A line for each port whose packets had unfinished or wrong checksums.
+fn checksums(ports: &[v1::Port]) -> String {
+    let line = |port: &v1::Port| {
+        let v1::L4Checksum { completed, checked, bad, .. } = port.l4_checksum.as_ref()?;
+        let name = &port.name;
+        let completed = match completed {
+            0 => String::new(),
+            count => format!(" {name}: completed {count} unfinished TCP and UDP checksums\n"),
+        };
+        let bad = match bad {
+            0 => String::new(),
+            count => format!(
+                " {name}: {count} of {checked} sampled packets had a wrong TCP or UDP checksum \
+                 (bad_l4_checksum);\n   at the sender: ethtool -K DEV tx off\n"
+            ),
+        };
+        Some(completed + &bad)
+    };
+    ports.iter().filter_map(line).collect()
 }
 
 fn queues(ports: &[v1::Port], columns: Columns) -> String {
@@ -683,6 +705,21 @@ mod tests {
         );
         assert_eq!(text.matches("4711").count(), 1, "{text}");
         assert!(text.contains(" a: down: no carrier\n"), "{text}");
+    }
+
+    #[test]
+    fn ports_with_unfinished_or_wrong_checksums_say_so_and_no_others() {
+        let port = |name: &str, completed, bad| v1::Port {
+            name: name.into(),
+            l4_checksum: Some(v1::L4Checksum { mode: "pass".into(), completed, checked: 60, bad }),
+            ..Default::default()
+        };
+        let list = vec![port("quiet", 0, 0), port("veth", 4711, 0), port("bad", 0, 7)];
+        let text = ports(&v1::Ports { ports: list }, Columns::Within(100));
+        assert!(text.contains(" veth: completed 4711 unfinished"), "{text}");
+        assert!(text.contains(" bad: 7 of 60 sampled packets"), "{text}");
+        assert!(text.contains("ethtool -K DEV tx off"), "{text}");
+        assert!(!text.contains(" quiet: "), "{text}");
     }
 
     #[test]
