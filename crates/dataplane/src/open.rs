@@ -41,7 +41,7 @@ pub(crate) fn open<F: Frames>(
     }
     scratch.opening.group();
     clock.ended(Stage::OpenPrepare);
-    let Opening { jobs, sas, numbers, commits } = &mut scratch.opening;
+    let Opening { jobs, sas, numbers, commits, .. } = &mut scratch.opening;
     let mut rest = &mut jobs[..];
     for group in sas.chunk_by(|a, b| a == b) {
         let (jobs, others) = rest.split_at_mut(group.len());
@@ -72,6 +72,10 @@ pub(crate) struct Opening {
     jobs: Vec<OpenJob>,
     /// The SA of each job.
     sas: Vec<SaId>,
+    /// For grouping: each job's SA and its place among the jobs as they came, and the jobs in their
+    /// new order.
+    order: Vec<(SaId, u32)>,
+    grouped: Vec<OpenJob>,
     /// Sequence numbers of the authentic packets of one SA, and what the window says of each.
     numbers: Vec<u64>,
     commits: Vec<Result<Advance, ReplayError>>,
@@ -80,13 +84,19 @@ pub(crate) struct Opening {
 impl Opening {
     /// Brings the jobs of each SA together. Most batches are of one.
     fn group(&mut self) {
-        let Opening { jobs, sas, .. } = self;
-        if sas.windows(2).any(|pair| pair[0] != pair[1]) {
-            let mut order: Vec<(SaId, OpenJob)> = sas.drain(..).zip(jobs.drain(..)).collect();
-            order.sort_by_key(|(sa, _)| *sa);
-            sas.extend(order.iter().map(|(sa, _)| *sa));
-            jobs.extend(order.iter().map(|(_, job)| *job));
+        let Opening { jobs, sas, order, grouped, .. } = self;
+        if sas.windows(2).all(|pair| pair[0] == pair[1]) {
+            return;
         }
+        order.clear();
+        order.extend(sas.iter().copied().zip(0..));
+        // In place, without memory; the places keep the packets of an SA in their order.
+        order.sort_unstable();
+        grouped.clear();
+        grouped.extend(order.iter().map(|(_, place)| jobs[*place as usize]));
+        std::mem::swap(jobs, grouped);
+        sas.clear();
+        sas.extend(order.iter().map(|(sa, _)| *sa));
     }
 }
 
