@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use dataplane::SetIndex;
 use ipsec::{Encapsulation, Mode, SaError, Tunnel, UdpPorts};
-use policy::SaSetId;
+use policy::{Action, SaSetId};
 
 use crate::live::Compiled;
 use crate::validated::{Peer, PeerPlace};
@@ -56,6 +56,20 @@ pub enum MoveError {
         /// What it is.
         why: &'static str,
     },
+    /// No UDP datagram can be sent to port 0.
+    #[error("UDP port 0 is no port that packets can be sent to")]
+    PortZero,
+    /// It lies in a network behind the peer: what is sealed for that network would be sent there.
+    #[error(
+        "{address} is among the `remote` addresses of policy `{policy}`, the networks behind the \
+         peer, and its configured address is not"
+    )]
+    BehindPeer {
+        /// Where it seems to be.
+        address: IpAddr,
+        /// The policy's name.
+        policy: String,
+    },
     /// In transport mode packets keep their own addresses, which the policies name: only the port
     /// may change.
     #[error("{address}: in transport mode only the port of peer `{peer}` may change")]
@@ -81,6 +95,8 @@ impl Compiled {
     ///
     /// Returns where it was; `None`: it is there already.
     ///
+    /// Cost: reads every policy once.
+    ///
     /// # Errors
     /// [`MoveError`]: nothing was changed.
     pub fn move_peer(&mut self, set: SetIndex, end: End) -> Result<Option<MovedPeer>, MoveError> {
@@ -93,6 +109,9 @@ impl Compiled {
         if let Some(why) = crate::values::unusable(address) {
             return Err(MoveError::Unusable { address, why });
         }
+        if end.port == 0 {
+            return Err(MoveError::PortZero);
+        }
         let from = self.ends.0.get(&known.id).copied().or(configured(peer));
         let from = from.ok_or(MoveError::Stays)?;
         if from == end {
@@ -103,6 +122,9 @@ impl Compiled {
             return Err(MoveError::Transport { peer: peer.name.clone(), address });
         }
         let id = known.id;
+        if let Some(policy) = self.policy_around(id, address, tunnel.remote) {
+            return Err(MoveError::BehindPeer { address, policy });
+        }
         let mut carried = (Vec::new(), Vec::new());
         for sa in &known.outbound {
             let sa = &self.outbound[sa.0 as usize];
@@ -121,6 +143,21 @@ impl Compiled {
         self.sets[place].tunnel.remote = address;
         self.ends.0.insert(id, end);
         Ok(Some(moved))
+    }
+
+    /// The name of a policy that protects with this set and has `address` among its remote
+    /// addresses, but not the peer's `configured` address. A policy to everywhere has both.
+    fn policy_around(&self, set: SaSetId, address: IpAddr, configured: IpAddr) -> Option<String> {
+        let holds = |policy: &policy::Policy, address: IpAddr| {
+            policy.selector.remote.iter().any(|range| range.contains(address.into()))
+        };
+        let mut policies = self.spd.holding().map(|(_, policy)| policy);
+        let around = policies.find(|policy| {
+            policy.action == Action::Protect(set)
+                && holds(policy, address)
+                && !holds(policy, configured)
+        });
+        around.map(|policy| policy.name.clone())
     }
 
     /// Keeps what `earlier` has learned of peers whose configuration says the same of where they

@@ -239,6 +239,47 @@ fn a_peer_does_not_move_where_it_cannot_be() {
     assert_eq!(where_to(&compiled).3, 4500, "nothing was changed");
 }
 
+/// A roaming peer with a policy to each of these networks.
+fn roaming_to(remotes: &[&str]) -> Vec<String> {
+    let mut parts = vec![roaming("")[0].clone()];
+    parts.extend(remotes.iter().enumerate().map(|(place, remote)| {
+        format!(
+            "[[policy]]\nname = \"to-{place}\"\npeer = \"a\"\nlocal = [\"10.1.0.0/16\"]\n\
+             remote = [\"{remote}\"]\n"
+        )
+    }));
+    parts
+}
+
+#[test]
+fn a_peer_moves_neither_to_port_0_nor_into_a_network_behind_it() {
+    let mut gateway = Gateway::new();
+    let mut compiled = gateway.compile(&roaming_to(&["10.77.0.0/16", "any"]));
+    let mut moved = |to| compiled.move_peer(SetIndex(0), end(to));
+    assert_eq!(moved("203.0.113.9:0"), Err(MoveError::PortZero));
+    assert_eq!(moved("198.51.100.1:0"), Err(MoveError::PortZero), "not at its own address either");
+    let address = "10.77.0.5".parse().unwrap();
+    let refused = Err(MoveError::BehindPeer { address, policy: "to-0".into() });
+    assert_eq!(moved("10.77.0.5:4500"), refused);
+    // The policy to everywhere has its configured address too, and does not end roaming.
+    moved("203.0.113.9:4500").unwrap().expect("it was elsewhere");
+    assert_eq!(moved("10.77.0.5:4500"), refused, "nor from where it is now");
+    assert_eq!(where_to(&compiled).0, "203.0.113.9".parse::<IpAddr>().unwrap());
+    // Configured inside a network of its own, it may move within that network.
+    let mut inside = gateway.compile(&roaming_to(&["198.51.100.0/24"]));
+    inside.move_peer(SetIndex(0), end("198.51.100.9:4500")).unwrap().expect("within the network");
+}
+
+#[test]
+fn a_place_that_new_policies_put_behind_the_peer_is_not_kept() {
+    let mut gateway = Gateway::new();
+    let mut first = gateway.compile(&roaming_to(&["10.77.0.0/16"]));
+    first.move_peer(SetIndex(0), end("203.0.113.9:61000")).unwrap().expect("it was elsewhere");
+    let mut second = gateway.compile(&roaming_to(&["203.0.113.0/24"]));
+    second.keep_ends(&first);
+    assert_eq!(where_to(&second).0, "198.51.100.1".parse::<IpAddr>().unwrap());
+}
+
 /// In transport mode the policies name the peer's address.
 #[test]
 fn in_transport_mode_only_the_port_moves() {
