@@ -6,8 +6,9 @@ mod report;
 
 use std::path::{Path, PathBuf};
 
+use control::validated::{Cache, CacheUse};
 use control::{KeyLine, Loaded, PeerId, ReplayKey, read_replay_keys, write_replay_keys};
-use dataplane::{DropReason, Generation, Medium, PortId, Side, Snapshot};
+use dataplane::{DropReason, FlowCache, Generation, Medium, PortId, Side, Snapshot};
 use io::{CaptureReader, LinkType};
 use policy::Direction;
 
@@ -22,7 +23,8 @@ pub(crate) use report::{DropLine, LedgerLine, Report, drops_text, ledger_text};
 /// Walk captures through a gateway's configuration; needs no privileges
 ///
 /// Walks captured packets through a gateway's configuration as the daemon would walk live ones,
-/// and tells what became of them. Needs no privileges and touches no port.
+/// and tells what became of them. Needs no privileges and touches no port. The flow cache is that
+/// of [cache] in the configuration, for one worker.
 ///
 /// OUT.pcap gets every frame that left, OUT.PORT.pcap those of one port, OUT.host.pcap the IP
 /// packets for this machine itself. The packets' times are the clock; several inputs are merged by
@@ -145,7 +147,9 @@ pub(crate) fn perform(job: &Job) -> Result<Report, Failure> {
 
     let (ports, inputs) = open_inputs(&snapshot, job)?;
     let mut captures = Captures::create(&snapshot, &places)?;
-    let outcome = engine::replay(&snapshot, inputs, &mut captures)?;
+    let (cache, refused) = flow_cache(loaded.validated.cache);
+    warnings.extend(refused);
+    let outcome = engine::replay(&snapshot, inputs, cache, &mut captures)?;
 
     let key_files = write_keys(&places, &sealed)?;
     let written = captures.finish()?;
@@ -161,6 +165,30 @@ pub(crate) fn perform(job: &Job) -> Result<Report, Failure> {
     }
     report.warnings.extend(warnings);
     Ok(report)
+}
+
+/// The flow cache that a daemon with one worker has. Without memory for it the replay goes on
+/// without: the verdicts are the same; the text says so.
+fn flow_cache(cache: Cache) -> (Option<FlowCache>, Option<String>) {
+    /// Keys the hash. An operator's own capture attacks nobody, and replays stay reproducible.
+    const HASH_KEY: [u8; 32] = [0x5c; 32];
+    let (Some(size), Cache::On { usage, .. }) = (cache.size(1), cache) else {
+        return (None, None);
+    };
+    let usage = match usage {
+        CacheUse::Auto => dataplane::CacheUse::WherePaid,
+        CacheUse::Always => dataplane::CacheUse::Always,
+    };
+    match FlowCache::new(size.entries as usize, &HASH_KEY, usage) {
+        Ok(cache) => (Some(cache), None),
+        Err(error) => {
+            let text = format!(
+                "replayed without the flow cache: its {} bytes could not be allocated: {error}",
+                size.bytes
+            );
+            (None, Some(text))
+        }
+    }
 }
 
 /// Says of key files that fit no inbound SA of the configuration that they are of no use.

@@ -248,6 +248,35 @@ fn configured_keys_are_not_taken_for_those_of_a_replay() {
 }
 
 #[test]
+fn a_replay_with_a_flow_cache_decides_the_same_and_says_which_tier_did() {
+    let place = Place::with_gateways();
+    let text = place.text("a.toml");
+    let frames: Vec<Vec<u8>> = mixed().iter().chain(&mixed()).map(from_a).collect();
+    place.capture("lan.pcap", &frames);
+    let mut reports = Vec::new();
+    for cache in ["flows = \"off\"", "flows = \"10k\"\nuse = \"always\""] {
+        assert!(!text.contains("[cache]"));
+        place.write("cached.toml", &format!("{text}\n[cache]\n{cache}\n"));
+        let report = place.json(&["replay", "--config", "cached.toml", "lan.pcap", "out.pcap"]);
+        let inner: usize = place.packets("out.wan.pcap").len();
+        assert_eq!(inner, frames.len(), "{report}");
+        reports.push(report);
+    }
+    for what in ["verdicts", "policies", "drops", "ledger"] {
+        assert_eq!(reports[0][what], reports[1][what], "{what}");
+    }
+    let decisions = |report: &Value, tier: &str| {
+        let tiers = report["tiers"].as_array().unwrap();
+        let line = tiers.iter().find(|line| line["tier"] == tier).expect("the tier");
+        line["decisions"].as_u64().unwrap()
+    };
+    assert_eq!(decisions(&reports[0], "cache"), 0);
+    assert!(decisions(&reports[0], "classifier") >= frames.len() as u64 / 2);
+    assert!(decisions(&reports[1], "cache") >= frames.len() as u64 / 2);
+    assert!(decisions(&reports[1], "classifier") < decisions(&reports[0], "classifier"));
+}
+
+#[test]
 fn tables_line_up() {
     let place = Place::with_gateways();
     let frames: Vec<Vec<u8>> = mixed().iter().map(from_a).collect();

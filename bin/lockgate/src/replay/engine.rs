@@ -4,7 +4,7 @@
 
 use std::io::{Read, Sink};
 
-use dataplane::{Counters, DeviceId, Medium, PortId, Snapshot, Verdict, Worker};
+use dataplane::{Counters, DeviceId, FlowCache, Medium, PortId, Snapshot, Verdict, Worker};
 use io::memory::FRAME_BYTES;
 use io::{CaptureError, CapturePort, CaptureReader, MemoryFrames, MemoryPort};
 use wire::link::{Link, Tag};
@@ -143,7 +143,8 @@ impl<R: Read> Device<R> {
 /// Walks the packets of all inputs in the order of their times, which are the clock, and hands
 /// what leaves to `output`.
 ///
-/// Packets of one time on one device are walked as one batch, in the order of the inputs.
+/// Packets of one time on one device are walked as one batch, in the order of the inputs. With a
+/// `cache` the worker remembers flows, as the daemon's workers do.
 ///
 /// # Errors
 /// An input is bad (with the packet's number) or the output failed. What was written so far is
@@ -151,6 +152,7 @@ impl<R: Read> Device<R> {
 pub(crate) fn replay<R: Read>(
     snapshot: &Snapshot,
     inputs: Vec<Input<R>>,
+    cache: Option<FlowCache>,
     output: &mut impl Output,
 ) -> Result<Outcome, CaptureError> {
     let count = inputs.len();
@@ -158,6 +160,7 @@ pub(crate) fn replay<R: Read>(
     let frames = MemoryFrames::with_frame_bytes(FRAMES, frame_bytes(snapshot));
     let ids: Vec<DeviceId> = (0..devices.len() as u16).map(DeviceId).collect();
     let mut worker = Worker::new(snapshot, frames, devices.into_iter().map(Some).collect());
+    worker.take_cache(cache);
     let mut verdicts = Verdicts::new(snapshot);
     let mut now_ns = 0;
     while let Some(next_ns) = next_timestamp(&mut worker, &ids)? {

@@ -30,7 +30,7 @@ pub(crate) struct Report {
     /// One line per port, one for frames of no port if there were any, then the total.
     pub(crate) ledger: Vec<LedgerLine>,
     pub(crate) ledger_imbalance: i64,
-    /// Packets by the tier that decided them; so far there is one.
+    /// Policy lookups by the tier that answered them.
     pub(crate) tiers: Vec<TierLine>,
     /// What a reader should know before believing the rest.
     pub(crate) warnings: Vec<String>,
@@ -109,7 +109,7 @@ pub(crate) struct LedgerLine {
     pub(crate) imbalance: i64,
 }
 
-/// Searches that a tier answered.
+/// Policy lookups that a tier answered.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct TierLine {
     pub(crate) tier: &'static str,
@@ -152,7 +152,10 @@ impl Report {
             drops,
             ledger: ledger(snapshot, outcome),
             ledger_imbalance: counters.total().imbalance(),
-            tiers: vec![TierLine { tier: "classifier", decisions: counters.full_lookups }],
+            tiers: vec![
+                TierLine { tier: "cache", decisions: counters.cache.hits },
+                TierLine { tier: "classifier", decisions: counters.full_lookups },
+            ],
             warnings: Vec::new(),
         };
         report.warnings = report.find_warnings(snapshot, outcome);
