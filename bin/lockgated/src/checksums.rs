@@ -8,7 +8,7 @@ use dataplane::{L4Checksum, L4ChecksumCounts, PortInfo, Side};
 
 use crate::events::Kind;
 use crate::state::State;
-use crate::worker::{Flushed, WorkerGone};
+use crate::worker::Flushed;
 
 /// Time between two events about one port.
 const QUIET: Duration = Duration::from_secs(3600);
@@ -49,16 +49,9 @@ pub(crate) fn add(sums: &mut BTreeMap<String, L4ChecksumCounts>, counted: &Flush
     }
 }
 
-/// Records an event for each port whose packets have wrong checksums, when it is due. Cost: asks
-/// every worker once, whatever the number of policies.
-///
-/// # Errors
-/// [`WorkerGone`].
-pub(crate) async fn report_bad(state: &mut State) -> Result<(), WorkerGone> {
-    let mut sums = state.totals.l4_checksums.clone();
-    for report in state.brief_reports().await? {
-        add(&mut sums, &report.flushed);
-    }
+/// Records an event for each port whose packets have wrong checksums, when it is due. `sums`: the
+/// counts since the start, by the ports' names.
+pub(crate) fn report_bad(state: &mut State, sums: &BTreeMap<String, L4ChecksumCounts>) {
     let now = Instant::now();
     for info in &state.live.ports {
         let Some(counts) = sums.get(&info.name) else { continue };
@@ -70,7 +63,6 @@ pub(crate) async fn report_bad(state: &mut State) -> Result<(), WorkerGone> {
             &[("bad", &counts.bad), ("checked", &counts.checked)];
         state.events.record(Kind::BadL4Checksum, &info.name, message, details);
     }
-    Ok(())
 }
 
 fn message(info: &PortInfo, counts: &L4ChecksumCounts) -> String {

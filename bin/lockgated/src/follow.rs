@@ -12,7 +12,6 @@ use tokio::sync::mpsc::Receiver;
 use tokio::time::{MissedTickBehavior, interval};
 use wire::Address;
 
-use crate::checksums;
 use crate::daemon::Daemon;
 use crate::events::Kind;
 use crate::failure::Failure;
@@ -145,7 +144,6 @@ pub(crate) async fn run(
                 let links = state.live.links.iter().flatten().copied().collect();
                 mirror.probe_stale(&links);
                 numbers::tell(&mut state);
-                checksums::report_bad(&mut state).await?;
                 tell_stalled(&state)?;
                 if state.cache_outworn {
                     state.renew_caches().await?;

@@ -1,4 +1,5 @@
-//! Once a second: a sample of the counters for rates, and which peers answer.
+//! Once a second: a sample of the counters for rates; which peers answer, and which ports receive
+//! wrong checksums.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -6,6 +7,7 @@ use std::time::Instant;
 use ipsec::Spi;
 use policy::Direction;
 
+use crate::checksums;
 use crate::events::Kind;
 use crate::history::{PortVolume, SaNumbers, Sample};
 use crate::liveness::{Change, Heard};
@@ -22,6 +24,7 @@ impl State {
         let reports = self.brief_reports().await?;
         let mut totals = self.totals.without_policies();
         reports.iter().for_each(|report| totals.add(&report.flushed));
+        checksums::report_bad(self, &totals.l4_checksums);
         let mut sample = sample_of(&totals, Instant::now());
         sample.inbound = self.inbound_numbers(&totals);
         let queues = reports.iter().flat_map(|report| report.queues.iter().flatten());

@@ -41,6 +41,7 @@ impl Totals {
         Totals {
             ledgers: self.ledgers.clone(),
             transmitted: self.transmitted.clone(),
+            l4_checksums: self.l4_checksums.clone(),
             drops: self.drops.clone(),
             policies: HashMap::new(),
             sas: self.sas.clone(),
