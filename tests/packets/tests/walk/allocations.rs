@@ -156,7 +156,7 @@ fn nothing_is_allocated(cache: Option<FlowCache>) {
         let count = gateway.run(device, &batch);
         assert_eq!(count, 0, "batch {number}, of {} packets of {device:?}", batch.len());
     }
-    assert!(gateway.seen.len() > 30, "few fates: {:?}", gateway.seen);
+    assert!(gateway.seen.len() >= 25, "few fates: {:?}", gateway.seen);
     let opened = gateway.walk.counters().opened.iter().filter(|sa| sa.packets > 0).count();
     let sealed = gateway.walk.counters().sealed.iter().filter(|sa| sa.packets > 0).count();
     assert_eq!((opened, sealed), (3, 3), "all SAs, in either direction");
