@@ -627,7 +627,8 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), Kind::ALL.len());
         for kind in Kind::ALL {
-            assert!(kind.name().chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{kind}");
+            let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+            assert!(kind.name().chars().all(fits), "{kind}");
             assert!(kind.help().len() > 15, "{kind}");
         }
     }
