@@ -69,12 +69,14 @@ drop_reasons! {
     SourceRoute "source_route"
         "carries a source route: an IPv4 LSRR or SSRR option, or an IPv6 routing header in use"
     BadAddress "bad_address"
-        "an address that may not be forwarded: loopback, multicast, unspecified, link-local, \
-         reserved, a broadcast address; a source that is ours; from outside, a source inside"
+        "an invalid or spoofed address: loopback, multicast, unspecified, link-local, reserved, or \
+         broadcast; an own address as source; or an inside source that arrives from outside"
     HopLimit "hop_limit"
         "TTL or hop limit used up; a traceroute looks like this"
     EspFragment "esp_fragment"
-        "a fragment of an ESP packet to us; lower the sender's tunnel MTU"
+        "a fragment of an ESP packet to one of our addresses, alone or in UDP; such fragments are \
+         not reassembled: at the peer lower the tunnel's MTU, set DF, or clamp the TCP MSS \
+         (mss_clamp); at a Linux peer use an XFRM interface with an MTU of its own"
     Keepalive "keepalive"
         "a NAT keepalive (RFC 3948 §2.3): swallowed as it should be"
     UnknownSpi "unknown_spi"
