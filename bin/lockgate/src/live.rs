@@ -86,7 +86,7 @@ pub(crate) enum LiveError {
     #[error("{0}\n`lockgate --help` lists the commands")]
     Alone(api::ConnectError),
     /// Only root may.
-    #[error("must be run as root: it opens ports that are closed")]
+    #[error("must be run as root (detach reopens the ports that a stopped daemon left closed)")]
     NotRoot,
     /// Something of ours could not be taken away.
     #[error("{what}: {error}")]

@@ -48,7 +48,14 @@ fn what_a_dead_daemon_left_closed_is_opened_and_named() {
     ours.enter(|| drop(Steering::load(0, 1).unwrap().attach(ifindex).unwrap())).unwrap();
     assert!(ours.enter(|| bpf::attached(ifindex)).unwrap().unwrap().is_some(), "it stays attached");
     ours.ip("tuntap add lockgate0 mode tun").unwrap();
-    ours.ip("rule add priority 76 protocol 76 table 76").unwrap();
+    for family in ["-4", "-6"] {
+        ours.ip(&format!("{family} rule add priority 77 protocol 76 nop")).unwrap();
+        for port in [500, 4500] {
+            let rule = format!("rule add priority 75 protocol 76 dport {port} ipproto udp goto 77");
+            ours.ip(&format!("{family} {rule}")).unwrap();
+        }
+        ours.ip(&format!("{family} rule add priority 76 protocol 76 table 76")).unwrap();
+    }
     ours.ip("rule add priority 76 table 77").unwrap();
     let table = ours.run(&["nft", "add", "table", "inet", "lockgate"], LIMIT).unwrap();
     assert!(table.status.success(), "{table:?}");
@@ -69,6 +76,10 @@ fn what_a_dead_daemon_left_closed_is_opened_and_named() {
     assert_eq!(opened, expected);
     let rules = ours.run(&["ip", "rule"], LIMIT).unwrap().stdout;
     assert!(rules.contains("lookup 77") && !rules.contains("lookup 76"), "{rules}");
+    for family in ["-4", "-6"] {
+        let rules = ours.run(&["ip", family, "rule"], LIMIT).unwrap().stdout;
+        assert!(!rules.contains("proto 76") && !rules.contains("goto"), "{rules}");
+    }
     assert!(ours.enter(|| bpf::attached(ifindex)).unwrap().unwrap().is_none());
     let again = detach(&ours, &[]);
     assert_eq!(again.stdout, "nothing of Lockgate's is here\n");

@@ -192,3 +192,50 @@ fn without_its_program_an_unprotected_port_takes_in_only_what_is_listed() {
     gateway.run(&["nft", "delete", "table", "inet", "lockgate"], AGAIN).unwrap().success().unwrap();
     assert!(reaches(&lab, 7777), "it was not the guard");
 }
+
+/// What Linux has been set up with in a gateway's namespace, line by line.
+fn set_up(namespace: &Namespace) -> Vec<String> {
+    let commands = [
+        "ip -4 rule",
+        "ip -6 rule",
+        "ip -4 route show table all",
+        "ip -6 route show table all",
+        "nft list tables",
+        "ip -o link",
+    ];
+    let mut lines = Vec::new();
+    for command in commands {
+        let words: Vec<&str> = command.split(' ').collect();
+        let text = namespace.run(&words, AGAIN).unwrap().success().unwrap();
+        let mut of: Vec<String> =
+            text.lines().map(|line| format!("{command}: {}", line.trim())).collect();
+        of.sort();
+        lines.extend(of);
+    }
+    lines
+}
+
+#[test]
+fn after_a_dead_daemon_one_detach_leaves_nothing() {
+    let Some(lab) = net::lab("detach_leaves_nothing", Plan::default()) else { return };
+    // Addresses are ready: duplicate address detection changes routes.
+    pause(2500);
+    let before = set_up(&lab.gateways.site(1).gateway);
+    let Some(mut lab) = lab.start("detach_leaves_nothing") else { return };
+    lab.flows_again();
+    let running = set_up(&lab.gateways.site(1).gateway);
+    assert!(running.iter().filter(|line| line.contains("goto")).count() >= 10, "{running:#?}");
+    lab.gateways.kill(1);
+    let gateway = &lab.gateways.site(1).gateway;
+    let command = lab.gateways.programs.lockgate.display().to_string();
+    let said = gateway.run(&[&command, "--socket", "/nonexistent", "detach"], AGAIN).unwrap();
+    let said = said.success().unwrap();
+    assert!(said.contains("rules that led to lockgate0: removed"), "{said}");
+    let after = set_up(gateway);
+    let differing: Vec<&String> = before
+        .iter()
+        .filter(|line| !after.contains(line))
+        .chain(after.iter().filter(|line| !before.contains(line)))
+        .collect();
+    assert!(differing.is_empty(), "{differing:#?}");
+}

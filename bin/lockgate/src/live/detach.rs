@@ -74,9 +74,7 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
         }
     }
     for family in ["-4", "-6"] {
-        let protocol = HOST_ROUTE_PROTOCOL.to_string();
-        let rule = [family, "rule", "delete", "protocol", &protocol];
-        match removed("ip", &rule, &["No such file or directory", "not supported"]) {
+        match remove_rules(family) {
             Ok(removed) => opened.host_rules |= removed,
             Err(error) => stays.push(error),
         }
@@ -93,6 +91,31 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
     let first = stays.into_iter().next();
     first.map_or(Ok(()), |error| Err(error.into()))
 }
+
+/// Removes all routing rules of ours, whatever their priorities; says whether there were any.
+fn remove_rules(family: &str) -> Result<bool, LiveError> {
+    let protocol = HOST_ROUTE_PROTOCOL.to_string();
+    let rule = [family, "rule", "delete", "protocol", &protocol];
+    let mut any = Removed::Nothing;
+    // One at a time: `ip rule delete` takes the first that matches.
+    for _ in 0..MOST_RULES {
+        if !removed("ip", &rule, &["No such file or directory", "not supported"])? {
+            return Ok(any == Removed::Some);
+        }
+        any = Removed::Some;
+    }
+    Err(LiveError::stays(&format!("ip {family} rule"), Said(format!("more than {MOST_RULES}"))))
+}
+
+/// Whether something was there to be removed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Removed {
+    Nothing,
+    Some,
+}
+
+/// Rules that are removed in one run at most; a daemon makes seven a family.
+const MOST_RULES: usize = 256;
 
 fn netdevs() -> Result<Vec<Netdev>, LiveError> {
     let all = if_nameindex().map_err(|error| LiveError::stays("netdevs", error))?;
