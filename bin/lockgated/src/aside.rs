@@ -96,11 +96,11 @@ async fn fold_in(daemon: &Daemon, refused: &mut Option<RefusedOf>) -> Result<(),
 
 /// Puts up the guard of the policies that run, if it is another one.
 async fn narrow_guard(daemon: &Daemon) {
-    let (compiled, view, revision) = {
+    let (compiled, view, reserved, revision) = {
         let state = daemon.state.lock().await;
-        (state.compiled.copied(), state.view.clone(), state.revision)
+        (state.compiled.copied(), state.view.clone(), state.reserved.clone(), state.revision)
     };
-    let make = move || Guard::new(compiled.validated(), &view);
+    let make = move || Guard::new(compiled.validated(), &view, &reserved);
     let Ok(made) = tokio::task::spawn_blocking(make).await else { return };
     let _one_at_a_time = daemon.changing.lock().await;
     let mut state = daemon.state.lock().await;
@@ -120,6 +120,13 @@ impl State {
         if self.stopping {
             return;
         }
+        // Addresses and netdevs may be others by now.
+        let guard = match guard.with_netdevs(self.config(), &self.view, &self.reserved) {
+            Ok(other) => other.unwrap_or(guard),
+            Err(error) => {
+                return self.events.record(Kind::GuardRefused, "", error.to_string(), &[]);
+            }
+        };
         let guard = match guard.standing_as(&self.guard) {
             Ok(guard) => {
                 self.guard = guard;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
 
+use control::allow_host::{Meeting, meetings};
 use control::guard::{Guard, UnwritableName};
 use control::mirror::{View, check_devices};
 use control::validated::Validated;
@@ -11,6 +12,8 @@ use control::{
     Compiled, Compiler, Difference, KeyChange, Keys, Loaded, Prepared, Problem, differences,
     edited, key_changes,
 };
+use dataplane::Side;
+use dataplane::carve_out::Reserved;
 
 use crate::backend::{Change, Done, Intent, Refused, ToConfirm, Uid};
 use crate::caches;
@@ -22,7 +25,7 @@ use crate::revisions::{
     Body, Cause, Content, Reader, Revision, RevisionError, StoredKeys, Text, on_disk, stored,
 };
 use crate::save::same_directory;
-use crate::state::{State, netdevs};
+use crate::state::{State, netdevs, reserved_by, reserved_of_earlier};
 use crate::unconfirmed::changed_keys;
 use crate::worker::WorkerGone;
 
@@ -228,7 +231,9 @@ impl Judge {
         let names = keys.names(&validated);
         let key_changes = key_changes(&self.running.key_names(), &names);
         let stored_keys = stored(&names);
-        let guard = Guard::new(&validated, &self.view);
+        // What is reserved depends on addresses: it is filled in when the guard is put up.
+        let lists = validated.ports.iter().map(|_| &[][..]);
+        let guard = Guard::new(&validated, &self.view, &Reserved::nothing(lists));
         let effective = validated.effective();
         let compiler = self.compiler.lock().unwrap_or_else(PoisonError::into_inner);
         let prepared = compiler.prepare(validated).map_err(machine)?;
@@ -314,9 +319,6 @@ impl State {
         let Proposal { keys, key_changes, stored_keys, warnings, differences, .. } = proposal;
         let Proposal { prepared, guard, effective, .. } = proposal;
         let guard = guard.map_err(machine)?;
-        // The kernel may have moved on.
-        let new = prepared.validated();
-        let guard = guard.with_netdevs(new, &self.view).map_err(machine)?.unwrap_or(guard);
         let mut compiled = {
             let mut compiler = self.compiler.lock().unwrap_or_else(PoisonError::into_inner);
             compiler.finish(prepared, &keys, &mut self.keystate).map_err(machine)?
@@ -387,6 +389,9 @@ impl State {
         let body = Body { text: effective, keys: stored_keys };
         let lost = self.take_up(revision, Content::Whole(body)).await;
         notes.extend(self.tell_refused());
+        let policies: Vec<_> = self.compiled.spd.holding().map(|(_, policy)| policy).collect();
+        let met = self.allow_host_meetings(policies.iter().copied());
+        notes.extend(unsaid(&met, &warnings));
         notes.extend(lost);
         if !is_start_file {
             notes.push(restart_note(&self.file));
@@ -421,7 +426,26 @@ impl State {
             true => None,
             false => Some(self.fresh_caches(compiled.settings().cache).await.map_err(machine)?),
         };
-        let guard = guard.installed().await.map_err(machine)?;
+        let reserved = reserved_by(&compiled, &live);
+        // Netdevs may have come and gone since it was made.
+        let guard = guard
+            .with_netdevs(compiled.settings(), &self.view, &reserved)
+            .map_err(machine)?
+            .unwrap_or(guard);
+        // Nothing of the old `allow_host` passes any more that a new policy may want.
+        let reserved_before = self.reserved.clone();
+        let earlier = reserved_of_earlier(self, &compiled, &live);
+        let guard = match self.reserve(&earlier).await {
+            Ok(()) => guard.installed().await.map_err(machine),
+            Err(error) => Err(machine(error)),
+        };
+        let guard = match guard {
+            Ok(guard) => guard,
+            Err(refused) => {
+                self.free().await;
+                return Err(refused);
+            }
+        };
         let old_guard = std::mem::replace(&mut self.guard, guard);
         self.tell_problems(&live);
         let old = std::mem::replace(&mut self.compiled, compiled);
@@ -429,6 +453,7 @@ impl State {
         let old_snapshot = self.snapshot.clone();
         let is_other_cache = caches.is_some();
         self.publish_with(snapshot, caches).await.map_err(machine)?;
+        self.reserved = reserved;
         self.instruct();
         let Err(error) = self.take_new().await else {
             self.drop_beyond(Leaving::Open);
@@ -441,6 +466,7 @@ impl State {
         if is_other_cache {
             self.renew_caches().await.map_err(machine)?;
         }
+        self.reserved = reserved_before;
         self.instruct();
         self.drop_beyond(Leaving::AsFound);
         match old_guard.installed().await {
@@ -511,6 +537,17 @@ impl State {
         }
     }
 
+    /// The services of `allow_host` that these policies want packets of, by the addresses that the
+    /// ports have now.
+    pub(crate) fn allow_host_meetings<'p>(
+        &self,
+        policies: impl Iterator<Item = &'p policy::Policy> + Clone,
+    ) -> Vec<Meeting> {
+        let outside = self.live.ports.iter().filter(|port| port.side == Side::Unprotected);
+        let own: Vec<_> = outside.flat_map(|port| port.addresses.iter().copied()).collect();
+        meetings(&self.live.ports, &own, policies)
+    }
+
     /// Tells that a revision is not on disk, and says it.
     pub(crate) fn lose(&mut self, number: u64, error: &RevisionError) -> String {
         self.revisions.lost(number);
@@ -530,6 +567,12 @@ impl State {
         }
         notes
     }
+}
+
+/// Of these meetings those that no warning says.
+pub(crate) fn unsaid(met: &[Meeting], warnings: &[Problem]) -> Vec<String> {
+    let texts = met.iter().map(Meeting::to_string);
+    texts.filter(|text| !warnings.iter().any(|said| said.to_string().contains(text))).collect()
 }
 
 impl Restored {

@@ -11,8 +11,9 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use bpf::{Attached, BpfError, Inside, PortRule, Prefix, Steering};
-use dataplane::{DeviceId, Side, Snapshot};
+use bpf::{Attached, BpfError, Inside, PortRule, Prefix, Scope, Steering};
+use dataplane::carve_out::{Packets, Reserved};
+use dataplane::{DeviceId, PortId, Side, Snapshot};
 use xsk::XskError;
 
 use crate::assign::{self, MAX_QUEUES, QUOTA};
@@ -83,6 +84,8 @@ pub(crate) struct Surroundings {
     pub(crate) own: Vec<(IpAddr, bpf::Side)>,
     /// Where those live who may not speak from outside.
     pub(crate) inside: Vec<(Prefix, Inside)>,
+    /// What policies may want of each port's `allow_host`: the program does not pass it.
+    pub(crate) reserved: Reserved,
 }
 
 /// What a netdev is taken over with.
@@ -149,6 +152,19 @@ impl Device {
             .map_err(|error| DeviceError::Bpf { netdev: netdev.clone(), error })
     }
 
+    /// Has the program pass no more of `allow_host` than this leaves; everything else stays.
+    pub(crate) fn reserve(
+        &mut self,
+        device: DeviceId,
+        snapshot: &Snapshot,
+        reserved: &Reserved,
+    ) -> Result<(), DeviceError> {
+        let netdev = &self.netdev;
+        self.steering
+            .set_ports(&rules(device, snapshot, reserved))
+            .map_err(|error| DeviceError::Bpf { netdev: netdev.clone(), error })
+    }
+
     /// Attaches the program again where something took it off.
     pub(crate) fn attach_again(&mut self) -> Result<(), DeviceError> {
         let netdev = &self.netdev;
@@ -211,28 +227,45 @@ fn instruct(
     snapshot: &Snapshot,
     surroundings: &Surroundings,
 ) -> Result<(), BpfError> {
-    let ports = snapshot.ports().iter().filter(|port| port.device == device);
-    let rules: Vec<PortRule> = ports
-        .map(|port| PortRule {
-            vlan: port.vlan,
-            side: side(port.side),
-            mac: port.mac,
-            services: port
-                .allow_host
-                .iter()
-                .map(|service| bpf::Service {
-                    protocol: service.protocol,
-                    ports: service.ports.map(|range| (range.lo, range.hi)),
-                })
-                .collect(),
-        })
-        .collect();
     steering.set_own_addresses(&surroundings.own)?;
     if steering.set_inside(&surroundings.inside).is_err() {
         // More routes than it has room for: the workers, who know them all, are asked instead.
         steering.forget_inside()?;
     }
-    steering.set_ports(&rules)
+    steering.set_ports(&rules(device, snapshot, &surroundings.reserved))
+}
+
+/// The rules of a device's ports.
+fn rules(device: DeviceId, snapshot: &Snapshot, reserved: &Reserved) -> Vec<PortRule> {
+    let ports = snapshot.ports().iter().enumerate();
+    let ports = ports.filter(|(_, port)| port.device == device);
+    ports
+        .map(|(place, port)| PortRule {
+            vlan: port.vlan,
+            side: side(port.side),
+            mac: port.mac,
+            services: reserved
+                .open(PortId(place as u16), &port.allow_host)
+                .iter()
+                .map(|open| bpf::Service {
+                    protocol: open.service.protocol,
+                    ports: open.service.ports.map(|range| (range.lo, range.hi)),
+                    scope: scope(open.packets),
+                })
+                .collect(),
+        })
+        .collect()
+}
+
+/// Packets of a service in the program's words.
+fn scope(packets: Packets) -> Scope {
+    let all = [
+        (Packets::TO_US, Scope::TO_US),
+        (Packets::TO_GROUPS, Scope::TO_GROUPS),
+        (Packets::FRAGMENTS, Scope::FRAGMENTS),
+    ];
+    let among = all.into_iter().filter(|(packets_of, _)| packets.has(*packets_of));
+    among.fold(Scope::NONE, |scope, (_, one)| scope.and(one))
 }
 
 /// A port's side in the program's words.

@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
+use control::allow_host::Meeting;
 use control::guard::{Guard, GuardError, Lacking};
 use control::validated::{Action, Policy};
 use control::{
@@ -16,13 +17,14 @@ use control::{
     Takeovers, Validated, configured, parse_policies, policy_text, takeovers_of,
 };
 use dataplane::Generation;
+use dataplane::carve_out::Reserved;
 use tokio::sync::oneshot;
 
 use crate::backend::{Consent, Done, Intent, PolicyChange, PolicyNames, Refused, Uid};
-use crate::change::{machine, restart_note};
+use crate::change::{machine, restart_note, unsaid};
 use crate::daemon::Daemon;
 use crate::revisions::{Body, Cause, Content, PolicyEdit, Revision, Written, on_disk, stored};
-use crate::state::State;
+use crate::state::{State, reserved_by};
 
 /// Policies that an event names at most.
 const MAX_NAMED: usize = 8;
@@ -300,11 +302,58 @@ impl State {
         transactions: &[Transaction],
     ) -> Result<(), Refused> {
         let snapshot = compiled.assemble(&self.live).map_err(machine)?;
-        self.guard_before(&compiled, transactions).await?;
+        let added = transactions.iter().flat_map(|made| &made.added);
+        let added = self.wanted_by(&compiled, added);
+        let removed = transactions.iter().flat_map(|made| &made.removed);
+        let removed = self.wanted_by(&self.compiled, removed);
+        self.reserve(&added).await.map_err(machine)?;
+        if let Err(refused) = self.guard_before(&compiled, transactions).await {
+            self.free().await;
+            return Err(refused);
+        }
         let old = std::mem::replace(&mut self.compiled, compiled);
         self.publish(Arc::new(snapshot)).await.map_err(machine)?;
+        if !removed.is_empty() {
+            self.free().await;
+        }
         tokio::task::spawn_blocking(move || drop(old));
         Ok(())
+    }
+
+    /// What those of these policies that a configuration has may want of `allow_host`.
+    fn wanted_by<'p>(
+        &self,
+        compiled: &Compiled,
+        policies: impl Iterator<Item = &'p Policy>,
+    ) -> Reserved {
+        let spd = &compiled.spd;
+        let policies = policies.filter_map(|policy| Some(spd.policy(spd.named(&policy.name)?)));
+        Reserved::by(&self.live.ports, &self.live.routes, policies)
+    }
+
+    /// The services of `allow_host` that some of these policies want packets of. Looks at all
+    /// policies only if there are any.
+    fn met_by(&self, compiled: &Compiled, policies: &[Policy]) -> Vec<Meeting> {
+        let spd = &compiled.spd;
+        let added: Vec<&policy::Policy> = policies
+            .iter()
+            .filter_map(|policy| Some(spd.policy(spd.named(&policy.name)?)))
+            .collect();
+        if self.allow_host_meetings(added.iter().copied()).is_empty() {
+            return Vec::new();
+        }
+        let all: Vec<&policy::Policy> = spd.holding().map(|(_, policy)| policy).collect();
+        self.allow_host_meetings(all.iter().copied())
+    }
+
+    /// Has programs and guard pass what no policy that runs may want.
+    pub(crate) async fn free(&mut self) {
+        let reserved = reserved_by(&self.compiled, &self.live);
+        if reserved != self.reserved {
+            self.reserved = reserved;
+            self.instruct();
+            self.renew_guard().await;
+        }
     }
 
     /// Has the guard cover what is about to be protected. What it covers too much is taken off
@@ -326,8 +375,9 @@ impl State {
             Lacking::Rules(behind) => tokio::task::spawn_blocking(|| guard.extend(behind)).await,
             Lacking::Everything => {
                 let (copy, view) = (compiled.copied(), self.view.clone());
+                let reserved = self.reserved.clone();
                 let make = move || -> Result<Guard, GuardError> {
-                    let mut guard = Guard::new(copy.validated(), &view)?;
+                    let mut guard = Guard::new(copy.validated(), &view, &reserved)?;
                     guard.install().map(|()| guard)
                 };
                 tokio::task::spawn_blocking(make).await
@@ -343,6 +393,7 @@ impl State {
         let Made { removed, added, differences, warnings, takeovers, compiled } = made;
         let policies = names(compiled.settings(), &removed, &added);
         let generation: Generation = compiled.generation;
+        let met = self.met_by(&compiled, &added);
         let number = self.revisions.next();
         let revision = Revision {
             number,
@@ -366,6 +417,7 @@ impl State {
         (self.revision, self.restored) = (number, None);
         let mut notes: Vec<String> = takeovers.sentences().collect();
         notes.push(restart_note(&self.file));
+        notes.extend(unsaid(&met, &warnings));
         let done = Done {
             revision: number,
             generation,

@@ -30,7 +30,7 @@ use crate::events::{Events, Kind};
 use crate::failure::Failure;
 use crate::hardening;
 use crate::revisions::{Body, Cause, Content, Revision, Revisions, on_disk, stored};
-use crate::state::{Beginning, State, netdevs, queues_of};
+use crate::state::{Beginning, State, netdevs, queues_of, reserved_by};
 use crate::unconfirmed::{self, Instead};
 use crate::worker::{Handle, Setup};
 
@@ -107,7 +107,8 @@ pub(crate) async fn start(
     let queues = queue_counts(&mut ethtool, &loaded.validated, mirror.view());
     let mut compiler = Compiler::for_workers(worker_count(&loaded.validated, &queues));
     let compiled = compiler.compile(&loaded, &mut keystate)?;
-    let mut guard = Guard::new(&loaded.validated, mirror.view())?;
+    let live = live_parts(&loaded.validated, mirror.view());
+    let mut guard = Guard::new(&loaded.validated, mirror.view(), &reserved_by(&compiled, &live))?;
     let earlier = guard::Earlier::look()?;
     guard.install()?;
     let file = file.to_owned();

@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 
-use control::guard::{Detail, Guard, Integrity};
+use control::guard::{Detail, Guard, GuardError, Integrity, UnwritableName};
 use control::mirror::{Ethtool, LiveParts, Offload, PortState, View};
 use control::validated::{Cache, Validated};
 use control::{Compiled, Compiler, HOST_NETDEV};
+use dataplane::carve_out::Reserved;
 use dataplane::{Counters, DeviceId, FlowCache, RouteEntry, RouteTarget, Side, Snapshot};
 use io::{Lifetime, TunPort};
 use ipsec::Fingerprint;
@@ -68,6 +69,8 @@ pub(crate) struct State {
     pub(crate) view: View,
     pub(crate) live: LiveParts,
     pub(crate) snapshot: Arc<Snapshot>,
+    /// What policies may want of each port's `allow_host`, as the programs and the guard know it.
+    pub(crate) reserved: Reserved,
     /// All worker threads; the first `active` of them serve queues.
     pub(crate) workers: Vec<Handle>,
     pub(crate) active: usize,
@@ -130,6 +133,35 @@ pub(crate) fn netdevs(config: &Validated) -> Vec<String> {
     names
 }
 
+/// Why something of `allow_host` cannot be taken from the programs or the guard.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReserveError {
+    /// A program.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The guard.
+    #[error(transparent)]
+    Guard(#[from] GuardError),
+    /// A name that the guard cannot be written with.
+    #[error(transparent)]
+    Name(#[from] UnwritableName),
+}
+
+/// What the policies of a configuration may want of each port's `allow_host`.
+pub(crate) fn reserved_by(compiled: &Compiled, live: &LiveParts) -> Reserved {
+    Reserved::by(&live.ports, &live.routes, compiled.spd.holding().map(|(_, policy)| policy))
+}
+
+/// What they may want of what the running ports list.
+pub(crate) fn reserved_of_earlier(
+    state: &State,
+    compiled: &Compiled,
+    live: &LiveParts,
+) -> Reserved {
+    let policies = compiled.spd.holding().map(|(_, policy)| policy);
+    Reserved::of_earlier(state.snapshot.ports(), &live.ports, &live.routes, policies)
+}
+
 impl State {
     pub(crate) fn new(beginning: Beginning) -> State {
         let Beginning { file, base, revisions, keystate, compiler, compiled, namespace, .. } =
@@ -137,6 +169,7 @@ impl State {
         let Beginning { ethtool, view, live, snapshot, workers, guard, events, .. } = beginning;
         let device_names = netdevs(compiled.settings());
         let records = Records::new(&compiled.settings().node.state_dir);
+        let reserved = reserved_by(&compiled, &live);
         State {
             file,
             base,
@@ -159,6 +192,7 @@ impl State {
             view,
             live,
             snapshot,
+            reserved,
             active: workers.len(),
             workers,
             devices: BTreeMap::new(),
@@ -202,14 +236,24 @@ impl State {
         self.tell_problems(&live);
         self.view = view;
         let changed = live != self.live;
-        self.live = live;
         if changed {
+            // Nothing that a policy may want at an address of ours is passed once it is known.
+            let reserved = reserved_by(&self.compiled, &live);
+            let narrowed = self.reserve(&reserved_of_earlier(self, &self.compiled, &live)).await;
+            self.live = live;
             match self.compiled.assemble(&self.live) {
                 Ok(snapshot) => self.publish(Arc::new(snapshot)).await?,
                 // The old view is kept: closed, not open.
                 Err(error) => self.events.record(Kind::RouteRefused, "", error.to_string(), &[]),
             }
-            self.instruct();
+            match narrowed {
+                Ok(()) => {
+                    self.reserved = reserved;
+                    self.instruct();
+                }
+                // The programs go on by the addresses that they knew.
+                Err(error) => self.events.record(Kind::PortRefused, "", error.to_string(), &[]),
+            }
         }
         self.renew_guard().await;
         self.tend().await
@@ -419,9 +463,32 @@ impl State {
         Ok(())
     }
 
+    /// Has programs and guard pass no more of `allow_host` than what they do now and this leaves:
+    /// before what policies want is published. [`State::instruct`] and [`State::renew_guard`] pass
+    /// what is free again, after it is.
+    ///
+    /// # Errors
+    /// Why some do not. They pass no more than before.
+    pub(crate) async fn reserve(&mut self, more: &Reserved) -> Result<(), ReserveError> {
+        let reserved = self.reserved.and(more);
+        if reserved == self.reserved {
+            return Ok(());
+        }
+        if let Some(guard) = self.guard.with_netdevs(self.config(), &self.view, &reserved)? {
+            self.guard = guard.installed().await?;
+        }
+        for device in self.devices.values_mut() {
+            let place = self.device_names.iter().position(|name| *name == device.netdev);
+            let id = DeviceId(place.unwrap_or(self.device_names.len()) as u16);
+            device.reserve(id, &self.snapshot, &reserved)?;
+        }
+        self.reserved = reserved;
+        Ok(())
+    }
+
     /// Puts up the guard that the netdevs want now, if it is another one.
-    async fn renew_guard(&mut self) {
-        match self.guard.with_netdevs(self.config(), &self.view) {
+    pub(crate) async fn renew_guard(&mut self) {
+        match self.guard.with_netdevs(self.config(), &self.view, &self.reserved) {
             Ok(None) => {}
             Ok(Some(guard)) => match guard.installed().await {
                 Ok(guard) => self.guard = guard,
@@ -662,7 +729,8 @@ impl State {
             bits: entry.prefix.length,
         };
         let inside = self.live.routes.iter().map(|e| (prefix(e), inside(e.target))).collect();
-        Surroundings { own: own.into_iter().collect(), inside }
+        let reserved = self.reserved.clone();
+        Surroundings { own: own.into_iter().collect(), inside, reserved }
     }
 
     fn tell_ports(&self, live: &LiveParts) {

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use control::guard::Guard;
 use control::{Compiled, ConfigErrors, Loaded, Parsed};
+use dataplane::carve_out::Reserved;
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
@@ -385,7 +386,12 @@ impl State {
         let mut compiled = pending.before.compiled.copied();
         compiled.keep_ends(&self.compiled);
         let (copy, view) = (compiled.copied(), self.view.clone());
-        let guard = move || Guard::new(copy.validated(), &view);
+        // What is reserved depends on addresses: it is filled in when the guard is put up.
+        let guard = move || {
+            let settings = copy.settings().clone();
+            let lists = settings.ports.iter().map(|_| &[][..]);
+            Guard::new(copy.validated(), &view, &Reserved::nothing(lists))
+        };
         let guard = tokio::task::spawn_blocking(guard).await.map_err(machine)?;
         self.switch(compiled, guard.map_err(machine)?).await?;
         let number = self.revisions.next();

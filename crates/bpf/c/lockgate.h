@@ -17,7 +17,7 @@
 
 /* Most entries. */
 #define LOCKGATE_MAX_PORTS 255 /* of a device */
-#define LOCKGATE_MAX_SERVICES 32 /* of a port */
+#define LOCKGATE_MAX_SERVICES 34 /* of a port: 32 of allow_host, and IKE apart */
 #define LOCKGATE_MAX_ADDRESSES 4096
 #define LOCKGATE_MAX_PREFIXES 65536
 #define LOCKGATE_MAX_QUEUES 64
@@ -62,10 +62,18 @@ enum lockgate_side {
 	LOCKGATE_UNPROTECTED = 2,
 };
 
-/* One line of allow_host. */
+/* Bits of lockgate_service.flags. */
+enum lockgate_service_flag {
+	LOCKGATE_SERVICE_PORTS = 1, /* only these ports; else the whole protocol */
+	LOCKGATE_SERVICE_TO_US = 2, /* passed if to an address of ours */
+	LOCKGATE_SERVICE_TO_GROUPS = 4, /* passed if to a group or a broadcast address */
+	LOCKGATE_SERVICE_FRAGMENTS = 8, /* and later fragments likewise */
+};
+
+/* One entry of allow_host, as far as no policy may want its packets. */
 struct lockgate_service {
 	__u8 protocol;
-	__u8 has_ports; /* 0: the whole protocol */
+	__u8 flags; /* enum lockgate_service_flag */
 	__u16 first_port; /* host byte order */
 	__u16 last_port; /* included */
 };
@@ -116,10 +124,10 @@ LOCKGATE_ASSERT(__builtin_offsetof(struct lockgate_mark, vlan) == 6);
 LOCKGATE_ASSERT(__builtin_offsetof(struct lockgate_mark, epoch) == 8);
 LOCKGATE_ASSERT(sizeof(struct lockgate_service) == 6);
 LOCKGATE_ASSERT(__builtin_offsetof(struct lockgate_service, first_port) == 2);
-LOCKGATE_ASSERT(sizeof(struct lockgate_port) == 200);
+LOCKGATE_ASSERT(sizeof(struct lockgate_port) == 212);
 LOCKGATE_ASSERT(__builtin_offsetof(struct lockgate_port, side) == 6);
 LOCKGATE_ASSERT(__builtin_offsetof(struct lockgate_port, services) == 8);
-LOCKGATE_ASSERT(sizeof(struct lockgate_ports) == 4096 + 256 * 200);
+LOCKGATE_ASSERT(sizeof(struct lockgate_ports) == 4096 + 256 * 212);
 LOCKGATE_ASSERT(sizeof(struct lockgate_address) == 16);
 LOCKGATE_ASSERT(sizeof(struct lockgate_prefix) == 20);
 

@@ -461,18 +461,21 @@ static __always_inline enum inside is_inside(const struct lockgate_address *addr
 	return side && *side != LOCKGATE_UNPROTECTED ? INSIDE_YES : INSIDE_NO;
 }
 
+/* `scope`: LOCKGATE_SERVICE_TO_US or LOCKGATE_SERVICE_TO_GROUPS. */
 static __always_inline bool is_listed(const struct lockgate_port *port,
-				      const struct packet *packet)
+				      const struct packet *packet, __u8 scope)
 {
+	bool later = packet->fragment == FRAGMENT_LATER;
+
+	/* A later fragment: Linux reassembles and judges it. */
+	if (later)
+		scope |= LOCKGATE_SERVICE_FRAGMENTS;
 	for (int i = 0; i < LOCKGATE_MAX_SERVICES && i < port->services_count; i++) {
 		const struct lockgate_service *service = &port->services[i];
 
-		if (service->protocol != packet->protocol)
+		if (service->protocol != packet->protocol || (service->flags & scope) != scope)
 			continue;
-		if (!service->has_ports)
-			return true;
-		/* A later fragment: Linux reassembles and judges it. */
-		if (packet->fragment == FRAGMENT_LATER)
+		if (later || !(service->flags & LOCKGATE_SERVICE_PORTS))
 			return true;
 		if (packet->has_ports && packet->port >= service->first_port &&
 		    packet->port <= service->last_port)
@@ -489,8 +492,9 @@ static __always_inline bool is_discovery(const struct packet *packet)
 	       packet->type >= 133 && packet->type <= 137;
 }
 
-/* IP on an unprotected port, to us or to a group: Linux's only if listed. Why it
- * is passed, or LOCKGATE_TO_WORKER.
+/* IP on an unprotected port, to us or to a group: Linux's only if listed, and if
+ * the process says that no policy wants it. Why it is passed, or
+ * LOCKGATE_TO_WORKER.
  */
 __noinline int carve_out(const struct lockgate_port *port, const struct packet *packet, int to_us)
 {
@@ -518,7 +522,8 @@ __noinline int carve_out(const struct lockgate_port *port, const struct packet *
 		return LOCKGATE_PASSED_ARP_ND;
 	if (inside == INSIDE_UNKNOWN)
 		return LOCKGATE_TO_WORKER;
-	if (!is_listed(port, packet))
+	/* What a policy may want is not among it. */
+	if (!is_listed(port, packet, to ? LOCKGATE_SERVICE_TO_US : LOCKGATE_SERVICE_TO_GROUPS))
 		return LOCKGATE_TO_WORKER;
 	/* Shared by IKE and, for the worker, ESP in UDP and keepalives: Linux, which
 	 * may have no socket there, would answer these with ICMP.

@@ -6,8 +6,8 @@ use std::mem::offset_of;
 
 /// Ports of a device at most.
 pub const MAX_PORTS: usize = 255;
-/// Services of a port at most.
-pub const MAX_SERVICES: usize = 32;
+/// Services of a port at most: 32 of `allow_host`, and IKE apart from the rest of an entry.
+pub const MAX_SERVICES: usize = 34;
 /// Own addresses at most.
 pub const MAX_ADDRESSES: usize = 4096;
 /// Prefixes at most, after those that change nothing have been left out.
@@ -23,6 +23,11 @@ const VLAN_OTHER: u16 = 0xfffe;
 
 pub(crate) const SIDE_PROTECTED: u8 = 1;
 pub(crate) const SIDE_UNPROTECTED: u8 = 2;
+
+pub(crate) const SERVICE_PORTS: u8 = 1;
+pub(crate) const SERVICE_TO_US: u8 = 2;
+pub(crate) const SERVICE_TO_GROUPS: u8 = 4;
+pub(crate) const SERVICE_FRAGMENTS: u8 = 8;
 
 pub(crate) const OWN_PROTECTED: u32 = 1;
 pub(crate) const OWN_UNPROTECTED: u32 = 2;
@@ -205,7 +210,7 @@ impl Options {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ServiceEntry {
     pub(crate) protocol: u8,
-    pub(crate) has_ports: u8,
+    pub(crate) flags: u8,
     pub(crate) first_port: u16,
     pub(crate) last_port: u16,
 }
@@ -229,7 +234,7 @@ impl PortEntry {
         for (place, service) in places.iter_mut().zip(&self.services) {
             let [f0, f1] = service.first_port.to_ne_bytes();
             let [l0, l1] = service.last_port.to_ne_bytes();
-            *place = [service.protocol, service.has_ports, f0, f1, l0, l1];
+            *place = [service.protocol, service.flags, f0, f1, l0, l1];
         }
         bytes
     }
@@ -262,10 +267,10 @@ const _: () = {
     assert!(offset_of!(MarkEntry, reserved) == 12);
     assert!(size_of::<ServiceEntry>() == 6);
     assert!(offset_of!(ServiceEntry, first_port) == 2);
-    assert!(size_of::<PortEntry>() == 200);
+    assert!(size_of::<PortEntry>() == 212);
     assert!(offset_of!(PortEntry, side) == 6);
     assert!(offset_of!(PortEntry, services) == 8);
-    assert!(PORTS_BYTES == 4096 + 256 * 200);
+    assert!(PORTS_BYTES == 4096 + 256 * 212);
     assert!(VLAN_OTHER > 0x0fff);
 };
 

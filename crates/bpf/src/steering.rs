@@ -13,7 +13,8 @@ use libbpf_rs::{
 
 use crate::layout::{
     COUNTERS_BYTES, OWN_PROTECTED, OWN_UNPROTECTED, Options, PORTS_BYTES, PREFIX_BYTES, PortEntry,
-    SIDE_PROTECTED, SIDE_UNPROTECTED, ServiceEntry, ports_bytes,
+    SERVICE_FRAGMENTS, SERVICE_PORTS, SERVICE_TO_GROUPS, SERVICE_TO_US, SIDE_PROTECTED,
+    SIDE_UNPROTECTED, ServiceEntry, ports_bytes,
 };
 use crate::messages::{Messages, with_messages};
 use crate::{
@@ -45,13 +46,39 @@ impl Side {
     }
 }
 
-/// Traffic to the box itself that an unprotected port lets through to Linux (`allow_host`).
+/// Traffic to this machine itself that the program passes to Linux by an unprotected port: an
+/// entry of `allow_host`, as far as no policy may want its packets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Service {
     /// Upper-layer protocol. ESP is never let through.
     pub protocol: u8,
     /// First and last destination port; `None`: the whole protocol.
     pub ports: Option<(u16, u16)>,
+    /// Which of its packets are passed.
+    pub scope: Scope,
+}
+
+/// Packets of a service that are passed to Linux; all others go to the worker.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Scope(u8);
+
+impl Scope {
+    /// To an address of ours.
+    pub const TO_US: Scope = Scope(SERVICE_TO_US);
+    /// To a group or a broadcast address.
+    pub const TO_GROUPS: Scope = Scope(SERVICE_TO_GROUPS);
+    /// Of these, later fragments too.
+    pub const FRAGMENTS: Scope = Scope(SERVICE_FRAGMENTS);
+    /// All.
+    pub const ALL: Scope = Scope::TO_US.and(Scope::TO_GROUPS).and(Scope::FRAGMENTS);
+    /// None.
+    pub const NONE: Scope = Scope(0);
+
+    /// These and those.
+    #[must_use]
+    pub const fn and(self, other: Scope) -> Scope {
+        Scope(self.0 | other.0)
+    }
 }
 
 /// A port of a device: one VLAN id, or what is untagged.
@@ -349,8 +376,9 @@ fn port_entry(port: &PortRule) -> PortEntry {
     };
     for (place, service) in entry.services.iter_mut().zip(&port.services) {
         let (first_port, last_port) = service.ports.unwrap_or_default();
-        let has_ports = u8::from(service.ports.is_some());
-        *place = ServiceEntry { protocol: service.protocol, has_ports, first_port, last_port };
+        let names_ports = if service.ports.is_some() { SERVICE_PORTS } else { 0 };
+        let flags = service.scope.0 | names_ports;
+        *place = ServiceEntry { protocol: service.protocol, flags, first_port, last_port };
     }
     entry
 }

@@ -531,8 +531,7 @@ fn the_last_of_many_services_counts() {
     let Some((mut steering, _socket)) = steering("many services") else { return };
     let mut rules = ports();
     let ports = |i: u16| Some((9000 + 2 * i, 9000 + 2 * i));
-    rules[2].services =
-        (0..bpf::MAX_SERVICES as u16).map(|i| Service { protocol: TCP, ports: ports(i) }).collect();
+    rules[2].services = (0..bpf::MAX_SERVICES as u16).map(|i| service(TCP, ports(i))).collect();
     steering.set_ports(&rules).unwrap();
     let case = |port, ends| {
         to_us(By::Wan, "one of many", v4("198.51.100.7", "192.0.2.1").tcp(1, port), ends)
@@ -541,9 +540,9 @@ fn the_last_of_many_services_counts() {
         &steering,
         vec![
             case(9000, Counter::PassedAllowHost),
-            case(9062, Counter::PassedAllowHost),
-            case(9061, Counter::ToWorker),
-            case(9064, Counter::ToWorker),
+            case(9066, Counter::PassedAllowHost),
+            case(9065, Counter::ToWorker),
+            case(9068, Counter::ToWorker),
         ],
     );
 }

@@ -5,13 +5,14 @@ mod common;
 
 use std::cell::Cell;
 
-use bpf::{Action, Counter, Inside, Side, Steering};
+use bpf::{Action, Counter, Inside, Scope, Side, Steering};
 use common::*;
+use dataplane::carve_out::{OpenService, Packets, Reserved};
 use dataplane::{
     DeviceId, HostService, L4Checksum, Medium, NextHop, NextHopId, PortId, PortInfo, Prefix,
     RouteEntry, RouteTarget, Snapshot, SnapshotParts, Verdict, Walk,
 };
-use policy::PortRange;
+use policy::{AddressRange, Policy, PolicyId, PortRange, Selector, Spd, UpperSelector};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -41,8 +42,8 @@ impl Frames for OneFrame {
     fn give(&mut self, _: FrameId) {}
 }
 
-/// The rules of [`common`] as the walk has them; no policy, so everything else is dropped.
-fn snapshot() -> Snapshot {
+/// The rules of [`common`] as the walk has them.
+fn snapshot(policies: Vec<Policy>) -> (Snapshot, Reserved) {
     let port = |rule: bpf::PortRule| PortInfo {
         name: format!("port {:?}", rule.vlan),
         device: DeviceId(0),
@@ -82,13 +83,68 @@ fn snapshot() -> Snapshot {
         })
         .collect();
     let hop = |port| NextHop { port: PortId(port), gateway: None };
-    Snapshot::new(SnapshotParts {
+    let parts = SnapshotParts {
         ports: ports().into_iter().map(port).collect(),
         routes,
         next_hops: vec![hop(0), hop(2)],
         ..SnapshotParts::default()
-    })
-    .expect("a small gateway")
+    };
+    let reserved = Reserved::by(&parts.ports, &parts.routes, &policies);
+    let spd = Spd::new(policies).expect("few policies").into();
+    (Snapshot::new(SnapshotParts { spd, ..parts }).expect("a small gateway"), reserved)
+}
+
+/// Has the program pass what is not reserved.
+fn reserve(steering: &mut Steering, snapshot: &Snapshot, reserved: &Reserved) {
+    let mut rules = ports();
+    for (place, rule) in rules.iter_mut().enumerate() {
+        let id = PortId(place as u16);
+        let open = reserved.open(id, &snapshot.port(id).allow_host);
+        rule.services = open.iter().map(service_of).collect();
+    }
+    steering.set_ports(&rules).expect("few services");
+}
+
+fn service_of(open: &OpenService) -> bpf::Service {
+    let scopes = [
+        (Packets::TO_US, Scope::TO_US),
+        (Packets::TO_GROUPS, Scope::TO_GROUPS),
+        (Packets::FRAGMENTS, Scope::FRAGMENTS),
+    ];
+    let scope = scopes
+        .into_iter()
+        .filter(|(packets, _)| open.packets.has(*packets))
+        .fold(Scope::NONE, |all, (_, scope)| all.and(scope));
+    let HostService { protocol, ports } = open.service;
+    bpf::Service { protocol, ports: ports.map(|range| (range.lo, range.hi)), scope }
+}
+
+/// Policies of different reach; a BYPASS in front of a DISCARD makes no difference to the program.
+fn policies(which: usize) -> Vec<Policy> {
+    let any = || ["any"].map(|text| policy::selector::parse_addresses(text).unwrap()).concat();
+    let of = |id, action, local: Vec<AddressRange>, protocol, upper| Policy {
+        id: PolicyId(id),
+        name: format!("p{id}"),
+        action,
+        priority: id,
+        only: None,
+        ingress: None,
+        selector: Selector { local, remote: any(), protocol, upper },
+    };
+    let ports = |lo, hi| UpperSelector::Ports { local: vec![PortRange { lo, hi }], remote: vec![] };
+    let own = || policy::selector::parse_addresses("192.0.2.1").unwrap();
+    let (discard, bypass) = (policy::Action::Discard, policy::Action::Bypass);
+    match which {
+        0 => vec![],
+        1 => vec![of(1, discard, any(), None, UpperSelector::Any)],
+        2 => vec![of(1, discard, own(), Some(TCP), ports(8005, 9000))],
+        3 => vec![of(1, discard, any(), Some(ICMP), UpperSelector::Icmp(vec![]))],
+        4 => vec![
+            of(1, discard, any(), Some(UDP), UpperSelector::Any),
+            of(2, bypass, any(), Some(UDP), ports(500, 500)),
+        ],
+        _ => vec![of(1, bypass, any(), None, UpperSelector::Any)],
+    }
 }
 
 /// What the walk says of a frame.
@@ -304,10 +360,47 @@ fn agree(
     Ok(())
 }
 
+// NARROW
+#[test]
+fn what_a_policy_wants_is_never_passed_and_the_rest_is_as_before() {
+    let Some((mut steering, _socket)) = steering("policies against walk") else { return };
+    for which in 0..6 {
+        let (snapshot, reserved) = snapshot(policies(which));
+        reserve(&mut steering, &snapshot, &reserved);
+        let config = Config { cases: 8_000, failure_persistence: None, ..Config::default() };
+        let result = TestRunner::new(config).run(&a_frame(), |frame| {
+            let run = steering.run(&frame);
+            let run = run.map_err(|error| TestCaseError::fail(error.to_string()))?;
+            let verdict = walked(&snapshot, &frame);
+            if run.action == Action::Pass {
+                prop_assert_eq!(verdict, Verdict::Host, "policies {}: {:02x?}", which, frame);
+            }
+            Ok(())
+        });
+        if let Err(error) = result {
+            panic!("{error}");
+        }
+        // A frame of each kind, with what the program must do while these policies run.
+        let to_us = |packet: PacketBuilder| packet.frame(WAN_MAC, OTHER_MAC, Some(WAN_VLAN));
+        let from = || PacketBuilder::v4("198.51.100.7", "192.0.2.1");
+        let cases = [
+            (from().udp(500, 500).payload(&[1; 20]), [true; 6]),
+            (from().udp(4500, 4500).payload(&[0; 24]), [true; 6]),
+            (from().tcp(1, 8000), [true, false, false, true, true, true]),
+            (from().icmp(8, 0, [0; 4]), [true, false, true, false, true, true]),
+        ];
+        for (packet, passes) in cases {
+            let run = steering.run(&to_us(packet.clone())).unwrap();
+            let expected = if passes[which] { Action::Pass } else { Action::Redirect };
+            assert_eq!(run.action, expected, "policies {which}: {packet:?}");
+        }
+    }
+}
+
 #[test]
 fn what_is_passed_the_walk_would_leave_to_linux() {
     let Some((steering, _socket)) = steering("program against walk") else { return };
-    let (snapshot, seen) = (snapshot(), Seen::default());
+    let ((snapshot, _), seen) = (snapshot(vec![]), Seen::default());
     let config = Config { cases: 100_000, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new(config);
     let result = runner.run(&a_frame(), |frame| agree(&steering, &snapshot, &frame, &seen));

@@ -173,7 +173,8 @@ pub(crate) fn sa_set(peer: &Peer, id: SaSetId, outbound: Vec<SaId>) -> SaSet {
     }
 }
 
-fn policy((place, policy): (usize, &Policy)) -> policy::Policy {
+/// A policy under its place in the file.
+pub(crate) fn policy((place, policy): (usize, &Policy)) -> policy::Policy {
     compiled_policy(policy, PolicyId(place as u32), |peer| SaSetId(peer.0))
 }
 

@@ -129,7 +129,7 @@ pub struct Explained {
     pub text: String,
     /// The policies, as far as they were asked.
     pub policies: Vec<Consulted>,
-    /// What let a clear packet from outside through to this machine without asking a policy.
+    /// What let a cleartext packet from outside through to this machine, if no policy did.
     pub let_through: Option<String>,
     /// Where its destination leads.
     pub route: Option<String>,
@@ -495,17 +495,20 @@ impl Story<'_> {
         }
     }
 
-    /// What let a clear packet from outside through to this machine, if something did: no policy
-    /// is asked then.
+    /// What let a cleartext packet from outside through to this machine, if no policy did.
     fn let_through(&self) -> Option<String> {
         let Arrival::Clear(port) = self.arrival else { return None };
         let (port, told) = (self.snapshot.port(port), &self.told);
         if port.side == Side::Protected || told.verdict != Verdict::Host {
             return None;
         }
-        if !told.consultations.is_empty() {
+        if told.consultations.iter().any(|asked| asked.answer != Match::None) {
             return None;
         }
+        let no_policy = match told.consultations.is_empty() {
+            true => "none was asked",
+            false => "none matches",
+        };
         let Some(service) = port.allow_host.iter().find(|service| covers(service, &self.flow))
         else {
             return Some("none was asked: neighbour discovery is always let through".into());
@@ -517,7 +520,7 @@ impl Story<'_> {
             _ => "",
         };
         Some(format!(
-            "none was asked: let through by `allow_host` of port {}: {}{as_ike}",
+            "{no_policy}: let through by `allow_host` of port {}: {}{as_ike}",
             port.name,
             service_text(service),
         ))

@@ -9,9 +9,10 @@
 //! * Hook `output`, by unprotected ports: ESP, IKE and neighbour discovery pass. Then the
 //!   outbound policies are asked in their order: BYPASS passes, PROTECT and DISCARD drop. What
 //!   matches none is this machine's own affair.
-//! * Hook `input`, by unprotected ports: what `allow_host` lists and neighbour discovery pass, all
-//!   else is dropped. The steering program lets nothing else through; this stands where it was
-//!   taken off, is not on yet, or takes a frame for another station's whose address has changed.
+//! * Hook `input`, by unprotected ports: what `allow_host` lists and no policy may want, IKE that
+//!   it lists, and neighbour discovery pass, all else is dropped. The steering program lets nothing
+//!   else through; this stands where it was taken off, is not on yet, or takes a frame for another
+//!   station's whose address has changed.
 //!
 //! Many policies (more than 1000 rules) are written by remote address instead: whatever goes to
 //! an address of a PROTECT or DISCARD policy is dropped, whatever the rest of its selector says,
@@ -33,6 +34,7 @@ use std::io::{self, Write};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
+use dataplane::carve_out::Reserved;
 pub use text::UnwritableName;
 pub use watch::GuardWatch;
 
@@ -119,19 +121,23 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// The guard of a configuration: its ports and what is stacked on them now, its policies.
-    /// Pure; takes 30 ms for 100 000 policies.
+    /// The guard of a configuration: its ports and what is stacked on them now, its policies, and
+    /// what they reserve of `allow_host`. Pure; takes 30 ms for 100 000 policies.
     ///
     /// # Errors
     /// [`UnwritableName`]: a netdev's name cannot be written in nftables.
-    pub fn new(config: &Validated, view: &View) -> Result<Guard, UnwritableName> {
-        let netdevs = Netdevs::of(config, view)?.into();
+    pub fn new(
+        config: &Validated,
+        view: &View,
+        reserved: &Reserved,
+    ) -> Result<Guard, UnwritableName> {
+        let netdevs = Netdevs::of(config, view, reserved)?.into();
         let outbound = Outbound::of(&config.policies).into();
         Ok(Guard { netdevs, outbound, listing: None })
     }
 
-    /// The guard of the same configuration with other netdevs, to be put in place; `None`: they
-    /// make no difference. Pure and cheap: looks at no policy.
+    /// The guard of the same configuration with other netdevs or other reserved services, to be put
+    /// in place; `None`: they make no difference. Pure and cheap: looks at no policy.
     ///
     /// # Errors
     /// [`UnwritableName`]: a netdev's name cannot be written in nftables.
@@ -139,8 +145,9 @@ impl Guard {
         &self,
         config: &Validated,
         view: &View,
+        reserved: &Reserved,
     ) -> Result<Option<Guard>, UnwritableName> {
-        let netdevs = Netdevs::of(config, view)?;
+        let netdevs = Netdevs::of(config, view, reserved)?;
         let outbound = self.outbound.clone();
         let differs = netdevs != *self.netdevs;
         Ok(differs.then(|| Guard { netdevs: netdevs.into(), outbound, listing: None }))

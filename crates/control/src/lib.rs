@@ -11,6 +11,7 @@
 //! step of their own, so that [`parse`] touches no file.
 #![forbid(unsafe_code)]
 
+pub mod allow_host;
 mod assembled;
 mod change;
 mod compile;

@@ -2,6 +2,7 @@
 //!
 //! No variant holds, and no text shows, anything that stands in a key file.
 
+use crate::allow_host::Meeting;
 use std::borrow::Cow;
 use std::io::ErrorKind;
 use std::net::IpAddr;
@@ -350,6 +351,8 @@ pub enum Mistake {
     TiedPolicies { other: String, line: u32, example: String },
     #[error("{more} more such warnings are not shown: policies that {doubt}")]
     MoreDoubts { more: usize, doubt: &'static str },
+    #[error("{meeting}")]
+    AllowHostMeets { meeting: Meeting },
     #[error("the policies come to {rules} rules with this one; at most {limit} are held")]
     TooManyRules { rules: usize, limit: usize },
 
@@ -623,6 +626,9 @@ impl Mistake {
             Mistake::TooManyRules { .. } => {
                 "a policy is one rule for each combination of its lists' entries, in both \
                  directions, again for each port that some policy names: shorten them"
+            }
+            Mistake::AllowHostMeets { .. } => {
+                "if the service is to pass in cleartext, write a BYPASS policy before that one"
             }
             Mistake::CoveredPolicy { .. } => {
                 "leave one of the two out; the higher priority wins, among equals the later"

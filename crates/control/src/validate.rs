@@ -16,12 +16,12 @@ use policy::{Direction, SaSetId};
 use toml::Spanned;
 use wire::{Address, Family};
 
-use crate::compile;
 use crate::errors::Problems;
 use crate::mistake::Mistake;
 use crate::raw::{Raw, RawPolicy};
 use crate::source::Span;
-use crate::validated::{Action, Peer, PeerId, Policy, Validated};
+use crate::validated::{Action, Peer, PeerId, Policy, Port, Validated};
+use crate::{allow_host, compile};
 
 mod doubts;
 mod encapsulation;
@@ -74,6 +74,7 @@ pub(crate) fn validate<E>(
     let (ports, peers) = (ports.list, peers.list);
     let validated = Validated { node, cache, metrics, ports, peers, policies, routes, neighbours };
     judge_paths(raw, &validated, problems);
+    judge_allow_host(raw, &validated, problems);
     let keys = raw.peers.iter().filter_map(|peer| Some(peer.keys.as_ref()?.span())).collect();
     let flows = raw.cache.as_ref().and_then(|cache| Some(cache.flows.as_ref()?.span()));
     Ok(Some(Outcome { validated, keys, flows: flows.unwrap_or_default() }))
@@ -93,6 +94,27 @@ fn warn_of_one_side(
         problems.warning(&span, Mistake::NoProtectedPort);
     } else if is_on(Side::Protected) && !policies.is_empty() {
         problems.warning(&span, Mistake::NoUnprotectedPort);
+    }
+}
+
+/// Notes the services of `allow_host` of which a policy wants packets to the addresses of ours that
+/// the file names: those of unprotected ports and the local ends of tunnels.
+fn judge_allow_host(raw: &Raw, validated: &Validated, problems: &mut Problems<'_>) {
+    let lists = |port: &&Port| port.side == Side::Unprotected && !port.allow_host.is_empty();
+    if !validated.ports.iter().any(|port| lists(&port)) {
+        return;
+    }
+    let outside = validated.ports.iter().filter(|port| port.side == Side::Unprotected);
+    let on_ports = outside.flat_map(|port| port.addresses.iter().map(|own| own.address));
+    let ends = validated.peers.iter().map(|peer| Address::from(peer.tunnel().local));
+    let own: Vec<Address> = on_ports.chain(ends).collect();
+    let policies: Vec<policy::Policy> =
+        validated.policies.iter().enumerate().map(compile::policy).collect();
+    let ports = validated.port_infos();
+    for meeting in allow_host::meetings(&ports, &own, policies.iter()) {
+        let written = raw.ports.iter().find(|port| *port.name.get_ref() == meeting.port);
+        let span = written.and_then(|port| Some(port.allow_host.as_ref()?.span()));
+        problems.warning(&span.unwrap_or_default(), Mistake::AllowHostMeets { meeting });
     }
 }
 

@@ -84,6 +84,15 @@ fn config() -> Validated {
     parse(TEXT, "test").unwrap_or_else(|errors| panic!("{errors}")).validated
 }
 
+/// Nothing of `allow_host` is reserved.
+fn none() -> Reserved {
+    of(&config())
+}
+
+fn of(config: &Validated) -> Reserved {
+    Reserved::nothing(config.ports.iter().map(|port| &port.allow_host[..]))
+}
+
 fn link(index: u32, name: &str, kind: LinkKind, lower: Option<u32>) -> (u32, Link) {
     let link = Link {
         index,
@@ -123,7 +132,7 @@ fn the_text_closes_netdevs_and_lists_policies_in_their_order() {
         link(9, "macvlan1", LinkKind::Other("macvlan".into()), Some(5)),
         link(10, "inner", LinkKind::Vlan { parent: 9, id: 7 }, Some(9)),
     ]);
-    let guard = Guard::new(&config(), &view).expect("a guard");
+    let guard = Guard::new(&config(), &view, &none()).expect("a guard");
     let text = guard.text();
     let forward = chain(&text, "forward");
     let own = ["veth0", "veth2", "veth4", "veth4.*", "lockgate0"];
@@ -242,7 +251,7 @@ fn the_guard_stops_what_the_kernel_would_send_in_clear() {
         for to in leaks {
             assert!(ping(None, to), "the control run: {to} must answer");
         }
-        let mut guard = Guard::new(&config(), &View::default()).expect("a guard");
+        let mut guard = Guard::new(&config(), &View::default(), &none()).expect("a guard");
         guard.check().expect("nft accepts it");
         guard.install().expect("installed");
         // What no policy covers, what one bypasses, and what one covers inbound only.
@@ -394,7 +403,8 @@ fn a_guard_by_address_stops_as_much_and_keeps_what_it_can() {
     inside("a_guard_by_address_stops_as_much_and_keeps_what_it_can", |far| {
         connect(far);
         let config = parse(&many(1000), "test").unwrap_or_else(|errors| panic!("{errors}"));
-        let mut guard = Guard::new(&config.validated, &View::default()).expect("a guard");
+        let mut guard = Guard::new(&config.validated, &View::default(), &of(&config.validated))
+            .expect("a guard");
         guard.install().expect("installed");
         // "closed-again" stands before "open-host" and closes its address.
         let detail = Detail::ByAddress { policies: 1006, bypasses_left_out: 1 };
@@ -415,7 +425,8 @@ fn a_guard_by_address_stops_as_much_and_keeps_what_it_can() {
         let text = many(1000)
             .replace("name = \"closed-again\"", "name = \"closed-again\"\ndirection = \"inbound\"");
         let config = parse(&text, "test").unwrap_or_else(|errors| panic!("{errors}"));
-        let mut guard = Guard::new(&config.validated, &View::default()).expect("a guard");
+        let mut guard = Guard::new(&config.validated, &View::default(), &of(&config.validated))
+            .expect("a guard");
         guard.install().expect("installed");
         assert_eq!(guard.detail(), Detail::ByAddress { policies: 1005, bypasses_left_out: 0 });
         assert!(ping(None, "10.2.0.5"), "a policy bypasses it");
@@ -440,15 +451,15 @@ fn a_guard_by_address_stops_as_much_and_keeps_what_it_can() {
 
 #[test]
 fn other_netdevs_make_another_guard_without_a_look_at_the_policies() {
-    let guard = Guard::new(&config(), &View::default()).expect("a guard");
-    assert!(guard.with_netdevs(&config(), &View::default()).expect("writable").is_none());
+    let guard = Guard::new(&config(), &View::default(), &none()).expect("a guard");
+    assert!(guard.with_netdevs(&config(), &View::default(), &none()).expect("writable").is_none());
     let mut view = View::default();
     view.links.extend([
         link(2, "veth2", LinkKind::Veth, None),
         link(6, "macvlan0", LinkKind::Other("macvlan".into()), Some(2)),
     ]);
-    let other = guard.with_netdevs(&config(), &view).expect("writable").expect("another");
-    assert_eq!(other.text(), Guard::new(&config(), &view).expect("a guard").text());
+    let other = guard.with_netdevs(&config(), &view, &none()).expect("writable").expect("another");
+    assert_eq!(other.text(), Guard::new(&config(), &view, &none()).expect("a guard").text());
 }
 
 #[test]
@@ -459,7 +470,10 @@ fn the_guard_that_stood_before_is_put_back_as_it_was() {
         for policies in [0, 5000] {
             let config = parse(&many(policies), "test").unwrap_or_else(|errors| panic!("{errors}"));
             let view = View::default();
-            Guard::new(&config.validated, &view).expect("a guard").install().expect("installed");
+            Guard::new(&config.validated, &view, &of(&config.validated))
+                .expect("a guard")
+                .install()
+                .expect("installed");
             let listing = list();
             let earlier = Earlier::look().expect("nft");
             Guard::closed().install().expect("installed");

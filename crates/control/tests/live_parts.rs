@@ -545,7 +545,9 @@ fn what_this_machine_says_to_a_transport_mode_peer_enters_the_walk_and_never_lea
     let (to, source) = (ip("198.51.100.1"), ip("192.0.2.1"));
     assert_eq!((routes[0].prefix.address, routes[0].prefix.length), (to, 32));
     assert_eq!(routes[0].source, source);
-    let guard = control::guard::Guard::new(&config, &view()).unwrap().text();
+    let lists = config.ports.iter().map(|port| &port.allow_host[..]);
+    let reserved = dataplane::carve_out::Reserved::nothing(lists);
+    let guard = control::guard::Guard::new(&config, &view(), &reserved).unwrap().text();
     let drops = "ip saddr 192.0.2.1 ip daddr 198.51.100.1 counter drop";
     let [esp, ike, dropped] = ["meta l4proto esp accept", "udp dport { 500, 4500 } accept", drops]
         .map(|rule| guard.find(rule).unwrap_or_else(|| panic!("{rule} is not in\n{guard}")));

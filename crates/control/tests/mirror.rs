@@ -375,7 +375,7 @@ async fn host_routes() {
     assert_eq!((host.mtu, &host.kind), (1400, &LinkKind::Tun));
     assert!(mirror.view().addresses.iter().all(|(link, _, _)| *link != host.index));
     let filter = std::fs::read_to_string("/proc/sys/net/ipv4/conf/lockgate0/rp_filter").unwrap();
-    assert_eq!(filter, "2\n");
+    assert_eq!(filter, "0\n");
 
     let wanted = |to: &str, source: &str| HostRoute { prefix: prefix(to), source: address(source) };
     let first = [

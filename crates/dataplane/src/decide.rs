@@ -10,7 +10,7 @@
 //! The flow cache is asked before the SPD, and before the route outbound. It remembers what depends
 //! on the flow alone: what the SPD said and where the route led. What depends on more is asked of
 //! each packet: whether an SA opened it that its policy names, whose address it comes from, what an
-//! ICMP error quotes, whether it is for the machine itself.
+//! ICMP error quotes, whether it is for the machine itself, what `allow_host` says of it.
 //!
 //! What each stage asks and how it reads the answer are functions of a row and a snapshot, so that
 //! `explain` says what the walk does because it runs the same code.
@@ -18,11 +18,10 @@
 mod asking;
 
 use policy::{Direction, Match, PolicyIndex};
-use wire::flow::protocol;
-use wire::{Address, Flow, Frames, Upper, icmp, packet::is_link_local};
+use wire::{Address, Flow, Frames, icmp, packet::is_link_local};
 
 use crate::cache::{Answer, Lane, Lanes, Way, Words};
-use crate::receive::is_host_service;
+use crate::carve_out::{CarveOut, carve_out};
 use crate::routes::Near;
 use crate::snapshot::ResolvedAction;
 use crate::walk::{Origin, Quote, Row, Scratch, State, ToHost, Turn};
@@ -98,7 +97,7 @@ fn enter<F: Frames>(
     for (asked, answer) in search.answers() {
         let row = &mut rows[asked.row()];
         count(turn, row, Direction::Inbound, answer);
-        let refused = inbound_answer(turn.snapshot, row.origin, answer).err();
+        let refused = may_enter(turn.snapshot, row, turn.frames, answer).err();
         let way = match (refused, &cache) {
             (None, Some(_)) => inbound_way(turn.snapshot, row),
             (Some(_), _) | (None, None) => Way::Unknown,
@@ -133,7 +132,7 @@ fn recall_inbound<F: Frames, const WORDS: usize>(
             continue;
         };
         count(turn, row, Direction::Inbound, answer);
-        if let Err(reason) = inbound_answer(turn.snapshot, row.origin, answer) {
+        if let Err(reason) = may_enter(turn.snapshot, row, turn.frames, answer) {
             turn.drop(row, reason);
             continue;
         }
@@ -344,9 +343,10 @@ pub(crate) fn inbound_question(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> 
             if is_inside(snapshot, row.packet.flow.source_address()) {
                 return Question::Refused(DropReason::BadAddress);
             }
-            match is_carved_out(snapshot, row, bytes) {
-                true => Question::Decided(Decision::Host),
-                false => Question::Ask,
+            match carve_out(snapshot, row, bytes) {
+                CarveOut::Always => Question::Decided(Decision::Host),
+                // `allow_host` decides only what no policy wants (RFC 4301 §5.2).
+                CarveOut::UnlessWanted | CarveOut::No => Question::Ask,
             }
         }
         Origin::Received | Origin::Host | Origin::Made(_) => Question::Pass,
@@ -378,24 +378,39 @@ pub(crate) fn is_inside(snapshot: &Snapshot, address: Address) -> bool {
     }
 }
 
-/// Whether a clear packet from an unprotected port is for this machine and `allow_host` lists it.
-/// Only our addresses on unprotected ports and on the link are meant: those inside are the
-/// policies' affair.
-/// UDP 4500 is shared: with the zero marker it is IKE, else ESP in UDP (RFC 3948 §2.2).
-fn is_carved_out(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> bool {
-    let flow = &row.packet.flow;
-    let services = &snapshot.port(row.ingress).allow_host;
-    let destination = flow.destination_address();
-    let is_ours = snapshot.is_own_outside(destination)
-        || is_link_local(flow.family, flow.destination)
-            && snapshot.routes().lookup(destination) == Some(RouteTarget::Local);
-    if !is_ours || !is_host_service(services, flow) {
-        return false;
+/// Whether a packet may come in, by the inbound SPD's answer or, where no policy matches, by
+/// `allow_host`.
+///
+/// # Errors
+/// Why it may not.
+#[inline]
+fn may_enter<F: Frames>(
+    snapshot: &Snapshot,
+    row: &Row,
+    frames: &F,
+    answer: Match,
+) -> Result<(), DropReason> {
+    match inbound_answer(snapshot, row.origin, answer) {
+        Err(DropReason::NoMatch) => without_policy(snapshot, row, row.bytes(frames)),
+        said => said,
     }
-    let nat_traversal = flow.protocol == protocol::UDP
-        && matches!(flow.upper, Upper::Ports { destination: 4500, .. });
-    let payload = bytes.get(usize::from(row.packet.upper_offset) + 8..).unwrap_or_default();
-    !nat_traversal || payload.starts_with(&[0; 4])
+}
+
+/// Whether a cleartext packet from outside that no policy matches may come in: `allow_host` lists
+/// it. `bytes` is the packet.
+///
+/// # Errors
+/// It may not.
+#[cold]
+pub(crate) fn without_policy(
+    snapshot: &Snapshot,
+    row: &Row,
+    bytes: &[u8],
+) -> Result<(), DropReason> {
+    match carve_out(snapshot, row, bytes) {
+        CarveOut::No => Err(DropReason::NoMatch),
+        CarveOut::UnlessWanted | CarveOut::Always => Ok(()),
+    }
 }
 
 /// How the inbound SPD's answer is read.

@@ -8,6 +8,7 @@ use wire::{Family, Flow, Fragment, FrameId, Packet, Upper};
 
 use crate::decide::{
     Decision, Question, Routed, inbound_answer, inbound_question, outbound_answer, route,
+    without_policy,
 };
 use crate::handover::sealing_sa;
 use crate::walk::{Origin, Row, State};
@@ -96,7 +97,10 @@ fn judge(snapshot: &Snapshot, row: &Row, told: &mut Explanation) -> Result<Decis
     match inbound_question(snapshot, row, &IKE) {
         Question::Ask => {
             let answer = consult(snapshot, row.ingress, Direction::Inbound, row.packet.flow, told);
-            inbound_answer(snapshot, row.origin, answer)?;
+            match inbound_answer(snapshot, row.origin, answer) {
+                Err(DropReason::NoMatch) => without_policy(snapshot, row, &IKE)?,
+                said => said?,
+            }
         }
         Question::AskInstead(flow) => {
             let answer = consult(snapshot, row.ingress, Direction::Inbound, flow, told);

@@ -7,6 +7,7 @@
 
 mod actions;
 pub mod cache;
+pub mod carve_out;
 pub mod counters;
 mod decide;
 mod esp;

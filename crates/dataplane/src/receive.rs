@@ -5,6 +5,7 @@ use wire::flow::protocol;
 use wire::link::{ETHERNET_BYTES, Link, LinkAddress, Tag, ethertype};
 use wire::{Address, Descriptor, Fragment, Frames, Packet, ParseError, Upper};
 
+use crate::carve_out::{is_host_service, refused_group};
 use crate::decide::is_inside;
 use crate::esp;
 use crate::walk::{Origin, Row, State, ToHost, Turn};
@@ -237,7 +238,7 @@ fn ip(port: PortId, bytes: &[u8], offset: usize) -> Seen {
 
 /// Frames to another link address, broadcast and multicast are never forwarded. They are Linux's on
 /// a protected port; on an unprotected one a broadcast or multicast is the world's clear traffic
-/// and passes only as ARP, neighbour discovery or what `allow_host` lists.
+/// and passes only as ARP, neighbour discovery or what `allow_host` lists and no policy wants.
 #[cold]
 fn not_to_us<F>(turn: &Turn<'_, F>, port: PortId, link: &Link, bytes: &[u8]) -> Seen {
     let info = turn.snapshot.port(port);
@@ -248,7 +249,10 @@ fn not_to_us<F>(turn: &Turn<'_, F>, port: PortId, link: &Link, bytes: &[u8]) -> 
         Some(flow)
             if may_speak(turn.snapshot, &flow) && is_host_service(&info.allow_host, &flow) =>
         {
-            Seen::LeftToLinux(port)
+            match refused_group(turn.snapshot, port, &flow) {
+                Some(reason) => Seen::Drop(Some(port), reason),
+                None => Seen::LeftToLinux(port),
+            }
         }
         _ => Seen::Drop(Some(port), DropReason::LinkMulticast),
     }
@@ -259,27 +263,6 @@ fn not_to_us<F>(turn: &Turn<'_, F>, port: PortId, link: &Link, bytes: &[u8]) -> 
 fn may_speak(snapshot: &Snapshot, flow: &wire::Flow) -> bool {
     let source = flow.source_address();
     source.value == 0 || !is_inside(snapshot, source)
-}
-
-/// Whether an unprotected port's carve-out lets a flow to the box itself through: what the operator
-/// listed, and neighbour discovery always (RFC 4861: types 133 to 137).
-pub(crate) fn is_host_service(services: &[crate::HostService], flow: &wire::Flow) -> bool {
-    let destination_port = match flow.upper {
-        wire::Upper::Ports { destination, .. } => Some(destination),
-        _ => None,
-    };
-    let is_discovery = flow.protocol == protocol::ICMPV6
-        && matches!(flow.upper, wire::Upper::Icmp { kind: 133..=137, .. });
-    is_discovery
-        || services.iter().any(|service| {
-            service.protocol == flow.protocol
-                && match (service.ports, destination_port) {
-                    (None, _) => true,
-                    (Some(range), Some(port)) => (range.lo..=range.hi).contains(&port),
-                    // A later fragment of a listed service: Linux reassembles and judges it.
-                    (Some(_), None) => flow.upper == wire::Upper::Fragment,
-                }
-        })
 }
 
 fn origin_of(snapshot: &Snapshot, ingress: PortId) -> Origin {

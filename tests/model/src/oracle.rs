@@ -188,7 +188,10 @@ impl<'w> Oracle<'w> {
                 let may_speak = source.value == 0 || !self.is_inside(source);
                 may_speak && is_listed(&info.allow_host, &flow)
             });
-            return Err(if listed { linux() } else { dropped(DropReason::LinkMulticast) });
+            return Err(match flow.filter(|_| listed) {
+                None => dropped(DropReason::LinkMulticast),
+                Some(flow) => self.wanted_group(&flow, port).map_or_else(linux, dropped),
+            });
         }
         match () {
             _ if is_ip => Ok((port, link.payload)),
@@ -305,15 +308,49 @@ impl<'w> Oracle<'w> {
         if self.is_inside(packet.flow.source_address()) {
             return dropped(DropReason::BadAddress);
         }
-        if self.is_carved_out(packet, port) {
-            return vec![sure(Fate::Host(vec![packet.bytes.clone()]))];
+        let to_linux = || vec![sure(Fate::Host(vec![packet.bytes.clone()]))];
+        let listed = self.is_carved_out(packet, port);
+        if listed && is_spared(&self.world.port(port).allow_host, &packet.flow) {
+            return to_linux();
         }
+        // RFC 4301 §5.2: the SPD first.
         match spd::judge(&self.world.policies, Direction::Inbound, &packet.flow) {
             Judgement::Entry(_, Action::Bypass) => self.onward(packet, Came::Clear(port)),
             Judgement::Entry(_, Action::Protect(_)) => dropped(DropReason::Unprotected),
             Judgement::Entry(_, Action::Discard) => dropped(DropReason::PolicyDiscard),
             Judgement::Opaque(_) => dropped(DropReason::FragmentPorts),
+            Judgement::Nothing if listed => to_linux(),
             Judgement::Nothing => dropped(DropReason::NoMatch),
+        }
+    }
+
+    /// Why a listed packet to a group or in a broadcast frame is dropped: the SPD wants it. Of a
+    /// packet to another station's address Linux takes nothing in.
+    fn wanted_group(&self, flow: &Flow, port: PortId) -> Option<DropReason> {
+        let destination = flow.destination_address();
+        let group = match std::net::IpAddr::from(destination) {
+            std::net::IpAddr::V4(address) => address.is_multicast() || address.is_broadcast(),
+            std::net::IpAddr::V6(address) => address.is_multicast(),
+        };
+        let taken_in = group
+            || matches!(
+                self.world.route(destination),
+                Some(RouteTarget::Local | RouteTarget::Broadcast)
+            );
+        let unprotected = self.world.ports.iter().filter(|port| port.side == Side::Unprotected);
+        let ours = unprotected.flat_map(|port| &port.addresses).any(|own| *own == destination)
+            || is_link_local(destination)
+                && self.world.route(destination) == Some(RouteTarget::Local);
+        let discovery = flow.protocol == 58;
+        let spared = is_spared(&self.world.port(port).allow_host, flow) && (ours || discovery);
+        if !taken_in || spared {
+            return None;
+        }
+        match spd::judge(&self.world.policies, Direction::Inbound, flow) {
+            Judgement::Entry(_, Action::Protect(_)) => Some(DropReason::Unprotected),
+            Judgement::Entry(_, Action::Discard) => Some(DropReason::PolicyDiscard),
+            Judgement::Opaque(_) => Some(DropReason::FragmentPorts),
+            Judgement::Entry(_, Action::Bypass) | Judgement::Nothing => None,
         }
     }
 
@@ -641,6 +678,26 @@ fn is_listed(services: &[HostService], flow: &Flow) -> bool {
         };
         service.protocol == flow.protocol && port_fits
     })
+}
+
+/// DESIGN §2: what passes whatever the SPD says. Neighbour discovery; where listed IKE, and later
+/// fragments that may be of it.
+fn is_spared(services: &[HostService], flow: &Flow) -> bool {
+    let discovery =
+        matches!((flow.protocol, flow.upper), (58, Upper::Icmp { kind: 133..=137, .. }));
+    let lists = |port: u16| {
+        let fits = |service: &&HostService| {
+            service.ports.is_none_or(|range| range.lo <= port && port <= range.hi)
+        };
+        services.iter().filter(|service| service.protocol == 17).any(|service| fits(&service))
+    };
+    discovery
+        || flow.protocol == 17
+            && match flow.upper {
+                Upper::Ports { destination, .. } => destination == 500 || destination == 4500,
+                Upper::Fragment => lists(500) || lists(4500),
+                Upper::Icmp { .. } | Upper::None => false,
+            }
 }
 
 /// RFC 3927 §7, RFC 4291 §2.5.6.

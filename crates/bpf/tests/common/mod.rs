@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use bpf::{Inside, PortRule, Prefix, Service, Side, Steering};
+use bpf::{Inside, PortRule, Prefix, Scope, Service, Side, Steering};
 
 pub const DEVICE: u16 = 7;
 pub const EPOCH: u32 = 0xabcd_0042;
@@ -52,12 +52,16 @@ pub fn address(text: &str) -> IpAddr {
     text.parse().expect("an address written in a test")
 }
 
+pub fn service(protocol: u8, ports: Option<(u16, u16)>) -> Service {
+    Service { protocol, ports, scope: Scope::ALL }
+}
+
 pub fn services() -> Vec<Service> {
     vec![
-        Service { protocol: UDP, ports: Some((500, 500)) },
-        Service { protocol: UDP, ports: Some((4500, 4500)) },
-        Service { protocol: ICMP, ports: None },
-        Service { protocol: TCP, ports: Some((8000, 8010)) },
+        service(UDP, Some((500, 500))),
+        service(UDP, Some((4500, 4500))),
+        service(ICMP, None),
+        service(TCP, Some((8000, 8010))),
     ]
 }
 

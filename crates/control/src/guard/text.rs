@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
-use dataplane::{HostService, Side};
+use dataplane::carve_out::{Packets, Reserved};
+use dataplane::{HostService, PortId, Side};
 use policy::{AddressRange, Direction, IcmpRange, PortRange, Selector, UpperSelector};
 use wire::Family;
 use wire::flow::protocol;
@@ -57,9 +58,13 @@ impl Netdevs {
     }
 
     /// Those of a configuration; `view` names the VLANs and what else is stacked on them.
-    pub(super) fn of(config: &Validated, view: &View) -> Result<Netdevs, UnwritableName> {
+    pub(super) fn of(
+        config: &Validated,
+        view: &View,
+        reserved: &Reserved,
+    ) -> Result<Netdevs, UnwritableName> {
         let Netdevs(mut text) = Netdevs::early(config, view)?;
-        input(&mut text, config, view)?;
+        input(&mut text, config, view, reserved)?;
         Ok(Netdevs(text))
     }
 
@@ -243,25 +248,51 @@ fn netdevs_of(port: &Port, view: &View) -> Result<BTreeSet<String>, UnwritableNa
     Ok(names)
 }
 
-/// Hook `input`: by unprotected ports comes what the carve-out lists, and discovery. The steering
-/// program passes nothing else, so this is for when it is not there, or not yet.
-fn input(text: &mut String, config: &Validated, view: &View) -> Result<(), UnwritableName> {
+/// Hook `input`: by unprotected ports comes what the carve-out lists and no policy may want, and
+/// discovery. The steering program passes nothing else, so this is for when it is not there, or not
+/// yet.
+fn input(
+    text: &mut String,
+    config: &Validated,
+    view: &View,
+    reserved: &Reserved,
+) -> Result<(), UnwritableName> {
     text.push_str("  chain input {\n    type filter hook input priority filter - 10;\n");
     text.push_str("    policy accept;\n");
-    for port in config.ports.iter().filter(|port| port.side == Side::Unprotected) {
+    for (place, port) in config.ports.iter().enumerate() {
+        if port.side != Side::Unprotected {
+            continue;
+        }
+        let open = reserved.open(PortId(place as u16), &port.allow_host);
         for netdev in netdevs_of(port, view)? {
             let from = format!("    iifname \"{netdev}\"");
             // Router and neighbour discovery (RFC 4861).
             let _ = writeln!(text, "{from} icmpv6 type 133-137 accept");
-            for HostService { protocol, ports } in &port.allow_host {
+            for service in &open {
+                let HostService { protocol, ports } = service.service;
                 let ports = ports.map_or(String::new(), |ports| format!(" th dport {ports}"));
-                let _ = writeln!(text, "{from} meta l4proto {protocol}{ports} accept");
+                for to in destinations(service.packets) {
+                    let _ = writeln!(text, "{from} {to}meta l4proto {protocol}{ports} accept");
+                }
             }
             let _ = writeln!(text, "{from} counter drop");
         }
     }
     text.push_str("  }\n");
     Ok(())
+}
+
+/// Matches of the destinations of these packets. Linux has put fragments together by then.
+fn destinations(packets: Packets) -> &'static [&'static str] {
+    const GROUPS: &[&str] = &["ip daddr { 224.0.0.0/4, 255.255.255.255 } ", "ip6 daddr ff00::/8 "];
+    const US: &[&str] =
+        &["ip daddr != { 224.0.0.0/4, 255.255.255.255 } ", "ip6 daddr != ff00::/8 "];
+    match (packets.has(Packets::TO_US), packets.has(Packets::TO_GROUPS)) {
+        (true, true) => &[""],
+        (true, false) => US,
+        (false, true) => GROUPS,
+        (false, false) => &[],
+    }
 }
 
 /// Outbound policies, the one that wins first.

@@ -262,8 +262,8 @@ impl Mirror {
         result
     }
 
-    /// Switches the host port's netdev on, with this MTU, loose reverse path filtering, and
-    /// without addresses or router discovery of its own. Does nothing to what is so already.
+    /// Switches the host port's netdev on, with this MTU, and without reverse path filtering,
+    /// addresses or router discovery of its own. Does nothing to what is so already.
     ///
     /// # Errors
     /// [`HostPortError`]: without it this machine's own packets take no part.
@@ -288,10 +288,12 @@ impl Mirror {
 }
 
 /// Settings of the host port's netdev below /proc/sys/net, which is that of the thread's network
-/// namespace. Reverse path filtering is loose: decrypted packets come by it from everywhere. Its
-/// only packets are Lockgate's: no link-local address, no router solicitation.
+/// namespace. Reverse path filtering is off: packets come by it from everywhere, decrypted ones and
+/// those of a reserved service, and on a netdev without an address the kernel's loose filter is
+/// strict. The walk has looked at their sources. Its only packets are Lockgate's: no link-local
+/// address, no router solicitation.
 const SETTINGS: [(&str, &str); 4] = [
-    ("ipv4/conf/@/rp_filter", "2"),
+    ("ipv4/conf/@/rp_filter", "0"),
     ("ipv6/conf/@/addr_gen_mode", "1"),
     ("ipv6/conf/@/router_solicitations", "0"),
     ("ipv6/conf/@/accept_ra", "0"),

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use dataplane::Verdict::{self, Forward, Protect};
-use dataplane::{DropReason, SetIndex};
+use dataplane::{DropReason, HostService, SetIndex};
 use ipsec::OutboundSa;
 use packets::lab::{
-    BERLIN, CARLA, DORA, HOST, Hub, LAN, LAN2, Laboratory, WAN, agreements, host, numbered, own,
-    policy,
+    BERLIN, CARLA, DORA, HOST, Hub, LAN, LAN2, Laboratory, ROUTER_MAC, WAN, agreements, frame,
+    host, numbered, own, policy,
 };
 use packets::peer::{Agreement, Peer};
 use packets::table::{forwarded, run};
@@ -16,6 +16,7 @@ use policy::{Action, PortRange, UpperSelector};
 use wire::Family::{self, V4, V6};
 use wire::build::PacketBuilder;
 use wire::flow::protocol::{ICMP, ICMPV6, TCP, UDP};
+use wire::link::ethertype;
 
 use crate::{FAMILIES, between, datagram};
 
@@ -39,6 +40,7 @@ pub(crate) fn rows() -> Vec<Row> {
         rows.extend(from_linux(family));
     }
     rows.extend(carve_outs());
+    rows.extend(narrowed());
     rows.extend(broadcasts());
     rows
 }
@@ -553,6 +555,58 @@ fn carve_outs() -> Vec<Row> {
         let zero = between(family, 200, 1).udp(4500, 4500).payload(&[0; 8]).ip();
         rows.push(Row::drops("4500 to a host behind us", wan(&zero), DropReason::NoMatch));
     }
+    rows
+}
+
+/// `allow_host` decides only what no PROTECT or DISCARD policy wants (RFC 4301 §5.2).
+// NARROW
+// XO-33
+fn narrowed() -> Vec<Row> {
+    fn listing(hub: &mut Hub, decides: Option<Action>, remote: &str) {
+        let service = |protocol, port| HostService {
+            protocol,
+            ports: Some(PortRange { lo: port, hi: port }),
+        };
+        let services = &mut hub.parts.ports[usize::from(WAN.0)].allow_host;
+        services.extend([service(6, 22), service(17, 5353)]);
+        services.push(HostService { protocol: 1, ports: None });
+        let policy = decides.map(|action| policy("p", 1, action, &["any"], &[remote]));
+        hub.policies = numbered(policy.into_iter().collect());
+    }
+    let nobody: fn(&mut Hub) = |hub| listing(hub, None, "any");
+    let protected: fn(&mut Hub) = |hub| {
+        let set = hub.parts.sets[0].id;
+        listing(hub, Some(Action::Protect(set)), "any");
+    };
+    let elsewhere: fn(&mut Hub) = |hub| {
+        let set = hub.parts.sets[0].id;
+        listing(hub, Some(Action::Protect(set)), "203.0.113.0/24");
+    };
+    let discarded: fn(&mut Hub) = |hub| listing(hub, Some(Action::Discard), "any");
+    let bypassed: fn(&mut Hub) = |hub| listing(hub, Some(Action::Bypass), "any");
+    let to_us = PacketBuilder::v4("198.51.100.7", "192.0.2.1");
+    let ssh = to_us.clone().tcp(5, 22).ip();
+    let echo = to_us.clone().icmp(8, 0, [0; 4]).ip();
+    let fragment = to_us.protocol(6).payload_of(16).fragment(9, false).ip();
+    let mut rows = Vec::new();
+    for (what, packet) in [("SSH", ssh), ("an echo", echo), ("a fragment", fragment)] {
+        let row = |how| Row::delivers(format!("{what}, {how}"), wan(&packet), packet.clone());
+        rows.push(row("no policy").with(nobody));
+        rows.push(row("a policy for others").with(elsewhere));
+        rows.push(row("a BYPASS policy").with(bypassed));
+        for (policy, reason) in
+            [(protected, DropReason::Unprotected), (discarded, DropReason::PolicyDiscard)]
+        {
+            rows.push(Row::drops(format!("listed {what}"), wan(&packet), reason).with(policy));
+        }
+    }
+    let query = PacketBuilder::v4("198.51.100.7", "224.0.0.251").udp(5353, 5353).payload_of(8).ip();
+    let group = [1, 0, 0x5e, 0, 0, 0xfb];
+    let frame = frame(group, ROUTER_MAC, None, ethertype::IPV4, &query);
+    let to_group = || In::Frame(WAN, frame.clone());
+    rows.push(Row::new("a listed group, no policy", to_group(), Verdict::Host).with(nobody));
+    rows.push(Row::drops("a listed group", to_group(), DropReason::Unprotected).with(protected));
+    rows.push(Row::drops("a listed group", to_group(), DropReason::PolicyDiscard).with(discarded));
     rows
 }
 

@@ -1,0 +1,116 @@
+//! Where `allow_host` and policies meet: a service that a port lists for this machine itself, and a
+//! PROTECT or DISCARD policy that wants some of its packets. The policy decides (RFC 4301 §5.2), so
+//! an operator who counts on the service should know.
+
+use std::fmt;
+
+use dataplane::carve_out::may_want;
+use dataplane::{HostService, PortInfo, Side};
+use policy::{Action, AddressRange, Direction, Policy, UpperSelector};
+use wire::{Address, Family};
+
+use crate::values::service_text;
+
+/// A service of `allow_host` of which policies want packets to addresses of ours.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Meeting {
+    /// The port's name.
+    pub port: String,
+    /// The service, as it is written.
+    pub service: String,
+    /// The first policy that wants it.
+    pub policy: String,
+    /// How many others do.
+    pub more: usize,
+}
+
+impl fmt::Display for Meeting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Meeting { port, service, policy, more } = self;
+        write!(f, "allow_host {service} of port {port} and policy {policy}")?;
+        if *more > 0 {
+            write!(f, " (and {more} more)")?;
+        }
+        write!(f, ": cleartext that the policy wants is dropped, whatever allow_host lists")
+    }
+}
+
+/// The services that policies want packets of, one meeting a service. `own` are our addresses on
+/// unprotected ports as far as they are known; a policy for every local address has them all. IKE
+/// is spared, and so is a service that a BYPASS policy of higher precedence lets pass.
+pub fn meetings<'p>(
+    ports: &[PortInfo],
+    own: &[Address],
+    policies: impl Iterator<Item = &'p Policy> + Clone,
+) -> Vec<Meeting> {
+    let mut meetings = Vec::new();
+    for (place, port) in ports.iter().enumerate() {
+        if port.side != Side::Unprotected {
+            continue;
+        }
+        for service in &port.allow_host {
+            let mut wanting = policies.clone().filter(|policy| {
+                let comes = policy.ingress.as_ref().is_none_or(|of| of.contains(&(place as u16)));
+                comes && may_want(policy, service) && has_ours(policy, own)
+            });
+            let Some(first) = wanting.next() else { continue };
+            let precedence = |policy: &Policy| (policy.priority, policy.id);
+            let mut highest = first;
+            let mut more = 0;
+            for other in wanting {
+                more += 1;
+                if precedence(other) > precedence(highest) {
+                    highest = other;
+                }
+            }
+            let passes = |policy: &Policy| {
+                passes_all(policy, service, own) && precedence(policy) > precedence(highest)
+            };
+            if policies.clone().any(passes) {
+                continue;
+            }
+            meetings.push(Meeting {
+                port: port.name.clone(),
+                service: service_text(service),
+                policy: highest.name.clone(),
+                more,
+            });
+        }
+    }
+    meetings
+}
+
+fn has_ours(policy: &Policy, own: &[Address]) -> bool {
+    let local = &policy.selector.local;
+    local.iter().any(|range| {
+        *range == AddressRange::any(range.family) || own.iter().any(|own| range.contains(*own))
+    })
+}
+
+/// Whether a policy is a BYPASS for all packets of a service to our addresses, by every port.
+fn passes_all(policy: &Policy, service: &HostService, own: &[Address]) -> bool {
+    let selector = &policy.selector;
+    let holds_any = |family| selector.remote.contains(&AddressRange::any(family));
+    let to_ours = |family| {
+        let mut ours = own.iter().filter(|own| own.family == family);
+        selector.local.contains(&AddressRange::any(family))
+            || ours.all(|own| selector.local.iter().any(|range| range.contains(*own)))
+    };
+    let names = |family| own.iter().any(|own| own.family == family) || own.is_empty();
+    let families = [Family::V4, Family::V6].into_iter();
+    let is_upper = match &selector.upper {
+        UpperSelector::Any => true,
+        UpperSelector::Ports { local, remote } => {
+            let listed = service.ports.unwrap_or(policy::PortRange::ANY);
+            let holds = |range: &policy::PortRange| range.lo <= listed.lo && listed.hi <= range.hi;
+            remote.is_empty() && (local.is_empty() || local.iter().any(holds))
+        }
+        UpperSelector::Icmp(_) => false,
+    };
+    policy.action == Action::Bypass
+        && policy.only != Some(Direction::Outbound)
+        && policy.ingress.is_none()
+        && selector.protocol.is_none_or(|protocol| protocol == service.protocol)
+        && is_upper
+        && families.filter(|family| names(*family)).all(|f| holds_any(f) && to_ours(f))
+}

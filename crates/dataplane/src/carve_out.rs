@@ -1,0 +1,408 @@
+//! The carve-out (`allow_host`): cleartext traffic from outside to this machine itself.
+//!
+//! `allow_host` decides only what no PROTECT or DISCARD policy wants (RFC 4301 §5.2). Always let
+//! through, or a policy for everything would shut out its own key exchange:
+//!
+//! | | where |
+//! |---|---|
+//! | neighbour discovery (ARP is no IP) | on every unprotected port |
+//! | IKE: UDP 500, and UDP 4500 with the zero marker (RFC 3948 §2.2) | where `allow_host` lists it |
+//! | later fragments of UDP | likewise: Linux puts IKE's together, and has no first one of others |
+//!
+//! The walk evaluates each packet. The steering program knows no policies, so [`Reserved`] says
+//! which packets of which service some policy may want: those it hands to a worker, which sends on
+//! to Linux by the host port what may pass. A reserved service is closed while no worker runs.
+
+use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
+use policy::{AddressRange, Direction, Match, Policy, PortRange, UpperSelector};
+use wire::flow::protocol;
+use wire::{Address, Family, Flow, Upper, packet::is_link_local};
+
+use crate::snapshot::ResolvedAction;
+use crate::walk::Row;
+use crate::{DropReason, HostService, PortId, PortInfo, RouteEntry, RouteTarget, Side, Snapshot};
+
+/// Port of IKE (RFC 7296 §2).
+const IKE_PORT: u16 = 500;
+/// Most entries that the IKE of a port adds to those of its `allow_host` ([`Reserved::open`]).
+pub const IKE_SERVICES: usize = 2;
+
+/// How far the carve-out lets a packet through.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CarveOut {
+    /// Not at all.
+    No,
+    /// If no PROTECT or DISCARD policy wants it.
+    UnlessWanted,
+    /// Whatever the policies say.
+    Always,
+}
+
+/// Evaluates the carve-out for a cleartext packet from outside. `bytes` is the packet.
+///
+/// Only our addresses on unprotected ports and on the link are meant: those inside are the
+/// policies' affair. UDP 4500 is shared: with the zero marker it is IKE, else ESP in UDP.
+pub(crate) fn carve_out(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> CarveOut {
+    let flow = &row.packet.flow;
+    let services = &snapshot.port(row.ingress).allow_host;
+    if !is_ours(snapshot, flow) || !is_host_service(services, flow) {
+        return CarveOut::No;
+    }
+    let is_nat_traversal = flow.protocol == protocol::UDP
+        && matches!(flow.upper, Upper::Ports { destination: NAT_TRAVERSAL_PORT, .. });
+    let payload = bytes.get(usize::from(row.packet.upper_offset) + 8..).unwrap_or_default();
+    match () {
+        () if is_nat_traversal && !payload.starts_with(&[0; 4]) => CarveOut::No,
+        () if is_discovery(flow) || is_ike(services, flow) => CarveOut::Always,
+        () => CarveOut::UnlessWanted,
+    }
+}
+
+/// Whether a packet is to an address of ours that the carve-out means.
+fn is_ours(snapshot: &Snapshot, flow: &Flow) -> bool {
+    let destination = flow.destination_address();
+    snapshot.is_own_outside(destination)
+        || is_link_local(flow.family, flow.destination)
+            && snapshot.routes().lookup(destination) == Some(RouteTarget::Local)
+}
+
+/// Says why a listed packet to a group or in a broadcast frame is not Linux's: a policy wants it.
+/// Linux takes in none that is to another station's address, so no policy has to be asked of it.
+pub(crate) fn refused_group(
+    snapshot: &Snapshot,
+    ingress: PortId,
+    flow: &Flow,
+) -> Option<DropReason> {
+    let destination = flow.destination_address();
+    let is_taken_in = is_group(destination)
+        || matches!(
+            snapshot.routes().lookup(destination),
+            Some(RouteTarget::Local | RouteTarget::Broadcast)
+        );
+    if is_discovery(flow) || !is_taken_in {
+        return None;
+    }
+    if is_ours(snapshot, flow) && is_ike(&snapshot.port(ingress).allow_host, flow) {
+        return None;
+    }
+    let domain = snapshot.domain(ingress, Direction::Inbound, flow.family);
+    let mut answer = [Match::None];
+    snapshot.spd().classify(domain, &[*flow], &mut answer);
+    match answer[0] {
+        Match::FragmentPorts(_) => Some(DropReason::FragmentPorts),
+        Match::None => None,
+        Match::Policy(policy) => match snapshot.action(policy) {
+            ResolvedAction::Protect(_) => Some(DropReason::Unprotected),
+            ResolvedAction::Discard => Some(DropReason::PolicyDiscard),
+            ResolvedAction::Bypass => None,
+        },
+    }
+}
+
+/// Whether an unprotected port's carve-out lists a flow to this machine: what the operator wrote,
+/// and neighbour discovery always (RFC 4861: types 133 to 137).
+pub(crate) fn is_host_service(services: &[HostService], flow: &Flow) -> bool {
+    let destination_port = match flow.upper {
+        Upper::Ports { destination, .. } => Some(destination),
+        _ => None,
+    };
+    is_discovery(flow)
+        || services.iter().any(|service| {
+            service.protocol == flow.protocol
+                && match (service.ports, destination_port) {
+                    (None, _) => true,
+                    (Some(range), Some(port)) => (range.lo..=range.hi).contains(&port),
+                    // A later fragment of a listed service: Linux reassembles and judges it.
+                    (Some(_), None) => flow.upper == Upper::Fragment,
+                }
+        })
+}
+
+fn is_discovery(flow: &Flow) -> bool {
+    flow.protocol == protocol::ICMPV6 && matches!(flow.upper, Upper::Icmp { kind: 133..=137, .. })
+}
+
+/// Whether a listed flow is IKE, or may be a later fragment of IKE.
+fn is_ike(services: &[HostService], flow: &Flow) -> bool {
+    flow.protocol == protocol::UDP
+        && match flow.upper {
+            Upper::Ports { destination, .. } => {
+                matches!(destination, IKE_PORT | NAT_TRAVERSAL_PORT)
+            }
+            Upper::Fragment => services.iter().any(|service| ike_ports(service).next().is_some()),
+            Upper::Icmp { .. } | Upper::None => false,
+        }
+}
+
+/// The ports of IKE that a service lists.
+fn ike_ports(service: &HostService) -> impl Iterator<Item = u16> {
+    let HostService { protocol, ports } = *service;
+    let lists = move |port: &u16| {
+        protocol == protocol::UDP && ports.is_none_or(|range| (range.lo..=range.hi).contains(port))
+    };
+    [IKE_PORT, NAT_TRAVERSAL_PORT].into_iter().filter(lists)
+}
+
+/// Multicast, or the broadcast address of every link.
+fn is_group(address: Address) -> bool {
+    group_ranges().iter().any(|range| range.contains(address))
+}
+
+fn group_ranges() -> [AddressRange; 3] {
+    let multicast_v4 = AddressRange { family: Family::V4, lo: 0xe000_0000, hi: 0xefff_ffff };
+    let broadcast = AddressRange { family: Family::V4, lo: 0xffff_ffff, hi: 0xffff_ffff };
+    let multicast_v6 = AddressRange { family: Family::V6, lo: 0xff << 120, hi: u128::MAX };
+    [multicast_v4, broadcast, multicast_v6]
+}
+
+/// Packets of one entry of `allow_host`, as bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Packets(u8);
+
+impl Packets {
+    /// To addresses of ours.
+    pub const TO_US: Packets = Packets(1);
+    /// To groups and broadcast addresses.
+    pub const TO_GROUPS: Packets = Packets(2);
+    /// Later fragments to either.
+    pub const FRAGMENTS: Packets = Packets(4);
+    /// All of them.
+    pub const ALL: Packets = Packets(7);
+
+    /// Whether all of `others` are among these.
+    pub const fn has(self, others: Packets) -> bool {
+        self.0 & others.0 == others.0
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// These and those.
+    #[must_use]
+    pub const fn and(self, others: Packets) -> Packets {
+        Packets(self.0 | others.0)
+    }
+
+    /// These without those.
+    #[must_use]
+    pub const fn without(self, others: Packets) -> Packets {
+        Packets(self.0 & !others.0)
+    }
+}
+
+/// A service as far as the steering program passes it to Linux.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenService {
+    /// The service.
+    pub service: HostService,
+    /// Its packets that no policy wants.
+    pub packets: Packets,
+}
+
+/// Packets of each port's `allow_host` that some policy may want: a list a port, an entry a
+/// service. Precedence is not looked at, so a BYPASS policy in front makes no difference.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Reserved(Vec<Vec<Packets>>);
+
+impl Reserved {
+    /// What these policies may want. Takes about a millisecond for 100 000 of them.
+    pub fn by<'p>(
+        ports: &[PortInfo],
+        routes: &[RouteEntry],
+        policies: impl IntoIterator<Item = &'p Policy>,
+    ) -> Reserved {
+        let mut reserved = Reserved(ports.iter().map(|port| none_of(port)).collect());
+        let meets = |port: &PortInfo| port.side == Side::Unprotected && !port.allow_host.is_empty();
+        if !ports.iter().any(meets) {
+            return reserved;
+        }
+        let to = Destinations::of(ports, routes);
+        for policy in policies.into_iter().filter(|p| p.only != Some(Direction::Outbound)) {
+            let reaches = Packets::default()
+                .and(if to.us_meet(policy) { Packets::TO_US } else { Packets(0) })
+                .and(if to.groups_meet(policy) { Packets::TO_GROUPS } else { Packets(0) });
+            if reaches.is_empty() {
+                continue;
+            }
+            for (place, port) in ports.iter().enumerate().filter(|(_, port)| meets(port)) {
+                if policy.ingress.as_ref().is_some_and(|of| !of.contains(&(place as u16))) {
+                    continue;
+                }
+                for (packets, service) in reserved.0[place].iter_mut().zip(&port.allow_host) {
+                    *packets = packets.and(wanted(policy, service, reaches));
+                }
+            }
+        }
+        reserved
+    }
+
+    /// Nothing of these lists, one a port.
+    pub fn nothing<'s>(lists: impl Iterator<Item = &'s [HostService]>) -> Reserved {
+        Reserved(lists.map(|list| vec![Packets::default(); list.len()]).collect())
+    }
+
+    /// What these policies may want of the services that ports listed so far, where `ports` and
+    /// `policies` are of another configuration: until a change is made nothing is passed that it
+    /// closes. Ports are found by their names.
+    pub fn of_earlier<'p>(
+        earlier: &[PortInfo],
+        ports: &[PortInfo],
+        routes: &[RouteEntry],
+        policies: impl IntoIterator<Item = &'p Policy>,
+    ) -> Reserved {
+        let place = |name: &str| earlier.iter().position(|port| port.name == name);
+        let as_listed = |port: &PortInfo| PortInfo {
+            allow_host: place(&port.name)
+                .map_or_else(Vec::new, |at| earlier[at].allow_host.clone()),
+            ..port.clone()
+        };
+        let probed: Vec<PortInfo> = ports.iter().map(as_listed).collect();
+        let mut now = Reserved::by(&probed, routes, policies);
+        let of = |port: &PortInfo| match ports.iter().position(|now| now.name == port.name) {
+            Some(at) => std::mem::take(&mut now.0[at]),
+            None => none_of(port),
+        };
+        Reserved(earlier.iter().map(of).collect())
+    }
+
+    /// What either reserves; both are of the same ports.
+    #[must_use]
+    pub fn and(&self, other: &Reserved) -> Reserved {
+        let port = |(a, b): (&Vec<Packets>, &Vec<Packets>)| {
+            a.iter().zip(b).map(|(a, b)| a.and(*b)).collect()
+        };
+        Reserved(self.0.iter().zip(&other.0).map(port).collect())
+    }
+
+    /// Whether nothing is reserved.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().flatten().all(|packets| packets.is_empty())
+    }
+
+    /// What is reserved of each service of a port, in the order of its `allow_host`.
+    pub fn of(&self, port: PortId) -> &[Packets] {
+        self.0.get(usize::from(port.0)).map_or(&[], Vec::as_slice)
+    }
+
+    /// What the steering program may pass of a port's `allow_host`: each service as far as it is
+    /// not reserved, and IKE always. At most [`IKE_SERVICES`] more than the list has.
+    pub fn open(&self, port: PortId, services: &[HostService]) -> Vec<OpenService> {
+        let mut open: Vec<OpenService> = Vec::with_capacity(services.len() + IKE_SERVICES);
+        let mut ike = Vec::new();
+        for (place, service) in services.iter().enumerate() {
+            // A list of other ports than these reserves everything.
+            let reserved = self.of(port).get(place).copied().unwrap_or(Packets::ALL);
+            let mut packets = Packets::ALL.without(reserved);
+            if reserved.has(Packets::TO_US) || reserved.has(Packets::FRAGMENTS) {
+                ike.extend(ike_ports(service));
+            }
+            if packets == Packets::FRAGMENTS {
+                packets = Packets::default();
+            }
+            if !packets.is_empty() {
+                open.push(OpenService { service: *service, packets });
+            }
+        }
+        ike.sort_unstable();
+        ike.dedup();
+        open.extend(ike.into_iter().map(|port| OpenService {
+            service: HostService {
+                protocol: protocol::UDP,
+                ports: Some(PortRange { lo: port, hi: port }),
+            },
+            packets: Packets::TO_US.and(Packets::FRAGMENTS),
+        }));
+        open
+    }
+}
+
+fn none_of(port: &PortInfo) -> Vec<Packets> {
+    vec![Packets::default(); port.allow_host.len()]
+}
+
+/// Whether an inbound PROTECT or DISCARD policy may want packets to us of a service, besides IKE,
+/// whatever its local addresses are.
+pub fn may_want(policy: &Policy, service: &HostService) -> bool {
+    let is_only = |port| service.ports == Some(PortRange { lo: port, hi: port });
+    policy.only != Some(Direction::Outbound)
+        && !ike_ports(service).any(is_only)
+        && wanted(policy, service, Packets::TO_US).has(Packets::TO_US)
+}
+
+/// Destinations of what Linux takes in by an unprotected port.
+struct Destinations {
+    us: Vec<AddressRange>,
+    groups: Vec<AddressRange>,
+}
+
+impl Destinations {
+    fn of(ports: &[PortInfo], routes: &[RouteEntry]) -> Destinations {
+        let outside = ports.iter().filter(|port| port.side == Side::Unprotected);
+        let mut us: Vec<AddressRange> =
+            outside.flat_map(|port| &port.addresses).map(|own| (*own).into()).collect();
+        // Whichever of these are ours.
+        us.push(AddressRange::network(Address::v4(0xa9fe_0000), 16));
+        us.push(AddressRange::network(Address::v6(0xfe80 << 112), 10));
+        let broadcast = routes.iter().filter(|route| route.target == RouteTarget::Broadcast);
+        let mut groups: Vec<AddressRange> = group_ranges().into();
+        groups.extend(
+            broadcast.map(|route| AddressRange::network(route.prefix.address, route.prefix.length)),
+        );
+        Destinations { us, groups }
+    }
+
+    fn us_meet(&self, policy: &Policy) -> bool {
+        meet(&policy.selector.local, &self.us)
+    }
+
+    fn groups_meet(&self, policy: &Policy) -> bool {
+        meet(&policy.selector.local, &self.groups)
+    }
+}
+
+fn meet(a: &[AddressRange], b: &[AddressRange]) -> bool {
+    a.iter().any(|a| b.iter().any(|b| a.family == b.family && a.lo <= b.hi && b.lo <= a.hi))
+}
+
+/// Packets of a service that an inbound policy may want, of those that its local addresses reach.
+///
+/// A rule with ports stops every later fragment that it could concern (RFC 4301 §4.4.1.1), also a
+/// BYPASS; of IPv6 such a fragment says no protocol either (RFC 8200 §4.5).
+fn wanted(policy: &Policy, service: &HostService, reaches: Packets) -> Packets {
+    let selector = &policy.selector;
+    let is_bypass = policy.action == policy::Action::Bypass;
+    let protocol_meets = selector.protocol.is_none_or(|protocol| protocol == service.protocol);
+    let asks_upper = match &selector.upper {
+        UpperSelector::Any => false,
+        UpperSelector::Ports { local, remote } => !local.is_empty() || !remote.is_empty(),
+        UpperSelector::Icmp(_) => true,
+    };
+    let upper_meets = match &selector.upper {
+        UpperSelector::Any => true,
+        UpperSelector::Ports { local, .. } => {
+            !asks_upper
+                || protocol::has_ports(service.protocol)
+                    && (local.is_empty() || local.iter().any(|range| meets_ports(range, service)))
+        }
+        UpperSelector::Icmp(_) => {
+            matches!(service.protocol, protocol::ICMP | protocol::ICMPV6)
+        }
+    };
+    let mut packets = Packets::default();
+    if !is_bypass && protocol_meets && upper_meets {
+        packets = packets.and(reaches);
+    }
+    let names_v6 = selector.local.iter().any(|range| range.family == Family::V6);
+    let stops_fragments =
+        (protocol_meets && asks_upper) || (names_v6 && (asks_upper || selector.protocol.is_some()));
+    if stops_fragments || !is_bypass && protocol_meets && !asks_upper {
+        packets = packets.and(Packets::FRAGMENTS);
+    }
+    packets
+}
+
+fn meets_ports(range: &PortRange, service: &HostService) -> bool {
+    service.ports.is_none_or(|listed| listed.lo <= range.hi && range.lo <= listed.hi)
+}
