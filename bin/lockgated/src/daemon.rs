@@ -706,7 +706,7 @@ fn worker(state: &State, number: usize, report: &Report) -> v1::Worker {
             fill: census.receive as u64,
             rx: 0,
             tx: census.transmit as u64,
-            completion: census.resting as u64,
+            completion: census.quarantined as u64,
             held: census.outside as u64,
             missing: census.imbalance(),
         }),

@@ -384,7 +384,16 @@ impl State {
                 }
             }
         }
+        self.settle().await;
         Ok(())
+    }
+
+    /// Has the workers have the frames of closed sockets again, as far as the kernel has let go of
+    /// them.
+    async fn settle(&self) {
+        let areas: Vec<_> = self.workers.iter().map(|worker| worker.area.clone()).collect();
+        // It may wait for the kernel. What is not proven now is asked again at the next inspection.
+        let _ = tokio::task::spawn_blocking(move || xsk::settle(&areas)).await;
     }
 
     /// Takes one netdev over.

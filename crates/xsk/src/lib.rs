@@ -43,7 +43,8 @@
 //! descriptor says whether it is there.
 //!
 //! **After closing**, the kernel frees the queue some time later: binding it again says `EBUSY`
-//! meanwhile, and [`Socket::open`] retries. A closed socket leaves every XSKMAP by itself.
+//! meanwhile, and [`Socket::open`] retries. A closed socket leaves every XSKMAP by itself. Its
+//! frames are in quarantine until the kernel has let go of the queue for certain ([`settle`]).
 //!
 //! **Frames** begin a page apart, or where packets are copied anyway a line more ([`Spacing`]).
 //!
@@ -55,15 +56,18 @@
 //! | `ring` | the arithmetic of one ring, and its two ends |
 //! | `umem` | frames, their owners, the free list |
 //! | `socket` | opening, the four rings at work, closing |
+//! | `quarantine` | when a closed socket's frames are free again, and what proves it |
 //! | `system` | the few system calls, each once |
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 mod error;
+mod quarantine;
 mod ring;
 mod socket;
 mod system;
 mod umem;
 
 pub use error::{OptionFault, XskError};
+pub use quarantine::settle;
 pub use socket::{Counters, HeldFrames, KernelStatistics, Options, Socket, Statistics, Transfer};
 pub use umem::{Area, Census, FRAME_BYTES, HEADROOM, Packet, Spacing, Umem};

@@ -5,9 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::quarantine::{self, Queue};
 use crate::ring::{Consumer, Producer};
 use crate::system::{self, Mapping};
-use crate::umem::{Bound, Flight, Handed, Landing, Owner, Spacing};
+use crate::umem::{Bound, Handed, Owner, Spacing};
 use crate::{Area, OptionFault, Packet, Umem, XskError};
 
 /// Least and most entries of a ring.
@@ -154,10 +155,10 @@ pub struct HeldFrames {
 
 /// An AF_XDP socket bound to one queue of one netdev.
 ///
-/// Dropping it closes it; its frames are free after the next [`Umem::reclaim`], as after
-/// [`Socket::close`]. Nobody should have a copy of its descriptor then: the kernel keeps a socket,
-/// its queue and its place in an XSKMAP until the last copy is closed. (Where the kernel copies, it
-/// finds no frame to write into; a driver that works on the frames may have taken some before.)
+/// Dropping it closes it, as [`Socket::close`] does; its frames are in quarantine until the kernel
+/// is proven to have let go of them (`quarantine.rs`). Nobody should have a copy of its descriptor
+/// then: the kernel keeps a socket, its queue and its place in an XSKMAP until the last copy is
+/// closed.
 pub struct Socket {
     /// `None` only while being dropped.
     fd: Option<OwnedFd>,
@@ -231,13 +232,15 @@ impl Socket {
         })?;
         let rings = Rings::map(fd.as_fd(), options)?;
         let slot = area.reserve()?;
-        let bound = Bound { fd: std::os::fd::AsRawFd::as_raw_fd(&fd), ifindex, queue };
+        let number = std::os::fd::AsRawFd::as_raw_fd(&fd);
+        let order = quarantine::next_order();
+        let bound = Bound { fd: number, queue: Queue { ifindex, number: queue }, order };
         // From here on until the socket is entered no other can be closed: their descriptors,
         // which are passed to the kernel as numbers, stay what they are.
         let mut registry = area.registry();
-        let others: Vec<_> = registry.others(ifindex, queue).collect();
+        let others: Vec<_> = registry.others(bound.queue).collect();
         match bind(fd.as_fd(), area, &others, bound, options) {
-            Ok(()) => registry.bound(slot, bound),
+            Ok(()) => registry.bound(area, slot, bound),
             Err(refused) => {
                 registry.vacate(slot);
                 return Err(refused);
@@ -451,15 +454,14 @@ impl Socket {
         Counters { impossible, ..self.own }
     }
 
-    /// Closes the socket and frees all its frames. What waits in its rings is lost and counted;
-    /// to lose no received packet uncounted, take it out of the XSKMAP first.
+    /// Closes the socket. What waits in its rings is lost and counted; to lose no received packet
+    /// uncounted, take it out of the XSKMAP first. Its frames are in quarantine.
     pub fn close(mut self, umem: &mut Umem) -> Statistics {
         self.complete(umem);
         self.own.tx_abandoned = self.transmit.pending().into();
         self.own.rx_abandoned = self.receive.waiting().into();
         let statistics = self.statistics();
         drop(self);
-        umem.reclaim();
         statistics
     }
 
@@ -514,24 +516,12 @@ impl Socket {
         assert!(Arc::ptr_eq(&self.area, umem.area()), "the socket belongs to another memory");
     }
 
-    /// Takes back what the kernel has not taken out of the fill and tx rings, and says whether it
-    /// has frames beyond that.
-    ///
-    /// The entries are overwritten by addresses that no memory has: should the socket outlive
-    /// its closing (a child process between fork and exec has a copy of the descriptor), what
-    /// arrives finds no frame and is dropped, and nothing is sent.
-    fn take_back(&mut self) -> Flight {
+    /// Overwrites what the kernel has not taken out of the fill and tx rings by addresses that no
+    /// memory has: should the socket outlive its closing (a child process between fork and exec has
+    /// a copy of the descriptor), what arrives finds no frame and is dropped, and nothing is sent.
+    fn take_back(&mut self) {
         self.fill.overwrite(NOWHERE);
         self.transmit.overwrite(libc::xdp_desc { addr: NOWHERE, len: 0, options: 0 });
-        let landing = |held: u32, in_rings: u32| {
-            if held > in_rings { Landing::InFlight } else { Landing::Landed }
-        };
-        let receive = self.fill.pending().saturating_add(self.receive.waiting());
-        let transmit = self.transmit.pending().saturating_add(self.completion.waiting());
-        Flight {
-            receive: landing(self.held.receive, receive),
-            transmit: landing(self.held.transmit, transmit),
-        }
     }
 }
 
@@ -544,12 +534,17 @@ impl AsFd for Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let flight = self.take_back();
+        self.take_back();
         let area = Arc::clone(&self.area);
         let mut registry = area.registry();
         // Closed under the lock: nobody may share the memory by a number that means another file.
         self.fd = None;
-        registry.closed(&area, self.slot, flight);
+        match self.held == HeldFrames::default() {
+            true => registry.vacate(self.slot),
+            false => {
+                registry.closed(self.slot, Queue { ifindex: self.ifindex, number: self.queue })
+            }
+        }
     }
 }
 
@@ -605,7 +600,7 @@ fn bind(
     bound: Bound,
     options: &Options,
 ) -> Result<(), Refused> {
-    let Bound { ifindex, queue, .. } = bound;
+    let Queue { ifindex, number: queue } = bound.queue;
     for &other in others {
         let shared = system::bind(socket, ifindex, queue, libc::XDP_SHARED_UMEM, Some(other));
         match shared.map_err(|error| (error.raw_os_error(), error)) {
@@ -659,6 +654,7 @@ mod tests {
     const OFFSETS: RingOffsets =
         RingOffsets { producer: 0, consumer: 64, flags: 128, entries: 192 };
     const RING: u32 = 64;
+    const QUEUE: Queue = Queue { ifindex: 1, number: 0 };
 
     /// A kernel that does as it likes: the other ends of a socket's rings.
     struct Kernel {
@@ -731,7 +727,61 @@ mod tests {
         assert_eq!(socket.held(), HeldFrames { receive: 40, transmit: 0 });
         assert_eq!(umem.census().free, 88);
         socket.close(&mut umem);
-        assert_eq!(umem.census().free, 128);
+        assert_eq!((umem.census().free, umem.census().quarantined), (88, 40));
+        umem.area().release(QUEUE, u64::MAX);
+        assert_eq!((umem.reclaim(), umem.census().free), (40, 128));
+    }
+
+    /// What a kernel without copies does: it takes entries long before it says so, keeps frames as
+    /// long as it likes, and goes on after the socket was closed.
+    #[test]
+    fn no_frame_is_free_that_a_kernel_without_copies_still_has() {
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = move |below: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % below
+        };
+        for _ in 0..300 {
+            let mut umem = Umem::new(128).unwrap();
+            let (mut socket, mut kernel) = socket(&umem);
+            socket.start(&mut umem);
+            let mut hands: Vec<u64> = Vec::new();
+            for _ in 0..next(40) {
+                let frame = umem.take().unwrap();
+                let packet = Packet { frame, offset: 256, length: 60 };
+                socket.transmit(&mut umem, std::iter::once(packet));
+                while next(3) > 0
+                    && let Some(sent) = kernel.transmit.pop()
+                {
+                    hands.push(sent.addr / 4096);
+                }
+                while next(3) > 0
+                    && let Some(address) = kernel.fill.pop()
+                {
+                    hands.push(address / 4096);
+                }
+                // It may or may not publish what it took.
+                if next(4) == 0 {
+                    kernel.transmit.release();
+                    kernel.fill.release();
+                }
+            }
+            drop(socket);
+            umem.reclaim();
+            let mut taken = Vec::new();
+            while let Some(frame) = umem.take() {
+                assert!(!hands.contains(&u64::from(frame)), "the kernel has frame {frame}");
+                taken.push(frame);
+            }
+            assert_eq!(umem.census().imbalance(), 0);
+            assert_eq!(umem.census().quarantined, 128 - taken.len());
+            umem.area().release(QUEUE, u64::MAX);
+            umem.reclaim();
+            assert_eq!(umem.census().quarantined, 0);
+            assert_eq!(umem.census().free, 128 - taken.len());
+        }
     }
 
     #[test]
@@ -832,6 +882,6 @@ mod tests {
         drop(socket);
         umem.reclaim();
         let census = umem.census();
-        assert_eq!((census.free + census.resting, census.imbalance()), (100, 0));
+        assert_eq!((census.free + census.quarantined, census.imbalance()), (100, 0));
     }
 }

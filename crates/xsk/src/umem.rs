@@ -1,11 +1,10 @@
-//! Frames, who owns each, and the list of the free ones.
+//! Frames, who owns each, and the list of the free ones. Those of closed sockets: `quarantine.rs`.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
+use crate::quarantine::{self, Queue};
 use crate::system::{self, Mapping};
 use crate::{OptionFault, XskError};
 
@@ -84,10 +83,6 @@ pub const HEADROOM: usize = 256;
 /// Frames of one memory at most: 16 GiB.
 const MAX_FRAMES: u32 = 1 << 22;
 
-/// How long the frames rest that a closed socket had handed over and that were in none of its
-/// rings: a driver that works on the frame itself may still be at it.
-const REST: Duration = Duration::from_secs(1);
-
 /// A packet in a frame: bytes `offset .. offset + length` of frame `frame`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet {
@@ -107,14 +102,13 @@ impl Packet {
     }
 }
 
-/// Who owns a frame, in 16 bits: free, outside, resting, or one half of a socket.
+/// Who owns a frame, in 16 bits: free, outside, or one half of a socket, perhaps a closed one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Owner(u16);
 
 impl Owner {
     const FREE: Owner = Owner(0);
     const OUTSIDE: Owner = Owner(1);
-    const RESTING: Owner = Owner(2);
     const FIRST_SOCKET: u16 = 4;
 
     /// The fill and rx rings of a socket, and what the kernel keeps of them.
@@ -151,14 +145,14 @@ pub struct Census {
     pub receive: usize,
     /// In tx and completion rings of sockets.
     pub transmit: usize,
-    /// Resting after their socket was closed while the driver had them.
-    pub resting: usize,
+    /// In quarantine: their socket is closed, and the kernel may not have let go of them.
+    pub quarantined: usize,
 }
 
 impl Census {
     /// Frames that somebody has.
     pub const fn sum(&self) -> usize {
-        self.free + self.outside + self.receive + self.transmit + self.resting
+        self.free + self.outside + self.receive + self.transmit + self.quarantined
     }
 
     /// Frames lost (positive) or counted twice (negative); 0 always, or there is a bug.
@@ -175,31 +169,27 @@ enum Slot {
     Reserved,
     /// Bound, and so a socket that others can share memory with.
     Bound(Bound),
-    /// Closed; its frames are not yet reclaimed.
-    Closed(Flight),
+    /// Closed; the kernel may still have its frames.
+    Closed(Closed),
+    /// Closed, and the kernel has let go of its frames, which are not yet reclaimed.
+    Released,
 }
 
 /// A bound socket of an area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Bound {
     pub(crate) fd: RawFd,
-    pub(crate) ifindex: u32,
-    pub(crate) queue: u32,
+    pub(crate) queue: Queue,
+    /// When its binding began.
+    pub(crate) order: u64,
 }
 
-/// Whether the kernel or the driver may have frames of a socket that was closed, beside those in
-/// its rings: of the receiving and of the transmitting half.
+/// A closed socket of an area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Flight {
-    pub(crate) receive: Landing,
-    pub(crate) transmit: Landing,
-}
-
-/// Of one half.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Landing {
-    Landed,
-    InFlight,
+struct Closed {
+    queue: Queue,
+    /// When it was closed.
+    order: u64,
 }
 
 /// The memory of a [`Umem`], and the sockets that use it. What another thread needs to open
@@ -209,8 +199,8 @@ pub struct Area {
     frames: u32,
     spacing: Spacing,
     slots: Mutex<Vec<Slot>>,
-    /// Some slot is [`Slot::Closed`].
-    closed: AtomicBool,
+    /// Some slot is [`Slot::Released`].
+    released: AtomicBool,
 }
 
 /// Sockets on one area at most.
@@ -241,6 +231,29 @@ impl Area {
         Registry(self.slots.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Queues of closed sockets whose frames are in quarantine, and when they were closed.
+    pub(crate) fn quarantined(&self) -> Vec<(Queue, u64)> {
+        let of = |slot: &Slot| match slot {
+            Slot::Closed(closed) => Some((closed.queue, closed.order)),
+            _ => None,
+        };
+        self.registry().0.iter().filter_map(of).collect()
+    }
+
+    /// When the socket that is bound to a queue began to be; `None`: none of this area is.
+    pub(crate) fn bound_to(&self, queue: Queue) -> Option<u64> {
+        self.registry().0.iter().find_map(|slot| match slot {
+            Slot::Bound(bound) if bound.queue == queue => Some(bound.order),
+            _ => None,
+        })
+    }
+
+    /// Notes that the kernel has let go of the frames of sockets of a queue that were closed by
+    /// then.
+    pub(crate) fn release(&self, queue: Queue, until: u64) {
+        self.registry().release(self, queue, until);
+    }
+
     /// Takes a place for a socket that is being opened.
     pub(crate) fn reserve(&self) -> Result<usize, XskError> {
         let mut slots = self.registry().0;
@@ -262,17 +275,27 @@ pub(crate) struct Registry<'a>(MutexGuard<'a, Vec<Slot>>);
 
 impl Registry<'_> {
     /// The bound sockets, on other queues than the given one.
-    pub(crate) fn others(&self, ifindex: u32, queue: u32) -> impl Iterator<Item = RawFd> {
+    pub(crate) fn others(&self, queue: Queue) -> impl Iterator<Item = RawFd> {
         self.0.iter().filter_map(move |slot| match slot {
-            Slot::Bound(bound) if (bound.ifindex, bound.queue) != (ifindex, queue) => {
-                Some(bound.fd)
-            }
+            Slot::Bound(bound) if bound.queue != queue => Some(bound.fd),
             _ => None,
         })
     }
 
-    pub(crate) fn bound(&mut self, slot: usize, bound: Bound) {
+    /// Enters a socket that is bound, which proves that the earlier ones of its queue are gone.
+    pub(crate) fn bound(&mut self, area: &Area, slot: usize, bound: Bound) {
         self.0[slot] = Slot::Bound(bound);
+        self.release(area, bound.queue, bound.order);
+    }
+
+    fn release(&mut self, area: &Area, queue: Queue, until: u64) {
+        let is_of = |closed: &Closed| closed.queue == queue && closed.order <= until;
+        for slot in &mut self.0[..] {
+            if matches!(slot, Slot::Closed(closed) if is_of(closed)) {
+                *slot = Slot::Released;
+                area.released.store(true, Ordering::Release);
+            }
+        }
     }
 
     /// A place whose socket never came to be bound.
@@ -280,10 +303,9 @@ impl Registry<'_> {
         self.0[slot] = Slot::Vacant;
     }
 
-    /// The socket's descriptor is closed; its frames can be reclaimed.
-    pub(crate) fn closed(&mut self, area: &Area, slot: usize, flight: Flight) {
-        self.0[slot] = Slot::Closed(flight);
-        area.closed.store(true, Ordering::Release);
+    /// The socket's descriptor is closed; its frames are in quarantine.
+    pub(crate) fn closed(&mut self, slot: usize, queue: Queue) {
+        self.0[slot] = Slot::Closed(Closed { queue, order: quarantine::next_order() });
     }
 }
 
@@ -297,8 +319,6 @@ pub struct Umem {
     owners: Vec<Owner>,
     /// Last freed, first taken: it is warm in the cache.
     free: Vec<u32>,
-    /// Frames that rest, oldest first, and since when.
-    resting: VecDeque<(Instant, u32)>,
 }
 
 impl Umem {
@@ -322,13 +342,12 @@ impl Umem {
         let memory = Mapping::anonymous(frames as usize * stride)
             .map_err(|source| XskError::NoMemory { frames, source })?;
         let slots = Mutex::new(Vec::new());
-        let area = Area { memory, frames, spacing, slots, closed: AtomicBool::new(false) };
+        let area = Area { memory, frames, spacing, slots, released: AtomicBool::new(false) };
         Ok(Umem {
             area: Arc::new(area),
             stride,
             owners: vec![Owner::FREE; frames as usize],
             free: (0..frames).rev().collect(),
-            resting: VecDeque::new(),
         })
     }
 
@@ -409,11 +428,16 @@ impl Umem {
     pub fn census(&self) -> Census {
         let mut census =
             Census { total: self.owners.len(), free: self.free.len(), ..Census::default() };
+        let slots = self.area.registry().0;
+        let is_closed = |owner: Owner| {
+            let slot = owner.slot().and_then(|slot| slots.get(slot));
+            matches!(slot, Some(Slot::Closed(_) | Slot::Released))
+        };
         for owner in &self.owners {
             match *owner {
                 Owner::FREE => {}
                 Owner::OUTSIDE => census.outside += 1,
-                Owner::RESTING => census.resting += 1,
+                owner if is_closed(owner) => census.quarantined += 1,
                 owner if owner.is_transmit() => census.transmit += 1,
                 _ => census.receive += 1,
             }
@@ -421,40 +445,27 @@ impl Umem {
         census
     }
 
-    /// Frees the frames of sockets that were closed or dropped since the last call, and those
-    /// that have rested. Returns how many. [`Umem::take`] does it when no frame is left.
+    /// Frees the frames of closed sockets that the kernel is proven to have let go of
+    /// ([`settle`](crate::settle)) since the last call. Returns how many. [`Umem::take`] does it
+    /// when no frame is left.
     pub fn reclaim(&mut self) -> usize {
         let before = self.free.len();
-        if self.area.closed.swap(false, Ordering::AcqRel) {
-            self.reclaim_closed();
-        }
-        while let Some((since, frame)) = self.resting.front().copied() {
-            if since.elapsed() < REST {
-                break;
-            }
-            self.resting.pop_front();
-            self.free_from(frame);
+        if self.area.released.swap(false, Ordering::AcqRel) {
+            self.reclaim_released();
         }
         self.free.len() - before
     }
 
-    fn reclaim_closed(&mut self) {
+    fn reclaim_released(&mut self) {
         let area = Arc::clone(&self.area);
         let mut slots = area.registry().0;
-        let now = Instant::now();
         for frame in 0..self.owners.len() as u32 {
-            let owner = self.owners[frame as usize];
-            let Some(slot) = owner.slot() else { continue };
-            let Some(Slot::Closed(flight)) = slots.get(slot) else { continue };
-            match if owner.is_transmit() { flight.transmit } else { flight.receive } {
-                Landing::Landed => self.free_from(frame),
-                Landing::InFlight => {
-                    self.owners[frame as usize] = Owner::RESTING;
-                    self.resting.push_back((now, frame));
-                }
+            let slot = self.owners[frame as usize].slot();
+            if slot.and_then(|slot| slots.get(slot)) == Some(&Slot::Released) {
+                self.free_from(frame);
             }
         }
-        for slot in slots.iter_mut().filter(|slot| matches!(slot, Slot::Closed(_))) {
+        for slot in slots.iter_mut().filter(|slot| **slot == Slot::Released) {
             *slot = Slot::Vacant;
         }
     }
@@ -544,7 +555,7 @@ fn not_the_callers(frame: u32) -> ! {
 mod tests {
     use super::*;
 
-    const LANDED: Flight = Flight { receive: Landing::Landed, transmit: Landing::Landed };
+    const QUEUE: Queue = Queue { ifindex: 7, number: 0 };
 
     #[test]
     fn the_most_recently_freed_frame_is_taken_first_and_frames_run_out() {
@@ -728,7 +739,13 @@ mod tests {
             }
         }
         umem.take().unwrap();
-        area.registry().closed(&area, dead, LANDED);
+        area.registry().closed(dead, QUEUE);
+        assert_eq!(umem.reclaim(), 0, "the kernel may have them");
+        assert_eq!((umem.census().free, umem.census().quarantined), (3, 3));
+        area.release(Queue { number: 1, ..QUEUE }, u64::MAX);
+        area.release(QUEUE, 0);
+        assert_eq!(umem.reclaim(), 0, "another queue's proof, and one from before it was closed");
+        area.release(QUEUE, u64::MAX);
         assert_eq!(umem.reclaim(), 3);
         let census = umem.census();
         assert_eq!((census.free, census.outside), (6, 1));
@@ -738,19 +755,35 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_a_driver_may_still_read_rest_before_they_are_free() {
+    fn a_socket_that_is_bound_to_the_queue_proves_that_the_one_before_is_gone() {
         let mut umem = Umem::new(3).unwrap();
         let area = Arc::clone(umem.area());
-        let slot = area.reserve().unwrap();
-        umem.take_for(Owner::receive(slot)).unwrap();
-        umem.take_for(Owner::transmit(slot)).unwrap();
-        let flight = Flight { transmit: Landing::InFlight, ..LANDED };
-        area.registry().closed(&area, slot, flight);
-        assert_eq!(umem.reclaim(), 1);
-        assert_eq!((umem.census().free, umem.census().resting), (2, 1));
-        std::thread::sleep(REST);
-        assert_eq!(umem.reclaim(), 1);
+        let (first, second) = (area.reserve().unwrap(), area.reserve().unwrap());
+        umem.take_for(Owner::receive(first)).unwrap();
+        umem.take_for(Owner::transmit(first)).unwrap();
+        let began_before = quarantine::next_order();
+        area.registry().closed(first, QUEUE);
+        let bound = |order| Bound { fd: 0, queue: QUEUE, order };
+        area.registry().bound(&area, second, bound(began_before));
+        assert_eq!(umem.reclaim(), 0, "it is not known which came first");
+        area.registry().bound(&area, second, bound(quarantine::next_order()));
+        assert_eq!(umem.reclaim(), 2);
         assert_eq!((umem.census().free, umem.census().imbalance()), (3, 0));
+    }
+
+    #[test]
+    fn a_socket_of_another_memory_on_the_queue_is_a_proof_only_if_it_is_the_later_one() {
+        let (mut one, two) = (Umem::new(2).unwrap(), Umem::new(2).unwrap());
+        let areas = [one.area().clone(), two.area().clone()];
+        let (dead, alive) = (areas[0].reserve().unwrap(), areas[1].reserve().unwrap());
+        one.take_for(Owner::receive(dead)).unwrap();
+        let early = Bound { fd: 0, queue: QUEUE, order: quarantine::next_order() };
+        areas[0].registry().closed(dead, QUEUE);
+        areas[1].registry().bound(&areas[1], alive, early);
+        assert_eq!((crate::settle(&areas), one.reclaim()), (1, 0));
+        let late = Bound { order: quarantine::next_order(), ..early };
+        areas[1].registry().bound(&areas[1], alive, late);
+        assert_eq!((crate::settle(&areas), one.reclaim()), (0, 1));
     }
 
     #[test]
@@ -760,7 +793,9 @@ mod tests {
         let slot = area.reserve().unwrap();
         umem.take_for(Owner::receive(slot)).unwrap();
         assert_eq!(umem.take(), None);
-        area.registry().closed(&area, slot, LANDED);
+        area.registry().closed(slot, QUEUE);
+        assert_eq!(umem.take(), None, "in quarantine");
+        area.release(QUEUE, u64::MAX);
         assert_eq!(umem.take(), Some(0));
     }
 
