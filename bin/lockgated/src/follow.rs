@@ -127,6 +127,7 @@ pub(crate) async fn run(
             }
             _ = top_up.tick() => {
                 let mut state = daemon.state.lock().await;
+                end_if_cut(&state);
                 // All that moved since the last tick make one snapshot.
                 let seen = moves::take_all(&mut moved);
                 if !seen.is_empty() && state.peers_moved(&seen).await? {
@@ -241,6 +242,15 @@ async fn watch_guard(daemon: Arc<Daemon>) {
             // It may be another guard by now.
             state.restore_guard().await;
         }
+    }
+}
+
+/// Ends the process at once if somebody cut the run file: nothing of it is to be touched again, in
+/// the order of an end neither. Ports stay closed.
+fn end_if_cut(state: &State) {
+    if let Some(text) = state.keystate.cut_short() {
+        eprintln!("lockgated: {text}");
+        std::process::exit(keystate::RUN_FILE_CUT.into());
     }
 }
 

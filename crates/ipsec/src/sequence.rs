@@ -56,6 +56,9 @@ pub struct SequenceCounter {
     last: Word,
     /// The last number that may be handed out now. Only ever raised, never beyond the limit.
     reserved: AtomicU64,
+    /// What a word in a mapping is never below, or somebody moved it back: its file was cut. The
+    /// counter hands out nothing then.
+    floor: AtomicU64,
     numbers: SequenceNumbers,
 }
 
@@ -63,24 +66,26 @@ impl SequenceCounter {
     /// A counter that begins at 1. Only for a key that has never sealed.
     pub const fn new(numbers: SequenceNumbers) -> SequenceCounter {
         let reserved = AtomicU64::new(numbers.limit());
-        SequenceCounter { last: Word::Own(AtomicU64::new(0)), reserved, numbers }
+        let floor = AtomicU64::new(0);
+        SequenceCounter { last: Word::Own(AtomicU64::new(0)), reserved, floor, numbers }
     }
 
     /// A counter that goes on behind the number in `last`, and hands out nothing beyond `reserved`.
     /// `last` is this key's and no other's; every counter of the key counts in it.
-    pub const fn shared(
+    pub fn shared(
         last: &'static AtomicU64,
         reserved: u64,
         numbers: SequenceNumbers,
     ) -> SequenceCounter {
         let limit = numbers.limit();
         let reserved = AtomicU64::new(if reserved < limit { reserved } else { limit });
-        SequenceCounter { last: Word::Shared(last), reserved, numbers }
+        let floor = AtomicU64::new(last.load(Ordering::Relaxed));
+        SequenceCounter { last: Word::Shared(last), reserved, floor, numbers }
     }
 
     /// Takes the next `count` numbers and returns the first of them. A run of 0 takes none.
     ///
-    /// Cost: one atomic operation, so one draw a batch.
+    /// Cost: two atomic operations, so one draw a batch.
     ///
     /// # Errors
     /// [`SequenceError::NotReserved`] if the run goes beyond the reservation: nothing is taken,
@@ -97,13 +102,19 @@ impl SequenceCounter {
         // first and only grows, so a number handed out was reserved.
         let (limit, wanted) = (self.numbers.limit(), u64::from(count));
         let reserved = self.reserved.load(Ordering::Acquire);
+        // Raised behind the word: who sees a floor sees at least that in the word.
+        let floor = self.floor.load(Ordering::Acquire);
         let add = |last: u64| {
             let next = last.saturating_add(wanted).min(limit);
             // A shared word beyond the limit was left by a key with longer numbers, or is damaged:
             // it is not moved back.
-            (next <= reserved && last <= limit).then_some(next)
+            (next <= reserved && last <= limit && last >= floor).then_some(next)
         };
-        match self.word().fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
+        let drawn = self.word().fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        if let Ok(last) = drawn {
+            self.floor.fetch_max(last.saturating_add(wanted).min(limit), Ordering::Release);
+        }
+        match drawn {
             Ok(last) if limit - last >= wanted.max(1) => Ok(last + 1),
             Err(last) if last < limit => Err(SequenceError::NotReserved),
             Ok(_) | Err(_) => Err(SequenceError::Exhausted),
@@ -236,6 +247,21 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_word_that_somebody_moved_back_hands_out_nothing_again() {
+        for back_to in [0, 1, 5, 63] {
+            let word = outliving(0);
+            let counter = SequenceCounter::shared(word, 1000, SequenceNumbers::Extended);
+            assert_eq!(counter.draw(64), Ok(1));
+            word.store(back_to, Ordering::Relaxed);
+            assert_eq!(counter.draw(1), Err(SequenceError::NotReserved));
+            counter.reserve(2000);
+            assert_eq!(counter.draw(1), Err(SequenceError::NotReserved));
+            word.store(64, Ordering::Relaxed);
+            assert_eq!(counter.draw(1), Ok(65));
         }
     }
 

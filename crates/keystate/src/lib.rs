@@ -18,6 +18,7 @@
 //! the [`EDGE_INTERVAL`] before a power cut could be replayed once.
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+mod bus;
 mod durable;
 mod files;
 mod host;
@@ -42,6 +43,7 @@ use judge::{Facts, Refused, Start};
 use run::{RunRecord, Slot, Subject};
 use witness::Testimony;
 
+pub use bus::RUN_FILE_CUT;
 pub use files::FileError;
 pub use host::HostIdentity;
 pub use judge::{NEW_KEY_AGE, Refusal};
@@ -291,6 +293,12 @@ impl KeyState {
             spi,
             reason,
         })
+    }
+
+    /// Says what is wrong if somebody made the run file shorter: the caller ends at once with
+    /// [`RUN_FILE_CUT`]. Cost: a system call.
+    pub fn cut_short(&self) -> Option<String> {
+        (!self.run.is_whole()).then(|| bus::text(self.run.path()))
     }
 
     /// Reserves more numbers for the keys that have used half of theirs, and from time to time

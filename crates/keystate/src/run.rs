@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 use ipsec::SharedWindow;
 
+use crate::bus;
 use crate::files::{self, FileError, Locked};
 use crate::record::digest;
 use crate::{HostIdentity, KeyStateError, KeyUse, Notice};
@@ -134,11 +135,14 @@ impl RunRecord {
         host: &HostIdentity,
         notices: &mut Vec<Notice>,
     ) -> Result<(RunRecord, Earlier), KeyStateError> {
-        let (mut file, mut words) = open_locked(path)?;
-        if slot_words(words).is_none() && words.iter().take(HEADER_WORDS).any(|w| load(w) != 0) {
+        let (mut file, mut words, length) = open_locked(path)?;
+        let is_damaged = |words: &[AtomicU64]| {
+            slot_words(words).is_none() && words.iter().take(HEADER_WORDS).any(|w| load(w) != 0)
+        };
+        if length == Length::Cut || is_damaged(words) {
             let aside = files::set_aside(path)?;
             notices.push(Notice::SetAside { path: aside });
-            (file, words) = open_locked(path)?;
+            (file, words, _) = open_locked(path)?;
         }
         let mut record = RunRecord {
             words,
@@ -233,6 +237,16 @@ impl RunRecord {
         Slot(words.first_chunk().expect("the mapping holds every slot"))
     }
 
+    /// Whether all of the file is there.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.file.metadata().is_ok_and(|metadata| metadata.len() >= bytes(FILE_WORDS))
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Keeps the lock until the process ends: somebody still counts in the words.
     pub(crate) fn keep_locked(&mut self) {
         self.after = Lock::Kept;
@@ -284,30 +298,60 @@ fn read_slots(path: &Path, slot_words: usize) -> Result<Vec<Taken>, FileError> {
 }
 
 /// Opens, locks and maps the file.
-fn open_locked(path: &Path) -> Result<(File, &'static [AtomicU64]), KeyStateError> {
+fn open_locked(path: &Path) -> Result<(File, &'static [AtomicU64], Length), KeyStateError> {
     let file = files::open_or_create(path)?;
     if files::lock(&file, path)? == Locked::Theirs {
         return Err(KeyStateError::InUse { path: path.to_owned(), pid: holder(path) });
     }
     let of = |error: std::io::Error| FileError::of(path, &error);
-    let length = file.metadata().map_err(of)?.len();
-    if length < bytes(FILE_WORDS) {
-        // New, or cut short: what is missing reads as 0.
+    let length = match file.metadata().map_err(of)?.len() {
+        0 => Length::New,
+        length if length < bytes(FILE_WORDS) && !is_earlier(&file, length) => Length::Cut,
+        _ => Length::Whole,
+    };
+    if length == Length::Cut {
+        // It is set aside as it is: half a slot says less than was used.
+        return Ok((file, &[], length));
+    }
+    if file.metadata().map_err(of)?.len() < bytes(FILE_WORDS) {
         file.set_len(bytes(FILE_WORDS)).map_err(of)?;
     }
     files::allocate(&file, path, 0, bytes(HEADER_WORDS))?;
-    let words = map(&file).map_err(of)?;
-    Ok((file, words))
+    let words = map(&file, path).map_err(of)?;
+    Ok((file, words, length))
+}
+
+/// Whether all of a file is there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Length {
+    /// Nothing is.
+    New,
+    /// Somebody made it shorter.
+    Cut,
+    Whole,
+}
+
+/// Whether a file is as long as the version before this made it.
+fn is_earlier(file: &File, length: u64) -> bool {
+    use std::os::unix::fs::FileExt;
+    let mut version = [0; 8];
+    let at = header::VERSION as u64 * WORD;
+    let is_read = file.read_exact_at(&mut version, at).is_ok();
+    let earlier = HEADER_WORDS + SLOTS as usize * EARLIER_SLOT_WORDS;
+    is_read && u64::from_ne_bytes(version) == EARLIER_VERSION && length >= bytes(earlier)
 }
 
 /// Maps the words of the file for as long as the process lives.
-fn map(file: &File) -> std::io::Result<&'static [AtomicU64]> {
+fn map(file: &File, path: &Path) -> std::io::Result<&'static [AtomicU64]> {
     let mapping = memmap2::MmapOptions::new().len(FILE_WORDS * 8).map_raw(file)?;
     let mapping: &'static memmap2::MmapRaw = Box::leak(Box::new(mapping));
+    bus::watch(mapping.as_ptr() as usize, FILE_WORDS * 8, path)?;
     // SAFETY: the mapping is never unmapped (it is leaked), page-aligned, writable and FILE_WORDS
     // words long. It is only ever accessed as these atomic words: whoever else maps the file
     // changes them as values, not under a reference. The file is not made shorter under the lock
     // but by `renew`, which makes it as long again before any word is accessed.
+    // Threat: somebody else makes it shorter. Words that are not there end the process (`bus.rs`);
+    // words of the last page read as 0, which `SequenceCounter` takes for moved back.
     let words = unsafe { std::slice::from_raw_parts(mapping.as_mut_ptr().cast(), FILE_WORDS) };
     Ok(words)
 }
