@@ -4,7 +4,7 @@ mod common;
 
 use std::os::fd::AsFd;
 
-use bpf::{Action, BpfError, Counter, Mark, MarkVlan, PortRule, Service, Side, Steering};
+use bpf::{Action, BpfError, Counter, Mark, MarkVlan, PortRule, Side, Steering};
 use common::*;
 use wire::build::PacketBuilder;
 

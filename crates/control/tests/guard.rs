@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use control::guard::{Detail, Earlier, Guard, GuardError, GuardWatch, Integrity};
 use control::mirror::{Link, LinkKind, View};
 use control::{Validated, parse};
+use dataplane::carve_out::Reserved;
 use namespace::{inside, ip, run};
 
 const TEXT: &str = r#"

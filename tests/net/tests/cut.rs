@@ -10,7 +10,8 @@ use netlab::sites::Plan;
 
 /// Whether site 1 reaches site 2.
 fn crosses(gateways: &Gateways) -> bool {
-    let ping = Ping::new(&gateways.site(2).host_v4(), 5);
+    let to = gateways.site(2).host_v4();
+    let ping = Ping::new(&to, 5);
     ping.run(&gateways.site(1).host).unwrap().received > 0
 }
 
