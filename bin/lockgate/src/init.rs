@@ -101,17 +101,18 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let named = args.name.as_deref().map(|text| by_option("--name", answer::name(text)));
     let node = named.transpose()?.or_else(|| machine.name.clone()).unwrap_or("gw-a".to_owned());
     let answers = if is_complete(&given, &machine) || !std::io::stdin().is_terminal() {
-        complete(node, given, &machine)?
+        let answers = complete(node, given, &machine)?;
+        for name in [&answers.lan, &answers.wan] {
+            if let Some(note) = absent(&machine, name) {
+                complain(&format!("lockgate: {note}\n"));
+            }
+        }
+        answers
     } else {
         let (mut input, mut output) = (std::io::stdin().lock(), std::io::stderr().lock());
         Dialogue::new(&mut input, &mut output, &machine).answers(node, given)?
     };
     agree(&answers)?;
-    for name in [&answers.lan, &answers.wan] {
-        if let Some(note) = absent(&machine, name) {
-            complain(&format!("lockgate: {note}\n"));
-        }
-    }
     let [own, peer] = gateways(&answers, args, &machine)?;
     let directory = match &args.out_dir {
         Some(directory) => directory.clone(),

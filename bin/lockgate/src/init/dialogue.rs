@@ -25,6 +25,8 @@ pub(super) struct Dialogue<'a> {
 struct Question<'a> {
     number: usize,
     text: &'a str,
+    /// Shown where there is no default.
+    example: &'a str,
     /// The answer that Enter takes.
     default: Option<String>,
 }
@@ -70,7 +72,8 @@ impl<'a> Dialogue<'a> {
     fn lan(&mut self) -> Result<String, Failure> {
         let default = self.machine.inside().map(|interface| interface.name.clone());
         let text = "Interface towards your own hosts (the protected port)";
-        let lan = self.ask(Question { number: 1, text, default }, answer::netdev)?;
+        let question = Question { number: 1, text, example: "eth1", default };
+        let lan = self.ask(question, answer::netdev)?;
         self.note_absent(&lan)?;
         Ok(lan)
     }
@@ -78,8 +81,8 @@ impl<'a> Dialogue<'a> {
     fn networks(&mut self, lan: &str) -> Result<Vec<AddressRange>, Failure> {
         let networks = self.machine.named(lan).map(super::Interface::networks).unwrap_or_default();
         let default = (!networks.is_empty()).then(|| super::joined(&networks, ", "));
-        let text = "Networks behind it, for example 10.1.0.0/16";
-        self.ask(Question { number: 2, text, default }, answer::networks)
+        let (text, example) = ("Networks behind it", "10.1.0.0/16");
+        self.ask(Question { number: 2, text, example, default }, answer::networks)
     }
 
     fn wan(
@@ -97,9 +100,9 @@ impl<'a> Dialogue<'a> {
             let address = address.or_else(|| interface.address())?;
             Some(format!("{} {address}", interface.name))
         });
-        let text = "Interface towards the peer and its address there (the unprotected port), for \
-                    example\n    eth0 192.0.2.1";
-        let (wan, address) = self.ask(Question { number: 3, text, default }, |text| {
+        let text = "Interface towards the peer and its address there (the unprotected port)";
+        let question = Question { number: 3, text, example: "eth0 192.0.2.1", default };
+        let (wan, address) = self.ask(question, |text| {
             let (name, second) = answer::two_words(text, "INTERFACE ADDRESS")?;
             let name = answer::netdev(name)?;
             answer::two_ports(lan, &name)?;
@@ -124,9 +127,9 @@ impl<'a> Dialogue<'a> {
         if let (Some(peer), Some(address)) = (&peer, address) {
             return Ok((peer.clone(), address));
         }
-        let text = "The peer gateway: a name of your choice and its outer address, for \
-                    example\n    berlin 198.51.100.7";
-        self.ask(Question { number: 4, text, default: None }, |text| {
+        let text = "The peer gateway: a name of your choice and its outer address";
+        let question = Question { number: 4, text, example: "berlin 198.51.100.7", default: None };
+        self.ask(question, |text| {
             let (first, second) = answer::two_words(text, "NAME ADDRESS")?;
             let (name, address) = match second {
                 Some(second) => (answer::name(first)?, answer::address(second)?),
@@ -143,8 +146,8 @@ impl<'a> Dialogue<'a> {
         own: &[AddressRange],
         ends: [IpAddr; 2],
     ) -> Result<Vec<AddressRange>, Failure> {
-        let text = "Networks behind the peer, for example 10.2.0.0/16";
-        self.ask(Question { number: 5, text, default: None }, |text| {
+        let (text, example) = ("Networks behind the peer", "10.2.0.0/16");
+        self.ask(Question { number: 5, text, example, default: None }, |text| {
             let networks = answer::networks(text)?;
             answer::two_sides(own, &networks, ends)?;
             Ok(networks)
@@ -157,8 +160,11 @@ impl<'a> Dialogue<'a> {
         question: Question<'_>,
         read: impl Fn(&str) -> Result<T, AnswerMistake>,
     ) -> Result<T, Failure> {
-        let Question { number, text, default } = question;
-        let offered = default.as_deref().map_or(String::new(), |answer| format!(" [{answer}]"));
+        let Question { number, text, example, default } = question;
+        let offered = match &default {
+            Some(answer) => format!(" [{answer}]"),
+            None => format!(", for example {example}"),
+        };
         loop {
             self.say(&format!("{number}/{QUESTIONS} {text}{offered}: "))?;
             let mut line = String::new();
