@@ -209,6 +209,9 @@ pub(crate) enum Usage {
     /// The input ended before the last answer of `init`.
     #[error("the input ended before the last answer; nothing was written")]
     DialogueEnded,
+    /// A capture file for a terminal.
+    #[error("pcapng is not for a terminal: pipe it (| tshark -r -), or name a file")]
+    CaptureToTerminal,
     /// Not a flow.
     #[error(transparent)]
     Flow(#[from] crate::explain::FlowError),

@@ -1,5 +1,6 @@
 //! Commands about the gateway that runs: what they share is the way to the daemon.
 
+pub(crate) mod capture;
 pub(crate) mod change;
 pub(crate) mod detach;
 pub(crate) mod events;

@@ -31,7 +31,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use ipsec::SelfTestError;
 
 use failure::{Failure, Usage};
-use live::{Socket, change, detach, events, policy, probe, show, status};
+use live::{Socket, capture, change, detach, events, policy, probe, show, status};
 
 /// Lockgate: an IPsec gateway in user space.
 #[derive(Parser)]
@@ -77,6 +77,7 @@ enum Command {
     Show(show::Args),
     Explain(explain::Args),
     Events(events::Args),
+    Capture(capture::Args),
     Probe(probe::Args),
     Detach(detach::Args),
     Replay(replay::Args),
@@ -190,6 +191,7 @@ fn run(line: Option<CommandLine>) -> Result<(), Failure> {
         Command::Show(args) => show::run(&args, &socket),
         Command::Explain(args) => explain::run(&args, &socket),
         Command::Events(args) => events::run(&args, &socket),
+        Command::Capture(args) => capture::run(&args, &socket),
         Command::Probe(args) => probe::run(&args),
         Command::Detach(args) => detach::run(&args, &socket),
         Command::Replay(args) => tested(ipsec::self_test, || replay::run(&args)),

@@ -274,6 +274,16 @@ impl Gateway for Fake {
         answer(v1::Revisions { revisions: vec![one] })
     }
 
+    type CaptureStream =
+        std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::Captured, Status>> + Send>>;
+
+    async fn capture(
+        &self,
+        _: Request<v1::CaptureRequest>,
+    ) -> Result<Response<Self::CaptureStream>, Status> {
+        Err(Status::permission_denied("capture: permission denied"))
+    }
+
     type EventsStream = Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::Event, Status>> + Send>>;
 
     async fn events(&self, request: Request<v1::EventsRequest>) -> Answer<Self::EventsStream> {

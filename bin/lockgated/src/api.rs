@@ -5,6 +5,7 @@
 //! (`SO_PEERCRED`), nobody else is asked. Everything that someone can send or hold open is bounded.
 
 mod admission;
+mod capture;
 mod limit;
 mod listen;
 mod peer;

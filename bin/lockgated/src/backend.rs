@@ -6,13 +6,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::v1;
-use control::{ConfigErrors, Difference, KeyChange, KeyNames, Problem, Spis, Takeovers, Validated};
+use api::{MAX_CAPTURES, v1};
+use control::{
+    ConfigErrors, Difference, KeyChange, KeyNames, Problem, QuestionError, Spis, Takeovers,
+    Validated,
+};
 use dataplane::counters::Volume;
+use dataplane::tap::{Filter, Layers, Outcome};
 use dataplane::{Generation, RouteEntry, Snapshot};
 use ipsec::Spi;
-use policy::Direction;
-use tokio::sync::broadcast;
+use policy::{Direction, PolicyId};
+use tokio::sync::{broadcast, mpsc};
 
 use crate::liveness::Heard;
 use crate::save::SaveError;
@@ -324,6 +328,33 @@ pub(crate) enum NotConfirmed {
     Stopping,
 }
 
+/// A capture that someone wants.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct CaptureOrder {
+    /// The port's name; `None`: all ports.
+    pub(crate) port: Option<String>,
+    pub(crate) layers: Layers,
+    pub(crate) outcome: Outcome,
+    /// The filter, and its text.
+    pub(crate) filter: Option<Filter>,
+    pub(crate) filter_text: String,
+    pub(crate) bounds: v1::CaptureBounds,
+}
+
+/// Why there is no capture.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum CaptureRefused {
+    /// No such port.
+    #[error("{0}")]
+    NoPort(#[from] QuestionError),
+    /// Too many run already.
+    #[error("{MAX_CAPTURES} captures run already: wait until one ends, or end one")]
+    TooMany,
+    /// The daemon is ending.
+    #[error("lockgated is stopping")]
+    Stopping,
+}
+
 /// The daemon, as the API sees it. What can be read off [`Running`] is: policies, peers, routes,
 /// explanations, differences. The rest is asked for.
 #[tonic::async_trait]
@@ -380,6 +411,12 @@ pub(crate) trait Backend: Send + Sync + 'static {
     async fn events(&self) -> (Vec<v1::Event>, broadcast::Receiver<v1::Event>);
     /// How often each kind of event happened.
     async fn event_counts(&self) -> Vec<(&'static str, u64)>;
+    /// Captures packets; the stream ends when a bound is reached. Its start and end are events.
+    async fn capture(
+        &self,
+        order: CaptureOrder,
+        by: Uid,
+    ) -> Result<mpsc::Receiver<v1::Captured>, CaptureRefused>;
     /// Someone who may not change anything tried to: an event (`change_denied`).
     async fn denied(&self, by: Uid, what: &'static str);
 }

@@ -13,14 +13,15 @@ use control::{HOST_NETDEV, mac_text, service_text};
 use dataplane::{DropReason, L4Checksum, Ledger, PortInfo, Side};
 use ipsec::{Encapsulation, Fingerprint, SaId, SequenceNumbers, Spi};
 use policy::Direction;
-use tokio::sync::{Mutex, Notify, broadcast};
+use tokio::sync::{Mutex, Notify, broadcast, mpsc};
 
 use crate::assign;
 use crate::backend::{
-    Backend, CacheQuestion, Change, ConnectionNumber, Done, Intent, NotConfirmed, Now,
-    PolicyChange, Refused, Running, Save, Uid,
+    Backend, CacheQuestion, CaptureOrder, CaptureRefused, Change, ConnectionNumber, Done, Intent,
+    NotConfirmed, Now, PolicyChange, Refused, Running, Save, Uid,
 };
 use crate::cached;
+use crate::captures::Captures;
 use crate::change::body_of;
 use crate::events::{Events, Kind};
 use crate::numbers;
@@ -43,6 +44,8 @@ pub(crate) struct Daemon {
     pub(crate) changed: Notify,
     /// A change waits to be confirmed, or does no more.
     pub(crate) waits_changed: Notify,
+    /// Captures that run.
+    pub(crate) captures: Captures,
 }
 
 impl Daemon {
@@ -56,6 +59,7 @@ impl Daemon {
             waiting: std::sync::Mutex::default(),
             changed: Notify::new(),
             waits_changed: Notify::new(),
+            captures: Captures::default(),
         })
     }
 
@@ -309,6 +313,14 @@ impl Backend for Daemon {
 
     async fn event_counts(&self) -> Vec<(&'static str, u64)> {
         self.events.counts().into_iter().map(|(kind, count)| (kind.name(), count)).collect()
+    }
+
+    async fn capture(
+        &self,
+        order: CaptureOrder,
+        by: Uid,
+    ) -> Result<mpsc::Receiver<v1::Captured>, CaptureRefused> {
+        self.begin_capture(order, by).await
     }
 
     async fn denied(&self, by: Uid, what: &'static str) {

@@ -157,6 +157,11 @@ kinds! {
          it as a list; the message says why"
     ChangeDenied "change_denied" Warning Limited
         "a user who is neither root nor in group lockgate-admin tried to change something"
+    CaptureStarted "capture_started" Notice Told
+        "somebody captures packets of a port; details name the filter, the bounds, and whether \
+         packets inside tunnels are shown"
+    CaptureEnded "capture_ended" Notice Told
+        "a capture ended; details say why, and how many packets were sent and left out"
     PortAttached "port_attached" Info Limited
         "a port's netdev was taken over: program attached, sockets bound"
     PortUp "port_up" Notice Limited

@@ -25,6 +25,7 @@ mod assign;
 mod backend;
 mod cached;
 mod caches;
+mod captures;
 mod change;
 mod checksums;
 mod daemon;

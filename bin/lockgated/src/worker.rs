@@ -13,8 +13,8 @@ use dataplane::cache::CacheEntry;
 use dataplane::counters::Volume;
 use dataplane::handover::RING_PACKETS;
 use dataplane::{
-    CacheCounters, Counters, DeviceId, FlowCache, Handovers, Layout, Moved, Snapshot, Wanted,
-    Worker,
+    CacheCounters, Counters, DeviceId, FlowCache, Handovers, Layout, Moved, Snapshot, Tap, TapId,
+    Wanted, Worker,
 };
 use io::{LivePort, TunPort, XdpFrames, XdpPort};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -51,6 +51,10 @@ pub(crate) enum Command {
     /// Shows the entries of some lines of its flow cache, and the line to go on with; `None`: that
     /// was all.
     ShowCache { line: usize, reply: oneshot::Sender<(Vec<CacheEntry>, Option<usize>)> },
+    /// Lets a capture look on; answers with the moment that its times count from.
+    AddTap { tap: Box<Tap>, reply: oneshot::Sender<Instant> },
+    /// Ends a capture; what is handed back is for somebody else to free.
+    RemoveTap { id: TapId, reply: oneshot::Sender<Option<Box<Tap>>> },
     /// Sends what is in the rings, drops what waits, closes everything and ends.
     Stop { reply: oneshot::Sender<Flushed> },
 }
@@ -261,10 +265,12 @@ impl Handle {
         &self,
         command: impl FnOnce(oneshot::Sender<T>) -> Command,
     ) -> Result<oneshot::Receiver<T>, WorkerGone> {
-        let (reply, answer) = oneshot::channel();
-        self.commands.send(command(reply)).map_err(|_| WorkerGone)?;
-        self.bell.ring();
-        Ok(answer)
+        send(&self.commands, &self.bell, command)
+    }
+
+    /// A way to the worker for a task that does not hold the state.
+    pub(crate) fn caller(&self) -> Caller {
+        Caller { commands: self.commands.clone(), bell: self.bell.clone() }
     }
 
     /// Sends a command; the answer comes when the worker has done it.
@@ -293,6 +299,33 @@ impl Handle {
         }
         last
     }
+}
+
+/// A way to a worker's inbox.
+pub(crate) struct Caller {
+    commands: mpsc::Sender<Command>,
+    bell: Arc<Bell>,
+}
+
+impl Caller {
+    /// As [`Handle::send`].
+    pub(crate) fn send<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<oneshot::Receiver<T>, WorkerGone> {
+        send(&self.commands, &self.bell, command)
+    }
+}
+
+fn send<T>(
+    commands: &mpsc::Sender<Command>,
+    bell: &Bell,
+    command: impl FnOnce(oneshot::Sender<T>) -> Command,
+) -> Result<oneshot::Receiver<T>, WorkerGone> {
+    let (reply, answer) = oneshot::channel();
+    commands.send(command(reply)).map_err(|_| WorkerGone)?;
+    bell.ring();
+    Ok(answer)
 }
 
 /// A core that a thread may not be put on is not worth refusing to work for.
@@ -500,6 +533,13 @@ impl Thread {
             Command::ShowCache { line, reply } => {
                 let shown = self.worker.cache().map(|cache| cache.entries(line, SHOWN_LINES));
                 let _ = reply.send(shown.unwrap_or_default());
+            }
+            Command::AddTap { tap, reply } => {
+                self.worker.add_tap(tap);
+                let _ = reply.send(self.start);
+            }
+            Command::RemoveTap { id, reply } => {
+                let _ = reply.send(self.worker.remove_tap(id));
             }
             Command::Stop { reply } => {
                 let _ = reply.send(self.stop());

@@ -48,3 +48,22 @@ pub const MAX_EVENTS_KEPT: usize = 1024;
 pub const MAX_EVENTS_WAITING: usize = 256;
 /// How long a request may take before it is refused; the stream of events is not bound by it.
 pub const REQUEST_TIME: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// Captures at a time.
+pub const MAX_CAPTURES: usize = 4;
+/// Bytes of a packet that a capture takes if nothing is said, and at most.
+pub const DEFAULT_SNAPLEN: u32 = 96;
+/// See [`DEFAULT_SNAPLEN`].
+pub const MAX_SNAPLEN: u32 = 9216;
+/// Packets of a capture if nothing is said, and at most.
+pub const DEFAULT_CAPTURE_PACKETS: u64 = 10_000;
+/// See [`DEFAULT_CAPTURE_PACKETS`].
+pub const MAX_CAPTURE_PACKETS: u64 = 1_000_000;
+/// Seconds of a capture if nothing is said, and at most.
+pub const DEFAULT_CAPTURE_SECONDS: u32 = 60;
+/// See [`DEFAULT_CAPTURE_SECONDS`].
+pub const MAX_CAPTURE_SECONDS: u32 = 3600;
+/// Packets per second of a capture if nothing is said, and at most.
+pub const DEFAULT_CAPTURE_RATE: u32 = 5000;
+/// See [`DEFAULT_CAPTURE_RATE`].
+pub const MAX_CAPTURE_RATE: u32 = 100_000;

@@ -13,6 +13,7 @@
 
 pub mod allow_host;
 mod assembled;
+mod capture;
 mod change;
 mod compile;
 mod difference;
@@ -42,6 +43,7 @@ use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+pub use capture::{FilterError, FilterProblem, MAX_FILTER_BYTES, parse_filter};
 pub use change::{ChangeRefused, NotAdopted, RebuildJob, Rebuilt};
 pub use compile::{CompileError, HOST_NETDEV, HOST_PORT};
 pub use difference::{Change, Difference, differences};

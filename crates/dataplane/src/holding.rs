@@ -54,7 +54,7 @@ impl Holding {
         self.wanted.drain(..)
     }
 
-    /// Takes a packet in, or drops it where the bounds are reached.
+    /// Takes a packet in, or drops it where the bounds are reached; `refused` sees it before.
     #[cold]
     pub(crate) fn take_in<F: Frames>(
         &mut self,
@@ -63,11 +63,13 @@ impl Holding {
         held: Held,
         frames: &mut F,
         counters: &mut Counters,
+        refused: &mut impl FnMut(&Held, &F),
     ) {
         let wanted = next_hop_of(snapshot, &held, frames);
         let known = wanted.is_some_and(|wanted| self.queues.contains_key(&wanted));
         // As many neighbours may be asked for as packets may wait: nobody floods the kernel.
         let (Some(wanted), true) = (wanted, known || self.waiting < MAX_WAITING) else {
+            refused(&held, frames);
             return refuse(&held, frames, counters);
         };
         let queue = self
@@ -79,6 +81,7 @@ impl Holding {
             self.wanted.push(wanted);
         }
         if queue.packets.len() >= MAX_PER_NEIGHBOUR || self.waiting >= MAX_WAITING {
+            refused(&held, frames);
             return refuse(&held, frames, counters);
         }
         queue.packets.push((held, now_ns));
@@ -87,7 +90,8 @@ impl Holding {
     }
 
     /// Lets go of what can leave under this snapshot, and drops what has waited too long. The
-    /// snapshot's ports must be those that the packets were held under.
+    /// snapshot's ports must be those that the packets were held under. `refused` sees what is
+    /// dropped before it is.
     pub(crate) fn release<F: Frames>(
         &mut self,
         snapshot: &Snapshot,
@@ -95,6 +99,7 @@ impl Holding {
         frames: &mut F,
         counters: &mut Counters,
         sends: &mut Sends,
+        refused: &mut impl FnMut(&Held, &F),
     ) {
         let Holding { queues, waiting, wanted } = self;
         queues.retain(|hop, queue| {
@@ -112,7 +117,10 @@ impl Holding {
                 counters.ledger(Some(held.ingress)).held -= 1;
                 match finished {
                     Some(send) => sends.push(send),
-                    None => refuse(held, frames, counters),
+                    None => {
+                        refused(held, frames);
+                        refuse(held, frames, counters);
+                    }
                 }
                 false
             });

@@ -27,6 +27,7 @@ mod seal;
 mod sends;
 pub mod snapshot;
 pub mod stage;
+pub mod tap;
 pub mod verdict;
 pub mod walk;
 pub mod worker;
@@ -45,6 +46,7 @@ pub use snapshot::{
     DeviceId, HostService, Layout, Medium, Neighbour, PortId, PortInfo, RouteGeneration, SaSet,
     SetIndex, Side, Snapshot, SnapshotError, SnapshotParts,
 };
+pub use tap::{Tap, TapId, TapReader, TapSettings, Tapped};
 pub use verdict::{DropReason, HoldKind, Verdict};
 pub use walk::{Handover, Held, Outputs, ToHost, Walk};
 pub use worker::{Surroundings, Worker};

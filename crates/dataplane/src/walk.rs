@@ -11,6 +11,7 @@ use crate::seal::Departures;
 use crate::sends::Sends;
 use crate::snapshot::Egress;
 use crate::stage::{NoClock, Stage, StageClock};
+use crate::tap::{Arrival, Nobody, Point, Watch};
 use crate::{
     Counters, DeviceId, DropReason, FlowCache, Medium, PortId, SetIndex, Snapshot, Verdict,
 };
@@ -313,7 +314,8 @@ impl Walk {
         clock: &mut impl StageClock,
     ) {
         let handing = (self.share.workers > 1).then_some((device, packets));
-        self.walk(snapshot, now_ns, (device, packets), handing, frames, out, clock);
+        let batch = (device, packets);
+        self.walk(snapshot, now_ns, batch, handing, frames, out, clock, &mut Nobody);
     }
 
     /// Walks a batch that another worker received from `device` and handed over: as
@@ -330,7 +332,26 @@ impl Walk {
         frames: &mut F,
         out: &mut Outputs,
     ) {
-        self.walk(snapshot, now_ns, (device, packets), None, frames, out, &mut NoClock);
+        let (batch, clock) = ((device, packets), &mut NoClock);
+        self.walk(snapshot, now_ns, batch, None, frames, out, clock, &mut Nobody);
+    }
+
+    /// The same walk while somebody looks at the rows between the stages.
+    #[expect(clippy::too_many_arguments, reason = "as above")]
+    #[cold]
+    pub(crate) fn run_watched<F: Frames>(
+        &mut self,
+        snapshot: &Snapshot,
+        now_ns: u64,
+        (device, packets): (DeviceId, &[Descriptor]),
+        arrival: Arrival,
+        frames: &mut F,
+        out: &mut Outputs,
+        watch: &mut (impl Watch + ?Sized),
+    ) {
+        let hands_over = arrival == Arrival::Received && self.share.workers > 1;
+        let (batch, handing) = ((device, packets), hands_over.then_some((device, packets)));
+        self.walk(snapshot, now_ns, batch, handing, frames, out, &mut NoClock, watch);
     }
 
     #[expect(clippy::too_many_arguments, reason = "as above")]
@@ -343,6 +364,7 @@ impl Walk {
         frames: &mut F,
         out: &mut Outputs,
         clock: &mut impl StageClock,
+        watch: &mut (impl Watch + ?Sized),
     ) {
         assert!(packets.len() <= BATCH, "a batch is at most {BATCH} packets");
         let Walk { counters, limiter, rows, made, scratch, share, cache, sampling } = self;
@@ -357,17 +379,22 @@ impl Walk {
         l4_checksum::complete(&mut turn, device, rows);
         clock.ended(Stage::Receive);
         open::open(&mut turn, rows, scratch, clock);
+        watch.look(Point::Opened, snapshot, rows, turn.frames);
         decide::decide(&mut turn, rows, scratch, cache.as_mut());
         sampling.check(&mut turn, device, rows);
+        watch.look(Point::Decided, snapshot, rows, turn.frames);
         clock.ended(Stage::Decide);
         plan::plan(&mut turn, rows, made, limiter, scratch);
         clock.ended(Stage::Plan);
         seal::seal(&mut turn, rows, scratch, clock);
+        watch.look(Point::Sealed, snapshot, rows, turn.frames);
         if !made.is_empty() {
             decide::decide(&mut turn, made, scratch, cache.as_mut());
+            watch.look(Point::Decided, snapshot, made, turn.frames);
             rows.clear(); // what is made is never answered: nothing more comes of it
             plan::plan(&mut turn, made, rows, limiter, scratch);
             seal::seal(&mut turn, made, scratch, clock);
+            watch.look(Point::Sealed, snapshot, made, turn.frames);
         }
         debug_assert_eq!(
             turn.out.verdicts.iter().filter(|verdict| verdict.is_none()).count(),

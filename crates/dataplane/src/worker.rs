@@ -1,7 +1,7 @@
 //! One worker's turn: receive a batch, walk it, transmit what leaves. The same turn in the daemon,
 //! in `lockgate replay` and in the benches; what a port is, the caller says.
 
-use wire::{BATCH, Descriptor, Frames, Port};
+use wire::{BATCH, Descriptor, FrameId, Frames, Port};
 
 use crate::esp::Moved;
 use crate::handover::{Full, Handovers, Share};
@@ -9,6 +9,7 @@ use crate::holding::{Holding, Wanted};
 use crate::keepalive::Keepalives;
 use crate::sends::{Run, Sends};
 use crate::stage::{NoClock, Stage, StageClock};
+use crate::tap::{self, Arrival, Tap, TapId};
 use crate::walk::{Held, Outputs, ToHost, Walk};
 use crate::{Counters, DeviceId, DropReason, FlowCache, Layout, Medium, Snapshot, Verdict};
 
@@ -37,6 +38,9 @@ pub struct Worker<F, P> {
     holding: Holding,
     handovers: Handovers,
     keepalives: Keepalives,
+    /// Captures that look on; mostly none.
+    #[expect(clippy::vec_box, reason = "taps come and go in the boxes that commands carry")]
+    taps: Vec<Box<Tap>>,
 }
 
 impl<F: Frames, P: Port<F>> Worker<F, P> {
@@ -58,6 +62,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
             holding,
             handovers,
             keepalives,
+            taps: Vec::new(),
         }
     }
 
@@ -176,13 +181,28 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         self.handovers.is_waiting()
     }
 
+    /// From now on a capture looks on.
+    pub fn add_tap(&mut self, tap: Box<Tap>) {
+        self.taps.push(tap);
+    }
+
+    /// Takes a capture's tap out, for somebody else to free.
+    pub fn remove_tap(&mut self, id: TapId) -> Option<Box<Tap>> {
+        let place = self.taps.iter().position(|tap| tap.id() == id)?;
+        Some(self.taps.swap_remove(place))
+    }
+
     /// Sends the NAT keepalives that are due, of the sets that this worker sees to.
     pub fn keep_alive(&mut self, snapshot: &Snapshot, now_ns: u64) {
         let (share, counters) = (self.walk.share(), self.walk.counters_mut());
         let (frames, out) = (&mut self.frames, &mut self.out);
         self.keepalives.make(snapshot, share, now_ns, frames, counters, out);
         if !out.sends.is_empty() || !out.held.is_empty() {
+            for tap in &mut self.taps {
+                tap.sent(snapshot, &out.sends, frames);
+            }
             self.dispatch(snapshot, now_ns);
+            self.taps.iter_mut().for_each(|tap| tap.finish(snapshot, now_ns, &[]));
         }
     }
 
@@ -192,8 +212,16 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
             return;
         }
         let (counters, sends) = (self.walk.counters_mut(), &mut self.out.sends);
-        self.holding.release(snapshot, now_ns, &mut self.frames, counters, sends);
+        let (frames, taps) = (&mut self.frames, &mut self.taps);
+        let refused = &mut |held: &Held, frames: &F| {
+            taps.iter_mut().for_each(|tap| tap.held_in_vain(snapshot, held, frames));
+        };
+        self.holding.release(snapshot, now_ns, frames, counters, sends, refused);
+        for tap in &mut self.taps {
+            tap.sent(snapshot, &self.out.sends, &self.frames);
+        }
         self.dispatch(snapshot, now_ns);
+        self.taps.iter_mut().for_each(|tap| tap.finish(snapshot, now_ns, &[]));
     }
 
     /// Drops what waits for a neighbour: before the end.
@@ -226,11 +254,16 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         self.received.clear();
         let Some(Some(port)) = self.devices.get_mut(usize::from(device.0)) else { return 0 };
         port.receive(&mut self.frames, limit.min(BATCH), &mut self.received);
-        if !self.received.is_empty() {
+        if self.received.is_empty() {
+            return 0;
+        }
+        if self.taps.is_empty() {
             let (frames, out) = (&mut self.frames, &mut self.out);
             self.walk.run_clocked(snapshot, now_ns, device, &self.received, frames, out, clock);
             self.dispatch(snapshot, now_ns);
             clock.ended(Stage::Transmit);
+        } else {
+            self.walk_tapped(snapshot, now_ns, device, Arrival::Received);
         }
         self.received.len()
     }
@@ -251,6 +284,10 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
                 }
                 (left, taken) = (left - into.len(), taken + into.len());
                 self.walk.counters_mut().taken_over += into.len() as u64;
+                if !self.taps.is_empty() {
+                    self.walk_tapped(snapshot, now_ns, device, Arrival::HandedOver);
+                    continue;
+                }
                 self.walk.run_handed_over(snapshot, now_ns, device, into, frames, out);
                 self.dispatch(snapshot, now_ns);
             }
@@ -284,6 +321,24 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         (self.frames, self.devices, self.walk.counters().clone())
     }
 
+    /// Walks and sends what was received while captures look on.
+    #[cold]
+    fn walk_tapped(
+        &mut self,
+        snapshot: &Snapshot,
+        now_ns: u64,
+        device: DeviceId,
+        arrival: Arrival,
+    ) {
+        let Worker { walk, taps, received, frames, out, .. } = self;
+        let batch = (device, &received[..]);
+        tap::walk(walk, taps, snapshot, now_ns, batch, arrival, frames, out);
+        self.dispatch(snapshot, now_ns);
+        for tap in &mut self.taps {
+            tap.finish(snapshot, now_ns, &self.out.verdicts);
+        }
+    }
+
     fn dispatch(&mut self, snapshot: &Snapshot, now_ns: u64) {
         self.hand_over(snapshot);
         self.sort(snapshot);
@@ -291,6 +346,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         for ToHost { ingress, form, packet } in self.out.host.drain(..) {
             if form == Medium::Ethernet && self.surroundings == Surroundings::Live {
                 counters.drop(Some(ingress), DropReason::Unsteered);
+                tell(&mut self.taps, packet.frame, DropReason::Unsteered);
                 self.frames.give(packet.frame);
                 continue;
             }
@@ -301,6 +357,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
             let accepted = sink.map(|sink| sink.transmit(&mut self.frames, &[packet]));
             if accepted == Some(0) {
                 counters.drop(Some(ingress), DropReason::TransmitFull);
+                tell(&mut self.taps, packet.frame, DropReason::TransmitFull);
             } else {
                 counters.ledger(Some(ingress)).host += 1;
             }
@@ -311,19 +368,24 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         for held in self.out.held.drain(..) {
             match self.surroundings {
                 Surroundings::Live => {
-                    self.holding.take_in(snapshot, now_ns, held, &mut self.frames, counters);
+                    let (frames, taps) = (&mut self.frames, &mut self.taps);
+                    let refused = &mut |held: &Held, _: &F| {
+                        tell(taps, held.packet.frame, DropReason::NoNeighbour);
+                    };
+                    self.holding.take_in(snapshot, now_ns, held, frames, counters, refused);
                 }
                 // Nobody resolves neighbours: what waits for one is dropped and says so.
                 Surroundings::Recorded => {
                     let Held { ingress, packet, .. } = held;
                     counters.drop(Some(ingress), DropReason::NoNeighbour);
+                    tell(&mut self.taps, packet.frame, DropReason::NoNeighbour);
                     self.frames.give(packet.frame);
                 }
             }
         }
         for (queue, device) in self.queues.iter_mut().zip(&mut self.devices) {
             if !queue.is_empty() {
-                flush(queue, &mut self.frames, device.as_mut(), counters);
+                flush(queue, &mut self.frames, device.as_mut(), counters, &mut self.taps);
             }
         }
     }
@@ -356,6 +418,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
                 Err(Full) => {
                     counters.ledger(Some(handover.ingress)).received += 1;
                     counters.drop(Some(handover.ingress), DropReason::HandoverFull);
+                    tell(&mut self.taps, frame, DropReason::HandoverFull);
                 }
             }
             frames.give(frame);
@@ -369,6 +432,7 @@ fn flush<F: Frames, P: Port<F>>(
     frames: &mut F,
     device: Option<&mut P>,
     counters: &mut Counters,
+    taps: &mut [Box<Tap>],
 ) {
     let mut accepted = device.map_or(0, |port| port.transmit(frames, queue.packets()));
     for (Run { egress, ingress, .. }, packets) in queue.by_run() {
@@ -380,8 +444,15 @@ fn flush<F: Frames, P: Port<F>>(
         volume.bytes += sent.iter().map(|packet| u64::from(packet.length)).sum::<u64>();
         for packet in refused {
             counters.drop(Some(ingress), DropReason::TransmitFull);
+            tell(taps, packet.frame, DropReason::TransmitFull);
             frames.give(packet.frame);
         }
     }
     queue.clear();
+}
+
+/// Tells captures of a packet that was dropped behind the walk.
+#[cold]
+fn tell(taps: &mut [Box<Tap>], frame: FrameId, reason: DropReason) {
+    taps.iter_mut().for_each(|tap| tap.refused(frame, reason));
 }

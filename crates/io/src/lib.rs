@@ -36,7 +36,7 @@ pub use xdp::{Mark, QueueStatistics, XdpFrames, XdpPort};
 
 /// Where the bytes of a packet begin: the link types of capture files that Lockgate reads and
 /// writes (numbers of the tcpdump.org link-layer header type list).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LinkType {
     /// `LINKTYPE_ETHERNET`, 1: at the Ethernet header.
     Ethernet,

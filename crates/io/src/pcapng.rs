@@ -3,11 +3,18 @@
 //!
 //! Read are section headers, interface descriptions and the three kinds of packet block; all
 //! other blocks are skipped. Decryption secrets and name resolution are not for this reader.
+//! [`PcapNgWriter`] writes the same blocks, with comments and statistics.
+
+mod writer;
 
 use crate::pcap::{MAX_RECORD, Record, check_lengths};
 use crate::stream::{ByteOrder, Filled, fill, must_fill, skip};
 use crate::{Defect, LinkType};
 use std::io::Read;
+
+pub use writer::{
+    Direction, Interface as WrittenInterface, InterfaceId, Packet, PcapNgWriter, Statistics,
+};
 
 /// Interfaces that a section may describe.
 pub const MAX_INTERFACES: usize = 4096;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use dataplane::{
     CacheUse, Counters, DeviceId, FlowCache, HostService, L4Checksum, Medium, Moved, Neighbour,
     NextHop, NextHopId, PortId, PortInfo, Prefix, RouteEntry, RouteTarget, SaSet, SetIndex, Side,
-    Snapshot, SnapshotParts, Verdict, Wanted, Worker,
+    Snapshot, SnapshotParts, TapReader, TapSettings, Tapped, Verdict, Wanted, Worker, tap,
 };
 use io::{MemoryFrames, MemoryPort};
 use ipsec::{
@@ -166,7 +166,7 @@ impl Hub {
         let frames = MemoryFrames::with_frame_bytes(frames, frame_bytes);
         let worker = Worker::new(&snapshot, frames, ports);
         let peers = agreements.map(Peer::new);
-        Laboratory { snapshot, worker, peers, now_ns: 1_000_000_000 }
+        Laboratory { snapshot, worker, peers, now_ns: 1_000_000_000, capture: None }
     }
 }
 
@@ -198,6 +198,8 @@ pub struct Laboratory {
     pub now_ns: u64,
     worker: Worker<MemoryFrames, MemoryPort>,
     peers: [Peer; 3],
+    /// Packets that a capture took.
+    capture: Option<TapReader>,
 }
 
 impl Default for Laboratory {
@@ -229,6 +231,34 @@ impl Laboratory {
         let cache = FlowCache::new(entries, &[42; 32], CacheUse::Always).expect("memory");
         self.worker.take_cache(Some(cache));
         self
+    }
+
+    /// The same under a capture without a rate.
+    pub fn tapped(self, settings: &TapSettings) -> Laboratory {
+        self.tapped_at_rate(settings, u32::MAX.into())
+    }
+
+    /// The same under a capture that takes so many packets at once.
+    ///
+    /// # Panics
+    /// Never: there is one worker.
+    pub fn tapped_at_rate(mut self, settings: &TapSettings, burst: u64) -> Laboratory {
+        let (mut taps, reader) = tap::taps(settings, 1);
+        reader.allow(burst, burst);
+        self.worker.add_tap(taps.pop().expect("one worker"));
+        self.capture = Some(reader);
+        self
+    }
+
+    /// Packets captured since this was last asked.
+    pub fn captured(&mut self) -> Vec<Tapped> {
+        let reader = self.capture.as_mut();
+        reader.map(|reader| std::iter::from_fn(|| reader.take(0)).collect()).unwrap_or_default()
+    }
+
+    /// Packets that the capture left out.
+    pub fn left_out(&self) -> u64 {
+        self.capture.as_ref().map_or(0, |reader| reader.left_out().total())
     }
 
     /// The flow cache.

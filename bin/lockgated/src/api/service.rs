@@ -8,17 +8,17 @@ use api::{ADMIN_GROUP, DEFAULT_CACHE_ENTRIES, MAX_CACHE_ENTRIES, v1};
 use control::{DeadPort, Picture, Question, Routing};
 use dataplane::Prefix;
 use tokio::sync::watch;
-use tokio_stream::wrappers::BroadcastStream;
 use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
+use tokio_stream::wrappers::{BroadcastStream, ReceiverStream};
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 
 use super::listen::ConnectionInfo;
 use super::peer::Peer;
-use super::present;
+use super::{capture, present};
 use crate::backend::{
-    Backend, CacheQuestion, Change, ConnectionNumber, Consent, Intent, PolicyChange, Save,
-    ToConfirm, Uid,
+    Backend, CacheQuestion, CaptureRefused, Change, ConnectionNumber, Consent, Intent,
+    PolicyChange, Save, ToConfirm, Uid,
 };
 use crate::events::{self, Filter};
 use crate::unconfirmed::confirm_time;
@@ -331,6 +331,25 @@ impl<B: Backend> Gateway for Service<B> {
         });
         let stream = kept.chain(to_come);
         Ok(Response::new(Box::pin(until_ended(stream, self.ended.clone()))))
+    }
+
+    type CaptureStream = Pin<Box<dyn Stream<Item = Result<v1::Captured, Status>> + Send>>;
+
+    async fn capture(&self, request: Request<v1::CaptureRequest>) -> Answer<Self::CaptureStream> {
+        let by = self.admin(&request, "capture").await?;
+        let order = capture::order(request.into_inner())?;
+        let stream = self.backend.capture(order, by).await.map_err(refused)?;
+        let stream = ReceiverStream::new(stream).map(Ok);
+        Ok(Response::new(Box::pin(until_ended(stream, self.ended.clone()))))
+    }
+}
+
+/// The refusal of a capture.
+fn refused(error: CaptureRefused) -> Status {
+    let text = error.to_string();
+    match error {
+        CaptureRefused::NoPort(_) => Status::not_found(text),
+        CaptureRefused::TooMany | CaptureRefused::Stopping => Status::failed_precondition(text),
     }
 }
 

@@ -12,13 +12,13 @@ use dataplane::Generation;
 use dataplane::counters::Volume;
 use policy::Direction;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::{broadcast, mpsc, oneshot};
 use tonic::Code;
 
 use super::{Bound, ListenError, bind, serve};
 use crate::backend::{
-    Backend, CacheQuestion, Change, ConnectionNumber, Consent, Done, Intent, NotConfirmed, Now,
-    PolicyChange, Refused, Running, ToConfirm, Uid,
+    Backend, CacheQuestion, CaptureOrder, CaptureRefused, Change, ConnectionNumber, Consent, Done,
+    Intent, NotConfirmed, Now, PolicyChange, Refused, Running, ToConfirm, Uid,
 };
 use crate::liveness::Heard;
 
@@ -269,6 +269,19 @@ impl Backend for Fake {
 
     async fn event_counts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
+    }
+
+    async fn capture(
+        &self,
+        order: CaptureOrder,
+        by: Uid,
+    ) -> Result<mpsc::Receiver<v1::Captured>, CaptureRefused> {
+        self.note(format!("{} captures {:?} {:?}", by.0, order.port, order.filter_text));
+        let (to, stream) = mpsc::channel(1);
+        let packet = v1::CapturedPacket { port: "wan".into(), ..v1::CapturedPacket::default() };
+        let message = v1::Captured { packets: vec![packet], ..v1::Captured::default() };
+        to.try_send(message).unwrap();
+        Ok(stream)
     }
 
     async fn denied(&self, by: Uid, what: &'static str) {
@@ -826,6 +839,7 @@ async fn ask_as_others(socket: &Path, program: &Path) {
         assert!(out.contains(&line), "{user} {group} {more:?}: {expected}: {out}{err}");
     }
     assert!(fake.asked().contains(&format!("apply denied to {STRANGER}")), "{:?}", fake.asked());
+    assert!(fake.asked().contains(&format!("capture denied to {STRANGER}")), "{:?}", fake.asked());
     server.stop().await;
     println!("CHECKED {} clients", clients.len());
 }
@@ -839,9 +853,21 @@ fn as_client(socket: &Path) {
             connected => connected.unwrap(),
         };
         client.show_ports(v1::ShowRequest::default()).await.unwrap();
-        match client.apply(apply_of(CONFIG)).await {
-            Ok(_) => println!("CLIENT: read, change"),
+        let captured = client.capture(v1::CaptureRequest::default()).await;
+        let may_capture = match captured {
+            Ok(stream) => stream.into_inner().message().await.unwrap().is_some(),
             Err(status) => {
+                assert_eq!(status.code(), Code::PermissionDenied, "{status}");
+                false
+            }
+        };
+        match client.apply(apply_of(CONFIG)).await {
+            Ok(_) => {
+                assert!(may_capture, "an admin captures");
+                println!("CLIENT: read, change");
+            }
+            Err(status) => {
+                assert!(!may_capture, "only admins capture");
                 assert_eq!(status.code(), Code::PermissionDenied, "{status}");
                 assert!(status.message().contains("lockgate-admin"), "{status}");
                 println!("CLIENT: read, no change");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dataplane::{
     CacheUse, Counters, DeviceId, FlowCache, Medium, Moved, Outputs, PortId, SetIndex, Share,
-    Snapshot, Verdict, Walk,
+    Snapshot, Tap, TapReader, TapSettings, Tapped, Verdict, Walk, tap,
 };
 use io::MemoryFrames;
 use ipsec::{DontFragment, Dscp, Encapsulation, Mode};
@@ -23,6 +23,9 @@ pub(crate) struct Gateway<'w> {
     walks: Vec<Walk>,
     frames: MemoryFrames,
     now_ns: u64,
+    /// A capture: one tap a worker, and where its packets come out.
+    #[expect(clippy::vec_box, reason = "as they are made")]
+    capture: Option<(Vec<Box<Tap>>, TapReader)>,
 }
 
 /// What came of a batch.
@@ -83,7 +86,7 @@ impl<'w> Gateway<'w> {
         };
         let walks = (0..world.workers).map(walk).collect();
         let frames = MemoryFrames::with_frame_bytes(512, HEADROOM + world.room);
-        Gateway { world, snapshot, walks, frames, now_ns: 0 }
+        Gateway { world, snapshot, walks, frames, now_ns: 0, capture: None }
     }
 
     /// The same with a flow cache for each worker, of so many entries and for every domain.
@@ -93,6 +96,49 @@ impl<'w> Gateway<'w> {
             assert!(walk.take_cache(Some(cache)).is_none());
         }
         self
+    }
+
+    /// A gateway like this one, under a capture.
+    pub(crate) fn tapped(mut self, settings: &TapSettings) -> Gateway<'w> {
+        self.capture = Some(tap::taps(settings, self.walks.len()));
+        self
+    }
+
+    /// Packets captured since this was last asked; as many more may be.
+    pub(crate) fn captured(&mut self) -> Vec<Tapped> {
+        let Some((taps, reader)) = &mut self.capture else { return vec![] };
+        let workers = 0..taps.len();
+        let all = workers
+            .flat_map(|worker| std::iter::from_fn(|| reader.take(worker)).collect::<Vec<_>>());
+        all.collect()
+    }
+
+    /// Walks a batch of one worker, under the capture if there is one.
+    fn walk(
+        &mut self,
+        worker: usize,
+        device: DeviceId,
+        packets: &[Descriptor],
+        arrival: tap::Arrival,
+    ) -> Outputs {
+        let mut out = Outputs::default();
+        let Gateway { snapshot, walks, frames, now_ns, capture, .. } = self;
+        let walk = &mut walks[worker];
+        match (capture, arrival) {
+            (Some((taps, reader)), _) => {
+                reader.allow(1 << 20, 1 << 20);
+                let (taps, batch) = (&mut taps[worker..=worker], (device, packets));
+                tap::walk(walk, taps, snapshot, *now_ns, batch, arrival, frames, &mut out);
+                taps.iter_mut().for_each(|tap| tap.finish(snapshot, *now_ns, &out.verdicts));
+            }
+            (None, tap::Arrival::Received) => {
+                walk.run(snapshot, *now_ns, device, packets, frames, &mut out);
+            }
+            (None, tap::Arrival::HandedOver) => {
+                walk.run_handed_over(snapshot, *now_ns, device, packets, frames, &mut out);
+            }
+        }
+        out
     }
 
     /// Goes over to a world of as many workers, ports, slots and SAs, by a snapshot of it.
@@ -122,9 +168,7 @@ impl<'w> Gateway<'w> {
         let store = |bytes: &&[u8]| self.frames.store(bytes).expect("a free frame");
         let descriptors: Vec<Descriptor> = packets.iter().map(store).collect();
         let receiver = usize::from(device.0) % self.walks.len();
-        let mut out = Outputs::default();
-        let Gateway { snapshot, walks, frames, .. } = self;
-        walks[receiver].run(snapshot, self.now_ns, device, &descriptors, frames, &mut out);
+        let mut out = self.walk(receiver, device, &descriptors, tap::Arrival::Received);
         let handovers = std::mem::take(&mut out.handovers);
         let mut verdicts = out.verdicts.clone();
         let (mut observed, mut on_the_wire) = (Observed::default(), vec![]);
@@ -135,10 +179,7 @@ impl<'w> Gateway<'w> {
                 .filter(|handover| handover.worker as usize == worker && handover.device == device)
                 .map(|handover| handover.packet)
                 .collect();
-            let mut out = Outputs::default();
-            let Gateway { snapshot, walks, frames, .. } = self;
-            let now_ns = self.now_ns;
-            walks[worker].run_handed_over(snapshot, now_ns, device, &own, frames, &mut out);
+            let out = self.walk(worker, device, &own, tap::Arrival::HandedOver);
             let (theirs, made) = out.verdicts.split_at(own.len());
             for (packet, verdict) in own.iter().zip(theirs) {
                 let place = descriptors.iter().position(|given| given == packet).expect("as given");

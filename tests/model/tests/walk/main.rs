@@ -15,6 +15,7 @@ mod routes;
 mod seeded;
 mod seeds;
 mod sensitivity;
+mod tapped;
 mod verdicts;
 mod worlds;
 

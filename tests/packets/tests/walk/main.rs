@@ -4,6 +4,7 @@
 mod allocations;
 mod attacks;
 mod cache;
+mod capture;
 mod checksum;
 mod esp;
 mod headers;

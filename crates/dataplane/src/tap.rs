@@ -1,0 +1,553 @@
+//! A capture's place in a worker: a tap copies packets, with what became of them, into a bounded
+//! ring that the control side drains. It changes no verdict, no tier and no counter but its own,
+//! and it never waits: what finds the ring full is counted as left out.
+//!
+//! A tap sees packets of a batch at these points, and says what became of them when the batch has
+//! been sent:
+//! 1. as received, before anything is changed: [`Layer::Outer`], [`Heading::In`]
+//! 2. what an SA opened: [`Layer::Inner`], [`Heading::In`]
+//! 3. what is to be sealed, before it is: [`Layer::Inner`], [`Heading::Out`]
+//! 4. as sent, with all headers: [`Layer::Outer`], [`Heading::Out`]
+//!
+//! Which policies decided a packet is asked once more, by the walk's own questions (see [`rule`]),
+//! and only for packets that go into the ring: the walk itself remembers nothing for a capture.
+//!
+//! Not seen here: what the steering program passed to Linux or dropped in the kernel.
+
+pub mod filter;
+mod ring;
+mod rule;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use wire::link::{Link, Tag};
+use wire::{BATCH, Descriptor, FrameId, Frames, packet::parse_quoted};
+
+use crate::walk::{Held, Origin, Row, State};
+use crate::{
+    DeviceId, DropReason, Layout, Medium, Outputs, PortId, Sends, Snapshot, Verdict, Walk,
+};
+pub use filter::{Ends, Fate, Filter, Heading, Subject, Test};
+use ring::{Admission, NAMES, Outgoing, Record, Shared};
+pub use ring::{LeftOut, RING_BYTES, RING_PACKETS, TapReader, Tapped};
+use rule::Rule;
+
+/// Bytes of a packet that are taken at most.
+pub const MAX_SNAPLEN: u32 = 9216;
+/// Bytes of a packet that the filter and the questions need: link header, IP header with options,
+/// and what an ICMP error quotes.
+const HEAD_BYTES: usize = 192;
+/// Sightings of a batch at most: each packet at three points, and as many again that were made.
+const MAX_SEEN: usize = 4 * BATCH;
+
+/// Where in the walk a packet was seen.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Layer {
+    /// As it is on the wire.
+    Outer,
+    /// The packet inside a tunnel: opened, or not sealed yet.
+    Inner,
+}
+
+/// Layers that a capture shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Layers {
+    /// Packets as they are on the wire.
+    Outer,
+    /// Packets inside tunnels.
+    Inner,
+    /// Both.
+    Both,
+}
+
+/// Packets that a capture shows, by what became of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// All.
+    Any,
+    /// Dropped ones.
+    Dropped,
+}
+
+/// Names a tap for the worker's commands.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TapId(pub u64);
+
+/// Settings of a capture.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TapSettings {
+    /// Its number.
+    pub id: TapId,
+    /// The port's name; `None`: all ports.
+    pub port: Option<String>,
+    /// Which layers.
+    pub layers: Layers,
+    /// Which outcomes.
+    pub outcome: Outcome,
+    /// Packets that it refuses are not taken; `None`: it refuses none.
+    pub filter: Option<Filter>,
+    /// Bytes of a packet that are taken, at most [`MAX_SNAPLEN`].
+    pub snaplen: u32,
+    /// Packets that are taken in all.
+    pub packets: u64,
+}
+
+/// Points of the walk at which rows are looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Point {
+    /// Everything for us has been opened.
+    Opened,
+    /// Policies and routes have decided.
+    Decided,
+    /// All that leaves is finished.
+    Sealed,
+}
+
+/// Looks at the rows of a batch between the stages, and changes nothing.
+pub(crate) trait Watch {
+    /// The rows as they are at a point.
+    fn look<F: Frames>(&mut self, point: Point, snapshot: &Snapshot, rows: &[Row], frames: &F);
+}
+
+/// Nobody looks; compiles to nothing.
+pub(crate) struct Nobody;
+
+impl Watch for Nobody {
+    #[inline(always)]
+    fn look<F: Frames>(&mut self, _: Point, _: &Snapshot, _: &[Row], _: &F) {}
+}
+
+impl Watch for [Box<Tap>] {
+    fn look<F: Frames>(&mut self, point: Point, snapshot: &Snapshot, rows: &[Row], frames: &F) {
+        self.iter_mut().for_each(|tap| tap.look(point, snapshot, rows, frames));
+    }
+}
+
+/// One worker's tap of a capture.
+pub struct Tap {
+    settings: TapSettings,
+    out: Outgoing,
+    shared: Arc<Shared>,
+    /// The layout that `port` is of.
+    layout: Option<Layout>,
+    /// The port under that layout.
+    port: Option<PortId>,
+    seen: Vec<Seen>,
+    /// Beginnings of the packets in `seen` and `known`.
+    bytes: Vec<u8>,
+    known: Vec<Known>,
+    /// Packets that were received in the batch.
+    received: u32,
+    /// Packets of the batch that were not looked at: there was no room.
+    overlooked: u64,
+}
+
+/// A packet that was seen at a point.
+#[derive(Clone, Copy)]
+struct Seen {
+    layer: Layer,
+    heading: Heading,
+    port: Option<PortId>,
+    medium: Medium,
+    frame: FrameId,
+    /// The place of its verdict; `None`: it has none, or it is found by the frame.
+    place: Option<u32>,
+    original: u32,
+    head: Part,
+    /// It was dropped behind the walk.
+    refused: Option<DropReason>,
+}
+
+/// Bytes that were copied.
+#[derive(Clone, Copy)]
+struct Part {
+    start: u32,
+    length: u32,
+}
+
+/// A row that the policies were asked about.
+#[derive(Clone, Copy)]
+struct Known {
+    row: Row,
+    /// The beginning of its IP packet.
+    head: Part,
+}
+
+/// Makes the taps of a capture, one a worker, and the end that reads them.
+pub fn taps(settings: &TapSettings, workers: usize) -> (Vec<Box<Tap>>, TapReader) {
+    let snaplen = settings.snaplen.min(MAX_SNAPLEN);
+    let (rings, reader) = ring::rings(workers, snaplen, settings.packets);
+    let head = HEAD_BYTES.max(snaplen as usize);
+    let make = |out| {
+        Box::new(Tap {
+            settings: TapSettings { snaplen, ..settings.clone() },
+            out,
+            shared: reader.shared(),
+            layout: None,
+            port: None,
+            seen: Vec::with_capacity(MAX_SEEN),
+            bytes: Vec::with_capacity(MAX_SEEN * head),
+            known: Vec::with_capacity(MAX_SEEN),
+            received: 0,
+            overlooked: 0,
+        })
+    };
+    (rings.into_iter().map(make).collect(), reader)
+}
+
+impl Tap {
+    /// Its number.
+    pub fn id(&self) -> TapId {
+        self.settings.id
+    }
+
+    /// Sees packets as they were received, before the walk.
+    pub(crate) fn received<F: Frames>(
+        &mut self,
+        snapshot: &Snapshot,
+        device: DeviceId,
+        packets: &[Descriptor],
+        frames: &F,
+    ) {
+        self.begin(snapshot);
+        self.received = packets.len() as u32;
+        if self.settings.layers == Layers::Inner {
+            return;
+        }
+        let medium = snapshot.medium(device).unwrap_or(Medium::Ethernet);
+        for (place, packet) in packets.iter().enumerate() {
+            let bytes = packet_bytes(packet, frames);
+            let port = port_of(snapshot, device, medium, bytes);
+            self.see(Heading::In, port, medium, packet, Some(place as u32), frames);
+        }
+    }
+
+    /// Sees packets that are about to be given to their ports.
+    pub(crate) fn sent<F: Frames>(&mut self, snapshot: &Snapshot, sends: &Sends, frames: &F) {
+        self.find_port(snapshot);
+        if self.settings.layers == Layers::Inner {
+            return;
+        }
+        for send in sends.iter() {
+            let medium = snapshot.port(send.egress).medium;
+            self.see(Heading::Out, Some(send.egress), medium, &send.packet, None, frames);
+        }
+    }
+
+    /// Sees a packet that waited for its neighbour in vain: without a link header.
+    pub(crate) fn held_in_vain<F: Frames>(&mut self, snapshot: &Snapshot, held: &Held, frames: &F) {
+        self.find_port(snapshot);
+        if self.settings.layers != Layers::Inner {
+            let port = Some(held.egress);
+            self.see(Heading::Out, port, Medium::Ip, &held.packet, None, frames);
+            self.refused(held.packet.frame, DropReason::NoNeighbour);
+        }
+    }
+
+    /// A packet of the batch was dropped behind the walk.
+    pub(crate) fn refused(&mut self, frame: FrameId, reason: DropReason) {
+        let of_frame = self.seen.iter_mut().filter(|seen| seen.frame == frame);
+        of_frame.for_each(|seen| seen.refused = Some(reason));
+    }
+
+    /// Ends a batch: what the capture wants of it goes into the ring. `verdicts` are those of the
+    /// batch, empty if there was none.
+    pub fn finish(&mut self, snapshot: &Snapshot, now_ns: u64, verdicts: &[Option<Verdict>]) {
+        let seen = std::mem::take(&mut self.seen);
+        for one in &seen {
+            self.offer(snapshot, now_ns, verdicts, one);
+        }
+        self.shared.overlooked(std::mem::take(&mut self.overlooked));
+        self.seen = seen;
+        self.clear();
+    }
+
+    fn begin(&mut self, snapshot: &Snapshot) {
+        self.clear();
+        self.find_port(snapshot);
+    }
+
+    fn clear(&mut self) {
+        self.seen.clear();
+        self.bytes.clear();
+        self.known.clear();
+    }
+
+    /// Ports have other places under another layout.
+    fn find_port(&mut self, snapshot: &Snapshot) {
+        if self.layout != Some(snapshot.layout()) {
+            self.layout = Some(snapshot.layout());
+            let name = self.settings.port.as_deref();
+            self.port = name.and_then(|name| snapshot.port_named(name));
+        }
+    }
+
+    fn wants_port(&self, port: Option<PortId>) -> bool {
+        self.settings.port.is_none() || self.port.is_some() && self.port == port
+    }
+
+    fn see<F: Frames>(
+        &mut self,
+        heading: Heading,
+        port: Option<PortId>,
+        medium: Medium,
+        packet: &Descriptor,
+        place: Option<u32>,
+        frames: &F,
+    ) {
+        if !self.wants_port(port) {
+            return;
+        }
+        let bytes = packet_bytes(packet, frames);
+        let (layer, frame, original) = (Layer::Outer, packet.frame, packet.length);
+        self.note(bytes, |head| Seen {
+            layer,
+            heading,
+            port,
+            medium,
+            frame,
+            place,
+            original,
+            head,
+            refused: None,
+        });
+    }
+
+    fn look<F: Frames>(&mut self, point: Point, snapshot: &Snapshot, rows: &[Row], frames: &F) {
+        for row in rows {
+            match point {
+                Point::Opened if row.state == State::Clear => {
+                    self.know(row, row.bytes(frames));
+                    if matches!(row.origin, Origin::Opened(_)) {
+                        self.see_inner(Heading::In, Some(row.ingress), row, frames);
+                    }
+                }
+                Point::Decided => {
+                    if let State::Protect(set) = row.state {
+                        let egress = snapshot.set_egress(set).map(|egress| egress.port);
+                        self.see_inner(Heading::Out, egress, row, frames);
+                    }
+                    if matches!(row.origin, Origin::Made(_)) {
+                        self.know(row, row.bytes(frames));
+                    }
+                }
+                // Fragments; their bytes are finished and answer no question.
+                Point::Sealed if self.is_fragment_of_ours(row) => self.know(row, &[]),
+                Point::Opened | Point::Sealed => {}
+            }
+        }
+    }
+
+    /// Tells fragments that we made in this batch from what was received or made as ICMP.
+    fn is_fragment_of_ours(&self, row: &Row) -> bool {
+        row.place >= self.received && !matches!(row.origin, Origin::Made(_))
+    }
+
+    fn see_inner<F: Frames>(
+        &mut self,
+        heading: Heading,
+        port: Option<PortId>,
+        row: &Row,
+        frames: &F,
+    ) {
+        if self.settings.layers == Layers::Outer || !self.wants_port(port) {
+            return;
+        }
+        self.note(row.bytes(frames), |head| Seen {
+            layer: Layer::Inner,
+            heading,
+            port,
+            medium: Medium::Ip,
+            frame: row.frame,
+            place: Some(row.place),
+            original: row.packet.length,
+            head,
+            refused: None,
+        });
+    }
+
+    /// Copies the beginning of a packet that was seen.
+    fn note(&mut self, bytes: &[u8], seen: impl FnOnce(Part) -> Seen) {
+        if self.seen.len() >= MAX_SEEN {
+            self.overlooked += 1;
+            return;
+        }
+        let head = self.copy(bytes, HEAD_BYTES.max(self.settings.snaplen as usize));
+        self.seen.push(seen(head));
+    }
+
+    fn know(&mut self, row: &Row, bytes: &[u8]) {
+        if self.known.len() < MAX_SEEN {
+            let head = self.copy(bytes, HEAD_BYTES);
+            self.known.push(Known { row: *row, head });
+        }
+    }
+
+    fn copy(&mut self, bytes: &[u8], most: usize) -> Part {
+        let start = self.bytes.len() as u32;
+        let bytes = &bytes[..bytes.len().min(most)];
+        self.bytes.extend_from_slice(bytes);
+        Part { start, length: bytes.len() as u32 }
+    }
+
+    fn part(&self, part: Part) -> &[u8] {
+        let start = part.start as usize;
+        &self.bytes[start..start + part.length as usize]
+    }
+
+    /// The row of a packet. What was made here and sent is found by its frame: of the rows that
+    /// had the frame in this batch, one has left.
+    fn known(&self, seen: &Seen, verdicts: &[Option<Verdict>]) -> Option<&Known> {
+        let left = |known: &&Known| {
+            let verdict = verdicts.get(known.row.place as usize).copied().flatten();
+            let has_left = matches!(verdict, Some(Verdict::Forward(_) | Verdict::Protect(_)));
+            known.row.frame == seen.frame && has_left
+        };
+        match seen.place {
+            Some(place) => self.known.iter().find(|known| known.row.place == place),
+            None => self.known.iter().find(left),
+        }
+    }
+
+    /// Puts a packet into the ring if the capture wants it.
+    fn offer(
+        &mut self,
+        snapshot: &Snapshot,
+        now_ns: u64,
+        verdicts: &[Option<Verdict>],
+        seen: &Seen,
+    ) {
+        let known = self.known(seen, verdicts).copied();
+        let place = seen.place.or(known.map(|known| known.row.place));
+        let judged = place.and_then(|place| verdicts.get(place as usize).copied().flatten());
+        let verdict = match (judged, seen.refused) {
+            // Its frame was given back and then another packet's.
+            (Some(Verdict::Drop(_) | Verdict::Consumed), _) | (_, None) => judged,
+            (_, Some(reason)) => Some(Verdict::Drop(reason)),
+        };
+        if verdict.is_none() && seen.place.is_some() {
+            // Another worker has it, and its tap sees it there.
+            return;
+        }
+        if self.settings.outcome == Outcome::Dropped && !matches!(verdict, Some(Verdict::Drop(_))) {
+            return;
+        }
+        let head = self.part(seen.head);
+        let flow = match seen.medium {
+            Medium::Ip => parse_quoted(head),
+            Medium::Ethernet => Link::parse(head)
+                .and_then(|link| parse_quoted(head.get(link.length..).unwrap_or_default())),
+        };
+        let (length, heading) = (seen.original, seen.heading);
+        let subject = Subject { flow, length, heading, verdict };
+        if self.settings.filter.as_ref().is_some_and(|filter| !filter.accepts(&subject)) {
+            return;
+        }
+        if self.shared.admit() == Admission::Granted {
+            self.put(snapshot, now_ns, seen, known, verdict);
+        }
+    }
+
+    fn put(
+        &mut self,
+        snapshot: &Snapshot,
+        now_ns: u64,
+        seen: &Seen,
+        known: Option<Known>,
+        verdict: Option<Verdict>,
+    ) {
+        let rule = known.map(|Known { row, head }| Rule::of(snapshot, &row, self.part(head)));
+        let Rule { inbound, outbound } = rule.unwrap_or_default();
+        let policy = |index| snapshot.spd().policy(index).name.as_str();
+        let peer = |set| snapshot.set(set).peer.as_str();
+        let to = match verdict {
+            Some(Verdict::Forward(port)) => snapshot.port(port).name.as_str(),
+            Some(Verdict::Protect(set)) => peer(set),
+            _ => "",
+        };
+        let opened_from = match known.map(|known| known.row.origin) {
+            Some(Origin::Opened(set)) => peer(set),
+            _ => "",
+        };
+        let names: [&str; NAMES] = [
+            seen.port.map_or("", |port| snapshot.port(port).name.as_str()),
+            to,
+            opened_from,
+            inbound.map_or("", policy),
+            outbound.map_or("", policy),
+        ];
+        let head = self.part(seen.head);
+        let head = head.len().min(self.settings.snaplen as usize);
+        let start = seen.head.start as usize;
+        let record = Record {
+            now_ns,
+            original: seen.original,
+            bytes: head as u32,
+            layer: seen.layer,
+            heading: seen.heading,
+            medium: seen.medium,
+            verdict,
+            names: names.map(|name| name.len() as u16),
+        };
+        if !self.out.push(record, &self.bytes[start..start + head], &names) {
+            self.shared.had_no_room();
+        }
+    }
+}
+
+/// The packet; of one that is longer than its frame the part that is there.
+fn packet_bytes<'f, F: Frames>(packet: &Descriptor, frames: &'f F) -> &'f [u8] {
+    let frame = frames.bytes(packet.frame);
+    let start = (packet.offset as usize).min(frame.len());
+    let end = (start + packet.length as usize).min(frame.len());
+    &frame[start..end]
+}
+
+/// The port that a frame belongs to.
+fn port_of(snapshot: &Snapshot, device: DeviceId, medium: Medium, bytes: &[u8]) -> Option<PortId> {
+    let tag = match medium {
+        Medium::Ip => Tag::Untagged,
+        Medium::Ethernet => Link::parse(bytes).map_or(Tag::Untagged, |link| link.tag),
+    };
+    match tag {
+        Tag::Untagged => snapshot.port_of(device, None),
+        Tag::Vlan(id) => snapshot.port_of(device, Some(id)),
+        Tag::Stacked => None,
+    }
+}
+
+/// Walks a batch while taps look on: as [`Walk::run`], or as [`Walk::run_handed_over`]. Whoever
+/// transmits what is in `out` calls [`Tap::finish`] of each tap afterwards.
+///
+/// # Panics
+/// If `packets` is longer than [`BATCH`].
+#[expect(clippy::too_many_arguments, reason = "those of a walk, and the taps")]
+pub fn walk<F: Frames>(
+    walk: &mut Walk,
+    taps: &mut [Box<Tap>],
+    snapshot: &Snapshot,
+    now_ns: u64,
+    (device, packets): (DeviceId, &[Descriptor]),
+    arrival: Arrival,
+    frames: &mut F,
+    out: &mut Outputs,
+) {
+    for tap in taps.iter_mut() {
+        tap.received(snapshot, device, packets, frames);
+    }
+    walk.run_watched(snapshot, now_ns, (device, packets), arrival, frames, out, taps);
+    for tap in taps {
+        tap.sent(snapshot, &out.sends, frames);
+    }
+}
+
+/// The way that a batch came to the worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arrival {
+    /// From a device.
+    Received,
+    /// From another worker.
+    HandedOver,
+}
