@@ -343,7 +343,13 @@ pub enum Mistake {
         "this policy ({action}) takes packets from policy `{from}` in line {line} ({protects}), \
          for example {example}"
     )]
-    TakesPackets { action: String, from: String, line: u32, protects: String, example: String },
+    TakesPackets {
+        action: Box<str>,
+        from: Box<str>,
+        line: u32,
+        protects: Box<str>,
+        example: Box<str>,
+    },
     #[error(
         "this policy and policy `{other}` in line {line} have one priority and different actions \
          for the same packets, for example {example}: the later in the file decides"

@@ -10,8 +10,8 @@ use wire::{Address, Flow, Upper};
 const MAX_DIFFERING: usize = 2;
 
 /// A sentence about the PROTECT or BYPASS policy that differs from a flow in the fewest fields, an
-/// address counting twice, the one of highest precedence among equals. `None`: every policy differs in more than two, or in
-/// both addresses. Cost: all policies are compared.
+/// address counting twice, the one of highest precedence among equals. `None`: every policy differs
+/// in more than two, or in both addresses. Cost: all policies are compared.
 pub(super) fn nearest(
     spd: &Spd,
     (direction, ingress): (Direction, u16),

@@ -66,9 +66,9 @@ impl Review<'_> {
         });
         let mistake = match doubt {
             Doubt::Takes => {
-                let action = self.action(&self.policies[policy]);
-                let protects = self.action(other);
-                Mistake::TakesPackets { action, from: name, line, protects, example }
+                let action = self.action(&self.policies[policy]).into();
+                let (from, protects) = (name.into(), self.action(other).into());
+                Mistake::TakesPackets { action, from, line, protects, example: example.into() }
             }
             Doubt::Covered => Mistake::CoveredPolicy { by: name, line },
             Doubt::Tied => Mistake::TiedPolicies { other: name, line, example },
