@@ -179,10 +179,14 @@ fn sorted(emissions: &[Emission]) -> Vec<Emission> {
     list
 }
 
-/// Counters without the number of searches, which a batch may share, and with the reasons that
-/// [`blurred`] makes one added up.
+/// Counters without the number of searches, which a batch may share, without the sample of
+/// checksums, which is at most one packet of a batch, and with the reasons that [`blurred`] makes
+/// one added up.
 fn comparable(counters: &Counters) -> Counters {
     let mut counters = Counters { full_lookups: 0, ..counters.clone() };
+    for counts in &mut counters.l4_checksums {
+        (counts.checked, counts.bad) = (0, 0);
+    }
     for reason in [DropReason::Replayed, DropReason::TooOld] {
         let count = std::mem::take(&mut counters.drops[reason as usize]);
         counters.drops[DropReason::Integrity as usize] += count;
