@@ -7,7 +7,7 @@
 //! |---|---|
 //! | neighbour discovery (ARP is no IP) | on every unprotected port |
 //! | IKE: UDP 500, and UDP 4500 with the zero marker (RFC 3948 §2.2) | where `allow_host` lists it |
-//! | later fragments of UDP | likewise: Linux puts IKE's together, and has no first one of others |
+//! | later fragments of UDP | likewise: Linux has the first fragments of IKE, and no others |
 //!
 //! The walk evaluates each packet. The steering program knows no policies, so [`Reserved`] says
 //! which packets of which service some policy may want: those it hands to a worker, which sends on

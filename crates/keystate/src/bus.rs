@@ -22,8 +22,8 @@ static TEXT: AtomicPtr<String> = AtomicPtr::new(std::ptr::null_mut());
 pub(crate) fn text(path: &Path) -> String {
     format!(
         "{} was made shorter while lockgated used it: where sequence numbers stand is not known \
-         any more. lockgated ends; ports stay closed. Start it again: it goes on behind the numbers \
-         that it reserved, or says which keys are to be replaced",
+         any more. lockgated ends; ports stay closed. Start it again: it goes on behind the \
+         numbers that it reserved, or says which keys are to be replaced",
         path.display()
     )
 }
