@@ -6,7 +6,7 @@
 //! | | where |
 //! |---|---|
 //! | neighbour discovery (ARP is no IP) | on every unprotected port |
-//! | IKE: UDP 500, and UDP 4500 with the zero marker (RFC 3948 §2.2) | where `allow_host` lists it |
+//! | IKE: UDP 500, and 4500 with the zero marker (RFC 3948 §2.2) | where listed by `allow_host` |
 //! | later fragments of UDP | likewise: Linux has the first fragments of IKE, and no others |
 //!
 //! The walk evaluates each packet. The steering program knows no policies, so [`Reserved`] says
