@@ -15,7 +15,7 @@ use dataplane::counters::Volume;
 use dataplane::tap::{Filter, Layers, Outcome};
 use dataplane::{Generation, RouteEntry, Snapshot};
 use ipsec::Spi;
-use policy::{Direction, PolicyId};
+use policy::Direction;
 use tokio::sync::{broadcast, mpsc};
 
 use crate::liveness::Heard;

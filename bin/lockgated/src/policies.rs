@@ -302,9 +302,9 @@ impl State {
         transactions: &[Transaction],
     ) -> Result<(), Refused> {
         let snapshot = compiled.assemble(&self.live).map_err(machine)?;
-        let added = transactions.iter().flat_map(|made| &made.added);
+        let added = transactions.iter().flat_map(|change| &change.made.added);
         let added = self.wanted_by(&compiled, added);
-        let removed = transactions.iter().flat_map(|made| &made.removed);
+        let removed = transactions.iter().flat_map(|change| &change.made.removed);
         let removed = self.wanted_by(&self.compiled, removed);
         self.reserve(&added).await.map_err(machine)?;
         if let Err(refused) = self.guard_before(&compiled, transactions).await {

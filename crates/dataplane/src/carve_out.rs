@@ -213,7 +213,7 @@ impl Reserved {
         routes: &[RouteEntry],
         policies: impl IntoIterator<Item = &'p Policy>,
     ) -> Reserved {
-        let mut reserved = Reserved(ports.iter().map(|port| none_of(port)).collect());
+        let mut reserved = Reserved(ports.iter().map(none_of).collect());
         let meets = |port: &PortInfo| port.side == Side::Unprotected && !port.allow_host.is_empty();
         if !ports.iter().any(meets) {
             return reserved;
