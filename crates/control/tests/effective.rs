@@ -113,10 +113,13 @@ fn upper() -> impl Strategy<Value = String> {
                 "protocol = \"132\""
             ]),
             list(PORTS),
-            prop_oneof![Just(String::from("[]")), list(PORTS)],
+            prop_oneof![
+                Just(String::new()),
+                list(PORTS).prop_map(|ports| format!("remote_ports = {ports}\n")),
+            ],
         )
             .prop_map(|(protocol, local, remote)| format!(
-                "{protocol}local_ports = {local}\nremote_ports = {remote}\n"
+                "{protocol}local_ports = {local}\n{remote}"
             )),
         (
             prop::sample::select(&["icmp", "icmpv6"][..]),
