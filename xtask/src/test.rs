@@ -223,7 +223,8 @@ pub(crate) fn run_tests<'a>(
     Ok(Outcome::Failed(sum))
 }
 
-/// Runs the daemon in network namespaces, one test at a time. `files` are the test files; none: all.
+/// Runs the daemon in network namespaces, one test at a time. `files` are the test files; none:
+/// all.
 pub(crate) fn network_namespaces(
     built: &Built,
     files: &[&str],

@@ -14,8 +14,8 @@ use netlab::stream::Stream;
 const KILLS: (u32, u32) = (8, 50);
 /// Packets a second in each direction: 1 every so often.
 const LOAD: Duration = Duration::from_micros(300);
-/// Time from a restart to the next packet: the next kill may come first, and others after it. Longer
-/// is never.
+/// Time from a restart to the next packet: the next kill may come first, and others after it.
+/// Longer is never.
 const EVENTUALLY: Duration = net::AGAIN;
 /// Frames sent again after each restart.
 const AGAIN_FRAMES: usize = 100;
