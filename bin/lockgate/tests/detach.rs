@@ -49,12 +49,16 @@ fn what_a_dead_daemon_left_closed_is_opened_and_named() {
     assert!(ours.enter(|| bpf::attached(ifindex)).unwrap().unwrap().is_some(), "it stays attached");
     ours.ip("tuntap add lockgate0 mode tun").unwrap();
     for family in ["-4", "-6"] {
-        ours.ip(&format!("{family} rule add priority 77 protocol 76 nop")).unwrap();
+        let add = |rule: &str| {
+            let words = ["ip", family, "rule", "add", "protocol", "76"];
+            let words: Vec<&str> = words.into_iter().chain(rule.split(' ')).collect();
+            ours.run(&words, LIMIT).unwrap().success().unwrap();
+        };
+        add("priority 77 nop");
         for port in [500, 4500] {
-            let rule = format!("rule add priority 75 protocol 76 dport {port} ipproto udp goto 77");
-            ours.ip(&format!("{family} {rule}")).unwrap();
+            add(&format!("priority 75 dport {port} ipproto udp goto 77"));
         }
-        ours.ip(&format!("{family} rule add priority 76 protocol 76 table 76")).unwrap();
+        add("priority 76 table 76");
     }
     ours.ip("rule add priority 76 table 77").unwrap();
     let table = ours.run(&["nft", "add", "table", "inet", "lockgate"], LIMIT).unwrap();

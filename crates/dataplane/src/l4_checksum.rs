@@ -177,7 +177,8 @@ mod tests {
                 drawn += u64::from(place.is_some());
             }
             let all = (batches * packets) as u64;
-            assert!((all / 80..=all / 50).contains(&drawn), "{packets}: {drawn} of {all}");
+            // At most one a batch: what is due behind it waits for the next.
+            assert!((all / 110..=all / 50).contains(&drawn), "{packets}: {drawn} of {all}");
         }
     }
 
