@@ -238,7 +238,7 @@ pub(crate) fn package() -> Result<Outcome, Failure> {
     if !setup::is_there("dpkg-deb") {
         return Ok(Outcome::Skipped("there is no dpkg-deb"));
     }
-    let mut command = program(std::env::current_exe().unwrap_or_else(|_| "xtask".into()));
+    let mut command = program(built_program("xtask"));
     command.args(["deb", "--check"]);
     watch(&mut command)
 }
