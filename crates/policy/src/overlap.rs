@@ -38,7 +38,7 @@ pub use review::{Doubt, Finding, review};
 pub(crate) use tree::AddressTree;
 use tree::{Kinds, Reach, Sought, Window, windows};
 
-/// Steps of a search at most, each some 10 ns, and more for each policy of the change.
+/// Steps of a search at most, and more for each policy of the change.
 const BASE_STEPS: u64 = 300_000;
 /// Steps more for each policy of the change.
 const STEPS_A_POLICY: u64 = 300;

@@ -10,7 +10,7 @@ use super::{AddressTree, DIRECTIONS, Example, Exhausted, FAMILIES, Steps, Way};
 use crate::policy::Precedence;
 use crate::{Action, Policy, Selector, UpperSelector};
 
-/// Steps for one policy at most, each some 10 ns.
+/// Steps for one policy at most.
 const STEPS_A_POLICY: u64 = 200_000;
 /// Steps for all of them, and more for each.
 const BASE_STEPS: u64 = 2_000_000;
