@@ -5,9 +5,11 @@
 //! the last commit, and owners are root whoever builds.
 
 mod check;
+mod elsewhere;
 mod man;
 
 pub(crate) use check::check;
+pub(crate) use elsewhere::same_from_elsewhere;
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;

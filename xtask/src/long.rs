@@ -60,6 +60,11 @@ const PARTS: &[Part] = &[
             })
         },
     },
+    Part {
+        name: "package",
+        what: "the package, built in two folders, byte for byte",
+        run: |_| crate::deb::same_from_elsewhere(),
+    },
 ];
 
 /// Runs the named parts, or all of them. Fails if one of them did.

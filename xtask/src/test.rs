@@ -45,6 +45,17 @@ impl Counts {
         self.long += other.long;
     }
 
+    /// Adds one test.
+    pub(crate) fn add_test(&mut self, passed: bool) {
+        self.passed += u64::from(passed);
+        self.failed += u64::from(!passed);
+    }
+
+    /// Returns how many tests failed.
+    pub(crate) fn failed(self) -> u64 {
+        self.failed
+    }
+
     /// Adds a runner's closing line, if `line` is one: cargo's `test result: ok. 3 passed; …` or
     /// a script's `3 passed, 0 failed, 1 skipped`. A Rust test cannot tell cargo that it was
     /// skipped: it prints `SKIPPED: name: reason`, and is not counted as passed.
@@ -216,6 +227,10 @@ pub(crate) fn run_tests<'a>(
             Outcome::Skipped(_) => {}
         }
     }
+    if !sum.is_known() {
+        println!("\nno test ran: the programs or their names have changed");
+        return Ok(Outcome::Failed(sum));
+    }
     if failed.is_empty() {
         return Ok(Outcome::Passed(sum));
     }
@@ -327,6 +342,13 @@ fn table(task: &str, parts: &[Part]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_that_runs_no_test_fails() {
+        let none = std::iter::empty::<&TestProgram>();
+        let outcome = run_tests(none, Threads::All, |command| command);
+        assert_eq!(outcome.unwrap(), Outcome::Failed(Counts::default()));
+    }
 
     fn counted(lines: &[&str]) -> Counts {
         let mut counts = Counts::default();
