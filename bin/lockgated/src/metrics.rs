@@ -29,7 +29,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use crate::backend::Backend;
-use exposition::{Exposition, Format};
+use exposition::Format;
 use process::Process;
 
 /// Connections at a time; more wait.
@@ -120,13 +120,6 @@ impl Report {
             cache: backend.cache().await,
             events: backend.event_counts().await,
         }
-    }
-
-    /// Writes it as text.
-    fn into_text(self, format: Format) -> String {
-        let mut text = Exposition::new(format);
-        self.write(&mut text);
-        text.into_text()
     }
 
     /// The ports that are not served, one sentence each; none: all is well.
@@ -224,7 +217,7 @@ async fn accept(listener: TcpListener, router: Router) -> Infallible {
 
 #[cfg(test)]
 mod tests {
-    use super::lint::samples;
+    use super::lint::{labels, samples};
     use super::*;
     use dataplane::DropReason;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -348,10 +341,59 @@ mod tests {
                        # TYPE lockgate_y_total counter\n",
             ),
             ("# TYPE", "# UNIT lockgate_x_seconds_total bytes\n# TYPE"),
+            ("} 1\n", "} 1"),
+            ("} 1\n", "} 1\n# HELP lockgate_y_total Time of nothing at all\n"),
+            ("} 1\n", "} 1\n# UNIT lockgate_x_seconds_total seconds\n"),
+            ("} 1", "} inf"),
+            ("worker in", "\"worker\" in"),
+            ("a=\"b\"", "a=\"b"),
+            ("a=\"b\"", "a=\"b\","),
+            ("a=\"b\"", "a=\"b\",a=\"c\""),
+            ("a=\"b\"", "a=\"b\\t\""),
+            ("a=\"b\"", "a=\"b\"c=\"d\""),
+            ("a=\"b\"", "1a=\"b\""),
+            ("a=\"b\"", ""),
         ] {
             let bad = good.replace(from, to);
             assert_ne!(good, bad);
             assert!(std::panic::catch_unwind(|| samples(&bad)).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn hostile_names_come_back_from_both_formats_as_they_were() {
+        let name = "a\"b\\c\nd}, e=\u{202e}\\n";
+        for format in [Format::Text, Format::OpenMetrics] {
+            let mut report = report(3);
+            report.policies[1].name = name.into();
+            let samples = samples(&report.into_text(format));
+            let of_policy = |sample: &&String| {
+                let labels = labels(sample).expect("checked by the lint");
+                labels.contains(&("policy".to_owned(), name.to_owned()))
+            };
+            assert_eq!(samples.keys().filter(of_policy).count(), 4, "{samples:#?}");
+        }
+    }
+
+    #[test]
+    fn openmetrics_names_types_and_units_apart_from_suffixes() {
+        let [text, open] = texts(3);
+        for lines in [
+            "# TYPE lockgate_worker_cpu_seconds counter\n\
+             # UNIT lockgate_worker_cpu_seconds seconds\n\
+             lockgate_worker_cpu_seconds_total{worker=\"0\"} 0.0\n",
+            "# TYPE lockgate_build info\nlockgate_build_info{node=\"\",version=\"\"} 1\n",
+            "# TYPE lockgate_keepalives counter\nlockgate_keepalives_total 3\n",
+        ] {
+            assert!(open.contains(lines), "{lines}\nis not in\n{open}");
+        }
+        for lines in [
+            "# TYPE lockgate_worker_cpu_seconds_total counter\n\
+             lockgate_worker_cpu_seconds_total{worker=\"0\"} 0\n",
+            "# TYPE lockgate_build_info gauge\nlockgate_build_info{node=\"\",version=\"\"} 1\n",
+            "# TYPE lockgate_keepalives_total counter\nlockgate_keepalives_total 3\n",
+        ] {
+            assert!(text.contains(lines), "{lines}\nis not in\n{text}");
         }
     }
 

@@ -1,11 +1,24 @@
-//! Metrics as text, in the two formats that Prometheus reads: families of samples.
+//! Families of samples, described once and encoded by the two libraries that know the formats:
+//! `prometheus` for text format 0.0.4, `prometheus-client` for OpenMetrics.
 
-use std::fmt::Write as _;
+use std::borrow::Cow;
+use std::fmt;
+
+use mime::Mime;
+use prometheus::TextEncoder;
+use prometheus::proto::{self, MetricFamily};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{
+    CounterValueEncoder, DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue,
+    GaugeValueEncoder, MetricEncoder, NoLabelSet, text,
+};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::Report;
 
 /// In front of every name that is Lockgate's own.
 const PREFIX: &str = "lockgate_";
-/// Units in which families may be measured; the name ends with its unit.
-const UNITS: [&str; 3] = ["seconds", "bytes", "packets"];
 
 /// A text format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,18 +30,17 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// The format that an `Accept` header asks for: OpenMetrics only if it names it, and does not
-    /// like plain text better.
+    /// Returns the format that an `Accept` header asks for: OpenMetrics only if the header names
+    /// it and does not prefer plain text.
     pub(super) fn accepted(accept: &str) -> Format {
+        let ranges: Vec<Mime> =
+            accept.split(',').filter_map(|range| range.trim().parse().ok()).collect();
         let quality = |wanted: &str| {
-            let ranges = accept.split(',').filter_map(|range| {
-                let mut parts = range.split(';').map(str::trim);
-                let named = parts.next()?.eq_ignore_ascii_case(wanted);
-                let quality = parts.find_map(|part| part.strip_prefix("q="));
-                let quality = quality.map_or(1.0, |text| text.parse::<f32>().unwrap_or(0.0));
-                named.then_some(quality)
+            let named = ranges.iter().filter(|range| range.essence_str() == wanted);
+            let qualities = named.map(|range| {
+                range.get_param("q").map_or(1.0, |q| q.as_str().parse::<f32>().unwrap_or(0.0))
             });
-            ranges.fold(0.0, f32::max)
+            qualities.fold(0.0, f32::max)
         };
         let open = quality("application/openmetrics-text");
         if open > 0.0 && open >= quality("text/plain") { Format::OpenMetrics } else { Format::Text }
@@ -53,152 +65,284 @@ enum Kind {
     Info,
 }
 
-/// A value.
+/// A value. The older format holds every value as a floating-point number.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Number {
-    Integer(i128),
-    Seconds(f64),
+pub(super) enum Value {
+    Unsigned(u64),
+    Signed(i64),
+    Real(f64),
 }
 
-macro_rules! integers {
-    ($($type:ty)*) => {
-        $(impl From<$type> for Number {
-            fn from(number: $type) -> Number {
-                Number::Integer(number.into())
-            }
-        })*
-    };
-}
-
-integers!(u32 i64 u64 bool);
-
-impl From<f64> for Number {
-    fn from(seconds: f64) -> Number {
-        Number::Seconds(seconds)
-    }
-}
-
-/// Names and values of a sample's labels.
-pub(super) type Labels<const N: usize> = [(&'static str, String); N];
-
-/// Text in the making.
-pub(super) struct Exposition {
-    format: Format,
-    text: String,
-}
-
-impl Exposition {
-    /// Empty text.
-    pub(super) fn new(format: Format) -> Exposition {
-        Exposition { format, text: String::new() }
-    }
-
-    /// The text as a whole.
-    pub(super) fn into_text(mut self) -> String {
-        if self.format == Format::OpenMetrics {
-            self.text.push_str("# EOF\n");
+impl Value {
+    const fn as_f64(self) -> f64 {
+        match self {
+            Value::Unsigned(number) => number as f64,
+            Value::Signed(number) => number as f64,
+            Value::Real(number) => number,
         }
-        self.text
     }
+}
 
-    /// A counter with labels. `name` lacks `lockgate_` and `_total`.
-    pub(super) fn counter<const N: usize, V: Into<Number>>(
+impl From<u64> for Value {
+    fn from(number: u64) -> Value {
+        Value::Unsigned(number)
+    }
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Value {
+        Value::Signed(number)
+    }
+}
+
+impl From<u32> for Value {
+    fn from(number: u32) -> Value {
+        Value::Unsigned(number.into())
+    }
+}
+
+impl From<bool> for Value {
+    fn from(state: bool) -> Value {
+        Value::Unsigned(state.into())
+    }
+}
+
+impl From<f64> for Value {
+    fn from(number: f64) -> Value {
+        Value::Real(number)
+    }
+}
+
+impl EncodeCounterValue for Value {
+    fn encode(&self, encoder: &mut CounterValueEncoder<'_>) -> fmt::Result {
+        match self {
+            Value::Unsigned(number) => EncodeCounterValue::encode(number, encoder),
+            Value::Signed(_) | Value::Real(_) => {
+                EncodeCounterValue::encode(&self.as_f64(), encoder)
+            }
+        }
+    }
+}
+
+impl EncodeGaugeValue for Value {
+    fn encode(&self, encoder: &mut GaugeValueEncoder<'_>) -> fmt::Result {
+        match self {
+            Value::Unsigned(number) => EncodeGaugeValue::encode(number, encoder),
+            Value::Signed(number) => EncodeGaugeValue::encode(number, encoder),
+            Value::Real(number) => EncodeGaugeValue::encode(number, encoder),
+        }
+    }
+}
+
+/// Name and value of a label.
+type Label<'a> = (&'static str, Cow<'a, str>);
+/// Names and values of a sample's labels.
+pub(super) type Labels<'a, const N: usize> = [Label<'a>; N];
+
+/// A sample of a family.
+#[derive(Debug)]
+struct Sample<'a> {
+    labels: Vec<Label<'a>>,
+    value: Value,
+}
+
+/// A family of samples.
+#[derive(Debug)]
+struct Family<'a> {
+    /// With its unit, without the suffix of its kind.
+    name: String,
+    help: &'static str,
+    kind: Kind,
+    /// At least one.
+    samples: Vec<Sample<'a>>,
+}
+
+/// The families of one scrape; their labels borrow from the report.
+#[derive(Default, Debug)]
+pub(super) struct Families<'a>(Vec<Family<'a>>);
+
+impl<'a> Families<'a> {
+    /// Adds a counter with labels. `name` lacks `lockgate_` and `_total`.
+    pub(super) fn counter<const N: usize, V: Into<Value>>(
         &mut self,
         name: &str,
-        help: &str,
-        rows: impl IntoIterator<Item = (Labels<N>, V)>,
+        help: &'static str,
+        rows: impl IntoIterator<Item = (Labels<'a, N>, V)>,
     ) {
-        self.family(Kind::Counter, &format!("{PREFIX}{name}"), help, rows);
+        self.add(Kind::Counter, format!("{PREFIX}{name}"), help, rows);
     }
 
-    /// A gauge with labels.
-    pub(super) fn gauge<const N: usize, V: Into<Number>>(
+    /// Adds a gauge with labels.
+    pub(super) fn gauge<const N: usize, V: Into<Value>>(
         &mut self,
         name: &str,
-        help: &str,
-        rows: impl IntoIterator<Item = (Labels<N>, V)>,
+        help: &'static str,
+        rows: impl IntoIterator<Item = (Labels<'a, N>, V)>,
     ) {
-        self.family(Kind::Gauge, &format!("{PREFIX}{name}"), help, rows);
+        self.add(Kind::Gauge, format!("{PREFIX}{name}"), help, rows);
     }
 
-    /// A family whose labels say everything. `name` lacks `_info`.
+    /// Adds a family whose labels say everything. `name` lacks `_info`.
     pub(super) fn info<const N: usize>(
         &mut self,
         name: &str,
-        help: &str,
-        rows: impl IntoIterator<Item = Labels<N>>,
+        help: &'static str,
+        rows: impl IntoIterator<Item = Labels<'a, N>>,
     ) {
         let rows = rows.into_iter().map(|labels| (labels, 1_u64));
-        self.family(Kind::Info, &format!("{PREFIX}{name}"), help, rows);
+        self.add(Kind::Info, format!("{PREFIX}{name}"), help, rows);
     }
 
-    /// A counter without labels.
-    pub(super) fn count(&mut self, name: &str, help: &str, value: impl Into<Number>) {
+    /// Adds a counter without labels.
+    pub(super) fn count(&mut self, name: &str, help: &'static str, value: impl Into<Value>) {
         self.counter(name, help, [([], value)]);
     }
 
-    /// A gauge without labels.
-    pub(super) fn level(&mut self, name: &str, help: &str, value: impl Into<Number>) {
+    /// Adds a gauge without labels.
+    pub(super) fn level(&mut self, name: &str, help: &'static str, value: impl Into<Value>) {
         self.gauge(name, help, [([], value)]);
     }
 
-    /// A counter of the process, under the name that all exporters share.
-    pub(super) fn process_count(&mut self, name: &str, help: &str, value: impl Into<Number>) {
-        self.family(Kind::Counter, &format!("process_{name}"), help, [([], value)]);
+    /// Adds a counter of the process, under the name that all exporters share.
+    pub(super) fn process_count(
+        &mut self,
+        name: &str,
+        help: &'static str,
+        value: impl Into<Value>,
+    ) {
+        self.add(Kind::Counter, format!("process_{name}"), help, [([], value)]);
     }
 
-    /// A gauge of the process.
-    pub(super) fn process_level(&mut self, name: &str, help: &str, value: impl Into<Number>) {
-        self.family(Kind::Gauge, &format!("process_{name}"), help, [([], value)]);
+    /// Adds a gauge of the process.
+    pub(super) fn process_level(
+        &mut self,
+        name: &str,
+        help: &'static str,
+        value: impl Into<Value>,
+    ) {
+        self.add(Kind::Gauge, format!("process_{name}"), help, [([], value)]);
     }
 
-    fn family<const N: usize, V: Into<Number>>(
+    /// Adds a family. One without samples says nothing, and text format 0.0.4 cannot hold it.
+    fn add<const N: usize, V: Into<Value>>(
         &mut self,
         kind: Kind,
-        name: &str,
-        help: &str,
-        rows: impl IntoIterator<Item = (Labels<N>, V)>,
+        name: String,
+        help: &'static str,
+        rows: impl IntoIterator<Item = (Labels<'a, N>, V)>,
     ) {
-        let suffix = match kind {
-            Kind::Counter => "_total",
-            Kind::Gauge => "",
-            Kind::Info => "_info",
+        let sample = |(labels, value): (Labels<'a, N>, V)| Sample {
+            labels: Vec::from(labels),
+            value: value.into(),
         };
-        let (family, word) = match (self.format, kind) {
-            (Format::OpenMetrics, Kind::Counter) => (name.to_owned(), "counter"),
-            (Format::OpenMetrics, Kind::Info) => (name.to_owned(), "info"),
-            // The older format knows no suffixes and no infos.
-            (Format::Text, Kind::Counter) => (format!("{name}{suffix}"), "counter"),
-            (Format::Text, Kind::Info) => (format!("{name}{suffix}"), "gauge"),
-            (_, Kind::Gauge) => (name.to_owned(), "gauge"),
-        };
-        let help = self.escaped_help(help);
-        let _ = writeln!(self.text, "# HELP {family} {help}\n# TYPE {family} {word}");
-        let unit = UNITS.iter().find(|unit| name.ends_with(&format!("_{unit}")));
-        if let (Format::OpenMetrics, Some(unit)) = (self.format, unit) {
-            let _ = writeln!(self.text, "# UNIT {family} {unit}");
-        }
-        for (labels, value) in rows {
-            let _ = write!(self.text, "{name}{suffix}");
-            for (place, (label, value)) in labels.iter().enumerate() {
-                let before = if place == 0 { '{' } else { ',' };
-                let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-                let _ = write!(self.text, "{before}{label}=\"{value}\"");
-            }
-            let close = if N == 0 { "" } else { "}" };
-            let _ = match value.into() {
-                Number::Integer(number) => writeln!(self.text, "{close} {number}"),
-                Number::Seconds(number) => writeln!(self.text, "{close} {number:?}"),
-            };
+        let samples: Vec<_> = rows.into_iter().map(sample).collect();
+        if !samples.is_empty() {
+            self.0.push(Family { name, help, kind, samples });
         }
     }
+}
 
-    fn escaped_help(&self, help: &str) -> String {
-        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
-        match self.format {
-            Format::Text => help,
-            Format::OpenMetrics => help.replace('"', "\\\""),
+impl Report {
+    /// Encodes all families.
+    pub(super) fn into_text(self, format: Format) -> String {
+        let mut out = String::new();
+        match format {
+            Format::Text => {
+                let families: Vec<_> = self.families().0.into_iter().map(Into::into).collect();
+                let encoded = TextEncoder::new().encode_utf8(&families, &mut out);
+                encoded.expect("every family has a name and samples");
+            }
+            Format::OpenMetrics => {
+                let mut registry = Registry::default();
+                registry.register_collector(Box::new(self));
+                text::encode(&mut out, &registry).expect("a string takes all text");
+            }
         }
+        out
+    }
+}
+
+impl Collector for Report {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.families().0.iter().try_for_each(|family| family.encode(&mut encoder))
+    }
+}
+
+impl Family<'_> {
+    /// Splits its name from its unit, which the name ends with.
+    fn name_and_unit(&self) -> (&str, Option<Unit>) {
+        let units = [Unit::Seconds, Unit::Bytes, Unit::Other("packets".to_owned())];
+        let split = units.into_iter().find_map(|unit| {
+            let name = self.name.strip_suffix(unit.as_str())?.strip_suffix('_')?;
+            Some((name, Some(unit)))
+        });
+        split.unwrap_or((&self.name, None))
+    }
+
+    /// Encodes it for OpenMetrics.
+    fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let (name, unit) = self.name_and_unit();
+        let kind = match self.kind {
+            Kind::Counter => MetricType::Counter,
+            Kind::Gauge => MetricType::Gauge,
+            Kind::Info => MetricType::Info,
+        };
+        let mut family = encoder.encode_descriptor(name, self.help, unit.as_ref(), kind)?;
+        for Sample { labels, value } in &self.samples {
+            let labels = labels.as_slice();
+            if self.kind == Kind::Info {
+                family.encode_info(&labels)?;
+            } else if labels.is_empty() {
+                self.encode_value(*value, &mut family)?;
+            } else {
+                self.encode_value(*value, &mut family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn encode_value(&self, value: Value, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
+        match self.kind {
+            Kind::Counter => encoder.encode_counter::<NoLabelSet, _, f64>(&value, None),
+            Kind::Gauge | Kind::Info => encoder.encode_gauge(&value),
+        }
+    }
+}
+
+/// A family for text format 0.0.4, which knows no infos and adds no suffixes.
+impl From<Family<'_>> for MetricFamily {
+    fn from(family: Family<'_>) -> MetricFamily {
+        let (suffix, kind) = match family.kind {
+            Kind::Counter => ("_total", proto::MetricType::COUNTER),
+            Kind::Gauge => ("", proto::MetricType::GAUGE),
+            Kind::Info => ("_info", proto::MetricType::GAUGE),
+        };
+        let metric = |sample: Sample<'_>| {
+            let labels = sample.labels.into_iter().map(|(name, value)| {
+                let mut pair = proto::LabelPair::default();
+                pair.set_name(name.to_owned());
+                pair.set_value(value.into_owned());
+                pair
+            });
+            let mut metric = proto::Metric::from_label(labels.collect());
+            if family.kind == Kind::Counter {
+                let mut counter = proto::Counter::default();
+                counter.set_value(sample.value.as_f64());
+                metric.set_counter(counter);
+            } else {
+                let mut gauge = proto::Gauge::default();
+                gauge.set_value(sample.value.as_f64());
+                metric.set_gauge(gauge);
+            }
+            metric
+        };
+        let metrics = family.samples.into_iter().map(metric).collect();
+        let mut encoded = MetricFamily::default();
+        encoded.set_name(family.name + suffix);
+        encoded.set_help(family.help.to_owned());
+        encoded.set_field_type(kind);
+        encoded.set_metric(metrics);
+        encoded
     }
 }
 
@@ -213,6 +357,7 @@ mod tests {
         for (accept, format) in [
             (prometheus, Format::OpenMetrics),
             ("application/openmetrics-text", Format::OpenMetrics),
+            ("APPLICATION/OpenMetrics-Text; Version=1.0.0; Q=0.6", Format::OpenMetrics),
             ("", Format::Text),
             ("*/*", Format::Text),
             ("text/html, */*;q=0.8", Format::Text),
@@ -226,32 +371,25 @@ mod tests {
     }
 
     #[test]
-    fn both_formats_name_a_counter_as_their_readers_expect() {
-        let written = |format| {
-            let mut text = Exposition::new(format);
-            text.counter("cpu_seconds", "A \"b\" \\", [([("peer", "x\"\n".into())], 1.5)]);
-            text.info("node", "Node", [[("version", "1".into())]]);
-            text.into_text()
-        };
-        assert_eq!(
-            written(Format::OpenMetrics),
-            "# HELP lockgate_cpu_seconds A \\\"b\\\" \\\\\n\
-             # TYPE lockgate_cpu_seconds counter\n\
-             # UNIT lockgate_cpu_seconds seconds\n\
-             lockgate_cpu_seconds_total{peer=\"x\\\"\\n\"} 1.5\n\
-             # HELP lockgate_node Node\n\
-             # TYPE lockgate_node info\n\
-             lockgate_node_info{version=\"1\"} 1\n\
-             # EOF\n"
-        );
-        assert_eq!(
-            written(Format::Text),
-            "# HELP lockgate_cpu_seconds_total A \"b\" \\\\\n\
-             # TYPE lockgate_cpu_seconds_total counter\n\
-             lockgate_cpu_seconds_total{peer=\"x\\\"\\n\"} 1.5\n\
-             # HELP lockgate_node_info Node\n\
-             # TYPE lockgate_node_info gauge\n\
-             lockgate_node_info{version=\"1\"} 1\n"
-        );
+    fn a_unit_is_the_last_word_of_a_name() {
+        for (name, rest, unit) in [
+            ("lockgate_uptime_seconds", "lockgate_uptime", Some("seconds")),
+            ("lockgate_cache_bytes", "lockgate_cache", Some("bytes")),
+            ("lockgate_held_packets", "lockgate_held", Some("packets")),
+            ("lockgate_policies", "lockgate_policies", None),
+            ("lockgate_kilobytes", "lockgate_kilobytes", None),
+        ] {
+            let family =
+                Family { name: name.into(), help: "", kind: Kind::Gauge, samples: Vec::new() };
+            let (found, of) = family.name_and_unit();
+            assert_eq!((found, of.as_ref().map(Unit::as_str)), (rest, unit));
+        }
+    }
+
+    #[test]
+    fn a_family_without_samples_is_left_out() {
+        let mut families = Families::default();
+        families.gauge::<1, u64>("x", "A gauge of nothing", []);
+        assert!(families.0.is_empty());
     }
 }

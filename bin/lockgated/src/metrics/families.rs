@@ -1,31 +1,35 @@
 //! Every family of metrics, with its name and help. A help text stands alone: a browser of metrics
 //! shows one without its neighbours.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use api::v1;
 use dataplane::DropReason;
 
-use super::exposition::Exposition;
+use super::exposition::Families;
 use super::{PolicyVolumes, Report};
 
 impl Report {
-    /// Writes all families.
-    pub(super) fn write(&self, into: &mut Exposition) {
-        self.write_process(into);
-        self.write_status(into);
-        self.write_decisions(into);
-        self.write_cache(into);
-        self.write_ports(into);
-        self.write_queues(into);
-        self.write_kernel(into);
-        self.write_peers(into);
-        self.write_sas(into);
-        self.write_policies(into);
-        self.write_workers(into);
+    /// Returns all families.
+    pub(super) fn families(&self) -> Families<'_> {
+        let mut families = Families::default();
+        let into = &mut families;
+        self.add_process(into);
+        self.add_status(into);
+        self.add_decisions(into);
+        self.add_cache(into);
+        self.add_ports(into);
+        self.add_queues(into);
+        self.add_kernel(into);
+        self.add_peers(into);
+        self.add_sas(into);
+        self.add_policies(into);
+        self.add_workers(into);
+        families
     }
 
-    fn write_process(&self, into: &mut Exposition) {
+    fn add_process(&self, into: &mut Families<'_>) {
         let process = &self.process;
         let help = "User and system CPU time of the daemon, all threads, in seconds";
         into.process_count("cpu_seconds", help, process.cpu_seconds);
@@ -45,9 +49,9 @@ impl Report {
         }
     }
 
-    fn write_status(&self, into: &mut Exposition) {
+    fn add_status<'a>(&'a self, into: &mut Families<'a>) {
         let v1::Status { node, version, guard, .. } = &self.status;
-        let labels = [("node", node.clone()), ("version", version.clone())];
+        let labels = [("node", node.as_str().into()), ("version", version.as_str().into())];
         into.info("build", "Name of the node and version of the daemon", [labels]);
         let uptime = self.status.uptime_ms as f64 / 1000.0;
         into.level("uptime_seconds", "Time since the daemon started, in seconds", uptime);
@@ -59,7 +63,7 @@ impl Report {
         into.level("guard_intact", help, guard.starts_with("intact"));
     }
 
-    fn write_decisions(&self, into: &mut Exposition) {
+    fn add_decisions<'a>(&'a self, into: &mut Families<'a>) {
         let counters = &self.counters;
         let tiers = counters.tiers.unwrap_or_default();
         let tiers = [
@@ -98,7 +102,7 @@ impl Report {
         into.count("netlink_resyncs", help, counters.netlink_resyncs);
     }
 
-    fn write_cache(&self, into: &mut Exposition) {
+    fn add_cache<'a>(&'a self, into: &mut Families<'a>) {
         let v1::CacheCounters { hits, misses, inserts, stale, evictions, .. } =
             self.cache.counters.unwrap_or_default();
         let counters = [
@@ -122,7 +126,10 @@ impl Report {
         let help = "Searches of the classifier; equal flows of a batch are searched once";
         into.count("full_lookups", help, self.counters.full_lookups);
         let entries = self.cache.entries.iter().map(|entry| {
-            let labels = [("family", entry.family.clone()), ("direction", entry.direction.clone())];
+            let labels = [
+                ("family", entry.family.as_str().into()),
+                ("direction", entry.direction.as_str().into()),
+            ];
             (labels, entry.entries)
         });
         into.gauge("cache_entries", "Valid entries of the flow cache", entries);
@@ -130,19 +137,19 @@ impl Report {
         into.level("cache_bytes", "Memory of the flow caches of all workers", bytes);
     }
 
-    fn write_ports(&self, into: &mut Exposition) {
+    fn add_ports<'a>(&'a self, into: &mut Families<'a>) {
         let info = self.ports.iter().map(|port| {
             [
-                ("port", port.name.clone()),
-                ("netdev", port.netdev.clone()),
-                ("side", port.side.clone()),
-                ("state", port.state.clone()),
-                ("xdp_mode", port.xdp_mode.clone()),
-                ("copy_mode", port.copy_mode.clone()),
+                ("port", port.name.as_str().into()),
+                ("netdev", port.netdev.as_str().into()),
+                ("side", port.side.as_str().into()),
+                ("state", port.state.as_str().into()),
+                ("xdp_mode", port.xdp_mode.as_str().into()),
+                ("copy_mode", port.copy_mode.as_str().into()),
             ]
         });
         into.info("port", "Netdev, side and XDP mode of each port", info);
-        let port = |port: &v1::Port| [("port", port.name.clone())];
+        let port = |port: &'a v1::Port| [("port", port.name.as_str().into())];
         let up = self.ports.iter().map(|p| (port(p), p.state == "up"));
         into.gauge("port_up", "1 while the port is attached and its link is up", up);
         type Line = fn(&v1::Ledger) -> u64;
@@ -205,19 +212,23 @@ impl Report {
             ),
         ];
         for (name, help, count) in counts {
-            let of = |p: &v1::Port| Some((port(p), count(p.l4_checksum.as_ref()?)));
+            let of = |p: &'a v1::Port| Some((port(p), count(p.l4_checksum.as_ref()?)));
             into.counter(name, help, self.ports.iter().filter_map(of));
         }
     }
 
-    fn write_queues(&self, into: &mut Exposition) {
+    fn add_queues<'a>(&'a self, into: &mut Families<'a>) {
         let all = || self.ports.iter().flat_map(|p| p.queues.iter().map(move |queue| (p, queue)));
-        let labels = |port: &v1::Port, queue: &v1::Queue, key, word: &str| {
-            [("port", port.name.clone()), ("queue", queue.queue.to_string()), (key, word.into())]
+        let labels = |port: &'a v1::Port, queue: &v1::Queue, key, word: Cow<'a, str>| {
+            [
+                ("port", port.name.as_str().into()),
+                ("queue", queue.queue.to_string().into()),
+                (key, word),
+            ]
         };
         let packets = all().flat_map(|(port, queue)| {
             [("receive", queue.rx_packets), ("transmit", queue.tx_packets)]
-                .map(|(word, count)| (labels(port, queue, "direction", word), count))
+                .map(|(word, count)| (labels(port, queue, "direction", word.into()), count))
         });
         let help = "Frames received and sent through the AF_XDP socket of a receive queue";
         into.counter("queue_packets", help, packets);
@@ -229,12 +240,12 @@ impl Report {
                 ("tx_invalid", queue.tx_invalid),
                 ("tx_full", queue.tx_full),
             ];
-            reasons.map(|(word, count)| (labels(port, queue, "reason", word), count))
+            reasons.map(|(word, count)| (labels(port, queue, "reason", word.into()), count))
         });
         let help = "Frames dropped at the AF_XDP socket of a receive queue, by reason";
         into.counter("queue_dropped_packets", help, dropped);
         let bound = all().map(|(port, queue)| {
-            let labels = labels(port, queue, "worker", &queue.worker.to_string());
+            let labels = labels(port, queue, "worker", queue.worker.to_string().into());
             (labels, queue.socket)
         });
         let help = "1 while the AF_XDP socket of a receive queue is bound";
@@ -242,7 +253,7 @@ impl Report {
     }
 
     /// Ports of one netdev share its program: each netdev once.
-    fn write_kernel(&self, into: &mut Exposition) {
+    fn add_kernel<'a>(&'a self, into: &mut Families<'a>) {
         let mut seen = BTreeSet::new();
         let netdevs: Vec<(&str, v1::KernelCounters)> = self
             .ports
@@ -250,7 +261,7 @@ impl Report {
             .filter_map(|port| Some((port.netdev.as_str(), port.kernel?)))
             .filter(|(netdev, _)| seen.insert(*netdev))
             .collect();
-        let of = |netdev: &str| [("netdev", netdev.to_owned())];
+        let of = |netdev: &'a str| [("netdev", netdev.into())];
         let received = netdevs.iter().map(|(netdev, k)| (of(netdev), k.received));
         let help = "Packets that the XDP program of the netdev received";
         into.counter("kernel_received_packets", help, received);
@@ -279,8 +290,8 @@ impl Report {
     }
 
     /// By name of the peer: these series go on when its keys change.
-    fn write_peers(&self, into: &mut Exposition) {
-        let peer = |peer: &v1::Peer| [("peer", peer.name.clone())];
+    fn add_peers<'a>(&'a self, into: &mut Families<'a>) {
+        let peer = |peer: &'a v1::Peer| [("peer", peer.name.as_str().into())];
         let sealed = |p: &v1::Peer| p.sealed.unwrap_or_default();
         let opened = |p: &v1::Peer| p.opened.unwrap_or_default();
         let rows = self.peers.iter().map(|p| (peer(p), sealed(p).packets));
@@ -311,12 +322,12 @@ impl Report {
         into.counter("peer_moves", help, moves);
     }
 
-    fn write_sas(&self, into: &mut Exposition) {
-        let labels = |sa: &v1::SecurityAssociation| {
+    fn add_sas<'a>(&'a self, into: &mut Families<'a>) {
+        let labels = |sa: &'a v1::SecurityAssociation| {
             [
-                ("peer", sa.peer.clone()),
-                ("spi", sa.spi.clone()),
-                ("direction", sa.direction.clone()),
+                ("peer", sa.peer.as_str().into()),
+                ("spi", sa.spi.as_str().into()),
+                ("direction", sa.direction.as_str().into()),
             ]
         };
         let ok = self.sas.iter().map(|sa| (labels(sa), sa.state == "ok"));
@@ -336,11 +347,11 @@ impl Report {
         into.gauge("sa_reserved_sequence", help, outbound);
     }
 
-    fn write_policies(&self, into: &mut Exposition) {
+    fn add_policies<'a>(&'a self, into: &mut Families<'a>) {
         let help = "Running policies; the first 10000 have counters here";
         into.level("policies", help, self.policy_count as u64);
-        let labels = |policy: &PolicyVolumes, direction: &str| {
-            [("policy", policy.name.clone()), ("direction", direction.into())]
+        let labels = |policy: &'a PolicyVolumes, direction: &'static str| {
+            [("policy", policy.name.as_str().into()), ("direction", direction.into())]
         };
         let both = |of: fn(&v1::Volume) -> u64| {
             self.policies.iter().flat_map(move |policy| {
@@ -356,9 +367,9 @@ impl Report {
         into.counter("policy_bytes", help, both(|volume| volume.bytes));
     }
 
-    fn write_workers(&self, into: &mut Exposition) {
+    fn add_workers<'a>(&'a self, into: &mut Families<'a>) {
         let workers = &self.counters.workers;
-        let worker = |worker: &v1::Worker| [("worker", worker.worker.to_string())];
+        let worker = |worker: &v1::Worker| [("worker", worker.worker.to_string().into())];
         let turns = workers.iter().map(|w| (worker(w), w.turns));
         into.counter("worker_turns", "Iterations of the worker's loop", turns);
         let sleeps = workers.iter().map(|w| (worker(w), w.sleeps));
@@ -383,7 +394,7 @@ impl Report {
                 ("held", frames.held),
             ];
             places.map(|(place, count)| {
-                ([("worker", w.worker.to_string()), ("place", place.into())], count)
+                ([("worker", w.worker.to_string().into()), ("place", place.into())], count)
             })
         });
         into.gauge("frames", "Frames of the worker by place", frames);

@@ -31,64 +31,35 @@ struct Family {
     samples: usize,
 }
 
+/// A text that is being read, line by line: a parser of its own, which shares nothing with the
+/// libraries that write.
+#[derive(Default)]
+struct Reader {
+    is_open: bool,
+    families: BTreeMap<String, Family>,
+    /// The family whose lines are being read.
+    current: String,
+    samples: BTreeMap<String, f64>,
+    faults: Vec<String>,
+}
+
 /// Returns the samples by name and labels.
 ///
 /// # Panics
 /// With every rule that the text breaks.
 pub(crate) fn samples(text: &str) -> BTreeMap<String, f64> {
-    let is_open = text.ends_with("# EOF\n");
-    let mut faults = Vec::new();
-    let mut families: BTreeMap<String, Family> = BTreeMap::new();
-    let mut samples = BTreeMap::new();
-    let mut current = String::new();
+    let mut reader = Reader { is_open: text.ends_with("# EOF\n"), ..Reader::default() };
     let body = text.strip_suffix("# EOF\n").unwrap_or(text);
+    if !body.ends_with('\n') {
+        reader.faults.push("its last line has no end".into());
+    }
     for line in body.lines() {
-        if let Some(rest) = line.strip_prefix("# ") {
-            let mut words = rest.splitn(3, ' ');
-            let [word, name, value] = [words.next(), words.next(), words.next()];
-            let (word, name, value) = (word.unwrap(), name.unwrap_or(""), value.unwrap_or(""));
-            if name != current && families.contains_key(name) {
-                faults.push(format!("{name}: its lines are not together"));
-            }
-            name.clone_into(&mut current);
-            let family = families.entry(name.to_owned()).or_default();
-            match word {
-                "HELP" if family.help.is_empty() => value.clone_into(&mut family.help),
-                "TYPE" if family.kind.is_empty() => value.clone_into(&mut family.kind),
-                "UNIT" if is_open && family.unit.is_none() => family.unit = Some(value.into()),
-                _ => faults.push(format!("not expected here: {line}")),
-            }
-            continue;
-        }
-        let Some((sample, value)) = line.rsplit_once(' ') else {
-            faults.push(format!("neither a comment nor a sample: {line:?}"));
-            continue;
-        };
-        let name = sample.split('{').next().unwrap_or_default();
-        let Some(family) = families.get_mut(&current) else {
-            faults.push(format!("{name}: a sample without a family"));
-            continue;
-        };
-        family.samples += 1;
-        let expected = match (family.kind.as_str(), is_open) {
-            ("counter", true) => format!("{current}_total"),
-            ("info", true) => format!("{current}_info"),
-            _ => current.clone(),
-        };
-        if name != expected {
-            faults.push(format!("{name}: a sample of {current} is called {expected}"));
-        }
-        match value.parse() {
-            Ok(value) if samples.insert(sample.to_owned(), value).is_some() => {
-                faults.push(format!("{sample}: twice"));
-            }
-            Ok(value) if family.kind == "counter" && value < 0.0 => {
-                faults.push(format!("{sample}: a counter below 0"));
-            }
-            Ok(_) => {}
-            Err(_) => faults.push(format!("{sample}: {value} is no number")),
+        match line.strip_prefix("# ") {
+            Some(rest) => reader.read_description(rest),
+            None => reader.read_sample(line),
         }
     }
+    let Reader { is_open, families, samples, mut faults, .. } = reader;
     let mut helps = BTreeSet::new();
     for (name, family) in &families {
         faults.extend(of_family(name, family, is_open));
@@ -100,8 +71,108 @@ pub(crate) fn samples(text: &str) -> BTreeMap<String, f64> {
     samples
 }
 
+impl Reader {
+    /// Reads a line of a family's description, which precedes its samples.
+    fn read_description(&mut self, line: &str) {
+        let mut words = line.splitn(3, ' ');
+        let [word, name, value] = [(); 3].map(|()| words.next().unwrap_or_default());
+        if name != self.current && self.families.contains_key(name) {
+            self.faults.push(format!("{name}: its lines are not together"));
+        }
+        name.clone_into(&mut self.current);
+        let family = self.families.entry(name.to_owned()).or_default();
+        match word {
+            "HELP" if family.help.is_empty() => value.clone_into(&mut family.help),
+            "TYPE" if family.kind.is_empty() => value.clone_into(&mut family.kind),
+            "UNIT" if self.is_open && family.unit.is_none() => family.unit = Some(value.into()),
+            _ => self.faults.push(format!("not expected here: {line}")),
+        }
+        if family.samples > 0 {
+            self.faults.push(format!("{name}: described after its first sample"));
+        }
+    }
+
+    /// Reads a line that is a sample: name, labels, a blank, a value.
+    fn read_sample(&mut self, line: &str) {
+        let Some((sample, value)) = line.rsplit_once(' ') else {
+            self.faults.push(format!("neither a comment nor a sample: {line:?}"));
+            return;
+        };
+        let name = sample.split('{').next().unwrap_or_default();
+        let Some(family) = self.families.get_mut(&self.current) else {
+            self.faults.push(format!("{name}: a sample without a family"));
+            return;
+        };
+        family.samples += 1;
+        let current = &self.current;
+        let expected = match (family.kind.as_str(), self.is_open) {
+            ("counter", true) => format!("{current}_total"),
+            ("info", true) => format!("{current}_info"),
+            _ => current.clone(),
+        };
+        if name != expected {
+            self.faults.push(format!("{name}: a sample of {current} is called {expected}"));
+        }
+        if labels(sample).is_none() {
+            self.faults.push(format!("{sample}: its labels cannot be read"));
+        }
+        let is_plain = value.bytes().all(|c| c.is_ascii_digit() || b"+-.eE".contains(&c));
+        match value.parse() {
+            Ok(_) if !is_plain => self.faults.push(format!("{sample}: {value} is no number")),
+            Ok(value) if family.kind == "counter" && value < 0.0 => {
+                self.faults.push(format!("{sample}: a counter below 0"));
+            }
+            Ok(value) => {
+                if self.samples.insert(sample.to_owned(), value).is_some() {
+                    self.faults.push(format!("{sample}: twice"));
+                }
+            }
+            Err(_) => self.faults.push(format!("{sample}: {value} is no number")),
+        }
+    }
+}
+
+/// Returns names and values of a sample's labels, unescaped; `None` if the formats' grammar, which
+/// is the same for both here, does not allow them.
+pub(crate) fn labels(sample: &str) -> Option<Vec<(String, String)>> {
+    let Some((_, text)) = sample.split_once('{') else { return Some(Vec::new()) };
+    let mut rest = text.strip_suffix('}')?;
+    let mut labels: Vec<(String, String)> = Vec::new();
+    loop {
+        let (name, value) = rest.split_once("=\"")?;
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let is_name = name.chars().all(is_word) && !name.starts_with(|c: char| c.is_ascii_digit());
+        if name.is_empty() || !is_name || labels.iter().any(|(other, _)| other == name) {
+            return None;
+        }
+        let (value, after) = unquote(value)?;
+        labels.push((name.to_owned(), value));
+        match after.strip_prefix(',') {
+            Some(more) => rest = more,
+            None => return after.is_empty().then_some(labels),
+        }
+    }
+}
+
+/// Returns the text up to the closing quotation mark, unescaped, and what follows the mark.
+fn unquote(text: &str) -> Option<(String, &str)> {
+    let mut value = String::new();
+    let mut chars = text.char_indices();
+    loop {
+        value.push(match chars.next()? {
+            (end, '"') => return Some((value, &text[end + 1..])),
+            (_, '\\') => match chars.next()?.1 {
+                'n' => '\n',
+                plain @ ('\\' | '"') => plain,
+                _ => return None,
+            },
+            (_, plain) => plain,
+        });
+    }
+}
+
 fn of_family(name: &str, family: &Family, is_open: bool) -> Vec<String> {
-    let Family { kind, help, unit, .. } = family;
+    let Family { kind, help, unit, samples } = family;
     let mut faults = Vec::new();
     let mut fault = |text: String| faults.push(format!("{name}: {text}"));
     let kinds: &[&str] =
@@ -111,6 +182,13 @@ fn of_family(name: &str, family: &Family, is_open: bool) -> Vec<String> {
     }
     if help.len() < 15 {
         fault("has no help to speak of".into());
+    }
+    // prometheus-client writes a help text as it is.
+    if help.contains(['\\', '"']) {
+        fault("has a help text with a character that the formats escape".into());
+    }
+    if *samples == 0 {
+        fault("has no samples".into());
     }
     // A help text stands alone in a browser of metrics.
     let first = help.split(' ').next().unwrap_or_default();
