@@ -1,0 +1,336 @@
+//! A daemon that is none, behind a socket: it gives fixed answers and remembers what it was sent.
+
+#![allow(dead_code, reason = "each test file is a program of its own and uses a part of this")]
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+
+use api::v1;
+use api::v1::gateway_server::{Gateway, GatewayServer};
+use control::{Picture, Question, Spis};
+use serde_json::Value;
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{Request, Response, Status};
+use wire::{Address, Flow, Upper};
+
+use crate::common::Place;
+
+/// Answers what a daemon would, and remembers what it was sent.
+#[derive(Clone, Default)]
+pub(crate) struct Fake {
+    config: PathBuf,
+    pub(crate) applied: Arc<Mutex<Vec<v1::ApplyRequest>>>,
+    pub(crate) changed: Arc<Mutex<Vec<v1::ChangePoliciesRequest>>>,
+    pub(crate) watched: Arc<Mutex<Vec<v1::EventsRequest>>>,
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+fn answer<T>(answer: T) -> Answer<T> {
+    Ok(Response::new(answer))
+}
+
+fn event(number: u64) -> v1::Event {
+    let details =
+        [("port".to_owned(), v1::Detail::text("wan")), ("limit".into(), v1::Detail::number(5))];
+    v1::Event {
+        number,
+        kind: "port_up".into(),
+        severity: "notice".into(),
+        subject: "wan".into(),
+        message: "two\nlines".into(),
+        details: details.into(),
+        ..v1::Event::default()
+    }
+}
+
+#[tonic::async_trait]
+impl Gateway for Fake {
+    async fn show_status(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Status> {
+        let (node, uptime_ms) = ("gw-a\x1b[2J".into(), 65_000);
+        let name = "berlin".into();
+        let peer = v1::PeerActivity { name, state: "silent".into(), ..v1::PeerActivity::default() };
+        let warnings = vec!["peer berlin does not answer".into()];
+        answer(v1::Status { node, uptime_ms, peers: vec![peer], warnings, ..v1::Status::default() })
+    }
+
+    async fn show_ports(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Ports> {
+        match request.into_inner().name.as_deref() {
+            None | Some("wan") => {}
+            Some(name) => return Err(Status::not_found(format!("there is no port \"{name}\""))),
+        }
+        let queue = v1::Queue { socket: true, rx_packets: 41, ..v1::Queue::default() };
+        let (name, xdp_mode, copy_mode) = ("wan".into(), "native".into(), "copy".into());
+        let queues = vec![queue];
+        let port = v1::Port { name, xdp_mode, copy_mode, queues, ..v1::Port::default() };
+        answer(v1::Ports { ports: vec![port] })
+    }
+
+    async fn show_peers(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Peers> {
+        let (name, state) = ("berlin".into(), "ready".into());
+        answer(v1::Peers { peers: vec![v1::Peer { name, state, ..v1::Peer::default() }] })
+    }
+
+    async fn show_security_associations(
+        &self,
+        _: Request<v1::ShowRequest>,
+    ) -> Answer<v1::SecurityAssociations> {
+        let sa = v1::SecurityAssociation {
+            spi: "0x00001001".into(),
+            state: "refused".into(),
+            state_reason: "its record is gone".into(),
+            ..v1::SecurityAssociation::default()
+        };
+        answer(v1::SecurityAssociations { sas: vec![sa] })
+    }
+
+    async fn show_policies(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Policies> {
+        let (family, direction) = ("ipv6".into(), "outbound".into());
+        let cache_entries = vec![v1::CacheEntries { family, direction, entries: 3 }];
+        answer(v1::Policies { cache_entries, ..v1::Policies::default() })
+    }
+
+    async fn show_cache(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Cache> {
+        let size = Some(v1::CacheSize { entries: 4_194_304, bytes: 134_217_728 });
+        let (family, direction) = ("ipv4".into(), "outbound".into());
+        let domain = v1::CacheDomain {
+            generation: 7,
+            bypassed: "3 rules cost less".into(),
+            ..v1::CacheDomain::default()
+        };
+        answer(v1::Cache {
+            state: "on".into(),
+            size,
+            entries: vec![v1::CacheEntries { family, direction, entries: 3 }],
+            domains: vec![domain],
+            ..v1::Cache::default()
+        })
+    }
+
+    async fn show_cache_entries(
+        &self,
+        request: Request<v1::CacheEntriesRequest>,
+    ) -> Answer<v1::CachedFlows> {
+        let v1::CacheEntriesRequest { limit, worker, stale } = request.into_inner();
+        let flow = v1::CachedFlow {
+            worker: worker.unwrap_or(0),
+            source: "10.1.0.7".into(),
+            policy: Some("web".into()),
+            answer: "policy".into(),
+            generation: 7,
+            current: !stale,
+            ..v1::CachedFlow::default()
+        };
+        answer(v1::CachedFlows { flows: vec![flow; limit as usize], more: true })
+    }
+
+    async fn change_policies(
+        &self,
+        request: Request<v1::ChangePoliciesRequest>,
+    ) -> Answer<v1::Applied> {
+        let request = request.into_inner();
+        self.changed.lock().unwrap().push(request.clone());
+        let mut applied = v1::Applied {
+            ok: true,
+            revision: 6,
+            generation: 10,
+            dry_run: request.dry_run,
+            ..v1::Applied::default()
+        };
+        if request.remove == ["unknown"] {
+            (applied.ok, applied.refused) = (false, "there is no policy \"unknown\"".into());
+        }
+        answer(applied)
+    }
+
+    async fn show_neighbours(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Neighbours> {
+        answer(v1::Neighbours::default())
+    }
+
+    async fn show_routes(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Routes> {
+        let (to, kind) = ("10.9.0.0/16".into(), "blackhole".into());
+        answer(v1::Routes { routes: vec![v1::Route { to, kind, ..v1::Route::default() }] })
+    }
+
+    async fn show_counters(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Counters> {
+        let drop = v1::Drop { name: "no_match".into(), count: 5, help: "nothing matches".into() };
+        let tiers = Some(v1::Tiers { classifier: 77, ..v1::Tiers::default() });
+        answer(v1::Counters { tiers, drops: vec![drop], ..v1::Counters::default() })
+    }
+
+    async fn explain(&self, request: Request<v1::ExplainRequest>) -> Answer<v1::Explanation> {
+        let request = request.into_inner();
+        let loaded = control::load(&self.config).unwrap();
+        let (keys, _) = loaded.keys.for_replay(&loaded.validated, &[]).unwrap();
+        let snapshot = loaded.validated.compile(keys, dataplane::Generation(1)).unwrap();
+        let prefixes = loaded.validated.prefixes();
+        let picture = Picture {
+            snapshot: &snapshot,
+            prefixes: &prefixes,
+            spis: Spis::Configured,
+            routing: control::Routing::Known,
+            dead_ports: &[],
+        };
+        let address = |text: &str| Address::from(text.parse::<IpAddr>().unwrap());
+        let (source, destination) = (address(&request.source), address(&request.destination));
+        let upper = match (request.ports, request.icmp) {
+            (Some(ports), None) => {
+                Upper::Ports { source: ports.source as u16, destination: ports.destination as u16 }
+            }
+            (None, Some(icmp)) => Upper::Icmp { kind: icmp.r#type as u8, code: icmp.code as u8 },
+            _ if request.later_fragment => Upper::Fragment,
+            _ => Upper::None,
+        };
+        let flow = Flow {
+            family: source.family,
+            source: source.value,
+            destination: destination.value,
+            protocol: request.protocol as u8,
+            upper,
+        };
+        let from_peer = request.from_peer.as_deref();
+        let told = control::explain(picture, Question { port: &request.port, from_peer, flow });
+        let told = told.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let mut answered: v1::Explanation =
+            serde_json::from_value(serde_json::to_value(&told).unwrap()).unwrap();
+        let line = |(heading, text): (&str, String)| v1::Line { heading: heading.into(), text };
+        answered.lines = told.lines.into_iter().map(line).collect();
+        answer(answered)
+    }
+
+    async fn export(&self, _: Request<v1::ExportRequest>) -> Answer<v1::Exported> {
+        let toml = "[node]\nname = \"gw-a\"\n".into();
+        answer(v1::Exported { toml, ..v1::Exported::default() })
+    }
+
+    async fn diff(&self, request: Request<v1::DiffRequest>) -> Answer<v1::Differences> {
+        let text = request.into_inner().text;
+        let mut found =
+            v1::Differences { ok: true, keys_compared: text != "reader", ..Default::default() };
+        if text.contains("keys") {
+            let (direction, spi) = ("out".into(), "0x00001001".into());
+            let key = v1::KeyName { direction, spi, fingerprint: "0123456789abcdef".into() };
+            let (peer, added) = ("berlin".into(), vec![key]);
+            found.key_changes = vec![v1::KeyChange { peer, added, ..Default::default() }];
+        }
+        if text.contains("other") {
+            let (change, what, name) = ("changed".into(), "policy".into(), "dns".into());
+            let (before, after) = ("priority = 1".into(), "priority = 2".into());
+            found.differences = vec![v1::Difference { change, what, name, before, after }];
+        }
+        if text.contains("bad") {
+            (found.ok, found.rendered) = (false, "new.toml:1:1: not good\n".into());
+        }
+        answer(found)
+    }
+
+    async fn apply(&self, request: Request<v1::ApplyRequest>) -> Answer<v1::Applied> {
+        let request = request.into_inner();
+        self.applied.lock().unwrap().push(request.clone());
+        let mut applied = v1::Applied {
+            ok: true,
+            revision: 5,
+            generation: 9,
+            dry_run: request.dry_run,
+            notes: vec!["peer berlin: its key is refused".into()],
+            ..v1::Applied::default()
+        };
+        if request.save {
+            applied.saved_to = "/etc/x.toml".into();
+        }
+        match request.text.as_str() {
+            "full" => applied.not_saved = "not saved: no space".into(),
+            "bad" => (applied.ok, applied.rendered) = (false, "new.toml:1:1: not good\n".into()),
+            "unfit" => (applied.ok, applied.refused) = (false, "eth9 is not there".into()),
+            "forbidden" => return Err(Status::permission_denied("be root")),
+            _ => {}
+        }
+        answer(applied)
+    }
+
+    async fn confirm(&self, request: Request<v1::ConfirmRequest>) -> Answer<v1::Confirmed> {
+        match request.into_inner().revision {
+            None | Some(5) => answer(v1::Confirmed { revision: 5 }),
+            Some(_) => Err(Status::failed_precondition("nothing waits to be confirmed")),
+        }
+    }
+
+    async fn save(&self, _: Request<v1::SaveRequest>) -> Answer<v1::Saved> {
+        answer(v1::Saved { file: "/etc/x.toml".into(), revision: 5, unchanged: false })
+    }
+
+    async fn rollback(&self, request: Request<v1::RollbackRequest>) -> Answer<v1::Applied> {
+        let revision = request.into_inner().revision.unwrap_or(6);
+        answer(v1::Applied { ok: true, revision, ..v1::Applied::default() })
+    }
+
+    async fn show_revisions(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Revisions> {
+        let one = v1::Revision { revision: 3, cause: "apply".into(), ..v1::Revision::default() };
+        answer(v1::Revisions { revisions: vec![one] })
+    }
+
+    type CaptureStream =
+        std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::Captured, Status>> + Send>>;
+
+    async fn capture(
+        &self,
+        _: Request<v1::CaptureRequest>,
+    ) -> Result<Response<Self::CaptureStream>, Status> {
+        Err(Status::permission_denied("capture: permission denied"))
+    }
+
+    type EventsStream = Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::Event, Status>> + Send>>;
+
+    async fn events(&self, request: Request<v1::EventsRequest>) -> Answer<Self::EventsStream> {
+        self.watched.lock().unwrap().push(request.into_inner());
+        answer(Box::pin(tokio_stream::iter([1, 2].map(event).map(Ok))))
+    }
+}
+
+/// A directory with gateways' files, and a daemon that is none behind `socket`.
+pub(crate) struct Lab {
+    pub(crate) place: Place,
+    pub(crate) socket: PathBuf,
+    pub(crate) fake: Fake,
+}
+
+impl Lab {
+    pub(crate) fn new() -> Lab {
+        let place = Place::with_gateways();
+        let socket = place.file("api.sock");
+        let fake = Fake { config: place.file("a.toml"), ..Fake::default() };
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let service = GatewayServer::new(fake.clone());
+        // Ends with the test.
+        std::thread::spawn(move || {
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            builder.enable_all().build().unwrap().block_on(async {
+                let listener = UnixListener::from_std(listener).unwrap();
+                let mut server = tonic::transport::Server::builder();
+                let connections = UnixListenerStream::new(listener);
+                server.add_service(service).serve_with_incoming(connections).await.unwrap();
+            });
+        });
+        Lab { place, socket, fake }
+    }
+
+    pub(crate) fn args<'a>(&'a self, words: &[&'a str]) -> Vec<&'a str> {
+        [&["--socket", self.socket.to_str().unwrap()], words].concat()
+    }
+
+    pub(crate) fn succeeds(&self, words: &[&str]) -> String {
+        self.place.succeeds(&self.args(words))
+    }
+
+    pub(crate) fn json(&self, words: &[&str]) -> Value {
+        self.place.json(&self.args(words))
+    }
+
+    pub(crate) fn fails(&self, code: i32, words: &[&str], said: &[&str]) {
+        self.place.fails(code, &self.args(words), said);
+    }
+}
