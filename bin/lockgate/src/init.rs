@@ -9,11 +9,14 @@ use std::io::{IsTerminal, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use control::{generate_pair, write_key_file};
 use ipsec::Suite;
 use policy::AddressRange;
 use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use wire::Address;
 
 use crate::failure::{Failure, Usage};
@@ -265,7 +268,8 @@ fn gateways(answers: &Answers, args: &Args, machine: &Machine) -> Result<[Gatewa
     Ok([own, peer])
 }
 
-/// Writes all four files, or none: configurations that `check` would refuse are never written.
+/// Writes all four files, or none: configurations that `check` would refuse are never written, and
+/// an interruption waits until all are there.
 fn write_all(directory: &Path, args: &Args, own: &Gateway, peer: &Gateway) -> Result<(), Failure> {
     let texts = [(own, peer), (peer, own)].map(|(gateway, other)| {
         (gateway.configuration(), gateway.text(other, args.suite), gateway.keys(other))
@@ -273,6 +277,7 @@ fn write_all(directory: &Path, args: &Args, own: &Gateway, peer: &Gateway) -> Re
     for (file, text, _) in &texts {
         control::parse(text, file)?;
     }
+    defer_interruptions()?;
     let mut builder = std::fs::DirBuilder::new();
     builder.mode(0o700).recursive(args.out_dir.is_some());
     builder.create(directory).map_err(not_replaced(directory))?;
@@ -303,6 +308,15 @@ fn write_all(directory: &Path, args: &Args, own: &Gateway, peer: &Gateway) -> Re
         }
     }
     checked
+}
+
+/// Takes their effect from Ctrl-C and its like: what follows takes milliseconds.
+fn defer_interruptions() -> Result<(), Failure> {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let ignored = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(signal, ignored).map_err(Failure::file("the terminal"))?;
+    }
+    Ok(())
 }
 
 /// Writes a file that was not there before.
