@@ -288,6 +288,17 @@ fn events_are_lines_for_people_or_of_json() {
 }
 
 #[test]
+fn a_capture_escapes_the_names_it_shows() {
+    let lab = Lab::new();
+    let shown = lab.succeeds(&["capture", "wan"]);
+    let fate = "drop policy_discard; inbound policy \\u{1b}[2J\\u{202e}\\nforged\n";
+    assert!(shown.ends_with(fate) && shown.lines().count() == 1, "{shown:?}");
+    let json = lab.succeeds(&["capture", "wan", "--json"]);
+    assert!(!json.contains(['\x1b', '\u{202e}']) && json.lines().count() == 1, "{json:?}");
+    lab.fails(1, &["capture", "lan"], &["capture: permission denied"]);
+}
+
+#[test]
 fn completions_and_manual_pages_name_every_command() {
     let place = Place::empty();
     place.succeeds(&["generate", "completions", "c"]);

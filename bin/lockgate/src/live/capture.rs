@@ -3,7 +3,7 @@
 mod file;
 mod line;
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -12,6 +12,7 @@ use tonic::{Status, Streaming};
 
 use super::{AnswerError, Ask, LiveError, Socket};
 use crate::failure::{Failure, Usage};
+use crate::output::{Reader, complain, counted, print_on};
 use file::CaptureFile;
 
 /// The name that stands for all ports.
@@ -157,7 +158,7 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
         Ended::Lost(_) => "the daemon went away",
     };
     // The last line is for the person; a terminal that is gone has none.
-    let _ = writeln!(std::io::stderr(), "lockgate: {}", summary(args, counts, start, why));
+    complain(&format!("lockgate: {}\n", summary(args, counts, start, why)));
     match ended {
         Ended::Lost(failure) => Err(failure),
         Ended::ByDaemon(_) | Ended::Interrupted | Ended::NoReader => Ok(()),
@@ -215,30 +216,17 @@ async fn follow(
     }
 }
 
-/// The reader of our output.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Reader {
-    There,
-    Gone,
-}
-
 fn put(output: &mut Output, packets: &[v1::CapturedPacket]) -> Result<Reader, Failure> {
-    let text = match output {
-        Output::File(file) => return file.put(packets),
-        Output::Json => packets.iter().map(line::json).collect::<String>(),
-        Output::Lines => packets.iter().map(line::text).collect::<String>(),
-    };
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Ok(()) => Ok(Reader::There),
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
-        Err(error) => Err(Failure::file("standard output")(error)),
+    match output {
+        Output::File(file) => file.put(packets),
+        Output::Json => print_on(&packets.iter().map(line::json).collect::<String>()),
+        Output::Lines => print_on(&packets.iter().map(line::text).collect::<String>()),
     }
 }
 
 /// `812 packets of port wan in 60.0 s, none left out: its time is over`
 fn summary(args: &Args, counts: Counts, start: Instant, why: &str) -> String {
-    let packets = crate::output::counted(counts.packets, "packet");
+    let packets = counted(counts.packets, "packet");
     let of = match args.port.as_deref() {
         None | Some(ALL_PORTS) => "all ports".to_owned(),
         Some(port) => format!("port {port}"),

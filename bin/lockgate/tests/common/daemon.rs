@@ -277,9 +277,22 @@ impl Gateway for Fake {
 
     async fn capture(
         &self,
-        _: Request<v1::CaptureRequest>,
+        request: Request<v1::CaptureRequest>,
     ) -> Result<Response<Self::CaptureStream>, Status> {
-        Err(Status::permission_denied("capture: permission denied"))
+        if request.into_inner().port != "wan" {
+            return Err(Status::permission_denied("capture: permission denied"));
+        }
+        let packet = v1::CapturedPacket {
+            port: "wan".into(),
+            direction: "in".into(),
+            verdict: "drop".into(),
+            reason: "policy_discard".into(),
+            inbound_policy: "\x1b[2J\u{202e}\nforged".into(),
+            ..v1::CapturedPacket::default()
+        };
+        let (packets, ended) = (vec![packet], "its time is over".into());
+        let captured = v1::Captured { packets, ended, ..v1::Captured::default() };
+        answer(Box::pin(tokio_stream::iter([Ok(captured)])))
     }
 
     type EventsStream = Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::Event, Status>> + Send>>;

@@ -13,8 +13,9 @@ use io::pcapng::{
 };
 use io::{CaptureError, Defect, LinkType};
 
-use super::{Counts, Reader, STANDARD_OUTPUT, line};
+use super::{Counts, STANDARD_OUTPUT, line};
 use crate::failure::Failure;
+use crate::output::Reader;
 
 /// Rights of a capture: the owner's alone.
 const MODE: u32 = 0o600;
@@ -66,7 +67,7 @@ impl CaptureFile {
     pub(super) fn put(&mut self, packets: &[CapturedPacket]) -> Result<Reader, Failure> {
         let written = packets.iter().try_for_each(|packet| self.packet(packet));
         match written.and_then(|()| self.writer.flush()) {
-            Ok(()) => Ok(Reader::There),
+            Ok(()) => Ok(Reader::Reads),
             Err(Defect::Io(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
             Err(defect) => Err(at(&self.path)(defect)),
         }
@@ -172,7 +173,7 @@ mod tests {
             link: "ip".into(),
             ..CapturedPacket::default()
         };
-        assert_eq!(file.put(&[packet]).unwrap(), Reader::There);
+        assert_eq!(file.put(&[packet]).unwrap(), Reader::Reads);
         file.finish(Counts { packets: 1, by_rate: 2, by_room: 0 }).unwrap();
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);

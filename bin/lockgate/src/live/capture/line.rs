@@ -1,9 +1,12 @@
 //! A captured packet as a line: for people, as JSON, and as the comment in a file.
 
 use api::v1::CapturedPacket;
+use control::escaped_line;
 use wire::flow::protocol;
 use wire::link::Link;
 use wire::{Family, packet::parse_quoted};
+
+use crate::output::json_line;
 
 /// Seconds of a day.
 const DAY_S: u64 = 24 * 60 * 60;
@@ -13,8 +16,10 @@ pub(super) fn text(packet: &CapturedPacket) -> String {
     let (port, direction) = (name_of(&packet.port), &packet.direction);
     let inner = if packet.inner { " inner" } else { "" };
     let (what, bytes) = (described(packet), packet.original_length);
-    let time = time_of_day(packet.unix_ns);
-    format!("{time} {port} {direction}{inner} {what}, {bytes} bytes: {}\n", fate(packet))
+    let (time, fate) = (time_of_day(packet.unix_ns), fate(packet));
+    let line = format!("{time} {port} {direction}{inner} {what}, {bytes} bytes: {fate}");
+    // Names are of files: an end of line in one would forge another packet.
+    escaped_line(&line).into_owned() + "\n"
 }
 
 /// A JSON object on one line.
@@ -22,10 +27,11 @@ pub(super) fn json(packet: &CapturedPacket) -> String {
     let mut value = serde_json::to_value(packet).expect("no map key is anything but text");
     let digits: String = packet.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     value["bytes"] = digits.into();
-    format!("{value}\n")
+    json_line(&value) + "\n"
 }
 
-/// Everything that is known of a packet beside its bytes, as `name=value` words.
+/// Everything that is known of a packet beside its bytes, as `name=value` words. Programs that read
+/// the file may show it on a terminal.
 pub(super) fn comment(packet: &CapturedPacket) -> String {
     let verdict = if packet.verdict.is_empty() { "sent" } else { &packet.verdict };
     let layer = if packet.inner { "inner" } else { "outer" };
@@ -43,7 +49,7 @@ pub(super) fn comment(packet: &CapturedPacket) -> String {
     add("port", name_of(&packet.port));
     add("direction", &packet.direction);
     add("layer", layer);
-    words.join(" ")
+    escaped_line(&words.join(" ")).into_owned()
 }
 
 /// A packet's verdict, and the policies that decided it.
@@ -145,6 +151,32 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&json(&packet())).unwrap();
         assert!(json["bytes"].as_str().unwrap().starts_with("4500"), "{json}");
         assert_eq!(json["reason"], "unprotected");
+    }
+
+    #[test]
+    fn a_hostile_name_stays_on_its_line_and_does_nothing_to_a_terminal() {
+        let hostile = "a\x1b[2J\u{202e}b\u{9b}1m\r\nc\u{2066}";
+        let packet = CapturedPacket {
+            port: hostile.into(),
+            verdict: "protect".into(),
+            to: hostile.into(),
+            reason: hostile.into(),
+            opened_from: hostile.into(),
+            inbound_policy: hostile.into(),
+            outbound_policy: hostile.into(),
+            ..packet()
+        };
+        let escaped = "a\\u{1b}[2J\\u{202e}b\\u{9b}1m\\r\\nc\\u{2066}";
+        for (shown, names) in [(text(&packet), 5), (comment(&packet) + "\n", 6)] {
+            assert_eq!(shown.lines().count(), 1, "{shown:?}");
+            assert!(!shown.trim_end_matches('\n').contains(control::is_hidden), "{shown:?}");
+            assert_eq!(shown.matches(escaped).count(), names, "{shown:?}");
+        }
+        let json = json(&packet);
+        assert_eq!(json.lines().count(), 1);
+        assert!(!json.trim_end().contains(control::is_hidden), "{json:?}");
+        let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(value["port"], hostile);
     }
 
     #[test]
