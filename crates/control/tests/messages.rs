@@ -338,6 +338,76 @@ fn each_mistake_is_one_message_in_words() {
     }
 }
 
+/// The warnings about `allow_host` as `check` shows them.
+fn meetings(text: &str) -> Vec<String> {
+    let parsed = parse(text, "gw.toml").unwrap_or_else(|errors| panic!("{}", told(errors)));
+    let is_meeting = |mistake: &Mistake| matches!(mistake, Mistake::AllowHostMeets { .. });
+    let warnings = parsed.warnings.iter().filter(|problem| is_meeting(&problem.mistake));
+    warnings.map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_service_that_a_policy_wants_is_told_where_it_is_listed() {
+    let stop = "[[policy]]\nname = \"stop\"\naction = \"discard\"\nlocal = [\"192.0.2.0/24\"]\n\
+                remote = [\"any\"]\n";
+    let text = GOOD.to_owned() + stop;
+    let expected = "gw.toml:9:14: warning: allow_host icmp of port wan and policy stop: cleartext \
+                    that the policy wants is dropped, whatever allow_host lists
+    9 | allow_host = [\"udp/500\", \"icmp\"]
+      |              ^^^^^^^^^^^^^^^^^^^
+      = if the service is to pass in cleartext, write a BYPASS policy before that one";
+    assert_eq!(meetings(&text), [expected], "IKE is spared");
+    assert_eq!(meetings(GOOD), [""; 0], "its policy has no address of ours");
+}
+
+#[test]
+fn a_service_meets_a_policy_only_where_the_policy_can_want_its_packets() {
+    let policy = |name: &str, rest: &str| format!("[[policy]]\nname = \"{name}\"\n{rest}\n");
+    let stop = "action = \"discard\"\nlocal = [\"192.0.2.1\"]\nremote = [\"any\"]";
+    let pass = "action = \"bypass\"\nlocal = [\"any\"]\nremote = [\"any\"]\npriority = 200";
+    let cases: [(&str, String, Option<&str>); 11] = [
+        ("an address of ours", policy("stop", stop), Some("policy stop:")),
+        (
+            "every local address",
+            policy("all", &stop.replace("192.0.2.1", "any")),
+            Some("policy all:"),
+        ),
+        ("another address", policy("stop", &stop.replace("192.0.2.1", "192.0.2.2")), None),
+        (
+            "PROTECT",
+            policy("all", "peer = \"berlin\"\nlocal = [\"any\"]\nremote = [\"any\"]"),
+            Some("policy all:"),
+        ),
+        ("BYPASS wants nothing", policy("pass", pass), None),
+        ("outbound only", policy("stop", &format!("{stop}\ndirection = \"outbound\"")), None),
+        ("another protocol", policy("stop", &format!("{stop}\nprotocol = \"udp\"")), None),
+        ("its protocol", policy("stop", &format!("{stop}\nprotocol = \"icmp\"")), Some("stop:")),
+        ("a BYPASS before it", policy("stop", stop) + &policy("pass", pass), None),
+        (
+            "a BYPASS behind it",
+            policy("stop", stop) + &policy("pass", &pass.replace("200", "1")),
+            Some("policy stop:"),
+        ),
+        (
+            "two policies: the first one by its name",
+            policy("late", stop) + &policy("first", &format!("{stop}\npriority = 150")),
+            Some("policy first (and 1 more):"),
+        ),
+    ];
+    for (case, policies, expected) in cases {
+        let told = meetings(&(GOOD.to_owned() + &policies));
+        match expected {
+            None => assert_eq!(told, [""; 0], "{case}"),
+            Some(words) => {
+                assert_eq!(told.len(), 1, "{case}: {told:#?}");
+                let first = told[0].lines().next().unwrap();
+                assert!(first.contains("allow_host icmp of port wan and "), "{case}: {first}");
+                assert!(first.contains(words), "{case}: {first}");
+            }
+        }
+    }
+}
+
 #[test]
 fn keys_of_another_suite_are_recognized_by_their_length() {
     let place = tempfile::tempdir().unwrap();

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use net::{AGAIN, Lab, running};
 use netlab::ping::Ping;
@@ -14,6 +14,8 @@ const SERVICE: u16 = 2222;
 const ANSWER: Duration = Duration::from_millis(2000);
 /// Time after which none comes.
 const SILENCE: Duration = Duration::from_millis(400);
+/// Time after which a test gives up.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Whether the far gateway, in cleartext, gets an answer of the service at an address of ours.
 fn serves(lab: &Lab, listener: &TcpListener, within: Duration) -> bool {
@@ -87,11 +89,29 @@ fn policy(lab: &Lab, words: &[&str]) -> String {
 }
 
 fn listener(lab: &Lab) -> TcpListener {
-    let site = lab.gateways.site(1);
-    let address = format!("{}:{SERVICE}", site.wan_v4());
-    let listener = site.gateway.enter(|| TcpListener::bind(&address)).unwrap().unwrap();
+    listener_at(lab, &lab.gateways.site(1).wan_v4())
+}
+
+fn listener_at(lab: &Lab, address: &str) -> TcpListener {
+    let address = format!("{address}:{SERVICE}");
     // What is never connected is never accepted: an answer that does not come is a refusal above.
-    listener
+    lab.gateways.site(1).gateway.enter(|| TcpListener::bind(&address)).unwrap().unwrap()
+}
+
+/// Whether the service is served, and by the host port.
+fn serves_by_host_port(lab: &Lab, listener: &TcpListener) -> bool {
+    let before = by_host_port(lab);
+    assert!(serves(lab, listener, ANSWER), "{}", lab.logs());
+    by_host_port(lab) > before
+}
+
+/// Waits until something is so.
+fn until(lab: &Lab, what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}\n{}", lab.logs());
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 fn dropped(lab: &Lab, reason: &str) -> u64 {
@@ -198,5 +218,45 @@ fn under_a_policy_for_everything_only_arp_discovery_and_ike_pass() {
     assert!(!serves(&lab, &listener, SILENCE));
     assert!(!answers(&site.wan_v4()));
     assert!(dropped(&lab, "unprotected") > counted);
+    lab.balances();
+}
+
+// NARROW
+#[test]
+fn a_service_is_narrowed_when_an_address_comes_under_a_policy_and_passes_when_it_goes() {
+    let Some(lab) = with_service("narrow_address") else { return };
+    const LATE: &str = "192.0.2.77";
+    let first = listener(&lab);
+    let ends = ["--local", LATE, "--remote", "192.0.2.0/24"];
+    let said =
+        policy(&lab, &[&["add", "--name", "late", "--action", "discard"], &ends[..]].concat());
+    assert!(!said.contains("allow_host"), "no address of ours is the policy's: {said}");
+    assert!(!serves_by_host_port(&lab, &first), "the program passes it");
+
+    // The address comes while the daemon runs: closed from its first moment on.
+    let gateway = &lab.gateways.site(1).gateway;
+    gateway.ip(&format!("addr add {LATE}/24 dev wan")).unwrap();
+    let late = listener_at(&lab, LATE);
+    assert!(!serves(&lab, &late, SILENCE), "a DISCARD policy wants it");
+    // The program knows services, not policies: the other address goes by the worker too.
+    until(&lab, "the program still passes it", || serves_by_host_port(&lab, &first));
+    let counted = dropped(&lab, "policy_discard");
+    assert!(!serves(&lab, &late, SILENCE), "a DISCARD policy wants it");
+    until(&lab, "not counted", || dropped(&lab, "policy_discard") > counted);
+    // Changes say now where the two meet.
+    let said = policy(
+        &lab,
+        &["add", "--name", "more", "--action", "discard", "--local", LATE, "--remote", "any"],
+    );
+    let meeting = format!("allow_host tcp/{SERVICE} of port wan and policy more (and 1 more)");
+    assert!(said.contains(&meeting), "{said}");
+
+    // The address goes: nothing of ours is the policies' any more.
+    gateway.ip(&format!("addr del {LATE}/24 dev wan")).unwrap();
+    until(&lab, "the worker still has it", || !serves_by_host_port(&lab, &first));
+    // And comes again.
+    gateway.ip(&format!("addr add {LATE}/24 dev wan")).unwrap();
+    until(&lab, "the program still passes it", || serves_by_host_port(&lab, &first));
+    assert!(!serves(&lab, &late, SILENCE), "a DISCARD policy wants it");
     lab.balances();
 }
