@@ -1,0 +1,150 @@
+//! Keys that are none of ours: what is refused on purpose, and what other programs call by another
+//! name.
+
+/// What DESIGN §2 refuses on purpose, and what is not there yet: told by name, not as an unknown
+/// key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// Authentication Header.
+    Ah,
+    /// Traffic flow confidentiality padding.
+    Tfc,
+    /// Selectors populated from the packet.
+    Pfp,
+    /// Selectors by user, host or domain name.
+    Names,
+    /// SAs to a group.
+    Multicast,
+    /// Lifetimes and rekeying: later, with IKE.
+    Lifetimes,
+}
+
+impl Refusal {
+    /// The refusal behind a key that someone may well write.
+    pub(crate) fn of_key(key: &str) -> Option<Refusal> {
+        match key.replace('-', "_").as_str() {
+            "ah" | "auth" => Some(Refusal::Ah),
+            "tfc" | "tfc_padding" | "tfcpad" => Some(Refusal::Tfc),
+            "pfp" | "populate_from_packet" => Some(Refusal::Pfp),
+            "user" | "fqdn" | "dn" | "email" | "name_selector" | "local_name" | "remote_name" => {
+                Some(Refusal::Names)
+            }
+            "multicast" | "multicast_group" => Some(Refusal::Multicast),
+            "lifetime" | "lifetime_bytes" | "lifetime_packets" | "lifetime_seconds" | "rekey" => {
+                Some(Refusal::Lifetimes)
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) const fn text(self) -> &'static str {
+        match self {
+            Refusal::Ah => "AH is not offered",
+            Refusal::Tfc => "TFC padding is not offered",
+            Refusal::Pfp => "selectors populated from the packet (PFP) are not offered",
+            Refusal::Names => "selectors by name are not offered",
+            Refusal::Multicast => "multicast SAs are not offered",
+            Refusal::Lifetimes => "lifetimes and rekeying are not there yet",
+        }
+    }
+
+    pub(super) const fn help(self) -> &'static str {
+        match self {
+            Refusal::Ah => "ESP with an AEAD suite authenticates too (RFC 8221 §6)",
+            Refusal::Tfc => "packets are padded to what ESP needs and no further",
+            Refusal::Pfp => "write one policy per network: one SA set serves all of its flows",
+            Refusal::Names => "write addresses, prefixes or ranges in `local` and `remote`",
+            Refusal::Multicast => "name one peer per gateway, each with its own address",
+            Refusal::Lifetimes => "manual keys have none; IKE will bring them",
+        }
+    }
+}
+
+/// A key of another program's configuration that has no single key of ours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Foreign {
+    /// A secret, or a public key that stands for one.
+    Secret,
+    /// Networks behind the ends.
+    Networks,
+    /// Address and port of the other end in one.
+    Endpoint,
+    /// IKE, and what only IKE does.
+    Ike,
+}
+
+impl Foreign {
+    pub(super) const fn text(self) -> &'static str {
+        match self {
+            Foreign::Secret => "no key stands in the configuration",
+            Foreign::Networks => "a peer has no networks",
+            Foreign::Endpoint => "an address is written without a port",
+            Foreign::Ike => "IKE is not in this version",
+        }
+    }
+
+    pub(super) const fn help(self) -> &'static str {
+        match self {
+            Foreign::Secret => {
+                "make a pair of key files with lockgate keygen, and write keys = \"file:NAME\""
+            }
+            Foreign::Networks => {
+                "write [[policy]] with peer = \"NAME\", `local` and `remote` for them"
+            }
+            Foreign::Endpoint => {
+                "write remote = \"ADDRESS\"; for ESP in UDP also encapsulation = \"udp\" and \
+                 remote_port"
+            }
+            Foreign::Ike => "leave it out: a peer has manual keys, for a laboratory",
+        }
+    }
+
+    /// The meaning of a key of `[peer.NAME]` as strongSwan, Libreswan or WireGuard write it.
+    pub(crate) fn of_key(key: &str) -> Option<Foreign> {
+        Some(match plain(key).as_str() {
+            "psk" | "secret" | "secrets" | "presharedkey" | "privatekey" | "publickey" | "key"
+            | "password" | "authby" | "leftcert" | "rightcert" | "cert" | "certs" => {
+                Foreign::Secret
+            }
+            "allowedips" | "leftsubnet" | "rightsubnet" | "leftsubnets" | "rightsubnets"
+            | "localts" | "remotets" | "subnet" | "subnets" | "networks" => Foreign::Networks,
+            "endpoint" => Foreign::Endpoint,
+            "ike" | "ikev2" | "keyexchange" | "ikelifetime" | "version" | "proposals" | "auto"
+            | "startaction" | "closeaction" | "dpdaction" | "dpddelay" | "dpdtimeout"
+            | "leftid" | "rightid" | "aggressive" | "fragmentation" | "mobike" => Foreign::Ike,
+            _ => return None,
+        })
+    }
+}
+
+/// A key without its case and its separators: `AllowedIPs`, `allowed_ips`.
+fn plain(key: &str) -> String {
+    key.to_lowercase().replace(['-', '_'], "")
+}
+
+/// The key of ours for what other programs call by another name.
+pub(crate) fn renamed(key: &str) -> &'static [&'static str] {
+    match plain(key).as_str() {
+        "natt" | "nattraversal" | "udpencap" | "encap" | "forceencaps" => &["encapsulation"],
+        "extendedsequencenumbers" | "sequencenumbers" => &["esn"],
+        "keepalive" | "persistentkeepalive" => &["nat_keepalive"],
+        "window" | "antireplaywindow" | "replaywin" => &["replay_window"],
+        "dontfragment" | "copydf" => &["df"],
+        "tos" | "copydscp" => &["dscp"],
+        "left" | "leftaddr" | "localaddr" | "localaddrs" | "localaddress" => &["local"],
+        "right" | "rightaddr" | "remoteaddr" | "remoteaddrs" | "remoteaddress" => &["remote"],
+        "src" | "source" | "leftsubnet" | "localts" | "localsubnet" | "localnet" => &["local"],
+        "dst" | "destination" | "rightsubnet" | "remotets" | "remotesubnet" => &["remote", "to"],
+        "allowedips" => &["remote"],
+        "esp" | "espproposals" | "cipher" | "ciphers" | "phase2alg" => &["suite"],
+        "interface" | "ifname" | "device" | "dev" | "nic" => &["netdev", "port"],
+        "address" | "ip" | "ipaddress" => &["addresses"],
+        "gateway" | "gw" | "nexthop" => &["via"],
+        "lladdr" | "macaddress" => &["mac"],
+        "proto" => &["protocol"],
+        "sport" | "leftport" => &["local_ports"],
+        "dport" | "rightport" => &["remote_ports"],
+        "dir" => &["direction"],
+        _ => &[],
+    }
+}
