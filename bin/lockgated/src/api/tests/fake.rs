@@ -1,0 +1,284 @@
+//! A backend that is none.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use api::v1;
+use control::{ReplayKeys, Spis, Takeover, Takeovers};
+use dataplane::Generation;
+use dataplane::counters::Volume;
+use policy::Direction;
+use tokio::sync::{broadcast, mpsc};
+
+use crate::backend::{
+    Backend, CacheQuestion, CaptureOrder, CaptureRefused, Change, ConnectionNumber, Consent, Done,
+    Intent, NotConfirmed, Now, PolicyChange, Refused, Running, ToConfirm, Uid,
+};
+use crate::liveness::Heard;
+
+pub(super) const CONFIG: &str = r#"
+[node]
+name = "gw-a"
+[port.lan]
+netdev = "eth1"
+side = "protected"
+mac = "02:00:00:00:0a:01"
+mtu = 1500
+addresses = ["10.1.0.1/16"]
+[port.wan]
+netdev = "eth0"
+side = "unprotected"
+allow_host = ["udp/500"]
+mac = "02:00:00:00:00:01"
+mtu = 1500
+addresses = ["192.0.2.1/24"]
+[peer.berlin]
+local = "192.0.2.1"
+remote = "192.0.2.2"
+keys = "file:berlin.keys"
+manual = "laboratory"
+suite = "aes-128-gcm"
+mode = "tunnel"
+[[policy]]
+name = "berlin-net"
+peer = "berlin"
+local = ["10.1.0.0/16"]
+remote = ["10.2.0.0/16"]
+protocol = "tcp"
+local_ports = ["1-9"]
+remote_ports = ["443", "8000-8999"]
+priority = 100
+[[policy]]
+name = "rest"
+action = "discard"
+local = ["any"]
+remote = ["any"]
+protocol = "any"
+priority = 1
+[[route]]
+to = "10.2.0.0/16"
+via = "192.0.2.2"
+"#;
+
+/// A backend that runs [`CONFIG`] and remembers what it was asked to change.
+pub(super) struct Fake {
+    running: Running,
+    asked: Mutex<Vec<String>>,
+    pub(super) to_confirm: Mutex<Option<ToConfirm>>,
+    pub(super) events: broadcast::Sender<v1::Event>,
+    /// How long a change takes.
+    slow: Duration,
+}
+
+impl Fake {
+    pub(super) fn new(slow: Duration) -> Arc<Fake> {
+        let parsed = control::parse(CONFIG, "a.toml").unwrap_or_else(|e| panic!("{e}"));
+        let keys = ReplayKeys::stand_ins(&parsed.validated).unwrap();
+        let snapshot = parsed.validated.compile(keys, Generation(7)).unwrap();
+        let volume = Volume { packets: 3, bytes: 300 };
+        let running = Running {
+            settings: Arc::new(parsed.validated),
+            snapshot: Arc::new(snapshot),
+            routes: Arc::new([]),
+            policies: [("berlin-net".into(), [volume, Volume::default()])].into(),
+            sas: [((Direction::Outbound, ipsec::Spi::LOWEST, "berlin".into()), volume)].into(),
+            moves: [("berlin".into(), 3)].into(),
+            liveness: [("berlin".into(), heard())].into(),
+            spis: Spis::Unknown,
+            cache_entries: ["ipv4", "ipv6"].map(entries).into(),
+        };
+        Arc::new(Fake {
+            running,
+            asked: Mutex::default(),
+            to_confirm: Mutex::default(),
+            events: broadcast::channel(api::MAX_EVENTS_WAITING).0,
+            slow,
+        })
+    }
+
+    fn note(&self, what: String) {
+        self.asked.lock().unwrap().push(what);
+    }
+
+    pub(super) fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+pub(super) fn entries(family: &str) -> v1::CacheEntries {
+    v1::CacheEntries { family: family.into(), direction: "outbound".into(), entries: 7 }
+}
+
+/// Heard a minute ago, silent for 20 s.
+fn heard() -> Heard {
+    let ago = |seconds| std::time::Instant::now().checked_sub(Duration::from_secs(seconds));
+    Heard { last_received: ago(60), silent_since: ago(20) }
+}
+
+pub(super) fn event(number: u64) -> v1::Event {
+    v1::Event { number, kind: "port_up".into(), ..v1::Event::default() }
+}
+
+#[tonic::async_trait]
+impl Backend for Fake {
+    async fn running(&self) -> Running {
+        self.running.clone()
+    }
+
+    async fn configuration(&self) -> Arc<control::Validated> {
+        self.running.settings.clone()
+    }
+
+    async fn key_names(&self) -> control::KeyNames {
+        [("berlin".to_owned(), Default::default())].into()
+    }
+
+    async fn now(&self) -> Now {
+        Now { revision: 4, generation: Generation(7) }
+    }
+
+    async fn status(&self) -> v1::Status {
+        v1::Status { node: "gw-a".into(), generation: 7, ..v1::Status::default() }
+    }
+
+    async fn overview(&self) -> v1::Status {
+        self.status().await
+    }
+
+    async fn ports(&self) -> Vec<v1::Port> {
+        ["lan", "wan"].map(|name| v1::Port { name: name.into(), ..v1::Port::default() }).into()
+    }
+
+    async fn security_associations(&self) -> Vec<v1::SecurityAssociation> {
+        Vec::new()
+    }
+
+    async fn neighbours(&self) -> Vec<v1::Neighbour> {
+        Vec::new()
+    }
+
+    async fn cache(&self) -> v1::Cache {
+        let entries = self.running.cache_entries.clone();
+        v1::Cache { state: "on".into(), entries, ..v1::Cache::default() }
+    }
+
+    async fn cache_entries(&self, question: CacheQuestion) -> Option<v1::CachedFlows> {
+        let CacheQuestion { limit, worker, stale } = question;
+        self.note(format!("{limit} entries of {worker:?}, stale ones too: {stale}"));
+        worker.is_none_or(|worker| worker < 1).then(v1::CachedFlows::default)
+    }
+
+    async fn counters(&self) -> v1::Counters {
+        let drop = |name: &str, count| v1::Drop { name: name.into(), count, help: String::new() };
+        let drops = vec![drop("no_route", 0), drop("no_match", 5)];
+        v1::Counters { drops, ..v1::Counters::default() }
+    }
+
+    async fn export(&self, revision: Option<u64>) -> Option<v1::Exported> {
+        let toml = self.running.settings.effective();
+        let kept = revision.is_none_or(|revision| revision == 4);
+        kept.then_some(v1::Exported { toml, revision: 4, base_directory: "/etc".into() })
+    }
+
+    async fn revisions(&self) -> Vec<v1::Revision> {
+        Vec::new()
+    }
+
+    async fn apply(&self, change: Change, by: Uid) -> Result<Done, Refused> {
+        self.note(format!("apply begun by {}", by.0));
+        tokio::time::sleep(self.slow).await;
+        let parsed = control::parse(&change.text, &change.file)?;
+        *self.to_confirm.lock().unwrap() = change.confirm;
+        if change.intent == Intent::Apply {
+            self.note(format!("applied {} in {}", change.file, change.base_directory.display()));
+        }
+        Ok(Done {
+            revision: 5,
+            generation: Generation(8),
+            differences: control::differences(&self.running.settings, &parsed.validated),
+            warnings: parsed.warnings,
+            notes: vec!["peer berlin: its key is refused".into()],
+            ..Done::default()
+        })
+    }
+
+    async fn change_policies(&self, change: PolicyChange, by: Uid) -> Result<Done, Refused> {
+        let PolicyChange { remove, add, file, intent, consent, .. } = change;
+        let parsed = control::parse_policies(&add, &file, &self.running.settings)?;
+        let added: Vec<String> = parsed.policies.into_iter().map(|policy| policy.name).collect();
+        // A policy of this name takes packets.
+        let taking = added.iter().any(|name| name == "oops");
+        let example = "outbound tcp 10.1.0.1 port 1024 → 10.2.0.1 port 443".to_owned();
+        let found = taking.then(|| Takeover {
+            by: "oops".into(),
+            by_action: "bypass".into(),
+            from: "rest".into(),
+            from_action: "protect with peer berlin".into(),
+            example,
+        });
+        let takeovers = Takeovers { found: found.into_iter().collect(), ..Takeovers::default() };
+        if taking && consent == Consent::NotGiven {
+            return Err(Refused::Takes(takeovers));
+        }
+        self.note(format!("{} {intent:?} -{remove:?} +{added:?}", by.0));
+        Ok(Done {
+            revision: 5,
+            generation: Generation(8),
+            warnings: parsed.warnings,
+            takeovers,
+            ..Done::default()
+        })
+    }
+
+    async fn confirm(
+        &self,
+        revision: Option<u64>,
+        over: ConnectionNumber,
+        by: Uid,
+    ) -> Result<u64, NotConfirmed> {
+        self.note(format!("confirm of {revision:?} by {}", by.0));
+        let asked_over = self.to_confirm.lock().unwrap().map(|confirm| confirm.asked_over);
+        match asked_over {
+            None => Err(NotConfirmed::Nothing { running: 4 }),
+            Some(before) if before == over => Err(NotConfirmed::SameConnection { revision: 5 }),
+            Some(_) => Ok(5),
+        }
+    }
+
+    async fn save(&self, by: Uid) -> Result<v1::Saved, Refused> {
+        self.note(format!("saved by {}", by.0));
+        Ok(v1::Saved { file: "/etc/x".into(), revision: 4, unchanged: false })
+    }
+
+    async fn rollback(&self, revision: Option<u64>, _: Uid) -> Result<Done, Refused> {
+        match revision {
+            Some(revision) => Err(Refused::NoRevision { revision, kept: Some((2, 4)) }),
+            None => Err(Refused::NoEarlier),
+        }
+    }
+
+    async fn events(&self) -> (Vec<v1::Event>, broadcast::Receiver<v1::Event>) {
+        (vec![event(1), event(2)], self.events.subscribe())
+    }
+
+    async fn event_counts(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    async fn capture(
+        &self,
+        order: CaptureOrder,
+        by: Uid,
+    ) -> Result<mpsc::Receiver<v1::Captured>, CaptureRefused> {
+        self.note(format!("{} captures {:?} {:?}", by.0, order.port, order.filter_text));
+        let (to, stream) = mpsc::channel(1);
+        let packet = v1::CapturedPacket { port: "wan".into(), ..v1::CapturedPacket::default() };
+        let message = v1::Captured { packets: vec![packet], ..v1::Captured::default() };
+        to.try_send(message).unwrap();
+        Ok(stream)
+    }
+
+    async fn denied(&self, by: Uid, what: &'static str) {
+        self.note(format!("{what} denied to {}", by.0));
+    }
+}
