@@ -14,16 +14,22 @@
 //! What could not be written takes with it the changes upon it that wait already: a line is read
 //! only if all lines before it are there. They are refused until a revision is written whole.
 
+mod encoding;
+mod writer;
+
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{OnceLock, mpsc};
 use std::time::SystemTime;
 
 use control::KeyNames;
 use tokio::sync::oneshot;
+
+use encoding::{decode, decode_lines, encode_line};
+pub(crate) use encoding::{keys_json, keys_of_json};
+use writer::{Job, changes_of, write_all};
+pub(crate) use writer::{sync_names, write_file};
 
 /// Their directory in the state directory.
 const DIRECTORY: &str = "revisions";
@@ -387,246 +393,9 @@ impl Reader {
     }
 }
 
-/// Where the changes upon a whole revision are.
-fn changes_of(path: &Path) -> PathBuf {
-    path.with_extension("changes")
-}
-
-/// What the writer does, in order.
-enum Job {
-    Whole {
-        path: PathBuf,
-        revision: Revision,
-        body: Box<dyn FnOnce() -> Body + Send>,
-        done: oneshot::Sender<Result<(), RevisionError>>,
-    },
-    Change {
-        path: PathBuf,
-        line: String,
-        done: oneshot::Sender<Result<(), RevisionError>>,
-    },
-    Forget {
-        path: PathBuf,
-    },
-    Flush {
-        done: oneshot::Sender<()>,
-    },
-}
-
-/// What became of the last job: a change can only follow what was written.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Last {
-    Written,
-    /// Nothing that follows it could be read.
-    Lost,
-}
-
-impl Last {
-    fn of<E>(written: &Result<(), E>) -> Last {
-        if written.is_ok() { Last::Written } else { Last::Lost }
-    }
-}
-
-/// A change upon a revision that is not there.
-#[derive(Debug, thiserror::Error)]
-#[error("a revision before it could not be written; the next one is kept as a whole")]
-struct NothingBefore;
-
-/// The writer's thread: ends with the sender.
-fn write_all(jobs: &mpsc::Receiver<Job>) {
-    let mut last = Last::Written;
-    let mut next = jobs.recv().ok();
-    while let Some(job) = next.take() {
-        match job {
-            Job::Whole { path, revision, body, done } => {
-                let written = write(&path, &encode(&revision, &body()));
-                last = Last::of(&written);
-                // Whoever asked may be gone.
-                let _ = done.send(written);
-            }
-            Job::Change { path, done, .. } if last == Last::Lost => {
-                let error = std::io::Error::other(NothingBefore);
-                let _ = done.send(Err(RevisionError { path, error }));
-            }
-            Job::Change { path, line, done } => {
-                let (mut lines, mut all) = (line, vec![done]);
-                // What came in the meantime goes with it.
-                next = loop {
-                    match jobs.try_recv() {
-                        Ok(Job::Change { path: same, line, done }) if same == path => {
-                            lines.push_str(&line);
-                            all.push(done);
-                        }
-                        Ok(other) => break Some(other),
-                        Err(_) => break None,
-                    }
-                };
-                let written = append(&path, lines.as_bytes());
-                last = Last::of(&written);
-                for done in all {
-                    let again = |error: &std::io::Error| RevisionError {
-                        path: path.clone(),
-                        error: error.kind().into(),
-                    };
-                    let _ = done.send(written.as_ref().copied().map_err(again));
-                }
-            }
-            Job::Forget { path } => {
-                // Left over they are read again at the next start and forgotten then.
-                let _ = std::fs::remove_file(&path);
-                let _ = std::fs::remove_file(changes_of(&path));
-            }
-            Job::Flush { done } => {
-                let _ = done.send(());
-            }
-        }
-        next = next.or_else(|| jobs.recv().ok());
-    }
-}
-
-/// Writes a revision's file so that it is whole or not there.
-fn write(path: &Path, content: &str) -> Result<(), RevisionError> {
-    // Changes upon another revision of this number, whose own file was lost.
-    let _ = std::fs::remove_file(changes_of(path));
-    write_file(path, content).map_err(|error| RevisionError { path: path.to_owned(), error })
-}
-
-/// Writes a file of the state directory so that it is whole, and on disk, or as it was.
-pub(crate) fn write_file(path: &Path, content: &str) -> std::io::Result<()> {
-    let temporary = path.with_extension("new");
-    let write = || {
-        let mut options = File::options();
-        let mut file =
-            options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.write_all(content.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, path)
-    };
-    if let Err(error) = write() {
-        // Half a file is of no use, and takes room where there may be none.
-        let _ = std::fs::remove_file(&temporary);
-        return Err(error);
-    }
-    sync_names(path)
-}
-
-/// Writes lines behind those that are there. What a write that failed left is taken away, so that
-/// the next one stands alone.
-fn append(path: &Path, lines: &[u8]) -> std::io::Result<()> {
-    let mut options = File::options();
-    let mut file = options.append(true).create(true).mode(0o600).open(path)?;
-    let before = file.metadata()?.len();
-    let mut write = || {
-        file.write_all(lines)?;
-        file.sync_data()?;
-        // The file may be new.
-        if before == 0 { sync_names(path) } else { Ok(()) }
-    };
-    let written = write();
-    if written.is_err() {
-        let _ = file.set_len(before);
-    }
-    written
-}
-
-/// Waits until the names in the directory that a file is in are on disk: a file that was synced
-/// and whose name was not is gone after a power cut.
-pub(crate) fn sync_names(path: &Path) -> std::io::Result<()> {
-    match path.parent() {
-        Some(directory) if directory != Path::new("") => File::open(directory)?.sync_all(),
-        _ => File::open(".")?.sync_all(),
-    }
-}
-
-const MARK: &str = "# lockgate revision: ";
-
-/// What the configuration does not say of itself.
-fn facts(revision: &Revision) -> serde_json::Value {
-    let since = revision.time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let mut facts = serde_json::json!({
-        "unix_ns": since.as_nanos() as u64,
-        "uid": revision.uid,
-        "cause": revision.cause.name(),
-        "file": revision.file,
-        "base": revision.base.to_string_lossy(),
-        "changes": revision.changes,
-    });
-    if let Some(restored) = revision.restored {
-        facts["restored"] = restored.into();
-    }
-    facts
-}
-
-fn of_facts(number: u64, facts: &serde_json::Value) -> Option<Revision> {
-    let since = std::time::Duration::from_nanos(facts["unix_ns"].as_u64()?);
-    let cause = facts["cause"].as_str()?;
-    Some(Revision {
-        number,
-        time: SystemTime::UNIX_EPOCH + since,
-        uid: u32::try_from(facts["uid"].as_u64()?).ok()?,
-        cause: Cause::ALL.into_iter().find(|known| known.name() == cause)?,
-        file: facts["file"].as_str()?.to_owned(),
-        base: PathBuf::from(facts["base"].as_str()?),
-        changes: u32::try_from(facts["changes"].as_u64()?).ok()?,
-        restored: facts["restored"].as_u64(),
-    })
-}
-
-/// A TOML file whose first line says, as JSON, what the configuration does not.
-fn encode(revision: &Revision, Body { text, keys }: &Body) -> String {
-    let mut facts = facts(revision);
-    facts["keys"] = keys_json(keys);
-    format!("{MARK}{facts}\n{text}")
-}
-
-fn decode(number: u64, content: &str) -> Option<(Revision, Body)> {
-    let (first, text) = content.split_once('\n')?;
-    let facts: serde_json::Value = serde_json::from_str(first.strip_prefix(MARK)?).ok()?;
-    let keys = keys_of_json(&facts["keys"]);
-    Some((of_facts(number, &facts)?, Body { text: text.to_owned(), keys }))
-}
-
-/// The names of keys as JSON.
-pub(crate) fn keys_json(keys: &StoredKeys) -> serde_json::Value {
-    serde_json::json!(keys)
-}
-
-/// The same read again; what is not there, as in the files of earlier versions, is nothing.
-pub(crate) fn keys_of_json(value: &serde_json::Value) -> StoredKeys {
-    let text = |name: &serde_json::Value| name.as_str().map(str::to_owned);
-    let peer = |(peer, names): (&String, &serde_json::Value)| {
-        let names = names.as_array()?.iter().filter_map(text).collect();
-        Some((peer.clone(), names))
-    };
-    value.as_object().into_iter().flatten().filter_map(peer).collect()
-}
-
-/// A change as one line of JSON.
-fn encode_line(revision: &Revision, edit: &PolicyEdit) -> String {
-    let mut facts = facts(revision);
-    facts["number"] = revision.number.into();
-    facts["remove"] = edit.remove.clone().into();
-    facts["add"] = edit.add.clone().into();
-    format!("{facts}\n")
-}
-
-/// The changes upon a whole revision with this number: the lines up to the first that is not whole
-/// or not the next.
-fn decode_lines(whole: u64, content: &[u8]) -> impl Iterator<Item = (Revision, PolicyEdit, usize)> {
-    let lines = content.split_inclusive(|byte| *byte == b'\n');
-    let decoded = lines.zip(whole + 1..).map_while(|(line, number)| {
-        let facts: serde_json::Value = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
-        let names = facts["remove"].as_array()?.iter();
-        let names: Option<Vec<String>> = names.map(|name| Some(name.as_str()?.into())).collect();
-        let edit = PolicyEdit { remove: names?, add: facts["add"].as_str()?.into() };
-        let is_next = facts["number"].as_u64() == Some(number);
-        is_next.then_some((of_facts(number, &facts)?, edit, line.len()))
-    });
-    decoded.collect::<Vec<_>>().into_iter()
-}
-
 #[cfg(test)]
 mod tests {
+    use super::encoding::{MARK, encode};
     use super::*;
 
     fn revision(number: u64) -> Revision {
