@@ -11,6 +11,7 @@ pub mod carve_out;
 pub mod counters;
 mod decide;
 mod esp;
+mod esp_fragments;
 pub mod explain;
 mod fragment;
 pub mod handover;

@@ -8,6 +8,7 @@ use wire::{Address, Descriptor, Fragment, Frames, Packet, ParseError, Upper};
 use crate::carve_out::{is_host_service, refused_group};
 use crate::decide::is_inside;
 use crate::esp;
+use crate::esp_fragments::Datagram;
 use crate::walk::{Origin, Row, State, ToHost, Turn};
 use crate::{DeviceId, DropReason, Medium, PortId, RouteTarget, Side, Snapshot, Verdict};
 
@@ -154,6 +155,41 @@ fn set_apart<F: Frames>(
     }
 }
 
+/// Takes the last row, a fragment, off if it is one of ESP to us. A first fragment says what its
+/// datagram is; of a later one of UDP only its first fragment did.
+#[cold]
+fn look_at_fragment<F: Frames>(turn: &mut Turn<'_, F>, rows: &mut Vec<Row>) {
+    let Some(row) = rows.last_mut().filter(|row| is_to_us(turn.snapshot, row.ingress, &row.packet))
+    else {
+        return;
+    };
+    let bytes = row.bytes(turn.frames);
+    let datagram = Datagram::of(bytes, &row.packet, row.ingress);
+    let mut state = match carries_esp(&row.packet) {
+        true => esp::state(bytes, &row.packet),
+        false => Ok(State::Clear),
+    };
+    match (datagram, row.packet.fragment) {
+        (Some(datagram), Fragment::Later) if turn.dropped.holds(datagram, turn.now_ns) => {
+            state = Err(DropReason::EspFragment);
+        }
+        (Some(datagram), Fragment::First)
+            if state.is_err() && row.packet.flow.protocol == protocol::UDP =>
+        {
+            turn.dropped.remember(datagram, turn.now_ns);
+        }
+        (Some(datagram), Fragment::First) => turn.dropped.forget(datagram),
+        _ => {}
+    }
+    match state {
+        Ok(state) => row.state = state,
+        Err(reason) => {
+            turn.drop(row, reason);
+            rows.pop();
+        }
+    }
+}
+
 /// Judges a frame that is not the common packet.
 #[cold]
 fn look_closer<F: Frames>(
@@ -169,8 +205,10 @@ fn look_closer<F: Frames>(
             let origin = origin_of(turn.snapshot, ingress);
             let (place, ip, frame) = (place as u32, ip as u32, descriptor.frame);
             rows.push(Row { place, frame, ip, ingress, origin, state: State::Clear, packet });
-            if carries_esp(&packet) {
-                set_apart(turn, rows, &mut None);
+            match packet.fragment {
+                Fragment::Whole if carries_esp(&packet) => set_apart(turn, rows, &mut None),
+                Fragment::Whole => {}
+                Fragment::First | Fragment::Later => look_at_fragment(turn, rows),
             }
         }
         Seen::LeftToLinux(ingress) => {

@@ -54,91 +54,120 @@ macro_rules! drop_reasons {
 
 drop_reasons! {
     Oversize "oversize"
-        "larger than a frame: segmentation offload (ethtool -K DEV tso off gso off), or a port's \
-         mtu that is too low"
+        "larger than a frame; switch segmentation offload off at the sender (ethtool -K DEV tso \
+         off gso off), or raise the port's mtu"
     Vlan "vlan"
-        "the frame's VLAN id, or having none, is declared for no port of the device"
+        "no port of the device has the frame's VLAN id, or no port takes untagged frames; set \
+         `vlan` of a port, or mend the switch"
     LinkMulticast "link_multicast"
-        "a link-layer broadcast or multicast from an unprotected port; add to allow_host if wanted"
+        "a link-layer broadcast or multicast from an unprotected port; add its service to \
+         allow_host if it is wanted"
     NotIp "not_ip"
-        "neither IPv4 nor IPv6, received on an unprotected port or tunnelled"
+        "neither IPv4 nor IPv6, received on an unprotected port or tunnelled; such packets are \
+         never forwarded: nothing to do unless somebody misses them"
     Malformed "malformed"
-        "truncated, or a header's length does not fit what was received"
+        "truncated, or a header's length does not fit what was received; capture it \
+         (lockgate capture PORT reason malformed) and look at its sender"
     Checksum "ip_checksum"
-        "the IPv4 header checksum is wrong"
+        "the IPv4 header checksum is wrong; the sender or a device on the way damages packets: \
+         look at the error counters of the link"
     SourceRoute "source_route"
-        "carries a source route: an IPv4 LSRR or SSRR option, or an IPv6 routing header in use"
+        "carries a source route: an IPv4 LSRR or SSRR option, or an IPv6 routing header in use; \
+         such packets are never forwarded: the sender must leave it out"
     BadAddress "bad_address"
         "an invalid or spoofed address: loopback, multicast, unspecified, link-local, reserved, or \
-         broadcast; an own address as source; or an inside source that arrives from outside"
+         broadcast; an own address as source; or an inside source that arrives from outside: if it \
+         is genuine, look at the routes and at the `side` of the ports"
     HopLimit "hop_limit"
-        "TTL or hop limit used up; a traceroute looks like this"
+        "TTL or hop limit used up; a traceroute looks like this: if nobody runs one, look for a \
+         routing loop"
     EspFragment "esp_fragment"
         "a fragment of an ESP packet to one of our addresses, alone or in UDP; such fragments are \
          not reassembled: at the peer lower the tunnel's MTU, set DF, or clamp the TCP MSS \
          (mss_clamp); at a Linux peer use an XFRM interface with an MTU of its own"
     Keepalive "keepalive"
-        "a NAT keepalive (RFC 3948 §2.3): swallowed as it should be"
+        "a NAT keepalive (RFC 3948 §2.3); swallowed as it should be: nothing to do"
     UnknownSpi "unknown_spi"
-        "ESP to us under an SPI that no SA has: the peer uses an SA that is gone, or is a stranger"
+        "ESP to us under an SPI that no SA has; the peer uses an SA that is gone (give both \
+         gateways the same keys), or the sender is a stranger"
     Encapsulation "encapsulation"
-        "ESP in UDP for an SA without it, or ESP alone for an SA in UDP: the peers' \
-         `encapsulation` differs"
+        "ESP in UDP for an SA without it, or ESP alone for an SA in UDP; set the same \
+         `encapsulation` on both gateways"
     HandoverFull "handover_full"
-        "the SA is another worker's, and the ring to that worker is full"
+        "the SA is another worker's, and the ring to that worker is full; one worker has more than \
+         it can do: spread the traffic over more SAs"
     Replayed "replayed"
-        "an ESP sequence number that was already received"
+        "an ESP sequence number that was already received; the network duplicates packets, or \
+         somebody replays them: nothing to do if they are few"
     TooOld "replay_too_old"
-        "an ESP sequence number left of the replay window; reordering is larger than the window"
+        "an ESP sequence number left of the replay window; packets are reordered farther than the \
+         window: raise `replay_window` of the peer"
     Integrity "integrity"
-        "the ESP integrity check failed: damaged, forged, or the keys differ"
+        "the ESP integrity check failed: damaged, forged, or the keys differ; give both gateways \
+         the same keys"
     BadPadding "bad_padding"
-        "ESP authenticated, but its padding is not 1, 2, 3 …: the peer's software is at fault"
+        "ESP authenticated, but its padding is not 1, 2, 3 …; the peer's software is at fault: \
+         report it there"
     BadNextHeader "bad_next_header"
-        "ESP authenticated, but what it carries in tunnel mode is neither IPv4 nor IPv6"
+        "ESP authenticated, but what it carries in tunnel mode is neither IPv4 nor IPv6; set the \
+         same `mode` on both gateways"
     Dummy "dummy"
-        "an ESP dummy packet (RFC 4303 §2.6): swallowed as it should be"
+        "an ESP dummy packet (RFC 4303 §2.6); swallowed as it should be: nothing to do"
     Ecn "ecn"
-        "congestion was marked outside on a packet whose inside cannot carry the mark (RFC 6040)"
+        "congestion was marked outside on a packet whose inside cannot carry the mark (RFC 6040); \
+         a drop tells its sender of the congestion: nothing to do here"
     SelectorMismatch "selector_mismatch"
-        "decrypted, but no policy of the SA that opened it matches: the peer may not send this"
+        "decrypted, but no policy of the SA that opened it matches; the peer may not send this: \
+         compare the policies of both gateways (lockgate explain --from-peer PEER)"
     Unprotected "unprotected"
-        "received in clear though a policy wants it protected"
+        "received in cleartext though a policy wants it protected; at the sender's gateway look at \
+         policies and SAs (lockgate explain names the policy here)"
     NoRoute "no_route"
-        "no route to its destination"
+        "no route to its destination; add one to Linux's routing table (lockgate show route), or \
+         set the port up that it leads to"
     Blackhole "blackhole"
-        "the route to its destination is a blackhole"
+        "the route to its destination is a blackhole, unreachable or prohibit route; remove it \
+         from Linux's routing table if the destination is wanted"
     NoMatch "no_match"
-        "no policy matches, and what matches nothing is dropped"
+        "no policy matches, and what matches nothing is dropped; add a policy, or an entry to \
+         allow_host (lockgate explain names the nearest)"
     PolicyDiscard "policy_discard"
-        "a DISCARD policy"
+        "a DISCARD policy wants it dropped; lockgate explain names the policy"
     FragmentPorts "fragment_ports"
         "a non-first fragment under a policy that asks for ports, ICMP types or (IPv6) a protocol, \
-         which only the first fragment has"
+         which only the first fragment has; let the sender send smaller packets, or use a policy \
+         without ports"
     IcmpInClear "icmp_in_clear"
-        "an ICMP message of ours that quotes a protected packet and would have left in clear by a \
-         BYPASS policy"
+        "an ICMP message of ours that quotes a protected packet and would have left in cleartext \
+         by a BYPASS policy; add a PROTECT policy between our address and the sender's"
     NoSa "no_sa"
-        "a policy wants it protected and no SA that can send is there"
+        "a policy wants it protected and no SA that can send is there; give the peer keys to send \
+         with (lockgate show sa says which it has)"
     TransportMode "transport_mode"
-        "transport mode carries only whole packets between the SA's two ends, not fragments"
+        "transport mode carries only whole packets between the SA's two ends, not fragments; use \
+         tunnel mode for others, and let the sender send smaller packets"
     SequenceExhausted "sequence_exhausted"
-        "the SA has used all its sequence numbers: rekey"
+        "the SA has used all its sequence numbers; give both gateways new keys"
     SequenceNotReserved "sequence_not_reserved"
-        "no durable reservation of the SA's next sequence numbers: the disk is full or the control \
-         thread is stuck"
+        "no durable reservation of the SA's next sequence numbers; make room on the disk of \
+         state_dir, or look why it is slow (events)"
     CipherRefused "cipher_refused"
-        "the cipher library refused to seal; never seen in health: report it"
+        "the cipher library refused to seal, which never happens in health; report it"
     TooBig "too_big"
-        "does not fit the path MTU and may not be fragmented; the sender was told by ICMP"
+        "does not fit the path MTU and may not be fragmented; ICMP told its sender: if the sender \
+         goes on, something on the way drops that ICMP"
     NoFrame "no_frame"
-        "no free frame for its fragments"
+        "no free frame for its fragments; so many packets are on their way: let the sender send \
+         smaller ones, so that none is cut"
     NoNeighbour "no_neighbour"
-        "the link address of its next hop is unknown"
+        "the link address of its next hop is unknown; the next hop does not answer ARP or \
+         neighbour discovery (lockgate show neighbour)"
     Unsteered "unsteered"
-        "for Linux, but the steering program sent it to a worker: our addresses just changed"
+        "for Linux, but the steering program sent it to a worker; our addresses just changed: \
+         nothing to do unless it goes on"
     TransmitFull "tx_full"
-        "the transmit ring of its port was full"
+        "the transmit ring of its port was full; the port is slower than the traffic for it: use a \
+         faster link or shape the traffic"
 }
 
 impl DropReason {
@@ -149,5 +178,21 @@ impl DropReason {
 impl std::fmt::Display for DropReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_help_says_what_it_means_and_then_what_to_do() {
+        for reason in DropReason::ALL {
+            let help = reason.help();
+            let (meaning, action) = help.split_once("; ").unwrap_or((help, ""));
+            assert!(meaning.len() > 10 && action.len() > 8, "{reason}: {help}");
+            assert!(help.chars().count() <= 280, "{reason}: {}", help.len());
+            assert!(!help.contains("  ") && !help.ends_with('.'), "{reason}: {help}");
+        }
     }
 }

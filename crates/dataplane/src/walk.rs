@@ -3,6 +3,7 @@
 use wire::{BATCH, Descriptor, FrameId, Frames, Packet};
 
 use crate::esp::Moved;
+use crate::esp_fragments::DroppedDatagrams;
 use crate::handover::Share;
 use crate::l4_checksum::{self, Sampling};
 use crate::open::Opening;
@@ -165,6 +166,8 @@ pub(crate) struct Turn<'a, F> {
     pub(crate) share: Share,
     /// Where the packets were received, if those of other workers' SAs go to them.
     pub(crate) handing: Option<(DeviceId, &'a [Descriptor])>,
+    /// Fragmented ESP in UDP that was dropped lately.
+    pub(crate) dropped: &'a mut DroppedDatagrams,
     pub(crate) frames: &'a mut F,
     pub(crate) counters: &'a mut Counters,
     pub(crate) out: &'a mut Outputs,
@@ -215,6 +218,7 @@ pub struct Walk {
     share: Share,
     cache: Option<FlowCache>,
     sampling: Sampling,
+    dropped: DroppedDatagrams,
 }
 
 impl Walk {
@@ -229,6 +233,7 @@ impl Walk {
             share: Share::ALL,
             cache: None,
             sampling: Sampling::new(snapshot),
+            dropped: DroppedDatagrams::new(),
         }
     }
 
@@ -255,9 +260,11 @@ impl Walk {
         self.share
     }
 
-    /// Returns what was counted and counts from 0 under this snapshot.
-    pub fn begin_counting(&mut self, snapshot: &Snapshot) -> Counters {
-        std::mem::replace(&mut self.counters, Counters::new(snapshot))
+    /// Goes over to another layout: forgets what it remembers of ports, takes zeroed counters for
+    /// it and returns those of the layout before.
+    pub fn rearrange(&mut self, zeroed: Counters) -> Counters {
+        self.dropped.clear();
+        std::mem::replace(&mut self.counters, zeroed)
     }
 
     /// What was counted.
@@ -367,12 +374,13 @@ impl Walk {
         watch: &mut (impl Watch + ?Sized),
     ) {
         assert!(packets.len() <= BATCH, "a batch is at most {BATCH} packets");
-        let Walk { counters, limiter, rows, made, scratch, share, cache, sampling } = self;
+        let Walk { counters, limiter, rows, made, scratch, share, cache, sampling, dropped } = self;
         out.verdicts.clear();
         out.verdicts.resize(packets.len(), None);
         let (share, handed_over) = (*share, out.handovers.len());
         let near = Near::nothing();
-        let mut turn = Turn { snapshot, near, now_ns, share, handing, frames, counters, out };
+        let mut turn =
+            Turn { snapshot, near, now_ns, share, handing, dropped, frames, counters, out };
         rows.clear();
         made.clear();
         receive::receive(&mut turn, device, packets, rows);

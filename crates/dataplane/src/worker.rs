@@ -108,7 +108,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         self.out.moved.clear();
         self.queues.resize_with(devices.len(), Sends::default);
         self.devices = devices;
-        std::mem::replace(self.walk.counters_mut(), zeroed)
+        self.walk.rearrange(zeroed)
     }
 
     /// Lets the flow cache see a snapshot before its first batch: what it remembers of policies

@@ -253,6 +253,26 @@ pub fn upper_next_header(bytes: &[u8], packet: &Packet) -> Option<usize> {
     None
 }
 
+/// The identification of the datagram that a checked packet is a fragment of (RFC 791 §3.1,
+/// RFC 8200 §4.5). `None`: it is whole, or `bytes` is not that packet.
+pub fn identification(bytes: &[u8], packet: &Packet) -> Option<u32> {
+    if packet.fragment == Fragment::Whole {
+        return None;
+    }
+    if packet.flow.family == Family::V4 {
+        return Some(u16::from_be_bytes([*bytes.get(4)?, *bytes.get(5)?]).into());
+    }
+    let (mut at, mut next_header) = (IPV6_BYTES, *bytes.get(6)?);
+    for _ in 0..=MAX_EXTENSION_HEADERS {
+        let header = bytes.get(at..)?.first_chunk::<8>()?;
+        if next_header == protocol::FRAGMENT {
+            return Some(u32::from_be_bytes([header[4], header[5], header[6], header[7]]));
+        }
+        (at, next_header) = (at + (usize::from(header[1]) + 1) * 8, header[0]);
+    }
+    None
+}
+
 /// How much of the packet is there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extent {

@@ -80,6 +80,8 @@ pub struct Ip {
     pub traffic_class: u8,
     /// Which part of a datagram it is.
     pub part: Part,
+    /// Of a fragment: which datagram's. 0 if it is whole.
+    pub identification: u32,
     /// Whether routers may not fragment it.
     pub dont_fragment: bool,
 }
@@ -180,6 +182,7 @@ fn ipv4(bytes: &[u8], reading: Reading, defects: &mut Defects) -> Result<Ip, Dro
         hop_limit: header.ttl(),
         traffic_class: header.dcp().value() << 2 | header.ecn().value(),
         part,
+        identification: if part == Part::Whole { 0 } else { header.identification().into() },
         dont_fragment: header.dont_fragment(),
     })
 }
@@ -203,7 +206,7 @@ fn ipv6(bytes: &[u8], reading: Reading, defects: &mut Defects) -> Result<Ip, Dro
     let packet = &bytes[..total.min(bytes.len())];
     let mut next = header.next_header().0;
     let (mut at, mut names_next) = (40, 6);
-    let mut part = Part::Whole;
+    let (mut part, mut identification) = (Part::Whole, 0);
     while matches!(next, 0 | 43 | 44 | 60 | 135 | 139 | 140) {
         if part == Part::Later {
             // RFC 4301 §7: what this is a fragment of is told only by the first fragment.
@@ -220,6 +223,9 @@ fn ipv6(bytes: &[u8], reading: Reading, defects: &mut Defects) -> Result<Ip, Dro
                 return Err(DropReason::Malformed);
             }
             part = self::part(offset, more);
+            if part != Part::Whole {
+                identification = fragment.identification();
+            }
             next = fragment.next_header().0;
             (names_next, at) = (at, at + 8);
             continue;
@@ -250,6 +256,7 @@ fn ipv6(bytes: &[u8], reading: Reading, defects: &mut Defects) -> Result<Ip, Dro
         hop_limit: header.hop_limit(),
         traffic_class: header.traffic_class(),
         part,
+        identification,
         dont_fragment: true,
     })
 }

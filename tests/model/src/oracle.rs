@@ -11,7 +11,7 @@
 //! packet is cut into fragments (only that they fit and are the packet), which SA of a set seals
 //! (any that can), keepalives of ours, counters.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use dataplane::{
     DeviceId, DropReason, HostService, L4Checksum, Moved, PortId, RouteTarget, SetIndex, Side,
@@ -100,11 +100,31 @@ impl Came {
     }
 }
 
-/// The oracle of one gateway. It remembers which sequence numbers were accepted, nothing else.
+/// A first fragment to us from outside.
+struct FirstFragment {
+    /// The port, and what all fragments of its datagram have in common.
+    datagram: (PortId, Address, Address, u32),
+    at_ns: u64,
+    is_esp_in_udp: bool,
+}
+
+/// Whether a gateway must remember a first fragment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Certainty {
+    /// It must.
+    Sure,
+    /// So many others came since that it need not.
+    Perhaps,
+}
+
+/// The oracle of one gateway. It remembers which sequence numbers were accepted and which first
+/// fragments came, nothing else.
 pub struct Oracle<'w> {
     world: &'w World,
     /// By SPI.
     seen: HashMap<u32, Numbers>,
+    /// All of them, in order.
+    first_fragments: Vec<FirstFragment>,
     /// Who moved by the packet that is being judged.
     moved: Option<Moved>,
 }
@@ -112,21 +132,21 @@ pub struct Oracle<'w> {
 impl<'w> Oracle<'w> {
     /// An oracle that has seen no packet.
     pub fn new(world: &'w World) -> Oracle<'w> {
-        Oracle { world, seen: HashMap::new(), moved: None }
+        Oracle { world, seen: HashMap::new(), first_fragments: vec![], moved: None }
     }
 
-    /// What may become of a frame that is received now.
+    /// What may become of a frame that is received at this time.
     ///
     /// 1. the link header: which port, and is it for us
     /// 2. the IP header
     /// 3. ESP to us is opened, and its packet goes on as if received on that side
-    pub fn judge(&mut self, device: DeviceId, frame: &[u8]) -> Vec<Course> {
+    pub fn judge(&mut self, now_ns: u64, device: DeviceId, frame: &[u8]) -> Vec<Course> {
         self.moved = None;
-        let courses = self.courses(device, frame);
+        let courses = self.courses(now_ns, device, frame);
         courses.into_iter().map(|course| Course { moved: self.moved, ..course }).collect()
     }
 
-    fn courses(&mut self, device: DeviceId, frame: &[u8]) -> Vec<Course> {
+    fn courses(&mut self, now_ns: u64, device: DeviceId, frame: &[u8]) -> Vec<Course> {
         if frame.len() > self.world.room {
             return dropped(DropReason::Oversize);
         }
@@ -149,7 +169,16 @@ impl<'w> Oracle<'w> {
         if !(unprotected && to_us) {
             return self.inbound_clear(&packet, port);
         }
-        match carried::bearing(&packet) {
+        let bearing = carried::bearing(&packet);
+        match self.dropped_before(now_ns, &packet, port, bearing) {
+            Some(Certainty::Sure) => return dropped(DropReason::EspFragment),
+            Some(Certainty::Perhaps) => {
+                let other = self.inbound_clear(&packet, port);
+                return [dropped(DropReason::EspFragment), other].concat();
+            }
+            None => {}
+        }
+        match bearing {
             Bearing::Clear => self.inbound_clear(&packet, port),
             Bearing::Keepalive => dropped(DropReason::Keepalive),
             Bearing::Esp(bytes, carrier) => match self.open(&packet, bytes, carrier) {
@@ -157,6 +186,42 @@ impl<'w> Oracle<'w> {
                 Err(defects) => any_of(defects),
             },
         }
+    }
+
+    /// Whether a packet is a later fragment of a datagram whose first one showed ESP in UDP less
+    /// than 120 s ago. A gateway remembers 16 such datagrams and may remember more. The protocol
+    /// tells datagrams apart in IPv4 only (RFC 791 §2.3, RFC 8200 §4.5).
+    fn dropped_before(
+        &mut self,
+        now_ns: u64,
+        packet: &Ip,
+        port: PortId,
+        bearing: Bearing<'_>,
+    ) -> Option<Certainty> {
+        let flow = &packet.flow;
+        if flow.family == Family::V4 && flow.protocol != 17 {
+            return None;
+        }
+        let (source, destination) = (flow.source_address(), flow.destination_address());
+        let datagram = (port, source, destination, packet.identification);
+        match packet.part {
+            Part::Whole => return None,
+            Part::First => {
+                let is_esp_in_udp = matches!(bearing, Bearing::Esp(_, Carrier::Udp(_)));
+                let first = FirstFragment { datagram, at_ns: now_ns, is_esp_in_udp };
+                self.first_fragments.push(first);
+                return None;
+            }
+            Part::Later => {}
+        }
+        let last = self.first_fragments.iter().rposition(|first| first.datagram == datagram)?;
+        let first = &self.first_fragments[last];
+        if !first.is_esp_in_udp || now_ns - first.at_ns >= 120_000_000_000 {
+            return None;
+        }
+        let since = self.first_fragments[last + 1..].iter().filter(|first| first.is_esp_in_udp);
+        let others: HashSet<_> = since.map(|first| first.datagram).collect();
+        Some(if others.len() < 16 { Certainty::Sure } else { Certainty::Perhaps })
     }
 
     /// DESIGN §2 "Ports and sides": by which port a frame came, and the bytes of its IP packet.

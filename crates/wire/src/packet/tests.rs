@@ -98,6 +98,19 @@ proptest! {
     }
 
     #[test]
+    fn an_identification_is_found_in_every_fragment_and_in_no_foreign_bytes(
+        bytes in mutated(),
+        foreign in proptest::collection::vec(any::<u8>(), 0..200),
+    ) {
+        if let Ok(packet) = parse(&bytes) {
+            let is_fragment = packet.fragment != Fragment::Whole;
+            prop_assert_eq!(identification(&bytes, &packet).is_some(), is_fragment);
+            // It may say anything, but looks at nothing that is not there.
+            identification(&foreign, &packet);
+        }
+    }
+
+    #[test]
     fn a_quote_cut_behind_eight_bytes_has_its_packets_flow(
         bytes in any_packet(),
         keep in 0usize..99,
@@ -167,6 +180,29 @@ fn the_upper_layer_is_named_in_the_last_header_in_front_of_it() {
     assert_eq!(of(v6().fragment(3, true).udp(1, 2).payload_of(8).ip()), Some(40));
     let longest = (0..MAX_EXTENSION_HEADERS).fold(v6(), |builder, _| builder.extension(60, &[]));
     assert_eq!(of(longest.udp(1, 2).ip()), Some(40 + 8 * (MAX_EXTENSION_HEADERS - 1)));
+}
+
+#[test]
+fn fragments_say_their_datagrams_identification_wherever_their_headers_put_it() {
+    let of = |bytes: &[u8]| identification(bytes, &parse(bytes).unwrap());
+    let (v4, v6) = (|| v4().identification(0xabcd), || v6().identification(0x89ab_cdef));
+    assert_eq!(of(&v4().udp(1, 2).ip()), None, "it is whole");
+    assert_eq!(of(&v6().fragment(0, false).udp(1, 2).ip()), None, "it is whole all the same");
+    for (offset, more) in [(0, true), (3, true), (3, false)] {
+        let fragment = |builder: PacketBuilder| builder.udp(1, 2).payload_of(24);
+        let v4 = || fragment(v4()).fragment(offset, more);
+        assert_eq!(of(&v4().ip()), Some(0xabcd));
+        assert_eq!(of(&v4().options(&[1; 40]).ip()), Some(0xabcd));
+        let v6 = || fragment(v6());
+        let behind = v6().extension(0, &[1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(of(&v6().fragment(offset, more).ip()), Some(0x89ab_cdef));
+        assert_eq!(of(&behind.fragment(offset, more).ip()), Some(0x89ab_cdef));
+    }
+    // The destination's options may stand behind the fragment header.
+    let header = [0, 1, 0x89, 0xab, 0xcd, 0xef];
+    let before = v6().extension(44, &header).extension(60, &[1, 2]).udp(1, 2).payload_of(8).ip();
+    assert_eq!(parse(&before).unwrap().fragment, Fragment::First);
+    assert_eq!(of(&before), Some(0x89ab_cdef));
 }
 
 // FC-44

@@ -22,7 +22,10 @@ pub(crate) struct Gateway<'w> {
     /// One a worker. Their frames are one memory here: who hands over does not copy.
     walks: Vec<Walk>,
     frames: MemoryFrames,
+    /// The time of the last batch.
     now_ns: u64,
+    /// From one batch to the next.
+    pace_ns: u64,
     /// A capture: one tap a worker, and where its packets come out.
     #[expect(clippy::vec_box, reason = "as they are made")]
     capture: Option<(Vec<Box<Tap>>, TapReader)>,
@@ -86,7 +89,19 @@ impl<'w> Gateway<'w> {
         };
         let walks = (0..world.workers).map(walk).collect();
         let frames = MemoryFrames::with_frame_bytes(512, HEADROOM + world.room);
-        Gateway { world, snapshot, walks, frames, now_ns: 0, capture: None }
+        let pace_ns = 1_000_000_000;
+        Gateway { world, snapshot, walks, frames, now_ns: 0, pace_ns, capture: None }
+    }
+
+    /// The same with this time between two batches, at least 64 ms: no ICMP is held back.
+    pub(crate) fn at_pace(mut self, milliseconds: u64) -> Gateway<'w> {
+        self.pace_ns = milliseconds * 1_000_000;
+        self
+    }
+
+    /// The time at which the next batch is walked.
+    pub(crate) fn next_ns(&self) -> u64 {
+        self.now_ns + self.pace_ns
     }
 
     /// The same with a flow cache for each worker, of so many entries and for every domain.
@@ -157,14 +172,14 @@ impl<'w> Gateway<'w> {
         self.walks[0].counters()
     }
 
-    /// Walks one batch, each a second after the one before: no ICMP is held back. Each device's
-    /// packets arrive at one worker, which hands over what is another's.
+    /// Walks one batch. Each device's packets arrive at one worker, which hands over what is
+    /// another's.
     pub(crate) fn run(
         &mut self,
         device: DeviceId,
         packets: &[&[u8]],
     ) -> (Observed, Vec<OnTheWire>) {
-        self.now_ns += 1_000_000_000;
+        self.now_ns = self.next_ns();
         let store = |bytes: &&[u8]| self.frames.store(bytes).expect("a free frame");
         let descriptors: Vec<Descriptor> = packets.iter().map(store).collect();
         let receiver = usize::from(device.0) % self.walks.len();

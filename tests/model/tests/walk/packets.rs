@@ -91,6 +91,7 @@ impl<'w> Builder<'w> {
         let outer = PacketBuilder::new(ends.0, ends.1)
             .protocol(protocol)
             .traffic_class(seed.sealing.outer_class)
+            .identification(identification(&seed.inner) & 1)
             .payload(&bytes);
         match seed.sealing.outer_part {
             PartSeed::Whole => outer.ip(),
@@ -282,7 +283,7 @@ fn packet(
     let base = PacketBuilder::new(source, destination)
         .hop_limit(seed.hop_limit)
         .traffic_class(seed.traffic_class)
-        .identification(seed.numbers[0].index(0x10000) as u32);
+        .identification(identification(seed));
     let base = if seed.dont_fragment { base.dont_fragment() } else { base };
     let base = with_extra(base, seed.extra, family);
     let builder = match protocol {
@@ -309,6 +310,14 @@ fn packet(
         ChecksumSeed::Zero => builder.no_upper_checksum(),
     };
     (finish(builder, seed, None), family)
+}
+
+/// Any, and every second time one of few: fragments are to meet again.
+fn identification(seed: &InnerSeed) -> u32 {
+    match seed.numbers[0].index(0x20000) as u32 {
+        few @ 0x10000.. => few & 1,
+        any => any,
+    }
 }
 
 /// Sizes a packet, makes it a fragment, damages it. `head`: what the payload begins with.

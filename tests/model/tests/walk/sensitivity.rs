@@ -89,7 +89,7 @@ fn disagree(world: &World, other: &World, seeds: &[Seed]) -> bool {
     let mut gateway = Gateway::new(world);
     seeds.iter().any(|seed| {
         let arrival = builder.build(seed);
-        let courses = oracle.judge(arrival.device, &arrival.bytes);
+        let courses = oracle.judge(gateway.next_ns(), arrival.device, &arrival.bytes);
         let (observed, _) = gateway.run(arrival.device, &[&arrival.bytes]);
         !agrees(&courses, &observed)
     })

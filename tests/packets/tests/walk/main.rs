@@ -7,6 +7,7 @@ mod cache;
 mod capture;
 mod checksum;
 mod esp;
+mod fragmented;
 mod headers;
 mod holding;
 mod hostile;

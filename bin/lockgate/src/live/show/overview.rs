@@ -22,7 +22,7 @@ pub(super) fn overview(status: &v1::Status, terminal: Terminal) -> String {
     text.push('\n');
     text.push_str(&ports(status, terminal));
     text.push_str(&peers(status, terminal));
-    text.push_str(&drops(status));
+    text.push_str(&drops(status, terminal));
     text.push_str(&warnings(status, terminal));
     text
 }
@@ -141,17 +141,27 @@ fn lost(peer: &v1::PeerActivity) -> String {
     }
 }
 
-fn drops(status: &v1::Status) -> String {
+fn drops(status: &v1::Status, terminal: Terminal) -> String {
     let drops = &status.drops_last_minute;
     if drops.is_empty() {
         return "No drops in the last minute.\n\n".into();
     }
-    let rows = drops.iter().take(MAX_DROPS).map(|drop| {
+    let header = ["reason", "packets", "meaning"];
+    let shown = || drops.iter().take(MAX_DROPS);
+    let name = shown().map(|drop| drop.name.len()).fold(header[0].len(), usize::max);
+    let packets = shown().map(|drop| drop.count.to_string().len());
+    let packets = packets.fold(header[1].len(), usize::max);
+    // A space in front of the line, and one on both sides of each cell.
+    let indent = 1 + (name + 2) + (packets + 2) + 1;
+    let rows = shown().flat_map(|drop| {
         let help = drop.help.split([':', ';', ',']).next().unwrap_or_default();
-        vec![drop.name.clone(), drop.count.to_string(), help.to_owned()]
+        let lines = terminal.wrap_at(help, indent, WIDTH).into_iter().enumerate();
+        lines.map(|(number, line)| match number {
+            0 => vec![drop.name.clone(), drop.count.to_string(), line],
+            _ => vec![String::new(), String::new(), line],
+        })
     });
     let more = more(drops.len(), MAX_DROPS, "lockgate show counters");
-    let header = ["reason", "packets", "meaning"];
     table("Drops in the last minute", &header, rows, Numbers(1..=1)) + &more
 }
 
@@ -261,6 +271,13 @@ mod tests {
             count: 7,
             help: "no policy matches, and what matches nothing is dropped".into(),
         };
+        let long = v1::Drop {
+            name: "sequence_not_reserved".into(),
+            count: 1_234_567,
+            help: "an ICMP message of ours that quotes a protected packet and would have left in \
+                   cleartext by a BYPASS policy; add a PROTECT policy"
+                .into(),
+        };
         v1::Status {
             node: "gw-a".into(),
             version: "0.1.0".into(),
@@ -272,7 +289,7 @@ mod tests {
             on_exit: "closed".into(),
             ports: vec![port("lan", "up"), port("wan", "down")],
             peers: vec![peer("berlin", "ready"), peer("a-long-peer-name-of-a-city", "silent")],
-            drops_last_minute: vec![drop("no_match")],
+            drops_last_minute: vec![drop("no_match"), long],
             warnings: vec!["port wan is down: eth0 has no carrier, and that is long ".repeat(3)],
             rate_time_ms: 5001,
             last_minute_ms: 60_000,
@@ -295,6 +312,7 @@ mod tests {
                 "a-long-peer-nam…",
                 "1.2 %",
                 "no_match",
+                "by a BYPASS policy",
                 "port wan is down",
             ] {
                 assert!(text.contains(words), "{words} in\n{text}");
