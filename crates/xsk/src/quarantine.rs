@@ -23,7 +23,6 @@
 //! the answer is another one (the netdev is down, the queue busy) the frames wait. The kernel pins
 //! the pages, so a memory may be dropped with frames in quarantine.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -60,7 +59,9 @@ pub fn settle(areas: &[Arc<Area>]) -> usize {
                 None => is_let_go(queue),
             };
             match is_proven {
-                true => area.release(queue, closed),
+                // SAFETY: one of the two proofs above was found after the closing. Threat: else the
+                // frames are free while a driver still writes into them.
+                true => unsafe { area.release(queue, closed) },
                 false => waiting += 1,
             }
         }
@@ -75,14 +76,16 @@ fn is_let_go(queue: Queue) -> bool {
     let ready = || {
         let socket = system::socket()?;
         let memory = Mapping::anonymous(2 * FRAME_BYTES)?;
-        system::register(socket.as_fd(), &memory, crate::Spacing::Pages)?;
+        // SAFETY: the fill ring of this socket stays empty, and no other shares its memory. Threat:
+        // the kernel would write packets into memory that is not there for them.
+        unsafe { system::register(&socket, &memory, crate::Spacing::Pages) }?;
         for ring in [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING] {
-            system::set_ring(socket.as_fd(), ring, RING)?;
+            system::set_ring(&socket, ring, RING)?;
         }
         std::io::Result::Ok((socket, memory))
     };
     let Ok((socket, _memory)) = ready() else { return false };
-    let bound = system::bind(socket.as_fd(), queue.ifindex, queue.number, libc::XDP_COPY, None);
+    let bound = system::bind(&socket, queue.ifindex, queue.number, libc::XDP_COPY);
     match bound {
         Ok(()) => true,
         Err(error) => error.raw_os_error() == Some(libc::ENODEV),

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::system::{Mapping, RingOffsets};
+use crate::system::{Mapping, Plain, RingOffsets};
 
 /// Where this side stands and how far the other was seen, free-running. Pure arithmetic; every
 /// subtraction wraps.
@@ -69,7 +69,7 @@ struct Words<T> {
     _entries: PhantomData<T>,
 }
 
-impl<T: Copy> Words<T> {
+impl<T: Plain> Words<T> {
     /// # Panics
     /// If the offsets do not lie inside the mapping: the kernel and this crate disagree about the
     /// layout of a ring.
@@ -87,25 +87,34 @@ impl<T: Copy> Words<T> {
         Words { mapping, offsets, _entries: PhantomData }
     }
 
-    fn word(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: `new` checked that an aligned word lies at each of the three offsets, the
-        // mapping lives as long as `self`, and both sides use such words atomically only.
+    /// A word of the ring.
+    ///
+    /// # Safety
+    /// `offset` is one of the three that `new` checked.
+    unsafe fn word(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: an aligned word lies at the offset (`new`, and the caller chose one of the
+        // three), the mapping lives as long as `self`, and both sides use such words atomically
+        // only. Threat: a read behind the mapping is a SIGSEGV, one of an entry a data race.
         unsafe { &*self.mapping.start().add(offset).cast::<AtomicU32>() }
     }
 
     fn producer(&self) -> &AtomicU32 {
-        self.word(self.offsets.producer)
+        // SAFETY: one of the three offsets. Threat: as `word` says.
+        unsafe { self.word(self.offsets.producer) }
     }
 
     fn consumer(&self) -> &AtomicU32 {
-        self.word(self.offsets.consumer)
+        // SAFETY: one of the three offsets. Threat: as `word` says.
+        unsafe { self.word(self.offsets.consumer) }
     }
 
-    fn flags(&self) -> u32 {
-        self.word(self.offsets.flags).load(Ordering::Relaxed)
+    fn flags(&self) -> &AtomicU32 {
+        // SAFETY: one of the three offsets. Threat: as `word` says.
+        unsafe { self.word(self.offsets.flags) }
     }
 
-    /// Address of an entry; `index` is below the ring's size by construction of [`Cursor::step`].
+    /// Address of an entry: inside the mapping if `index` is below the ring's size, as those of
+    /// [`Cursor::step`] are.
     fn entry(&self, index: usize) -> *mut T {
         self.mapping.start().wrapping_add(self.offsets.entries).cast::<T>().wrapping_add(index)
     }
@@ -118,10 +127,17 @@ pub(crate) struct Producer<T> {
     impossible: u64,
 }
 
-impl<T: Copy> Producer<T> {
+impl<T: Plain> Producer<T> {
+    /// This end of a ring.
+    ///
     /// # Panics
     /// As [`Words::new`].
-    pub(crate) fn new(mapping: Mapping, offsets: RingOffsets, size: u32) -> Producer<T> {
+    ///
+    /// # Safety
+    /// The mapping is a ring of `size` entries of `T`, this process produces in it, and this is its
+    /// only producer. Of another size or type it writes entries that the kernel reads; two
+    /// producers write the same entry.
+    pub(crate) unsafe fn new(mapping: Mapping, offsets: RingOffsets, size: u32) -> Producer<T> {
         let words = Words::new(mapping, offsets, size);
         let ours = words.producer().load(Ordering::Relaxed);
         let cursor = Cursor { size, ours, theirs: ours };
@@ -138,13 +154,19 @@ impl<T: Copy> Producer<T> {
     }
 
     /// Writes the next entry. `false`: the ring is full and nothing was written.
-    pub(crate) fn push(&mut self, value: T) -> bool {
+    ///
+    /// # Safety
+    /// The frame that `value` names is tagged as this socket's, and nobody in this process touches
+    /// its bytes until the kernel has handed it back or let go of it. Else the kernel writes into a
+    /// packet that is being read, or sends one while it is being written.
+    pub(crate) unsafe fn push(&mut self, value: T) -> bool {
         if self.free(1) == 0 {
             return false;
         }
         let entry = self.words.entry(self.cursor.step());
         // SAFETY: `entry` is inside the mapping (`Words::new`), aligned, and free: the kernel has
-        // published that it is done with it, and reads it again only after `submit`.
+        // published that it is done with it, and reads it again only after `submit`. Threat: the
+        // kernel reads half an entry, or a write behind the mapping.
         unsafe { entry.write(value) };
         true
     }
@@ -161,18 +183,22 @@ impl<T: Copy> Producer<T> {
     }
 
     /// Overwrites all entries, also those that the kernel has not taken yet: the end of the ring.
-    pub(crate) fn overwrite(&mut self, value: T) {
+    ///
+    /// # Safety
+    /// `value` names no frame of any memory. Else the kernel writes into that frame, or sends it.
+    pub(crate) unsafe fn overwrite(&mut self, value: T) {
         for index in 0..self.cursor.size as usize {
             // SAFETY: the entry is inside the mapping (`Words::new`) and aligned. The kernel may
             // read it at this moment: it takes each entry for what a stranger wrote, and finds
-            // the old value, the new one or a mixture refused by its own checks.
+            // the old value, the new one or a mixture refused by its own checks. Threat: a write
+            // behind the mapping.
             unsafe { self.words.entry(index).write_volatile(value) };
         }
     }
 
     /// Whether the kernel wants a system call before it looks at this ring.
     pub(crate) fn needs_wakeup(&self) -> bool {
-        self.words.flags() & libc::XDP_RING_NEED_WAKEUP != 0
+        self.words.flags().load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
     /// Readings of the kernel's word that no ring can reach.
@@ -195,10 +221,17 @@ pub(crate) struct Consumer<T> {
     impossible: u64,
 }
 
-impl<T: Copy> Consumer<T> {
+impl<T: Plain> Consumer<T> {
+    /// This end of a ring.
+    ///
     /// # Panics
     /// As [`Words::new`].
-    pub(crate) fn new(mapping: Mapping, offsets: RingOffsets, size: u32) -> Consumer<T> {
+    ///
+    /// # Safety
+    /// The mapping is a ring of `size` entries of `T`, this process consumes from it, and this is
+    /// its only consumer. Of another size or type it reads entries that the kernel writes; two
+    /// consumers take the same frame.
+    pub(crate) unsafe fn new(mapping: Mapping, offsets: RingOffsets, size: u32) -> Consumer<T> {
         let words = Words::new(mapping, offsets, size);
         let ours = words.consumer().load(Ordering::Relaxed);
         let cursor = Cursor { size, ours, theirs: ours };
@@ -212,8 +245,8 @@ impl<T: Copy> Consumer<T> {
         }
         let entry = self.words.entry(self.cursor.step());
         // SAFETY: `entry` is inside the mapping (`Words::new`), aligned, published by the kernel
-        // (acquire load of its word), and not written again before `release`. Every bit pattern
-        // is a `T`: this crate uses integers and plain structs of them.
+        // (acquire load of its word), and not written again before `release`. Any bytes are a value
+        // of a `Plain` type. Threat: an entry read while the kernel writes it.
         Some(unsafe { entry.read() })
     }
 
@@ -252,7 +285,14 @@ mod tests {
         let words = Words::<u64>::new(mapping.alias(), OFFSETS, 8);
         words.producer().store(start, Ordering::Relaxed);
         words.consumer().store(start, Ordering::Relaxed);
-        (Producer::new(mapping, OFFSETS, 8), Consumer::new(same, OFFSETS, 8))
+        // SAFETY: a ring of 8 numbers, of which these are the only ends that move. Threat: none;
+        // one thread has both.
+        unsafe { (Producer::new(mapping, OFFSETS, 8), Consumer::new(same, OFFSETS, 8)) }
+    }
+
+    fn push(producer: &mut Producer<u64>, number: u64) -> bool {
+        // SAFETY: no kernel reads this ring; its entries are numbers. Threat: none.
+        unsafe { producer.push(number) }
     }
 
     #[test]
@@ -262,7 +302,7 @@ mod tests {
             let mut next = 0;
             for count in [1u64, 8, 3, 8, 8, 5] {
                 for i in 0..count {
-                    assert!(producer.push(next + i), "start {start}");
+                    assert!(push(&mut producer, next + i), "start {start}");
                 }
                 assert_eq!(consumer.pop(), None, "nothing is seen before it is submitted");
                 producer.submit();
@@ -280,8 +320,8 @@ mod tests {
     fn a_full_ring_takes_no_more_until_the_other_side_releases() {
         let (mut producer, mut consumer) = ring(u32::MAX - 4);
         assert_eq!(producer.free(8), 8);
-        assert!((0..8).all(|n| producer.push(n)));
-        assert!(!producer.push(8));
+        assert!((0..8).all(|n| push(&mut producer, n)));
+        assert!(!push(&mut producer, 8));
         producer.submit();
         assert_eq!(producer.pending(), 8);
         assert_eq!((consumer.pop(), consumer.pop()), (Some(0), Some(1)));
@@ -289,21 +329,21 @@ mod tests {
         consumer.release();
         assert_eq!(producer.pending(), 6);
         assert_eq!(producer.free(2), 2);
-        assert!(producer.push(8) && producer.push(9) && !producer.push(10));
+        assert!(push(&mut producer, 8) && push(&mut producer, 9) && !push(&mut producer, 10));
     }
 
     #[test]
     fn counters_that_no_ring_can_reach_are_counted_and_change_nothing() {
         for hostile in [9, 1000, 1 << 31, u32::MAX] {
             let (mut producer, mut consumer) = ring(0);
-            assert!(producer.push(7));
+            assert!(push(&mut producer, 7));
             producer.submit();
             producer.words.producer().store(hostile, Ordering::Relaxed);
             assert_eq!(consumer.pop(), None, "producer word {hostile}");
             assert_eq!(consumer.impossible(), 1);
 
             let (mut producer, _consumer) = ring(0);
-            assert!(producer.push(7));
+            assert!(push(&mut producer, 7));
             producer.submit();
             producer.words.consumer().store(hostile, Ordering::Relaxed);
             assert_eq!(producer.free(8), 7, "consumer word {hostile}");
@@ -343,10 +383,11 @@ mod tests {
     #[test]
     fn an_overwritten_ring_says_nothing_of_what_was_in_it() {
         let (mut producer, mut consumer) = ring(u32::MAX - 2);
-        assert!((0..6).all(|n| producer.push(n)));
+        assert!((0..6).all(|n| push(&mut producer, n)));
         producer.submit();
         assert_eq!((consumer.waiting(), consumer.pop()), (6, Some(0)));
-        producer.overwrite(u64::MAX);
+        // SAFETY: no kernel reads this ring. Threat: none.
+        unsafe { producer.overwrite(u64::MAX) };
         assert_eq!(consumer.waiting(), 5);
         assert!((0..5).all(|_| consumer.pop() == Some(u64::MAX)));
         assert_eq!(consumer.waiting(), 0);
@@ -356,7 +397,7 @@ mod tests {
     fn the_wakeup_flag_is_the_kernels() {
         let (producer, _consumer) = ring(0);
         assert!(!producer.needs_wakeup());
-        producer.words.word(OFFSETS.flags).store(1, Ordering::Relaxed);
+        producer.words.flags().store(1, Ordering::Relaxed);
         assert!(producer.needs_wakeup());
     }
 }

@@ -1,13 +1,13 @@
 //! A socket: opened by any thread, then worked by the one that owns the frames.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::quarantine::{self, Queue};
 use crate::ring::{Consumer, Producer};
-use crate::system::{self, Mapping};
+use crate::system::{self, Mapping, XdpSocket};
 use crate::umem::{Bound, Handed, Owner, Spacing};
 use crate::{Area, OptionFault, Packet, Umem, XskError};
 
@@ -161,7 +161,7 @@ pub struct HeldFrames {
 /// closed.
 pub struct Socket {
     /// `None` only while being dropped.
-    fd: Option<OwnedFd>,
+    fd: Option<XdpSocket>,
     area: Arc<Area>,
     slot: usize,
     ifindex: u32,
@@ -230,24 +230,31 @@ impl Socket {
             Some(libc::EAFNOSUPPORT) => XskError::NoAfXdp,
             _ => XskError::System { call: "socket(AF_XDP)", source: error },
         })?;
-        let rings = Rings::map(fd.as_fd(), options)?;
+        let rings = Rings::map(&fd, options)?;
         let slot = area.reserve()?;
-        let number = std::os::fd::AsRawFd::as_raw_fd(&fd);
+        let number = fd.as_fd().as_raw_fd();
         let order = quarantine::next_order();
         let bound = Bound { fd: number, queue: Queue { ifindex, number: queue }, order };
         // From here on until the socket is entered no other can be closed: their descriptors,
         // which are passed to the kernel as numbers, stay what they are.
         let mut registry = area.registry();
         let others: Vec<_> = registry.others(bound.queue).collect();
-        match bind(fd.as_fd(), area, &others, bound, options) {
-            Ok(()) => registry.bound(area, slot, bound),
+        // SAFETY: `others` are bound with the area's memory and open while the list is locked; only
+        // frames of the area with this socket's tags go into its rings (`assert_mine`). Threat: the
+        // kernel writes into frames that somebody uses.
+        match unsafe { bind(&fd, area, &others, bound, options) } {
+            // SAFETY: the slot was reserved above, the binding began after `order` and succeeded,
+            // and `others` are on other queues. Threat: frames freed while a driver has them.
+            Ok(()) => unsafe { registry.bound(area, slot, bound) },
             Err(refused) => {
-                registry.vacate(slot);
+                // SAFETY: no frame was ever given to a socket that is not bound. Threat: a frame
+                // freed by the next socket with these tags.
+                unsafe { registry.vacate(slot) };
                 return Err(refused);
             }
         }
         drop(registry);
-        let flags = system::options(fd.as_fd());
+        let flags = system::options(&fd);
         let zero_copy = flags.is_ok_and(|flags| flags & libc::XDP_OPTIONS_ZEROCOPY != 0);
         Ok(Socket {
             fd: Some(fd),
@@ -288,7 +295,7 @@ impl Socket {
     /// # Errors
     /// [`XskError::System`]: no descriptor is left.
     pub fn try_clone_fd(&self) -> Result<OwnedFd, XskError> {
-        self.fd().try_clone_to_owned().map_err(XskError::system("dup"))
+        self.as_fd().try_clone_to_owned().map_err(XskError::system("dup"))
     }
 
     /// Frames that the socket holds.
@@ -303,7 +310,8 @@ impl Socket {
     /// Here and in all that takes a [`Umem`]: if it is not the one the socket was opened on.
     pub fn start(&mut self, umem: &mut Umem) -> usize {
         self.assert_mine(umem);
-        self.refill(umem)
+        // SAFETY: `umem` is the socket's. Threat: as `refill` says.
+        unsafe { self.refill(umem) }
     }
 
     /// Takes up to `limit` received packets, hands each with its frame to `sink`, gives the
@@ -319,7 +327,9 @@ impl Socket {
         while taken < limit {
             let Some(entry) = self.receive.pop() else { break };
             taken += 1;
-            if let Some(packet) = self.accept(umem, &entry) {
+            // SAFETY: `umem` is the socket's, and the entry is from its rx ring. Threat: as
+            // `accept` says.
+            if let Some(packet) = unsafe { self.accept(umem, &entry) } {
                 received += 1;
                 sink(umem, packet);
             }
@@ -329,7 +339,8 @@ impl Socket {
             self.own.received += received as u64;
         }
         if self.held.receive < self.receive_quota {
-            self.refill(umem);
+            // SAFETY: `umem` is the socket's. Threat: as `refill` says.
+            unsafe { self.refill(umem) };
         }
         received
     }
@@ -359,11 +370,15 @@ impl Socket {
             }
             if !packet.fits() {
                 self.own.tx_refused += 1;
-                let _freed = umem.free_of(packet.frame, owner);
+                // SAFETY: it was passed just now and no ring names it. Threat: none.
+                let _freed = unsafe { umem.free_of(packet.frame, owner) };
                 continue;
             }
             let addr = self.area.spacing().address(packet.frame, packet.offset);
-            self.transmit.push(libc::xdp_desc { addr, len: packet.length, options: 0 });
+            let entry = libc::xdp_desc { addr, len: packet.length, options: 0 };
+            // SAFETY: the frame is of this socket's memory (`complete` asserts it) and has its tag,
+            // so that `Umem` lends its bytes to nobody. Threat: a packet sent while it is written.
+            unsafe { self.transmit.push(entry) };
             self.held.transmit += 1;
             pushed += 1;
         }
@@ -410,7 +425,9 @@ impl Socket {
             let Some(address) = self.completion.pop() else { break };
             taken += 1;
             let frame = self.area.spacing().place(address).0;
-            if umem.free_of(frame, Owner::transmit(self.slot)) == Handed::Done {
+            // SAFETY: the completion ring handed it back. Threat: a frame that is used again while
+            // the driver still sends it.
+            if unsafe { umem.free_of(frame, Owner::transmit(self.slot)) } == Handed::Done {
                 freed += 1;
             } else {
                 self.own.completion_invalid += 1;
@@ -467,18 +484,25 @@ impl Socket {
 
     /// Checks a received entry and takes its frame over. What the kernel should never say is
     /// counted; a frame that is certainly this socket's is freed.
-    fn accept(&mut self, umem: &mut Umem, entry: &libc::xdp_desc) -> Option<Packet> {
+    ///
+    /// # Safety
+    /// The entry came out of this socket's rx ring just now, and `umem` is the socket's. Else a
+    /// frame is read, or free, that the kernel still writes into.
+    unsafe fn accept(&mut self, umem: &mut Umem, entry: &libc::xdp_desc) -> Option<Packet> {
         let (frame, offset) = self.area.spacing().place(entry.addr);
         let packet = Packet { frame, offset, length: entry.len };
         let owner = Owner::receive(self.slot);
         if !packet.fits() || entry.options & libc::XDP_PKT_CONTD != 0 {
             self.own.rx_invalid += 1;
-            if umem.free_of(frame, owner) == Handed::Done {
+            // SAFETY: the rx ring handed it back. Threat: a frame in use that the kernel writes
+            // into.
+            if unsafe { umem.free_of(frame, owner) } == Handed::Done {
                 self.held.receive -= 1;
             }
             return None;
         }
-        if umem.obtain(frame, owner) == Handed::NotTheOwner {
+        // SAFETY: the rx ring handed it back. Threat: a packet that changes while it is read.
+        if unsafe { umem.obtain(frame, owner) } == Handed::NotTheOwner {
             self.own.rx_invalid += 1;
             return None;
         }
@@ -487,13 +511,20 @@ impl Socket {
     }
 
     /// Fills the fill ring up to the quota, as far as frames are free.
-    fn refill(&mut self, umem: &mut Umem) -> usize {
+    ///
+    /// # Safety
+    /// `umem` is the socket's. Else the kernel writes into frames of the same numbers that somebody
+    /// uses.
+    unsafe fn refill(&mut self, umem: &mut Umem) -> usize {
         let wanted = self.receive_quota - self.held.receive;
         let room = self.fill.free(wanted).min(wanted);
         let mut given = 0;
         while given < room {
             let Some(frame) = umem.take_for(Owner::receive(self.slot)) else { break };
-            self.fill.push(self.area.spacing().address(frame, 0));
+            let address = self.area.spacing().address(frame, 0);
+            // SAFETY: the frame is of this socket's memory and has its tag, so that `Umem` lends
+            // its bytes to nobody. Threat: the kernel writes into a packet that is in use.
+            unsafe { self.fill.push(address) };
             given += 1;
         }
         if given > 0 {
@@ -508,8 +539,12 @@ impl Socket {
         given as usize
     }
 
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_ref().expect("the descriptor is there until the socket is dropped").as_fd()
+    fn fd(&self) -> &XdpSocket {
+        self.fd.as_ref().expect("the descriptor is there until the socket is dropped")
+    }
+
+    fn bound_queue(&self) -> Queue {
+        Queue { ifindex: self.ifindex, number: self.queue }
     }
 
     fn assert_mine(&self, umem: &Umem) {
@@ -520,15 +555,19 @@ impl Socket {
     /// memory has: should the socket outlive its closing (a child process between fork and exec has
     /// a copy of the descriptor), what arrives finds no frame and is dropped, and nothing is sent.
     fn take_back(&mut self) {
-        self.fill.overwrite(NOWHERE);
-        self.transmit.overwrite(libc::xdp_desc { addr: NOWHERE, len: 0, options: 0 });
+        // SAFETY: the address lies in no memory. Threat: the kernel writes into a frame of that
+        // address.
+        unsafe { self.fill.overwrite(NOWHERE) };
+        let nothing = libc::xdp_desc { addr: NOWHERE, len: 0, options: 0 };
+        // SAFETY: as above. Threat: the kernel sends a frame of that address.
+        unsafe { self.transmit.overwrite(nothing) };
     }
 }
 
 impl AsFd for Socket {
     /// To be polled, and to be entered in an XSKMAP.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd()
+        self.fd().as_fd()
     }
 }
 
@@ -540,10 +579,12 @@ impl Drop for Socket {
         // Closed under the lock: nobody may share the memory by a number that means another file.
         self.fd = None;
         match self.held == HeldFrames::default() {
-            true => registry.vacate(self.slot),
-            false => {
-                registry.closed(self.slot, Queue { ifindex: self.ifindex, number: self.queue })
-            }
+            // SAFETY: what the socket holds is counted with every tag, and it is none. Threat: a
+            // frame freed by the next socket with these tags.
+            true => unsafe { registry.vacate(self.slot) },
+            // SAFETY: the descriptor was closed above, and the queue is what it was bound to.
+            // Threat: frames freed by a proof about another queue.
+            false => unsafe { registry.closed(self.slot, self.bound_queue()) },
         }
     }
 }
@@ -558,7 +599,7 @@ struct Rings {
 
 impl Rings {
     /// Sizes the rings and maps them.
-    fn map(socket: BorrowedFd<'_>, options: &Options) -> Result<Rings, XskError> {
+    fn map(socket: &XdpSocket, options: &Options) -> Result<Rings, XskError> {
         let (rx, tx) = (options.receive_ring, options.transmit_ring);
         let set = |ring, entries, call| {
             system::set_ring(socket, ring, entries).map_err(XskError::system(call))
@@ -583,18 +624,27 @@ impl Rings {
         )?;
         let receive = map(rx, descriptor, offsets.receive.entries, libc::XDP_PGOFF_RX_RING)?;
         let transmit = map(tx, descriptor, offsets.transmit.entries, libc::XDP_PGOFF_TX_RING)?;
-        Ok(Rings {
-            fill: Producer::new(fill, offsets.fill, rx),
-            receive: Consumer::new(receive, offsets.receive, rx),
-            transmit: Producer::new(transmit, offsets.transmit, tx),
-            completion: Consumer::new(completion, offsets.completion, tx),
-        })
+        // SAFETY: each ring has the size that was set above and the entries that `if_xdp.h` says,
+        // and is mapped this once for a socket that is new. Threat: entries read while the kernel
+        // writes them, or the other way round.
+        unsafe {
+            Ok(Rings {
+                fill: Producer::new(fill, offsets.fill, rx),
+                receive: Consumer::new(receive, offsets.receive, rx),
+                transmit: Producer::new(transmit, offsets.transmit, tx),
+                completion: Consumer::new(completion, offsets.completion, tx),
+            })
+        }
     }
 }
 
 /// Binds a socket: shares the memory with one of `others`, or registers it.
-fn bind(
-    socket: BorrowedFd<'_>,
+///
+/// # Safety
+/// `others` are sockets that are open and bound with the area's memory, on other queues. The caller
+/// answers for the frames of the area that go into the socket's rings, as in [`system::register`].
+unsafe fn bind(
+    socket: &XdpSocket,
     area: &Area,
     others: &[std::os::fd::RawFd],
     bound: Bound,
@@ -602,7 +652,8 @@ fn bind(
 ) -> Result<(), Refused> {
     let Queue { ifindex, number: queue } = bound.queue;
     for &other in others {
-        let shared = system::bind(socket, ifindex, queue, libc::XDP_SHARED_UMEM, Some(other));
+        // SAFETY: the caller answers for `others`. Threat: the kernel writes into another memory.
+        let shared = unsafe { system::bind_shared(socket, ifindex, queue, other) };
         match shared.map_err(|error| (error.raw_os_error(), error)) {
             Ok(()) => return Ok(()),
             // The other's netdev is gone and it is bound no more; or it works without copies
@@ -611,11 +662,11 @@ fn bind(
             Err((_, error)) => return Err(refused(error, ifindex, queue)),
         }
     }
-    system::register(socket, area.memory(), area.spacing()).map_err(|error| {
-        match error.raw_os_error() {
-            Some(libc::ENOBUFS) => XskError::MemoryLock { bytes: area.memory().length() },
-            _ => XskError::System { call: "setsockopt(XDP_UMEM_REG)", source: error },
-        }
+    // SAFETY: the caller answers for the frames. Threat: the kernel writes into frames in use.
+    let registered = unsafe { system::register(socket, area.memory(), area.spacing()) };
+    registered.map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOBUFS) => XskError::MemoryLock { bytes: area.memory().length() },
+        _ => XskError::System { call: "setsockopt(XDP_UMEM_REG)", source: error },
     })?;
     let transfer = match options.transfer {
         Some(Transfer::Copy) => libc::XDP_COPY,
@@ -627,7 +678,7 @@ fn bind(
         None if area.spacing() == Spacing::Staggered => libc::XDP_COPY,
         None => 0,
     };
-    system::bind(socket, ifindex, queue, libc::XDP_USE_NEED_WAKEUP | transfer, None)
+    system::bind(socket, ifindex, queue, libc::XDP_USE_NEED_WAKEUP | transfer)
         .map_err(|error| refused(error, ifindex, queue))
 }
 
@@ -646,8 +697,6 @@ fn refused(error: io::Error, ifindex: u32, queue: u32) -> Refused {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
-
     use super::*;
     use crate::system::RingOffsets;
 
@@ -669,29 +718,62 @@ mod tests {
     fn socket(umem: &Umem) -> (Socket, Kernel) {
         let ring = || Mapping::anonymous(4096).unwrap();
         let (fill, receive, transmit, completion) = (ring(), ring(), ring(), ring());
-        let kernel = Kernel {
-            fill: Consumer::new(fill.alias(), OFFSETS, RING),
-            receive: Producer::new(receive.alias(), OFFSETS, RING),
-            transmit: Consumer::new(transmit.alias(), OFFSETS, RING),
-            completion: Producer::new(completion.alias(), OFFSETS, RING),
+        // SAFETY: each mapping has room for a ring of this type, of which this is one of two ends.
+        // Threat: none; one thread has both.
+        let kernel = unsafe {
+            Kernel {
+                fill: Consumer::new(fill.alias(), OFFSETS, RING),
+                receive: Producer::new(receive.alias(), OFFSETS, RING),
+                transmit: Consumer::new(transmit.alias(), OFFSETS, RING),
+                completion: Producer::new(completion.alias(), OFFSETS, RING),
+            }
+        };
+        // SAFETY: as above, and these are the other ends. Threat: as above.
+        let rings = unsafe {
+            Rings {
+                fill: Producer::new(fill, OFFSETS, RING),
+                receive: Consumer::new(receive, OFFSETS, RING),
+                transmit: Producer::new(transmit, OFFSETS, RING),
+                completion: Consumer::new(completion, OFFSETS, RING),
+            }
         };
         let socket = Socket {
-            fd: Some(File::open("/dev/null").unwrap().into()),
+            fd: Some(XdpSocket::that_fails()),
             area: Arc::clone(umem.area()),
             slot: umem.area().reserve().unwrap(),
             ifindex: 1,
             queue: 0,
             transfer: Transfer::Copy,
-            fill: Producer::new(fill, OFFSETS, RING),
-            receive: Consumer::new(receive, OFFSETS, RING),
-            transmit: Producer::new(transmit, OFFSETS, RING),
-            completion: Consumer::new(completion, OFFSETS, RING),
+            fill: rings.fill,
+            receive: rings.receive,
+            transmit: rings.transmit,
+            completion: rings.completion,
             receive_quota: 40,
             transmit_quota: RING,
             held: HeldFrames::default(),
             own: Counters::default(),
         };
         (socket, kernel)
+    }
+
+    impl Kernel {
+        /// Hands a packet over.
+        fn receives(&mut self, entry: libc::xdp_desc) -> bool {
+            // SAFETY: the other end of the ring takes nothing on trust. Threat: none.
+            unsafe { self.receive.push(entry) }
+        }
+
+        /// Hands a sent frame back.
+        fn completes(&mut self, address: u64) -> bool {
+            // SAFETY: as above. Threat: none.
+            unsafe { self.completion.push(address) }
+        }
+    }
+
+    /// Frees the frames of closed sockets.
+    fn lets_go(umem: &Umem) {
+        // SAFETY: no test's kernel has a frame any more. Threat: none.
+        unsafe { umem.area().release(QUEUE, u64::MAX) };
     }
 
     fn entry(addr: u64, len: u32) -> libc::xdp_desc {
@@ -707,7 +789,7 @@ mod tests {
         for round in 0..50 {
             for _ in 0..=round % 40 {
                 let frame = kernel.fill.pop().unwrap();
-                assert!(kernel.receive.push(entry(frame + 256, 60)));
+                assert!(kernel.receives(entry(frame + 256, 60)));
             }
             kernel.fill.release();
             kernel.receive.submit();
@@ -717,7 +799,7 @@ mod tests {
             assert!(packets.iter().all(|packet| (packet.offset, packet.length) == (256, 60)));
             assert_eq!(socket.transmit(&mut umem, packets.drain(..)), received);
             while let Some(sent) = kernel.transmit.pop() {
-                assert!(kernel.completion.push(sent.addr));
+                assert!(kernel.completes(sent.addr));
             }
             kernel.transmit.release();
             kernel.completion.submit();
@@ -728,7 +810,7 @@ mod tests {
         assert_eq!(umem.census().free, 88);
         socket.close(&mut umem);
         assert_eq!((umem.census().free, umem.census().quarantined), (88, 40));
-        umem.area().release(QUEUE, u64::MAX);
+        lets_go(&umem);
         assert_eq!((umem.reclaim(), umem.census().free), (40, 128));
     }
 
@@ -777,7 +859,7 @@ mod tests {
             }
             assert_eq!(umem.census().imbalance(), 0);
             assert_eq!(umem.census().quarantined, 128 - taken.len());
-            umem.area().release(QUEUE, u64::MAX);
+            lets_go(&umem);
             umem.reclaim();
             assert_eq!(umem.census().quarantined, 0);
             assert_eq!(umem.census().free, 128 - taken.len());
@@ -799,7 +881,7 @@ mod tests {
             .chain([entry(own + 256, 0), entry(own + 256, 3841), entry(own, u32::MAX)])
             .chain([libc::xdp_desc { addr: own, len: 60, options: libc::XDP_PKT_CONTD }]);
         let count = hostile.clone().count();
-        hostile.for_each(|entry| assert!(kernel.receive.push(entry)));
+        hostile.for_each(|entry| assert!(kernel.receives(entry)));
         kernel.receive.submit();
         assert_eq!(socket.receive(&mut umem, 64, |_, packet| panic!("{packet:?}")), 0);
         assert_eq!(socket.counters().rx_invalid, count as u64);
@@ -818,7 +900,7 @@ mod tests {
         assert_eq!(socket.transmit(&mut umem, [packet].into_iter()), 1);
         let sent = kernel.transmit.pop().unwrap();
         for address in [u64::MAX, u64::from(other) * 4096, 64 * 4096, sent.addr, sent.addr] {
-            assert!(kernel.completion.push(address));
+            assert!(kernel.completes(address));
         }
         kernel.completion.submit();
         assert_eq!(socket.complete(&mut umem), 1);
@@ -848,8 +930,8 @@ mod tests {
                 let addr = if next() % 8 == 0 { next() } else { next() % (110 * 4096) };
                 let len = if next() % 8 == 0 { next() as u32 } else { next() as u32 % 4200 };
                 let options = u32::from(next() % 16 == 0);
-                kernel.receive.push(libc::xdp_desc { addr, len, options });
-                kernel.completion.push(next() % (110 * 4096));
+                kernel.receives(libc::xdp_desc { addr, len, options });
+                kernel.completes(next() % (110 * 4096));
             }
             if next() % 2 == 0 {
                 kernel.receive.submit();

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -51,20 +51,22 @@ struct Unmap {
     length: usize,
 }
 
-// SAFETY: a mapping is an address and a length; it belongs to the process, not to a thread. Who
-// reads and writes through the address keeps its own rules.
+// SAFETY: a mapping is an address and a length, and belongs to the process, not to a thread.
+// Nothing here reads or writes through the address. Threat: none from another thread that drops it.
 unsafe impl Send for Unmap {}
-// SAFETY: as above; no method changes anything through a shared reference.
+// SAFETY: no method changes anything through a shared reference. Threat: two threads that write the
+// same field.
 unsafe impl Sync for Unmap {}
-// SAFETY: as for `Unmap`.
+// SAFETY: as for `Unmap`. Threat: as there.
 unsafe impl Send for Mapping {}
-// SAFETY: as for `Unmap`.
+// SAFETY: as for `Unmap`. Threat: as there.
 unsafe impl Sync for Mapping {}
 
 impl Drop for Unmap {
     fn drop(&mut self) {
-        // SAFETY: start and length are those of a successful mmap, unmapped nowhere else, and no
-        // `Mapping` that could hand out the address exists any more.
+        // SAFETY: start and length are those of a successful mmap, this is the only munmap, and the
+        // last `Mapping` that could give the address away is gone. Threat: else memory that
+        // somebody uses is unmapped, or memory of another owner that the address has by then.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
     }
 }
@@ -74,28 +76,33 @@ impl Mapping {
     /// leave the kernel with other pages than ours. Huge pages are asked for.
     pub(crate) fn anonymous(length: usize) -> io::Result<Mapping> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let mapping = Mapping::map(length, flags, -1, 0)?;
+        // SAFETY: the flags name no address and no file. Threat: as `Mapping::map` says.
+        let mapping = unsafe { Mapping::map(length, flags, -1, 0) }?;
         for advice in [libc::MADV_DONTFORK, libc::MADV_HUGEPAGE] {
-            // SAFETY: the range is exactly the mapping made above; neither advice changes its
-            // contents. Refused advice costs speed, not correctness.
+            // SAFETY: the range is exactly the mapping made above, and neither advice changes its
+            // contents. Threat: advice such as MADV_DONTNEED would empty memory that is in use.
             unsafe { libc::madvise(mapping.start.as_ptr().cast(), length, advice) };
         }
         Ok(mapping)
     }
 
     /// One ring of a socket; `page_offset` says which.
-    pub(crate) fn ring(
-        socket: BorrowedFd<'_>,
-        length: usize,
-        page_offset: i64,
-    ) -> io::Result<Mapping> {
+    pub(crate) fn ring(socket: &XdpSocket, length: usize, page_offset: i64) -> io::Result<Mapping> {
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
-        Mapping::map(length, flags, socket.as_raw_fd(), page_offset)
+        // SAFETY: the flags name no address, and the descriptor is an AF_XDP socket, of which the
+        // kernel maps whole rings only. Threat: as `Mapping::map` says.
+        unsafe { Mapping::map(length, flags, socket.0.as_raw_fd(), page_offset) }
     }
 
-    fn map(length: usize, flags: c_int, fd: RawFd, offset: i64) -> io::Result<Mapping> {
+    /// Maps memory of a file, or of none (`fd` is -1).
+    ///
+    /// # Safety
+    /// The flags do not have `MAP_FIXED`, which would replace what the address holds. A file never
+    /// gets shorter than the mapping: every access behind its end is a SIGBUS.
+    unsafe fn map(length: usize, flags: c_int, fd: RawFd, offset: i64) -> io::Result<Mapping> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        // SAFETY: the kernel chooses the address, as the caller promises. Threat: else it replaces
+        // memory that is in use.
         let start =
             unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, fd, offset) };
         if start == libc::MAP_FAILED {
@@ -120,57 +127,101 @@ impl Mapping {
     }
 }
 
+/// A descriptor that is an AF_XDP socket: nothing else makes one than [`socket`].
+pub(crate) struct XdpSocket(OwnedFd);
+
+impl AsFd for XdpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+impl XdpSocket {
+    /// A descriptor whose system calls fail.
+    pub(crate) fn that_fails() -> XdpSocket {
+        XdpSocket(std::fs::File::open("/dev/null").expect("/dev/null").into())
+    }
+}
+
 /// Opens an AF_XDP socket, bound to nothing.
-pub(crate) fn socket() -> io::Result<OwnedFd> {
+pub(crate) fn socket() -> io::Result<XdpSocket> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-    // SAFETY: no pointers; the result is checked.
+    // SAFETY: a system call without pointers. Threat: none; the result is checked.
     let fd = unsafe { libc::socket(libc::AF_XDP, kind, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: `fd` was opened just now and belongs to nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    // SAFETY: `fd` was opened just now, so nobody else has it. Threat: two owners, of which the
+    // second closes a descriptor that means another file by then.
+    Ok(XdpSocket(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
-/// Plain data of the kernel's interface: any bytes are a value, and so are all zeros.
-trait Plain: Copy {}
-impl Plain for u32 {}
-impl Plain for libc::xdp_umem_reg {}
-impl Plain for libc::xdp_mmap_offsets {}
-impl Plain for libc::xdp_statistics {}
-impl Plain for libc::xdp_options {}
+/// Plain data of the kernel's interface.
+///
+/// # Safety
+/// Any bytes are a value, all zeros too: integers, and structures of nothing but integers. A value
+/// that the kernel wrote is else no value of the type.
+pub(crate) unsafe trait Plain: Copy {}
 
-fn set<T: Plain>(socket: BorrowedFd<'_>, option: c_int, value: &T) -> io::Result<()> {
+// SAFETY: an integer. Threat: as `Plain` says.
+unsafe impl Plain for u32 {}
+// SAFETY: an integer. Threat: as `Plain` says.
+unsafe impl Plain for u64 {}
+// SAFETY: integers only. Threat: as `Plain` says.
+unsafe impl Plain for libc::xdp_desc {}
+// SAFETY: integers only. Threat: as `Plain` says.
+unsafe impl Plain for libc::xdp_mmap_offsets {}
+// SAFETY: integers only. Threat: as `Plain` says.
+unsafe impl Plain for libc::xdp_statistics {}
+// SAFETY: integers only. Threat: as `Plain` says.
+unsafe impl Plain for libc::xdp_options {}
+
+/// Sets an option of a socket.
+///
+/// # Safety
+/// Where the option makes the kernel write to an address in `value`, as `XDP_UMEM_REG` does, the
+/// caller keeps the promise of [`register`].
+unsafe fn set<T>(socket: &XdpSocket, option: c_int, value: &T) -> io::Result<()> {
     let length = size_of::<T>() as libc::socklen_t;
     let value = std::ptr::from_ref(value).cast();
-    // SAFETY: `value` points to `length` readable bytes for the whole call.
+    // SAFETY: `value` points to `length` readable bytes for the whole call. Threat: else the kernel
+    // takes other bytes of ours for the option.
     let result =
-        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_XDP, option, value, length) };
+        unsafe { libc::setsockopt(socket.0.as_raw_fd(), libc::SOL_XDP, option, value, length) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Reads an option; what an older kernel does not fill stays zero. Returns the bytes it wrote.
-fn get<T: Plain>(socket: BorrowedFd<'_>, option: c_int) -> io::Result<(T, usize)> {
+fn get<T: Plain>(socket: &XdpSocket, option: c_int) -> io::Result<(T, usize)> {
     let mut length = size_of::<T>() as libc::socklen_t;
-    // SAFETY: all zeros are a value of every `Plain` type.
+    // SAFETY: all zeros are a value of every `Plain` type. Threat: a value that its type does not
+    // have.
     let mut value: T = unsafe { std::mem::zeroed() };
     let target = std::ptr::from_mut(&mut value).cast();
-    // SAFETY: `target` points to `length` writable bytes, and any bytes are a value of `T`.
+    // SAFETY: `target` points to `length` writable bytes, and any bytes are a value of a `Plain`
+    // type. Threat: else the kernel writes over what lies behind the value.
     let result = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_XDP, option, target, &raw mut length)
+        libc::getsockopt(socket.0.as_raw_fd(), libc::SOL_XDP, option, target, &raw mut length)
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok((value, length as usize)) }
 }
 
 /// Sets the number of entries of a ring (`XDP_RX_RING` and its three sisters).
-pub(crate) fn set_ring(socket: BorrowedFd<'_>, ring: c_int, entries: u32) -> io::Result<()> {
-    set(socket, ring, &entries)
+pub(crate) fn set_ring(socket: &XdpSocket, ring: c_int, entries: u32) -> io::Result<()> {
+    // SAFETY: a number; it names no memory. Threat: none.
+    unsafe { set(socket, ring, &entries) }
 }
 
 /// Registers memory as the socket's UMEM: it is pinned, and charged to RLIMIT_MEMLOCK unless the
 /// process has CAP_IPC_LOCK.
-pub(crate) fn register(
-    socket: BorrowedFd<'_>,
+///
+/// # Safety
+/// From now on the kernel writes packets into every chunk of `memory` that a fill ring of this
+/// socket names, or of a socket that shares its memory, until it has let go of them. Nobody else
+/// may read or write such a chunk in the meantime. The mapping itself may go: the pages are pinned.
+pub(crate) unsafe fn register(
+    socket: &XdpSocket,
     memory: &Mapping,
     spacing: Spacing,
 ) -> io::Result<()> {
@@ -185,11 +236,13 @@ pub(crate) fn register(
         },
         tx_metadata_len: 0,
     };
-    set(socket, libc::XDP_UMEM_REG, &registration)
+    // SAFETY: the address and length are those of a mapping that is alive; the caller answers for
+    // what the kernel writes there. Threat: else the kernel writes packets over other memory.
+    unsafe { set(socket, libc::XDP_UMEM_REG, &registration) }
 }
 
 /// Where the rings' parts lie.
-pub(crate) fn ring_offsets(socket: BorrowedFd<'_>) -> io::Result<AllOffsets> {
+pub(crate) fn ring_offsets(socket: &XdpSocket) -> io::Result<AllOffsets> {
     let (offsets, length) = get::<libc::xdp_mmap_offsets>(socket, libc::XDP_MMAP_OFFSETS)?;
     if length < size_of::<libc::xdp_mmap_offsets>() {
         // Linux before 5.4: no flags words.
@@ -204,18 +257,45 @@ pub(crate) fn ring_offsets(socket: BorrowedFd<'_>) -> io::Result<AllOffsets> {
 }
 
 /// The kernel's counters of a socket.
-pub(crate) fn statistics(socket: BorrowedFd<'_>) -> io::Result<libc::xdp_statistics> {
+pub(crate) fn statistics(socket: &XdpSocket) -> io::Result<libc::xdp_statistics> {
     Ok(get(socket, libc::XDP_STATISTICS)?.0)
 }
 
 /// The socket's option flags (`XDP_OPTIONS_ZEROCOPY`).
-pub(crate) fn options(socket: BorrowedFd<'_>) -> io::Result<u32> {
+pub(crate) fn options(socket: &XdpSocket) -> io::Result<u32> {
     Ok(get::<libc::xdp_options>(socket, libc::XDP_OPTIONS)?.0.flags)
 }
 
-/// Binds a socket to a queue; with `shared`, to the UMEM of that bound socket.
-pub(crate) fn bind(
-    socket: BorrowedFd<'_>,
+/// Binds a socket to a queue, with the memory that it has registered.
+///
+/// # Panics
+/// With `XDP_SHARED_UMEM` among the flags: [`bind_shared`] does that.
+pub(crate) fn bind(socket: &XdpSocket, ifindex: u32, queue: u32, flags: u16) -> io::Result<()> {
+    assert_eq!(flags & libc::XDP_SHARED_UMEM, 0, "sharing names a socket");
+    // SAFETY: the socket has its own memory; no other descriptor is named. Threat: none.
+    unsafe { bind_as(socket, ifindex, queue, flags, None) }
+}
+
+/// Binds a socket to a queue, with the memory of the bound socket `other`.
+///
+/// # Safety
+/// `other` is the descriptor of a socket that is open and bound with the memory whose frames the
+/// caller will put into this socket's rings. If the number means another socket by now, the kernel
+/// writes packets into frames of a memory whose owner does not know of it.
+pub(crate) unsafe fn bind_shared(
+    socket: &XdpSocket,
+    ifindex: u32,
+    queue: u32,
+    other: RawFd,
+) -> io::Result<()> {
+    // SAFETY: the caller keeps the promise. Threat: as above.
+    unsafe { bind_as(socket, ifindex, queue, libc::XDP_SHARED_UMEM, Some(other)) }
+}
+
+/// # Safety
+/// As [`bind_shared`], if `shared` names a socket.
+unsafe fn bind_as(
+    socket: &XdpSocket,
     ifindex: u32,
     queue: u32,
     flags: u16,
@@ -230,17 +310,18 @@ pub(crate) fn bind(
     };
     let length = size_of::<libc::sockaddr_xdp>() as libc::socklen_t;
     let pointer = (&raw const address).cast();
-    // SAFETY: `pointer` points to `length` readable bytes for the whole call.
-    let result = unsafe { libc::bind(socket.as_raw_fd(), pointer, length) };
+    // SAFETY: `pointer` points to `length` readable bytes for the whole call; the caller answers
+    // for the shared socket. Threat: else the kernel reads another address than this one.
+    let result = unsafe { libc::bind(socket.0.as_raw_fd(), pointer, length) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Tells the kernel to look at the tx ring.
-pub(crate) fn wake_transmit(socket: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: no data and no address are passed.
+pub(crate) fn wake_transmit(socket: &XdpSocket) -> io::Result<()> {
+    // SAFETY: no data and no address are passed. Threat: the kernel would read what they point to.
     let result = unsafe {
         libc::sendto(
-            socket.as_raw_fd(),
+            socket.0.as_raw_fd(),
             std::ptr::null(),
             0,
             libc::MSG_DONTWAIT,
@@ -252,11 +333,11 @@ pub(crate) fn wake_transmit(socket: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Tells the kernel to look at the fill ring.
-pub(crate) fn wake_receive(socket: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: no buffer and no address are passed.
+pub(crate) fn wake_receive(socket: &XdpSocket) -> io::Result<()> {
+    // SAFETY: no buffer and no address are passed. Threat: the kernel would write to them.
     let result = unsafe {
         libc::recvfrom(
-            socket.as_raw_fd(),
+            socket.0.as_raw_fd(),
             std::ptr::null_mut(),
             0,
             libc::MSG_DONTWAIT,

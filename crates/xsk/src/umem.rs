@@ -1,6 +1,6 @@
 //! Frames, who owns each, and the list of the free ones. Those of closed sockets: `quarantine.rs`.
 
-use std::os::fd::{AsFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -38,7 +38,9 @@ impl Spacing {
     pub fn of_copies() -> Spacing {
         let taken = || -> std::io::Result<()> {
             let (socket, memory) = (system::socket()?, Mapping::anonymous(2 * STAGGERED_BYTES)?);
-            system::register(socket.as_fd(), &memory, Spacing::Staggered)
+            // SAFETY: no fill ring of this socket, which ends here, ever names a chunk. Threat: the
+            // kernel would write packets into memory that is not there for them.
+            unsafe { system::register(&socket, &memory, Spacing::Staggered) }
         };
         match taken() {
             Ok(()) => Spacing::Staggered,
@@ -250,8 +252,13 @@ impl Area {
 
     /// Notes that the kernel has let go of the frames of sockets of a queue that were closed by
     /// then.
-    pub(crate) fn release(&self, queue: Queue, until: u64) {
-        self.registry().release(self, queue, until);
+    ///
+    /// # Safety
+    /// The kernel has proven it (`quarantine.rs`). Else their frames are free while a driver still
+    /// writes into them.
+    pub(crate) unsafe fn release(&self, queue: Queue, until: u64) {
+        // SAFETY: the caller keeps the promise. Threat: as above.
+        unsafe { self.registry().release(self, queue, until) };
     }
 
     /// Takes a place for a socket that is being opened.
@@ -283,12 +290,20 @@ impl Registry<'_> {
     }
 
     /// Enters a socket that is bound, which proves that the earlier ones of its queue are gone.
-    pub(crate) fn bound(&mut self, area: &Area, slot: usize, bound: Bound) {
+    ///
+    /// # Safety
+    /// The slot is reserved for the socket; its binding to the queue began at `order`, succeeded,
+    /// and did not share the memory of a socket on the same queue. Else frames of closed sockets
+    /// are free while a driver still writes into them.
+    pub(crate) unsafe fn bound(&mut self, area: &Area, slot: usize, bound: Bound) {
         self.0[slot] = Slot::Bound(bound);
-        self.release(area, bound.queue, bound.order);
+        // SAFETY: a binding that succeeds is the proof. Threat: as above.
+        unsafe { self.release(area, bound.queue, bound.order) };
     }
 
-    fn release(&mut self, area: &Area, queue: Queue, until: u64) {
+    /// # Safety
+    /// As [`Area::release`]; `area` is the one whose list this is.
+    unsafe fn release(&mut self, area: &Area, queue: Queue, until: u64) {
         let is_of = |closed: &Closed| closed.queue == queue && closed.order <= until;
         for slot in &mut self.0[..] {
             if matches!(slot, Slot::Closed(closed) if is_of(closed)) {
@@ -298,13 +313,21 @@ impl Registry<'_> {
         }
     }
 
-    /// A place whose socket never came to be bound.
-    pub(crate) fn vacate(&mut self, slot: usize) {
+    /// Gives up the place of a socket to which the kernel owes nothing.
+    ///
+    /// # Safety
+    /// No frame has the slot's tags. Else the next socket with these tags frees frames that the
+    /// kernel has of the one before.
+    pub(crate) unsafe fn vacate(&mut self, slot: usize) {
         self.0[slot] = Slot::Vacant;
     }
 
-    /// The socket's descriptor is closed; its frames are in quarantine.
-    pub(crate) fn closed(&mut self, slot: usize, queue: Queue) {
+    /// Notes that a socket's descriptor is closed: its frames are in quarantine.
+    ///
+    /// # Safety
+    /// The slot is the socket's, its descriptor is closed, and the queue is the one that it was
+    /// bound to. Else the proof that frees its frames is one about another socket or from before.
+    pub(crate) unsafe fn closed(&mut self, slot: usize, queue: Queue) {
         self.0[slot] = Slot::Closed(Closed { queue, order: quarantine::next_order() });
     }
 }
@@ -364,8 +387,9 @@ impl Umem {
     pub fn frame(&self, frame: u32) -> &[u8] {
         self.assert_outside(frame);
         // SAFETY: `frame` is below the number of frames (its owner was found), so the range lies
-        // in the memory. Nobody else writes there: the kernel owns only frames with a socket's
-        // tag, and `&mut self` is needed to change a tag or to write.
+        // in the memory. Nobody else writes there: the kernel has only frames with a socket's tag
+        // (`Producer::push`, `obtain`, `free_of`), and `&mut self` is needed to change a tag or to
+        // write. Threat: a read past the mapping is a SIGSEGV, one of a frame in a ring a race.
         unsafe { std::slice::from_raw_parts(self.start(frame), FRAME_BYTES) }
     }
 
@@ -376,7 +400,8 @@ impl Umem {
     #[inline]
     pub fn frame_mut(&mut self, frame: u32) -> &mut [u8] {
         self.assert_outside(frame);
-        // SAFETY: as in `frame`; `&mut self` makes this the only slice of the memory.
+        // SAFETY: as in `frame`; `&mut self` makes this the only slice of the memory. Threat: two
+        // writers of one packet.
         unsafe { std::slice::from_raw_parts_mut(self.start(frame), FRAME_BYTES) }
     }
 
@@ -402,7 +427,7 @@ impl Umem {
             }
             // SAFETY: as in `frame`; none of the slices handed out so far is of this frame, and
             // `&mut self` is borrowed for as long as they live, so these are the only slices of
-            // the memory.
+            // the memory. Threat: two slices of one frame, both written.
             into[place] = unsafe { std::slice::from_raw_parts_mut(start, FRAME_BYTES) };
         }
         true
@@ -421,7 +446,9 @@ impl Umem {
     #[inline]
     pub fn give(&mut self, frame: u32) {
         self.assert_outside(frame);
-        self.free_from(frame);
+        // SAFETY: the frame was the caller's, who has no slice of it (`&mut self`). Threat: as
+        // `free_from` says.
+        unsafe { self.free_from(frame) };
     }
 
     /// Where all frames are. Cost: one pass over the owner tags, 2 bytes a frame.
@@ -462,7 +489,9 @@ impl Umem {
         for frame in 0..self.owners.len() as u32 {
             let slot = self.owners[frame as usize].slot();
             if slot.and_then(|slot| slots.get(slot)) == Some(&Slot::Released) {
-                self.free_from(frame);
+                // SAFETY: its socket is closed and the kernel has let go of it (`Slot::Released`).
+                // Threat: as `free_from` says.
+                unsafe { self.free_from(frame) };
             }
         }
         for slot in slots.iter_mut().filter(|slot| **slot == Slot::Released) {
@@ -487,30 +516,46 @@ impl Umem {
         self.free.pop()
     }
 
-    /// Passes a frame from the caller to a socket. `false`: the caller does not own it.
+    /// Passes a frame from the caller to a socket.
     #[inline]
     pub(crate) fn pass(&mut self, frame: u32, to: Owner) -> Handed {
-        self.hand(frame, Owner::OUTSIDE, to)
+        // SAFETY: the frame is the caller's; only `obtain` and `free_of` take it from the socket.
+        // Threat: none yet; a frame that a ring never names comes back with its socket's closing.
+        unsafe { self.hand(frame, Owner::OUTSIDE, to) }
     }
 
     /// Passes a frame from a socket to the caller.
+    ///
+    /// # Safety
+    /// The kernel has handed the frame back by a ring of this socket, and has not got it again.
+    /// Else the kernel writes into it while the caller reads it.
     #[inline]
-    pub(crate) fn obtain(&mut self, frame: u32, from: Owner) -> Handed {
-        self.hand(frame, from, Owner::OUTSIDE)
+    pub(crate) unsafe fn obtain(&mut self, frame: u32, from: Owner) -> Handed {
+        // SAFETY: the caller keeps the promise. Threat: as above.
+        unsafe { self.hand(frame, from, Owner::OUTSIDE) }
     }
 
     /// Frees a frame of a socket.
+    ///
+    /// # Safety
+    /// As [`Umem::obtain`]; or the kernel never got the frame.
     #[inline]
-    pub(crate) fn free_of(&mut self, frame: u32, from: Owner) -> Handed {
+    pub(crate) unsafe fn free_of(&mut self, frame: u32, from: Owner) -> Handed {
         if self.owners.get(frame as usize) != Some(&from) {
             return Handed::NotTheOwner;
         }
-        self.free_from(frame);
+        // SAFETY: the frame has a socket's tag, so it is not on the list, and the caller promises
+        // that the kernel does not have it. Threat: as `free_from` says.
+        unsafe { self.free_from(frame) };
         Handed::Done
     }
 
+    /// Changes a frame's tag.
+    ///
+    /// # Safety
+    /// If `from` is a socket: as [`Umem::obtain`].
     #[inline]
-    fn hand(&mut self, frame: u32, from: Owner, to: Owner) -> Handed {
+    unsafe fn hand(&mut self, frame: u32, from: Owner, to: Owner) -> Handed {
         match self.owners.get_mut(frame as usize) {
             Some(owner) if *owner == from => {
                 *owner = to;
@@ -520,8 +565,12 @@ impl Umem {
         }
     }
 
+    /// Puts a frame on the free list.
+    ///
+    /// # Safety
+    /// Nobody has the frame, neither the kernel nor the list. Else the next who takes it shares it.
     #[inline]
-    fn free_from(&mut self, frame: u32) {
+    unsafe fn free_from(&mut self, frame: u32) {
         self.owners[frame as usize] = Owner::FREE;
         self.free.push(frame);
     }
@@ -556,6 +605,23 @@ mod tests {
     use super::*;
 
     const QUEUE: Queue = Queue { ifindex: 7, number: 0 };
+
+    // No kernel has any frame of these memories: whatever is said of it endangers none.
+
+    fn close(area: &Area, slot: usize) {
+        // SAFETY: see above. Threat: none.
+        unsafe { area.registry().closed(slot, QUEUE) };
+    }
+
+    fn bind(area: &Area, slot: usize, bound: Bound) {
+        // SAFETY: see above. Threat: none.
+        unsafe { area.registry().bound(area, slot, bound) };
+    }
+
+    fn release(area: &Area, queue: Queue, until: u64) {
+        // SAFETY: see above. Threat: none.
+        unsafe { area.release(queue, until) };
+    }
 
     #[test]
     fn the_most_recently_freed_frame_is_taken_first_and_frames_run_out() {
@@ -739,13 +805,13 @@ mod tests {
             }
         }
         umem.take().unwrap();
-        area.registry().closed(dead, QUEUE);
+        close(&area, dead);
         assert_eq!(umem.reclaim(), 0, "the kernel may have them");
         assert_eq!((umem.census().free, umem.census().quarantined), (3, 3));
-        area.release(Queue { number: 1, ..QUEUE }, u64::MAX);
-        area.release(QUEUE, 0);
+        release(&area, Queue { number: 1, ..QUEUE }, u64::MAX);
+        release(&area, QUEUE, 0);
         assert_eq!(umem.reclaim(), 0, "another queue's proof, and one from before it was closed");
-        area.release(QUEUE, u64::MAX);
+        release(&area, QUEUE, u64::MAX);
         assert_eq!(umem.reclaim(), 3);
         let census = umem.census();
         assert_eq!((census.free, census.outside), (6, 1));
@@ -762,11 +828,11 @@ mod tests {
         umem.take_for(Owner::receive(first)).unwrap();
         umem.take_for(Owner::transmit(first)).unwrap();
         let began_before = quarantine::next_order();
-        area.registry().closed(first, QUEUE);
+        close(&area, first);
         let bound = |order| Bound { fd: 0, queue: QUEUE, order };
-        area.registry().bound(&area, second, bound(began_before));
+        bind(&area, second, bound(began_before));
         assert_eq!(umem.reclaim(), 0, "it is not known which came first");
-        area.registry().bound(&area, second, bound(quarantine::next_order()));
+        bind(&area, second, bound(quarantine::next_order()));
         assert_eq!(umem.reclaim(), 2);
         assert_eq!((umem.census().free, umem.census().imbalance()), (3, 0));
     }
@@ -778,11 +844,11 @@ mod tests {
         let (dead, alive) = (areas[0].reserve().unwrap(), areas[1].reserve().unwrap());
         one.take_for(Owner::receive(dead)).unwrap();
         let early = Bound { fd: 0, queue: QUEUE, order: quarantine::next_order() };
-        areas[0].registry().closed(dead, QUEUE);
-        areas[1].registry().bound(&areas[1], alive, early);
+        close(&areas[0], dead);
+        bind(&areas[1], alive, early);
         assert_eq!((crate::settle(&areas), one.reclaim()), (1, 0));
         let late = Bound { order: quarantine::next_order(), ..early };
-        areas[1].registry().bound(&areas[1], alive, late);
+        bind(&areas[1], alive, late);
         assert_eq!((crate::settle(&areas), one.reclaim()), (0, 1));
     }
 
@@ -793,9 +859,9 @@ mod tests {
         let slot = area.reserve().unwrap();
         umem.take_for(Owner::receive(slot)).unwrap();
         assert_eq!(umem.take(), None);
-        area.registry().closed(slot, QUEUE);
+        close(&area, slot);
         assert_eq!(umem.take(), None, "in quarantine");
-        area.release(QUEUE, u64::MAX);
+        release(&area, QUEUE, u64::MAX);
         assert_eq!(umem.take(), Some(0));
     }
 

@@ -17,7 +17,7 @@ const MARKER: &[u8] = b"lockgate test frame";
 fn in_namespace(name: &str, test: impl Fn(Spacing) + Copy + Send + 'static) {
     for spacing in [Spacing::Pages, Spacing::Staggered] {
         let thread = std::thread::spawn(move || {
-            // SAFETY: no pointers; it changes this thread's view of the network only.
+            // SAFETY: no pointers; it changes this thread's view of the network only. Threat: none.
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
                 return Err(format!("no network namespace: {}", std::io::Error::last_os_error()));
             }
@@ -59,7 +59,7 @@ fn veth(queues: u32) {
 
 fn index(name: &str) -> u32 {
     let name = CString::new(name).unwrap();
-    // SAFETY: a string that ends in zero.
+    // SAFETY: a string that ends in zero. Threat: a read behind it.
     unsafe { libc::if_nametoindex(name.as_ptr()) }
 }
 
@@ -124,11 +124,11 @@ fn packets_arrive_at_the_peer_in_order_and_their_frames_come_back() {
     in_namespace("packets_arrive_at_the_peer", |spacing| {
         veth(1);
         run("sysctl -qw net.ipv6.conf.vb.disable_ipv6=1");
-        // SAFETY: no pointers; the result is checked.
+        // SAFETY: no pointers; the result is checked. Threat: none.
         let tap =
             unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0x88b5_u16.to_be().into()) };
         assert!(tap >= 0);
-        // SAFETY: opened just now, nobody else's.
+        // SAFETY: opened just now, nobody else's. Threat: a file of another owner is closed.
         let _close = unsafe { OwnedFd::from_raw_fd(tap) };
         let mut umem = Umem::spaced(512, spacing).unwrap();
         let mut socket = Socket::open(umem.area(), index("va"), 0, &small()).unwrap();
@@ -137,7 +137,7 @@ fn packets_arrive_at_the_peer_in_order_and_their_frames_come_back() {
         for number in 0..100 {
             send_one(&mut socket, &mut umem, number);
             let mut bytes = [0u8; 256];
-            // SAFETY: the buffer is writable for its whole length.
+            // SAFETY: the buffer is writable for its whole length. Threat: a write behind it.
             let length = unsafe { libc::recv(tap, bytes.as_mut_ptr().cast(), bytes.len(), 0) };
             assert_eq!(length, 60);
             assert_eq!(&bytes[14..14 + MARKER.len()], MARKER);
