@@ -30,7 +30,7 @@ pub struct KeyedHash {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Form {
     #[cfg(target_arch = "x86_64")]
-    Aes,
+    Aes(x86::AesRounds),
     Sip,
 }
 
@@ -39,8 +39,8 @@ impl KeyedHash {
     pub fn new(secret: &Secret) -> KeyedHash {
         let hash = KeyedHash::portable(secret);
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("aes") {
-            return KeyedHash { form: Form::Aes, ..hash };
+        if let Some(rounds) = x86::AesRounds::detect() {
+            return KeyedHash { form: Form::Aes(rounds), ..hash };
         }
         hash
     }
@@ -73,8 +73,7 @@ impl KeyedHash {
         let out = &mut out[..keys.len()];
         match self.form {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: this form is only made where the processor was found to have AES rounds.
-            Form::Aes => unsafe { hash_by_aes(&self.rounds, keys, out) },
+            Form::Aes(aes) => aes.hash(&self.rounds, keys, out),
             Form::Sip => {
                 for (key, out) in keys.iter().zip(out) {
                     *out = sip(self.sip.0, self.sip.1, key);
@@ -84,35 +83,64 @@ impl KeyedHash {
     }
 }
 
-/// 1. each block of 16 bytes goes through [`ROUNDS`] rounds under its own round keys
-/// 2. the blocks are added
-/// 3. two more rounds spread the sum over all bits
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "aes,sse2")]
-fn hash_by_aes<const WORDS: usize>(rounds: &[u128], keys: &[[u64; WORDS]], out: &mut [u64]) {
+mod x86 {
     use core::arch::x86_64::{
         __m128i, _mm_aesenc_si128, _mm_cvtsi128_si64, _mm_set_epi64x, _mm_setzero_si128,
         _mm_xor_si128,
     };
-    let round_key = |at: usize| -> __m128i {
-        let key = rounds[at];
-        _mm_set_epi64x((key >> 64) as i64, key as i64)
-    };
-    for (key, out) in keys.iter().zip(out) {
-        let mut sum = _mm_setzero_si128();
-        for block in 0..WORDS / 2 {
-            let first = block * (ROUNDS + 1);
-            let text = _mm_set_epi64x(key[2 * block + 1] as i64, key[2 * block] as i64);
-            let mut state = _mm_xor_si128(text, round_key(first));
-            for round in 1..=ROUNDS {
-                state = _mm_aesenc_si128(state, round_key(first + round));
-            }
-            sum = _mm_xor_si128(sum, state);
+
+    use super::{MAX_BLOCKS, ROUNDS};
+
+    /// Proof that the processor has AES rounds.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub(super) struct AesRounds(());
+
+    impl AesRounds {
+        /// Asks the processor.
+        pub(super) fn detect() -> Option<AesRounds> {
+            is_x86_feature_detected!("aes").then_some(AesRounds(()))
         }
-        let last = MAX_BLOCKS * (ROUNDS + 1);
-        sum = _mm_aesenc_si128(sum, round_key(last));
-        sum = _mm_aesenc_si128(sum, round_key(last + 1));
-        *out = _mm_cvtsi128_si64(sum) as u64;
+
+        /// Hashes each key into its place.
+        #[inline]
+        pub(super) fn hash<const WORDS: usize>(
+            self,
+            rounds: &[u128],
+            keys: &[[u64; WORDS]],
+            out: &mut [u64],
+        ) {
+            // SAFETY: AesRounds is made only by detect, which found the feature; every x86-64 has
+            // SSE2. Threat: an instruction that the processor does not have is a SIGILL.
+            unsafe { hash_by_aes(rounds, keys, out) }
+        }
+    }
+
+    /// 1. each block of 16 bytes goes through [`ROUNDS`] rounds under its own round keys
+    /// 2. the blocks are added
+    /// 3. two more rounds spread the sum over all bits
+    #[target_feature(enable = "aes,sse2")]
+    fn hash_by_aes<const WORDS: usize>(rounds: &[u128], keys: &[[u64; WORDS]], out: &mut [u64]) {
+        let round_key = |at: usize| -> __m128i {
+            let key = rounds[at];
+            _mm_set_epi64x((key >> 64) as i64, key as i64)
+        };
+        for (key, out) in keys.iter().zip(out) {
+            let mut sum = _mm_setzero_si128();
+            for block in 0..WORDS / 2 {
+                let first = block * (ROUNDS + 1);
+                let text = _mm_set_epi64x(key[2 * block + 1] as i64, key[2 * block] as i64);
+                let mut state = _mm_xor_si128(text, round_key(first));
+                for round in 1..=ROUNDS {
+                    state = _mm_aesenc_si128(state, round_key(first + round));
+                }
+                sum = _mm_xor_si128(sum, state);
+            }
+            let last = MAX_BLOCKS * (ROUNDS + 1);
+            sum = _mm_aesenc_si128(sum, round_key(last));
+            sum = _mm_aesenc_si128(sum, round_key(last + 1));
+            *out = _mm_cvtsi128_si64(sum) as u64;
+        }
     }
 }
 
@@ -188,11 +216,10 @@ mod tests {
     fn the_rounds_are_those_of_aes() {
         // FC-28
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("aes") {
+        if let Some(aes) = x86::AesRounds::detect() {
             let zeros = [0u128; MAX_BLOCKS * (ROUNDS + 1) + 2];
             let mut out = [0; 1];
-            // SAFETY: the processor has AES rounds.
-            unsafe { hash_by_aes::<2>(&zeros, &[[0; 2]], &mut out) };
+            aes.hash::<2>(&zeros, &[[0; 2]], &mut out);
             // Of a state whose bytes are all equal a round without a key changes the bytes alone,
             // by the S-box (FIPS 197 figure 7): 00, 63, fb, 0f, 76, 38.
             assert_eq!(out[0].to_le_bytes(), [0x38; 8]);

@@ -45,7 +45,8 @@ impl Lines {
         let slack = if unit == HUGE_PAGE { HUGE_PAGE } else { 0 };
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping at a place that the kernel chooses touches no memory of ours.
+        // SAFETY: the kernel chooses the place of the new mapping. Threat: one at a place of ours
+        // would replace memory that is in use.
         let got =
             unsafe { libc::mmap(std::ptr::null_mut(), mapped + slack, protection, flags, -1, 0) };
         if got == libc::MAP_FAILED {
@@ -53,11 +54,15 @@ impl Lines {
         }
         let before = (got as usize).wrapping_neg() % unit;
         let start = got.wrapping_byte_add(before);
-        unmap(got, before);
-        unmap(start.wrapping_byte_add(mapped), slack - before);
+        // SAFETY: the part of the mapping in front of the table, into which nothing points. Threat:
+        // as `unmap` says.
+        unsafe { unmap(got, before) };
+        // SAFETY: the part behind the table, likewise. Threat: as `unmap` says.
+        unsafe { unmap(start.wrapping_byte_add(mapped), slack - before) };
         if unit == HUGE_PAGE {
-            // SAFETY: advice about a mapping of ours changes nothing in it. A kernel without huge
-            // pages refuses, and the table is on small ones.
+            // SAFETY: the range is the mapping made above, and the advice changes nothing in it. A
+            // kernel without huge pages refuses, and the table is on small ones. Threat: advice
+            // about other memory, or such as empties it.
             unsafe { libc::madvise(start, mapped, libc::MADV_HUGEPAGE) };
         }
         let start = NonNull::new(start.cast()).expect("a mapping is not at address 0");
@@ -70,7 +75,8 @@ impl Lines {
     /// What the kernel said: there is not that much memory.
     pub fn touch(&mut self) -> io::Result<()> {
         let start = self.start.as_ptr().cast();
-        // SAFETY: the mapping is ours; populating it changes no byte of it.
+        // SAFETY: the range is this table's mapping; populating it changes no byte. Threat: as
+        // above.
         match unsafe { libc::madvise(start, self.mapped, libc::MADV_POPULATE_WRITE) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -79,9 +85,13 @@ impl Lines {
 }
 
 /// Gives back `bytes` of a mapping of ours, none or whole pages, from `start` on.
-fn unmap(start: *mut libc::c_void, bytes: usize) {
+///
+/// # Safety
+/// The range is part of a mapping that the caller owns, and nothing points into it. Else memory
+/// that is in use disappears: a SIGSEGV, or another mapping in its place.
+unsafe fn unmap(start: *mut libc::c_void, bytes: usize) {
     if bytes > 0 {
-        // SAFETY: the callers pass a part of their own mapping that nothing points into.
+        // SAFETY: the caller keeps the promise. Threat: as above.
         let done = unsafe { libc::munmap(start, bytes) };
         debug_assert_eq!(done, 0, "a mapping of ours can be given back");
     }
@@ -89,7 +99,8 @@ fn unmap(start: *mut libc::c_void, bytes: usize) {
 
 impl Drop for Lines {
     fn drop(&mut self) {
-        unmap(self.start.as_ptr().cast(), self.mapped);
+        // SAFETY: the whole mapping, whose only owner goes. Threat: as `unmap` says.
+        unsafe { unmap(self.start.as_ptr().cast(), self.mapped) };
     }
 }
 
@@ -100,7 +111,7 @@ impl Deref for Lines {
     fn deref(&self) -> &[Line] {
         // SAFETY: `start` is the beginning of a readable mapping of at least `lines` lines, aligned
         // to a page, whose bytes (zeros or what was written as lines) are lines of any value; it
-        // lives as long as `self`.
+        // lives as long as `self`. Threat: a read behind the mapping.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.lines) }
     }
 }
@@ -108,14 +119,16 @@ impl Deref for Lines {
 impl DerefMut for Lines {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [Line] {
-        // SAFETY: as above; it is writable, and `&mut self` is the only way to it.
+        // SAFETY: as above; it is writable, and `&mut self` is the only way to it. Threat: two
+        // writers of one line.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.lines) }
     }
 }
 
-// SAFETY: the mapping belongs to the one `Lines` that made it, which threads may pass on.
+// SAFETY: the mapping belongs to the one `Lines` that made it, and to no thread. Threat: another
+// thread that still uses it.
 unsafe impl Send for Lines {}
-// SAFETY: what `&Lines` gives is a shared slice of plain numbers.
+// SAFETY: what `&Lines` gives is a shared slice of plain numbers. Threat: a write through `&Lines`.
 unsafe impl Sync for Lines {}
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ pub fn prefetch(bytes: &[u8], at: usize) {
     {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: a prefetch reads nothing that the program sees and faults at no address; this
-        // one is in the slice.
+        // one is in the slice. Threat: none.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -22,7 +22,7 @@ pub fn prefetch_ref<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]
     {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: as above; a reference points to memory of ours.
+        // SAFETY: as above; a reference points to memory of ours. Threat: none.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -9,9 +9,7 @@
 use std::ops::Range;
 
 use crate::lanes::{self, BURST, Failure, Lanes, Schedule};
-use crate::library::library;
-use crate::memory::Wiped;
-use crate::sys::{self, Direction, HashNumber, Row};
+use crate::sys::{Direction, HashNumber, Row};
 
 const BLOCK_BYTES: usize = 16;
 /// Bytes of the longest ICV.
@@ -97,29 +95,8 @@ impl CbcHmac {
     /// The HMAC key may have any length but 0; that of an SA is as long as the whole hash (RFC
     /// 4868 §2.1.1), which the caller sees to. `None`: another length, or there is no library.
     pub fn new(cipher: Option<&[u8]>, hash: Hash, hmac_key: &[u8]) -> Option<CbcHmac> {
-        let manager = library()?.manager.as_ptr();
-        if hmac_key.is_empty() {
-            return None;
-        }
-        let mut expanded = Wiped::new(sys::lockgate_mb_schedule_bytes());
-        let into = expanded.as_mut_ptr();
-        if let Some(key) = cipher {
-            // SAFETY: the manager is set up, the key as long as said, the memory as large as the
-            // shim asked for.
-            let refused =
-                unsafe { sys::lockgate_mb_expand_aes(manager, key.as_ptr(), key.len(), into) };
-            if refused != 0 {
-                return None;
-            }
-        }
-        let (key, bytes) = (hmac_key.as_ptr(), hmac_key.len());
-        // SAFETY: as above.
-        unsafe { sys::lockgate_mb_expand_hmac(manager, hash.number(), key, bytes, into) };
-        let cipher_key_bytes = cipher.map_or(0, <[u8]>::len);
-        Some(CbcHmac {
-            schedule: Schedule { expanded, cipher_key_bytes, hash: hash.number() },
-            hash,
-        })
+        let schedule = Schedule::new(cipher, hash.number(), hmac_key)?;
+        Some(CbcHmac { schedule, hash })
     }
 
     /// Encrypts the text of every packet, then writes its ICV behind it (RFC 4303 §3.3.2).
@@ -135,7 +112,9 @@ impl CbcHmac {
             return Err(SealError::Range { packet });
         }
         for burst in packets.chunks_mut(BURST) {
-            lanes::with(|lanes| self.seal_burst(lanes, burst)).map_err(|_| SealError::Library)?;
+            // SAFETY: all packets fit, see above. Threat: as `seal_burst` says.
+            let seal = |lanes: &mut Lanes| unsafe { self.seal_burst(lanes, burst) };
+            lanes::with(seal).map_err(|_| SealError::Library)?;
         }
         Ok(())
     }
@@ -149,7 +128,9 @@ impl CbcHmac {
     pub fn open(&self, packets: &mut [Packet<'_>]) {
         for burst in packets.chunks_mut(BURST) {
             burst.iter_mut().for_each(|packet| packet.authentic = false);
-            if lanes::with(|lanes| self.open_burst(lanes, burst)).is_err() {
+            // SAFETY: no packet is authentic. Threat: as `open_burst` says.
+            let open = |lanes: &mut Lanes| unsafe { self.open_burst(lanes, &mut *burst) };
+            if lanes::with(open).is_err() {
                 burst.iter_mut().for_each(|packet| packet.authentic = false);
             }
         }
@@ -160,16 +141,23 @@ impl CbcHmac {
         let Range { start, end } = packet.text;
         let within = start <= end && end <= MAX_PACKET_BYTES;
         let room = packet.bytes.len() >= end.saturating_add(self.hash.icv_bytes());
-        let blocks = match self.schedule.cipher_key_bytes {
+        let blocks = match self.schedule.has_cipher() {
             // The hash wants a byte at least.
-            0 => end > 0,
-            _ => start < end && end.wrapping_sub(start).is_multiple_of(BLOCK_BYTES),
+            false => end > 0,
+            true => start < end && end.wrapping_sub(start).is_multiple_of(BLOCK_BYTES),
         };
         within && room && blocks
     }
 
-    /// At most [`BURST`] packets, all of which fit.
-    fn seal_burst(&self, lanes: &mut Lanes, burst: &mut [Packet<'_>]) -> Result<(), Failure> {
+    /// Seals at most [`BURST`] packets.
+    ///
+    /// # Safety
+    /// All of them fit ([`CbcHmac::fits`]). Else the library reads and writes behind a packet.
+    unsafe fn seal_burst(
+        &self,
+        lanes: &mut Lanes,
+        burst: &mut [Packet<'_>],
+    ) -> Result<(), Failure> {
         let mut icvs = [[0; MAX_ICV_BYTES]; BURST];
         let mut rows = [Row::NONE; BURST];
         let rows = &mut rows[..burst.len()];
@@ -177,11 +165,11 @@ impl CbcHmac {
             packet.extend();
             *row = packet.row(icv);
         }
-        if self.schedule.cipher_key_bytes != 0 {
-            // SAFETY: every packet fits and has bytes of its own, borrowed for this call.
-            unsafe { lanes.cipher(&self.schedule, Direction::Seal, rows)? };
-        }
-        // SAFETY: as above; every ICV has its own place, of the longest one's length.
+        // SAFETY: every packet fits and has bytes of its own, borrowed for this call. Threat: as
+        // above.
+        unsafe { lanes.cipher(&self.schedule, Direction::Seal, rows)? };
+        // SAFETY: as above; every ICV has its own place, of the longest one's length. Threat: as
+        // above.
         unsafe { lanes.authenticate(&self.schedule, rows)? };
         let icv_bytes = self.hash.icv_bytes();
         for (packet, icv) in burst.iter_mut().zip(&icvs) {
@@ -191,8 +179,15 @@ impl CbcHmac {
         Ok(())
     }
 
-    /// At most [`BURST`] packets, none of them `authentic` yet.
-    fn open_burst(&self, lanes: &mut Lanes, burst: &mut [Packet<'_>]) -> Result<(), Failure> {
+    /// Opens at most [`BURST`] packets, none of them `authentic` yet: those that fit.
+    ///
+    /// # Safety
+    /// No packet that does not fit is `authentic`. Else the library writes behind it.
+    unsafe fn open_burst(
+        &self,
+        lanes: &mut Lanes,
+        burst: &mut [Packet<'_>],
+    ) -> Result<(), Failure> {
         let mut icvs = [[0; MAX_ICV_BYTES]; BURST];
         let mut rows = [Row::NONE; BURST];
         let mut received = [[0; EXTENDED_BYTES]; BURST];
@@ -203,7 +198,7 @@ impl CbcHmac {
             count += 1;
         }
         // SAFETY: these packets fit and have bytes of their own, borrowed for this call; every
-        // ICV has its own place, of the longest one's length.
+        // ICV has its own place, of the longest one's length. Threat: a read behind a packet.
         let computed = unsafe { lanes.authenticate(&self.schedule, &rows[..count]) };
         let fitting = burst.iter_mut().filter(|packet| self.fits(packet));
         for ((packet, icv), received) in fitting.zip(&icvs).zip(received) {
@@ -211,7 +206,7 @@ impl CbcHmac {
             packet.authentic = computed.is_ok() && same(packet.icv(self.hash), icv);
         }
         computed?;
-        if self.schedule.cipher_key_bytes == 0 {
+        if !self.schedule.has_cipher() {
             return Ok(());
         }
         count = 0;
@@ -219,13 +214,14 @@ impl CbcHmac {
             rows[count] = packet.row(&mut icvs[count]);
             count += 1;
         }
-        // SAFETY: these packets fit, otherwise they would not be authentic.
+        // SAFETY: these packets fit: `open` has unset `authentic` of all, and above only those that
+        // fit became it. Threat: a write behind a packet.
         unsafe { lanes.cipher(&self.schedule, Direction::Open, &rows[..count]) }
     }
 }
 
 impl Packet<'_> {
-    /// For the shim, of a packet that fits.
+    /// A row for the shim: pointers into a packet that fits, and anywhere of another.
     fn row(&mut self, icv: &mut [u8; MAX_ICV_BYTES]) -> Row {
         let Packet { bytes, iv, text, extended, .. } = self;
         let extended_bytes = extended.map_or(0, |half| half.len());

@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 use crate::library::library;
 use crate::memory::Wiped;
-use crate::sys::{self, GcmFn};
+use crate::sys::{self, Direction, GcmFn};
 use crate::{ICV_BYTES, same};
 
 /// Bytes that the library wants for the state of a packet, and somewhat more: as in `c/shim.c`,
@@ -32,7 +32,8 @@ impl Gcm {
         let mut expanded = Wiped::new(sys::lockgate_mb_gcm_key_bytes());
         let (mut seal, mut open) = (None, None);
         // SAFETY: the manager is set up, the key is as long as said, the memory as long as the
-        // library asked for; the functions are written or left.
+        // library asked for; the functions are written or left. Threat: a write behind the memory,
+        // a read behind the key.
         let refused = unsafe {
             sys::lockgate_mb_gcm(
                 library.manager.as_ptr(),
@@ -55,7 +56,7 @@ impl Gcm {
     /// With a text that is too long for the mode, 64 GiB.
     #[inline]
     pub fn seal(&self, nonce: &[u8; 16], aad: &[u8], text: &mut [u8], icv: &mut [u8; ICV_BYTES]) {
-        self.call(self.seal, nonce, aad, text, icv);
+        self.call(Direction::Seal, nonce, aad, text, icv);
     }
 
     /// Decrypts `text` in place; whether `icv` is right for it and `aad`.
@@ -74,7 +75,7 @@ impl Gcm {
         icv: &[u8; ICV_BYTES],
     ) -> bool {
         let mut computed = [0; ICV_BYTES];
-        self.call(self.open, nonce, aad, text, &mut computed);
+        self.call(Direction::Open, nonce, aad, text, &mut computed);
         let authentic = same(&computed, icv);
         if !authentic {
             crate::forget(text);
@@ -85,7 +86,7 @@ impl Gcm {
     #[inline]
     fn call(
         &self,
-        function: GcmFn,
+        direction: Direction,
         nonce: &[u8; 16],
         aad: &[u8],
         text: &mut [u8],
@@ -93,11 +94,17 @@ impl Gcm {
     ) {
         // Such a text the library would leave as it is, saying nothing.
         assert!(text.len() as u64 <= MAX_TEXT_BYTES, "a text too long for AES-GCM");
+        let function = match direction {
+            Direction::Seal => self.seal,
+            Direction::Open => self.open,
+        };
         let mut context = Context(MaybeUninit::uninit());
         let bytes = text.as_mut_ptr();
-        // SAFETY: the key was expanded by this library and is only read; the context is as long
-        // as the shim has asserted; text, authenticated bytes and ICV are as long as said, the
-        // nonce longer than the 12 bytes that are read. Input and output may be the same.
+        // SAFETY: the key was expanded by this library, which named the function for its length,
+        // and is only read; the context is as long as the shim has asserted; text, authenticated
+        // bytes and ICV are as long as said, the nonce longer than the 12 bytes that are read.
+        // Input and output may be the same. Threat: a read behind the key or the text, a write
+        // behind the text or the ICV.
         unsafe {
             function(
                 self.expanded.as_ptr(),

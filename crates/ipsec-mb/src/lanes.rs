@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use crate::library::Manager;
+use crate::library::{Manager, library};
 use crate::memory::Wiped;
 use crate::sys::{self, Direction, HashNumber, Row};
 
@@ -18,13 +18,44 @@ pub(crate) struct Lanes {
     jobs: Wiped,
 }
 
-/// The expanded keys of one SA.
+/// The expanded keys of one SA. Nothing else than [`Schedule::new`] makes one, so that the memory
+/// always holds what the shim reads.
 pub(crate) struct Schedule {
     /// Memory for the shim's `schedule`.
-    pub(crate) expanded: Wiped,
+    expanded: Wiped,
     /// Bytes of the AES key; 0: NULL encryption.
-    pub(crate) cipher_key_bytes: usize,
-    pub(crate) hash: HashNumber,
+    cipher_key_bytes: usize,
+    hash: HashNumber,
+}
+
+impl Schedule {
+    /// Expands an AES key of 16, 24 or 32 bytes (`None`: NULL encryption) and an HMAC key of any
+    /// length but 0. `None`: another length, or there is no library.
+    pub(crate) fn new(cipher: Option<&[u8]>, hash: HashNumber, hmac: &[u8]) -> Option<Schedule> {
+        let manager = library()?.manager.as_ptr();
+        if hmac.is_empty() {
+            return None;
+        }
+        let mut expanded = Wiped::new(sys::lockgate_mb_schedule_bytes());
+        let into = expanded.as_mut_ptr();
+        if let Some(key) = cipher {
+            // SAFETY: the manager is set up, the key as long as said, the memory as large as the
+            // shim asked for. Threat: a write behind the memory, a read behind the key.
+            let refused =
+                unsafe { sys::lockgate_mb_expand_aes(manager, key.as_ptr(), key.len(), into) };
+            if refused != 0 {
+                return None;
+            }
+        }
+        // SAFETY: as above. Threat: as above.
+        unsafe { sys::lockgate_mb_expand_hmac(manager, hash, hmac.as_ptr(), hmac.len(), into) };
+        Some(Schedule { expanded, cipher_key_bytes: cipher.map_or(0, <[u8]>::len), hash })
+    }
+
+    /// Whether there is a cipher; else it is NULL encryption.
+    pub(crate) fn has_cipher(&self) -> bool {
+        self.cipher_key_bytes != 0
+    }
 }
 
 /// Why something is not done.
@@ -67,27 +98,32 @@ pub fn prepare_thread() {
 
 impl Lanes {
     fn new() -> Option<Lanes> {
-        let jobs = Wiped::new(sys::lockgate_mb_jobs_bytes(BURST));
-        Some(Lanes { manager: Manager::new()?, jobs })
+        // First: without a library there are no jobs, and there is no memory for them.
+        let manager = Manager::new()?;
+        Some(Lanes { manager, jobs: Wiped::new(sys::lockgate_mb_jobs_bytes(BURST)) })
     }
 
-    /// Ciphers the text of every row.
+    /// Ciphers the text of every row; with NULL encryption it does nothing.
+    ///
+    /// # Panics
+    /// With more rows than [`BURST`].
     ///
     /// # Safety
-    /// Every row's text and IV is valid for reading, the text for writing; no two texts overlap;
-    /// the schedule has a cipher.
+    /// Every row's text is valid for reading and writing and made of whole blocks, its IV valid for
+    /// reading 16 bytes; no two texts overlap. Else the library reads and writes behind a packet.
     pub(crate) unsafe fn cipher(
         &mut self,
         schedule: &Schedule,
         direction: Direction,
         rows: &[Row],
     ) -> Result<(), Failure> {
-        if rows.is_empty() {
+        if rows.is_empty() || !schedule.has_cipher() {
             return Ok(());
         }
         assert!(rows.len() <= BURST, "more rows than jobs");
         // SAFETY: manager and jobs are this thread's, set up and large enough; the schedule was
-        // expanded; the caller answers for the rows.
+        // expanded with a cipher; the caller answers for the rows. Threat: as above; two threads in
+        // one manager mix their packets.
         let refused = unsafe {
             sys::lockgate_mb_cipher(
                 self.manager.as_mut_ptr(),
@@ -104,9 +140,13 @@ impl Lanes {
 
     /// Writes the ICV of every row.
     ///
+    /// # Panics
+    /// With more rows than [`BURST`].
+    ///
     /// # Safety
-    /// What every row authenticates is valid for reading, where its ICV goes for writing as many
-    /// bytes as the hash has of it; no ICV overlaps anything else.
+    /// What every row authenticates is valid for reading, at least 1 byte and at most 65535; where
+    /// its ICV goes is valid for writing as many bytes as the hash has of it; no ICV overlaps
+    /// anything else. Else the library reads behind a packet or writes behind an ICV.
     pub(crate) unsafe fn authenticate(
         &mut self,
         schedule: &Schedule,
@@ -116,7 +156,7 @@ impl Lanes {
             return Ok(());
         }
         assert!(rows.len() <= BURST, "more rows than jobs");
-        // SAFETY: as in `cipher`.
+        // SAFETY: as in `cipher`; every schedule has a hash. Threat: as in `cipher`.
         let refused = unsafe {
             sys::lockgate_mb_authenticate(
                 self.manager.as_mut_ptr(),
@@ -134,7 +174,8 @@ impl Lanes {
     ///
     /// # Safety
     /// The key has 32 bytes; the row's text is valid for reading and writing, its IV for reading
-    /// 12 bytes, its ICV for writing 16; none of them overlap.
+    /// 12 bytes, its ICV for writing 16; none of them overlap. The library uses AVX2 at least. Else
+    /// it reads behind the key or the text, or writes behind the ICV.
     pub(crate) unsafe fn chacha20_poly1305(
         &mut self,
         direction: Direction,
@@ -142,7 +183,8 @@ impl Lanes {
         row: &Row,
         aad: &[u8],
     ) -> Result<(), Failure> {
-        // SAFETY: the manager is this thread's and set up; the caller answers for the rest.
+        // SAFETY: the manager is this thread's and set up; the caller answers for the rest. Threat:
+        // as above; two threads in one manager mix their packets.
         let refused = unsafe {
             sys::lockgate_mb_chacha20_poly1305(
                 self.manager.as_mut_ptr(),

@@ -19,7 +19,8 @@ impl Manager {
         }
         let mut memory = Wiped::new(sys::lockgate_mb_manager_bytes());
         // SAFETY: as much memory as the library asked for, aligned, and at an address that stays:
-        // a manager holds pointers into itself.
+        // a manager holds pointers into itself. Threat: a write behind the memory, or later one
+        // through a pointer to where the manager was.
         let refused = unsafe { sys::lockgate_mb_manager_init(memory.as_mut_ptr()) };
         (refused == 0).then_some(Manager(memory))
     }
@@ -63,9 +64,9 @@ pub(crate) fn library() -> Option<&'static Library> {
 impl Library {
     fn new() -> Option<Library> {
         let manager = Manager::new()?;
-        // SAFETY: the manager is set up.
+        // SAFETY: `Manager::new` has set it up. Threat: a jump through a pointer that is 0.
         let architecture = unsafe { sys::architecture(manager.as_ptr()) };
-        // SAFETY: the manager is set up.
+        // SAFETY: `Manager::new` has set it up. Threat: a jump through a pointer that is 0.
         let wipes = unsafe { sys::lockgate_mb_wipes(manager.as_ptr()) };
         Some(Library {
             version: sys::version()?,

@@ -14,9 +14,10 @@ pub(crate) struct Wiped {
     layout: Layout,
 }
 
-// SAFETY: the memory belongs to this value alone, and is written only through `&mut` to it.
+// SAFETY: the memory belongs to this value alone, and to no thread. Threat: another thread that
+// still uses it when it is wiped and freed.
 unsafe impl Send for Wiped {}
-// SAFETY: as above; through `&` it is only read.
+// SAFETY: through `&` it is only read. Threat: a key that changes while a packet is sealed with it.
 unsafe impl Sync for Wiped {}
 
 impl Wiped {
@@ -27,7 +28,7 @@ impl Wiped {
     pub(crate) fn new(length: usize) -> Wiped {
         assert_ne!(length, 0, "memory for nothing");
         let layout = Layout::from_size_align(length, ALIGNMENT).expect("a length that exists");
-        // SAFETY: the layout is not empty, see above.
+        // SAFETY: the layout is not empty, see above. Threat: an empty one has no address.
         let bytes = unsafe { alloc::alloc_zeroed(layout) };
         let Some(bytes) = NonNull::new(bytes) else { alloc::handle_alloc_error(layout) };
         Wiped { bytes, layout }
@@ -46,7 +47,7 @@ impl Wiped {
     /// All of it.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the allocation is this long, its bytes were initialised to 0 when it was made,
-        // and nobody else has it.
+        // and nobody else has it. Threat: a write behind it, or under somebody else's reference.
         unsafe { std::slice::from_raw_parts_mut(self.bytes.as_ptr(), self.layout.size()) }
     }
 }
@@ -54,7 +55,8 @@ impl Wiped {
 impl Drop for Wiped {
     fn drop(&mut self) {
         self.bytes_mut().zeroize();
-        // SAFETY: allocated by `new` with this layout.
+        // SAFETY: allocated by `new` with this layout, and freed once. Threat: a heap that is
+        // broken for everybody.
         unsafe { alloc::dealloc(self.bytes.as_ptr(), self.layout) };
     }
 }

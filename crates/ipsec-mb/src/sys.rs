@@ -185,7 +185,7 @@ unsafe extern "C" {
 /// # Safety
 /// The manager is set up.
 pub(crate) unsafe fn architecture(manager: *const u8) -> Option<Architecture> {
-    // SAFETY: the caller answers for it.
+    // SAFETY: the caller keeps the promise. Threat: bytes of anything taken for a number.
     let number = unsafe { lockgate_mb_architecture(manager) };
     ARCHITECTURES.get(usize::try_from(number).ok()?).copied()
 }
@@ -196,7 +196,7 @@ pub(crate) fn version() -> Option<&'static str> {
     if version.is_null() {
         return None;
     }
-    // SAFETY: a constant of the library, ended by 0.
+    // SAFETY: a constant of the library, ended by 0. Threat: a read on until some 0.
     unsafe { std::ffi::CStr::from_ptr(version) }.to_str().ok()
 }
 
@@ -216,52 +216,8 @@ mod absent {
         0
     }
 
-    pub(crate) unsafe fn lockgate_mb_manager_init(_: *mut u8) -> c_int {
-        1
-    }
-
-    pub(crate) unsafe fn lockgate_mb_architecture(_: *const u8) -> c_int {
-        -1
-    }
-
-    pub(crate) unsafe fn lockgate_mb_wipes(_: *const u8) -> c_int {
-        0
-    }
-
     pub(crate) fn lockgate_mb_gcm_key_bytes() -> usize {
         0
-    }
-
-    pub(crate) unsafe fn lockgate_mb_gcm(
-        _: *const u8,
-        _: *const u8,
-        _: usize,
-        _: *mut u8,
-        _: *mut Option<GcmFn>,
-        _: *mut Option<GcmFn>,
-    ) -> c_int {
-        1
-    }
-
-    pub(crate) unsafe fn lockgate_mb_chacha20_poly1305(
-        _: *mut u8,
-        _: Direction,
-        _: *const u8,
-        _: *const Row,
-        _: *const u8,
-        _: usize,
-    ) -> c_int {
-        1
-    }
-
-    pub(crate) unsafe fn lockgate_mb_chacha20_poly1305_direct(
-        _: *const u8,
-        _: Direction,
-        _: *const u8,
-        _: *const Row,
-        _: *const u8,
-        _: usize,
-    ) {
     }
 
     pub(crate) fn lockgate_mb_schedule_bytes() -> usize {
@@ -272,44 +228,41 @@ mod absent {
         0
     }
 
-    pub(crate) unsafe fn lockgate_mb_expand_aes(
-        _: *const u8,
-        _: *const u8,
-        _: usize,
-        _: *mut u8,
-    ) -> c_int {
-        1
+    /// Functions that touch nothing and return one value.
+    macro_rules! refusing {
+        ($($name:ident($($argument:ty),*) -> $result:ty = $value:expr;)*) => {
+            $(
+                /// Touches nothing.
+                ///
+                /// # Safety
+                /// As the function of the shim: so that callers are the same with and without it.
+                pub(crate) unsafe fn $name($(_: $argument),*) -> $result {
+                    $value
+                }
+            )*
+        };
     }
 
-    pub(crate) unsafe fn lockgate_mb_expand_hmac(
-        _: *const u8,
-        _: HashNumber,
-        _: *const u8,
-        _: usize,
-        _: *mut u8,
-    ) {
-    }
-
-    pub(crate) unsafe fn lockgate_mb_cipher(
-        _: *mut u8,
-        _: *mut u8,
-        _: *const u8,
-        _: usize,
-        _: Direction,
-        _: *const Row,
-        _: usize,
-    ) -> c_int {
-        1
-    }
-
-    pub(crate) unsafe fn lockgate_mb_authenticate(
-        _: *mut u8,
-        _: *mut u8,
-        _: *const u8,
-        _: HashNumber,
-        _: *const Row,
-        _: usize,
-    ) -> c_int {
-        1
+    refusing! {
+        lockgate_mb_manager_init(*mut u8) -> c_int = 1;
+        lockgate_mb_architecture(*const u8) -> c_int = -1;
+        lockgate_mb_wipes(*const u8) -> c_int = 0;
+        lockgate_mb_gcm(
+            *const u8, *const u8, usize, *mut u8, *mut Option<GcmFn>, *mut Option<GcmFn>
+        ) -> c_int = 1;
+        lockgate_mb_chacha20_poly1305(
+            *mut u8, Direction, *const u8, *const Row, *const u8, usize
+        ) -> c_int = 1;
+        lockgate_mb_chacha20_poly1305_direct(
+            *const u8, Direction, *const u8, *const Row, *const u8, usize
+        ) -> () = ();
+        lockgate_mb_expand_aes(*const u8, *const u8, usize, *mut u8) -> c_int = 1;
+        lockgate_mb_expand_hmac(*const u8, HashNumber, *const u8, usize, *mut u8) -> () = ();
+        lockgate_mb_cipher(
+            *mut u8, *mut u8, *const u8, usize, Direction, *const Row, usize
+        ) -> c_int = 1;
+        lockgate_mb_authenticate(
+            *mut u8, *mut u8, *const u8, HashNumber, *const Row, usize
+        ) -> c_int = 1;
     }
 }

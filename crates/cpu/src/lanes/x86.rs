@@ -28,7 +28,8 @@ impl Avx512 {
         fn inside<K: Kernel>(lanes: Avx512, kernel: K) -> K::Output {
             kernel.run(lanes)
         }
-        // SAFETY: an Avx512 is made only by detect, which found these features.
+        // SAFETY: an Avx512 is made only by detect, which found these features. Threat: an
+        // instruction that the processor does not have is a SIGILL.
         unsafe { inside(self, kernel) }
     }
 }
@@ -37,7 +38,7 @@ impl Avx512 {
 #[inline(always)]
 fn load(_proof: Avx512, numbers: &[u32; 16]) -> __m512i {
     // SAFETY: the array is 64 bytes, any alignment will do, and the proof says that the processor
-    // has AVX-512 F.
+    // has AVX-512 F. Threat: a read behind the array; else as in `enter`.
     unsafe { _mm512_loadu_si512(numbers.as_ptr().cast()) }
 }
 
@@ -47,14 +48,14 @@ impl Lanes for Avx512 {
     #[inline(always)]
     fn at_least(self, value: u32, bounds: &[u32; 16]) -> Self::Mask {
         let bounds = load(self, bounds);
-        // SAFETY: self is the proof that the processor has AVX-512 F.
+        // SAFETY: self is the proof that the processor has AVX-512 F. Threat: as in `enter`.
         unsafe { _mm512_cmple_epu32_mask(bounds, _mm512_set1_epi32(value as i32)) }
     }
 
     #[inline(always)]
     fn within(self, value: u32, lo: &[u32; 16], length: &[u32; 16]) -> Self::Mask {
         let (lo, length) = (load(self, lo), load(self, length));
-        // SAFETY: as above.
+        // SAFETY: as above. Threat: as in `enter`.
         unsafe {
             let above = _mm512_sub_epi32(_mm512_set1_epi32(value as i32), lo);
             _mm512_cmple_epu32_mask(above, length)
@@ -64,7 +65,7 @@ impl Lanes for Avx512 {
     #[inline(always)]
     fn halves_within(self, value: u32, lo: &[u32; 16], length: &[u32; 16]) -> Self::Mask {
         let (lo, length) = (load(self, lo), load(self, length));
-        // SAFETY: self is the proof that the processor has AVX-512 F and BW.
+        // SAFETY: self is the proof that the processor has AVX-512 F and BW. Threat: as in `enter`.
         unsafe {
             let above = _mm512_sub_epi16(_mm512_set1_epi32(value as i32), lo);
             // 0 in each half that is not above the range, so 0 in all if both are in theirs.
@@ -76,7 +77,7 @@ impl Lanes for Avx512 {
     #[inline(always)]
     fn agrees(self, value: u32, rules: &[u32; 16]) -> Self::Mask {
         let rules = load(self, rules);
-        // SAFETY: self is the proof that the processor has AVX-512 F.
+        // SAFETY: self is the proof that the processor has AVX-512 F. Threat: as in `enter`.
         unsafe {
             let differs = _mm512_xor_si512(_mm512_set1_epi32(value as i32), rules);
             _mm512_testn_epi32_mask(differs, _mm512_srli_epi32::<16>(rules))
@@ -96,7 +97,7 @@ impl Lanes for Avx512 {
     #[inline(always)]
     fn count_at_most(self, value: u128, high: &[u64; 8], low: &[u64; 8]) -> usize {
         // SAFETY: the arrays are 64 bytes, any alignment will do, and self is the proof that the
-        // processor has AVX-512 F.
+        // processor has AVX-512 F. Threat: a read behind an array; else as in `enter`.
         unsafe {
             let high = _mm512_loadu_si512(high.as_ptr().cast());
             let low = _mm512_loadu_si512(low.as_ptr().cast());
@@ -131,7 +132,8 @@ impl Avx2 {
         fn inside<K: Kernel>(lanes: Avx2, kernel: K) -> K::Output {
             kernel.run(lanes)
         }
-        // SAFETY: an Avx2 is made only by detect, which found these features.
+        // SAFETY: an Avx2 is made only by detect, which found these features. Threat: an
+        // instruction that the processor does not have is a SIGILL.
         unsafe { inside(self, kernel) }
     }
 
@@ -140,14 +142,14 @@ impl Avx2 {
     fn load<const HALF: usize>(self, numbers: &[u32; 16]) -> __m256i {
         let half = &numbers.as_chunks::<8>().0[HALF];
         // SAFETY: the half is 32 bytes, any alignment will do, and self is the proof that the
-        // processor has AVX2.
+        // processor has AVX2. Threat: a read behind the array; else as in `enter`.
         unsafe { _mm256_loadu_si256(half.as_ptr().cast()) }
     }
 
     #[inline(always)]
     fn half_at_least<const HALF: usize>(self, value: u32, bounds: &[u32; 16]) -> __m256i {
         let bounds = self.load::<HALF>(bounds);
-        // SAFETY: self is the proof that the processor has AVX2.
+        // SAFETY: self is the proof that the processor has AVX2. Threat: as in `enter`.
         unsafe {
             let value = _mm256_set1_epi32(value as i32);
             _mm256_cmpeq_epi32(_mm256_max_epu32(bounds, value), value)
@@ -162,7 +164,7 @@ impl Avx2 {
         length: &[u32; 16],
     ) -> __m256i {
         let (lo, length) = (self.load::<HALF>(lo), self.load::<HALF>(length));
-        // SAFETY: as above.
+        // SAFETY: as above. Threat: as in `enter`.
         unsafe {
             let above = _mm256_sub_epi32(_mm256_set1_epi32(value as i32), lo);
             _mm256_cmpeq_epi32(_mm256_min_epu32(above, length), above)
@@ -177,7 +179,7 @@ impl Avx2 {
         length: &[u32; 16],
     ) -> __m256i {
         let (lo, length) = (self.load::<HALF>(lo), self.load::<HALF>(length));
-        // SAFETY: as above.
+        // SAFETY: as above. Threat: as in `enter`.
         unsafe {
             let above = _mm256_sub_epi16(_mm256_set1_epi32(value as i32), lo);
             let beyond = _mm256_subs_epu16(above, length);
@@ -188,7 +190,7 @@ impl Avx2 {
     #[inline(always)]
     fn half_agrees<const HALF: usize>(self, value: u32, rules: &[u32; 16]) -> __m256i {
         let rules = self.load::<HALF>(rules);
-        // SAFETY: as above.
+        // SAFETY: as above. Threat: as in `enter`.
         unsafe {
             let differs = _mm256_xor_si256(_mm256_set1_epi32(value as i32), rules);
             let asked = _mm256_and_si256(differs, _mm256_srli_epi32::<16>(rules));
@@ -223,13 +225,13 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     fn both(self, one: Self::Mask, other: Self::Mask) -> Self::Mask {
-        // SAFETY: as above.
+        // SAFETY: as above. Threat: as in `enter`.
         unsafe { [_mm256_and_si256(one[0], other[0]), _mm256_and_si256(one[1], other[1])] }
     }
 
     #[inline(always)]
     fn bits(self, mask: Self::Mask) -> u16 {
-        // SAFETY: as above.
+        // SAFETY: as above. Threat: as in `enter`.
         let (low, high) = unsafe {
             let bits = (_mm256_castsi256_ps(mask[0]), _mm256_castsi256_ps(mask[1]));
             (_mm256_movemask_ps(bits.0), _mm256_movemask_ps(bits.1))
@@ -253,7 +255,7 @@ impl Avx2 {
             return 0;
         };
         // SAFETY: four numbers are 32 bytes, any alignment will do, and self is the proof that the
-        // processor has AVX2.
+        // processor has AVX2. Threat: a read behind the numbers; else as in `enter`.
         unsafe {
             // AVX2 compares signed numbers only: both sides are moved down by 2^63.
             let down = _mm256_set1_epi64x(i64::MIN);

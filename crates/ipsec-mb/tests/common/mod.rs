@@ -38,14 +38,15 @@ impl Guarded {
     pub(crate) fn new(length: usize) -> Guarded {
         let length = length.next_multiple_of(PAGE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping, at a place that the kernel chooses.
+        // SAFETY: a new mapping, at a place that the kernel chooses. Threat: one over other memory.
         let map = unsafe {
             libc::mmap(ptr::null_mut(), length + 2 * PAGE, libc::PROT_NONE, flags, -1, 0)
         };
         assert_ne!(map, libc::MAP_FAILED);
         let map = map.cast::<u8>();
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: all of it but the first and the last page of what was mapped just now.
+        // SAFETY: all of it but the first and the last page of what was mapped just now. Threat:
+        // other memory that becomes writable.
         let status = unsafe { libc::mprotect(map.add(PAGE).cast(), length, access) };
         assert_eq!(status, 0);
         Guarded { map, length }
@@ -53,7 +54,8 @@ impl Guarded {
 
     /// All that can be touched.
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: mapped, initialised by the kernel, and borrowed from its owner.
+        // SAFETY: mapped, initialised by the kernel, and borrowed from its owner. Threat: a
+        // SIGSEGV.
         unsafe { std::slice::from_raw_parts_mut(self.map.add(PAGE), self.length) }
     }
 
@@ -71,7 +73,7 @@ impl Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // SAFETY: what `new` has mapped, and nobody borrows it any more.
+        // SAFETY: what `new` has mapped, and nobody borrows it any more. Threat: a SIGSEGV there.
         let status = unsafe { libc::munmap(self.map.cast(), self.length + 2 * PAGE) };
         assert_eq!(status, 0);
     }
