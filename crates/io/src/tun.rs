@@ -91,7 +91,7 @@ pub struct TunStatistics {
 
 /// One queue of a TUN device.
 pub struct TunPort {
-    file: File,
+    file: CloneDevice,
     name: String,
     presence: Presence,
     statistics: TunStatistics,
@@ -113,21 +113,19 @@ impl TunPort {
     pub fn open(name: &str, lifetime: Lifetime) -> Result<TunPort, TunError> {
         let named = || name.to_owned();
         let request = request(name).ok_or_else(|| TunError::Name { name: named() })?;
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
-        let file = options.open(CLONE_DEVICE).map_err(|source| match source.raw_os_error() {
+        let file = CloneDevice::open().map_err(|source| match source.raw_os_error() {
             Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => TunError::NoDriver,
             Some(libc::EPERM | libc::EACCES) => TunError::NotPermitted { name: named() },
             _ => TunError::System { call: "open(/dev/net/tun)", name: named(), source },
         })?;
-        attach(&file, &request).map_err(|source| match source.raw_os_error() {
+        file.attach(&request).map_err(|source| match source.raw_os_error() {
             Some(libc::EPERM) => TunError::NotPermitted { name: named() },
             Some(libc::EINVAL) => TunError::Taken { name: named() },
             Some(libc::EBUSY | libc::E2BIG) => TunError::Busy { name: named() },
             _ => TunError::System { call: "ioctl(TUNSETIFF)", name: named(), source },
         })?;
         if lifetime == Lifetime::Persistent {
-            persist(&file).map_err(|source| TunError::System {
+            file.persist().map_err(|source| TunError::System {
                 call: "ioctl(TUNSETPERSIST)",
                 name: named(),
                 source,
@@ -155,7 +153,7 @@ impl TunPort {
     /// deleted: that is for good, sleeping on it would end at once, always, and the port is to be
     /// opened again.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        (self.presence == Presence::There).then(|| self.file.as_fd())
+        (self.presence == Presence::There).then(|| self.file.0.as_fd())
     }
 
     /// A call failed: the device is down, or gone.
@@ -171,7 +169,7 @@ impl TunPort {
         // Linux cuts a packet that does not fit, and says nothing: one byte more than may be
         // used tells.
         let room = &mut frame[HEADROOM..];
-        match self.file.read(room) {
+        match self.file.0.read(room) {
             Ok(length) if length == room.len() => {
                 self.statistics.too_long += 1;
                 Step::Dropped
@@ -193,7 +191,7 @@ impl TunPort {
     /// Writes one packet.
     fn write(&mut self, packet: &[u8]) -> Written {
         loop {
-            let Err(error) = self.file.write(packet) else {
+            let Err(error) = self.file.0.write(packet) else {
                 self.statistics.sent += 1;
                 return Written::Accepted;
             };
@@ -234,7 +232,7 @@ enum Written {
 impl AsFd for TunPort {
     /// As [`TunPort::fd`], also when the device is gone.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.file.0.as_fd()
     }
 }
 
@@ -296,16 +294,29 @@ fn request(name: &str) -> Option<libc::ifreq> {
     Some(libc::ifreq { ifr_name, ifr_ifru })
 }
 
-fn attach(file: &File, request: &libc::ifreq) -> io::Result<()> {
-    let mut request = *request;
-    // SAFETY: TUNSETIFF reads and writes one `ifreq`, which `request` is, for the call only.
-    let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
+/// An open [`CLONE_DEVICE`], and nothing else: what an ioctl does depends on whose it is.
+struct CloneDevice(File);
 
-fn persist(file: &File) -> io::Result<()> {
-    let on: libc::c_ulong = 1;
-    // SAFETY: TUNSETPERSIST takes a number, no pointer.
-    let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETPERSIST, on) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+impl CloneDevice {
+    fn open() -> io::Result<CloneDevice> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
+        options.open(CLONE_DEVICE).map(CloneDevice)
+    }
+
+    fn attach(&self, request: &libc::ifreq) -> io::Result<()> {
+        let mut request = *request;
+        // SAFETY: TUNSETIFF of this device reads and writes one `ifreq`, which `request` is, for
+        // the call only. Threat: the kernel writes behind it, or through a pointer taken from it.
+        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    fn persist(&self) -> io::Result<()> {
+        let on: libc::c_ulong = 1;
+        // SAFETY: TUNSETPERSIST of this device takes a number, no pointer. Threat: the kernel reads
+        // or writes at address 1.
+        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETPERSIST, on) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
 }

@@ -167,7 +167,7 @@ pub(crate) enum Locked {
 /// and unmapped, at the latest by the end of the process, however it comes.
 pub(crate) fn lock(file: &File, path: &Path) -> Result<Locked, FileError> {
     // SAFETY: flock takes a file descriptor, which is open for as long as `file` is borrowed, and
-    // touches no memory of ours.
+    // touches no memory of ours. Threat: a descriptor that means another file would lock that one.
     let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
     match result {
         0 => Ok(Locked::Ours),
@@ -179,8 +179,12 @@ pub(crate) fn lock(file: &File, path: &Path) -> Result<Locked, FileError> {
 }
 
 /// Gives a lock back before the file is closed: a mapping of the file keeps it open.
-pub(crate) fn unlock(file: &File) {
-    // SAFETY: as in `lock`. It can only fail for a descriptor that is not open.
+///
+/// # Safety
+/// Nobody uses a mapping of the file any more that the lock protects. Else another process takes
+/// the lock and makes the file shorter under it: a SIGBUS, or two writers.
+pub(crate) unsafe fn unlock(file: &File) {
+    // SAFETY: as in `lock`. It can only fail for a descriptor that is not open. Threat: as above.
     let _ = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
 }
 
@@ -188,7 +192,7 @@ pub(crate) fn unlock(file: &File) {
 pub(crate) fn allocate(file: &File, path: &Path, at: u64, bytes: u64) -> Result<(), FileError> {
     loop {
         // SAFETY: posix_fallocate takes a file descriptor, which is open for as long as `file` is
-        // borrowed, and touches no memory of ours.
+        // borrowed, and touches no memory of ours. Threat: another file would grow.
         let code = unsafe { libc::posix_fallocate(file.as_raw_fd(), at as i64, bytes as i64) };
         match code {
             0 => return Ok(()),
@@ -206,7 +210,7 @@ fn check_regular(path: &Path, metadata: &std::fs::Metadata) -> Result<(), FileEr
 }
 
 fn check_ours(path: &Path, metadata: &std::fs::Metadata) -> Result<(), FileError> {
-    // SAFETY: geteuid takes nothing, touches no memory and cannot fail.
+    // SAFETY: geteuid takes nothing, touches no memory and cannot fail. Threat: none.
     let us = unsafe { libc::geteuid() };
     let ours = metadata.uid() == 0 || metadata.uid() == us;
     if ours && metadata.mode() & 0o022 == 0 { Ok(()) } else { Err(insecure(path, metadata)) }

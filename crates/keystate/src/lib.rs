@@ -40,7 +40,7 @@ use ipsec::{Fingerprint, ReplayWindow, SequenceCounter, SequenceNumbers, SharedW
 use durable::{Edges, Found, Reservation, Reservations, Standing};
 use files::Locked;
 use judge::{Facts, Refused, Start};
-use run::{RunRecord, Slot, Subject};
+use run::{FoundRecord, RunRecord, Slot, Subject};
 use witness::Testimony;
 
 pub use bus::RUN_FILE_CUT;
@@ -218,7 +218,7 @@ impl KeyState {
         let reservations = Reservations::new(&directory);
         let mut edges = Edges::open(&directory.join("inbound"), &mut notices)?;
         let path = run_directory.join("keystate");
-        let (mut run, earlier) = RunRecord::open(&path, host, &mut notices)?;
+        let (found, earlier) = FoundRecord::open(&path, host, &mut notices)?;
         for (subject, used) in earlier {
             match subject.usage {
                 KeyUse::Opens => edges.raise(subject.fingerprint, used),
@@ -229,7 +229,7 @@ impl KeyState {
         }
         // If the disk is full, `top_up` tries again and tells.
         let _ = edges.write();
-        run.renew(host)?;
+        let run = found.renew(host)?;
         for subject in run.subjects().filter(|subject| subject.usage == KeyUse::Opens) {
             let edge = run.find(subject).map_or(0, |slot| slot.last().load(Ordering::Relaxed));
             edges.raise(subject.fingerprint, edge);
@@ -490,7 +490,11 @@ impl KeyState {
             }
         }
         self.edges.write()?;
-        idle.into_iter().for_each(|subject| self.run.give_up(subject));
+        for subject in idle {
+            // SAFETY: `sealing` and `opening` have all keys that are in use, and not this one; its
+            // durable record was compared or written above. Threat: as `give_up` says.
+            unsafe { self.run.give_up(subject) };
+        }
         Ok(())
     }
 
@@ -511,9 +515,12 @@ impl KeyState {
 impl Drop for KeyState {
     fn drop(&mut self) {
         if self.is_in_use() {
-            self.run.keep_locked();
             // A second handle on the same open file keeps its lock.
             std::mem::forget(self.lock.try_clone());
+        } else {
+            // SAFETY: the counters and windows over the words are all in `sealing` and `opening`,
+            // and nobody else holds one. Threat: as `give_lock_back` says.
+            unsafe { self.run.give_lock_back() };
         }
     }
 }

@@ -126,15 +126,19 @@ pub(crate) struct RunRecord {
 /// What the record of an earlier boot says was used at least.
 pub(crate) type Earlier = Vec<(Subject, u64)>;
 
-impl RunRecord {
+/// The record as it was found. It gives out no slot, so that nobody counts in a word while
+/// [`FoundRecord::renew`] makes the file shorter.
+pub(crate) struct FoundRecord(RunRecord);
+
+impl FoundRecord {
     /// Opens the record, or makes it. One that cannot be read is set aside, which is noted; one of
-    /// another boot, machine or version is emptied by [`RunRecord::renew`], and until then only
+    /// another boot, machine or version is emptied by [`FoundRecord::renew`], and until then only
     /// says what was used.
     pub(crate) fn open(
         path: &Path,
         host: &HostIdentity,
         notices: &mut Vec<Notice>,
-    ) -> Result<(RunRecord, Earlier), KeyStateError> {
+    ) -> Result<(FoundRecord, Earlier), KeyStateError> {
         let (mut file, mut words, length) = open_locked(path)?;
         let is_damaged = |words: &[AtomicU64]| {
             slot_words(words).is_none() && words.iter().take(HEADER_WORDS).any(|w| load(w) != 0)
@@ -163,23 +167,28 @@ impl RunRecord {
                 earlier = taken.iter().map(|slot| (slot.subject, slot.used)).collect();
             }
         }
-        Ok((record, earlier))
+        Ok((FoundRecord(record), earlier))
     }
 
     /// Empties the record if it is not of this boot, or new. After it the record is this process's.
-    pub(crate) fn renew(&mut self, host: &HostIdentity) -> Result<(), FileError> {
-        if !(slot_words(self.words).is_some() && is_of(self.words, host)) {
-            let of = |error: std::io::Error| FileError::of(&self.path, &error);
-            self.file.set_len(0).and_then(|()| self.file.set_len(bytes(FILE_WORDS))).map_err(of)?;
-            files::allocate(&self.file, &self.path, 0, bytes(HEADER_WORDS))?;
-            write_header(self.words, host);
-            self.slots.clear();
-            self.free = (0..SLOTS).rev().collect();
+    pub(crate) fn renew(self, host: &HostIdentity) -> Result<RunRecord, FileError> {
+        let FoundRecord(mut record) = self;
+        let RunRecord { words, file, path, .. } = &record;
+        if !(slot_words(words).is_some() && is_of(words, host)) {
+            let of = |error: std::io::Error| FileError::of(path, &error);
+            file.set_len(0).and_then(|()| file.set_len(bytes(FILE_WORDS))).map_err(of)?;
+            files::allocate(file, path, 0, bytes(HEADER_WORDS))?;
+            write_header(words, host);
+            record.slots.clear();
+            record.free = (0..SLOTS).rev().collect();
         }
-        self.words[header::PID].store(std::process::id().into(), Ordering::Relaxed);
-        Ok(())
+        record.words[header::PID].store(std::process::id().into(), Ordering::Relaxed);
+        record.after = Lock::Kept;
+        Ok(record)
     }
+}
 
+impl RunRecord {
     /// The slot of a key in a use.
     pub(crate) fn find(&self, subject: Subject) -> Option<Slot> {
         self.slots.get(&subject).map(|number| self.slot(*number))
@@ -224,8 +233,12 @@ impl RunRecord {
         Ok(Some(slot))
     }
 
-    /// Takes a key's slot away. Nobody counts in it any more, and what its words say is durable.
-    pub(crate) fn give_up(&mut self, subject: Subject) {
+    /// Takes a key's slot away; the next key without one gets it.
+    ///
+    /// # Safety
+    /// Nobody counts in its words any more, and a durable record says as much as they do. Else two
+    /// writers share the words, and numbers that one of them used are used again.
+    pub(crate) unsafe fn give_up(&mut self, subject: Subject) {
         if let Some(number) = self.slots.remove(&subject) {
             self.slot(number).store(slot::STATE, 0);
             self.free.push(number);
@@ -247,9 +260,13 @@ impl RunRecord {
         &self.path
     }
 
-    /// Keeps the lock until the process ends: somebody still counts in the words.
-    pub(crate) fn keep_locked(&mut self) {
-        self.after = Lock::Kept;
+    /// Gives the lock back when the record is dropped; else it is kept until the process ends.
+    ///
+    /// # Safety
+    /// Nobody counts in the words any more. Else the next process empties the file under them,
+    /// which is a SIGBUS here, or both count in the same words.
+    pub(crate) unsafe fn give_lock_back(&mut self) {
+        self.after = Lock::GivenBack;
     }
 }
 
@@ -264,7 +281,9 @@ impl Drop for RunRecord {
     fn drop(&mut self) {
         // The mapping, which is never unmapped, would keep it.
         if self.after == Lock::GivenBack {
-            files::unlock(&self.file);
+            // SAFETY: no slot was given out yet (`FoundRecord`), or `give_lock_back` has the
+            // promise that nobody counts any more. Threat: as `give_lock_back` says.
+            unsafe { files::unlock(&self.file) };
         }
     }
 }
@@ -317,7 +336,8 @@ fn open_locked(path: &Path) -> Result<(File, &'static [AtomicU64], Length), KeyS
         file.set_len(bytes(FILE_WORDS)).map_err(of)?;
     }
     files::allocate(&file, path, 0, bytes(HEADER_WORDS))?;
-    let words = map(&file, path).map_err(of)?;
+    // SAFETY: locked and long enough, see above. Threat: as `map` says.
+    let words = unsafe { map(&file, path) }.map_err(of)?;
     Ok((file, words, length))
 }
 
@@ -342,7 +362,11 @@ fn is_earlier(file: &File, length: u64) -> bool {
 }
 
 /// Maps the words of the file for as long as the process lives.
-fn map(file: &File, path: &Path) -> std::io::Result<&'static [AtomicU64]> {
+///
+/// # Safety
+/// The file is locked by this process and has all its words. A page behind its end is a SIGBUS, and
+/// another process that has the lock may make it shorter.
+unsafe fn map(file: &File, path: &Path) -> std::io::Result<&'static [AtomicU64]> {
     let mapping = memmap2::MmapOptions::new().len(FILE_WORDS * 8).map_raw(file)?;
     let mapping: &'static memmap2::MmapRaw = Box::leak(Box::new(mapping));
     bus::watch(mapping.as_ptr() as usize, FILE_WORDS * 8, path)?;
