@@ -119,6 +119,14 @@ pub(crate) fn run() -> Result<(), Failure> {
         roots.iter().flat_map(unsafe_allowed).collect(),
     );
     report(
+        "every unsafe block with its promise and its threat".into(),
+        sources
+            .iter()
+            .filter(|source| is_rust(&source.path))
+            .flat_map(unsafe_unexplained)
+            .collect(),
+    );
+    report(
         format!("length of {} files and their lines", code.len()),
         code.iter().flat_map(|source| lengths(source)).collect(),
     );
@@ -131,7 +139,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         "every ignored test has a part of `test-long` that runs it".into(),
         sources
             .iter()
-            .filter(|source| source.path.extension().is_some_and(|extension| extension == "rs"))
+            .filter(|source| is_rust(&source.path))
             .flat_map(|source| long::check_ignored(&source.path, &source.text))
             .collect(),
     );
@@ -219,6 +227,80 @@ fn unsafe_allowed(source: &Source) -> Option<String> {
     let has = |wanted: &str| source.text.lines().any(|line| line.trim_end() == wanted);
     let sound = has(FORBID_UNSAFE) || has(wanted);
     (!sound).then(|| format!("{}: no {wanted}", shown(&source.path)))
+}
+
+/// Uses of the word `unsafe` without their reasons: a block or an `impl` needs a comment `SAFETY:`
+/// above its statement, which names the threat too (`Threat:`), a function or a trait a section
+/// `# Safety` in its documentation.
+fn unsafe_unexplained(source: &Source) -> Vec<String> {
+    let lines: Vec<&str> = source.text.lines().map(str::trim).collect();
+    let mut findings = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let lacks = match unsafe_use(line) {
+            None => continue,
+            Some(UnsafeUse::Declaration) => {
+                let is_above = |line: &&&str| line.starts_with("///") || line.starts_with("#[");
+                let mut above = lines[..at].iter().rev().take_while(is_above);
+                (!above.any(|line| *line == "/// # Safety")).then_some("no section `# Safety`")
+            }
+            Some(UnsafeUse::Block) => match safety_comment(&lines[..at]) {
+                None => Some("no comment `SAFETY:` above"),
+                Some(comment) if !comment.contains("Threat:") => {
+                    Some("a SAFETY line without threat")
+                }
+                Some(_) => None,
+            },
+        };
+        let path = shown(&source.path);
+        findings.extend(lacks.map(|lacks| format!("{path}:{}: {lacks}", at + 1)));
+    }
+    findings
+}
+
+/// A use of the word `unsafe`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum UnsafeUse {
+    /// A function or a trait: others keep the promise.
+    Declaration,
+    /// A block or an `impl`: the promise is kept here.
+    Block,
+}
+
+/// The use of `unsafe` in a line of code; types of functions and foreign items are none.
+fn unsafe_use(line: &str) -> Option<UnsafeUse> {
+    if line.starts_with("//") {
+        return None;
+    }
+    let (before, after) = line.split_once("unsafe ")?;
+    let in_string = before.matches('"').count() % 2 == 1;
+    let is_word = !before.ends_with(|last: char| last.is_alphanumeric() || "_`".contains(last));
+    let first = after.split(|c: char| !c.is_alphanumeric() && c != '{').next()?;
+    match first {
+        _ if in_string || !is_word => None,
+        "fn" | "trait" => Some(UnsafeUse::Declaration),
+        "impl" => Some(UnsafeUse::Block),
+        first if first.starts_with('{') => Some(UnsafeUse::Block),
+        _ => None,
+    }
+}
+
+/// The comment `SAFETY:` above the statement that goes on behind these lines.
+fn safety_comment(above: &[&str]) -> Option<String> {
+    let is_end = |line: &str| line.is_empty() || line.ends_with([';', '}']);
+    let mut rest = above;
+    while let Some((last, before)) = rest.split_last().filter(|(last, _)| !last.starts_with("//")) {
+        if is_end(last) {
+            return None;
+        }
+        rest = before;
+    }
+    let comments = rest.iter().rev().take_while(|line| line.starts_with("//")).count();
+    let comment = rest[rest.len() - comments..].join(" ");
+    comment.contains("// SAFETY:").then_some(comment)
+}
+
+fn is_rust(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "rs")
 }
 
 fn is_code(path: &Path) -> bool {
@@ -396,6 +478,34 @@ mod tests {
         assert_eq!(unsafe_allowed(&forbids), None);
         let comment = source("lib.rs", format!("// {FORBID_UNSAFE}\n"));
         assert!(unsafe_allowed(&comment).unwrap().starts_with("lib.rs: no "));
+    }
+
+    #[test]
+    fn unsafe_code_without_its_promise_or_its_threat_is_found() {
+        let found = |text: &str| unsafe_unexplained(&source("a.rs", text));
+        for good in [
+            "// SAFETY: it is ours. Threat: none.\nunsafe { f() };",
+            "// SAFETY: it is ours.\n// Threat: none.\nlet a = if b {\nunsafe { f() }",
+            "// SAFETY: a number. Threat: none.\nunsafe impl Plain for u8 {}",
+            "/// Does it.\n///\n/// # Safety\n/// It is ours.\n#[inline]\nunsafe fn f() {}",
+            "/// # Safety\n/// All bytes.\npub(crate) unsafe trait Plain {}",
+            "pub(crate) type F = unsafe extern \"C\" fn(u8);\nunsafe extern \"C\" {",
+            "// unsafe { } in a comment\n#![forbid(unsafe_code)]",
+        ] {
+            assert_eq!(found(good), [""; 0], "{good}");
+        }
+        for (bad, why) in [
+            ("unsafe { f() };", "a.rs:1: no comment `SAFETY:` above"),
+            (
+                "// SAFETY: of another. Threat: none.\na();\nunsafe { f() };",
+                "a.rs:3: no comment `SAFETY:` above",
+            ),
+            ("// SAFETY: it is ours.\nunsafe { f() };", "a.rs:2: a SAFETY line without threat"),
+            ("/// Does it.\nunsafe fn f() {}", "a.rs:2: no section `# Safety`"),
+            ("unsafe impl Send for A {}", "a.rs:1: no comment `SAFETY:` above"),
+        ] {
+            assert_eq!(found(bad), [why], "{bad}");
+        }
     }
 
     #[test]

@@ -241,7 +241,8 @@ fn set(
     let program = program.map_or(-1, |fd| fd.as_raw_fd());
     let (code, messages) = with_messages(|| {
         // SAFETY: `options` is a whole structure that says its own size and outlives the call; the
-        // descriptors are open for as long as they are borrowed.
+        // descriptors are open for as long as they are borrowed. Threat: a read behind the options;
+        // a number that means another program by then would attach that one.
         unsafe { libbpf_sys::bpf_xdp_attach(ifindex as c_int, program, flags, &options) }
     });
     let result = match code {
@@ -308,7 +309,7 @@ fn query(ifindex: u32) -> Result<Option<(u32, Mode)>, BpfError> {
     };
     let (code, _) = with_messages(|| {
         // SAFETY: `options` is a whole structure, larger than the size that it says, and outlives
-        // the call.
+        // the call. Threat: a write behind it.
         unsafe { libbpf_sys::bpf_xdp_query(ifindex as c_int, 0, &mut options) }
     });
     if code != 0 {

@@ -44,6 +44,7 @@ pub fn driver_features(ifindex: u32) -> Option<DriverFeatures> {
     let mut options = bpf_xdp_query_opts { sz: size as _, ..Default::default() };
     let (code, _) = with_messages(|| {
         // SAFETY: `options` is a whole structure that says its own size and outlives the call.
+        // Threat: a write behind it.
         unsafe { libbpf_sys::bpf_xdp_query(ifindex as c_int, 0, &mut options) }
     });
     // No driver has no feature at all in a kernel that knows the question: generic mode has some.

@@ -26,7 +26,7 @@ fn in_namespace(test: &'static str, body: impl FnOnce(u32) + Send + 'static) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let thread = thread::spawn(move || {
         // SAFETY: a system call without pointers; the thread is new and shares nothing that the
-        // namespace is part of.
+        // namespace is part of. Threat: none.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
             let error = std::io::Error::last_os_error();
             return eprintln!("SKIPPED: {test}: no network namespace: {error}");
@@ -52,7 +52,7 @@ fn runs(program: &str, words: &[&str]) -> bool {
 
 fn index_of(netdev: &str) -> u32 {
     let name = std::ffi::CString::new(netdev).unwrap();
-    // SAFETY: a string that ends in NUL and outlives the call.
+    // SAFETY: a string that ends in NUL and outlives the call. Threat: a read behind it.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
     assert_ne!(index, 0, "{netdev} is not there");
     index
@@ -71,26 +71,27 @@ impl Tap {
     fn on(netdev: &str) -> Tap {
         let all = (libc::ETH_P_ALL as u16).to_be();
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-        // SAFETY: a system call without pointers.
+        // SAFETY: a system call without pointers. Threat: none.
         let fd = unsafe { libc::socket(libc::AF_PACKET, kind, i32::from(all)) };
         assert!(fd >= 0, "{}", io::Error::last_os_error());
-        // SAFETY: the descriptor was just opened and nobody else knows it.
+        // SAFETY: the descriptor was just opened and nobody else knows it. Threat: a file of
+        // another owner is closed.
         let tap = Tap(unsafe { OwnedFd::from_raw_fd(fd) });
-        // SAFETY: a plain structure of integers, for which zeros are fine.
+        // SAFETY: a plain structure of integers, for which zeros are fine. Threat: no value.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = all;
         address.sll_ifindex = index_of(netdev) as i32;
         let length = size_of_val(&address) as libc::socklen_t;
         let raw = tap.0.as_raw_fd();
-        // SAFETY: the address is whole and outlives the call.
+        // SAFETY: the address is whole and outlives the call. Threat: a read behind it.
         let code = unsafe { libc::bind(raw, (&raw const address).cast(), length) };
         assert_eq!(code, 0, "{}", io::Error::last_os_error());
         tap
     }
 
     fn send(&self, frame: &[u8]) {
-        // SAFETY: the buffer is as long as is said and outlives the call.
+        // SAFETY: the buffer is as long as is said and outlives the call. Threat: a read behind it.
         let sent = unsafe { libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
         assert_eq!(sent, frame.len() as isize, "{}", io::Error::last_os_error());
     }
@@ -100,7 +101,8 @@ impl Tap {
         let end = Instant::now() + limit;
         let mut buffer = [0u8; 2048];
         while Instant::now() < end {
-            // SAFETY: the buffer is as long as is said and outlives the call.
+            // SAFETY: the buffer is as long as is said and outlives the call. Threat: a write
+            // behind it.
             let received = unsafe {
                 let (at, flags) = (buffer.as_mut_ptr().cast(), libc::MSG_DONTWAIT);
                 libc::recv(self.0.as_raw_fd(), at, buffer.len(), flags)
@@ -163,16 +165,17 @@ fn attach_foreign(ifindex: u32, flags: u32) -> OwnedFd {
     let kind = libbpf_sys::BPF_PROG_TYPE_XDP;
     let (name, license) = (c"not_ours", c"GPL");
     // SAFETY: the strings end in NUL, the instructions are as many as is said, no options are
-    // given, and all outlive the call.
+    // given, and all outlive the call. Threat: a read behind them.
     let fd = unsafe {
         let (name, license) = (name.as_ptr(), license.as_ptr());
         libbpf_sys::bpf_prog_load(kind, name, license, pass.as_ptr(), 2, std::ptr::null_mut())
     };
     assert!(fd >= 0, "{}", io::Error::from_raw_os_error(-fd));
-    // SAFETY: no options are given; the descriptor is open.
+    // SAFETY: no options are given; the descriptor is open. Threat: none.
     let code = unsafe { libbpf_sys::bpf_xdp_attach(ifindex as i32, fd, flags, std::ptr::null()) };
     assert_eq!(code, 0, "{}", io::Error::from_raw_os_error(-code));
-    // SAFETY: the descriptor was just opened and nobody else knows it.
+    // SAFETY: the descriptor was just opened and nobody else knows it. Threat: a file of
+    // another owner is closed.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 

@@ -11,7 +11,7 @@ const NOBODY: libc::c_long = 65_534;
 fn without_capabilities_it_says_which_are_missing() {
     let thread = thread::spawn(|| {
         // SAFETY: a system call without pointers. Unlike libc's function it changes this thread
-        // only.
+        // only. Threat: none.
         let code = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
         if code != 0 {
             return eprintln!("SKIPPED: without capabilities: {}", std::io::Error::last_os_error());

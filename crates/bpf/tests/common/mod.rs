@@ -113,15 +113,16 @@ pub fn inside() -> Vec<(Prefix, Inside)> {
 
 /// An AF_XDP socket with an rx ring, bound to nothing.
 pub fn socket() -> io::Result<OwnedFd> {
-    // SAFETY: a system call without pointers.
+    // SAFETY: a system call without pointers. Threat: none.
     let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just opened and nobody else knows it.
+    // SAFETY: the descriptor was just opened and nobody else knows it. Threat: a file of
+    // another owner is closed.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let entries: libc::c_int = 64;
-    // SAFETY: the option is a whole integer that outlives the call.
+    // SAFETY: the option is a whole integer that outlives the call. Threat: a read behind it.
     let code = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

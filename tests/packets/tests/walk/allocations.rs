@@ -35,22 +35,29 @@ fn count() {
 }
 
 // SAFETY: every call goes to the system's allocator with its own arguments, which the caller
-// answers for; counting touches a variable of the thread that needs no memory.
+// answers for; counting touches a variable of the thread that needs no memory. Threat: an allocator
+// that calls itself.
 unsafe impl GlobalAlloc for Counting {
+    /// # Safety
+    /// As the trait says.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: as above.
+        // SAFETY: as above. Threat: memory that two owners have.
         unsafe { System.alloc(layout) }
     }
 
+    /// # Safety
+    /// As the trait says.
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
-        // SAFETY: as above.
+        // SAFETY: as above. Threat: memory that two owners have.
         unsafe { System.realloc(pointer, layout, size) }
     }
 
+    /// # Safety
+    /// As the trait says.
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
+        // SAFETY: as above. Threat: memory that two owners have.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
