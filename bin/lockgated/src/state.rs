@@ -261,16 +261,12 @@ impl State {
 
     /// Makes a snapshot the one that every worker walks by, and returns when all do.
     pub(crate) async fn publish(&mut self, snapshot: Arc<Snapshot>) -> Result<(), WorkerGone> {
-        // Entries from before generations began anew could look like new ones.
-        let caches = match snapshot.spd().wraps() == self.snapshot.spd().wraps() {
-            true => None,
-            false => Some(self.fresh_or_none().await),
-        };
-        self.publish_with(snapshot, caches).await
+        self.publish_with(snapshot, None).await
     }
 
-    /// The same with other flow caches, one a worker. What a worker needs besides is made here, and
-    /// what it needs no more is freed aside.
+    /// Publishes a snapshot with other flow caches, one a worker. `None`: the workers keep theirs,
+    /// unless generations began anew. Makes here what else a worker needs, and frees aside what it
+    /// needs no more.
     pub(crate) async fn publish_with(
         &mut self,
         snapshot: Arc<Snapshot>,
@@ -283,6 +279,11 @@ impl State {
                 .map(|name| old.iter().position(|old| old == name))
                 .collect::<Vec<_>>()
         });
+        let [before, after] = [&self.snapshot, &snapshot].map(|snapshot| snapshot.spd().wraps());
+        let caches = match caches {
+            None if caches::must_be_fresh(before, after) => Some(self.fresh_or_none().await),
+            caches => caches,
+        };
         let mut caches = caches.map(Vec::into_iter);
         let mut answers = Vec::new();
         for worker in &self.workers {
