@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use bpf::{Attached, BpfError, Inside, PortRule, Prefix, Scope, Steering};
-use dataplane::carve_out::{Packets, Reserved};
+use dataplane::carve_out::{IKE_SERVICES, MAX_SERVICES, Packets, Reserved};
 use dataplane::{DeviceId, PortId, Side, Snapshot};
 use xsk::XskError;
 
@@ -23,6 +23,8 @@ pub(crate) use claim::Claim;
 
 /// How long a queue may be busy: the kernel takes that long to let go of a dead process's socket.
 const BUSY_RETRY: Duration = Duration::from_secs(5);
+// What `check` accepts the program has room for.
+const _: () = assert!(MAX_SERVICES + IKE_SERVICES == bpf::MAX_SERVICES);
 
 /// Why a netdev cannot be taken over.
 #[derive(Debug, thiserror::Error)]

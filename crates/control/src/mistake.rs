@@ -179,6 +179,8 @@ pub enum Mistake {
     BarePort { number: u16, service: Option<(&'static str, &'static str)> },
     #[error("`allow_host` does nothing on a protected port")]
     AllowHostInside,
+    #[error("`allow_host` has {count} entries, and a port has room for {limit}")]
+    TooManyServices { count: usize, limit: usize },
     #[error("checksums are never completed on an unprotected port")]
     ChecksumOutside,
     #[error("unknown protocol \"{name}\"")]

@@ -24,6 +24,8 @@ use crate::{DropReason, HostService, PortId, PortInfo, RouteEntry, RouteTarget, 
 
 /// Port of IKE (RFC 7296 §2).
 const IKE_PORT: u16 = 500;
+/// Entries of a port's `allow_host` at most: the steering program has a place for each.
+pub const MAX_SERVICES: usize = 32;
 /// Most entries that the IKE of a port adds to those of its `allow_host` ([`Reserved::open`]).
 pub const IKE_SERVICES: usize = 2;
 

@@ -137,6 +137,10 @@ impl Mistake {
             Mistake::AllowHostInside => {
                 "from a protected port everything for this machine is passed"
             }
+            Mistake::TooManyServices { .. } => {
+                "join ports into ranges (\"tcp/8000-8080\"), or list whole protocols (\"tcp\") and \
+                 filter on this machine"
+            }
             Mistake::ChecksumOutside => {
                 "leave `l4_checksum` out: what comes from outside stays as it is"
             }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use dataplane::carve_out::MAX_SERVICES;
 use dataplane::{L4Checksum, PortId, Side};
 use policy::AddressRange;
 use wire::{Address, Family};
@@ -133,6 +134,10 @@ fn port(
             }
             service => allow_host.extend(service),
         }
+    }
+    if let Some(list) = raw.allow_host.as_ref().filter(|_| allow_host.len() > MAX_SERVICES) {
+        let (count, limit) = (allow_host.len(), MAX_SERVICES);
+        problems.error(&list.span(), Mistake::TooManyServices { count, limit });
     }
     if let (Some(Side::Protected), Some(list)) = (side, &raw.allow_host)
         && !list.get_ref().is_empty()

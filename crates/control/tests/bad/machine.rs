@@ -294,6 +294,19 @@ pub(crate) const ERRORS: &[Row] = &[
         "write \"tcp/8080\" or \"udp/8080\"",
     ),
     row("\"udp/500\"", "\"icmp/8\"", "12:15", "`allow_host`: protocol icmp has no ports", ""),
+    row(
+        "\"udp/500\"",
+        "\"tcp/9000\", \"tcp/9002\", \"tcp/9004\", \"tcp/9006\", \"tcp/9008\", \
+         \"tcp/9010\", \"tcp/9012\", \"tcp/9014\", \"tcp/9016\", \"tcp/9018\", \
+         \"tcp/9020\", \"tcp/9022\", \"tcp/9024\", \"tcp/9026\", \"tcp/9028\", \
+         \"tcp/9030\", \"tcp/9032\", \"tcp/9034\", \"tcp/9036\", \"tcp/9038\", \
+         \"tcp/9040\", \"tcp/9042\", \"tcp/9044\", \"tcp/9046\", \"tcp/9048\", \
+         \"tcp/9050\", \"tcp/9052\", \"tcp/9054\", \"tcp/9056\", \"tcp/9058\", \
+         \"tcp/9060\", \"tcp/9062\"",
+        "12:14",
+        "`allow_host` has 33 entries, and a port has room for 32",
+        "join ports into ranges",
+    ),
     row("\"udp/500\"", "\"any\"", "12:15", "would open this machine to everyone", ""),
     row("\"udp/500\"", "\"esp\"", "12:15", "ESP to this machine is opened by Lockgate", ""),
     row(

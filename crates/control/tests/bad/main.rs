@@ -107,6 +107,16 @@ fn good_configuration_has_no_errors_and_only_the_warning_of_short_numbers() {
 }
 
 #[test]
+fn a_port_has_room_for_32_services() {
+    let with = |count: u16| {
+        let services: Vec<String> = (1..=count).map(|n| format!("\"tcp/{}\"", 2 * n)).collect();
+        parse(&GOOD.replace("\"udp/500\", \"icmp\"", &services.join(", ")), "good.toml")
+    };
+    assert!(with(32).is_ok());
+    assert!(with(33).is_err_and(|errors| errors.to_string().contains("has room for 32")));
+}
+
+#[test]
 fn every_bad_configuration_is_refused_at_its_place_with_advice() {
     // FC-11, FC-14, FC-15
     for row in errors() {
