@@ -261,6 +261,40 @@ fn the_daemon_and_the_file_explain_alike() {
 }
 
 #[test]
+fn explain_notes_the_ports_on_a_packets_way_that_are_down() {
+    let lab = Lab::new();
+    let lines = |ask: &[&str]| -> Vec<String> {
+        let text = lab.succeeds(&[&["explain", "--in"], ask].concat());
+        text.lines().filter(|line| line.contains(" is down")).map(str::to_owned).collect()
+    };
+    let dead = |names: &[&str]| {
+        let port = |name: &&str| control::DeadPort {
+            name: (*name).to_owned(),
+            state: "down".into(),
+            reason: "eth0 has no carrier".into(),
+        };
+        *lab.fake.dead.lock().unwrap() = names.iter().map(port).collect();
+    };
+    let to_b = ["lan", "tcp", "10.1.0.10:1", "10.2.0.10:443"];
+    let to_us = ["lan", "tcp", "10.1.0.10:1", "10.1.0.1:22"];
+    let nowhere = ["lan", "udp", "[2001:db8:1::10]:1", "[2002::1]:2"];
+    assert_eq!(lines(&to_b), [""; 0], "all are up");
+    dead(&["wan"]);
+    let [told] = &lines(&to_b)[..] else { panic!("one note: {:?}", lines(&to_b)) };
+    assert!(told.ends_with("port wan is down: eth0 has no carrier; no packet leaves by it"));
+    assert_eq!(lines(&to_us), [""; 0], "the packet does not come near that port");
+    let [told] = &lines(&nowhere)[..] else { panic!("one note: {:?}", lines(&nowhere)) };
+    assert!(told.ends_with("; Linux has no routes by it"), "{told}");
+    dead(&["lan", "wan"]);
+    let both = lines(&to_b);
+    let [came, left] = &both[..] else { panic!("two notes: {both:?}") };
+    assert!(came.contains("port lan is down") && came.ends_with("; no packet comes in by it"));
+    assert!(left.contains("port wan is down") && left.ends_with("; no packet leaves by it"));
+    dead(&["a", "b", "c", "d", "e", "f"]);
+    assert_eq!(lines(&nowhere).len(), 4, "no more than a few");
+}
+
+#[test]
 fn events_are_lines_for_people_or_of_json() {
     let lab = Lab::new();
     let text = lab.succeeds(&["events"]);

@@ -25,6 +25,8 @@ pub(crate) struct Fake {
     pub(crate) applied: Arc<Mutex<Vec<v1::ApplyRequest>>>,
     pub(crate) changed: Arc<Mutex<Vec<v1::ChangePoliciesRequest>>>,
     pub(crate) watched: Arc<Mutex<Vec<v1::EventsRequest>>>,
+    /// Ports that are not up.
+    pub(crate) dead: Arc<Mutex<Vec<control::DeadPort>>>,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -167,12 +169,13 @@ impl Gateway for Fake {
         let (keys, _) = loaded.keys.for_replay(&loaded.validated, &[]).unwrap();
         let snapshot = loaded.validated.compile(keys, dataplane::Generation(1)).unwrap();
         let prefixes = loaded.validated.prefixes();
+        let dead = self.dead.lock().unwrap().clone();
         let picture = Picture {
             snapshot: &snapshot,
             prefixes: &prefixes,
             spis: Spis::Configured,
             routing: control::Routing::Known,
-            dead_ports: &[],
+            dead_ports: &dead,
         };
         let address = |text: &str| Address::from(text.parse::<IpAddr>().unwrap());
         let (source, destination) = (address(&request.source), address(&request.destination));
