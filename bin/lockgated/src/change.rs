@@ -9,8 +9,8 @@ use control::guard::{Guard, UnwritableName};
 use control::mirror::{View, check_devices};
 use control::validated::Validated;
 use control::{
-    Compiled, Compiler, Difference, KeyChange, Keys, Loaded, Prepared, Problem, differences,
-    edited, key_changes,
+    Compiled, Compiler, ConfigErrors, Difference, KeyChange, Keys, Loaded, Prepared, Problem,
+    differences, edited, key_changes,
 };
 use dataplane::Side;
 use dataplane::carve_out::Reserved;
@@ -22,7 +22,8 @@ use crate::device::DeviceError;
 use crate::events::Kind;
 use crate::moves::live_parts_of;
 use crate::revisions::{
-    Body, Cause, Content, Reader, Revision, RevisionError, StoredKeys, Text, on_disk, stored,
+    Body, Cause, Confirmation, Content, Reader, Revision, RevisionError, StoredKeys, Text, on_disk,
+    stored,
 };
 use crate::save::same_directory;
 use crate::state::{State, netdevs, reserved_by, reserved_of_earlier};
@@ -121,7 +122,15 @@ pub(crate) fn machine(error: impl std::error::Error + Send + Sync + 'static) -> 
 
 /// The whole text of a revision, and its keys. Blocks, and takes as long as it is large.
 pub(crate) fn body_of(reader: Reader, number: u64) -> Result<Body, Refused> {
-    let Text { whole, edits } = reader.read().map_err(machine)?;
+    Ok(whole_body(reader.read().map_err(machine)?, number)?)
+}
+
+/// A revision's text with all changes made in it, and its keys.
+///
+/// # Errors
+/// The changes do not fit the text.
+pub(crate) fn whole_body(text: Text, number: u64) -> Result<Body, ConfigErrors> {
+    let Text { whole, edits } = text;
     if edits.is_empty() {
         return Ok(whole);
     }
@@ -375,6 +384,10 @@ impl State {
             base,
             changes: (differences.len() + key_changes.len()) as u32,
             restored: restores.as_ref().map(|restored| restored.revision),
+            confirmation: match promise {
+                Some(_) => Confirmation::Asked,
+                None => Confirmation::NotAsked,
+            },
         };
         let waits = match promise {
             Some(promise) => Some(self.keep_promise(promise, number)),

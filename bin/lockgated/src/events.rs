@@ -139,6 +139,9 @@ kinds! {
     UnconfirmedNotStarted "unconfirmed_not_started" Warning Told
         "the configuration file holds what was applied and never confirmed: the revision before it \
          was started instead; change the file, or apply it again"
+    UnconfirmedRecordDamaged "unconfirmed_record_damaged" Warning Told
+        "the record of what was never confirmed is damaged; the message says what of it is lost, \
+         and which configuration starts"
     Saved "saved" Notice Told
         "what runs was written to the daemon's configuration file"
     SaveRefused "save_refused" Warning Told

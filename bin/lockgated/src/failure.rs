@@ -14,6 +14,7 @@ use xsk::XskError;
 use crate::caches::CacheError;
 use crate::device::DeviceError;
 use crate::hardening::HardeningError;
+use crate::unconfirmed::NoBeginning;
 use crate::worker::WorkerGone;
 
 /// Why the daemon does not start, or ends. What it displays is for the person at the terminal.
@@ -22,6 +23,9 @@ pub(crate) enum Failure {
     /// The configuration or a key file is wrong; its author is at fault.
     #[error("{0}")]
     Config(#[from] ConfigErrors),
+    /// The configuration was never confirmed, and the one before it is lost.
+    #[error("{0}")]
+    NeverConfirmed(#[from] crate::unconfirmed::NothingBefore),
     /// The configuration cannot be compiled.
     #[error("{0}")]
     Compile(#[from] CompileError),
@@ -93,6 +97,15 @@ pub(crate) enum Failure {
     /// Signals cannot be received.
     #[error("signals cannot be received: {0}")]
     Signals(std::io::Error),
+}
+
+impl From<NoBeginning> for Failure {
+    fn from(none: NoBeginning) -> Failure {
+        match none {
+            NoBeginning::Config(errors) => errors.into(),
+            NoBeginning::Lost(nothing) => nothing.into(),
+        }
+    }
 }
 
 fn lines<T: std::fmt::Display>(all: &[T]) -> String {

@@ -108,7 +108,7 @@ fn main() -> ExitCode {
 
 async fn guard_only(file: &Path) -> Result<(), Failure> {
     // As the daemon will choose; where its state is not there yet, the file.
-    let (parsed, ..) = unconfirmed::read(file)?;
+    let parsed = unconfirmed::read(file)?;
     control::guard::Guard::early(&parsed.validated)?.install()?;
     println!("lockgated: the guard stands; nothing is forwarded for the configured ports");
     Ok(())

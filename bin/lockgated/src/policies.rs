@@ -23,7 +23,9 @@ use tokio::sync::oneshot;
 use crate::backend::{Consent, Done, Intent, PolicyChange, PolicyNames, Refused, Uid};
 use crate::change::{machine, restart_note, unsaid};
 use crate::daemon::Daemon;
-use crate::revisions::{Body, Cause, Content, PolicyEdit, Revision, Written, on_disk, stored};
+use crate::revisions::{
+    Body, Cause, Confirmation, Content, PolicyEdit, Revision, Written, on_disk, stored,
+};
 use crate::state::{State, reserved_by};
 
 /// Policies that an event names at most.
@@ -414,6 +416,7 @@ impl State {
             base: self.base.clone(),
             changes: differences.len() as u32,
             restored: None,
+            confirmation: Confirmation::NotAsked,
         };
         let body = move || Body {
             text: compiled.validated().effective(),

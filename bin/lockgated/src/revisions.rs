@@ -71,6 +71,15 @@ impl Cause {
     }
 }
 
+/// Whether a revision was applied to be confirmed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Confirmation {
+    /// No: it runs for good.
+    NotAsked,
+    /// `lockgate apply --confirm`.
+    Asked,
+}
+
 /// One revision, its text aside.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Revision {
@@ -86,6 +95,7 @@ pub(crate) struct Revision {
     pub(crate) changes: u32,
     /// The revision that it brought back.
     pub(crate) restored: Option<u64>,
+    pub(crate) confirmation: Confirmation,
 }
 
 /// Policies that were changed from one revision to the next.
@@ -209,6 +219,11 @@ impl Revisions {
         self.kept.iter().map(|kept| &kept.revision)
     }
 
+    /// Those that are kept as a whole, oldest first.
+    pub(crate) fn wholes(&self) -> impl DoubleEndedIterator<Item = &Revision> {
+        self.kept.iter().filter(|kept| kept.is_whole).map(|kept| &kept.revision)
+    }
+
     /// The one with this number.
     pub(crate) fn find(&self, number: u64) -> Option<&Revision> {
         self.all().find(|revision| revision.number == number)
@@ -295,6 +310,15 @@ impl Revisions {
         self.kept.retain(|kept| kept.revision.number != number);
     }
 
+    /// Reads a revision's text as it is on disk: before another one is kept. Blocks.
+    ///
+    /// # Errors
+    /// As [`Reader::read`].
+    pub(crate) fn read(&self, number: u64) -> Result<Text, RevisionError> {
+        let whole = self.whole_before(number);
+        read_text(&self.path(whole), whole, number)
+    }
+
     /// Reads a revision's text, when all that waits is written; `None`: it is not kept. Blocks.
     pub(crate) fn reader(&self, number: u64) -> Option<Reader> {
         self.find(number)?;
@@ -374,23 +398,26 @@ impl Reader {
     pub(crate) fn read(self) -> Result<Text, RevisionError> {
         let Reader { path, whole, number, flushed } = self;
         let _ = flushed.blocking_recv();
-        let fail = |error| RevisionError { path: path.clone(), error };
-        let broken = || fail(std::io::ErrorKind::InvalidData.into());
-        let content = std::fs::read_to_string(&path).map_err(fail)?;
-        let (_, body) = decode(whole, &content).ok_or_else(broken)?;
-        let mut edits = Vec::new();
-        if number > whole {
-            let lines = std::fs::read(changes_of(&path)).map_err(fail)?;
-            let changes = decode_lines(whole, &lines);
-            edits.extend(
-                changes.take_while(|(of, ..)| of.number <= number).map(|(_, edit, _)| edit),
-            );
-        }
-        if edits.len() as u64 != number - whole {
-            return Err(broken());
-        }
-        Ok(Text { whole: body, edits })
+        read_text(&path, whole, number)
     }
+}
+
+/// Reads the text of a revision that is a change of a whole one, or that one itself.
+fn read_text(path: &Path, whole: u64, number: u64) -> Result<Text, RevisionError> {
+    let fail = |error| RevisionError { path: path.to_owned(), error };
+    let broken = || fail(std::io::ErrorKind::InvalidData.into());
+    let content = std::fs::read_to_string(path).map_err(fail)?;
+    let (_, body) = decode(whole, &content).ok_or_else(broken)?;
+    let mut edits = Vec::new();
+    if number > whole {
+        let lines = std::fs::read(changes_of(path)).map_err(fail)?;
+        let changes = decode_lines(whole, &lines);
+        edits.extend(changes.take_while(|(of, ..)| of.number <= number).map(|(_, edit, _)| edit));
+    }
+    if edits.len() as u64 != number - whole {
+        return Err(broken());
+    }
+    Ok(Text { whole: body, edits })
 }
 
 #[cfg(test)]
@@ -408,6 +435,7 @@ mod tests {
             base: PathBuf::from("/etc/x y"),
             changes: 3,
             restored: None,
+            confirmation: Confirmation::Asked,
         }
     }
 

@@ -29,9 +29,9 @@ use crate::device::{Claim, DeviceError};
 use crate::events::{Events, Kind};
 use crate::failure::Failure;
 use crate::hardening;
-use crate::revisions::{Body, Cause, Content, Revision, Revisions, on_disk, stored};
+use crate::revisions::{Body, Cause, Confirmation, Content, Revision, Revisions, on_disk, stored};
 use crate::state::{Beginning, State, netdevs, queues_of, reserved_by};
-use crate::unconfirmed::{self, Instead};
+use crate::unconfirmed::{self, Damaged, Instead};
 use crate::worker::{Handle, Setup};
 
 /// Neighbours that may wait to be asked for.
@@ -68,6 +68,7 @@ struct Prepared {
     file: PathBuf,
     base: PathBuf,
     instead: Option<Instead>,
+    damaged: Option<Damaged>,
     keystate: KeyState,
     revisions: Revisions,
     compiler: Compiler,
@@ -89,7 +90,7 @@ pub(crate) async fn start(
     file: &Path,
     events: Events,
 ) -> Result<Started, Failure> {
-    let unconfirmed::Beginning { loaded, base, instead } = beginning;
+    let unconfirmed::Beginning { loaded, base, instead, damaged } = beginning;
     let node = &loaded.validated.node;
     let mut keystate = KeyState::open(&node.run_dir, &node.state_dir)?;
     // What cannot be read or kept is told, and is no reason not to start.
@@ -117,6 +118,7 @@ pub(crate) async fn start(
         file,
         base,
         instead,
+        damaged,
         keystate,
         revisions,
         compiler,
@@ -158,7 +160,9 @@ fn recognise(config: &Validated, view: &View) {
 
 async fn begin(prepared: Prepared) -> Result<Started, Failure> {
     let Prepared { loaded, file, base, keystate, revisions, compiler, compiled, .. } = prepared;
-    let Prepared { mut mirror, ethtool, queues, guard, events, namespace, instead, .. } = prepared;
+    let Prepared {
+        mut mirror, ethtool, queues, guard, events, namespace, instead, damaged, ..
+    } = prepared;
     // Whether it can be made is known before the first port is taken.
     drop(TunPort::open(HOST_NETDEV, Lifetime::Persistent)?);
     see_host_port(&mut mirror).await;
@@ -206,9 +210,13 @@ async fn begin(prepared: Prepared) -> Result<Started, Failure> {
         base,
         changes: 0,
         restored: instead.as_ref().map(|instead| instead.previous),
+        confirmation: Confirmation::NotAsked,
     };
     (state.revision, state.restored) = (number, revision.restored);
     let keys = stored(&loaded.keys.names(&loaded.validated));
+    if let Some(damaged) = &damaged {
+        state.tell_damaged(damaged).await;
+    }
     if let Some(instead) = &instead {
         let message = instead.message(&file, &keys);
         let details: crate::events::Details<'_> =

@@ -10,8 +10,13 @@
 //! was over. The record goes away when a change is confirmed, or when the configuration is applied
 //! without `--confirm`.
 //!
+//! A damaged record is an event (`unconfirmed_record_damaged`) and no way around the rule: the
+//! revisions that are kept beside it stand in for it (`record`).
+//!
 //! Keys are in no record: after a restart those of the key files are used. A change of keys that
 //! is to survive a crash unconfirmed names another key file than the revision before.
+
+mod record;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,18 +25,17 @@ use std::time::{Duration, Instant, SystemTime};
 use control::guard::Guard;
 use control::{Compiled, ConfigErrors, Loaded, Parsed};
 use dataplane::carve_out::Reserved;
-use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
 use crate::backend::{ConnectionNumber, NotConfirmed, Refused, ToConfirm, Uid, Waits};
 use crate::change::machine;
 use crate::daemon::Daemon;
 use crate::events::Kind;
-use crate::revisions::{
-    Body, Cause, Content, Revision, StoredKeys, keys_json, keys_of_json, stored, sync_names,
-    write_file,
-};
+use crate::revisions::{Body, Cause, Confirmation, Content, Revision, StoredKeys, stored};
 use crate::state::State;
+
+pub(crate) use record::{Damage, NothingBefore, Record, Records};
+use record::{RECORD, StandIn, digest, stand_in};
 
 /// The shortest time to confirm.
 const LEAST_TIME_S: u64 = 1;
@@ -39,12 +43,6 @@ const LEAST_TIME_S: u64 = 1;
 const MOST_TIME_S: u64 = 86_400;
 /// When a rollback that failed is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
-/// Configurations that one record refuses.
-const MAX_REFUSED: usize = 16;
-/// The record's name in the state directory.
-const RECORD: &str = "unconfirmed";
-/// What it begins with.
-const MARK: &str = "# lockgate unconfirmed: ";
 
 /// A time to confirm.
 ///
@@ -91,123 +89,6 @@ pub(crate) enum LastWait {
     RolledBack { revision: u64, at: Instant },
 }
 
-/// A configuration that does not start.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct RefusedText {
-    revision: u64,
-    digest: String,
-}
-
-/// What a restart goes by. See the module.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Record {
-    /// The newest is the last.
-    refused: Vec<RefusedText>,
-    /// The revision before the newest, and what a relative `keys_dir` in it is relative to.
-    previous: u64,
-    base: PathBuf,
-    body: Body,
-}
-
-/// The digest of a configuration's meaning: of its text with every default written out.
-fn digest(effective: &str) -> String {
-    Sha256::digest(effective.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-impl Record {
-    /// Reads the record of a state directory. One that cannot be read or understood is as good as
-    /// none: the file of the daemon decides.
-    pub(crate) fn read(state_dir: &Path) -> Option<Record> {
-        let content = std::fs::read_to_string(state_dir.join(RECORD)).ok()?;
-        Record::decode(&content)
-    }
-
-    /// The revision, if the record refuses this configuration.
-    fn refuses(&self, effective: &str) -> Option<u64> {
-        let digest = digest(effective);
-        let found = self.refused.iter().rev().find(|refused| refused.digest == digest);
-        found.map(|refused| refused.revision)
-    }
-
-    /// A record for a change to `effective`, beside what an earlier one refuses.
-    fn of(
-        revision: u64,
-        effective: &str,
-        before: (u64, PathBuf, Body),
-        earlier: Option<&Record>,
-    ) -> Record {
-        let (previous, base, body) = before;
-        let digest = digest(effective);
-        let earlier = earlier.into_iter().flat_map(|record| &record.refused);
-        let mut refused: Vec<RefusedText> =
-            earlier.filter(|refused| refused.digest != digest).cloned().collect();
-        refused.push(RefusedText { revision, digest });
-        refused.drain(..refused.len().saturating_sub(MAX_REFUSED));
-        Record { refused, previous, base, body }
-    }
-
-    fn encode(&self) -> String {
-        let Record { refused, previous, base, body } = self;
-        let refused: Vec<_> = refused
-            .iter()
-            .map(|RefusedText { revision, digest }| serde_json::json!([revision, digest]))
-            .collect();
-        let facts = serde_json::json!({
-            "refused": refused,
-            "previous": previous,
-            "base": base.to_string_lossy(),
-            "keys": keys_json(&body.keys),
-            "text": digest(&body.text),
-        });
-        format!("{MARK}{facts}\n{}", body.text)
-    }
-
-    fn decode(content: &str) -> Option<Record> {
-        let (first, text) = content.split_once('\n')?;
-        let facts: serde_json::Value = serde_json::from_str(first.strip_prefix(MARK)?).ok()?;
-        if facts["text"].as_str() != Some(&digest(text)) {
-            return None;
-        }
-        let refused = facts["refused"].as_array()?.iter().map(|entry| {
-            let (revision, digest) = (entry[0].as_u64()?, entry[1].as_str()?.to_owned());
-            Some(RefusedText { revision, digest })
-        });
-        Some(Record {
-            refused: refused.collect::<Option<_>>()?,
-            previous: facts["previous"].as_u64()?,
-            base: PathBuf::from(facts["base"].as_str()?),
-            body: Body { text: text.to_owned(), keys: keys_of_json(&facts["keys"]) },
-        })
-    }
-}
-
-/// The record on disk. Writes and removals are on disk when they are answered.
-pub(crate) struct Records {
-    path: PathBuf,
-}
-
-impl Records {
-    /// That of a state directory.
-    pub(crate) fn new(state_dir: &Path) -> Records {
-        Records { path: state_dir.join(RECORD) }
-    }
-
-    async fn write(&self, record: &Record) -> std::io::Result<()> {
-        let (path, content) = (self.path.clone(), record.encode());
-        blocking(move || write_file(&path, &content)).await
-    }
-
-    async fn remove(&self) -> std::io::Result<()> {
-        let path = self.path.clone();
-        blocking(move || match std::fs::remove_file(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
-            Ok(()) => sync_names(&path),
-        })
-        .await
-    }
-}
-
 /// Does what waits for the disk on a thread of its own.
 async fn blocking(
     work: impl FnOnce() -> std::io::Result<()> + Send + 'static,
@@ -215,13 +96,15 @@ async fn blocking(
     tokio::task::spawn_blocking(work).await.map_err(std::io::Error::other)?
 }
 
-/// What a daemon starts with.
+/// A configuration to start with.
 pub(crate) struct Beginning {
     pub(crate) loaded: Loaded,
     /// What a relative `keys_dir` in it is relative to.
     pub(crate) base: PathBuf,
     /// The file holds what was never confirmed: what starts instead.
     pub(crate) instead: Option<Instead>,
+    /// The record is damaged.
+    pub(crate) damaged: Option<Damaged>,
 }
 
 /// The revision before an unconfirmed change, started in its place.
@@ -251,35 +134,93 @@ impl Instead {
     }
 }
 
+/// A damaged record, and what becomes of it.
+pub(crate) struct Damaged {
+    path: PathBuf,
+    damage: Damage,
+    /// Takes its place: the revisions that are kept said what it must say.
+    pub(crate) mended: Option<Record>,
+}
+
+impl Damaged {
+    /// What happened, for the event.
+    pub(crate) fn message(&self, file: &Path) -> String {
+        let Damaged { path, damage, mended } = self;
+        let (path, file) = (path.display(), file.display());
+        match mended {
+            Some(_) => format!(
+                "{path} is damaged ({damage}): the revisions that are kept say what was never \
+                 confirmed, and the record is written anew from them"
+            ),
+            None => format!(
+                "{path} is damaged ({damage}): no kept revision says that {file} was never \
+                 confirmed, so it starts; if that is right, remove {path}"
+            ),
+        }
+    }
+}
+
+/// No configuration can be started with.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoBeginning {
+    /// All mistakes of the one that is to start.
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    /// The file was never confirmed, and the revision before it is lost.
+    #[error(transparent)]
+    Lost(#[from] NothingBefore),
+}
+
 /// The revision, if a configuration was applied to be confirmed and never was.
 pub(crate) fn refused_revision(config: &control::Validated) -> Option<u64> {
-    Record::read(&config.node.state_dir)?.refuses(&config.effective())
+    let (stand_in, _) = stand_in(&config.node.state_dir, &config.effective()).ok()?;
+    Some(stand_in?.refused)
 }
 
 /// The configuration of a file, or the one that starts instead of it.
-pub(crate) fn read(file: &Path) -> Result<(Parsed, PathBuf, Option<Instead>), ConfigErrors> {
+struct Chosen {
+    parsed: Parsed,
+    base: PathBuf,
+    instead: Option<Instead>,
+    damaged: Option<Damaged>,
+}
+
+fn choose(file: &Path) -> Result<Chosen, NoBeginning> {
     let parsed = control::read(file)?;
     let base = control::base_of(file).to_owned();
-    let Some(record) = Record::read(&parsed.validated.node.state_dir) else {
-        return Ok((parsed, base, None));
+    let state_dir = parsed.validated.node.state_dir.clone();
+    let effective = parsed.validated.effective();
+    let (stand_in, damage) = stand_in(&state_dir, &effective)?;
+    let damaged = damage.map(|damage| Damaged {
+        path: state_dir.join(RECORD),
+        damage,
+        mended: stand_in.as_ref().map(|stand_in| stand_in.record(&effective)),
+    });
+    let Some(StandIn { refused, previous, base: base_before, body }) = stand_in else {
+        return Ok(Chosen { parsed, base, instead: None, damaged });
     };
-    let Some(refused) = record.refuses(&parsed.validated.effective()) else {
-        return Ok((parsed, base, None));
-    };
-    let Record { previous, base, body, .. } = record;
     let parsed = control::parse(&body.text, &format!("revision {previous}"))?;
-    Ok((parsed, base, Some(Instead { refused, previous, keys: body.keys })))
+    let instead = Some(Instead { refused, previous, keys: body.keys });
+    Ok(Chosen { parsed, base: base_before, instead, damaged })
+}
+
+/// The configuration that a daemon with this file starts with.
+///
+/// # Errors
+/// As [`load`].
+pub(crate) fn read(file: &Path) -> Result<Parsed, NoBeginning> {
+    choose(file).map(|chosen| chosen.parsed)
 }
 
 /// The same with its keys.
 ///
 /// # Errors
-/// All mistakes. A revision that is to start instead of the file and cannot leaves everything
+/// [`NoBeginning`]. A revision that is to start instead of the file and cannot leaves everything
 /// closed: the file was never confirmed.
-pub(crate) fn load(file: &Path) -> Result<Beginning, ConfigErrors> {
-    let (parsed, base, instead) = read(file)?;
+pub(crate) fn load(file: &Path) -> Result<Beginning, NoBeginning> {
+    let Chosen { parsed, base, instead, damaged } = choose(file)?;
     let loaded = parsed.within(control::machine_memory())?.load_keys(&base)?;
-    Ok(Beginning { loaded, base, instead })
+    Ok(Beginning { loaded, base, instead, damaged })
 }
 
 /// Names the peers whose stored keys differ; `None`: there are none. Peers of which nothing is
@@ -323,7 +264,8 @@ impl State {
         let body =
             move || Body { text: copy.validated().effective(), keys: stored(&copy.key_names()) };
         let body = tokio::task::spawn_blocking(body).await.map_err(machine)?;
-        let earlier = Record::read(&self.config().node.state_dir);
+        // A damaged one was told when the daemon started, and is replaced.
+        let earlier = Record::read(&self.config().node.state_dir).ok().flatten();
         let effective = effective.to_owned();
         if digest(&body.text) != digest(&effective) {
             let before = (before.revision, before.base.clone(), body);
@@ -365,9 +307,21 @@ impl State {
 
     /// Forgets that a configuration was never confirmed: it is applied for good.
     pub(crate) async fn accept(&mut self, effective: &str) {
-        let record = Record::read(&self.config().node.state_dir);
+        // A damaged one stays: whatever it refuses is not known.
+        let record = Record::read(&self.config().node.state_dir).ok().flatten();
         if record.is_some_and(|record| record.refuses(effective).is_some())
             && let Err(error) = self.records.remove().await
+        {
+            self.tell_record_stays(&error);
+        }
+    }
+
+    /// Tells that the record is damaged, and mends it if that can be done.
+    pub(crate) async fn tell_damaged(&mut self, damaged: &Damaged) {
+        let message = damaged.message(&self.file);
+        self.events.record(Kind::UnconfirmedRecordDamaged, "", message, &[]);
+        if let Some(mended) = &damaged.mended
+            && let Err(error) = self.records.write(mended).await
         {
             self.tell_record_stays(&error);
         }
@@ -405,6 +359,7 @@ impl State {
             base: pending.before.base.clone(),
             changes: 0,
             restored: Some(previous),
+            confirmation: Confirmation::NotAsked,
         };
         let copy = self.compiled.copied();
         let body = Box::new(move || Body {
@@ -547,46 +502,6 @@ pub(crate) fn audit(daemon: &Daemon, by: Uid, done: &Result<u64, NotConfirmed>) 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const TEXT: &str = "[node]\nname = \"a\"\n";
-
-    fn body(text: &str) -> Body {
-        let keys = [("b".to_owned(), vec!["in 0x00000100 00".to_owned()])].into();
-        Body { text: text.into(), keys }
-    }
-
-    #[test]
-    fn a_record_is_read_as_it_was_written_and_refuses_what_was_never_confirmed() {
-        let before = |number| (number, PathBuf::from("/etc/x \"y\""), body(TEXT));
-        let first = Record::of(15, "new", before(14), None);
-        assert_eq!(Record::decode(&first.encode()), Some(first.clone()));
-        assert_eq!((first.refuses("new"), first.refuses(TEXT)), (Some(15), None));
-        // Neither was confirmed; the revision before the newest is what starts.
-        let second = Record::of(17, "newer", before(16), Some(&first));
-        assert_eq!((second.refuses("new"), second.refuses("newer")), (Some(15), Some(17)));
-        assert_eq!(second.previous, 16);
-        let again = Record::of(18, "new", before(16), Some(&second));
-        assert_eq!((again.refuses("new"), again.refused.len()), (Some(18), 2));
-        let mut last = again;
-        for number in 20..60 {
-            last = Record::of(number, &number.to_string(), before(number - 1), Some(&last));
-        }
-        assert_eq!((last.refused.len(), last.refuses("59")), (MAX_REFUSED, Some(59)));
-    }
-
-    #[test]
-    fn a_damaged_record_is_as_good_as_none() {
-        let whole = Record::of(2, "new", (1, PathBuf::from("/"), body(TEXT)), None).encode();
-        let head = whole.find('\n').unwrap();
-        for cut in (0..head).chain([whole.len() - 1]) {
-            assert_eq!(Record::decode(&whole[..cut]), None, "cut at {cut}");
-        }
-        assert_eq!(Record::decode(&whole.replace("previous", "prevoius")), None);
-        let directory = tempfile::tempdir().unwrap();
-        assert_eq!(Record::read(directory.path()), None);
-        std::fs::write(directory.path().join(RECORD), [0xff; 9]).unwrap();
-        assert_eq!(Record::read(directory.path()), None);
-    }
 
     #[test]
     fn keys_that_changed_are_named_by_their_peers() {

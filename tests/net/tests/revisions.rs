@@ -348,6 +348,33 @@ fn killed_while_a_change_waits_a_gateway_starts_with_the_revision_before() {
     lab.balances();
 }
 
+#[test]
+fn with_a_damaged_record_a_gateway_still_starts_with_the_revision_before() {
+    let Some(mut lab) = running("damaged_record", Plan::default()) else { return };
+    let gateways = &mut lab.gateways;
+    let file = change_start_file(gateways);
+    succeed(gateways, &["apply", "-f", &file, "--confirm", "600"]);
+    gateways.kill(1);
+    let record = gateways.file(1).state_dir().join("unconfirmed");
+    let whole = std::fs::read(&record).unwrap();
+    std::fs::write(&record, &whole[..40]).unwrap();
+    start_as_it_is(gateways);
+    assert_eq!(policies(gateways), ["to-gw-b"]);
+    let said = log(gateways);
+    for part in ["unconfirmed_record_damaged", "written anew", "revision 1 starts instead"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    // It is whole again, and refuses the file without a word of damage.
+    gateways.kill(1);
+    start_as_it_is(gateways);
+    assert_eq!(policies(gateways), ["to-gw-b"]);
+    let said = log(gateways);
+    assert!(said.contains("unconfirmed_not_started"), "{said}");
+    assert!(!said.contains("unconfirmed_record_damaged"), "{said}");
+    lab.flows_again();
+    lab.balances();
+}
+
 /// Runs lines of the shell, as an operator would.
 fn shell(directory: &Path, lines: &str) {
     let ran = Command::new("sh").args(["-e", "-c", lines]).current_dir(directory).output().unwrap();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use super::{Body, Cause, PolicyEdit, Revision, StoredKeys};
+use super::{Body, Cause, Confirmation, PolicyEdit, Revision, StoredKeys};
 
 pub(super) const MARK: &str = "# lockgate revision: ";
 
@@ -21,6 +21,9 @@ fn facts(revision: &Revision) -> serde_json::Value {
     if let Some(restored) = revision.restored {
         facts["restored"] = restored.into();
     }
+    if revision.confirmation == Confirmation::Asked {
+        facts["to_confirm"] = true.into();
+    }
     facts
 }
 
@@ -36,6 +39,10 @@ fn of_facts(number: u64, facts: &serde_json::Value) -> Option<Revision> {
         base: PathBuf::from(facts["base"].as_str()?),
         changes: u32::try_from(facts["changes"].as_u64()?).ok()?,
         restored: facts["restored"].as_u64(),
+        confirmation: match facts["to_confirm"].as_bool() {
+            Some(true) => Confirmation::Asked,
+            _ => Confirmation::NotAsked,
+        },
     })
 }
 
