@@ -1,4 +1,4 @@
-//! What becomes of the process when somebody makes the run file shorter under it.
+//! Ends the process, with one clear line, when somebody makes the run file shorter under it.
 //!
 //! A page of a mapping beyond the end of its file answers every access with SIGBUS, on whichever
 //! thread makes it: a worker that draws a sequence number, most likely. Nothing can go on then,
@@ -15,10 +15,10 @@ pub const RUN_FILE_CUT: u8 = 3;
 /// First byte of the mapping that was made last, and the first behind it.
 static START: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
-/// What is said; a leaked `String`.
+/// The line to print; a leaked `String`.
 static TEXT: AtomicPtr<String> = AtomicPtr::new(std::ptr::null_mut());
 
-/// What an operator reads.
+/// The line for the operator.
 pub(crate) fn text(path: &Path) -> String {
     format!(
         "{} was made shorter while lockgated used it: where sequence numbers stand is not known \

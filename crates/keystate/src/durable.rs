@@ -13,7 +13,7 @@ use crate::Notice;
 use crate::files::{self, FileError};
 use crate::record::{self, Damaged};
 
-/// Whether a key may still seal.
+/// The right of a key to seal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
     Good,
@@ -30,7 +30,7 @@ pub(crate) struct Reservation {
     pub(crate) standing: Standing,
 }
 
-/// What is found on disk about a key.
+/// A key's record as found on disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Found<T> {
     Missing,
@@ -129,7 +129,7 @@ impl Edges {
         Ok(Edges { path: path.to_owned(), edges, changed: false })
     }
 
-    /// How far a key had received; `None`: not known to have received anything.
+    /// Returns the right edge of a key; `None`: the key is not known to have received anything.
     pub(crate) fn of(&self, fingerprint: u128) -> Option<u64> {
         self.edges.get(&fingerprint).copied()
     }

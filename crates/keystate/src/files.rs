@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The largest record that is read, bytes.
 const MAX_RECORD_BYTES: u64 = 64 << 20;
 
-/// What cannot be done with a file. The machine is at fault, or whoever keeps its directories.
+/// A file operation that failed: the machine is at fault, or whoever keeps its directories.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FileError {
     /// The operating system refuses.
@@ -47,12 +47,12 @@ impl FileError {
         FileError::System { path: path.to_owned(), code: error.raw_os_error().unwrap_or(libc::EIO) }
     }
 
-    /// Whether the file is not there.
+    /// Returns true if the file is missing.
     pub fn is_not_found(&self) -> bool {
         matches!(self, FileError::System { code: libc::ENOENT, .. })
     }
 
-    /// Whether the disk, or the user's part of it, is full.
+    /// Returns true if the disk, or the user's quota, is full.
     pub fn is_disk_full(&self) -> bool {
         let full = [libc::ENOSPC, libc::EDQUOT, libc::EFBIG];
         matches!(self, FileError::System { code, .. } if full.contains(code))
@@ -155,7 +155,7 @@ fn beside(path: &Path, front: &str, behind: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Whether this process has taken a lock.
+/// The holder of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Locked {
     Ours,

@@ -1,4 +1,4 @@
-//! Which machine this is, and since when it runs.
+//! The identity of this machine and of its boot.
 
 use std::path::Path;
 

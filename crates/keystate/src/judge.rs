@@ -20,7 +20,7 @@ pub enum Refusal {
          it has used since nobody knows; make a new key with `lockgate keygen`"
     )]
     RecordMissing {
-        /// What is remembered.
+        /// The highest number known as used.
         used: u64,
     },
     /// Something remembers more than the durable record says.
@@ -29,9 +29,9 @@ pub enum Refusal {
          disk or backup was put back; make a new key with `lockgate keygen`"
     )]
     RecordWentBack {
-        /// What the record says.
+        /// The number in the durable record.
         recorded: u64,
-        /// What is remembered.
+        /// The highest number known as used.
         used: u64,
     },
     /// It was found so before.
@@ -67,7 +67,7 @@ pub enum Refusal {
          {hours} hours: set the clock"
     )]
     FutureFile {
-        /// How far ahead.
+        /// Hours by which the file is ahead of the clock.
         hours: u64,
     },
     /// It was used with ESN beyond what 32-bit numbers can count.
@@ -76,7 +76,7 @@ pub enum Refusal {
          true again, or make a new key with `lockgate keygen`"
     )]
     BeyondNumbers {
-        /// What is known.
+        /// The highest number known as used.
         used: u64,
         /// The last number of the width that was asked for.
         last: u64,
@@ -96,7 +96,7 @@ pub enum Refusal {
     /// All places for SAs are taken.
     #[error("all {slots} places for live SAs are taken")]
     NoPlace {
-        /// How many there are.
+        /// Number of slots.
         slots: u32,
     },
     /// No such window: validation let a mistake through.
@@ -117,14 +117,14 @@ pub(crate) struct Facts {
     pub(crate) now: SystemTime,
 }
 
-/// Where a key goes on.
+/// The numbers at which a key goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Start {
     /// The last number that may have been used.
     pub(crate) last: u64,
-    /// What the durable record reserves; 0: there is none yet.
+    /// The highest number that the durable record reserves; 0: there is no record yet.
     pub(crate) durable: u64,
-    /// What the witness says.
+    /// The highest number that the witness knows.
     pub(crate) witness: u64,
 }
 

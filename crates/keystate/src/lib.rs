@@ -50,12 +50,12 @@ pub use judge::{NEW_KEY_AGE, Refusal};
 
 /// Numbers that are reserved ahead of use. Topped up when less than half of it is left.
 pub const RESERVATION_STEP: u64 = 1 << 22;
-/// How often the right edges of replay windows are written.
+/// Interval at which the right edges of replay windows are written.
 pub const EDGE_INTERVAL: Duration = Duration::from_secs(5);
 /// Places for live SAs of both directions together.
 pub const MAX_SAS: u32 = run::SLOTS;
 
-/// What a key is used for.
+/// The use of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum KeyUse {
     /// To seal: outbound SAs.
@@ -67,13 +67,13 @@ pub enum KeyUse {
 /// A key file, as it was when its keys were read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeyFileFacts {
-    /// Where it is. Its witness is kept beside it.
+    /// Its path. Its witness is kept beside it.
     pub path: PathBuf,
-    /// When it was last changed.
+    /// Time of its last change.
     pub modified: SystemTime,
 }
 
-/// Why the state of keys cannot be had. The daemon must not start.
+/// A failure to open the state of keys. The daemon must not start.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum KeyStateError {
     /// Another process uses it.
@@ -96,13 +96,13 @@ pub enum KeyStateError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the key {fingerprint} of SPI {spi} is not used: {reason}")]
 pub struct KeyRefused {
-    /// Which key.
+    /// The key.
     pub fingerprint: Fingerprint,
-    /// What it was to be used for.
+    /// The use that was refused.
     pub usage: KeyUse,
     /// The SA it is of.
     pub spi: Spi,
-    /// Why.
+    /// The reason.
     pub reason: Refusal,
 }
 
@@ -111,9 +111,9 @@ pub struct KeyRefused {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("records of {failed} keys could not be written: {first}")]
 pub struct TopUpError {
-    /// How many records.
+    /// Number of records.
     pub failed: usize,
-    /// What came in the way of the first.
+    /// The error of the first.
     pub first: FileError,
 }
 
@@ -133,9 +133,9 @@ struct Sealing {
     counters: Vec<Arc<SequenceCounter>>,
     slot: Slot,
     key_file: PathBuf,
-    /// What the durable record reserves.
+    /// The highest number that the durable record reserves.
     durable: u64,
-    /// What the witness says.
+    /// The highest number that the witness knows.
     witness: u64,
 }
 
@@ -200,7 +200,7 @@ impl KeyState {
         KeyState::open_as(run_directory, state_directory, &HostIdentity::of_this_machine()?)
     }
 
-    /// The same for a machine and boot that the caller names.
+    /// Opens the state as [`KeyState::open`] does, for a machine and boot that the caller names.
     ///
     /// # Errors
     /// [`KeyStateError`]: the daemon must not start.
@@ -329,7 +329,7 @@ impl KeyState {
         problems.into_iter().next().map_or(Ok(()), |first| Err(TopUpError { failed, first }))
     }
 
-    /// What was found damaged, each told once.
+    /// Returns the repairs since the last call.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
     }

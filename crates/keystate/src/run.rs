@@ -123,7 +123,7 @@ pub(crate) struct RunRecord {
     after: Lock,
 }
 
-/// What the record of an earlier boot says was used at least.
+/// The highest numbers that the record of an earlier boot knows as used.
 pub(crate) type Earlier = Vec<(Subject, u64)>;
 
 /// The record as it was found. It gives out no slot, so that nobody counts in a word while
@@ -250,12 +250,12 @@ impl RunRecord {
         Slot(words.first_chunk().expect("the mapping holds every slot"))
     }
 
-    /// Whether all of the file is there.
+    /// Returns true if the file has its whole length.
     pub(crate) fn is_whole(&self) -> bool {
         self.file.metadata().is_ok_and(|metadata| metadata.len() >= bytes(FILE_WORDS))
     }
 
-    /// Where it is.
+    /// Its path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -270,7 +270,7 @@ impl RunRecord {
     }
 }
 
-/// What becomes of the lock when the record is dropped.
+/// The fate of the lock when the record is dropped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lock {
     GivenBack,
@@ -341,7 +341,7 @@ fn open_locked(path: &Path) -> Result<(File, &'static [AtomicU64], Length), KeyS
     Ok((file, words, length))
 }
 
-/// Whether all of a file is there.
+/// The length of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Length {
     /// Nothing is.
@@ -351,7 +351,7 @@ enum Length {
     Whole,
 }
 
-/// Whether a file is as long as the version before this made it.
+/// Returns true if a file is as long as the version before this made it.
 fn is_earlier(file: &File, length: u64) -> bool {
     use std::os::unix::fs::FileExt;
     let mut version = [0; 8];
@@ -398,7 +398,7 @@ fn write_header(words: &[AtomicU64], host: &HostIdentity) {
     put(header::CHECK, header_check(words));
 }
 
-/// How long the slots of a record are; `None`: its header is not whole, or of no version of ours.
+/// Returns the length of a record's slots; `None`: its header is damaged, or of another version.
 fn slot_words(words: &[AtomicU64]) -> Option<usize> {
     let is_whole = load(&words[header::MAGIC]) == MAGIC
         && load(&words[header::SLOTS]) == u64::from(SLOTS)
@@ -410,7 +410,7 @@ fn slot_words(words: &[AtomicU64]) -> Option<usize> {
     }
 }
 
-/// Whether the words may be gone on with as they are.
+/// Returns true if the record is of this version, machine and boot, so that its words go on.
 fn is_of(words: &[AtomicU64], host: &HostIdentity) -> bool {
     load(&words[header::VERSION]) == VERSION
         && load_wide(words, header::BOOT) == host.boot

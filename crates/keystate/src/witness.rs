@@ -14,7 +14,7 @@ use crate::record::{self, Damaged};
 
 const WITNESS: &str = "used keys";
 
-/// What a witness says of a key.
+/// An entry of a witness about a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Testimony {
     pub(crate) machine: u128,
@@ -31,7 +31,7 @@ pub(crate) fn path_of(key_file: &Path) -> PathBuf {
     name.into()
 }
 
-/// What the witness of a key file says of a key.
+/// Reads the entry about a key from the witness of its key file.
 pub(crate) fn read(key_file: &Path, fingerprint: u128) -> Result<Found<Testimony>, FileError> {
     let path = path_of(key_file);
     Ok(match read_all(&path)? {

@@ -1,9 +1,9 @@
-//! What can go wrong in setting up, and what the reader can do about it.
+//! Errors of setting up, each with a remedy.
 
 use std::io;
 use std::time::Duration;
 
-/// Why memory or a socket could not be set up. Nothing is left half open.
+/// A failure to set up memory or a socket. Nothing stays half open.
 #[derive(Debug, thiserror::Error)]
 pub enum XskError {
     /// The process may not open AF_XDP sockets.
@@ -17,7 +17,7 @@ pub enum XskError {
     NoMemory {
         /// Frames asked for.
         frames: u32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The frames cannot be pinned.
@@ -63,7 +63,7 @@ pub enum XskError {
         ifindex: u32,
         /// The queue.
         queue: u32,
-        /// How long was retried.
+        /// Time spent on retries.
         waited: Duration,
     },
     /// The driver cannot do what was asked.
@@ -88,7 +88,7 @@ pub enum XskError {
     System {
         /// The system call, with its option.
         call: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -99,7 +99,7 @@ impl XskError {
     }
 }
 
-/// Which option is out of its range.
+/// An option that is out of its range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OptionFault {
     /// A ring's size.

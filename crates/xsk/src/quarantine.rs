@@ -1,4 +1,4 @@
-//! When a closed socket's frames are free again.
+//! The quarantine of a closed socket's frames, and the proof that ends it.
 //!
 //! **The rule.** A frame that a socket gave the kernel comes back by the rx or the completion ring,
 //! or it stays in quarantine until the kernel has let go of the socket's queue.
@@ -69,7 +69,7 @@ pub fn settle(areas: &[Arc<Area>]) -> usize {
     waiting
 }
 
-/// Whether the kernel proves now that no socket is on a queue.
+/// Returns true if the kernel proves now that no socket is on a queue.
 fn is_let_go(queue: Queue) -> bool {
     /// Entries of rings that carry nothing.
     const RING: u32 = 64;

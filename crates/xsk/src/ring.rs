@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::system::{Mapping, Plain, RingOffsets};
 
-/// Where this side stands and how far the other was seen, free-running. Pure arithmetic; every
-/// subtraction wraps.
+/// A position in a ring: this side's word and the last reading of the other side's, free-running.
+/// Pure arithmetic; every subtraction wraps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Cursor {
     /// Entries, a power of two.
@@ -55,7 +55,7 @@ impl Cursor {
     }
 }
 
-/// Whether the other side's word can be true.
+/// A verdict on a reading of the other side's word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reading {
     Possible,
@@ -196,7 +196,7 @@ impl<T: Plain> Producer<T> {
         }
     }
 
-    /// Whether the kernel wants a system call before it looks at this ring.
+    /// Returns true if the kernel wants a system call before it looks at this ring.
     pub(crate) fn needs_wakeup(&self) -> bool {
         self.words.flags().load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }

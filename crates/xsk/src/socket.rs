@@ -20,7 +20,7 @@ const PAUSE: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(32
 /// An address that lies in no memory.
 const NOWHERE: u64 = u64::MAX;
 
-/// Whether packets are copied between the driver's memory and ours.
+/// The way of packets between the driver's memory and ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transfer {
     /// The kernel copies each packet: any driver.
@@ -29,7 +29,7 @@ pub enum Transfer {
     ZeroCopy,
 }
 
-/// How a socket is set up.
+/// Options of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Entries of the rx and fill rings each, a power of two between 64 and 32768.
@@ -42,7 +42,7 @@ pub struct Options {
     /// `None`: the kernel chooses, zero-copy if the driver can and frames lie in pages. A socket
     /// that shares registered memory follows the one that registered it.
     pub transfer: Option<Transfer>,
-    /// How long to retry while the queue is busy: the kernel frees a closed socket's queue late.
+    /// Time to retry while the queue is busy: the kernel frees a closed socket's queue late.
     pub busy_retry: Duration,
 }
 
@@ -74,7 +74,7 @@ impl Options {
     }
 }
 
-/// What the kernel counted on a socket (`XDP_STATISTICS`), in packets.
+/// The kernel's counters of a socket (`XDP_STATISTICS`), in packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KernelStatistics {
     /// Redirected here and dropped: no frame was in the fill ring, or the packet was too long for
@@ -101,7 +101,7 @@ impl KernelStatistics {
     }
 }
 
-/// What this crate counted on a socket.
+/// This crate's counters of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Packets received.
@@ -138,9 +138,9 @@ pub struct Counters {
 /// Both sets of counters of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Statistics {
-    /// What the kernel counted.
+    /// The kernel's counters.
     pub kernel: KernelStatistics,
-    /// What this crate counted.
+    /// This crate's counters.
     pub own: Counters,
 }
 
@@ -177,7 +177,7 @@ pub struct Socket {
     own: Counters,
 }
 
-/// Why one try to open did not succeed.
+/// A refusal of one try to open.
 enum Refused {
     /// The queue is taken; it may be free soon.
     Busy,
@@ -284,7 +284,7 @@ impl Socket {
         self.queue
     }
 
-    /// Whether packets are copied.
+    /// The way of packets between the driver's memory and ours.
     pub fn transfer(&self) -> Transfer {
         self.transfer
     }
@@ -462,7 +462,7 @@ impl Socket {
         Statistics { kernel, own: self.counters() }
     }
 
-    /// What this crate counted. No system call.
+    /// Returns this crate's counters. No system call.
     pub fn counters(&self) -> Counters {
         let impossible = self.fill.impossible()
             + self.receive.impossible()
@@ -682,7 +682,7 @@ unsafe fn bind(
         .map_err(|error| refused(error, ifindex, queue))
 }
 
-/// What a refusal to bind means.
+/// Translates a refusal to bind.
 fn refused(error: io::Error, ifindex: u32, queue: u32) -> Refused {
     Refused::For(match error.raw_os_error() {
         Some(libc::EBUSY) => return Refused::Busy,

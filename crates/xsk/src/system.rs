@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::umem::{FRAME_BYTES, Spacing};
 
-/// Where the words and the entries of a ring lie in its mapping, in bytes.
+/// Offsets of a ring's words and entries in its mapping, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RingOffsets {
     pub(crate) producer: usize,
@@ -241,7 +241,7 @@ pub(crate) unsafe fn register(
     unsafe { set(socket, libc::XDP_UMEM_REG, &registration) }
 }
 
-/// Where the rings' parts lie.
+/// Returns the offsets of the four rings' parts.
 pub(crate) fn ring_offsets(socket: &XdpSocket) -> io::Result<AllOffsets> {
     let (offsets, length) = get::<libc::xdp_mmap_offsets>(socket, libc::XDP_MMAP_OFFSETS)?;
     if length < size_of::<libc::xdp_mmap_offsets>() {

@@ -11,7 +11,7 @@ use crate::{OptionFault, XskError};
 /// Bytes of a frame, headroom included: one page.
 pub const FRAME_BYTES: usize = 4096;
 
-/// How far from each other frames begin.
+/// The distance from the start of one frame to that of the next.
 ///
 /// A walk touches the same few lines of each frame. A page apart they all fall into the same few
 /// sets of the first cache and push each other out, which costs it a seventh of its time; an odd
@@ -34,7 +34,7 @@ const BASE_BITS: u32 = libc::XSK_UNALIGNED_BUF_OFFSET_SHIFT as u32;
 const STAGGERED_BYTES: usize = FRAME_BYTES + 64;
 
 impl Spacing {
-    /// What the kernel takes: [`Spacing::Staggered`] if a socket of this process can have it.
+    /// Returns [`Spacing::Staggered`] if the kernel lets a socket of this process have it.
     pub fn of_copies() -> Spacing {
         let taken = || -> std::io::Result<()> {
             let (socket, memory) = (system::socket()?, Mapping::anonymous(2 * STAGGERED_BYTES)?);
@@ -97,14 +97,15 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Whether the packet is one a ring can carry: not empty, inside its frame.
+    /// Returns true if a ring can carry the packet: it is not empty and lies inside its frame.
     pub(crate) fn fits(self) -> bool {
         let end = self.offset.checked_add(self.length);
         self.length > 0 && end.is_some_and(|end| end as usize <= FRAME_BYTES)
     }
 }
 
-/// Who owns a frame, in 16 bits: free, outside, or one half of a socket, perhaps a closed one.
+/// The owner of a frame, in 16 bits: nobody, the caller, or one half of a socket, perhaps a closed
+/// one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Owner(u16);
 
@@ -133,7 +134,7 @@ impl Owner {
     }
 }
 
-/// Where all frames are, in frames. Counted afresh from the owner tags, except `free`, which is
+/// A count of all frames by owner. Counted afresh from the owner tags, except `free`, which is
 /// the length of the free list: so that the sum holds only if both tell the same story.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Census {
@@ -182,7 +183,7 @@ enum Slot {
 pub(crate) struct Bound {
     pub(crate) fd: RawFd,
     pub(crate) queue: Queue,
-    /// When its binding began.
+    /// The order of its binding's beginning.
     pub(crate) order: u64,
 }
 
@@ -190,7 +191,7 @@ pub(crate) struct Bound {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Closed {
     queue: Queue,
-    /// When it was closed.
+    /// The order of its closing.
     order: u64,
 }
 
@@ -214,7 +215,7 @@ impl Area {
         self.frames
     }
 
-    /// How far from each other they begin.
+    /// The distance from the start of one frame to that of the next.
     pub fn spacing(&self) -> Spacing {
         self.spacing
     }
@@ -242,7 +243,7 @@ impl Area {
         self.registry().0.iter().filter_map(of).collect()
     }
 
-    /// When the socket that is bound to a queue began to be; `None`: none of this area is.
+    /// Returns the order of the binding to a queue; `None`: no socket of this area is bound to it.
     pub(crate) fn bound_to(&self, queue: Queue) -> Option<u64> {
         self.registry().0.iter().find_map(|slot| match slot {
             Slot::Bound(bound) if bound.queue == queue => Some(bound.order),
@@ -451,7 +452,7 @@ impl Umem {
         unsafe { self.free_from(frame) };
     }
 
-    /// Where all frames are. Cost: one pass over the owner tags, 2 bytes a frame.
+    /// Counts all frames by owner. Cost: one pass over the owner tags, 2 bytes a frame.
     pub fn census(&self) -> Census {
         let mut census =
             Census { total: self.owners.len(), free: self.free.len(), ..Census::default() };
@@ -587,7 +588,7 @@ impl Umem {
     }
 }
 
-/// Whether a frame had the owner that it was to be taken from.
+/// The result of changing a frame's owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub(crate) enum Handed {
