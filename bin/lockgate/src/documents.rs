@@ -33,7 +33,7 @@ fn commands(text: &str) -> Vec<(usize, Vec<String>)> {
     found
 }
 
-/// What the parser says of a command that it does not take.
+/// The parser's message about a command that it refuses.
 fn mistake(words: &[String]) -> Option<String> {
     let error = CommandLine::try_parse_from(words).err()?;
     error.use_stderr().then(|| error.to_string())

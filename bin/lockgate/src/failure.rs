@@ -194,7 +194,7 @@ pub(crate) enum Usage {
     Answer {
         /// The option that gave it, or that its question stands for.
         option: &'static str,
-        /// Why not.
+        /// The reason.
         mistake: crate::init::answer::AnswerMistake,
     },
     /// Questions of `init` that nobody is there to answer.

@@ -163,7 +163,7 @@ fn by_option<T>(option: &'static str, read: Result<T, AnswerMistake>) -> Result<
     read.map_err(|mistake| Usage::Answer { option, mistake }.into())
 }
 
-/// Whether no question is left.
+/// Returns whether no question is left.
 fn is_complete(given: &Given, machine: &Machine) -> bool {
     let Given { lan, networks, wan, peer_address, peer_networks, .. } = given;
     lan.is_some()
@@ -211,7 +211,7 @@ fn peer_name(named: Option<&str>) -> String {
     named.unwrap_or("peer").to_owned()
 }
 
-/// Checks the answers against each other, whoever gave them.
+/// Checks the answers against each other, those of options and of the dialogue alike.
 fn agree(answers: &Answers) -> Result<(), Failure> {
     let Answers { node, lan, networks, wan, address, peer, peer_address, peer_networks } = answers;
     by_option("--wan", answer::two_ports(lan, wan))?;

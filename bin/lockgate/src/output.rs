@@ -178,7 +178,7 @@ where
 pub(crate) enum Columns {
     /// All of them.
     All,
-    /// Those that fit into so many characters.
+    /// The ones that fit into so many characters.
     Within(usize),
 }
 
@@ -230,7 +230,7 @@ impl Numbers {
     /// In no column.
     pub(crate) const NONE: Numbers = Numbers(usize::MAX..=usize::MAX);
 
-    /// The same in a table that has only these columns.
+    /// Renumbers the columns for a table that has only these.
     fn of(self, kept: &[usize]) -> Numbers {
         let places = (0..).zip(kept).filter(|(_, old)| self.0.contains(old)).map(|(new, _)| new);
         let places: Vec<usize> = places.collect();

@@ -77,7 +77,7 @@ impl Terminal {
         self.width
     }
 
-    /// Whether standard output is a terminal.
+    /// Returns whether standard output is a terminal.
     pub(crate) const fn is_terminal(self) -> bool {
         self.width.is_some()
     }
@@ -106,7 +106,8 @@ impl Terminal {
         }
     }
 
-    /// The same; where standard output is no terminal, as if it had `width` columns.
+    /// Breaks text as [`Terminal::wrap`] does; where standard output is no terminal, at `width`
+    /// columns.
     pub(crate) fn wrap_at(self, text: &str, indent: usize, width: usize) -> Vec<String> {
         wrap(text, self.width.unwrap_or(width).saturating_sub(indent))
     }

@@ -83,7 +83,7 @@ fn word_places(args: &[OsString]) -> Vec<usize> {
     places
 }
 
-/// The command that was probably meant by a word that is none, as it is written: `show status`.
+/// Returns the command nearest to an unknown word, as it is written: `show status`.
 /// `parent` is the command that it was written behind, `lockgate` itself or `policy`.
 pub(crate) fn nearest(command: &Command, parent: &str, word: &str) -> Option<String> {
     let meant = MEANT.iter().find(|(other, _)| *other == word);

@@ -1,5 +1,5 @@
 //! Properties of all commands: how files are named, how errors and hostile text are shown,
-//! which words are commands, and what becomes of an answer that cannot be written.
+//! the words that are commands, and answers that cannot be written.
 
 mod common;
 
@@ -142,7 +142,7 @@ fn what_is_no_file_is_refused_at_once() {
     place.fails(1, &["check", "huge.toml"], &[sizes]);
 }
 
-/// One object in one line, whoever finds the error: the parser, the command, the connection.
+/// One object in one line, for errors of the parser, of the command and of the connection.
 #[test]
 fn with_json_an_error_is_one_object_on_standard_output() {
     let place = Place::with_gateways();

@@ -50,13 +50,13 @@ pub(crate) struct Running {
     pub(crate) snapshot: Arc<Snapshot>,
     /// The routes that the snapshot was made from.
     pub(crate) routes: Arc<[RouteEntry]>,
-    /// What the policies decided since the start, outbound and inbound, by name.
+    /// Packets that the policies decided since the start, outbound and inbound, by name.
     pub(crate) policies: HashMap<Arc<str>, [Volume; 2]>,
     /// What the SAs sealed and opened since the start, by what they keep for life.
     pub(crate) sas: HashMap<SaKey, Volume>,
     /// How often each peer has moved since the start.
     pub(crate) moves: HashMap<String, u64>,
-    /// When each peer was heard.
+    /// The time of each peer's last authentic packet.
     pub(crate) liveness: HashMap<String, Heard>,
     /// Whether the snapshot's SPIs are those of the key files.
     pub(crate) spis: Spis,
@@ -73,7 +73,7 @@ pub(crate) enum Intent {
     DryRun,
 }
 
-/// Whether a change is written to the daemon's configuration file.
+/// Says whether a change is written to the daemon's configuration file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Save {
     /// It runs until the daemon ends.
@@ -93,9 +93,9 @@ pub(crate) struct Change {
     pub(crate) base_directory: PathBuf,
     /// Whether it is meant.
     pub(crate) intent: Intent,
-    /// Whether it is rolled back unless somebody confirms it.
+    /// Rolls it back unless somebody confirms it.
     pub(crate) confirm: Option<ToConfirm>,
-    /// Whether it is written to the daemon's file, too.
+    /// Writes it to the daemon's file too, or not.
     pub(crate) save: Save,
 }
 
@@ -110,9 +110,9 @@ pub(crate) struct PolicyChange {
     pub(crate) file: String,
     /// Whether it is meant.
     pub(crate) intent: Intent,
-    /// Whether what then runs is written to the daemon's file, too.
+    /// Writes the configuration that then runs to the daemon's file too, or not.
     pub(crate) save: Save,
-    /// Whether it may take packets from PROTECT policies.
+    /// Allows it to take packets from PROTECT policies, or not.
     pub(crate) consent: Consent,
 }
 
@@ -171,13 +171,13 @@ pub(crate) struct Done {
     pub(crate) notes: Vec<String>,
     /// Peers whose keys change.
     pub(crate) key_changes: Vec<KeyChange>,
-    /// Whether it ran already, keys too: there is no new revision.
+    /// Set if it ran already, keys too: there is no new revision.
     pub(crate) unchanged: bool,
     /// It waits to be confirmed.
     pub(crate) waits: Option<Waits>,
     /// The file that it was written to.
     pub(crate) saved_to: Option<String>,
-    /// Why it was not written although that was asked for.
+    /// The reason why it was not written although the client asked for that.
     pub(crate) not_saved: Option<String>,
     /// Packets that a change of single policies takes from PROTECT policies.
     pub(crate) takeovers: Takeovers,
@@ -190,7 +190,7 @@ pub(crate) struct Done {
 pub(crate) struct PolicyNames {
     /// The policy, if it is one; else how many they are.
     pub(crate) subject: String,
-    /// What became of each with its action, of the first few: `added "dns" (bypass)`.
+    /// The first few changes, each with its action: `added "dns" (bypass)`.
     pub(crate) text: String,
 }
 
@@ -265,7 +265,7 @@ fn no_revision(revision: u64, kept: Option<(u64, u64)>) -> String {
     }
 }
 
-/// Why nothing was confirmed. What runs goes on.
+/// The reason why nothing was confirmed. The running configuration stays.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum NotConfirmed {
     /// No change waits, and none did lately.
@@ -320,7 +320,7 @@ pub(crate) enum NotConfirmed {
     Record {
         /// The revision that waits.
         revision: u64,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// The daemon is ending.
@@ -341,7 +341,7 @@ pub(crate) struct CaptureOrder {
     pub(crate) bounds: v1::CaptureBounds,
 }
 
-/// Why there is no capture.
+/// The reason why there is no capture.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum CaptureRefused {
     /// No such port.
@@ -369,7 +369,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
     async fn now(&self) -> Now;
     /// What runs, since when, and how it is set up.
     async fn status(&self) -> v1::Status;
-    /// The same with rates, peers, drops of the last minute and warnings.
+    /// Returns the status with rates, peers, drops of the last minute and warnings.
     async fn overview(&self) -> v1::Status;
     /// The ports, the host port last.
     async fn ports(&self) -> Vec<v1::Port>;

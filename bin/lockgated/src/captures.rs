@@ -126,7 +126,7 @@ fn tell_start(events: &Events, order: &CaptureOrder, by: Uid) {
     events.audit(by, Kind::CaptureStarted, &subject(order), message, details);
 }
 
-/// Why a capture ended.
+/// The reason why a capture ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     Packets,

@@ -32,7 +32,7 @@ use crate::worker::WorkerGone;
 
 /// Peers that one note names.
 const MAX_PEERS_NAMED: usize = 8;
-/// How the note begins that says what is lost by a restart.
+/// The first words of the note that says what a restart loses.
 pub(crate) const RESTART_NOTE: &str = "a restart reads ";
 
 /// Says that what runs is not in the daemon's file.
@@ -99,7 +99,7 @@ struct Proposal {
     effective: String,
 }
 
-/// What there is to say of a change, and to keep of it.
+/// The parts of a change that are reported and kept.
 struct Summary {
     key_changes: Vec<KeyChange>,
     stored_keys: StoredKeys,
@@ -260,7 +260,7 @@ impl Judge {
 }
 
 impl Proposal {
-    /// Whether it is what runs already, keys and all.
+    /// Returns whether it runs already, keys and all.
     fn is_what_runs(&self, state: &State, base: &Path) -> bool {
         let keys_dir = &self.prepared.validated().node.keys_dir;
         let same_keys_dir = same_directory(&base.join(keys_dir), &state.base.join(keys_dir));
@@ -582,7 +582,7 @@ impl State {
     }
 }
 
-/// Of these meetings those that no warning says.
+/// Returns the meetings that no warning names.
 pub(crate) fn unsaid(met: &[Meeting], warnings: &[Problem]) -> Vec<String> {
     let texts = met.iter().map(Meeting::to_string);
     texts.filter(|text| !warnings.iter().any(|said| said.to_string().contains(text))).collect()

@@ -27,7 +27,8 @@ struct Last {
 }
 
 impl ChecksumEvents {
-    /// Whether an event is due for a port with this count of wrong checksums: at the first one, and
+    /// Returns whether an event is due for a port with this count of wrong checksums: at the first,
+    /// and
     /// while the count rises at most once in [`QUIET`].
     fn is_due(&mut self, port: &str, bad: u64, now: Instant) -> bool {
         let is_due = match self.last.get(port) {

@@ -86,7 +86,7 @@ pub(crate) struct Surroundings {
     pub(crate) own: Vec<(IpAddr, bpf::Side)>,
     /// Where those live who may not speak from outside.
     pub(crate) inside: Vec<(Prefix, Inside)>,
-    /// What policies may want of each port's `allow_host`: the program does not pass it.
+    /// Packets of each port's `allow_host` that policies may want: the program does not pass them.
     pub(crate) reserved: Reserved,
 }
 

@@ -94,7 +94,7 @@ macro_rules! kinds {
                 match self { $(Kind::$variant => $help,)* }
             }
 
-            /// How severe it is.
+            /// Returns its severity.
             pub(crate) const fn severity(self) -> Severity {
                 match self { $(Kind::$variant => Severity::$severity,)* }
             }
@@ -283,7 +283,7 @@ pub(crate) type Details<'a> = &'a [(&'static str, &'a dyn Value)];
 
 /// The value of a detail: a number stays a number.
 pub(crate) trait Value {
-    /// It as the API shows it.
+    /// Returns the value as the API shows it.
     fn detail(&self) -> Detail;
 }
 

@@ -110,12 +110,12 @@ impl Span<'_> {
         }
     }
 
-    /// What a port did, before and after.
+    /// A port's counters, before and after.
     pub(crate) fn port(&self, name: &str) -> [PortVolume; 2] {
         [self.from, self.to].map(|sample| sample.ports.get(name).copied().unwrap_or_default())
     }
 
-    /// What was sealed for a peer and opened, before and after.
+    /// Packets sealed for a peer and opened from it, before and after.
     pub(crate) fn peer(&self, name: &str) -> [[Volume; 2]; 2] {
         [self.from, self.to].map(|sample| sample.peers.get(name).copied().unwrap_or_default())
     }

@@ -1,4 +1,4 @@
-//! Which peers answer: when each was last heard, and which are silent.
+//! Liveness of peers: the time of each one's last authentic packet, and the silent ones.
 //!
 //! The control loop looks at the SAs' counters once a second, so times are exact to a second. An
 //! inbound SA counts a packet only after its ICV was verified and its sequence number was new, so
@@ -15,7 +15,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// packet an hour ago is not silent when the next one leaves.
 const PAUSE: Duration = Duration::from_secs(90);
 
-/// When the peers were heard, by name.
+/// The times at which the peers were heard, by name.
 #[derive(Default)]
 pub(crate) struct Liveness {
     peers: HashMap<String, Peer>,

@@ -49,7 +49,7 @@ struct Transaction {
     made: Made,
 }
 
-/// What a change comes to.
+/// The result of a change.
 struct Made {
     /// Policies that went and came.
     removed: Vec<Policy>,
@@ -207,7 +207,7 @@ fn allowed(
     }
 }
 
-/// The policies of a change and what becomes of each, for its event.
+/// The policies of a change and the fate of each, for its event.
 fn names(settings: &Validated, removed: &[Policy], added: &[Policy]) -> PolicyNames {
     let action = |policy: &Policy| match policy.action {
         Action::Bypass => "bypass".to_owned(),
@@ -332,7 +332,7 @@ impl State {
         Ok(())
     }
 
-    /// What those of these policies that a configuration has may want of `allow_host`.
+    /// Packets of `allow_host` that these policies may want, as far as a configuration has them.
     fn wanted_by<'p>(
         &self,
         compiled: &Compiled,

@@ -174,7 +174,7 @@ struct Kept {
 }
 
 impl Revisions {
-    /// None, where those of earlier runs cannot be had; others may be kept later.
+    /// An empty list, where those of earlier runs cannot be read; later ones may be kept.
     pub(crate) fn none(state_dir: &Path) -> Revisions {
         let directory = state_dir.join(DIRECTORY);
         let (kept, writer) = (Vec::new(), OnceLock::new());

@@ -52,7 +52,7 @@ impl State {
         numbers.collect()
     }
 
-    /// When each configured peer was heard.
+    /// The time at which each configured peer was heard.
     pub(crate) fn liveness_of_peers(&self) -> HashMap<String, Heard> {
         let peers = self.config().peers.iter();
         peers.map(|peer| (peer.name.clone(), self.liveness.of(&peer.name))).collect()

@@ -23,7 +23,7 @@ use crate::unconfirmed;
 /// Mode of a file that was not there.
 const NEW_MODE: u32 = 0o600;
 
-/// Why the file is not written. It is as it was.
+/// The reason why the file is not written. It is as it was.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SaveError {
     /// It is a link.
@@ -38,7 +38,7 @@ pub(crate) enum SaveError {
     /// It is something else than a file.
     #[error("{} is no regular file", .file.display())]
     NotRegular {
-        /// What is there.
+        /// The path.
         file: PathBuf,
     },
     /// The daemon has given away the privilege to keep its owner.
@@ -66,9 +66,9 @@ pub(crate) enum SaveError {
     /// The operating system refuses.
     #[error("{}: {error}", .path.display())]
     System {
-        /// What it is about.
+        /// The path that it is about.
         path: PathBuf,
-        /// What it says.
+        /// The kernel's answer.
         error: std::io::Error,
     },
 }
@@ -153,7 +153,7 @@ impl Drop for Target {
     }
 }
 
-/// Whether a path is the same directory as another, links followed.
+/// Returns whether two paths are the same directory, links followed.
 pub(crate) fn same_directory(one: &Path, other: &Path) -> bool {
     let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     one == other || real(one) == real(other)
@@ -172,7 +172,8 @@ pub(crate) fn check_keys_dir(
     }
 }
 
-/// What runs, as a text for `file`: a relative `keys_dir` of another directory is written whole.
+/// The running configuration as a text for `file`: a relative `keys_dir` of another directory is
+/// written whole.
 fn text_for(file: &Path, running: &Compiled, base: &Path) -> String {
     let config = running.validated();
     match check_keys_dir(config, base, file) {
@@ -185,7 +186,7 @@ fn text_for(file: &Path, running: &Compiled, base: &Path) -> String {
     }
 }
 
-/// What a file looked like when it was compared.
+/// A file's facts when it was compared.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Stamp {
     place: (u64, u64),

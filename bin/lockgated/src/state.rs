@@ -49,15 +49,15 @@ pub(crate) struct State {
     pub(crate) revisions: Revisions,
     /// A change that waits to be confirmed.
     pub(crate) pending: Option<Pending>,
-    /// How the last one ended.
+    /// The end of the last one.
     pub(crate) last_wait: Option<LastWait>,
-    /// What a restart goes by.
+    /// The record that a restart goes by.
     pub(crate) records: Records,
-    /// How the daemon's file differs from what runs, as far as that is known.
+    /// Differences between the daemon's file and the running configuration, as far as known.
     pub(crate) drift: Option<KnownDrift>,
-    /// Why what runs is not kept as a revision.
+    /// The reason why the running configuration is not kept as a revision.
     pub(crate) not_kept: Option<String>,
-    /// Why records of sequence numbers are not written.
+    /// The reason why records of sequence numbers are not written.
     pub(crate) not_reserved: Option<String>,
     pub(crate) keystate: KeyState,
     /// Used without the state, too, by the one change that is made at a time.
@@ -69,7 +69,8 @@ pub(crate) struct State {
     pub(crate) view: View,
     pub(crate) live: LiveParts,
     pub(crate) snapshot: Arc<Snapshot>,
-    /// What policies may want of each port's `allow_host`, as the programs and the guard know it.
+    /// Packets of each port's `allow_host` that policies may want, as the programs and the guard
+    /// know them.
     pub(crate) reserved: Reserved,
     /// All worker threads; the first `active` of them serve queues.
     pub(crate) workers: Vec<Handle>,
@@ -133,7 +134,7 @@ pub(crate) fn netdevs(config: &Validated) -> Vec<String> {
     names
 }
 
-/// Why something of `allow_host` cannot be taken from the programs or the guard.
+/// The reason why something of `allow_host` cannot be taken from the programs or the guard.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReserveError {
     /// A program.
@@ -147,12 +148,12 @@ pub(crate) enum ReserveError {
     Name(#[from] UnwritableName),
 }
 
-/// What the policies of a configuration may want of each port's `allow_host`.
+/// Packets of each port's `allow_host` that the policies of a configuration may want.
 pub(crate) fn reserved_by(compiled: &Compiled, live: &LiveParts) -> Reserved {
     Reserved::by(&live.ports, &live.routes, compiled.spd.holding().map(|(_, policy)| policy))
 }
 
-/// What they may want of what the running ports list.
+/// Packets that they may want of the services that the running ports list.
 pub(crate) fn reserved_of_earlier(
     state: &State,
     compiled: &Compiled,
@@ -215,7 +216,7 @@ impl State {
         }
     }
 
-    /// What does not work and lasts, one sentence each.
+    /// Troubles that last, one sentence each.
     pub(crate) fn troubles_that_last(&self) -> Vec<String> {
         let kept = self.not_kept.clone();
         let reserved = self.not_reserved.as_ref().map(|error| {

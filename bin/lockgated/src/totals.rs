@@ -52,7 +52,7 @@ impl Totals {
         }
     }
 
-    /// What was sealed and opened with each peer, over all of its SAs, those of earlier keys too.
+    /// Packets sealed and opened with each peer, over all of its SAs, those of earlier keys too.
     pub(crate) fn peers(&self) -> BTreeMap<String, [Volume; 2]> {
         let mut peers: BTreeMap<String, [Volume; 2]> = BTreeMap::new();
         for ((direction, _, peer), volume) in &self.sas {

@@ -41,7 +41,7 @@ use record::{RECORD, StandIn, digest, stand_in};
 const LEAST_TIME_S: u64 = 1;
 /// The longest time to confirm.
 const MOST_TIME_S: u64 = 86_400;
-/// When a rollback that failed is tried again.
+/// The time after which a failed rollback is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
 /// A time to confirm.
@@ -57,7 +57,7 @@ pub(crate) fn confirm_time(seconds: u64) -> Result<Duration, Refused> {
     }
 }
 
-/// What ran before a change, to be put back.
+/// The configuration before a change, to be put back.
 pub(crate) struct Before {
     pub(crate) revision: u64,
     pub(crate) base: PathBuf,
@@ -70,7 +70,7 @@ pub(crate) struct Pending {
     pub(crate) revision: u64,
     pub(crate) before: Before,
     pub(crate) confirm: ToConfirm,
-    /// When it is rolled back.
+    /// The time at which it is rolled back.
     pub(crate) until: Instant,
 }
 
@@ -82,7 +82,7 @@ impl Pending {
     }
 }
 
-/// How the last change that waited ended.
+/// The end of the last change that waited.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LastWait {
     Confirmed { revision: u64 },
@@ -99,7 +99,7 @@ async fn blocking(
 /// A configuration to start with.
 pub(crate) struct Beginning {
     pub(crate) loaded: Loaded,
-    /// What a relative `keys_dir` in it is relative to.
+    /// The directory that a relative `keys_dir` in it starts from.
     pub(crate) base: PathBuf,
     /// The file holds what was never confirmed: what starts instead.
     pub(crate) instead: Option<Instead>,
@@ -118,7 +118,7 @@ pub(crate) struct Instead {
 }
 
 impl Instead {
-    /// What happened, for the event; the keys are those that were read now.
+    /// The message of the event; the keys are those that were read now.
     pub(crate) fn message(&self, file: &Path, keys: &StoredKeys) -> String {
         let Instead { refused, previous, keys: before } = self;
         let mut message = format!(
@@ -212,7 +212,7 @@ pub(crate) fn read(file: &Path) -> Result<Parsed, NoBeginning> {
     choose(file).map(|chosen| chosen.parsed)
 }
 
-/// The same with its keys.
+/// Reads it with its keys.
 ///
 /// # Errors
 /// [`NoBeginning`]. A revision that is to start instead of the file and cannot leaves everything
@@ -238,7 +238,7 @@ pub(crate) fn changed_keys(before: &StoredKeys, now: &StoredKeys) -> Option<Stri
 pub(crate) struct Promise {
     confirm: ToConfirm,
     before: Before,
-    /// What the record was.
+    /// The record before.
     earlier: Option<Record>,
 }
 

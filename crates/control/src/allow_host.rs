@@ -1,4 +1,4 @@
-//! Where `allow_host` and policies meet: a service that a port lists for this machine itself, and a
+//! Meetings of `allow_host` and policies: a service that a port lists for this machine, and a
 //! PROTECT or DISCARD policy that wants some of its packets. The policy decides (RFC 4301 §5.2), so
 //! an operator who counts on the service should know.
 
@@ -20,7 +20,7 @@ pub struct Meeting {
     pub service: String,
     /// The first policy that wants it.
     pub policy: String,
-    /// How many others do.
+    /// The number of others that do.
     pub more: usize,
 }
 
@@ -87,7 +87,8 @@ fn has_ours(policy: &Policy, own: &[Address]) -> bool {
     })
 }
 
-/// Whether a policy is a BYPASS for all packets of a service to our addresses, by every port.
+/// Returns whether a policy is a BYPASS for all packets of a service to our addresses, by every
+/// port.
 fn passes_all(policy: &Policy, service: &HostService, own: &[Address]) -> bool {
     let selector = &policy.selector;
     let holds_any = |family| selector.remote.contains(&AddressRange::any(family));

@@ -134,7 +134,7 @@ pub enum FilterProblem {
     /// No drop reason, or no verdict.
     #[error("there is no {kind} \"{}\"{}", cut(.text), advice(.nearest))]
     UnknownName {
-        /// Which list it should be in.
+        /// The list that it should be in.
         kind: &'static str,
         /// The text as written.
         text: String,

@@ -204,7 +204,7 @@ impl<'a> Problems<'a> {
         self.push(Severity::Error, span, mistake, earlier);
     }
 
-    /// From now on nothing is noted that says a section of this kind is missing.
+    /// Notes no more problems that say that a section of this kind is missing.
     pub(crate) fn doubt(&mut self, section: Option<String>) {
         self.doubted.extend(section);
     }

@@ -30,7 +30,7 @@ pub enum Spis {
     Unknown,
 }
 
-/// Whether a snapshot holds this machine's addresses and routes.
+/// Says whether a snapshot holds this machine's addresses and routes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Routing {
     /// It does.
@@ -46,7 +46,7 @@ pub struct DeadPort {
     pub name: String,
     /// Its state: `down`, `absent`, `refused`, `detached`.
     pub state: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -59,7 +59,7 @@ pub struct Picture<'a> {
     pub prefixes: &'a [Prefix],
     /// Whether its SPIs may be told.
     pub spis: Spis,
-    /// Whether it knows where packets go.
+    /// Says whether it knows this machine's addresses and routes.
     pub routing: Routing,
     /// Ports that are not up, if the daemon explains.
     pub dead_ports: &'a [DeadPort],
@@ -129,7 +129,7 @@ pub struct Explained {
     pub text: String,
     /// The policies, as far as they were asked.
     pub policies: Vec<Consulted>,
-    /// What let a cleartext packet from outside through to this machine, if no policy did.
+    /// The rule that let a cleartext packet from outside through to this machine, if no policy did.
     pub let_through: Option<String>,
     /// Where its destination leads.
     pub route: Option<String>,
@@ -145,7 +145,7 @@ pub struct Explained {
     pub mtu: Option<u32>,
     /// Generation of the policies as a whole.
     pub generation: u32,
-    /// What would help, and what the verdict leaves out: one sentence each.
+    /// Advice, and limits of the verdict: one sentence each.
     pub notes: Vec<String>,
     /// All of it as text: headings, empty where they are the line's before, and what they say.
     #[serde(skip)]
@@ -263,7 +263,7 @@ pub fn flow_text(flow: &Flow) -> String {
 }
 
 impl Validated {
-    /// Whether the configuration names any address or route; if not, both are Linux's.
+    /// Returns whether the configuration names any address or route; if not, both are Linux's.
     pub fn routing(&self) -> Routing {
         let names_addresses = self.ports.iter().any(|port| !port.addresses.is_empty());
         match names_addresses || !self.routes.is_empty() {
@@ -322,7 +322,7 @@ struct Story<'a> {
     arrival: Arrival,
     flow: Flow,
     told: Explanation,
-    /// Whether it is not known where the packet goes.
+    /// Set if the packet's next hop is not known.
     is_unknown: bool,
 }
 
@@ -369,7 +369,7 @@ impl Story<'_> {
         }
     }
 
-    /// What would help, and what the verdict leaves out.
+    /// Advice, and limits of the verdict.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.is_unknown {
@@ -397,7 +397,7 @@ impl Story<'_> {
         notes
     }
 
-    /// The entry of `allow_host` that lets the packet in, if it comes in clear from outside.
+    /// The entry of `allow_host` that lets the packet in, if it comes in cleartext from outside.
     fn admitting_service(&self) -> Option<&HostService> {
         let Arrival::Clear(port) = self.arrival else { return None };
         let port = self.snapshot.port(port);
@@ -495,7 +495,7 @@ impl Story<'_> {
         }
     }
 
-    /// What let a cleartext packet from outside through to this machine, if no policy did.
+    /// Names what let a cleartext packet from outside through to this machine, if no policy did.
     fn let_through(&self) -> Option<String> {
         let Arrival::Clear(port) = self.arrival else { return None };
         let (port, told) = (self.snapshot.port(port), &self.told);

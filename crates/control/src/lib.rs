@@ -284,7 +284,7 @@ impl Parsed {
         self.read_keys_in(&self.keys_directory(base))
     }
 
-    /// Does as [`Parsed::read_keys`] in this directory, whatever the file says.
+    /// Reads the keys as [`Parsed::read_keys`] does, but in this directory instead of the file's.
     ///
     /// # Errors
     /// All mistakes of all key files.

@@ -65,7 +65,7 @@ pub enum MoveError {
          peer, and its configured address is not"
     )]
     BehindPeer {
-        /// Where it seems to be.
+        /// Its new address, as it seems.
         address: IpAddr,
         /// The policy's name.
         policy: String,
@@ -76,7 +76,7 @@ pub enum MoveError {
     Transport {
         /// The peer's name.
         peer: String,
-        /// Where it seems to be.
+        /// Its new address, as it seems.
         address: IpAddr,
     },
     /// It is of the other family than our end.

@@ -45,12 +45,12 @@ impl fmt::Display for Takeover {
 pub struct Takeovers {
     /// The pairs of policies, [`MAX_NAMED`] at most.
     pub found: Vec<Takeover>,
-    /// Why these may not be all.
+    /// The reason why these may not be all.
     pub rest: Rest,
 }
 
 impl Takeovers {
-    /// Whether the change certainly takes no packet.
+    /// Returns whether the change certainly takes no packet.
     pub fn is_nothing(&self) -> bool {
         self.found.is_empty() && self.rest == Rest::Nothing
     }

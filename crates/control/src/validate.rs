@@ -74,7 +74,7 @@ pub(crate) fn validate<E>(
     let (ports, peers) = (ports.list, peers.list);
     let validated = Validated { node, cache, metrics, ports, peers, policies, routes, neighbours };
     judge_paths(raw, &validated, problems);
-    judge_allow_host(raw, &validated, problems);
+    check_allow_host(raw, &validated, problems);
     let keys = raw.peers.iter().filter_map(|peer| Some(peer.keys.as_ref()?.span())).collect();
     let flows = raw.cache.as_ref().and_then(|cache| Some(cache.flows.as_ref()?.span()));
     Ok(Some(Outcome { validated, keys, flows: flows.unwrap_or_default() }))
@@ -97,9 +97,9 @@ fn warn_of_one_side(
     }
 }
 
-/// Notes the services of `allow_host` of which a policy wants packets to the addresses of ours that
-/// the file names: those of unprotected ports and the local ends of tunnels.
-fn judge_allow_host(raw: &Raw, validated: &Validated, problems: &mut Problems<'_>) {
+/// Warns of services of `allow_host` of which a policy wants packets to addresses of this machine
+/// that the file names: those of unprotected ports and the local ends of tunnels.
+fn check_allow_host(raw: &Raw, validated: &Validated, problems: &mut Problems<'_>) {
     let lists = |port: &&Port| port.side == Side::Unprotected && !port.allow_host.is_empty();
     if !validated.ports.iter().any(|port| lists(&port)) {
         return;

@@ -31,7 +31,7 @@ remote = ["10.2.0.0/16"]
 ports = ["lan"]
 "#;
 
-/// A piece of [`GOOD`], what stands there instead, and all that is told of the errors.
+/// A piece of [`GOOD`], its replacement, and the whole text about the errors.
 type Row = (&'static str, &'static str, &'static str);
 
 const ROWS: &[Row] = &[

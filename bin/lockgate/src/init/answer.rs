@@ -10,7 +10,7 @@ use wire::{Address, Family};
 /// The longest name of a netdev: `IFNAMSIZ` less its final zero.
 const MAX_NETDEV_BYTES: usize = 15;
 
-/// Why an answer cannot be used, and what to write instead.
+/// The reason why an answer cannot be used, and what to write instead.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum AnswerMistake {
     /// Nothing was written and nothing could be guessed.
@@ -59,7 +59,7 @@ pub(crate) enum AnswerMistake {
     TooManyWords {
         /// The answer.
         text: String,
-        /// What was asked for.
+        /// The form that was asked for.
         form: &'static str,
     },
     /// An interface whose address is not known.
@@ -79,7 +79,7 @@ pub(crate) enum AnswerMistake {
     Unusable {
         /// The address.
         address: IpAddr,
-        /// What it is.
+        /// The reason.
         why: &'static str,
     },
     /// Both gateways would have one address.

@@ -1,4 +1,5 @@
-//! The five questions of `lockgate init`. An option answers its question; what is left is asked,
+//! The five questions of `lockgate init`. An option answers its question; the dialogue puts
+//! the rest,
 //! and a wrong answer is explained and asked again.
 
 use std::io::{BufRead, Write};
@@ -11,10 +12,10 @@ use super::answer::{self, AnswerMistake, Answers};
 use super::machine::Machine;
 use crate::failure::{Failure, Usage};
 
-/// How many questions there are.
+/// The number of questions.
 const QUESTIONS: usize = 5;
 
-/// Where questions go and answers come from.
+/// The terminal that shows questions and gives answers.
 pub(super) struct Dialogue<'a> {
     input: &'a mut dyn BufRead,
     output: &'a mut dyn Write,

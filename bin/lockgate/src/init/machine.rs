@@ -15,11 +15,11 @@ pub(super) struct Interface {
     pub(super) name: String,
     /// Its addresses with the lengths of their prefixes; none that are good on the link alone.
     pub(super) addresses: Vec<(Address, u8)>,
-    /// Whether a default route leads out by it.
+    /// Says whether a default route leads out by it.
     pub(super) way_out: WayOut,
 }
 
-/// Whether a default route leads out by an interface.
+/// Says whether a default route leads out by an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WayOut {
     /// Yes.
@@ -67,7 +67,7 @@ impl Interface {
     }
 }
 
-/// What this machine offers.
+/// The interfaces of this machine, as defaults for answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Machine {
     /// Its name, if that can be a gateway's.

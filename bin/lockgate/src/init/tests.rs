@@ -1,4 +1,4 @@
-//! The dialogue, and what comes of its answers.
+//! The dialogue, and the use of its answers.
 
 use super::machine::WayOut;
 use super::*;

@@ -9,10 +9,10 @@ use wire::{Address, Family};
 
 use super::joined;
 
-/// Where the daemon's configuration lies when the package started it.
+/// The configuration of a daemon that the package starts.
 const INSTALLED: &str = "/etc/lockgate/lockgate.toml";
 
-/// Where a value of a file comes from.
+/// The source of a value in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Knowledge {
     /// Somebody said so, or the machine shows it.
@@ -158,7 +158,7 @@ fn some_host(network: &AddressRange) -> Address {
     if network.contains(tenth) { tenth } else { first }
 }
 
-/// What to do next, as lines to read and to type.
+/// The next steps, as lines to read and to type.
 pub(super) fn next_steps(directory: &Path, own: &Gateway, peer: &Gateway) -> String {
     let (name, other, outer) = (&own.name, &peer.name, peer.outer);
     let host = if outer.is_ipv6() { format!("[{outer}]") } else { outer.to_string() };

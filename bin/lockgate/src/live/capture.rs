@@ -109,7 +109,7 @@ enum Output {
     File(Box<CaptureFile>),
 }
 
-/// Why a capture ended on our side.
+/// The end of a capture, as the client sees it.
 enum Ended {
     /// The daemon says why.
     ByDaemon(String),

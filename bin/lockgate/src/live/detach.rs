@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
     first.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// Removes all routing rules of ours, whatever their priorities; says whether there were any.
+/// Removes all routing rules of Lockgate, of every priority; says whether there were any.
 fn remove_rules(family: &str) -> Result<bool, LiveError> {
     let protocol = HOST_ROUTE_PROTOCOL.to_string();
     let rule = [family, "rule", "delete", "protocol", &protocol];
@@ -107,7 +107,7 @@ fn remove_rules(family: &str) -> Result<bool, LiveError> {
     Err(LiveError::stays(&format!("ip {family} rule"), Said(format!("more than {MOST_RULES}"))))
 }
 
-/// Whether something was there to be removed.
+/// Says whether something was there to be removed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Removed {
     Nothing,

@@ -25,7 +25,7 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
     show::run(&show::Args::status(args.watch, args.json), socket)
 }
 
-/// Asks and prints, for whoever named no command.
+/// Asks and prints, for a user who named no command.
 pub(crate) fn run_alone(socket: &Socket) -> Result<(), Failure> {
     show::run(&show::Args::status(None, false), socket).map_err(|failure| match failure {
         Failure::Connect(error) => LiveError::Alone(error).into(),

@@ -1,4 +1,4 @@
-//! A daemon that is none, behind a socket: it gives fixed answers and remembers what it was sent.
+//! A stand-in for the daemon behind a socket: it gives fixed answers and remembers the requests.
 
 #![allow(dead_code, reason = "each test file is a program of its own and uses a part of this")]
 
@@ -18,7 +18,7 @@ use wire::{Address, Flow, Upper};
 
 use crate::common::Place;
 
-/// Answers what a daemon would, and remembers what it was sent.
+/// A stand-in for the daemon, which remembers the requests.
 #[derive(Clone, Default)]
 pub(crate) struct Fake {
     config: PathBuf,
@@ -306,7 +306,7 @@ impl Gateway for Fake {
     }
 }
 
-/// A directory with gateways' files, and a daemon that is none behind `socket`.
+/// A directory with gateways' files, and a stand-in for the daemon behind `socket`.
 pub(crate) struct Lab {
     pub(crate) place: Place,
     pub(crate) socket: PathBuf,

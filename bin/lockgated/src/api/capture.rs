@@ -1,4 +1,4 @@
-//! What a client wants captured, checked.
+//! A client's request for a capture, checked.
 
 use api::{
     DEFAULT_CAPTURE_PACKETS, DEFAULT_CAPTURE_RATE, DEFAULT_CAPTURE_SECONDS, DEFAULT_SNAPLEN,

@@ -169,7 +169,7 @@ impl Bound {
 pub(crate) struct Connections {
     listener: UnixListener,
     open: Open,
-    /// How many were accepted.
+    /// The number of accepted connections.
     accepted: u64,
 }
 
@@ -226,7 +226,7 @@ impl Connection {
 /// A connection's facts, which each of its requests carries.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionInfo {
-    /// What the kernel says of the other end.
+    /// The kernel's facts about the other end.
     pub(crate) socket: UdsConnectInfo,
     /// Tells it from every other.
     pub(crate) number: ConnectionNumber,

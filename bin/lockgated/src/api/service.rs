@@ -58,7 +58,7 @@ fn connection_of<T>(request: &Request<T>) -> ConnectionNumber {
     info.map_or(ConnectionNumber(0), |info| info.number)
 }
 
-/// Whether whoever asks may change what runs, without an event if not.
+/// Returns whether the client may change what runs; records no event if not.
 fn may_change<T>(request: &Request<T>) -> bool {
     Peer::of(request.extensions().get::<ConnectionInfo>()).is_some_and(Peer::may_change)
 }

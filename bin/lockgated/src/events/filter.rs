@@ -1,4 +1,4 @@
-//! Which events a reader wants.
+//! The events that a reader wants.
 
 use api::v1::{Event, EventsRequest};
 use control::nearest;
@@ -10,7 +10,7 @@ use super::{Kind, Severity};
 pub(crate) struct Filter {
     /// Empty: all.
     kinds: Vec<Kind>,
-    /// As the times of events are written, so that texts compare as times do.
+    /// Written like the times of events, so that texts compare as times do.
     since: Option<String>,
     least: Severity,
 }
@@ -41,7 +41,7 @@ impl Filter {
     /// Checks the filters of a request.
     ///
     /// # Errors
-    /// [`FilterError`]: whoever asked must ask otherwise.
+    /// [`FilterError`]: the client must change its request.
     pub(crate) fn of(request: &EventsRequest) -> Result<Filter, FilterError> {
         let kind = |name: &String| {
             let names = Kind::ALL.iter().map(|kind| kind.name());
@@ -63,7 +63,7 @@ impl Filter {
         Ok(Filter { kinds, since: since.transpose()?, least })
     }
 
-    /// Whether the reader wants this event.
+    /// Returns whether the reader wants this event.
     pub(crate) fn passes(&self, event: &Event) -> bool {
         let kind = Kind::named(&event.kind);
         (self.kinds.is_empty() || kind.is_some_and(|kind| self.kinds.contains(&kind)))

@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// Clock ticks a second in `/proc` (proc_pid_stat(5)): the same on every processor that we run on.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// What the kernel says of this process. What it does not say is absent.
+/// The kernel's facts about this process. A fact that the kernel does not tell is absent.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Process {
     /// Seconds since 1970.
@@ -37,7 +37,7 @@ impl Process {
     }
 }
 
-/// When the process began: found once, so that scrapes agree to the last digit.
+/// The start of the process: found once, so that scrapes agree to the last digit.
 fn start_time() -> Option<f64> {
     static START: OnceLock<Option<f64>> = OnceLock::new();
     *START.get_or_init(|| {

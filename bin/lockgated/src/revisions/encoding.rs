@@ -7,7 +7,7 @@ use super::{Body, Cause, Confirmation, PolicyEdit, Revision, StoredKeys};
 
 pub(super) const MARK: &str = "# lockgate revision: ";
 
-/// What the configuration does not say of itself.
+/// Facts about a revision that are not in its configuration.
 fn facts(revision: &Revision) -> serde_json::Value {
     let since = revision.time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut facts = serde_json::json!({
@@ -65,7 +65,7 @@ pub(crate) fn keys_json(keys: &StoredKeys) -> serde_json::Value {
     serde_json::json!(keys)
 }
 
-/// The same read again; what is not there, as in the files of earlier versions, is nothing.
+/// Reads them back; where they are missing, as in the files of earlier versions, there are none.
 pub(crate) fn keys_of_json(value: &serde_json::Value) -> StoredKeys {
     let text = |name: &serde_json::Value| name.as_str().map(str::to_owned);
     let peer = |(peer, names): (&String, &serde_json::Value)| {

@@ -11,12 +11,12 @@ use tokio::sync::oneshot;
 use super::encoding::encode;
 use super::{Body, Revision, RevisionError};
 
-/// Where the changes upon a whole revision are.
+/// The file of the changes upon a whole revision.
 pub(super) fn changes_of(path: &Path) -> PathBuf {
     path.with_extension("changes")
 }
 
-/// What the writer does, in order.
+/// A job of the writer, which does them in order.
 pub(super) enum Job {
     Whole {
         path: PathBuf,
@@ -37,7 +37,7 @@ pub(super) enum Job {
     },
 }
 
-/// What became of the last job: a change can only follow what was written.
+/// The fate of the last job: a change can only follow a job that was written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Last {
     Written,

@@ -167,7 +167,7 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// That of a state directory.
+    /// The records of a state directory.
     pub(crate) fn new(state_dir: &Path) -> Records {
         Records { path: state_dir.join(RECORD) }
     }

@@ -87,7 +87,7 @@ pub enum LinkKind {
 }
 
 impl LinkKind {
-    /// Whether senders behind a netdev of this kind may leave TCP and UDP checksums unfinished, and
+    /// Returns whether senders behind such a netdev may leave TCP and UDP checksums unfinished, and
     /// the netdev passes them on so.
     pub fn passes_unfinished_checksums(&self) -> bool {
         matches!(self, LinkKind::Veth | LinkKind::Tun | LinkKind::Virtio)

@@ -1,8 +1,7 @@
-//! Keys that are none of ours: what is refused on purpose, and what other programs call by another
-//! name.
+//! Keys that Lockgate does not have: features refused on purpose, and names from other programs.
 
-/// What DESIGN §2 refuses on purpose, and what is not there yet: told by name, not as an unknown
-/// key.
+/// A feature that is refused on purpose (DESIGN §2), or is not there yet: reported by name, not as
+/// an unknown key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// Authentication Header.
@@ -60,7 +59,7 @@ impl Refusal {
     }
 }
 
-/// A key of another program's configuration that has no single key of ours.
+/// A key of another program's configuration without a single counterpart here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Foreign {
     /// A secret, or a public key that stands for one.
@@ -122,7 +121,7 @@ fn plain(key: &str) -> String {
     key.to_lowercase().replace(['-', '_'], "")
 }
 
-/// The key of ours for what other programs call by another name.
+/// Returns the keys that stand for another program's key.
 pub(crate) fn renamed(key: &str) -> &'static [&'static str] {
     match plain(key).as_str() {
         "natt" | "nattraversal" | "udpencap" | "encap" | "forceencaps" => &["encapsulation"],

@@ -10,7 +10,7 @@ use super::{Mistake, REPLAY_DIRECTION, REPLAY_WORDS, Refusal};
 const KEYS_STAND_ELSEWHERE: &str = "keys stand in a file of their own: keys = \"file:berlin.keys\"";
 
 impl Mistake {
-    /// What to do about it, if the message does not say so.
+    /// Returns the advice, if the message does not give it.
     pub fn help(&self) -> Option<String> {
         match self {
             Mistake::UnknownKey { nearest, allowed, .. }

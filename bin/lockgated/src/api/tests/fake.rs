@@ -1,4 +1,4 @@
-//! A backend that is none.
+//! A stand-in for the daemon's state.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -60,13 +60,13 @@ to = "10.2.0.0/16"
 via = "192.0.2.2"
 "#;
 
-/// A backend that runs [`CONFIG`] and remembers what it was asked to change.
+/// A backend that runs [`CONFIG`] and remembers the changes that clients asked for.
 pub(super) struct Fake {
     running: Running,
     asked: Mutex<Vec<String>>,
     pub(super) to_confirm: Mutex<Option<ToConfirm>>,
     pub(super) events: broadcast::Sender<v1::Event>,
-    /// How long a change takes.
+    /// The time that a change takes.
     slow: Duration,
 }
 
