@@ -398,6 +398,29 @@ mod tests {
     }
 
     #[test]
+    fn a_scrape_of_500_peers_and_10_000_sas_is_complete() {
+        let mut report = report(3);
+        let peer = |number: u32| v1::Peer { name: format!("peer-{number}"), ..Default::default() };
+        let sa = |number: u32| v1::SecurityAssociation {
+            direction: "inbound".into(),
+            spi: format!("0x{number:08x}"),
+            peer: format!("peer-{}", number % 500),
+            ..Default::default()
+        };
+        report.peers = (0..500).map(peer).collect();
+        report.sas = (0..10_000).map(sa).collect();
+        for format in [Format::Text, Format::OpenMetrics] {
+            let report = report.clone();
+            let start = std::time::Instant::now();
+            let text = report.into_text(format);
+            println!("{format:?}: {} bytes in {:?}", text.len(), start.elapsed());
+            let count = |name: &str| text.lines().filter(|line| line.starts_with(name)).count();
+            assert_eq!(count("lockgate_sa_packets_total{"), 10_000);
+            assert_eq!(count("lockgate_peer_silent{"), 500);
+        }
+    }
+
+    #[test]
     fn every_drop_reason_is_there_with_its_help() {
         let [text, _] = texts(3);
         let samples = samples(&text);

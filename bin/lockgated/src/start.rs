@@ -163,16 +163,7 @@ async fn begin(prepared: Prepared) -> Result<Started, Failure> {
     let Prepared {
         mut mirror, ethtool, queues, guard, events, namespace, instead, damaged, ..
     } = prepared;
-    // Whether it can be made is known before the first port is taken.
-    drop(TunPort::open(HOST_NETDEV, Lifetime::Persistent)?);
-    see_host_port(&mut mirror).await;
-    let mtus = loaded
-        .validated
-        .ports
-        .iter()
-        .filter_map(|port| mirror.view().link_named(&port.netdev).map(|link| link.mtu));
-    let mtu = host_mtu(mtus);
-    mirror.prepare_host_port(mtu)?;
+    prepare_host_port(&loaded.validated, &mut mirror).await?;
     events.record(Kind::HostStarted, HOST_NETDEV, "the host port is there", &[]);
     let live = live_parts(&loaded.validated, mirror.view());
     let snapshot = Arc::new(compiled.assemble(&live)?);
@@ -236,6 +227,17 @@ async fn begin(prepared: Prepared) -> Result<Started, Failure> {
         state.events.record(Kind::ConfigurationWarning, "", warning.to_string(), &[]);
     }
     Ok(Started { state, mirror, wanted, moved })
+}
+
+/// Makes the host port. A machine that cannot fails here, before the first port is taken.
+async fn prepare_host_port(config: &Validated, mirror: &mut Mirror) -> Result<(), Failure> {
+    drop(TunPort::open(HOST_NETDEV, Lifetime::Persistent)?);
+    see_host_port(mirror).await;
+    let link = |netdev: &str| mirror.view().link_named(netdev);
+    let mtus = config.ports.iter().filter_map(|port| link(&port.netdev).map(|link| link.mtu));
+    let mtu = host_mtu(mtus);
+    mirror.prepare_host_port(mtu)?;
+    Ok(())
 }
 
 /// Waits until the mirror shows the host port's netdev; what is missing then is said later.

@@ -226,12 +226,16 @@ pub(super) fn table(rows: &[Row]) -> String {
         ]);
     }
     table.column_iter_mut().skip(3).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
+    format!("{table}\n{}", legend(rows))
+}
+
+/// The meaning of the columns.
+fn legend(rows: &[Row]) -> String {
     let first = rows.first().cloned().unwrap_or_default();
     let Row { packets_per_lap, workers, flows, in_flight, frame_bytes, .. } = first;
     let packets = packets_per_lap / workers.max(1);
     let mut text = format!(
-        "{table}\n\
-         size, Gbit/s: inner IP packet. ns/packet: CPU time of a worker's thread, median of laps \
+        "size, Gbit/s: inner IP packet. ns/packet: CPU time of a worker's thread, median of laps \
          of {packets} packets, {flows} flows, {in_flight} frames of {frame_bytes} bytes in \
          flight.\n\
          ± IQR: distance of the quartiles over the median. best quartile: a quarter of the laps \

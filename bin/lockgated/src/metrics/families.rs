@@ -20,6 +20,8 @@ impl Report {
         self.add_decisions(into);
         self.add_cache(into);
         self.add_ports(into);
+        self.add_ledgers(into);
+        self.add_checksums(into);
         self.add_queues(into);
         self.add_kernel(into);
         self.add_peers(into);
@@ -152,6 +154,16 @@ impl Report {
         let port = |port: &'a v1::Port| [("port", port.name.as_str().into())];
         let up = self.ports.iter().map(|p| (port(p), p.state == "up"));
         into.gauge("port_up", "1 while the port is attached and its link is up", up);
+        let packets = self.ports.iter().map(|p| (port(p), p.tx_packets));
+        let help = "Packets that left the gateway by the port";
+        into.counter("port_transmitted_packets", help, packets);
+        let bytes = self.ports.iter().map(|p| (port(p), p.tx_bytes));
+        let help = "Bytes that left the gateway by the port, link headers counted";
+        into.counter("port_transmitted_bytes", help, bytes);
+    }
+
+    fn add_ledgers<'a>(&'a self, into: &mut Families<'a>) {
+        let port = |port: &'a v1::Port| [("port", port.name.as_str().into())];
         type Line = fn(&v1::Ledger) -> u64;
         let lines: [(&str, &str, Line); 6] = [
             ("port_received_packets", "Packets that workers received by the port", |l| l.received),
@@ -187,12 +199,10 @@ impl Report {
         let imbalance = self.ports.iter().map(|p| (port(p), ledger(p).imbalance));
         let help = "Ledger of the port: received + made - sent - dropped - consumed - host - held";
         into.gauge("port_ledger_imbalance_packets", help, imbalance);
-        let packets = self.ports.iter().map(|p| (port(p), p.tx_packets));
-        let help = "Packets that left the gateway by the port";
-        into.counter("port_transmitted_packets", help, packets);
-        let bytes = self.ports.iter().map(|p| (port(p), p.tx_bytes));
-        let help = "Bytes that left the gateway by the port, link headers counted";
-        into.counter("port_transmitted_bytes", help, bytes);
+    }
+
+    fn add_checksums<'a>(&'a self, into: &mut Families<'a>) {
+        let port = |port: &'a v1::Port| [("port", port.name.as_str().into())];
         type Count = fn(&v1::L4Checksum) -> u64;
         let counts: [(&str, &str, Count); 3] = [
             (

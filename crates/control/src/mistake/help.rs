@@ -52,16 +52,7 @@ impl Mistake {
                 "write {key} = [\"{end}\"]; for networks write mode = \"tunnel\" at the peer"
             )),
             Mistake::Refused { refusal, .. } => Some(refusal.help().into()),
-            Mistake::LocalNotOurs { ours, .. } => Some(match ours.as_slice() {
-                [] => "write it into `addresses` of its port".into(),
-                ours => {
-                    let ours: Vec<String> = ours.iter().map(ToString::to_string).collect();
-                    format!(
-                        "ours are {}: one of them, or write it into its port's `addresses`",
-                        ours.join(", ")
-                    )
-                }
-            }),
+            Mistake::LocalNotOurs { ours, .. } => Some(own_address_help(ours)),
             Mistake::NotNamed { word, .. } => {
                 Some(format!("write [{word}.NAME] and its keys below"))
             }
@@ -86,7 +77,17 @@ impl Mistake {
         }
     }
 
+    /// Returns the advice that holds no value.
     fn fixed_help(&self) -> Option<&'static str> {
+        (self.file_help())
+            .or_else(|| self.port_help())
+            .or_else(|| self.peer_help())
+            .or_else(|| self.policy_help())
+            .or_else(|| self.key_help())
+    }
+
+    /// Returns the advice about a file as text.
+    fn file_help(&self) -> Option<&'static str> {
         Some(match self {
             Mistake::Unreadable { kind: ErrorKind::PermissionDenied } => "run as root",
             Mistake::NotRegular { .. } => "name a file, or `-` to read standard input",
@@ -100,6 +101,13 @@ impl Mistake {
             Mistake::SameKey { .. } => "keep one of the two",
             Mistake::NotShown => KEYS_STAND_ELSEWHERE,
             Mistake::Homeless { .. } => "write it below [node]",
+            _ => return None,
+        })
+    }
+
+    /// Returns the advice about names, [node] and ports.
+    fn port_help(&self) -> Option<&'static str> {
+        Some(match self {
             Mistake::BadName { .. } => {
                 "1 to 64 letters, digits, `.`, `_`, `-`; not first `.` or `-`"
             }
@@ -146,6 +154,13 @@ impl Mistake {
             }
             Mistake::ServiceAny => "name what may come in: \"udp/500\", \"icmp\"",
             Mistake::ServiceEsp => "leave it out: an SA decides what is let in",
+            _ => return None,
+        })
+    }
+
+    /// Returns the advice about peers.
+    fn peer_help(&self) -> Option<&'static str> {
+        Some(match self {
             Mistake::MulticastPeer { .. } => Refusal::Multicast.help(),
             Mistake::BadKeys | Mistake::KeyAsFileName => KEYS_STAND_ELSEWHERE,
             Mistake::BadKeyFileName => "it lies in `keys_dir`: \"file:berlin.keys\", without `/`",
@@ -172,6 +187,13 @@ impl Mistake {
             }
             Mistake::OnlyWithUdp { .. } => "write encapsulation = \"udp\" too, or leave it out",
             Mistake::OnlyInTunnelMode { .. } | Mistake::DfOfV6 => "leave it out",
+            _ => return None,
+        })
+    }
+
+    /// Returns the advice about policies and routes.
+    fn policy_help(&self) -> Option<&'static str> {
+        Some(match self {
             Mistake::RemoteInside { .. } => {
                 "`local` is our side, `remote` the peer's: are the two swapped?"
             }
@@ -218,6 +240,13 @@ impl Mistake {
             Mistake::RouteOfNetwork { .. } => "leave the route out",
             Mistake::ViaNotConnected { .. } => "a router must be in a network of one of our ports",
             Mistake::ViaAmbiguous { .. } => "write port = \"NAME\" too",
+            _ => return None,
+        })
+    }
+
+    /// Returns the advice about key files.
+    fn key_help(&self) -> Option<&'static str> {
+        Some(match self {
             Mistake::KeyFileUnreadable { kind: ErrorKind::PermissionDenied, .. } => {
                 "run as root: only the owner of a key file may read it"
             }
@@ -255,6 +284,15 @@ fn did_you_mean(nearest: &Option<String>, otherwise: &str) -> String {
         Some(word) => format!("did you mean `{word}`?"),
         None => otherwise.to_owned(),
     }
+}
+
+/// Advice for what should be an address of this machine.
+fn own_address_help(ours: &[IpAddr]) -> String {
+    if ours.is_empty() {
+        return "write it into `addresses` of its port".into();
+    }
+    let ours: Vec<String> = ours.iter().map(ToString::to_string).collect();
+    format!("ours are {}: one of them, or write it into its port's `addresses`", ours.join(", "))
 }
 
 /// Advice for what should be a single address.

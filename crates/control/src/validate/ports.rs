@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use dataplane::carve_out::MAX_SERVICES;
 use dataplane::{L4Checksum, PortId, Side};
 use policy::AddressRange;
+use toml::Spanned;
 use wire::{Address, Family};
 
 use crate::errors::Problems;
@@ -105,21 +106,7 @@ fn port(
     if port_name.is_none() {
         problems.doubt(Some("port".into()));
     }
-    let netdev = raw.netdev.as_ref().and_then(|written| {
-        let text = written.get_ref();
-        let allowed = |c: char| c.is_ascii_graphic() && c != '/';
-        let fits = (1..=15).contains(&text.len()) && text.chars().all(allowed);
-        let mistake = match text.as_str() {
-            crate::compile::HOST_NETDEV => Some(Mistake::ReservedNetdev),
-            "." | ".." => Some(Mistake::BadNetdev { text: text.clone() }),
-            _ => (!fits).then(|| Mistake::BadNetdev { text: text.clone() }),
-        };
-        let fits = mistake.is_none();
-        if let Some(mistake) = mistake {
-            problems.error(&written.span(), mistake);
-        }
-        fits.then(|| text.clone())
-    });
+    let netdev = raw.netdev.as_ref().and_then(|written| netdev(written, problems));
     let vlan = match &raw.vlan {
         None => Some(None),
         written => bounded(problems, "vlan", written, 0, (1, 4094)).map(|id| Some(id as u16)),
@@ -165,6 +152,23 @@ fn port(
         addresses,
         l4_checksum: l4_checksum?,
     })
+}
+
+/// Reads the name of a netdev.
+fn netdev(written: &Spanned<String>, problems: &mut Problems<'_>) -> Option<String> {
+    let text = written.get_ref();
+    let allowed = |c: char| c.is_ascii_graphic() && c != '/';
+    let fits = (1..=15).contains(&text.len()) && text.chars().all(allowed);
+    let mistake = match text.as_str() {
+        crate::compile::HOST_NETDEV => Some(Mistake::ReservedNetdev),
+        "." | ".." => Some(Mistake::BadNetdev { text: text.clone() }),
+        _ => (!fits).then(|| Mistake::BadNetdev { text: text.clone() }),
+    };
+    let fits = mistake.is_none();
+    if let Some(mistake) = mistake {
+        problems.error(&written.span(), mistake);
+    }
+    fits.then(|| text.clone())
 }
 
 /// Treatment of unfinished checksums: on a protected port they are completed unless the file says

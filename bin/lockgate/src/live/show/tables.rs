@@ -407,6 +407,14 @@ pub(super) fn cache(cache: &v1::Cache) -> String {
     .map(|(name, text)| format!("{name:<11} {text}\n"))
     .concat();
     text.push('\n');
+    text.push_str(&worker_caches(cache));
+    text.push_str(&cache_domains(cache));
+    text.push_str(&cache_lines(&cache.entries));
+    text
+}
+
+/// Each worker's part of the flow cache, and all of them together.
+fn worker_caches(cache: &v1::Cache) -> String {
     let row = |who: String, size: v1::CacheSize, counters: v1::CacheCounters, entries: u64| {
         let v1::CacheCounters { hits, misses, routes, inserts, .. } = counters;
         let v1::CacheCounters { stale, evictions, negative, refused, .. } = counters;
@@ -420,6 +428,7 @@ pub(super) fn cache(cache: &v1::Cache) -> String {
         let (size, counters) = (size.unwrap_or_default(), counters.unwrap_or_default());
         row(worker.to_string(), size, counters, sum(entries))
     });
+    let (size, counters) = (cache.size.unwrap_or_default(), cache.counters.unwrap_or_default());
     let all = row("all".into(), size, counters, sum(&cache.entries));
     let header = [
         "worker",
@@ -436,7 +445,11 @@ pub(super) fn cache(cache: &v1::Cache) -> String {
         "refused",
     ];
     let rows = rows.chain([all]);
-    text.push_str(&table("Each worker's, in packets and entries", &header, rows, Numbers(1..=11)));
+    table("Each worker's, in packets and entries", &header, rows, Numbers(1..=11))
+}
+
+/// The policies' domains, as far as the flow cache is concerned.
+fn cache_domains(cache: &v1::Cache) -> String {
     let rows = cache.domains.iter().map(|domain| {
         vec![
             domain.domain.to_string(),
@@ -463,9 +476,7 @@ pub(super) fn cache(cache: &v1::Cache) -> String {
         "ports",
         "cache",
     ];
-    text.push_str(&table("Policy domains", &header, rows, Numbers(3..=7)));
-    text.push_str(&cache_lines(&cache.entries));
-    text
+    table("Policy domains", &header, rows, Numbers(3..=7))
 }
 
 /// Entries of the flow cache.
