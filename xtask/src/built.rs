@@ -87,7 +87,7 @@ impl Built {
 }
 
 /// The test program that an artifact of cargo's is, if it is one.
-fn test_program(artifact: &Value) -> Option<TestProgram> {
+pub(crate) fn test_program(artifact: &Value) -> Option<TestProgram> {
     if artifact["profile"]["test"] != true {
         return None;
     }

@@ -65,6 +65,11 @@ const PARTS: &[Part] = &[
         what: "the package, built in two folders, byte for byte",
         run: |_| crate::deb::same_from_elsewhere(),
     },
+    Part {
+        name: "mutations",
+        what: "changes of one line: for each row that is held a test notices one",
+        run: |_| crate::mutations::draw(),
+    },
 ];
 
 /// Runs the named parts, or all of them. Fails if one of them did.

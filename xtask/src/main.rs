@@ -5,6 +5,7 @@
 //! | `setup [--quiet]` | installs what building, testing and the demonstrations need |
 //! | `setup --demo` | the same without what only tests need |
 //! | `rows [--draw COMMIT]` | writes the tests into `docs/acceptance.md`; or draws twenty rows |
+//! | `mutations [--row ROW\|--all]` | changes of one line, each of which a test must notice |
 //! | `tidy` | the rules of the code that a compiler does not check |
 //! | `test` | every promise, with a table at the end |
 //! | `test-long [PART …]` | the hunts: what takes too long for `test`, part by part |
@@ -15,8 +16,10 @@
 #![forbid(unsafe_code)]
 
 mod built;
+mod copy;
 mod deb;
 mod long;
+mod mutations;
 mod rows;
 mod setup;
 mod test;
@@ -25,6 +28,7 @@ mod tidy;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use mutations::Choice;
 use setup::{Scope, Voice};
 
 fn main() -> ExitCode {
@@ -38,6 +42,9 @@ fn main() -> ExitCode {
         ("tidy", []) => tidy::run(),
         ("rows", []) => tidy::tracked_sources().and_then(|sources| rows::write(&sources)),
         ("rows", [flag, commit]) if flag == "--draw" => rows::draw(commit),
+        ("mutations", []) => mutations::run(&Choice::Drawn),
+        ("mutations", [flag]) if flag == "--all" => mutations::run(&Choice::All),
+        ("mutations", [flag, row]) if flag == "--row" => mutations::run(&Choice::Row(row.clone())),
         ("test", []) => test::run(),
         ("test-long", parts) => long::run(parts),
         ("interop", words) => test::run_interop(words),
@@ -81,10 +88,14 @@ enum Failure {
     StillMissing { missing: Vec<&'static str> },
     /// Findings of `tidy`.
     Untidy { findings: usize },
+    /// Changes that no test noticed.
+    Uncaught { changes: u64 },
     /// Parts of `test` that failed.
     Tests { failed: usize },
     /// `test-long` has no part of this name.
     NoPart { name: String },
+    /// No change is listed for this row.
+    NoMutation { row: String },
 }
 
 impl std::fmt::Display for Failure {
@@ -94,8 +105,8 @@ impl std::fmt::Display for Failure {
                 write!(
                     f,
                     "usage: cargo xtask setup [--quiet|--demo] | tidy | rows [--draw COMMIT] | \
-                     test | test-long [PART …] | interop [WORD …] | demo [NAME …] | \
-                     bench [NAME …] | deb [--check]"
+                     mutations [--row ROW|--all] | test | test-long [PART …] | interop [WORD …] | \
+                     demo [NAME …] | bench [NAME …] | deb [--check]"
                 )
             }
             Failure::Start { program, error } => write!(f, "cannot start {program}: {error}"),
@@ -117,6 +128,10 @@ impl std::fmt::Display for Failure {
             Failure::NoPart { name } => {
                 write!(f, "test-long has no part `{name}`; there are {}", long::names())
             }
+            Failure::NoMutation { row } => {
+                write!(f, "tests/mutations.json lists no change for `{row}`: held rows have one")
+            }
+            Failure::Uncaught { changes } => write!(f, "mutations: {changes} changes not caught"),
             Failure::Tests { failed } => write!(f, "test: {failed} parts failed"),
         }
     }

@@ -5,7 +5,7 @@
 //! above it, names (`// FC-22`). A comment outside tests refers to a row and proves nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::tidy::Source;
 use crate::{Failure, output, program, root};
@@ -62,7 +62,16 @@ struct Row {
 struct Proof {
     /// Package and function: `policy: a_name`.
     name: String,
+    /// Its file.
+    path: PathBuf,
     rows: BTreeSet<String>,
+}
+
+/// A row that is held, with the tests that name it.
+pub(crate) struct Held {
+    pub(crate) id: String,
+    /// Their names, `policy: a_name`, and their files.
+    pub(crate) proofs: Vec<(String, PathBuf)>,
 }
 
 /// The table as it is and as it should be, with what is wrong with it.
@@ -119,7 +128,7 @@ fn drawn<'a>(rows: &'a [Row], commit: &str) -> Vec<&'a Row> {
 }
 
 /// FNV-1a over the bytes, then mixed: near texts are far apart.
-fn hash(text: &str) -> u64 {
+pub(crate) fn hash(text: &str) -> u64 {
     let fnv = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -131,17 +140,38 @@ fn report(sources: &[Source]) -> Result<Report, Failure> {
     let path = root().join(FILE);
     let is = std::fs::read_to_string(&path).map_err(Failure::read(&path))?;
     let rows = rows(&is);
+    let proofs = proofs(sources, &rows);
+    Ok(judge(is, &rows, &proofs))
+}
+
+/// The tests of all sources, with the rows that they name.
+fn proofs(sources: &[Source], rows: &[Row]) -> Vec<Proof> {
     let known: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
     let mut proofs = Vec::new();
     for source in sources {
         if let Some(package) = package_of(&source.path) {
             for test in tests_of(&source.path, &source.text) {
-                let rows = row_names(&test.comments, &known);
-                proofs.push(Proof { name: format!("{package}: {}", test.name), rows });
+                let (name, rows) =
+                    (format!("{package}: {}", test.name), row_names(&test.comments, &known));
+                proofs.push(Proof { name, path: source.path.clone(), rows });
             }
         }
     }
-    Ok(judge(is, &rows, &proofs))
+    proofs
+}
+
+/// The rows that are held.
+pub(crate) fn held(sources: &[Source]) -> Result<Vec<Held>, Failure> {
+    let path = root().join(FILE);
+    let text = std::fs::read_to_string(&path).map_err(Failure::read(&path))?;
+    let rows = rows(&text);
+    let all = proofs(sources, &rows);
+    let held = rows.iter().filter(|row| Status::of(&row.status) == Some(Status::Held));
+    let proofs_of = |id: &str| {
+        let named = all.iter().filter(|proof| proof.rows.contains(id));
+        named.map(|proof| (proof.name.clone(), proof.path.clone())).collect()
+    };
+    Ok(held.map(|row| Held { id: row.id.clone(), proofs: proofs_of(&row.id) }).collect())
 }
 
 /// The package that a file is part of, if its tests are among those of `make test` and about
@@ -275,7 +305,8 @@ Rows: 0.
 
     fn proof(name: &str, comments: &str) -> Proof {
         let known = BTreeSet::from(["FC-01", "FC-02", "OWN"]);
-        Proof { name: name.to_owned(), rows: row_names(comments, &known) }
+        let path = PathBuf::from("a.rs");
+        Proof { name: name.to_owned(), path, rows: row_names(comments, &known) }
     }
 
     fn judged(text: &str, proofs: &[Proof]) -> Report {

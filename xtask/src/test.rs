@@ -51,6 +51,11 @@ impl Counts {
         self.failed += u64::from(!passed);
     }
 
+    /// Adds one test that could not run.
+    pub(crate) fn add_skipped(&mut self) {
+        self.skipped += 1;
+    }
+
     /// Returns how many tests failed.
     pub(crate) fn failed(self) -> u64 {
         self.failed

@@ -2,7 +2,7 @@
 //!
 //! Each check is a function from text to findings, so that its tests can show it failing.
 
-use crate::{Failure, cargo, long, output, program, root, rows, succeed};
+use crate::{Failure, cargo, long, mutations, output, program, root, rows, succeed};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -144,6 +144,7 @@ pub(crate) fn run() -> Result<(), Failure> {
             .collect(),
     );
     report("acceptance rows and the tests that prove them".into(), rows::findings(&sources)?);
+    report("changes that tests must notice".into(), mutations::findings(&sources)?);
     let format = match succeed(cargo().args(["fmt", "--all", "--check"])) {
         Ok(()) => vec![],
         Err(Failure::Program { .. }) => vec!["run `make fmt`".into()],

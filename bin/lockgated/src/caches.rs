@@ -159,6 +159,11 @@ fn available_in(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use dataplane::cache::{Answer, Batch, Key, Way};
+    use dataplane::{Snapshot, SnapshotParts};
+    use policy::{Direction, DomainId, IngressClass, Match};
+    use wire::{Family, Flow, Upper};
+
     use super::*;
 
     fn of(flows: u64) -> Cache {
@@ -199,5 +204,31 @@ mod tests {
             caches.iter().map(|cache| cache.as_ref().map(FlowCache::capacity)).collect();
         assert_eq!(sizes, [Some(2048), Some(2048)]);
         assert!(make(Cache::Off, &[0, 0], When::AtStart).unwrap().iter().all(Option::is_none));
+    }
+
+    /// The ports of flows in the order of their places in a cache.
+    fn places(cache: &mut FlowCache) -> Vec<Upper> {
+        let snapshot = Snapshot::new(SnapshotParts::default()).unwrap();
+        let domain = DomainId::new(IngressClass(0), Direction::Outbound, Family::V4);
+        let key = |source: u16| {
+            let upper = Upper::Ports { source, destination: 53 };
+            let flow = Flow { family: Family::V4, source: 1, destination: 2, protocol: 17, upper };
+            Key { domain, opened_by: None, flow }
+        };
+        let keys: Vec<Key> = (0..32).map(key).collect();
+        let said = (Answer::Said(Match::None), Way::Unknown);
+        Batch::default().run(cache, &snapshot, &keys, |_| said, |_, _| {});
+        let (entries, _) = cache.entries(0, usize::MAX);
+        entries.iter().map(|entry| entry.key.flow.upper).collect()
+    }
+
+    #[test]
+    fn each_cache_puts_flows_into_places_that_nobody_can_tell_beforehand() {
+        // FC-29: 32 flows, equally placed by chance once in more than 10^30.
+        let mut caches = make(of(1000), &[0, 0], When::Running).unwrap();
+        caches.extend(make(of(1000), &[0], When::AtStart).unwrap());
+        let all: Vec<Vec<Upper>> = caches.iter_mut().flatten().map(|cache| places(cache)).collect();
+        assert!(all.len() == 3 && all.iter().all(|places| places.len() > 24), "{all:?}");
+        assert!(all[0] != all[1] && all[1] != all[2] && all[0] != all[2]);
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::read;
 use crate::test::{Counts, Outcome};
-use crate::{Build, Failure, cargo, output, program, root, succeed, target_directory};
+use crate::{Build, Failure, cargo, copy, root, succeed, target_directory};
 
 /// Builds both programs here and in a copy of the sources. Fails if they differ.
 ///
@@ -16,7 +16,7 @@ pub(crate) fn same_from_elsewhere() -> Result<Outcome, Failure> {
     let sources = folder.join("sources in a folder of another length");
     let built = folder.join("built");
     remove(&folder)?;
-    copy_sources(&sources)?;
+    copy::sources(&sources)?;
     build(root(), &target_directory())?;
     build(&sources, &built)?;
     let profile = Build::Demo.profile();
@@ -41,22 +41,6 @@ fn build(sources: &Path, target: &Path) -> Result<(), Failure> {
     let mut command = cargo();
     command.current_dir(sources).env("CARGO_TARGET_DIR", target);
     succeed(command.args(["build", "--profile", Build::Demo.profile()]).args(programs))
-}
-
-/// Copies every file that git knows or would add, as it is now.
-fn copy_sources(to: &Path) -> Result<(), Failure> {
-    let mut list = program("git");
-    list.args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"]);
-    for name in output(&mut list)?.split_terminator('\0') {
-        let (from, to) = (root().join(name), to.join(name));
-        if !from.exists() {
-            continue; // Deleted, and git does not know yet.
-        }
-        let folder = to.parent().expect("a file lies in a folder");
-        fs::create_dir_all(folder).map_err(Failure::write(folder))?;
-        fs::copy(&from, &to).map_err(Failure::write(&to))?;
-    }
-    Ok(())
 }
 
 /// Removes a folder, if it is there.

@@ -488,6 +488,8 @@ const GROUPED: &str = "LOCKGATE_TEST_GROUPS";
 const READERS: u32 = 64_100;
 const ADMINS: u32 = 64_101;
 const NOBODY: u32 = 65_534;
+/// A user that the machine knows, in no group of ours.
+const DAEMON: u32 = 1;
 const STRANGER: u32 = 64_333;
 
 #[test]
@@ -521,7 +523,7 @@ fn only_readers_read_and_only_admins_change() {
     };
     let (out, err) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(ran.status.success(), "{out}{err}");
-    assert!(out.contains("CHECKED 5 clients"), "{out}{err}");
+    assert!(out.contains("CHECKED 6 clients"), "{out}{err}");
 }
 
 /// This program, and the arguments that run this test alone.
@@ -530,7 +532,7 @@ fn this_test() -> (PathBuf, [&'static str; 3]) {
     (std::env::current_exe().unwrap(), [name, "--exact", "--nocapture"])
 }
 
-/// Serves, and asks as five others.
+/// Serves, and asks as six others.
 fn with_groups() {
     let directory = Directory::new();
     // The others must get as far as the socket's directory, and must be able to run this program.
@@ -547,6 +549,7 @@ async fn ask_as_others(socket: &Path, program: &Path) {
     let clients = [
         (STRANGER, STRANGER, None, "denied"),
         (STRANGER, STRANGER, Some(READERS), "read, no change"),
+        (DAEMON, DAEMON, Some(READERS), "read, no change"),
         (STRANGER, ADMINS, Some(READERS), "read, change"),
         (NOBODY, READERS, None, "read, change"),
         (0, 0, None, "read, change"),

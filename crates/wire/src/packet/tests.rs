@@ -217,9 +217,13 @@ fn a_later_fragment_has_no_ports_whatever_its_bytes() {
 // FC-45
 #[test]
 fn a_truncated_upper_header_is_malformed() {
-    for number in [1, 6, 17, 33, 132, 136] {
-        let bytes = v4().protocol(number).payload_of(2).ip();
-        assert_eq!(parse(&bytes), Err(ParseError::Malformed), "protocol {number}");
+    // Protocols with the length of what is read of them.
+    for (number, whole) in [(1, 8), (6, 20), (17, 8), (33, 12), (132, 12), (136, 8)] {
+        for length in 0..whole {
+            let bytes = v4().protocol(number).payload_of(length).ip();
+            let parsed = parse(&bytes);
+            assert_eq!(parsed, Err(ParseError::Malformed), "{length} bytes of {number}");
+        }
     }
     let tiny_first = v4().protocol(6).fragment(0, true).payload_of(0).ip();
     assert_eq!(parse(&tiny_first), Err(ParseError::Malformed));

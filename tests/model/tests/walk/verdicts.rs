@@ -122,7 +122,7 @@ fn the_walk_does_what_the_oracle_allows() {
     }
 }
 
-/// Whether a packet was dropped as a fragment of ESP though it is a fragment of UDP without ports.
+/// Returns whether a fragment of UDP without ports was dropped as one of ESP.
 fn is_later_fragment_of_udp(world: &World, arrival: &Arrival, verdicts: &[Verdict]) -> bool {
     let link = Oracle::new(world).link(arrival.device, &arrival.bytes);
     let packet = link.ok().and_then(|(_, bytes)| headers::ip(&bytes).ok());

@@ -52,7 +52,7 @@ fn later(family: Family, from: u32, identification: u32) -> Vec<u8> {
     to_us(family, from, identification).payload_of(24).fragment(4, false).ip()
 }
 
-/// What becomes of one packet from outside.
+/// Returns the verdict of one packet from outside.
 fn fate(lab: &mut Laboratory, packet: &[u8]) -> Verdict {
     lab.send(WAN, packet).verdicts[0]
 }
