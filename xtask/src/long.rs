@@ -43,7 +43,7 @@ const PARTS: &[Part] = &[
         what: "parsers, policies, ESP and configuration: many random cases each",
         run: |built| {
             let packages = ["wire", "policy", "ipsec", "packets", "control"];
-            run_long(built, &packages, |command| command.env("PROPTEST_CASES", "2000"))
+            run_long(built, &packages, |command| long(command.env("PROPTEST_CASES", "2000")))
         },
     },
     Part {

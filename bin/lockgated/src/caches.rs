@@ -227,7 +227,7 @@ mod tests {
         // FC-29: 32 flows, equally placed by chance once in more than 10^30.
         let mut caches = make(of(1000), &[0, 0], When::Running).unwrap();
         caches.extend(make(of(1000), &[0], When::AtStart).unwrap());
-        let all: Vec<Vec<Upper>> = caches.iter_mut().flatten().map(|cache| places(cache)).collect();
+        let all: Vec<Vec<Upper>> = caches.iter_mut().flatten().map(places).collect();
         assert!(all.len() == 3 && all.iter().all(|places| places.len() > 24), "{all:?}");
         assert!(all[0] != all[1] && all[1] != all[2] && all[0] != all[2]);
     }
