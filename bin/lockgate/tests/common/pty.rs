@@ -45,9 +45,11 @@ impl Session {
         tcsetwinsize(&terminal, size).unwrap();
         let before = tcgetattr(&terminal).unwrap();
         let end = || terminal.try_clone().unwrap();
-        // Becomes the command itself, once the terminal is that of its session.
+        // Becomes the command itself, once the terminal is that of its session. Ctrl-C works even
+        // if the tests run in the background of a script, where SIGINT is ignored.
         let mut command = Command::new("setsid");
-        command.arg("--ctty").arg(env!("CARGO_BIN_EXE_lockgate")).args(words);
+        command.args(["--ctty", "env", "--default-signal=INT"]);
+        command.arg(env!("CARGO_BIN_EXE_lockgate")).args(words);
         command.current_dir(directory).env_remove("NO_COLOR").env("TERM", "xterm");
         command.envs(environment.iter().copied());
         let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
