@@ -134,10 +134,23 @@ pub(crate) fn run() -> Result<(), Failure> {
         time("fuzz corpora", || {
             run_tests(built.of(FUZZ_PACKAGE, &[]), Threads::All, |command| command)
         }),
-        time("interop", || interop(&[])),
-        time("network namespaces", || network_namespaces(&built, &[], |command| command)),
-        time("package", package),
     ];
+    // Tests in namespaces mostly wait: what computes runs beside them, and shows itself afterwards.
+    let (namespaces, beside) = std::thread::scope(|scope| {
+        let beside = scope.spawn(|| {
+            let mut said = Vec::new();
+            let interop = time_into("interop", &mut said, |said| interop(&[], said));
+            let package = time_into("package", &mut said, package);
+            (said, [interop, package])
+        });
+        let namespaces =
+            time("network namespaces", || network_namespaces(&built, &[], |command| command));
+        (namespaces, beside.join().expect("a part does not panic"))
+    });
+    let (said, beside) = beside;
+    // Nobody reads our output any more: the table's parts say what failed all the same.
+    let _ = std::io::stdout().write_all(&said);
+    let parts: Vec<Part> = parts.into_iter().chain([namespaces]).chain(beside).collect();
     conclude("test", &parts)
 }
 
@@ -168,7 +181,7 @@ pub(crate) fn run_interop(words: &[String]) -> Result<(), Failure> {
     if matches!(building.outcome, Outcome::Failed(_)) {
         return Err(Failure::Tests { failed: 1 });
     }
-    match interop(words)? {
+    match interop(words, &mut std::io::stdout())? {
         Outcome::Passed(_) => Ok(()),
         Outcome::Failed(_) => Err(Failure::Tests { failed: 1 }),
         Outcome::Skipped(reason) => {
@@ -178,7 +191,7 @@ pub(crate) fn run_interop(words: &[String]) -> Result<(), Failure> {
     }
 }
 
-fn interop(words: &[String]) -> Result<Outcome, Failure> {
+fn interop(words: &[String], said: &mut impl Write) -> Result<Outcome, Failure> {
     if !root().join(INTEROP).exists() {
         return Ok(Outcome::Skipped("there is no tests/interop/run.py"));
     }
@@ -189,7 +202,7 @@ fn interop(words: &[String]) -> Result<Outcome, Failure> {
     command.arg(INTEROP).args(words);
     command.env("LOCKGATE", built_program("lockgate"));
     command.env("LOCKGATED", built_program("lockgated"));
-    watch(&mut command)
+    watch_into(&mut command, said)
 }
 
 /// Something that is set for a command before it runs.
@@ -254,13 +267,13 @@ pub(crate) fn network_namespaces(
 }
 
 /// Packs the debug programs as a Debian package and checks it.
-pub(crate) fn package() -> Result<Outcome, Failure> {
+fn package(said: &mut impl Write) -> Result<Outcome, Failure> {
     if !setup::is_there("dpkg-deb") {
         return Ok(Outcome::Skipped("there is no dpkg-deb"));
     }
     let mut command = program(built_program("xtask"));
     command.args(["deb", "--check"]);
-    watch(&mut command)
+    watch_into(&mut command, said)
 }
 
 /// Where cargo puts a program of ours.
@@ -270,14 +283,24 @@ fn built_program(name: &str) -> std::path::PathBuf {
 
 /// Runs a part and takes its time. A part that could not be started has failed.
 pub(crate) fn time(name: &'static str, part: impl FnOnce() -> Result<Outcome, Failure>) -> Part {
-    println!("\n=== {name}");
+    time_into(name, &mut std::io::stdout(), |_| part())
+}
+
+/// As [`time`], with what it says written to `said`.
+fn time_into<W: Write>(
+    name: &'static str,
+    said: &mut W,
+    part: impl FnOnce(&mut W) -> Result<Outcome, Failure>,
+) -> Part {
+    // What nobody reads any more keeps no part from running.
+    let _ = writeln!(said, "\n=== {name}");
     let start = Instant::now();
-    let outcome = part().unwrap_or_else(|failure| {
-        println!("{failure}");
+    let outcome = part(said).unwrap_or_else(|failure| {
+        let _ = writeln!(said, "{failure}");
         Outcome::Failed(Counts::default())
     });
     if let Outcome::Skipped(reason) = outcome {
-        println!("SKIPPED: {name}: {reason}");
+        let _ = writeln!(said, "SKIPPED: {name}: {reason}");
     }
     Part { name, outcome, seconds: start.elapsed().as_secs_f64() }
 }
