@@ -94,8 +94,8 @@ fn bad_job_is_not_sealed_and_nothing_is_written() {
     });
 }
 
-/// Places of the bad job among 80: at the edges of bursts of 16 and 40. One of them for each kind of
-/// bad job, another one for the next; with `LOCKGATE_LONG` all of them.
+/// Places of the bad job among 80: at the edges of bursts of 16 and 40. One of them for each kind
+/// of bad job, another one for the next; with `LOCKGATE_LONG` all of them.
 fn places(number: usize) -> Vec<usize> {
     const ALL: [usize; 6] = [0, 2, 15, 16, 40, 79];
     match std::env::var_os("LOCKGATE_LONG") {
