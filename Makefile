@@ -16,7 +16,7 @@ demo: setup-demo
 test: setup-quiet
 	$(XTASK) test
 
-# The hunts: hours of luck in minutes. One part: make test-long PART=crash. All: up to 100 minutes.
+# The hunts: hours of luck in minutes. One part: make test-long PART=crash. All: up to 90 minutes.
 test-long: setup-quiet
 	$(XTASK) test-long $(PART)
 

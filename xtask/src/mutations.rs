@@ -127,7 +127,7 @@ pub(crate) fn findings(sources: &[Source]) -> Result<Vec<String>, Failure> {
     Ok(findings)
 }
 
-/// Where a change does not fit the sources.
+/// Returns why a change does not fit the sources.
 fn misfits<'s>(
     one: &Mutation,
     held: &[rows::Held],
@@ -169,7 +169,7 @@ pub(crate) fn draw() -> Result<Outcome, Failure> {
     try_out(&Choice::Drawn)
 }
 
-/// Tries changes and prints what became of each.
+/// Tries changes and prints a line for each.
 ///
 /// 1. copies the tree, builds it and runs the tests; one that fails unchanged proves nothing
 /// 2. for each change: makes it, builds the one test program, runs the one test

@@ -178,7 +178,7 @@ where
 pub(crate) enum Columns {
     /// All of them.
     All,
-    /// The ones that fit into so many characters.
+    /// Columns that fit into so many characters.
     Within(usize),
 }
 

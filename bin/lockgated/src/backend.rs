@@ -177,7 +177,7 @@ pub(crate) struct Done {
     pub(crate) waits: Option<Waits>,
     /// The file that it was written to.
     pub(crate) saved_to: Option<String>,
-    /// The reason why it was not written although the client asked for that.
+    /// The reason why the daemon did not write it although the client asked it to.
     pub(crate) not_saved: Option<String>,
     /// Packets that a change of single policies takes from PROTECT policies.
     pub(crate) takeovers: Takeovers,

@@ -88,12 +88,6 @@ pub(crate) fn make(
     cores.iter().map(one).collect()
 }
 
-/// Whether the workers need fresh flow caches for another snapshot, by how often the generations of
-/// both have begun anew: an entry from before could look like one of now.
-pub(crate) fn must_be_fresh(before: u32, after: u32) -> bool {
-    before != after
-}
-
 /// Whether the workers walk packets already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum When {
@@ -186,13 +180,6 @@ mod tests {
         assert!(error.contains(&needed) && error.contains("are available"), "{error}");
         assert!(check(of(1 << 40), 1, u64::MAX).is_ok(), "what it takes the place of is freed");
         assert!(check(of(1000), 2, 0).is_ok() && check(Cache::Off, 1, 0).is_ok());
-    }
-
-    #[test]
-    fn caches_stay_until_generations_begin_anew() {
-        assert!(!must_be_fresh(0, 0) && !must_be_fresh(3, 3));
-        assert!(must_be_fresh(0, 1), "the generations began anew");
-        assert!(must_be_fresh(1, 0), "a refused change is taken back");
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub(crate) use claim::Claim;
 
 /// How long a queue may be busy: the kernel takes that long to let go of a dead process's socket.
 const BUSY_RETRY: Duration = Duration::from_secs(5);
-// What `check` accepts the program has room for.
+// The program has room for every entry that `check` accepts.
 const _: () = assert!(MAX_SERVICES + IKE_SERVICES == bpf::MAX_SERVICES);
 
 /// Why a netdev cannot be taken over.

@@ -266,7 +266,7 @@ fn differences(settings: &Validated, removed: &[Policy], added: &[Policy]) -> Ve
     came.chain(went.map(|policy| difference(settings, Some(policy), None))).collect()
 }
 
-/// What became of one policy.
+/// Compares a policy before a change with the one of its name after it.
 fn difference(settings: &Validated, old: Option<&Policy>, new: Option<&Policy>) -> Difference {
     let text = |policy: Option<&Policy>| {
         policy.map_or_else(String::new, |policy| policy_text(settings, policy))

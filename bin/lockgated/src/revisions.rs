@@ -71,7 +71,7 @@ impl Cause {
     }
 }
 
-/// Whether a revision was applied to be confirmed.
+/// Need of a revision to be confirmed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Confirmation {
     /// No: it runs for good.

@@ -282,7 +282,8 @@ impl State {
         });
         let [before, after] = [&self.snapshot, &snapshot].map(|snapshot| snapshot.spd().wraps());
         let caches = match caches {
-            None if caches::must_be_fresh(before, after) => Some(self.fresh_or_none().await),
+            // Generations began anew: an entry from before could look like one of now.
+            None if before != after => Some(self.fresh_or_none().await),
             caches => caches,
         };
         let mut caches = caches.map(Vec::into_iter);

@@ -143,7 +143,7 @@ pub(crate) struct Damaged {
 }
 
 impl Damaged {
-    /// What happened, for the event.
+    /// Returns the text of the event.
     pub(crate) fn message(&self, file: &Path) -> String {
         let Damaged { path, damage, mended } = self;
         let (path, file) = (path.display(), file.display());
@@ -264,8 +264,12 @@ impl State {
         let body =
             move || Body { text: copy.validated().effective(), keys: stored(&copy.key_names()) };
         let body = tokio::task::spawn_blocking(body).await.map_err(machine)?;
-        // A damaged one was told when the daemon started, and is replaced.
-        let earlier = Record::read(&self.config().node.state_dir).ok().flatten();
+        // The new record takes the place of a damaged one, and keeps of it what is certain.
+        let earlier = match Record::read(&self.config().node.state_dir) {
+            Ok(record) => record,
+            Err(Damage::Text(record)) => Some(*record),
+            Err(Damage::Facts | Damage::Unreadable(_)) => None,
+        };
         let effective = effective.to_owned();
         if digest(&body.text) != digest(&effective) {
             let before = (before.revision, before.base.clone(), body);

@@ -147,16 +147,9 @@ fn a_pasted_key_is_told_by_its_place() {
     assert!(text.contains("flows = \"1Q\""), "other lines are shown:\n{text}");
 }
 
-/// A few cases, each of which reads a configuration in every way; `PROPTEST_CASES` asks for more.
-fn cases() -> ProptestConfig {
-    match std::env::var_os("PROPTEST_CASES") {
-        Some(_) => ProptestConfig::default(),
-        None => ProptestConfig::with_cases(60),
-    }
-}
-
 proptest! {
-    #![proptest_config(cases())]
+    // Few, because each reads a configuration in every way; `PROPTEST_CASES` asks for more.
+    #![proptest_config(ProptestConfig::with_cases(60))]
 
     /// Wherever it was pasted.
     #[test]

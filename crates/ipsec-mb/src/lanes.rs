@@ -52,7 +52,7 @@ impl Schedule {
         Some(Schedule { expanded, cipher_key_bytes: cipher.map_or(0, <[u8]>::len), hash })
     }
 
-    /// Whether there is a cipher; else it is NULL encryption.
+    /// Returns whether there is a cipher; without one it is NULL encryption.
     pub(crate) fn has_cipher(&self) -> bool {
         self.cipher_key_bytes != 0
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The largest record that is read, bytes.
 const MAX_RECORD_BYTES: u64 = 64 << 20;
 
-/// A file operation that failed: the machine is at fault, or whoever keeps its directories.
+/// A file operation that failed: the machine is at fault, or the person who keeps its directories.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FileError {
     /// The operating system refuses.

@@ -247,17 +247,12 @@ fn key() -> KeyMaterial {
     KeyMaterial::new(Suite::Aes128Gcm, &[7; 20]).unwrap()
 }
 
-/// A few histories, each of which starts and kills many processes; `PROPTEST_CASES` asks for more.
-fn config() -> ProptestConfig {
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
-    match std::env::var_os("PROPTEST_CASES") {
-        Some(_) => config,
-        None => ProptestConfig { cases: 16, ..config },
-    }
-}
-
 proptest! {
-    #![proptest_config(config())]
+    // Few histories, because each starts and kills many processes; `PROPTEST_CASES` asks for more.
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(16)
+    })]
 
     #[test]
     fn no_number_is_handed_out_twice(steps in prop::collection::vec(a_step(), 1..60)) {

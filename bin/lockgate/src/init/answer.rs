@@ -59,7 +59,7 @@ pub(crate) enum AnswerMistake {
     TooManyWords {
         /// The answer.
         text: String,
-        /// The form that was asked for.
+        /// The form that an answer has.
         form: &'static str,
     },
     /// An interface whose address is not known.

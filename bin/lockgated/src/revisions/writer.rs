@@ -74,7 +74,7 @@ pub(super) fn write_all(jobs: &mpsc::Receiver<Job>) {
             }
             Job::Change { path, line, done } => {
                 let (mut lines, mut all) = (line, vec![done]);
-                // What came in the meantime goes with it.
+                // Changes that came in the meantime go to the disk with it.
                 next = loop {
                     match jobs.try_recv() {
                         Ok(Job::Change { path: same, line, done }) if same == path => {

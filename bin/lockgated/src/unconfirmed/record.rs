@@ -14,7 +14,7 @@
 //! | the text | what the record names by its digest | among the revisions |
 //! | the first line | the newest revision that says what the file says, if unconfirmed | as above |
 //!
-//! Where the text is nowhere, nothing starts. Where no kept revision says the same as the file, the
+//! Nothing starts if the text is nowhere. If no kept revision says the same as the file, then the
 //! file was never applied to be confirmed, as far as anybody knows: it starts.
 
 use std::path::{Path, PathBuf};
@@ -368,7 +368,7 @@ mod tests {
             Place { directory }
         }
 
-        /// The revision that starts instead of a configuration. The damage is told in any case.
+        /// Returns the revision that starts instead of a configuration; the record is damaged.
         fn starts(&self, effective: &str) -> Option<(u64, u64, String)> {
             let (stand_in, damage) = stand_in(self.directory.path(), effective).unwrap();
             assert!(damage.is_some());
