@@ -5,7 +5,7 @@
 
 use std::io::{ErrorKind, Write};
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -150,19 +150,56 @@ pub(crate) fn table<R>(title: &str, header: &[&str], rows: R, numbers: Numbers) 
 where
     R: IntoIterator<Item = Vec<String>>,
 {
+    titled(title, &lined_up(header, rows, &numbers))
+}
+
+/// As [`table`], with the text of the last column on several lines where it does not fit.
+pub(crate) fn wrapped<R>(
+    title: &str,
+    header: &[&str],
+    rows: R,
+    numbers: Numbers,
+    columns: Columns,
+) -> String
+where
+    R: IntoIterator<Item = Vec<String>>,
+{
+    let mut table = lined_up(header, rows, &numbers);
+    if let Columns::Within(room) = columns {
+        // `titled` puts a space before each line.
+        let room = u16::try_from(room.saturating_sub(1)).unwrap_or(u16::MAX);
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(room);
+        for place in 0..header.len() - 1 {
+            let column = table.column_mut(place).expect("each heading has a column");
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
+    }
+    titled(title, &table)
+}
+
+/// Arranges cells in columns.
+fn lined_up<R>(header: &[&str], rows: R, numbers: &Numbers) -> Table
+where
+    R: IntoIterator<Item = Vec<String>>,
+{
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(header.to_vec());
     // Escaped here already: a line end in a cell would make another line.
     let fit = |cell: String| control::escaped_line(&cell).into_owned();
     table.add_rows(rows.into_iter().map(|row| row.into_iter().map(fit).collect::<Vec<_>>()));
-    if table.is_empty() {
-        return String::new();
-    }
     for (place, column) in table.column_iter_mut().enumerate() {
         if numbers.0.contains(&place) {
             column.set_cell_alignment(CellAlignment::Right);
         }
+    }
+    table
+}
+
+/// Writes a table with its heading and an empty line behind it; nothing if it has no rows.
+fn titled(title: &str, table: &Table) -> String {
+    if table.is_empty() {
+        return String::new();
     }
     let mut text = format!("{title}\n");
     for line in table.lines() {
@@ -308,6 +345,24 @@ mod tests {
         }
         // What is left is shown, whatever room there is.
         assert!(fitted_to(Columns::Within(1)).contains("12345"));
+    }
+
+    #[test]
+    fn the_last_column_of_a_wrapped_table_takes_several_lines() {
+        let words = ["carries"; 30].join(" ");
+        let shown = |columns| {
+            let row = vec!["esp_fragment".to_owned(), "7".into(), words.clone()];
+            wrapped("Drops", &["reason", "packets", "meaning"], [row], Numbers(1..=1), columns)
+        };
+        let text = shown(Columns::Within(80));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(text.lines().count() > 5 && text.contains(" esp_fragment        7  "), "{text}");
+        assert_eq!(text.matches("carries").count(), 30, "nothing is left out: {text}");
+        assert!(shown(Columns::All).contains(&words));
+        // The other columns stay whole, whatever room there is.
+        assert!(shown(Columns::Within(1)).contains("esp_fragment"));
+        let none: [Vec<String>; 0] = [];
+        assert_eq!(wrapped("T", &["a"], none, Numbers::NONE, Columns::Within(9)), "");
     }
 
     #[test]

@@ -156,7 +156,10 @@ fn text(args: &Args, socket: &Socket) -> Result<String, Failure> {
         What::Cache => show.answer(async |c, r| c.show_cache(r).await, tables::cache),
         What::Neighbour => show.answer(async |c, r| c.show_neighbours(r).await, tables::neighbours),
         What::Route => show.answer(async |c, r| c.show_routes(r).await, tables::routes),
-        What::Counters => show.answer(async |c, r| c.show_counters(r).await, tables::counters),
+        What::Counters => show.answer(
+            async |c, r| c.show_counters(r).await,
+            |counters| tables::counters(counters, columns),
+        ),
         What::Revisions => show.answer(async |c, r| c.show_revisions(r).await, tables::revisions),
     }
 }

@@ -2,7 +2,7 @@
 
 use api::v1;
 
-use crate::output::{Columns, Numbers, counted, fitted, table};
+use crate::output::{Columns, Numbers, counted, fitted, table, wrapped};
 
 /// The ports: what they are, what passed them, their queues, and the kernel's side.
 pub(super) fn ports(answer: &v1::Ports, columns: Columns) -> String {
@@ -555,7 +555,7 @@ pub(super) fn routes(answer: &v1::Routes) -> String {
 }
 
 /// Everything counted.
-pub(super) fn counters(counters: &v1::Counters) -> String {
+pub(super) fn counters(counters: &v1::Counters, columns: Columns) -> String {
     let tiers = counters.tiers.unwrap_or_default();
     let tiers = [
         ("device", tiers.device),
@@ -571,17 +571,18 @@ pub(super) fn counters(counters: &v1::Counters) -> String {
     let drops = counters.drops.iter();
     let drops =
         drops.map(|drop| vec![drop.name.clone(), drop.count.to_string(), drop.help.clone()]);
-    text.push_str(&table("Drops", &["reason", "packets", "meaning"], drops, Numbers(1..=1)));
+    let header = ["reason", "packets", "meaning"];
+    text.push_str(&wrapped("Drops", &header, drops, Numbers(1..=1), columns));
     let ledger = counters.ledger.iter().map(ledger_row);
     text.push_str(&table("Ledger, all ports, in packets", &LEDGER, ledger, Numbers(0..=7)));
-    text.push_str(&workers(&counters.workers));
+    text.push_str(&workers(&counters.workers, columns));
     let v1::Counters { revision, generation, icmp_limited, netlink_resyncs, .. } = counters;
     let since = duration(counters.uptime_ms);
     let held = counted(counters.held.into(), "packet");
     text.push_str(&format!(
-        "imbalance of all ledgers {}; {held} waiting for a next hop; {icmp_limited} ICMP not made \
-         (rate limit); {} of the kernel's tables\nrevision {revision}, generation {generation}, \
-         running {since}\n",
+        "imbalance of all ledgers {}; {held} waiting for a next hop\n\
+         {icmp_limited} ICMP not made (rate limit); {} of the kernel's tables\n\
+         revision {revision}, generation {generation}, running {since}\n",
         counters.ledger_imbalance,
         counted(*netlink_resyncs, "resync"),
     ));
@@ -589,7 +590,7 @@ pub(super) fn counters(counters: &v1::Counters) -> String {
     text
 }
 
-fn workers(workers: &[v1::Worker]) -> String {
+fn workers(workers: &[v1::Worker], columns: Columns) -> String {
     let rows = workers.iter().map(|worker| {
         let frames = worker.frames.unwrap_or_default();
         let v1::FrameCensus { total, free, fill, rx, tx, completion, held, missing } = frames;
@@ -620,7 +621,10 @@ fn workers(workers: &[v1::Worker]) -> String {
         "handed over",
         "taken over",
     ];
-    table("Workers, and where their frames are", &header, rows, Numbers(0..=15))
+    // The places of frames go last: they show a leak.
+    let wide = ["turns", "sleeps", "generation", "handed over", "taken over", "CPU s", "core"];
+    let title = "Workers, and where their frames are";
+    fitted(title, &header, rows, Numbers(0..=15), (columns, &wide))
 }
 
 /// The revisions, newest first.
@@ -770,6 +774,29 @@ mod tests {
             assert!(text.contains(words), "{words}: {text}");
         }
         assert_eq!([0.0, 1e-9, 1.0].map(hundredths), ["0 %", "<0.1 %", "100.0 %"]);
+    }
+
+    #[test]
+    fn counters_fit_a_terminal_and_lose_no_meaning() {
+        let drop = |reason: &dataplane::DropReason| v1::Drop {
+            name: reason.name().into(),
+            count: 7,
+            help: reason.help().into(),
+        };
+        let counters = v1::Counters {
+            drops: dataplane::DropReason::ALL.iter().map(drop).collect(),
+            workers: vec![v1::Worker::default()],
+            ..Default::default()
+        };
+        let text = super::counters(&counters, Columns::Within(80));
+        let long: Vec<&str> = text.lines().filter(|line| line.chars().count() > 80).collect();
+        assert!(long.is_empty(), "{long:#?}");
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for reason in dataplane::DropReason::ALL {
+            let last = reason.help().split_whitespace().last().unwrap();
+            assert!(words(&text).contains(last), "{last}: {text}");
+        }
+        assert!(text.contains("--wide adds: turns, sleeps"), "{text}");
     }
 
     #[test]
