@@ -54,6 +54,10 @@ fn clang_arguments() -> Vec<String> {
     let architecture = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     let mut arguments: Vec<String> =
         ["-Wall", "-Wextra", "-Werror", "-mcpu=v3", "-Ic"].map(String::from).into();
+    // The object is part of the program, and is to be the same wherever it was compiled.
+    let here = env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
+    arguments.push(format!("-ffile-prefix-map={here}=."));
+    arguments.push("-fdebug-compilation-dir=.".into());
     let headers = format!("/usr/include/{architecture}-linux-gnu");
     if Path::new(&headers).exists() {
         arguments.push(format!("-idirafter{headers}"));

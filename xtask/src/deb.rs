@@ -14,6 +14,7 @@ pub(crate) use elsewhere::same_from_elsewhere;
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs};
 
 use crate::{Failure, built, cargo, output, program, root, succeed};
@@ -66,8 +67,9 @@ impl Build {
 pub(crate) fn build(build: Build) -> Result<PathBuf, Failure> {
     match build {
         Build::Release => {
-            let programs = ["--package", "lockgate", "--package", "lockgated"];
-            succeed(cargo().args(["build", "--release", "--bins"]).args(programs))?;
+            let mut command = cargo();
+            command.args(["build", "--release", "--bins"]).args(OURS);
+            succeed(without_paths(&mut command, root(), &target()))?;
         }
         Build::Debug => {
             let everything = ["build", "--workspace", "--all-targets"];
@@ -77,6 +79,23 @@ pub(crate) fn build(build: Build) -> Result<PathBuf, Failure> {
     let package = pack(build, &epoch()?)?;
     println!("deb: {}", package.display());
     Ok(package)
+}
+
+/// The programs, as cargo is told them.
+const OURS: [&str; 4] = ["--package", "lockgate", "--package", "lockgated"];
+
+/// Has the compiler write the same programs wherever the sources and the folder of what is built
+/// lie: a panic names the file that it is in.
+fn without_paths<'c>(command: &'c mut Command, sources: &Path, built: &Path) -> &'c mut Command {
+    let home = env::var_os("HOME").map(|home| Path::new(&home).join(".cargo"));
+    let home = env::var_os("CARGO_HOME").map(PathBuf::from).or(home);
+    // Of those that fit the last one counts, and mostly `built` lies among the sources.
+    let folders = [(home.as_deref(), "cargo"), (Some(sources), "."), (Some(built), "target")];
+    let flags = folders.map(|(from, to)| {
+        from.map_or_else(String::new, |from| format!("--remap-path-prefix={}={to}", from.display()))
+    });
+    let flags: Vec<&str> = flags.iter().map(String::as_str).filter(|it| !it.is_empty()).collect();
+    command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
 }
 
 /// Stages the files and makes the package out of them; `epoch` in seconds since 1970.
