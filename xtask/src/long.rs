@@ -8,13 +8,10 @@ use std::process::Command;
 
 use crate::Failure;
 use crate::built::Built;
-use crate::test::{self, Outcome, Prepare, Threads};
+use crate::runs::{self, LONG_REASON, Outcome, Prepare, Threads};
 
 /// Environment variable that is set for the tests of a long part.
 const VARIABLE: &str = "LOCKGATE_LONG";
-/// What an ignored test's reason begins with; a part's name follows.
-pub(crate) const REASON: &str = "make test-long PART=";
-
 /// A part of the long tests.
 struct Part {
     name: &'static str,
@@ -26,12 +23,12 @@ const PARTS: &[Part] = &[
     Part {
         name: "crash",
         what: "50 SIGKILLs under load: no sequence number twice, no replay let in",
-        run: |built| test::network_namespaces(built, &["crash"], long),
+        run: |built| runs::network_namespaces(built, &["crash"], long),
     },
     Part {
         name: "leaks",
         what: "every disturbance of a gateway three times: nothing in cleartext",
-        run: |built| repeated(3, || test::network_namespaces(built, &["leaks", "ports"], long)),
+        run: |built| repeated(3, || runs::network_namespaces(built, &["leaks", "ports"], long)),
     },
     Part {
         name: "walk",
@@ -61,6 +58,11 @@ const PARTS: &[Part] = &[
         },
     },
     Part {
+        name: "instructions",
+        what: "instructions a packet of every row against the committed table",
+        run: |_| crate::instructions::check(crate::instructions::Rows::All),
+    },
+    Part {
         name: "package",
         what: "the package, built in two folders, byte for byte",
         run: |_| crate::deb::same_from_elsewhere(),
@@ -78,23 +80,23 @@ pub(crate) fn run(names: &[String]) -> Result<(), Failure> {
     if let Some(name) = names.iter().find(|name| !known(name)) {
         return Err(Failure::NoPart { name: name.clone() });
     }
-    let (built, building) = test::build()?;
+    let (built, building) = runs::build()?;
     let mut finished = vec![building];
     if !built.complete {
-        return test::conclude("test-long", &finished);
+        return runs::conclude("test-long", &finished);
     }
     let wanted = |part: &&Part| names.is_empty() || names.iter().any(|name| name == part.name);
     for part in PARTS.iter().filter(wanted) {
         println!("\ntest-long: {}: {}", part.name, part.what);
-        finished.push(test::time(part.name, || (part.run)(&built)));
+        finished.push(runs::time(part.name, || (part.run)(&built)));
     }
-    test::conclude("test-long", &finished)
+    runs::conclude("test-long", &finished)
 }
 
 /// Runs all tests of packages, with time.
 fn run_long(built: &Built, packages: &[&str], prepare: Prepare) -> Result<Outcome, Failure> {
     let tests = built.tests.iter().filter(|test| packages.contains(&&*test.package));
-    test::run_tests(tests, Threads::All, prepare)
+    runs::run_tests(tests, Threads::All, prepare)
 }
 
 /// The names of all parts, for people.
@@ -107,7 +109,7 @@ pub(crate) fn ignored_for_ever(line: &str) -> Option<&'static str> {
     let attribute = line.trim_start().strip_prefix("#[ignore")?;
     let reason = attribute.split('"').nth(1).unwrap_or_default();
     let by_hand = reason.starts_with("a measurement");
-    let part = reason.strip_prefix(REASON).and_then(|rest| rest.split([':', ' ']).next());
+    let part = reason.strip_prefix(LONG_REASON).and_then(|rest| rest.split([':', ' ']).next());
     match part {
         Some(name) if PARTS.iter().any(|part| part.name == name) => None,
         Some(_) => Some("an ignored test names a part that `test-long` does not have"),
@@ -123,7 +125,7 @@ fn long(command: &mut Command) -> &mut Command {
 
 /// Runs something several times. Stops at the first that does not pass.
 fn repeated(times: u32, run: impl Fn() -> Result<Outcome, Failure>) -> Result<Outcome, Failure> {
-    let mut sum = test::Counts::default();
+    let mut sum = runs::Counts::default();
     for _ in 0..times {
         match run()? {
             Outcome::Passed(counts) => sum.add(counts),

@@ -10,6 +10,7 @@
 //! | `test` | every promise, with a table at the end |
 //! | `test-long [PART …]` | the hunts: what takes too long for `test`, part by part |
 //! | `interop [WORD …]` | the part of it against scapy and tshark; rows that hold all words |
+//! | `instructions [--renew]` | compares instructions a packet with a table, or renews it |
 //! | `demo [NAME …]` | builds both programs quickly, runs a demonstration (default `gateways`) |
 //! | `deb [--check]` | builds the Debian package; or tries one with debug programs |
 //! | `bench [NAME …]` | builds both programs for release, runs a benchmark (default `esp`) |
@@ -18,10 +19,14 @@
 mod built;
 mod copy;
 mod deb;
+mod instructions;
 mod long;
 mod mutations;
 mod rows;
+mod runs;
 mod setup;
+mod shape;
+mod sources;
 mod test;
 mod tidy;
 
@@ -40,7 +45,7 @@ fn main() -> ExitCode {
         ("setup", [flag]) if flag == "--quiet" => setup::run(Voice::Quiet, Scope::All),
         ("setup", [flag]) if flag == "--demo" => setup::run(Voice::Quiet, Scope::Demo),
         ("tidy", []) => tidy::run(),
-        ("rows", []) => tidy::tracked_sources().and_then(|sources| rows::write(&sources)),
+        ("rows", []) => sources::tracked_sources().and_then(|sources| rows::write(&sources)),
         ("rows", [flag, commit]) if flag == "--draw" => rows::draw(commit),
         ("mutations", []) => mutations::run(&Choice::Drawn),
         ("mutations", [flag]) if flag == "--all" => mutations::run(&Choice::All),
@@ -49,6 +54,8 @@ fn main() -> ExitCode {
         ("test-long", parts) => long::run(parts),
         ("interop", words) => test::run_interop(words),
         ("demo", rest) => lockgate(Build::Demo, "demo", "gateways", rest),
+        ("instructions", []) => instructions::run(),
+        ("instructions", [flag]) if flag == "--renew" => instructions::renew(),
         ("deb", []) => deb::build(deb::Build::Release).map(|_| ()),
         ("deb", [flag]) if flag == "--check" => deb::check(),
         ("bench", rest) => lockgate(Build::Release, "bench", "esp", rest),
@@ -86,6 +93,10 @@ enum Failure {
     NotRoot { missing: Vec<&'static str> },
     /// Still missing after they were installed.
     StillMissing { missing: Vec<&'static str> },
+    /// A row's program did not say what it should, or nothing was counted.
+    Instructions { row: String },
+    /// The table of instructions is not what `instructions --renew` writes.
+    Table { file: PathBuf },
     /// Findings of `tidy`.
     Untidy { findings: usize },
     /// Changes that no test noticed.
@@ -106,7 +117,7 @@ impl std::fmt::Display for Failure {
                     f,
                     "usage: cargo xtask setup [--quiet|--demo] | tidy | rows [--draw COMMIT] | \
                      mutations [--row ROW|--all] | test | test-long [PART …] | interop [WORD …] | \
-                     demo [NAME …] | bench [NAME …] | deb [--check]"
+                     demo [NAME …] | bench [NAME …] | instructions [--renew] | deb [--check]"
                 )
             }
             Failure::Start { program, error } => write!(f, "cannot start {program}: {error}"),
@@ -123,6 +134,12 @@ impl std::fmt::Display for Failure {
             }
             Failure::StillMissing { missing } => {
                 write!(f, "still missing after installing: {}", missing.join(", "))
+            }
+            Failure::Instructions { row } => {
+                write!(f, "instructions: row `{row}`: nothing was counted")
+            }
+            Failure::Table { file } => {
+                write!(f, "{}: run `cargo xtask instructions --renew`", file.display())
             }
             Failure::Untidy { findings } => write!(f, "tidy: {findings} findings"),
             Failure::NoPart { name } => {

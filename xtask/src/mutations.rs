@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::test::{Counts, Outcome};
-use crate::tidy::Source;
-use crate::{Failure, output, program, root, rows, target_directory, tidy};
+use crate::runs::{Counts, Outcome};
+use crate::sources::Source;
+use crate::{Failure, output, program, root, rows, sources, target_directory};
 
 mod scratch;
 
@@ -175,7 +175,7 @@ pub(crate) fn draw() -> Result<Outcome, Failure> {
 /// 2. for each change: makes it, builds the one test program, runs the one test
 fn try_out(choice: &Choice) -> Result<Outcome, Failure> {
     let start = Instant::now();
-    let sources = tidy::tracked_sources()?;
+    let sources = sources::tracked_sources()?;
     let (all, chosen) = chosen(choice, &sources)?;
     let held = rows::held(&sources)?;
     let aims = chosen.iter().map(|one| (one, target_of(one, &held)));
@@ -210,8 +210,8 @@ fn try_out(choice: &Choice) -> Result<Outcome, Failure> {
         let seconds = began.elapsed().as_secs_f64();
         println!("{:<6} {result} ({}) {seconds:.0} s", one.row, one.proof());
         match result {
-            Tried::Caught => counts.add_test(true),
-            Tried::Failed(_) => counts.add_test(false),
+            Tried::Caught => counts.add_passed(),
+            Tried::Failed(_) => counts.add_failed(),
             Tried::Skipped => counts.add_skipped(),
         }
         (longest, tried) = (longest.max(began.elapsed()), tried + 1);

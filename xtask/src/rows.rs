@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use crate::tidy::Source;
+use crate::sources::Source;
 use crate::{Failure, output, program, root};
 
 mod tests_of;

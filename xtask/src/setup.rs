@@ -128,6 +128,13 @@ const NEEDS: &[Need] = &[
         packages: &["iperf3"],
     },
     Need {
+        name: "valgrind",
+        scope: Scope::All,
+        why: "counts the instructions that the walk takes for a packet",
+        probe: &["valgrind", "--version"],
+        packages: &["valgrind"],
+    },
+    Need {
         name: "openssl",
         scope: Scope::All,
         why: "makes the keys of wireguard-go, for a comparison",

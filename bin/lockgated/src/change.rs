@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
 
-use control::allow_host::{Meeting, meetings};
+use control::allow_host::meetings;
 use control::guard::{Guard, UnwritableName};
 use control::mirror::{View, check_devices};
 use control::validated::Validated;
 use control::{
-    Compiled, Compiler, ConfigErrors, Difference, KeyChange, Keys, Loaded, Prepared, Problem,
-    differences, edited, key_changes,
+    Compiled, Compiler, ConfigErrors, Difference, KeyChange, Keys, Loaded, Meeting, Prepared,
+    Problem, differences, edited, key_changes,
 };
 use dataplane::Side;
 use dataplane::carve_out::Reserved;

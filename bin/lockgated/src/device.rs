@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bpf::{Attached, BpfError, Inside, PortRule, Prefix, Scope, Steering};
 use dataplane::carve_out::{IKE_SERVICES, MAX_SERVICES, Packets, Reserved};
-use dataplane::{DeviceId, PortId, Side, Snapshot};
+use dataplane::{NetdevId, PortId, Side, Snapshot};
 use xsk::XskError;
 
 use crate::assign::{self, MAX_QUEUES, QUOTA};
@@ -96,7 +96,7 @@ pub(crate) struct Taking<'a> {
     pub(crate) ifindex: u32,
     /// Its number in the mark in front of packets: another one each time.
     pub(crate) mark: u16,
-    pub(crate) device: DeviceId,
+    pub(crate) device: NetdevId,
     pub(crate) queues: u32,
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) surroundings: &'a Surroundings,
@@ -132,7 +132,7 @@ impl Device {
     pub(crate) async fn release(
         self,
         workers: &[Handle],
-        device: DeviceId,
+        device: NetdevId,
     ) -> Result<(), WorkerGone> {
         for queue in 0..self.queues {
             // First here, so that nothing is redirected into a socket that is being closed; that
@@ -145,7 +145,7 @@ impl Device {
     /// Tells the program what changed.
     pub(crate) fn update(
         &mut self,
-        device: DeviceId,
+        device: NetdevId,
         snapshot: &Snapshot,
         surroundings: &Surroundings,
     ) -> Result<(), DeviceError> {
@@ -157,7 +157,7 @@ impl Device {
     /// Has the program pass no more of `allow_host` than this leaves; everything else stays.
     pub(crate) fn reserve(
         &mut self,
-        device: DeviceId,
+        device: NetdevId,
         snapshot: &Snapshot,
         reserved: &Reserved,
     ) -> Result<(), DeviceError> {
@@ -215,7 +215,7 @@ async fn serve(steering: &mut Steering, taking: &Taking<'_>) -> Result<Attached,
     steering.attach(ifindex).map_err(refused)
 }
 
-async fn release(workers: &[Handle], device: DeviceId) -> Result<(), WorkerGone> {
+async fn release(workers: &[Handle], device: NetdevId) -> Result<(), WorkerGone> {
     for worker in workers {
         worker.ask(|reply| Command::Detach { device, reply }).await?;
     }
@@ -225,7 +225,7 @@ async fn release(workers: &[Handle], device: DeviceId) -> Result<(), WorkerGone>
 /// Gives the program the rules of the device's ports and our addresses.
 fn instruct(
     steering: &mut Steering,
-    device: DeviceId,
+    device: NetdevId,
     snapshot: &Snapshot,
     surroundings: &Surroundings,
 ) -> Result<(), BpfError> {
@@ -238,7 +238,7 @@ fn instruct(
 }
 
 /// The rules of a device's ports.
-fn rules(device: DeviceId, snapshot: &Snapshot, reserved: &Reserved) -> Vec<PortRule> {
+fn rules(device: NetdevId, snapshot: &Snapshot, reserved: &Reserved) -> Vec<PortRule> {
     let ports = snapshot.ports().iter().enumerate();
     let ports = ports.filter(|(_, port)| port.device == device);
     ports

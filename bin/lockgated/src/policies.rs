@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use control::allow_host::Meeting;
+use control::Meeting;
 use control::guard::{Guard, GuardError, Lacking};
 use control::validated::{Action, Policy};
 use control::{

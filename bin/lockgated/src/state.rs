@@ -12,7 +12,7 @@ use control::mirror::{Ethtool, LiveParts, Offload, PortState, View};
 use control::validated::{Cache, Validated};
 use control::{Compiled, Compiler, HOST_NETDEV};
 use dataplane::carve_out::Reserved;
-use dataplane::{Counters, DeviceId, FlowCache, RouteEntry, RouteTarget, Side, Snapshot};
+use dataplane::{Counters, FlowCache, NetdevId, RouteEntry, RouteTarget, Side, Snapshot};
 use io::{Lifetime, TunPort};
 use ipsec::Fingerprint;
 use keystate::{KeyState, Notice};
@@ -122,7 +122,7 @@ pub(crate) struct Beginning {
     pub(crate) namespace: Claim,
 }
 
-/// The netdevs of a configuration in the order of their [`DeviceId`]s, the host port's last.
+/// The netdevs of a configuration in the order of their [`NetdevId`]s, the host port's last.
 pub(crate) fn netdevs(config: &Validated) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for port in &config.ports {
@@ -491,7 +491,7 @@ impl State {
         }
         for device in self.devices.values_mut() {
             let place = self.device_names.iter().position(|name| *name == device.netdev);
-            let id = DeviceId(place.unwrap_or(self.device_names.len()) as u16);
+            let id = NetdevId(place.unwrap_or(self.device_names.len()) as u16);
             device.reserve(id, &self.snapshot, &reserved)?;
         }
         self.reserved = reserved;
@@ -641,9 +641,9 @@ impl State {
     }
 
     /// The device number of a netdev.
-    pub(crate) fn device_id(&self, netdev: &str) -> DeviceId {
+    pub(crate) fn device_id(&self, netdev: &str) -> NetdevId {
         let place = self.device_names.iter().position(|name| name == netdev);
-        DeviceId(place.unwrap_or(self.device_names.len()) as u16)
+        NetdevId(place.unwrap_or(self.device_names.len()) as u16)
     }
 
     /// Tells the programs which ports and addresses there are.
@@ -652,7 +652,7 @@ impl State {
         let names = self.device_names.clone();
         for device in self.devices.values_mut() {
             let place = names.iter().position(|name| *name == device.netdev);
-            let id = DeviceId(place.unwrap_or(names.len()) as u16);
+            let id = NetdevId(place.unwrap_or(names.len()) as u16);
             if let Err(error) = device.update(id, &self.snapshot, &surroundings) {
                 let message = error.to_string();
                 self.events.record(Kind::PortRefused, &device.netdev, message, &[]);

@@ -13,7 +13,7 @@ use dataplane::cache::CacheEntry;
 use dataplane::counters::Volume;
 use dataplane::handover::RING_PACKETS;
 use dataplane::{
-    CacheCounters, Counters, DeviceId, FlowCache, Handovers, Layout, Moved, Snapshot, Tap, TapId,
+    CacheCounters, Counters, FlowCache, Handovers, Layout, Moved, NetdevId, Snapshot, Tap, TapId,
     Wanted, Worker,
 };
 use io::{LivePort, TunPort, XdpFrames, XdpPort};
@@ -24,8 +24,6 @@ use wire::BATCH;
 /// How long a worker sleeps at most while packets are under way, and while none are.
 const SHORT_SLEEP: Duration = Duration::from_millis(5);
 const LONG_SLEEP: Duration = Duration::from_millis(250);
-/// How often what waits for a neighbour is looked through.
-const RELEASE_EVERY_NS: u64 = 100_000_000;
 /// Turns after which the host port is read although nothing says that there is something: reading
 /// it is a system call, also in vain, and most turns are about other ports.
 const HOST_EVERY: u8 = 16;
@@ -38,11 +36,11 @@ pub(crate) enum Command {
     /// pointers: what goes is handed back, for somebody else to free.
     Publish { next: Box<Next>, reply: oneshot::Sender<Retired> },
     /// Takes a socket over.
-    Attach { device: DeviceId, mark: u16, socket: Box<xsk::Socket>, reply: oneshot::Sender<()> },
+    Attach { device: NetdevId, mark: u16, socket: Box<xsk::Socket>, reply: oneshot::Sender<()> },
     /// Closes all sockets of a device.
-    Detach { device: DeviceId, reply: oneshot::Sender<Vec<io::QueueStatistics>> },
+    Detach { device: NetdevId, reply: oneshot::Sender<Vec<io::QueueStatistics>> },
     /// Takes the host port over.
-    AttachHost { device: DeviceId, port: TunPort, reply: oneshot::Sender<()> },
+    AttachHost { device: NetdevId, port: TunPort, reply: oneshot::Sender<()> },
     /// Says what it counted, policies left out.
     Report { reply: oneshot::Sender<Report> },
     /// Says what policies decided, outbound and inbound, from slot `from` on: as many as there is
@@ -349,7 +347,6 @@ struct Thread {
     moved: tokio::sync::mpsc::Sender<(Layout, Moved)>,
     poll: Poll,
     start: Instant,
-    released_ns: u64,
     sleeps: u64,
     /// Packets given to other workers and taken from them under earlier layouts.
     handed_before: [u64; 2],
@@ -378,8 +375,8 @@ impl Thread {
         let worker = Worker::new(&snapshot, XdpFrames::new(umem), devices);
         let mut worker = worker.live().beside(handovers);
         worker.take_cache(cache);
-        worker.look_at(&snapshot);
-        let (start, released_ns, sleeps, host_in) = (Instant::now(), 0, 0, 0);
+        worker.adopt(&snapshot, 0);
+        let (start, sleeps, host_in) = (Instant::now(), 0, 0);
         Thread {
             worker,
             snapshot,
@@ -392,7 +389,6 @@ impl Thread {
             moved,
             poll,
             start,
-            released_ns,
             sleeps,
             handed_before: [0; 2],
             cache_before: CacheCounters::default(),
@@ -428,18 +424,14 @@ impl Thread {
                 self.host_in -= 1;
                 continue;
             }
-            let device = DeviceId(number as u16);
+            let device = NetdevId(number as u16);
             let count = self.worker.turn(&self.snapshot, now_ns, device, BATCH);
             if is_host && count == 0 {
                 self.host_in = HOST_EVERY;
             }
             received += count;
         }
-        if self.worker.waiting() > 0 && now_ns - self.released_ns >= RELEASE_EVERY_NS {
-            self.released_ns = now_ns;
-            self.worker.release(&self.snapshot, now_ns);
-        }
-        self.worker.keep_alive(&self.snapshot, now_ns);
+        self.worker.tick(&self.snapshot, now_ns);
         self.tell();
         received
     }
@@ -472,7 +464,7 @@ impl Thread {
     fn sleep(&mut self) {
         let mut under_way = self.worker.waiting() > 0;
         for device in 0..self.worker.devices().len() {
-            let (frames, port) = self.worker.parts_mut(DeviceId(device as u16));
+            let (frames, port) = self.worker.parts_mut(NetdevId(device as u16));
             if let Some(LivePort::Xdp(port)) = port {
                 under_way |= port.push(frames) > 0;
             }
@@ -573,10 +565,9 @@ impl Thread {
             NextCache::Same => None,
             NextCache::Other(cache) => self.worker.take_cache(cache),
         };
-        self.worker.look_at(&self.snapshot);
         self.say_whether_it_serves();
         let now_ns = self.start.elapsed().as_nanos() as u64;
-        self.worker.release(&self.snapshot, now_ns);
+        self.worker.adopt(&self.snapshot, now_ns);
         let wants_cache = self.worker.cache().is_some_and(FlowCache::is_outworn);
         Retired { flushed, snapshot: old, cache, wants_cache }
     }
@@ -599,7 +590,7 @@ impl Thread {
         self.bell.serves.store(serves, Ordering::Relaxed);
     }
 
-    fn attach(&mut self, device: DeviceId, mark: u16, socket: xsk::Socket) {
+    fn attach(&mut self, device: NetdevId, mark: u16, socket: xsk::Socket) {
         let (frames, port) = self.worker.parts_mut(device);
         match port {
             Some(LivePort::Xdp(port)) => port.add(frames, socket),
@@ -612,7 +603,7 @@ impl Thread {
         self.say_whether_it_serves();
     }
 
-    fn detach(&mut self, device: DeviceId) -> Vec<io::QueueStatistics> {
+    fn detach(&mut self, device: NetdevId) -> Vec<io::QueueStatistics> {
         let port = self.worker.put_device(device, None);
         self.say_whether_it_serves();
         port.map(|port| self.close(port)).unwrap_or_default()
@@ -672,7 +663,7 @@ impl Thread {
         self.worker.stop_waiting();
         let until = Instant::now() + DRAIN;
         for device in 0..self.worker.devices().len() {
-            let device = DeviceId(device as u16);
+            let device = NetdevId(device as u16);
             let (frames, port) = self.worker.parts_mut(device);
             if let Some(LivePort::Xdp(port)) = port {
                 while port.push(frames) > 0 && Instant::now() < until {

@@ -43,7 +43,7 @@ struct lockgate_counters {
 
 /* Load-time constants. */
 struct lockgate_options {
-	__u32 epoch; /* of the process that loaded the program */
+	__u32 incarnation; /* number of the attachment */
 	__u16 device; /* the process's number of the netdev */
 	__u16 reserved;
 };
@@ -53,8 +53,11 @@ struct lockgate_mark {
 	__u32 magic;
 	__u16 device;
 	__u16 vlan;
-	__u32 epoch;
-	__u32 reserved;
+	__u32 incarnation; /* as in struct lockgate_options */
+	__u32 generation; /* of the policy domain that the verdict is of; 0: no verdict */
+	__u32 zone; /* virtual network; 0: none */
+	__u32 verdict; /* kind, and slot of the rule; 0: none */
+	__u64 reserved;
 };
 
 enum lockgate_side {
@@ -118,10 +121,13 @@ LOCKGATE_ASSERT(LOCKGATE_COUNTERS == 8);
 LOCKGATE_ASSERT(sizeof(struct lockgate_counters) == 64);
 LOCKGATE_ASSERT(sizeof(struct lockgate_options) == 8);
 LOCKGATE_ASSERT(__builtin_offsetof(struct lockgate_options, device) == 4);
-LOCKGATE_ASSERT(sizeof(struct lockgate_mark) == 16);
+LOCKGATE_ASSERT(sizeof(struct lockgate_mark) == 32);
 LOCKGATE_ASSERT(__builtin_offsetof(struct lockgate_mark, device) == 4);
 LOCKGATE_ASSERT(__builtin_offsetof(struct lockgate_mark, vlan) == 6);
-LOCKGATE_ASSERT(__builtin_offsetof(struct lockgate_mark, epoch) == 8);
+LOCKGATE_ASSERT(__builtin_offsetof(struct lockgate_mark, incarnation) == 8);
+LOCKGATE_ASSERT(__builtin_offsetof(struct lockgate_mark, generation) == 12);
+LOCKGATE_ASSERT(__builtin_offsetof(struct lockgate_mark, zone) == 16);
+LOCKGATE_ASSERT(__builtin_offsetof(struct lockgate_mark, verdict) == 20);
 LOCKGATE_ASSERT(sizeof(struct lockgate_service) == 6);
 LOCKGATE_ASSERT(__builtin_offsetof(struct lockgate_service, first_port) == 2);
 LOCKGATE_ASSERT(sizeof(struct lockgate_port) == 212);

@@ -613,7 +613,10 @@ static __always_inline int redirect(struct xdp_md *ctx, __u16 vlan,
 	mark->magic = LOCKGATE_MAGIC;
 	mark->device = options.device;
 	mark->vlan = vlan;
-	mark->epoch = options.epoch;
+	mark->incarnation = options.incarnation;
+	mark->generation = 0;
+	mark->zone = 0;
+	mark->verdict = 0;
 	mark->reserved = 0;
 	/* The socket is looked up here, once: a queue without one says XDP_DROP. */
 	action = bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_DROP);

@@ -15,11 +15,7 @@ pub const MAX_PREFIXES: usize = 65_536;
 /// Receive queues of a device at most.
 pub const MAX_QUEUES: u32 = 64;
 /// Bytes of the mark in front of every frame that a socket receives.
-pub const MARK_BYTES: usize = 16;
-
-const MAGIC: u32 = 0x4c47_4b31;
-const VLAN_UNTAGGED: u16 = 0xffff;
-const VLAN_OTHER: u16 = 0xfffe;
+pub const MARK_BYTES: usize = 32;
 
 pub(crate) const SIDE_PROTECTED: u8 = 1;
 pub(crate) const SIDE_UNPROTECTED: u8 = 2;
@@ -131,45 +127,6 @@ impl KernelCounters {
     }
 }
 
-/// The VLAN tag that a mark tells of.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum MarkVlan {
-    /// None, or a priority tag (VLAN id 0).
-    Untagged,
-    /// One tag with this VLAN id.
-    Id(u16),
-    /// More than one tag, an 802.1ad tag, or a header cut short: no port has it.
-    Other,
-}
-
-/// What the program writes in front of every frame that it redirects.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Mark {
-    /// The number of the device, as given to [`crate::Steering::load`].
-    pub device: u16,
-    /// Its VLAN tag.
-    pub vlan: MarkVlan,
-    /// The epoch given to [`crate::Steering::load`].
-    pub epoch: u32,
-}
-
-impl Mark {
-    /// Reads the [`MARK_BYTES`] in front of a frame; `None`: there is no mark.
-    pub fn read(bytes: &[u8; MARK_BYTES]) -> Option<Mark> {
-        let [m0, m1, m2, m3, d0, d1, v0, v1, e0, e1, e2, e3, ..] = *bytes;
-        if u32::from_ne_bytes([m0, m1, m2, m3]) != MAGIC {
-            return None;
-        }
-        let vlan = match u16::from_ne_bytes([v0, v1]) {
-            VLAN_UNTAGGED => MarkVlan::Untagged,
-            id @ 1..=0x0fff => MarkVlan::Id(id),
-            _ => MarkVlan::Other,
-        };
-        let device = u16::from_ne_bytes([d0, d1]);
-        Some(Mark { device, vlan, epoch: u32::from_ne_bytes([e0, e1, e2, e3]) })
-    }
-}
-
 /// VLAN ids, and bytes of `struct lockgate_ports` in front of the ports.
 const VLAN_IDS: usize = 4096;
 
@@ -192,14 +149,14 @@ pub(crate) fn ports_bytes(ports: &[(Option<u16>, PortEntry)]) -> Vec<u8> {
 /// `struct lockgate_options`.
 #[repr(C)]
 pub(crate) struct Options {
-    pub(crate) epoch: u32,
+    pub(crate) incarnation: u32,
     pub(crate) device: u16,
     pub(crate) reserved: u16,
 }
 
 impl Options {
     pub(crate) fn bytes(&self) -> [u8; size_of::<Options>()] {
-        let [e0, e1, e2, e3] = self.epoch.to_ne_bytes();
+        let [e0, e1, e2, e3] = self.incarnation.to_ne_bytes();
         let ([d0, d1], [r0, r1]) = (self.device.to_ne_bytes(), self.reserved.to_ne_bytes());
         [e0, e1, e2, e3, d0, d1, r0, r1]
     }
@@ -240,16 +197,6 @@ impl PortEntry {
     }
 }
 
-/// `struct lockgate_mark`: only its size and offsets.
-#[repr(C)]
-struct MarkEntry {
-    magic: u32,
-    device: u16,
-    vlan: u16,
-    epoch: u32,
-    reserved: u32,
-}
-
 /// Bytes of `struct lockgate_prefix`.
 pub(crate) const PREFIX_BYTES: usize = 20;
 
@@ -259,19 +206,12 @@ const _: () = {
     assert!(COUNTERS_BYTES == 64);
     assert!(size_of::<Options>() == 8);
     assert!(offset_of!(Options, device) == 4);
-    assert!(size_of::<MarkEntry>() == MARK_BYTES);
-    assert!(offset_of!(MarkEntry, magic) == 0);
-    assert!(offset_of!(MarkEntry, device) == 4);
-    assert!(offset_of!(MarkEntry, vlan) == 6);
-    assert!(offset_of!(MarkEntry, epoch) == 8);
-    assert!(offset_of!(MarkEntry, reserved) == 12);
     assert!(size_of::<ServiceEntry>() == 6);
     assert!(offset_of!(ServiceEntry, first_port) == 2);
     assert!(size_of::<PortEntry>() == 212);
     assert!(offset_of!(PortEntry, side) == 6);
     assert!(offset_of!(PortEntry, services) == 8);
     assert!(PORTS_BYTES == 4096 + 256 * 212);
-    assert!(VLAN_OTHER > 0x0fff);
 };
 
 #[cfg(test)]
@@ -296,23 +236,5 @@ mod tests {
         assert_eq!(counters.of(Counter::MarkFailed), 314);
         assert_eq!(counters.passed(), 5 * 300 + 2 * (1 + 2 + 3 + 4));
         assert_eq!(counters.received(), 8 * 300 + 2 * 28);
-    }
-
-    #[test]
-    fn a_mark_without_its_magic_is_none() {
-        let mut bytes = [0; MARK_BYTES];
-        assert_eq!(Mark::read(&bytes), None);
-        bytes[..4].copy_from_slice(&MAGIC.to_ne_bytes());
-        bytes[4..6].copy_from_slice(&7u16.to_ne_bytes());
-        bytes[8..12].copy_from_slice(&9u32.to_ne_bytes());
-        for (vlan, said) in [
-            (12, MarkVlan::Id(12)),
-            (VLAN_UNTAGGED, MarkVlan::Untagged),
-            (VLAN_OTHER, MarkVlan::Other),
-            (0, MarkVlan::Other),
-        ] {
-            bytes[6..8].copy_from_slice(&vlan.to_ne_bytes());
-            assert_eq!(Mark::read(&bytes), Some(Mark { device: 7, vlan: said, epoch: 9 }));
-        }
     }
 }

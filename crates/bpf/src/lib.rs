@@ -23,8 +23,8 @@
 //! the worker, never to Linux. A table is built aside and put in place by one pointer: at no moment
 //! does a frame see half of a change. A program of somebody else's is never replaced or detached.
 //!
-//! **The mark.** [`Mark`], [`MARK_BYTES`] long, ends where the frame begins. Frames that were sent
-//! to a socket before this process existed carry another epoch.
+//! **The mark.** `struct lockgate_mark`, [`MARK_BYTES`] long, ends where the frame begins; crate
+//! `wire` reads it. Frames of an earlier program carry another incarnation.
 //!
 //! **Frame size.** In native mode a frame must fit one page with the kernel's own room around it:
 //! a netdev's MTU up to 3498 or so, and no frames of several buffers (no LRO, no jumbo frames).
@@ -59,7 +59,7 @@ pub use error::BpfError;
 pub use features::{DriverFeatures, driver_features};
 pub use layout::{
     Counter, KernelCounters, MARK_BYTES, MAX_ADDRESSES, MAX_PORTS, MAX_PREFIXES, MAX_QUEUES,
-    MAX_SERVICES, Mark, MarkVlan,
+    MAX_SERVICES,
 };
 pub use probe::{Feature, Finding, probe};
 pub use steering::{Action, Inside, PortRule, Prefix, Run, Scope, Service, Side, Steering};

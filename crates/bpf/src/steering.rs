@@ -19,7 +19,7 @@ use crate::layout::{
 use crate::messages::{Messages, with_messages};
 use crate::{
     BpfError, KernelCounters, MARK_BYTES, MAX_ADDRESSES, MAX_PORTS, MAX_PREFIXES, MAX_QUEUES,
-    MAX_SERVICES, Mark, PROGRAM, probe,
+    MAX_SERVICES, PROGRAM, probe,
 };
 
 /// The compiled program, at an address that ELF readers like.
@@ -130,8 +130,8 @@ pub enum Action {
 pub struct Run {
     /// What the program answered.
     pub action: Action,
-    /// The mark that it wrote.
-    pub mark: Option<Mark>,
+    /// What it wrote in front of the frame: the mark.
+    pub mark: Option<[u8; MARK_BYTES]>,
 }
 
 /// The program of one device: loaded, perhaps attached, with its own tables and counters.
@@ -149,14 +149,14 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// Loads a program for the device that the process numbers `device`; `epoch` tells this
+    /// Loads a program for the device that the process numbers `device`; `incarnation` tells this
     /// process's marks from an older one's.
     ///
     /// # Errors
     /// [`BpfError::NotPermitted`], [`BpfError::Refused`]: the operator grants it;
     /// [`BpfError::Verifier`], [`BpfError::Load`]: the kernel cannot run it.
-    pub fn load(device: u16, epoch: u32) -> Result<Steering, BpfError> {
-        let options = Options { epoch, device, reserved: 0 };
+    pub fn load(device: u16, incarnation: u32) -> Result<Steering, BpfError> {
+        let options = Options { incarnation, device, reserved: 0 };
         let object = load("steer", &OBJECT.0, &options.bytes())?;
         let map = |name: &'static str| {
             let map = object.maps().find(|map| map.name() == name);
@@ -303,7 +303,7 @@ impl Steering {
             other => Action::Other(other),
         };
         let marked = output.data.filter(|data| data.len() == frame.len() + MARK_BYTES);
-        let mark = marked.and_then(|data| data.first_chunk().and_then(Mark::read));
+        let mark = marked.and_then(|data| data.first_chunk().copied());
         Ok(Run { action, mark })
     }
 

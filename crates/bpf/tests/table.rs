@@ -4,9 +4,10 @@ mod common;
 
 use std::os::fd::AsFd;
 
-use bpf::{Action, BpfError, Counter, Mark, MarkVlan, PortRule, Side, Steering};
+use bpf::{Action, BpfError, Counter, MARK_BYTES, PortRule, Side, Steering};
 use common::*;
 use wire::build::PacketBuilder;
+use wire::{Mark, MarkVlan};
 
 /// The port that a case's frame comes by.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -94,6 +95,13 @@ fn v6(source: &str, destination: &str) -> PacketBuilder {
     PacketBuilder::v6(source, destination).payload_of(20)
 }
 
+/// The mark of a frame that goes to a socket: it claims nothing.
+fn mark_of(vlan: MarkVlan) -> Mark {
+    const _: () = assert!(Mark::BYTES == MARK_BYTES);
+    let (incarnation, generation, zone, verdict) = (INCARNATION, 0, 0, 0);
+    Mark { device: DEVICE, vlan, incarnation, generation, zone, verdict }
+}
+
 /// Runs the cases and reports all that end otherwise.
 fn check(steering: &Steering, cases: Vec<Case>) {
     let mut wrong = Vec::new();
@@ -104,17 +112,15 @@ fn check(steering: &Steering, cases: Vec<Case>) {
         let moved: Vec<_> =
             Counter::ALL.into_iter().filter(|c| after.of(*c) != before.of(*c)).collect();
         let (action, mark) = match ends {
-            Counter::ToWorker => {
-                (Action::Redirect, Some(Mark { device: DEVICE, vlan, epoch: EPOCH }))
-            }
-            Counter::NoSocket => (Action::Drop, Some(Mark { device: DEVICE, vlan, epoch: EPOCH })),
+            Counter::ToWorker => (Action::Redirect, Some(mark_of(vlan))),
+            Counter::NoSocket => (Action::Drop, Some(mark_of(vlan))),
             Counter::MarkFailed => (Action::Drop, None),
             _ => (Action::Pass, None),
         };
         if moved != [ends] || after.received() != before.received() + 1 {
             wrong.push(format!("{what}: counted as {moved:?}, not {ends:?}"));
         }
-        if (run.action, run.mark) != (action, mark) {
+        if (run.action, run.mark) != (action, mark.map(|mark| mark.bytes())) {
             wrong.push(format!("{what}: {run:?}, not {action:?} {mark:?}"));
         }
     }
@@ -477,7 +483,7 @@ fn a_queue_without_a_socket_drops() {
 
 #[test]
 fn a_program_without_rules_passes_nothing() {
-    let steering = match Steering::load(DEVICE, EPOCH) {
+    let steering = match Steering::load(DEVICE, INCARNATION) {
         Ok(steering) => steering,
         Err(error @ (BpfError::NotPermitted { .. } | BpfError::Refused { .. })) => {
             return eprintln!("SKIPPED: program without rules: {error}");

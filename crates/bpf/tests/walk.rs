@@ -9,7 +9,7 @@ use bpf::{Action, Counter, Inside, Scope, Side, Steering};
 use common::*;
 use dataplane::carve_out::{OpenService, Packets, Reserved};
 use dataplane::{
-    DeviceId, HostService, L4Checksum, Medium, NextHop, NextHopId, PortId, PortInfo, Prefix,
+    HostService, Input, L4Checksum, Medium, NetdevId, NextHop, NextHopId, PortId, PortInfo, Prefix,
     RouteEntry, RouteTarget, Snapshot, SnapshotParts, Verdict, Walk,
 };
 use policy::{AddressRange, Policy, PolicyId, PortRange, Selector, Spd, UpperSelector};
@@ -46,7 +46,7 @@ impl Frames for OneFrame {
 fn snapshot(policies: Vec<Policy>) -> (Snapshot, Reserved) {
     let port = |rule: bpf::PortRule| PortInfo {
         name: format!("port {:?}", rule.vlan),
-        device: DeviceId(0),
+        device: NetdevId(0),
         vlan: rule.vlan,
         side: match rule.side {
             Side::Protected => dataplane::Side::Protected,
@@ -153,7 +153,9 @@ fn walked(snapshot: &Snapshot, frame: &[u8]) -> Verdict {
     let descriptor =
         Descriptor { frame: FrameId(0), offset: HEADROOM as u32, length: frame.len() as u32 };
     let mut out = dataplane::Outputs::default();
-    Walk::new(snapshot).run(snapshot, 0, DeviceId(0), &[descriptor], &mut frames, &mut out);
+    let packets = [descriptor.into()];
+    let input = Input::received(NetdevId(0), &packets);
+    Walk::new(snapshot).run(snapshot, 0, input, &mut frames, &mut out);
     out.verdicts[0].expect("one verdict")
 }
 

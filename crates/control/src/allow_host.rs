@@ -2,38 +2,13 @@
 //! PROTECT or DISCARD policy that wants some of its packets. The policy decides (RFC 4301 §5.2), so
 //! an operator who counts on the service should know.
 
-use std::fmt;
-
 use dataplane::carve_out::may_want;
 use dataplane::{HostService, PortInfo, Side};
 use policy::{Action, AddressRange, Direction, Policy, UpperSelector};
 use wire::{Address, Family};
 
-use crate::values::service_text;
-
-/// A service of `allow_host` of which policies want packets to addresses of ours.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Meeting {
-    /// The port's name.
-    pub port: String,
-    /// The service, as it is written.
-    pub service: String,
-    /// The first policy that wants it.
-    pub policy: String,
-    /// The number of others that do.
-    pub more: usize,
-}
-
-impl fmt::Display for Meeting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Meeting { port, service, policy, more } = self;
-        write!(f, "allow_host {service} of port {port} and policy {policy}")?;
-        if *more > 0 {
-            write!(f, " (and {more} more)")?;
-        }
-        write!(f, ": cleartext that the policy wants is dropped, whatever allow_host lists")
-    }
-}
+use crate::meeting::Meeting;
+use crate::written::service_text;
 
 /// The services that policies want packets of, one meeting a service. `own` are our addresses on
 /// unprotected ports as far as they are known; a policy for every local address has them all. IKE

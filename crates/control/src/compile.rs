@@ -4,20 +4,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use dataplane::{
-    DeviceId, Generation, L4Checksum, Medium, NextHop, NextHopId, PortId, PortInfo, Prefix,
+    Generation, L4Checksum, Medium, NetdevId, NextHop, NextHopId, PortId, PortInfo, Prefix,
     RouteEntry, RouteTable, RouteTarget, SaSet, Side, Snapshot, SnapshotError, SnapshotParts,
 };
 use ipsec::{InboundSa, OutboundSa, ReplayWindow, SaError, SaId, SequenceCounter, WindowSizeError};
 use policy::{Direction, PolicyId, SaSetId, Spd, SpdError};
 use wire::{Address, Family};
 
+use crate::host_port::HOST_PORT;
 use crate::keys::{Keys, ReplayKeys};
 use crate::validated::{Action, Peer, PeerId, PeerPlace, Policy, Target, Validated};
 
-/// Name of the port that stands for Linux itself.
-pub const HOST_PORT: &str = "host";
-/// The netdev it is on.
-pub const HOST_NETDEV: &str = "lockgate0";
 /// Its MTU: what goes to Linux need not be cut.
 const HOST_MTU: u32 = 65535;
 
@@ -95,10 +92,10 @@ impl Validated {
     }
 
     pub(crate) fn port_infos(&self) -> Vec<PortInfo> {
-        let mut devices: HashMap<&str, DeviceId> = HashMap::new();
+        let mut devices: HashMap<&str, NetdevId> = HashMap::new();
         let mut infos = Vec::with_capacity(self.ports.len() + 1);
         for port in &self.ports {
-            let next = DeviceId(devices.len() as u16);
+            let next = NetdevId(devices.len() as u16);
             infos.push(PortInfo {
                 name: port.name.clone(),
                 device: *devices.entry(&port.netdev).or_insert(next),
@@ -114,7 +111,7 @@ impl Validated {
         }
         infos.push(PortInfo {
             name: HOST_PORT.into(),
-            device: DeviceId(devices.len() as u16),
+            device: NetdevId(devices.len() as u16),
             vlan: None,
             side: Side::Protected,
             medium: Medium::Ip,

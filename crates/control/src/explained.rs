@@ -16,7 +16,7 @@ use wire::flow::protocol;
 use wire::{Address, Family, Flow, Upper};
 
 use crate::Validated;
-use crate::values::service_text;
+use crate::written::service_text;
 
 /// Ports that are not up which a note names at most.
 const MAX_DEAD_PORTS: usize = 4;

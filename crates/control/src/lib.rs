@@ -21,9 +21,12 @@ mod errors;
 mod explained;
 mod fragment;
 pub mod guard;
+mod host_port;
+mod interface_address;
 mod key_names;
 mod keys;
 mod live;
+mod meeting;
 pub mod mirror;
 mod mistake;
 mod moves;
@@ -38,6 +41,7 @@ mod text;
 mod validate;
 pub mod validated;
 mod values;
+mod written;
 
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -45,7 +49,7 @@ use std::path::{Path, PathBuf};
 
 pub use capture::{FilterError, FilterProblem, MAX_FILTER_BYTES, parse_filter};
 pub use change::{ChangeRefused, NotAdopted, RebuildJob, Rebuilt};
-pub use compile::{CompileError, HOST_NETDEV, HOST_PORT};
+pub use compile::CompileError;
 pub use difference::{Change, Difference, differences};
 pub use errors::{ConfigErrors, MAX_PROBLEMS, Problem, Severity, render};
 pub use explained::{
@@ -53,12 +57,15 @@ pub use explained::{
     explain, flow_text, port_named, set_of,
 };
 pub use fragment::{ParsedPolicies, configured, edited, parse_policies, policy_text};
+pub use host_port::{HOST_NETDEV, HOST_PORT};
+pub use interface_address::InterfaceAddress;
 pub use key_names::{KeyChange, KeyName, KeyNames, key_changes};
 pub use keys::{
     KeyFileError, KeyLine, Keys, MAX_KEY_FILE_BYTES, ReplayKeys, effective_user, generate_pair,
     write_key_file,
 };
 pub use live::{Compiled, Compiler, Prepared, RefusedKey};
+pub use meeting::Meeting;
 pub use mistake::{Foreign, Mistake, Refusal, nearest};
 pub use moves::{End, MoveError, MovedPeer};
 pub use raw::MAX_BYTES;
@@ -68,7 +75,8 @@ pub use takeover::{Takeover, Takeovers, action_text, takeovers_of};
 pub use text::{escaped, escaped_line, is_hidden};
 pub use validate::{DEFAULT_FLOWS, MAX_FLOWS, MAX_WORKERS};
 pub use validated::{PeerId, Validated};
-pub use values::{is_link_local, mac_text, service_text, unusable};
+pub use values::{is_link_local, unusable};
+pub use written::{mac_text, service_text};
 
 use errors::Problems;
 use pieces::{Pieces, Whole};

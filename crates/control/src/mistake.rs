@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use ipsec::{Encryption, Suite};
 use policy::{AddressRange, SelectorError};
 
-use crate::allow_host::Meeting;
+use crate::meeting::Meeting;
 pub(crate) use foreign::renamed;
 pub use foreign::{Foreign, Refusal};
 

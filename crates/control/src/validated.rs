@@ -12,8 +12,9 @@ use policy::selector::protocol_text;
 use policy::{AddressRange, Direction, PortRange, Selector, UpperSelector};
 use wire::{Address, Family};
 
-use crate::compile::HOST_PORT;
-use crate::values::{count_text, mac_text, service_text};
+use crate::host_port::HOST_PORT;
+use crate::interface_address::InterfaceAddress;
+use crate::written::{count_text, mac_text, service_text};
 
 /// A peer: place in [`Validated::peers`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -160,22 +161,6 @@ impl Cache {
         let share = all.unwrap_or(1 << 63).div_ceil(u64::from(workers.max(1)));
         let entries = share.max(Cache::LEAST_ENTRIES).next_power_of_two();
         Some(CacheSize { entries, bytes: entries.saturating_mul(Cache::ENTRY_BYTES) })
-    }
-}
-
-/// An address on a port with the length of its network's prefix.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct InterfaceAddress {
-    /// Our address.
-    pub address: Address,
-    /// Bits of the network's prefix, at least 1.
-    pub length: u8,
-}
-
-impl InterfaceAddress {
-    /// The network it is in.
-    pub fn network(&self) -> AddressRange {
-        AddressRange::network(self.address, self.length)
     }
 }
 

@@ -9,9 +9,9 @@ use wire::flow::protocol;
 use wire::{Address, Family};
 
 use crate::errors::Problems;
+use crate::interface_address::InterfaceAddress;
 use crate::mistake::{Mistake, nearest};
 use crate::raw::{Number, Text};
-use crate::validated::InterfaceAddress;
 
 /// One of several words; the default if nothing is written.
 pub(crate) fn word<T: Copy>(
@@ -154,11 +154,6 @@ pub(crate) fn mac(problems: &mut Problems<'_>, written: &Spanned<String>) -> Opt
     None
 }
 
-/// How a MAC address is written.
-pub fn mac_text(mac: [u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
-}
-
 /// Ports that people write without a protocol, which their number then is: the service and its
 /// transport. Protocols that hosts do speak (2, 4, 41, 46, 47, 50, 51, 88, 89, 103, 112, 115) are
 /// not among them.
@@ -233,15 +228,6 @@ pub(crate) fn service(
     None
 }
 
-/// How a service is written in `allow_host`.
-pub fn service_text(service: &HostService) -> String {
-    let name = policy::selector::protocol_text(Some(service.protocol));
-    match service.ports {
-        Some(ports) => format!("{name}/{ports}"),
-        None => name,
-    }
-}
-
 /// A count with an optional binary suffix: `1000`, `64K`, `1M` = 1,048,576 (FC-10).
 pub(crate) fn count(text: &str) -> Option<u64> {
     let (digits, unit) = match text.strip_suffix(['K', 'k']) {
@@ -250,15 +236,6 @@ pub(crate) fn count(text: &str) -> Option<u64> {
     };
     let digits_only = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     digits_only.then(|| digits.parse::<u64>().ok()?.checked_mul(unit)).flatten()
-}
-
-/// How a count is written, as short as it can be.
-pub(crate) fn count_text(count: u64) -> String {
-    match count {
-        _ if count != 0 && count.is_multiple_of(1 << 20) => format!("{}M", count >> 20),
-        _ if count != 0 && count.is_multiple_of(1 << 10) => format!("{}K", count >> 10),
-        _ => count.to_string(),
-    }
 }
 
 /// Whether an address is good on one link only (RFC 3927, RFC 4291 §2.5.6).

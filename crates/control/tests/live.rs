@@ -123,23 +123,23 @@ fn the_same_again_keeps_everything() {
 fn sas_that_did_not_change_go_on_at_other_places() {
     let mut gateway = Gateway::new();
     let first = gateway.compile(&two_peers());
-    assert_eq!(first.outbound[1].sequence.draw(10), Ok(1));
+    assert_eq!(first.outbound[1].sequence.draw(10).whole(), Ok(1));
     first.inbound[1].window.commit(7).unwrap();
     // Without peer a, what b has moves to the front.
     let second = gateway.compile(&[peer("b", 2, 64), policy("to-b", "b", 3)]);
     assert_eq!((second.outbound[0].id, second.outbound[0].set), (SaId(0), SaSetId(1)));
     assert!(Arc::ptr_eq(&first.outbound[1].sequence, &second.outbound[0].sequence));
     assert!(Arc::ptr_eq(&first.inbound[1].window, &second.inbound[0].window));
-    assert_eq!(second.outbound[0].sequence.draw(1), Ok(11));
+    assert_eq!(second.outbound[0].sequence.draw(1).whole(), Ok(11));
     assert!(second.layout > first.layout && second.generation > first.generation);
     assert_eq!(second.outbound_fingerprint(SaId(0)), first.outbound_fingerprint(SaId(1)));
     assert_eq!(second.inbound_fingerprint(SaId(0)), first.inbound_fingerprint(SaId(1)));
     // Peer a comes back: its counter too, but it is another set.
-    assert_eq!(first.outbound[0].sequence.draw(1), Ok(1));
+    assert_eq!(first.outbound[0].sequence.draw(1).whole(), Ok(1));
     let third = gateway.compile(&two_peers());
     assert_eq!(third.outbound[0].set, SaSetId(2), "set 0 is not used again");
     assert_eq!(third.outbound[1].set, SaSetId(1));
-    assert_eq!(third.outbound[0].sequence.draw(1), Ok(2));
+    assert_eq!(third.outbound[0].sequence.draw(1).whole(), Ok(2));
 }
 
 /// A peer that may move, and its policy.
@@ -172,7 +172,7 @@ fn a_peer_that_moved_keeps_key_numbers_window_and_layout() {
     let mut gateway = Gateway::new();
     let mut compiled = gateway.compile(&roaming(""));
     let (out, inbound) = (compiled.outbound.clone(), compiled.inbound.clone());
-    out[0].sequence.draw(5).unwrap();
+    out[0].sequence.draw(5).whole().unwrap();
     let layout = compiled.layout;
     let to = end("203.0.113.9:61000");
     let moved = compiled.move_peer(SetIndex(0), to).unwrap().expect("it was elsewhere");
@@ -186,7 +186,7 @@ fn a_peer_that_moved_keeps_key_numbers_window_and_layout() {
     assert!(Arc::ptr_eq(&inbound[0].window, &compiled.inbound[0].window));
     assert!(Arc::ptr_eq(&out[1], &compiled.outbound[1]), "the other peer's");
     assert_eq!(compiled.move_peer(SetIndex(0), to), Ok(None), "it is there already");
-    assert_eq!(compiled.outbound[0].sequence.draw(1), Ok(6));
+    assert_eq!(compiled.outbound[0].sequence.draw(1).whole(), Ok(6));
     // And back to where it began.
     let back = compiled.move_peer(SetIndex(0), moved.from).unwrap().expect("it was elsewhere");
     assert_eq!((back.from, back.to), (to, moved.from));
@@ -301,7 +301,7 @@ fn another_way_of_carrying_keeps_the_key_and_goes_on_behind_its_numbers() {
     let with =
         |more: &str, remote| vec![peer("a", remote, 64), more.to_owned(), policy("to-a", "a", 2)];
     let first = gateway.compile(&with("", 1));
-    first.outbound[0].sequence.draw(5).unwrap();
+    first.outbound[0].sequence.draw(5).whole().unwrap();
     for (more, remote) in [
         ("", 9),
         ("encapsulation = \"udp\"\n", 9),
@@ -324,16 +324,19 @@ fn esn_makes_another_sa_of_the_same_key_whose_numbers_go_on() {
     let mut gateway = Gateway::new();
     let with = |esn: bool| vec![peer("a", 1, 64), format!("esn = {esn}\n"), policy("p", "a", 2)];
     let first = gateway.compile(&with(false));
-    first.outbound[0].sequence.draw(5).unwrap();
+    first.outbound[0].sequence.draw(5).whole().unwrap();
     first.inbound[0].window.commit(9).unwrap();
     let second = gateway.compile(&with(true));
     assert_ne!(second.layout, first.layout);
     let sa = &second.outbound[0];
-    assert_eq!((sa.sequence.numbers(), sa.sequence.draw(1)), (SequenceNumbers::Extended, Ok(6)));
+    assert_eq!(
+        (sa.sequence.numbers(), sa.sequence.draw(1).whole()),
+        (SequenceNumbers::Extended, Ok(6))
+    );
     assert!(second.inbound[0].window.commit(9).is_err());
     // Beyond 2^32 there is no way back.
     sa.sequence.reserve(1 << 33);
-    sa.sequence.draw(u32::MAX).unwrap();
+    sa.sequence.draw(u32::MAX).whole().unwrap();
     second.inbound[0].window.commit(1 << 32).unwrap();
     let third = gateway.compile(&with(false));
     assert!(third.outbound.is_empty() && third.inbound.is_empty());
@@ -343,14 +346,14 @@ fn esn_makes_another_sa_of_the_same_key_whose_numbers_go_on() {
     }
     assert_eq!(third.refused.len(), 2);
     let fourth = gateway.compile(&with(true));
-    assert!(fourth.outbound[0].sequence.draw(1).unwrap() > 1 << 32);
+    assert!(fourth.outbound[0].sequence.draw(1).whole().unwrap() > 1 << 32);
 }
 
 #[test]
 fn other_addresses_window_or_key_make_another_sa() {
     let mut gateway = Gateway::new();
     let first = gateway.compile(&two_peers());
-    first.outbound[0].sequence.draw(5).unwrap();
+    first.outbound[0].sequence.draw(5).whole().unwrap();
     first.inbound[0].window.commit(9).unwrap();
     let mut changed = two_peers();
     changed[0] = peer("a", 9, 128);
@@ -360,12 +363,12 @@ fn other_addresses_window_or_key_make_another_sa() {
     assert!(!Arc::ptr_eq(&first.outbound[0], &second.outbound[0]));
     assert!(Arc::ptr_eq(&first.outbound[1], &second.outbound[1]));
     // The key is the same, so are its numbers.
-    assert_eq!(second.outbound[0].sequence.draw(1), Ok(6));
+    assert_eq!(second.outbound[0].sequence.draw(1).whole(), Ok(6));
     assert_eq!(second.inbound[0].window.size(), 128);
     assert!(second.inbound[0].window.commit(9).is_err());
     gateway.write_keys("a", &[("out", 0x1001, 5), ("in", 0x2001, 6)]);
     let third = gateway.compile(&changed);
-    assert_eq!(third.outbound[0].sequence.draw(1), Ok(1), "a new key begins anew");
+    assert_eq!(third.outbound[0].sequence.draw(1).whole(), Ok(1), "a new key begins anew");
     assert_ne!(third.layout, second.layout);
 }
 
@@ -398,10 +401,10 @@ fn policy_ids_are_kept_where_the_order_allows_and_never_used_twice() {
 #[test]
 fn numbers_go_on_after_a_kill_and_a_lost_record_costs_its_own_sa_only() {
     let mut gateway = Gateway::new();
-    gateway.compile(&two_peers()).outbound[0].sequence.draw(64).unwrap();
+    gateway.compile(&two_peers()).outbound[0].sequence.draw(64).whole().unwrap();
     let mut gateway = gateway.restart();
     let compiled = gateway.compile(&two_peers());
-    assert_eq!(compiled.outbound[0].sequence.draw(1), Ok(65));
+    assert_eq!(compiled.outbound[0].sequence.draw(1).whole(), Ok(65));
     let lost = compiled.outbound_fingerprint(SaId(0));
     drop(compiled);
     let record = gateway.root.path().join(format!("state/sequence/{lost}.out"));
@@ -419,7 +422,7 @@ fn numbers_go_on_after_a_kill_and_a_lost_record_costs_its_own_sa_only() {
     gateway.write_keys("a", &[("out", 0x1001, 7), ("in", 0x2001, 2)]);
     let compiled = gateway.compile(&two_peers());
     assert_eq!((compiled.refused.len(), compiled.outbound.len()), (0, 2));
-    assert_eq!(compiled.outbound[0].sequence.draw(1), Ok(1));
+    assert_eq!(compiled.outbound[0].sequence.draw(1).whole(), Ok(1));
 }
 
 #[test]

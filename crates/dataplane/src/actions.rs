@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use policy::{Action, PolicyIndex, SaSetId, Spd};
 
-use crate::snapshot::{SaSet, SetIndex, SnapshotError};
+use crate::error::SnapshotError;
+use crate::ids::SetIndex;
+use crate::sa_set::SaSet;
 
 /// What a policy does, with its set already found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

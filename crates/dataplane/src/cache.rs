@@ -25,7 +25,8 @@ mod table;
 use cpu::aes::{KeyedHash, Secret};
 use policy::{DomainId, Generation, Match};
 
-use crate::{RouteGeneration, Snapshot};
+use crate::ids::RouteGeneration;
+use crate::snapshot::Snapshot;
 use entry::Value;
 pub(crate) use entry::Words;
 pub use entry::{Answer, Key, Way};
@@ -73,6 +74,13 @@ pub struct CacheCounters {
 }
 
 impl CacheCounters {
+    /// Counts packets that were looked up, of which `misses` had no answer.
+    #[inline]
+    pub(crate) fn count(&mut self, packets: usize, misses: usize) {
+        self.hits += (packets - misses) as u64;
+        self.misses += misses as u64;
+    }
+
     /// Adds another worker's.
     pub fn add(&mut self, other: &CacheCounters) {
         self.hits += other.hits;
@@ -228,17 +236,12 @@ impl FlowCache {
             && self.domains.get(usize::from(domain.0)).is_some_and(|domain| !domain.is_bypassed)
     }
 
-    /// Looks up all of a lane, in both of each key's buckets.
+    /// Looks up all of a lane, in both of each key's buckets. Whether what it finds answers the
+    /// packet's question, the caller knows and counts with [`CacheCounters::count`].
     #[inline]
-    pub(crate) fn look_up<const WORDS: usize>(
-        &self,
-        lane: &mut Lane<WORDS>,
-        counters: &mut CacheCounters,
-    ) {
+    pub(crate) fn look_up<const WORDS: usize>(&self, lane: &mut Lane<WORDS>) {
         if lane.len() > 0 {
             lane.look_up(&self.hash, &self.table, &self.domains);
-            counters.misses += lane.missing() as u64;
-            counters.hits += (lane.len() - lane.missing()) as u64;
         }
     }
 
@@ -326,15 +329,18 @@ fn run_lane<const WORDS: usize>(
     answer: &mut impl FnMut(&Key) -> (Answer, Way),
     told: &mut impl FnMut(usize, Option<(Answer, Way)>),
 ) {
-    cache.look_up(lane, counters);
+    cache.look_up(lane);
+    let mut misses = 0;
     for at in 0..lane.len() {
         let found = cache.found(lane, at);
         told(lane.row(at), found);
+        misses += usize::from(found.is_none());
         if found.is_none() && lane.question_like(at, at as u16) == at as u16 {
             let said = answer(&keys[lane.row(at)]);
             cache.remember(lane, at, said, counters);
         }
     }
+    counters.count(lane.len(), misses);
 }
 
 #[cfg(test)]

@@ -18,9 +18,13 @@ use policy::{AddressRange, Direction, Match, Policy, PortRange, UpperSelector};
 use wire::flow::protocol;
 use wire::{Address, Family, Flow, Upper, packet::is_link_local};
 
-use crate::snapshot::ResolvedAction;
-use crate::walk::Row;
-use crate::{DropReason, HostService, PortId, PortInfo, RouteEntry, RouteTarget, Side, Snapshot};
+use crate::actions::ResolvedAction;
+use crate::ids::PortId;
+use crate::port::{HostService, PortInfo, Side};
+use crate::routes::{RouteEntry, RouteTarget};
+use crate::row::Row;
+use crate::snapshot::Snapshot;
+use crate::verdict::DropReason;
 
 /// Port of IKE (RFC 7296 §2).
 const IKE_PORT: u16 = 500;

@@ -3,7 +3,10 @@
 use ipsec::SaId;
 use policy::{Direction, PolicyIndex};
 
-use crate::{CacheCounters, DropReason, L4ChecksumCounts, PortId, Snapshot};
+use crate::cache::CacheCounters;
+use crate::ids::PortId;
+use crate::snapshot::Snapshot;
+use crate::verdict::DropReason;
 
 /// Packets and their bytes: IP packets as they were before sealing and after opening.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -176,5 +179,25 @@ impl Counters {
     #[inline]
     pub(crate) fn opened(&mut self, sa: SaId, bytes: usize) {
         self.opened[sa.0 as usize].add(bytes);
+    }
+}
+
+/// Checksums of one port's packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct L4ChecksumCounts {
+    /// Unfinished ones that were completed.
+    pub completed: u64,
+    /// Packets whose checksum was checked: a sample.
+    pub checked: u64,
+    /// Packets of the sample whose checksum was wrong.
+    pub bad: u64,
+}
+
+impl L4ChecksumCounts {
+    /// Adds other counts, line by line.
+    pub fn add(&mut self, other: &L4ChecksumCounts) {
+        self.completed += other.completed;
+        self.checked += other.checked;
+        self.bad += other.bad;
     }
 }

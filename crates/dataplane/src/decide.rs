@@ -18,22 +18,28 @@
 mod asking;
 
 use policy::{Direction, Match, PolicyIndex};
-use wire::{Address, Flow, Frames, icmp, packet::is_link_local};
+use wire::{Flow, Frames, icmp, packet::is_link_local};
 
-use crate::cache::{Answer, Lane, Lanes, Way, Words};
+use crate::actions::ResolvedAction;
+use crate::addresses::is_inside;
+use crate::cache::{Answer, FlowCache, Lane, Lanes, Way, Words};
 use crate::carve_out::{CarveOut, carve_out};
-use crate::routes::Near;
-use crate::snapshot::ResolvedAction;
-use crate::walk::{Origin, Quote, Row, Scratch, State, ToHost, Turn};
-use crate::{DropReason, FlowCache, Medium, NextHopId, RouteTarget, Side, Snapshot, Verdict};
+use crate::ids::{NextHopId, SetIndex};
+use crate::outputs::ToHost;
+use crate::port::{Egress, Medium, Side};
+use crate::routes::{Near, RouteTarget};
+use crate::row::{Origin, Quote, Row, State};
+use crate::snapshot::Snapshot;
+use crate::turn::Turn;
+use crate::verdict::{DropReason, Verdict};
 pub(crate) use asking::Asking;
 use asking::{Entry, Search};
 
 /// What decides a row for good.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Decision {
-    Forward(crate::snapshot::Egress),
-    Protect(crate::SetIndex),
+    Forward(Egress),
+    Protect(SetIndex),
     Host,
 }
 
@@ -41,7 +47,7 @@ pub(crate) enum Decision {
 pub(crate) fn decide<F: Frames>(
     turn: &mut Turn<'_, F>,
     rows: &mut [Row],
-    scratch: &mut Scratch,
+    asking: &mut Asking,
     mut cache: Option<&mut FlowCache>,
 ) {
     if let Some(cache) = &mut cache {
@@ -52,9 +58,9 @@ pub(crate) fn decide<F: Frames>(
             || turn.snapshot.path_port(row.ingress).side == Side::Unprotected
     };
     if rows.iter().any(from_outside) {
-        enter(turn, rows, &mut scratch.asking, cache.as_deref_mut());
+        enter(turn, rows, asking, cache.as_deref_mut());
     }
-    leave(turn, rows, &mut scratch.asking, cache);
+    leave(turn, rows, asking, cache);
 }
 
 /// The first question, for the rows that it concerns. Those that go from it straight to a protected
@@ -124,11 +130,12 @@ fn recall_inbound<F: Frames, const WORDS: usize>(
 ) where
     Flow: Words<WORDS>,
 {
-    cache.look_up(lane, &mut turn.counters.cache);
+    cache.look_up(lane);
+    let mut misses = 0;
     for at in 0..lane.len() {
         let row = &mut rows[lane.row(at)];
         let Some((Answer::Said(answer), mut way)) = cache.found(lane, at) else {
-            search.ask_once(lane, at, row.packet.flow, &mut turn.counters.cache);
+            misses += usize::from(search.ask_once(lane, at, row.packet.flow));
             continue;
         };
         count(turn, row, Direction::Inbound, answer);
@@ -146,6 +153,7 @@ fn recall_inbound<F: Frames, const WORDS: usize>(
             forward(turn, row, hop);
         }
     }
+    turn.counters.cache.count(lane.len(), misses);
 }
 
 /// What is remembered of the way of a packet that may come in.
@@ -205,14 +213,18 @@ fn recall_outbound<F: Frames, const WORDS: usize>(
 ) where
     Flow: Words<WORDS>,
 {
-    cache.look_up(lane, &mut turn.counters.cache);
+    cache.look_up(lane);
+    let mut misses = 0;
     for at in 0..lane.len() {
         let row = &mut rows[lane.row(at)];
         match cache.found(lane, at) {
             Some((Answer::Said(answer), Way::Via(hop))) => leave_as_said(turn, row, hop, answer),
             Some((Answer::NotAsked, Way::Via(hop))) => forward(turn, row, hop),
             found => {
-                let Some(hop) = go_or_ask_remembering(turn, row, lane, at, cache) else { continue };
+                let Some(hop) = go_or_ask_remembering(turn, row, lane, at, cache) else {
+                    misses += usize::from(found.is_none());
+                    continue;
+                };
                 if let Some((Answer::Said(answer), _)) = found {
                     // The routes have changed, and the packet leaves on the same side.
                     let counters = &mut turn.counters.cache;
@@ -220,17 +232,13 @@ fn recall_outbound<F: Frames, const WORDS: usize>(
                     cache.remember(lane, at, (Answer::Said(answer), Way::Via(hop)), counters);
                     leave_as_said(turn, row, hop, answer);
                 } else {
-                    if found.is_some() {
-                        // What was found was no answer to this question.
-                        let counters = &mut turn.counters.cache;
-                        (counters.hits, counters.misses) = (counters.hits - 1, counters.misses + 1);
-                    }
-                    search.ask_once(lane, at, row.packet.flow, &mut turn.counters.cache);
+                    misses += usize::from(search.ask_once(lane, at, row.packet.flow));
                     search.last_goes_via(hop);
                 }
             }
         }
     }
+    turn.counters.cache.count(lane.len(), misses);
 }
 
 /// Remembers what was said of the packet of a lane.
@@ -365,17 +373,6 @@ fn judged_by_quote(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Option<Flow>
         && !icmp::is_error(&quoted)
         && !is_inside(snapshot, flow.source_address());
     may_come.then(|| quoted.reversed())
-}
-
-/// Whether an address is our own, a broadcast address, or lives behind a protected port.
-pub(crate) fn is_inside(snapshot: &Snapshot, address: Address) -> bool {
-    match snapshot.routes().lookup(address) {
-        Some(RouteTarget::Local | RouteTarget::Broadcast) => true,
-        Some(RouteTarget::Via(hop)) => {
-            snapshot.path_port(snapshot.next_hop(hop).port).side == Side::Protected
-        }
-        Some(RouteTarget::Blackhole | RouteTarget::Elsewhere) | None => false,
-    }
 }
 
 /// Whether a packet may come in, by the inbound SPD's answer or, where no policy matches, by

@@ -7,24 +7,13 @@ use ipsec::{InboundSa, Payload};
 use wire::flow::protocol;
 use wire::{Fragment, Frames, Packet, Upper, UpperChecksum};
 
-use crate::walk::{Row, State};
-use crate::{DropReason, SetIndex};
+use crate::row::{Carrier, Row, State};
+use crate::verdict::DropReason;
 
 /// Bytes of a UDP header.
 const UDP_BYTES: usize = 8;
 /// What a NAT keepalive carries (RFC 3948 §2.3).
 pub(crate) const KEEPALIVE: [u8; 1] = [0xff];
-
-/// A peer behind a NAT has shown itself at another place.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Moved {
-    /// The set of the SA that opened the packet.
-    pub set: SetIndex,
-    /// Where the packet came from.
-    pub address: wire::Address,
-    /// The UDP port it came from.
-    pub port: u16,
-}
 
 /// What is to be done with a packet to us that is ESP, or UDP to port 4500, which ESP shares with
 /// IKE and keepalives (RFC 3948 §2).
@@ -44,8 +33,15 @@ pub(crate) fn state(bytes: &[u8], packet: &Packet) -> Result<State, DropReason> 
         }
     }
     match packet.fragment {
-        Fragment::Whole => Ok(State::Sealed),
+        Fragment::Whole => Ok(State::Outer(carrier(packet))),
         Fragment::First | Fragment::Later => Err(DropReason::EspFragment),
+    }
+}
+
+fn carrier(packet: &Packet) -> Carrier {
+    match packet.flow.upper {
+        Upper::Ports { source, .. } => Carrier::EspInUdp { source },
+        _ => Carrier::Esp,
     }
 }
 
@@ -60,29 +56,17 @@ fn in_udp<'b>(bytes: &'b [u8], packet: &Packet) -> Option<&'b [u8]> {
     datagram.get(UDP_BYTES..length)
 }
 
-/// How ESP came.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Carrier {
-    /// Behind the IP header.
-    Ip,
-    /// Behind a UDP header with this source port.
-    Udp {
-        /// The sender's, or its NAT's.
-        source: u16,
-    },
-}
-
-/// Where in its packet ESP begins and ends, and how it came. `None`: it is not there.
+/// Where in its packet ESP begins and ends. `None`: it is not there.
 #[inline]
-pub(crate) fn place(bytes: &[u8], packet: &Packet) -> Option<(usize, usize, Carrier)> {
+pub(crate) fn place(bytes: &[u8], packet: &Packet, carrier: Carrier) -> Option<(usize, usize)> {
     let start = usize::from(packet.upper_offset);
-    match packet.flow.upper {
-        Upper::Ports { source, .. } => {
+    match carrier {
+        Carrier::Esp => Some((start, packet.length as usize)),
+        Carrier::EspInUdp { .. } => {
             let length = in_udp(bytes, packet)?.len();
             let start = start + UDP_BYTES;
-            Some((start, start + length, Carrier::Udp { source }))
+            Some((start, start + length))
         }
-        _ => Some((start, packet.length as usize, Carrier::Ip)),
     }
 }
 
@@ -93,7 +77,7 @@ pub(crate) fn elsewhere(
     carrier: Carrier,
     packet: &Packet,
 ) -> Option<(wire::Address, u16)> {
-    let (Some(ports), Carrier::Udp { source }) = (sa.encapsulation.udp, carrier) else {
+    let (Some(ports), Carrier::EspInUdp { source }) = (sa.encapsulation.udp, carrier) else {
         return None;
     };
     let address = packet.flow.source_address();

@@ -15,7 +15,7 @@
 use wire::flow::protocol;
 use wire::{Address, Family, Packet};
 
-use crate::PortId;
+use crate::ids::PortId;
 
 /// Datagrams that a worker remembers.
 pub(crate) const DATAGRAMS: usize = 16;

@@ -10,9 +10,12 @@ use crate::decide::{
     Decision, Question, Routed, inbound_answer, inbound_question, outbound_answer, route,
     without_policy,
 };
-use crate::handover::sealing_sa;
-use crate::walk::{Origin, Row, State};
-use crate::{DropReason, PortId, RouteTarget, SetIndex, Share, Snapshot, Verdict};
+use crate::ids::{PortId, SetIndex};
+use crate::routes::RouteTarget;
+use crate::row::{Origin, Row, State};
+use crate::share::{Share, sealing_sa};
+use crate::snapshot::Snapshot;
+use crate::verdict::{DropReason, Verdict};
 
 /// How the packet that is asked about came in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -210,5 +213,5 @@ fn row_of(snapshot: &Snapshot, arrival: Arrival, flow: Flow) -> Row {
         dont_fragment: false,
     };
     let state = State::Clear;
-    Row { place: 0, frame: FrameId(0), ip: 0, ingress, origin, state, packet }
+    Row { place: 0, frame: FrameId(0), ip: 0, hint: 0, ingress, origin, state, packet }
 }

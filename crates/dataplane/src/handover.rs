@@ -11,45 +11,18 @@
 
 use ipsec::SaId;
 use rtrb::{Consumer, Producer, RingBuffer};
-use wire::{BATCH, Descriptor, FrameId, Frames, HEADROOM};
+use wire::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Received};
 
-use crate::walk::{Handover, Row, State, Turn};
-use crate::{DeviceId, Layout, Snapshot};
+use crate::ids::{Layout, NetdevId};
+use crate::outputs::Handover;
+use crate::row::{Row, State};
+use crate::turn::Turn;
 
 /// Packets that a ring holds at most: eight batches.
 pub const RING_PACKETS: usize = 8 * BATCH;
 /// Bytes that a ring holds at most: as many of the largest packets of an Ethernet without jumbo
 /// frames. Memory that was never written to takes no room.
 pub const RING_BYTES: usize = RING_PACKETS * 2048;
-
-/// A worker's share of the work: which one it is, of how many that walk packets now.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Share {
-    /// Its number.
-    pub worker: u32,
-    /// Workers, at least 1 and more than `worker`.
-    pub workers: u32,
-}
-
-impl Share {
-    /// The only worker's.
-    pub const ALL: Share = Share { worker: 0, workers: 1 };
-}
-
-/// The SA of a set that a worker seals with: each worker another one as far as they last, so that
-/// the numbers of each come from one worker and stay in order (RFC 9611 §3). Where all are
-/// exhausted the last, which says so. `None`: the set has none.
-#[inline]
-pub(crate) fn sealing_sa(snapshot: &Snapshot, set: &[SaId], share: Share) -> Option<SaId> {
-    if let [only] = set {
-        return Some(*only);
-    }
-    let lasts = |sa: &&SaId| !snapshot.outbound()[sa.0 as usize].sequence.is_exhausted();
-    let lasting = set.iter().filter(lasts).count();
-    let place = share.worker as usize % lasting.max(1);
-    // Another worker may exhaust one meanwhile.
-    set.iter().filter(lasts).nth(place).or(set.last()).copied()
-}
 
 impl<F: Frames> Turn<'_, F> {
     /// The worker that opens with an SA, if it is another one and packets go over to it. Two SAs
@@ -66,25 +39,24 @@ impl<F: Frames> Turn<'_, F> {
     }
 
     /// Ends a row whose packet is another worker's, before anything of it has been changed. It
-    /// will be on that worker's ledger and so leaves this one's.
+    /// will be on that worker's ledger.
     pub(crate) fn hand_over(&mut self, row: &mut Row, worker: u32) {
         let Some((device, packets)) = self.handing else { return };
         row.state = State::Ended;
-        self.counters.ledger(Some(row.ingress)).received -= 1;
-        let (ingress, packet) = (row.ingress, packets[row.place as usize]);
+        let (ingress, packet) = (row.ingress, packets[row.place as usize].packet);
         self.out.handovers.push(Handover { worker, device, ingress, packet });
     }
 }
 
 /// A device that no snapshot has.
-const GONE: DeviceId = DeviceId(u16::MAX);
+const GONE: NetdevId = NetdevId(u16::MAX);
 
 /// A packet in a ring; its bytes are in the ring of bytes beside it.
 #[derive(Clone, Copy)]
 struct Record {
     /// What `device` counts in.
     layout: Layout,
-    device: DeviceId,
+    device: NetdevId,
     length: u32,
 }
 
@@ -110,7 +82,7 @@ pub struct Handovers {
     /// Workers that were given something since they were last asked for.
     given: Vec<u32>,
     /// An earlier layout, and what its devices are now.
-    earlier: Option<(Layout, Vec<DeviceId>)>,
+    earlier: Option<(Layout, Vec<NetdevId>)>,
 }
 
 /// The ring was full, or nobody reads it any more.
@@ -191,8 +163,8 @@ impl Handovers {
         layout: Layout,
         limit: usize,
         frames: &mut F,
-        into: &mut Vec<Descriptor>,
-    ) -> DeviceId {
+        into: &mut Vec<Received>,
+    ) -> NetdevId {
         let Handovers { incoming, earlier, .. } = self;
         let ring = &mut incoming[ring];
         let mut common = None;
@@ -203,7 +175,7 @@ impl Handovers {
                 break;
             }
             let Some(frame) = frames.take() else { break };
-            into.push(ring.copy_out(&record, frame, frames));
+            into.push(ring.copy_out(&record, frame, frames).into());
         }
         common.unwrap_or(GONE)
     }
@@ -215,7 +187,7 @@ impl Handovers {
         let mut devices = vec![GONE; before];
         for (now, before) in origins.iter().enumerate() {
             if let Some(before) = before {
-                devices[*before] = DeviceId(now as u16);
+                devices[*before] = NetdevId(now as u16);
             }
         }
         self.earlier = Some((old, devices));
@@ -226,10 +198,10 @@ impl Handovers {
 ///
 /// The layout before may have the higher number: a configuration that was refused is taken back.
 fn device_now(
-    earlier: Option<&(Layout, Vec<DeviceId>)>,
+    earlier: Option<&(Layout, Vec<NetdevId>)>,
     record: &Record,
     layout: Layout,
-) -> Option<DeviceId> {
+) -> Option<NetdevId> {
     if record.layout == layout {
         return Some(record.device);
     }

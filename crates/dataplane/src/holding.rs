@@ -6,10 +6,13 @@ use std::collections::HashMap;
 use wire::link::{self, ethertype};
 use wire::{Address, Family, Frames};
 
+use crate::counters::Counters;
+use crate::ids::PortId;
+use crate::outputs::Held;
+use crate::port::{Egress, Medium};
 use crate::sends::{Send, Sends};
-use crate::snapshot::Egress;
-use crate::walk::Held;
-use crate::{Counters, DropReason, Medium, PortId, Snapshot};
+use crate::snapshot::Snapshot;
+use crate::verdict::DropReason;
 
 /// Packets that wait for one neighbour at most.
 pub const MAX_PER_NEIGHBOUR: usize = 16;
@@ -58,20 +61,18 @@ impl Holding {
     #[cold]
     pub(crate) fn take_in<F: Frames>(
         &mut self,
-        snapshot: &Snapshot,
         now_ns: u64,
         held: Held,
         frames: &mut F,
         counters: &mut Counters,
         refused: &mut impl FnMut(&Held, &F),
     ) {
-        let wanted = next_hop_of(snapshot, &held, frames);
-        let known = wanted.is_some_and(|wanted| self.queues.contains_key(&wanted));
+        let wanted = Wanted { port: held.egress, address: held.next_hop };
         // As many neighbours may be asked for as packets may wait: nobody floods the kernel.
-        let (Some(wanted), true) = (wanted, known || self.waiting < MAX_WAITING) else {
+        if !self.queues.contains_key(&wanted) && self.waiting >= MAX_WAITING {
             refused(&held, frames);
             return refuse(&held, frames, counters);
-        };
+        }
         let queue = self
             .queues
             .entry(wanted)
@@ -149,36 +150,6 @@ fn refuse<F: Frames>(held: &Held, frames: &mut F, counters: &mut Counters) {
     frames.give(held.packet.frame);
 }
 
-/// Whom a held packet waits for: the gateway of the route to its destination, or that itself.
-/// `None`: the route changed its port since.
-fn next_hop_of<F: Frames>(snapshot: &Snapshot, held: &Held, frames: &F) -> Option<Wanted> {
-    let (_, destination) = addressed(held, frames)?;
-    match snapshot.routes().lookup(destination)? {
-        crate::RouteTarget::Via(hop) => {
-            let hop = snapshot.next_hop(hop);
-            let address = hop.gateway.unwrap_or(destination);
-            (hop.port == held.egress).then_some(Wanted { port: hop.port, address })
-        }
-        _ => None,
-    }
-}
-
-/// Family and destination of a held packet.
-fn addressed<F: Frames>(held: &Held, frames: &F) -> Option<(Family, Address)> {
-    let start = held.packet.offset as usize;
-    let bytes = frames.bytes(held.packet.frame).get(start..)?;
-    match bytes.first()? >> 4 {
-        4 => {
-            let octets: [u8; 4] = bytes.get(16..20)?.try_into().ok()?;
-            Some((Family::V4, std::net::IpAddr::from(octets).into()))
-        }
-        _ => {
-            let octets: [u8; 16] = bytes.get(24..40)?.try_into().ok()?;
-            Some((Family::V6, std::net::IpAddr::from(octets).into()))
-        }
-    }
-}
-
 /// Puts the link header on a held packet, if the neighbour is known and the port wants one.
 pub(crate) fn finish<F: Frames>(
     snapshot: &Snapshot,
@@ -191,8 +162,7 @@ pub(crate) fn finish<F: Frames>(
     if port.medium == Medium::Ip {
         return Some(Send { egress: egress.port, ingress: held.ingress, packet: held.packet });
     }
-    let (family, _) = addressed(held, frames)?;
-    let ethertype = match family {
+    let ethertype = match held.family {
         Family::V4 => ethertype::IPV4,
         Family::V6 => ethertype::IPV6,
     };

@@ -13,10 +13,14 @@ use policy::SaSetId;
 use wire::flow::protocol::UDP;
 use wire::{Descriptor, Frames, HEADROOM, checksum};
 
+use crate::counters::Counters;
 use crate::esp::KEEPALIVE;
 use crate::holding;
-use crate::walk::{Held, Outputs};
-use crate::{Counters, Layout, SaSet, SetIndex, Share, Snapshot};
+use crate::ids::{Layout, SetIndex};
+use crate::outputs::{Held, Outputs};
+use crate::sa_set::SaSet;
+use crate::share::Share;
+use crate::snapshot::Snapshot;
 
 /// How often the sets are looked through, nanoseconds. A keepalive leaves at most that much before
 /// its time, and at most that and a worker's sleep after it.
@@ -153,7 +157,8 @@ fn make<F: Frames>(
     };
     into.copy_from_slice(&packet[..length]);
     let packet = Descriptor { frame, offset: HEADROOM as u32, length: length as u32 };
-    let held = Held { egress: egress.port, ingress: egress.port, packet };
+    let ports = (egress.port, egress.port);
+    let held = Held::of(snapshot, ports, due.tunnel.remote.into(), packet);
     match holding::finish(snapshot, egress, &held, frames) {
         Some(send) => out.sends.push(send),
         None => out.held.push(held),

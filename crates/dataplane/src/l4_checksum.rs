@@ -6,7 +6,8 @@
 //! ([`wire::upper_checksum`]). AF_XDP delivers them as they are, and the receiver drops them. So
 //! [`complete`] finishes them before anything else is done with them, by these rules:
 //!
-//! 1. only on ports with [`L4Checksum::Complete`], which are protected and on such a netdev;
+//! 1. only on ports with [`L4Checksum::Complete`](crate::L4Checksum::Complete), which are protected
+//!    and on such a netdev;
 //! 2. only what was received there: never an opened packet, never one from Linux, never a fragment;
 //! 3. only if the field holds exactly what such senders leave. All other packets stay as they are.
 //!
@@ -15,44 +16,16 @@
 
 use wire::{Frames, UpperChecksum};
 
-use crate::walk::{Origin, Row, State, Turn};
-use crate::{DeviceId, Snapshot};
-
-/// A port's treatment of unfinished TCP and UDP checksums.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum L4Checksum {
-    /// Completes them. Has no effect on unprotected ports.
-    Complete,
-    /// Passes them on as they are.
-    #[default]
-    Pass,
-}
-
-/// Checksums of one port's packets.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct L4ChecksumCounts {
-    /// Unfinished ones that were completed.
-    pub completed: u64,
-    /// Packets whose checksum was checked: a sample.
-    pub checked: u64,
-    /// Packets of the sample whose checksum was wrong.
-    pub bad: u64,
-}
-
-impl L4ChecksumCounts {
-    /// Adds other counts, line by line.
-    pub fn add(&mut self, other: &L4ChecksumCounts) {
-        self.completed += other.completed;
-        self.checked += other.checked;
-        self.bad += other.bad;
-    }
-}
+use crate::ids::NetdevId;
+use crate::row::{Origin, Row, State};
+use crate::snapshot::Snapshot;
+use crate::turn::Turn;
 
 /// Completes the unfinished checksums of a batch from one device.
 ///
 /// Cost: one compare a batch where no port of the device completes; else about 85 instructions for
 /// a TCP or UDP packet over IPv4 and 105 over IPv6, and for an unfinished one 1 more for each byte.
-pub(crate) fn complete<F: Frames>(turn: &mut Turn<'_, F>, device: DeviceId, rows: &[Row]) {
+pub(crate) fn complete<F: Frames>(turn: &mut Turn<'_, F>, device: NetdevId, rows: &[Row]) {
     if !turn.snapshot.completes_checksums(device) {
         return;
     }
@@ -106,7 +79,7 @@ impl Sampling {
     pub(crate) fn check<F: Frames>(
         &mut self,
         turn: &mut Turn<'_, F>,
-        device: DeviceId,
+        device: NetdevId,
         rows: &[Row],
     ) {
         if rows.is_empty() {
@@ -134,7 +107,7 @@ impl Sampling {
     /// Draws the place in a batch from where on a packet is looked for; `None`: no packet of this
     /// batch.
     #[inline]
-    fn draw(&mut self, device: DeviceId, packets: usize, now_ns: u64) -> Option<usize> {
+    fn draw(&mut self, device: NetdevId, packets: usize, now_ns: u64) -> Option<usize> {
         let place = usize::from(device.0);
         if place >= self.devices.len() {
             // Another layout, with more devices.
@@ -172,7 +145,7 @@ mod tests {
             let (mut sampling, mut drawn) = (sampling(), 0u64);
             let batches = 640_000 / packets;
             for _ in 0..batches {
-                let place = sampling.draw(DeviceId(1), packets, 0);
+                let place = sampling.draw(NetdevId(1), packets, 0);
                 assert!(place.is_none_or(|place| place < packets), "{packets}");
                 drawn += u64::from(place.is_some());
             }
@@ -187,7 +160,7 @@ mod tests {
         let mut sampling = sampling();
         let mut seen = [false; 64];
         for _ in 0..10_000 {
-            sampling.draw(DeviceId(0), 64, 0).into_iter().for_each(|place| seen[place] = true);
+            sampling.draw(NetdevId(0), 64, 0).into_iter().for_each(|place| seen[place] = true);
         }
         assert!(seen.iter().all(|seen| *seen), "{seen:?}");
     }
@@ -196,11 +169,11 @@ mod tests {
     fn a_nearly_silent_device_is_checked_every_100_ms_and_each_device_by_itself() {
         let mut sampling = sampling();
         let second = 1_000_000_000;
-        assert_eq!(sampling.draw(DeviceId(0), 1, second), Some(0), "the first packet");
-        assert_eq!(sampling.draw(DeviceId(0), 1, second + LONGEST_GAP_NS - 1), None);
-        assert_eq!(sampling.draw(DeviceId(1), 1, second), Some(0), "another device's first");
-        assert_eq!(sampling.draw(DeviceId(0), 1, second + LONGEST_GAP_NS), Some(0));
+        assert_eq!(sampling.draw(NetdevId(0), 1, second), Some(0), "the first packet");
+        assert_eq!(sampling.draw(NetdevId(0), 1, second + LONGEST_GAP_NS - 1), None);
+        assert_eq!(sampling.draw(NetdevId(1), 1, second), Some(0), "another device's first");
+        assert_eq!(sampling.draw(NetdevId(0), 1, second + LONGEST_GAP_NS), Some(0));
         // A clock at its end does not overflow.
-        assert_eq!(sampling.draw(DeviceId(0), 1, u64::MAX), Some(0));
+        assert_eq!(sampling.draw(NetdevId(0), 1, u64::MAX), Some(0));
     }
 }

@@ -6,48 +6,63 @@
 #![forbid(unsafe_code)]
 
 mod actions;
+mod addresses;
 pub mod cache;
 pub mod carve_out;
 pub mod counters;
+mod decapsulate;
 mod decide;
+mod departures;
+mod error;
 mod esp;
 mod esp_fragments;
 pub mod explain;
 mod fragment;
 pub mod handover;
 pub mod holding;
+mod ids;
+mod input;
 pub mod keepalive;
 mod l4_checksum;
 mod limiter;
 mod mss;
-mod open;
+mod outputs;
+mod path;
 mod plan;
+mod port;
 mod receive;
 pub mod routes;
+mod row;
+mod sa_set;
 mod seal;
 mod sends;
+mod share;
 pub mod snapshot;
 pub mod stage;
 pub mod tap;
+mod turn;
 pub mod verdict;
 pub mod walk;
+mod watch;
 pub mod worker;
 
 pub use actions::Actions;
 pub use cache::{CacheCounters, CacheUse, FlowCache};
-pub use counters::{Counters, Ledger};
-pub use esp::Moved;
-pub use handover::{Handovers, Share};
+pub use counters::{Counters, L4ChecksumCounts, Ledger};
+pub use error::SnapshotError;
+pub use handover::Handovers;
 pub use holding::Wanted;
-pub use l4_checksum::{L4Checksum, L4ChecksumCounts};
+pub use ids::{Layout, NetdevId, NextHopId, PortId, RouteGeneration, SetIndex};
+pub use input::{Entry, Input};
+pub use outputs::{Handover, Held, Moved, Outputs, ToHost};
 pub use policy::Generation;
-pub use routes::{NextHop, NextHopId, Prefix, RouteEntry, RouteTable, RouteTarget};
+pub use port::{HostService, L4Checksum, Medium, PortInfo, Side};
+pub use routes::{NextHop, Prefix, RouteEntry, RouteTable, RouteTarget};
+pub use sa_set::SaSet;
 pub use sends::{Send, Sends};
-pub use snapshot::{
-    DeviceId, HostService, Layout, Medium, Neighbour, PortId, PortInfo, RouteGeneration, SaSet,
-    SetIndex, Side, Snapshot, SnapshotError, SnapshotParts,
-};
+pub use share::Share;
+pub use snapshot::{Neighbour, Snapshot, SnapshotParts};
 pub use tap::{Tap, TapId, TapReader, TapSettings, Tapped};
 pub use verdict::{DropReason, HoldKind, Verdict};
-pub use walk::{Handover, Held, Outputs, ToHost, Walk};
+pub use walk::Walk;
 pub use worker::{Surroundings, Worker};

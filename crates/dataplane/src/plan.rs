@@ -9,14 +9,18 @@ use wire::link::{ETHERNET_BYTES, ethertype};
 use wire::packet::IPV4_BYTES;
 use wire::{Address, Descriptor, Family, Fragment, FrameId, Frames, HEADROOM};
 
+use crate::departures::Departures;
 use crate::fragment::{pieces, write};
-use crate::handover;
+use crate::ids::{PortId, SetIndex};
 use crate::limiter::RateLimiter;
 use crate::mss;
-use crate::seal::{self, Exit, Protection, Way};
-use crate::snapshot::Egress;
-use crate::walk::{Origin, Quote, Row, Scratch, State, Turn};
-use crate::{DropReason, PortId, SetIndex, Side, Snapshot, Verdict};
+use crate::path::{self, Exit, Protection, Way};
+use crate::port::{Egress, Side};
+use crate::row::{Origin, Quote, Row, State};
+use crate::share;
+use crate::snapshot::Snapshot;
+use crate::turn::Turn;
+use crate::verdict::{DropReason, Verdict};
 
 /// Bytes in front of a packet that its outer headers begin within.
 const HEADERS_BYTES: usize = 48;
@@ -39,13 +43,12 @@ pub(crate) fn plan<F: Frames>(
     rows: &mut Vec<Row>,
     made: &mut Vec<Row>,
     limiter: &mut RateLimiter,
-    scratch: &mut Scratch,
+    departures: &mut Departures,
 ) {
-    scratch.departures.clear();
+    departures.clear();
     let mut last = Last::default();
     for number in 0..rows.len() {
         let row = &mut rows[number];
-        let departures = &mut scratch.departures;
         let otherwise = match row.state {
             State::Forward(egress) => {
                 let way = match &mut last.clear {
@@ -57,7 +60,7 @@ pub(crate) fn plan<F: Frames>(
                     true if departures.is_empty() => {
                         if !leave_at_once(turn, row, &way.exit) {
                             pass_on(turn, row, way);
-                            seal::leave_in_clear(turn, row, &way.exit);
+                            path::leave_in_clear(turn, row, &way.exit);
                         }
                         continue;
                     }
@@ -89,9 +92,9 @@ pub(crate) fn plan<F: Frames>(
                 }
                 *way
             }
-            State::Sealed | State::Clear | State::Ended => continue,
+            State::Outer(_) | State::Clear | State::Ended => continue,
         };
-        send_otherwise(turn, rows, number, otherwise, made, limiter, scratch);
+        send_otherwise(turn, rows, number, otherwise, made, limiter, departures);
     }
 }
 
@@ -103,7 +106,7 @@ fn in_clear(snapshot: &Snapshot, egress: Egress) -> Way {
 #[cold]
 fn protected<F>(turn: &Turn<'_, F>, set: SetIndex) -> Result<Way, DropReason> {
     let sas = &turn.snapshot.set(set).outbound;
-    let sa = handover::sealing_sa(turn.snapshot, sas, turn.share).ok_or(DropReason::NoSa)?;
+    let sa = share::sealing_sa(turn.snapshot, sas, turn.share).ok_or(DropReason::NoSa)?;
     let egress = turn.snapshot.set_egress(set).ok_or(DropReason::NoRoute)?;
     let (exit, protection) = (Exit::of(turn.snapshot, egress), Some(Protection { set, sa }));
     Ok(Way { exit, protection, mtu: turn.snapshot.set_mtu(set) })
@@ -148,7 +151,7 @@ fn leave_at_once<F: Frames>(turn: &mut Turn<'_, F>, row: &Row, exit: &Exit) -> b
     }
     let length = row.packet.length + ETHERNET_BYTES as u32;
     let packet = Descriptor { frame: row.frame, offset, length };
-    seal::leave(turn, row, exit.egress, packet, Verdict::Forward(exit.egress.port));
+    path::leave(turn, row, exit.egress, packet, Verdict::Forward(exit.egress.port));
     true
 }
 
@@ -189,7 +192,7 @@ fn send_otherwise<F: Frames>(
     way: Way,
     made: &mut Vec<Row>,
     limiter: &mut RateLimiter,
-    scratch: &mut Scratch,
+    departures: &mut Departures,
 ) {
     let row = &mut rows[number];
     if row.origin.is_forwarded() && row.packet.hop_limit == 1 {
@@ -201,7 +204,7 @@ fn send_otherwise<F: Frames>(
         return turn.drop(row, DropReason::TooBig);
     }
     pass_on(turn, row, &way);
-    fragment(turn, rows, number, way, scratch);
+    fragment(turn, rows, number, way, departures);
 }
 
 /// What one segment may fill on the narrowest tunnel of a packet's way, if it crosses one that
@@ -227,20 +230,20 @@ fn fragment<F: Frames>(
     rows: &mut Vec<Row>,
     number: usize,
     way: Way,
-    scratch: &mut Scratch,
+    departures: &mut Departures,
 ) {
     let (row, first_new) = (rows[number], rows.len());
-    scratch.fragment.resize(MAX_FRAGMENT_BYTES, 0);
+    departures.fragment.resize(MAX_FRAGMENT_BYTES, 0);
     let mut ended = Err(DropReason::TooBig);
     for piece in pieces(&row.packet, way.mtu as usize) {
         // Both frames lie in one memory: the fragment passes through the scratch memory.
-        let fragment = &mut scratch.fragment;
+        let fragment = &mut departures.fragment;
         ended = write(fragment, row.bytes(turn.frames), &row.packet, piece)
             .and_then(|length| store(turn, &fragment[..length]))
             .ok_or(DropReason::NoFrame);
         let Ok((frame, length)) = ended else { break };
         let packet = wire::Packet { length, fragment: Fragment::Later, ..row.packet };
-        rows.push(Row { frame, ip: HEADROOM as u32, state: State::Ended, packet, ..row });
+        rows.push(Row { frame, ip: HEADROOM as u32, hint: 0, state: State::Ended, packet, ..row });
     }
     if let Err(reason) = ended {
         for piece in rows.drain(first_new..) {
@@ -248,10 +251,10 @@ fn fragment<F: Frames>(
         }
         return turn.drop(&mut rows[number], reason);
     }
-    let taken = scratch.departures.take(&way);
+    let taken = departures.take(&way);
     for (place, piece) in rows.iter_mut().enumerate().skip(first_new) {
         piece.place = turn.make(row.ingress);
-        scratch.departures.push(place, taken);
+        departures.push(place, taken);
     }
     turn.end(&mut rows[number], Verdict::Consumed);
     turn.counters.ledger(Some(row.ingress)).consumed += 1;
@@ -306,6 +309,7 @@ fn answer<F: Frames>(
         place: turn.make(row.ingress),
         frame,
         ip: HEADROOM as u32,
+        hint: 0,
         ingress: row.ingress,
         origin: Origin::Made(quote),
         state: State::Clear,

@@ -3,14 +3,19 @@
 use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use wire::flow::protocol;
 use wire::link::{ETHERNET_BYTES, Link, LinkAddress, Tag, ethertype};
-use wire::{Address, Descriptor, Fragment, Frames, Packet, ParseError, Upper};
+use wire::{Address, Descriptor, Fragment, Frames, Packet, ParseError, Received, Upper};
 
+use crate::addresses::{is_to_us, is_to_us_as_before, may_speak};
 use crate::carve_out::{is_host_service, refused_group};
-use crate::decide::is_inside;
 use crate::esp;
 use crate::esp_fragments::Datagram;
-use crate::walk::{Origin, Row, State, ToHost, Turn};
-use crate::{DeviceId, DropReason, Medium, PortId, RouteTarget, Side, Snapshot, Verdict};
+use crate::ids::{NetdevId, PortId};
+use crate::outputs::ToHost;
+use crate::port::{Medium, Side};
+use crate::row::{Carrier, Origin, Row, State};
+use crate::snapshot::Snapshot;
+use crate::turn::Turn;
+use crate::verdict::{DropReason, Verdict};
 
 /// What a closer look at a frame says.
 enum Seen {
@@ -28,29 +33,30 @@ enum Seen {
 /// compares; a closer look is taken at all others.
 pub(crate) fn receive<F: Frames>(
     turn: &mut Turn<'_, F>,
-    device: DeviceId,
-    packets: &[Descriptor],
+    device: NetdevId,
+    packets: &[Received],
     rows: &mut Vec<Row>,
 ) {
-    for descriptor in packets {
-        turn.frames.prefetch(descriptor.frame, descriptor.offset);
+    for Received { packet, .. } in packets {
+        turn.frames.prefetch(packet.frame, packet.offset);
     }
     let common = Common::of(turn.snapshot, device);
     let mut common_packets = 0;
     // Sealed packets come to few of our addresses: most to the one of the packet before.
     let mut last = None;
-    for (place, descriptor) in packets.iter().enumerate() {
+    let sealed_is = whose_sealed(turn);
+    for (place, received) in packets.iter().enumerate() {
         let look = match &common {
-            Some(common) => common.look(turn.frames, place as u32, descriptor, rows),
+            Some(common) => common.look(turn.frames, place as u32, received, rows),
             None => Look::Uncommon,
         };
         match look {
             Look::Clear => common_packets += 1,
             Look::PerhapsEsp => {
-                common_packets += 1;
-                set_apart(turn, rows, &mut last);
+                let whose = set_apart(turn, rows, &mut last, sealed_is);
+                common_packets += u64::from(whose == Whose::Ours);
             }
-            Look::Uncommon => look_closer(turn, device, place, descriptor, rows),
+            Look::Uncommon => look_closer(turn, device, place, received, rows),
         }
     }
     if let Some(common) = common {
@@ -78,7 +84,7 @@ enum Look {
 
 impl Common {
     /// `None` for a device without an untagged port, or without link headers.
-    fn of(snapshot: &Snapshot, device: DeviceId) -> Option<Common> {
+    fn of(snapshot: &Snapshot, device: NetdevId) -> Option<Common> {
         let ingress = snapshot.port_of(device, None)?;
         let station = snapshot.path_port(ingress).mac;
         let is_ethernet = snapshot.medium(device) == Some(Medium::Ethernet);
@@ -92,10 +98,10 @@ impl Common {
         &self,
         frames: &F,
         place: u32,
-        descriptor: &Descriptor,
+        received: &Received,
         rows: &mut Vec<Row>,
     ) -> Look {
-        let Descriptor { frame, offset, length } = *descriptor;
+        let Received { packet: Descriptor { frame, offset, length }, hint } = *received;
         let end = offset as usize + length as usize;
         let Some(bytes) = frames.bytes(frame).get(offset as usize..end) else {
             return Look::Uncommon;
@@ -105,6 +111,7 @@ impl Common {
             place,
             frame,
             ip: offset + ETHERNET_BYTES as u32,
+            hint,
             ingress: self.ingress,
             origin: self.origin,
             state: State::Clear,
@@ -131,26 +138,46 @@ impl Common {
     }
 }
 
+/// The worker on whose ledger a packet is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// This one's: it is counted as received.
+    Ours,
+    /// That of the worker that opens it: `open` counts it, or hands it over.
+    TheOpeners,
+}
+
+/// Returns whose sealed packets are.
+fn whose_sealed<F>(turn: &Turn<'_, F>) -> Whose {
+    if turn.handing.is_some() { Whose::TheOpeners } else { Whose::Ours }
+}
+
 /// Says of the last row, which may be ESP, whether it is sealed; takes it off if it is dropped.
 #[inline]
 fn set_apart<F: Frames>(
     turn: &mut Turn<'_, F>,
     rows: &mut Vec<Row>,
     last: &mut Option<(Address, bool)>,
-) {
-    let Some(row) = rows.last_mut() else { return };
+    sealed_is: Whose,
+) -> Whose {
+    let Some(row) = rows.last_mut() else { return Whose::Ours };
     if !is_to_us_as_before(turn.snapshot, row.ingress, &row.packet, last) {
-        return;
+        return Whose::Ours;
     }
-    if row.packet.flow.protocol == protocol::ESP && row.packet.fragment == Fragment::Whole {
-        row.state = State::Sealed;
-        return;
-    }
-    match esp::state(row.bytes(turn.frames), &row.packet) {
-        Ok(state) => row.state = state,
+    let state =
+        match row.packet.flow.protocol == protocol::ESP && row.packet.fragment == Fragment::Whole {
+            true => Ok(State::Outer(Carrier::Esp)),
+            false => esp::state(row.bytes(turn.frames), &row.packet),
+        };
+    match state {
+        Ok(state) => {
+            row.state = state;
+            if matches!(state, State::Outer(_)) { sealed_is } else { Whose::Ours }
+        }
         Err(reason) => {
             turn.drop(row, reason);
             rows.pop();
+            Whose::Ours
         }
     }
 }
@@ -194,21 +221,31 @@ fn look_at_fragment<F: Frames>(turn: &mut Turn<'_, F>, rows: &mut Vec<Row>) {
 #[cold]
 fn look_closer<F: Frames>(
     turn: &mut Turn<'_, F>,
-    device: DeviceId,
+    device: NetdevId,
     place: usize,
-    descriptor: &Descriptor,
+    received: &Received,
     rows: &mut Vec<Row>,
 ) {
+    let Received { packet: descriptor, hint } = received;
     match look(turn, device, descriptor) {
         Seen::Packet(ingress, ip, packet) => {
-            turn.counters.ledger(Some(ingress)).received += 1;
             let origin = origin_of(turn.snapshot, ingress);
             let (place, ip, frame) = (place as u32, ip as u32, descriptor.frame);
-            rows.push(Row { place, frame, ip, ingress, origin, state: State::Clear, packet });
-            match packet.fragment {
-                Fragment::Whole if carries_esp(&packet) => set_apart(turn, rows, &mut None),
-                Fragment::Whole => {}
-                Fragment::First | Fragment::Later => look_at_fragment(turn, rows),
+            let (hint, state) = (*hint, State::Clear);
+            rows.push(Row { place, frame, ip, hint, ingress, origin, state, packet });
+            let whose = match packet.fragment {
+                Fragment::Whole if carries_esp(&packet) => {
+                    let sealed_is = whose_sealed(turn);
+                    set_apart(turn, rows, &mut None, sealed_is)
+                }
+                Fragment::Whole => Whose::Ours,
+                Fragment::First | Fragment::Later => {
+                    look_at_fragment(turn, rows);
+                    Whose::Ours
+                }
+            };
+            if whose == Whose::Ours {
+                turn.counters.ledger(Some(ingress)).received += 1;
             }
         }
         Seen::LeftToLinux(ingress) => {
@@ -226,7 +263,7 @@ fn look_closer<F: Frames>(
     }
 }
 
-fn look<F: Frames>(turn: &Turn<'_, F>, device: DeviceId, descriptor: &Descriptor) -> Seen {
+fn look<F: Frames>(turn: &Turn<'_, F>, device: NetdevId, descriptor: &Descriptor) -> Seen {
     let untagged = turn.snapshot.port_of(device, None);
     let start = descriptor.offset as usize;
     let end = start + descriptor.length as usize;
@@ -243,7 +280,7 @@ fn look<F: Frames>(turn: &Turn<'_, F>, device: DeviceId, descriptor: &Descriptor
     }
 }
 
-fn ethernet<F>(turn: &Turn<'_, F>, device: DeviceId, bytes: &[u8], start: usize) -> Seen {
+fn ethernet<F>(turn: &Turn<'_, F>, device: NetdevId, bytes: &[u8], start: usize) -> Seen {
     let Some(link) = Link::parse(bytes) else {
         return Seen::Drop(turn.snapshot.port_of(device, None), DropReason::Malformed);
     };
@@ -296,13 +333,6 @@ fn not_to_us<F>(turn: &Turn<'_, F>, port: PortId, link: &Link, bytes: &[u8]) -> 
     }
 }
 
-/// Nobody outside speaks from an address of ours or inside, be it to a group. From no address at
-/// all one asks whether one is free.
-fn may_speak(snapshot: &Snapshot, flow: &wire::Flow) -> bool {
-    let source = flow.source_address();
-    source.value == 0 || !is_inside(snapshot, source)
-}
-
 fn origin_of(snapshot: &Snapshot, ingress: PortId) -> Origin {
     match snapshot.host() == Some(ingress) {
         true => Origin::Host,
@@ -316,31 +346,6 @@ fn carries_esp(packet: &Packet) -> bool {
     packet.flow.protocol == protocol::ESP
         || matches!(packet.flow.upper, Upper::Ports { destination: NAT_TRAVERSAL_PORT, .. })
             && packet.flow.protocol == protocol::UDP
-}
-
-/// [`is_to_us`] of a packet by the same port as the packets before it; `last` is what was asked
-/// last, and the answer.
-#[inline]
-fn is_to_us_as_before(
-    snapshot: &Snapshot,
-    ingress: PortId,
-    packet: &Packet,
-    last: &mut Option<(Address, bool)>,
-) -> bool {
-    let destination = packet.flow.destination_address();
-    match *last {
-        Some((known, answer)) if known == destination => answer,
-        _ => last.insert((destination, is_to_us(snapshot, ingress, packet))).1,
-    }
-}
-
-/// Whether a packet comes from outside to one of our addresses: ESP is then for us to open, else
-/// it is judged as it is.
-#[inline]
-fn is_to_us(snapshot: &Snapshot, ingress: PortId, packet: &Packet) -> bool {
-    let is_outside = snapshot.path_port(ingress).side == Side::Unprotected;
-    let destination = packet.flow.destination_address();
-    is_outside && snapshot.routes().lookup(destination) == Some(RouteTarget::Local)
 }
 
 impl From<ParseError> for DropReason {

@@ -3,15 +3,13 @@
 
 use wire::{Address, Family};
 
-/// Place of a next hop in its snapshot.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct NextHopId(pub u32);
+use crate::ids::{NextHopId, PortId};
 
 /// Where a route leads.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NextHop {
     /// The port to leave by.
-    pub port: crate::PortId,
+    pub port: PortId,
     /// The router on that link; `None`: the destination itself is on the link.
     pub gateway: Option<Address>,
 }

@@ -1,9 +1,9 @@
 //! What a batch sends: the packets in one list, ready for a port, and beside it, run by run, whose
 //! they are. Most of a batch comes by one port and leaves by one port, so there are few runs.
 
-use wire::{Descriptor, FrameId};
+use wire::Descriptor;
 
-use crate::PortId;
+use crate::ids::PortId;
 
 /// A packet to transmit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,27 +93,6 @@ impl Sends {
         })
     }
 
-    /// Takes back the packet in this frame, which is not to be sent after all; whether it was here.
-    #[cold]
-    pub(crate) fn take_back(&mut self, frame: FrameId) -> bool {
-        let Some(place) = self.packets.iter().rposition(|packet| packet.frame == frame) else {
-            return false;
-        };
-        let mut before = 0;
-        let holds = |run: &Run| {
-            before += run.count as usize;
-            before > place
-        };
-        if let Some(run) = self.runs.iter().position(holds) {
-            self.runs[run].count -= 1;
-            if self.runs[run].count == 0 {
-                self.runs.remove(run);
-            }
-        }
-        self.packets.remove(place);
-        true
-    }
-
     /// Adds the packets of a run behind the others.
     pub(crate) fn extend(&mut self, run: Run, packets: &[Descriptor]) {
         debug_assert_eq!(run.count as usize, packets.len(), "a run is its packets");
@@ -136,6 +115,7 @@ impl<'s> IntoIterator for &'s Sends {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use wire::FrameId;
 
     fn send(egress: u16, ingress: u16, number: u32) -> Send {
         let packet = Descriptor { frame: FrameId(number), offset: 256, length: 60 };
@@ -146,7 +126,6 @@ mod tests {
         #[test]
         fn what_is_sent_comes_out_in_its_order(
             ways in prop::collection::vec((0u16..3, 0u16..2), 0..70),
-            back in prop::collection::vec(0u32..70, 0..20),
         ) {
             let (mut sends, mut all) = (Sends::default(), Vec::new());
             for ((egress, ingress), number) in ways.iter().zip(0..) {
@@ -156,11 +135,6 @@ mod tests {
             }
             let ends = |run: &Run| (run.egress, run.ingress);
             prop_assert!(sends.runs().windows(2).all(|two| ends(&two[0]) != ends(&two[1])));
-            for number in back {
-                let before = all.len();
-                all.retain(|send| send.packet.frame.0 != number);
-                prop_assert_eq!(sends.take_back(FrameId(number)), all.len() < before);
-            }
             prop_assert_eq!(sends.iter().collect::<Vec<_>>(), all.clone());
             prop_assert_eq!((sends.len(), sends.is_empty()), (all.len(), all.is_empty()));
             let counts = sends.runs().iter().map(|run| run.count as usize);

@@ -7,91 +7,15 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use ipsec::{InboundSa, Mode, OutboundSa, SaId, Spi};
-use policy::{Direction, DomainId, Generation, IngressClass, PolicyIndex, PortRange, SaSetId, Spd};
+use policy::{Direction, DomainId, Generation, IngressClass, PolicyIndex, Spd};
 use wire::{Address, Family, LinkAddress};
 
-use crate::L4Checksum;
-pub(crate) use crate::actions::ResolvedAction;
-use crate::actions::{Actions, places};
-use crate::routes::{NextHop, NextHopId, RouteEntry, RouteTable, RouteTarget};
-
-/// Generation of what the walk knows of routes, next hops, ports and their addresses: raised by 1
-/// with each change of them. What was remembered of a packet's way holds under one of them.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct RouteGeneration(pub u32);
-
-/// What the places in a snapshot's lists of ports, policies, SAs and sets stand for: snapshots of
-/// one layout have the same at each place, so counters by place go on.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Layout(pub u32);
-
-/// A port: place in [`Snapshot::ports`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct PortId(pub u16);
-
-/// A netdev: what frames are received from; carries one port per declared VLAN id.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct DeviceId(pub u16);
-
-/// The side of RFC 4301's boundary that a port is on.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Side {
-    /// Clear, ours.
-    Protected,
-    /// The world.
-    Unprotected,
-}
-
-/// What a device's packets begin with.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Medium {
-    /// An Ethernet header, perhaps with one VLAN tag.
-    Ethernet,
-    /// The IP header: the host port, a TUN device.
-    Ip,
-}
-
-/// Traffic to the box itself that an unprotected port lets through to Linux (`allow_host`).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct HostService {
-    /// Upper-layer protocol.
-    pub protocol: u8,
-    /// Destination ports; `None`: the whole protocol.
-    pub ports: Option<PortRange>,
-}
-
-/// A port: (netdev, VLAN id).
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PortInfo {
-    /// Name in the configuration.
-    pub name: String,
-    /// The netdev it is on.
-    pub device: DeviceId,
-    /// Its VLAN id; `None`: untagged.
-    pub vlan: Option<u16>,
-    /// Clear or world.
-    pub side: Side,
-    /// What packets begin with.
-    pub medium: Medium,
-    /// Our link address; zeros on an IP medium.
-    pub mac: [u8; 6],
-    /// Largest IP packet that leaves by it, bytes.
-    pub mtu: u32,
-    /// Our addresses on it: sources of the ICMP that we make.
-    pub addresses: Vec<Address>,
-    /// What it lets through to Linux; only used on unprotected ports.
-    pub allow_host: Vec<HostService>,
-    /// Treatment of unfinished TCP and UDP checksums; only used on protected Ethernet ports.
-    pub l4_checksum: L4Checksum,
-}
-
-impl PortInfo {
-    /// Whether unfinished checksums are completed: never of what comes from outside or from Linux.
-    fn completes_checksums(&self) -> bool {
-        let may = self.side == Side::Protected && self.medium == Medium::Ethernet;
-        may && self.l4_checksum == L4Checksum::Complete
-    }
-}
+use crate::actions::{Actions, ResolvedAction, places};
+use crate::error::SnapshotError;
+use crate::ids::{Layout, NetdevId, NextHopId, PortId, RouteGeneration, SetIndex};
+use crate::port::{Egress, Medium, PortInfo, Side};
+use crate::routes::{NextHop, RouteEntry, RouteTable, RouteTarget};
+use crate::sa_set::SaSet;
 
 /// A resolved neighbour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,29 +26,6 @@ pub struct Neighbour {
     pub address: Address,
     /// Its link address.
     pub mac: [u8; 6],
-}
-
-/// Place of an SA set in [`Snapshot::sets`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct SetIndex(pub u32);
-
-/// The SAs that a PROTECT policy names, with what depends on the peer.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SaSet {
-    /// Its number.
-    pub id: SaSetId,
-    /// The peer's name in the configuration.
-    pub peer: String,
-    /// Our outer address and the peer's.
-    pub tunnel: ipsec::Tunnel,
-    /// SAs that seal, in the order they are preferred; empty: nothing can be sent (`no_sa`).
-    pub outbound: Vec<SaId>,
-    /// Whether TCP SYN segments are clamped to the tunnel's path MTU.
-    pub mss_clamp: bool,
-    /// Whether the peer is behind a NAT, so that its address and UDP port may change.
-    pub may_move: bool,
-    /// Seconds without a packet to the peer after which a NAT keepalive is sent; `None`: none is.
-    pub keepalive_s: Option<u32>,
 }
 
 /// What a [`Snapshot`] is made of.
@@ -158,39 +59,6 @@ pub struct SnapshotParts {
     pub inbound: Vec<Arc<InboundSa>>,
 }
 
-/// Parts that do not fit together: the caller (validation) let a mistake through.
-#[derive(Debug, PartialEq, Eq)]
-pub enum SnapshotError {
-    /// Two ports claim the same netdev and VLAN id.
-    SamePort(PortId, PortId),
-    /// A policy or an SA names a set that is not there.
-    UnknownSet(SaSetId),
-    /// Two inbound SAs have one SPI.
-    SameSpi(Spi),
-    /// An SA's id is not its place in its list.
-    Misplaced(SaId),
-    /// A route, next hop or neighbour names something that is not there.
-    Dangling(&'static str),
-}
-
-impl std::fmt::Display for SnapshotError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::SamePort(a, b) => {
-                write!(f, "ports {} and {} are the same netdev and VLAN", a.0, b.0)
-            }
-            Self::UnknownSet(set) => {
-                write!(f, "a policy or an SA names set {}, which does not exist", set.0)
-            }
-            Self::SameSpi(spi) => write!(f, "two inbound SAs have SPI {spi}"),
-            Self::Misplaced(id) => write!(f, "SA {} is not at its place", id.0),
-            Self::Dangling(what) => write!(f, "{what} names something that does not exist"),
-        }
-    }
-}
-
-impl std::error::Error for SnapshotError {}
-
 /// A device's ports.
 #[derive(Clone, Debug)]
 struct Device {
@@ -201,19 +69,11 @@ struct Device {
     completes_checksums: bool,
 }
 
-/// Where a packet leaves and to whom: everything below IP.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Egress {
-    pub(crate) port: PortId,
-    /// The neighbour's link address; `None`: not resolved yet.
-    pub(crate) mac: Option<LinkAddress>,
-}
-
 /// What each packet asks of a port, on half a cache line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathPort {
     pub(crate) mac: LinkAddress,
-    pub(crate) device: DeviceId,
+    pub(crate) device: NetdevId,
     pub(crate) mtu: u32,
     pub(crate) vlan: Option<u16>,
     pub(crate) side: Side,
@@ -390,7 +250,7 @@ impl Snapshot {
         &self.ports
     }
 
-    /// How many devices there are; [`DeviceId`] counts them.
+    /// How many devices there are; [`NetdevId`] counts them.
     pub fn device_count(&self) -> usize {
         self.devices.len()
     }
@@ -463,20 +323,20 @@ impl Snapshot {
 
     /// Medium of a device; `None`: the device has no port.
     #[inline]
-    pub(crate) fn medium(&self, device: DeviceId) -> Option<Medium> {
+    pub(crate) fn medium(&self, device: NetdevId) -> Option<Medium> {
         self.devices.get(usize::from(device.0))?.as_ref().map(|device| device.medium)
     }
 
     /// Whether a port of the device completes checksums.
     #[inline]
-    pub(crate) fn completes_checksums(&self, device: DeviceId) -> bool {
+    pub(crate) fn completes_checksums(&self, device: NetdevId) -> bool {
         let device = self.devices.get(usize::from(device.0));
         device.is_some_and(|device| device.as_ref().is_some_and(|d| d.completes_checksums))
     }
 
     /// The port that a frame with this VLAN id (none: untagged) on this device belongs to.
     #[inline]
-    pub(crate) fn port_of(&self, device: DeviceId, vlan: Option<u16>) -> Option<PortId> {
+    pub(crate) fn port_of(&self, device: NetdevId, vlan: Option<u16>) -> Option<PortId> {
         let device = self.devices.get(usize::from(device.0))?.as_ref()?;
         match vlan {
             None => device.untagged,
@@ -569,6 +429,15 @@ impl Snapshot {
         match self.routes.lookup(destination) {
             Some(RouteTarget::Via(hop)) => Some(self.egress(hop, destination)),
             _ => None,
+        }
+    }
+
+    /// The neighbour that a packet to this destination goes to: the gateway of its route, or the
+    /// destination itself.
+    pub(crate) fn next_hop_to(&self, destination: Address) -> Address {
+        match self.routes.lookup(destination) {
+            Some(RouteTarget::Via(hop)) => self.next_hop(hop).gateway.unwrap_or(destination),
+            _ => destination,
         }
     }
 

@@ -23,12 +23,19 @@ mod tests;
 use std::sync::Arc;
 
 use wire::link::{Link, Tag};
-use wire::{BATCH, Descriptor, FrameId, Frames, packet::parse_quoted};
+use wire::{BATCH, Descriptor, FrameId, Frames, Received, packet::parse_quoted};
 
-use crate::walk::{Held, Origin, Row, State};
-use crate::{
-    DeviceId, DropReason, Layout, Medium, Outputs, PortId, Sends, Snapshot, Verdict, Walk,
-};
+use crate::ids::{Layout, NetdevId, PortId};
+use crate::input::Input;
+use crate::outputs::{Held, Outputs};
+use crate::port::Medium;
+use crate::row::{Origin, Row, State};
+use crate::sends::Sends;
+use crate::snapshot::Snapshot;
+use crate::stage::NoClock;
+use crate::verdict::{DropReason, Verdict};
+use crate::walk::Walk;
+use crate::watch::{Beside, Point, Watch};
 pub use filter::{Ends, Fate, Filter, Heading, Subject, Test};
 use ring::{Admission, NAMES, Outgoing, Record, Shared};
 pub use ring::{LeftOut, RING_BYTES, RING_PACKETS, TapReader, Tapped};
@@ -92,31 +99,6 @@ pub struct TapSettings {
     pub snaplen: u32,
     /// Packets that are taken in all.
     pub packets: u64,
-}
-
-/// Points of the walk at which rows are looked at.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Point {
-    /// Everything for us has been opened.
-    Opened,
-    /// Policies and routes have decided.
-    Decided,
-    /// All that leaves is finished.
-    Sealed,
-}
-
-/// Looks at the rows of a batch between the stages, and changes nothing.
-pub(crate) trait Watch {
-    /// The rows as they are at a point.
-    fn look<F: Frames>(&mut self, point: Point, snapshot: &Snapshot, rows: &[Row], frames: &F);
-}
-
-/// Nobody looks; compiles to nothing.
-pub(crate) struct Nobody;
-
-impl Watch for Nobody {
-    #[inline(always)]
-    fn look<F: Frames>(&mut self, _: Point, _: &Snapshot, _: &[Row], _: &F) {}
 }
 
 impl Watch for [Box<Tap>] {
@@ -207,8 +189,8 @@ impl Tap {
     pub(crate) fn received<F: Frames>(
         &mut self,
         snapshot: &Snapshot,
-        device: DeviceId,
-        packets: &[Descriptor],
+        device: NetdevId,
+        packets: &[Received],
         frames: &F,
     ) {
         self.begin(snapshot);
@@ -217,7 +199,7 @@ impl Tap {
             return;
         }
         let medium = snapshot.medium(device).unwrap_or(Medium::Ethernet);
-        for (place, packet) in packets.iter().enumerate() {
+        for (place, Received { packet, .. }) in packets.iter().enumerate() {
             let bytes = packet_bytes(packet, frames);
             let port = port_of(snapshot, device, medium, bytes);
             self.see(Heading::In, port, medium, packet, Some(place as u32), frames);
@@ -506,7 +488,7 @@ fn packet_bytes<'f, F: Frames>(packet: &Descriptor, frames: &'f F) -> &'f [u8] {
 }
 
 /// The port that a frame belongs to.
-fn port_of(snapshot: &Snapshot, device: DeviceId, medium: Medium, bytes: &[u8]) -> Option<PortId> {
+fn port_of(snapshot: &Snapshot, device: NetdevId, medium: Medium, bytes: &[u8]) -> Option<PortId> {
     let tag = match medium {
         Medium::Ip => Tag::Untagged,
         Medium::Ethernet => Link::parse(bytes).map_or(Tag::Untagged, |link| link.tag),
@@ -518,36 +500,27 @@ fn port_of(snapshot: &Snapshot, device: DeviceId, medium: Medium, bytes: &[u8]) 
     }
 }
 
-/// Walks a batch while taps look on: as [`Walk::run`], or as [`Walk::run_handed_over`]. Whoever
-/// transmits what is in `out` calls [`Tap::finish`] of each tap afterwards.
+/// Walks a batch as [`Walk::run`] while taps look on. Whoever transmits what is in `out` calls
+/// [`Tap::finish`] of each tap afterwards.
 ///
 /// # Panics
-/// If `packets` is longer than [`BATCH`].
-#[expect(clippy::too_many_arguments, reason = "those of a walk, and the taps")]
+/// If the batch is longer than [`BATCH`].
+#[cold]
 pub fn walk<F: Frames>(
     walk: &mut Walk,
     taps: &mut [Box<Tap>],
     snapshot: &Snapshot,
     now_ns: u64,
-    (device, packets): (DeviceId, &[Descriptor]),
-    arrival: Arrival,
+    input: Input<'_>,
     frames: &mut F,
     out: &mut Outputs,
 ) {
     for tap in taps.iter_mut() {
-        tap.received(snapshot, device, packets, frames);
+        tap.received(snapshot, input.netdev, input.packets, frames);
     }
-    walk.run_watched(snapshot, now_ns, (device, packets), arrival, frames, out, taps);
+    let beside = Beside { clock: &mut NoClock, watch: &mut *taps };
+    walk.run_beside(snapshot, now_ns, input, frames, out, beside);
     for tap in taps {
         tap.sent(snapshot, &out.sends, frames);
     }
-}
-
-/// The way that a batch came to the worker.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Arrival {
-    /// From a device.
-    Received,
-    /// From another worker.
-    HandedOver,
 }

@@ -1,7 +1,7 @@
 //! What became of a packet. Every row of a batch ends with exactly one [`Verdict`], but for those
 //! that are handed over: another worker walks them, and there they have theirs.
 
-use crate::{PortId, SetIndex};
+use crate::ids::{PortId, SetIndex};
 
 /// The end of a packet's walk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -1,17 +1,28 @@
 //! One worker's turn: receive a batch, walk it, transmit what leaves. The same turn in the daemon,
 //! in `lockgate replay` and in the benches; what a port is, the caller says.
 
-use wire::{BATCH, Descriptor, FrameId, Frames, Port};
+use wire::{BATCH, Descriptor, FrameId, Frames, Port, Received};
 
-use crate::esp::Moved;
-use crate::handover::{Full, Handovers, Share};
+use crate::cache::FlowCache;
+use crate::counters::Counters;
+use crate::handover::{Full, Handovers};
 use crate::holding::{Holding, Wanted};
+use crate::ids::{Layout, NetdevId};
+use crate::input::{Entry, Input};
 use crate::keepalive::Keepalives;
+use crate::outputs::{Held, Moved, Outputs, ToHost};
+use crate::port::Medium;
 use crate::sends::{Run, Sends};
+use crate::share::Share;
+use crate::snapshot::Snapshot;
 use crate::stage::{NoClock, Stage, StageClock};
-use crate::tap::{self, Arrival, Tap, TapId};
-use crate::walk::{Held, Outputs, ToHost, Walk};
-use crate::{Counters, DeviceId, DropReason, FlowCache, Layout, Medium, Snapshot, Verdict};
+use crate::tap::{self, Tap, TapId};
+use crate::verdict::{DropReason, Verdict};
+use crate::walk::Walk;
+use crate::watch::{Beside, Nobody};
+
+/// Time after which what waits for a neighbour is looked through again.
+const RELEASE_EVERY_NS: u64 = 100_000_000;
 
 /// What stands around a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,15 +38,17 @@ pub enum Surroundings {
 /// A worker: frames, ports, the walk. Owns every frame that no port has.
 pub struct Worker<F, P> {
     frames: F,
-    /// One per device; [`DeviceId`] counts into it. `None`: nobody listens or sends there.
+    /// One per device; [`NetdevId`] counts into it. `None`: nobody listens or sends there.
     devices: Vec<Option<P>>,
     walk: Walk,
-    received: Vec<Descriptor>,
+    received: Vec<Received>,
     out: Outputs,
     /// What waits for each device during a turn; always empty between turns.
     queues: Vec<Sends>,
     surroundings: Surroundings,
     holding: Holding,
+    /// When what waits was last looked through.
+    released_ns: u64,
     handovers: Handovers,
     keepalives: Keepalives,
     /// Captures that look on; mostly none.
@@ -60,6 +73,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
             queues,
             surroundings,
             holding,
+            released_ns: 0,
             handovers,
             keepalives,
             taps: Vec::new(),
@@ -111,13 +125,28 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         self.walk.rearrange(zeroed)
     }
 
-    /// Lets the flow cache see a snapshot before its first batch: what it remembers of policies
-    /// that changed no longer counts.
-    pub fn look_at(&mut self, snapshot: &Snapshot) {
+    /// Goes over to a snapshot before its first batch: what the flow cache remembers of policies
+    /// that changed no longer counts, and what waited for a neighbour that the snapshot knows
+    /// leaves.
+    pub fn adopt(&mut self, snapshot: &Snapshot, now_ns: u64) {
         if let Some(mut cache) = self.walk.take_cache(None) {
             cache.look_at(snapshot);
             self.walk.take_cache(Some(cache));
         }
+        self.release(snapshot, now_ns);
+    }
+
+    /// Does what is due at a time, whether packets come or not: once a turn over all devices.
+    ///
+    /// 1. every 100 ms drops what waited too long for its neighbour
+    /// 2. sends NAT keepalives of the sets that this worker sees to
+    #[inline]
+    pub fn tick(&mut self, snapshot: &Snapshot, now_ns: u64) {
+        if self.holding.waiting() > 0 && now_ns.saturating_sub(self.released_ns) >= RELEASE_EVERY_NS
+        {
+            self.release(snapshot, now_ns);
+        }
+        self.keep_alive(snapshot, now_ns);
     }
 
     /// Packets that others hand over under the layout `old` are walked under the next one.
@@ -136,7 +165,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     ///
     /// # Panics
     /// If the snapshot has no such device.
-    pub fn put_device(&mut self, device: DeviceId, port: Option<P>) -> Option<P> {
+    pub fn put_device(&mut self, device: NetdevId, port: Option<P>) -> Option<P> {
         std::mem::replace(&mut self.devices[usize::from(device.0)], port)
     }
 
@@ -150,7 +179,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         &mut self.frames
     }
 
-    /// All devices' ports; [`DeviceId`] counts into them.
+    /// All devices' ports; [`NetdevId`] counts into them.
     pub fn devices(&self) -> &[Option<P>] {
         &self.devices
     }
@@ -193,7 +222,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     }
 
     /// Sends the NAT keepalives that are due, of the sets that this worker sees to.
-    pub fn keep_alive(&mut self, snapshot: &Snapshot, now_ns: u64) {
+    fn keep_alive(&mut self, snapshot: &Snapshot, now_ns: u64) {
         let (share, counters) = (self.walk.share(), self.walk.counters_mut());
         let (frames, out) = (&mut self.frames, &mut self.out);
         self.keepalives.make(snapshot, share, now_ns, frames, counters, out);
@@ -207,7 +236,8 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     }
 
     /// Sends what waited for a neighbour that this snapshot knows, and drops what waited too long.
-    pub fn release(&mut self, snapshot: &Snapshot, now_ns: u64) {
+    fn release(&mut self, snapshot: &Snapshot, now_ns: u64) {
+        self.released_ns = now_ns;
         if self.holding.waiting() == 0 {
             return;
         }
@@ -235,7 +265,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         &mut self,
         snapshot: &Snapshot,
         now_ns: u64,
-        device: DeviceId,
+        device: NetdevId,
         limit: usize,
     ) -> usize {
         self.turn_clocked(snapshot, now_ns, device, limit, &mut NoClock)
@@ -247,7 +277,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         &mut self,
         snapshot: &Snapshot,
         now_ns: u64,
-        device: DeviceId,
+        device: NetdevId,
         limit: usize,
         clock: &mut impl StageClock,
     ) -> usize {
@@ -259,11 +289,13 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         }
         if self.taps.is_empty() {
             let (frames, out) = (&mut self.frames, &mut self.out);
-            self.walk.run_clocked(snapshot, now_ns, device, &self.received, frames, out, clock);
+            let input = Input::received(device, &self.received);
+            let beside = Beside { clock, watch: &mut Nobody };
+            self.walk.run_beside(snapshot, now_ns, input, frames, out, beside);
             self.dispatch(snapshot, now_ns);
             clock.ended(Stage::Transmit);
         } else {
-            self.walk_tapped(snapshot, now_ns, device, Arrival::Received);
+            self.walk_tapped(snapshot, now_ns, device, Entry::Received);
         }
         self.received.len()
     }
@@ -285,10 +317,11 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
                 (left, taken) = (left - into.len(), taken + into.len());
                 self.walk.counters_mut().taken_over += into.len() as u64;
                 if !self.taps.is_empty() {
-                    self.walk_tapped(snapshot, now_ns, device, Arrival::HandedOver);
+                    self.walk_tapped(snapshot, now_ns, device, Entry::HandedOver);
                     continue;
                 }
-                self.walk.run_handed_over(snapshot, now_ns, device, into, frames, out);
+                let input = Input { netdev: device, packets: into, entry: Entry::HandedOver };
+                self.walk.run(snapshot, now_ns, input, frames, out);
                 self.dispatch(snapshot, now_ns);
             }
         }
@@ -306,12 +339,12 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     }
 
     /// A device's port.
-    pub fn device_mut(&mut self, device: DeviceId) -> Option<&mut P> {
+    pub fn device_mut(&mut self, device: NetdevId) -> Option<&mut P> {
         self.devices.get_mut(usize::from(device.0))?.as_mut()
     }
 
     /// The frames and a device's port, for whoever feeds or empties it.
-    pub fn parts_mut(&mut self, device: DeviceId) -> (&mut F, Option<&mut P>) {
+    pub fn parts_mut(&mut self, device: NetdevId) -> (&mut F, Option<&mut P>) {
         let port = self.devices.get_mut(usize::from(device.0)).and_then(Option::as_mut);
         (&mut self.frames, port)
     }
@@ -323,16 +356,10 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
 
     /// Walks and sends what was received while captures look on.
     #[cold]
-    fn walk_tapped(
-        &mut self,
-        snapshot: &Snapshot,
-        now_ns: u64,
-        device: DeviceId,
-        arrival: Arrival,
-    ) {
+    fn walk_tapped(&mut self, snapshot: &Snapshot, now_ns: u64, device: NetdevId, entry: Entry) {
         let Worker { walk, taps, received, frames, out, .. } = self;
-        let batch = (device, &received[..]);
-        tap::walk(walk, taps, snapshot, now_ns, batch, arrival, frames, out);
+        let input = Input { netdev: device, packets: received, entry };
+        tap::walk(walk, taps, snapshot, now_ns, input, frames, out);
         self.dispatch(snapshot, now_ns);
         for tap in &mut self.taps {
             tap.finish(snapshot, now_ns, &self.out.verdicts);
@@ -372,7 +399,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
                     let refused = &mut |held: &Held, _: &F| {
                         tell(taps, held.packet.frame, DropReason::NoNeighbour);
                     };
-                    self.holding.take_in(snapshot, now_ns, held, frames, counters, refused);
+                    self.holding.take_in(now_ns, held, frames, counters, refused);
                 }
                 // Nobody resolves neighbours: what waits for one is dropped and says so.
                 Surroundings::Recorded => {

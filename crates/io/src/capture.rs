@@ -24,7 +24,7 @@ use crate::{CaptureError, Defect, LinkType};
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
-use wire::frame::{Descriptor, Frames, Port};
+use wire::frame::{Descriptor, Frames, Port, Received};
 
 /// Bytes read from a file at once.
 const READ_BYTES: usize = 65_536;
@@ -280,7 +280,7 @@ impl<R: Read, W: Write> CapturePort<R, W> {
 
 impl<F: Frames, R: Read, W: Write> Port<F> for CapturePort<R, W> {
     /// Receives what is due. Stops early when no frame is free or the file has a defect.
-    fn receive(&mut self, frames: &mut F, limit: usize, into: &mut Vec<Descriptor>) -> usize {
+    fn receive(&mut self, frames: &mut F, limit: usize, into: &mut Vec<Received>) -> usize {
         let mut count = 0;
         while count < limit {
             let Some(input) = &mut self.input else { break };
@@ -294,7 +294,7 @@ impl<F: Frames, R: Read, W: Write> Port<F> for CapturePort<R, W> {
             };
             let Some(descriptor) = store(frames, packet.bytes) else { break };
             input.skip();
-            into.push(descriptor);
+            into.push(descriptor.into());
             self.received += 1;
             count += 1;
         }

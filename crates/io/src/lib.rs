@@ -32,7 +32,7 @@ pub use live::LivePort;
 pub use memory::{Conservation, MemoryFrames, MemoryPort, PreloadedPort};
 pub use pcap::{CaptureWriter, Resolution};
 pub use tun::{Lifetime, TunError, TunPort, TunStatistics};
-pub use xdp::{Mark, QueueStatistics, XdpFrames, XdpPort};
+pub use xdp::{QueueStatistics, XdpFrames, XdpPort};
 
 /// Where the bytes of a packet begin: the link types of capture files that Lockgate reads and
 /// writes (numbers of the tcpdump.org link-layer header type list).

@@ -1,6 +1,7 @@
 //! The ports of a live worker, as one type.
 
-use wire::frame::{Descriptor, Port};
+use wire::frame::{Descriptor, Port, Received};
+use wire::mark::Mark;
 
 use crate::{TunPort, XdpFrames, XdpPort};
 
@@ -14,15 +15,18 @@ pub enum LivePort {
 
 impl Port<XdpFrames> for LivePort {
     #[inline]
-    fn receive(
-        &mut self,
-        frames: &mut XdpFrames,
-        limit: usize,
-        into: &mut Vec<Descriptor>,
-    ) -> usize {
+    fn receive(&mut self, frames: &mut XdpFrames, limit: usize, into: &mut Vec<Received>) -> usize {
         match self {
             LivePort::Xdp(port) => port.receive(frames, limit, into),
             LivePort::Tun(port) => port.receive(frames, limit, into),
+        }
+    }
+
+    #[inline]
+    fn marks(&self) -> &[Mark] {
+        match self {
+            LivePort::Xdp(port) => port.marks(),
+            LivePort::Tun(_) => &[],
         }
     }
 

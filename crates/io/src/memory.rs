@@ -3,7 +3,7 @@
 
 use memmap2::{Advice, MmapMut};
 use std::collections::VecDeque;
-use wire::frame::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Port};
+use wire::frame::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Port, Received};
 
 /// Bytes of a frame unless the caller says otherwise: as many as a page, as those of AF_XDP have.
 pub const FRAME_BYTES: usize = 4096;
@@ -219,13 +219,13 @@ impl MemoryPort {
 
 impl<F: Frames> Port<F> for MemoryPort {
     /// Stops early when no frame is free; the packets then wait for the next call.
-    fn receive(&mut self, frames: &mut F, limit: usize, into: &mut Vec<Descriptor>) -> usize {
+    fn receive(&mut self, frames: &mut F, limit: usize, into: &mut Vec<Received>) -> usize {
         let mut received = 0;
         while received < limit {
             let Some(packet) = self.queue.front() else { break };
             let Some(descriptor) = store(frames, packet) else { break };
             self.queue.pop_front();
-            into.push(descriptor);
+            into.push(descriptor.into());
             received += 1;
         }
         received
@@ -252,7 +252,7 @@ impl<F: Frames> Port<F> for MemoryPort {
 ///
 /// [`sent`]: PreloadedPort::sent
 pub struct PreloadedPort {
-    loaded: Vec<Descriptor>,
+    loaded: Vec<Received>,
     /// First entry of `loaded` that has not been received.
     next: usize,
     sent: Vec<Descriptor>,
@@ -273,7 +273,7 @@ impl PreloadedPort {
     /// work than it says.
     pub fn load(&mut self, packet: Descriptor) {
         assert!(self.loaded.len() < self.capacity, "the port holds {} packets", self.capacity);
-        self.loaded.push(packet);
+        self.loaded.push(packet.into());
     }
 
     /// Packets loaded and not yet received.
@@ -297,7 +297,7 @@ impl PreloadedPort {
 }
 
 impl<F: Frames> Port<F> for PreloadedPort {
-    fn receive(&mut self, _: &mut F, limit: usize, into: &mut Vec<Descriptor>) -> usize {
+    fn receive(&mut self, _: &mut F, limit: usize, into: &mut Vec<Received>) -> usize {
         let received = limit.min(self.waiting());
         into.extend_from_slice(&self.loaded[self.next..self.next + received]);
         self.next += received;
@@ -315,6 +315,10 @@ impl<F: Frames> Port<F> for PreloadedPort {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn descriptors(received: &[Received]) -> Vec<Descriptor> {
+        received.iter().map(|received| received.packet).collect()
+    }
 
     #[test]
     fn the_most_recently_freed_frame_is_taken_first() {
@@ -402,10 +406,10 @@ mod tests {
         port.push(vec![7; 9000]);
         let mut batch = Vec::new();
         assert_eq!(port.receive(&mut frames, 64, &mut batch), 1);
-        assert_eq!(batch[0].length, 9000);
-        assert_eq!(batch[0].offset as usize, HEADROOM);
-        assert_eq!(frames.packet(batch[0]), None);
-        assert!(frames.bytes(batch[0].frame)[HEADROOM..].iter().all(|byte| *byte == 7));
+        assert_eq!(batch[0].packet.length, 9000);
+        assert_eq!(batch[0].packet.offset as usize, HEADROOM);
+        assert_eq!(frames.packet(batch[0].packet), None);
+        assert!(frames.bytes(batch[0].packet.frame)[HEADROOM..].iter().all(|byte| *byte == 7));
     }
 
     #[test]
@@ -417,10 +421,10 @@ mod tests {
         let mut batch = Vec::new();
         assert_eq!(port.receive(&mut frames, 64, &mut batch), 1);
         assert_eq!(port.waiting(), 1);
-        assert_eq!(port.transmit(&mut frames, &batch), 1);
+        assert_eq!(port.transmit(&mut frames, &descriptors(&batch)), 1);
         batch.clear();
         assert_eq!(port.receive(&mut frames, 64, &mut batch), 1);
-        assert_eq!(frames.packet(batch[0]), Some(&[2u8][..]));
+        assert_eq!(frames.packet(batch[0].packet), Some(&[2u8][..]));
     }
 
     #[test]
@@ -448,6 +452,7 @@ mod tests {
             assert_eq!(port.receive(&mut frames, 3, &mut batch), 3);
             assert_eq!(port.receive(&mut frames, 3, &mut batch), 1);
             assert_eq!(port.receive(&mut frames, 3, &mut batch), 0);
+            let batch = descriptors(&batch);
             assert_eq!(batch, loaded);
             assert_eq!(port.transmit(&mut frames, &batch), 4);
             assert_eq!(port.transmit(&mut frames, &batch[..1]), 0, "the ring is full");
@@ -493,7 +498,7 @@ mod tests {
             packets.iter().for_each(|packet| port.push(packet.clone()));
             let mut batch = Vec::new();
             while port.receive(&mut frames, limit, &mut batch) > 0 {
-                prop_assert_eq!(port.transmit(&mut frames, &batch), batch.len());
+                prop_assert_eq!(port.transmit(&mut frames, &descriptors(&batch)), batch.len());
                 batch.clear();
                 prop_assert_eq!(frames.conservation().held(), 0);
             }

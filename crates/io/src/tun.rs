@@ -13,7 +13,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-use wire::frame::{Descriptor, Frames, HEADROOM, Port};
+use wire::frame::{Descriptor, Frames, HEADROOM, Port, Received};
 
 /// The device that makes TUN devices.
 const CLONE_DEVICE: &str = "/dev/net/tun";
@@ -239,13 +239,14 @@ impl AsFd for TunPort {
 impl<F: Frames> Port<F> for TunPort {
     /// Reads at most `limit` packets, dropped ones included. Cost: a system call each and one
     /// that finds nothing.
-    fn receive(&mut self, frames: &mut F, limit: usize, into: &mut Vec<Descriptor>) -> usize {
+    fn receive(&mut self, frames: &mut F, limit: usize, into: &mut Vec<Received>) -> usize {
         let before = into.len();
         for _ in 0..limit {
             let Some(frame) = frames.take() else { break };
             match self.read(frames.bytes_mut(frame)) {
                 Step::Packet(length) => {
-                    into.push(Descriptor { frame, offset: HEADROOM as u32, length });
+                    let packet = Descriptor { frame, offset: HEADROOM as u32, length };
+                    into.push(packet.into());
                     continue;
                 }
                 Step::Dropped => frames.give(frame),

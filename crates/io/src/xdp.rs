@@ -1,69 +1,17 @@
 //! Live ports over AF_XDP: the queues of one netdev that one worker serves.
 //!
-//! In front of each packet that the steering program sends here lies its [`Mark`]: 16 bytes that
-//! say which device's program it was. The packet's descriptor does not say that a mark is there,
-//! so a mark is wiped when it has been read: one that is found was written for this packet.
+//! In front of each packet that the steering program sends here lies its [`Mark`], which says which
+//! device's program it was. The packet's descriptor does not say that a mark is there, so a mark is
+//! wiped when it has been read: one that is found was written for this packet. Marks that claim
+//! something of their packet are kept for the walk, in [`Port::marks`].
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use wire::frame::{Descriptor, FrameId, Frames, HEADROOM, Port};
+use wire::frame::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Port, Received};
+use wire::mark::Mark;
 use xsk::{Census, HeldFrames, Packet, Socket, Statistics, Transfer, Umem};
 
 const _: () = assert!(HEADROOM == xsk::HEADROOM, "the walk and the kernel leave the same room");
-
-/// What the steering program writes in front of a packet: the C `struct lockgate_mark`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mark {
-    /// Number of the program's device.
-    pub device: u16,
-    /// VLAN id of the packet's tag; `None`: untagged.
-    pub vlan: Option<u16>,
-    /// Epoch of the rules the program steered by.
-    pub epoch: u32,
-}
-
-impl Mark {
-    /// Bytes of a mark.
-    pub const BYTES: usize = 16;
-    /// First word of a mark.
-    pub const MAGIC: u32 = 0x4c47_4b31;
-    /// What stands for no VLAN.
-    const UNTAGGED: u16 = 0xffff;
-
-    /// The mark in these bytes, all numbers in the machine's order.
-    pub fn read(bytes: &[u8; Mark::BYTES]) -> Option<Mark> {
-        let word = |at: usize| {
-            u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
-        let half = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
-        let vlan = half(6);
-        (word(0) == Mark::MAGIC).then_some(Mark {
-            device: half(4),
-            vlan: (vlan != Mark::UNTAGGED).then_some(vlan),
-            epoch: word(8),
-        })
-    }
-
-    /// The bytes of the mark.
-    pub fn bytes(&self) -> [u8; Mark::BYTES] {
-        let mut bytes = [0; Mark::BYTES];
-        bytes[..4].copy_from_slice(&Mark::MAGIC.to_ne_bytes());
-        bytes[4..6].copy_from_slice(&self.device.to_ne_bytes());
-        bytes[6..8].copy_from_slice(&self.vlan.unwrap_or(Mark::UNTAGGED).to_ne_bytes());
-        bytes[8..12].copy_from_slice(&self.epoch.to_ne_bytes());
-        bytes
-    }
-
-    /// Reads and wipes the mark in front of a packet.
-    fn take(frame: &mut [u8], offset: u32) -> Option<Mark> {
-        let end = offset as usize;
-        let bytes = frame.get_mut(end.checked_sub(Mark::BYTES)?..end)?;
-        let bytes: &mut [u8; Mark::BYTES] = bytes.try_into().ok()?;
-        let mark = Mark::read(bytes);
-        bytes[..4].fill(0);
-        mark
-    }
-}
 
 /// Frames of a worker in memory that its sockets share with the kernel.
 pub struct XdpFrames(Umem);
@@ -161,23 +109,28 @@ impl Queue {
         }
     }
 
-    /// Appends up to `limit` marked packets to `into`; returns how many entries were taken.
+    /// Appends up to `limit` marked packets to `into`, and marks that claim something to `marks`;
+    /// returns how many entries were taken.
     fn receive(
         &mut self,
         umem: &mut Umem,
         device: u16,
         limit: usize,
-        into: &mut Vec<Descriptor>,
+        marks: &mut Vec<Mark>,
+        into: &mut Vec<Received>,
     ) -> usize {
         let foreign = &mut self.foreign;
         self.socket.receive(umem, limit, |umem, packet| {
             let Packet { frame, offset, length } = packet;
-            let mark = Mark::take(umem.frame_mut(frame), offset);
-            if mark.is_some_and(|mark| mark.device == device) {
-                into.push(Descriptor { frame: FrameId(frame), offset, length });
-            } else {
-                *foreign += 1;
-                umem.give(frame);
+            match Mark::take(umem.frame_mut(frame), offset).filter(|mark| mark.device == device) {
+                Some(mark) => {
+                    let packet = Descriptor { frame: FrameId(frame), offset, length };
+                    into.push(Received { packet, hint: hint(mark, marks) });
+                }
+                None => {
+                    *foreign += 1;
+                    umem.give(frame);
+                }
             }
         })
     }
@@ -192,6 +145,16 @@ impl Queue {
     }
 }
 
+/// Keeps a mark that claims something; returns the packet's hint.
+#[inline]
+fn hint(mark: Mark, marks: &mut Vec<Mark>) -> u32 {
+    if !mark.claims() {
+        return 0;
+    }
+    marks.push(mark);
+    marks.len() as u32
+}
+
 /// The queues of one netdev that one worker serves, as one port.
 pub struct XdpPort {
     /// Device number that the packets' marks must bear.
@@ -199,12 +162,14 @@ pub struct XdpPort {
     queues: Vec<Queue>,
     /// The queue that is received from first.
     first: usize,
+    /// Marks of the last packets that claim something.
+    marks: Vec<Mark>,
 }
 
 impl XdpPort {
     /// A port without queues, for packets whose mark bears this device number.
     pub fn new(device: u16) -> XdpPort {
-        XdpPort { device, queues: Vec::new(), first: 0 }
+        XdpPort { device, queues: Vec::new(), first: 0, marks: Vec::with_capacity(BATCH) }
     }
 
     /// Takes over a socket that was opened on these frames and has it receive. Packets are sent
@@ -262,13 +227,9 @@ fn close(queue: Queue, frames: &mut XdpFrames) -> QueueStatistics {
 impl Port<XdpFrames> for XdpPort {
     /// Each queue gets its share of `limit`, another one first at every call; what one leaves,
     /// the others may use.
-    fn receive(
-        &mut self,
-        frames: &mut XdpFrames,
-        limit: usize,
-        into: &mut Vec<Descriptor>,
-    ) -> usize {
+    fn receive(&mut self, frames: &mut XdpFrames, limit: usize, into: &mut Vec<Received>) -> usize {
         let (device, count, before) = (self.device, self.queues.len(), into.len());
+        self.marks.clear();
         if count == 0 {
             return 0;
         }
@@ -277,7 +238,8 @@ impl Port<XdpFrames> for XdpPort {
         for share in [limit.div_ceil(count), limit] {
             for turn in 0..count {
                 let queue = &mut self.queues[(self.first + turn) % count];
-                left -= queue.receive(&mut frames.0, device, share.min(left), into);
+                let share = share.min(left);
+                left -= queue.receive(&mut frames.0, device, share, &mut self.marks, into);
             }
             if left == 0 || count == 1 {
                 break;
@@ -287,6 +249,10 @@ impl Port<XdpFrames> for XdpPort {
             queue.push(&mut frames.0);
         }
         into.len() - before
+    }
+
+    fn marks(&self) -> &[Mark] {
+        &self.marks
     }
 
     /// Offers the packets to the queues in turn and has the kernel send them, once a call.
@@ -311,23 +277,22 @@ impl Port<XdpFrames> for XdpPort {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wire::mark::MarkVlan;
 
     #[test]
-    fn a_mark_is_read_as_it_was_written() {
-        for vlan in [None, Some(0), Some(12), Some(4094)] {
-            let mark = Mark { device: 7, vlan, epoch: 0x0102_0304 };
-            assert_eq!(Mark::read(&mark.bytes()), Some(mark));
-        }
-        assert_eq!(Mark::read(&[0; 16]), None);
-    }
-
-    #[test]
-    fn a_mark_is_found_once() {
-        let mark = Mark { device: 3, vlan: None, epoch: 1 };
-        let mut frame = [0u8; 512];
-        frame[240..256].copy_from_slice(&mark.bytes());
-        assert_eq!(Mark::take(&mut frame, 256), Some(mark));
-        assert_eq!(Mark::take(&mut frame, 256), None);
+    fn only_marks_that_claim_something_are_kept() {
+        let none = Mark {
+            device: 7,
+            vlan: MarkVlan::Untagged,
+            incarnation: 1,
+            generation: 0,
+            zone: 0,
+            verdict: 0,
+        };
+        let claim = Mark { generation: 3, verdict: 5, ..none };
+        let mut marks = Vec::new();
+        let hints = [none, claim, none, claim].map(|mark| hint(mark, &mut marks));
+        assert_eq!((hints, marks), ([0, 1, 0, 2], vec![claim, claim]));
     }
 
     #[test]

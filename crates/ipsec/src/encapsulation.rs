@@ -3,7 +3,8 @@
 
 use std::net::IpAddr;
 
-use crate::{SaError, Tunnel};
+use crate::error::SaError;
+use crate::ids::Tunnel;
 
 /// What ESP is put around (RFC 4303 §3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

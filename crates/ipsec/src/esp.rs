@@ -19,16 +19,15 @@ use wire::flow::protocol;
 use wire::{Family, FrameId, Packet};
 
 use crate::encapsulation::Mode;
-use crate::{InboundSa, OpenJob, OutboundSa, SealJob, Spi, Suite};
+use crate::ids::Spi;
+use crate::job::{OpenJob, SealJob};
+use crate::layout::Sizes;
+pub use crate::layout::{HEADER_BYTES, TRAILER_BYTES};
+use crate::sa::{InboundSa, OutboundSa};
 
 mod transport;
 
 pub use transport::restore;
-
-/// Bytes of SPI and sequence number.
-pub const HEADER_BYTES: usize = 8;
-/// Bytes of pad length and next header.
-pub const TRAILER_BYTES: usize = 2;
 
 /// The first 8 bytes of an ESP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,38 +80,6 @@ pub enum OpenError {
     /// A dummy packet (RFC 4303 §2.6): dropped as its sender means it to be.
     #[error("ESP dummy packet")]
     Dummy,
-}
-
-/// What an SA adds to a packet, bytes.
-#[derive(Clone, Copy)]
-pub(crate) struct Sizes {
-    /// Everything in front of the text but the packet's own IP header.
-    pub(crate) front: usize,
-    pub(crate) iv: usize,
-    pub(crate) icv: usize,
-    /// The text's length is a multiple of this, a power of two.
-    pub(crate) alignment: usize,
-}
-
-impl Sizes {
-    /// `headers` are the bytes in front of ESP: outer IP and UDP.
-    pub(crate) const fn new(suite: Suite, headers: usize) -> Sizes {
-        let iv = suite.iv_bytes();
-        let front = headers + HEADER_BYTES + iv;
-        Sizes { front, iv, icv: suite.icv_bytes(), alignment: suite.alignment() }
-    }
-
-    /// Bytes of the text around so many bytes.
-    #[inline]
-    const fn text(&self, payload: usize) -> usize {
-        (payload + TRAILER_BYTES + self.alignment - 1) & !(self.alignment - 1)
-    }
-
-    /// Bytes of the most that fits into `room` bytes with everything that is added.
-    const fn largest(&self, room: usize) -> usize {
-        let text = room.saturating_sub(self.front + self.icv);
-        (text & !(self.alignment - 1)).saturating_sub(TRAILER_BYTES)
-    }
 }
 
 impl OutboundSa {

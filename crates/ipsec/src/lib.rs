@@ -7,7 +7,11 @@
 pub mod cipher;
 pub mod ecn;
 pub mod encapsulation;
+mod error;
 pub mod esp;
+mod ids;
+mod job;
+mod layout;
 mod outer;
 pub mod replay;
 pub mod sa;
@@ -16,11 +20,14 @@ pub mod suite;
 #[cfg(test)]
 mod testing;
 
-pub use cipher::{Cipher, OpenJob, SealError, SealJob, SelfTestError, SelfTestStep, self_test};
+pub use cipher::{Cipher, SealError, SelfTestError, SelfTestStep, self_test};
 pub use encapsulation::{DontFragment, Dscp, Encapsulation, Mode, UdpPorts};
+pub use error::SaError;
 pub use esp::{EspHeader, Inner, OpenError, Payload};
+pub use ids::{SaId, Spi, Tunnel};
+pub use job::{OpenJob, SealJob};
 pub use outer::finish_udp;
 pub use replay::{Advance, ReplayError, ReplayWindow, SharedWindow, WindowSizeError};
-pub use sa::{InboundSa, OutboundSa, SaError, SaId, Spi, Tunnel};
-pub use sequence::{SequenceCounter, SequenceError, SequenceNumbers};
+pub use sa::{InboundSa, OutboundSa};
+pub use sequence::{Run, SequenceCounter, SequenceError, SequenceNumbers};
 pub use suite::{Encryption, Fingerprint, Integrity, KeyError, KeyMaterial, Suite};

@@ -10,8 +10,9 @@ use wire::checksum;
 use wire::flow::protocol::{ESP, UDP};
 use wire::{Family, Fragment, Packet};
 
+use crate::ecn;
 use crate::encapsulation::{DontFragment, Dscp, Encapsulation, UdpPorts};
-use crate::{SaError, ecn};
+use crate::error::SaError;
 
 /// Bytes of the outer IPv4 header: no options.
 const V4_BYTES: usize = 20;

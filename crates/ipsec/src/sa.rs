@@ -1,72 +1,18 @@
 //! Security associations (RFC 4301 §4.4.2).
 
-use std::fmt;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use policy::SaSetId;
 
+use crate::cipher::Cipher;
 use crate::encapsulation::{Encapsulation, Mode};
-use crate::esp::Sizes;
+use crate::error::SaError;
+use crate::ids::{SaId, Spi, Tunnel};
+use crate::layout::Sizes;
 use crate::outer::{OuterHeader, UDP_BYTES};
-use crate::{Cipher, KeyMaterial, ReplayWindow, SequenceCounter, Suite};
-
-/// Security Parameters Index, host order. 0–255 are reserved (RFC 4303 §2.1) and never held.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Spi(u32);
-
-impl Spi {
-    /// The lowest that is not reserved.
-    pub const LOWEST: Spi = Spi(256);
-
-    /// The SPI with this number; `None` if it is reserved.
-    pub const fn new(value: u32) -> Option<Spi> {
-        if value >= Spi::LOWEST.0 { Some(Spi(value)) } else { None }
-    }
-
-    /// Its number, at least 256.
-    pub const fn value(self) -> u32 {
-        self.0
-    }
-}
-
-impl fmt::Display for Spi {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#010x}", self.0)
-    }
-}
-
-impl fmt::Debug for Spi {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-/// Place of an SA among those of its direction in a snapshot: dense, from 0.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct SaId(pub u32);
-
-/// The two ends of a tunnel, both of one family.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Tunnel {
-    /// Our address: source of what we seal, destination of what we open.
-    pub local: IpAddr,
-    /// The peer's address.
-    pub remote: IpAddr,
-}
-
-/// Why an SA cannot be made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum SaError {
-    /// One end of the tunnel is IPv4, the other IPv6.
-    #[error("the tunnel from {local} to {remote} has ends of different families")]
-    MixedFamilies {
-        /// Our end.
-        local: IpAddr,
-        /// The peer's end.
-        remote: IpAddr,
-    },
-}
+use crate::replay::ReplayWindow;
+use crate::sequence::SequenceCounter;
+use crate::suite::{KeyMaterial, Suite};
 
 /// An SA that seals. Shared by workers; only its sequence counter changes. No `Debug`: it holds
 /// key bytes.

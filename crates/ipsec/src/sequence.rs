@@ -25,14 +25,57 @@ impl SequenceNumbers {
 /// Why an outbound SA hands out no numbers now. The caller drops the packets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum SequenceError {
-    /// The numbers are used up, or too few are left for a run that was asked for. The SA never
-    /// sends again: rekey.
+    /// The numbers are used up. The SA never sends again: rekey.
     #[error("the sequence numbers of the SA are used up")]
     Exhausted,
-    /// The numbers that follow are not reserved yet. None was taken: the SA sends again as soon as
-    /// they are.
+    /// The numbers that follow are not reserved yet. The SA sends again as soon as they are.
     #[error("the next sequence numbers of the SA are not reserved yet")]
     NotReserved,
+}
+
+/// Numbers of one key that follow each other, each to be used at once or never.
+#[must_use = "numbers that are not used are lost"]
+#[derive(PartialEq, Eq, Debug)]
+pub struct Run {
+    next: u64,
+    /// The number behind the last one; 0 behind the largest.
+    end: u64,
+    /// Why it is shorter than was asked for, if it is.
+    missing: Option<SequenceError>,
+}
+
+impl Run {
+    /// A run without numbers.
+    pub const NONE: Run = Run { next: 0, end: 0, missing: None };
+
+    /// Takes the next number out of the run.
+    ///
+    /// # Errors
+    /// The reason why there are no more than were taken: [`SequenceError::Exhausted`] also where
+    /// more are taken than were drawn.
+    #[inline(always)]
+    pub fn take(&mut self) -> Result<u64, SequenceError> {
+        if self.next == self.end {
+            return Err(self.missing.unwrap_or(SequenceError::Exhausted));
+        }
+        let number = self.next;
+        self.next = number.wrapping_add(1);
+        Ok(number)
+    }
+
+    /// Returns how many numbers are left.
+    pub fn left(&self) -> u64 {
+        self.end.wrapping_sub(self.next)
+    }
+
+    /// Returns the first number of a run that has all that were asked for. A run of 0 has the
+    /// number that would have been next.
+    ///
+    /// # Errors
+    /// The reason why some are missing.
+    pub fn whole(&self) -> Result<u64, SequenceError> {
+        self.missing.map_or(Ok(self.next), Err)
+    }
 }
 
 /// Where a counter's word is.
@@ -83,42 +126,42 @@ impl SequenceCounter {
         SequenceCounter { last: Word::Shared(last), reserved, floor, numbers }
     }
 
-    /// Takes the next `count` numbers and returns the first of them. A run of 0 takes none.
+    /// Takes the next `count` numbers, or as many of them as there are up to the reservation and
+    /// the limit. The run says why the rest is missing.
     ///
     /// Cost: two atomic operations, so one draw a batch.
-    ///
-    /// # Errors
-    /// [`SequenceError::NotReserved`] if the run goes beyond the reservation: nothing is taken,
-    /// and a shorter run may still succeed. [`SequenceError::Exhausted`] if fewer than `count`
-    /// are left up to the limit (or none at all): those few are given up and every later draw
-    /// fails too.
-    pub fn draw(&self, count: u32) -> Result<u64, SequenceError> {
-        // The addition saturates at the limit, inside the atomic update. A plain fetch_add would
-        // be checked only afterwards: at u64::MAX it would already have wrapped to numbers that
-        // were used, and for the short limit enough refused draws would get it there. Saturated
-        // there is no state from which any sequence of draws, by any threads, moves it back, and
-        // a run is handed out only if it moved the counter by exactly its length. Relaxed: only
-        // this one word matters, and its modifications have one order. The reservation is read
-        // first and only grows, so a number handed out was reserved.
+    pub fn draw(&self, count: u32) -> Run {
+        // All checks lie inside the atomic update: a plain fetch_add would be checked only
+        // afterwards, when at u64::MAX it has already wrapped to numbers that were used. The word
+        // never passes the reservation, so no sequence of draws, by any threads, moves it back.
+        // Relaxed: only this one word matters, and its modifications have one order. The
+        // reservation is read first and only grows, so a number handed out was reserved.
         let (limit, wanted) = (self.numbers.limit(), u64::from(count));
         let reserved = self.reserved.load(Ordering::Acquire);
         // Raised behind the word: who sees a floor sees at least that in the word.
         let floor = self.floor.load(Ordering::Acquire);
-        let add = |last: u64| {
-            let next = last.saturating_add(wanted).min(limit);
-            // A shared word beyond the limit was left by a key with longer numbers, or is damaged:
-            // it is not moved back.
-            (next <= reserved && last <= limit && last >= floor).then_some(next)
+        // A shared word beyond the limit was left by a key with longer numbers, or is damaged; one
+        // below the floor was moved back. Neither hands out anything.
+        let room = |last: u64| match last >= floor {
+            true => wanted.min(reserved.saturating_sub(last)),
+            false => 0,
         };
+        let add = |last: u64| Some(room(last)).filter(|taken| *taken > 0).map(|taken| last + taken);
         let drawn = self.word().fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
-        if let Ok(last) = drawn {
-            self.floor.fetch_max(last.saturating_add(wanted).min(limit), Ordering::Release);
+        let (last, taken) = match drawn {
+            Ok(last) => (last, room(last)),
+            Err(last) => (last, 0),
+        };
+        if taken > 0 {
+            self.floor.fetch_max(last + taken, Ordering::Release);
         }
-        match drawn {
-            Ok(last) if limit - last >= wanted.max(1) => Ok(last + 1),
-            Err(last) if last < limit => Err(SequenceError::NotReserved),
-            Ok(_) | Err(_) => Err(SequenceError::Exhausted),
-        }
+        let missing = match last.saturating_add(taken) >= limit {
+            true => SequenceError::Exhausted,
+            false => SequenceError::NotReserved,
+        };
+        let missing = (taken < wanted).then_some(missing);
+        let next = last.wrapping_add(1);
+        Run { next, end: next.wrapping_add(taken), missing }
     }
 
     /// Allows numbers up to `up_to`, or to the limit if that is lower. Never takes back what was
@@ -185,11 +228,11 @@ mod tests {
     fn numbers_begin_at_1_and_runs_follow_each_other() {
         let counter = SequenceCounter::new(SequenceNumbers::Short);
         assert_eq!(counter.last(), 0);
-        assert_eq!(counter.draw(0), Ok(1));
-        assert_eq!(counter.draw(64), Ok(1));
+        assert_eq!(counter.draw(0).whole(), Ok(1));
+        assert_eq!(counter.draw(64).whole(), Ok(1));
         assert_eq!(counter.last(), 64);
-        assert_eq!(counter.draw(1), Ok(65));
-        assert_eq!(counter.draw(2), Ok(66));
+        assert_eq!(counter.draw(1).whole(), Ok(65));
+        assert_eq!(counter.draw(2).whole(), Ok(66));
         assert_eq!(counter.last(), 67);
     }
 
@@ -198,21 +241,37 @@ mod tests {
         for numbers in [SequenceNumbers::Short, SequenceNumbers::Extended] {
             let limit = numbers.limit();
             let counter = after(limit - 3, numbers);
-            assert_eq!(counter.draw(3), Ok(limit - 2));
+            assert_eq!(counter.draw(3).whole(), Ok(limit - 2));
             assert_eq!(counter.last(), limit);
-            for count in [0, 1, u32::MAX] {
-                assert_eq!(counter.draw(count), Err(SequenceError::Exhausted));
+            for count in [1, u32::MAX] {
+                assert_eq!(counter.draw(count).whole(), Err(SequenceError::Exhausted));
             }
+            assert_eq!(counter.draw(0).left(), 0);
             assert_eq!(counter.last(), limit);
         }
     }
 
+    /// Takes all numbers out of a run, and the reason why there are no more.
+    fn all(mut run: Run) -> (Vec<u64>, SequenceError) {
+        let count = run.left();
+        let numbers = (0..count).map(|_| run.take().unwrap()).collect();
+        (numbers, run.take().unwrap_err())
+    }
+
     #[test]
-    fn exhausted_by_a_run_too_long_it_stays_exhausted_for_shorter_ones() {
+    fn of_a_run_too_long_there_is_what_is_left() {
         for numbers in [SequenceNumbers::Short, SequenceNumbers::Extended] {
-            let counter = after(numbers.limit() - 10, numbers);
-            assert_eq!(counter.draw(11), Err(SequenceError::Exhausted));
-            assert_eq!(counter.draw(1), Err(SequenceError::Exhausted));
+            let limit = numbers.limit();
+            let counter = after(limit - 3, numbers);
+            let last = vec![limit - 2, limit - 1, limit];
+            assert_eq!(all(counter.draw(4)), (last, SequenceError::Exhausted));
+            assert_eq!(all(counter.draw(1)), (vec![], SequenceError::Exhausted));
+
+            let counter = SequenceCounter::shared(outliving(7), 9, numbers);
+            assert_eq!(all(counter.draw(64)), (vec![8, 9], SequenceError::NotReserved));
+            assert_eq!(all(counter.draw(1)), (vec![], SequenceError::NotReserved));
+            counter.reserve(10);
+            assert_eq!(all(counter.draw(2)), (vec![10], SequenceError::NotReserved));
         }
     }
 
@@ -228,24 +287,16 @@ mod tests {
             let start = numbers.limit() - below;
             let counter = after(start, numbers);
             let mut seen = BTreeSet::new();
-            let mut exhausted = false;
             for count in counts {
-                match counter.draw(count) {
-                    Ok(first) => {
-                        prop_assert!(!exhausted);
-                        for number in (0..u64::from(count)).map(|n| first.checked_add(n).unwrap()) {
-                            prop_assert!(number > start && number <= numbers.limit());
-                            prop_assert!(seen.insert(number), "{number} twice");
-                        }
-                        prop_assert_eq!(counter.last(), start + seen.len() as u64);
-                    }
-                    Err(SequenceError::NotReserved) => prop_assert!(false, "all are reserved"),
-                    Err(SequenceError::Exhausted) => {
-                        let needed = seen.len() as u64 + u64::from(count.max(1));
-                        prop_assert!(exhausted || below < needed);
-                        exhausted = true;
-                    }
+                let (drawn, missing) = all(counter.draw(count.min(1000)));
+                prop_assert_eq!(missing, SequenceError::Exhausted);
+                let left = below - seen.len() as u64;
+                prop_assert_eq!(drawn.len() as u64, left.min(count.min(1000).into()));
+                for number in drawn {
+                    prop_assert!(number > start && number <= numbers.limit());
+                    prop_assert!(seen.insert(number), "{number} twice");
                 }
+                prop_assert_eq!(counter.last(), start + seen.len() as u64);
             }
         }
     }
@@ -255,13 +306,13 @@ mod tests {
         for back_to in [0, 1, 5, 63] {
             let word = outliving(0);
             let counter = SequenceCounter::shared(word, 1000, SequenceNumbers::Extended);
-            assert_eq!(counter.draw(64), Ok(1));
+            assert_eq!(counter.draw(64).whole(), Ok(1));
             word.store(back_to, Ordering::Relaxed);
-            assert_eq!(counter.draw(1), Err(SequenceError::NotReserved));
+            assert_eq!(counter.draw(1).whole(), Err(SequenceError::NotReserved));
             counter.reserve(2000);
-            assert_eq!(counter.draw(1), Err(SequenceError::NotReserved));
+            assert_eq!(counter.draw(1).whole(), Err(SequenceError::NotReserved));
             word.store(64, Ordering::Relaxed);
-            assert_eq!(counter.draw(1), Ok(65));
+            assert_eq!(counter.draw(1).whole(), Ok(65));
         }
     }
 
@@ -295,24 +346,16 @@ mod tests {
                     1 => counter = SequenceCounter::shared(word, reserved, numbers),
                     _ => {
                         let before = counter.last();
-                        let drawn = counter.draw(size as u32);
-                        let fits = before.checked_add(size).is_some_and(|end| end <= reserved);
-                        match drawn {
-                            Ok(first) => {
-                                prop_assert!(fits && first == before + 1);
-                                for number in (0..size).map(|n| first + n) {
-                                    prop_assert!(number <= reserved);
-                                    prop_assert!(seen.insert(number), "{number} twice");
-                                }
-                            }
-                            Err(SequenceError::NotReserved) => {
-                                prop_assert!(reserved < numbers.limit());
-                                prop_assert_eq!(counter.last(), before);
-                            }
-                            Err(SequenceError::Exhausted) => {
-                                prop_assert_eq!(reserved, numbers.limit());
-                                prop_assert!(!fits || before == reserved);
-                            }
+                        let (drawn, missing) = all(counter.draw(size as u32));
+                        prop_assert_eq!(drawn.len() as u64, size.min(reserved - before));
+                        let follows = |(place, number): (u64, &u64)| number - before == place;
+                        prop_assert!((1..).zip(&drawn).all(follows));
+                        for number in drawn {
+                            prop_assert!(seen.insert(number), "{number} twice");
+                        }
+                        if (counter.last() - before) < size {
+                            let is_at_end = reserved == numbers.limit();
+                            prop_assert_eq!(missing == SequenceError::Exhausted, is_at_end);
                         }
                     }
                 }
@@ -328,8 +371,8 @@ mod tests {
             let word = outliving(last);
             let counter = SequenceCounter::shared(word, u64::MAX, SequenceNumbers::Short);
             assert_eq!(counter.reserved(), limit);
-            for count in [0, 1, 64, u32::MAX] {
-                assert_eq!(counter.draw(count), Err(SequenceError::Exhausted));
+            for count in [1, 64, u32::MAX] {
+                assert_eq!(counter.draw(count).whole(), Err(SequenceError::Exhausted));
             }
             assert!(counter.is_exhausted());
             assert_eq!(word.load(Ordering::Relaxed), last);
@@ -343,7 +386,7 @@ mod tests {
         let draw_all = || {
             let mut drawn = Vec::new();
             while counter.last() < LAST {
-                drawn.extend(counter.draw(64).into_iter().flat_map(|first| first..first + 64));
+                drawn.extend(all(counter.draw(64)).0);
             }
             drawn
         };
@@ -370,11 +413,15 @@ mod tests {
             let draw_all = |count: u32| {
                 start.wait();
                 let mut drawn = Vec::new();
-                while let Ok(first) = counter.draw(count) {
-                    drawn.extend((0..u64::from(count)).map(|n| first + n));
+                loop {
+                    let (run, _) = all(counter.draw(count));
+                    if run.is_empty() {
+                        break;
+                    }
+                    drawn.extend(run);
                 }
                 // Others may still be at it: a refused counter stays refused.
-                assert!((0..1000).all(|_| counter.draw(count).is_err()));
+                assert!((0..1000).all(|_| counter.draw(count).left() == 0));
                 drawn
             };
             let drawn: Vec<Vec<u64>> = std::thread::scope(|scope| {
@@ -386,8 +433,8 @@ mod tests {
             let distinct: BTreeSet<u64> = drawn.into_iter().flatten().collect();
             assert_eq!(distinct.len(), total);
             assert!(distinct.iter().all(|&n| n > numbers.limit() - left && n <= numbers.limit()));
-            assert!(total as u64 > left - u64::from(THREADS * 7), "{total}");
-            assert_eq!(counter.draw(1), Err(SequenceError::Exhausted));
+            assert_eq!(total as u64, left);
+            assert_eq!(counter.draw(1).whole(), Err(SequenceError::Exhausted));
         }
     }
 }

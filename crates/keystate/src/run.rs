@@ -488,7 +488,7 @@ mod tests {
         let file = KeyFileFacts { path: root.path().join("a.keys"), modified: SystemTime::now() };
         let mut before = KeyState::open_as(&run, &state, &host).unwrap();
         let counter = before.outbound(key(1), Spi::LOWEST, NUMBERS, &file).unwrap();
-        counter.draw(64).unwrap();
+        counter.draw(64).whole().unwrap();
         for (seed, edge) in [(2, 5000), (3, 1 << 40)] {
             let window = before.inbound(key(seed), Spi::LOWEST, 64, NUMBERS).unwrap();
             window.commit(edge).unwrap();
@@ -513,6 +513,6 @@ mod tests {
         let window = after.inbound(key(2), Spi::LOWEST, 64, NUMBERS).unwrap();
         assert_eq!(window.commit(5001), Ok(Advance::Moved));
         let counter = after.outbound(key(1), Spi::LOWEST, NUMBERS, &file).unwrap();
-        assert_eq!(counter.draw(1), Ok(RESERVATION_STEP + 1), "behind what was reserved");
+        assert_eq!(counter.draw(1).whole(), Ok(RESERVATION_STEP + 1), "behind what was reserved");
     }
 }

@@ -112,12 +112,12 @@ fn counter_goes_on_at_the_very_next_number_after_a_kill() {
     let machine = Machine::new();
     let mut state = machine.open();
     let key = new_key(&machine, &mut state);
-    assert_eq!(key.draw(64), Ok(1));
+    assert_eq!(key.draw(64).whole(), Ok(1));
     drop((key, state));
     for round in 1..5 {
         let mut state = machine.open();
         let key = old_key(&machine, &mut state).unwrap();
-        assert_eq!(key.draw(64), Ok(round * 64 + 1));
+        assert_eq!(key.draw(64).whole(), Ok(round * 64 + 1));
         // A key that is in use has one counter.
         assert!(Arc::ptr_eq(&key, &old_key(&machine, &mut state).unwrap()));
     }
@@ -128,24 +128,24 @@ fn reboot_skips_what_was_reserved() {
     let mut machine = Machine::new();
     let mut state = machine.open();
     let key = new_key(&machine, &mut state);
-    key.draw(64).unwrap();
+    key.draw(64).whole().unwrap();
     drop((key, state));
     machine.reboot();
     let mut state = machine.open();
     let key = old_key(&machine, &mut state).unwrap();
-    assert_eq!(key.draw(1), Ok(RESERVATION_STEP + 1));
+    assert_eq!(key.draw(1).whole(), Ok(RESERVATION_STEP + 1));
 }
 
 #[test]
 fn run_record_of_another_boot_is_not_gone_on_with() {
     let mut machine = Machine::new();
     let mut state = machine.open();
-    new_key(&machine, &mut state).draw(64).unwrap();
+    new_key(&machine, &mut state).draw(64).whole().unwrap();
     drop(state);
     // /run was not emptied.
     machine.boot += 1;
     let mut state = machine.open();
-    assert_eq!(old_key(&machine, &mut state).unwrap().draw(1), Ok(RESERVATION_STEP + 1));
+    assert_eq!(old_key(&machine, &mut state).unwrap().draw(1).whole(), Ok(RESERVATION_STEP + 1));
     assert_eq!(state.take_notices(), []);
 }
 
@@ -156,14 +156,14 @@ fn numbers_stop_at_the_reservation_and_go_on_after_topping_up() {
     let key = new_key(&machine, &mut state);
     let run = RESERVATION_STEP as u32 / 2;
     assert_eq!(key.reserved(), RESERVATION_STEP);
-    assert_eq!(key.draw(run), Ok(1));
+    assert_eq!(key.draw(run).whole(), Ok(1));
     state.top_up().unwrap();
     assert_eq!(key.reserved(), RESERVATION_STEP, "half is left");
-    assert_eq!(key.draw(run), Ok(u64::from(run) + 1));
-    assert_eq!(key.draw(1), Err(ipsec::SequenceError::NotReserved));
+    assert_eq!(key.draw(run).whole(), Ok(u64::from(run) + 1));
+    assert_eq!(key.draw(1).whole(), Err(ipsec::SequenceError::NotReserved));
     state.top_up().unwrap();
     assert_eq!(key.reserved(), 2 * RESERVATION_STEP);
-    assert_eq!(key.draw(1), Ok(RESERVATION_STEP + 1));
+    assert_eq!(key.draw(1).whole(), Ok(RESERVATION_STEP + 1));
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn lost_record_is_found_out_by_the_run_record_and_by_the_witness_and_stays_found
     for remembers in ["run", "witness"] {
         let mut machine = Machine::new();
         let mut state = machine.open();
-        new_key(&machine, &mut state).draw(64).unwrap();
+        new_key(&machine, &mut state).draw(64).whole().unwrap();
         drop(state);
         std::fs::remove_dir_all(machine.state()).unwrap();
         match remembers {
@@ -183,7 +183,7 @@ fn lost_record_is_found_out_by_the_run_record_and_by_the_witness_and_stays_found
         let refusal = counter(&machine, &mut state, 1, Duration::ZERO).unwrap_err();
         assert_eq!(refusal, Refusal::RecordMissing { used: RESERVATION_STEP }, "{remembers}");
         let other = counter(&machine, &mut state, 3, Duration::ZERO).unwrap();
-        assert_eq!(other.draw(1), Ok(1), "the other SAs run");
+        assert_eq!(other.draw(1).whole(), Ok(1), "the other SAs run");
         drop((other, state));
         // Also when nothing remembers any more but the refusal.
         let _ = std::fs::remove_file(machine.witness());
@@ -202,7 +202,7 @@ fn record_that_went_back_is_refused() {
         let key = new_key(&machine, &mut state);
         let backup = machine.root.path().join("backup");
         copy(&machine.sequence(), &backup);
-        key.draw(RESERVATION_STEP as u32 - 1).unwrap();
+        key.draw(RESERVATION_STEP as u32 - 1).whole().unwrap();
         state.top_up().unwrap();
         drop((key, state));
         copy(&backup, &machine.sequence());
@@ -233,7 +233,7 @@ fn machine_refuses_the_keys_of_another() {
     for moved in ["all", "state", "witness"] {
         let mut machine = Machine::new();
         let mut state = machine.open();
-        new_key(&machine, &mut state).draw(64).unwrap();
+        new_key(&machine, &mut state).draw(64).whole().unwrap();
         drop(state);
         machine.reboot();
         machine.id += 1;
@@ -260,7 +260,7 @@ fn key_that_no_record_knows_is_new_only_if_its_file_is() {
     let ahead = state.outbound(fingerprint(1), SPI, SHORT, &KeyFileFacts { path, modified });
     assert_eq!(ahead.unwrap_err().reason, Refusal::FutureFile { hours: 25 });
     assert!(!machine.witness().exists() && !machine.record(1).exists(), "nothing was taken");
-    assert_eq!(counter(&machine, &mut state, 1, DAY - hour).unwrap().draw(1), Ok(1));
+    assert_eq!(counter(&machine, &mut state, 1, DAY - hour).unwrap().draw(1).whole(), Ok(1));
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn damaged_run_record_is_set_aside_and_the_durable_one_goes_on() {
     for damage in ["magic", "version", "check", "cut"] {
         let machine = Machine::new();
         let mut state = machine.open();
-        new_key(&machine, &mut state).draw(64).unwrap();
+        new_key(&machine, &mut state).draw(64).whole().unwrap();
         drop(state);
         let path = machine.run().join("keystate");
         let mut bytes = std::fs::read(&path).unwrap();
@@ -307,7 +307,7 @@ fn damaged_run_record_is_set_aside_and_the_durable_one_goes_on() {
         let expected = vec![Notice::SetAside { path: machine.run().join("keystate.bad") }];
         assert_eq!(state.take_notices(), expected, "{damage}");
         let key = old_key(&machine, &mut state).unwrap();
-        assert_eq!(key.draw(1), Ok(RESERVATION_STEP + 1), "{damage}");
+        assert_eq!(key.draw(1).whole(), Ok(RESERVATION_STEP + 1), "{damage}");
     }
 }
 
@@ -337,7 +337,7 @@ fn state_stays_locked_while_anyone_may_count() {
     let key = new_key(&machine, &mut state);
     drop(state);
     assert!(matches!(machine.try_open().err(), Some(KeyStateError::InUse { .. })));
-    assert_eq!(key.draw(1), Ok(1));
+    assert_eq!(key.draw(1).whole(), Ok(1));
 }
 
 #[test]
@@ -479,7 +479,7 @@ fn full_table_refuses_until_places_are_idle_and_forgets_nothing() {
         KeyMaterial::new(Suite::Aes128Gcm, &bytes).unwrap().fingerprint()
     };
     let sealing = new_key(&machine, &mut state);
-    sealing.draw(9).unwrap();
+    sealing.draw(9).whole().unwrap();
     let mut windows: Vec<_> =
         (1..MAX_SAS).map(|number| state.inbound(of(number), SPI, 64, SHORT).unwrap()).collect();
     windows[4].commit(1000).unwrap();
@@ -495,6 +495,6 @@ fn full_table_refuses_until_places_are_idle_and_forgets_nothing() {
     assert!(again.commit(990).is_err(), "whether it came is not known any more");
     assert_eq!(again.commit(1001), Ok(Advance::Moved));
     let sealing = old_key(&machine, &mut state).unwrap();
-    assert_eq!(sealing.draw(1), Ok(RESERVATION_STEP + 1), "on from the durable record");
+    assert_eq!(sealing.draw(1).whole(), Ok(RESERVATION_STEP + 1), "on from the durable record");
     assert!(windows[0].commit(1).is_ok(), "those in use are untouched");
 }

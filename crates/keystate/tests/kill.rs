@@ -83,10 +83,12 @@ fn process_that_is_killed() {
     let mut arrived = done.read(1);
     loop {
         // Large runs, so that reservations are written all the time.
-        match counter.draw(100_000) {
+        let mut run = counter.draw(100_000);
+        let count = run.left();
+        match run.take() {
             Ok(first) => {
                 assert!(first > done.read(0), "number {first} again");
-                done.write(0, first + 99_999);
+                done.write(0, first + count - 1);
             }
             Err(SequenceError::NotReserved) => state.top_up().unwrap(),
             Err(SequenceError::Exhausted) => panic!("64 bits are enough"),
@@ -160,7 +162,7 @@ fn process_on_a_full_disk() {
     let numbers = SequenceNumbers::Short;
     let counter = state.outbound(fingerprint(1), Spi::LOWEST, numbers, &file).unwrap();
     let half = RESERVATION_STEP as u32 / 2;
-    counter.draw(half + 1).unwrap();
+    counter.draw(half + 1).whole().unwrap();
 
     let filler = fill(&root.join("state"));
     for _ in 0..3 {
@@ -170,21 +172,21 @@ fn process_on_a_full_disk() {
     }
     // A key that comes now is not refused, but cannot send yet.
     let other = state.outbound(fingerprint(3), Spi::LOWEST, numbers, &file).unwrap();
-    assert_eq!(other.draw(1), Err(SequenceError::NotReserved));
+    assert_eq!(other.draw(1).whole(), Err(SequenceError::NotReserved));
     assert_eq!(state.top_up().unwrap_err().failed, 2);
-    assert_eq!(counter.draw(half - 1), Ok(u64::from(half) + 2), "up to the end of what is");
-    assert_eq!(counter.draw(1), Err(SequenceError::NotReserved));
+    assert_eq!(counter.draw(half - 1).whole(), Ok(u64::from(half) + 2), "up to the end of what is");
+    assert_eq!(counter.draw(1).whole(), Err(SequenceError::NotReserved));
     // A restart changes nothing of it.
     drop((counter, other, state));
     let mut state = open(&root).unwrap();
     let counter = state.outbound(fingerprint(1), Spi::LOWEST, numbers, &file).unwrap();
     let other = state.outbound(fingerprint(3), Spi::LOWEST, numbers, &file).unwrap();
-    assert_eq!(counter.draw(1), Err(SequenceError::NotReserved));
+    assert_eq!(counter.draw(1).whole(), Err(SequenceError::NotReserved));
 
     std::fs::remove_file(filler).unwrap();
     state.top_up().unwrap();
-    assert_eq!(counter.draw(1), Ok(RESERVATION_STEP + 1));
-    assert_eq!(other.draw(1), Ok(1));
+    assert_eq!(counter.draw(1).whole(), Ok(RESERVATION_STEP + 1));
+    assert_eq!(other.draw(1).whole(), Ok(1));
 
     drop((counter, other, state));
     std::fs::remove_file(root.join("run/keystate")).unwrap();

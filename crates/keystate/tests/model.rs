@@ -224,8 +224,10 @@ impl World {
 
     fn draw(&mut self, count: u32) {
         let Some((_, Some(counter))) = &self.running else { return };
-        let Ok(first) = counter.draw(count) else { return };
-        let last = first + u64::from(count) - 1;
+        let mut run = counter.draw(count);
+        let count = run.left();
+        let Ok(first) = run.take() else { return };
+        let last = first + count - 1;
         let before = self.used.range(..=last).next_back();
         assert!(before.is_none_or(|(_, end)| *end < first), "{first}..={last} again");
         self.used.insert(first, last);

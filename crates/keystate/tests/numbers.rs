@@ -54,7 +54,7 @@ fn fingerprint(seed: u8) -> Fingerprint {
 fn use_up_to(counter: &SequenceCounter, number: u64) {
     counter.reserve(number);
     while counter.last() < number {
-        counter.draw((number - counter.last()).min(LAST) as u32).unwrap();
+        counter.draw((number - counter.last()).min(LAST) as u32).whole().unwrap();
     }
 }
 
@@ -63,12 +63,12 @@ fn longer_numbers_go_on_behind_the_last_short_one_and_back() {
     let machine = Machine::new();
     let mut state = machine.open();
     let short = machine.seals(&mut state, Short).unwrap();
-    assert_eq!(short.draw(10), Ok(1));
+    assert_eq!(short.draw(10).whole(), Ok(1));
     let long = machine.seals(&mut state, Extended).unwrap();
-    assert_eq!((long.numbers(), long.draw(5)), (Extended, Ok(11)));
+    assert_eq!((long.numbers(), long.draw(5).whole()), (Extended, Ok(11)));
     let again = machine.seals(&mut state, Short).unwrap();
     assert!(Arc::ptr_eq(&short, &again), "one counter a width");
-    assert_eq!((short.draw(1), long.draw(1)), (Ok(16), Ok(17)));
+    assert_eq!((short.draw(1).whole(), long.draw(1).whole()), (Ok(16), Ok(17)));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn both_widths_are_topped_up_while_both_are_used() {
         state.top_up().unwrap();
         let drawn = RESERVATION_STEP as u32 / 4;
         for counter in [&short, &long] {
-            counter.draw(drawn).unwrap_or_else(|error| panic!("round {round}: {error}"));
+            counter.draw(drawn).whole().unwrap_or_else(|error| panic!("round {round}: {error}"));
         }
     }
 }
@@ -94,18 +94,18 @@ fn a_key_that_went_beyond_32_bits_is_refused_with_short_numbers_for_ever() {
     use_up_to(&long, LAST + 1);
     let beyond = |used| Refusal::BeyondNumbers { used, last: LAST };
     assert_eq!(machine.seals(&mut state, Short).err(), Some(beyond(LAST + 1)));
-    assert_eq!(machine.seals(&mut state, Extended).unwrap().draw(1), Ok(LAST + 2));
+    assert_eq!(machine.seals(&mut state, Extended).unwrap().draw(1).whole(), Ok(LAST + 2));
     state.top_up().unwrap();
     drop((long, state));
     let mut state = machine.open();
     assert_eq!(machine.seals(&mut state, Short).err(), Some(beyond(LAST + 2)));
-    assert_eq!(machine.seals(&mut state, Extended).unwrap().draw(1), Ok(LAST + 3));
+    assert_eq!(machine.seals(&mut state, Extended).unwrap().draw(1).whole(), Ok(LAST + 3));
     drop(state);
     machine.reboot();
     let mut state = machine.open();
     let refused = machine.seals(&mut state, Short).err();
     assert!(matches!(refused, Some(Refusal::BeyondNumbers { used, .. }) if used > LAST + 3));
-    assert!(machine.seals(&mut state, Extended).unwrap().draw(1).unwrap() > LAST + 3);
+    assert!(machine.seals(&mut state, Extended).unwrap().draw(1).whole().unwrap() > LAST + 3);
 }
 
 #[test]
@@ -114,10 +114,10 @@ fn the_last_short_number_is_no_end_for_longer_ones() {
     let mut state = machine.open();
     let short = machine.seals(&mut state, Short).unwrap();
     use_up_to(&short, LAST);
-    assert!(short.draw(1).is_err());
-    assert_eq!(machine.seals(&mut state, Extended).unwrap().draw(1), Ok(LAST + 1));
+    assert!(short.draw(1).whole().is_err());
+    assert_eq!(machine.seals(&mut state, Extended).unwrap().draw(1).whole(), Ok(LAST + 1));
     // The counter that still has the old width hands out nothing that was used.
-    assert!(short.draw(1).is_err() && short.is_exhausted());
+    assert!(short.draw(1).whole().is_err() && short.is_exhausted());
 }
 
 #[test]

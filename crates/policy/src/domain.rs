@@ -2,7 +2,7 @@
 
 use wire::Family;
 
-use crate::{Direction, Policy};
+use crate::policy::{Direction, Policy};
 
 /// A policy domain: direction, family, and the class of the port by which a packet came. A verdict
 /// holds in one domain only.

@@ -8,15 +8,20 @@
 
 pub mod classifier;
 mod domain;
+mod ids;
 pub mod overlap;
 mod policy;
+mod region;
 mod rule;
 pub mod selector;
 pub mod spd;
+mod steps;
 mod table;
+mod tree;
 
 pub use classifier::Classifier;
 pub use domain::{DomainId, Generation, IngressClass};
-pub use policy::{Action, Direction, Policy, PolicyId, PolicyIndex, SaSetId};
+pub use ids::{Match, PolicyIndex};
+pub use policy::{Action, Direction, Policy, PolicyId, SaSetId};
 pub use selector::{AddressRange, IcmpRange, PortRange, Selector, SelectorError, UpperSelector};
-pub use spd::{Match, NeedsRenewal, Search, Slots, Spd, SpdError, common};
+pub use spd::{NeedsRenewal, Search, Slots, Spd, SpdError, common};

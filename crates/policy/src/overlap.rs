@@ -20,23 +20,22 @@
 //! microseconds. The effort is bounded ([`BASE_STEPS`], [`STEPS_A_POLICY`]): where policies overlap
 //! so much that the limit is reached, the answer says so, and the caller must assume the worst.
 
-mod region;
 mod review;
 #[cfg(test)]
 mod tests;
-mod tree;
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use wire::{Family, Flow};
 
-use crate::policy::Precedence;
-use crate::{Action, Direction, Policy, PolicyIndex, Spd};
-use region::{Region, Sides};
+use crate::ids::PolicyIndex;
+use crate::policy::{Action, Direction, Policy, Precedence};
+use crate::region::{Region, Sides};
+use crate::spd::Spd;
+use crate::steps::{Exhausted, Steps};
+use crate::tree::{AddressTree, Kinds, Reach, Sought, Window, windows};
 pub use review::{Doubt, Finding, review};
-pub(crate) use tree::AddressTree;
-use tree::{Kinds, Reach, Sought, Window, windows};
 
 /// Steps of a search at most, and more for each policy of the change.
 const BASE_STEPS: u64 = 300_000;
@@ -45,20 +44,6 @@ const STEPS_A_POLICY: u64 = 300;
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 const DIRECTIONS: [Direction; 2] = [Direction::Outbound, Direction::Inbound];
-
-/// The steps that a search may still take.
-struct Steps(u64);
-
-/// No step is left.
-#[derive(Debug)]
-struct Exhausted;
-
-impl Steps {
-    fn take(&mut self, steps: u64) -> Result<(), Exhausted> {
-        self.0 = self.0.checked_sub(steps).ok_or(Exhausted)?;
-        Ok(())
-    }
-}
 
 /// The policy that decides packets after a change.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -4,17 +4,13 @@ use std::sync::Arc;
 
 use wire::Family;
 
+use crate::ids::PolicyIndex;
 use crate::rule::{Rule, UpperRule};
-use crate::{AddressRange, IcmpRange, PortRange, Selector, UpperSelector};
+use crate::selector::{AddressRange, IcmpRange, PortRange, Selector, UpperSelector};
 
 /// Number of a policy, never reused while the process lives (DESIGN I2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct PolicyId(pub u32);
-
-/// Slot of a policy in its [`Spd`](crate::Spd): what counters and caches know it by. It stays the
-/// policy's through every change that makes one database from another, and is not given again.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct PolicyIndex(pub u32);
 
 /// Number of a set of SAs that a PROTECT policy names (RFC 9611), never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

@@ -4,7 +4,8 @@
 use wire::flow::protocol;
 use wire::{Family, Flow, Upper};
 
-use crate::{IcmpRange, Match, PolicyIndex, PortRange};
+use crate::ids::{Match, PolicyIndex};
+use crate::selector::{IcmpRange, PortRange};
 
 /// One combination of the entries of a policy's lists, as a packet of one direction shows them.
 /// The family is that of the table.

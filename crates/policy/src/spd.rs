@@ -20,22 +20,11 @@ use std::sync::{Arc, OnceLock};
 use wire::{Family, Flow};
 
 use crate::classifier::{Cost, Shape};
-use crate::domain::{Classes, DOMAINS_A_CLASS};
-use crate::overlap::AddressTree;
+use crate::domain::{Classes, DOMAINS_A_CLASS, DomainId, Generation, IngressClass};
+use crate::ids::{Match, PolicyIndex};
+use crate::policy::{Direction, Policy, PolicyId};
 use crate::table::{Gathered, Refused, Table};
-use crate::{Direction, DomainId, Generation, IngressClass, Policy, PolicyId, PolicyIndex};
-
-/// What the database says of one flow.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Match {
-    /// This policy decides.
-    Policy(PolicyIndex),
-    /// A non-first fragment whose missing ports, ICMP type or (IPv6) protocol this policy would
-    /// have to see before anything below it may decide. It never falls past (FC-44).
-    FragmentPorts(PolicyIndex),
-    /// No policy speaks of the flow: it is dropped.
-    None,
-}
+use crate::tree::AddressTree;
 
 /// Why a set of policies cannot become a database.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

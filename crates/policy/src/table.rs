@@ -6,9 +6,9 @@ use std::sync::Arc;
 use wire::{Family, Flow, Upper};
 
 use crate::classifier::{Budget, Classifier, Cost, Dead, NONE, Shape, TooCostly};
+use crate::ids::{Match, PolicyIndex};
 use crate::policy::Precedence;
 use crate::rule::Rule;
-use crate::{Match, PolicyIndex};
 
 /// Flows that are searched together.
 const AT_ONCE: usize = 64;

@@ -5,6 +5,8 @@
 //! where outer headers can be written in place. A frame has one owner at any time: the pool, a
 //! port's ring, or the walk. Who takes a [`Descriptor`] takes the frame.
 
+use crate::mark::Mark;
+
 /// Bytes free in front of every received packet: room for two Ethernet, IPv6, UDP and ESP headers.
 pub const HEADROOM: usize = 256;
 
@@ -27,6 +29,23 @@ pub struct Descriptor {
     pub offset: u32,
     /// Bytes of the packet, link header included, frame check sequence not.
     pub length: u32,
+}
+
+/// A packet as a port received it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Received {
+    /// The packet.
+    pub packet: Descriptor,
+    /// Place in [`Port::marks`] of what a lower tier claims of the packet, from 1; 0: nothing.
+    pub hint: u32,
+}
+
+impl From<Descriptor> for Received {
+    /// A packet of which no lower tier claims anything.
+    #[inline]
+    fn from(packet: Descriptor) -> Received {
+        Received { packet, hint: 0 }
+    }
 }
 
 /// Frame memory with its free list. All frames have one size.
@@ -64,8 +83,13 @@ pub trait Port<F: Frames> {
         &mut self,
         frames: &mut F,
         limit: usize,
-        into: &mut alloc::vec::Vec<Descriptor>,
+        into: &mut alloc::vec::Vec<Received>,
     ) -> usize;
+    /// Returns what lower tiers claim of the packets of the last [`Port::receive`]:
+    /// [`Received::hint`] counts into it.
+    fn marks(&self) -> &[Mark] {
+        &[]
+    }
     /// Accepts packets from the front of `packets` and returns how many. It owns the frames of
     /// those it accepted and gives them back to `frames` when they have left; the caller keeps
     /// the rest.

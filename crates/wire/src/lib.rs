@@ -18,11 +18,13 @@ pub mod flow;
 pub mod frame;
 pub mod icmp;
 pub mod link;
+pub mod mark;
 pub mod packet;
 pub mod upper_checksum;
 
 pub use flow::{Address, Family, Flow, Upper};
-pub use frame::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Port};
+pub use frame::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Port, Received};
 pub use link::LinkAddress;
+pub use mark::{Mark, MarkVlan};
 pub use packet::{Fragment, Packet, ParseError};
 pub use upper_checksum::UpperChecksum;

@@ -14,7 +14,7 @@
 use std::collections::{HashMap, HashSet};
 
 use dataplane::{
-    DeviceId, DropReason, HostService, L4Checksum, Moved, PortId, RouteTarget, SetIndex, Side,
+    DropReason, HostService, L4Checksum, Moved, NetdevId, PortId, RouteTarget, SetIndex, Side,
     Verdict,
 };
 use ipsec::Mode;
@@ -140,13 +140,13 @@ impl<'w> Oracle<'w> {
     /// 1. the link header: which port, and is it for us
     /// 2. the IP header
     /// 3. ESP to us is opened, and its packet goes on as if received on that side
-    pub fn judge(&mut self, now_ns: u64, device: DeviceId, frame: &[u8]) -> Vec<Course> {
+    pub fn judge(&mut self, now_ns: u64, device: NetdevId, frame: &[u8]) -> Vec<Course> {
         self.moved = None;
         let courses = self.courses(now_ns, device, frame);
         courses.into_iter().map(|course| Course { moved: self.moved, ..course }).collect()
     }
 
-    fn courses(&mut self, now_ns: u64, device: DeviceId, frame: &[u8]) -> Vec<Course> {
+    fn courses(&mut self, now_ns: u64, device: NetdevId, frame: &[u8]) -> Vec<Course> {
         if frame.len() > self.world.room {
             return dropped(DropReason::Oversize);
         }
@@ -228,7 +228,7 @@ impl<'w> Oracle<'w> {
     ///
     /// # Errors
     /// What becomes of a frame that holds none for us.
-    pub fn link(&self, device: DeviceId, frame: &[u8]) -> Result<(PortId, Vec<u8>), Vec<Course>> {
+    pub fn link(&self, device: NetdevId, frame: &[u8]) -> Result<(PortId, Vec<u8>), Vec<Course>> {
         let untagged = self.world.port_of(device, None);
         if let Some(port) = untagged.filter(|port| self.world.is_ip_medium(*port)) {
             return Ok((port, frame.to_vec()));

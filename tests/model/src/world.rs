@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use dataplane::{
-    DeviceId, Medium, Neighbour, NextHop, PortId, PortInfo, RouteEntry, RouteGeneration,
+    Medium, Neighbour, NetdevId, NextHop, PortId, PortInfo, RouteEntry, RouteGeneration,
     RouteTarget, SaSet, SetIndex, Snapshot, SnapshotParts,
 };
 use ipsec::{
@@ -87,7 +87,7 @@ pub fn set_id(peer: usize) -> SaSetId {
 
 impl World {
     /// The port for a frame of this VLAN id on a device.
-    pub fn port_of(&self, device: DeviceId, vlan: Option<u16>) -> Option<PortId> {
+    pub fn port_of(&self, device: NetdevId, vlan: Option<u16>) -> Option<PortId> {
         let place = self.ports.iter().position(|p| p.device == device && p.vlan == vlan)?;
         Some(PortId(place as u16))
     }

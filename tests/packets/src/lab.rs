@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::{
-    CacheUse, Counters, DeviceId, FlowCache, HostService, L4Checksum, Medium, Moved, Neighbour,
+    CacheUse, Counters, FlowCache, HostService, L4Checksum, Medium, Moved, Neighbour, NetdevId,
     NextHop, NextHopId, PortId, PortInfo, Prefix, RouteEntry, RouteTarget, SaSet, SetIndex, Side,
     Snapshot, SnapshotParts, TapReader, TapSettings, Tapped, Verdict, Wanted, Worker, tap,
 };
@@ -279,15 +279,16 @@ impl Laboratory {
         self.worker.wanted().collect()
     }
 
-    /// Lets what waits go, or go on waiting; returns what left.
+    /// Has the worker go over to the snapshot: lets what waits go, or go on waiting; returns what
+    /// left.
     ///
     /// # Panics
     /// As [`Laboratory::send_frames`].
     pub fn release(&mut self) -> Vec<Sent> {
-        self.worker.release(&self.snapshot, self.now_ns);
+        self.worker.adopt(&self.snapshot, self.now_ns);
         let mut sent = Vec::new();
         for device in 0..DEVICES {
-            self.collect(DeviceId(device as u16), &mut sent);
+            self.collect(NetdevId(device as u16), &mut sent);
         }
         self.balance();
         sent
@@ -346,7 +347,7 @@ impl Laboratory {
     /// # Panics
     /// If afterwards the books do not balance: the ledger of every port, the frames, one verdict
     /// per packet, the drops by reason against the drops by port.
-    pub fn send_frames<B: AsRef<[u8]>>(&mut self, device: DeviceId, frames: &[B]) -> Outcome {
+    pub fn send_frames<B: AsRef<[u8]>>(&mut self, device: NetdevId, frames: &[B]) -> Outcome {
         let port = self.worker.device_mut(device).expect("a device of the laboratory");
         frames.iter().for_each(|frame| port.push(frame.as_ref()));
         let mut outcome = Outcome::default();
@@ -359,14 +360,14 @@ impl Laboratory {
             assert!(verdicts.len() >= received, "one verdict per packet received");
             outcome.verdicts.extend(verdicts.iter().map(|verdict| verdict.expect("a verdict")));
             for device in 0..DEVICES {
-                self.collect(DeviceId(device as u16), &mut outcome.sent);
+                self.collect(NetdevId(device as u16), &mut outcome.sent);
             }
             self.balance();
         }
         outcome
     }
 
-    fn collect(&mut self, device: DeviceId, into: &mut Vec<Sent>) {
+    fn collect(&mut self, device: NetdevId, into: &mut Vec<Sent>) {
         let transmitted = match self.worker.device_mut(device) {
             Some(port) => port.take_transmitted(),
             None => return,
@@ -377,7 +378,7 @@ impl Laboratory {
     }
 
     /// A frame that left: its link header is checked here, once for all tests.
-    fn read(&self, device: DeviceId, frame: &[u8]) -> Sent {
+    fn read(&self, device: NetdevId, frame: &[u8]) -> Sent {
         let on_device = |info: &PortInfo| info.device == device;
         let place = self.snapshot.ports().iter().position(on_device).expect("a port's device");
         if self.snapshot.ports()[place].medium == Medium::Ip {
@@ -409,7 +410,7 @@ impl Laboratory {
         assert_eq!(dropped, counters.total().dropped, "drops by reason and by port");
         let waiting = self.worker.waiting();
         assert_eq!(counters.total().held, waiting as u64, "what waits is on the ledger");
-        let (frames, _) = self.worker.parts_mut(DeviceId(0));
+        let (frames, _) = self.worker.parts_mut(NetdevId(0));
         assert_eq!(frames.conservation().held(), waiting, "frames that nobody gave back");
     }
 }
@@ -440,7 +441,7 @@ fn address(text: &str) -> Address {
 fn port(name: &str, device: u16, side: Side, mac: [u8; 6], addresses: &[&str]) -> PortInfo {
     PortInfo {
         name: name.into(),
-        device: DeviceId(device),
+        device: NetdevId(device),
         vlan: None,
         side,
         medium: Medium::Ethernet,

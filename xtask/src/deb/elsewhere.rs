@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use super::{OURS, read, without_paths};
-use crate::test::{Counts, Outcome};
+use crate::runs::{Counts, Outcome};
 use crate::{Failure, cargo, copy, root, succeed, target_directory};
 
 /// Builds both programs here and in a copy of the sources. Fails if they differ.
@@ -25,7 +25,10 @@ pub(crate) fn same_from_elsewhere() -> Result<Outcome, Failure> {
         let [here, there] = built.each_ref().map(|built| read(&built.join("debug").join(name)));
         let same = here? == there?;
         println!("{name}, built in two folders: {}", if same { "the same" } else { "DIFFERS" });
-        counts.add_test(same);
+        match same {
+            true => counts.add_passed(),
+            false => counts.add_failed(),
+        }
     }
     if counts.failed() > 0 {
         println!("both are kept: {}", folder.display());

@@ -59,7 +59,7 @@ fn rust(lines: &[&str]) -> Vec<Test> {
 
 /// Whether a line says that a test never runs.
 fn is_idle(line: &str) -> bool {
-    line.trim_start().starts_with("#[ignore") && !line.contains(crate::long::REASON)
+    line.trim_start().starts_with("#[ignore") && !line.contains(crate::runs::LONG_REASON)
 }
 
 fn python(lines: &[&str]) -> Vec<Test> {

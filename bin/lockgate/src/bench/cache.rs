@@ -16,11 +16,12 @@ use serde::Serialize;
 use wire::{BATCH, Family, Flow, Upper, flow::protocol};
 
 use super::machine::{self, Seat};
-use super::measure::{self, Figure, Random, Span, measure, overhead, rounds};
+use super::measure::{self, Figure, Span, measure, overhead, rounds};
 use super::plot::{Chart, Curve, Scale};
 use super::rows::{undisturbed, version};
-use super::scene::{Case, Direction as Way_};
 use super::{ArgumentError, BenchError, Report, publish};
+use scene::Random;
+use scene::{Case, Direction as Way_};
 
 /// Laps at least.
 const LEAST_LAPS: usize = 7;

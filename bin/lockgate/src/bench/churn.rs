@@ -27,10 +27,10 @@ use wire::Family;
 use super::lap::LapError;
 use super::machine::{self, Seat};
 use super::measure;
-use super::scene::{Case, Keys, LAN};
 use super::spd::fillers::{self, Matching, Rules};
 use super::spd::traffic;
 use super::{ArgumentError, BenchError, LapRefused, Report, publish};
+use scene::{Case, Keys, LAN, SceneError};
 use worker::{Mailbox, Slice};
 
 /// Time for which a rate has its turn.
@@ -214,7 +214,8 @@ impl Scene {
             case: "a snapshot".into(),
             error: LapRefused(error),
         };
-        let mut parts = self.case.parts(&self.keys, self.spd.clone()).map_err(refused)?;
+        let parts = self.case.parts(&self.keys, self.spd.clone());
+        let mut parts = parts.map_err(|error: SceneError| refused(error.into()))?;
         (parts.outbound, parts.inbound) = (self.outbound.clone(), self.inbound.clone());
         let made = Snapshot::after(parts, self.actions.as_ref());
         let made = made.map_err(|error: SnapshotError| refused(error.into()))?;

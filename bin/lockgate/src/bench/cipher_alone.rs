@@ -7,11 +7,12 @@ use io::memory::MemoryFrames;
 use wire::link::ETHERNET_BYTES;
 use wire::{BATCH, Descriptor, Frames};
 
-use super::check::same;
-use super::lap::{LapError, arriving};
+use super::lap::LapError;
 use super::measure::Figure;
-use super::other_cipher::OtherCipher;
-use super::scene::{Case, Direction, HOP_LIMIT};
+use scene::OtherCipher;
+use scene::arriving;
+use scene::same;
+use scene::{Case, Direction, HOP_LIMIT};
 
 /// Time of the cipher alone, ns a packet.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -91,7 +92,7 @@ impl Batch<'_> {
     /// Seals packets in clear and returns the cipher's ns; the last packet is checked.
     fn seal(&self, frames: &mut MemoryFrames) -> Result<f64, LapError> {
         let sa = &self.sa.snapshot.outbound()[self.sa.worker];
-        let number = sa.sequence.draw(self.packets.len() as u32);
+        let number = sa.sequence.draw(self.packets.len() as u32).whole();
         let number = number.map_err(|_| self.refused(0))?;
         let mut jobs = Vec::with_capacity(self.packets.len());
         let mut outer = 0..0;

@@ -17,8 +17,9 @@ use policy::{Direction, Match, Search, Spd, SpdError, common};
 use wire::{BATCH, Family, Flow};
 
 use super::machine::{self, Seat};
-use super::measure::{self, Random, Span, measure, overhead, rounds};
+use super::measure::{self, Span, measure, overhead, rounds};
 use super::{ArgumentError, BenchError, Report, RulesRefused, WrongAnswer, publish};
+use scene::Random;
 pub(super) use sets::SetError;
 use sets::{Generated, Set};
 use trace::Trace;

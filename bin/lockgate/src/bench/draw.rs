@@ -1,6 +1,6 @@
 //! Which flow the next packet is of.
 
-use super::measure::Random;
+use scene::Random;
 
 /// How packets are spread over flows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]

@@ -10,6 +10,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use io::memory::{FRAME_BYTES, MemoryFrames};
 use ipsec::Suite;
 use ipsec::cipher::BackendKind;
@@ -18,11 +19,12 @@ use wire::Family;
 
 use super::lap::{self, Course, LapError, LapFigures, Staging};
 use super::machine::{self, Seat};
-use super::measure::{self, Random};
+use super::measure::{self};
 use super::memory::Circles;
 use super::rows::{self, Report, Row, version};
-use super::scene::{Case, Direction, MAX_FLOWS};
 use super::{ArgumentError, BenchError, LapRefused, publish, shares, targets};
+use scene::Random;
+use scene::{Case, Direction, MAX_FLOWS};
 
 /// Laps at least.
 const LEAST_LAPS: usize = 7;
@@ -50,8 +52,8 @@ pub(crate) struct EspArguments {
     #[arg(long, value_delimiter = ',', default_values_t = [64, 1420])]
     size: Vec<usize>,
     /// Which way: sealed, opened, or between two protected ports without ESP.
-    #[arg(long, value_delimiter = ',', value_enum,
-          default_values_t = [Direction::Out, Direction::In, Direction::Forward])]
+    #[arg(long, value_delimiter = ',', value_parser = directions(),
+          default_values = Direction::ALL.map(Direction::name))]
     direction: Vec<Direction>,
     /// Cipher suites, or "all"; "null", neither encryption nor integrity, is the framing alone.
     #[arg(long, value_delimiter = ',', value_parser = suites,
@@ -100,6 +102,14 @@ pub(crate) struct EspArguments {
     /// --callgrind-once --direction out --size 64 --family 4
     #[arg(long, verbatim_doc_comment)]
     callgrind_once: bool,
+}
+
+/// Reads a direction by its name.
+fn directions() -> impl TypedValueParser<Value = Direction> {
+    PossibleValuesParser::new(Direction::ALL.map(Direction::name)).map(|name| {
+        let named = |direction: &Direction| direction.name() == name;
+        Direction::ALL.into_iter().find(named).expect("one of the possible values")
+    })
 }
 
 /// One suite or all.
@@ -231,9 +241,17 @@ fn refused(case: &Case, error: LapError) -> BenchError {
     BenchError::Lap { case: case.label(), error: LapRefused(error) }
 }
 
-impl Case {
+/// What `bench esp` says of a case.
+pub(super) trait Named {
     /// The row's name.
-    pub(super) fn label(&self) -> String {
+    fn label(&self) -> String;
+
+    /// Arguments of `bench esp` that ask for this row alone.
+    fn arguments(&self) -> Vec<String>;
+}
+
+impl Named for Case {
+    fn label(&self) -> String {
         let (version, size) = (version(self.family), self.size);
         let backend = self.backend.map_or(String::new(), |kind| format!(" by {}", kind.name()));
         let workers = match self.workers {
@@ -249,8 +267,7 @@ impl Case {
         }
     }
 
-    /// Arguments of `bench esp` that ask for this row alone.
-    pub(super) fn arguments(&self) -> Vec<String> {
+    fn arguments(&self) -> Vec<String> {
         let Case { direction, suite, family, size, flows, backend, workers } = self;
         let backend = backend.map(|kind| format!("--backend={}", kind.name()));
         let arguments = [

@@ -23,10 +23,11 @@ use serde::Serialize;
 use wire::build::PacketBuilder;
 
 use super::machine::{self, Machine};
-use super::measure::{Figure, Random};
+use super::measure::Figure;
 use super::{ArgumentError, BenchError, publish};
 use forwarder::{Bare, Drops, Forwarder, cpu_time};
 use lane::{Cores, FORWARDER, HOST, Lane, Sample, index};
+use scene::Random;
 
 /// Rounds at least.
 const LEAST_ROUNDS: usize = 5;

@@ -15,20 +15,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use dataplane::{DeviceId, DropReason, Handovers, Snapshot, SnapshotError, Worker};
+use dataplane::{DropReason, Handovers, Snapshot, SnapshotError, Worker};
 use io::memory::{MemoryFrames, PreloadedPort};
-use ipsec::SaError;
-use ipsec::cipher::BackendKind;
 use policy::SpdError;
-use wire::flow::protocol;
-use wire::{BATCH, Frames};
+use scene::{
+    Case, Direction, Flaw, Keys, OtherCipher, Random, SceneError, arriving, check, drain, load,
+    mix, other_cipher, spi,
+};
+use wire::BATCH;
 
-use super::check::{Flaw, check};
 use super::cipher_alone::{CipherTimes, WorkersSa, cipher_alone};
 use super::machine;
-use super::measure::{Random, Span, measure, overhead};
-use super::other_cipher::OtherCipher;
-use super::scene::{Case, Direction, HOP_LIMIT, Keys, own_mac, router_mac, spi};
+use super::measure::{Span, measure, overhead};
 use super::stages::{BatchClock, StageTimes};
 
 /// Outputs looked at after each pass.
@@ -55,27 +53,27 @@ pub(super) enum LapError {
     /// The cipher alone refused a job.
     #[error("the cipher refused packet {packet}")]
     Cipher { packet: usize },
-    /// This machine does not have the library.
-    #[error("this machine does not have {}", .0.name())]
-    NoBackend(BackendKind),
     /// A worker cannot be bound to its core.
     #[error("a worker cannot be bound to its core: {0}")]
     Pin(std::io::Error),
     /// There is no memory for a cache.
     #[error("no memory for the flow cache: {0}")]
     Memory(std::io::Error),
-    /// The operating system gave no random bytes.
-    #[error("no random bytes: {0}")]
-    Random(getrandom::Error),
-    /// The scene's SA was refused: a mistake of the bench.
+    /// There is no gateway.
     #[error(transparent)]
-    Sa(#[from] SaError),
-    /// The scene's policies were refused: a mistake of the bench.
-    #[error(transparent)]
-    Spd(#[from] SpdError),
-    /// The scene's parts do not fit: a mistake of the bench.
-    #[error(transparent)]
-    Snapshot(#[from] SnapshotError),
+    Scene(#[from] SceneError),
+}
+
+impl From<SpdError> for LapError {
+    fn from(error: SpdError) -> LapError {
+        SceneError::from(error).into()
+    }
+}
+
+impl From<SnapshotError> for LapError {
+    fn from(error: SnapshotError) -> LapError {
+        SceneError::from(error).into()
+    }
 }
 
 /// What is done in a lap.
@@ -418,73 +416,13 @@ impl<'c> Lap<'c> {
     }
 }
 
-/// Puts packets into free frames, and these into a port. Each is written as soon as it is made: a
-/// second copy of all of them would push the frames out of the caches.
-pub(super) fn load(
-    worker: &mut Worker<MemoryFrames, PreloadedPort>,
-    device: DeviceId,
-    packets: impl Iterator<Item = Vec<u8>>,
-) {
-    let (frames, port) = worker.parts_mut(device);
-    let port = port.expect("all devices have ports");
-    port.recycle(frames);
-    for packet in packets {
-        port.load(frames.store(&packet).expect("a frame a flow"));
-    }
-}
-
-/// The timed span, in turns of up to `burst` packets. A function of its own, so that a profiler can
-/// be told to look at nothing else.
-#[inline(never)]
-pub(super) fn drain(
-    worker: &mut Worker<MemoryFrames, PreloadedPort>,
-    snapshot: &Snapshot,
-    device: DeviceId,
-    begin: Instant,
-    burst: usize,
-) {
-    while worker.turn(snapshot, begin.elapsed().as_nanos() as u64, device, burst) > 0 {}
-}
-
-/// Puts the free frames in random order.
-pub(super) fn mix(frames: &mut MemoryFrames, random: &mut Random) {
-    let mut free: Vec<_> = std::iter::from_fn(|| frames.take()).collect();
-    random.shuffle(&mut free);
-    free.into_iter().for_each(|frame| frames.give(frame));
-}
-
-/// The other end of the SA that a worker of the case uses.
-pub(super) fn other_cipher(case: &Case, keys: &Keys) -> OtherCipher {
-    match case.direction {
-        Direction::In => OtherCipher::new(case.suite, keys.inbound.expose()),
-        Direction::Out | Direction::Forward => OtherCipher::new(case.suite, keys.outbound.expose()),
-    }
-}
-
-/// A packet as it arrives at a worker: in clear, or as the `sequence`th that the peer sealed.
-pub(super) fn arriving(
-    case: &Case,
-    other: &OtherCipher,
-    worker: usize,
-    flow: usize,
-    sequence: u32,
-) -> Vec<u8> {
-    let (to, from) = (own_mac(case.ingress()), router_mac(case.ingress()));
-    let inner = case.inner(flow, HOP_LIMIT);
-    if case.direction != Direction::In {
-        return inner.frame(to, from, None);
-    }
-    let (local, remote) = case.tunnel();
-    let esp = other.seal(spi(worker).value(), sequence, &inner.ip());
-    let outer = wire::build::PacketBuilder::new(remote, local);
-    outer.protocol(protocol::ESP).payload(&esp).frame(to, from, None)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use ipsec::Suite;
-    use wire::Family;
+    use ipsec::cipher::BackendKind;
+    use scene::{own_mac, router_mac};
+    use wire::{Family, Frames};
 
     const FLOWS: usize = 256;
     const COURSE: Course =

@@ -7,7 +7,8 @@ use io::memory::{FRAME_BYTES, MemoryFrames};
 use serde::Serialize;
 use wire::{FrameId, Frames};
 
-use super::measure::{Figure, Random};
+use super::measure::Figure;
+use scene::Random;
 
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;

@@ -40,7 +40,6 @@
 //! | `plot` | curves as SVG |
 
 mod cache;
-mod check;
 mod churn;
 mod cipher_alone;
 mod classify;
@@ -51,10 +50,8 @@ mod lap;
 mod machine;
 mod measure;
 mod memory;
-mod other_cipher;
 mod plot;
 mod rows;
-mod scene;
 mod shares;
 mod spd;
 mod stages;

@@ -12,9 +12,9 @@ use super::lap::{Course, LapError, LapFigures};
 use super::machine::Machine;
 use super::measure::{Figure, Span};
 use super::memory::Distance;
-use super::scene::{Case, Direction, Keys};
 use super::stages::StageTimes;
 use super::targets;
+use scene::{Case, Direction, Keys};
 
 /// A lap in which the thread had its core for a smaller part of the time is not counted: somebody
 /// else ran there, and left his data in the caches.

@@ -11,15 +11,15 @@ use std::process::{Command, Stdio};
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::BenchError;
-use super::scene::Case;
+use callgrind::Counts;
+use scene::Case;
+
+use super::esp::Named;
 
 /// The function whose instructions count, and what it calls.
 const TIMED_SPAN: &str = "--toggle-collect=*bench*lap*drain*";
 /// Timed and untimed passes of the lap.
 const PASSES: usize = 2;
-
-/// Instructions by source file and symbol.
-type Counts = BTreeMap<(String, String), u64>;
 
 /// Counts and prints one table a case.
 ///
@@ -31,7 +31,7 @@ pub(super) fn run(cases: &[Case]) -> Result<(), BenchError> {
          library's, inlined everywhere, spread over the files of the function they are in",
     )?;
     for case in cases {
-        let counts = read(&count(case)?);
+        let counts = callgrind::read(&count(case)?);
         let total: u64 = counts.values().sum();
         if total == 0 {
             return Err(BenchError::NothingCounted);
@@ -56,55 +56,6 @@ fn count(case: &Case) -> Result<String, BenchError> {
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         false => Err(BenchError::UnderValgrind(output.status)),
-    }
-}
-
-/// Reads callgrind's format: the instructions that each file's lines and each symbol took
-/// themselves, calls not counted.
-fn read(text: &str) -> Counts {
-    let (mut names, mut counts) = (HashMap::new(), Counts::new());
-    let (mut file, mut symbol) = (String::new(), String::new());
-    let mut is_call = false;
-    for line in text.lines() {
-        if let Some((key, value)) = line.split_once('=').filter(|(key, _)| is_key(key)) {
-            // fi and fe: inlined from another file. c…: of the function that is called.
-            match key {
-                "fl" | "fi" | "fe" => file = name(&mut names, "file", value),
-                "fn" => symbol = name(&mut names, "symbol", value),
-                "cfi" | "cfl" => drop(name(&mut names, "file", value)),
-                "cfn" => drop(name(&mut names, "symbol", value)),
-                "calls" => is_call = true,
-                _ => {}
-            }
-            continue;
-        }
-        let begins = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'*');
-        if !line.as_bytes().first().is_some_and(begins) {
-            continue;
-        }
-        // The line behind "calls" is what the call took, callee and all.
-        if std::mem::take(&mut is_call) {
-            continue;
-        }
-        if let Some(Ok(count)) = line.split(' ').nth(1).map(str::parse::<u64>) {
-            *counts.entry((file.clone(), symbol.clone())).or_default() += count;
-        }
-    }
-    counts
-}
-
-fn is_key(key: &str) -> bool {
-    key.len() <= 5 && key.bytes().all(|byte| byte.is_ascii_lowercase())
-}
-
-/// A name, which is spelt out the first time, `(7) name`, and then only numbered, `(7)`.
-fn name(names: &mut HashMap<(&str, String), String>, kind: &'static str, text: &str) -> String {
-    match text.split_once(") ") {
-        Some((number, name)) => {
-            names.insert((kind, format!("{number})")), name.to_owned());
-            name.to_owned()
-        }
-        None => names.get(&(kind, text.to_owned())).cloned().unwrap_or_default(),
     }
 }
 
@@ -206,18 +157,8 @@ totals: 5168
 ";
 
     #[test]
-    fn own_instructions_are_counted_and_those_of_calls_are_not() {
-        let counts = read(TEXT);
-        let of = |file: &str, symbol: &str| counts[&(file.to_owned(), symbol.to_owned())];
-        assert_eq!(of("crates/dataplane/src/walk.rs", "walk"), 124);
-        assert_eq!(of("library/core/slice.rs", "walk"), 12);
-        assert_eq!(of("/aws-lc/gcm.c", "gcm"), 5000);
-        assert_eq!(counts.values().sum::<u64>(), 5168, "the total that is written there");
-    }
-
-    #[test]
     fn inlined_library_code_is_spread_over_its_functions_files_and_nothing_is_lost() {
-        let stages = stages(&read(TEXT));
+        let stages = stages(&callgrind::read(TEXT));
         let names: Vec<_> = stages.iter().map(|(name, _)| name.as_str()).collect();
         let files = ["dataplane/src/walk.rs", "dataplane/src/seal.rs"];
         assert_eq!(names, ["cipher library", files[0], files[1], "memmove"]);

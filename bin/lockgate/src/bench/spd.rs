@@ -22,11 +22,12 @@ use wire::{BATCH, Family};
 use super::draw::Distribution;
 use super::lap::LapError;
 use super::machine::{self, Seat};
-use super::measure::{self, Random, rounds};
+use super::measure::{self, rounds};
 use super::rows::version;
-use super::scene::{Case, Direction};
 use super::{ArgumentError, BenchError, LapRefused, publish};
 use fillers::{Matching, Rules};
+use scene::Random;
+use scene::{Case, Direction};
 use station::{LapFigures, Station};
 
 /// Laps at least.

@@ -4,11 +4,11 @@
 
 use std::io::{Read, Sink};
 
-use dataplane::{Counters, DeviceId, FlowCache, Medium, PortId, Snapshot, Verdict, Worker};
+use dataplane::{Counters, FlowCache, Medium, NetdevId, PortId, Snapshot, Verdict, Worker};
 use io::memory::FRAME_BYTES;
 use io::{CaptureError, CapturePort, CaptureReader, MemoryFrames, MemoryPort};
 use wire::link::{Link, Tag};
-use wire::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Port};
+use wire::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Port, Received};
 
 /// Frames that the packets of one turn, their fragments and the ICMP about them lie in.
 const FRAMES: u32 = 4096;
@@ -108,15 +108,15 @@ impl<R: Read> Port<MemoryFrames> for Device<R> {
         &mut self,
         frames: &mut MemoryFrames,
         limit: usize,
-        into: &mut Vec<Descriptor>,
+        into: &mut Vec<Received>,
     ) -> usize {
         let before = into.len();
         for (_, input) in &mut self.inputs {
             let room = limit - (into.len() - before);
             input.receive(frames, room, into);
         }
-        for packet in &into[before..] {
-            self.note_destination(frames, packet.frame);
+        for received in &into[before..] {
+            self.note_destination(frames, received.packet.frame);
         }
         into.len() - before
     }
@@ -158,7 +158,7 @@ pub(crate) fn replay<R: Read>(
     let count = inputs.len();
     let devices = devices(snapshot, inputs);
     let frames = MemoryFrames::with_frame_bytes(FRAMES, frame_bytes(snapshot));
-    let ids: Vec<DeviceId> = (0..devices.len() as u16).map(DeviceId).collect();
+    let ids: Vec<NetdevId> = (0..devices.len() as u16).map(NetdevId).collect();
     let mut worker = Worker::new(snapshot, frames, devices.into_iter().map(Some).collect());
     worker.take_cache(cache);
     let mut verdicts = Verdicts::new(snapshot);
@@ -197,7 +197,7 @@ pub(crate) fn replay<R: Read>(
 /// When the next packet comes, over all inputs.
 fn next_timestamp<R: Read>(
     worker: &mut Worker<MemoryFrames, Device<R>>,
-    ids: &[DeviceId],
+    ids: &[NetdevId],
 ) -> Result<Option<u64>, CaptureError> {
     let mut earliest: Option<u64> = None;
     for &id in ids {
@@ -215,7 +215,7 @@ fn next_timestamp<R: Read>(
 fn drain<R: Read>(
     worker: &mut Worker<MemoryFrames, Device<R>>,
     snapshot: &Snapshot,
-    ids: &[DeviceId],
+    ids: &[NetdevId],
     now_ns: u64,
     output: &mut impl Output,
 ) -> Result<(), CaptureError> {
@@ -234,7 +234,7 @@ fn drain<R: Read>(
 }
 
 /// The port that a packet left by: a device's ports differ by their VLAN tags.
-fn port_of(snapshot: &Snapshot, device: DeviceId, packet: &[u8]) -> Option<PortId> {
+fn port_of(snapshot: &Snapshot, device: NetdevId, packet: &[u8]) -> Option<PortId> {
     let ports = snapshot.ports();
     let vlan = match Link::parse(packet)?.tag {
         Tag::Vlan(id) => Some(id),

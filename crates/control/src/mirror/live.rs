@@ -20,7 +20,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use dataplane::{
-    DeviceId, L4Checksum, Neighbour, NextHop, NextHopId, PortId, PortInfo, Prefix, RouteEntry,
+    L4Checksum, Neighbour, NetdevId, NextHop, NextHopId, PortId, PortInfo, Prefix, RouteEntry,
     RouteTarget,
 };
 use policy::AddressRange;
@@ -39,7 +39,7 @@ pub struct LiveParts {
     /// Interface index that a port's addresses and routes are on, one entry per port: for a
     /// tagged port that of Linux's VLAN netdev. `None`: there is none.
     pub links: Vec<Option<u32>>,
-    /// Interface index of each netdev that frames are received from; [`DeviceId`] counts into
+    /// Interface index of each netdev that frames are received from; [`NetdevId`] counts into
     /// this list. `None`: there is none of that name.
     pub devices: Vec<Option<u32>>,
     /// Routes, one per prefix.
@@ -181,7 +181,7 @@ impl LiveParts {
         for (at, netdev) in names.chain([HOST_NETDEV]).enumerate() {
             let device = view.link_named(netdev);
             let info = &mut self.ports[at];
-            let DeviceId(place) = info.device;
+            let NetdevId(place) = info.device;
             self.devices[usize::from(place)] = device.map(|link| link.index);
             let link = match (device, info.vlan) {
                 (Some(device), Some(id)) => view.vlan_on(device.index, id),

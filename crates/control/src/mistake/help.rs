@@ -57,7 +57,7 @@ impl Mistake {
                 Some(format!("write [{word}.NAME] and its keys below"))
             }
             Mistake::CacheBeyondMemory { limit, fits, .. } => {
-                let flows = crate::values::count_text(*fits);
+                let flows = crate::written::count_text(*fits);
                 Some(format!("flows = \"{flows}\" takes no more than that, {limit} bytes"))
             }
             Mistake::IcmpOfOtherFamily { right } => Some(format!("write protocol = \"{right}\"")),

@@ -7,8 +7,9 @@ use policy::overlap::{Doubt, Finding, review};
 use policy::{PolicyId, SaSetId};
 
 use super::ports::Ports;
-use crate::compile::{HOST_PORT, compiled_policy};
+use crate::compile::compiled_policy;
 use crate::errors::Problems;
+use crate::host_port::HOST_PORT;
 use crate::mistake::Mistake;
 use crate::source::Span;
 use crate::takeover::example_text;

@@ -10,8 +10,8 @@ use dataplane::{PortId, Side};
 use toml::Spanned;
 
 use super::ports::Ports;
-use crate::compile::HOST_PORT;
 use crate::errors::Problems;
+use crate::host_port::HOST_PORT;
 use crate::mistake::{Mistake, nearest};
 use crate::raw::Texts;
 use crate::validated::IngressPorts;

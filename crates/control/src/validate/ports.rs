@@ -9,10 +9,11 @@ use toml::Spanned;
 use wire::{Address, Family};
 
 use crate::errors::Problems;
+use crate::interface_address::InterfaceAddress;
 use crate::mistake::Mistake;
 use crate::raw::RawPort;
 use crate::source::Span;
-use crate::validated::{InterfaceAddress, Port};
+use crate::validated::Port;
 use crate::values::{bounded, interface, mac, name, service, word};
 
 /// Ports at most: a [`PortId`] has 16 bits, and one number is the host port's.
@@ -99,7 +100,7 @@ fn port(
     problems: &mut Problems<'_>,
 ) -> Option<Port> {
     let mut port_name = name(problems, &raw.name);
-    if raw.name.get_ref() == crate::compile::HOST_PORT {
+    if raw.name.get_ref() == crate::host_port::HOST_PORT {
         problems.error(&raw.name.span(), Mistake::ReservedPortName);
         port_name = None;
     }
@@ -160,7 +161,7 @@ fn netdev(written: &Spanned<String>, problems: &mut Problems<'_>) -> Option<Stri
     let allowed = |c: char| c.is_ascii_graphic() && c != '/';
     let fits = (1..=15).contains(&text.len()) && text.chars().all(allowed);
     let mistake = match text.as_str() {
-        crate::compile::HOST_NETDEV => Some(Mistake::ReservedNetdev),
+        crate::HOST_NETDEV => Some(Mistake::ReservedNetdev),
         "." | ".." => Some(Mistake::BadNetdev { text: text.clone() }),
         _ => (!fits).then(|| Mistake::BadNetdev { text: text.clone() }),
     };

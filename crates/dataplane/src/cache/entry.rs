@@ -22,7 +22,7 @@
 use policy::{DomainId, Generation, Match, PolicyIndex, SaSetId};
 use wire::{Family, Flow, Upper};
 
-use crate::NextHopId;
+use crate::ids::NextHopId;
 
 /// Words of an IPv4 entry.
 pub(super) const V4: usize = 4;

@@ -10,7 +10,6 @@ use super::table::{Domain, Table};
 /// Packets of a batch that are looked up, of one family.
 pub(crate) struct Lane<const WORDS: usize> {
     len: usize,
-    missing: usize,
     /// Whether `firsts` are of this batch.
     is_asked: bool,
     columns: Box<Columns<WORDS>>,
@@ -44,7 +43,7 @@ impl<const WORDS: usize> Default for Lane<WORDS> {
             missing: [0; BATCH],
             firsts: [None; FIRSTS],
         };
-        Lane { len: 0, missing: 0, is_asked: false, columns: Box::new(columns) }
+        Lane { len: 0, is_asked: false, columns: Box::new(columns) }
     }
 }
 
@@ -80,7 +79,7 @@ impl Lanes {
 
 impl<const WORDS: usize> Lane<WORDS> {
     fn clear(&mut self) {
-        (self.len, self.missing, self.is_asked) = (0, 0, false);
+        (self.len, self.is_asked) = (0, false);
     }
 
     #[inline(always)]
@@ -107,11 +106,6 @@ impl<const WORDS: usize> Lane<WORDS> {
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         self.len
-    }
-
-    /// How many were not found.
-    pub(crate) fn missing(&self) -> usize {
-        self.missing
     }
 
     /// The row of a packet.
@@ -172,7 +166,6 @@ impl<const WORDS: usize> Lane<WORDS> {
         let Columns { keys, hashes, values, missing, .. } = &mut *self.columns;
         for at in missing[..missed].iter().map(|at| usize::from(*at)) {
             values[at] = table.find_second(hashes[at], &keys[at]);
-            self.missing += usize::from(values[at].is_nothing());
         }
     }
 

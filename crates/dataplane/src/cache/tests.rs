@@ -91,10 +91,10 @@ impl Bench {
     }
 
     fn find(&mut self, key: Key) -> Option<(Answer, Way)> {
-        let (mut lanes, counters) = (Lanes::default(), &mut CacheCounters::default());
+        let mut lanes = Lanes::default();
         lanes.push(0, key.domain, key.opened_by, &key.flow);
-        self.cache.look_up(&mut lanes.v4, counters);
-        self.cache.look_up(&mut lanes.v6, counters);
+        self.cache.look_up(&mut lanes.v4);
+        self.cache.look_up(&mut lanes.v6);
         match key.flow.family {
             Family::V4 => self.cache.found(&lanes.v4, 0),
             Family::V6 => self.cache.found(&lanes.v6, 0),
@@ -129,8 +129,8 @@ fn colliding(cache: &FlowCache, family: Family, count: usize) -> Vec<Key> {
     let place = |lanes: &mut Lanes, key: &Key| {
         lanes.clear();
         lanes.push(0, key.domain, key.opened_by, &key.flow);
-        cache.look_up(&mut lanes.v4, &mut CacheCounters::default());
-        cache.look_up(&mut lanes.v6, &mut CacheCounters::default());
+        cache.look_up(&mut lanes.v4);
+        cache.look_up(&mut lanes.v6);
         let hash = match family {
             Family::V4 => lanes.v4.hash(0),
             Family::V6 => lanes.v6.hash(0),

@@ -3,8 +3,10 @@
 use policy::{DomainId, Match};
 use wire::Flow;
 
-use crate::cache::{CacheCounters, Lane, Lanes, Words};
-use crate::{Counters, NextHopId, Snapshot};
+use crate::cache::{Lane, Lanes, Words};
+use crate::counters::Counters;
+use crate::ids::NextHopId;
+use crate::snapshot::Snapshot;
 
 /// Lists that are filled anew for each question; kept so that a batch allocates nothing.
 #[derive(Default)]
@@ -79,14 +81,15 @@ impl Search {
         self.domains.push(domain);
     }
 
-    /// Has the packet of a lane ask; of equal ones the first is searched, and remembered.
+    /// Has the packet of a lane ask; of equal ones the first is searched, and remembered. Returns
+    /// whether it is the first.
     pub(super) fn ask_once<const WORDS: usize>(
         &mut self,
         lane: &mut Lane<WORDS>,
         at: usize,
         flow: Flow,
-        counters: &mut CacheCounters,
-    ) where
+    ) -> bool
+    where
         Flow: Words<WORDS>,
     {
         let (row, place) = (lane.row(at), self.flows.len() as u16);
@@ -99,10 +102,10 @@ impl Search {
             };
             self.asked.last_mut().expect("just asked").entry = Some(entry);
         } else {
-            (counters.hits, counters.misses) = (counters.hits + 1, counters.misses - 1);
             let hop = NextHopId(u32::MAX);
             self.asked.push(Asked { row: row as u16, flow: known, hop, entry: None });
         }
+        known == place
     }
 
     /// By which next hop the packet would leave that asked last.

@@ -4,7 +4,7 @@
 use policy::{AddressRange, PortRange};
 use wire::{Address, Family, Flow, Upper};
 
-use crate::{DropReason, Verdict};
+use crate::verdict::{DropReason, Verdict};
 
 /// Levels of a filter at most: its evaluation uses as much stack.
 pub const MAX_DEPTH: usize = 64;

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::{Heading, Layer};
-use crate::{Medium, Verdict};
+use crate::port::Medium;
+use crate::verdict::Verdict;
 
 /// Packets that wait in a worker's ring at most.
 pub const RING_PACKETS: usize = 2048;

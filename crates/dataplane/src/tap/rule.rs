@@ -4,9 +4,9 @@
 use policy::{Direction, Match, PolicyIndex};
 use wire::Flow;
 
-use crate::Snapshot;
 use crate::decide::{Question, Routed, inbound_answer, inbound_question, route};
-use crate::walk::Row;
+use crate::row::Row;
+use crate::snapshot::Snapshot;
 
 /// Policies that matched a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -204,7 +204,7 @@ proptest! {
         port.advance_to(u64::MAX);
         let (mut batch, mut total) = (Vec::new(), 0);
         while port.receive(&mut frames, 64, &mut batch) > 0 {
-            for packet in batch.drain(..) {
+            for Received { packet, .. } in batch.drain(..) {
                 total += packet.length as usize;
                 frames.give(packet.frame);
             }
@@ -388,7 +388,7 @@ fn packets_cut_by_the_capture_are_counted_and_received_short() {
     let mut port: TestPort<'_> = CapturePort::new(Some(open(&file.bytes).unwrap()), None);
     let mut batch = Vec::new();
     assert_eq!(port.receive(&mut frames, 64, &mut batch), 2);
-    assert!(batch.iter().all(|packet| packet.length == 96));
+    assert!(batch.iter().all(|received| received.packet.length == 96));
     assert_eq!(port.counts(), CaptureCounts { received: 2, transmitted: 0, cut: 1 });
 }
 
@@ -405,7 +405,7 @@ fn two_inputs_merge_by_time() {
             port.advance_to(now);
             let mut batch = Vec::new();
             port.receive(&mut frames, 64, &mut batch);
-            for packet in batch {
+            for Received { packet, .. } in batch {
                 seen.push((now, frames.packet(packet).unwrap()[0]));
                 frames.give(packet.frame);
             }

@@ -37,7 +37,7 @@ fn receive_one(port: &mut TunPort, frames: &mut MemoryFrames) -> Descriptor {
     let mut packets = Vec::new();
     wait_until("a packet comes", || port.receive(frames, 64, &mut packets) > 0);
     assert_eq!(packets.len(), 1);
-    packets[0]
+    packets[0].packet
 }
 
 #[test]
@@ -104,8 +104,8 @@ fn packets_longer_than_a_frame_are_dropped_and_counted() {
             port.receive(&mut frames, 64, &mut packets);
             packets.len() == 2
         });
-        assert_eq!(packets[0].length as usize, 1024 - HEADROOM - 1);
-        assert_eq!(packets[1].length, 33);
+        assert_eq!(packets[0].packet.length as usize, 1024 - HEADROOM - 1);
+        assert_eq!(packets[1].packet.length, 33);
         assert_eq!(port.statistics().too_long, 2);
         assert_eq!(frames.conservation().held(), 2);
     });

@@ -1,5 +1,7 @@
 use std::sync::Once;
 
+use wire::FrameId;
+
 use super::aead::Aead;
 use super::*;
 use crate::testing::{Heap, material};

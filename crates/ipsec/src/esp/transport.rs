@@ -9,7 +9,8 @@ use wire::flow::protocol::{ESP, NONE, UDP};
 use wire::packet::{IPV6_BYTES, upper_next_header};
 use wire::{Family, Fragment, Packet, checksum};
 
-use super::{Sizes, write_trailer};
+use super::write_trailer;
+use crate::layout::Sizes;
 use crate::outer::{UDP_BYTES, udp_header};
 use crate::{OutboundSa, SealJob};
 

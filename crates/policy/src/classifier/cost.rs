@@ -1,6 +1,7 @@
 //! What a search costs at most, and the bound that a set of rules must keep.
 
-use super::forest::MAX_BLOCKS;
+/// Blocks of a forest at most: what the index in a leaf holds.
+pub(super) const MAX_BLOCKS: usize = 1 << 24;
 
 /// What a search of one flow costs at most: a bound over all flows, not a measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -13,6 +13,7 @@ use std::ops::Range;
 use cpu::lanes::Lanes;
 use cpu::prefetch_ref;
 
+use super::cost::MAX_BLOCKS;
 use super::header::{Area, Header, NO_CLASS, PLACES};
 use super::{Cost, Dead, NONE};
 
@@ -26,8 +27,6 @@ const AHEAD: usize = 8;
 pub(super) const FAN: usize = 16;
 /// Blocks of a leaf at most: what the count in a [`Word`] holds.
 pub(super) const LEAF_BLOCKS: usize = 0x7f;
-/// Blocks of a forest at most: what the index in a [`Word`] holds.
-pub(super) const MAX_BLOCKS: usize = 1 << 24;
 
 /// Where a search goes on: a node, or a leaf with the number of its blocks.
 ///

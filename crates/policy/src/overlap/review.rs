@@ -4,11 +4,12 @@
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
-use super::region::Sides;
-use super::tree::{Kinds, Reach, Sought, Window, windows};
-use super::{AddressTree, DIRECTIONS, Example, Exhausted, FAMILIES, Steps, Way};
-use crate::policy::Precedence;
-use crate::{Action, Policy, Selector, UpperSelector};
+use super::{DIRECTIONS, Example, FAMILIES, Way};
+use crate::policy::{Action, Policy, Precedence};
+use crate::region::Sides;
+use crate::selector::{Selector, UpperSelector};
+use crate::steps::{Exhausted, Steps};
+use crate::tree::{AddressTree, Kinds, Reach, Sought, Window, windows};
 
 /// Steps for one policy at most.
 const STEPS_A_POLICY: u64 = 200_000;

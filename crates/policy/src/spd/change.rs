@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use super::{Base, Change, Made, NeedsRenewal, Slot, Slots, Spd, SpdError};
 use crate::classifier::Budget;
+use crate::domain::DomainId;
+use crate::ids::PolicyIndex;
+use crate::policy::{Policy, PolicyId};
 use crate::table::{Gathered, Table};
-use crate::{DomainId, Policy, PolicyId, PolicyIndex};
 
 impl Spd {
     /// Changes since the base was made.

@@ -1,7 +1,7 @@
 //! Packets that arrive, read from the fuzzer's bytes: mostly valid ones, so that the walk is
 //! entered deep, then changed where the input says.
 
-use dataplane::{DeviceId, Medium, SetIndex, Side};
+use dataplane::{Medium, NetdevId, SetIndex, Side};
 use packets::lab::{self, Laboratory, agreements, host, own};
 use packets::peer::{text_of, text_with};
 use packets::table::sum_header;
@@ -26,7 +26,7 @@ pub(super) struct Arrival {
 
 /// Packets that arrive together on one device.
 pub(super) struct Batch {
-    pub(super) device: DeviceId,
+    pub(super) device: NetdevId,
     pub(super) side: Side,
     /// Time since the batch before.
     pub(super) after_ns: u64,

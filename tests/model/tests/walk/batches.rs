@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use dataplane::{Counters, DeviceId, DropReason, Verdict};
+use dataplane::{Counters, DropReason, NetdevId, Verdict};
 use model::headers::{self, Part};
 use model::world::World;
 use proptest::prelude::*;
@@ -20,7 +20,7 @@ const PACKETS: usize = 120;
 /// Small enough that no order of them moves the smallest replay window past any of them.
 const PERMUTED: usize = 32;
 
-const DEVICES: [DeviceId; 3] = [DeviceId(0), DeviceId(1), DeviceId(2)];
+const DEVICES: [NetdevId; 3] = [NetdevId(0), NetdevId(1), NetdevId(2)];
 
 #[test]
 fn a_batch_comes_to_what_its_packets_come_to_one_at_a_time() {
@@ -110,7 +110,7 @@ fn with_one_worker(world: World) -> World {
     World { workers: 1, ..world }
 }
 
-fn of(device: DeviceId, arrivals: &[Arrival]) -> Vec<&[u8]> {
+fn of(device: NetdevId, arrivals: &[Arrival]) -> Vec<&[u8]> {
     let here = arrivals.iter().filter(|arrival| arrival.device == device);
     here.map(|arrival| &arrival.bytes[..]).collect()
 }

@@ -154,7 +154,7 @@ fn a_cache_changes_neither_verdict_nor_output_nor_count() {
                     let here = arrivals.iter().filter(|arrival| arrival.device.0 == device);
                     let packets: Vec<&[u8]> = here.map(|arrival| &arrival.bytes[..]).collect();
                     for batch in packets.chunks(*size) {
-                        let device = dataplane::DeviceId(device);
+                        let device = dataplane::NetdevId(device);
                         let expected = ordered(plain.run(device, batch).0);
                         let observed = ordered(remembering.run(device, batch).0);
                         prop_assert_eq!(&observed.verdicts, &expected.verdicts, "{:?}", change);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use dataplane::{
-    CacheUse, Counters, DeviceId, FlowCache, Medium, Moved, Outputs, PortId, SetIndex, Share,
-    Snapshot, Tap, TapReader, TapSettings, Tapped, Verdict, Walk, tap,
+    CacheUse, Counters, Entry, FlowCache, Input, Medium, Moved, NetdevId, Outputs, PortId,
+    SetIndex, Share, Snapshot, Tap, TapReader, TapSettings, Tapped, Verdict, Walk, tap,
 };
 use io::MemoryFrames;
 use ipsec::{DontFragment, Dscp, Encapsulation, Mode};
@@ -13,7 +13,7 @@ use model::esp::{self, Text};
 use model::headers::{self, Ip, Part};
 use model::icmp;
 use model::world::{Keys, Supply, World};
-use wire::{Descriptor, Family, Frames, HEADROOM, Upper};
+use wire::{Descriptor, Family, Frames, HEADROOM, Received, Upper};
 
 /// A gateway that runs the real walk.
 pub(crate) struct Gateway<'w> {
@@ -132,26 +132,25 @@ impl<'w> Gateway<'w> {
     fn walk(
         &mut self,
         worker: usize,
-        device: DeviceId,
+        device: NetdevId,
         packets: &[Descriptor],
-        arrival: tap::Arrival,
+        entry: Entry,
     ) -> Outputs {
         let mut out = Outputs::default();
         let Gateway { snapshot, walks, frames, now_ns, capture, .. } = self;
         let walk = &mut walks[worker];
-        match (capture, arrival) {
-            (Some((taps, reader)), _) => {
+        // Hints without marks: they change nothing.
+        let received = |(packet, hint): (&Descriptor, u32)| Received { packet: *packet, hint };
+        let packets: Vec<Received> = packets.iter().zip(0..).map(received).collect();
+        let input = Input { netdev: device, packets: &packets, entry };
+        match capture {
+            Some((taps, reader)) => {
                 reader.allow(1 << 20, 1 << 20);
-                let (taps, batch) = (&mut taps[worker..=worker], (device, packets));
-                tap::walk(walk, taps, snapshot, *now_ns, batch, arrival, frames, &mut out);
+                let taps = &mut taps[worker..=worker];
+                tap::walk(walk, taps, snapshot, *now_ns, input, frames, &mut out);
                 taps.iter_mut().for_each(|tap| tap.finish(snapshot, *now_ns, &out.verdicts));
             }
-            (None, tap::Arrival::Received) => {
-                walk.run(snapshot, *now_ns, device, packets, frames, &mut out);
-            }
-            (None, tap::Arrival::HandedOver) => {
-                walk.run_handed_over(snapshot, *now_ns, device, packets, frames, &mut out);
-            }
+            None => walk.run(snapshot, *now_ns, input, frames, &mut out),
         }
         out
     }
@@ -176,14 +175,14 @@ impl<'w> Gateway<'w> {
     /// another's.
     pub(crate) fn run(
         &mut self,
-        device: DeviceId,
+        device: NetdevId,
         packets: &[&[u8]],
     ) -> (Observed, Vec<OnTheWire>) {
         self.now_ns = self.next_ns();
         let store = |bytes: &&[u8]| self.frames.store(bytes).expect("a free frame");
         let descriptors: Vec<Descriptor> = packets.iter().map(store).collect();
         let receiver = usize::from(device.0) % self.walks.len();
-        let mut out = self.walk(receiver, device, &descriptors, tap::Arrival::Received);
+        let mut out = self.walk(receiver, device, &descriptors, Entry::Received);
         let handovers = std::mem::take(&mut out.handovers);
         let mut verdicts = out.verdicts.clone();
         let (mut observed, mut on_the_wire) = (Observed::default(), vec![]);
@@ -194,7 +193,7 @@ impl<'w> Gateway<'w> {
                 .filter(|handover| handover.worker as usize == worker && handover.device == device)
                 .map(|handover| handover.packet)
                 .collect();
-            let out = self.walk(worker, device, &own, tap::Arrival::HandedOver);
+            let out = self.walk(worker, device, &own, Entry::HandedOver);
             let (theirs, made) = out.verdicts.split_at(own.len());
             for (packet, verdict) in own.iter().zip(theirs) {
                 let place = descriptors.iter().position(|given| given == packet).expect("as given");

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use dataplane::{DeviceId, PortId, Side};
+use dataplane::{NetdevId, PortId, Side};
 use ipsec::{Encapsulation, Mode, SequenceNumbers};
 use model::esp::{self, Text};
 use model::headers;
@@ -22,7 +22,7 @@ use crate::worlds::{HOST, INTERESTING, address, own_mac};
 /// A frame as a device receives it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Arrival {
-    pub(crate) device: DeviceId,
+    pub(crate) device: NetdevId,
     pub(crate) bytes: Vec<u8>,
 }
 

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use dataplane::{DeviceId, DropReason, Verdict};
+use dataplane::{DropReason, NetdevId, Verdict};
 use ipsec::{SequenceNumbers, Suite};
 use model::esp::{self, Freshness, Numbers, Text};
 use model::world::World;
@@ -63,7 +63,7 @@ fn a_stream_that_is_duplicated_thinned_and_permuted_is_delivered_once() {
             let batch: Vec<(usize, u64)> = arrivals.drain(..size).collect();
             let frames: Vec<Vec<u8>> = batch.iter().map(|a| frame(&world, *a)).collect();
             let frames: Vec<&[u8]> = frames.iter().map(|frame| &frame[..]).collect();
-            let (observed, _) = gateway.run(DeviceId(1), &frames);
+            let (observed, _) = gateway.run(NetdevId(1), &frames);
             for (&(peer, number), verdict) in batch.iter().zip(&observed.verdicts) {
                 let (forward, replayed, too_old) = (
                     Verdict::Forward(LAN),

@@ -1,7 +1,7 @@
 //! The walk under a capture ≡ the walk without, and the capture tells the verdict of every packet.
 
 use dataplane::tap::{Heading, Layer, Layers, Outcome};
-use dataplane::{DeviceId, TapId, TapSettings, Verdict};
+use dataplane::{NetdevId, TapId, TapSettings, Verdict};
 use proptest::prelude::*;
 
 use crate::gateway::Gateway;
@@ -36,7 +36,7 @@ fn a_capture_changes_neither_verdict_nor_output_nor_count() {
             let here = arrivals.iter().filter(|arrival| arrival.device.0 == device);
             let packets: Vec<&[u8]> = here.map(|arrival| &arrival.bytes[..]).collect();
             for batch in packets.chunks(size) {
-                let device = DeviceId(device);
+                let device = NetdevId(device);
                 let (expected, _) = plain.run(device, batch);
                 let (observed, _) = tapped.run(device, batch);
                 prop_assert_eq!(&observed, &expected);

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use dataplane::{DeviceId, DropReason, Verdict};
+use dataplane::{DropReason, NetdevId, Verdict};
 use ipsec::{SequenceNumbers, Suite};
 use model::headers::{self, Ip, Part};
 use model::oracle::Oracle;
@@ -143,9 +143,9 @@ fn a_checksum_that_becomes_zero_is_zero() {
     let lowers_to_zero = |id: &u32| packet(*id).ip()[10..12] == [0xfe, 0xff];
     let id = (0..0x10000).find(lowers_to_zero).expect("one identification in 65,536");
     let frame = packet(id).frame(own_mac(LAN), [2, 0, 0, 0, 1, 1], None);
-    let (observed, _) = Gateway::new(&world).run(DeviceId(0), &[&frame]);
+    let (observed, _) = Gateway::new(&world).run(NetdevId(0), &[&frame]);
     assert_eq!(observed.emissions[0].packet[10..12], [0, 0]);
-    let courses = Oracle::new(&world).judge(0, DeviceId(0), &frame);
+    let courses = Oracle::new(&world).judge(0, NetdevId(0), &frame);
     assert!(agrees(&courses, &observed));
 }
 

@@ -2,7 +2,7 @@
 //! nested routes with holes, and policies that overlap in every way.
 
 use dataplane::{
-    DeviceId, HostService, L4Checksum, Medium, Neighbour, NextHop, NextHopId, PortId, PortInfo,
+    HostService, L4Checksum, Medium, Neighbour, NetdevId, NextHop, NextHopId, PortId, PortInfo,
     Prefix, RouteEntry, RouteTarget, Side,
 };
 use ipsec::{DontFragment, Dscp, Encapsulation, Mode, SequenceNumbers, Suite, Tunnel, UdpPorts};
@@ -234,7 +234,7 @@ fn ports(
 ) -> Vec<PortInfo> {
     let port = |id: PortId, name: &str, device, vlan, side| PortInfo {
         name: name.into(),
-        device: DeviceId(device),
+        device: NetdevId(device),
         vlan,
         side,
         medium: if id == HOST { Medium::Ip } else { Medium::Ethernet },

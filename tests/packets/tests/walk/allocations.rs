@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 use std::mem::discriminant;
 
 use dataplane::cache::CacheUse;
-use dataplane::{DeviceId, FlowCache, Outputs, Snapshot, Verdict, Walk};
+use dataplane::{FlowCache, Input, NetdevId, Outputs, Snapshot, Verdict, Walk};
 use io::MemoryFrames;
 use packets::lab::{Hub, Laboratory, WAN};
 use packets::{In, Row};
-use wire::{BATCH, Descriptor, Frames};
+use wire::{BATCH, Frames, Received};
 
 /// Rounds after which every list has its size.
 const WARM_UP: usize = 4;
@@ -70,7 +70,7 @@ fn allocations(run: impl FnOnce()) -> u64 {
 }
 
 /// A frame that carries what a row lets arrive.
-fn frame(lab: &mut Laboratory, packet: &In) -> (DeviceId, Vec<u8>) {
+fn frame(lab: &mut Laboratory, packet: &In) -> (NetdevId, Vec<u8>) {
     let (port, frame) = match packet {
         In::Clear(port, packet) => (*port, lab.frame(*port, packet)),
         In::Frame(port, frame) => (*port, frame.clone()),
@@ -88,7 +88,7 @@ fn frame(lab: &mut Laboratory, packet: &In) -> (DeviceId, Vec<u8>) {
 
 /// The frames of all rows, in batches by device. Rows far from each other stand side by side, so
 /// that batches mix SAs and fates.
-fn batches(lab: &mut Laboratory, rows: &[Row]) -> Vec<(DeviceId, Vec<Vec<u8>>)> {
+fn batches(lab: &mut Laboratory, rows: &[Row]) -> Vec<(NetdevId, Vec<Vec<u8>>)> {
     const STRIDE: usize = 97;
     let mut by_device: Vec<Vec<Vec<u8>>> = vec![vec![]; 3];
     for start in 0..STRIDE {
@@ -97,7 +97,7 @@ fn batches(lab: &mut Laboratory, rows: &[Row]) -> Vec<(DeviceId, Vec<Vec<u8>>)> 
             by_device[usize::from(device.0)].push(frame);
         }
     }
-    let devices = (0..).map(DeviceId).zip(by_device);
+    let devices = (0..).map(NetdevId).zip(by_device);
     devices
         .flat_map(|(device, frames)| {
             let batches: Vec<_> = frames.chunks(BATCH).map(<[_]>::to_vec).collect();
@@ -118,13 +118,14 @@ struct Gateway<'s> {
 
 impl Gateway<'_> {
     /// Walks a batch; returns how often that allocated.
-    fn run(&mut self, device: DeviceId, batch: &[Vec<u8>]) -> u64 {
+    fn run(&mut self, device: NetdevId, batch: &[Vec<u8>]) -> u64 {
         // No ICMP is held back by the rate limit.
         self.now_ns += 10_000_000_000;
-        let store = |frame: &Vec<u8>| self.frames.store(frame);
-        let received: Vec<Descriptor> = batch.iter().filter_map(store).collect();
+        let store = |frame: &Vec<u8>| self.frames.store(frame).map(Received::from);
+        let received: Vec<Received> = batch.iter().filter_map(store).collect();
         let Gateway { snapshot, walk, frames, out, now_ns, .. } = self;
-        let count = allocations(|| walk.run(snapshot, *now_ns, device, &received, frames, out));
+        let input = Input::received(device, &received);
+        let count = allocations(|| walk.run(snapshot, *now_ns, input, frames, out));
         for verdict in out.verdicts.iter().flatten() {
             self.seen.insert(match verdict {
                 Verdict::Drop(reason) => reason.name().to_owned(),

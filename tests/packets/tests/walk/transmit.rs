@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use dataplane::Verdict::{self, Drop, Forward, Hold, Protect};
-use dataplane::{DeviceId, DropReason, HoldKind, Outputs, Walk};
+use dataplane::{DropReason, HoldKind, Input, NetdevId, Outputs, Walk};
 use io::MemoryFrames;
 use packets::lab::{BERLIN, DORA, HOST, Hub, LAN, LAN2, Laboratory, WAN, own};
 use packets::table::run;
@@ -192,14 +192,16 @@ fn whatever_memory_fails_nothing_leaves_in_clear() {
             let lab = Laboratory::default();
             let inner = datagram(family, 1, 2).ip();
             let mut frames = MemoryFrames::new(8);
-            let packets: Vec<_> =
-                (0..2).map(|_| frames.store(&lab.frame(LAN, &inner)).expect("a frame")).collect();
+            let packets: Vec<_> = (0..2)
+                .map(|_| frames.store(&lab.frame(LAN, &inner)).expect("a frame").into())
+                .collect();
             // One byte of the ICV is missing.
             let shown = 256 + 14 + (inner.len() + 2).next_multiple_of(4) + 15;
             let mut memory = BrokenMemory { frames, accesses: Cell::new(0), breaks_at, shown };
             let mut walk = Walk::new(&snapshot);
             let mut out = Outputs::default();
-            walk.run(&snapshot, 0, DeviceId(0), &packets, &mut memory, &mut out);
+            let input = Input::received(NetdevId(0), &packets);
+            walk.run(&snapshot, 0, input, &mut memory, &mut out);
             for (place, verdict) in out.verdicts.iter().enumerate() {
                 match verdict.expect("a verdict") {
                     Drop(reason) => _ = reasons.insert(reason),

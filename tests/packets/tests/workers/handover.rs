@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dataplane::handover::RING_PACKETS;
-use dataplane::{DeviceId, DropReason, Layout, Snapshot};
+use dataplane::{DropReason, Layout, NetdevId, Snapshot};
 use packets::lab::{Hub, LAN, WAN};
 use proptest::prelude::*;
 use wire::BATCH;
@@ -137,7 +137,7 @@ fn renumbered(snapshot: &Snapshot) -> Hub {
     let mut hub = hub().keeping_sas_of(snapshot);
     hub.parts.layout = Layout(1);
     for port in &mut hub.parts.ports {
-        port.device = DeviceId([1, 0, 2][usize::from(port.device.0)]);
+        port.device = NetdevId([1, 0, 2][usize::from(port.device.0)]);
     }
     hub
 }

@@ -39,7 +39,7 @@ fn wait(stage: &mut Stage, seconds: u64) -> Vec<(usize, Vec<u8>)> {
         stage.now_ns += CHECK_EVERY_NS;
         for worker in 0..2 {
             let (snapshot, now_ns) = (stage.snapshot.clone(), stage.now_ns);
-            stage.workers[worker].keep_alive(&snapshot, now_ns);
+            stage.workers[worker].tick(&snapshot, now_ns);
             sent.extend(stage.sent(worker, WAN).into_iter().map(|packet| (worker, packet)));
         }
     }
@@ -135,7 +135,7 @@ fn a_keepalive_whose_next_hop_is_unknown_waits_for_it_like_any_packet() {
     let mut hub = behind_nat().keeping_sas_of(&stage.snapshot);
     hub.parts.neighbours.extend(routers);
     let snapshot = hub.snapshot();
-    stage.workers[1].release(&snapshot, stage.now_ns);
+    stage.workers[1].adopt(&snapshot, stage.now_ns);
     let sent = stage.sent(1, WAN);
     assert_eq!(sent.iter().map(|packet| addressee(&stage, packet)).collect::<Vec<_>>(), [CARLA]);
     assert_eq!(stage.counters(1).total().held, 0);

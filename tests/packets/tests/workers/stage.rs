@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dataplane::{Counters, DeviceId, Handovers, Ledger, PortId, SetIndex, Snapshot, Worker};
+use dataplane::{Counters, Handovers, Ledger, NetdevId, PortId, SetIndex, Snapshot, Worker};
 use io::{MemoryFrames, MemoryPort};
 use ipsec::{
     InboundSa, OutboundSa, ReplayWindow, SaId, SequenceCounter, SequenceNumbers, Spi, Tunnel,
@@ -78,7 +78,7 @@ impl Stage {
         Stage { snapshot: Arc::new(snapshot), workers, peers, now_ns: 1_000_000_000 }
     }
 
-    fn device(&self, port: PortId) -> DeviceId {
+    fn device(&self, port: PortId) -> NetdevId {
         self.snapshot.port(port).device
     }
 
@@ -104,7 +104,7 @@ impl Stage {
     /// A worker's turn over its devices.
     pub(crate) fn turn(&mut self, worker: usize) -> usize {
         let Stage { snapshot, workers, now_ns, .. } = self;
-        let turn = |device| workers[worker].turn(snapshot, *now_ns, DeviceId(device), BATCH);
+        let turn = |device| workers[worker].turn(snapshot, *now_ns, NetdevId(device), BATCH);
         (0..3).map(turn).sum()
     }
 
@@ -143,7 +143,7 @@ impl Stage {
 }
 
 /// Takes what a worker sent by a device: IP packets.
-pub(crate) fn sent(worker: &mut Gateway, device: DeviceId) -> Vec<Vec<u8>> {
+pub(crate) fn sent(worker: &mut Gateway, device: NetdevId) -> Vec<Vec<u8>> {
     let frames = worker.device_mut(device).unwrap().take_transmitted();
     frames.into_iter().map(|frame| frame[ETHERNET_BYTES..].to_vec()).collect()
 }
@@ -156,7 +156,7 @@ pub(crate) fn balanced(worker: &mut Gateway) -> Counters {
     }
     assert_eq!(counters.drops.iter().sum::<u64>(), counters.total().dropped);
     let waiting = worker.waiting();
-    let (frames, _) = worker.parts_mut(DeviceId(0));
+    let (frames, _) = worker.parts_mut(NetdevId(0));
     assert_eq!(frames.conservation().held(), waiting, "frames that nobody gave back");
     counters
 }

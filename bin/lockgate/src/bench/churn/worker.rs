@@ -10,8 +10,8 @@ use wire::BATCH;
 
 use super::super::draw::{Distribution, Draw};
 use super::super::lap::LapError;
-use super::super::measure::{Random, measure, overhead};
-use super::super::scene::{Case, HOP_LIMIT, own_mac, router_mac};
+use super::super::measure::{measure, overhead};
+use scene::{Case, HOP_LIMIT, Random, SceneError, own_mac, router_mac};
 
 /// Entries of the cache.
 const CACHE_ENTRIES: usize = 1 << 22;
@@ -122,7 +122,7 @@ pub(super) fn walk(
     };
     let packets: Vec<Vec<u8>> = (0..flows).map(packet).collect();
     let mut secret = [0; 32];
-    getrandom::fill(&mut secret).map_err(LapError::Random)?;
+    getrandom::fill(&mut secret).map_err(SceneError::Random)?;
     let cache = FlowCache::new(CACHE_ENTRIES, &secret, CacheUse::Always);
     let mut cache = cache.map_err(LapError::Memory)?;
     cache.touch().map_err(LapError::Memory)?;

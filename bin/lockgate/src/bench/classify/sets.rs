@@ -9,7 +9,7 @@ use policy::{
 use wire::flow::protocol;
 use wire::{Address, Family};
 
-use super::super::measure::Random;
+use scene::Random;
 
 /// A set of rules.
 pub(super) struct Set {

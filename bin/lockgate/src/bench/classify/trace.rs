@@ -5,8 +5,8 @@ use wire::flow::protocol;
 use wire::{Family, Flow, Upper};
 
 use super::super::draw::{Distribution, Draw};
-use super::super::measure::Random;
 use super::sets::Set;
+use scene::Random;
 
 /// Which flows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]

@@ -5,8 +5,8 @@ use policy::{
 };
 use wire::flow::protocol;
 
-use super::super::measure::Random;
-use super::super::scene::{Case, DMZ, LAN, WAN};
+use scene::Random;
+use scene::{Case, DMZ, LAN, WAN};
 
 /// What keeps packets from matching the policies in front.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]

@@ -15,14 +15,16 @@ use dataplane::{CacheUse, DropReason, FlowCache, Snapshot, Worker};
 use io::memory::{MemoryFrames, PreloadedPort};
 use policy::{Search, Spd};
 
-use super::super::check::check;
 use super::super::draw::Draw;
-use super::super::lap::{LapError, SAMPLE, arriving, drain, load, mix, other_cipher};
-use super::super::measure::{Random, Span, measure, overhead};
-use super::super::other_cipher::OtherCipher;
-use super::super::scene::{Case, Keys, spi};
+use super::super::lap::{LapError, SAMPLE};
+use super::super::measure::{Span, measure, overhead};
 use super::fillers::Matching;
 use super::{Lookup, Row, traffic};
+use scene::OtherCipher;
+use scene::Random;
+use scene::check;
+use scene::{Case, Keys, spi};
+use scene::{SceneError, arriving, drain, load, mix, other_cipher};
 
 /// Packets of a lap that are timed, unless each takes long.
 const PACKETS: usize = 32_768;
@@ -96,7 +98,7 @@ impl Station {
         };
         if let Some(use_) = use_ {
             let mut secret = [0; 32];
-            getrandom::fill(&mut secret).map_err(LapError::Random)?;
+            getrandom::fill(&mut secret).map_err(SceneError::Random)?;
             let cache = FlowCache::new(cache_entries, &secret, use_);
             let mut cache = cache.map_err(LapError::Memory)?;
             // As the daemon does: no page is missing when packets come.

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use wire::{Family, Flow};
 
-use super::super::forest::{LEAF_BLOCKS, MAX_BLOCKS, Word};
+use super::super::cost::MAX_BLOCKS;
+use super::super::forest::{LEAF_BLOCKS, Word};
 use super::super::*;
 use super::sets::{Random, edge_flow, linear, rule};
 use super::speed::thread_time;

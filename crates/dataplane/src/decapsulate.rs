@@ -1,47 +1,55 @@
-//! Stage 2: ESP to us becomes the packet inside (RFC 4303 §3.4, RFC 4301 §5.2 steps 1 to 3).
+//! Stage 2: a packet to us that carries another one becomes that one: ESP, alone or in UDP
+//! (RFC 4303 §3.4, RFC 4301 §5.2 steps 1 to 3).
 
 use ipsec::replay::Advance;
 use ipsec::{EspHeader, InboundSa, Mode, OpenError, OpenJob, ReplayError, SaId, Spi};
 use wire::{Address, Family, Frames};
 
-use crate::DropReason;
-use crate::esp::{self, Carrier, Moved};
+use crate::esp;
+use crate::ids::SetIndex;
+use crate::outputs::Moved;
+use crate::row::{Carrier, Origin, Row, State};
 use crate::stage::{Stage, StageClock};
-use crate::walk::{Origin, Row, Scratch, State, Turn};
+use crate::turn::Turn;
+use crate::verdict::DropReason;
 
-/// Opens the sealed rows of a batch.
+/// Opens the rows of a batch that carry ESP.
 ///
 /// 1. each row: SA by SPI, replay check, nonce
 /// 2. the cipher, SA by SA
 /// 3. each row: replay commit, trailer, ECN, the inner packet's own checks
-pub(crate) fn open<F: Frames>(
+pub(crate) fn decapsulate<F: Frames>(
     turn: &mut Turn<'_, F>,
     rows: &mut [Row],
-    scratch: &mut Scratch,
+    opening: &mut Opening,
     clock: &mut impl StageClock,
 ) {
-    let Opening { jobs, sas, .. } = &mut scratch.opening;
+    let Opening { jobs, sas, .. } = opening;
     jobs.clear();
     sas.clear();
-    if rows.iter().all(|row| row.state != State::Sealed) {
+    if !rows.iter().any(|row| matches!(row.state, State::Outer(_))) {
         return;
     }
     let mut last = None;
-    for (number, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.state == State::Sealed) {
-        match prepare(turn, row, number as u32, jobs, &mut last) {
-            Ok(sa) => match turn.other_worker(sa) {
-                Some(worker) => {
-                    jobs.pop();
-                    turn.hand_over(row, worker);
-                }
-                None => sas.push(sa),
-            },
+    let may_be_others = turn.handing.is_some();
+    for (number, row) in rows.iter_mut().enumerate() {
+        let State::Outer(carrier) = row.state else { continue };
+        match prepare(turn, row, carrier, number as u32, jobs, &mut last) {
+            Ok(Opener::Other(worker)) => {
+                turn.hand_over(row, worker);
+                continue;
+            }
+            Ok(Opener::This(sa)) => sas.push(sa),
             Err(reason) => turn.drop(row, reason),
         }
+        if may_be_others {
+            // It was not, and `receive` could not know.
+            turn.counters.ledger(Some(row.ingress)).received += 1;
+        }
     }
-    scratch.opening.group();
+    opening.group();
     clock.ended(Stage::OpenPrepare);
-    let Opening { jobs, sas, numbers, commits, .. } = &mut scratch.opening;
+    let Opening { jobs, sas, numbers, commits, .. } = opening;
     let mut rest = &mut jobs[..];
     for group in sas.chunk_by(|a, b| a == b) {
         let (jobs, others) = rest.split_at_mut(group.len());
@@ -131,20 +139,30 @@ struct Known<'s> {
     local: Address,
 }
 
-/// SA, nonce and replay check of one ESP packet: adds its job, and says which SA's it is. `last` is
-/// the SA of the packet before.
+/// The worker that opens a packet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Opener {
+    /// This one, by this SA: there is a job.
+    This(SaId),
+    /// Another one: nothing of the packet has been changed.
+    Other(u32),
+}
+
+/// SA, nonce and replay check of one ESP packet: adds its job, if its SA is this worker's. `last`
+/// is the SA of the packet before.
 #[inline]
 fn prepare<'s, F: Frames>(
     turn: &Turn<'s, F>,
     row: &Row,
+    carrier: Carrier,
     number: u32,
     jobs: &mut Vec<OpenJob>,
     last: &mut Option<Known<'s>>,
-) -> Result<SaId, DropReason> {
+) -> Result<Opener, DropReason> {
     let frame = turn.frames.bytes(row.frame);
     let whole = row.ip as usize..row.ip as usize + row.packet.length as usize;
     let bytes = frame.get(whole).unwrap_or_default();
-    let (start, end, carrier) = esp::place(bytes, &row.packet).ok_or(DropReason::Malformed)?;
+    let (start, end) = esp::place(bytes, &row.packet, carrier).ok_or(DropReason::Malformed)?;
     let esp = bytes.get(start..end).unwrap_or_default();
     let header = EspHeader::read(esp).ok_or(DropReason::Malformed)?;
     let spi = header.spi.ok_or(DropReason::UnknownSpi)?;
@@ -160,8 +178,11 @@ fn prepare<'s, F: Frames>(
     if row.packet.flow.destination_address() != local {
         return Err(DropReason::UnknownSpi);
     }
-    if sa.encapsulation.udp.is_some() != (carrier != Carrier::Ip) {
+    if sa.encapsulation.udp.is_some() != (carrier != Carrier::Esp) {
         return Err(DropReason::Encapsulation);
+    }
+    if let Some(worker) = turn.other_worker(sa.id) {
+        return Ok(Opener::Other(worker));
     }
     let (start, end) = (row.ip as usize + start, row.ip as usize + end);
     // The ICV, which is read first of all when its turn comes.
@@ -177,7 +198,7 @@ fn prepare<'s, F: Frames>(
         jobs.pop();
         return Err(reason);
     }
-    Ok(sa.id)
+    Ok(Opener::This(sa.id))
 }
 
 /// The inner packet of one authentic ESP packet.
@@ -205,6 +226,7 @@ fn finish<F: Frames>(
         Mode::Transport => inside,
     };
     row.origin = Origin::Opened(set);
+    row.hint = 0;
     row.state = State::Clear;
     if ecn != inside {
         row.packet.traffic_class = row.packet.traffic_class & !3 | ecn;
@@ -216,8 +238,8 @@ fn finish<F: Frames>(
 
 /// Remembers where a peer behind a NAT is now: the packet is authentic and the newest of its SA,
 /// so nobody who has merely recorded it can send it from elsewhere.
-fn note_move<F: Frames>(turn: &mut Turn<'_, F>, row: &Row, sa: &InboundSa, set: crate::SetIndex) {
-    let Some((.., carrier)) = esp::place(row.bytes(turn.frames), &row.packet) else { return };
+fn note_move<F>(turn: &mut Turn<'_, F>, row: &Row, sa: &InboundSa, set: SetIndex) {
+    let State::Outer(carrier) = row.state else { return };
     let elsewhere = esp::elsewhere(sa, carrier, &row.packet);
     if let Some((address, port)) = elsewhere.filter(|_| turn.snapshot.set(set).may_move) {
         turn.out.moved.retain(|moved| moved.set != set);

@@ -9,10 +9,9 @@ use std::ops::ControlFlow;
 
 use wire::Family;
 
-use super::region::{Addresses, Sides, common};
-use super::{Exhausted, Steps};
-use crate::policy::Precedence;
-use crate::{Action, Policy};
+use crate::policy::{Action, Policy, Precedence};
+use crate::region::{Addresses, Sides, common};
+use crate::steps::{Exhausted, Steps};
 
 /// Entries of a leaf at most.
 const LEAF: usize = 8;
@@ -22,9 +21,9 @@ const FEW_WINDOWS: usize = 16;
 
 /// The addresses of a box.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Window {
-    pub(super) local: Addresses,
-    pub(super) remote: Addresses,
+pub(crate) struct Window {
+    pub(crate) local: Addresses,
+    pub(crate) remote: Addresses,
 }
 
 impl Window {
@@ -39,7 +38,7 @@ impl Window {
 }
 
 /// The boxes of addresses that a policy speaks of, or one around them if they are many.
-pub(super) fn windows(policy: &Policy, family: Family) -> Vec<Window> {
+pub(crate) fn windows(policy: &Policy, family: Family) -> Vec<Window> {
     let sides = Sides::new(&policy.selector, family);
     let count = sides.locals().count().saturating_mul(sides.remotes().count());
     if count <= FEW_WINDOWS {
@@ -55,16 +54,16 @@ pub(super) fn windows(policy: &Policy, family: Family) -> Vec<Window> {
 
 /// Kinds of actions, as bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Kinds(u8);
+pub(crate) struct Kinds(u8);
 
 impl Kinds {
-    pub(super) const ALL: Kinds = Kinds(7);
-    pub(super) const PROTECT: Kinds = Kinds(1);
-    pub(super) const BYPASS: Kinds = Kinds(2);
+    pub(crate) const ALL: Kinds = Kinds(7);
+    pub(crate) const PROTECT: Kinds = Kinds(1);
+    pub(crate) const BYPASS: Kinds = Kinds(2);
     /// Those that let packets through.
-    pub(super) const PASSING: Kinds = Kinds(3);
+    pub(crate) const PASSING: Kinds = Kinds(3);
 
-    pub(super) const fn of(action: Action) -> Kinds {
+    pub(crate) const fn of(action: Action) -> Kinds {
         match action {
             Action::Protect(_) => Kinds(1),
             Action::Bypass => Kinds(2),
@@ -72,14 +71,14 @@ impl Kinds {
         }
     }
 
-    pub(super) const fn meet(self, other: Kinds) -> bool {
+    pub(crate) const fn meet(self, other: Kinds) -> bool {
         self.0 & other.0 != 0
     }
 }
 
 /// How far the addresses of a policy reach that is sought.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Reach {
+pub(crate) enum Reach {
     /// Into the window.
     Into,
     /// Around all of it.
@@ -88,14 +87,14 @@ pub(super) enum Reach {
 
 /// What a search is for. A subtree or policy that lies outside is passed by.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sought {
-    pub(super) window: Window,
-    pub(super) reach: Reach,
-    pub(super) kinds: Kinds,
+pub(crate) struct Sought {
+    pub(crate) window: Window,
+    pub(crate) reach: Reach,
+    pub(crate) kinds: Kinds,
     /// Lies above the precedence sought, if any.
-    pub(super) below: Option<Precedence>,
+    pub(crate) below: Option<Precedence>,
     /// Lies below the precedence sought, if any.
-    pub(super) above: Option<Precedence>,
+    pub(crate) above: Option<Precedence>,
 }
 
 #[derive(Debug)]
@@ -151,7 +150,7 @@ impl AddressTree {
 
     /// Places of policies that may be sought, each to `visit`, until that breaks. A place may come
     /// more than once, and the policy be another than sought but for its addresses' bounds.
-    pub(super) fn search<B>(
+    pub(crate) fn search<B>(
         &self,
         family: Family,
         sought: &Sought,

@@ -10,10 +10,9 @@ use std::ops::ControlFlow;
 use wire::flow::protocol;
 use wire::{Family, Flow, Upper};
 
-use super::Steps;
-use crate::{
-    AddressRange, Direction, IcmpRange, PortRange, Selector, UpperSelector, overlap::Exhausted,
-};
+use crate::policy::Direction;
+use crate::selector::{AddressRange, IcmpRange, PortRange, Selector, UpperSelector};
+use crate::steps::{Exhausted, Steps};
 
 /// Protocols with ports: bit `i` of a set of them is entry `i`.
 const WITH_PORTS: [u8; 5] =
@@ -22,19 +21,19 @@ const WITH_PORTS: [u8; 5] =
 const ALL_WITH_PORTS: u8 = 0b1_1111;
 
 /// Lowest and highest address.
-pub(super) type Addresses = (u128, u128);
+pub(crate) type Addresses = (u128, u128);
 
 /// A box of packets of one family, seen from the gateway as a selector sees them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Region {
-    pub(super) local: Addresses,
-    pub(super) remote: Addresses,
-    pub(super) upper: UpperRegion,
+pub(crate) struct Region {
+    pub(crate) local: Addresses,
+    pub(crate) remote: Addresses,
+    pub(crate) upper: UpperRegion,
 }
 
 /// Upper-layer headers of one kind of protocols. No set or range is empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum UpperRegion {
+pub(crate) enum UpperRegion {
     /// Of [`WITH_PORTS`].
     Ports { protocols: u8, local: (u16, u16), remote: (u16, u16) },
     /// The family's ICMP: `type << 8 | code`.
@@ -44,7 +43,7 @@ pub(super) enum UpperRegion {
 }
 
 /// What two ranges have in common.
-pub(super) fn common<T: Ord + Copy>(one: (T, T), other: (T, T)) -> Option<(T, T)> {
+pub(crate) fn common<T: Ord + Copy>(one: (T, T), other: (T, T)) -> Option<(T, T)> {
     let (lo, hi) = (one.0.max(other.0), one.1.min(other.1));
     (lo <= hi).then_some((lo, hi))
 }
@@ -74,7 +73,7 @@ impl UpperRegion {
 
 impl Region {
     /// Appends what lies in this region and not in `hole`, which lies in it.
-    pub(super) fn without(&self, hole: &Region, pieces: &mut Vec<Region>) {
+    pub(crate) fn without(&self, hole: &Region, pieces: &mut Vec<Region>) {
         let mut rest = *self;
         for local in beside(rest.local, hole.local) {
             pieces.push(Region { local, ..rest });
@@ -115,7 +114,7 @@ impl Region {
     }
 
     /// A packet of the region, as it crosses the boundary this way.
-    pub(super) fn packet(&self, family: Family, direction: Direction) -> Flow {
+    pub(crate) fn packet(&self, family: Family, direction: Direction) -> Flow {
         // The second address of a network is a host's, where the first is not.
         let host = |(lo, hi): Addresses| if hi - lo > 1 { lo + 1 } else { lo };
         let (local, remote) = (host(self.local), host(self.remote));
@@ -190,21 +189,21 @@ const fn icmp_of(family: Family) -> u8 {
 }
 
 /// The entries of a selector's lists in one family, as the sides of its boxes.
-pub(super) struct Sides<'s> {
+pub(crate) struct Sides<'s> {
     selector: &'s Selector,
     family: Family,
 }
 
 impl<'s> Sides<'s> {
-    pub(super) fn new(selector: &'s Selector, family: Family) -> Sides<'s> {
+    pub(crate) fn new(selector: &'s Selector, family: Family) -> Sides<'s> {
         Sides { selector, family }
     }
 
-    pub(super) fn locals(&self) -> impl Iterator<Item = Addresses> + Clone + use<'s> {
+    pub(crate) fn locals(&self) -> impl Iterator<Item = Addresses> + Clone + use<'s> {
         of_family(&self.selector.local, self.family)
     }
 
-    pub(super) fn remotes(&self) -> impl Iterator<Item = Addresses> + Clone + use<'s> {
+    pub(crate) fn remotes(&self) -> impl Iterator<Item = Addresses> + Clone + use<'s> {
         of_family(&self.selector.remote, self.family)
     }
 
@@ -258,7 +257,7 @@ impl<'s> Sides<'s> {
     }
 
     /// The first part of a region that the selector speaks of.
-    pub(super) fn first_within(
+    pub(crate) fn first_within(
         &self,
         region: &Region,
         steps: &mut Steps,
@@ -287,7 +286,7 @@ impl<'s> Sides<'s> {
     }
 
     /// What both speak of, box by box, each to `visit`, until that says something.
-    pub(super) fn with<T>(
+    pub(crate) fn with<T>(
         &self,
         other: &Sides<'_>,
         steps: &mut Steps,

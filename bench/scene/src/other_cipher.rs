@@ -27,7 +27,7 @@ const AEAD_ICV_BYTES: usize = 16;
 const BLOCK_BYTES: usize = 16;
 
 /// One SA's key.
-pub(super) struct OtherCipher(Key);
+pub struct OtherCipher(Key);
 
 enum Key {
     /// AES-GCM, ChaCha20-Poly1305.
@@ -120,23 +120,30 @@ impl<M: Mac + Clone + Send + Sync> Authenticator for M {
 
 /// What was in an ESP packet.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) struct Opened {
-    pub(super) spi: u32,
-    pub(super) sequence: u32,
+pub struct Opened {
+    /// Its SPI.
+    pub spi: u32,
+    /// Its sequence number.
+    pub sequence: u32,
     /// IP version by the next header field.
-    pub(super) version: u8,
-    pub(super) inner: Vec<u8>,
+    pub version: u8,
+    /// The packet inside.
+    pub inner: Vec<u8>,
 }
 
 /// Why bytes are no ESP packet of this SA.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub(super) enum OtherError {
+pub enum OtherError {
+    /// No length that a packet can have.
     #[error("too short for ESP, or its text does not end on a multiple of the cipher's block")]
     Length,
+    /// The ICV is that of other bytes.
     #[error("the ICV is wrong")]
     Integrity,
+    /// Padding that RFC 4303 §2.4 does not allow, or more than needed.
     #[error("the padding is not 1, 2, 3 …, or not the least")]
     Padding,
+    /// A next header that is not IP.
     #[error("next header {0}")]
     NextHeader(u8),
 }
@@ -171,7 +178,7 @@ const SHA_512: Option<MakeHmac> = Some(hmac::<Hmac<Sha512>>);
 
 impl OtherCipher {
     /// A cipher from all of a suite's key material.
-    pub(super) fn new(suite: Suite, material: &[u8]) -> OtherCipher {
+    pub fn new(suite: Suite, material: &[u8]) -> OtherCipher {
         let null = |hmac: MakeHmac| Key::Separate { cbc: None, hmac: Some(hmac(material)) };
         OtherCipher(match suite {
             Suite::Aes128Gcm => combined::<Aes128Gcm>(material),
@@ -193,7 +200,7 @@ impl OtherCipher {
 
     /// Seals an IP packet: from the SPI to the end of the ICV. An AEAD's IV is the sequence
     /// number, that of AES-CBC is made of it: nobody listens here.
-    pub(super) fn seal(&self, spi: u32, sequence: u32, inner: &[u8]) -> Vec<u8> {
+    pub fn seal(&self, spi: u32, sequence: u32, inner: &[u8]) -> Vec<u8> {
         let block = self.block();
         let padding = (block - (inner.len() + TRAILER_BYTES) % block) % block;
         let next_header = if inner[0] >> 4 == 4 { 4 } else { 41 };
@@ -229,7 +236,7 @@ impl OtherCipher {
     ///
     /// # Errors
     /// [`OtherError`]: it is not a right packet of this SA.
-    pub(super) fn open(&self, esp: &[u8]) -> Result<Opened, OtherError> {
+    pub fn open(&self, esp: &[u8]) -> Result<Opened, OtherError> {
         let behind = esp.len().checked_sub(self.icv_bytes()).ok_or(OtherError::Length)?;
         let (covered, icv) = esp.split_at(behind);
         let text = HEADER_BYTES + self.iv_bytes();

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::{
-    DeviceId, Generation, L4Checksum, Medium, Neighbour, NextHop, NextHopId, PortId, PortInfo,
+    Generation, L4Checksum, Medium, Neighbour, NetdevId, NextHop, NextHopId, PortId, PortInfo,
     Prefix, RouteEntry, RouteTarget, SaSet, Side, Snapshot, SnapshotParts,
 };
 use ipsec::cipher::BackendKind;
@@ -25,11 +25,11 @@ use policy::{Action, AddressRange, Policy, PolicyId, SaSetId, Selector, Spd, Upp
 use wire::build::PacketBuilder;
 use wire::{Address, Family};
 
-use super::lap::LapError;
+use crate::error::SceneError;
 
 /// Which way the packets of a lap go.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]
-pub(super) enum Direction {
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Direction {
     /// From lan, sealed, out by wan.
     Out,
     /// ESP from wan, opened, out by lan.
@@ -39,7 +39,11 @@ pub(super) enum Direction {
 }
 
 impl Direction {
-    pub(super) const fn name(self) -> &'static str {
+    /// Every direction.
+    pub const ALL: [Direction; 3] = [Direction::Out, Direction::In, Direction::Forward];
+
+    /// The direction's name on a command line.
+    pub const fn name(self) -> &'static str {
         match self {
             Direction::Out => "out",
             Direction::In => "in",
@@ -50,23 +54,25 @@ impl Direction {
 
 /// What one row of the bench measures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Case {
-    pub(super) direction: Direction,
-    pub(super) suite: Suite,
+pub struct Case {
+    /// Which way its packets go.
+    pub direction: Direction,
+    /// Cipher suite of both SAs.
+    pub suite: Suite,
     /// IP version, inside and outside.
-    pub(super) family: Family,
+    pub family: Family,
     /// Bytes of the inner IP packet.
-    pub(super) size: usize,
+    pub size: usize,
     /// Flows of each worker, each with one frame.
-    pub(super) flows: usize,
+    pub flows: usize,
     /// The library that ciphers; `None`: the one that the walk takes.
-    pub(super) backend: Option<BackendKind>,
+    pub backend: Option<BackendKind>,
     /// Threads, each with frames and an SA of its own.
-    pub(super) workers: usize,
+    pub workers: usize,
 }
 
 /// SPI of both SAs of a worker.
-pub(super) fn spi(worker: usize) -> Spi {
+pub fn spi(worker: usize) -> Spi {
     Spi::new(0x1000 + worker as u32).expect("not reserved")
 }
 
@@ -75,28 +81,31 @@ const PEERS_SET: SaSetId = SaSetId(0);
 /// Priority of the policy where it is the only one.
 const PEERS_PRIORITY: u32 = 100;
 /// Flows at most where each is to have hosts of its own: the host part of an address.
-pub(super) const MAX_FLOWS: usize = 65_536;
+pub const MAX_FLOWS: usize = 65_536;
 /// TTL or hop limit of what is sent to the gateway.
-pub(super) const HOP_LIMIT: u8 = 64;
+pub const HOP_LIMIT: u8 = 64;
 /// Largest IP packet of the protected ports.
-pub(super) const MTU: usize = 1500;
+pub const MTU: usize = 1500;
 /// Largest IP packet of the unprotected port: [`MTU`] and what the suites add at most, which is an
 /// IPv6 header, ESP header, IV and ICV of 40, 8, 16 and 32 bytes and a padded trailer.
 const WAN_MTU: usize = 1616;
 
-pub(super) const LAN: DeviceId = DeviceId(0);
-pub(super) const WAN: DeviceId = DeviceId(1);
-pub(super) const DMZ: DeviceId = DeviceId(2);
+/// The protected port that packets of [`Direction::Out`] come from.
+pub const LAN: NetdevId = NetdevId(0);
+/// The unprotected port, towards the peer.
+pub const WAN: NetdevId = NetdevId(1);
+/// The other protected port.
+pub const DMZ: NetdevId = NetdevId(2);
 const PORTS: [(&str, Side); 3] =
     [("lan", Side::Protected), ("wan", Side::Unprotected), ("dmz", Side::Protected)];
 
 /// Our link address on a device.
-pub(super) const fn own_mac(device: DeviceId) -> [u8; 6] {
+pub const fn own_mac(device: NetdevId) -> [u8; 6] {
     [2, 0, 0, 0, 1, device.0 as u8]
 }
 
 /// Link address of the router behind a device.
-pub(super) const fn router_mac(device: DeviceId) -> [u8; 6] {
+pub const fn router_mac(device: NetdevId) -> [u8; 6] {
     [2, 0, 0, 0, 2, device.0 as u8]
 }
 
@@ -139,18 +148,22 @@ fn address(text: &str) -> Address {
 
 /// Keys of one worker's SAs in one lap, fresh from the operating system: no key seals twice under
 /// one number.
-pub(super) struct Keys {
-    pub(super) outbound: KeyMaterial,
-    pub(super) inbound: KeyMaterial,
+pub struct Keys {
+    /// Key that we seal with.
+    pub outbound: KeyMaterial,
+    /// Key that we open with.
+    pub inbound: KeyMaterial,
 }
 
 impl Keys {
+    /// Makes keys that nobody has used.
+    ///
     /// # Errors
-    /// [`LapError::Random`].
-    pub(super) fn fresh(suite: Suite) -> Result<Keys, LapError> {
-        let material = || -> Result<KeyMaterial, LapError> {
+    /// [`SceneError::Random`].
+    pub fn fresh(suite: Suite) -> Result<Keys, SceneError> {
+        let material = || -> Result<KeyMaterial, SceneError> {
             let mut bytes = vec![0; suite.material_bytes()];
-            getrandom::fill(&mut bytes).map_err(LapError::Random)?;
+            getrandom::fill(&mut bytes).map_err(SceneError::Random)?;
             Ok(KeyMaterial::new(suite, &bytes).expect("the suite's length"))
         };
         Ok(Keys { outbound: material()?, inbound: material()? })
@@ -160,7 +173,7 @@ impl Keys {
 impl Case {
     /// Sizes that a packet of a family can have: it holds a UDP header, and goes through the ports
     /// whole, sealed or not.
-    pub(super) fn sizes(family: Family) -> std::ops::RangeInclusive<usize> {
+    pub fn sizes(family: Family) -> std::ops::RangeInclusive<usize> {
         match family {
             Family::V4 => 28..=MTU,
             Family::V6 => 48..=MTU,
@@ -170,16 +183,16 @@ impl Case {
     /// Expands a key on the backend of the case.
     ///
     /// # Errors
-    /// [`LapError::NoBackend`].
-    pub(super) fn cipher(&self, material: &KeyMaterial) -> Result<Cipher, LapError> {
+    /// [`SceneError::NoBackend`].
+    pub fn cipher(&self, material: &KeyMaterial) -> Result<Cipher, SceneError> {
         match self.backend {
             None => Ok(Cipher::new(material)),
-            Some(kind) => Cipher::with_backend(material, kind).ok_or(LapError::NoBackend(kind)),
+            Some(kind) => Cipher::with_backend(material, kind).ok_or(SceneError::NoBackend(kind)),
         }
     }
 
     /// The device that packets come from.
-    pub(super) fn ingress(&self) -> DeviceId {
+    pub fn ingress(&self) -> NetdevId {
         match self.direction {
             Direction::Out | Direction::Forward => LAN,
             Direction::In => WAN,
@@ -187,7 +200,7 @@ impl Case {
     }
 
     /// The device that packets leave by.
-    pub(super) fn egress(&self) -> DeviceId {
+    pub fn egress(&self) -> NetdevId {
         match self.direction {
             Direction::Out => WAN,
             Direction::In => LAN,
@@ -196,13 +209,13 @@ impl Case {
     }
 
     /// Both ends of the tunnel, ours first.
-    pub(super) fn tunnel(&self) -> (Address, Address) {
+    pub fn tunnel(&self) -> (Address, Address) {
         let plan = plan(self.family);
         (address(plan.own[usize::from(WAN.0)]), address(plan.peer))
     }
 
     /// The packet in clear of one flow, as it is with this hop limit.
-    pub(super) fn inner(&self, flow: usize, hop_limit: u8) -> PacketBuilder {
+    pub fn inner(&self, flow: usize, hop_limit: u8) -> PacketBuilder {
         let (from, to) = match self.direction {
             Direction::Out => (LAN, WAN),
             Direction::In => (WAN, LAN),
@@ -212,7 +225,7 @@ impl Case {
         // Flows beyond the hosts of a network meet at the near one, each at another far one.
         let (near, round) = (flow % MAX_FLOWS, flow / MAX_FLOWS);
         let far = (near * 40_503 + round) % MAX_FLOWS;
-        let network = |device: DeviceId| address(plan(self.family).networks[usize::from(device.0)]);
+        let network = |device: NetdevId| address(plan(self.family).networks[usize::from(device.0)]);
         let host = |network: Address, host: usize| Address {
             value: network.value + host as u128,
             ..network
@@ -231,7 +244,7 @@ impl Case {
     ///
     /// # Errors
     /// Those of the parts; none is expected.
-    pub(super) fn gateway(&self, keys: &[Keys]) -> Result<Snapshot, LapError> {
+    pub fn gateway(&self, keys: &[Keys]) -> Result<Snapshot, SceneError> {
         let peers = self.peers_policy(PolicyId(0), PEERS_PRIORITY);
         Ok(Snapshot::new(self.parts(keys, Spd::new(vec![peers])?.into())?)?)
     }
@@ -240,7 +253,7 @@ impl Case {
     ///
     /// # Errors
     /// Those of the parts; none is expected.
-    pub(super) fn parts(&self, keys: &[Keys], spd: Arc<Spd>) -> Result<SnapshotParts, LapError> {
+    pub fn parts(&self, keys: &[Keys], spd: Arc<Spd>) -> Result<SnapshotParts, SceneError> {
         let set = PEERS_SET;
         let (local, remote) = self.tunnel();
         let tunnel = Tunnel { local: local.into(), remote: remote.into() };
@@ -283,7 +296,7 @@ impl Case {
     }
 
     /// The policy that protects all between lan's and the peer's network.
-    pub(super) fn peers_policy(&self, id: PolicyId, priority: u32) -> Policy {
+    pub fn peers_policy(&self, id: PolicyId, priority: u32) -> Policy {
         Policy {
             id,
             name: "peer".into(),
@@ -301,7 +314,7 @@ impl Case {
     }
 
     /// The network behind a device; behind wan the peer's.
-    pub(super) fn network(&self, device: DeviceId) -> AddressRange {
+    pub fn network(&self, device: NetdevId) -> AddressRange {
         let plan = plan(self.family);
         let network = address(plan.networks[usize::from(device.0)]);
         AddressRange::network(network, plan.network_bits)
@@ -334,12 +347,12 @@ impl Case {
 fn ports() -> Vec<PortInfo> {
     let port = |(number, (name, side)): (u16, (&str, Side))| PortInfo {
         name: name.into(),
-        device: DeviceId(number),
+        device: NetdevId(number),
         vlan: None,
         side,
         medium: Medium::Ethernet,
-        mac: own_mac(DeviceId(number)),
-        mtu: if DeviceId(number) == WAN { WAN_MTU } else { MTU } as u32,
+        mac: own_mac(NetdevId(number)),
+        mtu: if NetdevId(number) == WAN { WAN_MTU } else { MTU } as u32,
         addresses: [V4, V6].iter().map(|plan| address(plan.own[usize::from(number)])).collect(),
         allow_host: Vec::new(),
         l4_checksum: L4Checksum::Pass,

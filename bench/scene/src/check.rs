@@ -5,24 +5,49 @@ use wire::flow::protocol;
 use wire::link::{ETHERNET_BYTES, Link, ethertype};
 use wire::{Family, packet};
 
-use super::other_cipher::{OtherCipher, OtherError};
-use super::scene::{Case, Direction, HOP_LIMIT, own_mac, router_mac};
+use crate::case::{Case, Direction, HOP_LIMIT, own_mac, router_mac};
+use crate::other_cipher::{OtherCipher, OtherError};
 
 /// What is wrong with a packet that came out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub(super) enum Flaw {
+pub enum Flaw {
+    /// Another length, in bytes.
     #[error("it has {found} bytes, {expected} are right")]
-    Length { expected: usize, found: usize },
+    Length {
+        /// Right.
+        expected: usize,
+        /// What it has.
+        found: usize,
+    },
+    /// Another byte.
     #[error("byte {at} is {found:#04x}, {expected:#04x} is right")]
-    Byte { at: usize, expected: u8, found: u8 },
+    Byte {
+        /// Its place, from 0.
+        at: usize,
+        /// Right.
+        expected: u8,
+        /// What is there.
+        found: u8,
+    },
+    /// The link header is not from our port to its router.
     #[error("its link header is not from us to the router")]
     LinkHeader,
+    /// The outer IP header is not that of the tunnel.
     #[error("its outer header is not that of the tunnel")]
     OuterHeader,
+    /// The other cipher refuses it.
     #[error("the other cipher refuses it: {0}")]
     OtherCipher(#[from] OtherError),
+    /// Another SPI or sequence number.
     #[error("its SPI is {found:#x}, its sequence number {sequence}; {expected} is right")]
-    Number { found: u32, sequence: u32, expected: u32 },
+    Number {
+        /// Its SPI.
+        found: u32,
+        /// Its sequence number.
+        sequence: u32,
+        /// The right sequence number.
+        expected: u32,
+    },
 }
 
 /// Checks what became of flow `flow`'s packet, which was the `number`th of its SA, from 1. `other`:
@@ -34,7 +59,7 @@ pub(super) enum Flaw {
 ///
 /// # Errors
 /// [`Flaw`]: the lap is worthless.
-pub(super) fn check(
+pub fn check(
     case: &Case,
     other: &OtherCipher,
     spi: Spi,
@@ -84,7 +109,10 @@ fn outer<'o>(case: &Case, output: &'o [u8]) -> Result<&'o [u8], Flaw> {
 }
 
 /// Compares byte for byte.
-pub(super) fn same(expected: &[u8], found: &[u8]) -> Result<(), Flaw> {
+///
+/// # Errors
+/// The first difference.
+pub fn same(expected: &[u8], found: &[u8]) -> Result<(), Flaw> {
     if expected.len() != found.len() {
         return Err(Flaw::Length { expected: expected.len(), found: found.len() });
     }
@@ -96,8 +124,8 @@ pub(super) fn same(expected: &[u8], found: &[u8]) -> Result<(), Flaw> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scene::spi;
     use super::*;
+    use crate::case::spi;
     use ipsec::Suite;
     use wire::build::PacketBuilder;
 

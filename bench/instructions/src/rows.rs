@@ -1,0 +1,106 @@
+//! What is counted.
+
+use ipsec::Suite;
+use scene::{Case, Direction};
+use wire::Family;
+
+/// Flows of a row, each with one packet: more than a batch, and the table of the cache is full of
+/// them after one pass.
+const FLOWS: usize = 1024;
+
+/// A row of the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Row {
+    pub(crate) case: Case,
+    pub(crate) cache: Cache,
+    pub(crate) capture: Capture,
+}
+
+/// A capture that runs beside the walk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Capture {
+    /// None.
+    Off,
+    /// One of a port that no packet of the row crosses.
+    Elsewhere,
+    /// One that takes every packet, as received and as sent.
+    On,
+}
+
+/// Whether the worker has a flow cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Cache {
+    /// Every packet is searched for.
+    Without,
+    /// Every packet that is counted finds its flow there.
+    Hit,
+}
+
+impl Row {
+    /// The row's name in the table and on the command line: `null out v4 64 hit`.
+    pub(crate) fn name(&self) -> String {
+        let Case { direction, suite, family, size, .. } = self.case;
+        let family = match family {
+            Family::V4 => "v4",
+            Family::V6 => "v6",
+        };
+        let cache = match self.cache {
+            Cache::Without => "search",
+            Cache::Hit => "hit",
+        };
+        let name = match direction {
+            Direction::Forward => format!("forward {family} {size}"),
+            way => format!("{suite} {} {family} {size} {cache}", way.name()),
+        };
+        match self.capture {
+            Capture::Off => name,
+            Capture::Elsewhere => format!("{name} capture elsewhere"),
+            Capture::On => format!("{name} capture on"),
+        }
+    }
+}
+
+/// Returns every row.
+pub(crate) fn all() -> Vec<Row> {
+    let mut rows = Vec::new();
+    let ways = [
+        (Direction::Forward, Suite::Null, 64),
+        (Direction::Out, Suite::Null, 64),
+        (Direction::In, Suite::Null, 64),
+        (Direction::Out, Suite::Aes128Gcm, 64),
+        (Direction::In, Suite::Aes128Gcm, 64),
+        (Direction::Out, Suite::Aes128Gcm, 1420),
+        (Direction::In, Suite::Aes128Gcm, 1420),
+        (Direction::Out, Suite::ChaCha20Poly1305, 64),
+    ];
+    for (direction, suite, size) in ways {
+        for family in [Family::V4, Family::V6] {
+            for cache in [Cache::Without, Cache::Hit] {
+                // Between protected ports no policy is asked, and so no cache.
+                if direction == Direction::Forward && cache == Cache::Hit {
+                    continue;
+                }
+                let (flows, backend, workers) = (FLOWS, None, 1);
+                let case = Case { direction, suite, family, size, flows, backend, workers };
+                rows.push(Row { case, cache, capture: Capture::Off });
+            }
+        }
+    }
+    let row = rows.iter().find(|row| row.name() == "null out v4 64 hit");
+    let row = *row.expect("one of the rows above");
+    rows.extend([Capture::Elsewhere, Capture::On].map(|capture| Row { capture, ..row }));
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_has_a_name_of_its_own() {
+        let mut names: Vec<String> = all().iter().map(Row::name).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), all().len());
+    }
+}

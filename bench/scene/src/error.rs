@@ -1,0 +1,26 @@
+//! Why a scene cannot be set.
+
+use dataplane::SnapshotError;
+use ipsec::SaError;
+use ipsec::cipher::BackendKind;
+use policy::SpdError;
+
+/// Why there is no gateway of a case.
+#[derive(Debug, thiserror::Error)]
+pub enum SceneError {
+    /// This machine does not have the library.
+    #[error("this machine does not have {}", .0.name())]
+    NoBackend(BackendKind),
+    /// The operating system gave no random bytes.
+    #[error("no random bytes: {0}")]
+    Random(getrandom::Error),
+    /// The scene's SA was refused: a mistake of the scene.
+    #[error(transparent)]
+    Sa(#[from] SaError),
+    /// The scene's policies were refused: a mistake of the scene.
+    #[error(transparent)]
+    Spd(#[from] SpdError),
+    /// The scene's parts do not fit: a mistake of the scene.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+}

@@ -1,0 +1,74 @@
+//! Packets of a case: made as they arrive, laid out in frames, walked.
+
+use std::time::Instant;
+
+use dataplane::{NetdevId, Snapshot, Worker};
+use io::memory::{MemoryFrames, PreloadedPort};
+use wire::Frames;
+use wire::flow::protocol;
+
+use crate::case::{Case, Direction, HOP_LIMIT, Keys, own_mac, router_mac, spi};
+use crate::other_cipher::OtherCipher;
+use crate::random::Random;
+
+/// Puts packets into free frames, and these into a port. Each is written as soon as it is made: a
+/// second copy of all of them would push the frames out of the caches.
+pub fn load(
+    worker: &mut Worker<MemoryFrames, PreloadedPort>,
+    device: NetdevId,
+    packets: impl Iterator<Item = Vec<u8>>,
+) {
+    let (frames, port) = worker.parts_mut(device);
+    let port = port.expect("all devices have ports");
+    port.recycle(frames);
+    for packet in packets {
+        port.load(frames.store(&packet).expect("a frame a flow"));
+    }
+}
+
+/// The timed span, in turns of up to `burst` packets. A function of its own, so that a profiler can
+/// be told to look at nothing else.
+#[inline(never)]
+pub fn drain(
+    worker: &mut Worker<MemoryFrames, PreloadedPort>,
+    snapshot: &Snapshot,
+    device: NetdevId,
+    begin: Instant,
+    burst: usize,
+) {
+    while worker.turn(snapshot, begin.elapsed().as_nanos() as u64, device, burst) > 0 {}
+}
+
+/// Puts the free frames in random order.
+pub fn mix(frames: &mut MemoryFrames, random: &mut Random) {
+    let mut free: Vec<_> = std::iter::from_fn(|| frames.take()).collect();
+    random.shuffle(&mut free);
+    free.into_iter().for_each(|frame| frames.give(frame));
+}
+
+/// The other end of the SA that a worker of the case uses.
+pub fn other_cipher(case: &Case, keys: &Keys) -> OtherCipher {
+    match case.direction {
+        Direction::In => OtherCipher::new(case.suite, keys.inbound.expose()),
+        Direction::Out | Direction::Forward => OtherCipher::new(case.suite, keys.outbound.expose()),
+    }
+}
+
+/// A packet as it arrives at a worker: in clear, or as the `sequence`th that the peer sealed.
+pub fn arriving(
+    case: &Case,
+    other: &OtherCipher,
+    worker: usize,
+    flow: usize,
+    sequence: u32,
+) -> Vec<u8> {
+    let (to, from) = (own_mac(case.ingress()), router_mac(case.ingress()));
+    let inner = case.inner(flow, HOP_LIMIT);
+    if case.direction != Direction::In {
+        return inner.frame(to, from, None);
+    }
+    let (local, remote) = case.tunnel();
+    let esp = other.seal(spi(worker).value(), sequence, &inner.ip());
+    let outer = wire::build::PacketBuilder::new(remote, local);
+    outer.protocol(protocol::ESP).payload(&esp).frame(to, from, None)
+}

@@ -1,0 +1,129 @@
+//! What leaves in a batch, in order, and the ways that it leaves by.
+
+use std::ops::Range;
+
+use ipsec::{Run, SealJob};
+use wire::{Descriptor, FrameId};
+
+use crate::path::Way;
+use crate::row::Row;
+use crate::turn::Turn;
+
+/// A way that packets wait on.
+pub(crate) struct Taken {
+    pub(crate) way: Way,
+    /// Packets. A batch of large ones becomes more than 65,535 fragments on a narrow path.
+    pub(crate) count: u32,
+    /// Sequence numbers for them; none where they leave in clear.
+    pub(crate) numbers: Run,
+    /// Packets that left or wait to leave, and bytes of their IP packets before they were sealed.
+    pub(crate) left: u32,
+    pub(crate) bytes: u64,
+}
+
+impl Taken {
+    /// Counts a packet that leaves or waits to leave.
+    #[inline(always)]
+    pub(crate) fn leaves(&mut self, row: &Row) {
+        self.left += 1;
+        self.bytes += u64::from(row.packet.length);
+    }
+}
+
+/// A row's packet on its way out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Departure {
+    /// The row.
+    pub(crate) row: u32,
+    /// The place of its way.
+    pub(crate) way: u32,
+    /// Where in the frame the packet lies that leaves, once its headers are written; until then,
+    /// and if it ends otherwise, it has no bytes.
+    pub(crate) offset: u32,
+    pub(crate) length: u32,
+}
+
+impl Departure {
+    /// Notes where the packet lies that is to leave.
+    #[inline(always)]
+    pub(crate) fn is_at(&mut self, bytes: Range<usize>) {
+        (self.offset, self.length) = (bytes.start as u32, bytes.len() as u32);
+    }
+
+    /// Takes the departure off: its packet ends otherwise.
+    pub(crate) fn ends(&mut self) {
+        self.length = 0;
+    }
+
+    /// Returns whether its packet leaves or waits to leave.
+    #[inline(always)]
+    pub(crate) fn leaves(&self) -> bool {
+        self.length != 0
+    }
+
+    /// Returns the packet as it leaves.
+    #[inline(always)]
+    pub(crate) fn packet(&self, frame: FrameId) -> Descriptor {
+        Descriptor { frame, offset: self.offset, length: self.length }
+    }
+}
+
+/// What leaves in a batch, kept over batches.
+#[derive(Default)]
+pub(crate) struct Departures {
+    pub(crate) list: Vec<Departure>,
+    pub(crate) ways: Vec<Taken>,
+    pub(crate) jobs: Vec<SealJob>,
+    /// One fragment, on its way to its frame.
+    pub(crate) fragment: Vec<u8>,
+}
+
+impl Departures {
+    pub(crate) fn clear(&mut self) {
+        self.list.clear();
+        self.ways.clear();
+        self.jobs.clear();
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// The place of a way on which packets are to wait. Two ways can be of one SA, reached through
+    /// two sets: each has a run of numbers of its own.
+    #[cold]
+    pub(crate) fn take(&mut self, way: &Way) -> u32 {
+        let known = |taken: &Taken| {
+            taken.way.protection == way.protection && taken.way.exit.egress == way.exit.egress
+        };
+        let place = self.ways.iter().rposition(known).unwrap_or_else(|| {
+            let (way, numbers) = (*way, Run::NONE);
+            self.ways.push(Taken { way, count: 0, numbers, left: 0, bytes: 0 });
+            self.ways.len() - 1
+        });
+        place as u32
+    }
+
+    /// The way at a place.
+    #[inline(always)]
+    pub(crate) fn way(&self, place: u32) -> &Way {
+        &self.ways[place as usize].way
+    }
+
+    /// Adds a row that leaves by the way at this place, behind those that wait already.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, row: usize, way: u32) {
+        self.ways[way as usize].count += 1;
+        self.list.push(Departure { row: row as u32, way, offset: 0, length: 0 });
+    }
+
+    /// Draws a run of sequence numbers for every way that seals, with one atomic step each.
+    pub(crate) fn draw<F>(&mut self, turn: &Turn<'_, F>) {
+        for taken in &mut self.ways {
+            if let Some(protection) = taken.way.protection {
+                let sa = &turn.snapshot.outbound()[protection.sa.0 as usize];
+                taken.numbers = sa.sequence.draw(taken.count);
+            }
+        }
+    }
+}

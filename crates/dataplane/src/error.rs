@@ -1,0 +1,39 @@
+//! Why a snapshot cannot be made.
+
+use ipsec::{SaId, Spi};
+use policy::SaSetId;
+
+use crate::ids::PortId;
+
+/// Parts that do not fit together: the caller (validation) let a mistake through.
+#[derive(Debug, PartialEq, Eq)]
+pub enum SnapshotError {
+    /// Two ports claim the same netdev and VLAN id.
+    SamePort(PortId, PortId),
+    /// A policy or an SA names a set that is not there.
+    UnknownSet(SaSetId),
+    /// Two inbound SAs have one SPI.
+    SameSpi(Spi),
+    /// An SA's id is not its place in its list.
+    Misplaced(SaId),
+    /// A route, next hop or neighbour names something that is not there.
+    Dangling(&'static str),
+}
+
+impl std::fmt::Display for SnapshotError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::SamePort(a, b) => {
+                write!(f, "ports {} and {} are the same netdev and VLAN", a.0, b.0)
+            }
+            Self::UnknownSet(set) => {
+                write!(f, "a policy or an SA names set {}, which does not exist", set.0)
+            }
+            Self::SameSpi(spi) => write!(f, "two inbound SAs have SPI {spi}"),
+            Self::Misplaced(id) => write!(f, "SA {} is not at its place", id.0),
+            Self::Dangling(what) => write!(f, "{what} names something that does not exist"),
+        }
+    }
+}
+
+impl std::error::Error for SnapshotError {}

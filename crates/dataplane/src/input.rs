@@ -1,0 +1,35 @@
+//! What a batch of the walk is made of.
+
+use wire::Received;
+
+use crate::ids::NetdevId;
+
+/// A batch of packets that one netdev received.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'p> {
+    /// The netdev.
+    pub netdev: NetdevId,
+    /// At most [`BATCH`](wire::BATCH) packets, in the order in which they came.
+    pub packets: &'p [Received],
+    /// How they came to this worker.
+    pub entry: Entry,
+}
+
+/// How packets came to a worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Entry {
+    /// It received them itself. Those of other workers' SAs go to [`Outputs::handovers`], where
+    /// several workers walk; the snapshots must then be for several.
+    ///
+    /// [`Outputs::handovers`]: crate::Outputs::handovers
+    Received,
+    /// Another worker received them, and handed them over. They are not handed over again.
+    HandedOver,
+}
+
+impl<'p> Input<'p> {
+    /// Packets that this worker received itself.
+    pub fn received(netdev: NetdevId, packets: &'p [Received]) -> Input<'p> {
+        Input { netdev, packets, entry: Entry::Received }
+    }
+}

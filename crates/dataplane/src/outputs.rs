@@ -1,0 +1,103 @@
+//! What a batch comes to.
+
+use wire::{Address, Descriptor, Family};
+
+use crate::ids::{NetdevId, PortId, SetIndex};
+use crate::port::Medium;
+use crate::sends::Sends;
+use crate::snapshot::Snapshot;
+use crate::verdict::Verdict;
+
+/// A packet for Linux on this machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ToHost {
+    /// The port whose ledger it is on.
+    pub ingress: PortId,
+    /// What it begins with: as received, or the IP packet that was opened.
+    pub form: Medium,
+    /// The packet; the frame is the receiver's.
+    pub packet: Descriptor,
+}
+
+/// A packet that waits for the link address of its next hop. It is finished but for that: sealed if
+/// a policy says so, and without a link header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// The port it will leave by.
+    pub egress: PortId,
+    /// The neighbour that it waits for, on the link of that port.
+    pub next_hop: Address,
+    /// The port whose ledger it is on.
+    pub ingress: PortId,
+    /// Of the IP packet that leaves.
+    pub family: Family,
+    /// The IP packet; the frame is the receiver's.
+    pub packet: Descriptor,
+}
+
+impl Held {
+    /// A packet to `destination` that waits for the next hop of its route.
+    pub(crate) fn of(
+        snapshot: &Snapshot,
+        (ingress, egress): (PortId, PortId),
+        destination: Address,
+        packet: Descriptor,
+    ) -> Held {
+        let next_hop = snapshot.next_hop_to(destination);
+        Held { egress, next_hop, ingress, family: destination.family, packet }
+    }
+}
+
+/// A packet whose SA is another worker's. It is on no ledger yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Handover {
+    /// That worker.
+    pub worker: u32,
+    /// The device it was received from.
+    pub device: NetdevId,
+    /// The port it came by.
+    pub ingress: PortId,
+    /// The packet as it was received; the frame is the receiver's.
+    pub packet: Descriptor,
+}
+
+/// What a batch came to. The receiver owns the frames in it.
+#[derive(Default, Debug)]
+pub struct Outputs {
+    /// To transmit, in the order of the rows.
+    pub sends: Sends,
+    /// For Linux.
+    pub host: Vec<ToHost>,
+    /// Waiting for a neighbour.
+    pub held: Vec<Held>,
+    /// Peers that have shown themselves at another place, each at most once.
+    pub moved: Vec<Moved>,
+    /// Packets that another worker is to walk.
+    pub handovers: Vec<Handover>,
+    /// One verdict per packet given in, in its order, then one per packet made. `None`: it is
+    /// among the handovers, and its verdict is the other worker's.
+    pub verdicts: Vec<Option<Verdict>>,
+}
+
+impl Outputs {
+    /// Forgets what was there; the frames must have found their owners.
+    pub fn clear(&mut self) {
+        self.sends.clear();
+        self.host.clear();
+        self.held.clear();
+        self.moved.clear();
+        self.handovers.clear();
+        self.verdicts.clear();
+    }
+}
+
+/// A peer behind a NAT has shown itself at another place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Moved {
+    /// The set of the SA that opened the packet.
+    pub set: SetIndex,
+    /// Where the packet came from.
+    pub address: wire::Address,
+    /// The UDP port it came from.
+    pub port: u16,
+}

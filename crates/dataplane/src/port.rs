@@ -1,0 +1,84 @@
+//! Ports as the walk knows them.
+
+use policy::PortRange;
+use wire::{Address, LinkAddress};
+
+use crate::ids::{NetdevId, PortId};
+
+/// The side of RFC 4301's boundary that a port is on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Side {
+    /// Clear, ours.
+    Protected,
+    /// The world.
+    Unprotected,
+}
+
+/// What a device's packets begin with.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Medium {
+    /// An Ethernet header, perhaps with one VLAN tag.
+    Ethernet,
+    /// The IP header: the host port, a TUN device.
+    Ip,
+}
+
+/// Traffic to the box itself that an unprotected port lets through to Linux (`allow_host`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct HostService {
+    /// Upper-layer protocol.
+    pub protocol: u8,
+    /// Destination ports; `None`: the whole protocol.
+    pub ports: Option<PortRange>,
+}
+
+/// A port: (netdev, VLAN id).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortInfo {
+    /// Name in the configuration.
+    pub name: String,
+    /// The netdev it is on.
+    pub device: NetdevId,
+    /// Its VLAN id; `None`: untagged.
+    pub vlan: Option<u16>,
+    /// Clear or world.
+    pub side: Side,
+    /// What packets begin with.
+    pub medium: Medium,
+    /// Our link address; zeros on an IP medium.
+    pub mac: [u8; 6],
+    /// Largest IP packet that leaves by it, bytes.
+    pub mtu: u32,
+    /// Our addresses on it: sources of the ICMP that we make.
+    pub addresses: Vec<Address>,
+    /// What it lets through to Linux; only used on unprotected ports.
+    pub allow_host: Vec<HostService>,
+    /// Treatment of unfinished TCP and UDP checksums; only used on protected Ethernet ports.
+    pub l4_checksum: L4Checksum,
+}
+
+impl PortInfo {
+    /// Whether unfinished checksums are completed: never of what comes from outside or from Linux.
+    pub(crate) fn completes_checksums(&self) -> bool {
+        let may = self.side == Side::Protected && self.medium == Medium::Ethernet;
+        may && self.l4_checksum == L4Checksum::Complete
+    }
+}
+
+/// Where a packet leaves and to whom: everything below IP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Egress {
+    pub(crate) port: PortId,
+    /// The neighbour's link address; `None`: not resolved yet.
+    pub(crate) mac: Option<LinkAddress>,
+}
+
+/// A port's treatment of unfinished TCP and UDP checksums.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum L4Checksum {
+    /// Completes them. Has no effect on unprotected ports.
+    Complete,
+    /// Passes them on as they are.
+    #[default]
+    Pass,
+}

@@ -1,0 +1,93 @@
+//! A packet of a batch between the stages.
+
+use wire::{FrameId, Frames, Packet};
+
+use crate::ids::{PortId, SetIndex};
+use crate::port::Egress;
+
+/// Where a row's packet came from, which says by what it is judged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    /// A port, in clear.
+    Received,
+    /// Opened by an SA of this set.
+    Opened(SetIndex),
+    /// Linux on this machine, through the host port.
+    Host,
+    /// Made by us: an ICMP error.
+    Made(Quote),
+}
+
+/// What an ICMP error of ours quotes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Quote {
+    /// A packet that came in clear and was to leave in clear.
+    Clear,
+    /// A packet that was opened or was to be sealed: the message never leaves in clear.
+    Protected,
+}
+
+impl Origin {
+    /// Whether we forward the packet for somebody, and so lower its hop limit.
+    pub(crate) fn is_forwarded(self) -> bool {
+        matches!(self, Origin::Received | Origin::Opened(_))
+    }
+}
+
+/// How a packet carries another one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Carrier {
+    /// In ESP behind the IP header.
+    Esp,
+    /// In ESP behind a UDP header (RFC 3948).
+    EspInUdp {
+        /// UDP source port of the sender, or of its NAT.
+        source: u16,
+    },
+}
+
+/// How far a row has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// A packet to us that carries another one, which is to be taken out.
+    Outer(Carrier),
+    /// An IP packet that is to be judged.
+    Clear,
+    /// To leave in clear.
+    Forward(Egress),
+    /// To leave sealed by an SA of this set.
+    Protect(SetIndex),
+    /// Its verdict stands.
+    Ended,
+}
+
+/// One packet of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    /// Its place in [`Outputs::verdicts`].
+    pub(crate) place: u32,
+    pub(crate) frame: FrameId,
+    /// Where its IP header is in the frame.
+    pub(crate) ip: u32,
+    /// [`Received::hint`](wire::Received::hint). Nothing acts upon it yet; what is taken out of the
+    /// packet, or made, has none.
+    pub(crate) hint: u32,
+    pub(crate) ingress: PortId,
+    pub(crate) origin: Origin,
+    pub(crate) state: State,
+    pub(crate) packet: Packet,
+}
+
+impl Row {
+    /// The IP packet, its link padding cut off.
+    pub(crate) fn bytes<'f, F: Frames>(&self, frames: &'f F) -> &'f [u8] {
+        let start = self.ip as usize;
+        &frames.bytes(self.frame)[start..start + self.packet.length as usize]
+    }
+
+    /// The IP packet for writing.
+    pub(crate) fn bytes_mut<'f, F: Frames>(&self, frames: &'f mut F) -> &'f mut [u8] {
+        let start = self.ip as usize;
+        &mut frames.bytes_mut(self.frame)[start..start + self.packet.length as usize]
+    }
+}

@@ -1,0 +1,34 @@
+//! Several workers: which of them does what.
+
+use ipsec::SaId;
+
+use crate::snapshot::Snapshot;
+
+/// A worker's share of the work: which one it is, of how many that walk packets now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// Its number.
+    pub worker: u32,
+    /// Workers, at least 1 and more than `worker`.
+    pub workers: u32,
+}
+
+impl Share {
+    /// The only worker's.
+    pub const ALL: Share = Share { worker: 0, workers: 1 };
+}
+
+/// The SA of a set that a worker seals with: each worker another one as far as they last, so that
+/// the numbers of each come from one worker and stay in order (RFC 9611 §3). Where all are
+/// exhausted the last, which says so. `None`: the set has none.
+#[inline]
+pub(crate) fn sealing_sa(snapshot: &Snapshot, set: &[SaId], share: Share) -> Option<SaId> {
+    if let [only] = set {
+        return Some(*only);
+    }
+    let lasts = |sa: &&SaId| !snapshot.outbound()[sa.0 as usize].sequence.is_exhausted();
+    let lasting = set.iter().filter(lasts).count();
+    let place = share.worker as usize % lasting.max(1);
+    // Another worker may exhaust one meanwhile.
+    set.iter().filter(lasts).nth(place).or(set.last()).copied()
+}

@@ -1,0 +1,52 @@
+//! Everything that a stage may touch besides its rows.
+
+use wire::{Frames, Received};
+
+use crate::counters::Counters;
+use crate::esp_fragments::DroppedDatagrams;
+use crate::ids::{NetdevId, PortId};
+use crate::outputs::Outputs;
+use crate::routes::Near;
+use crate::row::{Row, State};
+use crate::share::Share;
+use crate::snapshot::Snapshot;
+use crate::verdict::{DropReason, Verdict};
+
+/// Everything a stage may touch besides its rows.
+pub(crate) struct Turn<'a, F> {
+    pub(crate) snapshot: &'a Snapshot,
+    /// The route that was found last.
+    pub(crate) near: Near,
+    pub(crate) now_ns: u64,
+    /// Whose turn it is.
+    pub(crate) share: Share,
+    /// Where the packets were received, if those of other workers' SAs go to them.
+    pub(crate) handing: Option<(NetdevId, &'a [Received])>,
+    /// Fragmented ESP in UDP that was dropped lately.
+    pub(crate) dropped: &'a mut DroppedDatagrams,
+    pub(crate) frames: &'a mut F,
+    pub(crate) counters: &'a mut Counters,
+    pub(crate) out: &'a mut Outputs,
+}
+
+impl<F: Frames> Turn<'_, F> {
+    /// Ends a row with its verdict; who gets the frame is the caller's affair.
+    pub(crate) fn end(&mut self, row: &mut Row, verdict: Verdict) {
+        row.state = State::Ended;
+        self.out.verdicts[row.place as usize] = Some(verdict);
+    }
+
+    /// Ends a row by dropping its packet.
+    pub(crate) fn drop(&mut self, row: &mut Row, reason: DropReason) {
+        self.end(row, Verdict::Drop(reason));
+        self.counters.drop(Some(row.ingress), reason);
+        self.frames.give(row.frame);
+    }
+
+    /// A place for the verdict of a packet that we make, on the ledger of the port that caused it.
+    pub(crate) fn make(&mut self, ingress: PortId) -> u32 {
+        self.counters.ledger(Some(ingress)).made += 1;
+        self.out.verdicts.push(None);
+        self.out.verdicts.len() as u32 - 1
+    }
+}

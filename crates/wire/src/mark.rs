@@ -1,0 +1,131 @@
+//! The mark that a lower tier writes in front of a packet for the walk: which netdev's program it
+//! was, and what it already knows of the packet.
+//!
+//! 32 bytes, numbers in the machine's order: the C `struct lockgate_mark`. Older kernels give no
+//! more room in front of a frame (`xdp_metalen_invalid`).
+
+/// What stands in front of a packet.
+///
+/// `generation`, `zone` and `verdict` are a claim about the packet, and hold only under the
+/// snapshot that they name: else the walk judges the packet in full.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Mark {
+    /// Number of the program's netdev, as this process counts.
+    pub device: u16,
+    /// VLAN tag of the packet.
+    pub vlan: MarkVlan,
+    /// Number of the attachment: packets of an earlier program have another one.
+    pub incarnation: u32,
+    /// Generation of the policy domain that the claim is of; 0: there is no claim.
+    pub generation: u32,
+    /// Virtual network of the packet; 0: none.
+    pub zone: u32,
+    /// Kind of the verdict and slot of the rule; 0: none.
+    pub verdict: u32,
+}
+
+/// The VLAN tag of a marked packet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum MarkVlan {
+    /// None, or one with id 0.
+    Untagged,
+    /// One with this id, 1 to 4095.
+    Id(u16),
+    /// More than one, an 802.1ad tag, or a header cut short: no port has it.
+    Other,
+}
+
+/// Stands for no VLAN tag.
+const UNTAGGED: u16 = 0xffff;
+/// Stands for tags that no port has.
+const OTHER: u16 = 0xfffe;
+
+impl Mark {
+    /// Bytes of a mark.
+    pub const BYTES: usize = 32;
+    /// First word of a mark.
+    pub const MAGIC: u32 = 0x4c47_4b31;
+
+    /// Returns the mark in these bytes. `None`: there is none.
+    pub fn read(bytes: &[u8; Mark::BYTES]) -> Option<Mark> {
+        let word = |at: usize| {
+            u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let half = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+        let vlan = match half(6) {
+            UNTAGGED => MarkVlan::Untagged,
+            id @ 1..=0x0fff => MarkVlan::Id(id),
+            _ => MarkVlan::Other,
+        };
+        (word(0) == Mark::MAGIC).then_some(Mark {
+            device: half(4),
+            vlan,
+            incarnation: word(8),
+            generation: word(12),
+            zone: word(16),
+            verdict: word(20),
+        })
+    }
+
+    /// Returns the bytes of the mark.
+    pub fn bytes(&self) -> [u8; Mark::BYTES] {
+        let vlan = match self.vlan {
+            MarkVlan::Untagged => UNTAGGED,
+            MarkVlan::Id(id) => id,
+            MarkVlan::Other => OTHER,
+        };
+        let mut bytes = [0; Mark::BYTES];
+        bytes[..4].copy_from_slice(&Mark::MAGIC.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&self.device.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&vlan.to_ne_bytes());
+        let words = [self.incarnation, self.generation, self.zone, self.verdict];
+        for (word, into) in words.iter().zip(bytes[8..].chunks_exact_mut(4)) {
+            into.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+
+    /// Reads and wipes the mark that ends at `offset` of a frame: one that is found was written for
+    /// this packet.
+    pub fn take(frame: &mut [u8], offset: u32) -> Option<Mark> {
+        let end = offset as usize;
+        let bytes = frame.get_mut(end.checked_sub(Mark::BYTES)?..end)?;
+        let bytes: &mut [u8; Mark::BYTES] = bytes.try_into().ok()?;
+        let mark = Mark::read(bytes);
+        bytes[..4].fill(0);
+        mark
+    }
+
+    /// Returns whether it claims anything about its packet.
+    pub fn claims(&self) -> bool {
+        self.generation != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(vlan: MarkVlan) -> Mark {
+        Mark { device: 7, vlan, incarnation: 0x0102_0304, generation: 5, zone: 6, verdict: 7 }
+    }
+
+    #[test]
+    fn a_mark_is_read_as_it_was_written() {
+        for vlan in [MarkVlan::Untagged, MarkVlan::Id(1), MarkVlan::Id(4095), MarkVlan::Other] {
+            assert_eq!(Mark::read(&mark(vlan).bytes()), Some(mark(vlan)));
+        }
+        assert_eq!(Mark::read(&[0; Mark::BYTES]), None);
+    }
+
+    #[test]
+    fn a_mark_is_found_once_and_only_where_it_is_whole() {
+        let mut frame = [0u8; 512];
+        frame[224..256].copy_from_slice(&mark(MarkVlan::Untagged).bytes());
+        for elsewhere in [0, 31, 255, 257, 512, 513, u32::MAX] {
+            assert_eq!(Mark::take(&mut frame.clone(), elsewhere), None, "{elsewhere}");
+        }
+        assert_eq!(Mark::take(&mut frame, 256), Some(mark(MarkVlan::Untagged)));
+        assert_eq!(Mark::take(&mut frame, 256), None);
+    }
+}

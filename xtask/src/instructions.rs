@@ -1,0 +1,148 @@
+//! `cargo xtask instructions`: how many instructions the walk takes for a packet, held against the
+//! table that is committed beside the program.
+//!
+//! Times on a shared machine say little; instructions under callgrind are the same in every run.
+//! Valgrind shows each program the same processor (AVX2; neither AVX-512 nor VAES), so counts
+//! travel between machines, and say nothing of the forms for wider registers.
+
+mod table;
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use crate::runs::{Counts, Outcome};
+use crate::{Failure, cargo, output, program, root, setup, succeed, target_directory};
+use table::{Head, Row, Table, Verdict};
+
+/// The program that walks one row, its package and its profile.
+const PROGRAM: &str = "instructions";
+/// Rows that `.ci/run` counts; the others are a part of `test-long`.
+const SHORT: &[&str] =
+    &["forward v4 64", "null out v4 64 hit", "null in v4 64 hit", "aes-128-gcm out v4 64 hit"];
+/// The function whose instructions count, and what it calls.
+const COUNTED: &str = "--toggle-collect=*instructions*counted*";
+
+/// Which rows are counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rows {
+    /// Those of every run of the tests.
+    Short,
+    All,
+}
+
+/// Counts rows and holds them against the table. Skipped where the table was made with other tools.
+pub(crate) fn check(rows: Rows) -> Result<Outcome, Failure> {
+    if !setup::is_there("valgrind") {
+        return Ok(Outcome::Skipped("there is no valgrind"));
+    }
+    let names = build(rows)?;
+    let file = table_file();
+    let known = Table::read(&file)?;
+    let head = head(&names)?;
+    if let Some(difference) = known.head.difference(&head) {
+        println!("the table was made with {difference}");
+        return Ok(Outcome::Skipped("the table was made with other tools: see the line above"));
+    }
+    let mut counts = Counts::default();
+    println!("{:<34}{:>10}{:>10}{:>9}", "instructions a packet", "table", "now", "change");
+    for name in &names {
+        let row = count(name)?;
+        let verdict = known.judge(name, &row);
+        println!("{}", verdict.line(name, &row));
+        match verdict {
+            Verdict::Same => counts.add_passed(),
+            _ => counts.add_failed(),
+        }
+    }
+    if counts.failed() > 0 {
+        println!("if this is meant: cargo xtask instructions --renew, and say why in the commit");
+        return Ok(Outcome::Failed(counts));
+    }
+    Ok(Outcome::Passed(counts))
+}
+
+/// Counts every row and holds it against the table. Fails if one has changed.
+pub(crate) fn run() -> Result<(), Failure> {
+    match check(Rows::All)? {
+        Outcome::Passed(_) => Ok(()),
+        Outcome::Failed(_) => Err(Failure::Tests { failed: 1 }),
+        Outcome::Skipped(reason) => {
+            println!("SKIPPED: instructions: {reason}");
+            Ok(())
+        }
+    }
+}
+
+/// Counts every row and writes the table.
+pub(crate) fn renew() -> Result<(), Failure> {
+    let names = build(Rows::All)?;
+    let mut table = Table { head: head(&names)?, rows: Default::default() };
+    for name in names {
+        let row = count(&name)?;
+        println!("{name:<34}{:>10.1}", row.instructions);
+        table.rows.insert(name, row);
+    }
+    table.write(&table_file())
+}
+
+fn table_file() -> PathBuf {
+    root().join("bench/instructions/table.json")
+}
+
+/// Builds the program and returns the rows that it can walk.
+fn build(rows: Rows) -> Result<Vec<String>, Failure> {
+    succeed(cargo().args(["build", "--profile", PROGRAM, "--package", PROGRAM]))?;
+    let all = output(&mut program(built()))?;
+    let wanted = |name: &&str| rows == Rows::All || SHORT.contains(name);
+    Ok(all.lines().filter(wanted).map(ToOwned::to_owned).collect())
+}
+
+fn built() -> PathBuf {
+    target_directory().join(PROGRAM).join(PROGRAM)
+}
+
+/// Walks a row under callgrind.
+fn count(name: &str) -> Result<Row, Failure> {
+    let written = target_directory().join(PROGRAM).join("callgrind.out");
+    let said = walk(name, &written)?;
+    let packets = value(&said, "packets").and_then(|text| text.parse().ok());
+    let packets: u64 = packets.ok_or(Failure::Instructions { row: name.to_owned() })?;
+    let bytes = std::fs::read(&written).map_err(Failure::read(&written))?;
+    let row = Row::of(&callgrind::read(&String::from_utf8_lossy(&bytes)), packets);
+    match row.instructions > 0.0 {
+        true => Ok(row),
+        false => Err(Failure::Instructions { row: name.to_owned() }),
+    }
+}
+
+/// Runs the program on a row and returns what it said.
+fn walk(name: &str, written: &std::path::Path) -> Result<String, Failure> {
+    let mut command = program("valgrind");
+    command.args(["--quiet", "--tool=callgrind", COUNTED]);
+    command.arg(format!("--callgrind-out-file={}", written.display()));
+    output(command.arg(built()).args(name.split(' ')).stdin(Stdio::null()))
+}
+
+/// Returns what stands behind a word at the beginning of a line.
+fn value<'t>(said: &'t str, word: &str) -> Option<&'t str> {
+    said.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(' '))
+}
+
+/// What counts depend on besides our code.
+fn head(names: &[String]) -> Result<Head, Failure> {
+    let line = |command: &mut std::process::Command| -> Result<String, Failure> {
+        Ok(output(command)?.lines().next().unwrap_or_default().trim().to_owned())
+    };
+    let ciphered = names.iter().find(|name| name.starts_with("aes"));
+    let ciphered = ciphered.ok_or(Failure::Instructions { row: "aes".into() })?;
+    let said = walk(ciphered, &target_directory().join(PROGRAM).join("callgrind.out"))?;
+    let manifest = root().join("Cargo.toml");
+    let manifest = std::fs::read_to_string(&manifest).map_err(Failure::read(&manifest))?;
+    Ok(Head {
+        compiler: line(program("rustc").arg("--version"))?,
+        valgrind: line(program("valgrind").arg("--version"))?,
+        profile: table::profile(&manifest, PROGRAM),
+        instruction_set: value(&said, "set").unwrap_or_default().to_owned(),
+        ciphers: value(&said, "ciphers").unwrap_or_default().to_owned(),
+    })
+}
