@@ -9,6 +9,7 @@ mod claim;
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bpf::{Attached, BpfError, Inside, PortRule, Prefix, Scope, Steering};
@@ -21,6 +22,9 @@ use crate::worker::{Command, Handle, WorkerGone};
 
 pub(crate) use claim::Claim;
 
+/// Number of the next attachment in this process. What another process attached runs no more when
+/// this one takes its sockets, so nobody compares numbers of two processes.
+static INCARNATIONS: AtomicU32 = AtomicU32::new(1);
 /// How long a queue may be busy: the kernel takes that long to let go of a dead process's socket.
 const BUSY_RETRY: Duration = Duration::from_secs(5);
 // The program has room for every entry that `check` accepts.
@@ -115,7 +119,7 @@ impl Device {
             return Err(DeviceError::TooManyQueues { netdev: netdev.into(), queues });
         }
         let claim = Claim::make(netdev, ifindex)?;
-        let mut steering = Steering::load(mark, taking.snapshot.generation().0)
+        let mut steering = Steering::load(mark, INCARNATIONS.fetch_add(1, Ordering::Relaxed))
             .map_err(|error| DeviceError::Bpf { netdev: netdev.into(), error })?;
         let attached = match serve(&mut steering, &taking).await {
             Ok(attached) => attached,

@@ -11,7 +11,7 @@
 //! ```text
 //!              ┌─ to Linux: other stations, ARP, non-IP, our addresses, allow_host
 //!  frame → XDP ┤
-//!              └─ everything else: 16-byte mark in front, → socket of this queue, or dropped
+//!              └─ everything else: 32-byte mark in front, → socket of this queue, or dropped
 //! ```
 //!
 //! The program is attached to the netdev itself (by netlink), not through a link or a file: it

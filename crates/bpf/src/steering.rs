@@ -149,8 +149,8 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// Loads a program for the device that the process numbers `device`; `incarnation` tells this
-    /// process's marks from an older one's.
+    /// Loads a program for the device that the process numbers `device`; `incarnation` is the
+    /// number of the attachment, for the marks.
     ///
     /// # Errors
     /// [`BpfError::NotPermitted`], [`BpfError::Refused`]: the operator grants it;

@@ -236,8 +236,8 @@ impl FlowCache {
             && self.domains.get(usize::from(domain.0)).is_some_and(|domain| !domain.is_bypassed)
     }
 
-    /// Looks up all of a lane, in both of each key's buckets. Whether what it finds answers the
-    /// packet's question, the caller knows and counts with [`CacheCounters::count`].
+    /// Looks up every packet of a lane in both buckets of its key. Counts nothing: the caller knows
+    /// which answers serve, and calls [`CacheCounters::count`].
     #[inline]
     pub(crate) fn look_up<const WORDS: usize>(&self, lane: &mut Lane<WORDS>) {
         if lane.len() > 0 {

@@ -148,8 +148,8 @@ enum Opener {
     Other(u32),
 }
 
-/// SA, nonce and replay check of one ESP packet: adds its job, if its SA is this worker's. `last`
-/// is the SA of the packet before.
+/// SA, nonce and replay check of one ESP packet: adds its job, if its SA is this worker's. What the
+/// checks refuse goes into no other worker's ring. `last` is the SA of the packet before.
 #[inline]
 fn prepare<'s, F: Frames>(
     turn: &Turn<'s, F>,
@@ -181,9 +181,6 @@ fn prepare<'s, F: Frames>(
     if sa.encapsulation.udp.is_some() != (carrier != Carrier::Esp) {
         return Err(DropReason::Encapsulation);
     }
-    if let Some(worker) = turn.other_worker(sa.id) {
-        return Ok(Opener::Other(worker));
-    }
     let (start, end) = (row.ip as usize + start, row.ip as usize + end);
     // The ICV, which is read first of all when its turn comes.
     cpu::prefetch(frame, end.saturating_sub(1));
@@ -198,7 +195,13 @@ fn prepare<'s, F: Frames>(
         jobs.pop();
         return Err(reason);
     }
-    Ok(Opener::This(sa.id))
+    match turn.other_worker(sa.id) {
+        Some(worker) => {
+            jobs.pop();
+            Ok(Opener::Other(worker))
+        }
+        None => Ok(Opener::This(sa.id)),
+    }
 }
 
 /// The inner packet of one authentic ESP packet.

@@ -2,20 +2,20 @@
 
 use std::ops::Range;
 
-use ipsec::{Run, SealJob};
+use ipsec::{SealJob, SequenceRun};
 use wire::{Descriptor, FrameId};
 
 use crate::path::Way;
 use crate::row::Row;
 use crate::turn::Turn;
 
-/// A way that packets wait on.
+/// A way out of this batch, with its packets and their sequence numbers.
 pub(crate) struct Taken {
     pub(crate) way: Way,
     /// Packets. A batch of large ones becomes more than 65,535 fragments on a narrow path.
     pub(crate) count: u32,
     /// Sequence numbers for them; none where they leave in clear.
-    pub(crate) numbers: Run,
+    pub(crate) numbers: SequenceRun,
     /// Packets that left or wait to leave, and bytes of their IP packets before they were sealed.
     pub(crate) left: u32,
     pub(crate) bytes: u64,
@@ -50,7 +50,7 @@ impl Departure {
         (self.offset, self.length) = (bytes.start as u32, bytes.len() as u32);
     }
 
-    /// Takes the departure off: its packet ends otherwise.
+    /// Cancels the departure; the caller drops its packet.
     pub(crate) fn ends(&mut self) {
         self.length = 0;
     }
@@ -97,7 +97,7 @@ impl Departures {
             taken.way.protection == way.protection && taken.way.exit.egress == way.exit.egress
         };
         let place = self.ways.iter().rposition(known).unwrap_or_else(|| {
-            let (way, numbers) = (*way, Run::NONE);
+            let (way, numbers) = (*way, SequenceRun::NONE);
             self.ways.push(Taken { way, count: 0, numbers, left: 0, bytes: 0 });
             self.ways.len() - 1
         });

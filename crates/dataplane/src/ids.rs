@@ -10,7 +10,7 @@ pub struct RouteGeneration(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Layout(pub u32);
 
-/// A port: place in [`Snapshot::ports`].
+/// A port: place in [`Snapshot::ports`](crate::Snapshot::ports).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PortId(pub u16);
 
@@ -18,7 +18,7 @@ pub struct PortId(pub u16);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NetdevId(pub u16);
 
-/// Place of an SA set in [`Snapshot::sets`].
+/// Place of an SA set in [`Snapshot::sets`](crate::Snapshot::sets).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SetIndex(pub u32);
 

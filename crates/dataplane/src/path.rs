@@ -1,4 +1,4 @@
-//! The way that packets leave by: link header, and out or to wait.
+//! Writes the link header of packets that leave, then queues them or holds them for their next hop.
 
 use ipsec::SaId;
 use wire::link::{ETHERNET_BYTES, Untagged, VLAN_TAG_BYTES, ethertype};

@@ -143,7 +143,7 @@ impl Common {
 enum Whose {
     /// This one's: it is counted as received.
     Ours,
-    /// That of the worker that opens it: `open` counts it, or hands it over.
+    /// That of the worker that opens it: `decapsulate` counts it, or hands it over.
     TheOpeners,
 }
 

@@ -5,7 +5,7 @@ use wire::{FrameId, Frames, Packet};
 use crate::ids::{PortId, SetIndex};
 use crate::port::Egress;
 
-/// Where a row's packet came from, which says by what it is judged.
+/// The source of a row's packet; it selects the checks that `decide` makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
     /// A port, in clear.
@@ -46,7 +46,7 @@ pub(crate) enum Carrier {
     },
 }
 
-/// How far a row has come.
+/// The stage that a row has reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     /// A packet to us that carries another one, which is to be taken out.
@@ -57,14 +57,14 @@ pub(crate) enum State {
     Forward(Egress),
     /// To leave sealed by an SA of this set.
     Protect(SetIndex),
-    /// Its verdict stands.
+    /// Finished: its verdict is written.
     Ended,
 }
 
 /// One packet of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
-    /// Its place in [`Outputs::verdicts`].
+    /// Its place in [`Outputs::verdicts`](crate::Outputs::verdicts).
     pub(crate) place: u32,
     pub(crate) frame: FrameId,
     /// Where its IP header is in the frame.

@@ -20,7 +20,7 @@ pub enum Stage {
     SealHeaders,
     /// The cipher over the packets to protect.
     SealCipher,
-    /// Their verdicts.
+    /// What is finished is sent or held, with its verdict, and counted.
     SealConclude,
     /// What leaves is sorted by port and given to it.
     Transmit,

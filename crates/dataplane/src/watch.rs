@@ -30,7 +30,7 @@ impl Watch for Nobody {
     fn look<F: Frames>(&mut self, _: Point, _: &Snapshot, _: &[Row], _: &F) {}
 }
 
-/// Who stands beside a walk.
+/// Observers of one walk: a clock of its stages, and a watcher of its rows.
 pub(crate) struct Beside<'a, C, W: ?Sized> {
     pub(crate) clock: &'a mut C,
     pub(crate) watch: &'a mut W,

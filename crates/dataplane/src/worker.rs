@@ -127,7 +127,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
 
     /// Goes over to a snapshot before its first batch: what the flow cache remembers of policies
     /// that changed no longer counts, and what waited for a neighbour that the snapshot knows
-    /// leaves.
+    /// leaves. `now_ns` is by the clock of [`turn`](Self::turn).
     pub fn adopt(&mut self, snapshot: &Snapshot, now_ns: u64) {
         if let Some(mut cache) = self.walk.take_cache(None) {
             cache.look_at(snapshot);
@@ -136,9 +136,10 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         self.release(snapshot, now_ns);
     }
 
-    /// Does what is due at a time, whether packets come or not: once a turn over all devices.
+    /// Does what is due at a time, by the clock of [`turn`](Self::turn), whether packets come or
+    /// not: once a turn over all devices.
     ///
-    /// 1. every 100 ms drops what waited too long for its neighbour
+    /// 1. every 100 ms asks again for neighbours, and drops what waited too long for one
     /// 2. sends NAT keepalives of the sets that this worker sees to
     #[inline]
     pub fn tick(&mut self, snapshot: &Snapshot, now_ns: u64) {

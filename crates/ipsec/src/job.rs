@@ -12,7 +12,7 @@ pub struct SealJob {
     /// Offset of the 8-byte ESP header, in front of the text.
     pub aad: u32,
     /// Offset of the text: what is encrypted, ESP trailer included. The ICV, of
-    /// [`Suite::icv_bytes`], is written behind it.
+    /// [`Suite::icv_bytes`](crate::Suite::icv_bytes), is written behind it.
     pub text: u32,
     /// Bytes of the text; under AES-CBC a multiple of 16.
     pub text_length: u32,
@@ -25,7 +25,7 @@ pub struct SealJob {
 }
 
 impl SealJob {
-    /// A job that has still to be said what it is, about a packet in this frame.
+    /// Returns an empty job for a packet in this frame.
     #[inline]
     pub const fn of(frame: FrameId) -> SealJob {
         let (nonce, sequence, row) = ([0; 16], 0, 0);
@@ -64,7 +64,7 @@ pub struct OpenJob {
 }
 
 impl OpenJob {
-    /// A job that has still to be said what it is, about a packet in this frame.
+    /// Returns an empty job for a packet in this frame.
     #[inline]
     pub const fn of(frame: FrameId) -> OpenJob {
         let (nonce, sequence, row, authentic) = ([0; 16], 0, 0, false);

@@ -29,5 +29,5 @@ pub use job::{OpenJob, SealJob};
 pub use outer::finish_udp;
 pub use replay::{Advance, ReplayError, ReplayWindow, SharedWindow, WindowSizeError};
 pub use sa::{InboundSa, OutboundSa};
-pub use sequence::{Run, SequenceCounter, SequenceError, SequenceNumbers};
+pub use sequence::{SequenceCounter, SequenceError, SequenceNumbers, SequenceRun};
 pub use suite::{Encryption, Fingerprint, Integrity, KeyError, KeyMaterial, Suite};

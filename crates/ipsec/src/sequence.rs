@@ -22,7 +22,7 @@ impl SequenceNumbers {
     }
 }
 
-/// Why an outbound SA hands out no numbers now. The caller drops the packets.
+/// Why an outbound SA hands out no more numbers now. The caller drops the packets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum SequenceError {
     /// The numbers are used up. The SA never sends again: rekey.
@@ -36,7 +36,7 @@ pub enum SequenceError {
 /// Numbers of one key that follow each other, each to be used at once or never.
 #[must_use = "numbers that are not used are lost"]
 #[derive(PartialEq, Eq, Debug)]
-pub struct Run {
+pub struct SequenceRun {
     next: u64,
     /// The number behind the last one; 0 behind the largest.
     end: u64,
@@ -44,9 +44,9 @@ pub struct Run {
     missing: Option<SequenceError>,
 }
 
-impl Run {
+impl SequenceRun {
     /// A run without numbers.
-    pub const NONE: Run = Run { next: 0, end: 0, missing: None };
+    pub const NONE: SequenceRun = SequenceRun { next: 0, end: 0, missing: None };
 
     /// Takes the next number out of the run.
     ///
@@ -73,7 +73,7 @@ impl Run {
     ///
     /// # Errors
     /// The reason why some are missing.
-    pub fn whole(&self) -> Result<u64, SequenceError> {
+    pub fn whole(self) -> Result<u64, SequenceError> {
         self.missing.map_or(Ok(self.next), Err)
     }
 }
@@ -130,7 +130,7 @@ impl SequenceCounter {
     /// the limit. The run says why the rest is missing.
     ///
     /// Cost: two atomic operations, so one draw a batch.
-    pub fn draw(&self, count: u32) -> Run {
+    pub fn draw(&self, count: u32) -> SequenceRun {
         // All checks lie inside the atomic update: a plain fetch_add would be checked only
         // afterwards, when at u64::MAX it has already wrapped to numbers that were used. The word
         // never passes the reservation, so no sequence of draws, by any threads, moves it back.
@@ -161,7 +161,7 @@ impl SequenceCounter {
         };
         let missing = (taken < wanted).then_some(missing);
         let next = last.wrapping_add(1);
-        Run { next, end: next.wrapping_add(taken), missing }
+        SequenceRun { next, end: next.wrapping_add(taken), missing }
     }
 
     /// Allows numbers up to `up_to`, or to the limit if that is lower. Never takes back what was
@@ -252,7 +252,7 @@ mod tests {
     }
 
     /// Takes all numbers out of a run, and the reason why there are no more.
-    fn all(mut run: Run) -> (Vec<u64>, SequenceError) {
+    fn all(mut run: SequenceRun) -> (Vec<u64>, SequenceError) {
         let count = run.left();
         let numbers = (0..count).map(|_| run.take().unwrap()).collect();
         (numbers, run.take().unwrap_err())

@@ -6,15 +6,16 @@
 
 /// What stands in front of a packet.
 ///
-/// `generation`, `zone` and `verdict` are a claim about the packet, and hold only under the
-/// snapshot that they name: else the walk judges the packet in full.
+/// `generation`, `zone` and `verdict` are a claim about the packet, and hold only while the policy
+/// domain has this generation: else the walk judges the packet in full.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Mark {
     /// Number of the program's netdev, as this process counts.
     pub device: u16,
     /// VLAN tag of the packet.
     pub vlan: MarkVlan,
-    /// Number of the attachment: packets of an earlier program have another one.
+    /// Number of the attachment in its process. Whoever acts upon a claim compares it; today nobody
+    /// does.
     pub incarnation: u32,
     /// Generation of the policy domain that the claim is of; 0: there is no claim.
     pub generation: u32,

@@ -286,6 +286,19 @@ impl Laboratory {
     /// As [`Laboratory::send_frames`].
     pub fn release(&mut self) -> Vec<Sent> {
         self.worker.adopt(&self.snapshot, self.now_ns);
+        self.collect_all()
+    }
+
+    /// Has the worker do what is due now; returns what left.
+    ///
+    /// # Panics
+    /// As [`Laboratory::send_frames`].
+    pub fn tick(&mut self) -> Vec<Sent> {
+        self.worker.tick(&self.snapshot, self.now_ns);
+        self.collect_all()
+    }
+
+    fn collect_all(&mut self) -> Vec<Sent> {
         let mut sent = Vec::new();
         for device in 0..DEVICES {
             self.collect(NetdevId(device as u16), &mut sent);

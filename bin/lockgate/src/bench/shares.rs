@@ -17,7 +17,7 @@ use scene::Case;
 use super::esp::Named;
 
 /// The function whose instructions count, and what it calls.
-const TIMED_SPAN: &str = "--toggle-collect=*bench*lap*drain*";
+const TIMED_SPAN: &str = "--toggle-collect=*scene*packets*drain*";
 /// Timed and untimed passes of the lap.
 const PASSES: usize = 2;
 

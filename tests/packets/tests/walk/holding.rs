@@ -90,6 +90,24 @@ fn at_most_1024_packets_wait_however_many_neighbours_they_are_for() {
 }
 
 #[test]
+fn a_worker_that_ticks_asks_again_and_gives_up_in_time() {
+    const TICK_NS: u64 = 10_000_000;
+    let mut lab = Laboratory::default().live();
+    lab.send(LAN, &to_stranger(1));
+    let (begun, mut asked) = (lab.now_ns, lab.wanted().len());
+    while lab.waiting() > 0 {
+        lab.now_ns += TICK_NS;
+        assert_eq!(lab.tick(), []);
+        asked += lab.wanted().len();
+        assert!(lab.now_ns < begun + 2 * PATIENCE_NS, "it is given up");
+    }
+    // What waits is looked through ten times a second.
+    let waited = lab.now_ns - begun;
+    assert!((PATIENCE_NS..=PATIENCE_NS + 100_000_000).contains(&waited), "{waited} ns");
+    assert_eq!((asked, lab.counters().dropped(DropReason::NoNeighbour)), (3, 1));
+}
+
+#[test]
 fn a_neighbour_is_asked_for_once_a_second_and_given_up_after_three() {
     let mut lab = Laboratory::default().live();
     lab.send(LAN, &to_stranger(1));

@@ -97,6 +97,14 @@ fn what_is_replayed_at_another_queue_is_dropped_wherever_it_is_found() {
     assert_eq!(delivered(&mut stage), [1]);
     let replayed: u64 = (0..2).map(|w| stage.counters(w).dropped(DropReason::Replayed)).sum();
     assert_eq!((replayed, stage.ledger().received), (3, 4));
+    // What the window refuses takes no room in the ring, whoever's it is.
+    let handed_over = |stage: &mut Stage| [0, 1].map(|w| stage.counters(w).handed_over);
+    let before = handed_over(&mut stage);
+    for worker in [0, 1] {
+        stage.arrive_sealed(worker, &packet);
+        stage.settle();
+    }
+    assert_eq!(handed_over(&mut stage), before);
 }
 
 /// Packets fit until the ring is full; the rest is dropped by who received it.
