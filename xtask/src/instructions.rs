@@ -1,5 +1,5 @@
-//! `cargo xtask instructions`: how many instructions the walk takes for a packet, held against the
-//! table that is committed beside the program.
+//! `cargo xtask instructions`: how many instructions the walk takes for a packet, compared
+//! with the table that is committed beside the program.
 //!
 //! Times on a shared machine say little; instructions under callgrind are the same in every run.
 //! Valgrind shows each program the same processor (AVX2; neither AVX-512 nor VAES), so counts
@@ -22,15 +22,15 @@ const SHORT: &[&str] =
 /// The function whose instructions count, and what it calls.
 const COUNTED: &str = "--toggle-collect=*instructions*counted*";
 
-/// Which rows are counted.
+/// Selection of rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rows {
-    /// Those of every run of the tests.
+    /// The rows that every run of the tests counts.
     Short,
     All,
 }
 
-/// Counts rows and holds them against the table. Skipped where the table was made with other tools.
+/// Compares the counts of rows with the table. Skipped where the table was made with other tools.
 pub(crate) fn check(rows: Rows) -> Result<Outcome, Failure> {
     if !setup::is_there("valgrind") {
         return Ok(Outcome::Skipped("there is no valgrind"));
@@ -61,7 +61,7 @@ pub(crate) fn check(rows: Rows) -> Result<Outcome, Failure> {
     Ok(Outcome::Passed(counts))
 }
 
-/// Counts every row and holds it against the table. Fails if one has changed.
+/// Compares the counts of all rows with the table. Fails if one has changed.
 pub(crate) fn run() -> Result<(), Failure> {
     match check(Rows::All)? {
         Outcome::Passed(_) => Ok(()),
@@ -115,7 +115,7 @@ fn count(name: &str) -> Result<Row, Failure> {
     }
 }
 
-/// Runs the program on a row and returns what it said.
+/// Runs the program on a row and returns its output.
 fn walk(name: &str, written: &std::path::Path) -> Result<String, Failure> {
     let mut command = program("valgrind");
     command.args(["--quiet", "--tool=callgrind", COUNTED]);
@@ -123,12 +123,12 @@ fn walk(name: &str, written: &std::path::Path) -> Result<String, Failure> {
     output(command.arg(built()).args(name.split(' ')).stdin(Stdio::null()))
 }
 
-/// Returns what stands behind a word at the beginning of a line.
+/// Returns the rest of the line that begins with a word.
 fn value<'t>(said: &'t str, word: &str) -> Option<&'t str> {
     said.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(' '))
 }
 
-/// What counts depend on besides our code.
+/// Returns the tools that counts depend on.
 fn head(names: &[String]) -> Result<Head, Failure> {
     let line = |command: &mut std::process::Command| -> Result<String, Failure> {
         Ok(output(command)?.lines().next().unwrap_or_default().trim().to_owned())

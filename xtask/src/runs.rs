@@ -14,7 +14,7 @@ pub(crate) const NET_PACKAGE: &str = "net";
 /// What an ignored test's reason begins with; a part's name follows.
 pub(crate) const LONG_REASON: &str = "make test-long PART=";
 
-/// What became of a part.
+/// Result of a part.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     Passed(Counts),
@@ -99,7 +99,7 @@ impl Counts {
         }
     }
 
-    /// Whether a runner said how many tests it ran.
+    /// Set once a runner has said how many tests it ran.
     fn is_known(self) -> bool {
         self.passed + self.failed + self.skipped > 0
     }
@@ -199,7 +199,7 @@ pub(crate) fn network_namespaces(
     run_tests(built.of(NET_PACKAGE, files), Threads::One, prepare)
 }
 
-/// Where cargo puts a program of ours.
+/// Returns the path of a program that cargo built.
 pub(crate) fn built_program(name: &str) -> std::path::PathBuf {
     target_directory().join("debug").join(name)
 }

@@ -22,7 +22,7 @@ pub(crate) struct Shape {
     crates: BTreeMap<String, BTreeMap<items::Module, Read>>,
 }
 
-/// A file and what stands in it.
+/// A file and its items.
 struct Read {
     path: PathBuf,
     items: Items,
@@ -112,7 +112,7 @@ impl Shape {
 
 /// Something that a rule forbids.
 struct Finding {
-    /// How [`known`] names it.
+    /// Its name in [`known`].
     key: String,
     text: String,
 }

@@ -2,9 +2,10 @@
 //!
 //! Without arguments: prints the rows' names, one a line. With a row's name: lays one packet of
 //! each flow out and walks them, twice. The first time makes the cache's entries; only the second
-//! time, [`counted`], is the counter's. Then every packet must have left, none dropped, and what
-//! left is opened by another cipher and compared byte for byte: instructions of a walk that does
-//! something else count nothing. Prints the number of packets and the cipher library.
+//! time, [`counted`], is measured. Then every packet must have left and none may be dropped.
+//! Another cipher opens the packets that left and compares them byte for byte, because the count of
+//! a wrong walk says nothing. Prints the number of packets, the instruction set and the cipher
+//! library.
 #![forbid(unsafe_code)]
 
 mod rows;
@@ -23,10 +24,10 @@ use rows::{Cache, Capture, Row};
 
 /// The only worker.
 const WORKER: usize = 0;
-/// Entries of the cache: so many that no flow of a row overwrites another.
+/// Entries of the cache. No flow of a row overwrites another in a cache of this size.
 const CACHE_ENTRIES: usize = 65_536;
 
-/// Why a row counts nothing.
+/// Reasons why a row has no count.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("there is no row `{0}`; without arguments, the program prints all")]
@@ -82,7 +83,7 @@ fn run(name: &str) -> Result<String, Failure> {
     Ok(format!("packets {}\nset {set}\nciphers {ciphers}", row.case.flows))
 }
 
-/// A worker and what it is driven with.
+/// A worker with the packets and the cipher of one row.
 struct Counting<'r> {
     row: &'r Row,
     snapshot: &'r Snapshot,
@@ -137,7 +138,7 @@ impl<'r> Counting<'r> {
         self.check_capture()
     }
 
-    /// Empties the capture's ring: what finds it full costs nothing.
+    /// Empties the capture's ring, which must hold every packet: one that finds it full costs less.
     fn check_capture(&mut self) -> Result<(), Failure> {
         let expected = match self.row.capture {
             Capture::Off | Capture::Elsewhere => 0,
@@ -207,8 +208,8 @@ fn warm_up(worker: &mut Worker<MemoryFrames, PreloadedPort>, snapshot: &Snapshot
     scene::drain(worker, snapshot, case.ingress(), Instant::now(), BATCH);
 }
 
-/// What the instruction counter looks at. It is not inlined, and differs from [`warm_up`], so that
-/// the linker does not make one function of both.
+/// Walks the packets whose instructions are counted. It is not inlined, and differs from
+/// [`warm_up`], so that the linker does not make one function of both.
 #[inline(never)]
 fn counted(worker: &mut Worker<MemoryFrames, PreloadedPort>, snapshot: &Snapshot, case: &Case) {
     scene::drain(worker, snapshot, case.ingress(), std::hint::black_box(Instant::now()), BATCH);

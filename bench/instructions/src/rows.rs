@@ -1,4 +1,4 @@
-//! What is counted.
+//! The rows whose instructions are counted.
 
 use ipsec::Suite;
 use scene::{Case, Direction};
@@ -19,25 +19,25 @@ pub(crate) struct Row {
 /// A capture that runs beside the walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Capture {
-    /// None.
+    /// No capture.
     Off,
-    /// One of a port that no packet of the row crosses.
+    /// A capture of a port that no packet of the row crosses.
     Elsewhere,
-    /// One that takes every packet, as received and as sent.
+    /// A capture that takes every packet, as received and as sent.
     On,
 }
 
-/// Whether the worker has a flow cache.
+/// Use of a flow cache by the worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cache {
-    /// Every packet is searched for.
+    /// No cache: the classifier is searched for every packet.
     Without,
     /// Every packet that is counted finds its flow there.
     Hit,
 }
 
 impl Row {
-    /// The row's name in the table and on the command line: `null out v4 64 hit`.
+    /// Returns the row's name in the table and on the command line: `null out v4 64 hit`.
     pub(crate) fn name(&self) -> String {
         let Case { direction, suite, family, size, .. } = self.case;
         let family = match family {

@@ -27,7 +27,7 @@ use wire::{Address, Family};
 
 use crate::error::SceneError;
 
-/// Which way the packets of a lap go.
+/// Direction of the packets of a lap.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Direction {
     /// From lan, sealed, out by wan.
@@ -52,10 +52,10 @@ impl Direction {
     }
 }
 
-/// What one row of the bench measures.
+/// Subject of one row of a bench.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Case {
-    /// Which way its packets go.
+    /// Direction of its packets.
     pub direction: Direction,
     /// Cipher suite of both SAs.
     pub suite: Suite,
@@ -156,7 +156,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Makes keys that nobody has used.
+    /// Makes new keys.
     ///
     /// # Errors
     /// [`SceneError::Random`].
@@ -240,7 +240,7 @@ impl Case {
             .payload_of(self.size.saturating_sub(header))
     }
 
-    /// The gateway with these keys, one entry a worker, and none of their numbers used.
+    /// Makes the gateway with these keys, one entry a worker, none of whose numbers are used.
     ///
     /// # Errors
     /// Those of the parts; none is expected.
@@ -249,7 +249,7 @@ impl Case {
         Ok(Snapshot::new(self.parts(keys, Spd::new(vec![peers])?.into())?)?)
     }
 
-    /// What the gateway with these policies is made of.
+    /// Returns the parts of the gateway with these policies.
     ///
     /// # Errors
     /// Those of the parts; none is expected.

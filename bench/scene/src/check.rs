@@ -1,4 +1,4 @@
-//! What must be true of a packet that came out of the walk, looked at byte by byte.
+//! Checks a packet that came out of the walk byte by byte.
 
 use ipsec::Spi;
 use wire::flow::protocol;
@@ -8,7 +8,7 @@ use wire::{Family, packet};
 use crate::case::{Case, Direction, HOP_LIMIT, own_mac, router_mac};
 use crate::other_cipher::{OtherCipher, OtherError};
 
-/// What is wrong with a packet that came out.
+/// A fault of a packet that came out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Flaw {
     /// Another length, in bytes.
@@ -16,7 +16,7 @@ pub enum Flaw {
     Length {
         /// Right.
         expected: usize,
-        /// What it has.
+        /// Length that it has, in bytes.
         found: usize,
     },
     /// Another byte.
@@ -26,7 +26,7 @@ pub enum Flaw {
         at: usize,
         /// Right.
         expected: u8,
-        /// What is there.
+        /// Byte that is there.
         found: u8,
     },
     /// The link header is not from our port to its router.
@@ -138,7 +138,7 @@ mod tests {
         Case { direction, suite, family, size: 70, flows: 4096, backend: None, workers: 1 }
     }
 
-    /// What the walk should make of flow 5 as packet 9, made without the walk.
+    /// Makes the right output for flow 5 as packet 9, without the walk.
     fn right_output(case: &Case, other: &OtherCipher) -> Vec<u8> {
         let (to, from) = (router_mac(case.egress()), own_mac(case.egress()));
         let inner = case.inner(5, HOP_LIMIT - 1);

@@ -1,11 +1,11 @@
-//! Why a scene cannot be set.
+//! Errors of making a scene.
 
 use dataplane::SnapshotError;
 use ipsec::SaError;
 use ipsec::cipher::BackendKind;
 use policy::SpdError;
 
-/// Why there is no gateway of a case.
+/// Reasons why the gateway of a case cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SceneError {
     /// This machine does not have the library.

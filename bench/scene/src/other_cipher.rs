@@ -40,7 +40,7 @@ enum Key {
 trait Aead: Send + Sync {
     /// Encrypts in place; returns the ICV.
     fn seal(&self, nonce: &[u8; 12], header: &[u8], text: &mut [u8]) -> [u8; AEAD_ICV_BYTES];
-    /// Decrypts in place; whether the ICV was right.
+    /// Decrypts in place; returns whether the ICV was right.
     fn open(&self, nonce: &[u8; 12], header: &[u8], text: &mut [u8], icv: &[u8]) -> bool;
 }
 
@@ -98,7 +98,7 @@ trait Authenticator: Send + Sync {
     fn icv_bytes(&self) -> usize;
     /// The ICV of these bytes.
     fn icv(&self, bytes: &[u8]) -> Vec<u8>;
-    /// Whether this is it.
+    /// Returns whether this is the ICV of these bytes.
     fn is_icv(&self, bytes: &[u8], icv: &[u8]) -> bool;
 }
 
@@ -118,7 +118,7 @@ impl<M: Mac + Clone + Send + Sync> Authenticator for M {
     }
 }
 
-/// What was in an ESP packet.
+/// Contents of an ESP packet.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Opened {
     /// Its SPI.
@@ -131,7 +131,7 @@ pub struct Opened {
     pub inner: Vec<u8>,
 }
 
-/// Why bytes are no ESP packet of this SA.
+/// Reasons why bytes are no ESP packet of this SA.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OtherError {
     /// No length that a packet can have.

@@ -153,7 +153,7 @@ where
     titled(title, &lined_up(header, rows, &numbers))
 }
 
-/// As [`table`], with the text of the last column on several lines where it does not fit.
+/// Writes a table as [`table`] does, and breaks the text of the last column into lines that fit.
 pub(crate) fn wrapped<R>(
     title: &str,
     header: &[&str],

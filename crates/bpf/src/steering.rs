@@ -130,7 +130,7 @@ pub enum Action {
 pub struct Run {
     /// What the program answered.
     pub action: Action,
-    /// What it wrote in front of the frame: the mark.
+    /// The mark that it wrote in front of the frame.
     pub mark: Option<[u8; MARK_BYTES]>,
 }
 

@@ -1,7 +1,7 @@
-//! The port that stands for Linux itself.
+//! Names of the host port, by which packets pass between Linux on this machine and the walk.
 
-/// Name of the port that stands for Linux itself.
+/// Name of the host port.
 pub const HOST_PORT: &str = "host";
 
-/// The netdev it is on.
+/// Name of its netdev.
 pub const HOST_NETDEV: &str = "lockgate0";

@@ -1,13 +1,13 @@
-//! Values as they are written in a configuration.
+//! Writes values as a configuration has them.
 
 use dataplane::HostService;
 
-/// How a MAC address is written.
+/// Writes a MAC address.
 pub fn mac_text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// How a service is written in `allow_host`.
+/// Writes a service as in `allow_host`.
 pub fn service_text(service: &HostService) -> String {
     let name = policy::selector::protocol_text(Some(service.protocol));
     match service.ports {
@@ -16,7 +16,7 @@ pub fn service_text(service: &HostService) -> String {
     }
 }
 
-/// How a count is written, as short as it can be.
+/// Writes a count with the largest unit that divides it.
 pub(crate) fn count_text(count: u64) -> String {
     match count {
         _ if count != 0 && count.is_multiple_of(1 << 20) => format!("{}M", count >> 20),

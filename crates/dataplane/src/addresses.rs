@@ -1,4 +1,4 @@
-//! Questions of addresses: whose they are, and on which side.
+//! Tells whose an address is, and on which side of the gateway it lives.
 
 use wire::{Address, Packet};
 
@@ -7,7 +7,7 @@ use crate::port::Side;
 use crate::routes::RouteTarget;
 use crate::snapshot::Snapshot;
 
-/// Whether an address is our own, a broadcast address, or lives behind a protected port.
+/// Returns whether an address is our own, a broadcast address, or behind a protected port.
 pub(crate) fn is_inside(snapshot: &Snapshot, address: Address) -> bool {
     match snapshot.routes().lookup(address) {
         Some(RouteTarget::Local | RouteTarget::Broadcast) => true,
@@ -41,8 +41,7 @@ pub(crate) fn is_to_us_as_before(
     }
 }
 
-/// Whether a packet comes from outside to one of our addresses: ESP is then for us to open, else
-/// it is judged as it is.
+/// Returns whether a packet comes from outside to one of our addresses: only then is ESP opened.
 #[inline]
 pub(crate) fn is_to_us(snapshot: &Snapshot, ingress: PortId, packet: &Packet) -> bool {
     let is_outside = snapshot.path_port(ingress).side == Side::Unprotected;

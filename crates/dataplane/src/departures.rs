@@ -1,4 +1,4 @@
-//! What leaves in a batch, in order, and the ways that it leaves by.
+//! The packets of a batch that leave, in order, and the ways that they leave by.
 
 use std::ops::Range;
 
@@ -68,7 +68,7 @@ impl Departure {
     }
 }
 
-/// What leaves in a batch, kept over batches.
+/// The packets of a batch that leave. The lists are kept, so that a batch allocates nothing.
 #[derive(Default)]
 pub(crate) struct Departures {
     pub(crate) list: Vec<Departure>,

@@ -1,4 +1,4 @@
-//! Why a snapshot cannot be made.
+//! Errors of making a snapshot.
 
 use ipsec::{SaId, Spi};
 use policy::SaSetId;

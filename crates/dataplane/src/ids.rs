@@ -1,12 +1,12 @@
-//! Numbers of what a snapshot holds: places in its lists, and generations.
+//! Numbers of a snapshot's parts: places in its lists, and generations.
 
-/// Generation of what the walk knows of routes, next hops, ports and their addresses: raised by 1
-/// with each change of them. What was remembered of a packet's way holds under one of them.
+/// Generation of routes, next hops, ports and their addresses: each change of them raises it by 1.
+/// The flow cache's next hops are valid under one generation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct RouteGeneration(pub u32);
 
-/// What the places in a snapshot's lists of ports, policies, SAs and sets stand for: snapshots of
-/// one layout have the same at each place, so counters by place go on.
+/// Number of an arrangement of a snapshot's lists of ports, policies, SAs and sets. Snapshots of
+/// one layout have the same thing at each place, so that counters by place go on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Layout(pub u32);
 

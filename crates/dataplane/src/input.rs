@@ -1,4 +1,4 @@
-//! What a batch of the walk is made of.
+//! The input of the walk: a batch of packets.
 
 use wire::Received;
 
@@ -11,11 +11,11 @@ pub struct Input<'p> {
     pub netdev: NetdevId,
     /// At most [`BATCH`](wire::BATCH) packets, in the order in which they came.
     pub packets: &'p [Received],
-    /// How they came to this worker.
+    /// The way by which they came to this worker.
     pub entry: Entry,
 }
 
-/// How packets came to a worker.
+/// The way by which packets came to a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry {
     /// It received them itself. Those of other workers' SAs go to [`Outputs::handovers`], where

@@ -1,4 +1,4 @@
-//! What a batch comes to.
+//! The outputs of the walk of a batch.
 
 use wire::{Address, Descriptor, Family};
 
@@ -13,7 +13,7 @@ use crate::verdict::Verdict;
 pub struct ToHost {
     /// The port whose ledger it is on.
     pub ingress: PortId,
-    /// What it begins with: as received, or the IP packet that was opened.
+    /// First header: that of the link, as received, or that of the IP packet that was opened.
     pub form: Medium,
     /// The packet; the frame is the receiver's.
     pub packet: Descriptor,
@@ -51,7 +51,7 @@ impl Held {
 /// A packet whose SA is another worker's. It is on no ledger yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Handover {
-    /// That worker.
+    /// The worker that opens it.
     pub worker: u32,
     /// The device it was received from.
     pub device: NetdevId,
@@ -61,7 +61,7 @@ pub struct Handover {
     pub packet: Descriptor,
 }
 
-/// What a batch came to. The receiver owns the frames in it.
+/// The outputs of a batch. The receiver owns the frames in it.
 #[derive(Default, Debug)]
 pub struct Outputs {
     /// To transmit, in the order of the rows.

@@ -13,14 +13,14 @@ use crate::snapshot::Snapshot;
 use crate::turn::Turn;
 use crate::verdict::{DropReason, HoldKind, Verdict};
 
-/// What seals a departure.
+/// The SA that seals a departure, and its set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Protection {
     pub(crate) set: SetIndex,
     pub(crate) sa: SaId,
 }
 
-/// Where packets leave, with what is the same for all of them.
+/// An egress with its link header, which is the same for all packets of a batch that leave by it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exit {
     pub(crate) egress: Egress,
@@ -37,7 +37,7 @@ impl Exit {
     }
 }
 
-/// How packets leave, with all that is the same for those of a batch that leave so.
+/// A way out: egress, SA and MTU, which are the same for all packets of a batch that leave by it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     pub(crate) exit: Exit,

@@ -14,7 +14,7 @@ pub enum Side {
     Unprotected,
 }
 
-/// What a device's packets begin with.
+/// First header of a netdev's packets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Medium {
     /// An Ethernet header, perhaps with one VLAN tag.
@@ -43,7 +43,7 @@ pub struct PortInfo {
     pub vlan: Option<u16>,
     /// Clear or world.
     pub side: Side,
-    /// What packets begin with.
+    /// First header of its packets.
     pub medium: Medium,
     /// Our link address; zeros on an IP medium.
     pub mac: [u8; 6],
@@ -65,7 +65,7 @@ impl PortInfo {
     }
 }
 
-/// Where a packet leaves and to whom: everything below IP.
+/// Port and link address that a packet leaves by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Egress {
     pub(crate) port: PortId,

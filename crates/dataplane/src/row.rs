@@ -18,7 +18,7 @@ pub(crate) enum Origin {
     Made(Quote),
 }
 
-/// What an ICMP error of ours quotes.
+/// Kind of the packet that an ICMP error of ours quotes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Quote {
     /// A packet that came in clear and was to leave in clear.
@@ -28,13 +28,13 @@ pub(crate) enum Quote {
 }
 
 impl Origin {
-    /// Whether we forward the packet for somebody, and so lower its hop limit.
+    /// Returns whether the packet is forwarded, so that its hop limit is lowered.
     pub(crate) fn is_forwarded(self) -> bool {
         matches!(self, Origin::Received | Origin::Opened(_))
     }
 }
 
-/// How a packet carries another one.
+/// The form in which a packet carries another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Carrier {
     /// In ESP behind the IP header.

@@ -20,7 +20,7 @@ pub(crate) struct Turn<'a, F> {
     pub(crate) now_ns: u64,
     /// Whose turn it is.
     pub(crate) share: Share,
-    /// Where the packets were received, if those of other workers' SAs go to them.
+    /// Netdev and packets of the batch, if packets of other workers' SAs are handed over.
     pub(crate) handing: Option<(NetdevId, &'a [Received])>,
     /// Fragmented ESP in UDP that was dropped lately.
     pub(crate) dropped: &'a mut DroppedDatagrams,

@@ -140,8 +140,8 @@ impl Walk {
         self.run_beside(snapshot, now_ns, input, frames, out, beside);
     }
 
-    /// [`run`](Self::run) beside a clock that learns where each stage ends, and somebody who looks
-    /// at the rows between the stages.
+    /// Does as [`run`](Self::run), and tells a clock where each stage ends and a watcher what the
+    /// rows are between the stages.
     #[inline]
     pub(crate) fn run_beside<F: Frames, C: StageClock, W: Watch + ?Sized>(
         &mut self,

@@ -1,8 +1,8 @@
-//! Why an SA cannot be.
+//! Errors of making an SA.
 
 use std::net::IpAddr;
 
-/// Why an SA cannot be made.
+/// Reasons why an SA cannot be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SaError {
     /// One end of the tunnel is IPv4, the other IPv6.

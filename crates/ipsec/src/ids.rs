@@ -1,4 +1,4 @@
-//! What names an SA, and its two ends.
+//! Names of an SA, and its two ends.
 
 use std::fmt;
 use std::net::IpAddr;

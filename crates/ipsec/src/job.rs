@@ -1,4 +1,4 @@
-//! What a cipher has to do: places in a frame.
+//! Jobs of a cipher: places in a frame.
 
 use std::fmt;
 

@@ -8,7 +8,7 @@ pub const HEADER_BYTES: usize = 8;
 /// Bytes of pad length and next header.
 pub const TRAILER_BYTES: usize = 2;
 
-/// What an SA adds to a packet, bytes.
+/// Bytes that an SA adds to a packet.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes {
     /// Everything in front of the text but the packet's own IP header.

@@ -22,7 +22,7 @@ impl SequenceNumbers {
     }
 }
 
-/// Why an outbound SA hands out no more numbers now. The caller drops the packets.
+/// Reasons why an outbound SA hands out no more numbers now. The caller drops the packets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum SequenceError {
     /// The numbers are used up. The SA never sends again: rekey.
@@ -40,7 +40,7 @@ pub struct SequenceRun {
     next: u64,
     /// The number behind the last one; 0 behind the largest.
     end: u64,
-    /// Why it is shorter than was asked for, if it is.
+    /// Reason why it is shorter than was asked for, if it is.
     missing: Option<SequenceError>,
 }
 

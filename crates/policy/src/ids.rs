@@ -5,7 +5,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct PolicyIndex(pub u32);
 
-/// What the database says of one flow.
+/// Answer of the database for one flow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Match {
     /// This policy decides.

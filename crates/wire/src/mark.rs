@@ -4,7 +4,7 @@
 //! 32 bytes, numbers in the machine's order: the C `struct lockgate_mark`. Older kernels give no
 //! more room in front of a frame (`xdp_metalen_invalid`).
 
-/// What stands in front of a packet.
+/// The mark in front of a packet.
 ///
 /// `generation`, `zone` and `verdict` are a claim about the packet, and hold only while the policy
 /// domain has this generation: else the walk judges the packet in full.
@@ -14,8 +14,8 @@ pub struct Mark {
     pub device: u16,
     /// VLAN tag of the packet.
     pub vlan: MarkVlan,
-    /// Number of the attachment in its process. Whoever acts upon a claim compares it; today nobody
-    /// does.
+    /// Number of the attachment in its process. It is not compared yet, because no claim is acted
+    /// upon yet.
     pub incarnation: u32,
     /// Generation of the policy domain that the claim is of; 0: there is no claim.
     pub generation: u32,

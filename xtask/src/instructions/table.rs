@@ -14,13 +14,13 @@ const LEAST: f64 = 4.0;
 /// Functions that a finding names.
 const NAMED: usize = 5;
 
-/// What counts depend on besides our code.
+/// Tools that counts depend on.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Head {
     pub(super) compiler: String,
     pub(super) valgrind: String,
     pub(super) profile: String,
-    /// What valgrind shows of the processor.
+    /// Instruction set that valgrind shows to programs.
     pub(super) instruction_set: String,
     pub(super) ciphers: String,
 }
@@ -87,14 +87,14 @@ fn short_file(file: &str) -> &str {
     file.rsplit('/').next().unwrap_or(file)
 }
 
-/// What is committed.
+/// The committed table.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub(super) struct Table {
     pub(super) head: Head,
     pub(super) rows: BTreeMap<String, Row>,
 }
 
-/// How a row stands to the table.
+/// Result of the comparison of a row with the table.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Verdict {
     Same,
