@@ -99,10 +99,10 @@ impl Table {
         let before = self.changes.as_ref();
         let (mut dead, mut gone) =
             before.map_or_else(Default::default, |changes| (changes.dead.clone(), changes.gone));
-        for places in removed.map(|precedence| self.base.of_policy(precedence)) {
-            gone += places.len();
-            places.for_each(|place| dead.insert(place as u32));
-        }
+        // A policy that came back with the precedence of one that went may go once more: what went
+        // of the base is counted once.
+        let places = removed.flat_map(|precedence| self.base.of_policy(precedence));
+        gone += places.filter(|place| dead.insert(*place as u32)).count();
         let search = &self.base.search;
         let (as_made, now) = (search.worst_case_cost(), search.cost_without(&dead));
         let cost = Cost {

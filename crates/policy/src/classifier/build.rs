@@ -453,7 +453,9 @@ impl Builder<'_> {
         let spread = Spread::new(&places, cut.wide);
         self.work = self.work.saturating_sub(region.areas.len() + spread.copies);
         places.hidden.iter().for_each(|&area| self.is_hidden[area as usize] = true);
-        places.hiders.iter().for_each(|&area| self.forest.hiders.insert(area));
+        for &area in &places.hiders {
+            self.forest.hiders.insert(area);
+        }
         let mut children: Vec<Vec<u32>> =
             spread.counts[..=cut.bounds.len()].iter().map(|&n| Vec::with_capacity(n)).collect();
         for (&area, &children_of) in region.areas.iter().zip(&places.children) {

@@ -7,13 +7,16 @@ pub struct Dead {
 }
 
 impl Dead {
-    /// Adds a position.
-    pub fn insert(&mut self, position: u32) {
-        let word = position as usize / 64;
-        if word >= self.words.len() {
-            self.words.resize(word + 1, 0);
+    /// Adds a position. Returns whether it was not in the set before.
+    pub fn insert(&mut self, position: u32) -> bool {
+        let (place, bit) = (position as usize / 64, 1 << (position % 64));
+        if place >= self.words.len() {
+            self.words.resize(place + 1, 0);
         }
-        self.words[word] |= 1 << (position % 64);
+        let word = &mut self.words[place];
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        is_new
     }
 
     /// Whether a position is in the set.

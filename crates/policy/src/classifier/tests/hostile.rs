@@ -53,7 +53,9 @@ fn agrees(classifier: &Classifier, family: Family, rules: &[Rule]) {
         }
         // What has been found goes, so that what it hid is found.
         let found = out.iter().filter(|&&found| found != NONE);
-        found.step_by(1 + round).for_each(|&found| dead.insert(found));
+        for &found in found.step_by(1 + round) {
+            dead.insert(found);
+        }
     }
 }
 
@@ -253,6 +255,8 @@ fn the_cost_counts_what_dead_rules_have_hidden() {
     // Two reserves of one rule each, then a list of what is left.
     assert_eq!(costs.collect::<Vec<_>>(), [1, 2, 3, 3 + 188, 3 + 188, 3 + 188]);
     let mut dead = Dead::default();
-    (1..3006).for_each(|hides_nothing| dead.insert(hides_nothing));
+    for hides_nothing in 1..3006 {
+        assert!(dead.insert(hides_nothing));
+    }
     assert_eq!(built.cost_without(&dead), built.worst_case_cost());
 }

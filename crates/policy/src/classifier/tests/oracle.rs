@@ -15,7 +15,9 @@ const GENEROUS: Budget = Budget { steps: 10_000, blocks: usize::MAX };
 fn compare(random: &mut Random, family: Family, rules: &[Rule], flows: usize) -> usize {
     let classifier = Classifier::new(family, rules, GENEROUS).expect("within the budget");
     let mut dead = Dead::default();
-    (0..rules.len() / 3).for_each(|_| dead.insert(random.below(rules.len() as u64) as u32));
+    for _ in 0..rules.len() / 3 {
+        dead.insert(random.below(rules.len() as u64) as u32);
+    }
     let flows: Vec<Flow> = (0..flows).map(|_| edge_flow(random, family, rules)).collect();
     let all: Vec<u32> = flows.iter().map(|flow| linear(rules, &Dead::default(), flow)).collect();
     let alive: Vec<u32> = flows.iter().map(|flow| linear(rules, &dead, flow)).collect();

@@ -120,10 +120,15 @@ impl Life {
         life
     }
 
+    /// Every other policy takes a number that another had and gave up, if there is one.
     fn numbered(&mut self, mut policies: Vec<Policy>) -> Vec<Policy> {
-        for policy in &mut policies {
-            (policy.id, policy.name) = (PolicyId(self.next), format!("p{}", self.next));
-            self.next += 1;
+        let free = (0..self.next).filter(|number| !self.policies.contains_key(number));
+        let mut free: Vec<u32> = free.collect();
+        for (place, policy) in policies.iter_mut().enumerate() {
+            let again = if place % 2 == 0 { free.pop() } else { None };
+            let number = again.unwrap_or(self.next);
+            self.next = self.next.max(number + 1);
+            (policy.id, policy.name) = (PolicyId(number), format!("p{number}"));
         }
         policies
     }
@@ -365,6 +370,17 @@ fn a_generation_begins_anew_behind_the_highest_and_that_is_told() {
     assert_eq!((next.generation(OUT), next.wraps()), (Generation(1), 1));
     let folded_in = next.on(&next.rebuilt().unwrap(), &next).unwrap();
     assert_eq!((folded_in.generation(OUT), folded_in.wraps()), (Generation(1), 1));
+}
+
+#[test]
+fn what_went_twice_is_counted_once() {
+    let mut spd = Spd::with_room(vec![between(0, 1, 1, 2)], 4).unwrap();
+    for _ in 0..2 {
+        spd = spd.changed(&[spd.named("p0").unwrap()], Vec::new()).unwrap();
+        assert_eq!(spd.rules(OUT), 0);
+        spd = spd.changed(&[], vec![between(0, 1, 1, 2)]).unwrap();
+        assert_eq!(spd.rules(OUT), 1);
+    }
 }
 
 #[test]
