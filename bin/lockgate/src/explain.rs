@@ -101,7 +101,7 @@ fn of_file(
     let Loaded { validated, snapshot, spis } = load(input, keys)?;
     let prefixes = validated.prefixes();
     let (snapshot, prefixes, routing) = (&snapshot, &prefixes, validated.routing());
-    let picture = Picture { snapshot, prefixes, spis, routing, dead_ports: &[] };
+    let picture = Picture { snapshot, prefixes, spis, routing, dead_ports: &[], recalled: &[] };
     Ok(control::explain(picture, question)?)
 }
 

@@ -11,6 +11,7 @@ use control::{
     ConfigErrors, Difference, KeyChange, KeyNames, Problem, QuestionError, Spis, Takeovers,
     Validated,
 };
+use dataplane::cache::{Key, Recall};
 use dataplane::counters::Volume;
 use dataplane::tap::{Filter, Layers, Outcome};
 use dataplane::{Generation, RouteEntry, Snapshot};
@@ -381,6 +382,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     async fn cache(&self) -> v1::Cache;
     /// Some of its entries; `None`: there is no such worker.
     async fn cache_entries(&self, question: CacheQuestion) -> Option<v1::CachedFlows>;
+    /// What each worker's flow cache would do with packets; `None`: it has none.
+    async fn recall(&self, keys: Vec<Key>) -> Vec<Option<Vec<Recall>>>;
     /// Tiers, drops (all of them: the server leaves out zeros), ledger, frames and workers.
     async fn counters(&self) -> v1::Counters;
     /// The configuration of a revision, of the running one if `None`; `None` if it is not kept.

@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use api::v1;
 use control::validated::{Cache, CacheUse};
-use dataplane::cache::{Answer, BREAK_EVEN_STEPS, CacheEntry, Key, Way};
+use dataplane::cache::{BREAK_EVEN_STEPS, CacheEntry, Key, Recall, Way};
 use dataplane::{CacheCounters, Snapshot};
 use policy::selector::protocol_text;
-use policy::{Direction, DomainId, Match};
+use policy::{Book, DomainId, FlowAction, Refusal};
 use wire::{Address, Family, Flow, Upper};
 
 use crate::backend::CacheQuestion;
@@ -15,11 +15,11 @@ use crate::state::State;
 use crate::worker::{CacheReport, Command, Report};
 
 /// The four kinds of entries in the order in which they are shown.
-const KINDS: [(Family, Direction); 4] = [
-    (Family::V4, Direction::Outbound),
-    (Family::V4, Direction::Inbound),
-    (Family::V6, Direction::Outbound),
-    (Family::V6, Direction::Inbound),
+const KINDS: [(Family, Book); 4] = [
+    (Family::V4, Book::SpdOut),
+    (Family::V4, Book::SpdIn),
+    (Family::V6, Book::SpdOut),
+    (Family::V6, Book::SpdIn),
 ];
 
 /// Entries that hold, by family and direction, over all workers; none if the cache is off.
@@ -36,15 +36,14 @@ fn entries_in<'r>(
     snapshot: &Snapshot,
     caches: impl Iterator<Item = &'r CacheReport> + Clone,
 ) -> Vec<v1::CacheEntries> {
-    let of_kind = |(family, direction)| {
-        let is_kind =
-            |domain: &DomainId| domain.family() == family && domain.direction() == direction;
+    let of_kind = |(family, book)| {
+        let is_kind = |domain: &DomainId| domain.family() == family && domain.book() == book;
         let domains = || snapshot.spd().domains();
         let counted = caches.clone().flat_map(|cache| domains().zip(&cache.domains));
         let entries = counted.filter(|(domain, _)| is_kind(domain)).map(|(_, (held, _))| held);
         v1::CacheEntries {
             family: family_text(family).into(),
-            direction: direction_text(direction).into(),
+            direction: direction_text(book).into(),
             entries: entries.sum(),
         }
     };
@@ -115,7 +114,7 @@ fn domain(snapshot: &Snapshot, reports: &[Report], domain: DomainId) -> v1::Cach
     let is_bypassed = caches().any(|(_, is_bypassed)| *is_bypassed);
     v1::CacheDomain {
         domain: domain.0.into(),
-        direction: direction_text(domain.direction()).into(),
+        direction: direction_text(domain.book()).into(),
         family: family_text(domain.family()).into(),
         ports: ports.map(|port| snapshot.ports()[usize::from(port)].name.clone()).collect(),
         generation: spd.generation(domain).0,
@@ -161,25 +160,41 @@ pub(crate) async fn flows(state: &State, question: CacheQuestion) -> Option<v1::
     Some(shown)
 }
 
+/// What each worker's cache would do with packets; `None`: it has none.
+pub(crate) async fn recall(state: &State, keys: &[Key]) -> Vec<Option<Vec<Recall>>> {
+    let mut recalled = Vec::with_capacity(state.workers.len());
+    for worker in &state.workers {
+        let ask = |reply| Command::Recall { keys: keys.to_vec(), reply };
+        // A worker that has ended ends the daemon.
+        recalled.push(worker.ask(ask).await.unwrap_or_default());
+    }
+    recalled
+}
+
 fn flow(snapshot: &Snapshot, worker: usize, entry: &CacheEntry) -> v1::CachedFlow {
-    let CacheEntry { key, answer, generation, is_current, way } = *entry;
-    let Key { domain, opened_by, flow } = key;
+    let CacheEntry { key, verdict, generation, is_current, way } = *entry;
+    let Key { scope, flow } = key;
+    let scopes = snapshot.tables().scopes();
+    let (domain, opened_by) = (scopes.domain(scope), scopes.opened_by(scope));
     let Flow { family, source, destination, protocol, upper } = flow;
     let address = |value| IpAddr::from(Address { family, value }).to_string();
-    let (answer, slot) = match answer {
-        Answer::Said(Match::Policy(slot)) => ("policy", Some(slot)),
-        Answer::Said(Match::FragmentPorts(slot)) => ("fragment_ports", Some(slot)),
-        Answer::Said(Match::None) => ("no_match", None),
-        Answer::NotAsked => ("not_asked", None),
+    let answer = match verdict.action {
+        _ if !verdict.is_asked() => "not_asked",
+        _ if verdict.is_negative() => "no_match",
+        FlowAction::Refuse(Refusal::FragmentPorts) => "fragment_ports",
+        FlowAction::Permit | FlowAction::Protect(_) | FlowAction::Refuse(_) => "policy",
     };
     // An entry of another generation may be of slots that are others' now.
-    let slot = slot.filter(|slot| is_current && (slot.0 as usize) < snapshot.spd().slots());
+    let slot = verdict
+        .deciders
+        .first()
+        .filter(|slot| is_current && (slot.0 as usize) < snapshot.spd().slots());
     let policy = slot.map(|slot| snapshot.spd().policy(slot));
     let peer = opened_by.and_then(|set| snapshot.sets().iter().find(|known| known.id == set));
     v1::CachedFlow {
         worker: worker as u32,
         domain: domain.0.into(),
-        direction: direction_text(domain.direction()).into(),
+        direction: direction_text(domain.book()).into(),
         family: family_text(family).into(),
         source: address(source),
         destination: address(destination),
@@ -218,9 +233,6 @@ fn family_text(family: Family) -> &'static str {
     }
 }
 
-fn direction_text(direction: Direction) -> &'static str {
-    match direction {
-        Direction::Inbound => "inbound",
-        Direction::Outbound => "outbound",
-    }
+fn direction_text(book: Book) -> &'static str {
+    book.direction().name()
 }

@@ -153,9 +153,9 @@ fn available_in(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use dataplane::cache::{Answer, Batch, Key, Way};
+    use dataplane::cache::{Batch, Key, Way};
     use dataplane::{Snapshot, SnapshotParts};
-    use policy::{Direction, DomainId, IngressClass, Match};
+    use policy::{Book, FlowAction, FlowVerdict, IngressClass, Refusal};
     use wire::{Family, Flow, Upper};
 
     use super::*;
@@ -196,14 +196,16 @@ mod tests {
     /// The ports of flows in the order of their places in a cache.
     fn places(cache: &mut FlowCache) -> Vec<Upper> {
         let snapshot = Snapshot::new(SnapshotParts::default()).unwrap();
-        let domain = DomainId::new(IngressClass(0), Direction::Outbound, Family::V4);
+        let tables = snapshot.tables();
+        let scope = tables.scope(IngressClass(0), Book::SpdOut, Family::V4, None);
         let key = |source: u16| {
             let upper = Upper::Ports { source, destination: 53 };
             let flow = Flow { family: Family::V4, source: 1, destination: 2, protocol: 17, upper };
-            Key { domain, opened_by: None, flow }
+            Key { scope, flow }
         };
         let keys: Vec<Key> = (0..32).map(key).collect();
-        let said = (Answer::Said(Match::None), Way::Unknown);
+        let action = FlowAction::Refuse(Refusal::NoMatch);
+        let said = (FlowVerdict { action, ..FlowVerdict::NOT_ASKED }, Way::Unknown);
         Batch::default().run(cache, &snapshot, &keys, |_| said, |_, _| {});
         let (entries, _) = cache.entries(0, usize::MAX);
         entries.iter().map(|entry| entry.key.flow.upper).collect()

@@ -10,6 +10,7 @@ use control::Validated;
 use control::mirror::{NeighbourState, PortState};
 use control::validated::OnExit;
 use control::{HOST_NETDEV, mac_text, service_text};
+use dataplane::cache::{Key, Recall};
 use dataplane::{DropReason, L4Checksum, Ledger, PortInfo, Side};
 use ipsec::{Encapsulation, Fingerprint, SaId, SequenceNumbers, Spi};
 use policy::Direction;
@@ -203,6 +204,11 @@ impl Backend for Daemon {
     async fn cache_entries(&self, question: CacheQuestion) -> Option<v1::CachedFlows> {
         let state = self.state.lock().await;
         cached::flows(&state, question).await
+    }
+
+    async fn recall(&self, keys: Vec<Key>) -> Vec<Option<Vec<Recall>>> {
+        let state = self.state.lock().await;
+        cached::recall(&state, &keys).await
     }
 
     async fn counters(&self) -> v1::Counters {

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use control::validated::Poll;
-use dataplane::cache::CacheEntry;
+use dataplane::cache::{CacheEntry, Key, Recall};
 use dataplane::counters::Volume;
 use dataplane::handover::RING_PACKETS;
 use dataplane::{
@@ -49,6 +49,8 @@ pub(crate) enum Command {
     /// Shows the entries of some lines of its flow cache, and the line to go on with; `None`: that
     /// was all.
     ShowCache { line: usize, reply: oneshot::Sender<(Vec<CacheEntry>, Option<usize>)> },
+    /// Says what its flow cache would do with packets; `None`: it has none.
+    Recall { keys: Vec<Key>, reply: oneshot::Sender<Option<Vec<Recall>>> },
     /// Lets a capture look on; answers with the moment that its times count from.
     AddTap { tap: Box<Tap>, reply: oneshot::Sender<Instant> },
     /// Ends a capture; what is handed back is for somebody else to free.
@@ -525,6 +527,10 @@ impl Thread {
             Command::ShowCache { line, reply } => {
                 let shown = self.worker.cache().map(|cache| cache.entries(line, SHOWN_LINES));
                 let _ = reply.send(shown.unwrap_or_default());
+            }
+            Command::Recall { keys, reply } => {
+                let recall = |cache: &FlowCache| keys.iter().map(|key| cache.recall(key)).collect();
+                let _ = reply.send(self.worker.cache().map(recall));
             }
             Command::AddTap { tap, reply } => {
                 self.worker.add_tap(tap);

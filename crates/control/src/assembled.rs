@@ -1,14 +1,14 @@
 //! What the last snapshot was put together from, so that the next knows what is the same.
 
-use dataplane::{Actions, NextHop, PortInfo, RouteEntry, RouteGeneration};
+use dataplane::{NextHop, PortInfo, RouteEntry, RouteGeneration};
+use policy::Tables;
 
 use crate::mirror::LiveParts;
 
 /// What the last snapshot knew.
 #[derive(Default)]
 pub(crate) struct Assembled {
-    /// What its policies do.
-    pub(crate) actions: Option<Actions>,
+    pub(crate) tables: Option<Tables>,
     route_generation: RouteGeneration,
     ports: Vec<PortInfo>,
     routes: Vec<RouteEntry>,

@@ -20,8 +20,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock, PoisonError};
 
-use dataplane::{Actions, Generation, SaSet};
-use policy::{NeedsRenewal, PolicyId, PolicyIndex, Slots, Spd};
+use dataplane::{Generation, SaSet, SnapshotError};
+use policy::{NeedsRenewal, PolicyId, PolicyIndex, SaSetId, Slots, Spd, Tables};
 
 use crate::compile::{CompileError, compiled_policy};
 use crate::live::{Compiled, Compiler, Last, room_for};
@@ -364,17 +364,18 @@ impl Compiler {
         if !self.is_last(running) || !is_of_these {
             return Err(NotAdopted::Overtaken);
         }
-        let spd = running.spd.on(&rebuilt.spd, &rebuilt.of).map_err(|error| match error {
-            NeedsRenewal::Base | NeedsRenewal::Ingress => NotAdopted::Overtaken,
-            NeedsRenewal::Slots | NeedsRenewal::Changes | NeedsRenewal::Rules => {
-                NotAdopted::TooManyChanges
-            }
-        })?;
+        let spd =
+            running.spd.on(rebuilt.tables.spd(), &rebuilt.of).map_err(|error| match error {
+                NeedsRenewal::Base | NeedsRenewal::Ingress => NotAdopted::Overtaken,
+                NeedsRenewal::Slots | NeedsRenewal::Changes | NeedsRenewal::Rules => {
+                    NotAdopted::TooManyChanges
+                }
+            })?;
         let edits = running.running.edits[rebuilt.edits..].to_vec();
         let spd = Arc::new(spd);
         let compiled = running.with(spd.clone(), Running { edits, ..rebuilt.running });
         let mut assembled = self.assembled.lock().unwrap_or_else(PoisonError::into_inner);
-        assembled.actions = Some(rebuilt.actions);
+        assembled.tables = Some(rebuilt.tables);
         drop(assembled);
         self.take(self.generation, &spd, Slots::Kept, &compiled.kept);
         Ok(compiled)
@@ -447,9 +448,8 @@ pub struct Rebuilt {
     /// How many changes of the configuration are folded in: as many as the SPD has, or fewer if it
     /// was applied as a whole since the base was made and said the same.
     edits: usize,
-    spd: Spd,
     running: Running,
-    actions: Actions,
+    tables: Tables,
 }
 
 impl RebuildJob {
@@ -461,8 +461,9 @@ impl RebuildJob {
     pub fn run(self) -> Result<Rebuilt, CompileError> {
         let spd = self.spd.rebuilt()?;
         let running = Running::new(self.running.copied(), &spd);
-        let actions = Actions::of_all(&spd, &self.sets)?;
+        let sets: Vec<SaSetId> = self.sets.iter().map(|set| set.id).collect();
+        let tables = Tables::new(spd.into(), &sets, None).map_err(SnapshotError::from)?;
         let Running { settings, edits, .. } = self.running;
-        Ok(Rebuilt { of: self.spd, settings, edits: edits.len(), spd, running, actions })
+        Ok(Rebuilt { of: self.spd, settings, edits: edits.len(), running, tables })
     }
 }

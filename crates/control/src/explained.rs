@@ -3,14 +3,15 @@
 
 mod nearest;
 
-use dataplane::explain::{Arrival, Consultation, Explanation};
+use dataplane::cache::{Key, Recall};
+use dataplane::explain::{Arrival, Explanation};
 use dataplane::{
     DropReason, HostService, NextHopId, PortId, PortInfo, Prefix, RouteTarget, SaSet, SetIndex,
     Side, Snapshot, Verdict,
 };
 use ipsec::{Mode, OutboundSa, SequenceNumbers};
 use policy::selector::protocol_text;
-use policy::{Action, AddressRange, Direction, DomainId, Match, Policy, SaSetId, UpperSelector};
+use policy::{Action, AddressRange, Book, Consultation, Decider, Policy, SaSetId, UpperSelector};
 use serde::Serialize;
 use wire::flow::protocol;
 use wire::{Address, Family, Flow, Upper};
@@ -63,6 +64,9 @@ pub struct Picture<'a> {
     pub routing: Routing,
     /// Ports that are not up, if the daemon explains.
     pub dead_ports: &'a [DeadPort],
+    /// What the flow cache of each worker says of [`questions`], in their order; `None`: it has
+    /// none. Empty: no daemon was asked.
+    pub recalled: &'a [Option<Vec<Recall>>],
 }
 
 /// A packet that is asked about, by the names of a configuration.
@@ -165,6 +169,10 @@ pub struct Consulted {
     pub fragment_lacks_ports: bool,
     /// Policies that match too and lost, in order of precedence.
     pub beat: Vec<String>,
+    /// The tier that would answer: `cache` or `classifier`.
+    pub tier: &'static str,
+    /// Why that tier.
+    pub tier_reason: String,
 }
 
 /// Outer addresses of a tunnel.
@@ -176,19 +184,38 @@ pub struct TunnelEnds {
     pub remote: std::net::IpAddr,
 }
 
+/// What the tables are asked of a packet, as far as the walk remembers it: for the caches of a
+/// daemon. What this machine sends itself is remembered by none.
+///
+/// # Errors
+/// [`QuestionError`].
+pub fn questions(snapshot: &Snapshot, question: Question<'_>) -> Result<Vec<Key>, QuestionError> {
+    let arrival = arrival(snapshot, question)?;
+    if arrival == Arrival::Clear(snapshot.host().unwrap_or(PortId(u16::MAX))) {
+        return Ok(Vec::new());
+    }
+    let told = dataplane::explain::explain(snapshot, arrival, question.flow);
+    let asked = told.consultations.iter();
+    Ok(asked.map(|asked| Key { scope: asked.scope, flow: asked.flow }).collect())
+}
+
+fn arrival(snapshot: &Snapshot, question: Question<'_>) -> Result<Arrival, QuestionError> {
+    let port = port_named(snapshot, question.port)?;
+    let arrival = match question.from_peer {
+        None => Arrival::Clear(port),
+        Some(peer) => Arrival::Opened(port, set_of_peer(snapshot, peer)?),
+    };
+    check_question(snapshot, arrival, &question.flow)?;
+    Ok(arrival)
+}
+
 /// Explains what the walk would do with a packet. Nothing is sent, sealed or counted.
 ///
 /// # Errors
 /// [`QuestionError`].
 pub fn explain(picture: Picture<'_>, question: Question<'_>) -> Result<Explained, QuestionError> {
     let Picture { snapshot, .. } = picture;
-    let port = port_named(snapshot, question.port)?;
-    let arrival = match question.from_peer {
-        None => Arrival::Clear(port),
-        Some(peer) => Arrival::Opened(port, set_of_peer(snapshot, peer)?),
-    };
-    let flow = question.flow;
-    check_question(snapshot, arrival, &flow)?;
+    let (arrival, flow) = (arrival(snapshot, question)?, question.flow);
     let mut told = dataplane::explain::explain(snapshot, arrival, flow);
     let depends_on_routing = matches!(
         told.verdict,
@@ -201,33 +228,25 @@ pub fn explain(picture: Picture<'_>, question: Question<'_>) -> Result<Explained
     );
     let is_unknown = picture.routing == Routing::Unknown && depends_on_routing;
     if is_unknown {
-        told.consultations = vec![consult(snapshot, arrival, &flow)];
+        told.consultations = consult(snapshot, arrival, &flow);
     }
     Ok(Story { picture, snapshot, arrival, flow, told, is_unknown }.explained())
 }
 
 /// The policies' answer for a packet of which it is not known where it goes: outbound, if it comes
 /// from inside and leaves by an unprotected port, inbound if it comes from outside.
-fn consult(snapshot: &Snapshot, arrival: Arrival, flow: &Flow) -> Consultation {
-    let (Arrival::Clear(port) | Arrival::Opened(port, _)) = arrival;
-    let direction = match snapshot.port(port).side {
-        Side::Protected => Direction::Outbound,
-        Side::Unprotected => Direction::Inbound,
+fn consult(snapshot: &Snapshot, arrival: Arrival, flow: &Flow) -> Vec<Consultation> {
+    let (port, opened_by) = match arrival {
+        Arrival::Clear(port) => (port, None),
+        Arrival::Opened(port, set) => (port, Some(set)),
     };
-    let spd = snapshot.spd();
-    let domain = DomainId::new(spd.class(port.0), direction, flow.family);
-    let matching = spd.matching(domain, flow);
-    let beaten = matching.iter().skip(1).filter_map(|says| match says {
-        Match::Policy(policy) | Match::FragmentPorts(policy) => Some(*policy),
-        Match::None => None,
-    });
-    Consultation {
-        direction,
-        domain,
-        generation: spd.generation(domain),
-        answer: matching.first().copied().unwrap_or(Match::None),
-        beaten: beaten.collect(),
-    }
+    let scope = match snapshot.port(port).side {
+        Side::Protected => snapshot.scope(port, Book::SpdOut, flow.family, None),
+        Side::Unprotected => snapshot.scope(port, Book::SpdIn, flow.family, opened_by),
+    };
+    let mut consultations = Vec::new();
+    snapshot.tables().judge(scope, flow, &mut |asked| consultations.push(asked));
+    consultations
 }
 
 /// The port of that name.
@@ -341,12 +360,15 @@ impl Story<'_> {
         if let (Verdict::Drop(reason), false) = (self.told.verdict, self.is_unknown) {
             lines.push(("", format!("{}: {}", reason.name(), reason.help())));
         }
-        for consultation in &self.told.consultations {
-            lines.push((consultation.direction.name(), self.decided(consultation)));
+        for (place, consultation) in self.told.consultations.iter().enumerate() {
+            let direction = consultation.domain.book().direction();
+            lines.push((direction.name(), self.decided(consultation)));
             for beaten in &consultation.beaten {
                 let policy = policy_text(self.snapshot, self.snapshot.spd().policy(*beaten));
                 lines.push(("", format!("beat {policy}")));
             }
+            let (tier, reason) = self.tier(place);
+            lines.push(("", format!("asked of the {tier}: {reason}")));
         }
         match self.let_through() {
             Some(how) => lines.push(("policies", how)),
@@ -388,9 +410,9 @@ impl Story<'_> {
         }
         notes.extend(self.missing_service());
         if let Some(unmatched) =
-            self.told.consultations.iter().find(|asked| asked.answer == Match::None)
+            self.told.consultations.iter().find(|asked| asked.decider == Decider::None)
         {
-            let way = (unmatched.direction, self.ingress().0);
+            let way = (unmatched.domain.book().direction(), self.ingress().0);
             notes.extend(nearest::nearest(self.snapshot.spd(), way, &self.flow));
         }
         notes.extend(self.dead_ports());
@@ -486,12 +508,12 @@ impl Story<'_> {
 
     fn decided(&self, consultation: &Consultation) -> String {
         let text = |policy| policy_text(self.snapshot, self.snapshot.spd().policy(policy));
-        match consultation.answer {
-            Match::Policy(policy) => format!("decided by {}", text(policy)),
-            Match::FragmentPorts(policy) => {
+        match consultation.decider {
+            Decider::Policy(policy) => format!("decided by {}", text(policy)),
+            Decider::FragmentPorts(policy) => {
                 format!("stopped by {}, which asks for what a later fragment lacks", text(policy))
             }
-            Match::None => "no policy matches".into(),
+            Decider::None => "no policy matches".into(),
         }
     }
 
@@ -502,7 +524,7 @@ impl Story<'_> {
         if port.side == Side::Protected || told.verdict != Verdict::Host {
             return None;
         }
-        if told.consultations.iter().any(|asked| asked.answer != Match::None) {
+        if told.consultations.iter().any(|asked| asked.decider != Decider::None) {
             return None;
         }
         let no_policy = match told.consultations.is_empty() {
@@ -630,7 +652,7 @@ impl Story<'_> {
             reason: reason.map(DropReason::name),
             help: reason.map(DropReason::help),
             text: self.verdict(),
-            policies: told.consultations.iter().map(|asked| self.consulted(asked)).collect(),
+            policies: (0..).zip(&told.consultations).map(|of| self.consulted(of)).collect(),
             let_through: self.let_through(),
             route: told.route.map(|_| self.route()),
             egress: told.egress.map(|port| self.port_name(port).to_owned()),
@@ -644,19 +666,55 @@ impl Story<'_> {
         }
     }
 
-    fn consulted(&self, asked: &Consultation) -> Consulted {
+    /// The tier that would answer a question, by its place, and why.
+    fn tier(&self, place: usize) -> (&'static str, String) {
+        let recalled = self.picture.recalled;
+        let with_cache = || recalled.iter().flatten();
+        let of = |recall: Recall| {
+            let is = move |worker: &Option<Vec<Recall>>| {
+                worker.as_ref().and_then(|all| all.get(place)) == Some(&recall)
+            };
+            (0..recalled.len()).filter(|worker| is(&recalled[*worker])).collect::<Vec<usize>>()
+        };
+        let (known, bypassed) = (of(Recall::Known), of(Recall::Bypassed));
+        let classifier = |reason: &str| ("classifier", reason.to_owned());
+        match &known[..] {
+            _ if recalled.is_empty() => classifier("no daemon was asked, so no flow cache"),
+            _ if with_cache().next().is_none() => classifier("the flow cache is off"),
+            _ if with_cache().all(|all| place >= all.len()) => {
+                classifier("what this machine itself sends is not remembered")
+            }
+            [] if !bypassed.is_empty() => {
+                classifier("a search here costs no more than a look into the flow cache")
+            }
+            [] => classifier("no worker's flow cache knows this flow yet"),
+            [worker] if recalled.len() > 1 => {
+                ("cache", format!("worker {worker} knows this flow; others search once"))
+            }
+            [_] => ("cache", "the worker knows this flow".to_owned()),
+            several => {
+                let all: Vec<String> = several.iter().map(usize::to_string).collect();
+                ("cache", format!("workers {} know this flow", all.join(", ")))
+            }
+        }
+    }
+
+    fn consulted(&self, (place, asked): (usize, &Consultation)) -> Consulted {
+        let (tier, tier_reason) = self.tier(place);
         let name = |policy| self.snapshot.spd().policy(policy).name.clone();
-        let (decided_by, fragment_lacks_ports) = match asked.answer {
-            Match::Policy(policy) => (Some(name(policy)), false),
-            Match::FragmentPorts(policy) => (Some(name(policy)), true),
-            Match::None => (None, false),
+        let (decided_by, fragment_lacks_ports) = match asked.decider {
+            Decider::Policy(policy) => (Some(name(policy)), false),
+            Decider::FragmentPorts(policy) => (Some(name(policy)), true),
+            Decider::None => (None, false),
         };
         Consulted {
-            direction: asked.direction.name(),
+            direction: asked.domain.book().direction().name(),
             generation: asked.generation.0,
             decided_by,
             fragment_lacks_ports,
             beat: asked.beaten.iter().map(|policy| name(*policy)).collect(),
+            tier,
+            tier_reason,
         }
     }
 }

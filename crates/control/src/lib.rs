@@ -54,7 +54,7 @@ pub use difference::{Change, Difference, differences};
 pub use errors::{ConfigErrors, MAX_PROBLEMS, Problem, Severity, render};
 pub use explained::{
     Consulted, DeadPort, Explained, Picture, Question, QuestionError, Routing, Spis, TunnelEnds,
-    explain, flow_text, port_named, set_of,
+    explain, flow_text, port_named, questions, set_of,
 };
 pub use fragment::{ParsedPolicies, configured, edited, parse_policies, policy_text};
 pub use host_port::{HOST_NETDEV, HOST_PORT};

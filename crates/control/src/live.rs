@@ -119,8 +119,8 @@ impl Compiled {
             outbound: self.outbound.clone(),
             inbound: self.inbound.clone(),
         };
-        let snapshot = Snapshot::after(parts, assembled.actions.as_ref())?;
-        assembled.actions = Some(snapshot.actions().clone());
+        let snapshot = Snapshot::after(parts, assembled.tables.as_ref())?;
+        assembled.tables = Some(snapshot.tables().clone());
         Ok(snapshot)
     }
 

@@ -12,7 +12,7 @@ use control::{
 };
 use dataplane::{Generation, RouteGeneration};
 use keystate::{HostIdentity, KeyState};
-use policy::{Direction, DomainId, PolicyIndex, SpdError, common};
+use policy::{Book, DomainId, PolicyIndex, SpdError, common};
 use wire::{Address, Family};
 
 const CONFIG: &str = r#"
@@ -122,8 +122,8 @@ fn policies(running: &Compiled, text: &str) -> Vec<Policy> {
     parse_policies(text, "change", running.settings()).unwrap().policies
 }
 
-const OUT: DomainId = common(Direction::Outbound, Family::V4);
-const OUT_V6: DomainId = common(Direction::Outbound, Family::V6);
+const OUT: DomainId = common(Book::SpdOut, Family::V4);
+const OUT_V6: DomainId = common(Book::SpdOut, Family::V6);
 
 fn generations(compiled: &Compiled) -> [u32; 3] {
     let of = |domain| compiled.spd.generation(domain).0;

@@ -3,9 +3,9 @@
 //!
 //! `cargo run --release -p dataplane --example cache [FLOWS ...]`
 
-use dataplane::cache::{Answer, Batch, CacheUse, ENTRIES_A_FLOW, FlowCache, Key, Way};
+use dataplane::cache::{Batch, CacheUse, ENTRIES_A_FLOW, FlowCache, Key, Way};
 use dataplane::{NextHopId, RouteGeneration, Snapshot, SnapshotParts};
-use policy::{Direction, DomainId, IngressClass, Match, PolicyIndex, Spd};
+use policy::{Book, Deciders, DomainId, FlowVerdict, IngressClass, PolicyIndex, ScopeBits, Spd};
 use wire::{BATCH, Family, Flow, Upper};
 
 const ROUNDS: usize = 9;
@@ -34,7 +34,8 @@ fn measure(count: usize, family: Family) {
     let laps = (4_000_000 / count.max(BATCH)).max(1);
     let mut batch = Batch::default();
     let mut lap = |cache: &mut FlowCache, snapshot: &Snapshot, keys: &[Key], laps: usize| {
-        let said = (Answer::Said(Match::Policy(PolicyIndex(7))), Way::Via(NextHopId(3)));
+        let deciders = Deciders::one(PolicyIndex(7));
+        let said = (FlowVerdict { deciders, ..FlowVerdict::NOT_ASKED }, Way::Via(NextHopId(3)));
         let (begin, mut sum) = (own_time_ns(), 0);
         for keys in (0..laps).flat_map(|_| keys.chunks(BATCH)) {
             batch.run(
@@ -84,8 +85,9 @@ fn key(number: u32, family: Family) -> Key {
     };
     let upper = Upper::Ports { source: number as u16 & 0xfff, destination: 443 };
     let flow = Flow { family, source, destination, protocol: 17, upper };
-    let domain = DomainId::new(IngressClass(0), Direction::Outbound, family);
-    Key { domain, opened_by: None, flow }
+    let domain = DomainId::new(IngressClass(0), Book::SpdOut, family);
+    let scope = ScopeBits::of(4).scope(domain, None);
+    Key { scope, flow }
 }
 
 /// Fisher and Yates, by a xorshift.

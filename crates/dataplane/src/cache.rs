@@ -5,11 +5,11 @@
 //! as a whole: all keys are made and hashed and their lines asked for, then all are compared, then
 //! those that are missing are searched together, equal ones once, and written.
 //!
-//! **Key**: domain, addresses, protocol, upper layer, and of an opened packet the set of the SA
-//! that opened it. The set does for the SPI: all SAs of a set are judged alike, and it stays when
-//! they are rekeyed. **Value**: the answer, under its domain's generation; and the next hop, under
-//! a number that this worker gives each routing table it sees. A route that is stale is looked up
-//! again, and the answer stands.
+//! **Key**: scope (book, family, class of the ingress port, and of an opened packet the set of the
+//! SA that opened it), addresses, protocol, upper layer. The set does for the SPI: all SAs of a set
+//! are judged alike, and it stays when they are rekeyed. **Value**: the number of a verdict, under
+//! its domain's generation; and the next hop, under a number that this worker gives each routing
+//! table it sees. A route that is stale is looked up again, and the verdict stands.
 //!
 //! Invalidation is in the numbers: nothing is ever cleared. An entry is of no use as soon as its
 //! domain has another generation. Where generations begin anew after their highest, entries from
@@ -21,17 +21,20 @@
 mod entry;
 mod lane;
 mod table;
+mod verdicts;
 
 use cpu::aes::{KeyedHash, Secret};
-use policy::{DomainId, Generation, Match};
+use policy::{DomainId, FlowVerdict, Generation, Scope};
+use wire::{Family, Flow};
 
-use crate::ids::RouteGeneration;
+use crate::ids::{Layout, RouteGeneration};
 use crate::snapshot::Snapshot;
 use entry::Value;
 pub(crate) use entry::Words;
-pub use entry::{Answer, Key, Way};
+pub use entry::{Key, Way};
 pub(crate) use lane::{Lane, Lanes};
-use table::{Domain, Table, Written};
+use table::{Domain, Domains, Table, Written};
+use verdicts::Verdicts;
 
 /// Bytes of an IPv4 entry; one of IPv6 takes two of them.
 pub const ENTRY_BYTES: usize = 32;
@@ -69,7 +72,8 @@ pub struct CacheCounters {
     pub evictions: u64,
     /// Of the entries written: those that say that no policy matched.
     pub negative: u64,
-    /// Entries of that kind that were not written, because they would have cost one that holds.
+    /// Entries that were not written: of that kind, because they would have cost one that holds, or
+    /// because the cache holds as many different verdicts as it can.
     pub refused: u64,
 }
 
@@ -94,13 +98,24 @@ impl CacheCounters {
     }
 }
 
+/// What a cache would do with a packet, for `explain`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Recall {
+    /// It answers.
+    Known,
+    /// It does not know the flow yet.
+    Unknown,
+    /// It is not asked: a search of this domain costs no more than it.
+    Bypassed,
+}
+
 /// An entry as it is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheEntry {
     /// Of what.
     pub key: Key,
     /// What is said of it.
-    pub answer: Answer,
+    pub verdict: FlowVerdict,
     /// The generation of its domain when it was asked.
     pub generation: Generation,
     /// Whether that is still the domain's generation.
@@ -114,10 +129,11 @@ pub struct FlowCache {
     table: Table,
     hash: KeyedHash,
     use_: CacheUse,
-    /// One entry a domain.
-    domains: Vec<Domain>,
-    /// What the snapshot that was looked at last said of wraps and routes.
+    verdicts: Verdicts,
+    domains: Domains,
+    /// What the snapshot that was looked at last said of wraps, layout and routes.
     wraps: Option<u32>,
+    layout: Option<Layout>,
     routes: Option<RouteGeneration>,
     /// The number of its routing table, from 1.
     epoch: u16,
@@ -136,8 +152,10 @@ impl FlowCache {
             table: Table::new(lines)?,
             hash: KeyedHash::new(secret),
             use_,
-            domains: Vec::new(),
+            verdicts: Verdicts::new(entries),
+            domains: Domains::default(),
             wraps: None,
+            layout: None,
             routes: None,
             epoch: 0,
             is_outworn: false,
@@ -177,12 +195,36 @@ impl FlowCache {
     /// Entries that hold and say what the policies of a domain said, under the snapshot that was
     /// walked last.
     pub fn entries_of(&self, domain: DomainId) -> u64 {
-        self.domains.get(usize::from(domain.0)).map_or(0, |domain| domain.entries)
+        self.domains.list.get(usize::from(domain.0)).map_or(0, |domain| domain.entries)
+    }
+
+    /// Says what it would do with a packet of a key, and changes nothing.
+    pub fn recall(&self, key: &Key) -> Recall {
+        match (self.serves(key.scope), key.flow.family) {
+            (false, _) => Recall::Bypassed,
+            (true, Family::V4) => self.recall_words::<{ entry::V4 }>(key),
+            (true, Family::V6) => self.recall_words::<{ entry::V6 }>(key),
+        }
+    }
+
+    fn recall_words<const WORDS: usize>(&self, key: &Key) -> Recall
+    where
+        Flow: Words<WORDS>,
+    {
+        let (mut words, mut hash) = (key.flow.words(key.scope), [0]);
+        self.hash.hash(&[words], &mut hash);
+        entry::set_generation(&mut words, self.domains.generation(key.scope));
+        let [hash] = hash;
+        let found = [self.table.find(hash, &words), self.table.find_second(hash, &words)];
+        match found.iter().all(|value| value.is_nothing()) {
+            true => Recall::Unknown,
+            false => Recall::Known,
+        }
     }
 
     /// Whether packets of a domain are not looked up, because its search costs less.
     pub fn bypasses(&self, domain: DomainId) -> bool {
-        self.domains.get(usize::from(domain.0)).is_none_or(|domain| domain.is_bypassed)
+        self.domains.list.get(usize::from(domain.0)).is_none_or(|domain| domain.is_bypassed)
     }
 
     /// The entries of up to `limit` lines from `line` on, and the line to go on with; `None`: that
@@ -192,16 +234,12 @@ impl FlowCache {
         let shown = (line..end).flat_map(|line| self.table.tenants(line));
         let entries = shown.map(|(key, value, tenant)| CacheEntry {
             key,
-            answer: value.answer(),
+            verdict: *self.verdicts.get(value.verdict()),
             generation: tenant.generation,
-            is_current: self.generation(key.domain) == Some(tenant.generation),
+            is_current: self.domains.generation(key.scope) == tenant.generation,
             way: value.way(self.epoch),
         });
         (entries.collect(), (end < self.table.lines().len()).then_some(end))
-    }
-
-    fn generation(&self, domain: DomainId) -> Option<Generation> {
-        self.domains.get(usize::from(domain.0)).map(|domain| domain.generation)
     }
 }
 
@@ -217,11 +255,17 @@ impl FlowCache {
             self.routes = Some(snapshot.route_generation());
             self.epoch = self.epoch.saturating_add(1);
         }
-        self.domains.resize(spd.domains().count(), Domain::default());
-        for (known, domain) in self.domains.iter_mut().zip(spd.domains()) {
+        if self.layout != Some(snapshot.layout()) {
+            self.layout = Some(snapshot.layout());
+            self.verdicts.look_at(snapshot.tables());
+        }
+        self.domains.bits = snapshot.tables().scopes();
+        self.domains.list.resize(spd.domains().count(), Domain::default());
+        for (known, domain) in self.domains.list.iter_mut().zip(spd.domains()) {
             let generation = spd.generation(domain);
             if known.generation != generation {
-                self.is_outworn |= generation < known.generation;
+                // Numbers of verdicts that hold no more are not given again either.
+                self.is_outworn |= generation < known.generation || self.verdicts.is_full();
                 let is_bypassed = self.use_ == CacheUse::WherePaid
                     && spd.cost(domain).steps() <= BREAK_EVEN_STEPS;
                 *known = Domain { generation, is_bypassed, entries: 0 };
@@ -229,11 +273,10 @@ impl FlowCache {
         }
     }
 
-    /// Whether packets of a domain are looked up.
+    /// Whether packets of a scope are looked up.
     #[inline(always)]
-    pub(crate) fn serves(&self, domain: DomainId) -> bool {
-        !self.is_outworn
-            && self.domains.get(usize::from(domain.0)).is_some_and(|domain| !domain.is_bypassed)
+    pub(crate) fn serves(&self, scope: Scope) -> bool {
+        !self.is_outworn && self.domains.of(scope).is_some_and(|domain| !domain.is_bypassed)
     }
 
     /// Looks up every packet of a lane in both buckets of its key. Counts nothing: the caller knows
@@ -251,9 +294,9 @@ impl FlowCache {
         &self,
         lane: &Lane<WORDS>,
         at: usize,
-    ) -> Option<(Answer, Way)> {
+    ) -> Option<(&FlowVerdict, Way)> {
         let value = lane.value(at);
-        (!value.is_nothing()).then(|| (value.answer(), value.way(self.epoch)))
+        (!value.is_nothing()).then(|| (self.verdicts.get(value.verdict()), value.way(self.epoch)))
     }
 
     /// Remembers what was said of a packet of a lane, and where it goes. A way is left out where
@@ -262,24 +305,30 @@ impl FlowCache {
         &mut self,
         lane: &Lane<WORDS>,
         at: usize,
-        (answer, way): (Answer, Way),
+        (verdict, way): (FlowVerdict, Way),
         counters: &mut CacheCounters,
     ) {
         let way = if self.epoch == u16::MAX { Way::Unknown } else { way };
-        let Some(value) = Value::new(answer, way, self.epoch) else { return };
-        if answer == Answer::NotAsked && value.way(self.epoch) == Way::Unknown {
+        let Some(number) = self.verdicts.number(verdict) else {
+            counters.refused += 1;
+            return;
+        };
+        let value = Value::new(number, way, self.epoch);
+        if !number.is_asked() && value.way(self.epoch) == Way::Unknown {
             return; // it would say nothing
         }
         let key = lane.key(at);
-        let Some(generation) = self.generation(entry::domain_of(key)) else { return };
-        let entry = entry::written(*key, value, generation);
+        if self.domains.of(entry::scope_of(key)).is_none() {
+            return; // no generation says how long it holds
+        }
+        let entry = entry::with_value(*key, value);
         let written = self.table.write(lane.hash(at), &entry, &mut self.domains);
         match written {
             Written::Refused => counters.refused += 1,
             Written::Again => {}
             Written::Empty | Written::Stale | Written::Evicting(_) => {
                 counters.inserts += 1;
-                counters.negative += u64::from(answer == Answer::Said(Match::None));
+                counters.negative += u64::from(number.is_negative());
             }
         }
         match written {
@@ -307,14 +356,14 @@ impl Batch {
         cache: &mut FlowCache,
         snapshot: &Snapshot,
         keys: &[Key],
-        mut answer: impl FnMut(&Key) -> (Answer, Way),
-        mut told: impl FnMut(usize, Option<(Answer, Way)>),
+        mut answer: impl FnMut(&Key) -> (FlowVerdict, Way),
+        mut told: impl FnMut(usize, Option<(FlowVerdict, Way)>),
     ) {
         cache.look_at(snapshot);
         let Batch { lanes, counters } = self;
         lanes.clear();
         for (row, key) in keys.iter().enumerate() {
-            lanes.push(row, key.domain, key.opened_by, &key.flow);
+            lanes.push(row, key.scope, &key.flow);
         }
         run_lane(cache, &mut lanes.v4, counters, keys, &mut answer, &mut told);
         run_lane(cache, &mut lanes.v6, counters, keys, &mut answer, &mut told);
@@ -326,16 +375,17 @@ fn run_lane<const WORDS: usize>(
     lane: &mut Lane<WORDS>,
     counters: &mut CacheCounters,
     keys: &[Key],
-    answer: &mut impl FnMut(&Key) -> (Answer, Way),
-    told: &mut impl FnMut(usize, Option<(Answer, Way)>),
+    answer: &mut impl FnMut(&Key) -> (FlowVerdict, Way),
+    told: &mut impl FnMut(usize, Option<(FlowVerdict, Way)>),
 ) {
     cache.look_up(lane);
     let mut misses = 0;
     for at in 0..lane.len() {
         let found = cache.found(lane, at);
-        told(lane.row(at), found);
-        misses += usize::from(found.is_none());
-        if found.is_none() && lane.question_like(at, at as u16) == at as u16 {
+        let is_missing = found.is_none();
+        told(lane.row(at), found.map(|(verdict, way)| (*verdict, way)));
+        misses += usize::from(is_missing);
+        if is_missing && lane.question_like(at, at as u16) == at as u16 {
             let said = answer(&keys[lane.row(at)]);
             cache.remember(lane, at, said, counters);
         }

@@ -14,11 +14,13 @@
 //! to Linux by the host port what may pass. A reserved service is closed while no worker runs.
 
 use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
-use policy::{AddressRange, Direction, Match, Policy, PortRange, UpperSelector};
+use policy::{
+    AddressRange, Book, Direction, FlowAction, FlowVerdict, Policy, PortRange, Refusal,
+    UpperSelector,
+};
 use wire::flow::protocol;
 use wire::{Address, Family, Flow, Upper, packet::is_link_local};
 
-use crate::actions::ResolvedAction;
 use crate::ids::PortId;
 use crate::port::{HostService, PortInfo, Side};
 use crate::routes::{RouteEntry, RouteTarget};
@@ -91,17 +93,13 @@ pub(crate) fn refused_group(
     if is_ours(snapshot, flow) && is_ike(&snapshot.port(ingress).allow_host, flow) {
         return None;
     }
-    let domain = snapshot.domain(ingress, Direction::Inbound, flow.family);
-    let mut answer = [Match::None];
-    snapshot.spd().classify(domain, &[*flow], &mut answer);
-    match answer[0] {
-        Match::FragmentPorts(_) => Some(DropReason::FragmentPorts),
-        Match::None => None,
-        Match::Policy(policy) => match snapshot.action(policy) {
-            ResolvedAction::Protect(_) => Some(DropReason::Unprotected),
-            ResolvedAction::Discard => Some(DropReason::PolicyDiscard),
-            ResolvedAction::Bypass => None,
-        },
+    let scope = snapshot.scope(ingress, Book::SpdIn, flow.family, None);
+    let mut verdict = [FlowVerdict::NOT_ASKED];
+    snapshot.tables().classify(scope, std::slice::from_ref(flow), &mut verdict);
+    match verdict[0].action {
+        FlowAction::Permit | FlowAction::Protect(_) => None,
+        FlowAction::Refuse(Refusal::NoMatch) => None,
+        FlowAction::Refuse(refusal) => Some(refusal.into()),
     }
 }
 

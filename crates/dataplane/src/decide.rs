@@ -7,41 +7,32 @@
 //! 3. may it go out? — whatever leaves by an unprotected port passes the outbound SPD, whether it
 //!    came from a protected port, an SA, or this machine.
 //!
-//! The flow cache is asked before the SPD, and before the route outbound. It remembers what depends
-//! on the flow alone: what the SPD said and where the route led. What depends on more is asked of
-//! each packet: whether an SA opened it that its policy names, whose address it comes from, what an
-//! ICMP error quotes, whether it is for the machine itself, what `allow_host` says of it.
+//! The first and the third are asked of [`Tables`](policy::Tables). The flow cache is asked before
+//! them, and before the route outbound. It remembers what depends on the flow alone: their verdict
+//! and where the route led. What depends on more is asked of each packet: whose address it comes
+//! from, what an ICMP error quotes, whether it is for the machine itself, what `allow_host` says of
+//! it.
 //!
-//! What each stage asks and how it reads the answer are functions of a row and a snapshot, so that
-//! `explain` says what the walk does because it runs the same code.
+//! [`decide_one`] asks the same questions of one packet, without cache and counters: the twin that
+//! `explain` and captures run, and that the batch is tested against.
 
 mod asking;
 
-use policy::{Direction, Match, PolicyIndex};
+use policy::{Book, Direction, FlowAction, FlowVerdict, Refusal, Scope};
 use wire::{Flow, Frames, icmp, packet::is_link_local};
 
-use crate::actions::ResolvedAction;
 use crate::addresses::is_inside;
-use crate::cache::{Answer, FlowCache, Lane, Lanes, Way, Words};
+use crate::cache::{FlowCache, Lane, Lanes, Way, Words};
 use crate::carve_out::{CarveOut, carve_out};
-use crate::ids::{NextHopId, SetIndex};
-use crate::outputs::ToHost;
-use crate::port::{Egress, Medium, Side};
+use crate::ids::NextHopId;
+use crate::port::Side;
 use crate::routes::{Near, RouteTarget};
 use crate::row::{Origin, Quote, Row, State};
 use crate::snapshot::Snapshot;
 use crate::turn::Turn;
-use crate::verdict::{DropReason, Verdict};
+use crate::verdict::DropReason;
 pub(crate) use asking::Asking;
 use asking::{Entry, Search};
-
-/// What decides a row for good.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Decision {
-    Forward(Egress),
-    Protect(SetIndex),
-    Host,
-}
 
 /// Judges every row that is an IP packet in clear.
 pub(crate) fn decide<F: Frames>(
@@ -76,21 +67,19 @@ fn enter<F: Frames>(
     search.clear();
     for (number, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.state == State::Clear) {
         let flow = &row.packet.flow;
-        let domain = turn.snapshot.domain(row.ingress, Direction::Inbound, flow.family);
         match inbound_question(turn.snapshot, row, row.bytes(turn.frames)) {
             Question::Pass => {}
             Question::Ask => {
-                let opened_by = match row.origin {
-                    Origin::Opened(set) => Some(turn.snapshot.set(set).id),
-                    Origin::Received | Origin::Host | Origin::Made(_) => None,
-                };
-                let is_served = cache.as_ref().is_some_and(|cache| cache.serves(domain));
-                if !(is_served && lanes.push(number, domain, opened_by, flow)) {
-                    search.ask(number, domain, *flow);
+                let scope = inbound_scope(turn.snapshot, row);
+                let is_served = cache.as_ref().is_some_and(|cache| cache.serves(scope));
+                if !(is_served && lanes.push(number, scope, flow)) {
+                    search.ask(number, scope, *flow);
                 }
             }
-            Question::AskInstead(flow) => search.ask(number, domain, flow),
-            Question::Decided(decision) => settle(turn, row, decision),
+            Question::AskInstead(flow) => {
+                search.ask(number, inbound_scope(turn.snapshot, row), flow);
+            }
+            Question::Host => row.state = State::Host,
             Question::Refused(reason) => turn.drop(row, reason),
         }
     }
@@ -100,16 +89,16 @@ fn enter<F: Frames>(
         recall_inbound(turn, rows, v6, search, cache);
     }
     search.run(turn.snapshot, turn.counters);
-    for (asked, answer) in search.answers() {
+    for (asked, verdict) in search.answers() {
         let row = &mut rows[asked.row()];
-        count(turn, row, Direction::Inbound, answer);
-        let refused = may_enter(turn.snapshot, row, turn.frames, answer).err();
+        count(turn, row, Direction::Inbound, verdict);
+        let refused = may_enter(turn.snapshot, row, verdict, || row.bytes(turn.frames)).err();
         let way = match (refused, &cache) {
             (None, Some(_)) => inbound_way(turn.snapshot, row),
             (Some(_), _) | (None, None) => Way::Unknown,
         };
         if let (Some(cache), Some(entry)) = (&mut cache, asked.entry()) {
-            remember(lanes, entry, (Answer::Said(answer), way), cache, turn);
+            remember(lanes, entry, (*verdict, way), cache, turn);
         }
         match (refused, way) {
             (Some(reason), _) => turn.drop(row, reason),
@@ -134,12 +123,12 @@ fn recall_inbound<F: Frames, const WORDS: usize>(
     let mut misses = 0;
     for at in 0..lane.len() {
         let row = &mut rows[lane.row(at)];
-        let Some((Answer::Said(answer), mut way)) = cache.found(lane, at) else {
+        let Some((verdict, mut way)) = cache.found(lane, at) else {
             misses += usize::from(search.ask_once(lane, at, row.packet.flow));
             continue;
         };
-        count(turn, row, Direction::Inbound, answer);
-        if let Err(reason) = may_enter(turn.snapshot, row, turn.frames, answer) {
+        count(turn, row, Direction::Inbound, verdict);
+        if let Err(reason) = may_enter(turn.snapshot, row, verdict, || row.bytes(turn.frames)) {
             turn.drop(row, reason);
             continue;
         }
@@ -147,7 +136,8 @@ fn recall_inbound<F: Frames, const WORDS: usize>(
             way = inbound_way(turn.snapshot, row);
             let counters = &mut turn.counters.cache;
             counters.routes += 1;
-            cache.remember(lane, at, (Answer::Said(answer), way), counters);
+            let verdict = *verdict;
+            cache.remember(lane, at, (verdict, way), counters);
         }
         if let Way::Via(hop) = way {
             forward(turn, row, hop);
@@ -176,15 +166,15 @@ fn leave<F: Frames>(
     search.clear();
     for (number, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.state == State::Clear) {
         let flow = &row.packet.flow;
-        let domain = turn.snapshot.domain(row.ingress, Direction::Outbound, flow.family);
+        let scope = outbound_scope(turn.snapshot, row);
         // Of what is not forwarded other checks are made: its routes are not in the cache.
-        let is_served = |cache: &&mut FlowCache| row.origin.is_forwarded() && cache.serves(domain);
-        if cache.as_ref().is_some_and(is_served) && lanes.push(number, domain, None, flow) {
+        let is_served = |cache: &&mut FlowCache| row.origin.is_forwarded() && cache.serves(scope);
+        if cache.as_ref().is_some_and(is_served) && lanes.push(number, scope, flow) {
             continue;
         }
         let flow = *flow;
         if let Some(hop) = go_or_ask(turn, row) {
-            search.ask_via(number, domain, flow, hop);
+            search.ask_via(number, scope, flow, hop);
         }
     }
     if let Some(cache) = &mut cache {
@@ -193,12 +183,11 @@ fn leave<F: Frames>(
         recall_outbound(turn, rows, v6, search, cache);
     }
     search.run(turn.snapshot, turn.counters);
-    for (asked, answer) in search.answers() {
+    for (asked, verdict) in search.answers() {
         if let (Some(cache), Some(entry)) = (&mut cache, asked.entry()) {
-            let said = (Answer::Said(answer), Way::Via(asked.hop()));
-            remember(lanes, entry, said, cache, turn);
+            remember(lanes, entry, (*verdict, Way::Via(asked.hop())), cache, turn);
         }
-        leave_as_said(turn, &mut rows[asked.row()], asked.hop(), answer);
+        leave_as_said(turn, &mut rows[asked.row()], asked.hop(), verdict);
     }
 }
 
@@ -218,22 +207,28 @@ fn recall_outbound<F: Frames, const WORDS: usize>(
     for at in 0..lane.len() {
         let row = &mut rows[lane.row(at)];
         match cache.found(lane, at) {
-            Some((Answer::Said(answer), Way::Via(hop))) => leave_as_said(turn, row, hop, answer),
-            Some((Answer::NotAsked, Way::Via(hop))) => forward(turn, row, hop),
+            Some((verdict, Way::Via(hop))) => leave_as_said(turn, row, hop, verdict),
             found => {
+                let found = found.map(|(verdict, _)| *verdict);
                 let Some(hop) = go_or_ask_remembering(turn, row, lane, at, cache) else {
                     misses += usize::from(found.is_none());
                     continue;
                 };
-                if let Some((Answer::Said(answer), _)) = found {
+                let still_holds = |verdict: &FlowVerdict| {
+                    verdict.is_asked() && verdict.egress.admits(turn.snapshot.egress_class(hop))
+                };
+                match found.filter(still_holds) {
                     // The routes have changed, and the packet leaves on the same side.
-                    let counters = &mut turn.counters.cache;
-                    counters.routes += 1;
-                    cache.remember(lane, at, (Answer::Said(answer), Way::Via(hop)), counters);
-                    leave_as_said(turn, row, hop, answer);
-                } else {
-                    misses += usize::from(search.ask_once(lane, at, row.packet.flow));
-                    search.last_goes_via(hop);
+                    Some(verdict) => {
+                        let counters = &mut turn.counters.cache;
+                        counters.routes += 1;
+                        cache.remember(lane, at, (verdict, Way::Via(hop)), counters);
+                        leave_as_said(turn, row, hop, &verdict);
+                    }
+                    None => {
+                        misses += usize::from(search.ask_once(lane, at, row.packet.flow));
+                        search.last_goes_via(hop);
+                    }
                 }
             }
         }
@@ -245,7 +240,7 @@ fn recall_outbound<F: Frames, const WORDS: usize>(
 fn remember<F>(
     lanes: &Lanes,
     entry: Entry,
-    said: (Answer, Way),
+    said: (FlowVerdict, Way),
     cache: &mut FlowCache,
     turn: &mut Turn<'_, F>,
 ) {
@@ -263,7 +258,7 @@ fn go_or_ask<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row) -> Option<NextHop
     match route_near(turn.snapshot, &mut turn.near, row) {
         Ok(Routed::Outside(hop)) => return Some(hop),
         Ok(Routed::Inside(hop)) => forward(turn, row, hop),
-        Ok(Routed::Host) => settle(turn, row, Decision::Host),
+        Ok(Routed::Host) => row.state = State::Host,
         Err(reason) => turn.drop(row, reason),
     }
     None
@@ -279,62 +274,107 @@ fn go_or_ask_remembering<F: Frames, const WORDS: usize>(
 ) -> Option<NextHopId> {
     let routed = route(turn.snapshot, row);
     if let Ok(Routed::Inside(hop)) = routed {
-        cache.remember(lane, at, (Answer::NotAsked, Way::Via(hop)), &mut turn.counters.cache);
+        let said = (FlowVerdict::NOT_ASKED, Way::Via(hop));
+        cache.remember(lane, at, said, &mut turn.counters.cache);
     }
     go_or_ask(turn, row)
 }
 
 #[inline]
-fn leave_as_said<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row, hop: NextHopId, answer: Match) {
-    count(turn, row, Direction::Outbound, answer);
-    match outbound_answer(turn.snapshot, row, hop, answer) {
-        Ok(decision) => settle(turn, row, decision),
+fn leave_as_said<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    row: &mut Row,
+    hop: NextHopId,
+    verdict: &FlowVerdict,
+) {
+    count(turn, row, Direction::Outbound, verdict);
+    match may_leave(turn.snapshot, row, hop, verdict) {
+        Ok(state) => row.state = state,
         Err(reason) => turn.drop(row, reason),
     }
 }
 
 #[inline]
 fn forward<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row, hop: NextHopId) {
-    let egress = turn.snapshot.egress(hop, row.packet.flow.destination_address());
-    settle(turn, row, Decision::Forward(egress));
+    row.state = forwarded(turn.snapshot, row, hop);
 }
 
-/// What a row has to ask the SPD.
-pub(crate) enum Question {
+/// The state of a row that leaves in clear by a next hop.
+#[inline]
+fn forwarded(snapshot: &Snapshot, row: &Row, hop: NextHopId) -> State {
+    State::Forward(snapshot.egress(hop, row.packet.flow.destination_address()))
+}
+
+/// What a row has to ask the tables before it comes in.
+enum Question {
     /// Nothing.
     Pass,
-    /// What it says of the packet's own flow.
+    /// The verdict on the packet's own flow.
     Ask,
-    /// What it says of this flow in its stead.
+    /// The verdict on this flow in its stead.
     AskInstead(Flow),
-    /// Nothing, it is decided.
-    Decided(Decision),
+    /// Nothing, it is Linux's.
+    Host,
     /// Nothing, it is dropped.
     Refused(DropReason),
 }
 
+fn count<F>(turn: &mut Turn<'_, F>, row: &Row, direction: Direction, verdict: &FlowVerdict) {
+    for slot in verdict.deciders.slots() {
+        turn.counters.policy(direction, slot, row.packet.length as usize);
+    }
+}
+
+/// The scope in which a packet is asked whether it may come in.
 #[inline]
-fn settle<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row, decision: Decision) {
-    match decision {
-        Decision::Forward(egress) => row.state = State::Forward(egress),
-        Decision::Protect(set) => row.state = State::Protect(set),
-        Decision::Host => {
-            turn.end(row, Verdict::Host);
-            let packet =
-                wire::Descriptor { frame: row.frame, offset: row.ip, length: row.packet.length };
-            turn.out.host.push(ToHost { ingress: row.ingress, form: Medium::Ip, packet });
+fn inbound_scope(snapshot: &Snapshot, row: &Row) -> Scope {
+    let opened_by = match row.origin {
+        Origin::Opened(set) => Some(set),
+        Origin::Received | Origin::Host | Origin::Made(_) => None,
+    };
+    snapshot.scope(row.ingress, Book::SpdIn, row.packet.flow.family, opened_by)
+}
+
+/// The scope in which a packet is asked whether it may leave.
+#[inline]
+fn outbound_scope(snapshot: &Snapshot, row: &Row) -> Scope {
+    snapshot.scope(row.ingress, Book::SpdOut, row.packet.flow.family, None)
+}
+
+/// Judges one packet as [`decide`] does; `bytes` is the packet. `ask` answers what the tables are
+/// asked, and may note it. Counts nothing.
+///
+/// # Errors
+/// Why it is dropped.
+pub(crate) fn decide_one(
+    snapshot: &Snapshot,
+    row: &Row,
+    bytes: &[u8],
+    mut ask: impl FnMut(Scope, &Flow) -> FlowVerdict,
+) -> Result<State, DropReason> {
+    let asked = match inbound_question(snapshot, row, bytes) {
+        Question::Pass => None,
+        Question::Ask => Some(row.packet.flow),
+        Question::AskInstead(flow) => Some(flow),
+        Question::Host => return Ok(State::Host),
+        Question::Refused(reason) => return Err(reason),
+    };
+    if let Some(flow) = asked {
+        let verdict = ask(inbound_scope(snapshot, row), &flow);
+        may_enter(snapshot, row, &verdict, || bytes)?;
+    }
+    match route(snapshot, row)? {
+        Routed::Host => Ok(State::Host),
+        Routed::Inside(hop) => Ok(forwarded(snapshot, row, hop)),
+        Routed::Outside(hop) => {
+            let verdict = ask(outbound_scope(snapshot, row), &row.packet.flow);
+            may_leave(snapshot, row, hop, &verdict)
         }
     }
 }
 
-fn count<F>(turn: &mut Turn<'_, F>, row: &Row, direction: Direction, answer: Match) {
-    if let Match::Policy(policy) | Match::FragmentPorts(policy) = answer {
-        turn.counters.policy(direction, policy, row.packet.length as usize);
-    }
-}
-
 /// May it come in? `bytes` is the packet.
-pub(crate) fn inbound_question(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Question {
+fn inbound_question(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Question {
     match row.origin {
         Origin::Opened(set) if !snapshot.may_come_by(set, row.packet.flow.source_address()) => {
             Question::Refused(DropReason::SelectorMismatch)
@@ -352,7 +392,7 @@ pub(crate) fn inbound_question(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> 
                 return Question::Refused(DropReason::BadAddress);
             }
             match carve_out(snapshot, row, bytes) {
-                CarveOut::Always => Question::Decided(Decision::Host),
+                CarveOut::Always => Question::Host,
                 // `allow_host` decides only what no policy wants (RFC 4301 §5.2).
                 CarveOut::UnlessWanted | CarveOut::No => Question::Ask,
             }
@@ -375,66 +415,41 @@ fn judged_by_quote(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Option<Flow>
     may_come.then(|| quoted.reversed())
 }
 
-/// Whether a packet may come in, by the inbound SPD's answer or, where no policy matches, by
-/// `allow_host`.
+/// Says whether a packet may come in, by the verdict on it or, where no rule matches, by
+/// `allow_host`, for which `bytes` shows the packet.
 ///
 /// # Errors
 /// Why it may not.
 #[inline]
-fn may_enter<F: Frames>(
+fn may_enter<'b>(
     snapshot: &Snapshot,
     row: &Row,
-    frames: &F,
-    answer: Match,
+    verdict: &FlowVerdict,
+    bytes: impl FnOnce() -> &'b [u8],
 ) -> Result<(), DropReason> {
-    match inbound_answer(snapshot, row.origin, answer) {
-        Err(DropReason::NoMatch) => without_policy(snapshot, row, row.bytes(frames)),
-        said => said,
+    match verdict.action {
+        FlowAction::Permit | FlowAction::Protect(_) => Ok(()),
+        FlowAction::Refuse(Refusal::NoMatch) => without_policy(snapshot, row, bytes()),
+        FlowAction::Refuse(refusal) => Err(refusal.into()),
     }
 }
 
-/// Whether a cleartext packet from outside that no policy matches may come in: `allow_host` lists
-/// it. `bytes` is the packet.
+/// Says whether a cleartext packet from outside that no rule matches may come in: `allow_host`
+/// lists it. `bytes` is the packet.
 ///
 /// # Errors
 /// It may not.
 #[cold]
-pub(crate) fn without_policy(
-    snapshot: &Snapshot,
-    row: &Row,
-    bytes: &[u8],
-) -> Result<(), DropReason> {
+fn without_policy(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Result<(), DropReason> {
     match carve_out(snapshot, row, bytes) {
         CarveOut::No => Err(DropReason::NoMatch),
         CarveOut::UnlessWanted | CarveOut::Always => Ok(()),
     }
 }
 
-/// How the inbound SPD's answer is read.
-pub(crate) fn inbound_answer(
-    snapshot: &Snapshot,
-    origin: Origin,
-    answer: Match,
-) -> Result<(), DropReason> {
-    let action = match answer {
-        Match::Policy(policy) => Some(snapshot.action(policy)),
-        Match::FragmentPorts(_) => return Err(DropReason::FragmentPorts),
-        Match::None => None,
-    };
-    match (origin, action) {
-        // The policy that decides must be one that this SA serves, no other peer's.
-        (Origin::Opened(own), Some(ResolvedAction::Protect(set))) if own == set => Ok(()),
-        (Origin::Opened(_), _) => Err(DropReason::SelectorMismatch),
-        (_, Some(ResolvedAction::Bypass)) => Ok(()),
-        (_, Some(ResolvedAction::Protect(_))) => Err(DropReason::Unprotected),
-        (_, Some(ResolvedAction::Discard)) => Err(DropReason::PolicyDiscard),
-        (_, None) => Err(DropReason::NoMatch),
-    }
-}
-
 /// Where a packet goes.
 #[derive(Clone, Copy)]
-pub(crate) enum Routed {
+enum Routed {
     /// To this machine.
     Host,
     /// To a next hop on the protected side: nobody has to be asked.
@@ -448,7 +463,7 @@ pub(crate) enum Routed {
 /// # Errors
 /// Why it goes nowhere.
 #[inline]
-pub(crate) fn route(snapshot: &Snapshot, row: &Row) -> Result<Routed, DropReason> {
+fn route(snapshot: &Snapshot, row: &Row) -> Result<Routed, DropReason> {
     route_near(snapshot, &mut Near::nothing(), row)
 }
 
@@ -485,31 +500,23 @@ fn no_way(target: Option<RouteTarget>, stays_on_link: bool) -> DropReason {
     }
 }
 
-/// How the outbound SPD's answer is read, of a packet that leaves by this next hop.
+/// How a packet leaves by a next hop, by the verdict on it.
 ///
 /// # Errors
 /// Why it may not leave.
 #[inline]
-pub(crate) fn outbound_answer(
+fn may_leave(
     snapshot: &Snapshot,
     row: &Row,
     hop: NextHopId,
-    answer: Match,
-) -> Result<Decision, DropReason> {
-    let policy: PolicyIndex = match answer {
-        Match::Policy(policy) => policy,
-        Match::FragmentPorts(_) => return Err(DropReason::FragmentPorts),
-        Match::None => return Err(DropReason::NoMatch),
-    };
-    match snapshot.action(policy) {
-        ResolvedAction::Protect(set) => Ok(Decision::Protect(set)),
-        ResolvedAction::Discard => Err(DropReason::PolicyDiscard),
-        ResolvedAction::Bypass if row.origin == Origin::Made(Quote::Protected) => {
+    verdict: &FlowVerdict,
+) -> Result<State, DropReason> {
+    match verdict.action {
+        FlowAction::Protect(set) => Ok(State::Protect(set)),
+        FlowAction::Permit if row.origin == Origin::Made(Quote::Protected) => {
             Err(DropReason::IcmpInClear)
         }
-        ResolvedAction::Bypass => {
-            let destination = row.packet.flow.destination_address();
-            Ok(Decision::Forward(snapshot.egress(hop, destination)))
-        }
+        FlowAction::Permit => Ok(forwarded(snapshot, row, hop)),
+        FlowAction::Refuse(refusal) => Err(refusal.into()),
     }
 }

@@ -1,7 +1,7 @@
 //! Errors of making a snapshot.
 
 use ipsec::{SaId, Spi};
-use policy::SaSetId;
+use policy::TablesError;
 
 use crate::ids::PortId;
 
@@ -10,8 +10,8 @@ use crate::ids::PortId;
 pub enum SnapshotError {
     /// Two ports claim the same netdev and VLAN id.
     SamePort(PortId, PortId),
-    /// A policy or an SA names a set that is not there.
-    UnknownSet(SaSetId),
+    /// Policies and SA sets do not fit together.
+    Tables(TablesError),
     /// Two inbound SAs have one SPI.
     SameSpi(Spi),
     /// An SA's id is not its place in its list.
@@ -26,9 +26,7 @@ impl std::fmt::Display for SnapshotError {
             Self::SamePort(a, b) => {
                 write!(f, "ports {} and {} are the same netdev and VLAN", a.0, b.0)
             }
-            Self::UnknownSet(set) => {
-                write!(f, "a policy or an SA names set {}, which does not exist", set.0)
-            }
+            Self::Tables(error) => error.fmt(f),
             Self::SameSpi(spi) => write!(f, "two inbound SAs have SPI {spi}"),
             Self::Misplaced(id) => write!(f, "SA {} is not at its place", id.0),
             Self::Dangling(what) => write!(f, "{what} names something that does not exist"),
@@ -37,3 +35,9 @@ impl std::fmt::Display for SnapshotError {
 }
 
 impl std::error::Error for SnapshotError {}
+
+impl From<TablesError> for SnapshotError {
+    fn from(error: TablesError) -> SnapshotError {
+        SnapshotError::Tables(error)
+    }
+}

@@ -2,14 +2,11 @@
 //! packet that is never sent (DESIGN I9: nothing is counted, sealed or moved).
 
 use ipsec::{Mode, OutboundSa};
-use policy::{Direction, DomainId, Generation, Match, PolicyIndex};
+use policy::Consultation;
 use wire::flow::protocol;
 use wire::{Family, Flow, Fragment, FrameId, Packet, Upper};
 
-use crate::decide::{
-    Decision, Question, Routed, inbound_answer, inbound_question, outbound_answer, route,
-    without_policy,
-};
+use crate::decide::decide_one;
 use crate::ids::{PortId, SetIndex};
 use crate::routes::RouteTarget;
 use crate::row::{Origin, Row, State};
@@ -26,27 +23,12 @@ pub enum Arrival {
     Opened(PortId, SetIndex),
 }
 
-/// One asking of the policies.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Consultation {
-    /// Which list was asked.
-    pub direction: Direction,
-    /// The same with the class of the ingress port and the family.
-    pub domain: DomainId,
-    /// Since when it stands.
-    pub generation: Generation,
-    /// What it said.
-    pub answer: Match,
-    /// The policies that speak of the flow too and lost, in order of precedence.
-    pub beaten: Vec<PolicyIndex>,
-}
-
 /// Why a packet goes where it goes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Explanation {
     /// What becomes of it.
     pub verdict: Verdict,
-    /// Inbound and outbound policies, as far as they were asked.
+    /// The books, as far as they were asked.
     pub consultations: Vec<Consultation>,
     /// The route of its destination; `None`: no route, or dropped before.
     pub route: Option<RouteTarget>,
@@ -73,13 +55,12 @@ pub fn explain(snapshot: &Snapshot, arrival: Arrival, flow: Flow) -> Explanation
         mtu: None,
     };
     told.verdict = match judge(snapshot, &row, &mut told) {
-        Ok(Decision::Host) => Verdict::Host,
-        Ok(Decision::Forward(egress)) => {
+        Ok(State::Forward(egress)) => {
             told.egress = Some(egress.port);
             told.mtu = Some(snapshot.port(egress.port).mtu);
             Verdict::Forward(egress.port)
         }
-        Ok(Decision::Protect(set)) => match protected(snapshot, set, &row.packet) {
+        Ok(State::Protect(set)) => match protected(snapshot, set, &row.packet) {
             Ok(egress) => {
                 told.egress = Some(egress);
                 told.mtu = Some(snapshot.set_mtu(set));
@@ -87,43 +68,21 @@ pub fn explain(snapshot: &Snapshot, arrival: Arrival, flow: Flow) -> Explanation
             }
             Err(reason) => Verdict::Drop(reason),
         },
+        Ok(State::Host | State::Outer(_) | State::Clear | State::Ended) => Verdict::Host,
         Err(reason) => Verdict::Drop(reason),
     };
     told
 }
 
-fn judge(snapshot: &Snapshot, row: &Row, told: &mut Explanation) -> Result<Decision, DropReason> {
-    match wire_check(&row.packet.flow) {
-        Some(reason) => return Err(reason),
-        None => told.route = snapshot.routes().lookup(row.packet.flow.destination_address()),
+fn judge(snapshot: &Snapshot, row: &Row, told: &mut Explanation) -> Result<State, DropReason> {
+    if let Some(reason) = wire_check(&row.packet.flow) {
+        return Err(reason);
     }
-    match inbound_question(snapshot, row, &IKE) {
-        Question::Ask => {
-            let answer = consult(snapshot, row.ingress, Direction::Inbound, row.packet.flow, told);
-            match inbound_answer(snapshot, row.origin, answer) {
-                Err(DropReason::NoMatch) => without_policy(snapshot, row, &IKE)?,
-                said => said?,
-            }
-        }
-        Question::AskInstead(flow) => {
-            let answer = consult(snapshot, row.ingress, Direction::Inbound, flow, told);
-            inbound_answer(snapshot, row.origin, answer)?;
-        }
-        Question::Decided(decision) => return Ok(decision),
-        Question::Refused(reason) => return Err(reason),
-        Question::Pass => {}
-    }
-    match route(snapshot, row)? {
-        Routed::Host => Ok(Decision::Host),
-        Routed::Inside(hop) => {
-            let destination = row.packet.flow.destination_address();
-            Ok(Decision::Forward(snapshot.egress(hop, destination)))
-        }
-        Routed::Outside(hop) => {
-            let answer = consult(snapshot, row.ingress, Direction::Outbound, row.packet.flow, told);
-            outbound_answer(snapshot, row, hop, answer)
-        }
-    }
+    told.route = snapshot.routes().lookup(row.packet.flow.destination_address());
+    let tables = snapshot.tables();
+    decide_one(snapshot, row, &IKE, |scope, flow| {
+        tables.judge(scope, flow, &mut |asked| told.consultations.push(asked))
+    })
 }
 
 /// By which port a packet leaves that is to be sealed with an SA of this set.
@@ -154,28 +113,6 @@ fn fits_transport(sa: &OutboundSa, packet: &Packet) -> bool {
         && destination == sa.tunnel().remote.into()
         && packet.fragment == Fragment::Whole
         && packet.flow.protocol != protocol::NONE
-}
-
-fn consult(
-    snapshot: &Snapshot,
-    ingress: PortId,
-    direction: Direction,
-    flow: Flow,
-    told: &mut Explanation,
-) -> Match {
-    let domain = snapshot.domain(ingress, direction, flow.family);
-    let mut answer = [Match::None];
-    snapshot.spd().classify(domain, &[flow], &mut answer);
-    let [answer] = answer;
-    let matching = snapshot.spd().matching(domain, &flow);
-    let policy_of = |m: &Match| match m {
-        Match::Policy(policy) | Match::FragmentPorts(policy) => Some(*policy),
-        Match::None => None,
-    };
-    let beaten = matching.iter().skip(1).filter_map(policy_of).collect();
-    let generation = snapshot.spd().generation(domain);
-    told.consultations.push(Consultation { direction, domain, generation, answer, beaten });
-    answer
 }
 
 /// The bytes that a UDP packet is taken to have: behind its header the zero marker of IKE on port

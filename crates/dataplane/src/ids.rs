@@ -1,5 +1,7 @@
 //! Numbers of a snapshot's parts: places in its lists, and generations.
 
+pub use policy::SetIndex;
+
 /// Generation of routes, next hops, ports and their addresses: each change of them raises it by 1.
 /// The flow cache's next hops are valid under one generation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -17,10 +19,6 @@ pub struct PortId(pub u16);
 /// A netdev: what frames are received from; carries one port per declared VLAN id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NetdevId(pub u16);
-
-/// Place of an SA set in [`Snapshot::sets`](crate::Snapshot::sets).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct SetIndex(pub u32);
 
 /// Place of a next hop in its snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

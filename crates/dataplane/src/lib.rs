@@ -5,7 +5,6 @@
 //! runs in the daemon, in `lockgate replay`, in the benches and under the fuzzer.
 #![forbid(unsafe_code)]
 
-mod actions;
 mod addresses;
 pub mod cache;
 pub mod carve_out;
@@ -46,7 +45,6 @@ pub mod walk;
 mod watch;
 pub mod worker;
 
-pub use actions::Actions;
 pub use cache::{CacheCounters, CacheUse, FlowCache};
 pub use counters::{Counters, L4ChecksumCounts, Ledger};
 pub use error::SnapshotError;

@@ -14,8 +14,9 @@ use crate::fragment::{pieces, write};
 use crate::ids::{PortId, SetIndex};
 use crate::limiter::RateLimiter;
 use crate::mss;
+use crate::outputs::ToHost;
 use crate::path::{self, Exit, Protection, Way};
-use crate::port::{Egress, Side};
+use crate::port::{Egress, Medium, Side};
 use crate::row::{Origin, Quote, Row, State};
 use crate::share;
 use crate::snapshot::Snapshot;
@@ -92,10 +93,20 @@ pub(crate) fn plan<F: Frames>(
                 }
                 *way
             }
+            State::Host => {
+                to_host(turn, row);
+                continue;
+            }
             State::Outer(_) | State::Clear | State::Ended => continue,
         };
         send_otherwise(turn, rows, number, otherwise, made, limiter, departures);
     }
+}
+
+fn to_host<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row) {
+    turn.end(row, Verdict::Host);
+    let packet = wire::Descriptor { frame: row.frame, offset: row.ip, length: row.packet.length };
+    turn.out.host.push(ToHost { ingress: row.ingress, form: Medium::Ip, packet });
 }
 
 fn in_clear(snapshot: &Snapshot, egress: Egress) -> Way {

@@ -57,6 +57,8 @@ pub(crate) enum State {
     Forward(Egress),
     /// To leave sealed by an SA of this set.
     Protect(SetIndex),
+    /// To be handed to Linux.
+    Host,
     /// Finished: its verdict is written.
     Ended,
 }

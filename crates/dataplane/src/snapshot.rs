@@ -7,12 +7,11 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use ipsec::{InboundSa, Mode, OutboundSa, SaId, Spi};
-use policy::{Direction, DomainId, Generation, IngressClass, PolicyIndex, Spd};
+use policy::{Book, Generation, IngressClass, SaSetId, Scope, SetIndex, Spd, Tables, TablesError};
 use wire::{Address, Family, LinkAddress};
 
-use crate::actions::{Actions, ResolvedAction, places};
 use crate::error::SnapshotError;
-use crate::ids::{Layout, NetdevId, NextHopId, PortId, RouteGeneration, SetIndex};
+use crate::ids::{Layout, NetdevId, NextHopId, PortId, RouteGeneration};
 use crate::port::{Egress, Medium, PortInfo, Side};
 use crate::routes::{NextHop, RouteEntry, RouteTable, RouteTarget};
 use crate::sa_set::SaSet;
@@ -121,8 +120,7 @@ pub struct Snapshot {
     routes: RouteTable,
     next_hops: Box<[Hop]>,
     neighbours: Neighbours,
-    spd: Arc<Spd>,
-    actions: Actions,
+    tables: Tables,
     sets: Box<[SaSet]>,
     /// Mode of each set's SAs.
     set_mode: Box<[Mode]>,
@@ -145,14 +143,14 @@ impl Snapshot {
         Snapshot::after(parts, None)
     }
 
-    /// The same, for less where what policies do was found for an earlier snapshot: then it does
-    /// not take as long as there are policies.
+    /// The same, for less where the tables are made of an earlier snapshot's: then it does not take
+    /// as long as there are policies.
     ///
     /// # Errors
     /// As [`Snapshot::new`].
     pub fn after(
         parts: SnapshotParts,
-        earlier: Option<&Actions>,
+        earlier: Option<&Tables>,
     ) -> Result<Snapshot, SnapshotError> {
         check_references(&parts)?;
         let SnapshotParts { generation, ports, host, routes, next_hops, neighbours, .. } = parts;
@@ -177,12 +175,12 @@ impl Snapshot {
                 Hop { hop, egress: Egress { port: hop.port, mac }, on_link, side }
             })
             .collect();
-        let set_index = places(&sets);
-        let actions = Actions::new(&spd, &sets, &set_index, earlier)?;
+        let set_ids: Vec<SaSetId> = sets.iter().map(|set| set.id).collect();
+        let tables = Tables::new(spd, &set_ids, earlier)?;
         let by_spi = by_spi(&inbound)?;
         let inbound_set = inbound
             .iter()
-            .map(|sa| set_index.get(&sa.set).copied().ok_or(SnapshotError::UnknownSet(sa.set)))
+            .map(|sa| tables.set(sa.set).ok_or(TablesError::UnknownSet(sa.set)))
             .collect::<Result<_, _>>()?;
         let mut snapshot = Snapshot {
             generation,
@@ -190,15 +188,14 @@ impl Snapshot {
             layout,
             workers: workers.max(1),
             outside: outside(&ports),
-            path_ports: path_ports(&ports, &spd),
+            path_ports: path_ports(&ports, tables.spd()),
             ports: ports.into(),
             host,
             devices,
             routes: RouteTable::new(&routes),
             next_hops,
             neighbours,
-            spd,
-            actions,
+            tables,
             set_mode: Box::default(),
             set_egress: Box::default(),
             set_mtu: Box::default(),
@@ -221,13 +218,20 @@ impl Snapshot {
         self.route_generation
     }
 
-    /// The domain of packets of a family that came by a port and cross the boundary this way.
+    /// The scope in which a book judges packets of a family that came by a port, and were opened
+    /// by an SA of a set.
     ///
     /// # Panics
-    /// If `ingress` is from another snapshot.
+    /// If `ingress` or the set is from another snapshot.
     #[inline]
-    pub fn domain(&self, ingress: PortId, direction: Direction, family: Family) -> DomainId {
-        DomainId::new(self.path_port(ingress).class, direction, family)
+    pub fn scope(
+        &self,
+        ingress: PortId,
+        book: Book,
+        family: Family,
+        opened_by: Option<SetIndex>,
+    ) -> Scope {
+        self.tables.scope(self.path_port(ingress).class, book, family, opened_by)
     }
 
     /// Generation of the policies as a whole.
@@ -290,9 +294,15 @@ impl Snapshot {
         &self.routes
     }
 
+    /// The tables: what is asked about a flow.
+    #[inline]
+    pub fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
     /// The policies.
     pub fn spd(&self) -> &Spd {
-        &self.spd
+        self.tables.spd()
     }
 
     /// The SA sets; [`SetIndex`] counts into this list.
@@ -342,17 +352,6 @@ impl Snapshot {
             None => device.untagged,
             Some(id) => device.tagged.iter().find(|(tag, _)| *tag == id).map(|(_, port)| *port),
         }
-    }
-
-    /// What a policy does.
-    #[inline]
-    pub(crate) fn action(&self, policy: PolicyIndex) -> ResolvedAction {
-        self.actions.of(policy)
-    }
-
-    /// What all policies do, for the snapshot after this one.
-    pub fn actions(&self) -> &Actions {
-        &self.actions
     }
 
     /// One SA set.
@@ -423,6 +422,11 @@ impl Snapshot {
     #[inline]
     pub(crate) fn side_of(&self, hop: NextHopId) -> Side {
         self.next_hops[hop.0 as usize].side
+    }
+
+    /// The class of the port that a next hop is behind, for verdicts that depend on it.
+    pub(crate) fn egress_class(&self, hop: NextHopId) -> u16 {
+        self.path_port(self.next_hops[hop.0 as usize].egress.port).class.0
     }
 
     fn egress_to(&self, destination: Address) -> Option<Egress> {

@@ -1,6 +1,8 @@
 //! What became of a packet. Every row of a batch ends with exactly one [`Verdict`], but for those
 //! that are handed over: another worker walks them, and there they have theirs.
 
+use policy::Refusal;
+
 use crate::ids::{PortId, SetIndex};
 
 /// The end of a packet's walk.
@@ -173,6 +175,18 @@ drop_reasons! {
 impl DropReason {
     /// How many reasons there are.
     pub const COUNT: usize = DropReason::ALL.len();
+}
+
+impl From<Refusal> for DropReason {
+    fn from(refusal: Refusal) -> DropReason {
+        match refusal {
+            Refusal::NoMatch => DropReason::NoMatch,
+            Refusal::Discard => DropReason::PolicyDiscard,
+            Refusal::FragmentPorts => DropReason::FragmentPorts,
+            Refusal::Unprotected => DropReason::Unprotected,
+            Refusal::SelectorMismatch => DropReason::SelectorMismatch,
+        }
+    }
 }
 
 impl std::fmt::Display for DropReason {

@@ -1,8 +1,8 @@
 //! What a flow cache takes of the machine's memory: one test in a process of its own.
 
-use dataplane::cache::{Answer, Batch, CacheUse, ENTRIES_A_FLOW, FlowCache, Key, Way};
+use dataplane::cache::{Batch, CacheUse, ENTRIES_A_FLOW, FlowCache, Key, Way};
 use dataplane::{Snapshot, SnapshotParts};
-use policy::{Direction, DomainId, IngressClass, Match};
+use policy::{Book, Deciders, FlowAction, FlowVerdict, IngressClass, Refusal};
 use wire::{BATCH, Family, Flow, Upper};
 
 /// Pages of this process in memory, bytes.
@@ -18,13 +18,14 @@ fn all_memory_is_taken_at_the_start_and_none_afterwards() {
     const FLOWS: usize = 1 << 17;
     const MIB: usize = 1 << 20;
     let snapshot = Snapshot::new(SnapshotParts::default()).expect("nothing");
-    let domain = DomainId::new(IngressClass(0), Direction::Outbound, Family::V4);
+    let tables = snapshot.tables();
+    let scope = tables.scope(IngressClass(0), Book::SpdOut, Family::V4, None);
     let mut batch = Batch::default();
     let key = |number: usize| {
         let upper = Upper::Ports { source: number as u16, destination: 53 };
         let (source, destination) = (number as u128 >> 16, 1);
         let flow = Flow { family: Family::V4, source, destination, protocol: 17, upper };
-        Key { domain, opened_by: None, flow }
+        Key { scope, flow }
     };
     let without = resident();
     let mut cache =
@@ -37,7 +38,9 @@ fn all_memory_is_taken_at_the_start_and_none_afterwards() {
     let mut keys = vec![key(0); BATCH];
     for first in (0..10 * FLOWS * ENTRIES_A_FLOW).step_by(BATCH) {
         keys.iter_mut().enumerate().for_each(|(at, place)| *place = key(first + at));
-        let said = (Answer::Said(Match::None), Way::Unknown);
+        let (action, deciders) = (FlowAction::Refuse(Refusal::NoMatch), Deciders::NONE);
+        let verdict = FlowVerdict { action, deciders, ..FlowVerdict::NOT_ASKED };
+        let said = (verdict, Way::Unknown);
         batch.run(&mut cache, &snapshot, &keys, |_| said, |_, _| {});
     }
     assert!(batch.counters.inserts > (FLOWS * ENTRIES_A_FLOW) as u64, "{:?}", batch.counters);

@@ -131,9 +131,9 @@ impl Classifier {
         self.form = form;
     }
 
-    /// Searches each flow: `out[i]` is the position of the first rule that speaks of `flows[i]`
-    /// (whose `judge` is not [`Match::None`](crate::Match::None)), or [`NONE`]. The flows are of
-    /// the table's family; any number of them.
+    /// Searches each flow: `out[i]` is the position of the first rule that matches `flows[i]`
+    /// (whose `judge` is not [`crate::Decider::None`]), or [`NONE`]. The flows are of the table's
+    /// family; any number of them.
     ///
     /// # Panics
     /// If the slices differ in length.

@@ -1,10 +1,11 @@
-//! Policy domains: which list of rules judges a packet, and since when it stands.
+//! Domains of rules: which list judges a packet, and since when it stands.
 
 use wire::Family;
 
-use crate::policy::{Direction, Policy};
+use crate::book::Book;
+use crate::policy::Policy;
 
-/// A policy domain: direction, family, and the class of the port by which a packet came. A verdict
+/// A domain of rules: book, family, and the class of the port by which a packet came. A verdict
 /// holds in one domain only.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct DomainId(pub u16);
@@ -29,23 +30,19 @@ impl Generation {
     }
 }
 
-/// Domains of one ingress class: two directions of two families.
-pub(crate) const DOMAINS_A_CLASS: usize = 4;
+/// Domains of one ingress class: all books, of two families.
+pub(crate) const DOMAINS_A_CLASS: usize = 2 * Book::ALL.len();
 
 impl DomainId {
-    /// The domain of packets of this family that came by a port of this class and cross the
-    /// boundary this way.
+    /// The rules of a book for packets of this family that came by a port of this class.
     #[inline]
-    pub const fn new(class: IngressClass, direction: Direction, family: Family) -> DomainId {
-        DomainId(class.0 * DOMAINS_A_CLASS as u16 + direction as u16 * 2 + family as u16)
+    pub const fn new(class: IngressClass, book: Book, family: Family) -> DomainId {
+        DomainId(class.0 * DOMAINS_A_CLASS as u16 + book as u16 * 2 + family as u16)
     }
 
-    /// Which way its packets cross the boundary.
-    pub const fn direction(self) -> Direction {
-        match self.0 & 2 {
-            0 => Direction::Inbound,
-            _ => Direction::Outbound,
-        }
+    /// Its book.
+    pub const fn book(self) -> Book {
+        Book::ALL[self.0 as usize % DOMAINS_A_CLASS / 2]
     }
 
     /// IP version of its packets.
@@ -112,12 +109,9 @@ impl Classes {
     /// The domains that a policy has rules in.
     pub(crate) fn domains_of(&self, policy: &Policy) -> impl Iterator<Item = DomainId> {
         self.of_policy(policy).flat_map(move |class| {
-            let holds = move |&(direction, family): &(Direction, Family)| {
-                policy.selector.rules(family) > 0
-                    && policy.only.is_none_or(|only| only == direction)
-            };
-            let all = policy.holds_in().filter(holds);
-            all.map(move |(direction, family)| DomainId::new(class, direction, family))
+            let has_rules = |&(_, family): &(Book, Family)| policy.selector.rules(family) > 0;
+            let domains = policy.holds_in().filter(has_rules);
+            domains.map(move |(book, family)| DomainId::new(class, book, family))
         })
     }
 }

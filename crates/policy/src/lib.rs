@@ -1,11 +1,13 @@
 //! Policies and who wins among them (RFC 4301 §4.4.1): selectors, the security policy database, how
-//! one database is made from another, and the classifier that searches it.
+//! one database is made from another, the classifier that searches it, and the [`Tables`] that are
+//! asked about a flow.
 //!
 //! The linear search is the authority: the oracle of every faster structure, and it stays for ever.
 //!
 //! Not here: keys, SAs, packets; a policy names its SA set by number.
 #![forbid(unsafe_code)]
 
+mod book;
 pub mod classifier;
 mod domain;
 mod ids;
@@ -13,15 +15,22 @@ pub mod overlap;
 mod policy;
 mod region;
 mod rule;
+mod scope;
 pub mod selector;
 pub mod spd;
 mod steps;
 mod table;
+mod tables;
 mod tree;
+mod verdict;
 
+pub use book::{Book, Direction};
 pub use classifier::Classifier;
 pub use domain::{DomainId, Generation, IngressClass};
-pub use ids::{Match, PolicyIndex};
-pub use policy::{Action, Direction, Policy, PolicyId, SaSetId};
+pub use ids::{PolicyIndex, SetIndex};
+pub use policy::{Action, Policy, PolicyId, SaSetId};
+pub use scope::{Scope, ScopeBits};
 pub use selector::{AddressRange, IcmpRange, PortRange, Selector, SelectorError, UpperSelector};
 pub use spd::{NeedsRenewal, Search, Slots, Spd, SpdError, common};
+pub use tables::{Consultation, Tables, TablesError};
+pub use verdict::{Decider, Deciders, EgressClass, FlowAction, FlowVerdict, Refusal};

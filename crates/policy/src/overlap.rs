@@ -29,8 +29,9 @@ use std::ops::ControlFlow;
 
 use wire::{Family, Flow};
 
+use crate::book::Direction;
 use crate::ids::PolicyIndex;
-use crate::policy::{Action, Direction, Policy, Precedence};
+use crate::policy::{Action, Policy, Precedence};
 use crate::region::{Region, Sides};
 use crate::spd::Spd;
 use crate::steps::{Exhausted, Steps};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use wire::Family;
 
+use crate::book::{Book, Direction};
 use crate::ids::PolicyIndex;
 use crate::rule::{Rule, UpperRule};
 use crate::selector::{AddressRange, IcmpRange, PortRange, Selector, UpperSelector};
@@ -25,25 +26,6 @@ pub enum Action {
     Bypass,
     /// DISCARD: drop, silently.
     Discard,
-}
-
-/// Which way a packet crosses the boundary between protected and unprotected.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Direction {
-    /// Into the protected side.
-    Inbound,
-    /// Out by an unprotected port.
-    Outbound,
-}
-
-impl Direction {
-    /// `inbound` or `outbound`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Direction::Inbound => "inbound",
-            Direction::Outbound => "outbound",
-        }
-    }
 }
 
 /// One policy.
@@ -81,12 +63,12 @@ impl Policy {
         Precedence(u64::from(self.priority) << 32 | u64::from(self.id.0))
     }
 
-    /// The directions and families that the policy may have rules in.
-    pub(crate) fn holds_in(&self) -> impl Iterator<Item = (Direction, Family)> {
-        let directions = [Direction::Inbound, Direction::Outbound].into_iter();
-        directions
-            .filter(|&direction| self.only.is_none_or(|only| only == direction))
-            .flat_map(|direction| [(direction, Family::V4), (direction, Family::V6)])
+    /// The books and families that the policy may have rules in.
+    pub(crate) fn holds_in(&self) -> impl Iterator<Item = (Book, Family)> {
+        let books = Book::ALL.into_iter();
+        books
+            .filter(|book| self.only.is_none_or(|only| only == book.direction()))
+            .flat_map(|book| [(book, Family::V4), (book, Family::V6)])
     }
 
     /// Appends the policy's rules for a direction and family: the cross product of its lists.

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use wire::flow::protocol;
 use wire::{Family, Flow, Upper};
 
-use crate::policy::Direction;
+use crate::book::Direction;
 use crate::selector::{AddressRange, IcmpRange, PortRange, Selector, UpperSelector};
 use crate::steps::{Exhausted, Steps};
 

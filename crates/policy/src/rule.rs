@@ -4,8 +4,9 @@
 use wire::flow::protocol;
 use wire::{Family, Flow, Upper};
 
-use crate::ids::{Match, PolicyIndex};
+use crate::ids::PolicyIndex;
 use crate::selector::{IcmpRange, PortRange};
+use crate::verdict::Decider;
 
 /// One combination of the entries of a policy's lists, as a packet of one direction shows them.
 /// The family is that of the table.
@@ -32,39 +33,39 @@ pub(crate) enum UpperRule {
 }
 
 impl Rule {
-    /// What the rule says of a flow of its family: [`Match::None`] if it does not speak of it.
-    pub(crate) fn judge(&self, flow: &Flow) -> Match {
+    /// What the rule says of a flow of its family: [`Decider::None`] if it does not speak of it.
+    pub(crate) fn judge(&self, flow: &Flow) -> Decider {
         let within = |value: u128, (lo, hi): (u128, u128)| lo <= value && value <= hi;
         if !within(flow.source, self.source) || !within(flow.destination, self.destination) {
-            return Match::None;
+            return Decider::None;
         }
         // A later IPv6 fragment says a protocol, but only the first one's counts (RFC 8200 §4.5):
         // it is opaque, or a sender could choose the policy of its fragments one by one.
         if flow.family == Family::V6 && flow.upper == Upper::Fragment {
             let asks_nothing = self.protocol.is_none() && self.upper == UpperRule::Any;
             return match asks_nothing {
-                true => Match::Policy(self.index),
-                false => Match::FragmentPorts(self.index),
+                true => Decider::Policy(self.index),
+                false => Decider::FragmentPorts(self.index),
             };
         }
         if self.protocol.is_some_and(|protocol| protocol != flow.protocol) {
-            return Match::None;
+            return Decider::None;
         }
         self.judge_upper(flow)
     }
 
     /// What the rule says of a flow whose addresses and protocol it matches.
-    fn judge_upper(&self, flow: &Flow) -> Match {
+    fn judge_upper(&self, flow: &Flow) -> Decider {
         let decides_if = |matches| {
-            if matches { Match::Policy(self.index) } else { Match::None }
+            if matches { Decider::Policy(self.index) } else { Decider::None }
         };
         // RFC 4301 §4.4.1.1: ports cannot match a non-initial fragment, which must then be
         // dropped; falling through to the next rule would let it choose its policy.
         let lacking_if = |concerned| {
-            if concerned { Match::FragmentPorts(self.index) } else { Match::None }
+            if concerned { Decider::FragmentPorts(self.index) } else { Decider::None }
         };
         match (self.upper, flow.upper) {
-            (UpperRule::Any, _) => Match::Policy(self.index),
+            (UpperRule::Any, _) => Decider::Policy(self.index),
             (
                 UpperRule::Ports { source, destination },
                 Upper::Ports { source: s, destination: d },
@@ -81,7 +82,7 @@ impl Rule {
             }
             (UpperRule::Icmp(_), Upper::Fragment) => lacking_if(is_icmp(flow)),
             (UpperRule::Ports { .. }, Upper::Icmp { .. } | Upper::None)
-            | (UpperRule::Icmp(_), Upper::Ports { .. } | Upper::None) => Match::None,
+            | (UpperRule::Icmp(_), Upper::Ports { .. } | Upper::None) => Decider::None,
         }
     }
 }

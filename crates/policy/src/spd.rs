@@ -19,12 +19,15 @@ use std::sync::{Arc, OnceLock};
 
 use wire::{Family, Flow};
 
+use crate::book::Book;
+use crate::book::Direction;
 use crate::classifier::{Cost, Shape};
 use crate::domain::{Classes, DOMAINS_A_CLASS, DomainId, Generation, IngressClass};
-use crate::ids::{Match, PolicyIndex};
-use crate::policy::{Direction, Policy, PolicyId};
+use crate::ids::PolicyIndex;
+use crate::policy::{Policy, PolicyId};
 use crate::table::{Gathered, Refused, Table};
 use crate::tree::AddressTree;
+use crate::verdict::Decider;
 
 /// Why a set of policies cannot become a database.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -378,12 +381,24 @@ impl Spd {
     ///
     /// # Panics
     /// If the slices differ in length, or `domain` is from another database.
-    pub fn classify(&self, domain: DomainId, flows: &[Flow], out: &mut [Match]) {
-        assert_eq!(flows.len(), out.len(), "one match for each flow");
+    pub fn classify(&self, domain: DomainId, flows: &[Flow], out: &mut [Decider]) {
+        self.classify_into(domain, flows, out, |decider| decider);
+    }
+
+    /// The same, with what `read` makes of each answer.
+    #[inline]
+    pub(crate) fn classify_into<T>(
+        &self,
+        domain: DomainId,
+        flows: &[Flow],
+        out: &mut [T],
+        read: impl Fn(Decider) -> T,
+    ) {
+        assert_eq!(flows.len(), out.len(), "one answer for each flow");
         match self.search {
-            Search::Compiled => self.tables[usize::from(domain.0)].classify(flows, out),
+            Search::Compiled => self.tables[usize::from(domain.0)].classify(flows, out, read),
             Search::Linear => {
-                let says = |flow| self.search_linear(domain, flow);
+                let says = |flow| read(self.search_linear(domain, flow));
                 flows.iter().zip(out).for_each(|(flow, out)| *out = says(flow));
             }
         }
@@ -402,15 +417,15 @@ impl Spd {
 
     /// The linear search: what [`classify`](Self::classify) must say. One comparison a rule, up to
     /// the first that decides.
-    pub fn search_linear(&self, domain: DomainId, flow: &Flow) -> Match {
-        self.tables[usize::from(domain.0)].search(flow).next().unwrap_or(Match::None)
+    pub fn search_linear(&self, domain: DomainId, flow: &Flow) -> Decider {
+        self.tables[usize::from(domain.0)].search(flow).next().unwrap_or(Decider::None)
     }
 
     /// All policies that speak of the flow, the deciding one first, each once; for `explain`.
     ///
-    /// No element is [`Match::None`]: a flow that nothing speaks of yields an empty list.
-    pub fn matching(&self, domain: DomainId, flow: &Flow) -> Vec<Match> {
-        let mut matches: Vec<Match> = self.tables[usize::from(domain.0)].search(flow).collect();
+    /// No element is [`Decider::None`]: a flow that nothing speaks of yields an empty list.
+    pub fn matching(&self, domain: DomainId, flow: &Flow) -> Vec<Decider> {
+        let mut matches: Vec<Decider> = self.tables[usize::from(domain.0)].search(flow).collect();
         // The rules of a policy lie side by side, and say the same of a flow that they match.
         matches.dedup();
         matches
@@ -492,7 +507,7 @@ fn too_costly(order: &[(PolicyIndex, &Policy)], domain: DomainId, refused: Refus
         found.map(|(_, policy)| policy.name.clone())
     };
     SpdError::TooCostly {
-        direction: domain.direction(),
+        direction: domain.book().direction(),
         family: domain.family(),
         steps: error.cost.steps(),
         limit: error.limit,
@@ -501,8 +516,8 @@ fn too_costly(order: &[(PolicyIndex, &Policy)], domain: DomainId, refused: Refus
 }
 
 /// The domain of packets that came by a port that no policy names.
-pub const fn common(direction: Direction, family: Family) -> DomainId {
-    DomainId::new(IngressClass(0), direction, family)
+pub const fn common(book: Book, family: Family) -> DomainId {
+    DomainId::new(IngressClass(0), book, family)
 }
 
 #[cfg(test)]

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use wire::{Family, Flow, Upper};
 
 use crate::classifier::{Budget, Classifier, Cost, Dead, NONE, Shape, TooCostly};
-use crate::ids::{Match, PolicyIndex};
+use crate::ids::PolicyIndex;
 use crate::policy::Precedence;
 use crate::rule::Rule;
+use crate::verdict::Decider;
 
 /// Flows that are searched together.
 const AT_ONCE: usize = 64;
@@ -58,21 +59,21 @@ impl Rules {
     }
 
     /// What each rule that speaks of the flow says of it, highest precedence first, with its place.
-    fn search(&self, flow: &Flow) -> impl Iterator<Item = (usize, Match)> {
+    fn search(&self, flow: &Flow) -> impl Iterator<Item = (usize, Decider)> {
         let says = self.rules.iter().map(|rule| rule.judge(flow)).enumerate();
-        says.filter(|&(_, says)| says != Match::None)
+        says.filter(|&(_, says)| says != Decider::None)
     }
 
     /// What the rule at a place, which speaks of the flow, says of it.
     #[inline]
-    fn says(&self, place: u32, flow: &Flow) -> Match {
+    fn says(&self, place: u32, flow: &Flow) -> Decider {
         if place == NONE {
-            return Match::None;
+            return Decider::None;
         }
         match flow.upper {
             Upper::Fragment => self.rules[place as usize].judge(flow),
             Upper::Ports { .. } | Upper::Icmp { .. } | Upper::None => {
-                Match::Policy(self.slots[place as usize])
+                Decider::Policy(self.slots[place as usize])
             }
         }
     }
@@ -136,13 +137,13 @@ impl Table {
 
     /// What each rule that speaks of the flow says of it, highest precedence first: the authority,
     /// against which every faster search is checked.
-    pub(crate) fn search(&self, flow: &Flow) -> impl Iterator<Item = Match> {
+    pub(crate) fn search(&self, flow: &Flow) -> impl Iterator<Item = Decider> {
         let changes = self.changes.as_deref();
-        let stands = move |&(place, _): &(usize, Match)| {
+        let stands = move |&(place, _): &(usize, Decider)| {
             changes.is_none_or(|changes| !changes.dead.contains(place as u32))
         };
         let with_precedence =
-            |rules: &'_ Rules, (place, says): (usize, Match)| (rules.precedence[place], says);
+            |rules: &'_ Rules, (place, says): (usize, Decider)| (rules.precedence[place], says);
         let base = self.base.search(flow).filter(stands);
         let mut base = base.map(move |found| with_precedence(&self.base, found)).peekable();
         let added = changes.into_iter().flat_map(move |changes| {
@@ -157,8 +158,8 @@ impl Table {
         .map(|(_, says)| says)
     }
 
-    /// Judges each flow as [`search`](Self::search) would.
-    pub(crate) fn classify(&self, flows: &[Flow], out: &mut [Match]) {
+    /// Judges each flow as [`search`](Self::search) would; `read` makes of it what is written.
+    pub(crate) fn classify<T>(&self, flows: &[Flow], out: &mut [T], read: impl Fn(Decider) -> T) {
         let mut places = [NONE; AT_ONCE];
         for (flows, out) in flows.chunks(AT_ONCE).zip(out.chunks_mut(AT_ONCE)) {
             let places = &mut places[..flows.len()];
@@ -167,20 +168,21 @@ impl Table {
                     self.base.search.classify(flows, places);
                     let found = flows.iter().zip(&*places);
                     let says = found.map(|(flow, place)| self.base.says(*place, flow));
-                    out.iter_mut().zip(says).for_each(|(out, says)| *out = says);
+                    out.iter_mut().zip(says).for_each(|(out, says)| *out = read(says));
                 }
-                Some(changes) => self.classify_changed(changes, flows, places, out),
+                Some(changes) => self.classify_changed(changes, flows, places, out, &read),
             }
         }
     }
 
     /// Asks the base and what came since, and takes the answer of higher precedence.
-    fn classify_changed(
+    fn classify_changed<T>(
         &self,
         changes: &Changes,
         flows: &[Flow],
         of_base: &mut [u32],
-        out: &mut [Match],
+        out: &mut [T],
+        read: &impl Fn(Decider) -> T,
     ) {
         let mut of_added = [NONE; AT_ONCE];
         let of_added = &mut of_added[..flows.len()];
@@ -194,10 +196,10 @@ impl Table {
         let places = of_base.iter().zip(of_added);
         for ((flow, out), (&of_base, &mut of_added)) in flows.iter().zip(out).zip(places) {
             let added = changes.added.precedence_at(of_added);
-            *out = match added.is_some() && added > self.base.precedence_at(of_base) {
+            *out = read(match added.is_some() && added > self.base.precedence_at(of_base) {
                 true => changes.added.says(of_added, flow),
                 false => self.base.says(of_base, flow),
-            };
+            });
         }
     }
 
@@ -248,7 +250,7 @@ impl Gathered {
 
     /// Adds a policy's rules for a domain. Policies come in order of precedence.
     pub(crate) fn add(&mut self, policy: &crate::Policy, index: PolicyIndex, of: crate::DomainId) {
-        policy.compile(index, of.direction(), of.family(), &mut self.rules);
+        policy.compile(index, of.book().direction(), of.family(), &mut self.rules);
         self.precedence.resize(self.rules.len(), policy.precedence());
     }
 

@@ -10,7 +10,7 @@ use std::cell::Cell;
 
 use model::spd::{Judgement, judge};
 use policy::{
-    Action, AddressRange, Direction, IcmpRange, Match, Policy, PolicyId, PortRange, SaSetId,
+    Action, AddressRange, Decider, Direction, IcmpRange, Policy, PolicyId, PortRange, SaSetId,
     Selector, Spd, UpperSelector, common,
 };
 use proptest::prelude::*;
@@ -73,9 +73,9 @@ fn compare(
     flows: &[Flow],
     tally: &Tally,
 ) -> Result<(), TestCaseError> {
-    let mut found = vec![Match::None; flows.len()];
+    let mut found = vec![Decider::None; flows.len()];
     for (flow, found) in flows.iter().zip(&mut found) {
-        spd.classify(common(direction, flow.family), &[*flow], std::slice::from_mut(found));
+        spd.classify(common(direction.book(), flow.family), &[*flow], std::slice::from_mut(found));
     }
     for (flow, &found) in flows.iter().zip(&found) {
         let expected = judge(policies, direction, flow);
@@ -88,7 +88,7 @@ fn compare(
         count.set(count.get() + 1);
 
         let mut rest = policies.to_vec();
-        for next in spd.matching(common(direction, flow.family), flow) {
+        for next in spd.matching(common(direction.book(), flow.family), flow) {
             let expected = judge(&rest, direction, flow);
             prop_assert_eq!(judgement(spd, next), expected, "matching {:?} {}", direction, flow);
             let (Judgement::Entry(beaten, _) | Judgement::Opaque(beaten)) = expected else {
@@ -102,14 +102,14 @@ fn compare(
 }
 
 /// The search's answer in the model's words.
-fn judgement(spd: &Spd, found: Match) -> Judgement {
+fn judgement(spd: &Spd, found: Decider) -> Judgement {
     match found {
-        Match::Policy(index) => {
+        Decider::Policy(index) => {
             let policy = spd.policy(index);
             Judgement::Entry(policy.id, policy.action)
         }
-        Match::FragmentPorts(index) => Judgement::Opaque(spd.policy(index).id),
-        Match::None => Judgement::Nothing,
+        Decider::FragmentPorts(index) => Judgement::Opaque(spd.policy(index).id),
+        Decider::None => Judgement::Nothing,
     }
 }
 

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
-use dataplane::cache::{Answer, Batch, CacheUse, ENTRIES_A_FLOW, FlowCache, Key, Way};
+use dataplane::cache::{Batch, CacheUse, ENTRIES_A_FLOW, FlowCache, Key, Way};
 use dataplane::{NextHopId, Snapshot, SnapshotParts};
-use policy::{Direction, Match, Policy, PolicyId, PolicyIndex, Spd, common};
+use policy::{Book, Deciders, FlowVerdict, Policy, PolicyId, PolicyIndex, ScopeBits, Spd, common};
 use serde::Serialize;
 use wire::{BATCH, Family, Flow, Upper, flow::protocol};
 
@@ -300,7 +300,8 @@ impl Row {
 /// Looks all keys up, and writes those that are not there. Returns how many were.
 #[inline(never)]
 fn look(batch: &mut Batch, cache: &mut FlowCache, snapshot: &Snapshot, keys: &[Key]) -> usize {
-    let said = (Answer::Said(Match::Policy(PolicyIndex(0))), Way::Via(NextHopId(0)));
+    let deciders = Deciders::one(PolicyIndex(0));
+    let said = (FlowVerdict { deciders, ..FlowVerdict::NOT_ASKED }, Way::Via(NextHopId(0)));
     let mut hits = 0;
     let mut told = |_, found: Option<_>| hits += usize::from(found.is_some());
     if keys.is_empty() {
@@ -360,7 +361,8 @@ fn key(number: u32, family: Family) -> Key {
     };
     let upper = Upper::Ports { source: number as u16 & 0xfff, destination: 443 };
     let flow = Flow { family, source, destination, protocol: protocol::UDP, upper };
-    Key { domain: common(Direction::Outbound, family), opened_by: None, flow }
+    // No policy of the snapshots names a port.
+    Key { scope: ScopeBits::of(4).scope(common(Book::SpdOut, family), None), flow }
 }
 
 fn table(figures: &[Figures]) -> String {

@@ -19,9 +19,9 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dataplane::{Actions, SaSet, Snapshot, SnapshotError};
+use dataplane::{SaSet, Snapshot, SnapshotError};
 use ipsec::{InboundSa, OutboundSa};
-use policy::{Action, Policy, PolicyId, PolicyIndex, Spd};
+use policy::{Action, Policy, PolicyId, PolicyIndex, SaSetId, Spd, Tables};
 use wire::Family;
 
 use super::lap::LapError;
@@ -174,8 +174,8 @@ fn turns(
     Ok(turns)
 }
 
-/// A thread that makes a base, and what its policies do; `None`: it could not be made.
-type Rebuilding = thread::JoinHandle<Option<(Spd, Actions)>>;
+/// A thread that makes tables upon a base of their own; `None`: they could not be made.
+type Rebuilding = thread::JoinHandle<Option<Tables>>;
 
 /// The gateway and its policies, as the control thread has them.
 struct Scene {
@@ -185,8 +185,8 @@ struct Scene {
     outbound: Vec<Arc<OutboundSa>>,
     inbound: Vec<Arc<InboundSa>>,
     spd: Arc<Spd>,
-    /// What the policies of the last snapshot do.
-    actions: Option<Actions>,
+    /// The tables of the last snapshot.
+    tables: Option<Tables>,
     /// Slot of the policy that came and is to go.
     came: Option<PolicyIndex>,
     /// Number of the next policy.
@@ -205,8 +205,8 @@ impl Scene {
         let parts = case.parts(&keys, spd.clone())?;
         let (outbound, inbound, sets) = (parts.outbound, parts.inbound, parts.sets);
         let next_id = count as u32 + 1;
-        let (actions, came, rebuilding) = (None, None, None);
-        Ok(Scene { case, keys, outbound, inbound, spd, actions, came, next_id, sets, rebuilding })
+        let (tables, came, rebuilding) = (None, None, None);
+        Ok(Scene { case, keys, outbound, inbound, spd, tables, came, next_id, sets, rebuilding })
     }
 
     fn snapshot(&mut self) -> Result<Snapshot, BenchError> {
@@ -217,9 +217,9 @@ impl Scene {
         let parts = self.case.parts(&self.keys, self.spd.clone());
         let mut parts = parts.map_err(|error: SceneError| refused(error.into()))?;
         (parts.outbound, parts.inbound) = (self.outbound.clone(), self.inbound.clone());
-        let made = Snapshot::after(parts, self.actions.as_ref());
+        let made = Snapshot::after(parts, self.tables.as_ref());
         let made = made.map_err(|error: SnapshotError| refused(error.into()))?;
-        self.actions = Some(made.actions().clone());
+        self.tables = Some(made.tables().clone());
         Ok(made)
     }
 
@@ -287,9 +287,8 @@ impl Scene {
         if self.spd.changes() >= WORTH_REBUILDING && self.rebuilding.is_none() {
             let (spd, sets, earlier) = (self.spd.clone(), self.sets.clone(), self.spd.clone());
             let job = thread::spawn(move || {
-                let rebuilt = spd.rebuilt().ok()?;
-                let actions = Actions::of_all(&rebuilt, &sets).ok()?;
-                Some((rebuilt, actions))
+                let sets: Vec<SaSetId> = sets.iter().map(|set| set.id).collect();
+                Tables::new(spd.rebuilt().ok()?.into(), &sets, None).ok()
             });
             self.rebuilding = Some((job, earlier));
         }
@@ -301,9 +300,9 @@ impl Scene {
             return Ok(());
         };
         let rebuilt = job.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let Some((rebuilt, actions)) = rebuilt else { return Ok(()) };
-        if let Ok(next) = self.spd.on(&rebuilt, &earlier) {
-            (self.spd, self.actions) = (next.into(), Some(actions));
+        let Some(rebuilt) = rebuilt else { return Ok(()) };
+        if let Ok(next) = self.spd.on(rebuilt.spd(), &earlier) {
+            (self.spd, self.tables) = (next.into(), Some(rebuilt));
             self.publish(mailbox)?;
         }
         Ok(())
@@ -362,7 +361,7 @@ mod tests {
     #[test]
     fn what_comes_goes_again_and_each_change_is_a_generation() {
         let mut scene = Scene::new(10).unwrap();
-        let domain = policy::common(policy::Direction::Outbound, Family::V4);
+        let domain = policy::common(policy::Book::SpdOut, Family::V4);
         let first = scene.spd.generation(domain);
         assert!(scene.change() && scene.spd.len() == 11);
         assert!(scene.change() && scene.spd.len() == 10);

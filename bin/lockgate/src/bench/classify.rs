@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use cpu::lanes::Form;
-use policy::{Direction, Match, Search, Spd, SpdError, common};
+use policy::{Book, Decider, Search, Spd, SpdError, common};
 use wire::{BATCH, Family, Flow};
 
 use super::machine::{self, Seat};
@@ -124,8 +124,8 @@ struct LapFigures {
 #[error("{flow}: the search says {found:?}, the linear search {expected:?}")]
 pub(super) struct Wrong {
     flow: Flow,
-    expected: Match,
-    found: Match,
+    expected: Decider,
+    found: Decider,
 }
 
 /// Runs the bench.
@@ -240,7 +240,7 @@ impl Built {
 impl Row<'_> {
     /// Looks all flows up, fewer where each takes long, and compares a sample.
     fn lap(&mut self, random: &mut Random) -> Result<LapFigures, BenchError> {
-        let mut says = vec![Match::None; self.flows.len()];
+        let mut says = vec![Decider::None; self.flows.len()];
         let trial = self.search(&mut says, 0, LEAST_FLOWS);
         let each = (trial.cpu.as_nanos() as f64 / LEAST_FLOWS as f64).max(1.0);
         let count = ((LAP_NS / each) as usize).clamp(LEAST_FLOWS, self.flows.len());
@@ -261,8 +261,8 @@ impl Row<'_> {
     }
 
     #[inline(never)]
-    fn search(&self, says: &mut [Match], first: usize, count: usize) -> Span {
-        let domain = common(Direction::Outbound, self.built.set.family);
+    fn search(&self, says: &mut [Decider], first: usize, count: usize) -> Span {
+        let domain = common(Book::SpdOut, self.built.set.family);
         let range = first..first + count;
         let (flows, says) = (&self.flows[range.clone()], &mut says[range]);
         measure(|| {
@@ -275,8 +275,8 @@ impl Row<'_> {
 }
 
 /// Whether an answer is that of the linear search.
-fn same(spd: &Spd, family: Family, flow: Flow, found: Match) -> Result<(), BenchError> {
-    match spd.search_linear(common(Direction::Outbound, family), &flow) {
+fn same(spd: &Spd, family: Family, flow: Flow, found: Decider) -> Result<(), BenchError> {
+    match spd.search_linear(common(Book::SpdOut, family), &flow) {
         expected if expected == found => Ok(()),
         expected => Err(BenchError::Wrong(WrongAnswer(Wrong { flow, expected, found }))),
     }
@@ -374,9 +374,9 @@ mod tests {
         let set = arguments(&["--rules=300", "--generated=nested"]).sets().unwrap().remove(0);
         let spd = Spd::new(set.policies.clone()).unwrap();
         let flow = trace::flows(&set, Trace::Corner, 1, &mut Random::new(5))[0];
-        let right = spd.search_linear(common(Direction::Outbound, set.family), &flow);
+        let right = spd.search_linear(common(Book::SpdOut, set.family), &flow);
         same(&spd, set.family, flow, right).unwrap();
-        let wrong = Match::Policy(policy::PolicyIndex(300));
+        let wrong = Decider::Policy(policy::PolicyIndex(300));
         let error = same(&spd, set.family, flow, wrong).unwrap_err().to_string();
         assert!(error.contains("the linear search") && error.contains("no figures"), "{error}");
     }

@@ -176,6 +176,7 @@ impl Gateway for Fake {
             spis: Spis::Configured,
             routing: control::Routing::Known,
             dead_ports: &dead,
+            recalled: &[],
         };
         let address = |text: &str| Address::from(text.parse::<IpAddr>().unwrap());
         let (source, destination) = (address(&request.source), address(&request.destination));

@@ -252,6 +252,8 @@ pub(super) fn explanation(told: Explained) -> v1::Explanation {
         fragment_lacks_ports: asked.fragment_lacks_ports,
         beat: asked.beat,
         generation: asked.generation,
+        tier: asked.tier.into(),
+        tier_reason: asked.tier_reason,
     };
     let tunnel = told.tunnel.map(|ends| v1::TunnelEnds {
         local: ends.local.to_string(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use api::v1::gateway_server::Gateway;
 use api::{ADMIN_GROUP, DEFAULT_CACHE_ENTRIES, MAX_CACHE_ENTRIES, v1};
-use control::{DeadPort, Picture, Question, Routing};
+use control::{DeadPort, Picture, Question, QuestionError, Routing};
 use dataplane::Prefix;
 use tokio::sync::watch;
 use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
@@ -184,12 +184,20 @@ impl<B: Backend> Gateway for Service<B> {
             .filter(is_dead)
             .map(|port| DeadPort { name: port.name, state: port.state, reason: port.state_reason })
             .collect();
-        let (prefixes, dead_ports) = (&prefixes[..], &dead_ports[..]);
-        let picture = Picture { snapshot, prefixes, spis, routing: Routing::Known, dead_ports };
         let from_peer = request.from_peer.as_deref();
         let question = Question { port: &request.port, from_peer, flow };
-        let told = control::explain(picture, question);
-        let told = told.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let refused = |error: QuestionError| Status::invalid_argument(error.to_string());
+        let questions = control::questions(snapshot, question).map_err(refused)?;
+        let recalled = self.backend.recall(questions).await;
+        let picture = Picture {
+            snapshot,
+            prefixes: &prefixes,
+            spis,
+            routing: Routing::Known,
+            dead_ports: &dead_ports,
+            recalled: &recalled,
+        };
+        let told = control::explain(picture, question).map_err(refused)?;
         Ok(Response::new(present::explanation(told)))
     }
 

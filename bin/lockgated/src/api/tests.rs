@@ -131,6 +131,8 @@ async fn an_explanation_is_that_of_the_file() {
     assert_eq!((told.verdict.as_str(), told.peer.as_deref()), ("protect", Some("berlin")));
     assert_eq!((told.generation, told.spi), (7, None));
     assert!(told.lines.iter().any(|line| line.text.contains("berlin-net")), "{:?}", told.lines);
+    let tier = (told.policies[0].tier.as_str(), told.policies[0].tier_reason.as_str());
+    assert_eq!(tier, ("cache", "worker 0 knows this flow; others search once"));
     for bad in [
         v1::ExplainRequest { source: "10.1.0".into(), ..request.clone() },
         v1::ExplainRequest { source: "::1".into(), ..request.clone() },

@@ -172,7 +172,7 @@ impl Union {
 mod tests {
     use super::*;
     use crate::compile::compiled_policy;
-    use policy::{Direction, Match, PolicyId, SaSetId, Spd, common};
+    use policy::{Book, Decider, PolicyId, SaSetId, Spd, common};
     use wire::{Flow, Upper};
 
     fn range(lo: u128, hi: u128) -> AddressRange {
@@ -263,10 +263,10 @@ mod tests {
                     upper: Upper::Ports { source: 1, destination: 1 + random(3) as u16 },
                 };
                 let says = |spd: &Spd| {
-                    let mut out = [Match::None];
-                    spd.classify(common(Direction::Outbound, flow.family), &[flow], &mut out);
+                    let mut out = [Decider::None];
+                    spd.classify(common(Book::SpdOut, flow.family), &[flow], &mut out);
                     match out[0] {
-                        Match::Policy(index) => Some(spd.policy(index).action),
+                        Decider::Policy(index) => Some(spd.policy(index).action),
                         _ => None,
                     }
                 };

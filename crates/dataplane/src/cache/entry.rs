@@ -4,14 +4,14 @@
 //! word   IPv4 (32 bytes)                    IPv6 (64 bytes, one line)
 //! 0      source | destination << 32         low half of the source
 //! 1      identity                           identity
-//! 2      SA set | answer << 32              high half of the source
-//! 3      generation | route << 32           low half of the destination
+//! 2      scope | generation << 32           high half of the source
+//! 3      verdict | route << 32              low half of the destination
 //! 4                                         high half of the destination
 //! 5                                         identity's kind alone
-//! 6                                         SA set | answer << 32
-//! 7                                         generation | route << 32
+//! 6                                         scope | generation << 32
+//! 7                                         verdict | route << 32
 //!
-//! identity: upper layer | protocol << 32 | kind << 40 | domain << 48
+//! identity: upper layer | protocol << 32 | kind << 40; the bits above are free
 //! ```
 //! A line holds one IPv6 entry or two of IPv4, so what a stranger writes, an address, must never be
 //! read as an identity of the other family: words 1 and 5 of a line are made by us in every case,
@@ -19,9 +19,10 @@
 //!
 //! Numbers are as the parser left them; nothing here turns bytes around.
 
-use policy::{DomainId, Generation, Match, PolicyIndex, SaSetId};
+use policy::{Generation, Scope};
 use wire::{Family, Flow, Upper};
 
+use super::verdicts::VerdictNumber;
 use crate::ids::NextHopId;
 
 /// Words of an IPv4 entry.
@@ -33,8 +34,6 @@ pub(super) const V6: usize = 8;
 const OCCUPIED: u8 = 0x80;
 /// The entry is of IPv6, and of the whole line.
 const IS_V6: u8 = 0x40;
-/// The packet was opened; the SA set says by whose SA.
-const OPENED: u8 = 0x20;
 /// What kind of upper layer it is: the low bits.
 const UPPER: u8 = 0x03;
 const LOW: u64 = u32::MAX as u64;
@@ -42,21 +41,10 @@ const LOW: u64 = u32::MAX as u64;
 /// What a remembered verdict depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Key {
-    /// Direction, family, and the class of the port that the packet came by.
-    pub domain: DomainId,
-    /// The set of the SA that opened the packet; `None`: it came in clear, or is leaving.
-    pub opened_by: Option<SaSetId>,
+    /// The circumstances in which the flow is judged.
+    pub scope: Scope,
     /// All that a selector sees.
     pub flow: Flow,
-}
-
-/// What the policies said.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Answer {
-    /// This, of the flow.
-    Said(Match),
-    /// They have nothing to say: the flow goes from one protected port to another.
-    NotAsked,
 }
 
 /// What is remembered of the route of a flow's destination.
@@ -94,54 +82,32 @@ impl Way {
     }
 }
 
-/// Answers as numbers: 3 bits that say which, then the slot of the policy.
-const SAID_POLICY: u32 = 1;
-const SAID_FRAGMENT_PORTS: u32 = 2;
-const SAID_NONE: u32 = 3;
-const NOT_ASKED: u32 = 4;
-const ANSWER_SHIFT: u32 = 29;
-const SLOT: u32 = (1 << ANSWER_SHIFT) - 1;
-
-/// What an entry says, as two words of 32 bits in one of 64: answer, then route.
+/// What an entry says, as two words of 32 bits in one of 64: verdict, then route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Value(u64);
 
 impl Value {
-    /// `None`: the slot is too large to be written down.
-    pub(super) fn new(answer: Answer, way: Way, epoch: u16) -> Option<Value> {
-        let (which, slot) = match answer {
-            Answer::Said(Match::Policy(PolicyIndex(slot))) => (SAID_POLICY, slot),
-            Answer::Said(Match::FragmentPorts(PolicyIndex(slot))) => (SAID_FRAGMENT_PORTS, slot),
-            Answer::Said(Match::None) => (SAID_NONE, 0),
-            Answer::NotAsked => (NOT_ASKED, 0),
-        };
-        let answer = u64::from(which << ANSWER_SHIFT | slot);
+    pub(super) fn new(verdict: VerdictNumber, way: Way, epoch: u16) -> Value {
         let route = u64::from(epoch) << 16 | u64::from(way.bits());
-        (slot <= SLOT).then_some(Value(answer | route << 32))
+        Value(u64::from(verdict.0) | route << 32)
     }
 
-    /// What `entry` says.
+    /// The value of an entry.
     #[inline(always)]
     pub(super) fn of<const WORDS: usize>(entry: &[u64; WORDS]) -> Value {
-        Value(entry[WORDS - 2] >> 32 | entry[WORDS - 1] & !LOW)
+        Value(entry[WORDS - 1])
     }
 
-    /// Whether it says nothing, which no entry does.
+    /// Returns whether it says nothing, which no entry does.
     #[inline(always)]
     pub(super) fn is_nothing(self) -> bool {
         self.0 == 0
     }
 
+    /// The number of the verdict.
     #[inline(always)]
-    pub(super) fn answer(self) -> Answer {
-        let number = self.0 as u32;
-        let slot = PolicyIndex(number & SLOT);
-        match number >> ANSWER_SHIFT {
-            SAID_POLICY => Answer::Said(Match::Policy(slot)),
-            SAID_FRAGMENT_PORTS => Answer::Said(Match::FragmentPorts(slot)),
-            NOT_ASKED => Answer::NotAsked,
-            _ => Answer::Said(Match::None),
-        }
+    pub(super) fn verdict(self) -> VerdictNumber {
+        VerdictNumber(self.0 as u32)
     }
 
     /// The way, if it was found under this numbering of routing tables.
@@ -150,10 +116,6 @@ impl Value {
         let route = (self.0 >> 32) as u32;
         if (route >> 16) as u16 == epoch { Way::of_bits(route as u16) } else { Way::Unknown }
     }
-
-    fn is_negative(self) -> bool {
-        self.0 as u32 >> ANSWER_SHIFT == SAID_NONE
-    }
 }
 
 /// A flow as the words of an entry, its value and generation zeros.
@@ -161,11 +123,11 @@ pub(crate) trait Words<const WORDS: usize> {
     /// Whether the family is IPv6.
     const IS_V6: bool;
 
-    fn words(&self, domain: DomainId, opened_by: Option<SaSetId>) -> [u64; WORDS];
+    fn words(&self, scope: Scope) -> [u64; WORDS];
 }
 
 #[inline(always)]
-fn identity(flow: &Flow, family: u8, domain: DomainId, opened_by: Option<SaSetId>) -> u64 {
+fn identity(flow: &Flow, family: u8) -> u64 {
     let (upper, kind) = match flow.upper {
         Upper::Ports { source, destination } => {
             (u32::from(source) << 16 | u32::from(destination), 0)
@@ -174,25 +136,16 @@ fn identity(flow: &Flow, family: u8, domain: DomainId, opened_by: Option<SaSetId
         Upper::None => (0, 2),
         Upper::Fragment => (0, 3),
     };
-    let opened = if opened_by.is_some() { OPENED } else { 0 };
-    u64::from(upper)
-        | u64::from(flow.protocol) << 32
-        | u64::from(OCCUPIED | family | opened | kind) << 40
-        | u64::from(domain.0) << 48
-}
-
-#[inline(always)]
-fn set(opened_by: Option<SaSetId>) -> u64 {
-    opened_by.map_or(0, |set| set.0.into())
+    u64::from(upper) | u64::from(flow.protocol) << 32 | u64::from(OCCUPIED | family | kind) << 40
 }
 
 impl Words<V4> for Flow {
     const IS_V6: bool = false;
 
     #[inline(always)]
-    fn words(&self, domain: DomainId, opened_by: Option<SaSetId>) -> [u64; V4] {
+    fn words(&self, scope: Scope) -> [u64; V4] {
         let addresses = self.source as u64 & LOW | (self.destination as u64) << 32;
-        [addresses, identity(self, 0, domain, opened_by), set(opened_by), 0]
+        [addresses, identity(self, 0), scope.0.into(), 0]
     }
 }
 
@@ -200,9 +153,9 @@ impl Words<V6> for Flow {
     const IS_V6: bool = true;
 
     #[inline(always)]
-    fn words(&self, domain: DomainId, opened_by: Option<SaSetId>) -> [u64; V6] {
+    fn words(&self, scope: Scope) -> [u64; V6] {
         let (source, destination) = (self.source, self.destination);
-        let identity = identity(self, IS_V6, domain, opened_by);
+        let identity = identity(self, IS_V6);
         [
             source as u64,
             identity,
@@ -210,40 +163,41 @@ impl Words<V6> for Flow {
             destination as u64,
             (destination >> 64) as u64,
             u64::from(OCCUPIED | IS_V6) << 40,
-            set(opened_by),
+            scope.0.into(),
             0,
         ]
     }
 }
 
-/// The same words with what they say. `words` is a key's.
-pub(super) fn written<const WORDS: usize>(
+/// Writes the generation of its domain into the words of a key that have none.
+#[inline(always)]
+pub(super) fn set_generation<const WORDS: usize>(words: &mut [u64; WORDS], generation: Generation) {
+    words[WORDS - 2] |= u64::from(generation.0) << 32;
+}
+
+/// The words of a key, its generation among them, with a value.
+pub(super) fn with_value<const WORDS: usize>(
     mut words: [u64; WORDS],
     value: Value,
-    generation: Generation,
 ) -> [u64; WORDS] {
-    words[WORDS - 2] = words[WORDS - 2] & LOW | value.0 << 32;
-    words[WORDS - 1] = u64::from(generation.0) | value.0 & !LOW;
+    words[WORDS - 1] = value.0;
     words
 }
 
-/// Whether an entry is of this key (its words with the generation in the low half of the last) and
-/// of its generation.
+/// Returns whether an entry is of this key and of its generation.
 #[inline(always)]
 pub(super) fn is_of<const WORDS: usize>(entry: &[u64; WORDS], key: &[u64; WORDS]) -> bool {
     let mut differs = 0;
-    for at in 0..WORDS - 2 {
+    for at in 0..WORDS - 1 {
         differs |= entry[at] ^ key[at];
     }
-    differs |= (entry[WORDS - 2] ^ key[WORDS - 2]) & LOW;
-    differs |= (entry[WORDS - 1] ^ key[WORDS - 1]) & LOW;
     differs == 0
 }
 
-/// The domain in the words of a key.
+/// The scope in the words of a key.
 #[inline(always)]
-pub(super) fn domain_of<const WORDS: usize>(words: &[u64; WORDS]) -> DomainId {
-    DomainId((words[1] >> 48) as u16)
+pub(super) fn scope_of<const WORDS: usize>(words: &[u64; WORDS]) -> Scope {
+    Scope(words[WORDS - 2] as u32)
 }
 
 /// What is in one half of a line.
@@ -272,20 +226,17 @@ pub(super) fn half(line: &[u64; 8], half: usize) -> Half {
 /// What an entry is, read back from its words.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tenant {
-    pub(super) domain: DomainId,
+    pub(super) scope: Scope,
     pub(super) generation: Generation,
-    pub(super) is_negative: bool,
-    pub(super) is_asked: bool,
+    pub(super) verdict: VerdictNumber,
 }
 
 /// The tenant in the words of an entry.
 pub(super) fn tenant<const WORDS: usize>(entry: &[u64; WORDS]) -> Tenant {
-    let value = Value::of(entry);
     Tenant {
-        domain: domain_of(entry),
-        generation: Generation(entry[WORDS - 1] as u32),
-        is_negative: value.is_negative(),
-        is_asked: value.answer() != Answer::NotAsked,
+        scope: scope_of(entry),
+        generation: Generation((entry[WORDS - 2] >> 32) as u32),
+        verdict: Value::of(entry).verdict(),
     }
 }
 
@@ -308,9 +259,6 @@ pub(super) fn key<const WORDS: usize>(entry: &[u64; WORDS]) -> Key {
         ),
     };
     let protocol = (identity >> 32) as u8;
-    Key {
-        domain: domain_of(entry),
-        opened_by: (kind & OPENED != 0).then_some(SaSetId(entry[WORDS - 2] as u32)),
-        flow: Flow { family, source, destination, protocol, upper },
-    }
+    let flow = Flow { family, source, destination, protocol, upper };
+    Key { scope: scope_of(entry), flow }
 }

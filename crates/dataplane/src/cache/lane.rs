@@ -1,11 +1,11 @@
 //! The packets of a batch that are looked up together.
 
 use cpu::aes::KeyedHash;
-use policy::{DomainId, SaSetId};
+use policy::Scope;
 use wire::{BATCH, Family, Flow};
 
 use super::entry::{self, V4, V6, Value, Words};
-use super::table::{Domain, Table};
+use super::table::{Domains, Table};
 
 /// Packets of a batch that are looked up, of one family.
 pub(crate) struct Lane<const WORDS: usize> {
@@ -63,16 +63,10 @@ impl Lanes {
     /// Adds the packet of a row to the lane of its family; `false`: there is no room, which a batch
     /// never comes to.
     #[inline(always)]
-    pub(crate) fn push(
-        &mut self,
-        row: usize,
-        domain: DomainId,
-        opened_by: Option<SaSetId>,
-        flow: &Flow,
-    ) -> bool {
+    pub(crate) fn push(&mut self, row: usize, scope: Scope, flow: &Flow) -> bool {
         match flow.family {
-            Family::V4 => self.v4.push(row, domain, opened_by, flow),
-            Family::V6 => self.v6.push(row, domain, opened_by, flow),
+            Family::V4 => self.v4.push(row, scope, flow),
+            Family::V6 => self.v6.push(row, scope, flow),
         }
     }
 }
@@ -83,13 +77,7 @@ impl<const WORDS: usize> Lane<WORDS> {
     }
 
     #[inline(always)]
-    fn push(
-        &mut self,
-        row: usize,
-        domain: DomainId,
-        opened_by: Option<SaSetId>,
-        flow: &Flow,
-    ) -> bool
+    fn push(&mut self, row: usize, scope: Scope, flow: &Flow) -> bool
     where
         Flow: Words<WORDS>,
     {
@@ -98,7 +86,7 @@ impl<const WORDS: usize> Lane<WORDS> {
             return false;
         }
         self.columns.rows[at] = row as u16;
-        self.columns.keys[at] = flow.words(domain, opened_by);
+        self.columns.keys[at] = flow.words(scope);
         self.len = at + 1;
         true
     }
@@ -127,24 +115,23 @@ impl<const WORDS: usize> Lane<WORDS> {
         self.columns.hashes[at]
     }
 
-    /// The domain of a packet.
-    pub(crate) fn domain(&self, at: usize) -> DomainId {
-        entry::domain_of(self.key(at))
+    /// The scope of a packet.
+    pub(crate) fn scope(&self, at: usize) -> Scope {
+        entry::scope_of(self.key(at))
     }
 
     /// 1. hashes all keys and asks for their lines
     /// 2. compares all; asks for the other lines of those that are missing
     /// 3. compares these
-    pub(super) fn look_up(&mut self, hash: &KeyedHash, table: &Table, domains: &[Domain]) {
+    pub(super) fn look_up(&mut self, hash: &KeyedHash, table: &Table, domains: &Domains) {
         let len = self.len.min(BATCH);
         let Columns { keys, hashes, values, missing, .. } = &mut *self.columns;
         let (keys, hashes, values) = (&mut keys[..len], &mut hashes[..len], &mut values[..len]);
         hash.hash(keys, hashes);
         for at in 0..len {
             table.prefetch::<WORDS>(hashes[at]);
-            let domain = usize::from(entry::domain_of(&keys[at]).0);
-            let generation = domains.get(domain).map_or(0, |domain| domain.generation.0);
-            keys[at][WORDS - 1] = generation.into();
+            let generation = domains.generation(entry::scope_of(&keys[at]));
+            entry::set_generation(&mut keys[at], generation);
         }
         let mut missed = 0;
         for at in 0..len {

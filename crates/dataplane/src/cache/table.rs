@@ -4,7 +4,7 @@
 //! buckets; the second is looked at when it is not in the first.
 
 use cpu::memory::{Line, Lines};
-use policy::Generation;
+use policy::{Generation, Scope, ScopeBits};
 
 use super::entry::{self, Half, Tenant, V4, V6, Value};
 
@@ -16,6 +16,54 @@ pub(super) struct Domain {
     pub(super) is_bypassed: bool,
     /// Entries of this generation that say what its policies said.
     pub(super) entries: u64,
+}
+
+/// All domains, by number.
+#[derive(Default)]
+pub(super) struct Domains {
+    /// Where a scope says its domain.
+    pub(super) bits: ScopeBits,
+    pub(super) list: Vec<Domain>,
+}
+
+impl Domains {
+    /// The domain of a scope, if there is one.
+    #[inline(always)]
+    pub(super) fn of(&self, scope: Scope) -> Option<&Domain> {
+        self.list.get(usize::from(self.bits.domain(scope).0))
+    }
+
+    /// The generation of a scope's domain; 0, which no domain has, if there is none.
+    #[inline(always)]
+    pub(super) fn generation(&self, scope: Scope) -> Generation {
+        self.of(scope).map_or(Generation(0), |domain| domain.generation)
+    }
+
+    /// The domain of an entry, if the entry is of its generation.
+    fn live(&mut self, tenant: &Tenant) -> Option<&mut Domain> {
+        let domain = self.list.get_mut(usize::from(self.bits.domain(tenant.scope).0));
+        domain.filter(|domain| domain.generation == tenant.generation)
+    }
+
+    fn is_live(&self, tenant: &Tenant) -> bool {
+        self.of(tenant.scope).is_some_and(|domain| domain.generation == tenant.generation)
+    }
+
+    fn forget(&mut self, tenant: &Tenant) {
+        if tenant.verdict.is_asked()
+            && let Some(domain) = self.live(tenant)
+        {
+            domain.entries -= 1;
+        }
+    }
+
+    fn remember(&mut self, tenant: &Tenant) {
+        if tenant.verdict.is_asked()
+            && let Some(domain) = self.live(tenant)
+        {
+            domain.entries += 1;
+        }
+    }
 }
 
 /// What writing an entry came to.
@@ -144,7 +192,7 @@ impl Table {
         &mut self,
         hash: u64,
         entry: &[u64; WORDS],
-        domains: &mut [Domain],
+        domains: &mut Domains,
     ) -> Written {
         let buckets = [self.first::<WORDS>(hash), self.second::<WORDS>(hash)];
         for at in buckets {
@@ -152,13 +200,13 @@ impl Table {
                 let there = self.way_mut(at, way);
                 if entry::is_of(there, entry) {
                     let before = std::mem::replace(there, *entry);
-                    forget(&entry::tenant(&before), domains);
-                    remember(&entry::tenant(entry), domains);
+                    domains.forget(&entry::tenant(&before));
+                    domains.remember(&entry::tenant(entry));
                     return Written::Again;
                 }
             }
         }
-        let is_negative = entry::tenant(entry).is_negative;
+        let is_negative = entry::tenant(entry).verdict.is_negative();
         let choice = buckets.iter().find_map(|at| {
             let standing = [0, 1].map(|way| self.standing::<WORDS>(*at, way, domains));
             let negative = standing.iter().position(|it| *it == Standing::Negative);
@@ -186,7 +234,7 @@ impl Table {
         at: usize,
         way: usize,
         entry: &[u64; WORDS],
-        domains: &mut [Domain],
+        domains: &mut Domains,
     ) -> Written {
         let line = at + way * (WORDS / V6);
         let (mut written, mut evicted) = (Written::Empty, 0);
@@ -194,11 +242,11 @@ impl Table {
         let holds_wide = entry::half(&self.lines[line].0, 0) == Half::V6;
         for half in (0..2).filter(|half| WORDS == V6 || holds_wide || *half == way) {
             let Some(tenant) = tenant_in(&self.lines[line].0, half) else { continue };
-            match is_live(&tenant, domains) {
+            match domains.is_live(&tenant) {
                 true => evicted += 1,
                 false => written = Written::Stale,
             }
-            forget(&tenant, domains);
+            domains.forget(&tenant);
         }
         if WORDS == V4 && holds_wide {
             self.lines[line] = Line::default();
@@ -211,16 +259,16 @@ impl Table {
             way
         };
         *self.way_mut(at, way) = *entry;
-        remember(&entry::tenant(entry), domains);
+        domains.remember(&entry::tenant(entry));
         if evicted > 0 { Written::Evicting(evicted) } else { written }
     }
 
-    fn standing<const WORDS: usize>(&self, at: usize, way: usize, domains: &[Domain]) -> Standing {
+    fn standing<const WORDS: usize>(&self, at: usize, way: usize, domains: &Domains) -> Standing {
         let words = &self.lines[at + way * (WORDS / V6)].0;
         let of_half = |half| match tenant_in(words, half) {
             None => Standing::Empty,
-            Some(tenant) if !is_live(&tenant, domains) => Standing::Stale,
-            Some(tenant) if tenant.is_negative => Standing::Negative,
+            Some(tenant) if !domains.is_live(&tenant) => Standing::Stale,
+            Some(tenant) if tenant.verdict.is_negative() => Standing::Negative,
             Some(_) => Standing::Live,
         };
         match (WORDS, entry::half(words, 0)) {
@@ -250,23 +298,5 @@ fn tenant_in(words: &[u64; 8], half: usize) -> Option<Tenant> {
         (Half::V4, _) => words[half * V4..].first_chunk::<V4>().map(entry::tenant),
         (Half::V6, 0) => Some(entry::tenant(words)),
         (Half::V6, _) | (Half::Empty, _) => None,
-    }
-}
-
-/// Whether an entry is of its domain's generation.
-fn is_live(tenant: &Tenant, domains: &[Domain]) -> bool {
-    let domain = domains.get(usize::from(tenant.domain.0));
-    domain.is_some_and(|domain| domain.generation == tenant.generation)
-}
-
-fn forget(tenant: &Tenant, domains: &mut [Domain]) {
-    if tenant.is_asked && is_live(tenant, domains) {
-        domains[usize::from(tenant.domain.0)].entries -= 1;
-    }
-}
-
-fn remember(tenant: &Tenant, domains: &mut [Domain]) {
-    if tenant.is_asked && is_live(tenant, domains) {
-        domains[usize::from(tenant.domain.0)].entries += 1;
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use policy::{
-    Action, Direction, IngressClass, Match, Policy, PolicyId, PolicyIndex, SaSetId, Selector, Spd,
-    UpperSelector,
+    Action, Book, Deciders, Direction, FlowAction, IngressClass, Policy, PolicyId, PolicyIndex,
+    Refusal, SaSetId, ScopeBits, Selector, Spd, UpperSelector,
 };
 use proptest::prelude::*;
 use wire::{Address, Family, Flow, Upper};
@@ -16,11 +16,20 @@ use crate::{NextHopId, SnapshotParts};
 const SECRET: Secret = [7; 32];
 
 fn domain(direction: Direction, family: Family) -> DomainId {
-    DomainId::new(IngressClass(0), direction, family)
+    DomainId::new(IngressClass(0), direction.book(), family)
 }
 
-const OUT: DomainId = DomainId::new(IngressClass(0), Direction::Outbound, Family::V4);
-const OUT6: DomainId = DomainId::new(IngressClass(0), Direction::Outbound, Family::V6);
+const OUT: DomainId = DomainId::new(IngressClass(0), Book::SpdOut, Family::V4);
+const OUT6: DomainId = DomainId::new(IngressClass(0), Book::SpdOut, Family::V6);
+
+/// The scope of a domain; no policy of these tests names a port.
+fn scope(domain: DomainId, opened_by: Option<SaSetId>) -> Scope {
+    ScopeBits::of(4).scope(domain, opened_by)
+}
+
+fn domain_of(key: &Key) -> DomainId {
+    ScopeBits::of(4).domain(key.scope)
+}
 
 fn policy(id: u32, only: Option<Direction>) -> Policy {
     Policy {
@@ -82,23 +91,24 @@ impl Bench {
     fn run(
         &mut self,
         keys: &[Key],
-        answer: impl Fn(&Key) -> (Answer, Way),
-    ) -> Vec<Option<(Answer, Way)>> {
+        answer: impl Fn(&Key) -> (FlowVerdict, Way),
+    ) -> Vec<Option<(FlowVerdict, Way)>> {
         let mut found = vec![None; keys.len()];
         let Bench { cache, snapshot, batch } = self;
         batch.run(cache, snapshot, keys, answer, |at, told| found[at] = told);
         found
     }
 
-    fn find(&mut self, key: Key) -> Option<(Answer, Way)> {
+    fn find(&mut self, key: Key) -> Option<(FlowVerdict, Way)> {
         let mut lanes = Lanes::default();
-        lanes.push(0, key.domain, key.opened_by, &key.flow);
+        lanes.push(0, key.scope, &key.flow);
         self.cache.look_up(&mut lanes.v4);
         self.cache.look_up(&mut lanes.v6);
         match key.flow.family {
             Family::V4 => self.cache.found(&lanes.v4, 0),
             Family::V6 => self.cache.found(&lanes.v6, 0),
         }
+        .map(|(verdict, way)| (*verdict, way))
     }
 }
 
@@ -114,21 +124,31 @@ fn numbered(family: Family, number: u32) -> Key {
         Family::V6 => 0x2001_0db8 << 96 | u128::from(number >> 16),
     };
     let flow = flow(family, source, source + 1, ports);
-    Key { domain: domain(Direction::Outbound, family), opened_by: None, flow }
+    Key { scope: scope(domain(Direction::Outbound, family), None), flow }
 }
 
-fn says(slot: u32) -> Answer {
-    Answer::Said(Match::Policy(PolicyIndex(slot)))
+fn said(action: FlowAction, deciders: Deciders) -> FlowVerdict {
+    FlowVerdict { action, deciders, ..FlowVerdict::NOT_ASKED }
 }
 
-const NONE: Answer = Answer::Said(Match::None);
+fn says(slot: u32) -> FlowVerdict {
+    said(FlowAction::Permit, Deciders::one(PolicyIndex(slot)))
+}
+
+fn lacks_ports(slot: u32) -> FlowVerdict {
+    said(FlowAction::Refuse(Refusal::FragmentPorts), Deciders::one(PolicyIndex(slot)))
+}
+
+fn none() -> FlowVerdict {
+    said(FlowAction::Refuse(Refusal::NoMatch), Deciders::NONE)
+}
 
 /// Many flows of a family that belong in one bucket, by trying.
 fn colliding(cache: &FlowCache, family: Family, count: usize) -> Vec<Key> {
     let mut lanes = Lanes::default();
     let place = |lanes: &mut Lanes, key: &Key| {
         lanes.clear();
-        lanes.push(0, key.domain, key.opened_by, &key.flow);
+        lanes.push(0, key.scope, &key.flow);
         cache.look_up(&mut lanes.v4);
         cache.look_up(&mut lanes.v6);
         let hash = match family {
@@ -164,7 +184,7 @@ fn zeros_are_no_entry() {
         for direction in [Direction::Inbound, Direction::Outbound] {
             let flow = Flow { family, source: 0, destination: 0, protocol: 0, upper: Upper::None };
             let domain = domain(direction, family);
-            let key = Key { domain, opened_by: None, flow };
+            let key = Key { scope: scope(domain, None), flow };
             let mut bench = Bench::new(64);
             assert_eq!(bench.find(key), None);
             let mut empty = FlowCache::new(64, &SECRET, CacheUse::Always).unwrap();
@@ -194,7 +214,7 @@ fn whatever_a_selector_sees_is_in_the_key() {
                     for direction in [Direction::Inbound, Direction::Outbound] {
                         let domain = domain(direction, family);
                         let flow = Flow { family, source, destination, protocol, upper };
-                        keys.push(Key { domain, opened_by, flow });
+                        keys.push(Key { scope: scope(domain, opened_by), flow });
                     }
                 }
             }
@@ -219,12 +239,11 @@ fn what_is_shown_is_what_was_remembered() {
         for family in [Family::V4, Family::V6] {
             let mut key = numbered(family, number * 0x1_0001);
             if number % 3 == 0 {
-                key.domain = domain(Direction::Inbound, family);
-                key.opened_by = Some(SaSetId(number));
+                key.scope = scope(domain(Direction::Inbound, family), Some(SaSetId(number)));
             }
             let answer = match number % 4 {
-                0 => NONE,
-                1 => Answer::Said(Match::FragmentPorts(PolicyIndex(number))),
+                0 => none(),
+                1 => lacks_ports(number),
                 _ => says(number),
             };
             let way = if number % 2 == 0 { Way::Via(NextHopId(number)) } else { Way::Other };
@@ -238,7 +257,7 @@ fn what_is_shown_is_what_was_remembered() {
         let (entries, next) = bench.cache.entries(from, 777);
         assert!(entries.len() <= 2 * 777);
         assert!(entries.iter().all(|entry| entry.is_current && entry.generation.0 == 1));
-        shown.extend(entries.iter().map(|entry| (entry.key, entry.answer, entry.way)));
+        shown.extend(entries.iter().map(|entry| (entry.key, entry.verdict, entry.way)));
         line = next;
     }
     assert_eq!(shown.len(), expected.len());
@@ -327,13 +346,14 @@ fn a_change_of_one_domain_leaves_the_others() {
     let all = [Family::V4, Family::V6].into_iter().flat_map(|family| {
         [Direction::Inbound, Direction::Outbound].map(|direction| domain(direction, family))
     });
-    let keys: Vec<Key> = all.map(|domain| Key { domain, ..numbered(domain.family(), 5) }).collect();
+    let of_domain = |of: DomainId| Key { scope: scope(of, None), ..numbered(of.family(), 5) };
+    let keys: Vec<Key> = all.map(of_domain).collect();
     bench.run(&keys, |_| (says(3), Way::Unknown));
     bench.look_at(snapshot(changed(&spd(), Direction::Inbound)));
     for key in &keys {
-        let holds = key.domain.direction() == Direction::Outbound;
+        let holds = domain_of(key).book() == Book::SpdOut;
         assert_eq!(bench.find(*key).is_some(), holds, "{key:?}");
-        assert_eq!(bench.cache.entries_of(key.domain), u64::from(holds));
+        assert_eq!(bench.cache.entries_of(domain_of(key)), u64::from(holds));
     }
 }
 
@@ -347,17 +367,17 @@ fn what_matched_nothing_costs_no_live_entry_its_place() {
         let (live, flood) = keys.split_at(4);
         bench.run(live, |_| (says(1), Way::Unknown));
         for key in flood {
-            bench.run(&[*key], |_| (NONE, Way::Unknown));
+            bench.run(&[*key], |_| (none(), Way::Unknown));
         }
         assert!(live.iter().all(|key| bench.find(*key).is_some()));
         assert_eq!(bench.counters().refused, flood.len() as u64);
         // Into an empty table it is written, one a bucket, and gives way to the next live one.
         let mut bench = Bench::new(64);
         for key in flood {
-            bench.run(&[*key], |_| (NONE, Way::Unknown));
+            bench.run(&[*key], |_| (none(), Way::Unknown));
         }
         assert_eq!(bench.cache.entries_of(of_family), 1);
-        assert_eq!(bench.find(flood[35]), Some((NONE, Way::Unknown)));
+        assert_eq!(bench.find(flood[35]), Some((none(), Way::Unknown)));
         for key in live {
             bench.run(&[*key], |_| (says(1), Way::Unknown));
         }
@@ -417,14 +437,22 @@ fn where_generations_go_back_nothing_is_answered() {
     let mut bench = Bench::new(1 << 10);
     let raised = changed(&spd(), Direction::Outbound);
     bench.look_at(snapshot(raised));
-    assert!(bench.cache.serves(OUT) && bench.cache.serves(OUT6) && !bench.cache.is_outworn());
+    assert!(
+        bench.cache.serves(scope(OUT, None))
+            && bench.cache.serves(scope(OUT6, None))
+            && !bench.cache.is_outworn()
+    );
     bench.look_at(snapshot(spd()));
-    assert!(bench.cache.is_outworn() && !bench.cache.serves(OUT) && !bench.cache.serves(OUT6));
+    assert!(
+        bench.cache.is_outworn()
+            && !bench.cache.serves(scope(OUT, None))
+            && !bench.cache.serves(scope(OUT6, None))
+    );
     bench.look_at(snapshot(changed(&spd(), Direction::Outbound)));
     assert!(bench.cache.is_outworn(), "until it is replaced");
     bench.cache = FlowCache::new(64, &SECRET, CacheUse::Always).unwrap();
     bench.look_at(snapshot(spd()));
-    assert!(bench.cache.serves(OUT) && !bench.cache.is_outworn());
+    assert!(bench.cache.serves(scope(OUT, None)) && !bench.cache.is_outworn());
 }
 
 #[test]
@@ -443,14 +471,15 @@ fn cheap_domains_are_bypassed_unless_it_is_always_used() {
     let mut cache = FlowCache::new(64, &SECRET, CacheUse::WherePaid).unwrap();
     assert!(cache.bypasses(OUT), "before the first batch");
     cache.look_at(&few);
-    assert!(cache.bypasses(OUT) && !cache.serves(OUT));
+    assert_eq!(cache.recall(&numbered(Family::V4, 1)), Recall::Bypassed);
+    assert!(cache.bypasses(OUT) && !cache.serves(scope(OUT, None)));
     let mut cache = FlowCache::new(64, &SECRET, CacheUse::WherePaid).unwrap();
     cache.look_at(&many);
-    assert!(!cache.bypasses(OUT) && cache.serves(OUT));
+    assert!(!cache.bypasses(OUT) && cache.serves(scope(OUT, None)));
     assert!(cache.bypasses(domain(Direction::Inbound, Family::V4)));
     let mut always = FlowCache::new(64, &SECRET, CacheUse::Always).unwrap();
     always.look_at(&few);
-    assert!(!always.bypasses(OUT) && always.serves(OUT));
+    assert!(!always.bypasses(OUT) && always.serves(scope(OUT, None)));
 }
 
 /// What is done to a cache.
@@ -490,7 +519,7 @@ proptest! {
         }
         let (mut spd, mut routes, mut says_now) = (spd(), 0u32, 0u32);
         // By key: what was said, the domain's generation, the way and the routes' generation.
-        let mut told: HashMap<Key, (Answer, Generation, Way, u32)> = HashMap::new();
+        let mut told: HashMap<Key, (FlowVerdict, Generation, Way, u32)> = HashMap::new();
         for step in steps {
             let spd_now = spd.clone().into();
             let route_generation = RouteGeneration(routes);
@@ -507,9 +536,13 @@ proptest! {
                     let keys: Vec<Key> = batch.iter().map(key_of).collect();
                     says_now += 1;
                     let answer = |key: &Key| answer_of(key, says_now);
+                    for key in &keys {
+                        let known = bench.cache.recall(key) == Recall::Known;
+                        prop_assert_eq!(known, bench.find(*key).is_some());
+                    }
                     let found = bench.run(&keys, answer);
                     for (key, found) in keys.iter().zip(found) {
-                        let generation = spd.generation(key.domain);
+                        let generation = spd.generation(domain_of(key));
                         if let Some((said, way)) = found {
                             let (expected, when, expected_way, under) = told[key];
                             prop_assert_eq!((said, generation), (expected, when));
@@ -537,8 +570,8 @@ fn key_of(&(v6, inbound, number, kind): &(bool, bool, u32, u8)) -> Key {
         key.flow.source = u128::from(kind) << 40 | (u128::MAX << 64) >> (kind & 31);
     }
     if inbound {
-        key.domain = domain(Direction::Inbound, family);
-        key.opened_by = (kind & 1 != 0).then_some(SaSetId(u32::from(kind & 3)));
+        let opened_by = (kind & 1 != 0).then_some(SaSetId(u32::from(kind & 3)));
+        key.scope = scope(domain(Direction::Inbound, family), opened_by);
     }
     key.flow.upper = match kind & 12 {
         0 => Upper::Fragment,
@@ -549,7 +582,7 @@ fn key_of(&(v6, inbound, number, kind): &(bool, bool, u32, u8)) -> Key {
     key
 }
 
-fn answer_of(key: &Key, now: u32) -> (Answer, Way) {
+fn answer_of(key: &Key, now: u32) -> (FlowVerdict, Way) {
     let number = key.flow.source as u32 % 16;
     let way = match number % 3 {
         0 => Way::Via(NextHopId(now)),
@@ -557,8 +590,8 @@ fn answer_of(key: &Key, now: u32) -> (Answer, Way) {
         _ => Way::Unknown,
     };
     match number % 5 {
-        0 => (NONE, way),
-        1 => (Answer::Said(Match::FragmentPorts(PolicyIndex(now))), way),
+        0 => (none(), way),
+        1 => (lacks_ports(now), way),
         _ => (says(now), way),
     }
 }
@@ -566,7 +599,7 @@ fn answer_of(key: &Key, now: u32) -> (Answer, Way) {
 fn counts_agree(cache: &FlowCache, spd: &Spd) -> Result<(), TestCaseError> {
     let (entries, _) = cache.entries(0, usize::MAX);
     for domain in spd.domains() {
-        let current = |entry: &&CacheEntry| entry.key.domain == domain && entry.is_current;
+        let current = |entry: &&CacheEntry| domain_of(&entry.key) == domain && entry.is_current;
         let count = entries.iter().filter(current).count() as u64;
         prop_assert_eq!(cache.entries_of(domain), count);
     }

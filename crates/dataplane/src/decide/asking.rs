@@ -1,6 +1,6 @@
 //! The questions of a batch: those that the cache is asked, and those that are searched.
 
-use policy::{DomainId, Match};
+use policy::{FlowVerdict, Scope};
 use wire::Flow;
 
 use crate::cache::{Lane, Lanes, Words};
@@ -15,16 +15,16 @@ pub(crate) struct Asking {
     pub(super) search: Search,
 }
 
-/// What the SPD is asked, and by whom.
+/// The questions to the tables, and the rows that ask.
 #[derive(Default)]
 pub(super) struct Search {
     asked: Vec<Asked>,
     /// Flows that are searched; those that ask count into it.
     flows: Vec<Flow>,
     /// One entry a flow.
-    domains: Vec<DomainId>,
-    /// One entry a flow, once it is searched.
-    matches: Vec<Match>,
+    scopes: Vec<Scope>,
+    /// One entry a flow, once it is searched; behind them what is left of larger batches.
+    verdicts: Vec<FlowVerdict>,
 }
 
 /// A row that asks.
@@ -62,23 +62,22 @@ impl Search {
     pub(super) fn clear(&mut self) {
         self.asked.clear();
         self.flows.clear();
-        self.domains.clear();
-        self.matches.clear();
+        self.scopes.clear();
     }
 
-    /// Has a row ask what the policies of a domain say of a flow.
+    /// Has a row ask what the tables say of a flow in a scope.
     #[inline]
-    pub(super) fn ask(&mut self, row: usize, domain: DomainId, flow: Flow) {
-        self.ask_via(row, domain, flow, NextHopId(u32::MAX));
+    pub(super) fn ask(&mut self, row: usize, scope: Scope, flow: Flow) {
+        self.ask_via(row, scope, flow, NextHopId(u32::MAX));
     }
 
     /// The same of a packet that would leave by a next hop.
     #[inline]
-    pub(super) fn ask_via(&mut self, row: usize, domain: DomainId, flow: Flow, hop: NextHopId) {
+    pub(super) fn ask_via(&mut self, row: usize, scope: Scope, flow: Flow, hop: NextHopId) {
         let place = self.flows.len() as u16;
         self.asked.push(Asked { row: row as u16, flow: place, hop, entry: None });
         self.flows.push(flow);
-        self.domains.push(domain);
+        self.scopes.push(scope);
     }
 
     /// Has the packet of a lane ask; of equal ones the first is searched, and remembered. Returns
@@ -95,7 +94,7 @@ impl Search {
         let (row, place) = (lane.row(at), self.flows.len() as u16);
         let known = lane.question_like(at, place);
         if known == place {
-            self.ask(row, lane.domain(at), flow);
+            self.ask(row, lane.scope(at), flow);
             let entry = match <Flow as Words<WORDS>>::IS_V6 {
                 false => Entry::V4(at as u16),
                 true => Entry::V6(at as u16),
@@ -115,28 +114,30 @@ impl Search {
         }
     }
 
-    /// Has all flows searched, together where they are of one domain.
+    /// Has all flows judged, together where they are of one scope.
     #[inline]
     pub(super) fn run(&mut self, snapshot: &Snapshot, counters: &mut Counters) {
-        let Search { flows, domains, matches, .. } = self;
+        let Search { flows, scopes, verdicts, .. } = self;
         if flows.is_empty() {
             return;
         }
-        matches.resize(flows.len(), Match::None);
+        if verdicts.len() < flows.len() {
+            verdicts.resize(flows.len(), FlowVerdict::NOT_ASKED);
+        }
         let mut start = 0;
         while start < flows.len() {
-            let of = domains[start];
-            let others = domains[start..].iter().position(|domain| *domain != of);
+            let of = scopes[start];
+            let others = scopes[start..].iter().position(|scope| *scope != of);
             let end = others.map_or(flows.len(), |others| start + others);
-            snapshot.spd().classify(of, &flows[start..end], &mut matches[start..end]);
+            snapshot.tables().classify(of, &flows[start..end], &mut verdicts[start..end]);
             start = end;
         }
         counters.full_lookups += flows.len() as u64;
     }
 
-    /// Each row that asked, with the answer.
+    /// Each row that asked, with the verdict.
     #[inline]
-    pub(super) fn answers(&self) -> impl Iterator<Item = (Asked, Match)> {
-        self.asked.iter().map(|asked| (*asked, self.matches[usize::from(asked.flow)]))
+    pub(super) fn answers(&self) -> impl Iterator<Item = (&Asked, &FlowVerdict)> {
+        self.asked.iter().map(|asked| (asked, &self.verdicts[usize::from(asked.flow)]))
     }
 }

@@ -1,10 +1,9 @@
-//! The policies that decided a packet, asked after the fact: the walk's own questions and answers,
-//! of a row as it was when the policies were asked. Counts nothing.
+//! The policies that decided a packet, asked after the fact: the walk's own questions, of a row as
+//! it was when the policies were asked. Counts nothing.
 
-use policy::{Direction, Match, PolicyIndex};
-use wire::Flow;
+use policy::{Book, FlowVerdict, PolicyIndex};
 
-use crate::decide::{Question, Routed, inbound_answer, inbound_question, route};
+use crate::decide::decide_one;
 use crate::row::Row;
 use crate::snapshot::Snapshot;
 
@@ -23,36 +22,18 @@ impl Rule {
         let mut row = *row;
         // What is cut off is not there to be quoted.
         row.packet.length = row.packet.length.min(bytes.len() as u32);
-        let ask = |direction, flow: Flow| {
-            let domain = snapshot.domain(row.ingress, direction, flow.family);
-            let mut answer = [Match::None];
-            snapshot.spd().classify(domain, &[flow], &mut answer);
-            answer[0]
-        };
-        let mut rule = Rule::default();
-        let asked = match inbound_question(snapshot, &row, bytes) {
-            Question::Ask => Some(row.packet.flow),
-            Question::AskInstead(flow) => Some(flow),
-            Question::Decided(_) | Question::Refused(_) => return rule,
-            Question::Pass => None,
-        };
-        if let Some(flow) = asked {
-            let answer = ask(Direction::Inbound, flow);
-            rule.inbound = policy_of(answer);
-            if inbound_answer(snapshot, row.origin, answer).is_err() {
-                return rule;
+        let (tables, mut rule) = (snapshot.tables(), Rule::default());
+        // Where it goes is known: only who said so is asked for.
+        let _ = decide_one(snapshot, &row, bytes, |scope, flow| {
+            let mut verdict = [FlowVerdict::NOT_ASKED];
+            tables.classify(scope, std::slice::from_ref(flow), &mut verdict);
+            let decider = verdict[0].deciders.slots().last();
+            match tables.scopes().domain(scope).book() {
+                Book::SpdIn => rule.inbound = decider,
+                Book::SpdOut => rule.outbound = decider,
             }
-        }
-        if let Ok(Routed::Outside(_)) = route(snapshot, &row) {
-            rule.outbound = policy_of(ask(Direction::Outbound, row.packet.flow));
-        }
+            verdict[0]
+        });
         rule
-    }
-}
-
-fn policy_of(answer: Match) -> Option<PolicyIndex> {
-    match answer {
-        Match::Policy(policy) | Match::FragmentPorts(policy) => Some(policy),
-        Match::None => None,
     }
 }

@@ -9,7 +9,7 @@ use wire::{Family, Flow, Upper};
 
 use super::*;
 use crate::{
-    AddressRange, IcmpRange, Match, PolicyId, PortRange, SaSetId, Selector, UpperSelector,
+    AddressRange, Decider, IcmpRange, PolicyId, PortRange, SaSetId, Selector, UpperSelector,
 };
 
 /// Ports that packets come by; policies name some of the first three.
@@ -200,13 +200,13 @@ impl Case {
 fn decider(spd: &Spd, example: &Example) -> Option<(PolicyId, Action)> {
     // Port 3 is one that no policy names.
     let class = spd.class(example.ingress.unwrap_or(PORTS - 1));
-    let domain = crate::DomainId::new(class, example.direction, example.flow.family);
+    let domain = crate::DomainId::new(class, example.direction.book(), example.flow.family);
     match spd.search_linear(domain, &example.flow) {
-        Match::Policy(slot) => {
+        Decider::Policy(slot) => {
             let policy = spd.policy(slot);
             Some((policy.id, policy.action))
         }
-        Match::FragmentPorts(_) | Match::None => None,
+        Decider::FragmentPorts(_) | Decider::None => None,
     }
 }
 
@@ -307,11 +307,11 @@ fn packets(case: &Case) -> Vec<Example> {
 /// Places of the policies that match a packet, the deciding one first.
 fn matching(spd: &Spd, example: &Example) -> Vec<usize> {
     let class = spd.class(example.ingress.unwrap_or(PORTS - 1));
-    let domain = crate::DomainId::new(class, example.direction, example.flow.family);
+    let domain = crate::DomainId::new(class, example.direction.book(), example.flow.family);
     let says = spd.matching(domain, &example.flow).into_iter();
     let places = says.filter_map(|says| match says {
-        Match::Policy(slot) => Some(spd.policy(slot).id.0 as usize),
-        Match::FragmentPorts(_) | Match::None => None,
+        Decider::Policy(slot) => Some(spd.policy(slot).id.0 as usize),
+        Decider::FragmentPorts(_) | Decider::None => None,
     });
     places.collect()
 }

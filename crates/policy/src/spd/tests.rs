@@ -66,13 +66,13 @@ fn numbers(source: u16, destination: u16) -> Upper {
 
 /// What the database says, by policy id: `Ok` decided, `Err` lacks ports, `None` nothing.
 fn says(spd: &Spd, direction: Direction, flow: &Flow) -> Option<Result<u32, u32>> {
-    let mut says = [Match::None];
-    spd.classify(common(direction, flow.family), std::slice::from_ref(flow), &mut says);
+    let mut says = [Decider::None];
+    spd.classify(common(direction.book(), flow.family), std::slice::from_ref(flow), &mut says);
     let id = |index| spd.policy(index).id.0;
     match says[0] {
-        Match::Policy(index) => Some(Ok(id(index))),
-        Match::FragmentPorts(index) => Some(Err(id(index))),
-        Match::None => None,
+        Decider::Policy(index) => Some(Ok(id(index))),
+        Decider::FragmentPorts(index) => Some(Err(id(index))),
+        Decider::None => None,
     }
 }
 
@@ -151,8 +151,7 @@ fn a_policy_for_one_direction_has_no_rules_in_the_other() {
         };
         assert_eq!(says(&spd, Direction::Outbound, &there), outbound);
         assert_eq!(says(&spd, Direction::Inbound, &there.reversed()), inbound);
-        let rules =
-            [Direction::Inbound, Direction::Outbound].map(|d| spd.rules(common(d, Family::V4)));
+        let rules = Book::ALL.map(|book| spd.rules(common(book, Family::V4)));
         assert_eq!(rules.iter().sum::<usize>(), 1);
     }
 }
@@ -161,14 +160,14 @@ fn a_policy_for_one_direction_has_no_rules_in_the_other() {
 fn only_addresses_of_one_family_are_combined() {
     let mixed = between(policy(1, 1), &["10.0.0.0/8", "fd00::/8"], &["0.0.0.0/0", "::/0"]);
     let spd = Spd::new(vec![mixed]).unwrap();
-    assert_eq!(spd.rules(common(Direction::Outbound, Family::V4)), 1);
-    assert_eq!(spd.rules(common(Direction::Outbound, Family::V6)), 1);
+    assert_eq!(spd.rules(common(Book::SpdOut, Family::V4)), 1);
+    assert_eq!(spd.rules(common(Book::SpdOut, Family::V6)), 1);
     let v4 = flow("10.1.0.1", "192.0.2.1", TCP, numbers(1, 2));
     let v6 = flow("fd00::1", "2001:db8::1", TCP, numbers(1, 2));
     assert_eq!(says(&spd, Direction::Outbound, &v4), Some(Ok(1)));
     assert_eq!(says(&spd, Direction::Outbound, &v6), Some(Ok(1)));
     let apart = between(policy(1, 1), &["10.0.0.0/8"], &["::/0"]);
-    assert_eq!(Spd::new(vec![apart]).unwrap().rules(common(Direction::Outbound, Family::V4)), 0);
+    assert_eq!(Spd::new(vec![apart]).unwrap().rules(common(Book::SpdOut, Family::V4)), 0);
 }
 
 #[test]
@@ -176,7 +175,7 @@ fn every_combination_of_a_selectors_lists_matches() {
     let lists = between(policy(1, 1), &["10.1.0.1", "10.1.0.3"], &["10.2.0.1", "10.2.0.3"]);
     let lists = with(lists, Some(UDP), ports(&["5", "7"], &["50", "70"]));
     let spd = Spd::new(vec![lists]).unwrap();
-    assert_eq!(spd.rules(common(Direction::Outbound, Family::V4)), 16);
+    assert_eq!(spd.rules(common(Book::SpdOut, Family::V4)), 16);
     let mut matched = 0;
     for number in 0..4u32.pow(4) {
         let digit = |place: u32| number / 4u32.pow(place) % 4;
@@ -335,12 +334,12 @@ fn matching_lists_each_policy_once_in_order_of_precedence() {
     let web = with(policy(2, 20), Some(TCP), ports(&[], &["80-90", "85"]));
     let other = between(policy(3, 30), &["10.9.0.0/16"], &["0.0.0.0/0"]);
     let spd = Spd::new(vec![wide, web, other]).unwrap();
-    let matching = |flow: &Flow| spd.matching(common(Direction::Outbound, flow.family), flow);
+    let matching = |flow: &Flow| spd.matching(common(Book::SpdOut, flow.family), flow);
     let (web, wide) = (PolicyIndex(1), PolicyIndex(2));
-    let both = [Match::Policy(web), Match::Policy(wide)];
+    let both = [Decider::Policy(web), Decider::Policy(wide)];
     assert_eq!(matching(&out(TCP, numbers(1, 85))), both);
-    assert_eq!(matching(&out(TCP, numbers(1, 91))), [Match::Policy(wide)]);
-    let lacking = [Match::FragmentPorts(web), Match::Policy(wide)];
+    assert_eq!(matching(&out(TCP, numbers(1, 91))), [Decider::Policy(wide)]);
+    let lacking = [Decider::FragmentPorts(web), Decider::Policy(wide)];
     assert_eq!(matching(&out(TCP, Upper::Fragment)), lacking);
     assert_eq!(matching(&flow("192.0.2.1", "10.2.0.1", TCP, numbers(1, 2))), []);
 }
@@ -351,12 +350,12 @@ fn a_batch_is_judged_flow_by_flow_in_its_domain() {
     let spd = Spd::new(vec![policy(1, 1), v6]).unwrap();
     let flows =
         [out(TCP, numbers(1, 2)), out(TCP, numbers(1, 2)).reversed(), out(UDP, Upper::Fragment)];
-    let (v6, v4) = (Match::Policy(PolicyIndex(0)), Match::Policy(PolicyIndex(1)));
-    let mut says = [Match::None; 3];
-    spd.classify(common(Direction::Outbound, Family::V4), &flows, &mut says);
-    assert_eq!(says, [v4, Match::None, v4]);
+    let (v6, v4) = (Decider::Policy(PolicyIndex(0)), Decider::Policy(PolicyIndex(1)));
+    let mut says = [Decider::None; 3];
+    spd.classify(common(Book::SpdOut, Family::V4), &flows, &mut says);
+    assert_eq!(says, [v4, Decider::None, v4]);
     let of_v6 = [flow("::1", "::2", TCP, numbers(1, 2))];
-    spd.classify(common(Direction::Outbound, Family::V6), &of_v6, &mut says[..1]);
+    spd.classify(common(Book::SpdOut, Family::V6), &of_v6, &mut says[..1]);
     assert_eq!(says[0], v6);
 }
 
@@ -367,9 +366,9 @@ fn searched_linearly_a_database_says_what_it_says_compiled() {
     let linear = compiled.clone().searched(Search::Linear);
     let flows = [out(TCP, numbers(1, 2)), flow("192.0.2.1", "10.2.0.1", TCP, numbers(1, 2))];
     for spd in [&compiled, &linear] {
-        let mut says = [Match::None; 2];
-        spd.classify(common(Direction::Outbound, Family::V4), &flows, &mut says);
-        assert_eq!(says, [Match::Policy(PolicyIndex(0)), Match::None]);
+        let mut says = [Decider::None; 2];
+        spd.classify(common(Book::SpdOut, Family::V4), &flows, &mut says);
+        assert_eq!(says, [Decider::Policy(PolicyIndex(0)), Decider::None]);
     }
 }
 

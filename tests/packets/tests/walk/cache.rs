@@ -1,12 +1,12 @@
 //! The flow cache in the walk, row by row, in both directions and families.
 
-use dataplane::cache::Answer;
+use dataplane::cache::CacheEntry;
 use dataplane::{CacheCounters, DropReason, PortId, RouteGeneration, Verdict};
 use packets::In;
 use packets::lab::{BERLIN, CARLA, HOST, Hub, LAN, LAN2, Laboratory, WAN, host, own, policy};
 use policy::{
-    Action, Direction, DomainId, IngressClass, Match, Policy, PolicyId, PolicyIndex, PortRange,
-    SaSetId, Slots, Spd, UpperSelector,
+    Action, Direction, DomainId, IngressClass, Policy, PolicyId, PolicyIndex, PortRange, SaSetId,
+    Slots, Spd, UpperSelector,
 };
 use wire::Family;
 use wire::build::PacketBuilder;
@@ -123,7 +123,11 @@ impl Scene {
     }
 
     fn domain(&self) -> DomainId {
-        DomainId::new(IngressClass(0), self.direction, self.family)
+        DomainId::new(IngressClass(0), self.direction.book(), self.family)
+    }
+
+    fn domain_of(&self, entry: &CacheEntry) -> DomainId {
+        self.lab.snapshot.tables().scopes().domain(entry.key.scope)
     }
 
     fn entries(&self) -> u64 {
@@ -260,13 +264,16 @@ fn entries_show_what_the_full_search_says() {
         }
         let (entries, rest) = scene.lab.cache().entries(0, usize::MAX);
         assert_eq!(rest, None);
-        let of_scene = |entry: &&dataplane::cache::CacheEntry| entry.key.domain == scene.domain();
+        let of_scene = |entry: &&CacheEntry| scene.domain_of(entry) == scene.domain();
         let entries: Vec<_> = entries.iter().filter(of_scene).collect();
         assert!(entries.len() > 180, "{} entries", entries.len());
         for entry in entries {
-            let (domain, flow) = (entry.key.domain, entry.key.flow);
-            assert_eq!(entry.answer, Answer::Said(scene.spd.search_linear(domain, &flow)));
-            assert_eq!(entry.generation, scene.spd.generation(domain));
+            let linear = scene.spd.search_linear(scene.domain(), &entry.key.flow);
+            assert_eq!(entry.verdict.deciders.first(), linear.slot());
+            let judged =
+                scene.lab.snapshot.tables().judge(entry.key.scope, &entry.key.flow, &mut |_| {});
+            assert_eq!(entry.verdict, judged);
+            assert_eq!(entry.generation, scene.spd.generation(scene.domain()));
         }
     }
 }
@@ -493,8 +500,8 @@ fn a_flood_of_unmatched_flows_evicts_no_live_one() {
 /// Entries that say that nothing matched and gave way to others of their kind.
 fn negatives_lost(scene: &Scene) -> u64 {
     let (entries, _) = scene.lab.cache().entries(0, usize::MAX);
-    let is_negative = |entry: &&dataplane::cache::CacheEntry| {
-        entry.answer == Answer::Said(Match::None) && entry.key.domain == scene.domain()
+    let is_negative = |entry: &&CacheEntry| {
+        entry.verdict.is_negative() && scene.domain_of(entry) == scene.domain()
     };
     scene.counters().negative - entries.iter().filter(is_negative).count() as u64
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use comfy_table::{CellAlignment, Table, presets};
-use policy::{Direction, common};
+use policy::{Book, common};
 use serde::Serialize;
 
 use super::super::measure::Figure;
@@ -52,7 +52,7 @@ impl Figures {
     pub(super) fn of(row: &Row, laps: &[LapFigures]) -> Figures {
         let (kept, _) = undisturbed(laps, |lap| lap.span);
         let ns = Figure::of(&kept.iter().map(|lap| lap.ns).collect::<Vec<_>>());
-        let domain = common(Direction::Outbound, row.built.set.family);
+        let domain = common(Book::SpdOut, row.built.set.family);
         let rules = row.built.set.policies.len();
         Figures {
             set: row.built.set.name.clone(),

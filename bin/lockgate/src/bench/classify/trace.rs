@@ -123,7 +123,7 @@ fn upper(family: Family, number: u8, [source, destination]: [u16; 2]) -> Upper {
 mod tests {
     use super::super::sets::{Generated, generated};
     use super::*;
-    use policy::{Direction, Match, Spd, common};
+    use policy::{Book, Decider, Spd, common};
     use std::collections::HashSet;
 
     #[test]
@@ -133,8 +133,8 @@ mod tests {
             let spd = Spd::new(set.policies.clone()).unwrap();
             let random = &mut Random::new(1);
             let corners = flows(&set, Trace::Corner, 2000, random);
-            let domain = common(Direction::Outbound, set.family);
-            let says = |flow: &&Flow| spd.search_linear(domain, flow) != Match::None;
+            let domain = common(Book::SpdOut, set.family);
+            let says = |flow: &&Flow| spd.search_linear(domain, flow) != Decider::None;
             let matched = corners.iter().filter(says).count();
             assert!((10..2000).contains(&matched), "{kind:?}: {matched}");
             let flood = flows(&set, Trace::Flood, 2000, random);

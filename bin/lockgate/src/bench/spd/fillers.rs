@@ -131,7 +131,7 @@ fn selector(traffic: &Case, place: usize, rules: Rules, random: &mut Random) -> 
 mod tests {
     use super::*;
     use ipsec::Suite;
-    use policy::{Match, Spd, common};
+    use policy::{Book, Decider, Spd, common};
     use std::collections::HashSet;
     use wire::Family;
 
@@ -148,14 +148,14 @@ mod tests {
                     assert_eq!(spd.len(), count);
                     for flow in [0, 1, 77, 65_535, 1_000_000] {
                         let packet = wire::packet::parse(&traffic.inner(flow, 64).ip()).unwrap();
-                        let domain = common(Direction::Outbound, family);
+                        let domain = common(Book::SpdOut, family);
                         let says = spd.search_linear(domain, &packet.flow);
                         match (matching, says) {
-                            (Matching::Last, Match::Policy(index)) => {
+                            (Matching::Last, Decider::Policy(index)) => {
                                 assert_eq!(spd.policy(index).name, "peer");
                                 assert_eq!(spd.policies()[count - 1].0, index, "the last");
                             }
-                            (Matching::None, Match::None) => {}
+                            (Matching::None, Decider::None) => {}
                             other => panic!("{rules:?} {family:?}: {other:?}"),
                         }
                     }

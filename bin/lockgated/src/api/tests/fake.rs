@@ -6,6 +6,7 @@ use std::time::Duration;
 use api::v1;
 use control::{ReplayKeys, Spis, Takeover, Takeovers};
 use dataplane::Generation;
+use dataplane::cache::{Key, Recall};
 use dataplane::counters::Volume;
 use policy::Direction;
 use tokio::sync::{broadcast, mpsc};
@@ -166,6 +167,10 @@ impl Backend for Fake {
         let CacheQuestion { limit, worker, stale } = question;
         self.note(format!("{limit} entries of {worker:?}, stale ones too: {stale}"));
         worker.is_none_or(|worker| worker < 1).then(v1::CachedFlows::default)
+    }
+
+    async fn recall(&self, keys: Vec<Key>) -> Vec<Option<Vec<Recall>>> {
+        vec![Some(vec![Recall::Known; keys.len()]), None]
     }
 
     async fn counters(&self) -> v1::Counters {

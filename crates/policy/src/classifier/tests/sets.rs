@@ -5,7 +5,7 @@ use wire::{Family, Flow, Upper};
 
 use super::super::{self as classifier, Dead};
 use crate::rule::{Rule, UpperRule};
-use crate::{IcmpRange, Match, PolicyIndex, PortRange};
+use crate::{Decider, IcmpRange, PolicyIndex, PortRange};
 
 /// A small generator of numbers: what a seed says is the same on every machine (SplitMix64).
 pub(super) struct Random(pub(super) u64);
@@ -44,7 +44,7 @@ pub(super) fn linear(rules: &[Rule], dead: &Dead, flow: &Flow) -> u32 {
     (0..)
         .zip(rules)
         .filter(|&(position, _)| !dead.contains(position))
-        .find(|(_, rule)| rule.judge(flow) != Match::None)
+        .find(|(_, rule)| rule.judge(flow) != Decider::None)
         .map_or(classifier::NONE, |(position, _)| position)
 }
 

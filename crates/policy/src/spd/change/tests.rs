@@ -7,7 +7,7 @@ use wire::flow::protocol::{TCP, UDP};
 use wire::{Family, Flow, Upper};
 
 use super::*;
-use crate::{Action, AddressRange, Direction, Generation, Match, PortRange, Selector};
+use crate::{Action, AddressRange, Book, Decider, Direction, Generation, PortRange, Selector};
 use crate::{SpdError, UpperSelector, common};
 
 const DIRECTIONS: [Direction; 2] = [Direction::Inbound, Direction::Outbound];
@@ -178,7 +178,7 @@ impl Life {
                     Some(ports) => ports.contains(port),
                 };
                 let classes = (0..PORTS).filter(named).map(|port| self.spd.class(port));
-                touched.extend(classes.map(|class| DomainId::new(class, direction, family)));
+                touched.extend(classes.map(|class| DomainId::new(class, direction.book(), family)));
             }
         }
         touched
@@ -264,9 +264,9 @@ impl Life {
     }
 
     fn check_port(&self, fresh: &Spd, port: u16, direction: Direction, flows: &[Flow]) {
-        let of = |spd: &Spd| DomainId::new(spd.class(port), direction, flows[0].family);
+        let of = |spd: &Spd| DomainId::new(spd.class(port), direction.book(), flows[0].family);
         let (domain, of_fresh) = (of(&self.spd), of(fresh));
-        let mut says = vec![Match::None; flows.len()];
+        let mut says = vec![Decider::None; flows.len()];
         let mut should = says.clone();
         self.spd.classify(domain, flows, &mut says);
         fresh.classify(of_fresh, flows, &mut should);
@@ -281,11 +281,11 @@ impl Life {
 }
 
 /// An answer by the number of its policy; `Err`: it lacks ports.
-fn id(spd: &Spd, says: Match) -> Option<Result<PolicyId, PolicyId>> {
+fn id(spd: &Spd, says: Decider) -> Option<Result<PolicyId, PolicyId>> {
     match says {
-        Match::Policy(index) => Some(Ok(spd.policy(index).id)),
-        Match::FragmentPorts(index) => Some(Err(spd.policy(index).id)),
-        Match::None => None,
+        Decider::Policy(index) => Some(Ok(spd.policy(index).id)),
+        Decider::FragmentPorts(index) => Some(Err(spd.policy(index).id)),
+        Decider::None => None,
     }
 }
 
@@ -343,7 +343,7 @@ fn between(id: u32, priority: u32, source: u128, destination: u128) -> Policy {
     }
 }
 
-const OUT: DomainId = common(Direction::Outbound, Family::V4);
+const OUT: DomainId = common(Book::SpdOut, Family::V4);
 
 #[test]
 fn a_generation_rises_with_each_change_of_its_domain_alone() {
@@ -454,7 +454,7 @@ fn hidden(networks: u32) -> Vec<Policy> {
 }
 
 /// What a database says, if it is what a linear search says, of flows to some of those networks.
-fn says(spd: &Spd) -> Vec<Match> {
+fn says(spd: &Spd) -> Vec<Decider> {
     let upper = Upper::Ports { source: 1, destination: 80 };
     let to = |network: u128| Flow {
         family: Family::V4,
@@ -464,7 +464,7 @@ fn says(spd: &Spd) -> Vec<Match> {
         upper,
     };
     let flows: Vec<Flow> = (0..300).map(to).collect();
-    let mut says = vec![Match::None; flows.len()];
+    let mut says = vec![Decider::None; flows.len()];
     spd.classify(OUT, &flows, &mut says);
     for (flow, &says) in flows.iter().zip(&says) {
         assert_eq!(says, spd.search_linear(OUT, flow), "{flow}");
@@ -498,7 +498,7 @@ fn policies_behind_which_much_hides_go_with_a_base_made_anew() {
     assert_eq!((slots, renewed.steps_of_changes()), (Slots::Kept, 0));
     assert!(renewed.cost(OUT).steps() <= limit);
     assert!(renewed.generation(OUT) > spd.generation(OUT));
-    let spoken_of = says(&renewed).iter().filter(|says| **says != Match::None).count();
+    let spoken_of = says(&renewed).iter().filter(|says| **says != Decider::None).count();
     assert_eq!(spoken_of, (0..300).filter(|n| (6..8006).contains(&(n * 37))).count());
 }
 

@@ -1,0 +1,180 @@
+//! Verdicts by number: an entry has 32 bits for what it says.
+//!
+//! A number stands for one verdict as long as the table lives; numbers are never given again. What
+//! moves is the place of an SA set in the snapshot's list: [`Verdicts::look_at`] finds it again.
+
+use std::collections::HashMap;
+
+use policy::{FlowAction, FlowVerdict, SetIndex, Tables};
+
+/// Number of a verdict, from 1, beside what the table itself asks about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct VerdictNumber(pub(super) u32);
+
+/// Set in the number of a verdict that says that no rule matched.
+const NEGATIVE: u32 = 1 << 31;
+/// Set in the number of a verdict of which no book was asked.
+const NOT_ASKED: u32 = 1 << 30;
+/// The bits of the number itself.
+const PLACE: u32 = NOT_ASKED - 1;
+/// Verdicts at most: one for each of 100,000 policies in either direction, and as much again.
+const MOST: usize = 1 << 18;
+/// Slots whose last verdict is looked at before the others are searched.
+const RECENT: usize = 64;
+
+impl VerdictNumber {
+    /// Returns whether it says that no rule matched.
+    pub(super) fn is_negative(self) -> bool {
+        self.0 & NEGATIVE != 0
+    }
+
+    /// Returns whether a book was asked.
+    pub(super) fn is_asked(self) -> bool {
+        self.0 & NOT_ASKED == 0
+    }
+
+    fn place(self) -> usize {
+        (self.0 & PLACE) as usize
+    }
+}
+
+/// All verdicts that entries name.
+pub(super) struct Verdicts {
+    /// By number; the first is of no entry.
+    list: Vec<FlowVerdict>,
+    /// Numbers of verdicts, the places of their sets left out.
+    numbers: HashMap<FlowVerdict, VerdictNumber, foldhash::quality::RandomState>,
+    recent: [VerdictNumber; RECENT],
+    room: usize,
+}
+
+impl Verdicts {
+    /// Numbers for a table of so many entries. Memory for them is taken as it is used.
+    pub(super) fn new(entries: usize) -> Verdicts {
+        let room = entries.clamp(1024, MOST);
+        let mut list = Vec::with_capacity(room);
+        list.push(FlowVerdict::NOT_ASKED);
+        let numbers = HashMap::with_capacity_and_hasher(room, Default::default());
+        Verdicts { list, numbers, recent: [VerdictNumber(0); RECENT], room }
+    }
+
+    /// The verdict with a number.
+    #[inline(always)]
+    pub(super) fn get(&self, number: VerdictNumber) -> &FlowVerdict {
+        &self.list[number.place()]
+    }
+
+    /// Returns whether no number is left.
+    pub(super) fn is_full(&self) -> bool {
+        self.list.len() >= self.room
+    }
+
+    /// The number of a verdict; `None`: none is left.
+    #[inline]
+    pub(super) fn number(&mut self, verdict: FlowVerdict) -> Option<VerdictNumber> {
+        let recent = verdict.deciders.first().map_or(0, |slot| slot.0 as usize) % RECENT;
+        let number = self.recent[recent];
+        if number.0 != 0 && *self.get(number) == verdict {
+            return Some(number);
+        }
+        let number = self.find_or_add(verdict)?;
+        self.recent[recent] = number;
+        Some(number)
+    }
+
+    #[inline(never)]
+    fn find_or_add(&mut self, verdict: FlowVerdict) -> Option<VerdictNumber> {
+        let anywhere = without_place(verdict);
+        if let Some(number) = self.numbers.get(&anywhere) {
+            // Slots may have been given anew: what it says now is where the set is.
+            self.list[number.place()] = verdict;
+            return Some(*number);
+        }
+        if self.is_full() {
+            return None;
+        }
+        let negative = if verdict.is_negative() { NEGATIVE } else { 0 };
+        let not_asked = if verdict.is_asked() { 0 } else { NOT_ASKED };
+        let number = VerdictNumber(self.list.len() as u32 | negative | not_asked);
+        self.list.push(verdict);
+        self.numbers.insert(anywhere, number);
+        Some(number)
+    }
+
+    /// Finds the sets of all verdicts where tables have them.
+    pub(super) fn look_at(&mut self, tables: &Tables) {
+        self.list.iter_mut().for_each(|verdict| *verdict = tables.resolved(*verdict));
+    }
+}
+
+fn without_place(verdict: FlowVerdict) -> FlowVerdict {
+    match verdict.action {
+        FlowAction::Protect(_) => {
+            FlowVerdict { action: FlowAction::Protect(SetIndex(0)), ..verdict }
+        }
+        FlowAction::Permit | FlowAction::Refuse(_) => verdict,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use policy::{Deciders, EgressClass, PolicyIndex, Refusal};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn deciders() -> impl Strategy<Value = Deciders> {
+        let slot = prop_oneof![0u32..3, Just(u32::MAX - 1)].prop_map(PolicyIndex);
+        proptest::collection::vec(slot, 0..=3).prop_map(|slots| Deciders::of(&slots))
+    }
+
+    fn verdict() -> impl Strategy<Value = FlowVerdict> {
+        let action = prop_oneof![
+            Just(FlowAction::Permit),
+            (0u32..2).prop_map(|set| FlowAction::Protect(SetIndex(set))),
+            Just(FlowAction::Refuse(Refusal::NoMatch)),
+            Just(FlowAction::Refuse(Refusal::Discard)),
+        ];
+        let egress = prop_oneof![Just(EgressClass::Any), (0u16..2).prop_map(EgressClass::Only)];
+        (action, deciders(), egress).prop_map(|(action, deciders, egress)| FlowVerdict {
+            action,
+            deciders,
+            egress,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_number_says_the_verdict_that_it_was_given_for(
+            said in proptest::collection::vec(verdict(), 1..200),
+        ) {
+            let mut verdicts = Verdicts::new(0);
+            for verdict in &said {
+                let number = verdicts.number(*verdict).unwrap();
+                prop_assert_eq!(verdicts.get(number), verdict);
+                prop_assert_eq!(number.is_negative(), verdict.is_negative());
+                prop_assert_eq!(number.is_asked(), verdict.is_asked());
+                prop_assert!(number.0 != 0);
+            }
+            let different: BTreeSet<u32> =
+                said.iter().map(|verdict| verdicts.number(*verdict).unwrap().0).collect();
+            let as_said: std::collections::HashSet<FlowVerdict> =
+                said.iter().map(|verdict| without_place(*verdict)).collect();
+            prop_assert_eq!(different.len(), as_said.len());
+        }
+    }
+
+    #[test]
+    fn where_no_number_is_left_known_verdicts_keep_theirs() {
+        let of = |slot: u32| FlowVerdict {
+            deciders: Deciders::one(PolicyIndex(slot)),
+            ..FlowVerdict::NOT_ASKED
+        };
+        let mut verdicts = Verdicts::new(0);
+        let numbers: Vec<_> = (0..1023).map(|slot| verdicts.number(of(slot))).collect();
+        assert!(verdicts.is_full() && verdicts.number(of(1023)).is_none());
+        assert!((0..1023).map(|slot| verdicts.number(of(slot))).eq(numbers));
+    }
+}

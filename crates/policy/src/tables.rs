@@ -1,0 +1,284 @@
+//! The tables: everything that is asked about a flow, and the one function that answers.
+//!
+//! Walk, `explain`, flow cache and planners of lower tiers all ask [`Tables::classify`] and nothing
+//! else, so that no two of them can say different things of a flow.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use wire::{Family, Flow};
+
+use crate::book::Book;
+use crate::domain::{DomainId, Generation, IngressClass};
+use crate::ids::{PolicyIndex, SetIndex};
+use crate::policy::{Action, Policy, SaSetId};
+use crate::scope::{Scope, ScopeBits};
+use crate::spd::Spd;
+use crate::verdict::{Decider, Deciders, EgressClass, FlowAction, FlowVerdict, Refusal};
+
+/// Why policies and SA sets do not become tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TablesError {
+    /// A policy that holds, or an SA, names a set that is not there.
+    #[error("a policy or an SA names set {}, which does not exist", .0.0)]
+    UnknownSet(SaSetId),
+    /// The number of a set does not fit into a [`Scope`].
+    #[error(
+        "SA set number {} is above {}, the highest with as many ports as policies name: restart \
+         the daemon, which numbers sets from 0", .set.0, .highest.0
+    )]
+    TooManySets {
+        /// The set.
+        set: SaSetId,
+        /// The highest that fits.
+        highest: SaSetId,
+    },
+}
+
+/// All that is said of flows: the rules of every book, and what they do. Immutable, and cheap to
+/// copy.
+#[derive(Clone, Debug)]
+pub struct Tables {
+    spd: Arc<Spd>,
+    sets: Arc<Sets>,
+    scopes: ScopeBits,
+    /// One entry a slot of the database's base.
+    base: Arc<[FlowAction]>,
+    /// One entry a slot behind the base's.
+    added: Arc<[FlowAction]>,
+}
+
+/// The SA sets that policies may name.
+#[derive(PartialEq, Eq, Debug)]
+struct Sets {
+    /// By place.
+    ids: Box<[SaSetId]>,
+    places: HashMap<SaSetId, SetIndex>,
+}
+
+/// One asking of a book, for `explain`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Consultation {
+    /// The circumstances.
+    pub scope: Scope,
+    /// The flow that was judged.
+    pub flow: Flow,
+    /// The book, with the class of the ingress port and the family.
+    pub domain: DomainId,
+    /// The generation of that domain.
+    pub generation: Generation,
+    /// The rule that decides.
+    pub decider: Decider,
+    /// Rules that match too and lost, in order of precedence.
+    pub beaten: Vec<PolicyIndex>,
+}
+
+impl Tables {
+    /// Puts a database together with SA sets, by place. Takes from `earlier` what is the same;
+    /// without that, or where the base or the sets are others, it takes as long as there are slots.
+    ///
+    /// # Errors
+    /// [`TablesError`].
+    pub fn new(
+        spd: Arc<Spd>,
+        sets: &[SaSetId],
+        earlier: Option<&Tables>,
+    ) -> Result<Tables, TablesError> {
+        let scopes = ScopeBits::of(spd.domains().count());
+        let highest = scopes.highest_set();
+        if let Some(set) = sets.iter().copied().find(|set| *set > highest) {
+            return Err(TablesError::TooManySets { set, highest });
+        }
+        let earlier = earlier.filter(|earlier| *earlier.sets.ids == *sets);
+        let sets = match earlier {
+            Some(earlier) => earlier.sets.clone(),
+            None => Arc::new(Sets::new(sets)),
+        };
+        // A policy that holds no more may name a set that went with it. It decides nothing.
+        let at = |slot: usize| {
+            let action = sets.resolve(spd.policy(PolicyIndex(slot as u32)).action);
+            action.unwrap_or(FlowAction::Refuse(Refusal::Discard))
+        };
+        let earlier = earlier.filter(|earlier| earlier.spd.has_base_of(&spd));
+        let base = match earlier {
+            Some(earlier) => earlier.base.clone(),
+            None => (0..spd.base_slots()).map(at).collect(),
+        };
+        let check = |policy: &Policy| sets.resolve(policy.action).map(|_| ());
+        // One that came and went again may name a set that went with it: then all are looked at.
+        let is_whole = earlier.is_some() && spd.added().all(|(_, policy)| check(policy).is_ok());
+        if !is_whole {
+            spd.holding().try_for_each(|(_, policy)| check(policy))?;
+        }
+        let added = (spd.base_slots()..spd.slots()).map(at).collect();
+        Ok(Tables { spd, sets, scopes, base, added })
+    }
+
+    /// The policies.
+    pub fn spd(&self) -> &Arc<Spd> {
+        &self.spd
+    }
+
+    /// The place of the set with this number.
+    pub fn set(&self, id: SaSetId) -> Option<SetIndex> {
+        self.sets.places.get(&id).copied()
+    }
+
+    /// The bits of scopes.
+    pub fn scopes(&self) -> ScopeBits {
+        self.scopes
+    }
+
+    /// The scope in which a book judges packets of a family that came by a port of a class, and
+    /// were opened by an SA of a set.
+    ///
+    /// # Panics
+    /// If the set is from other tables.
+    #[inline]
+    pub fn scope(
+        &self,
+        class: IngressClass,
+        book: Book,
+        family: Family,
+        opened_by: Option<SetIndex>,
+    ) -> Scope {
+        let opened_by = opened_by.map(|set| self.sets.ids[set.0 as usize]);
+        self.scopes.scope(DomainId::new(class, book, family), opened_by)
+    }
+
+    /// Judges each flow in a scope: `out[i]` becomes the verdict on `flows[i]`.
+    ///
+    /// # Panics
+    /// If the slices differ in length, or the scope is from other tables.
+    pub fn classify(&self, scope: Scope, flows: &[Flow], out: &mut [FlowVerdict]) {
+        assert_eq!(flows.len(), out.len(), "one verdict for each flow");
+        let domain = self.scopes.domain(scope);
+        let spd = &self.spd;
+        match (domain.book(), self.scopes.opened_by(scope)) {
+            (Book::SpdOut, _) => {
+                spd.classify_into(domain, flows, out, |decider| self.to_leave(decider));
+            }
+            (Book::SpdIn, None) => {
+                spd.classify_into(domain, flows, out, |decider| self.in_clear(decider));
+            }
+            (Book::SpdIn, Some(set)) => {
+                spd.classify_into(domain, flows, out, |decider| self.opened_by(decider, set));
+            }
+        }
+    }
+
+    /// Judges one flow with [`classify`](Self::classify), and says of each book that was asked why
+    /// it said so.
+    ///
+    /// # Panics
+    /// If the scope is from other tables.
+    pub fn judge(
+        &self,
+        scope: Scope,
+        flow: &Flow,
+        asked: &mut impl FnMut(Consultation),
+    ) -> FlowVerdict {
+        let domain = self.scopes.domain(scope);
+        let mut verdict = [FlowVerdict::NOT_ASKED];
+        self.classify(scope, std::slice::from_ref(flow), &mut verdict);
+        let [verdict] = verdict;
+        let matching = self.spd.matching(domain, flow);
+        asked(Consultation {
+            scope,
+            flow: *flow,
+            domain,
+            generation: self.spd.generation(domain),
+            decider: matching.first().copied().unwrap_or_default(),
+            beaten: matching.iter().skip(1).filter_map(|beaten| beaten.slot()).collect(),
+        });
+        verdict
+    }
+
+    /// A verdict of these or earlier tables with its set at the place that it has here. Of one
+    /// whose rule is unknown here it does not matter.
+    pub fn resolved(&self, verdict: FlowVerdict) -> FlowVerdict {
+        let FlowAction::Protect(_) = verdict.action else { return verdict };
+        let rule = verdict.deciders.slots().last().map(|slot| slot.0 as usize);
+        match rule {
+            Some(slot) if slot < self.spd.slots() => {
+                FlowVerdict { action: self.action_at(slot), ..verdict }
+            }
+            _ => verdict,
+        }
+    }
+
+    /// What the policy of a slot does.
+    #[inline]
+    fn action_at(&self, slot: usize) -> FlowAction {
+        match self.base.get(slot) {
+            Some(action) => *action,
+            None => self.added[slot - self.base.len()],
+        }
+    }
+
+    /// The verdict on a packet that is to leave (RFC 4301 §5.1).
+    #[inline]
+    fn to_leave(&self, decider: Decider) -> FlowVerdict {
+        let egress = EgressClass::Any;
+        match decider {
+            Decider::Policy(slot) => {
+                let action = self.action_at(slot.0 as usize);
+                FlowVerdict { action, deciders: Deciders::one(slot), egress }
+            }
+            Decider::FragmentPorts(slot) => {
+                let action = FlowAction::Refuse(Refusal::FragmentPorts);
+                FlowVerdict { action, deciders: Deciders::one(slot), egress }
+            }
+            Decider::None => {
+                let action = FlowAction::Refuse(Refusal::NoMatch);
+                FlowVerdict { action, deciders: Deciders::NONE, egress }
+            }
+        }
+    }
+
+    /// The verdict on a packet that came in clear (RFC 4301 §5.2 step 3).
+    #[inline]
+    fn in_clear(&self, decider: Decider) -> FlowVerdict {
+        let verdict = self.to_leave(decider);
+        match verdict.action {
+            FlowAction::Protect(_) => {
+                FlowVerdict { action: FlowAction::Refuse(Refusal::Unprotected), ..verdict }
+            }
+            FlowAction::Permit | FlowAction::Refuse(_) => verdict,
+        }
+    }
+
+    /// The verdict on a packet that an SA of a set opened (RFC 4301 §5.2 step 4): the policy that
+    /// decides must be one that this SA serves, no other peer's.
+    #[inline]
+    fn opened_by(&self, decider: Decider, own: SaSetId) -> FlowVerdict {
+        let verdict = self.to_leave(decider);
+        let action = match verdict.action {
+            FlowAction::Protect(set) if self.sets.ids[set.0 as usize] == own => FlowAction::Permit,
+            FlowAction::Refuse(Refusal::FragmentPorts) => return verdict,
+            _ => FlowAction::Refuse(Refusal::SelectorMismatch),
+        };
+        FlowVerdict { action, ..verdict }
+    }
+}
+
+impl Sets {
+    fn new(ids: &[SaSetId]) -> Sets {
+        let places = (0..).map(SetIndex).zip(ids).map(|(place, id)| (*id, place)).collect();
+        Sets { ids: ids.into(), places }
+    }
+
+    fn resolve(&self, action: Action) -> Result<FlowAction, TablesError> {
+        match action {
+            Action::Protect(id) => match self.places.get(&id) {
+                Some(place) => Ok(FlowAction::Protect(*place)),
+                None => Err(TablesError::UnknownSet(id)),
+            },
+            Action::Bypass => Ok(FlowAction::Permit),
+            Action::Discard => Ok(FlowAction::Refuse(Refusal::Discard)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! The answer of the tables for a flow.
+
+use crate::ids::{PolicyIndex, SetIndex};
+
+/// The rule of one book that decides a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Decider {
+    /// This one decides.
+    Policy(PolicyIndex),
+    /// A non-first fragment whose missing ports, ICMP type or (IPv6) protocol this rule would have
+    /// to see before anything below it may decide. It never falls past (FC-44).
+    FragmentPorts(PolicyIndex),
+    /// No rule matches the flow.
+    #[default]
+    None,
+}
+
+impl Decider {
+    /// The slot of the rule, if there is one.
+    #[inline]
+    pub const fn slot(self) -> Option<PolicyIndex> {
+        match self {
+            Decider::Policy(slot) | Decider::FragmentPorts(slot) => Some(slot),
+            Decider::None => None,
+        }
+    }
+}
+
+/// Everything that the tables say of a flow in a [`Scope`](crate::Scope). It holds until a book
+/// that was asked changes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FlowVerdict {
+    /// The action.
+    pub action: FlowAction,
+    /// The rules that decided; the last one made the verdict.
+    pub deciders: Deciders,
+    /// The ports by which it holds.
+    pub egress: EgressClass,
+}
+
+/// Slots of the rules that decided a flow: one of each book that was asked and had one, at most
+/// three, in the order in which they were asked.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Deciders([u32; 3]);
+
+/// No slot: a database has fewer.
+const NONE: u32 = u32::MAX;
+
+impl Deciders {
+    /// No rule.
+    pub const NONE: Deciders = Deciders([NONE; 3]);
+
+    /// One rule.
+    #[inline]
+    pub const fn one(slot: PolicyIndex) -> Deciders {
+        Deciders([slot.0, NONE, NONE])
+    }
+
+    /// These rules; those behind the third are left out.
+    pub fn of(slots: &[PolicyIndex]) -> Deciders {
+        let mut deciders = Deciders::NONE;
+        deciders.0.iter_mut().zip(slots).for_each(|(place, slot)| *place = slot.0);
+        deciders
+    }
+
+    /// The slots.
+    #[inline]
+    pub fn slots(&self) -> impl Iterator<Item = PolicyIndex> {
+        self.0.iter().take_while(|slot| **slot != NONE).map(|slot| PolicyIndex(*slot))
+    }
+
+    /// The slot of the rule that was asked first.
+    #[inline]
+    pub const fn first(self) -> Option<PolicyIndex> {
+        if self.0[0] == NONE { None } else { Some(PolicyIndex(self.0[0])) }
+    }
+
+    /// Returns whether there is no rule.
+    #[inline]
+    pub const fn is_empty(self) -> bool {
+        self.0[0] == NONE
+    }
+}
+
+/// An action, with its SA set found.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum FlowAction {
+    /// The packet passes in clear.
+    Permit,
+    /// It is sealed with an SA of this set.
+    Protect(SetIndex),
+    /// It is dropped.
+    Refuse(Refusal),
+}
+
+/// The reason for which the tables refuse a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Refusal {
+    /// No rule matches.
+    NoMatch,
+    /// A DISCARD policy matches.
+    Discard,
+    /// A later fragment lacks the ports that a rule asks for.
+    FragmentPorts,
+    /// It came in clear, and a PROTECT policy matches.
+    Unprotected,
+    /// It was opened by an SA that the matching policy does not name.
+    SelectorMismatch,
+}
+
+/// The egress ports that a verdict depends on: those about which the books that are asked last say
+/// the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum EgressClass {
+    /// It holds by whichever port the packet leaves.
+    #[default]
+    Any,
+    /// It holds by ports of this class only.
+    Only(u16),
+}
+
+impl FlowVerdict {
+    /// The verdict on a flow of which no book is asked: it passes.
+    pub const NOT_ASKED: FlowVerdict = FlowVerdict {
+        action: FlowAction::Permit,
+        deciders: Deciders::NONE,
+        egress: EgressClass::Any,
+    };
+
+    /// Returns whether a book was asked: what passes has a rule that permits it.
+    #[inline]
+    pub fn is_asked(&self) -> bool {
+        self.action != FlowAction::Permit || !self.deciders.is_empty()
+    }
+
+    /// Returns whether it says that no rule matched.
+    #[inline]
+    pub fn is_negative(&self) -> bool {
+        matches!(self.action, FlowAction::Refuse(_)) && self.deciders.is_empty()
+    }
+}
+
+impl EgressClass {
+    /// Returns whether a verdict of this class holds for a packet that leaves by a port of
+    /// `class`.
+    #[inline]
+    pub fn admits(self, class: u16) -> bool {
+        match self {
+            EgressClass::Any => true,
+            EgressClass::Only(only) => only == class,
+        }
+    }
+}
