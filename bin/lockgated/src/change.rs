@@ -262,7 +262,7 @@ impl Judge {
 impl Proposal {
     /// Returns whether it runs already, keys and all.
     fn is_what_runs(&self, state: &State, base: &Path) -> bool {
-        let keys_dir = &self.prepared.validated().node.keys_dir;
+        let keys_dir = &self.prepared.settings().node.keys_dir;
         let same_keys_dir = same_directory(&base.join(keys_dir), &state.base.join(keys_dir));
         self.differences.is_empty() && self.key_changes.is_empty() && same_keys_dir
     }
@@ -281,7 +281,7 @@ impl State {
         if self.stopping {
             return Err(Refused::Stopping);
         }
-        let new = proposal.prepared.validated();
+        let new = proposal.prepared.settings();
         self.check_restart(new)?;
         let (workers, before) = (self.workers.len() as u32, self.config().cache);
         if new.cache != before {

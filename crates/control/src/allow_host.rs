@@ -78,7 +78,7 @@ fn passes_all(policy: &Policy, service: &HostService, own: &[Address]) -> bool {
         UpperSelector::Any => true,
         UpperSelector::Ports { local, remote } => {
             let listed = service.ports.unwrap_or(policy::PortRange::ANY);
-            let holds = |range: &policy::PortRange| range.lo <= listed.lo && listed.hi <= range.hi;
+            let holds = |range: &policy::PortRange| range.contains_range(&listed);
             remote.is_empty() && (local.is_empty() || local.iter().any(holds))
         }
         UpperSelector::Icmp(_) => false,

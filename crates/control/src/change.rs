@@ -17,16 +17,17 @@
 //! to find, no slot is left, or a policy names a port that none named before, the change is made of
 //! the whole set, which takes as long as there are policies.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::collections::HashSet;
+use std::sync::{Arc, PoisonError};
 
-use dataplane::{Generation, SaSet, SnapshotError};
+use dataplane::{Generation, SnapshotError};
 use policy::{NeedsRenewal, PolicyId, PolicyIndex, SaSetId, Slots, Spd, Tables};
 
 use crate::compile::{CompileError, compiled_policy};
-use crate::live::{Compiled, Compiler, Last, room_for};
+use crate::compiled::Compiled;
+use crate::live::{Compiler, Last, room_for};
 use crate::mistake::nearest;
-use crate::validated::{Action, Policy, Validated};
+use crate::validated::{Action, Policy};
 
 /// Changes in front of a base from which on it is worth folding them in. A step that they add to
 /// searches weighs as much as a change: one alone may uncover much that a policy hid.
@@ -87,114 +88,11 @@ pub enum NotAdopted {
     TooManyChanges,
 }
 
-/// The policies of a configuration as they are configured, which come and go one by one. Cheap to
-/// copy.
-#[derive(Clone)]
-pub(crate) struct Running {
-    /// The configuration as a whole, as it was at the base of its SPD.
-    whole: Arc<Validated>,
-    /// The same without policies.
-    settings: Arc<Validated>,
-    /// Slot of each policy in `whole`.
-    slots: Arc<HashMap<Box<str>, PolicyIndex>>,
-    /// What came and went since, in order.
-    edits: Vec<Edit>,
-}
-
-#[derive(Clone)]
-enum Edit {
-    Gone(PolicyIndex),
-    Came(PolicyIndex, Arc<Policy>),
-}
-
-impl Running {
-    /// A configuration and its policies as they are compiled.
-    pub(crate) fn new(mut whole: Validated, spd: &Spd) -> Running {
-        let policies = std::mem::take(&mut whole.policies);
-        let settings = Arc::new(whole.clone());
-        whole.policies = policies;
-        let slot =
-            |(index, policy): (PolicyIndex, &policy::Policy)| (policy.name.as_str().into(), index);
-        let slots = Arc::new(spd.holding().map(slot).collect());
-        Running { whole: Arc::new(whole), settings, slots, edits: Vec::new() }
-    }
-
-    /// The configuration as it was before the changes.
-    pub(crate) fn whole(&self) -> &Arc<Validated> {
-        &self.whole
-    }
-
-    /// The configuration without its policies.
-    pub(crate) fn settings(&self) -> &Arc<Validated> {
-        &self.settings
-    }
-
-    /// The configuration as it is. Cost: all policies are copied if there were changes.
-    pub(crate) fn validated(&self) -> Arc<Validated> {
-        match self.edits.is_empty() {
-            true => self.whole.clone(),
-            false => Arc::new(self.copied()),
-        }
-    }
-
-    /// What stayed, in its order, and then what came, in its.
-    fn copied(&self) -> Validated {
-        let gone: HashSet<PolicyIndex> = self.edits.iter().filter_map(Edit::gone).collect();
-        let stayed = self.whole.policies.iter().filter(|policy| {
-            let slot = self.slots.get(policy.name.as_str());
-            slot.is_some_and(|slot| !gone.contains(slot))
-        });
-        let came = self.edits.iter().filter_map(|edit| match edit {
-            Edit::Came(slot, policy) if !gone.contains(slot) => Some(&**policy),
-            Edit::Came(..) | Edit::Gone(_) => None,
-        });
-        let policies = stayed.chain(came).cloned().collect();
-        Validated { policies, ..(*self.settings).clone() }
-    }
-
-    /// The slot of a policy, if it holds. Cost: by the changes.
-    fn find(&self, spd: &Spd, name: &str) -> Option<PolicyIndex> {
-        let is_named = |slot: PolicyIndex| spd.policy(slot).name == name;
-        let changed = self.edits.iter().rev().find(|edit| is_named(edit.slot()));
-        match changed {
-            Some(Edit::Gone(_)) => None,
-            Some(Edit::Came(slot, _)) => Some(*slot),
-            None => self.slots.get(name).copied(),
-        }
-    }
-
-    /// What stands by name since the changes: a slot, or nothing any more.
-    fn changed_names<'s>(&self, spd: &'s Spd) -> HashMap<&'s str, Option<PolicyIndex>> {
-        let name = |edit: &Edit| {
-            let stands = edit.gone().is_none().then_some(edit.slot());
-            (spd.policy(edit.slot()).name.as_str(), stands)
-        };
-        self.edits.iter().map(name).collect()
-    }
-}
-
-impl Edit {
-    fn slot(&self) -> PolicyIndex {
-        match self {
-            Edit::Gone(slot) | Edit::Came(slot, _) => *slot,
-        }
-    }
-
-    fn gone(&self) -> Option<PolicyIndex> {
-        match self {
-            Edit::Gone(slot) => Some(*slot),
-            Edit::Came(..) => None,
-        }
-    }
-}
-
 /// Policies that are to go, and policies that are to come: one transaction.
 pub(crate) struct Transaction {
     pub(crate) removed: Vec<PolicyIndex>,
     /// Under their ids.
     pub(crate) added: Vec<policy::Policy>,
-    /// The same as configured.
-    configured: Vec<Arc<Policy>>,
     /// Number that the next policy gets.
     next_policy: u32,
 }
@@ -207,15 +105,11 @@ impl Transaction {
         add: Vec<Policy>,
         next_policy: u32,
     ) -> Result<Transaction, ChangeRefused> {
-        let (policies, spd) = (&running.running, &running.spd);
         let many = remove.len() + add.len() > FEW_NAMES;
-        let changed = many.then(|| policies.changed_names(spd));
-        let find = |name: &str| match &changed {
-            Some(changed) => match changed.get(name) {
-                Some(slot) => *slot,
-                None => policies.slots.get(name).copied(),
-            },
-            None => policies.find(spd, name),
+        let names = many.then(|| running.spd.names());
+        let find = |name: &str| match &names {
+            Some(names) => names.get(name),
+            None => running.spd.named(name),
         };
         let mut leaving = HashSet::new();
         let mut removed = Vec::with_capacity(remove.len());
@@ -245,8 +139,7 @@ impl Transaction {
         drop(coming);
         let next_policy = u32::try_from(add.len()).ok().and_then(|n| next_policy.checked_add(n));
         let next_policy = next_policy.ok_or(CompileError::OutOfNumbers)?;
-        let configured = add.into_iter().map(Arc::new).collect();
-        Ok(Transaction { removed, added, configured, next_policy })
+        Ok(Transaction { removed, added, next_policy })
     }
 
     fn is_empty(&self) -> bool {
@@ -296,7 +189,7 @@ impl Compiler {
     ) -> Result<Compiled, ChangeRefused> {
         let transaction = Transaction::new(running, remove, add, self.next_policy)?;
         if transaction.is_empty() {
-            return Ok(running.with(running.spd.clone(), running.running.clone()));
+            return Ok(running.copied());
         }
         let changed = match self.is_last(running) {
             true => running.spd.changed(&transaction.removed, transaction.added.clone()),
@@ -305,7 +198,7 @@ impl Compiler {
         };
         let next_policy = transaction.next_policy;
         let (compiled, slots) = match changed {
-            Ok(spd) => (running.in_front(spd, &transaction), Slots::Kept),
+            Ok(spd) => (running.with(Arc::new(spd), running.listing.clone()), Slots::Kept),
             Err(_) => self.renewed(running, transaction)?,
         };
         let generation = Generation(self.generation.0.wrapping_add(1));
@@ -320,7 +213,6 @@ impl Compiler {
         running: &Compiled,
         transaction: Transaction,
     ) -> Result<(Compiled, Slots), CompileError> {
-        let whole = running.running.after(&running.spd, &transaction).copied();
         let removed: HashSet<PolicyIndex> = transaction.removed.into_iter().collect();
         let stay = running.spd.holding().filter(|(index, _)| !removed.contains(index));
         let stay = stay.map(|(_, policy)| policy.clone());
@@ -330,8 +222,8 @@ impl Compiler {
             Some(last) => last.spd.renewed(policies, room)?,
             None => running.spd.renewed(policies, room)?,
         };
-        let changed = Running::new(whole, &spd);
-        Ok((running.with(Arc::new(spd), changed), slots))
+        let listing = running.listing.upon(&spd, &running.spd);
+        Ok((running.with(Arc::new(spd), listing), slots))
     }
 
     fn is_last(&self, running: &Compiled) -> bool {
@@ -348,8 +240,7 @@ impl Compiler {
         let weight = spd.changes() + spd.steps_of_changes() as usize;
         (weight >= WORTH_REBUILDING).then(|| RebuildJob {
             spd: running.spd.clone(),
-            running: running.running.clone(),
-            sets: running.sets.clone(),
+            sets: running.sets.iter().map(|set| set.id).collect(),
         })
     }
 
@@ -359,9 +250,7 @@ impl Compiler {
     /// # Errors
     /// [`NotAdopted`]: what runs goes on.
     pub fn adopt(&mut self, running: &Compiled, rebuilt: Rebuilt) -> Result<Compiled, NotAdopted> {
-        // The same policies may run under other settings by now, which must not be taken back.
-        let is_of_these = Arc::ptr_eq(running.settings(), &rebuilt.settings);
-        if !self.is_last(running) || !is_of_these {
+        if !self.is_last(running) {
             return Err(NotAdopted::Overtaken);
         }
         let spd =
@@ -371,9 +260,8 @@ impl Compiler {
                     NotAdopted::TooManyChanges
                 }
             })?;
-        let edits = running.running.edits[rebuilt.edits..].to_vec();
         let spd = Arc::new(spd);
-        let compiled = running.with(spd.clone(), Running { edits, ..rebuilt.running });
+        let compiled = running.with(spd.clone(), running.listing.clone());
         let mut assembled = self.assembled.lock().unwrap_or_else(PoisonError::into_inner);
         assembled.tables = Some(rebuilt.tables);
         drop(assembled);
@@ -382,73 +270,17 @@ impl Compiler {
     }
 }
 
-impl Compiled {
-    /// The same, which may go its own way. Cheap.
-    pub fn copied(&self) -> Compiled {
-        self.with(self.spd.clone(), self.running.clone())
-    }
-
-    /// The policy of a name, if it holds. Cost: by the changes that are not folded in.
-    pub fn policy_named(&self, name: &str) -> Option<&policy::Policy> {
-        let slot = self.running.find(&self.spd, name)?;
-        Some(self.spd.policy(slot))
-    }
-
-    /// The same SAs and sets with other policies.
-    fn with(&self, spd: Arc<Spd>, running: Running) -> Compiled {
-        Compiled {
-            spd,
-            sets: self.sets.clone(),
-            outbound: self.outbound.clone(),
-            inbound: self.inbound.clone(),
-            generation: self.generation,
-            layout: self.layout,
-            refused: self.refused.clone(),
-            ends: self.ends.clone(),
-            running,
-            validated: OnceLock::new(),
-            kept: self.kept.clone(),
-            workers: self.workers,
-            assembled: self.assembled.clone(),
-        }
-    }
-
-    /// The same with a transaction in front of the base.
-    fn in_front(&self, spd: Spd, transaction: &Transaction) -> Compiled {
-        let running = self.running.after(&self.spd, transaction);
-        self.with(Arc::new(spd), running)
-    }
-}
-
-impl Running {
-    /// With a transaction, whose policies get the next slots of `spd`.
-    fn after(&self, spd: &Spd, transaction: &Transaction) -> Running {
-        let slots = (spd.slots() as u32..).map(PolicyIndex);
-        let gone = transaction.removed.iter().copied().map(Edit::Gone);
-        let came = slots.zip(&transaction.configured);
-        let came = came.map(|(slot, policy)| Edit::Came(slot, policy.clone()));
-        let edits = self.edits.iter().cloned().chain(gone).chain(came).collect();
-        Running { edits, ..self.clone() }
-    }
-}
-
 /// Folds changes into a base of their own; for a thread beside what runs. It takes nothing from
 /// anyone, and may be dropped.
 pub struct RebuildJob {
     spd: Arc<Spd>,
-    running: Running,
-    sets: Vec<SaSet>,
+    sets: Vec<SaSetId>,
 }
 
 /// What came of a [`RebuildJob`].
 pub struct Rebuilt {
     of: Arc<Spd>,
-    /// Those of what it was made of.
-    settings: Arc<Validated>,
-    /// How many changes of the configuration are folded in: as many as the SPD has, or fewer if it
-    /// was applied as a whole since the base was made and said the same.
-    edits: usize,
-    running: Running,
+    /// Upon a base of their own.
     tables: Tables,
 }
 
@@ -459,11 +291,8 @@ impl RebuildJob {
     /// [`CompileError::Spd`]: with the changes folded in, a search would be too costly. What runs
     /// goes on; it is not worth trying again before policies were taken away.
     pub fn run(self) -> Result<Rebuilt, CompileError> {
-        let spd = self.spd.rebuilt()?;
-        let running = Running::new(self.running.copied(), &spd);
-        let sets: Vec<SaSetId> = self.sets.iter().map(|set| set.id).collect();
-        let tables = Tables::new(spd.into(), &sets, None).map_err(SnapshotError::from)?;
-        let Running { settings, edits, .. } = self.running;
-        Ok(Rebuilt { of: self.spd, settings, edits: edits.len(), running, tables })
+        let spd = Arc::new(self.spd.rebuilt()?);
+        let tables = Tables::new(spd, &self.sets, None).map_err(SnapshotError::from)?;
+        Ok(Rebuilt { of: self.spd, tables })
     }
 }

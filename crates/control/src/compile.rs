@@ -13,7 +13,7 @@ use wire::{Address, Family};
 
 use crate::host_port::HOST_PORT;
 use crate::keys::{Keys, ReplayKeys};
-use crate::validated::{Action, Peer, PeerId, PeerPlace, Policy, Target, Validated};
+use crate::validated::{Action, IngressPorts, Peer, PeerId, PeerPlace, Policy, Target, Validated};
 
 /// Its MTU: what goes to Linux need not be cut.
 const HOST_MTU: u32 = 65535;
@@ -192,6 +192,25 @@ pub(crate) fn compiled_policy(
         priority: policy.priority,
         only: policy.only,
         ingress: policy.ingress.as_ref().map(|ports| ports.numbers().clone()),
+        selector: policy.selector.clone(),
+    }
+}
+
+/// A policy that was compiled, as it is configured, with the peers of SA sets.
+pub(crate) fn configured_policy(
+    policy: &policy::Policy,
+    peer_of: impl Fn(SaSetId) -> PeerId,
+) -> Policy {
+    Policy {
+        name: policy.name.clone(),
+        action: match policy.action {
+            policy::Action::Protect(set) => Action::Protect(peer_of(set)),
+            policy::Action::Bypass => Action::Bypass,
+            policy::Action::Discard => Action::Discard,
+        },
+        priority: policy.priority,
+        only: policy.only,
+        ingress: policy.ingress.clone().map(IngressPorts::new),
         selector: policy.selector.clone(),
     }
 }

@@ -8,11 +8,12 @@ use std::collections::HashMap;
 use toml::de::DeTable;
 
 use crate::Compiled;
+use crate::compile::configured_policy;
 use crate::errors::{ConfigErrors, Problem, Problems, Severity};
 use crate::mistake::{Mistake, nearest};
 use crate::raw::MAX_BYTES;
 use crate::source::{Place, Source};
-use crate::validated::{Action, IngressPorts, Peer, PeerId, Policy, Validated};
+use crate::validated::{Action, Peer, PeerId, Policy, Validated};
 
 /// The only sections that there may be.
 const SECTIONS: &[&str] = &["policy"];
@@ -72,18 +73,7 @@ pub fn configured(running: &Compiled, policy: &policy::Policy) -> Policy {
         let place = running.sets.iter().position(|known| known.id == set);
         PeerId(place.expect("a policy names a set of its configuration") as u32)
     };
-    Policy {
-        name: policy.name.clone(),
-        action: match policy.action {
-            policy::Action::Protect(set) => Action::Protect(peer(set)),
-            policy::Action::Bypass => Action::Bypass,
-            policy::Action::Discard => Action::Discard,
-        },
-        priority: policy.priority,
-        only: policy.only,
-        ingress: policy.ingress.as_ref().map(|ports| IngressPorts::new(ports.to_vec())),
-        selector: policy.selector.clone(),
-    }
+    configured_policy(policy, peer)
 }
 
 /// A configuration's text with policies removed and added, one change after the other: as it would

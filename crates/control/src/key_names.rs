@@ -6,7 +6,7 @@ use std::fmt;
 use ipsec::{Fingerprint, SaId, Spi};
 use policy::Direction;
 
-use crate::live::Compiled;
+use crate::compiled::Compiled;
 use crate::validated::Validated;
 use crate::{KeyLine, Keys};
 

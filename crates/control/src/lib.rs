@@ -16,7 +16,9 @@ mod assembled;
 mod capture;
 mod change;
 mod compile;
+mod compiled;
 mod difference;
+mod ends;
 mod errors;
 mod explained;
 mod fragment;
@@ -25,6 +27,7 @@ mod host_port;
 mod interface_address;
 mod key_names;
 mod keys;
+mod listing;
 mod live;
 mod meeting;
 pub mod mirror;
@@ -50,7 +53,9 @@ use std::path::{Path, PathBuf};
 pub use capture::{FilterError, FilterProblem, MAX_FILTER_BYTES, parse_filter};
 pub use change::{ChangeRefused, NotAdopted, RebuildJob, Rebuilt};
 pub use compile::CompileError;
+pub use compiled::{Compiled, RefusedKey};
 pub use difference::{Change, Difference, differences};
+pub use ends::End;
 pub use errors::{ConfigErrors, MAX_PROBLEMS, Problem, Severity, render};
 pub use explained::{
     Consulted, DeadPort, Explained, Picture, Question, QuestionError, Routing, Spis, TunnelEnds,
@@ -64,10 +69,10 @@ pub use keys::{
     KeyFileError, KeyLine, Keys, MAX_KEY_FILE_BYTES, ReplayKeys, effective_user, generate_pair,
     write_key_file,
 };
-pub use live::{Compiled, Compiler, Prepared, RefusedKey};
+pub use live::{Compiler, Prepared};
 pub use meeting::Meeting;
 pub use mistake::{Foreign, Mistake, Refusal, nearest};
-pub use moves::{End, MoveError, MovedPeer};
+pub use moves::{MoveError, MovedPeer};
 pub use raw::MAX_BYTES;
 pub use replay::{ReplayKey, read_replay_keys, write_replay_keys};
 pub use source::Place;

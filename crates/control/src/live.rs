@@ -16,152 +16,20 @@
 //! Ids, generations and layouts are never used twice while the process lives.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use dataplane::{Generation, Layout, PortId, SaSet, Snapshot, SnapshotError, SnapshotParts};
-use ipsec::{
-    Fingerprint, InboundSa, OutboundSa, ReplayWindow, SaError, SaId, SequenceNumbers, Spi, Suite,
-    Tunnel,
-};
+use dataplane::{Generation, Layout, SaSet};
+use ipsec::{InboundSa, OutboundSa, ReplayWindow, SaError, SaId, Tunnel};
 use keystate::{KeyFileFacts, KeyRefused, KeyState};
 use policy::{Direction, PolicyId, SaSetId, Slots, Spd};
 
 use crate::assembled::Assembled;
-use crate::change::Running;
 use crate::compile::{CompileError, compiled_policy, sa_set};
-use crate::mirror::LiveParts;
-use crate::moves::Ends;
+use crate::compiled::{Compiled, Kept, RefusedKey, SaIdentity, Shape};
+use crate::ends::Ends;
+use crate::listing::Listing;
 use crate::validated::{Peer, Policy, Port, Validated};
 use crate::{KeyLine, Keys, Loaded};
-
-/// A key that is not used, and why. The configuration holds without it: its peer has one SA less.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("peer {peer}: SPI {spi} is not used, because of its key: {reason}")]
-pub struct RefusedKey {
-    /// The peer whose key it is.
-    pub peer: String,
-    /// Whether it was to seal or to open.
-    pub direction: Direction,
-    /// The SA it is of.
-    pub spi: Spi,
-    /// Which key.
-    pub fingerprint: Fingerprint,
-    /// Why.
-    pub reason: keystate::Refusal,
-}
-
-/// A configuration, compiled but for what the kernel says.
-pub struct Compiled {
-    /// Its policies.
-    pub spd: Arc<Spd>,
-    /// Its SA sets, one per peer in the order of the file.
-    pub sets: Vec<SaSet>,
-    /// SAs that seal; [`SaId`] counts into this list.
-    pub outbound: Vec<Arc<OutboundSa>>,
-    /// SAs that open; [`SaId`] counts into this list.
-    pub inbound: Vec<Arc<InboundSa>>,
-    /// Generation of the policies as a whole.
-    pub generation: Generation,
-    /// What the places in the lists stand for.
-    pub layout: Layout,
-    /// Keys that are not used.
-    pub refused: Vec<RefusedKey>,
-    /// Where peers behind NATs have moved to.
-    pub(crate) ends: Ends,
-    /// The configuration.
-    pub(crate) running: Running,
-    /// The same as one piece, once somebody asked for it.
-    pub(crate) validated: OnceLock<Arc<Validated>>,
-    pub(crate) kept: Arc<Kept>,
-    pub(crate) workers: u32,
-    pub(crate) assembled: Arc<Mutex<Assembled>>,
-}
-
-impl Compiled {
-    /// The configuration. Cost: all policies are copied if some were changed since
-    /// ([`Compiler::change_policies`]) and nobody asked yet.
-    pub fn validated(&self) -> &Arc<Validated> {
-        self.validated.get_or_init(|| self.running.validated())
-    }
-
-    /// The configuration without its policies: that list is empty. Costs nothing.
-    pub fn settings(&self) -> &Arc<Validated> {
-        self.running.settings()
-    }
-
-    /// Puts a snapshot together with what the kernel says. Cheap enough for every change there
-    /// and of single policies: what was resolved for the last one is taken from it where it is
-    /// the same. The route generation rises by 1 if ports, routes or next hops are not what they
-    /// were in the last snapshot of any configuration of this compiler.
-    ///
-    /// # Errors
-    /// [`SnapshotError`]: `live` is of another configuration, or a mistake of its maker.
-    pub fn assemble(&self, live: &LiveParts) -> Result<Snapshot, SnapshotError> {
-        let configured = &self.settings().ports;
-        let host = configured.len();
-        let names = live.ports.iter().take(host).map(|port| port.name.as_str());
-        if live.ports.len() != host + 1 || !names.eq(configured.iter().map(|port| &port.name)) {
-            return Err(SnapshotError::Dangling("a port of another configuration"));
-        }
-        let mut assembled = self.assembled.lock().unwrap_or_else(PoisonError::into_inner);
-        let parts = SnapshotParts {
-            generation: self.generation,
-            route_generation: assembled.route_generation(live),
-            layout: self.layout,
-            workers: self.workers,
-            ports: live.ports.clone(),
-            host: Some(PortId(host as u16)),
-            routes: live.routes.clone(),
-            next_hops: live.next_hops.clone(),
-            neighbours: live.neighbours.clone(),
-            spd: self.spd.clone(),
-            sets: self.sets.clone(),
-            outbound: self.outbound.clone(),
-            inbound: self.inbound.clone(),
-        };
-        let snapshot = Snapshot::after(parts, assembled.tables.as_ref())?;
-        assembled.tables = Some(snapshot.tables().clone());
-        Ok(snapshot)
-    }
-
-    /// Which key an SA seals with.
-    ///
-    /// # Panics
-    /// If `sa` is from another configuration.
-    pub fn outbound_fingerprint(&self, sa: SaId) -> Fingerprint {
-        self.kept.shape.outbound[sa.0 as usize].fingerprint
-    }
-
-    /// Which key an SA opens with.
-    ///
-    /// # Panics
-    /// If `sa` is from another configuration.
-    pub fn inbound_fingerprint(&self, sa: SaId) -> Fingerprint {
-        self.kept.shape.inbound[sa.0 as usize].fingerprint
-    }
-}
-
-/// What must be the same for an SA to be the same. How it is carried may change: its key and its
-/// numbers go on.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct SaIdentity {
-    spi: Spi,
-    suite: Suite,
-    fingerprint: Fingerprint,
-    numbers: SequenceNumbers,
-    /// Size of its replay window; 0 if it seals.
-    window: u32,
-}
-
-/// What the places in a snapshot's lists stand for.
-#[derive(PartialEq, Eq)]
-struct Shape {
-    /// Name, netdev, VLAN id.
-    ports: Vec<(String, String, Option<u16>)>,
-    sets: Vec<SaSetId>,
-    outbound: Vec<SaIdentity>,
-    inbound: Vec<SaIdentity>,
-}
 
 /// Compiles one configuration after the other, and knows what the last one left to keep.
 pub struct Compiler {
@@ -180,21 +48,6 @@ pub struct Compiler {
 pub(crate) struct Last {
     pub(crate) spd: Arc<Spd>,
     pub(crate) kept: Arc<Kept>,
-}
-
-/// What is kept from one compile to the next, beside the policies.
-pub(crate) struct Kept {
-    sets: HashMap<String, SaSetId>,
-    outbound: HashMap<SaIdentity, Arc<OutboundSa>>,
-    inbound: HashMap<SaIdentity, Arc<InboundSa>>,
-    shape: Shape,
-}
-
-impl Kept {
-    /// Whether places in the lists stand for the same, policies aside.
-    pub(crate) fn has_shape_of(&self, other: &Kept) -> bool {
-        self.shape == other.shape
-    }
 }
 
 impl Default for Compiler {
@@ -246,8 +99,8 @@ impl Compiler {
         };
         let is_same = self.last.as_ref().is_some_and(|last| Arc::ptr_eq(&last.spd, &spd));
         let generation = Generation(self.generation.0.wrapping_add(u32::from(!is_same)));
-        let running = Running::new(config, &spd);
-        Ok(Prepared { running, spd, slots, generation, sets, next, compiles: self.compiles })
+        let listing = Listing::new(config, &spd);
+        Ok(Prepared { listing, spd, slots, generation, sets, next, compiles: self.compiles })
     }
 
     /// Compiles a configuration. The first has generation and layout 1.
@@ -279,8 +132,8 @@ impl Compiler {
         read: &Keys,
         keys: &mut KeyState,
     ) -> Result<Compiled, CompileError> {
-        let Prepared { running, spd, slots, generation, sets: set_ids, next, compiles } = prepared;
-        let config = running.settings().clone();
+        let Prepared { listing, spd, slots, generation, sets: set_ids, next, compiles } = prepared;
+        let config = listing.settings().clone();
         if compiles != self.compiles {
             return Err(CompileError::Overtaken);
         }
@@ -319,7 +172,7 @@ impl Compiler {
             layout: self.layout,
             refused,
             ends: Ends::default(),
-            running,
+            listing,
             validated: OnceLock::new(),
             kept,
             workers: self.workers,
@@ -357,7 +210,7 @@ const LEAST_SLOTS: usize = 16_384;
 /// A configuration whose policies are compiled; for the compiler that made it, before it finishes
 /// another.
 pub struct Prepared {
-    running: Running,
+    listing: Listing,
     spd: Arc<Spd>,
     slots: Slots,
     generation: Generation,
@@ -368,9 +221,9 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// The configuration.
-    pub fn validated(&self) -> &Arc<Validated> {
-        self.running.whole()
+    /// The configuration without its policies.
+    pub fn settings(&self) -> &Arc<Validated> {
+        self.listing.settings()
     }
 }
 

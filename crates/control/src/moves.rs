@@ -5,7 +5,6 @@
 //! again.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -13,23 +12,9 @@ use dataplane::SetIndex;
 use ipsec::{Encapsulation, Mode, SaError, Tunnel, UdpPorts};
 use policy::{Action, SaSetId};
 
-use crate::live::Compiled;
+use crate::compiled::Compiled;
+use crate::ends::End;
 use crate::validated::{Peer, PeerPlace};
-
-/// Where a peer, or its NAT, is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct End {
-    /// Its outer address.
-    pub address: IpAddr,
-    /// The UDP port that it sends from.
-    pub port: u16,
-}
-
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        std::net::SocketAddr::new(self.address, self.port).fmt(f)
-    }
-}
 
 /// A peer that has moved.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -83,10 +68,6 @@ pub enum MoveError {
     #[error(transparent)]
     Sa(#[from] SaError),
 }
-
-/// What is known of peers that are elsewhere than configured.
-#[derive(Clone, Default)]
-pub(crate) struct Ends(HashMap<SaSetId, End>);
 
 impl Compiled {
     /// Has everything for a peer be sent to, and expected from, where it is now: its set and its

@@ -8,7 +8,7 @@ use policy::{Action, Direction};
 use wire::Upper;
 
 use crate::change::{ChangeRefused, Transaction};
-use crate::live::Compiled;
+use crate::compiled::Compiled;
 use crate::validated::Policy;
 
 /// Pairs of policies that an answer names at most.

@@ -263,7 +263,7 @@ pub struct IngressPorts(Arc<[u16]>);
 
 impl IngressPorts {
     /// Of sorted places in the list of ports, the host port's last.
-    pub(crate) fn new(places: Vec<u16>) -> IngressPorts {
+    pub(crate) fn new(places: impl Into<Arc<[u16]>>) -> IngressPorts {
         IngressPorts(places.into())
     }
 

@@ -367,7 +367,7 @@ impl Destinations {
 }
 
 fn meet(a: &[AddressRange], b: &[AddressRange]) -> bool {
-    a.iter().any(|a| b.iter().any(|b| a.family == b.family && a.lo <= b.hi && b.lo <= a.hi))
+    a.iter().any(|a| b.iter().any(|b| a.overlaps(b)))
 }
 
 /// Packets of a service that an inbound policy may want, of those that its local addresses reach.
@@ -408,5 +408,5 @@ fn wanted(policy: &Policy, service: &HostService, reaches: Packets) -> Packets {
 }
 
 fn meets_ports(range: &PortRange, service: &HostService) -> bool {
-    service.ports.is_none_or(|listed| listed.lo <= range.hi && range.lo <= listed.hi)
+    service.ports.is_none_or(|listed| listed.overlaps(range))
 }

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod book;
+mod by_slot;
 pub mod classifier;
 mod domain;
 mod ids;
@@ -31,6 +32,6 @@ pub use ids::{PolicyIndex, SetIndex};
 pub use policy::{Action, Policy, PolicyId, SaSetId};
 pub use scope::{Scope, ScopeBits};
 pub use selector::{AddressRange, IcmpRange, PortRange, Selector, SelectorError, UpperSelector};
-pub use spd::{NeedsRenewal, Search, Slots, Spd, SpdError, common};
+pub use spd::{Names, NeedsRenewal, Search, Slots, Spd, SpdError, common};
 pub use tables::{Consultation, Tables, TablesError};
 pub use verdict::{Decider, Deciders, EgressClass, FlowAction, FlowVerdict, Refusal};

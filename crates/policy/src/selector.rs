@@ -9,6 +9,8 @@
 //!
 //! What is displayed is the shortest form, and parses back to the same value.
 
+mod relation;
+
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;

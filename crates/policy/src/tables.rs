@@ -9,6 +9,7 @@ use std::sync::Arc;
 use wire::{Family, Flow};
 
 use crate::book::Book;
+use crate::by_slot::BySlot;
 use crate::domain::{DomainId, Generation, IngressClass};
 use crate::ids::{PolicyIndex, SetIndex};
 use crate::policy::{Action, Policy, SaSetId};
@@ -42,10 +43,8 @@ pub struct Tables {
     spd: Arc<Spd>,
     sets: Arc<Sets>,
     scopes: ScopeBits,
-    /// One entry a slot of the database's base.
-    base: Arc<[FlowAction]>,
-    /// One entry a slot behind the base's.
-    added: Arc<[FlowAction]>,
+    /// What the policy of each slot does.
+    actions: BySlot<FlowAction>,
 }
 
 /// The SA sets that policies may name.
@@ -101,7 +100,7 @@ impl Tables {
         };
         let earlier = earlier.filter(|earlier| earlier.spd.has_base_of(&spd));
         let base = match earlier {
-            Some(earlier) => earlier.base.clone(),
+            Some(earlier) => earlier.actions.base().clone(),
             None => (0..spd.base_slots()).map(at).collect(),
         };
         let check = |policy: &Policy| sets.resolve(policy.action).map(|_| ());
@@ -111,7 +110,7 @@ impl Tables {
             spd.holding().try_for_each(|(_, policy)| check(policy))?;
         }
         let added = (spd.base_slots()..spd.slots()).map(at).collect();
-        Ok(Tables { spd, sets, scopes, base, added })
+        Ok(Tables { spd, sets, scopes, actions: BySlot::new(base, added) })
     }
 
     /// The policies.
@@ -201,18 +200,9 @@ impl Tables {
         let rule = verdict.deciders.slots().last().map(|slot| slot.0 as usize);
         match rule {
             Some(slot) if slot < self.spd.slots() => {
-                FlowVerdict { action: self.action_at(slot), ..verdict }
+                FlowVerdict { action: *self.actions.at(slot), ..verdict }
             }
             _ => verdict,
-        }
-    }
-
-    /// What the policy of a slot does.
-    #[inline]
-    fn action_at(&self, slot: usize) -> FlowAction {
-        match self.base.get(slot) {
-            Some(action) => *action,
-            None => self.added[slot - self.base.len()],
         }
     }
 
@@ -222,7 +212,7 @@ impl Tables {
         let egress = EgressClass::Any;
         match decider {
             Decider::Policy(slot) => {
-                let action = self.action_at(slot.0 as usize);
+                let action = *self.actions.at(slot.0 as usize);
                 FlowVerdict { action, deciders: Deciders::one(slot), egress }
             }
             Decider::FragmentPorts(slot) => {

@@ -1,9 +1,8 @@
 //! What a guard covers, so that a change of few policies need not write it anew: whether it is as
 //! strict as the policies still, and if not, whether a rule at its end makes it so.
 
-use policy::{AddressRange, Direction, IcmpRange, PortRange, Selector, UpperSelector};
+use policy::{AddressRange, Direction, Selector};
 use wire::Family;
-use wire::flow::protocol;
 
 use super::coarse::Union;
 use crate::validated::{Action, Policy};
@@ -44,7 +43,7 @@ impl Cover {
         // A BYPASS that does not win over it would let through what it closes.
         let mut bypasses = self.listed.iter().filter(|listed| listed.action == Action::Bypass);
         let loses = |bypass: &Policy| bypass.priority <= policy.priority || !runs(bypass);
-        if bypasses.any(|bypass| meet(bypass, policy) && loses(bypass)) {
+        if bypasses.any(|bypass| bypass.selector.overlaps(&policy.selector) && loses(bypass)) {
             return Lack::Everything;
         }
         let closers = self.listed.iter().chain(&self.behind);
@@ -54,7 +53,7 @@ impl Cover {
                 || of_family(&policy.selector.remote, family).all(|range| closed.holds(range))
         };
         let by_address = || FAMILIES.into_iter().zip(&self.closed).all(is_closed);
-        match by_address() || closers.any(|closer| is_within(&policy.selector, &closer.selector)) {
+        match by_address() || closers.any(|closer| closer.selector.covers(&policy.selector)) {
             true => Lack::Nothing,
             false => Lack::Rule,
         }
@@ -74,7 +73,7 @@ impl Cover {
         // What nothing else closes passes without it too.
         !has_rules
             || (FAMILIES.into_iter().zip(&self.closed).all(is_open)
-                && !closers.any(|closer| meet(closer, policy)))
+                && !closers.any(|closer| closer.selector.overlaps(&policy.selector)))
     }
 }
 
@@ -87,63 +86,10 @@ fn holds_in(selector: &Selector, family: Family) -> bool {
         && of_family(&selector.remote, family).next().is_some()
 }
 
-/// Whether a packet may match both; `true` if in doubt.
-fn meet(a: &Policy, b: &Policy) -> bool {
-    let (a, b) = (&a.selector, &b.selector);
-    let any = |a: &[AddressRange], b: &[AddressRange], family| {
-        of_family(a, family).any(|x| of_family(b, family).any(|y| x.lo <= y.hi && y.lo <= x.hi))
-    };
-    let addresses = |family| any(&a.local, &b.local, family) && any(&a.remote, &b.remote, family);
-    let protocols = match (a.protocol, b.protocol) {
-        (Some(a), Some(b)) => a == b,
-        _ => true,
-    };
-    let overlap = |a: &[PortRange], b: &[PortRange]| {
-        let meets = |x: &PortRange| b.iter().any(|y| x.lo <= y.hi && y.lo <= x.hi);
-        a.is_empty() || b.is_empty() || a.iter().any(meets)
-    };
-    let upper = match (&a.upper, &b.upper) {
-        (UpperSelector::Ports { local, remote }, UpperSelector::Ports { local: l, remote: r }) => {
-            overlap(local, l) && overlap(remote, r)
-        }
-        _ => true,
-    };
-    protocols && upper && FAMILIES.into_iter().any(addresses)
-}
-
-/// Whether every packet that matches `inner` matches `outer`; `false` if in doubt.
-fn is_within(inner: &Selector, outer: &Selector) -> bool {
-    let all = |inner: &[AddressRange], outer: &[AddressRange], family| {
-        of_family(inner, family)
-            .all(|x| of_family(outer, family).any(|y| y.lo <= x.lo && x.hi <= y.hi))
-    };
-    let addresses = |family| {
-        !holds_in(inner, family)
-            || (all(&inner.local, &outer.local, family)
-                && all(&inner.remote, &outer.remote, family))
-    };
-    let ports = |inner: &[PortRange], outer: &[PortRange]| {
-        let is_in = |x: &PortRange| outer.iter().any(|y| y.lo <= x.lo && x.hi <= y.hi);
-        outer.is_empty() || (!inner.is_empty() && inner.iter().all(is_in))
-    };
-    let messages = |inner: &[IcmpRange], outer: &[IcmpRange]| {
-        let is_in = |x: &IcmpRange| outer.iter().any(|y| y.lo <= x.lo && x.hi <= y.hi);
-        outer.is_empty() || (!inner.is_empty() && inner.iter().all(is_in))
-    };
-    let protocols = outer.protocol.is_none() || inner.protocol == outer.protocol;
-    let upper = match (&inner.upper, &outer.upper) {
-        (_, UpperSelector::Any) => true,
-        (UpperSelector::Ports { local: l, remote: r }, UpperSelector::Ports { local, remote }) => {
-            inner.protocol.is_some_and(protocol::has_ports) && ports(l, local) && ports(r, remote)
-        }
-        (UpperSelector::Icmp(few), UpperSelector::Icmp(many)) => messages(few, many),
-        _ => false,
-    };
-    protocols && upper && FAMILIES.into_iter().all(addresses)
-}
-
 #[cfg(test)]
 mod tests {
+    use policy::UpperSelector;
+
     use super::*;
     use crate::guard::text::{Outbound, in_order};
     use crate::validated::PeerId;

@@ -7,7 +7,6 @@ use std::ops::ControlFlow;
 use super::{DIRECTIONS, Example, FAMILIES, Way};
 use crate::policy::{Action, Policy, Precedence};
 use crate::region::Sides;
-use crate::selector::{Selector, UpperSelector};
 use crate::steps::{Exhausted, Steps};
 use crate::tree::{AddressTree, Kinds, Reach, Sought, Window, windows};
 
@@ -255,8 +254,7 @@ impl Review<'_> {
     }
 }
 
-/// Whether a policy matches every packet that another one does: each entry of the other's lists
-/// lies in one of its own.
+/// Returns whether a policy matches every packet that another one does; `false` if in doubt.
 fn covers(wide: &Policy, narrow: &Policy) -> bool {
     let ways = wide.only.is_none() || wide.only == narrow.only;
     let ports = match (&wide.ingress, &narrow.ingress) {
@@ -264,50 +262,5 @@ fn covers(wide: &Policy, narrow: &Policy) -> bool {
         (Some(_), None) => false,
         (Some(wide), Some(narrow)) => narrow.iter().all(|port| wide.contains(port)),
     };
-    ways && ports && covers_selector(&wide.selector, &narrow.selector)
-}
-
-fn covers_selector(wide: &Selector, narrow: &Selector) -> bool {
-    fn all_in<R: Copy>(wide: &[R], narrow: &[R], contains: impl Fn(&R, &R) -> bool) -> bool {
-        // Of long lists this is not tried: it would take their product.
-        let few = wide.len() * narrow.len() <= 4096;
-        few && narrow.iter().all(|range| wide.iter().any(|around| contains(around, range)))
-    }
-    let addresses = [(&wide.local, &narrow.local), (&wide.remote, &narrow.remote)];
-    let around = |(wide, narrow): (&Vec<_>, &Vec<_>)| {
-        all_in(wide, narrow, crate::AddressRange::contains_range)
-    };
-    if (wide.protocol.is_some() && wide.protocol != narrow.protocol)
-        || !addresses.into_iter().all(around)
-    {
-        return false;
-    }
-    let is_any = |upper: &UpperSelector| match upper {
-        UpperSelector::Any => true,
-        UpperSelector::Ports { local, remote } => local.is_empty() && remote.is_empty(),
-        UpperSelector::Icmp(_) => false,
-    };
-    match (&wide.upper, &narrow.upper) {
-        (wide, _) if is_any(wide) => true,
-        (_, narrow) if is_any(narrow) => false,
-        (
-            UpperSelector::Ports { local, remote },
-            UpperSelector::Ports { local: narrow_local, remote: narrow_remote },
-        ) => {
-            let any = [crate::PortRange::ANY];
-            let ports = |wide: &[crate::PortRange], narrow: &[crate::PortRange]| {
-                let narrow = if narrow.is_empty() { &any } else { narrow };
-                let contains = |around: &crate::PortRange, range: &crate::PortRange| {
-                    around.lo <= range.lo && range.hi <= around.hi
-                };
-                wide.is_empty() || all_in(wide, narrow, contains)
-            };
-            ports(local, narrow_local) && ports(remote, narrow_remote)
-        }
-        (UpperSelector::Icmp(wide), UpperSelector::Icmp(narrow)) => {
-            wide.is_empty()
-                || (!narrow.is_empty() && all_in(wide, narrow, |a, r| a.lo <= r.lo && r.hi <= a.hi))
-        }
-        _ => false,
-    }
+    ways && ports && wide.selector.covers(&narrow.selector)
 }

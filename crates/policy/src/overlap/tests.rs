@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use wire::flow::protocol::{ICMP, ICMPV6, TCP, UDP};
+use wire::flow::protocol::{ICMP, ICMPV6, SCTP, TCP, UDP};
 use wire::{Family, Flow, Upper};
 
 use super::*;
@@ -179,7 +179,8 @@ impl Case {
             }
         }
         let mut uppers = vec![(GRE, Upper::None), (99, Upper::None)];
-        for protocol in [TCP, UDP] {
+        // TCP and UDP by their names; SCTP stands for all others that have ports.
+        for protocol in [TCP, UDP, SCTP] {
             uppers.push((protocol, Upper::Fragment));
             for &source in &ports {
                 let with = |&destination| (protocol, Upper::Ports { source, destination });

@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::{Base, Change, Made, NeedsRenewal, Slot, Slots, Spd, SpdError};
+use super::{Change, Made, NeedsRenewal, Slot, Slots, Spd, SpdError};
+use crate::by_slot::BySlot;
 use crate::classifier::Budget;
 use crate::domain::DomainId;
 use crate::ids::PolicyIndex;
@@ -56,7 +57,7 @@ impl Spd {
         for policy in added {
             touch(&policy);
             next.log.push(Change::Added(PolicyIndex(next.slots() as u32)));
-            next.added.push(Arc::new(policy));
+            next.slots.push(Slot { policy: Arc::new(policy), holds: true });
         }
         next.overlay(&touched, self.log.len())?;
         let domains = (0..).map(DomainId).zip(touched).filter(|(_, touched)| *touched);
@@ -94,7 +95,8 @@ impl Spd {
         }
         let mut next = rebuilt.clone();
         next.log = self.log[earlier.log.len()..].to_vec();
-        next.added = self.added[earlier.added.len()..].to_vec();
+        let came = self.slots.added()[earlier.slots.added().len()..].to_vec();
+        next.slots = BySlot::new(rebuilt.slots.base().clone(), came);
         next.overlay(&vec![true; next.tables.len()], 0)?;
         next.continue_from(self);
         Ok(next)
@@ -102,11 +104,12 @@ impl Spd {
 
     /// Whether this database came of an earlier one by changes alone.
     fn continues(&self, earlier: &Spd) -> bool {
-        let same_policies = |(one, other): (&Arc<Policy>, &Arc<Policy>)| Arc::ptr_eq(one, other);
+        let same_policy = |(one, other): (&Slot, &Slot)| Arc::ptr_eq(&one.policy, &other.policy);
+        let (added, added_before) = (self.slots.added(), earlier.slots.added());
         Arc::ptr_eq(&self.base, &earlier.base)
             && self.log.starts_with(&earlier.log)
-            && self.added.len() >= earlier.added.len()
-            && self.added.iter().zip(&earlier.added).all(same_policies)
+            && added.len() >= added_before.len()
+            && added.iter().zip(added_before).all(same_policy)
     }
 
     /// A database of other policies, of which those that are the same keep their slots. Where not
@@ -165,9 +168,7 @@ impl Spd {
 
     /// All slots ever given; those of the base hold as they did when it was made.
     fn all_slots(&self) -> Vec<Slot> {
-        let of_base = self.base.slots.iter().cloned();
-        let of_added = self.added.iter().map(|policy| Slot { policy: policy.clone(), holds: true });
-        of_base.chain(of_added).collect()
+        self.slots.iter().cloned().collect()
     }
 
     /// A database of these slots, of which those given keep their policies. Tables of domains
@@ -219,12 +220,13 @@ impl Spd {
     /// Makes the lists in front of the base anew for the domains that are touched. Their tables
     /// know already what went before the change at place `first_change`.
     fn overlay(&mut self, touched: &[bool], first_change: usize) -> Result<(), NeedsRenewal> {
-        let Base { slots, classes, .. } = &*self.base;
+        let classes = &self.base.classes;
         let removed: HashSet<PolicyIndex> = self.removed().collect();
-        let first = slots.len() as u32;
+        let first = self.base_slots() as u32;
         let mut standing: Vec<(PolicyIndex, &Arc<Policy>)> = (first..)
             .map(PolicyIndex)
-            .zip(&self.added)
+            .zip(self.slots.added())
+            .map(|(index, slot)| (index, &slot.policy))
             .filter(|(index, _)| !removed.contains(index))
             .collect();
         standing.sort_by_key(|(_, policy)| std::cmp::Reverse(policy.precedence()));
@@ -260,9 +262,22 @@ impl Spd {
 }
 
 impl Change {
+    pub(super) fn slot(&self) -> PolicyIndex {
+        match self {
+            Change::Added(slot) | Change::Removed(slot) => *slot,
+        }
+    }
+
+    pub(super) fn added(&self) -> Option<PolicyIndex> {
+        match self {
+            Change::Added(slot) => Some(*slot),
+            Change::Removed(_) => None,
+        }
+    }
+
     fn removed(&self) -> Option<PolicyIndex> {
         match self {
-            Change::Removed(index) => Some(*index),
+            Change::Removed(slot) => Some(*slot),
             Change::Added(_) => None,
         }
     }

@@ -254,6 +254,12 @@ impl Life {
     fn check(&self) {
         let policies: Vec<Policy> = self.policies.values().cloned().collect();
         assert!(self.spd.holds_only(&policies) && self.spd.len() == policies.len());
+        let names = self.spd.names();
+        for number in 0..self.next + 1 {
+            let name = format!("p{number}");
+            let held = self.policies.get(&number).map(|policy| self.slot(policy));
+            assert_eq!((self.spd.named(&name), names.get(&name)), (held, held), "{name}");
+        }
         let fresh = Spd::new(policies).unwrap();
         for direction in DIRECTIONS {
             for family in FAMILIES {

@@ -1,0 +1,188 @@
+//! A compiled configuration, as far as it does not depend on what the kernel says.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use dataplane::{Generation, Layout, PortId, SaSet, Snapshot, SnapshotError, SnapshotParts};
+use ipsec::{Fingerprint, InboundSa, OutboundSa, SaId, SequenceNumbers, Spi, Suite};
+use policy::{Direction, SaSetId, Spd};
+
+use crate::assembled::Assembled;
+use crate::ends::Ends;
+use crate::listing::Listing;
+use crate::mirror::LiveParts;
+use crate::validated::Validated;
+
+/// A key that is not used, and why. The configuration holds without it: its peer has one SA less.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("peer {peer}: SPI {spi} is not used, because of its key: {reason}")]
+pub struct RefusedKey {
+    /// The peer whose key it is.
+    pub peer: String,
+    /// Whether it was to seal or to open.
+    pub direction: Direction,
+    /// The SA it is of.
+    pub spi: Spi,
+    /// Which key.
+    pub fingerprint: Fingerprint,
+    /// Why.
+    pub reason: keystate::Refusal,
+}
+
+/// A configuration, compiled but for what the kernel says.
+pub struct Compiled {
+    /// Its policies.
+    pub spd: Arc<Spd>,
+    /// Its SA sets, one per peer in the order of the file.
+    pub sets: Vec<SaSet>,
+    /// SAs that seal; [`SaId`] counts into this list.
+    pub outbound: Vec<Arc<OutboundSa>>,
+    /// SAs that open; [`SaId`] counts into this list.
+    pub inbound: Vec<Arc<InboundSa>>,
+    /// Generation of the policies as a whole.
+    pub generation: Generation,
+    /// What the places in the lists stand for.
+    pub layout: Layout,
+    /// Keys that are not used.
+    pub refused: Vec<RefusedKey>,
+    /// Where peers behind NATs have moved to.
+    pub(crate) ends: Ends,
+    /// The settings, and the order of the policies.
+    pub(crate) listing: Listing,
+    /// The configuration as one piece, once somebody asked for it.
+    pub(crate) validated: OnceLock<Arc<Validated>>,
+    pub(crate) kept: Arc<Kept>,
+    pub(crate) workers: u32,
+    pub(crate) assembled: Arc<Mutex<Assembled>>,
+}
+
+impl Compiled {
+    /// The configuration. Cost: all policies are copied if nobody asked yet.
+    pub fn validated(&self) -> &Arc<Validated> {
+        self.validated.get_or_init(|| self.listing.whole(&self.spd, &self.sets).into())
+    }
+
+    /// The configuration without its policies: that list is empty. Costs nothing.
+    pub fn settings(&self) -> &Arc<Validated> {
+        self.listing.settings()
+    }
+
+    /// Puts a snapshot together with what the kernel says. Cheap enough for every change there
+    /// and of single policies: what was resolved for the last one is taken from it where it is
+    /// the same. The route generation rises by 1 if ports, routes or next hops are not what they
+    /// were in the last snapshot of any configuration of this compiler.
+    ///
+    /// # Errors
+    /// [`SnapshotError`]: `live` is of another configuration, or a mistake of its maker.
+    pub fn assemble(&self, live: &LiveParts) -> Result<Snapshot, SnapshotError> {
+        let configured = &self.settings().ports;
+        let host = configured.len();
+        let names = live.ports.iter().take(host).map(|port| port.name.as_str());
+        if live.ports.len() != host + 1 || !names.eq(configured.iter().map(|port| &port.name)) {
+            return Err(SnapshotError::Dangling("a port of another configuration"));
+        }
+        let mut assembled = self.assembled.lock().unwrap_or_else(PoisonError::into_inner);
+        let parts = SnapshotParts {
+            generation: self.generation,
+            route_generation: assembled.route_generation(live),
+            layout: self.layout,
+            workers: self.workers,
+            ports: live.ports.clone(),
+            host: Some(PortId(host as u16)),
+            routes: live.routes.clone(),
+            next_hops: live.next_hops.clone(),
+            neighbours: live.neighbours.clone(),
+            spd: self.spd.clone(),
+            sets: self.sets.clone(),
+            outbound: self.outbound.clone(),
+            inbound: self.inbound.clone(),
+        };
+        let snapshot = Snapshot::after(parts, assembled.tables.as_ref())?;
+        assembled.tables = Some(snapshot.tables().clone());
+        Ok(snapshot)
+    }
+
+    /// Which key an SA seals with.
+    ///
+    /// # Panics
+    /// If `sa` is from another configuration.
+    pub fn outbound_fingerprint(&self, sa: SaId) -> Fingerprint {
+        self.kept.shape.outbound[sa.0 as usize].fingerprint
+    }
+
+    /// Which key an SA opens with.
+    ///
+    /// # Panics
+    /// If `sa` is from another configuration.
+    pub fn inbound_fingerprint(&self, sa: SaId) -> Fingerprint {
+        self.kept.shape.inbound[sa.0 as usize].fingerprint
+    }
+}
+
+impl Compiled {
+    /// The same, which may go its own way. Cheap.
+    pub fn copied(&self) -> Compiled {
+        self.with(self.spd.clone(), self.listing.clone())
+    }
+
+    /// The policy of a name, if it holds. Cost: by the changes that are not folded in.
+    pub fn policy_named(&self, name: &str) -> Option<&policy::Policy> {
+        Some(self.spd.policy(self.spd.named(name)?))
+    }
+
+    /// The same SAs and sets with other policies.
+    pub(crate) fn with(&self, spd: Arc<Spd>, listing: Listing) -> Compiled {
+        Compiled {
+            spd,
+            sets: self.sets.clone(),
+            outbound: self.outbound.clone(),
+            inbound: self.inbound.clone(),
+            generation: self.generation,
+            layout: self.layout,
+            refused: self.refused.clone(),
+            ends: self.ends.clone(),
+            listing,
+            validated: OnceLock::new(),
+            kept: self.kept.clone(),
+            workers: self.workers,
+            assembled: self.assembled.clone(),
+        }
+    }
+}
+
+/// What must be the same for an SA to be the same. How it is carried may change: its key and its
+/// numbers go on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct SaIdentity {
+    pub(crate) spi: Spi,
+    pub(crate) suite: Suite,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) numbers: SequenceNumbers,
+    /// Size of its replay window; 0 if it seals.
+    pub(crate) window: u32,
+}
+
+/// What the places in a snapshot's lists stand for.
+#[derive(PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Name, netdev, VLAN id.
+    pub(crate) ports: Vec<(String, String, Option<u16>)>,
+    pub(crate) sets: Vec<SaSetId>,
+    pub(crate) outbound: Vec<SaIdentity>,
+    pub(crate) inbound: Vec<SaIdentity>,
+}
+
+/// What is kept from one compile to the next, beside the policies.
+pub(crate) struct Kept {
+    pub(crate) sets: HashMap<String, SaSetId>,
+    pub(crate) outbound: HashMap<SaIdentity, Arc<OutboundSa>>,
+    pub(crate) inbound: HashMap<SaIdentity, Arc<InboundSa>>,
+    pub(crate) shape: Shape,
+}
+
+impl Kept {
+    /// Whether places in the lists stand for the same, policies aside.
+    pub(crate) fn has_shape_of(&self, other: &Kept) -> bool {
+        self.shape == other.shape
+    }
+}

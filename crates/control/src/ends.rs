@@ -1,0 +1,26 @@
+//! The ends of peers behind NATs, where they have moved to.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use policy::SaSetId;
+
+/// Where a peer, or its NAT, is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct End {
+    /// Its outer address.
+    pub address: IpAddr,
+    /// The UDP port that it sends from.
+    pub port: u16,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        std::net::SocketAddr::new(self.address, self.port).fmt(f)
+    }
+}
+
+/// What is known of peers that are elsewhere than configured.
+#[derive(Clone, Default)]
+pub(crate) struct Ends(pub(crate) HashMap<SaSetId, End>);

@@ -1,0 +1,71 @@
+//! The policies of a configuration as its file lists them, told from those that run.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use dataplane::SaSet;
+use policy::{PolicyIndex, SaSetId, Spd};
+
+use crate::compile::configured_policy;
+use crate::validated::{PeerId, Validated};
+
+/// A configuration without its policies, and the order in which it lists them: what they say is in
+/// the SPD. Cheap to copy.
+#[derive(Clone)]
+pub(crate) struct Listing {
+    /// Its list of policies is empty.
+    settings: Arc<Validated>,
+    /// Slots in the order of the file.
+    order: Arc<[PolicyIndex]>,
+    /// Slots from this one on came later, and follow in their order.
+    listed: usize,
+}
+
+impl Listing {
+    /// Of a configuration whose policies an SPD holds.
+    pub(crate) fn new(mut whole: Validated, spd: &Spd) -> Listing {
+        let (policies, names) = (std::mem::take(&mut whole.policies), spd.names());
+        let order = policies.iter().filter_map(|policy| names.get(&policy.name)).collect();
+        Listing { settings: Arc::new(whole), order, listed: spd.slots() }
+    }
+
+    /// The same configuration upon an SPD that was made of all its policies, those of `before` and
+    /// some that came: slots may be others.
+    pub(crate) fn upon(&self, spd: &Spd, before: &Spd) -> Listing {
+        let names = spd.names();
+        let place = |slot: PolicyIndex| names.get(&before.policy(slot).name);
+        let mut order: Vec<PolicyIndex> = self.slots(before).filter_map(place).collect();
+        let mut is_listed = vec![false; spd.slots()];
+        order.iter().for_each(|slot| is_listed[slot.0 as usize] = true);
+        let mut came: Vec<_> =
+            spd.holding().filter(|(slot, _)| !is_listed[slot.0 as usize]).collect();
+        came.sort_by_key(|(_, policy)| policy.id);
+        order.extend(came.into_iter().map(|(slot, _)| slot));
+        let (settings, order) = (self.settings.clone(), order.into());
+        Listing { settings, order, listed: spd.slots() }
+    }
+
+    /// The configuration without its policies.
+    pub(crate) fn settings(&self) -> &Arc<Validated> {
+        &self.settings
+    }
+
+    /// The slots of the policies that hold, in the order of the configuration.
+    fn slots(&self, spd: &Spd) -> impl Iterator<Item = PolicyIndex> {
+        let mut holds = vec![false; spd.slots()];
+        spd.holding().for_each(|(slot, _)| holds[slot.0 as usize] = true);
+        let came = (self.listed as u32..spd.slots() as u32).map(PolicyIndex);
+        let all = self.order.iter().copied().chain(came);
+        all.filter(move |slot| holds[slot.0 as usize])
+    }
+
+    /// The configuration as it is now, with the sets that its peers have. Cost: all policies are
+    /// copied.
+    pub(crate) fn whole(&self, spd: &Spd, sets: &[SaSet]) -> Validated {
+        let peers: HashMap<SaSetId, PeerId> =
+            (0..).map(PeerId).zip(sets).map(|(peer, set)| (set.id, peer)).collect();
+        let policies = self.slots(spd);
+        let policies = policies.map(|slot| configured_policy(spd.policy(slot), |set| peers[&set]));
+        Validated { policies: policies.collect(), ..(*self.settings).clone() }
+    }
+}
