@@ -2,7 +2,7 @@
 //! wrong checksums.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ipsec::Spi;
 use policy::Direction;
@@ -13,7 +13,10 @@ use crate::history::{PortVolume, SaNumbers, Sample};
 use crate::liveness::{Change, Heard};
 use crate::state::State;
 use crate::totals::Totals;
-use crate::worker::WorkerGone;
+use crate::worker::{Report, WorkerGone};
+
+/// How often flow caches that are full of verdicts are replaced at most.
+const RENEW_FULL_CACHES_EVERY: Duration = Duration::from_secs(60);
 
 impl State {
     /// Takes a sample. Its cost goes by ports and SAs, not by policies.
@@ -22,6 +25,7 @@ impl State {
     /// [`WorkerGone`].
     pub(crate) async fn sample(&mut self) -> Result<(), WorkerGone> {
         let reports = self.brief_reports().await?;
+        self.renew_full_caches(&reports);
         let mut totals = self.totals.without_policies();
         reports.iter().for_each(|report| totals.add(&report.flushed));
         checksums::report_bad(self, &totals.l4_checksums);
@@ -36,6 +40,17 @@ impl State {
         self.history.keep(sample);
         changes.iter().for_each(|change| self.report_liveness(change));
         Ok(())
+    }
+
+    /// Has flow caches replaced that can remember no further verdict: seldom, because whoever fills
+    /// them, with packets of many policies, empties them so.
+    fn renew_full_caches(&mut self, reports: &[Report]) {
+        let is_full = |report: &Report| report.cache.as_ref().is_some_and(|cache| cache.is_full);
+        let is_due = self.cache_filled.is_none_or(|at| at.elapsed() >= RENEW_FULL_CACHES_EVERY);
+        if is_due && reports.iter().any(is_full) {
+            self.cache_filled = Some(Instant::now());
+            self.cache_outworn = true;
+        }
     }
 
     /// The sequence numbers of the inbound SAs.

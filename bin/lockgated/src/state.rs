@@ -96,6 +96,8 @@ pub(crate) struct State {
     pub(crate) stopping: bool,
     /// The workers' flow caches are to be replaced.
     pub(crate) cache_outworn: bool,
+    /// When they last were to be because they were full of verdicts.
+    pub(crate) cache_filled: Option<Instant>,
     pub(crate) events: Events,
     /// The netdevs of the snapshot that the workers walk by, in its order.
     device_names: Vec<String>,
@@ -209,6 +211,7 @@ impl State {
             guard_state: "intact".into(),
             stopping: false,
             cache_outworn: false,
+            cache_filled: None,
             events,
             device_names,
             next_mark: 1,

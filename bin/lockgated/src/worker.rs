@@ -113,6 +113,8 @@ pub(crate) struct CacheReport {
     pub(crate) bytes: usize,
     /// One entry a domain: entries that hold, and whether its packets are not looked up.
     pub(crate) domains: Vec<(u64, bool)>,
+    /// No further verdict can be remembered.
+    pub(crate) is_full: bool,
 }
 
 /// A worker's state at one moment, between two turns.
@@ -642,6 +644,7 @@ impl Thread {
         let cache = self.worker.cache().map(|cache| CacheReport {
             entries: cache.capacity(),
             bytes: cache.bytes(),
+            is_full: cache.is_full(),
             domains: domains.map(|of| (cache.entries_of(of), cache.bypasses(of))).collect(),
         });
         let [handed_over, taken_over] = self.handed_before;

@@ -33,7 +33,11 @@ impl Listing {
     /// some that came: slots may be others.
     pub(crate) fn upon(&self, spd: &Spd, before: &Spd) -> Listing {
         let names = spd.names();
-        let place = |slot: PolicyIndex| names.get(&before.policy(slot).name);
+        // One that went and came again under its name is another, and the newest.
+        let place = |slot: PolicyIndex| {
+            let policy = before.policy(slot);
+            names.get(&policy.name).filter(|now| spd.policy(*now).id == policy.id)
+        };
         let mut order: Vec<PolicyIndex> = self.slots(before).filter_map(place).collect();
         let mut is_listed = vec![false; spd.slots()];
         order.iter().for_each(|slot| is_listed[slot.0 as usize] = true);

@@ -183,6 +183,28 @@ fn a_policy_replaced_under_its_name_is_another_and_the_newest() {
     gateway.check(&back);
 }
 
+/// However the change is made: in front of the base, of the whole set because no policy named the
+/// port before, of the whole set because another was compiled in the meantime.
+#[test]
+fn a_policy_replaced_under_its_name_is_listed_last() {
+    let mut gateway = Gateway::new();
+    let text = [bypass("a", 5, "10.1.0.0/16"), bypass("b", 5, "10.1.0.0/16")].concat();
+    let first = gateway.compile(&text);
+    let by_lan = format!("{}ports = [\"lan\"]\n", protect("a", 5, "10.1.0.0/16"));
+    let listed = |compiled: &Compiled| -> Vec<String> {
+        compiled.validated().policies.iter().map(|policy| policy.name.clone()).collect()
+    };
+    let in_front = gateway.change(&first, &["a"], &protect("a", 5, "10.1.0.0/16")).unwrap();
+    assert_eq!((listed(&in_front), in_front.spd.changes()), (vec!["b".into(), "a".into()], 2));
+    gateway.check(&in_front);
+    for running in [&in_front, &first] {
+        let changed = gateway.change(running, &["a"], &by_lan).unwrap();
+        assert_eq!((listed(&changed), changed.spd.changes()), (vec!["b".into(), "a".into()], 0));
+        assert_eq!(names(&changed), ["a", "b"]);
+        gateway.check(&changed);
+    }
+}
+
 #[test]
 fn names_that_do_not_fit_are_refused_and_nothing_changes() {
     let mut gateway = Gateway::new();

@@ -107,6 +107,8 @@ pub enum Recall {
     Unknown,
     /// It is not asked: a search of this domain costs no more than it.
     Bypassed,
+    /// It answers nothing until a fresh one takes its place.
+    Outworn,
 }
 
 /// An entry as it is shown.
@@ -173,6 +175,7 @@ impl FlowCache {
     /// # Errors
     /// What the kernel said: there is not that much memory.
     pub fn touch(&mut self) -> std::io::Result<()> {
+        self.verdicts.touch();
         self.table.touch()
     }
 
@@ -192,6 +195,12 @@ impl FlowCache {
         self.is_outworn || self.epoch == u16::MAX
     }
 
+    /// Whether it knows as many different verdicts as it can: what says another is not remembered
+    /// until a fresh one takes its place.
+    pub fn is_full(&self) -> bool {
+        self.verdicts.is_full()
+    }
+
     /// Entries that hold and say what the policies of a domain said, under the snapshot that was
     /// walked last.
     pub fn entries_of(&self, domain: DomainId) -> u64 {
@@ -201,6 +210,7 @@ impl FlowCache {
     /// Says what it would do with a packet of a key, and changes nothing.
     pub fn recall(&self, key: &Key) -> Recall {
         match (self.serves(key.scope), key.flow.family) {
+            (false, _) if self.is_outworn => Recall::Outworn,
             (false, _) => Recall::Bypassed,
             (true, Family::V4) => self.recall_words::<{ entry::V4 }>(key),
             (true, Family::V6) => self.recall_words::<{ entry::V6 }>(key),
@@ -216,10 +226,12 @@ impl FlowCache {
         entry::set_generation(&mut words, self.domains.generation(key.scope));
         let [hash] = hash;
         let found = [self.table.find(hash, &words), self.table.find_second(hash, &words)];
-        match found.iter().all(|value| value.is_nothing()) {
-            true => Recall::Unknown,
-            false => Recall::Known,
-        }
+        let Some(value) = found.iter().find(|value| !value.is_nothing()) else {
+            return Recall::Unknown;
+        };
+        // Where no book was asked the route alone says so: it is looked up, and may lead to one.
+        let stands = value.verdict().is_asked() || value.way(self.epoch) != Way::Unknown;
+        if stands { Recall::Known } else { Recall::Unknown }
     }
 
     /// Whether packets of a domain are not looked up, because its search costs less.
@@ -246,7 +258,7 @@ impl FlowCache {
 /// What the walk does with it, batch by batch.
 impl FlowCache {
     /// Goes over to a snapshot: what was remembered under other generations no longer holds. Before
-    /// each batch; it takes no longer than there are domains.
+    /// each batch; it takes no longer than there are domains, and under another layout verdicts.
     pub(crate) fn look_at(&mut self, snapshot: &Snapshot) {
         let spd = snapshot.spd();
         let wraps = spd.wraps();
@@ -264,8 +276,7 @@ impl FlowCache {
         for (known, domain) in self.domains.list.iter_mut().zip(spd.domains()) {
             let generation = spd.generation(domain);
             if known.generation != generation {
-                // Numbers of verdicts that hold no more are not given again either.
-                self.is_outworn |= generation < known.generation || self.verdicts.is_full();
+                self.is_outworn |= generation < known.generation;
                 let is_bypassed = self.use_ == CacheUse::WherePaid
                     && spd.cost(domain).steps() <= BREAK_EVEN_STEPS;
                 *known = Domain { generation, is_bypassed, entries: 0 };

@@ -2,7 +2,7 @@
 
 use dataplane::cache::{Batch, CacheUse, ENTRIES_A_FLOW, FlowCache, Key, Way};
 use dataplane::{Snapshot, SnapshotParts};
-use policy::{Book, Deciders, FlowAction, FlowVerdict, IngressClass, Refusal};
+use policy::{Book, Deciders, FlowAction, FlowVerdict, IngressClass, PolicyIndex, Refusal};
 use wire::{BATCH, Family, Flow, Upper};
 
 /// Pages of this process in memory, bytes.
@@ -34,15 +34,21 @@ fn all_memory_is_taken_at_the_start_and_none_afterwards() {
     assert!(resident() < without + 2 * MIB, "not used yet");
     cache.touch().expect("memory");
     let at_start = resident();
-    assert!((without + 16 * MIB..without + 20 * MIB).contains(&at_start));
+    // The table, and 24 + 33 bytes for each verdict that can be numbered.
+    assert!((without + 28 * MIB..without + 33 * MIB).contains(&at_start), "{}", at_start - without);
     let mut keys = vec![key(0); BATCH];
     for first in (0..10 * FLOWS * ENTRIES_A_FLOW).step_by(BATCH) {
         keys.iter_mut().enumerate().for_each(|(at, place)| *place = key(first + at));
-        let (action, deciders) = (FlowAction::Refuse(Refusal::NoMatch), Deciders::NONE);
-        let verdict = FlowVerdict { action, deciders, ..FlowVerdict::NOT_ASKED };
-        let said = (verdict, Way::Unknown);
-        batch.run(&mut cache, &snapshot, &keys, |_| said, |_, _| {});
+        let verdict = |key: &Key| {
+            let Upper::Ports { source, .. } = key.flow.upper else { panic!("ports") };
+            let number = (key.flow.source as u32) << 16 | u32::from(source);
+            let slot = PolicyIndex(number / 8);
+            let (action, deciders) = (FlowAction::Refuse(Refusal::Discard), Deciders::one(slot));
+            (FlowVerdict { action, deciders, ..FlowVerdict::NOT_ASKED }, Way::Unknown)
+        };
+        batch.run(&mut cache, &snapshot, &keys, verdict, |_, _| {});
     }
+    assert!(cache.is_full() && batch.counters.refused > 0);
     assert!(batch.counters.inserts > (FLOWS * ENTRIES_A_FLOW) as u64, "{:?}", batch.counters);
     assert!(resident() < at_start + MIB, "{} bytes more", resident() - at_start);
     drop(cache);

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use policy::{FlowAction, FlowVerdict, SetIndex, Tables};
+use policy::{Deciders, FlowAction, FlowVerdict, PolicyIndex, SetIndex, Tables};
 
 /// Number of a verdict, from 1, beside what the table itself asks about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,8 +17,10 @@ const NEGATIVE: u32 = 1 << 31;
 const NOT_ASKED: u32 = 1 << 30;
 /// The bits of the number itself.
 const PLACE: u32 = NOT_ASKED - 1;
-/// Verdicts at most: one for each of 100,000 policies in either direction, and as much again.
-const MOST: usize = 1 << 18;
+/// Verdicts at most: one for each of 100,000 policies in either direction, and a seventh of that.
+const MOST: usize = 7 << 15;
+/// Verdicts that there is always room for.
+const LEAST: usize = 7 << 11;
 /// Slots whose last verdict is looked at before the others are searched.
 const RECENT: usize = 64;
 
@@ -49,13 +51,29 @@ pub(super) struct Verdicts {
 }
 
 impl Verdicts {
-    /// Numbers for a table of so many entries. Memory for them is taken as it is used.
+    /// Numbers for a table of so many entries. Memory for them is taken as it is used, or at once
+    /// by [`touch`](Self::touch).
     pub(super) fn new(entries: usize) -> Verdicts {
-        let room = entries.clamp(1024, MOST);
+        let room = entries.clamp(LEAST, MOST);
         let mut list = Vec::with_capacity(room);
         list.push(FlowVerdict::NOT_ASKED);
         let numbers = HashMap::with_capacity_and_hasher(room, Default::default());
         Verdicts { list, numbers, recent: [VerdictNumber(0); RECENT], room }
+    }
+
+    /// Has the kernel provide all memory now.
+    pub(super) fn touch(&mut self) {
+        let given = self.list.len();
+        self.list.resize(self.room, FlowVerdict::NOT_ASKED);
+        self.list.truncate(given);
+        let known: Vec<_> = self.numbers.drain().collect();
+        // Places by hash: as many as there is room for touch all.
+        let slots = (0..self.room as u32).map(PolicyIndex);
+        let verdict =
+            |slot| FlowVerdict { deciders: Deciders::one(slot), ..FlowVerdict::NOT_ASKED };
+        self.numbers.extend(slots.map(|slot| (verdict(slot), VerdictNumber(0))));
+        self.numbers.clear();
+        self.numbers.extend(known);
     }
 
     /// The verdict with a number.
@@ -104,6 +122,8 @@ impl Verdicts {
     /// Finds the sets of all verdicts where tables have them.
     pub(super) fn look_at(&mut self, tables: &Tables) {
         self.list.iter_mut().for_each(|verdict| *verdict = tables.resolved(*verdict));
+        // A number is found by what it was given for, never by what it says meanwhile.
+        self.recent = [VerdictNumber(0); RECENT];
     }
 }
 
@@ -120,7 +140,7 @@ fn without_place(verdict: FlowVerdict) -> FlowVerdict {
 mod tests {
     use std::collections::BTreeSet;
 
-    use policy::{Deciders, EgressClass, PolicyIndex, Refusal};
+    use policy::{EgressClass, Refusal};
     use proptest::prelude::*;
 
     use super::*;
@@ -173,8 +193,11 @@ mod tests {
             ..FlowVerdict::NOT_ASKED
         };
         let mut verdicts = Verdicts::new(0);
-        let numbers: Vec<_> = (0..1023).map(|slot| verdicts.number(of(slot))).collect();
-        assert!(verdicts.is_full() && verdicts.number(of(1023)).is_none());
-        assert!((0..1023).map(|slot| verdicts.number(of(slot))).eq(numbers));
+        let most = LEAST as u32 - 1;
+        let numbers: Vec<_> = (0..most).map(|slot| verdicts.number(of(slot))).collect();
+        assert!(verdicts.is_full() && verdicts.number(of(most)).is_none());
+        assert!((0..most).map(|slot| verdicts.number(of(slot))).eq(numbers.iter().copied()));
+        verdicts.touch();
+        assert!((0..most).map(|slot| verdicts.number(of(slot))).eq(numbers));
     }
 }
