@@ -13,10 +13,11 @@ use crate::{Failure, cargo, long, mutations, root, rows, succeed};
 const DIRECTIONS: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("cpu", &[]),
+    ("persistent", &[]),
     ("policy", &["wire", "cpu"]),
     ("ipsec-mb", &[]),
     ("ipsec", &["wire", "policy", "ipsec-mb"]),
-    ("dataplane", &["wire", "cpu", "policy", "ipsec"]),
+    ("dataplane", &["wire", "cpu", "persistent", "policy", "ipsec"]),
     ("xsk", &[]),
     ("bpf", &[]),
     ("io", &["wire", "cpu", "xsk"]),

@@ -77,7 +77,7 @@ fn run(name: &str) -> Result<String, Failure> {
     counting.walk(counted)?;
     let ciphers = match row.case.suite {
         Suite::Null => "none",
-        _ => snapshot.outbound()[WORKER].cipher.backend_name(),
+        _ => snapshot.outbound_sa(ipsec::SaId(WORKER as u32)).cipher.backend_name(),
     };
     let set = cpu::lanes::Form::best().name();
     Ok(format!("packets {}\nset {set}\nciphers {ciphers}", row.case.flows))

@@ -407,7 +407,7 @@ mod tests {
             for &suite in Suite::ALL {
                 let case = Case { suite, ..case(Direction::Out, family, 64) };
                 let gateway = case.gateway(&[Keys::fresh(case.suite).unwrap()]).unwrap();
-                let largest = gateway.outbound()[0].largest_inner(WAN_MTU);
+                let largest = gateway.outbound_sa(ipsec::SaId(0)).largest_inner(WAN_MTU);
                 assert!(largest >= *Case::sizes(family).end(), "{suite}, {family:?}: {largest}");
             }
         }
@@ -419,8 +419,8 @@ mod tests {
         let keys = [Keys::fresh(case.suite).unwrap(), Keys::fresh(case.suite).unwrap()];
         let gateway = case.gateway(&keys).unwrap();
         assert_eq!(gateway.workers(), 2);
-        let outbound: Vec<Spi> = gateway.outbound().iter().map(|sa| sa.spi).collect();
-        let inbound: Vec<Spi> = gateway.inbound().iter().map(|sa| sa.spi).collect();
+        let outbound: Vec<Spi> = gateway.outbound().map(|sa| sa.spi).collect();
+        let inbound: Vec<Spi> = gateway.inbound().map(|sa| sa.spi).collect();
         assert_eq!((&outbound, &inbound), (&vec![spi(0), spi(1)], &vec![spi(0), spi(1)]));
     }
 }

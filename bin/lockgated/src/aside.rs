@@ -81,7 +81,7 @@ async fn fold_in(daemon: &Daemon, refused: &mut Option<RefusedOf>) -> Result<(),
                 }
             };
             let old = std::mem::replace(&mut state.compiled, compiled);
-            state.publish(Arc::new(snapshot)).await?;
+            state.publish(snapshot).await?;
             tokio::task::spawn_blocking(move || drop(old));
             Ok(())
         }

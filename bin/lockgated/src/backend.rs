@@ -14,7 +14,7 @@ use control::{
 use dataplane::cache::{Key, Recall};
 use dataplane::counters::Volume;
 use dataplane::tap::{Filter, Layers, Outcome};
-use dataplane::{Generation, RouteEntry, Snapshot};
+use dataplane::{Generation, Routes, Snapshot};
 use ipsec::Spi;
 use policy::Direction;
 use tokio::sync::{broadcast, mpsc};
@@ -50,7 +50,7 @@ pub(crate) struct Running {
     /// What the workers walk by.
     pub(crate) snapshot: Arc<Snapshot>,
     /// The routes that the snapshot was made from.
-    pub(crate) routes: Arc<[RouteEntry]>,
+    pub(crate) routes: Routes,
     /// Packets that the policies decided since the start, outbound and inbound, by name.
     pub(crate) policies: HashMap<Arc<str>, [Volume; 2]>,
     /// What the SAs sealed and opened since the start, by what they keep for life.

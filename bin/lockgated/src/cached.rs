@@ -190,7 +190,8 @@ fn flow(snapshot: &Snapshot, worker: usize, entry: &CacheEntry) -> v1::CachedFlo
         .first()
         .filter(|slot| is_current && (slot.0 as usize) < snapshot.spd().slots());
     let policy = slot.map(|slot| snapshot.spd().policy(slot));
-    let peer = opened_by.and_then(|set| snapshot.sets().iter().find(|known| known.id == set));
+    let peer =
+        opened_by.and_then(|set| snapshot.sets().map(|(_, set)| set).find(|known| known.id == set));
     v1::CachedFlow {
         worker: worker as u32,
         domain: domain.0.into(),

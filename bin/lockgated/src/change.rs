@@ -419,8 +419,8 @@ impl State {
     /// Makes a revision that runs the running one, and keeps it. Returns why it is not kept.
     pub(crate) async fn take_up(&mut self, revision: Revision, content: Content) -> Option<String> {
         let number = revision.number;
-        let peers = &self.compiled.sets;
-        self.moves.retain(|name, _| peers.iter().any(|set| set.peer == *name));
+        let peers = &self.config().peers.clone();
+        self.moves.retain(|name, _| peers.iter().any(|peer| peer.name == *name));
         self.base = revision.base.clone();
         self.revision = number;
         self.restored = revision.restored;
@@ -433,7 +433,7 @@ impl State {
     /// Goes over to a compiled configuration, or stays with the one that runs.
     pub(crate) async fn switch(&mut self, compiled: Compiled, guard: Guard) -> Result<(), Refused> {
         let live = live_parts_of(&compiled, &self.view);
-        let snapshot = Arc::new(compiled.assemble(&live).map_err(machine)?);
+        let snapshot = compiled.assemble(&live).map_err(machine)?;
         // Before anything is changed: it may not be had.
         let caches = match compiled.settings().cache == self.config().cache {
             true => None,

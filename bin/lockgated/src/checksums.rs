@@ -54,7 +54,7 @@ pub(crate) fn add(sums: &mut BTreeMap<String, L4ChecksumCounts>, counted: &Flush
 /// counts since the start, by the ports' names.
 pub(crate) fn report_bad(state: &mut State, sums: &BTreeMap<String, L4ChecksumCounts>) {
     let now = Instant::now();
-    for info in &state.live.ports {
+    for info in &*state.live.ports {
         let Some(counts) = sums.get(&info.name) else { continue };
         if !state.checksum_events.is_due(&info.name, counts.bad, now) {
             continue;

@@ -12,7 +12,7 @@ use control::validated::OnExit;
 use control::{HOST_NETDEV, mac_text, service_text};
 use dataplane::cache::{Key, Recall};
 use dataplane::{DropReason, L4Checksum, Ledger, PortInfo, Side};
-use ipsec::{Encapsulation, Fingerprint, SaId, SequenceNumbers, Spi};
+use ipsec::{Encapsulation, Fingerprint, SequenceNumbers, Spi};
 use policy::Direction;
 use tokio::sync::{Mutex, Notify, broadcast, mpsc};
 
@@ -118,7 +118,7 @@ impl Backend for Daemon {
             settings: state.config().clone(),
             cache_entries: cached::entries(&state, &reports),
             snapshot: state.snapshot.clone(),
-            routes: state.live.routes.clone().into(),
+            routes: state.live.routes.clone(),
             policies: totals.policies,
             sas: totals.sas,
             moves: state.moves.clone(),
@@ -538,9 +538,9 @@ fn kernel_counters(
 fn security_associations(state: &State, totals: &Totals) -> Vec<v1::SecurityAssociation> {
     let snapshot = &state.snapshot;
     let peers: HashMap<_, _> =
-        snapshot.sets().iter().map(|set| (set.id, set.peer.as_str())).collect();
+        snapshot.sets().map(|(_, set)| (set.id, set.peer.as_str())).collect();
     let mut sas = Vec::new();
-    for (place, sa) in snapshot.outbound().iter().enumerate() {
+    for sa in snapshot.outbound() {
         let (state_text, reason) = match () {
             () if sa.sequence.is_exhausted() => {
                 ("exhausted", DropReason::SequenceExhausted.help().to_owned())
@@ -560,11 +560,11 @@ fn security_associations(state: &State, totals: &Totals) -> Vec<v1::SecurityAsso
             extended_sequence_numbers: numbers == SequenceNumbers::Extended,
             state: state_text.into(),
             state_reason: reason,
-            fingerprint: short(&state.compiled.outbound_fingerprint(SaId(place as u32))),
+            fingerprint: short(&state.compiled.outbound_fingerprint(sa.id)),
             ..association((Direction::Outbound, sa.spi, peer), sa.suite, &sa.encapsulation, totals)
         });
     }
-    for (place, sa) in snapshot.inbound().iter().enumerate() {
+    for sa in snapshot.inbound() {
         let peer = peers.get(&sa.set).copied().unwrap_or_default();
         let (edge, numbers) = (sa.window.right_edge(), sa.window.numbers());
         sas.push(v1::SecurityAssociation {
@@ -574,7 +574,7 @@ fn security_associations(state: &State, totals: &Totals) -> Vec<v1::SecurityAsso
             window_packets: Some(sa.window.size()),
             extended_sequence_numbers: numbers == SequenceNumbers::Extended,
             state: "ok".into(),
-            fingerprint: short(&state.compiled.inbound_fingerprint(SaId(place as u32))),
+            fingerprint: short(&state.compiled.inbound_fingerprint(sa.id)),
             ..association((Direction::Inbound, sa.spi, peer), sa.suite, &sa.encapsulation, totals)
         });
     }

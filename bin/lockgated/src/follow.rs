@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use control::guard::GuardWatch;
 use control::mirror::{HostRoute, Mirror, NeighbourState, Note, host_routes};
-use dataplane::{Generation, Layout, Moved, Wanted};
+use dataplane::{Generation, Moved, Wanted};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{MissedTickBehavior, interval};
@@ -82,7 +82,7 @@ pub(crate) struct Asked {
     /// Neighbours that packets wait for.
     pub(crate) wanted: Receiver<Wanted>,
     /// Peers that were seen elsewhere.
-    pub(crate) moved: Receiver<(Layout, Moved)>,
+    pub(crate) moved: Receiver<Moved>,
 }
 
 /// Runs until a signal.

@@ -7,11 +7,11 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use control::mirror::{LiveParts, View, live_parts_towards};
 use control::{Compiled, End, MovedPeer};
-use dataplane::{Layout, Moved, RouteTarget, SetIndex, Side, Snapshot};
+use dataplane::{Moved, RouteTarget, Side, Snapshot};
+use policy::SaSetId;
 use tokio::sync::mpsc::Receiver;
 
 use crate::events::Kind;
@@ -24,10 +24,10 @@ pub(crate) fn live_parts_of(compiled: &Compiled, view: &View) -> LiveParts {
 }
 
 /// What workers have told since it was asked last: the last of each peer.
-pub(crate) fn take_all(seen: &mut Receiver<(Layout, Moved)>) -> Vec<(Layout, Moved)> {
-    let mut last: BTreeMap<SetIndex, (Layout, Moved)> = BTreeMap::new();
-    while let Ok((layout, moved)) = seen.try_recv() {
-        last.insert(moved.set, (layout, moved));
+pub(crate) fn take_all(seen: &mut Receiver<Moved>) -> Vec<Moved> {
+    let mut last: BTreeMap<SaSetId, Moved> = BTreeMap::new();
+    while let Ok(moved) = seen.try_recv() {
+        last.insert(moved.set, moved);
     }
     last.into_values().collect()
 }
@@ -42,21 +42,14 @@ enum NotThere {
 }
 
 impl State {
-    /// Has everything for the peers that moved go where they are now, in one snapshot. Moves of
-    /// another layout are left out: their numbers mean other peers, and who is still elsewhere
-    /// will be seen again. Says whether there were any.
+    /// Has everything for the peers that moved go where they are now, in one snapshot. Says whether
+    /// there were any.
     ///
     /// # Errors
     /// [`WorkerGone`].
-    pub(crate) async fn peers_moved(
-        &mut self,
-        seen: &[(Layout, Moved)],
-    ) -> Result<bool, WorkerGone> {
+    pub(crate) async fn peers_moved(&mut self, seen: &[Moved]) -> Result<bool, WorkerGone> {
         let mut made = Vec::new();
-        for (layout, moved) in seen {
-            if *layout != self.snapshot.layout() {
-                continue;
-            }
+        for moved in seen {
             match self.peer_moved(moved) {
                 Ok(moved) => made.extend(moved),
                 Err(why) => self.tell_not_there(moved.set, &why),
@@ -69,7 +62,7 @@ impl State {
         self.tell_problems(&live);
         self.live = live;
         match self.compiled.assemble(&self.live) {
-            Ok(snapshot) => self.publish(Arc::new(snapshot)).await?,
+            Ok(snapshot) => self.publish(snapshot).await?,
             Err(error) => self.events.record(Kind::RouteRefused, "", error.to_string(), &[]),
         }
         for MovedPeer { peer, from, to } in made {
@@ -88,8 +81,9 @@ impl State {
         Ok(self.compiled.move_peer(moved.set, end)?)
     }
 
-    fn tell_not_there(&self, set: SetIndex, why: &NotThere) {
-        let peer = self.compiled.sets.get(set.0 as usize).map_or("", |set| set.peer.as_str());
+    fn tell_not_there(&self, set: SaSetId, why: &NotThere) {
+        let set = self.compiled.sets().find(|known| known.id == set);
+        let peer = set.map_or("", |set| set.peer.as_str());
         let message = format!("peer {peer} stays where it was: {why}");
         self.events.record(Kind::PeerMoveRefused, peer, message, &[]);
     }
@@ -114,7 +108,7 @@ mod tests {
         let (sender, mut seen) = tokio::sync::mpsc::channel(8);
         let moved = |set, port| {
             let address = IpAddr::from([192, 0, 2, 1]).into();
-            (Layout(1), Moved { set: SetIndex(set), address, port })
+            Moved { set: SaSetId(set), address, port }
         };
         for (set, port) in [(1, 10), (0, 20), (1, 11), (0, 21), (1, 12)] {
             sender.try_send(moved(set, port)).unwrap();

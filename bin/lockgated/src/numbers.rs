@@ -59,13 +59,13 @@ pub(crate) fn part(last: u64, numbers: SequenceNumbers) -> f64 {
 pub(crate) fn tell(state: &mut State) {
     let told = &mut state.numbers_told;
     let mut known = std::mem::take(told);
-    for (place, sa) in (0..).zip(state.snapshot.outbound()) {
+    for sa in state.snapshot.outbound() {
         let (last, numbers) = (sa.sequence.last(), sa.sequence.numbers());
         let used = Used::of(last, numbers);
         if used == Used::Little {
             continue;
         }
-        let key = state.compiled.outbound_fingerprint(ipsec::SaId(place));
+        let key = state.compiled.outbound_fingerprint(sa.id);
         let before = known.remove(&key);
         told.insert(key, used);
         let (subject, limit) = (sa.spi.to_string(), numbers.limit());

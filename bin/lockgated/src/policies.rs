@@ -324,7 +324,7 @@ impl State {
             return Err(refused);
         }
         let old = std::mem::replace(&mut self.compiled, compiled);
-        self.publish(Arc::new(snapshot)).await.map_err(machine)?;
+        self.publish(snapshot).await.map_err(machine)?;
         if !removed.is_empty() {
             self.free().await;
         }

@@ -56,8 +56,8 @@ impl State {
     /// The sequence numbers of the inbound SAs.
     fn inbound_numbers(&self, totals: &Totals) -> BTreeMap<(String, Spi), SaNumbers> {
         let snapshot = &self.snapshot;
-        let peers: HashMap<_, _> = snapshot.sets().iter().map(|set| (set.id, &set.peer)).collect();
-        let numbers = snapshot.inbound().iter().filter_map(|sa| {
+        let peers: HashMap<_, _> = snapshot.sets().map(|(_, set)| (set.id, &set.peer)).collect();
+        let numbers = snapshot.inbound().filter_map(|sa| {
             let peer = *peers.get(&sa.set)?;
             let key = (Direction::Inbound, sa.spi, peer.clone());
             let opened = totals.sas.get(&key).map_or(0, |volume| volume.packets);

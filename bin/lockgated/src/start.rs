@@ -19,7 +19,7 @@ use control::guard::{self, Guard};
 use control::mirror::{Ethtool, Mirror, View, check_devices, host_mtu, live_parts};
 use control::validated::Validated;
 use control::{Compiled, Compiler, HOST_NETDEV, Loaded};
-use dataplane::{Layout, Moved, Snapshot, Wanted};
+use dataplane::{Moved, Snapshot, Wanted};
 use io::{Lifetime, TunPort};
 use keystate::KeyState;
 
@@ -47,7 +47,7 @@ pub(crate) struct Started {
     pub(crate) state: State,
     pub(crate) mirror: Mirror,
     pub(crate) wanted: tokio::sync::mpsc::Receiver<Wanted>,
-    pub(crate) moved: tokio::sync::mpsc::Receiver<(Layout, Moved)>,
+    pub(crate) moved: tokio::sync::mpsc::Receiver<Moved>,
 }
 
 /// What can be found wrong without touching anything.
@@ -166,7 +166,7 @@ async fn begin(prepared: Prepared) -> Result<Started, Failure> {
     prepare_host_port(&loaded.validated, &mut mirror).await?;
     events.record(Kind::HostStarted, HOST_NETDEV, "the host port is there", &[]);
     let live = live_parts(&loaded.validated, mirror.view());
-    let snapshot = Arc::new(compiled.assemble(&live)?);
+    let snapshot = compiled.assemble(&live)?;
     let (asking, wanted) = tokio::sync::mpsc::channel(MAX_WANTED);
     let (telling, moved) = tokio::sync::mpsc::channel(MAX_MOVED);
     let workers = start_workers(&loaded.validated, &queues, &snapshot, &asking, &telling)?;
@@ -289,7 +289,7 @@ fn start_workers(
     queues: &[u32],
     snapshot: &Arc<Snapshot>,
     asking: &tokio::sync::mpsc::Sender<Wanted>,
-    telling: &tokio::sync::mpsc::Sender<(Layout, Moved)>,
+    telling: &tokio::sync::mpsc::Sender<Moved>,
 ) -> Result<Vec<Handle>, Failure> {
     // As many as the snapshot is for: its replay windows know whether several commit to them.
     let count = snapshot.workers();

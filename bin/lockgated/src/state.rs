@@ -12,7 +12,11 @@ use control::mirror::{Ethtool, LiveParts, Offload, PortState, View};
 use control::validated::{Cache, Validated};
 use control::{Compiled, Compiler, HOST_NETDEV};
 use dataplane::carve_out::Reserved;
-use dataplane::{Counters, FlowCache, NetdevId, RouteEntry, RouteTarget, Side, Snapshot};
+use dataplane::counters::Volume;
+use dataplane::{
+    CounterRoom, Counters, FlowCache, GoneSas, NetdevId, NextHop, Prefix, RouteTarget, Side,
+    Snapshot,
+};
 use io::{Lifetime, TunPort};
 use ipsec::Fingerprint;
 use keystate::{KeyState, Notice};
@@ -30,7 +34,9 @@ use crate::revisions::Revisions;
 use crate::save::KnownDrift;
 use crate::totals::Totals;
 use crate::unconfirmed::{LastWait, Pending, Records};
-use crate::worker::{Command, Handle, Next, NextCache, NextLayout, Report, Retired, WorkerGone};
+use crate::worker::{
+    Command, Counted, Handle, Next, NextCache, NextCounters, Report, Retired, WorkerGone,
+};
 
 /// Policies whose counters a worker copies between two turns.
 const COUNTED_AT_A_TIME: usize = 4096;
@@ -246,7 +252,7 @@ impl State {
             let narrowed = self.reserve(&reserved_of_earlier(self, &self.compiled, &live)).await;
             self.live = live;
             match self.compiled.assemble(&self.live) {
-                Ok(snapshot) => self.publish(Arc::new(snapshot)).await?,
+                Ok(snapshot) => self.publish(snapshot).await?,
                 // The old view is kept: closed, not open.
                 Err(error) => self.events.record(Kind::RouteRefused, "", error.to_string(), &[]),
             }
@@ -290,27 +296,32 @@ impl State {
             caches => caches,
         };
         let mut caches = caches.map(Vec::into_iter);
+        let goes_on = CounterRoom::of(&snapshot) == CounterRoom::of(&self.snapshot);
+        let gone = gone(&self.snapshot, &snapshot);
         let mut answers = Vec::new();
         for worker in &self.workers {
-            let layout = arrangement
-                .clone()
-                .map(|arrangement| NextLayout { arrangement, counters: Counters::new(&snapshot) });
+            let counters = match goes_on && arrangement.is_none() {
+                true => NextCounters::Same(gone.clone()),
+                false => NextCounters::Other(Box::new(Counters::new(&snapshot))),
+            };
+            let arrangement = arrangement.clone();
             let cache = match &mut caches {
                 None => NextCache::Same,
                 Some(caches) => NextCache::Other(caches.next().flatten()),
             };
-            let next = Box::new(Next { snapshot: snapshot.clone(), layout, cache });
+            let next = Box::new(Next { snapshot: snapshot.clone(), arrangement, counters, cache });
             answers.push(worker.send(|reply| Command::Publish { next, reply })?);
         }
         let mut retired = Vec::with_capacity(answers.len());
         for answer in answers {
-            let Retired { flushed, snapshot, cache, wants_cache } =
+            let Retired { counted, snapshot, cache, wants_cache } =
                 answer.await.map_err(|_| WorkerGone)?;
-            if let Some(flushed) = &flushed {
-                self.totals.add(flushed);
+            match &counted {
+                Counted::All(flushed) => self.totals.add(flushed),
+                Counted::Gone(gone) => self.totals.add_gone(&snapshot, gone),
             }
             self.cache_outworn |= wants_cache;
-            retired.push((flushed, snapshot, cache));
+            retired.push((counted, snapshot, cache));
         }
         let old = std::mem::replace(&mut self.snapshot, snapshot);
         // Of very many policies that takes milliseconds.
@@ -728,22 +739,18 @@ impl State {
                 *known = bpf::Side::Unprotected;
             }
         }
-        let inside = |target: RouteTarget| match target {
+        let inside = |target: &RouteTarget<NextHop>| match target {
             RouteTarget::Local | RouteTarget::Broadcast => bpf::Inside::Yes,
             RouteTarget::Blackhole | RouteTarget::Elsewhere => bpf::Inside::No,
-            RouteTarget::Via(hop) => {
-                let port = self.live.next_hops[hop.0 as usize].port;
-                match self.live.ports[usize::from(port.0)].side {
-                    Side::Protected => bpf::Inside::Yes,
-                    Side::Unprotected => bpf::Inside::No,
-                }
-            }
+            RouteTarget::Via(hop) => match self.live.ports[usize::from(hop.port.0)].side {
+                Side::Protected => bpf::Inside::Yes,
+                Side::Unprotected => bpf::Inside::No,
+            },
         };
-        let prefix = |entry: &RouteEntry| bpf::Prefix {
-            address: entry.prefix.address.into(),
-            bits: entry.prefix.length,
-        };
-        let inside = self.live.routes.iter().map(|e| (prefix(e), inside(e.target))).collect();
+        let of =
+            |prefix: &Prefix| bpf::Prefix { address: prefix.address.into(), bits: prefix.length };
+        let routes = self.live.routes.iter();
+        let inside = routes.map(|(prefix, target)| (of(prefix), inside(target))).collect();
         let reserved = self.reserved.clone();
         Surroundings { own: own.into_iter().collect(), inside, reserved }
     }
@@ -761,6 +768,15 @@ impl State {
             };
             self.events.record(kind, &port.name, format!("port {} {message}", port.name), &[]);
         }
+    }
+}
+
+/// SAs of a snapshot that the next has no more in their slots, with nothing counted.
+fn gone(before: &Snapshot, next: &Snapshot) -> GoneSas {
+    let (outbound, inbound) = next.sad().gone_since(before.sad());
+    GoneSas {
+        outbound: outbound.iter().map(|sa| (sa.id, Volume::default())).collect(),
+        inbound: inbound.iter().map(|sa| (sa.id, Volume::default())).collect(),
     }
 }
 

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use dataplane::counters::Volume;
-use dataplane::{CacheCounters, DropReason, L4ChecksumCounts, Ledger};
-use ipsec::Spi;
+use dataplane::{CacheCounters, DropReason, GoneSas, L4ChecksumCounts, Ledger, Snapshot};
+use ipsec::{SaId, Spi};
 use policy::Direction;
 
 use crate::checksums;
@@ -95,18 +95,40 @@ impl Totals {
             }
         }
         let peers: HashMap<_, _> =
-            snapshot.sets().iter().map(|set| (set.id, set.peer.as_str())).collect();
-        let outbound = snapshot.outbound().iter().map(|sa| (Direction::Outbound, sa.spi, sa.set));
-        let inbound = snapshot.inbound().iter().map(|sa| (Direction::Inbound, sa.spi, sa.set));
-        let counted = counters.sealed.iter().chain(&counters.opened);
-        for ((direction, spi, set), volume) in outbound.chain(inbound).zip(counted) {
+            snapshot.sets().map(|(_, set)| (set.id, set.peer.as_str())).collect();
+        let volume = |list: &[Volume], sa: SaId| list[sa.0 as usize];
+        let outbound = snapshot
+            .outbound()
+            .map(|sa| (Direction::Outbound, sa.spi, sa.set, volume(&counters.sealed, sa.id)));
+        let inbound = snapshot
+            .inbound()
+            .map(|sa| (Direction::Inbound, sa.spi, sa.set, volume(&counters.opened, sa.id)));
+        for (direction, spi, set, volume) in outbound.chain(inbound) {
             let peer = peers.get(&set).copied().unwrap_or_default().to_owned();
-            add(self.sas.entry((direction, spi, peer)).or_default(), volume);
+            add(self.sas.entry((direction, spi, peer)).or_default(), &volume);
         }
         self.full_lookups += counters.full_lookups;
         self.icmp_limited += counters.icmp_limited;
         self.keepalives += counters.keepalives;
         self.cache.add(&counters.cache);
+    }
+
+    /// Adds what SAs of a snapshot have counted that are gone since.
+    pub(crate) fn add_gone(&mut self, before: &Snapshot, gone: &GoneSas) {
+        let peer = |set| {
+            let set = before.sad().places().get(set).map(|place| before.set(place));
+            set.map_or_else(String::new, |set| set.peer.clone())
+        };
+        for (sa, volume) in &gone.outbound {
+            let sa = before.outbound_sa(*sa);
+            let key = (Direction::Outbound, sa.spi, peer(sa.set));
+            add(self.sas.entry(key).or_default(), volume);
+        }
+        for (sa, volume) in &gone.inbound {
+            let sa = before.inbound_sa(*sa);
+            let key = (Direction::Inbound, sa.spi, peer(sa.set));
+            add(self.sas.entry(key).or_default(), volume);
+        }
     }
 
     /// Sum of all ledgers.

@@ -13,7 +13,7 @@ use dataplane::cache::{CacheEntry, Key, Recall};
 use dataplane::counters::Volume;
 use dataplane::handover::RING_PACKETS;
 use dataplane::{
-    CacheCounters, Counters, FlowCache, Handovers, Layout, Moved, NetdevId, Snapshot, Tap, TapId,
+    CacheCounters, Counters, FlowCache, GoneSas, Handovers, Moved, NetdevId, Snapshot, Tap, TapId,
     Wanted, Worker,
 };
 use io::{LivePort, TunPort, XdpFrames, XdpPort};
@@ -68,17 +68,18 @@ const SHOWN_LINES: usize = 512;
 /// What a worker goes over to.
 pub(crate) struct Next {
     pub(crate) snapshot: Arc<Snapshot>,
-    /// `None`: the layout is the same.
-    pub(crate) layout: Option<NextLayout>,
+    /// Under another layout: for each device of the new snapshot its number in the old one.
+    pub(crate) arrangement: Option<Vec<Option<usize>>>,
+    pub(crate) counters: NextCounters,
     pub(crate) cache: NextCache,
 }
 
-/// Another layout.
-pub(crate) struct NextLayout {
-    /// For each device of the new snapshot its number in the old one.
-    pub(crate) arrangement: Vec<Option<usize>>,
-    /// For the new snapshot, all zeros.
-    pub(crate) counters: Counters,
+/// Where is counted from now on.
+pub(crate) enum NextCounters {
+    /// Where it was, but for SAs that are gone: what they counted is handed back.
+    Same(GoneSas),
+    /// In these, all zeros, with room for the new snapshot: what was counted is handed back.
+    Other(Box<Counters>),
 }
 
 /// Where flows are remembered from now on.
@@ -92,12 +93,19 @@ pub(crate) enum NextCache {
 
 /// What a worker needs no more, to be freed by somebody else.
 pub(crate) struct Retired {
-    /// What was counted under the old snapshot, if its layout was another.
-    pub(crate) flushed: Option<Flushed>,
+    pub(crate) counted: Counted,
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) cache: Option<FlowCache>,
     /// The flow cache must be replaced by a fresh one.
     pub(crate) wants_cache: bool,
+}
+
+/// What was counted under the snapshot before and is counted on by nobody.
+pub(crate) enum Counted {
+    /// By SAs that are gone.
+    Gone(GoneSas),
+    /// All.
+    All(Box<Flushed>),
 }
 
 /// What was counted under a snapshot.
@@ -221,8 +229,8 @@ pub(crate) struct Setup {
     pub(crate) cache: Option<FlowCache>,
     /// Where neighbours are asked for; never waits.
     pub(crate) wanted: tokio::sync::mpsc::Sender<Wanted>,
-    /// Where peers are told that have moved, under the layout that their sets are of; never waits.
-    pub(crate) moved: tokio::sync::mpsc::Sender<(Layout, Moved)>,
+    /// Where peers are told that have moved; never waits.
+    pub(crate) moved: tokio::sync::mpsc::Sender<Moved>,
 }
 
 /// A worker's ways to the others.
@@ -348,7 +356,7 @@ struct Thread {
     walking: usize,
     turns: Arc<AtomicU64>,
     wanted: tokio::sync::mpsc::Sender<Wanted>,
-    moved: tokio::sync::mpsc::Sender<(Layout, Moved)>,
+    moved: tokio::sync::mpsc::Sender<Moved>,
     poll: Poll,
     start: Instant,
     sleeps: u64,
@@ -458,7 +466,7 @@ impl Thread {
         }
         for moved in self.worker.moved() {
             // Full: the peer's next packet tells it again.
-            let _ = self.moved.try_send((self.snapshot.layout(), moved));
+            let _ = self.moved.try_send(moved);
         }
         for worker in self.worker.handed_to() {
             self.bells[worker as usize].wake();
@@ -550,25 +558,25 @@ impl Thread {
     }
 
     fn publish(&mut self, next: Next) -> Retired {
-        let Next { snapshot, layout, cache } = next;
-        if let Some(NextLayout { arrangement, .. }) = &layout {
+        let Next { snapshot, arrangement, counters, cache } = next;
+        if let Some(arrangement) = &arrangement {
             self.empty_rings();
             self.worker.renumber(self.snapshot.layout(), arrangement);
         }
         let old = std::mem::replace(&mut self.snapshot, snapshot);
-        let flushed = layout.map(|NextLayout { arrangement, counters }| {
-            let mut ports = self.worker.take_devices();
-            let mut device = |old: Option<usize>| ports.get_mut(old?)?.take();
-            let devices = arrangement.into_iter().map(&mut device).collect();
-            for port in ports.into_iter().flatten() {
-                self.close(port);
+        let counted = match (counters, arrangement) {
+            (NextCounters::Same(gone), _) => Counted::Gone(self.worker.take_volumes(gone)),
+            (NextCounters::Other(zeroed), arrangement) => {
+                let counters = match arrangement {
+                    Some(arrangement) => self.rearrange(arrangement, *zeroed),
+                    None => self.worker.exchange_counters(*zeroed),
+                };
+                self.handed_before[0] += counters.handed_over;
+                self.handed_before[1] += counters.taken_over;
+                self.cache_before.add(&counters.cache);
+                Counted::All(Box::new(Flushed { snapshot: old.clone(), counters }))
             }
-            let counters = self.worker.rearrange_with(devices, counters);
-            self.handed_before[0] += counters.handed_over;
-            self.handed_before[1] += counters.taken_over;
-            self.cache_before.add(&counters.cache);
-            Flushed { snapshot: old.clone(), counters }
-        });
+        };
         let cache = match cache {
             NextCache::Same => None,
             NextCache::Other(cache) => self.worker.take_cache(cache),
@@ -577,7 +585,18 @@ impl Thread {
         let now_ns = self.start.elapsed().as_nanos() as u64;
         self.worker.adopt(&self.snapshot, now_ns);
         let wants_cache = self.worker.cache().is_some_and(FlowCache::is_outworn);
-        Retired { flushed, snapshot: old, cache, wants_cache }
+        Retired { counted, snapshot: old, cache, wants_cache }
+    }
+
+    /// Puts devices into other places, closes those that have none, and returns what was counted.
+    fn rearrange(&mut self, arrangement: Vec<Option<usize>>, zeroed: Counters) -> Counters {
+        let mut ports = self.worker.take_devices();
+        let mut device = |old: Option<usize>| ports.get_mut(old?)?.take();
+        let devices = arrangement.into_iter().map(&mut device).collect();
+        for port in ports.into_iter().flatten() {
+            self.close(port);
+        }
+        self.worker.rearrange_with(devices, zeroed)
     }
 
     /// Walks what others handed over before this moment, or as much as a ring holds.

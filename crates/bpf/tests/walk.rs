@@ -10,7 +10,7 @@ use common::*;
 use dataplane::carve_out::{OpenService, Packets, Reserved};
 use dataplane::{
     HostService, Input, L4Checksum, Medium, NetdevId, NextHop, NextHopId, PortId, PortInfo, Prefix,
-    RouteEntry, RouteTarget, Snapshot, SnapshotParts, Verdict, Walk,
+    RouteEntry, RouteTarget, Snapshot, SnapshotParts, Sources, Verdict, Walk,
 };
 use policy::{AddressRange, Policy, PolicyId, PortRange, Selector, Spd, UpperSelector};
 use proptest::prelude::*;
@@ -89,9 +89,11 @@ fn snapshot(policies: Vec<Policy>) -> (Snapshot, Reserved) {
         next_hops: vec![hop(0), hop(2)],
         ..SnapshotParts::default()
     };
-    let reserved = Reserved::by(&parts.ports, &parts.routes, &policies);
-    let spd = Spd::new(policies).expect("few policies").into();
-    (Snapshot::new(SnapshotParts { spd, ..parts }).expect("a small gateway"), reserved)
+    let spd = Spd::new(policies.clone()).expect("few policies").into();
+    let parts = SnapshotParts { spd, ..parts };
+    let sources = Sources::try_from(parts).expect("a small gateway");
+    let reserved = Reserved::by(&sources.ports, &sources.routes, &policies);
+    (Snapshot::after(sources, None).expect("a small gateway"), reserved)
 }
 
 /// Has the program pass what is not reserved.

@@ -21,7 +21,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, PoisonError};
 
 use dataplane::{Generation, SnapshotError};
-use policy::{NeedsRenewal, PolicyId, PolicyIndex, SaSetId, Slots, Spd, Tables};
+use policy::{NeedsRenewal, PolicyId, PolicyIndex, SetPlaces, Slots, Spd, Tables};
 
 use crate::compile::{CompileError, compiled_policy};
 use crate::compiled::Compiled;
@@ -133,7 +133,7 @@ impl Transaction {
             if !is_of(policy, running) {
                 return Err(ChangeRefused::OtherConfiguration { name });
             }
-            let set = |peer: crate::PeerId| running.sets[peer.0 as usize].id;
+            let set = |peer: crate::PeerId| running.peers[peer.0 as usize];
             added.push(compiled_policy(policy, PolicyId(id), set));
         }
         drop(coming);
@@ -150,7 +150,7 @@ impl Transaction {
 /// Whether a policy names peers and ports that there are.
 fn is_of(policy: &Policy, running: &Compiled) -> bool {
     let peer_is_there = match policy.action {
-        Action::Protect(peer) => (peer.0 as usize) < running.sets.len(),
+        Action::Protect(peer) => (peer.0 as usize) < running.peers.len(),
         Action::Bypass | Action::Discard => true,
     };
     let mut ports = policy.ingress.iter().flat_map(|ports| ports.ports());
@@ -204,7 +204,12 @@ impl Compiler {
         let generation = Generation(self.generation.0.wrapping_add(1));
         self.next_policy = next_policy;
         self.take(generation, &compiled.spd, slots, &compiled.kept);
-        Ok(Compiled { generation, layout: self.layout, ..compiled })
+        Ok(Compiled {
+            generation,
+            layout: self.layout,
+            policy_slots: self.policy_slots,
+            ..compiled
+        })
     }
 
     /// The same where the whole set is compiled.
@@ -238,10 +243,8 @@ impl Compiler {
     pub fn rebuild_job(&self, running: &Compiled) -> Option<RebuildJob> {
         let spd = &running.spd;
         let weight = spd.changes() + spd.steps_of_changes() as usize;
-        (weight >= WORTH_REBUILDING).then(|| RebuildJob {
-            spd: running.spd.clone(),
-            sets: running.sets.iter().map(|set| set.id).collect(),
-        })
+        (weight >= WORTH_REBUILDING)
+            .then(|| RebuildJob { spd: running.spd.clone(), sets: running.sad.places().clone() })
     }
 
     /// Puts a rebuilt base under what runs now, with the changes since in front of it. Neither
@@ -262,9 +265,12 @@ impl Compiler {
             })?;
         let spd = Arc::new(spd);
         let compiled = running.with(spd.clone(), running.listing.clone());
-        let mut assembled = self.assembled.lock().unwrap_or_else(PoisonError::into_inner);
-        assembled.tables = Some(rebuilt.tables);
-        drop(assembled);
+        let mut last = self.assembled.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(snapshot) = &mut *last {
+            // The next one is put together upon the tables that were made beside what runs.
+            *snapshot = Arc::new(snapshot.upon(rebuilt.tables));
+        }
+        drop(last);
         self.take(self.generation, &spd, Slots::Kept, &compiled.kept);
         Ok(compiled)
     }
@@ -274,7 +280,7 @@ impl Compiler {
 /// anyone, and may be dropped.
 pub struct RebuildJob {
     spd: Arc<Spd>,
-    sets: Vec<SaSetId>,
+    sets: SetPlaces,
 }
 
 /// What came of a [`RebuildJob`].

@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use dataplane::{Generation, Layout, PortId, SaSet, Snapshot, SnapshotError, SnapshotParts};
+use dataplane::{Generation, Layout, PortId, SaSet, Sad, Snapshot, SnapshotError, Sources};
 use ipsec::{Fingerprint, InboundSa, OutboundSa, SaId, SequenceNumbers, Spi, Suite};
 use policy::{Direction, SaSetId, Spd};
 
-use crate::assembled::Assembled;
 use crate::ends::Ends;
 use crate::listing::Listing;
 use crate::mirror::LiveParts;
@@ -33,16 +32,16 @@ pub struct RefusedKey {
 pub struct Compiled {
     /// Its policies.
     pub spd: Arc<Spd>,
-    /// Its SA sets, one per peer in the order of the file.
-    pub sets: Vec<SaSet>,
-    /// SAs that seal; [`SaId`] counts into this list.
-    pub outbound: Vec<Arc<OutboundSa>>,
-    /// SAs that open; [`SaId`] counts into this list.
-    pub inbound: Vec<Arc<InboundSa>>,
+    /// Its SA sets and SAs.
+    pub sad: Sad,
+    /// Its peers' SA sets, in the order of the file.
+    pub peers: Arc<[SaSetId]>,
     /// Generation of the policies as a whole.
     pub generation: Generation,
-    /// What the places in the lists stand for.
+    /// What the places of ports stand for.
     pub layout: Layout,
+    /// Number of the arrangement of policy slots.
+    pub policy_slots: u32,
     /// Keys that are not used.
     pub refused: Vec<RefusedKey>,
     /// Where peers behind NATs have moved to.
@@ -53,13 +52,14 @@ pub struct Compiled {
     pub(crate) validated: OnceLock<Arc<Validated>>,
     pub(crate) kept: Arc<Kept>,
     pub(crate) workers: u32,
-    pub(crate) assembled: Arc<Mutex<Assembled>>,
+    /// The last snapshot of any configuration of this compiler.
+    pub(crate) assembled: Arc<Mutex<Option<Arc<Snapshot>>>>,
 }
 
 impl Compiled {
     /// The configuration. Cost: all policies are copied if nobody asked yet.
     pub fn validated(&self) -> &Arc<Validated> {
-        self.validated.get_or_init(|| self.listing.whole(&self.spd, &self.sets).into())
+        self.validated.get_or_init(|| self.listing.whole(&self.spd, &self.peers).into())
     }
 
     /// The configuration without its policies: that list is empty. Costs nothing.
@@ -74,32 +74,43 @@ impl Compiled {
     ///
     /// # Errors
     /// [`SnapshotError`]: `live` is of another configuration, or a mistake of its maker.
-    pub fn assemble(&self, live: &LiveParts) -> Result<Snapshot, SnapshotError> {
+    pub fn assemble(&self, live: &LiveParts) -> Result<Arc<Snapshot>, SnapshotError> {
         let configured = &self.settings().ports;
         let host = configured.len();
         let names = live.ports.iter().take(host).map(|port| port.name.as_str());
         if live.ports.len() != host + 1 || !names.eq(configured.iter().map(|port| &port.name)) {
             return Err(SnapshotError::Dangling("a port of another configuration"));
         }
-        let mut assembled = self.assembled.lock().unwrap_or_else(PoisonError::into_inner);
-        let parts = SnapshotParts {
+        let sources = Sources {
             generation: self.generation,
-            route_generation: assembled.route_generation(live),
             layout: self.layout,
+            policy_slots: self.policy_slots,
             workers: self.workers,
             ports: live.ports.clone(),
             host: Some(PortId(host as u16)),
             routes: live.routes.clone(),
-            next_hops: live.next_hops.clone(),
             neighbours: live.neighbours.clone(),
             spd: self.spd.clone(),
-            sets: self.sets.clone(),
-            outbound: self.outbound.clone(),
-            inbound: self.inbound.clone(),
+            sad: self.sad.clone(),
         };
-        let snapshot = Snapshot::after(parts, assembled.tables.as_ref())?;
-        assembled.tables = Some(snapshot.tables().clone());
+        let mut last = self.assembled.lock().unwrap_or_else(PoisonError::into_inner);
+        let snapshot = Arc::new(Snapshot::after(sources, last.as_deref())?);
+        *last = Some(snapshot.clone());
         Ok(snapshot)
+    }
+
+    /// The SA set of a peer, by its place in the file.
+    ///
+    /// # Panics
+    /// If there is no such peer.
+    pub fn set_of(&self, peer: usize) -> &Arc<SaSet> {
+        let place = self.sad.places().get(self.peers[peer]);
+        place.and_then(|place| self.sad.set(place)).expect("each peer has a set")
+    }
+
+    /// The SA sets of the peers, in the order of the file.
+    pub fn sets(&self) -> impl Iterator<Item = &Arc<SaSet>> {
+        (0..self.peers.len()).map(|peer| self.set_of(peer))
     }
 
     /// Which key an SA seals with.
@@ -107,7 +118,7 @@ impl Compiled {
     /// # Panics
     /// If `sa` is from another configuration.
     pub fn outbound_fingerprint(&self, sa: SaId) -> Fingerprint {
-        self.kept.shape.outbound[sa.0 as usize].fingerprint
+        self.kept.fingerprints[0][&sa]
     }
 
     /// Which key an SA opens with.
@@ -115,7 +126,7 @@ impl Compiled {
     /// # Panics
     /// If `sa` is from another configuration.
     pub fn inbound_fingerprint(&self, sa: SaId) -> Fingerprint {
-        self.kept.shape.inbound[sa.0 as usize].fingerprint
+        self.kept.fingerprints[1][&sa]
     }
 }
 
@@ -134,11 +145,11 @@ impl Compiled {
     pub(crate) fn with(&self, spd: Arc<Spd>, listing: Listing) -> Compiled {
         Compiled {
             spd,
-            sets: self.sets.clone(),
-            outbound: self.outbound.clone(),
-            inbound: self.inbound.clone(),
+            sad: self.sad.clone(),
+            peers: self.peers.clone(),
             generation: self.generation,
             layout: self.layout,
+            policy_slots: self.policy_slots,
             refused: self.refused.clone(),
             ends: self.ends.clone(),
             listing,
@@ -162,27 +173,18 @@ pub(crate) struct SaIdentity {
     pub(crate) window: u32,
 }
 
-/// What the places in a snapshot's lists stand for.
-#[derive(PartialEq, Eq)]
-pub(crate) struct Shape {
-    /// Name, netdev, VLAN id.
-    pub(crate) ports: Vec<(String, String, Option<u16>)>,
-    pub(crate) sets: Vec<SaSetId>,
-    pub(crate) outbound: Vec<SaIdentity>,
-    pub(crate) inbound: Vec<SaIdentity>,
-}
+/// A port: name, netdev, VLAN id.
+pub(crate) type PortShape = (String, String, Option<u16>);
 
 /// What is kept from one compile to the next, beside the policies.
+#[derive(Default)]
 pub(crate) struct Kept {
+    pub(crate) ports: Vec<PortShape>,
     pub(crate) sets: HashMap<String, SaSetId>,
+    /// As they were compiled: where peers have moved to is not in it.
+    pub(crate) sad: Sad,
     pub(crate) outbound: HashMap<SaIdentity, Arc<OutboundSa>>,
     pub(crate) inbound: HashMap<SaIdentity, Arc<InboundSa>>,
-    pub(crate) shape: Shape,
-}
-
-impl Kept {
-    /// Whether places in the lists stand for the same, policies aside.
-    pub(crate) fn has_shape_of(&self, other: &Kept) -> bool {
-        self.shape == other.shape
-    }
+    /// Of SAs that seal and of SAs that open.
+    pub(crate) fingerprints: [HashMap<SaId, Fingerprint>; 2],
 }

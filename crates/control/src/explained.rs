@@ -263,7 +263,7 @@ pub fn port_named(snapshot: &Snapshot, name: &str) -> Result<PortId, QuestionErr
 
 /// The SA set with this number.
 pub fn set_of(snapshot: &Snapshot, id: SaSetId) -> Option<&SaSet> {
-    snapshot.sets().iter().find(|set| set.id == id)
+    snapshot.sets().map(|(_, set)| set).find(|set| set.id == id)
 }
 
 /// A flow in the words of the command line: `tcp 10.1.0.5:1000 -> 10.2.0.9:443`.
@@ -301,11 +301,11 @@ impl Validated {
 }
 
 fn set_of_peer(snapshot: &Snapshot, peer: &str) -> Result<SetIndex, QuestionError> {
-    let place = snapshot.sets().iter().position(|set| set.peer == peer);
-    place.map(|place| SetIndex(place as u32)).ok_or_else(|| QuestionError::Unknown {
+    let place = snapshot.sets().find(|(_, set)| set.peer == peer);
+    place.map(|(place, _)| place).ok_or_else(|| QuestionError::Unknown {
         what: "peer",
         name: peer.to_owned(),
-        known: snapshot.sets().iter().map(|set| set.peer.clone()).collect(),
+        known: snapshot.sets().map(|(_, set)| set.peer.clone()).collect(),
     })
 }
 
@@ -351,7 +351,7 @@ impl Story<'_> {
     }
 
     fn peer_name(&self, set: SetIndex) -> &str {
-        &self.snapshot.sets()[set.0 as usize].peer
+        &self.snapshot.set(set).peer
     }
 
     fn lines(&self) -> Vec<(&'static str, String)> {
@@ -596,11 +596,11 @@ impl Story<'_> {
         let Some(port) = self.told.egress else { return Vec::new() };
         let mut lines = vec![("egress", format!("port {}", self.port_name(port)))];
         if let Verdict::Protect(set) = self.told.verdict {
-            let set = &self.snapshot.sets()[set.0 as usize];
+            let set = self.snapshot.set(set);
             let tunnel = set.tunnel;
             let target = self.snapshot.routes().lookup(tunnel.remote.into());
             let way = target.map_or("no route".into(), |target| self.target_text(target));
-            let sa = set.outbound.first().map(|sa| &self.snapshot.outbound()[sa.0 as usize]);
+            let sa = set.outbound.first().map(|sa| self.snapshot.outbound_sa(*sa));
             let carried = sa.map(|sa| sa.encapsulation);
             let (mode, udp) = carried.map_or((Mode::Tunnel, None), |way| (way.mode, way.udp));
             let udp = udp.map_or(String::new(), |ports| {
@@ -640,12 +640,12 @@ impl Story<'_> {
         };
         let (verdict, reason) = if self.is_unknown { ("unknown", None) } else { (verdict, reason) };
         let set = match told.verdict {
-            Verdict::Protect(set) => Some(&self.snapshot.sets()[set.0 as usize]),
+            Verdict::Protect(set) => Some(self.snapshot.set(set)),
             _ => None,
         };
         let tunnel = set.map(|set| set.tunnel);
         let sa = set.and_then(|set| set.outbound.first());
-        let sa = sa.map(|sa| &self.snapshot.outbound()[sa.0 as usize]);
+        let sa = sa.map(|sa| self.snapshot.outbound_sa(*sa));
         Explained {
             flow: flow_text(&self.flow),
             verdict,

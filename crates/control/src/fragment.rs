@@ -70,7 +70,7 @@ pub fn policy_text(config: &Validated, policy: &Policy) -> String {
 /// If it is of another configuration.
 pub fn configured(running: &Compiled, policy: &policy::Policy) -> Policy {
     let peer = |set| {
-        let place = running.sets.iter().position(|known| known.id == set);
+        let place = running.peers.iter().position(|known| *known == set);
         PeerId(place.expect("a policy names a set of its configuration") as u32)
     };
     configured_policy(policy, peer)

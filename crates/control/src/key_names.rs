@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
-use ipsec::{Fingerprint, SaId, Spi};
+use ipsec::{Fingerprint, Spi};
 use policy::Direction;
 
 use crate::compiled::Compiled;
@@ -79,17 +79,15 @@ impl Keys {
 impl Compiled {
     /// The names of the keys of all peers, those that were refused among them.
     pub fn key_names(&self) -> KeyNames {
-        let peers: HashMap<_, _> =
-            self.sets.iter().map(|set| (set.id, set.peer.as_str())).collect();
-        let ids = (0..).map(SaId);
-        let outbound = self.outbound.iter().zip(ids.clone()).map(|(sa, id)| {
-            (sa.set, KeyName::new(Direction::Outbound, sa.spi, self.outbound_fingerprint(id)))
+        let peers: HashMap<_, _> = self.sets().map(|set| (set.id, set.peer.as_str())).collect();
+        let outbound = self.sad.outbound().map(|sa| {
+            (sa.set, KeyName::new(Direction::Outbound, sa.spi, self.outbound_fingerprint(sa.id)))
         });
-        let inbound = self.inbound.iter().zip(ids).map(|(sa, id)| {
-            (sa.set, KeyName::new(Direction::Inbound, sa.spi, self.inbound_fingerprint(id)))
+        let inbound = self.sad.inbound().map(|sa| {
+            (sa.set, KeyName::new(Direction::Inbound, sa.spi, self.inbound_fingerprint(sa.id)))
         });
         let mut names: KeyNames =
-            self.sets.iter().map(|set| (set.peer.clone(), BTreeSet::new())).collect();
+            self.sets().map(|set| (set.peer.clone(), BTreeSet::new())).collect();
         let used = outbound.chain(inbound);
         let used = used.filter_map(|(set, name)| Some((*peers.get(&set)?, name)));
         let refused = self

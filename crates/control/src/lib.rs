@@ -12,7 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod allow_host;
-mod assembled;
+mod associations;
 mod capture;
 mod change;
 mod compile;

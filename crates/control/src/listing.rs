@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use dataplane::SaSet;
 use policy::{PolicyIndex, SaSetId, Spd};
 
 use crate::compile::configured_policy;
@@ -65,9 +64,9 @@ impl Listing {
 
     /// The configuration as it is now, with the sets that its peers have. Cost: all policies are
     /// copied.
-    pub(crate) fn whole(&self, spd: &Spd, sets: &[SaSet]) -> Validated {
+    pub(crate) fn whole(&self, spd: &Spd, sets: &[SaSetId]) -> Validated {
         let peers: HashMap<SaSetId, PeerId> =
-            (0..).map(PeerId).zip(sets).map(|(peer, set)| (set.id, peer)).collect();
+            (0..).map(PeerId).zip(sets).map(|(peer, set)| (*set, peer)).collect();
         let policies = self.slots(spd);
         let policies = policies.map(|slot| configured_policy(spd.policy(slot), |set| peers[&set]));
         Validated { policies: policies.collect(), ..(*self.settings).clone() }

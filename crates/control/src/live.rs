@@ -10,7 +10,8 @@
 //! | counter, window | the key is ([`keystate`]) |
 //! | generation | all policies are the same; each domain has one of its own |
 //! | policy's slot | its id is, and there are slots left |
-//! | layout | every place in the snapshot's lists stands for the same: policies come and go |
+//! | SA's slot, SA set's place | it is |
+//! | layout | the ports are |
 //! | route generation | ports, routes and next hops are the same |
 //!
 //! Ids, generations and layouts are never used twice while the process lives.
@@ -18,30 +19,31 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use dataplane::{Generation, Layout, SaSet};
-use ipsec::{InboundSa, OutboundSa, ReplayWindow, SaError, SaId, Tunnel};
-use keystate::{KeyFileFacts, KeyRefused, KeyState};
-use policy::{Direction, PolicyId, SaSetId, Slots, Spd};
+use dataplane::{Generation, Layout, Snapshot};
+use ipsec::{ReplayWindow, SaError, Tunnel};
+use keystate::KeyState;
+use policy::{PolicyId, SaSetId, Slots, Spd};
 
-use crate::assembled::Assembled;
-use crate::compile::{CompileError, compiled_policy, sa_set};
-use crate::compiled::{Compiled, Kept, RefusedKey, SaIdentity, Shape};
+use crate::associations::Associations;
+use crate::compile::{CompileError, compiled_policy};
+use crate::compiled::{Compiled, Kept};
 use crate::ends::Ends;
 use crate::listing::Listing;
 use crate::validated::{Peer, Policy, Port, Validated};
-use crate::{KeyLine, Keys, Loaded};
+use crate::{Keys, Loaded};
 
 /// Compiles one configuration after the other, and knows what the last one left to keep.
 pub struct Compiler {
     workers: u32,
     pub(crate) generation: Generation,
     pub(crate) layout: Layout,
+    pub(crate) policy_slots: u32,
     pub(crate) next_policy: u32,
     next_set: u32,
     /// How many were finished, and changes made.
     pub(crate) compiles: u64,
     pub(crate) last: Option<Last>,
-    pub(crate) assembled: Arc<Mutex<Assembled>>,
+    pub(crate) assembled: Arc<Mutex<Option<Arc<Snapshot>>>>,
 }
 
 /// What was compiled last.
@@ -68,6 +70,7 @@ impl Compiler {
             workers,
             generation: Generation(0),
             layout: Layout(0),
+            policy_slots: 0,
             next_policy: 0,
             next_set: 0,
             compiles: 0,
@@ -138,38 +141,31 @@ impl Compiler {
             return Err(CompileError::Overtaken);
         }
         check_associations(&config, read)?;
-        let last = self.last.as_ref().map(|last| &*last.kept);
-        let mut made = Associations { last, ..Associations::default() };
+        let nothing = Kept::default();
+        let last = self.last.as_ref().map_or(&nothing, |last| &*last.kept);
+        let mut made = Associations::after(last);
         for ((peer, lines), (set, file)) in
             config.peers.iter().zip(&read.peers).zip(set_ids.iter().zip(&read.files))
         {
             made.add_peer(peer, *set, lines, file, keys)?;
         }
-        let Associations { sets, outbound, inbound, refused, identities, .. } = made;
-        let [outbound_identities, inbound_identities] = identities;
+        let (sad, refused, kept) = made.finish()?;
         let port = |port: &Port| (port.name.clone(), port.netdev.clone(), port.vlan);
-        let shape = Shape {
-            ports: config.ports.iter().map(port).collect(),
-            sets: set_ids.clone(),
-            outbound: outbound_identities,
-            inbound: inbound_identities,
-        };
         let names = config.peers.iter().map(|peer| peer.name.clone());
         let kept = Arc::new(Kept {
-            sets: names.zip(set_ids).collect(),
-            outbound: shape.outbound.iter().copied().zip(outbound.iter().cloned()).collect(),
-            inbound: shape.inbound.iter().copied().zip(inbound.iter().cloned()).collect(),
-            shape,
+            ports: config.ports.iter().map(port).collect(),
+            sets: names.zip(set_ids.iter().copied()).collect(),
+            ..kept
         });
         (self.next_policy, self.next_set) = (next.policy, next.set);
         self.take(generation, &spd, slots, &kept);
         Ok(Compiled {
             spd,
-            sets,
-            outbound,
-            inbound,
+            sad,
+            peers: set_ids.into(),
             generation,
             layout: self.layout,
+            policy_slots: self.policy_slots,
             refused,
             ends: Ends::default(),
             listing,
@@ -188,10 +184,10 @@ impl Compiler {
         slots: Slots,
         kept: &Arc<Kept>,
     ) {
-        let same_shape = self.last.as_ref().is_some_and(|last| last.kept.has_shape_of(kept));
-        if !same_shape || slots == Slots::GivenAnew {
+        if self.last.as_ref().is_none_or(|last| last.kept.ports != kept.ports) {
             self.layout = Layout(self.layout.0 + 1);
         }
+        self.policy_slots += u32::from(slots == Slots::GivenAnew);
         self.generation = generation;
         self.compiles += 1;
         self.last = Some(Last { spd: spd.clone(), kept: kept.clone() });
@@ -288,121 +284,5 @@ impl Ids {
             compiled.push(policy);
         }
         compiled
-    }
-}
-
-/// The SAs of a configuration, as they come together.
-#[derive(Default)]
-struct Associations<'a> {
-    last: Option<&'a Kept>,
-    sets: Vec<SaSet>,
-    outbound: Vec<Arc<OutboundSa>>,
-    inbound: Vec<Arc<InboundSa>>,
-    refused: Vec<RefusedKey>,
-    /// One entry per outbound SA, one per inbound SA.
-    identities: [Vec<SaIdentity>; 2],
-}
-
-impl Associations<'_> {
-    /// Adds a peer's set and what SAs its keys allow.
-    fn add_peer(
-        &mut self,
-        peer: &Peer,
-        set: SaSetId,
-        lines: &[KeyLine],
-        file: &KeyFileFacts,
-        keys: &mut KeyState,
-    ) -> Result<(), CompileError> {
-        let first = self.outbound.len();
-        for line in lines {
-            let added = match line.direction {
-                Direction::Outbound => self.add_outbound(peer, set, line, file, keys)?,
-                Direction::Inbound => self.add_inbound(peer, set, line, keys)?,
-            };
-            if let Err(KeyRefused { fingerprint, spi, reason, .. }) = added {
-                let (peer, direction) = (peer.name.clone(), line.direction);
-                self.refused.push(RefusedKey { peer, direction, spi, fingerprint, reason });
-            }
-        }
-        let outbound = (first..self.outbound.len()).map(|place| SaId(place as u32)).collect();
-        self.sets.push(sa_set(peer, set, outbound));
-        Ok(())
-    }
-
-    fn add_outbound(
-        &mut self,
-        peer: &Peer,
-        set: SaSetId,
-        line: &KeyLine,
-        file: &KeyFileFacts,
-        keys: &mut KeyState,
-    ) -> Result<Result<(), KeyRefused>, CompileError> {
-        let identity = SaIdentity::of(peer, line);
-        let counter = match keys.outbound(identity.fingerprint, line.spi, peer.numbers, file) {
-            Ok(counter) => counter,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        let (id, encapsulation) = (SaId(self.outbound.len() as u32), peer.encapsulation);
-        let kept = self.last.and_then(|last| last.outbound.get(&identity));
-        let sa = match kept.filter(|kept| Arc::ptr_eq(&kept.sequence, &counter)) {
-            Some(kept) if kept.encapsulation != encapsulation => {
-                Arc::new(kept.at(id, set).carried(encapsulation)?)
-            }
-            Some(kept) if kept.id == id && kept.set == set => kept.clone(),
-            Some(kept) => Arc::new(kept.at(id, set)),
-            None => {
-                let (spi, material) = (line.spi, &line.material);
-                Arc::new(OutboundSa::new(id, spi, set, material, encapsulation, counter)?)
-            }
-        };
-        self.outbound.push(sa);
-        self.identities[0].push(identity);
-        Ok(Ok(()))
-    }
-
-    fn add_inbound(
-        &mut self,
-        peer: &Peer,
-        set: SaSetId,
-        line: &KeyLine,
-        keys: &mut KeyState,
-    ) -> Result<Result<(), KeyRefused>, CompileError> {
-        let identity = SaIdentity::of(peer, line);
-        let (size, numbers) = (peer.replay_window, peer.numbers);
-        let window = match keys.inbound(identity.fingerprint, line.spi, size, numbers) {
-            Ok(window) => window,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        let (id, encapsulation) = (SaId(self.inbound.len() as u32), peer.encapsulation);
-        let kept = self.last.and_then(|last| last.inbound.get(&identity));
-        let sa = match kept.filter(|kept| Arc::ptr_eq(&kept.window, &window)) {
-            Some(kept) if kept.encapsulation != encapsulation => {
-                Arc::new(kept.at(id, set).carried(encapsulation)?)
-            }
-            Some(kept) if kept.id == id && kept.set == set => kept.clone(),
-            Some(kept) => Arc::new(kept.at(id, set)),
-            None => {
-                let (spi, material) = (line.spi, &line.material);
-                Arc::new(InboundSa::new(id, spi, set, material, encapsulation, window)?)
-            }
-        };
-        self.inbound.push(sa);
-        self.identities[1].push(identity);
-        Ok(Ok(()))
-    }
-}
-
-impl SaIdentity {
-    fn of(peer: &Peer, line: &KeyLine) -> SaIdentity {
-        SaIdentity {
-            spi: line.spi,
-            suite: line.material.suite(),
-            fingerprint: line.material.fingerprint(),
-            numbers: peer.numbers,
-            window: match line.direction {
-                Direction::Outbound => 0,
-                Direction::Inbound => peer.replay_window,
-            },
-        }
     }
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use dataplane::SetIndex;
+use dataplane::SaSet;
 use ipsec::{Encapsulation, Mode, SaError, Tunnel, UdpPorts};
 use policy::{Action, SaSetId};
 
@@ -80,12 +80,13 @@ impl Compiled {
     ///
     /// # Errors
     /// [`MoveError`]: nothing was changed.
-    pub fn move_peer(&mut self, set: SetIndex, end: End) -> Result<Option<MovedPeer>, MoveError> {
-        let place = set.0 as usize;
-        let peer = self.settings().peers.get(place).filter(|peer| may_move(peer));
-        let (Some(peer), Some(known)) = (peer, self.sets.get(place)) else {
+    pub fn move_peer(&mut self, set: SaSetId, end: End) -> Result<Option<MovedPeer>, MoveError> {
+        let place = self.peers.iter().position(|known| *known == set);
+        let peer = place.and_then(|place| self.settings().peers.get(place));
+        let (Some(peer), Some(place)) = (peer.filter(|peer| may_move(peer)), place) else {
             return Err(MoveError::Stays);
         };
+        let known = self.set_of(place).clone();
         let address = end.address;
         if let Some(why) = crate::values::unusable(address) {
             return Err(MoveError::Unusable { address, why });
@@ -108,20 +109,21 @@ impl Compiled {
         }
         let mut carried = (Vec::new(), Vec::new());
         for sa in &known.outbound {
-            let sa = &self.outbound[sa.0 as usize];
-            carried.0.push((sa.id, sa.carried(towards(sa.encapsulation, end))?));
+            let sa = self.sad.outbound_sa(*sa);
+            carried.0.push(sa.carried(towards(sa.encapsulation, end))?);
         }
-        for sa in self.inbound.iter().filter(|sa| sa.set == id) {
-            carried.1.push((sa.id, sa.carried(towards(sa.encapsulation, end))?));
+        for sa in self.sad.inbound().filter(|sa| sa.set == id) {
+            carried.1.push(sa.carried(towards(sa.encapsulation, end))?);
         }
         let moved = MovedPeer { peer: peer.name.clone(), from, to: end };
-        for (place, sa) in carried.0 {
-            self.outbound[place.0 as usize] = Arc::new(sa);
+        carried.0.into_iter().for_each(|sa| self.sad.put_outbound(Arc::new(sa)));
+        for sa in carried.1 {
+            // In its own slot, with its own SPI.
+            let _ = self.sad.put_inbound(Arc::new(sa));
         }
-        for (place, sa) in carried.1 {
-            self.inbound[place.0 as usize] = Arc::new(sa);
-        }
-        self.sets[place].tunnel.remote = address;
+        let mut moved_set = SaSet::clone(&known);
+        moved_set.tunnel.remote = address;
+        self.sad.put_set(moved_set);
         self.ends.0.insert(id, end);
         Ok(Some(moved))
     }
@@ -144,24 +146,24 @@ impl Compiled {
     /// Keeps what `earlier` has learned of peers whose configuration says the same of where they
     /// are.
     pub fn keep_ends(&mut self, earlier: &Compiled) {
-        let known = earlier.sets.iter().zip(&earlier.settings().peers);
+        let known = earlier.peers.iter().zip(&earlier.settings().peers);
         let known: HashMap<SaSetId, (&Peer, End)> = known
-            .filter_map(|(set, peer)| Some((set.id, (peer, *earlier.ends.0.get(&set.id)?))))
+            .filter_map(|(set, peer)| Some((*set, (peer, *earlier.ends.0.get(set)?))))
             .collect();
-        for place in 0..self.sets.len() {
+        for (place, set) in self.peers.clone().iter().enumerate() {
             let now = &self.settings().peers[place];
-            if let Some((before, end)) = known.get(&self.sets[place].id)
+            if let Some((before, end)) = known.get(set)
                 && says_the_same(before, now)
             {
                 // It was taken once, under the same configuration.
-                let _ = self.move_peer(SetIndex(place as u32), *end);
+                let _ = self.move_peer(*set, *end);
             }
         }
     }
 
     /// Where the peers are now, in the order of the file.
     pub fn remotes(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        self.sets.iter().map(|set| set.tunnel.remote)
+        self.sets().map(|set| set.tunnel.remote)
     }
 }
 

@@ -119,7 +119,7 @@ pub fn action_text(running: &Compiled, action: Action) -> String {
         Action::Bypass => "bypass".to_owned(),
         Action::Discard => "discard".to_owned(),
         Action::Protect(id) => {
-            let set = running.sets.iter().find(|set| set.id == id);
+            let set = running.sets().find(|set| set.id == id);
             format!("protect with peer {}", set.map_or("?", |set| &set.peer))
         }
     }

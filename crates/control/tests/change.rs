@@ -10,7 +10,8 @@ use control::{
     ChangeRefused, CompileError, Compiled, Compiler, Loaded, NotAdopted, parse, parse_policies,
     takeovers_of,
 };
-use dataplane::{Generation, RouteGeneration};
+use dataplane::{Generation, NextHop, PortInfo, RouteGeneration, RouteTarget};
+use ipsec::OutboundSa;
 use keystate::{HostIdentity, KeyState};
 use policy::{Book, DomainId, PolicyIndex, SpdError, common};
 use wire::{Address, Family};
@@ -46,6 +47,11 @@ fn bypass(name: &str, priority: u32, remote: &str) -> String {
 
 fn protect(name: &str, priority: u32, remote: &str) -> String {
     section(name, priority, remote, "peer = \"a\"")
+}
+
+/// The SAs that seal.
+fn sealing(compiled: &Compiled) -> Vec<Arc<OutboundSa>> {
+    compiled.sad.outbound().cloned().collect()
 }
 
 /// A gateway's directories and its compiler.
@@ -163,7 +169,7 @@ fn a_transaction_raises_the_generation_of_its_domains_by_one() {
     for compiled in [&added, &removed, &many, &six] {
         assert_eq!(compiled.layout, first.layout, "counters go on");
         assert_eq!(slot(compiled, "b"), slot(&first, "b"));
-        assert!(Arc::ptr_eq(&compiled.outbound[0], &first.outbound[0]));
+        assert!(Arc::ptr_eq(&sealing(compiled)[0], &sealing(&first)[0]));
     }
 }
 
@@ -259,7 +265,7 @@ fn other_keys_leave_policies_and_generations_as_they_are() {
     gateway.write_keys([3, 4]);
     let rekeyed = gateway.compile(&protect("a", 5, "10.1.0.0/16"));
     assert_eq!(rekeyed.refused, []);
-    assert!(!Arc::ptr_eq(&rekeyed.outbound[0].sequence, &changed.outbound[0].sequence));
+    assert!(!Arc::ptr_eq(&sealing(&rekeyed)[0].sequence, &sealing(&changed)[0].sequence));
     assert!(Arc::ptr_eq(&rekeyed.spd, &changed.spd));
     assert_eq!(generations(&rekeyed), generations(&changed));
 }
@@ -405,7 +411,7 @@ fn a_policy_that_went_may_leave_without_its_peer() {
     let (start, end) = (text.find("[peer.a]").unwrap(), text.find("[[policy]]").unwrap());
     let loaded = gateway.load(&format!("{}{}", &text[..start], &text[end..]));
     let applied = gateway.compiler.compile(&loaded, &mut gateway.keys).unwrap();
-    assert_eq!((applied.sets.len(), names(&applied)), (0, vec!["p"]));
+    assert_eq!((applied.peers.len(), names(&applied)), (0, vec!["p"]));
     let live = live_parts(applied.settings(), &View::default());
     for _ in 0..3 {
         applied.assemble(&live).unwrap();
@@ -418,7 +424,7 @@ fn a_policy_that_went_may_leave_without_its_peer() {
 fn changes_without_end_are_made_and_counters_begin_anew_once_slots_are_used_up() {
     let mut gateway = Gateway::new();
     let mut running = gateway.compile(&bypass("stays", 5, "10.1.0.0/16"));
-    let (first, room) = (running.layout, running.spd.capacity());
+    let (first, room) = (running.policy_slots, running.spd.capacity());
     let all = |step: usize| -> String {
         (0..400).map(|n| bypass(&format!("p{step}-{n}"), 9, "10.3.0.0/16")).collect()
     };
@@ -429,7 +435,7 @@ fn changes_without_end_are_made_and_counters_begin_anew_once_slots_are_used_up()
         before = (0..400).map(|n| format!("p{step}-{n}")).collect();
         assert_eq!(running.spd.len(), 401);
     }
-    assert_eq!(running.layout.0, first.0 + 1);
+    assert_eq!(running.policy_slots, first + 1);
     assert!(running.spd.named("stays").is_some());
     gateway.check(&running);
 }
@@ -473,17 +479,22 @@ fn the_route_generation_rises_with_ports_routes_and_next_hops_alone() {
     let changed = gateway.change(&first, &["a"], "").unwrap();
     assert_eq!(of(&changed, &live), RouteGeneration(1));
     let (port, address) = (dataplane::PortId(1), Address::v4(0xc000_0202));
-    live.neighbours.push(dataplane::Neighbour { port, address, mac: [2, 0, 0, 0, 0, 1] });
+    live.neighbours.insert((port, address), [2, 0, 0, 0, 0, 1]);
     assert_eq!(of(&changed, &live), RouteGeneration(1));
-    live.next_hops.push(dataplane::NextHop { port, gateway: Some(address) });
-    assert_eq!(of(&changed, &live), RouteGeneration(2));
     let prefix = dataplane::Prefix { address: Address::v4(0), length: 0 };
-    let target = dataplane::RouteTarget::Via(dataplane::NextHopId(0));
-    live.routes.push(dataplane::RouteEntry { prefix, target });
+    let via = |gateway| RouteTarget::Via(NextHop { port, gateway });
+    live.routes.insert(prefix, via(Some(address)));
+    assert_eq!(of(&changed, &live), RouteGeneration(2));
+    live.routes.insert(prefix, via(None));
     assert_eq!(of(&changed, &live), RouteGeneration(3));
-    live.ports[1].mtu -= 1;
+    let with_ports = |change: fn(&mut PortInfo), live: &mut LiveParts| {
+        let mut ports = live.ports.to_vec();
+        change(&mut ports[1]);
+        live.ports = ports.into();
+    };
+    with_ports(|port| port.mtu -= 1, &mut live);
     assert_eq!(of(&changed, &live), RouteGeneration(4));
-    live.ports[1].addresses.push(address);
+    with_ports(|port| port.addresses.push(Address::v4(0xc000_0202)), &mut live);
     let applied = gateway.compile(&bypass("b", 5, "10.1.0.0/16"));
     assert_eq!(of(&applied, &live), RouteGeneration(5));
     assert_eq!(of(&first, &live), RouteGeneration(5));

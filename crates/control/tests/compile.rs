@@ -152,9 +152,9 @@ fn policies_and_sets_are_numbered_in_the_order_of_the_file() {
     assert_eq!(policies[0].priority, 10);
     assert_eq!(policies[1].priority, 100);
     assert_eq!(policies[2].only, Some(policy::Direction::Outbound));
-    let sets: Vec<_> = snapshot.sets().iter().map(|s| (s.peer.as_str(), s.mss_clamp)).collect();
+    let sets: Vec<_> = snapshot.sets().map(|(_, s)| (s.peer.as_str(), s.mss_clamp)).collect();
     assert_eq!(sets, [("a", false), ("b", true)]);
-    assert!(snapshot.sets().iter().all(|set| set.outbound.is_empty()));
+    assert!(snapshot.sets().all(|(_, set)| set.outbound.is_empty()));
 }
 
 #[test]

@@ -9,8 +9,8 @@ use control::{
     ConfigErrors, KeyFileError, KeyLine, Loaded, PeerId, ReplayKeys, generate_pair, load,
     read_replay_keys, write_key_file, write_replay_keys,
 };
-use dataplane::Generation;
-use ipsec::Suite;
+use dataplane::{Generation, SetIndex};
+use ipsec::{SaId, Suite};
 use policy::Direction;
 use proptest::prelude::*;
 
@@ -98,10 +98,10 @@ fn a_good_key_file_becomes_security_associations() {
     assert_eq!(lines[1].material.expose(), bytes);
     let (keys, _) = loaded.keys.for_replay(&loaded.validated, &[]).unwrap();
     let snapshot = loaded.validated.compile(keys, Generation(1)).unwrap();
-    assert_eq!(snapshot.outbound().len(), 1);
-    assert_eq!(snapshot.inbound().len(), 1);
-    assert_eq!(snapshot.inbound()[0].window.size(), 1024);
-    assert_eq!(snapshot.sets()[0].outbound, [snapshot.outbound()[0].id]);
+    assert_eq!(snapshot.outbound().count(), 1);
+    assert_eq!(snapshot.inbound().count(), 1);
+    assert_eq!(snapshot.inbound_sa(SaId(0)).window.size(), 1024);
+    assert_eq!(snapshot.set(SetIndex(0)).outbound, [SaId(0)]);
     assert!(snapshot.inbound_by_spi(ipsec::Spi::new(u32::MAX).unwrap()).is_some());
 }
 
@@ -303,8 +303,8 @@ fn every_outbound_line_is_an_sa_of_the_peers_set() {
     let spis: Vec<_> = loaded.keys.of(PeerId(0)).iter().map(|line| line.spi).collect();
     let (keys, _) = loaded.keys.for_replay(&loaded.validated, &[]).unwrap();
     let snapshot = loaded.validated.compile(keys, Generation(1)).unwrap();
-    let sealing = snapshot.sets()[0].outbound.iter();
-    let sealing: Vec<_> = sealing.map(|sa| snapshot.outbound()[sa.0 as usize].spi).collect();
+    let sealing = snapshot.set(SetIndex(0)).outbound.iter();
+    let sealing: Vec<_> = sealing.map(|sa| snapshot.outbound_sa(*sa).spi).collect();
     assert_eq!(sealing, [spis[0], spis[2]]);
 }
 
@@ -346,8 +346,8 @@ fn stand_ins_seal_for_every_peer_under_other_keys_each_time() {
     let print = |keys: &ReplayKeys| keys.of(PeerId(1))[0].material.fingerprint();
     assert_ne!(print(&keys()), print(&keys()));
     let snapshot = config.compile(keys(), Generation(1)).unwrap();
-    assert!(snapshot.sets().iter().all(|set| set.outbound.len() == 1));
-    assert!(snapshot.inbound().is_empty());
+    assert!(snapshot.sets().all(|(_, set)| set.outbound.len() == 1));
+    assert_eq!(snapshot.inbound().count(), 0);
 }
 
 #[test]

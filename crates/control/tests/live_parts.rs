@@ -1,6 +1,5 @@
 //! What the walk gets of what the kernel knows.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 
 use control::mirror::{
@@ -9,7 +8,7 @@ use control::mirror::{
     Usability, View, check_devices, host_routes, live_parts,
 };
 use control::{Validated, parse};
-use dataplane::{L4Checksum, NextHop, PortId, Prefix, RouteTable, RouteTarget};
+use dataplane::{L4Checksum, NextHop, PortId, Prefix, RouteTarget};
 use policy::AddressRange;
 use wire::Address;
 
@@ -152,14 +151,18 @@ fn view() -> View {
 
 /// Where a destination goes: a word, or `PORT` or `PORT GATEWAY`.
 fn way(live: &LiveParts, to: &str) -> String {
-    match RouteTable::new(&live.routes).lookup(ip(to)) {
+    let bits = ip(to).family.address_bits();
+    let prefixes = (0..=bits)
+        .rev()
+        .map(|length| Prefix { address: AddressRange::network(ip(to), length).first(), length });
+    match prefixes.filter_map(|prefix| live.routes.get(&prefix)).next() {
         None => "nowhere".into(),
         Some(RouteTarget::Local) => "local".into(),
         Some(RouteTarget::Broadcast) => "broadcast".into(),
         Some(RouteTarget::Blackhole) => "blackhole".into(),
         Some(RouteTarget::Elsewhere) => "elsewhere".into(),
         Some(RouteTarget::Via(hop)) => {
-            let NextHop { port, gateway } = live.next_hops[hop.0 as usize];
+            let NextHop { port, gateway } = *hop;
             let port = &live.ports[usize::from(port.0)].name;
             gateway.map_or_else(|| port.clone(), |gateway| format!("{port} {gateway}"))
         }
@@ -354,9 +357,6 @@ fn routes_become_what_the_walk_may_do() {
         for (to, way_of) in *expected {
             assert_eq!(way(&live, to), *way_of, "{case}: {to}");
         }
-        let mut prefixes: HashMap<Prefix, usize> = HashMap::new();
-        live.routes.iter().for_each(|route| *prefixes.entry(route.prefix).or_default() += 1);
-        assert!(prefixes.values().all(|count| *count == 1), "{case}: a prefix has two routes");
     }
 }
 
@@ -431,7 +431,7 @@ fn neighbours_are_used_while_the_kernel_would_use_them() {
     }
     let live = live_parts(&config(), &view);
     let found: Vec<(u16, Address)> =
-        live.neighbours.iter().map(|neighbour| (neighbour.port.0, neighbour.address)).collect();
+        live.neighbours.keys().map(|(port, address)| (port.0, *address)).collect();
     let expected =
         [(0, ip("10.1.0.2")), (0, ip("10.1.0.3")), (0, ip("10.1.0.4")), (1, ip("10.9.0.2"))];
     assert_eq!(found, expected);

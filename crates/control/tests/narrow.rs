@@ -2,6 +2,7 @@
 
 use control::{Parsed, Problem, Severity, parse};
 use dataplane::Generation;
+use ipsec::SaId;
 
 /// A gateway whose tunnel goes by `wan`, with an inner network of each family.
 fn gateway(mtu: u32, outer: [&str; 2], suite: &str, inner: [&str; 2]) -> String {
@@ -54,7 +55,7 @@ fn inner_mtu(parsed: &Parsed) -> u32 {
     let keys = control::ReplayKeys::stand_ins(&parsed.validated).expect("keys");
     let snapshot = parsed.validated.compile(keys, Generation(1)).expect("compiles");
     let path_mtu = parsed.validated.ports[1].mtu as usize;
-    snapshot.outbound()[0].largest_inner(path_mtu) as u32
+    snapshot.outbound_sa(SaId(0)).largest_inner(path_mtu) as u32
 }
 
 #[test]

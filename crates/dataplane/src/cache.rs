@@ -27,7 +27,7 @@ use cpu::aes::{KeyedHash, Secret};
 use policy::{DomainId, FlowVerdict, Generation, Scope};
 use wire::{Family, Flow};
 
-use crate::ids::{Layout, RouteGeneration};
+use crate::ids::RouteGeneration;
 use crate::snapshot::Snapshot;
 use entry::Value;
 pub(crate) use entry::Words;
@@ -133,9 +133,8 @@ pub struct FlowCache {
     use_: CacheUse,
     verdicts: Verdicts,
     domains: Domains,
-    /// What the snapshot that was looked at last said of wraps, layout and routes.
+    /// What the snapshot that was looked at last said of wraps and routes.
     wraps: Option<u32>,
-    layout: Option<Layout>,
     routes: Option<RouteGeneration>,
     /// The number of its routing table, from 1.
     epoch: u16,
@@ -157,7 +156,6 @@ impl FlowCache {
             verdicts: Verdicts::new(entries),
             domains: Domains::default(),
             wraps: None,
-            layout: None,
             routes: None,
             epoch: 0,
             is_outworn: false,
@@ -258,7 +256,7 @@ impl FlowCache {
 /// What the walk does with it, batch by batch.
 impl FlowCache {
     /// Goes over to a snapshot: what was remembered under other generations no longer holds. Before
-    /// each batch; it takes no longer than there are domains, and under another layout verdicts.
+    /// each batch; it takes no longer than there are domains.
     pub(crate) fn look_at(&mut self, snapshot: &Snapshot) {
         let spd = snapshot.spd();
         let wraps = spd.wraps();
@@ -266,10 +264,6 @@ impl FlowCache {
         if self.routes != Some(snapshot.route_generation()) {
             self.routes = Some(snapshot.route_generation());
             self.epoch = self.epoch.saturating_add(1);
-        }
-        if self.layout != Some(snapshot.layout()) {
-            self.layout = Some(snapshot.layout());
-            self.verdicts.look_at(snapshot.tables());
         }
         self.domains.bits = snapshot.tables().scopes();
         self.domains.list.resize(spd.domains().count(), Domain::default());

@@ -23,9 +23,9 @@ use wire::{Address, Family, Flow, Upper, packet::is_link_local};
 
 use crate::ids::PortId;
 use crate::port::{HostService, PortInfo, Side};
-use crate::routes::{RouteEntry, RouteTarget};
+use crate::routes::{Prefix, RouteTarget};
 use crate::row::Row;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Routes, Snapshot};
 use crate::verdict::DropReason;
 
 /// Port of IKE (RFC 7296 §2).
@@ -214,7 +214,7 @@ impl Reserved {
     /// What these policies may want. Takes about a millisecond for 100 000 of them.
     pub fn by<'p>(
         ports: &[PortInfo],
-        routes: &[RouteEntry],
+        routes: &Routes,
         policies: impl IntoIterator<Item = &'p Policy>,
     ) -> Reserved {
         let mut reserved = Reserved(ports.iter().map(none_of).collect());
@@ -253,7 +253,7 @@ impl Reserved {
     pub fn of_earlier<'p>(
         earlier: &[PortInfo],
         ports: &[PortInfo],
-        routes: &[RouteEntry],
+        routes: &Routes,
         policies: impl IntoIterator<Item = &'p Policy>,
     ) -> Reserved {
         let place = |name: &str| earlier.iter().position(|port| port.name == name);
@@ -342,18 +342,17 @@ struct Destinations {
 }
 
 impl Destinations {
-    fn of(ports: &[PortInfo], routes: &[RouteEntry]) -> Destinations {
+    fn of(ports: &[PortInfo], routes: &Routes) -> Destinations {
         let outside = ports.iter().filter(|port| port.side == Side::Unprotected);
         let mut us: Vec<AddressRange> =
             outside.flat_map(|port| &port.addresses).map(|own| (*own).into()).collect();
         // Whichever of these are ours.
         us.push(AddressRange::network(Address::v4(0xa9fe_0000), 16));
         us.push(AddressRange::network(Address::v6(0xfe80 << 112), 10));
-        let broadcast = routes.iter().filter(|route| route.target == RouteTarget::Broadcast);
+        let broadcast = routes.iter().filter(|(_, target)| **target == RouteTarget::Broadcast);
         let mut groups: Vec<AddressRange> = group_ranges().into();
-        groups.extend(
-            broadcast.map(|route| AddressRange::network(route.prefix.address, route.prefix.length)),
-        );
+        let network = |prefix: &Prefix| AddressRange::network(prefix.address, prefix.length);
+        groups.extend(broadcast.map(|(prefix, _)| network(prefix)));
         Destinations { us, groups }
     }
 

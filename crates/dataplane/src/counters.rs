@@ -64,7 +64,37 @@ impl Ledger {
     }
 }
 
-/// All counters of one worker under one snapshot.
+/// The room that counters need under a snapshot. They go on from one snapshot to the next as long
+/// as it is the same; what SAs that are gone have counted is taken out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CounterRoom {
+    ports: usize,
+    /// Policies have the slots that they had.
+    arrangement: u32,
+    policies: usize,
+    outbound: usize,
+    inbound: usize,
+}
+
+impl CounterRoom {
+    /// The room for a snapshot: for SAs, a power of two.
+    pub fn of(snapshot: &Snapshot) -> CounterRoom {
+        let room = |slots: usize| slots.next_power_of_two().max(LEAST_SA_SLOTS);
+        let [outbound, inbound] = snapshot.sad().room().map(room);
+        CounterRoom {
+            ports: snapshot.ports().len(),
+            arrangement: snapshot.policy_slots(),
+            policies: snapshot.spd().capacity(),
+            outbound,
+            inbound,
+        }
+    }
+}
+
+/// Slots of SAs of one direction that are counted at least.
+const LEAST_SA_SLOTS: usize = 256;
+
+/// All counters of one worker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Counters {
     /// One entry per port, then one for frames that belong to no port (undeclared VLAN).
@@ -79,9 +109,9 @@ pub struct Counters {
     pub policy_outbound: Vec<Volume>,
     /// One entry per policy slot, inbound.
     pub policy_inbound: Vec<Volume>,
-    /// One entry per outbound SA: inner packets sealed.
+    /// One entry per slot of an SA that seals: inner packets sealed.
     pub sealed: Vec<Volume>,
-    /// One entry per inbound SA: inner packets opened.
+    /// One entry per slot of an SA that opens: inner packets opened.
     pub opened: Vec<Volume>,
     /// Times the classifier searched.
     pub full_lookups: u64,
@@ -100,8 +130,7 @@ pub struct Counters {
 impl Counters {
     /// Zeroed counters for a snapshot.
     pub fn new(snapshot: &Snapshot) -> Counters {
-        let ports = snapshot.ports().len();
-        let policies = snapshot.spd().capacity();
+        let CounterRoom { ports, policies, outbound, inbound, .. } = CounterRoom::of(snapshot);
         Counters {
             ledgers: vec![Ledger::default(); ports + 1],
             transmitted: vec![Volume::default(); ports],
@@ -109,8 +138,8 @@ impl Counters {
             drops: [0; DropReason::COUNT],
             policy_outbound: vec![Volume::default(); policies],
             policy_inbound: vec![Volume::default(); policies],
-            sealed: vec![Volume::default(); snapshot.outbound().len()],
-            opened: vec![Volume::default(); snapshot.inbound().len()],
+            sealed: vec![Volume::default(); outbound],
+            opened: vec![Volume::default(); inbound],
             full_lookups: 0,
             icmp_limited: 0,
             handed_over: 0,
@@ -140,6 +169,20 @@ impl Counters {
     pub fn ledger(&mut self, port: Option<PortId>) -> &mut Ledger {
         let place = port.map_or(self.ledgers.len() - 1, |port| usize::from(port.0));
         &mut self.ledgers[place]
+    }
+
+    /// Counts on in zeroed counters of other room, for the same ports. Returns what was counted so
+    /// far, without what waits: that is as if it had come just now.
+    pub(crate) fn exchange(&mut self, zeroed: Counters) -> Counters {
+        let mut before = std::mem::replace(self, zeroed);
+        for (now, before) in self.ledgers.iter_mut().zip(&mut before.ledgers) {
+            now.held = std::mem::take(&mut before.held);
+            now.received = now.held.min(before.received);
+            now.made = now.held - now.received;
+            before.received -= now.received;
+            before.made -= now.made;
+        }
+        before
     }
 
     /// Sum of all ledgers.

@@ -54,7 +54,7 @@ pub(crate) fn decapsulate<F: Frames>(
     for group in sas.chunk_by(|a, b| a == b) {
         let (jobs, others) = rest.split_at_mut(group.len());
         rest = others;
-        let sa = &turn.snapshot.inbound()[group[0].0 as usize];
+        let (sa, set) = (turn.snapshot.inbound_sa(group[0]), turn.snapshot.set_of(group[0]));
         sa.cipher.open(turn.frames, jobs);
         clock.ended(Stage::OpenCipher);
         commit(turn, sa, jobs, numbers, commits);
@@ -62,7 +62,7 @@ pub(crate) fn decapsulate<F: Frames>(
         for job in jobs {
             let row = &mut rows[job.row as usize];
             let finished = match job.authentic {
-                true => finish(turn, row, sa, job, committed.next().copied()),
+                true => finish(turn, row, (sa, set), job, committed.next().copied()),
                 false => Err(DropReason::Integrity),
             };
             match finished {
@@ -208,13 +208,12 @@ fn prepare<'s, F: Frames>(
 fn finish<F: Frames>(
     turn: &mut Turn<'_, F>,
     row: &mut Row,
-    sa: &InboundSa,
+    (sa, set): (&InboundSa, SetIndex),
     job: &OpenJob,
     committed: Option<Result<Advance, ReplayError>>,
 ) -> Result<(), DropReason> {
     // Without an answer of the window nothing passes.
     let advance = committed.unwrap_or(Err(ReplayError::TooOld)).map_err(replay_reason)?;
-    let set = turn.snapshot.set_of(sa.id);
     if sa.encapsulation.udp.is_some() && advance == Advance::Moved {
         note_move(turn, row, sa, set);
     }
@@ -244,9 +243,10 @@ fn finish<F: Frames>(
 fn note_move<F>(turn: &mut Turn<'_, F>, row: &Row, sa: &InboundSa, set: SetIndex) {
     let State::Outer(carrier) = row.state else { return };
     let elsewhere = esp::elsewhere(sa, carrier, &row.packet);
-    if let Some((address, port)) = elsewhere.filter(|_| turn.snapshot.set(set).may_move) {
-        turn.out.moved.retain(|moved| moved.set != set);
-        turn.out.moved.push(Moved { set, address, port });
+    let set = turn.snapshot.set(set);
+    if let Some((address, port)) = elsewhere.filter(|_| set.may_move) {
+        turn.out.moved.retain(|moved| moved.set != set.id);
+        turn.out.moved.push(Moved { set: set.id, address, port });
     }
 }
 

@@ -19,14 +19,14 @@
 mod asking;
 
 use policy::{Book, Direction, FlowAction, FlowVerdict, Refusal, Scope};
-use wire::{Flow, Frames, icmp, packet::is_link_local};
+use wire::{Address, Flow, Frames, icmp, packet::is_link_local};
 
 use crate::addresses::is_inside;
 use crate::cache::{FlowCache, Lane, Lanes, Way, Words};
 use crate::carve_out::{CarveOut, carve_out};
 use crate::ids::NextHopId;
 use crate::port::Side;
-use crate::routes::{Near, RouteTarget};
+use crate::routes::{Near, RouteTable, RouteTarget};
 use crate::row::{Origin, Quote, Row, State};
 use crate::snapshot::Snapshot;
 use crate::turn::Turn;
@@ -464,19 +464,28 @@ enum Routed {
 /// Why it goes nowhere.
 #[inline]
 fn route(snapshot: &Snapshot, row: &Row) -> Result<Routed, DropReason> {
-    route_near(snapshot, &mut Near::nothing(), row)
+    routed(snapshot, row, |routes, destination| routes.lookup(destination))
 }
 
 /// [`route`], which first looks near the route that was found last.
 #[inline(always)]
 fn route_near(snapshot: &Snapshot, near: &mut Near, row: &Row) -> Result<Routed, DropReason> {
+    routed(snapshot, row, |routes, destination| near.lookup(routes, destination))
+}
+
+#[inline(always)]
+fn routed(
+    snapshot: &Snapshot,
+    row: &Row,
+    look_up: impl FnOnce(&RouteTable, Address) -> Option<RouteTarget>,
+) -> Result<Routed, DropReason> {
     let flow = &row.packet.flow;
     let routes = snapshot.routes();
     // RFC 1812 §5.3.8: nobody else sends from our own or a broadcast address.
     if routes.is_ours(flow.source_address()) && row.origin.is_forwarded() {
         return Err(DropReason::BadAddress);
     }
-    let target = near.lookup(routes, flow.destination_address());
+    let target = look_up(routes, flow.destination_address());
     let stays_on_link =
         is_link_local(flow.family, flow.source) || is_link_local(flow.family, flow.destination);
     match target {

@@ -121,7 +121,7 @@ impl Departures {
     pub(crate) fn draw<F>(&mut self, turn: &Turn<'_, F>) {
         for taken in &mut self.ways {
             if let Some(protection) = taken.way.protection {
-                let sa = &turn.snapshot.outbound()[protection.sa.0 as usize];
+                let sa = turn.snapshot.outbound_sa(protection.sa);
                 taken.numbers = sa.sequence.draw(taken.count);
             }
         }

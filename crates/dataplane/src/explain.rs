@@ -91,7 +91,7 @@ fn judge(snapshot: &Snapshot, row: &Row, told: &mut Explanation) -> Result<State
 /// Why it does not, in the order of the walk: an SA, a way, a number, what the SA can carry.
 fn protected(snapshot: &Snapshot, set: SetIndex, packet: &Packet) -> Result<PortId, DropReason> {
     let sa = sealing_sa(snapshot, &snapshot.set(set).outbound, Share::ALL);
-    let sa = &snapshot.outbound()[sa.ok_or(DropReason::NoSa)?.0 as usize];
+    let sa = snapshot.outbound_sa(sa.ok_or(DropReason::NoSa)?);
     let egress = snapshot.set_egress(set).ok_or(DropReason::NoRoute)?;
     if sa.sequence.is_exhausted() {
         return Err(DropReason::SequenceExhausted);

@@ -7,8 +7,7 @@ pub use policy::SetIndex;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct RouteGeneration(pub u32);
 
-/// Number of an arrangement of a snapshot's lists of ports, policies, SAs and sets. Snapshots of
-/// one layout have the same thing at each place, so that counters by place go on.
+/// Number of an arrangement of ports and netdevs. Under one layout a place is one's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Layout(pub u32);
 

@@ -4,7 +4,6 @@
 //! Whether something was sealed, the SAs' sequence numbers say: they are shared by all workers, so
 //! nothing is counted for this on the path of packets.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 
 use ipsec::encapsulation::UdpPorts;
@@ -16,7 +15,7 @@ use wire::{Descriptor, Frames, HEADROOM, checksum};
 use crate::counters::Counters;
 use crate::esp::KEEPALIVE;
 use crate::holding;
-use crate::ids::{Layout, SetIndex};
+use crate::ids::SetIndex;
 use crate::outputs::{Held, Outputs};
 use crate::sa_set::SaSet;
 use crate::share::Share;
@@ -46,10 +45,8 @@ struct Silence {
 /// What one worker knows of the peers' silence.
 #[derive(Default)]
 pub(crate) struct Keepalives {
-    /// The layout that `sets` is of.
-    layout: Option<Layout>,
-    /// One entry a set.
-    sets: Vec<(SaSetId, Silence)>,
+    /// By place.
+    sets: Vec<Option<(SaSetId, Silence)>>,
     checked_ns: u64,
 }
 
@@ -81,11 +78,9 @@ impl Keepalives {
         counters: &mut Counters,
         out: &mut Outputs,
     ) {
-        if self.layout != Some(snapshot.layout()) {
-            self.go_over_to(snapshot, now_ns);
-        }
         let before_ns = std::mem::replace(&mut self.checked_ns, now_ns);
-        for (index, (set, (_, silence))) in snapshot.sets().iter().zip(&mut self.sets).enumerate() {
+        for (place, set) in snapshot.sets() {
+            let silence = self.silence(snapshot, place, set, now_ns);
             let Some(due) = due_after(snapshot, set) else { continue };
             let sealed = sealed(snapshot, set);
             if silence.sealed != sealed {
@@ -94,25 +89,33 @@ impl Keepalives {
             if now_ns.saturating_sub(silence.since_ns) < due.after_ns {
                 continue;
             }
-            if index as u32 % share.workers == share.worker {
-                let set = SetIndex(index as u32);
-                if make(snapshot, set, &due, frames, counters, out).is_none() {
-                    continue; // no route, no frame: it stays due
-                }
+            if place.0 % share.workers == share.worker
+                && make(snapshot, place, &due, frames, counters, out).is_none()
+            {
+                continue; // no route, no frame: it stays due
             }
             silence.since_ns = now_ns;
         }
     }
 
-    /// Keeps what is known of the sets that are there still.
-    fn go_over_to(&mut self, snapshot: &Snapshot, now_ns: u64) {
-        let known: HashMap<SaSetId, Silence> = self.sets.drain(..).collect();
-        let silence = |set: &SaSet| {
-            let new = Silence { sealed: sealed(snapshot, set), since_ns: now_ns };
-            (set.id, known.get(&set.id).copied().unwrap_or(new))
-        };
-        self.sets.extend(snapshot.sets().iter().map(silence));
-        self.layout = Some(snapshot.layout());
+    /// What is known of the set at a place; of one that is there anew, that it just sealed.
+    fn silence(
+        &mut self,
+        snapshot: &Snapshot,
+        place: SetIndex,
+        set: &SaSet,
+        now_ns: u64,
+    ) -> &mut Silence {
+        let place = place.0 as usize;
+        if place >= self.sets.len() {
+            self.sets.resize(place + 1, None);
+        }
+        let known = &mut self.sets[place];
+        if known.is_some_and(|(id, _)| id != set.id) {
+            *known = None;
+        }
+        let new = || (set.id, Silence { sealed: sealed(snapshot, set), since_ns: now_ns });
+        &mut known.get_or_insert_with(new).1
     }
 }
 
@@ -127,13 +130,13 @@ struct Due {
 fn due_after(snapshot: &Snapshot, set: &SaSet) -> Option<Due> {
     let after_ns = u64::from(set.keepalive_s?) * 1_000_000_000;
     let first = set.outbound.first()?;
-    let Encapsulation { tunnel, udp, .. } = snapshot.outbound()[first.0 as usize].encapsulation;
+    let Encapsulation { tunnel, udp, .. } = snapshot.outbound_sa(*first).encapsulation;
     Some(Due { after_ns, tunnel, ports: udp? })
 }
 
 /// Moves whenever one of a set's SAs seals, at whatever worker.
 fn sealed(snapshot: &Snapshot, set: &SaSet) -> u64 {
-    let last = |sa: &ipsec::SaId| snapshot.outbound()[sa.0 as usize].sequence.last();
+    let last = |sa: &ipsec::SaId| snapshot.outbound_sa(*sa).sequence.last();
     set.outbound.iter().map(last).fold(0, u64::wrapping_add)
 }
 

@@ -1,8 +1,9 @@
 //! The outputs of the walk of a batch.
 
+use policy::SaSetId;
 use wire::{Address, Descriptor, Family};
 
-use crate::ids::{NetdevId, PortId, SetIndex};
+use crate::ids::{NetdevId, PortId};
 use crate::port::Medium;
 use crate::sends::Sends;
 use crate::snapshot::Snapshot;
@@ -95,7 +96,7 @@ impl Outputs {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moved {
     /// The set of the SA that opened the packet.
-    pub set: SetIndex,
+    pub set: SaSetId,
     /// Where the packet came from.
     pub address: wire::Address,
     /// The UDP port it came from.

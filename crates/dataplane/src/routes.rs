@@ -1,8 +1,10 @@
-//! Longest-prefix routing as disjoint intervals: prefixes are flattened once, a lookup is one
-//! binary search over their first addresses. Exact for both families.
+//! Longest-prefix routing. Exact for both families.
+
+mod trie;
 
 use wire::{Address, Family};
 
+use self::trie::{Around, Bits, Trie};
 use crate::ids::{NextHopId, PortId};
 
 /// Where a route leads.
@@ -15,7 +17,7 @@ pub struct NextHop {
 }
 
 /// A prefix of either family; bits of `address` behind `length` are zero.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Prefix {
     /// First address.
     pub address: Address,
@@ -32,9 +34,9 @@ impl Prefix {
     }
 }
 
-/// What a prefix means.
+/// What a prefix means; next hops are numbered, or said as they are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum RouteTarget {
+pub enum RouteTarget<H = NextHopId> {
     /// One of our own addresses.
     Local,
     /// A subnet's broadcast address: never forwarded.
@@ -45,7 +47,20 @@ pub enum RouteTarget {
     /// route, but no wider one takes its place.
     Elsewhere,
     /// Forward.
-    Via(NextHopId),
+    Via(H),
+}
+
+impl<H> RouteTarget<H> {
+    /// The same with its next hop in another form.
+    pub fn map<G>(self, other: impl FnOnce(H) -> G) -> RouteTarget<G> {
+        match self {
+            RouteTarget::Local => RouteTarget::Local,
+            RouteTarget::Broadcast => RouteTarget::Broadcast,
+            RouteTarget::Blackhole => RouteTarget::Blackhole,
+            RouteTarget::Elsewhere => RouteTarget::Elsewhere,
+            RouteTarget::Via(hop) => RouteTarget::Via(other(hop)),
+        }
+    }
 }
 
 /// One route.
@@ -57,12 +72,13 @@ pub struct RouteEntry {
     pub target: RouteTarget,
 }
 
-/// A routing table. Immutable.
+/// A routing table. Cheap to copy; a changed copy shares what did not change.
+#[derive(Clone, Debug, Default)]
 pub struct RouteTable {
-    v4: Intervals<u32>,
-    v6: Intervals<u128>,
-    /// One bit per hash of our own and broadcast addresses: a source that has none is a stranger's,
-    /// which almost all are, and needs no search.
+    v4: Trie<u32>,
+    v6: Trie<u128>,
+    /// One bit per hash of addresses that are or were our own or broadcast addresses: a source that
+    /// has none is a stranger's, which almost all are, and needs no search.
     own_filter: [u64; FILTER_BITS / 64],
 }
 
@@ -77,30 +93,69 @@ fn filter_place(value: u128) -> (usize, u64) {
 }
 
 impl RouteTable {
-    /// Flattens routes. Of two with one prefix the later in the list wins.
+    /// A table of routes. Of two with one prefix the later in the list wins.
     pub fn new(entries: &[RouteEntry]) -> RouteTable {
-        let of = |family| {
-            let mut list: Vec<&RouteEntry> =
-                entries.iter().filter(|e| e.prefix.address.family == family).collect();
-            list.sort_by_key(|e| e.prefix.length);
-            flatten(&list, family)
-        };
-        let (v4_starts, v4_targets) = of(Family::V4);
-        let (v6_starts, v6_targets) = of(Family::V6);
-        let v4_starts = v4_starts.iter().map(|start| *start as u32).collect();
-        RouteTable {
-            v4: Intervals { starts: v4_starts, targets: v4_targets },
-            v6: Intervals { starts: v6_starts, targets: v6_targets },
-            own_filter: own_filter(entries),
+        let mut table = RouteTable::default();
+        for RouteEntry { prefix, target } in entries {
+            table.insert(*prefix, *target);
         }
+        table
+    }
+
+    /// Gives a prefix a target, and returns the one that it had.
+    pub fn insert(&mut self, prefix: Prefix, target: RouteTarget) -> Option<RouteTarget> {
+        let Prefix { address, length } = prefix;
+        if matches!(target, RouteTarget::Local | RouteTarget::Broadcast) {
+            self.note_own(&prefix);
+        }
+        match address.family {
+            Family::V4 => self.v4.insert(address.value as u32, length, target),
+            Family::V6 => self.v6.insert(address.value, length, target),
+        }
+    }
+
+    /// Takes a prefix out, and returns its target.
+    pub fn remove(&mut self, prefix: Prefix) -> Option<RouteTarget> {
+        let Prefix { address, length } = prefix;
+        match address.family {
+            Family::V4 => self.v4.remove(address.value as u32, length),
+            Family::V6 => self.v6.remove(address.value, length),
+        }
+    }
+
+    /// The target of a prefix; not that of a wider one.
+    pub fn get(&self, prefix: Prefix) -> Option<RouteTarget> {
+        let Prefix { address, length } = prefix;
+        match address.family {
+            Family::V4 => self.v4.get(address.value as u32, length),
+            Family::V6 => self.v6.get(address.value, length),
+        }
+    }
+
+    /// Whether no prefix is in it.
+    pub fn is_empty(&self) -> bool {
+        self.v4.is_empty() && self.v6.is_empty()
+    }
+
+    /// Bits stay when the address goes: who has one is looked up, no more.
+    fn note_own(&mut self, prefix: &Prefix) {
+        if prefix.length < prefix.address.family.address_bits() {
+            self.own_filter = [u64::MAX; FILTER_BITS / 64];
+        }
+        let (word, bit) = filter_place(prefix.address.value);
+        self.own_filter[word] |= bit;
     }
 
     /// Whether an address is one of our own or a broadcast address: no stranger's source.
     #[inline]
     pub fn is_ours(&self, address: Address) -> bool {
         let (word, bit) = filter_place(address.value);
-        self.own_filter[word] & bit != 0
-            && matches!(self.lookup(address), Some(RouteTarget::Local | RouteTarget::Broadcast))
+        self.own_filter[word] & bit != 0 && self.leads_to_us(address)
+    }
+
+    #[inline(never)]
+    fn leads_to_us(&self, address: Address) -> bool {
+        matches!(self.lookup(address), Some(RouteTarget::Local | RouteTarget::Broadcast))
     }
 
     /// The route of the longest prefix that holds `destination`.
@@ -112,17 +167,14 @@ impl RouteTable {
         }
     }
 
-    /// The same, with the addresses around it that have its route.
+    /// The same, with addresses around it that have its route.
     #[inline(never)]
     fn around(&self, destination: Address) -> Near {
         let Address { family, value } = destination;
-        let last = family.highest_address();
-        let (first, end, target) = match family {
-            Family::V4 => self.v4.around(value as u32),
-            Family::V6 => self.v6.around(value),
-        };
-        let behind = end.map_or(last, |end| end - 1) - first;
-        Near { family: Some(family), first, behind, target }
+        match family {
+            Family::V4 => Near::of(family, self.v4.around(value as u32)),
+            Family::V6 => Near::of(family, self.v6.around(value)),
+        }
     }
 }
 
@@ -144,6 +196,12 @@ impl Near {
         Near { family: None, first: 0, behind: 0, target: None }
     }
 
+    fn of<N: Bits + Into<u128>>(family: Family, around: Around<N>) -> Near {
+        let Around { first, length, target } = around;
+        let behind = u128::MAX.checked_shr((128 - N::WIDTH + length).into()).unwrap_or(0);
+        Near { family: Some(family), first: first.into(), behind, target }
+    }
+
     /// The route of an address in `routes`; always the same table between two [`Near::nothing`].
     #[inline(always)]
     pub(crate) fn lookup(
@@ -159,141 +217,5 @@ impl Near {
     }
 }
 
-fn own_filter(entries: &[RouteEntry]) -> [u64; FILTER_BITS / 64] {
-    let mut filter = [0; FILTER_BITS / 64];
-    let own = entries
-        .iter()
-        .filter(|entry| matches!(entry.target, RouteTarget::Local | RouteTarget::Broadcast));
-    for RouteEntry { prefix, .. } in own {
-        if prefix.length < prefix.address.family.address_bits() {
-            return [u64::MAX; FILTER_BITS / 64];
-        }
-        let (word, bit) = filter_place(prefix.address.value);
-        filter[word] |= bit;
-    }
-    filter
-}
-
-struct Intervals<N> {
-    /// First address of each interval, ascending, the first is 0.
-    starts: Box<[N]>,
-    /// What the interval from the same place of `starts` to the next one means.
-    targets: Box<[Option<RouteTarget>]>,
-}
-
-impl<N: Ord + Copy> Intervals<N> {
-    #[inline]
-    fn lookup(&self, address: N) -> Option<RouteTarget> {
-        let behind = self.starts.partition_point(|start| *start <= address);
-        self.targets[behind.checked_sub(1)?]
-    }
-
-    /// The interval that an address is in: its first address, that of the next, its target.
-    fn around(&self, address: N) -> (u128, Option<u128>, Option<RouteTarget>)
-    where
-        N: Into<u128>,
-    {
-        // The first interval begins at 0, so every address is in one.
-        let behind = self.starts.partition_point(|start| *start <= address);
-        let place = behind.saturating_sub(1);
-        let end = self.starts.get(place + 1).map(|end| (*end).into());
-        (self.starts[place].into(), end, self.targets[place])
-    }
-}
-
-type Flat = (Box<[u128]>, Box<[Option<RouteTarget>]>);
-
-/// Flattens prefixes, shortest first, into disjoint intervals that cover the family.
-///
-/// Prefixes nest or are disjoint, so a stack of the open ones gives at every address the longest:
-/// 1. sort by first address, shorter prefixes first among equals;
-/// 2. before opening a prefix close those that end before it, resuming what lies around them;
-/// 3. merge neighbours with one target.
-fn flatten(by_length: &[&RouteEntry], family: Family) -> Flat {
-    let mut entries: Vec<&RouteEntry> = by_length.to_vec();
-    entries.sort_by_key(|e| e.prefix.address.value); // stable: shorter stays first
-    let mut starts: Vec<u128> = vec![0];
-    let mut targets: Vec<Option<RouteTarget>> = vec![None];
-    let mut begin = |at: u128, target: Option<RouteTarget>| {
-        if *starts.last().expect("never empty") == at {
-            *targets.last_mut().expect("never empty") = target;
-        } else if *targets.last().expect("never empty") != target {
-            starts.push(at);
-            targets.push(target);
-        }
-    };
-    let mut open: Vec<(u128, RouteTarget)> = Vec::new();
-    let around = |open: &[(u128, RouteTarget)]| open.last().map(|(_, target)| *target);
-    for entry in entries {
-        let first = entry.prefix.address.value;
-        while let Some((last, _)) = open.last().copied().filter(|(last, _)| *last < first) {
-            open.pop();
-            begin(last + 1, around(&open));
-        }
-        begin(first, Some(entry.target));
-        open.push((entry.prefix.last(), entry.target));
-    }
-    while let Some((last, _)) = open.pop() {
-        if last < family.highest_address() {
-            begin(last + 1, around(&open));
-        }
-    }
-    (starts.into(), targets.into())
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    /// Prefixes around a few places, so that they nest, meet and lie apart.
-    fn prefixes() -> impl Strategy<Value = Vec<(u32, u8)>> {
-        let place = prop_oneof![
-            Just(0u32),
-            Just(u32::MAX),
-            Just(0x0a01_0000),
-            Just(0x0a01_ffff),
-            Just(0x0a02_0000),
-            any::<u32>(),
-        ];
-        prop::collection::vec((place, 0u8..=32), 0..40)
-    }
-
-    fn entry(number: usize, (address, length): (u32, u8)) -> RouteEntry {
-        let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
-        let prefix = Prefix { address: Address::v4(address & mask), length };
-        RouteEntry { prefix, target: RouteTarget::Via(NextHopId(number as u32)) }
-    }
-
-    proptest! {
-        #[test]
-        fn the_longest_prefix_wins(
-            prefixes in prefixes(),
-            others: Vec<u32>,
-        ) {
-            let entries = prefixes.iter().enumerate();
-            let entries: Vec<_> = entries.map(|(number, prefix)| entry(number, *prefix)).collect();
-            let table = RouteTable::new(&entries);
-            let mut near = Near::nothing();
-            let edges = entries.iter().flat_map(|entry| {
-                let (first, last) = (entry.prefix.address.value as u32, entry.prefix.last() as u32);
-                [first, last, first.wrapping_sub(1), last.wrapping_add(1)]
-            });
-            for address in edges.chain(others).chain([0, u32::MAX]) {
-                let holds = |entry: &&RouteEntry| {
-                    let Prefix { address: first, .. } = entry.prefix;
-                    (first.value..=entry.prefix.last()).contains(&u128::from(address))
-                };
-                let expected = entries.iter().filter(holds).max_by_key(|e| e.prefix.length);
-                let expected = expected.map(|entry| entry.target);
-                let address = Address::v4(address);
-                prop_assert_eq!(table.lookup(address), expected, "{}", address);
-                // From wherever the one before was, and from where it is itself.
-                for _ in 0..2 {
-                    prop_assert_eq!(near.lookup(&table, address), expected, "{}", address);
-                }
-                prop_assert_eq!(near.lookup(&table, Address::v6(address.value)), None);
-            }
-        }
-    }
-}
+mod tests;

@@ -30,7 +30,7 @@ impl Departures {
             if jobs.is_empty() {
                 continue;
             }
-            let sa = &turn.snapshot.outbound()[protection.sa.0 as usize];
+            let sa = turn.snapshot.outbound_sa(protection.sa);
             let mut sealed = jobs.len();
             if let Err(error) = sa.cipher.seal(turn.frames, jobs) {
                 sealed = error.job;
@@ -181,7 +181,7 @@ fn write_sealed<F: Frames>(
     jobs: &mut Vec<SealJob>,
 ) -> Result<(), DropReason> {
     let sequence = taken.numbers.take().map_err(sequence_reason)?;
-    let sa = &turn.snapshot.outbound()[protection.sa.0 as usize];
+    let sa = turn.snapshot.outbound_sa(protection.sa);
     let frame = turn.frames.bytes_mut(row.frame);
     jobs.push(SealJob { row: place, ..SealJob::of(row.frame) });
     let job = jobs.last_mut().expect("pushed just now");

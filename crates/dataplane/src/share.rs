@@ -26,7 +26,7 @@ pub(crate) fn sealing_sa(snapshot: &Snapshot, set: &[SaId], share: Share) -> Opt
     if let [only] = set {
         return Some(*only);
     }
-    let lasts = |sa: &&SaId| !snapshot.outbound()[sa.0 as usize].sequence.is_exhausted();
+    let lasts = |sa: &&SaId| !snapshot.outbound_sa(**sa).sequence.is_exhausted();
     let lasting = set.iter().filter(lasts).count();
     let place = share.worker as usize % lasting.max(1);
     // Another worker may exhaust one meanwhile.

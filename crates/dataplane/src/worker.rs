@@ -1,10 +1,11 @@
 //! One worker's turn: receive a batch, walk it, transmit what leaves. The same turn in the daemon,
 //! in `lockgate replay` and in the benches; what a port is, the caller says.
 
+use ipsec::SaId;
 use wire::{BATCH, Descriptor, FrameId, Frames, Port, Received};
 
 use crate::cache::FlowCache;
-use crate::counters::Counters;
+use crate::counters::{Counters, Volume};
 use crate::handover::{Full, Handovers};
 use crate::holding::{Holding, Wanted};
 use crate::ids::{Layout, NetdevId};
@@ -33,6 +34,15 @@ pub enum Surroundings {
     /// A kernel: what waits for a neighbour is held while the kernel is asked, and what the
     /// steering program left to Linux never comes here.
     Live,
+}
+
+/// SAs that are gone from their slots, and what each has sealed or opened.
+#[derive(Clone, Default, Debug)]
+pub struct GoneSas {
+    /// Those that sealed.
+    pub outbound: Vec<(SaId, Volume)>,
+    /// Those that opened.
+    pub inbound: Vec<(SaId, Volume)>,
 }
 
 /// A worker: frames, ports, the walk. Owns every frame that no port has.
@@ -109,8 +119,8 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         self.walk.cache()
     }
 
-    /// Goes over to a snapshot of another layout (other ports, policies or SAs), with devices in
-    /// its order. Drops what is held and returns all that was counted; counting begins at 0.
+    /// Goes over to a snapshot of another layout (other ports), with devices in its order. Drops
+    /// what is held and returns all that was counted; counting begins at 0.
     pub fn rearrange(&mut self, snapshot: &Snapshot, devices: Vec<Option<P>>) -> Counters {
         self.rearrange_with(devices, Counters::new(snapshot))
     }
@@ -123,6 +133,24 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         self.queues.resize_with(devices.len(), Sends::default);
         self.devices = devices;
         self.walk.rearrange(zeroed)
+    }
+
+    /// Counts on in zeroed counters with the room of a snapshot of the same layout, and returns
+    /// what was counted so far.
+    pub fn exchange_counters(&mut self, zeroed: Counters) -> Counters {
+        self.walk.counters_mut().exchange(zeroed)
+    }
+
+    /// Takes out what SAs have sealed and opened whose slots may be others' under the snapshot that
+    /// is gone over to.
+    pub fn take_volumes(&mut self, mut gone: GoneSas) -> GoneSas {
+        let Counters { sealed, opened, .. } = self.walk.counters_mut();
+        for (list, counted) in [(&mut gone.outbound, sealed), (&mut gone.inbound, opened)] {
+            for (sa, volume) in list {
+                *volume = std::mem::take(&mut counted[sa.0 as usize]);
+            }
+        }
+        gone
     }
 
     /// Goes over to a snapshot before its first batch: what the flow cache remembers of policies

@@ -3,7 +3,6 @@
 //! Walk, `explain`, flow cache and planners of lower tiers all ask [`Tables::classify`] and nothing
 //! else, so that no two of them can say different things of a flow.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use wire::{Family, Flow};
@@ -14,6 +13,7 @@ use crate::domain::{DomainId, Generation, IngressClass};
 use crate::ids::{PolicyIndex, SetIndex};
 use crate::policy::{Action, Policy, SaSetId};
 use crate::scope::{Scope, ScopeBits};
+use crate::set_places::SetPlaces;
 use crate::spd::Spd;
 use crate::verdict::{Decider, Deciders, EgressClass, FlowAction, FlowVerdict, Refusal};
 
@@ -41,18 +41,10 @@ pub enum TablesError {
 #[derive(Clone, Debug)]
 pub struct Tables {
     spd: Arc<Spd>,
-    sets: Arc<Sets>,
+    sets: SetPlaces,
     scopes: ScopeBits,
     /// What the policy of each slot does.
     actions: BySlot<FlowAction>,
-}
-
-/// The SA sets that policies may name.
-#[derive(PartialEq, Eq, Debug)]
-struct Sets {
-    /// By place.
-    ids: Box<[SaSetId]>,
-    places: HashMap<SaSetId, SetIndex>,
 }
 
 /// One asking of a book, for `explain`.
@@ -73,29 +65,34 @@ pub struct Consultation {
 }
 
 impl Tables {
-    /// Puts a database together with SA sets, by place. Takes from `earlier` what is the same;
-    /// without that, or where the base or the sets are others, it takes as long as there are slots.
+    /// Puts a database together with SA sets. Takes from `earlier` what is the same; without that,
+    /// or where the base is another or a set went, it takes as long as there are slots.
     ///
     /// # Errors
     /// [`TablesError`].
     pub fn new(
         spd: Arc<Spd>,
-        sets: &[SaSetId],
+        sets: &SetPlaces,
         earlier: Option<&Tables>,
     ) -> Result<Tables, TablesError> {
         let scopes = ScopeBits::of(spd.domains().count());
         let highest = scopes.highest_set();
-        if let Some(set) = sets.iter().copied().find(|set| *set > highest) {
+        let none = SetPlaces::default();
+        // Those that were there fit if there are as many domains still.
+        let known = earlier.filter(|earlier| earlier.scopes == scopes);
+        let known = known.map_or(&none, |earlier| &earlier.sets);
+        let mut came = sets.changes(known).filter_map(|(_, now)| now);
+        if let Some(set) = came.find(|set| *set > highest) {
             return Err(TablesError::TooManySets { set, highest });
         }
-        let earlier = earlier.filter(|earlier| *earlier.sets.ids == *sets);
-        let sets = match earlier {
-            Some(earlier) => earlier.sets.clone(),
-            None => Arc::new(Sets::new(sets)),
+        let stays = |earlier: &&Tables| {
+            let mut changes = sets.changes(&earlier.sets);
+            changes.all(|(before, _)| before.is_none())
         };
+        let (sets, earlier) = (sets.clone(), earlier.filter(stays));
         // A policy that holds no more may name a set that went with it. It decides nothing.
         let at = |slot: usize| {
-            let action = sets.resolve(spd.policy(PolicyIndex(slot as u32)).action);
+            let action = resolve(&sets, spd.policy(PolicyIndex(slot as u32)).action);
             action.unwrap_or(FlowAction::Refuse(Refusal::Discard))
         };
         let earlier = earlier.filter(|earlier| earlier.spd.has_base_of(&spd));
@@ -103,7 +100,7 @@ impl Tables {
             Some(earlier) => earlier.actions.base().clone(),
             None => (0..spd.base_slots()).map(at).collect(),
         };
-        let check = |policy: &Policy| sets.resolve(policy.action).map(|_| ());
+        let check = |policy: &Policy| resolve(&sets, policy.action).map(|_| ());
         // One that came and went again may name a set that went with it: then all are looked at.
         let is_whole = earlier.is_some() && spd.added().all(|(_, policy)| check(policy).is_ok());
         if !is_whole {
@@ -118,9 +115,9 @@ impl Tables {
         &self.spd
     }
 
-    /// The place of the set with this number.
-    pub fn set(&self, id: SaSetId) -> Option<SetIndex> {
-        self.sets.places.get(&id).copied()
+    /// The SA sets and their places.
+    pub fn sets(&self) -> &SetPlaces {
+        &self.sets
     }
 
     /// The bits of scopes.
@@ -141,7 +138,7 @@ impl Tables {
         family: Family,
         opened_by: Option<SetIndex>,
     ) -> Scope {
-        let opened_by = opened_by.map(|set| self.sets.ids[set.0 as usize]);
+        let opened_by = opened_by.map(|set| self.sets.id(set));
         self.scopes.scope(DomainId::new(class, book, family), opened_by)
     }
 
@@ -193,19 +190,6 @@ impl Tables {
         verdict
     }
 
-    /// A verdict of these or earlier tables with its set at the place that it has here. Of one
-    /// whose rule is unknown here it does not matter.
-    pub fn resolved(&self, verdict: FlowVerdict) -> FlowVerdict {
-        let FlowAction::Protect(_) = verdict.action else { return verdict };
-        let rule = verdict.deciders.slots().last().map(|slot| slot.0 as usize);
-        match rule {
-            Some(slot) if slot < self.spd.slots() => {
-                FlowVerdict { action: *self.actions.at(slot), ..verdict }
-            }
-            _ => verdict,
-        }
-    }
-
     /// The verdict on a packet that is to leave (RFC 4301 §5.1).
     #[inline]
     fn to_leave(&self, decider: Decider) -> FlowVerdict {
@@ -244,7 +228,7 @@ impl Tables {
     fn opened_by(&self, decider: Decider, own: SaSetId) -> FlowVerdict {
         let verdict = self.to_leave(decider);
         let action = match verdict.action {
-            FlowAction::Protect(set) if self.sets.ids[set.0 as usize] == own => FlowAction::Permit,
+            FlowAction::Protect(set) if self.sets.id(set) == own => FlowAction::Permit,
             FlowAction::Refuse(Refusal::FragmentPorts) => return verdict,
             _ => FlowAction::Refuse(Refusal::SelectorMismatch),
         };
@@ -252,21 +236,14 @@ impl Tables {
     }
 }
 
-impl Sets {
-    fn new(ids: &[SaSetId]) -> Sets {
-        let places = (0..).map(SetIndex).zip(ids).map(|(place, id)| (*id, place)).collect();
-        Sets { ids: ids.into(), places }
-    }
-
-    fn resolve(&self, action: Action) -> Result<FlowAction, TablesError> {
-        match action {
-            Action::Protect(id) => match self.places.get(&id) {
-                Some(place) => Ok(FlowAction::Protect(*place)),
-                None => Err(TablesError::UnknownSet(id)),
-            },
-            Action::Bypass => Ok(FlowAction::Permit),
-            Action::Discard => Ok(FlowAction::Refuse(Refusal::Discard)),
-        }
+fn resolve(sets: &SetPlaces, action: Action) -> Result<FlowAction, TablesError> {
+    match action {
+        Action::Protect(id) => match sets.get(id) {
+            Some(place) => Ok(FlowAction::Protect(place)),
+            None => Err(TablesError::UnknownSet(id)),
+        },
+        Action::Bypass => Ok(FlowAction::Permit),
+        Action::Discard => Ok(FlowAction::Refuse(Refusal::Discard)),
     }
 }
 

@@ -179,7 +179,7 @@ impl Gateway {
         let flow = packet.flow;
         let ends = (flow.source_address(), flow.destination_address());
         let is_ours = |set: &SaSet| ends == (set.tunnel.local.into(), set.tunnel.remote.into());
-        let to_peer = self.lab.snapshot.sets().iter().any(is_ours);
+        let to_peer = self.lab.snapshot.sets().any(|(_, set)| is_ours(set));
         if sent.port != WAN || !to_peer || flow.protocol != protocol::ESP {
             return (flow, None);
         }
@@ -226,7 +226,7 @@ impl Gateway {
     }
 
     fn id(&self, set: SetIndex) -> SaSetId {
-        self.lab.snapshot.sets()[set.0 as usize].id
+        self.lab.snapshot.set(set).id
     }
 }
 

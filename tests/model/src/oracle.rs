@@ -27,7 +27,7 @@ use crate::esp::{self, Freshness, Numbers};
 use crate::headers::{self, Defects, Ip, Part};
 use crate::icmp::{self, Complaint};
 use crate::spd::{self, Judgement};
-use crate::world::{Keys, Supply, World};
+use crate::world::{Keys, Supply, World, set_id};
 
 /// One thing that may rightly become of a packet.
 #[derive(Clone, Debug)]
@@ -319,7 +319,7 @@ impl<'w> Oracle<'w> {
         let known = Address::from(self.world.peers[peer].tunnel().remote);
         let is_elsewhere = (address, port) != (known, ports.remote);
         let may_move = self.world.peers[peer].may_move;
-        (is_elsewhere && may_move).then_some(Moved { set: SetIndex(peer as u32), address, port })
+        (is_elsewhere && may_move).then_some(Moved { set: set_id(peer), address, port })
     }
 
     fn inbound_sa(&self, spi: u32) -> Option<(usize, &'w Keys)> {

@@ -12,10 +12,12 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use dataplane::counters::Volume;
 use dataplane::{
-    CacheUse, Counters, FlowCache, HostService, L4Checksum, Medium, Moved, Neighbour, NetdevId,
-    NextHop, NextHopId, PortId, PortInfo, Prefix, RouteEntry, RouteTarget, SaSet, SetIndex, Side,
-    Snapshot, SnapshotParts, TapReader, TapSettings, Tapped, Verdict, Wanted, Worker, tap,
+    CacheUse, Counters, FlowCache, GoneSas, HostService, L4Checksum, Medium, Moved, Neighbour,
+    NetdevId, NextHop, NextHopId, PortId, PortInfo, Prefix, RouteEntry, RouteTarget, SaSet,
+    SetIndex, Side, Snapshot, SnapshotParts, TapReader, TapSettings, Tapped, Verdict, Wanted,
+    Worker, tap,
 };
 use io::{MemoryFrames, MemoryPort};
 use ipsec::{
@@ -126,8 +128,8 @@ impl Hub {
     /// The same gateway with the SAs of a snapshot that is in use, as every change of configuration
     /// keeps them: counters and replay windows go on.
     pub fn keeping_sas_of(mut self, snapshot: &Snapshot) -> Hub {
-        self.parts.outbound = snapshot.outbound().to_vec();
-        self.parts.inbound = snapshot.inbound().to_vec();
+        self.parts.outbound = snapshot.outbound().cloned().collect();
+        self.parts.inbound = snapshot.inbound().cloned().collect();
         self
     }
 
@@ -312,6 +314,23 @@ impl Laboratory {
         self.snapshot = hub.snapshot();
         let devices = self.worker.take_devices();
         self.worker.rearrange(&self.snapshot, devices)
+    }
+
+    /// Has the worker count on in counters of its own for the snapshot, as if others had more room.
+    /// Returns what was counted so far.
+    pub fn exchange_counters(&mut self) -> Counters {
+        self.worker.exchange_counters(Counters::new(&self.snapshot))
+    }
+
+    /// Publishes another snapshot, and takes out what SAs have counted that it has no more.
+    pub fn publish_without(&mut self, hub: Hub) -> GoneSas {
+        let before = std::mem::replace(&mut self.snapshot, hub.snapshot());
+        let (outbound, inbound) = self.snapshot.sad().gone_since(before.sad());
+        let gone = GoneSas {
+            outbound: outbound.iter().map(|sa| (sa.id, Volume::default())).collect(),
+            inbound: inbound.iter().map(|sa| (sa.id, Volume::default())).collect(),
+        };
+        self.worker.take_volumes(gone)
     }
 
     /// Peers that have shown themselves at another place since this was last asked.

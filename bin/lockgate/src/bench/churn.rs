@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use dataplane::{SaSet, Snapshot, SnapshotError};
 use ipsec::{InboundSa, OutboundSa};
-use policy::{Action, Policy, PolicyId, PolicyIndex, SaSetId, Spd, Tables};
+use policy::{Action, Policy, PolicyId, PolicyIndex, Spd, Tables};
 use wire::Family;
 
 use super::lap::LapError;
@@ -185,8 +185,8 @@ struct Scene {
     outbound: Vec<Arc<OutboundSa>>,
     inbound: Vec<Arc<InboundSa>>,
     spd: Arc<Spd>,
-    /// The tables of the last snapshot.
-    tables: Option<Tables>,
+    /// The last snapshot.
+    last: Option<Arc<Snapshot>>,
     /// Slot of the policy that came and is to go.
     came: Option<PolicyIndex>,
     /// Number of the next policy.
@@ -205,11 +205,11 @@ impl Scene {
         let parts = case.parts(&keys, spd.clone())?;
         let (outbound, inbound, sets) = (parts.outbound, parts.inbound, parts.sets);
         let next_id = count as u32 + 1;
-        let (tables, came, rebuilding) = (None, None, None);
-        Ok(Scene { case, keys, outbound, inbound, spd, tables, came, next_id, sets, rebuilding })
+        let (last, came, rebuilding) = (None, None, None);
+        Ok(Scene { case, keys, outbound, inbound, spd, last, came, next_id, sets, rebuilding })
     }
 
-    fn snapshot(&mut self) -> Result<Snapshot, BenchError> {
+    fn snapshot(&mut self) -> Result<Arc<Snapshot>, BenchError> {
         let refused = |error: LapError| BenchError::Lap {
             case: "a snapshot".into(),
             error: LapRefused(error),
@@ -217,9 +217,10 @@ impl Scene {
         let parts = self.case.parts(&self.keys, self.spd.clone());
         let mut parts = parts.map_err(|error: SceneError| refused(error.into()))?;
         (parts.outbound, parts.inbound) = (self.outbound.clone(), self.inbound.clone());
-        let made = Snapshot::after(parts, self.tables.as_ref());
-        let made = made.map_err(|error: SnapshotError| refused(error.into()))?;
-        self.tables = Some(made.tables().clone());
+        let sources = parts.try_into().map_err(|error: SnapshotError| refused(error.into()))?;
+        let made = Snapshot::after(sources, self.last.as_deref());
+        let made = Arc::new(made.map_err(|error: SnapshotError| refused(error.into()))?);
+        self.last = Some(made.clone());
         Ok(made)
     }
 
@@ -287,7 +288,7 @@ impl Scene {
         if self.spd.changes() >= WORTH_REBUILDING && self.rebuilding.is_none() {
             let (spd, sets, earlier) = (self.spd.clone(), self.sets.clone(), self.spd.clone());
             let job = thread::spawn(move || {
-                let sets: Vec<SaSetId> = sets.iter().map(|set| set.id).collect();
+                let sets = sets.iter().map(|set| set.id).collect();
                 Tables::new(spd.rebuilt().ok()?.into(), &sets, None).ok()
             });
             self.rebuilding = Some((job, earlier));
@@ -302,7 +303,8 @@ impl Scene {
         let rebuilt = job.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let Some(rebuilt) = rebuilt else { return Ok(()) };
         if let Ok(next) = self.spd.on(rebuilt.spd(), &earlier) {
-            (self.spd, self.tables) = (next.into(), Some(rebuilt));
+            self.spd = next.into();
+            self.last = self.last.take().map(|last| Arc::new(last.upon(rebuilt)));
             self.publish(mailbox)?;
         }
         Ok(())
@@ -310,7 +312,7 @@ impl Scene {
 
     /// Gives the worker a snapshot and returns when it has it.
     fn publish(&mut self, mailbox: &Mailbox) -> Result<(), BenchError> {
-        mailbox.put(Arc::new(self.snapshot()?));
+        mailbox.put(self.snapshot()?);
         let begin = Instant::now();
         while !mailbox.is_empty() {
             if begin.elapsed() > PATIENCE || mailbox.is_left.load(Ordering::Acquire) {

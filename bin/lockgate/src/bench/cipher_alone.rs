@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use dataplane::Snapshot;
 use io::memory::MemoryFrames;
+use ipsec::SaId;
 use wire::link::ETHERNET_BYTES;
 use wire::{BATCH, Descriptor, Frames};
 
@@ -91,7 +92,7 @@ struct Batch<'b> {
 impl Batch<'_> {
     /// Seals packets in clear and returns the cipher's ns; the last packet is checked.
     fn seal(&self, frames: &mut MemoryFrames) -> Result<f64, LapError> {
-        let sa = &self.sa.snapshot.outbound()[self.sa.worker];
+        let sa = self.sa.snapshot.outbound_sa(SaId(self.sa.worker as u32));
         let number = sa.sequence.draw(self.packets.len() as u32).whole();
         let number = number.map_err(|_| self.refused(0))?;
         let mut jobs = Vec::with_capacity(self.packets.len());
@@ -123,7 +124,7 @@ impl Batch<'_> {
     /// Opens sealed packets and returns the cipher's ns; all must be authentic, and the last is
     /// compared.
     fn open(&self, frames: &mut MemoryFrames) -> Result<f64, LapError> {
-        let sa = &self.sa.snapshot.inbound()[self.sa.worker];
+        let sa = self.sa.snapshot.inbound_sa(SaId(self.sa.worker as u32));
         let mut jobs = Vec::with_capacity(self.packets.len());
         for (row, packet) in self.packets.iter().enumerate() {
             let ip = packet.offset as usize + ETHERNET_BYTES;

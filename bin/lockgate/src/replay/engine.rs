@@ -75,7 +75,7 @@ impl Verdicts {
     fn new(snapshot: &Snapshot) -> Verdicts {
         Verdicts {
             forward: vec![0; snapshot.ports().len()],
-            protect: vec![0; snapshot.sets().len()],
+            protect: vec![0; snapshot.sets().count()],
             ..Verdicts::default()
         }
     }

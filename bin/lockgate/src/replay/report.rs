@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use control::mac_text;
 use dataplane::counters::Volume;
-use dataplane::{DropReason, Ledger, PortId, Snapshot};
+use dataplane::{DropReason, Ledger, PortId, SetIndex, Snapshot};
+use ipsec::SaId;
 use policy::{Action, PolicyIndex};
 use serde::Serialize;
 
@@ -335,7 +336,7 @@ fn verdicts(snapshot: &Snapshot, outcome: &Outcome) -> Vec<VerdictLine> {
     };
     let peer = |(place, packets): (usize, &u64)| VerdictLine {
         verdict: "protect",
-        to: Some(format!("peer {}", snapshot.sets()[place].peer)),
+        to: Some(format!("peer {}", snapshot.set(SetIndex(place as u32)).peer)),
         packets: *packets,
     };
     let plain = [
@@ -375,13 +376,16 @@ fn policies(snapshot: &Snapshot, outcome: &Outcome) -> Vec<PolicyLine> {
 
 fn sas(snapshot: &Snapshot, outcome: &Outcome) -> Vec<SaLine> {
     let peer = |id| set_of(snapshot, id).map_or(String::new(), |set| set.peer.clone());
-    let sealed = snapshot.outbound().iter().zip(&outcome.counters.sealed).map(|(sa, volume)| {
+    let volume = |list: &[Volume], sa: SaId| list[sa.0 as usize];
+    let sealed = snapshot.outbound().map(|sa| {
+        let volume = volume(&outcome.counters.sealed, sa.id);
         let (spi, suite) = (sa.spi.to_string(), sa.suite.name());
-        SaLine { peer: peer(sa.set), direction: "out", spi, suite, amount: (*volume).into() }
+        SaLine { peer: peer(sa.set), direction: "out", spi, suite, amount: volume.into() }
     });
-    let opened = snapshot.inbound().iter().zip(&outcome.counters.opened).map(|(sa, volume)| {
+    let opened = snapshot.inbound().map(|sa| {
+        let volume = volume(&outcome.counters.opened, sa.id);
         let (spi, suite) = (sa.spi.to_string(), sa.suite.name());
-        SaLine { peer: peer(sa.set), direction: "in", spi, suite, amount: (*volume).into() }
+        SaLine { peer: peer(sa.set), direction: "in", spi, suite, amount: volume.into() }
     });
     sealed.chain(opened).collect()
 }

@@ -11,7 +11,7 @@ use control::{
     Takeovers, service_text,
 };
 use dataplane::counters::Volume;
-use dataplane::{RouteTarget, SaSet, SetIndex, Side, Snapshot};
+use dataplane::{NextHop, Prefix, RouteTarget, SaSet, SetIndex, Side, Snapshot};
 use ipsec::{Encapsulation, SequenceNumbers};
 use policy::selector::protocol_text;
 use policy::{Action, Direction, Policy, PortRange, SaSetId, UpperSelector};
@@ -25,7 +25,7 @@ use crate::liveness::Heard;
 pub(super) fn policies(running: &Running) -> Vec<v1::Policy> {
     let snapshot = &*running.snapshot;
     let peers: HashMap<SaSetId, &str> =
-        snapshot.sets().iter().map(|set| (set.id, set.peer.as_str())).collect();
+        snapshot.sets().map(|(_, set)| (set.id, set.peer.as_str())).collect();
     let one = |policy: &Policy| {
         let [outbound, inbound] =
             running.policies.get(policy.name.as_str()).copied().unwrap_or_default();
@@ -104,16 +104,13 @@ pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
         sum.packets += volume.packets;
         sum.bytes += volume.bytes;
     }
-    let sets: HashMap<&str, (SetIndex, &SaSet)> = (0..)
-        .map(SetIndex)
-        .zip(snapshot.sets())
-        .map(|(place, set)| (set.peer.as_str(), (place, set)))
-        .collect();
+    let sets = snapshot.sets().map(|(place, set)| (set.peer.as_str(), (place, set)));
+    let sets: HashMap<&str, (SetIndex, &SaSet)> = sets.collect();
     let one = |peer: &Peer| {
         let [sealed, opened] = volumes.get(peer.name.as_str()).copied().unwrap_or_default();
         let set = sets.get(peer.name.as_str());
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let inbound = |set: &SaSet| snapshot.inbound().iter().filter(|sa| sa.set == set.id).count();
+        let inbound = |set: &SaSet| snapshot.inbound().filter(|sa| sa.set == set.id).count();
         let Encapsulation { mode, tunnel, udp, .. } = peer.encapsulation;
         let current = current_end(snapshot, set.map(|(_, set)| *set), peer);
         let route = route_to(snapshot, current.0);
@@ -155,8 +152,8 @@ pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
 /// Where a peer is now: its address and, with ESP in UDP, its port.
 fn current_end(snapshot: &Snapshot, set: Option<&SaSet>, peer: &Peer) -> (IpAddr, Option<u16>) {
     let sealing = set.and_then(|set| set.outbound.first());
-    let sealing = sealing.map(|sa| snapshot.outbound()[sa.0 as usize].encapsulation);
-    let opening = set.and_then(|set| snapshot.inbound().iter().find(|sa| sa.set == set.id));
+    let sealing = sealing.map(|sa| snapshot.outbound_sa(*sa).encapsulation);
+    let opening = set.and_then(|set| snapshot.inbound().find(|sa| sa.set == set.id));
     let opening = opening.map(|sa| sa.encapsulation);
     let Encapsulation { tunnel, udp, .. } = sealing.or(opening).unwrap_or(peer.encapsulation);
     (tunnel.remote, udp.map(|ports| ports.remote))
@@ -174,7 +171,7 @@ const READY: &str = "ready";
 /// Whether a peer can be sent to, and if not, why.
 fn peer_state(snapshot: &Snapshot, set: Option<&SaSet>, routed: bool) -> &'static str {
     let outbound = set.map_or(&[][..], |set| &set.outbound);
-    let exhausted = |sa: &ipsec::SaId| snapshot.outbound()[sa.0 as usize].sequence.is_exhausted();
+    let exhausted = |sa: &ipsec::SaId| snapshot.outbound_sa(*sa).sequence.is_exhausted();
     match () {
         () if outbound.is_empty() => "no SA that can send: see `lockgate show sa`",
         () if outbound.iter().all(exhausted) => "all sequence numbers used: give it new keys",
@@ -197,20 +194,19 @@ fn route_to(snapshot: &Snapshot, address: IpAddr) -> Option<String> {
 /// The routes that the walk knows, as they were given.
 pub(super) fn routes(running: &Running) -> Vec<v1::Route> {
     let snapshot = &*running.snapshot;
-    let one = |entry: &dataplane::RouteEntry| {
-        let (kind, via, port) = match entry.target {
+    let one = |(prefix, target): (&Prefix, &RouteTarget<NextHop>)| {
+        let (kind, via, port) = match target {
             RouteTarget::Local => ("local", None, None),
             RouteTarget::Broadcast => ("broadcast", None, None),
             RouteTarget::Blackhole => ("blackhole", None, None),
             RouteTarget::Elsewhere => ("elsewhere", None, None),
             RouteTarget::Via(hop) => {
-                let hop = snapshot.next_hop(hop);
                 let kind = if hop.gateway.is_some() { "via" } else { "link" };
                 (kind, hop.gateway, Some(snapshot.port(hop.port).name.clone()))
             }
         };
         v1::Route {
-            to: format!("{}/{}", entry.prefix.address, entry.prefix.length),
+            to: format!("{}/{}", prefix.address, prefix.length),
             kind: kind.into(),
             via: via.map_or(String::new(), |gateway| gateway.to_string()),
             port: port.unwrap_or_default(),

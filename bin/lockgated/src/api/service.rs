@@ -173,7 +173,7 @@ impl<B: Backend> Gateway for Service<B> {
             Status::invalid_argument("a flow needs two addresses of one family and a protocol")
         })?;
         let running = self.backend.running().await;
-        let prefixes: Vec<Prefix> = running.routes.iter().map(|route| route.prefix).collect();
+        let prefixes: Vec<Prefix> = running.routes.keys().copied().collect();
         let (snapshot, spis) = (&*running.snapshot, running.spis);
         let is_dead = |port: &v1::Port| port.state != "up";
         let dead_ports: Vec<DeadPort> = self

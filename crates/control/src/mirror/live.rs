@@ -18,10 +18,10 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use dataplane::{
-    L4Checksum, Neighbour, NetdevId, NextHop, NextHopId, PortId, PortInfo, Prefix, RouteEntry,
-    RouteTarget,
+    L4Checksum, Neighbours, NetdevId, NextHop, PortId, PortInfo, Prefix, RouteTarget, Routes,
 };
 use policy::AddressRange;
 use wire::Address;
@@ -33,7 +33,7 @@ use crate::{HOST_NETDEV, Validated};
 #[derive(Clone, PartialEq, Debug)]
 pub struct LiveParts {
     /// The configuration's ports in its order, then the host port.
-    pub ports: Vec<PortInfo>,
+    pub ports: Arc<[PortInfo]>,
     /// State of each port, one entry per port.
     pub states: Vec<PortState>,
     /// Interface index that a port's addresses and routes are on, one entry per port: for a
@@ -42,12 +42,10 @@ pub struct LiveParts {
     /// Interface index of each netdev that frames are received from; [`NetdevId`] counts into
     /// this list. `None`: there is none of that name.
     pub devices: Vec<Option<u32>>,
-    /// Routes, one per prefix.
-    pub routes: Vec<RouteEntry>,
-    /// [`NextHopId`] counts into this list.
-    pub next_hops: Vec<NextHop>,
+    /// Routes.
+    pub routes: Routes,
     /// Neighbours that packets can be sent to.
-    pub neighbours: Vec<Neighbour>,
+    pub neighbours: Neighbours,
     /// Next hops worth keeping fresh, by interface index: all routers, and peers on a link.
     pub fresh: BTreeSet<(u32, Address)>,
     /// What an operator should know.
@@ -137,13 +135,12 @@ pub fn live_parts_towards(
     remotes: impl Iterator<Item = IpAddr>,
 ) -> LiveParts {
     let mut live = LiveParts {
-        ports: config.port_infos(),
+        ports: config.port_infos().into(),
         states: Vec::new(),
         links: Vec::new(),
         devices: Vec::new(),
-        routes: Vec::new(),
-        next_hops: Vec::new(),
-        neighbours: Vec::new(),
+        routes: Routes::new(),
+        neighbours: Neighbours::new(),
         fresh: BTreeSet::new(),
         problems: Vec::new(),
     };
@@ -156,11 +153,7 @@ pub fn live_parts_towards(
     }
     routing.shadow(view);
     routing.add_own(&live, view);
-    let Routing { entries, next_hops, .. } = routing;
-    live.routes =
-        entries.into_iter().map(|(prefix, target)| RouteEntry { prefix, target }).collect();
-    live.routes.sort_by_key(|route| (route.prefix.address, route.prefix.length));
-    live.next_hops = next_hops;
+    live.routes = routing.entries.into_iter().collect();
     live.place_neighbours(view);
     live.keep_fresh(remotes);
     live.judge_tunnels(config, view);
@@ -175,12 +168,13 @@ impl LiveParts {
 
     /// Fills in ports, their states and links, and the devices.
     fn place_ports(&mut self, config: &Validated, view: &View) {
-        let devices = self.ports.iter().map(|port| usize::from(port.device.0) + 1).max();
+        let mut ports = self.ports.to_vec();
+        let devices = ports.iter().map(|port| usize::from(port.device.0) + 1).max();
         self.devices = vec![None; devices.unwrap_or(0)];
         let names = config.ports.iter().map(|port| port.netdev.as_str());
         for (at, netdev) in names.chain([HOST_NETDEV]).enumerate() {
             let device = view.link_named(netdev);
-            let info = &mut self.ports[at];
+            let info = &mut ports[at];
             let NetdevId(place) = info.device;
             self.devices[usize::from(place)] = device.map(|link| link.index);
             let link = match (device, info.vlan) {
@@ -216,37 +210,47 @@ impl LiveParts {
             };
             self.problems.extend(problem);
         }
+        self.ports = ports.into();
     }
 
     fn place_neighbours(&mut self, view: &View) {
         let places = places(&self.links);
         for (&(link, address), entry) in &view.neighbours {
             if let (Some(&port), Some(mac)) = (places.get(&link), entry.usable_mac()) {
-                self.neighbours.push(Neighbour { port, address, mac });
+                self.neighbours.insert((port, address), mac);
             }
         }
-        self.neighbours.sort_by_key(|neighbour| (neighbour.port, neighbour.address));
     }
 
     /// All routers, and the peers that are on a link themselves.
     fn keep_fresh(&mut self, remotes: impl Iterator<Item = IpAddr>) {
-        let table = dataplane::RouteTable::new(&self.routes);
         let on_link = remotes.filter_map(|remote| {
             let remote = Address::from(remote);
-            match table.lookup(remote)? {
-                RouteTarget::Via(hop) => {
-                    let hop = self.next_hops[hop.0 as usize];
-                    hop.gateway.is_none().then_some((hop.port, remote))
-                }
-                _ => None,
-            }
+            let hop = self.hop_to(remote)?;
+            hop.gateway.is_none().then_some((hop.port, remote))
         });
-        let routers = self.next_hops.iter().filter_map(|hop| Some((hop.port, hop.gateway?)));
+        let routers = self.routes.values().filter_map(|target| match target {
+            RouteTarget::Via(hop) => Some((hop.port, hop.gateway?)),
+            _ => None,
+        });
         let wanted: Vec<(PortId, Address)> = routers.chain(on_link).collect();
         let host = PortId((self.ports.len() - 1) as u16);
         for (port, address) in wanted.into_iter().filter(|(port, _)| *port != host) {
             let link = self.links[usize::from(port.0)];
             self.fresh.extend(link.map(|link| (link, address)));
+        }
+    }
+
+    /// The next hop of one destination.
+    pub fn hop_to(&self, destination: Address) -> Option<NextHop> {
+        let bits = destination.family.address_bits();
+        let mut prefixes = (0..=bits).rev().map(|length| {
+            let address = AddressRange::network(destination, length).first();
+            self.routes.get(&Prefix { address, length })
+        });
+        match prefixes.find_map(|target| target)? {
+            RouteTarget::Via(hop) => Some(*hop),
+            _ => None,
         }
     }
 
@@ -305,9 +309,7 @@ fn is_multicast(address: Address) -> bool {
 }
 
 struct Routing {
-    entries: HashMap<Prefix, RouteTarget>,
-    next_hops: Vec<NextHop>,
-    hops: HashMap<NextHop, NextHopId>,
+    entries: HashMap<Prefix, RouteTarget<NextHop>>,
     /// Port of each interface index, without ports that are down.
     up: HashMap<u32, PortId>,
     /// Interface indices of netdevs that are up and no port.
@@ -325,8 +327,6 @@ impl Routing {
         let links = view.links.values().filter(|link| link.is_up());
         Routing {
             entries: HashMap::new(),
-            next_hops: Vec::new(),
-            hops: HashMap::new(),
             up: up.map(|(link, port)| (*link, *port)).collect(),
             elsewhere: links.map(|link| link.index).filter(|i| !places.contains_key(i)).collect(),
             host,
@@ -334,7 +334,7 @@ impl Routing {
     }
 
     /// What becomes of a prefix that has these routes, best first. `None`: all of them are ours.
-    fn target(&mut self, candidates: &[&KernelRoute]) -> Option<RouteTarget> {
+    fn target(&self, candidates: &[&KernelRoute]) -> Option<RouteTarget<NextHop>> {
         let mut shadowed = None;
         for route in candidates {
             if self.is_ours(route) || route.kind == RouteKind::Throw {
@@ -368,24 +368,17 @@ impl Routing {
 
     /// The first hop by a port; if there is none, whether another netdev would take the packet.
     /// `None`: all of them are down.
-    fn first_usable(&mut self, hops: &[Hop]) -> Option<RouteTarget> {
+    fn first_usable(&self, hops: &[Hop]) -> Option<RouteTarget<NextHop>> {
         let usable = || hops.iter().filter(|hop| hop.usability == Usability::Usable);
         let by_port = usable().find_map(|hop| {
             let port = *self.up.get(&hop.link)?;
             Some(NextHop { port, gateway: hop.gateway })
         });
         if let Some(hop) = by_port {
-            return Some(RouteTarget::Via(self.next_hop(hop)));
+            return Some(RouteTarget::Via(hop));
         }
         let mut others = usable().filter(|hop| self.elsewhere.contains(&hop.link));
         others.next().map(|_| RouteTarget::Elsewhere)
-    }
-
-    fn next_hop(&mut self, hop: NextHop) -> NextHopId {
-        *self.hops.entry(hop).or_insert_with(|| {
-            self.next_hops.push(hop);
-            NextHopId(self.next_hops.len() as u32 - 1)
-        })
     }
 
     /// Where refused policy rules may lead, with all that is narrower.

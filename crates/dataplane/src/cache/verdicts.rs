@@ -1,11 +1,10 @@
 //! Verdicts by number: an entry has 32 bits for what it says.
 //!
-//! A number stands for one verdict as long as the table lives; numbers are never given again. What
-//! moves is the place of an SA set in the snapshot's list: [`Verdicts::look_at`] finds it again.
+//! A number stands for one verdict as long as the table lives; numbers are never given again.
 
 use std::collections::HashMap;
 
-use policy::{Deciders, FlowAction, FlowVerdict, PolicyIndex, SetIndex, Tables};
+use policy::{Deciders, FlowVerdict, PolicyIndex};
 
 /// Number of a verdict, from 1, beside what the table itself asks about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +43,6 @@ impl VerdictNumber {
 pub(super) struct Verdicts {
     /// By number; the first is of no entry.
     list: Vec<FlowVerdict>,
-    /// Numbers of verdicts, the places of their sets left out.
     numbers: HashMap<FlowVerdict, VerdictNumber, foldhash::quality::RandomState>,
     recent: [VerdictNumber; RECENT],
     room: usize,
@@ -102,10 +100,7 @@ impl Verdicts {
 
     #[inline(never)]
     fn find_or_add(&mut self, verdict: FlowVerdict) -> Option<VerdictNumber> {
-        let anywhere = without_place(verdict);
-        if let Some(number) = self.numbers.get(&anywhere) {
-            // Slots may have been given anew: what it says now is where the set is.
-            self.list[number.place()] = verdict;
+        if let Some(number) = self.numbers.get(&verdict) {
             return Some(*number);
         }
         if self.is_full() {
@@ -115,24 +110,8 @@ impl Verdicts {
         let not_asked = if verdict.is_asked() { 0 } else { NOT_ASKED };
         let number = VerdictNumber(self.list.len() as u32 | negative | not_asked);
         self.list.push(verdict);
-        self.numbers.insert(anywhere, number);
+        self.numbers.insert(verdict, number);
         Some(number)
-    }
-
-    /// Finds the sets of all verdicts where tables have them.
-    pub(super) fn look_at(&mut self, tables: &Tables) {
-        self.list.iter_mut().for_each(|verdict| *verdict = tables.resolved(*verdict));
-        // A number is found by what it was given for, never by what it says meanwhile.
-        self.recent = [VerdictNumber(0); RECENT];
-    }
-}
-
-fn without_place(verdict: FlowVerdict) -> FlowVerdict {
-    match verdict.action {
-        FlowAction::Protect(_) => {
-            FlowVerdict { action: FlowAction::Protect(SetIndex(0)), ..verdict }
-        }
-        FlowAction::Permit | FlowAction::Refuse(_) => verdict,
     }
 }
 
@@ -140,7 +119,7 @@ fn without_place(verdict: FlowVerdict) -> FlowVerdict {
 mod tests {
     use std::collections::BTreeSet;
 
-    use policy::{EgressClass, Refusal};
+    use policy::{EgressClass, FlowAction, Refusal, SetIndex};
     use proptest::prelude::*;
 
     use super::*;
@@ -180,8 +159,7 @@ mod tests {
             }
             let different: BTreeSet<u32> =
                 said.iter().map(|verdict| verdicts.number(*verdict).unwrap().0).collect();
-            let as_said: std::collections::HashSet<FlowVerdict> =
-                said.iter().map(|verdict| without_place(*verdict)).collect();
+            let as_said: std::collections::HashSet<FlowVerdict> = said.iter().copied().collect();
             prop_assert_eq!(different.len(), as_said.len());
         }
     }

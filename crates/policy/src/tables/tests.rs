@@ -8,8 +8,11 @@ use wire::Upper;
 
 const BERLIN: SaSetId = SaSetId(7);
 const CARLA: SaSetId = SaSetId(9);
-const SETS: [SaSetId; 2] = [BERLIN, CARLA];
 const CLASS: IngressClass = IngressClass(0);
+
+fn sets() -> SetPlaces {
+    [BERLIN, CARLA].into_iter().collect()
+}
 
 /// A policy for what lies behind 10.`id`.0.0/16.
 fn policy(id: u32, action: Action) -> Policy {
@@ -43,7 +46,7 @@ fn policies() -> Vec<Policy> {
 }
 
 fn tables() -> Tables {
-    Tables::new(Spd::with_room(policies(), 64).unwrap().into(), &SETS, None).unwrap()
+    Tables::new(Spd::with_room(policies(), 64).unwrap().into(), &sets(), None).unwrap()
 }
 
 /// A packet to or from 10.`network`.0.1.
@@ -104,21 +107,22 @@ fn a_verdict_names_its_rule_and_says_whether_one_was_asked() {
 }
 
 #[test]
-fn a_verdict_follows_its_set_to_another_place() {
+fn a_set_keeps_its_place_as_long_as_it_is_there() {
+    let mut sets = sets();
+    let places = |sets: &SetPlaces| sets.iter().collect::<Vec<_>>();
+    assert_eq!(places(&sets), [(SetIndex(0), BERLIN), (SetIndex(1), CARLA)]);
+    sets.remove(BERLIN);
+    assert_eq!((sets.get(BERLIN), sets.get(CARLA)), (None, Some(SetIndex(1))));
+    assert_eq!((sets.add(SaSetId(11)), sets.add(CARLA)), (SetIndex(0), SetIndex(1)));
+    assert_eq!((sets.add(BERLIN), sets.id(SetIndex(2))), (SetIndex(2), BERLIN));
     let tables = tables();
+    let moved = Tables::new(tables.spd().clone(), &sets, Some(&tables)).unwrap();
     let protect = flow(Book::SpdOut, 1, Upper::None);
-    let before = judge(&tables, Book::SpdOut, None, protect);
-    let moved = Tables::new(tables.spd().clone(), &[CARLA, BERLIN], Some(&tables)).unwrap();
-    let after = judge(&moved, Book::SpdOut, None, protect);
-    assert_eq!(after.action, FlowAction::Protect(SetIndex(1)));
-    assert_eq!(moved.resolved(before), after);
-    let scope = |tables: &Tables| {
-        let set = tables.set(BERLIN);
-        tables.scope(CLASS, Book::SpdIn, Family::V6, set)
-    };
+    let verdict = judge(&moved, Book::SpdOut, None, protect);
+    assert_eq!(verdict.action, FlowAction::Protect(SetIndex(2)), "not what was said before");
+    let scope =
+        |tables: &Tables| tables.scope(CLASS, Book::SpdIn, Family::V6, tables.sets().get(BERLIN));
     assert_eq!(scope(&tables), scope(&moved), "a scope is of the set, not of its place");
-    let none = Tables::new(Arc::new(Spd::default()), &[], None).unwrap();
-    assert_eq!(none.resolved(before), before, "a rule that is unknown here");
 }
 
 #[test]
@@ -126,29 +130,33 @@ fn what_is_the_same_is_taken_from_the_tables_before() {
     let tables = tables();
     let gone = tables.spd().named("p1").unwrap();
     let spd = tables.spd().changed(&[gone], vec![policy(5, Action::Protect(CARLA))]).unwrap();
-    let next = Tables::new(spd.into(), &SETS, Some(&tables)).unwrap();
-    assert!(
-        Arc::ptr_eq(next.actions.base(), tables.actions.base())
-            && Arc::ptr_eq(&next.sets, &tables.sets)
-    );
+    let next = Tables::new(spd.into(), &sets(), Some(&tables)).unwrap();
+    assert!(Arc::ptr_eq(next.actions.base(), tables.actions.base()));
+    let mut more = sets();
+    more.add(SaSetId(11));
+    let with_more = Tables::new(next.spd().clone(), &more, Some(&next)).unwrap();
+    assert!(Arc::ptr_eq(with_more.actions.base(), tables.actions.base()));
     let of = |network| judge(&next, Book::SpdOut, None, flow(Book::SpdOut, network, Upper::None));
     assert_eq!(of(5).action, FlowAction::Protect(SetIndex(1)));
     assert_eq!(of(1).action, FlowAction::Refuse(Refusal::NoMatch));
-    let alone = Tables::new(next.spd().clone(), &SETS, None).unwrap();
+    let alone = Tables::new(next.spd().clone(), &sets(), None).unwrap();
     assert!(alone.actions.iter().eq(next.actions.iter()));
 }
 
 #[test]
 fn a_policy_must_not_name_a_set_that_is_not_there() {
     let tables = tables();
-    let unknown = |spd: Spd, sets: &[SaSetId]| Tables::new(spd.into(), sets, Some(&tables)).err();
+    let unknown = |spd: Spd, sets: &SetPlaces| Tables::new(spd.into(), sets, Some(&tables)).err();
     let spd = || Spd::clone(tables.spd());
-    assert_eq!(unknown(spd(), &[CARLA]), Some(TablesError::UnknownSet(BERLIN)));
+    assert_eq!(
+        unknown(spd(), &[CARLA].into_iter().collect()),
+        Some(TablesError::UnknownSet(BERLIN))
+    );
     let one_more = spd().changed(&[], vec![policy(5, Action::Protect(SaSetId(8)))]).unwrap();
-    assert_eq!(unknown(one_more.clone(), &SETS), Some(TablesError::UnknownSet(SaSetId(8))));
+    assert_eq!(unknown(one_more.clone(), &sets()), Some(TablesError::UnknownSet(SaSetId(8))));
     // One that went may name a set that went with it.
     let gone = one_more.changed(&[one_more.named("p5").unwrap()], vec![]).unwrap();
-    assert_eq!(unknown(gone, &SETS), None);
+    assert_eq!(unknown(gone, &sets()), None);
 }
 
 #[test]
@@ -159,9 +167,9 @@ fn a_set_number_that_fits_into_no_scope_is_refused() {
     let spd = Arc::new(Spd::new(vec![named]).unwrap());
     let highest = ScopeBits::of(4097 * 4).highest_set();
     assert_eq!(highest, SaSetId((1 << 17) - 2));
-    assert!(Tables::new(spd.clone(), &[highest], None).is_ok());
+    assert!(Tables::new(spd.clone(), &[highest].into_iter().collect(), None).is_ok());
     let set = SaSetId(highest.0 + 1);
-    let error = Tables::new(spd, &[set], None).unwrap_err();
+    let error = Tables::new(spd, &[set].into_iter().collect(), None).unwrap_err();
     assert_eq!(error, TablesError::TooManySets { set, highest });
     assert!(error.to_string().contains("restart the daemon"), "{error}");
 }

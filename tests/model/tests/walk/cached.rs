@@ -187,8 +187,7 @@ fn a_cache_changes_neither_verdict_nor_output_nor_count() {
 /// The tables of a snapshot, searched one rule after the other.
 fn linear(snapshot: &dataplane::Snapshot) -> Tables {
     let spd = snapshot.spd().clone().searched(Search::Linear);
-    let sets: Vec<_> = snapshot.sets().iter().map(|set| set.id).collect();
-    Tables::new(spd.into(), &sets, None).unwrap()
+    Tables::new(spd.into(), snapshot.sad().places(), None).unwrap()
 }
 
 /// FC-05: each entry of the generation that stands says what the tables say, searched linearly.

@@ -65,6 +65,44 @@ fn sealed_packets_wait_for_their_router_and_leave_in_order_when_it_is_known() {
     }
 }
 
+/// Counters of other room are for the same ports: who waits goes on waiting.
+#[test]
+fn what_waits_stays_when_counters_are_exchanged() {
+    let mut lab = without_router().laboratory().live();
+    let packets: Vec<Vec<u8>> = (0..3).map(|_| datagram(Family::V4, 1, 2).ip()).collect();
+    lab.send_all(LAN, &packets);
+    let before = lab.exchange_counters();
+    let now = lab.counters().total();
+    assert_eq!((before.total().received, before.total().held), (0, 0));
+    assert_eq!((now.received, now.held, now.imbalance()), (3, 3, 0));
+    lab.publish(Hub { frames: 2048, ..Hub::default() }.keeping_sas_of(&lab.snapshot));
+    assert_eq!(lab.release().len(), 3);
+    let mut sum = before.total();
+    sum.add(&lab.counters().total());
+    assert_eq!((sum.received, sum.sent, sum.held, sum.imbalance()), (3, 3, 0, 0));
+}
+
+/// An SA that comes into the slot of another begins at 0, and what the other counted is not lost.
+#[test]
+fn a_slot_counts_for_the_sa_that_has_it() {
+    let mut lab = Hub::default().laboratory();
+    let packet = datagram(Family::V4, 1, 2).ip();
+    lab.send_all(LAN, &[packet.clone(), packet.clone()]);
+    let mut hub = Hub::default().keeping_sas_of(&lab.snapshot);
+    hub.agree(BERLIN, |agreement| {
+        agreement.spi_from_hub += 1;
+        agreement.spi_to_hub += 1;
+    });
+    let gone = lab.publish_without(hub);
+    let [(sealed_by, sealed)] = gone.outbound[..] else { panic!("{gone:?}") };
+    assert_eq!((sealed_by.0, sealed.packets), (BERLIN.0, 2));
+    assert_eq!((gone.inbound.len(), gone.inbound[0].1.packets), (1, 0));
+    assert_eq!(lab.counters().sealed[sealed_by.0 as usize].packets, 0);
+    lab.send(LAN, &packet);
+    assert_eq!(lab.counters().sealed[sealed_by.0 as usize].packets, 1);
+    assert_eq!(lab.counters().total().sent, 3, "what is counted elsewhere goes on");
+}
+
 #[test]
 fn at_most_16_packets_wait_for_one_neighbour() {
     let mut lab = Laboratory::default().live();

@@ -270,7 +270,8 @@ fn a_peer_moves_by_its_newest_packet_and_by_no_other() {
         let mut sealed = |number: u64| lab.peer(set).seal_as(number, &inner);
         let [first, ten, twenty, thirty] = [1, 10, 20, 30].map(&mut sealed);
         let home: Address = lab.peer(set).agreement.address.into();
-        let moved = |address, port| vec![Moved { set, address, port }];
+        let id = lab.snapshot.set(set).id;
+        let moved = |address, port| vec![Moved { set: id, address, port }];
 
         assert_eq!(lab.send(WAN, &ten).verdicts, [Forward(LAN)]);
         assert_eq!(lab.moved(), [], "where it always was");
@@ -303,7 +304,8 @@ fn of_several_moves_in_a_batch_the_last_is_told() {
         .map(|port| from_elsewhere(&lab.peer(set).seal(&inner), elsewhere(outer), port))
         .collect();
     assert_eq!(lab.send_all(WAN, &batch).verdicts, [Forward(LAN); 5]);
-    assert_eq!(lab.moved(), [Moved { set, address: elsewhere(outer), port: 5 }]);
+    let id = lab.snapshot.set(set).id;
+    assert_eq!(lab.moved(), [Moved { set: id, address: elsewhere(outer), port: 5 }]);
 }
 
 #[test]
@@ -338,7 +340,8 @@ fn two_workers_tell_of_a_move_as_one_does() {
         let [first, second] = [1, 2].map(|number| lab.peer(set).seal_as(number, &inner));
         let there = elsewhere(outer);
         assert_eq!(lab.send(WAN, &from_elsewhere(&second, there, 7)).verdicts, [Forward(LAN)]);
-        assert_eq!(lab.moved(), [Moved { set, address: there, port: 7 }]);
+        let id = lab.snapshot.set(set).id;
+        assert_eq!(lab.moved(), [Moved { set: id, address: there, port: 7 }]);
         assert_eq!(lab.send(WAN, &from_elsewhere(&first, there, 9)).verdicts, [Forward(LAN)]);
         assert_eq!(lab.moved(), []);
     }

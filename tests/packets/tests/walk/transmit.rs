@@ -5,6 +5,7 @@ use std::cell::Cell;
 use dataplane::Verdict::{self, Drop, Forward, Hold, Protect};
 use dataplane::{DropReason, HoldKind, Input, NetdevId, Outputs, Walk};
 use io::MemoryFrames;
+use ipsec::SaId;
 use packets::lab::{BERLIN, DORA, HOST, Hub, LAN, LAN2, Laboratory, WAN, own};
 use packets::table::run;
 use packets::{In, Row};
@@ -124,7 +125,7 @@ fn fragments_of_a_packet_that_lacks_a_frame_give_back_what_they_took() {
     }
     assert_eq!(lab.send(LAN, &datagram(V4, 1, 4).ip()).verdicts, [Protect(DORA)]);
     // What did not leave took no sequence number.
-    assert_eq!(lab.snapshot.outbound()[2].sequence.last(), 1);
+    assert_eq!(lab.snapshot.outbound_sa(SaId(2)).sequence.last(), 1);
 }
 
 #[test]

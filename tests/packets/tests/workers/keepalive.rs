@@ -58,7 +58,7 @@ fn addressee(stage: &Stage, packet: &[u8]) -> SetIndex {
         let ends = (parsed.flow.source_address(), parsed.flow.destination_address());
         ends == (set.tunnel.local.into(), set.tunnel.remote.into())
     };
-    SetIndex(stage.snapshot.sets().iter().position(ends).unwrap() as u32)
+    stage.snapshot.sets().find(|(_, set)| ends(set)).unwrap().0
 }
 
 #[test]

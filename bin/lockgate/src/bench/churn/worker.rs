@@ -109,7 +109,7 @@ impl Drop for Leaving<'_> {
 pub(super) fn walk(
     mailbox: &Mailbox,
     case: &Case,
-    first: Snapshot,
+    first: Arc<Snapshot>,
     flows: usize,
     seed: u64,
 ) -> Result<(), LapError> {
@@ -130,7 +130,7 @@ pub(super) fn walk(
     let frames = MemoryFrames::new(4096);
     let mut worker = Worker::new(&first, frames, devices);
     worker.take_cache(Some(cache));
-    let mut snapshot = Arc::new(first);
+    let mut snapshot = first;
     let (begin, overhead) = (Instant::now(), overhead());
     let (mut slice, mut number) = (Slice::default(), 0);
     slice.loops_ns.reserve(MOST_LOOPS);

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use api::v1;
 use control::{ReplayKeys, Spis, Takeover, Takeovers};
-use dataplane::Generation;
 use dataplane::cache::{Key, Recall};
 use dataplane::counters::Volume;
+use dataplane::{Generation, Routes};
 use policy::Direction;
 use tokio::sync::{broadcast, mpsc};
 
@@ -80,7 +80,7 @@ impl Fake {
         let running = Running {
             settings: Arc::new(parsed.validated),
             snapshot: Arc::new(snapshot),
-            routes: Arc::new([]),
+            routes: Routes::new(),
             policies: [("berlin-net".into(), [volume, Volume::default()])].into(),
             sas: [((Direction::Outbound, ipsec::Spi::LOWEST, "berlin".into()), volume)].into(),
             moves: [("berlin".into(), 3)].into(),

@@ -1,0 +1,189 @@
+//! The SAs of a configuration, put together with those of the last one: what is the same keeps its
+//! slot, its expanded key, its counter or window.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use dataplane::{SaSet, Sad};
+use ipsec::{InboundSa, OutboundSa, ReplayWindow, SaError, SaId, SequenceCounter};
+use keystate::{KeyFileFacts, KeyRefused, KeyState};
+use policy::{Direction, SaSetId};
+
+use crate::KeyLine;
+use crate::compile::{CompileError, sa_set};
+use crate::compiled::{Kept, RefusedKey, SaIdentity};
+use crate::validated::Peer;
+
+/// SAs as they come together.
+pub(crate) struct Associations<'a> {
+    last: &'a Kept,
+    sets: Vec<(&'a Peer, SaSetId)>,
+    outbound: Vec<Wanted<'a, SequenceCounter>>,
+    inbound: Vec<Wanted<'a, ReplayWindow>>,
+    refused: Vec<RefusedKey>,
+}
+
+/// An SA that a key was taken for.
+struct Wanted<'a, N> {
+    peer: &'a Peer,
+    set: SaSetId,
+    line: &'a KeyLine,
+    identity: SaIdentity,
+    numbers: Arc<N>,
+}
+
+impl<'a> Associations<'a> {
+    /// Of a configuration that follows what was compiled last.
+    pub(crate) fn after(last: &'a Kept) -> Associations<'a> {
+        Associations {
+            last,
+            sets: Vec::new(),
+            outbound: Vec::new(),
+            inbound: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
+
+    /// Adds a peer's set and what SAs its keys allow.
+    pub(crate) fn add_peer(
+        &mut self,
+        peer: &'a Peer,
+        set: SaSetId,
+        lines: &'a [KeyLine],
+        file: &KeyFileFacts,
+        keys: &mut KeyState,
+    ) -> Result<(), CompileError> {
+        self.sets.push((peer, set));
+        for line in lines {
+            let identity = SaIdentity::of(peer, line);
+            let (key, spi) = (identity.fingerprint, line.spi);
+            let added = match line.direction {
+                Direction::Outbound => keys.outbound(key, spi, peer.numbers, file).map(|numbers| {
+                    self.outbound.push(Wanted { peer, set, line, identity, numbers });
+                }),
+                Direction::Inbound => {
+                    keys.inbound(key, spi, peer.replay_window, peer.numbers).map(|numbers| {
+                        self.inbound.push(Wanted { peer, set, line, identity, numbers });
+                    })
+                }
+            };
+            if let Err(KeyRefused { fingerprint, spi, reason, .. }) = added {
+                let (peer, direction) = (peer.name.clone(), line.direction);
+                self.refused.push(RefusedKey { peer, direction, spi, fingerprint, reason });
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives slots: those from before to what is the same, vacant ones to what is new.
+    pub(crate) fn finish(self) -> Result<(Sad, Vec<RefusedKey>, Kept), CompileError> {
+        let Associations { last, sets, outbound, inbound, refused } = self;
+        let mut sad = last.sad.clone();
+        leave_out_gone(&mut sad, last, &outbound, &inbound);
+        let there: HashSet<SaSetId> = sets.iter().map(|(_, set)| *set).collect();
+        let gone: Vec<SaSetId> =
+            sad.places().iter().map(|(_, id)| id).filter(|id| !there.contains(id)).collect();
+        gone.into_iter().for_each(|set| sad.remove_set(set));
+        let mut kept = Kept::default();
+        let mut sealing: HashMap<SaSetId, Vec<SaId>> = HashMap::new();
+        for wanted in &outbound {
+            let sa = wanted.sealing(last, &kept, &sad)?;
+            sealing.entry(wanted.set).or_default().push(sa.id);
+            kept.fingerprints[0].insert(sa.id, wanted.identity.fingerprint);
+            kept.outbound.insert(wanted.identity, sa.clone());
+            if sad.find_outbound(sa.id).is_none_or(|there| !Arc::ptr_eq(there, &sa)) {
+                sad.put_outbound(sa);
+            }
+        }
+        for (peer, id) in sets {
+            let set = sa_set(peer, id, sealing.remove(&id).unwrap_or_default());
+            let place = sad.places().get(id);
+            let is_there = |there: &Arc<SaSet>| **there == set;
+            if !place.and_then(|place| sad.set(place)).is_some_and(is_there) {
+                sad.put_set(set);
+            }
+        }
+        for wanted in &inbound {
+            let sa = wanted.opening(last, &kept, &sad)?;
+            kept.fingerprints[1].insert(sa.id, wanted.identity.fingerprint);
+            kept.inbound.insert(wanted.identity, sa.clone());
+            if sad.find_inbound(sa.id).is_none_or(|there| !Arc::ptr_eq(there, &sa)) {
+                sad.put_inbound(sa)?;
+            }
+        }
+        kept.sad = sad.clone();
+        Ok((sad, refused, kept))
+    }
+}
+
+/// Takes the SAs out that are wanted no more: their slots and SPIs are free.
+fn leave_out_gone(
+    sad: &mut Sad,
+    last: &Kept,
+    outbound: &[Wanted<'_, SequenceCounter>],
+    inbound: &[Wanted<'_, ReplayWindow>],
+) {
+    let wanted: HashSet<SaIdentity> = outbound.iter().map(|wanted| wanted.identity).collect();
+    let gone = last.outbound.iter().filter(|(identity, _)| !wanted.contains(identity));
+    gone.for_each(|(_, sa)| sad.remove_outbound(sa.id));
+    let wanted: HashSet<SaIdentity> = inbound.iter().map(|wanted| wanted.identity).collect();
+    let gone = last.inbound.iter().filter(|(identity, _)| !wanted.contains(identity));
+    gone.for_each(|(_, sa)| sad.remove_inbound(sa.id));
+}
+
+impl Wanted<'_, SequenceCounter> {
+    fn sealing(&self, last: &Kept, made: &Kept, sad: &Sad) -> Result<Arc<OutboundSa>, SaError> {
+        let Wanted { peer, set, line, identity, numbers } = self;
+        let (set, encapsulation) = (*set, peer.encapsulation);
+        let before = last.outbound.get(identity).filter(|_| !made.outbound.contains_key(identity));
+        let id = before.map_or_else(|| sad.vacant_outbound(), |before| before.id);
+        let sa = match before.filter(|before| Arc::ptr_eq(&before.sequence, numbers)) {
+            Some(before) if before.encapsulation != encapsulation => {
+                before.at(id, set).carried(encapsulation)?
+            }
+            Some(before) if before.set == set => return Ok(before.clone()),
+            Some(before) => before.at(id, set),
+            None => {
+                let counter = numbers.clone();
+                OutboundSa::new(id, line.spi, set, &line.material, encapsulation, counter)?
+            }
+        };
+        Ok(Arc::new(sa))
+    }
+}
+
+impl Wanted<'_, ReplayWindow> {
+    fn opening(&self, last: &Kept, made: &Kept, sad: &Sad) -> Result<Arc<InboundSa>, SaError> {
+        let Wanted { peer, set, line, identity, numbers } = self;
+        let (set, encapsulation) = (*set, peer.encapsulation);
+        let before = last.inbound.get(identity).filter(|_| !made.inbound.contains_key(identity));
+        let id = before.map_or_else(|| sad.vacant_inbound(), |before| before.id);
+        let sa = match before.filter(|before| Arc::ptr_eq(&before.window, numbers)) {
+            Some(before) if before.encapsulation != encapsulation => {
+                before.at(id, set).carried(encapsulation)?
+            }
+            Some(before) if before.set == set => return Ok(before.clone()),
+            Some(before) => before.at(id, set),
+            None => {
+                let window = numbers.clone();
+                InboundSa::new(id, line.spi, set, &line.material, encapsulation, window)?
+            }
+        };
+        Ok(Arc::new(sa))
+    }
+}
+
+impl SaIdentity {
+    fn of(peer: &Peer, line: &KeyLine) -> SaIdentity {
+        SaIdentity {
+            spi: line.spi,
+            suite: line.material.suite(),
+            fingerprint: line.material.fingerprint(),
+            numbers: peer.numbers,
+            window: match line.direction {
+                Direction::Outbound => 0,
+                Direction::Inbound => peer.replay_window,
+            },
+        }
+    }
+}

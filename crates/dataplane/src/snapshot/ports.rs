@@ -1,0 +1,89 @@
+//! The ports of a snapshot, and what follows from them alone.
+
+use policy::{IngressClass, Spd};
+use std::sync::Arc;
+use wire::{Address, LinkAddress};
+
+use crate::error::SnapshotError;
+use crate::ids::{NetdevId, PortId};
+use crate::port::{Medium, PortInfo, Side};
+
+/// The ports.
+pub(super) struct Ports {
+    /// [`PortId`] counts into this list.
+    pub(super) infos: Arc<[PortInfo]>,
+    /// Our addresses on unprotected ports.
+    pub(super) outside: Box<[Address]>,
+    /// [`NetdevId`] counts into this list.
+    pub(super) netdevs: Box<[Option<Netdev>]>,
+}
+
+/// A netdev's ports.
+#[derive(Clone, Debug)]
+pub(super) struct Netdev {
+    pub(super) untagged: Option<PortId>,
+    pub(super) tagged: Vec<(u16, PortId)>,
+    pub(super) medium: Medium,
+    /// Whether one of the ports completes checksums.
+    pub(super) completes_checksums: bool,
+}
+
+/// What each packet asks of a port, on half a cache line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PathPort {
+    pub(crate) mac: LinkAddress,
+    pub(crate) device: NetdevId,
+    pub(crate) mtu: u32,
+    pub(crate) vlan: Option<u16>,
+    pub(crate) side: Side,
+    pub(crate) medium: Medium,
+    pub(crate) class: IngressClass,
+    pub(crate) completes_checksums: bool,
+}
+
+impl Ports {
+    pub(super) fn new(infos: Arc<[PortInfo]>) -> Result<Ports, SnapshotError> {
+        let unprotected = infos.iter().filter(|port| port.side == Side::Unprotected);
+        let outside = unprotected.flat_map(|port| port.addresses.iter().copied()).collect();
+        let netdevs = netdevs(&infos)?;
+        Ok(Ports { infos, outside, netdevs })
+    }
+
+    /// What packets ask of the ports, with the classes that policies put them into.
+    pub(super) fn on_path(&self, spd: &Spd) -> Arc<[PathPort]> {
+        let path_port = |(place, info): (u16, &PortInfo)| {
+            let PortInfo { device, mtu, vlan, side, medium, .. } = *info;
+            let (mac, class) = (LinkAddress::new(info.mac), spd.class(place));
+            let completes_checksums = info.completes_checksums();
+            PathPort { mac, device, mtu, vlan, side, medium, class, completes_checksums }
+        };
+        (0..).zip(&*self.infos).map(path_port).collect()
+    }
+}
+
+fn netdevs(ports: &[PortInfo]) -> Result<Box<[Option<Netdev>]>, SnapshotError> {
+    let count = ports.iter().map(|port| usize::from(port.device.0) + 1).max().unwrap_or(0);
+    let mut netdevs: Vec<Option<Netdev>> = vec![None; count];
+    for (i, port) in ports.iter().enumerate() {
+        let id = PortId(i as u16);
+        let netdev = netdevs[usize::from(port.device.0)].get_or_insert(Netdev {
+            untagged: None,
+            tagged: Vec::new(),
+            medium: port.medium,
+            completes_checksums: false,
+        });
+        netdev.completes_checksums |= port.completes_checksums();
+        let earlier = match port.vlan {
+            None => netdev.untagged.replace(id),
+            Some(tag) => {
+                let earlier = netdev.tagged.iter().find(|(t, _)| *t == tag).map(|(_, p)| *p);
+                netdev.tagged.push((tag, id));
+                earlier
+            }
+        };
+        if let Some(earlier) = earlier {
+            return Err(SnapshotError::SamePort(earlier, id));
+        }
+    }
+    Ok(netdevs.into())
+}
