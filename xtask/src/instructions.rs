@@ -16,11 +16,13 @@ use table::{Head, Row, Table, Verdict};
 
 /// The program that walks one row, its package and its profile.
 const PROGRAM: &str = "instructions";
+/// The program that changes one thing among very many, and its package.
+const CHANGES: &str = "changes";
+/// Instructions of the control thread that a change of one route, neighbour or SA may take.
+const MOST_A_CHANGE: f64 = 150_000.0;
 /// Rows that `.ci/run` counts; the others are a part of `test-long`.
 const SHORT: &[&str] =
     &["forward v4 64", "null out v4 64 hit", "null in v4 64 hit", "aes-128-gcm out v4 64 hit"];
-/// The function whose instructions count, and what it calls.
-const COUNTED: &str = "--toggle-collect=*instructions*counted*";
 
 /// Selection of rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,7 +48,7 @@ pub(crate) fn check(rows: Rows) -> Result<Outcome, Failure> {
     let mut counts = Counts::default();
     println!("{:<34}{:>10}{:>10}{:>9}", "instructions a packet", "table", "now", "change");
     for name in &names {
-        let row = count(name)?;
+        let row = count(PROGRAM, name, "packets")?;
         let verdict = known.judge(name, &row);
         println!("{}", verdict.line(name, &row));
         match verdict {
@@ -54,11 +56,32 @@ pub(crate) fn check(rows: Rows) -> Result<Outcome, Failure> {
             _ => counts.add_failed(),
         }
     }
+    if rows == Rows::All {
+        check_changes(&mut counts)?;
+    }
     if counts.failed() > 0 {
         println!("if this is meant: cargo xtask instructions --renew, and say why in the commit");
         return Ok(Outcome::Failed(counts));
     }
     Ok(Outcome::Passed(counts))
+}
+
+/// Counts what a change of one thing among very many takes. Hash keys are drawn at random there, so
+/// that counts differ a little: they are held against a bound, not against a table.
+fn check_changes(counts: &mut Counts) -> Result<(), Failure> {
+    succeed(cargo().args(["build", "--profile", PROGRAM, "--package", CHANGES]))?;
+    println!("{:<34}{:>10}{:>10}", "instructions a change", "at most", "now");
+    for name in output(&mut program(built(CHANGES)))?.lines() {
+        let row = count(CHANGES, name, "changes")?;
+        let is_within = row.instructions <= MOST_A_CHANGE;
+        let verdict = if is_within { "" } else { "  MORE" };
+        println!("{name:<34}{MOST_A_CHANGE:>10.0}{:>10.0}{verdict}", row.instructions);
+        match is_within {
+            true => counts.add_passed(),
+            false => counts.add_failed(),
+        }
+    }
+    Ok(())
 }
 
 /// Compares the counts of all rows with the table. Fails if one has changed.
@@ -78,7 +101,7 @@ pub(crate) fn renew() -> Result<(), Failure> {
     let names = build(Rows::All)?;
     let mut table = Table { head: head(&names)?, rows: Default::default() };
     for name in names {
-        let row = count(&name)?;
+        let row = count(PROGRAM, &name, "packets")?;
         println!("{name:<34}{:>10.1}", row.instructions);
         table.rows.insert(name, row);
     }
@@ -92,20 +115,21 @@ fn table_file() -> PathBuf {
 /// Builds the program and returns the rows that it can walk.
 fn build(rows: Rows) -> Result<Vec<String>, Failure> {
     succeed(cargo().args(["build", "--profile", PROGRAM, "--package", PROGRAM]))?;
-    let all = output(&mut program(built()))?;
+    let all = output(&mut program(built(PROGRAM)))?;
     let wanted = |name: &&str| rows == Rows::All || SHORT.contains(name);
     Ok(all.lines().filter(wanted).map(ToOwned::to_owned).collect())
 }
 
-fn built() -> PathBuf {
-    target_directory().join(PROGRAM).join(PROGRAM)
+/// A program of the profile of counts.
+fn built(name: &str) -> PathBuf {
+    target_directory().join(PROGRAM).join(name)
 }
 
-/// Walks a row under callgrind.
-fn count(name: &str) -> Result<Row, Failure> {
+/// Runs a row of a program under callgrind, and divides the count by how many `of` it says.
+fn count(program: &str, name: &str, of: &str) -> Result<Row, Failure> {
     let written = target_directory().join(PROGRAM).join("callgrind.out");
-    let said = walk(name, &written)?;
-    let packets = value(&said, "packets").and_then(|text| text.parse().ok());
+    let said = walk(program, name, &written)?;
+    let packets = value(&said, of).and_then(|text| text.parse().ok());
     let packets: u64 = packets.ok_or(Failure::Instructions { row: name.to_owned() })?;
     let bytes = std::fs::read(&written).map_err(Failure::read(&written))?;
     let row = Row::of(&callgrind::read(&String::from_utf8_lossy(&bytes)), packets);
@@ -115,12 +139,14 @@ fn count(name: &str) -> Result<Row, Failure> {
     }
 }
 
-/// Runs the program on a row and returns its output.
-fn walk(name: &str, written: &std::path::Path) -> Result<String, Failure> {
+/// Runs a row of a program and returns its output. The instructions of its function `counted` are
+/// counted, with what that calls.
+fn walk(of: &str, name: &str, written: &std::path::Path) -> Result<String, Failure> {
     let mut command = program("valgrind");
-    command.args(["--quiet", "--tool=callgrind", COUNTED]);
+    command.args(["--quiet", "--tool=callgrind"]);
+    command.arg(format!("--toggle-collect=*{of}*counted*"));
     command.arg(format!("--callgrind-out-file={}", written.display()));
-    output(command.arg(built()).args(name.split(' ')).stdin(Stdio::null()))
+    output(command.arg(built(of)).args(name.split(' ')).stdin(Stdio::null()))
 }
 
 /// Returns the rest of the line that begins with a word.
@@ -135,7 +161,7 @@ fn head(names: &[String]) -> Result<Head, Failure> {
     };
     let ciphered = names.iter().find(|name| name.starts_with("aes"));
     let ciphered = ciphered.ok_or(Failure::Instructions { row: "aes".into() })?;
-    let said = walk(ciphered, &target_directory().join(PROGRAM).join("callgrind.out"))?;
+    let said = walk(PROGRAM, ciphered, &target_directory().join(PROGRAM).join("callgrind.out"))?;
     let manifest = root().join("Cargo.toml");
     let manifest = std::fs::read_to_string(&manifest).map_err(Failure::read(&manifest))?;
     Ok(Head {

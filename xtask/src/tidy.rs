@@ -54,6 +54,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("net", &["netlab"]),
     ("fuzz-replay", &["wire", "policy", "ipsec", "dataplane", "control", "model", "packets"]),
     ("instructions", &["wire", "cpu", "ipsec", "dataplane", "io", "scene"]),
+    ("changes", &["wire", "policy", "ipsec", "dataplane", "keystate", "control"]),
     ("xtask", &["callgrind"]),
 ];
 

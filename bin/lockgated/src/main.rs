@@ -42,6 +42,7 @@ mod notify;
 mod numbers;
 mod overview;
 mod policies;
+mod publish;
 mod revisions;
 mod sampling;
 mod save;
@@ -50,6 +51,7 @@ mod state;
 mod stop;
 mod totals;
 mod unconfirmed;
+mod view;
 mod worker;
 
 use std::path::{Path, PathBuf};

@@ -9,34 +9,26 @@ use std::time::{Instant, SystemTime};
 
 use control::guard::{Detail, Guard, GuardError, Integrity, UnwritableName};
 use control::mirror::{Ethtool, LiveParts, Offload, PortState, View};
-use control::validated::{Cache, Validated};
+use control::validated::Validated;
 use control::{Compiled, Compiler, HOST_NETDEV};
 use dataplane::carve_out::Reserved;
-use dataplane::counters::Volume;
-use dataplane::{
-    CounterRoom, Counters, FlowCache, GoneSas, NetdevId, NextHop, Prefix, RouteTarget, Side,
-    Snapshot,
-};
+use dataplane::{Counters, NetdevId, NextHop, Prefix, RouteTarget, Side, Snapshot};
 use io::{Lifetime, TunPort};
 use ipsec::Fingerprint;
 use keystate::{KeyState, Notice};
 
 use crate::assign;
-use crate::caches::{self, CacheError, When};
 use crate::checksums::ChecksumEvents;
 use crate::device::{Claim, Device, DeviceError, Surroundings, Taking};
 use crate::events::{Events, Kind};
 use crate::history::History;
 use crate::liveness::Liveness;
-use crate::moves::live_parts_of;
 use crate::numbers::Used;
 use crate::revisions::Revisions;
 use crate::save::KnownDrift;
 use crate::totals::Totals;
 use crate::unconfirmed::{LastWait, Pending, Records};
-use crate::worker::{
-    Command, Counted, Handle, Next, NextCache, NextCounters, Report, Retired, WorkerGone,
-};
+use crate::worker::{Command, Handle, Report, WorkerGone};
 
 /// Policies whose counters a worker copies between two turns.
 const COUNTED_AT_A_TIME: usize = 4096;
@@ -78,6 +70,8 @@ pub(crate) struct State {
     /// Packets of each port's `allow_host` that policies may want, as the programs and the guard
     /// know them.
     pub(crate) reserved: Reserved,
+    /// It could not be followed when the view last changed.
+    pub(crate) reservation_due: bool,
     /// All worker threads; the first `active` of them serve queues.
     pub(crate) workers: Vec<Handle>,
     pub(crate) active: usize,
@@ -106,7 +100,7 @@ pub(crate) struct State {
     pub(crate) cache_filled: Option<Instant>,
     pub(crate) events: Events,
     /// The netdevs of the snapshot that the workers walk by, in its order.
-    device_names: Vec<String>,
+    pub(crate) device_names: Vec<String>,
     next_mark: u16,
     /// Kept as long as the guard and the host port are ours.
     _namespace: Claim,
@@ -202,6 +196,7 @@ impl State {
             live,
             snapshot,
             reserved,
+            reservation_due: false,
             active: workers.len(),
             workers,
             devices: BTreeMap::new(),
@@ -237,128 +232,6 @@ impl State {
     /// The running configuration without its policies, which are the compiled one's.
     pub(crate) fn config(&self) -> &Arc<Validated> {
         self.compiled.settings()
-    }
-
-    /// The kernel's view changed: publishes what the walk must know and tends the netdevs.
-    pub(crate) async fn follow(&mut self, view: View) -> Result<(), WorkerGone> {
-        let live = live_parts_of(&self.compiled, &view);
-        self.tell_ports(&live);
-        self.tell_problems(&live);
-        self.view = view;
-        let changed = live != self.live;
-        if changed {
-            // Nothing that a policy may want at an address of ours is passed once it is known.
-            let reserved = reserved_by(&self.compiled, &live);
-            let narrowed = self.reserve(&reserved_of_earlier(self, &self.compiled, &live)).await;
-            self.live = live;
-            match self.compiled.assemble(&self.live) {
-                Ok(snapshot) => self.publish(snapshot).await?,
-                // The old view is kept: closed, not open.
-                Err(error) => self.events.record(Kind::RouteRefused, "", error.to_string(), &[]),
-            }
-            match narrowed {
-                Ok(()) => {
-                    self.reserved = reserved;
-                    self.instruct();
-                }
-                // The programs go on by the addresses that they knew.
-                Err(error) => self.events.record(Kind::PortRefused, "", error.to_string(), &[]),
-            }
-        }
-        self.renew_guard().await;
-        self.tend().await
-    }
-
-    /// Makes a snapshot the one that every worker walks by, and returns when all do.
-    pub(crate) async fn publish(&mut self, snapshot: Arc<Snapshot>) -> Result<(), WorkerGone> {
-        self.publish_with(snapshot, None).await
-    }
-
-    /// Publishes a snapshot with other flow caches, one a worker. `None`: the workers keep theirs,
-    /// unless generations began anew. Makes here what else a worker needs, and frees aside what it
-    /// needs no more.
-    pub(crate) async fn publish_with(
-        &mut self,
-        snapshot: Arc<Snapshot>,
-        caches: Option<Vec<Option<FlowCache>>>,
-    ) -> Result<(), WorkerGone> {
-        let arrangement = (snapshot.layout() != self.snapshot.layout()).then(|| {
-            let old = self.device_names.clone();
-            netdevs(self.config())
-                .iter()
-                .map(|name| old.iter().position(|old| old == name))
-                .collect::<Vec<_>>()
-        });
-        let [before, after] = [&self.snapshot, &snapshot].map(|snapshot| snapshot.spd().wraps());
-        let caches = match caches {
-            // Generations began anew: an entry from before could look like one of now.
-            None if before != after => Some(self.fresh_or_none().await),
-            caches => caches,
-        };
-        let mut caches = caches.map(Vec::into_iter);
-        let goes_on = CounterRoom::of(&snapshot) == CounterRoom::of(&self.snapshot);
-        let gone = gone(&self.snapshot, &snapshot);
-        let mut answers = Vec::new();
-        for worker in &self.workers {
-            let counters = match goes_on && arrangement.is_none() {
-                true => NextCounters::Same(gone.clone()),
-                false => NextCounters::Other(Box::new(Counters::new(&snapshot))),
-            };
-            let arrangement = arrangement.clone();
-            let cache = match &mut caches {
-                None => NextCache::Same,
-                Some(caches) => NextCache::Other(caches.next().flatten()),
-            };
-            let next = Box::new(Next { snapshot: snapshot.clone(), arrangement, counters, cache });
-            answers.push(worker.send(|reply| Command::Publish { next, reply })?);
-        }
-        let mut retired = Vec::with_capacity(answers.len());
-        for answer in answers {
-            let Retired { counted, snapshot, cache, wants_cache } =
-                answer.await.map_err(|_| WorkerGone)?;
-            match &counted {
-                Counted::All(flushed) => self.totals.add(flushed),
-                Counted::Gone(gone) => self.totals.add_gone(&snapshot, gone),
-            }
-            self.cache_outworn |= wants_cache;
-            retired.push((counted, snapshot, cache));
-        }
-        let old = std::mem::replace(&mut self.snapshot, snapshot);
-        // Of very many policies that takes milliseconds.
-        tokio::task::spawn_blocking(move || drop((old, retired)));
-        self.device_names = netdevs(self.config());
-        Ok(())
-    }
-
-    /// Gives every worker a fresh flow cache of the running configuration.
-    pub(crate) async fn renew_caches(&mut self) -> Result<(), WorkerGone> {
-        self.cache_outworn = false;
-        let caches = self.fresh_or_none().await;
-        self.publish_with(self.snapshot.clone(), Some(caches)).await
-    }
-
-    /// Fresh flow caches of the running configuration; none where they cannot be had: slower, and
-    /// told, and tried again.
-    async fn fresh_or_none(&mut self) -> Vec<Option<FlowCache>> {
-        match self.fresh_caches(self.config().cache).await {
-            Ok(caches) => caches,
-            Err(error) => {
-                self.events.record(Kind::CacheRefused, "", error.to_string(), &[]);
-                self.cache_outworn = true;
-                self.workers.iter().map(|_| None).collect()
-            }
-        }
-    }
-
-    /// Flow caches for the workers, made on a thread of its own.
-    pub(crate) async fn fresh_caches(
-        &self,
-        cache: Cache,
-    ) -> Result<Vec<Option<FlowCache>>, CacheError> {
-        let cores = caches::cores_of(&self.workers);
-        let make = move || caches::make(cache, &cores, When::Running);
-        let made = tokio::task::spawn_blocking(make).await;
-        made.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
     }
 
     /// Takes over every netdev that is there and not ours, lets go of those that are gone.
@@ -755,7 +628,7 @@ impl State {
         Surroundings { own: own.into_iter().collect(), inside, reserved }
     }
 
-    fn tell_ports(&self, live: &LiveParts) {
+    pub(crate) fn tell_ports(&self, live: &LiveParts) {
         for (port, (old, new)) in live.ports.iter().zip(self.live.states.iter().zip(&live.states)) {
             if old == new {
                 continue;
@@ -768,15 +641,6 @@ impl State {
             };
             self.events.record(kind, &port.name, format!("port {} {message}", port.name), &[]);
         }
-    }
-}
-
-/// SAs of a snapshot that the next has no more in their slots, with nothing counted.
-fn gone(before: &Snapshot, next: &Snapshot) -> GoneSas {
-    let (outbound, inbound) = next.sad().gone_since(before.sad());
-    GoneSas {
-        outbound: outbound.iter().map(|sa| (sa.id, Volume::default())).collect(),
-        inbound: inbound.iter().map(|sa| (sa.id, Volume::default())).collect(),
     }
 }
 

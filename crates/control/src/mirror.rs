@@ -23,6 +23,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::time::Duration;
 
+use dataplane::Prefix;
+use imbl::{OrdMap, OrdSet};
 use netlink_packet_route::RouteNetlinkMessage;
 use tokio::time::Instant;
 use wire::Address;
@@ -216,7 +218,7 @@ pub struct Mirror {
     /// Whether `events` broke.
     cut: bool,
     /// Next hops that the kernel was asked to keep fresh.
-    fresh: BTreeSet<(u32, Address)>,
+    fresh: OrdSet<(u32, Address)>,
 }
 
 impl Mirror {
@@ -235,7 +237,7 @@ impl Mirror {
             not_before: Instant::now(),
             retry: FIRST_RETRY,
             cut: false,
-            fresh: BTreeSet::new(),
+            fresh: OrdSet::new(),
         };
         while !mirror.stale.is_empty() {
             tokio::time::sleep_until(mirror.not_before).await;
@@ -407,7 +409,7 @@ impl Mirror {
         read.refused.extend(vrfs.cloned());
         self.untold.note_refused(&mut self.view.refused, read.refused);
         let changed = &mut self.untold.lists.routes;
-        replace(&mut self.view.routes, read.routes, changed);
+        follow(&mut self.view.routes, &read.routes, changed);
         replace(&mut self.view.shadows, read.shadows, changed);
         self.stale.routes = false;
         Ok(true)
@@ -437,7 +439,7 @@ impl Mirror {
         let mut tables: HashMap<u32, read::Shadows> = HashMap::new();
         let each = |message: Message<'_>| {
             if let Some((route, refused)) = read::route(message.payload, &nexthops) {
-                read.routes.push(route);
+                read.routes.entry(route.prefix).or_default().push(route);
                 read.refused.extend(refused);
             } else if !rules.is_empty()
                 && let Some(RouteNetlinkMessage::NewRoute(message)) =
@@ -463,7 +465,7 @@ impl Mirror {
         if !self.stale.neighbours {
             return Ok(true);
         }
-        let mut neighbours = HashMap::new();
+        let mut neighbours = OrdMap::new();
         let each = |message: Message<'_>| {
             if let Some(RouteNetlinkMessage::NewNeighbour(message)) =
                 read::message(message.kind, message.payload)
@@ -476,7 +478,7 @@ impl Mirror {
         if dump == Dump::Interrupted {
             return Ok(false);
         }
-        replace(&mut self.view.neighbours, neighbours, &mut self.untold.lists.neighbours);
+        follow(&mut self.view.neighbours, &neighbours, &mut self.untold.lists.neighbours);
         self.stale.neighbours = false;
         Ok(true)
     }
@@ -485,7 +487,7 @@ impl Mirror {
 /// What a reading of the routes found.
 #[derive(Default)]
 struct ReadRoutes {
-    routes: Vec<KernelRoute>,
+    routes: OrdMap<Prefix, Vec<KernelRoute>>,
     shadows: read::Shadows,
     refused: BTreeSet<Refused>,
 }
@@ -495,6 +497,24 @@ impl Changes {
         self.notes.extend(now.difference(known).cloned().map(Note::Refused));
         self.notes.extend(known.difference(&now).cloned().map(Note::NoLongerRefused));
         *known = now;
+    }
+}
+
+/// Makes a list what another is, and goes on sharing what is the same with copies of it.
+fn follow<K: Ord + Clone, V: PartialEq + Clone>(
+    list: &mut OrdMap<K, V>,
+    now: &OrdMap<K, V>,
+    changed: &mut bool,
+) {
+    use imbl::ordmap::DiffItem::{Add, Remove, Update};
+    for change in list.clone().diff(now) {
+        *changed = true;
+        match change {
+            Add(key, entry) | Update { new: (key, entry), .. } => {
+                list.insert(key.clone(), entry.clone());
+            }
+            Remove(key, _) => _ = list.remove(key),
+        }
     }
 }
 

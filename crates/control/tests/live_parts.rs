@@ -10,6 +10,7 @@ use control::mirror::{
 use control::{Validated, parse};
 use dataplane::{L4Checksum, NextHop, PortId, Prefix, RouteTarget};
 use policy::AddressRange;
+use proptest::prelude::*;
 use wire::Address;
 
 const TEXT: &str = r#"
@@ -139,13 +140,14 @@ fn view() -> View {
         (MANAGEMENT, ip("fe80::13"), 64),
     ]
     .into();
-    view.routes = vec![
+    let routes = [
         by("10.1.0.0/24", LAN, None),
         by("192.0.2.0/24", WAN, None),
         by("10.9.0.0/24", DMZ, None),
         by("172.16.0.0/24", MANAGEMENT, None),
         by("0.0.0.0/0", WAN, Some("192.0.2.254")),
     ];
+    routes.into_iter().for_each(|route| view.add_route(route));
     view
 }
 
@@ -214,16 +216,17 @@ fn routes_become_what_the_walk_may_do() {
                 let mut any = by("10.5.0.0/24", LAN, None);
                 (any.table, any.kind) = (LOCAL_TABLE, RouteKind::Local);
                 // Main says otherwise, and is asked later.
-                view.routes.extend([broadcast, any, by("10.5.0.0/24", LAN, None)]);
+                let routes = [broadcast, any, by("10.5.0.0/24", LAN, None)];
+                routes.into_iter().for_each(|route| view.add_route(route));
             },
             &[("10.1.0.255", "broadcast"), ("10.5.0.7", "local")],
         ),
         (
             "routes that drop",
             |view| {
-                view.routes.push(route("10.6.0.0/16", RouteKind::Blackhole, 0, &[]));
-                view.routes.push(route("10.7.0.0/16", RouteKind::Unreachable, 0, &[]));
-                view.routes.push(route("10.8.0.0/16", RouteKind::Prohibit, 0, &[]));
+                view.add_route(route("10.6.0.0/16", RouteKind::Blackhole, 0, &[]));
+                view.add_route(route("10.7.0.0/16", RouteKind::Unreachable, 0, &[]));
+                view.add_route(route("10.8.0.0/16", RouteKind::Prohibit, 0, &[]));
             },
             &[("10.6.0.1", "blackhole"), ("10.7.0.1", "blackhole"), ("10.8.0.1", "blackhole")],
         ),
@@ -231,16 +234,16 @@ fn routes_become_what_the_walk_may_do() {
             "the lowest metric wins, whatever the order",
             |view| {
                 let way = |metric, link| route("10.6.0.0/16", RouteKind::Unicast, metric, &[link]);
-                view.routes.push(way(20, hop(WAN, None)));
-                view.routes.push(way(10, hop(LAN, Some("10.1.0.254"))));
+                view.add_route(way(20, hop(WAN, None)));
+                view.add_route(way(10, hop(LAN, Some("10.1.0.254"))));
             },
             &[("10.6.0.1", "lan 10.1.0.254")],
         ),
         (
             "of equals the kernel's first wins",
             |view| {
-                view.routes.push(by("10.6.0.0/16", LAN, Some("10.1.0.2")));
-                view.routes.push(by("10.6.0.0/16", LAN, Some("10.1.0.3")));
+                view.add_route(by("10.6.0.0/16", LAN, Some("10.1.0.2")));
+                view.add_route(by("10.6.0.0/16", LAN, Some("10.1.0.3")));
             },
             &[("10.6.0.1", "lan 10.1.0.2")],
         ),
@@ -250,7 +253,7 @@ fn routes_become_what_the_walk_may_do() {
                 let mut dead = hop(WAN, Some("192.0.2.250"));
                 dead.usability = Usability::Dead;
                 let hops = [dead, hop(LAN, Some("10.1.0.2")), hop(LAN, Some("10.1.0.3"))];
-                view.routes.push(route("10.6.0.0/16", RouteKind::Unicast, 0, &hops));
+                view.add_route(route("10.6.0.0/16", RouteKind::Unicast, 0, &hops));
             },
             &[("10.6.0.1", "lan 10.1.0.2")],
         ),
@@ -258,7 +261,7 @@ fn routes_become_what_the_walk_may_do() {
             "of ECMP over ports and other netdevs a port is used",
             |view| {
                 let hops = [hop(MANAGEMENT, None), hop(LAN, Some("10.1.0.3"))];
-                view.routes.push(route("10.6.0.0/16", RouteKind::Unicast, 0, &hops));
+                view.add_route(route("10.6.0.0/16", RouteKind::Unicast, 0, &hops));
             },
             &[("10.6.0.1", "lan 10.1.0.3")],
         ),
@@ -266,15 +269,15 @@ fn routes_become_what_the_walk_may_do() {
             "a netdev that is no port takes it, though a worse route leads to a port",
             |view| {
                 let way = |metric, link| route("10.6.0.0/16", RouteKind::Unicast, metric, &[link]);
-                view.routes.push(way(10, hop(MANAGEMENT, None)));
-                view.routes.push(way(20, hop(WAN, None)));
+                view.add_route(way(10, hop(MANAGEMENT, None)));
+                view.add_route(way(20, hop(WAN, None)));
             },
             &[("10.6.0.1", "elsewhere")],
         ),
         (
             "a port that is down leads nowhere, and no wider route takes its place",
             |view| {
-                view.routes.push(by("10.6.0.0/16", LAN, None));
+                view.add_route(by("10.6.0.0/16", LAN, None));
                 view.links.get_mut(&LAN).unwrap().carrier = false;
             },
             &[("10.6.0.1", "elsewhere"), ("10.1.0.9", "elsewhere"), ("10.1.0.1", "local")],
@@ -283,8 +286,8 @@ fn routes_become_what_the_walk_may_do() {
             "a port that is down makes the next metric of the same prefix good",
             |view| {
                 let way = |metric, link| route("10.6.0.0/16", RouteKind::Unicast, metric, &[link]);
-                view.routes.push(way(10, hop(LAN, None)));
-                view.routes.push(way(20, hop(WAN, None)));
+                view.add_route(way(10, hop(LAN, None)));
+                view.add_route(way(20, hop(WAN, None)));
                 view.links.get_mut(&LAN).unwrap().admin_up = false;
             },
             &[("10.6.0.1", "wan")],
@@ -293,8 +296,8 @@ fn routes_become_what_the_walk_may_do() {
             "what Lockgate leads into the host port for the box itself is not there for others",
             |view| {
                 let into_host = route("10.6.0.0/16", RouteKind::Unicast, 1, &[hop(HOST, None)]);
-                view.routes.push(into_host.clone());
-                view.routes.push(KernelRoute { prefix: prefix("10.1.0.0/24"), ..into_host });
+                view.add_route(into_host.clone());
+                view.add_route(KernelRoute { prefix: prefix("10.1.0.0/24"), ..into_host });
             },
             &[("10.6.0.1", "wan 192.0.2.254"), ("10.1.0.9", "lan")],
         ),
@@ -303,7 +306,7 @@ fn routes_become_what_the_walk_may_do() {
             |view| {
                 let mut tunnel = by("10.6.0.0/16", WAN, None);
                 tunnel.standing = Standing::Refused;
-                view.routes.push(tunnel);
+                view.add_route(tunnel);
             },
             &[("10.6.0.1", "elsewhere"), ("10.7.0.1", "wan 192.0.2.254")],
         ),
@@ -323,18 +326,18 @@ fn routes_become_what_the_walk_may_do() {
         ),
         (
             "a throw route is as if it were not there",
-            |view| view.routes.push(route("10.6.0.0/16", RouteKind::Throw, 0, &[])),
+            |view| view.add_route(route("10.6.0.0/16", RouteKind::Throw, 0, &[])),
             &[("10.6.0.1", "wan 192.0.2.254")],
         ),
         (
             "IPv6: link-local routers, anycast, multicast",
             |view| {
-                view.routes.push(by("::/0", WAN, Some("fe80::1")));
-                view.routes.push(by("fe80::/64", LAN, None));
-                view.routes.push(by("ff00::/8", LAN, None));
+                view.add_route(by("::/0", WAN, Some("fe80::1")));
+                view.add_route(by("fe80::/64", LAN, None));
+                view.add_route(by("ff00::/8", LAN, None));
                 let mut anycast = by("2001:db8:1::/128", LAN, None);
                 (anycast.table, anycast.kind) = (LOCAL_TABLE, RouteKind::Local);
-                view.routes.push(anycast);
+                view.add_route(anycast);
             },
             &[
                 ("2001:db8:9::1", "wan fe80::1"),
@@ -346,14 +349,18 @@ fn routes_become_what_the_walk_may_do() {
         ),
         (
             "an IPv4 network behind an IPv6 router",
-            |view| view.routes.push(by("10.6.0.0/16", WAN, Some("fe80::1"))),
+            |view| view.add_route(by("10.6.0.0/16", WAN, Some("fe80::1"))),
             &[("10.6.0.1", "wan fe80::1")],
         ),
     ];
     for (case, change, expected) in cases {
         let mut view = view();
+        let before = (view.clone(), live_parts(&config(), &view));
         change(&mut view);
         let live = live_parts(&config(), &view);
+        if let Some(followed) = before.1.followed(&before.0, &view) {
+            assert_eq!(followed, live, "{case}");
+        }
         for (to, way_of) in *expected {
             assert_eq!(way(&live, to), *way_of, "{case}: {to}");
         }
@@ -588,4 +595,63 @@ fn checksums_are_completed_on_protected_ports_whose_netdev_leaves_them_unfinishe
     let mut passing = config();
     passing.ports.iter_mut().for_each(|port| port.l4_checksum = Pass);
     assert_eq!(l4_checksums(&live_parts(&passing, &view())), expected(&[]));
+}
+
+/// A change of routes and neighbours.
+#[derive(Clone, Debug)]
+enum Step {
+    Route(KernelRoute),
+    NoRoutes(Prefix),
+    Neighbour((u32, Address), NeighbourState),
+    NoNeighbour((u32, Address)),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let prefixes = ["0.0.0.0/0", "192.0.2.0/24", "192.0.2.77/32", "198.51.100.0/24", "10.6.0.0/16"];
+    let to = || proptest::sample::select(prefixes.to_vec());
+    let gateways = [None, Some("192.0.2.254"), Some("10.1.0.254"), Some("192.0.2.77")];
+    let links = || proptest::sample::select(vec![LAN, WAN, DMZ, MANAGEMENT, HOST]);
+    let kinds = [RouteKind::Unicast, RouteKind::Unicast, RouteKind::Local, RouteKind::Blackhole];
+    let kind = proptest::sample::select(kinds.to_vec());
+    let route_to = (to(), kind, 0u32..3, links(), proptest::sample::select(gateways.to_vec()));
+    let one = route_to.prop_map(|(to, kind, metric, link, gateway)| {
+        Step::Route(route(to, kind, metric, &[hop(link, gateway)]))
+    });
+    let states = [NeighbourState::Good, NeighbourState::Stale, NeighbourState::Failed];
+    let who = || (links(), proptest::sample::select(vec!["192.0.2.254", "192.0.2.77", "10.1.0.9"]));
+    let known = (who(), proptest::sample::select(states.to_vec()));
+    prop_oneof![
+        3 => one,
+        2 => to().prop_map(|to| Step::NoRoutes(prefix(to))),
+        2 => known.prop_map(|((link, at), state)| Step::Neighbour((link, ip(at)), state)),
+        1 => who().prop_map(|(link, at)| Step::NoNeighbour((link, ip(at)))),
+    ]
+}
+
+proptest! {
+    /// Whatever came and went, following it comes to what reading all comes to.
+    #[test]
+    fn what_follows_is_what_reading_all_anew_says(
+        steps in prop::collection::vec(prop::collection::vec(step(), 1..3), 1..12),
+    ) {
+        let config = config();
+        let mut view = view();
+        let mut live = live_parts(&config, &view);
+        for changes in steps {
+            let before = view.clone();
+            for change in changes {
+                match change {
+                    Step::Route(route) => view.add_route(route),
+                    Step::NoRoutes(prefix) => _ = view.routes.remove(&prefix),
+                    Step::Neighbour(who, state) => {
+                        let entry = NeighbourEntry { mac: Some([2; 6]), state, managed: false };
+                        view.neighbours.insert(who, entry);
+                    }
+                    Step::NoNeighbour(who) => _ = view.neighbours.remove(&who),
+                }
+            }
+            live = live.followed(&before, &view).expect("netdevs and addresses are the same");
+            prop_assert_eq!(&live, &live_parts(&config, &view));
+        }
+    }
 }

@@ -48,7 +48,7 @@ async fn until(mirror: &mut Mirror, what: &str, is: impl Fn(&View) -> bool) -> V
 }
 
 fn route<'a>(view: &'a View, to: &str) -> Option<&'a KernelRoute> {
-    view.routes.iter().find(|route| route.prefix == prefix(to))
+    view.all_routes().find(|route| route.prefix == prefix(to))
 }
 
 fn index(view: &View, name: &str) -> u32 {
@@ -272,7 +272,7 @@ async fn overrun() {
     run("ip", &["-batch", path.to_str().unwrap()]);
     std::fs::remove_file(&path).unwrap();
     let all = |view: &View| {
-        let ours = view.routes.iter().filter(|route| route.prefix.address.value >> 24 == 20);
+        let ours = view.all_routes().filter(|route| route.prefix.address.value >> 24 == 20);
         ours.count() == ROUTES
     };
     let notes = until(&mut mirror, "all routes", all).await;
@@ -310,13 +310,13 @@ async fn neighbours() {
     assert_eq!(mirror.view().neighbours[&nobody].usable_mac(), None);
 
     let router = (veth, address("10.1.0.2"));
-    mirror.keep_fresh(&BTreeSet::from([router])).expect("kept");
+    mirror.keep_fresh(&[router].into_iter().collect()).expect("kept");
     until(mirror, "a kept neighbour", |view| view.neighbours[&router].managed).await;
     // What is asked by hand stays kept.
     mirror.resolve(router.0, router.1).expect("a question");
     let listed = run("ip", &["-d", "neigh", "show", "10.1.0.2"]);
     assert!(listed.contains("managed"), "{listed}");
-    mirror.keep_fresh(&BTreeSet::new()).expect("no longer kept");
+    mirror.keep_fresh(&Default::default()).expect("no longer kept");
     until(mirror, "a neighbour that is no longer kept", |view| !view.neighbours[&router].managed)
         .await;
 
@@ -336,7 +336,7 @@ async fn neighbours() {
     assert!(!listed.contains("STALE"), "{listed}");
     // What is permanent stays so, whoever asks.
     mirror.resolve(fixed.0, fixed.1).expect("nothing to ask");
-    mirror.keep_fresh(&BTreeSet::from([fixed])).expect("nothing to keep");
+    mirror.keep_fresh(&[fixed].into_iter().collect()).expect("nothing to keep");
     let listed = run("ip", &["neigh", "show", "10.1.0.50"]);
     assert!(listed.contains("PERMANENT"), "{listed}");
 
@@ -360,7 +360,7 @@ fn host_routes_are_made_and_removed() {
 /// The host port's route to a prefix.
 fn host_route<'v>(view: &'v View, to: &str) -> Option<&'v KernelRoute> {
     let to = prefix(to);
-    view.routes.iter().find(|route| route.table == HOST_ROUTE_TABLE && route.prefix == to)
+    view.all_routes().find(|route| route.table == HOST_ROUTE_TABLE && route.prefix == to)
 }
 
 async fn host_routes() {
@@ -427,7 +427,7 @@ async fn host_routes() {
     })
     .await;
     mirror.set_host_routes(&[]).expect("no routes");
-    until(mirror, "no host routes", |view| view.routes.iter().all(|route| route.protocol != 76))
+    until(mirror, "no host routes", |view| view.all_routes().all(|route| route.protocol != 76))
         .await;
     mirror.remove_host_rules().expect("no rules");
     mirror.remove_host_rules().expect("still none");

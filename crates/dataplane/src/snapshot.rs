@@ -309,6 +309,11 @@ impl Snapshot {
         Ok(SetLink { set, mode, hop, mtu })
     }
 
+    /// What it is made of.
+    pub fn sources(&self) -> &Sources {
+        &self.sources
+    }
+
     /// Generation of ports, routes and next hops.
     #[inline]
     pub fn route_generation(&self) -> RouteGeneration {

@@ -126,8 +126,7 @@ fn interfaces(view: &View) -> Vec<Interface> {
         route.prefix.length == 0 && route.table == MAIN_TABLE && route.kind == RouteKind::Unicast
     };
     let ways_out: Vec<u32> = view
-        .routes
-        .iter()
+        .all_routes()
         .filter(default)
         .flat_map(|route| &route.hops)
         .map(|hop| hop.link)

@@ -198,7 +198,7 @@ impl Mirror {
                 && route.table == HOST_ROUTE_TABLE
                 && route.hops.iter().any(|hop| hop.link == host)
         };
-        let there = self.view.routes.iter().filter(is_ours);
+        let there = self.view.all_routes().filter(is_ours);
         let there: BTreeSet<_> =
             there.map(|route| (route.prefix.address, route.prefix.length, route.source)).collect();
         let wants: BTreeSet<_> = wanted

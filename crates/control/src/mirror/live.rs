@@ -16,17 +16,21 @@
 //! Not used live: the configuration's `[[route]]`, `[[neighbour]]`, `addresses`, `mac` and `mtu`.
 //! They tell `replay` and `explain` what Linux tells here.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::{
     L4Checksum, Neighbours, NetdevId, NextHop, PortId, PortInfo, Prefix, RouteTarget, Routes,
 };
+use imbl::ordmap::DiffItem::{Add, Remove, Update};
+use imbl::{OrdMap, OrdSet};
 use policy::AddressRange;
 use wire::Address;
 
-use super::view::{Hop, KernelRoute, LOCAL_TABLE, Link, RouteKind, Standing, Usability, View};
+use super::view::{
+    Hop, KernelRoute, LOCAL_TABLE, Link, NeighbourEntry, RouteKind, Standing, Usability, View,
+};
 use crate::{HOST_NETDEV, Validated};
 
 /// What a snapshot takes from the kernel.
@@ -47,9 +51,13 @@ pub struct LiveParts {
     /// Neighbours that packets can be sent to.
     pub neighbours: Neighbours,
     /// Next hops worth keeping fresh, by interface index: all routers, and peers on a link.
-    pub fresh: BTreeSet<(u32, Address)>,
+    pub fresh: OrdSet<(u32, Address)>,
     /// What an operator should know.
     pub problems: Vec<LiveProblem>,
+    /// How many routes each router has.
+    routers: OrdMap<(PortId, Address), u32>,
+    /// Where peers are, and the port of those on a link.
+    remotes: OrdMap<Address, Option<PortId>>,
 }
 
 /// State of a port.
@@ -141,26 +149,117 @@ pub fn live_parts_towards(
         devices: Vec::new(),
         routes: Routes::new(),
         neighbours: Neighbours::new(),
-        fresh: BTreeSet::new(),
+        fresh: OrdSet::new(),
         problems: Vec::new(),
+        routers: OrdMap::new(),
+        remotes: OrdMap::new(),
     };
     live.place_ports(config, view);
-    let mut routing = Routing::new(&live, view);
-    for (&prefix, candidates) in &by_prefix(view) {
-        if let Some(target) = routing.target(candidates) {
-            routing.entries.insert(prefix, target);
-        }
+    let routing = Routing::new(&live, view);
+    let shadows = view.shadows.iter().map(|(address, length)| (*address, *length));
+    let shadows = shadows.map(|(address, length)| Prefix { address, length });
+    for prefix in view.routes.keys().chain(routing.own.keys()).copied().chain(shadows) {
+        live.set_route(prefix, routing.target(prefix, view));
     }
-    routing.shadow(view);
-    routing.add_own(&live, view);
-    live.routes = routing.entries.into_iter().collect();
-    live.place_neighbours(view);
-    live.keep_fresh(remotes);
+    let places = places(&live.links);
+    for (&key, entry) in &view.neighbours {
+        live.set_neighbour(&places, key, Some(entry));
+    }
+    for remote in remotes {
+        live.find_remote(remote.into());
+    }
     live.judge_tunnels(config, view);
     live
 }
 
 impl LiveParts {
+    /// What the walk needs of a view that follows the one that these are of, for the same
+    /// configuration and the same ends of tunnels. It costs what changed. `None`: more than routes
+    /// and neighbours changed.
+    pub fn followed(&self, before: &View, view: &View) -> Option<LiveParts> {
+        let is_same = before.links == view.links
+            && before.addresses == view.addresses
+            && before.shadows == view.shadows;
+        if !is_same {
+            return None;
+        }
+        let mut live = self.clone();
+        let routing = Routing::new(self, view);
+        for change in before.routes.diff(&view.routes) {
+            let (Add(prefix, _) | Remove(prefix, _) | Update { new: (prefix, _), .. }) = change;
+            live.set_route(*prefix, routing.target(*prefix, view));
+            let last = Address { value: prefix.last(), ..prefix.address };
+            let remotes = self.remotes.range(prefix.address..=last);
+            remotes.for_each(|(remote, _)| live.find_remote(*remote));
+        }
+        let places = places(&self.links);
+        for change in before.neighbours.diff(&view.neighbours) {
+            let (key, entry) = match change {
+                Add(key, entry) | Update { new: (key, entry), .. } => (key, Some(entry)),
+                Remove(key, _) => (key, None),
+            };
+            live.set_neighbour(&places, *key, entry);
+        }
+        Some(live)
+    }
+
+    /// Has a prefix lead somewhere, or nowhere.
+    fn set_route(&mut self, prefix: Prefix, target: Option<RouteTarget<NextHop>>) {
+        let router = |target: RouteTarget<NextHop>| match target {
+            RouteTarget::Via(hop) => Some((hop.port, hop.gateway?)),
+            _ => None,
+        };
+        if let Some(router) = target.and_then(router) {
+            *self.routers.entry(router).or_default() += 1;
+            self.look_after(router);
+        }
+        let before = match target {
+            Some(target) => self.routes.insert(prefix, target),
+            None => self.routes.remove(&prefix),
+        };
+        if let Some(router) = before.and_then(router)
+            && let Some(routes) = self.routers.get_mut(&router)
+        {
+            *routes -= 1;
+            if *routes == 0 {
+                self.routers.remove(&router);
+                self.look_after(router);
+            }
+        }
+    }
+
+    fn set_neighbour(
+        &mut self,
+        places: &HashMap<u32, PortId>,
+        (link, address): (u32, Address),
+        entry: Option<&NeighbourEntry>,
+    ) {
+        let Some(port) = places.get(&link) else { return };
+        match entry.and_then(NeighbourEntry::usable_mac) {
+            Some(mac) => self.neighbours.insert((*port, address), mac),
+            None => self.neighbours.remove(&(*port, address)),
+        };
+    }
+
+    /// Finds out whether a peer is on a link.
+    fn find_remote(&mut self, remote: Address) {
+        let hop = self.hop_to(remote).filter(|hop| hop.gateway.is_none());
+        let port = hop.map(|hop| hop.port);
+        let before = self.remotes.insert(remote, port).flatten();
+        before.into_iter().chain(port).for_each(|port| self.look_after((port, remote)));
+    }
+
+    /// Has a next hop kept fresh if it is a router, or a peer on a link, of a port.
+    fn look_after(&mut self, (port, address): (PortId, Address)) {
+        let is_host = usize::from(port.0) + 1 == self.ports.len();
+        let Some(link) = self.links[usize::from(port.0)].filter(|_| !is_host) else { return };
+        let is_peer = self.remotes.get(&address).copied().flatten() == Some(port);
+        match is_peer || self.routers.contains_key(&(port, address)) {
+            true => self.fresh.insert((link, address)),
+            false => self.fresh.remove(&(link, address)),
+        };
+    }
+
     /// Port of an interface index.
     pub fn port_of_link(&self, link: u32) -> Option<PortId> {
         self.links.iter().position(|index| *index == Some(link)).map(|at| PortId(at as u16))
@@ -213,34 +312,6 @@ impl LiveParts {
         self.ports = ports.into();
     }
 
-    fn place_neighbours(&mut self, view: &View) {
-        let places = places(&self.links);
-        for (&(link, address), entry) in &view.neighbours {
-            if let (Some(&port), Some(mac)) = (places.get(&link), entry.usable_mac()) {
-                self.neighbours.insert((port, address), mac);
-            }
-        }
-    }
-
-    /// All routers, and the peers that are on a link themselves.
-    fn keep_fresh(&mut self, remotes: impl Iterator<Item = IpAddr>) {
-        let on_link = remotes.filter_map(|remote| {
-            let remote = Address::from(remote);
-            let hop = self.hop_to(remote)?;
-            hop.gateway.is_none().then_some((hop.port, remote))
-        });
-        let routers = self.routes.values().filter_map(|target| match target {
-            RouteTarget::Via(hop) => Some((hop.port, hop.gateway?)),
-            _ => None,
-        });
-        let wanted: Vec<(PortId, Address)> = routers.chain(on_link).collect();
-        let host = PortId((self.ports.len() - 1) as u16);
-        for (port, address) in wanted.into_iter().filter(|(port, _)| *port != host) {
-            let link = self.links[usize::from(port.0)];
-            self.fresh.extend(link.map(|link| (link, address)));
-        }
-    }
-
     /// The next hop of one destination.
     pub fn hop_to(&self, destination: Address) -> Option<NextHop> {
         let bits = destination.family.address_bits();
@@ -291,25 +362,14 @@ fn places(links: &[Option<u32>]) -> HashMap<u32, PortId> {
     placed.filter_map(|(at, link)| Some(((*link)?, PortId(at as u16)))).collect()
 }
 
-/// All routes by prefix, best first.
-fn by_prefix(view: &View) -> HashMap<Prefix, Vec<&KernelRoute>> {
-    let mut map: HashMap<Prefix, Vec<&KernelRoute>> = HashMap::new();
-    for route in view.routes.iter().filter(|route| !is_multicast(route.prefix.address)) {
-        map.entry(route.prefix).or_default().push(route);
-    }
-    for candidates in map.values_mut() {
-        // Stable: of equals the kernel's order holds. Table `local` is asked first.
-        candidates.sort_by_key(|route| (route.table != LOCAL_TABLE, route.metric));
-    }
-    map
-}
-
 fn is_multicast(address: Address) -> bool {
     std::net::IpAddr::from(address).is_multicast()
 }
 
+/// Where routes lead, among the ports and addresses of a view.
 struct Routing {
-    entries: HashMap<Prefix, RouteTarget<NextHop>>,
+    /// Prefixes that are what they are, whatever routes say.
+    own: HashMap<Prefix, RouteTarget<NextHop>>,
     /// Port of each interface index, without ports that are down.
     up: HashMap<u32, PortId>,
     /// Interface indices of netdevs that are up and no port.
@@ -326,15 +386,41 @@ impl Routing {
         let up = places.iter().filter(|(link, port)| Some(**link) != host && is_up(port));
         let links = view.links.values().filter(|link| link.is_up());
         Routing {
-            entries: HashMap::new(),
+            own: own(live, view),
             up: up.map(|(link, port)| (*link, *port)).collect(),
             elsewhere: links.map(|link| link.index).filter(|i| !places.contains_key(i)).collect(),
             host,
         }
     }
 
-    /// What becomes of a prefix that has these routes, best first. `None`: all of them are ours.
-    fn target(&self, candidates: &[&KernelRoute]) -> Option<RouteTarget<NextHop>> {
+    /// Where a prefix leads. `None`: nothing is known of it.
+    fn target(&self, prefix: Prefix, view: &View) -> Option<RouteTarget<NextHop>> {
+        if let Some(own) = self.own.get(&prefix) {
+            return Some(*own);
+        }
+        if crate::values::is_link_local(prefix.address) {
+            return None;
+        }
+        let routes = view.routes.get(&prefix).filter(|_| !is_multicast(prefix.address));
+        let target = routes.and_then(|routes| self.best_of(routes));
+        // Where refused policy rules may lead, with all that is narrower.
+        let is_way = !matches!(target, None | Some(RouteTarget::Local | RouteTarget::Broadcast));
+        let shadowed = |length| {
+            let wider = AddressRange::network(prefix.address, length).first();
+            view.shadows.contains(&(wider, length))
+        };
+        let is_shadowed = match is_way {
+            true => !view.shadows.is_empty() && (0..=prefix.length).any(shadowed),
+            false => target.is_none() && shadowed(prefix.length),
+        };
+        if is_shadowed { Some(RouteTarget::Elsewhere) } else { target }
+    }
+
+    /// What becomes of a prefix that has these routes. `None`: all of them are ours.
+    fn best_of(&self, routes: &[KernelRoute]) -> Option<RouteTarget<NextHop>> {
+        let mut candidates: Vec<&KernelRoute> = routes.iter().collect();
+        // Stable: of equals the kernel's order holds. Table `local` is asked first.
+        candidates.sort_by_key(|route| (route.table != LOCAL_TABLE, route.metric));
         let mut shadowed = None;
         for route in candidates {
             if self.is_ours(route) || route.kind == RouteKind::Throw {
@@ -380,44 +466,25 @@ impl Routing {
         let mut others = usable().filter(|hop| self.elsewhere.contains(&hop.link));
         others.next().map(|_| RouteTarget::Elsewhere)
     }
+}
 
-    /// Where refused policy rules may lead, with all that is narrower.
-    fn shadow(&mut self, view: &View) {
-        for (prefix, target) in &mut self.entries {
-            let is_way = !matches!(target, RouteTarget::Local | RouteTarget::Broadcast);
-            let is_shadowed = |length| {
-                let wider = AddressRange::network(prefix.address, length).first();
-                view.shadows.contains(&(wider, length))
-            };
-            if is_way && !view.shadows.is_empty() && (0..=prefix.length).any(is_shadowed) {
-                *target = RouteTarget::Elsewhere;
-            }
-        }
-        for &(address, length) in &view.shadows {
-            self.entries.entry(Prefix { address, length }).or_insert(RouteTarget::Elsewhere);
-        }
-    }
-
-    /// Our addresses, on whatever netdev; what is on every link; what is on none.
-    fn add_own(&mut self, live: &LiveParts, view: &View) {
-        use crate::values::is_link_local;
-        self.entries.retain(|prefix, _| !is_link_local(prefix.address));
-        let whole = |address: Address| (address, address.family.address_bits());
-        // A wide `Local` would make every packet search the table (`RouteTable::is_ours`).
-        let fixed = [
-            ((Address::v6(0xfe80 << 112), 10), RouteTarget::Elsewhere),
-            ((Address::v4(0xa9fe_0000), 16), RouteTarget::Elsewhere),
-            ((Address::v4(0x7f00_0000), 8), RouteTarget::Blackhole),
-            (whole(Address::v4(u32::MAX)), RouteTarget::Broadcast),
-        ];
-        // Another's link-local address on a link of ours may be the same as one of ours elsewhere.
-        let is_meant = |(link, address, _): &&(u32, Address, u8)| {
-            !is_link_local(*address) || live.links.contains(&Some(*link))
-        };
-        let own = view.addresses.iter().filter(is_meant);
-        let own = own.map(|(_, address, _)| (whole(*address), RouteTarget::Local));
-        for ((address, length), target) in fixed.into_iter().chain(own) {
-            self.entries.insert(Prefix { address, length }, target);
-        }
-    }
+/// Our addresses, on whatever netdev; what is on every link; what is on none.
+fn own(live: &LiveParts, view: &View) -> HashMap<Prefix, RouteTarget<NextHop>> {
+    use crate::values::is_link_local;
+    let whole = |address: Address| (address, address.family.address_bits());
+    // A wide `Local` would make every packet search the table (`RouteTable::is_ours`).
+    let fixed = [
+        ((Address::v6(0xfe80 << 112), 10), RouteTarget::Elsewhere),
+        ((Address::v4(0xa9fe_0000), 16), RouteTarget::Elsewhere),
+        ((Address::v4(0x7f00_0000), 8), RouteTarget::Blackhole),
+        (whole(Address::v4(u32::MAX)), RouteTarget::Broadcast),
+    ];
+    // Another's link-local address on a link of ours may be the same as one of ours elsewhere.
+    let is_meant = |(link, address, _): &&(u32, Address, u8)| {
+        !is_link_local(*address) || live.links.contains(&Some(*link))
+    };
+    let own = view.addresses.iter().filter(is_meant);
+    let own = own.map(|(_, address, _)| (whole(*address), RouteTarget::Local));
+    let entries = fixed.into_iter().chain(own);
+    entries.map(|((address, length), target)| (Prefix { address, length }, target)).collect()
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use imbl::OrdSet;
 use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::neighbour::{
@@ -45,9 +46,10 @@ impl Mirror {
     ///
     /// # Errors
     /// The first refusal, after all were tried: the caller tries again next time.
-    pub fn keep_fresh(&mut self, wanted: &BTreeSet<(u32, Address)>) -> Result<(), NetlinkError> {
+    pub fn keep_fresh(&mut self, wanted: &OrdSet<(u32, Address)>) -> Result<(), NetlinkError> {
         let mut result = Ok(());
-        let dropped: Vec<_> = self.fresh.difference(wanted).copied().collect();
+        let is_dropped = |hop: &&(u32, Address)| !wanted.contains(*hop);
+        let dropped: Vec<_> = self.fresh.iter().filter(is_dropped).copied().collect();
         for key in dropped {
             if self.view.neighbours.get(&key).is_some_and(|entry| entry.managed) {
                 result = result.and(self.ask(key.0, key.1, Keeping::Nobody));

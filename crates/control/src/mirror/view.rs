@@ -1,21 +1,24 @@
 //! What the kernel knows, as plain data: netdevs, addresses, routes, neighbours.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use dataplane::Prefix;
+use imbl::OrdMap;
 use wire::{Address, Family};
 
-/// What the kernel knew at one moment. Every list is whole: it is replaced, never patched half.
+/// What the kernel knew at one moment. Every list is whole: it is replaced, never patched half. A
+/// copy costs what there are of netdevs and addresses; routes and neighbours are shared.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct View {
     /// Netdevs by interface index.
     pub links: BTreeMap<u32, Link>,
     /// Our addresses: interface index, address, length of the network's prefix.
     pub addresses: BTreeSet<(u32, Address, u8)>,
-    /// Routes of the tables `main` and `local`, in the kernel's order.
-    pub routes: Vec<KernelRoute>,
+    /// Routes of the tables `main`, `local` and [`HOST_ROUTE_TABLE`]; those to one prefix in the
+    /// kernel's order.
+    pub routes: OrdMap<Prefix, Vec<KernelRoute>>,
     /// Neighbours by interface index and address.
-    pub neighbours: HashMap<(u32, Address), NeighbourEntry>,
+    pub neighbours: OrdMap<(u32, Address), NeighbourEntry>,
     /// Destinations that refused policy rules may lead elsewhere, with all that is narrower.
     pub shadows: BTreeSet<(Address, u8)>,
     /// What the kernel would do and Lockgate does not: told by name, never ignored.
@@ -299,6 +302,16 @@ impl std::fmt::Display for Refused {
 }
 
 impl View {
+    /// All routes, by prefix.
+    pub fn all_routes(&self) -> impl Iterator<Item = &KernelRoute> {
+        self.routes.values().flatten()
+    }
+
+    /// Adds a route behind those to its prefix.
+    pub fn add_route(&mut self, route: KernelRoute) {
+        self.routes.entry(route.prefix).or_default().push(route);
+    }
+
     /// The netdev of that name.
     pub fn link_named(&self, name: &str) -> Option<&Link> {
         self.links.values().find(|link| link.name == name)
