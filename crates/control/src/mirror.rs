@@ -1,11 +1,12 @@
 //! The mirror of what Linux knows, by rtnetlink: netdevs, addresses, routes, neighbours. Linux is
 //! the control plane; Lockgate follows.
 //!
-//! * Netdevs, addresses and routes are read as whole lists whenever the kernel tells of a change
-//!   in them, since it does not tell of all (a link that goes down takes its IPv4 routes along in
-//!   silence, a nexthop object those that use it). Large tables are read at most one part in
-//!   [`READING_SHARE`] of the time.
-//! * Neighbours, which change all the time, follow the messages.
+//! * Neighbours, which change all the time, follow the messages, and so does a route of which one
+//!   message says all (`patch.rs`).
+//! * Netdevs, addresses and otherwise routes are read as whole lists whenever the kernel tells of a
+//!   change in them, since it does not tell of all (a link that goes down takes its IPv4 routes
+//!   along in silence, a nexthop object those that use it). Large tables are read at most one part
+//!   in [`READING_SHARE`] of the time.
 //! * If the kernel had more to tell than there was room (`ENOBUFS`) everything is read anew; a
 //!   list that changed while it was read is read again. Until the new one is whole the old stands.
 //! * If netlink breaks, the view stands, and the socket is opened again, later and later.
@@ -15,6 +16,7 @@ mod ethtool;
 mod host;
 mod live;
 mod neighbours;
+mod patch;
 mod read;
 mod socket;
 mod view;
@@ -39,6 +41,7 @@ pub use view::{
     MAIN_TABLE, NeighbourEntry, NeighbourState, Refused, RouteKind, Standing, Usability, View,
 };
 
+use patch::Patched;
 pub(crate) use socket::Events;
 use socket::{Dump, Message, Requests};
 
@@ -208,6 +211,10 @@ pub struct Mirror {
     events: Events,
     requests: Requests,
     view: View,
+    /// The nexthop objects that routes may name.
+    nexthops: read::Nexthops,
+    /// How often all routes were read.
+    readings: u64,
     /// Lists that are to be read.
     stale: Lists,
     /// What the caller has not been told yet.
@@ -232,6 +239,8 @@ impl Mirror {
             events: Events::open(ROUTE_PROTOCOL, &GROUPS, EVENT_ROOM_BYTES)?,
             requests: Requests::open(ROUTE_PROTOCOL)?,
             view: View::default(),
+            nexthops: read::Nexthops::new(),
+            readings: 0,
             stale: Lists::ALL,
             untold: Changes::default(),
             not_before: Instant::now(),
@@ -251,6 +260,11 @@ impl Mirror {
     /// What the kernel knows, as far as it told.
     pub fn view(&self) -> &View {
         &self.view
+    }
+
+    /// How often all routes were read since the start.
+    pub fn route_readings(&self) -> u64 {
+        self.readings
     }
 
     /// Waits until the view changes or there is something to note, applies all that the kernel
@@ -276,8 +290,8 @@ impl Mirror {
     /// is there.
     async fn hear(&mut self) {
         let waits_for_lists = !self.stale.is_empty();
-        let Mirror { events, view, stale, untold, not_before, .. } = self;
-        let mut each = |message: Message<'_>| apply(&message, view, stale, untold);
+        let Mirror { events, view, nexthops, stale, untold, not_before, .. } = self;
+        let mut each = |message: Message<'_>| apply(&message, view, nexthops, stale, untold);
         let first = events.receive(&mut each);
         let first = match waits_for_lists {
             false => first.await,
@@ -405,6 +419,8 @@ impl Mirror {
             return Ok(true);
         }
         let Some(mut read) = self.dump_routes().await? else { return Ok(false) };
+        self.readings += 1;
+        self.nexthops = std::mem::take(&mut read.nexthops);
         let vrfs = self.view.refused.iter().filter(|r| matches!(r, Refused::Vrf { .. }));
         read.refused.extend(vrfs.cloned());
         self.untold.note_refused(&mut self.view.refused, read.refused);
@@ -435,11 +451,11 @@ impl Mirror {
         };
         // struct nhmsg
         let objects = self.requests.dump("nexthops", kind::GET_NEXTHOP, &[0; 8], each).await?;
-        let mut read = ReadRoutes::default();
+        let mut read = ReadRoutes { nexthops, ..ReadRoutes::default() };
         let mut tables: HashMap<u32, read::Shadows> = HashMap::new();
         let each = |message: Message<'_>| {
-            if let Some((route, refused)) = read::route(message.payload, &nexthops) {
-                read.routes.entry(route.prefix).or_default().push(route);
+            if let Some((route, refused)) = read::route(message.payload, &read.nexthops) {
+                view::put_in_order(read.routes.entry(route.prefix).or_default(), route);
                 read.refused.extend(refused);
             } else if !rules.is_empty()
                 && let Some(RouteNetlinkMessage::NewRoute(message)) =
@@ -490,6 +506,7 @@ struct ReadRoutes {
     routes: OrdMap<Prefix, Vec<KernelRoute>>,
     shadows: read::Shadows,
     refused: BTreeSet<Refused>,
+    nexthops: read::Nexthops,
 }
 
 impl Changes {
@@ -524,14 +541,27 @@ fn replace<T: PartialEq>(old: &mut T, new: T, changed: &mut bool) {
 }
 
 /// Applies what the kernel told by itself.
-fn apply(message: &Message<'_>, view: &mut View, stale: &mut Lists, untold: &mut Changes) {
+fn apply(
+    message: &Message<'_>,
+    view: &mut View,
+    nexthops: &read::Nexthops,
+    stale: &mut Lists,
+    untold: &mut Changes,
+) {
     match message.kind {
         // A link that goes takes its addresses and routes along.
         kind::NEW_LINK | kind::DEL_LINK => {
             (stale.links, stale.addresses, stale.routes) = (true, true, true);
         }
         kind::NEW_ADDRESS | kind::DEL_ADDRESS => (stale.addresses, stale.routes) = (true, true),
-        kind::NEW_ROUTE | kind::DEL_ROUTE | kind::NEW_RULE | kind::DEL_RULE => stale.routes = true,
+        // All are read in any case, and this one with them.
+        kind::NEW_ROUTE | kind::DEL_ROUTE if stale.routes => {}
+        kind::NEW_ROUTE | kind::DEL_ROUTE => match patch::route(message, view, nexthops) {
+            Patched::Done => untold.lists.routes = true,
+            Patched::Known => {}
+            Patched::InDoubt => stale.routes = true,
+        },
+        kind::NEW_RULE | kind::DEL_RULE => stale.routes = true,
         kind::NEW_NEXTHOP | kind::DEL_NEXTHOP => stale.routes = true,
         kind::NEW_NEIGHBOUR | kind::DEL_NEIGHBOUR => {
             let read = match read::message(message.kind, message.payload) {

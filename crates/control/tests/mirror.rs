@@ -254,6 +254,80 @@ async fn refuse() {
 }
 
 #[test]
+fn a_route_that_one_message_tells_of_needs_no_reading() {
+    inside("a_route_that_one_message_tells_of_needs_no_reading", |far| {
+        connect(far);
+        on_runtime(single_routes());
+    });
+}
+
+/// What was followed is what a mirror that has just read everything says, route by route.
+async fn is_as_read(mirror: &mut Mirror, after: &str) {
+    let read = Mirror::start().await.expect("another mirror");
+    until(mirror, after, |view| view.routes == read.view().routes).await;
+}
+
+async fn single_routes() {
+    let mut mirror = Mirror::start().await.expect("a mirror");
+    let mirror = &mut mirror;
+    ip("link add veth2 type veth peer name veth3");
+    ip("address add 10.2.0.1/24 dev veth2");
+    ip("link set veth3 up");
+    ip("link set veth2 up");
+    until(mirror, "both links", |view| {
+        let is_up = |name| view.link_named(name).is_some_and(|link| link.is_up());
+        is_up("veth0") && is_up("veth2") && route(view, "10.2.0.0/24").is_some()
+    })
+    .await;
+    is_as_read(mirror, "the start").await;
+    // IPv6 routes that come with links are told in their own time.
+    while tokio::time::timeout(Duration::from_secs(2), mirror.changed()).await.is_ok() {}
+    let before = mirror.route_readings();
+    let told_alone = [
+        "route add 20.0.0.0/8 via 10.1.0.2",
+        "route add 20.1.0.0/16 dev veth0",
+        "route add 20.2.0.0/16 via 10.1.0.2 metric 20",
+        "route add 20.2.0.0/16 via 10.2.0.2 metric 10",
+        "route replace 20.2.0.0/16 via 10.2.0.9 metric 10",
+        "route replace 20.0.0.0/8 dev veth2",
+        "route add blackhole 20.3.0.0/16",
+        "route add 20.4.0.0/16 nexthop via 10.1.0.2 nexthop via 10.2.0.2",
+        "route del 20.2.0.0/16 metric 20",
+        "route del blackhole 20.3.0.0/16",
+        "route del 20.0.0.0/8",
+        "-6 route add 2001:db8:9::/48 via 2001:db8:1::2",
+        "-6 route add 2001:db8:a::/48 dev veth0 metric 5",
+        "-6 route del 2001:db8:9::/48",
+    ];
+    for words in told_alone {
+        ip(words);
+        is_as_read(mirror, words).await;
+        assert_eq!(mirror.route_readings(), before, "{words}");
+    }
+    // What one message does not say is read.
+    for words in [
+        "route append 20.1.0.0/16 via 10.1.0.2",
+        "route prepend 20.1.0.0/16 via 10.2.0.2",
+        "route del 20.1.0.0/16 via 10.2.0.2",
+        "route del 20.1.0.0/16",
+        "route del 20.1.0.0/16",
+        "-6 route append 2001:db8:a::/48 dev veth2 metric 5",
+        "-6 route del 2001:db8:a::/48 dev veth0 metric 5",
+        "route del 20.4.0.0/16",
+        "rule add to 30.0.0.0/8 table 100 priority 700",
+        "route add 30.1.0.0/16 dev veth0 table 100",
+        "route add 30.2.0.0/16 dev veth0",
+        "rule del to 30.0.0.0/8 table 100 priority 700",
+        "link set veth2 down",
+    ] {
+        ip(words);
+        is_as_read(mirror, words).await;
+    }
+    assert!(mirror.route_readings() > before);
+    assert_eq!(route(mirror.view(), "20.1.0.0/16"), None);
+}
+
+#[test]
 fn an_overrun_is_followed_by_a_whole_view() {
     inside("an_overrun_is_followed_by_a_whole_view", |far| {
         connect(far);

@@ -28,9 +28,7 @@ use imbl::{OrdMap, OrdSet};
 use policy::AddressRange;
 use wire::Address;
 
-use super::view::{
-    Hop, KernelRoute, LOCAL_TABLE, Link, NeighbourEntry, RouteKind, Standing, Usability, View,
-};
+use super::view::{Hop, KernelRoute, Link, NeighbourEntry, RouteKind, Standing, Usability, View};
 use crate::{HOST_NETDEV, Validated};
 
 /// What a snapshot takes from the kernel.
@@ -416,13 +414,10 @@ impl Routing {
         if is_shadowed { Some(RouteTarget::Elsewhere) } else { target }
     }
 
-    /// What becomes of a prefix that has these routes. `None`: all of them are ours.
+    /// What becomes of a prefix that has these routes, best first. `None`: all of them are ours.
     fn best_of(&self, routes: &[KernelRoute]) -> Option<RouteTarget<NextHop>> {
-        let mut candidates: Vec<&KernelRoute> = routes.iter().collect();
-        // Stable: of equals the kernel's order holds. Table `local` is asked first.
-        candidates.sort_by_key(|route| (route.table != LOCAL_TABLE, route.metric));
         let mut shadowed = None;
-        for route in candidates {
+        for route in routes {
             if self.is_ours(route) || route.kind == RouteKind::Throw {
                 continue;
             }

@@ -63,9 +63,10 @@ pub(crate) enum Dump {
     Interrupted,
 }
 
-/// A message: its type and what follows the netlink header.
+/// A message: its type, its flags and what follows the netlink header.
 pub(crate) struct Message<'a> {
     pub(crate) kind: u16,
+    pub(crate) flags: u16,
     pub(crate) payload: &'a [u8],
 }
 
@@ -203,7 +204,7 @@ impl Requests {
                         }
                     };
                 }
-                _ => each(Message { kind, payload }),
+                _ => each(Message { kind, flags: message.flags(), payload }),
             }
             rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
         }
@@ -265,7 +266,8 @@ impl Events {
         let mut rest = self.buffer.as_slice();
         while let Ok(message) = NetlinkBuffer::new_checked(rest) {
             let length = message.length() as usize;
-            each(Message { kind: message.message_type(), payload: &rest[HEADER_BYTES..length] });
+            let (kind, flags) = (message.message_type(), message.flags());
+            each(Message { kind, flags, payload: &rest[HEADER_BYTES..length] });
             rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
         }
     }

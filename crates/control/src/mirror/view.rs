@@ -14,8 +14,8 @@ pub struct View {
     pub links: BTreeMap<u32, Link>,
     /// Our addresses: interface index, address, length of the network's prefix.
     pub addresses: BTreeSet<(u32, Address, u8)>,
-    /// Routes of the tables `main`, `local` and [`HOST_ROUTE_TABLE`]; those to one prefix in the
-    /// kernel's order.
+    /// Routes of the tables `main`, `local` and [`HOST_ROUTE_TABLE`]; those to one prefix with the
+    /// best in front (table `local`, then the lowest metric), equals in the kernel's order.
     pub routes: OrdMap<Prefix, Vec<KernelRoute>>,
     /// Neighbours by interface index and address.
     pub neighbours: OrdMap<(u32, Address), NeighbourEntry>,
@@ -301,15 +301,22 @@ impl std::fmt::Display for Refused {
     }
 }
 
+/// Puts a route among others to its prefix, behind those that are as good.
+pub(super) fn put_in_order(routes: &mut Vec<KernelRoute>, route: KernelRoute) {
+    let rank = |route: &KernelRoute| (route.table != LOCAL_TABLE, route.metric, route.table);
+    let place = routes.partition_point(|there| rank(there) <= rank(&route));
+    routes.insert(place, route);
+}
+
 impl View {
     /// All routes, by prefix.
     pub fn all_routes(&self) -> impl Iterator<Item = &KernelRoute> {
         self.routes.values().flatten()
     }
 
-    /// Adds a route behind those to its prefix.
+    /// Adds a route behind those to its prefix that are as good.
     pub fn add_route(&mut self, route: KernelRoute) {
-        self.routes.entry(route.prefix).or_default().push(route);
+        put_in_order(self.routes.entry(route.prefix).or_default(), route);
     }
 
     /// The netdev of that name.

@@ -1,0 +1,60 @@
+//! One route that the kernel tells of, put into the view without reading all routes anew.
+//!
+//! Only where what it tells leaves no doubt: the order of routes of one metric, the legs of an ECMP
+//! route that come and go one by one, and what policy rules make of other tables, the kernel's
+//! whole list alone says.
+
+use super::read::Nexthops;
+use super::socket::Message;
+use super::view::{KernelRoute, Refused, View};
+use super::{kind, read};
+
+/// A message takes the place of a route (`NLM_F_REPLACE`).
+const REPLACE: u16 = 0x100;
+
+/// Whether a message about a route has done its work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Patched {
+    /// The view has it.
+    Done,
+    /// It had it before.
+    Known,
+    /// All routes are to be read.
+    InDoubt,
+}
+
+/// Puts what a message says of a route into the view.
+pub(super) fn route(message: &Message<'_>, view: &mut View, nexthops: &Nexthops) -> Patched {
+    let follows_rules = view.refused.iter().any(|it| matches!(it, Refused::PolicyRule { .. }));
+    let Some((route, None)) = read::route(message.payload, nexthops) else {
+        return Patched::InDoubt;
+    };
+    if follows_rules || !view.shadows.is_empty() {
+        return Patched::InDoubt;
+    }
+    let rivals = |there: &&KernelRoute| (there.table, there.metric) == (route.table, route.metric);
+    let there = view.routes.get(&route.prefix).map_or(&[][..], Vec::as_slice);
+    let rivals: Vec<&KernelRoute> = there.iter().filter(rivals).collect();
+    let replaces = message.flags & REPLACE != 0;
+    match (message.kind, &rivals[..]) {
+        (kind::NEW_ROUTE, []) if !replaces => view.add_route(route),
+        (kind::NEW_ROUTE, [known]) if **known == route => return Patched::Known,
+        (kind::NEW_ROUTE, [_]) if replaces => put(view, Some(route.clone()), &route),
+        (kind::DEL_ROUTE, [known]) if **known == route => put(view, None, &route),
+        _ => return Patched::InDoubt,
+    }
+    Patched::Done
+}
+
+/// Puts a route, or nothing, where the one of the table and metric of `like` is.
+fn put(view: &mut View, route: Option<KernelRoute>, like: &KernelRoute) {
+    let mut routes = view.routes.get(&like.prefix).cloned().unwrap_or_default();
+    let is_it = |there: &KernelRoute| (there.table, there.metric) == (like.table, like.metric);
+    if let Some(place) = routes.iter().position(is_it) {
+        routes.splice(place..=place, route);
+    }
+    match routes.is_empty() {
+        true => _ = view.routes.remove(&like.prefix),
+        false => _ = view.routes.insert(like.prefix, routes),
+    }
+}
