@@ -72,6 +72,8 @@ pub(crate) struct State {
     pub(crate) reserved: Reserved,
     /// It could not be followed when the view last changed.
     pub(crate) reservation_due: bool,
+    /// A program was not told what it should know: it is tried again with the next change.
+    pub(crate) instruction_due: bool,
     /// All worker threads; the first `active` of them serve queues.
     pub(crate) workers: Vec<Handle>,
     pub(crate) active: usize,
@@ -197,6 +199,7 @@ impl State {
             snapshot,
             reserved,
             reservation_due: false,
+            instruction_due: false,
             active: workers.len(),
             workers,
             devices: BTreeMap::new(),
@@ -536,6 +539,7 @@ impl State {
     /// Tells the programs which ports and addresses there are.
     pub(crate) fn instruct(&mut self) {
         let surroundings = self.surroundings();
+        self.instruction_due = false;
         let names = self.device_names.clone();
         for device in self.devices.values_mut() {
             let place = names.iter().position(|name| *name == device.netdev);
@@ -543,6 +547,7 @@ impl State {
             if let Err(error) = device.update(id, &self.snapshot, &surroundings) {
                 let message = error.to_string();
                 self.events.record(Kind::PortRefused, &device.netdev, message, &[]);
+                self.instruction_due = true;
             }
         }
     }
@@ -612,18 +617,11 @@ impl State {
                 *known = bpf::Side::Unprotected;
             }
         }
-        let inside = |target: &RouteTarget<NextHop>| match target {
-            RouteTarget::Local | RouteTarget::Broadcast => bpf::Inside::Yes,
-            RouteTarget::Blackhole | RouteTarget::Elsewhere => bpf::Inside::No,
-            RouteTarget::Via(hop) => match self.live.ports[usize::from(hop.port.0)].side {
-                Side::Protected => bpf::Inside::Yes,
-                Side::Unprotected => bpf::Inside::No,
-            },
-        };
         let of =
             |prefix: &Prefix| bpf::Prefix { address: prefix.address.into(), bits: prefix.length };
         let routes = self.live.routes.iter();
-        let inside = routes.map(|(prefix, target)| (of(prefix), inside(target))).collect();
+        let inside =
+            routes.map(|(prefix, target)| (of(prefix), inside(&self.live, target))).collect();
         let reserved = self.reserved.clone();
         Surroundings { own: own.into_iter().collect(), inside, reserved }
     }
@@ -641,6 +639,18 @@ impl State {
             };
             self.events.record(kind, &port.name, format!("port {} {message}", port.name), &[]);
         }
+    }
+}
+
+/// Whether a route leads inside.
+pub(crate) fn inside(live: &LiveParts, target: &RouteTarget<NextHop>) -> bpf::Inside {
+    match target {
+        RouteTarget::Local | RouteTarget::Broadcast => bpf::Inside::Yes,
+        RouteTarget::Blackhole | RouteTarget::Elsewhere => bpf::Inside::No,
+        RouteTarget::Via(hop) => match live.ports[usize::from(hop.port.0)].side {
+            Side::Protected => bpf::Inside::Yes,
+            Side::Unprotected => bpf::Inside::No,
+        },
     }
 }
 

@@ -6,7 +6,7 @@ use imbl::ordmap::DiffItem::{Add, Remove, Update};
 
 use crate::events::Kind;
 use crate::moves::live_parts_of;
-use crate::state::{State, reserved_by, reserved_of_earlier};
+use crate::state::{State, inside, reserved_by, reserved_of_earlier};
 use crate::worker::WorkerGone;
 
 impl State {
@@ -36,7 +36,7 @@ impl State {
         } else if changes.any {
             self.publish_view(live).await?;
         }
-        if changes.programs {
+        if changes.programs || self.instruction_due {
             self.instruct();
         }
         self.look_after_netdevs().await
@@ -66,7 +66,7 @@ struct Changes {
     any: bool,
     /// Ports and broadcast addresses: what `allow_host` may be wanted at.
     destinations: bool,
-    /// What the programs know of the box and its routes.
+    /// What the programs know of the box, and of who lives inside.
     programs: bool,
 }
 
@@ -75,11 +75,15 @@ impl Changes {
         let ((view, live), (next_view, next)) = (before, now);
         let (mut routes, mut broadcasts) = (false, false);
         for change in live.routes.diff(&next.routes) {
-            let targets = match change {
-                Add(_, target) | Remove(_, target) => [target, target],
-                Update { old: (_, old), new: (_, new) } => [old, new],
+            let (prefix, targets) = match change {
+                Add(prefix, target) | Remove(prefix, target) => (prefix, [target, target]),
+                Update { old: (_, old), new: (prefix, new) } => (prefix, [old, new]),
             };
-            routes = true;
+            // Another router on the same side is nothing to the programs.
+            let leads_inside = |live: &LiveParts| {
+                live.route_around(*prefix).map_or(bpf::Inside::No, |target| inside(live, target))
+            };
+            routes |= leads_inside(live) != leads_inside(next);
             broadcasts |= targets.contains(&&RouteTarget::Broadcast);
         }
         let ports = live.ports != next.ports || live.links != next.links;
@@ -90,5 +94,63 @@ impl Changes {
             destinations,
             programs: any && (destinations || routes) || view.addresses != next_view.addresses,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use control::mirror::live_parts;
+    use control::parse;
+    use dataplane::{NextHop, PortId, Prefix};
+    use wire::Address;
+
+    use super::*;
+
+    const CONFIG: &str = "[node]\nname = \"gw\"\n[port.lan]\nnetdev = \"eth1\"\nside = \
+                          \"protected\"\n[port.wan]\nnetdev = \"eth0\"\nside = \"unprotected\"\n";
+
+    /// Routes over two ports, one inside and one outside; neighbours and routers come and go.
+    #[test]
+    fn programs_are_told_where_somebody_lives_on_another_side() {
+        let config = parse(CONFIG, "test").unwrap().validated;
+        let view = View::default();
+        let base = live_parts(&config, &view);
+        let prefix = |first: u32, length| Prefix { address: Address::v4(first << 24), length };
+        let via = |port, router| {
+            let gateway = Some(Address::v4(router));
+            RouteTarget::Via(NextHop { port: PortId(port), gateway })
+        };
+        let with = |before: &LiveParts, routes: &[(Prefix, Option<RouteTarget<NextHop>>)]| {
+            let mut live = before.clone();
+            for (prefix, target) in routes {
+                match target {
+                    Some(target) => _ = live.routes.insert(*prefix, *target),
+                    None => _ = live.routes.remove(prefix),
+                }
+            }
+            live
+        };
+        let told = |before: &LiveParts, now: &LiveParts| {
+            let changes = Changes::between((&view, before), (&view, now));
+            (changes.any, changes.destinations, changes.programs)
+        };
+        let outside = with(&base, &[(prefix(0, 0), Some(via(1, 9)))]);
+        assert_eq!(told(&base, &outside), (true, false, false), "as before: not inside");
+        let inside = with(&outside, &[(prefix(10, 8), Some(via(0, 1)))]);
+        assert_eq!(told(&outside, &inside), (true, false, true));
+        let other_router = with(&inside, &[(prefix(10, 8), Some(via(0, 2)))]);
+        assert_eq!(told(&inside, &other_router), (true, false, false));
+        let narrower = with(&other_router, &[(prefix(10, 16), Some(via(0, 3)))]);
+        assert_eq!(told(&other_router, &narrower), (true, false, false));
+        let turned = with(&narrower, &[(prefix(10, 16), Some(via(1, 3)))]);
+        assert_eq!(told(&narrower, &turned), (true, false, true));
+        let gone = with(&turned, &[(prefix(10, 16), None), (prefix(10, 8), None)]);
+        assert_eq!(told(&turned, &gone), (true, false, true));
+        let broadcast = with(&gone, &[(prefix(11, 32), Some(RouteTarget::Broadcast))]);
+        assert_eq!(told(&gone, &broadcast), (true, true, true));
+        let mut neighbour = broadcast.clone();
+        neighbour.neighbours.insert((PortId(0), Address::v4(1)), [2; 6]);
+        assert_eq!(told(&broadcast, &neighbour), (true, false, false));
+        assert_eq!(told(&neighbour, &neighbour), (false, false, false));
     }
 }

@@ -312,15 +312,20 @@ impl LiveParts {
 
     /// The next hop of one destination.
     pub fn hop_to(&self, destination: Address) -> Option<NextHop> {
-        let bits = destination.family.address_bits();
-        let mut prefixes = (0..=bits).rev().map(|length| {
-            let address = AddressRange::network(destination, length).first();
-            self.routes.get(&Prefix { address, length })
-        });
-        match prefixes.find_map(|target| target)? {
+        let length = destination.family.address_bits();
+        match self.route_around(Prefix { address: destination, length })? {
             RouteTarget::Via(hop) => Some(*hop),
             _ => None,
         }
+    }
+
+    /// The route of a prefix, or of the next wider one that has a route.
+    pub fn route_around(&self, prefix: Prefix) -> Option<&RouteTarget<NextHop>> {
+        let mut wider = (0..=prefix.length).rev().map(|length| {
+            let address = AddressRange::network(prefix.address, length).first();
+            self.routes.get(&Prefix { address, length })
+        });
+        wider.find_map(|target| target)
     }
 
     fn judge_tunnels(&mut self, config: &Validated, view: &View) {
