@@ -201,6 +201,7 @@ fn put_peer(compiled: &mut Compiled, peer: u32, turn: u32) {
         });
     }
     let inbound = inbound.expect("ends of one family");
+    compiled.sad.remove_inbound(id);
     compiled.sad.put_inbound(Arc::new(inbound)).expect("an SPI of its own");
 }
 

@@ -82,8 +82,9 @@ impl State {
     }
 
     fn tell_not_there(&self, set: SaSetId, why: &NotThere) {
-        let set = self.compiled.sets().find(|known| known.id == set);
-        let peer = set.map_or("", |set| set.peer.as_str());
+        // One that is gone meanwhile stays nowhere.
+        let Some(set) = self.compiled.sets().find(|known| known.id == set) else { return };
+        let peer = set.peer.as_str();
         let message = format!("peer {peer} stays where it was: {why}");
         self.events.record(Kind::PeerMoveRefused, peer, message, &[]);
     }

@@ -28,7 +28,7 @@ impl State {
                 // The programs go on by the addresses that they knew.
                 Err(error) => {
                     self.events.record(Kind::PortRefused, "", error.to_string(), &[]);
-                    self.reservation_due = true;
+                    (self.reservation_due, self.instruction_due) = (true, true);
                     return self.look_after_netdevs().await;
                 }
             }
@@ -50,6 +50,7 @@ impl State {
             // The old view is kept: closed, not open.
             Err(error) => {
                 self.events.record(Kind::RouteRefused, "", error.to_string(), &[]);
+                self.instruction_due = true;
                 Ok(())
             }
         }

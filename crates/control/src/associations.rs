@@ -103,7 +103,10 @@ impl<'a> Associations<'a> {
                 sad.put_set(set);
             }
         }
-        for wanted in &inbound {
+        // Those that have slots first: a set that goes has left theirs vacant for a moment.
+        let (known, new): (Vec<_>, Vec<_>) =
+            inbound.iter().partition(|wanted| last.inbound.contains_key(&wanted.identity));
+        for wanted in known.into_iter().chain(new) {
             let sa = wanted.opening(last, &kept, &sad)?;
             kept.fingerprints[1].insert(sa.id, wanted.identity.fingerprint);
             kept.inbound.insert(wanted.identity, sa.clone());

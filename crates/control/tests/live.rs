@@ -168,6 +168,28 @@ fn sas_that_did_not_change_keep_their_slots() {
     assert_eq!(third.out()[0].sequence.draw(1).whole(), Ok(2));
 }
 
+/// A peer under another name is another set, and its SAs go on in their slots, whoever is new in
+/// front of it.
+#[test]
+fn a_renamed_peer_keeps_its_sas_beside_a_new_one() {
+    let mut gateway = Gateway::new();
+    let first = gateway.compile(&[peer("b", 2, 64), policy("to-b", "b", 3)]);
+    let renamed = peer("c", 2, 64).replace("file:c.keys", "file:b.keys");
+    let both = [peer("a", 1, 64), renamed, policy("to-a", "a", 2), policy("to-c", "c", 3)];
+    for compiled in [gateway.compile(&both), gateway.compile(&both)] {
+        assert_eq!((compiled.out().len(), compiled.inb().len()), (2, 2));
+        for sa in compiled.inb() {
+            assert!(Arc::ptr_eq(compiled.sad.inbound_by_spi(sa.spi).unwrap(), &sa));
+        }
+        let (of_b, of_c) = (&first.inb()[0], &compiled.inb()[1]);
+        assert_eq!((of_c.id, of_c.spi), (of_b.id, of_b.spi));
+        assert!(Arc::ptr_eq(&of_c.window, &of_b.window) && of_c.set != of_b.set);
+        assert_ne!(compiled.inb()[0].id, of_c.id);
+        let live = live_parts(compiled.settings(), &View::default());
+        assert_eq!(compiled.assemble(&live).unwrap().inbound().count(), 2);
+    }
+}
+
 /// A peer that may move, and its policy.
 fn roaming(more: &str) -> Vec<String> {
     let nat = format!("encapsulation = \"udp\"\nbehind_nat = true\n{more}");

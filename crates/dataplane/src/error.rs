@@ -16,6 +16,8 @@ pub enum SnapshotError {
     SameSpi(Spi),
     /// An SA's id is not its place in its list.
     Misplaced(SaId),
+    /// The slot of an SA is another's.
+    Taken(SaId),
     /// A route, next hop or neighbour names something that is not there.
     Dangling(&'static str),
 }
@@ -28,6 +30,7 @@ impl std::fmt::Display for SnapshotError {
             }
             Self::Tables(error) => error.fmt(f),
             Self::SameSpi(spi) => write!(f, "two inbound SAs have SPI {spi}"),
+            Self::Taken(id) => write!(f, "slot {} is another SA's", id.0),
             Self::Misplaced(id) => write!(f, "SA {} is not at its place", id.0),
             Self::Dangling(what) => write!(f, "{what} names something that does not exist"),
         }

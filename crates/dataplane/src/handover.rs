@@ -25,8 +25,8 @@ pub const RING_PACKETS: usize = 8 * BATCH;
 pub const RING_BYTES: usize = RING_PACKETS * 2048;
 
 impl<F: Frames> Turn<'_, F> {
-    /// The worker that opens with an SA, if it is another one and packets go over to it. Two SAs
-    /// of one pair are neighbours in the snapshot, so they are two workers', whatever their SPIs.
+    /// The worker that opens with an SA, if it is another one and packets go over to it: by its
+    /// slot, whatever its SPI, so that it stays the same worker's for life.
     #[inline]
     pub(crate) fn other_worker(&self, sa: SaId) -> Option<u32> {
         self.handing?;

@@ -8,7 +8,7 @@ use wire::{Address, Family, Frames};
 
 use crate::counters::Counters;
 use crate::ids::PortId;
-use crate::outputs::Held;
+use crate::outputs::{Held, HeldForm};
 use crate::port::{Egress, Medium};
 use crate::sends::{Send, Sends};
 use crate::snapshot::Snapshot;
@@ -136,12 +136,34 @@ impl Holding {
 
     /// Drops everything.
     pub(crate) fn clear<F: Frames>(&mut self, frames: &mut F, counters: &mut Counters) {
-        for (held, _) in self.queues.drain().flat_map(|(_, queue)| queue.packets) {
-            counters.ledger(Some(held.ingress)).held -= 1;
-            refuse(&held, frames, counters);
-        }
-        self.waiting = 0;
+        self.drop_those(frames, counters, |_| true);
         self.wanted.clear();
+    }
+
+    /// Drops what waits in clear: other policies may not let it leave so.
+    pub(crate) fn drop_clear<F: Frames>(&mut self, frames: &mut F, counters: &mut Counters) {
+        self.drop_those(frames, counters, |held| held.form == HeldForm::Clear);
+    }
+
+    fn drop_those<F: Frames>(
+        &mut self,
+        frames: &mut F,
+        counters: &mut Counters,
+        is_dropped: impl Fn(&Held) -> bool,
+    ) {
+        let Holding { queues, waiting, .. } = self;
+        queues.retain(|_, queue| {
+            queue.packets.retain(|(held, _)| {
+                let is_dropped = is_dropped(held);
+                if is_dropped {
+                    *waiting -= 1;
+                    counters.ledger(Some(held.ingress)).held -= 1;
+                    refuse(held, frames, counters);
+                }
+                !is_dropped
+            });
+            !queue.packets.is_empty()
+        });
     }
 }
 

@@ -16,7 +16,7 @@ use crate::counters::Counters;
 use crate::esp::KEEPALIVE;
 use crate::holding;
 use crate::ids::SetIndex;
-use crate::outputs::{Held, Outputs};
+use crate::outputs::{Held, HeldForm, Outputs};
 use crate::sa_set::SaSet;
 use crate::share::Share;
 use crate::snapshot::Snapshot;
@@ -161,7 +161,7 @@ fn make<F: Frames>(
     into.copy_from_slice(&packet[..length]);
     let packet = Descriptor { frame, offset: HEADROOM as u32, length: length as u32 };
     let ports = (egress.port, egress.port);
-    let held = Held::of(snapshot, ports, due.tunnel.remote.into(), packet);
+    let held = Held::of(snapshot, ports, due.tunnel.remote.into(), (HeldForm::Sealed, packet));
     match holding::finish(snapshot, egress, &held, frames) {
         Some(send) => out.sends.push(send),
         None => out.held.push(held),

@@ -53,7 +53,7 @@ pub use handover::Handovers;
 pub use holding::Wanted;
 pub use ids::{Layout, NetdevId, NextHopId, PortId, RouteGeneration, SetIndex};
 pub use input::{Entry, Input};
-pub use outputs::{Handover, Held, Moved, Outputs, ToHost};
+pub use outputs::{Handover, Held, HeldForm, Moved, Outputs, ToHost};
 pub use policy::Generation;
 pub use port::{HostService, L4Checksum, Medium, PortInfo, Side};
 pub use routes::{NextHop, Prefix, RouteEntry, RouteTable, RouteTarget};

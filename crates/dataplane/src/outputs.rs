@@ -20,6 +20,15 @@ pub struct ToHost {
     pub packet: Descriptor,
 }
 
+/// What a packet that waits is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HeldForm {
+    /// In clear, as policies wanted it when it came: it does not outlive them.
+    Clear,
+    /// Sealed, or made by us for a peer.
+    Sealed,
+}
+
 /// A packet that waits for the link address of its next hop. It is finished but for that: sealed if
 /// a policy says so, and without a link header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +41,8 @@ pub struct Held {
     pub ingress: PortId,
     /// Of the IP packet that leaves.
     pub family: Family,
+    /// What it is.
+    pub form: HeldForm,
     /// The IP packet; the frame is the receiver's.
     pub packet: Descriptor,
 }
@@ -42,10 +53,10 @@ impl Held {
         snapshot: &Snapshot,
         (ingress, egress): (PortId, PortId),
         destination: Address,
-        packet: Descriptor,
+        (form, packet): (HeldForm, Descriptor),
     ) -> Held {
         let next_hop = snapshot.next_hop_to(destination);
-        Held { egress, next_hop, ingress, family: destination.family, packet }
+        Held { egress, next_hop, ingress, family: destination.family, form, packet }
     }
 }
 

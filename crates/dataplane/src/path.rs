@@ -5,7 +5,7 @@ use wire::link::{ETHERNET_BYTES, Untagged, VLAN_TAG_BYTES, ethertype};
 use wire::{Descriptor, Family, Frames, link};
 
 use crate::ids::{PortId, SetIndex};
-use crate::outputs::Held;
+use crate::outputs::{Held, HeldForm};
 use crate::port::{Egress, Medium};
 use crate::row::Row;
 use crate::sends::Send;
@@ -135,11 +135,11 @@ pub(crate) fn hold<F: Frames>(
     packet: Descriptor,
     verdict: Verdict,
 ) {
-    let destination = match verdict {
-        Verdict::Protect(set) => turn.snapshot.set(set).tunnel.remote.into(),
-        _ => row.packet.flow.destination_address(),
+    let (form, destination) = match verdict {
+        Verdict::Protect(set) => (HeldForm::Sealed, turn.snapshot.set(set).tunnel.remote.into()),
+        _ => (HeldForm::Clear, row.packet.flow.destination_address()),
     };
-    let held = Held::of(turn.snapshot, (row.ingress, egress), destination, packet);
+    let held = Held::of(turn.snapshot, (row.ingress, egress), destination, (form, packet));
     turn.out.held.push(held);
     turn.out.verdicts[row.place as usize] = Some(Verdict::Hold(HoldKind::Neighbour));
 }

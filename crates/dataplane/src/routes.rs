@@ -2,6 +2,7 @@
 
 mod trie;
 
+use imbl::OrdSet;
 use wire::{Address, Family};
 
 use self::trie::{Around, Bits, Trie};
@@ -77,8 +78,10 @@ pub struct RouteEntry {
 pub struct RouteTable {
     v4: Trie<u32>,
     v6: Trie<u128>,
-    /// One bit per hash of addresses that are or were our own or broadcast addresses: a source that
-    /// has none is a stranger's, which almost all are, and needs no search.
+    /// Prefixes that are our own or broadcast addresses.
+    own: OrdSet<Prefix>,
+    /// One bit per hash of these: a source that has none is a stranger's, which almost all are, and
+    /// needs no search.
     own_filter: [u64; FILTER_BITS / 64],
 }
 
@@ -105,8 +108,12 @@ impl RouteTable {
     /// Gives a prefix a target, and returns the one that it had.
     pub fn insert(&mut self, prefix: Prefix, target: RouteTarget) -> Option<RouteTarget> {
         let Prefix { address, length } = prefix;
-        if matches!(target, RouteTarget::Local | RouteTarget::Broadcast) {
-            self.note_own(&prefix);
+        match target {
+            RouteTarget::Local | RouteTarget::Broadcast => {
+                self.own.insert(prefix);
+                self.note_own(&prefix);
+            }
+            _ => self.forget_own(&prefix),
         }
         match address.family {
             Family::V4 => self.v4.insert(address.value as u32, length, target),
@@ -117,6 +124,7 @@ impl RouteTable {
     /// Takes a prefix out, and returns its target.
     pub fn remove(&mut self, prefix: Prefix) -> Option<RouteTarget> {
         let Prefix { address, length } = prefix;
+        self.forget_own(&prefix);
         match address.family {
             Family::V4 => self.v4.remove(address.value as u32, length),
             Family::V6 => self.v6.remove(address.value, length),
@@ -137,7 +145,14 @@ impl RouteTable {
         self.v4.is_empty() && self.v6.is_empty()
     }
 
-    /// Bits stay when the address goes: who has one is looked up, no more.
+    fn forget_own(&mut self, prefix: &Prefix) {
+        if self.own.remove(prefix).is_some() {
+            self.own_filter = [0; FILTER_BITS / 64];
+            let own = self.own.clone();
+            own.iter().for_each(|prefix| self.note_own(prefix));
+        }
+    }
+
     fn note_own(&mut self, prefix: &Prefix) {
         if prefix.length < prefix.address.family.address_bits() {
             self.own_filter = [u64::MAX; FILTER_BITS / 64];

@@ -151,12 +151,15 @@ impl Sad {
     /// Puts an SA that opens into its slot. Its set is there.
     ///
     /// # Errors
-    /// Its set is not there, or another SA has its SPI: nothing is changed.
+    /// Its set is not there, or another SA has its SPI or its slot: nothing is changed.
     pub fn put_inbound(&mut self, sa: Arc<InboundSa>) -> Result<(), SnapshotError> {
         let (id, spi) = (sa.id, sa.spi);
         let set = self.places.get(sa.set).ok_or(TablesError::UnknownSet(sa.set))?;
         if self.by_spi.get(&spi.value()).is_some_and(|other| *other != id) {
             return Err(SnapshotError::SameSpi(spi));
+        }
+        if self.find_inbound(id).is_some_and(|there| there.spi != spi) {
+            return Err(SnapshotError::Taken(id));
         }
         self.remove_inbound(id);
         self.inbound.set(id.0 as usize, Some(Opener { sa, set }));

@@ -2,6 +2,7 @@
 //! in `lockgate replay` and in the benches; what a port is, the caller says.
 
 use ipsec::SaId;
+use policy::Generation;
 use wire::{BATCH, Descriptor, FrameId, Frames, Port, Received};
 
 use crate::cache::FlowCache;
@@ -56,6 +57,8 @@ pub struct Worker<F, P> {
     /// What waits for each device during a turn; always empty between turns.
     queues: Vec<Sends>,
     surroundings: Surroundings,
+    /// Generation of the policies that let go what waits in clear.
+    policies: Generation,
     holding: Holding,
     /// When what waits was last looked through.
     released_ns: u64,
@@ -82,6 +85,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
             out,
             queues,
             surroundings,
+            policies: snapshot.generation(),
             holding,
             released_ns: 0,
             handovers,
@@ -153,13 +157,18 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         gone
     }
 
-    /// Goes over to a snapshot before its first batch: what the flow cache remembers of policies
-    /// that changed no longer counts, and what waited for a neighbour that the snapshot knows
-    /// leaves. `now_ns` is by the clock of [`turn`](Self::turn).
+    /// Goes over to a snapshot before its first batch. What the flow cache remembers of policies that
+    /// changed no longer counts; what waited for a neighbour that the snapshot knows leaves, but not
+    /// in clear under other policies than those that let it. `now_ns` is by the clock of
+    /// [`turn`](Self::turn).
     pub fn adopt(&mut self, snapshot: &Snapshot, now_ns: u64) {
         if let Some(mut cache) = self.walk.take_cache(None) {
             cache.look_at(snapshot);
             self.walk.take_cache(Some(cache));
+        }
+        if self.policies != snapshot.generation() {
+            self.policies = snapshot.generation();
+            self.holding.drop_clear(&mut self.frames, self.walk.counters_mut());
         }
         self.release(snapshot, now_ns);
     }

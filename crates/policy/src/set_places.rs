@@ -14,6 +14,8 @@ pub struct SetPlaces {
     /// By place; a list as a whole, because each packet asks it.
     ids: Arc<Vec<Option<SaSetId>>>,
     places: HashMap<SaSetId, SetIndex>,
+    /// All places below this one are taken.
+    taken_below: usize,
 }
 
 impl SetPlaces {
@@ -35,11 +37,11 @@ impl SetPlaces {
     pub fn add(&mut self, id: SaSetId) -> SetIndex {
         self.get(id).unwrap_or_else(|| {
             let ids = Arc::make_mut(&mut self.ids);
-            let vacant = ids.iter().position(Option::is_none).unwrap_or_else(|| {
-                ids.push(None);
-                ids.len() - 1
-            });
+            let behind = ids[self.taken_below..].iter().position(Option::is_none);
+            let vacant = behind.map_or(ids.len(), |behind| self.taken_below + behind);
+            ids.resize(ids.len().max(vacant + 1), None);
             ids[vacant] = Some(id);
+            self.taken_below = vacant + 1;
             let place = SetIndex(vacant as u32);
             self.places.insert(id, place);
             place
@@ -50,6 +52,7 @@ impl SetPlaces {
     pub fn remove(&mut self, id: SaSetId) {
         if let Some(place) = self.places.remove(&id) {
             Arc::make_mut(&mut self.ids)[place.0 as usize] = None;
+            self.taken_below = self.taken_below.min(place.0 as usize);
         }
     }
 

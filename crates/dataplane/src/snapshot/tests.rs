@@ -100,6 +100,12 @@ fn put_peer(sad: &mut Sad, peer: usize, remote: Address, id: SaId, spi: u32) {
     sad.put_inbound(Arc::new(inbound.unwrap())).unwrap();
 }
 
+/// An SA like another, with an SPI of its own.
+fn put_inbound_as(sa: &InboundSa, id: SaId, spi: u32) -> Arc<InboundSa> {
+    let (spi, window) = (Spi::new(spi).unwrap(), sa.window.clone());
+    Arc::new(InboundSa::new(id, spi, sa.set, &key(2), sa.encapsulation, window).unwrap())
+}
+
 fn remove_sas(sad: &mut Sad, peer: usize) {
     let set = SaSetId(100 + peer as u32);
     let outbound: Vec<SaId> = sad.outbound().filter(|sa| sa.set == set).map(|sa| sa.id).collect();
@@ -231,6 +237,8 @@ fn what_does_not_fit_together_is_refused() {
     let sa = sad.inbound_sa(SaId(0)).clone();
     let twice = sad.put_inbound(Arc::new(sa.at(SaId(1), sa.set)));
     assert_eq!(twice, Err(SnapshotError::SameSpi(sa.spi)));
+    let other = put_inbound_as(&sa, SaId(0), 0x3000);
+    assert_eq!(sad.put_inbound(other), Err(SnapshotError::Taken(SaId(0))));
     let stray = sad.put_inbound(Arc::new(sa.at(SaId(0), SaSetId(7))));
     assert_eq!(stray, Err(policy::TablesError::UnknownSet(SaSetId(7)).into()));
 }

@@ -82,6 +82,30 @@ fn what_waits_stays_when_counters_are_exchanged() {
     assert_eq!((sum.received, sum.sent, sum.held, sum.imbalance()), (3, 3, 0, 0));
 }
 
+/// What policies let leave in clear may be PROTECT's by the time its neighbour is known.
+#[test]
+fn what_waits_in_clear_does_not_outlive_the_policies_that_let_it() {
+    for generation in [0, 1] {
+        let mut lab = without_router().laboratory().live();
+        let sealed = datagram(Family::V4, 1, 2).ip();
+        lab.send_all(LAN, &[to_stranger(1), sealed.clone(), to_stranger(2), sealed]);
+        assert_eq!(lab.waiting(), 4);
+        let mut hub = Hub { frames: 2048, ..Hub::default() }.keeping_sas_of(&lab.snapshot);
+        for number in [1, 2] {
+            let (port, address) = (LAN2, stranger(number));
+            hub.parts.neighbours.push(Neighbour { port, address, mac: HOST_MAC });
+        }
+        hub.parts.generation = dataplane::Generation(generation);
+        lab.publish(hub);
+        let ports: Vec<_> = lab.release().iter().map(|sent| sent.port).collect();
+        let in_clear = ports.iter().filter(|port| **port == LAN2).count();
+        let changed = generation == 1;
+        assert_eq!((in_clear, ports.len()), if changed { (0, 2) } else { (2, 4) });
+        let dropped = lab.counters().dropped(DropReason::NoNeighbour);
+        assert_eq!((lab.waiting(), dropped), (0, if changed { 2 } else { 0 }));
+    }
+}
+
 /// An SA that comes into the slot of another begins at 0, and what the other counted is not lost.
 #[test]
 fn a_slot_counts_for_the_sa_that_has_it() {
