@@ -157,9 +157,9 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         gone
     }
 
-    /// Goes over to a snapshot before its first batch. What the flow cache remembers of policies that
-    /// changed no longer counts; what waited for a neighbour that the snapshot knows leaves, but not
-    /// in clear under other policies than those that let it. `now_ns` is by the clock of
+    /// Goes over to a snapshot before its first batch. What the flow cache remembers of policies
+    /// that changed no longer counts; what waited for a neighbour that the snapshot knows leaves,
+    /// but not in clear under other policies than those that let it. `now_ns` is by the clock of
     /// [`turn`](Self::turn).
     pub fn adopt(&mut self, snapshot: &Snapshot, now_ns: u64) {
         if let Some(mut cache) = self.walk.take_cache(None) {
