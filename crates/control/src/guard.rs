@@ -27,7 +27,9 @@
 
 mod coarse;
 mod cover;
+mod rules;
 mod text;
+mod union;
 mod watch;
 
 use std::io::{self, Write};

@@ -24,7 +24,6 @@ pub(super) const BOOL_PARAMETERS: &[&str] = &[
 ];
 pub(super) const CIRCLES: &[&str] = &[
     "bpf: attach error probe steering",
-    "control: guard::coarse guard::cover guard::text",
     "lockgate: bench explain failure init input live output",
     "lockgate: bench::cipher_alone bench::lap",
     "lockgate: bench::esp bench::shares",

@@ -4,7 +4,7 @@
 use policy::{AddressRange, Direction, Selector};
 use wire::Family;
 
-use super::coarse::Union;
+use super::union::Union;
 use crate::validated::{Action, Policy};
 
 /// The rules of a guard as policies: outbound, the one that wins first.
