@@ -370,3 +370,19 @@ fn neighbour(section: &Section<'_>, problems: &mut Problems<'_>) -> RawNeighbour
         mac: section.text(problems, "mac"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_is_documented() {
+        let text = include_str!("../../../docs/CONFIGURATION.md");
+        let lists = [NODE_KEYS, CACHE_KEYS, METRICS_KEYS, PORT_KEYS, PEER_KEYS, POLICY_KEYS];
+        let keys = lists.into_iter().chain([ROUTE_KEYS, NEIGHBOUR_KEYS]).flatten();
+        let says =
+            |key: &str| text.contains(&format!("`{key}`")) || text.contains(&format!("`{key} = "));
+        let missing: Vec<_> = keys.filter(|key| !says(key)).collect();
+        assert!(missing.is_empty(), "docs/CONFIGURATION.md does not say what {missing:?} are");
+    }
+}
