@@ -85,13 +85,14 @@ fn counted(gateway: &mut Gateway, change: Change) {
     }
 }
 
-/// What runs, and what the kernel says.
+/// A gateway: its configuration, the kernel's view, and the snapshot made of both.
 struct Gateway {
     compiled: Compiled,
     view: View,
     live: LiveParts,
     snapshot: Arc<Snapshot>,
-    /// Snapshots that went: a thread beside frees them.
+    /// Replaced snapshots and views, kept so that freeing them is not counted: in the daemon
+    /// another thread does that.
     gone: Vec<(Arc<Snapshot>, View, LiveParts)>,
 }
 

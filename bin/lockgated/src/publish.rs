@@ -1,4 +1,4 @@
-//! Snapshots on their way to the workers, with what a worker needs anew.
+//! Publishes snapshots to the workers, with fresh flow caches and counters where these are needed.
 
 use std::sync::Arc;
 
@@ -105,7 +105,7 @@ impl State {
     }
 }
 
-/// SAs of a snapshot that the next has no more in their slots, with nothing counted.
+/// Lists the SAs that are in a snapshot but no longer in the next, with counts of zero.
 fn gone(before: &Snapshot, next: &Snapshot) -> GoneSas {
     let (outbound, inbound) = next.sad().gone_since(before.sad());
     GoneSas {

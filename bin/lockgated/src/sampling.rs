@@ -15,7 +15,7 @@ use crate::state::State;
 use crate::totals::Totals;
 use crate::worker::{Report, WorkerGone};
 
-/// How often flow caches that are full of verdicts are replaced at most.
+/// The shortest time between two replacements of full flow caches.
 const RENEW_FULL_CACHES_EVERY: Duration = Duration::from_secs(60);
 
 impl State {
@@ -42,8 +42,8 @@ impl State {
         Ok(())
     }
 
-    /// Has flow caches replaced that can remember no further verdict: seldom, because whoever fills
-    /// them, with packets of many policies, empties them so.
+    /// Orders fresh flow caches if one can number no further verdict. At most once a minute: a
+    /// sender of packets for many policies could otherwise keep the caches empty.
     fn renew_full_caches(&mut self, reports: &[Report]) {
         let is_full = |report: &Report| report.cache.as_ref().is_some_and(|cache| cache.is_full);
         let is_due = self.cache_filled.is_none_or(|at| at.elapsed() >= RENEW_FULL_CACHES_EVERY);

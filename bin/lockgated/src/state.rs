@@ -70,9 +70,9 @@ pub(crate) struct State {
     /// Packets of each port's `allow_host` that policies may want, as the programs and the guard
     /// know them.
     pub(crate) reserved: Reserved,
-    /// It could not be followed when the view last changed.
+    /// The last narrowing failed: it is tried again with the next change of the view.
     pub(crate) reservation_due: bool,
-    /// A program was not told what it should know: it is tried again with the next change.
+    /// The last update of a program failed: it is tried again with the next change of the view.
     pub(crate) instruction_due: bool,
     /// All worker threads; the first `active` of them serve queues.
     pub(crate) workers: Vec<Handle>,
@@ -642,7 +642,7 @@ impl State {
     }
 }
 
-/// Whether a route leads inside.
+/// Returns whether a route leads to us or behind a protected port.
 pub(crate) fn inside(live: &LiveParts, target: &RouteTarget<NextHop>) -> bpf::Inside {
     match target {
         RouteTarget::Local | RouteTarget::Broadcast => bpf::Inside::Yes,

@@ -1,4 +1,5 @@
-//! The kernel's view, followed: what the walk, the programs and the guard must know of a change.
+//! Follows the kernel's view: a change is passed on to the walk, the XDP programs and the guard, to
+//! each only if it concerns them.
 
 use control::mirror::{LiveParts, View};
 use dataplane::RouteTarget;
@@ -62,12 +63,13 @@ impl State {
     }
 }
 
-/// What became another when the kernel's view did.
+/// The parts of the gateway that a change of the kernel's view concerns.
 struct Changes {
+    /// The walk.
     any: bool,
-    /// Ports and broadcast addresses: what `allow_host` may be wanted at.
+    /// The policies that may want packets of `allow_host`: ports or broadcast addresses changed.
     destinations: bool,
-    /// What the programs know of the box, and of who lives inside.
+    /// The XDP programs: our addresses changed, or the side that a prefix is on.
     programs: bool,
 }
 

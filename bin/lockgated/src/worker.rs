@@ -74,11 +74,11 @@ pub(crate) struct Next {
     pub(crate) cache: NextCache,
 }
 
-/// Where is counted from now on.
+/// The counters that a worker uses from now on.
 pub(crate) enum NextCounters {
-    /// Where it was, but for SAs that are gone: what they counted is handed back.
+    /// The same ones. The counts of these SAs, which are gone, are handed back.
     Same(GoneSas),
-    /// In these, all zeros, with room for the new snapshot: what was counted is handed back.
+    /// New ones, all zeros, with room for the new snapshot. All counts so far are handed back.
     Other(Box<Counters>),
 }
 
@@ -100,11 +100,11 @@ pub(crate) struct Retired {
     pub(crate) wants_cache: bool,
 }
 
-/// What was counted under the snapshot before and is counted on by nobody.
+/// Counts of the snapshot before that go on nowhere.
 pub(crate) enum Counted {
-    /// By SAs that are gone.
+    /// Counts of SAs that are gone.
     Gone(GoneSas),
-    /// All.
+    /// All counts.
     All(Box<Flushed>),
 }
 

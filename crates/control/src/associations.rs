@@ -1,5 +1,5 @@
-//! The SAs of a configuration, put together with those of the last one: what is the same keeps its
-//! slot, its expanded key, its counter or window.
+//! Makes the SAs of a configuration. An SA that the configuration before had too keeps its slot,
+//! its expanded key, and its sequence counter or replay window.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::compile::{CompileError, sa_set};
 use crate::compiled::{Kept, RefusedKey, SaIdentity};
 use crate::validated::Peer;
 
-/// SAs as they come together.
+/// The SAs of a configuration that is being compiled.
 pub(crate) struct Associations<'a> {
     last: &'a Kept,
     sets: Vec<(&'a Peer, SaSetId)>,
@@ -33,7 +33,7 @@ struct Wanted<'a, N> {
 }
 
 impl<'a> Associations<'a> {
-    /// Of a configuration that follows what was compiled last.
+    /// Begins with the SAs that were compiled last.
     pub(crate) fn after(last: &'a Kept) -> Associations<'a> {
         Associations {
             last,
@@ -44,7 +44,7 @@ impl<'a> Associations<'a> {
         }
     }
 
-    /// Adds a peer's set and what SAs its keys allow.
+    /// Adds a peer's set, and an SA for each of its keys that is not refused.
     pub(crate) fn add_peer(
         &mut self,
         peer: &'a Peer,
@@ -75,7 +75,7 @@ impl<'a> Associations<'a> {
         Ok(())
     }
 
-    /// Gives slots: those from before to what is the same, vacant ones to what is new.
+    /// Assigns slots: an SA that was there keeps its slot, a new one gets a vacant slot.
     pub(crate) fn finish(self) -> Result<(Sad, Vec<RefusedKey>, Kept), CompileError> {
         let Associations { last, sets, outbound, inbound, refused } = self;
         let mut sad = last.sad.clone();
@@ -103,7 +103,7 @@ impl<'a> Associations<'a> {
                 sad.put_set(set);
             }
         }
-        // Those that have slots first: a set that goes has left theirs vacant for a moment.
+        // SAs that have slots come first: removing their old set made these slots vacant.
         let (known, new): (Vec<_>, Vec<_>) =
             inbound.iter().partition(|wanted| last.inbound.contains_key(&wanted.identity));
         for wanted in known.into_iter().chain(new) {
@@ -119,7 +119,7 @@ impl<'a> Associations<'a> {
     }
 }
 
-/// Takes the SAs out that are wanted no more: their slots and SPIs are free.
+/// Removes the SAs that the configuration no longer has, which frees their slots and SPIs.
 fn leave_out_gone(
     sad: &mut Sad,
     last: &Kept,

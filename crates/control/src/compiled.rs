@@ -38,7 +38,7 @@ pub struct Compiled {
     pub peers: Arc<[SaSetId]>,
     /// Generation of the policies as a whole.
     pub generation: Generation,
-    /// What the places of ports stand for.
+    /// Number of the arrangement of ports.
     pub layout: Layout,
     /// Number of the arrangement of policy slots.
     pub policy_slots: u32,

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use control::mirror::{LiveParts, View, live_parts};
 use control::validated::Policy;
@@ -499,59 +498,6 @@ fn the_route_generation_rises_with_ports_routes_and_next_hops_alone() {
     assert_eq!(of(&applied, &live), RouteGeneration(5));
     assert_eq!(of(&first, &live), RouteGeneration(5));
     assert_eq!(first.generation, Generation(1));
-}
-
-/// What a change takes: `cargo test -p control --test change -- --ignored --nocapture`.
-#[test]
-#[ignore = "a measurement"]
-fn what_a_change_takes() {
-    for count in [1_000u32, 100_000] {
-        let mut gateway = Gateway::new();
-        let text: String = (0..count)
-            .map(|n| {
-                let remote = std::net::Ipv4Addr::from(0x0b00_0000 + n * 4);
-                protect(&format!("p{n}"), n % 100, &format!("{remote}/30"))
-            })
-            .collect();
-        let loaded = gateway.load(&gateway.text(&text));
-        let began = Instant::now();
-        let mut running = gateway.compiler.compile(&loaded, &mut gateway.keys).unwrap();
-        let whole = began.elapsed();
-        let live = live_parts(running.settings(), &View::default());
-        let _first = running.assemble(&live).unwrap();
-        let (mut changes, mut snapshots) = (Vec::new(), Vec::new());
-        for n in 0..1000 {
-            let add = policies(&running, &bypass(&format!("new{n}"), 50, "11.0.0.0/8"));
-            let remove = [format!("p{}", n * 7 % count)];
-            let began = Instant::now();
-            running = gateway.compiler.change_policies(&running, &remove, add).unwrap();
-            changes.push(began.elapsed());
-            let began = Instant::now();
-            let _snapshot = running.assemble(&live).unwrap();
-            snapshots.push(began.elapsed());
-        }
-        let job = gateway.compiler.rebuild_job(&running).unwrap();
-        let began = Instant::now();
-        let rebuilt = job.run().unwrap();
-        let folding = began.elapsed();
-        let began = Instant::now();
-        let adopted = gateway.compiler.adopt(&running, rebuilt).unwrap();
-        let _snapshot = adopted.assemble(&live).unwrap();
-        let adopting = began.elapsed();
-        let spread = |times: &[Duration]| {
-            let mut times = times.to_vec();
-            times.sort();
-            (times[times.len() / 2], times[times.len() - 1])
-        };
-        println!(
-            "{count} policies: whole {whole:?}, folding in {folding:?}, adopting {adopting:?}; \
-             median and worst change after 0, 200 and 900: {:?} {:?} {:?}, snapshot {:?}",
-            spread(&changes[..100]),
-            spread(&changes[200..300]),
-            spread(&changes[900..]),
-            spread(&snapshots),
-        );
-    }
 }
 
 #[test]

@@ -193,8 +193,8 @@ impl FlowCache {
         self.is_outworn || self.epoch == u16::MAX
     }
 
-    /// Whether it knows as many different verdicts as it can: what says another is not remembered
-    /// until a fresh one takes its place.
+    /// Returns whether no further verdict can be numbered. Flows with other verdicts are then not
+    /// remembered until a fresh cache takes its place.
     pub fn is_full(&self) -> bool {
         self.verdicts.is_full()
     }

@@ -98,7 +98,8 @@ impl Keepalives {
         }
     }
 
-    /// What is known of the set at a place; of one that is there anew, that it just sealed.
+    /// Returns the silence of the set at a place. A set that is new there counts as one that just
+    /// sealed.
     fn silence(
         &mut self,
         snapshot: &Snapshot,

@@ -20,7 +20,7 @@ pub struct ToHost {
     pub packet: Descriptor,
 }
 
-/// What a packet that waits is.
+/// The form of a packet that waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeldForm {
     /// In clear, as policies wanted it when it came: it does not outlive them.
@@ -41,7 +41,7 @@ pub struct Held {
     pub ingress: PortId,
     /// Of the IP packet that leaves.
     pub family: Family,
-    /// What it is.
+    /// In clear or sealed.
     pub form: HeldForm,
     /// The IP packet; the frame is the receiver's.
     pub packet: Descriptor,

@@ -1,9 +1,10 @@
 //! The snapshot: everything the walk looks up, immutable, published by one pointer (DESIGN I2).
 //!
 //! It is put together of parts, each of which is shared with the snapshot before where it is the
-//! same: ports, routing (routes, next hops, neighbours), tables (policies), the SAD. What hangs on
-//! two of them (the class of a port, the way to a peer) is found anew where one of the two changed.
-//! So the next snapshot costs as much as changed, not as much as there is.
+//! same: ports, routing (routes, next hops, neighbours), tables (policies), the SAD. Some values
+//! depend on two of these (the class of a port, the way to a peer); they are computed again where
+//! one of the two changed. So the cost of a snapshot grows with the number of changes, not with the
+//! size of the tables.
 //!
 //! `control` makes it from a validated configuration; a worker reads it once a batch.
 
@@ -41,7 +42,7 @@ pub struct Neighbour {
     pub mac: [u8; 6],
 }
 
-/// What a [`Snapshot`] is made of, as parts that are cheap to copy.
+/// The parts that a [`Snapshot`] is made of. Cheap to copy.
 #[derive(Clone, Default)]
 pub struct Sources {
     /// Generation of the policies as a whole; each domain has one of its own in `spd`.
@@ -66,7 +67,7 @@ pub struct Sources {
     pub sad: Sad,
 }
 
-/// What a [`Snapshot`] is made of, as lists.
+/// The parts that a [`Snapshot`] is made of, as plain lists.
 #[derive(Default)]
 pub struct SnapshotParts {
     /// As in [`Sources`].
@@ -143,7 +144,7 @@ impl TryFrom<SnapshotParts> for Sources {
     }
 }
 
-/// What hangs on a set and on the way to its peer.
+/// An SA set, with the way to its peer.
 #[derive(Clone)]
 struct SetLink {
     set: Arc<SaSet>,
@@ -204,13 +205,13 @@ impl Snapshot {
         Ok(next)
     }
 
-    /// The same upon other tables, for the next snapshot to share what these hold.
+    /// Returns a copy with other tables, so that the next snapshot can share them.
     #[must_use]
     pub fn upon(&self, tables: Tables) -> Snapshot {
         self.with(self.sources.clone(), tables)
     }
 
-    /// The same ports, routing and links with other sources.
+    /// Returns a snapshot of other sources with this one's ports, routing and links.
     fn with(&self, sources: Sources, tables: Tables) -> Snapshot {
         let path_ports = match tables.spd().has_base_of(self.spd()) {
             true => self.path_ports.clone(),
@@ -309,7 +310,7 @@ impl Snapshot {
         Ok(SetLink { set, mode, hop, mtu })
     }
 
-    /// What it is made of.
+    /// The parts that it is made of.
     pub fn sources(&self) -> &Sources {
         &self.sources
     }

@@ -37,7 +37,7 @@ pub enum Surroundings {
     Live,
 }
 
-/// SAs that are gone from their slots, and what each has sealed or opened.
+/// SAs that are no longer in their slots, with the volume that each sealed or opened.
 #[derive(Clone, Default, Debug)]
 pub struct GoneSas {
     /// Those that sealed.

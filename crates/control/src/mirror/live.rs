@@ -54,7 +54,7 @@ pub struct LiveParts {
     pub problems: Vec<LiveProblem>,
     /// How many routes each router has.
     routers: OrdMap<(PortId, Address), u32>,
-    /// Where peers are, and the port of those on a link.
+    /// Addresses of peers, with the port if the peer is on one of its links.
     remotes: OrdMap<Address, Option<PortId>>,
 }
 
@@ -171,9 +171,9 @@ pub fn live_parts_towards(
 }
 
 impl LiveParts {
-    /// What the walk needs of a view that follows the one that these are of, for the same
-    /// configuration and the same ends of tunnels. It costs what changed. `None`: more than routes
-    /// and neighbours changed.
+    /// Makes the live parts of a later view, for the same configuration and the same ends of
+    /// tunnels. The cost grows with the number of changes. `None`: links, addresses or shadows
+    /// changed, and all must be made anew.
     pub fn followed(&self, before: &View, view: &View) -> Option<LiveParts> {
         let is_same = before.links == view.links
             && before.addresses == view.addresses
@@ -201,7 +201,7 @@ impl LiveParts {
         Some(live)
     }
 
-    /// Has a prefix lead somewhere, or nowhere.
+    /// Sets the target of a prefix; `None` removes its route.
     fn set_route(&mut self, prefix: Prefix, target: Option<RouteTarget<NextHop>>) {
         let router = |target: RouteTarget<NextHop>| match target {
             RouteTarget::Via(hop) => Some((hop.port, hop.gateway?)),
@@ -239,7 +239,7 @@ impl LiveParts {
         };
     }
 
-    /// Finds out whether a peer is on a link.
+    /// Looks up whether a peer is on a link.
     fn find_remote(&mut self, remote: Address) {
         let hop = self.hop_to(remote).filter(|hop| hop.gateway.is_none());
         let port = hop.map(|hop| hop.port);
@@ -247,7 +247,7 @@ impl LiveParts {
         before.into_iter().chain(port).for_each(|port| self.look_after((port, remote)));
     }
 
-    /// Has a next hop kept fresh if it is a router, or a peer on a link, of a port.
+    /// Lists a next hop as one to keep fresh if it is a router, or a peer on a link.
     fn look_after(&mut self, (port, address): (PortId, Address)) {
         let is_host = usize::from(port.0) + 1 == self.ports.len();
         let Some(link) = self.links[usize::from(port.0)].filter(|_| !is_host) else { return };
@@ -369,7 +369,7 @@ fn is_multicast(address: Address) -> bool {
     std::net::IpAddr::from(address).is_multicast()
 }
 
-/// Where routes lead, among the ports and addresses of a view.
+/// Finds the targets of routes, for the ports and addresses of a view.
 struct Routing {
     /// Prefixes that are what they are, whatever routes say.
     own: HashMap<Prefix, RouteTarget<NextHop>>,
@@ -396,7 +396,7 @@ impl Routing {
         }
     }
 
-    /// Where a prefix leads. `None`: nothing is known of it.
+    /// Returns the target of a prefix; `None`: it has no route.
     fn target(&self, prefix: Prefix, view: &View) -> Option<RouteTarget<NextHop>> {
         if let Some(own) = self.own.get(&prefix) {
             return Some(*own);

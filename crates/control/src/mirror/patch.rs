@@ -1,8 +1,8 @@
-//! One route that the kernel tells of, put into the view without reading all routes anew.
+//! Applies a message about one route to the view, without reading all routes from the kernel.
 //!
-//! Only where what it tells leaves no doubt: the order of routes of one metric, the legs of an ECMP
-//! route that come and go one by one, and what policy rules make of other tables, the kernel's
-//! whole list alone says.
+//! This is done only where the message says everything. It does not say the order of routes with
+//! one metric, nor all legs of an ECMP route that lost one, nor how policy rules use other tables:
+//! then all routes are read.
 
 use super::read::Nexthops;
 use super::socket::Message;
@@ -12,7 +12,7 @@ use super::{kind, read};
 /// A message takes the place of a route (`NLM_F_REPLACE`).
 const REPLACE: u16 = 0x100;
 
-/// Whether a message about a route has done its work.
+/// The outcome of applying a message about a route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Patched {
     /// The view has it.
@@ -23,7 +23,7 @@ pub(super) enum Patched {
     InDoubt,
 }
 
-/// Puts what a message says of a route into the view.
+/// Applies a message about a route to the view.
 pub(super) fn route(message: &Message<'_>, view: &mut View, nexthops: &Nexthops) -> Patched {
     let follows_rules = view.refused.iter().any(|it| matches!(it, Refused::PolicyRule { .. }));
     let Some((route, None)) = read::route(message.payload, nexthops) else {
@@ -46,7 +46,7 @@ pub(super) fn route(message: &Message<'_>, view: &mut View, nexthops: &Nexthops)
     Patched::Done
 }
 
-/// Puts a route, or nothing, where the one of the table and metric of `like` is.
+/// Replaces the route that has the table and metric of `like`; `None` removes it.
 fn put(view: &mut View, route: Option<KernelRoute>, like: &KernelRoute) {
     let mut routes = view.routes.get(&like.prefix).cloned().unwrap_or_default();
     let is_it = |there: &KernelRoute| (there.table, there.metric) == (like.table, like.metric);

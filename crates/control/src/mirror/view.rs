@@ -301,7 +301,7 @@ impl std::fmt::Display for Refused {
     }
 }
 
-/// Puts a route among others to its prefix, behind those that are as good.
+/// Inserts a route among those to its prefix: behind all that have the same or a better rank.
 pub(super) fn put_in_order(routes: &mut Vec<KernelRoute>, route: KernelRoute) {
     let rank = |route: &KernelRoute| (route.table != LOCAL_TABLE, route.metric, route.table);
     let place = routes.partition_point(|there| rank(there) <= rank(&route));

@@ -59,7 +59,7 @@ impl Verdicts {
         Verdicts { list, numbers, recent: [VerdictNumber(0); RECENT], room }
     }
 
-    /// Has the kernel provide all memory now.
+    /// Touches all memory, so that the kernel provides it now.
     pub(super) fn touch(&mut self) {
         let given = self.list.len();
         self.list.resize(self.room, FlowVerdict::NOT_ASKED);

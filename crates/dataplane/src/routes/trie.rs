@@ -86,7 +86,7 @@ const HOLDING: [u64; 64] = {
     holding
 };
 
-/// What shares the first bits of a value of six.
+/// The values and prefixes that share the first bits of a six-bit value.
 #[derive(Clone, Copy)]
 struct Among {
     /// Values that do, as bits of `going_on`.
@@ -130,7 +130,7 @@ pub(super) struct Trie<N> {
     root: Arc<Node<N>>,
 }
 
-/// What is around an address.
+/// The addresses around one that have its target.
 pub(super) struct Around<N> {
     /// The first bits of the address, `length` of them: all addresses that have them have the
     /// target.
@@ -161,7 +161,7 @@ impl<N: Bits> Trie<N> {
     pub(super) fn around(&self, address: N) -> Around<N> {
         let (node, target) = self.walk(address);
         let length = match node.child(address) {
-            // Those that go off together, one bit further than they go together.
+            // Addresses that leave the way to the child at the same bit.
             Some(child) => address.common(child.key) + 1,
             None => node.depth + node.alone(address.chunk(node.depth)),
         };
@@ -208,7 +208,7 @@ impl<N: Bits> Trie<N> {
 
     /// Takes a prefix out, and returns its target.
     pub(super) fn remove(&mut self, address: N, length: u8) -> Option<RouteTarget> {
-        // What is not there is not looked for with copies of nodes.
+        // Looked up first, so that no node is copied in vain.
         self.get(address, length)?;
         Arc::make_mut(&mut self.root).remove(address, length)
     }

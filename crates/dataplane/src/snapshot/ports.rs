@@ -1,4 +1,4 @@
-//! The ports of a snapshot, and what follows from them alone.
+//! The ports of a snapshot, and tables computed from the ports alone.
 
 use policy::{IngressClass, Spd};
 use std::sync::Arc;

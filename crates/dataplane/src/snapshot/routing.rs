@@ -1,4 +1,4 @@
-//! Routes, next hops and neighbours of a snapshot.
+//! The routing of a snapshot: routes, next hops, neighbours.
 
 use std::sync::Arc;
 
@@ -135,7 +135,7 @@ impl Routing {
         number
     }
 
-    /// Has one user less for a next hop; without any its number is free.
+    /// Removes one user of a next hop. Without users its number is free.
     pub(super) fn release(&mut self, number: NextHopId) {
         let hop = self.hop(number).hop;
         match self.numbers.get(&hop).copied() {
