@@ -110,7 +110,7 @@ impl Gateway {
         compiled.spd = Arc::new(Spd::with_room(policies, 200_000).expect("policies"));
         let view = view();
         let live = live_parts(compiled.settings(), &view);
-        let snapshot = compiled.assemble(&live).expect("parts that fit together");
+        let snapshot = compiled.assemble(&live, None).expect("parts that fit together");
         Gateway { compiled, view, live, snapshot, gone: Vec::new() }
     }
 
@@ -146,7 +146,8 @@ impl Gateway {
     }
 
     fn publish(&mut self) -> Arc<Snapshot> {
-        let next = self.compiled.assemble(&self.live).expect("parts that fit together");
+        let next = self.compiled.assemble(&self.live, Some(&self.snapshot));
+        let next = next.expect("parts that fit together");
         std::mem::replace(&mut self.snapshot, next)
     }
 

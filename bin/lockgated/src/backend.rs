@@ -19,19 +19,12 @@ use ipsec::Spi;
 use policy::Direction;
 use tokio::sync::{broadcast, mpsc};
 
+use crate::config_file::SaveError;
 use crate::liveness::Heard;
-use crate::save::SaveError;
+use crate::who::{ConnectionNumber, Uid};
 
 /// An SA by what it keeps for life: direction, SPI, peer.
 pub(crate) type SaKey = (Direction, Spi, String);
-
-/// Who asks: the effective user of the process at the other end of the socket.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Uid(pub(crate) u32);
-
-/// A connection of the API, counted from the daemon's start.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ConnectionNumber(pub(crate) u64);
 
 /// A change is to be confirmed, or it is rolled back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,11 +45,11 @@ pub(crate) struct Running {
     /// The routes that the snapshot was made from.
     pub(crate) routes: Routes,
     /// Packets that the policies decided since the start, outbound and inbound, by name.
-    pub(crate) policies: HashMap<Arc<str>, [Volume; 2]>,
+    pub(crate) policies: imbl::HashMap<Arc<str>, [Volume; 2]>,
     /// What the SAs sealed and opened since the start, by what they keep for life.
-    pub(crate) sas: HashMap<SaKey, Volume>,
+    pub(crate) sas: imbl::HashMap<SaKey, Volume>,
     /// How often each peer has moved since the start.
-    pub(crate) moves: HashMap<String, u64>,
+    pub(crate) moves: Arc<HashMap<String, u64>>,
     /// The time of each peer's last authentic packet.
     pub(crate) liveness: HashMap<String, Heard>,
     /// Whether the snapshot's SPIs are those of the key files.

@@ -4,14 +4,14 @@ use std::net::IpAddr;
 
 use api::v1;
 use control::validated::{Cache, CacheUse};
-use dataplane::cache::{BREAK_EVEN_STEPS, CacheEntry, Key, Recall, Way};
+use dataplane::cache::{BREAK_EVEN_STEPS, CacheEntry, Key, Way};
 use dataplane::{CacheCounters, Snapshot};
 use policy::selector::protocol_text;
 use policy::{Book, DomainId, FlowAction, Refusal};
 use wire::{Address, Family, Flow, Upper};
 
 use crate::backend::CacheQuestion;
-use crate::state::State;
+use crate::picture::Picture;
 use crate::worker::{CacheReport, Command, Report};
 
 /// The four kinds of entries in the order in which they are shown.
@@ -23,7 +23,7 @@ const KINDS: [(Family, Book); 4] = [
 ];
 
 /// Entries that hold, by family and direction, over all workers; none if the cache is off.
-pub(crate) fn entries(state: &State, reports: &[Report]) -> Vec<v1::CacheEntries> {
+pub(crate) fn entries(state: &Picture, reports: &[Report]) -> Vec<v1::CacheEntries> {
     match state.config().cache {
         Cache::Off => Vec::new(),
         Cache::On { .. } => {
@@ -51,7 +51,7 @@ fn entries_in<'r>(
 }
 
 /// All of it.
-pub(crate) fn cache(state: &State, reports: &[Report]) -> v1::Cache {
+pub(crate) fn cache(state: &Picture, reports: &[Report]) -> v1::Cache {
     let Cache::On { flows, usage } = state.config().cache else {
         return v1::Cache { state: "off".into(), ..v1::Cache::default() };
     };
@@ -133,11 +133,11 @@ fn domain(snapshot: &Snapshot, reports: &[Report], domain: DomainId) -> v1::Cach
 
 /// Some entries, worker by worker; `None`: there is no such worker. A worker shows a piece of its
 /// table at a time, between two turns.
-pub(crate) async fn flows(state: &State, question: CacheQuestion) -> Option<v1::CachedFlows> {
+pub(crate) async fn flows(state: &Picture, question: CacheQuestion) -> Option<v1::CachedFlows> {
     let CacheQuestion { limit, worker, stale } = question;
     let numbers = match worker {
-        None => 0..state.workers.len(),
-        Some(number) if number < state.workers.len() => number..number + 1,
+        None => 0..state.workers.all().len(),
+        Some(number) if number < state.workers.all().len() => number..number + 1,
         Some(_) => return None,
     };
     let mut shown = v1::CachedFlows::default();
@@ -146,7 +146,7 @@ pub(crate) async fn flows(state: &State, question: CacheQuestion) -> Option<v1::
         while let Some(line) = next {
             let ask = |reply| Command::ShowCache { line, reply };
             // A worker that has ended ends the daemon.
-            let Ok((entries, rest)) = state.workers[number].ask(ask).await else { break };
+            let Ok((entries, rest)) = state.workers.all()[number].ask(ask).await else { break };
             next = rest;
             for entry in entries.iter().filter(|entry| stale || entry.is_current) {
                 if shown.flows.len() == limit {
@@ -158,17 +158,6 @@ pub(crate) async fn flows(state: &State, question: CacheQuestion) -> Option<v1::
         }
     }
     Some(shown)
-}
-
-/// What each worker's cache would do with packets; `None`: it has none.
-pub(crate) async fn recall(state: &State, keys: &[Key]) -> Vec<Option<Vec<Recall>>> {
-    let mut recalled = Vec::with_capacity(state.workers.len());
-    for worker in &state.workers {
-        let ask = |reply| Command::Recall { keys: keys.to_vec(), reply };
-        // A worker that has ended ends the daemon.
-        recalled.push(worker.ask(ask).await.unwrap_or_default());
-    }
-    recalled
 }
 
 fn flow(snapshot: &Snapshot, worker: usize, entry: &CacheEntry) -> v1::CachedFlow {

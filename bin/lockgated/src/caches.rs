@@ -6,8 +6,6 @@ use std::path::Path;
 use control::validated::{Cache, CacheUse};
 use dataplane::FlowCache;
 
-use crate::worker::Handle;
-
 /// Why there is no flow cache of the configured size.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CacheError {
@@ -95,11 +93,6 @@ pub(crate) enum When {
     AtStart,
     /// They do, and their cores are theirs.
     Running,
-}
-
-/// The cores of running workers, by worker.
-pub(crate) fn cores_of(workers: &[Handle]) -> Vec<usize> {
-    workers.iter().map(|worker| worker.core).collect()
 }
 
 /// Does something on a core of the node of `core`: memory lies where it is first touched. Where no

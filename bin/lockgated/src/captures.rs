@@ -12,10 +12,11 @@ use dataplane::{DropReason, Medium, TapId, TapReader, TapSettings, Tapped, Verdi
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::backend::{CaptureOrder, CaptureRefused, Uid};
-use crate::daemon::Daemon;
+use crate::backend::{CaptureOrder, CaptureRefused};
 use crate::events::{Events, Kind};
-use crate::worker::{Caller, Command, Handle};
+use crate::picture::Picture;
+use crate::who::Uid;
+use crate::worker::{Caller, Command};
 
 /// Time between two looks into the rings.
 const DRAIN_EVERY: Duration = Duration::from_millis(10);
@@ -42,26 +43,27 @@ impl Default for Captures {
     }
 }
 
-impl Daemon {
+impl Captures {
     /// Begins a capture and returns its stream; a task of its own sees it to its end.
-    pub(crate) async fn begin_capture(
+    ///
+    /// # Errors
+    /// [`CaptureRefused`].
+    pub(crate) fn begin(
         &self,
-        order: CaptureOrder,
-        by: Uid,
+        running: &Picture,
+        (order, by): (CaptureOrder, Uid),
+        events: Events,
     ) -> Result<mpsc::Receiver<v1::Captured>, CaptureRefused> {
-        let permit = self.captures.permits.clone().try_acquire_owned();
+        let permit = self.permits.clone().try_acquire_owned();
         let permit = permit.map_err(|_| CaptureRefused::TooMany)?;
-        let workers = {
-            let state = self.state.lock().await;
-            if state.stopping {
-                return Err(CaptureRefused::Stopping);
-            }
-            if let Some(port) = &order.port {
-                control::port_named(&state.snapshot, port)?;
-            }
-            state.workers.iter().map(Handle::caller).collect()
-        };
-        let id = TapId(self.captures.next.fetch_add(1, Ordering::Relaxed));
+        if running.stopping {
+            return Err(CaptureRefused::Stopping);
+        }
+        if let Some(port) = &order.port {
+            control::port_named(&running.snapshot, port)?;
+        }
+        let workers = running.workers.all().to_vec();
+        let id = TapId(self.next.fetch_add(1, Ordering::Relaxed));
         let (to, stream) = mpsc::channel(MESSAGES_WAITING);
         let bounds = order.bounds;
         let settings = TapSettings {
@@ -73,7 +75,6 @@ impl Daemon {
             snaplen: bounds.snaplen,
             packets: bounds.packets,
         };
-        let events = self.events.clone();
         tell_start(&events, &order, by);
         let capture = Capture {
             settings,

@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 
 use dataplane::{L4Checksum, L4ChecksumCounts, PortInfo, Side};
 
-use crate::events::Kind;
-use crate::state::State;
-use crate::worker::Flushed;
+use crate::events::{Events, Kind};
 
 /// Time between two events about one port.
 const QUIET: Duration = Duration::from_secs(3600);
@@ -42,27 +40,23 @@ impl ChecksumEvents {
     }
 }
 
-/// Adds the counts of one worker under one snapshot, by the ports' names.
-pub(crate) fn add(sums: &mut BTreeMap<String, L4ChecksumCounts>, counted: &Flushed) {
-    let Flushed { snapshot, counters } = counted;
-    for (port, counts) in snapshot.ports().iter().zip(&counters.l4_checksums) {
-        sums.entry(port.name.clone()).or_default().add(counts);
-    }
-}
-
 /// Records an event for each port whose packets have wrong checksums, when it is due. `sums`: the
 /// counts since the start, by the ports' names.
-pub(crate) fn report_bad(state: &mut State, sums: &BTreeMap<String, L4ChecksumCounts>) {
+pub(crate) fn report_bad(
+    told: &mut ChecksumEvents,
+    (ports, sums): (&[PortInfo], &BTreeMap<String, L4ChecksumCounts>),
+    events: &Events,
+) {
     let now = Instant::now();
-    for info in &*state.live.ports {
+    for info in ports {
         let Some(counts) = sums.get(&info.name) else { continue };
-        if !state.checksum_events.is_due(&info.name, counts.bad, now) {
+        if !told.is_due(&info.name, counts.bad, now) {
             continue;
         }
         let message = message(info, counts);
         let details: crate::events::Details<'_> =
             &[("bad", &counts.bad), ("checked", &counts.checked)];
-        state.events.record(Kind::BadL4Checksum, &info.name, message, details);
+        events.record(Kind::BadL4Checksum, &info.name, message, details);
     }
 }
 

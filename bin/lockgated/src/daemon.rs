@@ -1,67 +1,194 @@
 //! The daemon as the API sees it: what runs, in the API's words.
 
-use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use api::v1;
 use control::Validated;
-use control::mirror::{NeighbourState, PortState};
 use control::validated::OnExit;
-use control::{HOST_NETDEV, mac_text, service_text};
 use dataplane::cache::{Key, Recall};
-use dataplane::{DropReason, L4Checksum, Ledger, PortInfo, Side};
-use ipsec::{Encapsulation, Fingerprint, SequenceNumbers, Spi};
-use policy::Direction;
-use tokio::sync::{Mutex, Notify, broadcast, mpsc};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
-use crate::assign;
 use crate::backend::{
-    Backend, CacheQuestion, CaptureOrder, CaptureRefused, Change, ConnectionNumber, Done, Intent,
-    NotConfirmed, Now, PolicyChange, Refused, Running, Save, Uid,
+    Backend, CacheQuestion, CaptureOrder, CaptureRefused, Change, Done, Intent, NotConfirmed, Now,
+    PolicyChange, Refused, Running, Save,
 };
 use crate::cached;
 use crate::captures::Captures;
-use crate::change::body_of;
+use crate::change::{body_of, machine};
+use crate::changer::Ask;
+use crate::config_file::Target;
 use crate::events::{Events, Kind};
-use crate::numbers;
+use crate::orders::{Order, Reply};
 use crate::overview;
-use crate::policies::Waiting;
-use crate::state::State;
+use crate::picture::{Picture, Waiting};
+use crate::policies;
+use crate::revisions::on_disk;
+use crate::save;
+use crate::shown::{counters, neighbours, ports, security_associations};
 use crate::totals::Totals;
 use crate::unconfirmed;
+use crate::who::{ConnectionNumber, Uid};
 use crate::worker::Report;
 
-/// The daemon: its state, shared by the API's requests and the control loop.
+/// How often the workers are asked again because they went over to another snapshot meanwhile;
+/// after that the control thread asks them, between two changes.
+const ASKED_AGAIN: usize = 8;
+/// How long the picture of that snapshot is waited for.
+const PICTURE_WAIT: Duration = Duration::from_millis(20);
+
+/// The daemon as the API has it: the last picture of what runs, and ways to those who change it.
 pub(crate) struct Daemon {
-    pub(crate) state: Mutex<State>,
+    picture: watch::Receiver<Arc<Picture>>,
+    orders: mpsc::Sender<Order>,
+    asks: mpsc::UnboundedSender<Ask>,
     pub(crate) events: Events,
-    /// Held while a change is made: one at a time. Taken before the state.
-    pub(crate) changing: Mutex<()>,
-    /// Changes of policies that wait for that.
-    pub(crate) waiting: std::sync::Mutex<Vec<Waiting>>,
-    /// Policies were changed: what follows from it is to be done.
-    pub(crate) changed: Notify,
-    /// A change waits to be confirmed, or does no more.
-    pub(crate) waits_changed: Notify,
     /// Captures that run.
-    pub(crate) captures: Captures,
+    captures: Captures,
+}
+
+/// What was counted since the start, under a picture.
+struct Counted {
+    picture: Arc<Picture>,
+    reports: Vec<Report>,
+    totals: Totals,
 }
 
 impl Daemon {
-    /// Shares a state.
-    pub(crate) fn new(state: State) -> Arc<Daemon> {
-        let events = state.events.clone();
-        Arc::new(Daemon {
-            state: Mutex::new(state),
-            events,
-            changing: Mutex::new(()),
-            waiting: std::sync::Mutex::default(),
-            changed: Notify::new(),
-            waits_changed: Notify::new(),
-            captures: Captures::default(),
-        })
+    pub(crate) fn new(
+        picture: watch::Receiver<Arc<Picture>>,
+        orders: mpsc::Sender<Order>,
+        asks: mpsc::UnboundedSender<Ask>,
+        events: Events,
+    ) -> Arc<Daemon> {
+        Arc::new(Daemon { picture, orders, asks, events, captures: Captures::default() })
+    }
+
+    /// What runs. Waits for nobody.
+    pub(crate) fn picture(&self) -> Arc<Picture> {
+        self.picture.borrow().clone()
+    }
+
+    /// Has the control thread do something; `None`: it has ended.
+    pub(crate) async fn order<T>(&self, order: impl FnOnce(Reply<T>) -> Order) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.orders.send(order(reply)).await.ok()?;
+        answer.await.ok()
+    }
+
+    /// Asks for a change; `None`: the daemon ends.
+    async fn ask<T>(&self, ask: impl FnOnce(Reply<T>) -> Ask) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.asks.send(ask(reply)).ok()?;
+        answer.await.ok()
+    }
+
+    /// What the workers say now, and what was counted since the start. A worker that has ended ends
+    /// the daemon; until then it has counted nothing.
+    async fn counted(&self) -> Counted {
+        for _ in 0..ASKED_AGAIN {
+            let mut shown = self.picture.clone();
+            let picture = shown.borrow_and_update().clone();
+            if let Some(reports) = picture.reports().await.unwrap_or_else(|_| Some(Vec::new())) {
+                let totals = picture.totals_with(&reports);
+                return Counted { picture, reports, totals };
+            }
+            // What was counted for the snapshot before is in the picture of the next.
+            let _ = tokio::time::timeout(PICTURE_WAIT, shown.changed()).await;
+        }
+        let reports = self.order(|reply| Order::Count { reply }).await.unwrap_or_default();
+        let picture = self.picture();
+        let totals = picture.totals_with(&reports);
+        Counted { picture, reports, totals }
+    }
+
+    async fn apply_change(&self, change: Change, by: Uid) -> Result<Done, Refused> {
+        let done = self.ask(|reply| Ask::Apply { change, by, reply }).await;
+        done.unwrap_or(Err(Refused::Stopping))
+    }
+
+    /// Makes a change of policies, with those that are asked for beside it, or judges it if it is
+    /// not meant.
+    async fn change_in_turn(&self, change: PolicyChange, by: Uid) -> Result<Done, Refused> {
+        if change.intent == Intent::DryRun {
+            let picture = self.picture();
+            let judge = move || policies::judge(&picture, &change);
+            return tokio::task::spawn_blocking(judge).await.map_err(machine)?;
+        }
+        let asked = |answer| Ask::Policies(policies::Waiting { change, by, answer });
+        let (mut done, written) = self.ask(asked).await.unwrap_or(Err(Refused::Stopping))?;
+        // The next changes need not wait for the disk.
+        let (number, written) = (done.revision, on_disk(written).await);
+        let lost = self.order(|reply| Order::Written { number, written, reply }).await;
+        done.notes.extend(lost.flatten());
+        Ok(done)
+    }
+
+    async fn save_running(&self) -> Result<v1::Saved, Refused> {
+        self.ask(|reply| Ask::Save { reply }).await.unwrap_or(Err(Refused::Stopping))
+    }
+
+    /// Makes a change and writes its own text to the daemon's file, comments and all. Whether the
+    /// file can be written is found out before anything changes.
+    async fn apply_and_save(&self, change: Change, by: Uid) -> Result<Done, Refused> {
+        if change.intent == Intent::DryRun {
+            return self.apply_change(change, by).await;
+        }
+        let file = self.picture().file.clone();
+        let (text, name, base) =
+            (change.text.clone(), change.file.clone(), change.base_directory.clone());
+        let prepare = move || {
+            // What is wrong with it is told where it is applied.
+            if let Ok(parsed) = control::parse(&text, &name) {
+                save::check_keys_dir(&parsed.validated, &base, &file)?;
+            }
+            Target::open(&file).map(|target| (target, text))
+        };
+        let prepared = tokio::task::spawn_blocking(prepare).await.map_err(machine)?;
+        let (target, text) = prepared.map_err(Refused::NotSaved)?;
+        let mut done = self.apply_change(change, by).await?;
+        let written = tokio::task::spawn_blocking(move || target.write(&text)).await;
+        let written = written.map_err(machine)?;
+        let saved = written.map_err(Refused::NotSaved).map(|file| v1::Saved {
+            file: file.display().to_string(),
+            revision: done.revision,
+            unchanged: false,
+        });
+        save::audit(&self.events, by, &saved);
+        done.take_saved(saved);
+        Ok(done)
+    }
+
+    /// Makes a change of policies and writes what then runs to the daemon's file.
+    async fn change_and_save(&self, change: PolicyChange, by: Uid) -> Result<Done, Refused> {
+        let file = self.picture().file.clone();
+        let can_write = move || Target::open(&file).map(drop);
+        let can_write = tokio::task::spawn_blocking(can_write).await.map_err(machine)?;
+        can_write.map_err(Refused::NotSaved)?;
+        let mut done = self.change_in_turn(change, by).await?;
+        let saved = self.save_running().await;
+        save::audit(&self.events, by, &saved);
+        done.take_saved(saved);
+        Ok(done)
+    }
+
+    /// Compares what runs with the daemon's file. Costs a look at the file, and the comparison if
+    /// either changed since.
+    async fn drift(&self) -> v1::Drift {
+        let picture = self.picture();
+        if let Some(drift) =
+            picture.drift.as_ref().and_then(|known| known.still(&picture.file, picture.revision))
+        {
+            return drift.clone();
+        }
+        let compared = tokio::task::spawn_blocking(move || save::compared(&picture)).await;
+        let Ok(known) = compared else { return v1::Drift::default() };
+        let drift = known.drift().clone();
+        let known = Arc::new(known);
+        let (reply, _) = oneshot::channel();
+        // The next question need not compare again; this one does not wait for it.
+        let _ = self.orders.try_send(Order::Compared { known, reply });
+        drift
     }
 
     fn audit(&self, by: Uid, kinds: [Kind; 2], subject: &str, done: &Result<Done, Refused>) {
@@ -112,124 +239,86 @@ impl Daemon {
 #[tonic::async_trait]
 impl Backend for Daemon {
     async fn running(&self) -> Running {
-        let state = self.state.lock().await;
-        let (reports, totals) = totals(&state).await;
-        Running {
-            settings: state.config().clone(),
-            cache_entries: cached::entries(&state, &reports),
-            snapshot: state.snapshot.clone(),
-            routes: state.live.routes.clone(),
-            policies: totals.policies,
-            sas: totals.sas,
-            moves: state.moves.clone(),
-            liveness: state.liveness_of_peers(),
-            spis: control::Spis::Configured,
-        }
+        running(self.counted().await)
     }
 
     async fn configuration(&self) -> Arc<Validated> {
-        let compiled = self.state.lock().await.compiled.copied();
-        let settings = compiled.settings().clone();
-        let whole = tokio::task::spawn_blocking(move || compiled.validated().clone()).await;
-        whole.unwrap_or(settings)
+        let picture = self.picture();
+        let settings = picture.config().clone();
+        let whole = move || picture.compiled.copied().validated().clone();
+        tokio::task::spawn_blocking(whole).await.unwrap_or(settings)
     }
 
     async fn key_names(&self) -> control::KeyNames {
-        let compiled = self.state.lock().await.compiled.copied();
-        compiled.key_names()
+        self.picture().compiled.key_names()
     }
 
     async fn now(&self) -> Now {
-        let state = self.state.lock().await;
-        Now { revision: state.revision, generation: state.snapshot.generation() }
+        let picture = self.picture();
+        Now { revision: picture.revision, generation: picture.snapshot.generation() }
     }
 
     async fn status(&self) -> v1::Status {
         let drift = self.drift().await;
-        let state = self.state.lock().await;
-        v1::Status {
-            node: state.config().node.name.clone(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            pid: std::process::id(),
-            uptime_ms: state.since.elapsed().as_millis() as u64,
-            started: rfc3339(state.started),
-            revision: state.revision,
-            generation: state.snapshot.generation().0,
-            workers: state.active as u32,
-            on_exit: match state.config().node.on_exit {
-                OnExit::Closed => "closed".into(),
-                OnExit::Open => "open".into(),
-            },
-            guard: state.guard_state.clone(),
-            config_file: state.file.display().to_string(),
-            waiting: state.pending.as_ref().map(|pending| crate::api::waiting(pending.waits())),
-            drift: Some(drift),
-            troubles: state.troubles_that_last(),
-            ..v1::Status::default()
-        }
+        status(&self.picture(), drift)
     }
 
     async fn overview(&self) -> v1::Status {
-        let mut status = self.status().await;
-        let peers = crate::api::peers(&self.running().await);
-        let state = self.state.lock().await;
-        let (reports, totals) = totals(&state).await;
-        let ports: Vec<v1::Port> = ports(&state, &reports, &totals);
-        let sas = security_associations(&state, &totals);
-        overview::fill(&state, &mut status, &ports, &peers, &sas);
+        let drift = self.drift().await;
+        let counted = self.counted().await;
+        let Counted { picture, reports, totals } = &counted;
+        let mut status = status(picture, drift);
+        let ports: Vec<v1::Port> = ports(picture, reports, totals);
+        let sas = security_associations(picture, totals);
+        let picture = picture.clone();
+        let peers = crate::api::peers(&running(counted));
+        overview::fill(&picture, &mut status, &ports, &peers, &sas);
         status
     }
 
     async fn ports(&self) -> Vec<v1::Port> {
-        let state = self.state.lock().await;
-        let (reports, totals) = totals(&state).await;
-        ports(&state, &reports, &totals)
+        let Counted { picture, reports, totals } = self.counted().await;
+        ports(&picture, &reports, &totals)
     }
 
     async fn security_associations(&self) -> Vec<v1::SecurityAssociation> {
-        let state = self.state.lock().await;
-        let totals = totals(&state).await.1;
-        security_associations(&state, &totals)
+        let Counted { picture, totals, .. } = self.counted().await;
+        security_associations(&picture, &totals)
     }
 
     async fn neighbours(&self) -> Vec<v1::Neighbour> {
-        neighbours(&*self.state.lock().await)
+        neighbours(&self.picture())
     }
 
     async fn cache(&self) -> v1::Cache {
-        let state = self.state.lock().await;
-        cached::cache(&state, &state.brief_reports().await.unwrap_or_default())
+        let picture = self.picture();
+        cached::cache(&picture, &picture.workers.brief_reports().await.unwrap_or_default())
     }
 
     async fn cache_entries(&self, question: CacheQuestion) -> Option<v1::CachedFlows> {
-        let state = self.state.lock().await;
-        cached::flows(&state, question).await
+        cached::flows(&self.picture(), question).await
     }
 
     async fn recall(&self, keys: Vec<Key>) -> Vec<Option<Vec<Recall>>> {
-        let state = self.state.lock().await;
-        cached::recall(&state, &keys).await
+        self.picture().workers.recall(&keys).await
     }
 
     async fn counters(&self) -> v1::Counters {
-        let state = self.state.lock().await;
-        let (reports, totals) = totals(&state).await;
-        counters(&state, &reports, &totals)
+        let Counted { picture, reports, totals } = self.counted().await;
+        counters(&picture, &reports, &totals)
     }
 
     async fn export(&self, revision: Option<u64>) -> Option<v1::Exported> {
-        let state = self.state.lock().await;
-        let number = revision.unwrap_or(state.revision);
+        let picture = self.picture();
+        let number = revision.unwrap_or(picture.revision);
         // Of a large configuration it takes a while.
-        let (toml, base) = if number == state.revision {
-            let (compiled, base) = (state.compiled.copied(), state.base.clone());
-            drop(state);
-            let write = move || compiled.validated().effective();
+        let (toml, base) = if number == picture.revision {
+            let base = picture.base.to_path_buf();
+            let write = move || picture.compiled.copied().validated().effective();
             (tokio::task::spawn_blocking(write).await.ok()?, base)
         } else {
-            let (base, reader) =
-                (state.revisions.find(number)?.base.clone(), state.revisions.reader(number)?);
-            drop(state);
+            let base = picture.revisions.find(number)?.base.clone();
+            let reader = picture.revisions.reader(number)?;
             let read = tokio::task::spawn_blocking(move || body_of(reader, number)).await.ok()?;
             // What cannot be read is as good as gone.
             (read.ok()?.text, base)
@@ -239,8 +328,8 @@ impl Backend for Daemon {
     }
 
     async fn revisions(&self) -> Vec<v1::Revision> {
-        let state = self.state.lock().await;
-        let newest_first = state.revisions.all().rev();
+        let picture = self.picture();
+        let newest_first = picture.revisions.all().rev();
         newest_first
             .map(|kept| v1::Revision {
                 revision: kept.number,
@@ -248,7 +337,7 @@ impl Backend for Daemon {
                 uid: kept.uid,
                 cause: kept.cause.name().into(),
                 file: kept.file.clone(),
-                running: kept.number == state.revision,
+                running: kept.number == picture.revision,
                 changes: kept.changes,
                 restored: kept.restored,
             })
@@ -295,19 +384,21 @@ impl Backend for Daemon {
         over: ConnectionNumber,
         by: Uid,
     ) -> Result<u64, NotConfirmed> {
-        let done = self.confirm_change(revision, over).await;
-        unconfirmed::audit(self, by, &done);
+        let done = self.ask(|reply| Ask::Confirm { revision, over, reply }).await;
+        let done = done.unwrap_or(Err(NotConfirmed::Stopping));
+        unconfirmed::audit(&self.events, by, &done);
         done
     }
 
     async fn save(&self, by: Uid) -> Result<v1::Saved, Refused> {
         let done = self.save_running().await;
-        self.audit_saved(by, &done);
+        save::audit(&self.events, by, &done);
         done
     }
 
     async fn rollback(&self, revision: Option<u64>, by: Uid) -> Result<Done, Refused> {
-        let done = self.roll_back(revision, by).await;
+        let done = self.ask(|reply| Ask::RollBack { revision, by, reply }).await;
+        let done = done.unwrap_or(Err(Refused::Stopping));
         let subject = revision.map(|number| number.to_string()).unwrap_or_default();
         self.audit(by, [Kind::RolledBack, Kind::RollbackRefused], &subject, &done);
         done
@@ -326,7 +417,7 @@ impl Backend for Daemon {
         order: CaptureOrder,
         by: Uid,
     ) -> Result<mpsc::Receiver<v1::Captured>, CaptureRefused> {
-        self.begin_capture(order, by).await
+        self.captures.begin(&self.picture(), (order, by), self.events.clone())
     }
 
     async fn denied(&self, by: Uid, what: &'static str) {
@@ -339,396 +430,40 @@ fn rfc3339(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time).to_string()
 }
 
-/// What the workers say now, and what was counted since the start. A worker that has ended ends
-/// the daemon; until then it has counted nothing.
-async fn totals(state: &State) -> (Vec<Report>, Totals) {
-    let reports = state.reports().await.unwrap_or_default();
-    let totals = state.totals_with(&reports);
-    (reports, totals)
-}
-
-fn ledger(ledger: &Ledger) -> v1::Ledger {
-    v1::Ledger {
-        received: ledger.received,
-        made: ledger.made,
-        sent: ledger.sent,
-        dropped: ledger.dropped,
-        consumed: ledger.consumed,
-        host: ledger.host,
-        held: ledger.held,
-        imbalance: ledger.imbalance(),
+fn running(counted: Counted) -> Running {
+    let Counted { picture, reports, totals } = counted;
+    Running {
+        settings: picture.config().clone(),
+        cache_entries: cached::entries(&picture, &reports),
+        snapshot: picture.snapshot.clone(),
+        routes: picture.live.routes.clone(),
+        policies: totals.policies,
+        sas: totals.sas,
+        moves: picture.moves.clone(),
+        liveness: picture.liveness_of_peers(),
+        spis: control::Spis::Configured,
     }
 }
 
-fn ports(state: &State, reports: &[Report], totals: &Totals) -> Vec<v1::Port> {
-    (0..state.live.ports.len()).map(|place| port(state, place, reports, totals)).collect()
-}
-
-fn port(state: &State, place: usize, reports: &[Report], totals: &Totals) -> v1::Port {
-    let info = &state.live.ports[place];
-    let configured = state.config().ports.get(place);
-    let netdev = configured.map_or(HOST_NETDEV, |port| port.netdev.as_str());
-    let device = state.devices.get(netdev);
-    let is_host = configured.is_none();
-    let ifindex = state.live.devices.get(usize::from(info.device.0)).copied().flatten();
-    let (port_state, reason) = port_state(state, place, netdev);
-    let queues = queues(state, info, reports);
-    let copy_mode = reports.iter().find_map(|report| {
-        report.queues.get(usize::from(info.device.0))?.first().map(|queue| match queue.transfer {
-            xsk::Transfer::Copy => "copy",
-            xsk::Transfer::ZeroCopy => "zero-copy",
-        })
-    });
-    let transmitted = totals.transmitted.get(&info.name).copied().unwrap_or_default();
-    v1::Port {
-        name: info.name.clone(),
-        netdev: netdev.into(),
-        ifindex: ifindex.unwrap_or(0),
-        vlan: info.vlan.map(u32::from),
-        side: side_text(info.side).into(),
-        state: port_state.into(),
-        state_reason: reason,
-        xdp_mode: match device {
-            _ if is_host => "tun".into(),
-            Some(device) => device.attached.mode.name().into(),
-            None => String::new(),
+fn status(picture: &Picture, drift: v1::Drift) -> v1::Status {
+    v1::Status {
+        node: picture.config().node.name.clone(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        uptime_ms: picture.since.elapsed().as_millis() as u64,
+        started: rfc3339(picture.started),
+        revision: picture.revision,
+        generation: picture.snapshot.generation().0,
+        workers: picture.active as u32,
+        on_exit: match picture.config().node.on_exit {
+            OnExit::Closed => "closed".into(),
+            OnExit::Open => "open".into(),
         },
-        native_refused: device
-            .and_then(|device| device.attached.native_refused.as_ref())
-            .map(ToString::to_string)
-            .unwrap_or_default(),
-        copy_mode: copy_mode.unwrap_or_default().into(),
-        mac: mac_text(info.mac),
-        mtu: info.mtu,
-        addresses: addresses(state, place),
-        allow_host: info.allow_host.iter().map(service_text).collect(),
-        kernel: device.and_then(|device| kernel_counters(device, &queues)),
-        queues,
-        ledger: Some(totals.ledgers.get(&info.name).map(ledger).unwrap_or_default()),
-        tx_packets: transmitted.packets,
-        tx_bytes: transmitted.bytes,
-        l4_checksum: Some(l4_checksum(info, totals)),
-    }
-}
-
-fn l4_checksum(info: &PortInfo, totals: &Totals) -> v1::L4Checksum {
-    let counts = totals.l4_checksums.get(&info.name).copied().unwrap_or_default();
-    v1::L4Checksum {
-        mode: match info.l4_checksum {
-            L4Checksum::Complete => "complete".into(),
-            L4Checksum::Pass => "pass".into(),
-        },
-        completed: counts.completed,
-        checked: counts.checked,
-        bad: counts.bad,
-    }
-}
-
-fn port_state(state: &State, place: usize, netdev: &str) -> (&'static str, String) {
-    let trouble = state.troubles.get(netdev);
-    let is_ours = place >= state.config().ports.len() || state.devices.contains_key(netdev);
-    match (state.live.states.get(place), trouble) {
-        (Some(PortState::Absent) | None, _) => ("absent", format!("there is no netdev {netdev}")),
-        (_, Some(trouble)) => ("refused", trouble.clone()),
-        _ if !is_ours => ("detached", "its netdev is not taken yet".into()),
-        (Some(PortState::Down), _) => {
-            ("down", format!("{netdev} is switched off: ip link set {netdev} up"))
-        }
-        (Some(PortState::NoCarrier), _) => ("down", format!("{netdev} has no carrier")),
-        (Some(PortState::Up), _) => ("up", String::new()),
-    }
-}
-
-fn side_text(side: Side) -> &'static str {
-    match side {
-        Side::Protected => "protected",
-        Side::Unprotected => "unprotected",
-    }
-}
-
-fn addresses(state: &State, place: usize) -> Vec<String> {
-    let Some(link) = state.live.links.get(place).copied().flatten() else { return Vec::new() };
-    let on_link = state.view.addresses.iter().filter(|(index, ..)| *index == link);
-    on_link.map(|(_, address, length)| format!("{address}/{length}")).collect()
-}
-
-fn queues(state: &State, info: &PortInfo, reports: &[Report]) -> Vec<v1::Queue> {
-    let mut queues = Vec::new();
-    for (worker, report) in reports.iter().enumerate() {
-        for queue in report.queues.get(usize::from(info.device.0)).into_iter().flatten() {
-            let (kernel, own) = (queue.statistics.kernel, queue.statistics.own);
-            queues.push(v1::Queue {
-                queue: queue.queue,
-                worker: worker as u32,
-                socket: true,
-                socket_refused: String::new(),
-                rx_packets: own.received,
-                tx_packets: own.sent,
-                rx_dropped: kernel.rx_dropped + own.rx_invalid + own.rx_abandoned,
-                queue_full: kernel.rx_ring_full,
-                foreign: queue.foreign,
-                fill_empty: kernel.rx_fill_ring_empty_descs,
-                tx_invalid: kernel.tx_invalid_descs,
-                tx_full: own.tx_full,
-            });
-        }
-    }
-    if usize::from(info.device.0) + 1 == state.live.devices.len() {
-        queues.extend(host_queues(reports));
-        return queues;
-    }
-    let device = state.devices.values().find(|device| {
-        state.live.devices.get(usize::from(info.device.0)) == Some(&Some(device.ifindex))
-    });
-    for queue in 0..device.map_or(0, |device| device.queues) {
-        if queues.iter().all(|known| known.queue != queue) {
-            queues.push(v1::Queue {
-                queue,
-                worker: assign::worker_of(queue, state.active as u32),
-                socket_refused: "its socket is not bound".into(),
-                ..v1::Queue::default()
-            });
-        }
-    }
-    queues.sort_by_key(|queue| queue.queue);
-    queues
-}
-
-/// The host port's queues, one per worker.
-fn host_queues(reports: &[Report]) -> impl Iterator<Item = v1::Queue> {
-    let with_host = (0..).zip(reports).filter_map(|(worker, report)| Some((worker, report.host?)));
-    with_host.map(|(worker, host)| v1::Queue {
-        queue: worker,
-        worker,
-        socket: true,
-        rx_packets: host.received,
-        tx_packets: host.sent,
-        rx_dropped: host.too_long,
-        tx_invalid: host.refused,
-        tx_full: host.full + host.down,
-        ..v1::Queue::default()
-    })
-}
-
-/// What the program counted, held against what the sockets say they got of it.
-fn kernel_counters(
-    device: &crate::device::Device,
-    queues: &[v1::Queue],
-) -> Option<v1::KernelCounters> {
-    let counters = device.counters()?;
-    let of = |counter| counters.of(counter);
-    let to_worker = of(bpf::Counter::ToWorker);
-    let lost: u64 = queues.iter().map(|queue| queue.rx_dropped + queue.queue_full).sum();
-    let received: u64 = queues.iter().map(|queue| queue.rx_packets).sum();
-    Some(v1::KernelCounters {
-        received: counters.received(),
-        passed_not_to_us: of(bpf::Counter::PassedNotToUs),
-        passed_arp_nd: of(bpf::Counter::PassedArpNd),
-        passed_not_ip: of(bpf::Counter::PassedNotIp),
-        passed_to_host: of(bpf::Counter::PassedToHost),
-        passed_allow_host: of(bpf::Counter::PassedAllowHost),
-        to_worker,
-        no_socket: of(bpf::Counter::NoSocket),
-        mark_failed: of(bpf::Counter::MarkFailed),
-        ring_full: lost,
-        imbalance: to_worker as i64 - (received + lost) as i64,
-    })
-}
-
-fn security_associations(state: &State, totals: &Totals) -> Vec<v1::SecurityAssociation> {
-    let snapshot = &state.snapshot;
-    let peers: HashMap<_, _> =
-        snapshot.sets().map(|(_, set)| (set.id, set.peer.as_str())).collect();
-    let mut sas = Vec::new();
-    for sa in snapshot.outbound() {
-        let (state_text, reason) = match () {
-            () if sa.sequence.is_exhausted() => {
-                ("exhausted", DropReason::SequenceExhausted.help().to_owned())
-            }
-            () if sa.sequence.last() >= sa.sequence.reserved() => {
-                ("not_reserved", DropReason::SequenceNotReserved.help().to_owned())
-            }
-            () => ("ok", String::new()),
-        };
-        let peer = peers.get(&sa.set).copied().unwrap_or_default();
-        let (last, numbers) = (sa.sequence.last(), sa.sequence.numbers());
-        sas.push(v1::SecurityAssociation {
-            backend: sa.cipher.backend_name().into(),
-            sequence: last,
-            sequence_used: numbers::part(last, numbers),
-            reserved_to: Some(sa.sequence.reserved()),
-            extended_sequence_numbers: numbers == SequenceNumbers::Extended,
-            state: state_text.into(),
-            state_reason: reason,
-            fingerprint: short(&state.compiled.outbound_fingerprint(sa.id)),
-            ..association((Direction::Outbound, sa.spi, peer), sa.suite, &sa.encapsulation, totals)
-        });
-    }
-    for sa in snapshot.inbound() {
-        let peer = peers.get(&sa.set).copied().unwrap_or_default();
-        let (edge, numbers) = (sa.window.right_edge(), sa.window.numbers());
-        sas.push(v1::SecurityAssociation {
-            backend: sa.cipher.backend_name().into(),
-            sequence: edge,
-            sequence_used: numbers::part(edge, numbers),
-            window_packets: Some(sa.window.size()),
-            extended_sequence_numbers: numbers == SequenceNumbers::Extended,
-            state: "ok".into(),
-            fingerprint: short(&state.compiled.inbound_fingerprint(sa.id)),
-            ..association((Direction::Inbound, sa.spi, peer), sa.suite, &sa.encapsulation, totals)
-        });
-    }
-    for refused in &state.compiled.refused {
-        let config = state.config();
-        let Some(peer) = config.peers.iter().find(|peer| peer.name == refused.peer) else {
-            continue;
-        };
-        let key = (refused.direction, refused.spi, peer.name.as_str());
-        sas.push(v1::SecurityAssociation {
-            extended_sequence_numbers: peer.numbers == SequenceNumbers::Extended,
-            state: "refused".into(),
-            state_reason: refused.to_string(),
-            fingerprint: short(&refused.fingerprint),
-            ..association(key, peer.suite, &peer.encapsulation, totals)
-        });
-    }
-    sas
-}
-
-/// What all SAs have in common.
-fn association(
-    (direction, spi, peer): (Direction, Spi, &str),
-    suite: ipsec::Suite,
-    encapsulation: &Encapsulation,
-    totals: &Totals,
-) -> v1::SecurityAssociation {
-    let volume = totals.sas.get(&(direction, spi, peer.to_owned())).copied().unwrap_or_default();
-    let Encapsulation { mode, tunnel, udp, .. } = encapsulation;
-    v1::SecurityAssociation {
-        direction: match direction {
-            Direction::Outbound => "outbound".into(),
-            Direction::Inbound => "inbound".into(),
-        },
-        spi: spi.to_string(),
-        peer: peer.into(),
-        suite: suite.to_string(),
-        local: tunnel.local.to_string(),
-        remote: tunnel.remote.to_string(),
-        packets: volume.packets,
-        bytes: volume.bytes,
-        mode: mode.name().into(),
-        encapsulation: in_front(encapsulation).into(),
-        local_port: udp.map(|ports| ports.local.into()),
-        remote_port: udp.map(|ports| ports.remote.into()),
-        ..v1::SecurityAssociation::default()
-    }
-}
-
-/// What is in front of ESP, in the configuration's words.
-pub(crate) fn in_front(encapsulation: &Encapsulation) -> &'static str {
-    if encapsulation.udp.is_some() { "udp" } else { "none" }
-}
-
-/// The first digits of a fingerprint.
-pub(crate) fn short(fingerprint: &Fingerprint) -> String {
-    fingerprint.to_string().chars().take(16).collect()
-}
-
-fn neighbours(state: &State) -> Vec<v1::Neighbour> {
-    let mut all: Vec<(IpAddr, v1::Neighbour)> = state
-        .view
-        .neighbours
-        .iter()
-        .filter_map(|((link, address), entry)| {
-            let port = state.live.port_of_link(*link)?;
-            let text = match entry.state {
-                NeighbourState::Good => "reachable",
-                NeighbourState::Permanent => "permanent",
-                NeighbourState::Stale => "stale",
-                NeighbourState::Unresolved => "incomplete",
-                NeighbourState::Failed => "failed",
-            };
-            let neighbour = v1::Neighbour {
-                port: state.live.ports[usize::from(port.0)].name.clone(),
-                address: address.to_string(),
-                mac: entry.mac.map(mac_text).unwrap_or_default(),
-                state: text.into(),
-                next_hop: state.live.fresh.contains(&(*link, *address)),
-                held: 0,
-            };
-            Some(((*address).into(), neighbour))
-        })
-        .collect();
-    all.sort_by(|(a, left), (b, right)| (&left.port, a).cmp(&(&right.port, b)));
-    all.into_iter().map(|(_, neighbour)| neighbour).collect()
-}
-
-fn counters(state: &State, reports: &[Report], totals: &Totals) -> v1::Counters {
-    let total = totals.ledger();
-    let ports = ports(state, reports, totals);
-    let mut kernel_imbalance = 0;
-    let mut in_kernel = 0;
-    let mut seen = Vec::new();
-    for port in &ports {
-        if let (Some(kernel), false) = (&port.kernel, seen.contains(&port.netdev)) {
-            seen.push(port.netdev.clone());
-            kernel_imbalance += kernel.imbalance.unsigned_abs();
-            in_kernel += kernel.received - kernel.to_worker;
-        }
-    }
-    let ledgers = totals.ledgers.values().map(|ledger| ledger.imbalance().unsigned_abs());
-    v1::Counters {
-        tiers: Some(v1::Tiers {
-            device: 0,
-            kernel: in_kernel,
-            cache: totals.cache.hits,
-            classifier: total.received.saturating_sub(totals.cache.hits),
-        }),
-        drops: DropReason::ALL
-            .iter()
-            .map(|reason| v1::Drop {
-                name: reason.name().into(),
-                count: totals.drops.get(reason).copied().unwrap_or(0),
-                help: reason.help().into(),
-            })
-            .collect(),
-        ledger_imbalance: ledgers.sum::<u64>() + kernel_imbalance,
-        ledger: Some(ledger(&total)),
-        workers: reports.iter().enumerate().map(|(n, report)| worker(state, n, report)).collect(),
-        held: reports.iter().map(|report| report.waiting as u32).sum(),
-        icmp_limited: totals.icmp_limited,
-        generation: state.snapshot.generation().0,
-        revision: state.revision,
-        uptime_ms: state.since.elapsed().as_millis() as u64,
-        netlink_resyncs: state.netlink_resyncs,
-        keepalives: totals.keepalives,
-        full_lookups: totals.full_lookups,
-        ports: ports.iter().map(|port| overview::port_activity(state, port)).collect(),
-        drops_last_minute: overview::drops(state),
-        rate_time_ms: overview::milliseconds(state.history.lately()),
-    }
-}
-
-fn worker(state: &State, number: usize, report: &Report) -> v1::Worker {
-    let census = &report.census;
-    v1::Worker {
-        worker: number as u32,
-        cpu: state.workers[number].core as u32,
-        turns: report.turns,
-        cpu_ms: report.cpu.as_millis() as u64,
-        sleeps: report.sleeps,
-        generation: report.flushed.snapshot.generation().0,
-        frames: Some(v1::FrameCensus {
-            total: census.total as u64,
-            free: census.free as u64,
-            fill: census.receive as u64,
-            rx: 0,
-            tx: census.transmit as u64,
-            completion: census.quarantined as u64,
-            held: census.outside as u64,
-            missing: census.imbalance(),
-        }),
-        handed_over: report.handed_over,
-        taken_over: report.taken_over,
+        guard: picture.guard_state.to_string(),
+        config_file: picture.file.display().to_string(),
+        waiting: picture.pending.as_ref().map(Waiting::waits).map(crate::api::waiting),
+        drift: Some(drift),
+        troubles: picture.lasting_troubles.clone(),
+        ..v1::Status::default()
     }
 }

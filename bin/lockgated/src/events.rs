@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 use api::v1::{Detail, Event};
 use tokio::sync::broadcast;
 
-use crate::backend::Uid;
+use crate::who::Uid;
 
 mod filter;
 

@@ -12,8 +12,8 @@ use keystate::KeyStateError;
 use xsk::XskError;
 
 use crate::caches::CacheError;
-use crate::device::DeviceError;
 use crate::hardening::HardeningError;
+use crate::netdev::NetdevError;
 use crate::unconfirmed::NoBeginning;
 use crate::worker::WorkerGone;
 
@@ -84,7 +84,7 @@ pub(crate) enum Failure {
     Cache(#[from] CacheError),
     /// A netdev.
     #[error("{0}")]
-    Device(#[from] DeviceError),
+    Device(#[from] NetdevError),
     /// A thread cannot be started.
     #[error("a thread cannot be started: {0}")]
     Thread(std::io::Error),

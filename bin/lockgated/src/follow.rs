@@ -1,22 +1,24 @@
 //! The control thread's loop: what the kernel tells, what workers ask for, what a clock asks for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use control::guard::GuardWatch;
 use control::mirror::{HostRoute, Mirror, NeighbourState, Note, host_routes};
 use dataplane::{Generation, Moved, Wanted};
+use policy::SaSetId;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::Receiver;
+use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 use wire::Address;
 
 use crate::daemon::Daemon;
 use crate::events::Kind;
 use crate::failure::Failure;
-use crate::moves;
 use crate::numbers;
+use crate::orders::Order;
 use crate::state::State;
 use crate::worker::WorkerGone;
 
@@ -44,15 +46,6 @@ impl End {
     }
 }
 
-/// A task that ends with whoever started it.
-struct AbortOnDrop(tokio::task::JoinHandle<()>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 /// Signals that end the daemon, caught from the start on.
 pub(crate) struct Signals {
     terminate: Signal,
@@ -77,12 +70,14 @@ impl Signals {
     }
 }
 
-/// What workers tell.
+/// What the control thread is told and asked.
 pub(crate) struct Asked {
     /// Neighbours that packets wait for.
     pub(crate) wanted: Receiver<Wanted>,
     /// Peers that were seen elsewhere.
     pub(crate) moved: Receiver<Moved>,
+    /// What others want done.
+    pub(crate) orders: Receiver<Order>,
 }
 
 /// Runs until a signal.
@@ -90,9 +85,9 @@ pub(crate) struct Asked {
 /// # Errors
 /// A worker has ended, or netlink is gone for good.
 pub(crate) async fn run(
-    daemon: &Arc<Daemon>,
+    state: &mut State,
     mirror: &mut Mirror,
-    Asked { mut wanted, mut moved }: Asked,
+    Asked { mut wanted, mut moved, mut orders }: Asked,
     mut signals: Signals,
 ) -> Result<End, Failure> {
     let mut top_up = interval(TOP_UP);
@@ -100,91 +95,102 @@ pub(crate) async fn run(
     for clock in [&mut top_up, &mut inspect] {
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     }
-    let guard = tokio::spawn(watch_guard(daemon.clone()));
-    let _stop_watching = AbortOnDrop(guard);
-    let mut told = Told::default();
-    settle(daemon, mirror, &mut told).await?;
+    let mut told = Unanswered::default();
+    let mut host = HostRoutes::default();
+    settle(state, mirror, &mut told).await?;
+    host.lead(state, mirror, Set::Always);
     loop {
         tokio::select! {
             end = signals.next() => return Ok(end),
+            Some(order) = orders.recv() => state.obey(order).await?,
             changes = mirror.changed() => {
-                let mut state = daemon.state.lock().await;
                 for note in &changes.notes {
-                    tell(&mut state, note);
+                    tell(state, note);
                 }
-                drop(state);
-                settle(daemon, mirror, &mut told).await?;
+                settle(state, mirror, &mut told).await?;
+                host.lead(state, mirror, Set::Always);
             }
             Some(asked) = wanted.recv() => {
-                let link = {
-                    let state = daemon.state.lock().await;
-                    state.live.links.get(usize::from(asked.port.0)).copied().flatten()
-                };
-                if let Some(link) = link {
+                let link = state.gateway.live.links.get(usize::from(asked.port.0));
+                if let Some(link) = link.copied().flatten() {
                     // Refused by the kernel: it is asked again in a second.
                     let _ = mirror.resolve(link, asked.address);
                 }
             }
             _ = top_up.tick() => {
-                let mut state = daemon.state.lock().await;
-                end_if_cut(&state);
+                end_if_cut(state);
                 // All that moved since the last tick make one snapshot.
-                let seen = moves::take_all(&mut moved);
+                let seen = take_all(&mut moved);
                 if !seen.is_empty() && state.peers_moved(&seen).await? {
-                    let _ = mirror.keep_fresh(&state.live.fresh);
+                    let _ = mirror.keep_fresh(&state.gateway.live.fresh);
+                    state.show();
                 }
-                state.not_reserved = state.keystate.top_up().err().map(|error| error.to_string());
-                if let Some(error) = &state.not_reserved {
-                    state.events.record(Kind::ReservationFailed, "", error.as_str(), &[]);
+                if state.top_up() {
+                    state.show();
                 }
             }
             _ = inspect.tick() => {
-                let mut state = daemon.state.lock().await;
-                state.inspect().await?;
+                state.gateway.inspect().await?;
                 state.sample().await?;
-                let links = state.live.links.iter().flatten().copied().collect();
+                let links = state.gateway.live.links.iter().flatten().copied().collect();
                 mirror.probe_stale(&links);
-                numbers::tell(&mut state);
-                tell_stalled(&state)?;
-                if state.cache_outworn {
-                    state.renew_caches().await?;
+                numbers::tell(&mut state.numbers_told, &state.gateway, &state.events);
+                if !state.gateway.is_alive() {
+                    // Its queues would be closed for ever.
+                    return Err(WorkerGone.into());
                 }
-                drop(state);
+                if state.gateway.cache_outworn {
+                    state.gateway.renew_caches().await?;
+                }
                 // Policies may have changed.
-                lead_host_packets(daemon, mirror, &mut told.host_routes, Set::IfOthers).await;
+                host.lead(state, mirror, Set::IfOthers);
+                state.show();
             }
+            () = host.made() => host.set(state, mirror),
         }
     }
 }
 
+/// What workers have told since it was asked last: the last of each peer.
+fn take_all(seen: &mut Receiver<Moved>) -> Vec<Moved> {
+    let mut last: BTreeMap<SaSetId, Moved> = BTreeMap::new();
+    while let Ok(moved) = seen.try_recv() {
+        last.insert(moved.set, moved);
+    }
+    last.into_values().collect()
+}
+
 /// Goes over to the mirror's view, and has the kernel do what follows from it.
 async fn settle(
-    daemon: &Arc<Daemon>,
+    state: &mut State,
     mirror: &mut Mirror,
-    told: &mut Told,
+    told: &mut Unanswered,
 ) -> Result<(), WorkerGone> {
-    let mut state = daemon.state.lock().await;
-    state.follow(mirror.view().clone()).await?;
-    tell_unanswered(&state, &mut told.unanswered);
+    state.gateway.follow(mirror.view().clone().into()).await?;
+    tell_unanswered(state, told);
     // Wishes: what the kernel refuses is tried again with the next change.
-    let _ = mirror.keep_fresh(&state.live.fresh);
-    drop(state);
-    lead_host_packets(daemon, mirror, &mut told.host_routes, Set::Always).await;
+    let _ = mirror.keep_fresh(&state.gateway.live.fresh);
+    state.show();
     Ok(())
 }
 
-/// What the loop remembers from turn to turn.
+/// The routes into the host port, by which this machine's own packets that policies protect come
+/// in.
 #[derive(Default)]
-struct Told {
-    unanswered: Unanswered,
-    host_routes: Option<HostRoutes>,
+struct HostRoutes {
+    /// The last, and what they were made of.
+    known: Option<(Basis, Vec<HostRoute>)>,
+    /// Others are being made, of very many policies for a while.
+    making: Option<(Basis, JoinHandle<Vec<HostRoute>>)>,
+    /// The kernel may have lost some.
+    is_due: bool,
 }
 
-/// The routes into the host port, and what they were made of.
-struct HostRoutes {
+/// What the routes into the host port are made of.
+#[derive(Clone, PartialEq, Eq)]
+struct Basis {
     generation: Generation,
     addresses: BTreeSet<(u32, Address, u8)>,
-    routes: Vec<HostRoute>,
 }
 
 /// When the kernel is told its routes.
@@ -196,51 +202,60 @@ enum Set {
     IfOthers,
 }
 
-/// Has this machine's own packets that policies protect come in by the host port.
-async fn lead_host_packets(
-    daemon: &Arc<Daemon>,
-    mirror: &mut Mirror,
-    known: &mut Option<HostRoutes>,
-    set: Set,
-) {
-    let (generation, compiled) = {
-        let state = daemon.state.lock().await;
-        (state.compiled.generation, state.compiled.copied())
-    };
-    let addresses = mirror.view().addresses.clone();
-    let stand = known
-        .as_ref()
-        .is_some_and(|known| known.generation == generation && known.addresses == addresses);
-    if stand && set == Set::IfOthers {
-        return;
-    }
-    if !stand {
-        // Of very many policies it takes a while.
-        let view = mirror.view().clone();
+impl HostRoutes {
+    /// Sees to it that the kernel has the routes of the policies and addresses of now.
+    fn lead(&mut self, state: &State, mirror: &mut Mirror, set: Set) {
+        self.is_due |= set == Set::Always;
+        if self.making.is_some() {
+            return;
+        }
+        let generation = state.gateway.compiled.generation;
+        let basis = Basis { generation, addresses: mirror.view().addresses.clone() };
+        if self.known.as_ref().is_some_and(|(known, _)| *known == basis) {
+            return self.tell(state, mirror);
+        }
+        self.is_due = true;
+        let (compiled, view) = (state.gateway.compiled.copied(), mirror.view().clone());
         let make = move || host_routes(compiled.validated(), &view).0;
-        let Ok(routes) = tokio::task::spawn_blocking(make).await else { return };
-        *known = Some(HostRoutes { generation, addresses, routes });
+        self.making = Some((basis, tokio::task::spawn_blocking(make)));
     }
-    let Some(HostRoutes { routes, .. }) = known else { return };
-    if let Err(error) = mirror.set_host_routes(routes) {
-        daemon.events.record(Kind::HostRefused, "", error.to_string(), &[]);
+
+    /// Waits until others are made; for ever, if none are.
+    async fn made(&mut self) {
+        let Some((basis, job)) = &mut self.making else { return std::future::pending().await };
+        let basis = basis.clone();
+        if let Ok(routes) = job.await {
+            self.known = Some((basis, routes));
+        }
+        self.making = None;
+    }
+
+    /// Tells the kernel routes that were made, and has others made where policies or addresses are
+    /// others by now.
+    fn set(&mut self, state: &State, mirror: &mut Mirror) {
+        self.tell(state, mirror);
+        self.lead(state, mirror, Set::IfOthers);
+    }
+
+    fn tell(&mut self, state: &State, mirror: &mut Mirror) {
+        let Some((_, routes)) = self.known.as_ref().filter(|_| self.is_due) else { return };
+        self.is_due = false;
+        if let Err(error) = mirror.set_host_routes(routes) {
+            state.events.record(Kind::HostRefused, "", error.to_string(), &[]);
+        }
     }
 }
 
-/// Restores the guard whenever somebody takes it away; for ever.
-async fn watch_guard(daemon: Arc<Daemon>) {
+/// Has the guard restored whenever somebody takes it away; for ever.
+pub(crate) async fn watch_guard(daemon: Arc<Daemon>) {
     let mut watch = GuardWatch::start();
     loop {
-        let guard = daemon.state.lock().await.guard.clone();
+        let guard = daemon.picture().guard.clone();
         let asked = watch.broken(&guard).await;
-        let mut state = daemon.state.lock().await;
-        if let Err(error) = asked {
-            state.events.record(Kind::GuardRefused, "", error.to_string(), &[]);
-            drop(state);
+        let failed = asked.is_err();
+        daemon.order(|reply| Order::RestoreGuard { asked, reply }).await;
+        if failed {
             tokio::time::sleep(INSPECT).await;
-        } else if !state.stopping {
-            // It may be another guard by now.
-            state.restore_guard().await;
         }
     }
 }
@@ -272,27 +287,41 @@ type Unanswered = BTreeSet<(u32, Address)>;
 
 /// Tells which next hops do not answer: each once, until it has answered.
 fn tell_unanswered(state: &State, told: &mut Unanswered) {
-    let known = |hop: &(u32, Address)| state.view.neighbours.get(hop);
+    let known = |hop: &(u32, Address)| state.gateway.view.neighbours.get(hop);
     // The kernel goes on asking, so that a failure alone comes and goes.
     told.retain(|hop| {
         let has_answered = known(hop).is_some_and(|entry| entry.usable_mac().is_some());
-        state.live.fresh.contains(hop) && !has_answered
+        state.gateway.live.fresh.contains(hop) && !has_answered
     });
-    for hop in &state.live.fresh {
+    for hop in &state.gateway.live.fresh {
         let has_failed = known(hop).is_some_and(|entry| entry.state == NeighbourState::Failed);
-        let Some(port) = state.live.port_of_link(hop.0) else { continue };
+        let Some(port) = state.gateway.live.port_of_link(hop.0) else { continue };
         if has_failed && told.insert(*hop) {
-            let (port, address) = (&state.live.ports[usize::from(port.0)].name, hop.1.to_string());
+            let (port, address) =
+                (&state.gateway.live.ports[usize::from(port.0)].name, hop.1.to_string());
             let message = format!("{address} on port {port} does not answer");
             state.events.record(Kind::NeighbourFailed, &address, message, &[("port", port)]);
         }
     }
 }
 
-/// A worker that ended takes the daemon with it: its queues would be closed for ever.
-fn tell_stalled(state: &State) -> Result<(), WorkerGone> {
-    match state.workers.iter().all(crate::worker::Handle::is_alive) {
-        true => Ok(()),
-        false => Err(WorkerGone),
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    #[test]
+    fn of_many_moves_of_a_peer_the_last_counts() {
+        let (sender, mut seen) = tokio::sync::mpsc::channel(8);
+        let moved = |set, port| {
+            let address = IpAddr::from([192, 0, 2, 1]).into();
+            Moved { set: SaSetId(set), address, port }
+        };
+        for (set, port) in [(1, 10), (0, 20), (1, 11), (0, 21), (1, 12)] {
+            sender.try_send(moved(set, port)).unwrap();
+        }
+        assert_eq!(take_all(&mut seen), [moved(0, 21), moved(1, 12)]);
+        assert_eq!(take_all(&mut seen), []);
     }
 }

@@ -2,6 +2,7 @@
 //! rates.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dataplane::DropReason;
@@ -48,9 +49,9 @@ pub(crate) struct PortVolume {
 }
 
 /// The samples of the last minute, oldest first.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct History {
-    samples: VecDeque<Sample>,
+    samples: VecDeque<Arc<Sample>>,
 }
 
 /// Two samples, and the time between them.
@@ -65,7 +66,7 @@ impl History {
     /// them: with it a whole minute is covered.
     pub(crate) fn keep(&mut self, sample: Sample) {
         let now = sample.at;
-        self.samples.push_back(sample);
+        self.samples.push_back(sample.into());
         while self.samples.len() > MAX_SAMPLES
             || self.samples.get(1).is_some_and(|next| now - next.at >= REACH)
         {
@@ -85,7 +86,7 @@ impl History {
 
     fn span(&self, time: Duration) -> Option<Span<'_>> {
         let to = self.samples.back()?;
-        let is_old = |sample: &&Sample| to.at - sample.at >= time;
+        let is_old = |sample: &&Arc<Sample>| to.at - sample.at >= time;
         let from = self.samples.iter().rev().find(is_old).or_else(|| self.samples.front())?;
         (from.at < to.at).then_some(Span { from, to })
     }

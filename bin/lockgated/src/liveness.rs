@@ -16,7 +16,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_secs(90);
 
 /// The times at which the peers were heard, by name.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Liveness {
     peers: HashMap<String, Peer>,
 }

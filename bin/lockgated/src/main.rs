@@ -4,55 +4,64 @@
 //! | module | what |
 //! |---|---|
 //! | `start`, `stop` | in an order in which nothing is ever open that was closed |
-//! | `follow` | the control loop: the kernel's changes, workers' questions, clocks, signals |
-//! | `state`, `device`, `worker` | what runs: a configuration, netdevs, threads |
-//! | `assign` | which worker serves which queue, on which core |
-//! | `moves`, `numbers` | peers that are elsewhere now; SAs whose sequence numbers run out |
-//! | `change`, `policies`, `revisions` | `apply`, `rollback`, single policies; what ran before |
-//! | `save` | the configuration file: written on request, compared with what runs |
-//! | `unconfirmed` | changes that are rolled back unless somebody confirms them |
-//! | `aside` | what follows from a change of policies and need not be waited for |
-//! | `caches` | memory for the workers' flow caches |
-//! | `daemon`, `cached`, `backend`, `api`, `metrics`, `events`, `notify` | what it tells |
+//! | `follow` | the control loop: the kernel's changes, orders, workers' questions, clocks |
+//! | `state`, `orders` | what the control thread owns, and what it is asked to do |
+//! | `gateway` | what runs, and every change of it, step by step |
+//! | `this_machine`, `netdev`, `worker` | where the steps are done: nftables, programs, threads |
+//! | `assign`, `caches` | which worker serves which queue, on which core; memory for flow caches |
+//! | `picture`, `workers` | what everybody may see, without asking the control thread |
+//! | `changer`, `change`, `policies` | `apply`, `rollback`, single policies: prepared beside it |
+//! | `confirm`, `unconfirmed` | changes that are rolled back unless somebody confirms them |
+//! | `revisions`, `stored_keys` | what ran before, and with which keys |
+//! | `save`, `config_file` | the configuration file, written and compared |
+//! | `numbers`, `sampling`, `liveness`, `checksums` | what is looked after every second |
+//! | `daemon`, `shown`, `cached`, `backend`, `api`, `metrics`, `events`, `notify` | what it tells |
 //! | `totals` | what was counted, by names that outlive a layout |
 //! | `failure` | why it does not start |
 //! | `hardening` | what it gives up |
 #![forbid(unsafe_code)]
 
 mod api;
-mod aside;
 mod assign;
 mod backend;
 mod cached;
 mod caches;
 mod captures;
 mod change;
+mod changer;
 mod checksums;
+mod config_file;
+mod confirm;
 mod daemon;
-mod device;
 mod events;
 mod failure;
 mod follow;
+mod gateway;
 mod hardening;
 mod history;
 mod liveness;
 mod metrics;
-mod moves;
+mod netdev;
 mod notify;
 mod numbers;
+mod orders;
 mod overview;
+mod picture;
 mod policies;
-mod publish;
 mod revisions;
 mod sampling;
 mod save;
+mod shown;
 mod start;
 mod state;
 mod stop;
+mod stored_keys;
+mod this_machine;
 mod totals;
 mod unconfirmed;
-mod view;
+mod who;
 mod worker;
+mod workers;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -61,15 +70,21 @@ use std::time::Duration;
 
 use clap::Parser;
 use control::validated::Metrics;
+use tokio::sync::mpsc;
 
+use crate::changer::Changer;
 use crate::daemon::Daemon;
 use crate::events::{Events, Kind};
 use crate::failure::Failure;
 use crate::follow::{Asked, Signals};
 use crate::notify::Health;
+use crate::start::Started;
+use crate::worker::Caller;
 
 /// Name of the API's socket in `run_dir`.
 const SOCKET: &str = "api.sock";
+/// Orders that may wait for the control thread.
+const MAX_ORDERS: usize = 256;
 /// How long the API's requests under way may take at the end.
 const API_END: Duration = Duration::from_secs(2);
 
@@ -130,8 +145,13 @@ async fn run(file: &Path) -> Result<(), Failure> {
     // Before anything is taken: a second daemon ends here.
     start::make_directories(config)?;
     let bound = api::bind(&socket).await?;
-    let mut started = start::start(beginning, &file, events.clone()).await?;
-    let daemon = Daemon::new(started.state);
+    let started = start::start(beginning, &file, events.clone()).await?;
+    let Started { mut state, compiler, mut mirror, wanted, moved } = started;
+    let picture = state.watched();
+    let (ordering, orders) = mpsc::channel(MAX_ORDERS);
+    let (asking, asks) = mpsc::unbounded_channel();
+    let changer = Changer::new(compiler, picture.clone(), ordering.clone(), asks, events.clone());
+    let daemon = Daemon::new(picture, ordering, asking, events.clone());
     let (stop_api, stopped) = tokio::sync::oneshot::channel::<()>();
     let stop = async {
         // Sent or dropped, both mean the end.
@@ -140,18 +160,18 @@ async fn run(file: &Path) -> Result<(), Failure> {
     let api = tokio::spawn(api::serve(bound, daemon.clone(), stop));
     serve_metrics(metrics, &daemon).await;
     tokio::spawn(events.clone().settle_forever());
-    tokio::spawn(aside::run(daemon.clone()));
-    tokio::spawn(unconfirmed::run(daemon.clone()));
+    tokio::spawn(changer.run());
+    tokio::spawn(follow::watch_guard(daemon.clone()));
     tokio::spawn(notify::feed_watchdog(health(daemon.clone())));
-    let ports = daemon.state.lock().await.devices.len();
+    let ports = state.gateway.netdevs.len();
     let status = format!("{ports} netdevs taken; API at {}", socket.display());
     events.record(Kind::Started, "", status.as_str(), &[]);
     notify::ready(&status);
-    let asked = Asked { wanted: started.wanted, moved: started.moved };
-    let end = follow::run(&daemon, &mut started.mirror, asked, signals).await;
+    let asked = Asked { wanted, moved, orders };
+    let end = follow::run(&mut state, &mut mirror, asked, signals).await;
     notify::stopping("draining");
     let _ = stop_api.send(());
-    let stopped = stop::stop(&daemon, &mut started.mirror, &end).await;
+    let stopped = stop::stop(&mut state, &mut mirror, &end).await;
     // Streams of events end at once; a request that hangs does not hold the end up.
     let _ = tokio::time::timeout(API_END, api).await;
     events.flush();
@@ -169,18 +189,15 @@ async fn serve_metrics(metrics: Metrics, daemon: &Arc<Daemon>) {
 fn health(daemon: Arc<Daemon>) -> impl FnMut() -> Health {
     let mut last: Vec<u64> = Vec::new();
     move || {
-        let Ok(state) = daemon.state.try_lock() else {
-            // A change is being made: the control thread lives.
-            return Health::Good;
-        };
-        let now: Vec<u64> = state.workers.iter().map(worker::Handle::turns).collect();
+        let picture = daemon.picture();
+        let now: Vec<u64> = picture.workers.all().iter().map(Caller::turns).collect();
         let stalled = now.iter().zip(&last).position(|(now, last)| now == last);
         last = now;
         match stalled {
             None => Health::Good,
             Some(worker) => {
                 let message = format!("worker {worker} does not come round its loop");
-                state.events.record(Kind::WorkerStalled, &worker.to_string(), &*message, &[]);
+                daemon.events.record(Kind::WorkerStalled, &worker.to_string(), &*message, &[]);
                 Health::Bad(message)
             }
         }

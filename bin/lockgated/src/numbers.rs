@@ -1,12 +1,13 @@
 //! How much of an SA's sequence numbers is used: told well before the end, which is final.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use dataplane::DropReason;
-use ipsec::SequenceNumbers;
+use ipsec::{Fingerprint, SequenceNumbers};
 
-use crate::events::Kind;
-use crate::state::State;
+use crate::events::{Events, Kind};
+use crate::gateway::Gateway;
 
 /// Parts of the numbers, in hundredths, from which on an SA is said to be low.
 const MARKS_PERCENT: [u64; 3] = [75, 90, 99];
@@ -56,29 +57,28 @@ pub(crate) fn part(last: u64, numbers: SequenceNumbers) -> f64 {
 
 /// Tells which SAs have passed a mark or used all of their sequence numbers. Looked at every
 /// second; each event is told when its SA gets there, and the end again and again.
-pub(crate) fn tell(state: &mut State) {
-    let told = &mut state.numbers_told;
+pub(crate) fn tell(told: &mut HashMap<Fingerprint, Used>, gateway: &Gateway, events: &Events) {
     let mut known = std::mem::take(told);
-    for sa in state.snapshot.outbound() {
+    for sa in gateway.snapshot.outbound() {
         let (last, numbers) = (sa.sequence.last(), sa.sequence.numbers());
         let used = Used::of(last, numbers);
         if used == Used::Little {
             continue;
         }
-        let key = state.compiled.outbound_fingerprint(sa.id);
+        let key = gateway.compiled.outbound_fingerprint(sa.id);
         let before = known.remove(&key);
         told.insert(key, used);
         let (subject, limit) = (sa.spi.to_string(), numbers.limit());
         let details: crate::events::Details<'_> = &[("last", &last), ("limit", &limit)];
         if used == Used::All {
             let message = format!("SA {subject}: {}", DropReason::SequenceExhausted.help());
-            state.events.record(Kind::SequenceExhausted, &subject, message, details);
+            events.record(Kind::SequenceExhausted, &subject, message, details);
         } else if before.is_none_or(|before| before < used) {
             let message = format!(
                 "SA {subject} has used {used} of its sequence numbers ({last} of {limit}): it \
                  stops for good when all are used"
             );
-            state.events.record(Kind::SequenceLow, &subject, message, details);
+            events.record(Kind::SequenceLow, &subject, message, details);
         }
     }
 }

@@ -7,14 +7,14 @@ use dataplane::DropReason;
 use dataplane::counters::Volume;
 
 use crate::history::{SaNumbers, Span};
-use crate::state::State;
+use crate::picture::Picture;
 
 /// Warnings that are listed; the last says how many more there are.
 const MAX_WARNINGS: usize = 20;
 
 /// Fills in what the samples of the last minute, the ports, peers and SAs say.
 pub(crate) fn fill(
-    state: &State,
+    state: &Picture,
     status: &mut v1::Status,
     ports: &[v1::Port],
     peers: &[v1::Peer],
@@ -34,7 +34,7 @@ pub(crate) fn milliseconds(span: Option<Span<'_>>) -> u64 {
 }
 
 /// The drops of the last minute, most frequent first.
-pub(crate) fn drops(state: &State) -> Vec<v1::Drop> {
+pub(crate) fn drops(state: &Picture) -> Vec<v1::Drop> {
     let minute = state.history.minute();
     let count = |reason| minute.map_or(0, |minute| minute.dropped(reason));
     let drops = DropReason::ALL.iter().map(|reason| v1::Drop {
@@ -48,7 +48,7 @@ pub(crate) fn drops(state: &State) -> Vec<v1::Drop> {
 }
 
 /// A port with its rates.
-pub(crate) fn port_activity(state: &State, port: &v1::Port) -> v1::PortActivity {
+pub(crate) fn port_activity(state: &Picture, port: &v1::Port) -> v1::PortActivity {
     let v1::Port { name, netdev, side, state: port_state, .. } = port;
     let mut activity = v1::PortActivity {
         name: name.clone(),
@@ -70,7 +70,7 @@ pub(crate) fn port_activity(state: &State, port: &v1::Port) -> v1::PortActivity 
     activity
 }
 
-fn peer_activity(state: &State, peer: &v1::Peer) -> v1::PeerActivity {
+fn peer_activity(state: &Picture, peer: &v1::Peer) -> v1::PeerActivity {
     let volume = |Volume { packets, bytes }| Some(v1::Volume { packets, bytes });
     let mut activity = v1::PeerActivity {
         name: peer.name.clone(),
@@ -95,7 +95,7 @@ fn peer_activity(state: &State, peer: &v1::Peer) -> v1::PeerActivity {
 }
 
 /// Everything that somebody should look at, one sentence each: what is worst first.
-fn warnings(state: &State, ports: &[v1::Port], sas: &[v1::SecurityAssociation]) -> Vec<String> {
+fn warnings(state: &Picture, ports: &[v1::Port], sas: &[v1::SecurityAssociation]) -> Vec<String> {
     let mut warnings = Vec::new();
     if !state.guard_state.starts_with("intact") {
         warnings.push(format!("guard: {}", state.guard_state));

@@ -6,11 +6,10 @@
 //! all. Each is answered when every worker walks by that snapshot and its revision is on disk.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use control::Meeting;
-use control::guard::{Guard, GuardError, Lacking};
+use control::guard::{Guard, Lacking};
 use control::validated::{Action, Policy};
 use control::{
     Change as HowChanged, ChangeRefused, Compiled, Compiler, Difference, ParsedPolicies, Problem,
@@ -20,29 +19,39 @@ use dataplane::Generation;
 use dataplane::carve_out::Reserved;
 use tokio::sync::oneshot;
 
-use crate::backend::{Consent, Done, Intent, PolicyChange, PolicyNames, Refused, Uid};
+use crate::backend::{Consent, Done, PolicyChange, PolicyNames, Refused};
 use crate::change::{machine, restart_note, unsaid};
-use crate::daemon::Daemon;
-use crate::revisions::{
-    Body, Cause, Confirmation, Content, PolicyEdit, Revision, Written, on_disk, stored,
-};
-use crate::state::{State, reserved_by};
+use crate::gateway::{NextGuard, NotMade};
+use crate::picture::Picture;
+use crate::revisions::{Body, Cause, Confirmation, Content, PolicyEdit, Revision, Written};
+use crate::state::State;
+use crate::stored_keys::stored;
+use crate::who::Uid;
 
 /// Policies that an event names at most.
 const MAX_NAMED: usize = 8;
 
-/// Where it is told what became of a change, before it is on disk.
-type Answer = oneshot::Sender<Result<(Done, Written), Refused>>;
+/// What became of a change, before it is on disk.
+pub(crate) type Outcome = Result<(Done, Written), Refused>;
+
+/// Where it is told.
+pub(crate) type Answer = oneshot::Sender<Outcome>;
 
 /// A change that waits for its turn.
 pub(crate) struct Waiting {
-    change: PolicyChange,
-    by: Uid,
-    answer: Answer,
+    pub(crate) change: PolicyChange,
+    pub(crate) by: Uid,
+    pub(crate) answer: Answer,
 }
 
-/// A change as a transaction, compiled upon the one before it.
-struct Transaction {
+/// Changes that were compiled, each upon the one before it, and the guard that must stand first.
+pub(crate) struct Batch {
+    changes: Vec<Compilation>,
+    guard: Result<NextGuard, NotMade>,
+}
+
+/// A change, compiled upon the one before it.
+struct Compilation {
     asked: PolicyChange,
     by: Uid,
     answer: Answer,
@@ -61,118 +70,77 @@ struct Made {
     compiled: Compiled,
 }
 
-/// What a change is compiled upon.
-struct Bench {
-    compiler: Arc<Mutex<Compiler>>,
-    running: Compiled,
+/// Says what a change would do. Whether a search would stay within its cost is found out when it
+/// is made. Blocks.
+///
+/// # Errors
+/// [`Refused`].
+pub(crate) fn judge(running: &Picture, change: &PolicyChange) -> Result<Done, Refused> {
+    let compiled = &running.compiled;
+    let settings = compiled.settings();
+    let ParsedPolicies { policies, warnings } =
+        parse_policies(&change.add, &change.file, settings)?;
+    let removed = named(compiled, &change.remove)?;
+    let is_taken = |policy: &&Policy| {
+        let stays = !change.remove.contains(&policy.name);
+        stays && compiled.policy_named(&policy.name).is_some()
+    };
+    if let Some(Policy { name, .. }) = policies.iter().find(is_taken) {
+        return Err(machine(ChangeRefused::Taken { name: name.clone() }));
+    }
+    Ok(Done {
+        revision: running.revision,
+        generation: compiled.generation,
+        differences: differences(settings, &removed, &policies),
+        warnings,
+        takeovers: allowed(compiled, change, &policies)?,
+        policies: names(settings, &removed, &policies),
+        ..Done::default()
+    })
 }
 
-impl Daemon {
-    /// Makes a change of policies, with those that wait beside it, or judges it if it is not meant.
-    pub(crate) async fn change_in_turn(
-        &self,
-        change: PolicyChange,
-        by: Uid,
-    ) -> Result<Done, Refused> {
-        if change.intent == Intent::DryRun {
-            return self.judge_policies(change).await;
-        }
-        let (answer, answered) = oneshot::channel();
-        self.waiting().push(Waiting { change, by, answer });
-        {
-            let _one_at_a_time = self.changing.lock().await;
-            let all = std::mem::take(&mut *self.waiting());
-            // Whoever had the turn before may have made ours too.
-            if !all.is_empty() {
-                self.change_all(all).await;
+/// Compiles one change upon the other; a refused one is answered and leaves no trace. Blocks.
+pub(crate) fn compile_all(
+    picture: &Picture,
+    compiler: &mut Compiler,
+    all: Vec<Waiting>,
+) -> Option<Batch> {
+    let mut running = picture.compiled.copied();
+    let mut changes: Vec<Compilation> = Vec::with_capacity(all.len());
+    for Waiting { change, by, answer } in all {
+        match compile(compiler, &running, &change) {
+            Ok(made) => {
+                running = made.compiled.copied();
+                changes.push(Compilation { asked: change, by, answer, made });
             }
+            Err(refused) => drop(answer.send(Err(refused))),
         }
-        // Nobody answers if what made it came to a fault.
-        let (mut done, written) = answered.await.unwrap_or(Err(Refused::Stopping))?;
-        // The next changes need not wait for the disk.
-        match on_disk(written).await {
-            Ok(()) => self.state.lock().await.not_kept = None,
-            Err(error) => done.notes.push(self.state.lock().await.lose(done.revision, &error)),
-        }
-        Ok(done)
     }
-
-    fn waiting(&self) -> std::sync::MutexGuard<'_, Vec<Waiting>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Says what a change would do. Whether a search would stay within its cost is found out when
-    /// it is made.
-    async fn judge_policies(&self, change: PolicyChange) -> Result<Done, Refused> {
-        let (running, revision) = {
-            let state = self.state.lock().await;
-            (state.compiled.copied(), state.revision)
-        };
-        let judged = tokio::task::spawn_blocking(move || {
-            let ParsedPolicies { policies, warnings } =
-                parse_policies(&change.add, &change.file, running.settings())?;
-            let removed = named(&running, &change.remove)?;
-            let is_taken = |policy: &&Policy| {
-                let stays = !change.remove.contains(&policy.name);
-                stays && running.policy_named(&policy.name).is_some()
-            };
-            if let Some(Policy { name, .. }) = policies.iter().find(is_taken) {
-                return Err(machine(ChangeRefused::Taken { name: name.clone() }));
-            }
-            let settings = running.settings();
-            Ok(Done {
-                revision,
-                generation: running.generation,
-                differences: differences(settings, &removed, &policies),
-                warnings,
-                takeovers: allowed(&running, &change, &policies)?,
-                policies: names(settings, &removed, &policies),
-                ..Done::default()
-            })
-        });
-        judged.await.map_err(machine)?
-    }
-
-    /// Makes all changes that wait. The caller holds the turn.
-    async fn change_all(&self, all: Vec<Waiting>) {
-        let bench = {
-            let state = self.state.lock().await;
-            if state.pending.is_some() {
-                for Waiting { answer, .. } in all {
-                    // Whoever asked may be gone.
-                    let _ = answer
-                        .send(Err(state.check_not_waiting().err().unwrap_or(Refused::Stopping)));
-                }
-                return;
-            }
-            Bench { compiler: state.compiler.clone(), running: state.compiled.copied() }
-        };
-        // What is not answered by a fault of ours is answered by what it drops.
-        let Ok(transactions) = tokio::task::spawn_blocking(|| bench.compile_all(all)).await else {
-            return;
-        };
-        self.state.lock().await.change_policies(transactions).await;
-        self.changed.notify_one();
-    }
+    let guard = next_guard(picture, &running, &changes);
+    (!changes.is_empty()).then_some(Batch { changes, guard })
 }
 
-impl Bench {
-    /// Compiles one transaction upon the other; a refused one is answered and leaves no trace.
-    fn compile_all(self, all: Vec<Waiting>) -> Vec<Transaction> {
-        let Bench { compiler, mut running } = self;
-        let mut compiler = compiler.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut transactions: Vec<Transaction> = Vec::with_capacity(all.len());
-        for Waiting { change, by, answer } in all {
-            match compile(&mut compiler, &running, &change) {
-                Ok(made) => {
-                    running = made.compiled.copied();
-                    transactions.push(Transaction { asked: change, by, answer, made });
-                }
-                Err(refused) => drop(answer.send(Err(refused))),
-            }
+/// The guard that covers what is about to be protected. What it covers too much is taken off later.
+fn next_guard(
+    picture: &Picture,
+    compiled: &Compiled,
+    changes: &[Compilation],
+) -> Result<NextGuard, NotMade> {
+    let added = changes.iter().flat_map(|of| &of.made.added);
+    let removed = changes.iter().flat_map(|of| &of.made.removed);
+    let runs = |policy: &Policy| {
+        let named = compiled.policy_named(&policy.name);
+        named.is_some_and(|found| configured(compiled, found) == *policy)
+    };
+    Ok(match picture.guard.lacks(removed, added, runs) {
+        Lacking::Nothing => NextGuard::Same,
+        Lacking::Rules(behind) => NextGuard::Behind(behind),
+        Lacking::Everything => {
+            let lists = compiled.settings().ports.iter().map(|_| &[][..]);
+            let nothing = Reserved::nothing(lists);
+            NextGuard::Other(Guard::new(compiled.validated(), &picture.view, &nothing)?)
         }
-        transactions
-    }
+    })
 }
 
 fn compile(
@@ -285,62 +253,38 @@ fn difference(settings: &Validated, old: Option<&Policy>, new: Option<&Policy>) 
 }
 
 impl State {
-    /// Goes over to what the last transaction comes to: the guard first, then the workers. Refused,
-    /// all are, and answered.
-    async fn change_policies(&mut self, transactions: Vec<Transaction>) {
-        let Some(last) = transactions.last() else { return };
-        let mut compiled = last.made.compiled.copied();
-        compiled.keep_ends(&self.compiled);
+    /// Goes over to what the last of some changes comes to: the guard first, then the workers.
+    /// Refused, all are. Returns the answer to each.
+    pub(crate) async fn change_policies(&mut self, batch: Batch) -> Vec<(Answer, Outcome)> {
+        let Batch { changes, guard } = batch;
         let refused = match self.stopping {
             true => Some(Refused::Stopping),
-            false => self.go_over_to(compiled, &transactions).await.err(),
+            false => self.go_over_to(guard, &changes).await.err().map(Refused::from),
         };
         let Some(refused) = refused else {
             self.policies_removed +=
-                transactions.iter().map(|of| of.made.removed.len() as u64).sum::<u64>();
-            return transactions.into_iter().for_each(|of| self.remember(of));
+                changes.iter().map(|of| of.made.removed.len() as u64).sum::<u64>();
+            return changes.into_iter().map(|of| self.remember(of)).collect();
         };
         let text = refused.to_string();
         let mut first = Some(refused);
-        for Transaction { answer, .. } in transactions {
-            let again = || machine(SameReason(text.clone()));
-            let _ = answer.send(Err(first.take().unwrap_or_else(again)));
-        }
+        let again = || machine(SameReason(text.clone()));
+        let mut refuse = |of: Compilation| (of.answer, Err(first.take().unwrap_or_else(again)));
+        changes.into_iter().map(&mut refuse).collect()
     }
 
     async fn go_over_to(
         &mut self,
-        compiled: Compiled,
-        transactions: &[Transaction],
-    ) -> Result<(), Refused> {
-        let snapshot = compiled.assemble(&self.live).map_err(machine)?;
-        let added = transactions.iter().flat_map(|change| &change.made.added);
-        let added = self.wanted_by(&compiled, added);
-        let removed = transactions.iter().flat_map(|change| &change.made.removed);
-        let removed = self.wanted_by(&self.compiled, removed);
-        self.reserve(&added).await.map_err(machine)?;
-        if let Err(refused) = self.guard_before(&compiled, transactions).await {
-            self.free().await;
-            return Err(refused);
-        }
-        let old = std::mem::replace(&mut self.compiled, compiled);
-        self.publish(snapshot).await.map_err(machine)?;
-        if !removed.is_empty() {
-            self.free().await;
-        }
-        tokio::task::spawn_blocking(move || drop(old));
-        Ok(())
-    }
-
-    /// Packets of `allow_host` that these policies may want, as far as a configuration has them.
-    fn wanted_by<'p>(
-        &self,
-        compiled: &Compiled,
-        policies: impl Iterator<Item = &'p Policy>,
-    ) -> Reserved {
-        let spd = &compiled.spd;
-        let policies = policies.filter_map(|policy| Some(spd.policy(spd.named(&policy.name)?)));
-        Reserved::by(&self.live.ports, &self.live.routes, policies)
+        guard: Result<NextGuard, NotMade>,
+        changes: &[Compilation],
+    ) -> Result<(), NotMade> {
+        let Some(last) = changes.last() else { return Ok(()) };
+        let mut compiled = last.made.compiled.copied();
+        compiled.keep_ends(&self.gateway.compiled);
+        let removed = changes.iter().flat_map(|of| &of.made.removed);
+        let added = changes.iter().flat_map(|of| &of.made.added);
+        let transaction = self.gateway.prepare_policies(compiled, guard?, (removed, added))?;
+        self.gateway.make(transaction).await
     }
 
     /// The services of `allow_host` that some of these policies want packets of. Looks at all
@@ -358,50 +302,9 @@ impl State {
         self.allow_host_meetings(all.iter().copied())
     }
 
-    /// Has programs and guard pass what no policy that runs may want.
-    pub(crate) async fn free(&mut self) {
-        let reserved = reserved_by(&self.compiled, &self.live);
-        if reserved != self.reserved {
-            self.reserved = reserved;
-            self.instruct();
-            self.renew_guard().await;
-        }
-    }
-
-    /// Has the guard cover what is about to be protected. What it covers too much is taken off
-    /// later.
-    async fn guard_before(
-        &mut self,
-        compiled: &Compiled,
-        transactions: &[Transaction],
-    ) -> Result<(), Refused> {
-        let added = transactions.iter().flat_map(|of| &of.made.added);
-        let removed = transactions.iter().flat_map(|of| &of.made.removed);
-        let guard = self.guard.clone();
-        let runs = |policy: &Policy| {
-            let named = compiled.policy_named(&policy.name);
-            named.is_some_and(|found| configured(compiled, found) == *policy)
-        };
-        let made = match guard.lacks(removed, added, runs) {
-            Lacking::Nothing => return Ok(()),
-            Lacking::Rules(behind) => tokio::task::spawn_blocking(|| guard.extend(behind)).await,
-            Lacking::Everything => {
-                let (copy, view) = (compiled.copied(), self.view.clone());
-                let reserved = self.reserved.clone();
-                let make = move || -> Result<Guard, GuardError> {
-                    let mut guard = Guard::new(copy.validated(), &view, &reserved)?;
-                    guard.install().map(|()| guard)
-                };
-                tokio::task::spawn_blocking(make).await
-            }
-        };
-        self.guard = made.map_err(machine)?.map_err(machine)?;
-        Ok(())
-    }
-
-    /// Makes a revision of a transaction that runs, and answers.
-    fn remember(&mut self, transaction: Transaction) {
-        let Transaction { asked, by, answer, made } = transaction;
+    /// Makes a revision of a change that runs, and its answer.
+    fn remember(&mut self, change: Compilation) -> (Answer, Outcome) {
+        let Compilation { asked, by, answer, made } = change;
         let Made { removed, added, differences, warnings, takeovers, compiled } = made;
         let policies = names(compiled.settings(), &removed, &added);
         let generation: Generation = compiled.generation;
@@ -413,7 +316,7 @@ impl State {
             uid: by.0,
             cause: Cause::Policy,
             file: asked.file,
-            base: self.base.clone(),
+            base: self.base.to_path_buf(),
             changes: differences.len() as u32,
             restored: None,
             confirmation: Confirmation::NotAsked,
@@ -441,8 +344,7 @@ impl State {
             policies,
             ..Done::default()
         };
-        // Whoever asked may be gone.
-        let _ = answer.send(Ok((done, written)));
+        (answer, Ok((done, written)))
     }
 }
 

@@ -17,14 +17,15 @@
 mod encoding;
 mod writer;
 
-use std::collections::BTreeMap;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::{OnceLock, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::SystemTime;
 
-use control::KeyNames;
+use control::{ConfigErrors, edited};
 use tokio::sync::oneshot;
+
+use crate::stored_keys::StoredKeys;
 
 use encoding::{decode, decode_lines, encode_line};
 pub(crate) use encoding::{keys_json, keys_of_json};
@@ -107,17 +108,6 @@ pub(crate) struct PolicyEdit {
     pub(crate) add: String,
 }
 
-/// The keys of each peer as they are stored: one line of text a key, never key material.
-pub(crate) type StoredKeys = BTreeMap<String, Vec<String>>;
-
-/// Names of keys as they are stored.
-pub(crate) fn stored(names: &KeyNames) -> StoredKeys {
-    let lines = |(peer, keys): (&String, &std::collections::BTreeSet<control::KeyName>)| {
-        (peer.clone(), keys.iter().map(ToString::to_string).collect())
-    };
-    names.iter().map(lines).collect()
-}
-
 /// A whole configuration, and the names of the keys that it ran with.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Body {
@@ -152,13 +142,30 @@ pub(crate) struct RevisionError {
     error: std::io::Error,
 }
 
+impl Text {
+    /// The whole text of a revision with all changes made in it, and its keys.
+    ///
+    /// # Errors
+    /// The changes do not fit the text.
+    pub(crate) fn with_edits(self, number: u64) -> Result<Body, ConfigErrors> {
+        let Text { whole, edits } = self;
+        if edits.is_empty() {
+            return Ok(whole);
+        }
+        let edits = edits.iter().map(|edit| (&edit.remove[..], &*edit.add));
+        let text = edited(&whole.text, edits, &format!("revision {number}"))?;
+        Ok(Body { text, keys: whole.keys })
+    }
+}
+
 /// Says what became of a revision that is to be written.
 pub(crate) type Written = oneshot::Receiver<Result<(), RevisionError>>;
 
-/// All that are kept, oldest first, in a directory of their own.
+/// All that are kept, oldest first, in a directory of their own. A copy is to look at.
+#[derive(Clone)]
 pub(crate) struct Revisions {
-    directory: PathBuf,
-    kept: Vec<Kept>,
+    directory: Arc<Path>,
+    kept: Vec<Arc<Kept>>,
     /// The highest number that was given.
     last: u64,
     /// Whether a change could not be written, so that none can follow it.
@@ -176,7 +183,7 @@ struct Kept {
 impl Revisions {
     /// An empty list, where those of earlier runs cannot be read; later ones may be kept.
     pub(crate) fn none(state_dir: &Path) -> Revisions {
-        let directory = state_dir.join(DIRECTORY);
+        let directory = state_dir.join(DIRECTORY).into();
         let (kept, writer) = (Vec::new(), OnceLock::new());
         Revisions { directory, kept, last: 0, is_broken: false, writer }
     }
@@ -191,7 +198,7 @@ impl Revisions {
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(&directory).map_err(fail)?;
         sync_names(&directory).map_err(fail)?;
-        let mut kept: Vec<Kept> = Vec::new();
+        let mut kept: Vec<Arc<Kept>> = Vec::new();
         for entry in std::fs::read_dir(&directory).map_err(fail)? {
             let path = entry.map_err(fail)?.path();
             let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
@@ -200,12 +207,10 @@ impl Revisions {
                 let Ok(content) = std::fs::read_to_string(&path) else { continue };
                 let Some((revision, _)) = decode(number, &content) else { continue };
                 let bytes = content.len();
-                kept.push(Kept { revision, is_whole: true, bytes });
+                kept.push(Kept { revision, is_whole: true, bytes }.into());
                 let lines = std::fs::read(changes_of(&path)).unwrap_or_default();
-                kept.extend(decode_lines(number, &lines).map(|(revision, _, bytes)| Kept {
-                    revision,
-                    is_whole: false,
-                    bytes,
+                kept.extend(decode_lines(number, &lines).map(|(revision, _, bytes)| {
+                    Arc::new(Kept { revision, is_whole: false, bytes })
                 }));
             }
         }
@@ -288,7 +293,7 @@ impl Revisions {
             }
         };
         self.is_broken &= !is_whole;
-        self.kept.push(Kept { revision, is_whole, bytes });
+        self.kept.push(Kept { revision, is_whole, bytes }.into());
         self.send(job);
         self.forget();
         written
@@ -345,8 +350,8 @@ impl Revisions {
             let later = self.kept.iter().skip(1).position(|kept| kept.is_whole);
             let Some(later) = later else { return };
             let oldest = self.kept.drain(..=later).next();
-            if let Some(Kept { revision, .. }) = oldest {
-                let path = self.path(revision.number);
+            if let Some(oldest) = oldest {
+                let path = self.path(oldest.revision.number);
                 self.send(Job::Forget { path });
             }
         }

@@ -2,7 +2,8 @@
 //! wrong checksums.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 use ipsec::Spi;
 use policy::Direction;
@@ -10,13 +11,10 @@ use policy::Direction;
 use crate::checksums;
 use crate::events::Kind;
 use crate::history::{PortVolume, SaNumbers, Sample};
-use crate::liveness::{Change, Heard};
+use crate::liveness::Change;
 use crate::state::State;
 use crate::totals::Totals;
-use crate::worker::{Report, WorkerGone};
-
-/// The shortest time between two replacements of full flow caches.
-const RENEW_FULL_CACHES_EVERY: Duration = Duration::from_secs(60);
+use crate::worker::WorkerGone;
 
 impl State {
     /// Takes a sample. Its cost goes by ports and SAs, not by policies.
@@ -24,38 +22,30 @@ impl State {
     /// # Errors
     /// [`WorkerGone`].
     pub(crate) async fn sample(&mut self) -> Result<(), WorkerGone> {
-        let reports = self.brief_reports().await?;
+        let reports = self.workers.brief_reports().await?;
         self.renew_full_caches(&reports);
-        let mut totals = self.totals.without_policies();
+        // Of policies nothing is asked, and what is known is shared.
+        let mut totals = Totals::clone(&self.gateway.totals);
         reports.iter().for_each(|report| totals.add(&report.flushed));
-        checksums::report_bad(self, &totals.l4_checksums);
+        let ports = &self.gateway.live.ports;
+        let counts = (&**ports, &totals.l4_checksums);
+        checksums::report_bad(&mut self.checksum_events, counts, &self.events);
         let mut sample = sample_of(&totals, Instant::now());
         sample.inbound = self.inbound_numbers(&totals);
         let queues = reports.iter().flat_map(|report| report.queues.iter().flatten());
         sample.ring_full = queues.map(|queue| queue.statistics.kernel.rx_ring_full).sum();
-        let configured = self.compiled.settings().peers.iter().map(|peer| {
+        let configured = self.gateway.config().peers.iter().map(|peer| {
             (peer.name.as_str(), sample.peers.get(&peer.name).copied().unwrap_or_default())
         });
-        let changes = self.liveness.observe(sample.at, configured);
-        self.history.keep(sample);
+        let changes = Arc::make_mut(&mut self.liveness).observe(sample.at, configured);
+        Arc::make_mut(&mut self.history).keep(sample);
         changes.iter().for_each(|change| self.report_liveness(change));
         Ok(())
     }
 
-    /// Orders fresh flow caches if one can number no further verdict. At most once a minute: a
-    /// sender of packets for many policies could otherwise keep the caches empty.
-    fn renew_full_caches(&mut self, reports: &[Report]) {
-        let is_full = |report: &Report| report.cache.as_ref().is_some_and(|cache| cache.is_full);
-        let is_due = self.cache_filled.is_none_or(|at| at.elapsed() >= RENEW_FULL_CACHES_EVERY);
-        if is_due && reports.iter().any(is_full) {
-            self.cache_filled = Some(Instant::now());
-            self.cache_outworn = true;
-        }
-    }
-
     /// The sequence numbers of the inbound SAs.
     fn inbound_numbers(&self, totals: &Totals) -> BTreeMap<(String, Spi), SaNumbers> {
-        let snapshot = &self.snapshot;
+        let snapshot = &self.gateway.snapshot;
         let peers: HashMap<_, _> = snapshot.sets().map(|(_, set)| (set.id, &set.peer)).collect();
         let numbers = snapshot.inbound().filter_map(|sa| {
             let peer = *peers.get(&sa.set)?;
@@ -65,12 +55,6 @@ impl State {
             Some(((key.2, sa.spi), numbers))
         });
         numbers.collect()
-    }
-
-    /// The time at which each configured peer was heard.
-    pub(crate) fn liveness_of_peers(&self) -> HashMap<String, Heard> {
-        let peers = self.config().peers.iter();
-        peers.map(|peer| (peer.name.clone(), self.liveness.of(&peer.name))).collect()
     }
 
     fn report_liveness(&self, change: &Change) {

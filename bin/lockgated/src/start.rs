@@ -25,12 +25,15 @@ use keystate::KeyState;
 
 use crate::assign;
 use crate::caches::{self, When};
-use crate::device::{Claim, DeviceError};
 use crate::events::{Events, Kind};
 use crate::failure::Failure;
+use crate::gateway::{self, Gateway, netdevs, reserved_by};
 use crate::hardening;
-use crate::revisions::{Body, Cause, Confirmation, Content, Revision, Revisions, on_disk, stored};
-use crate::state::{Beginning, State, netdevs, queues_of, reserved_by};
+use crate::netdev::{Claim, NetdevError};
+use crate::revisions::{Body, Cause, Confirmation, Content, Revision, Revisions, on_disk};
+use crate::state::{Beginning, State};
+use crate::stored_keys::stored;
+use crate::this_machine::{ThisMachine, queues_of};
 use crate::unconfirmed::{self, Damaged, Instead};
 use crate::worker::{Handle, Setup};
 
@@ -45,6 +48,7 @@ const HOST_WAIT: Duration = Duration::from_secs(2);
 /// What a start comes to.
 pub(crate) struct Started {
     pub(crate) state: State,
+    pub(crate) compiler: Compiler,
     pub(crate) mirror: Mirror,
     pub(crate) wanted: tokio::sync::mpsc::Receiver<Wanted>,
     pub(crate) moved: tokio::sync::mpsc::Receiver<Moved>,
@@ -141,7 +145,7 @@ pub(crate) async fn start(
 
 /// Refuses to begin where another daemon has one of the netdevs, before its guard and its host port
 /// are touched. The claim of the namespace is to be kept.
-fn claim_all(config: &Validated, view: &View) -> Result<Claim, DeviceError> {
+fn claim_all(config: &Validated, view: &View) -> Result<Claim, NetdevError> {
     for link in config.ports.iter().filter_map(|port| view.link_named(&port.netdev)) {
         // Made again, and kept, when the netdev is taken over.
         drop(Claim::make(&link.name, link.index)?);
@@ -166,28 +170,49 @@ async fn begin(prepared: Prepared) -> Result<Started, Failure> {
     prepare_host_port(&loaded.validated, &mut mirror).await?;
     events.record(Kind::HostStarted, HOST_NETDEV, "the host port is there", &[]);
     let live = live_parts(&loaded.validated, mirror.view());
-    let snapshot = compiled.assemble(&live)?;
+    let snapshot = compiled.assemble(&live, None)?;
     let (asking, wanted) = tokio::sync::mpsc::channel(MAX_WANTED);
     let (telling, moved) = tokio::sync::mpsc::channel(MAX_MOVED);
     let workers = start_workers(&loaded.validated, &queues, &snapshot, &asking, &telling)?;
     leave_cores_to(&workers);
-    let view = mirror.view().clone();
+    let machine = ThisMachine::new(workers, ethtool);
+    let ways = machine.ways();
+    let gateway = Gateway::new(gateway::Beginning {
+        compiled,
+        view: mirror.view().clone().into(),
+        live,
+        snapshot,
+        guard,
+        events: events.clone(),
+        machine: Box::new(machine),
+    });
     let mut state = State::new(Beginning {
-        file: file.clone(),
+        gateway,
+        workers: ways,
+        file,
         base: base.clone(),
         revisions,
         keystate,
-        compiler,
-        compiled,
-        ethtool,
-        view,
-        live,
-        snapshot,
-        workers,
-        guard,
         events,
         namespace,
     });
+    keep_first(&mut state, &loaded, (base, instead, damaged)).await;
+    state.gateway.attach_host().await?;
+    take_all(&mut state.gateway).await?;
+    state.tell_refused();
+    state.tell_beginning();
+    for warning in &loaded.warnings {
+        state.events.record(Kind::ConfigurationWarning, "", warning.to_string(), &[]);
+    }
+    Ok(Started { state, compiler, mirror, wanted, moved })
+}
+
+/// Makes what starts the first revision of this run, and tells if it is not what the file says.
+async fn keep_first(
+    state: &mut State,
+    loaded: &Loaded,
+    (base, instead, damaged): (PathBuf, Option<Instead>, Option<Damaged>),
+) {
     let number = state.revisions.next();
     let revision = Revision {
         number,
@@ -195,7 +220,7 @@ async fn begin(prepared: Prepared) -> Result<Started, Failure> {
         uid: rustix::process::geteuid().as_raw(),
         cause: Cause::Start,
         file: match &instead {
-            None => file.display().to_string(),
+            None => state.file.display().to_string(),
             Some(instead) => format!("revision {}", instead.previous),
         },
         base,
@@ -209,7 +234,7 @@ async fn begin(prepared: Prepared) -> Result<Started, Failure> {
         state.tell_damaged(damaged).await;
     }
     if let Some(instead) = &instead {
-        let message = instead.message(&file, &keys);
+        let message = instead.message(&state.file, &keys);
         let details: crate::events::Details<'_> =
             &[("unconfirmed", &instead.refused), ("restored", &instead.previous)];
         state.events.record(Kind::UnconfirmedNotStarted, "", message, details);
@@ -219,14 +244,6 @@ async fn begin(prepared: Prepared) -> Result<Started, Failure> {
     if let Err(error) = on_disk(written).await {
         state.lose(number, &error);
     }
-    state.attach_host().await?;
-    take_all(&mut state).await?;
-    state.tell_refused();
-    state.tell_beginning();
-    for warning in &loaded.warnings {
-        state.events.record(Kind::ConfigurationWarning, "", warning.to_string(), &[]);
-    }
-    Ok(Started { state, mirror, wanted, moved })
 }
 
 /// Makes the host port. A machine that cannot fails here, before the first port is taken.
@@ -251,13 +268,11 @@ async fn see_host_port(mirror: &mut Mirror) {
 }
 
 /// Takes over all netdevs. If one cannot be had, those that were open before are open again.
-async fn take_all(state: &mut State) -> Result<(), Failure> {
-    let names = netdevs(state.config());
+async fn take_all(gateway: &mut Gateway) -> Result<(), Failure> {
     let mut opened_before = Vec::new();
-    for (name, ifindex) in names.iter().zip(state.live.devices.clone()).take(names.len() - 1) {
-        let Some(ifindex) = ifindex else { continue };
-        match state.take(name, ifindex).await {
-            Ok(()) if !state.devices[name].attached.replaced => opened_before.push(ifindex),
+    for (name, ifindex) in gateway.there() {
+        match gateway.take(&name, ifindex).await {
+            Ok(()) if !gateway.netdevs[&name].attached.replaced => opened_before.push(ifindex),
             Ok(()) => {}
             Err(error) => {
                 for ifindex in opened_before {
@@ -275,7 +290,7 @@ async fn take_all(state: &mut State) -> Result<(), Failure> {
 fn queue_counts(ethtool: &mut Ethtool, config: &Validated, view: &View) -> Vec<u32> {
     let names = netdevs(config);
     let links = names[..names.len() - 1].iter().filter_map(|name| view.link_named(name));
-    links.map(|link| queues_of(ethtool, view, link.index).unwrap_or(1)).collect()
+    links.map(|link| queues_of(ethtool, link).unwrap_or(1)).collect()
 }
 
 fn worker_count(config: &Validated, queues: &[u32]) -> u32 {
@@ -326,7 +341,7 @@ fn spacing(config: &Validated) -> xsk::Spacing {
 /// as a system call on its core takes, and 100 000 addresses for nftables take more than a second.
 fn leave_cores_to(workers: &[Handle]) {
     let mut others = rustix::thread::CpuSet::new();
-    let is_free = |core: &usize| workers.iter().all(|worker| worker.core != *core);
+    let is_free = |core: &usize| workers.iter().all(|worker| worker.caller().core != *core);
     allowed_cores().into_iter().filter(is_free).for_each(|core| others.set(core));
     if others.count() > 0 {
         // Refused, it stays where it was: slower, not wrong.

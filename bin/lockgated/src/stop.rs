@@ -5,7 +5,6 @@ use control::guard::Guard;
 use control::mirror::Mirror;
 use control::validated::OnExit;
 
-use crate::daemon::Daemon;
 use crate::events::Kind;
 use crate::failure::Failure;
 use crate::follow::End;
@@ -17,28 +16,22 @@ use crate::state::State;
 /// A worker had ended before, or the record of sequence numbers could not be closed: its numbers
 /// count as used.
 pub(crate) async fn stop(
-    daemon: &Daemon,
+    state: &mut State,
     mirror: &mut Mirror,
     end: &Result<End, Failure>,
 ) -> Result<(), Failure> {
-    let mut state = daemon.state.lock().await;
     state.stopping = true;
+    state.show();
     let why = match end {
         Ok(end) => end.name().to_owned(),
         Err(failure) => failure.to_string(),
     };
-    daemon.events.record(Kind::Stopping, "", why, &[]);
-    let mut gone = Ok(());
-    for worker in 0..state.workers.len() {
-        match state.workers[worker].stop().await {
-            Ok(flushed) => state.totals.add(&flushed),
-            Err(error) => gone = Err(error.into()),
-        }
-    }
+    state.events.record(Kind::Stopping, "", why, &[]);
+    let gone = state.gateway.stop().await;
     // A daemon that fails is never a reason to open.
     let opens = state.config().node.on_exit == OnExit::Open && end.is_ok();
     if opens {
-        open(&mut state, mirror);
+        open(state, mirror);
     }
     if let Err(error) = state.keystate.settle() {
         state.events.record(Kind::ReservationFailed, "", error.to_string(), &[]);
@@ -48,16 +41,12 @@ pub(crate) async fn stop(
         false => "the ports stay closed; `lockgate detach` opens them",
     };
     state.events.record(Kind::Stopped, "", message, &[]);
-    gone
+    Ok(gone?)
 }
 
 /// Takes programs and guard away: Linux forwards again, in clear.
 fn open(state: &mut State, mirror: &mut Mirror) {
-    for device in state.devices.values() {
-        if let Err(error) = bpf::detach(device.ifindex) {
-            state.events.record(Kind::PortRefused, &device.netdev, error.to_string(), &[]);
-        }
-    }
+    state.gateway.open();
     if let Err(error) = mirror.remove_host_rules() {
         state.events.record(Kind::HostRefused, "", error.to_string(), &[]);
     }

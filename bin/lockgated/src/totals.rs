@@ -9,7 +9,6 @@ use dataplane::{CacheCounters, DropReason, GoneSas, L4ChecksumCounts, Ledger, Sn
 use ipsec::{SaId, Spi};
 use policy::Direction;
 
-use crate::checksums;
 use crate::worker::Flushed;
 
 /// An SA by what it keeps for life: direction, SPI, peer.
@@ -27,8 +26,8 @@ pub(crate) struct Totals {
     pub(crate) drops: BTreeMap<DropReason, u64>,
     /// Outbound and inbound, of policies that decided anything, by name: an edited policy goes on
     /// with what it counted.
-    pub(crate) policies: HashMap<Arc<str>, [Volume; 2]>,
-    pub(crate) sas: HashMap<SaKey, Volume>,
+    pub(crate) policies: imbl::HashMap<Arc<str>, [Volume; 2]>,
+    pub(crate) sas: imbl::HashMap<SaKey, Volume>,
     pub(crate) full_lookups: u64,
     pub(crate) icmp_limited: u64,
     pub(crate) keepalives: u64,
@@ -36,22 +35,6 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// A copy without what policies decided, which may be much.
-    pub(crate) fn without_policies(&self) -> Totals {
-        Totals {
-            ledgers: self.ledgers.clone(),
-            transmitted: self.transmitted.clone(),
-            l4_checksums: self.l4_checksums.clone(),
-            drops: self.drops.clone(),
-            policies: HashMap::new(),
-            sas: self.sas.clone(),
-            full_lookups: self.full_lookups,
-            icmp_limited: self.icmp_limited,
-            keepalives: self.keepalives,
-            cache: self.cache,
-        }
-    }
-
     /// Packets sealed and opened with each peer, over all of its SAs, those of earlier keys too.
     pub(crate) fn peers(&self) -> BTreeMap<String, [Volume; 2]> {
         let mut peers: BTreeMap<String, [Volume; 2]> = BTreeMap::new();
@@ -67,8 +50,10 @@ impl Totals {
 
     /// Adds what one worker counted under one snapshot.
     pub(crate) fn add(&mut self, flushed: &Flushed) {
-        checksums::add(&mut self.l4_checksums, flushed);
         let Flushed { snapshot, counters } = flushed;
+        for (port, counts) in snapshot.ports().iter().zip(&counters.l4_checksums) {
+            self.l4_checksums.entry(port.name.clone()).or_default().add(counts);
+        }
         let names = snapshot.ports().iter().map(|port| port.name.as_str()).chain([""]);
         for (name, ledger) in names.zip(&counters.ledgers) {
             self.ledgers.entry(name.to_owned()).or_default().add(ledger);

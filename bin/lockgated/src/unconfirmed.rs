@@ -19,30 +19,23 @@
 mod record;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use control::guard::Guard;
 use control::{Compiled, ConfigErrors, Loaded, Parsed};
-use dataplane::carve_out::Reserved;
-use tokio::sync::Notify;
 
-use crate::backend::{ConnectionNumber, NotConfirmed, Refused, ToConfirm, Uid, Waits};
-use crate::change::machine;
-use crate::daemon::Daemon;
-use crate::events::Kind;
-use crate::revisions::{Body, Cause, Confirmation, Content, Revision, StoredKeys, stored};
-use crate::state::State;
+use crate::backend::{NotConfirmed, Refused, ToConfirm};
+use crate::events::{Events, Kind};
+use crate::picture::Waiting;
+use crate::stored_keys::{StoredKeys, changed_keys};
+use crate::who::Uid;
 
-pub(crate) use record::{Damage, NothingBefore, Record, Records};
-use record::{RECORD, StandIn, digest, stand_in};
+pub(crate) use record::{Damage, NothingBefore, RECORD, Record, Records, digest};
+use record::{StandIn, stand_in};
 
 /// The shortest time to confirm.
 const LEAST_TIME_S: u64 = 1;
 /// The longest time to confirm.
 const MOST_TIME_S: u64 = 86_400;
-/// The time after which a failed rollback is tried again.
-const TRY_AGAIN: Duration = Duration::from_secs(5);
 
 /// A time to confirm.
 ///
@@ -75,10 +68,9 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// The change in the words of the API.
-    pub(crate) fn waits(&self) -> Waits {
-        let left = self.until.saturating_duration_since(Instant::now());
-        Waits { revision: self.revision, previous: self.before.revision, left }
+    /// The change as everybody may see it.
+    pub(crate) fn waiting(&self) -> Waiting {
+        Waiting { revision: self.revision, previous: self.before.revision, until: self.until }
     }
 }
 
@@ -223,282 +215,16 @@ pub(crate) fn load(file: &Path) -> Result<Beginning, NoBeginning> {
     Ok(Beginning { loaded, base, instead, damaged })
 }
 
-/// Names the peers whose stored keys differ; `None`: there are none. Peers of which nothing is
-/// stored are left out.
-pub(crate) fn changed_keys(before: &StoredKeys, now: &StoredKeys) -> Option<String> {
-    let is_other =
-        |(peer, keys): &(&String, &Vec<String>)| before.get(*peer).is_some_and(|old| old != *keys);
-    let peers: Vec<&str> = now.iter().filter(is_other).map(|(peer, _)| peer.as_str()).collect();
-    crate::change::named(&peers).map(|(noun, names)| {
-        format!("the keys of {noun} {names} changed since and are not brought back")
-    })
-}
-
-/// A change that is about to be made and will wait.
-pub(crate) struct Promise {
-    confirm: ToConfirm,
-    before: Before,
-    /// The record before.
-    earlier: Option<Record>,
-}
-
-impl State {
-    /// Refuses a change while another waits.
-    pub(crate) fn check_not_waiting(&self) -> Result<(), Refused> {
-        match &self.pending {
-            Some(pending) => Err(Refused::Waiting(pending.waits())),
-            None => Ok(()),
-        }
-    }
-
-    /// Makes sure that a restart would bring back what runs now, before a change is made.
-    pub(crate) async fn promise(
-        &mut self,
-        confirm: ToConfirm,
-        revision: u64,
-        effective: &str,
-    ) -> Result<Promise, Refused> {
-        let compiled = self.compiled.copied();
-        let before = Before { revision: self.revision, base: self.base.clone(), compiled };
-        let copy = before.compiled.copied();
-        let body =
-            move || Body { text: copy.validated().effective(), keys: stored(&copy.key_names()) };
-        let body = tokio::task::spawn_blocking(body).await.map_err(machine)?;
-        // The new record takes the place of a damaged one, and keeps of it what is certain.
-        let earlier = match Record::read(&self.config().node.state_dir) {
-            Ok(record) => record,
-            Err(Damage::Text(record)) => Some(*record),
-            Err(Damage::Facts | Damage::Unreadable(_)) => None,
-        };
-        let effective = effective.to_owned();
-        if digest(&body.text) != digest(&effective) {
-            let before = (before.revision, before.base.clone(), body);
-            let record = Record::of(revision, &effective, before, earlier.as_ref());
-            self.records.write(&record).await.map_err(Refused::NotUndoable)?;
-        }
-        Ok(Promise { confirm, before, earlier })
-    }
-
-    /// Takes the promise back: the change was refused.
-    pub(crate) async fn break_promise(&mut self, promise: Promise) {
-        let undone = match &promise.earlier {
-            Some(record) => self.records.write(record).await,
-            None => self.records.remove().await,
-        };
-        if let Err(error) = undone {
-            self.tell_record_stays(&error);
-        }
-    }
-
-    /// Lets the change wait that the promise was made for.
-    pub(crate) fn keep_promise(&mut self, promise: Promise, revision: u64) -> Waits {
-        let Promise { confirm, before, .. } = promise;
-        let until = Instant::now() + confirm.within;
-        let pending = Pending { revision, before, confirm, until };
-        let waits = pending.waits();
-        self.pending = Some(pending);
-        let Waits { previous, left, .. } = waits;
-        let message = format!(
-            "revision {revision} waits for `lockgate confirm`: unconfirmed for {} s, revision \
-             {previous} comes back",
-            left.as_secs_f64().round()
-        );
-        let details: crate::events::Details<'_> =
-            &[("revision", &revision), ("previous", &previous)];
-        self.events.record(Kind::ConfirmAwaited, "", message, details);
-        waits
-    }
-
-    /// Forgets that a configuration was never confirmed: it is applied for good.
-    pub(crate) async fn accept(&mut self, effective: &str) {
-        // A damaged one stays: whatever it refuses is not known.
-        let record = Record::read(&self.config().node.state_dir).ok().flatten();
-        if record.is_some_and(|record| record.refuses(effective).is_some())
-            && let Err(error) = self.records.remove().await
-        {
-            self.tell_record_stays(&error);
-        }
-    }
-
-    /// Tells that the record is damaged, and mends it if that can be done.
-    pub(crate) async fn tell_damaged(&mut self, damaged: &Damaged) {
-        let message = damaged.message(&self.file);
-        self.events.record(Kind::UnconfirmedRecordDamaged, "", message, &[]);
-        if let Some(mended) = &damaged.mended
-            && let Err(error) = self.records.write(mended).await
-        {
-            self.tell_record_stays(&error);
-        }
-    }
-
-    fn tell_record_stays(&self, error: &std::io::Error) {
-        let message = format!(
-            "{} stays: {error}: a restart would go by it",
-            self.config().node.state_dir.join(RECORD).display()
-        );
-        self.events.record(Kind::RevisionRefused, "", message, &[]);
-    }
-
-    /// Puts back what ran before a change that nobody confirmed. Refused, what waits goes on.
-    async fn bring_back(&mut self, pending: &Pending) -> Result<u64, Refused> {
-        let mut compiled = pending.before.compiled.copied();
-        compiled.keep_ends(&self.compiled);
-        let (copy, view) = (compiled.copied(), self.view.clone());
-        // What is reserved depends on addresses: it is filled in when the guard is put up.
-        let guard = move || {
-            let settings = copy.settings().clone();
-            let lists = settings.ports.iter().map(|_| &[][..]);
-            Guard::new(copy.validated(), &view, &Reserved::nothing(lists))
-        };
-        let guard = tokio::task::spawn_blocking(guard).await.map_err(machine)?;
-        self.switch(compiled, guard.map_err(machine)?).await?;
-        let number = self.revisions.next();
-        let previous = pending.before.revision;
-        let revision = Revision {
-            number,
-            time: SystemTime::now(),
-            uid: rustix::process::geteuid().as_raw(),
-            cause: Cause::Timeout,
-            file: format!("revision {previous}"),
-            base: pending.before.base.clone(),
-            changes: 0,
-            restored: Some(previous),
-            confirmation: Confirmation::NotAsked,
-        };
-        let copy = self.compiled.copied();
-        let body = Box::new(move || Body {
-            text: copy.validated().effective(),
-            keys: stored(&copy.key_names()),
-        });
-        self.take_up(revision, Content::Made(body)).await;
-        Ok(number)
-    }
-}
-
-impl Daemon {
-    /// Keeps the change that waits.
-    pub(crate) async fn confirm_change(
-        &self,
-        asked: Option<u64>,
-        over: ConnectionNumber,
-    ) -> Result<u64, NotConfirmed> {
-        let _one_at_a_time = self.changing.lock().await;
-        let mut state = self.state.lock().await;
-        if state.stopping {
-            return Err(NotConfirmed::Stopping);
-        }
-        let Some(pending) = &state.pending else { return Err(state.nothing_waits(asked)) };
-        let revision = pending.revision;
-        match asked {
-            Some(asked) if asked != revision => {
-                return Err(NotConfirmed::Other { asked, waits: revision });
-            }
-            _ if pending.confirm.asked_over == over => {
-                return Err(NotConfirmed::SameConnection { revision });
-            }
-            _ => {}
-        }
-        // First what a restart goes by: while it stands, the change is not confirmed.
-        if let Err(error) = state.records.remove().await {
-            return Err(NotConfirmed::Record { revision, why: error.to_string() });
-        }
-        let done = state.pending.take();
-        state.last_wait = Some(LastWait::Confirmed { revision });
-        self.waits_changed.notify_one();
-        // SAs of very many peers take a while to go.
-        tokio::task::spawn_blocking(move || drop(done));
-        Ok(revision)
-    }
-
-    /// Rolls back what nobody confirmed in time. Says when to look again.
-    async fn roll_back_overdue(&self) -> Option<Instant> {
-        let _one_at_a_time = self.changing.lock().await;
-        let mut state = self.state.lock().await;
-        let now = Instant::now();
-        let mut pending = match state.pending.take() {
-            Some(pending) if pending.until <= now && !state.stopping => pending,
-            waits => {
-                state.pending = waits;
-                return state.pending.as_ref().map(|pending| pending.until);
-            }
-        };
-        let (revision, previous) = (pending.revision, pending.before.revision);
-        let within = pending.confirm.within.as_secs();
-        match state.bring_back(&pending).await {
-            Ok(number) => {
-                state.last_wait = Some(LastWait::RolledBack { revision, at: Instant::now() });
-                let message = format!(
-                    "revision {revision} was not confirmed in {within} s: revision {previous} runs \
-                     again, as revision {number}"
-                );
-                let details: crate::events::Details<'_> =
-                    &[("revision", &number), ("restored", &previous)];
-                self.events.record(Kind::ConfirmExpired, "", message, details);
-                self.changed.notify_one();
-                tokio::task::spawn_blocking(move || drop(pending));
-                None
-            }
-            Err(error) => {
-                let message = format!(
-                    "revision {revision} was not confirmed in {within} s, and revision {previous} \
-                     could not be put back: {error}; it is tried again"
-                );
-                self.events.record(Kind::RollbackRefused, "", message, &[]);
-                pending.until = now + TRY_AGAIN;
-                let again = pending.until;
-                state.pending = Some(pending);
-                Some(again)
-            }
-        }
-    }
-}
-
-impl State {
-    fn nothing_waits(&self, asked: Option<u64>) -> NotConfirmed {
-        let running = self.revision;
-        let is_asked = |revision| asked.is_none_or(|asked| asked == revision);
-        match self.last_wait {
-            Some(LastWait::Confirmed { revision }) if is_asked(revision) => {
-                NotConfirmed::Already { revision, running }
-            }
-            Some(LastWait::RolledBack { revision, at }) if is_asked(revision) => {
-                let ago_s = at.elapsed().as_secs();
-                NotConfirmed::TooLate { revision, running, ago_s }
-            }
-            _ => NotConfirmed::Nothing { running },
-        }
-    }
-}
-
-/// Rolls back what is not confirmed in time; for ever.
-pub(crate) async fn run(daemon: Arc<Daemon>) {
-    let mut next: Option<Instant> = None;
-    loop {
-        let changed: &Notify = &daemon.waits_changed;
-        match next {
-            None => changed.notified().await,
-            Some(until) => {
-                let over = tokio::time::sleep_until(until.into());
-                tokio::select! {
-                    () = over => {}
-                    () = changed.notified() => {}
-                }
-            }
-        }
-        next = daemon.roll_back_overdue().await;
-    }
-}
-
-/// The audit event of a confirmation.
-pub(crate) fn audit(daemon: &Daemon, by: Uid, done: &Result<u64, NotConfirmed>) {
+/// Records what became of a confirmation.
+pub(crate) fn audit(events: &Events, by: Uid, done: &Result<u64, NotConfirmed>) {
     match done {
         Ok(revision) => {
             let message = format!("revision {revision} is confirmed");
             let details: crate::events::Details<'_> = &[("revision", revision)];
-            daemon.events.audit(by, Kind::Confirmed, "", message, details);
+            events.audit(by, Kind::Confirmed, "", message, details);
         }
         Err(error) => {
-            daemon.events.audit(by, Kind::ConfirmRefused, "", error.to_string(), &[]);
+            events.audit(by, Kind::ConfirmRefused, "", error.to_string(), &[]);
         }
     }
 }
@@ -506,18 +232,6 @@ pub(crate) fn audit(daemon: &Daemon, by: Uid, done: &Result<u64, NotConfirmed>) 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn keys_that_changed_are_named_by_their_peers() {
-        let keys = |peers: &[(&str, &str)]| -> StoredKeys {
-            peers.iter().map(|(peer, key)| ((*peer).to_owned(), vec![(*key).to_owned()])).collect()
-        };
-        let before = keys(&[("a", "1"), ("b", "2"), ("gone", "3")]);
-        assert_eq!(changed_keys(&before, &keys(&[("a", "1"), ("b", "2"), ("new", "9")])), None);
-        let text = changed_keys(&before, &keys(&[("a", "1"), ("b", "9")])).unwrap();
-        assert_eq!(text, "the keys of peer b changed since and are not brought back");
-        assert_eq!(changed_keys(&StoredKeys::default(), &before), None, "nothing is known");
-    }
 
     #[test]
     fn a_time_to_confirm_has_bounds() {

@@ -44,8 +44,8 @@ pub(crate) enum Command {
     /// Says what it counted, policies left out.
     Report { reply: oneshot::Sender<Report> },
     /// Says what policies decided, outbound and inbound, from slot `from` on: as many as there is
-    /// room for in `into`, which is empty.
-    ReportPolicies { from: usize, into: Decided, reply: oneshot::Sender<Decided> },
+    /// room for in `into`, which is empty; and under which snapshot.
+    ReportPolicies { from: usize, into: Decided, reply: oneshot::Sender<(Arc<Snapshot>, Decided)> },
     /// Shows the entries of some lines of its flow cache, and the line to go on with; `None`: that
     /// was all.
     ShowCache { line: usize, reply: oneshot::Sender<(Vec<CacheEntry>, Option<usize>)> },
@@ -210,13 +210,19 @@ pub(crate) struct WorkerGone;
 
 /// The control thread's end of a worker.
 pub(crate) struct Handle {
-    pub(crate) core: usize,
     pub(crate) area: Arc<xsk::Area>,
+    caller: Caller,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A way to a worker's inbox.
+#[derive(Clone)]
+pub(crate) struct Caller {
+    pub(crate) core: usize,
     commands: mpsc::Sender<Command>,
     bell: Arc<Bell>,
     /// Turns so far: moves at least every [`LONG_SLEEP`].
     turns: Arc<AtomicU64>,
-    thread: Option<JoinHandle<()>>,
 }
 
 /// What a worker is made of.
@@ -267,33 +273,29 @@ impl Handle {
             ipsec::cipher::prepare_thread();
             Thread::new(setup, beside, inbox, counted).run();
         })?;
-        Ok(Handle { core, area, commands, bell, turns, thread: Some(thread) })
+        let caller = Caller { core, commands, bell, turns };
+        Ok(Handle { area, caller, thread: Some(thread) })
     }
 
-    /// Sends a command; the answer is waited for by the caller.
+    /// As [`Caller::send`].
     pub(crate) fn send<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<T>) -> Command,
     ) -> Result<oneshot::Receiver<T>, WorkerGone> {
-        send(&self.commands, &self.bell, command)
+        self.caller.send(command)
     }
 
-    /// A way to the worker for a task that does not hold the state.
-    pub(crate) fn caller(&self) -> Caller {
-        Caller { commands: self.commands.clone(), bell: self.bell.clone() }
-    }
-
-    /// Sends a command; the answer comes when the worker has done it.
+    /// As [`Caller::ask`].
     pub(crate) async fn ask<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<T>) -> Command,
     ) -> Result<T, WorkerGone> {
-        self.send(command)?.await.map_err(|_| WorkerGone)
+        self.caller.ask(command).await
     }
 
-    /// How many turns it has done: stands still only if it hangs.
-    pub(crate) fn turns(&self) -> u64 {
-        self.turns.load(Ordering::Relaxed)
+    /// A way to the worker for somebody else.
+    pub(crate) fn caller(&self) -> Caller {
+        self.caller.clone()
     }
 
     /// Whether its thread still runs.
@@ -311,31 +313,36 @@ impl Handle {
     }
 }
 
-/// A way to a worker's inbox.
-pub(crate) struct Caller {
-    commands: mpsc::Sender<Command>,
-    bell: Arc<Bell>,
-}
-
 impl Caller {
-    /// As [`Handle::send`].
+    /// Sends a command; the answer is waited for by whoever sent it.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
     pub(crate) fn send<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<T>) -> Command,
     ) -> Result<oneshot::Receiver<T>, WorkerGone> {
-        send(&self.commands, &self.bell, command)
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(command(reply)).map_err(|_| WorkerGone)?;
+        self.bell.ring();
+        Ok(answer)
     }
-}
 
-fn send<T>(
-    commands: &mpsc::Sender<Command>,
-    bell: &Bell,
-    command: impl FnOnce(oneshot::Sender<T>) -> Command,
-) -> Result<oneshot::Receiver<T>, WorkerGone> {
-    let (reply, answer) = oneshot::channel();
-    commands.send(command(reply)).map_err(|_| WorkerGone)?;
-    bell.ring();
-    Ok(answer)
+    /// Sends a command; the answer comes when the worker has done it.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub(crate) async fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, WorkerGone> {
+        self.send(command)?.await.map_err(|_| WorkerGone)
+    }
+
+    /// How many turns it has done: stands still only if it hangs.
+    pub(crate) fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
+    }
 }
 
 /// A core that a thread may not be put on is not worth refusing to work for.
@@ -532,7 +539,7 @@ impl Thread {
                 let Counters { policy_outbound, policy_inbound, .. } = self.worker.counters();
                 let counted = policy_outbound.iter().zip(policy_inbound).skip(from);
                 into.extend(counted.take(into.capacity()).map(|(out, inb)| [*out, *inb]));
-                let _ = reply.send(into);
+                let _ = reply.send((self.snapshot.clone(), into));
             }
             Command::ShowCache { line, reply } => {
                 let shown = self.worker.cache().map(|cache| cache.entries(line, SHOWN_LINES));

@@ -62,7 +62,9 @@ pub use layout::{
     MAX_SERVICES,
 };
 pub use probe::{Feature, Finding, probe};
-pub use steering::{Action, Inside, PortRule, Prefix, Run, Scope, Service, Side, Steering};
+pub use steering::{
+    Action, CounterReader, Inside, PortRule, Prefix, Run, Scope, Service, Side, Steering,
+};
 
 /// Name of our program in the kernel: whose program a netdev runs is told by it.
 pub const PROGRAM: &str = "lockgate_steer";

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
 
 use libbpf_rs::libbpf_sys::{BPF_F_NO_PREALLOC, bpf_map_create_opts};
 use libbpf_rs::{
@@ -142,7 +143,7 @@ pub struct Run {
 pub struct Steering {
     object: Object,
     sockets: MapHandle,
-    counters: MapHandle,
+    counters: CounterReader,
     ports: Table,
     addresses: Table,
     prefixes: Table,
@@ -165,13 +166,13 @@ impl Steering {
         };
         let steering = Steering {
             sockets: map("sockets")?,
-            counters: map("counters")?,
+            counters: CounterReader(map("counters")?.into()),
             ports: Table::new(map("ports")?, "ports"),
             addresses: Table::new(map("addresses")?, "own addresses"),
             prefixes: Table::new(map("prefixes")?, "prefixes"),
             object,
         };
-        if steering.counters.value_size() as usize != COUNTERS_BYTES {
+        if steering.counters.0.value_size() as usize != COUNTERS_BYTES {
             return Err(BpfError::Shape { part: "counters" });
         }
         steering.program()?;
@@ -271,13 +272,12 @@ impl Steering {
     /// # Errors
     /// [`BpfError::Counters`].
     pub fn counters(&self) -> Result<KernelCounters, BpfError> {
-        let cores = self.counters.lookup_percpu(&[0; 4], MapFlags::ANY);
-        let cores = cores.map_err(|source| BpfError::Counters { source })?;
-        let mut counters = KernelCounters::default();
-        for core in cores.unwrap_or_default() {
-            counters.add(&core);
-        }
-        Ok(counters)
+        self.counters.read()
+    }
+
+    /// The same for somebody who may do nothing else with the program, and may outlive it.
+    pub fn counter_reader(&self) -> CounterReader {
+        self.counters.clone()
     }
 
     /// Runs the program over a frame as if it had come by queue 0, without any netdev: nothing is
@@ -310,6 +310,26 @@ impl Steering {
     pub(crate) fn program(&self) -> Result<Program<'_>, BpfError> {
         let ours = |program: &Program<'_>| program.name() == PROGRAM;
         self.object.progs().find(ours).ok_or(BpfError::Shape { part: PROGRAM })
+    }
+}
+
+/// Reads the counters of a program.
+#[derive(Clone)]
+pub struct CounterReader(Arc<MapHandle>);
+
+impl CounterReader {
+    /// Frames by what the program did with them, since it was loaded. Cost: a system call.
+    ///
+    /// # Errors
+    /// [`BpfError::Counters`].
+    pub fn read(&self) -> Result<KernelCounters, BpfError> {
+        let cores = self.0.lookup_percpu(&[0; 4], MapFlags::ANY);
+        let cores = cores.map_err(|source| BpfError::Counters { source })?;
+        let mut counters = KernelCounters::default();
+        for core in cores.unwrap_or_default() {
+            counters.add(&core);
+        }
+        Ok(counters)
     }
 }
 

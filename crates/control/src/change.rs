@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! let mut compiled = compiler.change_policies(&running, &["old".into()], vec![policy])?;
-//! // publish compiled.assemble(&live)?, answer; then, when it suits:
+//! // publish compiled.assemble(&live, Some(&running))?, answer; then, when it suits:
 //! if let Some(job) = compiler.rebuild_job(&compiled) {
 //!     let rebuilt = on_another_thread(|| job.run())?;  // meanwhile others may change
 //!     compiled = compiler.adopt(&compiled, rebuilt)?;  // publish it likewise
@@ -18,7 +18,7 @@
 //! the whole set, which takes as long as there are policies.
 
 use std::collections::HashSet;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use dataplane::{Generation, SnapshotError};
 use policy::{NeedsRenewal, PolicyId, PolicyIndex, SetPlaces, Slots, Spd, Tables};
@@ -252,7 +252,7 @@ impl Compiler {
     ///
     /// # Errors
     /// [`NotAdopted`]: what runs goes on.
-    pub fn adopt(&mut self, running: &Compiled, rebuilt: Rebuilt) -> Result<Compiled, NotAdopted> {
+    pub fn adopt(&mut self, running: &Compiled, rebuilt: Rebuilt) -> Result<Adopted, NotAdopted> {
         if !self.is_last(running) {
             return Err(NotAdopted::Overtaken);
         }
@@ -265,14 +265,8 @@ impl Compiler {
             })?;
         let spd = Arc::new(spd);
         let compiled = running.with(spd.clone(), running.listing.clone());
-        let mut last = self.assembled.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(snapshot) = &mut *last {
-            // The next one is put together upon the tables that were made beside what runs.
-            *snapshot = Arc::new(snapshot.upon(rebuilt.tables));
-        }
-        drop(last);
         self.take(self.generation, &spd, Slots::Kept, &compiled.kept);
-        Ok(compiled)
+        Ok(Adopted { compiled, tables: rebuilt.tables })
     }
 }
 
@@ -288,6 +282,15 @@ pub struct Rebuilt {
     of: Arc<Spd>,
     /// Upon a base of their own.
     tables: Tables,
+}
+
+/// What runs upon a rebuilt base.
+pub struct Adopted {
+    /// What runs.
+    pub compiled: Compiled,
+    /// Tables that were made beside what runs: its next snapshot is put together upon them
+    /// ([`dataplane::Snapshot::upon`]).
+    pub tables: Tables,
 }
 
 impl RebuildJob {

@@ -1,7 +1,7 @@
 //! A compiled configuration, as far as it does not depend on what the kernel says.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use dataplane::{Generation, Layout, PortId, SaSet, Sad, Snapshot, SnapshotError, Sources};
 use ipsec::{Fingerprint, InboundSa, OutboundSa, SaId, SequenceNumbers, Spi, Suite};
@@ -43,7 +43,7 @@ pub struct Compiled {
     /// Number of the arrangement of policy slots.
     pub policy_slots: u32,
     /// Keys that are not used.
-    pub refused: Vec<RefusedKey>,
+    pub refused: Arc<[RefusedKey]>,
     /// Where peers behind NATs have moved to.
     pub(crate) ends: Ends,
     /// The settings, and the order of the policies.
@@ -52,8 +52,6 @@ pub struct Compiled {
     pub(crate) validated: OnceLock<Arc<Validated>>,
     pub(crate) kept: Arc<Kept>,
     pub(crate) workers: u32,
-    /// The last snapshot of any configuration of this compiler.
-    pub(crate) assembled: Arc<Mutex<Option<Arc<Snapshot>>>>,
 }
 
 impl Compiled {
@@ -68,13 +66,16 @@ impl Compiled {
     }
 
     /// Puts a snapshot together with what the kernel says. Cheap enough for every change there
-    /// and of single policies: what was resolved for the last one is taken from it where it is
-    /// the same. The route generation rises by 1 if ports, routes or next hops are not what they
-    /// were in the last snapshot of any configuration of this compiler.
+    /// and of single policies: it shares with `running`, which workers walk by until now, what is
+    /// the same. The route generation rises by 1 if ports, routes or next hops are others.
     ///
     /// # Errors
     /// [`SnapshotError`]: `live` is of another configuration, or a mistake of its maker.
-    pub fn assemble(&self, live: &LiveParts) -> Result<Arc<Snapshot>, SnapshotError> {
+    pub fn assemble(
+        &self,
+        live: &LiveParts,
+        running: Option<&Snapshot>,
+    ) -> Result<Arc<Snapshot>, SnapshotError> {
         let configured = &self.settings().ports;
         let host = configured.len();
         let names = live.ports.iter().take(host).map(|port| port.name.as_str());
@@ -93,10 +94,7 @@ impl Compiled {
             spd: self.spd.clone(),
             sad: self.sad.clone(),
         };
-        let mut last = self.assembled.lock().unwrap_or_else(PoisonError::into_inner);
-        let snapshot = Arc::new(Snapshot::after(sources, last.as_deref())?);
-        *last = Some(snapshot.clone());
-        Ok(snapshot)
+        Ok(Snapshot::after(sources, running)?.into())
     }
 
     /// The SA set of a peer, by its place in the file.
@@ -156,7 +154,6 @@ impl Compiled {
             validated: OnceLock::new(),
             kept: self.kept.clone(),
             workers: self.workers,
-            assembled: self.assembled.clone(),
         }
     }
 }

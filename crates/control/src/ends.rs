@@ -1,6 +1,5 @@
 //! The ends of peers behind NATs, where they have moved to.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -23,4 +22,4 @@ impl fmt::Display for End {
 
 /// What is known of peers that are elsewhere than configured.
 #[derive(Clone, Default)]
-pub(crate) struct Ends(pub(crate) HashMap<SaSetId, End>);
+pub(crate) struct Ends(pub(crate) imbl::HashMap<SaSetId, End>);

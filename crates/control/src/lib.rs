@@ -51,7 +51,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 pub use capture::{FilterError, FilterProblem, MAX_FILTER_BYTES, parse_filter};
-pub use change::{ChangeRefused, NotAdopted, RebuildJob, Rebuilt};
+pub use change::{Adopted, ChangeRefused, NotAdopted, RebuildJob, Rebuilt};
 pub use compile::CompileError;
 pub use compiled::{Compiled, RefusedKey};
 pub use difference::{Change, Difference, differences};

@@ -17,9 +17,9 @@
 //! Ids, generations and layouts are never used twice while the process lives.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
-use dataplane::{Generation, Layout, Snapshot};
+use dataplane::{Generation, Layout};
 use ipsec::{ReplayWindow, SaError, Tunnel};
 use keystate::KeyState;
 use policy::{PolicyId, SaSetId, Slots, Spd};
@@ -43,7 +43,6 @@ pub struct Compiler {
     /// How many were finished, and changes made.
     pub(crate) compiles: u64,
     pub(crate) last: Option<Last>,
-    pub(crate) assembled: Arc<Mutex<Option<Arc<Snapshot>>>>,
 }
 
 /// What was compiled last.
@@ -75,7 +74,6 @@ impl Compiler {
             next_set: 0,
             compiles: 0,
             last: None,
-            assembled: Arc::default(),
         }
     }
 
@@ -166,13 +164,12 @@ impl Compiler {
             generation,
             layout: self.layout,
             policy_slots: self.policy_slots,
-            refused,
+            refused: refused.into(),
             ends: Ends::default(),
             listing,
             validated: OnceLock::new(),
             kept,
             workers: self.workers,
-            assembled: self.assembled.clone(),
         })
     }
 

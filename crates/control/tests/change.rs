@@ -263,7 +263,7 @@ fn other_keys_leave_policies_and_generations_as_they_are() {
     let changed = gateway.change(&first, &["b"], "").unwrap();
     gateway.write_keys([3, 4]);
     let rekeyed = gateway.compile(&protect("a", 5, "10.1.0.0/16"));
-    assert_eq!(rekeyed.refused, []);
+    assert_eq!(*rekeyed.refused, []);
     assert!(!Arc::ptr_eq(&sealing(&rekeyed)[0].sequence, &sealing(&changed)[0].sequence));
     assert!(Arc::ptr_eq(&rekeyed.spd, &changed.spd));
     assert_eq!(generations(&rekeyed), generations(&changed));
@@ -304,7 +304,7 @@ fn changes_are_folded_in_beside_what_runs() {
     let rebuilt = std::thread::spawn(|| job.run()).join().unwrap().unwrap();
     let remove = ["first", "p0"];
     running = gateway.change(&running, &remove, &protect("late", 3, "10.1.0.0/16")).unwrap();
-    let adopted = gateway.compiler.adopt(&running, rebuilt).unwrap();
+    let adopted = gateway.compiler.adopt(&running, rebuilt).unwrap().compiled;
     assert_eq!((adopted.spd.changes(), names(&adopted)), (3, names(&running)));
     assert_eq!(generations(&adopted), generations(&running));
     assert_eq!(adopted.layout, running.layout);
@@ -341,7 +341,7 @@ fn a_base_is_rebuilt_at_once_where_policies_went_that_hid_many() {
     let all = gateway.change(&one, &["w4", "w3", "w2", "w1", "w0"], "").unwrap();
     assert_eq!(all.spd.changes(), 6);
     let rebuilt = gateway.compiler.rebuild_job(&all).unwrap().run().unwrap();
-    let adopted = gateway.compiler.adopt(&all, rebuilt).unwrap();
+    let adopted = gateway.compiler.adopt(&all, rebuilt).unwrap().compiled;
     assert_eq!((adopted.spd.changes(), names(&adopted)), (0, vec!["many"]));
     assert!(adopted.spd.cost(OUT).steps() < all.spd.cost(OUT).steps() / 4);
     assert!(gateway.compiler.rebuild_job(&adopted).is_none());
@@ -392,7 +392,7 @@ fn settings_that_were_applied_meanwhile_are_not_taken_back() {
     // A base holds policies alone: it is taken, the new settings stay, and what is changed
     // meanwhile stands.
     let changed = gateway.change(&applied, &["m3"], &bypass("late", 2, "10.3.0.0/16")).unwrap();
-    let adopted = gateway.compiler.adopt(&changed, early).unwrap();
+    let adopted = gateway.compiler.adopt(&changed, early).unwrap().compiled;
     assert_eq!((adopted.settings().node.name.as_str(), adopted.spd.changes()), ("other", 2));
     assert_eq!(adopted.validated(), changed.validated());
     gateway.check(&adopted);
@@ -413,10 +413,10 @@ fn a_policy_that_went_may_leave_without_its_peer() {
     assert_eq!((applied.peers.len(), names(&applied)), (0, vec!["p"]));
     let live = live_parts(applied.settings(), &View::default());
     for _ in 0..3 {
-        applied.assemble(&live).unwrap();
+        applied.assemble(&live, None).unwrap();
     }
     let next = gateway.change(&applied, &["p"], &bypass("q", 1, "any")).unwrap();
-    next.assemble(&live).unwrap();
+    next.assemble(&live, None).unwrap();
 }
 
 #[test]
@@ -471,8 +471,12 @@ fn the_route_generation_rises_with_ports_routes_and_next_hops_alone() {
     let mut gateway = Gateway::new();
     let first = gateway.compile(&bypass("a", 5, "10.1.0.0/16"));
     let mut live = live_parts(first.settings(), &View::default());
-    let of =
-        |compiled: &Compiled, live: &LiveParts| compiled.assemble(live).unwrap().route_generation();
+    let mut running = None;
+    let mut of = |compiled: &Compiled, live: &LiveParts| {
+        let snapshot = compiled.assemble(live, running.as_deref()).unwrap();
+        running = Some(snapshot.clone());
+        snapshot.route_generation()
+    };
     assert_eq!(of(&first, &live), RouteGeneration(1));
     assert_eq!(of(&first, &live), RouteGeneration(1));
     let changed = gateway.change(&first, &["a"], "").unwrap();

@@ -186,7 +186,7 @@ fn a_renamed_peer_keeps_its_sas_beside_a_new_one() {
         assert!(Arc::ptr_eq(&of_c.window, &of_b.window) && of_c.set != of_b.set);
         assert_ne!(compiled.inb()[0].id, of_c.id);
         let live = live_parts(compiled.settings(), &View::default());
-        assert_eq!(compiled.assemble(&live).unwrap().inbound().count(), 2);
+        assert_eq!(compiled.assemble(&live, None).unwrap().inbound().count(), 2);
     }
 }
 
@@ -388,7 +388,7 @@ fn esn_makes_another_sa_of_the_same_key_whose_numbers_go_on() {
     second.inb()[0].window.commit(1 << 32).unwrap();
     let third = gateway.compile(&with(false));
     assert!(third.out().is_empty() && third.inb().is_empty());
-    for refused in &third.refused {
+    for refused in &*third.refused {
         assert!(matches!(refused.reason, Refusal::BeyondNumbers { .. }), "{refused}");
         assert!(refused.to_string().contains("write esn = true again"), "{refused}");
     }
@@ -496,7 +496,7 @@ fn snapshot_takes_ports_and_routes_from_the_kernel_and_the_rest_from_the_configu
     let mut gateway = Gateway::new();
     let compiled = gateway.compile(&two_peers());
     let live = live_parts(compiled.validated(), &View::default());
-    let snapshot = compiled.assemble(&live).unwrap();
+    let snapshot = compiled.assemble(&live, None).unwrap();
     assert_eq!((snapshot.generation(), snapshot.layout()), (Generation(1), Layout(1)));
     assert_eq!(*snapshot.ports(), *live.ports);
     assert!(snapshot.workers() > 1, "replay windows are locked unless told otherwise");
@@ -505,6 +505,6 @@ fn snapshot_takes_ports_and_routes_from_the_kernel_and_the_rest_from_the_configu
     let fewer = PORTS.replace("[port.lan]", "[port.dmz]");
     let other = gateway.load(&format!("{fewer}{}", two_peers().concat()));
     let live = live_parts(&other.validated, &View::default());
-    let error = compiled.assemble(&live).err();
+    let error = compiled.assemble(&live, None).err();
     assert!(matches!(error, Some(SnapshotError::Dangling(_))), "{error:?}");
 }

@@ -31,8 +31,6 @@ pub(super) const CIRCLES: &[&str] = &[
     "lockgate: bench::rows bench::targets",
     "lockgate: bench::spd::published bench::spd::rows",
     "lockgate: live::show::overview live::show::tables",
-    "lockgated: api backend cached captures change checksums daemon events moves numbers overview \
-     policies save state totals unconfirmed",
     "netlab: error programs",
     "xsk: quarantine system umem",
 ];

@@ -15,7 +15,7 @@ use tokio_stream::Stream;
 use tonic::transport::server::{Connected, UdsConnectInfo};
 
 use super::admission::{Open, Permit, Refusal};
-use crate::backend::ConnectionNumber;
+use crate::who::ConnectionNumber;
 
 const DIRECTORY_MODE: u32 = 0o750;
 const SOCKET_MODE: u32 = 0o660;

@@ -6,7 +6,7 @@ use api::ADMIN_GROUP;
 use nix::unistd::{Gid, Group, User, getgrouplist};
 
 use super::listen::ConnectionInfo;
-use crate::backend::Uid;
+use crate::who::Uid;
 
 /// The process at the other end, as it was when it connected; the kernel says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

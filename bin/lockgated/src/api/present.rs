@@ -18,8 +18,8 @@ use policy::{Action, Direction, Policy, PortRange, SaSetId, UpperSelector};
 use wire::{Address, Flow, Upper};
 
 use crate::backend::{Done, Intent, Now, Refused, Running, Waits};
-use crate::daemon::{in_front, short};
 use crate::liveness::Heard;
+use crate::shown::{in_front, short};
 
 /// The policies in order of precedence, with what they decided.
 pub(super) fn policies(running: &Running) -> Vec<v1::Policy> {

@@ -17,11 +17,11 @@ use super::listen::ConnectionInfo;
 use super::peer::Peer;
 use super::{capture, present};
 use crate::backend::{
-    Backend, CacheQuestion, CaptureRefused, Change, ConnectionNumber, Consent, Intent,
-    PolicyChange, Save, ToConfirm, Uid,
+    Backend, CacheQuestion, CaptureRefused, Change, Consent, Intent, PolicyChange, Save, ToConfirm,
 };
 use crate::events::{self, Filter};
 use crate::unconfirmed::confirm_time;
+use crate::who::{ConnectionNumber, Uid};
 
 /// The service.
 pub(crate) struct Service<B> {

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use super::{Body, Cause, Confirmation, PolicyEdit, Revision, StoredKeys};
+use super::{Body, Cause, Confirmation, PolicyEdit, Revision};
+use crate::stored_keys::StoredKeys;
 
 pub(super) const MARK: &str = "# lockgate revision: ";
 

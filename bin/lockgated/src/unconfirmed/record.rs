@@ -22,7 +22,6 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::blocking;
-use crate::change::whole_body;
 use crate::revisions::{
     Body, Cause, Confirmation, Revision, Revisions, keys_json, keys_of_json, sync_names, write_file,
 };
@@ -30,7 +29,7 @@ use crate::revisions::{
 /// Configurations that one record refuses.
 const MAX_REFUSED: usize = 16;
 /// The record's name in the state directory.
-pub(super) const RECORD: &str = "unconfirmed";
+pub(crate) const RECORD: &str = "unconfirmed";
 /// Its first word.
 const MARK: &str = "# lockgate unconfirmed: ";
 
@@ -67,7 +66,7 @@ pub(crate) enum Damage {
 }
 
 /// The digest of a configuration's meaning: of its text with every default written out.
-pub(super) fn digest(effective: &str) -> String {
+pub(crate) fn digest(effective: &str) -> String {
     Sha256::digest(effective.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -76,7 +75,7 @@ impl Record {
     ///
     /// # Errors
     /// [`Damage`].
-    pub(super) fn read(state_dir: &Path) -> Result<Option<Record>, Damage> {
+    pub(crate) fn read(state_dir: &Path) -> Result<Option<Record>, Damage> {
         let content = match std::fs::read(state_dir.join(RECORD)) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             content => content?,
@@ -85,14 +84,14 @@ impl Record {
     }
 
     /// The revision, if the record refuses this configuration.
-    pub(super) fn refuses(&self, effective: &str) -> Option<u64> {
+    pub(crate) fn refuses(&self, effective: &str) -> Option<u64> {
         let digest = digest(effective);
         let found = self.refused.iter().rev().find(|refused| refused.digest == digest);
         found.map(|refused| refused.revision)
     }
 
     /// A record for a change to `effective`, beside what an earlier one refuses.
-    pub(super) fn of(
+    pub(crate) fn of(
         revision: u64,
         effective: &str,
         before: (u64, PathBuf, Body),
@@ -177,7 +176,7 @@ impl Records {
         blocking(move || write_file(&path, &content)).await
     }
 
-    pub(super) async fn remove(&self) -> std::io::Result<()> {
+    pub(crate) async fn remove(&self) -> std::io::Result<()> {
         let path = self.path.clone();
         blocking(move || match std::fs::remove_file(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
@@ -276,7 +275,7 @@ fn never_confirmed(revisions: &Revisions, effective: &str) -> Option<u64> {
 }
 
 fn body_of(revisions: &Revisions, number: u64) -> Option<Body> {
-    whole_body(revisions.read(number).ok()?, number).ok()
+    revisions.read(number).ok()?.with_edits(number).ok()
 }
 
 #[cfg(test)]

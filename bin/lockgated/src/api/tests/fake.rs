@@ -12,10 +12,11 @@ use policy::Direction;
 use tokio::sync::{broadcast, mpsc};
 
 use crate::backend::{
-    Backend, CacheQuestion, CaptureOrder, CaptureRefused, Change, ConnectionNumber, Consent, Done,
-    Intent, NotConfirmed, Now, PolicyChange, Refused, Running, ToConfirm, Uid,
+    Backend, CacheQuestion, CaptureOrder, CaptureRefused, Change, Consent, Done, Intent,
+    NotConfirmed, Now, PolicyChange, Refused, Running, ToConfirm,
 };
 use crate::liveness::Heard;
+use crate::who::{ConnectionNumber, Uid};
 
 pub(super) const CONFIG: &str = r#"
 [node]
@@ -81,9 +82,12 @@ impl Fake {
             settings: Arc::new(parsed.validated),
             snapshot: Arc::new(snapshot),
             routes: Routes::new(),
-            policies: [("berlin-net".into(), [volume, Volume::default()])].into(),
-            sas: [((Direction::Outbound, ipsec::Spi::LOWEST, "berlin".into()), volume)].into(),
-            moves: [("berlin".into(), 3)].into(),
+            policies: imbl::HashMap::unit("berlin-net".into(), [volume, Volume::default()]),
+            sas: imbl::HashMap::unit(
+                (Direction::Outbound, ipsec::Spi::LOWEST, "berlin".into()),
+                volume,
+            ),
+            moves: Arc::new([("berlin".into(), 3)].into()),
             liveness: [("berlin".into(), heard())].into(),
             spis: Spis::Unknown,
             cache_entries: ["ipv4", "ipv6"].map(entries).into(),

@@ -5,34 +5,17 @@
 //! place is taken only if packets to it leave by an unprotected port, each move is told, and the
 //! peer's own next packet brings it back.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use control::mirror::{LiveParts, View, live_parts_towards};
-use control::{Compiled, End, MovedPeer};
+use control::{End, MovedPeer};
 use dataplane::{Moved, RouteTarget, Side, Snapshot};
 use policy::SaSetId;
-use tokio::sync::mpsc::Receiver;
 
+use super::{Gateway, live_parts_of};
 use crate::events::Kind;
-use crate::state::State;
 use crate::worker::WorkerGone;
 
-/// What a compiled configuration needs of the kernel's view, for peers where they are now.
-pub(crate) fn live_parts_of(compiled: &Compiled, view: &View) -> LiveParts {
-    live_parts_towards(compiled.settings(), view, compiled.remotes())
-}
-
-/// What workers have told since it was asked last: the last of each peer.
-pub(crate) fn take_all(seen: &mut Receiver<Moved>) -> Vec<Moved> {
-    let mut last: BTreeMap<SaSetId, Moved> = BTreeMap::new();
-    while let Ok(moved) = seen.try_recv() {
-        last.insert(moved.set, moved);
-    }
-    last.into_values().collect()
-}
-
-/// Why a place is not taken for a peer's.
+/// The reason why a place is not taken for a peer's.
 #[derive(Debug, thiserror::Error)]
 enum NotThere {
     #[error("{0} is not outside: no route by an unprotected port leads there")]
@@ -41,13 +24,16 @@ enum NotThere {
     Refused(#[from] control::MoveError),
 }
 
-impl State {
-    /// Has everything for the peers that moved go where they are now, in one snapshot. Says whether
-    /// there were any.
+impl Gateway {
+    /// Sends everything for the peers that moved to where they are now, in one snapshot. Returns
+    /// those that did.
     ///
     /// # Errors
-    /// [`WorkerGone`].
-    pub(crate) async fn peers_moved(&mut self, seen: &[Moved]) -> Result<bool, WorkerGone> {
+    /// [`WorkerGone`]. A place that is not taken is an event.
+    pub(crate) async fn peers_moved(
+        &mut self,
+        seen: &[Moved],
+    ) -> Result<Vec<MovedPeer>, WorkerGone> {
         let mut made = Vec::new();
         for moved in seen {
             match self.peer_moved(moved) {
@@ -56,21 +42,16 @@ impl State {
             }
         }
         if made.is_empty() {
-            return Ok(false);
+            return Ok(made);
         }
         let live = live_parts_of(&self.compiled, &self.view);
         self.tell_problems(&live);
-        self.live = live;
-        match self.compiled.assemble(&self.live) {
-            Ok(snapshot) => self.publish(snapshot).await?,
-            Err(error) => self.events.record(Kind::RouteRefused, "", error.to_string(), &[]),
-        }
-        for MovedPeer { peer, from, to } in made {
-            *self.moves.entry(peer.clone()).or_default() += 1;
+        self.publish_view(live).await?;
+        for MovedPeer { peer, from, to } in &made {
             let message = format!("peer {peer} has moved from {from} to {to}");
-            self.events.record(Kind::PeerMoved, &peer, message, &[("from", &from), ("to", &to)]);
+            self.events.record(Kind::PeerMoved, peer, message, &[("from", from), ("to", to)]);
         }
-        Ok(true)
+        Ok(made)
     }
 
     fn peer_moved(&mut self, moved: &Moved) -> Result<Option<MovedPeer>, NotThere> {
@@ -90,31 +71,12 @@ impl State {
     }
 }
 
-/// Whether packets to an address leave by an unprotected port.
+/// Returns whether packets to an address leave by an unprotected port.
 fn is_outside(snapshot: &Snapshot, address: IpAddr) -> bool {
     match snapshot.routes().lookup(address.into()) {
         Some(RouteTarget::Via(hop)) => {
             snapshot.port(snapshot.next_hop(hop).port).side == Side::Unprotected
         }
         _ => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_many_moves_of_a_peer_the_last_counts() {
-        let (sender, mut seen) = tokio::sync::mpsc::channel(8);
-        let moved = |set, port| {
-            let address = IpAddr::from([192, 0, 2, 1]).into();
-            Moved { set: SaSetId(set), address, port }
-        };
-        for (set, port) in [(1, 10), (0, 20), (1, 11), (0, 21), (1, 12)] {
-            sender.try_send(moved(set, port)).unwrap();
-        }
-        assert_eq!(take_all(&mut seen), [moved(0, 21), moved(1, 12)]);
-        assert_eq!(take_all(&mut seen), []);
     }
 }

@@ -12,7 +12,7 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket, sockopt,
 };
 
-use super::DeviceError;
+use super::NetdevError;
 
 /// A claim of a netdev or a namespace.
 pub(crate) enum Claim {
@@ -27,13 +27,13 @@ impl Claim {
     /// Claims a netdev of the calling thread's network namespace.
     ///
     /// # Errors
-    /// [`DeviceError::Claimed`], [`DeviceError::Claim`].
-    pub(crate) fn make(netdev: &str, ifindex: u32) -> Result<Claim, DeviceError> {
+    /// [`NetdevError::Claimed`], [`NetdevError::Claim`].
+    pub(crate) fn make(netdev: &str, ifindex: u32) -> Result<Claim, NetdevError> {
         let netdev = netdev.to_owned();
         match bind(&format!("lockgate/port/{ifindex}")) {
             Ok(Some(claim)) => Ok(claim),
-            Ok(None) => Err(DeviceError::Claimed { netdev, ifindex }),
-            Err(error) => Err(DeviceError::Claim { netdev, error }),
+            Ok(None) => Err(NetdevError::Claimed { netdev, ifindex }),
+            Err(error) => Err(NetdevError::Claim { netdev, error }),
         }
     }
 
@@ -41,12 +41,12 @@ impl Claim {
     /// daemon's.
     ///
     /// # Errors
-    /// [`DeviceError::NamespaceClaimed`], [`DeviceError::Claim`].
-    pub(crate) fn namespace() -> Result<Claim, DeviceError> {
+    /// [`NetdevError::NamespaceClaimed`], [`NetdevError::Claim`].
+    pub(crate) fn namespace() -> Result<Claim, NetdevError> {
         let netdev = "this network namespace".to_owned();
         match bind("lockgate/namespace") {
-            Ok(claim) => claim.ok_or(DeviceError::NamespaceClaimed),
-            Err(error) => Err(DeviceError::Claim { netdev, error }),
+            Ok(claim) => claim.ok_or(NetdevError::NamespaceClaimed),
+            Err(error) => Err(NetdevError::Claim { netdev, error }),
         }
     }
 }
@@ -88,7 +88,7 @@ mod tests {
         let first = Claim::make("eth9", ifindex).unwrap();
         assert!(matches!(first, Claim::Held(_)));
         let second = Claim::make("eth9", ifindex);
-        assert!(matches!(second, Err(DeviceError::Claimed { .. })));
+        assert!(matches!(second, Err(NetdevError::Claimed { .. })));
         drop(first);
         assert!(matches!(Claim::make("eth9", ifindex), Ok(Claim::Held(_))));
     }

@@ -1,18 +1,24 @@
 //! Follows the kernel's view: a change is passed on to the walk, the XDP programs and the guard, to
 //! each only if it concerns them.
 
+use std::sync::Arc;
+
 use control::mirror::{LiveParts, View};
 use dataplane::RouteTarget;
 use imbl::ordmap::DiffItem::{Add, Remove, Update};
 
+use super::netdevs::inside;
+use super::{Gateway, live_parts_of, reserved_by, reserved_of_earlier};
 use crate::events::Kind;
-use crate::moves::live_parts_of;
-use crate::state::{State, inside, reserved_by, reserved_of_earlier};
 use crate::worker::WorkerGone;
 
-impl State {
-    /// The kernel's view changed: publishes what the walk must know and tends the netdevs.
-    pub(crate) async fn follow(&mut self, view: View) -> Result<(), WorkerGone> {
+impl Gateway {
+    /// Goes over to what the kernel says now: publishes what the walk must know and tends the
+    /// netdevs.
+    ///
+    /// # Errors
+    /// [`WorkerGone`]. What does not fit is an event, and tried again with the next view.
+    pub(crate) async fn follow(&mut self, view: Arc<View>) -> Result<(), WorkerGone> {
         let live = self.live.followed(&self.view, &view);
         let live = live.unwrap_or_else(|| live_parts_of(&self.compiled, &view));
         self.tell_ports(&live);
@@ -22,7 +28,8 @@ impl State {
         if changes.destinations || self.reservation_due {
             // Nothing that a policy may want at an address of ours is passed once it is known.
             let reserved = reserved_by(&self.compiled, &live);
-            let narrowed = self.reserve(&reserved_of_earlier(self, &self.compiled, &live)).await;
+            let withheld = reserved_of_earlier(&self.snapshot, &self.compiled, &live);
+            let narrowed = self.reserve(&withheld).await;
             self.publish_view(live).await?;
             match narrowed {
                 Ok(()) => self.reserved = reserved,
@@ -38,16 +45,16 @@ impl State {
             self.publish_view(live).await?;
         }
         if changes.programs || self.instruction_due {
-            self.instruct();
+            self.instruct_and_tell();
         }
         self.look_after_netdevs().await
     }
 
-    /// Goes over to what the kernel says.
-    async fn publish_view(&mut self, live: LiveParts) -> Result<(), WorkerGone> {
-        self.live = live;
-        match self.compiled.assemble(&self.live) {
-            Ok(snapshot) => self.publish(snapshot).await,
+    /// Publishes other live parts of the running configuration.
+    pub(super) async fn publish_view(&mut self, live: LiveParts) -> Result<(), WorkerGone> {
+        self.live = live.into();
+        match self.compiled.assemble(&self.live, Some(&self.snapshot)) {
+            Ok(snapshot) => self.publish(snapshot, None).await,
             // The old view is kept: closed, not open.
             Err(error) => {
                 self.events.record(Kind::RouteRefused, "", error.to_string(), &[]);

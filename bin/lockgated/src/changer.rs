@@ -1,0 +1,482 @@
+//! The one task that prepares changes of what runs: one at a time, in the order in which they were
+//! asked for. What takes long is done on other threads, beside what runs; the change itself the
+//! control thread makes ([`Order`]).
+//!
+//! Changes of policies that were asked for while another one was made are made together: each has
+//! its own generation and revision, and one snapshot is published for all.
+//!
+//! What follows from changes of policies and need not be waited for is done here too, when they
+//! pause: they are folded into one search, and the guard lets go of what no policy asks for any
+//! more.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::v1;
+use control::guard::{Guard, UnwritableName};
+use control::{CompileError, Compiler, NotAdopted, Rebuilt, Validated};
+use dataplane::SnapshotError;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::backend::{Change, Done, Intent, NotConfirmed, Refused, ToConfirm};
+use crate::change::{Origin, Proposal, Proposed, Restored, body_of, machine};
+use crate::events::{Events, Kind};
+use crate::orders::{Order, Reply, Runs};
+use crate::picture::Picture;
+use crate::policies::{self, Waiting};
+use crate::revisions::{Body, Cause};
+use crate::save;
+use crate::who::{ConnectionNumber, Uid};
+
+/// How long changes are waited for that come one after the other.
+const GATHER: Duration = Duration::from_millis(200);
+
+/// A change that somebody asks for.
+pub(crate) enum Ask {
+    /// Another configuration.
+    Apply { change: Change, by: Uid, reply: Reply<Result<Done, Refused>> },
+    /// Other policies.
+    Policies(Waiting),
+    /// An earlier revision, by default one step back.
+    RollBack { revision: Option<u64>, by: Uid, reply: Reply<Result<Done, Refused>> },
+    /// Keeps the change that waits.
+    Confirm {
+        revision: Option<u64>,
+        over: ConnectionNumber,
+        reply: Reply<Result<u64, NotConfirmed>>,
+    },
+    /// Writes what runs to the daemon's file, unless it means that already.
+    Save { reply: Reply<Result<v1::Saved, Refused>> },
+}
+
+/// A fault of ours: a thread that prepared a change has panicked.
+#[derive(Debug, thiserror::Error)]
+#[error("a fault of ours ended an earlier change: report it, and restart lockgated to change more")]
+struct NoCompiler;
+
+/// The task.
+pub(crate) struct Changer {
+    /// `None`: it was lost to a fault of ours.
+    compiler: Option<Compiler>,
+    picture: watch::Receiver<Arc<Picture>>,
+    orders: mpsc::Sender<Order>,
+    asks: mpsc::UnboundedReceiver<Ask>,
+    /// What came while policies were gathered.
+    next: Option<Ask>,
+    events: Events,
+    aside: Aside,
+    /// Policies changed since what follows from it was begun.
+    is_behind: bool,
+    refused: Option<RefusedOf>,
+}
+
+/// What is done aside.
+enum Aside {
+    Nothing,
+    /// Changes may still come.
+    Gathering(Instant),
+    Folding(JoinHandle<Result<Rebuilt, CompileError>>, RefusedOf),
+    Narrowing(JoinHandle<Result<Guard, UnwritableName>>, u64),
+}
+
+/// What came of it.
+enum Step {
+    Gathered,
+    Folded(Option<Result<Rebuilt, CompileError>>, RefusedOf),
+    Narrowed(Option<Result<Guard, UnwritableName>>, u64),
+}
+
+/// What a folding was refused of: with more policies upon it, it would be refused again.
+struct RefusedOf {
+    /// Those of the set that was compiled whole last.
+    settings: Arc<Validated>,
+    policies_removed: u64,
+}
+
+impl RefusedOf {
+    /// Returns whether the set was not compiled whole since, and no policy was taken away.
+    fn still_runs(&self, settings: &Arc<Validated>, policies_removed: u64) -> bool {
+        Arc::ptr_eq(&self.settings, settings) && self.policies_removed == policies_removed
+    }
+}
+
+impl Aside {
+    /// Waits for the next step; for ever, if nothing is done.
+    async fn step(&mut self) -> Step {
+        let step = match self {
+            Aside::Nothing => std::future::pending().await,
+            Aside::Gathering(until) => {
+                tokio::time::sleep_until(*until).await;
+                Step::Gathered
+            }
+            Aside::Folding(job, of) => {
+                let RefusedOf { settings, policies_removed } = of;
+                let of =
+                    RefusedOf { settings: settings.clone(), policies_removed: *policies_removed };
+                Step::Folded(job.await.ok(), of)
+            }
+            Aside::Narrowing(job, revision) => Step::Narrowed(job.await.ok(), *revision),
+        };
+        *self = Aside::Nothing;
+        step
+    }
+}
+
+impl Changer {
+    pub(crate) fn new(
+        compiler: Compiler,
+        picture: watch::Receiver<Arc<Picture>>,
+        orders: mpsc::Sender<Order>,
+        asks: mpsc::UnboundedReceiver<Ask>,
+        events: Events,
+    ) -> Changer {
+        Changer {
+            compiler: Some(compiler),
+            picture,
+            orders,
+            asks,
+            next: None,
+            events,
+            aside: Aside::Nothing,
+            is_behind: false,
+            refused: None,
+        }
+    }
+
+    /// Does what is asked for, until nobody is left who could ask.
+    pub(crate) async fn run(mut self) {
+        loop {
+            if let Some(ask) = self.next.take() {
+                self.answer(ask).await;
+                continue;
+            }
+            let overdue = self.picture().pending.map(|pending| pending.until);
+            let is_awaited = overdue.is_some();
+            let overdue = overdue.map_or_else(Instant::now, Instant::from);
+            tokio::select! {
+                ask = self.asks.recv() => match ask {
+                    Some(ask) => self.answer(ask).await,
+                    None => return,
+                },
+                step = self.aside.step() => self.go_on(step).await,
+                () = tokio::time::sleep_until(overdue), if is_awaited => {
+                    self.roll_back_overdue().await;
+                }
+            }
+        }
+    }
+
+    fn picture(&self) -> Arc<Picture> {
+        self.picture.borrow().clone()
+    }
+
+    /// Has the control thread do something; `None`: it has ended.
+    async fn order<T>(&self, order: impl FnOnce(Reply<T>) -> Order) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.orders.send(order(reply)).await.ok()?;
+        answer.await.ok()
+    }
+
+    async fn answer(&mut self, ask: Ask) {
+        // Whoever asked may be gone.
+        match ask {
+            Ask::Apply { change, by, reply } => {
+                let done = self.apply(change, by).await;
+                let _ = reply.send(done);
+            }
+            Ask::Policies(first) => self.change_policies(first).await,
+            Ask::RollBack { revision, by, reply } => {
+                let done = self.roll_back(revision, by).await;
+                let _ = reply.send(done);
+            }
+            Ask::Confirm { revision, over, reply } => {
+                let order = |reply| Order::Confirm { asked: revision, over, reply };
+                let done = self.order(order).await;
+                let _ = reply.send(done.unwrap_or(Err(NotConfirmed::Stopping)));
+            }
+            Ask::Save { reply } => {
+                let done = self.save().await;
+                let _ = reply.send(done);
+            }
+        }
+    }
+
+    async fn apply(&mut self, change: Change, by: Uid) -> Result<Done, Refused> {
+        let Change { text, file, base_directory: base, intent, confirm, .. } = change;
+        if intent == Intent::Apply {
+            self.picture().check_free()?;
+        }
+        let origin = Origin { cause: Cause::Apply, file, base, by, restores: None };
+        self.propose(text, origin, (intent, confirm)).await
+    }
+
+    /// Makes an earlier revision the running one; by default one step back.
+    async fn roll_back(&mut self, revision: Option<u64>, by: Uid) -> Result<Done, Refused> {
+        self.picture().check_free()?;
+        let (number, base, body) = match revision {
+            Some(number) => self.kept(number).await?,
+            None => self.one_step_back().await?,
+        };
+        let Body { text, keys } = body;
+        let restores = Some(Restored { revision: number, keys });
+        let (cause, file) = (Cause::Rollback, format!("revision {number}"));
+        let origin = Origin { cause, file, base, by, restores };
+        self.propose(text, origin, (Intent::Apply, None)).await
+    }
+
+    /// Evaluates a configuration on a thread of its own, and has it made.
+    async fn propose(
+        &mut self,
+        text: String,
+        origin: Origin,
+        (intent, confirm): (Intent, Option<ToConfirm>),
+    ) -> Result<Done, Refused> {
+        let picture = self.picture();
+        if picture.stopping {
+            return Err(Refused::Stopping);
+        }
+        let judge = move |compiler: &mut Compiler| {
+            let proposal = Proposal::judge(&picture, compiler, (&text, &origin))?;
+            Ok::<_, Refused>((proposal, origin))
+        };
+        let (proposal, origin) = self.beside(judge).await??;
+        let compiler = self.compiler.take().ok_or(NoCompiler).map_err(machine)?;
+        let proposed = Box::new(Proposed { compiler, proposal, origin, intent, confirm });
+        let done = self.order(|reply| Order::Change { proposed, reply }).await;
+        let (compiler, done) = done.ok_or(Refused::Stopping)?;
+        self.compiler = Some(compiler);
+        done
+    }
+
+    /// Does something with the compiler on a thread of its own.
+    ///
+    /// # Errors
+    /// [`NoCompiler`]: it panicked, or had before.
+    async fn beside<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut Compiler) -> T + Send + 'static,
+    ) -> Result<T, Refused> {
+        let mut compiler = self.compiler.take().ok_or(NoCompiler).map_err(machine)?;
+        let work = move || {
+            // What it was doing when it panicked it had not finished: it is not used again.
+            let done = catch_unwind(AssertUnwindSafe(|| work(&mut compiler)));
+            done.map(|done| (compiler, done))
+        };
+        let done = tokio::task::spawn_blocking(work).await.ok().and_then(Result::ok);
+        let (compiler, done) = done.ok_or(NoCompiler).map_err(machine)?;
+        self.compiler = Some(compiler);
+        Ok(done)
+    }
+
+    /// A revision that is kept: its number, what a relative `keys_dir` is relative to, its text.
+    async fn kept(&self, number: u64) -> Result<(u64, PathBuf, Body), Refused> {
+        let revisions = &self.picture().revisions;
+        let missing = || Refused::NoRevision { revision: number, kept: revisions.ends() };
+        let base = revisions.find(number).ok_or_else(missing)?.base.clone();
+        let reader = revisions.reader(number).ok_or_else(missing)?;
+        let read = tokio::task::spawn_blocking(move || body_of(reader, number));
+        Ok((number, base, read.await.map_err(machine)??))
+    }
+
+    /// The newest revision before the one that runs and says something else. Where what runs was
+    /// brought back from an earlier revision, the steps go on from that one.
+    async fn one_step_back(&self) -> Result<(u64, PathBuf, Body), Refused> {
+        let picture = self.picture();
+        let mut at = picture.revisions.origin_of(picture.restored.unwrap_or(picture.revision));
+        let is_absolute = picture.config().node.keys_dir.is_absolute();
+        let compiled = picture.compiled.copied();
+        let text = move || compiled.validated().effective();
+        let running = tokio::task::spawn_blocking(text).await.map_err(machine)?;
+        loop {
+            let before = picture.revisions.before(at).map(|kept| kept.number);
+            let number = before.ok_or(Refused::NoEarlier)?;
+            let (number, base, body) = self.kept(number).await?;
+            if body.text != running || !(is_absolute || *base == *picture.base) {
+                return Ok((number, base, body));
+            }
+            at = picture.revisions.origin_of(number);
+        }
+    }
+
+    /// Makes a change of policies, with those that wait behind it.
+    async fn change_policies(&mut self, first: Waiting) {
+        let mut all = vec![first];
+        while let Ok(ask) = self.asks.try_recv() {
+            match ask {
+                Ask::Policies(waiting) => all.push(waiting),
+                other => {
+                    self.next = Some(other);
+                    break;
+                }
+            }
+        }
+        let picture = self.picture();
+        if let Err(refused) = picture.check_free() {
+            let mut first = Some(refused);
+            for Waiting { answer, .. } in all {
+                let again = || picture.check_free().err().unwrap_or(Refused::Stopping);
+                let _ = answer.send(Err(first.take().unwrap_or_else(again)));
+            }
+            return;
+        }
+        // What is not answered by a fault of ours is answered by what it drops.
+        let compile = move |compiler: &mut Compiler| policies::compile_all(&picture, compiler, all);
+        if let Ok(Some(batch)) = self.beside(compile).await {
+            self.order(|reply| Order::Policies { batch, reply }).await;
+            self.policies_changed();
+        }
+    }
+
+    /// Writes what runs to the daemon's file, unless it means that already.
+    async fn save(&mut self) -> Result<v1::Saved, Refused> {
+        let picture = self.picture();
+        picture.check_free()?;
+        let (file, revision) = (picture.file.display().to_string(), picture.revision);
+        let write = move || {
+            let known = picture
+                .drift
+                .as_ref()
+                .and_then(|known| known.still(&picture.file, picture.revision).cloned());
+            let drift = known.unwrap_or_else(|| save::compared(&picture).drift().clone());
+            (!drift.saved).then(|| save::write_running(&picture)).transpose()
+        };
+        let written = tokio::task::spawn_blocking(write).await.map_err(machine)?;
+        let text = written.map_err(Refused::NotSaved)?;
+        let unchanged = text.is_none();
+        if let Some(text) = text {
+            self.order(|reply| Order::Accept { text, reply }).await;
+        }
+        Ok(v1::Saved { file, revision, unchanged })
+    }
+
+    async fn roll_back_overdue(&mut self) {
+        let waited = self.picture().pending.is_some();
+        self.order(|reply| Order::RollBackOverdue { reply }).await;
+        if waited && self.picture().pending.is_none() {
+            self.policies_changed();
+        }
+    }
+
+    /// Notes that something follows from a change of policies.
+    fn policies_changed(&mut self) {
+        match self.aside {
+            Aside::Nothing => self.aside = Aside::Gathering(Instant::now() + GATHER),
+            Aside::Gathering(_) | Aside::Folding(..) | Aside::Narrowing(..) => {
+                self.is_behind = true;
+            }
+        }
+    }
+
+    /// Goes on with what follows from changes of policies: folds them in, then narrows the guard.
+    async fn go_on(&mut self, step: Step) {
+        match step {
+            Step::Gathered => {
+                self.is_behind = false;
+                match self.folding() {
+                    Some(folding) => self.aside = folding,
+                    None => self.narrow(),
+                }
+            }
+            Step::Folded(rebuilt, of) => {
+                self.folded(rebuilt, of).await;
+                self.narrow();
+            }
+            Step::Narrowed(made, revision) => {
+                match made {
+                    Some(Ok(guard)) => {
+                        let order = |reply| Order::PutUp { guard, revision, reply };
+                        self.is_behind |= self.order(order).await == Some(Runs::NoMore);
+                    }
+                    Some(Err(error)) => {
+                        self.events.record(Kind::GuardRefused, "", error.to_string(), &[]);
+                    }
+                    None => {}
+                }
+                if std::mem::take(&mut self.is_behind) {
+                    self.policies_changed();
+                }
+            }
+        }
+    }
+
+    /// Begins to fold changes into the policies' search, unless that was refused or is not worth
+    /// it.
+    fn folding(&mut self) -> Option<Aside> {
+        let picture = self.picture();
+        let (settings, policies_removed) = (picture.config().clone(), picture.policies_removed);
+        if self.refused.as_ref().is_some_and(|of| of.still_runs(&settings, policies_removed)) {
+            return None;
+        }
+        self.refused = None;
+        let job = self.compiler.as_ref()?.rebuild_job(&picture.compiled)?;
+        let job = tokio::task::spawn_blocking(move || job.run());
+        Some(Aside::Folding(job, RefusedOf { settings, policies_removed }))
+    }
+
+    async fn folded(&mut self, rebuilt: Option<Result<Rebuilt, CompileError>>, of: RefusedOf) {
+        let rebuilt = match rebuilt {
+            None => return,
+            Some(Err(error)) => return self.fold_refused(&error, of),
+            Some(Ok(rebuilt)) => rebuilt,
+        };
+        let picture = self.picture();
+        let Some(compiler) = &mut self.compiler else { return };
+        match compiler.adopt(&picture.compiled, rebuilt) {
+            Ok(adopted) => {
+                let adopted = Box::new(adopted);
+                let done = self.order(|reply| Order::Fold { adopted, reply }).await;
+                if let Some(Err(error)) = done {
+                    let error: SnapshotError = error;
+                    self.fold_refused(&error, of);
+                }
+            }
+            // Once more, of what runs now.
+            Err(NotAdopted::Overtaken | NotAdopted::TooManyChanges) => self.is_behind = true,
+        }
+    }
+
+    fn fold_refused(&mut self, error: &dyn std::error::Error, of: RefusedOf) {
+        self.events.record(Kind::FoldRefused, "", error.to_string(), &[]);
+        self.refused = Some(of);
+    }
+
+    /// Begins to make the guard of the policies that run.
+    fn narrow(&mut self) {
+        let picture = self.picture();
+        let revision = picture.revision;
+        let make = move || {
+            Guard::new(picture.compiled.copied().validated(), &picture.view, &picture.reserved)
+        };
+        self.aside = Aside::Narrowing(tokio::task::spawn_blocking(make), revision);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: &str = r#"
+[node]
+name = "a"
+[port.lan]
+netdev = "eth1"
+side = "protected"
+mac = "02:00:00:00:0a:01"
+mtu = 1500
+addresses = ["10.1.0.1/16"]
+"#;
+
+    #[test]
+    fn a_refused_folding_is_tried_again_when_a_policy_went_or_all_were_compiled_whole() {
+        let parsed = || Arc::new(control::parse(CONFIG, "a.toml").unwrap().validated);
+        let (settings, policies_removed) = (parsed(), 7);
+        let refused = RefusedOf { settings: settings.clone(), policies_removed };
+        assert!(refused.still_runs(&settings, 7), "policies were added, if anything");
+        assert!(!refused.still_runs(&settings, 8), "one was taken away");
+        assert!(!refused.still_runs(&parsed(), 7), "the same was applied as a whole");
+    }
+}

@@ -1,0 +1,192 @@
+//! What runs, and the order in which it changes: one configuration, compiled against one view of
+//! the kernel, walked by the workers over the netdevs that are ours.
+//!
+//! The gateway does nothing to the machine itself: what is to be done it asks of a [`Machine`],
+//! step by step, and each step may be refused. So changes, refusals and the way back are tested
+//! without privileges, against a machine that is simulated and refuses what the test wants
+//! (`gateway/tests.rs`).
+//!
+//! | module | what |
+//! |---|---|
+//! | `machine` | what is asked of the machine |
+//! | `transaction` | every change of what runs: withhold, guard, publish, take over, or all back |
+//! | `view` | a change of what the kernel says |
+//! | `moves` | peers that are elsewhere now |
+//! | `netdevs` | which netdevs are ours, and what their programs know |
+//! | `guarding` | the guard, and packets of `allow_host` that policies may want |
+//! | `publish` | snapshots to the workers, with counters and flow caches |
+
+mod guarding;
+mod machine;
+mod moves;
+mod netdevs;
+mod publish;
+#[cfg(test)]
+mod simulated;
+#[cfg(test)]
+mod tests;
+mod transaction;
+mod view;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use control::Compiled;
+use control::guard::Guard;
+use control::mirror::{LiveParts, PortState, View, live_parts_towards};
+use control::validated::Validated;
+use dataplane::Snapshot;
+use dataplane::carve_out::Reserved;
+
+use crate::events::{Events, Kind};
+use crate::netdev::Netdev;
+use crate::totals::Totals;
+use crate::worker::WorkerGone;
+
+pub(crate) use guarding::{reserved_by, reserved_of_earlier};
+pub(crate) use machine::{Machine, Program};
+pub(crate) use netdevs::netdevs;
+pub(crate) use transaction::{NextGuard, NotMade};
+
+/// What runs.
+pub(crate) struct Gateway {
+    pub(crate) compiled: Compiled,
+    pub(crate) view: Arc<View>,
+    pub(crate) live: Arc<LiveParts>,
+    /// What the workers walk by.
+    pub(crate) snapshot: Arc<Snapshot>,
+    /// Netdevs of the snapshot, in its order.
+    pub(crate) netdev_names: Arc<[String]>,
+    /// Packets of each port's `allow_host` that policies may want, as programs and guard know them.
+    pub(crate) reserved: Reserved,
+    /// The last narrowing failed: it is tried again with the next change of the view.
+    reservation_due: bool,
+    /// The last update of a program failed: it is tried again with the next change of the view.
+    instruction_due: bool,
+    /// The workers.
+    pub(crate) workers: usize,
+    /// How many of them, from the first on, serve queues.
+    pub(crate) active: usize,
+    /// Netdevs that are ours, by name.
+    pub(crate) netdevs: Arc<BTreeMap<String, Netdev>>,
+    /// Why a netdev is not ours although it should be.
+    pub(crate) troubles: Arc<HashMap<String, String>>,
+    /// Counts of workers under earlier snapshots.
+    pub(crate) totals: Arc<Totals>,
+    pub(crate) guard: Guard,
+    /// State of the guard: `intact`, or `missing: ` and why.
+    pub(crate) guard_state: Arc<str>,
+    /// The workers' flow caches are to be replaced.
+    pub(crate) cache_outworn: bool,
+    pub(crate) events: Events,
+    next_mark: u16,
+    machine: Box<dyn Machine>,
+}
+
+/// What a gateway begins with: workers walk by the snapshot already, and no netdev is taken yet.
+pub(crate) struct Beginning {
+    pub(crate) compiled: Compiled,
+    pub(crate) view: Arc<View>,
+    pub(crate) live: LiveParts,
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) guard: Guard,
+    pub(crate) events: Events,
+    pub(crate) machine: Box<dyn Machine>,
+}
+
+/// What a compiled configuration needs of the kernel's view, for peers where they are now.
+pub(crate) fn live_parts_of(compiled: &Compiled, view: &View) -> LiveParts {
+    live_parts_towards(compiled.settings(), view, compiled.remotes())
+}
+
+impl Gateway {
+    pub(crate) fn new(beginning: Beginning) -> Gateway {
+        let Beginning { compiled, view, live, snapshot, guard, events, machine } = beginning;
+        let workers = machine.workers();
+        Gateway {
+            netdev_names: netdevs(compiled.settings()).into(),
+            reserved: reserved_by(&compiled, &live),
+            compiled,
+            view,
+            live: live.into(),
+            snapshot,
+            reservation_due: false,
+            instruction_due: false,
+            workers,
+            active: workers,
+            netdevs: Arc::default(),
+            troubles: Arc::default(),
+            totals: Arc::default(),
+            guard,
+            guard_state: "intact".into(),
+            cache_outworn: false,
+            events,
+            next_mark: 1,
+            machine,
+        }
+    }
+
+    /// The running configuration without its policies, which are the compiled one's.
+    pub(crate) fn config(&self) -> &Arc<Validated> {
+        self.compiled.settings()
+    }
+
+    /// Returns whether all workers still run.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.machine.is_alive()
+    }
+
+    /// Ends the workers.
+    ///
+    /// # Errors
+    /// [`WorkerGone`]: one had ended before; the others end too.
+    pub(crate) async fn stop(&mut self) -> Result<(), WorkerGone> {
+        let mut gone = Ok(());
+        for last in self.machine.stop().await {
+            match last {
+                Ok(flushed) => Arc::make_mut(&mut self.totals).add(&flushed),
+                Err(error) => gone = Err(error),
+            }
+        }
+        gone
+    }
+
+    /// Takes the programs off all netdevs: Linux has their packets.
+    pub(crate) fn open(&mut self) {
+        for name in self.netdevs.keys() {
+            if let Err(error) = self.machine.forget(name, Program::Goes) {
+                self.events.record(Kind::PortRefused, name, error.to_string(), &[]);
+            }
+        }
+        self.netdevs = Arc::default();
+    }
+
+    /// Records events for what does not fit in a view that is about to be gone over to, and for
+    /// what fits again.
+    fn tell_problems(&self, live: &LiveParts) {
+        let (old, new) = (&self.live.problems, &live.problems);
+        for problem in new.iter().filter(|problem| !old.contains(problem)) {
+            self.events.record(Kind::Misfit, problem.subject(), problem.to_string(), &[]);
+        }
+        for problem in old.iter().filter(|problem| !new.contains(problem)) {
+            let message = format!("resolved: {problem}");
+            self.events.record(Kind::MisfitResolved, problem.subject(), message, &[]);
+        }
+    }
+
+    /// Records an event for each port whose state is another one.
+    fn tell_ports(&self, live: &LiveParts) {
+        for (port, (old, new)) in live.ports.iter().zip(self.live.states.iter().zip(&live.states)) {
+            if old == new {
+                continue;
+            }
+            let (kind, message) = match new {
+                PortState::Up => (Kind::PortUp, "is up"),
+                PortState::Down => (Kind::PortDown, "is switched off"),
+                PortState::NoCarrier => (Kind::PortDown, "has no carrier"),
+                PortState::Absent => (Kind::PortDown, "has no netdev"),
+            };
+            self.events.record(kind, &port.name, format!("port {} {message}", port.name), &[]);
+        }
+    }
+}

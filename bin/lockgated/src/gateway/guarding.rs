@@ -1,0 +1,149 @@
+//! The guard, and packets of `allow_host` that policies may want: what Linux and the programs may
+//! pass is narrowed before policies are published and widened after.
+
+use control::Compiled;
+use control::guard::{Detail, Guard, GuardError, Integrity, UnwritableName};
+use control::mirror::LiveParts;
+use dataplane::Snapshot;
+use dataplane::carve_out::Reserved;
+
+use super::Gateway;
+use crate::events::Kind;
+use crate::netdev::NetdevError;
+
+/// The reason why something of `allow_host` cannot be taken from the programs or the guard.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReserveError {
+    /// A program.
+    #[error(transparent)]
+    Netdev(#[from] NetdevError),
+    /// The guard.
+    #[error(transparent)]
+    Guard(#[from] GuardError),
+    /// A name that the guard cannot be written with.
+    #[error(transparent)]
+    Name(#[from] UnwritableName),
+}
+
+/// Packets of each port's `allow_host` that the policies of a configuration may want.
+pub(crate) fn reserved_by(compiled: &Compiled, live: &LiveParts) -> Reserved {
+    Reserved::by(&live.ports, &live.routes, compiled.spd.holding().map(|(_, policy)| policy))
+}
+
+/// Packets that they may want of the services that the ports of a running snapshot list.
+pub(crate) fn reserved_of_earlier(
+    running: &Snapshot,
+    compiled: &Compiled,
+    live: &LiveParts,
+) -> Reserved {
+    let policies = compiled.spd.holding().map(|(_, policy)| policy);
+    Reserved::of_earlier(running.ports(), &live.ports, &live.routes, policies)
+}
+
+impl Gateway {
+    /// Has programs and guard pass no more of `allow_host` than what they do now and this leaves:
+    /// before what policies want is published. [`Gateway::instruct`] and [`Gateway::renew_guard`]
+    /// pass what is free again, after it is.
+    ///
+    /// # Errors
+    /// [`ReserveError`]. They pass no more than before; some may pass less ([`Gateway::widen`]).
+    pub(super) async fn reserve(&mut self, more: &Reserved) -> Result<(), ReserveError> {
+        let reserved = self.reserved.and(more);
+        if reserved == self.reserved {
+            return Ok(());
+        }
+        if let Some(guard) = self.guard.with_netdevs(self.config(), &self.view, &reserved)? {
+            self.guard = self.machine.install(guard).await?;
+        }
+        self.narrow_programs(&reserved)?;
+        self.reserved = reserved;
+        Ok(())
+    }
+
+    /// Has programs and guard pass what no policy that runs may want.
+    pub(super) async fn free(&mut self) {
+        if reserved_by(&self.compiled, &self.live) != self.reserved {
+            self.widen().await;
+        }
+    }
+
+    /// Tells programs and guard what no policy that runs may want, whatever they know of it.
+    pub(super) async fn widen(&mut self) {
+        self.reserved = reserved_by(&self.compiled, &self.live);
+        self.instruct_and_tell();
+        self.renew_guard().await;
+    }
+
+    /// Puts up the guard that the netdevs want now, if it is another one.
+    pub(super) async fn renew_guard(&mut self) {
+        match self.guard.with_netdevs(self.config(), &self.view, &self.reserved) {
+            Ok(None) => {}
+            Ok(Some(guard)) => match self.machine.install(guard).await {
+                Ok(guard) => self.guard = guard,
+                Err(error) => self.tell_guard_refused(&error),
+            },
+            Err(error) => self.tell_guard_refused(&error),
+        }
+    }
+
+    /// Puts the guard up again if somebody changed it.
+    pub(crate) async fn restore_guard(&mut self) {
+        match self.machine.integrity(&self.guard) {
+            Ok(Integrity::Intact) => return,
+            Ok(Integrity::Broken) => {}
+            Err(error) => return self.tell_guard_refused(&error),
+        }
+        let message = "the nftables table lockgate was removed or changed";
+        self.events.record(Kind::GuardRemoved, "", message, &[]);
+        match self.machine.install(self.guard.clone()).await {
+            Ok(guard) => {
+                self.guard = guard;
+                self.guard_state = "intact".into();
+                let message = "the nftables table lockgate is whole again";
+                self.events.record(Kind::GuardRestored, "", message, &[]);
+            }
+            Err(error) => {
+                self.guard_state = format!("missing: {error}").into();
+                self.tell_guard_refused(&error);
+            }
+        }
+    }
+
+    /// Puts up a guard that was made aside if another one stands.
+    pub(crate) async fn put_up(&mut self, guard: Guard) {
+        // Addresses and netdevs may be others by now.
+        let guard = match guard.with_netdevs(self.config(), &self.view, &self.reserved) {
+            Ok(other) => other.unwrap_or(guard),
+            Err(error) => return self.tell_guard_refused(&error),
+        };
+        let guard = match guard.standing_as(&self.guard) {
+            Ok(guard) => {
+                self.guard = guard;
+                return;
+            }
+            Err(guard) => guard,
+        };
+        match self.machine.install(guard).await {
+            Ok(guard) => {
+                self.guard = guard;
+                self.tell_guard();
+            }
+            Err(error) => self.tell_guard_refused(&error),
+        }
+    }
+
+    /// Records an event if the guard does not follow the policies one by one.
+    pub(crate) fn tell_guard(&self) {
+        let Detail::ByAddress { policies, bypasses_left_out } = self.guard.detail() else { return };
+        let message = format!(
+            "{policies} outbound policies are too many to guard one by one: what this machine \
+             itself sends to a remote address of any PROTECT or DISCARD policy is dropped, \
+             {bypasses_left_out} BYPASS policies notwithstanding; forwarding follows them all"
+        );
+        self.events.record(Kind::GuardCoarse, "", message, &[("policies", &policies)]);
+    }
+
+    fn tell_guard_refused(&self, error: &dyn std::error::Error) {
+        self.events.record(Kind::GuardRefused, "", error.to_string(), &[]);
+    }
+}

@@ -1,0 +1,125 @@
+//! What a gateway asks of the machine that it runs on.
+
+use bpf::{Attached, PortRule};
+use control::guard::{Guard, GuardError, Integrity};
+use control::mirror::{Link, Offload};
+use control::validated::{Cache, Policy};
+use dataplane::{FlowCache, NetdevId};
+
+use crate::caches::CacheError;
+use crate::netdev::{Instruction, Netdev, NetdevError, Taking};
+use crate::worker::{Flushed, Next, Retired, WorkerGone};
+
+/// The machine: its nftables, its netdevs with their programs and sockets, and the workers.
+#[tonic::async_trait]
+pub(crate) trait Machine: Send {
+    /// Worker threads.
+    fn workers(&self) -> usize;
+
+    /// Puts a guard in place, instead of the one that stands.
+    ///
+    /// # Errors
+    /// [`GuardError`]: the one that stood still does.
+    async fn install(&mut self, guard: Guard) -> Result<Guard, GuardError>;
+
+    /// Puts rules for policies behind those of the guard that stands.
+    ///
+    /// # Errors
+    /// [`GuardError`]: the guard is as it was.
+    async fn extend(&mut self, guard: Guard, behind: Vec<Policy>) -> Result<Guard, GuardError>;
+
+    /// Says whether a guard is as it was put in place.
+    ///
+    /// # Errors
+    /// [`GuardError`]: it cannot be asked.
+    fn integrity(&mut self, guard: &Guard) -> Result<Integrity, GuardError>;
+
+    /// Has each worker go over to its own entry of a list, and returns when all have.
+    ///
+    /// # Errors
+    /// [`WorkerGone`]: the daemon ends.
+    async fn publish(&mut self, next: Vec<Next>) -> Result<Vec<Retired>, WorkerGone>;
+
+    /// Makes a flow cache for each worker; `None`s if they are off.
+    ///
+    /// # Errors
+    /// [`CacheError`]: none was made.
+    async fn make_caches(&mut self, cache: Cache) -> Result<Vec<Option<FlowCache>>, CacheError>;
+
+    /// Takes a netdev over: claims it, opens its queues, attaches its program.
+    ///
+    /// # Errors
+    /// [`NetdevError`]: the netdev is as it was found.
+    async fn take(&mut self, taking: Taking) -> Result<Netdev, NetdevError>;
+
+    /// Has the workers close a netdev's sockets. Its program stays and drops.
+    ///
+    /// # Errors
+    /// [`WorkerGone`]: the daemon ends.
+    async fn release(&mut self, netdev: &str, id: NetdevId) -> Result<(), WorkerGone>;
+
+    /// Forgets a netdev whose sockets are closed. Its program stays and drops, unless it is to go.
+    ///
+    /// # Errors
+    /// [`NetdevError`]: the program stays.
+    fn forget(&mut self, netdev: &str, program: Program) -> Result<(), NetdevError>;
+
+    /// Tells the program of a netdev what changed.
+    ///
+    /// # Errors
+    /// [`NetdevError`]: some of it may be as it was.
+    fn instruct(&mut self, netdev: &str, instruction: &Instruction) -> Result<(), NetdevError>;
+
+    /// Tells the program of a netdev other rules of its ports; all else stays.
+    ///
+    /// # Errors
+    /// [`NetdevError`]: the rules are as they were.
+    fn set_ports(&mut self, netdev: &str, rules: &[PortRule]) -> Result<(), NetdevError>;
+
+    /// Returns whether a program of ours is on a netdev.
+    fn is_attached(&mut self, netdev: &str) -> bool;
+
+    /// Attaches the program of a netdev again, where something took it off.
+    ///
+    /// # Errors
+    /// [`NetdevError`].
+    fn attach_again(&mut self, netdev: &str) -> Result<Attached, NetdevError>;
+
+    /// Gives each of the first `active` workers its queue of the host port. Returns what some of
+    /// them were refused of.
+    ///
+    /// # Errors
+    /// [`WorkerGone`]: the daemon ends.
+    async fn attach_host(
+        &mut self,
+        host: NetdevId,
+        active: usize,
+    ) -> Result<Vec<std::io::Error>, WorkerGone>;
+
+    /// Receive queues of a netdev, if the kernel says.
+    fn queues_of(&mut self, link: &Link) -> Option<u32>;
+
+    /// Has a netdev's driver leave received frames as they are. Returns what it does not switch
+    /// off; a driver that cannot be asked has nothing to switch off.
+    fn leave_frames_alone(&mut self, link: &Link) -> Vec<Offload>;
+
+    /// Lets the workers have the frames of closed sockets again, as far as the kernel has let go
+    /// of them.
+    async fn settle(&mut self);
+
+    /// Returns whether all workers still run.
+    fn is_alive(&self) -> bool;
+
+    /// Ends the workers: each sends what is in its rings, closes its sockets, and returns what it
+    /// counted last.
+    async fn stop(&mut self) -> Vec<Result<Flushed, WorkerGone>>;
+}
+
+/// What becomes of the program of a netdev that is no port any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Program {
+    /// It stays, and drops.
+    Stays,
+    /// It is taken off: Linux has the netdev's packets.
+    Goes,
+}

@@ -1,0 +1,403 @@
+//! The netdevs that are ours: taken over as they come, let go as they go, and told what changed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bpf::{PortRule, Scope};
+use control::HOST_NETDEV;
+use control::mirror::{LiveParts, Offload};
+use control::validated::Validated;
+use dataplane::carve_out::{Packets, Reserved};
+use dataplane::{NetdevId, NextHop, PortId, Prefix, RouteTarget, Side, Snapshot};
+
+use super::Gateway;
+use super::machine::Program;
+use crate::assign;
+use crate::events::Kind;
+use crate::netdev::{Instruction, NetdevError, Taking};
+use crate::worker::WorkerGone;
+
+/// The netdevs of a configuration in the order of their [`NetdevId`]s, the host port's last.
+pub(crate) fn netdevs(config: &Validated) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for port in &config.ports {
+        if !names.contains(&port.netdev) {
+            names.push(port.netdev.clone());
+        }
+    }
+    names.push(HOST_NETDEV.to_owned());
+    names
+}
+
+/// How a netdev is left that is no port any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Leaving {
+    /// The operator took it out of the configuration: without a program.
+    Open,
+    /// The configuration that named it was refused: what an earlier daemon had closed stays so.
+    AsFound,
+}
+
+impl Gateway {
+    /// Takes over every netdev that is there and not ours, lets go of those that are gone.
+    ///
+    /// # Errors
+    /// [`WorkerGone`]. A netdev that cannot be had is an event and a trouble.
+    pub(crate) async fn tend(&mut self) -> Result<(), WorkerGone> {
+        for (name, ifindex) in self.gone() {
+            self.release(&name).await?;
+            let message = format!("netdev {name} (index {ifindex}) is gone");
+            self.events.record(Kind::PortLost, &name, message, &[]);
+        }
+        let queues = self.queue_counts();
+        let usable = assign::usable(self.workers as u32, queues.values().copied()) as usize;
+        let changed: Vec<String> = self
+            .netdevs
+            .iter()
+            .filter(|(name, netdev)| queues.get(*name) != Some(&netdev.queues))
+            .map(|(name, _)| name.clone())
+            .collect();
+        if usable != self.active {
+            // Every queue may get another worker.
+            let all = self.netdevs.keys().cloned().collect();
+            self.let_go(all).await?;
+            self.active = usable;
+            self.attach_host().await?;
+        } else {
+            self.let_go(changed).await?;
+        }
+        for (name, ifindex) in self.to_take() {
+            match self.take(&name, ifindex).await {
+                Ok(()) => {}
+                Err(NetdevError::Worker(gone)) => return Err(gone),
+                Err(error) => {
+                    let message = error.to_string();
+                    self.events.record(Kind::PortRefused, &name, message.as_str(), &[]);
+                    Arc::make_mut(&mut self.troubles).insert(name, message);
+                }
+            }
+        }
+        self.machine.settle().await;
+        Ok(())
+    }
+
+    /// Takes one netdev over.
+    ///
+    /// # Errors
+    /// [`NetdevError`]; the netdev is then as it was found.
+    pub(crate) async fn take(&mut self, netdev: &str, ifindex: u32) -> Result<(), NetdevError> {
+        self.leave_frames_alone(netdev, ifindex)?;
+        let queues = self.queues_of(netdev, ifindex);
+        let mark = self.next_mark;
+        self.next_mark = self.next_mark.wrapping_add(1).max(1);
+        let id = self.netdev_id(netdev);
+        let instruction = self.instruction(id, &self.surroundings());
+        let name = netdev.to_owned();
+        let active = self.active;
+        let taking = Taking { netdev: name, ifindex, id, mark, queues, active, instruction };
+        let taken = self.machine.take(taking).await?;
+        let mode = taken.attached.mode.name();
+        let message = match &taken.attached.native_refused {
+            None => format!("{mode} XDP, queues: {queues}"),
+            Some(reason) => format!("{mode} XDP, queues: {queues} (native refused: {reason})"),
+        };
+        self.events.record(Kind::PortAttached, netdev, message, &[("mark", &mark)]);
+        if taken.is_squatted {
+            let message = format!(
+                "a user who runs no daemon listens on @lockgate/port/{ifindex} (`ss -xlp`): \
+                 {netdev} is taken over all the same"
+            );
+            self.events.record(Kind::Misfit, netdev, message, &[]);
+        }
+        Arc::make_mut(&mut self.troubles).remove(netdev);
+        Arc::make_mut(&mut self.netdevs).insert(netdev.to_owned(), taken);
+        Ok(())
+    }
+
+    /// Has the driver leave received frames as they are: a tag that it strips would move a frame
+    /// to another port.
+    fn leave_frames_alone(&mut self, netdev: &str, ifindex: u32) -> Result<(), NetdevError> {
+        let Some(link) = self.view.links.get(&ifindex) else { return Ok(()) };
+        let stays = self.machine.leave_frames_alone(link);
+        let is_strip = |offload: &&Offload| {
+            matches!(offload, Offload::VlanStripping | Offload::ServiceVlanStripping)
+        };
+        let tagged = self.config().ports.iter().any(|p| p.netdev == netdev && p.vlan.is_some());
+        match stays.iter().find(is_strip).filter(|_| tagged) {
+            Some(offload) => {
+                Err(NetdevError::Offload { netdev: netdev.into(), offload: offload.name() })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Gives every worker that serves queues its queue of the host port.
+    ///
+    /// # Errors
+    /// [`WorkerGone`]. A queue that cannot be had is an event.
+    pub(crate) async fn attach_host(&mut self) -> Result<(), WorkerGone> {
+        let host = self.netdev_id(HOST_NETDEV);
+        for error in self.machine.attach_host(host, self.active).await? {
+            self.events.record(Kind::HostRefused, HOST_NETDEV, error.to_string(), &[]);
+        }
+        Ok(())
+    }
+
+    /// Looks after what nothing tells: programs taken off, queue counts changed.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub(crate) async fn inspect(&mut self) -> Result<(), WorkerGone> {
+        let names: Vec<String> = self.netdevs.keys().cloned().collect();
+        for name in names {
+            if self.machine.is_attached(&name) {
+                continue;
+            }
+            let message = format!("the XDP program was taken off {name}");
+            self.events.record(Kind::ProgramRemoved, &name, message, &[]);
+            match self.machine.attach_again(&name) {
+                Ok(attached) => {
+                    if let Some(netdev) = Arc::make_mut(&mut self.netdevs).get_mut(&name) {
+                        netdev.attached = attached.into();
+                    }
+                    let message = format!("the XDP program is on {name} again");
+                    self.events.record(Kind::ProgramRestored, &name, message, &[]);
+                }
+                Err(error) => {
+                    self.events.record(Kind::PortRefused, &name, error.to_string(), &[]);
+                }
+            }
+        }
+        self.tend().await
+    }
+
+    /// The number of a netdev in the snapshot that the workers walk by.
+    pub(crate) fn netdev_id(&self, netdev: &str) -> NetdevId {
+        let place = self.netdev_names.iter().position(|name| name == netdev);
+        NetdevId(place.unwrap_or(self.netdev_names.len()) as u16)
+    }
+
+    /// Tells the programs which ports and addresses there are. What one was refused of is tried
+    /// again with the next change of the view.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub(super) fn instruct(&mut self) -> Result<(), NetdevError> {
+        let surroundings = self.surroundings();
+        self.instruction_due = false;
+        let names: Vec<String> = self.netdevs.keys().cloned().collect();
+        let mut refused = Ok(());
+        for name in names {
+            let instruction = self.instruction(self.netdev_id(&name), &surroundings);
+            if let Err(error) = self.machine.instruct(&name, &instruction) {
+                self.instruction_due = true;
+                refused = refused.and(Err(error));
+            }
+        }
+        refused
+    }
+
+    /// As [`Gateway::instruct`]; a refusal is an event.
+    pub(super) fn instruct_and_tell(&mut self) {
+        if let Err(error) = self.instruct() {
+            let netdev = error.netdev().to_owned();
+            self.events.record(Kind::PortRefused, &netdev, error.to_string(), &[]);
+        }
+    }
+
+    /// Has the programs pass no more of `allow_host` than this leaves; everything else stays.
+    pub(super) fn narrow_programs(&mut self, reserved: &Reserved) -> Result<(), NetdevError> {
+        let names: Vec<String> = self.netdevs.keys().cloned().collect();
+        for name in names {
+            let rules = rules(self.netdev_id(&name), &self.snapshot, reserved);
+            self.machine.set_ports(&name, &rules)?;
+        }
+        Ok(())
+    }
+
+    /// Takes over the netdevs that the configuration names and that are not ours yet.
+    ///
+    /// # Errors
+    /// [`NetdevError`]: the first that cannot be had.
+    pub(super) async fn take_new(&mut self) -> Result<(), NetdevError> {
+        for (name, ifindex) in self.to_take() {
+            self.take(&name, ifindex).await?;
+        }
+        Ok(())
+    }
+
+    /// Lets go of netdevs that are no ports any more. Their sockets went with the snapshot that
+    /// knew them.
+    pub(super) fn drop_beyond(&mut self, leaving: Leaving) {
+        let names = netdevs(self.config());
+        let beyond: Vec<String> =
+            self.netdevs.keys().filter(|name| !names.contains(name)).cloned().collect();
+        for name in beyond {
+            let Some(netdev) = Arc::make_mut(&mut self.netdevs).remove(&name) else { continue };
+            let program = match leaving == Leaving::AsFound && netdev.attached.replaced {
+                true => Program::Stays,
+                false => Program::Goes,
+            };
+            if let Err(error) = self.machine.forget(&name, program) {
+                self.events.record(Kind::PortRefused, &name, error.to_string(), &[]);
+            }
+        }
+    }
+
+    /// Takes over again the netdevs that a refused configuration did not name: the workers closed
+    /// their sockets when they went over to it. Their programs stayed, and dropped.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub(super) async fn serve_again(&mut self, refused: &[String]) -> Result<(), WorkerGone> {
+        let unserved: Vec<String> =
+            self.netdevs.keys().filter(|name| !refused.contains(name)).cloned().collect();
+        for name in unserved {
+            self.release(&name).await?;
+        }
+        self.tend().await
+    }
+
+    /// Lets go of netdevs whose sockets must be bound anew; their programs stay and drop.
+    async fn let_go(&mut self, names: Vec<String>) -> Result<(), WorkerGone> {
+        for name in names {
+            self.release(&name).await?;
+            let message = format!("the queues of {name} changed");
+            self.events.record(Kind::QueuesChanged, &name, message, &[]);
+        }
+        Ok(())
+    }
+
+    async fn release(&mut self, name: &str) -> Result<(), WorkerGone> {
+        let id = self.netdev_id(name);
+        match Arc::make_mut(&mut self.netdevs).remove(name) {
+            Some(_) => self.machine.release(name, id).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Netdevs of ours that the kernel has no more, or has anew under the name.
+    fn gone(&self) -> Vec<(String, u32)> {
+        let now = |name: &str| self.live.devices.get(usize::from(self.netdev_id(name).0)).copied();
+        let gone = self.netdevs.iter().filter(|(name, of)| now(name).flatten() != Some(of.ifindex));
+        gone.map(|(name, netdev)| (name.clone(), netdev.ifindex)).collect()
+    }
+
+    /// Netdevs that should be ours, are there and are not ours.
+    fn to_take(&self) -> Vec<(String, u32)> {
+        let there = self.there().into_iter();
+        there.filter(|(name, _)| !self.netdevs.contains_key(name)).collect()
+    }
+
+    /// Netdevs that should be ours and are there, the host port's left out.
+    pub(crate) fn there(&self) -> Vec<(String, u32)> {
+        let ports = &self.netdev_names[..self.netdev_names.len() - 1];
+        let there = ports.iter().zip(&self.live.devices);
+        there.filter_map(|(name, ifindex)| Some((name.clone(), (*ifindex)?))).collect()
+    }
+
+    /// Receive queues of the netdevs that are there.
+    fn queue_counts(&mut self) -> HashMap<String, u32> {
+        let mut counts = HashMap::new();
+        for (name, ifindex) in self.there() {
+            let count = self.queues_of(&name, ifindex);
+            counts.insert(name, count);
+        }
+        counts
+    }
+
+    /// Receive queues of a netdev; as it was, or 1, where the kernel does not say.
+    fn queues_of(&mut self, name: &str, ifindex: u32) -> u32 {
+        let link = self.view.links.get(&ifindex);
+        link.and_then(|link| self.machine.queues_of(link))
+            .or_else(|| self.netdevs.get(name).map(|netdev| netdev.queues))
+            .unwrap_or(1)
+    }
+
+    /// What the program of a netdev is to know.
+    fn instruction(&self, id: NetdevId, surroundings: &Surroundings) -> Instruction {
+        let Surroundings { own, inside } = surroundings.clone();
+        Instruction { rules: rules(id, &self.snapshot, &self.reserved), own, inside }
+    }
+
+    /// What every program knows of the box and its routes.
+    fn surroundings(&self) -> Surroundings {
+        // Addresses of netdevs that are no ports are reached from inside only.
+        let mut own: BTreeMap<IpAddr, bpf::Side> = BTreeMap::new();
+        for (link, address, _) in &self.view.addresses {
+            let port = self.live.port_of_link(*link);
+            let port = port.map(|port| &self.live.ports[usize::from(port.0)]);
+            let known = own.entry((*address).into()).or_insert(bpf::Side::Protected);
+            if port.is_some_and(|port| port.side == Side::Unprotected) {
+                *known = bpf::Side::Unprotected;
+            }
+        }
+        let of =
+            |prefix: &Prefix| bpf::Prefix { address: prefix.address.into(), bits: prefix.length };
+        let routes = self.live.routes.iter();
+        let inside =
+            routes.map(|(prefix, target)| (of(prefix), inside(&self.live, target))).collect();
+        Surroundings { own: own.into_iter().collect(), inside }
+    }
+}
+
+/// What every program knows of the box and its routes: see [`Instruction`].
+#[derive(Clone)]
+struct Surroundings {
+    own: Arc<[(IpAddr, bpf::Side)]>,
+    inside: Arc<[(bpf::Prefix, bpf::Inside)]>,
+}
+
+/// Returns whether a route leads to us or behind a protected port.
+pub(super) fn inside(live: &LiveParts, target: &RouteTarget<NextHop>) -> bpf::Inside {
+    match target {
+        RouteTarget::Local | RouteTarget::Broadcast => bpf::Inside::Yes,
+        RouteTarget::Blackhole | RouteTarget::Elsewhere => bpf::Inside::No,
+        RouteTarget::Via(hop) => match live.ports[usize::from(hop.port.0)].side {
+            Side::Protected => bpf::Inside::Yes,
+            Side::Unprotected => bpf::Inside::No,
+        },
+    }
+}
+
+/// The rules of a netdev's ports.
+pub(super) fn rules(id: NetdevId, snapshot: &Snapshot, reserved: &Reserved) -> Vec<PortRule> {
+    let ports = snapshot.ports().iter().enumerate();
+    let ports = ports.filter(|(_, port)| port.device == id);
+    ports
+        .map(|(place, port)| PortRule {
+            vlan: port.vlan,
+            side: side(port.side),
+            mac: port.mac,
+            services: reserved
+                .open(PortId(place as u16), &port.allow_host)
+                .iter()
+                .map(|open| bpf::Service {
+                    protocol: open.service.protocol,
+                    ports: open.service.ports.map(|range| (range.lo, range.hi)),
+                    scope: scope(open.packets),
+                })
+                .collect(),
+        })
+        .collect()
+}
+
+/// Packets of a service in the program's words.
+pub(super) fn scope(packets: Packets) -> Scope {
+    let all = [
+        (Packets::TO_US, Scope::TO_US),
+        (Packets::TO_GROUPS, Scope::TO_GROUPS),
+        (Packets::FRAGMENTS, Scope::FRAGMENTS),
+    ];
+    let among = all.into_iter().filter(|(packets_of, _)| packets.has(*packets_of));
+    among.fold(Scope::NONE, |scope, (_, one)| scope.and(one))
+}
+
+/// A port's side in the program's words.
+pub(crate) fn side(side: Side) -> bpf::Side {
+    match side {
+        Side::Protected => bpf::Side::Protected,
+        Side::Unprotected => bpf::Side::Unprotected,
+    }
+}

@@ -1,0 +1,281 @@
+//! A machine that is simulated: it keeps what it was asked, refuses the step that a test wants
+//! refused, and looks after every step whether something is open that must be closed.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bpf::{Attached, Mode, PortRule};
+use control::guard::{Guard, GuardError, Integrity};
+use control::mirror::{Link, Offload};
+use control::validated::{Cache, Policy};
+use dataplane::carve_out::Reserved;
+use dataplane::{Counters, FlowCache, HostService, NetdevId, PortId, Snapshot};
+use policy::PortRange;
+
+use super::machine::{Machine, Program};
+use super::netdevs::scope;
+use crate::caches::CacheError;
+use crate::netdev::{Instruction, Netdev, NetdevError, Taking};
+use crate::worker::{Counted, Flushed, Next, NextCounters, Retired, WorkerGone};
+
+/// Workers of the machine.
+pub(super) const WORKERS: usize = 2;
+
+/// What the machine was asked, in one word each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    Install,
+    Extend,
+    Caches,
+    Publish,
+    Take,
+    Release,
+    Forget,
+    Instruct,
+    SetPorts,
+}
+
+/// A netdev with a program of ours.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Steered {
+    pub(super) rules: Vec<PortRule>,
+    /// Workers serve its queues.
+    pub(super) is_served: bool,
+}
+
+/// The machine as a test sees it.
+pub(super) struct World {
+    pub(super) steps: Vec<Step>,
+    /// The step to be refused, counted from now; 0 is the next.
+    pub(super) refuse: Option<usize>,
+    pub(super) guard: String,
+    /// What the workers walk by.
+    pub(super) walked: Arc<Snapshot>,
+    /// The netdevs of that snapshot, in its order.
+    pub(super) names: Vec<String>,
+    pub(super) programs: BTreeMap<String, Steered>,
+    /// Netdevs with another number of queues than one.
+    pub(super) queues: BTreeMap<String, u32>,
+}
+
+/// The machine as the gateway has it.
+#[derive(Clone)]
+pub(super) struct Simulated(Arc<Mutex<World>>);
+
+impl Simulated {
+    pub(super) fn new(walked: Arc<Snapshot>, names: Vec<String>, guard: &Guard) -> Simulated {
+        let (steps, programs, queues) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        let guard = guard.text();
+        let world = World { steps, refuse: None, guard, walked, names, programs, queues };
+        Simulated(Arc::new(Mutex::new(world)))
+    }
+
+    pub(super) fn world(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap()
+    }
+
+    /// Begins a step.
+    ///
+    /// # Errors
+    /// It is the one that is to be refused.
+    fn begin(&self, step: Step) -> Result<MutexGuard<'_, World>, ()> {
+        let mut world = self.world();
+        world.steps.push(step);
+        match &mut world.refuse {
+            None => Ok(world),
+            Some(0) => {
+                world.refuse = None;
+                Err(())
+            }
+            Some(later) => {
+                *later -= 1;
+                Ok(world)
+            }
+        }
+    }
+}
+
+impl World {
+    /// Asserts that no program passes a packet of `allow_host` that a policy which is walked may
+    /// want.
+    fn nothing_is_open_that_must_be_closed(&self) {
+        for (netdev, steered) in &self.programs {
+            let Some(id) = self.names.iter().position(|name| name == netdev) else { continue };
+            for rule in &steered.rules {
+                self.passes_nothing_wanted(NetdevId(id as u16), rule);
+            }
+        }
+    }
+
+    fn passes_nothing_wanted(&self, id: NetdevId, rule: &PortRule) {
+        let mut ports = self.walked.ports().to_vec();
+        let is_its = |port: &dataplane::PortInfo| port.device == id && port.vlan == rule.vlan;
+        let Some(place) = ports.iter().position(is_its) else { return };
+        if rule.side != super::netdevs::side(ports[place].side) {
+            return;
+        }
+        let service = |service: &bpf::Service| HostService {
+            protocol: service.protocol,
+            ports: service.ports.map(|(lo, hi)| PortRange { lo, hi }),
+        };
+        let services: Vec<HostService> = rule.services.iter().map(service).collect();
+        ports[place].allow_host = services.clone();
+        let policies = self.walked.spd().holding().map(|(_, policy)| policy);
+        let reserved = Reserved::by(&ports, &self.walked.sources().routes, policies);
+        let open = reserved.open(PortId(place as u16), &services);
+        for (passed, of) in rule.services.iter().zip(&services) {
+            let free = open.iter().filter(|open| open.service == *of);
+            let free = free.fold(bpf::Scope::NONE, |all, open| all.and(scope(open.packets)));
+            let both = free.and(passed.scope);
+            assert_eq!(both, free, "{rule:?} passes more than {open:?}");
+        }
+    }
+}
+
+fn guard_refused() -> GuardError {
+    GuardError::Refused { action: "do it", message: "the test".into() }
+}
+
+fn netdev_refused(netdev: &str) -> NetdevError {
+    NetdevError::Claim { netdev: netdev.into(), error: std::io::ErrorKind::Other.into() }
+}
+
+#[tonic::async_trait]
+impl Machine for Simulated {
+    fn workers(&self) -> usize {
+        WORKERS
+    }
+
+    async fn install(&mut self, guard: Guard) -> Result<Guard, GuardError> {
+        let mut world = self.begin(Step::Install).map_err(|()| guard_refused())?;
+        world.guard = guard.text();
+        Ok(guard)
+    }
+
+    async fn extend(&mut self, guard: Guard, _: Vec<Policy>) -> Result<Guard, GuardError> {
+        drop(self.begin(Step::Extend).map_err(|()| guard_refused())?);
+        Ok(guard)
+    }
+
+    fn integrity(&mut self, _: &Guard) -> Result<Integrity, GuardError> {
+        Ok(Integrity::Intact)
+    }
+
+    async fn publish(&mut self, next: Vec<Next>) -> Result<Vec<Retired>, WorkerGone> {
+        let mut world = self.world();
+        world.steps.push(Step::Publish);
+        assert_eq!(next.len(), WORKERS);
+        let walked = next[0].snapshot.clone();
+        let before = std::mem::replace(&mut world.walked, walked.clone());
+        if let Some(arrangement) = &next[0].arrangement {
+            // What has no place in the new arrangement is closed.
+            let stays = |old: usize| arrangement.contains(&Some(old));
+            let old = std::mem::take(&mut world.names);
+            for (_, name) in old.iter().enumerate().filter(|(place, _)| !stays(*place)) {
+                if let Some(steered) = world.programs.get_mut(name) {
+                    steered.is_served = false;
+                }
+            }
+            // The names of those that come are learned as they are taken.
+            let name = |old_place: &Option<usize>| {
+                old_place.map_or_else(String::new, |place| old[place].clone())
+            };
+            world.names = arrangement.iter().map(name).collect();
+        }
+        world.nothing_is_open_that_must_be_closed();
+        let retired = |next: Next| Retired {
+            counted: match next.counters {
+                NextCounters::Same(gone) => Counted::Gone(gone),
+                NextCounters::Other(_) => {
+                    let counters = Counters::new(&before);
+                    Counted::All(Box::new(Flushed { snapshot: before.clone(), counters }))
+                }
+            },
+            snapshot: before.clone(),
+            cache: None,
+            wants_cache: false,
+        };
+        Ok(next.into_iter().map(retired).collect())
+    }
+
+    async fn make_caches(&mut self, _: Cache) -> Result<Vec<Option<FlowCache>>, CacheError> {
+        let refused = |()| CacheError::TooLarge { flows: 1, needed: 1, available: 0 };
+        drop(self.begin(Step::Caches).map_err(refused)?);
+        Ok((0..WORKERS).map(|_| None).collect())
+    }
+
+    async fn take(&mut self, taking: Taking) -> Result<Netdev, NetdevError> {
+        let Taking { netdev, ifindex, id, queues, instruction, .. } = taking;
+        let mut world = self.begin(Step::Take).map_err(|()| netdev_refused(&netdev))?;
+        let replaced = world.programs.contains_key(&netdev);
+        world.names[usize::from(id.0)] = netdev.clone();
+        let steered = Steered { rules: instruction.rules, is_served: true };
+        world.programs.insert(netdev, steered);
+        world.nothing_is_open_that_must_be_closed();
+        let attached = Attached { mode: Mode::Generic, native_refused: None, replaced }.into();
+        Ok(Netdev { ifindex, queues, attached, is_squatted: false, counters: None })
+    }
+
+    async fn release(&mut self, netdev: &str, _: NetdevId) -> Result<(), WorkerGone> {
+        let mut world = self.world();
+        world.steps.push(Step::Release);
+        world.programs.get_mut(netdev).unwrap().is_served = false;
+        Ok(())
+    }
+
+    fn forget(&mut self, netdev: &str, program: Program) -> Result<(), NetdevError> {
+        let mut world = self.begin(Step::Forget).map_err(|()| netdev_refused(netdev))?;
+        if program == Program::Goes {
+            world.programs.remove(netdev);
+        }
+        Ok(())
+    }
+
+    fn instruct(&mut self, netdev: &str, instruction: &Instruction) -> Result<(), NetdevError> {
+        let mut world = self.begin(Step::Instruct).map_err(|()| netdev_refused(netdev))?;
+        world.programs.get_mut(netdev).unwrap().rules = instruction.rules.clone();
+        world.nothing_is_open_that_must_be_closed();
+        Ok(())
+    }
+
+    fn set_ports(&mut self, netdev: &str, rules: &[PortRule]) -> Result<(), NetdevError> {
+        let mut world = self.begin(Step::SetPorts).map_err(|()| netdev_refused(netdev))?;
+        world.programs.get_mut(netdev).unwrap().rules = rules.to_vec();
+        world.nothing_is_open_that_must_be_closed();
+        Ok(())
+    }
+
+    fn is_attached(&mut self, netdev: &str) -> bool {
+        self.world().programs.contains_key(netdev)
+    }
+
+    fn attach_again(&mut self, netdev: &str) -> Result<Attached, NetdevError> {
+        Err(netdev_refused(netdev))
+    }
+
+    async fn attach_host(
+        &mut self,
+        _: NetdevId,
+        _: usize,
+    ) -> Result<Vec<std::io::Error>, WorkerGone> {
+        Ok(Vec::new())
+    }
+
+    fn queues_of(&mut self, link: &Link) -> Option<u32> {
+        Some(self.world().queues.get(&link.name).copied().unwrap_or(2))
+    }
+
+    fn leave_frames_alone(&mut self, _: &Link) -> Vec<Offload> {
+        Vec::new()
+    }
+
+    async fn settle(&mut self) {}
+
+    fn is_alive(&self) -> bool {
+        true
+    }
+
+    async fn stop(&mut self) -> Vec<Result<Flushed, WorkerGone>> {
+        Vec::new()
+    }
+}

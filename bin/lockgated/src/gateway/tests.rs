@@ -1,0 +1,336 @@
+//! Changes of what runs over a simulated machine: what is asked of it in which order, and what runs
+//! when a step is refused.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use control::guard::Guard;
+use control::mirror::{Link, LinkKind, View, live_parts};
+use control::{Compiled, Compiler, Loaded, parse};
+use dataplane::carve_out::Reserved;
+use keystate::{HostIdentity, KeyState};
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::simulated::{Simulated, Steered, Step};
+use super::*;
+use crate::events::Events;
+
+/// A gateway over a simulated machine, with its compiler and its folders.
+struct Lab {
+    runtime: tokio::runtime::Runtime,
+    folder: TempDir,
+    keys: KeyState,
+    compiler: Compiler,
+    machine: Simulated,
+    gateway: Gateway,
+}
+
+/// A configuration in parts, each of which tests change.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Config {
+    /// Ports beside `lan` and `wan`.
+    more_ports: BTreeSet<u8>,
+    /// What `wan` lets through to this machine.
+    allow_host: BTreeSet<&'static str>,
+    /// Policies: number, action, protocol.
+    policies: Vec<(u8, &'static str, &'static str)>,
+    /// Flows that the cache is for; 0: it is off.
+    flows: u32,
+}
+
+impl Config {
+    fn small() -> Config {
+        Config {
+            more_ports: BTreeSet::new(),
+            allow_host: BTreeSet::new(),
+            policies: Vec::new(),
+            flows: 0,
+        }
+    }
+
+    fn netdevs(&self) -> BTreeSet<String> {
+        let more = self.more_ports.iter().map(|number| format!("eth{number}"));
+        more.chain(["eth0".to_owned(), "eth1".to_owned()]).collect()
+    }
+
+    fn text(&self) -> String {
+        let list: Vec<String> = self.allow_host.iter().map(|item| format!("\"{item}\"")).collect();
+        let mut text = format!(
+            "[node]\nname = \"gw\"\n[port.lan]\nnetdev = \"eth1\"\nside = \"protected\"\n\
+             [port.wan]\nnetdev = \"eth0\"\nside = \"unprotected\"\nallow_host = [{}]\n",
+            list.join(", ")
+        );
+        match self.flows {
+            0 => text.push_str("[cache]\nflows = \"off\"\n"),
+            flows => text.push_str(&format!("[cache]\nflows = {flows}\n")),
+        }
+        for number in &self.more_ports {
+            text.push_str(&format!(
+                "[port.more{number}]\nnetdev = \"eth{number}\"\nside = \"unprotected\"\n\
+                 allow_host = [\"udp/500\"]\n"
+            ));
+        }
+        for (number, action, protocol) in &self.policies {
+            text.push_str(&policy(*number, action, protocol));
+        }
+        text
+    }
+}
+
+fn policy(number: u8, action: &str, protocol: &str) -> String {
+    format!(
+        "[[policy]]\nname = \"p{number}\"\naction = \"{action}\"\nlocal = [\"any\"]\n\
+         remote = [\"any\"]\npriority = {number}\nprotocol = \"{protocol}\"\n"
+    )
+}
+
+/// Netdevs `eth0` to `eth4`, of which `eth0` has an address.
+fn view() -> View {
+    let link = |index: u32| Link {
+        index,
+        name: format!("eth{}", index - 1),
+        mac: [2, 0, 0, 0, 0, index as u8],
+        mtu: 1500,
+        admin_up: true,
+        carrier: true,
+        kind: LinkKind::Veth,
+        ethernet: true,
+        master: None,
+        lower: None,
+        queues: (2, 2),
+    };
+    let address = IpAddr::from([192, 0, 2, 1]).into();
+    View {
+        links: (1..=5).map(|index| (index, link(index))).collect(),
+        addresses: [(1, address, 24)].into(),
+        ..View::default()
+    }
+}
+
+impl Lab {
+    fn new(config: &Config) -> Lab {
+        let folder = tempfile::tempdir().unwrap();
+        let host = HostIdentity::new("machine", "boot");
+        let (run, state) = (folder.path().join("run"), folder.path().join("state"));
+        let mut keys = KeyState::open_as(&run, &state, &host).unwrap();
+        let mut compiler = Compiler::new();
+        let loaded = load(&config.text(), &folder);
+        let compiled = compiler.compile(&loaded, &mut keys).unwrap();
+        let live = live_parts(compiled.settings(), &view());
+        let snapshot = compiled.assemble(&live, None).unwrap();
+        let reserved = reserved_by(&compiled, &live);
+        let guard = Guard::new(compiled.validated(), &view(), &reserved).unwrap();
+        let machine = Simulated::new(snapshot.clone(), netdevs(compiled.settings()), &guard);
+        let gateway = Gateway::new(Beginning {
+            compiled,
+            view: view().into(),
+            live,
+            snapshot,
+            guard,
+            events: Events::new(),
+            machine: Box::new(machine.clone()),
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut lab = Lab { runtime, folder, keys, compiler, machine, gateway };
+        lab.runtime.block_on(lab.gateway.tend()).unwrap();
+        lab.machine.world().steps.clear();
+        lab
+    }
+
+    fn compile(&mut self, config: &Config) -> (Compiled, Guard) {
+        let loaded = load(&config.text(), &self.folder);
+        let compiled = self.compiler.compile(&loaded, &mut self.keys).unwrap();
+        let lists = compiled.settings().ports.iter().map(|_| &[][..]);
+        let nothing = Reserved::nothing(lists);
+        let guard = Guard::new(compiled.validated(), &self.gateway.view, &nothing).unwrap();
+        (compiled, guard)
+    }
+
+    /// Goes over to a configuration; the step of this number is refused.
+    fn apply(&mut self, config: &Config, refuse: Option<usize>) -> Result<(), NotMade> {
+        let (compiled, guard) = self.compile(config);
+        self.machine.world().refuse = refuse;
+        let gateway = &mut self.gateway;
+        let done = self.runtime.block_on(async {
+            let transaction = gateway.prepare(compiled, guard).await?;
+            gateway.make(transaction).await
+        });
+        self.machine.world().refuse = None;
+        done
+    }
+
+    /// Adds a policy and takes others away, as `lockgate policy` does.
+    fn change_policies(
+        &mut self,
+        remove: &[String],
+        add: &str,
+        refuse: Option<usize>,
+    ) -> Result<(), NotMade> {
+        let running = self.gateway.compiled.copied();
+        let parsed = control::parse_policies(add, "add", running.settings());
+        let added = if add.is_empty() { Vec::new() } else { parsed.unwrap().policies };
+        let named =
+            |name: &String| control::configured(&running, running.policy_named(name).unwrap());
+        let removed: Vec<_> = remove.iter().map(named).collect();
+        let compiled = self.compiler.change_policies(&running, remove, added.clone()).unwrap();
+        let lists = compiled.settings().ports.iter().map(|_| &[][..]);
+        let nothing = Reserved::nothing(lists);
+        let guard = Guard::new(compiled.validated(), &self.gateway.view, &nothing).unwrap();
+        self.machine.world().refuse = refuse;
+        let done = self.runtime.block_on(async {
+            let changes = (removed.iter(), added.iter());
+            let guard = NextGuard::Other(guard);
+            let transaction = self.gateway.prepare_policies(compiled, guard, changes)?;
+            self.gateway.make(transaction).await
+        });
+        self.machine.world().refuse = None;
+        done
+    }
+
+    fn steps(&self) -> Vec<Step> {
+        std::mem::take(&mut self.machine.world().steps)
+    }
+
+    /// What runs is this configuration, and nothing is left of another: the same as in a gateway
+    /// that never ran anything else.
+    fn runs(&mut self, config: &Config) {
+        let fresh = Lab::new(config);
+        let (world, wanted) = (self.machine.world(), fresh.machine.world());
+        let effective = |gateway: &Gateway| gateway.compiled.copied().validated().effective();
+        assert_eq!(effective(&self.gateway), effective(&fresh.gateway));
+        assert!(Arc::ptr_eq(&world.walked, &self.gateway.snapshot), "the workers walk by it");
+        assert_eq!(world.walked.ports(), wanted.walked.ports());
+        assert!(std::ptr::eq(world.walked.spd(), &*self.gateway.compiled.spd));
+        assert_eq!(world.names, wanted.names);
+        assert_eq!(world.guard, wanted.guard);
+        let served =
+            |(name, of): (&String, &Steered)| of.is_served.then(|| (name.clone(), of.clone()));
+        let of_now: Vec<_> = world.programs.iter().filter_map(served).collect();
+        let of_fresh: Vec<_> = wanted.programs.iter().filter_map(served).collect();
+        assert_eq!(of_now, of_fresh);
+        assert_eq!(self.gateway.reserved, fresh.gateway.reserved);
+        let ours: BTreeSet<String> = self.gateway.netdevs.keys().cloned().collect();
+        assert_eq!(ours, config.netdevs());
+        assert!(self.gateway.troubles.is_empty());
+    }
+}
+
+fn load(text: &str, folder: &TempDir) -> Loaded {
+    let parsed = parse(text, "test").unwrap_or_else(|errors| panic!("{errors}\n{text}"));
+    parsed.load_keys(folder.path()).unwrap()
+}
+
+#[test]
+fn policies_are_walked_only_once_programs_and_guard_withhold_what_they_may_want() {
+    let mut config = Config::small();
+    config.allow_host = ["tcp/22"].into();
+    let mut lab = Lab::new(&config);
+    config.policies.push((1, "discard", "tcp"));
+    lab.apply(&config, None).unwrap();
+    let [before, after] = {
+        let steps = lab.steps();
+        let published = steps.iter().position(|step| *step == Step::Publish).unwrap();
+        [steps[..published].to_vec(), steps[published + 1..].to_vec()]
+    };
+    assert_eq!(before, [Step::Install, Step::SetPorts, Step::SetPorts, Step::Install]);
+    assert_eq!(after, [Step::Instruct, Step::Instruct]);
+    lab.runs(&config);
+}
+
+#[test]
+fn a_port_that_cannot_be_had_takes_the_whole_change_back() {
+    let old = Config { policies: vec![(1, "discard", "tcp")], ..Config::small() };
+    let mut lab = Lab::new(&old);
+    let new = Config { more_ports: [2, 3].into(), policies: Vec::new(), ..Config::small() };
+    for nth in 0.. {
+        let done = lab.apply(&new, Some(nth));
+        if done.is_ok() {
+            assert!(nth > 4, "guard, programs and two netdevs were refused: {nth}");
+            break;
+        }
+        lab.runs(&old);
+        let world = lab.machine.world();
+        assert_eq!(world.programs.len(), 2, "netdevs are as they were found: {nth}");
+    }
+    lab.runs(&new);
+}
+
+fn action() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec!["bypass", "discard"])
+}
+
+/// Any configuration among few parts, so that changes meet.
+fn config() -> impl Strategy<Value = Config> {
+    let ports = prop::collection::btree_set(2..5_u8, 0..3);
+    let services = prop::sample::subsequence(vec!["tcp/22", "udp/500", "icmp"], 0..=3);
+    let one = (action(), prop::sample::select(vec!["tcp", "udp", "icmp"]));
+    let policies = prop::collection::btree_map(1..6_u8, one, 0..4);
+    (ports, services, policies, prop::sample::select(vec![0, 1000, 5000])).prop_map(
+        |(more_ports, services, policies, flows)| Config {
+            more_ports,
+            allow_host: services.into_iter().collect(),
+            policies: policies.into_iter().map(|(n, (action, p))| (n, action, p)).collect(),
+            flows,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    // Whatever step is refused, what runs is the old configuration or the new one, whole; in
+    // between nothing is open that must be closed (the simulated machine looks).
+    #[test]
+    fn a_change_is_made_whole_or_not_at_all(
+        first in config(),
+        changes in prop::collection::vec((config(), prop::option::of(0..14_usize)), 1..5),
+    ) {
+        let mut lab = Lab::new(&first);
+        let mut running = first;
+        for (next, refuse) in changes {
+            match lab.apply(&next, refuse) {
+                Ok(()) => running = next,
+                Err(_) => assert!(refuse.is_some()),
+            }
+            lab.runs(&running);
+        }
+    }
+
+    #[test]
+    fn a_change_of_policies_is_made_whole_or_not_at_all(
+        first in config(),
+        changes in prop::collection::vec(
+            (1..6_u8, action(), prop::option::of(0..8_usize)),
+            1..5,
+        ),
+    ) {
+        let mut lab = Lab::new(&first);
+        let mut running = first;
+        for (number, action, refuse) in changes {
+            let mut next = running.clone();
+            let there = next.policies.iter().position(|(known, ..)| *known == number);
+            let (remove, add) = match there {
+                Some(place) => {
+                    next.policies.remove(place);
+                    (vec![format!("p{number}")], String::new())
+                }
+                None => {
+                    next.policies.push((number, action, "tcp"));
+                    (Vec::new(), policy(number, action, "tcp"))
+                }
+            };
+            match lab.change_policies(&remove, &add, refuse) {
+                Ok(()) => running = next,
+                Err(_) => assert!(refuse.is_some()),
+            }
+            // They may withhold more than they must until the next look at the kernel.
+            lab.runtime.block_on(async {
+                lab.gateway.free().await;
+                lab.gateway.follow(view().into()).await.unwrap();
+            });
+            lab.runs(&running);
+        }
+    }
+}

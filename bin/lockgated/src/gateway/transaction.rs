@@ -1,0 +1,277 @@
+//! A change of what runs, in four steps of which none before the last cannot be taken back:
+//!
+//! 1. **prepare**: all that takes long or can be refused by itself, while everything runs as it did
+//! 2. **guard**: programs and guard pass no more of what new policies may want
+//! 3. **publish**: the workers go over to it; programs are told, netdevs that are new taken over
+//! 4. **record**: what ran before is let go of; who asked makes a revision of it
+//!
+//! Where a step is refused, what ran before runs on, or again. Nothing is open in between that was
+//! closed: programs and guard are narrowed before workers know of a policy, and widened after.
+
+use std::sync::Arc;
+
+use control::guard::{Guard, GuardError, UnwritableName};
+use control::mirror::LiveParts;
+use control::validated::Policy;
+use control::{Adopted, Compiled};
+use dataplane::carve_out::Reserved;
+use dataplane::{Snapshot, SnapshotError};
+
+use super::guarding::ReserveError;
+use super::netdevs::Leaving;
+use super::publish::{Caches, aside};
+use super::{Gateway, live_parts_of, netdevs, reserved_by, reserved_of_earlier};
+use crate::caches::CacheError;
+use crate::events::Kind;
+use crate::netdev::NetdevError;
+use crate::worker::WorkerGone;
+
+/// A change of what runs, prepared.
+pub(crate) struct Transaction {
+    compiled: Compiled,
+    live: Arc<LiveParts>,
+    snapshot: Arc<Snapshot>,
+    /// Packets of `allow_host` that may not be passed any more when it is published.
+    withheld: Reserved,
+    /// The guard that must stand before it is published.
+    guard: NextGuard,
+    extent: Extent,
+}
+
+/// The guard of a transaction.
+pub(crate) enum NextGuard {
+    /// The one that stands.
+    Same,
+    /// The same with rules for policies behind its own.
+    Behind(Vec<Policy>),
+    /// Another one.
+    Other(Guard),
+}
+
+/// How much a transaction changes.
+enum Extent {
+    /// Policies alone.
+    Policies {
+        /// Policies went that may have wanted packets of `allow_host`.
+        frees: bool,
+    },
+    /// Everything: ports, too.
+    Whole {
+        /// Flow caches of another size.
+        caches: Option<Caches>,
+    },
+}
+
+/// The reason why a change was not made. What ran before runs.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotMade {
+    /// Configuration and kernel do not make a snapshot.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// The flow caches cannot be had.
+    #[error(transparent)]
+    Caches(#[from] CacheError),
+    /// Something of `allow_host` cannot be taken from programs or guard.
+    #[error(transparent)]
+    Reserve(#[from] ReserveError),
+    /// The guard.
+    #[error(transparent)]
+    Guard(#[from] GuardError),
+    /// A name that the guard cannot be written with.
+    #[error(transparent)]
+    Name(#[from] UnwritableName),
+    /// A netdev cannot be taken over, or its program not be told.
+    #[error(transparent)]
+    Netdev(#[from] NetdevError),
+    /// A worker has ended: the daemon ends too.
+    #[error(transparent)]
+    Worker(#[from] WorkerGone),
+}
+
+/// What ran before a transaction, to be put back.
+struct Before {
+    compiled: Compiled,
+    live: Arc<LiveParts>,
+    reserved: Reserved,
+    guard: Guard,
+    has_other_caches: bool,
+}
+
+impl Gateway {
+    /// Prepares to go over to another configuration, with the guard that was made of it.
+    ///
+    /// # Errors
+    /// [`NotMade`]: nothing was touched.
+    pub(crate) async fn prepare(
+        &mut self,
+        compiled: Compiled,
+        guard: Guard,
+    ) -> Result<Transaction, NotMade> {
+        let live = Arc::new(live_parts_of(&compiled, &self.view));
+        let snapshot = compiled.assemble(&live, Some(&self.snapshot))?;
+        let cache = compiled.settings().cache;
+        let caches = match cache == self.config().cache {
+            true => None,
+            false => Some(self.fresh_caches(cache).await?),
+        };
+        // Netdevs may have come and gone since it was made.
+        let reserved = reserved_by(&compiled, &live);
+        let other = guard.with_netdevs(compiled.settings(), &self.view, &reserved)?;
+        let guard = NextGuard::Other(other.unwrap_or(guard));
+        // Nothing of the old `allow_host` passes any more that a new policy may want.
+        let withheld = reserved_of_earlier(&self.snapshot, &compiled, &live);
+        let extent = Extent::Whole { caches };
+        Ok(Transaction { compiled, live, snapshot, withheld, guard, extent })
+    }
+
+    /// Prepares to go over to other policies among the same ports and peers. `guard`: what has to
+    /// stand first.
+    ///
+    /// # Errors
+    /// [`NotMade`]: nothing was touched.
+    pub(crate) fn prepare_policies<'p>(
+        &self,
+        compiled: Compiled,
+        guard: NextGuard,
+        (removed, added): (impl Iterator<Item = &'p Policy>, impl Iterator<Item = &'p Policy>),
+    ) -> Result<Transaction, NotMade> {
+        let live = match compiled.remotes().eq(self.compiled.remotes()) {
+            true => self.live.clone(),
+            // A policy came that names where a peer has moved to: it is where it was again.
+            false => live_parts_of(&compiled, &self.view).into(),
+        };
+        let snapshot = compiled.assemble(&live, Some(&self.snapshot))?;
+        let withheld = self.wanted_by(&compiled, added);
+        let frees = !self.wanted_by(&self.compiled, removed).is_empty();
+        let guard = match guard {
+            NextGuard::Other(guard) => {
+                // What is reserved depends on addresses: it is filled in now.
+                let reserved = self.reserved.and(&withheld);
+                let other = guard.with_netdevs(compiled.settings(), &self.view, &reserved)?;
+                NextGuard::Other(other.unwrap_or(guard))
+            }
+            guard => guard,
+        };
+        let extent = Extent::Policies { frees };
+        Ok(Transaction { compiled, live, snapshot, withheld, guard, extent })
+    }
+
+    /// Makes a change.
+    ///
+    /// # Errors
+    /// [`NotMade`]: what ran before runs on, or again.
+    pub(crate) async fn make(&mut self, transaction: Transaction) -> Result<(), NotMade> {
+        let Transaction { compiled, live, snapshot, withheld, guard, extent } = transaction;
+        let (reserved, standing) = (self.reserved.clone(), self.guard.clone());
+        if let Err(refused) = self.guard_before(&withheld, guard).await {
+            // Some of it may have been withheld already.
+            self.widen().await;
+            return Err(refused);
+        }
+        self.tell_problems(&live);
+        let compiled = std::mem::replace(&mut self.compiled, compiled);
+        let live = std::mem::replace(&mut self.live, live);
+        let (caches, frees) = match extent {
+            Extent::Policies { frees } => {
+                self.publish(snapshot, None).await?;
+                if frees {
+                    self.free().await;
+                }
+                aside(move || drop(compiled));
+                return Ok(());
+            }
+            Extent::Whole { caches } => (caches, reserved_by(&self.compiled, &self.live)),
+        };
+        let has_other_caches = caches.is_some();
+        let before = Before { compiled, live, reserved, guard: standing, has_other_caches };
+        self.publish(snapshot, caches).await?;
+        self.reserved = frees;
+        let taken = match self.instruct() {
+            Ok(()) => self.take_new().await,
+            Err(error) => Err(error),
+        };
+        match taken {
+            Ok(()) => {
+                self.drop_beyond(Leaving::Open);
+                aside(move || drop(before));
+                Ok(())
+            }
+            Err(refused) => {
+                self.put_back(before).await?;
+                Err(refused.into())
+            }
+        }
+    }
+
+    /// Withholds packets of `allow_host` and puts a guard up, before workers know of a change.
+    async fn guard_before(&mut self, withheld: &Reserved, guard: NextGuard) -> Result<(), NotMade> {
+        self.reserve(withheld).await?;
+        self.guard = match guard {
+            NextGuard::Same => return Ok(()),
+            NextGuard::Behind(behind) => self.machine.extend(self.guard.clone(), behind).await?,
+            NextGuard::Other(guard) => self.machine.install(guard).await?,
+        };
+        Ok(())
+    }
+
+    /// Goes back to what ran before a change whose netdevs cannot be had, as carefully as it went
+    /// there: what the old policies want is withheld before they are walked again.
+    async fn put_back(&mut self, before: Before) -> Result<(), NotMade> {
+        let Before { compiled, live, reserved, guard, has_other_caches } = before;
+        let refused = netdevs(self.config());
+        // Made anew: what was remembered under the refused one must look older than it.
+        let snapshot = compiled.assemble(&live, Some(&self.snapshot))?;
+        let withheld = reserved_of_earlier(&self.snapshot, &compiled, &live);
+        if let Err(error) = self.guard_before(&withheld, NextGuard::Other(guard)).await {
+            // There is no way but on.
+            self.events.record(Kind::GuardRefused, "", error.to_string(), &[]);
+        }
+        self.compiled = compiled;
+        self.live = live;
+        self.publish(snapshot, None).await?;
+        if has_other_caches {
+            self.renew_caches().await?;
+        }
+        self.reserved = reserved;
+        self.instruct_and_tell();
+        self.drop_beyond(Leaving::AsFound);
+        self.renew_guard().await;
+        self.serve_again(&refused).await?;
+        Ok(())
+    }
+
+    /// Packets of `allow_host` that these policies may want, as far as a configuration has them.
+    fn wanted_by<'p>(
+        &self,
+        compiled: &Compiled,
+        policies: impl Iterator<Item = &'p Policy>,
+    ) -> Reserved {
+        let spd = &compiled.spd;
+        let policies = policies.filter_map(|policy| Some(spd.policy(spd.named(&policy.name)?)));
+        Reserved::by(&self.live.ports, &self.live.routes, policies)
+    }
+}
+
+impl Gateway {
+    /// Goes over to a search that changes were folded into. Every answer stays the same.
+    ///
+    /// # Errors
+    /// [`WorkerGone`]; inside, [`SnapshotError`]: what ran before runs on.
+    pub(crate) async fn fold(
+        &mut self,
+        adopted: Adopted,
+    ) -> Result<Result<(), SnapshotError>, WorkerGone> {
+        let Adopted { mut compiled, tables } = adopted;
+        // Peers may have moved since.
+        compiled.keep_ends(&self.compiled);
+        let upon = self.snapshot.upon(tables);
+        let snapshot = match compiled.assemble(&self.live, Some(&upon)) {
+            Ok(snapshot) => snapshot,
+            Err(error) => return Ok(Err(error)),
+        };
+        let old = std::mem::replace(&mut self.compiled, compiled);
+        self.publish(snapshot, None).await?;
+        aside(move || drop(old));
+        Ok(Ok(()))
+    }
+}

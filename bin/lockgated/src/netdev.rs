@@ -1,0 +1,275 @@
+//! One netdev that ports are on: claimed, steered, its queues served.
+//!
+//! Taking one over, in this order, so that nothing is ever open that was closed:
+//! 1. claim it: a second daemon on it finds the claim
+//! 2. load a program with the ports' rules; open a socket per queue; workers take them over
+//! 3. attach the program, in the place of an earlier one of ours
+
+mod claim;
+
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bpf::{Attached, BpfError, CounterReader, Inside, PortRule, Prefix, Steering};
+use dataplane::NetdevId;
+use dataplane::carve_out::{IKE_SERVICES, MAX_SERVICES};
+use xsk::XskError;
+
+use crate::assign::{self, MAX_QUEUES, QUOTA};
+use crate::worker::{Command, Handle, WorkerGone};
+
+pub(crate) use claim::Claim;
+
+/// Number of the next attachment in this process. What another process attached runs no more when
+/// this one takes its sockets, so nobody compares numbers of two processes.
+static INCARNATIONS: AtomicU32 = AtomicU32::new(1);
+/// How long a queue may be busy: the kernel takes that long to let go of a dead process's socket.
+const BUSY_RETRY: Duration = Duration::from_secs(5);
+// The program has room for every entry that `check` accepts.
+const _: () = assert!(MAX_SERVICES + IKE_SERVICES == bpf::MAX_SERVICES);
+
+/// The reason why a netdev cannot be taken over, or its program not be told something.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NetdevError {
+    /// Another daemon has it.
+    #[error(
+        "{netdev} is another daemon's port: stop that one first (`ss -xlp` shows who listens on \
+         @lockgate/port/{ifindex})"
+    )]
+    Claimed { netdev: String, ifindex: u32 },
+    /// Another daemon has the guard and the host port.
+    #[error(
+        "another lockgated runs in this network namespace, and there is one guard and one \
+         lockgate0: give its configuration these ports too (`ss -xlp` shows who listens on \
+         @lockgate/namespace)"
+    )]
+    NamespaceClaimed,
+    /// The claim cannot be made.
+    #[error("{netdev} cannot be claimed: {error}")]
+    Claim { netdev: String, error: std::io::Error },
+    /// The program.
+    #[error("{netdev}: {error}")]
+    Bpf { netdev: String, error: BpfError },
+    /// A socket.
+    #[error("{netdev} queue {queue}: {error}")]
+    Socket { netdev: String, queue: u32, error: XskError },
+    /// More queues than are served.
+    #[error(
+        "{netdev} has {queues} receive queues and {MAX_QUEUES} are served at most: lower them \
+         with `ethtool -L {netdev} combined {MAX_QUEUES}`"
+    )]
+    TooManyQueues { netdev: String, queues: u32 },
+    /// The driver changes received frames and cannot do without.
+    #[error(
+        "{netdev}: its driver does not switch {offload} off, so frames of tagged ports would look \
+         untagged"
+    )]
+    Offload { netdev: String, offload: &'static str },
+    /// A worker has ended.
+    #[error(transparent)]
+    Worker(#[from] WorkerGone),
+}
+
+impl NetdevError {
+    /// The netdev's name, as far as it is about one.
+    pub(crate) fn netdev(&self) -> &str {
+        match self {
+            NetdevError::Claimed { netdev, .. }
+            | NetdevError::Claim { netdev, .. }
+            | NetdevError::Bpf { netdev, .. }
+            | NetdevError::Socket { netdev, .. }
+            | NetdevError::TooManyQueues { netdev, .. }
+            | NetdevError::Offload { netdev, .. } => netdev,
+            NetdevError::NamespaceClaimed | NetdevError::Worker(_) => "",
+        }
+    }
+}
+
+/// A netdev to be taken over.
+pub(crate) struct Taking {
+    pub(crate) netdev: String,
+    pub(crate) ifindex: u32,
+    pub(crate) id: NetdevId,
+    /// Its number in the mark in front of packets: another one each time.
+    pub(crate) mark: u16,
+    pub(crate) queues: u32,
+    /// How many workers, from the first on, serve queues.
+    pub(crate) active: usize,
+    pub(crate) instruction: Instruction,
+}
+
+/// What the program of a netdev knows.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Instruction {
+    /// The rules of its ports.
+    pub(crate) rules: Vec<PortRule>,
+    /// Our addresses with the side of the port that each is on.
+    pub(crate) own: Arc<[(IpAddr, bpf::Side)]>,
+    /// Where those live who may not speak from outside.
+    pub(crate) inside: Arc<[(Prefix, Inside)]>,
+}
+
+/// A netdev that is ours.
+#[derive(Clone)]
+pub(crate) struct Netdev {
+    pub(crate) ifindex: u32,
+    pub(crate) queues: u32,
+    pub(crate) attached: Arc<Attached>,
+    /// A user who runs no daemon has its claim.
+    pub(crate) is_squatted: bool,
+    /// What its program counts; `None`: it does not say.
+    pub(crate) counters: Option<CounterReader>,
+}
+
+/// A netdev with a program of ours and sockets that workers serve. Dropping it leaves the program
+/// attached and closed.
+pub(crate) struct Steered {
+    netdev: String,
+    ifindex: u32,
+    queues: u32,
+    steering: Steering,
+    /// Kept as long as the netdev is ours.
+    _claim: Claim,
+}
+
+impl Steered {
+    /// Takes a netdev over. `workers`: those that serve queues.
+    ///
+    /// # Errors
+    /// [`NetdevError`]; the netdev is then as it was found.
+    pub(crate) async fn take(
+        taking: &Taking,
+        workers: &[Handle],
+    ) -> Result<(Steered, Netdev), NetdevError> {
+        let Taking { netdev, ifindex, id, mark, queues, .. } = taking;
+        let (netdev, ifindex, queues) = (netdev.clone(), *ifindex, *queues);
+        if queues > MAX_QUEUES {
+            return Err(NetdevError::TooManyQueues { netdev, queues });
+        }
+        let claim = Claim::make(&netdev, ifindex)?;
+        let steering = Steering::load(*mark, INCARNATIONS.fetch_add(1, Ordering::Relaxed))
+            .map_err(|error| NetdevError::Bpf { netdev: netdev.clone(), error })?;
+        let is_squatted = matches!(claim, Claim::Squatted);
+        let mut steered = Steered { netdev, ifindex, queues, steering, _claim: claim };
+        let attached = match steered.serve(taking, workers).await {
+            Ok(attached) => attached.into(),
+            Err(error) => {
+                release(workers, *id).await?;
+                return Err(error);
+            }
+        };
+        let counters = Some(steered.steering.counter_reader());
+        Ok((steered, Netdev { ifindex, queues, attached, is_squatted, counters }))
+    }
+
+    /// Lets the workers close the netdev's sockets. Its program stays and drops.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub(crate) async fn release(self, workers: &[Handle], id: NetdevId) -> Result<(), WorkerGone> {
+        for queue in 0..self.queues {
+            // First here, so that nothing is redirected into a socket that is being closed; that
+            // would be dropped too, but by nobody who counts.
+            let _ = self.steering.set_queue(queue, None);
+        }
+        release(workers, id).await
+    }
+
+    /// Takes the program off.
+    ///
+    /// # Errors
+    /// [`NetdevError::Bpf`]: it stays.
+    pub(crate) fn detach(self) -> Result<(), NetdevError> {
+        let Steered { netdev, ifindex, .. } = self;
+        bpf::detach(ifindex).map(drop).map_err(|error| NetdevError::Bpf { netdev, error })
+    }
+
+    /// Tells the program what changed.
+    ///
+    /// # Errors
+    /// [`NetdevError::Bpf`]: some of it may be as it was.
+    pub(crate) fn instruct(&mut self, instruction: &Instruction) -> Result<(), NetdevError> {
+        let Instruction { rules, own, inside } = instruction;
+        let mut set = || {
+            self.steering.set_own_addresses(own)?;
+            if self.steering.set_inside(inside).is_err() {
+                // More routes than it has room for: the workers, who know them all, are asked
+                // instead.
+                self.steering.forget_inside()?;
+            }
+            self.steering.set_ports(rules)
+        };
+        let done = set();
+        done.map_err(|error| self.refused(error))
+    }
+
+    /// Tells the program other rules of its ports; everything else stays.
+    ///
+    /// # Errors
+    /// [`NetdevError::Bpf`]: the rules are as they were.
+    pub(crate) fn set_ports(&mut self, rules: &[PortRule]) -> Result<(), NetdevError> {
+        self.steering.set_ports(rules).map_err(|error| self.refused(error))
+    }
+
+    /// Attaches the program again where something took it off.
+    ///
+    /// # Errors
+    /// [`NetdevError::Bpf`].
+    pub(crate) fn attach_again(&mut self) -> Result<Attached, NetdevError> {
+        self.steering.attach(self.ifindex).map_err(|error| self.refused(error))
+    }
+
+    /// Returns whether a program of ours is on the netdev.
+    pub(crate) fn is_attached(&self) -> bool {
+        // What cannot be asked is not taken for gone.
+        bpf::attached(self.ifindex).map_or(true, |program| {
+            program.is_some_and(|program| program.owner == bpf::Owner::Lockgate)
+        })
+    }
+
+    async fn serve(
+        &mut self,
+        taking: &Taking,
+        workers: &[Handle],
+    ) -> Result<Attached, NetdevError> {
+        let Taking { ifindex, id, mark, queues, instruction, .. } = taking;
+        let (ifindex, id, mark) = (*ifindex, *id, *mark);
+        self.instruct(instruction)?;
+        for queue in 0..*queues {
+            let worker = &workers[assign::worker_of(queue, workers.len() as u32) as usize];
+            let area = worker.area.clone();
+            let options = xsk::Options {
+                receive_frames: QUOTA,
+                transmit_ring: QUOTA,
+                busy_retry: BUSY_RETRY,
+                ..xsk::Options::default()
+            };
+            // It may have to wait for the kernel, and the control thread has other work.
+            let opened = tokio::task::spawn_blocking(move || {
+                xsk::Socket::open(&area, ifindex, queue, &options)
+            });
+            let netdev = || self.netdev.clone();
+            let socket = opened.await.map_err(|_| WorkerGone)?;
+            let failed = |error| NetdevError::Socket { netdev: netdev(), queue, error };
+            let socket = Box::new(socket.map_err(failed)?);
+            let set = self.steering.set_queue(queue, Some(socket.as_fd()));
+            set.map_err(|error| self.refused(error))?;
+            worker.ask(|reply| Command::Attach { device: id, mark, socket, reply }).await?;
+        }
+        self.attach_again()
+    }
+
+    fn refused(&self, error: BpfError) -> NetdevError {
+        NetdevError::Bpf { netdev: self.netdev.clone(), error }
+    }
+}
+
+async fn release(workers: &[Handle], device: NetdevId) -> Result<(), WorkerGone> {
+    for worker in workers {
+        worker.ask(|reply| Command::Detach { device, reply }).await?;
+    }
+    Ok(())
+}

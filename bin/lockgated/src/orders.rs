@@ -1,0 +1,138 @@
+//! What the control thread is asked to do, by whom, and how it answers. Orders are done one after
+//! the other; an answer comes when everybody who looks sees what came of it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use control::guard::{Guard, GuardError};
+use control::{Adopted, Compiler};
+use dataplane::SnapshotError;
+use tokio::sync::oneshot;
+
+use crate::backend::{Done, NotConfirmed, Refused};
+use crate::change::Proposed;
+use crate::config_file::KnownDrift;
+use crate::events::Kind;
+use crate::policies::Batch;
+use crate::revisions::RevisionError;
+use crate::state::State;
+use crate::who::ConnectionNumber;
+use crate::worker::{Report, WorkerGone};
+
+/// Where an answer goes.
+pub(crate) type Reply<T> = oneshot::Sender<T>;
+
+/// Something that the control thread is to do.
+pub(crate) enum Order {
+    /// Makes a change that was evaluated, or says what it would do. The compiler is lent.
+    Change { proposed: Box<Proposed>, reply: Reply<(Compiler, Result<Done, Refused>)> },
+    /// Makes changes of policies, all or none. Each is answered by itself.
+    Policies { batch: Batch, reply: Reply<()> },
+    /// Goes over to a search that changes were folded into.
+    Fold { adopted: Box<Adopted>, reply: Reply<Result<(), SnapshotError>> },
+    /// Puts up the guard that was made of a revision's policies, if that still runs. Says whether
+    /// it does.
+    PutUp { guard: Guard, revision: u64, reply: Reply<Runs> },
+    /// Restores the guard, which somebody may have changed; or says why nobody can tell.
+    RestoreGuard { asked: Result<(), GuardError>, reply: Reply<()> },
+    /// Keeps the change that waits.
+    Confirm { asked: Option<u64>, over: ConnectionNumber, reply: Reply<Result<u64, NotConfirmed>> },
+    /// Rolls back what nobody confirmed in time. Says when to look again.
+    RollBackOverdue { reply: Reply<Option<Instant>> },
+    /// Forgets that a text was never confirmed: it is in the daemon's file now.
+    Accept { text: String, reply: Reply<()> },
+    /// Notes whether a revision is on disk. Says why it is not.
+    Written { number: u64, written: Result<(), RevisionError>, reply: Reply<Option<String>> },
+    /// Notes how the daemon's file differs from what runs.
+    Compared { known: Arc<KnownDrift>, reply: Reply<()> },
+    /// Asks what the workers counted, while nothing else is done.
+    Count { reply: Reply<Vec<Report>> },
+}
+
+/// Whether a revision still runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Runs {
+    Still,
+    NoMore,
+}
+
+impl State {
+    /// Does what was ordered.
+    ///
+    /// # Errors
+    /// [`WorkerGone`]: the daemon ends.
+    pub(crate) async fn obey(&mut self, order: Order) -> Result<(), WorkerGone> {
+        match order {
+            Order::Change { proposed, reply } => {
+                let done = self.change_as_proposed(*proposed).await;
+                self.answer(reply, done);
+            }
+            Order::Policies { batch, reply } => {
+                let answers = self.change_policies(batch).await;
+                self.show();
+                for (answer, done) in answers {
+                    // Whoever asked may be gone.
+                    let _ = answer.send(done);
+                }
+                let _ = reply.send(());
+            }
+            Order::Fold { adopted, reply } => {
+                let done = match self.stopping {
+                    true => Ok(()),
+                    false => self.gateway.fold(*adopted).await?,
+                };
+                self.answer(reply, done);
+            }
+            Order::PutUp { guard, revision, reply } => {
+                let runs = if self.revision == revision { Runs::Still } else { Runs::NoMore };
+                if runs == Runs::Still && !self.stopping {
+                    self.gateway.put_up(guard).await;
+                }
+                self.answer(reply, runs);
+            }
+            Order::RestoreGuard { asked, reply } => {
+                match asked {
+                    Err(error) => {
+                        self.events.record(Kind::GuardRefused, "", error.to_string(), &[]);
+                    }
+                    Ok(()) if self.stopping => {}
+                    // It may be another guard by now.
+                    Ok(()) => self.gateway.restore_guard().await,
+                }
+                self.answer(reply, ());
+            }
+            Order::Confirm { asked, over, reply } => {
+                let done = self.confirm(asked, over).await;
+                self.answer(reply, done);
+            }
+            Order::RollBackOverdue { reply } => {
+                let next = self.roll_back_overdue().await;
+                self.answer(reply, next);
+            }
+            Order::Accept { text, reply } => {
+                self.accept(&text).await;
+                self.answer(reply, ());
+            }
+            Order::Written { number, written, reply } => {
+                let lost = self.note_written(number, written);
+                self.answer(reply, lost);
+            }
+            Order::Compared { known, reply } => {
+                self.drift = Some(known);
+                self.answer(reply, ());
+            }
+            Order::Count { reply } => {
+                let reports = self.workers.reports(&self.gateway.snapshot).await?;
+                self.answer(reply, reports.unwrap_or_default());
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers, after everybody who looks can see what was done.
+    fn answer<T>(&self, reply: Reply<T>, answer: T) {
+        self.show();
+        // Whoever asked may be gone.
+        let _ = reply.send(answer);
+    }
+}

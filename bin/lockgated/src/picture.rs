@@ -1,0 +1,131 @@
+//! What runs, as one consistent picture: everybody who only looks takes the last one, and waits
+//! for nobody who changes something.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use control::Compiled;
+use control::guard::Guard;
+use control::mirror::{LiveParts, View};
+use control::validated::Validated;
+use dataplane::Snapshot;
+use dataplane::carve_out::Reserved;
+
+use crate::backend::{Refused, Waits};
+use crate::config_file::KnownDrift;
+use crate::history::History;
+use crate::liveness::{Heard, Liveness};
+use crate::netdev::Netdev;
+use crate::revisions::Revisions;
+use crate::totals::Totals;
+use crate::worker::{Report, WorkerGone};
+use crate::workers::Workers;
+
+/// What runs at one moment. A copy of what the control thread owns: its parts are shared.
+pub(crate) struct Picture {
+    /// The configuration file that was started with.
+    pub(crate) file: Arc<Path>,
+    /// What a relative `keys_dir` of the running configuration is relative to.
+    pub(crate) base: Arc<Path>,
+    pub(crate) started: SystemTime,
+    pub(crate) since: Instant,
+    pub(crate) revision: u64,
+    /// The revision that the running one brought back.
+    pub(crate) restored: Option<u64>,
+    pub(crate) revisions: Revisions,
+    /// A change that waits to be confirmed.
+    pub(crate) pending: Option<Waiting>,
+    /// Differences between the daemon's file and the running configuration, as far as known.
+    pub(crate) drift: Option<Arc<KnownDrift>>,
+    /// Troubles that last, one sentence each.
+    pub(crate) lasting_troubles: Vec<String>,
+    pub(crate) compiled: Compiled,
+    pub(crate) view: Arc<View>,
+    pub(crate) live: Arc<LiveParts>,
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) reserved: Reserved,
+    /// Netdevs that are ours, by name.
+    pub(crate) netdevs: Arc<BTreeMap<String, Netdev>>,
+    /// Why a netdev is not ours although it should be.
+    pub(crate) troubles: Arc<HashMap<String, String>>,
+    pub(crate) workers: Workers,
+    /// How many workers, from the first on, serve queues.
+    pub(crate) active: usize,
+    /// Counts of workers under earlier snapshots.
+    pub(crate) totals: Arc<Totals>,
+    /// Counters of the last minute.
+    pub(crate) history: Arc<History>,
+    pub(crate) liveness: Arc<Liveness>,
+    /// How often each peer has moved since the start.
+    pub(crate) moves: Arc<HashMap<String, u64>>,
+    pub(crate) netlink_resyncs: u64,
+    pub(crate) guard: Guard,
+    /// State of the guard: `intact`, or `missing: ` and why.
+    pub(crate) guard_state: Arc<str>,
+    /// Policies that single changes took away since the start.
+    pub(crate) policies_removed: u64,
+    pub(crate) stopping: bool,
+}
+
+/// A change that waits to be confirmed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) revision: u64,
+    /// The revision that comes back if nobody confirms.
+    pub(crate) previous: u64,
+    /// The time at which it does.
+    pub(crate) until: Instant,
+}
+
+impl Waiting {
+    /// The change in the words of the API.
+    pub(crate) fn waits(&self) -> Waits {
+        let Waiting { revision, previous, until } = *self;
+        Waits { revision, previous, left: until.saturating_duration_since(Instant::now()) }
+    }
+}
+
+impl Picture {
+    /// The running configuration without its policies, which are the compiled one's.
+    pub(crate) fn config(&self) -> &Arc<Validated> {
+        self.compiled.settings()
+    }
+
+    /// The time at which each configured peer was heard.
+    pub(crate) fn liveness_of_peers(&self) -> HashMap<String, Heard> {
+        let peers = self.config().peers.iter();
+        peers.map(|peer| (peer.name.clone(), self.liveness.of(&peer.name))).collect()
+    }
+
+    /// Refuses a change while another waits to be confirmed, and when the daemon ends.
+    ///
+    /// # Errors
+    /// [`Refused::Stopping`], [`Refused::Waiting`].
+    pub(crate) fn check_free(&self) -> Result<(), Refused> {
+        match &self.pending {
+            _ if self.stopping => Err(Refused::Stopping),
+            Some(waiting) => Err(Refused::Waiting(waiting.waits())),
+            None => Ok(()),
+        }
+    }
+
+    /// What the workers say now, if they still walk by this picture's snapshot; `None`: they have
+    /// gone over to another one.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub(crate) async fn reports(&self) -> Result<Option<Vec<Report>>, WorkerGone> {
+        let reports = self.workers.reports(&self.snapshot).await?;
+        let is_of_this = |report: &Report| Arc::ptr_eq(&report.flushed.snapshot, &self.snapshot);
+        Ok(reports.filter(|reports| reports.iter().all(is_of_this)))
+    }
+
+    /// What was counted since the start, over workers and layouts.
+    pub(crate) fn totals_with(&self, reports: &[Report]) -> Totals {
+        let mut totals = Totals::clone(&self.totals);
+        reports.iter().for_each(|report| totals.add(&report.flushed));
+        totals
+    }
+}

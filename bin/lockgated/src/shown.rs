@@ -1,0 +1,405 @@
+//! What runs, in the API's words.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use api::v1;
+use control::mirror::{NeighbourState, PortState};
+use control::{HOST_NETDEV, mac_text, service_text};
+use dataplane::{DropReason, L4Checksum, Ledger, PortInfo, Side};
+use ipsec::{Encapsulation, Fingerprint, SequenceNumbers, Spi};
+use policy::Direction;
+
+use crate::assign;
+use crate::netdev::Netdev;
+use crate::numbers;
+use crate::overview;
+use crate::picture::Picture;
+use crate::totals::Totals;
+use crate::worker::Report;
+
+fn ledger(ledger: &Ledger) -> v1::Ledger {
+    v1::Ledger {
+        received: ledger.received,
+        made: ledger.made,
+        sent: ledger.sent,
+        dropped: ledger.dropped,
+        consumed: ledger.consumed,
+        host: ledger.host,
+        held: ledger.held,
+        imbalance: ledger.imbalance(),
+    }
+}
+
+pub(crate) fn ports(picture: &Picture, reports: &[Report], totals: &Totals) -> Vec<v1::Port> {
+    (0..picture.live.ports.len()).map(|place| port(picture, place, reports, totals)).collect()
+}
+
+fn port(picture: &Picture, place: usize, reports: &[Report], totals: &Totals) -> v1::Port {
+    let info = &picture.live.ports[place];
+    let configured = picture.config().ports.get(place);
+    let netdev = configured.map_or(HOST_NETDEV, |port| port.netdev.as_str());
+    let device = picture.netdevs.get(netdev);
+    let is_host = configured.is_none();
+    let ifindex = picture.live.devices.get(usize::from(info.device.0)).copied().flatten();
+    let (port_state, reason) = port_state(picture, place, netdev);
+    let queues = queues(picture, info, reports);
+    let copy_mode = reports.iter().find_map(|report| {
+        report.queues.get(usize::from(info.device.0))?.first().map(|queue| match queue.transfer {
+            xsk::Transfer::Copy => "copy",
+            xsk::Transfer::ZeroCopy => "zero-copy",
+        })
+    });
+    let transmitted = totals.transmitted.get(&info.name).copied().unwrap_or_default();
+    v1::Port {
+        name: info.name.clone(),
+        netdev: netdev.into(),
+        ifindex: ifindex.unwrap_or(0),
+        vlan: info.vlan.map(u32::from),
+        side: side_text(info.side).into(),
+        state: port_state.into(),
+        state_reason: reason,
+        xdp_mode: match device {
+            _ if is_host => "tun".into(),
+            Some(device) => device.attached.mode.name().into(),
+            None => String::new(),
+        },
+        native_refused: device
+            .and_then(|device| device.attached.native_refused.as_ref())
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+        copy_mode: copy_mode.unwrap_or_default().into(),
+        mac: mac_text(info.mac),
+        mtu: info.mtu,
+        addresses: addresses(picture, place),
+        allow_host: info.allow_host.iter().map(service_text).collect(),
+        kernel: device.and_then(|device| kernel_counters(device, &queues)),
+        queues,
+        ledger: Some(totals.ledgers.get(&info.name).map(ledger).unwrap_or_default()),
+        tx_packets: transmitted.packets,
+        tx_bytes: transmitted.bytes,
+        l4_checksum: Some(l4_checksum(info, totals)),
+    }
+}
+
+fn l4_checksum(info: &PortInfo, totals: &Totals) -> v1::L4Checksum {
+    let counts = totals.l4_checksums.get(&info.name).copied().unwrap_or_default();
+    v1::L4Checksum {
+        mode: match info.l4_checksum {
+            L4Checksum::Complete => "complete".into(),
+            L4Checksum::Pass => "pass".into(),
+        },
+        completed: counts.completed,
+        checked: counts.checked,
+        bad: counts.bad,
+    }
+}
+
+fn port_state(picture: &Picture, place: usize, netdev: &str) -> (&'static str, String) {
+    let trouble = picture.troubles.get(netdev);
+    let is_ours = place >= picture.config().ports.len() || picture.netdevs.contains_key(netdev);
+    match (picture.live.states.get(place), trouble) {
+        (Some(PortState::Absent) | None, _) => ("absent", format!("there is no netdev {netdev}")),
+        (_, Some(trouble)) => ("refused", trouble.clone()),
+        _ if !is_ours => ("detached", "its netdev is not taken yet".into()),
+        (Some(PortState::Down), _) => {
+            ("down", format!("{netdev} is switched off: ip link set {netdev} up"))
+        }
+        (Some(PortState::NoCarrier), _) => ("down", format!("{netdev} has no carrier")),
+        (Some(PortState::Up), _) => ("up", String::new()),
+    }
+}
+
+fn side_text(side: Side) -> &'static str {
+    match side {
+        Side::Protected => "protected",
+        Side::Unprotected => "unprotected",
+    }
+}
+
+fn addresses(picture: &Picture, place: usize) -> Vec<String> {
+    let Some(link) = picture.live.links.get(place).copied().flatten() else { return Vec::new() };
+    let on_link = picture.view.addresses.iter().filter(|(index, ..)| *index == link);
+    on_link.map(|(_, address, length)| format!("{address}/{length}")).collect()
+}
+
+fn queues(picture: &Picture, info: &PortInfo, reports: &[Report]) -> Vec<v1::Queue> {
+    let mut queues = Vec::new();
+    for (worker, report) in reports.iter().enumerate() {
+        for queue in report.queues.get(usize::from(info.device.0)).into_iter().flatten() {
+            let (kernel, own) = (queue.statistics.kernel, queue.statistics.own);
+            queues.push(v1::Queue {
+                queue: queue.queue,
+                worker: worker as u32,
+                socket: true,
+                socket_refused: String::new(),
+                rx_packets: own.received,
+                tx_packets: own.sent,
+                rx_dropped: kernel.rx_dropped + own.rx_invalid + own.rx_abandoned,
+                queue_full: kernel.rx_ring_full,
+                foreign: queue.foreign,
+                fill_empty: kernel.rx_fill_ring_empty_descs,
+                tx_invalid: kernel.tx_invalid_descs,
+                tx_full: own.tx_full,
+            });
+        }
+    }
+    if usize::from(info.device.0) + 1 == picture.live.devices.len() {
+        queues.extend(host_queues(reports));
+        return queues;
+    }
+    let device = picture.netdevs.values().find(|device| {
+        picture.live.devices.get(usize::from(info.device.0)) == Some(&Some(device.ifindex))
+    });
+    for queue in 0..device.map_or(0, |device| device.queues) {
+        if queues.iter().all(|known| known.queue != queue) {
+            queues.push(v1::Queue {
+                queue,
+                worker: assign::worker_of(queue, picture.active as u32),
+                socket_refused: "its socket is not bound".into(),
+                ..v1::Queue::default()
+            });
+        }
+    }
+    queues.sort_by_key(|queue| queue.queue);
+    queues
+}
+
+/// The host port's queues, one per worker.
+fn host_queues(reports: &[Report]) -> impl Iterator<Item = v1::Queue> {
+    let with_host = (0..).zip(reports).filter_map(|(worker, report)| Some((worker, report.host?)));
+    with_host.map(|(worker, host)| v1::Queue {
+        queue: worker,
+        worker,
+        socket: true,
+        rx_packets: host.received,
+        tx_packets: host.sent,
+        rx_dropped: host.too_long,
+        tx_invalid: host.refused,
+        tx_full: host.full + host.down,
+        ..v1::Queue::default()
+    })
+}
+
+/// What the program counted, held against what the sockets say they got of it.
+fn kernel_counters(device: &Netdev, queues: &[v1::Queue]) -> Option<v1::KernelCounters> {
+    let counters = device.counters.as_ref()?.read().ok()?;
+    let of = |counter| counters.of(counter);
+    let to_worker = of(bpf::Counter::ToWorker);
+    let lost: u64 = queues.iter().map(|queue| queue.rx_dropped + queue.queue_full).sum();
+    let received: u64 = queues.iter().map(|queue| queue.rx_packets).sum();
+    Some(v1::KernelCounters {
+        received: counters.received(),
+        passed_not_to_us: of(bpf::Counter::PassedNotToUs),
+        passed_arp_nd: of(bpf::Counter::PassedArpNd),
+        passed_not_ip: of(bpf::Counter::PassedNotIp),
+        passed_to_host: of(bpf::Counter::PassedToHost),
+        passed_allow_host: of(bpf::Counter::PassedAllowHost),
+        to_worker,
+        no_socket: of(bpf::Counter::NoSocket),
+        mark_failed: of(bpf::Counter::MarkFailed),
+        ring_full: lost,
+        imbalance: to_worker as i64 - (received + lost) as i64,
+    })
+}
+
+pub(crate) fn security_associations(
+    picture: &Picture,
+    totals: &Totals,
+) -> Vec<v1::SecurityAssociation> {
+    let snapshot = &picture.snapshot;
+    let peers: HashMap<_, _> =
+        snapshot.sets().map(|(_, set)| (set.id, set.peer.as_str())).collect();
+    let mut sas = Vec::new();
+    for sa in snapshot.outbound() {
+        let (state_text, reason) = match () {
+            () if sa.sequence.is_exhausted() => {
+                ("exhausted", DropReason::SequenceExhausted.help().to_owned())
+            }
+            () if sa.sequence.last() >= sa.sequence.reserved() => {
+                ("not_reserved", DropReason::SequenceNotReserved.help().to_owned())
+            }
+            () => ("ok", String::new()),
+        };
+        let peer = peers.get(&sa.set).copied().unwrap_or_default();
+        let (last, numbers) = (sa.sequence.last(), sa.sequence.numbers());
+        sas.push(v1::SecurityAssociation {
+            backend: sa.cipher.backend_name().into(),
+            sequence: last,
+            sequence_used: numbers::part(last, numbers),
+            reserved_to: Some(sa.sequence.reserved()),
+            extended_sequence_numbers: numbers == SequenceNumbers::Extended,
+            state: state_text.into(),
+            state_reason: reason,
+            fingerprint: short(&picture.compiled.outbound_fingerprint(sa.id)),
+            ..association((Direction::Outbound, sa.spi, peer), sa.suite, &sa.encapsulation, totals)
+        });
+    }
+    for sa in snapshot.inbound() {
+        let peer = peers.get(&sa.set).copied().unwrap_or_default();
+        let (edge, numbers) = (sa.window.right_edge(), sa.window.numbers());
+        sas.push(v1::SecurityAssociation {
+            backend: sa.cipher.backend_name().into(),
+            sequence: edge,
+            sequence_used: numbers::part(edge, numbers),
+            window_packets: Some(sa.window.size()),
+            extended_sequence_numbers: numbers == SequenceNumbers::Extended,
+            state: "ok".into(),
+            fingerprint: short(&picture.compiled.inbound_fingerprint(sa.id)),
+            ..association((Direction::Inbound, sa.spi, peer), sa.suite, &sa.encapsulation, totals)
+        });
+    }
+    for refused in &*picture.compiled.refused {
+        let config = picture.config();
+        let Some(peer) = config.peers.iter().find(|peer| peer.name == refused.peer) else {
+            continue;
+        };
+        let key = (refused.direction, refused.spi, peer.name.as_str());
+        sas.push(v1::SecurityAssociation {
+            extended_sequence_numbers: peer.numbers == SequenceNumbers::Extended,
+            state: "refused".into(),
+            state_reason: refused.to_string(),
+            fingerprint: short(&refused.fingerprint),
+            ..association(key, peer.suite, &peer.encapsulation, totals)
+        });
+    }
+    sas
+}
+
+/// What all SAs have in common.
+fn association(
+    (direction, spi, peer): (Direction, Spi, &str),
+    suite: ipsec::Suite,
+    encapsulation: &Encapsulation,
+    totals: &Totals,
+) -> v1::SecurityAssociation {
+    let volume = totals.sas.get(&(direction, spi, peer.to_owned())).copied().unwrap_or_default();
+    let Encapsulation { mode, tunnel, udp, .. } = encapsulation;
+    v1::SecurityAssociation {
+        direction: match direction {
+            Direction::Outbound => "outbound".into(),
+            Direction::Inbound => "inbound".into(),
+        },
+        spi: spi.to_string(),
+        peer: peer.into(),
+        suite: suite.to_string(),
+        local: tunnel.local.to_string(),
+        remote: tunnel.remote.to_string(),
+        packets: volume.packets,
+        bytes: volume.bytes,
+        mode: mode.name().into(),
+        encapsulation: in_front(encapsulation).into(),
+        local_port: udp.map(|ports| ports.local.into()),
+        remote_port: udp.map(|ports| ports.remote.into()),
+        ..v1::SecurityAssociation::default()
+    }
+}
+
+/// What is in front of ESP, in the configuration's words.
+pub(crate) fn in_front(encapsulation: &Encapsulation) -> &'static str {
+    if encapsulation.udp.is_some() { "udp" } else { "none" }
+}
+
+/// The first digits of a fingerprint.
+pub(crate) fn short(fingerprint: &Fingerprint) -> String {
+    fingerprint.to_string().chars().take(16).collect()
+}
+
+pub(crate) fn neighbours(picture: &Picture) -> Vec<v1::Neighbour> {
+    let mut all: Vec<(IpAddr, v1::Neighbour)> = picture
+        .view
+        .neighbours
+        .iter()
+        .filter_map(|((link, address), entry)| {
+            let port = picture.live.port_of_link(*link)?;
+            let text = match entry.state {
+                NeighbourState::Good => "reachable",
+                NeighbourState::Permanent => "permanent",
+                NeighbourState::Stale => "stale",
+                NeighbourState::Unresolved => "incomplete",
+                NeighbourState::Failed => "failed",
+            };
+            let neighbour = v1::Neighbour {
+                port: picture.live.ports[usize::from(port.0)].name.clone(),
+                address: address.to_string(),
+                mac: entry.mac.map(mac_text).unwrap_or_default(),
+                state: text.into(),
+                next_hop: picture.live.fresh.contains(&(*link, *address)),
+                held: 0,
+            };
+            Some(((*address).into(), neighbour))
+        })
+        .collect();
+    all.sort_by(|(a, left), (b, right)| (&left.port, a).cmp(&(&right.port, b)));
+    all.into_iter().map(|(_, neighbour)| neighbour).collect()
+}
+
+pub(crate) fn counters(picture: &Picture, reports: &[Report], totals: &Totals) -> v1::Counters {
+    let total = totals.ledger();
+    let ports = ports(picture, reports, totals);
+    let mut kernel_imbalance = 0;
+    let mut in_kernel = 0;
+    let mut seen = Vec::new();
+    for port in &ports {
+        if let (Some(kernel), false) = (&port.kernel, seen.contains(&port.netdev)) {
+            seen.push(port.netdev.clone());
+            kernel_imbalance += kernel.imbalance.unsigned_abs();
+            in_kernel += kernel.received - kernel.to_worker;
+        }
+    }
+    let ledgers = totals.ledgers.values().map(|ledger| ledger.imbalance().unsigned_abs());
+    v1::Counters {
+        tiers: Some(v1::Tiers {
+            device: 0,
+            kernel: in_kernel,
+            cache: totals.cache.hits,
+            classifier: total.received.saturating_sub(totals.cache.hits),
+        }),
+        drops: DropReason::ALL
+            .iter()
+            .map(|reason| v1::Drop {
+                name: reason.name().into(),
+                count: totals.drops.get(reason).copied().unwrap_or(0),
+                help: reason.help().into(),
+            })
+            .collect(),
+        ledger_imbalance: ledgers.sum::<u64>() + kernel_imbalance,
+        ledger: Some(ledger(&total)),
+        workers: reports.iter().enumerate().map(|(n, report)| worker(picture, n, report)).collect(),
+        held: reports.iter().map(|report| report.waiting as u32).sum(),
+        icmp_limited: totals.icmp_limited,
+        generation: picture.snapshot.generation().0,
+        revision: picture.revision,
+        uptime_ms: picture.since.elapsed().as_millis() as u64,
+        netlink_resyncs: picture.netlink_resyncs,
+        keepalives: totals.keepalives,
+        full_lookups: totals.full_lookups,
+        ports: ports.iter().map(|port| overview::port_activity(picture, port)).collect(),
+        drops_last_minute: overview::drops(picture),
+        rate_time_ms: overview::milliseconds(picture.history.lately()),
+    }
+}
+
+fn worker(picture: &Picture, number: usize, report: &Report) -> v1::Worker {
+    let census = &report.census;
+    v1::Worker {
+        worker: number as u32,
+        cpu: picture.workers.all()[number].core as u32,
+        turns: report.turns,
+        cpu_ms: report.cpu.as_millis() as u64,
+        sleeps: report.sleeps,
+        generation: report.flushed.snapshot.generation().0,
+        frames: Some(v1::FrameCensus {
+            total: census.total as u64,
+            free: census.free as u64,
+            fill: census.receive as u64,
+            rx: 0,
+            tx: census.transmit as u64,
+            completion: census.quarantined as u64,
+            held: census.outside as u64,
+            missing: census.imbalance(),
+        }),
+        handed_over: report.handed_over,
+        taken_over: report.taken_over,
+    }
+}
