@@ -101,8 +101,8 @@ type Walk = fn(&mut Worker<MemoryFrames, PreloadedPort>, &Snapshot, &Case);
 impl<'r> Counting<'r> {
     fn new(row: &'r Row, snapshot: &'r Snapshot, keys: &Keys) -> Result<Self, Failure> {
         let flows = row.case.flows;
-        let devices = (0..3).map(|_| Some(PreloadedPort::new(flows))).collect();
-        let mut worker = Worker::new(snapshot, MemoryFrames::new(flows as u32), devices);
+        let netdevs = (0..3).map(|_| Some(PreloadedPort::new(flows))).collect();
+        let mut worker = Worker::new(snapshot, MemoryFrames::new(flows as u32), netdevs);
         if row.cache == Cache::Hit {
             // The same secret each time: a count that depends on it could not be compared.
             let cache = FlowCache::new(CACHE_ENTRIES, &[7; 32], CacheUse::Always);
@@ -182,12 +182,12 @@ impl<'r> Counting<'r> {
 
 /// Returns the settings of a row's capture.
 fn capture(row: &Row, snapshot: &Snapshot) -> Option<TapSettings> {
-    let is_crossed = |device| device == row.case.ingress() || device == row.case.egress();
+    let is_crossed = |netdev| netdev == row.case.ingress() || netdev == row.case.egress();
     let port = match row.capture {
         Capture::Off => return None,
         Capture::On => None,
         Capture::Elsewhere => {
-            let other = snapshot.ports().iter().find(|port| !is_crossed(port.device));
+            let other = snapshot.ports().iter().find(|port| !is_crossed(port.netdev));
             Some(other.expect("a scene has three ports").name.to_string())
         }
     };

@@ -99,21 +99,21 @@ pub const DMZ: NetdevId = NetdevId(2);
 const PORTS: [(&str, Side); 3] =
     [("lan", Side::Protected), ("wan", Side::Unprotected), ("dmz", Side::Protected)];
 
-/// Our link address on a device.
-pub const fn own_mac(device: NetdevId) -> [u8; 6] {
-    [2, 0, 0, 0, 1, device.0 as u8]
+/// Our link address on a netdev.
+pub const fn own_mac(netdev: NetdevId) -> [u8; 6] {
+    [2, 0, 0, 0, 1, netdev.0 as u8]
 }
 
-/// Link address of the router behind a device.
-pub const fn router_mac(device: NetdevId) -> [u8; 6] {
-    [2, 0, 0, 0, 2, device.0 as u8]
+/// Link address of the router behind a netdev.
+pub const fn router_mac(netdev: NetdevId) -> [u8; 6] {
+    [2, 0, 0, 0, 2, netdev.0 as u8]
 }
 
 /// Addresses of one family.
 struct Plan {
     own: [&'static str; 3],
     routers: [&'static str; 3],
-    /// The network behind each device; behind wan the peer's.
+    /// The network behind each netdev; behind wan the peer's.
     networks: [&'static str; 3],
     network_bits: u8,
     peer: &'static str,
@@ -191,7 +191,7 @@ impl Case {
         }
     }
 
-    /// The device that packets come from.
+    /// The netdev that packets come from.
     pub fn ingress(&self) -> NetdevId {
         match self.direction {
             Direction::Out | Direction::Forward => LAN,
@@ -199,7 +199,7 @@ impl Case {
         }
     }
 
-    /// The device that packets leave by.
+    /// The netdev that packets leave by.
     pub fn egress(&self) -> NetdevId {
         match self.direction {
             Direction::Out => WAN,
@@ -225,7 +225,7 @@ impl Case {
         // Flows beyond the hosts of a network meet at the near one, each at another far one.
         let (near, round) = (flow % MAX_FLOWS, flow / MAX_FLOWS);
         let far = (near * 40_503 + round) % MAX_FLOWS;
-        let network = |device: NetdevId| address(plan(self.family).networks[usize::from(device.0)]);
+        let network = |netdev: NetdevId| address(plan(self.family).networks[usize::from(netdev.0)]);
         let host = |network: Address, host: usize| Address {
             value: network.value + host as u128,
             ..network
@@ -313,10 +313,10 @@ impl Case {
         }
     }
 
-    /// The network behind a device; behind wan the peer's.
-    pub fn network(&self, device: NetdevId) -> AddressRange {
+    /// The network behind a netdev; behind wan the peer's.
+    pub fn network(&self, netdev: NetdevId) -> AddressRange {
         let plan = plan(self.family);
-        let network = address(plan.networks[usize::from(device.0)]);
+        let network = address(plan.networks[usize::from(netdev.0)]);
         AddressRange::network(network, plan.network_bits)
     }
 
@@ -328,15 +328,15 @@ impl Case {
         let peer = Prefix { address: address(plan.peer), length: bits };
         let mut routes =
             vec![RouteEntry { prefix: peer, target: RouteTarget::Via(NextHopId(WAN.0.into())) }];
-        for device in [LAN, WAN, DMZ] {
-            let place = usize::from(device.0);
-            let (port, router) = (PortId(device.0), address(plan.routers[place]));
+        for netdev in [LAN, WAN, DMZ] {
+            let place = usize::from(netdev.0);
+            let (port, router) = (PortId(netdev.0), address(plan.routers[place]));
             next_hops.push(NextHop { port, gateway: Some(router) });
-            neighbours.push(Neighbour { port, address: router, mac: router_mac(device) });
+            neighbours.push(Neighbour { port, address: router, mac: router_mac(netdev) });
             let network =
                 Prefix { address: address(plan.networks[place]), length: plan.network_bits };
             let own = Prefix { address: address(plan.own[place]), length: bits };
-            let via = RouteTarget::Via(NextHopId(device.0.into()));
+            let via = RouteTarget::Via(NextHopId(netdev.0.into()));
             routes.push(RouteEntry { prefix: network, target: via });
             routes.push(RouteEntry { prefix: own, target: RouteTarget::Local });
         }
@@ -347,7 +347,7 @@ impl Case {
 fn ports() -> Vec<PortInfo> {
     let port = |(number, (name, side)): (u16, (&str, Side))| PortInfo {
         name: name.into(),
-        device: NetdevId(number),
+        netdev: NetdevId(number),
         vlan: None,
         side,
         medium: Medium::Ethernet,

@@ -15,10 +15,10 @@ use crate::random::Random;
 /// second copy of all of them would push the frames out of the caches.
 pub fn load(
     worker: &mut Worker<MemoryFrames, PreloadedPort>,
-    device: NetdevId,
+    netdev: NetdevId,
     packets: impl Iterator<Item = Vec<u8>>,
 ) {
-    let (frames, port) = worker.parts_mut(device);
+    let (frames, port) = worker.parts_mut(netdev);
     let port = port.expect("all devices have ports");
     port.recycle(frames);
     for packet in packets {
@@ -32,11 +32,11 @@ pub fn load(
 pub fn drain(
     worker: &mut Worker<MemoryFrames, PreloadedPort>,
     snapshot: &Snapshot,
-    device: NetdevId,
+    netdev: NetdevId,
     begin: Instant,
     burst: usize,
 ) {
-    while worker.turn(snapshot, begin.elapsed().as_nanos() as u64, device, burst) > 0 {}
+    while worker.turn(snapshot, begin.elapsed().as_nanos() as u64, netdev, burst) > 0 {}
 }
 
 /// Puts the free frames in random order.

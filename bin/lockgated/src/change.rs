@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use control::allow_host::meetings;
 use control::guard::{Guard, UnwritableName};
-use control::mirror::check_devices;
+use control::mirror::check_netdevs;
 use control::validated::Validated;
 use control::{
     Compiled, Compiler, Difference, KeyChange, Keys, Loaded, Meeting, Prepared, Problem,
@@ -175,7 +175,7 @@ impl State {
             let freed = caches::bytes(before, workers);
             caches::check(new.cache, workers, freed).map_err(machine)?;
         }
-        check_devices(new, &self.gateway.view).map_err(|mut all| machine(all.remove(0)))
+        check_netdevs(new, &self.gateway.view).map_err(|mut all| machine(all.remove(0)))
     }
 
     /// Answers a dry run.

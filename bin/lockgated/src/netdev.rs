@@ -257,7 +257,7 @@ impl Steered {
             let socket = Box::new(socket.map_err(failed)?);
             let set = self.steering.set_queue(queue, Some(socket.as_fd()));
             set.map_err(|error| self.refused(error))?;
-            worker.ask(|reply| Command::Attach { device: id, mark, socket, reply }).await?;
+            worker.ask(|reply| Command::Attach { netdev: id, mark, socket, reply }).await?;
         }
         self.attach_again()
     }
@@ -267,9 +267,9 @@ impl Steered {
     }
 }
 
-async fn release(workers: &[Handle], device: NetdevId) -> Result<(), WorkerGone> {
+async fn release(workers: &[Handle], netdev: NetdevId) -> Result<(), WorkerGone> {
     for worker in workers {
-        worker.ask(|reply| Command::Detach { device, reply }).await?;
+        worker.ask(|reply| Command::Detach { netdev, reply }).await?;
     }
     Ok(())
 }

@@ -41,11 +41,11 @@ fn port(picture: &Picture, place: usize, reports: &[Report], totals: &Totals) ->
     let netdev = configured.map_or(HOST_NETDEV, |port| port.netdev.as_str());
     let device = picture.netdevs.get(netdev);
     let is_host = configured.is_none();
-    let ifindex = picture.live.devices.get(usize::from(info.device.0)).copied().flatten();
+    let ifindex = picture.live.netdevs.get(usize::from(info.netdev.0)).copied().flatten();
     let (port_state, reason) = port_state(picture, place, netdev);
     let queues = queues(picture, info, reports);
     let copy_mode = reports.iter().find_map(|report| {
-        report.queues.get(usize::from(info.device.0))?.first().map(|queue| match queue.transfer {
+        report.queues.get(usize::from(info.netdev.0))?.first().map(|queue| match queue.transfer {
             xsk::Transfer::Copy => "copy",
             xsk::Transfer::ZeroCopy => "zero-copy",
         })
@@ -126,7 +126,7 @@ fn addresses(picture: &Picture, place: usize) -> Vec<String> {
 fn queues(picture: &Picture, info: &PortInfo, reports: &[Report]) -> Vec<v1::Queue> {
     let mut queues = Vec::new();
     for (worker, report) in reports.iter().enumerate() {
-        for queue in report.queues.get(usize::from(info.device.0)).into_iter().flatten() {
+        for queue in report.queues.get(usize::from(info.netdev.0)).into_iter().flatten() {
             let (kernel, own) = (queue.statistics.kernel, queue.statistics.own);
             queues.push(v1::Queue {
                 queue: queue.queue,
@@ -144,12 +144,12 @@ fn queues(picture: &Picture, info: &PortInfo, reports: &[Report]) -> Vec<v1::Que
             });
         }
     }
-    if usize::from(info.device.0) + 1 == picture.live.devices.len() {
+    if usize::from(info.netdev.0) + 1 == picture.live.netdevs.len() {
         queues.extend(host_queues(reports));
         return queues;
     }
     let device = picture.netdevs.values().find(|device| {
-        picture.live.devices.get(usize::from(info.device.0)) == Some(&Some(device.ifindex))
+        picture.live.netdevs.get(usize::from(info.netdev.0)) == Some(&Some(device.ifindex))
     });
     for queue in 0..device.map_or(0, |device| device.queues) {
         if queues.iter().all(|known| known.queue != queue) {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::guard::{self, Guard};
-use control::mirror::{Ethtool, Mirror, View, check_devices, host_mtu, live_parts};
+use control::mirror::{Ethtool, Mirror, View, check_netdevs, host_mtu, live_parts};
 use control::validated::Validated;
 use control::{Compiled, Compiler, HOST_NETDEV, Loaded};
 use dataplane::{Moved, Snapshot, Wanted};
@@ -104,7 +104,7 @@ pub(crate) async fn start(
         Revisions::none(&node.state_dir)
     });
     let mirror = Mirror::start().await?;
-    check_devices(&loaded.validated, mirror.view()).map_err(Failure::Ports)?;
+    check_netdevs(&loaded.validated, mirror.view()).map_err(Failure::Ports)?;
     let namespace = claim_all(&loaded.validated, mirror.view())?;
     recognise(&loaded.validated, mirror.view());
     hardening::drop_privileges()?;

@@ -128,15 +128,15 @@ impl Machine for ThisMachine {
         host: NetdevId,
         active: usize,
     ) -> Result<Vec<std::io::Error>, WorkerGone> {
-        let device = host;
+        let netdev = host;
         for worker in &self.workers {
-            worker.ask(|reply| Command::Detach { device, reply }).await?;
+            worker.ask(|reply| Command::Detach { netdev, reply }).await?;
         }
         let mut refused = Vec::new();
         for worker in &self.workers[..active] {
             match TunPort::open(HOST_NETDEV, Lifetime::Persistent) {
                 Ok(port) => {
-                    worker.ask(|reply| Command::AttachHost { device, port, reply }).await?;
+                    worker.ask(|reply| Command::AttachHost { netdev, port, reply }).await?;
                 }
                 Err(error) => refused.push(std::io::Error::other(error)),
             }

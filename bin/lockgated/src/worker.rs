@@ -1,4 +1,4 @@
-//! A worker's thread: turns over the other workers' rings and its devices, and between two turns
+//! A worker's thread: turns over the other workers' rings and its netdevs, and between two turns
 //! the commands of the control thread. It sleeps in `poll` when nothing comes; a bell wakes it.
 
 use std::os::fd::OwnedFd;
@@ -36,11 +36,11 @@ pub(crate) enum Command {
     /// pointers: what goes is handed back, for somebody else to free.
     Publish { next: Box<Next>, reply: oneshot::Sender<Retired> },
     /// Takes a socket over.
-    Attach { device: NetdevId, mark: u16, socket: Box<xsk::Socket>, reply: oneshot::Sender<()> },
-    /// Closes all sockets of a device.
-    Detach { device: NetdevId, reply: oneshot::Sender<Vec<io::QueueStatistics>> },
+    Attach { netdev: NetdevId, mark: u16, socket: Box<xsk::Socket>, reply: oneshot::Sender<()> },
+    /// Closes all sockets of a netdev.
+    Detach { netdev: NetdevId, reply: oneshot::Sender<Vec<io::QueueStatistics>> },
     /// Takes the host port over.
-    AttachHost { device: NetdevId, port: TunPort, reply: oneshot::Sender<()> },
+    AttachHost { netdev: NetdevId, port: TunPort, reply: oneshot::Sender<()> },
     /// Says what it counted, policies left out.
     Report { reply: oneshot::Sender<Report> },
     /// Says what policies decided, outbound and inbound, from slot `from` on: as many as there is
@@ -68,7 +68,7 @@ const SHOWN_LINES: usize = 512;
 /// What a worker goes over to.
 pub(crate) struct Next {
     pub(crate) snapshot: Arc<Snapshot>,
-    /// Under another layout: for each device of the new snapshot its number in the old one.
+    /// Under another layout: for each netdev of the new snapshot its number in the old one.
     pub(crate) arrangement: Option<Vec<Option<usize>>>,
     pub(crate) counters: NextCounters,
     pub(crate) cache: NextCache,
@@ -134,7 +134,7 @@ pub(crate) struct Report {
     pub(crate) cache_counters: CacheCounters,
     pub(crate) census: xsk::Census,
     pub(crate) waiting: usize,
-    /// One entry per device: its queues on this worker.
+    /// One entry per netdev: its queues on this worker.
     pub(crate) queues: Vec<Vec<io::QueueStatistics>>,
     pub(crate) host: Option<io::TunStatistics>,
     pub(crate) turns: u64,
@@ -390,8 +390,8 @@ impl Thread {
     ) -> Thread {
         let Setup { number, umem, poll, snapshot, cache, wanted, moved, .. } = setup;
         let bell = bells[number].clone();
-        let devices = (0..snapshot.device_count()).map(|_| None).collect();
-        let worker = Worker::new(&snapshot, XdpFrames::new(umem), devices);
+        let netdevs = (0..snapshot.netdev_count()).map(|_| None).collect();
+        let worker = Worker::new(&snapshot, XdpFrames::new(umem), netdevs);
         let mut worker = worker.live().beside(handovers);
         worker.take_cache(cache);
         worker.adopt(&snapshot, 0);
@@ -432,19 +432,19 @@ impl Thread {
         }
     }
 
-    /// One turn over the rings and all devices; returns how many packets came.
+    /// One turn over the rings and all netdevs; returns how many packets came.
     fn turn(&mut self) -> usize {
         self.see_who_walks();
         let now_ns = self.start.elapsed().as_nanos() as u64;
         let mut received = self.worker.take_over(&self.snapshot, now_ns);
-        for number in 0..self.worker.devices().len() {
-            let is_host = matches!(self.worker.devices()[number], Some(LivePort::Tun(_)));
+        for number in 0..self.worker.netdevs().len() {
+            let is_host = matches!(self.worker.netdevs()[number], Some(LivePort::Tun(_)));
             if is_host && self.host_in > 0 {
                 self.host_in -= 1;
                 continue;
             }
-            let device = NetdevId(number as u16);
-            let count = self.worker.turn(&self.snapshot, now_ns, device, BATCH);
+            let netdev = NetdevId(number as u16);
+            let count = self.worker.turn(&self.snapshot, now_ns, netdev, BATCH);
             if is_host && count == 0 {
                 self.host_in = HOST_EVERY;
             }
@@ -482,8 +482,8 @@ impl Thread {
 
     fn sleep(&mut self) {
         let mut under_way = self.worker.waiting() > 0;
-        for device in 0..self.worker.devices().len() {
-            let (frames, port) = self.worker.parts_mut(NetdevId(device as u16));
+        for netdev in 0..self.worker.netdevs().len() {
+            let (frames, port) = self.worker.parts_mut(NetdevId(netdev as u16));
             if let Some(LivePort::Xdp(port)) = port {
                 under_way |= port.push(frames) > 0;
             }
@@ -491,7 +491,7 @@ impl Thread {
         let longest = if under_way { SHORT_SLEEP } else { LONG_SLEEP };
         let mut host = None;
         let mut waits: Vec<PollFd<'_>> = vec![PollFd::new(&self.bell.event, PollFlags::IN)];
-        for port in self.worker.devices().iter().flatten() {
+        for port in self.worker.netdevs().iter().flatten() {
             match port {
                 LivePort::Xdp(port) => {
                     waits.extend(port.fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)))
@@ -521,15 +521,15 @@ impl Thread {
             Command::Publish { next, reply } => {
                 let _ = reply.send(self.publish(*next));
             }
-            Command::Attach { device, mark, socket, reply } => {
-                self.attach(device, mark, *socket);
+            Command::Attach { netdev, mark, socket, reply } => {
+                self.attach(netdev, mark, *socket);
                 let _ = reply.send(());
             }
-            Command::Detach { device, reply } => {
-                let _ = reply.send(self.detach(device));
+            Command::Detach { netdev, reply } => {
+                let _ = reply.send(self.detach(netdev));
             }
-            Command::AttachHost { device, port, reply } => {
-                self.worker.put_device(device, Some(LivePort::Tun(port)));
+            Command::AttachHost { netdev, port, reply } => {
+                self.worker.put_netdev(netdev, Some(LivePort::Tun(port)));
                 let _ = reply.send(());
             }
             Command::Report { reply } => {
@@ -595,15 +595,15 @@ impl Thread {
         Retired { counted, snapshot: old, cache, wants_cache }
     }
 
-    /// Puts devices into other places, closes those that have none, and returns what was counted.
+    /// Puts netdevs into other places, closes those that have none, and returns what was counted.
     fn rearrange(&mut self, arrangement: Vec<Option<usize>>, zeroed: Counters) -> Counters {
-        let mut ports = self.worker.take_devices();
-        let mut device = |old: Option<usize>| ports.get_mut(old?)?.take();
-        let devices = arrangement.into_iter().map(&mut device).collect();
+        let mut ports = self.worker.take_netdevs();
+        let mut netdev = |old: Option<usize>| ports.get_mut(old?)?.take();
+        let netdevs = arrangement.into_iter().map(&mut netdev).collect();
         for port in ports.into_iter().flatten() {
             self.close(port);
         }
-        self.worker.rearrange_with(devices, zeroed)
+        self.worker.rearrange_with(netdevs, zeroed)
     }
 
     /// Walks what others handed over before this moment, or as much as a ring holds.
@@ -620,25 +620,25 @@ impl Thread {
     /// Says whether it has queues.
     fn say_whether_it_serves(&self) {
         let serves = |port: &LivePort| matches!(port, LivePort::Xdp(_));
-        let serves = self.worker.devices().iter().flatten().any(serves);
+        let serves = self.worker.netdevs().iter().flatten().any(serves);
         self.bell.serves.store(serves, Ordering::Relaxed);
     }
 
-    fn attach(&mut self, device: NetdevId, mark: u16, socket: xsk::Socket) {
-        let (frames, port) = self.worker.parts_mut(device);
+    fn attach(&mut self, netdev: NetdevId, mark: u16, socket: xsk::Socket) {
+        let (frames, port) = self.worker.parts_mut(netdev);
         match port {
             Some(LivePort::Xdp(port)) => port.add(frames, socket),
             _ => {
                 let mut port = XdpPort::new(mark);
                 port.add(frames, socket);
-                self.worker.put_device(device, Some(LivePort::Xdp(port)));
+                self.worker.put_netdev(netdev, Some(LivePort::Xdp(port)));
             }
         }
         self.say_whether_it_serves();
     }
 
-    fn detach(&mut self, device: NetdevId) -> Vec<io::QueueStatistics> {
-        let port = self.worker.put_device(device, None);
+    fn detach(&mut self, netdev: NetdevId) -> Vec<io::QueueStatistics> {
+        let port = self.worker.put_netdev(netdev, None);
         self.say_whether_it_serves();
         port.map(|port| self.close(port)).unwrap_or_default()
     }
@@ -652,7 +652,7 @@ impl Thread {
 
     fn report(&mut self) -> Report {
         let (mut queues, mut host) = (Vec::new(), None);
-        for port in self.worker.devices() {
+        for port in self.worker.netdevs() {
             queues.push(match port {
                 Some(LivePort::Xdp(port)) => port.statistics(),
                 Some(LivePort::Tun(port)) => {
@@ -697,15 +697,15 @@ impl Thread {
         self.turn();
         self.worker.stop_waiting();
         let until = Instant::now() + DRAIN;
-        for device in 0..self.worker.devices().len() {
-            let device = NetdevId(device as u16);
-            let (frames, port) = self.worker.parts_mut(device);
+        for netdev in 0..self.worker.netdevs().len() {
+            let netdev = NetdevId(netdev as u16);
+            let (frames, port) = self.worker.parts_mut(netdev);
             if let Some(LivePort::Xdp(port)) = port {
                 while port.push(frames) > 0 && Instant::now() < until {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
-            self.detach(device);
+            self.detach(netdev);
         }
         Flushed { snapshot: self.snapshot.clone(), counters: self.worker.counters().clone() }
     }

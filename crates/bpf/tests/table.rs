@@ -99,7 +99,7 @@ fn v6(source: &str, destination: &str) -> PacketBuilder {
 fn mark_of(vlan: MarkVlan) -> Mark {
     const _: () = assert!(Mark::BYTES == MARK_BYTES);
     let (incarnation, generation, zone, verdict) = (INCARNATION, 0, 0, 0);
-    Mark { device: DEVICE, vlan, incarnation, generation, zone, verdict }
+    Mark { netdev: DEVICE, vlan, incarnation, generation, zone, verdict }
 }
 
 /// Runs the cases and reports all that end otherwise.

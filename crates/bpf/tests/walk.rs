@@ -46,7 +46,7 @@ impl Frames for OneFrame {
 fn snapshot(policies: Vec<Policy>) -> (Snapshot, Reserved) {
     let port = |rule: bpf::PortRule| PortInfo {
         name: format!("port {:?}", rule.vlan),
-        device: NetdevId(0),
+        netdev: NetdevId(0),
         vlan: rule.vlan,
         side: match rule.side {
             Side::Protected => dataplane::Side::Protected,

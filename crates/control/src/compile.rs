@@ -92,13 +92,13 @@ impl Validated {
     }
 
     pub(crate) fn port_infos(&self) -> Vec<PortInfo> {
-        let mut devices: HashMap<&str, NetdevId> = HashMap::new();
+        let mut netdevs: HashMap<&str, NetdevId> = HashMap::new();
         let mut infos = Vec::with_capacity(self.ports.len() + 1);
         for port in &self.ports {
-            let next = NetdevId(devices.len() as u16);
+            let next = NetdevId(netdevs.len() as u16);
             infos.push(PortInfo {
                 name: port.name.clone(),
-                device: *devices.entry(&port.netdev).or_insert(next),
+                netdev: *netdevs.entry(&port.netdev).or_insert(next),
                 vlan: port.vlan,
                 side: port.side,
                 medium: Medium::Ethernet,
@@ -111,7 +111,7 @@ impl Validated {
         }
         infos.push(PortInfo {
             name: HOST_PORT.into(),
-            device: NetdevId(devices.len() as u16),
+            netdev: NetdevId(netdevs.len() as u16),
             vlan: None,
             side: Side::Protected,
             medium: Medium::Ip,

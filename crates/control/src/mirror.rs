@@ -11,11 +11,11 @@
 //!   list that changed while it was read is read again. Until the new one is whole the old stands.
 //! * If netlink breaks, the view stands, and the socket is opened again, later and later.
 
-mod devices;
 mod ethtool;
 mod host;
 mod live;
 mod neighbours;
+mod netdevs;
 mod patch;
 mod read;
 mod socket;
@@ -31,10 +31,10 @@ use netlink_packet_route::RouteNetlinkMessage;
 use tokio::time::Instant;
 use wire::Address;
 
-pub use devices::{PortRefusal, PortRefusalReason, check_devices};
 pub use ethtool::{Channels, Ethtool, Offload};
 pub use host::{HostPortError, HostRoute, HostRouteSkipped, host_mtu, host_routes};
 pub use live::{LiveParts, LiveProblem, PortState, live_parts, live_parts_towards};
+pub use netdevs::{PortRefusal, PortRefusalReason, check_netdevs};
 pub use socket::NetlinkError;
 pub use view::{
     HOST_ROUTE_PROTOCOL, HOST_ROUTE_TABLE, Hop, KernelRoute, LOCAL_TABLE, Link, LinkKind,

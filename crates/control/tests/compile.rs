@@ -95,10 +95,10 @@ fn ports_keep_their_order_and_the_host_port_comes_last() {
     assert_eq!(names, ["lan", "dmz", "wan", "host"]);
     assert_eq!(snapshot.host(), Some(PortId(3)));
     let [lan, dmz, wan, host] = snapshot.ports() else { panic!("four ports") };
-    assert_eq!(lan.device, dmz.device);
+    assert_eq!(lan.netdev, dmz.netdev);
     assert_eq!((lan.vlan, dmz.vlan), (None, Some(12)));
-    assert_ne!(wan.device, lan.device);
-    assert!(host.device != lan.device && host.device != wan.device);
+    assert_ne!(wan.netdev, lan.netdev);
+    assert!(host.netdev != lan.netdev && host.netdev != wan.netdev);
     assert_eq!((host.medium, host.side, host.mtu), (Medium::Ip, Side::Protected, 65535));
     assert_eq!((wan.medium, wan.side, wan.mtu), (Medium::Ethernet, Side::Unprotected, 1500));
     assert_eq!((dmz.mtu, wan.mac), (9000, [2, 0, 0, 0, 0, 0xaa]));

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use control::mirror::{
     Hop, KernelRoute, LOCAL_TABLE, Link, LinkKind, LiveParts, LiveProblem, MAIN_TABLE,
     NeighbourEntry, NeighbourState, PortRefusalReason, PortState, Refused, RouteKind, Standing,
-    Usability, View, check_devices, host_routes, live_parts,
+    Usability, View, check_netdevs, host_routes, live_parts,
 };
 use control::{Validated, parse};
 use dataplane::{L4Checksum, NextHop, PortId, Prefix, RouteTarget};
@@ -380,8 +380,8 @@ fn ports_have_the_addresses_mac_and_mtu_of_their_netdevs() {
     let lan = [ip("10.1.0.1"), ip("2001:db8:1::1"), ip("fe80::11")];
     assert_eq!(live.ports[0].addresses, lan);
     assert_eq!(live.ports[1].addresses, [ip("10.9.0.1")]);
-    // lan and dmz share a device.
-    assert_eq!(live.devices, [Some(LAN), Some(WAN), Some(HOST)]);
+    // lan and dmz share a netdev.
+    assert_eq!(live.netdevs, [Some(LAN), Some(WAN), Some(HOST)]);
     assert_eq!(live.links, [Some(LAN), Some(DMZ), Some(WAN), Some(HOST)]);
     assert_eq!(live.states, [PortState::Up; 4]);
     assert_eq!(live.port_of_link(DMZ), Some(PortId(1)));
@@ -402,7 +402,7 @@ fn what_is_missing_is_told_and_takes_nothing_else_along() {
         live.states,
         [PortState::Down, PortState::Down, PortState::Absent, PortState::Absent]
     );
-    assert_eq!(live.devices, [Some(LAN), None, None]);
+    assert_eq!(live.netdevs, [Some(LAN), None, None]);
     let port = |name: &str| name.to_owned();
     assert_eq!(
         live.problems,
@@ -508,11 +508,11 @@ fn netdevs_that_cannot_be_ports_are_refused_by_name() {
             "vlan-of-dmz is a member of VRF red",
         ),
     ];
-    assert_eq!(check_devices(&config(), &view()), Ok(()));
+    assert_eq!(check_netdevs(&config(), &view()), Ok(()));
     for (change, is_reason, words) in cases {
         let mut view = view();
         change(&mut view);
-        let refusals = check_devices(&config(), &view).expect_err(words);
+        let refusals = check_netdevs(&config(), &view).expect_err(words);
         assert!(is_reason(&refusals[0].reason), "{words}: {refusals:?}");
         let text = refusals[0].to_string();
         assert!(text.contains(words), "{words}: {text}");

@@ -523,7 +523,7 @@ fn queues_are_counted_and_frames_left_alone() {
             let link = mirror.view().link_named("veth0").unwrap();
             let channels = ethtool.channels(link).expect("channels");
             assert_eq!((channels.rx, channels.tx), (3, 2));
-            // The driver of a TAP device does not say.
+            // The driver of a TAP netdev does not say.
             ip("tuntap add mode tap tap0");
             let mirror = Mirror::start().await.expect("a mirror");
             let tap = mirror.view().link_named("tap0").unwrap();

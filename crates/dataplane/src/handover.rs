@@ -41,22 +41,22 @@ impl<F: Frames> Turn<'_, F> {
     /// Ends a row whose packet is another worker's, before anything of it has been changed. It
     /// will be on that worker's ledger.
     pub(crate) fn hand_over(&mut self, row: &mut Row, worker: u32) {
-        let Some((device, packets)) = self.handing else { return };
+        let Some((netdev, packets)) = self.handing else { return };
         row.state = State::Ended;
         let (ingress, packet) = (row.ingress, packets[row.place as usize].packet);
-        self.out.handovers.push(Handover { worker, device, ingress, packet });
+        self.out.handovers.push(Handover { worker, netdev, ingress, packet });
     }
 }
 
-/// A device that no snapshot has.
+/// A netdev that no snapshot has.
 const GONE: NetdevId = NetdevId(u16::MAX);
 
 /// A packet in a ring; its bytes are in the ring of bytes beside it.
 #[derive(Clone, Copy)]
 struct Record {
-    /// What `device` counts in.
+    /// What `netdev` counts in.
     layout: Layout,
-    device: NetdevId,
+    netdev: NetdevId,
     length: u32,
 }
 
@@ -81,7 +81,7 @@ pub struct Handovers {
     incoming: Vec<Incoming>,
     /// Workers that were given something since they were last asked for.
     given: Vec<u32>,
-    /// An earlier layout, and what its devices are now.
+    /// An earlier layout, and what its netdevs are now.
     earlier: Option<(Layout, Vec<NetdevId>)>,
 }
 
@@ -136,14 +136,14 @@ impl Handovers {
         handover: &Handover,
         packet: &[u8],
     ) -> Result<(), Full> {
-        let Handover { worker, device, .. } = *handover;
+        let Handover { worker, netdev, .. } = *handover;
         let ring = self.outgoing.get_mut(worker as usize).and_then(Option::as_mut).ok_or(Full)?;
         if ring.records.is_full() || ring.records.is_abandoned() {
             return Err(Full);
         }
         ring.bytes.push_entire_slice(packet).map_err(|_| Full)?;
         let length = packet.len() as u32;
-        ring.records.push(Record { layout, device, length }).map_err(|_| Full)?;
+        ring.records.push(Record { layout, netdev, length }).map_err(|_| Full)?;
         if !self.given.contains(&worker) {
             self.given.push(worker);
         }
@@ -155,8 +155,8 @@ impl Handovers {
         self.incoming.len()
     }
 
-    /// Takes up to `limit` packets of one device from a ring, and returns the device under the
-    /// snapshot's layout. A device that is gone has no port there.
+    /// Takes up to `limit` packets of one netdev from a ring, and returns the netdev under the
+    /// snapshot's layout. A netdev that is gone has no port there.
     pub(crate) fn take<F: Frames>(
         &mut self,
         ring: usize,
@@ -170,8 +170,8 @@ impl Handovers {
         let mut common = None;
         while into.len() < limit {
             let Ok(&record) = ring.records.peek() else { break };
-            let Some(device) = device_now(earlier.as_ref(), &record, layout) else { break };
-            if *common.get_or_insert(device) != device {
+            let Some(netdev) = netdev_now(earlier.as_ref(), &record, layout) else { break };
+            if *common.get_or_insert(netdev) != netdev {
                 break;
             }
             let Some(frame) = frames.take() else { break };
@@ -181,32 +181,32 @@ impl Handovers {
     }
 
     /// Packets that were handed over under the layout `old` are walked under the next one.
-    /// `origins`: for each device of that its number in the old one, if it was there.
+    /// `origins`: for each netdev of that its number in the old one, if it was there.
     pub(crate) fn rearrange(&mut self, old: Layout, origins: &[Option<usize>]) {
         let before = origins.iter().flatten().max().map_or(0, |last| last + 1);
-        let mut devices = vec![GONE; before];
+        let mut netdevs = vec![GONE; before];
         for (now, before) in origins.iter().enumerate() {
             if let Some(before) = before {
-                devices[*before] = NetdevId(now as u16);
+                netdevs[*before] = NetdevId(now as u16);
             }
         }
-        self.earlier = Some((old, devices));
+        self.earlier = Some((old, netdevs));
     }
 }
 
-/// What a record's device is now. `None`: it is of a layout that this worker has yet to go over to.
+/// What a record's netdev is now. `None`: it is of a layout that this worker has yet to go over to.
 ///
 /// The layout before may have the higher number: a configuration that was refused is taken back.
-fn device_now(
+fn netdev_now(
     earlier: Option<&(Layout, Vec<NetdevId>)>,
     record: &Record,
     layout: Layout,
 ) -> Option<NetdevId> {
     if record.layout == layout {
-        return Some(record.device);
+        return Some(record.netdev);
     }
-    if let Some((_, devices)) = earlier.filter(|(earlier, _)| *earlier == record.layout) {
-        return Some(devices.get(usize::from(record.device.0)).copied().unwrap_or(GONE));
+    if let Some((_, netdevs)) = earlier.filter(|(earlier, _)| *earlier == record.layout) {
+        return Some(netdevs.get(usize::from(record.netdev.0)).copied().unwrap_or(GONE));
     }
     (record.layout < layout).then_some(GONE)
 }

@@ -21,12 +21,12 @@ use crate::row::{Origin, Row, State};
 use crate::snapshot::Snapshot;
 use crate::turn::Turn;
 
-/// Completes the unfinished checksums of a batch from one device.
+/// Completes the unfinished checksums of a batch from one netdev.
 ///
-/// Cost: one compare a batch where no port of the device completes; else about 85 instructions for
+/// Cost: one compare a batch where no port of the netdev completes; else about 85 instructions for
 /// a TCP or UDP packet over IPv4 and 105 over IPv6, and for an unfinished one 1 more for each byte.
-pub(crate) fn complete<F: Frames>(turn: &mut Turn<'_, F>, device: NetdevId, rows: &[Row]) {
-    if !turn.snapshot.completes_checksums(device) {
+pub(crate) fn complete<F: Frames>(turn: &mut Turn<'_, F>, netdev: NetdevId, rows: &[Row]) {
+    if !turn.snapshot.completes_checksums(netdev) {
         return;
     }
     for row in rows {
@@ -44,19 +44,19 @@ pub(crate) fn complete<F: Frames>(turn: &mut Turn<'_, F>, device: NetdevId, rows
 
 /// Packets between two that are checked, on average.
 const MEAN_GAP: u32 = 64;
-/// Of a device that is nearly silent one packet is checked in this time, so that the first lost
+/// Of a netdev that is nearly silent one packet is checked in this time, so that the first lost
 /// connection attempts are seen.
 const LONGEST_GAP_NS: u64 = 100_000_000;
 
-/// Draws packets whose checksums are checked: about one in 64 of each device, at least one each
+/// Draws packets whose checksums are checked: about one in 64 of each netdev, at least one each
 /// 100 ms, at most one a batch.
 ///
 /// Cost: about 8 instructions a batch, and for the packet that is drawn about 100, and 1 for each
 /// of its bytes: spread over all packets 3 instructions at 64 bytes and 25 at 1,500.
 #[derive(Default)]
 pub(crate) struct Sampling {
-    /// One entry per device.
-    devices: Vec<Gap>,
+    /// One entry per netdev.
+    netdevs: Vec<Gap>,
     /// State of the generator that draws the gaps.
     random: u32,
 }
@@ -71,7 +71,7 @@ struct Gap {
 impl Sampling {
     /// A sampling for a worker under this snapshot.
     pub(crate) fn new(snapshot: &Snapshot) -> Sampling {
-        Sampling { devices: vec![Gap::default(); snapshot.device_count()], random: 0x9e37_79b9 }
+        Sampling { netdevs: vec![Gap::default(); snapshot.netdev_count()], random: 0x9e37_79b9 }
     }
 
     /// Checks a packet of the batch, if it is time, and counts it. Packets that were received in
@@ -79,13 +79,13 @@ impl Sampling {
     pub(crate) fn check<F: Frames>(
         &mut self,
         turn: &mut Turn<'_, F>,
-        device: NetdevId,
+        netdev: NetdevId,
         rows: &[Row],
     ) {
         if rows.is_empty() {
             return;
         }
-        let Some(first) = self.draw(device, rows.len(), turn.now_ns) else { return };
+        let Some(first) = self.draw(netdev, rows.len(), turn.now_ns) else { return };
         let (before, behind) = rows.split_at(first.min(rows.len()));
         for row in behind.iter().chain(before) {
             let goes_on = matches!(row.state, State::Forward(_) | State::Protect(_));
@@ -107,13 +107,13 @@ impl Sampling {
     /// Draws the place in a batch from where on a packet is looked for; `None`: no packet of this
     /// batch.
     #[inline]
-    fn draw(&mut self, device: NetdevId, packets: usize, now_ns: u64) -> Option<usize> {
-        let place = usize::from(device.0);
-        if place >= self.devices.len() {
-            // Another layout, with more devices.
-            self.devices.resize(place + 1, Gap::default());
+    fn draw(&mut self, netdev: NetdevId, packets: usize, now_ns: u64) -> Option<usize> {
+        let place = usize::from(netdev.0);
+        if place >= self.netdevs.len() {
+            // Another layout, with more netdevs.
+            self.netdevs.resize(place + 1, Gap::default());
         }
-        let gap = &mut self.devices[place];
+        let gap = &mut self.netdevs[place];
         let packets = packets as u32;
         if gap.packets > packets && now_ns < gap.until_ns {
             gap.packets -= packets;
@@ -166,12 +166,12 @@ mod tests {
     }
 
     #[test]
-    fn a_nearly_silent_device_is_checked_every_100_ms_and_each_device_by_itself() {
+    fn a_nearly_silent_netdev_is_checked_every_100_ms_and_each_netdev_by_itself() {
         let mut sampling = sampling();
         let second = 1_000_000_000;
         assert_eq!(sampling.draw(NetdevId(0), 1, second), Some(0), "the first packet");
         assert_eq!(sampling.draw(NetdevId(0), 1, second + LONGEST_GAP_NS - 1), None);
-        assert_eq!(sampling.draw(NetdevId(1), 1, second), Some(0), "another device's first");
+        assert_eq!(sampling.draw(NetdevId(1), 1, second), Some(0), "another netdev's first");
         assert_eq!(sampling.draw(NetdevId(0), 1, second + LONGEST_GAP_NS), Some(0));
         // A clock at its end does not overflow.
         assert_eq!(sampling.draw(NetdevId(0), 1, u64::MAX), Some(0));

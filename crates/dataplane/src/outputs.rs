@@ -65,8 +65,8 @@ impl Held {
 pub struct Handover {
     /// The worker that opens it.
     pub worker: u32,
-    /// The device it was received from.
-    pub device: NetdevId,
+    /// The netdev it was received from.
+    pub netdev: NetdevId,
     /// The port it came by.
     pub ingress: PortId,
     /// The packet as it was received; the frame is the receiver's.

@@ -19,7 +19,7 @@ pub enum Side {
 pub enum Medium {
     /// An Ethernet header, perhaps with one VLAN tag.
     Ethernet,
-    /// The IP header: the host port, a TUN device.
+    /// The IP header: the host port, a TUN netdev.
     Ip,
 }
 
@@ -38,7 +38,7 @@ pub struct PortInfo {
     /// Name in the configuration.
     pub name: String,
     /// The netdev it is on.
-    pub device: NetdevId,
+    pub netdev: NetdevId,
     /// Its VLAN id; `None`: untagged.
     pub vlan: Option<u16>,
     /// Clear or world.

@@ -33,14 +33,14 @@ enum Seen {
 /// compares; a closer look is taken at all others.
 pub(crate) fn receive<F: Frames>(
     turn: &mut Turn<'_, F>,
-    device: NetdevId,
+    netdev: NetdevId,
     packets: &[Received],
     rows: &mut Vec<Row>,
 ) {
     for Received { packet, .. } in packets {
         turn.frames.prefetch(packet.frame, packet.offset);
     }
-    let common = Common::of(turn.snapshot, device);
+    let common = Common::of(turn.snapshot, netdev);
     let mut common_packets = 0;
     // Sealed packets come to few of our addresses: most to the one of the packet before.
     let mut last = None;
@@ -56,7 +56,7 @@ pub(crate) fn receive<F: Frames>(
                 let whose = set_apart(turn, rows, &mut last, sealed_is);
                 common_packets += u64::from(whose == Whose::Ours);
             }
-            Look::Uncommon => look_closer(turn, device, place, received, rows),
+            Look::Uncommon => look_closer(turn, netdev, place, received, rows),
         }
     }
     if let Some(common) = common {
@@ -64,7 +64,7 @@ pub(crate) fn receive<F: Frames>(
     }
 }
 
-/// The untagged port of a device, prepared for a batch.
+/// The untagged port of a netdev, prepared for a batch.
 struct Common {
     ingress: PortId,
     origin: Origin,
@@ -83,11 +83,11 @@ enum Look {
 }
 
 impl Common {
-    /// `None` for a device without an untagged port, or without link headers.
-    fn of(snapshot: &Snapshot, device: NetdevId) -> Option<Common> {
-        let ingress = snapshot.port_of(device, None)?;
+    /// `None` for a netdev without an untagged port, or without link headers.
+    fn of(snapshot: &Snapshot, netdev: NetdevId) -> Option<Common> {
+        let ingress = snapshot.port_of(netdev, None)?;
         let station = snapshot.path_port(ingress).mac;
-        let is_ethernet = snapshot.medium(device) == Some(Medium::Ethernet);
+        let is_ethernet = snapshot.medium(netdev) == Some(Medium::Ethernet);
         is_ethernet.then_some(Common { ingress, origin: origin_of(snapshot, ingress), station })
     }
 
@@ -221,13 +221,13 @@ fn look_at_fragment<F: Frames>(turn: &mut Turn<'_, F>, rows: &mut Vec<Row>) {
 #[cold]
 fn look_closer<F: Frames>(
     turn: &mut Turn<'_, F>,
-    device: NetdevId,
+    netdev: NetdevId,
     place: usize,
     received: &Received,
     rows: &mut Vec<Row>,
 ) {
     let Received { packet: descriptor, hint } = received;
-    match look(turn, device, descriptor) {
+    match look(turn, netdev, descriptor) {
         Seen::Packet(ingress, ip, packet) => {
             let origin = origin_of(turn.snapshot, ingress);
             let (place, ip, frame) = (place as u32, ip as u32, descriptor.frame);
@@ -263,15 +263,15 @@ fn look_closer<F: Frames>(
     }
 }
 
-fn look<F: Frames>(turn: &Turn<'_, F>, device: NetdevId, descriptor: &Descriptor) -> Seen {
-    let untagged = turn.snapshot.port_of(device, None);
+fn look<F: Frames>(turn: &Turn<'_, F>, netdev: NetdevId, descriptor: &Descriptor) -> Seen {
+    let untagged = turn.snapshot.port_of(netdev, None);
     let start = descriptor.offset as usize;
     let end = start + descriptor.length as usize;
     let Some(bytes) = turn.frames.bytes(descriptor.frame).get(start..end) else {
         return Seen::Drop(untagged, DropReason::Oversize);
     };
-    match turn.snapshot.medium(device) {
-        Some(Medium::Ethernet) => ethernet(turn, device, bytes, start),
+    match turn.snapshot.medium(netdev) {
+        Some(Medium::Ethernet) => ethernet(turn, netdev, bytes, start),
         Some(Medium::Ip) => match untagged {
             Some(port) => ip(port, bytes, start),
             None => Seen::Drop(None, DropReason::Vlan),
@@ -280,13 +280,13 @@ fn look<F: Frames>(turn: &Turn<'_, F>, device: NetdevId, descriptor: &Descriptor
     }
 }
 
-fn ethernet<F>(turn: &Turn<'_, F>, device: NetdevId, bytes: &[u8], start: usize) -> Seen {
+fn ethernet<F>(turn: &Turn<'_, F>, netdev: NetdevId, bytes: &[u8], start: usize) -> Seen {
     let Some(link) = Link::parse(bytes) else {
-        return Seen::Drop(turn.snapshot.port_of(device, None), DropReason::Malformed);
+        return Seen::Drop(turn.snapshot.port_of(netdev, None), DropReason::Malformed);
     };
     let port = match link.tag {
-        Tag::Untagged => turn.snapshot.port_of(device, None),
-        Tag::Vlan(id) => turn.snapshot.port_of(device, Some(id)),
+        Tag::Untagged => turn.snapshot.port_of(netdev, None),
+        Tag::Vlan(id) => turn.snapshot.port_of(netdev, Some(id)),
         Tag::Stacked => None,
     };
     let Some(port) = port else {

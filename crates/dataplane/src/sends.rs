@@ -139,7 +139,7 @@ mod tests {
             prop_assert_eq!((sends.len(), sends.is_empty()), (all.len(), all.is_empty()));
             let counts = sends.runs().iter().map(|run| run.count as usize);
             prop_assert_eq!(counts.sum::<usize>(), all.len());
-            // Sorted by device, a run at a time.
+            // Sorted by netdev, a run at a time.
             let mut queue = Sends::default();
             sends.by_run().for_each(|(run, packets)| queue.extend(run, packets));
             prop_assert_eq!(queue.iter().collect::<Vec<_>>(), all);

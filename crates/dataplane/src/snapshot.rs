@@ -362,8 +362,8 @@ impl Snapshot {
         &self.ports.infos
     }
 
-    /// How many devices there are; [`NetdevId`] counts them.
-    pub fn device_count(&self) -> usize {
+    /// How many netdevs there are; [`NetdevId`] counts them.
+    pub fn netdev_count(&self) -> usize {
         self.ports.netdevs.len()
     }
 
@@ -470,22 +470,22 @@ impl Snapshot {
         self.routing.hop(hop)
     }
 
-    /// Medium of a device; `None`: the device has no port.
+    /// Medium of a netdev; `None`: the netdev has no port.
     #[inline]
-    pub(crate) fn medium(&self, device: NetdevId) -> Option<Medium> {
-        self.netdev(device).map(|netdev| netdev.medium)
+    pub(crate) fn medium(&self, netdev: NetdevId) -> Option<Medium> {
+        self.netdev(netdev).map(|netdev| netdev.medium)
     }
 
-    /// Whether a port of the device completes checksums.
+    /// Whether a port of the netdev completes checksums.
     #[inline]
-    pub(crate) fn completes_checksums(&self, device: NetdevId) -> bool {
-        self.netdev(device).is_some_and(|netdev| netdev.completes_checksums)
+    pub(crate) fn completes_checksums(&self, netdev: NetdevId) -> bool {
+        self.netdev(netdev).is_some_and(|netdev| netdev.completes_checksums)
     }
 
-    /// The port that a frame with this VLAN id (none: untagged) on this device belongs to.
+    /// The port that a frame with this VLAN id (none: untagged) on this netdev belongs to.
     #[inline]
-    pub(crate) fn port_of(&self, device: NetdevId, vlan: Option<u16>) -> Option<PortId> {
-        let netdev = self.netdev(device)?;
+    pub(crate) fn port_of(&self, netdev: NetdevId, vlan: Option<u16>) -> Option<PortId> {
+        let netdev = self.netdev(netdev)?;
         match vlan {
             None => netdev.untagged,
             Some(id) => netdev.tagged.iter().find(|(tag, _)| *tag == id).map(|(_, port)| *port),

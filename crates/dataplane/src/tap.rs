@@ -189,7 +189,7 @@ impl Tap {
     pub(crate) fn received<F: Frames>(
         &mut self,
         snapshot: &Snapshot,
-        device: NetdevId,
+        netdev: NetdevId,
         packets: &[Received],
         frames: &F,
     ) {
@@ -198,10 +198,10 @@ impl Tap {
         if self.settings.layers == Layers::Inner {
             return;
         }
-        let medium = snapshot.medium(device).unwrap_or(Medium::Ethernet);
+        let medium = snapshot.medium(netdev).unwrap_or(Medium::Ethernet);
         for (place, Received { packet, .. }) in packets.iter().enumerate() {
             let bytes = packet_bytes(packet, frames);
-            let port = port_of(snapshot, device, medium, bytes);
+            let port = port_of(snapshot, netdev, medium, bytes);
             self.see(Heading::In, port, medium, packet, Some(place as u32), frames);
         }
     }
@@ -488,14 +488,14 @@ fn packet_bytes<'f, F: Frames>(packet: &Descriptor, frames: &'f F) -> &'f [u8] {
 }
 
 /// The port that a frame belongs to.
-fn port_of(snapshot: &Snapshot, device: NetdevId, medium: Medium, bytes: &[u8]) -> Option<PortId> {
+fn port_of(snapshot: &Snapshot, netdev: NetdevId, medium: Medium, bytes: &[u8]) -> Option<PortId> {
     let tag = match medium {
         Medium::Ip => Tag::Untagged,
         Medium::Ethernet => Link::parse(bytes).map_or(Tag::Untagged, |link| link.tag),
     };
     match tag {
-        Tag::Untagged => snapshot.port_of(device, None),
-        Tag::Vlan(id) => snapshot.port_of(device, Some(id)),
+        Tag::Untagged => snapshot.port_of(netdev, None),
+        Tag::Vlan(id) => snapshot.port_of(netdev, Some(id)),
         Tag::Stacked => None,
     }
 }

@@ -152,9 +152,9 @@ impl Walk {
         out: &mut Outputs,
         Beside { clock, watch }: Beside<'_, C, W>,
     ) {
-        let Input { netdev: device, packets, entry } = input;
+        let Input { netdev, packets, entry } = input;
         let hands_over = entry == Entry::Received && self.share.workers > 1;
-        let handing = hands_over.then_some((device, packets));
+        let handing = hands_over.then_some((netdev, packets));
         assert!(packets.len() <= BATCH, "a batch is at most {BATCH} packets");
         let Walk { counters, limiter, rows, made, scratch, share, cache, sampling, dropped } = self;
         let Scratch { asking, opening, departures } = scratch;
@@ -166,13 +166,13 @@ impl Walk {
             Turn { snapshot, near, now_ns, share, handing, dropped, frames, counters, out };
         rows.clear();
         made.clear();
-        receive::receive(&mut turn, device, packets, rows);
-        l4_checksum::complete(&mut turn, device, rows);
+        receive::receive(&mut turn, netdev, packets, rows);
+        l4_checksum::complete(&mut turn, netdev, rows);
         clock.ended(Stage::Receive);
         decapsulate::decapsulate(&mut turn, rows, opening, clock);
         watch.look(Point::Opened, snapshot, rows, turn.frames);
         decide::decide(&mut turn, rows, asking, cache.as_mut());
-        sampling.check(&mut turn, device, rows);
+        sampling.check(&mut turn, netdev, rows);
         watch.look(Point::Decided, snapshot, rows, turn.frames);
         clock.ended(Stage::Decide);
         plan::plan(&mut turn, rows, made, limiter, departures);

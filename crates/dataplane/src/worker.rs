@@ -49,12 +49,12 @@ pub struct GoneSas {
 /// A worker: frames, ports, the walk. Owns every frame that no port has.
 pub struct Worker<F, P> {
     frames: F,
-    /// One per device; [`NetdevId`] counts into it. `None`: nobody listens or sends there.
-    devices: Vec<Option<P>>,
+    /// One per netdev; [`NetdevId`] counts into it. `None`: nobody listens or sends there.
+    netdevs: Vec<Option<P>>,
     walk: Walk,
     received: Vec<Received>,
     out: Outputs,
-    /// What waits for each device during a turn; always empty between turns.
+    /// What waits for each netdev during a turn; always empty between turns.
     queues: Vec<Sends>,
     surroundings: Surroundings,
     /// Generation of the policies that let go what waits in clear.
@@ -70,16 +70,16 @@ pub struct Worker<F, P> {
 }
 
 impl<F: Frames, P: Port<F>> Worker<F, P> {
-    /// A worker for these devices under this snapshot.
-    pub fn new(snapshot: &Snapshot, frames: F, devices: Vec<Option<P>>) -> Worker<F, P> {
-        let queues = devices.iter().map(|_| Sends::default()).collect();
+    /// A worker for these netdevs under this snapshot.
+    pub fn new(snapshot: &Snapshot, frames: F, netdevs: Vec<Option<P>>) -> Worker<F, P> {
+        let queues = netdevs.iter().map(|_| Sends::default()).collect();
         let received = Vec::with_capacity(BATCH);
         let (out, holding) = (Outputs::default(), Holding::default());
         let (walk, surroundings) = (Walk::new(snapshot), Surroundings::Recorded);
         let (handovers, keepalives) = (Handovers::default(), Keepalives::default());
         Worker {
             frames,
-            devices,
+            netdevs,
             walk,
             received,
             out,
@@ -123,19 +123,19 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         self.walk.cache()
     }
 
-    /// Goes over to a snapshot of another layout (other ports), with devices in its order. Drops
+    /// Goes over to a snapshot of another layout (other ports), with netdevs in its order. Drops
     /// what is held and returns all that was counted; counting begins at 0.
-    pub fn rearrange(&mut self, snapshot: &Snapshot, devices: Vec<Option<P>>) -> Counters {
-        self.rearrange_with(devices, Counters::new(snapshot))
+    pub fn rearrange(&mut self, snapshot: &Snapshot, netdevs: Vec<Option<P>>) -> Counters {
+        self.rearrange_with(netdevs, Counters::new(snapshot))
     }
 
     /// The same with zeroed counters for the snapshot that somebody else made: they take as long
     /// as there is room for policies.
-    pub fn rearrange_with(&mut self, devices: Vec<Option<P>>, zeroed: Counters) -> Counters {
+    pub fn rearrange_with(&mut self, netdevs: Vec<Option<P>>, zeroed: Counters) -> Counters {
         self.holding.clear(&mut self.frames, self.walk.counters_mut());
         self.out.moved.clear();
-        self.queues.resize_with(devices.len(), Sends::default);
-        self.devices = devices;
+        self.queues.resize_with(netdevs.len(), Sends::default);
+        self.netdevs = netdevs;
         self.walk.rearrange(zeroed)
     }
 
@@ -174,7 +174,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     }
 
     /// Does what is due at a time, by the clock of [`turn`](Self::turn), whether packets come or
-    /// not: once a turn over all devices.
+    /// not: once a turn over all netdevs.
     ///
     /// 1. every 100 ms asks again for neighbours, and drops what waited too long for one
     /// 2. sends NAT keepalives of the sets that this worker sees to
@@ -188,23 +188,23 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     }
 
     /// Packets that others hand over under the layout `old` are walked under the next one.
-    /// `origins`: for each device of the next layout its number in the old one, if it was there;
-    /// packets of the others are dropped as those of a device without ports.
+    /// `origins`: for each netdev of the next layout its number in the old one, if it was there;
+    /// packets of the others are dropped as those of a netdev without ports.
     pub fn renumber(&mut self, old: Layout, origins: &[Option<usize>]) {
         self.handovers.rearrange(old, origins);
     }
 
-    /// Takes the devices out; [`rearrange`](Self::rearrange) puts them in again.
-    pub fn take_devices(&mut self) -> Vec<Option<P>> {
-        std::mem::take(&mut self.devices)
+    /// Takes the netdevs out; [`rearrange`](Self::rearrange) puts them in again.
+    pub fn take_netdevs(&mut self) -> Vec<Option<P>> {
+        std::mem::take(&mut self.netdevs)
     }
 
-    /// Puts a device's port in its place, and returns the one that was there.
+    /// Puts a netdev's port in its place, and returns the one that was there.
     ///
     /// # Panics
-    /// If the snapshot has no such device.
-    pub fn put_device(&mut self, device: NetdevId, port: Option<P>) -> Option<P> {
-        std::mem::replace(&mut self.devices[usize::from(device.0)], port)
+    /// If the snapshot has no such netdev.
+    pub fn put_netdev(&mut self, netdev: NetdevId, port: Option<P>) -> Option<P> {
+        std::mem::replace(&mut self.netdevs[usize::from(netdev.0)], port)
     }
 
     /// The frames.
@@ -217,9 +217,9 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         &mut self.frames
     }
 
-    /// All devices' ports; [`NetdevId`] counts into them.
-    pub fn devices(&self) -> &[Option<P>] {
-        &self.devices
+    /// All netdevs' ports; [`NetdevId`] counts into them.
+    pub fn netdevs(&self) -> &[Option<P>] {
+        &self.netdevs
     }
 
     /// Packets that wait for a neighbour.
@@ -297,16 +297,16 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         self.holding.clear(&mut self.frames, self.walk.counters_mut());
     }
 
-    /// Takes up to `limit` packets (at most [`BATCH`]) from a device through the walk, transmits
+    /// Takes up to `limit` packets (at most [`BATCH`]) from a netdev through the walk, transmits
     /// what leaves, and returns how many were received.
     pub fn turn(
         &mut self,
         snapshot: &Snapshot,
         now_ns: u64,
-        device: NetdevId,
+        netdev: NetdevId,
         limit: usize,
     ) -> usize {
-        self.turn_clocked(snapshot, now_ns, device, limit, &mut NoClock)
+        self.turn_clocked(snapshot, now_ns, netdev, limit, &mut NoClock)
     }
 
     /// The same beside a clock that is told where each stage ends.
@@ -315,25 +315,25 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         &mut self,
         snapshot: &Snapshot,
         now_ns: u64,
-        device: NetdevId,
+        netdev: NetdevId,
         limit: usize,
         clock: &mut impl StageClock,
     ) -> usize {
         self.received.clear();
-        let Some(Some(port)) = self.devices.get_mut(usize::from(device.0)) else { return 0 };
+        let Some(Some(port)) = self.netdevs.get_mut(usize::from(netdev.0)) else { return 0 };
         port.receive(&mut self.frames, limit.min(BATCH), &mut self.received);
         if self.received.is_empty() {
             return 0;
         }
         if self.taps.is_empty() {
             let (frames, out) = (&mut self.frames, &mut self.out);
-            let input = Input::received(device, &self.received);
+            let input = Input::received(netdev, &self.received);
             let beside = Beside { clock, watch: &mut Nobody };
             self.walk.run_beside(snapshot, now_ns, input, frames, out, beside);
             self.dispatch(snapshot, now_ns);
             clock.ended(Stage::Transmit);
         } else {
-            self.walk_tapped(snapshot, now_ns, device, Entry::Received);
+            self.walk_tapped(snapshot, now_ns, netdev, Entry::Received);
         }
         self.received.len()
     }
@@ -348,17 +348,17 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
                 self.received.clear();
                 let (frames, out) = (&mut self.frames, &mut self.out);
                 let into = &mut self.received;
-                let device = self.handovers.take(ring, snapshot.layout(), left, frames, into);
+                let netdev = self.handovers.take(ring, snapshot.layout(), left, frames, into);
                 if into.is_empty() {
                     break;
                 }
                 (left, taken) = (left - into.len(), taken + into.len());
                 self.walk.counters_mut().taken_over += into.len() as u64;
                 if !self.taps.is_empty() {
-                    self.walk_tapped(snapshot, now_ns, device, Entry::HandedOver);
+                    self.walk_tapped(snapshot, now_ns, netdev, Entry::HandedOver);
                     continue;
                 }
-                let input = Input { netdev: device, packets: into, entry: Entry::HandedOver };
+                let input = Input { netdev, packets: into, entry: Entry::HandedOver };
                 self.walk.run(snapshot, now_ns, input, frames, out);
                 self.dispatch(snapshot, now_ns);
             }
@@ -376,27 +376,27 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         &self.out.verdicts
     }
 
-    /// A device's port.
-    pub fn device_mut(&mut self, device: NetdevId) -> Option<&mut P> {
-        self.devices.get_mut(usize::from(device.0))?.as_mut()
+    /// A netdev's port.
+    pub fn netdev_mut(&mut self, netdev: NetdevId) -> Option<&mut P> {
+        self.netdevs.get_mut(usize::from(netdev.0))?.as_mut()
     }
 
-    /// The frames and a device's port, for whoever feeds or empties it.
-    pub fn parts_mut(&mut self, device: NetdevId) -> (&mut F, Option<&mut P>) {
-        let port = self.devices.get_mut(usize::from(device.0)).and_then(Option::as_mut);
+    /// The frames and a netdev's port, for whoever feeds or empties it.
+    pub fn parts_mut(&mut self, netdev: NetdevId) -> (&mut F, Option<&mut P>) {
+        let port = self.netdevs.get_mut(usize::from(netdev.0)).and_then(Option::as_mut);
         (&mut self.frames, port)
     }
 
     /// Takes the worker apart.
     pub fn into_parts(self) -> (F, Vec<Option<P>>, Counters) {
-        (self.frames, self.devices, self.walk.counters().clone())
+        (self.frames, self.netdevs, self.walk.counters().clone())
     }
 
     /// Walks and sends what was received while captures look on.
     #[cold]
-    fn walk_tapped(&mut self, snapshot: &Snapshot, now_ns: u64, device: NetdevId, entry: Entry) {
+    fn walk_tapped(&mut self, snapshot: &Snapshot, now_ns: u64, netdev: NetdevId, entry: Entry) {
         let Worker { walk, taps, received, frames, out, .. } = self;
-        let input = Input { netdev: device, packets: received, entry };
+        let input = Input { netdev, packets: received, entry };
         tap::walk(walk, taps, snapshot, now_ns, input, frames, out);
         self.dispatch(snapshot, now_ns);
         for tap in &mut self.taps {
@@ -417,8 +417,8 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
             }
             // IP packets go up by the host port; frames left to Linux are there already.
             let port = snapshot.host().filter(|_| form == Medium::Ip);
-            let device = port.map(|port| usize::from(snapshot.port(port).device.0));
-            let sink = device.and_then(|device| self.devices.get_mut(device)?.as_mut());
+            let netdev = port.map(|port| usize::from(snapshot.port(port).netdev.0));
+            let sink = netdev.and_then(|netdev| self.netdevs.get_mut(netdev)?.as_mut());
             let accepted = sink.map(|sink| sink.transmit(&mut self.frames, &[packet]));
             if accepted == Some(0) {
                 counters.drop(Some(ingress), DropReason::TransmitFull);
@@ -448,24 +448,24 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
                 }
             }
         }
-        for (queue, device) in self.queues.iter_mut().zip(&mut self.devices) {
+        for (queue, netdev) in self.queues.iter_mut().zip(&mut self.netdevs) {
             if !queue.is_empty() {
-                flush(queue, &mut self.frames, device.as_mut(), counters, &mut self.taps);
+                flush(queue, &mut self.frames, netdev.as_mut(), counters, &mut self.taps);
             }
         }
     }
 
-    /// Puts what is to be sent into its devices' queues: mostly all into one.
+    /// Puts what is to be sent into its netdevs' queues: mostly all into one.
     fn sort(&mut self, snapshot: &Snapshot) {
-        let device = |run: &Run| usize::from(snapshot.path_port(run.egress).device.0);
+        let netdev = |run: &Run| usize::from(snapshot.path_port(run.egress).netdev.0);
         let (sends, queues) = (&mut self.out.sends, &mut self.queues);
         let Some((first, others)) = sends.runs().split_first() else { return };
-        let first = device(first);
-        if others.iter().all(|run| device(run) == first) {
+        let first = netdev(first);
+        if others.iter().all(|run| netdev(run) == first) {
             std::mem::swap(sends, &mut queues[first]);
         } else {
             for (run, packets) in sends.by_run() {
-                queues[device(&run)].extend(run, packets);
+                queues[netdev(&run)].extend(run, packets);
             }
         }
         sends.clear();
@@ -491,15 +491,15 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     }
 }
 
-/// Offers a queue to its device; what the device does not accept is dropped.
+/// Offers a queue to its netdev; what the netdev does not accept is dropped.
 fn flush<F: Frames, P: Port<F>>(
     queue: &mut Sends,
     frames: &mut F,
-    device: Option<&mut P>,
+    netdev: Option<&mut P>,
     counters: &mut Counters,
     taps: &mut [Box<Tap>],
 ) {
-    let mut accepted = device.map_or(0, |port| port.transmit(frames, queue.packets()));
+    let mut accepted = netdev.map_or(0, |port| port.transmit(frames, queue.packets()));
     for (Run { egress, ingress, .. }, packets) in queue.by_run() {
         let (sent, refused) = packets.split_at(accepted.min(packets.len()));
         accepted -= sent.len();

@@ -8,7 +8,7 @@
 //! | [`capture`] | a port whose input and output are capture files |
 //! | [`pcap`], [`pcapng`] | the two file formats, read as streams, trusted in nothing |
 //! | [`xdp`] | the queues of a netdev, over AF_XDP |
-//! | [`tun`] | this machine's Linux stack, over a TUN device |
+//! | [`tun`] | this machine's Linux stack, over a TUN netdev |
 //! | [`live`] | any of the live ports |
 //! | [`bare`] | a forwarder without a walk, to compare with |
 #![deny(unsafe_code)] // allowed in `tun` only

@@ -1,10 +1,10 @@
-//! Port over a TUN device: IP packets to and from the Linux stack of this machine.
+//! Port over a TUN netdev: IP packets to and from the Linux stack of this machine.
 //!
-//! Opening `/dev/net/tun` and naming a device attaches one queue of it, and makes the device if
-//! there is none. A read gives one IP packet that Linux routed into the device, a write hands
-//! Linux one. The device must be up for either (`EIO` otherwise).
+//! Opening `/dev/net/tun` and naming a netdev attaches one queue of it, and makes the netdev if
+//! there is none. A read gives one IP packet that Linux routed into the netdev, a write hands
+//! Linux one. The netdev must be up for either (`EIO` otherwise).
 //!
-//! Not handled here: addresses, routes and the device's state, which are netlink's.
+//! Not handled here: addresses, routes and the netdev's state, which are netlink's.
 #![allow(unsafe_code)] // one system call that no safe wrapper offers
 
 use std::ffi::c_char;
@@ -15,10 +15,10 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use wire::frame::{Descriptor, Frames, HEADROOM, Port, Received};
 
-/// The device that makes TUN devices.
+/// The device that makes TUN netdevs.
 const CLONE_DEVICE: &str = "/dev/net/tun";
 
-/// Whether the device outlives the process that made it.
+/// Whether the netdev outlives the process that made it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lifetime {
     /// It is gone when the last queue is closed.
@@ -27,13 +27,13 @@ pub enum Lifetime {
     Persistent,
 }
 
-/// Why a TUN device cannot be had.
+/// Why a TUN netdev cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum TunError {
     /// The kernel has no TUN driver, or this place does not show it.
     #[error(
         "there is no {CLONE_DEVICE}: load the kernel's tun module (modprobe tun), or give the \
-         container the device"
+         container the netdev"
     )]
     NoDriver,
     /// Not allowed.
@@ -54,7 +54,7 @@ pub enum TunError {
         /// Name asked for.
         name: String,
     },
-    /// Another process has the device, or all its queues.
+    /// Another process has the netdev, or all its queues.
     #[error("the TUN device {name} is in use by another process")]
     Busy {
         /// Name asked for.
@@ -85,11 +85,11 @@ pub struct TunStatistics {
     pub refused: u64,
     /// Not accepted: Linux had no room.
     pub full: u64,
-    /// Calls that failed because the device is down or gone.
+    /// Calls that failed because the netdev is down or gone.
     pub down: u64,
 }
 
-/// One queue of a TUN device.
+/// One queue of a TUN netdev.
 pub struct TunPort {
     file: CloneDevice,
     name: String,
@@ -97,7 +97,7 @@ pub struct TunPort {
     statistics: TunStatistics,
 }
 
-/// Whether the device is still there.
+/// Whether the netdev is still there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Presence {
     There,
@@ -105,11 +105,11 @@ enum Presence {
 }
 
 impl TunPort {
-    /// Attaches a queue of the device with this name, and makes the device if there is none. Each
+    /// Attaches a queue of the netdev with this name, and makes the netdev if there is none. Each
     /// worker opens its own; Linux keeps a flow on one queue.
     ///
     /// # Errors
-    /// [`TunError`]; a device that was made for it is gone again.
+    /// [`TunError`]; a netdev that was made for it is gone again.
     pub fn open(name: &str, lifetime: Lifetime) -> Result<TunPort, TunError> {
         let named = || name.to_owned();
         let request = request(name).ok_or_else(|| TunError::Name { name: named() })?;
@@ -139,7 +139,7 @@ impl TunPort {
         })
     }
 
-    /// Name of the device when it was opened.
+    /// Name of the netdev when it was opened.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -149,14 +149,14 @@ impl TunPort {
         self.statistics
     }
 
-    /// The descriptor to sleep on until packets come. `None` once a call has found the device
+    /// The descriptor to sleep on until packets come. `None` once a call has found the netdev
     /// deleted: that is for good, sleeping on it would end at once, always, and the port is to be
     /// opened again.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         (self.presence == Presence::There).then(|| self.file.0.as_fd())
     }
 
-    /// A call failed: the device is down, or gone.
+    /// A call failed: the netdev is down, or gone.
     fn failed(&mut self, error: &io::Error) {
         self.statistics.down += 1;
         if error.raw_os_error() == Some(libc::EBADFD) {
@@ -230,7 +230,7 @@ enum Written {
 }
 
 impl AsFd for TunPort {
-    /// As [`TunPort::fd`], also when the device is gone.
+    /// As [`TunPort::fd`], also when the netdev is gone.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.0.as_fd()
     }
@@ -260,7 +260,7 @@ impl<F: Frames> Port<F> for TunPort {
     }
 
     /// Packets that Linux does not take for IP packets are accepted, dropped and counted
-    /// (`refused`). While the device is down none is accepted.
+    /// (`refused`). While the netdev is down none is accepted.
     fn transmit(&mut self, frames: &mut F, packets: &[Descriptor]) -> usize {
         for (accepted, packet) in packets.iter().enumerate() {
             let start = packet.offset as usize;
@@ -279,7 +279,7 @@ impl<F: Frames> Port<F> for TunPort {
     }
 }
 
-/// The request for a queue of the device; `None`: no netdev can have that name.
+/// The request for a queue of the netdev; `None`: no netdev can have that name.
 fn request(name: &str) -> Option<libc::ifreq> {
     let fits = !name.is_empty() && name.len() < libc::IFNAMSIZ && name != "." && name != "..";
     let bad = |byte: u8| matches!(byte, 0 | b'/' | b'%' | b':') || byte.is_ascii_whitespace();

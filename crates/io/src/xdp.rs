@@ -1,7 +1,7 @@
 //! Live ports over AF_XDP: the queues of one netdev that one worker serves.
 //!
 //! In front of each packet that the steering program sends here lies its [`Mark`], which says which
-//! device's program it was. The packet's descriptor does not say that a mark is there, so a mark is
+//! netdev's program it was. The packet's descriptor does not say that a mark is there, so a mark is
 //! wiped when it has been read: one that is found was written for this packet. Marks that claim
 //! something of their packet are kept for the walk, in [`Port::marks`].
 
@@ -88,7 +88,7 @@ pub struct QueueStatistics {
     pub statistics: Statistics,
     /// Frames it holds.
     pub held: HeldFrames,
-    /// Packets without the device's mark: dropped, never seen by the walk.
+    /// Packets without the netdev's mark: dropped, never seen by the walk.
     pub foreign: u64,
 }
 
@@ -114,7 +114,7 @@ impl Queue {
     fn receive(
         &mut self,
         umem: &mut Umem,
-        device: u16,
+        netdev: u16,
         limit: usize,
         marks: &mut Vec<Mark>,
         into: &mut Vec<Received>,
@@ -122,7 +122,7 @@ impl Queue {
         let foreign = &mut self.foreign;
         self.socket.receive(umem, limit, |umem, packet| {
             let Packet { frame, offset, length } = packet;
-            match Mark::take(umem.frame_mut(frame), offset).filter(|mark| mark.device == device) {
+            match Mark::take(umem.frame_mut(frame), offset).filter(|mark| mark.netdev == netdev) {
                 Some(mark) => {
                     let packet = Descriptor { frame: FrameId(frame), offset, length };
                     into.push(Received { packet, hint: hint(mark, marks) });
@@ -158,7 +158,7 @@ fn hint(mark: Mark, marks: &mut Vec<Mark>) -> u32 {
 /// The queues of one netdev that one worker serves, as one port.
 pub struct XdpPort {
     /// Device number that the packets' marks must bear.
-    device: u16,
+    netdev: u16,
     queues: Vec<Queue>,
     /// The queue that is received from first.
     first: usize,
@@ -167,9 +167,9 @@ pub struct XdpPort {
 }
 
 impl XdpPort {
-    /// A port without queues, for packets whose mark bears this device number.
-    pub fn new(device: u16) -> XdpPort {
-        XdpPort { device, queues: Vec::new(), first: 0, marks: Vec::with_capacity(BATCH) }
+    /// A port without queues, for packets whose mark bears this netdev number.
+    pub fn new(netdev: u16) -> XdpPort {
+        XdpPort { netdev, queues: Vec::new(), first: 0, marks: Vec::with_capacity(BATCH) }
     }
 
     /// Takes over a socket that was opened on these frames and has it receive. Packets are sent
@@ -228,7 +228,7 @@ impl Port<XdpFrames> for XdpPort {
     /// Each queue gets its share of `limit`, another one first at every call; what one leaves,
     /// the others may use.
     fn receive(&mut self, frames: &mut XdpFrames, limit: usize, into: &mut Vec<Received>) -> usize {
-        let (device, count, before) = (self.device, self.queues.len(), into.len());
+        let (netdev, count, before) = (self.netdev, self.queues.len(), into.len());
         self.marks.clear();
         if count == 0 {
             return 0;
@@ -239,7 +239,7 @@ impl Port<XdpFrames> for XdpPort {
             for turn in 0..count {
                 let queue = &mut self.queues[(self.first + turn) % count];
                 let share = share.min(left);
-                left -= queue.receive(&mut frames.0, device, share, &mut self.marks, into);
+                left -= queue.receive(&mut frames.0, netdev, share, &mut self.marks, into);
             }
             if left == 0 || count == 1 {
                 break;
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn only_marks_that_claim_something_are_kept() {
         let none = Mark {
-            device: 7,
+            netdev: 7,
             vlan: MarkVlan::Untagged,
             incarnation: 1,
             generation: 0,

@@ -11,7 +11,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Mark {
     /// Number of the program's netdev, as this process counts.
-    pub device: u16,
+    pub netdev: u16,
     /// VLAN tag of the packet.
     pub vlan: MarkVlan,
     /// Number of the attachment in its process. It is not compared yet, because no claim is acted
@@ -59,7 +59,7 @@ impl Mark {
             _ => MarkVlan::Other,
         };
         (word(0) == Mark::MAGIC).then_some(Mark {
-            device: half(4),
+            netdev: half(4),
             vlan,
             incarnation: word(8),
             generation: word(12),
@@ -77,7 +77,7 @@ impl Mark {
         };
         let mut bytes = [0; Mark::BYTES];
         bytes[..4].copy_from_slice(&Mark::MAGIC.to_ne_bytes());
-        bytes[4..6].copy_from_slice(&self.device.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&self.netdev.to_ne_bytes());
         bytes[6..8].copy_from_slice(&vlan.to_ne_bytes());
         let words = [self.incarnation, self.generation, self.zone, self.verdict];
         for (word, into) in words.iter().zip(bytes[8..].chunks_exact_mut(4)) {
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     fn mark(vlan: MarkVlan) -> Mark {
-        Mark { device: 7, vlan, incarnation: 0x0102_0304, generation: 5, zone: 6, verdict: 7 }
+        Mark { netdev: 7, vlan, incarnation: 0x0102_0304, generation: 5, zone: 6, verdict: 7 }
     }
 
     #[test]

@@ -63,7 +63,7 @@ impl Gateway {
     fn arrive(&mut self, batch: &Batch) {
         self.lab.now_ns += batch.after_ns;
         let frames: Vec<&[u8]> = batch.arrivals.iter().map(|a| a.frame.as_slice()).collect();
-        let outcome = self.lab.send_frames(batch.device, &frames);
+        let outcome = self.lab.send_frames(batch.netdev, &frames);
         self.nothing_was_opened_twice(batch);
         let allowed = self.allowed(batch);
         let fragments = outcome.verdicts.contains(&Verdict::Consumed);

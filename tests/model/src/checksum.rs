@@ -13,7 +13,7 @@ struct Place {
 }
 
 /// Makes the checksum right if the field holds the sum of the pseudo-header, as senders leave it to
-/// their device. All other packets stay as they are.
+/// their netdev. All other packets stay as they are.
 pub fn complete_unfinished(packet: &mut Ip) {
     let Some(Place { at, end, pseudo }) = place(packet) else { return };
     let folded = !pseudo.clone().ones_complement().to_be();

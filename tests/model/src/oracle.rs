@@ -140,17 +140,17 @@ impl<'w> Oracle<'w> {
     /// 1. the link header: which port, and is it for us
     /// 2. the IP header
     /// 3. ESP to us is opened, and its packet goes on as if received on that side
-    pub fn judge(&mut self, now_ns: u64, device: NetdevId, frame: &[u8]) -> Vec<Course> {
+    pub fn judge(&mut self, now_ns: u64, netdev: NetdevId, frame: &[u8]) -> Vec<Course> {
         self.moved = None;
-        let courses = self.courses(now_ns, device, frame);
+        let courses = self.courses(now_ns, netdev, frame);
         courses.into_iter().map(|course| Course { moved: self.moved, ..course }).collect()
     }
 
-    fn courses(&mut self, now_ns: u64, device: NetdevId, frame: &[u8]) -> Vec<Course> {
+    fn courses(&mut self, now_ns: u64, netdev: NetdevId, frame: &[u8]) -> Vec<Course> {
         if frame.len() > self.world.room {
             return dropped(DropReason::Oversize);
         }
-        let (port, bytes) = match self.link(device, frame) {
+        let (port, bytes) = match self.link(netdev, frame) {
             Ok(found) => found,
             Err(course) => return course,
         };
@@ -228,13 +228,13 @@ impl<'w> Oracle<'w> {
     ///
     /// # Errors
     /// What becomes of a frame that holds none for us.
-    pub fn link(&self, device: NetdevId, frame: &[u8]) -> Result<(PortId, Vec<u8>), Vec<Course>> {
-        let untagged = self.world.port_of(device, None);
+    pub fn link(&self, netdev: NetdevId, frame: &[u8]) -> Result<(PortId, Vec<u8>), Vec<Course>> {
+        let untagged = self.world.port_of(netdev, None);
         if let Some(port) = untagged.filter(|port| self.world.is_ip_medium(*port)) {
             return Ok((port, frame.to_vec()));
         }
         let link = headers::link(frame).ok_or_else(|| dropped(DropReason::Malformed))?;
-        let port = self.world.port_of(device, link.vlan).filter(|_| !link.stacked);
+        let port = self.world.port_of(netdev, link.vlan).filter(|_| !link.stacked);
         let port = port.ok_or_else(|| dropped(DropReason::Vlan))?;
         let info = self.world.port(port);
         let linux = || vec![sure(Fate::Host(vec![frame.to_vec()]))];

@@ -86,9 +86,9 @@ pub fn set_id(peer: usize) -> SaSetId {
 }
 
 impl World {
-    /// The port for a frame of this VLAN id on a device.
-    pub fn port_of(&self, device: NetdevId, vlan: Option<u16>) -> Option<PortId> {
-        let place = self.ports.iter().position(|p| p.device == device && p.vlan == vlan)?;
+    /// The port for a frame of this VLAN id on a netdev.
+    pub fn port_of(&self, netdev: NetdevId, vlan: Option<u16>) -> Option<PortId> {
+        let place = self.ports.iter().position(|p| p.netdev == netdev && p.vlan == vlan)?;
         Some(PortId(place as u16))
     }
 

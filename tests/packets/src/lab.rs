@@ -32,19 +32,19 @@ use wire::{Address, BATCH, Family};
 
 use crate::peer::{Agreement, Peer};
 
-/// Protected, untagged on device 0.
+/// Protected, untagged on netdev 0.
 pub const LAN: PortId = PortId(0);
-/// Protected, VLAN [`LAN2_VLAN`] on device 0.
+/// Protected, VLAN [`LAN2_VLAN`] on netdev 0.
 pub const LAN2: PortId = PortId(1);
-/// Unprotected, device 1.
+/// Unprotected, netdev 1.
 pub const WAN: PortId = PortId(2);
-/// Linux on the gateway, device 2.
+/// Linux on the gateway, netdev 2.
 pub const HOST: PortId = PortId(3);
 /// VLAN id of [`LAN2`].
 pub const LAN2_VLAN: u16 = 12;
 /// MTU of [`LAN2`]; the others have 1500.
 pub const LAN2_MTU: u32 = 1400;
-/// Link address of the gateway on device 0, both ports.
+/// Link address of the gateway on netdev 0, both ports.
 pub const LAN_MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
 /// Link address of the gateway on the unprotected side.
 pub const WAN_MAC: [u8; 6] = [2, 0, 0, 0, 2, 1];
@@ -188,7 +188,7 @@ pub struct Sent {
 pub struct Outcome {
     /// Of each batch first one per packet received, then one per packet made.
     pub verdicts: Vec<Verdict>,
-    /// What left, device by device, in its order.
+    /// What left, netdev by netdev, in its order.
     pub sent: Vec<Sent>,
 }
 
@@ -302,8 +302,8 @@ impl Laboratory {
 
     fn collect_all(&mut self) -> Vec<Sent> {
         let mut sent = Vec::new();
-        for device in 0..DEVICES {
-            self.collect(NetdevId(device as u16), &mut sent);
+        for netdev in 0..DEVICES {
+            self.collect(NetdevId(netdev as u16), &mut sent);
         }
         self.balance();
         sent
@@ -312,8 +312,8 @@ impl Laboratory {
     /// Goes over to a snapshot of another layout; returns what was counted under the old one.
     pub fn rearrange(&mut self, hub: Hub) -> Counters {
         self.snapshot = hub.snapshot();
-        let devices = self.worker.take_devices();
-        self.worker.rearrange(&self.snapshot, devices)
+        let netdevs = self.worker.take_netdevs();
+        self.worker.rearrange(&self.snapshot, netdevs)
     }
 
     /// Has the worker count on in counters of its own for the snapshot, as if others had more room.
@@ -371,47 +371,47 @@ impl Laboratory {
     pub fn send_all<B: AsRef<[u8]>>(&mut self, port: PortId, packets: &[B]) -> Outcome {
         let frames: Vec<Vec<u8>> =
             packets.iter().map(|packet| self.frame(port, packet.as_ref())).collect();
-        self.send_frames(self.snapshot.port(port).device, &frames)
+        self.send_frames(self.snapshot.port(port).netdev, &frames)
     }
 
-    /// Lets frames arrive by a device, as they are.
+    /// Lets frames arrive by a netdev, as they are.
     ///
     /// # Panics
     /// If afterwards the books do not balance: the ledger of every port, the frames, one verdict
     /// per packet, the drops by reason against the drops by port.
-    pub fn send_frames<B: AsRef<[u8]>>(&mut self, device: NetdevId, frames: &[B]) -> Outcome {
-        let port = self.worker.device_mut(device).expect("a device of the laboratory");
+    pub fn send_frames<B: AsRef<[u8]>>(&mut self, netdev: NetdevId, frames: &[B]) -> Outcome {
+        let port = self.worker.netdev_mut(netdev).expect("a device of the laboratory");
         frames.iter().for_each(|frame| port.push(frame.as_ref()));
         let mut outcome = Outcome::default();
         loop {
-            let received = self.worker.turn(&self.snapshot, self.now_ns, device, BATCH);
+            let received = self.worker.turn(&self.snapshot, self.now_ns, netdev, BATCH);
             if received == 0 {
                 break;
             }
             let verdicts = self.worker.verdicts();
             assert!(verdicts.len() >= received, "one verdict per packet received");
             outcome.verdicts.extend(verdicts.iter().map(|verdict| verdict.expect("a verdict")));
-            for device in 0..DEVICES {
-                self.collect(NetdevId(device as u16), &mut outcome.sent);
+            for netdev in 0..DEVICES {
+                self.collect(NetdevId(netdev as u16), &mut outcome.sent);
             }
             self.balance();
         }
         outcome
     }
 
-    fn collect(&mut self, device: NetdevId, into: &mut Vec<Sent>) {
-        let transmitted = match self.worker.device_mut(device) {
+    fn collect(&mut self, netdev: NetdevId, into: &mut Vec<Sent>) {
+        let transmitted = match self.worker.netdev_mut(netdev) {
             Some(port) => port.take_transmitted(),
             None => return,
         };
         for frame in transmitted {
-            into.push(self.read(device, &frame));
+            into.push(self.read(netdev, &frame));
         }
     }
 
     /// A frame that left: its link header is checked here, once for all tests.
-    fn read(&self, device: NetdevId, frame: &[u8]) -> Sent {
-        let on_device = |info: &PortInfo| info.device == device;
+    fn read(&self, netdev: NetdevId, frame: &[u8]) -> Sent {
+        let on_device = |info: &PortInfo| info.netdev == netdev;
         let place = self.snapshot.ports().iter().position(on_device).expect("a port's device");
         if self.snapshot.ports()[place].medium == Medium::Ip {
             return Sent { port: PortId(place as u16), to: None, packet: frame.to_vec() };
@@ -422,7 +422,7 @@ impl Laboratory {
             Tag::Vlan(id) => Some(id),
             Tag::Stacked => panic!("a stacked tag was sent"),
         };
-        let is_its = |info: &PortInfo| info.device == device && info.vlan == vlan;
+        let is_its = |info: &PortInfo| info.netdev == netdev && info.vlan == vlan;
         let place = self.snapshot.ports().iter().position(is_its);
         let port = PortId(place.expect("a declared VLAN") as u16);
         assert_eq!(link.source, self.snapshot.port(port).mac, "from our link address");
@@ -470,10 +470,10 @@ fn address(text: &str) -> Address {
     ip(text).into()
 }
 
-fn port(name: &str, device: u16, side: Side, mac: [u8; 6], addresses: &[&str]) -> PortInfo {
+fn port(name: &str, netdev: u16, side: Side, mac: [u8; 6], addresses: &[&str]) -> PortInfo {
     PortInfo {
         name: name.into(),
-        device: NetdevId(device),
+        netdev: NetdevId(netdev),
         vlan: None,
         side,
         medium: Medium::Ethernet,

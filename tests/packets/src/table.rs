@@ -17,7 +17,7 @@ type Craft = Rc<dyn Fn(&mut Peer) -> Vec<u8>>;
 pub enum In {
     /// An IP packet in clear.
     Clear(PortId, Vec<u8>),
-    /// A frame as it is, on the device of this port.
+    /// A frame as it is, on the netdev of this port.
     Frame(PortId, Vec<u8>),
     /// An IP packet sealed by this peer, by the unprotected port.
     Sealed(SetIndex, Vec<u8>),
@@ -36,8 +36,8 @@ impl In {
         match self {
             In::Clear(port, packet) => lab.send(*port, packet),
             In::Frame(port, frame) => {
-                let device = lab.snapshot.port(*port).device;
-                lab.send_frames(device, &[frame])
+                let netdev = lab.snapshot.port(*port).netdev;
+                lab.send_frames(netdev, &[frame])
             }
             In::Sealed(set, packet) => {
                 let sealed = lab.peer(*set).seal(packet);

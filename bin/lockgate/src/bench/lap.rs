@@ -304,8 +304,8 @@ struct Lap<'c> {
 impl<'c> Lap<'c> {
     fn new(station: Station<'c>, in_flight: usize) -> Lap<'c> {
         let Station { case, snapshot, keys, number, handovers, frames } = station;
-        let devices = (0..3).map(|_| Some(PreloadedPort::new(case.flows))).collect();
-        let mut worker = Worker::new(snapshot, frames, devices).beside(handovers);
+        let netdevs = (0..3).map(|_| Some(PreloadedPort::new(case.flows))).collect();
+        let mut worker = Worker::new(snapshot, frames, netdevs).beside(handovers);
         worker.walk_among(case.workers as u32);
         let other = other_cipher(case, keys);
         let begin = Instant::now();

@@ -15,7 +15,7 @@ const FRAMES: u32 = 4096;
 /// Bytes around a packet in its frame: link header, trailer and ICV.
 const AROUND: usize = HEADROOM + 64;
 
-/// A capture and the port whose device its packets enter by.
+/// A capture and the port whose netdev its packets enter by.
 pub(crate) struct Input<R: Read> {
     pub(crate) port: PortId,
     pub(crate) reader: CaptureReader<R>,
@@ -51,7 +51,7 @@ pub(crate) struct InputCount {
 /// Frames for other MAC addresses, which a gateway leaves alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Elsewhere {
-    /// A port of the device that they came by.
+    /// A port of the netdev that they came by.
     pub(crate) port: PortId,
     pub(crate) packets: u64,
     /// Whom the first was for.
@@ -92,7 +92,7 @@ impl Verdicts {
     }
 }
 
-/// A device: packets come from captures and go to memory, from where they are written.
+/// A netdev: packets come from captures and go to memory, from where they are written.
 struct Device<R: Read> {
     /// With the input's place.
     inputs: Vec<(usize, CapturePort<R, Sink>)>,
@@ -143,7 +143,7 @@ impl<R: Read> Device<R> {
 /// Walks the packets of all inputs in the order of their times, which are the clock, and hands
 /// what leaves to `output`.
 ///
-/// Packets of one time on one device are walked as one batch, in the order of the inputs. With a
+/// Packets of one time on one netdev are walked as one batch, in the order of the inputs. With a
 /// `cache` the worker remembers flows, as the daemon's workers do.
 ///
 /// # Errors
@@ -156,17 +156,17 @@ pub(crate) fn replay<R: Read>(
     output: &mut impl Output,
 ) -> Result<Outcome, CaptureError> {
     let count = inputs.len();
-    let devices = devices(snapshot, inputs);
+    let netdevs = netdevs(snapshot, inputs);
     let frames = MemoryFrames::with_frame_bytes(FRAMES, frame_bytes(snapshot));
-    let ids: Vec<NetdevId> = (0..devices.len() as u16).map(NetdevId).collect();
-    let mut worker = Worker::new(snapshot, frames, devices.into_iter().map(Some).collect());
+    let ids: Vec<NetdevId> = (0..netdevs.len() as u16).map(NetdevId).collect();
+    let mut worker = Worker::new(snapshot, frames, netdevs.into_iter().map(Some).collect());
     worker.take_cache(cache);
     let mut verdicts = Verdicts::new(snapshot);
     let mut now_ns = 0;
     while let Some(next_ns) = next_timestamp(&mut worker, &ids)? {
         now_ns = next_ns.max(now_ns);
         for &id in &ids {
-            let inputs = worker.device_mut(id).map(|device| &mut device.inputs);
+            let inputs = worker.netdev_mut(id).map(|netdev| &mut netdev.inputs);
             inputs.into_iter().flatten().for_each(|(_, input)| input.advance_to(now_ns));
         }
         for &id in &ids {
@@ -176,18 +176,18 @@ pub(crate) fn replay<R: Read>(
             }
         }
     }
-    let (frames, devices, counters) = worker.into_parts();
+    let (frames, netdevs, counters) = worker.into_parts();
     debug_assert_eq!(frames.conservation().held(), 0, "a frame has no owner");
     let mut counts = vec![InputCount { packets: 0, cut: 0 }; count];
     let mut elsewhere = Vec::new();
-    for (device, id) in devices.into_iter().flatten().zip(ids) {
-        for (place, input) in &device.inputs {
+    for (netdev, id) in netdevs.into_iter().flatten().zip(ids) {
+        for (place, input) in &netdev.inputs {
             let seen = input.counts();
             counts[*place] = InputCount { packets: seen.received, cut: seen.cut };
         }
-        let port = snapshot.ports().iter().position(|port| port.device == id);
-        if let (Some(port), 1..) = (port, device.elsewhere) {
-            let (packets, first) = (device.elsewhere, device.first_elsewhere);
+        let port = snapshot.ports().iter().position(|port| port.netdev == id);
+        if let (Some(port), 1..) = (port, netdev.elsewhere) {
+            let (packets, first) = (netdev.elsewhere, netdev.first_elsewhere);
             elsewhere.push(Elsewhere { port: PortId(port as u16), packets, first });
         }
     }
@@ -201,8 +201,8 @@ fn next_timestamp<R: Read>(
 ) -> Result<Option<u64>, CaptureError> {
     let mut earliest: Option<u64> = None;
     for &id in ids {
-        let Some(device) = worker.device_mut(id) else { continue };
-        for (_, input) in &mut device.inputs {
+        let Some(netdev) = worker.netdev_mut(id) else { continue };
+        for (_, input) in &mut netdev.inputs {
             if let Some(next) = input.next_timestamp()? {
                 earliest = Some(earliest.map_or(next, |earliest| earliest.min(next)));
             }
@@ -220,11 +220,11 @@ fn drain<R: Read>(
     output: &mut impl Output,
 ) -> Result<(), CaptureError> {
     for &id in ids {
-        let Some(device) = worker.device_mut(id) else { continue };
-        if device.sent.transmitted().is_empty() {
+        let Some(netdev) = worker.netdev_mut(id) else { continue };
+        if netdev.sent.transmitted().is_empty() {
             continue;
         }
-        for packet in device.sent.take_transmitted() {
+        for packet in netdev.sent.take_transmitted() {
             if let Some(port) = port_of(snapshot, id, &packet) {
                 output.write(port, now_ns, &packet)?;
             }
@@ -233,27 +233,27 @@ fn drain<R: Read>(
     Ok(())
 }
 
-/// The port that a packet left by: a device's ports differ by their VLAN tags.
-fn port_of(snapshot: &Snapshot, device: NetdevId, packet: &[u8]) -> Option<PortId> {
+/// The port that a packet left by: a netdev's ports differ by their VLAN tags.
+fn port_of(snapshot: &Snapshot, netdev: NetdevId, packet: &[u8]) -> Option<PortId> {
     let ports = snapshot.ports();
     let vlan = match Link::parse(packet)?.tag {
         Tag::Vlan(id) => Some(id),
         Tag::Untagged | Tag::Stacked => None,
     };
     let left_by = |port: &dataplane::PortInfo| {
-        port.device == device && (port.medium == Medium::Ip || port.vlan == vlan)
+        port.netdev == netdev && (port.medium == Medium::Ip || port.vlan == vlan)
     };
     ports.iter().position(left_by).map(|place| PortId(place as u16))
 }
 
-fn devices<R: Read>(snapshot: &Snapshot, inputs: Vec<Input<R>>) -> Vec<Device<R>> {
+fn netdevs<R: Read>(snapshot: &Snapshot, inputs: Vec<Input<R>>) -> Vec<Device<R>> {
     let ports = snapshot.ports();
-    let count = ports.iter().map(|port| usize::from(port.device.0) + 1).max().unwrap_or(0);
-    let mut devices: Vec<Device<R>> = (0..count)
+    let count = ports.iter().map(|port| usize::from(port.netdev.0) + 1).max().unwrap_or(0);
+    let mut netdevs: Vec<Device<R>> = (0..count)
         .map(|id| {
             let ours = ports
                 .iter()
-                .filter(|port| usize::from(port.device.0) == id && port.medium == Medium::Ethernet);
+                .filter(|port| usize::from(port.netdev.0) == id && port.medium == Medium::Ethernet);
             Device {
                 inputs: Vec::new(),
                 sent: MemoryPort::new(usize::MAX),
@@ -264,10 +264,10 @@ fn devices<R: Read>(snapshot: &Snapshot, inputs: Vec<Input<R>>) -> Vec<Device<R>
         })
         .collect();
     for (place, input) in inputs.into_iter().enumerate() {
-        let device = usize::from(snapshot.port(input.port).device.0);
-        devices[device].inputs.push((place, CapturePort::new(Some(input.reader), None)));
+        let netdev = usize::from(snapshot.port(input.port).netdev.0);
+        netdevs[netdev].inputs.push((place, CapturePort::new(Some(input.reader), None)));
     }
-    devices
+    netdevs
 }
 
 /// Room for the largest packet that a port of the configuration carries, at least a page.

@@ -279,7 +279,7 @@ impl Gateway {
 
     /// Netdevs of ours that the kernel has no more, or has anew under the name.
     fn gone(&self) -> Vec<(String, u32)> {
-        let now = |name: &str| self.live.devices.get(usize::from(self.netdev_id(name).0)).copied();
+        let now = |name: &str| self.live.netdevs.get(usize::from(self.netdev_id(name).0)).copied();
         let gone = self.netdevs.iter().filter(|(name, of)| now(name).flatten() != Some(of.ifindex));
         gone.map(|(name, netdev)| (name.clone(), netdev.ifindex)).collect()
     }
@@ -293,7 +293,7 @@ impl Gateway {
     /// Netdevs that should be ours and are there, the host port's left out.
     pub(crate) fn there(&self) -> Vec<(String, u32)> {
         let ports = &self.netdev_names[..self.netdev_names.len() - 1];
-        let there = ports.iter().zip(&self.live.devices);
+        let there = ports.iter().zip(&self.live.netdevs);
         there.filter_map(|(name, ifindex)| Some((name.clone(), (*ifindex)?))).collect()
     }
 
@@ -364,7 +364,7 @@ pub(super) fn inside(live: &LiveParts, target: &RouteTarget<NextHop>) -> bpf::In
 /// The rules of a netdev's ports.
 pub(super) fn rules(id: NetdevId, snapshot: &Snapshot, reserved: &Reserved) -> Vec<PortRule> {
     let ports = snapshot.ports().iter().enumerate();
-    let ports = ports.filter(|(_, port)| port.device == id);
+    let ports = ports.filter(|(_, port)| port.netdev == id);
     ports
         .map(|(place, port)| PortRule {
             vlan: port.vlan,

@@ -109,7 +109,7 @@ impl World {
 
     fn passes_nothing_wanted(&self, id: NetdevId, rule: &PortRule) {
         let mut ports = self.walked.ports().to_vec();
-        let is_its = |port: &dataplane::PortInfo| port.device == id && port.vlan == rule.vlan;
+        let is_its = |port: &dataplane::PortInfo| port.netdev == id && port.vlan == rule.vlan;
         let Some(place) = ports.iter().position(is_its) else { return };
         if rule.side != super::netdevs::side(ports[place].side) {
             return;

@@ -43,7 +43,7 @@ pub struct LiveParts {
     pub links: Vec<Option<u32>>,
     /// Interface index of each netdev that frames are received from; [`NetdevId`] counts into
     /// this list. `None`: there is none of that name.
-    pub devices: Vec<Option<u32>>,
+    pub netdevs: Vec<Option<u32>>,
     /// Routes.
     pub routes: Routes,
     /// Neighbours that packets can be sent to.
@@ -144,7 +144,7 @@ pub fn live_parts_towards(
         ports: config.port_infos().into(),
         states: Vec::new(),
         links: Vec::new(),
-        devices: Vec::new(),
+        netdevs: Vec::new(),
         routes: Routes::new(),
         neighbours: Neighbours::new(),
         fresh: OrdSet::new(),
@@ -263,20 +263,20 @@ impl LiveParts {
         self.links.iter().position(|index| *index == Some(link)).map(|at| PortId(at as u16))
     }
 
-    /// Fills in ports, their states and links, and the devices.
+    /// Fills in ports, their states and links, and the netdevs.
     fn place_ports(&mut self, config: &Validated, view: &View) {
         let mut ports = self.ports.to_vec();
-        let devices = ports.iter().map(|port| usize::from(port.device.0) + 1).max();
-        self.devices = vec![None; devices.unwrap_or(0)];
+        let netdevs = ports.iter().map(|port| usize::from(port.netdev.0) + 1).max();
+        self.netdevs = vec![None; netdevs.unwrap_or(0)];
         let names = config.ports.iter().map(|port| port.netdev.as_str());
-        for (at, netdev) in names.chain([HOST_NETDEV]).enumerate() {
-            let device = view.link_named(netdev);
+        for (at, name) in names.chain([HOST_NETDEV]).enumerate() {
+            let netdev = view.link_named(name);
             let info = &mut ports[at];
-            let NetdevId(place) = info.device;
-            self.devices[usize::from(place)] = device.map(|link| link.index);
-            let link = match (device, info.vlan) {
-                (Some(device), Some(id)) => view.vlan_on(device.index, id),
-                (device, _) => device,
+            let NetdevId(place) = info.netdev;
+            self.netdevs[usize::from(place)] = netdev.map(|link| link.index);
+            let link = match (netdev, info.vlan) {
+                (Some(netdev), Some(id)) => view.vlan_on(netdev.index, id),
+                (netdev, _) => netdev,
             };
             let is_host = at == config.ports.len();
             info.addresses = Vec::new();
@@ -287,18 +287,18 @@ impl LiveParts {
                 }
             }
             let may_be_unfinished =
-                device.is_some_and(|device| device.kind.passes_unfinished_checksums());
+                netdev.is_some_and(|netdev| netdev.kind.passes_unfinished_checksums());
             if !may_be_unfinished {
                 info.l4_checksum = L4Checksum::Pass;
             }
             self.links.push(link.map(|link| link.index));
-            self.states.push(state(device, link));
+            self.states.push(state(netdev, link));
             let port = info.name.clone();
-            let problem = match (device, link, info.vlan) {
+            let problem = match (netdev, link, info.vlan) {
                 (None, _, _) if is_host => Some(LiveProblem::NoHostNetdev),
-                (None, _, _) => Some(LiveProblem::NoNetdev { port, netdev: netdev.into() }),
+                (None, _, _) => Some(LiveProblem::NoNetdev { port, netdev: name.into() }),
                 (_, None, Some(vlan)) => {
-                    Some(LiveProblem::NoVlanNetdev { port, netdev: netdev.into(), vlan })
+                    Some(LiveProblem::NoVlanNetdev { port, netdev: name.into(), vlan })
                 }
                 (_, Some(link), _) if !is_host && info.addresses.is_empty() => {
                     Some(LiveProblem::NoAddress { port, netdev: link.name.clone() })
@@ -339,11 +339,11 @@ impl LiveParts {
     }
 }
 
-fn state(device: Option<&Link>, link: Option<&Link>) -> PortState {
-    let Some(device) = device else { return PortState::Absent };
+fn state(netdev: Option<&Link>, link: Option<&Link>) -> PortState {
+    let Some(netdev) = netdev else { return PortState::Absent };
     // A tagged port without its VLAN netdev has no addresses, but its frames come and go.
-    let link = link.unwrap_or(device);
-    match (device.admin_up && link.admin_up, device.carrier && link.carrier) {
+    let link = link.unwrap_or(netdev);
+    match (netdev.admin_up && link.admin_up, netdev.carrier && link.carrier) {
         (false, _) => PortState::Down,
         (true, false) => PortState::NoCarrier,
         (true, true) => PortState::Up,

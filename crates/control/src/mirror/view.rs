@@ -68,7 +68,7 @@ pub enum LinkKind {
     Virtio,
     /// One end of a virtual cable.
     Veth,
-    /// The loopback device.
+    /// The loopback netdev.
     Loopback,
     /// A bond of netdevs.
     BondMaster,
@@ -83,7 +83,7 @@ pub enum LinkKind {
         /// VLAN id.
         id: u16,
     },
-    /// A TUN or TAP device.
+    /// A TUN or TAP netdev.
     Tun,
     /// Something else, by the kernel's name for it.
     Other(String),

@@ -32,7 +32,7 @@ pub(super) struct Netdev {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathPort {
     pub(crate) mac: LinkAddress,
-    pub(crate) device: NetdevId,
+    pub(crate) netdev: NetdevId,
     pub(crate) mtu: u32,
     pub(crate) vlan: Option<u16>,
     pub(crate) side: Side,
@@ -52,21 +52,21 @@ impl Ports {
     /// What packets ask of the ports, with the classes that policies put them into.
     pub(super) fn on_path(&self, spd: &Spd) -> Arc<[PathPort]> {
         let path_port = |(place, info): (u16, &PortInfo)| {
-            let PortInfo { device, mtu, vlan, side, medium, .. } = *info;
+            let PortInfo { netdev, mtu, vlan, side, medium, .. } = *info;
             let (mac, class) = (LinkAddress::new(info.mac), spd.class(place));
             let completes_checksums = info.completes_checksums();
-            PathPort { mac, device, mtu, vlan, side, medium, class, completes_checksums }
+            PathPort { mac, netdev, mtu, vlan, side, medium, class, completes_checksums }
         };
         (0..).zip(&*self.infos).map(path_port).collect()
     }
 }
 
 fn netdevs(ports: &[PortInfo]) -> Result<Box<[Option<Netdev>]>, SnapshotError> {
-    let count = ports.iter().map(|port| usize::from(port.device.0) + 1).max().unwrap_or(0);
+    let count = ports.iter().map(|port| usize::from(port.netdev.0) + 1).max().unwrap_or(0);
     let mut netdevs: Vec<Option<Netdev>> = vec![None; count];
     for (i, port) in ports.iter().enumerate() {
         let id = PortId(i as u16);
-        let netdev = netdevs[usize::from(port.device.0)].get_or_insert(Netdev {
+        let netdev = netdevs[usize::from(port.netdev.0)].get_or_insert(Netdev {
             untagged: None,
             tagged: Vec::new(),
             medium: port.medium,

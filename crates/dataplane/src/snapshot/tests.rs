@@ -58,7 +58,7 @@ fn change() -> impl Strategy<Value = Change> {
 fn port(place: u16, mtu: u32) -> PortInfo {
     PortInfo {
         name: format!("port{place}"),
-        device: NetdevId(place),
+        netdev: NetdevId(place),
         vlan: None,
         side: if place == 0 { Side::Protected } else { Side::Unprotected },
         medium: if place == 2 { Medium::Ip } else { Medium::Ethernet },

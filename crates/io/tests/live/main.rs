@@ -1,5 +1,5 @@
 //! Live ports in network namespaces, each test in one of its own: packets come through the real
-//! steering program, and from and to the Linux stack through a TUN device.
+//! steering program, and from and to the Linux stack through a TUN netdev.
 
 mod place;
 mod tun;

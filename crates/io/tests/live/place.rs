@@ -90,14 +90,14 @@ pub(crate) const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 2];
 /// A veth pair: the near end `NAME0` steered to sockets, the far end `NAME1` that sends.
 pub(crate) struct Link {
     name: &'static str,
-    device: u16,
+    netdev: u16,
     steering: Steering,
     sender: (Umem, Vec<Socket>),
 }
 
 impl Link {
-    /// Makes the pair with this many queues and attaches the program of device `device`.
-    pub(crate) fn new(name: &'static str, device: u16, queues: u32) -> Link {
+    /// Makes the pair with this many queues and attaches the program of netdev `netdev`.
+    pub(crate) fn new(name: &'static str, netdev: u16, queues: u32) -> Link {
         let each = format!("numrxqueues {queues} numtxqueues {queues}");
         run(&format!("ip link add {name}0 {each} type veth peer name {name}1 {each}"));
         for end in [0, 1] {
@@ -105,7 +105,7 @@ impl Link {
             let address = if end == 0 { "02:00:00:00:00:01" } else { "02:00:00:00:00:02" };
             run(&format!("ip link set {name}{end} address {address} up"));
         }
-        let mut steering = Steering::load(device, 7).unwrap();
+        let mut steering = Steering::load(netdev, 7).unwrap();
         let side = Side::Protected;
         let port = PortRule { vlan: None, side, mac: OURS, services: Vec::new() };
         steering.set_own_addresses(&[]).unwrap();
@@ -118,7 +118,7 @@ impl Link {
                 Socket::open(umem.area(), index(&format!("{name}1")), queue, &options).unwrap()
             })
             .collect();
-        Link { name, device, steering, sender: (umem, sockets) }
+        Link { name, netdev, steering, sender: (umem, sockets) }
     }
 
     /// Opens a socket on a queue of the near end and steers the queue's packets to it.
@@ -131,7 +131,7 @@ impl Link {
 
     /// A port of these queues of the near end.
     pub(crate) fn port(&self, frames: &mut XdpFrames, queues: &[u32]) -> XdpPort {
-        let mut port = XdpPort::new(self.device);
+        let mut port = XdpPort::new(self.netdev);
         for &queue in queues {
             let socket = self.open(frames.umem().area(), queue);
             port.add(frames, socket);

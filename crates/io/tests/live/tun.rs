@@ -24,8 +24,8 @@ fn with_tun(name: &'static str, test: impl FnOnce() + Send + 'static) {
     });
 }
 
-/// A device with the address 10.9.0.1/24, up, without IPv6's own packets.
-fn device(name: &str) -> TunPort {
+/// A netdev with the address 10.9.0.1/24, up, without IPv6's own packets.
+fn netdev(name: &str) -> TunPort {
     let port = TunPort::open(name, Lifetime::Process).unwrap();
     std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1").ok();
     run(&format!("ip addr add 10.9.0.1/24 dev {name}"));
@@ -43,7 +43,7 @@ fn receive_one(port: &mut TunPort, frames: &mut MemoryFrames) -> Descriptor {
 #[test]
 fn a_packet_routed_into_the_device_comes_out_and_its_answer_goes_back() {
     with_tun("a_packet_routed_into_the_device", || {
-        let mut port = device("lgtun0");
+        let mut port = netdev("lgtun0");
         assert_eq!(port.name(), "lgtun0");
         let mut frames = MemoryFrames::new(8);
         let socket = UdpSocket::bind("10.9.0.1:7000").unwrap();
@@ -75,11 +75,11 @@ fn a_packet_routed_into_the_device_comes_out_and_its_answer_goes_back() {
 #[test]
 fn an_empty_device_gives_nothing_and_holds_no_frame() {
     with_tun("an_empty_device", || {
-        let mut port = device("lgtun0");
+        let mut port = netdev("lgtun0");
         let mut frames = MemoryFrames::new(8);
         assert_eq!(port.receive(&mut frames, 64, &mut Vec::new()), 0);
         assert_eq!(frames.conservation().held(), 0);
-        // With no frame free a packet waits in the device.
+        // With no frame free a packet waits in the netdev.
         let taken: Vec<_> = std::iter::from_fn(|| frames.take()).collect();
         let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
         socket.send_to(b"x", "10.9.0.2:9").unwrap();
@@ -92,7 +92,7 @@ fn an_empty_device_gives_nothing_and_holds_no_frame() {
 #[test]
 fn packets_longer_than_a_frame_are_dropped_and_counted() {
     with_tun("packets_longer_than_a_frame", || {
-        let mut port = device("lgtun0");
+        let mut port = netdev("lgtun0");
         run("ip link set lgtun0 mtu 9000");
         let mut frames = MemoryFrames::with_frame_bytes(8, 1024);
         let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
@@ -114,7 +114,7 @@ fn packets_longer_than_a_frame_are_dropped_and_counted() {
 #[test]
 fn what_is_no_ip_packet_is_refused_and_counted_and_the_rest_goes_on() {
     with_tun("what_is_no_ip_packet", || {
-        let mut port = device("lgtun0");
+        let mut port = netdev("lgtun0");
         let mut frames = MemoryFrames::new(8);
         let nonsense = frames.store(&[0xff; 40]).unwrap();
         let mut beyond = frames.store(&[0x45; 40]).unwrap();
@@ -130,7 +130,7 @@ fn what_is_no_ip_packet_is_refused_and_counted_and_the_rest_goes_on() {
 #[test]
 fn a_device_that_is_down_or_deleted_accepts_nothing_and_keeps_no_frame() {
     with_tun("a_device_that_is_down_or_deleted", || {
-        let mut port = device("lgtun0");
+        let mut port = netdev("lgtun0");
         let mut frames = MemoryFrames::new(8);
         for change in ["ip link set lgtun0 down", "ip link del lgtun0"] {
             assert!(port.fd().is_some(), "before {change}");
@@ -149,7 +149,7 @@ fn a_device_that_is_down_or_deleted_accepts_nothing_and_keeps_no_frame() {
 #[test]
 fn workers_share_a_device_and_each_sleeps_on_its_own_queue() {
     with_tun("workers_share_a_device", || {
-        let mut ports = [device("lgtun0"), TunPort::open("lgtun0", Lifetime::Process).unwrap()];
+        let mut ports = [netdev("lgtun0"), TunPort::open("lgtun0", Lifetime::Process).unwrap()];
         let mut frames = MemoryFrames::new(64);
         let sockets: Vec<_> = (0..32).map(|_| UdpSocket::bind("10.9.0.1:0").unwrap()).collect();
         for socket in &sockets {

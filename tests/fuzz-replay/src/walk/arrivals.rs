@@ -24,9 +24,9 @@ pub(super) struct Arrival {
     pub(super) inside: Option<(SetIndex, Flow, Option<Flow>)>,
 }
 
-/// Packets that arrive together on one device.
+/// Packets that arrive together on one netdev.
 pub(super) struct Batch {
-    pub(super) device: NetdevId,
+    pub(super) netdev: NetdevId,
     pub(super) side: Side,
     /// Time since the batch before.
     pub(super) after_ns: u64,
@@ -56,7 +56,7 @@ impl Batch {
                 break;
             }
         }
-        Batch { device: info.device, side: info.side, after_ns, arrivals }
+        Batch { netdev: info.netdev, side: info.side, after_ns, arrivals }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::seeds::{Seed, a_seed};
 use crate::worlds::a_world;
 
 const WORLDS: u32 = 160;
-/// Packets drawn for a world. They are sorted by device into batches.
+/// Packets drawn for a world. They are sorted by netdev into batches.
 const PACKETS: usize = 120;
 /// Small enough that no order of them moves the smallest replay window past any of them.
 const PERMUTED: usize = 32;
@@ -34,17 +34,17 @@ fn a_batch_comes_to_what_its_packets_come_to_one_at_a_time() {
         let arrivals: Vec<Arrival> = seeds.iter().map(|seed| builder.build(seed)).collect();
         // In so little time no fragmented datagram is forgotten by one and not by the other.
         let [mut together, mut alone] = [(); 2].map(|()| Gateway::new(&world).at_pace(100));
-        for device in DEVICES {
-            let mut packets = of(device, &arrivals);
+        for netdev in DEVICES {
+            let mut packets = of(netdev, &arrivals);
             duplicate(&mut packets, &copies);
             let mut sizes = sizes.iter().cycle();
             while !packets.is_empty() {
                 let size = *sizes.next().unwrap();
                 let batch: Vec<&[u8]> = packets.drain(..size.min(packets.len())).collect();
                 judged.set(judged.get() + batch.len());
-                let (observed, _) = together.run(device, &batch);
+                let (observed, _) = together.run(netdev, &batch);
                 let singles: Vec<Observed> =
-                    batch.iter().map(|packet| alone.run(device, &[packet]).0).collect();
+                    batch.iter().map(|packet| alone.run(netdev, &[packet]).0).collect();
                 same(&observed, &singles)?;
                 prop_assert_eq!(comparable(together.counters()), comparable(alone.counters()));
             }
@@ -65,8 +65,8 @@ fn a_permuted_batch_comes_to_the_same_permuted() {
     crate::check(WORLDS, (world, seeds, copies, order), |(world, seeds, copies, order)| {
         let mut builder = Builder::new(&world);
         let arrivals: Vec<Arrival> = seeds.iter().map(|seed| builder.build(seed)).collect();
-        for device in DEVICES {
-            let mut batch = of(device, &arrivals);
+        for netdev in DEVICES {
+            let mut batch = of(netdev, &arrivals);
             batch.truncate(PERMUTED);
             duplicate(&mut batch, &copies);
             let order: Vec<usize> =
@@ -75,8 +75,8 @@ fn a_permuted_batch_comes_to_the_same_permuted() {
             let permuted: Vec<&[u8]> = order.iter().map(|place| batch[*place]).collect();
             judged.set(judged.get() + batch.len());
             let (mut straight, mut shuffled) = (Gateway::new(&world), Gateway::new(&world));
-            let (expected, _) = straight.run(device, &batch);
-            let (observed, _) = shuffled.run(device, &permuted);
+            let (expected, _) = straight.run(netdev, &batch);
+            let (observed, _) = shuffled.run(netdev, &permuted);
             // Of equal packets one may be the replay of the other: which one, order decides.
             let expected_verdicts = by_packet(&batch, &expected.verdicts);
             let verdicts = by_packet(&permuted, &observed.verdicts);
@@ -110,8 +110,8 @@ fn with_one_worker(world: World) -> World {
     World { workers: 1, ..world }
 }
 
-fn of(device: NetdevId, arrivals: &[Arrival]) -> Vec<&[u8]> {
-    let here = arrivals.iter().filter(|arrival| arrival.device == device);
+fn of(netdev: NetdevId, arrivals: &[Arrival]) -> Vec<&[u8]> {
+    let here = arrivals.iter().filter(|arrival| arrival.netdev == netdev);
     here.map(|arrival| &arrival.bytes[..]).collect()
 }
 

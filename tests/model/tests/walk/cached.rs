@@ -151,13 +151,13 @@ fn a_cache_changes_neither_verdict_nor_output_nor_count() {
                 let mut builder = Builder::new(world);
                 let arrivals: Vec<Arrival> =
                     picks.iter().map(|pick| builder.build(pick.get(&seeds))).collect();
-                for device in 0..3 {
-                    let here = arrivals.iter().filter(|arrival| arrival.device.0 == device);
+                for netdev in 0..3 {
+                    let here = arrivals.iter().filter(|arrival| arrival.netdev.0 == netdev);
                     let packets: Vec<&[u8]> = here.map(|arrival| &arrival.bytes[..]).collect();
                     for batch in packets.chunks(*size) {
-                        let device = dataplane::NetdevId(device);
-                        let expected = ordered(plain.run(device, batch).0);
-                        let observed = ordered(remembering.run(device, batch).0);
+                        let netdev = dataplane::NetdevId(netdev);
+                        let expected = ordered(plain.run(netdev, batch).0);
+                        let observed = ordered(remembering.run(netdev, batch).0);
                         prop_assert_eq!(&observed.verdicts, &expected.verdicts, "{:?}", change);
                         prop_assert_eq!(&observed, &expected, "{:?}", change);
                     }

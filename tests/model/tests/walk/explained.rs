@@ -198,7 +198,7 @@ fn disagreement(
     let drawn = seeds.iter().map(|seed| (Some(seed), builder.build(seed)));
     let unseeded = nat_traversal(world).map(|frame| (None, frame));
     for (seed, frame) in drawn.chain(unseeded) {
-        let (observed, _) = gateway.run(frame.device, &[&frame.bytes]);
+        let (observed, _) = gateway.run(frame.netdev, &[&frame.bytes]);
         let verdict = observed.verdicts[0];
         let Some((by, packet)) = question(world, &frame, verdict) else { continue };
         let flow = packet.flow;
@@ -243,7 +243,7 @@ fn question(world: &World, frame: &Arrival, verdict: Verdict) -> Option<(By, Ip)
     if frame.bytes.len() > world.room {
         return None;
     }
-    let (port, bytes) = Oracle::new(world).link(frame.device, &frame.bytes).ok()?;
+    let (port, bytes) = Oracle::new(world).link(frame.netdev, &frame.bytes).ok()?;
     let packet = headers::group(&bytes)?;
     let by = By::Clear(port);
     let has_flow = !matches!(verdict, Verdict::Drop(reason) if WITHOUT_FLOW.contains(&reason));
@@ -353,7 +353,7 @@ impl<'w> Plain<'w> {
                 plain_frame(world, port, sealed)
             }
         };
-        let (observed, _) = self.gateway.run(frame.device, &[&frame.bytes]);
+        let (observed, _) = self.gateway.run(frame.netdev, &[&frame.bytes]);
         let outcome = expected(&observed);
         let excused = |reason| EXCUSES.contains(&Excuse::Dropped(reason));
         if let Verdict::Drop(reason) = outcome.verdict {

@@ -132,7 +132,7 @@ impl<'w> Gateway<'w> {
     fn walk(
         &mut self,
         worker: usize,
-        device: NetdevId,
+        netdev: NetdevId,
         packets: &[Descriptor],
         entry: Entry,
     ) -> Outputs {
@@ -142,7 +142,7 @@ impl<'w> Gateway<'w> {
         // Hints without marks: they change nothing.
         let received = |(packet, hint): (&Descriptor, u32)| Received { packet: *packet, hint };
         let packets: Vec<Received> = packets.iter().zip(0..).map(received).collect();
-        let input = Input { netdev: device, packets: &packets, entry };
+        let input = Input { netdev, packets: &packets, entry };
         match capture {
             Some((taps, reader)) => {
                 reader.allow(1 << 20, 1 << 20);
@@ -171,18 +171,18 @@ impl<'w> Gateway<'w> {
         self.walks[0].counters()
     }
 
-    /// Walks one batch. Each device's packets arrive at one worker, which hands over what is
+    /// Walks one batch. Each netdev's packets arrive at one worker, which hands over what is
     /// another's.
     pub(crate) fn run(
         &mut self,
-        device: NetdevId,
+        netdev: NetdevId,
         packets: &[&[u8]],
     ) -> (Observed, Vec<OnTheWire>) {
         self.now_ns = self.next_ns();
         let store = |bytes: &&[u8]| self.frames.store(bytes).expect("a free frame");
         let descriptors: Vec<Descriptor> = packets.iter().map(store).collect();
-        let receiver = usize::from(device.0) % self.walks.len();
-        let mut out = self.walk(receiver, device, &descriptors, Entry::Received);
+        let receiver = usize::from(netdev.0) % self.walks.len();
+        let mut out = self.walk(receiver, netdev, &descriptors, Entry::Received);
         let handovers = std::mem::take(&mut out.handovers);
         let mut verdicts = out.verdicts.clone();
         let (mut observed, mut on_the_wire) = (Observed::default(), vec![]);
@@ -190,10 +190,10 @@ impl<'w> Gateway<'w> {
         for worker in 0..self.walks.len() {
             let own: Vec<Descriptor> = handovers
                 .iter()
-                .filter(|handover| handover.worker as usize == worker && handover.device == device)
+                .filter(|handover| handover.worker as usize == worker && handover.netdev == netdev)
                 .map(|handover| handover.packet)
                 .collect();
-            let out = self.walk(worker, device, &own, Entry::HandedOver);
+            let out = self.walk(worker, netdev, &own, Entry::HandedOver);
             let (theirs, made) = out.verdicts.split_at(own.len());
             for (packet, verdict) in own.iter().zip(theirs) {
                 let place = descriptors.iter().position(|given| given == packet).expect("as given");

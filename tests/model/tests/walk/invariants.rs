@@ -27,7 +27,7 @@ fn no_number_is_sealed_with_twice_by_any_worker() {
         let (mut sequences, mut ivs) = (HashSet::new(), HashSet::new());
         for (number, batch) in batches.iter().enumerate() {
             let frames: Vec<&[u8]> = batch.iter().map(|arrival| &arrival.bytes[..]).collect();
-            let (_, on_the_wire) = gateways[number % WORKERS].run(batch[0].device, &frames);
+            let (_, on_the_wire) = gateways[number % WORKERS].run(batch[0].netdev, &frames);
             for packet in on_the_wire {
                 sealed.set(sealed.get() + 1);
                 prop_assert!(sequences.insert((packet.spi, packet.sequence)), "{:?}", packet);
@@ -48,7 +48,7 @@ fn what_leaves_unprotected_is_what_the_policies_say() {
     histories(|gateways, batches, world| {
         for batch in batches {
             let frames: Vec<&[u8]> = batch.iter().map(|arrival| &arrival.bytes[..]).collect();
-            let (observed, _) = gateways[0].run(batch[0].device, &frames);
+            let (observed, _) = gateways[0].run(batch[0].netdev, &frames);
             let mut before: Option<(&Emission, Ip)> = None;
             for emission in &observed.emissions {
                 let (Out::Sent(port, _) | Out::Held(port)) = emission.fate else { continue };
@@ -105,16 +105,16 @@ fn histories(
         let mut room = [0; 3];
         let mut open = [None; 3];
         for seed in &seeds {
-            // Each device fills its own batch; a full one is followed by another.
+            // Each netdev fills its own batch; a full one is followed by another.
             let arrival = builder.build(seed);
-            let device = usize::from(arrival.device.0);
-            if room[device] == 0 {
-                room[device] = *sizes.next().unwrap();
-                open[device] = Some(batches.len());
+            let netdev = usize::from(arrival.netdev.0);
+            if room[netdev] == 0 {
+                room[netdev] = *sizes.next().unwrap();
+                open[netdev] = Some(batches.len());
                 batches.push(vec![]);
             }
-            room[device] -= 1;
-            batches[open[device].unwrap()].push(arrival);
+            room[netdev] -= 1;
+            batches[open[netdev].unwrap()].push(arrival);
         }
         let first = Gateway::new(&world);
         let mut gateways: Vec<Gateway<'_>> = (1..WORKERS).map(|_| first.beside()).collect();

@@ -19,10 +19,10 @@ use crate::seeds::{
 };
 use crate::worlds::{HOST, INTERESTING, address, own_mac};
 
-/// A frame as a device receives it.
+/// A frame as a netdev receives it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Arrival {
-    pub(crate) device: NetdevId,
+    pub(crate) netdev: NetdevId,
     pub(crate) bytes: Vec<u8>,
 }
 
@@ -490,9 +490,9 @@ pub(crate) fn plain_frame(world: &World, port: PortId, packet: Vec<u8>) -> Arriv
 /// A packet in what carries it on its port.
 fn frame(world: &World, port: PortId, seed: LinkSeed, packet: Vec<u8>) -> Arrival {
     let info = world.port(port);
-    let device = info.device;
+    let netdev = info.netdev;
     if port == HOST {
-        return Arrival { device, bytes: packet };
+        return Arrival { netdev, bytes: packet };
     }
     let ethertype: u16 = match packet.first().map(|byte| byte >> 4) {
         Some(6) => 0x86dd,
@@ -521,5 +521,5 @@ fn frame(world: &World, port: PortId, seed: LinkSeed, packet: Vec<u8>) -> Arriva
         LinkSeed::Short => bytes.truncate(13),
         _ => {}
     }
-    Arrival { device, bytes }
+    Arrival { netdev, bytes }
 }

@@ -89,8 +89,8 @@ fn disagree(world: &World, other: &World, seeds: &[Seed]) -> bool {
     let mut gateway = Gateway::new(world);
     seeds.iter().any(|seed| {
         let arrival = builder.build(seed);
-        let courses = oracle.judge(gateway.next_ns(), arrival.device, &arrival.bytes);
-        let (observed, _) = gateway.run(arrival.device, &[&arrival.bytes]);
+        let courses = oracle.judge(gateway.next_ns(), arrival.netdev, &arrival.bytes);
+        let (observed, _) = gateway.run(arrival.netdev, &[&arrival.bytes]);
         !agrees(&courses, &observed)
     })
 }

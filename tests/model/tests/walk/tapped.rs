@@ -32,13 +32,13 @@ fn a_capture_changes_neither_verdict_nor_output_nor_count() {
         let mut tapped = Gateway::new(&world).tapped(&settings);
         let mut builder = Builder::new(&world);
         let arrivals: Vec<Arrival> = seeds.iter().map(|seed| builder.build(seed)).collect();
-        for device in 0..3 {
-            let here = arrivals.iter().filter(|arrival| arrival.device.0 == device);
+        for netdev in 0..3 {
+            let here = arrivals.iter().filter(|arrival| arrival.netdev.0 == netdev);
             let packets: Vec<&[u8]> = here.map(|arrival| &arrival.bytes[..]).collect();
             for batch in packets.chunks(size) {
-                let device = NetdevId(device);
-                let (expected, _) = plain.run(device, batch);
-                let (observed, _) = tapped.run(device, batch);
+                let netdev = NetdevId(netdev);
+                let (expected, _) = plain.run(netdev, batch);
+                let (observed, _) = tapped.run(netdev, batch);
                 prop_assert_eq!(&observed, &expected);
                 let received = |layer, heading| (layer, heading) == (Layer::Outer, Heading::In);
                 let captured = tapped.captured();

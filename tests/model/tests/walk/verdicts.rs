@@ -73,14 +73,14 @@ fn the_walk_does_what_the_oracle_allows() {
         let mut gateway = Gateway::new(&world).at_pace(pace);
         for seed in &seeds {
             let arrival = builder.build(seed);
-            let courses = oracle.judge(gateway.next_ns(), arrival.device, &arrival.bytes);
-            let (observed, _) = gateway.run(arrival.device, &[&arrival.bytes]);
+            let courses = oracle.judge(gateway.next_ns(), arrival.netdev, &arrival.bytes);
+            let (observed, _) = gateway.run(arrival.netdev, &[&arrival.bytes]);
             let told = || {
                 let bytes = brief(&format!("{:02x?}", arrival.bytes));
                 let (did, should) = (format!("{observed:02x?}"), format!("{courses:02x?}"));
                 let (did, should) = (brief(&did), brief(&should));
-                let device = arrival.device;
-                let came = format!("{bytes}\non {device:?} came to {did}");
+                let netdev = arrival.netdev;
+                let came = format!("{bytes}\non {netdev:?} came to {did}");
                 format!("{came}\nbut should {should}\nby {seed:?}\nin {world:?}")
             };
             prop_assert!(agrees(&courses, &observed), "{}", told());
@@ -126,7 +126,7 @@ fn the_walk_does_what_the_oracle_allows() {
 
 /// Returns whether a fragment of UDP without ports was dropped as one of ESP.
 fn is_later_fragment_of_udp(world: &World, arrival: &Arrival, verdicts: &[Verdict]) -> bool {
-    let link = Oracle::new(world).link(arrival.device, &arrival.bytes);
+    let link = Oracle::new(world).link(arrival.netdev, &arrival.bytes);
     let packet = link.ok().and_then(|(_, bytes)| headers::ip(&bytes).ok());
     let is_later_udp = |packet: Ip| packet.part == Part::Later && packet.flow.protocol == 17;
     verdicts[0] == Verdict::Drop(DropReason::EspFragment) && packet.is_some_and(is_later_udp)

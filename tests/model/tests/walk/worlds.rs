@@ -232,9 +232,9 @@ fn ports(
     speechless: [bool; 4],
     completing: [bool; 5],
 ) -> Vec<PortInfo> {
-    let port = |id: PortId, name: &str, device, vlan, side| PortInfo {
+    let port = |id: PortId, name: &str, netdev, vlan, side| PortInfo {
         name: name.into(),
-        device: NetdevId(device),
+        netdev: NetdevId(netdev),
         vlan,
         side,
         medium: if id == HOST { Medium::Ip } else { Medium::Ethernet },

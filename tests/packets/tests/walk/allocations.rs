@@ -83,25 +83,25 @@ fn frame(lab: &mut Laboratory, packet: &In) -> (NetdevId, Vec<u8>) {
             (WAN, lab.frame(WAN, &outer))
         }
     };
-    (lab.snapshot.port(port).device, frame)
+    (lab.snapshot.port(port).netdev, frame)
 }
 
-/// The frames of all rows, in batches by device. Rows far from each other stand side by side, so
+/// The frames of all rows, in batches by netdev. Rows far from each other stand side by side, so
 /// that batches mix SAs and fates.
 fn batches(lab: &mut Laboratory, rows: &[Row]) -> Vec<(NetdevId, Vec<Vec<u8>>)> {
     const STRIDE: usize = 97;
     let mut by_device: Vec<Vec<Vec<u8>>> = vec![vec![]; 3];
     for start in 0..STRIDE {
         for row in rows.iter().skip(start).step_by(STRIDE) {
-            let (device, frame) = frame(lab, &row.packet);
-            by_device[usize::from(device.0)].push(frame);
+            let (netdev, frame) = frame(lab, &row.packet);
+            by_device[usize::from(netdev.0)].push(frame);
         }
     }
-    let devices = (0..).map(NetdevId).zip(by_device);
-    devices
-        .flat_map(|(device, frames)| {
+    let netdevs = (0..).map(NetdevId).zip(by_device);
+    netdevs
+        .flat_map(|(netdev, frames)| {
             let batches: Vec<_> = frames.chunks(BATCH).map(<[_]>::to_vec).collect();
-            batches.into_iter().map(move |batch| (device, batch))
+            batches.into_iter().map(move |batch| (netdev, batch))
         })
         .collect()
 }
@@ -118,13 +118,13 @@ struct Gateway<'s> {
 
 impl Gateway<'_> {
     /// Walks a batch; returns how often that allocated.
-    fn run(&mut self, device: NetdevId, batch: &[Vec<u8>]) -> u64 {
+    fn run(&mut self, netdev: NetdevId, batch: &[Vec<u8>]) -> u64 {
         // No ICMP is held back by the rate limit.
         self.now_ns += 10_000_000_000;
         let store = |frame: &Vec<u8>| self.frames.store(frame).map(Received::from);
         let received: Vec<Received> = batch.iter().filter_map(store).collect();
         let Gateway { snapshot, walk, frames, out, now_ns, .. } = self;
-        let input = Input::received(device, &received);
+        let input = Input::received(netdev, &received);
         let count = allocations(|| walk.run(snapshot, *now_ns, input, frames, out));
         for verdict in out.verdicts.iter().flatten() {
             self.seen.insert(match verdict {
@@ -155,14 +155,14 @@ fn nothing_is_allocated(cache: Option<FlowCache>) {
     };
     gateway.walk.take_cache(cache);
     for _ in 0..WARM_UP {
-        for (device, batch) in batches(&mut lab, &rows) {
-            gateway.run(device, &batch);
+        for (netdev, batch) in batches(&mut lab, &rows) {
+            gateway.run(netdev, &batch);
         }
     }
     gateway.seen.clear();
-    for (number, (device, batch)) in batches(&mut lab, &rows).into_iter().enumerate() {
-        let count = gateway.run(device, &batch);
-        assert_eq!(count, 0, "batch {number}, of {} packets of {device:?}", batch.len());
+    for (number, (netdev, batch)) in batches(&mut lab, &rows).into_iter().enumerate() {
+        let count = gateway.run(netdev, &batch);
+        assert_eq!(count, 0, "batch {number}, of {} packets of {netdev:?}", batch.len());
     }
     assert!(gateway.seen.len() >= 25, "few fates: {:?}", gateway.seen);
     let opened = gateway.walk.counters().opened.iter().filter(|sa| sa.packets > 0).count();

@@ -216,8 +216,8 @@ fn another_layout_drops_what_waits_and_hands_the_counters_over() {
 fn what_the_steering_program_should_have_left_to_linux_is_dropped() {
     let mut lab = Laboratory::default().live();
     let frame = packets::lab::frame([0xff; 6], HOST_MAC, None, 0x0806, &[0; 28]);
-    let device = lab.snapshot.port(LAN).device;
-    lab.send_frames(device, &[frame]);
+    let netdev = lab.snapshot.port(LAN).netdev;
+    lab.send_frames(netdev, &[frame]);
     assert_eq!(lab.counters().dropped(DropReason::Unsteered), 1);
     // To the box itself it goes up by the host port, as ever.
     let to_us = PacketBuilder::new(host(Family::V4, 1), packets::lab::own(Family::V4, 1));

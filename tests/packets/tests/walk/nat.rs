@@ -197,8 +197,8 @@ fn a_keepalive_in_a_padded_frame_is_swallowed() {
     let packet = PacketBuilder::v4("198.51.100.7", "192.0.2.1").udp(9, 4500).payload(&[0xff]).ip();
     let mut frame = lab.frame(WAN, &packet);
     frame.resize(60, 0);
-    let device = lab.snapshot.port(WAN).device;
-    let outcome = lab.send_frames(device, &[frame]);
+    let netdev = lab.snapshot.port(WAN).netdev;
+    let outcome = lab.send_frames(netdev, &[frame]);
     assert_eq!(outcome.verdicts, [Drop(DropReason::Keepalive)]);
 }
 

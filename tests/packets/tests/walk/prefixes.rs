@@ -56,7 +56,7 @@ fn no_prefix_of_a_packet_in_clear_passes() {
         for vlan in [None, Some(LAN2_VLAN)] {
             let whole = form.frame(LAN_MAC, HOST_MAC, vlan);
             let prefixes: Vec<&[u8]> = (0..whole.len()).map(|length| &whole[..length]).collect();
-            let outcome = lab.send_frames(lab.snapshot.port(LAN).device, &prefixes);
+            let outcome = lab.send_frames(lab.snapshot.port(LAN).netdev, &prefixes);
             assert_eq!(outcome.verdicts.len(), prefixes.len(), "nothing is made of a prefix");
             for (length, verdict) in outcome.verdicts.iter().enumerate() {
                 assert!(matches!(verdict, Drop(_)), "{length} bytes of {form:?}: {verdict:?}");
@@ -74,7 +74,7 @@ fn no_prefix_of_a_sealed_packet_passes() {
             let outer = lab.peer(set).seal(&form.ip());
             let whole = lab.frame(WAN, &outer);
             let prefixes: Vec<&[u8]> = (0..whole.len()).map(|length| &whole[..length]).collect();
-            let outcome = lab.send_frames(lab.snapshot.port(WAN).device, &prefixes);
+            let outcome = lab.send_frames(lab.snapshot.port(WAN).netdev, &prefixes);
             for (length, verdict) in outcome.verdicts.iter().enumerate() {
                 assert!(matches!(verdict, Drop(_)), "{length} bytes of {form:?}: {verdict:?}");
             }
@@ -118,7 +118,7 @@ fn arp_and_carved_out_packets_are_walked_at_every_length() {
     ];
     for (port, whole) in frames {
         let prefixes: Vec<&[u8]> = (0..=whole.len()).map(|length| &whole[..length]).collect();
-        let outcome = lab.send_frames(lab.snapshot.port(port).device, &prefixes);
+        let outcome = lab.send_frames(lab.snapshot.port(port).netdev, &prefixes);
         assert!(!outcome.verdicts.iter().any(is_let_through));
         assert_eq!(outcome.verdicts.last(), Some(&Verdict::Host));
     }
@@ -140,7 +140,7 @@ fn packets_with_any_byte_changed_are_walked() {
                     changed.push(bytes);
                 }
             }
-            lab.send_frames(lab.snapshot.port(LAN).device, &changed);
+            lab.send_frames(lab.snapshot.port(LAN).netdev, &changed);
             // As a peer would seal it: behind the cipher nothing else stands before the parser.
             let inner: Vec<Vec<u8>> =
                 changed.iter().map(|bytes| lab.peer(BERLIN).seal(&bytes[14..])).collect();

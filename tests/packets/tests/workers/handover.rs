@@ -140,12 +140,12 @@ fn a_worker_that_has_ended_is_handed_nothing() {
     assert_eq!((counters.handed_over, counters.dropped(DropReason::HandoverFull)), (1, 1));
 }
 
-/// The hub with its devices in another order; layout 1.
+/// The hub with its netdevs in another order; layout 1.
 fn renumbered(snapshot: &Snapshot) -> Hub {
     let mut hub = hub().keeping_sas_of(snapshot);
     hub.parts.layout = Layout(1);
     for port in &mut hub.parts.ports {
-        port.device = NetdevId([1, 0, 2][usize::from(port.device.0)]);
+        port.netdev = NetdevId([1, 0, 2][usize::from(port.netdev.0)]);
     }
     hub
 }
@@ -157,10 +157,10 @@ fn go_over(stage: &mut Stage, worker: usize, snapshot: &Snapshot, origins: &[Opt
     let old = stage.snapshot.layout();
     let worker = &mut stage.workers[worker];
     worker.renumber(old, origins);
-    let mut ports = worker.take_devices();
+    let mut ports = worker.take_netdevs();
     let mut port = |old: &Option<usize>| ports.get_mut((*old)?)?.take();
-    let devices = origins.iter().map(&mut port).collect();
-    worker.rearrange(snapshot, devices);
+    let netdevs = origins.iter().map(&mut port).collect();
+    worker.rearrange(snapshot, netdevs);
 }
 
 #[test]
@@ -174,8 +174,8 @@ fn packets_of_an_earlier_layout_are_walked_as_of_the_device_they_came_by() {
     stage.arrive(0, 1, 2);
     stage.turn(0);
     stage.workers[1].take_over(&next, stage.now_ns);
-    let device = next.port(LAN).device;
-    let packets = sent(&mut stage.workers[1], device);
+    let netdev = next.port(LAN).netdev;
+    let packets = sent(&mut stage.workers[1], netdev);
     assert_eq!(packets.iter().map(|packet| number_of(packet)).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(balanced(&mut stage.workers[1]).ledgers[usize::from(WAN.0)].received, 2);
 }
@@ -193,14 +193,14 @@ fn packets_of_a_later_layout_wait_until_the_taker_has_gone_over() {
         wire::link::ethertype::IPV4,
         &packet,
     );
-    let device = next.port(WAN).device;
-    stage.workers[0].device_mut(device).unwrap().push(frame);
-    stage.workers[0].turn(&next, stage.now_ns, device, BATCH);
+    let netdev = next.port(WAN).netdev;
+    stage.workers[0].netdev_mut(netdev).unwrap().push(frame);
+    stage.workers[0].turn(&next, stage.now_ns, netdev, BATCH);
     assert_eq!(stage.take_over(1), 0);
     assert!(stage.workers[1].has_handovers());
     go_over(&mut stage, 1, &next, &ORIGINS);
     assert_eq!(stage.workers[1].take_over(&next, stage.now_ns), 1);
-    let packets = sent(&mut stage.workers[1], next.port(LAN).device);
+    let packets = sent(&mut stage.workers[1], next.port(LAN).netdev);
     assert_eq!(packets.iter().map(|packet| number_of(packet)).collect::<Vec<_>>(), [1]);
 }
 
@@ -233,7 +233,7 @@ fn packets_of_a_device_that_is_gone_are_dropped_and_counted() {
     stage.arrive(0, 1, 1);
     stage.turn(0);
     let next = renumbered(&stage.snapshot).snapshot();
-    // The old device 1 stands for none of the new ones.
+    // The old netdev 1 stands for none of the new ones.
     go_over(&mut stage, 1, &next, &[None, Some(0), Some(2)]);
     assert_eq!(stage.workers[1].take_over(&next, stage.now_ns), 1);
     let counters = balanced(&mut stage.workers[1]);
@@ -253,7 +253,7 @@ fn threads_that_hand_over_to_each_other_deliver_each_packet_once() {
         .collect();
     let (snapshot, now_ns) = (stage.snapshot.clone(), stage.now_ns);
     let finished = AtomicUsize::new(0);
-    let (wan, lan) = (snapshot.port(WAN).device, snapshot.port(LAN).device);
+    let (wan, lan) = (snapshot.port(WAN).netdev, snapshot.port(LAN).netdev);
     // Each worker receives the packets of the other's SA only, and at times more than are taken.
     let work = |worker: &mut crate::stage::Gateway, packets: &[Vec<u8>]| {
         let mut delivered = Vec::new();
@@ -265,7 +265,7 @@ fn threads_that_hand_over_to_each_other_deliver_each_packet_once() {
                     for packet in packets {
                         let (to, from) = (packets::lab::WAN_MAC, packets::lab::ROUTER_MAC);
                         let frame = packets::lab::frame(to, from, None, 0x0800, packet);
-                        worker.device_mut(wan).unwrap().push(frame);
+                        worker.netdev_mut(wan).unwrap().push(frame);
                     }
                     worker.turn(&snapshot, now_ns, wan, BATCH);
                 }
@@ -315,7 +315,7 @@ fn who_walks_changes_under_load_and_what_is_duplicated_still_passes_once() {
         })
         .collect();
     let (snapshot, now_ns) = (stage.snapshot.clone(), stage.now_ns);
-    let (wan, lan) = (snapshot.port(WAN).device, snapshot.port(LAN).device);
+    let (wan, lan) = (snapshot.port(WAN).netdev, snapshot.port(LAN).netdev);
     let start = std::sync::Barrier::new(WORKERS as usize);
     // Every packet arrives at every worker, and twice.
     let work = |worker: &mut crate::stage::Gateway, salt: usize| {
@@ -326,7 +326,7 @@ fn who_walks_changes_under_load_and_what_is_duplicated_still_passes_once() {
             for packet in packets.iter().chain(packets.iter().rev()) {
                 let (to, from) = (packets::lab::WAN_MAC, packets::lab::ROUTER_MAC);
                 let frame = packets::lab::frame(to, from, None, 0x0800, packet);
-                worker.device_mut(wan).unwrap().push(frame);
+                worker.netdev_mut(wan).unwrap().push(frame);
             }
             worker.turn(&snapshot, now_ns, wan, BATCH);
             worker.take_over(&snapshot, now_ns);

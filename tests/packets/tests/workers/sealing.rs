@@ -93,7 +93,7 @@ fn workers_of_one_sa_share_it_and_no_number_is_used_twice() {
         (0..EACH).for_each(|number| stage.arrive_in_clear(worker, number));
     }
     let (snapshot, now_ns) = (stage.snapshot.clone(), stage.now_ns);
-    let lan = snapshot.port(LAN).device;
+    let lan = snapshot.port(LAN).netdev;
     std::thread::scope(|scope| {
         for worker in &mut stage.workers {
             let snapshot = &snapshot;

@@ -68,8 +68,8 @@ impl Stage {
         let [berlin, ..] = lab::agreements();
         let worker = |handovers: Handovers| {
             let frames = MemoryFrames::new(FRAMES);
-            let devices = (0..3).map(|_| Some(MemoryPort::new(RING))).collect();
-            let mut worker = Worker::new(&snapshot, frames, devices).beside(handovers).live();
+            let netdevs = (0..3).map(|_| Some(MemoryPort::new(RING))).collect();
+            let mut worker = Worker::new(&snapshot, frames, netdevs).beside(handovers).live();
             worker.walk_among(WORKERS);
             worker
         };
@@ -78,8 +78,8 @@ impl Stage {
         Stage { snapshot: Arc::new(snapshot), workers, peers, now_ns: 1_000_000_000 }
     }
 
-    fn device(&self, port: PortId) -> NetdevId {
-        self.snapshot.port(port).device
+    fn netdev(&self, port: PortId) -> NetdevId {
+        self.snapshot.port(port).netdev
     }
 
     /// A packet from behind berlin, sealed with its SA `pair`, lies at a worker's queue.
@@ -89,22 +89,22 @@ impl Stage {
     }
 
     pub(crate) fn arrive_sealed(&mut self, worker: usize, packet: &[u8]) {
-        let device = self.device(WAN);
+        let netdev = self.netdev(WAN);
         let frame = lab::frame(lab::WAN_MAC, ROUTER_MAC, None, ethertype::IPV4, packet);
-        self.workers[worker].device_mut(device).unwrap().push(frame);
+        self.workers[worker].netdev_mut(netdev).unwrap().push(frame);
     }
 
     /// A packet for berlin's network lies at a worker's queue.
     pub(crate) fn arrive_in_clear(&mut self, worker: usize, number: u32) {
-        let device = self.device(LAN);
+        let netdev = self.netdev(LAN);
         let frame = lab::frame(lab::LAN_MAC, HOST_MAC, None, ethertype::IPV4, &to_berlin(number));
-        self.workers[worker].device_mut(device).unwrap().push(frame);
+        self.workers[worker].netdev_mut(netdev).unwrap().push(frame);
     }
 
-    /// A worker's turn over its devices.
+    /// A worker's turn over its netdevs.
     pub(crate) fn turn(&mut self, worker: usize) -> usize {
         let Stage { snapshot, workers, now_ns, .. } = self;
-        let turn = |device| workers[worker].turn(snapshot, *now_ns, NetdevId(device), BATCH);
+        let turn = |netdev| workers[worker].turn(snapshot, *now_ns, NetdevId(netdev), BATCH);
         (0..3).map(turn).sum()
     }
 
@@ -120,8 +120,8 @@ impl Stage {
 
     /// Takes what a worker sent by a port: IP packets.
     pub(crate) fn sent(&mut self, worker: usize, port: PortId) -> Vec<Vec<u8>> {
-        let device = self.device(port);
-        sent(&mut self.workers[worker], device)
+        let netdev = self.netdev(port);
+        sent(&mut self.workers[worker], netdev)
     }
 
     /// What a worker counted; its ledgers balance at any moment, and its frames are all back.
@@ -142,9 +142,9 @@ impl Stage {
     }
 }
 
-/// Takes what a worker sent by a device: IP packets.
-pub(crate) fn sent(worker: &mut Gateway, device: NetdevId) -> Vec<Vec<u8>> {
-    let frames = worker.device_mut(device).unwrap().take_transmitted();
+/// Takes what a worker sent by a netdev: IP packets.
+pub(crate) fn sent(worker: &mut Gateway, netdev: NetdevId) -> Vec<Vec<u8>> {
+    let frames = worker.netdev_mut(netdev).unwrap().take_transmitted();
     frames.into_iter().map(|frame| frame[ETHERNET_BYTES..].to_vec()).collect()
 }
 

@@ -126,9 +126,9 @@ pub(super) fn walk(
     let cache = FlowCache::new(CACHE_ENTRIES, &secret, CacheUse::Always);
     let mut cache = cache.map_err(LapError::Memory)?;
     cache.touch().map_err(LapError::Memory)?;
-    let devices = (0..3).map(|_| Some(PreloadedPort::new(BATCH))).collect();
+    let netdevs = (0..3).map(|_| Some(PreloadedPort::new(BATCH))).collect();
     let frames = MemoryFrames::new(4096);
-    let mut worker = Worker::new(&first, frames, devices);
+    let mut worker = Worker::new(&first, frames, netdevs);
     worker.take_cache(Some(cache));
     let mut snapshot = first;
     let (begin, overhead) = (Instant::now(), overhead());

@@ -90,8 +90,8 @@ pub(in super::super) fn policies(
 
 /// Whom the filler at a place speaks of.
 fn selector(traffic: &Case, place: usize, rules: Rules, random: &mut Random) -> Selector {
-    let host = |device, host: usize| {
-        let network = traffic.network(device);
+    let host = |netdev, host: usize| {
+        let network = traffic.network(netdev);
         let address = network.lo + host as u128;
         AddressRange { lo: address, hi: address, ..network }
     };
@@ -112,9 +112,9 @@ fn selector(traffic: &Case, place: usize, rules: Rules, random: &mut Random) -> 
             (traffic.network(LAN), traffic.network(WAN), upper)
         }
         Rules::Range => {
-            let mut range = |device| {
+            let mut range = |netdev| {
                 let length = 1 + random.below(RANGE[0]);
-                let first = host(device, random.below(HOSTS - length));
+                let first = host(netdev, random.below(HOSTS - length));
                 AddressRange { hi: first.lo + length as u128 - 1, ..first }
             };
             let (local, remote) = (range(LAN), range(WAN));

@@ -89,8 +89,8 @@ impl Station {
         };
         let parts = traffic.parts(std::slice::from_ref(&keys), spd)?;
         let snapshot = Snapshot::new(parts)?;
-        let devices = (0..3).map(|_| Some(PreloadedPort::new(in_flight))).collect();
-        let mut worker = Worker::new(&snapshot, MemoryFrames::new(0), devices);
+        let netdevs = (0..3).map(|_| Some(PreloadedPort::new(in_flight))).collect();
+        let mut worker = Worker::new(&snapshot, MemoryFrames::new(0), netdevs);
         let use_ = match row.lookup {
             Lookup::Linear | Lookup::Compiled => None,
             Lookup::Cache => Some(CacheUse::Always),
@@ -197,8 +197,8 @@ impl Station {
             let (traffic, other) = (&self.traffic, &self.other);
             let packets = flows.iter().map(|flow| arriving(traffic, other, WORKER, *flow, 0));
             load(&mut self.worker, traffic.ingress(), packets);
-            let (worker, snapshot, device) = (&mut self.worker, &self.snapshot, traffic.ingress());
-            measure(|| drain(worker, snapshot, device, self.begin, self.row.burst)).1
+            let (worker, snapshot, netdev) = (&mut self.worker, &self.snapshot, traffic.ingress());
+            measure(|| drain(worker, snapshot, netdev, self.begin, self.row.burst)).1
         });
         walk.cpu = walk.cpu.saturating_sub(overhead);
         self.check(flows, random)?;

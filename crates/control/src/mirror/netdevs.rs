@@ -26,7 +26,7 @@ pub enum PortRefusalReason {
         /// The nearest that there is.
         nearest: Option<String>,
     },
-    /// It is the loopback device.
+    /// It is the loopback netdev.
     #[error("{netdev} is the loopback device: it leads to no other machine")]
     Loopback {
         /// The netdev.
@@ -91,7 +91,7 @@ fn meant(nearest: Option<&str>) -> String {
 ///
 /// # Errors
 /// Every port that cannot be one, with the reason.
-pub fn check_devices(config: &Validated, view: &View) -> Result<(), Vec<PortRefusal>> {
+pub fn check_netdevs(config: &Validated, view: &View) -> Result<(), Vec<PortRefusal>> {
     let refusals: Vec<PortRefusal> = config
         .ports
         .iter()
