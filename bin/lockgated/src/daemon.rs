@@ -467,3 +467,78 @@ fn status(picture: &Picture, drift: v1::Drift) -> v1::Status {
         ..v1::Status::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::changer::Changer;
+    use crate::gateway::simulated::{Started, started, view};
+    use crate::netdev::Claim;
+    use crate::revisions::Revisions;
+    use crate::state::{Beginning, State};
+    use crate::workers::Workers;
+
+    const CONFIG: &str = "[node]\nname = \"gw\"\nstate_dir = \"STATE\"\n[port.lan]\nnetdev = \
+                          \"eth1\"\nside = \"protected\"\n";
+
+    #[tokio::test]
+    async fn who_only_looks_waits_for_no_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = CONFIG.replace("STATE", &folder.path().display().to_string());
+        let loaded = control::parse(&text, "test").unwrap().load_keys(folder.path()).unwrap();
+        let Started { gateway, machine, compiler, keys } = started(&loaded, view(), folder.path());
+        let events = Events::new();
+        let mut state = State::new(Beginning {
+            gateway,
+            workers: Workers::new(Vec::new()),
+            file: folder.path().join("gw.toml"),
+            base: folder.path().into(),
+            revisions: Revisions::open(folder.path()).unwrap(),
+            keystate: keys,
+            events: events.clone(),
+            namespace: Claim::Squatted,
+        });
+        let picture = state.watched();
+        let (ordering, mut orders) = mpsc::channel(1);
+        let (asking, asks) = mpsc::unbounded_channel();
+        let changer =
+            Changer::new(compiler, picture.clone(), ordering.clone(), asks, events.clone());
+        tokio::spawn(changer.run());
+        tokio::spawn(async move {
+            while let Some(order) = orders.recv().await {
+                state.obey(order).await.unwrap();
+            }
+        });
+        let daemon = Daemon::new(picture, ordering, asking, events);
+
+        let held_up = Arc::new(Semaphore::new(0));
+        machine.world().held_up = Some(held_up.clone());
+        let change = Change {
+            text: text.replace("gw", "other"),
+            file: "test".into(),
+            base_directory: folder.path().into(),
+            intent: Intent::Apply,
+            confirm: None,
+            save: Save::No,
+        };
+        let asked = daemon.clone();
+        let apply = tokio::spawn(async move { asked.apply(change, Uid(0)).await });
+        while machine.world().guards_waiting == 0 && !apply.is_finished() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // The change is half made, and goes no further before it is let.
+        assert_eq!(daemon.overview().await.node, "gw");
+        assert_eq!(daemon.ports().await.len(), 2);
+        assert_eq!(daemon.now().await.revision, 0);
+        daemon.counters().await;
+        daemon.security_associations().await;
+        assert!(daemon.export(None).await.unwrap().toml.contains("\"gw\""));
+        assert!(!apply.is_finished());
+        held_up.add_permits(8);
+        let done = apply.await.unwrap().unwrap();
+        assert_eq!(daemon.now().await.revision, done.revision);
+        assert_eq!(daemon.status().await.node, "other");
+    }
+}

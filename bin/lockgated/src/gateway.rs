@@ -22,7 +22,7 @@ mod moves;
 mod netdevs;
 mod publish;
 #[cfg(test)]
-mod simulated;
+pub(crate) mod simulated;
 #[cfg(test)]
 mod tests;
 mod transaction;

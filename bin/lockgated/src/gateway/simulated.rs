@@ -1,29 +1,90 @@
 //! A machine that is simulated: it keeps what it was asked, refuses the step that a test wants
-//! refused, and looks after every step whether something is open that must be closed.
+//! refused, or takes its time for it, and looks after every step whether something is open that
+//! must be closed.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bpf::{Attached, Mode, PortRule};
 use control::guard::{Guard, GuardError, Integrity};
-use control::mirror::{Link, Offload};
+use control::mirror::{Link, LinkKind, Offload, View, live_parts};
 use control::validated::{Cache, Policy};
+use control::{Compiler, Loaded};
 use dataplane::carve_out::Reserved;
 use dataplane::{Counters, FlowCache, HostService, NetdevId, PortId, Snapshot};
+use keystate::{HostIdentity, KeyState};
 use policy::PortRange;
+use tokio::sync::Semaphore;
 
 use super::machine::{Machine, Program};
 use super::netdevs::scope;
+use super::{Beginning, Gateway, netdevs, reserved_by};
 use crate::caches::CacheError;
+use crate::events::Events;
 use crate::netdev::{Instruction, Netdev, NetdevError, Taking};
 use crate::worker::{Counted, Flushed, Next, NextCounters, Retired, WorkerGone};
 
 /// Workers of the machine.
 pub(super) const WORKERS: usize = 2;
 
+/// A gateway that runs a configuration over such a machine.
+pub(crate) struct Started {
+    pub(crate) gateway: Gateway,
+    pub(crate) machine: Simulated,
+    pub(crate) compiler: Compiler,
+    pub(crate) keys: KeyState,
+}
+
+/// Starts one. No netdev is taken over yet.
+pub(crate) fn started(loaded: &Loaded, view: View, folder: &Path) -> Started {
+    let host = HostIdentity::new("machine", "boot");
+    let mut keys = KeyState::open_as(&folder.join("run"), &folder.join("state"), &host).unwrap();
+    let mut compiler = Compiler::new();
+    let compiled = compiler.compile(loaded, &mut keys).unwrap();
+    let live = live_parts(compiled.settings(), &view);
+    let snapshot = compiled.assemble(&live, None).unwrap();
+    let guard = Guard::new(compiled.validated(), &view, &reserved_by(&compiled, &live)).unwrap();
+    let machine = Simulated::new(snapshot.clone(), netdevs(compiled.settings()), &guard);
+    let gateway = Gateway::new(Beginning {
+        compiled,
+        view: view.into(),
+        live,
+        snapshot,
+        guard,
+        events: Events::new(),
+        machine: Box::new(machine.clone()),
+    });
+    Started { gateway, machine, compiler, keys }
+}
+
+/// Netdevs `eth0` to `eth4`, of which `eth0` has an address.
+pub(crate) fn view() -> View {
+    let link = |index: u32| Link {
+        index,
+        name: format!("eth{}", index - 1),
+        mac: [2, 0, 0, 0, 0, index as u8],
+        mtu: 1500,
+        admin_up: true,
+        carrier: true,
+        kind: LinkKind::Veth,
+        ethernet: true,
+        master: None,
+        lower: None,
+        queues: (2, 2),
+    };
+    let address = IpAddr::from([192, 0, 2, 1]).into();
+    View {
+        links: (1..=5).map(|index| (index, link(index))).collect(),
+        addresses: [(1, address, 24)].into(),
+        ..View::default()
+    }
+}
+
 /// What the machine was asked, in one word each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Step {
+pub(crate) enum Step {
     Install,
     Extend,
     Caches,
@@ -37,14 +98,14 @@ pub(super) enum Step {
 
 /// A netdev with a program of ours.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Steered {
+pub(crate) struct Steered {
     pub(super) rules: Vec<PortRule>,
     /// Workers serve its queues.
     pub(super) is_served: bool,
 }
 
 /// The machine as a test sees it.
-pub(super) struct World {
+pub(crate) struct World {
     pub(super) steps: Vec<Step>,
     /// The step to be refused, counted from now; 0 is the next.
     pub(super) refuse: Option<usize>,
@@ -54,23 +115,31 @@ pub(super) struct World {
     /// The netdevs of that snapshot, in its order.
     pub(super) names: Vec<String>,
     pub(super) programs: BTreeMap<String, Steered>,
-    /// Netdevs with another number of queues than one.
-    pub(super) queues: BTreeMap<String, u32>,
+    /// Guards are put up only when somebody lets them; counts those that wait.
+    pub(crate) held_up: Option<Arc<Semaphore>>,
+    pub(crate) guards_waiting: usize,
 }
 
 /// The machine as the gateway has it.
 #[derive(Clone)]
-pub(super) struct Simulated(Arc<Mutex<World>>);
+pub(crate) struct Simulated(Arc<Mutex<World>>);
 
 impl Simulated {
     pub(super) fn new(walked: Arc<Snapshot>, names: Vec<String>, guard: &Guard) -> Simulated {
-        let (steps, programs, queues) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-        let guard = guard.text();
-        let world = World { steps, refuse: None, guard, walked, names, programs, queues };
+        let world = World {
+            steps: Vec::new(),
+            refuse: None,
+            guard: guard.text(),
+            walked,
+            names,
+            programs: BTreeMap::new(),
+            held_up: None,
+            guards_waiting: 0,
+        };
         Simulated(Arc::new(Mutex::new(world)))
     }
 
-    pub(super) fn world(&self) -> MutexGuard<'_, World> {
+    pub(crate) fn world(&self) -> MutexGuard<'_, World> {
         self.0.lock().unwrap()
     }
 
@@ -147,6 +216,11 @@ impl Machine for Simulated {
     }
 
     async fn install(&mut self, guard: Guard) -> Result<Guard, GuardError> {
+        let held_up = self.world().held_up.clone();
+        if let Some(held_up) = held_up {
+            self.world().guards_waiting += 1;
+            held_up.acquire().await.unwrap().forget();
+        }
         let mut world = self.begin(Step::Install).map_err(|()| guard_refused())?;
         world.guard = guard.text();
         Ok(guard)
@@ -261,8 +335,8 @@ impl Machine for Simulated {
         Ok(Vec::new())
     }
 
-    fn queues_of(&mut self, link: &Link) -> Option<u32> {
-        Some(self.world().queues.get(&link.name).copied().unwrap_or(2))
+    fn queues_of(&mut self, _: &Link) -> Option<u32> {
+        Some(WORKERS as u32)
     }
 
     fn leave_frames_alone(&mut self, _: &Link) -> Vec<Offload> {

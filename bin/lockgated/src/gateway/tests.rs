@@ -2,20 +2,17 @@
 //! when a step is refused.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use control::guard::Guard;
-use control::mirror::{Link, LinkKind, View, live_parts};
 use control::{Compiled, Compiler, Loaded, parse};
 use dataplane::carve_out::Reserved;
-use keystate::{HostIdentity, KeyState};
+use keystate::KeyState;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::simulated::{Simulated, Steered, Step};
+use super::simulated::{Simulated, Started, Steered, Step, started, view};
 use super::*;
-use crate::events::Events;
 
 /// A gateway over a simulated machine, with its compiler and its folders.
 struct Lab {
@@ -86,52 +83,11 @@ fn policy(number: u8, action: &str, protocol: &str) -> String {
     )
 }
 
-/// Netdevs `eth0` to `eth4`, of which `eth0` has an address.
-fn view() -> View {
-    let link = |index: u32| Link {
-        index,
-        name: format!("eth{}", index - 1),
-        mac: [2, 0, 0, 0, 0, index as u8],
-        mtu: 1500,
-        admin_up: true,
-        carrier: true,
-        kind: LinkKind::Veth,
-        ethernet: true,
-        master: None,
-        lower: None,
-        queues: (2, 2),
-    };
-    let address = IpAddr::from([192, 0, 2, 1]).into();
-    View {
-        links: (1..=5).map(|index| (index, link(index))).collect(),
-        addresses: [(1, address, 24)].into(),
-        ..View::default()
-    }
-}
-
 impl Lab {
     fn new(config: &Config) -> Lab {
         let folder = tempfile::tempdir().unwrap();
-        let host = HostIdentity::new("machine", "boot");
-        let (run, state) = (folder.path().join("run"), folder.path().join("state"));
-        let mut keys = KeyState::open_as(&run, &state, &host).unwrap();
-        let mut compiler = Compiler::new();
         let loaded = load(&config.text(), &folder);
-        let compiled = compiler.compile(&loaded, &mut keys).unwrap();
-        let live = live_parts(compiled.settings(), &view());
-        let snapshot = compiled.assemble(&live, None).unwrap();
-        let reserved = reserved_by(&compiled, &live);
-        let guard = Guard::new(compiled.validated(), &view(), &reserved).unwrap();
-        let machine = Simulated::new(snapshot.clone(), netdevs(compiled.settings()), &guard);
-        let gateway = Gateway::new(Beginning {
-            compiled,
-            view: view().into(),
-            live,
-            snapshot,
-            guard,
-            events: Events::new(),
-            machine: Box::new(machine.clone()),
-        });
+        let Started { gateway, machine, compiler, keys } = started(&loaded, view(), folder.path());
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let mut lab = Lab { runtime, folder, keys, compiler, machine, gateway };
         lab.runtime.block_on(lab.gateway.tend()).unwrap();
