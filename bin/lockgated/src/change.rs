@@ -19,7 +19,7 @@ use crate::backend::{Done, Intent, Refused, ToConfirm};
 use crate::caches;
 use crate::config_file::same_directory;
 use crate::events::Kind;
-use crate::gateway::NotMade;
+use crate::gateway::{NotMade, Transaction};
 use crate::picture::Picture;
 use crate::revisions::{
     Body, Cause, Confirmation, Content, Reader, Revision, RevisionError, on_disk,
@@ -328,7 +328,7 @@ impl State {
         self.revision = number;
         self.restored = revision.restored;
         // It runs; that it is not kept is told, and only rolling back to it will miss it.
-        let written = self.revisions.keep(revision, content);
+        let written = Arc::make_mut(&mut self.revisions).keep(revision, content);
         let written = on_disk(written).await;
         self.note_written(number, written)
     }
@@ -339,7 +339,18 @@ impl State {
     /// [`NotMade`].
     pub(crate) async fn switch(&mut self, compiled: Compiled, guard: Guard) -> Result<(), NotMade> {
         let transaction = self.gateway.prepare(compiled, guard).await?;
-        self.gateway.make(transaction).await
+        self.make(transaction).await
+    }
+
+    /// Makes a change. As soon as workers walk by it, everybody who looks sees it: what they count
+    /// from then on they count under it.
+    ///
+    /// # Errors
+    /// [`NotMade`]: what ran before runs on, or again.
+    pub(crate) async fn make(&mut self, transaction: Transaction) -> Result<(), NotMade> {
+        let begun = self.gateway.begin(transaction).await?;
+        self.show();
+        self.gateway.finish(begun).await
     }
 
     fn check_restart(&self, new: &Validated) -> Result<(), Refused> {
@@ -387,7 +398,7 @@ impl State {
 
     /// Tells that a revision is not on disk, and says it.
     pub(crate) fn lose(&mut self, number: u64, error: &RevisionError) -> String {
-        self.revisions.lost(number);
+        Arc::make_mut(&mut self.revisions).lost(number);
         let message = format!("revision {number} runs and is not kept: {error}");
         self.events.record(Kind::RevisionRefused, "", message.as_str(), &[]);
         self.not_kept = Some(message.clone());

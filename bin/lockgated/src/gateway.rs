@@ -46,7 +46,7 @@ use crate::worker::WorkerGone;
 pub(crate) use guarding::{reserved_by, reserved_of_earlier};
 pub(crate) use machine::{Machine, Program};
 pub(crate) use netdevs::netdevs;
-pub(crate) use transaction::{NextGuard, NotMade};
+pub(crate) use transaction::{NextGuard, NotMade, Transaction};
 
 /// What runs.
 pub(crate) struct Gateway {

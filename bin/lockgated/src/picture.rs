@@ -34,7 +34,7 @@ pub(crate) struct Picture {
     pub(crate) revision: u64,
     /// The revision that the running one brought back.
     pub(crate) restored: Option<u64>,
-    pub(crate) revisions: Revisions,
+    pub(crate) revisions: Arc<Revisions>,
     /// A change that waits to be confirmed.
     pub(crate) pending: Option<Waiting>,
     /// Differences between the daemon's file and the running configuration, as far as known.

@@ -6,6 +6,7 @@
 //! all. Each is answered when every worker walks by that snapshot and its revision is on disk.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use control::Meeting;
@@ -284,7 +285,7 @@ impl State {
         let removed = changes.iter().flat_map(|of| &of.made.removed);
         let added = changes.iter().flat_map(|of| &of.made.added);
         let transaction = self.gateway.prepare_policies(compiled, guard?, (removed, added))?;
-        self.gateway.make(transaction).await
+        self.make(transaction).await
     }
 
     /// The services of `allow_host` that some of these policies want packets of. Looks at all
@@ -329,7 +330,7 @@ impl State {
             true => Content::Made(Box::new(body)),
             false => Content::Edit(PolicyEdit { remove: asked.remove, add: asked.add }),
         };
-        let written = self.revisions.keep(revision, content);
+        let written = Arc::make_mut(&mut self.revisions).keep(revision, content);
         (self.revision, self.restored) = (number, None);
         let mut notes: Vec<String> = takeovers.sentences().collect();
         notes.push(restart_note(&self.file));

@@ -240,7 +240,7 @@ async fn keep_first(
         state.events.record(Kind::UnconfirmedNotStarted, "", message, details);
     }
     let content = Content::Whole(Body { text: loaded.validated.effective(), keys });
-    let written = state.revisions.keep(revision, content);
+    let written = Arc::make_mut(&mut state.revisions).keep(revision, content);
     if let Err(error) = on_disk(written).await {
         state.lose(number, &error);
     }

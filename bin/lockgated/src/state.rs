@@ -42,7 +42,7 @@ pub(crate) struct State {
     pub(crate) revision: u64,
     /// The revision that the running one brought back.
     pub(crate) restored: Option<u64>,
-    pub(crate) revisions: Revisions,
+    pub(crate) revisions: Arc<Revisions>,
     /// A change that waits to be confirmed.
     pub(crate) pending: Option<Pending>,
     /// The end of the last one.
@@ -103,7 +103,7 @@ impl State {
             since: Instant::now(),
             revision: 0,
             restored: None,
-            revisions,
+            revisions: revisions.into(),
             pending: None,
             last_wait: None,
             records,

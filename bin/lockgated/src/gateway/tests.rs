@@ -111,7 +111,8 @@ impl Lab {
         let gateway = &mut self.gateway;
         let done = self.runtime.block_on(async {
             let transaction = gateway.prepare(compiled, guard).await?;
-            gateway.make(transaction).await
+            let begun = gateway.begin(transaction).await?;
+            gateway.finish(begun).await
         });
         self.machine.world().refuse = None;
         done
@@ -139,7 +140,8 @@ impl Lab {
             let changes = (removed.iter(), added.iter());
             let guard = NextGuard::Other(guard);
             let transaction = self.gateway.prepare_policies(compiled, guard, changes)?;
-            self.gateway.make(transaction).await
+            let begun = self.gateway.begin(transaction).await?;
+            self.gateway.finish(begun).await
         });
         self.machine.world().refuse = None;
         done

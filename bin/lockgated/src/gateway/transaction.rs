@@ -88,8 +88,19 @@ pub(crate) enum NotMade {
     Worker(#[from] WorkerGone),
 }
 
+/// A change that workers walk by already.
+pub(crate) enum Begun {
+    /// Of policies alone: nothing of what is left to do can be refused.
+    Policies {
+        /// Policies went that may have wanted packets of `allow_host`.
+        frees: bool,
+    },
+    /// Of everything.
+    Whole(Box<Before>),
+}
+
 /// What ran before a transaction, to be put back.
-struct Before {
+pub(crate) struct Before {
     compiled: Compiled,
     live: Arc<LiveParts>,
     reserved: Reserved,
@@ -156,11 +167,11 @@ impl Gateway {
         Ok(Transaction { compiled, live, snapshot, withheld, guard, extent })
     }
 
-    /// Makes a change.
+    /// Makes the first steps of a change: when this returns, the workers walk by it.
     ///
     /// # Errors
-    /// [`NotMade`]: what ran before runs on, or again.
-    pub(crate) async fn make(&mut self, transaction: Transaction) -> Result<(), NotMade> {
+    /// [`NotMade`]: what ran before runs on.
+    pub(crate) async fn begin(&mut self, transaction: Transaction) -> Result<Begun, NotMade> {
         let Transaction { compiled, live, snapshot, withheld, guard, extent } = transaction;
         let (reserved, standing) = (self.reserved.clone(), self.guard.clone());
         if let Err(refused) = self.guard_before(&withheld, guard).await {
@@ -171,21 +182,38 @@ impl Gateway {
         self.tell_problems(&live);
         let compiled = std::mem::replace(&mut self.compiled, compiled);
         let live = std::mem::replace(&mut self.live, live);
-        let (caches, frees) = match extent {
+        match extent {
             Extent::Policies { frees } => {
                 self.publish(snapshot, None).await?;
+                aside(move || drop(compiled));
+                Ok(Begun::Policies { frees })
+            }
+            Extent::Whole { caches } => {
+                let has_other_caches = caches.is_some();
+                self.publish(snapshot, caches).await?;
+                let guard = standing;
+                let before = Before { compiled, live, reserved, guard, has_other_caches };
+                Ok(Begun::Whole(before.into()))
+            }
+        }
+    }
+
+    /// Makes the last steps of a change: programs are told, netdevs that are new taken over, and
+    /// what ran before is let go of.
+    ///
+    /// # Errors
+    /// [`NotMade`]: what ran before runs again.
+    pub(crate) async fn finish(&mut self, begun: Begun) -> Result<(), NotMade> {
+        let before = match begun {
+            Begun::Policies { frees } => {
                 if frees {
                     self.free().await;
                 }
-                aside(move || drop(compiled));
                 return Ok(());
             }
-            Extent::Whole { caches } => (caches, reserved_by(&self.compiled, &self.live)),
+            Begun::Whole(before) => before,
         };
-        let has_other_caches = caches.is_some();
-        let before = Before { compiled, live, reserved, guard: standing, has_other_caches };
-        self.publish(snapshot, caches).await?;
-        self.reserved = frees;
+        self.reserved = reserved_by(&self.compiled, &self.live);
         let taken = match self.instruct() {
             Ok(()) => self.take_new().await,
             Err(error) => Err(error),
@@ -197,7 +225,7 @@ impl Gateway {
                 Ok(())
             }
             Err(refused) => {
-                self.put_back(before).await?;
+                self.put_back(*before).await?;
                 Err(refused.into())
             }
         }
