@@ -224,9 +224,10 @@ impl HostRoutes {
     async fn made(&mut self) {
         let Some((basis, job)) = &mut self.making else { return std::future::pending().await };
         let basis = basis.clone();
-        if let Ok(routes) = job.await {
-            self.known = Some((basis, routes));
-        }
+        let made = job.await;
+        let mut last = || self.known.take().map_or_else(Vec::new, |(_, routes)| routes);
+        // What cannot be made for a fault of ours is not tried at once again.
+        self.known = Some((basis, made.unwrap_or_else(|_| last())));
         self.making = None;
     }
 
