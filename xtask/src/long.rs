@@ -39,7 +39,7 @@ const PARTS: &[Part] = &[
         name: "properties",
         what: "parsers, policies, ESP and configuration: many random cases each",
         run: |built| {
-            let packages = ["wire", "policy", "ipsec", "packets", "control"];
+            let packages = ["wire", "policy", "ipsec", "packets", "config", "control"];
             run_long(built, &packages, |command| long(command.env("PROPTEST_CASES", "2000")))
         },
     },

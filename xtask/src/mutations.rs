@@ -386,7 +386,7 @@ mod tests {
         };
         assert_eq!(of("crates/wire/src/packet/tests.rs"), Some(Target::Library("wire".into())));
         assert_eq!(of("bin/lockgated/src/api.rs"), Some(Target::Program("lockgated".into())));
-        assert_eq!(of("crates/control/tests/cache.rs"), tests("control", "cache"));
+        assert_eq!(of("crates/config/tests/cache.rs"), tests("config", "cache"));
         assert_eq!(of("tests/packets/tests/walk/cache.rs"), tests("packets", "walk"));
         assert_eq!(of("docs/a.md"), None);
         let one = &list()[0];

@@ -12,17 +12,18 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use control::mirror::{
-    Hop, KernelRoute, Link, LinkKind, LiveParts, MAIN_TABLE, NeighbourEntry, NeighbourState,
-    RouteKind, Standing, Usability, View, live_parts,
-};
-use control::{Compiled, Compiler, parse};
+use config::parse;
+use control::{Compiled, Compiler, LiveParts, live_parts};
 use dataplane::{Prefix, SaSet, Snapshot};
 use ipsec::{
     InboundSa, KeyMaterial, OutboundSa, ReplayWindow, SaId, SequenceCounter, SequenceNumbers, Spi,
     Suite, Tunnel,
 };
 use keystate::{HostIdentity, KeyState};
+use linux::{
+    Hop, KernelRoute, Link, LinkKind, MAIN_TABLE, NeighbourEntry, NeighbourState, RouteKind,
+    Standing, Usability, View,
+};
 use policy::{Action, AddressRange, Policy, PolicyId, SaSetId, Selector, Spd, UpperSelector};
 use wire::Address;
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use control::{ConfigErrors, Loaded, Problem, Severity, Validated};
+use config::{ConfigErrors, Loaded, Problem, Severity, Validated};
 use dataplane::Generation;
 use serde_json::json;
 
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Ok(Loaded { validated, warnings, keys }) => {
             // What a gateway does next; a mistake that shows only here is a fault of ours.
             let (keys, _) = keys.for_replay(&validated, &[])?;
-            let compiled = validated.compile(keys, Generation(1));
+            let compiled = control::compile(&validated, keys, Generation(1));
             compiled.map_err(|error| Failure::Compile { file: input.name().into(), error })?;
             match args.json {
                 true => print_json(&answer(args, &input, Some(&validated), &warnings)),
@@ -61,7 +61,7 @@ fn accepted(
     validated: &Validated,
     warnings: &[Problem],
 ) -> Result<(), Failure> {
-    complain(&control::render(warnings));
+    complain(&config::render(warnings));
     if args.effective {
         return print(&validated.effective());
     }
@@ -82,7 +82,7 @@ fn accepted(
 }
 
 fn refused(input: &Input, errors: &ConfigErrors) {
-    complain(&control::render(&errors.problems));
+    complain(&config::render(&errors.problems));
     let warnings = errors.problems.len() - errors.errors();
     let total = (errors.errors() + errors.untold) as u64;
     let (total, warnings) = (counted(total, "error"), counted(warnings as u64, "warning"));

@@ -5,7 +5,8 @@ mod flow;
 
 use std::path::{Path, PathBuf};
 
-use control::{Explained, Picture, Question, ReplayKeys, Severity, Spis, Validated};
+use config::{ReplayKeys, Severity, Validated};
+use control::{Explained, Picture, Question, Routing, Spis, compile};
 use dataplane::{Generation, Snapshot};
 
 use crate::failure::{Failure, Usage};
@@ -100,7 +101,7 @@ fn of_file(
 ) -> Result<Explained, Failure> {
     let Loaded { validated, snapshot, spis } = load(input, keys)?;
     let prefixes = validated.prefixes();
-    let (snapshot, prefixes, routing) = (&snapshot, &prefixes, validated.routing());
+    let (snapshot, prefixes, routing) = (&snapshot, &prefixes, Routing::of(&validated));
     let picture = Picture { snapshot, prefixes, spis, routing, dead_ports: &[], recalled: &[] };
     Ok(control::explain(picture, question)?)
 }
@@ -130,8 +131,7 @@ fn load(input: &Input, keys: Option<&Path>) -> Result<Loaded, Failure> {
         }
     };
     let validated = parsed.validated;
-    let snapshot = validated
-        .compile(keys, Generation(1))
+    let snapshot = compile(&validated, keys, Generation(1))
         .map_err(|error| Failure::Compile { file: input.name().into(), error })?;
     Ok(Loaded { validated, snapshot, spis })
 }

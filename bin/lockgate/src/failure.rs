@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use api::ConnectError;
-use control::{CompileError, ConfigErrors, KeyFileError, QuestionError};
+use config::{ConfigErrors, KeyFileError};
+use control::{CompileError, QuestionError};
 use io::{CaptureError, LinkType};
 use ipsec::SelfTestError;
 use serde_json::json;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use control::{generate_pair, write_key_file};
+use config::{generate_pair, write_key_file};
 use ipsec::Suite;
 use policy::AddressRange;
 use serde_json::json;
@@ -275,7 +275,7 @@ fn write_all(directory: &Path, args: &Args, own: &Gateway, peer: &Gateway) -> Re
         (gateway.configuration(), gateway.text(other, args.suite), gateway.keys(other))
     });
     for (file, text, _) in &texts {
-        control::parse(text, file)?;
+        config::parse(text, file)?;
     }
     defer_interruptions()?;
     let mut builder = std::fs::DirBuilder::new();
@@ -294,7 +294,7 @@ fn write_all(directory: &Path, args: &Args, own: &Gateway, peer: &Gateway) -> Re
     // The keys too, and the directory they are in.
     let checked = written.and_then(|()| {
         texts.iter().try_for_each(|(file, ..)| {
-            control::load(&directory.join(file))?;
+            config::load(&directory.join(file), linux::machine_memory())?;
             Ok(())
         })
     });

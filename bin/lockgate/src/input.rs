@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use control::{ConfigErrors, Loaded, Parsed};
+use config::{ConfigErrors, Loaded, Parsed};
 
 use crate::failure::Failure;
 
@@ -69,8 +69,8 @@ impl Input {
     /// The reason why it cannot be read.
     pub(crate) fn text(&self) -> Result<String, ConfigErrors> {
         match self {
-            Input::Standard => control::text_of(std::io::stdin().lock(), STANDARD_INPUT),
-            Input::File(path) => control::read_text(path),
+            Input::Standard => config::text_of(std::io::stdin().lock(), STANDARD_INPUT),
+            Input::File(path) => config::read_text(path),
         }
     }
 
@@ -79,7 +79,7 @@ impl Input {
     /// # Errors
     /// All mistakes of the text.
     pub(crate) fn parsed(&self) -> Result<Parsed, ConfigErrors> {
-        control::parse(&self.text()?, &self.name())
+        config::parse(&self.text()?, &self.name())
     }
 
     /// Reads the configuration for this machine, and its keys: from `keys_dir` as the file says it,
@@ -88,7 +88,7 @@ impl Input {
     /// # Errors
     /// All mistakes of the text.
     pub(crate) fn loaded(&self, keys: Option<&Path>) -> Result<Loaded, ConfigErrors> {
-        let parsed = self.parsed()?.within(control::machine_memory())?;
+        let parsed = self.parsed()?.within(linux::machine_memory())?;
         let directory = self.keys_directory(&parsed, keys);
         parsed.load_keys_in(&directory)
     }
@@ -103,7 +103,7 @@ impl Input {
     fn base(&self) -> &Path {
         match self {
             Input::Standard => Path::new(""),
-            Input::File(path) => control::base_of(path),
+            Input::File(path) => config::base_of(path),
         }
     }
 

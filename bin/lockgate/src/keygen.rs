@@ -3,7 +3,7 @@
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
-use control::{generate_pair, write_key_file};
+use config::{generate_pair, write_key_file};
 use ipsec::Suite;
 use serde_json::json;
 

@@ -51,7 +51,7 @@ pub(crate) enum Reader {
 fn write(text: &str) -> std::io::Result<()> {
     let text = match Terminal::stdout().is_coloured() {
         true => escaped_but_colours(text).into(),
-        false => control::escaped(text),
+        false => config::escaped(text),
     };
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush())
@@ -62,12 +62,12 @@ fn write(text: &str) -> std::io::Result<()> {
 fn escaped_but_colours(text: &str) -> String {
     let mut fit = String::with_capacity(text.len());
     let mut parts = text.split("\x1b[");
-    fit.push_str(&control::escaped(parts.next().unwrap_or_default()));
+    fit.push_str(&config::escaped(parts.next().unwrap_or_default()));
     for part in parts {
         let digits = part.bytes().take_while(u8::is_ascii_digit).count();
         let is_colour = (1..=2).contains(&digits) && part[digits..].starts_with('m');
         fit.push_str(if is_colour { "\x1b[" } else { "\\u{1b}[" });
-        fit.push_str(&control::escaped(part));
+        fit.push_str(&config::escaped(part));
     }
     fit
 }
@@ -89,7 +89,7 @@ pub(crate) fn unless_gone<T: Default>(error: std::io::Error) -> Result<T, Failur
 /// Prints to standard error, with hidden characters escaped. If that cannot be written either,
 /// nobody is left to tell.
 pub(crate) fn complain(text: &str) {
-    let _ = std::io::stderr().lock().write_all(control::escaped(text).as_bytes());
+    let _ = std::io::stderr().lock().write_all(config::escaped(text).as_bytes());
 }
 
 /// Prints text and returns whether somebody still reads.
@@ -127,14 +127,14 @@ pub(crate) fn json_line(value: &impl Serialize) -> String {
 
 /// JSON with the hidden characters escaped that JSON allows in a string.
 fn json_escaped(text: &str) -> String {
-    if !text.contains(control::is_hidden) {
+    if !text.contains(config::is_hidden) {
         return text.to_owned();
     }
     let mut fit = String::with_capacity(text.len() + 16);
     for c in text.chars() {
         match c {
             '\n' => fit.push(c),
-            c if control::is_hidden(c) => {
+            c if config::is_hidden(c) => {
                 for unit in c.encode_utf16(&mut [0; 2]) {
                     fit.push_str(&format!("\\u{unit:04x}"));
                 }
@@ -186,7 +186,7 @@ where
     table.load_style(presets::NOTHING);
     table.set_header(header.to_vec());
     // Escaped here already: a line end in a cell would make another line.
-    let fit = |cell: String| control::escaped_line(&cell).into_owned();
+    let fit = |cell: String| config::escaped_line(&cell).into_owned();
     table.add_rows(rows.into_iter().map(|row| row.into_iter().map(fit).collect::<Vec<_>>()));
     for (place, column) in table.column_iter_mut().enumerate() {
         if numbers.0.contains(&place) {
@@ -306,7 +306,7 @@ mod tests {
             let value = serde_json::json!({ key: [text] });
             let pretty = serde_json::to_string_pretty(&value).unwrap();
             for (shown, ends) in [(json_line(&value), false), (json_escaped(&pretty), true)] {
-                let hidden = |c: char| control::is_hidden(c) && !(ends && c == '\n');
+                let hidden = |c: char| config::is_hidden(c) && !(ends && c == '\n');
                 prop_assert!(!shown.contains(hidden), "{:?}", shown);
                 let read: serde_json::Value = serde_json::from_str(&shown).unwrap();
                 prop_assert_eq!(&read, &value);
@@ -317,7 +317,7 @@ mod tests {
         fn no_cell_breaks_a_table_or_reaches_the_terminal_raw(cell in any::<String>()) {
             let text = table("T", &["a", "b"], [vec![cell, "x".into()]], Numbers::NONE);
             prop_assert_eq!(text.lines().count(), 4, "{:?}", text);
-            prop_assert!(!text.contains(|c: char| control::is_hidden(c) && c != '\n'));
+            prop_assert!(!text.contains(|c: char| config::is_hidden(c) && c != '\n'));
         }
     }
 

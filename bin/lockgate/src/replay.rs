@@ -6,8 +6,8 @@ mod report;
 
 use std::path::{Path, PathBuf};
 
-use control::validated::{Cache, CacheUse};
-use control::{KeyLine, Loaded, PeerId, ReplayKey, read_replay_keys, write_replay_keys};
+use config::validated::{Cache, CacheUse};
+use config::{KeyLine, Loaded, PeerId, ReplayKey, read_replay_keys, write_replay_keys};
 use dataplane::{DropReason, FlowCache, Generation, Medium, PortId, Side, Snapshot};
 use io::{CaptureReader, LinkType};
 use policy::Direction;
@@ -135,9 +135,7 @@ pub(crate) fn perform(job: &Job) -> Result<Report, Failure> {
     let mut warnings = unfitting_keys(&loaded, job, &opened);
     let opened: Vec<ReplayKey> = opened.into_iter().flatten().collect();
     let (keys, sealed) = loaded.keys.for_replay(&loaded.validated, &opened)?;
-    let snapshot = loaded
-        .validated
-        .compile(keys, Generation(1))
+    let snapshot = control::compile(&loaded.validated, keys, Generation(1))
         .map_err(|error| Failure::Compile { file: job.config.name().into(), error })?;
     let places = Places::new(&job.output)?;
     let files = job.inputs.iter().map(|(_, file)| file.as_path());

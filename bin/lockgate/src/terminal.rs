@@ -134,7 +134,7 @@ fn wrap(text: &str, room: usize) -> Vec<String> {
 /// Text on one line that can do nothing to a terminal: hidden characters are escaped, ends of lines
 /// become ` | `.
 pub(crate) fn printable(text: &str) -> String {
-    control::escaped_line(&text.replace('\n', " | ")).into_owned()
+    config::escaped_line(&text.replace('\n', " | ")).into_owned()
 }
 
 #[cfg(test)]

@@ -98,7 +98,7 @@ pub(crate) fn nearest(command: &Command, parent: &str, word: &str) -> Option<Str
     let here = here.into_iter().flat_map(|command| names(command, parent));
     let shown = shown.into_iter().flat_map(shown_names);
     let all: Vec<(String, String)> = here.chain(shown).collect();
-    let best = control::nearest(word, all.iter().map(|(name, _)| name.as_str()))?;
+    let best = config::nearest(word, all.iter().map(|(name, _)| name.as_str()))?;
     all.into_iter().find(|(name, _)| *name == best).map(|(_, written)| written)
 }
 

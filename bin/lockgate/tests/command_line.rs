@@ -247,7 +247,7 @@ fn hostile_text_reaches_no_terminal_raw() {
             assert_ne!(ran.code(), 0, "{args:?}");
             let all = ran.out() + &ran.err();
             assert!(all.contains("\\u"), "{all:?}");
-            let raw = |c: char| control::is_hidden(c) && c != '\n';
+            let raw = |c: char| config::is_hidden(c) && c != '\n';
             assert!(!all.contains(raw), "{args:?}: {all:?}");
         }
     }

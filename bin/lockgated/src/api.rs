@@ -24,7 +24,7 @@ use tonic::transport::Server;
 use crate::backend::Backend;
 
 // Every configuration that is read from a file is taken from a request too.
-const _: () = assert!(MAX_REQUEST_BYTES as u64 >= control::MAX_BYTES + (1 << 20));
+const _: () = assert!(MAX_REQUEST_BYTES as u64 >= config::MAX_BYTES + (1 << 20));
 
 pub(crate) use listen::{Bound, ListenError, bind};
 pub(crate) use present::{peers, waiting};

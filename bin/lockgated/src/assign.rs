@@ -36,10 +36,10 @@ pub(crate) fn sockets(worker: u32, workers: u32, queues: impl IntoIterator<Item 
 }
 
 /// Worker threads that the configuration asks for on a machine with so many cores.
-pub(crate) fn wanted(workers: control::validated::Workers, cores: u32, reserve: u32) -> u32 {
+pub(crate) fn wanted(workers: config::validated::Workers, cores: u32, reserve: u32) -> u32 {
     match workers {
-        control::validated::Workers::Exactly(count) => count.max(1),
-        control::validated::Workers::Auto => cores.saturating_sub(reserve).max(1),
+        config::validated::Workers::Exactly(count) => count.max(1),
+        config::validated::Workers::Auto => cores.saturating_sub(reserve).max(1),
     }
 }
 
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn a_machine_with_one_core_or_no_ports_still_has_a_worker() {
         // AX-09
-        use control::validated::Workers;
+        use config::validated::Workers;
         assert_eq!(wanted(Workers::Auto, 1, 1), 1);
         assert_eq!(wanted(Workers::Auto, 2, 1), 1);
         assert_eq!(wanted(Workers::Auto, 8, 8), 1);

@@ -7,10 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{MAX_CAPTURES, v1};
-use control::{
-    ConfigErrors, Difference, KeyChange, KeyNames, Problem, QuestionError, Spis, Takeovers,
-    Validated,
-};
+use config::{ConfigErrors, Difference, KeyChange, KeyNames, Problem, Validated};
+use control::{QuestionError, Spis, Takeovers};
 use dataplane::cache::{Key, Recall};
 use dataplane::counters::Volume;
 use dataplane::tap::{Filter, Layers, Outcome};
@@ -157,7 +155,7 @@ pub(crate) struct Done {
     pub(crate) revision: u64,
     /// Generation of the policies that run now.
     pub(crate) generation: Generation,
-    /// What changed ([`control::differences`]).
+    /// What changed ([`config::differences`]).
     pub(crate) differences: Vec<Difference>,
     /// Warnings about the configuration and its keys.
     pub(crate) warnings: Vec<Problem>,

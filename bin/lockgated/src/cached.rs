@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use api::v1;
-use control::validated::{Cache, CacheUse};
+use config::validated::{Cache, CacheUse};
 use dataplane::cache::{BREAK_EVEN_STEPS, CacheEntry, Key, Way};
 use dataplane::{CacheCounters, Snapshot};
 use policy::selector::protocol_text;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use control::validated::{Cache, CacheUse};
+use config::validated::{Cache, CacheUse};
 use dataplane::FlowCache;
 
 /// Why there is no flow cache of the configured size.

@@ -4,14 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use control::allow_host::meetings;
+use config::allow_host::meetings;
+use config::validated::Validated;
+use config::{Difference, KeyChange, Keys, Loaded, Meeting, Problem, differences, key_changes};
 use control::guard::{Guard, UnwritableName};
-use control::mirror::check_netdevs;
-use control::validated::Validated;
-use control::{
-    Compiled, Compiler, Difference, KeyChange, Keys, Loaded, Meeting, Prepared, Problem,
-    differences, key_changes,
-};
+use control::{Compiled, Compiler, Prepared, check_netdevs};
 use dataplane::Side;
 use dataplane::carve_out::Reserved;
 
@@ -124,7 +121,7 @@ impl Proposal {
         (text, origin): (&str, &Origin),
     ) -> Result<Proposal, Refused> {
         let Origin { file, base, .. } = origin;
-        let parsed = control::parse(text, file)?.within(control::machine_memory())?;
+        let parsed = config::parse(text, file)?.within(linux::machine_memory())?;
         let Loaded { validated, warnings, keys } = parsed.load_keys(base)?;
         let differences = differences(running.compiled.validated(), &validated);
         let names = keys.names(&validated);

@@ -15,8 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::v1;
+use config::Validated;
 use control::guard::{Guard, UnwritableName};
-use control::{CompileError, Compiler, NotAdopted, Rebuilt, Validated};
+use control::{CompileError, Compiler, NotAdopted, Rebuilt};
 use dataplane::SnapshotError;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -472,7 +473,7 @@ addresses = ["10.1.0.1/16"]
 
     #[test]
     fn a_refused_folding_is_tried_again_when_a_policy_went_or_all_were_compiled_whole() {
-        let parsed = || Arc::new(control::parse(CONFIG, "a.toml").unwrap().validated);
+        let parsed = || Arc::new(config::parse(CONFIG, "a.toml").unwrap().validated);
         let (settings, policies_removed) = (parsed(), 7);
         let refused = RefusedOf { settings: settings.clone(), policies_removed };
         assert!(refused.still_runs(&settings, 7), "policies were added, if anything");

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use api::v1;
-use control::Validated;
-use control::validated::OnExit;
+use config::Validated;
+use config::validated::OnExit;
 use dataplane::cache::{Key, Recall};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
@@ -139,7 +139,7 @@ impl Daemon {
             (change.text.clone(), change.file.clone(), change.base_directory.clone());
         let prepare = move || {
             // What is wrong with it is told where it is applied.
-            if let Ok(parsed) = control::parse(&text, &name) {
+            if let Ok(parsed) = config::parse(&text, &name) {
                 save::check_keys_dir(&parsed.validated, &base, &file)?;
             }
             Target::open(&file).map(|target| (target, text))
@@ -249,7 +249,7 @@ impl Backend for Daemon {
         tokio::task::spawn_blocking(whole).await.unwrap_or(settings)
     }
 
-    async fn key_names(&self) -> control::KeyNames {
+    async fn key_names(&self) -> config::KeyNames {
         self.picture().compiled.key_names()
     }
 
@@ -487,7 +487,7 @@ mod tests {
     async fn who_only_looks_waits_for_no_change() {
         let folder = tempfile::tempdir().unwrap();
         let text = CONFIG.replace("STATE", &folder.path().display().to_string());
-        let loaded = control::parse(&text, "test").unwrap().load_keys(folder.path()).unwrap();
+        let loaded = config::parse(&text, "test").unwrap().load_keys(folder.path()).unwrap();
         let Started { gateway, machine, compiler, keys } = started(&loaded, view(), folder.path());
         let events = Events::new();
         let mut state = State::new(Beginning {

@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
+use config::ConfigErrors;
 use control::guard::{GuardError, UnwritableName};
-use control::mirror::{HostPortError, MirrorError, NetlinkError, PortRefusal};
-use control::{CompileError, ConfigErrors};
+use control::{CompileError, PortRefusal};
 use dataplane::SnapshotError;
 use io::TunError;
 use ipsec::SelfTestError;
 use keystate::KeyStateError;
+use linux::{HostPortError, MirrorError, NetlinkError};
 use xsk::XskError;
 
 use crate::caches::CacheError;

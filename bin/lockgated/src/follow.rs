@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::HOST_NETDEV;
 use control::guard::GuardWatch;
-use control::mirror::{HostRoute, Mirror, NeighbourState, Note, host_routes};
+use control::host_routes;
 use dataplane::{Generation, Moved, Wanted};
+use linux::{HostRoute, Mirror, NeighbourState, Note};
 use policy::SaSetId;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::Receiver;
@@ -241,7 +243,7 @@ impl HostRoutes {
     fn tell(&mut self, state: &State, mirror: &mut Mirror) {
         let Some((_, routes)) = self.known.as_ref().filter(|_| self.is_due) else { return };
         self.is_due = false;
-        if let Err(error) = mirror.set_host_routes(routes) {
+        if let Err(error) = mirror.set_host_routes(HOST_NETDEV, routes) {
             state.events.record(Kind::HostRefused, "", error.to_string(), &[]);
         }
     }

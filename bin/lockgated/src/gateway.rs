@@ -31,12 +31,12 @@ mod view;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use control::Compiled;
+use config::validated::Validated;
 use control::guard::Guard;
-use control::mirror::{LiveParts, PortState, View, live_parts_towards};
-use control::validated::Validated;
+use control::{Compiled, LiveParts, PortState, live_parts_towards};
 use dataplane::Snapshot;
 use dataplane::carve_out::Reserved;
+use linux::View;
 
 use crate::events::{Events, Kind};
 use crate::netdev::Netdev;

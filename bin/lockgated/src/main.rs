@@ -69,7 +69,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use control::validated::Metrics;
+use config::validated::Metrics;
 use tokio::sync::mpsc;
 
 use crate::changer::Changer;

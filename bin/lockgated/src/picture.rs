@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use control::Compiled;
+use config::validated::Validated;
 use control::guard::Guard;
-use control::mirror::{LiveParts, View};
-use control::validated::Validated;
+use control::{Compiled, LiveParts};
 use dataplane::Snapshot;
 use dataplane::carve_out::Reserved;
+use linux::View;
 
 use crate::backend::{Refused, Waits};
 use crate::config_file::KnownDrift;

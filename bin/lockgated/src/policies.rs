@@ -9,13 +9,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use control::Meeting;
-use control::guard::{Guard, Lacking};
-use control::validated::{Action, Policy};
-use control::{
-    Change as HowChanged, ChangeRefused, Compiled, Compiler, Difference, ParsedPolicies, Problem,
-    Takeovers, Validated, configured, parse_policies, policy_text, takeovers_of,
+use config::validated::{Action, Policy};
+use config::{
+    Change as HowChanged, Difference, Meeting, ParsedPolicies, Problem, Validated, parse_policies,
+    policy_text,
 };
+use control::guard::{Guard, Lacking};
+use control::{ChangeRefused, Compiled, Compiler, Takeovers, takeovers_of};
 use dataplane::Generation;
 use dataplane::carve_out::Reserved;
 use tokio::sync::oneshot;
@@ -131,7 +131,7 @@ fn next_guard(
     let removed = changes.iter().flat_map(|of| &of.made.removed);
     let runs = |policy: &Policy| {
         let named = compiled.policy_named(&policy.name);
-        named.is_some_and(|found| configured(compiled, found) == *policy)
+        named.is_some_and(|found| compiled.configured(found) == *policy)
     };
     Ok(match picture.guard.lacks(removed, added, runs) {
         Lacking::Nothing => NextGuard::Same,
@@ -154,7 +154,7 @@ fn compile(
     let ParsedPolicies { policies, warnings } = parse_policies(add, file, settings)?;
     let removed: Vec<Policy> = remove
         .iter()
-        .filter_map(|name| Some(configured(running, running.policy_named(name)?)))
+        .filter_map(|name| Some(running.configured(running.policy_named(name)?)))
         .collect();
     let takeovers = allowed(running, change, &policies)?;
     let compiled = compiler.change_policies(running, remove, policies.clone()).map_err(machine)?;
@@ -215,7 +215,7 @@ fn named(running: &Compiled, names: &[String]) -> Result<Vec<Policy>, Refused> {
     let find = |name: &String| {
         let unknown = || ChangeRefused::Unknown { name: name.clone(), nearest: None };
         let policy = running.policy_named(name).ok_or_else(unknown).map_err(machine)?;
-        Ok(configured(running, policy))
+        Ok(running.configured(policy))
     };
     names.iter().map(find).collect()
 }
@@ -378,7 +378,7 @@ mod tests {
     fn settings() -> Validated {
         let text = "[node]\nname = \"a\"\n[port.in]\nnetdev = \"e0\"\nside = \"protected\"\n\
                     [port.out]\nnetdev = \"e1\"\nside = \"unprotected\"\n";
-        control::parse(text, "test").unwrap().validated
+        config::parse(text, "test").unwrap().validated
     }
 
     /// Policies with these names and priorities.

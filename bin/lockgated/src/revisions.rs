@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::SystemTime;
 
-use control::{ConfigErrors, edited};
+use config::{ConfigErrors, edited};
 use tokio::sync::oneshot;
 
 use crate::stored_keys::StoredKeys;

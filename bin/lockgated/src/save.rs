@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use api::v1;
-use control::{Compiled, Validated, differences};
+use config::{Validated, differences};
+use control::Compiled;
 
 use crate::backend::{Done, Refused};
 use crate::change::RESTART_NOTE;
@@ -21,7 +22,7 @@ pub(crate) fn check_keys_dir(
     file: &Path,
 ) -> Result<(), SaveError> {
     let is_fine = config.node.keys_dir.is_absolute();
-    match is_fine || same_directory(base, control::base_of(file)) {
+    match is_fine || same_directory(base, config::base_of(file)) {
         true => Ok(()),
         false => Err(SaveError::KeysDir { file: file.to_owned() }),
     }
@@ -45,7 +46,7 @@ fn text_for(file: &Path, running: &Compiled, base: &Path) -> String {
 fn compare(file: &Path, running: &Compiled, base: &Path, revision: u64) -> v1::Drift {
     let name = file.display();
     let drift = |changes: u32, text: String| v1::Drift { saved: false, changes, text };
-    let parsed = match control::read(file) {
+    let parsed = match config::read(file) {
         Ok(parsed) => parsed.validated,
         Err(errors) => {
             let first = errors
@@ -127,7 +128,7 @@ mod tests {
     fn a_relative_keys_dir_means_the_same_only_beside_its_own_file() {
         let config = |keys_dir: &str| {
             let text = format!("[node]\nname = \"a\"\nkeys_dir = \"{keys_dir}\"\n{PORT}");
-            control::parse(&text, "t").unwrap_or_else(|errors| panic!("{errors}")).validated
+            config::parse(&text, "t").unwrap_or_else(|errors| panic!("{errors}")).validated
         };
         let file = Path::new("/etc/lockgate/lockgate.toml");
         let check = |keys_dir, base| check_keys_dir(&config(keys_dir), Path::new(base), file);

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use api::v1;
-use control::mirror::{NeighbourState, PortState};
-use control::{HOST_NETDEV, mac_text, service_text};
+use config::{HOST_NETDEV, mac_text, service_text};
+use control::PortState;
 use dataplane::{DropReason, L4Checksum, Ledger, PortInfo, Side};
 use ipsec::{Encapsulation, Fingerprint, SequenceNumbers, Spi};
+use linux::NeighbourState;
 use policy::Direction;
 
 use crate::assign;

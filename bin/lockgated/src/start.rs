@@ -15,13 +15,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::validated::Validated;
+use config::{HOST_NETDEV, Loaded};
 use control::guard::{self, Guard};
-use control::mirror::{Ethtool, Mirror, View, check_netdevs, host_mtu, live_parts};
-use control::validated::Validated;
-use control::{Compiled, Compiler, HOST_NETDEV, Loaded};
+use control::{Compiled, Compiler, check_netdevs, host_mtu, live_parts};
 use dataplane::{Moved, Snapshot, Wanted};
 use io::{Lifetime, TunPort};
 use keystate::KeyState;
+use linux::{Ethtool, Mirror, View};
 
 use crate::assign;
 use crate::caches::{self, When};
@@ -253,7 +254,7 @@ async fn prepare_host_port(config: &Validated, mirror: &mut Mirror) -> Result<()
     let link = |netdev: &str| mirror.view().link_named(netdev);
     let mtus = config.ports.iter().filter_map(|port| link(&port.netdev).map(|link| link.mtu));
     let mtu = host_mtu(mtus);
-    mirror.prepare_host_port(mtu)?;
+    mirror.prepare_host_port(HOST_NETDEV, mtu)?;
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use control::validated::Validated;
+use config::validated::Validated;
 use dataplane::Moved;
 use ipsec::Fingerprint;
 use keystate::{KeyState, Notice};

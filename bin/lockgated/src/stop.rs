@@ -1,9 +1,9 @@
 //! The end: workers send what is in their rings and close their sockets; programs and guard stay,
 //! so that nothing passes, unless the operator wants the ports open.
 
+use config::validated::OnExit;
 use control::guard::Guard;
-use control::mirror::Mirror;
-use control::validated::OnExit;
+use linux::Mirror;
 
 use crate::events::Kind;
 use crate::failure::Failure;

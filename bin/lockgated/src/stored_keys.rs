@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use control::KeyNames;
+use config::KeyNames;
 
 /// Peers that one note names.
 pub(crate) const MAX_PEERS_NAMED: usize = 8;
@@ -12,7 +12,7 @@ pub(crate) type StoredKeys = BTreeMap<String, Vec<String>>;
 
 /// Names of keys as they are stored.
 pub(crate) fn stored(names: &KeyNames) -> StoredKeys {
-    let lines = |(peer, keys): (&String, &std::collections::BTreeSet<control::KeyName>)| {
+    let lines = |(peer, keys): (&String, &std::collections::BTreeSet<config::KeyName>)| {
         (peer.clone(), keys.iter().map(ToString::to_string).collect())
     };
     names.iter().map(lines).collect()

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 
 use bpf::{Attached, PortRule};
-use control::HOST_NETDEV;
+use config::HOST_NETDEV;
+use config::validated::{Cache, Policy};
 use control::guard::{Guard, GuardError, Integrity};
-use control::mirror::{Ethtool, Link, Offload};
-use control::validated::{Cache, Policy};
 use dataplane::{FlowCache, NetdevId};
 use io::{Lifetime, TunPort};
+use linux::nft::NftError;
+use linux::{Ethtool, Link, Offload};
 
 use crate::caches::{self, CacheError, When};
 use crate::gateway::{Machine, Program};
@@ -60,7 +61,7 @@ impl Machine for ThisMachine {
 
     async fn extend(&mut self, guard: Guard, behind: Vec<Policy>) -> Result<Guard, GuardError> {
         let extended = tokio::task::spawn_blocking(|| guard.extend(behind)).await;
-        extended.unwrap_or_else(|_| Err(GuardError::Run { source: ErrorKind::Other.into() }))
+        extended.unwrap_or_else(|_| Err(NftError::interrupted().into()))
     }
 
     fn integrity(&mut self, guard: &Guard) -> Result<Integrity, GuardError> {

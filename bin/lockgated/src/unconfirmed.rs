@@ -21,7 +21,8 @@ mod record;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use control::{Compiled, ConfigErrors, Loaded, Parsed};
+use config::{ConfigErrors, Loaded, Parsed};
+use control::Compiled;
 
 use crate::backend::{NotConfirmed, Refused, ToConfirm};
 use crate::events::{Events, Kind};
@@ -164,7 +165,7 @@ pub(crate) enum NoBeginning {
 }
 
 /// The revision, if a configuration was applied to be confirmed and never was.
-pub(crate) fn refused_revision(config: &control::Validated) -> Option<u64> {
+pub(crate) fn refused_revision(config: &config::Validated) -> Option<u64> {
     let (stand_in, _) = stand_in(&config.node.state_dir, &config.effective()).ok()?;
     Some(stand_in?.refused)
 }
@@ -178,8 +179,8 @@ struct Chosen {
 }
 
 fn choose(file: &Path) -> Result<Chosen, NoBeginning> {
-    let parsed = control::read(file)?;
-    let base = control::base_of(file).to_owned();
+    let parsed = config::read(file)?;
+    let base = config::base_of(file).to_owned();
     let state_dir = parsed.validated.node.state_dir.clone();
     let effective = parsed.validated.effective();
     let (stand_in, damage) = stand_in(&state_dir, &effective)?;
@@ -191,7 +192,7 @@ fn choose(file: &Path) -> Result<Chosen, NoBeginning> {
     let Some(StandIn { refused, previous, base: base_before, body }) = stand_in else {
         return Ok(Chosen { parsed, base, instead: None, damaged });
     };
-    let parsed = control::parse(&body.text, &format!("revision {previous}"))?;
+    let parsed = config::parse(&body.text, &format!("revision {previous}"))?;
     let instead = Some(Instead { refused, previous, keys: body.keys });
     Ok(Chosen { parsed, base: base_before, instead, damaged })
 }
@@ -211,7 +212,7 @@ pub(crate) fn read(file: &Path) -> Result<Parsed, NoBeginning> {
 /// closed: the file was never confirmed.
 pub(crate) fn load(file: &Path) -> Result<Beginning, NoBeginning> {
     let Chosen { parsed, base, instead, damaged } = choose(file)?;
-    let loaded = parsed.within(control::machine_memory())?.load_keys(&base)?;
+    let loaded = parsed.within(linux::machine_memory())?.load_keys(&base)?;
     Ok(Beginning { loaded, base, instead, damaged })
 }
 

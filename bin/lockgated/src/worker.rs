@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use control::validated::Poll;
+use config::validated::Poll;
 use dataplane::cache::{CacheEntry, Key, Recall};
 use dataplane::counters::Volume;
 use dataplane::handover::RING_PACKETS;

@@ -9,10 +9,10 @@ use ipsec::{InboundSa, OutboundSa, ReplayWindow, SaError, SaId, SequenceCounter}
 use keystate::{KeyFileFacts, KeyRefused, KeyState};
 use policy::{Direction, SaSetId};
 
-use crate::KeyLine;
 use crate::compile::{CompileError, sa_set};
 use crate::compiled::{Kept, RefusedKey, SaIdentity};
-use crate::validated::Peer;
+use config::KeyLine;
+use config::validated::Peer;
 
 /// The SAs of a configuration that is being compiled.
 pub(crate) struct Associations<'a> {

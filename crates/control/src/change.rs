@@ -23,11 +23,11 @@ use std::sync::Arc;
 use dataplane::{Generation, SnapshotError};
 use policy::{NeedsRenewal, PolicyId, PolicyIndex, SetPlaces, Slots, Spd, Tables};
 
-use crate::compile::{CompileError, compiled_policy};
+use crate::compile::CompileError;
 use crate::compiled::Compiled;
 use crate::live::{Compiler, Last, room_for};
-use crate::mistake::nearest;
-use crate::validated::{Action, Policy};
+use config::nearest;
+use config::validated::{Action, Policy};
 
 /// Changes in front of a base from which on it is worth folding them in. A step that they add to
 /// searches weighs as much as a change: one alone may uncover much that a policy hid.
@@ -133,8 +133,8 @@ impl Transaction {
             if !is_of(policy, running) {
                 return Err(ChangeRefused::OtherConfiguration { name });
             }
-            let set = |peer: crate::PeerId| running.peers[peer.0 as usize];
-            added.push(compiled_policy(policy, PolicyId(id), set));
+            let set = |peer: config::PeerId| running.peers[peer.0 as usize];
+            added.push(policy.for_spd(PolicyId(id), set));
         }
         drop(coming);
         let next_policy = u32::try_from(add.len()).ok().and_then(|n| next_policy.checked_add(n));

@@ -1,6 +1,6 @@
 //! A compiled configuration, as far as it does not depend on what the kernel says.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use dataplane::{Generation, Layout, PortId, SaSet, Sad, Snapshot, SnapshotError, Sources};
@@ -9,8 +9,9 @@ use policy::{Direction, SaSetId, Spd};
 
 use crate::ends::Ends;
 use crate::listing::Listing;
-use crate::mirror::LiveParts;
-use crate::validated::Validated;
+use crate::live_parts::LiveParts;
+use config::validated::{PeerId, Policy, Validated};
+use config::{KeyName, KeyNames};
 
 /// A key that is not used, and why. The configuration holds without it: its peer has one SA less.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -139,6 +140,18 @@ impl Compiled {
         Some(self.spd.policy(self.spd.named(name)?))
     }
 
+    /// A policy that runs, as it is configured.
+    ///
+    /// # Panics
+    /// If it is of another configuration.
+    pub fn configured(&self, policy: &policy::Policy) -> Policy {
+        let peer = |set| {
+            let place = self.peers.iter().position(|known| *known == set);
+            PeerId(place.expect("a policy names a set of its configuration") as u32)
+        };
+        Policy::from_spd(policy, peer)
+    }
+
     /// The same SAs and sets with other policies.
     pub(crate) fn with(&self, spd: Arc<Spd>, listing: Listing) -> Compiled {
         Compiled {
@@ -155,6 +168,33 @@ impl Compiled {
             kept: self.kept.clone(),
             workers: self.workers,
         }
+    }
+}
+
+impl Compiled {
+    /// The names of the keys of all peers, those that were refused among them.
+    pub fn key_names(&self) -> KeyNames {
+        let peers: HashMap<_, _> = self.sets().map(|set| (set.id, set.peer.as_str())).collect();
+        let outbound = self.sad.outbound().map(|sa| {
+            (sa.set, KeyName::new(Direction::Outbound, sa.spi, self.outbound_fingerprint(sa.id)))
+        });
+        let inbound = self.sad.inbound().map(|sa| {
+            (sa.set, KeyName::new(Direction::Inbound, sa.spi, self.inbound_fingerprint(sa.id)))
+        });
+        let mut names: KeyNames =
+            self.sets().map(|set| (set.peer.clone(), BTreeSet::new())).collect();
+        let used = outbound.chain(inbound);
+        let used = used.filter_map(|(set, name)| Some((*peers.get(&set)?, name)));
+        let refused = self
+            .refused
+            .iter()
+            .map(|key| (key.peer.as_str(), KeyName::new(key.direction, key.spi, key.fingerprint)));
+        for (peer, name) in used.chain(refused) {
+            if let Some(keys) = names.get_mut(peer) {
+                keys.insert(name);
+            }
+        }
+        names
     }
 }
 

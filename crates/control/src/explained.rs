@@ -16,8 +16,7 @@ use serde::Serialize;
 use wire::flow::protocol;
 use wire::{Address, Family, Flow, Upper};
 
-use crate::Validated;
-use crate::written::service_text;
+use config::{Validated, service_text};
 
 /// Ports that are not up which a note names at most.
 const MAX_DEAD_PORTS: usize = 4;
@@ -38,6 +37,17 @@ pub enum Routing {
     Known,
     /// It is of a file that leaves both to Linux: where a packet goes cannot be told.
     Unknown,
+}
+
+impl Routing {
+    /// What a configuration by itself says of addresses and routes.
+    pub fn of(config: &Validated) -> Routing {
+        let names_addresses = config.ports.iter().any(|port| !port.addresses.is_empty());
+        match names_addresses || !config.routes.is_empty() {
+            true => Routing::Known,
+            false => Routing::Unknown,
+        }
+    }
 }
 
 /// A port that no packet passes now.
@@ -278,25 +288,6 @@ pub fn flow_text(flow: &Flow) -> String {
         Upper::Icmp { kind, code } => format!("{name}/{kind}/{code} {source} -> {destination}"),
         Upper::None => format!("{name} {source} -> {destination}"),
         Upper::Fragment => format!("{name} {source} -> {destination}, later fragments"),
-    }
-}
-
-impl Validated {
-    /// Returns whether the configuration names any address or route; if not, both are Linux's.
-    pub fn routing(&self) -> Routing {
-        let names_addresses = self.ports.iter().any(|port| !port.addresses.is_empty());
-        match names_addresses || !self.routes.is_empty() {
-            true => Routing::Known,
-            false => Routing::Unknown,
-        }
-    }
-
-    /// Destinations of the routes that [`Validated::compile`] makes: networks of the ports'
-    /// addresses and `[[route]]`s.
-    pub fn prefixes(&self) -> Vec<Prefix> {
-        let connected = self.ports.iter().flat_map(|port| &port.addresses);
-        let connected = connected.map(|a| Prefix { address: a.address, length: a.length });
-        connected.chain(self.routes.iter().map(|route| route.to)).collect()
     }
 }
 

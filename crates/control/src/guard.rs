@@ -32,22 +32,23 @@ mod text;
 mod union;
 mod watch;
 
-use std::io::{self, Write};
-use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
+use config::Validated;
+use config::validated::Policy;
 use dataplane::carve_out::Reserved;
+use linux::View;
+use linux::nft::{NftError, Table};
 pub use text::UnwritableName;
 pub use watch::GuardWatch;
 
-use crate::Validated;
-use crate::mirror::View;
-use crate::validated::Policy;
 use cover::Lack;
 use text::{Netdevs, Outbound};
 
 /// The table's name, in family `inet`.
 pub const GUARD_TABLE: &str = "lockgate";
+/// The table itself.
+const TABLE: Table = Table::inet(GUARD_TABLE);
 
 /// Why the guard does not stand.
 #[derive(Debug, thiserror::Error)]
@@ -55,23 +56,9 @@ pub enum GuardError {
     /// A netdev's name cannot be written in nftables.
     #[error(transparent)]
     Name(#[from] UnwritableName),
-    /// The program `nft` is not there.
-    #[error("the program nft is missing: install nftables (apt-get install nftables)")]
-    NoProgram,
-    /// The program `nft` does not start.
-    #[error("cannot run nft: {source}")]
-    Run {
-        /// The kernel's answer.
-        source: io::Error,
-    },
-    /// The program `nft` refused.
-    #[error("nft refused to {action}: {message}")]
-    Refused {
-        /// What was tried.
-        action: &'static str,
-        /// What it said, its first lines.
-        message: String,
-    },
+    /// The program `nft` is not there, or refused.
+    #[error(transparent)]
+    Nft(#[from] NftError),
 }
 
 /// Whether the table is what was put there.
@@ -221,9 +208,9 @@ impl Guard {
     pub fn extend(mut self, behind: Vec<Policy>) -> Result<Guard, GuardError> {
         let mut outbound = Outbound::clone(&self.outbound);
         let text = outbound.add_behind(behind);
-        run("add to the guard", &["-f", "-"], &text)?;
+        TABLE.change("add to the guard", &text)?;
         self.outbound = outbound.into();
-        self.listing = list()?;
+        self.listing = TABLE.listing()?;
         Ok(self)
     }
 
@@ -243,8 +230,8 @@ impl Guard {
     /// # Errors
     /// [`GuardError`]: what was there before is still there.
     pub fn install(&mut self) -> Result<(), GuardError> {
-        run("install the guard", &["-f", "-"], &self.text())?;
-        self.listing = list()?;
+        TABLE.change("install the guard", &self.text())?;
+        self.listing = TABLE.listing()?;
         Ok(())
     }
 
@@ -255,7 +242,7 @@ impl Guard {
     pub async fn installed(mut self) -> Result<Guard, GuardError> {
         let install = move || self.install().map(|()| self);
         let installed = tokio::task::spawn_blocking(install).await;
-        installed.unwrap_or_else(|_| Err(GuardError::Run { source: io::ErrorKind::Other.into() }))
+        installed.unwrap_or_else(|_| Err(NftError::interrupted().into()))
     }
 
     /// Asks `nft` whether the table could be put in place. Changes nothing; needs the same
@@ -264,7 +251,7 @@ impl Guard {
     /// # Errors
     /// [`GuardError`].
     pub fn check(&self) -> Result<(), GuardError> {
-        run("accept the guard", &["-c", "-f", "-"], &self.text()).map(|_| ())
+        Ok(TABLE.check("accept the guard", &self.text())?)
     }
 
     /// Whether the table is still what was put in place. Takes milliseconds; blocks.
@@ -272,7 +259,7 @@ impl Guard {
     /// # Errors
     /// [`GuardError`]: `nft` could not be asked.
     pub fn integrity(&self) -> Result<Integrity, GuardError> {
-        let now = list()?;
+        let now = TABLE.listing()?;
         match now.is_some() && now == self.listing {
             true => Ok(Integrity::Intact),
             false => Ok(Integrity::Broken),
@@ -284,7 +271,7 @@ impl Guard {
     /// # Errors
     /// [`GuardError`]: `nft` could not be asked.
     pub fn stands() -> Result<bool, GuardError> {
-        list().map(|listing| listing.is_some())
+        Ok(TABLE.listing()?.is_some())
     }
 
     /// Removes the table, whoever put it there: Linux may forward again.
@@ -292,9 +279,7 @@ impl Guard {
     /// # Errors
     /// [`GuardError`]; that there is no table is none.
     pub fn remove() -> Result<(), GuardError> {
-        // `delete` of what is not there is an error, so it is made first.
-        let text = format!("table inet {GUARD_TABLE} {{}}\ndelete table inet {GUARD_TABLE}\n");
-        run("remove the guard", &["-f", "-"], &text).map(|_| ())
+        Ok(TABLE.remove("remove the guard")?)
     }
 }
 
@@ -310,11 +295,7 @@ impl Earlier {
     /// # Errors
     /// [`GuardError`]: `nft` could not be asked.
     pub fn look() -> Result<Earlier, GuardError> {
-        let text = match Guard::stands()? {
-            false => None,
-            true => Some(run("list the guard", &["-s", "list", "table", "inet", GUARD_TABLE], "")?),
-        };
-        Ok(Earlier { text })
+        Ok(Earlier { text: TABLE.text("list the guard")? })
     }
 
     /// Puts it back in one transaction; removes the one that stands if there was none.
@@ -323,51 +304,6 @@ impl Earlier {
     /// [`GuardError`]: the one that stands still does.
     pub fn restore(&self) -> Result<(), GuardError> {
         let Some(text) = &self.text else { return Guard::remove() };
-        let head = format!("table inet {GUARD_TABLE} {{}}\ndelete table inet {GUARD_TABLE}\n");
-        run("put the earlier guard back", &["-f", "-"], &(head + text)).map(|_| ())
-    }
-}
-
-/// How `nft` lists the table: without counters (`-s`), which change all the time, and without the
-/// elements of sets (`-t`), which can take seconds. Those cannot change: the sets are constant,
-/// and a table made anew has other handles (`-a`). `None`: there is no such table.
-fn list() -> Result<Option<Arc<str>>, GuardError> {
-    // `list table` of nftables 1.0.6 reads the elements even if it does not print them.
-    let listing = run("list the guard", &["-s", "-t", "-a", "list", "ruleset", "inet"], "")?;
-    let head = format!("table inet {GUARD_TABLE} {{");
-    let lines = listing.split_inclusive('\n').skip_while(|line| !line.starts_with(&head));
-    let mut table = String::new();
-    for line in lines {
-        table.push_str(line);
-        if line.starts_with('}') {
-            return Ok(Some(table.into()));
-        }
-    }
-    Ok(None)
-}
-
-/// Runs `nft` with this input and returns what it prints.
-fn run(action: &'static str, arguments: &[&str], input: &str) -> Result<String, GuardError> {
-    /// What an operator can read of a message, bytes.
-    const MESSAGE_BYTES: usize = 1000;
-    let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound => GuardError::NoProgram,
-        _ => GuardError::Run { source },
-    };
-    let mut command = Command::new("nft");
-    command.args(arguments).env("LC_ALL", "C");
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(failed)?;
-    // A program that stops reading says why on its standard error.
-    let written = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
-    let Output { status, stdout, stderr } = child.wait_with_output().map_err(failed)?;
-    match (status.success(), written) {
-        (true, Some(Err(source))) => Err(failed(source)),
-        (true, _) => Ok(String::from_utf8_lossy(&stdout).into_owned()),
-        (false, _) => {
-            let message: String = String::from_utf8_lossy(&stderr).trim().into();
-            let message = message.chars().take(MESSAGE_BYTES).collect();
-            Err(GuardError::Refused { action, message })
-        }
+        Ok(TABLE.replace("put the earlier guard back", text)?)
     }
 }

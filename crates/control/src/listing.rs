@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use policy::{PolicyIndex, SaSetId, Spd};
 
-use crate::compile::configured_policy;
-use crate::validated::{PeerId, Validated};
+use config::validated::{PeerId, Policy, Validated};
 
 /// A configuration without its policies, and the order in which it lists them: what they say is in
 /// the SPD. Cheap to copy.
@@ -68,7 +67,7 @@ impl Listing {
         let peers: HashMap<SaSetId, PeerId> =
             (0..).map(PeerId).zip(sets).map(|(peer, set)| (*set, peer)).collect();
         let policies = self.slots(spd);
-        let policies = policies.map(|slot| configured_policy(spd.policy(slot), |set| peers[&set]));
+        let policies = policies.map(|slot| Policy::from_spd(spd.policy(slot), |set| peers[&set]));
         Validated { policies: policies.collect(), ..(*self.settings).clone() }
     }
 }

@@ -25,12 +25,12 @@ use keystate::KeyState;
 use policy::{PolicyId, SaSetId, Slots, Spd};
 
 use crate::associations::Associations;
-use crate::compile::{CompileError, compiled_policy};
+use crate::compile::CompileError;
 use crate::compiled::{Compiled, Kept};
 use crate::ends::Ends;
 use crate::listing::Listing;
-use crate::validated::{Peer, Policy, Port, Validated};
-use crate::{Keys, Loaded};
+use config::validated::{Peer, Policy, Port, Validated};
+use config::{Keys, Loaded};
 
 /// Compiles one configuration after the other, and knows what the last one left to keep.
 pub struct Compiler {
@@ -270,7 +270,7 @@ impl Ids {
         let mut compiled = Vec::with_capacity(policies.len());
         for policy in policies {
             let id = known.get(policy.name.as_str()).map_or(PolicyId(u32::MAX), |known| known.id);
-            let mut policy = compiled_policy(policy, id, |peer| sets[peer.0 as usize]);
+            let mut policy = policy.for_spd(id, |peer| sets[peer.0 as usize]);
             let same = known.get(policy.name.as_str()) == Some(&&policy);
             let earlier = highest.get(&policy.priority);
             if !same || earlier.is_some_and(|earlier| *earlier >= id) {

@@ -14,7 +14,7 @@ use policy::{Action, SaSetId};
 
 use crate::compiled::Compiled;
 use crate::ends::End;
-use crate::validated::{Peer, PeerPlace};
+use config::validated::{Peer, PeerPlace};
 
 /// A peer that has moved.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -88,7 +88,7 @@ impl Compiled {
         };
         let known = self.set_of(place).clone();
         let address = end.address;
-        if let Some(why) = crate::values::unusable(address) {
+        if let Some(why) = config::unusable(address) {
             return Err(MoveError::Unusable { address, why });
         }
         if end.port == 0 {

@@ -2,14 +2,12 @@
 
 use std::fmt;
 
-use policy::overlap::{Example, Planned, Rest, Taker, takeovers};
-use policy::selector::protocol_text;
-use policy::{Action, Direction};
-use wire::Upper;
+use config::{HOST_PORT, example_text, validated::Policy};
+use policy::Action;
+use policy::overlap::{Planned, Rest, Taker, takeovers};
 
 use crate::change::{ChangeRefused, Transaction};
 use crate::compiled::Compiled;
-use crate::validated::Policy;
 
 /// Pairs of policies that an answer names at most.
 const MAX_NAMED: usize = 8;
@@ -94,7 +92,7 @@ pub fn takeovers_of(
     let policy::overlap::Takeovers { found, rest } = takeovers(planned, MAX_NAMED);
     let port_name = |place: u16| {
         let port = settings.ports.get(usize::from(place));
-        port.map_or(crate::HOST_PORT, |port| port.name.as_str())
+        port.map_or(HOST_PORT, |port| port.name.as_str())
     };
     let in_words = found.into_iter().map(|takeover| {
         let from = running.spd.policy(takeover.from);
@@ -123,31 +121,4 @@ pub fn action_text(running: &Compiled, action: Action) -> String {
             format!("protect with peer {}", set.map_or("?", |set| &set.peer))
         }
     }
-}
-
-/// `outbound tcp 10.1.0.1 port 1024 → 10.2.0.1 port 443`. `port_name` names the port of a place.
-pub(crate) fn example_text<'n>(port_name: &dyn Fn(u16) -> &'n str, example: &Example) -> String {
-    let Example { direction, ingress, flow } = example;
-    let (source, destination) = (flow.source_address(), flow.destination_address());
-    let protocol = match protocol_text(Some(flow.protocol)) {
-        number if number.bytes().all(|byte| byte.is_ascii_digit()) => format!("protocol {number}"),
-        name => name,
-    };
-    let way = match direction {
-        Direction::Inbound => "inbound",
-        Direction::Outbound => "outbound",
-    };
-    let mut text = match flow.upper {
-        Upper::Ports { source: s, destination: d } => {
-            format!("{way} {protocol} {source} port {s} → {destination} port {d}")
-        }
-        Upper::Icmp { kind, code } => {
-            format!("{way} {protocol} {kind}/{code} {source} → {destination}")
-        }
-        Upper::None | Upper::Fragment => format!("{way} {protocol} {source} → {destination}"),
-    };
-    if let Some(place) = ingress {
-        text.push_str(&format!(" from port {}", port_name(*place)));
-    }
-    text
 }

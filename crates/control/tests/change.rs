@@ -3,15 +3,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use control::mirror::{LiveParts, View, live_parts};
-use control::validated::Policy;
+use config::validated::Policy;
+use config::{Loaded, parse, parse_policies};
 use control::{
-    ChangeRefused, CompileError, Compiled, Compiler, Loaded, NotAdopted, parse, parse_policies,
+    ChangeRefused, CompileError, Compiled, Compiler, LiveParts, NotAdopted, live_parts,
     takeovers_of,
 };
 use dataplane::{Generation, NextHop, PortInfo, RouteGeneration, RouteTarget};
 use ipsec::OutboundSa;
 use keystate::{HostIdentity, KeyState};
+use linux::View;
 use policy::{Book, DomainId, PolicyIndex, SpdError, common};
 use wire::{Address, Family};
 
@@ -76,8 +77,7 @@ impl Gateway {
         let [out, inbound] = seeds.map(|seed| format!("{seed:02x}").repeat(20));
         let path = self.root.path().join("keys/a.keys");
         let _ = std::fs::remove_file(&path);
-        control::write_key_file(&path, &format!("out 0x1001 {out}\nin 0x2001 {inbound}\n"))
-            .unwrap();
+        config::write_key_file(&path, &format!("out 0x1001 {out}\nin 0x2001 {inbound}\n")).unwrap();
     }
 
     fn load(&self, text: &str) -> Loaded {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use control::{ReplayKeys, parse};
+use config::{ReplayKeys, parse};
 use dataplane::{Generation, Medium, PortId, RouteTarget, Side, Snapshot};
 use policy::{Action, SaSetId};
 use wire::Address;
@@ -80,7 +80,7 @@ mac = "02:00:00:00:02:fe"
 fn snapshot() -> Snapshot {
     let parsed = parse(TEXT, "t.toml").unwrap_or_else(|errors| panic!("{errors}"));
     let keys = ReplayKeys::none(&parsed.validated);
-    parsed.validated.compile(keys, Generation(7)).expect("compiles")
+    control::compile(&parsed.validated, keys, Generation(7)).expect("compiles")
 }
 
 fn address(text: &str) -> Address {
@@ -160,7 +160,7 @@ fn policies_and_sets_are_numbered_in_the_order_of_the_file() {
 #[test]
 fn keys_of_another_configuration_are_refused() {
     let parsed = parse(TEXT, "t.toml").unwrap();
-    let refused = parsed.validated.compile(ReplayKeys::default(), Generation(1));
+    let refused = control::compile(&parsed.validated, ReplayKeys::default(), Generation(1));
     assert!(matches!(
         refused.err().expect("refused"),
         control::CompileError::OtherKeys { keys: 0, peers: 2 }

@@ -1,14 +1,16 @@
 //! The guard: its text, and what it stops in network namespaces with forwarding on.
 
+#[path = "../../linux/tests/namespace/mod.rs"]
 mod namespace;
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use config::{Validated, parse};
 use control::guard::{Detail, Earlier, Guard, GuardError, GuardWatch, Integrity};
-use control::mirror::{Link, LinkKind, View};
-use control::{Validated, parse};
 use dataplane::carve_out::Reserved;
+use linux::nft::NftError;
+use linux::{Link, LinkKind, View};
 use namespace::{inside, ip, run};
 
 const TEXT: &str = r#"
@@ -503,6 +505,6 @@ fn without_nft_the_error_says_what_to_install() {
         return;
     }
     let error = Guard::closed().check().expect_err("no nft");
-    assert!(matches!(error, GuardError::NoProgram), "{error}");
+    assert!(matches!(error, GuardError::Nft(NftError::NoProgram)), "{error}");
     assert!(error.to_string().contains("apt-get install nftables"));
 }

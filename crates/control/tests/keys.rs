@@ -5,7 +5,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use control::{
+use config::{
     ConfigErrors, KeyFileError, KeyLine, Loaded, PeerId, ReplayKeys, generate_pair, load,
     read_replay_keys, write_key_file, write_replay_keys,
 };
@@ -40,7 +40,7 @@ impl Directory {
     fn load(&self, suite: Suite, peers: &[&str]) -> Result<Loaded, ConfigErrors> {
         let path = self.path("gateway.toml");
         fs::write(&path, configuration("192.0.2.1", "192.0.2.1", suite, peers)).unwrap();
-        load(&path)
+        load(&path, None)
     }
 
     fn refused(&self, peers: &[&str]) -> String {
@@ -97,7 +97,7 @@ fn a_good_key_file_becomes_security_associations() {
         (0..20).map(|i| u8::from_str_radix(&B[2 * i..2 * i + 2], 16).unwrap()).collect();
     assert_eq!(lines[1].material.expose(), bytes);
     let (keys, _) = loaded.keys.for_replay(&loaded.validated, &[]).unwrap();
-    let snapshot = loaded.validated.compile(keys, Generation(1)).unwrap();
+    let snapshot = control::compile(&loaded.validated, keys, Generation(1)).unwrap();
     assert_eq!(snapshot.outbound().count(), 1);
     assert_eq!(snapshot.inbound().count(), 1);
     assert_eq!(snapshot.inbound_sa(SaId(0)).window.size(), 1024);
@@ -269,7 +269,7 @@ fn two_peers_may_have_the_same_outbound_spi() {
     directory.key_file("q.keys", format!("in 0x1002 {c}\nout 0x1001 {d}\n"));
     let loaded = directory.load(Suite::Aes128Gcm, &["p", "q"]).unwrap_or_else(|e| panic!("{e}"));
     let (keys, _) = loaded.keys.for_replay(&loaded.validated, &[]).unwrap();
-    assert!(loaded.validated.compile(keys, Generation(1)).is_ok());
+    assert!(control::compile(&loaded.validated, keys, Generation(1)).is_ok());
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn a_file_without_a_direction_is_warned_of() {
     let directory = Directory::new();
     directory.key_file("p.keys", format!("in 0x1001 {A}\n"));
     let loaded = directory.load(Suite::Aes128Gcm, &["p"]).unwrap_or_else(|e| panic!("{e}"));
-    let text = control::render(&loaded.warnings);
+    let text = config::render(&loaded.warnings);
     assert!(text.contains("has no `out` line: nothing can be sent"), "{text}");
 }
 
@@ -298,11 +298,11 @@ fn every_outbound_line_is_an_sa_of_the_peers_set() {
     let c = B.replace('c', "e");
     directory.key_file("p.keys", format!("out 0x1001 {A}\nin 0x1001 {B}\nout 0x1002 {c}\n"));
     let loaded = directory.load(Suite::Aes128Gcm, &["p"]).unwrap_or_else(|e| panic!("{e}"));
-    let text = control::render(&loaded.warnings);
+    let text = config::render(&loaded.warnings);
     assert!(!text.contains("p.keys"), "{text}");
     let spis: Vec<_> = loaded.keys.of(PeerId(0)).iter().map(|line| line.spi).collect();
     let (keys, _) = loaded.keys.for_replay(&loaded.validated, &[]).unwrap();
-    let snapshot = loaded.validated.compile(keys, Generation(1)).unwrap();
+    let snapshot = control::compile(&loaded.validated, keys, Generation(1)).unwrap();
     let sealing = snapshot.set(SetIndex(0)).outbound.iter();
     let sealing: Vec<_> = sealing.map(|sa| snapshot.outbound_sa(*sa).spi).collect();
     assert_eq!(sealing, [spis[0], spis[2]]);
@@ -341,11 +341,11 @@ fn stand_ins_seal_for_every_peer_under_other_keys_each_time() {
     let path = directory.path("gateway.toml");
     let text = configuration("192.0.2.1", "192.0.2.1", Suite::Aes256Gcm, &["p", "q"]);
     fs::write(&path, text).unwrap();
-    let config = control::read(&path).unwrap_or_else(|errors| panic!("{errors}")).validated;
+    let config = config::read(&path).unwrap_or_else(|errors| panic!("{errors}")).validated;
     let keys = || ReplayKeys::stand_ins(&config).unwrap();
     let print = |keys: &ReplayKeys| keys.of(PeerId(1))[0].material.fingerprint();
     assert_ne!(print(&keys()), print(&keys()));
-    let snapshot = config.compile(keys(), Generation(1)).unwrap();
+    let snapshot = control::compile(&config, keys(), Generation(1)).unwrap();
     assert!(snapshot.sets().all(|(_, set)| set.outbound.len() == 1));
     assert_eq!(snapshot.inbound().count(), 0);
 }
@@ -364,7 +364,7 @@ fn a_generated_pair_is_crosswise_and_never_the_same_twice() {
         assert!(matches!(again, Err(KeyFileError::Exists { .. })));
         let load = |peer| directory.load(suite, &[peer]).unwrap_or_else(|e| panic!("{e}")).keys;
         let (a, b) = (load("a"), load("b"));
-        let of = |keys: &control::Keys, direction| {
+        let of = |keys: &config::Keys, direction| {
             let line = keys.of(PeerId(0)).iter().find(|line| line.direction == direction).unwrap();
             (line.spi, line.material.fingerprint())
         };
@@ -385,7 +385,7 @@ fn replay_seals_with_fresh_keys_that_the_other_gateways_replay_opens() {
     let gateway = |name: &str, own, remote, peer| {
         let path = directory.path(name);
         fs::write(&path, configuration(own, remote, suite, &[peer])).unwrap();
-        load(&path).unwrap_or_else(|errors| panic!("{errors}"))
+        load(&path, None).unwrap_or_else(|errors| panic!("{errors}"))
     };
     let first = gateway("a.toml", "192.0.2.1", "192.0.2.2", "b");
     let second = gateway("b.toml", "192.0.2.2", "192.0.2.1", "a");
@@ -411,7 +411,7 @@ fn replay_seals_with_fresh_keys_that_the_other_gateways_replay_opens() {
     assert_eq!((opened[0].peer.as_str(), opened.len()), ("b", 1));
     let (second_keys, _) = second.keys.for_replay(&second.validated, &opened).unwrap();
     assert_eq!(of(second_keys.of(PeerId(0)), Direction::Inbound), fresh);
-    assert!(second.validated.compile(second_keys, Generation(1)).is_ok());
+    assert!(control::compile(&second.validated, second_keys, Generation(1)).is_ok());
 
     // Keys of another tunnel with the same SPI are not meant.
     let stranger = gateway("c.toml", "192.0.2.3", "192.0.2.1", "a");

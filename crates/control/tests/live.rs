@@ -4,11 +4,12 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use control::mirror::{View, live_parts};
-use control::{CompileError, Compiled, Compiler, End, Loaded, MoveError, parse};
+use config::{Loaded, parse};
+use control::{CompileError, Compiled, Compiler, End, MoveError, live_parts};
 use dataplane::{Generation, Layout, SaSet, SetIndex, SnapshotError};
 use ipsec::{Dscp, Encapsulation, InboundSa, Mode, OutboundSa, SaId, SequenceNumbers};
 use keystate::{HostIdentity, KeyState, RESERVATION_STEP, Refusal};
+use linux::View;
 use policy::{Direction, PolicyId, SaSetId};
 
 const PORTS: &str = r#"
@@ -95,7 +96,7 @@ impl Gateway {
         };
         let text: String = lines.iter().map(line).collect();
         let _ = std::fs::remove_file(&path);
-        control::write_key_file(&path, &text).unwrap();
+        config::write_key_file(&path, &text).unwrap();
     }
 
     fn load(&self, text: &str) -> Loaded {

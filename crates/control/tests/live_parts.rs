@@ -2,13 +2,15 @@
 
 use std::net::IpAddr;
 
-use control::mirror::{
-    Hop, KernelRoute, LOCAL_TABLE, Link, LinkKind, LiveParts, LiveProblem, MAIN_TABLE,
-    NeighbourEntry, NeighbourState, PortRefusalReason, PortState, Refused, RouteKind, Standing,
-    Usability, View, check_netdevs, host_routes, live_parts,
+use config::{Validated, parse};
+use control::{
+    LiveParts, LiveProblem, PortRefusalReason, PortState, check_netdevs, host_routes, live_parts,
 };
-use control::{Validated, parse};
 use dataplane::{L4Checksum, NextHop, PortId, Prefix, RouteTarget};
+use linux::{
+    Hop, KernelRoute, LOCAL_TABLE, Link, LinkKind, MAIN_TABLE, NeighbourEntry, NeighbourState,
+    Refused, RouteKind, Standing, Usability, View,
+};
 use policy::AddressRange;
 use proptest::prelude::*;
 use wire::Address;

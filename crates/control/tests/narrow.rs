@@ -1,6 +1,6 @@
 //! Ports too narrow for the tunnels through them.
 
-use control::{Parsed, Problem, Severity, parse};
+use config::{Parsed, Problem, Severity, parse};
 use dataplane::Generation;
 use ipsec::SaId;
 
@@ -52,8 +52,8 @@ fn judged(text: &str) -> (Option<Problem>, Option<Parsed>) {
 
 /// What the walk says to hosts behind the gateway.
 fn inner_mtu(parsed: &Parsed) -> u32 {
-    let keys = control::ReplayKeys::stand_ins(&parsed.validated).expect("keys");
-    let snapshot = parsed.validated.compile(keys, Generation(1)).expect("compiles");
+    let keys = config::ReplayKeys::stand_ins(&parsed.validated).expect("keys");
+    let snapshot = control::compile(&parsed.validated, keys, Generation(1)).expect("compiles");
     let path_mtu = parsed.validated.ports[1].mtu as usize;
     snapshot.outbound_sa(SaId(0)).largest_inner(path_mtu) as u32
 }

@@ -1,6 +1,7 @@
 //! Configuration files.
 
-use control::{CompileError, ReplayKeys, Severity, parse, render};
+use config::{ReplayKeys, Severity, parse, render};
+use control::CompileError;
 use dataplane::Generation;
 
 /// Name of the file in mistakes.
@@ -29,7 +30,7 @@ pub fn configuration(data: &[u8]) {
         }
         Err(errors) => panic!("{effective}\nis refused:\n{}", render(&errors.problems)),
     }
-    match parsed.validated.compile(ReplayKeys::none(&parsed.validated), Generation(1)) {
+    match control::compile(&parsed.validated, ReplayKeys::none(&parsed.validated), Generation(1)) {
         Ok(snapshot) => {
             assert_eq!(snapshot.ports().len(), parsed.validated.ports.len() + 1, "and the host's");
             assert_eq!(snapshot.spd().policies().len(), parsed.validated.policies.len());
@@ -41,7 +42,7 @@ pub fn configuration(data: &[u8]) {
 }
 
 /// Every problem points into the file, or at the file as a whole, and can be shown.
-fn places_lie_inside(text: &str, problems: &[control::Problem]) {
+fn places_lie_inside(text: &str, problems: &[config::Problem]) {
     let lines = text.split('\n').count();
     for problem in problems {
         assert_eq!(problem.place.file, NAME);

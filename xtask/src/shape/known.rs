@@ -13,7 +13,7 @@ pub(super) const BOOL_PARAMETERS: &[&str] = &[
     "bin/lockgated/src/hardening.rs missing",
     "bin/lockgated/src/metrics/exposition.rs from",
     "bin/lockgated/src/metrics/lint.rs of_family",
-    "crates/control/src/pieces.rs push",
+    "crates/config/src/pieces.rs push",
     "crates/cpu/src/lanes.rs ones",
     "crates/dataplane/src/decide.rs no_way",
     "crates/dataplane/src/plan.rs may_be_clamped",

@@ -6,7 +6,7 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use control::{generate_pair, write_key_file};
+use config::{generate_pair, write_key_file};
 use io::{CaptureError, CaptureReader, CaptureWriter, Defect, LinkType, Resolution};
 use ipsec::Suite;
 use wire::Address;

@@ -107,7 +107,7 @@ fn keep_in(path: &Path) -> Result<(), Failure> {
     }
     let directory = || path.to_owned();
     let metadata = std::fs::symlink_metadata(path).map_err(Failure::file(path))?;
-    let ours = control::effective_user() == Some(metadata.uid());
+    let ours = config::effective_user() == Some(metadata.uid());
     if !metadata.is_dir() || !ours || metadata.mode() & 0o022 != 0 {
         return Err(Usage::NotOurs { directory: directory() }.into());
     }

@@ -183,7 +183,7 @@ pub(crate) fn netdev(text: &str) -> Result<String, AnswerMistake> {
         return Err(AnswerMistake::NotANetdev { text: text.to_owned() });
     }
     match text {
-        "lo" | "." | ".." | control::HOST_NETDEV => {
+        "lo" | "." | ".." | config::HOST_NETDEV => {
             Err(AnswerMistake::NotAPort { name: text.to_owned() })
         }
         _ => Ok(text.to_owned()),
@@ -194,7 +194,7 @@ pub(crate) fn netdev(text: &str) -> Result<String, AnswerMistake> {
 pub(crate) fn address(text: &str) -> Result<IpAddr, AnswerMistake> {
     let not = |_| AnswerMistake::NotAnAddress { text: text.to_owned() };
     let address: IpAddr = text.parse().map_err(not)?;
-    match control::unusable(address) {
+    match config::unusable(address) {
         Some(why) => Err(AnswerMistake::Unusable { address, why }),
         None => Ok(address),
     }

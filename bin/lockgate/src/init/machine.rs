@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use control::mirror::{KernelRoute, LinkKind, MAIN_TABLE, Mirror, RouteKind, View};
+use linux::{KernelRoute, LinkKind, MAIN_TABLE, Mirror, RouteKind, View};
 use policy::AddressRange;
 use wire::{Address, Family};
 
@@ -133,13 +133,13 @@ fn interfaces(view: &View) -> Vec<Interface> {
         .collect();
     let mut interfaces = BTreeMap::new();
     for link in view.links.values() {
-        if link.kind == LinkKind::Loopback || link.name == control::HOST_NETDEV || !link.ethernet {
+        if link.kind == LinkKind::Loopback || link.name == config::HOST_NETDEV || !link.ethernet {
             continue;
         }
         let own = view.addresses.iter().filter(|(index, ..)| *index == link.index);
         let addresses = own
             .map(|(_, address, length)| (*address, *length))
-            .filter(|(address, _)| !control::is_link_local(*address))
+            .filter(|(address, _)| !config::is_link_local(*address))
             .collect();
         let way_out = match ways_out.contains(&link.index) {
             true => WayOut::Default,

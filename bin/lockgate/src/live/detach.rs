@@ -6,8 +6,8 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::process::{Command, Output};
 
 use bpf::BpfError;
-use control::HOST_NETDEV;
-use control::mirror::HOST_ROUTE_PROTOCOL;
+use config::HOST_NETDEV;
+use linux::HOST_ROUTE_PROTOCOL;
 use nix::net::if_::if_nameindex;
 use nix::sys::socket::{getsockopt, sockopt};
 use serde::Serialize;

@@ -6,7 +6,7 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use control::ReplayKey;
+use config::ReplayKey;
 use dataplane::{Medium, PortId, Snapshot};
 use io::{CaptureError, CaptureWriter, Defect, LinkType, Resolution};
 use ipsec::suite::{Encryption, Integrity};

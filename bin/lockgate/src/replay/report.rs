@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use control::mac_text;
+use config::mac_text;
 use dataplane::counters::Volume;
 use dataplane::{DropReason, Ledger, PortId, SetIndex, Snapshot};
 use ipsec::SaId;

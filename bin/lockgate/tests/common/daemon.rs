@@ -165,9 +165,9 @@ impl Gateway for Fake {
 
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Answer<v1::Explanation> {
         let request = request.into_inner();
-        let loaded = control::load(&self.config).unwrap();
+        let loaded = config::load(&self.config, None).unwrap();
         let (keys, _) = loaded.keys.for_replay(&loaded.validated, &[]).unwrap();
-        let snapshot = loaded.validated.compile(keys, dataplane::Generation(1)).unwrap();
+        let snapshot = control::compile(&loaded.validated, keys, dataplane::Generation(1)).unwrap();
         let prefixes = loaded.validated.prefixes();
         let dead = self.dead.lock().unwrap().clone();
         let picture = Picture {

@@ -23,7 +23,7 @@ pub(super) fn order(request: v1::CaptureRequest) -> Result<CaptureOrder, Status>
             return Err(Status::invalid_argument(text));
         }
     };
-    let filter = control::parse_filter(&request.filter);
+    let filter = config::parse_filter(&request.filter);
     let filter = filter.map_err(|error| Status::invalid_argument(error.to_string()))?;
     let (snaplen, rate) = (request.snaplen.into(), request.packets_per_second.into());
     let bounds = v1::CaptureBounds {

@@ -5,11 +5,9 @@ use std::net::IpAddr;
 use std::time::{Instant, SystemTime};
 
 use api::v1;
-use control::validated::{self, Peer, PeerPlace};
-use control::{
-    ConfigErrors, Difference, Explained, KeyChange, KeyName, Problem, Severity, Takeover,
-    Takeovers, service_text,
-};
+use config::validated::{self, Peer, PeerPlace};
+use config::{ConfigErrors, Difference, KeyChange, KeyName, Problem, Severity, service_text};
+use control::{Explained, Takeover, Takeovers};
 use dataplane::counters::Volume;
 use dataplane::{NextHop, Prefix, RouteTarget, SaSet, SetIndex, Side, Snapshot};
 use ipsec::{Encapsulation, SequenceNumbers};
@@ -291,7 +289,7 @@ pub(super) fn compared(compared: Result<Compared, ConfigErrors>, revision: u64) 
             ok: true,
             differences: differences.into_iter().map(difference).collect(),
             problems: warnings.iter().map(problem).collect(),
-            rendered: control::render(&warnings),
+            rendered: config::render(&warnings),
             revision,
             keys_compared: key_changes.is_some(),
             key_changes: key_changes.into_iter().flatten().map(key_change).collect(),
@@ -299,7 +297,7 @@ pub(super) fn compared(compared: Result<Compared, ConfigErrors>, revision: u64) 
         Err(errors) => v1::Differences {
             ok: false,
             problems: errors.problems.iter().map(problem).collect(),
-            rendered: control::render(&errors.problems),
+            rendered: config::render(&errors.problems),
             revision,
             ..v1::Differences::default()
         },
@@ -348,7 +346,7 @@ pub(super) fn applied(
             generation: done.generation.0,
             differences: done.differences.into_iter().map(difference).collect(),
             problems: done.warnings.iter().map(problem).collect(),
-            rendered: control::render(&done.warnings),
+            rendered: config::render(&done.warnings),
             notes: done.notes,
             key_changes: done.key_changes.into_iter().map(key_change).collect(),
             unchanged: done.unchanged,

@@ -221,14 +221,14 @@ impl<B: Backend> Gateway for Service<B> {
         let keys_in_use = self.backend.key_names().await;
         // Large configurations take a while, and this thread has other things to do.
         let compared = tokio::task::spawn_blocking(move || {
-            let parsed = control::parse(&text, &file)?;
-            let differences = control::differences(&validated, &parsed.validated);
+            let parsed = config::parse(&text, &file)?;
+            let differences = config::differences(&validated, &parsed.validated);
             let Some(base) = base else {
                 let (warnings, key_changes) = (parsed.warnings, None);
                 return Ok(present::Compared { differences, warnings, key_changes });
             };
-            let control::Loaded { validated, warnings, keys } = parsed.load_keys(&base)?;
-            let changes = control::key_changes(&keys_in_use, &keys.names(&validated));
+            let config::Loaded { validated, warnings, keys } = parsed.load_keys(&base)?;
+            let changes = config::key_changes(&keys_in_use, &keys.names(&validated));
             Ok(present::Compared { differences, warnings, key_changes: Some(changes) })
         });
         let compared =

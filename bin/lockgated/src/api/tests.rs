@@ -156,8 +156,8 @@ async fn a_difference_is_told_by_name_and_a_mistake_by_its_place() {
     let (directory, _, server, mut client) = lab(Duration::ZERO).await;
     let keys = directory.0.path().join("keys");
     std::fs::DirBuilder::new().mode(0o700).create(&keys).unwrap();
-    let [ours, _theirs] = control::generate_pair(ipsec::Suite::Aes128Gcm).unwrap();
-    control::write_key_file(&keys.join("berlin.keys"), &ours).unwrap();
+    let [ours, _theirs] = config::generate_pair(ipsec::Suite::Aes128Gcm).unwrap();
+    config::write_key_file(&keys.join("berlin.keys"), &ours).unwrap();
     let mut ask = async |text: String| {
         let (file, base_directory) = ("b.toml".into(), keys.display().to_string());
         let request = v1::DiffRequest { text, file, base_directory };

@@ -1,7 +1,7 @@
 //! The events that a reader wants.
 
 use api::v1::{Event, EventsRequest};
-use control::nearest;
+use config::nearest;
 
 use super::{Kind, Severity};
 

@@ -1,9 +1,8 @@
 //! The guard, and packets of `allow_host` that policies may want: what Linux and the programs may
 //! pass is narrowed before policies are published and widened after.
 
-use control::Compiled;
 use control::guard::{Detail, Guard, GuardError, Integrity, UnwritableName};
-use control::mirror::LiveParts;
+use control::{Compiled, LiveParts};
 use dataplane::Snapshot;
 use dataplane::carve_out::Reserved;
 

@@ -1,10 +1,10 @@
 //! What a gateway asks of the machine that it runs on.
 
 use bpf::{Attached, PortRule};
+use config::validated::{Cache, Policy};
 use control::guard::{Guard, GuardError, Integrity};
-use control::mirror::{Link, Offload};
-use control::validated::{Cache, Policy};
 use dataplane::{FlowCache, NetdevId};
+use linux::{Link, Offload};
 
 use crate::caches::CacheError;
 use crate::netdev::{Instruction, Netdev, NetdevError, Taking};

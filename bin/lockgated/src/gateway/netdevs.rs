@@ -5,11 +5,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bpf::{PortRule, Scope};
-use control::HOST_NETDEV;
-use control::mirror::{LiveParts, Offload};
-use control::validated::Validated;
+use config::HOST_NETDEV;
+use config::validated::Validated;
+use control::LiveParts;
 use dataplane::carve_out::{Packets, Reserved};
 use dataplane::{NetdevId, NextHop, PortId, Prefix, RouteTarget, Side, Snapshot};
+use linux::Offload;
 
 use super::Gateway;
 use super::machine::Program;

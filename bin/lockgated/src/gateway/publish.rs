@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use control::validated::Cache;
+use config::validated::Cache;
 use dataplane::counters::Volume;
 use dataplane::{CounterRoom, Counters, FlowCache, GoneSas, Snapshot};
 

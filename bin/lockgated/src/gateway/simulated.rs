@@ -8,13 +8,15 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bpf::{Attached, Mode, PortRule};
+use config::Loaded;
+use config::validated::{Cache, Policy};
 use control::guard::{Guard, GuardError, Integrity};
-use control::mirror::{Link, LinkKind, Offload, View, live_parts};
-use control::validated::{Cache, Policy};
-use control::{Compiler, Loaded};
+use control::{Compiler, live_parts};
 use dataplane::carve_out::Reserved;
 use dataplane::{Counters, FlowCache, HostService, NetdevId, PortId, Snapshot};
 use keystate::{HostIdentity, KeyState};
+use linux::nft::NftError;
+use linux::{Link, LinkKind, Offload, View};
 use policy::PortRange;
 use tokio::sync::Semaphore;
 
@@ -202,7 +204,7 @@ impl World {
 }
 
 fn guard_refused() -> GuardError {
-    GuardError::Refused { action: "do it", message: "the test".into() }
+    NftError::Refused { action: "do it", message: "the test".into() }.into()
 }
 
 fn netdev_refused(netdev: &str) -> NetdevError {

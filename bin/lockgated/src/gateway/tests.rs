@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use config::{Loaded, parse};
 use control::guard::Guard;
-use control::{Compiled, Compiler, Loaded, parse};
+use control::{Compiled, Compiler};
 use dataplane::carve_out::Reserved;
 use keystate::KeyState;
 use proptest::prelude::*;
@@ -126,10 +127,9 @@ impl Lab {
         refuse: Option<usize>,
     ) -> Result<(), NotMade> {
         let running = self.gateway.compiled.copied();
-        let parsed = control::parse_policies(add, "add", running.settings());
+        let parsed = config::parse_policies(add, "add", running.settings());
         let added = if add.is_empty() { Vec::new() } else { parsed.unwrap().policies };
-        let named =
-            |name: &String| control::configured(&running, running.policy_named(name).unwrap());
+        let named = |name: &String| running.configured(running.policy_named(name).unwrap());
         let removed: Vec<_> = remove.iter().map(named).collect();
         let compiled = self.compiler.change_policies(&running, remove, added.clone()).unwrap();
         let lists = compiled.settings().ports.iter().map(|_| &[][..]);

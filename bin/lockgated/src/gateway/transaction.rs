@@ -10,10 +10,9 @@
 
 use std::sync::Arc;
 
+use config::validated::Policy;
 use control::guard::{Guard, GuardError, UnwritableName};
-use control::mirror::LiveParts;
-use control::validated::Policy;
-use control::{Adopted, Compiled};
+use control::{Adopted, Compiled, LiveParts};
 use dataplane::carve_out::Reserved;
 use dataplane::{Snapshot, SnapshotError};
 

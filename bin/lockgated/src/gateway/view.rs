@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use control::mirror::{LiveParts, View};
+use control::LiveParts;
 use dataplane::RouteTarget;
 use imbl::ordmap::DiffItem::{Add, Remove, Update};
+use linux::View;
 
 use super::netdevs::inside;
 use super::{Gateway, live_parts_of, reserved_by, reserved_of_earlier};
@@ -109,8 +110,8 @@ impl Changes {
 
 #[cfg(test)]
 mod tests {
-    use control::mirror::live_parts;
-    use control::parse;
+    use config::parse;
+    use control::live_parts;
     use dataplane::{NextHop, PortId, Prefix};
     use wire::Address;
 

@@ -18,7 +18,7 @@ use wire::Family;
 use super::cover::Cover;
 use super::rules::rules;
 use super::union::Union;
-use crate::validated::{Action, Policy};
+use config::validated::{Action, Policy};
 
 /// BYPASS rules at most.
 const MAX_BYPASS_RULES: usize = 500;
@@ -133,7 +133,6 @@ impl ByAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compile::compiled_policy;
     use policy::{Book, Decider, PolicyId, SaSetId, Spd, common};
     use wire::{Flow, Upper};
 
@@ -204,13 +203,15 @@ mod tests {
         for round in 0..300 {
             let count = 1 + random(6);
             let text: String = (0..count).map(|number| policy(number, &mut random)).collect();
-            let config = crate::parse(&format!("{HEAD}{text}"), "test")
+            let config = config::parse(&format!("{HEAD}{text}"), "test")
                 .unwrap_or_else(|errors| panic!("{errors}"))
                 .validated;
             let spd = |policies: &[&Policy]| {
-                let compiled = policies.iter().rev().zip(0..).map(|(policy, id)| {
-                    compiled_policy(policy, PolicyId(id), |peer| SaSetId(peer.0))
-                });
+                let compiled = policies
+                    .iter()
+                    .rev()
+                    .zip(0..)
+                    .map(|(policy, id)| policy.for_spd(PolicyId(id), |peer| SaSetId(peer.0)));
                 Spd::new(compiled.collect()).expect("few rules")
             };
             let ordered = crate::guard::text::in_order(&config.policies);

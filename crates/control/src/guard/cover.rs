@@ -5,7 +5,7 @@ use policy::{AddressRange, Direction, Selector};
 use wire::Family;
 
 use super::union::Union;
-use crate::validated::{Action, Policy};
+use config::validated::{Action, Policy};
 
 /// The rules of a guard as policies: outbound, the one that wins first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
     use crate::guard::text::{Outbound, in_order};
-    use crate::validated::PeerId;
+    use config::validated::PeerId;
 
     fn policy(name: &str, action: Action, remote: (u128, u128), priority: u32) -> Policy {
         let range = |(lo, hi)| AddressRange { family: Family::V4, lo, hi };

@@ -6,7 +6,7 @@ use policy::{AddressRange, IcmpRange, PortRange, Selector, UpperSelector};
 use wire::Family;
 use wire::flow::protocol;
 
-use crate::validated::{Action, Policy};
+use config::validated::{Action, Policy};
 
 /// Protocols that have ports, for a selector that names ports and no protocol.
 const WITH_PORTS: [u8; 5] =

@@ -11,9 +11,9 @@ use super::coarse::by_address;
 use super::cover::Cover;
 use super::rules::rules;
 use super::{Detail, GUARD_TABLE};
-use crate::mirror::{LinkKind, View};
-use crate::validated::{Policy, Port};
-use crate::{HOST_NETDEV, Validated};
+use config::validated::{Policy, Port};
+use config::{HOST_NETDEV, Validated};
+use linux::{LinkKind, View};
 
 /// A netdev whose name nftables cannot write.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

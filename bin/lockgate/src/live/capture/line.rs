@@ -1,7 +1,7 @@
 //! A captured packet as a line: for people, as JSON, and as the comment in a file.
 
 use api::v1::CapturedPacket;
-use control::escaped_line;
+use config::escaped_line;
 use wire::flow::protocol;
 use wire::link::Link;
 use wire::{Family, packet::parse_quoted};
@@ -169,12 +169,12 @@ mod tests {
         let escaped = "a\\u{1b}[2J\\u{202e}b\\u{9b}1m\\r\\nc\\u{2066}";
         for (shown, names) in [(text(&packet), 5), (comment(&packet) + "\n", 6)] {
             assert_eq!(shown.lines().count(), 1, "{shown:?}");
-            assert!(!shown.trim_end_matches('\n').contains(control::is_hidden), "{shown:?}");
+            assert!(!shown.trim_end_matches('\n').contains(config::is_hidden), "{shown:?}");
             assert_eq!(shown.matches(escaped).count(), names, "{shown:?}");
         }
         let json = json(&packet);
         assert_eq!(json.lines().count(), 1);
-        assert!(!json.trim_end().contains(control::is_hidden), "{json:?}");
+        assert!(!json.trim_end().contains(config::is_hidden), "{json:?}");
         let value: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(value["port"], hostile);
     }

@@ -41,7 +41,7 @@ pub(super) struct Netdev {
 pub(super) fn all() -> Vec<Netdev> {
     let Ok(list) = if_nameindex() else { return Vec::new() };
     let named = list.iter().map(|one| (one.name().to_string_lossy().into_owned(), one.index()));
-    let ports = named.filter(|(name, _)| name != "lo" && name != control::HOST_NETDEV);
+    let ports = named.filter(|(name, _)| name != "lo" && name != config::HOST_NETDEV);
     ports.map(|(name, ifindex)| look(name, ifindex)).collect()
 }
 
@@ -181,7 +181,7 @@ fn shell_word(word: &str) -> String {
 
 /// Says what to do about senders that leave checksums to their device.
 fn unfinished_checksums(ifindex: u32) -> Option<String> {
-    let link = control::mirror::read_link(ifindex).ok()??;
+    let link = linux::read_link(ifindex).ok()??;
     let note = "senders behind it may leave TCP and UDP checksums unfinished: a protected port \
                 completes them (l4_checksum); for an unprotected one run at the sender: \
                 ethtool -K DEV tx off";

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::v1;
-use control::{ReplayKeys, Spis, Takeover, Takeovers};
+use config::ReplayKeys;
+use control::{Spis, Takeover, Takeovers};
 use dataplane::cache::{Key, Recall};
 use dataplane::counters::Volume;
 use dataplane::{Generation, Routes};
@@ -74,9 +75,9 @@ pub(super) struct Fake {
 
 impl Fake {
     pub(super) fn new(slow: Duration) -> Arc<Fake> {
-        let parsed = control::parse(CONFIG, "a.toml").unwrap_or_else(|e| panic!("{e}"));
+        let parsed = config::parse(CONFIG, "a.toml").unwrap_or_else(|e| panic!("{e}"));
         let keys = ReplayKeys::stand_ins(&parsed.validated).unwrap();
-        let snapshot = parsed.validated.compile(keys, Generation(7)).unwrap();
+        let snapshot = control::compile(&parsed.validated, keys, Generation(7)).unwrap();
         let volume = Volume { packets: 3, bytes: 300 };
         let running = Running {
             settings: Arc::new(parsed.validated),
@@ -130,11 +131,11 @@ impl Backend for Fake {
         self.running.clone()
     }
 
-    async fn configuration(&self) -> Arc<control::Validated> {
+    async fn configuration(&self) -> Arc<config::Validated> {
         self.running.settings.clone()
     }
 
-    async fn key_names(&self) -> control::KeyNames {
+    async fn key_names(&self) -> config::KeyNames {
         [("berlin".to_owned(), Default::default())].into()
     }
 
@@ -196,7 +197,7 @@ impl Backend for Fake {
     async fn apply(&self, change: Change, by: Uid) -> Result<Done, Refused> {
         self.note(format!("apply begun by {}", by.0));
         tokio::time::sleep(self.slow).await;
-        let parsed = control::parse(&change.text, &change.file)?;
+        let parsed = config::parse(&change.text, &change.file)?;
         *self.to_confirm.lock().unwrap() = change.confirm;
         if change.intent == Intent::Apply {
             self.note(format!("applied {} in {}", change.file, change.base_directory.display()));
@@ -204,7 +205,7 @@ impl Backend for Fake {
         Ok(Done {
             revision: 5,
             generation: Generation(8),
-            differences: control::differences(&self.running.settings, &parsed.validated),
+            differences: config::differences(&self.running.settings, &parsed.validated),
             warnings: parsed.warnings,
             notes: vec!["peer berlin: its key is refused".into()],
             ..Done::default()
@@ -213,7 +214,7 @@ impl Backend for Fake {
 
     async fn change_policies(&self, change: PolicyChange, by: Uid) -> Result<Done, Refused> {
         let PolicyChange { remove, add, file, intent, consent, .. } = change;
-        let parsed = control::parse_policies(&add, &file, &self.running.settings)?;
+        let parsed = config::parse_policies(&add, &file, &self.running.settings)?;
         let added: Vec<String> = parsed.policies.into_iter().map(|policy| policy.name).collect();
         // A policy of this name takes packets.
         let taking = added.iter().any(|name| name == "oops");

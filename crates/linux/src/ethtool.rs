@@ -3,8 +3,8 @@
 
 use netlink_packet_core::{NlaBuffer, NlasIterator};
 
-use super::view::Link;
-use super::{NetlinkError, Requests};
+use crate::netlink::{NetlinkError, Requests};
+use crate::view::Link;
 
 const GENERIC_PROTOCOL: isize = 16;
 /// Attributes that hold attributes are marked.

@@ -1,12 +1,11 @@
 //! Names of keys: what tells one key from another and may be shown and stored. Never key material.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use ipsec::{Fingerprint, Spi};
 use policy::Direction;
 
-use crate::compiled::Compiled;
 use crate::validated::Validated;
 use crate::{KeyLine, Keys};
 
@@ -22,7 +21,8 @@ pub struct KeyName {
 }
 
 impl KeyName {
-    fn new(direction: Direction, spi: Spi, fingerprint: Fingerprint) -> KeyName {
+    /// The name of a key of this direction.
+    pub fn new(direction: Direction, spi: Spi, fingerprint: Fingerprint) -> KeyName {
         let direction = match direction {
             Direction::Outbound => "out",
             Direction::Inbound => "in",
@@ -73,33 +73,6 @@ impl Keys {
         peers
             .map(|(peer, lines)| (peer.name.clone(), lines.iter().map(KeyName::of_line).collect()))
             .collect()
-    }
-}
-
-impl Compiled {
-    /// The names of the keys of all peers, those that were refused among them.
-    pub fn key_names(&self) -> KeyNames {
-        let peers: HashMap<_, _> = self.sets().map(|set| (set.id, set.peer.as_str())).collect();
-        let outbound = self.sad.outbound().map(|sa| {
-            (sa.set, KeyName::new(Direction::Outbound, sa.spi, self.outbound_fingerprint(sa.id)))
-        });
-        let inbound = self.sad.inbound().map(|sa| {
-            (sa.set, KeyName::new(Direction::Inbound, sa.spi, self.inbound_fingerprint(sa.id)))
-        });
-        let mut names: KeyNames =
-            self.sets().map(|set| (set.peer.clone(), BTreeSet::new())).collect();
-        let used = outbound.chain(inbound);
-        let used = used.filter_map(|(set, name)| Some((*peers.get(&set)?, name)));
-        let refused = self
-            .refused
-            .iter()
-            .map(|key| (key.peer.as_str(), KeyName::new(key.direction, key.spi, key.fingerprint)));
-        for (peer, name) in used.chain(refused) {
-            if let Some(keys) = names.get_mut(peer) {
-                keys.insert(name);
-            }
-        }
-        names
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use dataplane::{HostService, L4Checksum, Neighbour, PortId, Prefix, Side};
 use ipsec::{DontFragment, Dscp, Encapsulation, Mode, SequenceNumbers, Suite, Tunnel};
 use policy::selector::protocol_text;
-use policy::{AddressRange, Direction, PortRange, Selector, UpperSelector};
+use policy::{AddressRange, Direction, PolicyId, PortRange, SaSetId, Selector, UpperSelector};
 use wire::{Address, Family};
 
 use crate::host_port::HOST_PORT;
@@ -254,6 +254,41 @@ pub struct Policy {
     pub ingress: Option<IngressPorts>,
     /// Whom it matches.
     pub selector: Selector,
+}
+
+impl Policy {
+    /// The policy as the SPD holds it: under an id, with the SA sets that its peers have.
+    pub fn for_spd(&self, id: PolicyId, set_of: impl Fn(PeerId) -> SaSetId) -> policy::Policy {
+        policy::Policy {
+            id,
+            name: self.name.clone(),
+            action: match self.action {
+                Action::Protect(peer) => policy::Action::Protect(set_of(peer)),
+                Action::Bypass => policy::Action::Bypass,
+                Action::Discard => policy::Action::Discard,
+            },
+            priority: self.priority,
+            only: self.only,
+            ingress: self.ingress.as_ref().map(|ports| ports.numbers().clone()),
+            selector: self.selector.clone(),
+        }
+    }
+
+    /// A policy of the SPD as it is configured, with the peers of SA sets.
+    pub fn from_spd(policy: &policy::Policy, peer_of: impl Fn(SaSetId) -> PeerId) -> Policy {
+        Policy {
+            name: policy.name.clone(),
+            action: match policy.action {
+                policy::Action::Protect(set) => Action::Protect(peer_of(set)),
+                policy::Action::Bypass => Action::Bypass,
+                policy::Action::Discard => Action::Discard,
+            },
+            priority: policy.priority,
+            only: policy.only,
+            ingress: policy.ingress.clone().map(IngressPorts::new),
+            selector: policy.selector.clone(),
+        }
+    }
 }
 
 /// The ports by which packets come that a policy speaks of: of both sides, sorted, each once, not

@@ -7,8 +7,6 @@ use std::collections::HashMap;
 
 use toml::de::DeTable;
 
-use crate::Compiled;
-use crate::compile::configured_policy;
 use crate::errors::{ConfigErrors, Problem, Problems, Severity};
 use crate::mistake::{Mistake, nearest};
 use crate::raw::MAX_BYTES;
@@ -62,18 +60,6 @@ pub fn policy_text(config: &Validated, policy: &Policy) -> String {
     let mut text = String::new();
     config.write_policy(&mut text, policy).expect("writing to a string");
     text
-}
-
-/// A policy that runs, as it is configured.
-///
-/// # Panics
-/// If it is of another configuration.
-pub fn configured(running: &Compiled, policy: &policy::Policy) -> Policy {
-    let peer = |set| {
-        let place = running.peers.iter().position(|known| *known == set);
-        PeerId(place.expect("a policy names a set of its configuration") as u32)
-    };
-    configured_policy(policy, peer)
 }
 
 /// A configuration's text with policies removed and added, one change after the other: as it would

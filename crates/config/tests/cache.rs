@@ -1,7 +1,7 @@
 //! What the flow cache is sized for, and where it is refused.
 
-use control::validated::{Cache, CacheSize, CacheUse};
-use control::{Parsed, Severity, parse};
+use config::validated::{Cache, CacheSize, CacheUse};
+use config::{Parsed, Severity, parse};
 
 const HEAD: &str = "[node]\nname = \"a\"\n[port.wan]\nnetdev = \"eth0\"\nside = \"unprotected\"\n";
 

@@ -12,16 +12,17 @@ use ipsec::{
     Encapsulation, KeyMaterial, Mode, OutboundSa, SaId, SequenceCounter, SequenceNumbers, Spi,
     Suite,
 };
-use policy::{Direction, SaSetId};
+use policy::{Direction, PolicyId, SaSetId};
 use toml::Spanned;
 use wire::{Address, Family};
 
+use crate::allow_host;
 use crate::errors::Problems;
 use crate::mistake::Mistake;
 use crate::raw::{Raw, RawPolicy};
 use crate::source::Span;
+use crate::standalone::ConfiguredRoutes;
 use crate::validated::{Action, Peer, PeerId, Policy, Port, Validated};
-use crate::{allow_host, compile};
 
 mod doubts;
 mod encapsulation;
@@ -108,8 +109,9 @@ fn check_allow_host(raw: &Raw, validated: &Validated, problems: &mut Problems<'_
     let on_ports = outside.flat_map(|port| port.addresses.iter().map(|own| own.address));
     let ends = validated.peers.iter().map(|peer| Address::from(peer.tunnel().local));
     let own: Vec<Address> = on_ports.chain(ends).collect();
+    let policies = (0..).map(PolicyId).zip(&validated.policies);
     let policies: Vec<policy::Policy> =
-        validated.policies.iter().enumerate().map(compile::policy).collect();
+        policies.map(|(id, policy)| policy.for_spd(id, |peer| SaSetId(peer.0))).collect();
     let ports = validated.port_infos();
     for meeting in allow_host::meetings(&ports, &own, policies.iter()) {
         let written = raw.ports.iter().find(|port| *port.name.get_ref() == meeting.port);
@@ -127,7 +129,7 @@ fn judge_paths(raw: &Raw, validated: &Validated, problems: &mut Problems<'_>) {
         return;
     }
     let remotes = validated.peers.iter().map(|peer| peer.tunnel().remote.into());
-    let ports = compile::Routing::of(validated).ports_towards(remotes);
+    let ports = ConfiguredRoutes::of(validated).ports_towards(remotes);
     let speak_v6 = peers_sent_v6(validated);
     let mut tunnels = Tunnels::default();
     for (place, (peer, port)) in validated.peers.iter().zip(ports).enumerate() {

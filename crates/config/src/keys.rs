@@ -43,9 +43,10 @@ pub struct KeyLine {
 /// The keys of all peers of a configuration, in the order of [`Validated::peers`]. No `Debug`.
 #[derive(Default)]
 pub struct Keys {
-    pub(crate) peers: Vec<Vec<KeyLine>>,
+    /// The keys of each peer, in the order of its file.
+    pub peers: Vec<Vec<KeyLine>>,
     /// The file of each peer's keys; empty for keys that are of no file.
-    pub(crate) files: Vec<KeyFileFacts>,
+    pub files: Vec<KeyFileFacts>,
 }
 
 impl Keys {
@@ -142,6 +143,11 @@ impl ReplayKeys {
     /// If `peer` is from another configuration.
     pub fn of(&self, peer: PeerId) -> &[KeyLine] {
         self.0.of(peer)
+    }
+
+    /// The keys, for SAs whose sequence numbers begin at 1.
+    pub fn into_keys(self) -> Keys {
+        self.0
     }
 }
 

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use control::{ConfigErrors, generate_pair, load, parse};
+use config::{ConfigErrors, generate_pair, load, parse};
 use ipsec::Suite;
 use proptest::prelude::*;
 
@@ -48,7 +48,7 @@ mac = "02:00:00:00:02:fe"
 /// Everything that is told about a text, for people and for machines.
 fn told(text: &str) -> String {
     match parse(text, "test.toml") {
-        Ok(parsed) => control::render(&parsed.warnings),
+        Ok(parsed) => config::render(&parsed.warnings),
         Err(errors) => everything(&errors),
     }
 }
@@ -128,7 +128,7 @@ fn a_key_as_the_name_of_a_directory_or_a_file_is_not_shown() {
         ("file:berlin.keys", format!("file:{KEY}")),
     ] {
         fs::write(&path, CONFIGURATION.replace(from, &to)).expect("written");
-        let errors = load(&path).err().expect("refused");
+        let errors = load(&path, None).err().expect("refused");
         assert_not_shown(KEY, &everything(&errors), &to);
     }
     fs::remove_file(&path).expect("removed");

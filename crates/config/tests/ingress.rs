@@ -1,7 +1,7 @@
 //! `ports` of a policy: by which ports a packet must come for the policy to speak of it.
 
-use control::validated::Policy;
-use control::{Validated, differences, parse};
+use config::validated::Policy;
+use config::{Validated, differences, parse};
 use dataplane::PortId;
 
 /// Ports 0 to 4, and the host port 5.

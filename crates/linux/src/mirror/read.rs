@@ -1,4 +1,4 @@
-//! From netlink messages to the plain data of [`super::view`].
+//! From netlink messages to the plain data of [`crate::view`].
 //!
 //! A message that cannot be read is skipped, except that a route that is read but not understood
 //! stays as [`Standing::Refused`]: it shadows wider routes.
@@ -24,7 +24,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use policy::AddressRange;
 use wire::{Address, Family};
 
-use super::view::{
+use crate::view::{
     HOST_ROUTE_PROTOCOL, HOST_ROUTE_TABLE, Hop, KernelRoute, LOCAL_TABLE, Link, LinkKind,
     MAIN_TABLE, NeighbourEntry, NeighbourState, Refused, RouteKind, Standing, Usability,
 };

@@ -11,15 +11,10 @@
 //!   list that changed while it was read is read again. Until the new one is whole the old stands.
 //! * If netlink breaks, the view stands, and the socket is opened again, later and later.
 
-mod ethtool;
-mod host;
-mod live;
+mod host_port;
 mod neighbours;
-mod netdevs;
 mod patch;
 mod read;
-mod socket;
-mod view;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -31,24 +26,16 @@ use netlink_packet_route::RouteNetlinkMessage;
 use tokio::time::Instant;
 use wire::Address;
 
-pub use ethtool::{Channels, Ethtool, Offload};
-pub use host::{HostPortError, HostRoute, HostRouteSkipped, host_mtu, host_routes};
-pub use live::{LiveParts, LiveProblem, PortState, live_parts, live_parts_towards};
-pub use netdevs::{PortRefusal, PortRefusalReason, check_netdevs};
-pub use socket::NetlinkError;
-pub use view::{
-    HOST_ROUTE_PROTOCOL, HOST_ROUTE_TABLE, Hop, KernelRoute, LOCAL_TABLE, Link, LinkKind,
-    MAIN_TABLE, NeighbourEntry, NeighbourState, Refused, RouteKind, Standing, Usability, View,
-};
+pub use host_port::{HostPortError, HostRoute};
 
+use crate::netlink::{Dump, Events, Message, NetlinkError, Requests};
+use crate::view::{
+    self, KernelRoute, Link, LinkKind, NeighbourEntry, NeighbourState, Refused, View,
+};
 use patch::Patched;
-pub(crate) use socket::Events;
-use socket::{Dump, Message, Requests};
 
 /// Routing, neighbours, netdevs (`NETLINK_ROUTE`).
 const ROUTE_PROTOCOL: isize = 0;
-/// Netfilter (`NETLINK_NETFILTER`).
-pub(crate) const NETFILTER_PROTOCOL: isize = 12;
 /// Room for what the kernel tells while nobody reads, bytes; the kernel may grant less.
 const EVENT_ROOM_BYTES: u32 = 4 << 20;
 /// Lists are read at most one part in so many of the time.

@@ -1,9 +1,8 @@
 //! Whether the netdevs that a configuration names can be ports.
 
-use super::view::{Link, LinkKind, View};
-use crate::mistake::nearest;
-use crate::validated::Port;
-use crate::{HOST_NETDEV, Validated};
+use config::validated::Port;
+use config::{HOST_NETDEV, Validated, nearest};
+use linux::{Link, LinkKind, View};
 
 /// A port that cannot be one.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -11,8 +11,9 @@ use netlink_packet_route::neighbour::{
 };
 use wire::{Address, Family};
 
-use super::view::NeighbourState;
-use super::{Mirror, NetlinkError, kind};
+use super::{Mirror, kind};
+use crate::netlink::NetlinkError;
+use crate::view::NeighbourState;
 
 /// Stale neighbours that are asked again in one go at most.
 const PROBES_AT_ONCE: usize = 64;

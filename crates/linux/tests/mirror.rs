@@ -6,13 +6,11 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use control::guard::{Guard, GuardWatch};
-use control::mirror::{
-    Changes, Ethtool, HOST_ROUTE_TABLE, HostRoute, KernelRoute, LinkKind, Mirror, NeighbourState,
-    Note, Offload, Refused, ResyncReason, RouteKind, Standing, Usability, View, host_mtu,
-    read_link,
-};
 use dataplane::Prefix;
+use linux::{
+    Changes, Ethtool, HOST_ROUTE_TABLE, HostRoute, KernelRoute, LinkKind, Mirror, NeighbourState,
+    Note, Offload, Refused, ResyncReason, RouteKind, Standing, Usability, View, nft, read_link,
+};
 use namespace::{inside, ip, run};
 use policy::AddressRange;
 use wire::Address;
@@ -396,7 +394,7 @@ async fn neighbours() {
 
     // A stale one is usable, and good again when asked.
     let mac = mirror.view().neighbours[&router].mac.unwrap();
-    let text = control::mac_text(mac);
+    let text = mac.map(|byte| format!("{byte:02x}")).join(":");
     run("ip", &["neigh", "replace", "10.1.0.2", "lladdr", &text, "nud", "stale", "dev", "veth0"]);
     // The state alone concerns nobody, so the view tells of it with the next change.
     ip("neigh add 10.1.0.50 lladdr 02:00:00:00:00:50 dev veth0 nud permanent");
@@ -443,7 +441,7 @@ async fn host_routes() {
     ip("tuntap add mode tun lockgate0");
     let mut mirror = Mirror::start().await.expect("a mirror");
     let mirror = &mut mirror;
-    mirror.prepare_host_port(host_mtu([1400, 9000].into_iter())).expect("a host port");
+    mirror.prepare_host_port("lockgate0", 1400).expect("a host port");
     until(mirror, "a host port", |view| view.link_named("lockgate0").unwrap().admin_up).await;
     let host = mirror.view().link_named("lockgate0").unwrap();
     assert_eq!((host.mtu, &host.kind), (1400, &LinkKind::Tun));
@@ -457,14 +455,14 @@ async fn host_routes() {
         wanted("10.3.0.0/16", "10.1.0.1"),
         wanted("2001:db8:2::/48", "2001:db8:1::1"),
     ];
-    mirror.set_host_routes(&first).expect("routes");
+    mirror.set_host_routes("lockgate0", &first).expect("routes");
     until(mirror, "host routes", |view| host_route(view, "2001:db8:2::/48").is_some()).await;
     let made = host_route(mirror.view(), "10.2.0.0/16").unwrap();
     assert_eq!((made.table, made.protocol), (HOST_ROUTE_TABLE, 76));
     assert!(mirror.view().refused.is_empty(), "{:?}", mirror.view().refused);
     assert_eq!(made.source, Some(address("10.1.0.1")));
     // Idempotent: nothing to be told of.
-    mirror.set_host_routes(&first).expect("the same routes");
+    mirror.set_host_routes("lockgate0", &first).expect("the same routes");
     let quiet = tokio::time::timeout(Duration::from_millis(200), mirror.changed()).await;
     assert!(quiet.is_err(), "{quiet:?}");
     let listed = run("ip", &["route", "get", "10.2.0.9"]);
@@ -492,7 +490,7 @@ async fn host_routes() {
     ip("address add 2001:db8:1::7/64 dev veth0 nodad");
     let second = [wanted("10.2.0.0/16", "10.1.0.7"), wanted("2001:db8:2::/48", "2001:db8:1::7")];
     until(mirror, "an address", |view| route(view, "10.1.0.7").is_some()).await;
-    mirror.set_host_routes(&second).expect("other routes");
+    mirror.set_host_routes("lockgate0", &second).expect("other routes");
     until(mirror, "other host routes", |view| {
         let source = |to| route(view, to).and_then(|route| route.source);
         route(view, "10.3.0.0/16").is_none()
@@ -500,7 +498,7 @@ async fn host_routes() {
             && source("2001:db8:2::/48") == Some(address("2001:db8:1::7"))
     })
     .await;
-    mirror.set_host_routes(&[]).expect("no routes");
+    mirror.set_host_routes("lockgate0", &[]).expect("no routes");
     until(mirror, "no host routes", |view| view.all_routes().all(|route| route.protocol != 76))
         .await;
     mirror.remove_host_rules().expect("no rules");
@@ -545,7 +543,7 @@ fn the_mirrors_futures_are_send() {
     let starting = Mirror::start();
     is_send(&starting);
     let changing = |mirror: &mut Mirror| is_send(&mirror.changed());
-    let watching = |watch: &mut GuardWatch, guard: &Guard| is_send(&watch.broken(guard));
+    let watching = |changes: &mut nft::Changes| is_send(&changes.next());
     let _ = (changing, watching);
     assert!(Changes::default().lists.is_empty());
 }

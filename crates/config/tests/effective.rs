@@ -1,7 +1,7 @@
 //! The effective configuration parses back to the same meaning, and no text makes the parser
 //! panic.
 
-use control::{Validated, parse};
+use config::{Validated, parse};
 use proptest::prelude::*;
 
 const EXAMPLE: &str = include_str!("../../../etc/lockgate.toml");

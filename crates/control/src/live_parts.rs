@@ -28,8 +28,8 @@ use imbl::{OrdMap, OrdSet};
 use policy::AddressRange;
 use wire::Address;
 
-use super::view::{Hop, KernelRoute, Link, NeighbourEntry, RouteKind, Standing, Usability, View};
-use crate::{HOST_NETDEV, Validated};
+use config::{HOST_NETDEV, Validated};
+use linux::{Hop, KernelRoute, Link, NeighbourEntry, RouteKind, Standing, Usability, View};
 
 /// What a snapshot takes from the kernel.
 #[derive(Clone, PartialEq, Debug)]
@@ -354,7 +354,7 @@ fn state(netdev: Option<&Link>, link: Option<&Link>) -> PortState {
 fn own_addresses(view: &View, link: u32) -> Vec<Address> {
     let all = view.addresses.iter().filter(|(index, _, _)| *index == link);
     let mut addresses: Vec<Address> = all.map(|(_, address, _)| *address).collect();
-    addresses.sort_by_key(|address| (crate::values::is_link_local(*address), *address));
+    addresses.sort_by_key(|address| (config::is_link_local(*address), *address));
     addresses.dedup();
     addresses
 }
@@ -401,7 +401,7 @@ impl Routing {
         if let Some(own) = self.own.get(&prefix) {
             return Some(*own);
         }
-        if crate::values::is_link_local(prefix.address) {
+        if config::is_link_local(prefix.address) {
             return None;
         }
         let routes = view.routes.get(&prefix).filter(|_| !is_multicast(prefix.address));
@@ -470,7 +470,7 @@ impl Routing {
 
 /// Our addresses, on whatever netdev; what is on every link; what is on none.
 fn own(live: &LiveParts, view: &View) -> HashMap<Prefix, RouteTarget<NextHop>> {
-    use crate::values::is_link_local;
+    use config::is_link_local;
     let whole = |address: Address| (address, address.family.address_bits());
     // A wide `Local` would make every packet search the table (`RouteTable::is_ours`).
     let fixed = [

@@ -14,12 +14,11 @@
 //! | 76 | `iif lo`: `lookup 76` |
 //! | 77 | `nop` |
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 
 use dataplane::Prefix;
-use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::route::{
@@ -27,23 +26,16 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage, RulePortRange};
 use netlink_packet_route::{AddressFamily, IpProtocol};
-use policy::{AddressRange, Direction};
 use wire::{Address, Family};
 
-use super::view::{HOST_ROUTE_PROTOCOL, HOST_ROUTE_TABLE, KernelRoute, View};
-use super::{Mirror, NetlinkError, kind};
-use crate::validated::{Action, Policy};
-use crate::{HOST_NETDEV, Validated};
+use super::{Mirror, kind};
+use crate::netlink::NetlinkError;
+use crate::view::{HOST_ROUTE_PROTOCOL, HOST_ROUTE_TABLE, KernelRoute};
 
 /// The port of IKE (RFC 7296 §2).
 const IKE_PORT: u16 = 500;
-
-/// Routes of one policy at most: a range that needs more is left to the guard.
-const MAX_PREFIXES: usize = 64;
-/// The host port's MTU at most.
-const MAX_MTU: u32 = 1500;
-/// ... and at least: less carries no IPv6 (RFC 8200 §5).
-const LEAST_MTU: u32 = 1280;
+/// That of IKE and ESP through NATs (RFC 3948 §2.1).
+const NAT_TRAVERSAL_PORT: u16 = 4500;
 
 /// A route into the host port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,42 +46,17 @@ pub struct HostRoute {
     pub source: Address,
 }
 
-/// A PROTECT policy that this machine's own packets are not led to.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum HostRouteSkipped {
-    /// Its far side is all addresses: a default route would take everything.
-    #[error(
-        "policy {policy}: its remote side is every address: no route leads this machine's own \
-         packets there; add one by hand"
-    )]
-    Everything {
-        /// The policy's name.
-        policy: String,
-    },
-    /// Its far side is a range of many prefixes.
-    #[error("policy {policy}: its remote range {range} is more than {MAX_PREFIXES} prefixes")]
-    Unaligned {
-        /// The policy's name.
-        policy: String,
-        /// The range.
-        range: AddressRange,
-    },
-    /// This machine has no address on its near side.
-    #[error("policy {policy}: this machine has no address on its local side")]
-    NoAddress {
-        /// The policy's name.
-        policy: String,
-    },
-}
-
 /// Why the host port's netdev is not as it should be.
 #[derive(Debug, thiserror::Error)]
 pub enum HostPortError {
     /// It is not there.
-    #[error("there is no netdev {HOST_NETDEV}")]
-    Absent,
-    /// The kernel refused to switch it on.
-    #[error("cannot switch on {HOST_NETDEV}: {0}")]
+    #[error("there is no netdev {netdev}")]
+    Absent {
+        /// Its name.
+        netdev: String,
+    },
+    /// The kernel refused.
+    #[error("the host port: {0}")]
     Netlink(#[from] NetlinkError),
     /// A setting cannot be written.
     #[error("cannot write {value} to {}: {source}", path.display())]
@@ -103,87 +70,6 @@ pub enum HostPortError {
     },
 }
 
-/// The routes that lead this machine's own packets into the host port, one per prefix, and the
-/// policies that none is made for. Pure.
-pub fn host_routes(config: &Validated, view: &View) -> (Vec<HostRoute>, Vec<HostRouteSkipped>) {
-    let mut routes: BTreeMap<(Address, u8), Address> = BTreeMap::new();
-    let mut skipped = Vec::new();
-    let outbound = config.policies.iter().filter(|policy| {
-        matches!(policy.action, Action::Protect(_)) && policy.only != Some(Direction::Inbound)
-    });
-    // The winner first: of two policies with one far net its source stands.
-    let mut policies: Vec<&Policy> = outbound.collect();
-    policies.reverse();
-    policies.sort_by_key(|policy| std::cmp::Reverse(policy.priority));
-    for policy in policies {
-        let name = || policy.name.clone();
-        let mut has_address = false;
-        for range in &policy.selector.remote {
-            let Some(source) = source(policy, range.family, view) else { continue };
-            has_address = true;
-            if *range == AddressRange::any(range.family) {
-                skipped.push(HostRouteSkipped::Everything { policy: name() });
-                continue;
-            }
-            match prefixes(range) {
-                None => skipped.push(HostRouteSkipped::Unaligned { policy: name(), range: *range }),
-                Some(prefixes) => {
-                    for prefix in prefixes {
-                        routes.entry((prefix.address, prefix.length)).or_insert(source);
-                    }
-                }
-            }
-        }
-        if !has_address {
-            skipped.push(HostRouteSkipped::NoAddress { policy: name() });
-        }
-    }
-    skipped.dedup();
-    let route =
-        |((address, length), source)| HostRoute { prefix: Prefix { address, length }, source };
-    (routes.into_iter().map(route).collect(), skipped)
-}
-
-/// The first of this machine's addresses that is on the policy's near side.
-fn source(policy: &Policy, family: Family, view: &View) -> Option<Address> {
-    let own = view.addresses.iter().map(|(_, address, _)| *address);
-    let mut own = own.filter(|address| {
-        let ip = std::net::IpAddr::from(*address);
-        address.family == family && !crate::values::is_link_local(*address) && !ip.is_loopback()
-    });
-    own.find(|address| policy.selector.local.iter().any(|range| range.contains(*address)))
-}
-
-/// The prefixes that a range is made of; `None`: too many.
-fn prefixes(range: &AddressRange) -> Option<Vec<Prefix>> {
-    let bits = range.family.address_bits();
-    let mut prefixes = Vec::new();
-    let mut next = range.lo;
-    loop {
-        // The widest that begins here and does not reach beyond the range.
-        let length = (0..=bits).find(|length| {
-            let network = AddressRange::network(Address { value: next, ..range.first() }, *length);
-            network.lo == next && network.hi <= range.hi
-        })?;
-        let address = Address { value: next, ..range.first() };
-        prefixes.push(Prefix { address, length });
-        if prefixes.len() > MAX_PREFIXES {
-            return None;
-        }
-        let last = AddressRange::network(address, length).hi;
-        if last == range.hi {
-            return Some(prefixes);
-        }
-        next = last + 1;
-    }
-}
-
-/// The host port's MTU: what a tunnel's ICMP will make smaller still is no reason to begin larger
-/// than the smallest port.
-pub fn host_mtu(port_mtus: impl Iterator<Item = u32>) -> u32 {
-    port_mtus.chain([MAX_MTU]).min().map_or(MAX_MTU, |mtu| mtu.max(LEAST_MTU))
-}
-
 impl Mirror {
     /// Makes the kernel's routes into the host port these: adds what is missing, removes what is
     /// not among them. Does nothing if they are there, so it can be called at every change.
@@ -191,8 +77,13 @@ impl Mirror {
     /// # Errors
     /// [`HostPortError::Absent`]: there is no host port; else the first refusal, after all were
     /// tried: the caller tries again at the next change.
-    pub fn set_host_routes(&mut self, wanted: &[HostRoute]) -> Result<(), HostPortError> {
-        let host = self.view.link_named(HOST_NETDEV).ok_or(HostPortError::Absent)?.index;
+    pub fn set_host_routes(
+        &mut self,
+        netdev: &str,
+        wanted: &[HostRoute],
+    ) -> Result<(), HostPortError> {
+        let absent = || HostPortError::Absent { netdev: netdev.to_owned() };
+        let host = self.view.link_named(netdev).ok_or_else(absent)?.index;
         let is_ours = |route: &&KernelRoute| {
             route.protocol == HOST_ROUTE_PROTOCOL
                 && route.table == HOST_ROUTE_TABLE
@@ -267,10 +158,10 @@ impl Mirror {
     ///
     /// # Errors
     /// [`HostPortError`]: without it this machine's own packets take no part.
-    pub fn prepare_host_port(&mut self, mtu: u32) -> Result<(), HostPortError> {
+    pub fn prepare_host_port(&mut self, netdev: &str, mtu: u32) -> Result<(), HostPortError> {
         // Not from the view: the netdev may be younger.
         for (path, value) in SETTINGS {
-            let path = PathBuf::from(format!("/proc/sys/net/{path}").replace('@', HOST_NETDEV));
+            let path = PathBuf::from(format!("/proc/sys/net/{path}").replace('@', netdev));
             match std::fs::write(&path, value) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound && is_v6(&path) => {}
                 Err(source) => return Err(HostPortError::Setting { path, value, source }),
@@ -279,7 +170,7 @@ impl Mirror {
         }
         let mut message = LinkMessage::default();
         (message.header.flags, message.header.change_mask) = (LinkFlags::Up, LinkFlags::Up);
-        message.attributes.push(LinkAttribute::IfName(HOST_NETDEV.into()));
+        message.attributes.push(LinkAttribute::IfName(netdev.into()));
         message.attributes.push(LinkAttribute::Mtu(mtu));
         let payload = emitted(&message);
         self.requests.request("switch on the host port", kind::SET_LINK, 0, &payload, |_| {})?;

@@ -8,7 +8,7 @@ mod machine;
 mod peers;
 mod policies;
 
-use control::{ConfigErrors, Mistake, Problem, Severity, parse};
+use config::{ConfigErrors, Mistake, Problem, Severity, parse};
 use doubtful::WARNINGS;
 
 /// Every row of an error.
@@ -102,7 +102,7 @@ fn good_configuration_has_no_errors_and_only_the_warning_of_short_numbers() {
     for decided in ["esn = true", "esn = false"] {
         let text = GOOD.replace("mode = \"tunnel\"", decided);
         let parsed = parse(&text, "good.toml").unwrap_or_else(|errors| panic!("{errors}"));
-        assert_eq!(parsed.warnings.len(), 0, "{}", control::render(&parsed.warnings));
+        assert_eq!(parsed.warnings.len(), 0, "{}", config::render(&parsed.warnings));
     }
 }
 
@@ -146,7 +146,7 @@ fn every_doubtful_configuration_is_warned_of_at_its_place() {
             told(row, Severity::Warning, &parsed.warnings),
             "{:?}:\n{}",
             row.to,
-            control::render(&parsed.warnings)
+            config::render(&parsed.warnings)
         );
     }
 }
@@ -211,7 +211,7 @@ fn a_remote_that_is_only_partly_inside_is_not_warned_of() {
     ] {
         assert!(GOOD.contains(peer_net));
         let parsed = parse(&GOOD.replace(peer_net, policy), "x.toml").unwrap();
-        let told = control::render(&parsed.warnings);
+        let told = config::render(&parsed.warnings);
         assert!(!told.contains("network of protected port"), "{policy}:\n{told}");
     }
 }
@@ -239,7 +239,7 @@ fn a_policy_that_may_decide_is_not_told_to_be_hidden() {
     ] {
         let text = format!("{GOOD}{}{}", policy("low", low), policy("high", high));
         let parsed = parse(&text, "x.toml").unwrap_or_else(|errors| panic!("{errors}"));
-        let told = control::render(&parsed.warnings);
+        let told = config::render(&parsed.warnings);
         assert_eq!(told.contains("never decides: policy `high`"), hidden, "{low}, {high}:\n{told}");
     }
 }
@@ -266,7 +266,7 @@ fn many_doubtful_policies_are_counted_and_some_are_told() {
         ));
     }
     let parsed = parse(&text, "x.toml").unwrap_or_else(|errors| panic!("{errors}"));
-    let told = control::render(&parsed.warnings);
+    let told = config::render(&parsed.warnings);
     assert_eq!(told.matches("takes packets from policy `berlin-net`").count(), 10, "{told}");
     assert!(
         told.contains("290 more such warnings are not shown: policies that take packets"),
@@ -303,7 +303,7 @@ fn policies_of_too_many_rules_are_refused_at_the_one_that_is_too_much() {
 fn thousands_of_mistakes_are_counted_and_not_all_told() {
     let text = format!("{GOOD}{}", "[[policy]]\nx = 1\n".repeat(5000));
     let errors = parse(&text, "bad.toml").unwrap_err();
-    assert_eq!(errors.errors(), control::MAX_PROBLEMS);
+    assert_eq!(errors.errors(), config::MAX_PROBLEMS);
     assert!(errors.untold > 10_000, "{}", errors.untold);
 }
 
@@ -318,7 +318,7 @@ fn a_flood_of_warnings_hides_no_error() {
     text.push_str("[[policy]]\nname = \"last\"\n");
     let errors = parse(&text, "bad.toml").unwrap_err();
     assert_eq!((errors.errors(), errors.untold), (3, 0), "{errors}");
-    assert_eq!(errors.problems.len(), control::MAX_PROBLEMS + 3);
+    assert_eq!(errors.problems.len(), config::MAX_PROBLEMS + 3);
 }
 
 /// Someone may paste a key into the wrong file.

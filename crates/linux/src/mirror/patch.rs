@@ -5,9 +5,9 @@
 //! then all routes are read.
 
 use super::read::Nexthops;
-use super::socket::Message;
-use super::view::{KernelRoute, Refused, View};
 use super::{kind, read};
+use crate::netlink::Message;
+use crate::view::{KernelRoute, Refused, View};
 
 /// A message takes the place of a route (`NLM_F_REPLACE`).
 const REPLACE: u16 = 0x100;

@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 
-use control::{ConfigErrors, Mistake, Severity, load, parse};
+use config::{ConfigErrors, Mistake, Severity, load, parse};
 
 /// A configuration without a mistake; each row changes one piece of it.
 const GOOD: &str = r#"[node]
@@ -326,7 +326,7 @@ gw.toml:4:1: unknown key `netdv` in [port.lan]
 /// The errors as a person sees them, without the last line.
 fn told(mut errors: ConfigErrors) -> String {
     errors.problems.retain(|problem| problem.severity == Severity::Error);
-    control::render(&errors.problems)
+    config::render(&errors.problems)
 }
 
 #[test]
@@ -429,7 +429,7 @@ fn keys_of_another_suite_are_recognized_by_their_length() {
         let file = options.write(true).create_new(true).mode(0o600).open(&path).unwrap();
         let line = format!("out 0x1001 {}\n", "a1".repeat(digits / 2));
         std::io::Write::write_all(&mut &file, line.as_bytes()).unwrap();
-        let errors = load(&place.path().join("gw.toml")).err().expect("refused");
+        let errors = load(&place.path().join("gw.toml"), None).err().expect("refused");
         let told = told(errors);
         assert!(told.contains(expected), "{told}");
         assert_eq!(told.contains("these look like"), digits == 40, "{told}");
@@ -471,7 +471,7 @@ fn a_file_that_is_no_configuration_is_one_short_message() {
         assert!(told.ends_with("1 error; nothing was applied"), "{told}");
         assert!(told.lines().count() <= 5, "{told}");
         assert!(told.lines().all(|line| line.chars().count() < 500), "{told}");
-        assert!(!told.contains(|c| control::is_hidden(c) && c != '\n'), "{told:?}");
+        assert!(!told.contains(|c| config::is_hidden(c) && c != '\n'), "{told:?}");
     }
 }
 

@@ -7,12 +7,11 @@ use policy::overlap::{Doubt, Finding, review};
 use policy::{PolicyId, SaSetId};
 
 use super::ports::Ports;
-use crate::compile::compiled_policy;
 use crate::errors::Problems;
+use crate::example::example_text;
 use crate::host_port::HOST_PORT;
 use crate::mistake::Mistake;
 use crate::source::Span;
-use crate::takeover::example_text;
 use crate::validated::{Action, PeerId, Policy};
 
 /// Pairs of policies of one kind that are told at most; of the rest only the number is.
@@ -30,7 +29,7 @@ impl Review<'_> {
     /// Warns of every kind, of the first few pairs each.
     pub(super) fn warn(&self, problems: &mut Problems<'_>) {
         let set = |peer: PeerId| SaSetId(peer.0);
-        let compiled = |(place, policy)| compiled_policy(policy, PolicyId(place), set);
+        let compiled = |(place, policy): (u32, &Policy)| policy.for_spd(PolicyId(place), set);
         let compiled: Vec<policy::Policy> = (0..).zip(self.policies).map(compiled).collect();
         let mut told: Vec<Finding> = Vec::new();
         let mut counts = [0usize; 3];

@@ -1,0 +1,282 @@
+//! Configuration, from what is written to what is meant:
+//!
+//! | step | type | knows |
+//! |---|---|---|
+//! | read | raw | what was written, and where |
+//! | [`parse`] | [`Validated`] | what is meant: typed, complete, every reference resolved |
+//!
+//! All mistakes are told at once ([`ConfigErrors`]), each with its line and what to do; nothing
+//! comes of a file unless there are none. Keys stay in files of their own ([`Keys`]) and are read
+//! in a step of their own, so that [`parse`] touches no file. Nothing here asks the kernel, and
+//! nothing runs beside the caller.
+#![forbid(unsafe_code)]
+
+pub mod allow_host;
+mod capture;
+mod difference;
+mod errors;
+mod example;
+mod fragment;
+mod host_port;
+mod interface_address;
+mod key_names;
+mod keys;
+mod meeting;
+mod mistake;
+mod pieces;
+mod raw;
+mod read;
+mod replay_keys;
+mod source;
+mod standalone;
+mod syntax;
+mod text;
+mod validate;
+pub mod validated;
+mod values;
+mod written;
+
+use std::io::Read;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+pub use capture::{FilterError, FilterProblem, MAX_FILTER_BYTES, parse_filter};
+pub use difference::{Change, Difference, differences};
+pub use errors::{ConfigErrors, MAX_PROBLEMS, Problem, Severity, render};
+pub use example::example_text;
+pub use fragment::{ParsedPolicies, edited, parse_policies, policy_text};
+pub use host_port::{HOST_NETDEV, HOST_PORT};
+pub use interface_address::InterfaceAddress;
+pub use key_names::{KeyChange, KeyName, KeyNames, key_changes};
+pub use keys::{
+    KeyFileError, KeyLine, Keys, MAX_KEY_FILE_BYTES, ReplayKeys, effective_user, generate_pair,
+    write_key_file,
+};
+pub use meeting::Meeting;
+pub use mistake::{Foreign, Mistake, Refusal, nearest};
+pub use raw::MAX_BYTES;
+pub use replay_keys::{ReplayKey, read_replay_keys, write_replay_keys};
+pub use source::Place;
+pub use standalone::ConfiguredRoutes;
+pub use text::{escaped, escaped_line, is_hidden};
+pub use validate::{DEFAULT_FLOWS, MAX_FLOWS, MAX_WORKERS};
+pub use validated::{PeerId, Validated};
+pub use values::{is_link_local, unusable};
+pub use written::{mac_text, service_text};
+
+use errors::Problems;
+use pieces::{Pieces, Whole};
+use source::Source;
+use validate::Outcome;
+
+/// A configuration without its keys.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Parsed {
+    /// What is meant.
+    pub validated: Validated,
+    /// What is allowed but probably not meant.
+    pub warnings: Vec<Problem>,
+    /// Where each peer's key file is named, one entry per peer.
+    key_places: Vec<Place>,
+    /// Where the size of the flow cache is named, or where the file begins.
+    flows_place: Place,
+}
+
+/// A configuration with its keys. No `Debug`: it holds key bytes.
+pub struct Loaded {
+    /// What is meant.
+    pub validated: Validated,
+    /// What is allowed but probably not meant, of the keys too.
+    pub warnings: Vec<Problem>,
+    /// The keys of all peers.
+    pub keys: Keys,
+}
+
+/// Parses a configuration and judges it. Touches no file; `name` stands in the mistakes.
+///
+/// # Errors
+/// All mistakes of the text, with its warnings.
+pub fn parse(text: &str, name: &str) -> Result<Parsed, ConfigErrors> {
+    if text.len() as u64 > MAX_BYTES {
+        let mistake = Mistake::TooLong { size: text.len() as u64, limit: MAX_BYTES };
+        return Err(ConfigErrors::of(Place::of_file(name), mistake));
+    }
+    let source = Source::new(name, text);
+    if let Some((span, mistake)) = syntax::unreadable(text) {
+        return Err(ConfigErrors::of(source.place(&span), mistake));
+    }
+    let (validated, problems) = in_pieces(&source).unwrap_or_else(|Whole| as_a_whole(&source));
+    let warnings = problems.finish()?;
+    let Some(Outcome { validated, keys, flows }) = validated else {
+        // Nothing was wrong and nothing came of it: a rule forgot to say why.
+        let mistake = Mistake::Unexplained;
+        return Err(ConfigErrors::of(Place::of_file(name), mistake));
+    };
+    let key_places = keys.iter().map(|span| source.place(span)).collect();
+    Ok(Parsed { validated, warnings, key_places, flows_place: source.place(&flows) })
+}
+
+/// What came of a text, and what is wrong with it.
+type Judged<'a> = (Option<Outcome>, Problems<'a>);
+
+fn in_pieces<'a>(source: &'a Source<'a>) -> Result<Judged<'a>, Whole> {
+    let mut problems = Problems::new(source);
+    let pieces = Pieces::of(source.text);
+    let raw = pieces.frame(source, &mut problems)?;
+    let validated = validate::validate(&raw, pieces.policies(source), &mut problems)?;
+    Ok((validated, problems))
+}
+
+fn as_a_whole<'a>(source: &'a Source<'a>) -> Judged<'a> {
+    let mut problems = Problems::new(source);
+    let validated = pieces::read_whole(source, &mut problems).and_then(|(raw, policies)| {
+        let mut policies = Some(Ok::<_, Whole>(policies));
+        validate::validate(&raw, |_: &mut Problems<'_>| policies.take(), &mut problems).ok()?
+    });
+    (validated, problems)
+}
+
+/// Reads a configuration file without its keys: for `explain`, which seals and opens nothing and
+/// goes on without them.
+///
+/// # Errors
+/// All mistakes, or why the file cannot be read.
+pub fn read(path: &Path) -> Result<Parsed, ConfigErrors> {
+    parse(&read_text(path)?, &path.display().to_string())
+}
+
+/// Reads the text of a configuration file. Never waits: a pipe or a device is refused.
+///
+/// # Errors
+/// The reason why it cannot be read: rights, kind, size or encoding.
+pub fn read_text(path: &Path) -> Result<String, ConfigErrors> {
+    let name = path.display().to_string();
+    let fail = |mistake| ConfigErrors::of(Place::of_file(&name), mistake);
+    let unreadable = |error: std::io::Error| fail(Mistake::Unreadable { kind: error.kind() });
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    let file = match options.open(path) {
+        // A socket.
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
+            return Err(fail(Mistake::NotRegular { kind: "a socket" }));
+        }
+        opened => opened.map_err(unreadable)?,
+    };
+    let metadata = file.metadata().map_err(unreadable)?;
+    let kind = metadata.file_type();
+    match kind {
+        _ if kind.is_file() && metadata.len() > MAX_BYTES => {
+            Err(fail(Mistake::TooLong { size: metadata.len(), limit: MAX_BYTES }))
+        }
+        _ if kind.is_file() => text_of(file, &name),
+        _ if kind.is_dir() => Err(fail(Mistake::NotRegular { kind: "a directory" })),
+        _ if kind.is_fifo() => Err(fail(Mistake::NotRegular { kind: "a pipe" })),
+        _ => Err(fail(Mistake::NotRegular { kind: "a device" })),
+    }
+}
+
+/// Reads the text of a configuration from what is open, up to its end; `name` stands in the
+/// mistakes.
+///
+/// # Errors
+/// As [`read_text`].
+pub fn text_of(input: impl Read, name: &str) -> Result<String, ConfigErrors> {
+    let fail = |mistake| ConfigErrors::of(Place::of_file(name), mistake);
+    let mut bytes = Vec::new();
+    let read = input.take(MAX_BYTES + 1).read_to_end(&mut bytes);
+    read.map_err(|error| fail(Mistake::Unreadable { kind: error.kind() }))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(fail(Mistake::TooLarge { limit: MAX_BYTES }));
+    }
+    String::from_utf8(bytes).map_err(|_| fail(Mistake::NotText))
+}
+
+/// Reads a configuration file for a machine with so many bytes of memory (`None`: unknown), and the
+/// key files that it names.
+///
+/// # Errors
+/// All mistakes of the file, else that the machine has too little memory for it, else all mistakes
+/// of its key files.
+pub fn load(path: &Path, memory: Option<u64>) -> Result<Loaded, ConfigErrors> {
+    read(path)?.within(memory)?.load_keys(base_of(path))
+}
+
+/// What a relative `keys_dir` in a configuration file is relative to: the file's directory.
+pub fn base_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
+}
+
+impl Parsed {
+    /// The same, for a machine with so many bytes of memory. Half of it is the flow cache's at
+    /// most: a table that the machine cannot back ends the daemon when traffic fills it.
+    ///
+    /// # Errors
+    /// The flow cache is too large, with the warnings of the configuration (FC-11).
+    pub fn within(self, memory: Option<u64>) -> Result<Parsed, ConfigErrors> {
+        let (cache, limit) = (self.validated.cache, memory.unwrap_or(u64::MAX) / 2);
+        let bytes = cache.size(1).map_or(0, |all| all.bytes);
+        if bytes <= limit {
+            return Ok(self);
+        }
+        let fits = validated::Cache::flows_within(limit);
+        let mistake = Mistake::CacheBeyondMemory { bytes, limit, fits };
+        let mut errors = ConfigErrors::of(self.flows_place, mistake);
+        errors.problems.extend(self.warnings);
+        errors.problems.sort_by(|a, b| a.place.cmp(&b.place));
+        Err(errors)
+    }
+
+    /// The directory of the key files, as the file says it. `base` is what a relative `keys_dir` is
+    /// relative to: the directory of the configuration file.
+    pub fn keys_directory(&self, base: &Path) -> PathBuf {
+        base.join(&self.validated.node.keys_dir)
+    }
+
+    /// Reads the key files in [`Parsed::keys_directory`].
+    ///
+    /// # Errors
+    /// All mistakes of all key files, with the warnings of the configuration.
+    pub fn load_keys(self, base: &Path) -> Result<Loaded, ConfigErrors> {
+        let directory = self.keys_directory(base);
+        self.load_keys_in(&directory)
+    }
+
+    /// Reads the key files in this directory, whatever the file says.
+    ///
+    /// # Errors
+    /// As [`Parsed::load_keys`].
+    pub fn load_keys_in(self, directory: &Path) -> Result<Loaded, ConfigErrors> {
+        let read = self.read_keys_in(directory);
+        let Parsed { validated, mut warnings, .. } = self;
+        let in_order = |problems: &mut Vec<Problem>| problems.sort_by(|a, b| a.place.cmp(&b.place));
+        match read {
+            Ok((keys, more)) => {
+                warnings.extend(more);
+                in_order(&mut warnings);
+                Ok(Loaded { validated, warnings, keys })
+            }
+            Err(mut errors) => {
+                errors.problems.extend(warnings);
+                in_order(&mut errors.problems);
+                Err(errors)
+            }
+        }
+    }
+
+    /// Reads the key files in [`Parsed::keys_directory`] and returns the keys with the warnings
+    /// about them.
+    ///
+    /// # Errors
+    /// All mistakes of all key files.
+    pub fn read_keys(&self, base: &Path) -> Result<(Keys, Vec<Problem>), ConfigErrors> {
+        self.read_keys_in(&self.keys_directory(base))
+    }
+
+    /// Reads the keys as [`Parsed::read_keys`] does, but in this directory instead of the file's.
+    ///
+    /// # Errors
+    /// All mistakes of all key files.
+    pub fn read_keys_in(&self, directory: &Path) -> Result<(Keys, Vec<Problem>), ConfigErrors> {
+        Keys::read(&self.validated, directory, &self.key_places)
+    }
+}

@@ -1,0 +1,35 @@
+//! What Linux knows and what it is told: the only crate that speaks netlink or runs `nft`.
+//!
+//! | module | |
+//! |---|---|
+//! | [`mirror`] | a live copy of netdevs, addresses, routes and neighbours, by rtnetlink; the host port's netdev, rules and routes; questions for neighbours |
+//! | [`view`] | the copy itself, as plain data |
+//! | [`ethtool`] | queues and receive offloads of a netdev |
+//! | [`nft`] | a table of nftables: put in place, listed, watched, removed |
+//!
+//! Nothing here knows a configuration: who asks says what it wants. All of it holds in the network
+//! namespace of the thread that asks.
+#![forbid(unsafe_code)]
+
+pub mod ethtool;
+pub mod mirror;
+mod netlink;
+pub mod nft;
+pub mod view;
+
+pub use ethtool::{Channels, Ethtool, Offload};
+pub use mirror::{
+    Changes, HostPortError, HostRoute, Lists, Mirror, MirrorError, Note, ResyncReason, read_link,
+};
+pub use netlink::NetlinkError;
+pub use view::{
+    HOST_ROUTE_PROTOCOL, HOST_ROUTE_TABLE, Hop, KernelRoute, LOCAL_TABLE, Link, LinkKind,
+    MAIN_TABLE, NeighbourEntry, NeighbourState, Refused, RouteKind, Standing, Usability, View,
+};
+
+/// Bytes of memory that this machine has; `None`: Linux does not say.
+pub fn machine_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    total.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
