@@ -20,7 +20,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::time::Duration;
 
-use dataplane::Prefix;
 use imbl::{OrdMap, OrdSet};
 use netlink_packet_route::RouteNetlinkMessage;
 use tokio::time::Instant;
@@ -29,9 +28,7 @@ use wire::Address;
 pub use host_port::{HostPortError, HostRoute};
 
 use crate::netlink::{Dump, Events, Message, NetlinkError, Requests};
-use crate::view::{
-    self, KernelRoute, Link, LinkKind, NeighbourEntry, NeighbourState, Refused, View,
-};
+use crate::view::{Link, LinkKind, NeighbourEntry, NeighbourState, Refused, View};
 use patch::Patched;
 
 /// Routing, neighbours, netdevs (`NETLINK_ROUTE`).
@@ -104,7 +101,7 @@ pub struct Lists {
     pub links: bool,
     /// [`View::addresses`].
     pub addresses: bool,
-    /// [`View::routes`], [`View::shadows`], [`View::refused`].
+    /// [`View::routes`], [`View::host_routes`], [`View::shadows`], [`View::refused`].
     pub routes: bool,
     /// [`View::neighbours`].
     pub neighbours: bool,
@@ -409,11 +406,12 @@ impl Mirror {
         self.readings += 1;
         self.nexthops = std::mem::take(&mut read.nexthops);
         let vrfs = self.view.refused.iter().filter(|r| matches!(r, Refused::Vrf { .. }));
-        read.refused.extend(vrfs.cloned());
-        self.untold.note_refused(&mut self.view.refused, read.refused);
+        read.view.refused.extend(vrfs.cloned());
+        self.untold.note_refused(&mut self.view.refused, read.view.refused);
         let changed = &mut self.untold.lists.routes;
-        follow(&mut self.view.routes, &read.routes, changed);
-        replace(&mut self.view.shadows, read.shadows, changed);
+        follow(&mut self.view.routes, &read.view.routes, changed);
+        follow(&mut self.view.host_routes, &read.view.host_routes, changed);
+        replace(&mut self.view.shadows, read.view.shadows, changed);
         self.stale.routes = false;
         Ok(true)
     }
@@ -442,8 +440,8 @@ impl Mirror {
         let mut tables: HashMap<u32, read::Shadows> = HashMap::new();
         let each = |message: Message<'_>| {
             if let Some((route, refused)) = read::route(message.payload, &read.nexthops) {
-                view::put_in_order(read.routes.entry(route.prefix).or_default(), route);
-                read.refused.extend(refused);
+                read.view.add_route(route);
+                read.view.refused.extend(refused);
             } else if !rules.is_empty()
                 && let Some(RouteNetlinkMessage::NewRoute(message)) =
                     read::message(message.kind, message.payload)
@@ -458,8 +456,8 @@ impl Mirror {
             return Ok(None);
         }
         for rule in &rules {
-            read.refused.insert(rule.refused());
-            read.shadows.extend(rule.shadows(&tables));
+            read.view.refused.insert(rule.refused());
+            read.view.shadows.extend(rule.shadows(&tables));
         }
         Ok(Some(read))
     }
@@ -490,9 +488,8 @@ impl Mirror {
 /// What a reading of the routes found.
 #[derive(Default)]
 struct ReadRoutes {
-    routes: OrdMap<Prefix, Vec<KernelRoute>>,
-    shadows: read::Shadows,
-    refused: BTreeSet<Refused>,
+    /// Its lists of routes, with shadows and what was refused; the others are empty.
+    view: View,
     nexthops: read::Nexthops,
 }
 

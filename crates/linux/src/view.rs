@@ -14,9 +14,10 @@ pub struct View {
     pub links: BTreeMap<u32, Link>,
     /// Our addresses: interface index, address, length of the network's prefix.
     pub addresses: BTreeSet<(u32, Address, u8)>,
-    /// Routes of the tables `main`, `local` and [`HOST_ROUTE_TABLE`]; those to one prefix with the
-    /// best in front (table `local`, then the lowest metric), equals in the kernel's order.
-    pub routes: OrdMap<Prefix, Vec<KernelRoute>>,
+    /// Routes of the tables `main` and `local`.
+    pub routes: RouteList,
+    /// Those of [`HOST_ROUTE_TABLE`], which packets of this machine alone are led by.
+    pub host_routes: RouteList,
     /// Neighbours by interface index and address.
     pub neighbours: OrdMap<(u32, Address), NeighbourEntry>,
     /// Destinations that refused policy rules may lead elsewhere, with all that is narrower.
@@ -24,6 +25,9 @@ pub struct View {
     /// What the kernel would do and Lockgate does not: told by name, never ignored.
     pub refused: BTreeSet<Refused>,
 }
+
+/// Routes by prefix; those to one prefix with the best in front, equals in the kernel's order.
+pub type RouteList = OrdMap<Prefix, Vec<KernelRoute>>;
 
 /// A netdev.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -301,22 +305,24 @@ impl std::fmt::Display for Refused {
     }
 }
 
-/// Inserts a route among those to its prefix: behind all that have the same or a better rank.
-pub(super) fn put_in_order(routes: &mut Vec<KernelRoute>, route: KernelRoute) {
-    let rank = |route: &KernelRoute| (route.table != LOCAL_TABLE, route.metric, route.table);
-    let place = routes.partition_point(|there| rank(there) <= rank(&route));
-    routes.insert(place, route);
-}
-
 impl View {
-    /// All routes, by prefix.
-    pub fn all_routes(&self) -> impl Iterator<Item = &KernelRoute> {
-        self.routes.values().flatten()
+    /// The list that routes of a table stand in.
+    pub fn routes_of(&self, table: u32) -> &RouteList {
+        if table == HOST_ROUTE_TABLE { &self.host_routes } else { &self.routes }
     }
 
-    /// Adds a route behind those to its prefix that are as good.
+    /// The same, to be changed.
+    pub fn routes_of_mut(&mut self, table: u32) -> &mut RouteList {
+        if table == HOST_ROUTE_TABLE { &mut self.host_routes } else { &mut self.routes }
+    }
+
+    /// Adds a route behind those to its prefix that are as good (table `local`, then the lowest
+    /// metric).
     pub fn add_route(&mut self, route: KernelRoute) {
-        put_in_order(self.routes.entry(route.prefix).or_default(), route);
+        let rank = |route: &KernelRoute| (route.table != LOCAL_TABLE, route.metric, route.table);
+        let routes = self.routes_of_mut(route.table).entry(route.prefix).or_default();
+        let place = routes.partition_point(|there| rank(there) <= rank(&route));
+        routes.insert(place, route);
     }
 
     /// The netdev of that name.

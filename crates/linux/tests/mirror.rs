@@ -46,7 +46,7 @@ async fn until(mirror: &mut Mirror, what: &str, is: impl Fn(&View) -> bool) -> V
 }
 
 fn route<'a>(view: &'a View, to: &str) -> Option<&'a KernelRoute> {
-    view.all_routes().find(|route| route.prefix == prefix(to))
+    view.routes.values().flatten().find(|route| route.prefix == prefix(to))
 }
 
 fn index(view: &View, name: &str) -> u32 {
@@ -344,7 +344,8 @@ async fn overrun() {
     run("ip", &["-batch", path.to_str().unwrap()]);
     std::fs::remove_file(&path).unwrap();
     let all = |view: &View| {
-        let ours = view.all_routes().filter(|route| route.prefix.address.value >> 24 == 20);
+        let ours =
+            view.routes.values().flatten().filter(|route| route.prefix.address.value >> 24 == 20);
         ours.count() == ROUTES
     };
     let notes = until(&mut mirror, "all routes", all).await;
@@ -432,7 +433,10 @@ fn host_routes_are_made_and_removed() {
 /// The host port's route to a prefix.
 fn host_route<'v>(view: &'v View, to: &str) -> Option<&'v KernelRoute> {
     let to = prefix(to);
-    view.all_routes().find(|route| route.table == HOST_ROUTE_TABLE && route.prefix == to)
+    view.host_routes
+        .values()
+        .flatten()
+        .find(|route| route.table == HOST_ROUTE_TABLE && route.prefix == to)
 }
 
 async fn host_routes() {
@@ -492,15 +496,17 @@ async fn host_routes() {
     until(mirror, "an address", |view| route(view, "10.1.0.7").is_some()).await;
     mirror.set_host_routes("lockgate0", &second).expect("other routes");
     until(mirror, "other host routes", |view| {
-        let source = |to| route(view, to).and_then(|route| route.source);
-        route(view, "10.3.0.0/16").is_none()
+        let source = |to| host_route(view, to).and_then(|route| route.source);
+        host_route(view, "10.3.0.0/16").is_none()
             && source("10.2.0.0/16") == Some(address("10.1.0.7"))
             && source("2001:db8:2::/48") == Some(address("2001:db8:1::7"))
     })
     .await;
     mirror.set_host_routes("lockgate0", &[]).expect("no routes");
-    until(mirror, "no host routes", |view| view.all_routes().all(|route| route.protocol != 76))
-        .await;
+    until(mirror, "no host routes", |view| {
+        view.host_routes.values().flatten().all(|route| route.protocol != 76)
+    })
+    .await;
     mirror.remove_host_rules().expect("no rules");
     mirror.remove_host_rules().expect("still none");
     for family in ["-4", "-6"] {

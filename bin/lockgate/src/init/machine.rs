@@ -126,7 +126,9 @@ fn interfaces(view: &View) -> Vec<Interface> {
         route.prefix.length == 0 && route.table == MAIN_TABLE && route.kind == RouteKind::Unicast
     };
     let ways_out: Vec<u32> = view
-        .all_routes()
+        .routes
+        .values()
+        .flatten()
         .filter(default)
         .flat_map(|route| &route.hops)
         .map(|hop| hop.link)

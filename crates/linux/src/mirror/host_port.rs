@@ -85,11 +85,9 @@ impl Mirror {
         let absent = || HostPortError::Absent { netdev: netdev.to_owned() };
         let host = self.view.link_named(netdev).ok_or_else(absent)?.index;
         let is_ours = |route: &&KernelRoute| {
-            route.protocol == HOST_ROUTE_PROTOCOL
-                && route.table == HOST_ROUTE_TABLE
-                && route.hops.iter().any(|hop| hop.link == host)
+            route.protocol == HOST_ROUTE_PROTOCOL && route.hops.iter().any(|hop| hop.link == host)
         };
-        let there = self.view.all_routes().filter(is_ours);
+        let there = self.view.host_routes.values().flatten().filter(is_ours);
         let there: BTreeSet<_> =
             there.map(|route| (route.prefix.address, route.prefix.length, route.source)).collect();
         let wants: BTreeSet<_> = wanted

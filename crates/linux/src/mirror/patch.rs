@@ -33,7 +33,7 @@ pub(super) fn route(message: &Message<'_>, view: &mut View, nexthops: &Nexthops)
         return Patched::InDoubt;
     }
     let rivals = |there: &&KernelRoute| (there.table, there.metric) == (route.table, route.metric);
-    let there = view.routes.get(&route.prefix).map_or(&[][..], Vec::as_slice);
+    let there = view.routes_of(route.table).get(&route.prefix).map_or(&[][..], Vec::as_slice);
     let rivals: Vec<&KernelRoute> = there.iter().filter(rivals).collect();
     let replaces = message.flags & REPLACE != 0;
     match (message.kind, &rivals[..]) {
@@ -48,13 +48,14 @@ pub(super) fn route(message: &Message<'_>, view: &mut View, nexthops: &Nexthops)
 
 /// Replaces the route that has the table and metric of `like`; `None` removes it.
 fn put(view: &mut View, route: Option<KernelRoute>, like: &KernelRoute) {
-    let mut routes = view.routes.get(&like.prefix).cloned().unwrap_or_default();
+    let list = view.routes_of_mut(like.table);
+    let mut routes = list.get(&like.prefix).cloned().unwrap_or_default();
     let is_it = |there: &KernelRoute| (there.table, there.metric) == (like.table, like.metric);
     if let Some(place) = routes.iter().position(is_it) {
         routes.splice(place..=place, route);
     }
     match routes.is_empty() {
-        true => _ = view.routes.remove(&like.prefix),
-        false => _ = view.routes.insert(like.prefix, routes),
+        true => _ = list.remove(&like.prefix),
+        false => _ = list.insert(like.prefix, routes),
     }
 }
