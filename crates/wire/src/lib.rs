@@ -20,6 +20,7 @@ pub mod icmp;
 pub mod link;
 pub mod mark;
 pub mod packet;
+pub mod shared;
 pub mod upper_checksum;
 
 pub use flow::{Address, Family, Flow, Upper};

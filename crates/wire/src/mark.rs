@@ -1,8 +1,13 @@
 //! The mark that a lower tier writes in front of a packet for the walk: which netdev's program it
 //! was, and what it already knows of the packet.
 //!
-//! 32 bytes, numbers in the machine's order: the C `struct lockgate_mark`. Older kernels give no
-//! more room in front of a frame (`xdp_metalen_invalid`).
+//! `Fields` is the one list of its fields and their places: `struct lockgate_mark`, which the
+//! programs write, is made from it ([`Mark::definition`]).
+
+use alloc::string::String;
+
+use crate::shared::{Shared, SharedStruct};
+use crate::shared_struct;
 
 /// The mark in front of a packet.
 ///
@@ -36,53 +41,65 @@ pub enum MarkVlan {
     Other,
 }
 
-/// Stands for no VLAN tag.
-const UNTAGGED: u16 = 0xffff;
-/// Stands for tags that no port has.
-const OTHER: u16 = 0xfffe;
+/// First word of a mark: "LGK1".
+pub const MAGIC: u32 = 0x4c47_4b31;
+/// Stands for no VLAN tag, or a priority tag, in place of a VLAN id (which has 12 bits).
+pub const VLAN_UNTAGGED: u16 = 0xffff;
+/// Stands for tags that no port has: more than one, or one that cannot be read.
+pub const VLAN_OTHER: u16 = 0xfffe;
+
+shared_struct! {
+    /// The mark as it lies in front of a packet; [`Mark`] explains the fields.
+    struct Fields as "lockgate_mark" {
+        magic: u32,
+        netdev: u16,
+        vlan: u16,
+        incarnation: u32,
+        generation: u32,
+        zone: u32,
+        verdict: u32,
+        reserved: u64,
+    }
+}
+
+// Older kernels give no more room in front of a frame (`xdp_metalen_invalid`).
+const _: () = assert!(Mark::BYTES <= 32);
 
 impl Mark {
     /// Bytes of a mark.
-    pub const BYTES: usize = 32;
-    /// First word of a mark.
-    pub const MAGIC: u32 = 0x4c47_4b31;
+    pub const BYTES: usize = size_of::<Fields>();
+
+    /// Returns the C definition of `struct lockgate_mark`.
+    pub fn definition() -> String {
+        Fields::definition()
+    }
 
     /// Returns the mark in these bytes. `None`: there is none.
     pub fn read(bytes: &[u8; Mark::BYTES]) -> Option<Mark> {
-        let word = |at: usize| {
-            u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
-        let half = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
-        let vlan = match half(6) {
-            UNTAGGED => MarkVlan::Untagged,
+        let fields = Fields::read(bytes);
+        let vlan = match fields.vlan {
+            VLAN_UNTAGGED => MarkVlan::Untagged,
             id @ 1..=0x0fff => MarkVlan::Id(id),
             _ => MarkVlan::Other,
         };
-        (word(0) == Mark::MAGIC).then_some(Mark {
-            netdev: half(4),
-            vlan,
-            incarnation: word(8),
-            generation: word(12),
-            zone: word(16),
-            verdict: word(20),
-        })
+        let Fields { magic, netdev, incarnation, generation, zone, verdict, .. } = fields;
+        let mark = Mark { netdev, vlan, incarnation, generation, zone, verdict };
+        (magic == MAGIC).then_some(mark)
     }
 
     /// Returns the bytes of the mark.
     pub fn bytes(&self) -> [u8; Mark::BYTES] {
-        let vlan = match self.vlan {
-            MarkVlan::Untagged => UNTAGGED,
+        let Mark { netdev, vlan, incarnation, generation, zone, verdict } = *self;
+        let vlan = match vlan {
+            MarkVlan::Untagged => VLAN_UNTAGGED,
             MarkVlan::Id(id) => id,
-            MarkVlan::Other => OTHER,
+            MarkVlan::Other => VLAN_OTHER,
         };
+        let (magic, reserved) = (MAGIC, 0);
+        let fields =
+            Fields { magic, netdev, vlan, incarnation, generation, zone, verdict, reserved };
         let mut bytes = [0; Mark::BYTES];
-        bytes[..4].copy_from_slice(&Mark::MAGIC.to_ne_bytes());
-        bytes[4..6].copy_from_slice(&self.netdev.to_ne_bytes());
-        bytes[6..8].copy_from_slice(&vlan.to_ne_bytes());
-        let words = [self.incarnation, self.generation, self.zone, self.verdict];
-        for (word, into) in words.iter().zip(bytes[8..].chunks_exact_mut(4)) {
-            into.copy_from_slice(&word.to_ne_bytes());
-        }
+        fields.write(&mut bytes);
         bytes
     }
 
