@@ -1,11 +1,21 @@
-//! Compiles the XDP programs, `c/*.bpf.c`, with clang.
+//! Writes `lockgate.h` out of `src/layout.rs`, and compiles the XDP programs, `c/*.bpf.c`, with
+//! clang.
 
-use std::env;
+#[allow(dead_code, unreachable_pub)]
+#[path = "src/layout.rs"]
+mod layout;
+
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::{env, fs};
 
 use libbpf_cargo::SkeletonBuilder;
+use wire::Mark;
+use wire::mark::{MAGIC, VLAN_OTHER, VLAN_UNTAGGED};
+use wire::shared::SharedStruct;
+
+use layout::*;
 
 /// Each becomes `NAME.bpf.o`.
 const NAMES: [&str; 2] = ["steer", "traffic"];
@@ -25,21 +35,22 @@ fn main() -> ExitCode {
         );
         return ExitCode::FAILURE;
     }
-    if NAMES.into_iter().all(|name| build(name, &clang)) {
+    let folder = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    fs::write(folder.join("lockgate.h"), header()).expect("cargo made the folder");
+    if NAMES.into_iter().all(|name| build(name, &folder, &clang)) {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     }
 }
 
-fn build(name: &str, clang: &OsStr) -> bool {
+fn build(name: &str, folder: &Path, clang: &OsStr) -> bool {
     let source = format!("c/{name}.bpf.c");
-    let folder = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     let built = SkeletonBuilder::new()
         .source(&source)
         .obj(folder.join(format!("{name}.bpf.o")))
         .clang(clang)
-        .clang_args(clang_arguments())
+        .clang_args(clang_arguments(folder))
         .build();
     if let Err(error) = &built {
         let lines = format!("{error:#}").replace('\n', "\ncargo::error=");
@@ -50,17 +61,66 @@ fn build(name: &str, clang: &OsStr) -> bool {
 
 /// Warnings are errors; and Debian keeps `asm/types.h` where clang, compiling for another machine,
 /// does not look.
-fn clang_arguments() -> Vec<String> {
+fn clang_arguments(folder: &Path) -> Vec<String> {
     let architecture = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     let mut arguments: Vec<String> =
-        ["-Wall", "-Wextra", "-Werror", "-mcpu=v3", "-Ic"].map(String::from).into();
+        ["-Wall", "-Wextra", "-Werror", "-mcpu=v3"].map(String::from).into();
+    arguments.push(format!("-I{}", folder.display()));
     // The object is part of the program, and is to be the same wherever it was compiled.
     let here = env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
     arguments.push(format!("-ffile-prefix-map={here}=."));
+    arguments.push(format!("-ffile-prefix-map={}=.", folder.display()));
     arguments.push("-fdebug-compilation-dir=.".into());
     let headers = format!("/usr/include/{architecture}-linux-gnu");
     if Path::new(&headers).exists() {
         arguments.push(format!("-idirafter{headers}"));
     }
     arguments
+}
+
+macro_rules! defines {
+    ($($name:ident)+) => {
+        [$((stringify!($name), $name.to_string())),+]
+    };
+}
+
+/// Returns what C and Rust share, in C: of each name, `LOCKGATE_` and the name.
+fn header() -> String {
+    let mut header = String::from(
+        "/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */\n\
+         /* Written by build.rs, out of src/layout.rs and the mark of crate wire. */\n\
+         #ifndef LOCKGATE_H\n#define LOCKGATE_H\n\n#include <linux/types.h>\n\n",
+    );
+    let numbers = defines!(
+        MAGIC VLAN_UNTAGGED VLAN_OTHER
+        MAX_PORTS MAX_SERVICES MAX_ADDRESSES MAX_PREFIXES MAX_QUEUES COUNTERS
+        SIDE_PROTECTED SIDE_UNPROTECTED
+        SERVICE_PORTS SERVICE_TO_US SERVICE_TO_GROUPS SERVICE_FRAGMENTS
+        OWN_PROTECTED OWN_UNPROTECTED
+        HEADER_BYTES MAX_FLOWS
+    );
+    for (name, number) in numbers {
+        header += &format!("#define LOCKGATE_{name} {number}\n");
+    }
+    header += "\nenum lockgate_counter {\n";
+    for counter in Counter::ALL {
+        let name = counter.name().to_uppercase();
+        header += &format!("\tLOCKGATE_{name} = {},\n", counter as u32);
+    }
+    header += "};\n\n";
+    // A struct comes behind those that it holds.
+    header += &[
+        Mark::definition(),
+        KernelCounters::definition(),
+        Options::definition(),
+        ServiceEntry::definition(),
+        PortEntry::definition(),
+        PortsEntry::definition(),
+        AddressKey::definition(),
+        PrefixKey::definition(),
+        TrafficOptions::definition(),
+        Received::definition(),
+    ]
+    .join("\n");
+    header + "\n#endif\n"
 }

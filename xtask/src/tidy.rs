@@ -19,7 +19,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("ipsec", &["wire", "policy", "ipsec-mb"]),
     ("dataplane", &["wire", "cpu", "persistent", "policy", "ipsec"]),
     ("xsk", &[]),
-    ("bpf", &[]),
+    ("bpf", &["wire"]),
     ("io", &["wire", "cpu", "xsk"]),
     ("keystate", &["ipsec"]),
     ("api", &[]),

@@ -10,7 +10,7 @@
  * on what is Linux's; this program passes nothing that it would not.
  *
  * Not handled: frames in several buffers (the program is not xdp.frags, so such
- * a device refuses it), tags stripped by the device before XDP sees the frame.
+ * a netdev refuses it), tags stripped by the netdev before XDP sees the frame.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -22,7 +22,11 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+/* Written by build.rs: see src/layout.rs. */
 #include "lockgate.h"
+
+/* Longest chain of IPv6 extension headers that is followed. */
+#define MAX_EXTENSIONS 8
 
 const volatile struct lockgate_options options = {};
 
@@ -42,7 +46,7 @@ struct {
 	__type(value, struct lockgate_counters);
 } counters SEC(".maps");
 
-/* 0 -> the device's ports; made anew by the process for each change. */
+/* 0 -> the netdev's ports; made anew by the process for each change. */
 struct port_table {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -50,7 +54,7 @@ struct port_table {
 	__uint(value_size, sizeof(struct lockgate_ports));
 };
 
-/* Address -> what it is to us (enum lockgate_own); made anew likewise. */
+/* Address -> what it is to us (LOCKGATE_OWN_*); made anew likewise. */
 struct address_table {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, LOCKGATE_MAX_ADDRESSES);
@@ -58,7 +62,7 @@ struct address_table {
 	__uint(value_size, sizeof(__u32));
 };
 
-/* Prefix -> side that its route leads to; made anew likewise. */
+/* Prefix -> side that its route leads to (LOCKGATE_SIDE_*); made anew likewise. */
 struct prefix_table {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, LOCKGATE_MAX_PREFIXES);
@@ -185,7 +189,8 @@ static __always_inline struct lockgate_port *port_of(__u16 vlan)
 		return NULL;
 	place = table->place[vlan == LOCKGATE_VLAN_UNTAGGED ? 0 : vlan & 0x0fff];
 	port = &table->ports[place];
-	if (!place || (port->side != LOCKGATE_PROTECTED && port->side != LOCKGATE_UNPROTECTED))
+	if (!place || (port->side != LOCKGATE_SIDE_PROTECTED &&
+		       port->side != LOCKGATE_SIDE_UNPROTECTED))
 		return NULL;
 	return port;
 }
@@ -315,7 +320,7 @@ static __always_inline bool ipv6_is_unicast(const struct lockgate_address *addre
 {
 	const __u32 *words = address->words;
 
-	if (address->octets[0] == 0xff || ipv6_is_mapped(address))
+	if (bpf_ntohl(words[0]) >> 24 == 0xff || ipv6_is_mapped(address))
 		return false;
 	return words[0] | words[1] | words[2] || bpf_ntohl(words[3]) > 1;
 }
@@ -351,7 +356,7 @@ __noinline int walk_extensions(struct xdp_md *ctx, __u32 at, __u32 total, struct
 	if (!packet)
 		return 0;
 	protocol = packet->protocol;
-	for (int i = 0; i < LOCKGATE_MAX_EXTENSIONS && is_extension(protocol); i++) {
+	for (int i = 0; i < MAX_EXTENSIONS && is_extension(protocol); i++) {
 		__u8 *header = data + ((at + offset) & FRAME_MASK);
 		__u32 length = 8, field;
 
@@ -424,13 +429,14 @@ static __always_inline __u32 own(const struct lockgate_address *address)
 	return found ? *found : 0;
 }
 
+/* 169.254.0.0/16 (RFC 3927), fe80::/10 (RFC 4291). */
 static __always_inline bool is_link_local(const struct packet *packet)
 {
-	const __u8 *o = packet->destination.octets;
+	const __u32 *words = packet->destination.words;
 
 	if (packet->family == 4)
-		return o[12] == 169 && o[13] == 254;
-	return o[0] == 0xfe && (o[1] & 0xc0) == 0x80;
+		return bpf_ntohl(words[3]) >> 16 == 0xa9fe;
+	return bpf_ntohl(words[0]) >> 22 == 0xfe8 >> 2;
 }
 
 static __always_inline bool is_unspecified(const struct packet *packet)
@@ -458,7 +464,7 @@ static __always_inline enum inside is_inside(const struct lockgate_address *addr
 	if (!table)
 		return INSIDE_UNKNOWN;
 	side = bpf_map_lookup_elem(table, &key);
-	return side && *side != LOCKGATE_UNPROTECTED ? INSIDE_YES : INSIDE_NO;
+	return side && *side != LOCKGATE_SIDE_UNPROTECTED ? INSIDE_YES : INSIDE_NO;
 }
 
 /* `scope`: LOCKGATE_SERVICE_TO_US or LOCKGATE_SERVICE_TO_GROUPS. */
@@ -573,7 +579,7 @@ static __always_inline enum lockgate_counter judge(struct xdp_md *ctx, __u16 *vl
 	port = port_of(link.vlan);
 	if (!port)
 		return LOCKGATE_TO_WORKER;
-	protected = port->side == LOCKGATE_PROTECTED;
+	protected = port->side == LOCKGATE_SIDE_PROTECTED;
 
 	if (link.ethertype == ETH_P_ARP)
 		return LOCKGATE_PASSED_ARP_ND;
@@ -611,7 +617,7 @@ static __always_inline int redirect(struct xdp_md *ctx, __u16 vlan,
 	if ((void *)(mark + 1) > (void *)(long)ctx->data)
 		return XDP_DROP;
 	mark->magic = LOCKGATE_MAGIC;
-	mark->device = options.device;
+	mark->netdev = options.netdev;
 	mark->vlan = vlan;
 	mark->incarnation = options.incarnation;
 	mark->generation = 0;

@@ -13,35 +13,25 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#define HEADER_BYTES 60
+#include "lockgate.h"
+
 /* A flow's source port is FIRST + n, its destination port the complement: they add
  * nothing to a checksum. So destination ports are 0x8000 to 0xbfff.
  */
 #define FIRST_SOURCE_PORT 0x4000
+_Static_assert(FIRST_SOURCE_PORT + LOCKGATE_MAX_FLOWS == 0x8000, "destination ports");
 
-/* Mirrored in traffic.rs. */
-struct traffic_options {
-	__u8 header[HEADER_BYTES]; /* link, IP and UDP header, and what follows */
-	__u16 ports_at;            /* first byte of the UDP ports */
-	__u16 flow_mask;           /* flows - 1, at most 0x3fff */
-};
-
-const volatile struct traffic_options options = {};
+const volatile struct lockgate_traffic_options options = {};
 
 /* Frames made so far; one thread runs the program. */
 static __u64 made;
-
-struct received {
-	__u64 packets;
-	__u64 bytes;
-};
 
 /* 0 -> what the sink dropped, per CPU; written here only. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct received);
+	__type(value, struct lockgate_received);
 } received SEC(".maps");
 
 SEC("xdp")
@@ -51,9 +41,9 @@ int lockgate_generate(struct xdp_md *ctx)
 	__u32 ports_at = options.ports_at;
 	__u16 source;
 
-	if (data + HEADER_BYTES > end || ports_at > HEADER_BYTES - 4)
+	if (data + LOCKGATE_HEADER_BYTES > end || ports_at > LOCKGATE_HEADER_BYTES - 4)
 		return XDP_ABORTED;
-	for (int i = 0; i < HEADER_BYTES; i += 4)
+	for (int i = 0; i < LOCKGATE_HEADER_BYTES; i += 4)
 		*(__u32 *)(data + i) = *(const volatile __u32 *)(options.header + i);
 	source = FIRST_SOURCE_PORT + (made++ & options.flow_mask);
 	*(__u16 *)(data + ports_at) = bpf_htons(source);
@@ -68,7 +58,7 @@ static __always_inline bool is_generated(const __u8 *data, const __u8 *end)
 	__u8 protocol;
 	__u8 port;
 
-	if (data + HEADER_BYTES > end)
+	if (data + LOCKGATE_HEADER_BYTES > end)
 		return false;
 	ethertype = bpf_ntohs(*(const __u16 *)(data + 12));
 	if (ethertype == ETH_P_IP) {
@@ -87,7 +77,7 @@ SEC("xdp")
 int lockgate_sink(struct xdp_md *ctx)
 {
 	__u8 *data = (__u8 *)(long)ctx->data, *end = (__u8 *)(long)ctx->data_end;
-	struct received *sums;
+	struct lockgate_received *sums;
 	__u32 key = 0;
 
 	if (!is_generated(data, end))

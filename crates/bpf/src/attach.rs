@@ -31,7 +31,7 @@ pub enum Mode {
     Native,
     /// Behind its driver, for any netdev: slower.
     Generic,
-    /// In the device itself.
+    /// In the network card itself.
     Hardware,
 }
 

@@ -70,8 +70,8 @@ pub enum BpfError {
         /// How many there may be.
         limit: usize,
     },
-    /// Two ports of a device have one VLAN id.
-    #[error("two ports of a device have VLAN id {vlan:?}")]
+    /// Two ports of a netdev have one VLAN id.
+    #[error("two ports of a netdev have VLAN id {vlan:?}")]
     SamePort {
         /// It; `None`: untagged.
         vlan: Option<u16>,

@@ -23,20 +23,21 @@
 //! the worker, never to Linux. A table is built aside and put in place by one pointer: at no moment
 //! does a frame see half of a change. A program of somebody else's is never replaced or detached.
 //!
-//! **The mark.** `struct lockgate_mark`, [`MARK_BYTES`] long, ends where the frame begins; crate
-//! `wire` reads it. Frames of an earlier program carry another incarnation.
+//! **The mark.** [`wire::Mark`]: its bytes end where the frame begins. Frames of an earlier program
+//! carry another incarnation.
 //!
 //! **Frame size.** In native mode a frame must fit one page with the kernel's own room around it:
 //! a netdev's MTU up to 3498 or so, and no frames of several buffers (no LRO, no jumbo frames).
 //! Attaching is refused otherwise. veth turns its peer's segmentation offload off by itself, but
 //! not its checksum and VLAN offloads: `ethtool -K PEER tx off txvlan off`.
 //!
-//! Not handled here: tags that the device strips before XDP sees the frame (`ethtool -K DEV rxvlan
+//! Not handled here: tags that the netdev strips before XDP sees the frame (`ethtool -K DEV rxvlan
 //! off`): such a frame looks untagged.
 //!
 //! | module | what |
 //! |---|---|
-//! | `layout` | the types shared with the program, byte by byte |
+//! | `layout` | the types and numbers shared with the programs |
+//! | `counters` | sums of the program's counters |
 //! | `steering` | a loaded program, its tables and counters |
 //! | `attach` | which program a netdev runs, replaced and detached with care |
 //! | `probe` | what this machine has of what is needed |
@@ -45,6 +46,7 @@
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 mod attach;
+mod counters;
 mod error;
 mod features;
 mod known;
@@ -58,8 +60,7 @@ pub use attach::{Attached, AttachedProgram, Mode, NativeRefusal, Owner, attached
 pub use error::BpfError;
 pub use features::{DriverFeatures, driver_features};
 pub use layout::{
-    Counter, KernelCounters, MARK_BYTES, MAX_ADDRESSES, MAX_PORTS, MAX_PREFIXES, MAX_QUEUES,
-    MAX_SERVICES,
+    Counter, KernelCounters, MAX_ADDRESSES, MAX_PORTS, MAX_PREFIXES, MAX_QUEUES, MAX_SERVICES,
 };
 pub use probe::{Feature, Finding, probe};
 pub use steering::{

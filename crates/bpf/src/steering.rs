@@ -12,15 +12,18 @@ use libbpf_rs::{
     ProgramInput,
 };
 
+use wire::Mark;
+use wire::shared::Shared;
+
 use crate::layout::{
-    COUNTERS_BYTES, OWN_PROTECTED, OWN_UNPROTECTED, Options, PORTS_BYTES, PREFIX_BYTES, PortEntry,
+    AddressKey, OWN_PROTECTED, OWN_UNPROTECTED, Options, PortEntry, PortsEntry, PrefixKey,
     SERVICE_FRAGMENTS, SERVICE_PORTS, SERVICE_TO_GROUPS, SERVICE_TO_US, SIDE_PROTECTED,
-    SIDE_UNPROTECTED, ServiceEntry, ports_bytes,
+    SIDE_UNPROTECTED, ServiceEntry, VLAN_IDS,
 };
 use crate::messages::{Messages, with_messages};
 use crate::{
-    BpfError, KernelCounters, MARK_BYTES, MAX_ADDRESSES, MAX_PORTS, MAX_PREFIXES, MAX_QUEUES,
-    MAX_SERVICES, PROGRAM, probe,
+    BpfError, KernelCounters, MAX_ADDRESSES, MAX_PORTS, MAX_PREFIXES, MAX_QUEUES, MAX_SERVICES,
+    PROGRAM, probe,
 };
 
 /// The compiled program, at an address that ELF readers like.
@@ -82,7 +85,7 @@ impl Scope {
     }
 }
 
-/// A port of a device: one VLAN id, or what is untagged.
+/// A port of a netdev: one VLAN id, or what is untagged.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct PortRule {
     /// Its VLAN id, 1 to 4094; `None`: untagged.
@@ -132,10 +135,10 @@ pub struct Run {
     /// What the program answered.
     pub action: Action,
     /// The mark that it wrote in front of the frame.
-    pub mark: Option<[u8; MARK_BYTES]>,
+    pub mark: Option<[u8; Mark::BYTES]>,
 }
 
-/// The program of one device: loaded, perhaps attached, with its own tables and counters.
+/// The program of one netdev: loaded, perhaps attached, with its own tables and counters.
 ///
 /// It is loaded closed: until [`Steering::set_ports`] nothing is passed, until
 /// [`Steering::set_queue`] everything else is dropped. Dropping a `Steering` leaves an attached
@@ -150,14 +153,14 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// Loads a program for the device that the process numbers `device`; `incarnation` is the
+    /// Loads a program for the netdev that the process numbers `netdev`; `incarnation` is the
     /// number of the attachment, for the marks.
     ///
     /// # Errors
     /// [`BpfError::NotPermitted`], [`BpfError::Refused`]: the operator grants it;
     /// [`BpfError::Verifier`], [`BpfError::Load`]: the kernel cannot run it.
-    pub fn load(device: u16, incarnation: u32) -> Result<Steering, BpfError> {
-        let options = Options { incarnation, device, reserved: 0 };
+    pub fn load(netdev: u16, incarnation: u32) -> Result<Steering, BpfError> {
+        let options = Options { incarnation, netdev, reserved: 0 };
         let object = load("steer", &OBJECT.0, &options.bytes())?;
         let map = |name: &'static str| {
             let map = object.maps().find(|map| map.name() == name);
@@ -172,21 +175,21 @@ impl Steering {
             prefixes: Table::new(map("prefixes")?, "prefixes"),
             object,
         };
-        if steering.counters.0.value_size() as usize != COUNTERS_BYTES {
+        if steering.counters.0.value_size() as usize != size_of::<KernelCounters>() {
             return Err(BpfError::Shape { part: "counters" });
         }
         steering.program()?;
         Ok(steering)
     }
 
-    /// Replaces the device's ports, all at once. Frames of a VLAN id that is not declared go to the
+    /// Replaces the netdev's ports, all at once. Frames of a VLAN id that is not declared go to the
     /// worker. Cost: the kernel waits until no core reads the old ones, some milliseconds.
     ///
     /// # Errors
     /// [`BpfError::TooMany`], [`BpfError::SamePort`], [`BpfError::BadVlan`]: the caller's mistake;
     /// [`BpfError::Table`]. The old ports stay in force.
     pub fn set_ports(&mut self, ports: &[PortRule]) -> Result<(), BpfError> {
-        limited("ports of a device", ports.len(), MAX_PORTS)?;
+        limited("ports of a netdev", ports.len(), MAX_PORTS)?;
         let mut seen = HashSet::new();
         let mut entries = Vec::with_capacity(ports.len());
         for port in ports {
@@ -199,7 +202,7 @@ impl Steering {
             limited("allow_host entries of a port", port.services.len(), MAX_SERVICES)?;
             entries.push((port.vlan, port_entry(port)));
         }
-        self.ports.publish(&Kind::PORTS, vec![(vec![0; 4], ports_bytes(&entries))])
+        self.ports.publish(&Kind::PORTS, vec![(vec![0; 4], ports_entry(&entries).bytes())])
     }
 
     /// Replaces the box's own addresses, all at once: each with the side of the port that it is on
@@ -209,7 +212,7 @@ impl Steering {
     /// [`BpfError::TooMany`]: more than [`MAX_ADDRESSES`] different ones; [`BpfError::Table`]. The
     /// old addresses stay in force.
     pub fn set_own_addresses(&mut self, own: &[(IpAddr, Side)]) -> Result<(), BpfError> {
-        let mut values = BTreeMap::<[u8; 16], u32>::new();
+        let mut values = BTreeMap::<[u8; size_of::<AddressKey>()], u32>::new();
         for (address, side) in own {
             *values.entry(octets(*address)).or_default() |= match side {
                 Side::Protected => OWN_PROTECTED,
@@ -217,8 +220,8 @@ impl Steering {
             };
         }
         limited("own addresses", values.len(), MAX_ADDRESSES)?;
-        let entry = |(key, value): ([u8; 16], u32)| (key.to_vec(), value.to_ne_bytes().to_vec());
-        self.addresses.publish(&Kind::ADDRESSES, values.into_iter().map(entry).collect())
+        let entries = values.into_iter().map(|(key, value)| (key.to_vec(), value.bytes()));
+        self.addresses.publish(&Kind::ADDRESSES, entries.collect())
     }
 
     /// Replaces what is known of who lives inside: one entry per route, and one per own and
@@ -286,7 +289,7 @@ impl Steering {
     /// # Errors
     /// [`BpfError::Run`]: among others, a frame shorter than an Ethernet header.
     pub fn run(&self, frame: &[u8]) -> Result<Run, BpfError> {
-        let mut out = vec![0; frame.len() + MARK_BYTES];
+        let mut out = vec![0; frame.len() + Mark::BYTES];
         let input = ProgramInput {
             data_in: Some(frame),
             data_out: Some(&mut out),
@@ -302,7 +305,7 @@ impl Steering {
             4 => Action::Redirect,
             other => Action::Other(other),
         };
-        let marked = output.data.filter(|data| data.len() == frame.len() + MARK_BYTES);
+        let marked = output.data.filter(|data| data.len() == frame.len() + Mark::BYTES);
         let mark = marked.and_then(|data| data.first_chunk().copied());
         Ok(Run { action, mark })
     }
@@ -387,12 +390,23 @@ fn load_error(source: Error, messages: &Messages) -> BpfError {
     }
 }
 
+/// The table of these ports, [`MAX_PORTS`] at most, of different VLAN ids.
+fn ports_entry(ports: &[(Option<u16>, PortEntry)]) -> PortsEntry {
+    let mut table = PortsEntry::zeroed();
+    // The first place stands for "undeclared".
+    for (place, (vlan, port)) in (1..=u8::MAX).zip(ports) {
+        table.place[usize::from(vlan.unwrap_or(0)) % VLAN_IDS] = place;
+        table.ports[usize::from(place)] = *port;
+    }
+    table
+}
+
 fn port_entry(port: &PortRule) -> PortEntry {
     let mut entry = PortEntry {
         mac: port.mac,
         side: port.side.number(),
         services_count: port.services.len() as u8,
-        services: [ServiceEntry::default(); MAX_SERVICES],
+        services: Shared::zeroed(),
     };
     for (place, service) in entry.services.iter_mut().zip(&port.services) {
         let (first_port, last_port) = service.ports.unwrap_or_default();
@@ -447,14 +461,13 @@ fn needed(prefixes: &[(Prefix, Inside)]) -> Vec<(Vec<u8>, Vec<u8>)> {
             continue;
         }
         covering.push((value, bits, inside));
-        let mut key = Vec::with_capacity(PREFIX_BYTES);
-        key.extend(u32::from(bits).to_ne_bytes());
-        key.extend(value.to_be_bytes());
+        let address = AddressKey::read(&value.to_be_bytes());
+        let key = PrefixKey { bits: bits.into(), address };
         let side = match inside {
             Inside::Yes => SIDE_PROTECTED,
             Inside::No => SIDE_UNPROTECTED,
         };
-        entries.push((key, u32::from(side).to_ne_bytes().to_vec()));
+        entries.push((key.bytes(), u32::from(side).bytes()));
     }
     entries
 }
@@ -473,15 +486,20 @@ impl Kind {
         map: MapType::Array,
         name: "lockgate_ports",
         key_bytes: 4,
-        value_bytes: PORTS_BYTES as u32,
+        value_bytes: size_of::<PortsEntry>() as u32,
         flags: 0,
     };
-    const ADDRESSES: Kind =
-        Kind { map: MapType::Hash, name: "lockgate_own", key_bytes: 16, value_bytes: 4, flags: 0 };
+    const ADDRESSES: Kind = Kind {
+        map: MapType::Hash,
+        name: "lockgate_own",
+        key_bytes: size_of::<AddressKey>() as u32,
+        value_bytes: 4,
+        flags: 0,
+    };
     const PREFIXES: Kind = Kind {
         map: MapType::LpmTrie,
         name: "lockgate_inside",
-        key_bytes: PREFIX_BYTES as u32,
+        key_bytes: size_of::<PrefixKey>() as u32,
         value_bytes: 4,
         flags: BPF_F_NO_PREALLOC,
     };
@@ -572,11 +590,10 @@ mod tests {
             let kept: Vec<(u128, u8, Inside)> = needed(&given)
                 .into_iter()
                 .map(|(key, value)| {
-                    let (bits, address) = key.split_first_chunk::<4>().unwrap();
-                    let side = u32::from_ne_bytes(value.try_into().unwrap());
-                    let inside = inside(side == u32::from(SIDE_PROTECTED));
-                    let address = u128::from_be_bytes(address.try_into().unwrap());
-                    (address, u32::from_ne_bytes(*bits) as u8, inside)
+                    let PrefixKey { bits, address } = PrefixKey::read(&key);
+                    let inside = inside(u32::read(&value) == u32::from(SIDE_PROTECTED));
+                    let address = u128::from_be_bytes(address.bytes().try_into().unwrap());
+                    (address, bits as u8, inside)
                 })
                 .collect();
             prop_assert!(kept.len() <= given.len());
@@ -610,7 +627,7 @@ mod tests {
         let id = Program::id_from_fd(steering.program().unwrap().as_fd()).unwrap();
         let mut programs = libbpf_rs::query::ProgInfoIter::default();
         let verified = programs.find(|program| program.id == id).unwrap().verified_insns;
-        // A million is the kernel's limit, and takes seconds: a restart has one for all devices.
+        // A million is the kernel's limit, and takes seconds: a restart has one for all netdevs.
         assert!((1..50_000).contains(&verified), "{verified} instructions");
     }
 

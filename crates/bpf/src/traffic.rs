@@ -11,7 +11,11 @@ use std::os::fd::AsFd;
 use libbpf_rs::libbpf_sys::{BPF_F_TEST_XDP_LIVE_FRAMES, xdp_md};
 use libbpf_rs::{MapCore, MapFlags, Object, Program, ProgramInput};
 
+use wire::shared::Shared;
+
 use crate::attach::attach_first;
+pub use crate::layout::Received;
+use crate::layout::{HEADER_BYTES, MAX_FLOWS, TrafficOptions};
 use crate::steering::{Aligned, load};
 use crate::{Attached, BpfError};
 
@@ -22,11 +26,11 @@ const GENERATOR: &str = "lockgate_generate";
 const SINK: &str = "lockgate_sink";
 
 /// Bytes of a frame at least: so many the generator writes.
-pub const LEAST_BYTES: usize = 60;
+pub const LEAST_BYTES: usize = HEADER_BYTES;
 /// Bytes of a frame at most: it must fit a page with the kernel's own room.
 pub const MOST_BYTES: usize = 3400;
 /// Flows at most.
-pub const MOST_FLOWS: usize = 0x4000;
+pub const MOST_FLOWS: usize = MAX_FLOWS;
 
 /// Makes copies of one UDP frame in many flows: source and destination port differ, in such a way
 /// that the checksum stays right.
@@ -47,11 +51,12 @@ impl Generator {
         if !fits || !ports_at.is_multiple_of(2) || !flows.is_power_of_two() || flows > MOST_FLOWS {
             return Err(BpfError::Template { bytes, ports_at, flows });
         }
-        // The C `struct traffic_options`.
-        let mut options = frame[..LEAST_BYTES].to_vec();
-        options.extend((ports_at as u16).to_ne_bytes());
-        options.extend((flows as u16 - 1).to_ne_bytes());
-        let object = load("traffic", &OBJECT.0, &options)?;
+        let options = TrafficOptions {
+            header: Shared::read(frame),
+            ports_at: ports_at as u16,
+            flow_mask: flows as u16 - 1,
+        };
+        let object = load("traffic", &OBJECT.0, &options.bytes())?;
         Ok(Generator { object, frame: frame.to_vec() })
     }
 
@@ -103,22 +108,13 @@ pub struct Sink {
     object: Object,
 }
 
-/// What a sink has dropped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Received {
-    /// Frames.
-    pub packets: u64,
-    /// Their bytes.
-    pub bytes: u64,
-}
-
 impl Sink {
     /// A sink that has counted nothing.
     ///
     /// # Errors
     /// As [`Steering::load`](crate::Steering::load).
     pub fn load() -> Result<Sink, BpfError> {
-        let object = load("traffic", &OBJECT.0, &[0; LEAST_BYTES + 4])?;
+        let object = load("traffic", &OBJECT.0, &TrafficOptions::zeroed().bytes())?;
         Ok(Sink { object })
     }
 
@@ -142,12 +138,9 @@ impl Sink {
         let cores = cores.map_err(|source| BpfError::Counters { source })?;
         let mut sum = Received::default();
         for core in cores.unwrap_or_default() {
-            let number = |at: usize| {
-                let bytes = core.get(at..at + 8).and_then(|bytes| bytes.first_chunk());
-                bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
-            };
-            sum.packets += number(0);
-            sum.bytes += number(8);
+            let Received { packets, bytes } = Received::read(&core);
+            sum.packets += packets;
+            sum.bytes += bytes;
         }
         Ok(sum)
     }

@@ -4,7 +4,7 @@ mod common;
 
 use std::os::fd::AsFd;
 
-use bpf::{Action, BpfError, Counter, MARK_BYTES, PortRule, Side, Steering};
+use bpf::{Action, BpfError, Counter, PortRule, Side, Steering};
 use common::*;
 use wire::build::PacketBuilder;
 use wire::{Mark, MarkVlan};
@@ -97,9 +97,8 @@ fn v6(source: &str, destination: &str) -> PacketBuilder {
 
 /// The mark of a frame that goes to a socket: it claims nothing.
 fn mark_of(vlan: MarkVlan) -> Mark {
-    const _: () = assert!(Mark::BYTES == MARK_BYTES);
     let (incarnation, generation, zone, verdict) = (INCARNATION, 0, 0, 0);
-    Mark { netdev: DEVICE, vlan, incarnation, generation, zone, verdict }
+    Mark { netdev: NETDEV, vlan, incarnation, generation, zone, verdict }
 }
 
 /// Runs the cases and reports all that end otherwise.
@@ -483,7 +482,7 @@ fn a_queue_without_a_socket_drops() {
 
 #[test]
 fn a_program_without_rules_passes_nothing() {
-    let steering = match Steering::load(DEVICE, INCARNATION) {
+    let steering = match Steering::load(NETDEV, INCARNATION) {
         Ok(steering) => steering,
         Err(error @ (BpfError::NotPermitted { .. } | BpfError::Refused { .. })) => {
             return eprintln!("SKIPPED: program without rules: {error}");

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use bpf::{Inside, PortRule, Prefix, Scope, Service, Side, Steering};
 
-pub const DEVICE: u16 = 7;
+pub const NETDEV: u16 = 7;
 pub const INCARNATION: u32 = 0xabcd_0042;
 /// Link addresses of our ports, and of somebody else.
 pub const LAN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -76,7 +76,7 @@ pub fn ports() -> Vec<PortRule> {
 
 /// A program with these rules and a socket behind queue 0; `None` (said aloud): no privilege.
 pub fn steering(test: &str) -> Option<(Steering, OwnedFd)> {
-    let mut steering = match Steering::load(DEVICE, INCARNATION) {
+    let mut steering = match Steering::load(NETDEV, INCARNATION) {
         Ok(steering) => steering,
         Err(error @ (bpf::BpfError::NotPermitted { .. } | bpf::BpfError::Refused { .. })) => {
             eprintln!("SKIPPED: {test}: {error}");
