@@ -3,6 +3,9 @@
 //! Stages every file in a folder of its own and gives it to `dpkg-deb`, which is on every Debian.
 //! The same sources make the same package: no file is younger than `SOURCE_DATE_EPOCH`, else than
 //! the last commit, and owners are root whoever builds.
+//!
+//! Not `cargo-deb`: it would be one more program to install, and spare the staging alone. The
+//! programs are built here anyway, without paths of the machine that builds.
 
 mod check;
 mod elsewhere;

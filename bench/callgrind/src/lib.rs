@@ -1,4 +1,7 @@
 //! Reads what valgrind's callgrind wrote.
+//!
+//! Not crate `gungraun`: it reports what functions take that its own runner starts. Here the counts
+//! of a program that is there anyway are wanted, by source file and symbol.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap};

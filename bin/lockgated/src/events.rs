@@ -4,6 +4,9 @@
 //! For the control thread. A worker counts; it records nothing. [`Filter`] picks the events that a
 //! reader wants.
 //!
+//! Not crate `tracing`: the ring, the stream and the limit by kind and subject are most of this and
+//! would stay; a line on stderr is one call.
+//!
 //! The same kind about the same subject is told once a second at most. What comes in between is
 //! not lost: the last of it follows when the second is over ([`Events::settle`]) and says how many
 //! there were. Changes of the configuration and of what is open are always told.

@@ -11,6 +11,9 @@
 //! at a time with one wait for the disk. A revision that is answered as written survives a power
 //! cut: its bytes and the name of its file are on disk.
 //!
+//! Files and not a database: revisions are all that a database would hold so far, one thread writes
+//! them in order, and an operator reads them without us.
+//!
 //! What could not be written takes with it the changes upon it that wait already: a line is read
 //! only if all lines before it are there. They are refused until a revision is written whole.
 

@@ -6,6 +6,9 @@
 //! of its own, which are drawn at start, before the blocks are combined: a difference of two keys
 //! that is chosen without the secret survives that with probability 2^-54 at most (nine active
 //! S-boxes at 2^-6, Daemen and Rijmen, "The Design of Rijndael" §9).
+//!
+//! Not crate `ahash`: it uses AES rounds only where it is compiled for processors that all have
+//! them, and states no such bound.
 
 /// Blocks of 16 bytes that a key has at most.
 pub const MAX_BLOCKS: usize = 4;

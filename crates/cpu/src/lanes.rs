@@ -5,6 +5,10 @@
 //! Code that compares is a [`Kernel`]: written once over [`Lanes`], compiled for each form.
 //! [`Form::run`] picks the form once for a whole batch; below it everything is inlined.
 //!
+//! Not crate `wide`: it takes the form of the processor that it is compiled for, not of the one
+//! that it runs on. Not `pulp`: its vectors are as wide as the processor's, and the tables here
+//! have sixteen columns on every processor.
+//!
 //! Lane *i* of an array is element *i*; bit *i* of a mask is lane *i*.
 
 /// Code over lanes. Mark `run` and everything below it that takes lanes `#[inline(always)]`: only

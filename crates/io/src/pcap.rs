@@ -1,5 +1,5 @@
 //! Classic pcap: a 24-byte header, then records of a 16-byte header and a packet
-//! (draft-ietf-opsawg-pcap).
+//! (draft-ietf-opsawg-pcap). The reader is our own for the reasons told in `pcapng.rs`.
 
 use crate::stream::{ByteOrder, Filled, fill, must_fill};
 use crate::{CaptureError, Defect, LinkType};

@@ -4,6 +4,10 @@
 //! Read are section headers, interface descriptions and the three kinds of packet block; all
 //! other blocks are skipped. Decryption secrets and name resolution are not for this reader.
 //! [`PcapNgWriter`] writes the same blocks, with comments and statistics.
+//!
+//! Not crate `pcap-file`, for this format and the classic one: it ignores `if_tsresol`, refuses
+//! captures that a snapshot length limited, and asserts on hostile blocks. It is the other
+//! implementation in the tests.
 
 mod writer;
 

@@ -1,5 +1,8 @@
 //! What the driver of a netdev is asked by ethtool's netlink: how many queues it has, and that it
 //! leaves received frames as they are. Right in whatever network namespace the thread is in.
+//!
+//! Not crate `ethtool`: for these two questions it would bring a second kind of netlink socket,
+//! with a task that carries its messages, beside `Requests`.
 
 use netlink_packet_core::{NlaBuffer, NlasIterator};
 

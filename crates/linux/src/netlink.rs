@@ -1,6 +1,10 @@
 //! Netlink without waiting: requests are answered inside the system call that sends them, and
 //! dumps inside those that read them, so a socket of their own needs no readiness. Only what the
 //! kernel tells by itself is waited for.
+//!
+//! Not crate `rtnetlink`: it hands out the entries of a dump without their headers, so a dump that
+//! was interrupted (`NLM_F_DUMP_INTR`) looks whole, and it needs a task that carries its messages.
+//! Messages are taken apart by the crates under it, `netlink-packet-*`.
 
 use std::future::poll_fn;
 use std::io;

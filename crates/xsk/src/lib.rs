@@ -48,6 +48,9 @@
 //!
 //! **Frames** begin a page apart, or where packets are copied anyway a line more ([`Spacing`]).
 //!
+//! **Other crates.** `xdpilone` is as fast, but under the EUPL, hardly maintained, and its ring
+//! accounting has traps; `xsk-rs` needs the C library libxdp. `libc` has every struct.
+//!
 //! Not handled here: packets over several frames (`XDP_USE_SG`), transmit metadata, loading an XDP
 //! program. Nothing in this crate knows a header.
 //!

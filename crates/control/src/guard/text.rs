@@ -1,4 +1,8 @@
 //! The guard's table as text for `nft`.
+//!
+//! Text and not JSON (crate `nftables`): it is the form in which `nft` lists the table to an
+//! operator. Nor are the handles needed that JSON gives back: no rule is changed or removed alone,
+//! the table is replaced as a whole, or rules are added behind all others.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
