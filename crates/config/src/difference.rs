@@ -1,4 +1,4 @@
-//! What one configuration has that another has not.
+//! Compares two configurations, section by section.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::validated::{Section, Validated};
 
-/// How a section differs.
+/// The way in which a section differs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
@@ -32,9 +32,9 @@ impl Change {
 /// One section that differs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Difference {
-    /// How.
+    /// The way in which it differs.
     pub change: Change,
-    /// What it is: `node`, `port`, `cache`, `metrics`, `peer`, `policy`, `route`, `neighbour`;
+    /// Its kind: `node`, `port`, `cache`, `metrics`, `peer`, `policy`, `route`, `neighbour`;
     /// `order`: policies that both have stand in another order, which decides among equals.
     pub what: &'static str,
     /// Its name; empty where there is only one of it.
@@ -45,7 +45,7 @@ pub struct Difference {
     pub after: String,
 }
 
-/// What changes from one configuration to another, in the order of the later one; what was removed
+/// Lists the sections that differ, in the order of the later configuration; what was removed
 /// stands at the end. Defaults count as written. Empty exactly if both mean the same, keys aside.
 pub fn differences(before: &Validated, after: &Validated) -> Vec<Difference> {
     let (old, new) = (before.sections(), after.sections());

@@ -19,9 +19,9 @@ const SECTIONS: &[&str] = &["policy"];
 /// Policies for a configuration that runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParsedPolicies {
-    /// What is meant, in the order of the text; peers and ports are those of the configuration.
+    /// The policies, in the order of the text; peers and ports are those of the configuration.
     pub policies: Vec<Policy>,
-    /// What is allowed but probably not meant.
+    /// Mistakes that are allowed, but were probably not meant.
     pub warnings: Vec<Problem>,
 }
 

@@ -32,7 +32,7 @@ pub const MAX_KEY_FILE_BYTES: u64 = 64 << 10;
 
 /// One SA's key. No `Debug`: it holds key bytes.
 pub struct KeyLine {
-    /// Whether the SA opens or seals.
+    /// The direction: the SA seals outbound packets or opens inbound ones.
     pub direction: Direction,
     /// Its SPI.
     pub spi: Spi,
@@ -151,11 +151,11 @@ impl ReplayKeys {
     }
 }
 
-/// What must be there only once over all key files.
+/// Keys and SPIs seen so far: over all key files each may be there only once.
 #[derive(Default)]
 struct Seen {
     problems: Vec<Problem>,
-    /// Whether `keys_dir` looks like a key, and files in it are not named.
+    /// True if `keys_dir` looks like a key; then files in it are not named.
     directory_is_key: bool,
     inbound: HashMap<Spi, Place>,
     outbound: HashMap<(Spi, IpAddr), Place>,
@@ -219,7 +219,7 @@ impl Seen {
     }
 }
 
-/// Whether a name names a file in a directory and nothing outside it.
+/// Returns whether a name names a file in a directory and nothing outside it.
 pub(crate) fn is_file_name(name: &str) -> bool {
     let fits = (1..=255).contains(&name.len()) && !matches!(name, "." | "..");
     fits && !name.contains(['/', '\0']) && !name.contains(char::is_control)
@@ -409,7 +409,7 @@ pub(crate) fn push_hex(text: &mut String, bytes: &[u8]) {
     }
 }
 
-/// Why keys could not be made or written. The machine or the command line is at fault.
+/// Reason why keys could not be made or written. The machine or the command line is at fault.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
 pub enum KeyFileError {
     /// The operating system gives no random numbers.
@@ -426,7 +426,7 @@ pub enum KeyFileError {
     Unwritable {
         /// The file.
         file: String,
-        /// Why.
+        /// The kernel's answer.
         kind: ErrorKind,
     },
 }

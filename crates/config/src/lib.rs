@@ -72,21 +72,21 @@ use validate::Outcome;
 /// A configuration without its keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Parsed {
-    /// What is meant.
+    /// The configuration, typed and complete.
     pub validated: Validated,
-    /// What is allowed but probably not meant.
+    /// Mistakes that are allowed, but were probably not meant.
     pub warnings: Vec<Problem>,
-    /// Where each peer's key file is named, one entry per peer.
+    /// The place where each peer's key file is named, one entry per peer.
     key_places: Vec<Place>,
-    /// Where the size of the flow cache is named, or where the file begins.
+    /// The place where the size of the flow cache is named, or the begin of the file.
     flows_place: Place,
 }
 
 /// A configuration with its keys. No `Debug`: it holds key bytes.
 pub struct Loaded {
-    /// What is meant.
+    /// The configuration, typed and complete.
     pub validated: Validated,
-    /// What is allowed but probably not meant, of the keys too.
+    /// Mistakes that are allowed, but were probably not meant, those of the keys too.
     pub warnings: Vec<Problem>,
     /// The keys of all peers.
     pub keys: Keys,
@@ -116,7 +116,7 @@ pub fn parse(text: &str, name: &str) -> Result<Parsed, ConfigErrors> {
     Ok(Parsed { validated, warnings, key_places, flows_place: source.place(&flows) })
 }
 
-/// What came of a text, and what is wrong with it.
+/// A text's configuration, and the problems that it has.
 type Judged<'a> = (Option<Outcome>, Problems<'a>);
 
 fn in_pieces<'a>(source: &'a Source<'a>) -> Result<Judged<'a>, Whole> {
@@ -201,7 +201,7 @@ pub fn load(path: &Path, memory: Option<u64>) -> Result<Loaded, ConfigErrors> {
     read(path)?.within(memory)?.load_keys(base_of(path))
 }
 
-/// What a relative `keys_dir` in a configuration file is relative to: the file's directory.
+/// Returns the directory that a relative `keys_dir` is relative to: that of the file.
 pub fn base_of(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new(""))
 }

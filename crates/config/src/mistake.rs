@@ -16,7 +16,7 @@ use crate::meeting::Meeting;
 pub(crate) use foreign::renamed;
 pub use foreign::{Foreign, Refusal};
 
-/// How a line of a replay key file begins.
+/// The word that a line of a replay key file begins with.
 pub(crate) const REPLAY_DIRECTION: &str = "out";
 /// Words of a line of a replay key file.
 pub(crate) const REPLAY_WORDS: usize = 7;
@@ -382,7 +382,7 @@ pub enum Mistake {
     SameMaterial,
 }
 
-/// What the operating system says, in its own words where they are better known.
+/// Returns an error of the operating system in words, its own where they are better known.
 pub(crate) fn kind_text(kind: ErrorKind) -> Cow<'static, str> {
     match kind {
         ErrorKind::NotFound => "No such file or directory".into(),
@@ -400,7 +400,7 @@ fn number_text(value: i128) -> String {
     }
 }
 
-/// What the key material of a suite is made of, in its order.
+/// Returns the parts of a suite's key material, in their order.
 pub(crate) fn material_text(suite: Suite) -> &'static str {
     match (suite.encryption(), suite.integrity()) {
         (Encryption::Gcm | Encryption::ChaCha20Poly1305, _) => "key, then salt",
@@ -415,7 +415,7 @@ fn vlan_text(vlan: Option<i128>) -> String {
 }
 
 impl Mistake {
-    /// Whether the line it is about may hold what nobody should see: a key pasted into the wrong
+    /// Returns whether the line it is about may hold what nobody should see: a key in the wrong
     /// file.
     pub(crate) fn may_hold_a_secret(&self) -> bool {
         matches!(

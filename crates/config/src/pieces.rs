@@ -31,10 +31,10 @@ const WHOLE_BYTES: usize = 16 << 20;
 #[derive(Debug)]
 pub(crate) struct Whole;
 
-/// Where to cut a text.
+/// The places where to cut a text.
 #[derive(Default)]
 pub(crate) struct Pieces {
-    /// What is no policy; each begins with a line.
+    /// Parts without policies; each begins with a line.
     frame: Vec<Range<usize>>,
     /// Policies; each begins with a line `[[policy]]`.
     policies: Vec<Range<usize>>,
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(cut(one, 1), (vec![], vec![one]));
     }
 
-    /// What begins a policy only by the look of it is found out: a piece has a mistake.
+    /// A line that only looks like the begin of a policy is found out: a piece has a mistake.
     #[test]
     fn a_cut_within_a_string_or_a_list_is_noticed() {
         for text in [
@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    /// What is read, and what is noted, by pieces; `None`: they have a mistake.
+    /// The sections and problems that reading by pieces finds; `None`: a piece has a mistake.
     fn by_pieces(text: &str) -> Option<String> {
         let source = Source::new("x", text);
         let mut problems = Problems::new(&source);

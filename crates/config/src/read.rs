@@ -43,7 +43,7 @@ impl<'a> Section<'a> {
         keys.map(|key| (key.get_ref().as_ref(), self.origin.span(key.span())))
     }
 
-    /// Whether it has a key.
+    /// Returns whether it has a key.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)
     }

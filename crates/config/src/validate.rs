@@ -40,16 +40,17 @@ pub use node::{DEFAULT_FLOWS, MAX_FLOWS, MAX_WORKERS};
 /// A configuration, and where the places in it are that are judged later.
 pub(crate) struct Outcome {
     pub(crate) validated: Validated,
-    /// Where each peer's key file is named.
+    /// The place where each peer's key file is named.
     pub(crate) keys: Vec<Span>,
-    /// Where the size of the flow cache is named.
+    /// The place where the size of the flow cache is named.
     pub(crate) flows: Span,
 }
 
-/// The configuration, unless there was an error. `policies` are read some at a time, until `None`.
+/// Validates all sections, and returns the configuration unless there was an error. `policies` are
+/// read some at a time, until `None`.
 ///
 /// # Errors
-/// What reading policies ended with.
+/// The one that reading policies ended with.
 pub(crate) fn validate<E>(
     raw: &Raw,
     mut policies: impl FnMut(&mut Problems<'_>) -> Option<Result<Vec<RawPolicy>, E>>,
@@ -174,14 +175,14 @@ fn peers_sent_v6(validated: &Validated) -> HashSet<PeerId> {
     protected.collect()
 }
 
-/// What tunnels add to their packets: an SA for each suite and kind of headers that seals nothing
+/// Lengths that tunnels add to packets: an SA for each suite and kind of headers that seals nothing
 /// and is only asked how long its packets are.
 #[derive(Default)]
 struct Tunnels(HashMap<(Suite, Mode, OuterFamily, IsInUdp), OutboundSa>);
 
 /// Family of outer headers.
 type OuterFamily = Family;
-/// Whether there is a UDP header.
+/// True if there is a UDP header.
 type IsInUdp = bool;
 
 impl Tunnels {
@@ -207,7 +208,7 @@ impl Tunnels {
 pub(crate) struct Named<T> {
     /// Everything of that name in the file, right or wrong.
     pub(crate) ids: std::collections::HashMap<String, u32>,
-    /// What was right; complete only if nothing was wrong.
+    /// Those that were right; complete only if nothing was wrong.
     pub(crate) list: Vec<T>,
 }
 

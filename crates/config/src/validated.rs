@@ -44,25 +44,25 @@ pub struct Validated {
 /// The machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Node {
-    /// What it calls itself.
+    /// Its name.
     pub name: String,
     /// Worker threads.
     pub workers: Workers,
     /// Cores that workers leave free when their number is automatic.
     pub reserve_cores: u32,
-    /// What becomes of the ports when the daemon ends.
+    /// The state of the ports after the daemon has ended.
     pub on_exit: OnExit,
-    /// Where key files lie; relative to the directory of the configuration file.
+    /// The directory of key files, relative to that of the configuration file.
     pub keys_dir: PathBuf,
-    /// What lives as long as the machine is up: the API's socket, SA counters. Absolute.
+    /// Directory of files that are gone after a reboot: the API's socket, SA counters. Absolute.
     pub run_dir: PathBuf,
-    /// What outlives a reboot: reservations of sequence numbers, revisions. Absolute.
+    /// Directory of files that outlive a reboot: sequence number reservations, revisions. Absolute.
     pub state_dir: PathBuf,
-    /// What a worker does that has nothing to do.
+    /// The way in which an idle worker waits.
     pub poll: Poll,
 }
 
-/// How many worker threads.
+/// The number of worker threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Workers {
     /// Cores − `reserve_cores`, at least 1.
@@ -71,7 +71,7 @@ pub enum Workers {
     Exactly(u32),
 }
 
-/// What becomes of the ports when the daemon ends.
+/// The state of the ports after the daemon has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OnExit {
     /// Nothing passes (DESIGN I10).
@@ -80,7 +80,7 @@ pub enum OnExit {
     Open,
 }
 
-/// What a worker does that has nothing to do.
+/// The way in which an idle worker waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Poll {
     /// It sleeps until the kernel wakes it.
@@ -89,7 +89,7 @@ pub enum Poll {
     Busy,
 }
 
-/// Where counters are read as Prometheus text.
+/// The address where counters are read as Prometheus text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Metrics {
     /// Nowhere.
@@ -107,21 +107,21 @@ pub enum Cache {
     On {
         /// Flows that all of them together are sized for, as written.
         flows: u64,
-        /// When they are asked.
+        /// The lookups that ask it.
         usage: CacheUse,
     },
 }
 
-/// When the flow cache is asked.
+/// The lookups that ask the flow cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CacheUse {
-    /// Where it is cheaper than the search it saves.
+    /// Those for which it is cheaper than the search it saves.
     Auto,
     /// Everywhere: for tests.
     Always,
 }
 
-/// What the flow cache of one worker takes.
+/// The size of one worker's flow cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheSize {
     /// Entries of [`Cache::ENTRY_BYTES`], a power of two; an IPv6 flow takes two of them.
@@ -153,8 +153,8 @@ impl Cache {
         tables / Cache::ENTRIES_PER_FLOW
     }
 
-    /// What each of so many workers allocates; `None`: nothing. The entries of all flows are
-    /// rounded up to a power of two, and each worker's share of them again (FC-10, FC-11).
+    /// Returns the size of the table of each of so many workers; `None`: none. The entries of all
+    /// flows are rounded up to a power of two, and each worker's share of them again (FC-10, FC-11).
     pub fn size(self, workers: u32) -> Option<CacheSize> {
         let Cache::On { flows, .. } = self else { return None };
         let all = flows.saturating_mul(Cache::ENTRIES_PER_FLOW).checked_next_power_of_two();
@@ -175,7 +175,7 @@ pub struct Port {
     pub vlan: Option<u16>,
     /// Clear or world.
     pub side: Side,
-    /// What it lets through to Linux.
+    /// The services that it lets through to Linux.
     pub allow_host: Vec<HostService>,
     /// Our MAC address. The daemon reads the live one instead.
     pub mac: [u8; 6],
@@ -203,9 +203,9 @@ pub struct Peer {
     pub numbers: SequenceNumbers,
     /// Packets that its replay windows remember.
     pub replay_window: u32,
-    /// Whether TCP SYN segments are clamped to the tunnel's path MTU.
+    /// True if the MSS of TCP SYN segments is clamped to the tunnel's path MTU.
     pub mss_clamp: bool,
-    /// Whether its address and UDP port may change.
+    /// Fixed, or behind a NAT: then its address and UDP port may change.
     pub place: PeerPlace,
     /// Seconds without a packet to it after which a NAT keepalive is sent (RFC 3948 §4); `None`:
     /// none is.
@@ -219,16 +219,16 @@ impl Peer {
     }
 }
 
-/// Whether a peer stays where the configuration says it is.
+/// Place of a peer: its address and UDP port stay, or may change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PeerPlace {
-    /// It does.
+    /// Both stay as configured.
     Fixed,
     /// It is behind a NAT: its address and UDP port may change.
     BehindNat,
 }
 
-/// What a policy does.
+/// The action of a policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// PROTECT with this peer.
@@ -244,7 +244,7 @@ pub enum Action {
 pub struct Policy {
     /// Its name.
     pub name: String,
-    /// What it does.
+    /// Its action.
     pub action: Action,
     /// Higher wins; among equals the later in the file.
     pub priority: u32,
@@ -318,11 +318,11 @@ impl IngressPorts {
 pub struct Route {
     /// Destinations.
     pub to: Prefix,
-    /// What becomes of them.
+    /// The port and router, or the drop, that it leads to.
     pub target: Target,
 }
 
-/// Where a route leads.
+/// The end of a route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
     /// Drop.
@@ -331,12 +331,12 @@ pub enum Target {
     Via(PortId, Option<Address>),
 }
 
-/// What a peer without integrity must say: `benchmark = "no-integrity"`.
+/// The word that a peer without integrity must hold: `benchmark = "no-integrity"`.
 pub(crate) const NO_INTEGRITY: &str = "no-integrity";
 
 /// A section of a configuration, as [`Validated::effective`] writes it.
 pub(crate) struct Section {
-    /// What it is of: node, port, cache, metrics, peer, policy, route, neighbour.
+    /// Its kind: node, port, cache, metrics, peer, policy, route, neighbour.
     pub(crate) what: &'static str,
     /// Its name; empty if there is only one of it.
     pub(crate) name: String,

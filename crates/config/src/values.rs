@@ -70,7 +70,7 @@ pub(crate) fn address(problems: &mut Problems<'_>, written: &Spanned<String>) ->
     parsed
 }
 
-/// Why an address cannot be that of one interface, if it cannot.
+/// Returns the reason why an address cannot be that of one interface, if it cannot.
 pub fn unusable(ip: IpAddr) -> Option<&'static str> {
     match ip {
         _ if ip.is_unspecified() => Some("the unspecified address"),
@@ -114,7 +114,7 @@ pub(crate) fn interface(
     Some(interface)
 }
 
-/// Where a route leads to: a prefix, or `default`, which is all of IPv4.
+/// Reads the destinations of a route: a prefix, or `default`, which is all of IPv4.
 pub(crate) fn prefix(problems: &mut Problems<'_>, written: &Spanned<String>) -> Option<Prefix> {
     let text = match written.get_ref().as_str() {
         "default" => "0.0.0.0/0",
@@ -238,7 +238,7 @@ pub(crate) fn count(text: &str) -> Option<u64> {
     digits_only.then(|| digits.parse::<u64>().ok()?.checked_mul(unit)).flatten()
 }
 
-/// Whether an address is good on one link only (RFC 3927, RFC 4291 §2.5.6).
+/// Returns whether an address is good on one link only (RFC 3927, RFC 4291 §2.5.6).
 pub fn is_link_local(address: Address) -> bool {
     match IpAddr::from(address) {
         IpAddr::V4(v4) => v4.is_link_local(),

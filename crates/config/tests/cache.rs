@@ -1,4 +1,4 @@
-//! What the flow cache is sized for, and where it is refused.
+//! Sizes of the flow cache, and those that are refused.
 
 use config::validated::{Cache, CacheSize, CacheUse};
 use config::{Parsed, Severity, parse};

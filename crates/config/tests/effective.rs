@@ -130,7 +130,7 @@ fn upper() -> impl Strategy<Value = String> {
     ]
 }
 
-/// How a peer's packets are carried.
+/// Returns keys that say how a peer's packets are carried.
 fn carried() -> impl Strategy<Value = String> {
     let udp = (
         maybe(&["remote_port = 1", "remote_port = 65535", "remote_port = 4500"]),

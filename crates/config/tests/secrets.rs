@@ -134,7 +134,7 @@ fn a_key_as_the_name_of_a_directory_or_a_file_is_not_shown() {
     fs::remove_file(&path).expect("removed");
 }
 
-/// What is hidden is only the key: the mistake beside it is told as ever.
+/// Only the key is hidden: the mistake beside it is told as ever.
 #[test]
 fn a_pasted_key_is_told_by_its_place() {
     let pasted = format!("suite = \"aes-128-gcm\"\nmaterial = \"{KEY}\"");

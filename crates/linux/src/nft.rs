@@ -1,7 +1,4 @@
-//! A table of nftables, by the program `nft`.
-//!
-//! As text, and not as the typed JSON that `nft -j` takes: a table of 100,000 policies is put in
-//! place in one transaction, and its text is what an operator reads when something is dropped.
+//! A table of nftables, by the program `nft`: put in place, listed, watched, removed.
 
 use std::io::{self, Write};
 use std::process::{Command, Output, Stdio};

@@ -1,4 +1,4 @@
-//! How packets to a peer are carried: the keys of `[peer.NAME]` that concern headers.
+//! Validates the keys of `[peer.NAME]` that say how packets to the peer are carried.
 
 use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use ipsec::{DontFragment, Dscp, Encapsulation, Mode, Tunnel, UdpPorts};
@@ -19,14 +19,14 @@ const LONGEST_KEEPALIVE_S: u32 = 3600;
 /// The last DSCP (RFC 2474 §3).
 const LAST_DSCP: u32 = 63;
 
-/// How packets to a peer are carried, and where it is.
+/// The headers of packets to a peer, and whether the peer may move.
 pub(super) struct Carried {
     pub(super) encapsulation: Encapsulation,
     pub(super) place: PeerPlace,
     pub(super) nat_keepalive_s: Option<u32>,
 }
 
-/// What is put in front of ESP.
+/// The header that is put in front of ESP.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum InFront {
     Nothing,

@@ -24,7 +24,7 @@ pub(super) struct Ingress<'a> {
     ports: &'a Ports,
     /// Side of each port, the host port's last. Right only if every port is.
     sides: Vec<Side>,
-    /// What each sorted list of named ports means.
+    /// The meaning of each sorted list of named ports.
     known: HashMap<Vec<u16>, Option<IngressPorts>>,
 }
 
@@ -42,7 +42,7 @@ impl<'a> Ingress<'a> {
         self.ports
     }
 
-    /// What a list means: `Some(None)`: all ports; `None`: it is wrong.
+    /// Returns the ports that a list means: `Some(None)`: all ports; `None`: it is wrong.
     pub(super) fn resolve(
         &mut self,
         written: &Texts,

@@ -26,7 +26,7 @@ const DEFAULT_STATE_DIR: &str = "/var/lib/lockgate";
 /// Longest `run_dir`, bytes: a Unix socket's path has 108 with its final zero (unix(7)), and 11 of
 /// them are kept for `/` and a name.
 const MAX_RUN_DIR: usize = 96;
-/// Where metrics are read if nothing is written.
+/// The address where metrics are read if the file names none.
 const DEFAULT_METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9617);
 
 /// `[node]`.

@@ -190,7 +190,7 @@ fn policy(
     })
 }
 
-/// What is written behind `action`.
+/// The word written behind `action`.
 #[derive(Clone, Copy)]
 enum Written {
     Nothing,

@@ -1,4 +1,4 @@
-//! What is allowed and probably not meant.
+//! Configurations that are allowed, and were probably not meant.
 
 use crate::{Row, row};
 

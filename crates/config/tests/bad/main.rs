@@ -82,7 +82,7 @@ fn changed(row: &Row) -> String {
     GOOD.replacen(row.from, row.to, 1)
 }
 
-/// Whether one of the problems is the row's, shown with its place, line and advice.
+/// Returns whether one of the problems is the row's, shown with its place, line and advice.
 fn told(row: &Row, severity: Severity, problems: &[Problem]) -> bool {
     problems.iter().any(|problem| {
         let text = problem.to_string();
@@ -199,7 +199,7 @@ fn problems_as_json_hold_place_message_and_help() {
     assert_eq!(problem["help"], "did you mean `berlin`?");
 }
 
-/// What is partly elsewhere, or not protected, is no swap.
+/// Addresses that are partly elsewhere, or not protected, are no swap.
 #[test]
 fn a_remote_that_is_only_partly_inside_is_not_warned_of() {
     let peer_net = "peer = \"berlin\"\nlocal = [\"10.1.0.0/16\"]\n\
