@@ -1,8 +1,7 @@
-//! Changes of single policies: what they cost goes by the change, not by how many policies there
-//! are.
+//! Changes single policies: the cost grows with the change, not with the number of policies.
 //!
-//! A change makes of what runs something that shares almost all of it, with a list in front of
-//! what came and went. That list is folded in beside what runs:
+//! A change makes of the running configuration one that shares almost all of it, with a list in
+//! front of the policies that came and went. A job on another thread folds that list in:
 //!
 //! ```text
 //! let mut compiled = compiler.change_policies(&running, &["old".into()], vec![policy])?;
@@ -13,9 +12,9 @@
 //! }
 //! ```
 //!
-//! Where the list would become too long, or what hid behind a policy that goes would cost too much
-//! to find, no slot is left, or a policy names a port that none named before, the change is made of
-//! the whole set, which takes as long as there are policies.
+//! The change is made of the whole set, which takes as long as there are policies, where the list
+//! would become too long, a removed policy hid others that would cost too much to find, no slot is
+//! left, or a policy names a port that none named before.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -39,7 +38,7 @@ const FEW_NAMES: usize = 8;
 /// Names that are looked through for the one that was meant.
 const NAMES_CONSIDERED: usize = 20_000;
 
-/// Why policies are not changed. Nothing was.
+/// The reason why a change of policies was refused. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeRefused {
     /// No policy has the name.
@@ -47,7 +46,7 @@ pub enum ChangeRefused {
     Unknown {
         /// The name.
         name: String,
-        /// What was probably meant.
+        /// Name of a policy that was probably meant.
         nearest: Option<String>,
     },
     /// A policy of the name is there, and is not taken away by the same change.
@@ -62,7 +61,7 @@ pub enum ChangeRefused {
         /// The name.
         name: String,
     },
-    /// A policy that was validated against another configuration: the caller is at fault.
+    /// The caller is at fault: the policy was validated against another configuration.
     #[error("policy \"{name}\" is of another configuration")]
     OtherConfiguration {
         /// The policy's name.
@@ -77,7 +76,7 @@ fn did_you_mean(nearest: &Option<String>) -> String {
     nearest.as_ref().map_or(String::new(), |nearest| format!("; did you mean \"{nearest}\"?"))
 }
 
-/// Why a rebuilt base does not take its place. What runs goes on.
+/// The reason why a rebuilt base was not adopted. The running configuration goes on.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAdopted {
     /// The whole set was compiled anew since: the job is of no use any more.
@@ -147,7 +146,7 @@ impl Transaction {
     }
 }
 
-/// Whether a policy names peers and ports that there are.
+/// Returns whether the peer and the ports that a policy names exist.
 fn is_of(policy: &Policy, running: &Compiled) -> bool {
     let peer_is_there = match policy.action {
         Action::Protect(peer) => (peer.0 as usize) < running.peers.len(),
@@ -157,7 +156,7 @@ fn is_of(policy: &Policy, running: &Compiled) -> bool {
     peer_is_there && ports.all(|port| usize::from(port.0) <= running.settings().ports.len())
 }
 
-/// No policy has the name; one that differs little was perhaps meant.
+/// Returns the error that no policy has the name, with a similar name that was perhaps meant.
 fn unknown(running: &Compiled, name: &str) -> ChangeRefused {
     let names = running.spd.holding().map(|(_, policy)| policy.name.as_str());
     let alike = |known: &&str| known.len().abs_diff(name.len()) <= 1 + name.len() / 4;
@@ -212,7 +211,7 @@ impl Compiler {
         })
     }
 
-    /// The same where the whole set is compiled.
+    /// Compiles the whole set for [`Compiler::change_policies`].
     fn renewed(
         &self,
         running: &Compiled,
@@ -238,8 +237,8 @@ impl Compiler {
         })
     }
 
-    /// What folds the changes in front of a base into one of its own, if they are so many, or cost
-    /// searches so much, that it is worth it. Cheap; the job is not.
+    /// Returns a job that folds the changes in front of a base into a new base, if they are so
+    /// many, or cost searches so much, that it is worth it. Cheap; the job is not.
     pub fn rebuild_job(&self, running: &Compiled) -> Option<RebuildJob> {
         let spd = &running.spd;
         let weight = spd.changes() + spd.steps_of_changes() as usize;
@@ -277,16 +276,16 @@ pub struct RebuildJob {
     sets: SetPlaces,
 }
 
-/// What came of a [`RebuildJob`].
+/// The result of a [`RebuildJob`].
 pub struct Rebuilt {
     of: Arc<Spd>,
     /// Upon a base of their own.
     tables: Tables,
 }
 
-/// What runs upon a rebuilt base.
+/// The running configuration upon a rebuilt base.
 pub struct Adopted {
-    /// What runs.
+    /// The running configuration.
     pub compiled: Compiled,
     /// Tables that were made beside what runs: its next snapshot is put together upon them
     /// ([`dataplane::Snapshot::upon`]).

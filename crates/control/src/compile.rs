@@ -8,7 +8,7 @@ use dataplane::{Generation, PortId, SaSet, Snapshot, SnapshotError, SnapshotPart
 use ipsec::{InboundSa, OutboundSa, ReplayWindow, SaError, SaId, SequenceCounter, WindowSizeError};
 use policy::{Direction, PolicyId, SaSetId, Spd, SpdError};
 
-/// Why a validated configuration cannot be compiled.
+/// The reason why a validated configuration cannot be compiled.
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
     /// The policies are too many for the classifier: validation let a mistake through.

@@ -13,19 +13,20 @@ use crate::live_parts::LiveParts;
 use config::validated::{PeerId, Policy, Validated};
 use config::{KeyName, KeyNames};
 
-/// A key that is not used, and why. The configuration holds without it: its peer has one SA less.
+/// A key that is not used, and the reason. The configuration holds without it: its peer has one SA
+/// less.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("peer {peer}: SPI {spi} is not used, because of its key: {reason}")]
 pub struct RefusedKey {
     /// The peer whose key it is.
     pub peer: String,
-    /// Whether it was to seal or to open.
+    /// Direction of its SA: outbound keys seal, inbound keys open.
     pub direction: Direction,
     /// The SA it is of.
     pub spi: Spi,
-    /// Which key.
+    /// Fingerprint of the key.
     pub fingerprint: Fingerprint,
-    /// Why.
+    /// The reason.
     pub reason: keystate::Refusal,
 }
 
@@ -45,7 +46,7 @@ pub struct Compiled {
     pub policy_slots: u32,
     /// Keys that are not used.
     pub refused: Arc<[RefusedKey]>,
-    /// Where peers behind NATs have moved to.
+    /// Present ends of the peers behind NATs that have moved.
     pub(crate) ends: Ends,
     /// The settings, and the order of the policies.
     pub(crate) listing: Listing,
@@ -112,7 +113,7 @@ impl Compiled {
         (0..self.peers.len()).map(|peer| self.set_of(peer))
     }
 
-    /// Which key an SA seals with.
+    /// Returns the fingerprint of the key that an SA seals with.
     ///
     /// # Panics
     /// If `sa` is from another configuration.
@@ -120,7 +121,7 @@ impl Compiled {
         self.kept.fingerprints[0][&sa]
     }
 
-    /// Which key an SA opens with.
+    /// Returns the fingerprint of the key that an SA opens with.
     ///
     /// # Panics
     /// If `sa` is from another configuration.
@@ -130,7 +131,7 @@ impl Compiled {
 }
 
 impl Compiled {
-    /// The same, which may go its own way. Cheap.
+    /// Returns a copy that may be changed by itself. Cheap.
     pub fn copied(&self) -> Compiled {
         self.with(self.spd.clone(), self.listing.clone())
     }
@@ -152,7 +153,7 @@ impl Compiled {
         Policy::from_spd(policy, peer)
     }
 
-    /// The same SAs and sets with other policies.
+    /// Returns a copy with the same SAs and sets and other policies.
     pub(crate) fn with(&self, spd: Arc<Spd>, listing: Listing) -> Compiled {
         Compiled {
             spd,
@@ -198,8 +199,8 @@ impl Compiled {
     }
 }
 
-/// What must be the same for an SA to be the same. How it is carried may change: its key and its
-/// numbers go on.
+/// The properties that an SA must keep to stay the same SA. Its encapsulation may change: its key
+/// and its numbers go on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct SaIdentity {
     pub(crate) spi: Spi,
@@ -213,12 +214,12 @@ pub(crate) struct SaIdentity {
 /// A port: name, netdev, VLAN id.
 pub(crate) type PortShape = (String, String, Option<u16>);
 
-/// What is kept from one compile to the next, beside the policies.
+/// State that one compile hands to the next, beside the policies.
 #[derive(Default)]
 pub(crate) struct Kept {
     pub(crate) ports: Vec<PortShape>,
     pub(crate) sets: HashMap<String, SaSetId>,
-    /// As they were compiled: where peers have moved to is not in it.
+    /// The SAs as they were compiled, without the places that peers have moved to.
     pub(crate) sad: Sad,
     pub(crate) outbound: HashMap<SaIdentity, Arc<OutboundSa>>,
     pub(crate) inbound: HashMap<SaIdentity, Arc<InboundSa>>,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use policy::SaSetId;
 
-/// Where a peer, or its NAT, is.
+/// The place of a peer, or of its NAT: outer address and UDP port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct End {
     /// Its outer address.
@@ -20,6 +20,6 @@ impl fmt::Display for End {
     }
 }
 
-/// What is known of peers that are elsewhere than configured.
+/// The ends of peers that are elsewhere than configured.
 #[derive(Clone, Default)]
 pub(crate) struct Ends(pub(crate) imbl::HashMap<SaSetId, End>);

@@ -1,5 +1,5 @@
-//! What the walk would do with a flow, in an operator's words: `lockgate explain`, over a file or
-//! asked of the running daemon, answers the same.
+//! Explains in an operator's words how the walk would handle a flow: `lockgate explain` answers the
+//! same over a file and from the running daemon.
 
 mod nearest;
 
@@ -21,26 +21,26 @@ use config::{Validated, service_text};
 /// Ports that are not up which a note names at most.
 const MAX_DEAD_PORTS: usize = 4;
 
-/// Whether a snapshot's SPIs are those of the key files.
+/// Origin of a snapshot's SPIs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Spis {
-    /// They are.
+    /// The SPIs are those of the key files.
     Configured,
-    /// The keys could not be read: stand-ins.
+    /// The keys could not be read: the SPIs are stand-ins.
     Unknown,
 }
 
-/// Says whether a snapshot holds this machine's addresses and routes.
+/// Extent to which a snapshot holds this machine's addresses and routes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Routing {
-    /// It does.
+    /// The snapshot holds them.
     Known,
-    /// It is of a file that leaves both to Linux: where a packet goes cannot be told.
+    /// The file leaves both to Linux: it does not say where a packet goes.
     Unknown,
 }
 
 impl Routing {
-    /// What a configuration by itself says of addresses and routes.
+    /// Returns whether a configuration by itself states addresses or routes.
     pub fn of(config: &Validated) -> Routing {
         let names_addresses = config.ports.iter().any(|port| !port.addresses.is_empty());
         match names_addresses || !config.routes.is_empty() {
@@ -61,42 +61,42 @@ pub struct DeadPort {
     pub reason: String,
 }
 
-/// What an explanation is drawn from.
+/// The data that an explanation is drawn from.
 #[derive(Clone, Copy)]
 pub struct Picture<'a> {
-    /// What the walk looks up.
+    /// The snapshot that the walk looks things up in.
     pub snapshot: &'a Snapshot,
     /// Destinations of the routes that it was made from; bits behind the length may be set.
     pub prefixes: &'a [Prefix],
-    /// Whether its SPIs may be told.
+    /// Origin of its SPIs: only those of the key files are shown.
     pub spis: Spis,
-    /// Says whether it knows this machine's addresses and routes.
+    /// Extent to which it knows this machine's addresses and routes.
     pub routing: Routing,
     /// Ports that are not up, if the daemon explains.
     pub dead_ports: &'a [DeadPort],
-    /// What the flow cache of each worker says of [`questions`], in their order; `None`: it has
-    /// none. Empty: no daemon was asked.
+    /// Answers of each worker's flow cache to [`questions`], in their order; `None`: the worker has
+    /// no cache. Empty: no daemon was asked.
     pub recalled: &'a [Option<Vec<Recall>>],
 }
 
-/// A packet that is asked about, by the names of a configuration.
+/// A packet to explain, by the names of a configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Question<'a> {
     /// The port it comes in by; `host`: from this machine itself.
     pub port: &'a str,
     /// The peer that sealed it, if it was opened; `None`: it comes in clear.
     pub from_peer: Option<&'a str>,
-    /// What it says.
+    /// The packet's flow.
     pub flow: Flow,
 }
 
-/// A question that has no answer: whoever asks is at fault. The messages say what to ask instead.
+/// An error in a question, by the fault of whoever asks. The messages say what to ask instead.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum QuestionError {
     /// A name that the configuration does not have.
     #[error("there is no {what} \"{name}\"; there are {}", .known.join(", "))]
     Unknown {
-        /// What was named.
+        /// Kind of the thing that was named.
         what: &'static str,
         /// The name.
         name: String,
@@ -127,7 +127,7 @@ pub enum QuestionError {
     EspFragmentToUs,
 }
 
-/// Why a packet goes where it goes.
+/// The verdict on a packet, with its reasons.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Explained {
     /// The flow.
@@ -137,7 +137,7 @@ pub struct Explained {
     pub verdict: &'static str,
     /// The drop reason.
     pub reason: Option<&'static str>,
-    /// What the drop reason means.
+    /// Meaning of the drop reason.
     pub help: Option<&'static str>,
     /// The verdict as a sentence.
     pub text: String,
@@ -145,11 +145,11 @@ pub struct Explained {
     pub policies: Vec<Consulted>,
     /// The rule that let a cleartext packet from outside through to this machine, if no policy did.
     pub let_through: Option<String>,
-    /// Where its destination leads.
+    /// The route to its destination.
     pub route: Option<String>,
     /// The port it leaves by.
     pub egress: Option<String>,
-    /// Whom it is sealed for.
+    /// The peer that it is sealed for.
     pub peer: Option<String>,
     /// Outer addresses.
     pub tunnel: Option<TunnelEnds>,
@@ -161,7 +161,8 @@ pub struct Explained {
     pub generation: u32,
     /// Advice, and limits of the verdict: one sentence each.
     pub notes: Vec<String>,
-    /// All of it as text: headings, empty where they are the line's before, and what they say.
+    /// The whole explanation as text: headings, empty where they are the line's before, and their
+    /// contents.
     #[serde(skip)]
     pub lines: Vec<(&'static str, String)>,
 }
@@ -175,13 +176,13 @@ pub struct Consulted {
     pub generation: u32,
     /// Name of the policy that decides.
     pub decided_by: Option<String>,
-    /// Whether that policy asks for what a later fragment lacks.
+    /// Set if that policy asks for ports or types, which a later fragment lacks.
     pub fragment_lacks_ports: bool,
     /// Policies that match too and lost, in order of precedence.
     pub beat: Vec<String>,
     /// The tier that would answer: `cache` or `classifier`.
     pub tier: &'static str,
-    /// Why that tier.
+    /// The reason for that tier.
     pub tier_reason: String,
 }
 
@@ -194,8 +195,8 @@ pub struct TunnelEnds {
     pub remote: std::net::IpAddr,
 }
 
-/// What the tables are asked of a packet, as far as the walk remembers it: for the caches of a
-/// daemon. What this machine sends itself is remembered by none.
+/// Returns the lookups in the policies that the walk makes for a packet and remembers, as keys of a
+/// daemon's flow caches. No cache remembers packets that this machine itself sends.
 ///
 /// # Errors
 /// [`QuestionError`].
@@ -582,7 +583,7 @@ impl Story<'_> {
         longest.map_or(String::new(), |(range, _)| format!("{range} "))
     }
 
-    /// How it leaves: port, MTU, and for a sealed packet tunnel and SA.
+    /// Describes how the packet leaves: port, MTU, and for a sealed packet tunnel and SA.
     fn leaving(&self) -> Vec<(&'static str, String)> {
         let Some(port) = self.told.egress else { return Vec::new() };
         let mut lines = vec![("egress", format!("port {}", self.port_name(port)))];
@@ -713,7 +714,7 @@ impl Story<'_> {
     }
 }
 
-/// Whether `allow_host` means this flow by this entry.
+/// Returns whether an entry of `allow_host` covers this flow.
 fn covers(service: &HostService, flow: &Flow) -> bool {
     let port_fits = match (service.ports, flow.upper) {
         (Some(range), Upper::Ports { destination, .. }) => {

@@ -50,7 +50,7 @@ pub const GUARD_TABLE: &str = "lockgate";
 /// The table itself.
 const TABLE: Table = Table::inet(GUARD_TABLE);
 
-/// Why the guard does not stand.
+/// The reason why the guard is not in place.
 #[derive(Debug, thiserror::Error)]
 pub enum GuardError {
     /// A netdev's name cannot be written in nftables.
@@ -61,16 +61,16 @@ pub enum GuardError {
     Nft(#[from] NftError),
 }
 
-/// Whether the table is what was put there.
+/// State of the table, compared with what was put in place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Integrity {
-    /// It is.
+    /// The table is unchanged.
     Intact,
-    /// It was changed or removed by somebody else.
+    /// Somebody else changed or removed the table.
     Broken,
 }
 
-/// How closely the output hook follows the policies.
+/// Precision with which the output hook follows the policies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Detail {
     /// Every policy is asked.
@@ -86,14 +86,14 @@ pub enum Detail {
     },
 }
 
-/// What a guard lacks to be as strict as other policies.
+/// The parts that a guard lacks to be as strict as other policies.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Lacking {
     /// Nothing.
     Nothing,
     /// Rules for these, which [`Guard::extend`] puts behind all others.
     Rules(Vec<Policy>),
-    /// It is to be made of the policies anew.
+    /// The whole table is to be made of the policies anew.
     Everything,
 }
 
@@ -105,7 +105,7 @@ const MAX_BEHIND: usize = 256;
 pub struct Guard {
     netdevs: Arc<Netdevs>,
     outbound: Arc<Outbound>,
-    /// How `nft` lists what was put in place, with its handles; `None`: nothing was.
+    /// The table as `nft` listed it once it was in place, with its handles; `None`: it never was.
     listing: Option<Arc<str>>,
 }
 
@@ -159,10 +159,10 @@ impl Guard {
         Guard { netdevs, outbound, listing: None }
     }
 
-    /// This guard as one that stands, if the one that does is written alike.
+    /// Returns this guard as the standing one, if the standing one is written alike.
     ///
     /// # Errors
-    /// It is not: this one is to be put in place.
+    /// This guard, if they differ: it is to be put in place.
     pub fn standing_as(self, standing: &Guard) -> Result<Guard, Guard> {
         let is_alike = self.netdevs == standing.netdevs
             && self.outbound.is_written_as(&standing.outbound)
@@ -173,9 +173,10 @@ impl Guard {
         }
     }
 
-    /// What this guard lacks to be as strict as the policies when these are removed and then those
-    /// added, which win over all of their priority; `runs` says whether a policy does after that.
-    /// It may be stricter. Its cost does not go by how many policies there are.
+    /// Returns the parts that this guard lacks to be as strict as the policies when the `removed`
+    /// ones are taken away and then the `added` ones come, which win over all of their priority.
+    /// `runs` says whether a policy runs after that. The guard may be stricter. The cost does not
+    /// grow with the number of policies.
     pub fn lacks<'p>(
         &self,
         removed: impl IntoIterator<Item = &'p Policy>,
@@ -214,12 +215,12 @@ impl Guard {
         Ok(self)
     }
 
-    /// What `nft -f` reads.
+    /// Returns the text that `nft -f` reads.
     pub fn text(&self) -> String {
         text::table(&self.netdevs, &self.outbound)
     }
 
-    /// How closely it follows the policies.
+    /// Returns how closely the guard follows the policies.
     pub fn detail(&self) -> Detail {
         self.outbound.detail
     }
@@ -235,7 +236,8 @@ impl Guard {
         Ok(())
     }
 
-    /// As [`Guard::install`], on a thread of its own: for a runtime that has other things to do.
+    /// Puts the table in place as [`Guard::install`] does, on a thread of its own: for a runtime
+    /// that has other things to do.
     ///
     /// # Errors
     /// [`GuardError`]: what was there before is still there.
@@ -254,7 +256,7 @@ impl Guard {
         Ok(TABLE.check("accept the guard", &self.text())?)
     }
 
-    /// Whether the table is still what was put in place. Takes milliseconds; blocks.
+    /// Compares the table with the one that was put in place. Takes milliseconds; blocks.
     ///
     /// # Errors
     /// [`GuardError`]: `nft` could not be asked.
@@ -266,7 +268,7 @@ impl Guard {
         }
     }
 
-    /// Whether the table is there, whoever put it there.
+    /// Returns whether a table of the guard's name exists, whoever put it there.
     ///
     /// # Errors
     /// [`GuardError`]: `nft` could not be asked.

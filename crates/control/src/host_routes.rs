@@ -20,7 +20,7 @@ const LEAST_MTU: u32 = 1280;
 /// A PROTECT policy that this machine's own packets are not led to.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HostRouteSkipped {
-    /// Its far side is all addresses: a default route would take everything.
+    /// The policy's remote side is all addresses: a default route would take everything.
     #[error(
         "policy {policy}: its remote side is every address: no route leads this machine's own \
          packets there; add one by hand"
@@ -29,7 +29,7 @@ pub enum HostRouteSkipped {
         /// The policy's name.
         policy: String,
     },
-    /// Its far side is a range of many prefixes.
+    /// The policy's remote side is a range of many prefixes.
     #[error("policy {policy}: its remote range {range} is more than {MAX_PREFIXES} prefixes")]
     Unaligned {
         /// The policy's name.
@@ -37,7 +37,7 @@ pub enum HostRouteSkipped {
         /// The range.
         range: AddressRange,
     },
-    /// This machine has no address on its near side.
+    /// This machine has no address on the policy's local side.
     #[error("policy {policy}: this machine has no address on its local side")]
     NoAddress {
         /// The policy's name.
@@ -86,7 +86,7 @@ pub fn host_routes(config: &Validated, view: &View) -> (Vec<HostRoute>, Vec<Host
     (routes.into_iter().map(route).collect(), skipped)
 }
 
-/// The first of this machine's addresses that is on the policy's near side.
+/// Returns the first of this machine's addresses that is on the policy's local side.
 fn source(policy: &Policy, family: Family, view: &View) -> Option<Address> {
     let own = view.addresses.iter().map(|(_, address, _)| *address);
     let mut own = own.filter(|address| {
@@ -120,8 +120,8 @@ fn prefixes(range: &AddressRange) -> Option<Vec<Prefix>> {
     }
 }
 
-/// The host port's MTU: what a tunnel's ICMP will make smaller still is no reason to begin larger
-/// than the smallest port.
+/// Returns the host port's MTU: the smallest of the ports', within [`LEAST_MTU`] and [`MAX_MTU`]. A
+/// tunnel's ICMP makes it smaller still, which is no reason to begin larger.
 pub fn host_mtu(port_mtus: impl Iterator<Item = u32>) -> u32 {
     port_mtus.chain([MAX_MTU]).min().map_or(MAX_MTU, |mtu| mtu.max(LEAST_MTU))
 }

@@ -11,7 +11,7 @@ use config::validated::{PeerId, Policy, Validated};
 /// the SPD. Cheap to copy.
 #[derive(Clone)]
 pub(crate) struct Listing {
-    /// Its list of policies is empty.
+    /// The configuration with an empty list of policies.
     settings: Arc<Validated>,
     /// Slots in the order of the file.
     order: Arc<[PolicyIndex]>,
@@ -27,8 +27,8 @@ impl Listing {
         Listing { settings: Arc::new(whole), order, listed: spd.slots() }
     }
 
-    /// The same configuration upon an SPD that was made of all its policies, those of `before` and
-    /// some that came: slots may be others.
+    /// Returns the same configuration upon an SPD that was made of all its policies, those of
+    /// `before` and some that came: slots may be others.
     pub(crate) fn upon(&self, spd: &Spd, before: &Spd) -> Listing {
         let names = spd.names();
         // One that went and came again under its name is another, and the newest.

@@ -1,5 +1,5 @@
-//! The live compile: what a running daemon makes of one configuration after the other, so that
-//! nothing that did not change is disturbed.
+//! Compiles, in a running daemon, one configuration after the other, so that nothing that did not
+//! change is disturbed.
 //!
 //! | | kept while |
 //! |---|---|
@@ -40,12 +40,12 @@ pub struct Compiler {
     pub(crate) policy_slots: u32,
     pub(crate) next_policy: u32,
     next_set: u32,
-    /// How many were finished, and changes made.
+    /// Number of compiles that were finished, and of changes made.
     pub(crate) compiles: u64,
     pub(crate) last: Option<Last>,
 }
 
-/// What was compiled last.
+/// The last result of a compile.
 pub(crate) struct Last {
     pub(crate) spd: Arc<Spd>,
     pub(crate) kept: Arc<Kept>,
@@ -58,12 +58,12 @@ impl Default for Compiler {
 }
 
 impl Compiler {
-    /// A compiler for any number of workers: replay windows are committed to under a lock.
+    /// Returns a compiler for any number of workers: replay windows are committed to under a lock.
     pub fn new() -> Compiler {
         Compiler::for_workers(u32::MAX)
     }
 
-    /// A compiler for so many worker threads, now and later. One worker needs no lock.
+    /// Returns a compiler for so many worker threads, now and later. One worker needs no lock.
     pub fn for_workers(workers: u32) -> Compiler {
         Compiler {
             workers,
@@ -173,7 +173,7 @@ impl Compiler {
         })
     }
 
-    /// What was compiled becomes the last.
+    /// Records a result as the last, and counts the layout and slots on where they changed.
     pub(crate) fn take(
         &mut self,
         generation: Generation,
@@ -220,7 +220,7 @@ impl Prepared {
     }
 }
 
-/// Whatever could make an SA fail, before any key is taken for one.
+/// Checks everything that could make an SA fail, before any key is taken for one.
 fn check_associations(config: &Validated, keys: &Keys) -> Result<(), CompileError> {
     let peers = &config.peers;
     if keys.peers.len() != peers.len() || keys.files.len() != peers.len() {

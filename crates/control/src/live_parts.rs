@@ -31,7 +31,7 @@ use wire::Address;
 use config::{HOST_NETDEV, Validated};
 use linux::{Hop, KernelRoute, Link, NeighbourEntry, RouteKind, Standing, Usability, View};
 
-/// What a snapshot takes from the kernel.
+/// The parts of a snapshot that come from the kernel.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LiveParts {
     /// The configuration's ports in its order, then the host port.
@@ -50,9 +50,9 @@ pub struct LiveParts {
     pub neighbours: Neighbours,
     /// Next hops worth keeping fresh, by interface index: all routers, and peers on a link.
     pub fresh: OrdSet<(u32, Address)>,
-    /// What an operator should know.
+    /// Problems that an operator should know of.
     pub problems: Vec<LiveProblem>,
-    /// How many routes each router has.
+    /// Number of routes by each router.
     routers: OrdMap<(PortId, Address), u32>,
     /// Addresses of peers, with the port if the peer is on one of its links.
     remotes: OrdMap<Address, Option<PortId>>,
@@ -61,9 +61,9 @@ pub struct LiveParts {
 /// State of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PortState {
-    /// Its netdev does not exist.
+    /// The port's netdev does not exist.
     Absent,
-    /// Its netdev is switched off.
+    /// The port's netdev is switched off.
     Down,
     /// The other end is not there.
     NoCarrier,
@@ -71,7 +71,7 @@ pub enum PortState {
     Up,
 }
 
-/// What is not as it should be while the daemon runs.
+/// A fault outside of Lockgate that was found while the daemon runs.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LiveProblem {
     /// The netdev of a port does not exist.
@@ -129,12 +129,14 @@ impl LiveProblem {
     }
 }
 
-/// What the walk needs of the kernel's view: see the table at the head of this file.
+/// Derives the parts that the walk needs from the kernel's view: see the table at the head of this
+/// file.
 pub fn live_parts(config: &Validated, view: &View) -> LiveParts {
     live_parts_towards(config, view, config.peers.iter().map(|peer| peer.tunnel().remote))
 }
 
-/// The same for peers that are elsewhere than configured: `remotes` are where they are now.
+/// Derives the parts as [`live_parts`] does, for peers that are elsewhere than configured:
+/// `remotes` are their present addresses.
 pub fn live_parts_towards(
     config: &Validated,
     view: &View,
@@ -419,7 +421,8 @@ impl Routing {
         if is_shadowed { Some(RouteTarget::Elsewhere) } else { target }
     }
 
-    /// What becomes of a prefix that has these routes, best first. `None`: all of them are ours.
+    /// Returns the target of a prefix that has these routes, best first. `None`: all of them are
+    /// Lockgate's own.
     fn best_of(&self, routes: &[KernelRoute]) -> Option<RouteTarget<NextHop>> {
         let mut shadowed = None;
         for route in routes {
@@ -444,7 +447,7 @@ impl Routing {
         shadowed
     }
 
-    /// Whether a route leads into the host port: made by Lockgate.
+    /// Returns whether a route leads into the host port: Lockgate made it.
     fn is_ours(&self, route: &KernelRoute) -> bool {
         let into_host = |hop: &Hop| Some(hop.link) == self.host;
         route.kind == RouteKind::Unicast

@@ -1,7 +1,7 @@
-//! Peers behind NATs: where they are now, which is not where the configuration says that they were.
+//! Follows peers behind NATs to where they are now, which need not be where the configuration says.
 //!
-//! What is learned of a peer is kept over changes of configuration as long as its mode, ends and
-//! UDP port are configured as before, and lost with the process: the peer's next packet says it
+//! The end learned of a peer is kept over changes of configuration as long as its mode, ends and
+//! UDP port are configured as before, and lost with the process: the peer's next packet shows it
 //! again.
 
 use std::collections::HashMap;
@@ -19,15 +19,15 @@ use config::validated::{Peer, PeerPlace};
 /// A peer that has moved.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MovedPeer {
-    /// Its name.
+    /// The peer's name.
     pub peer: String,
-    /// Where it was.
+    /// The end that it had.
     pub from: End,
-    /// Where it is now.
+    /// The end that it has now.
     pub to: End,
 }
 
-/// Why a peer is not taken to be where it seems to be. Nothing was changed.
+/// The reason why a peer is not taken to be where it seems to be. Nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MoveError {
     /// No such peer, or its configuration says that it stays where it is.
@@ -38,13 +38,14 @@ pub enum MoveError {
     Unusable {
         /// The address.
         address: IpAddr,
-        /// What it is.
+        /// Kind of address that it is.
         why: &'static str,
     },
     /// No UDP datagram can be sent to port 0.
     #[error("UDP port 0 is no port that packets can be sent to")]
     PortZero,
-    /// It lies in a network behind the peer: what is sealed for that network would be sent there.
+    /// The address lies in a network behind the peer: packets sealed for that network would be sent
+    /// there.
     #[error(
         "{address} is among the `remote` addresses of policy `{policy}`, the networks behind the \
          peer, and its configured address is not"
@@ -64,17 +65,17 @@ pub enum MoveError {
         /// Its new address, as it seems.
         address: IpAddr,
     },
-    /// It is of the other family than our end.
+    /// The address is of the other family than the gateway's own end.
     #[error(transparent)]
     Sa(#[from] SaError),
 }
 
 impl Compiled {
-    /// Has everything for a peer be sent to, and expected from, where it is now: its set and its
-    /// SAs are carried there, with their keys, numbers and windows. The layout stays: what places
-    /// stand for is the same.
+    /// Moves a peer to its present end: packets for it go there, and its packets are expected from
+    /// there. Its set and its SAs are carried over, with their keys, numbers and windows. The
+    /// layout stays: what places stand for is the same.
     ///
-    /// Returns where it was; `None`: it is there already.
+    /// Returns the peer with both ends; `None`: it is there already.
     ///
     /// Cost: reads every policy once.
     ///
@@ -161,7 +162,7 @@ impl Compiled {
         }
     }
 
-    /// Where the peers are now, in the order of the file.
+    /// Returns the present addresses of the peers, in the order of the file.
     pub fn remotes(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.sets().map(|set| set.tunnel.remote)
     }
@@ -171,7 +172,7 @@ fn may_move(peer: &Peer) -> bool {
     peer.place == PeerPlace::BehindNat
 }
 
-/// Where the configuration says that a peer is.
+/// Returns the end that the configuration gives a peer.
 fn configured(peer: &Peer) -> Option<End> {
     let Encapsulation { tunnel, udp, .. } = peer.encapsulation;
     Some(End { address: tunnel.remote, port: udp?.remote })
@@ -185,7 +186,7 @@ fn says_the_same(before: &Peer, now: &Peer) -> bool {
     of(before) == of(now)
 }
 
-/// The same way, to another end.
+/// Returns the encapsulation with another remote end.
 fn towards(way: Encapsulation, end: End) -> Encapsulation {
     Encapsulation {
         tunnel: Tunnel { remote: end.address, ..way.tunnel },

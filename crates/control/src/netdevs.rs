@@ -1,4 +1,4 @@
-//! Whether the netdevs that a configuration names can be ports.
+//! Checks whether the netdevs that a configuration names can be ports.
 
 use config::validated::Port;
 use config::{HOST_NETDEV, Validated, nearest};
@@ -10,36 +10,36 @@ use linux::{Link, LinkKind, View};
 pub struct PortRefusal {
     /// The port's name.
     pub port: String,
-    /// What is wrong with its netdev.
+    /// The fault of its netdev.
     pub reason: PortRefusalReason,
 }
 
-/// What is wrong with a port's netdev.
+/// The fault of a port's netdev.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PortRefusalReason {
-    /// There is none of that name.
+    /// No netdev has that name.
     #[error("there is no netdev {netdev}{}", meant(.nearest.as_deref()))]
     NoNetdev {
         /// The name.
         netdev: String,
-        /// The nearest that there is.
+        /// The most similar name that exists.
         nearest: Option<String>,
     },
-    /// It is the loopback netdev.
+    /// The netdev is the loopback netdev.
     #[error("{netdev} is the loopback device: it leads to no other machine")]
     Loopback {
         /// The netdev.
         netdev: String,
     },
-    /// Its packets have no Ethernet header.
+    /// The netdev's packets have no Ethernet header.
     #[error("{netdev} ({kind}) does not carry Ethernet frames: name an Ethernet netdev")]
     NotEthernet {
         /// The netdev.
         netdev: String,
-        /// What the kernel calls it.
+        /// Kind of the netdev, by the kernel's name.
         kind: String,
     },
-    /// It is a bond.
+    /// The netdev is a bond.
     #[error("{netdev} is a bond: name one of its members instead ({})", .members.join(", "))]
     BondMaster {
         /// The netdev.
@@ -47,7 +47,7 @@ pub enum PortRefusalReason {
         /// Netdevs in the bond.
         members: Vec<String>,
     },
-    /// It is a bridge.
+    /// The netdev is a bridge.
     #[error(
         "{netdev} is a bridge, which has no link of its own: take its member out of it and \
          name that"
@@ -56,7 +56,7 @@ pub enum PortRefusalReason {
         /// The netdev.
         netdev: String,
     },
-    /// It is a VLAN netdev.
+    /// The netdev is a VLAN netdev.
     #[error("{netdev} is VLAN {id} on {parent}: write netdev = \"{parent}\" and vlan = {id}")]
     VlanNetdev {
         /// The netdev.
@@ -66,7 +66,7 @@ pub enum PortRefusalReason {
         /// VLAN id.
         id: u16,
     },
-    /// It is a member of a bridge, bond or VRF, which takes its packets.
+    /// The netdev is a member of a bridge, bond or VRF, which takes its packets.
     #[error(
         "{netdev} is a member of {what} {master}, which takes its packets: \
          ip link set {netdev} nomaster"
@@ -85,8 +85,8 @@ fn meant(nearest: Option<&str>) -> String {
     nearest.map(|name| format!(" (did you mean {name}?)")).unwrap_or_default()
 }
 
-/// Judges the netdevs of a configuration's ports. What may come later (addresses, a VLAN netdev,
-/// the link itself) refuses no port: [`super::LiveProblem`] tells of it.
+/// Checks the netdevs of a configuration's ports. A lack that may end later (addresses, a VLAN
+/// netdev, the link itself) refuses no port: [`super::LiveProblem`] reports it.
 ///
 /// # Errors
 /// Every port that cannot be one, with the reason.

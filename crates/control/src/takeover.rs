@@ -17,11 +17,11 @@ const MAX_NAMED: usize = 8;
 pub struct Takeover {
     /// Name of the policy that takes packets.
     pub by: String,
-    /// Its action: `bypass`, or `protect with peer NAME`.
+    /// Action of the policy that takes packets: `bypass`, or `protect with peer NAME`.
     pub by_action: String,
     /// Name of the policy that protects them until the change.
     pub from: String,
-    /// Its action: `protect with peer NAME`.
+    /// Action of the policy that protects them: `protect with peer NAME`.
     pub from_action: String,
     /// One of the packets.
     pub example: String,

@@ -1,4 +1,4 @@
-//! What a configuration becomes: the snapshot that the walk looks things up in.
+//! Tests the snapshot that a configuration compiles to.
 
 use std::net::IpAddr;
 

@@ -191,7 +191,7 @@ fn a_netdev_that_nftables_cannot_name_is_refused() {
     assert_eq!(error.name, "a\"b");
 }
 
-/// Whether one ping gets an answer.
+/// Returns whether one ping gets an answer.
 fn ping(namespace: Option<&str>, to: &str) -> bool {
     let mut command = Command::new("ip");
     if let Some(name) = namespace {

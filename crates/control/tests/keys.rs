@@ -237,7 +237,7 @@ fn every_mistake_in_a_key_file_is_named_by_line_and_column_and_never_shown() {
     }
 }
 
-/// No run of four hexadecimal digits of the file stands in the text.
+/// Asserts that no run of four hexadecimal digits of the file stands in the text.
 fn assert_nothing_shown(content: &[u8], text: &str) {
     // Our own words hold digits too: the middle of "hexadecimal" is four of them.
     let text = text.replace(env!("CARGO_TARGET_TMPDIR"), "").replace("hexadecimal", "");
@@ -461,7 +461,7 @@ fn mistakes_in_a_replay_key_file_are_named_and_never_shown() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever stands in a key file: no panic, and nothing of it shown.
+    /// Arbitrary key files cause no panic, and messages show nothing of them.
     #[test]
     fn hostile_key_files_never_panic_and_are_never_shown(
         lines in prop::collection::vec(

@@ -203,7 +203,7 @@ fn end(text: &str) -> End {
     End { address: end.ip(), port: end.port() }
 }
 
-/// Where everything for the first set is sent to.
+/// Returns the ends to which everything for the first set is sent.
 fn where_to(compiled: &Compiled) -> (IpAddr, IpAddr, IpAddr, u16, u16) {
     let (out, inbound) = (&compiled.out()[0], &compiled.inb()[0]);
     let port = |way: &Encapsulation| way.udp.unwrap().remote;

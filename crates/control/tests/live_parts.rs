@@ -1,4 +1,4 @@
-//! What the walk gets of what the kernel knows.
+//! Tests the parts of a snapshot that come from the kernel's view.
 
 use std::net::IpAddr;
 
@@ -153,7 +153,7 @@ fn view() -> View {
     view
 }
 
-/// Where a destination goes: a word, or `PORT` or `PORT GATEWAY`.
+/// Returns the route of a destination: a word, or `PORT` or `PORT GATEWAY`.
 fn way(live: &LiveParts, to: &str) -> String {
     let bits = ip(to).family.address_bits();
     let prefixes = (0..=bits)
@@ -174,7 +174,7 @@ fn way(live: &LiveParts, to: &str) -> String {
 }
 
 type Change = fn(&mut View);
-/// What it shows, what the kernel says more, and where destinations go then.
+/// Name of the case, change to the kernel's view, and the routes of destinations after it.
 type Case = (&'static str, Change, &'static [(&'static str, &'static str)]);
 
 #[test]
@@ -631,7 +631,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever came and went, following it comes to what reading all comes to.
+    /// Following any changes gives the same parts as reading everything anew.
     #[test]
     fn what_follows_is_what_reading_all_anew_says(
         steps in prop::collection::vec(prop::collection::vec(step(), 1..3), 1..12),

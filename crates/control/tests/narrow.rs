@@ -50,7 +50,7 @@ fn judged(text: &str) -> (Option<Problem>, Option<Parsed>) {
     }
 }
 
-/// What the walk says to hosts behind the gateway.
+/// Returns the MTU that the walk tells hosts behind the gateway.
 fn inner_mtu(parsed: &Parsed) -> u32 {
     let keys = config::ReplayKeys::stand_ins(&parsed.validated).expect("keys");
     let snapshot = control::compile(&parsed.validated, keys, Generation(1)).expect("compiles");

@@ -33,7 +33,7 @@ pub(super) struct ByAddress {
     pub(super) rules: String,
     /// BYPASS policies without a rule of their own.
     pub(super) bypasses_left_out: usize,
-    /// What that covers.
+    /// Policies that these rules cover.
     pub(super) cover: Cover,
 }
 
@@ -52,7 +52,7 @@ pub(super) fn by_address(policies: &[&Policy]) -> ByAddress {
 /// Families, in the order of [`Decided::closed`].
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
-/// What passes and what is dropped.
+/// The outbound policies, sorted into rules that pass and addresses that are closed.
 #[derive(Default)]
 struct Decided<'a> {
     /// BYPASS policies that have rules.

@@ -1,5 +1,6 @@
-//! What a guard covers, so that a change of few policies need not write it anew: whether it is as
-//! strict as the policies still, and if not, whether a rule at its end makes it so.
+//! Records what a guard covers, so that a change of few policies need not write it anew: tells
+//! whether the guard is still as strict as the policies, and if not, whether a rule at its end
+//! makes it so.
 
 use policy::{AddressRange, Direction, Selector};
 use wire::Family;
@@ -22,20 +23,20 @@ pub(super) struct Cover {
 /// Families, in the order of [`Cover::closed`].
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
-/// What a guard lacks to be as strict as other policies.
+/// The part that a guard lacks to be as strict as other policies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lack {
     /// Nothing.
     Nothing,
     /// A rule for this policy, behind all others.
     Rule,
-    /// It is to be written anew.
+    /// The whole guard: it is to be written anew.
     Everything,
 }
 
 impl Cover {
-    /// What it lacks for a policy that comes, which wins over all of its priority. `runs`: whether
-    /// a policy still does; the rules of those that went may stand for a while.
+    /// Returns what the guard lacks for an added policy, which wins over all of its priority.
+    /// `runs` tells whether a policy still runs; the rules of removed ones may stand for a while.
     pub(super) fn lacks_for(&self, policy: &Policy, runs: impl Fn(&Policy) -> bool) -> Lack {
         if policy.only == Some(Direction::Inbound) || policy.action == Action::Bypass {
             return Lack::Nothing; // what passes may be dropped for a while
@@ -59,7 +60,7 @@ impl Cover {
         }
     }
 
-    /// Whether it is as strict as the policies still without a policy that goes.
+    /// Returns whether the guard is still as strict as the policies once this policy is removed.
     pub(super) fn is_kept_without(&self, policy: &Policy) -> bool {
         if policy.only == Some(Direction::Inbound) || policy.action != Action::Bypass {
             return true; // what is dropped may be dropped for a while
@@ -113,7 +114,7 @@ mod tests {
 
     const PROTECT: Action = Action::Protect(PeerId(0));
 
-    /// What the rules of a cover let out to an address.
+    /// Returns whether the rules of a cover let packets out to an address.
     fn passes(cover: &Cover, address: u128) -> bool {
         let to = AddressRange { family: Family::V4, lo: address, hi: address };
         let speaks = |policy: &&Policy| policy.selector.remote[0].meets_address(address);
@@ -133,7 +134,8 @@ mod tests {
         }
     }
 
-    /// Whether the policies, the newest last, let the machine's own packets out to an address.
+    /// Returns whether the policies, the newest last, let the machine's own packets out to an
+    /// address.
     fn may_pass(policies: &[Policy], address: u128) -> bool {
         let ordered = in_order(policies);
         let decides =

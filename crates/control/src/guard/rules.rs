@@ -28,8 +28,8 @@ pub(super) fn rules(text: &mut String, policy: &Policy) -> usize {
     count
 }
 
-/// What a packet must match of each kind: all lists, any member of each. Empty where a list is:
-/// the selector does not name this family.
+/// Returns the lists of a selector's matches in one family: a packet must match a member of each.
+/// An empty list: the selector does not name this family.
 fn matches(selector: &Selector, family: Family) -> Vec<AnyOf> {
     let (keyword, version) = match family {
         Family::V4 => ("ip", "ipv4"),

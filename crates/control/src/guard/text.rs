@@ -34,29 +34,29 @@ pub struct UnwritableName {
 /// by remote address: `nft` and the kernel take 0.1 ms for a rule and 8 µs for a range in a set.
 const MAX_RULES: usize = 1000;
 
-/// What part of the table the netdevs make: what is closed to forwarding, and what is asked for
-/// what leaves by it.
+/// Part of the table that the netdevs make: chains `forward`, `output` and `input`.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Netdevs(String);
 
-/// What part of the table the policies make; of any size, and the same while they are.
+/// Part of the table that the policies make; of any size, and unchanged while they are.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Outbound {
     sets: String,
     /// Chain `outbound`, without its end.
     chain: String,
     pub(super) detail: Detail,
-    /// What that covers.
+    /// Policies that these rules cover.
     pub(super) cover: Cover,
 }
 
 impl Netdevs {
-    /// All that there are: nothing is forwarded by any.
+    /// Returns the part for all netdevs: the kernel forwards nothing by any.
     pub(super) fn all() -> Netdevs {
         Netdevs(format!("{FORWARD}    counter drop\n  }}\n"))
     }
 
-    /// Those of a configuration; `view` names the VLANs and what else is stacked on them.
+    /// Returns the part for a configuration's netdevs; `view` names the VLANs and what else is
+    /// stacked on them.
     pub(super) fn of(
         config: &Validated,
         view: &View,
@@ -67,8 +67,8 @@ impl Netdevs {
         Ok(Netdevs(text))
     }
 
-    /// The same without hook `input`: before there is a daemon, whoever looks after the machine may
-    /// have to come in by such a port.
+    /// Returns the part of [`Netdevs::of`] without hook `input`: before there is a daemon, whoever
+    /// looks after the machine may have to come in by such a port.
     pub(super) fn early(config: &Validated, view: &View) -> Result<Netdevs, UnwritableName> {
         let mut text = String::from(FORWARD);
         let closed = closed_netdevs(config, view)?;
@@ -93,13 +93,13 @@ impl Netdevs {
 }
 
 impl Outbound {
-    /// Of no policy: nothing leads there.
+    /// Returns the part for no policy: no chain leads there.
     pub(super) fn none() -> Outbound {
         let (sets, chain, cover) = (String::new(), String::new(), Cover::default());
         Outbound { sets, chain, detail: Detail::ByPolicy, cover }
     }
 
-    /// Whether `nft` reads the same of both.
+    /// Returns whether both make the same text for `nft`.
     pub(super) fn is_written_as(&self, other: &Outbound) -> bool {
         self.sets == other.sets && self.chain == other.chain
     }
@@ -117,7 +117,7 @@ impl Outbound {
         lines.lines().map(add).collect()
     }
 
-    /// Of a configuration's policies.
+    /// Returns the part for a configuration's policies.
     pub(super) fn of(policies: &[Policy]) -> Outbound {
         let policies = in_order(policies);
         let mut chain = String::from("  chain outbound {\n    meta l4proto esp accept\n");
@@ -208,8 +208,8 @@ fn stacked_on(index: u32, view: &View, is_stacked: fn(&LinkKind) -> bool) -> Vec
     names
 }
 
-/// Whether frames that leave by such a netdev leave by the one below it, not wrapped in packets
-/// that are judged themselves.
+/// Returns whether frames that leave by such a netdev leave by the one below it, not wrapped in
+/// packets that are judged themselves.
 fn is_stacked(kind: &LinkKind) -> bool {
     match kind {
         LinkKind::Vlan { .. } => true,
@@ -217,7 +217,8 @@ fn is_stacked(kind: &LinkKind) -> bool {
     }
 }
 
-/// The same, for frames with the tag, or the lack of one, that the netdev below gives them.
+/// Returns whether frames that leave by such a netdev leave by the one below it with the tag, or
+/// the lack of one, that the netdev below gives them.
 fn is_same_link(kind: &LinkKind) -> bool {
     match kind {
         LinkKind::Other(kind) => {

@@ -25,13 +25,13 @@ impl Union {
         self.0.insert(lo, hi);
     }
 
-    /// Whether every address of the range is one of these.
+    /// Returns whether every address of the range is in the set.
     pub(super) fn holds(&self, range: &AddressRange) -> bool {
         let before = self.0.range(..=range.lo).next_back();
         before.is_some_and(|(_, &last)| last >= range.hi)
     }
 
-    /// Whether an address of the range is one of these.
+    /// Returns whether any address of the range is in the set.
     pub(super) fn meets(&self, range: &AddressRange) -> bool {
         let before = self.0.range(..=range.hi).next_back();
         before.is_some_and(|(_, &last)| last >= range.lo)

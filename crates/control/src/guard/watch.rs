@@ -1,4 +1,4 @@
-//! Hearing of changes to nftables, so that a guard that was removed is noticed at once.
+//! Listens for changes to nftables, so that a guard that was removed is noticed at once.
 
 use linux::nft::{Changes, NftError};
 
@@ -7,7 +7,7 @@ use super::{Guard, GuardError, Integrity};
 /// Listens for changes to nftables.
 pub struct GuardWatch {
     changes: Changes,
-    /// Whether the guard is to be looked at.
+    /// Set if the guard is to be compared.
     due: bool,
 }
 
@@ -18,7 +18,7 @@ impl GuardWatch {
     }
 
     /// Waits until the guard is not what was put in place: the caller puts it there again, and
-    /// tells of it. Cancel safe.
+    /// reports it. Cancel safe.
     ///
     /// # Errors
     /// [`GuardError`]: `nft` could not be asked; the guard may stand or not.
