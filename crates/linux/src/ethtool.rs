@@ -1,5 +1,5 @@
-//! What the driver of a netdev is asked by ethtool's netlink: how many queues it has, and that it
-//! leaves received frames as they are. Right in whatever network namespace the thread is in.
+//! Asks the driver of a netdev, by ethtool's netlink, how many queues it has, and that it leaves
+//! received frames as they are. Right in whatever network namespace the thread is in.
 //!
 //! Not crate `ethtool`: for these two questions it would bring a second kind of netlink socket,
 //! with a task that carries its messages, beside `Requests`.
@@ -13,7 +13,7 @@ const GENERIC_PROTOCOL: isize = 16;
 /// Attributes that hold attributes are marked.
 const NESTED: u16 = 1 << 15;
 
-/// How many queues a netdev has.
+/// Number of queues of a netdev.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Channels {
     /// Receive queues.
@@ -27,7 +27,7 @@ pub struct Channels {
 pub enum Offload {
     /// VLAN tags are taken off: the frame of a tagged port would look untagged.
     VlanStripping,
-    /// The same for tags of service providers (802.1ad).
+    /// Tags of service providers (802.1ad) are taken off likewise.
     ServiceVlanStripping,
     /// TCP segments are put together (LRO): larger than the frame memory.
     LargeReceive,
@@ -86,8 +86,8 @@ impl Ethtool {
         Ok(Ethtool { requests, family })
     }
 
-    /// How many queues a netdev uses. Of one whose driver does not say, as many as it was made
-    /// with.
+    /// Returns the number of queues that a netdev uses. Of one whose driver does not say, as many
+    /// as it was made with.
     ///
     /// # Errors
     /// [`NetlinkError`]: the netdev is gone, or netlink broke.
@@ -152,7 +152,7 @@ impl Ethtool {
         self.active(link)
     }
 
-    /// Which of the offloads are on.
+    /// Returns those of the offloads that are on.
     fn active(&mut self, link: &Link) -> Result<Vec<Offload>, NetlinkError> {
         const FEATURES_GET: u8 = 11;
         const ACTIVE: u16 = 4;

@@ -1,4 +1,4 @@
-//! What Linux knows and what it is told: the only crate that speaks netlink or runs `nft`.
+//! Reads and writes the kernel's network state: the only crate that speaks netlink or runs `nft`.
 //!
 //! | module | |
 //! |---|---|
@@ -7,8 +7,8 @@
 //! | [`ethtool`] | queues and receive offloads of a netdev |
 //! | [`nft`] | a table of nftables: put in place, listed, watched, removed |
 //!
-//! Nothing here knows a configuration: who asks says what it wants. All of it holds in the network
-//! namespace of the thread that asks.
+//! Nothing here knows a configuration: the caller says what it wants. Every function works in the
+//! network namespace of the thread that calls it.
 #![forbid(unsafe_code)]
 
 pub mod ethtool;

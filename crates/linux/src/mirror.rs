@@ -94,7 +94,7 @@ pub fn read_link(index: u32) -> Result<Option<Link>, NetlinkError> {
     }
 }
 
-/// Which lists of a [`View`].
+/// A selection of the lists of a [`View`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lists {
     /// [`View::links`].
@@ -111,18 +111,18 @@ impl Lists {
     const NONE: Lists = Lists { links: false, addresses: false, routes: false, neighbours: false };
     const ALL: Lists = Lists { links: true, addresses: true, routes: true, neighbours: true };
 
-    /// Whether it is none of them.
+    /// Returns whether no list is selected.
     pub fn is_empty(&self) -> bool {
         *self == Lists::NONE
     }
 }
 
-/// What became of the view.
+/// The changes to the view since the last report.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Changes {
     /// Lists that are not what they were.
     pub lists: Lists,
-    /// What an operator should read of.
+    /// Events that an operator should read of.
     pub notes: Vec<Note>,
 }
 
@@ -135,11 +135,11 @@ pub enum Note {
     Cut(io::ErrorKind),
     /// The kernel does something that Lockgate does not follow.
     Refused(Refused),
-    /// It does no longer.
+    /// The kernel does so no longer.
     NoLongerRefused(Refused),
 }
 
-/// Why everything was read anew.
+/// The reason why everything was read anew.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ResyncReason {
     /// The kernel had more to tell than there was room.
@@ -171,7 +171,7 @@ impl std::fmt::Display for Note {
     }
 }
 
-/// Why there is no mirror.
+/// The reason why there is no mirror.
 #[derive(Debug, thiserror::Error)]
 pub enum MirrorError {
     /// The kernel cannot be listened to.
@@ -184,7 +184,7 @@ pub enum MirrorError {
     /// The kernel did not say what it knows.
     #[error("cannot read the kernel's addresses, routes and neighbours: {source}")]
     Read {
-        /// What went wrong.
+        /// The error of the request.
         #[from]
         source: NetlinkError,
     },
@@ -197,16 +197,16 @@ pub struct Mirror {
     view: View,
     /// The nexthop objects that routes may name.
     nexthops: read::Nexthops,
-    /// How often all routes were read.
+    /// Number of times that all routes were read.
     readings: u64,
     /// Lists that are to be read.
     stale: Lists,
-    /// What the caller has not been told yet.
+    /// Changes that the caller has not been told yet.
     untold: Changes,
-    /// When lists may be read again.
+    /// Earliest time to read lists again.
     not_before: Instant,
     retry: Duration,
-    /// Whether `events` broke.
+    /// Set if `events` broke.
     cut: bool,
     /// Next hops that the kernel was asked to keep fresh.
     fresh: OrdSet<(u32, Address)>,
@@ -241,12 +241,12 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// What the kernel knows, as far as it told.
+    /// Returns the kernel's state, as far as the kernel told.
     pub fn view(&self) -> &View {
         &self.view
     }
 
-    /// How often all routes were read since the start.
+    /// Returns the number of times that all routes were read since the start.
     pub fn route_readings(&self) -> u64 {
         self.readings
     }
@@ -485,10 +485,10 @@ impl Mirror {
     }
 }
 
-/// What a reading of the routes found.
+/// The result of reading the routes.
 #[derive(Default)]
 struct ReadRoutes {
-    /// Its lists of routes, with shadows and what was refused; the others are empty.
+    /// The view's lists of routes, with shadows and what was refused; the others are empty.
     view: View,
     nexthops: read::Nexthops,
 }
@@ -568,7 +568,8 @@ fn apply(
     }
 }
 
-/// What others look at in a neighbour: that a good one is asked again concerns nobody.
+/// Returns those parts of a neighbour whose change is reported: that a good one is asked again
+/// concerns nobody.
 fn told_apart(entry: Option<NeighbourEntry>) -> Option<(Option<[u8; 6]>, bool, bool)> {
     let failed = |entry: &NeighbourEntry| entry.state == NeighbourState::Failed;
     entry.map(|entry| (entry.usable_mac(), failed(&entry), entry.managed))

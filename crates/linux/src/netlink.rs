@@ -21,13 +21,13 @@ const HEADER_BYTES: usize = 16;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 
-/// Why a request was not answered.
+/// The reason why a request was not answered.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
     /// The socket cannot be made, or broke.
     #[error("netlink {action}: {source}")]
     Socket {
-        /// What was tried.
+        /// Name of the operation that was tried.
         action: &'static str,
         /// The kernel's answer.
         source: io::Error,
@@ -35,7 +35,7 @@ pub enum NetlinkError {
     /// The kernel refused the request.
     #[error("netlink {request}: {source}")]
     Refused {
-        /// What was asked for.
+        /// Name of the request.
         request: &'static str,
         /// The kernel's answer.
         source: io::Error,
@@ -43,7 +43,7 @@ pub enum NetlinkError {
     /// The answer was no netlink message.
     #[error("netlink {request}: the answer cannot be read")]
     Garbled {
-        /// What was asked for.
+        /// Name of the request.
         request: &'static str,
     },
 }
@@ -58,10 +58,10 @@ impl NetlinkError {
     }
 }
 
-/// Whether a dump shows one moment.
+/// Completeness of a dump.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Dump {
-    /// Yes.
+    /// The dump shows one moment.
     Whole,
     /// Something changed while it was read (`NLM_F_DUMP_INTR`): ask again.
     Interrupted,
@@ -246,7 +246,7 @@ impl Events {
         Ok(())
     }
 
-    /// The same without waiting: whether there was a datagram.
+    /// Receives like [`Events::receive`], without waiting. Returns whether there was a datagram.
     pub(crate) async fn receive_ready(
         &mut self,
         each: impl FnMut(Message<'_>),

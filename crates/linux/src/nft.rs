@@ -13,14 +13,14 @@ const NETFILTER_PROTOCOL: isize = 12;
 const TABLES_GROUP: u32 = 7;
 /// Room for what the kernel tells while nobody reads, bytes.
 const EVENT_ROOM_BYTES: u32 = 1 << 20;
-/// Somebody's change is let finish before it is told of.
+/// Time that a change is given to finish before it is reported.
 const SETTLING: Duration = Duration::from_millis(10);
-/// How often a change is assumed if the kernel cannot be listened to.
+/// Period at which a change is assumed if the kernel cannot be listened to.
 const PERIOD: Duration = Duration::from_secs(2);
-/// How often it is assumed in any case.
+/// Period at which a change is assumed in any case.
 const LONG_PERIOD: Duration = Duration::from_secs(30);
 
-/// Why `nft` did not do what it was asked.
+/// The reason why `nft` did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum NftError {
     /// The program is not there.
@@ -35,7 +35,7 @@ pub enum NftError {
     /// The program refused.
     #[error("nft refused to {action}: {message}")]
     Refused {
-        /// What was tried.
+        /// Name of the operation that was tried.
         action: &'static str,
         /// Its own words, the first lines of them.
         message: String,
@@ -133,7 +133,7 @@ impl Table {
 
 /// Runs `nft` with this input and returns what it prints.
 fn run(action: &'static str, arguments: &[&str], input: &str) -> Result<String, NftError> {
-    /// What an operator can read of a message, characters.
+    /// Longest message that is shown to an operator, characters.
     const MESSAGE_LENGTH: usize = 1000;
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => NftError::NoProgram,

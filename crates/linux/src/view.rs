@@ -1,4 +1,4 @@
-//! What the kernel knows, as plain data: netdevs, addresses, routes, neighbours.
+//! Holds the kernel's network state as plain data: netdevs, addresses, routes, neighbours.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use dataplane::Prefix;
 use imbl::OrdMap;
 use wire::{Address, Family};
 
-/// What the kernel knew at one moment. Every list is whole: it is replaced, never patched half. A
+/// The kernel's state at one moment. Every list is whole: it is replaced, never patched half. A
 /// copy costs what there are of netdevs and addresses; routes and neighbours are shared.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct View {
@@ -22,7 +22,7 @@ pub struct View {
     pub neighbours: OrdMap<(u32, Address), NeighbourEntry>,
     /// Destinations that refused policy rules may lead elsewhere, with all that is narrower.
     pub shadows: BTreeSet<(Address, u8)>,
-    /// What the kernel would do and Lockgate does not: told by name, never ignored.
+    /// Kernel configuration that Lockgate does not follow: reported by name, never ignored.
     pub refused: BTreeSet<Refused>,
 }
 
@@ -40,13 +40,13 @@ pub struct Link {
     pub mac: [u8; 6],
     /// Largest IP packet that leaves by it, bytes.
     pub mtu: u32,
-    /// Whether it is switched on.
+    /// Set if the netdev is switched on.
     pub admin_up: bool,
-    /// Whether the other end is there.
+    /// Set if the other end is there.
     pub carrier: bool,
-    /// What it is.
+    /// Kind of the netdev.
     pub kind: LinkKind,
-    /// Whether its frames begin with an Ethernet header.
+    /// Set if its frames begin with an Ethernet header.
     pub ethernet: bool,
     /// Interface index of the bond, bridge or VRF that it is a member of.
     pub master: Option<u32>,
@@ -57,13 +57,13 @@ pub struct Link {
 }
 
 impl Link {
-    /// Whether packets can leave by it.
+    /// Returns whether packets can leave by the netdev.
     pub fn is_up(&self) -> bool {
         self.admin_up && self.carrier
     }
 }
 
-/// What a netdev is.
+/// Kind of a netdev.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LinkKind {
     /// A network card, or something that looks like one: no kind is given by the kernel.
@@ -110,25 +110,26 @@ pub struct KernelRoute {
     pub table: u32,
     /// Of several routes to one prefix the lowest metric wins.
     pub metric: u32,
-    /// Who made it (`proto`): [`HOST_ROUTE_PROTOCOL`] is ours.
+    /// Number of the route's maker (`proto`): [`HOST_ROUTE_PROTOCOL`] is Lockgate's.
     pub protocol: u8,
-    /// What becomes of packets.
+    /// Treatment of packets.
     pub kind: RouteKind,
-    /// Where they may go, in the kernel's order: more than one is ECMP. All are kept; the first
-    /// that is usable is used.
+    /// Next hops, in the kernel's order: more than one is ECMP. All are kept; the first that is
+    /// usable is used.
     pub hops: Vec<Hop>,
-    /// The source that the box itself speaks from on this route.
+    /// The source that this machine itself speaks from on this route.
     pub source: Option<Address>,
-    /// Whether it is followed.
+    /// Standing of the route: followed or refused.
     pub standing: Standing,
 }
 
-/// Whether a route is followed.
+/// Standing of a route: followed or refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
-    /// Yes.
+    /// The route is followed.
     Followed,
-    /// No: it is there, so it shadows wider ones, and leads nowhere ([`View::refused`] says why).
+    /// The route is not followed: it shadows wider ones, and leads nowhere ([`View::refused`] says
+    /// why).
     Refused,
 }
 
@@ -136,13 +137,13 @@ pub enum Standing {
 pub const MAIN_TABLE: u32 = 254;
 /// Table `local`: our own addresses and broadcast addresses.
 pub const LOCAL_TABLE: u32 = 255;
-/// Table of the routes that lead the box's own packets into the host port, which a rule of ours
-/// looks up for nobody else's. The same number is the rule's priority.
+/// Table of the routes that lead this machine's own packets into the host port, which a rule of
+/// Lockgate's looks up for no other packets. The same number is the rule's priority.
 pub const HOST_ROUTE_TABLE: u32 = 76;
 /// `proto` of these routes and of that rule.
 pub const HOST_ROUTE_PROTOCOL: u8 = 76;
 
-/// What a route does with packets.
+/// Treatment of packets by a route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RouteKind {
     /// Sends them on.
@@ -157,25 +158,25 @@ pub enum RouteKind {
     Unreachable,
     /// Drops them and says that it is forbidden.
     Prohibit,
-    /// As if the route were not there.
+    /// Lets the lookup go on as if the route were not there.
     Throw,
 }
 
-/// Where a route may lead.
+/// One of the next hops of a route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hop {
     /// Interface index.
     pub link: u32,
     /// The router; `None`: the destination itself is on the link.
     pub gateway: Option<Address>,
-    /// Whether the kernel would use it.
+    /// State of the hop, by the kernel.
     pub usability: Usability,
 }
 
-/// Whether the kernel would use a hop.
+/// State of a hop, by the kernel: used or not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Usability {
-    /// Yes.
+    /// The kernel would use the hop.
     Usable,
     /// The link is down.
     Dead,
@@ -186,9 +187,9 @@ pub enum Usability {
 pub struct NeighbourEntry {
     /// Its link address; `None`: not known.
     pub mac: Option<[u8; 6]>,
-    /// What the kernel thinks of it.
+    /// State of the entry, by the kernel.
     pub state: NeighbourState,
-    /// Whether the kernel keeps it fresh by itself (`NTF_MANAGED`).
+    /// Set if the kernel keeps it fresh by itself (`NTF_MANAGED`).
     pub managed: bool,
 }
 
@@ -202,7 +203,7 @@ impl NeighbourEntry {
     }
 }
 
-/// What the kernel thinks of a neighbour.
+/// State of a neighbour, by the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NeighbourState {
     /// Reachable, being asked again, or on a link without neighbour discovery.
@@ -217,7 +218,7 @@ pub enum NeighbourState {
     Failed,
 }
 
-/// What the kernel would do and Lockgate does not.
+/// Kernel configuration that would lead packets, and that Lockgate does not follow.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Refused {
     /// A policy rule beyond the default ones: where it may lead, nothing leads here.
@@ -311,7 +312,7 @@ impl View {
         if table == HOST_ROUTE_TABLE { &self.host_routes } else { &self.routes }
     }
 
-    /// The same, to be changed.
+    /// Returns the routes of a table, to be changed.
     pub fn routes_of_mut(&mut self, table: u32) -> &mut RouteList {
         if table == HOST_ROUTE_TABLE { &mut self.host_routes } else { &mut self.routes }
     }

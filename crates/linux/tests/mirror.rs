@@ -15,7 +15,7 @@ use namespace::{inside, ip, run};
 use policy::AddressRange;
 use wire::Address;
 
-/// What a test waits for at most.
+/// Longest time that a test waits for a change.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn address(text: &str) -> Address {
@@ -259,7 +259,7 @@ fn a_route_that_one_message_tells_of_needs_no_reading() {
     });
 }
 
-/// What was followed is what a mirror that has just read everything says, route by route.
+/// Waits until the routes that were followed are those of a mirror that has just read everything.
 async fn is_as_read(mirror: &mut Mirror, after: &str) {
     let read = Mirror::start().await.expect("another mirror");
     until(mirror, after, |view| view.routes == read.view().routes).await;

@@ -1,12 +1,12 @@
 //! The host port's netdev, and the routes that lead this machine's own packets into the walk.
 //!
-//! What this machine sends to a far net would leave in clear by the unprotected port (and be
-//! dropped by the guard). For each PROTECT policy a route `PREFIX dev lockgate0` leads it into the
-//! host port, where the walk takes it. These routes lie in a table of their own, which a rule looks
-//! up for what this machine sends itself (`iif lo`) before `main`: whatever routes there are to the
-//! far net, and whoever changes them, stay as they are. A peer in transport mode is such a far net
-//! of one address. What this machine says to peers as a gateway, ESP and IKE, is spared: rules
-//! before that one jump over it.
+//! This machine's packets to a far net would leave in clear by the unprotected port (and be dropped
+//! by the guard). For each PROTECT policy a route `PREFIX dev lockgate0` leads them into the host
+//! port, where the walk takes them. These routes lie in a table of their own, which a rule looks up
+//! for this machine's own packets (`iif lo`) before `main`: whatever routes there are to the far
+//! net, and whoever changes them, stay as they are. A peer in transport mode is such a far net of
+//! one address. The gateway's own ESP and IKE to peers is spared: rules before that one jump over
+//! it.
 //!
 //! | priority | rule |
 //! |---|---|
@@ -46,13 +46,13 @@ pub struct HostRoute {
     pub source: Address,
 }
 
-/// Why the host port's netdev is not as it should be.
+/// The reason why the host port's netdev is not as it should be.
 #[derive(Debug, thiserror::Error)]
 pub enum HostPortError {
-    /// It is not there.
+    /// The netdev does not exist.
     #[error("there is no netdev {netdev}")]
     Absent {
-        /// Its name.
+        /// The netdev's name.
         netdev: String,
     },
     /// The kernel refused.
@@ -63,7 +63,7 @@ pub enum HostPortError {
     Setting {
         /// The file.
         path: PathBuf,
-        /// What was to be written.
+        /// The value that was to be written.
         value: &'static str,
         /// The kernel's answer.
         source: io::Error,

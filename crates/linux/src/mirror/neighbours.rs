@@ -18,12 +18,12 @@ use crate::view::NeighbourState;
 /// Stale neighbours that are asked again in one go at most.
 const PROBES_AT_ONCE: usize = 64;
 
-/// Who keeps an entry fresh.
+/// The party that keeps an entry fresh.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keeping {
     /// The kernel (`NTF_MANAGED`).
     Kernel,
-    /// Nobody: it is asked this once (`NTF_USE`).
+    /// Nobody: the kernel asks for it this once (`NTF_USE`).
     Nobody,
 }
 

@@ -17,7 +17,7 @@ const REPLACE: u16 = 0x100;
 pub(super) enum Patched {
     /// The view has it.
     Done,
-    /// It had it before.
+    /// The view had it before.
     Known,
     /// All routes are to be read.
     InDoubt,
