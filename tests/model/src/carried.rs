@@ -1,5 +1,5 @@
-//! What a packet to us bears, and the packet that ESP carried in it: RFC 3948 §2 and §3, RFC 4303
-//! §2 and §3.1, RFC 6040 §4.2.
+//! Reads what a packet to us bears, and the packet that ESP carried in it: RFC 3948 §2 and §3, RFC
+//! 4303 §2 and §3.1, RFC 6040 §4.2.
 
 use dataplane::DropReason;
 use wire::{Family, Upper};
@@ -8,7 +8,7 @@ use crate::esp::Text;
 use crate::headers::{self, Defects, Ip, Part};
 use crate::icmp;
 
-/// What a packet to us is, by its protocol and by RFC 3948 §2.
+/// Kind of a packet to us, by its protocol and by RFC 3948 §2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bearing<'p> {
     /// ESP, alone or in UDP.
@@ -19,7 +19,7 @@ pub enum Bearing<'p> {
     Clear,
 }
 
-/// How ESP came.
+/// Layer that carried ESP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Carrier {
     /// Behind the IP header.
@@ -28,9 +28,10 @@ pub enum Carrier {
     Udp(u16),
 }
 
-/// RFC 3948 §2: UDP to port 4500 is ESP unless it begins with four zero bytes, which is IKE, or is
-/// one byte 0xff, a keepalive. What is too short for an SPI, or says that it is longer than it is,
-/// is UDP and no more. A first fragment says the length of a datagram that is not all here.
+/// Tells the kind of a packet by RFC 3948 §2: UDP to port 4500 is ESP unless it begins with four
+/// zero bytes, which is IKE, or is one byte 0xff, a keepalive. A datagram that is too short for an
+/// SPI, or says that it is longer than it is, is UDP and no more. A first fragment says the length
+/// of a datagram that is not all here.
 pub fn bearing(packet: &Ip) -> Bearing<'_> {
     let data = &packet.bytes[packet.upper..];
     match (packet.flow.protocol, packet.flow.upper) {
@@ -70,7 +71,7 @@ fn stripped(text: &Text) -> Result<(&[u8], u8), Defects> {
 /// RFC 4303 §3.1.2 and §2.7: the packet in a text that came in a packet of this class.
 ///
 /// # Errors
-/// Why it is dropped.
+/// The reasons to drop it.
 pub fn whole(text: &Text, outer_class: u8) -> Result<Ip, Defects> {
     // Padding and next header may both be wrong: either is a reason.
     let is_ip = [4, 41, 59].contains(&text.next_header);
@@ -92,7 +93,7 @@ pub fn whole(text: &Text, outer_class: u8) -> Result<Ip, Defects> {
 /// protocol that is and how long the packet is now; the rest of it is as it came.
 ///
 /// # Errors
-/// Why it is dropped.
+/// The reasons to drop it.
 pub fn restored(outer: &Ip, text: &Text, carrier: Carrier) -> Result<Ip, Defects> {
     let (carried, protocol) = stripped(text)?;
     let mut bytes = outer.bytes[..outer.upper].to_vec();

@@ -5,7 +5,7 @@ use wire::Address;
 
 use crate::headers::{Ip, Part};
 
-/// Where the checksum of a packet lies and what it covers.
+/// Place of a packet's checksum, with the bytes that it covers.
 struct Place {
     at: usize,
     end: usize,
@@ -29,7 +29,7 @@ pub fn complete_unfinished(packet: &mut Ip) {
     packet.bytes[at..at + 2].copy_from_slice(&value.to_be().to_be_bytes());
 }
 
-/// Whether a whole TCP or UDP packet has a right checksum; `None`: it has none.
+/// Returns whether a whole TCP or UDP packet has a right checksum; `None`: it has none.
 pub fn is_right(packet: &Ip) -> Option<bool> {
     let Place { at, end, pseudo } = place(packet)?;
     if packet.flow.protocol == 17 && packet.bytes[at..at + 2] == [0; 2] {

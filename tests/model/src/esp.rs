@@ -15,7 +15,7 @@ use sha2::{Sha256, Sha384, Sha512};
 
 use crate::world::Keys;
 
-/// What an ESP packet carries, trailer included.
+/// The plaintext of an ESP packet, trailer included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text {
     /// Everything in front of pad length and next header: the inner packet or the upper layer,
@@ -39,7 +39,7 @@ impl Text {
         Text { payload, pad_length, next_header }
     }
 
-    /// What is in front of the padding; `None`: there is less than the trailer claims.
+    /// Returns the bytes in front of the padding; `None`: there are fewer than the trailer claims.
     pub fn carried(&self) -> Option<&[u8]> {
         let end = self.payload.len().checked_sub(self.pad_length.into())?;
         Some(&self.payload[..end])
@@ -273,7 +273,7 @@ pub struct Numbers {
     accepted: BTreeSet<u64>,
 }
 
-/// What the window says of a number.
+/// Answer of the replay window for a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Freshness {
     /// Not accepted before.
@@ -301,7 +301,7 @@ impl Numbers {
         }
     }
 
-    /// Whether a number was accepted before, however long ago.
+    /// Returns whether a number was accepted before, however long ago.
     pub fn was_accepted(&self, number: u64) -> bool {
         self.accepted.contains(&number)
     }

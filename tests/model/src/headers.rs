@@ -1,4 +1,4 @@
-//! What a frame is, read with `etherparse`: link header, IP header, extension headers, ports.
+//! Reads frames with `etherparse`: link header, IP header, extension headers, ports.
 //!
 //! All defects of a header are collected: in which order a gateway looks for them is its own
 //! affair, and any of them is a right reason to drop the packet.
@@ -26,7 +26,7 @@ pub struct Link {
     pub stacked: bool,
     /// EtherType behind the tag.
     pub ethertype: u16,
-    /// What follows.
+    /// Bytes behind the header.
     pub payload: Vec<u8>,
 }
 
@@ -52,7 +52,7 @@ pub fn link(frame: &[u8]) -> Option<Link> {
     Some(link)
 }
 
-/// Which part of a datagram a packet is.
+/// Part of a datagram that a packet is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
     /// All of it.
@@ -66,37 +66,37 @@ pub enum Part {
 /// An IP packet without defects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ip {
-    /// What selectors see.
+    /// Flow that selectors see.
     pub flow: Flow,
     /// The packet, link padding cut off.
     pub bytes: Vec<u8>,
-    /// Where the upper layer begins.
+    /// Offset of the upper layer.
     pub upper: usize,
-    /// Where the byte is that says which upper layer it is.
+    /// Offset of the byte that names the upper layer.
     pub names_upper: usize,
     /// TTL or hop limit.
     pub hop_limit: u8,
     /// Type of service or traffic class.
     pub traffic_class: u8,
-    /// Which part of a datagram it is.
+    /// Part of a datagram that the packet is.
     pub part: Part,
-    /// Of a fragment: which datagram's. 0 if it is whole.
+    /// Number of a fragment's datagram; 0 if the packet is whole.
     pub identification: u32,
-    /// Whether routers may not fragment it.
+    /// Set if routers may not fragment it.
     pub dont_fragment: bool,
 }
 
-/// Why a packet is to be dropped: each of these is true of it.
+/// The reasons to drop a packet: each of them is true of it.
 pub type Defects = BTreeSet<DropReason>;
 
-/// How much of a packet there is to read.
+/// Extent of a packet that there is to read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reading {
     /// All of it, and it is to be forwarded.
     Received,
     /// A group's or broadcast packet: as received, but the address is none to forward to.
     Group,
-    /// What an ICMP error quotes: the end may be missing.
+    /// A packet that an ICMP error quotes: the end may be missing.
     Quote,
 }
 
@@ -303,7 +303,7 @@ fn upper(
     Ok(Upper::Ports { source: number(0), destination: number(2) })
 }
 
-/// Whether options hold LSRR (131) or SSRR (137); `None`: their lengths lie.
+/// Returns whether options hold LSRR (131) or SSRR (137); `None`: their lengths lie.
 fn source_routed(options: &[u8]) -> Option<bool> {
     let mut found = false;
     let mut at = 0;

@@ -5,7 +5,7 @@ use wire::{Address, Family, Flow, Upper};
 
 use crate::headers::{Ip, Part};
 
-/// What a gateway tells a sender.
+/// An error that a gateway tells a sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Complaint {
     /// The hop limit is used up.

@@ -32,7 +32,7 @@ use crate::world::{Keys, Supply, World, set_id};
 /// One thing that may rightly become of a packet.
 #[derive(Clone, Debug)]
 pub struct Course {
-    /// What becomes of the packet itself.
+    /// Fate of the packet itself.
     pub fate: Fate,
     /// The ICMP messages that may be made because of it, one of which must be; empty: none.
     pub messages: Vec<Vec<Course>>,
@@ -40,7 +40,7 @@ pub struct Course {
     pub moved: Option<Moved>,
 }
 
-/// What becomes of a packet.
+/// Fate of a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// Dropped.
@@ -79,7 +79,7 @@ impl Departure {
     }
 }
 
-/// How a packet reached the gateway's inside.
+/// Way by which a packet reached the gateway's inside.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Came {
     /// By this port, in clear.
@@ -90,7 +90,7 @@ enum Came {
     FromHost(PortId),
     /// Made by us because of a packet from this port.
     Made(PortId),
-    /// The same, quoting a packet that an SA opened or was to seal.
+    /// Made by us likewise, quoting a packet that an SA opened or was to seal.
     MadeOfSecret(PortId),
 }
 
@@ -108,10 +108,10 @@ struct FirstFragment {
     is_esp_in_udp: bool,
 }
 
-/// Whether a gateway must remember a first fragment.
+/// Certainty that a gateway remembers a first fragment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Certainty {
-    /// It must.
+    /// The gateway must remember it.
     Sure,
     /// So many others came since that it need not.
     Perhaps,
@@ -125,7 +125,7 @@ pub struct Oracle<'w> {
     seen: HashMap<u32, Numbers>,
     /// All of them, in order.
     first_fragments: Vec<FirstFragment>,
-    /// Who moved by the packet that is being judged.
+    /// The peer that moved by the packet that is being judged.
     moved: Option<Moved>,
 }
 
@@ -135,7 +135,7 @@ impl<'w> Oracle<'w> {
         Oracle { world, seen: HashMap::new(), first_fragments: vec![], moved: None }
     }
 
-    /// What may become of a frame that is received at this time.
+    /// Returns the courses that a frame may take that is received at this time.
     ///
     /// 1. the link header: which port, and is it for us
     /// 2. the IP header
@@ -188,9 +188,10 @@ impl<'w> Oracle<'w> {
         }
     }
 
-    /// Whether a packet is a later fragment of a datagram whose first one showed ESP in UDP less
-    /// than 120 s ago. A gateway remembers 16 such datagrams and may remember more. The protocol
-    /// tells datagrams apart in IPv4 only (RFC 791 §2.3, RFC 8200 §4.5).
+    /// Returns, as a certainty, whether a packet is a later fragment of a datagram whose first one
+    /// showed ESP in UDP less than 120 s ago. A gateway remembers 16 such datagrams and may
+    /// remember more. The protocol tells datagrams apart in IPv4 only (RFC 791 §2.3, RFC 8200
+    /// §4.5).
     fn dropped_before(
         &mut self,
         now_ns: u64,
@@ -227,7 +228,7 @@ impl<'w> Oracle<'w> {
     /// DESIGN §2 "Ports and sides": by which port a frame came, and the bytes of its IP packet.
     ///
     /// # Errors
-    /// What becomes of a frame that holds none for us.
+    /// The courses of a frame that holds none for us.
     pub fn link(&self, netdev: NetdevId, frame: &[u8]) -> Result<(PortId, Vec<u8>), Vec<Course>> {
         let untagged = self.world.port_of(netdev, None);
         if let Some(port) = untagged.filter(|port| self.world.is_ip_medium(*port)) {
@@ -389,8 +390,8 @@ impl<'w> Oracle<'w> {
         }
     }
 
-    /// Why a listed packet to a group or in a broadcast frame is dropped: the SPD wants it. Of a
-    /// packet to another station's address Linux takes nothing in.
+    /// Returns the reason to drop a listed packet to a group or in a broadcast frame: the SPD wants
+    /// it. Of a packet to another station's address Linux takes nothing in.
     fn wanted_group(&self, flow: &Flow, port: PortId) -> Option<DropReason> {
         let destination = flow.destination_address();
         let group = match std::net::IpAddr::from(destination) {
@@ -555,8 +556,8 @@ impl<'w> Oracle<'w> {
         (0..=mtu).rev().find(|length| sealed(*length) <= mtu)
     }
 
-    /// Why no SA of a set would seal a packet. Which of its SAs is asked is the gateway's affair,
-    /// but one that is used up is passed over.
+    /// Returns the reasons why no SA of a set would seal a packet. Which of its SAs is asked is the
+    /// gateway's affair, but one that is used up is passed over.
     fn refusals(&self, packet: &Ip, set: SetIndex, is_cut: bool) -> (Defects, bool) {
         let peer = &self.world.peers[set.0 as usize];
         let mut reasons = Defects::new();

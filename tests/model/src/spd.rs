@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 use policy::{Action, Direction, Policy, PolicyId, UpperSelector};
 use wire::{Family, Flow, Upper};
 
-/// What the database says of a packet.
+/// The database's answer for a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Judgement {
     /// This entry decides, and says this.
@@ -20,11 +20,11 @@ pub enum Judgement {
     /// This entry may be the one, but the packet is a fragment without the value that it asks
     /// for: "an arriving fragment without ports MUST be discarded".
     Opaque(PolicyId),
-    /// No entry matches: discarded.
+    /// No entry matches: the packet is discarded.
     Nothing,
 }
 
-/// What one selector says of one packet.
+/// One selector's answer for one packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Answer {
     Matches,
@@ -152,7 +152,7 @@ fn local_ports(entry: &Policy, packet: &Packet) -> Answer {
     within(packet.local_port, local.iter().map(|range| (range.lo, range.hi)))
 }
 
-/// As [`local_ports`], for the other end.
+/// Compares the ports of the other end, as [`local_ports`] does.
 fn remote_ports(entry: &Policy, packet: &Packet) -> Answer {
     let UpperSelector::Ports { remote, .. } = &entry.selector.upper else { return Answer::Matches };
     if remote.is_empty() {
@@ -171,7 +171,7 @@ fn icmp(entry: &Policy, packet: &Packet) -> Answer {
     within(packet.icmp_type_code, messages.iter().map(|range| (range.lo, range.hi)))
 }
 
-/// Whether a value lies in one of the ranges of a list.
+/// Returns whether a value lies in one of the ranges of a list.
 fn within(value: Value, ranges: impl Iterator<Item = (u16, u16)>) -> Answer {
     let value = match value {
         Value::Is(value) => value,

@@ -25,7 +25,7 @@ pub struct World {
     pub routes: Vec<RouteEntry>,
     /// Next hops of the routes.
     pub next_hops: Vec<NextHop>,
-    /// Who lives where.
+    /// The MAC addresses of the gateway's neighbours.
     pub neighbours: Vec<Neighbour>,
     /// The policies, in any order.
     pub policies: Vec<Policy>,
@@ -40,15 +40,15 @@ pub struct World {
 /// A peer and the keys shared with it.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// How packets are carried, from our address to the peer's and back.
+    /// Carriage of packets, from our address to the peer's and back.
     pub carriage: Encapsulation,
-    /// Whether SYN segments are clamped.
+    /// Set if SYN segments are clamped.
     pub mss_clamp: bool,
-    /// Whether its address and UDP port may change.
+    /// Set if its address and UDP port may change.
     pub may_move: bool,
-    /// What we seal with, all in the same suite; none: nothing can be sent.
+    /// Keys that we seal with, all in the same suite; none: nothing can be sent.
     pub outbound: Vec<Keys>,
-    /// What the peer seals with.
+    /// Keys that the peer seals with.
     pub inbound: Vec<Keys>,
 }
 
@@ -65,11 +65,11 @@ pub struct Keys {
     pub numbers: SequenceNumbers,
     /// Size of the receiver's replay window.
     pub window: u32,
-    /// What is left of the sender's numbers.
+    /// Rest of the sender's numbers.
     pub supply: Supply,
 }
 
-/// What is left of the sequence numbers of an SA that seals.
+/// Rest of the sequence numbers of an SA that seals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Supply {
     /// All of them.
@@ -126,7 +126,8 @@ impl World {
         self.snapshot_over(spd.into(), RouteGeneration(0))
     }
 
-    /// The same with a database that was made of its policies, and the generation of its routes.
+    /// Returns the snapshot with a database that was made of its policies, and the generation of
+    /// its routes.
     ///
     /// # Panics
     /// As [`World::snapshot`].
@@ -174,7 +175,7 @@ impl World {
         .unwrap()
     }
 
-    /// Whether packets on a port begin with the IP header.
+    /// Returns whether packets on a port begin with the IP header.
     pub fn is_ip_medium(&self, port: PortId) -> bool {
         self.port(port).medium == Medium::Ip
     }

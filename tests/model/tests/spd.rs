@@ -28,7 +28,7 @@ const LEAST_JUDGEMENTS: usize = 200_000;
 /// the highest number.
 const PROTOCOLS: [u8; 11] = [6, 17, 33, 132, 136, 1, 58, 50, 47, 0, 255];
 
-/// What happened, so that a run that never reached a kind of answer fails.
+/// Counts of the answers, so that a run that never reached a kind of answer fails.
 #[derive(Default, Debug)]
 struct Tally {
     decided: Cell<usize>,
@@ -259,10 +259,10 @@ enum Edge {
 
 #[derive(Clone, Copy, Debug)]
 enum UpperKind {
-    /// What packets of the protocol have.
+    /// The usual upper layer of the protocol.
     Usual,
     Fragment,
-    /// What no parser would say, but the types allow: anything with any protocol.
+    /// An upper layer that no parser would return, but the types allow: anything with any protocol.
     Odd(u8),
 }
 

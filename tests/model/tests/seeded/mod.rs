@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-/// How many cases are run: those of the environment (`PROPTEST_CASES`), else `cases`.
+/// Returns the number of cases to run: that of the environment (`PROPTEST_CASES`), else `cases`.
 pub(crate) fn cases(cases: u32) -> u32 {
     let asked = std::env::var_os("PROPTEST_CASES").is_some();
     if asked { Config::default().cases } else { cases }

@@ -1,4 +1,4 @@
-//! Whether what the walk did is one of the courses that the oracle allows.
+//! Compares what the walk did with the courses that the oracle allows.
 
 use dataplane::Verdict;
 use model::headers;
@@ -6,7 +6,7 @@ use model::oracle::{Course, Departure, Fate};
 
 use crate::gateway::{Emission, Observed, Out};
 
-/// Whether one of the courses is what was observed of one packet.
+/// Returns whether one of the courses is the one observed of a packet.
 pub(crate) fn agrees(courses: &[Course], observed: &Observed) -> bool {
     let alike = |course: &&Course| course.moved.as_slice() == observed.moved;
     let courses: Vec<Course> = courses.iter().filter(alike).cloned().collect();

@@ -105,7 +105,8 @@ fn with_fragments_in_order(batch: &[&[u8]], mut order: Vec<usize>) -> Vec<usize>
     order
 }
 
-/// What is handed over is not in the order of the rest.
+/// Returns the world with one worker: packets that are handed over are not in the order of the
+/// rest.
 fn with_one_worker(world: World) -> World {
     World { workers: 1, ..world }
 }

@@ -21,7 +21,7 @@ const SEEDS: usize = 24;
 /// Policies that a history may have in all.
 const ROOM: usize = 64;
 
-/// What changes between two stretches of a history.
+/// A change between two stretches of a history.
 #[derive(Clone, Debug)]
 enum Change {
     /// Nothing.

@@ -1,7 +1,7 @@
 //! `explain` ≡ the walk: what it says of a packet's flow is what became of the packet.
 //!
-//! What a flow does not say is not judged. Where that decided a packet, the walk is asked again,
-//! with the plain packet of the flow: whole, small, sound, far from its hop limit.
+//! Parts of a packet that its flow does not show are not judged. Where they decided, the walk is
+//! asked again, with the plain packet of the flow: whole, small, sound, far from its hop limit.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ const WITHOUT_FLOW: [DropReason; 16] = [
     DropReason::Ecn,
 ];
 
-/// What `explain` is there to tell apart.
+/// Drop reasons that `explain` is there to tell apart.
 const JUDGED: [DropReason; 12] = [
     DropReason::BadAddress,
     DropReason::SelectorMismatch,
@@ -74,7 +74,7 @@ const JUDGED: [DropReason; 12] = [
     DropReason::SequenceNotReserved,
 ];
 
-/// Why the packet itself does not say what `explain` has to say.
+/// Reason why the packet itself does not say what `explain` has to say.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Excuse {
     /// Dropped for its hop limit, size, checksum or source route.
@@ -100,14 +100,14 @@ const EXCUSES: [Excuse; 8] = [
     Excuse::Fragment,
 ];
 
-/// What `explain` has to say.
+/// The answer that `explain` has to give.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Expected {
     verdict: Verdict,
     egress: Option<PortId>,
 }
 
-/// How often what was compared: packets by the walk's verdict, and plain packets by the excuse.
+/// Counts of the comparisons: packets by the walk's verdict, and plain packets by the excuse.
 #[derive(Default, Debug)]
 struct Tally {
     packets: BTreeMap<&'static str, usize>,
@@ -223,8 +223,8 @@ fn disagreement(
     None
 }
 
-/// What the seeds hardly ever come to: UDP to port 4500 of ours, from the world and from behind
-/// two peers, that does not begin with the marker of IKE.
+/// Returns packets that the seeds hardly ever make: UDP to port 4500 of ours, from the world and
+/// from behind two peers, that does not begin with the marker of IKE.
 fn nat_traversal(world: &World) -> impl Iterator<Item = Arrival> {
     let ends = [
         ("203.0.113.9", "192.0.2.1"),
@@ -237,7 +237,7 @@ fn nat_traversal(world: &World) -> impl Iterator<Item = Arrival> {
     })
 }
 
-/// What one asks to learn of a frame's packet, the one inside if it was opened; `None`: a frame
+/// Returns the question about a frame's packet, the one inside if it was opened; `None`: a frame
 /// that no question is about.
 fn question(world: &World, frame: &Arrival, verdict: Verdict) -> Option<(By, Ip)> {
     if frame.bytes.len() > world.room {
@@ -308,8 +308,8 @@ fn is_to_us_from_outside(world: &World, by: By, flow: &Flow) -> bool {
         && world.route(flow.destination_address()) == Some(RouteTarget::Local)
 }
 
-/// What `explain` has to say of a packet that came to this. A packet that waits or was cut into
-/// fragments goes where it goes all the same.
+/// Returns the answer that `explain` has to give for an observed packet. A packet that waits or was
+/// cut into fragments goes where it goes all the same.
 fn expected(observed: &Observed) -> Expected {
     match observed.verdicts[0] {
         Verdict::Forward(_) | Verdict::Protect(_) | Verdict::Hold(_) | Verdict::Consumed => {
@@ -339,7 +339,7 @@ impl<'w> Plain<'w> {
         Plain { world, gateway: Gateway::new(world), last: 0 }
     }
 
-    /// What the plain packet of a flow comes to.
+    /// Returns the outcome of the plain packet of a flow.
     fn outcome(&mut self, by: By, flow: Flow) -> Expected {
         let world = self.world;
         let frame = match by {

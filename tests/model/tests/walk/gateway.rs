@@ -31,14 +31,14 @@ pub(crate) struct Gateway<'w> {
     capture: Option<(Vec<Box<Tap>>, TapReader)>,
 }
 
-/// What came of a batch.
+/// The outcome of a batch.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Observed {
     /// One a packet given in, then one a packet made.
     pub(crate) verdicts: Vec<Verdict>,
-    /// What left, in order: sent, held, given to Linux.
+    /// The packets that left, in order: sent, held, given to Linux.
     pub(crate) emissions: Vec<Emission>,
-    /// Who has moved.
+    /// The peers that have moved.
     pub(crate) moved: Vec<Moved>,
 }
 
@@ -61,12 +61,12 @@ pub(crate) enum Out {
     Host,
 }
 
-/// What must never come twice: numbers of a packet that one of our SAs sealed.
+/// The numbers of a packet that one of our SAs sealed, which must never come twice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct OnTheWire {
     pub(crate) spi: u32,
     pub(crate) sequence: u32,
-    /// As a number; none under a suite without.
+    /// The IV as a number; none under a suite without.
     pub(crate) iv: Option<u128>,
 }
 
@@ -75,7 +75,7 @@ impl<'w> Gateway<'w> {
         Gateway::over(world, Arc::new(world.snapshot()))
     }
 
-    /// The same gateway once more: other workers, the same SAs.
+    /// Returns the same gateway once more: other workers, the same SAs.
     pub(crate) fn beside(&self) -> Gateway<'w> {
         Gateway::over(self.world, self.snapshot.clone())
     }
@@ -93,7 +93,7 @@ impl<'w> Gateway<'w> {
         Gateway { world, snapshot, walks, frames, now_ns: 0, pace_ns, capture: None }
     }
 
-    /// The same with this time between two batches, at least 64 ms: no ICMP is held back.
+    /// Sets the time between two batches, at least 64 ms: no ICMP is held back.
     pub(crate) fn at_pace(mut self, milliseconds: u64) -> Gateway<'w> {
         self.pace_ns = milliseconds * 1_000_000;
         self
@@ -104,7 +104,7 @@ impl<'w> Gateway<'w> {
         self.now_ns + self.pace_ns
     }
 
-    /// The same with a flow cache for each worker, of so many entries and for every domain.
+    /// Gives each worker a flow cache, of so many entries and for every domain.
     pub(crate) fn remembering(mut self, entries: usize) -> Gateway<'w> {
         for walk in &mut self.walks {
             let cache = FlowCache::new(entries, &[42; 32], CacheUse::Always).unwrap();
@@ -165,7 +165,7 @@ impl<'w> Gateway<'w> {
         &self.walks
     }
 
-    /// What the only worker counted.
+    /// Returns the counters of the only worker.
     pub(crate) fn counters(&self) -> &Counters {
         assert_eq!(self.walks.len(), 1, "whose counters?");
         self.walks[0].counters()
@@ -313,7 +313,7 @@ impl<'w> Gateway<'w> {
     }
 }
 
-/// Where ESP is in a packet to a peer, if it is carried so.
+/// Finds ESP in a packet to a peer, if it is carried so.
 fn esp_of<'p>(carriage: &Encapsulation, outer: &'p Ip) -> Option<&'p [u8]> {
     let data = &outer.bytes[outer.upper..];
     let Some(ports) = carriage.udp else {
@@ -385,7 +385,7 @@ fn split(text: &Text) -> (&[u8], &[u8]) {
 }
 
 impl Emission {
-    /// Whether it is what a departure says, `packet` aside.
+    /// Returns whether the emission goes the way of a departure; `packet` is not compared.
     pub(crate) fn is_way(
         &self,
         port: PortId,

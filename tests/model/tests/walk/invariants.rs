@@ -81,8 +81,8 @@ fn is_allowed(world: &World, emission: &Emission, packet: &Ip) -> bool {
     }
 }
 
-/// Whether the second is a later fragment of what the first is a fragment of: the packet was
-/// judged before it was cut, when it had its ports.
+/// Returns whether the second is a later fragment of the datagram that the first is a fragment of:
+/// the packet was judged before it was cut, when it had its ports.
 fn are_of_one_datagram(first: &Ip, second: &Ip) -> bool {
     first.part != Part::Whole
         && second.part == Part::Later

@@ -191,7 +191,7 @@ fn sealed(
     bytes
 }
 
-/// What stands behind the IP header of a sealed packet, and its protocol.
+/// Returns the bytes behind the IP header of a sealed packet, and its protocol.
 fn carried_as(
     carriage: &Encapsulation,
     seed: CarriageSeed,
@@ -465,7 +465,8 @@ fn message(seed: &InnerSeed, upper: &UpperSelector) -> [u8; 2] {
     }
 }
 
-/// What an ICMP error quotes: a packet of the one that the error goes to, cut short.
+/// Returns the bytes that an ICMP error quotes: a packet of the one that the error goes to, cut
+/// short.
 fn quote(from: Address, to: Address, seed: &InnerSeed, ports: (u16, u16)) -> Vec<u8> {
     let from = match seed.flipped {
         true => Address { value: from.value ^ 1, ..from },

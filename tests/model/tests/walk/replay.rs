@@ -107,7 +107,7 @@ fn a_stream_that_is_duplicated_thinned_and_permuted_is_delivered_once() {
     assert!(delivered > 0 && refused > 0);
 }
 
-/// Who sent what number, in the order of arrival.
+/// Lists sender and number of each packet, in the order of arrival.
 fn arrivals(streams: &[Vec<Passage>; 2], first: u64) -> Vec<(usize, u64)> {
     let mut list: Vec<(u64, usize, u64)> = vec![];
     for (peer, stream) in streams.iter().enumerate() {
@@ -135,7 +135,7 @@ fn frame(world: &World, (peer, number): (usize, u64)) -> Vec<u8> {
         .frame(own_mac(WAN), [2, 0, 0, 0, 1, 1], None)
 }
 
-/// What [`frame`] wrote into a packet.
+/// Returns the peer and the number that [`frame`] wrote into a packet.
 fn mark(packet: &[u8]) -> (usize, u64) {
     let number = |at: usize| u64::from_be_bytes(packet[at..at + 8].try_into().unwrap());
     (number(28) as usize, number(36))

@@ -27,7 +27,7 @@ pub(crate) enum Entry {
 #[derive(Clone, Debug)]
 pub(crate) struct InnerSeed {
     pub(crate) policy: Index,
-    /// Whether the policy aimed at may be another peer's than the one who seals.
+    /// Set if the policy aimed at may be another peer's than the one who seals.
     pub(crate) any_policy: bool,
     pub(crate) flipped: bool,
     pub(crate) ends: [End; 3],
@@ -46,7 +46,7 @@ pub(crate) struct InnerSeed {
     pub(crate) checksum: ChecksumSeed,
 }
 
-/// What the checksum field of TCP or UDP holds.
+/// Contents of the checksum field of TCP or UDP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ChecksumSeed {
     Right,
@@ -125,10 +125,10 @@ pub(crate) struct Sealing {
     pub(crate) carriage: CarriageSeed,
 }
 
-/// How a sealed packet is carried.
+/// Carriage of a sealed packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CarriageSeed {
-    /// As its SA says.
+    /// The carriage of its SA.
     Right,
     /// In UDP where it should not be, alone where it should be in UDP.
     Swapped,

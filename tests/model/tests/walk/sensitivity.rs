@@ -82,7 +82,7 @@ fn an_oracle_of_another_gateway_disagrees() {
     assert!(missed.is_empty(), "not found out in {WORLDS} worlds: {missed:?}");
 }
 
-/// Whether the walk of one gateway ever does what the oracle of the other does not allow.
+/// Returns whether the walk of one gateway ever does what the oracle of the other does not allow.
 fn disagree(world: &World, other: &World, seeds: &[Seed]) -> bool {
     let mut builder = Builder::new(world);
     let mut oracle = Oracle::new(other);

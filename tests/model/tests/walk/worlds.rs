@@ -27,7 +27,7 @@ pub(crate) const HOST: PortId = PortId(4);
 pub(crate) const DMZ_VLAN: u16 = 12;
 pub(crate) const WAN_VLAN: u16 = 20;
 
-/// Which port, its addresses, the router on its link.
+/// Ports with their addresses and the router on their link.
 const LINKS: [(PortId, [&str; 2], [&str; 2]); 5] = [
     (LAN, ["10.1.0.1", "2001:db8:1::1"], ["10.1.0.254", "2001:db8:1::fe"]),
     (DMZ, ["10.9.0.1", "2001:db8:9::1"], ["10.9.0.254", "2001:db8:9::fe"]),
@@ -36,7 +36,7 @@ const LINKS: [(PortId, [&str; 2], [&str; 2]); 5] = [
     (HOST, ["10.8.0.1", "2001:db8:8::1"], ["10.8.0.254", "2001:db8:8::fe"]),
 ];
 
-/// What every gateway has: networks on its links.
+/// Networks on the links of every gateway.
 const CONNECTED: [(PortId, &str); 8] = [
     (LAN, "10.1.0.0/16"),
     (LAN, "2001:db8:1::/48"),
@@ -48,7 +48,7 @@ const CONNECTED: [(PortId, &str); 8] = [
     (WAN_TAGGED, "2001:db8:fe::/64"),
 ];
 
-/// What some gateways route besides: nested in one another and in what is connected.
+/// Destinations that some gateways route besides: nested in one another and in what is connected.
 const ROUTED: [&str; 18] = [
     "0.0.0.0/0",
     "10.0.0.0/8",
@@ -459,7 +459,7 @@ fn peers() -> impl Strategy<Value = Vec<Peer>> {
     })
 }
 
-/// How a peer's packets are carried; whose is not said yet.
+/// Generates the carriage of a peer's packets; whose is not said yet.
 fn a_carriage() -> impl Strategy<Value = Encapsulation> {
     let mode = prop_oneof![3 => Just(Mode::Tunnel), 2 => Just(Mode::Transport)];
     let udp = prop_oneof![
