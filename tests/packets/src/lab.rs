@@ -94,13 +94,13 @@ pub fn agreements() -> [Agreement; 3] {
 
 /// The gateway before it is published: change what a test wants otherwise.
 pub struct Hub {
-    /// What the snapshot will be made of; `spd` is made of `policies`.
+    /// Parts that the snapshot will be made of; `spd` is made of `policies`.
     pub parts: SnapshotParts,
     /// The policies, in the order they were added.
     pub policies: Vec<Policy>,
     /// A database that was made by changes, in their stead.
     pub spd: Option<Spd>,
-    /// What the peers know of the SAs: see [`Hub::agree`].
+    /// The peers' side of the SAs: see [`Hub::agree`].
     pub agreements: [Agreement; 3],
     /// Frames of the worker.
     pub frames: u32,
@@ -125,8 +125,8 @@ impl Default for Hub {
 }
 
 impl Hub {
-    /// The same gateway with the SAs of a snapshot that is in use, as every change of configuration
-    /// keeps them: counters and replay windows go on.
+    /// Takes the SAs of a snapshot that is in use, as every change of configuration keeps them:
+    /// counters and replay windows go on.
     pub fn keeping_sas_of(mut self, snapshot: &Snapshot) -> Hub {
         self.parts.outbound = snapshot.outbound().cloned().collect();
         self.parts.inbound = snapshot.inbound().cloned().collect();
@@ -183,18 +183,18 @@ pub struct Sent {
     pub packet: Vec<u8>,
 }
 
-/// What became of the packets that were sent in.
+/// The outcome of sending packets in.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Outcome {
     /// Of each batch first one per packet received, then one per packet made.
     pub verdicts: Vec<Verdict>,
-    /// What left, netdev by netdev, in its order.
+    /// The packets that left, netdev by netdev, in its order.
     pub sent: Vec<Sent>,
 }
 
 /// A running gateway, the peers, and a clock that stands still unless it is moved.
 pub struct Laboratory {
-    /// What the gateway looks up.
+    /// The snapshot that the gateway looks things up in.
     pub snapshot: Snapshot,
     /// Time, nanoseconds.
     pub now_ns: u64,
@@ -219,13 +219,13 @@ impl Laboratory {
         &mut self.peers[set.0 as usize]
     }
 
-    /// The same among live ports: packets wait for neighbours.
+    /// Puts the gateway among live ports: packets wait for neighbours.
     pub fn live(mut self) -> Laboratory {
         self.worker = self.worker.live();
         self
     }
 
-    /// The same with a flow cache of so many entries, for every domain.
+    /// Adds a flow cache of so many entries, for every domain.
     ///
     /// # Panics
     /// If there is no memory for it.
@@ -235,12 +235,12 @@ impl Laboratory {
         self
     }
 
-    /// The same under a capture without a rate.
+    /// Adds a capture without a rate.
     pub fn tapped(self, settings: &TapSettings) -> Laboratory {
         self.tapped_at_rate(settings, u32::MAX.into())
     }
 
-    /// The same under a capture that takes so many packets at once.
+    /// Adds a capture that takes so many packets at once.
     ///
     /// # Panics
     /// Never: there is one worker.
@@ -338,7 +338,7 @@ impl Laboratory {
         self.worker.moved().collect()
     }
 
-    /// What was counted.
+    /// Returns the worker's counters.
     pub fn counters(&self) -> &Counters {
         self.worker.counters()
     }
@@ -594,7 +594,7 @@ pub fn policy(
     }
 }
 
-/// The same policy for one protocol and these remote ports.
+/// Narrows a policy to one protocol and these remote ports.
 ///
 /// # Panics
 /// If the text is no port or range.

@@ -29,7 +29,7 @@ pub fn material(suite: Suite, seed: u8) -> KeyMaterial {
     KeyMaterial::new(suite, &bytes).expect("material as long as the suite wants it")
 }
 
-/// What the two ends of a tunnel agree on.
+/// The terms that the two ends of a tunnel agree on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Agreement {
     /// The peer's name.
@@ -57,7 +57,7 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    /// How the gateway carries both SAs.
+    /// Returns the encapsulation that the gateway uses for both SAs.
     pub fn encapsulation(&self) -> Encapsulation {
         let tunnel = Tunnel { local: self.hub, remote: self.address };
         Encapsulation { mode: self.mode, udp: self.udp, ..tunnel.into() }
@@ -74,14 +74,14 @@ impl Agreement {
     }
 }
 
-/// What a packet from the gateway was, before and after opening.
+/// A packet from the gateway, opened, with values of its outer packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Opened {
     /// The packet inside, without padding; in transport mode the packet as it was.
     pub inner: Vec<u8>,
     /// TOS or traffic class of the outer header.
     pub traffic_class: u8,
-    /// Whether the outer packet may not be fragmented.
+    /// Set if the outer packet may not be fragmented.
     pub dont_fragment: bool,
     /// The sequence number as the header carries it.
     pub sequence_low: u32,
@@ -93,7 +93,7 @@ pub struct Opened {
 
 /// The far end of a tunnel.
 pub struct Peer {
-    /// What it and the gateway agree on.
+    /// The terms that it and the gateway agree on.
     pub agreement: Agreement,
     /// Sequence number of the next packet sealed.
     pub next_sequence: u64,
@@ -320,7 +320,7 @@ fn own_number(inner: &[u8]) -> u8 {
     }
 }
 
-/// What pad length and next header end on a multiple of (RFC 4303 §2.4, RFC 3602 §2.4).
+/// Returns the alignment at which pad length and next header end (RFC 4303 §2.4, RFC 3602 §2.4).
 fn block(suite: Suite) -> usize {
     if suite.encryption() == Encryption::Cbc { 16 } else { 4 }
 }

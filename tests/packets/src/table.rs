@@ -9,10 +9,10 @@ use wire::flow::protocol;
 use crate::lab::{Hub, Laboratory, Outcome, WAN};
 use crate::peer::Peer;
 
-/// What a peer makes of itself, for packets that no peer should send.
+/// A function by which a peer makes a packet that no peer should send.
 type Craft = Rc<dyn Fn(&mut Peer) -> Vec<u8>>;
 
-/// What arrives.
+/// A packet that arrives.
 #[derive(Clone)]
 pub enum In {
     /// An IP packet in clear.
@@ -51,7 +51,7 @@ impl In {
     }
 }
 
-/// What leaves.
+/// A packet that leaves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Out {
     /// An IP packet in clear, by this port.
@@ -63,19 +63,19 @@ pub enum Out {
 /// A row: a description, a packet, its verdict, the packets out.
 #[derive(Clone)]
 pub struct Row {
-    /// What the row says, shown when it fails.
+    /// Description of the row, shown when it fails.
     pub description: String,
-    /// What is different about the gateway.
+    /// Change to the gateway for this row.
     pub hub: Rc<dyn Fn(&mut Hub)>,
-    /// What arrived before.
+    /// Packets that arrived before.
     pub before: Vec<In>,
-    /// What arrives.
+    /// The packet that arrives.
     pub packet: In,
-    /// What becomes of it; behind it verdicts of what was made, if any.
+    /// Verdict on the packet; behind it verdicts on the packets made, if any.
     pub verdicts: Vec<Verdict>,
-    /// What leaves, in order.
+    /// Packets that leave, in order.
     pub out: Vec<Out>,
-    /// Dropped behind the walk, by who transmits.
+    /// Reasons for which the transmitter drops packets behind the walk.
     pub not_transmitted: Vec<DropReason>,
 }
 
@@ -150,7 +150,8 @@ impl Row {
         self.run_in(Hub::laboratory)
     }
 
-    /// The same in a laboratory that is made of the gateway in some other way.
+    /// Runs the row as [`Row::run`] does, in a laboratory that is made of the gateway in some other
+    /// way.
     ///
     /// # Panics
     /// As [`Row::run`].
@@ -191,7 +192,7 @@ pub fn run(rows: &[Row]) {
     }
 }
 
-/// What left, each packet opened by the peer that can.
+/// Returns the packets that left, each opened by the peer that can.
 ///
 /// # Panics
 /// If ESP left by the unprotected port that no peer opens.

@@ -1,5 +1,5 @@
-//! What an attacker tries: on the unprotected link, as an authenticated peer, inside. Each row was
-//! once a hole, or would have been one.
+//! Tests an attacker's attempts: on the unprotected link, as an authenticated peer, inside. Each
+//! row was once a hole, or would have been one.
 
 use std::collections::HashSet;
 

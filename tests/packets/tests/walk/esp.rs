@@ -71,7 +71,7 @@ fn numbers(set: SetIndex, network: u32) -> Vec<Row> {
     ]
 }
 
-/// Who an SPI finds, and by which address.
+/// Rows about the SA that an SPI finds, and the address by which it finds it.
 fn spis(set: SetIndex, network: u32) -> Vec<Row> {
     let inner = datagram(V6, network, 1).ip();
     let text = text_of(&inner);

@@ -87,7 +87,7 @@ fn later_fragments_of_esp_in_udp_are_dropped_and_counted_as_their_first() {
     }
 }
 
-/// What `allow_host` lists reaches Linux: IKE's fragments, and those before their first.
+/// Fragments of IKE reach Linux where `allow_host` lists IKE, and so do those before their first.
 #[test]
 fn fragments_of_ike_and_those_before_their_first_go_on_to_linux() {
     for family in FAMILIES {

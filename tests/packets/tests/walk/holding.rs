@@ -82,7 +82,7 @@ fn what_waits_stays_when_counters_are_exchanged() {
     assert_eq!((sum.received, sum.sent, sum.held, sum.imbalance()), (3, 3, 0, 0));
 }
 
-/// What policies let leave in clear may be PROTECT's by the time its neighbour is known.
+/// Packets that policies let leave in clear may be PROTECT's by the time their neighbour is known.
 #[test]
 fn what_waits_in_clear_does_not_outlive_the_policies_that_let_it() {
     for generation in [0, 1] {

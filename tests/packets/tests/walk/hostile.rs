@@ -35,7 +35,7 @@ const FAR: [Far; 2] = [
     Far { set: DORA, network: 4, ours: "2001:db8:ff::1", theirs: "2001:db8:dd::4" },
 ];
 
-/// What an SA is like.
+/// Properties of an SA.
 #[derive(Clone, Copy, Debug)]
 struct Like {
     far: Far,
@@ -69,7 +69,7 @@ fn like() -> impl Strategy<Value = Like> {
         })
 }
 
-/// What is in every packet of ours.
+/// Bytes in every packet of ours.
 const SECRET: &[u8; 16] = b"not to be seen! ";
 
 fn laboratory(like: Like) -> Laboratory {
@@ -100,7 +100,7 @@ fn hub_of(like: Like) -> Hub {
     hub
 }
 
-/// What the peer sends, of so many bytes behind its headers.
+/// Returns a packet that the peer sends, of so many bytes behind its headers.
 fn plain(like: Like, bytes: usize) -> Vec<u8> {
     let Far { network, ours, theirs, .. } = like.far;
     match like.mode {
@@ -109,12 +109,12 @@ fn plain(like: Like, bytes: usize) -> Vec<u8> {
     }
 }
 
-/// What somebody on the way does to a packet.
+/// A change that somebody on the way makes to a packet.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     /// Changes bits of a byte, counted from the front.
     Bits(usize, u8),
-    /// The same from the end.
+    /// Changes bits of a byte, counted from the end.
     LastBits(usize, u8),
     /// Sets a pair of bytes in the headers.
     Word(usize, u16),

@@ -12,13 +12,13 @@ use wire::{Address, checksum};
 
 use crate::{FAMILIES, between, datagram};
 
-/// What an ICMP message says.
+/// Contents of an ICMP message.
 pub(crate) struct Told {
     pub(crate) kind: u8,
     pub(crate) code: u8,
     /// The second word.
     pub(crate) value: u32,
-    /// Who speaks.
+    /// The sender.
     pub(crate) source: Address,
 }
 

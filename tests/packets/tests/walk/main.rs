@@ -37,7 +37,7 @@ fn between(family: Family, from: u32, to: u32) -> PacketBuilder {
     PacketBuilder::new(host(family, from), host(family, to))
 }
 
-/// The same as a small UDP datagram.
+/// Returns a small UDP datagram between two such hosts.
 fn datagram(family: Family, from: u32, to: u32) -> PacketBuilder {
     between(family, from, to).udp(1000, 2000).payload_of(33)
 }

@@ -14,7 +14,7 @@ use wire::{Address, Fragment};
 
 use crate::{FAMILIES, datagram};
 
-/// Where the peers' NATs have put them.
+/// UDP ports of the gateway and, behind their NATs, of the peers.
 const PORTS: UdpPorts = UdpPorts { local: 4500, remote: 61_234 };
 
 /// One peer with each family outside.
@@ -157,7 +157,7 @@ fn datagrams(set: SetIndex) -> Vec<Row> {
     rows.into_iter().map(|row| row.with(in_udp)).collect()
 }
 
-/// What shares port 4500 with ESP.
+/// Rows about other traffic on port 4500, which ESP shares.
 fn others_on_the_port(set: SetIndex) -> Vec<Row> {
     let from_peer = |payload: &'static [u8]| In::crafted(set, |peer| to_4500(peer, payload).ip());
     let no_services: fn(&mut Hub) = |hub| hub.parts.ports[2].allow_host.clear();

@@ -1,4 +1,4 @@
-//! What the SPD says both ways, where routes lead, what is the gateway's own.
+//! Checks the SPD's answers both ways, the routes, and the gateway's own packets.
 
 use std::sync::Arc;
 
@@ -490,7 +490,8 @@ fn link_local(family: Family) -> Vec<Row> {
     ]
 }
 
-/// What Linux on the gateway sends: the outbound walk, hop limit untouched, no router in between.
+/// Rows about packets of Linux on the gateway: the outbound walk, hop limit untouched, no router in
+/// between.
 fn from_linux(family: Family) -> Vec<Row> {
     let from_us = |to: u32| PacketBuilder::new(own(family, 1), host(family, to)).udp(1, 2);
     let linux = |packet: &[u8]| In::Clear(HOST, packet.to_vec());

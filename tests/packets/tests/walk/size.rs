@@ -16,7 +16,7 @@ use crate::{FAMILIES, between};
 const IN_V4: usize = (1500 - 20 - 16 - 16) / 4 * 4 - 2;
 const IN_V6: usize = (1500 - 40 - 16 - 16) / 4 * 4 - 2;
 
-/// How a packet crosses the gateway.
+/// Way of a packet across the gateway.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     name: &'static str,
@@ -34,7 +34,7 @@ enum From {
     Peer(SetIndex),
 }
 
-/// Whose packet it is.
+/// Origin of the packet: a network or the gateway itself.
 #[derive(Clone, Copy, Debug)]
 enum Ends {
     Network(u32),
@@ -109,7 +109,7 @@ impl Way {
         }
     }
 
-    /// What a router on this way changes.
+    /// Returns the packet with the changes that a router on this way makes.
     fn passed(&self, packet: &[u8]) -> Vec<u8> {
         match self.source {
             Ends::Us => packet.to_vec(),

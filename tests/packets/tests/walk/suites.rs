@@ -98,7 +98,8 @@ fn any_flipped_bit_is_dropped_under_every_suite_that_authenticates() {
 /// Packets that a peer seals.
 const SEALED: usize = 150;
 
-/// What the network does to them: which arrive, in what order, how often, in what batches.
+/// Generates the network's treatment of the packets: which arrive, in what order, how often, in
+/// what batches.
 fn arrivals() -> impl Strategy<Value = Vec<(usize, usize)>> {
     let anything = proptest::collection::vec(0..SEALED, 0..300);
     // In order but for some that come late, twice or never.

@@ -1,4 +1,4 @@
-//! What fails behind the walk or in memory: rings, neighbours, frames, the cipher.
+//! Tests failures behind the walk or in memory: rings, neighbours, frames, the cipher.
 
 use std::cell::Cell;
 
@@ -15,9 +15,10 @@ use wire::{FrameId, Frames};
 
 use crate::{FAMILIES, between, datagram};
 
-/// No healthy memory makes the cipher refuse ([`whatever_memory_fails_nothing_leaves_in_clear`]);
-/// only among live ports is anything unsteered (`holding`); only the daemon's counters have
-/// reservations (`esp`); and one worker hands nothing over (the program `workers`).
+/// Drop reasons that no row of the tables shows. No healthy memory makes the cipher refuse
+/// ([`whatever_memory_fails_nothing_leaves_in_clear`]); only among live ports is anything unsteered
+/// (`holding`); only the daemon's counters have reservations (`esp`); and one worker hands nothing
+/// over (the program `workers`).
 pub(crate) const SEEN_ELSEWHERE: [DropReason; 4] = [
     DropReason::CipherRefused,
     DropReason::Unsteered,

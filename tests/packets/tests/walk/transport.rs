@@ -115,7 +115,7 @@ pub(crate) fn rows() -> Vec<Row> {
     rows
 }
 
-/// What a transport SA does not carry never leaves in another way.
+/// Rows about packets that a transport SA does not carry: they never leave in another way.
 fn not_carried(set: SetIndex, family: Family, ours: &str, theirs: &str) -> Vec<Row> {
     let reason = DropReason::TransportMode;
     let network = if set == BERLIN { 2 } else { 4 };
@@ -248,7 +248,7 @@ fn behind_a_nat_the_upper_layers_checksum_is_mended() {
     }
 }
 
-/// What a NAT makes of a packet: another source.
+/// Translates a packet as a NAT does: another source.
 fn translated(outer: &[u8], source: &str) -> Vec<u8> {
     let mut outer = outer.to_vec();
     match source.parse().unwrap() {

@@ -1,4 +1,4 @@
-//! What arrives at one worker and is another's to open.
+//! Tests packets that arrive at one worker and are another's to open.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,7 +34,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What all workers delivered to our network.
+/// Returns the numbers of the packets that all workers delivered to our network.
 fn delivered(stage: &mut Stage) -> Vec<u32> {
     let packets = (0..WORKERS as usize).flat_map(|worker| stage.sent(worker, LAN));
     packets.map(|packet| number_of(&packet)).collect()
@@ -150,7 +150,7 @@ fn renumbered(snapshot: &Snapshot) -> Hub {
     hub
 }
 
-/// What `renumbered` has at each place.
+/// Former index of the netdev at each place of `renumbered`.
 const ORIGINS: [Option<usize>; 3] = [Some(1), Some(0), Some(2)];
 
 fn go_over(stage: &mut Stage, worker: usize, snapshot: &Snapshot, origins: &[Option<usize>]) {
@@ -351,7 +351,7 @@ fn who_walks_changes_under_load_and_what_is_duplicated_still_passes_once() {
 }
 
 proptest! {
-    /// Whatever arrives where, in whatever order the workers take their turns.
+    /// Packets arrive anywhere, and the workers take their turns in any order.
     #[test]
     fn every_packet_is_delivered_once_and_counted_once(
         at in [0..WORKERS as usize, 0..WORKERS as usize],

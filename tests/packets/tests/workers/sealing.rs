@@ -1,4 +1,4 @@
-//! Which worker seals with which SA.
+//! Checks which worker seals with which SA.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn open(stage: &mut Stage, packet: &[u8]) -> (usize, Opened) {
     opened.next().expect("one of the two SAs sealed it")
 }
 
-/// What two wires deliver when they are merged: true takes the first's next packet.
+/// Merges the packets of two wires: true takes the first's next packet.
 fn merge(mut wires: [Vec<Vec<u8>>; 2], order: &[bool]) -> Vec<Vec<u8>> {
     wires.iter_mut().for_each(|wire| wire.reverse());
     let [first, second] = &mut wires;

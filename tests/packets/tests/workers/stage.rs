@@ -124,7 +124,7 @@ impl Stage {
         sent(&mut self.workers[worker], netdev)
     }
 
-    /// What a worker counted; its ledgers balance at any moment, and its frames are all back.
+    /// Returns a worker's counters; its ledgers balance at any moment, and its frames are all back.
     pub(crate) fn counters(&mut self, worker: usize) -> Counters {
         balanced(&mut self.workers[worker])
     }
@@ -148,7 +148,7 @@ pub(crate) fn sent(worker: &mut Gateway, netdev: NetdevId) -> Vec<Vec<u8>> {
     frames.into_iter().map(|frame| frame[ETHERNET_BYTES..].to_vec()).collect()
 }
 
-/// What a worker counted, checked: every ledger balances and every frame is accounted for.
+/// Returns a worker's counters, checked: every ledger balances and every frame is accounted for.
 pub(crate) fn balanced(worker: &mut Gateway) -> Counters {
     let counters = worker.counters().clone();
     for (port, ledger) in counters.ledgers.iter().enumerate() {
