@@ -1,5 +1,5 @@
-//! What the tests over the real daemon have in common. Needs root; the daemon and the command are
-//! found beside the tests or by `LOCKGATED` and `LOCKGATE`.
+//! Holds the parts that the tests over the real daemon share. Needs root; the daemon and the
+//! command are found beside the tests or by `LOCKGATED` and `LOCKGATE`.
 //!
 //! One test at a time, whatever the runner does: they share the machine's cores.
 #![forbid(unsafe_code)]
@@ -27,9 +27,9 @@ pub struct Lab {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// What a hunt found.
+/// The result of a hunt.
 pub struct Quarry {
-    /// What was on the wire.
+    /// Count of the packets on the wire.
     pub wire: Tally,
     /// The streams from site 1 to site 2, and back.
     pub streams: [Delivery; 2],
@@ -75,7 +75,7 @@ pub fn lab(test: &str, plan: Plan) -> Option<Lab> {
     }
 }
 
-/// As [`lab`], with all daemons running.
+/// Makes a laboratory as [`lab`] does, with all daemons running.
 ///
 /// # Panics
 /// As [`lab`] and [`Lab::start`].
@@ -83,8 +83,8 @@ pub fn running(test: &str, plan: Plan) -> Option<Lab> {
     lab(test, plan)?.start(test)
 }
 
-/// Whether a daemon says that this kernel is too old for it, or that this process may not do what
-/// it needs.
+/// Returns whether a daemon says that this kernel is too old for it, or that this process may not
+/// do what it needs.
 pub fn lacks_a_feature(output: &str) -> bool {
     output.contains("is too old: Lockgate needs") || output.contains("AmbientCapabilities=")
 }

@@ -207,7 +207,7 @@ fn a_full_disk_under_the_reservations_lets_nothing_be_sealed_and_nothing_out() {
     lab.flows_again();
 }
 
-/// As [`as_it_was_found`] where the other gateway runs: nothing can cross.
+/// Asserts [`as_it_was_found`] where the other gateway runs: nothing can cross.
 fn as_it_was_found_with_peer_closed(lab: &Lab) {
     let gateway = &lab.gateways.site(1).gateway;
     let links = gateway.ip_json(&["-details", "link"]).unwrap();

@@ -88,7 +88,7 @@ fn addresses(lab: &Lab, site: u8) -> [IpAddr; 2] {
     [site.host_v4(), site.host_v6()].map(|text| text.parse().unwrap())
 }
 
-/// What a gateway says of the checksums of what came by its protected port.
+/// Returns a gateway's report on the checksums of packets that came by its protected port.
 fn checksums(lab: &Lab, gateway: u8) -> Value {
     let ports = lab.gateways.daemon(gateway).unwrap().ports().unwrap();
     let lan = ports.iter().find(|port| port["name"] == LAN).expect("the port");

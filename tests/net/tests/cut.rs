@@ -8,7 +8,7 @@ use netlab::Gateways;
 use netlab::ping::Ping;
 use netlab::sites::Plan;
 
-/// Whether site 1 reaches site 2.
+/// Returns whether site 1 reaches site 2.
 fn crosses(gateways: &Gateways) -> bool {
     let to = gateways.site(2).host_v4();
     let ping = Ping::new(&to, 5);

@@ -11,7 +11,7 @@ use netlab::{LabError, Machine};
 
 /// Time for a command, and for a daemon to be ready.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Where the configuration of an installed gateway lies.
+/// Path of the configuration of an installed gateway.
 const INSTALLED: &str = "/etc/lockgate/lockgate.toml";
 
 #[test]

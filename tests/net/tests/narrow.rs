@@ -17,7 +17,8 @@ const SILENCE: Duration = Duration::from_millis(400);
 /// Time after which a test gives up.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Whether the far gateway, in cleartext, gets an answer of the service at an address of ours.
+/// Returns whether the far gateway, in cleartext, gets an answer of the service at an address of
+/// ours.
 fn serves(lab: &Lab, listener: &TcpListener, within: Duration) -> bool {
     let to: SocketAddr = listener.local_addr().unwrap();
     let serve = || -> std::io::Result<bool> {
@@ -36,7 +37,7 @@ fn serves(lab: &Lab, listener: &TcpListener, within: Duration) -> bool {
     serve().unwrap_or(false)
 }
 
-/// Whether a datagram from the far gateway reaches a socket at an address of ours.
+/// Returns whether a datagram from the far gateway reaches a socket at an address of ours.
 fn reaches(lab: &Lab, address: &str, port: u16) -> bool {
     let to = format!("{address}:{port}");
     let site = lab.gateways.site(1);
@@ -98,7 +99,7 @@ fn listener_at(lab: &Lab, address: &str) -> TcpListener {
     lab.gateways.site(1).gateway.enter(|| TcpListener::bind(&address)).unwrap().unwrap()
 }
 
-/// Whether the service is served, and by the host port.
+/// Returns whether the service is served, and by the host port.
 fn serves_by_host_port(lab: &Lab, listener: &TcpListener) -> bool {
     let before = by_host_port(lab);
     assert!(serves(lab, listener, ANSWER), "{}", lab.logs());

@@ -29,10 +29,10 @@ const ROUTER: &str = "172.16.2.1";
 const SOON: Duration = net::AGAIN;
 /// Packets that the NAT holds back.
 const HELD: u32 = 3;
-/// Where nobody is.
+/// An end where nobody is.
 const THIRD: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 66), 4500);
 
-/// Where the NAT lets gateway B appear.
+/// The end at which the NAT lets gateway B appear.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Mapping {
     address: &'static str,
@@ -194,7 +194,7 @@ fn peer(lab: &Lab) -> Value {
     peers[0].clone()
 }
 
-/// Whether gateway A's peer is where a mapping puts it, after so many moves.
+/// Returns whether gateway A's peer is where a mapping puts it, after so many moves.
 fn is_at(lab: &Lab, Mapping { address, port }: Mapping, moves: u64) -> bool {
     let peer = peer(lab);
     let end = (&peer["current_remote"], &peer["current_remote_port"], &peer["moves"]);

@@ -10,7 +10,7 @@ use netlab::sites::Plan;
 use netlab::stream::Stream;
 use netlab::{Namespace, iperf};
 
-/// What a tunnel over IPv4 carries on a link of 1500 bytes.
+/// Largest packet that a tunnel over IPv4 carries on a link of 1500 bytes, bytes.
 const TUNNEL_MTU: u32 = 1446;
 
 #[test]

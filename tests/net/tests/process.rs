@@ -13,7 +13,7 @@ mod lint;
 
 /// CAP_NET_ADMIN, CAP_NET_RAW, CAP_IPC_LOCK, CAP_PERFMON, CAP_BPF.
 const NEEDED: u64 = 1 << 12 | 1 << 13 | 1 << 14 | 1 << 38 | 1 << 39;
-/// Where metrics are read.
+/// Address where metrics are read.
 const METRICS: &str = "127.0.0.1:9617";
 const LONG: Duration = Duration::from_secs(60);
 
@@ -58,12 +58,12 @@ fn no_thread_of_a_running_daemon_has_more_than_it_needs() {
     }
 }
 
-/// What an HTTP client inside gets, by nothing but bash.
+/// Returns the answer that an HTTP client inside gets, by nothing but bash.
 fn get(inside: &Namespace, path: &str) -> Result<String, LabError> {
     get_as(inside, path, "*/*")
 }
 
-/// What a client gets that accepts this media type.
+/// Returns the answer that a client gets that accepts this media type.
 fn get_as(inside: &Namespace, path: &str, accept: &str) -> Result<String, LabError> {
     let (host, port) = METRICS.rsplit_once(':').unwrap();
     let script = format!(

@@ -27,11 +27,11 @@ struct Substitute {
     /// The command begins so.
     begins: &'static str,
     instead: Instead,
-    /// Why it does not run.
+    /// Reason why it does not run.
     why: &'static str,
 }
 
-/// What happens instead of a command.
+/// Action instead of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Instead {
     /// The Makefile is looked at: it has the target.
@@ -46,7 +46,7 @@ enum Instead {
     Stop,
     /// A host behind this gateway runs it.
     AtHost,
-    /// It runs, and has to end with 1.
+    /// The command itself runs, and has to end with 1.
     Differs,
 }
 
@@ -95,7 +95,7 @@ const SUBSTITUTES: &[Substitute] = &[
     },
 ];
 
-/// What a block needs.
+/// Needs of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Needs {
     Make,

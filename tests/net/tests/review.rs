@@ -1,4 +1,4 @@
-//! What an adversary, or an operator in a hurry, does to a live gateway.
+//! Tests a live gateway against an adversary, and an operator in a hurry.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -157,7 +157,7 @@ fn what_is_stacked_on_an_unprotected_port_is_guarded_like_it() {
     });
 }
 
-/// Whether a datagram from the far gateway reaches a socket on this one.
+/// Returns whether a datagram from the far gateway reaches a socket on this one.
 fn reaches(lab: &Lab, port: u16) -> bool {
     let site = lab.gateways.site(1);
     let address = format!("{}:{port}", site.wan_v4());
@@ -193,7 +193,7 @@ fn without_its_program_an_unprotected_port_takes_in_only_what_is_listed() {
     assert!(reaches(&lab, 7777), "it was not the guard");
 }
 
-/// What Linux has been set up with in a gateway's namespace, line by line.
+/// Lists the settings of Linux in a gateway's namespace, line by line.
 fn set_up(namespace: &Namespace) -> Vec<String> {
     let commands = [
         "ip -4 rule",

@@ -12,7 +12,7 @@ const FLOWS: usize = 32;
 const ROUNDS: usize = 125;
 /// Time between two packets of one flow: 2000 packets a second in all.
 const ROUND: Duration = Duration::from_millis(16);
-/// How long the last packet may be on its way.
+/// Longest time that the last packet may be on its way.
 const LAST: Duration = Duration::from_millis(500);
 
 fn two_workers(test: &str) -> Option<net::Lab> {
