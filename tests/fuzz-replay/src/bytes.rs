@@ -11,7 +11,7 @@ impl<'a> Bytes<'a> {
         Bytes(data)
     }
 
-    /// Whether the input is used up.
+    /// Returns whether the input is used up.
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -97,7 +97,7 @@ impl Ends {
         HEADER_BYTES + self.suite.iv_bytes()
     }
 
-    /// What the walk does with an ESP packet: what it carried, or why there is nothing.
+    /// Opens an ESP packet as the walk does: returns what it carried, or why there is nothing.
     fn open(&self, frames: &mut Frame, esp: Range<usize>) -> Result<Payload, OpenError> {
         let mut jobs = [self.inbound.open_job(FRAME, &frames.0, esp.clone(), 7)?];
         let [job] = &jobs;
@@ -263,7 +263,7 @@ fn sealed_and_changed(ends: &Ends, mut input: Bytes<'_>) {
     }
 }
 
-/// Where in the frame the packet is that an opened one carried.
+/// Returns the place in the frame of the packet that an opened one carried.
 fn place_of(
     frame: &mut Frame,
     ip: usize,

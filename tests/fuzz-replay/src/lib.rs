@@ -1,6 +1,6 @@
-//! What the fuzzers run. Each target is a plain function of bytes that panics if a promise is
-//! broken, so that `fuzz/fuzz_targets` holds one line each and the committed corpora are replayed
-//! by `cargo test -p fuzz-replay` with no fuzzer at all.
+//! Holds the targets that the fuzzers run. Each target is a plain function of bytes that panics if
+//! a promise is broken, so that `fuzz/fuzz_targets` holds one line each and the committed corpora
+//! are replayed by `cargo test -p fuzz-replay` with no fuzzer at all.
 //!
 //! | target | promise |
 //! |---|---|

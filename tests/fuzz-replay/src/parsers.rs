@@ -85,7 +85,7 @@ fn quotes_say_the_same(whole: &[u8], packet: &Packet) {
     }
 }
 
-/// What the walk changes in a packet leaves one that parses, and the rest as it was.
+/// Asserts that the walk's changes to a packet leave one that parses, and the rest as it was.
 fn changes_on_the_way_are_understood(whole: &[u8], packet: &Packet) {
     let family = packet.flow.family;
     let mut changed = whole.to_vec();

@@ -210,7 +210,7 @@ impl Gateway {
         assert!(right, "{flow:?} left for {set:?}, but {asked:?}");
     }
 
-    /// Whatever leaves came in and was allowed in, or is an ICMP error of ours.
+    /// Asserts that a packet that leaves came in and was allowed in, or is an ICMP error of ours.
     fn comes_from(&self, allowed: &[Allowed], sent: &Sent, flow: &Flow, fragments: bool) {
         let ends = |flow: &Flow| (flow.family, flow.source, flow.destination, flow.protocol);
         let is_it = |known: &Allowed| {
@@ -249,7 +249,7 @@ mod tests {
     const THERE: [u8; 10] = [0, 1, 0, 0, 0, 1, 20, 0, 0, 1];
     const BACK: [u8; 13] = [1, 1, 1, 0, 0, 1, 0, 20, 0, 0, 1, 0, 0];
 
-    /// Whether the judge is content with a gateway, if it believes in these policies.
+    /// Returns whether the judge is content with a gateway, if it believes in these policies.
     fn content(change: impl Fn(&mut Policy), input: &[u8]) -> bool {
         let mut gateway = Gateway::new(Hub::default());
         gateway.policies.iter_mut().for_each(change);

@@ -14,13 +14,13 @@ use crate::Bytes;
 
 /// One packet on the wire, and what is in it.
 pub(super) struct Arrival {
-    /// What arrives.
+    /// The frame that arrives.
     pub(super) frame: Vec<u8>,
     /// The peer that sealed it and the number it was sealed under.
     pub(super) sealed_as: Option<(SetIndex, u64)>,
     /// Its flow as it stands on the wire.
     pub(super) clear: Option<Flow>,
-    /// What was sealed in it and by whom: the flow and that of the packet it quotes.
+    /// Sealer and flow of the packet inside, and flow of the packet that one quotes.
     pub(super) inside: Option<(SetIndex, Flow, Option<Flow>)>,
 }
 
@@ -214,7 +214,7 @@ fn upper(input: &mut Bytes<'_>, packet: PacketBuilder) -> PacketBuilder {
     }
 }
 
-/// What an ICMP error quotes: a packet of its own, which may be cut.
+/// Makes the bytes that an ICMP error quotes: a packet of its own, which may be cut.
 fn quoted(input: &mut Bytes<'_>) -> Vec<u8> {
     let family = input.pick(&[Family::V4, Family::V6]);
     let (source, destination) = (address(input, family), address(input, family));
