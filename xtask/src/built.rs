@@ -49,7 +49,7 @@ pub(crate) struct Built {
     pub(crate) tests: Vec<TestProgram>,
     /// Warnings and errors of the compiler and of clippy.
     pub(crate) lints: u64,
-    /// Whether everything compiled.
+    /// Set if everything compiled.
     pub(crate) complete: bool,
 }
 

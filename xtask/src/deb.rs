@@ -40,7 +40,7 @@ const LIBRARIES: &[(&str, Option<&str>)] = &[
 /// Programs that the daemon, the command and the package's scripts run.
 const PROGRAMS: &[&str] = &["nftables", "iproute2", "passwd"];
 
-/// How the programs in the package are built.
+/// Profile by which the programs in the package are built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Build {
     /// For use.
@@ -57,7 +57,7 @@ impl Build {
         }
     }
 
-    /// How `dpkg-deb` compresses: small, or quickly.
+    /// Returns the options by which `dpkg-deb` compresses: small, or quickly.
     fn compression(self) -> &'static [&'static str] {
         match self {
             Build::Release => &["-Zxz"],
@@ -123,7 +123,7 @@ fn pack(build: Build, epoch: &str) -> Result<PathBuf, Failure> {
     Ok(package)
 }
 
-/// Where cargo puts what it builds.
+/// Returns the folder where cargo puts what it builds.
 fn target() -> PathBuf {
     crate::target_directory()
 }
@@ -143,12 +143,12 @@ fn epoch() -> Result<String, Failure> {
     }
 }
 
-/// What the package holds, in a folder that stands for `/`.
+/// The contents of the package, in a folder that stands for `/`.
 struct Stage {
     root: PathBuf,
 }
 
-/// What the programs ask of the system that they run on.
+/// The dependencies of the programs on the system that they run on.
 struct Needed {
     /// Packages with shared libraries.
     packages: BTreeSet<String>,
@@ -250,7 +250,7 @@ impl Stage {
         succeed(program("gzip").args(["-9n", "--"]).arg(&path))
     }
 
-    /// What dpkg reads: the package's description, its scripts, sums of its files.
+    /// Writes what dpkg reads: the package's description, its scripts, sums of its files.
     fn control(&self, needed: &Needed) -> Result<(), Failure> {
         let mut bytes = 0;
         let mut sums = String::new();
@@ -341,7 +341,7 @@ License: BSD-3-clause
  POSSIBILITY OF SUCH DAMAGE.
 ";
 
-/// Who packs: as Debian's own tools are told.
+/// Returns the packager's name and address, from the variables that Debian's own tools read.
 fn maintainer() -> String {
     let name = env::var("DEBFULLNAME").unwrap_or_else(|_| "Lockgate developers".into());
     let email = env::var("DEBEMAIL").unwrap_or_else(|_| "developers@lockgate.invalid".into());

@@ -70,7 +70,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Why a task did not succeed. What went wrong in detail was printed when it did.
+/// Reason why a task did not succeed. The details were printed when it failed.
 #[derive(Debug)]
 enum Failure {
     /// The command line names no task.
@@ -214,12 +214,12 @@ fn display(command: &Command) -> String {
     words.join(" ").replace(&*cargo().get_program().to_string_lossy(), "cargo")
 }
 
-/// How the programs are built that a task runs.
+/// Profile by which the programs are built that a task runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Build {
     /// Quickly: profile `demo`, without link-time optimisation.
     Demo,
-    /// As they are shipped and measured.
+    /// The profile in which they are shipped and measured.
     Release,
 }
 
@@ -247,7 +247,7 @@ fn lockgate(build: Build, task: &str, default: &str, rest: &[String]) -> Result<
     succeed(&mut command)
 }
 
-/// Where cargo puts what it builds.
+/// Returns the folder where cargo puts what it builds.
 fn target_directory() -> PathBuf {
     root().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }

@@ -65,7 +65,7 @@ pub(crate) enum Choice {
 /// Reads the list.
 ///
 /// # Errors
-/// Why it is no list of changes.
+/// The reason why it is no list of changes.
 fn parse(text: &str) -> Result<Vec<Mutation>, Mistake> {
     let list: Value = serde_json::from_str(text).map_err(Mistake::Json)?;
     let list = list.as_array().ok_or(Mistake::NoList)?;
@@ -84,7 +84,7 @@ fn parse(text: &str) -> Result<Vec<Mutation>, Mistake> {
     list.iter().enumerate().map(read).collect()
 }
 
-/// Why the list cannot be read.
+/// Reason why the list cannot be read.
 #[derive(Debug)]
 enum Mistake {
     Json(serde_json::Error),

@@ -18,14 +18,14 @@ use tests_of::tests_of;
 const FILE: &str = "docs/acceptance.md";
 /// Letters before the number of a row. Other rows have names of their own.
 const SYSTEMS: &[&str] = &["FC", "XO", "AX", "HA", "BM"];
-/// What the heading of a table of rows begins with.
+/// Beginning of the heading of a table of rows.
 const FIRST_COLUMN: &str = "id";
 /// Rows that are drawn for a closer look.
 const DRAWN: usize = 20;
 /// The line that counts rows begins so.
 const COUNT_LINE: &str = "Rows: ";
 
-/// How far a row is reached.
+/// Extent to which tests hold a row.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Status {
     /// The named tests fail if the criterion does.
@@ -53,7 +53,7 @@ struct Row {
     line: usize,
     id: String,
     status: String,
-    /// As it stands in the file; the last is that of the tests.
+    /// The cells as they stand in the file; the last is that of the tests.
     cells: Vec<String>,
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn write(sources: &[Source]) -> Result<(), Failure> {
     }
 }
 
-/// What `tidy` finds in the table.
+/// Returns what `tidy` finds in the table.
 pub(crate) fn findings(sources: &[Source]) -> Result<Vec<String>, Failure> {
     let Report { is, should_be, mut findings } = report(sources)?;
     if is != should_be {

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 /// The package whose tests run the daemon in network namespaces.
 pub(crate) const NET_PACKAGE: &str = "net";
-/// What an ignored test's reason begins with; a part's name follows.
+/// Beginning of an ignored test's reason; a part's name follows.
 pub(crate) const LONG_REASON: &str = "make test-long PART=";
 
 /// Result of a part.
@@ -141,10 +141,10 @@ pub(crate) fn conclude(task: &str, parts: &[Part]) -> Result<(), Failure> {
 /// Something that is set for a command before it runs.
 pub(crate) type Prepare = fn(&mut Command) -> &mut Command;
 
-/// How many tests of a program run at once.
+/// Number of tests of a program that run at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Threads {
-    /// As many as there are cores.
+    /// One for each core.
     All,
     /// One: they share the machine's cores and say on stdout how they fare.
     One,
@@ -209,7 +209,7 @@ pub(crate) fn time(name: &'static str, part: impl FnOnce() -> Result<Outcome, Fa
     time_into(name, &mut std::io::stdout(), |_| part())
 }
 
-/// As [`time`], with what it says written to `said`.
+/// Times a part as [`time`] does, with what it says written to `said`.
 pub(crate) fn time_into<W: Write>(
     name: &'static str,
     said: &mut W,
@@ -235,7 +235,7 @@ pub(crate) fn watch(command: &mut Command) -> Result<Outcome, Failure> {
     watch_into(command, &mut std::io::stdout())
 }
 
-/// As [`watch`], with the output passed on to `out`.
+/// Watches a command as [`watch`] does, with the output passed on to `out`.
 pub(crate) fn watch_into(command: &mut Command, out: &mut impl Write) -> Result<Outcome, Failure> {
     let name = display(command);
     let failure = |error| Failure::Start { program: name.clone(), error };

@@ -6,7 +6,7 @@
 use crate::{Failure, cargo, output, program, root, succeed};
 use std::process::{Command, Stdio};
 
-/// How much to say when nothing is missing.
+/// Amount to say when nothing is missing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Voice {
     /// One line.
@@ -15,12 +15,12 @@ pub(crate) enum Voice {
     Quiet,
 }
 
-/// How much to install.
+/// Extent of an installation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// What building and the demonstrations need: a newcomer waits for it.
+    /// The needs of building and of the demonstrations: a newcomer waits for them.
     Demo,
-    /// What the tests need, too.
+    /// The needs of the tests, too.
     All,
 }
 
@@ -143,7 +143,7 @@ const NEEDS: &[Need] = &[
     },
 ];
 
-/// What only machines of this architecture can have; Lockgate does without it, more slowly.
+/// Needs that only machines of this architecture can have; Lockgate does without them, more slowly.
 const NEEDS_X86_64: &[Need] = &[Need {
     name: "libipsec-mb",
     scope: Scope::Demo,
@@ -205,7 +205,7 @@ fn install_test_tools() -> Result<bool, Failure> {
     Ok(installed)
 }
 
-/// What this machine must have.
+/// Returns the needs on this machine's architecture.
 fn needs() -> impl Iterator<Item = &'static Need> {
     let more = if cfg!(target_arch = "x86_64") { NEEDS_X86_64 } else { &[] };
     NEEDS.iter().chain(more)
@@ -259,7 +259,7 @@ fn privileged(prefix: &[&str], words: &[&str]) -> Command {
     command
 }
 
-/// Whether a program can be started.
+/// Returns whether a program can be started.
 pub(crate) fn is_there(name: &str) -> bool {
     let mut command = program(name);
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -270,7 +270,7 @@ fn works(words: &[&str]) -> bool {
     quiet(program(words[0]).args(&words[1..]))
 }
 
-/// Whether a command succeeds, its output thrown away.
+/// Returns whether a command succeeds, its output thrown away.
 fn quiet(command: &mut Command) -> bool {
     let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())

@@ -1,7 +1,7 @@
 //! The shape of the code: circles of modules, long functions, bare `bool` parameters.
 //!
-//! What was there when the rule came is in [`known`]. That list only shrinks: something new is a
-//! finding, and so is an entry that no longer holds.
+//! Code that broke a rule when the rule came is in [`known`]. That list only shrinks: something new
+//! is a finding, and so is an entry that no longer holds.
 
 mod circles;
 mod items;

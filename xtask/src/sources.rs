@@ -10,7 +10,7 @@ use crate::{Failure, cargo, output, program, root};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Package {
     pub(crate) name: String,
-    /// Whether it is a program of ours: nobody may import it.
+    /// Set if it is a program of ours: nobody may import it.
     pub(crate) is_program: bool,
     pub(crate) dependencies: Vec<Dependency>,
     /// Root files of its library and its programs.
@@ -23,7 +23,7 @@ pub(crate) struct Dependency {
     pub(crate) use_: Use,
 }
 
-/// What a dependency is for.
+/// Purpose of a dependency.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Use {
     /// The crate itself or its build script.
@@ -76,7 +76,7 @@ pub(crate) fn parse_package(package: &Value) -> Option<Package> {
     Some(parsed)
 }
 
-/// Whether the whole file is tests.
+/// Returns whether the whole file is tests.
 pub(crate) fn is_tests(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == "tests.rs")
         || path.components().any(|part| part.as_os_str() == "tests")

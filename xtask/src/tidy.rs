@@ -327,7 +327,7 @@ fn machine_paths(source: &Source) -> Vec<String> {
     findings
 }
 
-/// Whether `folder` stands in the line as the beginning of a path.
+/// Returns whether `folder` stands in the line as the beginning of a path.
 fn names_folder(line: &str, folder: &str) -> bool {
     line.match_indices(folder).any(|(at, _)| {
         let before = line[..at].chars().next_back();

@@ -29,7 +29,7 @@ const EXPECTED: &[&str] = &[
     "usr/share/doc/lockgate/examples/lockgate.toml",
 ];
 
-/// What the trial did, one line each.
+/// Counts of the trial's checks, each of which prints one line.
 struct Trial {
     passed: u32,
     skipped: u32,

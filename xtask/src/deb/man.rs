@@ -12,7 +12,7 @@ use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 pub(super) struct Page {
     /// `lockgated.8`.
     pub(super) name: &'static str,
-    /// What it is, in a line.
+    /// The program's or file's purpose, in a line.
     about: &'static str,
     synopsis: &'static str,
     /// The document, from the workspace's root.
@@ -194,7 +194,7 @@ fn escaped(text: &str) -> String {
     text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq").replace('`', "\\(ga")
 }
 
-/// The same at the beginning of a line, where a dot would be a request.
+/// Guards a dot at the beginning of a line, where it would be a request.
 fn guarded(line: &str) -> String {
     if line.starts_with('.') { format!("\\&{line}") } else { line.to_owned() }
 }

@@ -56,9 +56,9 @@ impl Target {
 pub(super) enum Fate {
     Passed,
     Failed,
-    /// It cannot run here.
+    /// The test cannot run here.
     Skipped,
-    /// It was ended after its time.
+    /// The test was ended after its time.
     Endless,
     /// There is no such test.
     Absent,

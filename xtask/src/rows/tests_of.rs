@@ -57,7 +57,7 @@ fn rust(lines: &[&str]) -> Vec<Test> {
     tests
 }
 
-/// Whether a line says that a test never runs.
+/// Returns whether a line says that a test never runs.
 fn is_idle(line: &str) -> bool {
     line.trim_start().starts_with("#[ignore") && !line.contains(crate::runs::LONG_REASON)
 }

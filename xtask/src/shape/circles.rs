@@ -16,7 +16,7 @@ pub(crate) struct Circle {
     pub(crate) ties: Vec<String>,
 }
 
-/// Who needs what of whom.
+/// The names that each module needs of each other one.
 type Edges = BTreeMap<Module, BTreeMap<Module, BTreeSet<String>>>;
 
 /// Returns the circles among a crate's files.

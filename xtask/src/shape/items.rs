@@ -1,4 +1,4 @@
-//! What stands in a file of Rust: functions, and paths to other modules of its crate.
+//! Finds the functions in a file of Rust, and its paths to other modules of its crate.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use proc_macro2::{Delimiter, Group, LexError, TokenStream, TokenTree};
 /// A module's path inside its crate: `["classifier", "build"]`. The crate's root is empty.
 pub(crate) type Module = Vec<String>;
 
-/// What stands in a file, without its tests.
+/// The items of a file, without its tests.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Items {
     pub(crate) functions: Vec<Function>,
     /// Paths that begin at the crate's root, by `crate`, `super`, `self` or in a `use`.
     pub(crate) paths: Vec<Reference>,
-    /// What the names that a module imports stand for: others may reach them through it.
+    /// Paths of the names that a module imports: others may reach them through it.
     pub(crate) imported: BTreeMap<(Module, String), Vec<String>>,
     /// Modules that only tests have.
     pub(crate) test_modules: Vec<Module>,

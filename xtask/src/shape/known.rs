@@ -1,4 +1,4 @@
-//! What broke a rule of [`super`] when the rule came. These lists only shrink.
+//! Lists the items that broke a rule of [`super`] when the rule came. These lists only shrink.
 
 pub(super) const LONG_FUNCTIONS: &[&str] = &[];
 pub(super) const BOOL_PARAMETERS: &[&str] = &[
