@@ -120,8 +120,8 @@ fn prefixes(range: &AddressRange) -> Option<Vec<Prefix>> {
     }
 }
 
-/// Returns the host port's MTU: the smallest of the ports', within [`LEAST_MTU`] and [`MAX_MTU`]. A
-/// tunnel's ICMP makes it smaller still, which is no reason to begin larger.
+/// Returns the host port's MTU: the smallest of the ports', from 1280 to 1500 bytes. A tunnel's
+/// ICMP makes it smaller still, which is no reason to begin larger.
 pub fn host_mtu(port_mtus: impl Iterator<Item = u32>) -> u32 {
     port_mtus.chain([MAX_MTU]).min().map_or(MAX_MTU, |mtu| mtu.max(LEAST_MTU))
 }
