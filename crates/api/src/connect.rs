@@ -17,7 +17,7 @@ use crate::{
 /// A client of the daemon.
 pub type GatewayClient = Generated<Channel>;
 
-/// Why the daemon cannot be reached. The messages say what to do.
+/// Reason why the daemon cannot be reached. The messages say what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// Nothing listens there.
@@ -26,7 +26,7 @@ pub enum ConnectError {
         /// The socket.
         socket: PathBuf,
     },
-    /// It listens and we may not ask.
+    /// The daemon listens, and this user may not ask.
     #[error(
         "{}: permission denied: be root or in group {READ_GROUP} ({ADMIN_GROUP} for changes)",
         .socket.display()
@@ -38,28 +38,28 @@ pub enum ConnectError {
     /// Something else is there.
     #[error("{}: is no socket", .socket.display())]
     NoSocket {
-        /// What should be the socket.
+        /// The path that should be a socket.
         socket: PathBuf,
     },
-    /// The operating system says something else.
+    /// Another error of the operating system.
     #[error("{}: {error}", .socket.display())]
     Other {
         /// The socket.
         socket: PathBuf,
-        /// What it says.
+        /// The operating system's error.
         error: std::io::Error,
     },
-    /// It listens and does not speak this API.
+    /// The process that listens does not speak this API.
     #[error("{}: what listens there is no lockgated: {error}", .socket.display())]
     Handshake {
         /// The socket.
         socket: PathBuf,
-        /// What went wrong.
+        /// The transport's error.
         error: tonic::transport::Error,
     },
 }
 
-/// Where to look for the daemon.
+/// Path at which to look for the daemon's socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SocketPath(PathBuf);
 

@@ -15,7 +15,7 @@ pub mod v1 {
 
 pub use connect::{ConnectError, GatewayClient, SocketPath, connect};
 
-/// Where the daemon listens if nothing else is said.
+/// Path of the socket on which the daemon listens if nothing else is said.
 pub const DEFAULT_SOCKET: &str = "/run/lockgate/api.sock";
 /// The environment variable that names another socket.
 pub const SOCKET_VARIABLE: &str = "LOCKGATE_SOCKET";
@@ -46,7 +46,7 @@ pub const HANDSHAKE_TIME: std::time::Duration = std::time::Duration::from_secs(5
 pub const MAX_EVENTS_KEPT: usize = 1024;
 /// Events that may wait for a reader of the stream; a slower one is told how many it lost.
 pub const MAX_EVENTS_WAITING: usize = 256;
-/// How long a request may take before it is refused; the stream of events is not bound by it.
+/// Time that a request may take before it is refused; the stream of events is not bound by it.
 pub const REQUEST_TIME: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Captures at a time.
