@@ -1,8 +1,8 @@
 //! The gRPC server on a Unix socket.
 //!
-//! Who may open the socket may read: it is 0660, root and group `lockgate`, in a directory 0750.
-//! Changes are for root and group `lockgate-admin`; the kernel says who is at the other end
-//! (`SO_PEERCRED`), nobody else is asked. Everything that someone can send or hold open is bounded.
+//! Users who may open the socket may read: it is 0660, root and group `lockgate`, in a directory
+//! 0750. Changes are for root and group `lockgate-admin`; the kernel alone says who is at the other
+//! end (`SO_PEERCRED`). Everything that a client can send or hold open is bounded.
 
 mod admission;
 mod capture;
@@ -34,14 +34,14 @@ pub(crate) use service::Service;
 const WINDOW_BYTES: u32 = 1 << 20;
 /// A connection that does not answer is closed after this and [`ALIVE_WAIT`].
 const ALIVE_EVERY: Duration = Duration::from_secs(30);
-/// How long an answer to the question whether someone is alive may take.
+/// Time that the answer to a keep-alive ping may take.
 const ALIVE_WAIT: Duration = Duration::from_secs(20);
 
 /// Serves the API until `stop` is done, then lets the requests under way end and removes the
 /// socket. Streams of events end at once.
 ///
 /// # Errors
-/// What the server says when it cannot go on.
+/// The server's error when it cannot go on.
 pub(crate) async fn serve<B: Backend>(
     bound: Bound,
     backend: Arc<B>,

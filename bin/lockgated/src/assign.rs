@@ -1,4 +1,4 @@
-//! Which worker serves which queue, on which core, with how many frames.
+//! Assigns queues to workers, workers to cores, and frames to workers.
 //!
 //! Every receive queue has exactly one worker, and every worker has a queue of every port to
 //! transmit by: no more workers are used than the port with the fewest queues has.
@@ -19,7 +19,7 @@ pub(crate) fn worker_of(queue: u32, workers: u32) -> u32 {
     queue % workers.max(1)
 }
 
-/// How many workers can be used: each needs a queue of every netdev.
+/// Returns how many workers can be used: each needs a queue of every netdev.
 pub(crate) fn usable(wanted: u32, queues: impl IntoIterator<Item = u32>) -> u32 {
     queues.into_iter().fold(wanted, u32::min).max(1)
 }

@@ -1,4 +1,4 @@
-//! What the API asks of the daemon. The server is written against this trait and nothing else, so
+//! The daemon's interface to the API. The server is written against this trait and nothing else, so
 //! that its tests need no daemon.
 
 use std::collections::HashMap;
@@ -33,33 +33,33 @@ pub(crate) struct ToConfirm {
     pub(crate) asked_over: ConnectionNumber,
 }
 
-/// What runs, as one consistent picture.
+/// A consistent picture of what runs.
 #[derive(Clone)]
 pub(crate) struct Running {
     /// The configuration without its policies, which are the snapshot's.
     pub(crate) settings: Arc<Validated>,
-    /// What the workers walk by.
+    /// The snapshot that the workers run on.
     pub(crate) snapshot: Arc<Snapshot>,
     /// The routes that the snapshot was made from.
     pub(crate) routes: Routes,
     /// Packets that the policies decided since the start, outbound and inbound, by name.
     pub(crate) policies: imbl::HashMap<Arc<str>, [Volume; 2]>,
-    /// What the SAs sealed and opened since the start, by what they keep for life.
+    /// Volume that the SAs sealed and opened since the start, by what they keep for life.
     pub(crate) sas: imbl::HashMap<SaKey, Volume>,
-    /// How often each peer has moved since the start.
+    /// Number of times that each peer has moved since the start.
     pub(crate) moves: Arc<HashMap<String, u64>>,
     /// The time of each peer's last authentic packet.
     pub(crate) liveness: HashMap<String, Heard>,
-    /// Whether the snapshot's SPIs are those of the key files.
+    /// Source of the snapshot's SPIs: the key files, or stand-ins.
     pub(crate) spis: Spis,
     /// Entries of the flow cache that hold; none if it is off.
     pub(crate) cache_entries: Vec<v1::CacheEntries>,
 }
 
-/// Whether a change is meant.
+/// Choice between applying a change and a dry run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Intent {
-    /// Make it so.
+    /// Make the change.
     Apply,
     /// Evaluate it, keys too, and change nothing.
     DryRun,
@@ -68,9 +68,9 @@ pub(crate) enum Intent {
 /// Says whether a change is written to the daemon's configuration file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Save {
-    /// It runs until the daemon ends.
+    /// The change runs until the daemon ends.
     No,
-    /// The file says the same afterwards.
+    /// The file holds the same configuration afterwards.
     Yes,
 }
 
@@ -81,9 +81,9 @@ pub(crate) struct Change {
     pub(crate) text: String,
     /// The file's name, for messages.
     pub(crate) file: String,
-    /// What a relative `keys_dir` is relative to: absolute.
+    /// Absolute path of the directory that a relative `keys_dir` is relative to.
     pub(crate) base_directory: PathBuf,
-    /// Whether it is meant.
+    /// Choice between apply and dry run.
     pub(crate) intent: Intent,
     /// Rolls it back unless somebody confirms it.
     pub(crate) confirm: Option<ToConfirm>,
@@ -100,7 +100,7 @@ pub(crate) struct PolicyChange {
     pub(crate) add: String,
     /// The file's name, for messages.
     pub(crate) file: String,
-    /// Whether it is meant.
+    /// Choice between apply and dry run.
     pub(crate) intent: Intent,
     /// Writes the configuration that then runs to the daemon's file too, or not.
     pub(crate) save: Save,
@@ -117,18 +117,18 @@ pub(crate) enum Consent {
     NotGiven,
 }
 
-/// Which entries of the flow cache someone wants to see.
+/// Selection of the flow cache's entries to show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CacheQuestion {
     /// At most so many.
     pub(crate) limit: usize,
     /// Only this worker's.
     pub(crate) worker: Option<usize>,
-    /// Those too that hold no more.
+    /// Set if stale entries are wanted too.
     pub(crate) stale: bool,
 }
 
-/// What runs, in two numbers.
+/// Revision and generation that run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Now {
     /// Revision of the configuration.
@@ -155,17 +155,17 @@ pub(crate) struct Done {
     pub(crate) revision: u64,
     /// Generation of the policies that run now.
     pub(crate) generation: Generation,
-    /// What changed ([`config::differences`]).
+    /// Differences from the configuration before ([`config::differences`]).
     pub(crate) differences: Vec<Difference>,
     /// Warnings about the configuration and its keys.
     pub(crate) warnings: Vec<Problem>,
-    /// What runs with less than it should, one sentence each: keys refused, ports not there.
+    /// Parts that run with less than they should, one sentence each: keys refused, ports not there.
     pub(crate) notes: Vec<String>,
     /// Peers whose keys change.
     pub(crate) key_changes: Vec<KeyChange>,
     /// Set if it ran already, keys too: there is no new revision.
     pub(crate) unchanged: bool,
-    /// It waits to be confirmed.
+    /// Set if the change waits to be confirmed.
     pub(crate) waits: Option<Waits>,
     /// The file that it was written to.
     pub(crate) saved_to: Option<String>,
@@ -186,7 +186,7 @@ pub(crate) struct PolicyNames {
     pub(crate) text: String,
 }
 
-/// Why a change was not made; what ran before goes on.
+/// Reason why a change was not made; what ran before goes on.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refused {
     /// The configuration or a key file is wrong; its author is at fault.
@@ -266,7 +266,7 @@ pub(crate) enum NotConfirmed {
         /// The revision that runs.
         running: u64,
     },
-    /// It was confirmed before.
+    /// The change was confirmed before.
     #[error("revision {revision} is confirmed already; revision {running} runs")]
     Already {
         /// The revision that waited.
@@ -274,7 +274,7 @@ pub(crate) enum NotConfirmed {
         /// The revision that runs.
         running: u64,
     },
-    /// It came too late.
+    /// The confirmation came too late.
     #[error(
         "revision {revision} was not confirmed in time and was rolled back {ago_s} s ago; \
          revision {running} runs"
@@ -295,7 +295,7 @@ pub(crate) enum NotConfirmed {
         /// The one that waits.
         waits: u64,
     },
-    /// It came over the connection that the change came over.
+    /// The confirmation came over the connection that the change came over.
     #[error(
         "confirm revision {revision} over a new connection: this one was there before the change \
          and does not show that a new one can be made"
@@ -347,19 +347,19 @@ pub(crate) enum CaptureRefused {
     Stopping,
 }
 
-/// The daemon, as the API sees it. What can be read off [`Running`] is: policies, peers, routes,
-/// explanations, differences. The rest is asked for.
+/// The daemon, as the API sees it. Policies, peers, routes, explanations and differences are read
+/// from [`Running`]; the other calls return the rest.
 #[tonic::async_trait]
 pub(crate) trait Backend: Send + Sync + 'static {
-    /// What runs.
+    /// Returns a consistent picture of what runs.
     async fn running(&self) -> Running;
     /// The configuration that runs, policies and all: of very many, it takes a while.
     async fn configuration(&self) -> Arc<Validated>;
     /// Names of the keys that the peers use.
     async fn key_names(&self) -> KeyNames;
-    /// What runs, in two numbers; asks no worker.
+    /// Returns the revision and generation that run; asks no worker.
     async fn now(&self) -> Now;
-    /// What runs, since when, and how it is set up.
+    /// Returns what runs, since when, and how it is set up.
     async fn status(&self) -> v1::Status;
     /// Returns the status with rates, peers, drops of the last minute and warnings.
     async fn overview(&self) -> v1::Status;
@@ -373,7 +373,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
     async fn cache(&self) -> v1::Cache;
     /// Some of its entries; `None`: there is no such worker.
     async fn cache_entries(&self, question: CacheQuestion) -> Option<v1::CachedFlows>;
-    /// What each worker's flow cache would do with packets; `None`: it has none.
+    /// Returns what each worker's flow cache would do with packets; `None`: it has none.
     async fn recall(&self, keys: Vec<Key>) -> Vec<Option<Vec<Recall>>>;
     /// Tiers, drops (all of them: the server leaves out zeros), ledger, frames and workers.
     async fn counters(&self) -> v1::Counters;
@@ -403,7 +403,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
     async fn save(&self, by: Uid) -> Result<v1::Saved, Refused>;
     /// The events that are kept, oldest first, and those to come; none is missing in between.
     async fn events(&self) -> (Vec<v1::Event>, broadcast::Receiver<v1::Event>);
-    /// How often each kind of event happened.
+    /// Returns how often each kind of event happened.
     async fn event_counts(&self) -> Vec<(&'static str, u64)>;
     /// Captures packets; the stream ends when a bound is reached. Its start and end are events.
     async fn capture(

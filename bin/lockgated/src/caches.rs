@@ -6,10 +6,10 @@ use std::path::Path;
 use config::validated::{Cache, CacheUse};
 use dataplane::FlowCache;
 
-/// Why there is no flow cache of the configured size.
+/// Reason why there is no flow cache of the configured size.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CacheError {
-    /// There is not that much memory.
+    /// Not that much memory is available.
     #[error(
         "a flow cache for {flows} flows takes {needed} bytes and {available} bytes of memory are \
          available: write a smaller number into [cache] flows, or \"off\""
@@ -17,17 +17,17 @@ pub(crate) enum CacheError {
     TooLarge {
         /// Flows that it is sized for.
         flows: u64,
-        /// What it takes, over all workers.
+        /// Bytes that the cache takes, over all workers.
         needed: u64,
-        /// What the kernel says there is.
+        /// Bytes of memory that the kernel reports as available.
         available: u64,
     },
-    /// The kernel gives none.
+    /// The kernel refuses the memory.
     #[error("the flow cache of {bytes} bytes cannot be had: {error}")]
     Refused {
-        /// Bytes of one worker's.
+        /// Bytes of one worker's cache.
         bytes: u64,
-        /// What it says.
+        /// The kernel's error.
         error: std::io::Error,
     },
     /// There are no random numbers.
@@ -52,7 +52,7 @@ pub(crate) fn check(cache: Cache, workers: u32, freed: u64) -> Result<(), CacheE
     }
 }
 
-/// What a cache takes over all workers.
+/// Returns the bytes that a cache takes over all workers; 0 if it is off.
 pub(crate) fn bytes(cache: Cache, workers: u32) -> u64 {
     cache.size(workers).map_or(0, |size| size.bytes.saturating_mul(u64::from(workers)))
 }
@@ -86,12 +86,12 @@ pub(crate) fn make(
     cores.iter().map(one).collect()
 }
 
-/// Whether the workers walk packets already.
+/// The workers' state while caches are made: not started, or processing packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum When {
-    /// Not yet: their cores are free.
+    /// The workers do not run yet: their cores are free.
     AtStart,
-    /// They do, and their cores are theirs.
+    /// The workers run: their cores are taken.
     Running,
 }
 

@@ -44,7 +44,7 @@ struct NeedsRestart {
     file: PathBuf,
 }
 
-/// What a configuration is applied as.
+/// Origin of a configuration that is applied: cause, file, base directory and user.
 pub(crate) struct Origin {
     pub(crate) cause: Cause,
     pub(crate) file: String,

@@ -5,9 +5,8 @@
 //! Changes of policies that were asked for while another one was made are made together: each has
 //! its own generation and revision, and one snapshot is published for all.
 //!
-//! What follows from changes of policies and need not be waited for is done here too, when they
-//! pause: they are folded into one search, and the guard lets go of what no policy asks for any
-//! more.
+//! Background work that follows from changes of policies is done here too, when they pause: the
+//! changes are folded into one search, and the guard lets go of what no policy asks for any more.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -33,7 +32,7 @@ use crate::revisions::{Body, Cause};
 use crate::save;
 use crate::who::{ConnectionNumber, Uid};
 
-/// How long changes are waited for that come one after the other.
+/// Time to wait for further changes that come one after the other.
 const GATHER: Duration = Duration::from_millis(200);
 
 /// A change that somebody asks for.
@@ -66,7 +65,7 @@ pub(crate) struct Changer {
     picture: watch::Receiver<Arc<Picture>>,
     orders: mpsc::Sender<Order>,
     asks: mpsc::UnboundedReceiver<Ask>,
-    /// What came while policies were gathered.
+    /// The next request, if one came while policies were gathered.
     next: Option<Ask>,
     events: Events,
     aside: Aside,
@@ -75,7 +74,7 @@ pub(crate) struct Changer {
     refused: Option<RefusedOf>,
 }
 
-/// What is done aside.
+/// The background work under way.
 enum Aside {
     Nothing,
     /// Changes may still come.
@@ -84,16 +83,17 @@ enum Aside {
     Narrowing(JoinHandle<Result<Guard, UnwritableName>>, u64),
 }
 
-/// What came of it.
+/// The result of a step of the background work.
 enum Step {
     Gathered,
     Folded(Option<Result<Rebuilt, CompileError>>, RefusedOf),
     Narrowed(Option<Result<Guard, UnwritableName>>, u64),
 }
 
-/// What a folding was refused of: with more policies upon it, it would be refused again.
+/// The set of policies for which a folding was refused: with more policies upon it, it would be
+/// refused again.
 struct RefusedOf {
-    /// Those of the set that was compiled whole last.
+    /// Settings of the set that was compiled whole last.
     settings: Arc<Validated>,
     policies_removed: u64,
 }

@@ -19,7 +19,7 @@ const NEW_MODE: u32 = 0o600;
 /// The reason why the file is not written. It is as it was.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SaveError {
-    /// It is a link.
+    /// The file is a link.
     #[error(
         "{} is a link, and links are not written through: give lockgated the file itself, or use \
          `lockgate export`", .file.display()
@@ -28,7 +28,7 @@ pub(crate) enum SaveError {
         /// The link.
         file: PathBuf,
     },
-    /// It is something else than a file.
+    /// The path is something else than a file.
     #[error("{} is no regular file", .file.display())]
     NotRegular {
         /// The path.

@@ -31,10 +31,10 @@ use crate::unconfirmed;
 use crate::who::{ConnectionNumber, Uid};
 use crate::worker::Report;
 
-/// How often the workers are asked again because they went over to another snapshot meanwhile;
-/// after that the control thread asks them, between two changes.
+/// Number of attempts to ask the workers, each of which fails if one goes over to another snapshot
+/// meanwhile; after that the control thread asks them, between two changes.
 const ASKED_AGAIN: usize = 8;
-/// How long the picture of that snapshot is waited for.
+/// Time to wait for the picture of that snapshot.
 const PICTURE_WAIT: Duration = Duration::from_millis(20);
 
 /// The daemon as the API has it: the last picture of what runs, and ways to those who change it.
@@ -47,7 +47,7 @@ pub(crate) struct Daemon {
     captures: Captures,
 }
 
-/// What was counted since the start, under a picture.
+/// Counts since the start, with the picture that they belong to.
 struct Counted {
     picture: Arc<Picture>,
     reports: Vec<Report>,
@@ -64,7 +64,7 @@ impl Daemon {
         Arc::new(Daemon { picture, orders, asks, events, captures: Captures::default() })
     }
 
-    /// What runs. Waits for nobody.
+    /// Returns the last picture of what runs. Waits for nobody.
     pub(crate) fn picture(&self) -> Arc<Picture> {
         self.picture.borrow().clone()
     }
@@ -83,8 +83,8 @@ impl Daemon {
         answer.await.ok()
     }
 
-    /// What the workers say now, and what was counted since the start. A worker that has ended ends
-    /// the daemon; until then it has counted nothing.
+    /// Returns the workers' reports of now, and the totals since the start. A worker that has ended
+    /// ends the daemon; until then it has counted nothing.
     async fn counted(&self) -> Counted {
         for _ in 0..ASKED_AGAIN {
             let mut shown = self.picture.clone();

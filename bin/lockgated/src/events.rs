@@ -1,4 +1,4 @@
-//! What happened, for people and for those who watch: a closed list of kinds, the last
+//! Records events, for people and for programs that watch: a closed list of kinds, the last
 //! [`api::MAX_EVENTS_KEPT`] events, a stream of those to come, and a line on stderr for each.
 //!
 //! For the control thread. A worker counts; it records nothing. [`Filter`] picks the events that a
@@ -7,9 +7,9 @@
 //! Not crate `tracing`: the ring, the stream and the limit by kind and subject are most of this and
 //! would stay; a line on stderr is one call.
 //!
-//! The same kind about the same subject is told once a second at most. What comes in between is
-//! not lost: the last of it follows when the second is over ([`Events::settle`]) and says how many
-//! there were. Changes of the configuration and of what is open are always told.
+//! Events of one kind about one subject are reported once a second at most. Those in between are
+//! not lost: the last of them follows when the second is over ([`Events::settle`]) and says how
+//! many there were. Changes of the configuration and of what is open are always reported.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::{Display, Write as _};
@@ -65,18 +65,18 @@ impl Severity {
     }
 }
 
-/// Whether many events of a kind become few.
+/// Rate limit of an event kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Repeats {
-    /// Each is told.
+    /// Each event is reported.
     Told,
-    /// One a second about one subject.
+    /// At most one a second about one subject.
     Limited,
 }
 
 macro_rules! kinds {
     ($($variant:ident $name:literal $severity:ident $repeats:ident $help:literal)*) => {
-        /// What can happen: the closed list of kinds with what each means and what to do.
+        /// Kind of an event: the closed list of kinds with what each means and what to do.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub(crate) enum Kind {
             $(#[doc = $help] $variant,)*
@@ -91,7 +91,7 @@ macro_rules! kinds {
                 match self { $(Kind::$variant => $name,)* }
             }
 
-            /// What it means and what to do: docs/OPERATION.md has it.
+            /// Returns what it means and what to do: docs/OPERATION.md has it.
             #[cfg(test)]
             const fn help(self) -> &'static str {
                 match self { $(Kind::$variant => $help,)* }
@@ -316,7 +316,7 @@ impl<T: Value + ?Sized> Value for &T {
     }
 }
 
-/// Where events go. A clone is another handle to the same.
+/// The recorder of events. A clone is another handle to the same.
 #[derive(Clone)]
 pub(crate) struct Events {
     shared: Arc<Shared>,
@@ -343,13 +343,13 @@ struct Limit {
     held: Option<Held>,
 }
 
-/// What was not told, yet.
+/// Events held back by the rate limit: the last of them, and their number.
 struct Held {
     last: Event,
     count: u64,
 }
 
-/// Where lines go.
+/// Destination and format of log lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Log {
     /// journald has its own clock, and reads the severity as `<N>`.
@@ -433,7 +433,7 @@ impl Events {
         });
     }
 
-    /// How often each kind happened, those that were not told among them.
+    /// Returns how often each kind happened, events held back by the rate limit included.
     pub(crate) fn counts(&self) -> Vec<(Kind, u64)> {
         let state = self.state();
         Kind::ALL.iter().map(|kind| (*kind, state.counts[*kind as usize])).collect()
@@ -604,7 +604,7 @@ fn line(event: &Event) -> String {
     one
 }
 
-/// Whether stderr is a stream to journald: `JOURNAL_STREAM` names its device and inode
+/// Returns whether stderr is a stream to journald: `JOURNAL_STREAM` names its device and inode
 /// (systemd.exec(5)).
 fn stderr_is_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };

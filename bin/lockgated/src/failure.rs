@@ -1,4 +1,4 @@
-//! Why the daemon does not start, or ends.
+//! Errors that end the daemon or keep it from starting.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ use crate::netdev::NetdevError;
 use crate::unconfirmed::NoBeginning;
 use crate::worker::WorkerGone;
 
-/// Why the daemon does not start, or ends. What it displays is for the person at the terminal.
+/// Reason why the daemon does not start, or ends. Its text is for the person at the terminal.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// The configuration or a key file is wrong; its author is at fault.
@@ -39,7 +39,7 @@ pub(crate) enum Failure {
     /// Privileges are missing.
     #[error("{how}")]
     Privileges {
-        /// Which, and how to get them.
+        /// The missing privileges, and how to get them.
         how: String,
     },
     /// The process cannot be hardened, or the kernel is too old.
@@ -53,7 +53,7 @@ pub(crate) enum Failure {
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the operating system says.
+        /// The operating system's error.
         error: std::io::Error,
     },
     /// The record of sequence numbers.

@@ -24,12 +24,12 @@ use crate::orders::Order;
 use crate::state::State;
 use crate::worker::WorkerGone;
 
-/// How often reservations of sequence numbers are topped up and moves of peers followed.
+/// Interval at which reservations of sequence numbers are topped up and moves of peers followed.
 const TOP_UP: Duration = Duration::from_millis(100);
-/// How often what nothing tells is looked after.
+/// Interval at which the loop inspects what no notification reports.
 const INSPECT: Duration = Duration::from_secs(1);
 
-/// Why the loop ended.
+/// The signal that ended the loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
     /// SIGTERM.
@@ -72,13 +72,13 @@ impl Signals {
     }
 }
 
-/// What the control thread is told and asked.
+/// Channels by which workers and other threads reach the control thread.
 pub(crate) struct Asked {
     /// Neighbours that packets wait for.
     pub(crate) wanted: Receiver<Wanted>,
     /// Peers that were seen elsewhere.
     pub(crate) moved: Receiver<Moved>,
-    /// What others want done.
+    /// Orders from other threads.
     pub(crate) orders: Receiver<Order>,
 }
 
@@ -153,7 +153,7 @@ pub(crate) async fn run(
     }
 }
 
-/// What workers have told since it was asked last: the last of each peer.
+/// Takes all moves that workers have reported since the last call; returns the last of each peer.
 fn take_all(seen: &mut Receiver<Moved>) -> Vec<Moved> {
     let mut last: BTreeMap<SaSetId, Moved> = BTreeMap::new();
     while let Ok(moved) = seen.try_recv() {
@@ -188,19 +188,19 @@ struct HostRoutes {
     is_due: bool,
 }
 
-/// What the routes into the host port are made of.
+/// The inputs that the routes into the host port are made from.
 #[derive(Clone, PartialEq, Eq)]
 struct Basis {
     generation: Generation,
     addresses: BTreeSet<(u32, Address, u8)>,
 }
 
-/// When the kernel is told its routes.
+/// Condition on which the kernel is given its routes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Set {
-    /// Whatever they were: it may have lost them.
+    /// Even if they are unchanged: the kernel may have lost them.
     Always,
-    /// If they are others than the last.
+    /// Only if they differ from the last.
     IfOthers,
 }
 

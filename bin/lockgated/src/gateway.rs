@@ -1,10 +1,9 @@
-//! What runs, and the order in which it changes: one configuration, compiled against one view of
-//! the kernel, walked by the workers over the netdevs that are ours.
+//! The running gateway, and the order in which it changes: one configuration, compiled against one
+//! view of the kernel, by which the workers process packets of the netdevs that are ours.
 //!
-//! The gateway does nothing to the machine itself: what is to be done it asks of a [`Machine`],
-//! step by step, and each step may be refused. So changes, refusals and the way back are tested
-//! without privileges, against a machine that is simulated and refuses what the test wants
-//! (`gateway/tests.rs`).
+//! The gateway does nothing to the machine itself: it asks a [`Machine`], step by step, and each
+//! step may be refused. So changes, refusals and the way back are tested without privileges,
+//! against a machine that is simulated and refuses what the test wants (`gateway/tests.rs`).
 //!
 //! | module | what |
 //! |---|---|
@@ -48,12 +47,12 @@ pub(crate) use machine::{Machine, Program};
 pub(crate) use netdevs::netdevs;
 pub(crate) use transaction::{NextGuard, NotMade, Transaction};
 
-/// What runs.
+/// The running gateway: configuration, snapshot, netdevs, workers and guard.
 pub(crate) struct Gateway {
     pub(crate) compiled: Compiled,
     pub(crate) view: Arc<View>,
     pub(crate) live: Arc<LiveParts>,
-    /// What the workers walk by.
+    /// The snapshot that the workers run on.
     pub(crate) snapshot: Arc<Snapshot>,
     /// Netdevs of the snapshot, in its order.
     pub(crate) netdev_names: Arc<[String]>,
@@ -65,11 +64,11 @@ pub(crate) struct Gateway {
     instruction_due: bool,
     /// The workers.
     pub(crate) workers: usize,
-    /// How many of them, from the first on, serve queues.
+    /// Number of workers, from the first on, that serve queues.
     pub(crate) active: usize,
     /// Netdevs that are ours, by name.
     pub(crate) netdevs: Arc<BTreeMap<String, Netdev>>,
-    /// Why a netdev is not ours although it should be.
+    /// Reason why a netdev is not ours although it should be, by name.
     pub(crate) troubles: Arc<HashMap<String, String>>,
     /// Counts of workers under earlier snapshots.
     pub(crate) totals: Arc<Totals>,
@@ -83,7 +82,8 @@ pub(crate) struct Gateway {
     machine: Box<dyn Machine>,
 }
 
-/// What a gateway begins with: workers walk by the snapshot already, and no netdev is taken yet.
+/// The parts that a gateway begins with: workers run on the snapshot already, and no netdev is
+/// taken yet.
 pub(crate) struct Beginning {
     pub(crate) compiled: Compiled,
     pub(crate) view: Arc<View>,
@@ -94,7 +94,7 @@ pub(crate) struct Beginning {
     pub(crate) machine: Box<dyn Machine>,
 }
 
-/// What a compiled configuration needs of the kernel's view, for peers where they are now.
+/// Returns what a compiled configuration needs of the kernel's view, for peers where they are now.
 pub(crate) fn live_parts_of(compiled: &Compiled, view: &View) -> LiveParts {
     live_parts_towards(compiled.settings(), view, compiled.remotes())
 }

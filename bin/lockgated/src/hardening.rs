@@ -1,5 +1,5 @@
-//! What the process gives away before strangers' packets reach it: core dumps, pages that are
-//! swapped, privileges that only set-up needs.
+//! Hardens the process before packets from strangers reach it: forbids core dumps, locks its pages
+//! into memory, drops the privileges that only set-up needs.
 //!
 //! Capabilities and `no_new_privs` belong to a thread, and a new thread has those of the one that
 //! started it: [`drop_privileges`] comes before other threads are started, and refuses if it does
@@ -15,7 +15,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit};
 /// The oldest kernel that the design was made for.
 const LEAST_KERNEL: (u32, u32) = (6, 1);
 
-/// What stays for the daemon's whole life, and what for.
+/// Capabilities that stay for the daemon's whole life, each with its purpose.
 const KEPT: &[(Capability, &str)] = &[
     (Capability::CAP_NET_ADMIN, "attaches XDP, makes lockgate0, changes neighbours and nftables"),
     (Capability::CAP_NET_RAW, "opens AF_XDP sockets"),
@@ -34,7 +34,7 @@ pub(crate) enum HardeningError {
         LEAST_KERNEL.0, LEAST_KERNEL.1
     )]
     OldKernel {
-        /// What uname(2) says.
+        /// The release that uname(2) reports.
         release: String,
     },
     /// `setrlimit` or `prctl`.
@@ -85,7 +85,7 @@ pub(crate) enum HardeningError {
 pub(crate) struct MissingPrivilege {
     /// The capability.
     pub(crate) capability: Capability,
-    /// What it is needed for.
+    /// The purpose that it is needed for.
     pub(crate) purpose: &'static str,
 }
 
@@ -96,7 +96,7 @@ impl Display for MissingPrivilege {
     }
 }
 
-/// What [`missing_privileges`] lists and how to get it, line by line.
+/// Lists the privileges of [`missing_privileges`] and how to get them, line by line.
 pub(crate) fn how_to_get(missing: &[MissingPrivilege]) -> String {
     let names: Vec<String> = missing.iter().map(|m| m.capability.to_string()).collect();
     let (unit, file) = (names.join(" "), names.join(",").to_lowercase());
@@ -119,7 +119,7 @@ pub(crate) fn check_kernel() -> Result<(), HardeningError> {
     if is_old(&release) { Err(HardeningError::OldKernel { release }) } else { Ok(()) }
 }
 
-/// Whether a release such as `6.1.0-18-amd64` is too old. One that cannot be read is not.
+/// Returns whether a release such as `6.1.0-18-amd64` is too old. One that cannot be read is not.
 fn is_old(release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {
@@ -128,7 +128,7 @@ fn is_old(release: &str) -> bool {
     }
 }
 
-/// What the calling thread lacks of what the daemon needs.
+/// Returns the privileges that the daemon needs and the calling thread lacks.
 pub(crate) fn missing_privileges() -> Vec<MissingPrivilege> {
     let held = caps::read(None, CapSet::Effective).unwrap_or_default();
     let lockable = rustix::process::getrlimit(Resource::Memlock).current.is_none();
@@ -209,7 +209,7 @@ fn drop_this_threads_privileges() -> Result<(), HardeningError> {
         .map_err(|errno| HardeningError::NoNewPrivileges { errno })
 }
 
-/// Whether no thread of the process has more than [`drop_privileges`] leaves.
+/// Checks that no thread of the process has more than [`drop_privileges`] leaves.
 ///
 /// # Errors
 /// [`HardeningError::ThreadKeeps`], or /proc cannot be read.
@@ -235,8 +235,8 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// What only set-up needs: the program of an earlier run is found by its id, the API's socket
-    /// given to its group, privileges given away for good.
+    /// Capabilities that only set-up needs: to find the program of an earlier run by its id, to
+    /// give the API's socket to its group, and to give privileges away for good.
     const FOR_SETUP: [Capability; 3] =
         [Capability::CAP_SYS_ADMIN, Capability::CAP_CHOWN, Capability::CAP_SETPCAP];
 

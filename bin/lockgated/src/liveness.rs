@@ -52,7 +52,7 @@ pub(crate) enum Change {
         /// Time since the first packet without an answer.
         unanswered: Duration,
     },
-    /// It was silent, and an authentic packet came.
+    /// A peer that was silent has sent an authentic packet.
     Heard {
         /// Its name.
         peer: String,

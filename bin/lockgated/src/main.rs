@@ -85,7 +85,7 @@ use crate::worker::Caller;
 const SOCKET: &str = "api.sock";
 /// Orders that may wait for the control thread.
 const MAX_ORDERS: usize = 256;
-/// How long the API's requests under way may take at the end.
+/// Time that the API's requests under way may take at the end.
 const API_END: Duration = Duration::from_secs(2);
 
 /// The Lockgate gateway: takes the configured ports and forwards by its policies. Ports stay

@@ -34,7 +34,7 @@ use process::Process;
 
 /// Connections at a time; more wait.
 const MAX_CONNECTIONS: usize = 8;
-/// How long a connection may last, from its first byte to its last.
+/// Longest time of a connection, from its first byte to its last.
 const CONNECTION_TIME: Duration = Duration::from_secs(10);
 /// Largest head of a request, bytes.
 const MAX_HEAD: usize = 8 << 10;
@@ -55,13 +55,13 @@ lockgated
      in [metrics] listen, or \"off\""
 )]
 pub(crate) struct ListenError {
-    /// Where.
+    /// The address and port to listen on.
     listen: SocketAddr,
     /// The kernel's answer.
     error: std::io::Error,
 }
 
-/// What a scrape shows.
+/// The content of a scrape.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
     pub(crate) status: v1::Status,
@@ -75,11 +75,11 @@ pub(crate) struct Report {
     pub(crate) policy_count: usize,
     pub(crate) counters: v1::Counters,
     pub(crate) cache: v1::Cache,
-    /// How often each kind of event happened.
+    /// Number of events of each kind.
     pub(crate) events: Vec<(&'static str, u64)>,
 }
 
-/// What a policy decided.
+/// Packets and bytes that a policy decided.
 #[derive(Clone, Debug)]
 pub(crate) struct PolicyVolumes {
     pub(crate) name: String,
@@ -157,7 +157,7 @@ pub(crate) async fn serve(
     serve_reports(listen, source).await
 }
 
-/// Where reports come from.
+/// The source of reports.
 type Source = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Report> + Send>> + Send + Sync>;
 
 async fn serve_reports(listen: SocketAddr, source: Source) -> Result<SocketAddr, ListenError> {

@@ -26,7 +26,7 @@ pub(crate) use claim::Claim;
 /// Number of the next attachment in this process. What another process attached runs no more when
 /// this one takes its sockets, so nobody compares numbers of two processes.
 static INCARNATIONS: AtomicU32 = AtomicU32::new(1);
-/// How long a queue may be busy: the kernel takes that long to let go of a dead process's socket.
+/// Time that a queue may be busy: the kernel takes that long to let go of a dead process's socket.
 const BUSY_RETRY: Duration = Duration::from_secs(5);
 // The program has room for every entry that `check` accepts.
 const _: () = assert!(MAX_SERVICES + IKE_SERVICES == bpf::MAX_SERVICES);
@@ -96,19 +96,20 @@ pub(crate) struct Taking {
     /// Its number in the mark in front of packets: another one each time.
     pub(crate) mark: u16,
     pub(crate) queues: u32,
-    /// How many workers, from the first on, serve queues.
+    /// Number of workers, from the first on, that serve queues.
     pub(crate) active: usize,
     pub(crate) instruction: Instruction,
 }
 
-/// What the program of a netdev knows.
+/// The configuration of a netdev's program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Instruction {
     /// The rules of its ports.
     pub(crate) rules: Vec<PortRule>,
     /// Our addresses with the side of the port that each is on.
     pub(crate) own: Arc<[(IpAddr, bpf::Side)]>,
-    /// Where those live who may not speak from outside.
+    /// Prefixes of the routes, each with whether it leads inside: hosts there may not send from
+    /// outside.
     pub(crate) inside: Arc<[(Prefix, Inside)]>,
 }
 
@@ -120,7 +121,7 @@ pub(crate) struct Netdev {
     pub(crate) attached: Arc<Attached>,
     /// A user who runs no daemon has its claim.
     pub(crate) is_squatted: bool,
-    /// What its program counts; `None`: it does not say.
+    /// The program's counters; `None`: they cannot be read.
     pub(crate) counters: Option<CounterReader>,
 }
 

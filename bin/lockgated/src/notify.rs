@@ -1,24 +1,24 @@
-//! What the service manager is told (sd_notify(3)): ready, what we do, that we live. Without one
-//! that listens, nothing is told.
+//! Tells the service manager (sd_notify(3)) that the daemon is ready, what it does, and that it
+//! lives. Without a manager that listens, it tells nothing.
 //!
-//! The watchdog is fed only while the daemon says that it is healthy: one that hangs, or whose
-//! workers do, is ended and started again, and its ports stay closed meanwhile.
+//! The watchdog is fed only while the daemon says that it is healthy: the manager ends and restarts
+//! one that hangs, or whose workers do, and its ports stay closed meanwhile.
 
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// How often the watchdog is fed within its time: one message may be late.
+/// Number of times that the watchdog is fed within its time: one message may be late.
 const FED_PER_TIME: u32 = 3;
 /// Longest status text, bytes: it is one line of `systemctl status`.
 const MAX_STATUS: usize = 200;
 
-/// How the daemon is.
+/// Health of the daemon.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Health {
     /// Every part comes round in its time.
     Good,
-    /// One does not, and which.
+    /// One part does not; the text says which.
     Bad(String),
 }
 

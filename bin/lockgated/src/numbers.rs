@@ -1,4 +1,4 @@
-//! How much of an SA's sequence numbers is used: told well before the end, which is final.
+//! Warns of SAs that run out of sequence numbers, well before the end, which is final.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::gateway::Gateway;
 /// Parts of the numbers, in hundredths, from which on an SA is said to be low.
 const MARKS_PERCENT: [u64; 3] = [75, 90, 99];
 
-/// How much of its numbers an SA has used.
+/// The part of its sequence numbers that an SA has used.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Used {
     /// Less than the first mark.
@@ -24,7 +24,7 @@ pub(crate) enum Used {
 }
 
 impl Used {
-    /// How far the last number has come in numbers of this width.
+    /// Returns the part that the last number has reached, in numbers of this width.
     pub(crate) fn of(last: u64, numbers: SequenceNumbers) -> Used {
         let limit = numbers.limit();
         if last >= limit {

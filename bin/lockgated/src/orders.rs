@@ -1,5 +1,5 @@
-//! What the control thread is asked to do, by whom, and how it answers. Orders are done one after
-//! the other; an answer comes when everybody who looks sees what came of it.
+//! Orders to the control thread, and its answers. The thread does one order after the other, and
+//! answers when every reader sees the result.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,7 +19,7 @@ use crate::state::State;
 use crate::who::ConnectionNumber;
 use crate::worker::{Report, WorkerGone};
 
-/// Where an answer goes.
+/// The channel for an answer.
 pub(crate) type Reply<T> = oneshot::Sender<T>;
 
 /// Something that the control thread is to do.
@@ -49,7 +49,7 @@ pub(crate) enum Order {
     Count { reply: Reply<Vec<Report>> },
 }
 
-/// Whether a revision still runs.
+/// State of a revision: it still runs, or no more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Runs {
     Still,

@@ -1,5 +1,5 @@
-//! What runs, as one consistent picture: everybody who only looks takes the last one, and waits
-//! for nobody who changes something.
+//! One consistent picture of what runs: readers take the last one, and wait for nobody who changes
+//! something.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -23,11 +23,12 @@ use crate::totals::Totals;
 use crate::worker::{Report, WorkerGone};
 use crate::workers::Workers;
 
-/// What runs at one moment. A copy of what the control thread owns: its parts are shared.
+/// A picture of what runs at one moment. A copy of what the control thread owns: its parts are
+/// shared.
 pub(crate) struct Picture {
     /// The configuration file that was started with.
     pub(crate) file: Arc<Path>,
-    /// What a relative `keys_dir` of the running configuration is relative to.
+    /// The directory that a relative `keys_dir` of the running configuration is relative to.
     pub(crate) base: Arc<Path>,
     pub(crate) started: SystemTime,
     pub(crate) since: Instant,
@@ -48,17 +49,17 @@ pub(crate) struct Picture {
     pub(crate) reserved: Reserved,
     /// Netdevs that are ours, by name.
     pub(crate) netdevs: Arc<BTreeMap<String, Netdev>>,
-    /// Why a netdev is not ours although it should be.
+    /// Reason why a netdev is not ours although it should be, by name.
     pub(crate) troubles: Arc<HashMap<String, String>>,
     pub(crate) workers: Workers,
-    /// How many workers, from the first on, serve queues.
+    /// Number of workers, from the first on, that serve queues.
     pub(crate) active: usize,
     /// Counts of workers under earlier snapshots.
     pub(crate) totals: Arc<Totals>,
     /// Counters of the last minute.
     pub(crate) history: Arc<History>,
     pub(crate) liveness: Arc<Liveness>,
-    /// How often each peer has moved since the start.
+    /// Number of times that each peer has moved since the start.
     pub(crate) moves: Arc<HashMap<String, u64>>,
     pub(crate) netlink_resyncs: u64,
     pub(crate) guard: Guard,
@@ -111,8 +112,8 @@ impl Picture {
         }
     }
 
-    /// What the workers say now, if they still walk by this picture's snapshot; `None`: they have
-    /// gone over to another one.
+    /// Returns the workers' reports of now, if they still run on this picture's snapshot; `None`:
+    /// they have gone over to another one.
     ///
     /// # Errors
     /// [`WorkerGone`].
@@ -122,7 +123,7 @@ impl Picture {
         Ok(reports.filter(|reports| reports.iter().all(is_of_this)))
     }
 
-    /// What was counted since the start, over workers and layouts.
+    /// Returns the counts since the start, over workers and layouts.
     pub(crate) fn totals_with(&self, reports: &[Report]) -> Totals {
         let mut totals = Totals::clone(&self.totals);
         reports.iter().for_each(|report| totals.add(&report.flushed));

@@ -1,9 +1,9 @@
 //! Changes of single policies (`lockgate policy`): transactions upon what runs, whose cost goes by
 //! what they change.
 //!
-//! Those that are asked for while another is being made wait, and are then made together: one
+//! Changes that are asked for while another is being made wait, and are then made together: one
 //! transaction after the other, each with its own generation and revision, and one snapshot for
-//! all. Each is answered when every worker walks by that snapshot and its revision is on disk.
+//! all. Each is answered when every worker runs on that snapshot and its revision is on disk.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -32,10 +32,10 @@ use crate::who::Uid;
 /// Policies that an event names at most.
 const MAX_NAMED: usize = 8;
 
-/// What became of a change, before it is on disk.
+/// The result of a change, before it is on disk.
 pub(crate) type Outcome = Result<(Done, Written), Refused>;
 
-/// Where it is told.
+/// The channel for the result of a change.
 pub(crate) type Answer = oneshot::Sender<Outcome>;
 
 /// A change that waits for its turn.
@@ -67,12 +67,12 @@ struct Made {
     differences: Vec<Difference>,
     warnings: Vec<Problem>,
     takeovers: Takeovers,
-    /// What runs after it.
+    /// The compiled configuration that runs after the change.
     compiled: Compiled,
 }
 
-/// Says what a change would do. Whether a search would stay within its cost is found out when it
-/// is made. Blocks.
+/// Says what a change would do. If a search would exceed its cost, only making the change shows it.
+/// Blocks.
 ///
 /// # Errors
 /// [`Refused`].
@@ -349,7 +349,7 @@ impl State {
     }
 }
 
-/// What refused one change of a group refused the others.
+/// The reason for which one change of a group was refused, given to the others of the group.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct SameReason(String);

@@ -14,7 +14,7 @@
 //! Files and not a database: revisions are all that a database would hold so far, one thread writes
 //! them in order, and an operator reads them without us.
 //!
-//! What could not be written takes with it the changes upon it that wait already: a line is read
+//! A change that could not be written takes with it the waiting changes upon it: a line is read
 //! only if all lines before it are there. They are refused until a revision is written whole.
 
 mod encoding;
@@ -44,7 +44,7 @@ pub(crate) const MAX_CHANGES: usize = 1024;
 /// Bytes that all but the last two whole revisions may have, with the changes upon them.
 const MAX_KEPT_BYTES: usize = 64 << 20;
 
-/// Why a revision began to run.
+/// Reason why a revision began to run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cause {
     /// The daemon started.
@@ -63,7 +63,7 @@ impl Cause {
     const ALL: [Cause; 5] =
         [Cause::Start, Cause::Apply, Cause::Rollback, Cause::Policy, Cause::Timeout];
 
-    /// As a word.
+    /// Returns the cause as a word.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Cause::Start => "start",
@@ -78,9 +78,9 @@ impl Cause {
 /// Need of a revision to be confirmed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Confirmation {
-    /// No: it runs for good.
+    /// None: the revision runs for good.
     NotAsked,
-    /// `lockgate apply --confirm`.
+    /// Asked for with `lockgate apply --confirm`.
     Asked,
 }
 
@@ -93,7 +93,7 @@ pub(crate) struct Revision {
     pub(crate) cause: Cause,
     /// The file it was read from, for people.
     pub(crate) file: String,
-    /// What a relative `keys_dir` in it is relative to.
+    /// The directory that a relative `keys_dir` in it is relative to.
     pub(crate) base: PathBuf,
     /// Sections that differ from the revision before.
     pub(crate) changes: u32,
@@ -123,17 +123,17 @@ pub(crate) struct Body {
 pub(crate) struct Text {
     /// A whole configuration, with its keys, which no change of policies changes.
     pub(crate) whole: Body,
-    /// What was changed since, in order.
+    /// Changes made since, in order.
     pub(crate) edits: Vec<PolicyEdit>,
 }
 
-/// What is written for a revision.
+/// The content that is written for a revision.
 pub(crate) enum Content {
     /// The effective configuration.
     Whole(Body),
-    /// The same, made when it is written.
+    /// The effective configuration, made when it is written.
     Made(Box<dyn FnOnce() -> Body + Send>),
-    /// What changed since the revision before.
+    /// The change since the revision before.
     Edit(PolicyEdit),
 }
 
@@ -171,7 +171,7 @@ pub(crate) struct Revisions {
     kept: Vec<Arc<Kept>>,
     /// The highest number that was given.
     last: u64,
-    /// Whether a change could not be written, so that none can follow it.
+    /// Set if a change could not be written, so that none can follow it.
     is_broken: bool,
     /// Started with the first revision: a thread keeps the privileges that it began with.
     writer: OnceLock<mpsc::Sender<Job>>,
@@ -191,7 +191,7 @@ impl Revisions {
         Revisions { directory, kept, last: 0, is_broken: false, writer }
     }
 
-    /// Those of earlier runs. Files that are none of ours are left alone.
+    /// Opens the revisions of earlier runs. Files that are none of ours are left alone.
     ///
     /// # Errors
     /// The directory can be neither made nor read.
@@ -265,7 +265,7 @@ impl Revisions {
         self.last + 1
     }
 
-    /// Whether the next change of policies is to be kept as a whole revision.
+    /// Returns whether the next change of policies is to be kept as a whole revision.
     pub(crate) fn wants_whole(&self) -> bool {
         let edits = self.kept.iter().rev().take_while(|kept| !kept.is_whole).count();
         self.is_broken || edits >= MAX_CHANGES || edits == self.kept.len()
@@ -321,7 +321,7 @@ impl Revisions {
     /// Reads a revision's text as it is on disk: before another one is kept. Blocks.
     ///
     /// # Errors
-    /// As [`Reader::read`].
+    /// Those of [`Reader::read`].
     pub(crate) fn read(&self, number: u64) -> Result<Text, RevisionError> {
         let whole = self.whole_before(number);
         read_text(&self.path(whole), whole, number)
@@ -380,7 +380,7 @@ impl Revisions {
 /// Waits until a revision is on disk.
 ///
 /// # Errors
-/// Why it is not.
+/// [`RevisionError`]: the revision could not be written.
 pub(crate) async fn on_disk(written: Written) -> Result<(), RevisionError> {
     // The writer ends with the process.
     let gone = |_| {
@@ -399,7 +399,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Its text. Blocks until what waits to be written is.
+    /// Returns the revision's text. Blocks until what waits to be written is.
     ///
     /// # Errors
     /// The files cannot be read, or are not what was written.
@@ -577,7 +577,7 @@ mod tests {
         assert_eq!(numbers(&Revisions::open(directory.path()).unwrap()), [4, 5]);
     }
 
-    /// As changes are that were asked for before it was known that one is lost.
+    /// Returns the error of a change that was asked for before it was known that one is lost.
     fn error_of(revisions: &mut Revisions, number: u64) -> String {
         let written = revisions.keep(revision(number), Content::Edit(edit(number)));
         written.blocking_recv().unwrap().unwrap_err().to_string()

@@ -1,4 +1,4 @@
-//! What runs, in the API's words.
+//! Describes what runs in the API's messages.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -182,7 +182,8 @@ fn host_queues(reports: &[Report]) -> impl Iterator<Item = v1::Queue> {
     })
 }
 
-/// What the program counted, held against what the sockets say they got of it.
+/// Returns the program's counters, compared with what the sockets received and lost of its packets;
+/// `None`: they cannot be read.
 fn kernel_counters(device: &Netdev, queues: &[v1::Queue]) -> Option<v1::KernelCounters> {
     let counters = device.counters.as_ref()?.read().ok()?;
     let of = |counter| counters.of(counter);
@@ -267,7 +268,7 @@ pub(crate) fn security_associations(
     sas
 }
 
-/// What all SAs have in common.
+/// Returns the message of an SA with the fields that all SAs have in common.
 fn association(
     (direction, spi, peer): (Direction, Spi, &str),
     suite: ipsec::Suite,
@@ -296,7 +297,7 @@ fn association(
     }
 }
 
-/// What is in front of ESP, in the configuration's words.
+/// Returns what is in front of ESP, in the configuration's words.
 pub(crate) fn in_front(encapsulation: &Encapsulation) -> &'static str {
     if encapsulation.udp.is_some() { "udp" } else { "none" }
 }

@@ -7,8 +7,8 @@
 //! 4. the guard, before the first port is taken
 //! 5. the host port, the workers, the netdevs one by one
 //!
-//! Where 5 fails, netdevs that had no program of ours before are let go again, and so is the guard
-//! if it was not there: the machine is as it was found.
+//! If step 5 fails, netdevs that had no program of ours before are let go again, and so is the
+//! guard if it was not there: the machine is as it was found.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -43,10 +43,10 @@ const MAX_WANTED: usize = 1024;
 /// Moves of peers that may wait to be followed.
 const MAX_MOVED: usize = 1024;
 
-/// How long the kernel may take to tell of the host port.
+/// Time that the kernel may take to report the host port.
 const HOST_WAIT: Duration = Duration::from_secs(2);
 
-/// What a start comes to.
+/// The result of a start.
 pub(crate) struct Started {
     pub(crate) state: State,
     pub(crate) compiler: Compiler,
@@ -55,7 +55,7 @@ pub(crate) struct Started {
     pub(crate) moved: tokio::sync::mpsc::Receiver<Moved>,
 }
 
-/// What can be found wrong without touching anything.
+/// Checks what can be found wrong without touching anything.
 pub(crate) fn preflight() -> Result<(), Failure> {
     hardening::check_kernel()?;
     let missing = hardening::missing_privileges();
@@ -67,7 +67,7 @@ pub(crate) fn preflight() -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is there before the first port is taken.
+/// The parts that exist before the first port is taken.
 struct Prepared {
     loaded: Loaded,
     file: PathBuf,
@@ -325,9 +325,9 @@ fn start_workers(
     Handle::start_all(setups).map_err(Failure::Thread)
 }
 
-/// How far from each other frames begin: staggered where every netdev is one of the kernel's own
-/// (veth, say), so that its packets are copied anyway. A driver of a device may work on the frames
-/// itself, which is worth more.
+/// Returns how far from each other frames begin: staggered where every netdev is one of the
+/// kernel's own (veth, say), so that its packets are copied anyway. A driver of a device may work
+/// on the frames itself, which is worth more.
 fn spacing(config: &Validated) -> xsk::Spacing {
     let of = |netdev: &str| Path::new("/sys/class/net").join(netdev);
     let is_kernels = |netdev: &str| of(netdev).exists() && !of(netdev).join("device").exists();

@@ -1,5 +1,5 @@
-//! What the control thread owns: the gateway, and all that is known about it. Nobody else changes
-//! it; who wants a change sends an [`Order`], who only looks takes the [`Picture`].
+//! The state that the control thread owns: the gateway, and all that is known about it. Only that
+//! thread changes it; others send an [`Order`] to change it and take the [`Picture`] to read it.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ pub(crate) struct State {
     pub(crate) workers: Workers,
     /// The configuration file that was started with.
     pub(crate) file: Arc<Path>,
-    /// What a relative `keys_dir` of the running configuration is relative to.
+    /// The directory that a relative `keys_dir` of the running configuration is relative to.
     pub(crate) base: Arc<Path>,
     started: SystemTime,
     since: Instant,
@@ -61,9 +61,9 @@ pub(crate) struct State {
     /// Counters of the last minute.
     pub(crate) history: Arc<History>,
     pub(crate) liveness: Arc<Liveness>,
-    /// How often each peer has moved since the start.
+    /// Number of times that each peer has moved since the start.
     pub(crate) moves: Arc<HashMap<String, u64>>,
-    /// What was told of sealing keys' sequence numbers.
+    /// The last mark reported of each sealing key's sequence numbers.
     pub(crate) numbers_told: HashMap<Fingerprint, Used>,
     /// Events about wrong checksums so far.
     pub(crate) checksum_events: ChecksumEvents,
@@ -77,7 +77,7 @@ pub(crate) struct State {
     _namespace: Claim,
 }
 
-/// What the state is made of at the start.
+/// The parts that the state is made of at the start.
 pub(crate) struct Beginning {
     pub(crate) gateway: Gateway,
     pub(crate) workers: Workers,
@@ -148,7 +148,7 @@ impl State {
         }
     }
 
-    /// What runs now. Costs some dozen shared references.
+    /// Returns a picture of what runs now. Costs some dozen shared references.
     fn picture(&self) -> Picture {
         let gateway = &self.gateway;
         Picture {

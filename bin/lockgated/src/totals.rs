@@ -1,4 +1,4 @@
-//! What was counted since the start, by names that outlive a layout: when ports, policies or SAs
+//! Sums up counters since the start, by names that outlive a layout: when ports, policies or SAs
 //! change their places, each worker hands over what it counted under the old ones.
 
 use std::collections::{BTreeMap, HashMap};
@@ -19,7 +19,7 @@ pub(crate) type SaKey = (Direction, Spi, String);
 pub(crate) struct Totals {
     /// By port name; the empty name: frames that belong to no port.
     pub(crate) ledgers: BTreeMap<String, Ledger>,
-    /// What left by each port.
+    /// Packets and bytes that left by each port.
     pub(crate) transmitted: HashMap<String, Volume>,
     /// TCP and UDP checksums of what came by each port, by its name.
     pub(crate) l4_checksums: BTreeMap<String, L4ChecksumCounts>,

@@ -200,7 +200,7 @@ fn choose(file: &Path) -> Result<Chosen, NoBeginning> {
 /// The configuration that a daemon with this file starts with.
 ///
 /// # Errors
-/// As [`load`].
+/// Those of [`load`].
 pub(crate) fn read(file: &Path) -> Result<Parsed, NoBeginning> {
     choose(file).map(|chosen| chosen.parsed)
 }

@@ -1,6 +1,6 @@
-//! Who asks: users and connections of the API.
+//! Users and connections of the API.
 
-/// Who asks: the effective user of the process at the other end of the socket.
+/// The effective user of the process at the other end of the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Uid(pub(crate) u32);
 

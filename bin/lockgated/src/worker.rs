@@ -21,16 +21,16 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tokio::sync::oneshot;
 use wire::BATCH;
 
-/// How long a worker sleeps at most while packets are under way, and while none are.
+/// Longest sleep of a worker while packets are under way, and while none are.
 const SHORT_SLEEP: Duration = Duration::from_millis(5);
 const LONG_SLEEP: Duration = Duration::from_millis(250);
 /// Turns after which the host port is read although nothing says that there is something: reading
 /// it is a system call, also in vain, and most turns are about other ports.
 const HOST_EVERY: u8 = 16;
-/// How long the end waits for transmit rings to drain.
+/// Time that the end waits for transmit rings to drain.
 const DRAIN: Duration = Duration::from_millis(200);
 
-/// What the control thread asks of a worker, between two turns.
+/// A command of the control thread to a worker, obeyed between two turns.
 pub(crate) enum Command {
     /// Goes over to a snapshot. Of the same layout, it costs the worker no more than an exchange of
     /// pointers: what goes is handed back, for somebody else to free.
@@ -59,13 +59,13 @@ pub(crate) enum Command {
     Stop { reply: oneshot::Sender<Flushed> },
 }
 
-/// What policies decided, outbound and inbound, slot by slot.
+/// Counters of policies, outbound and inbound, slot by slot.
 pub(crate) type Decided = Vec<[Volume; 2]>;
 
 /// Lines of the flow cache that are shown between two turns: some microseconds.
 const SHOWN_LINES: usize = 512;
 
-/// What a worker goes over to.
+/// The snapshot that a worker goes over to, with its counters and its flow cache.
 pub(crate) struct Next {
     pub(crate) snapshot: Arc<Snapshot>,
     /// Under another layout: for each netdev of the new snapshot its number in the old one.
@@ -76,22 +76,22 @@ pub(crate) struct Next {
 
 /// The counters that a worker uses from now on.
 pub(crate) enum NextCounters {
-    /// The same ones. The counts of these SAs, which are gone, are handed back.
+    /// Those in use. The counts of these SAs, which are gone, are handed back.
     Same(GoneSas),
     /// New ones, all zeros, with room for the new snapshot. All counts so far are handed back.
     Other(Box<Counters>),
 }
 
-/// Where flows are remembered from now on.
+/// The flow cache that a worker uses from now on.
 #[expect(clippy::large_enum_variant, reason = "it is in the box that `Next` is sent in")]
 pub(crate) enum NextCache {
-    /// Where they were.
+    /// The one in use.
     Same,
-    /// In this one, or nowhere.
+    /// This one, or none.
     Other(Option<FlowCache>),
 }
 
-/// What a worker needs no more, to be freed by somebody else.
+/// Parts that a worker needs no more, to be freed by somebody else.
 pub(crate) struct Retired {
     pub(crate) counted: Counted,
     pub(crate) snapshot: Arc<Snapshot>,
@@ -108,7 +108,7 @@ pub(crate) enum Counted {
     All(Box<Flushed>),
 }
 
-/// What was counted under a snapshot.
+/// Counts under a snapshot.
 pub(crate) struct Flushed {
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) counters: Counters,
@@ -130,7 +130,7 @@ pub(crate) struct Report {
     /// The lists of policies are empty as the worker sends it.
     pub(crate) flushed: Flushed,
     pub(crate) cache: Option<CacheReport>,
-    /// What the flow cache did since the start.
+    /// Counters of the flow cache since the start.
     pub(crate) cache_counters: CacheCounters,
     pub(crate) census: xsk::Census,
     pub(crate) waiting: usize,
@@ -146,12 +146,12 @@ pub(crate) struct Report {
     pub(crate) cpu: Duration,
 }
 
-/// What wakes a worker, and whether it is to be woken.
+/// A wake-up signal for a worker, with the state that says whether the worker needs one.
 struct Bell {
     rung: AtomicBool,
-    /// It sleeps, or is about to and will look at its rings once more.
+    /// The worker sleeps, or is about to and will look at its rings once more.
     asleep: AtomicBool,
-    /// It has queues, so packets may be handed over to it.
+    /// The worker has queues, so packets may be handed over to it.
     serves: AtomicBool,
     event: OwnedFd,
 }
@@ -191,7 +191,7 @@ impl Bell {
         self.asleep.store(false, Ordering::Relaxed);
     }
 
-    /// Whether it was rung since.
+    /// Returns whether it was rung since the last call.
     fn answered(&self) -> bool {
         if !self.rung.load(Ordering::Acquire) {
             return false;
@@ -225,7 +225,7 @@ pub(crate) struct Caller {
     turns: Arc<AtomicU64>,
 }
 
-/// What a worker is made of.
+/// The parts that a worker is made of.
 pub(crate) struct Setup {
     pub(crate) number: usize,
     pub(crate) core: usize,
@@ -233,9 +233,9 @@ pub(crate) struct Setup {
     pub(crate) poll: Poll,
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) cache: Option<FlowCache>,
-    /// Where neighbours are asked for; never waits.
+    /// Channel for neighbours to resolve; sending never waits.
     pub(crate) wanted: tokio::sync::mpsc::Sender<Wanted>,
-    /// Where peers are told that have moved; never waits.
+    /// Channel for peers that have moved; sending never waits.
     pub(crate) moved: tokio::sync::mpsc::Sender<Moved>,
 }
 
@@ -277,7 +277,7 @@ impl Handle {
         Ok(Handle { area, caller, thread: Some(thread) })
     }
 
-    /// As [`Caller::send`].
+    /// Calls [`Caller::send`].
     pub(crate) fn send<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<T>) -> Command,
@@ -285,7 +285,7 @@ impl Handle {
         self.caller.send(command)
     }
 
-    /// As [`Caller::ask`].
+    /// Calls [`Caller::ask`].
     pub(crate) async fn ask<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<T>) -> Command,
@@ -298,7 +298,7 @@ impl Handle {
         self.caller.clone()
     }
 
-    /// Whether its thread still runs.
+    /// Returns whether its thread still runs.
     pub(crate) fn is_alive(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
@@ -339,7 +339,7 @@ impl Caller {
         self.send(command)?.await.map_err(|_| WorkerGone)
     }
 
-    /// How many turns it has done: stands still only if it hangs.
+    /// Returns the number of turns it has done: stands still only if it hangs.
     pub(crate) fn turns(&self) -> u64 {
         self.turns.load(Ordering::Relaxed)
     }
@@ -369,13 +369,13 @@ struct Thread {
     sleeps: u64,
     /// Packets given to other workers and taken from them under earlier layouts.
     handed_before: [u64; 2],
-    /// What the flow cache did under earlier layouts.
+    /// Counters of the flow cache under earlier layouts.
     cache_before: CacheCounters,
     /// Turns until the host port is read.
     host_in: u8,
 }
 
-/// Whether the thread goes on.
+/// The thread's next step after a command.
 enum GoOn {
     Turn,
     End,

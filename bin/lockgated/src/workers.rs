@@ -24,7 +24,8 @@ impl Workers {
         &self.0
     }
 
-    /// What each worker counted and has under a snapshot; `None`: one has gone over to another.
+    /// Returns each worker's report under a snapshot, counters included; `None`: one has gone over
+    /// to another.
     ///
     /// # Errors
     /// [`WorkerGone`].
@@ -55,7 +56,8 @@ impl Workers {
         Ok(Some(reports))
     }
 
-    /// The same without what policies decided: its cost does not go by how many there are.
+    /// Returns each worker's report without the counters of policies: its cost does not depend on
+    /// how many policies there are.
     ///
     /// # Errors
     /// [`WorkerGone`].
@@ -71,7 +73,7 @@ impl Workers {
         Ok(reports)
     }
 
-    /// What each worker's flow cache would do with packets; `None`: it has none.
+    /// Returns what each worker's flow cache would do with packets; `None`: it has none.
     pub(crate) async fn recall(&self, keys: &[Key]) -> Vec<Option<Vec<Recall>>> {
         let mut recalled = Vec::with_capacity(self.all().len());
         for worker in self.all() {

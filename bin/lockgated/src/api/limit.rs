@@ -1,5 +1,5 @@
-//! Who may send how much. A request is read into memory before its call is looked at, so what
-//! anybody may send is bounded here, in front of the calls:
+//! Limits the size of requests by call and user. A request is read into memory before its call is
+//! looked at, so its size is bounded here, in front of the calls:
 //!
 //! | call | from those who may change | from others |
 //! |---|---|---|
@@ -55,17 +55,17 @@ pub(super) struct Limit<S> {
     comparing: Arc<Semaphore>,
 }
 
-/// What a request may be.
+/// The size that a request may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Size {
     Small,
-    /// As large as a configuration.
+    /// At most that of a configuration.
     Large,
-    /// The same, when no other such request is under way.
+    /// At most that of a configuration, when no other such request is under way.
     LargeInTurn,
 }
 
-/// What a request to `path` may be.
+/// Returns the size that a request to `path` may have.
 fn size(path: &str, may_change: impl FnOnce() -> bool) -> Size {
     let changes = [APPLY, CHANGE_POLICIES].iter().any(|call| path.ends_with(call));
     let diff = path.ends_with(DIFF);

@@ -20,7 +20,7 @@ use crate::who::ConnectionNumber;
 const DIRECTORY_MODE: u32 = 0o750;
 const SOCKET_MODE: u32 = 0o660;
 
-/// Why nobody can be listened to.
+/// Reason why the API's socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ListenError {
     /// Another daemon listens there.
@@ -38,7 +38,7 @@ pub(crate) enum ListenError {
     /// Something that is no socket is in the way.
     #[error("{}: is no socket and is not replaced", .socket.display())]
     InTheWay {
-        /// What is there.
+        /// The path of what is there.
         socket: PathBuf,
     },
     /// The operating system refuses.
@@ -46,7 +46,7 @@ pub(crate) enum ListenError {
     Refused {
         /// Socket or directory.
         path: PathBuf,
-        /// What it says.
+        /// The operating system's error.
         error: io::Error,
     },
 }
@@ -134,7 +134,7 @@ fn prepare(directory: &Path, group: Option<u32>) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a living daemon or a file that is no socket is there.
+/// Checks that neither a living daemon nor a file that is no socket is there.
 async fn check_vacant(socket: &Path) -> Result<(), ListenError> {
     let owned = || socket.to_owned();
     match std::fs::symlink_metadata(socket) {

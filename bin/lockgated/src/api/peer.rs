@@ -1,4 +1,4 @@
-//! Who is at the other end of the socket, and what that one may do.
+//! The process at the other end of the socket, and its right to make changes.
 
 use std::ffi::CString;
 
@@ -23,7 +23,7 @@ impl Peer {
         Some(Peer { uid: Uid(peer.uid()), gid: peer.gid() })
     }
 
-    /// Whether it may change what runs: root, and members of group `lockgate-admin`.
+    /// Returns whether it may change what runs: root, and members of group `lockgate-admin`.
     pub(super) fn may_change(self) -> bool {
         self.uid.0 == 0 || self.is_admin().unwrap_or(false)
     }

@@ -1,4 +1,4 @@
-//! What runs, in the words of the API.
+//! Puts what runs into the words of the API.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -75,7 +75,8 @@ fn ingress(snapshot: &Snapshot, policy: &Policy) -> Vec<String> {
     places.map(|place| snapshot.ports()[usize::from(*place)].name.clone()).collect()
 }
 
-/// What unprotected ports let through to this machine: `allow_host`, and what always passes.
+/// Returns what unprotected ports let through to this machine: `allow_host`, and what always
+/// passes.
 pub(super) fn host_bypasses(running: &Running) -> Vec<v1::HostBypass> {
     let ports = running.snapshot.ports().iter().filter(|port| port.side == Side::Unprotected);
     let entries = ports.flat_map(|port| {
@@ -147,7 +148,7 @@ pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
     running.settings.peers.iter().map(one).collect()
 }
 
-/// Where a peer is now: its address and, with ESP in UDP, its port.
+/// Returns a peer's current address and, with ESP in UDP, its port.
 fn current_end(snapshot: &Snapshot, set: Option<&SaSet>, peer: &Peer) -> (IpAddr, Option<u16>) {
     let sealing = set.and_then(|set| set.outbound.first());
     let sealing = sealing.map(|sa| snapshot.outbound_sa(*sa).encapsulation);
@@ -166,7 +167,7 @@ fn wall_clock(moment: Instant) -> String {
 /// The state of a peer that packets can be sent to.
 const READY: &str = "ready";
 
-/// Whether a peer can be sent to, and if not, why.
+/// Returns [`READY`] if a peer can be sent to, else the reason why not.
 fn peer_state(snapshot: &Snapshot, set: Option<&SaSet>, routed: bool) -> &'static str {
     let outbound = set.map_or(&[][..], |set| &set.outbound);
     let exhausted = |sa: &ipsec::SaId| snapshot.outbound_sa(*sa).sequence.is_exhausted();
@@ -324,7 +325,7 @@ pub(crate) fn waiting(waits: Waits) -> v1::Waiting {
     v1::Waiting { revision, previous, left_ms: left.as_millis() as u64 }
 }
 
-/// What became of a change; `now`: what runs.
+/// Returns the answer to a change; `now`: the revision and generation that run.
 pub(super) fn applied(
     result: Result<Done, Refused>,
     intent: Intent,

@@ -1,4 +1,4 @@
-//! What each call does: read, or check who asks and pass the change on.
+//! Serves each call: reads, or checks who asks and passes the change on.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -36,7 +36,8 @@ impl<B: Backend> Service<B> {
         Service { backend, ended }
     }
 
-    /// Who asks, if that one may change what runs; else an event and a refusal.
+    /// Returns the user who asks if that user may change what runs; else records an event and
+    /// refuses.
     async fn admin<T>(&self, request: &Request<T>, what: &'static str) -> Result<Uid, Status> {
         let info = request.extensions().get::<ConnectionInfo>();
         let Some(peer) = Peer::of(info) else {
@@ -361,7 +362,7 @@ fn refused(error: CaptureRefused) -> Status {
     }
 }
 
-/// Those of that name, all if none is given.
+/// Returns the entries of that name, all if none is given.
 fn named<T>(
     list: Vec<T>,
     what: &'static str,

@@ -408,7 +408,7 @@ async fn a_request_that_carries_no_configuration_may_not_be_large() {
     server.stop().await;
 }
 
-/// As large as a configuration of a million policies; 65 MiB were the limit once.
+/// Applies a configuration as large as one of a million policies; 65 MiB were the limit once.
 #[tokio::test]
 async fn a_configuration_of_170_mb_is_taken_as_it_is_from_a_file() {
     let (_directory, fake, server, mut client) = lab(Duration::ZERO).await;

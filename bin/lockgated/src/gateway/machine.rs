@@ -1,4 +1,4 @@
-//! What a gateway asks of the machine that it runs on.
+//! Declares the operations that a gateway asks of the machine that it runs on.
 
 use bpf::{Attached, PortRule};
 use config::validated::{Cache, Policy};
@@ -115,11 +115,11 @@ pub(crate) trait Machine: Send {
     async fn stop(&mut self) -> Vec<Result<Flushed, WorkerGone>>;
 }
 
-/// What becomes of the program of a netdev that is no port any more.
+/// Fate of the program of a netdev that is no port any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Program {
-    /// It stays, and drops.
+    /// The program stays, and drops.
     Stays,
-    /// It is taken off: Linux has the netdev's packets.
+    /// The program is detached: the kernel gets the netdev's packets.
     Goes,
 }

@@ -31,7 +31,7 @@ pub(crate) fn netdevs(config: &Validated) -> Vec<String> {
     names
 }
 
-/// How a netdev is left that is no port any more.
+/// State in which a netdev is left that is no port any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Leaving {
     /// The operator took it out of the configuration: without a program.
@@ -199,7 +199,7 @@ impl Gateway {
         refused
     }
 
-    /// As [`Gateway::instruct`]; a refusal is an event.
+    /// Calls [`Gateway::instruct`] and records a refusal as an event.
     pub(super) fn instruct_and_tell(&mut self) {
         if let Err(error) = self.instruct() {
             let netdev = error.netdev().to_owned();
@@ -316,13 +316,14 @@ impl Gateway {
             .unwrap_or(1)
     }
 
-    /// What the program of a netdev is to know.
+    /// Returns the instruction for the program of a netdev.
     fn instruction(&self, id: NetdevId, surroundings: &Surroundings) -> Instruction {
         let Surroundings { own, inside } = surroundings.clone();
         Instruction { rules: rules(id, &self.snapshot, &self.reserved), own, inside }
     }
 
-    /// What every program knows of the box and its routes.
+    /// Returns the part of an instruction that is the same for every program: the gateway's
+    /// addresses and routes.
     fn surroundings(&self) -> Surroundings {
         // Addresses of netdevs that are no ports are reached from inside only.
         let mut own: BTreeMap<IpAddr, bpf::Side> = BTreeMap::new();
@@ -343,7 +344,7 @@ impl Gateway {
     }
 }
 
-/// What every program knows of the box and its routes: see [`Instruction`].
+/// The gateway's addresses and routes, as every program knows them: see [`Instruction`].
 #[derive(Clone)]
 struct Surroundings {
     own: Arc<[(IpAddr, bpf::Side)]>,

@@ -84,7 +84,7 @@ pub(crate) fn view() -> View {
     }
 }
 
-/// What the machine was asked, in one word each.
+/// An operation that the machine was asked to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     Install,
@@ -112,7 +112,7 @@ pub(crate) struct World {
     /// The step to be refused, counted from now; 0 is the next.
     pub(super) refuse: Option<usize>,
     pub(super) guard: String,
-    /// What the workers walk by.
+    /// The snapshot that the workers run on.
     pub(super) walked: Arc<Snapshot>,
     /// The netdevs of that snapshot, in its order.
     pub(super) names: Vec<String>,
@@ -148,7 +148,7 @@ impl Simulated {
     /// Begins a step.
     ///
     /// # Errors
-    /// It is the one that is to be refused.
+    /// The step is the one to be refused.
     fn begin(&self, step: Step) -> Result<MutexGuard<'_, World>, ()> {
         let mut world = self.world();
         world.steps.push(step);

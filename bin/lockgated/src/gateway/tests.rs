@@ -30,7 +30,7 @@ struct Lab {
 struct Config {
     /// Ports beside `lan` and `wan`.
     more_ports: BTreeSet<u8>,
-    /// What `wan` lets through to this machine.
+    /// Services that `wan` lets through to this machine.
     allow_host: BTreeSet<&'static str>,
     /// Policies: number, action, protocol.
     policies: Vec<(u8, &'static str, &'static str)>,
@@ -151,8 +151,8 @@ impl Lab {
         std::mem::take(&mut self.machine.world().steps)
     }
 
-    /// What runs is this configuration, and nothing is left of another: the same as in a gateway
-    /// that never ran anything else.
+    /// Asserts that this configuration runs and nothing of another is left: the state equals that
+    /// of a gateway that never ran anything else.
     fn runs(&mut self, config: &Config) {
         let fresh = Lab::new(config);
         let (world, wanted) = (self.machine.world(), fresh.machine.world());

@@ -5,7 +5,7 @@
 //! 3. **publish**: the workers go over to it; programs are told, netdevs that are new taken over
 //! 4. **record**: what ran before is let go of; who asked makes a revision of it
 //!
-//! Where a step is refused, what ran before runs on, or again. Nothing is open in between that was
+//! If a step is refused, what ran before runs on, or again. Nothing is open in between that was
 //! closed: programs and guard are narrowed before workers know of a policy, and widened after.
 
 use std::sync::Arc;
@@ -41,13 +41,13 @@ pub(crate) struct Transaction {
 pub(crate) enum NextGuard {
     /// The one that stands.
     Same,
-    /// The same with rules for policies behind its own.
+    /// The one that stands, with rules for these policies behind its own.
     Behind(Vec<Policy>),
     /// Another one.
     Other(Guard),
 }
 
-/// How much a transaction changes.
+/// The extent of a transaction: policies alone, or everything.
 enum Extent {
     /// Policies alone.
     Policies {
@@ -98,7 +98,7 @@ pub(crate) enum Begun {
     Whole(Box<Before>),
 }
 
-/// What ran before a transaction, to be put back.
+/// The state before a transaction, to be put back.
 pub(crate) struct Before {
     compiled: Compiled,
     live: Arc<LiveParts>,

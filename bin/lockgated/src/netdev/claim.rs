@@ -61,8 +61,8 @@ fn bind(name: &str) -> io::Result<Option<Claim>> {
     }
 }
 
-/// Whether a daemon could listen under this name. Whoever does not let us ask (its queue is full,
-/// or it does not listen) is none.
+/// Returns whether a daemon could listen under this name. A listener that cannot be asked (its
+/// queue is full, or it does not listen) is no daemon.
 fn is_a_daemons(name: &str) -> bool {
     let daemons = [0, rustix::process::geteuid().as_raw()];
     listener_of(name).is_ok_and(|user| daemons.contains(&user))
