@@ -1,5 +1,5 @@
 //! A keyed hash for tables whose keys strangers choose: AES rounds where the processor has them,
-//! else SipHash. Which, is found once; a batch of keys asks no more than once.
+//! else SipHash. The form is chosen once; a batch of keys checks it once.
 //!
 //! A hash without a secret, or a linear one such as a CRC under any seed, lets an attacker compute
 //! keys that fall together. Here each block of a key goes through three AES rounds under round keys
@@ -16,7 +16,7 @@ pub const MAX_BLOCKS: usize = 4;
 /// Rounds that each block goes through alone.
 const ROUNDS: usize = 3;
 
-/// What a hash is keyed with: drawn from the operating system's generator at each start.
+/// Key of a hash: drawn from the operating system's generator at each start.
 pub type Secret = [u8; 32];
 
 /// A keyed hash of keys of 2 or 4 times 16 bytes. It protects nothing but a table's balance: it is
@@ -60,7 +60,7 @@ impl KeyedHash {
         KeyedHash { form: Form::Sip, rounds, sip: (half(u64::MAX), half(u64::MAX - 1)) }
     }
 
-    /// Whether the processor's AES rounds are used.
+    /// Returns whether the processor's AES rounds are used.
     pub fn is_by_aes(&self) -> bool {
         self.form != Form::Sip
     }

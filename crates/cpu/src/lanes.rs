@@ -14,7 +14,7 @@
 /// Code over lanes. Mark `run` and everything below it that takes lanes `#[inline(always)]`: only
 /// what is inlined is compiled for the form.
 pub trait Kernel {
-    /// What it yields.
+    /// The kernel's result.
     type Output;
 
     /// The code.
@@ -33,7 +33,7 @@ pub trait Lanes: Copy {
     /// the value.
     fn within(self, value: u32, lo: &[u32; 16], length: &[u32; 16]) -> Self::Mask;
 
-    /// As [`within`](Self::within) for both 16-bit halves of a lane, each by itself.
+    /// Lanes in which [`within`](Self::within) holds for both 16-bit halves, each by itself.
     fn halves_within(self, value: u32, lo: &[u32; 16], length: &[u32; 16]) -> Self::Mask;
 
     /// Lanes whose low half agrees with the low half of `value` in the bits that their high half
@@ -46,7 +46,8 @@ pub trait Lanes: Copy {
     /// The mask as bits.
     fn bits(self, mask: Self::Mask) -> u16;
 
-    /// How many of eight 128-bit numbers, given as their high and low halves, are at most `value`.
+    /// Counts those of eight 128-bit numbers, given as their high and low halves, that are at most
+    /// `value`.
     fn count_at_most(self, value: u128, high: &[u64; 8], low: &[u64; 8]) -> usize;
 }
 
@@ -59,7 +60,7 @@ pub enum Form {
     /// 256-bit vectors.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
-    /// What the compiler makes of plain Rust.
+    /// Plain Rust, for every processor.
     Portable,
 }
 

@@ -1,5 +1,5 @@
-//! What the processor can do that Rust has no safe words for: memory asked for ahead of its use,
-//! vector lanes, AES rounds, huge pages. The crates above stay free of unsafe code.
+//! Wraps processor features that safe Rust cannot express: prefetches, vector lanes, AES rounds,
+//! huge pages. The crates above stay free of unsafe code.
 //!
 //! | module | what |
 //! |---|---|

@@ -31,8 +31,8 @@ impl Lines {
     /// A table of so many lines, at least one. A table of a huge page or more begins at one.
     ///
     /// # Errors
-    /// What the kernel said, or [`io::ErrorKind::InvalidInput`]: more bytes than there are
-    /// addresses. Nothing stays mapped.
+    /// The kernel's error, or [`io::ErrorKind::InvalidInput`]: more bytes than there are addresses.
+    /// Nothing stays mapped.
     pub fn zeroed(lines: usize) -> io::Result<Lines> {
         let lines = lines.max(1);
         let unit = if lines >= HUGE_PAGE / LINE_BYTES { HUGE_PAGE } else { 4096 };
@@ -72,7 +72,7 @@ impl Lines {
     /// Has the kernel provide all pages now, so that no later write waits for one.
     ///
     /// # Errors
-    /// What the kernel said: there is not that much memory.
+    /// The kernel's error: there is not that much memory.
     pub fn touch(&mut self) -> io::Result<()> {
         let start = self.start.as_ptr().cast();
         // SAFETY: the range is this table's mapping; populating it changes no byte. Threat: as

@@ -28,7 +28,7 @@ impl Kernel for All<'_> {
     }
 }
 
-/// The same by the definitions.
+/// Computes the results of [`All`] from the definitions.
 fn expected(value: u32, one: &[u32; 16], other: &[u32; 16]) -> [u16; 5] {
     let bits = |truth: &dyn Fn(usize) -> bool| {
         (0..16).filter(|&i| truth(i)).fold(0u16, |bits, i| bits | 1 << i)

@@ -248,7 +248,7 @@ impl Lanes for Avx2 {
 }
 
 impl Avx2 {
-    /// How many of four 128-bit numbers are above `value`.
+    /// Counts those of four 128-bit numbers that are above `value`.
     #[inline(always)]
     fn count_above(self, value: u128, high: &[u64], low: &[u64]) -> usize {
         let (Some(high), Some(low)) = (high.first_chunk::<4>(), low.first_chunk::<4>()) else {
