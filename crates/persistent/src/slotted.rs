@@ -224,7 +224,7 @@ mod tests {
         }
     }
 
-    /// What is shared is not looked at.
+    /// Pages that two lists share are not compared.
     #[test]
     fn a_change_copies_one_page() {
         let list: Slotted<Arc<u32>> = (0..640).map(Arc::new).collect();
