@@ -1,4 +1,4 @@
-//! What a look into the flow cache costs, alone: keys made, hashed, looked up in batches of 64, in
+//! Measures a lookup in the flow cache alone: keys made, hashed, looked up in batches of 64, in
 //! random order; nanoseconds of the thread's own time, medians of several rounds.
 //!
 //! `cargo run --release -p dataplane --example cache [FLOWS ...]`

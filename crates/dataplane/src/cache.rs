@@ -41,7 +41,7 @@ pub const ENTRY_BYTES: usize = 32;
 /// Entries for each flow that is to be carried: a load of a quarter.
 pub const ENTRIES_A_FLOW: usize = 4;
 
-/// Whether cheap domains are looked up in the cache too.
+/// Choice of the domains that are looked up in the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum CacheUse {
     /// Domains whose search costs no more than the cache are searched.
@@ -55,7 +55,7 @@ pub enum CacheUse {
 /// the cache.
 pub const BREAK_EVEN_STEPS: u32 = 2;
 
-/// What a worker's cache did. Plain numbers, all of packets or entries.
+/// Counters of a worker's cache. Plain numbers, all of packets or entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheCounters {
     /// Packets that were answered without a search: by an entry, or with one of the same batch.
@@ -66,14 +66,14 @@ pub struct CacheCounters {
     pub routes: u64,
     /// Entries written.
     pub inserts: u64,
-    /// Of these: over an entry of another generation.
+    /// Entries written over an entry of another generation.
     pub stale: u64,
     /// Entries that held when another took their place.
     pub evictions: u64,
-    /// Of the entries written: those that say that no policy matched.
+    /// Entries written that say that no policy matched.
     pub negative: u64,
-    /// Entries that were not written: of that kind, because they would have cost one that holds, or
-    /// because the cache holds as many different verdicts as it can.
+    /// Entries that were not written: one that says that no policy matched, because it would have
+    /// cost one that holds, or any, because the cache holds as many different verdicts as it can.
     pub refused: u64,
 }
 
@@ -98,29 +98,29 @@ impl CacheCounters {
     }
 }
 
-/// What a cache would do with a packet, for `explain`.
+/// A cache's answer for a packet, for `explain`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Recall {
-    /// It answers.
+    /// The cache has an answer.
     Known,
-    /// It does not know the flow yet.
+    /// The cache does not know the flow yet.
     Unknown,
-    /// It is not asked: a search of this domain costs no more than it.
+    /// The cache is not asked: a search of this domain costs no more than a lookup.
     Bypassed,
-    /// It answers nothing until a fresh one takes its place.
+    /// The cache answers nothing until a fresh one takes its place.
     Outworn,
 }
 
 /// An entry as it is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheEntry {
-    /// Of what.
+    /// Scope and flow that the entry is for.
     pub key: Key,
-    /// What is said of it.
+    /// The remembered verdict.
     pub verdict: FlowVerdict,
-    /// The generation of its domain when it was asked.
+    /// Generation of its domain when the policies were asked.
     pub generation: Generation,
-    /// Whether that is still the domain's generation.
+    /// True if that is still the domain's generation.
     pub is_current: bool,
     /// The next hop, if the routes have not changed since.
     pub way: Way,
@@ -133,10 +133,11 @@ pub struct FlowCache {
     use_: CacheUse,
     verdicts: Verdicts,
     domains: Domains,
-    /// What the snapshot that was looked at last said of wraps and routes.
+    /// `Spd::wraps` of the first snapshot; `None`: none was seen yet.
     wraps: Option<u32>,
+    /// Route generation of the latest snapshot; `None`: none was seen yet.
     routes: Option<RouteGeneration>,
-    /// The number of its routing table, from 1.
+    /// Number that the cache gave the latest routing table, from 1.
     epoch: u16,
     is_outworn: bool,
 }
@@ -146,7 +147,7 @@ impl FlowCache {
     /// memory is taken as it is first used, or at once by [`touch`](Self::touch).
     ///
     /// # Errors
-    /// What the kernel said: there is no room for it.
+    /// The kernel's error: there is no room for the table.
     pub fn new(entries: usize, secret: &Secret, use_: CacheUse) -> std::io::Result<FlowCache> {
         let lines = entries.div_ceil(cpu::memory::LINE_BYTES / ENTRY_BYTES);
         Ok(FlowCache {
@@ -162,7 +163,7 @@ impl FlowCache {
         })
     }
 
-    /// The same with the hash for processors without AES rounds.
+    /// Replaces the hash by the one for processors without AES rounds.
     pub fn with_portable_hash(mut self, secret: &Secret) -> FlowCache {
         self.hash = KeyedHash::portable(secret);
         self
@@ -171,7 +172,7 @@ impl FlowCache {
     /// Has the kernel provide all its memory now.
     ///
     /// # Errors
-    /// What the kernel said: there is not that much memory.
+    /// The kernel's error: there is not that much memory.
     pub fn touch(&mut self) -> std::io::Result<()> {
         self.verdicts.touch();
         self.table.touch()
@@ -187,8 +188,9 @@ impl FlowCache {
         size_of_val(self.table.lines())
     }
 
-    /// Whether it must be replaced by a fresh one: generations began anew since its first entry, or
-    /// too many routing tables were seen. Until then it answers nothing, or no routes.
+    /// Returns whether the cache must be replaced by a fresh one: generations began anew since its
+    /// first entry, or too many routing tables were seen. Until then it answers nothing, or no
+    /// routes.
     pub fn is_outworn(&self) -> bool {
         self.is_outworn || self.epoch == u16::MAX
     }
@@ -232,7 +234,7 @@ impl FlowCache {
         if stands { Recall::Known } else { Recall::Unknown }
     }
 
-    /// Whether packets of a domain are not looked up, because its search costs less.
+    /// Returns whether packets of a domain are not looked up, because its search costs no more.
     pub fn bypasses(&self, domain: DomainId) -> bool {
         self.domains.list.get(usize::from(domain.0)).is_none_or(|domain| domain.is_bypassed)
     }
@@ -253,7 +255,7 @@ impl FlowCache {
     }
 }
 
-/// What the walk does with it, batch by batch.
+/// Operations that the walk calls, batch by batch.
 impl FlowCache {
     /// Goes over to a snapshot: what was remembered under other generations no longer holds. Before
     /// each batch; it takes no longer than there are domains.
@@ -278,7 +280,7 @@ impl FlowCache {
         }
     }
 
-    /// Whether packets of a scope are looked up.
+    /// Returns whether packets of a scope are looked up.
     #[inline(always)]
     pub(crate) fn serves(&self, scope: Scope) -> bool {
         !self.is_outworn && self.domains.of(scope).is_some_and(|domain| !domain.is_bypassed)
@@ -293,7 +295,7 @@ impl FlowCache {
         }
     }
 
-    /// What was found of a packet of a lane.
+    /// Returns the verdict and the route found for a packet of a lane.
     #[inline(always)]
     pub(crate) fn found<const WORDS: usize>(
         &self,
@@ -348,7 +350,7 @@ impl FlowCache {
 #[derive(Default)]
 pub struct Batch {
     lanes: Lanes,
-    /// What looking up and remembering did.
+    /// Counters of the lookups and inserts.
     pub counters: CacheCounters,
 }
 

@@ -35,7 +35,7 @@ pub const MAX_SERVICES: usize = 32;
 /// Most entries that the IKE of a port adds to those of its `allow_host` ([`Reserved::open`]).
 pub const IKE_SERVICES: usize = 2;
 
-/// How far the carve-out lets a packet through.
+/// Extent to which the carve-out lets a packet through.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CarveOut {
     /// Not at all.
@@ -66,7 +66,7 @@ pub(crate) fn carve_out(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> CarveOu
     }
 }
 
-/// Whether a packet is to an address of ours that the carve-out means.
+/// Returns whether a packet is to one of our addresses that the carve-out covers.
 fn is_ours(snapshot: &Snapshot, flow: &Flow) -> bool {
     let destination = flow.destination_address();
     snapshot.is_own_outside(destination)
@@ -103,8 +103,8 @@ pub(crate) fn refused_group(
     }
 }
 
-/// Whether an unprotected port's carve-out lists a flow to this machine: what the operator wrote,
-/// and neighbour discovery always (RFC 4861: types 133 to 137).
+/// Returns whether an unprotected port's carve-out lists a flow to this host: the services that the
+/// operator configured, and neighbour discovery always (RFC 4861: types 133 to 137).
 pub(crate) fn is_host_service(services: &[HostService], flow: &Flow) -> bool {
     let destination_port = match flow.upper {
         Upper::Ports { destination, .. } => Some(destination),
@@ -126,7 +126,7 @@ fn is_discovery(flow: &Flow) -> bool {
     flow.protocol == protocol::ICMPV6 && matches!(flow.upper, Upper::Icmp { kind: 133..=137, .. })
 }
 
-/// Whether a listed flow is IKE, or may be a later fragment of IKE.
+/// Returns whether a listed flow is IKE, or may be a later fragment of IKE.
 fn is_ike(services: &[HostService], flow: &Flow) -> bool {
     flow.protocol == protocol::UDP
         && match flow.upper {
@@ -173,23 +173,23 @@ impl Packets {
     /// All of them.
     pub const ALL: Packets = Packets(7);
 
-    /// Whether all of `others` are among these.
+    /// Returns whether all of `others` are among these.
     pub const fn has(self, others: Packets) -> bool {
         self.0 & others.0 == others.0
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// These and those.
+    /// Returns the packets of either.
     #[must_use]
     pub const fn and(self, others: Packets) -> Packets {
         Packets(self.0 | others.0)
     }
 
-    /// These without those.
+    /// Returns these packets without `others`.
     #[must_use]
     pub const fn without(self, others: Packets) -> Packets {
         Packets(self.0 & !others.0)
@@ -211,7 +211,8 @@ pub struct OpenService {
 pub struct Reserved(Vec<Vec<Packets>>);
 
 impl Reserved {
-    /// What these policies may want. Takes about a millisecond for 100 000 of them.
+    /// Returns the packets that these policies may want. Takes about a millisecond for 100 000
+    /// policies.
     pub fn by<'p>(
         ports: &[PortInfo],
         routes: &Routes,
@@ -247,9 +248,9 @@ impl Reserved {
         Reserved(lists.map(|list| vec![Packets::default(); list.len()]).collect())
     }
 
-    /// What these policies may want of the services that ports listed so far, where `ports` and
-    /// `policies` are of another configuration: until a change is made nothing is passed that it
-    /// closes. Ports are found by their names.
+    /// Returns the packets that these policies may want of the services that the `earlier` ports
+    /// listed, where `ports` and `policies` are of another configuration: until that one is
+    /// applied, nothing is passed that it closes. Ports are matched by name.
     pub fn of_earlier<'p>(
         earlier: &[PortInfo],
         ports: &[PortInfo],
@@ -271,7 +272,7 @@ impl Reserved {
         Reserved(earlier.iter().map(of).collect())
     }
 
-    /// What either reserves; both are of the same ports.
+    /// Returns the packets that either reserves; both must be of the same ports.
     #[must_use]
     pub fn and(&self, other: &Reserved) -> Reserved {
         let port = |(a, b): (&Vec<Packets>, &Vec<Packets>)| {
@@ -280,18 +281,18 @@ impl Reserved {
         Reserved(self.0.iter().zip(&other.0).map(port).collect())
     }
 
-    /// Whether nothing is reserved.
+    /// Returns whether nothing is reserved.
     pub fn is_empty(&self) -> bool {
         self.0.iter().flatten().all(|packets| packets.is_empty())
     }
 
-    /// What is reserved of each service of a port, in the order of its `allow_host`.
+    /// Returns the packets reserved of each service of a port, in the order of its `allow_host`.
     pub fn of(&self, port: PortId) -> &[Packets] {
         self.0.get(usize::from(port.0)).map_or(&[], Vec::as_slice)
     }
 
-    /// What the steering program may pass of a port's `allow_host`: each service as far as it is
-    /// not reserved, and IKE always. At most [`IKE_SERVICES`] more than the list has.
+    /// Returns the services that the steering program may pass of a port's `allow_host`: each as
+    /// far as it is not reserved, and IKE always. At most [`IKE_SERVICES`] more than the list has.
     pub fn open(&self, port: PortId, services: &[HostService]) -> Vec<OpenService> {
         let mut open: Vec<OpenService> = Vec::with_capacity(services.len() + IKE_SERVICES);
         let mut ike = Vec::new();
@@ -326,8 +327,8 @@ fn none_of(port: &PortInfo) -> Vec<Packets> {
     vec![Packets::default(); port.allow_host.len()]
 }
 
-/// Whether an inbound PROTECT or DISCARD policy may want packets to us of a service, besides IKE,
-/// whatever its local addresses are.
+/// Returns whether an inbound PROTECT or DISCARD policy may want packets to us of a service,
+/// besides IKE, whatever its local addresses are.
 pub fn may_want(policy: &Policy, service: &HostService) -> bool {
     let is_only = |port| service.ports == Some(PortRange { lo: port, hi: port });
     policy.only != Some(Direction::Outbound)

@@ -1,4 +1,4 @@
-//! What one worker counted. Plain numbers: a worker owns them; readers sum copies over workers.
+//! Counters of one worker. Plain numbers: a worker owns them; readers sum copies over workers.
 
 use ipsec::SaId;
 use policy::{Direction, PolicyIndex};
@@ -25,7 +25,7 @@ impl Volume {
     }
 }
 
-/// Where the packets of one ingress port are (DESIGN I7), all in packets.
+/// Packets of one ingress port, by what became of them (DESIGN I7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ledger {
     /// Received by it.
@@ -99,7 +99,7 @@ const LEAST_SA_SLOTS: usize = 256;
 pub struct Counters {
     /// One entry per port, then one for frames that belong to no port (undeclared VLAN).
     pub ledgers: Vec<Ledger>,
-    /// What left by each port, one entry per port; bytes with link headers.
+    /// Packets that left by each port, one entry per port; bytes with link headers.
     pub transmitted: Vec<Volume>,
     /// TCP and UDP checksums of what came by each port, one entry per port.
     pub l4_checksums: Vec<L4ChecksumCounts>,
@@ -123,7 +123,7 @@ pub struct Counters {
     pub taken_over: u64,
     /// NAT keepalives made.
     pub keepalives: u64,
-    /// What the flow cache did.
+    /// Counters of the flow cache.
     pub cache: CacheCounters,
 }
 

@@ -146,7 +146,7 @@ fn recall_inbound<F: Frames, const WORDS: usize>(
     turn.counters.cache.count(lane.len(), misses);
 }
 
-/// What is remembered of the way of a packet that may come in.
+/// Returns the route to remember for a packet that may come in.
 fn inbound_way(snapshot: &Snapshot, row: &Row) -> Way {
     match route(snapshot, row) {
         Ok(Routed::Inside(hop)) => Way::Via(hop),
@@ -251,8 +251,8 @@ fn remember<F>(
     }
 }
 
-/// Settles a row that no policy has to be asked about. Else by which next hop it leaves the
-/// protected side, if the outbound SPD says so.
+/// Settles a row that no policy has to be asked about; else returns the next hop by which it leaves
+/// the protected side, if the outbound SPD says so.
 #[inline]
 fn go_or_ask<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row) -> Option<NextHopId> {
     match route_near(turn.snapshot, &mut turn.near, row) {
@@ -264,7 +264,8 @@ fn go_or_ask<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row) -> Option<NextHop
     None
 }
 
-/// The same for the packet of a lane; that no policy has to be asked about it is remembered.
+/// Does as [`go_or_ask`] for the packet of a lane, and remembers it if no policy has to be asked
+/// about it.
 fn go_or_ask_remembering<F: Frames, const WORDS: usize>(
     turn: &mut Turn<'_, F>,
     row: &mut Row,
@@ -305,7 +306,7 @@ fn forwarded(snapshot: &Snapshot, row: &Row, hop: NextHopId) -> State {
     State::Forward(snapshot.egress(hop, row.packet.flow.destination_address()))
 }
 
-/// What a row has to ask the tables before it comes in.
+/// A row's question to the tables before it comes in.
 enum Question {
     /// Nothing.
     Pass,
@@ -345,7 +346,7 @@ fn outbound_scope(snapshot: &Snapshot, row: &Row) -> Scope {
 /// asked, and may note it. Counts nothing.
 ///
 /// # Errors
-/// Why it is dropped.
+/// The reason why it is dropped.
 pub(crate) fn decide_one(
     snapshot: &Snapshot,
     row: &Row,
@@ -373,7 +374,7 @@ pub(crate) fn decide_one(
     }
 }
 
-/// May it come in? `bytes` is the packet.
+/// Returns a row's question to the tables before it comes in; `bytes` is the packet.
 fn inbound_question(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Question {
     match row.origin {
         Origin::Opened(set) if !snapshot.may_come_by(set, row.packet.flow.source_address()) => {
@@ -419,7 +420,7 @@ fn judged_by_quote(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Option<Flow>
 /// `allow_host`, for which `bytes` shows the packet.
 ///
 /// # Errors
-/// Why it may not.
+/// The reason why it may not.
 #[inline]
 fn may_enter<'b>(
     snapshot: &Snapshot,
@@ -438,7 +439,7 @@ fn may_enter<'b>(
 /// lists it. `bytes` is the packet.
 ///
 /// # Errors
-/// It may not.
+/// [`DropReason::NoMatch`]: `allow_host` does not list it.
 #[cold]
 fn without_policy(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Result<(), DropReason> {
     match carve_out(snapshot, row, bytes) {
@@ -447,21 +448,21 @@ fn without_policy(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Result<(), Dr
     }
 }
 
-/// Where a packet goes.
+/// The destination of a packet by its route.
 #[derive(Clone, Copy)]
 enum Routed {
     /// To this machine.
     Host,
-    /// To a next hop on the protected side: nobody has to be asked.
+    /// To a next hop on the protected side: no policy has to be asked.
     Inside(NextHopId),
     /// To a next hop on the unprotected side, if the outbound SPD says so of its flow.
     Outside(NextHopId),
 }
 
-/// Where does it go?
+/// Routes a packet.
 ///
 /// # Errors
-/// Why it goes nowhere.
+/// The reason why it goes nowhere.
 #[inline]
 fn route(snapshot: &Snapshot, row: &Row) -> Result<Routed, DropReason> {
     routed(snapshot, row, |routes, destination| routes.lookup(destination))
@@ -498,7 +499,7 @@ fn routed(
     }
 }
 
-/// Why a packet with this route goes nowhere.
+/// Returns the reason why a packet with this route goes nowhere.
 #[cold]
 fn no_way(target: Option<RouteTarget>, stays_on_link: bool) -> DropReason {
     match target {
@@ -509,10 +510,10 @@ fn no_way(target: Option<RouteTarget>, stays_on_link: bool) -> DropReason {
     }
 }
 
-/// How a packet leaves by a next hop, by the verdict on it.
+/// Returns the state of a row that leaves by a next hop, by the verdict on it.
 ///
 /// # Errors
-/// Why it may not leave.
+/// The reason why it may not leave.
 #[inline]
 fn may_leave(
     snapshot: &Snapshot,

@@ -37,8 +37,8 @@ pub(crate) struct Departure {
     pub(crate) row: u32,
     /// The place of its way.
     pub(crate) way: u32,
-    /// Where in the frame the packet lies that leaves, once its headers are written; until then,
-    /// and if it ends otherwise, it has no bytes.
+    /// Offset in the frame of the packet that leaves, once its headers are written. Until then, and
+    /// if the departure ends otherwise, the length is 0.
     pub(crate) offset: u32,
     pub(crate) length: u32,
 }

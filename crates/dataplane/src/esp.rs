@@ -12,11 +12,11 @@ use crate::verdict::DropReason;
 
 /// Bytes of a UDP header.
 const UDP_BYTES: usize = 8;
-/// What a NAT keepalive carries (RFC 3948 §2.3).
+/// Payload of a NAT keepalive (RFC 3948 §2.3).
 pub(crate) const KEEPALIVE: [u8; 1] = [0xff];
 
-/// What is to be done with a packet to us that is ESP, or UDP to port 4500, which ESP shares with
-/// IKE and keepalives (RFC 3948 §2).
+/// Returns the state of a packet to us that is ESP, or UDP to port 4500, which ESP shares with IKE
+/// and keepalives (RFC 3948 §2).
 ///
 /// # Errors
 /// A keepalive, or a fragment of ESP: dropped.
@@ -45,8 +45,8 @@ fn carrier(packet: &Packet) -> Carrier {
     }
 }
 
-/// What a UDP datagram carries, by its own length; `None`: that is more than there is. Of a first
-/// fragment it is what there is.
+/// Returns the payload of a UDP datagram, by its own length; `None`: that length does not fit the
+/// packet. Of a first fragment it is as much as there is.
 fn in_udp<'b>(bytes: &'b [u8], packet: &Packet) -> Option<&'b [u8]> {
     let datagram = bytes.get(usize::from(packet.upper_offset)..packet.length as usize)?;
     let length = match packet.fragment {
@@ -56,7 +56,7 @@ fn in_udp<'b>(bytes: &'b [u8], packet: &Packet) -> Option<&'b [u8]> {
     datagram.get(UDP_BYTES..length)
 }
 
-/// Where in its packet ESP begins and ends. `None`: it is not there.
+/// Returns the offsets in a packet at which ESP begins and ends. `None`: it is not there.
 #[inline]
 pub(crate) fn place(bytes: &[u8], packet: &Packet, carrier: Carrier) -> Option<(usize, usize)> {
     let start = usize::from(packet.upper_offset);
@@ -70,7 +70,8 @@ pub(crate) fn place(bytes: &[u8], packet: &Packet, carrier: Carrier) -> Option<(
     }
 }
 
-/// Where the sender of an opened packet is, if that is elsewhere than its SA says.
+/// Returns the sender's address and UDP port, if an opened packet came from elsewhere than its SA
+/// says.
 #[inline]
 pub(crate) fn elsewhere(
     sa: &InboundSa,
@@ -88,7 +89,7 @@ pub(crate) fn elsewhere(
 /// Makes what an opened packet carried the row's packet.
 ///
 /// # Errors
-/// Why it is dropped.
+/// The reason why it is dropped.
 #[inline(always)]
 pub(crate) fn take_out<F: Frames>(
     frames: &mut F,
@@ -116,7 +117,7 @@ pub(crate) fn take_out<F: Frames>(
 /// layer, of this protocol, in the frame.
 ///
 /// # Errors
-/// Why it is dropped.
+/// The reason why it is dropped.
 #[cold]
 fn put_together(
     frame: &mut [u8],

@@ -9,8 +9,8 @@
 //!   like any fragment of UDP. Network cards put all fragments of a datagram into one queue.
 //! * With more than [`DATAGRAMS`] fragmented datagrams under way at once the oldest is forgotten.
 //!
-//! What is forgotten reaches Linux at most, and only where `allow_host` lists UDP: it is ciphertext
-//! that Linux cannot reassemble.
+//! Fragments of a forgotten datagram reach Linux at most, and only where `allow_host` lists UDP:
+//! they are ciphertext that Linux cannot reassemble.
 
 use wire::flow::protocol;
 use wire::{Address, Family, Packet};
@@ -19,7 +19,8 @@ use crate::ids::PortId;
 
 /// Datagrams that a worker remembers.
 pub(crate) const DATAGRAMS: usize = 16;
-/// For so long; no host waits longer for fragments (RFC 1122 §3.3.2: 60 to 120 s).
+/// Nanoseconds that a datagram is remembered; no host waits longer for fragments (RFC 1122 §3.3.2:
+/// 60 to 120 s).
 pub(crate) const REMEMBERED_NS: u64 = 120_000_000_000;
 
 /// The fields that fragments of one datagram share (RFC 791 §2.3, RFC 8200 §4.5).

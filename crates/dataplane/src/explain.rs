@@ -1,5 +1,5 @@
-//! What the walk would do with a flow, and why: the walk's own questions and answers, asked of one
-//! packet that is never sent (DESIGN I9: nothing is counted, sealed or moved).
+//! Explains the walk's verdict on a flow: asks the walk's own questions about one packet that is
+//! never sent (DESIGN I9: nothing is counted, sealed or moved).
 
 use ipsec::{Mode, OutboundSa};
 use policy::Consultation;
@@ -14,7 +14,7 @@ use crate::share::{Share, sealing_sa};
 use crate::snapshot::Snapshot;
 use crate::verdict::{DropReason, Verdict};
 
-/// How the packet that is asked about came in.
+/// The way by which the packet in question came in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arrival {
     /// In clear, by this port.
@@ -23,10 +23,10 @@ pub enum Arrival {
     Opened(PortId, SetIndex),
 }
 
-/// Why a packet goes where it goes.
+/// The verdict on a packet, with the lookups that led to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Explanation {
-    /// What becomes of it.
+    /// The packet's verdict.
     pub verdict: Verdict,
     /// The books, as far as they were asked.
     pub consultations: Vec<Consultation>,
@@ -85,10 +85,11 @@ fn judge(snapshot: &Snapshot, row: &Row, told: &mut Explanation) -> Result<State
     })
 }
 
-/// By which port a packet leaves that is to be sealed with an SA of this set.
+/// Returns the port by which a packet leaves that is to be sealed with an SA of this set.
 ///
 /// # Errors
-/// Why it does not, in the order of the walk: an SA, a way, a number, what the SA can carry.
+/// The reason why it does not, in the order of the walk: an SA, a route, a sequence number, the
+/// packets that the SA can carry.
 fn protected(snapshot: &Snapshot, set: SetIndex, packet: &Packet) -> Result<PortId, DropReason> {
     let sa = sealing_sa(snapshot, &snapshot.set(set).outbound, Share::ALL);
     let sa = snapshot.outbound_sa(sa.ok_or(DropReason::NoSa)?);
@@ -105,8 +106,8 @@ fn protected(snapshot: &Snapshot, set: SetIndex, packet: &Packet) -> Result<Port
     }
 }
 
-/// Whether an SA in transport mode carries a packet: one between its two ends, whole, with an
-/// upper layer (RFC 4301 §4.1, RFC 4303 §3.3.4 and §2.6).
+/// Returns whether an SA in transport mode carries a packet: one between its two ends, whole, with
+/// an upper layer (RFC 4301 §4.1, RFC 4303 §3.3.4 and §2.6).
 fn fits_transport(sa: &OutboundSa, packet: &Packet) -> bool {
     let (source, destination) = (packet.flow.source_address(), packet.flow.destination_address());
     source == sa.tunnel().local.into()
@@ -119,7 +120,7 @@ fn fits_transport(sa: &OutboundSa, packet: &Packet) -> bool {
 /// 4500 (RFC 3948 §2.2). ESP in UDP is another question than one about a flow.
 const IKE: [u8; 12] = [0; 12];
 
-/// What the parser refuses of a flow's addresses.
+/// Returns the reason why the parser refuses a flow's addresses, if it does.
 fn wire_check(flow: &Flow) -> Option<DropReason> {
     let is_unicast = |address: u128| match flow.family {
         Family::V4 => wire::packet::ipv4_is_unicast(address as u32),

@@ -10,16 +10,16 @@ const OFFSET: u16 = 0x1fff;
 /// One fragment to be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
-    /// Where its data begins in the original packet.
+    /// Offset of its data in the original packet.
     from: usize,
     /// Its data, bytes.
     length: usize,
-    /// Whether another follows.
+    /// True if another fragment follows.
     more: bool,
 }
 
-/// How a packet is cut for packets of at most `mtu` bytes; none if `mtu` has no room for data.
-/// The packet is IPv4 and may itself be a fragment.
+/// Cuts a packet into fragments of at most `mtu` bytes; none if `mtu` has no room for data. The
+/// packet is IPv4 and may itself be a fragment.
 pub(crate) fn pieces(packet: &Packet, mtu: usize) -> impl Iterator<Item = Piece> + use<> {
     let header = usize::from(packet.upper_offset);
     let total = packet.length as usize;

@@ -54,7 +54,7 @@ const GONE: NetdevId = NetdevId(u16::MAX);
 /// A packet in a ring; its bytes are in the ring of bytes beside it.
 #[derive(Clone, Copy)]
 struct Record {
-    /// What `netdev` counts in.
+    /// The layout that `netdev` counts in.
     layout: Layout,
     netdev: NetdevId,
     length: u32,
@@ -110,7 +110,7 @@ impl Handovers {
         all
     }
 
-    /// Which worker's they are.
+    /// Returns the number of the worker that has these ends.
     pub fn worker(&self) -> u32 {
         self.worker
     }
@@ -120,7 +120,7 @@ impl Handovers {
         self.given.drain(..)
     }
 
-    /// Whether a packet waits to be taken.
+    /// Returns whether a packet waits to be taken.
     pub(crate) fn is_waiting(&self) -> bool {
         self.incoming.iter().any(|ring| !ring.records.is_empty())
     }
@@ -194,7 +194,8 @@ impl Handovers {
     }
 }
 
-/// What a record's netdev is now. `None`: it is of a layout that this worker has yet to go over to.
+/// Returns a record's netdev under the present layout. `None`: the record is of a layout that this
+/// worker has yet to go over to.
 ///
 /// The layout before may have the higher number: a configuration that was refused is taken back.
 fn netdev_now(

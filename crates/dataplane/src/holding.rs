@@ -18,9 +18,9 @@ use crate::verdict::DropReason;
 pub const MAX_PER_NEIGHBOUR: usize = 16;
 /// Packets that wait at most, over all neighbours.
 pub const MAX_WAITING: usize = 1024;
-/// How long a packet waits, nanoseconds: three tries of the kernel's, one a second.
+/// Time that a packet waits, nanoseconds: three tries of the kernel's, one a second.
 pub const PATIENCE_NS: u64 = 3_000_000_000;
-/// How often one neighbour is asked for while packets wait for it, nanoseconds.
+/// Interval at which one neighbour is asked for while packets wait for it, nanoseconds.
 pub const ASK_EVERY_NS: u64 = 1_000_000_000;
 
 /// A neighbour whose link address is wanted.
@@ -32,7 +32,7 @@ pub struct Wanted {
     pub address: Address,
 }
 
-/// What waits for one neighbour.
+/// Packets that wait for one neighbour.
 struct Queue {
     packets: Vec<(Held, u64)>,
     asked_ns: u64,

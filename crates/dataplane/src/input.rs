@@ -18,8 +18,8 @@ pub struct Input<'p> {
 /// The way by which packets came to a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry {
-    /// It received them itself. Those of other workers' SAs go to [`Outputs::handovers`], where
-    /// several workers walk; the snapshots must then be for several.
+    /// Received by this worker itself. Packets of other workers' SAs go to [`Outputs::handovers`],
+    /// where several workers walk; the snapshots must then be for several.
     ///
     /// [`Outputs::handovers`]: crate::Outputs::handovers
     Received,

@@ -1,8 +1,8 @@
-//! NAT keepalives (RFC 3948 §4): where nothing was sealed to a peer behind a NAT for so long, a
-//! datagram with one byte, so that the NAT does not forget the way.
+//! NAT keepalives (RFC 3948 §4): sends a datagram with one byte to a peer behind a NAT after some
+//! time without sealed packets to it, so that the NAT keeps its mapping.
 //!
-//! Whether something was sealed, the SAs' sequence numbers say: they are shared by all workers, so
-//! nothing is counted for this on the path of packets.
+//! The SAs' sequence numbers tell whether something was sealed: all workers share them, so nothing
+//! is counted for this on the path of packets.
 
 use std::net::IpAddr;
 
@@ -21,8 +21,8 @@ use crate::sa_set::SaSet;
 use crate::share::Share;
 use crate::snapshot::Snapshot;
 
-/// How often the sets are looked through, nanoseconds. A keepalive leaves at most that much before
-/// its time, and at most that and a worker's sleep after it.
+/// Interval at which the sets are looked through, nanoseconds. A keepalive leaves at most that much
+/// before its time, and at most that and a worker's sleep after it.
 pub const CHECK_EVERY_NS: u64 = 250_000_000;
 
 /// Bytes of the longest keepalive.
@@ -33,19 +33,19 @@ const UDP_BYTES: usize = 8;
 /// TTL and hop limit, as of the packets of the tunnel.
 const HOP_LIMIT: u8 = 64;
 
-/// When something was last sent to a peer.
+/// Time of the last packet to a peer.
 #[derive(Clone, Copy, Default)]
 struct Silence {
     /// Sum of the last sequence numbers of its SAs.
     sealed: u64,
-    /// No packet left between this and the last look at it, nanoseconds.
+    /// Time since which no packet left, as of the last look at it, nanoseconds.
     since_ns: u64,
 }
 
-/// What one worker knows of the peers' silence.
+/// One worker's record of the peers' silence.
 #[derive(Default)]
 pub(crate) struct Keepalives {
-    /// By place.
+    /// Silence of each set, by place.
     sets: Vec<Option<(SaSetId, Silence)>>,
     checked_ns: u64,
 }
@@ -127,7 +127,8 @@ struct Due {
     ports: UdpPorts,
 }
 
-/// What a set's keepalives are like; `None`: none are wanted, or its ESP is not in UDP.
+/// Returns the settings of a set's keepalives; `None`: none are wanted, no SA of it seals, or its
+/// ESP is not in UDP.
 fn due_after(snapshot: &Snapshot, set: &SaSet) -> Option<Due> {
     let after_ns = u64::from(set.keepalive_s?) * 1_000_000_000;
     let first = set.outbound.first()?;

@@ -44,8 +44,8 @@ pub(crate) fn complete<F: Frames>(turn: &mut Turn<'_, F>, netdev: NetdevId, rows
 
 /// Packets between two that are checked, on average.
 const MEAN_GAP: u32 = 64;
-/// Of a netdev that is nearly silent one packet is checked in this time, so that the first lost
-/// connection attempts are seen.
+/// Time in which one packet of a nearly silent netdev is checked, nanoseconds, so that the first
+/// lost connection attempts are seen.
 const LONGEST_GAP_NS: u64 = 100_000_000;
 
 /// Draws packets whose checksums are checked: about one in 64 of each netdev, at least one each

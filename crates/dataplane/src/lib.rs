@@ -1,8 +1,8 @@
 //! The walk of a batch of packets (DESIGN §2): what happens to each, decided against one
 //! immutable snapshot and told by exactly one [`Verdict`].
 //!
-//! No I/O and no clock: packets come as descriptors, time as an argument, so that the same code
-//! runs in the daemon, in `lockgate replay`, in the benches and under the fuzzer.
+//! The crate does no I/O and reads no clock: packets come as descriptors, time as an argument. So
+//! the same code runs in the daemon, in `lockgate replay`, in the benches and under the fuzzer.
 #![forbid(unsafe_code)]
 
 mod addresses;

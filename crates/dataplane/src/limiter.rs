@@ -10,7 +10,7 @@ const NS_PER_MESSAGE: u64 = 1_000_000_000 / ICMP_PER_SECOND;
 /// Lets through [`ICMP_BURST`] at once and [`ICMP_PER_SECOND`] in the long run.
 #[derive(Default)]
 pub(crate) struct RateLimiter {
-    /// When the bucket would have been empty, in time: each message moves it forward.
+    /// Time at which the bucket would have been empty, nanoseconds: each message moves it forward.
     spent_until_ns: u64,
 }
 

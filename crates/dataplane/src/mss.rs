@@ -4,7 +4,7 @@
 use wire::flow::protocol;
 use wire::{Fragment, Packet, checksum};
 
-/// Where TCP's fields are in its header.
+/// Offsets of TCP's fields in its header.
 const DATA_OFFSET: usize = 12;
 const FLAGS: usize = 13;
 const CHECKSUM: usize = 16;

@@ -39,7 +39,7 @@ pub struct Held {
     pub next_hop: Address,
     /// The port whose ledger it is on.
     pub ingress: PortId,
-    /// Of the IP packet that leaves.
+    /// Family of the IP packet that leaves.
     pub family: Family,
     /// In clear or sealed.
     pub form: HeldForm,
@@ -108,7 +108,7 @@ impl Outputs {
 pub struct Moved {
     /// The set of the SA that opened the packet.
     pub set: SaSetId,
-    /// Where the packet came from.
+    /// Address that the packet came from.
     pub address: wire::Address,
     /// The UDP port it came from.
     pub port: u16,

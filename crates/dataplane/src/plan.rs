@@ -123,14 +123,14 @@ fn protected<F>(turn: &Turn<'_, F>, set: SetIndex) -> Result<Way, DropReason> {
     Ok(Way { exit, protection, mtu: turn.snapshot.set_mtu(set) })
 }
 
-/// Whether a row's packet may leave whole.
+/// Returns whether a row's packet may leave whole.
 #[inline(always)]
 fn fits(row: &Row, mtu: u32) -> bool {
     row.packet.length <= mtu && (row.packet.hop_limit > 1 || !row.origin.is_forwarded())
 }
 
-/// Whether a tunnel that a packet came by, or `sealed` if it leaves by one, may want its MSS
-/// clamped.
+/// Returns whether a tunnel that a packet came by, or `sealed` if it leaves by one, may want its
+/// MSS clamped.
 #[inline(always)]
 fn may_be_clamped(row: &Row, sealed: bool) -> bool {
     row.packet.flow.protocol == protocol::TCP && (sealed || matches!(row.origin, Origin::Opened(_)))
@@ -166,7 +166,7 @@ fn leave_at_once<F: Frames>(turn: &mut Turn<'_, F>, row: &Row, exit: &Exit) -> b
     true
 }
 
-/// What a router does to a packet that it passes on: the hop limit, and the MSS for a tunnel.
+/// Does a router's part for a packet that it passes on: hop limit, and the MSS for a tunnel.
 #[inline(always)]
 fn pass_on<F: Frames>(turn: &mut Turn<'_, F>, row: &Row, way: &Way) {
     if may_be_clamped(row, way.protection.is_some()) {
@@ -218,8 +218,8 @@ fn send_otherwise<F: Frames>(
     fragment(turn, rows, number, way, departures);
 }
 
-/// What one segment may fill on the narrowest tunnel of a packet's way, if it crosses one that
-/// wants its MSS clamped: the one it leaves by and the one it came by (for the answers).
+/// Returns the MTU of the narrowest tunnel on a packet's way that wants its MSS clamped, if there
+/// is one: of the one it leaves by and the one it came by (for the answers).
 fn tunnel_mtu<F>(turn: &Turn<'_, F>, row: &Row, way: &Way) -> Option<u32> {
     let left_by = way.protection.map(|protection| protection.set);
     let came_by = match row.origin {

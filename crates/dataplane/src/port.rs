@@ -51,14 +51,15 @@ pub struct PortInfo {
     pub mtu: u32,
     /// Our addresses on it: sources of the ICMP that we make.
     pub addresses: Vec<Address>,
-    /// What it lets through to Linux; only used on unprotected ports.
+    /// Services that it lets through to Linux; only used on unprotected ports.
     pub allow_host: Vec<HostService>,
     /// Treatment of unfinished TCP and UDP checksums; only used on protected Ethernet ports.
     pub l4_checksum: L4Checksum,
 }
 
 impl PortInfo {
-    /// Whether unfinished checksums are completed: never of what comes from outside or from Linux.
+    /// Returns whether unfinished checksums are completed: never of packets from outside or from
+    /// Linux.
     pub(crate) fn completes_checksums(&self) -> bool {
         let may = self.side == Side::Protected && self.medium == Medium::Ethernet;
         may && self.l4_checksum == L4Checksum::Complete

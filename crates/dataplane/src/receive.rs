@@ -17,7 +17,7 @@ use crate::snapshot::Snapshot;
 use crate::turn::Turn;
 use crate::verdict::{DropReason, Verdict};
 
-/// What a closer look at a frame says.
+/// Result of a closer look at a frame.
 enum Seen {
     /// An IP packet at this offset of the frame.
     Packet(PortId, usize, Packet),
@@ -71,14 +71,14 @@ struct Common {
     station: LinkAddress,
 }
 
-/// What the common look at a frame came to.
+/// Result of the common look at a frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Look {
     /// A row in clear.
     Clear,
     /// A row that may be ESP.
     PerhapsEsp,
-    /// No row: look closer.
+    /// Not a common packet: look closer.
     Uncommon,
 }
 
@@ -340,7 +340,7 @@ fn origin_of(snapshot: &Snapshot, ingress: PortId) -> Origin {
     }
 }
 
-/// Whether a packet may be ESP, alone or in UDP.
+/// Returns whether a packet may be ESP, alone or in UDP.
 #[inline]
 fn carries_esp(packet: &Packet) -> bool {
     packet.flow.protocol == protocol::ESP

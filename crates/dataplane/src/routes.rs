@@ -8,7 +8,7 @@ use wire::{Address, Family};
 use self::trie::{Around, Bits, Trie};
 use crate::ids::{NextHopId, PortId};
 
-/// Where a route leads.
+/// A route's next hop.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NextHop {
     /// The port to leave by.
@@ -35,7 +35,7 @@ impl Prefix {
     }
 }
 
-/// What a prefix means; next hops are numbered, or said as they are.
+/// Target of a prefix; `H` is a next hop's number, or the next hop itself.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RouteTarget<H = NextHopId> {
     /// One of our own addresses.
@@ -52,7 +52,7 @@ pub enum RouteTarget<H = NextHopId> {
 }
 
 impl<H> RouteTarget<H> {
-    /// The same with its next hop in another form.
+    /// Returns the target with its next hop in another form.
     pub fn map<G>(self, other: impl FnOnce(H) -> G) -> RouteTarget<G> {
         match self {
             RouteTarget::Local => RouteTarget::Local,
@@ -69,7 +69,7 @@ impl<H> RouteTarget<H> {
 pub struct RouteEntry {
     /// Destinations.
     pub prefix: Prefix,
-    /// What becomes of them.
+    /// Target of packets to them.
     pub target: RouteTarget,
 }
 
@@ -140,7 +140,7 @@ impl RouteTable {
         }
     }
 
-    /// Whether no prefix is in it.
+    /// Returns whether the table has no prefix.
     pub fn is_empty(&self) -> bool {
         self.v4.is_empty() && self.v6.is_empty()
     }
@@ -161,7 +161,7 @@ impl RouteTable {
         self.own_filter[word] |= bit;
     }
 
-    /// Whether an address is one of our own or a broadcast address: no stranger's source.
+    /// Returns whether an address is one of our own or a broadcast address: no stranger's source.
     #[inline]
     pub fn is_ours(&self, address: Address) -> bool {
         let (word, bit) = filter_place(address.value);
@@ -182,7 +182,7 @@ impl RouteTable {
         }
     }
 
-    /// The same, with addresses around it that have its route.
+    /// Returns the route of an address, with the addresses around it that have the same one.
     #[inline(never)]
     fn around(&self, destination: Address) -> Near {
         let Address { family, value } = destination;
@@ -200,7 +200,7 @@ pub(crate) struct Near {
     /// `None`: nothing was looked up yet.
     family: Option<Family>,
     first: u128,
-    /// How many addresses behind the first.
+    /// Number of addresses behind the first.
     behind: u128,
     target: Option<RouteTarget>,
 }

@@ -69,7 +69,7 @@ pub(crate) struct Row {
     /// Its place in [`Outputs::verdicts`](crate::Outputs::verdicts).
     pub(crate) place: u32,
     pub(crate) frame: FrameId,
-    /// Where its IP header is in the frame.
+    /// Offset of its IP header in the frame.
     pub(crate) ip: u32,
     /// [`Received::hint`](wire::Received::hint). Nothing acts upon it yet; what is taken out of the
     /// packet, or made, has none.

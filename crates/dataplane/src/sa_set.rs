@@ -14,9 +14,9 @@ pub struct SaSet {
     pub tunnel: ipsec::Tunnel,
     /// SAs that seal, in the order they are preferred; empty: nothing can be sent (`no_sa`).
     pub outbound: Vec<SaId>,
-    /// Whether TCP SYN segments are clamped to the tunnel's path MTU.
+    /// True if TCP SYN segments are clamped to the tunnel's path MTU.
     pub mss_clamp: bool,
-    /// Whether the peer is behind a NAT, so that its address and UDP port may change.
+    /// True if the peer is behind a NAT, so that its address and UDP port may change.
     pub may_move: bool,
     /// Seconds without a packet to the peer after which a NAT keepalive is sent; `None`: none is.
     pub keepalive_s: Option<u32>,

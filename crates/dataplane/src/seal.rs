@@ -206,8 +206,8 @@ fn write_sealed<F: Frames>(
     }
 }
 
-/// Why an SA cannot carry a packet: in transport mode what it carries is narrow, in tunnel mode
-/// only the frame and the outer header are.
+/// Returns the reason why an SA cannot carry a packet: transport mode carries few kinds of packets,
+/// tunnel mode is limited only by the frame and the outer header.
 #[cold]
 fn unfit(sa: &OutboundSa) -> DropReason {
     match sa.encapsulation.mode {

@@ -1,5 +1,6 @@
-//! What a batch sends: the packets in one list, ready for a port, and beside it, run by run, whose
-//! they are. Most of a batch comes by one port and leaves by one port, so there are few runs.
+//! Packets that a batch sends: in one list, ready for a port, and beside it, run by run, their
+//! ingress and egress. Most of a batch comes by one port and leaves by one port, so there are few
+//! runs.
 
 use wire::Descriptor;
 
@@ -21,7 +22,7 @@ pub struct Send {
 pub(crate) struct Run {
     pub(crate) egress: PortId,
     pub(crate) ingress: PortId,
-    /// How many, not 0.
+    /// Number of packets, not 0.
     pub(crate) count: u32,
 }
 
@@ -29,7 +30,7 @@ pub(crate) struct Run {
 #[derive(Default, Debug)]
 pub struct Sends {
     packets: Vec<Descriptor>,
-    /// As many as `packets`, counted together.
+    /// Runs of `packets`, in order; their counts add up to its length.
     runs: Vec<Run>,
 }
 
@@ -50,12 +51,12 @@ impl Sends {
         self.runs.push(Run { egress, ingress, count: 1 });
     }
 
-    /// How many packets.
+    /// Returns the number of packets.
     pub fn len(&self) -> usize {
         self.packets.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
@@ -105,7 +106,7 @@ impl<'s> IntoIterator for &'s Sends {
     type Item = Send;
     type IntoIter = Box<dyn Iterator<Item = Send> + 's>;
 
-    /// For who looks at what was sent; on the path runs are taken.
+    /// Yields the packets one by one, for observers; the path of packets takes runs.
     fn into_iter(self) -> Self::IntoIter {
         Box::new(self.iter())
     }

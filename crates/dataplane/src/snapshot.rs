@@ -1,10 +1,10 @@
 //! The snapshot: everything the walk looks up, immutable, published by one pointer (DESIGN I2).
 //!
-//! It is put together of parts, each of which is shared with the snapshot before where it is the
-//! same: ports, routing (routes, next hops, neighbours), tables (policies), the SAD. Some values
-//! depend on two of these (the class of a port, the way to a peer); they are computed again where
-//! one of the two changed. So the cost of a snapshot grows with the number of changes, not with the
-//! size of the tables.
+//! A snapshot consists of parts: ports, routing (routes, next hops, neighbours), tables (policies),
+//! the SAD. It shares those that did not change with the snapshot before. Some values depend on two
+//! parts (the class of a port, the way to a peer); they are computed again where one of the two
+//! changed. So the cost of a snapshot grows with the number of changes, not with the size of the
+//! tables.
 //!
 //! `control` makes it from a validated configuration; a worker reads it once a batch.
 
@@ -47,7 +47,7 @@ pub struct Neighbour {
 pub struct Sources {
     /// Generation of the policies as a whole; each domain has one of its own in `spd`.
     pub generation: Generation,
-    /// What places of ports stand for.
+    /// Number of the arrangement of ports and netdevs.
     pub layout: Layout,
     /// Number of an arrangement of policy slots: under one number a slot is one policy's.
     pub policy_slots: u32,
@@ -59,7 +59,7 @@ pub struct Sources {
     pub host: Option<PortId>,
     /// Routes; our own addresses as [`RouteTarget::Local`].
     pub routes: Routes,
-    /// Who lives where on the links.
+    /// Neighbour table: link addresses of the neighbours on each port.
     pub neighbours: Neighbours,
     /// The policies.
     pub spd: Arc<Spd>,
@@ -70,23 +70,23 @@ pub struct Sources {
 /// The parts that a [`Snapshot`] is made of, as plain lists.
 #[derive(Default)]
 pub struct SnapshotParts {
-    /// As in [`Sources`].
+    /// Generation of the policies as a whole.
     pub generation: Generation,
     /// Generation of ports, routes and next hops.
     pub route_generation: RouteGeneration,
-    /// As in [`Sources`].
+    /// Number of the arrangement of ports and netdevs.
     pub layout: Layout,
-    /// As in [`Sources`].
+    /// Threads that walk packets; 0 is taken for 1.
     pub workers: u32,
-    /// As in [`Sources`].
+    /// The ports; [`PortId`] counts into this list.
     pub ports: Vec<PortInfo>,
-    /// As in [`Sources`].
+    /// The port that stands for Linux itself, a medium of IP packets.
     pub host: Option<PortId>,
     /// Routes, one per prefix; our own addresses as [`RouteTarget::Local`].
     pub routes: Vec<RouteEntry>,
     /// [`NextHopId`]s of `routes` count into this list; a snapshot numbers them in its own way.
     pub next_hops: Vec<NextHop>,
-    /// Who lives where on the links.
+    /// The resolved neighbours on the links.
     pub neighbours: Vec<Neighbour>,
     /// The policies.
     pub spd: Arc<Spd>,
@@ -185,7 +185,7 @@ impl Snapshot {
     /// routes are others.
     ///
     /// # Errors
-    /// As [`Snapshot::new`].
+    /// Those of [`Snapshot::new`].
     pub fn after(sources: Sources, earlier: Option<&Snapshot>) -> Result<Snapshot, SnapshotError> {
         if sources.host.is_some_and(|host| usize::from(host.0) >= sources.ports.len()) {
             return Err(SnapshotError::Dangling("the host port"));
@@ -347,7 +347,7 @@ impl Snapshot {
         self.sources.policy_slots
     }
 
-    /// What places of ports stand for.
+    /// Returns the number of the arrangement of ports and netdevs.
     pub fn layout(&self) -> Layout {
         self.sources.layout
     }
@@ -362,7 +362,7 @@ impl Snapshot {
         &self.ports.infos
     }
 
-    /// How many netdevs there are; [`NetdevId`] counts them.
+    /// Returns the number of netdevs; [`NetdevId`] counts them.
     pub fn netdev_count(&self) -> usize {
         self.ports.netdevs.len()
     }
@@ -376,7 +376,7 @@ impl Snapshot {
         &self.ports.infos[usize::from(port.0)]
     }
 
-    /// What each packet asks of a port.
+    /// Returns the fields of a port that each packet needs.
     #[inline]
     pub(crate) fn path_port(&self, port: PortId) -> &PathPort {
         &self.path_ports[usize::from(port.0)]
@@ -387,7 +387,7 @@ impl Snapshot {
         self.sources.host
     }
 
-    /// Whether an address is one of ours on an unprotected port.
+    /// Returns whether an address is one of ours on an unprotected port.
     pub(crate) fn is_own_outside(&self, address: Address) -> bool {
         self.ports.outside.contains(&address)
     }
@@ -476,7 +476,7 @@ impl Snapshot {
         self.netdev(netdev).map(|netdev| netdev.medium)
     }
 
-    /// Whether a port of the netdev completes checksums.
+    /// Returns whether a port of the netdev completes checksums.
     #[inline]
     pub(crate) fn completes_checksums(&self, netdev: NetdevId) -> bool {
         self.netdev(netdev).is_some_and(|netdev| netdev.completes_checksums)
@@ -511,8 +511,8 @@ impl Snapshot {
         &self.set_link(set).set
     }
 
-    /// Whether a packet with this source may come by an SA of a set. A transport mode SA is between
-    /// its two ends (RFC 4301 §4.1): its policies say so too, but the source, which nothing
+    /// Returns whether a packet with this source may come by an SA of a set. A transport mode SA is
+    /// between its two ends (RFC 4301 §4.1): its policies say so too, but the source, which nothing
     /// authenticates there, is not left to them alone.
     #[inline]
     pub(crate) fn may_come_by(&self, set: SetIndex, source: Address) -> bool {
@@ -523,7 +523,7 @@ impl Snapshot {
         }
     }
 
-    /// Where a set's outer packets leave.
+    /// Returns the egress of a set's outer packets; `None`: there is no route to the peer.
     #[inline]
     pub(crate) fn set_egress(&self, set: SetIndex) -> Option<Egress> {
         Some(self.hop(self.set_link(set).hop?).egress)

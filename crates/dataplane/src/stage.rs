@@ -20,9 +20,9 @@ pub enum Stage {
     SealHeaders,
     /// The cipher over the packets to protect.
     SealCipher,
-    /// What is finished is sent or held, with its verdict, and counted.
+    /// Finished packets sent or held, with their verdicts, and counted.
     SealConclude,
-    /// What leaves is sorted by port and given to it.
+    /// Packets that leave: sorted by port, and given to it.
     Transmit,
 }
 
@@ -58,14 +58,14 @@ impl Stage {
     }
 }
 
-/// Is told where stages end.
+/// A clock that learns where stages end.
 pub trait StageClock {
     /// A stage has ended; what was done since the last call was this one. A stage with nothing to
     /// do may be left out, one done in several pieces comes several times.
     fn ended(&mut self, stage: Stage);
 }
 
-/// No clock.
+/// A clock that does nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct NoClock;
 

@@ -9,8 +9,9 @@
 //! 3. what is to be sealed, before it is: [`Layer::Inner`], [`Heading::Out`]
 //! 4. as sent, with all headers: [`Layer::Outer`], [`Heading::Out`]
 //!
-//! Which policies decided a packet is asked once more, by the walk's own questions (see [`rule`]),
-//! and only for packets that go into the ring: the walk itself remembers nothing for a capture.
+//! The policies that decided a packet are found by asking the walk's own questions once more (see
+//! [`rule`]), and only for packets that go into the ring: the walk itself remembers nothing for a
+//! capture.
 //!
 //! Not seen here: what the steering program passed to Linux or dropped in the kernel.
 
@@ -49,10 +50,10 @@ const HEAD_BYTES: usize = 192;
 /// Sightings of a batch at most: each packet at three points, and as many again that were made.
 const MAX_SEEN: usize = 4 * BATCH;
 
-/// Where in the walk a packet was seen.
+/// The layer at which a packet was seen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Layer {
-    /// As it is on the wire.
+    /// The packet as it is on the wire.
     Outer,
     /// The packet inside a tunnel: opened, or not sealed yet.
     Inner,
@@ -89,9 +90,9 @@ pub struct TapSettings {
     pub id: TapId,
     /// The port's name; `None`: all ports.
     pub port: Option<String>,
-    /// Which layers.
+    /// Layers that are shown.
     pub layers: Layers,
-    /// Which outcomes.
+    /// Outcomes that are shown.
     pub outcome: Outcome,
     /// Packets that it refuses are not taken; `None`: it refuses none.
     pub filter: Option<Filter>,
@@ -138,7 +139,7 @@ struct Seen {
     place: Option<u32>,
     original: u32,
     head: Part,
-    /// It was dropped behind the walk.
+    /// Reason why it was dropped behind the walk, if it was.
     refused: Option<DropReason>,
 }
 
@@ -228,7 +229,7 @@ impl Tap {
         }
     }
 
-    /// A packet of the batch was dropped behind the walk.
+    /// Notes that a packet of the batch was dropped behind the walk.
     pub(crate) fn refused(&mut self, frame: FrameId, reason: DropReason) {
         let of_frame = self.seen.iter_mut().filter(|seen| seen.frame == frame);
         of_frame.for_each(|seen| seen.refused = Some(reason));

@@ -18,7 +18,7 @@ pub(crate) struct Turn<'a, F> {
     /// The route that was found last.
     pub(crate) near: Near,
     pub(crate) now_ns: u64,
-    /// Whose turn it is.
+    /// Share of the worker whose turn it is.
     pub(crate) share: Share,
     /// Netdev and packets of the batch, if packets of other workers' SAs are handed over.
     pub(crate) handing: Option<(NetdevId, &'a [Received])>,

@@ -1,5 +1,5 @@
-//! What became of a packet. Every row of a batch ends with exactly one [`Verdict`], but for those
-//! that are handed over: another worker walks them, and there they have theirs.
+//! Verdicts: every row of a batch ends with exactly one [`Verdict`], except those that are handed
+//! over: another worker walks them, and they get theirs there.
 
 use policy::Refusal;
 
@@ -22,7 +22,7 @@ pub enum Verdict {
     Drop(DropReason),
 }
 
-/// What a held packet waits for.
+/// The missing information that a held packet waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum HoldKind {
     /// The link address of its next hop.
@@ -31,7 +31,7 @@ pub enum HoldKind {
 
 macro_rules! drop_reasons {
     ($($variant:ident $name:literal $help:literal)*) => {
-        /// Why a packet was dropped: the closed list of reasons, counters and help texts.
+        /// Reason why a packet was dropped: the closed list of reasons, counters and help texts.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
         pub enum DropReason {
             $(#[doc = $help] $variant,)*
@@ -46,7 +46,7 @@ macro_rules! drop_reasons {
                 match self { $(DropReason::$variant => $name,)* }
             }
 
-            /// What it means and what to do.
+            /// Returns the meaning of the reason, and what to do.
             pub const fn help(self) -> &'static str {
                 match self { $(DropReason::$variant => $help,)* }
             }
@@ -173,7 +173,7 @@ drop_reasons! {
 }
 
 impl DropReason {
-    /// How many reasons there are.
+    /// Number of reasons.
     pub const COUNT: usize = DropReason::ALL.len();
 }
 

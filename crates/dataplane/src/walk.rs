@@ -36,11 +36,11 @@ use crate::{decapsulate, decide, plan, receive, seal};
 /// Lists that the stages fill anew for each batch; kept so that a batch allocates nothing.
 #[derive(Default)]
 struct Scratch {
-    /// What the policies are asked.
+    /// Questions to the policies.
     asking: decide::Asking,
     /// ESP packets to open.
     opening: Opening,
-    /// What leaves, in order, fragments in the place of what they were made of.
+    /// Packets that leave, in order; fragments in the place of the packet they were made of.
     departures: Departures,
 }
 
@@ -73,9 +73,9 @@ impl Walk {
         }
     }
 
-    /// From now on flows are remembered in this cache, or in none; returns the one that was there,
-    /// for somebody else to free. Where generations began anew ([`Spd::wraps`](policy::Spd::wraps))
-    /// it is to be a fresh one, put in with the snapshot.
+    /// Sets the cache that remembers flows, or none; returns the one that was there, for somebody
+    /// else to free. Where generations began anew ([`Spd::wraps`](policy::Spd::wraps)) it must be a
+    /// fresh one, put in with the snapshot.
     pub fn take_cache(&mut self, cache: Option<FlowCache>) -> Option<FlowCache> {
         std::mem::replace(&mut self.cache, cache)
     }
@@ -85,13 +85,14 @@ impl Walk {
         self.cache.as_ref()
     }
 
-    /// From now on what an SA of another worker is to open goes to [`Outputs::handovers`]; the
-    /// snapshots must then be for several workers ([`Snapshot::workers`]).
+    /// Sets the worker's share. Packets that an SA of another worker is to open then go to
+    /// [`Outputs::handovers`]; the snapshots must then be for several workers
+    /// ([`Snapshot::workers`]).
     pub fn take_share(&mut self, share: Share) {
         self.share = share;
     }
 
-    /// Which worker's walk it is.
+    /// Returns the share of the worker whose walk it is.
     pub fn share(&self) -> Share {
         self.share
     }
@@ -103,12 +104,13 @@ impl Walk {
         std::mem::replace(&mut self.counters, zeroed)
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// What was counted, for who transmits: `sent`, `host`, `held` and `tx_full` are its lines.
+    /// Returns the counters, for the code that transmits: `sent`, `host`, `held` and `tx_full` are
+    /// its lines.
     pub fn counters_mut(&mut self) -> &mut Counters {
         &mut self.counters
     }

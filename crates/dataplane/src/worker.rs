@@ -1,5 +1,5 @@
-//! One worker's turn: receive a batch, walk it, transmit what leaves. The same turn in the daemon,
-//! in `lockgate replay` and in the benches; what a port is, the caller says.
+//! One worker's turn: receive a batch, walk it, transmit what leaves. The daemon, `lockgate replay`
+//! and the benches run the same turn; the caller chooses the kind of port.
 
 use ipsec::SaId;
 use policy::Generation;
@@ -26,7 +26,7 @@ use crate::watch::{Beside, Nobody};
 /// Time after which what waits for a neighbour is looked through again.
 const RELEASE_EVERY_NS: u64 = 100_000_000;
 
-/// What stands around a worker.
+/// Environment of a worker: live ports or a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Surroundings {
     /// A capture or a bench: nobody resolves neighbours, and a frame that is left to Linux is there
@@ -54,13 +54,13 @@ pub struct Worker<F, P> {
     walk: Walk,
     received: Vec<Received>,
     out: Outputs,
-    /// What waits for each netdev during a turn; always empty between turns.
+    /// Packets that wait for each netdev during a turn; always empty between turns.
     queues: Vec<Sends>,
     surroundings: Surroundings,
     /// Generation of the policies that let go what waits in clear.
     policies: Generation,
     holding: Holding,
-    /// When what waits was last looked through.
+    /// Time at which the packets that wait were last looked through.
     released_ns: u64,
     handovers: Handovers,
     keepalives: Keepalives,
@@ -94,26 +94,26 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         }
     }
 
-    /// The same worker among live ports.
+    /// Puts the worker among live ports.
     pub fn live(mut self) -> Worker<F, P> {
         self.surroundings = Surroundings::Live;
         self
     }
 
-    /// The same worker beside others, to whom it can hand packets over. It does so as soon as
-    /// [`walk_among`](Self::walk_among) says how many walk.
+    /// Puts the worker beside others, to which it can hand packets over. It does so as soon as
+    /// [`walk_among`](Self::walk_among) sets how many walk.
     pub fn beside(mut self, handovers: Handovers) -> Worker<F, P> {
         self.handovers = handovers;
         self
     }
 
-    /// From now on so many workers walk packets, at most as many as there are rings for; those
-    /// with the lowest numbers.
+    /// Sets how many workers walk packets, at most as many as there are rings for; those with the
+    /// lowest numbers do.
     pub fn walk_among(&mut self, workers: u32) {
         self.walk.take_share(Share { worker: self.handovers.worker(), workers: workers.max(1) });
     }
 
-    /// As [`Walk::take_cache`].
+    /// Sets the flow cache, or none, and returns the one before: [`Walk::take_cache`].
     pub fn take_cache(&mut self, cache: Option<FlowCache>) -> Option<FlowCache> {
         self.walk.take_cache(cache)
     }
@@ -129,8 +129,8 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         self.rearrange_with(netdevs, Counters::new(snapshot))
     }
 
-    /// The same with zeroed counters for the snapshot that somebody else made: they take as long
-    /// as there is room for policies.
+    /// Does as [`rearrange`](Self::rearrange), with zeroed counters that somebody else made for the
+    /// snapshot: making them takes time in proportion to the room for policies.
     pub fn rearrange_with(&mut self, netdevs: Vec<Option<P>>, zeroed: Counters) -> Counters {
         self.holding.clear(&mut self.frames, self.walk.counters_mut());
         self.out.moved.clear();
@@ -212,7 +212,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         &self.frames
     }
 
-    /// The frames, for who closes a port.
+    /// The frames, for the code that closes a port.
     pub fn frames_mut(&mut self) -> &mut F {
         &mut self.frames
     }
@@ -243,12 +243,12 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         self.handovers.given()
     }
 
-    /// Whether others have handed over what is not walked yet.
+    /// Returns whether others have handed over packets that are not walked yet.
     pub fn has_handovers(&self) -> bool {
         self.handovers.is_waiting()
     }
 
-    /// From now on a capture looks on.
+    /// Adds a capture's tap.
     pub fn add_tap(&mut self, tap: Box<Tap>) {
         self.taps.push(tap);
     }
@@ -309,7 +309,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         self.turn_clocked(snapshot, now_ns, netdev, limit, &mut NoClock)
     }
 
-    /// The same beside a clock that is told where each stage ends.
+    /// Does as [`turn`](Self::turn), beside a clock that learns where each stage ends.
     #[inline]
     pub fn turn_clocked(
         &mut self,
@@ -366,7 +366,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         taken
     }
 
-    /// What was counted. The ledger balances between turns.
+    /// Returns the counters. The ledger balances between turns.
     pub fn counters(&self) -> &Counters {
         self.walk.counters()
     }

@@ -1,4 +1,4 @@
-//! What a flow cache takes of the machine's memory: one test in a process of its own.
+//! Checks the memory that a flow cache takes of the host: one test in a process of its own.
 
 use dataplane::cache::{Batch, CacheUse, ENTRIES_A_FLOW, FlowCache, Key, Way};
 use dataplane::{Snapshot, SnapshotParts};

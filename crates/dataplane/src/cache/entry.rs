@@ -1,4 +1,4 @@
-//! What an entry is, as 64-bit words: 4 of IPv4, 8 of IPv6.
+//! Layout of an entry as 64-bit words: 4 of IPv4, 8 of IPv6.
 //!
 //! ```text
 //! word   IPv4 (32 bytes)                    IPv6 (64 bytes, one line)
@@ -34,11 +34,11 @@ pub(super) const V6: usize = 8;
 const OCCUPIED: u8 = 0x80;
 /// The entry is of IPv6, and of the whole line.
 const IS_V6: u8 = 0x40;
-/// What kind of upper layer it is: the low bits.
+/// Mask of the upper layer's kind: the low bits.
 const UPPER: u8 = 0x03;
 const LOW: u64 = u32::MAX as u64;
 
-/// What a remembered verdict depends on.
+/// The inputs that a remembered verdict depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Key {
     /// The circumstances in which the flow is judged.
@@ -47,12 +47,12 @@ pub struct Key {
     pub flow: Flow,
 }
 
-/// What is remembered of the route of a flow's destination.
+/// Remembered route of a flow's destination.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Way {
     /// Nothing, or of another routing table.
     Unknown,
-    /// It is forwarded to this next hop, on the side of the boundary that the question is about:
+    /// Forwarded to this next hop, on the side of the boundary that the question is about:
     /// unprotected outbound, protected inbound.
     Via(NextHopId),
     /// Inbound: it goes no such way, so there is another question, or it is not forwarded.
@@ -82,7 +82,7 @@ impl Way {
     }
 }
 
-/// What an entry says, as two words of 32 bits in one of 64: verdict, then route.
+/// Value of an entry, as two words of 32 bits in one of 64: verdict, then route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Value(u64);
 
@@ -120,7 +120,7 @@ impl Value {
 
 /// A flow as the words of an entry, its value and generation zeros.
 pub(crate) trait Words<const WORDS: usize> {
-    /// Whether the family is IPv6.
+    /// True if the family is IPv6.
     const IS_V6: bool;
 
     fn words(&self, scope: Scope) -> [u64; WORDS];
@@ -200,7 +200,7 @@ pub(super) fn scope_of<const WORDS: usize>(words: &[u64; WORDS]) -> Scope {
     Scope(words[WORDS - 2] as u32)
 }
 
-/// What is in one half of a line.
+/// Content of one half of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Half {
     /// Nothing, or what is left of an IPv6 entry.
@@ -211,7 +211,7 @@ pub(super) enum Half {
     V6,
 }
 
-/// What a half (0 or 1) of a line holds.
+/// Returns the content of a half (0 or 1) of a line.
 pub(super) fn half(line: &[u64; 8], half: usize) -> Half {
     let kind = |half: usize| (line[half * 4 + 1] >> 40) as u8;
     let is_whole = (kind(0) & kind(1)) & (OCCUPIED | IS_V6) == OCCUPIED | IS_V6;
@@ -223,7 +223,7 @@ pub(super) fn half(line: &[u64; 8], half: usize) -> Half {
     }
 }
 
-/// What an entry is, read back from its words.
+/// An entry's scope, generation and verdict, read back from its words.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tenant {
     pub(super) scope: Scope,

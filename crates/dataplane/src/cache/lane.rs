@@ -10,7 +10,7 @@ use super::table::{Domains, Table};
 /// Packets of a batch that are looked up, of one family.
 pub(crate) struct Lane<const WORDS: usize> {
     len: usize,
-    /// Whether `firsts` are of this batch.
+    /// Set if `firsts` is of this batch.
     is_asked: bool,
     columns: Box<Columns<WORDS>>,
 }
@@ -156,8 +156,8 @@ impl<const WORDS: usize> Lane<WORDS> {
         }
     }
 
-    /// What is asked about a packet of which nothing is known: `question`, which it is asked now,
-    /// or what an earlier one with its key was.
+    /// Returns the question to ask about a packet that was not found: `question`, or that of an
+    /// earlier packet with the same key.
     pub(crate) fn question_like(&mut self, at: usize, question: u16) -> u16 {
         let Columns { keys, hashes, firsts, .. } = &mut *self.columns;
         if !std::mem::replace(&mut self.is_asked, true) {

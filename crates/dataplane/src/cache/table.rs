@@ -8,11 +8,11 @@ use policy::{Generation, Scope, ScopeBits};
 
 use super::entry::{self, Half, Tenant, V4, V6, Value};
 
-/// What is known of a domain since the snapshot was last looked at.
+/// State of a domain under the latest snapshot.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Domain {
     pub(super) generation: Generation,
-    /// Whether its packets are not looked up here.
+    /// True if its packets are not looked up here.
     pub(super) is_bypassed: bool,
     /// Entries of this generation that say what its policies said.
     pub(super) entries: u64,
@@ -21,7 +21,7 @@ pub(super) struct Domain {
 /// All domains, by number.
 #[derive(Default)]
 pub(super) struct Domains {
-    /// Where a scope says its domain.
+    /// Bits of a scope that hold its domain.
     pub(super) bits: ScopeBits,
     pub(super) list: Vec<Domain>,
 }
@@ -66,7 +66,7 @@ impl Domains {
     }
 }
 
-/// What writing an entry came to.
+/// Outcome of writing an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Written {
     /// Into a way that nobody had.
@@ -81,12 +81,12 @@ pub(super) enum Written {
     Refused,
 }
 
-/// What stands in a way.
+/// State of a way.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Standing {
     Empty,
     Stale,
-    /// It holds, and says that no policy matched.
+    /// Holds an entry that says that no policy matched.
     Negative,
     Live,
 }
@@ -146,13 +146,13 @@ impl Table {
         }
     }
 
-    /// What is said of a key (with its generation) in its first bucket.
+    /// Returns the value of a key (with its generation) in its first bucket.
     #[inline(always)]
     pub(super) fn find<const WORDS: usize>(&self, hash: u64, key: &[u64; WORDS]) -> Value {
         self.find_at(self.first::<WORDS>(hash), key)
     }
 
-    /// What is said of it in its second bucket.
+    /// Returns the value of a key (with its generation) in its second bucket.
     #[inline(always)]
     pub(super) fn find_second<const WORDS: usize>(&self, hash: u64, key: &[u64; WORDS]) -> Value {
         self.find_at(self.second::<WORDS>(hash), key)
@@ -278,7 +278,7 @@ impl Table {
         }
     }
 
-    /// What is in a line: its keys and values, in their order.
+    /// Returns the entries of a line, in their order: key, value, tenant.
     pub(super) fn tenants(&self, line: usize) -> impl Iterator<Item = (super::Key, Value, Tenant)> {
         let words = &self.lines[line].0;
         (0..2).filter_map(move |half| {

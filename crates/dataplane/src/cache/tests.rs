@@ -87,7 +87,8 @@ impl Bench {
         self.batch.counters
     }
 
-    /// What is found of each key. Those not found are answered by `answer` and remembered.
+    /// Returns the value found for each key. Those not found are answered by `answer` and
+    /// remembered.
     fn run(
         &mut self,
         keys: &[Key],
@@ -482,7 +483,7 @@ fn cheap_domains_are_bypassed_unless_it_is_always_used() {
     assert!(!always.bypasses(OUT) && always.serves(scope(OUT, None)));
 }
 
-/// What is done to a cache.
+/// An operation on a cache.
 #[derive(Clone, Debug)]
 enum Step {
     /// These flows are looked up together, and remembered if they are not there.

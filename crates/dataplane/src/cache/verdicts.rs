@@ -41,7 +41,7 @@ impl VerdictNumber {
 
 /// All verdicts that entries name.
 pub(super) struct Verdicts {
-    /// By number; the first is of no entry.
+    /// Verdicts by number; the first is of no entry.
     list: Vec<FlowVerdict>,
     numbers: HashMap<FlowVerdict, VerdictNumber, foldhash::quality::RandomState>,
     recent: [VerdictNumber; RECENT],

@@ -36,7 +36,7 @@ pub(super) struct Asked {
     entry: Option<Entry>,
 }
 
-/// Where the answer is to be remembered: the place in the lane of a family.
+/// Place to remember the answer at: in the lane of a family.
 #[derive(Clone, Copy)]
 pub(super) enum Entry {
     V4(u16),
@@ -71,7 +71,7 @@ impl Search {
         self.ask_via(row, scope, flow, NextHopId(u32::MAX));
     }
 
-    /// The same of a packet that would leave by a next hop.
+    /// Does as [`ask`](Self::ask) for a packet that would leave by a next hop.
     #[inline]
     pub(super) fn ask_via(&mut self, row: usize, scope: Scope, flow: Flow, hop: NextHopId) {
         let place = self.flows.len() as u16;
@@ -107,7 +107,7 @@ impl Search {
         known == place
     }
 
-    /// By which next hop the packet would leave that asked last.
+    /// Sets the next hop by which the packet that asked last would leave.
     pub(super) fn last_goes_via(&mut self, hop: NextHopId) {
         if let Some(asked) = self.asked.last_mut() {
             asked.hop = hop;

@@ -20,7 +20,7 @@ pub(super) trait Bits: Copy + Eq + std::fmt::Debug {
     const ZERO: Self;
     /// The six bits behind the first `depth`; behind the end of the address they are zeros.
     fn chunk(self, depth: u8) -> usize;
-    /// How many leading bits both have in common.
+    /// Returns the number of leading bits that both have in common.
     fn common(self, other: Self) -> u8;
     /// The first `length` bits; zeros behind them.
     fn first(self, length: u8) -> Self;
@@ -57,7 +57,7 @@ bits!(u128);
 struct Node<N> {
     /// The first bits that addresses below it have in common; zeros behind them.
     key: N,
-    /// How many these are, a multiple of [`STRIDE`].
+    /// Number of these bits, a multiple of [`STRIDE`].
     depth: u8,
     /// Prefixes that end in this node: bit `2^l − 1 + v` for that of `l` bits behind `depth` whose
     /// value is `v`.
@@ -95,7 +95,7 @@ struct Among {
     longer: u64,
 }
 
-/// By value, and by how many of its first bits are shared.
+/// Values and prefixes by value, and by the number of its first bits that are shared.
 const AMONG: [[Among; STRIDE as usize]; 64] = {
     let mut among = [[Among { values: 0, longer: 0 }; STRIDE as usize]; 64];
     let mut chunk = 0;
@@ -118,7 +118,7 @@ const AMONG: [[Among; STRIDE as usize]; 64] = {
     among
 };
 
-/// How many bits of a map are before this one.
+/// Counts the set bits of a map before this one.
 #[inline(always)]
 fn rank(map: u64, bit: u32) -> usize {
     (map & ((1 << bit) - 1)).count_ones() as usize
@@ -146,7 +146,7 @@ impl<N: Bits> Default for Trie<N> {
 }
 
 impl<N: Bits> Trie<N> {
-    /// Whether no prefix is in it: then there is no node but the root either.
+    /// Returns whether the trie has no prefix: then there is no node but the root either.
     pub(super) fn is_empty(&self) -> bool {
         self.root.ending == 0 && self.root.going_on == 0
     }
@@ -157,7 +157,7 @@ impl<N: Bits> Trie<N> {
         self.walk(address).1
     }
 
-    /// The same, with what is around the address.
+    /// Looks up an address; returns its target, and the addresses around it that have the same one.
     pub(super) fn around(&self, address: N) -> Around<N> {
         let (node, target) = self.walk(address);
         let length = match node.child(address) {
@@ -227,7 +227,7 @@ impl<N: Bits> Node<N> {
         Node { key, depth, ending: 0, going_on: 0, targets: Vec::new(), children: Vec::new() }
     }
 
-    /// Whether an address has the bits that those below have in common.
+    /// Returns whether an address has the bits that those below have in common.
     #[inline(always)]
     fn holds(&self, address: N) -> bool {
         address.common(self.key) >= self.depth
@@ -241,8 +241,8 @@ impl<N: Bits> Node<N> {
         is_there.then(|| &*self.children[rank(self.going_on, chunk)])
     }
 
-    /// How many of the six bits of an address it takes until no child and no longer prefix tells
-    /// those apart that have them.
+    /// Returns the number of the six bits of an address after which no child and no longer prefix
+    /// tells apart the addresses that share them.
     fn alone(&self, chunk: usize) -> u8 {
         let is_alone = |of: &Among| self.going_on & of.values == 0 && self.ending & of.longer == 0;
         AMONG[chunk].iter().position(is_alone).map_or(STRIDE, |length| length as u8)

@@ -24,11 +24,11 @@ pub(super) struct Netdev {
     pub(super) untagged: Option<PortId>,
     pub(super) tagged: Vec<(u16, PortId)>,
     pub(super) medium: Medium,
-    /// Whether one of the ports completes checksums.
+    /// True if one of the ports completes checksums.
     pub(super) completes_checksums: bool,
 }
 
-/// What each packet asks of a port, on half a cache line.
+/// The fields of a port that each packet needs, on half a cache line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathPort {
     pub(crate) mac: LinkAddress,
@@ -49,7 +49,8 @@ impl Ports {
         Ok(Ports { infos, outside, netdevs })
     }
 
-    /// What packets ask of the ports, with the classes that policies put them into.
+    /// Returns the fields of the ports that packets need, with the classes that policies put them
+    /// into.
     pub(super) fn on_path(&self, spd: &Spd) -> Arc<[PathPort]> {
         let path_port = |(place, info): (u16, &PortInfo)| {
             let PortInfo { netdev, mtu, vlan, side, medium, .. } = *info;

@@ -22,7 +22,7 @@ pub(super) struct Routing {
     /// Each change of routes, ports and their addresses raises it.
     pub(super) generation: RouteGeneration,
     pub(super) table: RouteTable,
-    /// By number; a list as a whole, because each packet asks it.
+    /// Next hops by number; a list as a whole, because each packet reads it.
     hops: Arc<[Hop]>,
     /// Numbers that no next hop has.
     vacant: OrdSet<NextHopId>,
@@ -35,8 +35,8 @@ pub(super) struct Routing {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hop {
     pub(super) hop: NextHop,
-    /// Where packets leave by it; of no use on a link without a router, where each destination has
-    /// a link address of its own.
+    /// Egress of packets that leave by it; of no use on a link without a router, where each
+    /// destination has a link address of its own.
     pub(super) egress: Egress,
     pub(super) on_link: bool,
     pub(super) side: Side,
@@ -44,12 +44,12 @@ pub(super) struct Hop {
 }
 
 impl Routing {
-    /// No ways yet, under a generation.
+    /// Returns a routing without routes and next hops, under a generation.
     pub(super) fn from_nothing(generation: RouteGeneration) -> Routing {
         Routing { generation, ..Routing::default() }
     }
 
-    /// Whether nothing leads anywhere.
+    /// Returns whether there is no route, and no next hop in use.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
         self.numbers.is_empty() && self.table.is_empty() && self.vacant.len() == self.hops.len()

@@ -29,7 +29,7 @@ fn address(text: &str) -> Address {
     text.parse::<std::net::IpAddr>().unwrap().into()
 }
 
-/// Where peers may be, and their routers.
+/// Addresses that peers may have, and their routers.
 const ADDRESSES: [&str; 6] =
     ["198.51.100.7", "198.51.100.8", "203.0.113.9", "192.0.2.254", "10.0.0.9", "192.0.2.7"];
 

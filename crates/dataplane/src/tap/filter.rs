@@ -28,7 +28,7 @@ impl Heading {
     }
 }
 
-/// Which end of a flow a test is about.
+/// The ends of a flow that a test is about.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Ends {
     /// The source.

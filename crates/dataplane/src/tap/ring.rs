@@ -44,7 +44,7 @@ pub struct Tapped {
     pub now_ns: u64,
     /// Bytes that it had.
     pub original: u32,
-    /// Where in the walk it was seen.
+    /// The layer at which it was seen.
     pub layer: Layer,
     /// The way that it goes.
     pub heading: Heading,
