@@ -1,6 +1,6 @@
 //! Books of rules, and the directions in which packets cross the boundary.
 
-/// Which way a packet crosses the boundary between protected and unprotected.
+/// The direction in which a packet crosses the boundary between protected and unprotected.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Direction {
     /// Into the protected side.
@@ -10,7 +10,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// The book that is asked about packets that cross the boundary this way.
+    /// Returns the book that is consulted about packets that cross the boundary in this direction.
     pub const fn book(self) -> Book {
         match self {
             Direction::Inbound => Book::SpdIn,

@@ -40,20 +40,20 @@ use rank::Ranks;
 pub use cost::{Budget, Cost, Shape, TooCostly};
 pub use dead::Dead;
 
-/// What [`Classifier::classify`] answers of a flow that no rule speaks of.
+/// The answer of [`Classifier::classify`] for a flow that no rule concerns.
 pub const NONE: u32 = u32::MAX;
 
 /// The rules of one table, made for a fast search. Immutable; shared by threads.
 #[derive(Debug)]
 pub struct Classifier {
     form: Form,
-    /// IPv6: of source and destination.
+    /// IPv6: ranks of source and destination.
     ranks: Option<[Ranks; 2]>,
-    /// Nodes that are looked at for them.
+    /// Nodes that a search visits to find those ranks.
     rank_nodes: u32,
-    /// What is asked of packets that show their upper-layer header.
+    /// The forest for packets that show their upper-layer header.
     whole: Forest,
-    /// What is asked of non-first fragments; `None` if it is the same.
+    /// The forest for non-first fragments; `None` if it equals `whole`.
     fragments: Option<Forest>,
     shape: Shape,
 }
@@ -120,13 +120,13 @@ impl Classifier {
         Classifier { form, ranks, rank_nodes, whole: whole.forest, fragments, shape }
     }
 
-    /// The same search in another of the processor's forms.
+    /// Returns this search in another of the processor's forms.
     #[must_use]
     pub fn with_form(self, form: Form) -> Classifier {
         Classifier { form, ..self }
     }
 
-    /// As [`with_form`](Self::with_form), in place.
+    /// Sets the form in place, as [`with_form`](Self::with_form) does.
     pub(crate) fn use_form(&mut self, form: Form) {
         self.form = form;
     }
@@ -142,7 +142,7 @@ impl Classifier {
         self.form.run(Search { classifier: self, dead: None, flows, out });
     }
 
-    /// As [`classify`](Self::classify), where the rules in `dead` do not count.
+    /// Searches as [`classify`](Self::classify) does, without the rules in `dead`.
     ///
     /// # Panics
     /// If the slices differ in length.
@@ -151,13 +151,14 @@ impl Classifier {
         self.form.run(Search { classifier: self, dead: Some(dead), flows, out });
     }
 
-    /// What a search of one flow costs at most.
+    /// Returns the most that a search of one flow costs.
     pub fn worst_case_cost(&self) -> Cost {
         self.cost_of(|forest| forest.cost)
     }
 
-    /// The same where the rules in `dead` do not count: what they hid is searched behind them, and
-    /// no budget bounds that. Cost: by the number of rules, a bit each.
+    /// Returns [`worst_case_cost`](Self::worst_case_cost) without the rules in `dead`: the search
+    /// goes on behind them to the rules that they hid, and no budget bounds that. Cost: by the
+    /// number of rules, a bit each.
     pub fn cost_without(&self, dead: &Dead) -> Cost {
         self.cost_of(|forest| forest.cost_without(dead))
     }
@@ -175,7 +176,7 @@ impl Classifier {
         ranks + self.whole.bytes() + self.fragments.as_ref().map_or(0, Forest::bytes)
     }
 
-    /// What it is made of.
+    /// Returns the sizes of the structure.
     pub fn shape(&self) -> Shape {
         self.shape
     }

@@ -14,14 +14,14 @@ pub struct DomainId(pub u16);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct IngressClass(pub u16);
 
-/// How often the policies of a domain changed; an answer holds while its domain has the generation
-/// that it had before the search began (DESIGN I2).
+/// The number of changes of a domain's policies; an answer holds while its domain has the
+/// generation that it had before the search began (DESIGN I2).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Generation(pub u32);
 
 impl Generation {
-    /// The next one, and whether numbers began anew: what was remembered under any of them must
-    /// then be forgotten (FC-22).
+    /// Returns the next generation, and whether numbers began anew: whatever was remembered under
+    /// any of them must then be forgotten (FC-22).
     pub(crate) fn next(self) -> (Generation, bool) {
         match self.0.checked_add(1) {
             Some(next) => (Generation(next), false),
@@ -68,7 +68,7 @@ pub(crate) struct Classes {
 }
 
 impl Classes {
-    /// Of the ports that these policies name.
+    /// Makes the classes of the ports that these policies name.
     pub(crate) fn of<'p>(policies: impl Iterator<Item = &'p Policy>) -> Classes {
         let ports = policies.filter_map(|policy| policy.ingress.as_deref());
         let mut named: Vec<u16> = ports.flatten().copied().collect();
@@ -90,7 +90,7 @@ impl Classes {
         IngressClass(self.named.binary_search(&port).map_or(0, |place| place as u16 + 1))
     }
 
-    /// Whether a policy can be told apart by these classes.
+    /// Returns whether each port that the policy names has a class of its own.
     pub(crate) fn cover(&self, policy: &Policy) -> bool {
         let mut ports = policy.ingress.iter().flat_map(|ports| ports.iter());
         ports.all(|port| self.named.binary_search(port).is_ok())

@@ -82,24 +82,24 @@ pub struct Takeover {
 pub struct Takeovers {
     /// Pairs of policies between which packets move, the highest precedence of `from` first.
     pub found: Vec<Takeover>,
-    /// Why these may not be all.
+    /// Reason why `found` may be incomplete.
     pub rest: Rest,
 }
 
 /// Pairs that a search did not come to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Rest {
-    /// None: everything was looked at.
+    /// None: the search was complete.
     #[default]
     Nothing,
-    /// There may be more than as many as were asked for.
+    /// There may be more pairs than the limit.
     Limit,
-    /// The policies overlap too much to be compared: there may be some even if none was found.
+    /// The policies overlap too much to be compared: there may be pairs even if none was found.
     Unknown,
 }
 
 impl Takeovers {
-    /// Whether it is certain that the change takes nothing.
+    /// Returns whether it is certain that the change takes nothing.
     pub fn is_nothing(&self) -> bool {
         self.found.is_empty() && self.rest == Rest::Nothing
     }
@@ -110,11 +110,11 @@ impl Takeovers {
 pub struct Planned<'c> {
     /// The database before it.
     pub before: &'c Spd,
-    /// Slots of the policies that go.
+    /// Slots of the policies that the change removes.
     pub removed: &'c [PolicyIndex],
-    /// The policies that come, with their numbers.
+    /// The policies that the change adds, with their numbers.
     pub added: &'c [Policy],
-    /// How many ports packets come by; their places begin at 0.
+    /// Number of ports by which packets come; their places begin at 0.
     pub ports: u16,
 }
 
@@ -140,7 +140,7 @@ fn takeovers_within(change: Planned<'_>, limit: usize, steps: u64) -> Takeovers 
     Takeovers { found, rest }
 }
 
-/// As many pairs as were asked for are found.
+/// The end of a search that found as many pairs as its limit.
 struct Full;
 
 type Progress = Result<ControlFlow<Full>, Exhausted>;
@@ -228,7 +228,8 @@ impl<'c> Search<'c> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// What a policy leaves that goes is taken by those that come, and by those below it.
+    /// Compares a removed policy with those that take its packets: added policies and those below
+    /// it.
     fn left_by_removed(&mut self, slot: PolicyIndex, policy: &'c Policy) -> Progress {
         let standing = self.standing(policy, Kinds::PASSING, Some(policy.precedence()))?;
         let standing = standing.into_iter().map(Taker::Standing);
@@ -431,7 +432,7 @@ struct Way {
 }
 
 impl Way {
-    /// Whether a policy speaks of packets that come this way.
+    /// Returns whether a policy concerns packets that come this way.
     fn is_of(self, policy: &Policy) -> bool {
         policy.only.is_none_or(|only| only == self.direction)
             && policy

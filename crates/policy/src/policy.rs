@@ -17,7 +17,7 @@ pub struct PolicyId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct SaSetId(pub u32);
 
-/// What a policy does with the packets it matches.
+/// The action of a policy on the packets that it matches.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
     /// PROTECT: ESP with an SA of this set.
@@ -35,19 +35,21 @@ pub struct Policy {
     pub id: PolicyId,
     /// Its name in the configuration.
     pub name: String,
-    /// What it does.
+    /// Its action.
     pub action: Action,
     /// Higher wins; among equals the one added later, which has the higher id (FC-41).
     pub priority: u32,
-    /// The only direction it holds in; `None`: both, mirrored inbound.
+    /// The only direction that it applies to; `None`: both, mirrored inbound.
     pub only: Option<Direction>,
-    /// Places of the ports by which a packet must have come for it to be spoken of; `None`: any.
+    /// Places of the ports by which a packet must have come for the policy to concern it; `None`:
+    /// any.
     pub ingress: Option<Arc<[u16]>>,
-    /// Whom it speaks of.
+    /// The flows that it matches.
     pub selector: Selector,
 }
 
-/// Who wins: the higher, compared as numbers. No two policies of a database have one.
+/// The rank of a policy: the higher wins, compared as numbers. No two policies of a database share
+/// one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Precedence(u64);
 
@@ -100,7 +102,8 @@ impl Policy {
 }
 
 impl Selector {
-    /// How many rules the selector becomes in one direction of a family, without making them.
+    /// Returns the number of rules that the selector becomes in one direction of a family, without
+    /// making them.
     pub fn rules(&self, family: Family) -> usize {
         let of_family =
             |ranges: &[AddressRange]| ranges.iter().filter(|range| range.family == family).count();

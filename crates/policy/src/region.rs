@@ -42,7 +42,7 @@ pub(crate) enum UpperRegion {
     Others([u128; 2]),
 }
 
-/// What two ranges have in common.
+/// Returns the overlap of two ranges.
 pub(crate) fn common<T: Ord + Copy>(one: (T, T), other: (T, T)) -> Option<(T, T)> {
     let (lo, hi) = (one.0.max(other.0), one.1.min(other.1));
     (lo <= hi).then_some((lo, hi))
@@ -285,7 +285,7 @@ impl<'s> Sides<'s> {
         }
     }
 
-    /// What both speak of, box by box, each to `visit`, until that says something.
+    /// Passes each box that both sides cover to `visit`, until that returns a value.
     pub(crate) fn with<T>(
         &self,
         other: &Sides<'_>,
@@ -352,8 +352,8 @@ fn first<T>(
 /// Lists whose product is above this are sorted before their entries are compared.
 const FEW: usize = 64;
 
-/// What the entries of two lists have in common, pair by pair. Of long lists whose entries do not
-/// overlap each other, as good as linear.
+/// Returns the overlaps of the entries of two lists, pair by pair. Cost: close to linear for long
+/// lists whose entries do not overlap each other.
 fn pairs(
     one: impl Iterator<Item = Addresses> + Clone,
     other: impl Iterator<Item = Addresses> + Clone,

@@ -18,9 +18,9 @@ pub(crate) struct Rule {
     pub(crate) destination: (u128, u128),
     /// Upper-layer protocol, or any.
     pub(crate) protocol: Option<u8>,
-    /// What it asks of the upper-layer header.
+    /// The condition on the upper-layer header.
     pub(crate) upper: UpperRule,
-    /// The policy that it is of.
+    /// The slot of the rule's policy.
     pub(crate) index: PolicyIndex,
 }
 
@@ -33,7 +33,8 @@ pub(crate) enum UpperRule {
 }
 
 impl Rule {
-    /// What the rule says of a flow of its family: [`Decider::None`] if it does not speak of it.
+    /// Returns the rule's verdict on a flow of its family: [`Decider::None`] if it does not concern
+    /// it.
     pub(crate) fn judge(&self, flow: &Flow) -> Decider {
         let within = |value: u128, (lo, hi): (u128, u128)| lo <= value && value <= hi;
         if !within(flow.source, self.source) || !within(flow.destination, self.destination) {
@@ -54,7 +55,7 @@ impl Rule {
         self.judge_upper(flow)
     }
 
-    /// What the rule says of a flow whose addresses and protocol it matches.
+    /// Returns the rule's verdict on a flow whose addresses and protocol it matches.
     fn judge_upper(&self, flow: &Flow) -> Decider {
         let decides_if = |matches| {
             if matches { Decider::Policy(self.index) } else { Decider::None }
@@ -87,7 +88,7 @@ impl Rule {
     }
 }
 
-/// Whether the flow's protocol is its family's ICMP.
+/// Returns whether the flow's protocol is its family's ICMP.
 pub(crate) fn is_icmp(flow: &Flow) -> bool {
     match flow.family {
         Family::V4 => flow.protocol == protocol::ICMP,

@@ -24,12 +24,12 @@ pub struct Scope(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ScopeBits {
     shift: u32,
-    /// Those below `shift`.
+    /// The bits below `shift`.
     mask: u32,
 }
 
 impl ScopeBits {
-    /// As many as so many domains take.
+    /// Returns the bits that a number of domains takes.
     pub fn of(domains: usize) -> ScopeBits {
         let shift = domains.next_power_of_two().trailing_zeros();
         ScopeBits { shift, mask: (1 << shift) - 1 }

@@ -30,7 +30,8 @@ pub const PROTOCOL_NAMES: [(&str, u8); 9] = [
     ("udplite", wire::flow::protocol::UDP_LITE),
 ];
 
-/// Why a text is no selector. Whoever wrote the text is at fault; each message says what to write.
+/// Reason why a text is no selector. The author of the text is at fault; each message says what to
+/// write.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
 pub enum SelectorError {
     /// Neither an address nor a prefix nor a range.
@@ -39,13 +40,13 @@ pub enum SelectorError {
          or a single address"
     )]
     NotAnAddress {
-        /// What was written.
+        /// The text as written.
         text: String,
     },
-    /// What follows `/` is no number, or more bits than the address has.
+    /// The text behind `/` is no number, or more bits than the address has.
     #[error("\"{text}\": the prefix length must be a number from 0 to {bits}")]
     PrefixLength {
-        /// What was written.
+        /// The text as written.
         text: String,
         /// Bits of the address.
         bits: u8,
@@ -53,7 +54,7 @@ pub enum SelectorError {
     /// A prefix with bits set behind its length.
     #[error("\"{text}\" has bits set behind the prefix length: the network is {network}")]
     HostBits {
-        /// What was written.
+        /// The text as written.
         text: String,
         /// The network that the address lies in.
         network: AddressRange,
@@ -77,13 +78,13 @@ pub enum SelectorError {
     /// Neither a port nor a range of ports.
     #[error("\"{text}\" is not a port: write a number (443) or a range (8000-8999)")]
     NotAPort {
-        /// What was written.
+        /// The text as written.
         text: String,
     },
     /// A port above 65535.
     #[error("port {text} is too high: ports go from 0 to 65535")]
     PortTooHigh {
-        /// What was written; it can be of any length.
+        /// The text as written; it can be of any length.
         text: String,
     },
     /// The first port is above the second.
@@ -100,13 +101,13 @@ pub enum SelectorError {
          (3/0-3/15), each number from 0 to 255"
     )]
     NotAnIcmpMessage {
-        /// What was written.
+        /// The text as written.
         text: String,
     },
     /// The first ICMP message is above the second.
     #[error("the ICMP range \"{text}\" is inverted: the lower type and code come first")]
     InvertedIcmp {
-        /// What was written.
+        /// The text as written.
         text: String,
     },
     /// No protocol of that name or number.
@@ -115,7 +116,7 @@ pub enum SelectorError {
         offered_protocols()
     )]
     UnknownProtocol {
-        /// What was written.
+        /// The text as written.
         text: String,
     },
 }
@@ -171,12 +172,12 @@ impl AddressRange {
         Address { family: self.family, value: self.hi }
     }
 
-    /// Whether an address lies in the range.
+    /// Returns whether an address lies in the range.
     pub fn contains(&self, address: Address) -> bool {
         self.family == address.family && (self.lo..=self.hi).contains(&address.value)
     }
 
-    /// Whether all of another range lies in this one.
+    /// Returns whether all of another range lies in this one.
     pub fn contains_range(&self, other: &AddressRange) -> bool {
         self.contains(other.first()) && self.contains(other.last())
     }
@@ -348,7 +349,7 @@ impl fmt::Display for IcmpRange {
     }
 }
 
-/// What a selector asks of the upper-layer header.
+/// The condition of a selector on the upper-layer header.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum UpperSelector {
     /// Nothing: matches packets with ports, without, and fragments.
@@ -366,10 +367,10 @@ pub enum UpperSelector {
     Icmp(Vec<IcmpRange>),
 }
 
-/// Which flows a policy matches, seen from this gateway: `local` is our side.
+/// The flows that a policy matches, seen from this gateway: `local` is the gateway's side.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Selector {
-    /// Addresses on our side; at least one.
+    /// Addresses on the gateway's side; at least one.
     pub local: Vec<AddressRange>,
     /// Addresses on the far side; at least one.
     pub remote: Vec<AddressRange>,
@@ -398,7 +399,7 @@ pub fn parse_protocol(text: &str) -> Result<Option<u8>, SelectorError> {
         .ok_or_else(|| SelectorError::UnknownProtocol { text: text.into() })
 }
 
-/// How [`parse_protocol`] would have it written: `any`, a name, else the number.
+/// Formats a protocol as [`parse_protocol`] reads it: `any`, a name, else the number.
 pub fn protocol_text(protocol: Option<u8>) -> String {
     let Some(number) = protocol else {
         return "any".into();

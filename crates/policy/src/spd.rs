@@ -30,7 +30,7 @@ use crate::table::{Gathered, Refused, Table};
 use crate::tree::AddressTree;
 use crate::verdict::Decider;
 
-/// Why a set of policies cannot become a database.
+/// Reason why a set of policies cannot become a database.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SpdError {
     /// The lists of the policies multiply to more rules than [`Spd::MAX_RULES`].
@@ -84,7 +84,7 @@ fn the_costliest(policies: &[String]) -> String {
     text
 }
 
-/// Why a change cannot be made upon a base: the database must be made anew, with
+/// Reason why a change cannot be made upon a base: the database must be made anew, with
 /// [`Spd::renewed`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NeedsRenewal {
@@ -92,16 +92,16 @@ pub enum NeedsRenewal {
     Slots,
     /// A policy names a port that none named before.
     Ingress,
-    /// The list in front of the base would become too long, or a search of it, and of what hides
-    /// in the base behind policies that went, would cost more than a base may.
+    /// The list in front of the base would become too long, or a search of that list, and of the
+    /// rules that removed policies hid in the base, would cost more than a base may.
     Changes,
     /// More rules than [`Spd::MAX_RULES`].
     Rules,
-    /// What the base was made of is not what changed since.
+    /// The rebuilt base was not made of a state that this database continues.
     Base,
 }
 
-/// How a database searches its rules. Both ways say the same.
+/// The search method of a database. Both give the same answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Search {
     /// The fast search.
@@ -116,15 +116,15 @@ pub enum Search {
 pub struct Spd {
     search: Search,
     base: Arc<Base>,
-    /// Slots of policies that went are kept, for who still counts by them.
+    /// Slots of removed policies are kept, because counters may still refer to them.
     slots: BySlot<Slot>,
-    /// What happened since the base was made, in order.
+    /// Changes since the base was made, in order.
     log: Vec<Change>,
     /// One entry a domain.
     tables: Box<[Table]>,
     /// One entry a domain.
     generations: Box<[Generation]>,
-    /// How often a generation began anew.
+    /// Number of times that a generation began anew.
     wraps: u32,
 }
 
@@ -134,7 +134,7 @@ enum Change {
     Removed(PolicyIndex),
 }
 
-/// What was compiled as a whole.
+/// The part of a database that was compiled as a whole.
 #[derive(Debug, Default)]
 struct Base {
     /// Slots that there may be.
@@ -178,7 +178,7 @@ impl Spd {
         Spd::with_room(policies, slots)
     }
 
-    /// The same with room for so many policies in its life.
+    /// Makes the database as [`Spd::new`] does, with room for `capacity` slots in its life.
     ///
     /// # Errors
     /// As [`Spd::new`].
@@ -193,7 +193,7 @@ impl Spd {
         Spd::of_slots_with(slots, capacity, None)
     }
 
-    /// The same, with what is made already if the classes are the same.
+    /// Makes the database of slots, with tables that are made already if the classes are the same.
     fn of_slots_with(
         slots: Arc<[Slot]>,
         capacity: usize,
@@ -227,12 +227,12 @@ impl Spd {
         policies
     }
 
-    /// How many policies hold.
+    /// Returns the number of policies that hold.
     pub fn len(&self) -> usize {
         self.holding().count()
     }
 
-    /// Whether no policy holds.
+    /// Returns whether no policy holds.
     pub fn is_empty(&self) -> bool {
         self.holding().next().is_none()
     }
@@ -247,7 +247,7 @@ impl Spd {
         slots.filter(holds).map(|index| (index, self.policy(index)))
     }
 
-    /// Whether these are the policies that hold, in any order.
+    /// Returns whether these are the policies that hold, in any order.
     pub fn holds_only(&self, policies: &[Policy]) -> bool {
         let held: HashMap<PolicyId, &Policy> =
             self.holding().map(|(_, policy)| (policy.id, policy)).collect();
@@ -275,7 +275,7 @@ impl Spd {
         self.slots.base().len()
     }
 
-    /// Whether both have the same base: what one says of its slots, the other says too.
+    /// Returns whether both have the same base, so that a slot of the base means the same in both.
     pub fn has_base_of(&self, other: &Spd) -> bool {
         Arc::ptr_eq(&self.base, &other.base)
     }
@@ -358,7 +358,8 @@ impl Spd {
         self.generations[usize::from(domain.0)]
     }
 
-    /// How often a generation began anew: what was remembered before must be forgotten.
+    /// Returns the number of times that a generation began anew: all that was remembered before
+    /// must then be forgotten.
     pub fn wraps(&self) -> u32 {
         self.wraps
     }
@@ -371,8 +372,8 @@ impl Spd {
         self.tables[usize::from(domain.0)].len()
     }
 
-    /// What a search of one flow of this domain costs at most, changes since the base included,
-    /// which may cost as much again as a base.
+    /// Returns the most that a search of one flow of this domain costs, changes since the base
+    /// included, which may cost as much again as a base.
     ///
     /// # Panics
     /// If `domain` is from another database.
@@ -380,8 +381,8 @@ impl Spd {
         self.tables[usize::from(domain.0)].cost()
     }
 
-    /// Memory of what the searches of this domain look at, bytes; packets that show no ports look
-    /// at the rules themselves too, which are not counted.
+    /// Returns the memory that searches of this domain read, bytes; packets that show no ports need
+    /// the rules themselves too, which are not counted.
     ///
     /// # Panics
     /// If `domain` is from another database.
@@ -389,7 +390,7 @@ impl Spd {
         self.tables[usize::from(domain.0)].bytes()
     }
 
-    /// What the domain's base is made of.
+    /// Returns the sizes of the domain's base.
     ///
     /// # Panics
     /// If `domain` is from another database.
@@ -405,7 +406,8 @@ impl Spd {
         self.classify_into(domain, flows, out, |decider| decider);
     }
 
-    /// The same, with what `read` makes of each answer.
+    /// Judges each flow as [`classify`](Self::classify) does; `out[i]` is what `read` makes of the
+    /// answer.
     #[inline]
     pub(crate) fn classify_into<T>(
         &self,
@@ -424,12 +426,13 @@ impl Spd {
         }
     }
 
-    /// The same database searched another way; what is [`changed`](Self::changed) of it, too.
+    /// Sets the search method of this database and of all that are [`changed`](Self::changed) from
+    /// it.
     pub fn searched(self, search: Search) -> Spd {
         Spd { search, ..self }
     }
 
-    /// The same database, just made, searched in another of the processor's forms: for benches.
+    /// Sets the processor form of a database just made: for benches.
     pub fn in_form(self, form: cpu::lanes::Form) -> Spd {
         let tables = self.tables.into_iter().map(|table| table.in_form(form)).collect();
         Spd { tables, ..self }
@@ -469,22 +472,22 @@ impl Names<'_> {
     }
 }
 
-/// Whether policies that stayed have their slots from before.
+/// The state of the slots after a renewal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Slots {
-    /// Yes.
+    /// Policies that stayed have their slots from before.
     Kept,
-    /// No: what was counted by slot is to be put away first.
+    /// Policies that stayed may have other slots: put away what was counted by slot first.
     GivenAnew,
 }
 
 /// Tables that are made already.
 struct Made<'a> {
-    /// The classes that their domains are of.
+    /// The classes of their domains.
     classes: &'a Classes,
-    /// Whether ports stay of these classes, though policies may name fewer.
+    /// True if ports stay of these classes, though policies may name fewer.
     keeps_classes: bool,
-    /// The table of a domain, if it is.
+    /// The table of a domain, if it is made already.
     known: &'a dyn Fn(DomainId) -> Option<Table>,
 }
 

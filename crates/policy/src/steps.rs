@@ -3,7 +3,7 @@
 /// The steps that a search may still take.
 pub(crate) struct Steps(pub(crate) u64);
 
-/// No step is left.
+/// The error of a search that has too few steps left.
 #[derive(Debug)]
 pub(crate) struct Exhausted;
 
@@ -11,7 +11,7 @@ impl Steps {
     /// Takes steps.
     ///
     /// # Errors
-    /// [`Exhausted`]: fewer are left.
+    /// [`Exhausted`] if fewer are left.
     pub(crate) fn take(&mut self, steps: u64) -> Result<(), Exhausted> {
         self.0 = self.0.checked_sub(steps).ok_or(Exhausted)?;
         Ok(())

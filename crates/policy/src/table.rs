@@ -28,9 +28,9 @@ pub(crate) struct Rules {
 /// The rules of a domain. Cheap to copy: what is large in it is shared.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
-    /// What was compiled as a whole.
+    /// The part that was compiled as a whole.
     base: Arc<Rules>,
-    /// What came and went since.
+    /// Changes since then.
     changes: Option<Arc<Changes>>,
 }
 
@@ -39,14 +39,15 @@ struct Changes {
     added: Rules,
     /// Places of rules of the base that went.
     dead: Dead,
-    /// How many they are.
+    /// Number of positions in `dead`.
     gone: usize,
-    /// What they add to a search at most: of what came, and of what hides behind rules that went.
+    /// The most that the changes add to a search: by rules that came, and by rules of the base that
+    /// those gone had hidden.
     cost: Cost,
 }
 
 impl Rules {
-    /// How many there are.
+    /// Returns the number of rules.
     fn len(&self) -> usize {
         self.rules.len()
     }
@@ -58,13 +59,14 @@ impl Rules {
         start..end
     }
 
-    /// What each rule that speaks of the flow says of it, highest precedence first, with its place.
+    /// Returns the verdict of each rule that concerns the flow, highest precedence first, with its
+    /// place.
     fn search(&self, flow: &Flow) -> impl Iterator<Item = (usize, Decider)> {
         let says = self.rules.iter().map(|rule| rule.judge(flow)).enumerate();
         says.filter(|&(_, says)| says != Decider::None)
     }
 
-    /// What the rule at a place, which speaks of the flow, says of it.
+    /// Returns the verdict of the rule at a place, which concerns the flow.
     #[inline]
     fn says(&self, place: u32, flow: &Flow) -> Decider {
         if place == NONE {
@@ -90,8 +92,9 @@ impl Table {
         Table { base: Arc::new(base), changes: None }
     }
 
-    /// The same base with more changes: all rules that came, and policies that went beside those
-    /// that are gone already, by what they had, whether the base knows them or not.
+    /// Returns a table on the same base with more changes: `added` are all rules that came,
+    /// `removed` the policies that went beside those gone already, by their precedence, whether the
+    /// base has them or not.
     pub(crate) fn with_changes(
         &self,
         added: Rules,
@@ -116,7 +119,7 @@ impl Table {
         Table { base: self.base.clone(), changes }
     }
 
-    /// The same table, whose base is searched in this form if no other table has it.
+    /// Sets the form in which the base is searched, if no other table shares it.
     pub(crate) fn in_form(mut self, form: cpu::lanes::Form) -> Table {
         if let Some(base) = Arc::get_mut(&mut self.base) {
             base.search.use_form(form);
@@ -124,7 +127,7 @@ impl Table {
         self
     }
 
-    /// Whether nothing changed since the base was made.
+    /// Returns whether nothing changed since the base was made.
     pub(crate) fn is_unchanged(&self) -> bool {
         self.changes.is_none()
     }
@@ -135,8 +138,8 @@ impl Table {
         self.base.len() - went + came
     }
 
-    /// What each rule that speaks of the flow says of it, highest precedence first: the authority,
-    /// against which every faster search is checked.
+    /// Returns the verdict of each rule that concerns the flow, highest precedence first: the
+    /// authority, against which every faster search is checked.
     pub(crate) fn search(&self, flow: &Flow) -> impl Iterator<Item = Decider> {
         let changes = self.changes.as_deref();
         let stands = move |&(place, _): &(usize, Decider)| {
@@ -203,12 +206,12 @@ impl Table {
         }
     }
 
-    /// What a search of one flow costs at most, changes included.
+    /// Returns the most that a search of one flow costs, changes included.
     pub(crate) fn cost(&self) -> Cost {
         self.base.search.worst_case_cost().and(self.cost_of_changes())
     }
 
-    /// How much of that changes since the base was made have added.
+    /// Returns the part of that cost that changes since the base was made have added.
     pub(crate) fn cost_of_changes(&self) -> Cost {
         self.changes.as_ref().map_or_else(Cost::default, |changes| changes.cost)
     }
@@ -220,7 +223,7 @@ impl Table {
         of(&self.base) + self.changes.as_ref().map_or(0, |changes| of(&changes.added))
     }
 
-    /// What the base is made of.
+    /// Returns the sizes of the base.
     pub(crate) fn shape(&self) -> Shape {
         self.base.search.shape()
     }
@@ -235,7 +238,7 @@ pub(crate) struct Gathered {
 
 /// Rules that cannot be compiled, and why.
 pub(crate) struct Refused {
-    /// What is wrong.
+    /// The cost that is too high.
     pub(crate) error: TooCostly,
     /// Slots of the policies that cost most, the worst first, each once.
     pub(crate) slots: Vec<PolicyIndex>,

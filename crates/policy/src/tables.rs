@@ -17,7 +17,7 @@ use crate::set_places::SetPlaces;
 use crate::spd::Spd;
 use crate::verdict::{Decider, Deciders, EgressClass, FlowAction, FlowVerdict, Refusal};
 
-/// Why policies and SA sets do not become tables.
+/// Reason why policies and SA sets do not become tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TablesError {
     /// A policy that holds, or an SA, names a set that is not there.
@@ -43,7 +43,7 @@ pub struct Tables {
     spd: Arc<Spd>,
     sets: SetPlaces,
     scopes: ScopeBits,
-    /// What the policy of each slot does.
+    /// The action of the policy of each slot.
     actions: BySlot<FlowAction>,
 }
 

@@ -76,16 +76,16 @@ impl Kinds {
     }
 }
 
-/// How far the addresses of a policy reach that is sought.
+/// The relation that a policy's addresses must have to the window for a search to find it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reach {
-    /// Into the window.
+    /// They overlap the window.
     Into,
-    /// Around all of it.
+    /// They cover all of the window.
     Around,
 }
 
-/// What a search is for. A subtree or policy that lies outside is passed by.
+/// The conditions of a search. A subtree or policy that fails one is passed by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sought {
     pub(crate) window: Window,

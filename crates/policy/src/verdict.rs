@@ -43,11 +43,11 @@ pub struct FlowVerdict {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Deciders([u32; 3]);
 
-/// No slot: a database has fewer.
+/// A value above every slot of a database: an empty place.
 const NONE: u32 = u32::MAX;
 
 impl Deciders {
-    /// No rule.
+    /// The value for a flow that no rule decided.
     pub const NONE: Deciders = Deciders([NONE; 3]);
 
     /// One rule.
@@ -56,7 +56,7 @@ impl Deciders {
         Deciders([slot.0, NONE, NONE])
     }
 
-    /// These rules; those behind the third are left out.
+    /// Names these rules, at most three: those behind the third are left out.
     pub fn of(slots: &[PolicyIndex]) -> Deciders {
         let mut deciders = Deciders::NONE;
         deciders.0.iter_mut().zip(slots).for_each(|(place, slot)| *place = slot.0);
@@ -102,9 +102,9 @@ pub enum Refusal {
     Discard,
     /// A later fragment lacks the ports that a rule asks for.
     FragmentPorts,
-    /// It came in clear, and a PROTECT policy matches.
+    /// The packet came in cleartext, and a PROTECT policy matches.
     Unprotected,
-    /// It was opened by an SA that the matching policy does not name.
+    /// The packet was opened by an SA that the matching policy does not name.
     SelectorMismatch,
 }
 

@@ -40,13 +40,14 @@ const STORED_PER_RULE: usize = 4;
 const STORED_MORE: usize = 60_000;
 /// Places that cuts give to rules, for each rule: what bounds the time and memory of a build.
 const WORK_PER_RULE: usize = 48;
-/// The same beyond that, for a small set.
+/// Places beyond those for each rule, which a small set needs.
 const WORK_MORE: usize = 1_000_000;
-/// What a rule costs that is left to the next tree, against one that a header's child keeps.
+/// Cost of a rule that is left to the next tree, against one that a header's child keeps.
 const LEFT_WEIGHT: f32 = 1.0;
 /// A cut is worth a node if it leaves less than this share to search.
 const WORTH: f32 = 0.9;
-/// The same where every child has a copy of all that it overlaps, though another tree follows.
+/// The share for a cut where every child has a copy of each rule that it overlaps, though another
+/// tree follows.
 const WORTH_COPIES: f32 = 0.75;
 /// Kinds of rules that a region keeps in mind to leave out what they hide.
 const HIDERS: usize = 2;
@@ -55,7 +56,7 @@ const COMPARED: usize = 64;
 /// Positions that a [`TooCostly`] names at most.
 const BLAMED: usize = 8;
 
-/// What a set of areas became.
+/// The forest made of a set of areas, with its sizes.
 pub(super) struct Built {
     pub(super) forest: Forest,
     /// Nodes on the longest way down a tree.
@@ -119,7 +120,7 @@ fn list(areas: &[Area], listed: &[u32], budget: Budget) -> Result<Forest, TooCos
     Ok(forest)
 }
 
-/// What it takes to search so many areas one block after the other.
+/// Returns the cost of searching a number of areas one block after the other.
 fn cost_of_list(areas: usize) -> Cost {
     Cost { nodes: 0, blocks: u32::try_from(areas.div_ceil(LANES)).unwrap_or(u32::MAX) }
 }
@@ -194,7 +195,7 @@ fn blame(areas: &[Area], mut worst: Vec<u32>) -> Vec<u32> {
     worst
 }
 
-/// What comes behind a tree.
+/// The continuation of a search behind a tree.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Follows {
     /// Another tree, which takes what does not fit this one.
@@ -221,12 +222,12 @@ struct Region {
 /// A way to cut a region.
 struct Cut {
     dimension: usize,
-    /// Where each child but the first begins; they rise.
+    /// The lower bound of each child but the first, rising.
     bounds: Vec<u32>,
     wide: Wide,
 }
 
-/// What becomes of areas that lie across many bounds of a cut.
+/// The treatment of areas that lie across many bounds of a cut.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wide {
     /// They are left to the next tree.
@@ -235,7 +236,7 @@ enum Wide {
     AreCopied,
 }
 
-/// Where the areas of a list lie in a cut.
+/// The places that the areas of a list have in a cut.
 struct Places<'a> {
     areas: &'a [Area],
     /// Areas that cover a child, a few.
@@ -249,13 +250,13 @@ struct Places<'a> {
     hiders: Vec<u32>,
 }
 
-/// What a cut would do to a list of areas.
+/// The effect that a cut would have on a list of areas.
 struct Spread {
     /// Areas of each child.
     counts: [usize; FAN],
     /// Areas that lie across more bounds than this are left to the next tree.
     widest: usize,
-    /// How many those are.
+    /// Number of areas that are left to the next tree.
     left: usize,
     /// Places taken beyond one an area.
     copies: usize,
@@ -275,9 +276,9 @@ struct Builder<'a> {
     most_stored: usize,
     /// Blocks that the forest may hold.
     most_blocks: usize,
-    /// Whether there were more.
+    /// Set if the forest would need more blocks.
     is_full: bool,
-    /// Of the tree that grows.
+    /// The costliest leaf of the tree that grows.
     worst: Worst,
 }
 
@@ -359,7 +360,8 @@ impl Builder<'_> {
         });
     }
 
-    /// The same, where each area is compared with several before it.
+    /// Leaves out hidden areas as [`leave_out_hidden`](Self::leave_out_hidden) does, but compares
+    /// each area with several before it.
     fn leave_out_compared(&mut self, region: &mut Region) {
         let mut kept: Vec<u32> = Vec::new();
         for &index in &region.areas {
@@ -533,7 +535,7 @@ impl<'a> Places<'a> {
         places
     }
 
-    /// Whether an area has a place in a child: whether none before it hides it there.
+    /// Returns whether an area has a place in a child: whether none before it hides it there.
     fn is_open(&mut self, child: usize, index: u32) -> bool {
         let class = |area: u32| self.areas[area as usize].class;
         let mut covering = self.covering[child].iter().flatten();
@@ -594,8 +596,8 @@ impl Spread {
         spread
     }
 
-    /// What is expected to be left to search, as a share of the `areas` that there were: the child
-    /// that a header goes to, and what the next trees have of it.
+    /// Returns the share of the `areas` that is expected to be left to search: in the child that a
+    /// header goes to, and in the next trees.
     fn rest(&self, areas: usize) -> f32 {
         let areas = areas as f32;
         let squares: f32 = self.counts.iter().map(|&count| (count * count) as f32).sum();

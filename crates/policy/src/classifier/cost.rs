@@ -1,9 +1,9 @@
-//! What a search costs at most, and the bound that a set of rules must keep.
+//! Bounds the cost of a search, and holds the bound that a set of rules must keep.
 
 /// Blocks of a forest at most: what the index in a leaf holds.
 pub(super) const MAX_BLOCKS: usize = 1 << 24;
 
-/// What a search of one flow costs at most: a bound over all flows, not a measurement.
+/// The most that a search of one flow costs: a bound over all flows, not a measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Cost {
     /// Nodes of trees that are looked at.
@@ -13,8 +13,9 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// About how long that takes, nanoseconds, of a batch of 64 from the second-level cache: 4 for
-    /// the flow itself, 2 a node and 4 a block, as measured with AVX-512 on an AMD Zen 5.
+    /// Estimates the time that a search of this cost takes, nanoseconds, in a batch of 64 from the
+    /// second-level cache: 4 for the flow itself, 2 a node and 4 a block, as measured with AVX-512
+    /// on an AMD Zen 5.
     pub fn nanoseconds(self) -> u32 {
         let nodes = self.nodes.saturating_mul(2);
         nodes.saturating_add(self.blocks.saturating_mul(4)).saturating_add(4)
@@ -35,7 +36,7 @@ impl Cost {
     }
 }
 
-/// What a search may cost and a classifier may hold.
+/// The limits of a search's cost and a classifier's size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget {
     /// [`Cost::steps`] of a search at most.
@@ -52,12 +53,12 @@ impl Default for Budget {
     }
 }
 
-/// Why rules cannot become a classifier: some flow would cost more than the budget. Rules for whose
-/// blocks there is no room are counted as searched one block after the other.
+/// Reason why rules cannot become a classifier: some flow would cost more than the budget. Rules
+/// for whose blocks there is no room are counted as searched one block after the other.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a search could take {steps} steps; at most {limit} are allowed", steps = cost.steps())]
 pub struct TooCostly {
-    /// What a search would cost at most.
+    /// The most that a search would cost.
     pub cost: Cost,
     /// [`Budget::steps`].
     pub limit: u32,
@@ -65,7 +66,7 @@ pub struct TooCostly {
     pub positions: Vec<u32>,
 }
 
-/// What a classifier is made of.
+/// The sizes of a classifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
     /// Rules that it was made of.

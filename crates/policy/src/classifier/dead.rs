@@ -19,14 +19,14 @@ impl Dead {
         is_new
     }
 
-    /// Whether a position is in the set.
+    /// Returns whether a position is in the set.
     #[inline]
     pub fn contains(&self, position: u32) -> bool {
         let word = self.words.get(position as usize / 64);
         word.is_some_and(|word| word >> (position % 64) & 1 == 1)
     }
 
-    /// Whether some position is in both sets.
+    /// Returns whether some position is in both sets.
     pub(super) fn meets(&self, other: &Dead) -> bool {
         self.words.iter().zip(&other.words).any(|(one, other)| one & other != 0)
     }
@@ -36,12 +36,12 @@ impl Dead {
         std::mem::size_of_val(&*self.words)
     }
 
-    /// How many positions are in the set.
+    /// Returns the number of positions in the set.
     pub fn len(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether no position is in the set.
+    /// Returns whether no position is in the set.
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|&word| word == 0)
     }

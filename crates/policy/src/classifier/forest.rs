@@ -21,14 +21,14 @@ use super::{Cost, Dead, NONE};
 pub(super) const BATCH: usize = 64;
 /// Rules a block.
 pub(super) const LANES: usize = 16;
-/// How many headers ahead memory is asked for.
+/// Number of headers by which a prefetch runs ahead.
 const AHEAD: usize = 8;
 /// Children of a node.
 pub(super) const FAN: usize = 16;
 /// Blocks of a leaf at most: what the count in a [`Word`] holds.
 pub(super) const LEAF_BLOCKS: usize = 0x7f;
 
-/// Where a search goes on: a node, or a leaf with the number of its blocks.
+/// The next step of a search: a node, or a leaf with the number of its blocks.
 ///
 /// A leaf has the highest bit set, then 7 bits of count, then 24 of the first block; a node is its
 /// index.
@@ -62,7 +62,7 @@ impl Word {
         (self.0 & 0xff_ffff) as usize
     }
 
-    /// The same leaf without its first block.
+    /// Returns the word of this leaf without its first block.
     #[inline(always)]
     fn behind_first(self) -> Word {
         Word(self.0.wrapping_add(1).wrapping_sub(1 << 24))
@@ -78,7 +78,8 @@ impl Word {
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 pub(super) struct Node {
-    /// Where each child but the first begins; the last lane says which dimension is cut.
+    /// The lower bound of each child but the first; the last lane holds the [`PLACES`] entry of the
+    /// dimension that is cut.
     bounds: [u32; FAN],
     children: [Word; FAN],
     /// The first position below each child.
@@ -102,7 +103,7 @@ impl Node {
         }
     }
 
-    /// Where in a header the dimension lies that is cut.
+    /// Returns the place in a header of the dimension that is cut.
     #[inline(always)]
     fn place(&self) -> u32 {
         self.bounds[FAN - 1]
@@ -206,27 +207,27 @@ pub(super) struct Forest {
     pub(super) blocks: Vec<Block>,
     /// Rules that some leaf leaves out because one before them hides them there.
     pub(super) reserve: Option<Box<Forest>>,
-    /// The same while the forest is made: their positions, rising.
+    /// Positions of these rules, rising; only while the forest is made.
     pub(super) hidden: Vec<u32>,
     /// Positions of rules that hide others somewhere: where such a rule does not count, the
     /// reserve must be searched.
     pub(super) hiders: Dead,
-    /// What a search takes at most, without the reserve.
+    /// The most that a search costs, without the reserve.
     pub(super) cost: Cost,
 }
 
-/// Which rules count.
+/// The choice of rules that count.
 pub(super) trait Counts: Copy {
-    /// What the rules of a block say that speak of a header.
+    /// Returns the lanes whose rules count, of the rules of a block that concern a header.
     fn judge(self, speaking: u16, positions: &[u32; LANES]) -> Says;
 }
 
-/// What a block says of a header.
+/// The answer of a block about a header.
 #[derive(Clone, Copy)]
 pub(super) struct Says {
-    /// Lanes that speak of it, without some at the beginning that do not count.
+    /// Lanes that concern it, without some at the beginning that do not count.
     speaking: u16,
-    /// Whether one of those hides others.
+    /// True if one of the lanes left out hides other rules.
     misses_hidden: bool,
 }
 
@@ -274,8 +275,8 @@ impl Forest {
             + self.reserve.as_ref().map_or(0, |reserve| reserve.bytes())
     }
 
-    /// What a search takes at most where some rules do not count: each reserve is asked that the
-    /// hiders among them lead to. Cost: by the positions that there are.
+    /// Returns the most that a search costs where some rules do not count: it includes each reserve
+    /// that the hiders among them lead to. Cost: by the number of positions.
     pub(super) fn cost_without(&self, dead: &Dead) -> Cost {
         let (mut cost, mut forest) = (self.cost, self);
         while let (Some(reserve), true) = (&forest.reserve, forest.hiders.meets(dead)) {
@@ -421,7 +422,7 @@ impl Forest {
     }
 }
 
-/// How far each header of a batch has come down a tree.
+/// The progress of each header of a batch down a tree.
 struct Descent {
     words: [Word; BATCH],
     /// Headers that are at a node.

@@ -34,8 +34,8 @@ const PROTOCOL: u32 = 0xff;
 /// message in the high half), class.
 pub(super) type Header = [u32; 4];
 
-/// Where a dimension lies in a [`Header`]: which number, and by how many bits it must be shifted
-/// left and then right.
+/// The place of each dimension in a [`Header`]: the number that holds it, and by how many bits that
+/// must be shifted left and then right.
 pub(super) const PLACES: [(usize, u32, u32); DIMENSIONS] =
     [(0, 0, 0), (1, 0, 0), (2, 16, 16), (2, 0, 16), (3, 24, 24)];
 
@@ -66,12 +66,12 @@ fn fragment_kind(flow: &Flow) -> u32 {
     }
 }
 
-/// What a rule looks at.
+/// The packets that a rule is made for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sees {
     /// Packets that show their upper-layer header.
     Whole,
-    /// Non-first fragments: a rule speaks of those whose header might match, whatever the ports.
+    /// Non-first fragments: a rule concerns those whose header might match, whatever the ports.
     Fragment,
 }
 
@@ -126,12 +126,12 @@ impl Area {
         }
     }
 
-    /// Whether the area holds every header of `region` that is of its class.
+    /// Returns whether the area holds every header of `region` that is of its class.
     pub(super) fn covers(&self, region: &Ranges) -> bool {
         self.ranges.iter().zip(region).all(|(&(lo, hi), &(from, to))| lo <= from && to <= hi)
     }
 
-    /// Whether the area holds every header of `region` that `other` holds.
+    /// Returns whether the area holds every header of `region` that `other` holds.
     pub(super) fn hides(&self, other: &Area, region: &Ranges) -> bool {
         let pairs = self.ranges.iter().zip(&other.ranges).zip(region);
         includes(self.class, other.class)
@@ -141,7 +141,7 @@ impl Area {
     }
 }
 
-/// Whether every class that `other` takes is taken by `class`.
+/// Returns whether `class` takes every class that `other` takes.
 pub(super) fn includes(class: u32, other: u32) -> bool {
     let (mask, other_mask) = (class >> 16, other >> 16);
     mask & !other_mask == 0 && (class ^ other) & mask == 0

@@ -16,7 +16,7 @@ const STEPS_A_POLICY: u64 = 200_000;
 const BASE_STEPS: u64 = 2_000_000;
 const STEPS_MORE_A_POLICY: u64 = 200;
 
-/// What is doubtful about a pair of policies.
+/// The reason to doubt a pair of policies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Doubt {
     /// `other` is a PROTECT policy, and `policy` before it decides some of its packets: a BYPASS,
@@ -32,7 +32,7 @@ pub enum Doubt {
 /// A pair of policies, by their places in the list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// What is doubtful.
+    /// The reason for doubt.
     pub doubt: Doubt,
     /// The policy that it is about.
     pub policy: usize,

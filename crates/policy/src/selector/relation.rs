@@ -42,7 +42,7 @@ impl IcmpRange {
     }
 }
 
-/// What a selector asks of the upper-layer header of packets of a family.
+/// The condition of a selector on the upper-layer header of packets of a family.
 #[derive(Clone, Copy)]
 enum Upper<'s> {
     /// Nothing.

@@ -1,4 +1,4 @@
-//! How one database is made from another.
+//! Makes one database from another.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -65,8 +65,8 @@ impl Spd {
         Ok(next)
     }
 
-    /// The same policies in their slots at their generations, upon a base of their own. For a
-    /// thread beside what runs: it takes as long as there are policies in domains that changed.
+    /// Returns a database with the same policies in their slots at their generations, upon a base
+    /// of its own. For a background thread: cost by the number of policies in domains that changed.
     ///
     /// # Errors
     /// [`SpdError`].
@@ -102,7 +102,7 @@ impl Spd {
         Ok(next)
     }
 
-    /// Whether this database came of an earlier one by changes alone.
+    /// Returns whether this database came of an earlier one by changes alone.
     fn continues(&self, earlier: &Spd) -> bool {
         let same_policy = |(one, other): (&Slot, &Slot)| Arc::ptr_eq(&one.policy, &other.policy);
         let (added, added_before) = (self.slots.added(), earlier.slots.added());

@@ -64,7 +64,7 @@ fn numbers(source: u16, destination: u16) -> Upper {
     Upper::Ports { source, destination }
 }
 
-/// What the database says, by policy id: `Ok` decided, `Err` lacks ports, `None` nothing.
+/// Returns the database's answer, by policy id: `Ok` decided, `Err` lacks ports, `None` nothing.
 fn says(spd: &Spd, direction: Direction, flow: &Flow) -> Option<Result<u32, u32>> {
     let mut says = [Decider::None];
     spd.classify(common(direction.book(), flow.family), std::slice::from_ref(flow), &mut says);
@@ -76,7 +76,7 @@ fn says(spd: &Spd, direction: Direction, flow: &Flow) -> Option<Result<u32, u32>
     }
 }
 
-/// What one policy, alone, says of an outbound flow.
+/// Returns the answer of one policy, alone, about an outbound flow.
 fn alone(policy: &Policy, flow: &Flow) -> Option<Result<(), ()>> {
     let spd = Spd::new(vec![policy.clone()]).unwrap();
     says(&spd, Direction::Outbound, flow).map(|says| says.map(|_| ()).map_err(|_| ()))

@@ -39,7 +39,7 @@ impl Random {
     }
 }
 
-/// What the linear search says.
+/// Returns the answer of the linear search.
 pub(super) fn linear(rules: &[Rule], dead: &Dead, flow: &Flow) -> u32 {
     (0..)
         .zip(rules)
@@ -54,7 +54,7 @@ pub(super) fn rule(source: (u128, u128), destination: (u128, u128)) -> Rule {
     Rule { source, destination, protocol: None, upper: UpperRule::Any, index }
 }
 
-/// How the ranges of a set lie.
+/// The arrangement of the ranges of a set.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lie {
     /// Each within the one before or around it.

@@ -1,4 +1,4 @@
-//! How long a lookup takes, measured by hand:
+//! Measures the time of a lookup, by hand:
 //!
 //! `CLASSBENCH=DIR cargo test --release -p policy speed -- --ignored --nocapture`
 //!
@@ -87,7 +87,7 @@ fn spd(count: usize) -> Vec<Rule> {
     (0..count).map(|_| rule(range(4096), range(1024))).collect()
 }
 
-/// The same set in IPv6: what tells addresses apart lies in bits 32 to 64.
+/// Moves a set to IPv6: bits 32 to 64 from the top tell addresses apart.
 fn in_ipv6(rules: &[Rule]) -> Vec<Rule> {
     let wide = |(lo, hi): (u128, u128)| {
         let at = |value: u128| 0x2001_0db8 << 96 | value << 64;
@@ -114,7 +114,7 @@ fn flow_in(random: &mut Random, family: Family, rule: &Rule) -> Flow {
     Flow { family, source, destination, protocol: rule.protocol.unwrap_or(TCP), upper }
 }
 
-/// What this thread has used of the processor.
+/// Returns the processor time that this thread has used.
 pub(super) fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

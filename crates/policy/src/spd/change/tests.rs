@@ -69,14 +69,14 @@ fn policy() -> impl Strategy<Value = Policy> {
     )
 }
 
-/// What is done to a database; numbers choose among what there is.
+/// A change of a database; numbers choose among its policies.
 #[derive(Clone, Debug)]
 enum Step {
     Change {
         removed: Vec<usize>,
         added: Vec<Policy>,
     },
-    /// Folds in what changed, while that changes.
+    /// Rebuilds the base while further changes come.
     FoldIn {
         removed: Vec<usize>,
         added: Vec<Policy>,
@@ -150,7 +150,7 @@ impl Life {
         held.find(|(_, held)| *held == policy).expect("it holds").0
     }
 
-    /// No slot means another policy than it did.
+    /// Asserts that every slot still means the policy that it meant before.
     fn note_slots(&mut self) {
         for (index, policy) in self.spd.counted() {
             let before = self.given.insert(index, policy.id);
@@ -459,7 +459,8 @@ fn hidden(networks: u32) -> Vec<Policy> {
     (0..6 + networks).map(policy).collect()
 }
 
-/// What a database says, if it is what a linear search says, of flows to some of those networks.
+/// Returns a database's answers for flows to some of those networks; they must equal the linear
+/// search's.
 fn says(spd: &Spd) -> Vec<Decider> {
     let upper = Upper::Ports { source: 1, destination: 80 };
     let to = |network: u128| Flow {
