@@ -1,5 +1,5 @@
-//! What a commit to the replay window costs, in nanoseconds a number: alone and as one of many,
-//! in order and overtaken, and when two threads commit to one window at once.
+//! Measures the cost of a commit to the replay window, in nanoseconds a number: alone and as one of
+//! many, in order and overtaken, and with two threads that commit to one window at once.
 //!
 //! `cargo run --release -p ipsec --example replay_cost`
 

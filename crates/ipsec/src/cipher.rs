@@ -69,15 +69,15 @@ pub struct Cipher {
     suite: Suite,
 }
 
-/// How the IV of a packet comes about.
+/// The source of a packet's IV.
 #[derive(Clone)]
 enum Ivs {
-    /// It is the sequence number (RFC 4106 §3.1, RFC 7634 §2). Held is the salt where it stands in
-    /// a nonce: the highest 4 of 16 bytes.
+    /// The sequence number (RFC 4106 §3.1, RFC 7634 §2). The value is the salt at its place in a
+    /// nonce: the highest 4 of 16 bytes.
     Counter(Zeroizing<u128>),
-    /// It is the sequence number, encrypted (RFC 3602 §3).
+    /// The sequence number, encrypted (RFC 3602 §3).
     Unpredictable(Arc<UnpredictableIv>),
-    /// There is none.
+    /// The suite has no IV.
     None,
 }
 
@@ -113,19 +113,19 @@ impl Cipher {
         Some(Cipher { backend, ivs, numbers: SequenceNumbers::Short, suite })
     }
 
-    /// The same for sequence numbers of this width; it decides what is authenticated.
+    /// Returns this cipher for sequence numbers of this width, which decides what is authenticated.
     pub fn with_numbers(self, numbers: SequenceNumbers) -> Cipher {
         Cipher { numbers, ..self }
     }
 
-    /// The same expanded key for the same SA at another place; there is still only one of it, and
-    /// of the key that makes its IVs.
+    /// Returns a handle to this expanded key for the same SA at another place; the key, and the key
+    /// that makes its IVs, exist only once.
     pub(crate) fn share(&self) -> Cipher {
         let Cipher { numbers, suite, .. } = *self;
         Cipher { backend: self.backend.clone(), ivs: self.ivs.clone(), numbers, suite }
     }
 
-    /// The libraries that do the work, with the version of one that was found on the machine.
+    /// The libraries that do the work, with the version of the one that was found on the machine.
     pub fn backend_name(&self) -> &'static str {
         self.backend.name()
     }

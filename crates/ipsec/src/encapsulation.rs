@@ -1,12 +1,12 @@
-//! How an SA's packets are carried: mode, ends, UDP in front of ESP, and what of the inner header
-//! shows outside (the parameters of RFC 4301 §4.4.2.1 that concern headers).
+//! Describes the carriage of an SA's packets: mode, ends, UDP in front of ESP, and the inner header
+//! fields that show outside (the parameters of RFC 4301 §4.4.2.1 that concern headers).
 
 use std::net::IpAddr;
 
 use crate::error::SaError;
 use crate::ids::Tunnel;
 
-/// What ESP is put around (RFC 4303 §3.1).
+/// The kind of data that ESP is put around (RFC 4303 §3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Mode {
     /// A whole packet, behind an outer IP header.
@@ -51,13 +51,13 @@ pub enum Dscp {
 pub enum DontFragment {
     /// Set.
     Set,
-    /// As in the inner packet; an IPv6 packet is never fragmented by routers.
+    /// The inner packet's flag; an IPv6 packet is never fragmented by routers.
     Copy,
     /// Clear.
     Clear,
 }
 
-/// How an SA's packets are carried.
+/// The carriage of an SA's packets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Encapsulation {
     /// Tunnel or transport mode.
@@ -73,7 +73,7 @@ pub struct Encapsulation {
 }
 
 impl Encapsulation {
-    /// Whether both ends are of one family.
+    /// Checks that both ends are of one family.
     ///
     /// # Errors
     /// [`SaError::MixedFamilies`].

@@ -32,7 +32,7 @@ pub use transport::restore;
 /// The first 8 bytes of an ESP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EspHeader {
-    /// What the SA is found by; `None` for a reserved number, which no SA has.
+    /// The number that the SA is found by; `None` for a reserved number, which no SA has.
     pub spi: Option<Spi>,
     /// Low 32 bits of the sequence number; the replay window infers the rest.
     pub sequence_low: u32,
@@ -50,7 +50,7 @@ impl EspHeader {
 /// An inner packet in a frame, opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inner {
-    /// What the next header field says it is.
+    /// The family that the next header field names.
     pub family: Family,
     /// Its first byte, from the start of the frame.
     pub offset: usize,
@@ -59,7 +59,7 @@ pub struct Inner {
     pub length: usize,
 }
 
-/// Why a received ESP packet is dropped.
+/// Reason why a received ESP packet is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum OpenError {
     /// Too short for its fixed fields, or not inside its frame.
@@ -142,9 +142,10 @@ impl OutboundSa {
         Some((job, outer))
     }
 
-    /// The same, into a job that is made [`of`](SealJob::of) the packet's frame and already is
-    /// where it will be read from. A job that were handed over by value would be written in small
-    /// pieces and moved in large ones at once, which stalls for a dozen nanoseconds.
+    /// Does as [`encapsulate`](Self::encapsulate), into a job that is made [`of`](SealJob::of) the
+    /// packet's frame and already is where the cipher will read it. A job handed over by value
+    /// would be written in small pieces and moved in large ones at once, which stalls for a dozen
+    /// nanoseconds.
     #[inline(always)]
     pub fn encapsulate_into(
         &self,
@@ -236,7 +237,7 @@ fn write_trailer(behind: &mut [u8], length: usize, next_header: u8) -> Option<()
 const PADDINGS: [u64; 4] = [0, 0x0101 << 48, 0x01_0202 << 40, 0x0102_0303 << 32];
 
 impl InboundSa {
-    /// What the cipher has to do with a received ESP packet: `esp` is its place in the frame, from
+    /// Returns the cipher's job for a received ESP packet: `esp` is its place in the frame, from
     /// the SPI to the end of the ICV. The caller has found this SA by its SPI, and asks
     /// [`ReplayWindow::check`](crate::ReplayWindow::check) about [`OpenJob::sequence`] before it
     /// spends time on the cipher.
@@ -256,8 +257,8 @@ impl InboundSa {
         Ok(job)
     }
 
-    /// The same, into a job that is made [`of`](OpenJob::of) the packet's frame and already is
-    /// where it will be read from.
+    /// Does as [`open_job`](Self::open_job), into a job that is made [`of`](OpenJob::of) the
+    /// packet's frame and already is where the cipher will read it.
     ///
     /// # Errors
     /// As [`open_job`](Self::open_job).
@@ -290,7 +291,7 @@ impl InboundSa {
     }
 }
 
-/// What an opened packet carried.
+/// The content of an opened packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Payload {
     /// A whole packet (tunnel mode).

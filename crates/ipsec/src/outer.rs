@@ -26,7 +26,7 @@ const HOP_LIMIT: u8 = 64;
 /// stay 0 (RFC 6864 §4.1).
 const DONT_FRAGMENT: u16 = 0x4000;
 
-/// What the outer headers of an SA have in common.
+/// The fields that all outer headers of an SA share.
 #[derive(Clone, Copy)]
 pub(crate) struct OuterHeader {
     ip: Ip,
@@ -41,7 +41,7 @@ pub(crate) struct OuterHeader {
     largest_packet: usize,
 }
 
-/// What the outer IP headers of an SA have in common.
+/// The fields that all outer IP headers of an SA share.
 #[derive(Clone, Copy)]
 enum Ip {
     V4 {
@@ -219,7 +219,7 @@ pub fn finish_udp(packet: &mut [u8]) -> bool {
     true
 }
 
-/// Where the UDP header of a whole IPv6 packet is.
+/// Returns the offset of the UDP header in a whole IPv6 packet.
 fn udp_in_v6(packet: &[u8]) -> Option<usize> {
     let parsed = wire::packet::parse(packet).ok()?;
     let is_udp = parsed.flow.family == Family::V6 && parsed.flow.protocol == UDP;

@@ -14,7 +14,7 @@ mod words;
 
 use words::Words;
 
-/// What an accepted number was to the right edge of the window.
+/// The place of an accepted number in relation to the right edge of the window.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Advance {
     /// It became the right edge: no higher number was accepted before.
@@ -24,7 +24,7 @@ pub enum Advance {
     Inside,
 }
 
-/// Why a sequence number is not accepted. The caller drops the packet.
+/// Reason why a sequence number is not accepted. The caller drops the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum ReplayError {
     /// It was accepted before.
@@ -39,7 +39,7 @@ pub enum ReplayError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a replay window of {size} packets: must be a multiple of 32 from 32 to 4096")]
 pub struct WindowSizeError {
-    /// What was asked for.
+    /// The size that the caller asked for.
     pub size: u32,
 }
 
@@ -95,7 +95,7 @@ struct OwnWords {
     right_edge: AtomicU64,
 }
 
-/// Where a window's words are.
+/// The storage of a window's words.
 enum Storage {
     /// In the window.
     Own(Box<OwnWords>),
@@ -103,7 +103,7 @@ enum Storage {
     Shared(SharedWindow),
 }
 
-/// Which of the last `size` sequence numbers of an SA were received.
+/// A record of which of the last `size` sequence numbers of an SA were received.
 ///
 /// A number `n` is accepted if `n > 0`, `n + size >` the right edge, and it was not accepted
 /// before; the right edge is the highest number accepted so far.
@@ -153,11 +153,11 @@ impl ReplayWindow {
         Ok(ReplayWindow { storage: Storage::Shared(words), size, numbers })
     }
 
-    /// Whether [`commit`](Self::commit) would accept `number` now. Done before the cipher, to
-    /// spend no time on replays; says nothing about authenticity.
+    /// Checks whether [`commit`](Self::commit) would accept `number` now. Done before the cipher,
+    /// to spend no time on replays; says nothing about authenticity.
     ///
     /// # Errors
-    /// What `commit` would return.
+    /// The error that `commit` would return.
     #[inline]
     pub fn check(&self, number: u64) -> Result<(), ReplayError> {
         self.words().check(number, self.size.into())
@@ -176,11 +176,11 @@ impl ReplayWindow {
         self.words().commit(number, self.size.into())
     }
 
-    /// The same for an SA that several workers open with. Lock-free: that somebody is interrupted
-    /// or killed keeps nobody waiting.
+    /// Does as [`commit`](Self::commit), for an SA that several workers open with. Lock-free: an
+    /// interrupted or killed worker keeps nobody waiting.
     ///
-    /// Each number is accepted for one of those who bring it at the same time, and of several who
-    /// move the right edge each is told so only if nobody had raised it further before.
+    /// Of several workers that bring one number at the same time one gets it accepted. Of several
+    /// that move the right edge, each is told so only if nobody had raised it further before.
     ///
     /// A number that is 2⁴⁰ or more right of the edge, which no [`infer`](Self::infer) gives, may
     /// be refused as too old, and move the window all the same.
@@ -213,7 +213,7 @@ impl ReplayWindow {
         self.words().right_edge.load(Ordering::Relaxed)
     }
 
-    /// How many numbers it remembers.
+    /// Returns the number of sequence numbers that the window remembers.
     pub const fn size(&self) -> u32 {
         self.size
     }

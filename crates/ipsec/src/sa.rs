@@ -19,19 +19,19 @@ use crate::suite::{KeyMaterial, Suite};
 pub struct OutboundSa {
     /// Its place.
     pub id: SaId,
-    /// What the peer finds it by.
+    /// The number by which the peer finds it.
     pub spi: Spi,
-    /// The set that policies know it by.
+    /// The set by which policies know it.
     pub set: SaSetId,
     /// Algorithms.
     pub suite: Suite,
-    /// How its packets are carried.
+    /// The carriage of its packets.
     pub encapsulation: Encapsulation,
     /// Its key, expanded.
     pub cipher: Cipher,
     /// The next number to use; survives changes of configuration.
     pub sequence: Arc<SequenceCounter>,
-    /// What all its outer headers have in common.
+    /// The fields that all its outer headers share.
     pub(crate) outer: OuterHeader,
     pub(crate) sizes: Sizes,
 }
@@ -54,7 +54,8 @@ impl OutboundSa {
         OutboundSa::with_cipher(id, spi, set, cipher, encapsulation.into(), sequence)
     }
 
-    /// The same with a key that is expanded already, and of the width of `sequence`.
+    /// Makes the SA as [`new`](Self::new) does, with a key that is expanded already, and of the
+    /// width of `sequence`.
     ///
     /// # Errors
     /// [`SaError`]: the configuration is at fault.
@@ -72,15 +73,15 @@ impl OutboundSa {
         Ok(OutboundSa { id, spi, set, suite, encapsulation, cipher, sequence, outer, sizes })
     }
 
-    /// The same SA at another place: the same expanded key and the same counter.
+    /// Returns this SA at another place, with the same expanded key and the same counter.
     pub fn at(&self, id: SaId, set: SaSetId) -> OutboundSa {
         let OutboundSa { spi, suite, encapsulation, outer, sizes, .. } = *self;
         let (cipher, sequence) = (self.cipher.share(), self.sequence.clone());
         OutboundSa { id, spi, set, suite, encapsulation, cipher, sequence, outer, sizes }
     }
 
-    /// The same SA carried in another way, towards another end say: the same expanded key and the
-    /// same counter.
+    /// Returns this SA with another carriage, towards another end say, with the same expanded key
+    /// and the same counter.
     ///
     /// # Errors
     /// [`SaError`]: the caller's ends are of different families.
@@ -89,7 +90,7 @@ impl OutboundSa {
         OutboundSa::with_cipher(self.id, self.spi, self.set, cipher, encapsulation, sequence)
     }
 
-    /// The family of what leaves.
+    /// The family of the packets that leave.
     #[inline]
     pub const fn family(&self) -> wire::Family {
         self.outer.family()
@@ -106,17 +107,17 @@ impl OutboundSa {
 pub struct InboundSa {
     /// Its place.
     pub id: SaId,
-    /// What it is found by.
+    /// The number by which it is found.
     pub spi: Spi,
-    /// The set that policies know it by.
+    /// The set by which policies know it.
     pub set: SaSetId,
     /// Algorithms.
     pub suite: Suite,
-    /// How its packets are carried.
+    /// The carriage of its packets.
     pub encapsulation: Encapsulation,
     /// Its key, expanded.
     pub cipher: Cipher,
-    /// Which numbers were seen; survives changes of configuration.
+    /// The record of received numbers; survives changes of configuration.
     pub window: Arc<ReplayWindow>,
     pub(crate) sizes: Sizes,
 }
@@ -139,7 +140,8 @@ impl InboundSa {
         InboundSa::with_cipher(id, spi, set, cipher, encapsulation.into(), window)
     }
 
-    /// The same with a key that is expanded already, and of the width of `window`.
+    /// Makes the SA as [`new`](Self::new) does, with a key that is expanded already, and of the
+    /// width of `window`.
     ///
     /// # Errors
     /// [`SaError`]: the configuration is at fault.
@@ -157,14 +159,14 @@ impl InboundSa {
         Ok(InboundSa { id, spi, set, suite, encapsulation, cipher, window, sizes })
     }
 
-    /// The same SA at another place: the same expanded key and the same window.
+    /// Returns this SA at another place, with the same expanded key and the same window.
     pub fn at(&self, id: SaId, set: SaSetId) -> InboundSa {
         let InboundSa { spi, suite, encapsulation, sizes, .. } = *self;
         let (cipher, window) = (self.cipher.share(), self.window.clone());
         InboundSa { id, spi, set, suite, encapsulation, cipher, window, sizes }
     }
 
-    /// The same SA carried in another way: the same expanded key and the same window.
+    /// Returns this SA with another carriage, with the same expanded key and the same window.
     ///
     /// # Errors
     /// [`SaError`]: the caller's ends are of different families.

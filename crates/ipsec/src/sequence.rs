@@ -78,9 +78,9 @@ impl SequenceRun {
     }
 }
 
-/// Where a counter's word is.
+/// The storage of a counter's word.
 enum Word {
-    /// In the counter: it ends with it.
+    /// In the counter: dropped with it.
     Own(AtomicU64),
     /// In a mapping that other processes find again, and that lives as long as this one.
     Shared(&'static AtomicU64),
@@ -99,8 +99,8 @@ pub struct SequenceCounter {
     last: Word,
     /// The last number that may be handed out now. Only ever raised, never beyond the limit.
     reserved: AtomicU64,
-    /// What a word in a mapping is never below, or somebody moved it back: its file was cut. The
-    /// counter hands out nothing then.
+    /// The value below which a word in a mapping never falls, unless somebody moved it back: its
+    /// file was cut. The counter hands out nothing then.
     floor: AtomicU64,
     numbers: SequenceNumbers,
 }
@@ -180,7 +180,7 @@ impl SequenceCounter {
         self.word().load(Ordering::Relaxed)
     }
 
-    /// Whether no number is left.
+    /// Returns whether no number is left.
     #[inline]
     pub fn is_exhausted(&self) -> bool {
         self.last() >= self.numbers.limit()

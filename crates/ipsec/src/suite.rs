@@ -39,7 +39,7 @@ pub enum Suite {
     Null,
 }
 
-/// How a suite encrypts, and with it how its IV comes about.
+/// The encryption of a suite, which also decides the source of its IV.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Encryption {
     /// AES in Galois/counter mode: the IV is the sequence number, behind a secret salt.
@@ -128,7 +128,7 @@ impl Suite {
         Suite::ALL.iter().copied().find(|suite| suite.name() == name)
     }
 
-    /// How it encrypts.
+    /// Returns its encryption.
     pub const fn encryption(self) -> Encryption {
         match self {
             Suite::Aes128Gcm | Suite::Aes192Gcm | Suite::Aes256Gcm => Encryption::Gcm,
@@ -162,7 +162,7 @@ impl Suite {
         }
     }
 
-    /// Whether a packet that was changed on the way is refused.
+    /// Returns whether a packet that was changed on the way is refused.
     pub const fn is_authenticated(self) -> bool {
         !matches!(self, Suite::Null)
     }
@@ -236,7 +236,7 @@ impl fmt::Display for Suite {
     }
 }
 
-/// Why bytes are not key material. Never holds their content.
+/// Reason why bytes are not key material. Never holds their content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum KeyError {
     /// Too long or too short for the suite.
@@ -272,13 +272,13 @@ impl KeyMaterial {
         Ok(KeyMaterial { suite, bytes: Zeroizing::new(bytes.to_vec()) })
     }
 
-    /// What it is a key of.
+    /// The suite that it is a key of.
     pub const fn suite(&self) -> Suite {
         self.suite
     }
 
-    /// What tells this material from other material without giving it away. Equal for equal
-    /// bytes, whatever SPI, direction or suite they are used under.
+    /// Returns a value that tells this material from other material without giving it away. Equal
+    /// for equal bytes, whatever SPI, direction or suite they are used under.
     pub fn fingerprint(&self) -> Fingerprint {
         let mut context = digest::Context::new(&digest::SHA256);
         context.update(Fingerprint::LABEL);

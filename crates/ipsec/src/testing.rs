@@ -1,4 +1,4 @@
-//! What the tests of several modules share.
+//! Test data that several modules share.
 
 use wire::{FrameId, Frames};
 

@@ -85,15 +85,15 @@ pub(super) fn open<A: Aead, F: Frames>(
     }
 }
 
-/// How many packets ahead of the cipher a text is asked for: the time of one packet under the
-/// cipher is about that of a line from memory.
+/// Number of packets by which the prefetch of texts runs ahead of the cipher: the time of one
+/// packet under the cipher is about that of a line from memory.
 const AHEAD: usize = 1;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Asks for the lines of a text, but the first, which the walk has just written to. Where they are
-/// in the core's own cache it costs an instruction or two a line; where they are not, the cipher
-/// would wait for each.
+/// Prefetches the lines of a text, but the first, which the caller has just written to. Where they
+/// are in the core's own cache it costs an instruction or two a line; where they are not, the
+/// cipher would wait for each.
 #[inline]
 fn fetch<F: Frames>(frames: &F, frame: FrameId, text: u32, length: u32) {
     for offset in (text..text.saturating_add(length)).step_by(LINE).skip(1) {
@@ -101,8 +101,8 @@ fn fetch<F: Frames>(frames: &F, frame: FrameId, text: u32, length: u32) {
     }
 }
 
-/// What is authenticated beside the text with ESN, of a whole group before the first of them is
-/// ciphered: a cipher that reads what was stored just now waits for it.
+/// The AAD of each packet of a group with ESN, written before the first of them is ciphered: a
+/// cipher that reads what was stored just now waits for it.
 struct ExtendedAads(Option<[[u8; EXTENDED_AAD_BYTES]; BATCH]>);
 
 impl ExtendedAads {

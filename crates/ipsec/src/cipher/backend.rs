@@ -47,7 +47,7 @@ impl BackendKind {
         }
     }
 
-    /// Whether this machine has it.
+    /// Returns whether this machine has it.
     pub fn is_available(self) -> bool {
         match self {
             BackendKind::IpsecMb => ipsec_mb::version().is_some(),

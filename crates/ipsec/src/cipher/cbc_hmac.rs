@@ -53,7 +53,7 @@ impl CbcHmac {
         })
     }
 
-    /// Whether there is AES-CBC beside the HMAC.
+    /// Returns whether it encrypts with AES-CBC beside the HMAC.
     pub(super) fn encrypts(&self) -> bool {
         !matches!(self.encryption, TextCipher::Null)
     }

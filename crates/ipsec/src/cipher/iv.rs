@@ -62,7 +62,7 @@ mod tests {
         assert_eq!(ivs.len(), 2 * numbers.count());
     }
 
-    /// As predictable IVs do: half of the bits differ from one number to the next.
+    /// Half of the bits differ from one number to the next, as unpredictable IVs do.
     #[test]
     fn neighbouring_numbers_have_ivs_that_are_not_alike() {
         let ivs = UnpredictableIv::fresh();

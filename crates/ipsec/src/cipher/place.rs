@@ -1,5 +1,5 @@
-//! Where in its frame the parts of a job lie. Offsets may say anything; what does not lie in the
-//! frame is refused here, once.
+//! Finds the parts of a job in its frame. Offsets may have any value; a part that does not lie in
+//! the frame is refused here, once.
 
 use super::{HEADER_BYTES, OpenJob, SealJob};
 use crate::Suite;
@@ -57,13 +57,13 @@ impl<'f> AeadParts<'f> {
 pub(super) struct HmacParts<'f> {
     /// Header, IV, text, and the ICV behind it; nothing else.
     pub(super) packet: &'f mut [u8],
-    /// Where in `packet` the text starts.
+    /// The offset in `packet` at which the text starts.
     pub(super) text: usize,
-    /// Where in `packet` the text ends and the ICV starts.
+    /// The offset in `packet` at which the text ends and the ICV starts.
     pub(super) icv: usize,
 }
 
-/// What a suite with HMAC demands of its packets.
+/// The demands of a suite with HMAC on its packets.
 #[derive(Clone, Copy)]
 pub(super) struct HmacLayout {
     encryption: Encryption,

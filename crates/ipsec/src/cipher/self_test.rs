@@ -12,13 +12,13 @@ use crate::{KeyMaterial, Suite};
 pub struct SelfTestError {
     /// The suite that failed.
     pub suite: Suite,
-    /// What failed at it.
+    /// The backend on which it failed.
     pub backend: BackendKind,
-    /// What it did wrong.
+    /// The step that went wrong.
     pub step: SelfTestStep,
 }
 
-/// What of a suite was tested.
+/// The tested step of a suite.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SelfTestStep {
     /// Ciphertext and ICV are the published ones.
@@ -56,7 +56,7 @@ struct Vector {
     sealed: String,
 }
 
-/// Where a vector is from:
+/// Returns the published vector of a suite. Their sources:
 ///
 /// * AES-GCM: D. McGrew, J. Viega, draft-mcgrew-gcm-test-01, §4;
 /// * ChaCha20-Poly1305: RFC 7634, Appendix A;

@@ -16,7 +16,7 @@ fn noise(size: usize, seed: u8) -> Vec<u8> {
     (0..size).map(|n| (n as u8).wrapping_mul(31).wrapping_add(seed)).collect()
 }
 
-/// What a parser would say of `length` bytes if they were a packet of this family.
+/// Returns the answer of a parser for `length` bytes if they were a packet of this family.
 fn invented(family: Family, length: usize) -> Packet {
     let (upper_offset, upper) = (0, Upper::None);
     Packet {

@@ -43,13 +43,14 @@ impl Storage {
     }
 }
 
-/// What a thread does, in this order.
+/// An action of a thread, in order.
 #[derive(Clone, Copy)]
 enum Act {
     Commit(u64),
     /// All numbers at once.
     Batch(&'static [u64]),
-    /// Is killed after its word was exchanged: nobody is told that the number was accepted.
+    /// The thread is killed after its word was exchanged: nobody is told that the number was
+    /// accepted.
     Killed(u64),
 }
 use Act::{Batch, Commit, Killed};
@@ -176,7 +177,7 @@ fn edge_that_jumps_beyond_the_ring_leaves_nothing_to_accept_again() {
     in_every_order(&[100], &[&[Commit(1000)], &[Commit(1031)], &[Commit(1032)]]);
 }
 
-/// Where the tags of two words are more than half of all tags apart.
+/// The tags of two words are more than half of all tags apart.
 #[test]
 fn edge_that_jumps_beyond_all_tags_leaves_nothing_to_accept_again() {
     in_every_order(&[40], &[&[Commit(39)], &[Commit(39 + FAR)], &[Commit(39)]]);

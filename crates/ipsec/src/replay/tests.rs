@@ -39,7 +39,7 @@ fn window(size: u32) -> ReplayWindow {
     ReplayWindow::new(size, SequenceNumbers::Extended).unwrap()
 }
 
-/// How a number is committed.
+/// The method of committing a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Writer {
     Alone,
@@ -289,7 +289,8 @@ fn nothing_is_accepted_twice<const N: usize>(
     Ok(())
 }
 
-/// How each commit is made, and whether the process is killed in it.
+/// Generates for each commit its method, and the writes after which the process is killed, if it
+/// is.
 fn fates() -> impl Strategy<Value = Vec<(Writer, Option<usize>)>> {
     let writer = prop_oneof![Just(Writer::Alone), Just(Writer::OneOfMany)];
     prop::collection::vec((writer, prop::option::weighted(0.3, 0usize..4)), 60)

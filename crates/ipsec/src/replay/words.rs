@@ -1,5 +1,5 @@
-//! What a commit does to the words of a window. The same code runs over the machine's atomics and
-//! over those of a model checker, on a ring of any size.
+//! Commits numbers to the words of a window. The same code runs over the machine's atomics and over
+//! those of a model checker, on a ring of any size.
 //!
 //! Number `n` belongs to block `n / 32`; block `b` has word `b % RING`, and there the tag
 //! `b / RING`, of which the low 32 bits are kept. A word is `tag ‖ seen`: the newest block of which
@@ -78,7 +78,7 @@ impl<W: Word, const RING: usize> Words<'_, W, RING> {
     /// Numbers so far right of the edge that it is raised before a word is: 2²⁷ tags.
     pub(super) const FAR: u64 = (RING as u64 * BLOCK) << 27;
 
-    /// Whether `number` would be accepted.
+    /// Checks whether `number` would be accepted.
     #[inline]
     pub(super) fn check(&self, number: u64, size: u64) -> Result<(), ReplayError> {
         let word = self.word(number).load();
@@ -144,8 +144,9 @@ impl<W: Word, const RING: usize> Words<'_, W, RING> {
         }
     }
 
-    /// As [`commit_shared`](Self::commit_shared) for each number in turn, one answer per number;
-    /// numbers of one block that follow each other are one exchange, and all are one of the edge.
+    /// Does as [`commit_shared`](Self::commit_shared) for each number in turn, one answer per
+    /// number; numbers of one block that follow each other are one exchange, and all are one of the
+    /// edge.
     pub(super) fn commit_batch_shared(
         &self,
         numbers: &[u64],

@@ -70,7 +70,7 @@ fn obvious(cipher: &Cipher, clear: &[Vec<u8>], jobs: &[SealJob]) -> Vec<Vec<u8>>
     frames.0
 }
 
-/// What of a frame is sealed: text and ICV.
+/// Returns the sealed part of a frame: text and ICV.
 fn sealed_part(suite: Suite, job: &SealJob) -> std::ops::Range<usize> {
     let (text, length) = (job.text as usize, job.text_length as usize);
     text..text + length + suite.icv_bytes()

@@ -150,7 +150,7 @@ const ESP_VECTORS: &[EspVector] = &[
     },
 ];
 
-/// What a published vector says of one packet.
+/// A published vector of one packet.
 struct Published<'a> {
     header: &'a [u8],
     nonce: [u8; 16],

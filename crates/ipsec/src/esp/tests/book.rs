@@ -1,5 +1,5 @@
-//! What a sealed packet must look like, by the RFCs' text, field after field: the oracle of the
-//! framing. And the settings that SAs are tried in.
+//! States the form of a sealed packet by the RFCs' text, field after field: the oracle of the
+//! framing. Also holds the settings in which SAs are tried.
 
 use std::net::IpAddr;
 use std::sync::Arc;

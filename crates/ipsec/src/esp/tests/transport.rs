@@ -14,7 +14,7 @@ fn between((a, b): (&str, &str)) -> PacketBuilder {
     PacketBuilder::between(a, b)
 }
 
-/// Whether a transport SA of the two ends seals this packet.
+/// Returns whether a transport SA of the two ends seals this packet.
 fn seals(outer: Family, bytes: &[u8]) -> bool {
     let (sa, _) = Setting::plain(Suite::Aes128CbcSha256, Mode::Transport, outer).pair();
     let packet = wire::packet::parse(bytes).unwrap();
