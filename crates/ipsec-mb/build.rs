@@ -32,7 +32,7 @@ const SHIM: &str = "c/shim.c";
 const OLDEST: u32 = 0x1_03_00;
 const VERSION: &str = "#define IMB_VERSION_NUM";
 
-/// Where distributions put headers, and the library beside them.
+/// The directories in which distributions put headers, each with those of the library.
 const PREFIXES: &[(&str, &[&str])] = &[
     ("/usr/local/include", &["/usr/local/lib", "/usr/local/lib64"]),
     ("/usr/include", &["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"]),
@@ -86,7 +86,7 @@ fn main() {
     }
 }
 
-/// Whether the crate is compiled for this.
+/// Returns whether the crate is compiled for this.
 fn is_for(what: &str, value: &str) -> bool {
     env::var(format!("CARGO_CFG_TARGET_{what}")).is_ok_and(|target| target == value)
 }

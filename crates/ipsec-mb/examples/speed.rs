@@ -10,7 +10,7 @@ use ipsec_mb::{CbcHmac, ChaCha20Poly1305, Gcm, Hash, Packet};
 const FRAMES: usize = 2048;
 const FRAME_BYTES: usize = 2048;
 const BURST: usize = 64;
-/// Where the ESP header stands in a frame.
+/// The offset of the ESP header in a frame.
 const HEADER: usize = 256 + 34;
 const ROUNDS: usize = 60;
 const TEXTS: [usize; 2] = [64, 1440];

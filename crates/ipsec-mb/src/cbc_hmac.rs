@@ -57,8 +57,8 @@ pub struct Packet<'f> {
     pub bytes: &'f mut [u8],
     /// Initialization vector of AES-CBC; not used with NULL encryption.
     pub iv: [u8; BLOCK_BYTES],
-    /// What is ciphered, in `bytes`: for AES-CBC whole blocks, at least one. Authenticated are the
-    /// bytes from the first to the end of the text.
+    /// The range of `bytes` that is ciphered: for AES-CBC whole blocks, at least one. Authenticated
+    /// are the bytes from the first to the end of the text.
     pub text: Range<usize>,
     /// With ESN the high half of the number, in network order: authenticated behind the text and
     /// not sent (RFC 4303 §2.2.1).
@@ -136,7 +136,7 @@ impl CbcHmac {
         }
     }
 
-    /// Whether all that the library touches lies in the packet's bytes, and is what it can do.
+    /// Returns whether the library touches only bytes of the packet, and can cipher its text.
     fn fits(&self, packet: &Packet<'_>) -> bool {
         let Range { start, end } = packet.text;
         let within = start <= end && end <= MAX_PACKET_BYTES;
@@ -260,8 +260,8 @@ impl Packet<'_> {
     }
 }
 
-/// Whether an ICV is the beginning of what was computed, in a time that does not tell where they
-/// differ.
+/// Returns whether an ICV is the beginning of the computed one, in a time that does not tell where
+/// they differ.
 fn same(received: &[u8], computed: &[u8; MAX_ICV_BYTES]) -> bool {
     let differ = received.iter().zip(computed).fold(0, |differ, (one, other)| differ | one ^ other);
     std::hint::black_box(differ) == 0

@@ -110,10 +110,10 @@ impl ChaCha20Poly1305 {
     }
 }
 
-/// Whether text and ICV are what the key makes of them.
+/// The result of a call to the library.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Done,
-    /// Both are 0.
+    /// Failed: text and ICV are zeroed.
     Undone,
 }

@@ -58,13 +58,13 @@ impl Schedule {
     }
 }
 
-/// Why something is not done.
+/// Reason why the lanes did not do a job.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// The thread has no lanes: it ends, or the library failed its test of itself. Nothing has
     /// been touched.
     NoLanes,
-    /// The library did not complete what it was given, and what it has done of it is unknown.
+    /// The library did not complete the job, and how much of it was done is unknown.
     Unfinished,
 }
 

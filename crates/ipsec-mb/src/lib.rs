@@ -39,13 +39,13 @@ pub use library::{Residue, architecture, residue, version};
 /// Bytes of an AEAD's ICV (RFC 4106 §6, RFC 7634 §2).
 pub const ICV_BYTES: usize = 16;
 
-/// Whether two ICVs are the same, in a time that does not tell where they differ.
+/// Returns whether two ICVs are the same, in a time that does not tell where they differ.
 #[inline]
 fn same(one: &[u8; ICV_BYTES], other: &[u8; ICV_BYTES]) -> bool {
     u128::from_ne_bytes(*one) ^ u128::from_ne_bytes(*other) == 0
 }
 
-/// What must not be seen.
+/// Zeroes a text that must not be seen.
 #[cold]
 fn forget(text: &mut [u8]) {
     text.fill(0);

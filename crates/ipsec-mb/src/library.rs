@@ -36,22 +36,22 @@ impl Manager {
     }
 }
 
-/// What is known of the library.
+/// The library as found on this machine.
 pub(crate) struct Library {
     /// For calls without state.
     pub(crate) manager: Manager,
     version: &'static str,
-    /// What it uses of this processor.
+    /// The instructions of this processor that it uses.
     pub(crate) architecture: Architecture,
     residue: Residue,
 }
 
-/// What a call leaves of keys and plaintext in registers and on the stack.
+/// The keys and plaintext that a call leaves in registers and on the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Residue {
-    /// The library was built with `SAFE_DATA`: nothing.
+    /// None: the library was built with `SAFE_DATA`.
     Wiped,
-    /// What it needed last.
+    /// Those that the call used last.
     Left,
 }
 
@@ -95,7 +95,7 @@ pub fn architecture() -> &'static str {
     }
 }
 
-/// What the library leaves behind after a call; `None` without the library.
+/// Returns the residue that the library leaves behind after a call; `None` without the library.
 pub fn residue() -> Option<Residue> {
     Some(library()?.residue)
 }

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use zeroize::Zeroize;
 
-/// What the library wants its structures aligned to: a cache line, and the widest register.
+/// The alignment that the library wants of its structures: a cache line, and the widest register.
 const ALIGNMENT: usize = 64;
 
 /// So many bytes at an address that stays, zero at first, wiped on drop. No `Debug`: key bytes.

@@ -33,7 +33,7 @@ pub(crate) enum Architecture {
     Avx512Vaes,
 }
 
-/// As the shim numbers them.
+/// Architectures in the order in which the shim numbers them.
 const ARCHITECTURES: [Architecture; 4] =
     [Architecture::Sse, Architecture::Avx2, Architecture::Avx512, Architecture::Avx512Vaes];
 
@@ -58,15 +58,15 @@ pub(crate) enum Direction {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Row {
-    /// What is ciphered in place; a multiple of 16 bytes.
+    /// The bytes that are ciphered in place; a multiple of 16.
     pub(crate) text: *mut u8,
     pub(crate) text_bytes: usize,
     /// 16 bytes.
     pub(crate) iv: *const u8,
-    /// What is authenticated, the text in it.
+    /// The bytes that are authenticated, the text among them.
     pub(crate) authenticated: *const u8,
     pub(crate) authenticated_bytes: usize,
-    /// Where the ICV goes: as many bytes as the hash has of it.
+    /// The place for the ICV: as many bytes as the hash has of it.
     pub(crate) icv: *mut u8,
 }
 
@@ -125,7 +125,7 @@ unsafe extern "C" {
         aad_bytes: usize,
     ) -> c_int;
 
-    /// The same without state in the manager.
+    /// Does as [`lockgate_mb_chacha20_poly1305`], without state in the manager.
     pub(crate) fn lockgate_mb_chacha20_poly1305_direct(
         manager: *const u8,
         direction: Direction,
@@ -180,7 +180,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// What a manager uses.
+/// Returns the instructions of the processor that a manager uses.
 ///
 /// # Safety
 /// The manager is set up.
@@ -203,7 +203,8 @@ pub(crate) fn version() -> Option<&'static str> {
 #[cfg(not(ipsec_mb))]
 pub(crate) use absent::*;
 
-/// No library: there is no memory that would do for a manager, so that nothing else is called.
+/// Stands in where there is no library: no memory would do for a manager, so that nothing else is
+/// called.
 #[cfg(not(ipsec_mb))]
 mod absent {
     use super::*;

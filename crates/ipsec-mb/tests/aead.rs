@@ -32,7 +32,7 @@ fn algorithms() -> Vec<Algorithm> {
     algorithms
 }
 
-/// Whether ChaCha20-Poly1305 is there for this processor; if not, it says so.
+/// Returns whether ChaCha20-Poly1305 is there for this processor; if not, prints that.
 fn has_chacha(test: &str) -> bool {
     if ipsec_mb::architecture() == "sse" {
         eprintln!("SKIPPED: {test}: no ChaCha20-Poly1305 for a processor without AVX2");
@@ -89,7 +89,7 @@ impl Key {
     }
 }
 
-/// The same by aws-lc-rs.
+/// Seals with aws-lc-rs.
 fn oracle(
     algorithm: Algorithm,
     key: &[u8],
@@ -277,7 +277,7 @@ fn threads_share_a_key() {
     }
 }
 
-/// What a thread does while its thread-local state is taken down.
+/// A value that seals and opens while its thread's local state is taken down.
 struct AtTheEnd(Key, std::sync::mpsc::Sender<bool>);
 
 impl Drop for AtTheEnd {

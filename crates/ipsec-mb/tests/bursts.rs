@@ -36,7 +36,7 @@ impl Keys {
         CbcHmac::new(cipher, self.hash, &self.hmac).expect("keys")
     }
 
-    /// What sealing makes of a packet, by others.
+    /// Returns the packet as other libraries seal it.
     fn oracle(&self, plain: &Plain) -> Vec<u8> {
         let mut bytes = plain.bytes.clone();
         encrypt(&self.cipher, &plain.iv, &mut bytes[plain.text.clone()]);
@@ -73,7 +73,7 @@ fn blocks(mut mode: impl BlockModeEncrypt, text: &mut [u8]) {
 #[derive(Clone, Debug)]
 struct Plain {
     bytes: Vec<u8>,
-    /// Where the packet begins in memory that is aligned to 64.
+    /// The offset of the packet in memory that is aligned to 64.
     offset: usize,
     iv: [u8; 16],
     text: Range<usize>,

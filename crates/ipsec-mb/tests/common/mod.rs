@@ -1,10 +1,10 @@
-//! What both files of tests need: memory with guards, bytes that differ, and a loud word where
+//! Tools of both files of tests: memory with guards, bytes that differ, and a loud message where
 //! there is nothing to test.
 #![allow(dead_code, reason = "each file of tests is a program of its own and uses a part")]
 
 use std::ptr;
 
-/// Whether there is a library; if not, it says so.
+/// Returns whether there is a library; if not, prints that.
 pub(crate) fn is_there(test: &str) -> bool {
     if ipsec_mb::version().is_none() {
         eprintln!("SKIPPED: {test}: the ipsec-mb library is not there, or not for this processor");
