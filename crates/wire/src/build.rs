@@ -15,7 +15,7 @@ use crate::flow::{Address, Family, protocol};
 use crate::link::{self, LinkAddress};
 use crate::packet::{IPV4_BYTES, IPV6_BYTES};
 
-/// What lies above IP.
+/// The layer above IP.
 #[derive(Clone, Debug)]
 enum UpperSpec {
     Udp { source: u16, destination: u16 },
@@ -24,12 +24,12 @@ enum UpperSpec {
     Raw(u8),
 }
 
-/// What stands in the upper layer's checksum field.
+/// The content of the upper layer's checksum field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ChecksumSpec {
     Right,
     Wrong,
-    /// As a sender leaves it to its device: see [`crate::upper_checksum`].
+    /// The value that a sender leaves to its device to finish: see [`crate::upper_checksum`].
     Unfinished,
     Zero,
 }
@@ -82,7 +82,7 @@ impl PacketBuilder {
         }
     }
 
-    /// As [`PacketBuilder::new`], from text.
+    /// Makes a packet as [`PacketBuilder::new`] does, from text.
     ///
     /// # Panics
     /// If the text is not an address: this is for tests.

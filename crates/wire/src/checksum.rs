@@ -37,7 +37,7 @@ pub fn finish(sum: u64) -> u16 {
     !fold(sum)
 }
 
-/// Whether an IPv4 header's checksum is right: its sum is a multiple of 0xffff.
+/// Returns whether an IPv4 header's checksum is right: its sum is a multiple of 0xffff.
 #[inline]
 pub fn header_is_good(header: &[u8]) -> bool {
     sum(header).is_multiple_of(0xffff)

@@ -114,7 +114,7 @@ pub mod protocol {
     /// UDP-Lite.
     pub const UDP_LITE: u8 = 136;
 
-    /// Whether packets of this protocol begin with a 16-bit source and destination port.
+    /// Returns whether packets of this protocol begin with a 16-bit source and destination port.
     pub const fn has_ports(number: u8) -> bool {
         matches!(number, TCP | UDP | DCCP | SCTP | UDP_LITE)
     }
@@ -143,8 +143,8 @@ pub enum Upper {
     Fragment,
 }
 
-/// What a selector can see of a packet. Two packets with equal flows get equal verdicts from the
-/// same rule set in the same policy domain.
+/// The fields of a packet that a selector can match. Two packets with equal flows get equal
+/// verdicts from the same rule set in the same policy domain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Flow {
     /// IP version.

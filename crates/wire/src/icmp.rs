@@ -25,8 +25,8 @@ pub enum Error {
     },
 }
 
-/// Whether a message is an error, so that nobody answers it with another
-/// (RFC 1122 §3.2.2, RFC 4443 §2.4 e). IPv4 redirects count as errors.
+/// Returns whether a message is an error, so that nobody answers it with another (RFC 1122 §3.2.2,
+/// RFC 4443 §2.4 e). IPv4 redirects count as errors.
 pub fn is_error(flow: &Flow) -> bool {
     match (flow.family, flow.upper) {
         (Family::V4, Upper::Icmp { kind, .. }) => matches!(kind, 3 | 4 | 5 | 11 | 12),
@@ -35,8 +35,8 @@ pub fn is_error(flow: &Flow) -> bool {
     }
 }
 
-/// Whether a message is an error that any router on the way may send: unreachable, too big, time
-/// exceeded, parameter problem. Redirects and source quench are not: they come from next door.
+/// Returns whether a message is an error that any router on the way may send: unreachable, too big,
+/// time exceeded, parameter problem. Redirects and source quench are not: they come from next door.
 pub fn is_from_routers(flow: &Flow) -> bool {
     match (flow.family, flow.upper) {
         (Family::V4, Upper::Icmp { kind, .. }) => matches!(kind, 3 | 11 | 12),
@@ -56,9 +56,9 @@ pub fn quoted_flow(bytes: &[u8], packet: &Packet) -> Option<Flow> {
     (flow.family == packet.flow.family).then_some(flow)
 }
 
-/// Whether a packet may be answered by an ICMP error at all: not an ICMP error itself, nor a later
-/// fragment (RFC 1812 §4.3.2.7, RFC 4443 §2.4 e). Group addresses never reach this question: the
-/// parser drops them.
+/// Returns whether a packet may be answered by an ICMP error at all: not an ICMP error itself, nor
+/// a later fragment (RFC 1812 §4.3.2.7, RFC 4443 §2.4 e). Packets to group addresses never get
+/// here: the parser drops them.
 pub fn may_answer(packet: &Packet) -> bool {
     packet.fragment != crate::Fragment::Later && !is_error(&packet.flow)
 }

@@ -1,5 +1,5 @@
-//! What the bytes of a packet mean: header views, checksums, the flow a selector sees, and the
-//! frames that packets lie in.
+//! Reads and writes the bytes of a packet: header views, checksums, the flow that a selector
+//! matches, and the frames that packets lie in.
 //!
 //! Panic contract of the whole crate: no function panics on any bytes. Views are checked once, at
 //! [`parse`] or at their `new`; their accessors then read inside the checked length.

@@ -116,7 +116,7 @@ impl Link {
         (to_it && !tagged).then_some(ethertype)
     }
 
-    /// Whether the frame is for a group (broadcast or multicast), not one station.
+    /// Returns whether the frame is for a group (broadcast or multicast), not one station.
     #[inline]
     pub fn is_group(&self) -> bool {
         self.destination[0] & 1 == 1

@@ -15,7 +15,7 @@ pub const IPV6_BYTES: usize = 40;
 /// IPv6 extension headers that are walked at most; a longer chain is malformed.
 pub const MAX_EXTENSION_HEADERS: usize = 8;
 
-/// Which part of a datagram a packet is.
+/// The part of a datagram that a packet carries.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Fragment {
     /// All of it.
@@ -29,23 +29,23 @@ pub enum Fragment {
 /// A checked IP packet. Offsets count from the start of its IP header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet {
-    /// What a selector sees.
+    /// The fields that a selector can match.
     pub flow: Flow,
     /// Bytes of the packet by its own header; what lies behind is link padding.
     pub length: u32,
-    /// Where the upper-layer header (or a later fragment's data) begins.
+    /// The offset at which the upper-layer header (or a later fragment's data) begins.
     pub upper_offset: u16,
     /// TTL or hop limit, not 0.
     pub hop_limit: u8,
     /// TOS or traffic class: DSCP and ECN.
     pub traffic_class: u8,
-    /// Which part of a datagram it is.
+    /// The part of a datagram that it carries.
     pub fragment: Fragment,
-    /// Whether routers may not fragment it: IPv4's DF; always so for IPv6.
+    /// True if routers may not fragment it: IPv4's DF; always so for IPv6.
     pub dont_fragment: bool,
 }
 
-/// Why bytes are not a packet that may be forwarded.
+/// Reason why bytes are not a packet that may be forwarded.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ParseError {
     /// Not IP version 4 or 6.
@@ -125,8 +125,8 @@ pub fn parse_common(bytes: &[u8]) -> Option<Packet> {
     if *bytes.first()? == 0x45 { parse_common_v4(bytes) } else { parse_common_v6(bytes) }
 }
 
-/// What the common parser knows of an upper-layer protocol: the bytes of its fixed header and
-/// whether it begins with ports; `None`: ask the plain parser.
+/// Returns the fixed header's length of an upper-layer protocol that the common parser knows, and
+/// whether the header begins with ports; `None`: ask the plain parser.
 #[inline(always)]
 const fn common_upper(protocol: u8) -> Option<(u32, bool)> {
     match protocol {
@@ -233,8 +233,8 @@ pub fn parse_common_v6(bytes: &[u8]) -> Option<Packet> {
     })
 }
 
-/// Where in a checked packet the byte is that names its upper-layer protocol: in the IP header, or
-/// in the last of its extension headers. `None`: `bytes` is not that packet.
+/// Returns the offset of the byte that names the upper-layer protocol of a checked packet: in the
+/// IP header, or in the last of its extension headers. `None`: `bytes` is not that packet.
 pub fn upper_next_header(bytes: &[u8], packet: &Packet) -> Option<usize> {
     if packet.flow.family == Family::V4 {
         return Some(9);
@@ -273,12 +273,12 @@ pub fn identification(bytes: &[u8], packet: &Packet) -> Option<u32> {
     None
 }
 
-/// How much of the packet is there.
+/// The part of a packet that is there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extent {
-    /// All of it, fit for forwarding.
+    /// The whole packet, fit for forwarding.
     Received,
-    /// Its beginning, quoted by an ICMP error.
+    /// The beginning of a packet, quoted by an ICMP error.
     Quoted,
 }
 
@@ -395,7 +395,7 @@ fn ipv6_plain(bytes: &[u8], extent: Extent) -> Result<Packet, ParseError> {
     })
 }
 
-/// Where a chain of extension headers ends.
+/// The end of a chain of extension headers.
 struct Chain {
     protocol: u8,
     upper_offset: usize,
@@ -461,7 +461,7 @@ fn fragment_of(offset: usize, more: bool) -> Fragment {
     }
 }
 
-/// Whether the options steer the packet.
+/// The effect of the options on the packet's route.
 #[derive(PartialEq, Eq)]
 enum Routing {
     Normal,
@@ -551,8 +551,8 @@ pub const fn ipv6_is_unicast(address: u128) -> bool {
     address > 1 && address >> 120 != 0xff && address >> 32 != 0xffff
 }
 
-/// Whether routers must leave the address on its link: 169.254/16 (RFC 3927 §2.7), fe80::/10
-/// (RFC 4291 §2.5.6).
+/// Returns whether routers must leave the address on its link: 169.254/16 (RFC 3927 §2.7),
+/// fe80::/10 (RFC 4291 §2.5.6).
 #[inline]
 pub const fn is_link_local(family: Family, address: u128) -> bool {
     match family {

@@ -14,12 +14,12 @@ use crate::{Fragment, Packet, checksum};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UpperChecksum {
     protocol: u8,
-    /// Where the upper layer begins.
+    /// The offset at which the upper layer begins.
     start: usize,
-    /// Where its last byte ends: of UDP by its own length, which excludes padding behind it
-    /// (RFC 4303 §2.7) and options (RFC 9868).
+    /// The offset at which the upper layer ends: of UDP by its own length, which excludes padding
+    /// behind it (RFC 4303 §2.7) and options (RFC 9868).
     end: usize,
-    /// Where the checksum lies.
+    /// The offset of the checksum.
     field: usize,
     /// The field's value.
     value: u16,
@@ -58,28 +58,29 @@ impl UpperChecksum {
         })
     }
 
-    /// Whether the sender made none, which UDP may leave out: over IPv4 always (RFC 768), over
-    /// IPv6 in tunnels (RFC 6935).
+    /// Returns whether the sender made no checksum, which UDP may leave out: over IPv4 always (RFC
+    /// 768), over IPv6 in tunnels (RFC 6935).
     #[inline]
     pub fn is_absent(&self) -> bool {
         self.protocol == protocol::UDP && self.value == 0
     }
 
-    /// Whether [`is_absent`](Self::is_absent) and the family lets every sender leave it out.
+    /// Returns whether the checksum [`is_absent`](Self::is_absent) and the family lets every sender
+    /// leave it out.
     #[inline]
     pub fn is_left_out(&self, family: Family) -> bool {
         self.is_absent() && family == Family::V4
     }
 
-    /// Whether the field holds the sum of the pseudo-header, as senders leave it that expect their
-    /// device to do the rest. One in 65,536 finished checksums has that value too; to complete it
-    /// changes nothing.
+    /// Returns whether the field holds the sum of the pseudo-header, as senders leave it that
+    /// expect their device to do the rest. One in 65,536 finished checksums has that value too; to
+    /// complete it changes nothing.
     #[inline]
     pub fn is_unfinished(&self) -> bool {
         self.value == checksum::fold(self.pseudo)
     }
 
-    /// Whether the checksum is right. Cost: reads all bytes of the upper layer.
+    /// Returns whether the checksum is right. Cost: reads all bytes of the upper layer.
     pub fn is_good(&self, bytes: &[u8]) -> bool {
         let covered = bytes.get(self.start..self.end).unwrap_or_default();
         (self.pseudo + checksum::sum(covered)).is_multiple_of(0xffff)
