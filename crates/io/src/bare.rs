@@ -44,12 +44,12 @@ impl BareForwarder {
         self.dropped
     }
 
-    /// What was counted on each socket. Cost: a system call each.
+    /// Returns the counters of each socket. Cost: a system call each.
     pub fn statistics(&self) -> [Statistics; 2] {
         [self.sockets[0].statistics(), self.sockets[1].statistics()]
     }
 
-    /// Closes both sockets; returns the memory and what was counted on each.
+    /// Closes both sockets; returns the memory and the counters of each.
     pub fn close(self) -> (Umem, [Statistics; 2]) {
         let mut umem = self.umem;
         let statistics = self.sockets.map(|socket| socket.close(&mut umem));

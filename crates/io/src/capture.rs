@@ -182,8 +182,8 @@ impl<R: Read> CaptureReader<R> {
     }
 }
 
-/// What a [`CapturePort`] did. A caller that shows these must say `cut` loudly: those packets
-/// were judged without their ends.
+/// Packets that a [`CapturePort`] moved. A caller that shows these must report `cut` prominently:
+/// those packets were processed without their ends.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CaptureCounts {
     /// Packets received.
@@ -222,16 +222,16 @@ impl<R: Read, W: Write> CapturePort<R, W> {
         }
     }
 
-    /// Where the received packets begin; `None` without an input.
+    /// Returns the link type of the received packets; `None` without an input.
     pub fn link(&self) -> Option<LinkType> {
         self.input.as_ref().map(CaptureReader::link)
     }
 
-    /// When the next packet arrives, in nanoseconds since 1970. Captures are not always in order:
-    /// it can be earlier than the packet before it. `None`: there are no more.
+    /// Returns the time at which the next packet arrives, in nanoseconds since 1970. Captures are
+    /// not always in order: it can be earlier than the packet before it. `None`: there are no more.
     ///
     /// # Errors
-    /// A defect of the input, or one kept from [`Port::transmit`]; each is said once.
+    /// A defect of the input, or one kept from [`Port::transmit`]; each is returned once.
     pub fn next_timestamp(&mut self) -> Result<Option<u64>, CaptureError> {
         if let Some(fault) = self.fault.take() {
             return Err(fault);
@@ -246,7 +246,7 @@ impl<R: Read, W: Write> CapturePort<R, W> {
         self.now_ns = self.now_ns.max(now_ns);
     }
 
-    /// What the port did so far.
+    /// Returns the packets that the port moved so far.
     pub fn counts(&self) -> CaptureCounts {
         CaptureCounts {
             received: self.received,

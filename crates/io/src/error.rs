@@ -1,18 +1,18 @@
-//! What can be wrong with a capture file, and where.
+//! Defects of a capture file, and where they lie.
 
 use crate::LinkType;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// A capture file that cannot be read or written further. What was read before it stands.
+/// A capture file that cannot be read or written further. The packets read before remain valid.
 #[derive(Debug)]
 pub struct CaptureError {
     /// The file.
     pub file: PathBuf,
     /// Number of the packet, from 1 as Wireshark counts; `None` for the file as a whole.
     pub packet: Option<u64>,
-    /// What is wrong.
+    /// The defect found.
     pub defect: Defect,
 }
 
@@ -33,7 +33,8 @@ impl std::error::Error for CaptureError {
     }
 }
 
-/// What to do about a capture of all interfaces at once (`LINKTYPE_LINUX_SLL` and its successor).
+/// Returns the advice for a capture of all interfaces at once (`LINKTYPE_LINUX_SLL` and its
+/// successor).
 fn cooked(link_number: u32) -> &'static str {
     match link_number {
         113 | 276 => "; capture on one interface, not on any",
@@ -41,7 +42,7 @@ fn cooked(link_number: u32) -> &'static str {
     }
 }
 
-/// What is wrong with a capture file. All but the first three are the file's fault.
+/// A defect of a capture file. All but the first three are the file's fault.
 #[derive(Debug, thiserror::Error)]
 pub enum Defect {
     /// The file cannot be opened or made.

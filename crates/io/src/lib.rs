@@ -34,8 +34,8 @@ pub use pcap::{CaptureWriter, Resolution};
 pub use tun::{Lifetime, TunError, TunPort, TunStatistics};
 pub use xdp::{QueueStatistics, XdpFrames, XdpPort};
 
-/// Where the bytes of a packet begin: the link types of capture files that Lockgate reads and
-/// writes (numbers of the tcpdump.org link-layer header type list).
+/// The header at which the bytes of a packet begin: the link types of capture files that Lockgate
+/// reads and writes (numbers of the tcpdump.org link-layer header type list).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LinkType {
     /// `LINKTYPE_ETHERNET`, 1: at the Ethernet header.

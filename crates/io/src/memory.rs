@@ -19,7 +19,7 @@ const fn stride_of(frame_bytes: usize) -> usize {
     (frame_bytes.div_ceil(LINE) | 1) * LINE
 }
 
-/// How many frames are free, and how many there are. What is not free is held by somebody.
+/// Numbers of free and of existing frames. Every other frame is held by somebody.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Conservation {
     /// Frames on the free list.
@@ -281,7 +281,7 @@ impl PreloadedPort {
         self.loaded.len() - self.next
     }
 
-    /// What was transmitted since the last recycling, oldest first.
+    /// Returns the packets transmitted since the last recycling, oldest first.
     pub fn sent(&self) -> &[Descriptor] {
         &self.sent
     }

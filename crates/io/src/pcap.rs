@@ -17,7 +17,7 @@ const NANOSECONDS: u32 = 0xa1b2_3c4d;
 const FCS_PRESENT: u32 = 0x0400_0000;
 const LINK_NUMBER: u32 = 0xffff;
 
-/// What a capture file says about one packet; its bytes lie in the buffer it was read into.
+/// The record of one packet in a capture file; its bytes lie in the buffer it was read into.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Record {
     pub(crate) timestamp_ns: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Record {
 pub enum Resolution {
     /// The older kind of pcap file, read by everything.
     Microsecond,
-    /// What Lockgate writes unless told otherwise.
+    /// The resolution that Lockgate writes unless told otherwise.
     Nanosecond,
 }
 
@@ -53,7 +53,8 @@ pub(crate) struct PcapReader<R> {
     pub(crate) link: LinkType,
 }
 
-/// Whether `magic`, the file's first four bytes, begins a classic pcap file, and of which kind.
+/// Returns the byte order and resolution if `magic`, the file's first four bytes, begins a classic
+/// pcap file.
 fn kind_of(magic: [u8; 4]) -> Option<(ByteOrder, Resolution)> {
     for order in [ByteOrder::Little, ByteOrder::Big] {
         match order.u32(&magic, 0) {

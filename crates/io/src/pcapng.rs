@@ -53,7 +53,7 @@ struct Interface {
     has_fcs: bool,
 }
 
-/// What an interface's timestamps count.
+/// The unit and origin of an interface's timestamps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Clock {
     /// `if_tsresol`: bit 7 chooses powers of 2 (set) or 10, the rest is the negative exponent.

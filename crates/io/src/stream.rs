@@ -30,12 +30,12 @@ impl ByteOrder {
     }
 }
 
-/// Whether a read found anything.
+/// The result of filling a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Filled {
-    /// The whole buffer.
+    /// The buffer is full.
     Whole,
-    /// Nothing: the stream had ended.
+    /// Nothing was read: the stream had ended.
     Ended,
 }
 

@@ -18,16 +18,16 @@ use wire::frame::{Descriptor, Frames, HEADROOM, Port, Received};
 /// The device that makes TUN netdevs.
 const CLONE_DEVICE: &str = "/dev/net/tun";
 
-/// Whether the netdev outlives the process that made it.
+/// The time that the netdev lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lifetime {
-    /// It is gone when the last queue is closed.
+    /// The netdev is gone when the last queue is closed.
     Process,
-    /// It stays, with its addresses, until it is deleted.
+    /// The netdev stays, with its addresses, until it is deleted.
     Persistent,
 }
 
-/// Why a TUN netdev cannot be had.
+/// Reason why a TUN netdev cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum TunError {
     /// The kernel has no TUN driver, or this place does not show it.
@@ -67,12 +67,12 @@ pub enum TunError {
         call: &'static str,
         /// Name asked for.
         name: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// What was counted on a [`TunPort`], in packets.
+/// Counters of a [`TunPort`], in packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TunStatistics {
     /// Received from Linux.
@@ -97,7 +97,7 @@ pub struct TunPort {
     statistics: TunStatistics,
 }
 
-/// Whether the netdev is still there.
+/// The presence of the netdev.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Presence {
     There,
@@ -144,7 +144,7 @@ impl TunPort {
         &self.name
     }
 
-    /// What was counted on this queue.
+    /// Returns the counters of this queue.
     pub fn statistics(&self) -> TunStatistics {
         self.statistics
     }
@@ -214,7 +214,7 @@ impl TunPort {
     }
 }
 
-/// What a read came to.
+/// The result of a read.
 enum Step {
     /// A packet of that many bytes.
     Packet(u32),
@@ -223,14 +223,14 @@ enum Step {
     Nothing,
 }
 
-/// Whether the port owns the packet's frame now.
+/// The owner of a packet's frame after a write: the port, unless it is full.
 enum Written {
     Accepted,
     Full,
 }
 
 impl AsFd for TunPort {
-    /// As [`TunPort::fd`], also when the netdev is gone.
+    /// Returns the descriptor as [`TunPort::fd`] does, but also when the netdev is gone.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.0.as_fd()
     }

@@ -32,7 +32,7 @@ impl XdpFrames {
         &mut self.0
     }
 
-    /// Where all frames are.
+    /// Returns the number of frames in each place.
     pub fn census(&self) -> Census {
         self.0.census()
     }
@@ -82,13 +82,13 @@ pub struct QueueStatistics {
     pub ifindex: u32,
     /// Number of the queue.
     pub queue: u32,
-    /// Whether its packets are copied.
+    /// The mode in which its packets pass between kernel and frames: copied or not.
     pub transfer: Transfer,
-    /// The socket's counters, the kernel's and ours.
+    /// The socket's counters, the kernel's and the port's own.
     pub statistics: Statistics,
     /// Frames it holds.
     pub held: HeldFrames,
-    /// Packets without the netdev's mark: dropped, never seen by the walk.
+    /// Packets without the netdev's mark: dropped, never processed.
     pub foreign: u64,
 }
 
@@ -200,7 +200,7 @@ impl XdpPort {
         self.queues.iter().map(|queue| queue.socket.queue())
     }
 
-    /// What was counted, one entry per queue. Cost: a system call each.
+    /// Returns the counters, one entry per queue. Cost: a system call each.
     pub fn statistics(&self) -> Vec<QueueStatistics> {
         self.queues.iter().map(Queue::statistics).collect()
     }

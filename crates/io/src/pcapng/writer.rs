@@ -67,7 +67,7 @@ pub enum Direction {
 /// A packet for the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet<'a> {
-    /// Where it was captured.
+    /// The interface on which it was captured.
     pub interface: InterfaceId,
     /// Nanoseconds since 1970.
     pub timestamp_ns: u64,
@@ -84,7 +84,7 @@ pub struct Packet<'a> {
 /// Counts of an interface at the end of a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Statistics<'a> {
-    /// When the capture began and ended, nanoseconds since 1970.
+    /// The times at which the capture began and ended, nanoseconds since 1970.
     pub span_ns: (u64, u64),
     /// Packets that the filter accepted.
     pub accepted: u64,

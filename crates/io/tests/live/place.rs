@@ -1,4 +1,4 @@
-//! Where the tests run: a network namespace of the test's thread, and packets in it.
+//! Sets up the place of the tests: a network namespace of the test's thread, and packets in it.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -144,7 +144,7 @@ impl Link {
         self.steering.set_queue(queue, None).unwrap();
     }
 
-    /// What the program has counted.
+    /// Returns the program's counters.
     pub(crate) fn counted(&self) -> KernelCounters {
         self.steering.counters().unwrap()
     }
