@@ -814,8 +814,8 @@ mod tests {
         assert_eq!((umem.reclaim(), umem.census().free), (40, 128));
     }
 
-    /// What a kernel without copies does: it takes entries long before it says so, keeps frames as
-    /// long as it likes, and goes on after the socket was closed.
+    /// A kernel without copies takes entries long before it says so, keeps frames as long as it
+    /// likes, and goes on after the socket was closed.
     #[test]
     fn no_frame_is_free_that_a_kernel_without_copies_still_has() {
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;
