@@ -1,5 +1,5 @@
-//! What outlives the machine's boot: per sealing key a reservation, and for all opening keys
-//! together how far they have received.
+//! Keeps the records that outlive the machine's boot: a reservation for each sealing key, and one
+//! file with the right edges of all opening keys.
 //!
 //! One small file a sealing key, replaced whole: a reservation is written every few million
 //! packets, keys do not wait for each other's disk space, and a damaged file costs one key. The

@@ -1,4 +1,4 @@
-//! Whether a key may go on sealing, and from which number: all that is known of it, judged at
+//! Decides whether a key may go on sealing, and from which number, by all that is known of it at
 //! once. Touches nothing.
 
 use std::path::PathBuf;
@@ -7,11 +7,12 @@ use std::time::{Duration, SystemTime};
 use crate::durable::{Found, Reservation, Standing};
 use crate::witness::Testimony;
 
-/// How old the file of a key that no record knows may be: older ones may have been used before.
+/// The highest age of the file of a key that no record knows: an older one may have been used
+/// before.
 pub const NEW_KEY_AGE: Duration = Duration::from_secs(24 * 3600);
 
-/// Why a key is not used. But for the last four, and 32-bit numbers that are too short, it never
-/// will be: make a new one.
+/// Reason why a key is not used. But for the last four, and 32-bit numbers that are too short, it
+/// never will be: make a new one.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// Something remembers that it was used, and its durable record is gone.
@@ -99,7 +100,7 @@ pub enum Refusal {
         /// Number of slots.
         slots: u32,
     },
-    /// No such window: validation let a mistake through.
+    /// The window size is not offered: validation let a mistake through.
     #[error(transparent)]
     Window(#[from] ipsec::WindowSizeError),
 }

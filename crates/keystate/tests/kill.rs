@@ -45,8 +45,8 @@ fn arriving(n: u64) -> u64 {
     (0..8).map(step).sum::<u64>() * (n / 8) + (0..n % 8).map(step).sum::<u64>() + 1
 }
 
-/// What the killed process has done for sure: a number is drawn, and used from here on; a packet
-/// was accepted, and is delivered from here on.
+/// A record of what the killed process has done for sure: a number is drawn, and used from here on;
+/// a packet was accepted, and is delivered from here on.
 struct Done {
     file: File,
 }

@@ -35,20 +35,20 @@ enum File {
     Witness,
 }
 
-/// What the run record knows of the key.
+/// The run record's knowledge of the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Knows {
     Nothing,
-    /// Where it was in an earlier boot, until the state is opened the next time.
+    /// The key's number in an earlier boot, until the state is opened the next time.
     Earlier,
     Everything,
 }
 
-/// What becomes of the run directory at a reboot.
+/// The fate of the run directory at a reboot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Run {
     Emptied,
-    /// It is on a disk.
+    /// The directory is on a disk.
     Kept,
 }
 
@@ -120,12 +120,13 @@ impl World {
         self.used.values().copied().max().unwrap_or(0)
     }
 
-    /// Whether a durable record or witness knows how far the key has come.
+    /// Returns whether a durable record or witness knows how far the key has come.
     fn knows(&self, path: &Path) -> bool {
         reserved(path).is_some_and(|up_to| up_to >= self.last_used())
     }
 
-    /// Whether something still knows it, were this file replaced by another one or by none.
+    /// Returns whether something still knows the key, were this file replaced by another one or by
+    /// none.
     fn is_remembered(&self, without: File, with: Option<&Path>) -> bool {
         let other = match without {
             File::Durable => File::Witness,
