@@ -1,4 +1,5 @@
-//! Which program a netdev runs; ours attached, replaced in one step, and detached.
+//! Attaches Lockgate's program to a netdev, replaces it in one step, detaches it, and tells which
+//! program a netdev runs.
 //!
 //! The kernel is always told which program is expected to be there (or that none is), so that
 //! nothing is lost when somebody else is quicker. Netdevs are those of the calling thread's
@@ -21,10 +22,10 @@ use libbpf_rs::{ErrorKind, Program, ProgramHandle};
 use crate::messages::with_messages;
 use crate::{BpfError, PROGRAM, Steering, known, probe};
 
-/// How often a netdev's program is looked at again if it changes under our hands.
+/// Number of looks at a netdev's program that changes meanwhile.
 const ATTEMPTS: usize = 5;
 
-/// Where in the kernel a netdev runs its program.
+/// The place in the kernel where a netdev runs its program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Mode {
     /// In its driver, before a packet buffer is made: fast.
@@ -60,12 +61,12 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Why a netdev refused a program in one mode.
+/// Reason why a netdev refused a program in one mode.
 #[derive(Debug)]
 pub struct NativeRefusal {
-    /// What the kernel answered.
+    /// The kernel's error.
     pub error: io::Error,
-    /// What the driver said about it.
+    /// The driver's own message.
     pub said: Option<String>,
 }
 
@@ -78,18 +79,18 @@ impl fmt::Display for NativeRefusal {
     }
 }
 
-/// How a program was attached.
+/// The result of attaching a program.
 #[derive(Debug)]
 pub struct Attached {
-    /// Where it runs.
+    /// The place where it runs.
     pub mode: Mode,
-    /// Why it is not native, if that was tried and refused just now.
+    /// Reason why it is not native, if that was tried and refused just now.
     pub native_refused: Option<NativeRefusal>,
-    /// Whether a program of ours stood there before: it was replaced in one step, in its mode.
+    /// True if a program of Lockgate's was there before: it was replaced in one step, in its mode.
     pub replaced: bool,
 }
 
-/// Whose program it is.
+/// The owner of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Owner {
     /// Lockgate's, of this or an earlier process.
@@ -103,11 +104,11 @@ pub enum Owner {
 pub struct AttachedProgram {
     /// Its id in the kernel.
     pub id: u32,
-    /// Its name; `?` if we may not ask.
+    /// Its name; `?` if this process may not ask.
     pub name: String,
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
-    /// Where it runs.
+    /// The place where it runs.
     pub mode: Mode,
 }
 

@@ -1,8 +1,8 @@
-//! What can go wrong, and what the reader can do about it.
+//! Errors of this crate, with what the reader can do about them.
 
 use std::io;
 
-/// Why a program could not be loaded, attached or changed. What was in force before still is.
+/// Reason why a program could not be loaded, attached or changed. The earlier state stays in force.
 #[derive(Debug, thiserror::Error)]
 pub enum BpfError {
     /// The process lacks capabilities.
@@ -41,9 +41,9 @@ pub enum BpfError {
     #[error("loading the steering program: {source}{}", .said.as_deref().map_or(String::new(),
         |said| format!(" ({said})")))]
     Load {
-        /// What libbpf said.
+        /// The messages of libbpf.
         said: Option<String>,
-        /// What the kernel said.
+        /// The kernel's error.
         source: libbpf_rs::Error,
     },
     /// The program that was built is not the one that this crate knows.
@@ -55,40 +55,40 @@ pub enum BpfError {
     /// A table could not be made or put in place.
     #[error("changing the steering program's {table}: {source}")]
     Table {
-        /// Which one.
+        /// The table's name.
         table: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: libbpf_rs::Error,
     },
     /// A table has no room for so many entries.
     #[error("{count} {what}, at most {limit} are possible")]
     TooMany {
-        /// What of.
+        /// The name of the entries.
         what: &'static str,
-        /// How many there are.
+        /// Number of entries.
         count: usize,
-        /// How many there may be.
+        /// The most entries possible.
         limit: usize,
     },
     /// Two ports of a netdev have one VLAN id.
     #[error("two ports of a netdev have VLAN id {vlan:?}")]
     SamePort {
-        /// It; `None`: untagged.
+        /// The VLAN id; `None`: untagged.
         vlan: Option<u16>,
     },
     /// Not a VLAN id.
     #[error("{vlan} is not a VLAN id: 1 to 4094 are")]
     BadVlan {
-        /// What was given.
+        /// The number that the caller gave.
         vlan: u16,
     },
-    /// No such receive queue can be steered.
+    /// A receive queue that cannot be steered.
     #[error("queue {queue}: queues 0 to {} can be steered", crate::MAX_QUEUES - 1)]
     BadQueue {
-        /// What was given.
+        /// The number that the caller gave.
         queue: u32,
     },
-    /// The netdev runs an XDP program that is not ours.
+    /// The netdev runs an XDP program that is not Lockgate's.
     #[error(
         "netdev {ifindex} runs another XDP program, `{name}` (id {id}): Lockgate does not replace \
          it; detach it first (ip link set DEV xdp off) or choose another netdev"
@@ -115,9 +115,9 @@ pub enum BpfError {
     NoXdp {
         /// The netdev.
         ifindex: u32,
-        /// Why not native.
+        /// Reason why not native.
         native: crate::NativeRefusal,
-        /// Why not generic.
+        /// Reason why not generic.
         generic: crate::NativeRefusal,
     },
     /// Somebody else changes the netdev's program all the time.
@@ -129,17 +129,17 @@ pub enum BpfError {
     /// A netdev's program could not be asked for, replaced or detached.
     #[error("{doing} the XDP program of netdev {ifindex}: {source}")]
     Netdev {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
         /// The netdev.
         ifindex: u32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The counters could not be read.
     #[error("reading the steering program's counters: {source}")]
     Counters {
-        /// What the kernel said.
+        /// The kernel's error.
         source: libbpf_rs::Error,
     },
     /// A frame that the generator cannot make.
@@ -155,7 +155,7 @@ pub enum BpfError {
     /// The program could not be run over a frame.
     #[error("running an XDP program over a frame: {source}")]
     Run {
-        /// What the kernel said.
+        /// The kernel's error.
         source: libbpf_rs::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! What a netdev's driver says that it can do with XDP.
+//! Reads the XDP features that a netdev's driver reports.
 
 use std::ffi::c_int;
 
@@ -12,7 +12,7 @@ const REDIRECT: u64 = 1 << 1;
 const ZERO_COPY: u64 = 1 << 3;
 const MULTI_BUFFER: u64 = 1 << 5;
 
-/// What a driver can do.
+/// The XDP features of a driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DriverFeatures {
     /// Native programs.

@@ -48,7 +48,7 @@ pub(crate) const MAX_FLOWS: usize = 0x4000;
 
 macro_rules! counters {
     ($($(#[doc = $meaning:literal])+ $variant:ident $name:literal)+) => {
-        /// What happened to a frame: each counts once, in one of these.
+        /// The fate of a frame: each counts once, in one of these.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum Counter {
             $($(#[doc = $meaning])+ $variant,)+
@@ -174,7 +174,7 @@ shared_struct! {
 }
 
 shared_struct! {
-    /// What a sink has dropped.
+    /// Frames that a sink has dropped.
     #[derive(PartialEq, Eq, Debug, Default)]
     pub struct Received as "lockgate_received" {
         /// Frames.

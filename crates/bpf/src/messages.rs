@@ -1,8 +1,8 @@
-//! What libbpf says, caught for our errors.
+//! Catches libbpf's messages for this crate's errors.
 //!
 //! libbpf writes warnings (the verifier's log and the kernel's own words about a refused netlink
-//! request among them) to one callback per process, on the thread that called it. Ours keeps them
-//! for that thread; a program is loaded and attached seldom.
+//! request among them) to one callback per process, on the thread that called it. The callback here
+//! keeps them for that thread; a program is loaded and attached seldom.
 
 use std::cell::RefCell;
 use std::sync::Once;
@@ -16,7 +16,7 @@ thread_local! {
     static SAID: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Runs `work` and returns what libbpf said meanwhile beside its result.
+/// Runs `work` and returns libbpf's messages meanwhile beside its result.
 pub(crate) fn with_messages<T>(work: impl FnOnce() -> T) -> (T, Messages) {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -29,7 +29,7 @@ pub(crate) fn with_messages<T>(work: impl FnOnce() -> T) -> (T, Messages) {
     (result, Messages(SAID.take()))
 }
 
-/// What libbpf said.
+/// The messages that libbpf wrote during a call.
 pub(crate) struct Messages(String);
 
 impl Messages {

@@ -1,4 +1,5 @@
-//! What this machine has of what the steering program needs, and how to get the rest.
+//! Checks this machine for the features that the steering program needs, and says how to get
+//! missing ones.
 
 use std::fs;
 use std::io;
@@ -22,32 +23,32 @@ const SYS_ADMIN: u32 = 21;
 pub struct Feature {
     /// Its name.
     pub name: &'static str,
-    /// What it is needed for.
+    /// The purpose that it is needed for.
     pub purpose: &'static str,
-    /// Whether it is there.
+    /// The result of looking for it.
     pub finding: Finding,
 }
 
-/// Whether a feature is there.
+/// The result of looking for a feature.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Finding {
-    /// Yes.
+    /// The feature is there.
     Present {
-        /// Which version or kind.
+        /// Its version or kind.
         detail: String,
     },
-    /// No, and nothing works without it.
+    /// The feature is missing, and nothing works without it.
     Missing {
-        /// What is there instead.
+        /// The state found instead.
         detail: String,
-        /// How to get it.
+        /// The way to get it.
         remedy: &'static str,
     },
-    /// No, but it is only useful.
+    /// The feature is missing, but only useful.
     Lacking {
-        /// What is there instead.
+        /// The state found instead.
         detail: String,
-        /// How to get it.
+        /// The way to get it.
         remedy: &'static str,
     },
 }

@@ -58,7 +58,7 @@ pub struct Service {
     pub protocol: u8,
     /// First and last destination port; `None`: the whole protocol.
     pub ports: Option<(u16, u16)>,
-    /// Which of its packets are passed.
+    /// The packets of the service that are passed.
     pub scope: Scope,
 }
 
@@ -92,9 +92,10 @@ pub struct PortRule {
     pub vlan: Option<u16>,
     /// Clear or world.
     pub side: Side,
-    /// Our link address on it.
+    /// The gateway's link address on it.
     pub mac: [u8; 6],
-    /// What it lets through to Linux, [`MAX_SERVICES`] at most; used on unprotected ports only.
+    /// The services that it lets through to Linux, [`MAX_SERVICES`] at most; used on unprotected
+    /// ports only.
     pub services: Vec<Service>,
 }
 
@@ -107,16 +108,17 @@ pub struct Prefix {
     pub bits: u8,
 }
 
-/// Whether a route leads to us or behind a protected port: nobody outside may speak from there.
+/// The side that a route leads to. Inside are the gateway itself and all behind protected ports: no
+/// packet from outside may have such a source.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Inside {
-    /// Ours, a broadcast address, or reached by a protected port.
+    /// An own address, a broadcast address, or reached by a protected port.
     Yes,
     /// Reached by an unprotected port, or a blackhole.
     No,
 }
 
-/// What the program answered.
+/// The program's answer about a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
     /// Left to Linux.
@@ -132,7 +134,7 @@ pub enum Action {
 /// One frame's way through the program, see [`Steering::run`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// What the program answered.
+    /// The program's answer.
     pub action: Action,
     /// The mark that it wrote in front of the frame.
     pub mark: Option<[u8; Mark::BYTES]>,
@@ -278,7 +280,8 @@ impl Steering {
         self.counters.read()
     }
 
-    /// The same for somebody who may do nothing else with the program, and may outlive it.
+    /// Returns a reader of the counters for a holder that may do nothing else with the program, and
+    /// may outlive it.
     pub fn counter_reader(&self) -> CounterReader {
         self.counters.clone()
     }
@@ -359,7 +362,7 @@ pub(crate) fn load(name: &str, object: &[u8], options: &[u8]) -> Result<Object, 
     })
 }
 
-/// Why an object was not loaded.
+/// Reason why an object was not loaded.
 enum Failure {
     Shape(&'static str),
     Load(Error),
@@ -472,7 +475,7 @@ fn needed(prefixes: &[(Prefix, Inside)]) -> Vec<(Vec<u8>, Vec<u8>)> {
     entries
 }
 
-/// What a kind of table is made with.
+/// The parameters with which a kind of table is made.
 struct Kind {
     map: MapType,
     name: &'static str,
@@ -509,7 +512,7 @@ impl Kind {
 struct Table {
     slot: MapHandle,
     what: &'static str,
-    /// What is in force; `None`: nothing.
+    /// The entries in force; `None`: nothing.
     entries: Option<Vec<(Vec<u8>, Vec<u8>)>>,
 }
 
@@ -558,7 +561,7 @@ mod tests {
     use proptest::prelude::*;
     use std::net::Ipv4Addr;
 
-    /// Whether an address is inside, by looking at every prefix.
+    /// Returns the side of an address, by looking at every prefix.
     fn is_inside(prefixes: &[(u128, u8, Inside)], address: u128) -> Inside {
         let covers =
             |bits: u8, value: u128| bits == 0 || (address ^ value) >> (128 - u32::from(bits)) == 0;

@@ -127,7 +127,7 @@ impl Sink {
         attach(&self.object, SINK, ifindex)
     }
 
-    /// What it has dropped. Cost: a system call.
+    /// Returns the count of dropped frames. Cost: a system call.
     ///
     /// # Errors
     /// [`BpfError::Counters`].

@@ -58,7 +58,7 @@ fn index_of(netdev: &str) -> u32 {
     index
 }
 
-/// What `ip` says of the netdev: another reader of the same facts.
+/// Returns the description of the netdev by `ip`: another reader of the same facts.
 fn ip_shows() -> String {
     let output = Command::new("ip").args(["-d", "link", "show", DEV]).output().unwrap();
     String::from_utf8(output.stdout).unwrap()
@@ -96,7 +96,7 @@ impl Tap {
         assert_eq!(sent, frame.len() as isize, "{}", io::Error::last_os_error());
     }
 
-    /// Whether this frame arrives within `limit`.
+    /// Returns whether this frame arrives within `limit`.
     fn hears(&self, frame: &[u8], limit: Duration) -> bool {
         let end = Instant::now() + limit;
         let mut buffer = [0u8; 2048];

@@ -1,4 +1,4 @@
-//! What the steering program does with a frame, one line a case.
+//! Tests the steering program's answers, one line a case.
 
 mod common;
 

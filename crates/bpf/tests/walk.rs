@@ -149,7 +149,7 @@ fn policies(which: usize) -> Vec<Policy> {
     }
 }
 
-/// What the walk says of a frame.
+/// Returns the verdict of the walk on a frame.
 fn walked(snapshot: &Snapshot, frame: &[u8]) -> Verdict {
     let mut frames = OneFrame([&[0; HEADROOM], frame].concat());
     let descriptor =
@@ -161,8 +161,8 @@ fn walked(snapshot: &Snapshot, frame: &[u8]) -> Verdict {
     out.verdicts[0].expect("one verdict")
 }
 
-/// What the steering program leaves to the worker although the walk would leave it to Linux: what
-/// is unusual enough for the worker to look at.
+/// Returns whether the steering program leaves a frame to the worker because it is unusual,
+/// although the walk would leave it to Linux.
 fn is_unusual(frame: &[u8]) -> bool {
     let Some(link) = wire::link::Link::parse(frame) else { return false };
     let ip = &frame[link.length..];
@@ -333,7 +333,7 @@ fn a_frame() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// How often each thing was seen, so that the test is known to test.
+/// Counts of each answer seen, so that the test is known to test.
 #[derive(Default)]
 struct Seen {
     passed: Cell<u64>,

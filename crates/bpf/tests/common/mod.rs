@@ -1,4 +1,4 @@
-//! What the tests of the steering program share: a gateway's rules, a socket, skipping.
+//! Tools that the tests of the steering program share: a gateway's rules, a socket, skipping.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
 use std::io;
