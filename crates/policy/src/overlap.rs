@@ -62,7 +62,7 @@ pub struct Example {
     pub direction: Direction,
     /// The place of the port by which it came; `None`: one that no policy names.
     pub ingress: Option<u16>,
-    /// Everything that a selector sees of it.
+    /// The fields of the packet that a selector can match.
     pub flow: Flow,
 }
 

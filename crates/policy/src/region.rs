@@ -34,11 +34,11 @@ pub(crate) struct Region {
 /// Upper-layer headers of one kind of protocols. No set or range is empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum UpperRegion {
-    /// Of [`WITH_PORTS`].
+    /// Headers of protocols in [`WITH_PORTS`].
     Ports { protocols: u8, local: (u16, u16), remote: (u16, u16) },
     /// The family's ICMP: `type << 8 | code`.
     Icmp((u16, u16)),
-    /// All others: bit `n` is protocol `n`.
+    /// Headers of all others: bit `n` is protocol `n`.
     Others([u128; 2]),
 }
 

@@ -11,7 +11,7 @@ use crate::policy::SaSetId;
 /// there. Cheap to copy; a changed copy shares what did not change.
 #[derive(Clone, Debug, Default)]
 pub struct SetPlaces {
-    /// By place; a list as a whole, because each packet asks it.
+    /// Sets by place; a list as a whole, because each packet looks one up.
     ids: Arc<Vec<Option<SaSetId>>>,
     places: HashMap<SaSetId, SetIndex>,
     /// All places below this one are taken.

@@ -149,7 +149,7 @@ struct Base {
 #[derive(Clone, Debug)]
 struct Slot {
     policy: Arc<Policy>,
-    /// It held when the base was made.
+    /// True if the policy held when the base was made.
     holds: bool,
 }
 
@@ -457,7 +457,7 @@ impl Spd {
 
 /// Slots of policies by name.
 pub struct Names<'s> {
-    /// Of policies that came or went since the base was made; `None`: it went.
+    /// Slots of policies that came or went since the base was made; `None`: the policy went.
     changed: HashMap<&'s str, Option<PolicyIndex>>,
     base: &'s HashMap<Box<str>, PolicyIndex>,
 }

@@ -5,7 +5,7 @@ use crate::ids::{PolicyIndex, SetIndex};
 /// The rule of one book that decides a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Decider {
-    /// This one decides.
+    /// The policy of this slot decides.
     Policy(PolicyIndex),
     /// A non-first fragment whose missing ports, ICMP type or (IPv6) protocol this rule would have
     /// to see before anything below it may decide. It never falls past (FC-44).
@@ -26,8 +26,8 @@ impl Decider {
     }
 }
 
-/// Everything that the tables say of a flow in a [`Scope`](crate::Scope). It holds until a book
-/// that was asked changes.
+/// The answer of the tables about a flow in a [`Scope`](crate::Scope). It holds until a book that
+/// was consulted changes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FlowVerdict {
     /// The action.
@@ -85,11 +85,11 @@ impl Deciders {
 /// An action, with its SA set found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FlowAction {
-    /// The packet passes in clear.
+    /// The packet passes in cleartext.
     Permit,
-    /// It is sealed with an SA of this set.
+    /// The packet is sealed with an SA of this set.
     Protect(SetIndex),
-    /// It is dropped.
+    /// The packet is dropped.
     Refuse(Refusal),
 }
 
@@ -112,10 +112,10 @@ pub enum Refusal {
 /// the same.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum EgressClass {
-    /// It holds by whichever port the packet leaves.
+    /// The verdict holds by whichever port the packet leaves.
     #[default]
     Any,
-    /// It holds by ports of this class only.
+    /// The verdict holds by ports of this class only.
     Only(u16),
 }
 

@@ -213,7 +213,7 @@ struct Worst {
 /// A region and what overlaps it.
 struct Region {
     ranges: Ranges,
-    /// In order of precedence.
+    /// Areas that overlap it, in order of precedence.
     areas: Vec<u32>,
     /// Nodes above it.
     depth: u32,
@@ -230,9 +230,9 @@ struct Cut {
 /// The treatment of areas that lie across many bounds of a cut.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wide {
-    /// They are left to the next tree.
+    /// The areas are left to the next tree.
     AreLeft,
-    /// Each child has a copy.
+    /// Each child has a copy of the area.
     AreCopied,
 }
 
@@ -243,7 +243,7 @@ struct Places<'a> {
     covering: [[Option<u32>; HIDERS]; FAN],
     /// The children that some area covers, a bit each.
     covered: u16,
-    /// For each of the list the children that it has a place in, a bit each.
+    /// The children in which each area of the list has a place, a bit each.
     children: Vec<u16>,
     /// Areas that have no place in some child that they overlap, and those that hide them there.
     hidden: Vec<u32>,

@@ -27,7 +27,7 @@ impl Cost {
         self.nodes.saturating_add(self.blocks)
     }
 
-    /// Of one search and another behind it.
+    /// Returns the cost of one search and another behind it.
     pub(crate) fn and(self, other: Cost) -> Cost {
         Cost {
             nodes: self.nodes.saturating_add(other.nodes),

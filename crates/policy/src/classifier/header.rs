@@ -17,7 +17,7 @@ pub(super) const DIMENSIONS: usize = 5;
 /// Bounds of each dimension, both included.
 pub(super) type Ranges = [(u32, u32); DIMENSIONS];
 
-/// Everything that a search can be asked.
+/// The region of all headers.
 pub(super) const EVERYTHING: Ranges =
     [(0, u32::MAX), (0, u32::MAX), (0, 0xffff), (0, 0xffff), (0, 0xff)];
 

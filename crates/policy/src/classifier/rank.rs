@@ -24,8 +24,8 @@ struct Node {
 #[derive(Debug)]
 pub(super) struct Ranks {
     ends: usize,
-    /// From the root down; a node's children are the nodes `FAN × i ..` of the next level. The last
-    /// level holds every end.
+    /// Levels from the root down; a node's children are the nodes `FAN × i ..` of the next level.
+    /// The last level holds every end.
     levels: Vec<Box<[Node]>>,
 }
 

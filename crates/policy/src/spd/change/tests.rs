@@ -102,7 +102,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// A database, and what it must be.
 struct Life {
     spd: Spd,
-    /// By number.
+    /// Policies that hold, by number.
     policies: BTreeMap<u32, Policy>,
     next: u32,
     /// Slots given since they were last given anew, and to whom.
@@ -250,7 +250,7 @@ impl Life {
         self.check();
     }
 
-    /// It says what a database says that was made of the same policies at once.
+    /// Checks that the database gives the answers of one made of the same policies at once.
     fn check(&self) {
         let policies: Vec<Policy> = self.policies.values().cloned().collect();
         assert!(self.spd.holds_only(&policies) && self.spd.len() == policies.len());
