@@ -17,20 +17,20 @@ use words::Words;
 /// The place of an accepted number in relation to the right edge of the window.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Advance {
-    /// It became the right edge: no higher number was accepted before.
+    /// The number became the right edge: no higher one was accepted before.
     Moved,
-    /// It lies left of the edge: the packet was overtaken on its way, or it is an old one that
-    /// somebody held back.
+    /// The number lies left of the edge: the packet was overtaken on its way, or it is an old one
+    /// that somebody held back.
     Inside,
 }
 
 /// Reason why a sequence number is not accepted. The caller drops the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// It was accepted before.
+    /// The number was accepted before.
     #[error("sequence number was already received")]
     Duplicate,
-    /// It lies left of the window, or is 0, which no sender uses.
+    /// The number lies left of the window, or is 0, which no sender uses.
     #[error("sequence number is left of the replay window")]
     TooOld,
 }

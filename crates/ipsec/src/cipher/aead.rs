@@ -127,7 +127,7 @@ impl ExtendedAads {
         ExtendedAads(Some(aads))
     }
 
-    /// That of a packet of the group; without ESN it is the header itself.
+    /// Returns the AAD of a packet of the group; without ESN it is the header itself.
     #[inline]
     fn aad<'a>(&'a self, row: usize, header: &'a [u8; HEADER_BYTES]) -> &'a [u8] {
         match &self.0 {

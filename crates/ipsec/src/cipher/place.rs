@@ -75,7 +75,7 @@ impl HmacLayout {
     /// header and the ICV, and libraries that count in 16 bits can still do it.
     pub(super) const MAX_AUTHENTICATED_BYTES: usize = 65_520;
 
-    /// Also of [`Suite::Null`], whose ICV is empty.
+    /// Returns the layout of a suite with HMAC, or of [`Suite::Null`], whose ICV is empty.
     pub(super) const fn of(suite: Suite) -> HmacLayout {
         HmacLayout { encryption: suite.encryption(), icv_bytes: suite.icv_bytes() }
     }

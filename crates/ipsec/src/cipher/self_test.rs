@@ -121,7 +121,7 @@ fn published(suite: Suite) -> Vector {
     }
 }
 
-/// Those with HMAC. The HMAC keys are "Jefe" again and again.
+/// Returns the vector of a suite with HMAC. The HMAC keys are "Jefe" again and again.
 fn published_hmac(suite: Suite) -> Vector {
     let integrity_key = "4a656665".repeat(suite.integrity_key_bytes() / 4);
     let (key, header, iv, text, sealed) = match (suite.encryption(), suite.key_bytes()) {

@@ -57,7 +57,7 @@ impl Writer {
     }
 }
 
-/// Both judge the same numbers; every number is asked of both before it is committed.
+/// Checks, before and in each commit, that both windows judge a number alike.
 fn same_as_everything(writer: Writer, size: u32, numbers: impl IntoIterator<Item = u64>) {
     let fast = window(size);
     let mut all = Everything { seen: HashSet::new(), right: 0, size: u64::from(size) };

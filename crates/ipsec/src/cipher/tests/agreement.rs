@@ -166,7 +166,8 @@ proptest! {
     }
 }
 
-/// Not left to chance: each length up to 300 bytes, and each alignment with each suite.
+/// Covers, without leaving it to chance, each length up to 300 bytes, and each alignment with each
+/// suite.
 #[test]
 fn backends_agree_on_every_short_length_at_every_alignment() {
     for &suite in Suite::ALL {

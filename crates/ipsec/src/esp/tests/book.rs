@@ -27,7 +27,7 @@ pub(super) struct Setting {
     pub(super) suite: Suite,
     pub(super) numbers: SequenceNumbers,
     pub(super) mode: Mode,
-    /// Of the outer header; in transport mode of the packet itself.
+    /// Family of the outer header; in transport mode of the packet itself.
     pub(super) outer: Family,
     pub(super) udp: Option<UdpPorts>,
     pub(super) dscp: Dscp,
