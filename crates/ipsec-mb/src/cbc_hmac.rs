@@ -52,22 +52,22 @@ impl Hash {
 
 /// One packet of a burst. No `Debug`: text.
 pub struct Packet<'f> {
-    /// From the ESP header on, which is authenticated with the IV and the text; behind the text
-    /// the ICV, or room for it.
+    /// Bytes from the ESP header on, which is authenticated with the IV and the text; behind the
+    /// text the ICV, or room for it.
     pub bytes: &'f mut [u8],
     /// Initialization vector of AES-CBC; not used with NULL encryption.
     pub iv: [u8; BLOCK_BYTES],
     /// The range of `bytes` that is ciphered: for AES-CBC whole blocks, at least one. Authenticated
     /// are the bytes from the first to the end of the text.
     pub text: Range<usize>,
-    /// With ESN the high half of the number, in network order: authenticated behind the text and
-    /// not sent (RFC 4303 §2.2.1).
+    /// High half of the number with ESN, in network order: authenticated behind the text and not
+    /// sent (RFC 4303 §2.2.1).
     pub extended: Option<[u8; EXTENDED_BYTES]>,
     /// The result of opening: the ICV was right, and the text is decrypted.
     pub authentic: bool,
 }
 
-/// Nothing of a burst may be sent.
+/// Reason why nothing of a burst may be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SealError {
     /// A packet's text or the room for its ICV does not lie in its bytes, is not made of whole

@@ -25,12 +25,12 @@ impl Manager {
         (refused == 0).then_some(Manager(memory))
     }
 
-    /// For the shim's direct calls.
+    /// Returns the manager's address for the shim's direct calls.
     pub(crate) fn as_ptr(&self) -> *const u8 {
         self.0.as_ptr()
     }
 
-    /// For the shim's bursts.
+    /// Returns the manager's address for the shim's bursts.
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
         self.0.as_mut_ptr()
     }
@@ -38,7 +38,7 @@ impl Manager {
 
 /// The library as found on this machine.
 pub(crate) struct Library {
-    /// For calls without state.
+    /// The manager for calls without state.
     pub(crate) manager: Manager,
     version: &'static str,
     /// The instructions of this processor that it uses.

@@ -8,7 +8,7 @@ use zeroize::Zeroize;
 /// The alignment that the library wants of its structures: a cache line, and the widest register.
 const ALIGNMENT: usize = 64;
 
-/// So many bytes at an address that stays, zero at first, wiped on drop. No `Debug`: key bytes.
+/// Bytes at an address that stays, zero at first, wiped on drop. No `Debug`: key bytes.
 pub(crate) struct Wiped {
     bytes: NonNull<u8>,
     layout: Layout,

@@ -29,7 +29,7 @@ pub(crate) enum Architecture {
     Sse,
     Avx2,
     Avx512,
-    /// And AES on such registers.
+    /// AVX-512, and AES on such registers.
     Avx512Vaes,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Nothing.
+    /// A row without any buffer.
     pub(crate) const NONE: Row = Row {
         text: ptr::null_mut(),
         text_bytes: 0,

@@ -23,7 +23,7 @@ enum Algorithm {
     ChaCha20Poly1305,
 }
 
-/// Those that are there for this processor.
+/// Returns the algorithms that are there for this processor.
 fn algorithms() -> Vec<Algorithm> {
     let mut algorithms = vec![Algorithm::Gcm128, Algorithm::Gcm192, Algorithm::Gcm256];
     if has_chacha("one of the algorithms") {

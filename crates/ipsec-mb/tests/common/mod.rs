@@ -13,7 +13,7 @@ pub(crate) fn is_there(test: &str) -> bool {
     true
 }
 
-/// So many bytes that look random, the same for the same seed.
+/// Returns `length` bytes that look random, the same for the same seed.
 pub(crate) fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
     let mut next = || {
