@@ -27,7 +27,7 @@ pub mod ethertype {
 pub struct LinkAddress(NonZeroU64);
 
 impl LinkAddress {
-    /// From its six bytes.
+    /// Makes the address of its six bytes.
     pub const fn new(bytes: [u8; 6]) -> LinkAddress {
         let [a, b, c, d, e, f] = bytes;
         LinkAddress(LinkAddress::ABOVE.saturating_add(u64::from_be_bytes([0, 0, a, b, c, d, e, f])))
@@ -45,7 +45,7 @@ impl LinkAddress {
 /// The VLAN tag of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tag {
-    /// None, or a priority tag (VLAN id 0).
+    /// No tag, or a priority tag (VLAN id 0).
     Untagged,
     /// One tag with this VLAN id.
     Vlan(u16),

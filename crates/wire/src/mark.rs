@@ -33,11 +33,11 @@ pub struct Mark {
 /// The VLAN tag of a marked packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MarkVlan {
-    /// None, or one with id 0.
+    /// No tag, or one with id 0.
     Untagged,
-    /// One with this id, 1 to 4095.
+    /// One tag with this id, 1 to 4095.
     Id(u16),
-    /// More than one, an 802.1ad tag, or a header cut short: no port has it.
+    /// More than one tag, an 802.1ad tag, or a header cut short: no port has it.
     Other,
 }
 

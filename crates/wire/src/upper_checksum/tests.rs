@@ -52,7 +52,7 @@ proptest! {
         }
     }
 
-    /// So that a finished checksum that looks unfinished by chance stays as it is.
+    /// Checks that a finished checksum that looks unfinished by chance stays as it is.
     #[test]
     fn to_complete_a_right_checksum_changes_nothing(
         payload in proptest::collection::vec(any::<u8>(), 0..70),
