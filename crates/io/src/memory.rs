@@ -11,10 +11,10 @@ pub const FRAME_BYTES: usize = 4096;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// From the start of one frame to that of the next: an odd number of cache lines, as AF_XDP lays
-/// frames out where the kernel lets it. At a stride of a page the lines that a walk touches, the
-/// same few of each frame, would all fall into the same few sets of the first cache, and push each
-/// other out (5 ns a packet).
+/// Returns the distance from the start of one frame to that of the next: an odd number of cache
+/// lines, as AF_XDP lays frames out where the kernel lets it. At a stride of a page the lines that
+/// a worker touches, the same few of each frame, would all fall into the same few sets of the first
+/// cache, and push each other out (5 ns a packet).
 const fn stride_of(frame_bytes: usize) -> usize {
     (frame_bytes.div_ceil(LINE) | 1) * LINE
 }

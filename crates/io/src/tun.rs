@@ -36,7 +36,7 @@ pub enum TunError {
          container the netdev"
     )]
     NoDriver,
-    /// Not allowed.
+    /// The process lacks the right to make the netdev.
     #[error("the TUN device {name} needs CAP_NET_ADMIN and access to {CLONE_DEVICE}")]
     NotPermitted {
         /// Name asked for.
@@ -48,7 +48,7 @@ pub enum TunError {
         /// Name asked for.
         name: String,
     },
-    /// There is a netdev of that name, and it is another kind.
+    /// A netdev of another kind has that name.
     #[error("{name} exists and is no TUN device with several queues: rename or delete it")]
     Taken {
         /// Name asked for.

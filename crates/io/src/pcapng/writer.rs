@@ -58,9 +58,9 @@ pub struct Interface<'a> {
 /// The way of a packet, seen from its interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
-    /// It was received.
+    /// The packet was received.
     Inbound,
-    /// It was sent.
+    /// The packet was sent.
     Outbound,
 }
 
