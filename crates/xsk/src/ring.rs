@@ -128,7 +128,7 @@ pub(crate) struct Producer<T> {
 }
 
 impl<T: Plain> Producer<T> {
-    /// This end of a ring.
+    /// Makes this end of a ring.
     ///
     /// # Panics
     /// As [`Words::new`].
@@ -222,7 +222,7 @@ pub(crate) struct Consumer<T> {
 }
 
 impl<T: Plain> Consumer<T> {
-    /// This end of a ring.
+    /// Makes this end of a ring.
     ///
     /// # Panics
     /// As [`Words::new`].

@@ -117,9 +117,9 @@ pub struct Counters {
     pub tx_refused: u64,
     /// System calls to transmit.
     pub kicks: u64,
-    /// Those of them that the kernel refused for now (no room in the driver).
+    /// Calls of `kicks` that the kernel refused for now (no room in the driver).
     pub kicks_again: u64,
-    /// Those of them that the kernel refused because the netdev is down or gone.
+    /// Calls of `kicks` that the kernel refused because the netdev is down or gone.
     pub kicks_down: u64,
     /// System calls to wake a driver that waits for fill entries.
     pub wakeups: u64,
@@ -147,9 +147,9 @@ pub struct Statistics {
 /// Frames that a socket holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HeldFrames {
-    /// In the fill and rx rings.
+    /// Frames in the fill and rx rings.
     pub receive: u32,
-    /// In the tx and completion rings, or on their way.
+    /// Frames in the tx and completion rings, or on their way.
     pub transmit: u32,
 }
 
@@ -565,7 +565,7 @@ impl Socket {
 }
 
 impl AsFd for Socket {
-    /// To be polled, and to be entered in an XSKMAP.
+    /// Returns the descriptor to poll and to enter in an XSKMAP.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd().as_fd()
     }

@@ -140,15 +140,15 @@ impl Owner {
 pub struct Census {
     /// Frames that exist.
     pub total: usize,
-    /// On the free list.
+    /// Frames on the free list.
     pub free: usize,
-    /// Taken by the caller: packets in the walk, packets held.
+    /// Frames taken by the caller: packets in progress, packets held.
     pub outside: usize,
-    /// In fill and rx rings of sockets.
+    /// Frames in fill and rx rings of sockets.
     pub receive: usize,
-    /// In tx and completion rings of sockets.
+    /// Frames in tx and completion rings of sockets.
     pub transmit: usize,
-    /// In quarantine: their socket is closed, and the kernel may not have let go of them.
+    /// Frames in quarantine: their socket is closed, and the kernel may not have let go of them.
     pub quarantined: usize,
 }
 
