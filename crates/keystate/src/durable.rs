@@ -35,7 +35,7 @@ pub(crate) struct Reservation {
 pub(crate) enum Found<T> {
     Missing,
     Good(T),
-    /// It is there, or was set aside, and cannot be understood.
+    /// The record is there, or was set aside, and cannot be understood.
     Damaged(PathBuf),
 }
 

@@ -33,7 +33,7 @@ pub enum FileError {
         /// User id of its owner.
         owner: u32,
     },
-    /// It is larger than any record.
+    /// The file is larger than any record.
     #[error("{}: larger than any record of ours", .path.display())]
     TooLarge {
         /// The file.

@@ -35,24 +35,25 @@ pub enum Refusal {
         /// The highest number known as used.
         used: u64,
     },
-    /// It was found so before.
+    /// The key's record was once found missing or gone back.
     #[error(
         "its durable record was once missing or gone back; make a new key with `lockgate keygen`"
     )]
     Spent,
-    /// It was used on another machine, which may still use it.
+    /// The key was used on another machine, which may still use it.
     #[error(
         "it was used on another machine: a copied disk, or a copied key; make a new key with \
          `lockgate keygen`"
     )]
     OtherMachine,
-    /// This machine has used it in the other direction: its peer seals with it.
+    /// This machine has used the key in the other direction: its peer seals with it.
     #[error(
         "it was used here in the other direction: two gateways would seal with one key; make a \
          new pair with `lockgate keygen`"
     )]
     OtherDirection,
-    /// No record knows it, and its file is so old that it may have been used before there was one.
+    /// No record knows the key, and its file is so old that it may have been used before there was
+    /// one.
     #[error(
         "no record of its use is here, and its file is {hours} hours old: it may have been used \
          before; make a new key with `lockgate keygen` (new ones are taken for {} hours)",
@@ -62,7 +63,7 @@ pub enum Refusal {
         /// Age of the file.
         hours: u64,
     },
-    /// No record knows it, and its file is from the future.
+    /// No record knows the key, and its file is from the future.
     #[error(
         "no record of its use is here, and by this machine's clock its file will be made in \
          {hours} hours: set the clock"
@@ -71,7 +72,7 @@ pub enum Refusal {
         /// Hours by which the file is ahead of the clock.
         hours: u64,
     },
-    /// It was used with ESN beyond what 32-bit numbers can count.
+    /// The key was used with ESN beyond what 32-bit numbers can count.
     #[error(
         "it was used with ESN up to number {used}, and 32-bit numbers end at {last}: write esn = \
          true again, or make a new key with `lockgate keygen`"

@@ -58,9 +58,9 @@ pub const MAX_SAS: u32 = run::SLOTS;
 /// The use of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum KeyUse {
-    /// To seal: outbound SAs.
+    /// Sealing: a key of outbound SAs.
     Seals,
-    /// To open: inbound SAs.
+    /// Opening: a key of inbound SAs.
     Opens,
 }
 

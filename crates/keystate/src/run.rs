@@ -100,7 +100,8 @@ impl Slot {
     }
 }
 
-/// Whom a slot is of, by a copy of its words. `None`: nobody, or they do not fit each other.
+/// Returns the owner of a slot, by a copy of its words. `None`: nobody, or the words do not fit
+/// each other.
 fn subject_of(words: &[u64]) -> Option<Subject> {
     let usage = match words[slot::STATE] {
         STATE_SEALS => KeyUse::Seals,
@@ -344,7 +345,7 @@ fn open_locked(path: &Path) -> Result<(File, &'static [AtomicU64], Length), KeyS
 /// The length of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Length {
-    /// Nothing is.
+    /// The file is empty: just made.
     New,
     /// Somebody made it shorter.
     Cut,

@@ -27,7 +27,7 @@ fn key_file(root: &Path) -> KeyFileFacts {
     KeyFileFacts { path: root.join("a.keys"), modified: SystemTime::now() }
 }
 
-/// This test program again, running one test as the process that is killed or starved.
+/// Returns a command that runs one test of this program as the process that is killed or starved.
 fn child(test: &str, directory: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]);

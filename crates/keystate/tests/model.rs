@@ -23,7 +23,7 @@ enum Step {
     /// every point at which a crash can come between the writes of a reservation.
     Block(File),
     Unblock(File),
-    /// While the daemon is down.
+    /// This and the next two happen only while the daemon is down.
     Backup(File),
     Restore(File),
     Lose(File),
