@@ -178,7 +178,7 @@ pub fn detach(ifindex: u32) -> Result<bool, BpfError> {
     Err(BpfError::Contended { ifindex })
 }
 
-/// Nothing is there yet: native, else generic. `None`: somebody was quicker.
+/// Attaches the program where none is: native, else generic. `None`: another process was quicker.
 pub(crate) fn attach_first(
     ifindex: u32,
     program: BorrowedFd<'_>,
@@ -207,7 +207,7 @@ pub(crate) fn attach_first(
     Err(BpfError::Contended { ifindex })
 }
 
-/// In one step, the old program named. `None`: it is not there any more.
+/// Replaces the old program in one step, by naming it. `None`: it is not there any more.
 fn replace(
     ifindex: u32,
     program: BorrowedFd<'_>,

@@ -76,7 +76,7 @@ pub enum BpfError {
         /// The VLAN id; `None`: untagged.
         vlan: Option<u16>,
     },
-    /// Not a VLAN id.
+    /// A number that is no VLAN id.
     #[error("{vlan} is not a VLAN id: 1 to 4094 are")]
     BadVlan {
         /// The number that the caller gave.

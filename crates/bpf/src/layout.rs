@@ -27,11 +27,11 @@ pub(crate) const SIDE_UNPROTECTED: u8 = 2;
 
 /// Bits of [`ServiceEntry::flags`]: only these ports; without it the whole protocol.
 pub(crate) const SERVICE_PORTS: u8 = 1;
-/// Passed if to an address of ours.
+/// Bit of a service whose packets to an own address are passed.
 pub(crate) const SERVICE_TO_US: u8 = 2;
-/// Passed if to a group or a broadcast address.
+/// Bit of a service whose packets to a group or a broadcast address are passed.
 pub(crate) const SERVICE_TO_GROUPS: u8 = 4;
-/// And later fragments likewise.
+/// Bit of a service whose later fragments are passed likewise.
 pub(crate) const SERVICE_FRAGMENTS: u8 = 8;
 
 /// Bits of the value of an own address: it is on a protected port, on an unprotected one.
@@ -96,7 +96,7 @@ shared_struct! {
     /// traffic too, and nothing can be missing but the frames that are in the program right now.
     #[derive(PartialEq, Eq, Debug, Default)]
     pub struct KernelCounters as "lockgate_counters" {
-        /// By [`Counter`]; of one core in the program's map.
+        /// Frames by [`Counter`]; of one core in the program's map.
         pub(crate) frames: [u64; COUNTERS],
     }
 }
@@ -116,7 +116,7 @@ shared_struct! {
     /// One entry of `allow_host`, as far as no policy may want its packets.
     pub(crate) struct ServiceEntry as "lockgate_service" {
         pub(crate) protocol: u8,
-        /// Of `SERVICE_*`.
+        /// Bits of `SERVICE_*`.
         pub(crate) flags: u8,
         pub(crate) first_port: u16,
         /// Included.
@@ -138,7 +138,7 @@ shared_struct! {
 shared_struct! {
     /// All ports of the netdev.
     pub(crate) struct PortsEntry as "lockgate_ports" {
-        /// By VLAN id: place in `ports`; 0: undeclared.
+        /// Place in `ports` by VLAN id; 0: undeclared.
         pub(crate) place: [u8; VLAN_IDS],
         pub(crate) ports: [PortEntry; MAX_PORTS + 1],
     }

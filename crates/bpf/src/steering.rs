@@ -67,18 +67,18 @@ pub struct Service {
 pub struct Scope(u8);
 
 impl Scope {
-    /// To an address of ours.
+    /// Packets to an own address.
     pub const TO_US: Scope = Scope(SERVICE_TO_US);
-    /// To a group or a broadcast address.
+    /// Packets to a group or a broadcast address.
     pub const TO_GROUPS: Scope = Scope(SERVICE_TO_GROUPS);
-    /// Of these, later fragments too.
+    /// Later fragments of the packets in scope too.
     pub const FRAGMENTS: Scope = Scope(SERVICE_FRAGMENTS);
-    /// All.
+    /// All packets.
     pub const ALL: Scope = Scope::TO_US.and(Scope::TO_GROUPS).and(Scope::FRAGMENTS);
-    /// None.
+    /// No packet.
     pub const NONE: Scope = Scope(0);
 
-    /// These and those.
+    /// Returns the packets of both scopes.
     #[must_use]
     pub const fn and(self, other: Scope) -> Scope {
         Scope(self.0 | other.0)
