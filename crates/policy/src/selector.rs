@@ -7,7 +7,7 @@
 //! | ICMP messages, as type/code | `8` (any code) · `3/4` · `3/0-3/15` · `3-5` (any code) |
 //! | protocol | `any` · a name of [`PROTOCOL_NAMES`] · 0 … 255 |
 //!
-//! What is displayed is the shortest form, and parses back to the same value.
+//! `Display` writes the shortest form, which parses back to the same value.
 
 mod relation;
 
