@@ -13,8 +13,8 @@
 //! with HMAC   text, ICV behind it               with ESN the number's high half behind it, which
 //!                                               is not sent (RFC 4303 §2.2.1)
 //! ```
-//! Which library works is decided once, when a key is expanded; each call asks for it once and
-//! then goes over its jobs.
+//! The library is chosen once, when a key is expanded; each call looks the choice up once and then
+//! goes over its jobs.
 //!
 //! Not here: where a packet's IV is written, padding, sequence numbers and replay windows.
 

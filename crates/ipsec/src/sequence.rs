@@ -89,8 +89,8 @@ enum Word {
 /// Hands out the numbers 1, 2, 3 … of one key, each once. Shared by all workers that seal with
 /// that key, and kept over changes of configuration as long as the key is.
 ///
-/// Who draws a number uses it at once or never (DESIGN I8): AES-GCM's nonce is made of it, and a
-/// number used twice gives the key away.
+/// The caller that draws a number uses it at once or never (DESIGN I8): AES-GCM's nonce is made of
+/// it, and a number used twice gives the key away.
 ///
 /// Numbers are handed out up to a reservation, which whoever keeps a durable record raises ahead
 /// of use; a counter without such a record has all of its numbers reserved.

@@ -1,6 +1,6 @@
 //! Transport mode (RFC 4303 §3.1.1): ESP between a packet's own IP header and its upper layer.
 //!
-//! What is sealed or opened does not move; the IP header, with its options or extension headers,
+//! The sealed or opened bytes do not move; the IP header, with its options or extension headers,
 //! moves to where ESP begins, or back to where the upper layer begins.
 
 use std::ops::Range;
