@@ -40,9 +40,9 @@ impl ChaCha20Poly1305 {
         self.call(Direction::Seal, nonce, aad, text, icv);
     }
 
-    /// Decrypts `text` in place; whether `icv` is right for it and `aad`.
+    /// Decrypts `text` in place; returns whether `icv` is right for it and `aad`.
     ///
-    /// Where it is not, the text is 0: what was not authenticated is never seen decrypted.
+    /// If it is not, the text is zeroed: text that was not authenticated is never seen decrypted.
     ///
     /// # Panics
     /// With a text that is too long for the algorithm, 256 GiB.

@@ -144,9 +144,9 @@ impl Lanes {
     /// With more rows than [`BURST`].
     ///
     /// # Safety
-    /// What every row authenticates is valid for reading, at least 1 byte and at most 65535; where
-    /// its ICV goes is valid for writing as many bytes as the hash has of it; no ICV overlaps
-    /// anything else. Else the library reads behind a packet or writes behind an ICV.
+    /// The bytes that every row authenticates are valid for reading, at least 1 byte and at most
+    /// 65535; the place of its ICV is valid for writing as many bytes as the hash has of it; no ICV
+    /// overlaps anything else. Else the library reads behind a packet or writes behind an ICV.
     pub(crate) unsafe fn authenticate(
         &mut self,
         schedule: &Schedule,
