@@ -180,7 +180,7 @@ unsafe impl Plain for libc::xdp_options {}
 /// Sets an option of a socket.
 ///
 /// # Safety
-/// Where the option makes the kernel write to an address in `value`, as `XDP_UMEM_REG` does, the
+/// If the option makes the kernel write to an address in `value`, as `XDP_UMEM_REG` does, the
 /// caller keeps the promise of [`register`].
 unsafe fn set<T>(socket: &XdpSocket, option: c_int, value: &T) -> io::Result<()> {
     let length = size_of::<T>() as libc::socklen_t;
