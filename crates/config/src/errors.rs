@@ -3,6 +3,7 @@
 
 use std::fmt::{self, Write};
 
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet, Title};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use crate::mistake::Mistake;
@@ -12,6 +13,9 @@ use crate::text;
 /// Errors that are told at most, and warnings too; of the rest only the errors are counted.
 pub const MAX_PROBLEMS: usize = 40;
 
+/// Draws problems without colours, which logs and the API's clients would show as debris.
+const PLAIN: Renderer = Renderer::plain();
+
 /// Whether a configuration can be used in spite of a problem.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -20,6 +24,16 @@ pub enum Severity {
     Error,
     /// It can, but is probably not what was meant.
     Warning,
+}
+
+impl Severity {
+    /// Its word in a message.
+    fn level(self) -> Level<'static> {
+        match self {
+            Severity::Error => Level::ERROR,
+            Severity::Warning => Level::WARNING,
+        }
+    }
 }
 
 /// One thing that is wrong, and where.
@@ -45,30 +59,62 @@ impl Problem {
 }
 
 impl Problem {
-    /// The problem in one line: `file:line:column: message`.
-    fn headline(&self) -> String {
-        let kind = if self.severity == Severity::Warning { "warning: " } else { "" };
-        let file = text::message(&self.place.to_string());
-        format!("{file}: {kind}{}", text::message(&self.mistake.to_string()))
+    /// The problem in one line, for a log: `file:line:column: error: message`, the place that it
+    /// contradicts and, behind semicolons, what to do.
+    pub fn in_one_line(&self) -> String {
+        let mut text = self.headline(&PLAIN);
+        for more in [self.note(), self.help()].into_iter().flatten() {
+            text.push_str("; ");
+            text.push_str(&more);
+        }
+        text
+    }
+
+    /// The problem in one line, without advice: `file:line:column: error: message`.
+    fn headline(&self, renderer: &Renderer) -> String {
+        let title = renderer.clone().short_message(true).render(&[Group::with_title(self.title())]);
+        format!("{}: {title}", text::message(&self.place.to_string()))
+    }
+
+    fn title(&self) -> Title<'static> {
+        self.severity.level().primary_title(text::message(&self.mistake.to_string()))
+    }
+
+    fn note(&self) -> Option<String> {
+        let earlier = self.earlier.as_ref()?;
+        let place = text::message(&earlier.to_string());
+        Some(format!("first in line {} ({place})", earlier.line))
+    }
+
+    fn help(&self) -> Option<String> {
+        self.mistake.help().map(|help| text::message(&help))
+    }
+
+    /// The problem with its line and carets below the span, the place that it contradicts, and
+    /// what to do.
+    fn drawn(&self, renderer: &Renderer) -> String {
+        // The headline has the place: the library would count columns in the excerpt instead.
+        let mut group = Group::with_level(self.severity.level());
+        if let Some(Excerpt { line, span }) = &self.excerpt {
+            let span = AnnotationKind::Primary.span(span.clone());
+            let line = Snippet::source(line.as_str()).line_start(self.place.line as usize);
+            group = group.element(line.annotation(span));
+        }
+        let note = self.note().map(|note| Level::NOTE.message(note));
+        let help = self.help().map(|help| Level::HELP.message(help));
+        let group = group.elements(note).elements(help);
+        let headline = self.headline(renderer);
+        match group.is_empty() {
+            true => headline,
+            false => format!("{headline}\n{}", renderer.render(&[group])),
+        }
     }
 }
 
 impl fmt::Display for Problem {
-    /// `file:line:column: message`, the source line with a caret, what to do.
+    /// `file:line:column: error: message`, the source line with carets, what to do.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.headline())?;
-        if let Some(Excerpt { line, indent, width, .. }) = &self.excerpt {
-            let number = self.place.line;
-            write!(f, "\n{number:>5} | {line}\n      | {indent}{}", "^".repeat(*width))?;
-        }
-        if let Some(earlier) = &self.earlier {
-            let place = text::message(&earlier.to_string());
-            write!(f, "\n      = first in line {} ({place})", earlier.line)?;
-        }
-        if let Some(help) = self.mistake.help() {
-            write!(f, "\n      = {}", text::message(&help))?;
-        }
-        Ok(())
+        f.write_str(&self.drawn(&PLAIN))
     }
 }
 
@@ -80,8 +126,7 @@ impl Serialize for Problem {
         object.serialize_field("line", &self.place.line)?;
         object.serialize_field("column", &self.place.column)?;
         object.serialize_field("message", &text::message(&self.mistake.to_string()))?;
-        let help = self.mistake.help().map(|help| text::message(&help));
-        object.serialize_field("help", &help)?;
+        object.serialize_field("help", &self.help())?;
         object.serialize_field("earlier", &self.earlier)?;
         object.end()
     }
@@ -110,14 +155,25 @@ impl ConfigErrors {
     }
 }
 
+impl ConfigErrors {
+    /// The problems, one line each with what to do, and how many errors they are: for a log.
+    pub fn in_lines(&self) -> String {
+        let lines = fitted(&self.problems, Problem::in_one_line, &PLAIN);
+        format!("{lines}{}", self.count())
+    }
+
+    fn count(&self) -> String {
+        match (self.errors(), self.untold) {
+            (1, 0) => "1 error; nothing was applied".into(),
+            (errors, 0) => format!("{errors} errors; nothing was applied"),
+            (errors, more) => format!("{errors} errors and {more} more; nothing was applied"),
+        }
+    }
+}
+
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&render(&self.problems))?;
-        match (self.errors(), self.untold) {
-            (1, 0) => f.write_str("1 error; nothing was applied"),
-            (errors, 0) => write!(f, "{errors} errors; nothing was applied"),
-            (errors, more) => write!(f, "{errors} errors and {more} more; nothing was applied"),
-        }
+        write!(f, "{}{}", render(&self.problems), self.count())
     }
 }
 
@@ -126,32 +182,51 @@ impl std::error::Error for ConfigErrors {}
 /// Lines of problems that are shown at most: a screen.
 const SCREEN_LINES: usize = 40;
 
-/// Problems as text for a terminal, one after the other, each ending with a newline. Those that do
-/// not fit on a screen are one line each, errors before warnings; the rest is counted.
+/// Problems as text for a terminal, one after the other, each ending with a newline and, if it is
+/// more than a line, with an empty one. Those that do not fit on a screen are one line each, errors
+/// before warnings; the rest is counted.
 pub fn render(problems: &[Problem]) -> String {
-    let full: Vec<String> = problems.iter().map(Problem::to_string).collect();
-    if full.iter().map(|text| text.lines().count()).sum::<usize>() <= SCREEN_LINES {
-        return full.iter().map(|text| format!("{text}\n")).collect();
+    render_in(problems, &PLAIN)
+}
+
+fn render_in(problems: &[Problem], renderer: &Renderer) -> String {
+    let full = |problem: &Problem| {
+        let drawn = problem.drawn(renderer);
+        if drawn.contains('\n') { drawn + "\n" } else { drawn }
+    };
+    fitted(problems, full, renderer)
+}
+
+/// Problems in full, as far as they fit on a screen, else one line each.
+fn fitted(
+    problems: &[Problem],
+    in_full: impl Fn(&Problem) -> String,
+    renderer: &Renderer,
+) -> String {
+    let lines = |text: &String| text.split('\n').count();
+    // More cannot fit, and need not be drawn.
+    if problems.len() <= SCREEN_LINES {
+        let full: Vec<String> = problems.iter().map(&in_full).collect();
+        if full.iter().map(lines).sum::<usize>() <= SCREEN_LINES {
+            return full.iter().map(|text| format!("{text}\n")).collect();
+        }
     }
-    let mut order: Vec<(&Problem, String)> = problems.iter().zip(full).collect();
-    order.sort_by_key(|(problem, _)| problem.severity == Severity::Warning);
+    let mut order: Vec<&Problem> = problems.iter().collect();
+    order.sort_by_key(|problem| problem.severity == Severity::Warning);
     let mut text = String::new();
     let (mut room, mut left) = (SCREEN_LINES - 1, order.len());
     let mut untold = [0, 0];
-    for (problem, full) in order {
-        let lines = full.lines().count();
+    for problem in order {
         left -= 1;
-        match room {
-            0 => untold[usize::from(problem.severity == Severity::Warning)] += 1,
-            _ if lines + left <= room => {
-                room -= lines;
-                writeln!(text, "{full}").expect("writing to a string");
-            }
-            _ => {
-                room -= 1;
-                writeln!(text, "{}", problem.headline()).expect("writing to a string");
-            }
+        if room == 0 {
+            untold[usize::from(problem.severity == Severity::Warning)] += 1;
+            continue;
         }
+        let full = (left < room).then(|| in_full(problem));
+        let shown = full.filter(|full| lines(full) + left <= room);
+        let shown = shown.unwrap_or_else(|| problem.headline(renderer));
+        room -= lines(&shown);
+        writeln!(text, "{shown}").expect("writing to a string");
     }
     let counted = |count: usize, word: &str| match count {
         0 => None,
@@ -265,5 +340,98 @@ impl<'a> Problems<'a> {
             });
         }
         Ok(self.list)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::text::is_hidden;
+
+    /// Problem with these bytes of a text.
+    fn problem(text: &str, span: Span) -> Problem {
+        let source = Source::new("gw.toml", text);
+        let mut problems = Problems::new(&source);
+        problems.error(&span, Mistake::NulByte);
+        problems.list.remove(0)
+    }
+
+    /// The line of the file and the carets, as drawn.
+    fn drawn(text: &str, marked: &str) -> [String; 2] {
+        let start = text.find(marked).unwrap();
+        let told = problem(text, start..start + marked.len()).to_string();
+        let lines: Vec<&str> = told.lines().collect();
+        let line = |at: usize| lines[at].split_once("| ").unwrap().1.to_owned();
+        [line(2), line(3)]
+    }
+
+    #[test]
+    fn carets_stand_below_the_span_whatever_stands_before_it() {
+        for (text, marked, line, carets) in [
+            ("a = 1", "1", "a = 1", "    ^"),
+            ("\ta =\t12", "12", "    a =    12", "           ^^"),
+            // Two columns each.
+            ("漢字 = 漢", "漢", "漢字 = 漢", "^^"),
+            ("漢字 = 1", "1", "漢字 = 1", "       ^"),
+            ("e\u{301} = 1", "1", "e\u{301} = 1", "    ^"),
+            ("\u{1b}[2J = 1", "1", "\\u{1b}[2J = 1", "            ^"),
+            ("a = \u{202e}1", "\u{202e}", "a = \\u{202e}1", "    ^^^^^^^^"),
+            ("a = 1\r\nb = 2", "1", "a = 1", "    ^"),
+        ] {
+            assert_eq!(drawn(text, marked), [line, carets], "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_line_is_cut_with_a_mark_at_each_end() {
+        let rest = "x".repeat(10_000_000);
+        let long = format!("{rest} here {rest}");
+        let [line, carets] = drawn(&long, "here");
+        assert!(line.starts_with("...x") && line.ends_with("x..."), "{line}");
+        assert_eq!(line.find("here"), carets.find("^^^^"));
+        assert!(line.len() < 140, "{line}");
+        let all = problem(&long, 0..long.len());
+        assert!(all.to_string().len() < 400, "{all}");
+    }
+
+    #[test]
+    fn a_problem_for_a_log_is_one_line_with_all_that_is_to_be_said() {
+        let mut problem = problem("a = 1\na = 2\n", 6..7);
+        problem.earlier = Some(Place { file: "gw.toml".into(), line: 1, column: 1 });
+        assert_eq!(
+            problem.in_one_line(),
+            "gw.toml:2:1: error: there is a NUL byte: this is no text file; first in line 1 \
+             (gw.toml:1:1); name the configuration, a text file in TOML"
+        );
+    }
+
+    /// Text of characters that are drawn in another way than they are written.
+    fn hostile() -> impl Strategy<Value = String> {
+        let chosen = proptest::sample::select(
+            "a \t\n\r\0\u{1b}\u{9b}\u{202e}\u{200b}\u{301}\
+            \u{e0041}\u{feff}漢é\u{1f468}|^"
+                .chars()
+                .collect::<Vec<char>>(),
+        );
+        let character = prop_oneof![4 => chosen, 1 => any::<char>()];
+        proptest::collection::vec(character, 0..600).prop_map(String::from_iter)
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_text_is_drawn_as_a_few_short_lines_without_hidden_characters(
+            text in hostile(),
+            at in 0..2500_usize,
+            length in 0..2500_usize,
+        ) {
+            let source = Source::new("gw.toml", &text);
+            prop_assert!(source.excerpt(&(at..at + length)).line.len() < 4 * (2 * 140 + 100));
+            let told = problem(&text, at..at + length).to_string();
+            prop_assert!(!told.contains(|c| is_hidden(c) && c != '\n'), "{:?}", told);
+            prop_assert!(told.split('\n').count() <= 6, "{}", told);
+            prop_assert!(told.lines().all(|line| line.chars().count() <= 400), "{}", told);
+        }
     }
 }

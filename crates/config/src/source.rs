@@ -1,10 +1,16 @@
 //! A text file with its lines, so that every mistake can be shown where it stands.
+//!
+//! `annotate-snippets` draws the lines. Two things are done before it sees them. An excerpt is cut
+//! out of a long line, since a problem owns its excerpt and outlives the file. And hidden
+//! characters are escaped: the library replaces only some of them (not C1 controls, nor those
+//! without a width), and does not say which one stood there.
 
 use std::ops::Range;
 
+use annotate_snippets::renderer::DEFAULT_TERM_WIDTH;
 use serde::Serialize;
 
-use crate::text::{is_hidden, push_escape};
+use crate::text::escaped_line;
 
 /// Bytes `start .. end` of a [`Source`].
 pub(crate) type Span = Range<usize>;
@@ -61,50 +67,46 @@ impl Place {
     }
 }
 
-/// Characters of a line that are shown at most, not counting the last escape and the marks of what
-/// was left out.
-const EXCERPT: usize = 150;
-/// A span that begins behind so many characters is shown without the begin of its line.
-const MAX_BEFORE: usize = 100;
-/// Characters that are then shown before it.
-const SHOWN_BEFORE: usize = 40;
+/// Characters that an excerpt holds before a span and behind it: as many as the drawing is wide, so
+/// that it marks with `...` what it leaves out, and nothing is left out that it does not mark.
+const AROUND: usize = DEFAULT_TERM_WIDTH;
+/// Characters of a span that are marked at most: longer ones are drawn whole, wide as they are.
+const MARKED: usize = 100;
 
-/// A line of the file, or a part of it, and the part of that which a problem is about.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+/// A line of the file, or the part of it around a span, with hidden characters escaped.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Excerpt {
     pub(crate) line: String,
-    /// Blanks (and tabs, as the line has them) that bring a caret below the span.
-    pub(crate) indent: String,
-    /// Characters of the span, at least one.
-    pub(crate) width: usize,
-    /// Characters in `line`.
-    shown: usize,
-}
-
-/// The position of a character relative to the span.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
-    Before,
-    Span,
-    After,
+    /// Bytes of `line` that a problem is about: those of the span, as far as they are marked.
+    pub(crate) span: Span,
 }
 
 impl Excerpt {
-    fn push(&mut self, c: char, part: Part) {
-        let before = self.line.len();
-        match is_hidden(c) {
-            true => push_escape(&mut self.line, c),
-            false => self.line.push(c),
-        }
-        let width = self.line[before..].chars().count();
-        self.shown += width;
-        match part {
-            Part::Before if c == '\t' => self.indent.push('\t'),
-            Part::Before => self.indent.extend(std::iter::repeat_n(' ', width)),
-            Part::Span => self.width += width,
-            Part::After => {}
-        }
+    /// The part of a line around these bytes of it.
+    fn of(line: &str, span: Span) -> Excerpt {
+        let (before, rest) = line.split_at(span.start);
+        let marked = &rest[..span.len()];
+        let marked = &marked[..fitting(marked.chars(), MARKED)];
+        let after = &rest[marked.len()..];
+        let before = &before[before.len() - fitting(before.chars().rev(), AROUND)..];
+        let after = &after[..fitting(after.chars(), AROUND)];
+        let mut line = escaped_line(before).into_owned();
+        let start = line.len();
+        line.push_str(&escaped_line(marked));
+        let span = start..line.len();
+        line.push_str(&escaped_line(after));
+        Excerpt { line, span }
     }
+}
+
+/// Bytes of the first characters, of which so many are shown at most, counted as they are escaped.
+fn fitting(characters: impl Iterator<Item = char>, most: usize) -> usize {
+    let mut shown = 0;
+    let fits = |c: &char| {
+        shown += escaped_line(c.encode_utf8(&mut [0; 4])).chars().count();
+        shown <= most
+    };
+    characters.take_while(fits).map(char::len_utf8).sum()
 }
 
 /// A text with the places of its lines.
@@ -180,28 +182,12 @@ impl<'a> Source<'a> {
     pub(crate) fn excerpt(&self, span: &Span) -> Excerpt {
         let line = self.line_of(span.start);
         let (text, start) = (self.line(line), self.start_of(line));
-        let at = span.start.saturating_sub(start).min(text.len());
-        let end = span.end.saturating_sub(start).clamp(at, text.len());
-        let before = text.get(..at).unwrap_or("").chars().count();
-        let skipped = if before > MAX_BEFORE { before - SHOWN_BEFORE } else { 0 };
-        let mut excerpt = Excerpt::default();
-        if skipped > 0 {
-            excerpt.push('…', Part::Before);
-        }
-        for (place, c) in text.char_indices().skip(skipped) {
-            if excerpt.shown >= EXCERPT {
-                excerpt.line.push('…');
-                break;
-            }
-            let part = match place {
-                _ if place < at => Part::Before,
-                _ if place < end => Part::Span,
-                _ => Part::After,
-            };
-            excerpt.push(c, part);
-        }
-        excerpt.width = excerpt.width.max(1);
-        excerpt
+        let within = |offset: usize| {
+            let at = offset.saturating_sub(start).min(text.len());
+            (0..=at).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
+        };
+        let begin = within(span.start);
+        Excerpt::of(text, begin..within(span.end).max(begin))
     }
 
     /// Place of the earlier definition of the key that the span covers, within the same table.

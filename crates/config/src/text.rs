@@ -31,7 +31,7 @@ fn replaced(text: &str, is_bad: impl Fn(char) -> bool) -> Cow<'_, str> {
 }
 
 /// Appends the escape of a character.
-pub(crate) fn push_escape(text: &mut String, c: char) {
+fn push_escape(text: &mut String, c: char) {
     match c {
         '\n' => text.push_str("\\n"),
         '\r' => text.push_str("\\r"),

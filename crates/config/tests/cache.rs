@@ -88,7 +88,10 @@ fn more_than_half_of_the_memory_is_refused_with_what_fits() {
     ] {
         let errors = default().within(Some(memory)).unwrap_err();
         let text = errors.to_string();
-        assert!(text.contains("a.toml:7:9: the flow cache would take 134217728 bytes"), "{text}");
+        assert!(
+            text.contains("a.toml:7:9: error: the flow cache would take 134217728 bytes"),
+            "{text}"
+        );
         assert!(text.contains(advice), "{text}");
     }
     // What it advises is what it takes.

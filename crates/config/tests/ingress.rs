@@ -101,7 +101,10 @@ fn too_many_different_lists_are_refused_where_they_are_too_many() {
     assert_eq!(errors.errors(), 1, "{errors}");
     let line = text.lines().position(|line| line.contains("q1024")).unwrap() + 3;
     let error = errors.to_string();
-    assert!(error.contains(&format!("a.toml:{line}:9: more than 1024 different lists")), "{error}");
+    assert!(
+        error.contains(&format!("a.toml:{line}:9: error: more than 1024 different lists")),
+        "{error}"
+    );
 }
 
 /// A rule stands once for each class of ports: what is refused is told before it is compiled.

@@ -139,9 +139,15 @@ fn a_key_as_the_name_of_a_directory_or_a_file_is_not_shown() {
 fn a_pasted_key_is_told_by_its_place() {
     let pasted = format!("suite = \"aes-128-gcm\"\nmaterial = \"{KEY}\"");
     let text = told(&CONFIGURATION.replace("suite = \"aes-128-gcm\"", &pasted));
-    assert!(text.contains("test.toml:19:1: unknown key `material` in [peer.berlin]"), "{text}");
+    assert!(
+        text.contains("test.toml:19:1: error: unknown key `material` in [peer.berlin]"),
+        "{text}"
+    );
     let text = told(&CONFIGURATION.replace("\"aes-128-gcm\"", &format!("\"{KEY}\"")));
-    assert!(text.contains("test.toml:18:9: what stands here is wrong and not shown"), "{text}");
+    assert!(
+        text.contains("test.toml:18:9: error: what stands here is wrong and not shown"),
+        "{text}"
+    );
     assert!(text.contains("keys stand in a file of their own"), "{text}");
     let text = told(&CONFIGURATION.replace("\"1M\"", "\"1Q\""));
     assert!(text.contains("flows = \"1Q\""), "other lines are shown:\n{text}");

@@ -109,7 +109,7 @@ fn a_good_key_file_becomes_security_associations() {
 fn a_key_file_that_is_missing_is_named_where_the_configuration_names_it() {
     let directory = Directory::new();
     let text = directory.refused(&["p"]);
-    assert!(text.contains("gateway.toml:10:8: key file "), "{text}");
+    assert!(text.contains("gateway.toml:10:8: error: key file "), "{text}");
     assert!(text.contains("p.keys: cannot be read: No such file or directory"), "{text}");
 }
 
@@ -166,7 +166,7 @@ fn a_keys_dir_that_others_may_write_to_is_refused() {
     for mode in [0o720, 0o702, 0o777, 0o1777, 0o2775] {
         set_mode(mode);
         let text = directory.refused(&["p"]);
-        assert!(text.contains("gateway.toml:10:8: `keys_dir` "), "{text}");
+        assert!(text.contains("gateway.toml:10:8: error: `keys_dir` "), "{text}");
         let told = format!("has mode {mode:04o}: others may put files into it");
         assert!(text.contains(&told) && text.contains("chmod go-w"), "{text}");
     }
@@ -254,8 +254,8 @@ fn the_same_key_or_inbound_spi_with_two_peers_is_refused_with_both_places() {
     directory.key_file("p.keys", format!("in 0x1001 {A}\nout 0x1001 {B}\n"));
     directory.key_file("q.keys", format!("\nin 0x1001 {}\nout 0x1001 {A}\n", A.replace('a', "b")));
     let text = directory.refused(&["p", "q"]);
-    assert!(text.contains("q.keys:2:1: another inbound SA has this SPI"), "{text}");
-    assert!(text.contains("q.keys:3:1: another SA has this key material"), "{text}");
+    assert!(text.contains("q.keys:2:1: error: another inbound SA has this SPI"), "{text}");
+    assert!(text.contains("q.keys:3:1: error: another SA has this key material"), "{text}");
     let earlier = text.matches("p.keys:1:1)").count();
     assert_eq!(earlier, 2, "both are told where the first stands:\n{text}");
 }

@@ -86,9 +86,9 @@ fn changed(row: &Row) -> String {
 fn told(row: &Row, severity: Severity, problems: &[Problem]) -> bool {
     problems.iter().any(|problem| {
         let text = problem.to_string();
-        let kind = if severity == Severity::Warning { "warning: " } else { "" };
+        let kind = if severity == Severity::Warning { "warning" } else { "error" };
         problem.severity == severity
-            && text.starts_with(&format!("bad.toml:{}: {kind}", row.place))
+            && text.starts_with(&format!("bad.toml:{}: {kind}: ", row.place))
             && problem.mistake.to_string().contains(row.message)
             && text.contains(row.advice)
     })
@@ -174,10 +174,12 @@ fn a_mistake_is_shown_with_its_line_and_a_caret_under_it() {
     let errors = parse(&text, "etc/lockgate.toml").unwrap_err();
     let error = errors.problems.iter().find(|p| p.severity == Severity::Error).unwrap();
     let expected = "\
-etc/lockgate.toml:24:8: there is no peer `berln`
-   24 | peer = \"berln\"
-      |        ^^^^^^^
-      = did you mean `berlin`?";
+etc/lockgate.toml:24:8: error: there is no peer `berln`
+   |
+24 | peer = \"berln\"
+   |        ^^^^^^^
+   |
+   = help: did you mean `berlin`?";
     assert_eq!(error.to_string(), expected);
 }
 
