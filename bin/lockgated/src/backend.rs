@@ -240,6 +240,17 @@ pub(crate) enum Refused {
     Stopping,
 }
 
+impl Refused {
+    /// The reason as an event tells it: mistakes of a configuration are one line each, without the
+    /// lines of the file.
+    pub(crate) fn for_event(&self) -> String {
+        match self {
+            Refused::Config(errors) => errors.in_lines(),
+            other => other.to_string(),
+        }
+    }
+}
+
 fn lines(takeovers: &Takeovers) -> String {
     takeovers.sentences().map(|sentence| format!("\n  {sentence}")).collect()
 }

@@ -417,7 +417,9 @@ impl State {
 /// Returns the meetings that no warning names.
 pub(crate) fn unsaid(met: &[Meeting], warnings: &[Problem]) -> Vec<String> {
     let texts = met.iter().map(Meeting::to_string);
-    texts.filter(|text| !warnings.iter().any(|said| said.to_string().contains(text))).collect()
+    texts
+        .filter(|text| !warnings.iter().any(|said| said.mistake.to_string().contains(text)))
+        .collect()
 }
 
 impl Restored {

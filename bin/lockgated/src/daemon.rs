@@ -210,7 +210,7 @@ impl Daemon {
                     &[("revision", &done.revision), ("generation", &done.generation.0)];
                 self.events.audit(by, made, subject, message, details);
             }
-            Err(error) => self.events.audit(by, refused, subject, error.to_string(), &[]),
+            Err(error) => self.events.audit(by, refused, subject, error.for_event(), &[]),
         }
     }
 }
@@ -371,7 +371,7 @@ impl Backend for Daemon {
                     Refused::Takes(takeovers) => takeovers.found.first().map(|one| &one.by),
                     _ => None,
                 };
-                let (kind, message) = (Kind::PoliciesRefused, error.to_string());
+                let (kind, message) = (Kind::PoliciesRefused, error.for_event());
                 self.events.audit(by, kind, subject.unwrap_or(&asked), message, &[]);
             }
         }

@@ -203,7 +203,7 @@ async fn begin(prepared: Prepared) -> Result<Started, Failure> {
     state.tell_refused();
     state.tell_beginning();
     for warning in &loaded.warnings {
-        state.events.record(Kind::ConfigurationWarning, "", warning.to_string(), &[]);
+        state.events.record(Kind::ConfigurationWarning, "", warning.in_one_line(), &[]);
     }
     Ok(Started { state, compiler, mirror, wanted, moved })
 }
