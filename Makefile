@@ -7,7 +7,8 @@ XTASK := $(CARGO) run --package xtask --
 .PHONY: build demo test test-long interop bench deb setup fmt clean
 
 build: setup-demo
-	$(CARGO) build --release --package lockgate --package lockgated
+	$(CARGO) build --release --package lockgate --package lockgated \
+		--package lockgate-bench --package lockgate-demo
 
 # NAME=replay is the one that needs no privileges.
 demo: setup-demo

@@ -1,8 +1,8 @@
-//! Builds the Debian package: `cargo xtask deb`.
+//! Builds the Debian packages, `lockgate` and `lockgate-tools`: `cargo xtask deb`.
 //!
-//! Stages every file in a folder of its own and gives it to `dpkg-deb`, which is on every Debian.
-//! The same sources make the same package: no file is younger than `SOURCE_DATE_EPOCH`, else than
-//! the last commit, and owners are root whoever builds.
+//! Stages every file of a package in a folder of its own and gives it to `dpkg-deb`, which is on
+//! every Debian. The same sources make the same packages: no file is younger than
+//! `SOURCE_DATE_EPOCH`, else than the last commit, and owners are root whoever builds.
 //!
 //! Not `cargo-deb`: it would be one more program to install, and spare the staging alone. The
 //! programs are built here anyway, without paths of the machine that builds.
@@ -22,8 +22,55 @@ use std::{env, fs};
 
 use crate::{Failure, built, cargo, output, program, root, succeed};
 
-/// Name of the package.
-const PACKAGE: &str = "lockgate";
+/// A package that is built.
+struct Package {
+    name: &'static str,
+    /// Its programs, each with its folder.
+    programs: &'static [(&'static str, &'static str)],
+    /// Packages with programs that these programs and the package's scripts run.
+    runs: &'static [&'static str],
+    /// Lines of the package's control file.
+    recommends: &'static str,
+    description: &'static str,
+}
+
+/// The daemon and the operator's command.
+const GATEWAY: Package = Package {
+    name: "lockgate",
+    programs: &[("lockgate", "usr/bin"), ("lockgated", "usr/sbin")],
+    runs: &["nftables", "iproute2", "passwd"],
+    recommends: "Recommends: ethtool\nSuggests: lockgate-tools\n",
+    description: "\
+Description: IPsec and security-group gateway in user space
+ Lockgate decides every packet at the cheapest place that can decide it, and
+ for any packet it says what was decided, where, by which rule, and why. Its
+ ports are AF_XDP sockets; when it does not run, they are closed.
+ .
+ This package brings the daemon lockgated and the command lockgate. Nothing is
+ started before /etc/lockgate/lockgate.toml says what the ports are.
+",
+};
+
+/// Programs that `lockgate bench` and `lockgate demo` execute.
+const TOOLS: Package = Package {
+    name: "lockgate-tools",
+    programs: &[
+        ("lockgate-bench", "usr/libexec/lockgate"),
+        ("lockgate-demo", "usr/libexec/lockgate"),
+    ],
+    // Those of a laboratory in network namespaces.
+    runs: &["nftables", "iproute2", "ethtool", "tcpdump", "iputils-ping", "iperf3"],
+    recommends: "",
+    description: "\
+Description: benches and demonstrations of the gateway Lockgate
+ Lockgate is an IPsec and security-group gateway in user space.
+ .
+ This package brings what the commands `lockgate bench` and `lockgate demo`
+ execute: measurements, and laboratories in network namespaces. A gateway that
+ carries traffic needs neither.
+",
+};
+
 /// The default configuration, which dpkg keeps when it was changed.
 const CONFIGURATION: &str = "etc/lockgate/lockgate.toml";
 /// Shared libraries that the programs may need, and the packages that bring them. `libc.so.6` is
@@ -37,10 +84,7 @@ const LIBRARIES: &[(&str, Option<&str>)] = &[
     ("libelf.so.1", Some("libelf1")),
     ("libz.so.1", Some("zlib1g")),
 ];
-/// Programs that the daemon, the command and the package's scripts run.
-const PROGRAMS: &[&str] = &["nftables", "iproute2", "passwd"];
-
-/// Profile by which the programs in the package are built.
+/// Profile by which the programs in the packages are built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Build {
     /// For use.
@@ -66,8 +110,14 @@ impl Build {
     }
 }
 
-/// Builds the programs and the package. Returns the package's path.
-pub(crate) fn build(build: Build) -> Result<PathBuf, Failure> {
+/// The packages, as files.
+pub(crate) struct Packed {
+    gateway: PathBuf,
+    tools: PathBuf,
+}
+
+/// Builds the programs and the packages.
+pub(crate) fn build(build: Build) -> Result<Packed, Failure> {
     match build {
         Build::Release => {
             let mut command = cargo();
@@ -79,13 +129,24 @@ pub(crate) fn build(build: Build) -> Result<PathBuf, Failure> {
             succeed(built::with_clippy(cargo().args(everything)))?;
         }
     }
-    let package = pack(build, &epoch()?)?;
-    println!("deb: {}", package.display());
-    Ok(package)
+    let packed = pack(build, &epoch()?)?;
+    for package in [&packed.gateway, &packed.tools] {
+        println!("deb: {}", package.display());
+    }
+    Ok(packed)
 }
 
 /// The programs, as cargo is told them.
-const OURS: [&str; 4] = ["--package", "lockgate", "--package", "lockgated"];
+const OURS: [&str; 8] = [
+    "--package",
+    "lockgate",
+    "--package",
+    "lockgated",
+    "--package",
+    "lockgate-bench",
+    "--package",
+    "lockgate-demo",
+];
 
 /// Has the compiler write the same programs wherever the sources and the folder of what is built
 /// lie: a panic names the file that it is in.
@@ -101,26 +162,24 @@ fn without_paths<'c>(command: &'c mut Command, sources: &Path, built: &Path) -> 
     command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
 }
 
-/// Stages the files and makes the package out of them; `epoch` in seconds since 1970.
-fn pack(build: Build, epoch: &str) -> Result<PathBuf, Failure> {
+/// Stages the files and makes the packages out of them; `epoch` in seconds since 1970.
+fn pack(build: Build, epoch: &str) -> Result<Packed, Failure> {
     let folder = target().join("debian").join(build.name());
     if folder.exists() {
         fs::remove_dir_all(&folder).map_err(Failure::write(&folder))?;
     }
-    let stage = Stage { root: folder.join("root") };
-    let needed = stage.programs(build)?;
-    stage.services()?;
-    stage.documents(build, epoch)?;
-    stage.control(&needed)?;
-    let architecture = output(program("dpkg").arg("--print-architecture"))?;
-    let file = format!("{PACKAGE}_{}_{}.deb", version(), architecture.trim());
-    let package = folder.join(file);
-    let mut command = program("dpkg-deb");
-    command.arg("--root-owner-group").args(build.compression());
-    command.arg("--build").arg(&stage.root).arg(&package);
-    // Its one line names a path of this machine.
-    output(command.env("SOURCE_DATE_EPOCH", epoch))?;
-    Ok(package)
+    let gateway = Stage { package: &GATEWAY, root: folder.join("root") };
+    let needed = gateway.programs(build)?;
+    gateway.services()?;
+    gateway.documents(build, epoch)?;
+    gateway.control(&needed)?;
+    gateway.scripts()?;
+    let tools = Stage { package: &TOOLS, root: folder.join("tools") };
+    let mut needed = tools.programs(build)?;
+    needed.packages.insert(format!("{} (= {})", GATEWAY.name, version()));
+    tools.copyright()?;
+    tools.control(&needed)?;
+    Ok(Packed { gateway: gateway.made(build, epoch)?, tools: tools.made(build, epoch)? })
 }
 
 /// Returns the folder where cargo puts what it builds.
@@ -143,8 +202,9 @@ fn epoch() -> Result<String, Failure> {
     }
 }
 
-/// The contents of the package, in a folder that stands for `/`.
+/// The contents of a package, in a folder that stands for `/`.
 struct Stage {
+    package: &'static Package,
     root: PathBuf,
 }
 
@@ -155,6 +215,19 @@ struct Needed {
 }
 
 impl Stage {
+    /// Makes the package beside the folder and returns its path.
+    fn made(&self, build: Build, epoch: &str) -> Result<PathBuf, Failure> {
+        let architecture = output(program("dpkg").arg("--print-architecture"))?;
+        let file = format!("{}_{}_{}.deb", self.package.name, version(), architecture.trim());
+        let package = self.root.with_file_name(file);
+        let mut command = program("dpkg-deb");
+        command.arg("--root-owner-group").args(build.compression());
+        command.arg("--build").arg(&self.root).arg(&package);
+        // Its one line names a path of this machine.
+        output(command.env("SOURCE_DATE_EPOCH", epoch))?;
+        Ok(package)
+    }
+
     /// Writes a file with the folders above it.
     fn put(&self, to: &str, content: &[u8], mode: u32) -> Result<PathBuf, Failure> {
         let path = self.root.join(to);
@@ -177,11 +250,11 @@ impl Stage {
         self.put(to, &read(&root().join(from))?, 0o644).map(|_| ())
     }
 
-    /// The two programs, without what only debuggers read.
+    /// The programs, without what only debuggers read.
     fn programs(&self, build: Build) -> Result<Needed, Failure> {
         let mut packages = BTreeSet::new();
         let mut libc = (0, 0);
-        for (name, folder) in [("lockgate", "usr/bin"), ("lockgated", "usr/sbin")] {
+        for (name, folder) in self.package.programs {
             let built = read(&target().join(build.name()).join(name))?;
             let path = self.put(&format!("{folder}/{name}"), &built, 0o755)?;
             succeed(program("strip").args(["--strip-unneeded", "--"]).arg(&path))?;
@@ -191,7 +264,7 @@ impl Stage {
             libc = libc.max(libc_version(&headers));
         }
         packages.insert(format!("libc6 (>= {}.{})", libc.0, libc.1));
-        packages.extend(PROGRAMS.iter().map(ToString::to_string));
+        packages.extend(self.package.runs.iter().map(ToString::to_string));
         Ok(Needed { packages })
     }
 
@@ -235,11 +308,15 @@ impl Stage {
         }
         for document in ["README.md", "docs/OPERATION.md", "docs/CONFIGURATION.md"] {
             let name = document.rsplit('/').next().expect("a name");
-            self.copy(document, &format!("usr/share/doc/{PACKAGE}/{name}"))?;
+            self.copy(document, &format!("usr/share/doc/{}/{name}", self.package.name))?;
         }
         self.copy("etc/lockgate.toml", "usr/share/doc/lockgate/examples/lockgate.toml")?;
-        self.put("usr/share/doc/lockgate/copyright", COPYRIGHT.as_bytes(), 0o644)?;
-        Ok(())
+        self.copyright()
+    }
+
+    fn copyright(&self) -> Result<(), Failure> {
+        let place = format!("usr/share/doc/{}/copyright", self.package.name);
+        self.put(&place, COPYRIGHT.as_bytes(), 0o644).map(|_| ())
     }
 
     /// A manual page, compressed as Debian wants it; `name` is `lockgate-check.1`.
@@ -250,7 +327,7 @@ impl Stage {
         succeed(program("gzip").args(["-9n", "--"]).arg(&path))
     }
 
-    /// Writes what dpkg reads: the package's description, its scripts, sums of its files.
+    /// Writes what dpkg reads: the package's description, and sums of its files.
     fn control(&self, needed: &Needed) -> Result<(), Failure> {
         let mut bytes = 0;
         let mut sums = String::new();
@@ -266,17 +343,24 @@ impl Stage {
         let architecture = output(program("dpkg").arg("--print-architecture"))?;
         let depends: Vec<&str> = needed.packages.iter().map(String::as_str).collect();
         let control = format!(
-            "Package: {PACKAGE}\nVersion: {}\nArchitecture: {}\nMaintainer: {}\n\
-             Installed-Size: {}\nDepends: {}\nRecommends: ethtool\nSection: net\n\
-             Priority: optional\n{DESCRIPTION}",
+            "Package: {}\nVersion: {}\nArchitecture: {}\nMaintainer: {}\n\
+             Installed-Size: {}\nDepends: {}\n{}Section: net\nPriority: optional\n{}",
+            self.package.name,
             version(),
             architecture.trim(),
             maintainer(),
             bytes.div_ceil(1024),
             depends.join(", "),
+            self.package.recommends,
+            self.package.description,
         );
         self.put("DEBIAN/control", control.as_bytes(), 0o644)?;
         self.put("DEBIAN/md5sums", sums.as_bytes(), 0o644)?;
+        Ok(())
+    }
+
+    /// The scripts that dpkg runs, and the files that it keeps when they were changed.
+    fn scripts(&self) -> Result<(), Failure> {
         self.put("DEBIAN/conffiles", format!("/{CONFIGURATION}\n").as_bytes(), 0o644)?;
         for (script, content) in SCRIPTS {
             self.put(&format!("DEBIAN/{script}"), content.as_bytes(), 0o755)?;
@@ -285,22 +369,12 @@ impl Stage {
     }
 }
 
-/// The scripts of the package, by the name that dpkg knows.
+/// The scripts of the gateway's package, by the name that dpkg knows.
 const SCRIPTS: &[(&str, &str)] = &[
     ("postinst", include_str!("../debian/postinst")),
     ("prerm", include_str!("../debian/prerm")),
     ("postrm", include_str!("../debian/postrm")),
 ];
-
-const DESCRIPTION: &str = "\
-Description: IPsec and security-group gateway in user space
- Lockgate decides every packet at the cheapest place that can decide it, and
- for any packet it says what was decided, where, by which rule, and why. Its
- ports are AF_XDP sockets; when it does not run, they are closed.
- .
- This package brings the daemon lockgated and the command lockgate. Nothing is
- started before /etc/lockgate/lockgate.toml says what the ports are.
-";
 
 const COPYRIGHT: &str = "\
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/

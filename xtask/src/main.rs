@@ -11,9 +11,9 @@
 //! | `test-long [PART …]` | the hunts: what takes too long for `test`, part by part |
 //! | `interop [WORD …]` | the part of it against scapy and tshark; rows that hold all words |
 //! | `instructions [--renew]` | compares instructions a packet with a table, or renews it |
-//! | `demo [NAME …]` | builds both programs quickly, runs a demonstration (default `gateways`) |
-//! | `deb [--check]` | builds the Debian package; or tries one with debug programs |
-//! | `bench [NAME …]` | builds both programs for release, runs a benchmark (default `esp`) |
+//! | `demo [NAME …]` | builds the programs quickly, runs a demonstration (default `gateways`) |
+//! | `deb [--check]` | builds the Debian packages; or tries them with debug programs |
+//! | `bench [NAME …]` | builds the programs for release, runs a benchmark (default `esp`) |
 #![forbid(unsafe_code)]
 
 mod built;
@@ -233,11 +233,16 @@ impl Build {
     }
 }
 
-/// Runs `lockgate TASK NAME …`; the daemon lies beside it. Cargo shows its progress.
+/// Runs `lockgate TASK NAME …`; the daemon and the program `lockgate-TASK`, which it executes, lie
+/// beside it. Cargo shows its progress.
 fn lockgate(build: Build, task: &str, default: &str, rest: &[String]) -> Result<(), Failure> {
-    let programs = ["--package", "lockgate", "--package", "lockgated", "--bins"];
     let profile = build.profile();
-    succeed(cargo().args(["build", "--profile", profile]).args(programs))?;
+    let mut command = cargo();
+    command.args(["build", "--profile", profile, "--bins"]);
+    for package in ["lockgate", "lockgated", &format!("lockgate-{task}")] {
+        command.args(["--package", package]);
+    }
+    succeed(&mut command)?;
     let mut command = program(target_directory().join(profile).join("lockgate"));
     command.arg(task);
     match rest {

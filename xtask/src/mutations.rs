@@ -304,7 +304,9 @@ fn target_of_file(path: &Path) -> Option<Target> {
     let parts: Vec<String> =
         path.components().map(|part| part.as_os_str().to_string_lossy().into_owned()).collect();
     match parts.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["bin", package, "src", ..] => Some(Target::Program(package.to_owned())),
+        ["bin", package, "src", ..] | ["bench", package @ "lockgate-bench", "src", ..] => {
+            Some(Target::Program(package.to_owned()))
+        }
         [_, package, "src", ..] => Some(Target::Library(package.to_owned())),
         [_, package, "tests", name, ..] => {
             let name = name.strip_suffix(".rs").unwrap_or(name).to_owned();
@@ -386,6 +388,8 @@ mod tests {
         };
         assert_eq!(of("crates/wire/src/packet/tests.rs"), Some(Target::Library("wire".into())));
         assert_eq!(of("bin/lockgated/src/api.rs"), Some(Target::Program("lockgated".into())));
+        let bench = of("bench/lockgate-bench/src/spd/published.rs");
+        assert_eq!(bench, Some(Target::Program("lockgate-bench".into())));
         assert_eq!(of("crates/config/tests/cache.rs"), tests("config", "cache"));
         assert_eq!(of("tests/packets/tests/walk/cache.rs"), tests("packets", "walk"));
         assert_eq!(of("docs/a.md"), None);

@@ -181,7 +181,7 @@ fn package_of(path: &Path) -> Option<String> {
     let mut parts = inside.components().map(|part| part.as_os_str().to_string_lossy());
     let first = parts.next()?;
     match &*first {
-        "crates" | "bin" | "tests" => Some(parts.next()?.into_owned()),
+        "crates" | "bin" | "bench" | "tests" => Some(parts.next()?.into_owned()),
         _ => None,
     }
 }

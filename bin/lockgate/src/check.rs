@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use config::{ConfigErrors, Loaded, Problem, Severity, Validated};
+use console::output::{OutputError, complain, counted, print, print_json};
 use dataplane::Generation;
 use serde_json::json;
 
 use crate::failure::Failure;
 use crate::input::{FileArgs, Input};
-use crate::output::{complain, counted, print, print_json};
 
 /// Check a configuration and its key files; change nothing
 ///
@@ -42,7 +42,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             match args.json {
                 true => print_json(&answer(args, &input, Some(&validated), &warnings)),
                 false => accepted(args, &input, &validated, &warnings),
-            }
+            }?;
+            Ok(())
         }
         Err(errors) => {
             if args.json {
@@ -60,7 +61,7 @@ fn accepted(
     input: &Input,
     validated: &Validated,
     warnings: &[Problem],
-) -> Result<(), Failure> {
+) -> Result<(), OutputError> {
     complain(&config::render(warnings));
     if args.effective {
         return print(&validated.effective());

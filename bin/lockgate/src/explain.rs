@@ -6,13 +6,13 @@ mod flow;
 use std::path::{Path, PathBuf};
 
 use config::{ReplayKeys, Severity, Validated};
+use console::output::{complain, print, print_json};
 use control::{Explained, Picture, Question, Routing, Spis, compile};
 use dataplane::{Generation, Snapshot};
 
 use crate::failure::{Failure, Usage};
 use crate::input::Input;
 use crate::live::{Ask, Socket, explain_request};
-use crate::output::{complain, print, print_json};
 
 pub(crate) use flow::FlowError;
 
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
             match args.json {
                 true => print_json(&told),
                 false => print(&text(told.lines.iter().map(|(h, t)| (*h, t.as_str())))),
-            }
+            }?;
         }
         None => {
             let request = explain_request(question);
@@ -85,9 +85,10 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
             match args.json {
                 true => print_json(&told),
                 false => print(&text(lines)),
-            }
+            }?;
         }
     }
+    Ok(())
 }
 
 fn text<'a>(lines: impl Iterator<Item = (&'a str, &'a str)>) -> String {

@@ -4,12 +4,16 @@ use std::path::PathBuf;
 
 use api::ConnectError;
 use config::{ConfigErrors, KeyFileError};
+use console::failure::{Failed, error_json};
+use console::line::LineError;
+use console::output::OutputError;
 use control::{CompileError, QuestionError};
-use io::{CaptureError, LinkType};
+use io::CaptureError;
 use ipsec::SelfTestError;
+use replay::ReplayError;
 use serde_json::json;
 
-use crate::bench::BenchError;
+use crate::elsewhere::ProgramError;
 use crate::live::{AnswerError, LiveError};
 
 /// Why a command did not succeed. What it displays is for the person at the terminal.
@@ -19,8 +23,8 @@ pub(crate) enum Failure {
     #[error("")]
     Bad,
     /// The answer cannot be written.
-    #[error("standard output: {0}: the answer is not complete")]
-    Output(std::io::Error),
+    #[error(transparent)]
+    Output(#[from] OutputError),
     /// The configuration or a key file is wrong; its author is at fault.
     #[error("{}", .0)]
     Config(#[from] ConfigErrors),
@@ -52,39 +56,15 @@ pub(crate) enum Failure {
         /// The file or directory.
         file: PathBuf,
     },
-    /// A capture whose packets begin with something else than its port's.
-    #[error(
-        "{}: its packets begin with {}; port {port} takes {}",
-        .file.display(), link_text(*.found), link_text(*.expected)
-    )]
-    WrongLink {
-        /// The capture.
-        file: PathBuf,
-        /// The port that it should enter by.
-        port: String,
-        /// What the port takes.
-        expected: LinkType,
-        /// What the capture holds.
-        found: LinkType,
-    },
-    /// An output that is no regular file.
-    #[error("{}: is no regular file and is not replaced", .file.display())]
-    NotRegular {
-        /// The output.
-        file: PathBuf,
-    },
-    /// An output would overwrite an input.
-    #[error("{}: is read by this command and would be overwritten", .file.display())]
-    OverwritesInput {
-        /// The file.
-        file: PathBuf,
-    },
+    /// Captures were not replayed.
+    #[error(transparent)]
+    Replay(ReplayError),
     /// The ciphers give wrong results on this machine.
     #[error("{0}; nothing was sealed")]
     SelfTest(#[from] SelfTestError),
-    /// A bench gives no figures.
-    #[error("{0}")]
-    Bench(#[from] BenchError),
+    /// A command that is a program of its own does not run.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
     /// The ledger does not balance: a packet was lost or made up. Ours is the fault.
     #[error("the ledger does not balance, by {imbalance} packets: this is a bug, report it")]
     Ledger {
@@ -103,12 +83,12 @@ pub(crate) enum Failure {
     /// Something else of the running gateway.
     #[error("{0}")]
     Live(#[from] LiveError),
-    /// A laboratory in network namespaces cannot be built or went wrong.
-    #[error("{0}")]
-    Laboratory(#[from] netlab::LabError),
     /// Another failure, of a command that keeps 1 for another answer.
     #[error("{0}")]
     Trouble(Box<Failure>),
+    /// The command line is not parsed.
+    #[error(transparent)]
+    Line(#[from] LineError),
     /// The command line makes no sense.
     #[error("{0}")]
     Usage(Usage),
@@ -117,12 +97,6 @@ pub(crate) enum Failure {
 /// What is wrong with a command line, beyond what the parser of options finds.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Usage {
-    /// No command at all; its help is printed already.
-    #[error("")]
-    Nothing,
-    /// An option or argument that the parser refuses.
-    #[error("{}", parser_text(.0))]
-    Parser(clap::Error),
     /// No command of that name.
     #[error(
         "there is no command `{}`{}",
@@ -152,12 +126,6 @@ pub(crate) enum Usage {
     /// A positional input beside named ones.
     #[error("give the inputs either by --in or as IN.pcap, not both")]
     TwoInputs,
-    /// A positional input and no port for it.
-    #[error("no port is protected: say by --in PORT=FILE where the packets enter")]
-    NoProtectedPort,
-    /// An output without a file name.
-    #[error("the output must be named like a file")]
-    NoFileName,
     /// Two key files of one name.
     #[error("the two ends must have different names")]
     SameNames,
@@ -166,29 +134,6 @@ pub(crate) enum Usage {
     BadName {
         /// The name.
         name: String,
-    },
-    /// A directory to be filled that is not empty.
-    #[error("{}: is not empty; name a new directory", .directory.display())]
-    NotEmpty {
-        /// The directory.
-        directory: PathBuf,
-    },
-    /// A directory to be filled that others own, or may write to.
-    #[error(
-        "{}: is no directory, or not one that only we can write to; name a new one",
-        .directory.display()
-    )]
-    NotOurs {
-        /// The directory.
-        directory: PathBuf,
-    },
-    /// An option of another demonstration.
-    #[error("{option} is an option of `lockgate demo {demo}` only")]
-    OtherDemo {
-        /// The option.
-        option: &'static str,
-        /// Whose it is.
-        demo: &'static str,
     },
     /// An answer of `init` that cannot be used.
     #[error("{option}: {mistake}")]
@@ -218,64 +163,64 @@ pub(crate) enum Usage {
     Flow(#[from] crate::explain::FlowError),
 }
 
+impl From<ReplayError> for Failure {
+    fn from(error: ReplayError) -> Failure {
+        match error {
+            // Told mistake by mistake.
+            ReplayError::Config(errors) => Failure::Config(errors),
+            error => Failure::Replay(error),
+        }
+    }
+}
+
 impl From<Usage> for Failure {
     fn from(usage: Usage) -> Failure {
         Failure::Usage(usage)
     }
 }
 
-impl Failure {
-    /// 2 if the command line is at fault, else 1.
-    pub(crate) fn exit_code(&self) -> u8 {
+impl Failed for Failure {
+    fn exit_code(&self) -> u8 {
         match self {
-            Failure::Bench(BenchError::Argument(_))
-            | Failure::Usage(_)
+            Failure::Usage(_)
             | Failure::Question(_)
             | Failure::Trouble(_)
-            | Failure::Live(LiveError::NotYet { .. } | LiveError::NoEntries)
-            | Failure::OverwritesInput { .. } => 2,
+            | Failure::Live(LiveError::NotYet { .. } | LiveError::NoEntries) => 2,
+            Failure::Replay(error) if error.is_usage() => 2,
+            Failure::Line(error) => error.exit_code(),
             Failure::Answer(answer) if answer.is_usage() => 2,
             _ => 1,
         }
     }
 
-    /// The failure as the answer of a command with `--json`. Mistakes of a configuration are told
-    /// one by one too.
-    pub(crate) fn as_json(&self) -> serde_json::Value {
-        let message = self.to_string();
-        let mut error = json!({
-            "message": message.trim_end(),
-            "exit_code": self.exit_code(),
-        });
+    fn of_output(&self) -> Option<&OutputError> {
+        match self {
+            Failure::Output(error) | Failure::Line(LineError::Output(error)) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// The failure as an answer in JSON. Mistakes of a configuration are told one by one too.
+    fn as_json(&self) -> serde_json::Value {
+        let mut answer = error_json(self);
         let mut cause = self;
         while let Failure::Trouble(inner) = cause {
             cause = inner;
         }
         if let Failure::Config(errors) = cause {
-            error["problems"] = json!(errors.problems);
+            answer["error"]["problems"] = json!(errors.problems);
         }
-        json!({ "error": error })
+        answer
     }
+}
 
+impl Failure {
     /// For `map_err`: what failed was this file.
     pub(crate) fn file(file: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Failure {
         move |error| Failure::File { file: file.into(), error }
     }
 }
 
-/// The parser's own words, which begin with "error: ".
-fn parser_text(error: &clap::Error) -> String {
-    let text = error.render().to_string();
-    text.strip_prefix("error: ").unwrap_or(&text).to_owned()
-}
-
 fn command_text(parent: &str, word: &str) -> String {
     if parent.is_empty() { word.to_owned() } else { format!("{parent} {word}") }
-}
-
-fn link_text(link: LinkType) -> &'static str {
-    match link {
-        LinkType::Ethernet => "an Ethernet header",
-        LinkType::Raw => "an IP header",
-    }
 }

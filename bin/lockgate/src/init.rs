@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use config::{generate_pair, write_key_file};
+use console::output::{complain, print, print_json};
 use ipsec::Suite;
 use policy::AddressRange;
 use serde_json::json;
@@ -20,7 +21,6 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use wire::Address;
 
 use crate::failure::{Failure, Usage};
-use crate::output::{complain, print, print_json};
 use answer::{AnswerMistake, Answers};
 use dialogue::Dialogue;
 use machine::{Interface, Machine};
@@ -129,9 +129,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             json!({"name": gateway.name, "file": file, "keys": keys})
         };
         let ends = json!({"gateway": end(&own, &peer), "peer": end(&peer, &own)});
-        return print_json(&ends);
+        return Ok(print_json(&ends)?);
     }
-    print(&next_steps(&directory, &own, &peer))
+    print(&next_steps(&directory, &own, &peer))?;
+    Ok(())
 }
 
 /// Reads what options gave.

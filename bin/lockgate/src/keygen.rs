@@ -4,11 +4,11 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
 use config::{generate_pair, write_key_file};
+use console::output::{print, print_json};
 use ipsec::Suite;
 use serde_json::json;
 
 use crate::failure::{Failure, Usage};
-use crate::output::{print, print_json};
 
 /// Make the two key files of a tunnel
 ///
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             json!({"gateway": gateway, "peer": peer, "file": paths[i], "keys": keys})
         };
         let files = [end(0, a, b), end(1, b, a)];
-        return print_json(&json!({"suite": suite.name(), "files": files}));
+        return Ok(print_json(&json!({"suite": suite.name(), "files": files}))?);
     }
     let line = |i: usize, own: &str, peer: &str| {
         let path = paths[i].display();
@@ -96,5 +96,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
          gateway's keys_dir and keep no copy\n",
         line(0, a, b),
         line(1, b, a),
-    ))
+    ))?;
+    Ok(())
 }

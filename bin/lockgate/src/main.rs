@@ -4,11 +4,10 @@
 //! too: `{"error":{"message":…,"exit_code":…}}`, one line on standard output.
 #![forbid(unsafe_code)]
 
-mod bench;
 mod check;
-mod demo;
 #[cfg(test)]
 mod documents;
+mod elsewhere;
 mod explain;
 mod failure;
 mod generate;
@@ -16,20 +15,20 @@ mod init;
 mod input;
 mod keygen;
 mod live;
-mod output;
 mod replay;
-mod terminal;
 mod words;
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::process::ExitCode;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use console::failure::{Form, tell};
+use console::line::{self, LineError};
 use ipsec::SelfTestError;
 
+use elsewhere::Program;
 use failure::{Failure, Usage};
 use live::{Socket, capture, change, detach, events, policy, probe, show, status};
 
@@ -81,8 +80,16 @@ enum Command {
     Probe(probe::Args),
     Detach(detach::Args),
     Replay(replay::Args),
-    Demo(demo::Args),
-    Bench(bench::BenchArguments),
+    /// Show what Lockgate does in a laboratory, and check it
+    ///
+    /// Executes the program lockgate-demo, which the package lockgate-tools brings;
+    /// `lockgate demo --help` shows what it takes.
+    Demo(elsewhere::Words),
+    /// Measure
+    ///
+    /// Executes the program lockgate-bench, which the package lockgate-tools brings;
+    /// `lockgate bench --help` shows what it takes.
+    Bench(elsewhere::Words),
     /// Write completions or manual pages, for the package
     #[command(hide = true)]
     Generate(generate::Args),
@@ -99,10 +106,10 @@ fn tested(
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
-    let as_json = wants_json(&args);
+    let form = Form::asked_for(&args);
     match parsed(args).and_then(run) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => told(&failure, as_json),
+        Err(failure) => tell(&failure, form),
     }
 }
 
@@ -120,21 +127,15 @@ fn offered(mut command: clap::Command) -> clap::Command {
     })
 }
 
-/// Parses the command line. Help and version are printed here.
+/// Parses the command line. Help and version are printed then.
 fn parsed(args: Vec<OsString>) -> Result<Option<CommandLine>, Failure> {
     let mut parser = offered(CommandLine::command());
     let args = words::written_out(&parser, args);
-    let matches = match parser.try_get_matches_from_mut(args) {
-        Ok(matches) => matches,
-        Err(help) if help.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            output::complain(&help.render().to_string());
-            return Err(Usage::Nothing.into());
-        }
-        Err(error) if error.use_stderr() => return Err(senseless(&parser, error).into()),
-        Err(help) => {
-            let printed = help.print().and_then(|()| std::io::stdout().flush());
-            return printed.map(|()| None).or_else(output::unless_gone);
-        }
+    let matches = match line::parsed(&mut parser, args) {
+        Ok(Some(matches)) => matches,
+        Ok(None) => return Ok(None),
+        Err(LineError::Refused(error)) => return Err(senseless(&parser, error)),
+        Err(error) => return Err(error.into()),
     };
     if let Some((name, of_command)) = matches.subcommand()
         && OFFLINE.contains(&name)
@@ -142,14 +143,14 @@ fn parsed(args: Vec<OsString>) -> Result<Option<CommandLine>, Failure> {
     {
         return Err(Usage::NoDaemon { command: name.to_owned() }.into());
     }
-    let parsed = CommandLine::from_arg_matches(&matches).map_err(Usage::Parser)?;
+    let parsed = CommandLine::from_arg_matches(&matches).map_err(LineError::Refused)?;
     Ok(Some(parsed))
 }
 
 /// A command line that is wrong, with the nearest command if it names one that is not there.
-fn senseless(parser: &clap::Command, error: clap::Error) -> Usage {
+fn senseless(parser: &clap::Command, error: clap::Error) -> Failure {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
-        return Usage::Parser(error);
+        return LineError::Refused(error).into();
     };
     // The usage line ends with the command that has no such subcommand.
     let parent = match error.get(ContextKind::Usage) {
@@ -157,7 +158,7 @@ fn senseless(parser: &clap::Command, error: clap::Error) -> Usage {
         _ => String::new(),
     };
     let nearest = words::nearest(parser, &parent, word);
-    Usage::UnknownCommand { parent, word: word.clone(), nearest }
+    Usage::UnknownCommand { parent, word: word.clone(), nearest }.into()
 }
 
 /// The command in a usage line: `policy` in `Usage: lockgate policy [OPTIONS] <COMMAND>`.
@@ -165,12 +166,6 @@ fn parent_of(parser: &clap::Command, usage: &str) -> String {
     let mut words = usage.split_whitespace().skip_while(|word| *word != "lockgate").skip(1);
     let word = words.next().unwrap_or_default();
     parser.find_subcommand(word).map_or(String::new(), |command| command.get_name().to_owned())
-}
-
-/// Returns whether the answer is to be JSON. `bench` has a `--json` of its own, which names a file.
-fn wants_json(args: &[OsString]) -> bool {
-    let mut options = args.iter().skip(1).take_while(|arg| *arg != "--");
-    options.any(|arg| arg == "--json") && !args.iter().any(|arg| arg == "bench")
 }
 
 fn run(line: Option<CommandLine>) -> Result<(), Failure> {
@@ -195,8 +190,8 @@ fn run(line: Option<CommandLine>) -> Result<(), Failure> {
         Command::Probe(args) => probe::run(&args),
         Command::Detach(args) => detach::run(&args, &socket),
         Command::Replay(args) => tested(ipsec::self_test, || replay::run(&args)),
-        Command::Demo(args) => tested(ipsec::self_test, || demo::run(&args)),
-        Command::Bench(args) => tested(ipsec::self_test, || Ok(bench::run(&args)?)),
+        Command::Demo(words) => Ok(elsewhere::run(Program::Demo, &words)?),
+        Command::Bench(words) => Ok(elsewhere::run(Program::Bench, &words)?),
         Command::Generate(args) => {
             // There is no manual page for `help`.
             generate::run(&args, offered(CommandLine::command().disable_help_subcommand(true)))
@@ -204,24 +199,10 @@ fn run(line: Option<CommandLine>) -> Result<(), Failure> {
     }
 }
 
-/// Tells why a command failed, and returns the code it ends with.
-fn told(failure: &Failure, as_json: bool) -> ExitCode {
-    let text = failure.to_string();
-    let text = text.trim_end();
-    let code = failure.exit_code();
-    if text.is_empty() {
-        return ExitCode::from(code);
-    }
-    let answered = as_json && !matches!(failure, Failure::Output(_));
-    if !answered || output::print_line(&output::json_line(&failure.as_json())).is_err() {
-        output::complain(&format!("lockgate: {text}\n"));
-    }
-    ExitCode::from(code)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use console::failure::Failed;
     use ipsec::cipher::BackendKind;
     use ipsec::{SelfTestStep, Suite};
 

@@ -204,9 +204,7 @@ fn a_socket_is_offered_only_where_a_daemon_is_asked() {
         ("check", false),
         ("keygen", false),
         ("replay", false),
-        ("bench", false),
         ("probe", false),
-        ("demo", false),
         ("show", true),
         ("apply", true),
         ("explain", true),
@@ -215,6 +213,11 @@ fn a_socket_is_offered_only_where_a_daemon_is_asked() {
     ] {
         let help = place.succeeds(&[command, "--help"]);
         assert_eq!(help.contains("--socket"), offered, "{command}: {help}");
+    }
+    // Their `--help` is that of the programs which they execute.
+    for command in ["bench", "demo"] {
+        let help = place.succeeds(&["help", command]);
+        assert!(!help.contains("--socket") && help.contains("lockgate-tools"), "{help}");
     }
     let refused = "`--socket` means nothing to `lockgate check`, which asks no daemon";
     place.fails(2, &["check", "--socket", "x.sock", "a.toml"], &[refused]);

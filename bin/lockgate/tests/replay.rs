@@ -1,4 +1,4 @@
-//! `replay` and `demo`, the real binary.
+//! `replay`, the real binary.
 
 mod common;
 
@@ -302,46 +302,4 @@ fn inputs_that_make_no_sense_end_with_2() {
         place.fails(2, &[&replay[..], args].concat(), &[words]);
     }
     assert!(!place.file("out.pcap").exists());
-}
-
-#[test]
-fn the_demonstration_holds() {
-    let place = Place::empty();
-    let json = place.json(&["demo", "replay", "--keep", "kept"]);
-    assert_eq!((&json["demo"], &json["ok"]), (&"replay".into(), &true.into()));
-    let checks = json["checks"].as_array().unwrap();
-    assert!(checks.len() >= 10 && checks.iter().all(|check| check["ok"] == true), "{json}");
-    assert_eq!((&json["wire"]["clear"], &json["ledger_imbalance"]), (&0.into(), &0.into()));
-    assert!(json["wire"]["esp"].as_u64().unwrap() > 300);
-    assert_eq!(json["drops"]["selector_mismatch"], 20);
-    assert!(place.file("kept/round-0/hub.wan.pcap").exists());
-    for (path, mode) in place.tree("kept") {
-        let wanted = if path.is_dir() { 0o700 } else { 0o600 };
-        assert_eq!(mode, wanted, "{}", path.display());
-    }
-    place.fails(2, &["demo", "--keep", "kept"], &["kept", "not empty"]);
-}
-
-#[test]
-fn the_demonstration_stays_out_of_directories_that_others_can_write_to() {
-    let place = Place::empty();
-    std::fs::create_dir(place.file("real")).unwrap();
-    std::os::unix::fs::symlink("real", place.file("link")).unwrap();
-    place.write("file", "");
-    for mode in [0o770, 0o702, 0o1777] {
-        std::fs::create_dir(place.file("open")).unwrap();
-        let permissions = std::fs::Permissions::from_mode(mode);
-        std::fs::set_permissions(place.file("open"), permissions).unwrap();
-        place.fails(2, &["demo", "--keep", "open"], &["open", "only we can write to"]);
-        std::fs::remove_dir(place.file("open")).unwrap();
-    }
-    for name in ["link", "file"] {
-        place.fails(2, &["demo", "--keep", name], &[name, "only we can write to"]);
-    }
-    place.fails(1, &["demo", "--keep", "no/such"], &["no/such"]);
-    std::fs::create_dir(place.file("foreign")).unwrap();
-    match std::os::unix::fs::chown(place.file("foreign"), Some(12345), None) {
-        Ok(()) => place.fails(2, &["demo", "--keep", "foreign"], &["only we can write to"]),
-        Err(_) => eprintln!("SKIPPED: giving a directory away needs root"),
-    }
 }

@@ -1,15 +1,21 @@
-//! Tries the package: built with debug programs, taken apart, and (as root) installed, removed and
+//! Tries the packages: built with debug programs, taken apart, and (as root) installed, removed and
 //! purged in a copy of this machine's files that nothing else sees.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use super::{Build, CONFIGURATION, PACKAGE, build, files, pack, target, text};
+use super::{Build, CONFIGURATION, GATEWAY, Packed, TOOLS, build, files, pack, target, text};
 use crate::setup::is_there;
 use crate::{Failure, output, program, root, succeed};
 
-/// Files that the package must hold.
+/// Files that the package of tools must hold.
+const EXPECTED_TOOLS: &[&str] = &[
+    "usr/libexec/lockgate/lockgate-bench",
+    "usr/libexec/lockgate/lockgate-demo",
+    "usr/share/doc/lockgate-tools/copyright",
+];
+/// Files that the gateway's package must hold.
 const EXPECTED: &[&str] = &[
     "usr/bin/lockgate",
     "usr/sbin/lockgated",
@@ -49,19 +55,16 @@ impl Trial {
 
 /// Builds the package with debug programs and tries it.
 pub(crate) fn check() -> Result<(), Failure> {
-    let package = build(Build::Debug)?;
-    let unpacked = target().join("debian/unpacked");
-    if unpacked.exists() {
-        fs::remove_dir_all(&unpacked).map_err(Failure::write(&unpacked))?;
-    }
-    succeed(program("dpkg-deb").arg("-x").args([&package, &unpacked]))?;
+    let packed = build(Build::Debug)?;
     let mut trial = Trial { passed: 0, skipped: 0 };
-    contents(&mut trial, &package, &unpacked)?;
+    let unpacked = unpacked(&packed.gateway, "unpacked")?;
+    contents(&mut trial, &packed.gateway, &unpacked)?;
+    tools(&mut trial, &packed.tools)?;
     same_again(&mut trial)?;
     pages(&mut trial, &unpacked)?;
     completions(&mut trial, &unpacked)?;
     units(&mut trial, &unpacked)?;
-    install(&mut trial, &package)?;
+    install(&mut trial, &packed)?;
     // As the table of `cargo xtask test` reads it.
     println!("{} passed, 0 failed, {} skipped", trial.passed, trial.skipped);
     Ok(())
@@ -71,22 +74,57 @@ fn broken(what: impl Into<String>) -> Failure {
     Failure::Package { what: what.into() }
 }
 
-fn contents(trial: &mut Trial, package: &Path, unpacked: &Path) -> Result<(), Failure> {
+/// Takes a package apart in a folder of its own, which it returns.
+fn unpacked(package: &Path, name: &str) -> Result<PathBuf, Failure> {
+    let folder = target().join("debian").join(name);
+    if folder.exists() {
+        fs::remove_dir_all(&folder).map_err(Failure::write(&folder))?;
+    }
+    succeed(program("dpkg-deb").arg("-x").arg(package).arg(&folder))?;
+    Ok(folder)
+}
+
+/// Fails unless a package holds these files, and every file is root's.
+fn holds(package: &Path, unpacked: &Path, expected: &[&str]) -> Result<(), Failure> {
     let list = output(program("dpkg-deb").arg("-c").arg(package))?;
     if let Some(line) = list.lines().find(|line| !line.contains(" root/root ")) {
         return Err(broken(format!("not root's: {line}")));
     }
-    for expected in EXPECTED {
-        if !unpacked.join(expected).is_file() {
-            return Err(broken(format!("{expected} is not in it")));
-        }
+    match expected.iter().find(|expected| !unpacked.join(expected).is_file()) {
+        Some(missing) => Err(broken(format!("{missing} is not in {}", package.display()))),
+        None => Ok(()),
     }
+}
+
+/// Fails unless a program says its version.
+fn says_its_version(program_file: &Path) -> Result<(), Failure> {
+    let told = output(program(program_file).arg("--version"))?;
+    match told.contains(env!("CARGO_PKG_VERSION")) {
+        true => Ok(()),
+        false => Err(broken(format!("{} says that it is {told}", program_file.display()))),
+    }
+}
+
+fn tools(trial: &mut Trial, package: &Path) -> Result<(), Failure> {
+    let unpacked = unpacked(package, "unpacked-tools")?;
+    holds(package, &unpacked, EXPECTED_TOOLS)?;
+    for (name, folder) in TOOLS.programs {
+        says_its_version(&unpacked.join(folder).join(name))?;
+    }
+    let control = output(program("dpkg-deb").arg("-f").arg(package))?;
+    let depends = format!("{} (= {})", GATEWAY.name, env!("CARGO_PKG_VERSION"));
+    if !control.contains(&depends) {
+        return Err(broken(format!("the tools do not depend on {depends}")));
+    }
+    trial.pass("the package of tools holds both programs, of the gateway's version");
+    Ok(())
+}
+
+fn contents(trial: &mut Trial, package: &Path, unpacked: &Path) -> Result<(), Failure> {
+    holds(package, unpacked, EXPECTED)?;
     trial.pass("every file is in the package, and root's");
     for name in ["usr/bin/lockgate", "usr/sbin/lockgated"] {
-        let told = output(program(unpacked.join(name)).arg("--version"))?;
-        if !told.contains(env!("CARGO_PKG_VERSION")) {
-            return Err(broken(format!("{name} says that it is {told}")));
-        }
+        says_its_version(&unpacked.join(name))?;
     }
     trial.pass("both programs say their version");
     for script in ["postinst", "prerm", "postrm"] {
@@ -104,11 +142,14 @@ fn contents(trial: &mut Trial, package: &Path, unpacked: &Path) -> Result<(), Fa
 
 fn same_again(trial: &mut Trial) -> Result<(), Failure> {
     // Not that of the last commit: it may not be the last any more.
-    let pack = || super::read(&pack(Build::Debug, "1700000000")?);
+    let pack = || -> Result<[Vec<u8>; 2], Failure> {
+        let Packed { gateway, tools } = pack(Build::Debug, "1700000000")?;
+        Ok([super::read(&gateway)?, super::read(&tools)?])
+    };
     if pack()? != pack()? {
-        return Err(broken("packed twice, it is not the same"));
+        return Err(broken("packed twice, they are not the same"));
     }
-    trial.pass("packed twice, it is the same byte for byte");
+    trial.pass("packed twice, both packages are the same byte for byte");
     Ok(())
 }
 
@@ -182,14 +223,15 @@ fn units(trial: &mut Trial, unpacked: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Installs, removes and purges it in an overlay over this machine's files, in a mount namespace
+/// Installs, removes and purges both in an overlay over this machine's files, in a mount namespace
 /// that ends with the script.
-fn install(trial: &mut Trial, package: &Path) -> Result<(), Failure> {
-    let what = "installing it";
-    let package = root().join(package);
+fn install(trial: &mut Trial, packed: &Packed) -> Result<(), Failure> {
+    let what = "installing them";
+    let [package, tools] = [&packed.gateway, &packed.tools].map(|package| root().join(package));
     let mut command = program("unshare");
     command.args(["--mount", "--net", "--propagation", "private", "sh", "-c", INSTALL]);
-    let tried = command.arg(&package).arg(PACKAGE).arg(target().join("debian")).output();
+    let tried = command.arg(&package).arg(GATEWAY.name).arg(target().join("debian"));
+    let tried = tried.arg(&tools).arg(TOOLS.name).output();
     let tried = tried.map_err(|error| Failure::Start { program: "unshare".into(), error })?;
     let told = format!(
         "{}{}",
@@ -197,7 +239,7 @@ fn install(trial: &mut Trial, package: &Path) -> Result<(), Failure> {
         String::from_utf8_lossy(&tried.stderr)
     );
     match tried.status.code() {
-        Some(0) => trial.pass("installed, removed and purged, it leaves nothing behind"),
+        Some(0) => trial.pass("installed, removed and purged, they leave nothing behind"),
         // `unshare` itself, or the script at the mount, was refused.
         Some(1 | 77) if !told.contains("installed") => {
             trial.skip(what, told.lines().last().unwrap_or("needs root"));
@@ -207,7 +249,8 @@ fn install(trial: &mut Trial, package: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `$0` is the package, `$1` its name, `$2` a folder to work in.
+/// `$0` is the gateway's package, `$1` its name, `$2` a folder to work in, `$3` the package of
+/// tools, `$4` its name.
 const INSTALL: &str = r#"
 set -e
 mkdir -p "$2/overlay"
@@ -215,14 +258,22 @@ mount -t tmpfs none "$2/overlay" || exit 77
 cd "$2/overlay"
 mkdir upper work root
 cp -- "$0" package.deb
+cp -- "$3" tools.deb
 mount -t overlay -o lowerdir=/,upperdir=upper,workdir=work none root || exit 77
 cp package.deb root/package.deb
+cp tools.deb root/tools.deb
 mount -t proc none root/proc || exit 77
 inside() { chroot root env DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"; }
 inside dpkg --force-depends -i /package.deb
 echo installed
 inside lockgate --version
 inside lockgated --version
+if inside lockgate demo --version; then exit 1; fi
+inside dpkg --force-depends -i /tools.deb
+inside lockgate demo --version
+inside lockgate bench --version
+inside dpkg -P "$4"
+test ! -e root/usr/libexec/lockgate
 inside getent group lockgate lockgate-admin
 test "$(inside stat -c %a:%U:%G /etc/lockgate/lockgate.toml)" = 644:root:root
 inside mkdir -p /var/lib/lockgate

@@ -2,13 +2,10 @@
 
 pub(super) const LONG_FUNCTIONS: &[&str] = &[];
 pub(super) const BOOL_PARAMETERS: &[&str] = &[
-    "bin/lockgate/src/demo/gateways/mod.rs run",
-    "bin/lockgate/src/demo/gateways/stage.rs check",
-    "bin/lockgate/src/demo/replay.rs run",
+    "bin/lockgate-demo/src/gateways/stage.rs check",
     "bin/lockgate/src/live/change.rs answer",
     "bin/lockgate/src/live/show.rs revisions",
     "bin/lockgate/src/live/show.rs status",
-    "bin/lockgate/src/main.rs told",
     "bin/lockgated/src/api/present.rs peer_state",
     "bin/lockgated/src/hardening.rs missing",
     "bin/lockgated/src/metrics/exposition.rs from",
@@ -24,13 +21,12 @@ pub(super) const BOOL_PARAMETERS: &[&str] = &[
 ];
 pub(super) const CIRCLES: &[&str] = &[
     "bpf: attach error probe steering",
-    "lockgate: bench explain failure init input live output",
-    "lockgate: bench::cipher_alone bench::lap",
-    "lockgate: bench::esp bench::shares",
-    "lockgate: bench::io::forwarder bench::io::lane",
-    "lockgate: bench::rows bench::targets",
-    "lockgate: bench::spd::published bench::spd::rows",
+    "lockgate: explain failure init input live",
+    "lockgate-bench: cipher_alone lap",
+    "lockgate-bench: esp shares",
+    "lockgate-bench: io::forwarder io::lane",
+    "lockgate-bench: rows targets",
+    "lockgate-bench: spd::published spd::rows",
     "lockgate: live::show::overview live::show::tables",
-    "netlab: error programs",
     "xsk: quarantine system umem",
 ];

@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use api::v1;
+use console::output::{Reader, complain, counted, print_on};
 use tonic::{Status, Streaming};
 
 use super::{AnswerError, Ask, LiveError, Socket};
 use crate::failure::{Failure, Usage};
-use crate::output::{Reader, complain, counted, print_on};
 use file::CaptureFile;
 
 /// The name that stands for all ports.
@@ -217,11 +217,12 @@ async fn follow(
 }
 
 fn put(output: &mut Output, packets: &[v1::CapturedPacket]) -> Result<Reader, Failure> {
-    match output {
-        Output::File(file) => file.put(packets),
-        Output::Json => print_on(&packets.iter().map(line::json).collect::<String>()),
-        Output::Lines => print_on(&packets.iter().map(line::text).collect::<String>()),
-    }
+    let lines = match output {
+        Output::File(file) => return file.put(packets),
+        Output::Json => packets.iter().map(line::json).collect::<String>(),
+        Output::Lines => packets.iter().map(line::text).collect::<String>(),
+    };
+    Ok(print_on(&lines)?)
 }
 
 /// `812 packets of port wan in 60.0 s, none left out: its time is over`

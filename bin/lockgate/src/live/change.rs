@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use api::v1;
+use console::output::{complain, counted, print, print_json};
 
 use super::{Ask, Socket, show};
 use crate::failure::Failure;
 use crate::input::{FileArgs, Input};
-use crate::output::{complain, counted, print, print_json};
 
 /// Make a configuration the running one
 ///
@@ -132,7 +132,8 @@ pub(crate) fn save(args: &SaveArgs, socket: &Socket) -> Result<(), Failure> {
         (true, _) => print_json(&saved),
         (false, true) => print(&format!("unchanged: {file} means revision {revision} already\n")),
         (false, false) => print(&format!("revision {revision} is saved to {file}\n")),
-    }
+    }?;
+    Ok(())
 }
 
 /// Confirms what waits.
@@ -142,7 +143,8 @@ pub(crate) fn confirm(args: &ConfirmArgs, socket: &Socket) -> Result<(), Failure
     match args.json {
         true => print_json(&confirmed),
         false => print(&format!("revision {} is confirmed and stays\n", confirmed.revision)),
-    }
+    }?;
+    Ok(())
 }
 
 /// Goes back and prints what came of it, or lists what there is to go back to.
@@ -162,7 +164,8 @@ pub(crate) fn export(args: &ExportArgs, socket: &Socket) -> Result<(), Failure> 
     match args.json {
         true => print_json(&exported),
         false => print(&exported.toml),
-    }
+    }?;
+    Ok(())
 }
 
 /// Compares and prints the differences; fails with [`Failure::Bad`] if there are any.
@@ -181,7 +184,7 @@ pub(crate) fn diff(args: &DiffArgs, socket: &Socket) -> Result<(), Failure> {
             print(&differences.chain(found.key_changes.iter().map(keys)).collect::<String>())
         }
     };
-    printed.map_err(trouble)?;
+    printed.map_err(Failure::from).map_err(trouble)?;
     match found {
         found if !found.ok => Err(Failure::Trouble(Box::new(Failure::Bad))),
         found if found.differences.is_empty() && found.key_changes.is_empty() => Ok(()),

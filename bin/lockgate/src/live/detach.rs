@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 
 use bpf::BpfError;
 use config::HOST_NETDEV;
+use console::output::{print, print_json};
 use linux::HOST_ROUTE_PROTOCOL;
 use nix::net::if_::if_nameindex;
 use nix::sys::socket::{getsockopt, sockopt};
@@ -14,7 +15,6 @@ use serde::Serialize;
 
 use super::{LiveError, Socket};
 use crate::failure::Failure;
-use crate::output::{print, print_json};
 
 /// The guard's table.
 const TABLE: [&str; 2] = ["inet", "lockgate"];

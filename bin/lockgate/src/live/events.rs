@@ -3,11 +3,11 @@
 use std::time::{Duration, SystemTime};
 
 use api::v1;
+use console::output::{Reader, json_line, print_line};
+use console::terminal::{Style, Terminal, printable};
 
 use super::{AnswerError, Ask, LiveError, Socket};
 use crate::failure::Failure;
-use crate::output::{Reader, json_line, print_line};
-use crate::terminal::{Style, Terminal, printable};
 
 /// Columns in front of an event's text: time and severity.
 const INDENT: usize = 29;

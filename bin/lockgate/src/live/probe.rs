@@ -6,12 +6,12 @@ use std::fs;
 use std::process::Command;
 
 use bpf::{Feature, Finding};
+use console::output::{Numbers, print, print_json, table};
 use ipsec::cipher::BackendKind;
 use ipsec::{Cipher, KeyMaterial, Suite};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::output::{Numbers, print, print_json, table};
 use netdev::Netdev;
 
 /// Say what this machine and its netdevs can do, what is missing, and how to get it

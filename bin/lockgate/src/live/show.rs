@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use api::GatewayClient;
 use api::v1::{CacheEntriesRequest, ShowRequest};
+use console::output::{Columns, Reader, clear_screen, json_text, print, print_json, print_on};
+use console::terminal::Terminal;
 use serde::Serialize;
 use tonic::{Response, Status};
 
 use super::{Ask, LiveError, Socket};
 use crate::failure::Failure;
-use crate::output::{Columns, Reader, clear_screen, json_text, print, print_json, print_on};
-use crate::terminal::Terminal;
 
 /// Columns of tables where standard output is no terminal.
 const USUAL_COLUMNS: usize = 100;
@@ -112,7 +112,7 @@ enum What {
 /// Asks and prints, again and again if asked to.
 pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
     let Some(seconds) = args.watch else {
-        return print_on(&text(args, socket)?).map(|_| ());
+        return Ok(print(&text(args, socket)?)?);
     };
     loop {
         let text = text(args, socket)?;
@@ -171,7 +171,8 @@ pub(crate) fn revisions(socket: &Socket, as_json: bool) -> Result<(), Failure> {
     match as_json {
         true => print_json(&listed),
         false => print(&tables::revisions(&listed)),
-    }
+    }?;
+    Ok(())
 }
 
 /// What is asked, and of whom.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use api::v1::{CaptureRequest, CapturedPacket};
+use console::output::Reader;
 use io::pcapng::{
     Direction, InterfaceId, Packet, PcapNgWriter, Statistics, WrittenInterface as Interface,
 };
@@ -15,7 +16,6 @@ use io::{CaptureError, Defect, LinkType};
 
 use super::{Counts, STANDARD_OUTPUT, line};
 use crate::failure::Failure;
-use crate::output::Reader;
 
 /// Rights of a capture: the owner's alone.
 const MODE: u32 = 0o600;

@@ -2,11 +2,10 @@
 
 use api::v1::CapturedPacket;
 use config::escaped_line;
+use console::output::json_line;
 use wire::flow::protocol;
 use wire::link::Link;
 use wire::{Family, packet::parse_quoted};
-
-use crate::output::json_line;
 
 /// Seconds of a day.
 const DAY_S: u64 = 24 * 60 * 60;

@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bpf::Owner;
+use console::output::{Numbers, table};
 use nix::net::if_::if_nameindex;
 use serde::Serialize;
-
-use crate::output::{Numbers, table};
 
 /// Largest MTU that drivers commonly take a program for, whose packets lie in one page.
 const ONE_PAGE_MTU: u32 = 3498;

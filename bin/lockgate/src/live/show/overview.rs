@@ -1,10 +1,10 @@
 //! The gateway on one screen.
 
 use api::v1;
+use console::output::{Numbers, counted, table};
+use console::terminal::{Style, Terminal, printable};
 
 use super::tables::{duration, received};
-use crate::output::{Numbers, counted, table};
-use crate::terminal::{Style, Terminal, printable};
 
 /// Ports, peers and reasons for drops that fit a screen; the rest is counted.
 const MAX_PORTS: usize = 8;

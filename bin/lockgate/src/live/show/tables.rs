@@ -1,8 +1,7 @@
 //! The API's answers as text: tables that line up.
 
 use api::v1;
-
-use crate::output::{Columns, Numbers, counted, fitted, table, wrapped};
+use console::output::{Columns, Numbers, counted, fitted, table, wrapped};
 
 /// The ports: what they are, what passed them, their queues, and the kernel's side.
 pub(super) fn ports(answer: &v1::Ports, columns: Columns) -> String {

@@ -13,7 +13,7 @@ use ipsec::suite::{Encryption, Integrity};
 use zeroize::Zeroizing;
 
 use super::engine::Output;
-use crate::failure::{Failure, Usage};
+use crate::ReplayError;
 
 /// Where a replay writes: `x/out.pcap`, and beside it what begins with `x/out.`.
 #[derive(Clone, Debug)]
@@ -24,8 +24,8 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    pub(crate) fn new(all: &Path) -> Result<Places, Failure> {
-        let name = all.file_name().ok_or(Usage::NoFileName)?.to_string_lossy();
+    pub(crate) fn new(all: &Path) -> Result<Places, ReplayError> {
+        let name = all.file_name().ok_or(ReplayError::NoFileName)?.to_string_lossy();
         let stem = match name.rsplit_once('.') {
             Some((stem, "pcap" | "pcapng" | "cap")) if !stem.is_empty() => stem,
             _ => &name,
@@ -53,17 +53,17 @@ impl Places {
     }
 
     /// Refuses to overwrite what is read, and to replace what is no file.
-    pub(crate) fn check(&self, snapshot: &Snapshot, read: &[&Path]) -> Result<(), Failure> {
+    pub(crate) fn check(&self, snapshot: &Snapshot, read: &[&Path]) -> Result<(), ReplayError> {
         let identity =
             |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
         let read: Vec<_> = read.iter().filter_map(|path| identity(path)).collect();
         let ports = snapshot.ports().iter().map(|port| self.port(&port.name));
         for file in ports.chain([self.all.clone(), self.keys(), self.esp_sa()]) {
             if identity(&file).is_some_and(|identity| read.contains(&identity)) {
-                return Err(Failure::OverwritesInput { file });
+                return Err(ReplayError::OverwritesInput { file });
             }
             if fs::symlink_metadata(&file).is_ok_and(|metadata| !metadata.is_file()) {
-                return Err(Failure::NotRegular { file });
+                return Err(ReplayError::NotRegular { file });
             }
         }
         Ok(())
@@ -88,8 +88,8 @@ impl Pending {
         Ok((Pending { temporary, place: place.into(), moved: false }, file))
     }
 
-    fn move_to_place(mut self) -> Result<(), Failure> {
-        fs::rename(&self.temporary, &self.place).map_err(Failure::file(&self.place))?;
+    fn move_to_place(mut self) -> Result<(), ReplayError> {
+        fs::rename(&self.temporary, &self.place).map_err(ReplayError::file(&self.place))?;
         self.moved = true;
         Ok(())
     }
@@ -159,7 +159,7 @@ impl<'a> Captures<'a> {
 
     /// Moves all captures to their places. Captures of an earlier replay for ports that sent
     /// nothing in this one are removed: what lies beside `out.pcap` is of one run.
-    pub(crate) fn finish(self) -> Result<Vec<Written>, Failure> {
+    pub(crate) fn finish(self) -> Result<Vec<Written>, ReplayError> {
         let Captures { snapshot, places, mut all, ports } = self;
         let mut written = Vec::new();
         let mut pending = Vec::new();
@@ -176,7 +176,7 @@ impl<'a> Captures<'a> {
             let Some(mut capture) = capture else {
                 match fs::remove_file(&file) {
                     Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                        return Err(Failure::File { file, error });
+                        return Err(ReplayError::File { file, error });
                     }
                     _ => continue,
                 }
@@ -212,8 +212,8 @@ impl Output for Captures<'_> {
 
 /// Writes the keys that tshark needs, in the form of its table `esp_sa`, readable by their owner
 /// only. Suites that tshark does not know are left out.
-pub(crate) fn write_esp_sa(place: &Path, keys: &[ReplayKey]) -> Result<(), Failure> {
-    let failed = || Failure::file(place);
+pub(crate) fn write_esp_sa(place: &Path, keys: &[ReplayKey]) -> Result<(), ReplayError> {
+    let failed = || ReplayError::file(place);
     let (pending, mut file) = Pending::create(place).map_err(failed())?;
     for line in keys.iter().filter_map(esp_sa_line) {
         file.write_all(line.as_bytes()).map_err(failed())?;

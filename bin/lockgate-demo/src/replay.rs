@@ -14,7 +14,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use console::failure::Form;
+use console::output::{complain, counted, print, print_json};
 use dataplane::DropReason;
+use replay::Report;
 use tempfile::TempDir;
 use wire::build::PacketBuilder;
 use wire::link::ETHERNET_BYTES;
@@ -24,8 +27,6 @@ use super::laboratory::{Laboratory, START_NS, Seen, Site, new_directory};
 use super::report::{Check, DemoReport};
 use super::traffic::{Fate, Parcel, Traffic};
 use crate::failure::{Failure, Usage};
-use crate::output::{complain, counted, print, print_json};
-use crate::replay::Report;
 
 /// Packets that a host sends at the same time; the walk takes them as one batch.
 const BURST: usize = 24;
@@ -38,7 +39,7 @@ const DAMAGED: usize = 8;
 const CLEAR: u16 = 10;
 
 /// Runs rounds until `seconds` have passed, at least one, and reports. Fails if a check does.
-pub(super) fn run(seconds: u64, keep: Option<&Path>, json: bool) -> Result<(), Failure> {
+pub(super) fn run(seconds: u64, keep: Option<&Path>, form: Form) -> Result<(), Failure> {
     let began = Instant::now();
     let directory = Directory::create(keep)?;
     let mut round = 0;
@@ -57,9 +58,9 @@ pub(super) fn run(seconds: u64, keep: Option<&Path>, json: bool) -> Result<(), F
         std::fs::remove_dir_all(&place).map_err(Failure::file(&place))?;
         round += 1;
     };
-    match json {
-        true => print_json(&report),
-        false => print(&report.text()),
+    match form {
+        Form::Json => print_json(&report),
+        Form::Text => print(&report.text()),
     }?;
     if let Directory::Kept(path) = &directory {
         say(&format!("everything lies in {}", path.display()));

@@ -9,7 +9,7 @@ const NARROWEST: usize = 40;
 
 /// Standard output, as far as its reader matters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Terminal {
+pub struct Terminal {
     /// Columns; `None`: not a terminal, lines may be of any length.
     width: Option<usize>,
     colour: Colour,
@@ -23,7 +23,7 @@ enum Colour {
 
 /// The meaning of a colour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Style {
+pub enum Style {
     /// Look at it.
     Warning,
     /// Something does not work.
@@ -39,7 +39,7 @@ pub(crate) enum Style {
 impl Terminal {
     /// Standard output. Colours need a terminal that is not `dumb` and no `NO_COLOR`
     /// (<https://no-color.org>).
-    pub(crate) fn stdout() -> Terminal {
+    pub fn stdout() -> Terminal {
         let stdout = std::io::stdout();
         if !stdout.is_terminal() {
             return Terminal { width: None, colour: Colour::None };
@@ -56,34 +56,32 @@ impl Terminal {
     }
 
     /// A terminal without colours; `None`: lines of any length.
-    #[cfg(test)]
-    pub(crate) const fn plain(width: Option<usize>) -> Terminal {
+    pub const fn plain(width: Option<usize>) -> Terminal {
         Terminal { width, colour: Colour::None }
     }
 
     /// Returns whether [`Terminal::paint`] paints.
-    pub(crate) fn is_coloured(self) -> bool {
+    pub fn is_coloured(self) -> bool {
         self.colour == Colour::Ansi
     }
 
     /// A terminal with colours.
-    #[cfg(test)]
-    pub(crate) const fn coloured(width: usize) -> Terminal {
+    pub const fn coloured(width: usize) -> Terminal {
         Terminal { width: Some(width), colour: Colour::Ansi }
     }
 
     /// Columns; `None`: not a terminal.
-    pub(crate) const fn width(self) -> Option<usize> {
+    pub const fn width(self) -> Option<usize> {
         self.width
     }
 
     /// Returns whether standard output is a terminal.
-    pub(crate) const fn is_terminal(self) -> bool {
+    pub const fn is_terminal(self) -> bool {
         self.width.is_some()
     }
 
     /// Text in a style.
-    pub(crate) fn paint(self, style: Style, text: &str) -> String {
+    pub fn paint(self, style: Style, text: &str) -> String {
         let code = match style {
             Style::Warning => "33",
             Style::Bad => "31",
@@ -99,7 +97,7 @@ impl Terminal {
 
     /// Breaks text into lines between words, so that `indent` more columns fit in front of each.
     /// A word that is longer than a line stays whole.
-    pub(crate) fn wrap(self, text: &str, indent: usize) -> Vec<String> {
+    pub fn wrap(self, text: &str, indent: usize) -> Vec<String> {
         match self.width {
             None => vec![text.to_owned()],
             Some(width) => wrap(text, width.saturating_sub(indent)),
@@ -108,7 +106,7 @@ impl Terminal {
 
     /// Breaks text as [`Terminal::wrap`] does; where standard output is no terminal, at `width`
     /// columns.
-    pub(crate) fn wrap_at(self, text: &str, indent: usize, width: usize) -> Vec<String> {
+    pub fn wrap_at(self, text: &str, indent: usize, width: usize) -> Vec<String> {
         wrap(text, self.width.unwrap_or(width).saturating_sub(indent))
     }
 }
@@ -133,7 +131,7 @@ fn wrap(text: &str, room: usize) -> Vec<String> {
 
 /// Text on one line that can do nothing to a terminal: hidden characters are escaped, ends of lines
 /// become ` | `.
-pub(crate) fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     config::escaped_line(&text.replace('\n', " | ")).into_owned()
 }
 

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use console::output::{Numbers, table};
 use dataplane::DropReason;
+use replay::{DropLine, LedgerLine, Report, drops_text, ledger_text};
 use serde::Serialize;
 
 use super::compare::Wire;
-use crate::output::{Numbers, table};
-use crate::replay::{DropLine, LedgerLine, Report, drops_text, ledger_text};
 
 /// One thing that must hold.
 #[derive(Clone, Debug, Serialize)]

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use console::output::{Numbers, table};
 use dataplane::DropReason;
+use replay::{DropLine, drops_text};
 use serde::Serialize;
 
-use crate::demo::report::Check;
-use crate::output::{Numbers, table};
-use crate::replay::{DropLine, drops_text};
+use crate::report::Check;
 
 /// Characters of the longest bar of the ladder.
 const BAR: u64 = 44;

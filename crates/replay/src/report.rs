@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use config::mac_text;
+use console::output::{Numbers, counted, table};
 use dataplane::counters::Volume;
 use dataplane::{DropReason, Ledger, PortId, SetIndex, Snapshot};
 use ipsec::SaId;
@@ -12,7 +13,6 @@ use serde::Serialize;
 use super::KeyFiles;
 use super::engine::Outcome;
 use super::files::Written;
-use crate::output::{Numbers, counted, table};
 use control::set_of;
 
 /// The verdict "hold" in a table, so that the drops add up.
@@ -20,19 +20,21 @@ const HELD: &str = "hold (dropped: no_neighbour)";
 
 /// What became of the packets.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Report {
+pub struct Report {
     pub(crate) inputs: Vec<Read>,
     pub(crate) outputs: Vec<Written>,
     pub(crate) keys: Option<KeyFiles>,
     pub(crate) verdicts: Vec<VerdictLine>,
     pub(crate) policies: Vec<PolicyLine>,
     pub(crate) sas: Vec<SaLine>,
-    pub(crate) drops: Vec<DropLine>,
+    /// One line per reason that something was dropped for.
+    pub drops: Vec<DropLine>,
     /// One line per port, one for frames of no port if there were any, then the total.
-    pub(crate) ledger: Vec<LedgerLine>,
-    pub(crate) ledger_imbalance: i64,
+    pub ledger: Vec<LedgerLine>,
+    /// The packets too many or too few, over all ports; 0 unless a packet was lost or made up.
+    pub ledger_imbalance: i64,
     /// Policy lookups by the tier that answered them.
-    pub(crate) tiers: Vec<TierLine>,
+    pub tiers: Vec<TierLine>,
     /// What a reader should know before believing the rest.
     pub(crate) warnings: Vec<String>,
 }
@@ -90,31 +92,45 @@ pub(crate) struct SaLine {
 
 /// Packets dropped for one reason.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct DropLine {
-    pub(crate) reason: &'static str,
-    pub(crate) packets: u64,
-    pub(crate) help: &'static str,
+pub struct DropLine {
+    /// The name of the reason.
+    pub reason: &'static str,
+    /// Packets dropped for it.
+    pub packets: u64,
+    /// What the reason means, and what to do.
+    pub help: &'static str,
 }
 
 /// Where the packets of a port are.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct LedgerLine {
-    pub(crate) port: String,
-    pub(crate) received: u64,
-    pub(crate) made: u64,
-    pub(crate) sent: u64,
-    pub(crate) dropped: u64,
-    pub(crate) consumed: u64,
-    pub(crate) host: u64,
-    pub(crate) held: u64,
-    pub(crate) imbalance: i64,
+pub struct LedgerLine {
+    /// The port, or what else the line is about.
+    pub port: String,
+    /// Packets that came in.
+    pub received: u64,
+    /// Packets that the gateway made: fragments, ICMP.
+    pub made: u64,
+    /// Packets that left.
+    pub sent: u64,
+    /// Packets that were dropped.
+    pub dropped: u64,
+    /// Packets that their fragments replaced.
+    pub consumed: u64,
+    /// Packets for the machine itself.
+    pub host: u64,
+    /// Packets that wait for a neighbour.
+    pub held: u64,
+    /// Received and made less all others.
+    pub imbalance: i64,
 }
 
 /// Policy lookups that a tier answered.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct TierLine {
-    pub(crate) tier: &'static str,
-    pub(crate) decisions: u64,
+pub struct TierLine {
+    /// The name of the tier.
+    pub tier: &'static str,
+    /// Lookups that it answered.
+    pub decisions: u64,
 }
 
 impl Report {
@@ -213,7 +229,7 @@ impl Report {
     }
 
     /// The report for a terminal.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let mut text = self.files_text();
         text += &self.tables_text();
         for warning in &self.warnings {
@@ -300,7 +316,7 @@ impl Report {
 }
 
 /// The drops as a table; nothing if there are none.
-pub(crate) fn drops_text(drops: &[DropLine]) -> String {
+pub fn drops_text(drops: &[DropLine]) -> String {
     let rows = drops
         .iter()
         .map(|line| vec![line.reason.into(), line.packets.to_string(), line.help.into()]);
@@ -308,7 +324,7 @@ pub(crate) fn drops_text(drops: &[DropLine]) -> String {
 }
 
 /// Ledgers as a table, `first` over their names.
-pub(crate) fn ledger_text(first: &str, ledger: &[LedgerLine]) -> String {
+pub fn ledger_text(first: &str, ledger: &[LedgerLine]) -> String {
     let rows = ledger.iter().map(|line| {
         vec![
             line.port.clone(),

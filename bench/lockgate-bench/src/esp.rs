@@ -98,7 +98,7 @@ pub(crate) struct EspArguments {
     #[arg(long)]
     shares: bool,
     /// Runs one short lap of the first row and nothing else, for an instruction counter:
-    /// valgrind --tool=callgrind --toggle-collect='*scene*packets*drain*' lockgate bench esp
+    /// valgrind --tool=callgrind --toggle-collect='*scene*packets*drain*' lockgate-bench esp
     /// --callgrind-once --direction out --size 64 --family 4
     #[arg(long, verbatim_doc_comment)]
     callgrind_once: bool,

@@ -48,7 +48,7 @@ fn count(case: &Case) -> Result<String, BenchError> {
     let output = Command::new("valgrind")
         .args(["--quiet", "--tool=callgrind", "--callgrind-out-file=/dev/stdout", TIMED_SPAN])
         .arg(program)
-        .args(["bench", "esp", "--callgrind-once"])
+        .args(["esp", "--callgrind-once"])
         .args(case.arguments())
         .stderr(Stdio::inherit())
         .output()

@@ -9,7 +9,7 @@ use netlab::sites::Plan;
 use netlab::{Gateways, LabError};
 
 use super::report::{GatewaysReport, TimeFigure};
-use crate::demo::report::Check;
+use crate::report::Check;
 
 /// Where progress is printed: beside the report, never into JSON.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

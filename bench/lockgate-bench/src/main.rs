@@ -1,4 +1,4 @@
-//! `lockgate bench`: figures that can be had again, or none.
+//! Benches, which `lockgate bench` executes: figures that can be had again, or none.
 //!
 //! `bench esp`: the real walk, through ports in memory, on pinned cores, all checks and counters
 //! on. A lap in which a packet was dropped, or an output was wrong, stops the bench: there is no
@@ -38,6 +38,8 @@
 //! | `memory` | how far away memory is |
 //! | `machine` | what it was measured on |
 //! | `plot` | curves as SVG |
+//! | `failure` | why there are none, and the exit code |
+#![forbid(unsafe_code)]
 
 mod cache;
 mod churn;
@@ -45,6 +47,7 @@ mod cipher_alone;
 mod classify;
 mod draw;
 mod esp;
+mod failure;
 mod io;
 mod lap;
 mod machine;
@@ -57,9 +60,15 @@ mod spd;
 mod stages;
 mod targets;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
+use clap::{CommandFactory, FromArgMatches, Parser};
+use console::failure::{Form, tell};
+use console::line::{LineError, parsed};
+use ipsec::SelfTestError;
 use serde::Serialize;
 
 pub(crate) use cache::CacheArguments;
@@ -69,9 +78,12 @@ pub(crate) use esp::EspArguments;
 pub(crate) use io::IoArguments;
 pub(crate) use spd::SpdArguments;
 
+use failure::Failure;
+
 /// Measure
-#[derive(clap::Args, Debug)]
-pub(crate) struct BenchArguments {
+#[derive(Parser, Debug)]
+#[command(name = "lockgate-bench", bin_name = "lockgate bench", version, max_term_width = 100)]
+struct BenchArguments {
     /// Which bench.
     #[command(subcommand)]
     bench: Bench,
@@ -226,11 +238,25 @@ pub(crate) enum ArgumentError {
     },
 }
 
-/// Runs a bench.
+fn main() -> ExitCode {
+    // `--json` names a file: errors are text.
+    match run(std::env::args_os().collect(), ipsec::self_test) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => tell(&failure, Form::Text),
+    }
+}
+
+/// Runs a bench, if the ciphers do what they must on this machine.
 ///
 /// # Errors
-/// [`BenchError`]: nothing was measured, or what was measured means nothing.
-pub(crate) fn run(arguments: &BenchArguments) -> Result<(), BenchError> {
+/// [`Failure`]: nothing was measured, or what was measured means nothing.
+fn run(
+    args: Vec<OsString>,
+    self_test: impl FnOnce() -> Result<(), SelfTestError>,
+) -> Result<(), Failure> {
+    let Some(matches) = parsed(&mut BenchArguments::command(), args)? else { return Ok(()) };
+    let arguments = BenchArguments::from_arg_matches(&matches).map_err(LineError::Refused)?;
+    self_test()?;
     match &arguments.bench {
         Bench::Esp(arguments) => esp::run(arguments),
         Bench::Spd(arguments) => spd::run(arguments),
@@ -238,7 +264,8 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), BenchError> {
         Bench::Cache(arguments) => cache::run(arguments),
         Bench::Churn(arguments) => churn::run(arguments),
         Bench::Io(arguments) => io::run(arguments),
-    }
+    }?;
+    Ok(())
 }
 
 /// All that `--json` writes.
@@ -253,7 +280,7 @@ struct Report<'r, R> {
 /// Prints a text and a line end.
 fn print(text: &str) -> Result<(), BenchError> {
     let error = |error| BenchError::Write { file: "standard output".into(), error };
-    crate::output::write_text(&format!("{text}\n")).map_err(error)
+    console::output::write_text(&format!("{text}\n")).map_err(error)
 }
 
 /// Prints the text, and writes the JSON where it was asked for.
@@ -265,9 +292,38 @@ fn publish(report: &impl Serialize, text: &str, json: Option<&Path>) -> Result<(
     let mut line = serde_json::to_vec(report).map_err(|cause| error(cause.into()))?;
     line.push(b'\n');
     if file == Path::new("-") {
-        crate::output::complain(&format!("{text}\n"));
+        console::output::complain(&format!("{text}\n"));
         return std::io::stdout().write_all(&line).map_err(error);
     }
     print(text)?;
     std::fs::write(file, line).map_err(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use console::failure::Failed;
+    use ipsec::cipher::BackendKind;
+    use ipsec::{SelfTestStep, Suite};
+
+    #[test]
+    fn nothing_is_measured_with_a_cipher_that_fails_its_self_test() {
+        let (suite, backend, step) = (Suite::Aes128Gcm, BackendKind::AwsLc, SelfTestStep::Seal);
+        let broken = SelfTestError { suite, backend, step };
+        let args = ["lockgate-bench", "esp"].map(OsString::from).to_vec();
+        let failure = run(args, || Err(broken)).unwrap_err();
+        assert!(failure.to_string().ends_with("; nothing was sealed"), "{failure}");
+        assert_eq!(failure.exit_code(), 1);
+    }
+
+    #[test]
+    fn every_bench_of_the_documents_parses() {
+        let all = documents::commands();
+        let shown = all.iter().filter(|it| it.words.get(1).is_some_and(|word| word == "bench"));
+        for command in shown {
+            let mistake = BenchArguments::try_parse_from(&command.words[1..]).err();
+            assert!(mistake.is_none(), "{command:?}: {mistake:?}");
+        }
+        assert!(BenchArguments::try_parse_from(["bench", "eps"]).is_err());
+    }
 }

@@ -9,11 +9,10 @@ use std::path::{Path, PathBuf};
 use config::{generate_pair, write_key_file};
 use io::{CaptureError, CaptureReader, CaptureWriter, Defect, LinkType, Resolution};
 use ipsec::Suite;
+use replay::{Job, Report};
 use wire::Address;
 
 use crate::failure::Failure;
-use crate::input::Input;
-use crate::replay::{Job, Report, perform};
 
 /// A gateway with the network behind it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,9 +86,9 @@ impl Site {
 
     fn configuration(self) -> String {
         match self {
-            Site::A => include_str!("../../../../etc/demo/a.toml").to_owned(),
-            Site::B => format!("{}{FORGER}", include_str!("../../../../etc/demo/b.toml")),
-            Site::C => include_str!("../../../../etc/demo/c.toml").to_owned(),
+            Site::A => include_str!("../../../etc/demo/a.toml").to_owned(),
+            Site::B => format!("{}{FORGER}", include_str!("../../../etc/demo/b.toml")),
+            Site::C => include_str!("../../../etc/demo/c.toml").to_owned(),
         }
     }
 }
@@ -154,13 +153,15 @@ impl Laboratory {
         output: &str,
     ) -> Result<Report, Failure> {
         let input = |(port, name): &(&str, &str)| (Some((*port).to_owned()), self.file(name));
-        perform(&Job {
-            config: Input::File(self.configuration(site)),
-            keys_dir: None,
+        let file = self.configuration(site);
+        Ok(replay::perform(Job {
+            loaded: config::read(&file)?.load_keys(config::base_of(&file))?,
+            name: file.display().to_string(),
+            file: Some(file),
             inputs: inputs.iter().map(input).collect(),
             keys: keys.iter().map(|name| self.file(name)).collect(),
             output: self.file(output),
-        })
+        })?)
     }
 
     /// Writes a capture.

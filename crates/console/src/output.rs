@@ -8,23 +8,27 @@ use std::io::{ErrorKind, Write};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
 use serde::Serialize;
 
-use crate::failure::Failure;
 use crate::terminal::Terminal;
+
+/// An answer cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("standard output: {0}: the answer is not complete")]
+pub struct OutputError(pub std::io::Error);
 
 /// Prints to standard output, with hidden characters escaped. A reader that has gone away
 /// (`lockgate … | head`) is no error.
 ///
 /// # Errors
 /// The text cannot be written: the disk is full, for example.
-pub(crate) fn print(text: &str) -> Result<(), Failure> {
-    write_text(text).map_err(Failure::Output)
+pub fn print(text: &str) -> Result<(), OutputError> {
+    write_text(text).map_err(OutputError)
 }
 
 /// Does as [`print`].
 ///
 /// # Errors
 /// The operating system's reason.
-pub(crate) fn write_text(text: &str) -> std::io::Result<()> {
+pub fn write_text(text: &str) -> std::io::Result<()> {
     match write(text) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         result => result,
@@ -35,13 +39,13 @@ pub(crate) fn write_text(text: &str) -> std::io::Result<()> {
 ///
 /// # Errors
 /// As [`print`].
-pub(crate) fn print_line(line: &str) -> Result<Reader, Failure> {
+pub fn print_line(line: &str) -> Result<Reader, OutputError> {
     written(write(&format!("{line}\n")))
 }
 
 /// The other end of standard output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Reader {
+pub enum Reader {
     /// It reads.
     Reads,
     /// It has gone away.
@@ -73,22 +77,22 @@ fn escaped_but_colours(text: &str) -> String {
 }
 
 /// Tells a reader that has gone away from a write that failed.
-fn written(result: std::io::Result<()>) -> Result<Reader, Failure> {
+fn written(result: std::io::Result<()>) -> Result<Reader, OutputError> {
     match result {
         Ok(()) => Ok(Reader::Reads),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
-        Err(error) => Err(Failure::Output(error)),
+        Err(error) => Err(OutputError(error)),
     }
 }
 
 /// For `or_else`: a reader that has gone away is no error.
-pub(crate) fn unless_gone<T: Default>(error: std::io::Error) -> Result<T, Failure> {
+pub fn unless_gone<T: Default>(error: std::io::Error) -> Result<T, OutputError> {
     written(Err(error)).map(|_| T::default())
 }
 
 /// Prints to standard error, with hidden characters escaped. If that cannot be written either,
 /// nobody is left to tell.
-pub(crate) fn complain(text: &str) {
+pub fn complain(text: &str) {
     let _ = std::io::stderr().lock().write_all(config::escaped(text).as_bytes());
 }
 
@@ -96,12 +100,12 @@ pub(crate) fn complain(text: &str) {
 ///
 /// # Errors
 /// As [`print`].
-pub(crate) fn print_on(text: &str) -> Result<Reader, Failure> {
+pub fn print_on(text: &str) -> Result<Reader, OutputError> {
     written(write(text))
 }
 
 /// Moves a terminal's cursor to the top and clears what is below.
-pub(crate) fn clear_screen() {
+pub fn clear_screen() {
     // Where that cannot be written, what follows cannot either, and tells.
     let _ = std::io::stdout().lock().write_all(b"\x1b[H\x1b[J");
 }
@@ -110,18 +114,18 @@ pub(crate) fn clear_screen() {
 ///
 /// # Errors
 /// As [`print`].
-pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+pub fn print_json(value: &impl Serialize) -> Result<(), OutputError> {
     print_on(&json_text(value)).map(|_| ())
 }
 
 /// A value as JSON, with the end of its last line.
-pub(crate) fn json_text(value: &impl Serialize) -> String {
+pub fn json_text(value: &impl Serialize) -> String {
     let text = serde_json::to_string_pretty(value).expect("no map key is anything but text");
     json_escaped(&text) + "\n"
 }
 
 /// A value as JSON in one line.
-pub(crate) fn json_line(value: &impl Serialize) -> String {
+pub fn json_line(value: &impl Serialize) -> String {
     json_escaped(&serde_json::to_string(value).expect("no map key is anything but text"))
 }
 
@@ -146,7 +150,7 @@ fn json_escaped(text: &str) -> String {
 }
 
 /// A table with a heading and an empty line behind it; nothing if there are no rows.
-pub(crate) fn table<R>(title: &str, header: &[&str], rows: R, numbers: Numbers) -> String
+pub fn table<R>(title: &str, header: &[&str], rows: R, numbers: Numbers) -> String
 where
     R: IntoIterator<Item = Vec<String>>,
 {
@@ -154,7 +158,7 @@ where
 }
 
 /// Writes a table as [`table`] does, and breaks the text of the last column into lines that fit.
-pub(crate) fn wrapped<R>(
+pub fn wrapped<R>(
     title: &str,
     header: &[&str],
     rows: R,
@@ -212,7 +216,7 @@ fn titled(title: &str, table: &Table) -> String {
 
 /// The columns that a table may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Columns {
+pub enum Columns {
     /// All of them.
     All,
     /// Columns that fit into so many characters.
@@ -221,7 +225,7 @@ pub(crate) enum Columns {
 
 /// A table that fits: it leaves out columns of `wide`, the first ones first, until it does, and
 /// says which.
-pub(crate) fn fitted<R>(
+pub fn fitted<R>(
     title: &str,
     header: &[&str],
     rows: R,
@@ -261,11 +265,11 @@ where
 }
 
 /// Which columns of a table hold numbers, and stand to the right.
-pub(crate) struct Numbers(pub(crate) std::ops::RangeInclusive<usize>);
+pub struct Numbers(pub std::ops::RangeInclusive<usize>);
 
 impl Numbers {
     /// In no column.
-    pub(crate) const NONE: Numbers = Numbers(usize::MAX..=usize::MAX);
+    pub const NONE: Numbers = Numbers(usize::MAX..=usize::MAX);
 
     /// Renumbers the columns for a table that has only these.
     fn of(self, kept: &[usize]) -> Numbers {
@@ -279,7 +283,7 @@ impl Numbers {
 }
 
 /// `1 packet`, `2 packets`.
-pub(crate) fn counted(count: u64, noun: &str) -> String {
+pub fn counted(count: u64, noun: &str) -> String {
     let ending = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{ending}")
 }

@@ -14,10 +14,11 @@ mod wireguard;
 
 use std::path::Path;
 
+use console::failure::Form;
+use console::output::{print, print_json};
 use netlab::{LabError, interrupt};
 
 use crate::failure::Failure;
-use crate::output::{print, print_json};
 
 use scenes::Seconds;
 use stage::{Progress, Stage};
@@ -45,9 +46,12 @@ impl std::str::FromStr for Rival {
 }
 
 /// Runs the demonstration.
-pub(crate) fn run(seconds: u64, rival: Option<&Rival>, json: bool) -> Result<(), Failure> {
+pub(crate) fn run(seconds: u64, rival: Option<&Rival>, form: Form) -> Result<(), Failure> {
     interrupt::listen()?;
-    let progress = if json { Progress::Stderr } else { Progress::Stdout };
+    let progress = match form {
+        Form::Json => Progress::Stderr,
+        Form::Text => Progress::Stdout,
+    };
     let seconds = match seconds {
         0 => DEFAULT_SECONDS,
         // At most MAX_SECONDS: it fits.
@@ -56,7 +60,10 @@ pub(crate) fn run(seconds: u64, rival: Option<&Rival>, json: bool) -> Result<(),
     let mut stage = Stage::build(progress)?;
     let outcome = play(&mut stage, Seconds(seconds), rival.map(|rival| rival.program.as_path()));
     let report = stage.close(outcome)?;
-    if json { print_json(&report) } else { print(&format!("\n{}", report.text())) }?;
+    match form {
+        Form::Json => print_json(&report),
+        Form::Text => print(&format!("\n{}", report.text())),
+    }?;
     if report.ok { Ok(()) } else { Err(Failure::Bad) }
 }
 
