@@ -62,7 +62,7 @@ impl Problem {
     /// The problem in one line, for a log: `file:line:column: error: message`, the place that it
     /// contradicts and, behind semicolons, what to do.
     pub fn in_one_line(&self) -> String {
-        let mut text = self.headline(&PLAIN);
+        let mut text = self.headline();
         for more in [self.note(), self.help()].into_iter().flatten() {
             text.push_str("; ");
             text.push_str(&more);
@@ -71,8 +71,8 @@ impl Problem {
     }
 
     /// The problem in one line, without advice: `file:line:column: error: message`.
-    fn headline(&self, renderer: &Renderer) -> String {
-        let title = renderer.clone().short_message(true).render(&[Group::with_title(self.title())]);
+    fn headline(&self) -> String {
+        let title = PLAIN.short_message(true).render(&[Group::with_title(self.title())]);
         format!("{}: {title}", text::message(&self.place.to_string()))
     }
 
@@ -89,11 +89,14 @@ impl Problem {
     fn help(&self) -> Option<String> {
         self.mistake.help().map(|help| text::message(&help))
     }
+}
 
-    /// The problem with its line and carets below the span, the place that it contradicts, and
-    /// what to do.
-    fn drawn(&self, renderer: &Renderer) -> String {
+impl fmt::Display for Problem {
+    /// `file:line:column: error: message`, the source line with carets, the place that the problem
+    /// contradicts, and what to do.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The headline has the place: the library would count columns in the excerpt instead.
+        f.write_str(&self.headline())?;
         let mut group = Group::with_level(self.severity.level());
         if let Some(Excerpt { line, span }) = &self.excerpt {
             let span = AnnotationKind::Primary.span(span.clone());
@@ -103,18 +106,10 @@ impl Problem {
         let note = self.note().map(|note| Level::NOTE.message(note));
         let help = self.help().map(|help| Level::HELP.message(help));
         let group = group.elements(note).elements(help);
-        let headline = self.headline(renderer);
-        match group.is_empty() {
-            true => headline,
-            false => format!("{headline}\n{}", renderer.render(&[group])),
+        if !group.is_empty() {
+            write!(f, "\n{}", PLAIN.render(&[group]))?;
         }
-    }
-}
-
-impl fmt::Display for Problem {
-    /// `file:line:column: error: message`, the source line with carets, what to do.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.drawn(&PLAIN))
+        Ok(())
     }
 }
 
@@ -158,7 +153,7 @@ impl ConfigErrors {
 impl ConfigErrors {
     /// The problems, one line each with what to do, and how many errors they are: for a log.
     pub fn in_lines(&self) -> String {
-        let lines = fitted(&self.problems, Problem::in_one_line, &PLAIN);
+        let lines = fitted(&self.problems, Problem::in_one_line);
         format!("{lines}{}", self.count())
     }
 
@@ -186,23 +181,15 @@ const SCREEN_LINES: usize = 40;
 /// more than a line, with an empty one. Those that do not fit on a screen are one line each, errors
 /// before warnings; the rest is counted.
 pub fn render(problems: &[Problem]) -> String {
-    render_in(problems, &PLAIN)
-}
-
-fn render_in(problems: &[Problem], renderer: &Renderer) -> String {
     let full = |problem: &Problem| {
-        let drawn = problem.drawn(renderer);
+        let drawn = problem.to_string();
         if drawn.contains('\n') { drawn + "\n" } else { drawn }
     };
-    fitted(problems, full, renderer)
+    fitted(problems, full)
 }
 
 /// Problems in full, as far as they fit on a screen, else one line each.
-fn fitted(
-    problems: &[Problem],
-    in_full: impl Fn(&Problem) -> String,
-    renderer: &Renderer,
-) -> String {
+fn fitted(problems: &[Problem], in_full: impl Fn(&Problem) -> String) -> String {
     let lines = |text: &String| text.split('\n').count();
     // More cannot fit, and need not be drawn.
     if problems.len() <= SCREEN_LINES {
@@ -224,7 +211,7 @@ fn fitted(
         }
         let full = (left < room).then(|| in_full(problem));
         let shown = full.filter(|full| lines(full) + left <= room);
-        let shown = shown.unwrap_or_else(|| problem.headline(renderer));
+        let shown = shown.unwrap_or_else(|| problem.headline());
         room -= lines(&shown);
         writeln!(text, "{shown}").expect("writing to a string");
     }
