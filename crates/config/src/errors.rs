@@ -1,5 +1,5 @@
-//! What is wrong with a configuration: all of it at once, each mistake with its place, its line,
-//! the nearest right word and what to do.
+//! Tells all mistakes of a configuration at once, each with its place, its line, the nearest right
+//! word and what to do.
 
 use std::fmt::{self, Write};
 
@@ -16,7 +16,7 @@ pub const MAX_PROBLEMS: usize = 40;
 /// Draws problems without colours, which logs and the API's clients would show as debris.
 const PLAIN: Renderer = Renderer::plain();
 
-/// Whether a configuration can be used in spite of a problem.
+/// The weight of a problem: the configuration can be used in spite of it, or not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -41,9 +41,9 @@ impl Severity {
 pub struct Problem {
     /// Error or warning.
     pub severity: Severity,
-    /// Where it is.
+    /// Its place.
     pub place: Place,
-    /// What it is.
+    /// The mistake.
     pub mistake: Mistake,
     /// The other place it contradicts, if there is one.
     pub earlier: Option<Place>,
@@ -127,13 +127,13 @@ impl Serialize for Problem {
     }
 }
 
-/// Why a configuration cannot be used: at least one error, and the warnings beside it. Nothing
-/// of it is applied.
+/// The problems of a configuration that cannot be used: at least one error, and the warnings beside
+/// it. Nothing of it is applied.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct ConfigErrors {
     /// The problems in the order of their places.
     pub problems: Vec<Problem>,
-    /// How many more errors there are than [`MAX_PROBLEMS`].
+    /// The number of errors beyond [`MAX_PROBLEMS`].
     pub untold: usize,
 }
 
@@ -144,7 +144,7 @@ impl ConfigErrors {
         ConfigErrors { problems: vec![problem], untold: 0 }
     }
 
-    /// How many errors are told, warnings not counted.
+    /// Returns the number of errors that are told, warnings not counted.
     pub fn errors(&self) -> usize {
         self.problems.iter().filter(|problem| problem.severity == Severity::Error).count()
     }

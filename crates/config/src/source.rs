@@ -15,7 +15,7 @@ use crate::text::escaped_line;
 /// Bytes `start .. end` of a [`Source`].
 pub(crate) type Span = Range<usize>;
 
-/// Where the parts of a text that was put together from a file stand in it.
+/// The places in a file of the parts of a text that was put together from it.
 #[derive(Debug)]
 pub(crate) struct Origin(Vec<(usize, usize)>);
 
@@ -31,7 +31,7 @@ impl Origin {
         Origin(parts.iter().map(begin).collect())
     }
 
-    /// Where a span of the text, which lies in one of its parts, stands in the file.
+    /// Returns the place in the file of a span of the text, which lies in one of its parts.
     pub(crate) fn span(&self, span: Span) -> Span {
         let part = self.0.partition_point(|(here, _)| *here <= span.start).saturating_sub(1);
         let (here, there) = self.0.get(part).copied().unwrap_or_default();
@@ -125,7 +125,7 @@ const KEY_DIGITS: usize = 16;
 /// The same in a file that holds a key: digits of one that was mistyped are secret too.
 const PART_DIGITS: usize = 8;
 
-/// Whether a text may hold a key.
+/// Returns whether a text may hold a key.
 pub(crate) fn holds_key(text: &str) -> bool {
     holds_digits(text, KEY_DIGITS)
 }
@@ -144,7 +144,7 @@ impl<'a> Source<'a> {
         Source { name, text, line_starts, secret_digits }
     }
 
-    /// Whether a text of this file, or about it, may hold a key or a part of one.
+    /// Returns whether a text of this file, or about it, may hold a key or a part of one.
     pub(crate) fn may_hold_key(&self, text: &str) -> bool {
         holds_digits(text, self.secret_digits)
     }
@@ -166,7 +166,7 @@ impl<'a> Source<'a> {
         self.text.get(start as usize..end).unwrap_or("").trim_end_matches('\r')
     }
 
-    /// Where a span begins.
+    /// Returns the place where a span begins.
     pub(crate) fn place(&self, span: &Span) -> Place {
         let line = self.line_of(span.start);
         let column = self.text.get(self.start_of(line)..span.start).unwrap_or("").chars().count();
