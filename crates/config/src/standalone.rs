@@ -49,8 +49,8 @@ impl Validated {
         infos
     }
 
-    /// Destinations of the routes in [`ConfiguredRoutes`], own and broadcast addresses left out: networks of the ports'
-    /// addresses and `[[route]]`s.
+    /// Returns the destinations of the routes in [`ConfiguredRoutes`], without those of single
+    /// addresses: networks of the ports' addresses, and `[[route]]`s.
     pub fn prefixes(&self) -> Vec<Prefix> {
         let connected = self.ports.iter().flat_map(|port| &port.addresses);
         let connected = connected.map(|a| Prefix { address: a.address, length: a.length });

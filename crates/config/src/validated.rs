@@ -154,7 +154,8 @@ impl Cache {
     }
 
     /// Returns the size of the table of each of so many workers; `None`: none. The entries of all
-    /// flows are rounded up to a power of two, and each worker's share of them again (FC-10, FC-11).
+    /// flows are rounded up to a power of two, and each worker's share of them again (FC-10,
+    /// FC-11).
     pub fn size(self, workers: u32) -> Option<CacheSize> {
         let Cache::On { flows, .. } = self else { return None };
         let all = flows.saturating_mul(Cache::ENTRIES_PER_FLOW).checked_next_power_of_two();

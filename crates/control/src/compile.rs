@@ -41,8 +41,8 @@ pub enum CompileError {
 
 /// Compiles a configuration by itself, with its own addresses and routes. Ports keep their order
 /// and the host port comes last; policy and SA-set ids count the policies and peers in the order of
-/// the file. Each SA begins with a new sequence counter or replay window, so it takes only keys that
-/// have never sealed. Configured ones do not compile:
+/// the file. Each SA begins with a new sequence counter or replay window, so it takes only keys
+/// that have never sealed. Configured ones do not compile:
 ///
 /// ```compile_fail,E0308
 /// fn seal(config: &config::Validated, configured: config::Keys) {

@@ -2,11 +2,11 @@
 //!
 //! | from | by | comes |
 //! |---|---|---|
-//! | [`config::Validated`] and keys | [`Compiler`] | [`Compiled`]: policies and SAs in their slots |
+//! | [`config::Validated`], keys | [`Compiler`] | [`Compiled`]: policies, SAs in their slots |
 //! | a change of single policies | [`Compiler::change_policies`] | the next [`Compiled`] |
 //! | [`linux::View`] | [`live_parts`] | [`LiveParts`]: ports, routes, neighbours |
 //! | both | [`Compiled::assemble`] | [`dataplane::Snapshot`] |
-//! | policies and netdevs | [`guard::Guard`] | the nftables table that holds where Lockgate does not |
+//! | policies and netdevs | [`guard::Guard`] | the nftables table that stands behind Lockgate |
 //! | a snapshot and a question | [`explain`] | the same answer in words |
 //!
 //! A configuration by itself, without a kernel, is compiled by [`compile`]: for `replay` and

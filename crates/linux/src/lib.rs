@@ -2,7 +2,7 @@
 //!
 //! | module | |
 //! |---|---|
-//! | [`mirror`] | a live copy of netdevs, addresses, routes and neighbours, by rtnetlink; the host port's netdev, rules and routes; questions for neighbours |
+//! | [`mirror`] | a live copy of netdevs, addresses, routes, neighbours; the host port's routes |
 //! | [`view`] | the copy itself, as plain data |
 //! | [`ethtool`] | queues and receive offloads of a netdev |
 //! | [`nft`] | a table of nftables: put in place, listed, watched, removed |

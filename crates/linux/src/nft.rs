@@ -76,7 +76,7 @@ impl Table {
         run(action, &["-c", "-f", "-"], text).map(drop)
     }
 
-    /// Puts what [`Table::text`] returned in the place of the table that stands, in one transaction.
+    /// Puts a text of [`Table::text`] in the place of the table that stands, in one transaction.
     ///
     /// # Errors
     /// [`NftError`]: the one that stands still does.
