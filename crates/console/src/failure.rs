@@ -1,4 +1,4 @@
-//! How a program tells why it failed, and with which code it then ends.
+//! Reports a program's failure, and returns the exit code it ends with.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -28,8 +28,8 @@ impl Form {
     }
 }
 
-/// A reason why a program did not succeed. What it displays is for the person at the terminal;
-/// nothing: the answer, already printed, says it.
+/// A reason why a program did not succeed. Its text is for the person at the terminal; an empty
+/// text means that the answer, already printed, says it.
 pub trait Failed: Display {
     /// The code that the program ends with: 2 if the command line is at fault, else 1.
     fn exit_code(&self) -> u8;

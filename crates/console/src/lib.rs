@@ -1,5 +1,5 @@
-//! What `lockgate`, `lockgate-bench` and `lockgate-demo` share at the terminal: printing, tables,
-//! JSON, the reading of a command line, and how a failure is told.
+//! Terminal code shared by `lockgate`, `lockgate-bench` and `lockgate-demo`: printing, tables,
+//! JSON, parsing of the command line, and reports of failures.
 //!
 //! Answers go to standard output, errors to standard error. Where JSON is asked for, an error is an
 //! answer too: `{"error":{"message":…,"exit_code":…}}`, one line on standard output.

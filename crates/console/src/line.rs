@@ -8,7 +8,7 @@ use clap::{ArgMatches, Command};
 
 use crate::output::{OutputError, complain, unless_gone};
 
-/// Why a command line is not parsed.
+/// A reason why a command line is not parsed.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
     /// It names no command; its help is printed already.

@@ -1,7 +1,7 @@
-//! What commands print: text, tables that line up, JSON.
+//! Prints the answers of commands: text, aligned tables, JSON.
 //!
-//! Everything goes through here, so that nothing of a file, a name or an answer reaches a terminal
-//! that the terminal would obey, and a write that fails is told.
+//! All output goes through this module: it escapes the control sequences in files, names and
+//! answers (colours aside) before they reach a terminal, and reports a write that fails.
 
 use std::io::{ErrorKind, Write};
 
@@ -264,11 +264,11 @@ where
     text
 }
 
-/// Which columns of a table hold numbers, and stand to the right.
+/// The columns of a table that hold numbers, which are aligned to the right.
 pub struct Numbers(pub std::ops::RangeInclusive<usize>);
 
 impl Numbers {
-    /// In no column.
+    /// No column.
     pub const NONE: Numbers = Numbers(usize::MAX..=usize::MAX);
 
     /// Renumbers the columns for a table that has only these.

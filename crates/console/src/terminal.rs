@@ -32,7 +32,7 @@ pub enum Style {
     Dim,
     /// A heading, a name.
     Heading,
-    /// As it should be.
+    /// Something works.
     Good,
 }
 
