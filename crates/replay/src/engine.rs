@@ -30,7 +30,7 @@ pub(crate) trait Output {
     fn write(&mut self, port: PortId, time_ns: u64, packet: &[u8]) -> Result<(), CaptureError>;
 }
 
-/// What a replay came to.
+/// The result of a replay.
 pub(crate) struct Outcome {
     pub(crate) counters: Counters,
     pub(crate) verdicts: Verdicts,
@@ -40,7 +40,7 @@ pub(crate) struct Outcome {
     pub(crate) elsewhere: Vec<Elsewhere>,
 }
 
-/// What one input held.
+/// Packets read from one input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InputCount {
     pub(crate) packets: u64,
@@ -54,11 +54,11 @@ pub(crate) struct Elsewhere {
     /// A port of the netdev that they came by.
     pub(crate) port: PortId,
     pub(crate) packets: u64,
-    /// Whom the first was for.
+    /// Destination MAC address of the first.
     pub(crate) first: [u8; 6],
 }
 
-/// How many packets came to which verdict.
+/// Number of packets by verdict.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdicts {
     /// One entry per port.
@@ -194,7 +194,7 @@ pub(crate) fn replay<R: Read>(
     Ok(Outcome { counters, verdicts, inputs: counts, elsewhere })
 }
 
-/// When the next packet comes, over all inputs.
+/// Returns the timestamp of the next packet over all inputs; `None`: there is none.
 fn next_timestamp<R: Read>(
     worker: &mut Worker<MemoryFrames, Device<R>>,
     ids: &[NetdevId],

@@ -1,4 +1,4 @@
-//! Why a replay does not succeed.
+//! Errors of a replay.
 
 use std::path::PathBuf;
 
@@ -6,8 +6,8 @@ use config::{ConfigErrors, KeyFileError};
 use control::{CompileError, QuestionError};
 use io::{CaptureError, LinkType};
 
-/// Why captures were not replayed. Nothing was written to its place, unless the operating system
-/// failed at that very step.
+/// A reason why captures were not replayed. Nothing was written to its place, unless the operating
+/// system failed at that very step.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// A key file is wrong; its author is at fault.
@@ -32,10 +32,10 @@ pub enum ReplayError {
     File {
         /// The file.
         file: PathBuf,
-        /// What the operating system says.
+        /// The operating system's error.
         error: std::io::Error,
     },
-    /// A capture whose packets begin with something else than its port's.
+    /// A capture whose packets have another link type than its port.
     #[error(
         "{}: its packets begin with {}; port {port} takes {}",
         .file.display(), link_text(*.found), link_text(*.expected)
@@ -45,12 +45,12 @@ pub enum ReplayError {
         file: PathBuf,
         /// The port that it should enter by.
         port: String,
-        /// What the port takes.
+        /// The port's link type.
         expected: LinkType,
-        /// What the capture holds.
+        /// The capture's link type.
         found: LinkType,
     },
-    /// An output that is no regular file.
+    /// An output that exists and is not a regular file.
     #[error("{}: is no regular file and is not replaced", .file.display())]
     NotRegular {
         /// The output.
@@ -85,7 +85,7 @@ impl ReplayError {
         )
     }
 
-    /// For `map_err`: what failed was this file.
+    /// Returns a function for `map_err` that names the file at fault.
     pub(crate) fn file(file: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> ReplayError {
         move |error| ReplayError::File { file: file.into(), error }
     }

@@ -15,10 +15,10 @@ use zeroize::Zeroizing;
 use super::engine::Output;
 use crate::ReplayError;
 
-/// Where a replay writes: `x/out.pcap`, and beside it what begins with `x/out.`.
+/// Output files of a replay: `x/out.pcap`, and beside it files that begin with `x/out.`.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
-    /// Everything that left by an Ethernet port.
+    /// The capture of all packets that left by Ethernet ports.
     pub(crate) all: PathBuf,
     stem: String,
 }
@@ -37,22 +37,22 @@ impl Places {
         self.all.with_file_name(format!("{}.{ending}", self.stem))
     }
 
-    /// What left by one port.
+    /// The capture of packets that left by one port.
     pub(crate) fn port(&self, name: &str) -> PathBuf {
         self.beside(&format!("{name}.pcap"))
     }
 
-    /// The keys, for the replay of the other gateway.
+    /// The file of keys for the replay of the other gateway.
     pub(crate) fn keys(&self) -> PathBuf {
         self.beside("keys")
     }
 
-    /// The keys, for tshark.
+    /// The file of keys for tshark.
     pub(crate) fn esp_sa(&self) -> PathBuf {
         self.beside("esp_sa")
     }
 
-    /// Refuses to overwrite what is read, and to replace what is no file.
+    /// Refuses to overwrite an input, and to replace anything but a regular file.
     pub(crate) fn check(&self, snapshot: &Snapshot, read: &[&Path]) -> Result<(), ReplayError> {
         let identity =
             |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
@@ -127,7 +127,7 @@ impl CaptureFile {
     }
 }
 
-/// What one output file holds.
+/// Contents of one output file.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Written {
     /// The port; `None`: all Ethernet ports together.

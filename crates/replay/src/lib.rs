@@ -21,7 +21,7 @@ pub use error::ReplayError;
 use files::{Captures, Places};
 pub use report::{DropLine, LedgerLine, Report, TierLine, drops_text, ledger_text};
 
-/// What to replay, and where to.
+/// A replay to perform: configuration, inputs, keys and output.
 pub struct Job {
     /// The configuration, with its keys.
     pub loaded: Loaded,
@@ -165,7 +165,7 @@ fn first_protected(snapshot: &Snapshot) -> Result<PortId, ReplayError> {
     Ok(PortId(place as u16))
 }
 
-/// Where the keys of a replay went.
+/// Files that hold the keys of a replay.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct KeyFiles {
     pub(crate) keys: PathBuf,

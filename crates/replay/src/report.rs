@@ -1,4 +1,4 @@
-//! What a replay came to, as a value that becomes tables or JSON.
+//! Reports the result of a replay, as a value that is printed as tables or JSON.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ use control::set_of;
 /// The verdict "hold" in a table, so that the drops add up.
 const HELD: &str = "hold (dropped: no_neighbour)";
 
-/// What became of the packets.
+/// The result of a replay.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     pub(crate) inputs: Vec<Read>,
@@ -35,7 +35,7 @@ pub struct Report {
     pub ledger_imbalance: i64,
     /// Policy lookups by the tier that answered them.
     pub tiers: Vec<TierLine>,
-    /// What a reader should know before believing the rest.
+    /// Warnings to read before believing the rest.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -97,14 +97,14 @@ pub struct DropLine {
     pub reason: &'static str,
     /// Packets dropped for it.
     pub packets: u64,
-    /// What the reason means, and what to do.
+    /// Meaning of the reason, and advice.
     pub help: &'static str,
 }
 
-/// Where the packets of a port are.
+/// Number of a port's packets by what became of them.
 #[derive(Clone, Debug, Serialize)]
 pub struct LedgerLine {
-    /// The port, or what else the line is about.
+    /// Name of the port, or of another group of frames.
     pub port: String,
     /// Packets that came in.
     pub received: u64,
