@@ -14,7 +14,7 @@ use io::CaptureReader;
 use crate::process::Running;
 use crate::{LabError, Namespace, interrupt};
 
-/// What pings and streams of a laboratory carry, so that it is known wherever it turns up.
+/// Payload by which a laboratory's pings and streams are recognised wherever they turn up.
 pub const MARKER: [u8; 16] = *b"LOCKGATE-MARKER!";
 
 /// Buffer of the capture in the kernel, KiB: 200 000 packets of [`HEAD_BYTES`].
@@ -26,7 +26,7 @@ const LINGER: Duration = Duration::from_millis(1200);
 /// Time for tcpdump to begin, and to end.
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// Which part of the traffic a capture takes.
+/// The part of the traffic that a capture takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
     /// The first [`HEAD_BYTES`] of every frame.
@@ -94,7 +94,7 @@ fn counted(text: &str, what: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// What was on the wire. Add as many captures as belong together: numbers that came twice are
+/// Counts of the packets on the wire. Add as many captures as belong together: repeated numbers are
 /// found over all of them.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
@@ -103,7 +103,7 @@ pub struct Tally {
     /// Packets that should have been protected: with an address that is not the wire's own, or
     /// with [`MARKER`] anywhere.
     pub clear: u64,
-    /// What the first few of those were.
+    /// Descriptions of the first few of those.
     pub clear_examples: Vec<String>,
     /// ARP, neighbour discovery, multicast listeners.
     pub resolution: u64,
@@ -116,10 +116,10 @@ pub struct Tally {
     numbers: HashSet<(u32, u32)>,
 }
 
-/// How many examples a tally keeps.
+/// Number of examples that a tally keeps.
 const EXAMPLES: usize = 5;
 
-/// What one frame is.
+/// The class of a frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Kind {
     Esp { spi: u32, number: u32 },

@@ -42,7 +42,7 @@ pub struct GatewayFile {
     pub metrics: String,
     /// Peers, each with one policy.
     pub peers: Vec<PeerEntry>,
-    /// What follows the last policy.
+    /// Text that follows the last policy.
     pub extra: String,
 }
 
@@ -81,12 +81,12 @@ impl GatewayFile {
         &self.name
     }
 
-    /// Where the daemon keeps its socket and shared state.
+    /// Directory of the daemon's socket and shared state.
     pub fn run_dir(&self) -> PathBuf {
         self.directory.join("run")
     }
 
-    /// Where the daemon keeps what outlives a boot.
+    /// Directory of the daemon's state that outlives a boot.
     pub fn state_dir(&self) -> PathBuf {
         self.directory.join("state")
     }
@@ -96,7 +96,7 @@ impl GatewayFile {
         self.run_dir().join("api.sock")
     }
 
-    /// Where the file is.
+    /// Path of the configuration file.
     pub fn path(&self) -> PathBuf {
         self.directory.join("lockgate.toml")
     }

@@ -40,7 +40,8 @@ impl Daemon {
         Daemon::launch_with(programs, gateway, &file.path(), file.socket())
     }
 
-    /// The same with a file that names another topology's ports; its API is at `socket`.
+    /// Starts a daemon with a file that names another topology's ports and does not wait for it;
+    /// its API is at `socket`.
     ///
     /// # Errors
     /// As [`Daemon::launch`].
@@ -87,12 +88,12 @@ impl Daemon {
         })
     }
 
-    /// When it was started.
+    /// Returns the moment at which the daemon was started.
     pub fn started(&self) -> Instant {
         self.started
     }
 
-    /// Its process id.
+    /// Returns the daemon's process id.
     pub fn pid(&self) -> u32 {
         self.running.pid()
     }
@@ -102,12 +103,12 @@ impl Daemon {
         &self.socket
     }
 
-    /// What it has said so far.
+    /// Returns the daemon's log so far.
     pub fn log(&self) -> String {
         self.running.stderr()
     }
 
-    /// Waits until it says `text`, an event's name for example.
+    /// Waits until the daemon logs `text`, an event's name for example.
     ///
     /// # Errors
     /// [`LabError::TimedOut`] and [`LabError::Ended`] with what it said instead.
@@ -115,12 +116,12 @@ impl Daemon {
         self.running.wait_until(text, limit, |running| running.stderr().contains(text))
     }
 
-    /// Whether it runs.
+    /// Returns whether the daemon runs.
     pub fn is_running(&mut self) -> bool {
         self.running.status().is_none()
     }
 
-    /// Ends it at once, as a crash would (SIGKILL).
+    /// Ends the daemon at once, as a crash would (SIGKILL).
     pub fn kill(&mut self) {
         self.running.kill();
     }
@@ -196,7 +197,7 @@ impl Daemon {
     }
 }
 
-/// Where the threads of a process are in the kernel, one line each: for messages.
+/// Returns the state of a process's threads in the kernel, one line each: for messages.
 fn threads(pid: u32) -> String {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return String::new() };
     let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
@@ -217,7 +218,7 @@ fn threads(pid: u32) -> String {
     tasks.flatten().map(|task| line(task.path())).collect()
 }
 
-/// What a daemon has counted, as `show counters --json` says it.
+/// A daemon's counters, as `show counters --json` lists them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Packets decided by each tier: device, kernel, cache, classifier.
@@ -264,7 +265,7 @@ impl Counters {
 }
 
 impl Daemon {
-    /// What it has counted.
+    /// Returns the daemon's counters.
     ///
     /// # Errors
     /// As [`Daemon::ask`].
@@ -276,8 +277,8 @@ impl Daemon {
         })
     }
 
-    /// What it has counted once nothing is on its way any more: the first balanced answer, or the
-    /// last one before `limit` has passed.
+    /// Returns the daemon's counters once no packet is on its way any more: the first balanced
+    /// answer, or the last one before `limit` has passed.
     ///
     /// # Errors
     /// As [`Daemon::counters`].

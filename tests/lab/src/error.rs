@@ -1,10 +1,11 @@
-//! Why a laboratory cannot go on.
+//! Errors of a laboratory.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why a laboratory cannot be built or used further. All but [`NotRoot`](LabError::NotRoot) and
-/// [`Missing`](LabError::Missing) mean that something went wrong; these two mean "not here".
+/// A reason why a laboratory cannot be built or used further. All but
+/// [`NotRoot`](LabError::NotRoot) and [`Missing`](LabError::Missing) mean that something went
+/// wrong; these two mean that no laboratory can run here.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
     /// Namespaces need root.
@@ -26,19 +27,19 @@ pub enum LabError {
     /// A program cannot be started.
     #[error("cannot start {command}: {error}")]
     Start {
-        /// As one would type it.
+        /// The command line.
         command: String,
-        /// What the operating system says.
+        /// The operating system's error.
         error: std::io::Error,
     },
     /// A program ran and failed.
     #[error("{command}: {status}: {}", .stderr.trim())]
     Failed {
-        /// As one would type it.
+        /// The command line.
         command: String,
-        /// How it ended.
+        /// The program's exit status.
         status: std::process::ExitStatus,
-        /// What it said.
+        /// The program's output to standard error.
         stderr: String,
     },
     /// Something did not happen in time.
@@ -48,21 +49,21 @@ pub enum LabError {
         what: String,
         /// The time that it had.
         limit: Duration,
-        /// What it had printed by then.
+        /// Output that the program had printed by then.
         output: String,
     },
     /// A program ended that should have stayed.
     #[error("{command} has ended{}", said(.output))]
     Ended {
-        /// As one would type it.
+        /// The command line.
         command: String,
-        /// What it had printed by then.
+        /// Output that the program had printed by then.
         output: String,
     },
     /// A program's answer is not what was asked for.
     #[error("{command} answers something unexpected: {}", .answer.trim())]
     Answer {
-        /// As one would type it.
+        /// The command line.
         command: String,
         /// The answer.
         answer: String,
@@ -72,15 +73,15 @@ pub enum LabError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the operating system says.
+        /// The operating system's error.
         error: std::io::Error,
     },
-    /// A socket or a namespace refuses what is asked of it.
+    /// A socket or a namespace refuses an operation.
     #[error("{what}: {error}")]
     Socket {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the operating system says.
+        /// The operating system's error.
         error: std::io::Error,
     },
     /// A namespace has no interface of this name.
@@ -108,12 +109,12 @@ pub enum LabError {
 }
 
 impl LabError {
-    /// For `map_err`: what failed was this file.
+    /// Returns a function for `map_err` that names the file at fault.
     pub fn file(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> LabError {
         move |error| LabError::File { path: path.into(), error }
     }
 
-    /// For `map_err`: what failed was this step with a socket or a namespace.
+    /// Returns a function for `map_err` that names the failed operation on a socket or a namespace.
     pub fn socket(what: &'static str) -> impl FnOnce(std::io::Error) -> LabError {
         move |error| LabError::Socket { what, error }
     }

@@ -56,7 +56,8 @@ impl Gateways {
         &self.files[place(number)]
     }
 
-    /// The same, to be changed; it is written when the daemon is started.
+    /// The configuration of gateway `number`, to be changed; it is written when the daemon is
+    /// started.
     pub fn file_mut(&mut self, number: u8) -> &mut GatewayFile {
         &mut self.files[place(number)]
     }
@@ -77,7 +78,7 @@ impl Gateways {
         })
     }
 
-    /// The same, to wait for what it says.
+    /// The daemon of gateway `number`, to wait for its messages.
     ///
     /// # Errors
     /// As [`Gateways::daemon`].

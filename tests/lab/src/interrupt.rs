@@ -14,7 +14,7 @@ fn flag() -> &'static Arc<AtomicBool> {
     FLAG.get_or_init(Arc::default)
 }
 
-/// From now on Ctrl-C, SIGTERM and SIGHUP set the flag and do not end the process. Once is enough.
+/// Makes Ctrl-C, SIGTERM and SIGHUP set the flag instead of ending the process. Once is enough.
 ///
 /// # Errors
 /// [`LabError::Socket`]: the operating system refuses a handler.
@@ -26,7 +26,7 @@ pub fn listen() -> Result<(), LabError> {
     Ok(())
 }
 
-/// Whether somebody asked to end.
+/// Returns whether somebody asked to end.
 pub fn is_set() -> bool {
     flag().load(Ordering::Relaxed)
 }

@@ -31,7 +31,7 @@ impl Server {
     }
 }
 
-/// What a UDP run found.
+/// The result of a UDP run.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Udp {
     /// Packets sent.

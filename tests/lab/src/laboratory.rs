@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{LabError, Namespace, namespace, programs};
 
-/// Where `ip netns` keeps the names.
+/// Directory where `ip netns` keeps the names.
 const NAMES: &str = "/run/netns";
 
 static LABORATORIES: AtomicU32 = AtomicU32::new(0);

@@ -6,33 +6,33 @@ use crate::capture::MARKER;
 use crate::process::{self, Running};
 use crate::{LabError, Namespace};
 
-/// What to ping and how. Every packet carries [`MARKER`].
+/// Pings to send: target, number, size. Every packet carries [`MARKER`].
 #[derive(Clone, Debug)]
 pub struct Ping<'a> {
     /// Address.
     pub to: &'a str,
     /// Source address, if not the usual.
     pub from: Option<&'a str>,
-    /// How many.
+    /// Number of pings.
     pub count: u32,
     /// Time between two.
     pub interval: Duration,
     /// Bytes of payload.
     pub size: u32,
-    /// Whether routers may fragment them.
+    /// Permission to fragment them.
     pub fragments: Fragments,
 }
 
-/// Whether a packet may be fragmented.
+/// Permission to fragment a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fragments {
-    /// By the sender and, over IPv4, by routers.
+    /// Granted to the sender and, over IPv4, to routers.
     Allowed,
-    /// By nobody: DF is set.
+    /// Granted to nobody: DF is set.
     Forbidden,
 }
 
-/// What became of pings.
+/// The result of pings.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Answers {
     /// Sent.
@@ -126,7 +126,7 @@ impl Answers {
         percentile(&self.times_us, part)
     }
 
-    /// Whether every ping was answered, once.
+    /// Returns whether every ping was answered, once.
     pub fn all_answered(&self) -> bool {
         self.sent > 0 && self.received == self.sent && self.duplicates == 0
     }

@@ -13,19 +13,19 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::{LabError, interrupt};
 
-/// How often a wait looks again.
+/// Time between two looks of a wait.
 const LOOK: Duration = Duration::from_millis(5);
 /// Time that a program has between SIGTERM and SIGKILL when it is dropped.
 const GRACE: Duration = Duration::from_secs(3);
 /// Bytes of a program's output that are kept; what comes later is read and thrown away.
 const KEEP_BYTES: usize = 8 << 20;
 
-/// What a program did.
+/// A program that ended: its status and its output.
 #[derive(Clone, Debug)]
 pub struct Finished {
-    /// As one would type it.
+    /// The command line.
     pub command: String,
-    /// How it ended.
+    /// The program's exit status.
     pub status: ExitStatus,
     /// Its standard output.
     pub stdout: String,
@@ -47,12 +47,12 @@ impl Finished {
     }
 }
 
-/// Whether a wait gives up when somebody asks to end.
+/// Reaction of a wait when somebody asks to end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interruption {
-    /// It gives up.
+    /// Gives up.
     Heed,
-    /// It goes on: for tearing down.
+    /// Goes on: for tearing down.
     Ignore,
 }
 
@@ -72,7 +72,7 @@ pub fn succeed(command: Command, limit: Duration) -> Result<String, LabError> {
     run(command, limit)?.success()
 }
 
-/// As [`succeed`], with text for its standard input.
+/// Runs a program with text for its standard input to its end and returns its standard output.
 ///
 /// # Errors
 /// As [`succeed`].
@@ -121,27 +121,27 @@ impl Running {
         Ok(Running { command: text, child, stdout, stderr, status: None })
     }
 
-    /// As one would type it.
+    /// Returns the command line.
     pub fn command(&self) -> &str {
         &self.command
     }
 
-    /// Its process id.
+    /// Returns the program's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has printed to standard output so far.
+    /// Returns the standard output so far.
     pub fn stdout(&self) -> String {
         self.stdout.text()
     }
 
-    /// What it has printed to standard error so far.
+    /// Returns the standard error so far.
     pub fn stderr(&self) -> String {
         self.stderr.text()
     }
 
-    /// How it ended; `None`: it runs.
+    /// Returns the exit status; `None`: the program runs.
     pub fn status(&mut self) -> Option<ExitStatus> {
         if self.status.is_none() {
             self.status = self.child.try_wait().ok().flatten();

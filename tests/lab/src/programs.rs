@@ -1,4 +1,4 @@
-//! Which programs a laboratory needs, and where our own are.
+//! Finds the programs that a laboratory needs, Lockgate's own among them.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ impl Need {
     }
 }
 
-/// What [`crate::Laboratory`] and the traffic of this crate call.
+/// Programs that [`crate::Laboratory`] and the traffic of this crate call.
 pub const NEEDS: &[Need] = &[
     Need { program: "ip", package: "iproute2" },
     Need { program: "ethtool", package: "ethtool" },
@@ -33,7 +33,7 @@ pub const NEEDS: &[Need] = &[
 /// Folders that PATH often lacks.
 const SYSTEM_FOLDERS: &[&str] = &["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
-/// Whether everything in [`NEEDS`] is installed.
+/// Checks that everything in [`NEEDS`] is installed.
 ///
 /// # Errors
 /// [`LabError::Missing`] names all that is not.

@@ -26,23 +26,23 @@ pub const HOST_INTERFACE: &str = "eth0";
 /// The bridge in the wire's namespace.
 pub const BRIDGE: &str = "br0";
 
-/// How the sites reach each other.
+/// Paths between the sites.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
-    /// Each directly.
+    /// Each site reaches the others directly.
     Mesh,
-    /// All through site 1.
+    /// All packets pass site 1.
     Hub,
 }
 
-/// What to build.
+/// Sites to build, and their paths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
     /// Sites: 2 to 9.
     pub sites: u8,
     /// Queues of every veth in each direction.
     pub queues: u32,
-    /// How they reach each other.
+    /// Paths between them.
     pub shape: Shape,
 }
 
@@ -244,7 +244,7 @@ impl Site {
         format!("2001:db8:ffff::{}", self.number)
     }
 
-    /// What is protected behind it, both families.
+    /// Returns the networks protected behind the gateway, both families.
     pub fn networks(&self) -> [String; 2] {
         [format!("10.{}.0.0/16", self.number), format!("2001:db8:{}::/48", self.number)]
     }
@@ -255,8 +255,8 @@ impl Site {
     }
 }
 
-/// Whether what `ip -details -json link` lists is up, loopback aside, and the bridge forwards by
-/// its ports.
+/// Returns whether every link that `ip -details -json link` lists is up, loopback aside, and every
+/// port of the bridge forwards.
 fn links_are_up(listed: &serde_json::Value) -> bool {
     let links = listed.as_array().map(Vec::as_slice).unwrap_or_default();
     let mut links = links.iter().filter(|link| link["ifname"] != "lo");

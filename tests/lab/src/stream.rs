@@ -13,7 +13,7 @@ use crate::{LabError, Namespace, interrupt};
 
 /// Port that streams are received at.
 const PORT: u16 = 7007;
-/// How long a receiver waits for the last packets.
+/// Time that a receiver waits for the last packets.
 const LAST: Duration = Duration::from_millis(300);
 
 /// A stream that runs. Dropping it ends it.
@@ -26,10 +26,10 @@ pub struct Stream {
     last_arrival: LastArrival,
 }
 
-/// When the last packet arrived, as the receiving thread writes it.
+/// Time of the last arrival, written by the receiving thread.
 type LastArrival = Arc<Mutex<Option<Instant>>>;
 
-/// What became of a stream.
+/// Packets of a stream, as sent and as they arrived.
 #[derive(Clone, Debug, Default)]
 pub struct Delivery {
     /// Number and time of every packet that the sending host accepted.
@@ -189,7 +189,7 @@ impl Delivery {
         self.arrived.len() - self.received()
     }
 
-    /// How long after `moment` the first packet arrived.
+    /// Returns the time from `moment` to the first arrival after it.
     pub fn first_after(&self, moment: Instant) -> Option<Duration> {
         let next = self.arrived.iter().find(|(_, time)| *time > moment);
         next.map(|(_, time)| time.duration_since(moment))
