@@ -31,7 +31,7 @@ pub(crate) enum Program {
     Demo,
 }
 
-/// Why a program does not run.
+/// A reason why a program does not run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProgramError {
     /// It is in none of its folders.

@@ -1,4 +1,4 @@
-//! Why a command does not succeed, and with which code it then ends.
+//! Failures of commands, and the exit codes they lead to.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::elsewhere::ProgramError;
 use crate::live::{AnswerError, LiveError};
 
-/// Why a command did not succeed. What it displays is for the person at the terminal.
+/// A reason why a command did not succeed. Its text is for the person at the terminal.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// The answer, already printed, is "bad".
@@ -33,7 +33,7 @@ pub(crate) enum Failure {
     Compile {
         /// The configuration.
         file: PathBuf,
-        /// Why not.
+        /// The compiler's reason.
         error: CompileError,
     },
     /// A capture cannot be read or written.
@@ -47,7 +47,7 @@ pub(crate) enum Failure {
     File {
         /// The file.
         file: PathBuf,
-        /// What the operating system says.
+        /// The operating system's error.
         error: std::io::Error,
     },
     /// A file or directory to be made is there already.
@@ -94,7 +94,7 @@ pub(crate) enum Failure {
     Usage(Usage),
 }
 
-/// What is wrong with a command line, beyond what the parser of options finds.
+/// A mistake in a command line, beyond those that the parser of options finds.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Usage {
     /// No command of that name.
@@ -215,7 +215,7 @@ impl Failed for Failure {
 }
 
 impl Failure {
-    /// For `map_err`: what failed was this file.
+    /// Returns a function for `map_err` that names the file at fault.
     pub(crate) fn file(file: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Failure {
         move |error| Failure::File { file: file.into(), error }
     }

@@ -1,4 +1,5 @@
-//! `lockgate generate`: what a package needs beside the program, out of the argument parser.
+//! `lockgate generate`: writes the files that a package needs beside the program, derived from the
+//! argument parser.
 
 use std::path::PathBuf;
 
@@ -9,10 +10,10 @@ use crate::failure::Failure;
 /// Writes files for a package into a directory, which is made if it is not there.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// What to write
+    /// Kind of files to write
     #[arg(value_enum)]
     what: What,
-    /// Where to
+    /// Directory to write to
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }

@@ -19,7 +19,7 @@ use wire::Upper;
 
 use crate::failure::Failure;
 
-/// Which daemon is asked.
+/// The daemon to ask.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Socket {
     /// API socket [env: LOCKGATE_SOCKET] [default: /run/lockgate/api.sock]
@@ -28,7 +28,7 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Where it is.
+    /// Returns the socket's path.
     pub(crate) fn path(&self) -> SocketPath {
         SocketPath::choose(self.socket.as_deref())
     }
@@ -40,13 +40,13 @@ impl Socket {
 pub(crate) struct AnswerError(#[from] Status);
 
 impl AnswerError {
-    /// Whether the command line asked for something that there is not.
+    /// Returns whether the command line asked for something that does not exist.
     pub(crate) fn is_usage(&self) -> bool {
         matches!(self.0.code(), Code::InvalidArgument | Code::NotFound)
     }
 }
 
-/// What the daemon said, or what became of the connection.
+/// Returns the daemon's message, or the text for a broken connection.
 fn told(status: &Status) -> String {
     let said = status.message();
     match status.code() {
@@ -65,10 +65,10 @@ fn told(status: &Status) -> String {
 /// Something else of the running gateway.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LiveError {
-    /// What a later version will show.
+    /// A part of the gateway that a later version will show.
     #[error("`lockgate show {what}` is not in this version")]
     NotYet {
-        /// What was asked for.
+        /// Name of the part.
         what: &'static str,
     },
     /// `--entries` beside something that has none.
@@ -92,9 +92,9 @@ pub(crate) enum LiveError {
     /// Something of ours could not be taken away.
     #[error("{what}: {error}")]
     Stays {
-        /// What.
+        /// Name of the thing that stays.
         what: String,
-        /// Why.
+        /// The reason why it stays.
         error: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The daemon ended the stream of events.

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// A capture (pcap or pcapng) that enters by the first protected port
     #[arg(value_name = "IN.pcap")]
     input: Option<PathBuf>,
-    /// Where to write what leaves
+    /// Capture to write everything that leaves to
     #[arg(value_name = "OUT.pcap")]
     output: PathBuf,
 }

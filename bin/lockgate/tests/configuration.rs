@@ -114,7 +114,7 @@ fn keygen_says_why_a_directory_cannot_be_made() {
     place.fails(1, &["keygen", "--out-dir", "taken/keys", "a", "b"], &["taken/keys", "directory"]);
 }
 
-/// What README.md and the example's first lines promise.
+/// Checks the promises of README.md and of the example's first lines.
 #[test]
 fn the_example_is_good_with_the_keys_that_it_names() {
     let place = Place::empty();

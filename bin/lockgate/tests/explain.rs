@@ -5,7 +5,7 @@ mod common;
 use common::Place;
 use serde_json::Value;
 
-/// What is asked, and what must be answered: verdict, reason, deciding policies.
+/// Arguments of a question, and the answer expected: verdict, reason, deciding policies.
 type Row<'a> = (&'a [&'a str], &'a str, Option<&'a str>, &'a [&'a str]);
 
 const ROWS: &[Row<'_>] = &[

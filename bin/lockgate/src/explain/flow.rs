@@ -11,7 +11,8 @@ use wire::{Address, Flow, Upper};
 /// The source port if none is written: the first that clients choose from (RFC 6335 §6).
 pub(crate) const EPHEMERAL_PORT: u16 = 49152;
 
-/// Why words are no flow. Whoever wrote them is at fault; each message says what to write.
+/// A reason why the arguments describe no flow. The command line is at fault; each message says
+/// what to write.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum FlowError {
     /// No protocol of that name or number.
@@ -51,14 +52,14 @@ pub(crate) enum FlowError {
     /// ICMP in IPv6, ICMPv6 in IPv4.
     #[error("in {family} it is {right}", family = if *.ipv6 { "IPv6" } else { "IPv4" })]
     IcmpOfOtherFamily {
-        /// Whether the addresses are IPv6.
+        /// True if the addresses are IPv6.
         ipv6: bool,
-        /// What to write.
+        /// The protocol to write instead.
         right: &'static str,
     },
 }
 
-/// Whether the packets asked about are later fragments, which have neither ports nor ICMP types.
+/// The packets asked about. Later fragments have neither ports nor ICMP types.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Asked {
     /// Whole packets or first fragments.

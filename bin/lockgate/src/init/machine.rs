@@ -22,9 +22,9 @@ pub(super) struct Interface {
 /// Says whether a default route leads out by an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WayOut {
-    /// Yes.
+    /// A default route leads out by it.
     Default,
-    /// No.
+    /// No default route leads out by it.
     None,
 }
 

@@ -32,16 +32,16 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What was taken away.
+/// Things that were removed.
 #[derive(Debug, Default, Serialize)]
 struct Opened {
-    /// Netdevs that our program was taken off.
+    /// Netdevs from which Lockgate's program was removed.
     netdevs: Vec<String>,
-    /// Whether the guard was there.
+    /// True if the guard was there.
     guard: bool,
-    /// Whether the host port was there.
+    /// True if the host port was there.
     host_port: bool,
-    /// Whether rules that lead packets to the host port were there.
+    /// True if rules that lead packets to the host port were there.
     host_rules: bool,
 }
 
@@ -126,7 +126,7 @@ fn netdevs() -> Result<Vec<Netdev>, LiveError> {
     Ok(named.collect())
 }
 
-/// Whether no daemon listens at the socket or has claimed a netdev.
+/// Checks that no daemon listens at the socket or has claimed a netdev.
 fn check_stopped(netdevs: &[Netdev], socket: &Socket) -> Result<(), LiveError> {
     let claims = netdevs.iter().map(|netdev| {
         let address = SocketAddr::from_abstract_name(format!("lockgate/port/{}", netdev.ifindex))?;
@@ -143,7 +143,7 @@ fn check_stopped(netdevs: &[Netdev], socket: &Socket) -> Result<(), LiveError> {
     }
 }
 
-/// Runs a program that removes something; whether it was there.
+/// Runs a program that removes something; returns whether it was there.
 fn removed(program: &str, words: &[&str], absent: &[&str]) -> Result<bool, LiveError> {
     let what = format!("{program} {}", words.join(" "));
     let ran = Command::new(program).args(words).env("LC_ALL", "C").output();
@@ -165,7 +165,7 @@ fn removed(program: &str, words: &[&str], absent: &[&str]) -> Result<bool, LiveE
     }
 }
 
-/// What a program said.
+/// Error output of a program.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Said(String);

@@ -169,8 +169,8 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
 }
 
 impl Written {
-    /// As a section of a configuration. What is not written is left out, so that the daemon's
-    /// defaults hold and its words say what is wrong.
+    /// Returns the policy as a section of a configuration. Options not given are left out, so that
+    /// the daemon's defaults and error messages apply.
     fn section(&self) -> String {
         let mut text = String::from("[[policy]]\n");
         let words = [

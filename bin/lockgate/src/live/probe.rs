@@ -25,10 +25,10 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What was found.
+/// Findings of the probe.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// Whether nothing is missing that nothing works without.
+    /// True if no required feature is missing.
     ok: bool,
     machine: Vec<Line>,
     netdevs: Vec<Netdev>,
@@ -40,13 +40,13 @@ struct Line {
     name: &'static str,
     purpose: &'static str,
     state: State,
-    /// Which version or kind, or what is there instead.
+    /// Version or kind of the feature, or what is there instead.
     detail: String,
-    /// How to get it.
+    /// Advice how to get it.
     remedy: Option<&'static str>,
 }
 
-/// Whether a feature is there.
+/// Availability of a feature.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
@@ -111,7 +111,7 @@ fn text(report: &Report) -> String {
     text
 }
 
-/// What is not the steering program's affair.
+/// Returns the features that do not concern the steering program.
 fn own() -> Vec<Feature> {
     let feature = |name, purpose, finding| Feature { name, purpose, finding };
     vec![

@@ -175,7 +175,7 @@ pub(crate) fn revisions(socket: &Socket, as_json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is asked, and of whom.
+/// A question, and the daemon to ask.
 struct Show<'a> {
     args: &'a Args,
     socket: &'a Socket,

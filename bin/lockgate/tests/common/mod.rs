@@ -1,4 +1,5 @@
-//! What the tests of the command share: a directory, the real binary, the gateways of `etc/demo`.
+//! Helpers shared by the tests of the command: a directory, the real binary, the gateways of
+//! `etc/demo`.
 
 #![allow(dead_code, reason = "each test file is a program of its own and uses a part of this")]
 

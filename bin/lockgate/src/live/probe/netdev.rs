@@ -1,4 +1,4 @@
-//! What a netdev can do as a port.
+//! Examines what a netdev can do as a port.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,14 +25,14 @@ pub(super) struct Netdev {
     up: Option<bool>,
     rx_queues: Option<usize>,
     tx_queues: Option<usize>,
-    /// Whether its driver takes native XDP programs that redirect.
+    /// True if its driver takes native XDP programs that redirect.
     native_xdp: Option<bool>,
     zero_copy: Option<bool>,
     /// The XDP program it runs: its name, and `(Lockgate)` or `(foreign)`.
     program: String,
-    /// What stands in the way of it being a port.
+    /// Reasons why it cannot be a port.
     refusals: Vec<String>,
-    /// What to mind.
+    /// Remarks on its use as a port.
     notes: Vec<String>,
 }
 
