@@ -7,7 +7,7 @@ use wire::{Address, Upper, checksum};
 use super::laboratory::{Seen, Site};
 use super::traffic::{Fate, MARKER, Parcel};
 
-/// Why what came out is not what went in.
+/// A difference between the packets expected and those that arrived.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Difference {
     /// Something is not there.
@@ -60,8 +60,8 @@ fn ends(packet: &[u8]) -> Option<(Address, Address)> {
     }
 }
 
-/// What arrived at a site from another must be, in order, what was sent to it. Returns how many
-/// packets were compared, those that arrived in pieces among them.
+/// Checks that the packets that arrived at a site from another are, in order, those sent to it.
+/// Returns the number of packets compared, those that arrived in fragments among them.
 pub(crate) fn arrived(
     parcels: &[Parcel],
     from: Site,
@@ -172,7 +172,7 @@ pub(crate) fn told(site: Site, frames: &[Seen]) -> Result<Vec<(Told, Vec<u8>)>, 
     Ok(errors)
 }
 
-/// Whether an ICMP error quotes the beginning of a packet, whatever its hop limit was then.
+/// Returns whether an ICMP error quotes the beginning of a packet, whatever its hop limit was then.
 pub(crate) fn quotes(quote: &[u8], packet: &[u8]) -> bool {
     let plain = |bytes: &[u8]| {
         let mut bytes = bytes.to_vec();
@@ -186,15 +186,15 @@ pub(crate) fn quotes(quote: &[u8], packet: &[u8]) -> bool {
     quote.len() >= 28 && plain(packet).starts_with(&plain(quote))
 }
 
-/// What went over the unprotected link.
+/// Number of packets and frames on the unprotected link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wire {
     pub(crate) esp: u64,
-    /// In clear because a BYPASS policy says so.
+    /// Packets in cleartext that a BYPASS policy allows.
     pub(crate) bypassed: u64,
-    /// In clear, and nobody said so.
+    /// Packets in cleartext that no policy allows.
     pub(crate) clear: u64,
-    /// Frames in which a payload of ours can be read.
+    /// Frames in which a payload of the demonstration can be read.
     pub(crate) readable: u64,
 }
 

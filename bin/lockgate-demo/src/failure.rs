@@ -1,4 +1,4 @@
-//! Why a demonstration does not succeed, and with which code it then ends.
+//! Failures of a demonstration, and the exit codes they lead to.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use ipsec::SelfTestError;
 use netlab::LabError;
 use replay::ReplayError;
 
-/// Why a demonstration did not succeed. What it displays is for the person at the terminal.
+/// A reason why a demonstration did not succeed. Its text is for the person at the terminal.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// A check does not hold; the answer, already printed, says which.
@@ -46,7 +46,7 @@ pub(crate) enum Failure {
     File {
         /// The file.
         file: PathBuf,
-        /// What the operating system says.
+        /// The operating system's error.
         error: std::io::Error,
     },
     /// A laboratory in network namespaces cannot be built or went wrong.

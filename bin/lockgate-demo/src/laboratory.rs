@@ -25,10 +25,10 @@ pub(crate) enum Site {
     C,
 }
 
-/// Where a packet's time begins: 2023-11-14, as good as any.
+/// Time of the first packet: 2023-11-14, an arbitrary date.
 pub(crate) const START_NS: u64 = 1_700_000_000_000_000_000;
 
-/// What B's configuration gets besides: the compromised gateway claims C's addresses.
+/// Additional lines of B's configuration: the compromised gateway claims C's addresses.
 const FORGER: &str = "
 [[policy]]
 name = \"forger\"

@@ -28,7 +28,7 @@ use failure::{Failure, Usage};
 #[derive(Parser)]
 #[command(name = "lockgate-demo", bin_name = "lockgate demo", version, max_term_width = 100)]
 struct Args {
-    /// Which one
+    /// Demonstration to run
     #[arg(value_enum, default_value = "replay")]
     name: Name,
     /// replay: go on, with new keys and new traffic, for so many seconds; gateways: measure each

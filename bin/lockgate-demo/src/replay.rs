@@ -73,7 +73,7 @@ fn say(text: &str) {
     complain(&format!("demo: {text}\n"));
 }
 
-/// Where the rounds' files lie: keys and decrypted packets, so nobody else may get in.
+/// Directory of the rounds' files: keys and decrypted packets, so nobody else may get in.
 enum Directory {
     /// New, under a name that nobody can guess; removed at the end.
     Temporary(TempDir),
@@ -118,7 +118,7 @@ fn keep_in(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// What a round came to.
+/// The result of a round.
 struct Round {
     parcels: Vec<Parcel>,
     attack: Attack,
@@ -127,18 +127,18 @@ struct Round {
     hub: Report,
     /// The spokes opening: B, C.
     got: [Report; 2],
-    /// What each site's host received, in order.
+    /// Frames that each site's host received, in order.
     hosts: [Vec<Seen>; 3],
     /// Everything that was on the unprotected link, the attacker's frames aside.
     wan: Vec<Seen>,
-    /// Whether a configured key appears among those that sealed.
+    /// True if a configured key appears among those that sealed.
     configured_key_used: bool,
 }
 
-/// What the attacker sends to the hub.
+/// Frames that the attacker sends to the hub.
 struct Attack {
     frames: Vec<Seen>,
-    /// What of it must be dropped, and why.
+    /// Number of frames that must be dropped, by reason.
     expected: BTreeMap<DropReason, u64>,
 }
 
@@ -440,7 +440,7 @@ fn dropped(report: &Report, reason: DropReason) -> u64 {
     line.map_or(0, |line| line.packets)
 }
 
-/// What the hosts' traffic must make a gateway drop.
+/// Returns the number of packets that a gateway must drop of the hosts' traffic, by reason.
 fn expected_drops(parcels: &[Parcel], gateway: Site) -> BTreeMap<DropReason, u64> {
     let mut drops = BTreeMap::new();
     for parcel in parcels {
@@ -521,7 +521,7 @@ impl Attack {
     }
 }
 
-/// Whether the key of a configured SA stands among the keys that replays sealed with.
+/// Returns whether the key of a configured SA is among the keys that replays sealed with.
 fn configured_key_used(laboratory: &Laboratory) -> Result<bool, Failure> {
     let read = |name: &str| {
         let file = laboratory.file(name);

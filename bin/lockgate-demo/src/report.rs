@@ -1,4 +1,4 @@
-//! What a demonstration found, as a value that becomes text or JSON.
+//! Reports the results of a demonstration, as a value that is printed as text or JSON.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::compare::Wire;
 pub(crate) struct Check {
     pub(crate) name: &'static str,
     pub(crate) ok: bool,
-    /// What was found.
+    /// The result of the check.
     pub(crate) detail: String,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct WireCounts {
     pub(crate) clear: u64,
 }
 
-/// What a demonstration found.
+/// The results of a demonstration.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct DemoReport {
     pub(crate) demo: &'static str,

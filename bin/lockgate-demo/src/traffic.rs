@@ -17,7 +17,7 @@ const LINK_MTU: usize = 1500;
 /// Hop limit of what hosts send.
 const HOP_LIMIT: u8 = 64;
 
-/// What must become of a packet.
+/// The fate that a packet must meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// Arrives at the host of a site as these bytes.
@@ -37,7 +37,7 @@ pub(crate) enum Fate {
 /// A packet that a host sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parcel {
-    /// What it is, for reports.
+    /// Name of the packet, for reports.
     pub(crate) what: &'static str,
     pub(crate) from: Site,
     pub(crate) packet: Vec<u8>,
@@ -199,7 +199,7 @@ impl Traffic {
         }
     }
 
-    /// What is unusual and forwarded all the same.
+    /// Adds unusual packets that are forwarded all the same.
     fn odd_packets(&mut self, way: Way) {
         let payload = self.payload(100);
         let serial = self.serial.to_be_bytes();
@@ -281,7 +281,7 @@ impl Traffic {
         spoke_mtu(tunnel) as u32
     }
 
-    /// What the hub's policies discard, let by, or do not match.
+    /// Adds packets that the hub's policies discard, bypass, or do not match.
     fn policies(&mut self) {
         let way = Way { from: Site::A, to: Site::B, family: Family::V4 };
         let drop = |reason| Fate::Dropped { by: Site::A, reason };

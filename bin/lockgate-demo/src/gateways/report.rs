@@ -1,4 +1,4 @@
-//! What the two gateways showed, as a value that becomes text or JSON.
+//! Reports the results of the two gateways, as a value that is printed as text or JSON.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

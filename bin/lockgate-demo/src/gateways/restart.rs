@@ -18,9 +18,9 @@ const REPLAYED: usize = 1000;
 /// Target for the time from the start of a daemon until packets are delivered again: a figure that
 /// is shown, not a check.
 const RESTART_TARGET: Duration = Duration::from_secs(1);
-/// What was on its way when the daemon died has arrived by then.
+/// Time after the daemon's death within which packets on their way have arrived.
 const ON_ITS_WAY: Duration = Duration::from_millis(50);
-/// How long the gateway stays dead.
+/// Time that the gateway stays dead.
 const DEAD: Duration = Duration::from_millis(700);
 
 /// Kills gateway b under traffic, looks that it stays closed, and starts it again. Returns whole

@@ -21,8 +21,8 @@ const UDP: (u32, u32) = (1200, 10_000);
 /// Target for the part of them that is lost, a figure: a host that shares two cores with everybody
 /// loses some itself.
 const UDP_LOSS_TARGET: f64 = 0.01;
-/// What a tunnel carries over a link of 1500 bytes: outer IPv4 20, ESP 8, IV 8, ICV 16; of the
-/// remaining 1448, a multiple of 4, the trailer takes 2.
+/// Largest inner packet of a tunnel over a link of 1500 bytes: outer IPv4 20, ESP 8, IV 8, ICV 16;
+/// of the remaining 1448, a multiple of 4, the trailer takes 2.
 pub(super) const TUNNEL_MTU: u32 = 1446;
 /// Pings for the figures, and the time between two.
 const TIMED_PINGS: (u32, Duration) = (1000, Duration::from_millis(2));
@@ -62,7 +62,7 @@ pub(super) fn control_run(stage: &mut Stage) -> Result<(), LabError> {
     }
 }
 
-/// Both daemons come up, and say how their ports are attached.
+/// Starts both daemons, waits for their ports, and notes how XDP programs are attached.
 pub(super) fn start_daemons(stage: &mut Stage) -> Result<(), LabError> {
     for end in [A, B] {
         stage.gateways.start(end)?;
@@ -86,9 +86,9 @@ pub(super) fn start_daemons(stage: &mut Stage) -> Result<(), LabError> {
 
 /// The ports of both gateways.
 struct Ports {
-    /// How programs are attached.
+    /// Modes in which XDP programs are attached.
     modes: BTreeSet<String>,
-    /// Ports that are not up, and why.
+    /// Ports that are not up, and the reason.
     down: Vec<String>,
 }
 
@@ -157,7 +157,7 @@ fn too_big(stage: &mut Stage) -> Result<(), LabError> {
     Ok(())
 }
 
-/// What the hosts learned of the path must not colour what follows.
+/// Flushes the path MTUs that the hosts learned, so that later checks do not depend on them.
 pub(super) fn forget_mtus(stage: &Stage) -> Result<(), LabError> {
     for site in [stage.gateways.site(A), stage.gateways.site(B)] {
         for family in ["-4", "-6"] {

@@ -1,4 +1,4 @@
-//! Where the demonstration takes place, what it found so far, and how it says so.
+//! The stage of the demonstration: the laboratory, the results so far, and the progress lines.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use netlab::{Gateways, LabError};
 use super::report::{GatewaysReport, TimeFigure};
 use crate::report::Check;
 
-/// Where progress is printed: beside the report, never into JSON.
+/// Stream to which progress is printed: beside the report, never into JSON.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Progress {
     Stdout,
@@ -26,13 +26,13 @@ pub(super) const B: u8 = 2;
 /// Lines of a daemon's log that are shown if something went wrong.
 const LOG_LINES: usize = 15;
 
-/// The laboratory with its daemons, and what was found.
+/// The laboratory with its daemons, and the results so far.
 pub(super) struct Stage {
     pub(super) gateways: Gateways,
     pub(super) report: GatewaysReport,
-    /// What the captures saw since the daemons run.
+    /// Packets in the captures since the daemons were started.
     tally: Tally,
-    /// What daemons had counted that are no more.
+    /// Counters of daemons that have ended.
     pub(super) counted: Counters,
     progress: Progress,
     start: Instant,
@@ -96,7 +96,7 @@ impl Stage {
         self.tally.add(file)
     }
 
-    /// What the captures saw.
+    /// Returns the counts of the captures so far.
     pub(super) fn tally(&self) -> &Tally {
         &self.tally
     }

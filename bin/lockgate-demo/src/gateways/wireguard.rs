@@ -16,13 +16,13 @@ use super::report::PeerFigures;
 use super::scenes::{Seconds, forget_mtus, tcp_both_families, timed_pings};
 use super::stage::{A, B, Stage};
 
-/// Where wireguard-go makes its sockets; shared by all network namespaces, so names differ.
+/// Directory of wireguard-go's sockets; shared by all network namespaces, so names differ.
 const SOCKETS: &str = "/var/run/wireguard";
 /// Time for it to come up, to answer and to end.
 const LIMIT: Duration = Duration::from_secs(10);
 /// UDP port of both ends.
 const PORT: u16 = 51820;
-/// What its tunnel carries over a link of 1500 bytes.
+/// Largest inner packet of its tunnel over a link of 1500 bytes.
 const TUNNEL_MTU: u32 = 1420;
 /// Bytes of an X25519 key, at the end of what openssl writes in DER.
 const KEY_BYTES: usize = 32;
