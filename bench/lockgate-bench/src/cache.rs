@@ -1,9 +1,9 @@
 //! `lockgate bench cache`: the flow cache's table alone, without a walk around it.
 //!
-//! What a look costs that finds its entry (hit), one that finds nothing and writes (miss), one that
-//! finds its entry of an earlier generation and writes over it (stale), and what a worker does when
-//! the policies have changed (invalidate): over the size of the table. Keys are made, hashed and
-//! looked up by 64, uniformly, a quarter of the table full. CPU time of the thread.
+//! Measures the cost of a look that finds its entry (hit), of one that finds nothing and writes
+//! (miss), of one that finds its entry of an earlier generation and overwrites it (stale), and of a
+//! worker's reaction to changed policies (invalidate): over the size of the table. Keys are made,
+//! hashed and looked up by 64, uniformly, a quarter of the table full. CPU time of the thread.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -65,7 +65,7 @@ pub(crate) struct CacheArguments {
     plot: Option<PathBuf>,
 }
 
-/// What a lap came to, ns.
+/// Times measured in a lap, ns.
 #[derive(Clone, Copy, Debug)]
 struct LapFigures {
     hit: f64,
@@ -87,11 +87,11 @@ struct Figures {
     flows: usize,
     dist: &'static str,
     hit_ns: f64,
-    /// With the entry written.
+    /// A miss, with the entry written.
     miss_ns: f64,
-    /// With the entry written over.
+    /// A stale entry, overwritten.
     stale_ns: f64,
-    /// What a worker does when policies have changed, once for all entries.
+    /// Time that a worker takes when policies have changed, once for all entries.
     invalidate_ns: f64,
     /// Distance of the quartiles of `hit_ns` as a part of its median.
     spread: f64,
@@ -106,18 +106,18 @@ struct Row {
     written: FlowCache,
     /// Those in `kept`, in random order.
     keys: Vec<Key>,
-    /// Where in `keys` the next lap begins.
+    /// Index into `keys` at which the next lap begins.
     next: usize,
     /// The first flow that was never seen.
     unseen: u32,
-    /// What `kept` is looked at under, for ever.
+    /// Snapshot under which `kept` is always looked up.
     first: Snapshot,
-    /// What `written` was last looked at under.
+    /// Snapshot under which `written` was last looked up.
     snapshot: Snapshot,
     batch: Batch,
 }
 
-/// Why a table was not what it is to be.
+/// The reason why a table's lookups do not count: too many or too few of them hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{found} of {keys} lookups found their entry, {expected} should have")]
 pub(crate) struct WrongHits {
@@ -245,7 +245,8 @@ impl Row {
         Ok(span)
     }
 
-    /// What a worker does with its cache when it meets a snapshot with another generation, ns.
+    /// Returns the time that a worker takes with its cache when it meets a snapshot with another
+    /// generation, ns.
     fn timed_changes(&mut self) -> f64 {
         let snapshots: Vec<Snapshot> = (0..CHANGES)
             .map(|_| {

@@ -39,7 +39,7 @@ const TURN: Duration = Duration::from_millis(500);
 const WORTH_REBUILDING: usize = 64;
 /// Slots for policies to come.
 const ROOM: usize = 1 << 18;
-/// How long a change may take to reach the worker before the bench gives up.
+/// Time within which a change must reach the worker, or the bench gives up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Arguments of `lockgate bench churn`.
@@ -115,10 +115,10 @@ pub(super) fn run(arguments: &ChurnArguments) -> Result<(), BenchError> {
     publish(&report, &text.join("\n\n"), arguments.json.as_deref())
 }
 
-/// What happened at one rate.
+/// Measurements at one rate.
 struct Turns {
     changes_per_s: u32,
-    /// What the worker did.
+    /// Slices that the worker filled.
     slices: Vec<Slice>,
     /// From the beginning of each change until the worker had it, ms.
     effect_ms: Vec<f64>,
@@ -181,7 +181,7 @@ type Rebuilding = thread::JoinHandle<Option<Tables>>;
 struct Scene {
     case: Case,
     keys: [Keys; 1],
-    /// The same SAs under all snapshots.
+    /// SAs shared by all snapshots.
     outbound: Vec<Arc<OutboundSa>>,
     inbound: Vec<Arc<InboundSa>>,
     spd: Arc<Spd>,

@@ -73,7 +73,7 @@ pub(super) struct WorkersSa<'c> {
     pub(super) other: &'c OtherCipher,
 }
 
-/// Whether a batch is read before the clock runs.
+/// Treatment of a batch before the clock runs: read, or not.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reading {
     None,

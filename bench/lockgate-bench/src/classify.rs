@@ -31,7 +31,7 @@ const LEAST_LAPS: usize = 7;
 const FLOWS: usize = 1 << 13;
 /// Flows of a linear search's lap at least.
 const LEAST_FLOWS: usize = 2 * BATCH;
-/// What a lap takes at most, about, ns.
+/// Approximate time that a lap takes at most, ns.
 const LAP_NS: f64 = 50e6;
 /// Answers compared in every lap.
 const SAMPLE: usize = 16;
@@ -40,7 +40,7 @@ const BUILDS: usize = 3;
 /// Rules at most.
 const MOST_RULES: usize = 1_000_000;
 
-/// Which form of the classifier.
+/// Form of the classifier.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]
 enum FormArgument {
     /// The widest that this machine has.
@@ -112,7 +112,7 @@ struct Row<'b> {
     flows: Vec<Flow>,
 }
 
-/// What a lap came to.
+/// Figures measured in a lap.
 #[derive(Clone, Copy, Debug)]
 struct LapFigures {
     ns: f64,
@@ -274,7 +274,7 @@ impl Row<'_> {
     }
 }
 
-/// Whether an answer is that of the linear search.
+/// Checks that an answer is that of the linear search.
 fn same(spd: &Spd, family: Family, flow: Flow, found: Decider) -> Result<(), BenchError> {
     match spd.search_linear(common(Book::SpdOut, family), &flow) {
         expected if expected == found => Ok(()),

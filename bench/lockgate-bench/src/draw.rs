@@ -1,8 +1,8 @@
-//! Which flow the next packet is of.
+//! Draws the flow of the next packet.
 
 use scene::Random;
 
-/// How packets are spread over flows.
+/// Distribution of packets over flows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]
 pub(super) enum Distribution {
     /// Every flow once, in random order, and again.

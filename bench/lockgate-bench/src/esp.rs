@@ -51,7 +51,7 @@ pub(crate) struct EspArguments {
     /// Bytes of the inner IP packet, its header included.
     #[arg(long, value_delimiter = ',', default_values_t = [64, 1420])]
     size: Vec<usize>,
-    /// Which way: sealed, opened, or between two protected ports without ESP.
+    /// Direction: sealed, opened, or between two protected ports without ESP.
     #[arg(long, value_delimiter = ',', value_parser = directions(),
           default_values = Direction::ALL.map(Direction::name))]
     direction: Vec<Direction>,
@@ -241,7 +241,7 @@ fn refused(case: &Case, error: LapError) -> BenchError {
     BenchError::Lap { case: case.label(), error: LapRefused(error) }
 }
 
-/// What `bench esp` says of a case.
+/// Name of a case in `bench esp`, and its arguments.
 pub(super) trait Named {
     /// The row's name.
     fn label(&self) -> String;
@@ -291,7 +291,7 @@ struct Bench<'c> {
     /// `None` only while a lap has them.
     frames: Option<Vec<MemoryFrames>>,
     circles: Circles,
-    /// When the memory was last looked at.
+    /// Time of the last look at the memory.
     looked: Option<Instant>,
     course: Course<'c>,
 }

@@ -1,4 +1,4 @@
-//! Why the program of benches does not succeed, and with which code it then ends.
+//! Failures of the bench program, and the exit codes they lead to.
 
 use console::failure::Failed;
 use console::line::LineError;
@@ -7,7 +7,7 @@ use ipsec::SelfTestError;
 
 use crate::BenchError;
 
-/// Why there are no figures. What it displays is for the person at the terminal.
+/// A reason why there are no figures. Its text is for the person at the terminal.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// The command line is not parsed.

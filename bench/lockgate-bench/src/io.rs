@@ -91,7 +91,7 @@ struct PingRow {
     answered: u64,
 }
 
-/// What `--json` writes.
+/// The report that `--json` writes.
 #[derive(Serialize)]
 struct Report {
     bench: &'static str,

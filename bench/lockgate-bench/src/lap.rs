@@ -32,7 +32,7 @@ use super::stages::{BatchClock, StageTimes};
 /// Outputs looked at after each pass.
 pub(super) const SAMPLE: usize = 32;
 
-/// Why a lap does not count.
+/// A reason why a lap does not count.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LapError {
     /// The walk dropped packets: it did less work than the figure says.
@@ -76,7 +76,7 @@ impl From<SnapshotError> for LapError {
     }
 }
 
-/// What is done in a lap.
+/// Settings of a lap.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Course<'c> {
     /// Timed passes.
@@ -84,23 +84,23 @@ pub(super) struct Course<'c> {
     /// Frames of a worker that hold packets at the same time: the flows of a pass are laid out,
     /// walked and looked at by so many.
     pub(super) in_flight: usize,
-    /// Whether another pass is timed stage by stage.
+    /// Extra pass timed stage by stage, or none.
     pub(super) staging: Staging,
     /// A core for each worker; workers beyond the list go where the system puts them. The first is
     /// this thread and is bound already.
     pub(super) cores: &'c [usize],
 }
 
-/// Whether the stages of the walk are timed.
+/// Granularity at which the walk is timed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Staging {
-    /// The walk as a whole.
+    /// Times the walk as a whole.
     Whole,
-    /// In one more pass each stage, too.
+    /// Times each stage, too, in one more pass.
     ByStage,
 }
 
-/// What a lap came to.
+/// Figures measured in a lap.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LapFigures {
     /// CPU time of the walk, ns a packet of one worker.
@@ -198,7 +198,7 @@ pub(super) fn run(
     Ok((frames, LapFigures::together(&figures)))
 }
 
-/// What one worker begins a lap with.
+/// A worker's equipment at the beginning of a lap.
 struct Station<'c> {
     case: &'c Case,
     snapshot: &'c Snapshot,
@@ -245,8 +245,8 @@ fn work(
     Ok((frames, LapFigures { walk_ns, cipher_ns, cipher_near_ns, span, stages }))
 }
 
-/// Where workers wait for each other, so that their timed spans begin together. They spin: waking
-/// a thread takes as long as a good part of a span.
+/// A barrier at which workers wait for each other, so that their timed spans begin together. They
+/// spin: waking a thread takes as long as a good part of a span.
 struct Start {
     workers: usize,
     arrived: AtomicUsize,
@@ -278,12 +278,12 @@ impl Drop for Leaving<'_> {
     }
 }
 
-/// How long a pass took.
+/// Time that a pass took.
 #[derive(Default)]
 struct Pass {
     /// The timed span.
     walk: Span,
-    /// The same and the laying out before it.
+    /// The timed span and the laying out before it.
     whole: Span,
 }
 

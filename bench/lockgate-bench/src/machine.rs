@@ -1,4 +1,4 @@
-//! Where a figure was measured, and by which commit.
+//! Describes the machine on which a figure was measured, and the commit that was measured.
 
 use std::fs;
 use std::io;
@@ -72,8 +72,8 @@ fn field<'t>(cpuinfo: &'t str, name: &str) -> Option<&'t str> {
     lines.map(|(key, value)| (key.trim(), value.trim())).find(|(key, _)| *key == name).map(|f| f.1)
 }
 
-/// Where a bench measures: this thread bound to a core and before all others there, as far as the
-/// system allows; what it refuses is said on standard error.
+/// The seat of a bench: its thread, bound to a core and before all others there, as far as the
+/// system allows; a refusal is printed to standard error.
 pub(super) struct Seat {
     /// The core; `None`: it could not be bound.
     pub(super) pinned_to: Option<usize>,
@@ -108,8 +108,8 @@ impl Seat {
     }
 }
 
-/// As long as it lives this thread, and those that it starts, go before all others on their cores:
-/// who gets a core in between leaves his data in the caches.
+/// Priority of this thread, and of those that it starts, over all others on their cores, until it
+/// is dropped: another thread that gets a core in between leaves its data in the caches.
 pub(super) struct Precedence {
     /// The nice value of this session among the sessions, if the system shares cores out so.
     session: Option<i32>,

@@ -84,7 +84,7 @@ use failure::Failure;
 #[derive(Parser, Debug)]
 #[command(name = "lockgate-bench", bin_name = "lockgate bench", version, max_term_width = 100)]
 struct BenchArguments {
-    /// Which bench.
+    /// Bench to run.
     #[command(subcommand)]
     bench: Bench,
 }
@@ -105,7 +105,7 @@ enum Bench {
     Io(IoArguments),
 }
 
-/// Why a bench gives no figures.
+/// A reason why a bench gives no figures.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BenchError {
     /// An argument does not fit another.
@@ -116,7 +116,7 @@ pub(crate) enum BenchError {
     Lap {
         /// The row it was a lap of.
         case: String,
-        /// What was wrong with it.
+        /// The reason why it does not count.
         error: LapRefused,
     },
     /// The classifier is wrong.
@@ -142,7 +142,7 @@ pub(crate) enum BenchError {
     /// Valgrind cannot be run.
     #[error("cannot run valgrind: {0}; it is in the package of that name")]
     Valgrind(std::io::Error),
-    /// What valgrind ran failed.
+    /// The program that valgrind ran failed.
     #[error("under valgrind: {0}")]
     UnderValgrind(std::process::ExitStatus),
     /// Valgrind counted nothing: the timed span was not found by its name.
@@ -166,9 +166,9 @@ pub(crate) enum BenchError {
     /// The operating system refuses what the bench needs.
     #[error("{doing}: {error}")]
     System {
-        /// What was being done.
+        /// The step that failed.
         doing: &'static str,
-        /// Its reason.
+        /// The operating system's reason.
         error: std::io::Error,
     },
     /// A forwarder forwarded nothing, or not what it was given.
@@ -176,7 +176,7 @@ pub(crate) enum BenchError {
         "{forwarder}: {packets} packets with {bytes} bytes arrived, {size} bytes each are right"
     )]
     Arrived {
-        /// Which.
+        /// Name of the forwarder.
         forwarder: &'static str,
         /// Packets.
         packets: u64,
@@ -199,12 +199,12 @@ impl BenchError {
 #[error(transparent)]
 pub(crate) struct WrongAnswer(classify::Wrong);
 
-/// Why a file of rules was refused.
+/// A reason why a file of rules was refused.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub(crate) struct RulesRefused(classify::SetError);
 
-/// Why a lap was refused.
+/// A reason why a lap was refused.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub(crate) struct LapRefused(lap::LapError);

@@ -11,9 +11,10 @@ use super::BenchError;
 /// A stretch of time, by two clocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Span {
-    /// What this thread ran: not the time that others had the core. Figures are made of this one.
+    /// CPU time of this thread, without the time that others had the core. Figures are made of this
+    /// one.
     pub(super) cpu: Duration,
-    /// What passed.
+    /// Elapsed time.
     pub(super) wall: Duration,
 }
 
@@ -23,7 +24,7 @@ impl Span {
         self.wall += other.wall;
     }
 
-    /// Which part of the time that passed this thread had its core.
+    /// Returns the part of the elapsed time in which this thread had its core.
     pub(super) fn share_of_core(self) -> f64 {
         self.cpu.as_secs_f64() / self.wall.as_secs_f64().max(f64::MIN_POSITIVE)
     }
@@ -38,7 +39,7 @@ pub(super) fn measure<R>(work: impl FnOnce() -> R) -> (R, Span) {
     (result, Span { cpu: thread_time().saturating_sub(cpu), wall })
 }
 
-/// What [`measure`] measures of nothing: its own part in every figure.
+/// Returns the time that [`measure`] measures of nothing: its own part in every figure.
 pub(super) fn overhead() -> Duration {
     let mut nothing: Vec<Duration> = (0..101).map(|_| measure(|| ()).1.cpu).collect();
     nothing.sort_unstable();
@@ -63,7 +64,7 @@ pub(super) struct Figure {
 }
 
 impl Figure {
-    /// What several measurements come to. No measurements: all NaN.
+    /// Summarizes several measurements. No measurements: all NaN.
     pub(super) fn of(measurements: &[f64]) -> Figure {
         let mut sorted = measurements.to_vec();
         sorted.sort_by(f64::total_cmp);

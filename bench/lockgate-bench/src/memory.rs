@@ -1,5 +1,5 @@
-//! How far away memory is: a shared machine's last cache is not one's own, and a walk that finds
-//! its frames in it one minute finds them in main memory the next.
+//! Measures the distance of memory: a shared machine's last cache is not one's own, and a walk that
+//! finds its frames in it one minute finds them in main memory the next.
 
 use std::time::Instant;
 
@@ -61,7 +61,7 @@ impl Circles {
         self.circles.iter_mut().for_each(|circle| circle.looks.clear());
     }
 
-    /// What the looks came to.
+    /// Returns the distances that the looks measured.
     pub(super) fn distances(&self) -> Vec<Distance> {
         let distance = |circle: &Circle| {
             let looks = Figure::of(&circle.looks);

@@ -42,15 +42,15 @@ pub(super) struct Row {
     pub(super) ns_per_packet: f64,
     /// The cipher alone, median of the laps.
     pub(super) cipher_ns: f64,
-    /// The same on packets in the caches of the core: what is missing is the way to memory.
+    /// The cipher alone on packets in the caches of the core: the difference is the way to memory.
     pub(super) cipher_near_ns: f64,
     /// `ns_per_packet` without `cipher_ns`.
     pub(super) walk_ns: f64,
     /// Distance of the quartiles of `ns_per_packet` as a part of its median.
     pub(super) spread: f64,
-    /// What the quickest quarter of the laps stayed below: others on the machine only ever add.
+    /// First quartile of the laps' times: others on the machine only ever add.
     pub(super) ns_best_quartile: f64,
-    /// The same of the cipher alone.
+    /// First quartile of the cipher alone.
     pub(super) cipher_ns_best_quartile: f64,
     pub(super) ns_min: f64,
     pub(super) ns_max: f64,
@@ -66,7 +66,7 @@ pub(super) struct Row {
     /// Part of the time that passed in which the threads had their cores, from the laying out of
     /// packets on, in the laps that count.
     pub(super) share_of_core: f64,
-    /// What it is to take at most, if a target is set for it.
+    /// Target of `ns_per_packet`, if one is set.
     pub(super) target_ns: Option<f64>,
     /// With `--stages`: time of each stage, ns a packet.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,7 +95,7 @@ pub(super) fn version(family: Family) -> u8 {
 }
 
 impl Row {
-    /// What laps of a case come to.
+    /// Computes the row of a case from its laps.
     ///
     /// # Errors
     /// The machine does not have the backend.
@@ -175,7 +175,7 @@ fn short(library: &'static str) -> &'static str {
     kind.map_or(library, |kind| kind.name())
 }
 
-/// What stands above the table.
+/// Returns the lines above the table.
 pub(super) fn heading(machine: &Machine, commit: &str) -> String {
     format!(
         "bench esp, commit {commit}\n{machine}\n\
@@ -263,7 +263,7 @@ fn legend(rows: &[Row]) -> String {
     text
 }
 
-/// How far away memory was, in words.
+/// Describes the distance of memory in words.
 pub(super) fn memory(distances: &[Distance]) -> String {
     let of = |d: &Distance| format!("{} KiB {:.0} ns (least {:.0})", d.kib, d.ns, d.ns_min);
     let list: Vec<String> = distances.iter().map(of).collect();

@@ -1,5 +1,5 @@
-//! Where the walk's instructions go: the timed span of one short lap under valgrind's callgrind,
-//! its instructions counted by the source file that they were compiled from.
+//! Counts the walk's instructions: the timed span of one short lap under valgrind's callgrind, its
+//! instructions counted by the source file that they were compiled from.
 //!
 //! Instructions are not time: they miss no cache and stall on no store. They are exact and the same
 //! in every run, which times on a shared machine are not. Valgrind shows programs a processor
@@ -87,7 +87,7 @@ fn stages(counts: &Counts) -> Vec<(String, f64)> {
     stages
 }
 
-/// What a source file stands for; `None`: code that belongs to whoever uses it.
+/// Returns the stage that a source file stands for; `None`: code that belongs to its caller.
 fn stage(file: &str) -> Option<&str> {
     if file.contains("aws-lc") {
         return Some("cipher library");
@@ -99,7 +99,7 @@ fn stage(file: &str) -> Option<&str> {
     ours.contains("/src/").then_some(ours)
 }
 
-/// What a symbol stands for of which no source file is known. Code without even a name is the
+/// Returns the stage of a symbol whose source file is unknown. Code without even a name is the
 /// assembly of ipsec-mb.
 fn nobodys(symbol: &str) -> &str {
     if symbol.starts_with("0x") { "cipher library (code without names)" } else { symbol }

@@ -41,7 +41,7 @@ const MOST: usize = 1 << 26;
 /// Policies at most.
 const MOST_POLICIES: usize = 1_000_000;
 
-/// What answers which policy a packet matches.
+/// Method by which a packet's policy is looked up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]
 enum Lookup {
     /// One policy after the other.
@@ -71,17 +71,17 @@ pub(crate) struct SpdArguments {
     /// Policies; that of the traffic is the last of them.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 10, 100, 1000, 10_000, 100_000])]
     policies: Vec<usize>,
-    /// What the policies in front differ from the traffic by.
+    /// Fields by which the policies in front differ from the traffic.
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Rules::Addr])]
     rules: Vec<Rules>,
     /// Flows.
     #[arg(long, value_delimiter = ',', default_values_t = [20_000])]
     flows: Vec<usize>,
-    /// What answers.
+    /// Method of the lookup.
     #[arg(long, value_delimiter = ',', value_enum,
           default_values_t = [Lookup::Linear, Lookup::Compiled, Lookup::Cache])]
     lookup: Vec<Lookup>,
-    /// Whether the traffic matches the last policy or none; then it is dropped.
+    /// Match of the traffic: the last policy, or none; then it is dropped.
     #[arg(long = "match", value_delimiter = ',', value_enum,
           default_values_t = [Matching::Last])]
     matching: Vec<Matching>,
@@ -89,7 +89,7 @@ pub(crate) struct SpdArguments {
     #[arg(long, value_delimiter = ',', default_values_t = [4, 6],
           value_parser = clap::value_parser!(u8).range(4..=6))]
     family: Vec<u8>,
-    /// How packets are spread over the flows.
+    /// Distribution of packets over the flows.
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Distribution::Uniform])]
     dist: Vec<Distribution>,
     /// Packets that come at a time, at most.
@@ -121,7 +121,7 @@ pub(crate) struct SpdArguments {
     plot: Option<PathBuf>,
 }
 
-/// What one row of the bench measures.
+/// Parameters of one row of the bench.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Row {
     policies: usize,

@@ -1,4 +1,4 @@
-//! Where the walk's time goes, stage by stage, by looking at the clock where each ends.
+//! Measures the walk's time stage by stage, by looking at the clock at the end of each.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ impl Batch {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct StageTimes {
     pub(super) ns: [f64; Stage::ALL.len()],
-    /// What was taken off, ns a packet.
+    /// Time taken off for looks at the clock, ns a packet.
     pub(super) clock_ns: f64,
 }
 
@@ -122,7 +122,7 @@ impl StageClock for BatchClock {
     }
 }
 
-/// What a look at the clock costs, ns: the median of looks that follow each other.
+/// Returns the cost of a look at the clock, ns: the median of looks that follow each other.
 fn look_ns() -> f64 {
     let mut clock = BatchClock::new(1);
     let mut looks: Vec<f64> = (0..LOOKS / 16)

@@ -1,4 +1,4 @@
-//! What the walk is meant to take, and whether it did.
+//! Compares the walk's times with their targets.
 
 use comfy_table::{CellAlignment, Table, presets};
 use ipsec::Suite;
@@ -33,7 +33,7 @@ pub(super) fn target(row: &Row, ipsec_mb: Option<&str>) -> Option<f64> {
     }
 }
 
-/// What a time came to beside its target.
+/// Describes a time beside its target.
 fn verdict(row: &Row, target: f64) -> String {
     let over = |ns: f64| {
         let (by, part) = (ns - target, 100.0 * (ns / target - 1.0));

@@ -1,4 +1,4 @@
-//! What the turns come to: table, JSON, curves.
+//! Presents the figures of the turns: table, JSON, curves.
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
@@ -141,7 +141,7 @@ pub(super) fn table(figures: &[Figures]) -> String {
     )
 }
 
-/// What is left of the rate over changes a second, a curve for each number of policies.
+/// Returns the curves of the rate kept over changes a second, one for each number of policies.
 pub(super) fn charts(figures: &[Figures]) -> Vec<Chart> {
     let picture = |name: &str, title: &str, y, scale, of: fn(&Figures) -> f64| {
         let mut curves: Vec<Curve> = Vec::new();

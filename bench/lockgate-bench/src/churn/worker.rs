@@ -18,7 +18,7 @@ const CACHE_ENTRIES: usize = 1 << 22;
 /// Loops that a slice has room for.
 const MOST_LOOPS: usize = 1 << 20;
 
-/// What the worker did in one turn of a rate.
+/// The worker's packets and times in one turn of a rate.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Slice {
     pub(super) packets: u64,
@@ -33,10 +33,10 @@ pub(super) struct Slice {
 /// Between the control thread and the worker.
 #[derive(Default)]
 pub(super) struct Mailbox {
-    /// Whether there is something in `next`: all that the worker looks at each loop.
+    /// Set if `next` holds a snapshot: all that the worker looks at each loop.
     rings: AtomicBool,
     next: Mutex<Option<Arc<Snapshot>>>,
-    /// What the worker is done with: it is not freed on its thread.
+    /// Snapshots that the worker is done with: they are not freed on its thread.
     old: Mutex<Vec<Arc<Snapshot>>>,
     /// Number of the slice that is to be filled; what is done in another counts nowhere.
     slice: AtomicU32,
@@ -58,7 +58,7 @@ impl Mailbox {
         self.rings.store(true, Ordering::Release);
     }
 
-    /// Whether the worker has taken what was put.
+    /// Returns whether the worker has taken the snapshot.
     pub(super) fn is_empty(&self) -> bool {
         !self.rings.load(Ordering::Acquire)
     }
@@ -74,7 +74,7 @@ impl Mailbox {
         self.slice.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// What the worker did since; `None`: it has left.
+    /// Returns the worker's slice since then; `None`: the worker has left.
     pub(super) fn end_slice(&self) -> Option<Slice> {
         let number = self.slice.fetch_add(1, Ordering::AcqRel);
         while !self.is_left.load(Ordering::Acquire) {

@@ -1,4 +1,4 @@
-//! What laps come to: table, JSON, curves.
+//! Presents the figures of the laps: table, JSON, curves.
 
 use std::fmt;
 
@@ -72,7 +72,7 @@ impl Figures {
     }
 }
 
-/// What a lookup is to take at most, ns.
+/// Returns the target of a lookup's time, ns; `None`: no target is set.
 fn target(set: &str, rules: usize) -> Option<f64> {
     let families = [
         ("acl", [18.0, 27.0, 50.0]),

@@ -8,7 +8,7 @@ use super::super::draw::{Distribution, Draw};
 use super::sets::Set;
 use scene::Random;
 
-/// Which flows.
+/// Kind of the flows looked up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]
 pub(in super::super) enum Trace {
     /// At and just beside the ends of rules' ranges.
@@ -103,7 +103,7 @@ fn any_protocol(family: Family, random: &mut Random) -> u8 {
     [protocol::TCP, protocol::UDP, protocol::UDP, icmp][random.below(4)]
 }
 
-/// What a packet of this protocol shows of its upper layer.
+/// Returns the upper-layer part of a flow of this protocol.
 fn upper(family: Family, number: u8, [source, destination]: [u16; 2]) -> Upper {
     let is_icmp = match family {
         Family::V4 => number == protocol::ICMP,

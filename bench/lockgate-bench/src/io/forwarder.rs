@@ -24,14 +24,14 @@ pub(super) type Drops = BTreeMap<String, u64>;
 
 /// Frames in a fill ring and in a transmit ring, as in the daemon.
 const QUOTA: u32 = 1024;
-/// How long the bare forwarder sleeps at most.
+/// Time that the bare forwarder sleeps at most.
 const SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// Name of the bare forwarder's thread, and beginning of the names of the daemon's.
 const BARE_THREAD: &str = "bare";
 const WORKER_THREADS: &str = "worker-";
 
-/// Who forwards.
+/// A forwarder under test.
 pub(super) enum Forwarder {
     /// Linux: `ip_forward`.
     Kernel,
@@ -61,7 +61,7 @@ impl Forwarder {
         pinned.map_err(BenchError::system("pinning the forwarder"))
     }
 
-    /// What it has dropped.
+    /// Returns the forwarder's drops.
     pub(super) fn drops(&self, gateway: &Namespace) -> Result<Drops, BenchError> {
         match self {
             Forwarder::Kernel => kernel_drops(gateway),
@@ -114,7 +114,7 @@ impl Bare {
         Ok(Bare { stop, drops, thread: Some(thread) })
     }
 
-    /// What it had dropped when it last had nothing to do.
+    /// Returns the drops counted up to the forwarder's last idle moment.
     fn drops(&self) -> Drops {
         self.drops.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -181,7 +181,7 @@ impl Lane {
         Ok(Sample { offered_mpps: million(after.made - before.made), mpps: million(packets) })
     }
 
-    /// What the forwarder has dropped, by reason.
+    /// Returns the forwarder's drops, by reason.
     pub(super) fn drops(&self) -> Result<Drops, BenchError> {
         self.forwarder.drops(&self.gateway)
     }

@@ -8,7 +8,7 @@ use wire::flow::protocol;
 use scene::Random;
 use scene::{Case, DMZ, LAN, WAN};
 
-/// What keeps packets from matching the policies in front.
+/// Fields that keep packets from matching the policies in front.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]
 pub(in super::super) enum Rules {
     /// The remote address: each policy has one local and one remote address.
@@ -29,7 +29,7 @@ impl Rules {
     }
 }
 
-/// Whether packets match the last of the policies, or none.
+/// Match of the packets: the last of the policies, or none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]
 pub(in super::super) enum Matching {
     /// The peer's policy is the last.
@@ -88,7 +88,7 @@ pub(in super::super) fn policies(
     policies
 }
 
-/// Whom the filler at a place speaks of.
+/// Returns the selector of the filler at a place.
 fn selector(traffic: &Case, place: usize, rules: Rules, random: &mut Random) -> Selector {
     let host = |netdev, host: usize| {
         let network = traffic.network(netdev);

@@ -7,8 +7,8 @@ use super::rows::Figures;
 /// Policy indices of the published table.
 const INDICES: [usize; 4] = [1, 10, 100, 1000];
 
-/// What was published in 2021 of VPP's outbound flow cache: one core, one null-encrypted ESP
-/// tunnel, 64-byte packets; Mpps without and with the cache at each of [`INDICES`] (BM-1a … BM-1c).
+/// Figures published in 2021 of VPP's outbound flow cache: one core, one null-encrypted ESP tunnel,
+/// 64-byte packets; Mpps without and with the cache at each of [`INDICES`] (BM-1a … BM-1c).
 pub(super) const MACHINES: [(&str, [(f64, f64); 4]); 3] = [
     ("VPP, Arm Neoverse N1", [(5.2, 4.84), (4.55, 4.84), (2.11, 4.84), (0.3295, 4.84)]),
     ("VPP, Arm TX2", [(2.81, 2.6), (2.51, 2.6), (1.27, 2.6), (0.17662, 2.6)]),

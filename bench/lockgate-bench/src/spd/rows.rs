@@ -1,4 +1,4 @@
-//! What laps come to: table, JSON, curves.
+//! Presents the figures of the laps: table, JSON, curves.
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
@@ -43,12 +43,12 @@ pub(super) struct Figures {
     pub(super) laps_discarded: usize,
     pub(super) packets_per_lap: usize,
     pub(super) share_of_core: f64,
-    /// What it is to reach, if a target is set for it.
+    /// Target of `mpps`, if one is set.
     pub(super) target_mpps: Option<f64>,
 }
 
 impl Figures {
-    /// What laps of a row come to.
+    /// Computes the figures of a row from its laps.
     pub(super) fn of(row: &Row, laps: &[LapFigures], entries: usize, in_flight: usize) -> Figures {
         let (kept, discarded) = undisturbed(laps, |lap| lap.span);
         let ns = Figure::of(&kept.iter().map(|lap| lap.ns).collect::<Vec<_>>());
@@ -90,12 +90,13 @@ impl Figures {
         self.matching == matching
     }
 
-    /// Whether it differs from another by nothing but lookup and number of policies.
+    /// Returns whether the row differs from another at most by lookup and number of policies.
     pub(super) fn differs_only_so(&self, other: &Figures) -> bool {
         self.is_curve_with(other) && self.flows == other.flows
     }
 
-    /// Whether it differs from another by nothing but lookup and a number.
+    /// Returns whether the row differs from another at most by lookup, number of policies and
+    /// number of flows.
     fn is_curve_with(&self, other: &Figures) -> bool {
         let key = |of: &Figures| (of.rules, of.matching, of.family, of.dist, of.burst);
         key(self) == key(other)
@@ -232,7 +233,7 @@ fn empty_chart(row: &Figures, over: &'static str, fixed: usize) -> Chart {
     }
 }
 
-/// What was published of one machine, without and with its cache.
+/// Returns the curves published of one machine, without and with its cache.
 fn published_curves() -> [Curve; 2] {
     let (name, line) = published::MACHINES[2];
     let points = |of: fn(&(f64, f64)) -> f64| {

@@ -32,14 +32,14 @@ const PACKETS: usize = 32_768;
 const LEAST_PACKETS: usize = 512;
 /// Packets at most that warm a lap up.
 const WARM_UP: usize = 32_768;
-/// What the timed packets of a lap take at most, about, ns.
+/// Approximate time that the timed packets of a lap take at most, ns.
 const LAP_NS: f64 = 100e6;
 /// Packets by which the time of one is found out.
 const TRIAL: usize = 64;
 /// SPI of the only worker's SA: its number.
 const WORKER: usize = 0;
 
-/// What a lap came to.
+/// Figures measured in a lap.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LapFigures {
     /// CPU time, ns a packet.
