@@ -1,7 +1,7 @@
 //! The traffic of the laboratory: each packet with what must become of it.
 //!
-//! What arrives is built once more by the builder, with the hop limit (and MSS) it must have, and
-//! not by the code that lowers them.
+//! The builder builds the expected packets once more, with the hop limit (and MSS) that they must
+//! have, instead of the code that lowers them.
 
 use dataplane::DropReason;
 use wire::build::{PacketBuilder, tcp_flags};
