@@ -141,7 +141,8 @@ pub(super) fn table(figures: &[Figures]) -> String {
     )
 }
 
-/// Returns the curves of the rate kept over changes a second, one for each number of policies.
+/// Returns two charts over changes a second, the rate kept and the time to effect, with a curve for
+/// each number of policies.
 pub(super) fn charts(figures: &[Figures]) -> Vec<Chart> {
     let picture = |name: &str, title: &str, y, scale, of: fn(&Figures) -> f64| {
         let mut curves: Vec<Curve> = Vec::new();

@@ -69,12 +69,12 @@ impl Mailbox {
         }
     }
 
-    /// From now on the worker fills another slice.
+    /// Lets the worker fill another slice from now on.
     pub(super) fn begin_slice(&self) {
         self.slice.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Returns the worker's slice since then; `None`: the worker has left.
+    /// Ends the slice and returns it; `None`: the worker has left.
     pub(super) fn end_slice(&self) -> Option<Slice> {
         let number = self.slice.fetch_add(1, Ordering::AcqRel);
         while !self.is_left.load(Ordering::Acquire) {
