@@ -1,4 +1,4 @@
-//! Helpers shared by the tests of the command: a directory, the real binary, the gateways of
+//! Fixtures shared by the tests of the command: a directory, the real binary, the gateways of
 //! `etc/demo`.
 
 #![allow(dead_code, reason = "each test file is a program of its own and uses a part of this")]
