@@ -22,6 +22,7 @@ mod deb;
 mod instructions;
 mod long;
 mod mutations;
+mod prose;
 mod rows;
 mod runs;
 mod setup;

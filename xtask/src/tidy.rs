@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::shape::Shape;
 use crate::sources::{Package, Source, Use, is_tests, packages, read, shown, tracked_sources};
-use crate::{Failure, cargo, long, mutations, root, rows, succeed};
+use crate::{Failure, cargo, long, mutations, prose, root, rows, succeed};
 
 /// The layout of DESIGN §4: which of our crates each may depend on. Tests may use more (a memory
 /// port, say) but never a program.
@@ -127,6 +127,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         .map(|path| Ok(Source { path: path.clone(), text: read(path)? }))
         .collect::<Result<_, Failure>>()?;
     let code: Vec<&Source> = sources.iter().filter(|source| is_code(&source.path)).collect();
+    let rust = || sources.iter().filter(|source| is_rust(&source.path));
 
     let mut findings = 0;
     let mut report = |what: String, found: Vec<String>| {
@@ -141,15 +142,15 @@ pub(crate) fn run() -> Result<(), Failure> {
     );
     report(
         "every unsafe block with its promise and its threat".into(),
-        sources
-            .iter()
-            .filter(|source| is_rust(&source.path))
-            .flat_map(unsafe_unexplained)
-            .collect(),
+        rust().flat_map(unsafe_unexplained).collect(),
     );
     report(
         format!("length of {} files and their lines", code.len()),
         code.iter().flat_map(|source| lengths(source)).collect(),
+    );
+    report(
+        "documentation comments begin with a verb or a noun".into(),
+        rust().flat_map(vague).collect(),
     );
     report("a reason beside every dependency".into(), unexplained(&manifest));
     report(
@@ -158,11 +159,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     );
     report(
         "every ignored test has a part of `test-long` that runs it".into(),
-        sources
-            .iter()
-            .filter(|source| is_rust(&source.path))
-            .flat_map(|source| long::check_ignored(&source.path, &source.text))
-            .collect(),
+        rust().flat_map(|source| long::check_ignored(&source.path, &source.text)).collect(),
     );
     match Shape::read(&packages, &sources) {
         Ok(shape) => {
@@ -315,6 +312,13 @@ fn lengths(source: &Source) -> Vec<String> {
         }
     }
     findings
+}
+
+/// Documentation comments that begin with a word that says nothing by itself.
+fn vague(source: &Source) -> Vec<String> {
+    let path = shown(&source.path);
+    let finding = |(line, word)| format!("{path}:{line}: begins with \"{word}\"");
+    prose::vague_beginnings(&source.text).into_iter().map(finding).collect()
 }
 
 /// External dependencies without a comment above them or above the group they stand in.
