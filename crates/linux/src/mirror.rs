@@ -15,8 +15,9 @@ mod host_port;
 mod neighbours;
 mod patch;
 mod read;
+mod reading;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
@@ -27,9 +28,10 @@ use wire::Address;
 
 pub use host_port::{HostPortError, HostRoute};
 
-use crate::netlink::{Dump, Events, Message, NetlinkError, Requests};
+use crate::netlink::{Events, Message, NetlinkError, Requests};
 use crate::view::{Link, LinkKind, NeighbourEntry, NeighbourState, Refused, View};
 use patch::Patched;
+use reading::{ReadLists, ReadRoutes, Reading};
 
 /// Routing, neighbours, netdevs (`NETLINK_ROUTE`).
 const ROUTE_PROTOCOL: isize = 0;
@@ -194,6 +196,9 @@ pub enum MirrorError {
 pub struct Mirror {
     events: Events,
     requests: Requests,
+    /// The socket by which lists are read; `None`: a reading has it, or it broke.
+    reader: Option<Requests>,
+    reading: Option<Reading>,
     view: View,
     /// The nexthop objects that routes may name.
     nexthops: read::Nexthops,
@@ -222,6 +227,8 @@ impl Mirror {
             // First listen, then read: what happens in between is told afterwards.
             events: Events::open(ROUTE_PROTOCOL, &GROUPS, EVENT_ROOM_BYTES)?,
             requests: Requests::open(ROUTE_PROTOCOL)?,
+            reader: None,
+            reading: None,
             view: View::default(),
             nexthops: read::Nexthops::new(),
             readings: 0,
@@ -255,13 +262,16 @@ impl Mirror {
     /// has told by then, and says what changed. Cancel safe: what was not told is told next time.
     pub async fn changed(&mut self) -> Changes {
         loop {
-            if self.cut {
-                self.reconnect().await;
-            } else {
-                self.hear().await;
+            // What is told while lists are read waits, and is applied to them afterwards.
+            match (&self.reading, self.cut) {
+                (Some(_), _) => {}
+                (None, true) => self.reconnect().await,
+                (None, false) => self.hear().await,
             }
             let is_due = !self.stale.is_empty() && Instant::now() >= self.not_before;
-            if is_due && let Err(error) = self.read_stale().await {
+            if (is_due || self.reading.is_some())
+                && let Err(error) = self.read_stale().await
+            {
                 self.broke(kind_of(&error));
             }
             if !self.untold.lists.is_empty() || !self.untold.notes.is_empty() {
@@ -293,7 +303,18 @@ impl Mirror {
         }
         match heard {
             Ok(_) => {}
-            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => self.listen_anew(),
+            Err(error) => self.broke(error.kind()),
+        }
+    }
+
+    /// Listens by a fresh socket and has everything read anew, after the kernel had more to tell
+    /// than there was room. Until the old socket was empty the kernel would go on dropping, and say
+    /// so no more: what happened after the reading would be lost.
+    fn listen_anew(&mut self) {
+        match Events::open(ROUTE_PROTOCOL, &GROUPS, EVENT_ROOM_BYTES) {
+            Ok(events) => {
+                self.events = events;
                 self.stale = Lists::ALL;
                 self.untold.notes.push(Note::Resynced(ResyncReason::Overrun));
             }
@@ -328,14 +349,26 @@ impl Mirror {
         }
     }
 
-    /// Reads the stale lists; each replaces the old one when it is whole.
+    /// Reads the stale lists; each replaces the old one when it is whole. Cancel safe: the reading
+    /// goes on, and the next call takes what it found.
     async fn read_stale(&mut self) -> Result<(), NetlinkError> {
-        let began = Instant::now();
-        let whole = self.read_links().await?
-            && self.read_addresses().await?
-            && self.read_routes().await?
-            && self.read_neighbours().await?;
-        if whole {
+        let reading = match &mut self.reading {
+            Some(reading) => reading,
+            none => {
+                let requests =
+                    self.reader.take().map_or_else(|| Requests::open(ROUTE_PROTOCOL), Ok)?;
+                none.insert(Reading::begin(requests, self.stale))
+            }
+        };
+        let joined = (&mut reading.job).await;
+        let began = reading.began;
+        self.reading = None;
+        let lost =
+            |_| NetlinkError::Socket { action: "lists", source: io::ErrorKind::Other.into() };
+        let (requests, read) = joined.map_err(lost)?;
+        self.reader = Some(requests);
+        self.take(read?);
+        if self.stale.is_empty() {
             self.retry = FIRST_RETRY;
             self.not_before = Instant::now() + began.elapsed() * READING_SHARE;
         } else {
@@ -348,149 +381,40 @@ impl Mirror {
         Ok(())
     }
 
-    /// Each of these: whether the list is whole now.
-    async fn read_links(&mut self) -> Result<bool, NetlinkError> {
-        if !self.stale.links {
-            return Ok(true);
+    /// Puts lists that are whole in the place of the old ones.
+    fn take(&mut self, read: ReadLists) {
+        let ReadLists { links, addresses, routes, neighbours } = read;
+        let Mirror { view, untold, stale, .. } = self;
+        if let Some(links) = links {
+            let vrfs = links.values().filter(|link| link.kind == LinkKind::Vrf);
+            let vrfs = vrfs.map(|link| Refused::Vrf { name: link.name.clone() });
+            let kept = view.refused.iter().filter(|r| !matches!(r, Refused::Vrf { .. })).cloned();
+            let refused = kept.chain(vrfs).collect();
+            untold.note_refused(&mut view.refused, refused);
+            replace(&mut view.links, links, &mut untold.lists.links);
+            stale.links = false;
         }
-        let mut links = BTreeMap::new();
-        let each = |message: Message<'_>| {
-            if let Some(RouteNetlinkMessage::NewLink(message)) =
-                read::message(message.kind, message.payload)
-            {
-                links.extend(read::link(&message).map(|link| (link.index, link)));
-            }
-        };
-        // struct ifinfomsg
-        let dump = self.requests.dump("links", kind::GET_LINK, &[0; 16], each).await?;
-        if dump == Dump::Interrupted {
-            return Ok(false);
+        if let Some(addresses) = addresses {
+            replace(&mut view.addresses, addresses, &mut untold.lists.addresses);
+            stale.addresses = false;
         }
-        let vrfs = links.values().filter(|link| link.kind == LinkKind::Vrf);
-        let vrfs = vrfs.map(|link| Refused::Vrf { name: link.name.clone() });
-        let kept = self.view.refused.iter().filter(|r| !matches!(r, Refused::Vrf { .. })).cloned();
-        let refused = kept.chain(vrfs).collect();
-        self.untold.note_refused(&mut self.view.refused, refused);
-        replace(&mut self.view.links, links, &mut self.untold.lists.links);
-        self.stale.links = false;
-        Ok(true)
+        if let Some(ReadRoutes { view: mut read, nexthops }) = routes {
+            self.readings += 1;
+            self.nexthops = nexthops;
+            let vrfs = view.refused.iter().filter(|r| matches!(r, Refused::Vrf { .. }));
+            read.refused.extend(vrfs.cloned());
+            untold.note_refused(&mut view.refused, read.refused);
+            let changed = &mut untold.lists.routes;
+            follow(&mut view.routes, &read.routes, changed);
+            follow(&mut view.host_routes, &read.host_routes, changed);
+            replace(&mut view.shadows, read.shadows, changed);
+            stale.routes = false;
+        }
+        if let Some(neighbours) = neighbours {
+            follow(&mut view.neighbours, &neighbours, &mut untold.lists.neighbours);
+            stale.neighbours = false;
+        }
     }
-
-    async fn read_addresses(&mut self) -> Result<bool, NetlinkError> {
-        if !self.stale.addresses {
-            return Ok(true);
-        }
-        let mut addresses = BTreeSet::new();
-        let each = |message: Message<'_>| {
-            if let Some(RouteNetlinkMessage::NewAddress(message)) =
-                read::message(message.kind, message.payload)
-            {
-                addresses.extend(read::address(&message));
-            }
-        };
-        // struct ifaddrmsg
-        let dump = self.requests.dump("addresses", kind::GET_ADDRESS, &[0; 8], each).await?;
-        if dump == Dump::Interrupted {
-            return Ok(false);
-        }
-        replace(&mut self.view.addresses, addresses, &mut self.untold.lists.addresses);
-        self.stale.addresses = false;
-        Ok(true)
-    }
-
-    async fn read_routes(&mut self) -> Result<bool, NetlinkError> {
-        if !self.stale.routes {
-            return Ok(true);
-        }
-        let Some(mut read) = self.dump_routes().await? else { return Ok(false) };
-        self.readings += 1;
-        self.nexthops = std::mem::take(&mut read.nexthops);
-        let vrfs = self.view.refused.iter().filter(|r| matches!(r, Refused::Vrf { .. }));
-        read.view.refused.extend(vrfs.cloned());
-        self.untold.note_refused(&mut self.view.refused, read.view.refused);
-        let changed = &mut self.untold.lists.routes;
-        follow(&mut self.view.routes, &read.view.routes, changed);
-        follow(&mut self.view.host_routes, &read.view.host_routes, changed);
-        replace(&mut self.view.shadows, read.view.shadows, changed);
-        self.stale.routes = false;
-        Ok(true)
-    }
-
-    /// Rules, nexthop objects and routes; `None`: they changed meanwhile.
-    async fn dump_routes(&mut self) -> Result<Option<ReadRoutes>, NetlinkError> {
-        let mut rules = Vec::new();
-        let each = |message: Message<'_>| {
-            if let Some(RouteNetlinkMessage::NewRule(message)) =
-                read::message(message.kind, message.payload)
-            {
-                rules.extend(read::rule(&message));
-            }
-        };
-        // struct fib_rule_hdr
-        let dumped = self.requests.dump("rules", kind::GET_RULE, &[0; 12], each).await?;
-        let mut nexthops = HashMap::new();
-        let each = |message: Message<'_>| {
-            if message.kind == kind::NEW_NEXTHOP {
-                nexthops.extend(read::nexthop(message.payload));
-            }
-        };
-        // struct nhmsg
-        let objects = self.requests.dump("nexthops", kind::GET_NEXTHOP, &[0; 8], each).await?;
-        let mut read = ReadRoutes { nexthops, ..ReadRoutes::default() };
-        let mut tables: HashMap<u32, read::Shadows> = HashMap::new();
-        let each = |message: Message<'_>| {
-            if let Some((route, refused)) = read::route(message.payload, &read.nexthops) {
-                read.view.add_route(route);
-                read.view.refused.extend(refused);
-            } else if !rules.is_empty()
-                && let Some(RouteNetlinkMessage::NewRoute(message)) =
-                    read::message(message.kind, message.payload)
-                && let Some((table, prefix)) = read::table_of(&message)
-            {
-                tables.entry(table).or_default().insert(prefix);
-            }
-        };
-        // struct rtmsg
-        let routes = self.requests.dump("routes", kind::GET_ROUTE, &[0; 12], each).await?;
-        if [dumped, objects, routes].contains(&Dump::Interrupted) {
-            return Ok(None);
-        }
-        for rule in &rules {
-            read.view.refused.insert(rule.refused());
-            read.view.shadows.extend(rule.shadows(&tables));
-        }
-        Ok(Some(read))
-    }
-
-    async fn read_neighbours(&mut self) -> Result<bool, NetlinkError> {
-        if !self.stale.neighbours {
-            return Ok(true);
-        }
-        let mut neighbours = OrdMap::new();
-        let each = |message: Message<'_>| {
-            if let Some(RouteNetlinkMessage::NewNeighbour(message)) =
-                read::message(message.kind, message.payload)
-            {
-                neighbours.extend(read::neighbour(&message));
-            }
-        };
-        // struct ndmsg
-        let dump = self.requests.dump("neighbours", kind::GET_NEIGHBOUR, &[0; 12], each).await?;
-        if dump == Dump::Interrupted {
-            return Ok(false);
-        }
-        follow(&mut self.view.neighbours, &neighbours, &mut self.untold.lists.neighbours);
-        self.stale.neighbours = false;
-        Ok(true)
-    }
-}
-
-/// The result of reading the routes.
-#[derive(Default)]
-struct ReadRoutes {
-    /// The view's lists of routes, with shadows and what was refused; the others are empty.
-    view: View,
-    nexthops: read::Nexthops,
 }
 
 impl Changes {

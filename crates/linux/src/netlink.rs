@@ -115,25 +115,17 @@ impl Requests {
         Ok(())
     }
 
-    /// Asks for a whole list; every entry goes to `each`. Lets other tasks run between datagrams.
-    ///
-    /// May be given up at any await: the next request begins anew.
-    pub(crate) async fn dump(
+    /// Asks for a whole list; every entry goes to `each`. Blocks as long as the list is.
+    pub(crate) fn dump(
         &mut self,
         request: &'static str,
         kind: u16,
         payload: &[u8],
-        mut each: impl FnMut(Message<'_>) + Send,
+        mut each: impl FnMut(Message<'_>),
     ) -> Result<Dump, NetlinkError> {
         self.send(request, kind, NLM_F_DUMP, payload)?;
         let mut dump = Dump::Whole;
-        loop {
-            let mut noting = |message: Message<'_>| each(message);
-            match self.receive_noting(request, &mut dump, &mut noting)? {
-                Some(()) => break,
-                None => tokio::task::yield_now().await,
-            }
-        }
+        while self.receive_noting(request, &mut dump, &mut each)?.is_none() {}
         self.dirty = false;
         Ok(dump)
     }

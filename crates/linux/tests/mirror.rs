@@ -350,6 +350,18 @@ async fn overrun() {
     };
     let notes = until(&mut mirror, "all routes", all).await;
     assert!(notes.contains(&Note::Resynced(ResyncReason::Overrun)), "{notes:?}");
+
+    // To read so many takes longer than this caller ever waits: it is told all the same.
+    ip("address add 10.1.0.77/24 dev veth0");
+    let own = address("10.1.0.77");
+    let is_known = |view: &View| view.addresses.iter().any(|(_, address, _)| *address == own);
+    let told = async {
+        while !is_known(mirror.view()) {
+            let _ = tokio::time::timeout(Duration::from_millis(1), mirror.changed()).await;
+        }
+    };
+    let waited = tokio::time::timeout(PATIENCE, told).await;
+    assert!(waited.is_ok(), "an address is not known within {PATIENCE:?}");
 }
 
 #[test]
