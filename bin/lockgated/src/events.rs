@@ -592,7 +592,7 @@ fn line(event: &Event) -> String {
     if let Some(uid) = event.uid {
         let _ = write!(text, " by uid {uid}");
     }
-    // What strangers chose (a netdev's name, a line of a refused file) begins no line of its own.
+    // What strangers chose (a netdev's name, a word of a refused file) begins no line of its own.
     let mut one = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

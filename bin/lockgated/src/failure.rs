@@ -27,6 +27,12 @@ pub(crate) enum Failure {
     /// The configuration was never confirmed, and the one before it is lost.
     #[error("{0}")]
     NeverConfirmed(#[from] crate::unconfirmed::NothingBefore),
+    /// A task without which the daemon cannot go on has ended: a mistake in the program.
+    #[error("a task of the daemon has ended{}", cause(.error.as_ref()))]
+    TaskEnded {
+        /// Its panic, if it had one.
+        error: Option<tokio::task::JoinError>,
+    },
     /// The configuration cannot be compiled.
     #[error("{0}")]
     Compile(#[from] CompileError),
@@ -111,4 +117,9 @@ impl From<NoBeginning> for Failure {
 
 fn lines<T: std::fmt::Display>(all: &[T]) -> String {
     all.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns a panic as the end of a sentence.
+fn cause(error: Option<&tokio::task::JoinError>) -> String {
+    error.map_or(String::new(), |error| format!(": {error}"))
 }

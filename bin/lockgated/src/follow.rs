@@ -8,11 +8,11 @@ use config::HOST_NETDEV;
 use control::guard::GuardWatch;
 use control::host_routes;
 use dataplane::{Generation, Moved, Wanted};
-use linux::{HostRoute, Mirror, NeighbourState, Note};
+use linux::{HostRoute, Lists, Mirror, NeighbourState, Note};
 use policy::SaSetId;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::Receiver;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 use wire::Address;
 
@@ -28,6 +28,8 @@ use crate::worker::WorkerGone;
 const TOP_UP: Duration = Duration::from_millis(100);
 /// Interval at which the loop inspects what no notification reports.
 const INSPECT: Duration = Duration::from_secs(1);
+/// Least time between two looks at a guard that was broken.
+const GUARD_PAUSE: Duration = Duration::from_millis(200);
 
 /// The signal that ended the loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,6 +82,8 @@ pub(crate) struct Asked {
     pub(crate) moved: Receiver<Moved>,
     /// Orders from other threads.
     pub(crate) orders: Receiver<Order>,
+    /// Tasks without which changes would be neither made nor rolled back, nor the guard restored.
+    pub(crate) tasks: JoinSet<()>,
 }
 
 /// Runs until a signal.
@@ -89,7 +93,7 @@ pub(crate) struct Asked {
 pub(crate) async fn run(
     state: &mut State,
     mirror: &mut Mirror,
-    Asked { mut wanted, mut moved, mut orders }: Asked,
+    Asked { mut wanted, mut moved, mut orders, mut tasks }: Asked,
     mut signals: Signals,
 ) -> Result<End, Failure> {
     let mut top_up = interval(TOP_UP);
@@ -110,7 +114,10 @@ pub(crate) async fn run(
                     tell(state, note);
                 }
                 settle(state, mirror, &mut told).await?;
-                host.lead(state, mirror, Set::Always);
+                host.follow(changes.lists, state, mirror);
+            }
+            Some(ended) = tasks.join_next() => {
+                return Err(Failure::TaskEnded { error: ended.err() });
             }
             Some(asked) = wanted.recv() => {
                 let link = state.gateway.live.links.get(usize::from(asked.port.0));
@@ -205,6 +212,13 @@ enum Set {
 }
 
 impl HostRoutes {
+    /// Looks after the routes where the kernel's change may have touched them.
+    fn follow(&mut self, changed: Lists, state: &State, mirror: &mut Mirror) {
+        if changed.links || changed.addresses || changed.routes {
+            self.lead(state, mirror, Set::Always);
+        }
+    }
+
     /// Sees to it that the kernel has the routes of the policies and addresses of now.
     fn lead(&mut self, state: &State, mirror: &mut Mirror, set: Set) {
         self.is_due |= set == Set::Always;
@@ -245,6 +259,8 @@ impl HostRoutes {
         self.is_due = false;
         if let Err(error) = mirror.set_host_routes(HOST_NETDEV, routes) {
             state.events.record(Kind::HostRefused, "", error.to_string(), &[]);
+            // Tried again by the clock.
+            self.is_due = true;
         }
     }
 }
@@ -255,11 +271,9 @@ pub(crate) async fn watch_guard(daemon: Arc<Daemon>) {
     loop {
         let guard = daemon.picture().guard.clone();
         let asked = watch.broken(&guard).await;
-        let failed = asked.is_err();
         daemon.order(|reply| Order::RestoreGuard { asked, reply }).await;
-        if failed {
-            tokio::time::sleep(INSPECT).await;
-        }
+        // It may have been refused: `nft` is not run without a pause.
+        tokio::time::sleep(GUARD_PAUSE).await;
     }
 }
 

@@ -75,6 +75,9 @@ pub(crate) struct Gateway {
     pub(crate) guard: Guard,
     /// State of the guard: `intact`, or `missing: ` and why.
     pub(crate) guard_state: Arc<str>,
+    /// Set if `guard` was refused and another one stands in its place: it is put up as soon as it
+    /// can be.
+    guard_is_owed: bool,
     /// The workers' flow caches are to be replaced.
     pub(crate) cache_outworn: bool,
     pub(crate) events: Events,
@@ -119,6 +122,7 @@ impl Gateway {
             totals: Arc::default(),
             guard,
             guard_state: "intact".into(),
+            guard_is_owed: false,
             cache_outworn: false,
             events,
             next_mark: 1,

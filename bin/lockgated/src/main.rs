@@ -71,6 +71,7 @@ use std::time::Duration;
 use clap::Parser;
 use config::validated::Metrics;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use crate::changer::Changer;
 use crate::daemon::Daemon;
@@ -160,14 +161,15 @@ async fn run(file: &Path) -> Result<(), Failure> {
     let api = tokio::spawn(api::serve(bound, daemon.clone(), stop));
     serve_metrics(metrics, &daemon).await;
     tokio::spawn(events.clone().settle_forever());
-    tokio::spawn(changer.run());
-    tokio::spawn(follow::watch_guard(daemon.clone()));
+    let mut tasks = JoinSet::new();
+    tasks.spawn(changer.run());
+    tasks.spawn(follow::watch_guard(daemon.clone()));
     tokio::spawn(notify::feed_watchdog(health(daemon.clone())));
     let ports = state.gateway.netdevs.len();
     let status = format!("{ports} netdevs taken; API at {}", socket.display());
     events.record(Kind::Started, "", status.as_str(), &[]);
     notify::ready(&status);
-    let asked = Asked { wanted, moved, orders };
+    let asked = Asked { wanted, moved, orders, tasks };
     let end = follow::run(&mut state, &mut mirror, asked, signals).await;
     notify::stopping("draining");
     let _ = stop_api.send(());

@@ -7,7 +7,7 @@
 //! | a route by a port's netdev | `Via`, by the first hop that is usable |
 //! | blackhole, unreachable, prohibit | `Blackhole` |
 //! | a route by another netdev, by a port that is down, or one that is refused | `Elsewhere` |
-//! | a route by `lockgate0` | nothing: Lockgate made it for the box's own packets |
+//! | a route by `lockgate0` | nothing: it is for the host's own packets |
 //! | several routes to one prefix | the lowest metric of those that lead to a port |
 //!
 //! Link-local networks are `Elsewhere` as a whole: they are on every link, and the walk forwards

@@ -11,8 +11,7 @@ use crate::witness::Testimony;
 /// before.
 pub const NEW_KEY_AGE: Duration = Duration::from_secs(24 * 3600);
 
-/// Reason why a key is not used. But for the last four, and 32-bit numbers that are too short, it
-/// never will be: make a new one.
+/// Reason why a key is not used. Unless its text says what else helps, a new key is needed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// Something remembers that it was used, and its durable record is gone.

@@ -1,4 +1,4 @@
-//! Reads and writes the kernel's network state: the only crate that speaks netlink or runs `nft`.
+//! Reads and writes the kernel's network state, by netlink and `nft`.
 //!
 //! | module | |
 //! |---|---|

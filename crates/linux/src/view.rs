@@ -106,7 +106,7 @@ impl LinkKind {
 pub struct KernelRoute {
     /// Destinations.
     pub prefix: Prefix,
-    /// Number of its table: [`MAIN_TABLE`] or [`LOCAL_TABLE`].
+    /// Number of its table: [`MAIN_TABLE`], [`LOCAL_TABLE`] or [`HOST_ROUTE_TABLE`].
     pub table: u32,
     /// Of several routes to one prefix the lowest metric wins.
     pub metric: u32,

@@ -52,7 +52,7 @@ impl Gateway {
             return Ok(());
         }
         if let Some(guard) = self.guard.with_netdevs(self.config(), &self.view, &reserved)? {
-            self.guard = self.machine.install(guard).await?;
+            self.install_guard(guard).await?;
         }
         self.narrow_programs(&reserved)?;
         self.reserved = reserved;
@@ -73,16 +73,27 @@ impl Gateway {
         self.renew_guard().await;
     }
 
-    /// Puts up the guard that the netdevs want now, if it is another one.
+    /// Puts up the guard that the netdevs want now, if another one stands.
     pub(super) async fn renew_guard(&mut self) {
-        match self.guard.with_netdevs(self.config(), &self.view, &self.reserved) {
-            Ok(None) => {}
-            Ok(Some(guard)) => match self.machine.install(guard).await {
-                Ok(guard) => self.guard = guard,
-                Err(error) => self.tell_guard_refused(&error),
-            },
-            Err(error) => self.tell_guard_refused(&error),
+        let guard = match self.guard.with_netdevs(self.config(), &self.view, &self.reserved) {
+            Ok(None) if !self.guard_is_owed => return,
+            Ok(None) => self.guard.clone(),
+            Ok(Some(guard)) => guard,
+            Err(error) => return self.tell_guard_refused(&error),
+        };
+        if let Err(error) = self.install_guard(guard).await {
+            self.tell_guard_refused(&error);
         }
+    }
+
+    /// Puts up a guard in the place of the one that stands.
+    ///
+    /// # Errors
+    /// [`GuardError`]: that one still stands.
+    pub(super) async fn install_guard(&mut self, guard: Guard) -> Result<(), GuardError> {
+        self.guard = self.machine.install(guard).await?;
+        self.guard_is_owed = false;
+        Ok(())
     }
 
     /// Puts the guard up again if somebody changed it.
@@ -94,9 +105,8 @@ impl Gateway {
         }
         let message = "the nftables table lockgate was removed or changed";
         self.events.record(Kind::GuardRemoved, "", message, &[]);
-        match self.machine.install(self.guard.clone()).await {
-            Ok(guard) => {
-                self.guard = guard;
+        match self.install_guard(self.guard.clone()).await {
+            Ok(()) => {
                 self.guard_state = "intact".into();
                 let message = "the nftables table lockgate is whole again";
                 self.events.record(Kind::GuardRestored, "", message, &[]);
@@ -122,11 +132,8 @@ impl Gateway {
             }
             Err(guard) => guard,
         };
-        match self.machine.install(guard).await {
-            Ok(guard) => {
-                self.guard = guard;
-                self.tell_guard();
-            }
+        match self.install_guard(guard).await {
+            Ok(()) => self.tell_guard(),
             Err(error) => self.tell_guard_refused(&error),
         }
     }

@@ -170,6 +170,11 @@ impl Gateway {
                 }
             }
         }
+        // Refused before: the kernel may tell of nothing for hours.
+        if self.reservation_due || self.instruction_due {
+            return self.follow(self.view.clone()).await;
+        }
+        self.renew_guard().await;
         self.tend().await
     }
 

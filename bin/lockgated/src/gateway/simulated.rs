@@ -111,6 +111,8 @@ pub(crate) struct World {
     pub(super) steps: Vec<Step>,
     /// The step to be refused, counted from now; 0 is the next.
     pub(super) refuse: Option<usize>,
+    /// Number of steps that are refused from that one on.
+    pub(super) in_a_row: usize,
     pub(super) guard: String,
     /// The snapshot that the workers run on.
     pub(super) walked: Arc<Snapshot>,
@@ -131,6 +133,7 @@ impl Simulated {
         let world = World {
             steps: Vec::new(),
             refuse: None,
+            in_a_row: 1,
             guard: guard.text(),
             walked,
             names,
@@ -155,7 +158,10 @@ impl Simulated {
         match &mut world.refuse {
             None => Ok(world),
             Some(0) => {
-                world.refuse = None;
+                world.in_a_row -= 1;
+                if world.in_a_row == 0 {
+                    (world.refuse, world.in_a_row) = (None, 1);
+                }
                 Err(())
             }
             Some(later) => {

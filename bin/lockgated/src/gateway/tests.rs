@@ -215,6 +215,26 @@ fn a_port_that_cannot_be_had_takes_the_whole_change_back() {
     lab.runs(&new);
 }
 
+#[test]
+fn a_guard_that_is_refused_on_the_way_back_is_put_up_by_the_clock() {
+    let old = Config { policies: vec![(1, "discard", "tcp")], ..Config::small() };
+    let new = Config {
+        more_ports: [2, 3].into(),
+        policies: vec![(2, "discard", "udp")],
+        ..Config::small()
+    };
+    let mut taken_back = 0;
+    for (nth, in_a_row) in (0..12).flat_map(|nth| (2..7).map(move |count| (nth, count))) {
+        let mut lab = Lab::new(&old);
+        lab.machine.world().in_a_row = in_a_row;
+        let done = lab.apply(&new, Some(nth));
+        lab.runtime.block_on(lab.gateway.inspect()).unwrap();
+        taken_back += u32::from(done.is_err());
+        lab.runs(if done.is_ok() { &new } else { &old });
+    }
+    assert!(taken_back > 10, "{taken_back}");
+}
+
 fn action() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["bypass", "discard"])
 }

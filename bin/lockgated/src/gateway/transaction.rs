@@ -233,11 +233,15 @@ impl Gateway {
     /// Withholds packets of `allow_host` and puts a guard up, before workers know of a change.
     async fn guard_before(&mut self, withheld: &Reserved, guard: NextGuard) -> Result<(), NotMade> {
         self.reserve(withheld).await?;
-        self.guard = match guard {
-            NextGuard::Same => return Ok(()),
-            NextGuard::Behind(behind) => self.machine.extend(self.guard.clone(), behind).await?,
-            NextGuard::Other(guard) => self.machine.install(guard).await?,
-        };
+        if let NextGuard::Other(guard) = guard {
+            return Ok(self.install_guard(guard).await?);
+        }
+        if self.guard_is_owed {
+            self.install_guard(self.guard.clone()).await?;
+        }
+        if let NextGuard::Behind(behind) = guard {
+            self.guard = self.machine.extend(self.guard.clone(), behind).await?;
+        }
         Ok(())
     }
 
@@ -249,9 +253,13 @@ impl Gateway {
         // Made anew: what was remembered under the refused one must look older than it.
         let snapshot = compiled.assemble(&live, Some(&self.snapshot))?;
         let withheld = reserved_of_earlier(&self.snapshot, &compiled, &live);
-        if let Err(error) = self.guard_before(&withheld, NextGuard::Other(guard)).await {
-            // There is no way but on.
+        // There is no way but on: what cannot be withheld or put up is tried again by the clock.
+        if let Err(error) = self.reserve(&withheld).await {
             self.events.record(Kind::GuardRefused, "", error.to_string(), &[]);
+        }
+        if let Err(error) = self.install_guard(guard.clone()).await {
+            self.events.record(Kind::GuardRefused, "", error.to_string(), &[]);
+            (self.guard, self.guard_is_owed) = (guard, true);
         }
         self.compiled = compiled;
         self.live = live;

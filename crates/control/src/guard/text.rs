@@ -34,7 +34,7 @@ pub struct UnwritableName {
 /// by remote address: `nft` and the kernel take 0.1 ms for a rule and 8 µs for a range in a set.
 const MAX_RULES: usize = 1000;
 
-/// Part of the table that the netdevs make: chains `forward`, `output` and `input`.
+/// Part of the table that the netdevs make: chains `forward`, `output`, `input`, or some of them.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Netdevs(String);
 

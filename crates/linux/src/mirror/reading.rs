@@ -13,6 +13,11 @@ use super::{Lists, kind, read};
 use crate::netlink::{Dump, Message, NetlinkError, Requests};
 use crate::view::{Link, NeighbourEntry, View};
 
+/// Our addresses, as in [`View::addresses`].
+type Addresses = BTreeSet<(u32, Address, u8)>;
+/// Neighbours, as in [`View::neighbours`].
+type Neighbours = OrdMap<(u32, Address), NeighbourEntry>;
+
 /// A reading that goes on.
 pub(super) struct Reading {
     pub(super) began: Instant,
@@ -36,9 +41,9 @@ impl Reading {
 #[derive(Default)]
 pub(super) struct ReadLists {
     pub(super) links: Option<BTreeMap<u32, Link>>,
-    pub(super) addresses: Option<BTreeSet<(u32, Address, u8)>>,
+    pub(super) addresses: Option<Addresses>,
     pub(super) routes: Option<ReadRoutes>,
-    pub(super) neighbours: Option<OrdMap<(u32, Address), NeighbourEntry>>,
+    pub(super) neighbours: Option<Neighbours>,
 }
 
 /// The result of reading the routes.
@@ -92,9 +97,7 @@ fn links(requests: &mut Requests) -> Result<Option<BTreeMap<u32, Link>>, Netlink
     Ok((dump == Dump::Whole).then_some(links))
 }
 
-fn addresses(
-    requests: &mut Requests,
-) -> Result<Option<BTreeSet<(u32, Address, u8)>>, NetlinkError> {
+fn addresses(requests: &mut Requests) -> Result<Option<Addresses>, NetlinkError> {
     let mut addresses = BTreeSet::new();
     let each = |message: Message<'_>| {
         if let Some(RouteNetlinkMessage::NewAddress(message)) =
@@ -154,9 +157,7 @@ fn routes(requests: &mut Requests) -> Result<Option<ReadRoutes>, NetlinkError> {
     Ok(Some(found))
 }
 
-fn neighbours(
-    requests: &mut Requests,
-) -> Result<Option<OrdMap<(u32, Address), NeighbourEntry>>, NetlinkError> {
+fn neighbours(requests: &mut Requests) -> Result<Option<Neighbours>, NetlinkError> {
     let mut neighbours = OrdMap::new();
     let each = |message: Message<'_>| {
         if let Some(RouteNetlinkMessage::NewNeighbour(message)) =
