@@ -241,7 +241,10 @@ impl Mirror {
         };
         while !mirror.stale.is_empty() {
             tokio::time::sleep_until(mirror.not_before).await;
-            mirror.read_stale().await?;
+            // On this thread: another one would keep privileges that this one is about to drop.
+            let (mut requests, began) = (Requests::open(ROUTE_PROTOCOL)?, Instant::now());
+            let read = ReadLists::read(&mut requests, mirror.stale);
+            mirror.finish(began, requests, read)?;
         }
         let refused = mirror.view.refused.iter().cloned().map(Note::Refused);
         mirror.untold = Changes { lists: Lists::NONE, notes: refused.collect() };
@@ -366,6 +369,16 @@ impl Mirror {
         let lost =
             |_| NetlinkError::Socket { action: "lists", source: io::ErrorKind::Other.into() };
         let (requests, read) = joined.map_err(lost)?;
+        self.finish(began, requests, read)
+    }
+
+    /// Takes what a reading found, and sets the time of the next.
+    fn finish(
+        &mut self,
+        began: Instant,
+        requests: Requests,
+        read: Result<ReadLists, NetlinkError>,
+    ) -> Result<(), NetlinkError> {
         self.reader = Some(requests);
         self.take(read?);
         if self.stale.is_empty() {

@@ -55,7 +55,8 @@ pub(super) struct ReadRoutes {
 }
 
 impl ReadLists {
-    fn read(requests: &mut Requests, lists: Lists) -> Result<ReadLists, NetlinkError> {
+    /// Reads these lists. Blocks as long as they are.
+    pub(super) fn read(requests: &mut Requests, lists: Lists) -> Result<ReadLists, NetlinkError> {
         let mut read = ReadLists::default();
         if lists.links {
             read.links = links(requests)?;
