@@ -121,6 +121,9 @@ pub struct Tap {
     /// Beginnings of the packets in `seen` and `known`.
     bytes: Vec<u8>,
     known: Vec<Known>,
+    /// The policies that decided the rows in `known`, as far as they were asked again: a packet is
+    /// seen up to four times.
+    rules: Vec<Option<Rule>>,
     /// Packets that were received in the batch.
     received: u32,
     /// Packets of the batch that were not looked at: there was no room.
@@ -173,6 +176,7 @@ pub fn taps(settings: &TapSettings, workers: usize) -> (Vec<Box<Tap>>, TapReader
             seen: Vec::with_capacity(MAX_SEEN),
             bytes: Vec::with_capacity(MAX_SEEN * head),
             known: Vec::with_capacity(MAX_SEEN),
+            rules: Vec::with_capacity(MAX_SEEN),
             received: 0,
             overlooked: 0,
         })
@@ -256,6 +260,7 @@ impl Tap {
         self.seen.clear();
         self.bytes.clear();
         self.known.clear();
+        self.rules.clear();
     }
 
     /// Ports have other places under another layout.
@@ -380,17 +385,17 @@ impl Tap {
         &self.bytes[start..start + part.length as usize]
     }
 
-    /// The row of a packet. What was made here and sent is found by its frame: of the rows that
-    /// had the frame in this batch, one has left.
-    fn known(&self, seen: &Seen, verdicts: &[Option<Verdict>]) -> Option<&Known> {
-        let left = |known: &&Known| {
+    /// Returns the place in `known` of a packet's row. What was made here and sent is found by its
+    /// frame: of the rows that had the frame in this batch, one has left.
+    fn known(&self, seen: &Seen, verdicts: &[Option<Verdict>]) -> Option<usize> {
+        let left = |known: &Known| {
             let verdict = verdicts.get(known.row.place as usize).copied().flatten();
             let has_left = matches!(verdict, Some(Verdict::Forward(_) | Verdict::Protect(_)));
             known.row.frame == seen.frame && has_left
         };
         match seen.place {
-            Some(place) => self.known.iter().find(|known| known.row.place == place),
-            None => self.known.iter().find(left),
+            Some(place) => self.known.iter().position(|known| known.row.place == place),
+            None => self.known.iter().position(left),
         }
     }
 
@@ -402,8 +407,8 @@ impl Tap {
         verdicts: &[Option<Verdict>],
         seen: &Seen,
     ) {
-        let known = self.known(seen, verdicts).copied();
-        let place = seen.place.or(known.map(|known| known.row.place));
+        let known = self.known(seen, verdicts);
+        let place = seen.place.or(known.map(|known| self.known[known].row.place));
         let judged = place.and_then(|place| verdicts.get(place as usize).copied().flatten());
         let verdict = match (judged, seen.refused) {
             // Its frame was given back and then another packet's.
@@ -433,15 +438,27 @@ impl Tap {
         }
     }
 
+    /// Returns the policies that decided the row at a place in `known`.
+    fn rule(&mut self, snapshot: &Snapshot, known: usize) -> Rule {
+        if let Some(Some(rule)) = self.rules.get(known) {
+            return *rule;
+        }
+        let Known { row, head } = self.known[known];
+        let rule = Rule::of(snapshot, &row, self.part(head));
+        self.rules.resize(self.rules.len().max(known + 1), None);
+        self.rules[known] = Some(rule);
+        rule
+    }
+
     fn put(
         &mut self,
         snapshot: &Snapshot,
         now_ns: u64,
         seen: &Seen,
-        known: Option<Known>,
+        known: Option<usize>,
         verdict: Option<Verdict>,
     ) {
-        let rule = known.map(|Known { row, head }| Rule::of(snapshot, &row, self.part(head)));
+        let rule = known.map(|known| self.rule(snapshot, known));
         let Rule { inbound, outbound } = rule.unwrap_or_default();
         let policy = |index| snapshot.spd().policy(index).name.as_str();
         let peer = |set| snapshot.set(set).peer.as_str();
@@ -450,7 +467,7 @@ impl Tap {
             Some(Verdict::Protect(set)) => peer(set),
             _ => "",
         };
-        let opened_from = match known.map(|known| known.row.origin) {
+        let opened_from = match known.map(|known| self.known[known].row.origin) {
             Some(Origin::Opened(set)) => peer(set),
             _ => "",
         };
