@@ -215,6 +215,14 @@ impl Steered {
         self.steering.set_ports(rules).map_err(|error| self.refused(error))
     }
 
+    /// Has the program pass nothing to Linux until it is told its ports again.
+    ///
+    /// # Errors
+    /// [`NetdevError::Bpf`]: the rules are as they were.
+    pub(crate) fn close(&mut self) -> Result<(), NetdevError> {
+        self.steering.forget_ports().map_err(|error| self.refused(error))
+    }
+
     /// Attaches the program again where something took it off.
     ///
     /// # Errors

@@ -116,6 +116,10 @@ impl Machine for ThisMachine {
         self.netdev(netdev)?.set_ports(rules)
     }
 
+    fn close(&mut self, netdev: &str) -> Result<(), NetdevError> {
+        self.netdev(netdev)?.close()
+    }
+
     fn is_attached(&mut self, netdev: &str) -> bool {
         self.netdevs.get(netdev).is_none_or(Steered::is_attached)
     }

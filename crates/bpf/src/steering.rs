@@ -207,6 +207,16 @@ impl Steering {
         self.ports.publish(&Kind::PORTS, vec![(vec![0; 4], ports_entry(&entries).bytes())])
     }
 
+    /// Forgets the netdev's ports, as before the first [`Steering::set_ports`]: nothing is passed
+    /// to Linux, and the workers get every frame. Takes no memory, so that it works where replacing
+    /// them does not.
+    ///
+    /// # Errors
+    /// [`BpfError::Table`]: the old ports stay in force.
+    pub fn forget_ports(&mut self) -> Result<(), BpfError> {
+        self.ports.withdraw()
+    }
+
     /// Replaces the box's own addresses, all at once: each with the side of the port that it is on
     /// (of none: [`Side::Protected`]). One that is given twice is on both sides.
     ///

@@ -553,6 +553,18 @@ fn the_last_of_many_services_counts() {
 }
 
 #[test]
+fn without_ports_nothing_is_passed_until_they_are_told_again() {
+    let Some((mut steering, _socket)) = steering("no ports") else { return };
+    let arp = |ends| raw(By::Wan, BROADCAST, 0x0806, "ARP", ends);
+    let ike = |ends| to_us(By::Wan, "IKE", v4("198.51.100.7", "192.0.2.1").udp(500, 500), ends);
+    check(&steering, vec![arp(Counter::PassedArpNd), ike(Counter::PassedAllowHost)]);
+    steering.forget_ports().unwrap();
+    check(&steering, vec![arp(Counter::ToWorker), ike(Counter::ToWorker)]);
+    steering.set_ports(&ports()).unwrap();
+    check(&steering, vec![arp(Counter::PassedArpNd), ike(Counter::PassedAllowHost)]);
+}
+
+#[test]
 fn while_nobody_says_who_is_inside_only_discovery_passes() {
     let Some((mut steering, _socket)) = steering("inside unknown") else { return };
     let ike = |ends| to_us(By::Wan, "IKE", v4("198.51.100.7", "192.0.2.1").udp(500, 500), ends);

@@ -59,6 +59,15 @@ impl Gateway {
         Ok(())
     }
 
+    /// Has programs and guard pass no more of `allow_host` than this leaves, where there is no way
+    /// but on. A program that refuses is closed; it and a guard that is refused are told again by
+    /// the clock.
+    pub(super) async fn withhold(&mut self, more: &Reserved) {
+        self.reserved = self.reserved.and(more);
+        self.renew_guard().await;
+        self.narrow_or_close();
+    }
+
     /// Has programs and guard pass what no policy that runs may want.
     pub(super) async fn free(&mut self) {
         if reserved_by(&self.compiled, &self.live) != self.reserved {

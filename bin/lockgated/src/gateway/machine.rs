@@ -76,6 +76,12 @@ pub(crate) trait Machine: Send {
     /// [`NetdevError`]: the rules are as they were.
     fn set_ports(&mut self, netdev: &str, rules: &[PortRule]) -> Result<(), NetdevError>;
 
+    /// Has the program of a netdev pass nothing to Linux until it is told its ports again.
+    ///
+    /// # Errors
+    /// [`NetdevError`]: the rules are as they were.
+    fn close(&mut self, netdev: &str) -> Result<(), NetdevError>;
+
     /// Returns whether a program of ours is on a netdev.
     fn is_attached(&mut self, netdev: &str) -> bool;
 

@@ -222,6 +222,21 @@ impl Gateway {
         Ok(())
     }
 
+    /// Has the programs pass no more of `allow_host` than what is reserved leaves. One that refuses
+    /// passes nothing to Linux until it is told its ports again.
+    pub(super) fn narrow_or_close(&mut self) {
+        let names: Vec<String> = self.netdevs.keys().cloned().collect();
+        for name in names {
+            let rules = rules(self.netdev_id(&name), &self.snapshot, &self.reserved);
+            let Err(refused) = self.machine.set_ports(&name, &rules) else { continue };
+            let message = match self.machine.close(&name) {
+                Ok(()) => format!("{refused}: until it can be told, {name} passes Linux nothing"),
+                Err(error) => format!("{refused}, nor can {name} be closed: {error}"),
+            };
+            self.events.record(Kind::PortRefused, &name, message, &[]);
+        }
+    }
+
     /// Takes over the netdevs that the configuration names and that are not ours yet.
     ///
     /// # Errors

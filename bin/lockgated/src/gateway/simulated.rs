@@ -96,6 +96,8 @@ pub(crate) enum Step {
     Forget,
     Instruct,
     SetPorts,
+    /// Never refused.
+    Close,
 }
 
 /// A netdev with a program of ours.
@@ -324,6 +326,13 @@ impl Machine for Simulated {
         let mut world = self.begin(Step::SetPorts).map_err(|()| netdev_refused(netdev))?;
         world.programs.get_mut(netdev).unwrap().rules = rules.to_vec();
         world.nothing_is_open_that_must_be_closed();
+        Ok(())
+    }
+
+    fn close(&mut self, netdev: &str) -> Result<(), NetdevError> {
+        let mut world = self.world();
+        world.steps.push(Step::Close);
+        world.programs.get_mut(netdev).unwrap().rules.clear();
         Ok(())
     }
 

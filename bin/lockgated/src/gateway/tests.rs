@@ -235,6 +235,25 @@ fn a_guard_that_is_refused_on_the_way_back_is_put_up_by_the_clock() {
     assert!(taken_back > 10, "{taken_back}");
 }
 
+#[test]
+fn a_program_that_is_not_narrowed_on_the_way_back_passes_nothing_until_the_clock_tells_it() {
+    let allow_host: BTreeSet<&str> = ["tcp/22"].into();
+    let policies = vec![(1, "discard", "tcp")];
+    let old = Config { allow_host: allow_host.clone(), policies, ..Config::small() };
+    let new = Config { allow_host, more_ports: [2].into(), ..Config::small() };
+    let mut closed = 0;
+    for (nth, in_a_row) in (0..12).flat_map(|nth| (1..8).map(move |count| (nth, count))) {
+        let mut lab = Lab::new(&old);
+        lab.machine.world().in_a_row = in_a_row;
+        // The simulated machine looks whether anything is open in between.
+        let done = lab.apply(&new, Some(nth));
+        closed += u32::from(lab.steps().contains(&Step::Close));
+        lab.runtime.block_on(lab.gateway.inspect()).unwrap();
+        lab.runs(if done.is_ok() { &new } else { &old });
+    }
+    assert!(closed > 10, "{closed}");
+}
+
 fn action() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["bypass", "discard"])
 }

@@ -254,9 +254,7 @@ impl Gateway {
         let snapshot = compiled.assemble(&live, Some(&self.snapshot))?;
         let withheld = reserved_of_earlier(&self.snapshot, &compiled, &live);
         // There is no way but on: what cannot be withheld or put up is tried again by the clock.
-        if let Err(error) = self.reserve(&withheld).await {
-            self.events.record(Kind::GuardRefused, "", error.to_string(), &[]);
-        }
+        self.withhold(&withheld).await;
         if let Err(error) = self.install_guard(guard.clone()).await {
             self.events.record(Kind::GuardRefused, "", error.to_string(), &[]);
             (self.guard, self.guard_is_owed) = (guard, true);
