@@ -239,10 +239,13 @@ impl Compiler {
 
     /// Returns a job that folds the changes in front of a base into a new base, if they are so
     /// many, or cost searches so much, that it is worth it. Cheap; the job is not.
+    ///
+    /// `None`, too, where something was compiled since that did not come to run: the new base could
+    /// not be adopted, and the next change is made of the whole set anyway.
     pub fn rebuild_job(&self, running: &Compiled) -> Option<RebuildJob> {
         let spd = &running.spd;
         let weight = spd.changes() + spd.steps_of_changes() as usize;
-        (weight >= WORTH_REBUILDING)
+        (weight >= WORTH_REBUILDING && self.is_last(running))
             .then(|| RebuildJob { spd: running.spd.clone(), sets: running.sad.places().clone() })
     }
 

@@ -375,6 +375,22 @@ fn a_rebuilt_base_of_other_policies_is_not_taken() {
     assert!(gateway.compiler.rebuild_job(&applied).is_none(), "nothing to fold in");
 }
 
+// Who tries again as long as there is a job would else do so for ever.
+#[test]
+fn no_base_is_rebuilt_after_a_change_that_did_not_come_to_run() {
+    let mut gateway = Gateway::new();
+    let first = gateway.compile(&bypass("a", 5, "10.1.0.0/16"));
+    let many: String = (0..64).map(|n| bypass(&format!("m{n}"), 9, "10.3.0.0/16")).collect();
+    let running = gateway.change(&first, &[], &many).unwrap();
+    let rebuilt = gateway.compiler.rebuild_job(&running).unwrap().run().unwrap();
+    let _refused = gateway.change(&running, &["a"], "").unwrap();
+    assert_eq!(gateway.compiler.adopt(&running, rebuilt).err(), Some(NotAdopted::Overtaken));
+    assert!(gateway.compiler.rebuild_job(&running).is_none(), "it could not be adopted either");
+    let next = gateway.change(&running, &[], &bypass("b", 5, "10.1.0.0/16")).unwrap();
+    assert_eq!(next.spd.changes(), 0, "the next change folds all in");
+    gateway.check(&next);
+}
+
 /// Far more changes than fit in front of a base, and more than there are slots.
 #[test]
 fn settings_that_were_applied_meanwhile_are_not_taken_back() {
