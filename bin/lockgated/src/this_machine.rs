@@ -64,8 +64,9 @@ impl Machine for ThisMachine {
         extended.unwrap_or_else(|_| Err(NftError::interrupted().into()))
     }
 
-    fn integrity(&mut self, guard: &Guard) -> Result<Integrity, GuardError> {
-        guard.integrity()
+    async fn integrity(&mut self, guard: Guard) -> Result<Integrity, GuardError> {
+        let asked = tokio::task::spawn_blocking(move || guard.integrity()).await;
+        asked.unwrap_or_else(|_| Err(NftError::interrupted().into()))
     }
 
     async fn publish(&mut self, next: Vec<Next>) -> Result<Vec<Retired>, WorkerGone> {

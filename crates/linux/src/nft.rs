@@ -1,9 +1,12 @@
 //! A table of nftables, by the program `nft`: put in place, listed, watched, removed.
 
-use std::io::{self, Write};
-use std::process::{Command, Output, Stdio};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::netlink::Events;
 
@@ -19,6 +22,11 @@ const SETTLING: Duration = Duration::from_millis(10);
 const PERIOD: Duration = Duration::from_secs(2);
 /// Period at which a change is assumed in any case.
 const LONG_PERIOD: Duration = Duration::from_secs(30);
+
+/// Time that `nft` may take: 100 000 addresses take it a second.
+const LIMIT: Duration = Duration::from_secs(30);
+/// Interval at which a running `nft` is looked at.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// The reason why `nft` did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +48,15 @@ pub enum NftError {
         /// Its own words, the first lines of them.
         message: String,
     },
+    /// The program did not end in time and was killed. What it was about to change may be changed:
+    /// who watches the table notices.
+    #[error("nft did not {action} within {} s: it was killed", .limit.as_secs())]
+    Hung {
+        /// Name of the operation that was tried.
+        action: &'static str,
+        /// The time that it had.
+        limit: Duration,
+    },
 }
 
 impl NftError {
@@ -50,7 +67,7 @@ impl NftError {
 }
 
 /// A table of family `inet`, by its name. All calls block for milliseconds, more for sets of many
-/// addresses; `action` stands in the message of a refusal.
+/// addresses, half a minute at most; `action` stands in the message of a refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Table(&'static str);
 
@@ -133,28 +150,68 @@ impl Table {
 
 /// Runs `nft` with this input and returns what it prints.
 fn run(action: &'static str, arguments: &[&str], input: &str) -> Result<String, NftError> {
+    let mut nft = Command::new("nft");
+    nft.args(arguments).env("LC_ALL", "C");
+    run_within(LIMIT, &mut nft, action, input)
+}
+
+/// Runs a program with this input and returns what it prints, if it ends in time. Input and output
+/// are files in memory: nobody waits for a pipe.
+fn run_within(
+    limit: Duration,
+    command: &mut Command,
+    action: &'static str,
+    input: &str,
+) -> Result<String, NftError> {
     /// Longest message that is shown to an operator, characters.
     const MESSAGE_LENGTH: usize = 1000;
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => NftError::NoProgram,
         _ => NftError::Run { source },
     };
-    let mut command = Command::new("nft");
-    command.args(arguments).env("LC_ALL", "C");
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(failed)?;
-    // A program that stops reading says why on its standard error.
-    let written = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
-    let Output { status, stdout, stderr } = child.wait_with_output().map_err(failed)?;
-    match (status.success(), written) {
-        (true, Some(Err(source))) => Err(failed(source)),
-        (true, _) => Ok(String::from_utf8_lossy(&stdout).into_owned()),
-        (false, _) => {
-            let message: String = String::from_utf8_lossy(&stderr).trim().into();
-            let message = message.chars().take(MESSAGE_LENGTH).collect();
-            Err(NftError::Refused { action, message })
+    let mut start = || {
+        let (mut given, printed, said) = (memory_file()?, memory_file()?, memory_file()?);
+        given.write_all(input.as_bytes())?;
+        given.rewind()?;
+        command.stdin(given).stdout(printed.try_clone()?).stderr(said.try_clone()?);
+        Ok((command.spawn()?, printed, said))
+    };
+    let (child, printed, said) = start().map_err(failed)?;
+    let status = end_within(limit, child).map_err(failed)?;
+    if status.ok_or(NftError::Hung { action, limit })?.success() {
+        return text_of(printed).map_err(failed);
+    }
+    let message = text_of(said).map_err(failed)?;
+    let message = message.trim().chars().take(MESSAGE_LENGTH).collect();
+    Err(NftError::Refused { action, message })
+}
+
+fn memory_file() -> io::Result<File> {
+    Ok(memfd_create("nft", MemfdFlags::CLOEXEC)?.into())
+}
+
+fn text_of(mut file: File) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Waits until a program ends; `None`: it did not in time and is killed.
+fn end_within(limit: Duration, mut child: Child) -> io::Result<Option<ExitStatus>> {
+    let end = Instant::now() + limit;
+    loop {
+        match child.try_wait()? {
+            Some(status) => return Ok(Some(status)),
+            None if Instant::now() < end => std::thread::sleep(LOOK),
+            None => break,
         }
     }
+    child.kill()?;
+    // Where the kernel holds it fast it does not end yet, and a thread of its own waits for it. If
+    // there is none to be had, it stays a zombie.
+    let _ = std::thread::Builder::new().spawn(move || child.wait());
+    Ok(None)
 }
 
 /// Changes that anybody makes to nftables.
@@ -187,5 +244,41 @@ impl Changes {
         }
         tokio::time::sleep(SETTLING).await;
         while let Ok(true) = events.receive_ready(|_| {}).await {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a line of shell in the place of `nft`.
+    fn shell(line: &str, input: &str, limit: Duration) -> Result<String, NftError> {
+        run_within(limit, Command::new("sh").args(["-c", line]), "do it", input)
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_killed_and_is_a_refusal() {
+        let (begun, limit) = (Instant::now(), Duration::from_millis(50));
+        // It neither reads what it is given nor ends, and its process is the one that is killed.
+        let hung = shell("exec sleep 60", &"x".repeat(1 << 20), limit).unwrap_err();
+        assert!(matches!(hung, NftError::Hung { .. }), "{hung:?}");
+        assert!(begun.elapsed() >= limit && begun.elapsed() < Duration::from_secs(30));
+        let hung = NftError::Hung { action: "install the guard", limit: LIMIT };
+        assert_eq!(hung.to_string(), "nft did not install the guard within 30 s: it was killed");
+    }
+
+    #[test]
+    fn a_program_reads_all_its_input_and_is_heard_whole() {
+        let input = "x".repeat(1 << 20);
+        assert_eq!(shell("cat; head -c 1000000 /dev/zero >&2", &input, LIMIT).unwrap(), input);
+        let refused = shell("cat >&2; echo ' why'; exit 1", "because ", LIMIT).unwrap_err();
+        assert_eq!(refused.to_string(), "nft refused to do it: because");
+    }
+
+    #[test]
+    fn a_program_that_is_missing_is_named() {
+        let mut command = Command::new("/nonexistent/nft");
+        let missing = run_within(LIMIT, &mut command, "do it", "").unwrap_err();
+        assert!(matches!(missing, NftError::NoProgram), "{missing:?}");
     }
 }

@@ -107,7 +107,7 @@ impl Gateway {
 
     /// Puts the guard up again if somebody changed it.
     pub(crate) async fn restore_guard(&mut self) {
-        match self.machine.integrity(&self.guard) {
+        match self.machine.integrity(self.guard.clone()).await {
             Ok(Integrity::Intact) => return,
             Ok(Integrity::Broken) => {}
             Err(error) => return self.tell_guard_refused(&error),

@@ -32,7 +32,7 @@ pub(crate) trait Machine: Send {
     ///
     /// # Errors
     /// [`GuardError`]: it cannot be asked.
-    fn integrity(&mut self, guard: &Guard) -> Result<Integrity, GuardError>;
+    async fn integrity(&mut self, guard: Guard) -> Result<Integrity, GuardError>;
 
     /// Has each worker go over to its own entry of a list, and returns when all have.
     ///

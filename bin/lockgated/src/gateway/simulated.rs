@@ -241,7 +241,7 @@ impl Machine for Simulated {
         Ok(guard)
     }
 
-    fn integrity(&mut self, _: &Guard) -> Result<Integrity, GuardError> {
+    async fn integrity(&mut self, _: Guard) -> Result<Integrity, GuardError> {
         Ok(Integrity::Intact)
     }
 
