@@ -177,7 +177,8 @@ kinds! {
     PortLost "port_lost" Error Limited
         "a port's netdev is gone; it is taken over again when one of its name comes"
     PortRefused "port_refused" Error Limited
-        "a port's netdev could not be taken over, and stays closed; the message says why"
+        "a port's netdev could not be taken over, and stays closed, or not be told of a change; it \
+         is tried again each second; the message says why"
     QueuesChanged "queues_changed" Notice Limited
         "the number of a netdev's queues changed; its sockets were bound anew"
     ProgramRemoved "program_removed" Error Told

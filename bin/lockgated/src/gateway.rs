@@ -70,6 +70,8 @@ pub(crate) struct Gateway {
     pub(crate) netdevs: Arc<BTreeMap<String, Netdev>>,
     /// Reason why a netdev is not ours although it should be, by name.
     pub(crate) troubles: Arc<HashMap<String, String>>,
+    /// Index of each netdev that could not be taken over when it was tried last, by name.
+    refused: BTreeMap<String, u32>,
     /// Counts of workers under earlier snapshots.
     pub(crate) totals: Arc<Totals>,
     pub(crate) guard: Guard,
@@ -119,6 +121,7 @@ impl Gateway {
             active: workers,
             netdevs: Arc::default(),
             troubles: Arc::default(),
+            refused: BTreeMap::new(),
             totals: Arc::default(),
             guard,
             guard_state: "intact".into(),

@@ -40,12 +40,21 @@ pub(super) enum Leaving {
     AsFound,
 }
 
+/// Time at which netdevs are tried that could not be taken over before: a try can take seconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Retry {
+    /// With the others.
+    Now,
+    /// Later, by the clock ([`Gateway::inspect`]).
+    ByTheClock,
+}
+
 impl Gateway {
     /// Takes over every netdev that is there and not ours, lets go of those that are gone.
     ///
     /// # Errors
     /// [`WorkerGone`]. A netdev that cannot be had is an event and a trouble.
-    pub(crate) async fn tend(&mut self) -> Result<(), WorkerGone> {
+    pub(super) async fn tend(&mut self, retry: Retry) -> Result<(), WorkerGone> {
         for (name, ifindex) in self.gone() {
             self.release(&name).await?;
             let message = format!("netdev {name} (index {ifindex}) is gone");
@@ -69,12 +78,17 @@ impl Gateway {
             self.let_go(changed).await?;
         }
         for (name, ifindex) in self.to_take() {
+            // Another netdev under the name is another matter.
+            if retry == Retry::ByTheClock && self.refused.get(&name) == Some(&ifindex) {
+                continue;
+            }
             match self.take(&name, ifindex).await {
                 Ok(()) => {}
                 Err(NetdevError::Worker(gone)) => return Err(gone),
                 Err(error) => {
                     let message = error.to_string();
                     self.events.record(Kind::PortRefused, &name, message.as_str(), &[]);
+                    self.refused.insert(name.clone(), ifindex);
                     Arc::make_mut(&mut self.troubles).insert(name, message);
                 }
             }
@@ -111,6 +125,7 @@ impl Gateway {
             );
             self.events.record(Kind::Misfit, netdev, message, &[]);
         }
+        self.refused.remove(netdev);
         Arc::make_mut(&mut self.troubles).remove(netdev);
         Arc::make_mut(&mut self.netdevs).insert(netdev.to_owned(), taken);
         Ok(())
@@ -145,7 +160,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Looks after what nothing tells: programs taken off, queue counts changed.
+    /// Looks after what nothing tells: programs taken off, queue counts changed, netdevs that could
+    /// not be had.
     ///
     /// # Errors
     /// [`WorkerGone`].
@@ -171,11 +187,11 @@ impl Gateway {
             }
         }
         // Refused before: the kernel may tell of nothing for hours.
-        if self.reservation_due || self.instruction_due {
-            return self.follow(self.view.clone()).await;
+        match self.reservation_due || self.instruction_due {
+            true => self.follow(self.view.clone()).await?,
+            false => self.renew_guard().await,
         }
-        self.renew_guard().await;
-        self.tend().await
+        self.tend(Retry::Now).await
     }
 
     /// The number of a netdev in the snapshot that the workers walk by.
@@ -277,7 +293,7 @@ impl Gateway {
         for name in unserved {
             self.release(&name).await?;
         }
-        self.tend().await
+        self.tend(Retry::ByTheClock).await
     }
 
     /// Lets go of netdevs whose sockets must be bound anew; their programs stay and drop.

@@ -2,7 +2,7 @@
 //! refused, or takes its time for it, and looks after every step whether something is open that
 //! must be closed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -115,6 +115,8 @@ pub(crate) struct World {
     pub(super) refuse: Option<usize>,
     /// Number of steps that are refused from that one on.
     pub(super) in_a_row: usize,
+    /// Netdevs that cannot be taken over.
+    pub(super) untakable: BTreeSet<String>,
     pub(super) guard: String,
     /// The snapshot that the workers run on.
     pub(super) walked: Arc<Snapshot>,
@@ -136,6 +138,7 @@ impl Simulated {
             steps: Vec::new(),
             refuse: None,
             in_a_row: 1,
+            untakable: BTreeSet::new(),
             guard: guard.text(),
             walked,
             names,
@@ -291,6 +294,9 @@ impl Machine for Simulated {
     async fn take(&mut self, taking: Taking) -> Result<Netdev, NetdevError> {
         let Taking { netdev, ifindex, id, queues, instruction, .. } = taking;
         let mut world = self.begin(Step::Take).map_err(|()| netdev_refused(&netdev))?;
+        if world.untakable.contains(&netdev) {
+            return Err(netdev_refused(&netdev));
+        }
         let replaced = world.programs.contains_key(&netdev);
         world.names[usize::from(id.0)] = netdev.clone();
         let steered = Steered { rules: instruction.rules, is_served: true };

@@ -9,9 +9,11 @@ use control::guard::Guard;
 use control::{Compiled, Compiler};
 use dataplane::carve_out::Reserved;
 use keystate::KeyState;
+use linux::Link;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
+use super::netdevs::Retry;
 use super::simulated::{Simulated, Started, Steered, Step, started, view};
 use super::*;
 
@@ -91,7 +93,7 @@ impl Lab {
         let Started { gateway, machine, compiler, keys } = started(&loaded, view(), folder.path());
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let mut lab = Lab { runtime, folder, keys, compiler, machine, gateway };
-        lab.runtime.block_on(lab.gateway.tend()).unwrap();
+        lab.runtime.block_on(lab.gateway.tend(Retry::Now)).unwrap();
         lab.machine.world().steps.clear();
         lab
     }
@@ -252,6 +254,32 @@ fn a_program_that_is_not_narrowed_on_the_way_back_passes_nothing_until_the_clock
         lab.runs(if done.is_ok() { &new } else { &old });
     }
     assert!(closed > 10, "{closed}");
+}
+
+#[test]
+fn a_netdev_that_cannot_be_had_is_tried_again_by_the_clock_not_at_each_event() {
+    let config = Config { more_ports: [2].into(), ..Config::small() };
+    let mut lab = Lab::new(&config);
+    let mut gone = view();
+    let link = gone.links.remove(&3).unwrap();
+    let mut another = gone.clone();
+    another.links.insert(9, Link { index: 9, ..link });
+    let tries_at = |lab: &mut Lab, view: &View| {
+        lab.steps();
+        lab.runtime.block_on(lab.gateway.follow(Arc::new(view.clone()))).unwrap();
+        lab.steps().iter().filter(|step| **step == Step::Take).count()
+    };
+    assert_eq!(tries_at(&mut lab, &gone), 0);
+    lab.machine.world().untakable = ["eth2".to_owned()].into();
+    assert_eq!(tries_at(&mut lab, &view()), 1);
+    assert_eq!(tries_at(&mut lab, &view()), 0);
+    assert!(lab.gateway.troubles.contains_key("eth2"));
+    assert_eq!(tries_at(&mut lab, &another), 1, "another netdev of the name was never refused");
+    assert_eq!(tries_at(&mut lab, &another), 0);
+    lab.machine.world().untakable.clear();
+    lab.runtime.block_on(lab.gateway.inspect()).unwrap();
+    assert_eq!(lab.gateway.netdevs["eth2"].ifindex, 9);
+    assert!(lab.gateway.troubles.is_empty());
 }
 
 fn action() -> impl Strategy<Value = &'static str> {

@@ -8,7 +8,7 @@ use dataplane::RouteTarget;
 use imbl::ordmap::DiffItem::{Add, Remove, Update};
 use linux::View;
 
-use super::netdevs::inside;
+use super::netdevs::{Retry, inside};
 use super::{Gateway, live_parts_of, reserved_by, reserved_of_earlier};
 use crate::events::Kind;
 use crate::worker::WorkerGone;
@@ -67,7 +67,7 @@ impl Gateway {
 
     async fn look_after_netdevs(&mut self) -> Result<(), WorkerGone> {
         self.renew_guard().await;
-        self.tend().await
+        self.tend(Retry::ByTheClock).await
     }
 }
 
