@@ -50,6 +50,8 @@ pub use judge::{NEW_KEY_AGE, Refusal};
 
 /// Numbers that are reserved ahead of use. Topped up when less than half of it is left.
 pub const RESERVATION_STEP: u64 = 1 << 22;
+/// Interval at which [`KeyState::top_up`] is to be called.
+pub const TOP_UP_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval at which the right edges of replay windows are written.
 pub const EDGE_INTERVAL: Duration = Duration::from_secs(5);
 /// Places for live SAs of both directions together.
@@ -182,6 +184,7 @@ pub struct KeyState {
     reservations: Reservations,
     edges: Edges,
     edges_tried: Instant,
+    topped_up: Instant,
     lock: File,
     sealing: HashMap<u128, Sealing>,
     opening: HashMap<u128, Opening>,
@@ -240,6 +243,7 @@ impl KeyState {
             reservations,
             edges,
             edges_tried: Instant::now(),
+            topped_up: Instant::now(),
             lock,
             sealing: HashMap::new(),
             opening: HashMap::new(),
@@ -252,7 +256,8 @@ impl KeyState {
     /// new one. `spi` is told in refusals. The counter of a key whose reservation cannot be
     /// written hands out nothing until [`KeyState::top_up`] could write it.
     ///
-    /// Cost: for a key that is not in use, up to two files written and synced.
+    /// Cost: for a key that is not in use, up to two files written and synced. Very many keys take
+    /// long: those in use are topped up in between.
     ///
     /// # Errors
     /// [`KeyRefused`]: the key must not seal.
@@ -263,6 +268,10 @@ impl KeyState {
         numbers: SequenceNumbers,
         key_file: &KeyFileFacts,
     ) -> Result<Arc<SequenceCounter>, KeyRefused> {
+        if self.topped_up.elapsed() >= TOP_UP_INTERVAL {
+            // A refusal is told by the next call of the caller's own.
+            let _ = self.top_up();
+        }
         let key = u128::from_be_bytes(*fingerprint.as_bytes());
         let usage = KeyUse::Seals;
         self.start_sealing(key, spi, numbers, key_file).map_err(|reason| KeyRefused {
@@ -302,12 +311,13 @@ impl KeyState {
     }
 
     /// Reserves more numbers for the keys that have used half of theirs, and from time to time
-    /// writes down how far the windows have come. Called every 100 ms or so; cheap when there is
-    /// nothing to do, else a few synced writes.
+    /// writes down how far the windows have come. Called every [`TOP_UP_INTERVAL`] or so; cheap
+    /// when there is nothing to do, else a few synced writes.
     ///
     /// # Errors
     /// [`TopUpError`], each time until writing succeeds: an event for the operator.
     pub fn top_up(&mut self) -> Result<(), TopUpError> {
+        self.topped_up = Instant::now();
         let mut problems = Vec::new();
         let KeyState { host, reservations, sealing, unwritten, .. } = self;
         for (key, sealing) in sealing {

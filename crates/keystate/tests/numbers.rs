@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use ipsec::SequenceNumbers::{self, Extended, Short};
-use ipsec::{Fingerprint, KeyMaterial, SequenceCounter, Spi, Suite};
-use keystate::{HostIdentity, KeyFileFacts, KeyState, RESERVATION_STEP, Refusal};
+use ipsec::{Fingerprint, KeyMaterial, SequenceCounter, SequenceError, Spi, Suite};
+use keystate::{HostIdentity, KeyFileFacts, KeyState, RESERVATION_STEP, Refusal, TOP_UP_INTERVAL};
 
 /// The last number of 32 bits.
 const LAST: u64 = u32::MAX as u64;
@@ -84,6 +84,20 @@ fn both_widths_are_topped_up_while_both_are_used() {
             counter.draw(drawn).whole().unwrap_or_else(|error| panic!("round {round}: {error}"));
         }
     }
+}
+
+// A thousand new keys, each with two files to sync, are one change of a configuration.
+#[test]
+fn a_key_that_seals_is_topped_up_while_other_keys_are_taken() {
+    let machine = Machine::new();
+    let mut state = machine.open();
+    let used = machine.seals(&mut state, Short).unwrap();
+    used.draw(RESERVATION_STEP as u32).whole().unwrap();
+    assert_eq!(used.draw(1).whole(), Err(SequenceError::NotReserved));
+    std::thread::sleep(TOP_UP_INTERVAL);
+    let file = KeyFileFacts { path: machine.directory("b.keys"), modified: SystemTime::now() };
+    let _other = state.outbound(fingerprint(2), Spi::LOWEST, Short, &file).unwrap();
+    assert_eq!(used.draw(1).whole(), Ok(RESERVATION_STEP + 1));
 }
 
 #[test]
