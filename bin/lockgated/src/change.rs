@@ -213,7 +213,7 @@ impl State {
             self.accept(&proposal.effective).await;
             return Ok(Done { unchanged: true, ..proposal.answer(self) });
         }
-        let (compiled, guard, summary) = self.compile(compiler, proposal)?;
+        let (compiled, guard, summary) = self.compile(compiler, proposal).await?;
         match is_same {
             true => self.try_keys_again(compiled, guard, summary).await,
             false => self.go_over(compiled, guard, summary, origin, confirm).await,
@@ -221,7 +221,7 @@ impl State {
     }
 
     /// Compiles a change, which takes nothing from what runs.
-    fn compile(
+    async fn compile(
         &mut self,
         compiler: &mut Compiler,
         proposal: Proposal,
@@ -229,7 +229,9 @@ impl State {
         let Proposal { keys, key_changes, stored_keys, warnings, differences, .. } = proposal;
         let Proposal { prepared, guard, effective, .. } = proposal;
         let guard = guard.map_err(machine)?;
-        let mut compiled = compiler.finish(prepared, &keys, &mut self.keystate).map_err(machine)?;
+        let mut state = self.keys.lock().await;
+        let mut compiled = compiler.finish(prepared, &keys, &mut state).map_err(machine)?;
+        drop(state);
         compiled.keep_ends(&self.gateway.compiled);
         let summary = Summary { key_changes, stored_keys, warnings, differences, effective };
         Ok((compiled, guard, summary))

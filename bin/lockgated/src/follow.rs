@@ -12,6 +12,7 @@ use linux::{HostRoute, Lists, Mirror, NeighbourState, Note};
 use policy::SaSetId;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::Receiver;
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 use wire::Address;
@@ -24,8 +25,8 @@ use crate::orders::Order;
 use crate::state::State;
 use crate::worker::WorkerGone;
 
-/// Interval at which reservations of sequence numbers are topped up and moves of peers followed.
-const TOP_UP: Duration = Duration::from_millis(100);
+/// Interval at which moves of peers are followed.
+const FOLLOW_MOVES: Duration = Duration::from_millis(100);
 /// Interval at which the loop inspects what no notification reports.
 const INSPECT: Duration = Duration::from_secs(1);
 /// Least time between two looks at a guard that was broken.
@@ -82,7 +83,10 @@ pub(crate) struct Asked {
     pub(crate) moved: Receiver<Moved>,
     /// Orders from other threads.
     pub(crate) orders: Receiver<Order>,
-    /// Tasks without which changes would be neither made nor rolled back, nor the guard restored.
+    /// Reason why sequence numbers cannot be reserved, if they cannot.
+    pub(crate) not_reserved: watch::Receiver<Option<String>>,
+    /// Tasks without which no change would be made or rolled back, no guard restored and no
+    /// sequence number reserved.
     pub(crate) tasks: JoinSet<()>,
 }
 
@@ -93,12 +97,12 @@ pub(crate) struct Asked {
 pub(crate) async fn run(
     state: &mut State,
     mirror: &mut Mirror,
-    Asked { mut wanted, mut moved, mut orders, mut tasks }: Asked,
+    Asked { mut wanted, mut moved, mut orders, mut not_reserved, mut tasks }: Asked,
     mut signals: Signals,
 ) -> Result<End, Failure> {
-    let mut top_up = interval(TOP_UP);
+    let mut follow_moves = interval(FOLLOW_MOVES);
     let mut inspect = interval(INSPECT);
-    for clock in [&mut top_up, &mut inspect] {
+    for clock in [&mut follow_moves, &mut inspect] {
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     }
     let mut told = Unanswered::default();
@@ -126,15 +130,15 @@ pub(crate) async fn run(
                     let _ = mirror.resolve(link, asked.address);
                 }
             }
-            _ = top_up.tick() => {
-                end_if_cut(state);
+            Ok(()) = not_reserved.changed() => {
+                state.not_reserved = not_reserved.borrow_and_update().clone();
+                state.show();
+            }
+            _ = follow_moves.tick() => {
                 // All that moved since the last tick make one snapshot.
                 let seen = take_all(&mut moved);
                 if !seen.is_empty() && state.peers_moved(&seen).await? {
                     let _ = mirror.keep_fresh(&state.gateway.live.fresh);
-                    state.show();
-                }
-                if state.top_up() {
                     state.show();
                 }
             }
@@ -274,15 +278,6 @@ pub(crate) async fn watch_guard(daemon: Arc<Daemon>) {
         daemon.order(|reply| Order::RestoreGuard { asked, reply }).await;
         // It may have been refused: `nft` is not run without a pause.
         tokio::time::sleep(GUARD_PAUSE).await;
-    }
-}
-
-/// Ends the process at once if somebody cut the run file: nothing of it is to be touched again, in
-/// the order of an end neither. Ports stay closed.
-fn end_if_cut(state: &State) {
-    if let Some(text) = state.keystate.cut_short() {
-        eprintln!("lockgated: {text}");
-        std::process::exit(keystate::RUN_FILE_CUT.into());
     }
 }
 

@@ -48,6 +48,7 @@ mod orders;
 mod overview;
 mod picture;
 mod policies;
+mod reservations;
 mod revisions;
 mod sampling;
 mod save;
@@ -70,7 +71,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use config::validated::Metrics;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::changer::Changer;
@@ -151,6 +152,9 @@ async fn run(file: &Path) -> Result<(), Failure> {
     let picture = state.watched();
     let (ordering, orders) = mpsc::channel(MAX_ORDERS);
     let (asking, asks) = mpsc::unbounded_channel();
+    let (refusal, not_reserved) = watch::channel(None);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(reservations::keep_ahead(state.keys.clone(), refusal, events.clone()));
     let changer = Changer::new(compiler, picture.clone(), ordering.clone(), asks, events.clone());
     let daemon = Daemon::new(picture, ordering, asking, events.clone());
     let (stop_api, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -161,7 +165,6 @@ async fn run(file: &Path) -> Result<(), Failure> {
     let api = tokio::spawn(api::serve(bound, daemon.clone(), stop));
     serve_metrics(metrics, &daemon).await;
     tokio::spawn(events.clone().settle_forever());
-    let mut tasks = JoinSet::new();
     tasks.spawn(changer.run());
     tasks.spawn(follow::watch_guard(daemon.clone()));
     tokio::spawn(notify::feed_watchdog(health(daemon.clone())));
@@ -169,7 +172,7 @@ async fn run(file: &Path) -> Result<(), Failure> {
     let status = format!("{ports} netdevs taken; API at {}", socket.display());
     events.record(Kind::Started, "", status.as_str(), &[]);
     notify::ready(&status);
-    let asked = Asked { wanted, moved, orders, tasks };
+    let asked = Asked { wanted, moved, orders, not_reserved, tasks };
     let end = follow::run(&mut state, &mut mirror, asked, signals).await;
     notify::stopping("draining");
     let _ = stop_api.send(());

@@ -201,7 +201,7 @@ async fn begin(prepared: Prepared) -> Result<Started, Failure> {
     state.gateway.attach_host().await?;
     take_all(&mut state.gateway).await?;
     state.tell_refused();
-    state.tell_beginning();
+    state.tell_beginning().await;
     for warning in &loaded.warnings {
         state.events.record(Kind::ConfigurationWarning, "", warning.in_one_line(), &[]);
     }

@@ -10,7 +10,7 @@ use config::validated::Validated;
 use dataplane::Moved;
 use ipsec::Fingerprint;
 use keystate::{KeyState, Notice};
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
 use crate::checksums::ChecksumEvents;
 use crate::config_file::KnownDrift;
@@ -21,6 +21,7 @@ use crate::liveness::Liveness;
 use crate::netdev::Claim;
 use crate::numbers::Used;
 use crate::picture::Picture;
+use crate::reservations::Keys;
 use crate::revisions::Revisions;
 use crate::unconfirmed::{LastWait, Pending, Records};
 use crate::worker::{Report, WorkerGone};
@@ -55,7 +56,7 @@ pub(crate) struct State {
     pub(crate) not_kept: Option<String>,
     /// The reason why records of sequence numbers are not written.
     pub(crate) not_reserved: Option<String>,
-    pub(crate) keystate: KeyState,
+    pub(crate) keys: Keys,
     /// Policies that single changes took away since the start.
     pub(crate) policies_removed: u64,
     /// Counters of the last minute.
@@ -110,7 +111,7 @@ impl State {
             drift: None,
             not_kept: None,
             not_reserved: None,
-            keystate,
+            keys: Arc::new(Mutex::new(keystate)),
             policies_removed: 0,
             history: Arc::default(),
             liveness: Arc::default(),
@@ -192,17 +193,6 @@ impl State {
         kept.into_iter().chain(reserved).collect()
     }
 
-    /// Reserves sequence numbers for what is sealed next. Returns whether that is now refused and
-    /// was not before, or the other way round.
-    pub(crate) fn top_up(&mut self) -> bool {
-        let refused = self.keystate.top_up().err().map(|error| error.to_string());
-        if let Some(error) = &refused {
-            self.events.record(Kind::ReservationFailed, "", error.as_str(), &[]);
-        }
-        let before = std::mem::replace(&mut self.not_reserved, refused);
-        before != self.not_reserved
-    }
-
     /// Follows peers that moved. Returns whether there were any.
     ///
     /// # Errors
@@ -229,11 +219,11 @@ impl State {
 
     /// Records events for what was found at the start: what does not fit, and damaged records of
     /// keys.
-    pub(crate) fn tell_beginning(&mut self) {
+    pub(crate) async fn tell_beginning(&mut self) {
         for problem in &self.gateway.live.problems {
             self.events.record(Kind::Misfit, problem.subject(), problem.to_string(), &[]);
         }
-        for Notice::SetAside { path } in self.keystate.take_notices() {
+        for Notice::SetAside { path } in self.keys.lock().await.take_notices() {
             let message = format!(
                 "a record of sequence numbers was damaged and is {} now: keys that it knew as \
                  used do not send until they are replaced (lockgate keygen)",

@@ -33,7 +33,7 @@ pub(crate) async fn stop(
     if opens {
         open(state, mirror);
     }
-    if let Err(error) = state.keystate.settle() {
+    if let Err(error) = state.keys.lock().await.settle() {
         state.events.record(Kind::ReservationFailed, "", error.to_string(), &[]);
     }
     let message = match opens {
