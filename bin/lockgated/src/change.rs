@@ -229,9 +229,17 @@ impl State {
         let Proposal { keys, key_changes, stored_keys, warnings, differences, .. } = proposal;
         let Proposal { prepared, guard, effective, .. } = proposal;
         let guard = guard.map_err(machine)?;
-        let mut state = self.keys.lock().await;
-        let mut compiled = compiler.finish(prepared, &keys, &mut state).map_err(machine)?;
-        drop(state);
+        // Two files are synced for each new key: that is not for this thread.
+        let (mut lent, state) = (std::mem::take(compiler), self.keys.clone());
+        let finish = move || {
+            let compiled = lent.finish(prepared, &keys, &mut state.blocking_lock());
+            (lent, compiled)
+        };
+        let finished = tokio::task::spawn_blocking(finish).await;
+        let (lent, compiled) =
+            finished.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+        *compiler = lent;
+        let mut compiled = compiled.map_err(machine)?;
         compiled.keep_ends(&self.gateway.compiled);
         let summary = Summary { key_changes, stored_keys, warnings, differences, effective };
         Ok((compiled, guard, summary))

@@ -471,10 +471,11 @@ fn status(picture: &Picture, drift: v1::Drift) -> v1::Status {
 #[cfg(test)]
 mod tests {
     use tokio::sync::Semaphore;
+    use tokio::task::JoinHandle;
 
     use super::*;
     use crate::changer::Changer;
-    use crate::gateway::simulated::{Started, started, view};
+    use crate::gateway::simulated::{Simulated, Started, started, view};
     use crate::netdev::Claim;
     use crate::revisions::Revisions;
     use crate::state::{Beginning, State};
@@ -482,49 +483,72 @@ mod tests {
 
     const CONFIG: &str = "[node]\nname = \"gw\"\nstate_dir = \"STATE\"\n[port.lan]\nnetdev = \
                           \"eth1\"\nside = \"protected\"\n";
+    const PEER: &str = "[port.wan]\nnetdev = \"eth0\"\nside = \"unprotected\"\n[peer.a]\nlocal = \
+                        \"192.0.2.1\"\nremote = \"198.51.100.1\"\nkeys = \"file:a.keys\"\n\
+                        manual = \"laboratory\"\nsuite = \"aes-128-gcm\"\n";
+
+    /// A daemon over a simulated machine.
+    struct Lab {
+        folder: tempfile::TempDir,
+        machine: Simulated,
+        daemon: Arc<Daemon>,
+    }
+
+    impl Lab {
+        fn new() -> Lab {
+            let folder = tempfile::tempdir().unwrap();
+            let text = CONFIG.replace("STATE", &folder.path().display().to_string());
+            let loaded = config::parse(&text, "test").unwrap().load_keys(folder.path()).unwrap();
+            let Started { gateway, machine, compiler, keys } =
+                started(&loaded, view(), folder.path());
+            let events = Events::new();
+            let mut state = State::new(Beginning {
+                gateway,
+                workers: Workers::new(Vec::new()),
+                file: folder.path().join("gw.toml"),
+                base: folder.path().into(),
+                revisions: Revisions::open(folder.path()).unwrap(),
+                keystate: keys,
+                events: events.clone(),
+                namespace: Claim::Squatted,
+            });
+            let picture = state.watched();
+            let (ordering, mut orders) = mpsc::channel(1);
+            let (asking, asks) = mpsc::unbounded_channel();
+            let changer =
+                Changer::new(compiler, picture.clone(), ordering.clone(), asks, events.clone());
+            tokio::spawn(changer.run());
+            tokio::spawn(async move {
+                while let Some(order) = orders.recv().await {
+                    state.obey(order).await.unwrap();
+                }
+            });
+            Lab { folder, machine, daemon: Daemon::new(picture, ordering, asking, events) }
+        }
+
+        /// Applies the configuration with another name of the node, and with more behind it.
+        fn apply(&self, more: &str) -> JoinHandle<Result<Done, Refused>> {
+            let text = CONFIG.replace("STATE", &self.folder.path().display().to_string());
+            let change = Change {
+                text: text.replace("gw", "other") + more,
+                file: "test".into(),
+                base_directory: self.folder.path().into(),
+                intent: Intent::Apply,
+                confirm: None,
+                save: Save::No,
+            };
+            let daemon = self.daemon.clone();
+            tokio::spawn(async move { daemon.apply(change, Uid(0)).await })
+        }
+    }
 
     #[tokio::test]
     async fn who_only_looks_waits_for_no_change() {
-        let folder = tempfile::tempdir().unwrap();
-        let text = CONFIG.replace("STATE", &folder.path().display().to_string());
-        let loaded = config::parse(&text, "test").unwrap().load_keys(folder.path()).unwrap();
-        let Started { gateway, machine, compiler, keys } = started(&loaded, view(), folder.path());
-        let events = Events::new();
-        let mut state = State::new(Beginning {
-            gateway,
-            workers: Workers::new(Vec::new()),
-            file: folder.path().join("gw.toml"),
-            base: folder.path().into(),
-            revisions: Revisions::open(folder.path()).unwrap(),
-            keystate: keys,
-            events: events.clone(),
-            namespace: Claim::Squatted,
-        });
-        let picture = state.watched();
-        let (ordering, mut orders) = mpsc::channel(1);
-        let (asking, asks) = mpsc::unbounded_channel();
-        let changer =
-            Changer::new(compiler, picture.clone(), ordering.clone(), asks, events.clone());
-        tokio::spawn(changer.run());
-        tokio::spawn(async move {
-            while let Some(order) = orders.recv().await {
-                state.obey(order).await.unwrap();
-            }
-        });
-        let daemon = Daemon::new(picture, ordering, asking, events);
-
+        let lab = Lab::new();
+        let (daemon, machine) = (&lab.daemon, &lab.machine);
         let held_up = Arc::new(Semaphore::new(0));
         machine.world().held_up = Some(held_up.clone());
-        let change = Change {
-            text: text.replace("gw", "other"),
-            file: "test".into(),
-            base_directory: folder.path().into(),
-            intent: Intent::Apply,
-            confirm: None,
-            save: Save::No,
-        };
-        let asked = daemon.clone();
-        let apply = tokio::spawn(async move { asked.apply(change, Uid(0)).await });
+        let apply = lab.apply("");
         while machine.world().guards_waiting == 0 && !apply.is_finished() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -540,5 +564,37 @@ mod tests {
         let done = apply.await.unwrap().unwrap();
         assert_eq!(daemon.now().await.revision, done.revision);
         assert_eq!(daemon.status().await.node, "other");
+    }
+
+    #[tokio::test]
+    async fn who_only_looks_waits_for_no_record_of_a_new_key() {
+        let lab = Lab::new();
+        let folder = lab.folder.path();
+        let lines = format!("out 0x1001 {}\nin 0x2001 {}\n", "01".repeat(20), "02".repeat(20));
+        config::write_key_file(&folder.join("a.keys"), &lines).unwrap();
+        // A record takes as long to write as nobody reads this.
+        let slow = folder.join(".a.keys.used.new");
+        assert!(std::process::Command::new("mkfifo").arg(&slow).status().unwrap().success());
+        let last_moment = slow.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs(20));
+            std::fs::File::open(last_moment)
+        });
+        let begun = std::time::Instant::now();
+        let apply = lab.apply(PEER);
+        let is_reserved = || {
+            std::fs::read_dir(folder.join("state/sequence")).unwrap().any(|file| {
+                file.unwrap().path().extension().is_some_and(|extension| extension == "out")
+            })
+        };
+        while !is_reserved() && !apply.is_finished() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(lab.daemon.overview().await.node, "gw");
+        assert!(!apply.is_finished() && begun.elapsed() < Duration::from_secs(10));
+        let read = tokio::task::spawn_blocking(move || std::fs::read(slow));
+        apply.await.unwrap().unwrap();
+        drop(read);
+        assert_eq!(lab.daemon.status().await.node, "other");
     }
 }
