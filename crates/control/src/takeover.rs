@@ -83,11 +83,12 @@ pub fn takeovers_of(
     let first = u32::try_from(add.len()).map_or(0, |count| (u32::MAX - 1).saturating_sub(count));
     let transaction = Transaction::new(running, remove, add.to_vec(), first)?;
     let settings = running.settings();
+    let ports: Vec<u16> = (0..=settings.ports.len() as u16).collect();
     let planned = Planned {
         before: &running.spd,
         removed: &transaction.removed,
         added: &transaction.added,
-        ports: (settings.ports.len() + 1) as u16,
+        ports: &ports,
     };
     let policy::overlap::Takeovers { found, rest } = takeovers(planned, MAX_NAMED);
     let port_name = |place: u16| {

@@ -114,8 +114,8 @@ pub struct Planned<'c> {
     pub removed: &'c [PolicyIndex],
     /// The policies that the change adds, with their numbers.
     pub added: &'c [Policy],
-    /// Number of ports by which packets come; their places begin at 0.
-    pub ports: u16,
+    /// Slots of the ports by which packets come, ascending.
+    pub ports: &'c [u16],
 }
 
 /// The packets that a change takes from PROTECT policies: at most `limit` pairs of policies, each
@@ -181,7 +181,9 @@ impl<'c> Search<'c> {
         named.extend(comes_by);
         named.sort_unstable();
         named.dedup();
-        let others = named.len() < usize::from(ports);
+        // Policies may have named ports that are gone.
+        named.retain(|port| ports.binary_search(port).is_ok());
+        let others = named.len() < ports.len();
         let named = named.into_iter().map(Some);
         Search {
             change,

@@ -14,6 +14,7 @@ use crate::{
 
 /// Ports that packets come by; policies name some of the first three.
 const PORTS: u16 = 4;
+const EVERY_PORT: [u16; PORTS as usize] = [0, 1, 2, 3];
 /// Bounds of addresses: few, so that ranges touch, nest and cross.
 const BOUNDS: [u128; 5] = [0, 9, 10, 20, 21];
 const GRE: u8 = 47;
@@ -140,7 +141,7 @@ impl Case {
 
     fn planned(&self) -> Planned<'_> {
         let Case { before, removed, added } = self;
-        Planned { before, removed, added, ports: PORTS }
+        Planned { before, removed, added, ports: &EVERY_PORT }
     }
 
     fn policies(&self) -> impl Iterator<Item = &Policy> {
@@ -404,7 +405,7 @@ fn of_very_many_policies_only_those_near_a_change_are_looked_at() {
     };
     // What the one takes is found in as many steps as a tree is deep, give or take.
     let added = [narrow(20_000)];
-    let planned = Planned { before: &before, removed: &[], added: &added, ports: 3 };
+    let planned = Planned { before: &before, removed: &[], added: &added, ports: &[0, 1, 2] };
     let told = takeovers_within(planned, 8, 2_000);
     assert_eq!((told.found.len(), told.rest), (1, Rest::Nothing));
     assert_eq!(told.found[0].from, PolicyIndex(77));
@@ -417,12 +418,12 @@ fn of_very_many_policies_only_those_near_a_change_are_looked_at() {
         ..narrow(20_000)
     };
     let added = [all];
-    let planned = Planned { before: &before, removed: &[], added: &added, ports: 3 };
+    let planned = Planned { before: &before, removed: &[], added: &added, ports: &[0, 1, 2] };
     let told = takeovers(planned, 8);
     assert_eq!((told.found.len(), told.rest), (8, Rest::Limit));
     // Below all of them it takes nothing, which the tree knows without looking at them.
     let added = [Policy { priority: 1, ..added[0].clone() }];
-    let planned = Planned { before: &before, removed: &[], added: &added, ports: 3 };
+    let planned = Planned { before: &before, removed: &[], added: &added, ports: &[0, 1, 2] };
     assert!(takeovers_within(planned, 8, 100).is_nothing());
 }
 
@@ -443,9 +444,37 @@ fn long_lists_are_compared_without_comparing_every_pair() {
     let protect = with(0, Action::Protect(SaSetId(1)), 0);
     let before = Spd::with_room(vec![protect], 2).unwrap();
     let added = [with(1, Action::Bypass, 2)];
-    let planned = Planned { before: &before, removed: &[], added: &added, ports: 3 };
+    let planned = Planned { before: &before, removed: &[], added: &added, ports: &[0, 1, 2] };
     assert!(takeovers(planned, 8).is_nothing());
     let added = [with(1, Action::Bypass, 0)];
-    let planned = Planned { before: &before, removed: &[], added: &added, ports: 3 };
+    let planned = Planned { before: &before, removed: &[], added: &added, ports: &[0, 1, 2] };
     assert_eq!(takeovers(planned, 8).found.len(), 1);
+}
+
+/// Slots of ports have gaps, and policies go on naming ports that are gone.
+#[test]
+fn a_change_takes_packets_by_ports_that_no_policy_names_although_as_many_are_named() {
+    let everything = |id, priority, action, ingress: Option<&[u16]>| Policy {
+        id: PolicyId(id),
+        priority,
+        action,
+        ingress: ingress.map(Into::into),
+        selector: Selector {
+            local: vec![AddressRange::any(Family::V4)],
+            remote: vec![AddressRange::any(Family::V4)],
+            protocol: None,
+            upper: UpperSelector::Any,
+        },
+        ..sites(1, |_| 1).remove(0)
+    };
+    let protect = everything(0, 1, Action::Protect(SaSetId(1)), None);
+    let discard = everything(1, 3, Action::Discard, Some(&[1, 2, 5]));
+    let before = Spd::with_room(vec![protect, discard], 4).unwrap();
+    let added = [everything(2, 2, Action::Bypass, None)];
+    let found = |ports| {
+        let planned = Planned { before: &before, removed: &[], added: &added, ports };
+        takeovers(planned, 8).found
+    };
+    assert_eq!(found(&[0, 1, 3]).len(), 1, "what comes by 0 and 3");
+    assert!(found(&[1, 2]).is_empty(), "the other policy has it all");
 }
