@@ -187,7 +187,8 @@ fn capture(row: &Row, snapshot: &Snapshot) -> Option<TapSettings> {
         Capture::Off => return None,
         Capture::On => None,
         Capture::Elsewhere => {
-            let other = snapshot.ports().iter().find(|port| !is_crossed(port.netdev));
+            let mut ports = snapshot.ports().map(|(_, port)| port);
+            let other = ports.find(|port| !is_crossed(port.netdev));
             Some(other.expect("a scene has three ports").name.to_string())
         }
     };

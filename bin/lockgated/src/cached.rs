@@ -108,15 +108,14 @@ fn domain(snapshot: &Snapshot, reports: &[Report], domain: DomainId) -> v1::Cach
     let spd = snapshot.spd();
     let place = usize::from(domain.0);
     let caches = || reports.iter().filter_map(|report| report.cache.as_ref()?.domains.get(place));
-    let is_its = |port: &u16| spd.class(*port) == domain.class();
-    let ports = (0..snapshot.ports().len() as u16).filter(is_its);
+    let ports = snapshot.ports().filter(|(port, _)| spd.class(port.0) == domain.class());
     let (rules, cost) = (spd.rules(domain), spd.cost(domain).steps());
     let is_bypassed = caches().any(|(_, is_bypassed)| *is_bypassed);
     v1::CacheDomain {
         domain: domain.0.into(),
         direction: direction_text(domain.book()).into(),
         family: family_text(domain.family()).into(),
-        ports: ports.map(|port| snapshot.ports()[usize::from(port)].name.clone()).collect(),
+        ports: ports.map(|(_, port)| port.name.clone()).collect(),
         generation: spd.generation(domain).0,
         rules: rules as u64,
         cost_steps: cost,

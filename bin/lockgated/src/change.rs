@@ -128,8 +128,7 @@ impl Proposal {
         let key_changes = key_changes(&running.compiled.key_names(), &names);
         let stored_keys = stored(&names);
         // What is reserved depends on addresses: it is filled in when the guard is put up.
-        let lists = validated.ports.iter().map(|_| &[][..]);
-        let guard = Guard::new(&validated, &running.view, &Reserved::nothing(lists));
+        let guard = Guard::new(&validated, &running.view, &Reserved::default());
         let effective = validated.effective();
         let prepared = compiler.prepare(validated).map_err(machine)?;
         Ok(Proposal {
@@ -383,7 +382,8 @@ impl State {
         policies: impl Iterator<Item = &'p policy::Policy> + Clone,
     ) -> Vec<Meeting> {
         let live = &self.gateway.live;
-        let outside = live.ports.iter().filter(|port| port.side == Side::Unprotected);
+        let outside = live.ports.iter().map(|(_, port)| port);
+        let outside = outside.filter(|port| port.side == Side::Unprotected);
         let own: Vec<_> = outside.flat_map(|port| port.addresses.iter().copied()).collect();
         meetings(&live.ports, &own, policies)
     }

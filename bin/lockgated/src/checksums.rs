@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use dataplane::{L4Checksum, L4ChecksumCounts, PortInfo, Side};
+use dataplane::{L4Checksum, L4ChecksumCounts, PortInfo, PortInfos, Side};
 
 use crate::events::{Events, Kind};
 
@@ -44,11 +44,11 @@ impl ChecksumEvents {
 /// counts since the start, by the ports' names.
 pub(crate) fn report_bad(
     told: &mut ChecksumEvents,
-    (ports, sums): (&[PortInfo], &BTreeMap<String, L4ChecksumCounts>),
+    (ports, sums): (&PortInfos, &BTreeMap<String, L4ChecksumCounts>),
     events: &Events,
 ) {
     let now = Instant::now();
-    for info in ports {
+    for (_, info) in ports.iter() {
         let Some(counts) = sums.get(&info.name) else { continue };
         if !told.is_due(&info.name, counts.bad, now) {
             continue;

@@ -122,11 +122,7 @@ impl State {
         compiled.keep_ends(&self.gateway.compiled);
         let (copy, view) = (compiled.copied(), self.gateway.view.clone());
         // What is reserved depends on addresses: it is filled in when the guard is put up.
-        let guard = move || {
-            let settings = copy.settings().clone();
-            let lists = settings.ports.iter().map(|_| &[][..]);
-            Guard::new(copy.validated(), &view, &Reserved::nothing(lists))
-        };
+        let guard = move || Guard::new(copy.validated(), &view, &Reserved::default());
         let guard = tokio::task::spawn_blocking(guard).await.map_err(machine)?;
         self.switch(compiled, guard.map_err(machine)?).await?;
         let number = self.revisions.next();

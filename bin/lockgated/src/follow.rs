@@ -310,7 +310,7 @@ fn tell_unanswered(state: &State, told: &mut Unanswered) {
         let Some(port) = state.gateway.live.port_of_link(hop.0) else { continue };
         if has_failed && told.insert(*hop) {
             let (port, address) =
-                (&state.gateway.live.ports[usize::from(port.0)].name, hop.1.to_string());
+                (&state.gateway.live.ports.at(usize::from(port.0)).name, hop.1.to_string());
             let message = format!("{address} on port {port} does not answer");
             state.events.record(Kind::NeighbourFailed, &address, message, &[("port", port)]);
         }

@@ -183,7 +183,8 @@ impl Gateway {
 
     /// Records an event for each port whose state is another one.
     fn tell_ports(&self, live: &LiveParts) {
-        for (port, (old, new)) in live.ports.iter().zip(self.live.states.iter().zip(&live.states)) {
+        let states = self.live.states.iter().zip(&live.states);
+        for ((_, port), (old, new)) in live.ports.iter().zip(states) {
             if old == new {
                 continue;
             }

@@ -137,9 +137,8 @@ fn next_guard(
         Lacking::Nothing => NextGuard::Same,
         Lacking::Rules(behind) => NextGuard::Behind(behind),
         Lacking::Everything => {
-            let lists = compiled.settings().ports.iter().map(|_| &[][..]);
-            let nothing = Reserved::nothing(lists);
-            NextGuard::Other(Guard::new(compiled.validated(), &picture.view, &nothing)?)
+            let open = Reserved::default();
+            NextGuard::Other(Guard::new(compiled.validated(), &picture.view, &open)?)
         }
     })
 }

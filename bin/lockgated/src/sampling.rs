@@ -28,7 +28,7 @@ impl State {
         let mut totals = Totals::clone(&self.gateway.totals);
         reports.iter().for_each(|report| totals.add(&report.flushed));
         let ports = &self.gateway.live.ports;
-        let counts = (&**ports, &totals.l4_checksums);
+        let counts = (ports, &totals.l4_checksums);
         checksums::report_bad(&mut self.checksum_events, counts, &self.events);
         let mut sample = sample_of(&totals, Instant::now());
         sample.inbound = self.inbound_numbers(&totals);

@@ -33,11 +33,11 @@ fn ledger(ledger: &Ledger) -> v1::Ledger {
 }
 
 pub(crate) fn ports(picture: &Picture, reports: &[Report], totals: &Totals) -> Vec<v1::Port> {
-    (0..picture.live.ports.len()).map(|place| port(picture, place, reports, totals)).collect()
+    (0..picture.live.links.len()).map(|place| port(picture, place, reports, totals)).collect()
 }
 
 fn port(picture: &Picture, place: usize, reports: &[Report], totals: &Totals) -> v1::Port {
-    let info = &picture.live.ports[place];
+    let info = picture.live.ports.at(place);
     let configured = picture.config().ports.get(place);
     let netdev = configured.map_or(HOST_NETDEV, |port| port.netdev.as_str());
     let device = picture.netdevs.get(netdev);
@@ -322,7 +322,7 @@ pub(crate) fn neighbours(picture: &Picture) -> Vec<v1::Neighbour> {
                 NeighbourState::Failed => "failed",
             };
             let neighbour = v1::Neighbour {
-                port: picture.live.ports[usize::from(port.0)].name.clone(),
+                port: picture.live.ports.at(usize::from(port.0)).name.clone(),
                 address: address.to_string(),
                 mac: entry.mac.map(mac_text).unwrap_or_default(),
                 state: text.into(),

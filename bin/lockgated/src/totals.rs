@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use dataplane::counters::Volume;
+use dataplane::counters::{PortCounts, Volume};
 use dataplane::{CacheCounters, DropReason, GoneSas, L4ChecksumCounts, Ledger, Snapshot};
 use ipsec::{SaId, Spi};
 use policy::Direction;
@@ -51,16 +51,10 @@ impl Totals {
     /// Adds what one worker counted under one snapshot.
     pub(crate) fn add(&mut self, flushed: &Flushed) {
         let Flushed { snapshot, counters } = flushed;
-        for (port, counts) in snapshot.ports().iter().zip(&counters.l4_checksums) {
-            self.l4_checksums.entry(port.name.clone()).or_default().add(counts);
+        for (slot, port) in snapshot.ports() {
+            self.add_port(&port.name, &counters.port(slot));
         }
-        let names = snapshot.ports().iter().map(|port| port.name.as_str()).chain([""]);
-        for (name, ledger) in names.zip(&counters.ledgers) {
-            self.ledgers.entry(name.to_owned()).or_default().add(ledger);
-        }
-        for (port, volume) in snapshot.ports().iter().zip(&counters.transmitted) {
-            add(self.transmitted.entry(port.name.clone()).or_default(), volume);
-        }
+        self.ledgers.entry(String::new()).or_default().add(counters.without_port());
         for reason in DropReason::ALL {
             *self.drops.entry(*reason).or_default() += counters.dropped(*reason);
         }
@@ -96,6 +90,12 @@ impl Totals {
         self.icmp_limited += counters.icmp_limited;
         self.keepalives += counters.keepalives;
         self.cache.add(&counters.cache);
+    }
+
+    fn add_port(&mut self, name: &str, counts: &PortCounts) {
+        self.ledgers.entry(name.to_owned()).or_default().add(&counts.ledger);
+        add(self.transmitted.entry(name.to_owned()).or_default(), &counts.transmitted);
+        self.l4_checksums.entry(name.to_owned()).or_default().add(&counts.l4_checksums);
     }
 
     /// Adds what SAs of a snapshot have counted that are gone since.

@@ -390,7 +390,7 @@ impl Thread {
     ) -> Thread {
         let Setup { number, umem, poll, snapshot, cache, wanted, moved, .. } = setup;
         let bell = bells[number].clone();
-        let netdevs = (0..snapshot.netdev_count()).map(|_| None).collect();
+        let netdevs = (0..snapshot.netdev_slots()).map(|_| None).collect();
         let worker = Worker::new(&snapshot, XdpFrames::new(umem), netdevs);
         let mut worker = worker.live().beside(handovers);
         worker.take_cache(cache);

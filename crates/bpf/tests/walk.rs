@@ -101,7 +101,7 @@ fn reserve(steering: &mut Steering, snapshot: &Snapshot, reserved: &Reserved) {
     let mut rules = ports();
     for (place, rule) in rules.iter_mut().enumerate() {
         let id = PortId(place as u16);
-        let open = reserved.open(id, &snapshot.port(id).allow_host);
+        let open = reserved.open(&snapshot.port(id).name, &snapshot.port(id).allow_host);
         rule.services = open.iter().map(service_of).collect();
     }
     steering.set_ports(&rules).expect("few services");

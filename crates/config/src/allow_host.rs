@@ -3,7 +3,7 @@
 //! an operator who counts on the service should know.
 
 use dataplane::carve_out::may_want;
-use dataplane::{HostService, PortInfo, Side};
+use dataplane::{HostService, PortInfos, Side};
 use policy::{Action, AddressRange, Direction, Policy, UpperSelector};
 use wire::{Address, Family};
 
@@ -14,12 +14,12 @@ use crate::written::service_text;
 /// unprotected ports as far as they are known; a policy for every local address has them all. IKE
 /// is spared, and so is a service that a BYPASS policy of higher precedence lets pass.
 pub fn meetings<'p>(
-    ports: &[PortInfo],
+    ports: &PortInfos,
     own: &[Address],
     policies: impl Iterator<Item = &'p Policy> + Clone,
 ) -> Vec<Meeting> {
     let mut meetings = Vec::new();
-    for (place, port) in ports.iter().enumerate() {
+    for (place, port) in ports.iter() {
         if port.side != Side::Unprotected {
             continue;
         }

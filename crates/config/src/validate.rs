@@ -113,7 +113,7 @@ fn check_allow_host(raw: &Raw, validated: &Validated, problems: &mut Problems<'_
     let policies = (0..).map(PolicyId).zip(&validated.policies);
     let policies: Vec<policy::Policy> =
         policies.map(|(id, policy)| policy.for_spd(id, |peer| SaSetId(peer.0))).collect();
-    let ports = validated.port_infos();
+    let ports = validated.port_infos().into_iter().collect();
     for meeting in allow_host::meetings(&ports, &own, policies.iter()) {
         let written = raw.ports.iter().find(|port| *port.name.get_ref() == meeting.port);
         let span = written.and_then(|port| Some(port.allow_host.as_ref()?.span()));

@@ -80,8 +80,8 @@ impl Compiled {
     ) -> Result<Arc<Snapshot>, SnapshotError> {
         let configured = &self.settings().ports;
         let host = configured.len();
-        let names = live.ports.iter().take(host).map(|port| port.name.as_str());
-        if live.ports.len() != host + 1 || !names.eq(configured.iter().map(|port| &port.name)) {
+        let names = live.ports.iter().take(host).map(|(_, port)| port.name.as_str());
+        if live.links.len() != host + 1 || !names.eq(configured.iter().map(|port| &port.name)) {
             return Err(SnapshotError::Dangling("a port of another configuration"));
         }
         let sources = Sources {

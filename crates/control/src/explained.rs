@@ -268,7 +268,7 @@ pub fn port_named(snapshot: &Snapshot, name: &str) -> Result<PortId, QuestionErr
     snapshot.port_named(name).ok_or_else(|| QuestionError::Unknown {
         what: "port",
         name: name.to_owned(),
-        known: snapshot.ports().iter().map(|port| port.name.clone()).collect(),
+        known: snapshot.ports().map(|(_, port)| port.name.clone()).collect(),
     })
 }
 
@@ -306,8 +306,9 @@ fn check_question(snapshot: &Snapshot, arrival: Arrival, flow: &Flow) -> Result<
     let is_unprotected = |port: &PortInfo| port.side == Side::Unprotected;
     match arrival {
         Arrival::Opened(port, _) if !is_unprotected(snapshot.port(port)) => {
-            let ports = snapshot.ports().iter().filter(|port| is_unprotected(port));
-            let unprotected = ports.map(|port| port.name.clone()).collect();
+            let ports = snapshot.ports().map(|(_, port)| port);
+            let unprotected = ports.filter(|port| is_unprotected(port));
+            let unprotected = unprotected.map(|port| port.name.clone()).collect();
             Err(QuestionError::PeerByPort { port: snapshot.port(port).name.clone(), unprotected })
         }
         Arrival::Opened(..) if wire::icmp::is_error(flow) => Err(QuestionError::IcmpErrorFromPeer),

@@ -18,10 +18,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use dataplane::{
-    L4Checksum, Neighbours, NetdevId, NextHop, PortId, PortInfo, Prefix, RouteTarget, Routes,
+    L4Checksum, Neighbours, NetdevId, NextHop, PortId, PortInfos, Prefix, RouteTarget, Routes,
 };
 use imbl::ordmap::DiffItem::{Add, Remove, Update};
 use imbl::{OrdMap, OrdSet};
@@ -35,7 +34,7 @@ use linux::{Hop, KernelRoute, Link, NeighbourEntry, RouteKind, Standing, Usabili
 #[derive(Clone, PartialEq, Debug)]
 pub struct LiveParts {
     /// The configuration's ports in its order, then the host port.
-    pub ports: Arc<[PortInfo]>,
+    pub ports: PortInfos,
     /// State of each port, one entry per port.
     pub states: Vec<PortState>,
     /// Interface index that a port's addresses and routes are on, one entry per port: for a
@@ -143,7 +142,7 @@ pub fn live_parts_towards(
     remotes: impl Iterator<Item = IpAddr>,
 ) -> LiveParts {
     let mut live = LiveParts {
-        ports: config.port_infos().into(),
+        ports: PortInfos::default(),
         states: Vec::new(),
         links: Vec::new(),
         netdevs: Vec::new(),
@@ -251,7 +250,7 @@ impl LiveParts {
 
     /// Lists a next hop as one to keep fresh if it is a router, or a peer on a link.
     fn look_after(&mut self, (port, address): (PortId, Address)) {
-        let is_host = usize::from(port.0) + 1 == self.ports.len();
+        let is_host = usize::from(port.0) + 1 == self.links.len();
         let Some(link) = self.links[usize::from(port.0)].filter(|_| !is_host) else { return };
         let is_peer = self.remotes.get(&address).copied().flatten() == Some(port);
         match is_peer || self.routers.contains_key(&(port, address)) {
@@ -267,7 +266,7 @@ impl LiveParts {
 
     /// Fills in ports, their states and links, and the netdevs.
     fn place_ports(&mut self, config: &Validated, view: &View) {
-        let mut ports = self.ports.to_vec();
+        let mut ports = config.port_infos();
         let netdevs = ports.iter().map(|port| usize::from(port.netdev.0) + 1).max();
         self.netdevs = vec![None; netdevs.unwrap_or(0)];
         let names = config.ports.iter().map(|port| port.netdev.as_str());
@@ -309,7 +308,7 @@ impl LiveParts {
             };
             self.problems.extend(problem);
         }
-        self.ports = ports.into();
+        self.ports = ports.into_iter().collect();
     }
 
     /// The next hop of one destination.

@@ -507,9 +507,9 @@ fn the_route_generation_rises_with_ports_routes_and_next_hops_alone() {
     live.routes.insert(prefix, via(None));
     assert_eq!(of(&changed, &live), RouteGeneration(3));
     let with_ports = |change: fn(&mut PortInfo), live: &mut LiveParts| {
-        let mut ports = live.ports.to_vec();
-        change(&mut ports[1]);
-        live.ports = ports.into();
+        let mut port = live.ports.at(1).clone();
+        change(&mut port);
+        live.ports.set(1, Some(port));
     };
     with_ports(|port| port.mtu -= 1, &mut live);
     assert_eq!(of(&changed, &live), RouteGeneration(4));

@@ -91,10 +91,11 @@ fn address(text: &str) -> Address {
 fn ports_keep_their_order_and_the_host_port_comes_last() {
     let snapshot = snapshot();
     assert_eq!(snapshot.generation(), Generation(7));
-    let names: Vec<&str> = snapshot.ports().iter().map(|port| port.name.as_str()).collect();
+    let names: Vec<&str> = snapshot.ports().map(|(_, port)| port.name.as_str()).collect();
     assert_eq!(names, ["lan", "dmz", "wan", "host"]);
     assert_eq!(snapshot.host(), Some(PortId(3)));
-    let [lan, dmz, wan, host] = snapshot.ports() else { panic!("four ports") };
+    let ports: Vec<_> = snapshot.ports().map(|(_, port)| port).collect();
+    let [lan, dmz, wan, host] = ports[..] else { panic!("four ports") };
     assert_eq!(lan.netdev, dmz.netdev);
     assert_eq!((lan.vlan, dmz.vlan), (None, Some(12)));
     assert_ne!(wan.netdev, lan.netdev);

@@ -93,7 +93,7 @@ fn none() -> Reserved {
 }
 
 fn of(config: &Validated) -> Reserved {
-    Reserved::nothing(config.ports.iter().map(|port| &port.allow_host[..]))
+    Reserved::nothing(config.ports.iter().map(|port| (&*port.name, &port.allow_host[..])))
 }
 
 fn link(index: u32, name: &str, kind: LinkKind, lower: Option<u32>) -> (u32, Link) {

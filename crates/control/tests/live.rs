@@ -499,7 +499,7 @@ fn snapshot_takes_ports_and_routes_from_the_kernel_and_the_rest_from_the_configu
     let live = live_parts(compiled.validated(), &View::default());
     let snapshot = compiled.assemble(&live, None).unwrap();
     assert_eq!((snapshot.generation(), snapshot.layout()), (Generation(1), Layout(1)));
-    assert_eq!(*snapshot.ports(), *live.ports);
+    assert_eq!(snapshot.sources().ports, live.ports);
     assert!(snapshot.workers() > 1, "replay windows are locked unless told otherwise");
     assert!(Arc::ptr_eq(snapshot.outbound().next().unwrap(), &compiled.out()[0]));
     assert!(std::ptr::eq(snapshot.spd(), &*compiled.spd), "no policy is copied");

@@ -167,7 +167,7 @@ fn way(live: &LiveParts, to: &str) -> String {
         Some(RouteTarget::Elsewhere) => "elsewhere".into(),
         Some(RouteTarget::Via(hop)) => {
             let NextHop { port, gateway } = *hop;
-            let port = &live.ports[usize::from(port.0)].name;
+            let port = &live.ports.at(usize::from(port.0)).name;
             gateway.map_or_else(|| port.clone(), |gateway| format!("{port} {gateway}"))
         }
     }
@@ -372,16 +372,16 @@ fn routes_become_what_the_walk_may_do() {
 #[test]
 fn ports_have_the_addresses_mac_and_mtu_of_their_netdevs() {
     let live = live_parts(&config(), &view());
-    let names: Vec<&str> = live.ports.iter().map(|port| port.name.as_str()).collect();
+    let names: Vec<&str> = live.ports.iter().map(|(_, port)| port.name.as_str()).collect();
     assert_eq!(names, ["lan", "dmz", "wan", "host"]);
-    let mtus: Vec<u32> = live.ports.iter().map(|port| port.mtu).collect();
+    let mtus: Vec<u32> = live.ports.iter().map(|(_, port)| port.mtu).collect();
     assert_eq!(mtus, [1400 + LAN, 1400 + DMZ, 1400 + WAN, 1500]);
-    assert_eq!(live.ports[0].mac, [2, 0, 0, 0, 0, LAN as u8]);
-    assert_eq!(live.ports[1].mac, [2, 0, 0, 0, 0, DMZ as u8]);
+    assert_eq!(live.ports.at(0).mac, [2, 0, 0, 0, 0, LAN as u8]);
+    assert_eq!(live.ports.at(1).mac, [2, 0, 0, 0, 0, DMZ as u8]);
     // Good on one link only: last, since ICMP speaks from the first.
     let lan = [ip("10.1.0.1"), ip("2001:db8:1::1"), ip("fe80::11")];
-    assert_eq!(live.ports[0].addresses, lan);
-    assert_eq!(live.ports[1].addresses, [ip("10.9.0.1")]);
+    assert_eq!(live.ports.at(0).addresses, lan);
+    assert_eq!(live.ports.at(1).addresses, [ip("10.9.0.1")]);
     // lan and dmz share a netdev.
     assert_eq!(live.netdevs, [Some(LAN), Some(WAN), Some(HOST)]);
     assert_eq!(live.links, [Some(LAN), Some(DMZ), Some(WAN), Some(HOST)]);
@@ -554,7 +554,7 @@ fn what_this_machine_says_to_a_transport_mode_peer_enters_the_walk_and_never_lea
     let (to, source) = (ip("198.51.100.1"), ip("192.0.2.1"));
     assert_eq!((routes[0].prefix.address, routes[0].prefix.length), (to, 32));
     assert_eq!(routes[0].source, source);
-    let lists = config.ports.iter().map(|port| &port.allow_host[..]);
+    let lists = config.ports.iter().map(|port| (&*port.name, &port.allow_host[..]));
     let reserved = dataplane::carve_out::Reserved::nothing(lists);
     let guard = control::guard::Guard::new(&config, &view(), &reserved).unwrap().text();
     let drops = "ip saddr 192.0.2.1 ip daddr 198.51.100.1 counter drop";
@@ -571,7 +571,7 @@ fn refusals_say_what_they_are() {
 
 /// The ports' treatment of unfinished checksums: lan, wan, dmz, host.
 fn l4_checksums(live: &LiveParts) -> Vec<L4Checksum> {
-    live.ports.iter().map(|port| port.l4_checksum).collect()
+    live.ports.iter().map(|(_, port)| port.l4_checksum).collect()
 }
 
 #[test]
@@ -586,7 +586,7 @@ fn checksums_are_completed_on_protected_ports_whose_netdev_leaves_them_unfinishe
     let ports = live_parts(&config(), &view()).ports;
     let expected = |complete: &[&str]| -> Vec<L4Checksum> {
         let choose = |name: &str| if complete.contains(&name) { Complete } else { Pass };
-        ports.iter().map(|port| choose(&port.name)).collect()
+        ports.iter().map(|(_, port)| choose(&port.name)).collect()
     };
     for kind in [LinkKind::Veth, LinkKind::Tun, LinkKind::Virtio] {
         assert_eq!(of(kind.clone()), expected(&["lan", "dmz"]), "{kind:?}");

@@ -13,6 +13,8 @@
 //! which packets of which service some policy may want: those it hands to a worker, which sends on
 //! to Linux by the host port what may pass. A reserved service is closed while no worker runs.
 
+use std::collections::{BTreeMap, HashMap};
+
 use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use policy::{
     AddressRange, Book, Direction, FlowAction, FlowVerdict, Policy, PortRange, Refusal,
@@ -25,7 +27,7 @@ use crate::ids::PortId;
 use crate::port::{HostService, PortInfo, Side};
 use crate::routes::{Prefix, RouteTarget};
 use crate::row::Row;
-use crate::snapshot::{Routes, Snapshot};
+use crate::snapshot::{PortInfos, Routes, Snapshot};
 use crate::verdict::DropReason;
 
 /// Port of IKE (RFC 7296 §2).
@@ -205,23 +207,27 @@ pub struct OpenService {
     pub packets: Packets,
 }
 
-/// Packets of each port's `allow_host` that some policy may want: a list a port, an entry a
-/// service. Precedence is not looked at, so a BYPASS policy in front makes no difference.
+/// Packets of each port's `allow_host` that some policy may want: a list for each port by its name,
+/// an entry for each service. Precedence is not looked at, so a BYPASS policy in front makes no
+/// difference. Of a port that has no list everything is reserved, and by default no port has one.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Reserved(Vec<Vec<Packets>>);
+pub struct Reserved(BTreeMap<String, Vec<Packets>>);
 
 impl Reserved {
     /// Returns the packets that these policies may want. Takes about a millisecond for 100 000
     /// policies.
     pub fn by<'p>(
-        ports: &[PortInfo],
+        ports: &PortInfos,
         routes: &Routes,
         policies: impl IntoIterator<Item = &'p Policy>,
     ) -> Reserved {
-        let mut reserved = Reserved(ports.iter().map(none_of).collect());
+        let mut lists: Vec<_> = ports.iter().map(|(at, port)| (at, port, none_of(port))).collect();
+        let named = |lists: Vec<(usize, &PortInfo, Vec<Packets>)>| {
+            Reserved(lists.into_iter().map(|(_, port, list)| (port.name.clone(), list)).collect())
+        };
         let meets = |port: &PortInfo| port.side == Side::Unprotected && !port.allow_host.is_empty();
-        if !ports.iter().any(meets) {
-            return reserved;
+        if !lists.iter().any(|(_, port, _)| meets(port)) {
+            return named(lists);
         }
         let to = Destinations::of(ports, routes);
         for policy in policies.into_iter().filter(|p| p.only != Some(Direction::Outbound)) {
@@ -231,43 +237,46 @@ impl Reserved {
             if reaches.is_empty() {
                 continue;
             }
-            for (place, port) in ports.iter().enumerate().filter(|(_, port)| meets(port)) {
-                if policy.ingress.as_ref().is_some_and(|of| !of.contains(&(place as u16))) {
+            for (place, port, list) in lists.iter_mut().filter(|(_, port, _)| meets(port)) {
+                if policy.ingress.as_ref().is_some_and(|of| !of.contains(&(*place as u16))) {
                     continue;
                 }
-                for (packets, service) in reserved.0[place].iter_mut().zip(&port.allow_host) {
+                for (packets, service) in list.iter_mut().zip(&port.allow_host) {
                     *packets = packets.and(wanted(policy, service, reaches));
                 }
             }
         }
-        reserved
+        named(lists)
     }
 
-    /// Nothing of these lists, one a port.
-    pub fn nothing<'s>(lists: impl Iterator<Item = &'s [HostService]>) -> Reserved {
-        Reserved(lists.map(|list| vec![Packets::default(); list.len()]).collect())
+    /// Nothing of these lists, each with the name of its port.
+    pub fn nothing<'s>(lists: impl Iterator<Item = (&'s str, &'s [HostService])>) -> Reserved {
+        let nothing = |(name, list): (&str, &[HostService])| {
+            (name.to_owned(), vec![Packets::default(); list.len()])
+        };
+        Reserved(lists.map(nothing).collect())
     }
 
     /// Returns the packets that these policies may want of the services that the `earlier` ports
     /// listed, where `ports` and `policies` are of another configuration: until that one is
     /// applied, nothing is passed that it closes. Ports are matched by name.
     pub fn of_earlier<'p>(
-        earlier: &[PortInfo],
-        ports: &[PortInfo],
+        earlier: &PortInfos,
+        ports: &PortInfos,
         routes: &Routes,
         policies: impl IntoIterator<Item = &'p Policy>,
     ) -> Reserved {
-        let place = |name: &str| earlier.iter().position(|port| port.name == name);
-        let as_listed = |port: &PortInfo| PortInfo {
-            allow_host: place(&port.name)
-                .map_or_else(Vec::new, |at| earlier[at].allow_host.clone()),
-            ..port.clone()
-        };
-        let probed: Vec<PortInfo> = ports.iter().map(as_listed).collect();
+        let listed: HashMap<&str, &[HostService]> =
+            earlier.iter().map(|(_, port)| (port.name.as_str(), &port.allow_host[..])).collect();
+        let mut probed = ports.clone();
+        for (place, port) in ports.iter() {
+            let allow_host = listed.get(port.name.as_str()).map_or_else(Vec::new, |of| of.to_vec());
+            probed.set(place, Some(PortInfo { allow_host, ..port.clone() }));
+        }
         let mut now = Reserved::by(&probed, routes, policies);
-        let of = |port: &PortInfo| match ports.iter().position(|now| now.name == port.name) {
-            Some(at) => std::mem::take(&mut now.0[at]),
-            None => none_of(port),
+        let of = |(_, port): (usize, &PortInfo)| {
+            let list = now.0.remove(&port.name).unwrap_or_else(|| none_of(port));
+            (port.name.clone(), list)
         };
         Reserved(earlier.iter().map(of).collect())
     }
@@ -275,25 +284,26 @@ impl Reserved {
     /// Returns the packets that either reserves; both must be of the same ports.
     #[must_use]
     pub fn and(&self, other: &Reserved) -> Reserved {
-        let port = |(a, b): (&Vec<Packets>, &Vec<Packets>)| {
-            a.iter().zip(b).map(|(a, b)| a.and(*b)).collect()
+        let port = |(name, a): (&String, &Vec<Packets>)| {
+            let b = other.0.get(name)?;
+            Some((name.clone(), a.iter().zip(b).map(|(a, b)| a.and(*b)).collect()))
         };
-        Reserved(self.0.iter().zip(&other.0).map(port).collect())
+        Reserved(self.0.iter().filter_map(port).collect())
     }
 
     /// Returns whether nothing is reserved.
     pub fn is_empty(&self) -> bool {
-        self.0.iter().flatten().all(|packets| packets.is_empty())
+        self.0.values().flatten().all(|packets| packets.is_empty())
     }
 
     /// Returns the packets reserved of each service of a port, in the order of its `allow_host`.
-    pub fn of(&self, port: PortId) -> &[Packets] {
-        self.0.get(usize::from(port.0)).map_or(&[], Vec::as_slice)
+    pub fn of(&self, port: &str) -> &[Packets] {
+        self.0.get(port).map_or(&[], Vec::as_slice)
     }
 
     /// Returns the services that the steering program may pass of a port's `allow_host`: each as
     /// far as it is not reserved, and IKE always. At most [`IKE_SERVICES`] more than the list has.
-    pub fn open(&self, port: PortId, services: &[HostService]) -> Vec<OpenService> {
+    pub fn open(&self, port: &str, services: &[HostService]) -> Vec<OpenService> {
         let mut open: Vec<OpenService> = Vec::with_capacity(services.len() + IKE_SERVICES);
         let mut ike = Vec::new();
         for (place, service) in services.iter().enumerate() {
@@ -343,8 +353,9 @@ struct Destinations {
 }
 
 impl Destinations {
-    fn of(ports: &[PortInfo], routes: &Routes) -> Destinations {
-        let outside = ports.iter().filter(|port| port.side == Side::Unprotected);
+    fn of(ports: &PortInfos, routes: &Routes) -> Destinations {
+        let outside = ports.iter().map(|(_, port)| port);
+        let outside = outside.filter(|port| port.side == Side::Unprotected);
         let mut us: Vec<AddressRange> =
             outside.flat_map(|port| &port.addresses).map(|own| (*own).into()).collect();
         // Whichever of these are ours.

@@ -64,10 +64,22 @@ impl Ledger {
     }
 }
 
+/// Counts of one port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PortCounts {
+    /// Packets that came by it, by what became of them.
+    pub ledger: Ledger,
+    /// Packets that left by it; bytes with link headers.
+    pub transmitted: Volume,
+    /// Checksums of what came by it.
+    pub l4_checksums: L4ChecksumCounts,
+}
+
 /// The room that counters need under a snapshot. They go on from one snapshot to the next as long
 /// as it is the same; what SAs that are gone have counted is taken out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CounterRoom {
+    /// Slots of ports.
     ports: usize,
     /// Policies have the slots that they had.
     arrangement: u32,
@@ -77,12 +89,12 @@ pub struct CounterRoom {
 }
 
 impl CounterRoom {
-    /// The room for a snapshot: for SAs, a power of two.
+    /// The room for a snapshot: for ports and SAs, a power of two.
     pub fn of(snapshot: &Snapshot) -> CounterRoom {
-        let room = |slots: usize| slots.next_power_of_two().max(LEAST_SA_SLOTS);
-        let [outbound, inbound] = snapshot.sad().room().map(room);
+        let room = |slots: usize, least| slots.next_power_of_two().max(least);
+        let [outbound, inbound] = snapshot.sad().room().map(|slots| room(slots, LEAST_SA_SLOTS));
         CounterRoom {
-            ports: snapshot.ports().len(),
+            ports: room(snapshot.port_slots(), LEAST_PORT_SLOTS),
             arrangement: snapshot.policy_slots(),
             policies: snapshot.spd().capacity(),
             outbound,
@@ -91,17 +103,19 @@ impl CounterRoom {
     }
 }
 
+/// Slots of ports that are counted at least.
+const LEAST_PORT_SLOTS: usize = 16;
 /// Slots of SAs of one direction that are counted at least.
 const LEAST_SA_SLOTS: usize = 256;
 
 /// All counters of one worker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Counters {
-    /// One entry per port, then one for frames that belong to no port (undeclared VLAN).
+    /// One entry per slot of a port, then one for frames that belong to no port (undeclared VLAN).
     pub ledgers: Vec<Ledger>,
-    /// Packets that left by each port, one entry per port; bytes with link headers.
+    /// Packets that left by each port, one entry per slot; bytes with link headers.
     pub transmitted: Vec<Volume>,
-    /// TCP and UDP checksums of what came by each port, one entry per port.
+    /// TCP and UDP checksums of what came by each port, one entry per slot.
     pub l4_checksums: Vec<L4ChecksumCounts>,
     /// Drops by reason; [`DropReason`] as a number counts into it.
     pub drops: [u64; DropReason::COUNT],
@@ -169,6 +183,21 @@ impl Counters {
     pub fn ledger(&mut self, port: Option<PortId>) -> &mut Ledger {
         let place = port.map_or(self.ledgers.len() - 1, |port| usize::from(port.0));
         &mut self.ledgers[place]
+    }
+
+    /// Returns the counts of a port.
+    pub fn port(&self, port: PortId) -> PortCounts {
+        let place = usize::from(port.0);
+        PortCounts {
+            ledger: self.ledgers[place],
+            transmitted: self.transmitted[place],
+            l4_checksums: self.l4_checksums[place],
+        }
+    }
+
+    /// Returns the ledger of frames that belong to no port.
+    pub fn without_port(&self) -> &Ledger {
+        &self.ledgers[self.ledgers.len() - 1]
     }
 
     /// Counts on in zeroed counters of other room, for the same ports. Returns what was counted so

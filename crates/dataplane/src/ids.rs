@@ -11,11 +11,11 @@ pub struct RouteGeneration(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Layout(pub u32);
 
-/// A port: place in [`Snapshot::ports`](crate::Snapshot::ports).
+/// A port: its slot in [`Snapshot::ports`](crate::Snapshot::ports).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PortId(pub u16);
 
-/// A netdev: what frames are received from; carries one port per declared VLAN id.
+/// A netdev by its slot: what frames are received from; carries one port per declared VLAN id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NetdevId(pub u16);
 

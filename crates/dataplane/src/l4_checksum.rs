@@ -71,7 +71,7 @@ struct Gap {
 impl Sampling {
     /// A sampling for a worker under this snapshot.
     pub(crate) fn new(snapshot: &Snapshot) -> Sampling {
-        Sampling { netdevs: vec![Gap::default(); snapshot.netdev_count()], random: 0x9e37_79b9 }
+        Sampling { netdevs: vec![Gap::default(); snapshot.netdev_slots()], random: 0x9e37_79b9 }
     }
 
     /// Checks a packet of the batch, if it is time, and counts it. Packets that were received in

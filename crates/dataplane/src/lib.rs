@@ -61,7 +61,7 @@ pub use sa_set::SaSet;
 pub use sad::Sad;
 pub use sends::{Send, Sends};
 pub use share::Share;
-pub use snapshot::{Neighbour, Neighbours, Routes, Snapshot, SnapshotParts, Sources};
+pub use snapshot::{Neighbour, Neighbours, PortInfos, Routes, Snapshot, SnapshotParts, Sources};
 pub use tap::{Tap, TapId, TapReader, TapSettings, Tapped};
 pub use verdict::{DropReason, HoldKind, Verdict};
 pub use walk::Walk;

@@ -339,7 +339,7 @@ fn speaker<F>(turn: &Turn<'_, F>, row: &Row, way: Way) -> Option<Address> {
     let inside = |port: &PortId| snapshot.path_port(*port).side == Side::Protected;
     let spoken = match row.origin {
         Origin::Opened(_) => {
-            let every_port = (0..snapshot.ports().len() as u16).map(PortId);
+            let every_port = snapshot.ports().map(|(port, _)| port);
             iter::once(way.exit.egress.port).chain(every_port).filter(inside).find_map(own)
         }
         Origin::Received | Origin::Host | Origin::Made(_) => own(row.ingress),

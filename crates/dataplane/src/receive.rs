@@ -292,8 +292,8 @@ fn ethernet<F>(turn: &Turn<'_, F>, netdev: NetdevId, bytes: &[u8], start: usize)
     let Some(port) = port else {
         return Seen::Drop(None, DropReason::Vlan);
     };
-    let info = turn.snapshot.port(port);
-    if link.destination != info.mac {
+    let info = turn.snapshot.path_port(port);
+    if LinkAddress::new(link.destination) != info.mac {
         return not_to_us(turn, port, &link, &bytes[link.length..]);
     }
     match link.ethertype {

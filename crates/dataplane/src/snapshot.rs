@@ -29,6 +29,7 @@ use crate::sa_set::SaSet;
 use crate::sad::Sad;
 
 pub(crate) use self::ports::PathPort;
+pub use self::ports::PortInfos;
 pub use self::routing::{Neighbours, Routes};
 
 /// A resolved neighbour.
@@ -53,8 +54,8 @@ pub struct Sources {
     pub policy_slots: u32,
     /// Threads that walk packets under snapshots of this process; 0 is taken for 1.
     pub workers: u32,
-    /// [`PortId`] counts into this list.
-    pub ports: Arc<[PortInfo]>,
+    /// The ports by slot.
+    pub ports: PortInfos,
     /// The port that stands for Linux itself, a medium of IP packets.
     pub host: Option<PortId>,
     /// Routes; our own addresses as [`RouteTarget::Local`].
@@ -78,7 +79,7 @@ pub struct SnapshotParts {
     pub layout: Layout,
     /// Threads that walk packets; 0 is taken for 1.
     pub workers: u32,
-    /// The ports; [`PortId`] counts into this list.
+    /// The ports; [`PortId`] counts into this list, which has no vacant slots.
     pub ports: Vec<PortInfo>,
     /// The port that stands for Linux itself, a medium of IP packets.
     pub host: Option<PortId>,
@@ -134,7 +135,7 @@ impl TryFrom<SnapshotParts> for Sources {
             layout,
             policy_slots: 0,
             workers,
-            ports: ports.into(),
+            ports: ports.into_iter().collect(),
             host,
             routes: routes.iter().map(hop).collect::<Result<_, _>>()?,
             neighbours: neighbours.iter().map(|n| ((n.port, n.address), n.mac)).collect(),
@@ -187,14 +188,14 @@ impl Snapshot {
     /// # Errors
     /// Those of [`Snapshot::new`].
     pub fn after(sources: Sources, earlier: Option<&Snapshot>) -> Result<Snapshot, SnapshotError> {
-        if sources.host.is_some_and(|host| usize::from(host.0) >= sources.ports.len()) {
+        let is_missing = |port: PortId| sources.ports.get(usize::from(port.0)).is_none();
+        if sources.host.is_some_and(is_missing) {
             return Err(SnapshotError::Dangling("the host port"));
         }
         let tables = earlier.map(|earlier| &earlier.tables);
         let tables = Tables::new(sources.spd.clone(), sources.sad.places(), tables)?;
-        let is_same = |ports: &Arc<[PortInfo]>| {
-            Arc::ptr_eq(ports, &sources.ports) || **ports == *sources.ports
-        };
+        let is_same =
+            |ports: &PortInfos| sources.ports.changes(ports, PortInfo::eq).next().is_none();
         let generation = earlier.map_or(RouteGeneration(0), |earlier| earlier.routing.generation);
         let among_same_ports = earlier.filter(|earlier| is_same(&earlier.sources.ports));
         let mut next = match among_same_ports {
@@ -357,13 +358,18 @@ impl Snapshot {
         self.sources.workers.max(1)
     }
 
-    /// All ports; [`PortId`] counts into this list.
-    pub fn ports(&self) -> &[PortInfo] {
-        &self.ports.infos
+    /// All ports by slot.
+    pub fn ports(&self) -> impl Iterator<Item = (PortId, &PortInfo)> {
+        self.ports.infos.iter().map(|(place, port)| (PortId(place as u16), port))
     }
 
-    /// Returns the number of netdevs; [`NetdevId`] counts them.
-    pub fn netdev_count(&self) -> usize {
+    /// Returns the number of slots of ports, vacant or not: all ports are below it.
+    pub fn port_slots(&self) -> usize {
+        self.path_ports.len()
+    }
+
+    /// Returns the number of slots of netdevs, vacant or not: all netdevs are below it.
+    pub fn netdev_slots(&self) -> usize {
         self.ports.netdevs.len()
     }
 
@@ -373,7 +379,7 @@ impl Snapshot {
     /// If `port` is from another snapshot.
     #[inline]
     pub fn port(&self, port: PortId) -> &PortInfo {
-        &self.ports.infos[usize::from(port.0)]
+        self.ports.infos.at(usize::from(port.0))
     }
 
     /// Returns the fields of a port that each packet needs.
@@ -394,7 +400,7 @@ impl Snapshot {
 
     /// The port of that name.
     pub fn port_named(&self, name: &str) -> Option<PortId> {
-        self.ports.infos.iter().position(|port| port.name == name).map(|i| PortId(i as u16))
+        self.ports().find(|(_, port)| port.name == name).map(|(port, _)| port)
     }
 
     /// The routing table.
@@ -583,7 +589,8 @@ impl Snapshot {
     pub(crate) fn own_address(&self, port: PortId, family: Family) -> Option<Address> {
         let of_family =
             |port: &PortInfo| port.addresses.iter().copied().find(|a| a.family == family);
-        of_family(self.port(port)).or_else(|| self.ports().iter().find_map(of_family))
+        of_family(self.port(port))
+            .or_else(|| self.ports().map(|(_, port)| port).find_map(of_family))
     }
 }
 

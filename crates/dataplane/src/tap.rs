@@ -218,7 +218,7 @@ impl Tap {
             return;
         }
         for send in sends.iter() {
-            let medium = snapshot.port(send.egress).medium;
+            let medium = snapshot.path_port(send.egress).medium;
             self.see(Heading::Out, Some(send.egress), medium, &send.packet, None, frames);
         }
     }

@@ -417,7 +417,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
             }
             // IP packets go up by the host port; frames left to Linux are there already.
             let port = snapshot.host().filter(|_| form == Medium::Ip);
-            let netdev = port.map(|port| usize::from(snapshot.port(port).netdev.0));
+            let netdev = port.map(|port| usize::from(snapshot.path_port(port).netdev.0));
             let sink = netdev.and_then(|netdev| self.netdevs.get_mut(netdev)?.as_mut());
             let accepted = sink.map(|sink| sink.transmit(&mut self.frames, &[packet]));
             if accepted == Some(0) {

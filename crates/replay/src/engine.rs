@@ -74,7 +74,7 @@ pub(crate) struct Verdicts {
 impl Verdicts {
     fn new(snapshot: &Snapshot) -> Verdicts {
         Verdicts {
-            forward: vec![0; snapshot.ports().len()],
+            forward: vec![0; snapshot.port_slots()],
             protect: vec![0; snapshot.sets().count()],
             ..Verdicts::default()
         }
@@ -185,10 +185,10 @@ pub(crate) fn replay<R: Read>(
             let seen = input.counts();
             counts[*place] = InputCount { packets: seen.received, cut: seen.cut };
         }
-        let port = snapshot.ports().iter().position(|port| port.netdev == id);
-        if let (Some(port), 1..) = (port, netdev.elsewhere) {
+        let port = snapshot.ports().find(|(_, port)| port.netdev == id);
+        if let (Some((port, _)), 1..) = (port, netdev.elsewhere) {
             let (packets, first) = (netdev.elsewhere, netdev.first_elsewhere);
-            elsewhere.push(Elsewhere { port: PortId(port as u16), packets, first });
+            elsewhere.push(Elsewhere { port, packets, first });
         }
     }
     Ok(Outcome { counters, verdicts, inputs: counts, elsewhere })
@@ -235,7 +235,6 @@ fn drain<R: Read>(
 
 /// The port that a packet left by: a netdev's ports differ by their VLAN tags.
 fn port_of(snapshot: &Snapshot, netdev: NetdevId, packet: &[u8]) -> Option<PortId> {
-    let ports = snapshot.ports();
     let vlan = match Link::parse(packet)?.tag {
         Tag::Vlan(id) => Some(id),
         Tag::Untagged | Tag::Stacked => None,
@@ -243,16 +242,14 @@ fn port_of(snapshot: &Snapshot, netdev: NetdevId, packet: &[u8]) -> Option<PortI
     let left_by = |port: &dataplane::PortInfo| {
         port.netdev == netdev && (port.medium == Medium::Ip || port.vlan == vlan)
     };
-    ports.iter().position(left_by).map(|place| PortId(place as u16))
+    snapshot.ports().find(|(_, port)| left_by(port)).map(|(port, _)| port)
 }
 
 fn netdevs<R: Read>(snapshot: &Snapshot, inputs: Vec<Input<R>>) -> Vec<Device<R>> {
-    let ports = snapshot.ports();
-    let count = ports.iter().map(|port| usize::from(port.netdev.0) + 1).max().unwrap_or(0);
-    let mut netdevs: Vec<Device<R>> = (0..count)
+    let mut netdevs: Vec<Device<R>> = (0..snapshot.netdev_slots())
         .map(|id| {
+            let ports = snapshot.ports().map(|(_, port)| port);
             let ours = ports
-                .iter()
                 .filter(|port| usize::from(port.netdev.0) == id && port.medium == Medium::Ethernet);
             Device {
                 inputs: Vec::new(),
@@ -272,7 +269,8 @@ fn netdevs<R: Read>(snapshot: &Snapshot, inputs: Vec<Input<R>>) -> Vec<Device<R>
 
 /// Room for the largest packet that a port of the configuration carries, at least a page.
 fn frame_bytes(snapshot: &Snapshot) -> usize {
-    let links = snapshot.ports().iter().filter(|port| port.medium == Medium::Ethernet);
+    let ports = snapshot.ports().map(|(_, port)| port);
+    let links = ports.filter(|port| port.medium == Medium::Ethernet);
     let largest = links.map(|port| port.mtu as usize).max().unwrap_or(0);
     (largest + AROUND).next_power_of_two().max(FRAME_BYTES)
 }

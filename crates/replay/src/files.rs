@@ -57,7 +57,7 @@ impl Places {
         let identity =
             |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
         let read: Vec<_> = read.iter().filter_map(|path| identity(path)).collect();
-        let ports = snapshot.ports().iter().map(|port| self.port(&port.name));
+        let ports = snapshot.ports().map(|(_, port)| self.port(&port.name));
         for file in ports.chain([self.all.clone(), self.keys(), self.esp_sa()]) {
             if identity(&file).is_some_and(|identity| read.contains(&identity)) {
                 return Err(ReplayError::OverwritesInput { file });
@@ -143,7 +143,7 @@ pub(crate) struct Captures<'a> {
     snapshot: &'a Snapshot,
     places: &'a Places,
     all: CaptureFile,
-    /// One entry per port; `None`: nothing sent yet.
+    /// One entry per slot of a port; `None`: nothing sent yet.
     ports: Vec<Option<CaptureFile>>,
 }
 
@@ -153,14 +153,14 @@ impl<'a> Captures<'a> {
         places: &'a Places,
     ) -> Result<Captures<'a>, CaptureError> {
         let all = CaptureFile::create(&places.all, LinkType::Ethernet)?;
-        let ports = snapshot.ports().iter().map(|_| None).collect();
+        let ports = (0..snapshot.port_slots()).map(|_| None).collect();
         Ok(Captures { snapshot, places, all, ports })
     }
 
     /// Moves all captures to their places. Captures of an earlier replay for ports that sent
     /// nothing in this one are removed: what lies beside `out.pcap` is of one run.
     pub(crate) fn finish(self) -> Result<Vec<Written>, ReplayError> {
-        let Captures { snapshot, places, mut all, ports } = self;
+        let Captures { snapshot, places, mut all, mut ports } = self;
         let mut written = Vec::new();
         let mut pending = Vec::new();
         all.writer.finish()?;
@@ -171,9 +171,9 @@ impl<'a> Captures<'a> {
             bytes: all.bytes,
         });
         pending.push(all.pending);
-        for (port, capture) in snapshot.ports().iter().zip(ports) {
+        for (slot, port) in snapshot.ports() {
             let file = places.port(&port.name);
-            let Some(mut capture) = capture else {
+            let Some(mut capture) = ports[usize::from(slot.0)].take() else {
                 match fs::remove_file(&file) {
                     Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                         return Err(ReplayError::File { file, error });

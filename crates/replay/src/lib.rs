@@ -161,8 +161,8 @@ fn first_protected(snapshot: &Snapshot) -> Result<PortId, ReplayError> {
     let protected = |port: &dataplane::PortInfo| {
         port.side == Side::Protected && port.medium == Medium::Ethernet
     };
-    let place = snapshot.ports().iter().position(protected).ok_or(ReplayError::NoProtectedPort)?;
-    Ok(PortId(place as u16))
+    let port = snapshot.ports().find(|(_, port)| protected(port));
+    port.map(|(port, _)| port).ok_or(ReplayError::NoProtectedPort)
 }
 
 /// Files that hold the keys of a replay.

@@ -347,7 +347,7 @@ fn verdicts(snapshot: &Snapshot, outcome: &Outcome) -> Vec<VerdictLine> {
     let counts = &outcome.verdicts;
     let port = |(place, packets): (usize, &u64)| VerdictLine {
         verdict: "forward",
-        to: Some(format!("port {}", snapshot.ports()[place].name)),
+        to: Some(format!("port {}", snapshot.port(PortId(place as u16)).name)),
         packets: *packets,
     };
     let peer = |(place, packets): (usize, &u64)| VerdictLine {
@@ -421,9 +421,7 @@ fn ledger(snapshot: &Snapshot, outcome: &Outcome) -> Vec<LedgerLine> {
     let ledgers = &outcome.counters.ledgers;
     let mut lines: Vec<LedgerLine> = snapshot
         .ports()
-        .iter()
-        .zip(ledgers)
-        .map(|(port, ledger)| line(&port.name, ledger))
+        .map(|(slot, port)| line(&port.name, &ledgers[usize::from(slot.0)]))
         .collect();
     if let Some(of_none) = ledgers.last().filter(|ledger| **ledger != Ledger::default()) {
         lines.push(line("(no port)", of_none));

@@ -32,7 +32,11 @@ pub fn configuration(data: &[u8]) {
     }
     match control::compile(&parsed.validated, ReplayKeys::none(&parsed.validated), Generation(1)) {
         Ok(snapshot) => {
-            assert_eq!(snapshot.ports().len(), parsed.validated.ports.len() + 1, "and the host's");
+            assert_eq!(
+                snapshot.ports().count(),
+                parsed.validated.ports.len() + 1,
+                "and the host's"
+            );
             assert_eq!(snapshot.spd().policies().len(), parsed.validated.policies.len());
         }
         // More rules than are held: the only thing that is found out so late.

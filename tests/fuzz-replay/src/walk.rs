@@ -8,7 +8,7 @@ mod arrivals;
 
 use std::collections::BTreeSet;
 
-use dataplane::{PortId, PortInfo, RouteTarget, SaSet, SetIndex, Side, Verdict};
+use dataplane::{PortId, RouteTarget, SaSet, SetIndex, Side, Verdict};
 use ipsec::SequenceNumbers;
 use model::spd::{Judgement, judge};
 use packets::lab::{self, Hub, Laboratory, Sent, WAN};
@@ -122,9 +122,9 @@ impl Gateway {
     /// The laboratory's `allow_host` (IKE), and neighbour discovery.
     fn is_carved_out(&self, flow: &Flow) -> bool {
         let destination = flow.destination_address();
-        let unprotected = |port: &&PortInfo| port.side == Side::Unprotected;
-        let ports = self.lab.snapshot.ports();
-        let outside = ports.iter().filter(unprotected).any(|p| p.addresses.contains(&destination));
+        let ports = self.lab.snapshot.ports().map(|(_, port)| port);
+        let mut unprotected = ports.filter(|port| port.side == Side::Unprotected);
+        let outside = unprotected.any(|port| port.addresses.contains(&destination));
         let on_link =
             wire::packet::is_link_local(flow.family, flow.destination) && self.is_own(destination);
         (outside || on_link)
@@ -222,7 +222,7 @@ impl Gateway {
     }
 
     fn is_own(&self, address: Address) -> bool {
-        self.lab.snapshot.ports().iter().any(|port| port.addresses.contains(&address))
+        self.lab.snapshot.ports().any(|(_, port)| port.addresses.contains(&address))
     }
 
     fn id(&self, set: SetIndex) -> SaSetId {

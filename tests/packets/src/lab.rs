@@ -411,10 +411,10 @@ impl Laboratory {
 
     /// A frame that left: its link header is checked here, once for all tests.
     fn read(&self, netdev: NetdevId, frame: &[u8]) -> Sent {
-        let on_device = |info: &PortInfo| info.netdev == netdev;
-        let place = self.snapshot.ports().iter().position(on_device).expect("a port's device");
-        if self.snapshot.ports()[place].medium == Medium::Ip {
-            return Sent { port: PortId(place as u16), to: None, packet: frame.to_vec() };
+        let on_device = || self.snapshot.ports().filter(|(_, info)| info.netdev == netdev);
+        let (port, info) = on_device().next().expect("a port's device");
+        if info.medium == Medium::Ip {
+            return Sent { port, to: None, packet: frame.to_vec() };
         }
         let link = Link::parse(frame).expect("a link header");
         let vlan = match link.tag {
@@ -422,10 +422,9 @@ impl Laboratory {
             Tag::Vlan(id) => Some(id),
             Tag::Stacked => panic!("a stacked tag was sent"),
         };
-        let is_its = |info: &PortInfo| info.netdev == netdev && info.vlan == vlan;
-        let place = self.snapshot.ports().iter().position(is_its);
-        let port = PortId(place.expect("a declared VLAN") as u16);
-        assert_eq!(link.source, self.snapshot.port(port).mac, "from our link address");
+        let port = on_device().find(|(_, info)| info.vlan == vlan);
+        let (port, info) = port.expect("a declared VLAN");
+        assert_eq!(link.source, info.mac, "from our link address");
         let packet = frame[link.length..].to_vec();
         let expected = if packet[0] >> 4 == 6 { ethertype::IPV6 } else { ethertype::IPV4 };
         assert_eq!(link.ethertype, expected);

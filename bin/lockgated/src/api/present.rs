@@ -9,7 +9,7 @@ use config::validated::{self, Peer, PeerPlace};
 use config::{ConfigErrors, Difference, KeyChange, KeyName, Problem, Severity, service_text};
 use control::{Explained, Takeover, Takeovers};
 use dataplane::counters::Volume;
-use dataplane::{NextHop, Prefix, RouteTarget, SaSet, SetIndex, Side, Snapshot};
+use dataplane::{NextHop, PortId, Prefix, RouteTarget, SaSet, SetIndex, Side, Snapshot};
 use ipsec::{Encapsulation, SequenceNumbers};
 use policy::selector::protocol_text;
 use policy::{Action, Direction, Policy, PortRange, SaSetId, UpperSelector};
@@ -72,14 +72,15 @@ pub(super) fn policies(running: &Running) -> Vec<v1::Policy> {
 /// Names of the ports that a policy speaks of; none: of any.
 fn ingress(snapshot: &Snapshot, policy: &Policy) -> Vec<String> {
     let places = policy.ingress.iter().flat_map(|ports| ports.iter());
-    places.map(|place| snapshot.ports()[usize::from(*place)].name.clone()).collect()
+    places.map(|place| snapshot.port(PortId(*place)).name.clone()).collect()
 }
 
 /// Returns what unprotected ports let through to this machine: `allow_host`, and what always
 /// passes.
 pub(super) fn host_bypasses(running: &Running) -> Vec<v1::HostBypass> {
-    let ports = running.snapshot.ports().iter().filter(|port| port.side == Side::Unprotected);
-    let entries = ports.flat_map(|port| {
+    let ports = running.snapshot.ports().map(|(_, port)| port);
+    let unprotected = ports.filter(|port| port.side == Side::Unprotected);
+    let entries = unprotected.flat_map(|port| {
         let always = ["arp".to_owned(), "nd".to_owned()];
         let services = always.into_iter().chain(port.allow_host.iter().map(service_text));
         services.map(|service| v1::HostBypass { port: port.name.clone(), service })

@@ -36,7 +36,7 @@ pub(crate) fn reserved_of_earlier(
     live: &LiveParts,
 ) -> Reserved {
     let policies = compiled.spd.holding().map(|(_, policy)| policy);
-    Reserved::of_earlier(running.ports(), &live.ports, &live.routes, policies)
+    Reserved::of_earlier(&running.sources().ports, &live.ports, &live.routes, policies)
 }
 
 impl Gateway {

@@ -9,7 +9,7 @@ use config::HOST_NETDEV;
 use config::validated::Validated;
 use control::LiveParts;
 use dataplane::carve_out::{Packets, Reserved};
-use dataplane::{NetdevId, NextHop, PortId, Prefix, RouteTarget, Side, Snapshot};
+use dataplane::{NetdevId, NextHop, Prefix, RouteTarget, Side, Snapshot};
 use linux::Offload;
 
 use super::Gateway;
@@ -365,7 +365,7 @@ impl Gateway {
         let mut own: BTreeMap<IpAddr, bpf::Side> = BTreeMap::new();
         for (link, address, _) in &self.view.addresses {
             let port = self.live.port_of_link(*link);
-            let port = port.map(|port| &self.live.ports[usize::from(port.0)]);
+            let port = port.map(|port| self.live.ports.at(usize::from(port.0)));
             let known = own.entry((*address).into()).or_insert(bpf::Side::Protected);
             if port.is_some_and(|port| port.side == Side::Unprotected) {
                 *known = bpf::Side::Unprotected;
@@ -392,7 +392,7 @@ pub(super) fn inside(live: &LiveParts, target: &RouteTarget<NextHop>) -> bpf::In
     match target {
         RouteTarget::Local | RouteTarget::Broadcast => bpf::Inside::Yes,
         RouteTarget::Blackhole | RouteTarget::Elsewhere => bpf::Inside::No,
-        RouteTarget::Via(hop) => match live.ports[usize::from(hop.port.0)].side {
+        RouteTarget::Via(hop) => match live.ports.at(usize::from(hop.port.0)).side {
             Side::Protected => bpf::Inside::Yes,
             Side::Unprotected => bpf::Inside::No,
         },
@@ -401,15 +401,15 @@ pub(super) fn inside(live: &LiveParts, target: &RouteTarget<NextHop>) -> bpf::In
 
 /// The rules of a netdev's ports.
 pub(super) fn rules(id: NetdevId, snapshot: &Snapshot, reserved: &Reserved) -> Vec<PortRule> {
-    let ports = snapshot.ports().iter().enumerate();
-    let ports = ports.filter(|(_, port)| port.netdev == id);
+    let ports = snapshot.ports().map(|(_, port)| port);
     ports
-        .map(|(place, port)| PortRule {
+        .filter(|port| port.netdev == id)
+        .map(|port| PortRule {
             vlan: port.vlan,
             side: side(port.side),
             mac: port.mac,
             services: reserved
-                .open(PortId(place as u16), &port.allow_host)
+                .open(&port.name, &port.allow_host)
                 .iter()
                 .map(|open| bpf::Service {
                     protocol: open.service.protocol,

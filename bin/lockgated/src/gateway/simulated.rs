@@ -13,7 +13,7 @@ use config::validated::{Cache, Policy};
 use control::guard::{Guard, GuardError, Integrity};
 use control::{Compiler, live_parts};
 use dataplane::carve_out::Reserved;
-use dataplane::{Counters, FlowCache, HostService, NetdevId, PortId, Snapshot};
+use dataplane::{Counters, FlowCache, HostService, NetdevId, PortInfo, Snapshot};
 use keystate::{HostIdentity, KeyState};
 use linux::nft::NftError;
 use linux::{Link, LinkKind, Offload, View};
@@ -190,10 +190,10 @@ impl World {
     }
 
     fn passes_nothing_wanted(&self, id: NetdevId, rule: &PortRule) {
-        let mut ports = self.walked.ports().to_vec();
-        let is_its = |port: &dataplane::PortInfo| port.netdev == id && port.vlan == rule.vlan;
-        let Some(place) = ports.iter().position(is_its) else { return };
-        if rule.side != super::netdevs::side(ports[place].side) {
+        let mut ports = self.walked.sources().ports.clone();
+        let is_its = |port: &PortInfo| port.netdev == id && port.vlan == rule.vlan;
+        let Some((port, info)) = self.walked.ports().find(|(_, port)| is_its(port)) else { return };
+        if rule.side != super::netdevs::side(info.side) {
             return;
         }
         let service = |service: &bpf::Service| HostService {
@@ -201,10 +201,11 @@ impl World {
             ports: service.ports.map(|(lo, hi)| PortRange { lo, hi }),
         };
         let services: Vec<HostService> = rule.services.iter().map(service).collect();
-        ports[place].allow_host = services.clone();
+        let info = PortInfo { allow_host: services.clone(), ..info.clone() };
+        ports.set(usize::from(port.0), Some(info.clone()));
         let policies = self.walked.spd().holding().map(|(_, policy)| policy);
         let reserved = Reserved::by(&ports, &self.walked.sources().routes, policies);
-        let open = reserved.open(PortId(place as u16), &services);
+        let open = reserved.open(&info.name, &services);
         for (passed, of) in rule.services.iter().zip(&services) {
             let free = open.iter().filter(|open| open.service == *of);
             let free = free.fold(bpf::Scope::NONE, |all, open| all.and(scope(open.packets)));

@@ -101,9 +101,8 @@ impl Lab {
     fn compile(&mut self, config: &Config) -> (Compiled, Guard) {
         let loaded = load(&config.text(), &self.folder);
         let compiled = self.compiler.compile(&loaded, &mut self.keys).unwrap();
-        let lists = compiled.settings().ports.iter().map(|_| &[][..]);
-        let nothing = Reserved::nothing(lists);
-        let guard = Guard::new(compiled.validated(), &self.gateway.view, &nothing).unwrap();
+        let every = Reserved::default();
+        let guard = Guard::new(compiled.validated(), &self.gateway.view, &every).unwrap();
         (compiled, guard)
     }
 
@@ -134,9 +133,8 @@ impl Lab {
         let named = |name: &String| running.configured(running.policy_named(name).unwrap());
         let removed: Vec<_> = remove.iter().map(named).collect();
         let compiled = self.compiler.change_policies(&running, remove, added.clone()).unwrap();
-        let lists = compiled.settings().ports.iter().map(|_| &[][..]);
-        let nothing = Reserved::nothing(lists);
-        let guard = Guard::new(compiled.validated(), &self.gateway.view, &nothing).unwrap();
+        let every = Reserved::default();
+        let guard = Guard::new(compiled.validated(), &self.gateway.view, &every).unwrap();
         self.machine.world().refuse = refuse;
         let done = self.runtime.block_on(async {
             let changes = (removed.iter(), added.iter());
@@ -161,7 +159,7 @@ impl Lab {
         let effective = |gateway: &Gateway| gateway.compiled.copied().validated().effective();
         assert_eq!(effective(&self.gateway), effective(&fresh.gateway));
         assert!(Arc::ptr_eq(&world.walked, &self.gateway.snapshot), "the workers walk by it");
-        assert_eq!(world.walked.ports(), wanted.walked.ports());
+        assert_eq!(world.walked.sources().ports, wanted.walked.sources().ports);
         assert!(std::ptr::eq(world.walked.spd(), &*self.gateway.compiled.spd));
         assert_eq!(world.names, wanted.names);
         assert_eq!(world.guard, wanted.guard);

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use dataplane::carve_out::{Packets, Reserved};
-use dataplane::{HostService, PortId, Side};
+use dataplane::{HostService, Side};
 use policy::Direction;
 
 use super::coarse::by_address;
@@ -259,11 +259,11 @@ fn input(
 ) -> Result<(), UnwritableName> {
     text.push_str("  chain input {\n    type filter hook input priority filter - 10;\n");
     text.push_str("    policy accept;\n");
-    for (place, port) in config.ports.iter().enumerate() {
+    for port in &config.ports {
         if port.side != Side::Unprotected {
             continue;
         }
-        let open = reserved.open(PortId(place as u16), &port.allow_host);
+        let open = reserved.open(&port.name, &port.allow_host);
         for netdev in netdevs_of(port, view)? {
             let from = format!("    iifname \"{netdev}\"");
             // Router and neighbour discovery (RFC 4861).

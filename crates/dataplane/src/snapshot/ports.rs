@@ -1,17 +1,21 @@
 //! The ports of a snapshot, and tables computed from the ports alone.
 
-use policy::{IngressClass, Spd};
 use std::sync::Arc;
+
+use persistent::Slotted;
+use policy::{IngressClass, Spd};
 use wire::{Address, LinkAddress};
 
 use crate::error::SnapshotError;
 use crate::ids::{NetdevId, PortId};
 use crate::port::{Medium, PortInfo, Side};
 
+/// Ports by slot; [`PortId`] counts into it. A port keeps its slot as long as it is there.
+pub type PortInfos = Slotted<PortInfo>;
+
 /// The ports.
 pub(super) struct Ports {
-    /// [`PortId`] counts into this list.
-    pub(super) infos: Arc<[PortInfo]>,
+    pub(super) infos: PortInfos,
     /// Our addresses on unprotected ports.
     pub(super) outside: Box<[Address]>,
     /// [`NetdevId`] counts into this list.
@@ -41,32 +45,54 @@ pub(crate) struct PathPort {
     pub(crate) completes_checksums: bool,
 }
 
+impl PathPort {
+    /// Fills a vacant slot: no packet comes or leaves by it.
+    fn vacant() -> PathPort {
+        PathPort {
+            mac: LinkAddress::new([0; 6]),
+            netdev: NetdevId(u16::MAX),
+            mtu: 0,
+            vlan: None,
+            side: Side::Unprotected,
+            medium: Medium::Ip,
+            class: IngressClass(0),
+            completes_checksums: false,
+        }
+    }
+}
+
 impl Ports {
-    pub(super) fn new(infos: Arc<[PortInfo]>) -> Result<Ports, SnapshotError> {
-        let unprotected = infos.iter().filter(|port| port.side == Side::Unprotected);
-        let outside = unprotected.flat_map(|port| port.addresses.iter().copied()).collect();
+    pub(super) fn new(infos: PortInfos) -> Result<Ports, SnapshotError> {
+        let unprotected = infos.iter().filter(|(_, port)| port.side == Side::Unprotected);
+        let outside = unprotected.flat_map(|(_, port)| port.addresses.iter().copied()).collect();
         let netdevs = netdevs(&infos)?;
         Ok(Ports { infos, outside, netdevs })
+    }
+
+    /// Returns the number of slots up to the last one that is not vacant.
+    pub(super) fn slots(&self) -> usize {
+        self.infos.iter().last().map_or(0, |(last, _)| last + 1)
     }
 
     /// Returns the fields of the ports that packets need, with the classes that policies put them
     /// into.
     pub(super) fn on_path(&self, spd: &Spd) -> Arc<[PathPort]> {
-        let path_port = |(place, info): (u16, &PortInfo)| {
+        let path_port = |place: usize| {
+            let Some(info) = self.infos.get(place) else { return PathPort::vacant() };
             let PortInfo { netdev, mtu, vlan, side, medium, .. } = *info;
-            let (mac, class) = (LinkAddress::new(info.mac), spd.class(place));
+            let (mac, class) = (LinkAddress::new(info.mac), spd.class(place as u16));
             let completes_checksums = info.completes_checksums();
             PathPort { mac, netdev, mtu, vlan, side, medium, class, completes_checksums }
         };
-        (0..).zip(&*self.infos).map(path_port).collect()
+        (0..self.slots()).map(path_port).collect()
     }
 }
 
-fn netdevs(ports: &[PortInfo]) -> Result<Box<[Option<Netdev>]>, SnapshotError> {
-    let count = ports.iter().map(|port| usize::from(port.netdev.0) + 1).max().unwrap_or(0);
+fn netdevs(ports: &PortInfos) -> Result<Box<[Option<Netdev>]>, SnapshotError> {
+    let count = ports.iter().map(|(_, port)| usize::from(port.netdev.0) + 1).max().unwrap_or(0);
     let mut netdevs: Vec<Option<Netdev>> = vec![None; count];
-    for (i, port) in ports.iter().enumerate() {
-        let id = PortId(i as u16);
+    for (place, port) in ports.iter() {
+        let id = PortId(place as u16);
         let netdev = netdevs[usize::from(port.netdev.0)].get_or_insert(Netdev {
             untagged: None,
             tagged: Vec::new(),

@@ -68,7 +68,7 @@ impl Routing {
                 Add(key, mac) | Update { new: (key, mac), .. } => (key, Some(*mac)),
                 Remove(key, _) => (key, None),
             };
-            if usize::from(port.0) >= ports.infos.len() {
+            if ports.infos.get(usize::from(port.0)).is_none() {
                 return Err(SnapshotError::Dangling("a neighbour"));
             }
             let hop = NextHop { port, gateway: Some(address) };
@@ -118,7 +118,7 @@ impl Routing {
         ports: &Ports,
     ) -> Result<RouteTarget, SnapshotError> {
         if let RouteTarget::Via(hop) = target
-            && usize::from(hop.port.0) >= ports.infos.len()
+            && ports.infos.get(usize::from(hop.port.0)).is_none()
         {
             return Err(SnapshotError::Dangling("a next hop"));
         }
@@ -166,7 +166,7 @@ impl Routing {
     }
 
     fn known(&self, hop: NextHop, ports: &Ports) -> Hop {
-        let PortInfo { medium, side, .. } = ports.infos[usize::from(hop.port.0)];
+        let PortInfo { medium, side, .. } = *ports.infos.at(usize::from(hop.port.0));
         let mac = match (medium, hop.gateway) {
             (Medium::Ip, _) => Some(LinkAddress::new([0; 6])),
             (Medium::Ethernet, Some(address)) => self.link_address(hop.port, address),

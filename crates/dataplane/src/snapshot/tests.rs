@@ -70,8 +70,8 @@ fn port(place: u16, mtu: u32) -> PortInfo {
     }
 }
 
-fn ports(mtu: u32) -> Arc<[PortInfo]> {
-    [port(0, 1500), port(1, mtu), port(2, 1500)].into()
+fn ports(mtu: u32) -> PortInfos {
+    [port(0, 1500), port(1, mtu), port(2, 1500)].into_iter().collect()
 }
 
 fn key(seed: u8) -> KeyMaterial {
