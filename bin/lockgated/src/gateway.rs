@@ -54,8 +54,6 @@ pub(crate) struct Gateway {
     pub(crate) live: Arc<LiveParts>,
     /// The snapshot that the workers run on.
     pub(crate) snapshot: Arc<Snapshot>,
-    /// Netdevs of the snapshot, in its order.
-    pub(crate) netdev_names: Arc<[String]>,
     /// Packets of each port's `allow_host` that policies may want, as programs and guard know them.
     pub(crate) reserved: Reserved,
     /// The last narrowing failed: it is tried again with the next change of the view.
@@ -101,7 +99,8 @@ pub(crate) struct Beginning {
 
 /// Returns what a compiled configuration needs of the kernel's view, for peers where they are now.
 pub(crate) fn live_parts_of(compiled: &Compiled, view: &View) -> LiveParts {
-    live_parts_towards(compiled.settings(), view, compiled.remotes())
+    let slots = compiled.slots().clone();
+    live_parts_towards(compiled.settings(), view, slots, compiled.remotes())
 }
 
 impl Gateway {
@@ -109,7 +108,6 @@ impl Gateway {
         let Beginning { compiled, view, live, snapshot, guard, events, machine } = beginning;
         let workers = machine.workers();
         Gateway {
-            netdev_names: netdevs(compiled.settings()).into(),
             reserved: reserved_by(&compiled, &live),
             compiled,
             view,
@@ -183,8 +181,8 @@ impl Gateway {
 
     /// Records an event for each port whose state is another one.
     fn tell_ports(&self, live: &LiveParts) {
-        let states = self.live.states.iter().zip(&live.states);
-        for ((_, port), (old, new)) in live.ports.iter().zip(states) {
+        for (slot, port) in live.ports.iter() {
+            let (old, new) = (&self.live.states[slot], &live.states[slot]);
             if old == new {
                 continue;
             }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use api::v1;
 use config::{HOST_NETDEV, mac_text, service_text};
 use control::PortState;
-use dataplane::{DropReason, L4Checksum, Ledger, PortInfo, Side};
+use dataplane::{DropReason, L4Checksum, Ledger, PortId, PortInfo, Side};
 use ipsec::{Encapsulation, Fingerprint, SequenceNumbers, Spi};
 use linux::NeighbourState;
 use policy::Direction;
@@ -33,17 +33,24 @@ fn ledger(ledger: &Ledger) -> v1::Ledger {
 }
 
 pub(crate) fn ports(picture: &Picture, reports: &[Report], totals: &Totals) -> Vec<v1::Port> {
-    (0..picture.live.links.len()).map(|place| port(picture, place, reports, totals)).collect()
+    let slots = picture.live.slots.ports().enumerate();
+    slots.map(|place| port(picture, place, reports, totals)).collect()
 }
 
-fn port(picture: &Picture, place: usize, reports: &[Report], totals: &Totals) -> v1::Port {
-    let info = picture.live.ports.at(place);
+/// Describes a port by its place in the file, where the host port is behind the last, and its slot.
+fn port(
+    picture: &Picture,
+    (place, slot): (usize, PortId),
+    reports: &[Report],
+    totals: &Totals,
+) -> v1::Port {
+    let info = picture.live.ports.at(usize::from(slot.0));
     let configured = picture.config().ports.get(place);
     let netdev = configured.map_or(HOST_NETDEV, |port| port.netdev.as_str());
     let device = picture.netdevs.get(netdev);
     let is_host = configured.is_none();
     let ifindex = picture.live.netdevs.get(usize::from(info.netdev.0)).copied().flatten();
-    let (port_state, reason) = port_state(picture, place, netdev);
+    let (port_state, reason) = port_state(picture, slot, netdev);
     let queues = queues(picture, info, reports);
     let copy_mode = reports.iter().find_map(|report| {
         report.queues.get(usize::from(info.netdev.0))?.first().map(|queue| match queue.transfer {
@@ -72,7 +79,7 @@ fn port(picture: &Picture, place: usize, reports: &[Report], totals: &Totals) ->
         copy_mode: copy_mode.unwrap_or_default().into(),
         mac: mac_text(info.mac),
         mtu: info.mtu,
-        addresses: addresses(picture, place),
+        addresses: addresses(picture, slot),
         allow_host: info.allow_host.iter().map(service_text).collect(),
         kernel: device.and_then(|device| kernel_counters(device, &queues)),
         queues,
@@ -96,10 +103,10 @@ fn l4_checksum(info: &PortInfo, totals: &Totals) -> v1::L4Checksum {
     }
 }
 
-fn port_state(picture: &Picture, place: usize, netdev: &str) -> (&'static str, String) {
+fn port_state(picture: &Picture, slot: PortId, netdev: &str) -> (&'static str, String) {
     let trouble = picture.troubles.get(netdev);
-    let is_ours = place >= picture.config().ports.len() || picture.netdevs.contains_key(netdev);
-    match (picture.live.states.get(place), trouble) {
+    let is_ours = slot == picture.live.slots.host() || picture.netdevs.contains_key(netdev);
+    match (picture.live.states.get(usize::from(slot.0)), trouble) {
         (Some(PortState::Absent) | None, _) => ("absent", format!("there is no netdev {netdev}")),
         (_, Some(trouble)) => ("refused", trouble.clone()),
         _ if !is_ours => ("detached", "its netdev is not taken yet".into()),
@@ -118,8 +125,9 @@ fn side_text(side: Side) -> &'static str {
     }
 }
 
-fn addresses(picture: &Picture, place: usize) -> Vec<String> {
-    let Some(link) = picture.live.links.get(place).copied().flatten() else { return Vec::new() };
+fn addresses(picture: &Picture, PortId(slot): PortId) -> Vec<String> {
+    let link = picture.live.links.get(usize::from(slot)).copied().flatten();
+    let Some(link) = link else { return Vec::new() };
     let on_link = picture.view.addresses.iter().filter(|(index, ..)| *index == link);
     on_link.map(|(_, address, length)| format!("{address}/{length}")).collect()
 }
@@ -145,7 +153,7 @@ fn queues(picture: &Picture, info: &PortInfo, reports: &[Report]) -> Vec<v1::Que
             });
         }
     }
-    if usize::from(info.netdev.0) + 1 == picture.live.netdevs.len() {
+    if info.netdev == picture.live.slots.host_netdev() {
         queues.extend(host_queues(reports));
         return queues;
     }

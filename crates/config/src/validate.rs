@@ -111,8 +111,7 @@ fn check_allow_host(raw: &Raw, validated: &Validated, problems: &mut Problems<'_
     let ends = validated.peers.iter().map(|peer| Address::from(peer.tunnel().local));
     let own: Vec<Address> = on_ports.chain(ends).collect();
     let policies = (0..).map(PolicyId).zip(&validated.policies);
-    let policies: Vec<policy::Policy> =
-        policies.map(|(id, policy)| policy.for_spd(id, |peer| SaSetId(peer.0))).collect();
+    let policies: Vec<policy::Policy> = policies.map(|(id, policy)| policy.by_itself(id)).collect();
     let ports = validated.port_infos().into_iter().collect();
     for meeting in allow_host::meetings(&ports, &own, policies.iter()) {
         let written = raw.ports.iter().find(|port| *port.name.get_ref() == meeting.port);

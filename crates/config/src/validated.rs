@@ -258,8 +258,14 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The policy as the SPD holds it: under an id, with the SA sets that its peers have.
-    pub fn for_spd(&self, id: PolicyId, set_of: impl Fn(PeerId) -> SaSetId) -> policy::Policy {
+    /// The policy as the SPD holds it: under an id, with the SA sets that its peers have and the
+    /// slots of the ports that it names.
+    pub fn for_spd(
+        &self,
+        id: PolicyId,
+        set_of: impl FnOnce(PeerId) -> SaSetId,
+        slots_of: impl FnOnce(&IngressPorts) -> Arc<[u16]>,
+    ) -> policy::Policy {
         policy::Policy {
             id,
             name: self.name.clone(),
@@ -270,13 +276,23 @@ impl Policy {
             },
             priority: self.priority,
             only: self.only,
-            ingress: self.ingress.as_ref().map(|ports| ports.numbers().clone()),
+            ingress: self.ingress.as_ref().map(slots_of),
             selector: self.selector.clone(),
         }
     }
 
-    /// A policy of the SPD as it is configured, with the peers of SA sets.
-    pub fn from_spd(policy: &policy::Policy, peer_of: impl Fn(SaSetId) -> PeerId) -> Policy {
+    /// The policy as the SPD of its configuration alone holds it: SA sets and ports have the
+    /// numbers of their places in the file.
+    pub fn by_itself(&self, id: PolicyId) -> policy::Policy {
+        self.for_spd(id, |peer| SaSetId(peer.0), |ports| ports.numbers().clone())
+    }
+
+    /// A policy of the SPD as it is configured, with the peers of SA sets and the places of ports.
+    pub fn from_spd(
+        policy: &policy::Policy,
+        peer_of: impl FnOnce(SaSetId) -> PeerId,
+        places_of: impl FnOnce(&Arc<[u16]>) -> Arc<[u16]>,
+    ) -> Policy {
         Policy {
             name: policy.name.clone(),
             action: match policy.action {
@@ -286,7 +302,7 @@ impl Policy {
             },
             priority: policy.priority,
             only: policy.only,
-            ingress: policy.ingress.clone().map(IngressPorts::new),
+            ingress: policy.ingress.as_ref().map(|ports| IngressPorts::new(places_of(ports))),
             selector: policy.selector.clone(),
         }
     }
@@ -308,7 +324,7 @@ impl IngressPorts {
         self.0.iter().copied().map(PortId)
     }
 
-    /// Their numbers, ascending.
+    /// Their places, ascending.
     pub fn numbers(&self) -> &Arc<[u16]> {
         &self.0
     }

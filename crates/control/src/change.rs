@@ -121,6 +121,7 @@ impl Transaction {
         }
         let mut coming = HashSet::new();
         let mut added = Vec::with_capacity(add.len());
+        let mut slots = running.slots().to_slots();
         for (id, policy) in (next_policy..).zip(&add) {
             let name = policy.name.clone();
             if find(&name).is_some() && !leaving.contains(name.as_str()) {
@@ -133,7 +134,7 @@ impl Transaction {
                 return Err(ChangeRefused::OtherConfiguration { name });
             }
             let set = |peer: config::PeerId| running.peers[peer.0 as usize];
-            added.push(policy.for_spd(PolicyId(id), set));
+            added.push(policy.for_spd(PolicyId(id), set, |ports| slots.ingress(ports)));
         }
         drop(coming);
         let next_policy = u32::try_from(add.len()).ok().and_then(|n| next_policy.checked_add(n));

@@ -23,8 +23,9 @@ pub enum CompileError {
     /// The parts do not fit together: validation let a mistake through.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// So many policies were made that no number is left for others.
-    #[error("no policy number is left: restart lockgated")]
+    /// So many policies were made, or configurations with so many ports are kept, that no number
+    /// is left for others.
+    #[error("no number is left for another policy or port: restart lockgated")]
     OutOfNumbers,
     /// Another configuration was compiled since this one was prepared: the caller is at fault.
     #[error("another configuration was compiled in between: apply this one again")]
@@ -66,7 +67,7 @@ pub fn compile(
     let ports = config.port_infos();
     let host = PortId((ports.len() - 1) as u16);
     let policies = (0..).map(PolicyId).zip(&config.policies);
-    let policies = policies.map(|(id, policy)| policy.for_spd(id, |peer| SaSetId(peer.0)));
+    let policies = policies.map(|(id, policy)| policy.by_itself(id));
     let mut parts = SnapshotParts {
         generation,
         ports,

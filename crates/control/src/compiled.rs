@@ -3,13 +3,14 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
-use dataplane::{Generation, Layout, PortId, SaSet, Sad, Snapshot, SnapshotError, Sources};
+use dataplane::{Generation, Layout, SaSet, Sad, Snapshot, SnapshotError, Sources};
 use ipsec::{Fingerprint, InboundSa, OutboundSa, SaId, SequenceNumbers, Spi, Suite};
 use policy::{Direction, SaSetId, Spd};
 
 use crate::ends::Ends;
 use crate::listing::Listing;
 use crate::live_parts::LiveParts;
+use crate::port_slots::PortSlots;
 use config::validated::{PeerId, Policy, Validated};
 use config::{KeyName, KeyNames};
 
@@ -59,7 +60,8 @@ pub struct Compiled {
 impl Compiled {
     /// The configuration. Cost: all policies are copied if nobody asked yet.
     pub fn validated(&self) -> &Arc<Validated> {
-        self.validated.get_or_init(|| self.listing.whole(&self.spd, &self.peers).into())
+        self.validated
+            .get_or_init(|| self.listing.whole(&self.spd, &self.peers, self.slots()).into())
     }
 
     /// The configuration without its policies: that list is empty. Costs nothing.
@@ -78,10 +80,7 @@ impl Compiled {
         live: &LiveParts,
         running: Option<&Snapshot>,
     ) -> Result<Arc<Snapshot>, SnapshotError> {
-        let configured = &self.settings().ports;
-        let host = configured.len();
-        let names = live.ports.iter().take(host).map(|(_, port)| port.name.as_str());
-        if live.links.len() != host + 1 || !names.eq(configured.iter().map(|port| &port.name)) {
+        if live.slots != *self.slots() {
             return Err(SnapshotError::Dangling("a port of another configuration"));
         }
         let sources = Sources {
@@ -90,13 +89,18 @@ impl Compiled {
             policy_slots: self.policy_slots,
             workers: self.workers,
             ports: live.ports.clone(),
-            host: Some(PortId(host as u16)),
+            host: Some(live.slots.host()),
             routes: live.routes.clone(),
             neighbours: live.neighbours.clone(),
             spd: self.spd.clone(),
             sad: self.sad.clone(),
         };
         Ok(Snapshot::after(sources, running)?.into())
+    }
+
+    /// Returns the slots of its ports and netdevs.
+    pub fn slots(&self) -> &Arc<PortSlots> {
+        &self.kept.slots
     }
 
     /// The SA set of a peer, by its place in the file.
@@ -150,7 +154,7 @@ impl Compiled {
             let place = self.peers.iter().position(|known| *known == set);
             PeerId(place.expect("a policy names a set of its configuration") as u32)
         };
-        Policy::from_spd(policy, peer)
+        Policy::from_spd(policy, peer, |ports| self.slots().to_places().list(ports))
     }
 
     /// Returns a copy with the same SAs and sets and other policies.
@@ -211,13 +215,10 @@ pub(crate) struct SaIdentity {
     pub(crate) window: u32,
 }
 
-/// A port: name, netdev, VLAN id.
-pub(crate) type PortShape = (String, String, Option<u16>);
-
 /// State that one compile hands to the next, beside the policies.
 #[derive(Default)]
 pub(crate) struct Kept {
-    pub(crate) ports: Vec<PortShape>,
+    pub(crate) slots: Arc<PortSlots>,
     pub(crate) sets: HashMap<String, SaSetId>,
     /// The SAs as they were compiled, without the places that peers have moved to.
     pub(crate) sad: Sad,

@@ -26,6 +26,7 @@ mod live;
 mod live_parts;
 mod moves;
 mod netdevs;
+mod port_slots;
 mod takeover;
 
 pub use change::{Adopted, ChangeRefused, NotAdopted, RebuildJob, Rebuilt};
@@ -41,4 +42,5 @@ pub use live::{Compiler, Prepared};
 pub use live_parts::{LiveParts, LiveProblem, PortState, live_parts, live_parts_towards};
 pub use moves::{MoveError, MovedPeer};
 pub use netdevs::{PortRefusal, PortRefusalReason, check_netdevs};
+pub use port_slots::PortSlots;
 pub use takeover::{Takeover, Takeovers, action_text, takeovers_of};

@@ -7,6 +7,8 @@ use policy::{PolicyIndex, SaSetId, Spd};
 
 use config::validated::{PeerId, Policy, Validated};
 
+use crate::port_slots::PortSlots;
+
 /// A configuration without its policies, and the order in which it lists them: what they say is in
 /// the SPD. Cheap to copy.
 #[derive(Clone)]
@@ -61,13 +63,15 @@ impl Listing {
         all.filter(move |slot| holds[slot.0 as usize])
     }
 
-    /// The configuration as it is now, with the sets that its peers have. Cost: all policies are
-    /// copied.
-    pub(crate) fn whole(&self, spd: &Spd, sets: &[SaSetId]) -> Validated {
+    /// The configuration as it is now, with the sets that its peers have and the slots of its
+    /// ports. Cost: all policies are copied.
+    pub(crate) fn whole(&self, spd: &Spd, sets: &[SaSetId], slots: &PortSlots) -> Validated {
         let peers: HashMap<SaSetId, PeerId> =
             (0..).map(PeerId).zip(sets).map(|(peer, set)| (*set, peer)).collect();
-        let policies = self.slots(spd);
-        let policies = policies.map(|slot| Policy::from_spd(spd.policy(slot), |set| peers[&set]));
+        let mut places = slots.to_places();
+        let policies = self.slots(spd).map(|slot| {
+            Policy::from_spd(spd.policy(slot), |set| peers[&set], |ports| places.list(ports))
+        });
         Validated { policies: policies.collect(), ..(*self.settings).clone() }
     }
 }

@@ -11,6 +11,7 @@
 //! | generation | all policies are the same; each domain has one of its own |
 //! | policy's slot | its id is, and there are slots left |
 //! | SA's slot, SA set's place | it is |
+//! | port's slot | its name, netdev and VLAN id are |
 //! | layout | the ports are |
 //! | route generation | ports, routes and next hops are the same |
 //!
@@ -29,8 +30,9 @@ use crate::compile::CompileError;
 use crate::compiled::{Compiled, Kept};
 use crate::ends::Ends;
 use crate::listing::Listing;
-use config::validated::{Peer, Policy, Port, Validated};
-use config::{Keys, Loaded};
+use crate::port_slots::{HeldSlots, PortSlots};
+use config::validated::{Peer, Policy, Validated};
+use config::{Keys, Loaded, PeerId};
 
 /// Compiles one configuration after the other, and knows what the last one left to keep.
 pub struct Compiler {
@@ -40,6 +42,7 @@ pub struct Compiler {
     pub(crate) policy_slots: u32,
     pub(crate) next_policy: u32,
     next_set: u32,
+    held: HeldSlots,
     /// Number of compiles that were finished, and of changes made.
     pub(crate) compiles: u64,
     pub(crate) last: Option<Last>,
@@ -72,6 +75,7 @@ impl Compiler {
             policy_slots: 0,
             next_policy: 0,
             next_set: 0,
+            held: HeldSlots::default(),
             compiles: 0,
             last: None,
         }
@@ -88,7 +92,8 @@ impl Compiler {
         }
         let mut next = Ids { policy: self.next_policy, set: self.next_set };
         let sets = next.sets(&config.peers, self.last.as_ref());
-        let policies = next.policies(&config.policies, &sets, self.last.as_ref());
+        let ports = self.held.slots_for(&config).ok_or(CompileError::OutOfNumbers)?;
+        let policies = next.policies(&config.policies, (&sets, &ports), self.last.as_ref());
         let room = room_for(policies.len());
         let (spd, slots) = match &self.last {
             Some(last) if last.spd.holds_only(&policies) => (last.spd.clone(), Slots::Kept),
@@ -101,7 +106,8 @@ impl Compiler {
         let is_same = self.last.as_ref().is_some_and(|last| Arc::ptr_eq(&last.spd, &spd));
         let generation = Generation(self.generation.0.wrapping_add(u32::from(!is_same)));
         let listing = Listing::new(config, &spd);
-        Ok(Prepared { listing, spd, slots, generation, sets, next, compiles: self.compiles })
+        let compiles = self.compiles;
+        Ok(Prepared { listing, spd, slots, ports, generation, sets, next, compiles })
     }
 
     /// Compiles a configuration. The first has generation and layout 1.
@@ -133,7 +139,8 @@ impl Compiler {
         read: &Keys,
         keys: &mut KeyState,
     ) -> Result<Compiled, CompileError> {
-        let Prepared { listing, spd, slots, generation, sets: set_ids, next, compiles } = prepared;
+        let Prepared { listing, spd, slots, ports, generation, .. } = prepared;
+        let Prepared { sets: set_ids, next, compiles, .. } = prepared;
         let config = listing.settings().clone();
         if compiles != self.compiles {
             return Err(CompileError::Overtaken);
@@ -148,13 +155,13 @@ impl Compiler {
             made.add_peer(peer, *set, lines, file, keys)?;
         }
         let (sad, refused, kept) = made.finish()?;
-        let port = |port: &Port| (port.name.clone(), port.netdev.clone(), port.vlan);
         let names = config.peers.iter().map(|peer| peer.name.clone());
         let kept = Arc::new(Kept {
-            ports: config.ports.iter().map(port).collect(),
+            slots: ports,
             sets: names.zip(set_ids.iter().copied()).collect(),
             ..kept
         });
+        self.held.hold(&kept.slots);
         (self.next_policy, self.next_set) = (next.policy, next.set);
         self.take(generation, &spd, slots, &kept);
         Ok(Compiled {
@@ -181,7 +188,7 @@ impl Compiler {
         slots: Slots,
         kept: &Arc<Kept>,
     ) {
-        if self.last.as_ref().is_none_or(|last| last.kept.ports != kept.ports) {
+        if self.last.as_ref().is_none_or(|last| last.kept.slots != kept.slots) {
             self.layout = Layout(self.layout.0 + 1);
         }
         self.policy_slots += u32::from(slots == Slots::GivenAnew);
@@ -206,6 +213,7 @@ pub struct Prepared {
     listing: Listing,
     spd: Arc<Spd>,
     slots: Slots,
+    ports: Arc<PortSlots>,
     generation: Generation,
     /// One entry per peer.
     sets: Vec<SaSetId>,
@@ -260,9 +268,10 @@ impl Ids {
     fn policies(
         &mut self,
         policies: &[Policy],
-        sets: &[SaSetId],
+        (sets, ports): (&[SaSetId], &PortSlots),
         last: Option<&Last>,
     ) -> Vec<policy::Policy> {
+        let mut slots = ports.to_slots();
         let last = last.into_iter().flat_map(|last| last.spd.holding());
         let known: HashMap<&str, &policy::Policy> =
             last.map(|(_, policy)| (policy.name.as_str(), policy)).collect();
@@ -270,7 +279,8 @@ impl Ids {
         let mut compiled = Vec::with_capacity(policies.len());
         for policy in policies {
             let id = known.get(policy.name.as_str()).map_or(PolicyId(u32::MAX), |known| known.id);
-            let mut policy = policy.for_spd(id, |peer| sets[peer.0 as usize]);
+            let set = |peer: PeerId| sets[peer.0 as usize];
+            let mut policy = policy.for_spd(id, set, |ports| slots.ingress(ports));
             let same = known.get(policy.name.as_str()) == Some(&&policy);
             let earlier = highest.get(&policy.priority);
             if !same || earlier.is_some_and(|earlier| *earlier >= id) {

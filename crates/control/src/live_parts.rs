@@ -18,6 +18,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use dataplane::{
     L4Checksum, Neighbours, NetdevId, NextHop, PortId, PortInfos, Prefix, RouteTarget, Routes,
@@ -28,17 +29,21 @@ use policy::AddressRange;
 use wire::Address;
 
 use config::{HOST_NETDEV, Validated};
+
+use crate::port_slots::PortSlots;
 use linux::{Hop, KernelRoute, Link, NeighbourEntry, RouteKind, Standing, Usability, View};
 
 /// The parts of a snapshot that come from the kernel.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LiveParts {
-    /// The configuration's ports in its order, then the host port.
+    /// Slots of the configuration's ports and netdevs, and of the host port.
+    pub slots: Arc<PortSlots>,
+    /// The ports by slot.
     pub ports: PortInfos,
-    /// State of each port, one entry per port.
+    /// State of each port by slot.
     pub states: Vec<PortState>,
-    /// Interface index that a port's addresses and routes are on, one entry per port: for a
-    /// tagged port that of Linux's VLAN netdev. `None`: there is none.
+    /// Interface index that a port's addresses and routes are on, by slot: for a tagged port that
+    /// of Linux's VLAN netdev. `None`: there is none.
     pub links: Vec<Option<u32>>,
     /// Interface index of each netdev that frames are received from; [`NetdevId`] counts into
     /// this list. `None`: there is none of that name.
@@ -129,19 +134,22 @@ impl LiveProblem {
 }
 
 /// Derives the parts that the walk needs from the kernel's view: see the table at the head of this
-/// file.
+/// file. Ports have the slots that they have before another configuration runs.
 pub fn live_parts(config: &Validated, view: &View) -> LiveParts {
-    live_parts_towards(config, view, config.peers.iter().map(|peer| peer.tunnel().remote))
+    let remotes = config.peers.iter().map(|peer| peer.tunnel().remote);
+    live_parts_towards(config, view, PortSlots::in_order(config).into(), remotes)
 }
 
-/// Derives the parts as [`live_parts`] does, for peers that are elsewhere than configured:
-/// `remotes` are their present addresses.
+/// Derives the parts as [`live_parts`] does, for ports in these slots and for peers that are
+/// elsewhere than configured: `remotes` are their present addresses.
 pub fn live_parts_towards(
     config: &Validated,
     view: &View,
+    slots: Arc<PortSlots>,
     remotes: impl Iterator<Item = IpAddr>,
 ) -> LiveParts {
     let mut live = LiveParts {
+        slots,
         ports: PortInfos::default(),
         states: Vec::new(),
         links: Vec::new(),
@@ -250,7 +258,7 @@ impl LiveParts {
 
     /// Lists a next hop as one to keep fresh if it is a router, or a peer on a link.
     fn look_after(&mut self, (port, address): (PortId, Address)) {
-        let is_host = usize::from(port.0) + 1 == self.links.len();
+        let is_host = port == self.slots.host();
         let Some(link) = self.links[usize::from(port.0)].filter(|_| !is_host) else { return };
         let is_peer = self.remotes.get(&address).copied().flatten() == Some(port);
         match is_peer || self.routers.contains_key(&(port, address)) {
@@ -266,20 +274,17 @@ impl LiveParts {
 
     /// Fills in ports, their states and links, and the netdevs.
     fn place_ports(&mut self, config: &Validated, view: &View) {
-        let mut ports = config.port_infos();
-        let netdevs = ports.iter().map(|port| usize::from(port.netdev.0) + 1).max();
-        self.netdevs = vec![None; netdevs.unwrap_or(0)];
+        let slots = self.slots.clone();
         let names = config.ports.iter().map(|port| port.netdev.as_str());
-        for (at, name) in names.chain([HOST_NETDEV]).enumerate() {
+        for (name, (port, mut info)) in names.chain([HOST_NETDEV]).zip(slots.infos(config)) {
             let netdev = view.link_named(name);
-            let info = &mut ports[at];
             let NetdevId(place) = info.netdev;
-            self.netdevs[usize::from(place)] = netdev.map(|link| link.index);
+            *entry(&mut self.netdevs, place, None) = netdev.map(|link| link.index);
             let link = match (netdev, info.vlan) {
                 (Some(netdev), Some(id)) => view.vlan_on(netdev.index, id),
                 (netdev, _) => netdev,
             };
-            let is_host = at == config.ports.len();
+            let is_host = port == slots.host();
             info.addresses = Vec::new();
             if let Some(link) = link {
                 (info.mtu, info.addresses) = (link.mtu, own_addresses(view, link.index));
@@ -292,9 +297,9 @@ impl LiveParts {
             if !may_be_unfinished {
                 info.l4_checksum = L4Checksum::Pass;
             }
-            self.links.push(link.map(|link| link.index));
-            self.states.push(state(netdev, link));
-            let port = info.name.clone();
+            *entry(&mut self.links, port.0, None) = link.map(|link| link.index);
+            *entry(&mut self.states, port.0, PortState::Absent) = state(netdev, link);
+            let (slot, port) = (usize::from(port.0), info.name.clone());
             let problem = match (netdev, link, info.vlan) {
                 (None, _, _) if is_host => Some(LiveProblem::NoHostNetdev),
                 (None, _, _) => Some(LiveProblem::NoNetdev { port, netdev: name.into() }),
@@ -307,8 +312,8 @@ impl LiveParts {
                 _ => None,
             };
             self.problems.extend(problem);
+            self.ports.set(slot, Some(info));
         }
-        self.ports = ports.into_iter().collect();
     }
 
     /// The next hop of one destination.
@@ -358,6 +363,15 @@ fn own_addresses(view: &View, link: u32) -> Vec<Address> {
     addresses.sort_by_key(|address| (config::is_link_local(*address), *address));
     addresses.dedup();
     addresses
+}
+
+/// Returns the entry of a slot, behind which the list need not go.
+fn entry<T: Clone>(list: &mut Vec<T>, slot: u16, vacant: T) -> &mut T {
+    let slot = usize::from(slot);
+    if slot >= list.len() {
+        list.resize(slot + 1, vacant);
+    }
+    &mut list[slot]
 }
 
 /// Port of each interface index.

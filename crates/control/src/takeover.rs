@@ -3,6 +3,7 @@
 use std::fmt;
 
 use config::{HOST_PORT, example_text, validated::Policy};
+use dataplane::PortId;
 use policy::Action;
 use policy::overlap::{Planned, Rest, Taker, takeovers};
 
@@ -82,8 +83,9 @@ pub fn takeovers_of(
     // Higher than the number of any policy that runs: what comes wins over its equals.
     let first = u32::try_from(add.len()).map_or(0, |count| (u32::MAX - 1).saturating_sub(count));
     let transaction = Transaction::new(running, remove, add.to_vec(), first)?;
-    let settings = running.settings();
-    let ports: Vec<u16> = (0..=settings.ports.len() as u16).collect();
+    let (settings, slots) = (running.settings(), running.slots());
+    let mut ports: Vec<u16> = slots.ports().map(|port| port.0).collect();
+    ports.sort_unstable();
     let planned = Planned {
         before: &running.spd,
         removed: &transaction.removed,
@@ -91,8 +93,9 @@ pub fn takeovers_of(
         ports: &ports,
     };
     let policy::overlap::Takeovers { found, rest } = takeovers(planned, MAX_NAMED);
-    let port_name = |place: u16| {
-        let port = settings.ports.get(usize::from(place));
+    let port_name = |slot: u16| {
+        let place = slots.place_of(PortId(slot));
+        let port = place.and_then(|place| settings.ports.get(place));
         port.map_or(HOST_PORT, |port| port.name.as_str())
     };
     let in_words = found.into_iter().map(|takeover| {

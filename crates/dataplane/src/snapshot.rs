@@ -373,6 +373,11 @@ impl Snapshot {
         self.ports.netdevs.len()
     }
 
+    /// Returns whether a netdev has a port.
+    pub fn has_netdev(&self, netdev: NetdevId) -> bool {
+        self.netdev(netdev).is_some()
+    }
+
     /// One port.
     ///
     /// # Panics

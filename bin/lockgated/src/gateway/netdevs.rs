@@ -19,7 +19,7 @@ use crate::events::Kind;
 use crate::netdev::{Instruction, NetdevError, Taking};
 use crate::worker::WorkerGone;
 
-/// The netdevs of a configuration in the order of their [`NetdevId`]s, the host port's last.
+/// The netdevs of a configuration, each once, in the order of the file, the host port's last.
 pub(crate) fn netdevs(config: &Validated) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for port in &config.ports {
@@ -97,7 +97,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Takes one netdev over.
+    /// Takes one netdev over, if the configuration names it.
     ///
     /// # Errors
     /// [`NetdevError`]; the netdev is then as it was found.
@@ -106,8 +106,8 @@ impl Gateway {
         let queues = self.queues_of(netdev, ifindex);
         let mark = self.next_mark;
         self.next_mark = self.next_mark.wrapping_add(1).max(1);
-        let id = self.netdev_id(netdev);
-        let instruction = self.instruction(id, &self.surroundings());
+        let Some(id) = self.netdev_id(netdev) else { return Ok(()) };
+        let instruction = self.instruction(Some(id), &self.surroundings());
         let name = netdev.to_owned();
         let active = self.active;
         let taking = Taking { netdev: name, ifindex, id, mark, queues, active, instruction };
@@ -153,7 +153,7 @@ impl Gateway {
     /// # Errors
     /// [`WorkerGone`]. A queue that cannot be had is an event.
     pub(crate) async fn attach_host(&mut self) -> Result<(), WorkerGone> {
-        let host = self.netdev_id(HOST_NETDEV);
+        let host = self.compiled.slots().host_netdev();
         for error in self.machine.attach_host(host, self.active).await? {
             self.events.record(Kind::HostRefused, HOST_NETDEV, error.to_string(), &[]);
         }
@@ -194,10 +194,9 @@ impl Gateway {
         self.tend(Retry::Now).await
     }
 
-    /// The number of a netdev in the snapshot that the workers walk by.
-    pub(crate) fn netdev_id(&self, netdev: &str) -> NetdevId {
-        let place = self.netdev_names.iter().position(|name| name == netdev);
-        NetdevId(place.unwrap_or(self.netdev_names.len()) as u16)
+    /// The slot of a netdev, if the running configuration names it.
+    fn netdev_id(&self, netdev: &str) -> Option<NetdevId> {
+        self.compiled.slots().netdev_named(netdev)
     }
 
     /// Tells the programs which ports and addresses there are. What one was refused of is tried
@@ -307,7 +306,7 @@ impl Gateway {
     }
 
     async fn release(&mut self, name: &str) -> Result<(), WorkerGone> {
-        let id = self.netdev_id(name);
+        let Some(id) = self.netdev_id(name) else { return Ok(()) };
         match Arc::make_mut(&mut self.netdevs).remove(name) {
             Some(_) => self.machine.release(name, id).await,
             None => Ok(()),
@@ -316,8 +315,7 @@ impl Gateway {
 
     /// Netdevs of ours that the kernel has no more, or has anew under the name.
     fn gone(&self) -> Vec<(String, u32)> {
-        let now = |name: &str| self.live.netdevs.get(usize::from(self.netdev_id(name).0)).copied();
-        let gone = self.netdevs.iter().filter(|(name, of)| now(name).flatten() != Some(of.ifindex));
+        let gone = self.netdevs.iter().filter(|(name, of)| self.index_of(name) != Some(of.ifindex));
         gone.map(|(name, netdev)| (name.clone(), netdev.ifindex)).collect()
     }
 
@@ -327,11 +325,16 @@ impl Gateway {
         there.filter(|(name, _)| !self.netdevs.contains_key(name)).collect()
     }
 
+    /// Interface index of a netdev that the configuration names, if it is there.
+    fn index_of(&self, netdev: &str) -> Option<u32> {
+        let NetdevId(slot) = self.netdev_id(netdev)?;
+        self.live.netdevs.get(usize::from(slot)).copied().flatten()
+    }
+
     /// Netdevs that should be ours and are there, the host port's left out.
     pub(crate) fn there(&self) -> Vec<(String, u32)> {
-        let ports = &self.netdev_names[..self.netdev_names.len() - 1];
-        let there = ports.iter().zip(&self.live.netdevs);
-        there.filter_map(|(name, ifindex)| Some((name.clone(), (*ifindex)?))).collect()
+        let named = netdevs(self.config()).into_iter().filter(|name| name != HOST_NETDEV);
+        named.filter_map(|name| self.index_of(&name).map(|ifindex| (name, ifindex))).collect()
     }
 
     /// Receive queues of the netdevs that are there.
@@ -353,7 +356,7 @@ impl Gateway {
     }
 
     /// Returns the instruction for the program of a netdev.
-    fn instruction(&self, id: NetdevId, surroundings: &Surroundings) -> Instruction {
+    fn instruction(&self, id: Option<NetdevId>, surroundings: &Surroundings) -> Instruction {
         let Surroundings { own, inside } = surroundings.clone();
         Instruction { rules: rules(id, &self.snapshot, &self.reserved), own, inside }
     }
@@ -399,11 +402,15 @@ pub(super) fn inside(live: &LiveParts, target: &RouteTarget<NextHop>) -> bpf::In
     }
 }
 
-/// The rules of a netdev's ports.
-pub(super) fn rules(id: NetdevId, snapshot: &Snapshot, reserved: &Reserved) -> Vec<PortRule> {
+/// The rules of a netdev's ports; of a netdev that the configuration does not name, none.
+pub(super) fn rules(
+    id: Option<NetdevId>,
+    snapshot: &Snapshot,
+    reserved: &Reserved,
+) -> Vec<PortRule> {
     let ports = snapshot.ports().map(|(_, port)| port);
     ports
-        .filter(|port| port.netdev == id)
+        .filter(|port| Some(port.netdev) == id)
         .map(|port| PortRule {
             vlan: port.vlan,
             side: side(port.side),

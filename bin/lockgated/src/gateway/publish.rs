@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use config::validated::Cache;
 use dataplane::counters::Volume;
-use dataplane::{CounterRoom, Counters, FlowCache, GoneSas, Snapshot};
+use dataplane::{CounterRoom, Counters, FlowCache, GoneSas, NetdevId, Snapshot};
 
-use super::{Gateway, netdevs};
+use super::Gateway;
 use crate::caches::CacheError;
 use crate::events::Kind;
 use crate::worker::{Counted, Next, NextCache, NextCounters, Retired, WorkerGone};
@@ -28,8 +28,9 @@ impl Gateway {
         caches: Option<Caches>,
     ) -> Result<(), WorkerGone> {
         let arrangement = (snapshot.layout() != self.snapshot.layout()).then(|| {
-            let place = |name: &String| self.netdev_names.iter().position(|old| old == name);
-            netdevs(self.config()).iter().map(place).collect::<Vec<_>>()
+            let has = |snapshot: &Snapshot, slot| snapshot.has_netdev(NetdevId(slot as u16));
+            let stays = |slot| (has(&self.snapshot, slot) && has(&snapshot, slot)).then_some(slot);
+            (0..snapshot.netdev_slots()).map(stays).collect::<Vec<_>>()
         });
         let [before, after] = [&self.snapshot, &snapshot].map(|snapshot| snapshot.spd().wraps());
         let caches = match caches {
@@ -67,7 +68,6 @@ impl Gateway {
         let old = std::mem::replace(&mut self.snapshot, snapshot);
         // Of very many policies that takes milliseconds.
         aside(move || drop((old, dropped)));
-        self.netdev_names = netdevs(self.config()).into();
         Ok(())
     }
 

@@ -178,6 +178,16 @@ impl Simulated {
 }
 
 impl World {
+    /// Returns the ports that are walked, by name, each with the name of its netdev: slots tell of
+    /// what ran before.
+    pub(super) fn ports(&self) -> BTreeMap<String, (PortInfo, String)> {
+        let port = |(_, port): (_, &PortInfo)| {
+            let netdev = self.names[usize::from(port.netdev.0)].clone();
+            (port.name.clone(), (PortInfo { netdev: NetdevId(0), ..port.clone() }, netdev))
+        };
+        self.walked.ports().map(port).collect()
+    }
+
     /// Asserts that no program passes a packet of `allow_host` that a policy which is walked may
     /// want.
     fn nothing_is_open_that_must_be_closed(&self) {

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
+use policy::PolicyId;
 use policy::overlap::{Doubt, Finding, review};
-use policy::{PolicyId, SaSetId};
 
 use super::ports::Ports;
 use crate::errors::Problems;
@@ -28,8 +28,7 @@ pub(super) struct Review<'a> {
 impl Review<'_> {
     /// Warns of every kind, of the first few pairs each.
     pub(super) fn warn(&self, problems: &mut Problems<'_>) {
-        let set = |peer: PeerId| SaSetId(peer.0);
-        let compiled = |(place, policy): (u32, &Policy)| policy.for_spd(PolicyId(place), set);
+        let compiled = |(place, policy): (u32, &Policy)| policy.by_itself(PolicyId(place));
         let compiled: Vec<policy::Policy> = (0..).zip(self.policies).map(compiled).collect();
         let mut told: Vec<Finding> = Vec::new();
         let mut counts = [0usize; 3];

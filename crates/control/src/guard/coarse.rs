@@ -133,7 +133,7 @@ impl ByAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use policy::{Book, Decider, PolicyId, SaSetId, Spd, common};
+    use policy::{Book, Decider, PolicyId, Spd, common};
     use wire::{Flow, Upper};
 
     fn range(lo: u128, hi: u128) -> AddressRange {
@@ -211,7 +211,7 @@ mod tests {
                     .iter()
                     .rev()
                     .zip(0..)
-                    .map(|(policy, id)| policy.for_spd(PolicyId(id), |peer| SaSetId(peer.0)));
+                    .map(|(policy, id)| policy.by_itself(PolicyId(id)));
                 Spd::new(compiled.collect()).expect("few rules")
             };
             let ordered = crate::guard::text::in_order(&config.policies);

@@ -1,0 +1,204 @@
+//! Slots of ports and netdevs. A port keeps its slot as long as it is there, whatever other ports
+//! come and go: counters, policies, neighbours and packets that wait name it by its slot. A port is
+//! the same one as long as its name, its netdev and its VLAN id are; a netdev, as long as its name
+//! is.
+//!
+//! Every compiled configuration holds the slots of its ports. No slot is given to another port
+//! before all configurations that hold it are gone. The one that workers walk by is held until they
+//! all have gone over to the next, so two snapshots that follow each other never mean two ports by
+//! one slot.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
+use std::sync::{Arc, Weak};
+
+use config::validated::IngressPorts;
+use config::{HOST_NETDEV, HOST_PORT, Validated};
+use dataplane::{NetdevId, PortId, PortInfo};
+
+/// The slots of a configuration's ports and netdevs, the host port among them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PortSlots {
+    /// In the order of the file, the host port last.
+    rows: Vec<Row>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Row {
+    key: PortKey,
+    port: PortId,
+    netdev: NetdevId,
+}
+
+/// The properties that make a port the same one.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct PortKey {
+    name: String,
+    netdev: String,
+    vlan: Option<u16>,
+}
+
+impl PortSlots {
+    /// Returns the slots of a configuration before which none was: ports and netdevs in the order
+    /// of the file, the host port last.
+    pub fn in_order(config: &Validated) -> PortSlots {
+        let rows = PortSlots::beside(config, &[]).map(|slots| slots.rows);
+        PortSlots { rows: rows.unwrap_or_default() }
+    }
+
+    /// Gives slots to the ports of a configuration: one that has a slot among those that are held
+    /// keeps it, another gets the lowest that nobody holds. `None`: there is none.
+    fn beside(config: &Validated, held: &[Arc<PortSlots>]) -> Option<PortSlots> {
+        let rows = || held.iter().flat_map(|slots| &slots.rows);
+        let mut ports = Slots::of(rows().map(|row| (row.key.clone(), row.port.0)));
+        let mut netdevs = Slots::of(rows().map(|row| (row.key.netdev.clone(), row.netdev.0)));
+        let configured = config.ports.iter().map(|port| PortKey {
+            name: port.name.clone(),
+            netdev: port.netdev.clone(),
+            vlan: port.vlan,
+        });
+        let host = PortKey { name: HOST_PORT.into(), netdev: HOST_NETDEV.into(), vlan: None };
+        let row = |key: PortKey| {
+            let netdev = NetdevId(netdevs.slot_of(&key.netdev)?);
+            Some(Row { port: PortId(ports.slot_of(&key)?), netdev, key })
+        };
+        let rows = configured.chain([host]).map(row).collect::<Option<_>>()?;
+        Some(PortSlots { rows })
+    }
+
+    /// Returns the ports in the order of the file, the host port last.
+    pub fn ports(&self) -> impl Iterator<Item = PortId> + '_ {
+        self.rows.iter().map(|row| row.port)
+    }
+
+    /// Returns the host port.
+    ///
+    /// # Panics
+    /// If these are slots of no configuration.
+    pub fn host(&self) -> PortId {
+        self.rows[self.rows.len() - 1].port
+    }
+
+    /// Returns the netdev of the host port.
+    ///
+    /// # Panics
+    /// If these are slots of no configuration.
+    pub fn host_netdev(&self) -> NetdevId {
+        self.rows[self.rows.len() - 1].netdev
+    }
+
+    /// Returns the place of a port in the order of the file; the host port's is behind the last.
+    pub fn place_of(&self, port: PortId) -> Option<usize> {
+        self.rows.iter().position(|row| row.port == port)
+    }
+
+    /// Returns the netdev of a name.
+    pub fn netdev_named(&self, name: &str) -> Option<NetdevId> {
+        self.rows.iter().find(|row| row.key.netdev == name).map(|row| row.netdev)
+    }
+
+    /// Returns the ports as the configuration describes them, with the netdevs that they are on, in
+    /// the order of the file, the host port last.
+    pub(crate) fn infos(&self, config: &Validated) -> impl Iterator<Item = (PortId, PortInfo)> {
+        let rows = self.rows.iter().zip(config.port_infos());
+        rows.map(|(row, info)| (row.port, PortInfo { netdev: row.netdev, ..info }))
+    }
+
+    /// Returns the translation of lists of ports from places in the file into slots.
+    pub(crate) fn to_slots(&self) -> Renumbering {
+        Renumbering::of((0..).zip(self.ports().map(|port| port.0)))
+    }
+
+    /// Returns the translation of lists of ports from slots into places in the file.
+    pub(crate) fn to_places(&self) -> Renumbering {
+        Renumbering::of(self.ports().map(|port| port.0).zip(0..))
+    }
+}
+
+/// The slots that compiled configurations hold.
+#[derive(Default)]
+pub(crate) struct HeldSlots(Vec<Weak<PortSlots>>);
+
+impl HeldSlots {
+    /// Returns slots for a configuration; `None`: there are not enough.
+    pub(crate) fn slots_for(&self, config: &Validated) -> Option<Arc<PortSlots>> {
+        let held: Vec<Arc<PortSlots>> = self.0.iter().filter_map(Weak::upgrade).collect();
+        let slots = PortSlots::beside(config, &held)?;
+        let same = held.into_iter().find(|held| **held == slots);
+        Some(same.unwrap_or_else(|| slots.into()))
+    }
+
+    /// Has slots held from now on, until nobody has them any more.
+    pub(crate) fn hold(&mut self, slots: &Arc<PortSlots>) {
+        self.0.retain(|held| held.strong_count() > 0);
+        if !self.0.iter().any(|held| std::ptr::eq(held.as_ptr(), Arc::as_ptr(slots))) {
+            self.0.push(Arc::downgrade(slots));
+        }
+    }
+}
+
+/// Slots while they are being given.
+struct Slots<K> {
+    known: HashMap<K, u16>,
+    taken: HashSet<u16>,
+    /// All below this one are taken.
+    next: u16,
+}
+
+impl<K: Clone + Eq + Hash> Slots<K> {
+    fn of(known: impl Iterator<Item = (K, u16)>) -> Slots<K> {
+        let known: HashMap<K, u16> = known.collect();
+        let taken = known.values().copied().collect();
+        Slots { known, taken, next: 0 }
+    }
+
+    /// Returns the slot that somebody has, or gives the lowest vacant one. The last number stands
+    /// for none.
+    fn slot_of(&mut self, key: &K) -> Option<u16> {
+        if let Some(slot) = self.known.get(key) {
+            return Some(*slot);
+        }
+        let slot = (self.next..u16::MAX).find(|slot| !self.taken.contains(slot))?;
+        self.next = slot + 1;
+        self.known.insert(key.clone(), slot);
+        Some(slot)
+    }
+}
+
+/// A translation of lists of ports. Policies share their lists, so each is translated once.
+pub(crate) struct Renumbering {
+    numbers: HashMap<u16, u16>,
+    /// True if every port keeps its number.
+    is_same: bool,
+    /// Lists by their addresses, which they keep while they are in here.
+    known: HashMap<usize, [Arc<[u16]>; 2]>,
+}
+
+impl Renumbering {
+    fn of(numbers: impl Iterator<Item = (u16, u16)>) -> Renumbering {
+        let numbers: HashMap<u16, u16> = numbers.collect();
+        let is_same = numbers.iter().all(|(from, to)| from == to);
+        Renumbering { numbers, is_same, known: HashMap::new() }
+    }
+
+    /// Translates a list of ports; the result is ascending.
+    ///
+    /// # Panics
+    /// If it names a port of another configuration.
+    pub(crate) fn list(&mut self, list: &Arc<[u16]>) -> Arc<[u16]> {
+        if self.is_same {
+            return list.clone();
+        }
+        let translated = || {
+            let mut numbers: Vec<u16> = list.iter().map(|number| self.numbers[number]).collect();
+            numbers.sort_unstable();
+            [list.clone(), numbers.into()]
+        };
+        self.known.entry(list.as_ptr() as usize).or_insert_with(translated)[1].clone()
+    }
+
+    /// Translates the ports that a configured policy speaks of.
+    pub(crate) fn ingress(&mut self, ports: &IngressPorts) -> Arc<[u16]> {
+        self.list(ports.numbers())
+    }
+}
