@@ -16,7 +16,7 @@
 //! | `save`, `config_file` | the configuration file, written and compared |
 //! | `numbers`, `sampling`, `liveness`, `checksums` | what is looked after every second |
 //! | `daemon`, `shown`, `cached`, `backend`, `api`, `metrics`, `events`, `notify` | what it tells |
-//! | `totals` | what was counted, by names that outlive a layout |
+//! | `totals` | what was counted, by names, which outlive slots |
 //! | `failure` | why it does not start |
 //! | `hardening` | what it gives up |
 #![forbid(unsafe_code)]

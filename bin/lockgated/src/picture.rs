@@ -123,7 +123,7 @@ impl Picture {
         Ok(reports.filter(|reports| reports.iter().all(is_of_this)))
     }
 
-    /// Returns the counts since the start, over workers and layouts.
+    /// Returns the counts since the start, over workers and snapshots.
     pub(crate) fn totals_with(&self, reports: &[Report]) -> Totals {
         let mut totals = Totals::clone(&self.totals);
         reports.iter().for_each(|report| totals.add(&report.flushed));

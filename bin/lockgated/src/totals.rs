@@ -1,11 +1,11 @@
-//! Sums up counters since the start, by names that outlive a layout: when ports, policies or SAs
-//! change their places, each worker hands over what it counted under the old ones.
+//! Sums up counters since the start, by names: slots are others' in time. When ports, policies or
+//! SAs leave their slots, each worker hands over what it counted of them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use dataplane::counters::{PortCounts, Volume};
-use dataplane::{CacheCounters, DropReason, GoneSas, L4ChecksumCounts, Ledger, Snapshot};
+use dataplane::{CacheCounters, DropReason, Gone, L4ChecksumCounts, Ledger, Snapshot};
 use ipsec::{SaId, Spi};
 use policy::Direction;
 
@@ -14,7 +14,7 @@ use crate::worker::Flushed;
 /// An SA by what it keeps for life: direction, SPI, peer.
 pub(crate) type SaKey = (Direction, Spi, String);
 
-/// Sums over workers and layouts.
+/// Sums over workers and snapshots.
 #[derive(Clone, Default)]
 pub(crate) struct Totals {
     /// By port name; the empty name: frames that belong to no port.
@@ -98,8 +98,11 @@ impl Totals {
         self.l4_checksums.entry(name.to_owned()).or_default().add(&counts.l4_checksums);
     }
 
-    /// Adds what SAs of a snapshot have counted that are gone since.
-    pub(crate) fn add_gone(&mut self, before: &Snapshot, gone: &GoneSas) {
+    /// Adds what ports and SAs of a snapshot have counted that are gone since.
+    pub(crate) fn add_gone(&mut self, before: &Snapshot, gone: &Gone) {
+        for (port, counts) in &gone.ports {
+            self.add_port(&before.port(*port).name, counts);
+        }
         let peer = |set| {
             let set = before.sad().places().get(set).map(|place| before.set(place));
             set.map_or_else(String::new, |set| set.peer.clone())

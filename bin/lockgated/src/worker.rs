@@ -13,7 +13,7 @@ use dataplane::cache::{CacheEntry, Key, Recall};
 use dataplane::counters::Volume;
 use dataplane::handover::RING_PACKETS;
 use dataplane::{
-    CacheCounters, Counters, FlowCache, GoneSas, Handovers, Moved, NetdevId, Snapshot, Tap, TapId,
+    CacheCounters, Counters, FlowCache, Gone, Handovers, Moved, NetdevId, Snapshot, Tap, TapId,
     Wanted, Worker,
 };
 use io::{LivePort, TunPort, XdpFrames, XdpPort};
@@ -32,8 +32,8 @@ const DRAIN: Duration = Duration::from_millis(200);
 
 /// A command of the control thread to a worker, obeyed between two turns.
 pub(crate) enum Command {
-    /// Goes over to a snapshot. Of the same layout, it costs the worker no more than an exchange of
-    /// pointers: what goes is handed back, for somebody else to free.
+    /// Goes over to a snapshot. Unless ports or SAs go, it costs the worker no more than an
+    /// exchange of pointers: what goes is handed back, for somebody else to free.
     Publish { next: Box<Next>, reply: oneshot::Sender<Retired> },
     /// Takes a socket over.
     Attach { netdev: NetdevId, mark: u16, socket: Box<xsk::Socket>, reply: oneshot::Sender<()> },
@@ -68,16 +68,14 @@ const SHOWN_LINES: usize = 512;
 /// The snapshot that a worker goes over to, with its counters and its flow cache.
 pub(crate) struct Next {
     pub(crate) snapshot: Arc<Snapshot>,
-    /// Under another layout: for each netdev of the new snapshot its number in the old one.
-    pub(crate) arrangement: Option<Vec<Option<usize>>>,
     pub(crate) counters: NextCounters,
     pub(crate) cache: NextCache,
 }
 
 /// The counters that a worker uses from now on.
 pub(crate) enum NextCounters {
-    /// Those in use. The counts of these SAs, which are gone, are handed back.
-    Same(GoneSas),
+    /// Those in use. The counts of these ports and SAs, which are gone, are handed back.
+    Same(Gone),
     /// New ones, all zeros, with room for the new snapshot. All counts so far are handed back.
     Other(Box<Counters>),
 }
@@ -102,8 +100,8 @@ pub(crate) struct Retired {
 
 /// Counts of the snapshot before that go on nowhere.
 pub(crate) enum Counted {
-    /// Counts of SAs that are gone.
-    Gone(GoneSas),
+    /// Counts of ports and SAs that are gone.
+    Gone(Gone),
     /// All counts.
     All(Box<Flushed>),
 }
@@ -134,7 +132,7 @@ pub(crate) struct Report {
     pub(crate) cache_counters: CacheCounters,
     pub(crate) census: xsk::Census,
     pub(crate) waiting: usize,
-    /// One entry per netdev: its queues on this worker.
+    /// One entry per slot of a netdev: its queues on this worker.
     pub(crate) queues: Vec<Vec<io::QueueStatistics>>,
     pub(crate) host: Option<io::TunStatistics>,
     pub(crate) turns: u64,
@@ -367,9 +365,9 @@ struct Thread {
     poll: Poll,
     start: Instant,
     sleeps: u64,
-    /// Packets given to other workers and taken from them under earlier layouts.
+    /// Packets given to other workers and taken from them before counters were last exchanged.
     handed_before: [u64; 2],
-    /// Counters of the flow cache under earlier layouts.
+    /// Counters of the flow cache before counters were last exchanged.
     cache_before: CacheCounters,
     /// Turns until the host port is read.
     host_in: u8,
@@ -565,19 +563,18 @@ impl Thread {
     }
 
     fn publish(&mut self, next: Next) -> Retired {
-        let Next { snapshot, arrangement, counters, cache } = next;
-        if let Some(arrangement) = &arrangement {
+        let Next { snapshot, counters, cache } = next;
+        if snapshot.ports_gone_since(&self.snapshot).next().is_some() {
             self.empty_rings();
-            self.worker.renumber(self.snapshot.layout(), arrangement);
         }
         let old = std::mem::replace(&mut self.snapshot, snapshot);
-        let counted = match (counters, arrangement) {
-            (NextCounters::Same(gone), _) => Counted::Gone(self.worker.take_volumes(gone)),
-            (NextCounters::Other(zeroed), arrangement) => {
-                let counters = match arrangement {
-                    Some(arrangement) => self.rearrange(arrangement, *zeroed),
-                    None => self.worker.exchange_counters(*zeroed),
-                };
+        for port in self.worker.leave_ports(&self.snapshot) {
+            self.close(port);
+        }
+        let counted = match counters {
+            NextCounters::Same(gone) => Counted::Gone(self.worker.take_counts(gone)),
+            NextCounters::Other(zeroed) => {
+                let counters = self.worker.exchange_counters(*zeroed);
                 self.handed_before[0] += counters.handed_over;
                 self.handed_before[1] += counters.taken_over;
                 self.cache_before.add(&counters.cache);
@@ -593,17 +590,6 @@ impl Thread {
         self.worker.adopt(&self.snapshot, now_ns);
         let wants_cache = self.worker.cache().is_some_and(FlowCache::is_outworn);
         Retired { counted, snapshot: old, cache, wants_cache }
-    }
-
-    /// Puts netdevs into other places, closes those that have none, and returns what was counted.
-    fn rearrange(&mut self, arrangement: Vec<Option<usize>>, zeroed: Counters) -> Counters {
-        let mut ports = self.worker.take_netdevs();
-        let mut netdev = |old: Option<usize>| ports.get_mut(old?)?.take();
-        let netdevs = arrangement.into_iter().map(&mut netdev).collect();
-        for port in ports.into_iter().flatten() {
-            self.close(port);
-        }
-        self.worker.rearrange_with(netdevs, zeroed)
     }
 
     /// Walks what others handed over before this moment, or as much as a ring holds.

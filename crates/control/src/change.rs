@@ -172,8 +172,7 @@ impl Compiler {
     /// `running`, with the ends that its peers have moved to.
     ///
     /// The generation of each domain that any of the policies has rules in rises by 1, and that of
-    /// the policies as a whole. The layout stays, unless all slots had to be given anew. A
-    /// transaction of nothing changes nothing.
+    /// the policies as a whole. A transaction of nothing changes nothing.
     ///
     /// `running` need not be what was compiled last: what was compiled and did not come to run is
     /// let go of. Cost: by the change and those before it that are not folded in yet
@@ -204,12 +203,7 @@ impl Compiler {
         let generation = Generation(self.generation.0.wrapping_add(1));
         self.next_policy = next_policy;
         self.take(generation, &compiled.spd, slots, &compiled.kept);
-        Ok(Compiled {
-            generation,
-            layout: self.layout,
-            policy_slots: self.policy_slots,
-            ..compiled
-        })
+        Ok(Compiled { generation, policy_slots: self.policy_slots, ..compiled })
     }
 
     /// Compiles the whole set for [`Compiler::change_policies`].
@@ -251,7 +245,7 @@ impl Compiler {
     }
 
     /// Puts a rebuilt base under what runs now, with the changes since in front of it. Neither
-    /// generations nor the layout change, and every answer stays the same.
+    /// generations nor slots change, and every answer stays the same.
     ///
     /// # Errors
     /// [`NotAdopted`]: what runs goes on.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
-use dataplane::{Generation, Layout, SaSet, Sad, Snapshot, SnapshotError, Sources};
+use dataplane::{Generation, SaSet, Sad, Snapshot, SnapshotError, Sources};
 use ipsec::{Fingerprint, InboundSa, OutboundSa, SaId, SequenceNumbers, Spi, Suite};
 use policy::{Direction, SaSetId, Spd};
 
@@ -41,8 +41,6 @@ pub struct Compiled {
     pub peers: Arc<[SaSetId]>,
     /// Generation of the policies as a whole.
     pub generation: Generation,
-    /// Number of the arrangement of ports.
-    pub layout: Layout,
     /// Number of the arrangement of policy slots.
     pub policy_slots: u32,
     /// Keys that are not used.
@@ -85,7 +83,6 @@ impl Compiled {
         }
         let sources = Sources {
             generation: self.generation,
-            layout: self.layout,
             policy_slots: self.policy_slots,
             workers: self.workers,
             ports: live.ports.clone(),
@@ -164,7 +161,6 @@ impl Compiled {
             sad: self.sad.clone(),
             peers: self.peers.clone(),
             generation: self.generation,
-            layout: self.layout,
             policy_slots: self.policy_slots,
             refused: self.refused.clone(),
             ends: self.ends.clone(),

@@ -12,15 +12,14 @@
 //! | policy's slot | its id is, and there are slots left |
 //! | SA's slot, SA set's place | it is |
 //! | port's slot | its name, netdev and VLAN id are |
-//! | layout | the ports are |
 //! | route generation | ports, routes and next hops are the same |
 //!
-//! Ids, generations and layouts are never used twice while the process lives.
+//! Ids and generations are never used twice while the process lives.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-use dataplane::{Generation, Layout};
+use dataplane::Generation;
 use ipsec::{ReplayWindow, SaError, Tunnel};
 use keystate::KeyState;
 use policy::{PolicyId, SaSetId, Slots, Spd};
@@ -38,7 +37,6 @@ use config::{Keys, Loaded, PeerId};
 pub struct Compiler {
     workers: u32,
     pub(crate) generation: Generation,
-    pub(crate) layout: Layout,
     pub(crate) policy_slots: u32,
     pub(crate) next_policy: u32,
     next_set: u32,
@@ -71,7 +69,6 @@ impl Compiler {
         Compiler {
             workers,
             generation: Generation(0),
-            layout: Layout(0),
             policy_slots: 0,
             next_policy: 0,
             next_set: 0,
@@ -110,7 +107,7 @@ impl Compiler {
         Ok(Prepared { listing, spd, slots, ports, generation, sets, next, compiles })
     }
 
-    /// Compiles a configuration. The first has generation and layout 1.
+    /// Compiles a configuration. The first has generation 1.
     ///
     /// # Errors
     /// As [`Compiler::prepare`] and [`Compiler::finish`].
@@ -169,7 +166,6 @@ impl Compiler {
             sad,
             peers: set_ids.into(),
             generation,
-            layout: self.layout,
             policy_slots: self.policy_slots,
             refused: refused.into(),
             ends: Ends::default(),
@@ -180,7 +176,8 @@ impl Compiler {
         })
     }
 
-    /// Records a result as the last, and counts the layout and slots on where they changed.
+    /// Records a result as the last, and counts the arrangement of policy slots on if it
+    /// changed.
     pub(crate) fn take(
         &mut self,
         generation: Generation,
@@ -188,9 +185,6 @@ impl Compiler {
         slots: Slots,
         kept: &Arc<Kept>,
     ) {
-        if self.last.as_ref().is_none_or(|last| last.kept.slots != kept.slots) {
-            self.layout = Layout(self.layout.0 + 1);
-        }
         self.policy_slots += u32::from(slots == Slots::GivenAnew);
         self.generation = generation;
         self.compiles += 1;
@@ -199,7 +193,7 @@ impl Compiler {
 }
 
 /// Slots for so many policies and those that come after them. Where none is left all are given
-/// anew, and counters begin anew under a new layout.
+/// anew, and counters begin anew.
 pub(crate) fn room_for(policies: usize) -> usize {
     policies.saturating_mul(2).next_power_of_two().max(LEAST_SLOTS)
 }

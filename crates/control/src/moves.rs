@@ -72,8 +72,8 @@ pub enum MoveError {
 
 impl Compiled {
     /// Moves a peer to its present end: packets for it go there, and its packets are expected from
-    /// there. Its set and its SAs are carried over, with their keys, numbers and windows. The
-    /// layout stays: what places stand for is the same.
+    /// there. Its set and its SAs are carried over, with their keys, numbers and windows, in
+    /// their slots.
     ///
     /// Returns the peer with both ends; `None`: it is there already.
     ///

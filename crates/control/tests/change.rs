@@ -166,7 +166,7 @@ fn a_transaction_raises_the_generation_of_its_domains_by_one() {
     assert!(Arc::ptr_eq(&nothing.spd, &six.spd));
     gateway.check(&many);
     for compiled in [&added, &removed, &many, &six] {
-        assert_eq!(compiled.layout, first.layout, "counters go on");
+        assert_eq!(compiled.policy_slots, first.policy_slots, "counters go on");
         assert_eq!(slot(compiled, "b"), slot(&first, "b"));
         assert!(Arc::ptr_eq(&sealing(compiled)[0], &sealing(&first)[0]));
     }
@@ -241,12 +241,15 @@ fn applying_what_runs_already_changes_nothing() {
     let loaded = gateway.load(&changed.validated().effective());
     let applied = gateway.compiler.compile(&loaded, &mut gateway.keys).unwrap();
     assert!(Arc::ptr_eq(&applied.spd, &changed.spd));
-    assert_eq!((applied.layout, generations(&applied)), (changed.layout, generations(&changed)));
+    assert_eq!(
+        (applied.policy_slots, generations(&applied)),
+        (changed.policy_slots, generations(&changed))
+    );
     // What differs is a change of its domains alone, and what stays keeps its slot.
     let more = format!("{}{}", changed.validated().effective(), bypass("d", 1, "10.9.0.0/16"));
     let loaded = gateway.load(&more);
     let applied = gateway.compiler.compile(&loaded, &mut gateway.keys).unwrap();
-    assert_eq!((applied.layout, generations(&applied)), (changed.layout, [3, 3, 1]));
+    assert_eq!((applied.policy_slots, generations(&applied)), (changed.policy_slots, [3, 3, 1]));
     for name in ["b", "c"] {
         assert_eq!(slot(&applied, name), slot(&changed, name));
     }
@@ -280,7 +283,7 @@ fn what_was_compiled_and_did_not_come_to_run_leaves_its_numbers_behind() {
     assert!(next.spd.generation(OUT) > lost.spd.generation(OUT));
     assert_ne!(slot(&next, "next"), slot(&lost, "lost"));
     assert_eq!(slot(&next, "a"), slot(&first, "a"));
-    assert_eq!(next.layout, first.layout);
+    assert_eq!(next.policy_slots, first.policy_slots);
     gateway.check(&next);
 }
 
@@ -307,7 +310,7 @@ fn changes_are_folded_in_beside_what_runs() {
     let adopted = gateway.compiler.adopt(&running, rebuilt).unwrap().compiled;
     assert_eq!((adopted.spd.changes(), names(&adopted)), (3, names(&running)));
     assert_eq!(generations(&adopted), generations(&running));
-    assert_eq!(adopted.layout, running.layout);
+    assert_eq!(adopted.policy_slots, running.policy_slots);
     for name in names(&running) {
         assert_eq!(slot(&adopted, name), slot(&running, name));
     }

@@ -76,7 +76,7 @@ pub struct PortCounts {
 }
 
 /// The room that counters need under a snapshot. They go on from one snapshot to the next as long
-/// as it is the same; what SAs that are gone have counted is taken out.
+/// as it is the same; what ports and SAs that are gone have counted is taken out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CounterRoom {
     /// Slots of ports.
@@ -195,13 +195,22 @@ impl Counters {
         }
     }
 
+    /// Takes out the counts of a port that is no longer in its slot.
+    pub(crate) fn take_port(&mut self, port: PortId) -> PortCounts {
+        let (counts, place) = (self.port(port), usize::from(port.0));
+        self.ledgers[place] = Ledger::default();
+        self.transmitted[place] = Volume::default();
+        self.l4_checksums[place] = L4ChecksumCounts::default();
+        counts
+    }
+
     /// Returns the ledger of frames that belong to no port.
     pub fn without_port(&self) -> &Ledger {
         &self.ledgers[self.ledgers.len() - 1]
     }
 
-    /// Counts on in zeroed counters of other room, for the same ports. Returns what was counted so
-    /// far, without what waits: that is as if it had come just now.
+    /// Counts on in zeroed counters of other room. Returns what was counted so far, without what
+    /// waits: that is as if it had come just now.
     pub(crate) fn exchange(&mut self, zeroed: Counters) -> Counters {
         let mut before = std::mem::replace(self, zeroed);
         for (now, before) in self.ledgers.iter_mut().zip(&mut before.ledgers) {

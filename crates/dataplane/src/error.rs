@@ -10,6 +10,8 @@ use crate::ids::PortId;
 pub enum SnapshotError {
     /// Two ports claim the same netdev and VLAN id.
     SamePort(PortId, PortId),
+    /// The slot of a port was another's in the snapshot before.
+    OtherPort(PortId),
     /// Policies and SA sets do not fit together.
     Tables(TablesError),
     /// Two inbound SAs have one SPI.
@@ -28,6 +30,7 @@ impl std::fmt::Display for SnapshotError {
             Self::SamePort(a, b) => {
                 write!(f, "ports {} and {} are the same netdev and VLAN", a.0, b.0)
             }
+            Self::OtherPort(port) => write!(f, "slot {} was another port's just now", port.0),
             Self::Tables(error) => error.fmt(f),
             Self::SameSpi(spi) => write!(f, "two inbound SAs have SPI {spi}"),
             Self::Taken(id) => write!(f, "slot {} is another SA's", id.0),

@@ -16,6 +16,7 @@ use wire::flow::protocol;
 use wire::{Address, Family, Packet};
 
 use crate::ids::PortId;
+use crate::snapshot::Snapshot;
 
 /// Datagrams that a worker remembers.
 pub(crate) const DATAGRAMS: usize = 16;
@@ -78,9 +79,9 @@ impl DroppedDatagrams {
         self.list.iter().any(|(known, until_ns)| *known == datagram && now_ns < *until_ns)
     }
 
-    /// Forgets all datagrams.
-    pub(crate) fn clear(&mut self) {
-        self.list.clear();
+    /// Forgets the datagrams that came by ports that a snapshot does not have.
+    pub(crate) fn forget_gone(&mut self, next: &Snapshot) {
+        self.list.retain(|(known, _)| next.has_port(known.ingress));
     }
 }
 

@@ -13,9 +13,10 @@ use ipsec::SaId;
 use rtrb::{Consumer, Producer, RingBuffer};
 use wire::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Received};
 
-use crate::ids::{Layout, NetdevId};
+use crate::ids::{NetdevId, RouteGeneration};
 use crate::outputs::Handover;
 use crate::row::{Row, State};
+use crate::snapshot::Snapshot;
 use crate::turn::Turn;
 
 /// Packets that a ring holds at most: eight batches.
@@ -54,9 +55,10 @@ const GONE: NetdevId = NetdevId(u16::MAX);
 /// A packet in a ring; its bytes are in the ring of bytes beside it.
 #[derive(Clone, Copy)]
 struct Record {
-    /// The layout that `netdev` counts in.
-    layout: Layout,
     netdev: NetdevId,
+    /// The route generation with which the netdev came into its slot, which may be another's when
+    /// the packet is taken.
+    since: RouteGeneration,
     length: u32,
 }
 
@@ -81,8 +83,6 @@ pub struct Handovers {
     incoming: Vec<Incoming>,
     /// Workers that were given something since they were last asked for.
     given: Vec<u32>,
-    /// An earlier layout, and what its netdevs are now.
-    earlier: Option<(Layout, Vec<NetdevId>)>,
 }
 
 /// The ring was full, or nobody reads it any more.
@@ -125,14 +125,14 @@ impl Handovers {
         self.incoming.iter().any(|ring| !ring.records.is_empty())
     }
 
-    /// Copies a packet into the ring to its worker.
+    /// Copies a packet of a snapshot's netdev into the ring to its worker.
     ///
     /// # Errors
     /// [`Full`]: the packet is not in it.
     #[inline]
     pub(crate) fn give(
         &mut self,
-        layout: Layout,
+        snapshot: &Snapshot,
         handover: &Handover,
         packet: &[u8],
     ) -> Result<(), Full> {
@@ -143,7 +143,8 @@ impl Handovers {
         }
         ring.bytes.push_entire_slice(packet).map_err(|_| Full)?;
         let length = packet.len() as u32;
-        ring.records.push(Record { layout, netdev, length }).map_err(|_| Full)?;
+        let since = snapshot.netdev_since(netdev).unwrap_or_default();
+        ring.records.push(Record { netdev, since, length }).map_err(|_| Full)?;
         if !self.given.contains(&worker) {
             self.given.push(worker);
         }
@@ -155,22 +156,21 @@ impl Handovers {
         self.incoming.len()
     }
 
-    /// Takes up to `limit` packets of one netdev from a ring, and returns the netdev under the
-    /// snapshot's layout. A netdev that is gone has no port there.
+    /// Takes up to `limit` packets of one netdev from a ring, and returns the netdev. One that is
+    /// gone has no port.
     pub(crate) fn take<F: Frames>(
         &mut self,
         ring: usize,
-        layout: Layout,
+        snapshot: &Snapshot,
         limit: usize,
         frames: &mut F,
         into: &mut Vec<Received>,
     ) -> NetdevId {
-        let Handovers { incoming, earlier, .. } = self;
-        let ring = &mut incoming[ring];
+        let ring = &mut self.incoming[ring];
         let mut common = None;
         while into.len() < limit {
             let Ok(&record) = ring.records.peek() else { break };
-            let Some(netdev) = netdev_now(earlier.as_ref(), &record, layout) else { break };
+            let Some(netdev) = netdev_now(&record, snapshot) else { break };
             if *common.get_or_insert(netdev) != netdev {
                 break;
             }
@@ -179,37 +179,17 @@ impl Handovers {
         }
         common.unwrap_or(GONE)
     }
-
-    /// Packets that were handed over under the layout `old` are walked under the next one.
-    /// `origins`: for each netdev of that its number in the old one, if it was there.
-    pub(crate) fn rearrange(&mut self, old: Layout, origins: &[Option<usize>]) {
-        let before = origins.iter().flatten().max().map_or(0, |last| last + 1);
-        let mut netdevs = vec![GONE; before];
-        for (now, before) in origins.iter().enumerate() {
-            if let Some(before) = before {
-                netdevs[*before] = NetdevId(now as u16);
-            }
-        }
-        self.earlier = Some((old, netdevs));
-    }
 }
 
-/// Returns a record's netdev under the present layout. `None`: the record is of a layout that this
-/// worker has yet to go over to.
-///
-/// The layout before may have the higher number: a configuration that was refused is taken back.
-fn netdev_now(
-    earlier: Option<&(Layout, Vec<NetdevId>)>,
-    record: &Record,
-    layout: Layout,
-) -> Option<NetdevId> {
-    if record.layout == layout {
-        return Some(record.netdev);
+/// Returns a record's netdev under a snapshot, [`GONE`] if it is gone. `None`: the netdev came with
+/// a snapshot that this worker has yet to go over to. Other ports come with a higher route
+/// generation, also where a configuration is taken back.
+fn netdev_now(record: &Record, snapshot: &Snapshot) -> Option<NetdevId> {
+    match snapshot.netdev_since(record.netdev) {
+        Some(since) if since == record.since => Some(record.netdev),
+        _ if record.since > snapshot.route_generation() => None,
+        _ => Some(GONE),
     }
-    if let Some((_, netdevs)) = earlier.filter(|(earlier, _)| *earlier == record.layout) {
-        return Some(netdevs.get(usize::from(record.netdev.0)).copied().unwrap_or(GONE));
-    }
-    (record.layout < layout).then_some(GONE)
 }
 
 impl Incoming {

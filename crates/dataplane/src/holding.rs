@@ -91,8 +91,8 @@ impl Holding {
     }
 
     /// Lets go of what can leave under this snapshot, and drops what has waited too long. The
-    /// snapshot's ports must be those that the packets were held under. `refused` sees what is
-    /// dropped before it is.
+    /// snapshot must have the ports that packets wait at ([`Holding::leave_ports`]). `refused` sees
+    /// what is dropped before it is.
     pub(crate) fn release<F: Frames>(
         &mut self,
         snapshot: &Snapshot,
@@ -143,6 +143,18 @@ impl Holding {
     /// Drops what waits in clear: other policies may not let it leave so.
     pub(crate) fn drop_clear<F: Frames>(&mut self, frames: &mut F, counters: &mut Counters) {
         self.drop_those(frames, counters, |held| held.form == HeldForm::Clear);
+    }
+
+    /// Drops what came or is to leave by a port that a snapshot does not have.
+    pub(crate) fn leave_ports<F: Frames>(
+        &mut self,
+        next: &Snapshot,
+        frames: &mut F,
+        counters: &mut Counters,
+    ) {
+        let is_gone = |held: &Held| !next.has_port(held.ingress) || !next.has_port(held.egress);
+        self.drop_those(frames, counters, is_gone);
+        self.wanted.retain(|wanted| next.has_port(wanted.port));
     }
 
     fn drop_those<F: Frames>(

@@ -7,9 +7,12 @@ pub use policy::SetIndex;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct RouteGeneration(pub u32);
 
-/// Number of an arrangement of ports and netdevs. Under one layout a place is one's.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Layout(pub u32);
+impl RouteGeneration {
+    /// Returns the next generation. After the last the first comes again.
+    pub(crate) fn next(self) -> RouteGeneration {
+        RouteGeneration(self.0.checked_add(1).unwrap_or(1))
+    }
+}
 
 /// A port: its slot in [`Snapshot::ports`](crate::Snapshot::ports).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -110,7 +110,7 @@ impl Sampling {
     fn draw(&mut self, netdev: NetdevId, packets: usize, now_ns: u64) -> Option<usize> {
         let place = usize::from(netdev.0);
         if place >= self.netdevs.len() {
-            // Another layout, with more netdevs.
+            // Another snapshot, with more netdevs.
             self.netdevs.resize(place + 1, Gap::default());
         }
         let gap = &mut self.netdevs[place];

@@ -51,7 +51,7 @@ pub use counters::{CounterRoom, Counters, L4ChecksumCounts, Ledger};
 pub use error::SnapshotError;
 pub use handover::Handovers;
 pub use holding::Wanted;
-pub use ids::{Layout, NetdevId, NextHopId, PortId, RouteGeneration, SetIndex};
+pub use ids::{NetdevId, NextHopId, PortId, RouteGeneration, SetIndex};
 pub use input::{Entry, Input};
 pub use outputs::{Handover, Held, HeldForm, Moved, Outputs, ToHost};
 pub use policy::Generation;
@@ -65,4 +65,4 @@ pub use snapshot::{Neighbour, Neighbours, PortInfos, Routes, Snapshot, SnapshotP
 pub use tap::{Tap, TapId, TapReader, TapSettings, Tapped};
 pub use verdict::{DropReason, HoldKind, Verdict};
 pub use walk::Walk;
-pub use worker::{GoneSas, Surroundings, Worker};
+pub use worker::{Gone, Surroundings, Worker};

@@ -58,6 +58,11 @@ pub struct PortInfo {
 }
 
 impl PortInfo {
+    /// Returns whether both describe one port, whatever else changed.
+    pub(crate) fn is_port(&self, other: &PortInfo) -> bool {
+        (&self.name, self.netdev, self.vlan) == (&other.name, other.netdev, other.vlan)
+    }
+
     /// Returns whether unfinished checksums are completed: never of packets from outside or from
     /// Linux.
     pub(crate) fn completes_checksums(&self) -> bool {

@@ -22,7 +22,7 @@ use wire::{Address, Family, LinkAddress};
 use self::ports::{Netdev, Ports};
 use self::routing::{Hop, Routing};
 use crate::error::SnapshotError;
-use crate::ids::{Layout, NetdevId, NextHopId, PortId, RouteGeneration};
+use crate::ids::{NetdevId, NextHopId, PortId, RouteGeneration};
 use crate::port::{Egress, Medium, PortInfo, Side};
 use crate::routes::{NextHop, RouteEntry, RouteTable, RouteTarget};
 use crate::sa_set::SaSet;
@@ -48,13 +48,12 @@ pub struct Neighbour {
 pub struct Sources {
     /// Generation of the policies as a whole; each domain has one of its own in `spd`.
     pub generation: Generation,
-    /// Number of the arrangement of ports and netdevs.
-    pub layout: Layout,
     /// Number of an arrangement of policy slots: under one number a slot is one policy's.
     pub policy_slots: u32,
     /// Threads that walk packets under snapshots of this process; 0 is taken for 1.
     pub workers: u32,
-    /// The ports by slot.
+    /// The ports by slot. Between a snapshot and the next no slot, of a port or a netdev, goes from
+    /// one to another: it is vacant in between.
     pub ports: PortInfos,
     /// The port that stands for Linux itself, a medium of IP packets.
     pub host: Option<PortId>,
@@ -75,8 +74,6 @@ pub struct SnapshotParts {
     pub generation: Generation,
     /// Generation of ports, routes and next hops.
     pub route_generation: RouteGeneration,
-    /// Number of the arrangement of ports and netdevs.
-    pub layout: Layout,
     /// Threads that walk packets; 0 is taken for 1.
     pub workers: u32,
     /// The ports; [`PortId`] counts into this list, which has no vacant slots.
@@ -103,7 +100,7 @@ impl TryFrom<SnapshotParts> for Sources {
     type Error = SnapshotError;
 
     fn try_from(parts: SnapshotParts) -> Result<Sources, SnapshotError> {
-        let SnapshotParts { generation, layout, workers, host, spd, .. } = parts;
+        let SnapshotParts { generation, workers, host, spd, .. } = parts;
         let SnapshotParts { ports, routes, next_hops, neighbours, .. } = parts;
         let SnapshotParts { sets, outbound, inbound, .. } = parts;
         let hop = |entry: &RouteEntry| -> Result<_, SnapshotError> {
@@ -132,7 +129,6 @@ impl TryFrom<SnapshotParts> for Sources {
         }
         Ok(Sources {
             generation,
-            layout,
             policy_slots: 0,
             workers,
             ports: ports.into_iter().collect(),
@@ -176,9 +172,7 @@ impl Snapshot {
     /// [`SnapshotError`]: a mistake of the caller; nothing of the parts is kept.
     pub fn new(parts: SnapshotParts) -> Result<Snapshot, SnapshotError> {
         let generation = parts.route_generation;
-        let mut snapshot = Snapshot::after(parts.try_into()?, None)?;
-        snapshot.routing.generation = generation;
-        Ok(snapshot)
+        Snapshot::put_together(parts.try_into()?, None, generation)
     }
 
     /// Puts a snapshot together that follows an earlier one, of which it shares what is the same:
@@ -188,6 +182,17 @@ impl Snapshot {
     /// # Errors
     /// Those of [`Snapshot::new`].
     pub fn after(sources: Sources, earlier: Option<&Snapshot>) -> Result<Snapshot, SnapshotError> {
+        let generation = earlier.map_or(RouteGeneration(0), Snapshot::route_generation);
+        Snapshot::put_together(sources, earlier, generation.next())
+    }
+
+    /// Puts a snapshot together that has this route generation, if its ports are others than those
+    /// of the earlier one.
+    fn put_together(
+        sources: Sources,
+        earlier: Option<&Snapshot>,
+        generation: RouteGeneration,
+    ) -> Result<Snapshot, SnapshotError> {
         let is_missing = |port: PortId| sources.ports.get(usize::from(port.0)).is_none();
         if sources.host.is_some_and(is_missing) {
             return Err(SnapshotError::Dangling("the host port"));
@@ -196,11 +201,10 @@ impl Snapshot {
         let tables = Tables::new(sources.spd.clone(), sources.sad.places(), tables)?;
         let is_same =
             |ports: &PortInfos| sources.ports.changes(ports, PortInfo::eq).next().is_none();
-        let generation = earlier.map_or(RouteGeneration(0), |earlier| earlier.routing.generation);
         let among_same_ports = earlier.filter(|earlier| is_same(&earlier.sources.ports));
         let mut next = match among_same_ports {
             Some(earlier) => earlier.with(sources, tables),
-            None => Snapshot::without_ways(sources, tables, generation)?,
+            None => Snapshot::without_ways(sources, tables, earlier, generation)?,
         };
         next.find_ways(among_same_ports)?;
         Ok(next)
@@ -233,10 +237,11 @@ impl Snapshot {
     fn without_ways(
         sources: Sources,
         tables: Tables,
-        before: RouteGeneration,
+        earlier: Option<&Snapshot>,
+        generation: RouteGeneration,
     ) -> Result<Snapshot, SnapshotError> {
-        let ports = Arc::new(Ports::new(sources.ports.clone())?);
-        let generation = RouteGeneration(before.0.checked_add(1).unwrap_or(1));
+        let before = earlier.map(|earlier| &*earlier.ports);
+        let ports = Arc::new(Ports::new(sources.ports.clone(), before, generation)?);
         Ok(Snapshot {
             path_ports: ports.on_path(tables.spd()),
             ports,
@@ -257,8 +262,7 @@ impl Snapshot {
         let prefixes =
             self.routing.take_routes(&before.routes, &self.sources.routes, &self.ports)?;
         if earlier.is_some() && !prefixes.is_empty() {
-            let next = self.routing.generation.0.checked_add(1).unwrap_or(1);
-            self.routing.generation = RouteGeneration(next);
+            self.routing.generation = self.routing.generation.next();
         }
         let mut sets = self.sources.sad.changed_sets(&before.sad);
         for prefix in prefixes {
@@ -348,11 +352,6 @@ impl Snapshot {
         self.sources.policy_slots
     }
 
-    /// Returns the number of the arrangement of ports and netdevs.
-    pub fn layout(&self) -> Layout {
-        self.sources.layout
-    }
-
     /// Threads that walk packets, at least 1.
     pub fn workers(&self) -> u32 {
         self.sources.workers.max(1)
@@ -371,6 +370,26 @@ impl Snapshot {
     /// Returns the number of slots of netdevs, vacant or not: all netdevs are below it.
     pub fn netdev_slots(&self) -> usize {
         self.ports.netdevs.len()
+    }
+
+    /// Returns the ports of an earlier snapshot that are no longer in their slots.
+    pub fn ports_gone_since<'s>(
+        &'s self,
+        before: &'s Snapshot,
+    ) -> impl Iterator<Item = PortId> + 's {
+        let changes = self.ports.infos.changes(&before.ports.infos, PortInfo::is_port);
+        changes.filter(|(_, _, now)| now.is_none()).map(|(slot, ..)| PortId(slot as u16))
+    }
+
+    /// Returns whether a slot has a port.
+    pub(crate) fn has_port(&self, port: PortId) -> bool {
+        self.ports.infos.get(usize::from(port.0)).is_some()
+    }
+
+    /// Returns the route generation with which a netdev came into its slot; `None`: the slot is
+    /// vacant.
+    pub(crate) fn netdev_since(&self, netdev: NetdevId) -> Option<RouteGeneration> {
+        self.netdev(netdev).map(|netdev| netdev.since)
     }
 
     /// Returns whether a netdev has a port.

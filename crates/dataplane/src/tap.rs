@@ -26,7 +26,7 @@ use std::sync::Arc;
 use wire::link::{Link, Tag};
 use wire::{BATCH, Descriptor, FrameId, Frames, Received, packet::parse_quoted};
 
-use crate::ids::{Layout, NetdevId, PortId};
+use crate::ids::{NetdevId, PortId, RouteGeneration};
 use crate::input::Input;
 use crate::outputs::{Held, Outputs};
 use crate::port::Medium;
@@ -113,9 +113,8 @@ pub struct Tap {
     settings: TapSettings,
     out: Outgoing,
     shared: Arc<Shared>,
-    /// The layout that `port` is of.
-    layout: Option<Layout>,
-    /// The port under that layout.
+    /// The route generation under which `port` was found.
+    found_under: Option<RouteGeneration>,
     port: Option<PortId>,
     seen: Vec<Seen>,
     /// Beginnings of the packets in `seen` and `known`.
@@ -171,7 +170,7 @@ pub fn taps(settings: &TapSettings, workers: usize) -> (Vec<Box<Tap>>, TapReader
             settings: TapSettings { snaplen, ..settings.clone() },
             out,
             shared: reader.shared(),
-            layout: None,
+            found_under: None,
             port: None,
             seen: Vec::with_capacity(MAX_SEEN),
             bytes: Vec::with_capacity(MAX_SEEN * head),
@@ -263,10 +262,11 @@ impl Tap {
         self.rules.clear();
     }
 
-    /// Ports have other places under another layout.
+    /// Finds the port again where ports may have come or gone.
     fn find_port(&mut self, snapshot: &Snapshot) {
-        if self.layout != Some(snapshot.layout()) {
-            self.layout = Some(snapshot.layout());
+        let generation = Some(snapshot.route_generation());
+        if self.found_under != generation {
+            self.found_under = generation;
             let name = self.settings.port.as_deref();
             self.port = name.and_then(|name| snapshot.port_named(name));
         }

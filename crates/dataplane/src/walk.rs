@@ -97,11 +97,9 @@ impl Walk {
         self.share
     }
 
-    /// Goes over to another layout: forgets what it remembers of ports, takes zeroed counters for
-    /// it and returns those of the layout before.
-    pub fn rearrange(&mut self, zeroed: Counters) -> Counters {
-        self.dropped.clear();
-        std::mem::replace(&mut self.counters, zeroed)
+    /// Forgets what it remembers of ports that a snapshot does not have.
+    pub(crate) fn leave_ports(&mut self, next: &Snapshot) {
+        self.dropped.forget_gone(next);
     }
 
     /// Returns the counters.

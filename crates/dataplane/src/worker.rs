@@ -6,10 +6,10 @@ use policy::Generation;
 use wire::{BATCH, Descriptor, FrameId, Frames, Port, Received};
 
 use crate::cache::FlowCache;
-use crate::counters::{Counters, Volume};
+use crate::counters::{Counters, PortCounts, Volume};
 use crate::handover::{Full, Handovers};
 use crate::holding::{Holding, Wanted};
-use crate::ids::{Layout, NetdevId};
+use crate::ids::{NetdevId, PortId};
 use crate::input::{Entry, Input};
 use crate::keepalive::Keepalives;
 use crate::outputs::{Held, Moved, Outputs, ToHost};
@@ -37,19 +37,35 @@ pub enum Surroundings {
     Live,
 }
 
-/// SAs that are no longer in their slots, with the volume that each sealed or opened.
+/// Ports and SAs that are no longer in their slots, with what each of them counted.
 #[derive(Clone, Default, Debug)]
-pub struct GoneSas {
-    /// Those that sealed.
+pub struct Gone {
+    /// The ports.
+    pub ports: Vec<(PortId, PortCounts)>,
+    /// The SAs that sealed.
     pub outbound: Vec<(SaId, Volume)>,
-    /// Those that opened.
+    /// The SAs that opened.
     pub inbound: Vec<(SaId, Volume)>,
+}
+
+impl Gone {
+    /// Lists what is in a snapshot but not in the next, with counts of zero.
+    pub fn between(before: &Snapshot, next: &Snapshot) -> Gone {
+        let (outbound, inbound) = next.sad().gone_since(before.sad());
+        let ports = next.ports_gone_since(before);
+        Gone {
+            ports: ports.map(|port| (port, PortCounts::default())).collect(),
+            outbound: outbound.iter().map(|sa| (sa.id, Volume::default())).collect(),
+            inbound: inbound.iter().map(|sa| (sa.id, Volume::default())).collect(),
+        }
+    }
 }
 
 /// A worker: frames, ports, the walk. Owns every frame that no port has.
 pub struct Worker<F, P> {
     frames: F,
-    /// One per netdev; [`NetdevId`] counts into it. `None`: nobody listens or sends there.
+    /// One per slot of a netdev; [`NetdevId`] counts into it. `None`: nobody listens or sends
+    /// there.
     netdevs: Vec<Option<P>>,
     walk: Walk,
     received: Vec<Received>,
@@ -123,32 +139,35 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         self.walk.cache()
     }
 
-    /// Goes over to a snapshot of another layout (other ports), with netdevs in its order. Drops
-    /// what is held and returns all that was counted; counting begins at 0.
-    pub fn rearrange(&mut self, snapshot: &Snapshot, netdevs: Vec<Option<P>>) -> Counters {
-        self.rearrange_with(netdevs, Counters::new(snapshot))
+    /// Lets go of the ports that the next snapshot does not have, before its counts are taken out:
+    /// packets that came or are to leave by them and wait are dropped. Makes room for the netdevs
+    /// that come, and returns those that go, for the caller to close. Everything else goes on.
+    pub fn leave_ports(&mut self, next: &Snapshot) -> Vec<P> {
+        self.holding.leave_ports(next, &mut self.frames, self.walk.counters_mut());
+        self.walk.leave_ports(next);
+        let slots = next.netdev_slots().max(self.netdevs.len());
+        self.netdevs.resize_with(slots, || None);
+        self.queues.resize_with(slots, Sends::default);
+        let numbered = (0..).map(NetdevId).zip(&mut self.netdevs);
+        let gone = numbered.filter(|(netdev, _)| !next.has_netdev(*netdev));
+        let gone = gone.filter_map(|(_, port)| port.take()).collect();
+        self.netdevs.truncate(next.netdev_slots());
+        self.queues.truncate(next.netdev_slots());
+        gone
     }
 
-    /// Does as [`rearrange`](Self::rearrange), with zeroed counters that somebody else made for the
-    /// snapshot: making them takes time in proportion to the room for policies.
-    pub fn rearrange_with(&mut self, netdevs: Vec<Option<P>>, zeroed: Counters) -> Counters {
-        self.holding.clear(&mut self.frames, self.walk.counters_mut());
-        self.out.moved.clear();
-        self.queues.resize_with(netdevs.len(), Sends::default);
-        self.netdevs = netdevs;
-        self.walk.rearrange(zeroed)
-    }
-
-    /// Counts on in zeroed counters with the room of a snapshot of the same layout, and returns
-    /// what was counted so far.
+    /// Counts on in zeroed counters with the room of the next snapshot, whose ports it has
+    /// ([`leave_ports`](Self::leave_ports)), and returns what was counted so far.
     pub fn exchange_counters(&mut self, zeroed: Counters) -> Counters {
         self.walk.counters_mut().exchange(zeroed)
     }
 
-    /// Takes out what SAs have sealed and opened whose slots may be others' under the snapshot that
+    /// Takes out what ports and SAs have counted whose slots may be others' under the snapshot that
     /// is gone over to.
-    pub fn take_volumes(&mut self, mut gone: GoneSas) -> GoneSas {
-        let Counters { sealed, opened, .. } = self.walk.counters_mut();
+    pub fn take_counts(&mut self, mut gone: Gone) -> Gone {
+        let counters = self.walk.counters_mut();
+        gone.ports.iter_mut().for_each(|(port, counts)| *counts = counters.take_port(*port));
+        let Counters { sealed, opened, .. } = counters;
         for (list, counted) in [(&mut gone.outbound, sealed), (&mut gone.inbound, opened)] {
             for (sa, volume) in list {
                 *volume = std::mem::take(&mut counted[sa.0 as usize]);
@@ -185,18 +204,6 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
             self.release(snapshot, now_ns);
         }
         self.keep_alive(snapshot, now_ns);
-    }
-
-    /// Packets that others hand over under the layout `old` are walked under the next one.
-    /// `origins`: for each netdev of the next layout its number in the old one, if it was there;
-    /// packets of the others are dropped as those of a netdev without ports.
-    pub fn renumber(&mut self, old: Layout, origins: &[Option<usize>]) {
-        self.handovers.rearrange(old, origins);
-    }
-
-    /// Takes the netdevs out; [`rearrange`](Self::rearrange) puts them in again.
-    pub fn take_netdevs(&mut self) -> Vec<Option<P>> {
-        std::mem::take(&mut self.netdevs)
     }
 
     /// Puts a netdev's port in its place, and returns the one that was there.
@@ -348,7 +355,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
                 self.received.clear();
                 let (frames, out) = (&mut self.frames, &mut self.out);
                 let into = &mut self.received;
-                let netdev = self.handovers.take(ring, snapshot.layout(), left, frames, into);
+                let netdev = self.handovers.take(ring, snapshot, left, frames, into);
                 if into.is_empty() {
                     break;
                 }
@@ -478,7 +485,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
             let Descriptor { frame, offset, length } = handover.packet;
             let (start, end) = (offset as usize, offset as usize + length as usize);
             let packet = frames.bytes(frame).get(start..end).unwrap_or_default();
-            match self.handovers.give(snapshot.layout(), &handover, packet) {
+            match self.handovers.give(snapshot, &handover, packet) {
                 Ok(()) => counters.handed_over += 1,
                 Err(Full) => {
                     counters.ledger(Some(handover.ingress)).received += 1;

@@ -12,12 +12,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use dataplane::counters::Volume;
 use dataplane::{
-    CacheUse, Counters, FlowCache, GoneSas, HostService, L4Checksum, Medium, Moved, Neighbour,
-    NetdevId, NextHop, NextHopId, PortId, PortInfo, Prefix, RouteEntry, RouteTarget, SaSet,
-    SetIndex, Side, Snapshot, SnapshotParts, TapReader, TapSettings, Tapped, Verdict, Wanted,
-    Worker, tap,
+    CacheUse, CounterRoom, Counters, FlowCache, Gone, HostService, L4Checksum, Medium, Moved,
+    Neighbour, NetdevId, NextHop, NextHopId, PortId, PortInfo, Prefix, RouteEntry, RouteTarget,
+    SaSet, SetIndex, Side, Snapshot, SnapshotParts, Sources, TapReader, TapSettings, Tapped,
+    Verdict, Wanted, Worker, tap,
 };
 use io::{MemoryFrames, MemoryPort};
 use ipsec::{
@@ -168,7 +167,14 @@ impl Hub {
         let frames = MemoryFrames::with_frame_bytes(frames, frame_bytes);
         let worker = Worker::new(&snapshot, frames, ports);
         let peers = agreements.map(Peer::new);
-        Laboratory { snapshot, worker, peers, now_ns: 1_000_000_000, capture: None }
+        Laboratory {
+            snapshot,
+            worker,
+            peers,
+            now_ns: 1_000_000_000,
+            capture: None,
+            dropped_before: 0,
+        }
     }
 }
 
@@ -202,6 +208,8 @@ pub struct Laboratory {
     peers: [Peer; 3],
     /// Packets that a capture took.
     capture: Option<TapReader>,
+    /// Drops on the ledgers of ports that are gone.
+    dropped_before: u64,
 }
 
 impl Default for Laboratory {
@@ -302,35 +310,63 @@ impl Laboratory {
 
     fn collect_all(&mut self) -> Vec<Sent> {
         let mut sent = Vec::new();
-        for netdev in 0..DEVICES {
+        for netdev in 0..self.worker.netdevs().len() {
             self.collect(NetdevId(netdev as u16), &mut sent);
         }
         self.balance();
         sent
     }
 
-    /// Goes over to a snapshot of another layout; returns what was counted under the old one.
-    pub fn rearrange(&mut self, hub: Hub) -> Counters {
-        self.snapshot = hub.snapshot();
-        let netdevs = self.worker.take_netdevs();
-        self.worker.rearrange(&self.snapshot, netdevs)
+    /// Changes what the snapshot is made of, ports too, and has the worker go over to the next one.
+    /// Returns what ports and SAs have counted that it has no more.
+    ///
+    /// # Panics
+    /// If the parts do not fit together, or counters have no room: the test is wrong.
+    pub fn change(&mut self, change: impl FnOnce(&mut Sources)) -> Gone {
+        let mut sources = self.snapshot.sources().clone();
+        change(&mut sources);
+        let next = Snapshot::after(sources, Some(&self.snapshot)).expect("parts that fit together");
+        assert_eq!(CounterRoom::of(&next), CounterRoom::of(&self.snapshot), "room for counters");
+        let before = std::mem::replace(&mut self.snapshot, next);
+        drop(self.worker.leave_ports(&self.snapshot));
+        let gone = self.worker.take_counts(Gone::between(&before, &self.snapshot));
+        let dropped = gone.ports.iter().map(|(_, counts)| counts.ledger.dropped);
+        self.dropped_before += dropped.sum::<u64>();
+        for slot in (0..self.snapshot.netdev_slots() as u16).map(NetdevId) {
+            let there = self.snapshot.has_netdev(slot);
+            if there && self.worker.netdev_mut(slot).is_none() {
+                self.worker.put_netdev(slot, Some(MemoryPort::new(1024)));
+            }
+        }
+        self.balance();
+        gone
+    }
+
+    /// Takes a port out of what a snapshot is made of, with the routes and neighbours that it leads
+    /// to.
+    pub fn without_port(sources: &mut Sources, port: PortId) {
+        sources.ports.set(usize::from(port.0), None);
+        let stays = |target: &RouteTarget<NextHop>| match target {
+            RouteTarget::Via(hop) => hop.port != port,
+            _ => true,
+        };
+        let routes = std::mem::take(&mut sources.routes).into_iter();
+        sources.routes = routes.filter(|(_, target)| stays(target)).collect();
+        let neighbours = std::mem::take(&mut sources.neighbours).into_iter();
+        sources.neighbours = neighbours.filter(|((on, _), _)| *on != port).collect();
     }
 
     /// Has the worker count on in counters of its own for the snapshot, as if others had more room.
     /// Returns what was counted so far.
     pub fn exchange_counters(&mut self) -> Counters {
+        self.dropped_before = 0;
         self.worker.exchange_counters(Counters::new(&self.snapshot))
     }
 
     /// Publishes another snapshot, and takes out what SAs have counted that it has no more.
-    pub fn publish_without(&mut self, hub: Hub) -> GoneSas {
+    pub fn publish_without(&mut self, hub: Hub) -> Gone {
         let before = std::mem::replace(&mut self.snapshot, hub.snapshot());
-        let (outbound, inbound) = self.snapshot.sad().gone_since(before.sad());
-        let gone = GoneSas {
-            outbound: outbound.iter().map(|sa| (sa.id, Volume::default())).collect(),
-            inbound: inbound.iter().map(|sa| (sa.id, Volume::default())).collect(),
-        };
-        self.worker.take_volumes(gone)
+        self.worker.take_counts(Gone::between(&before, &self.snapshot))
     }
 
     /// Peers that have shown themselves at another place since this was last asked.
@@ -391,7 +427,7 @@ impl Laboratory {
             let verdicts = self.worker.verdicts();
             assert!(verdicts.len() >= received, "one verdict per packet received");
             outcome.verdicts.extend(verdicts.iter().map(|verdict| verdict.expect("a verdict")));
-            for netdev in 0..DEVICES {
+            for netdev in 0..self.worker.netdevs().len() {
                 self.collect(NetdevId(netdev as u16), &mut outcome.sent);
             }
             self.balance();
@@ -438,7 +474,8 @@ impl Laboratory {
             assert_eq!(ledger.imbalance(), 0, "ledger of port {port}: {ledger:?}");
         }
         let dropped: u64 = counters.drops.iter().sum();
-        assert_eq!(dropped, counters.total().dropped, "drops by reason and by port");
+        let by_port = counters.total().dropped + self.dropped_before;
+        assert_eq!(dropped, by_port, "drops by reason and by port");
         let waiting = self.worker.waiting();
         assert_eq!(counters.total().held, waiting as u64, "what waits is on the ledger");
         let (frames, _) = self.worker.parts_mut(NetdevId(0));

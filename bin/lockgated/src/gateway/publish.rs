@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use config::validated::Cache;
-use dataplane::counters::Volume;
-use dataplane::{CounterRoom, Counters, FlowCache, GoneSas, NetdevId, Snapshot};
+use dataplane::{CounterRoom, Counters, FlowCache, Gone, Snapshot};
 
 use super::Gateway;
 use crate::caches::CacheError;
@@ -27,11 +26,6 @@ impl Gateway {
         snapshot: Arc<Snapshot>,
         caches: Option<Caches>,
     ) -> Result<(), WorkerGone> {
-        let arrangement = (snapshot.layout() != self.snapshot.layout()).then(|| {
-            let has = |snapshot: &Snapshot, slot| snapshot.has_netdev(NetdevId(slot as u16));
-            let stays = |slot| (has(&self.snapshot, slot) && has(&snapshot, slot)).then_some(slot);
-            (0..snapshot.netdev_slots()).map(stays).collect::<Vec<_>>()
-        });
         let [before, after] = [&self.snapshot, &snapshot].map(|snapshot| snapshot.spd().wraps());
         let caches = match caches {
             // Generations began anew: an entry from before could look like one of now.
@@ -40,10 +34,10 @@ impl Gateway {
         };
         let mut caches = caches.map(Vec::into_iter);
         let goes_on = CounterRoom::of(&snapshot) == CounterRoom::of(&self.snapshot);
-        let gone = gone(&self.snapshot, &snapshot);
+        let gone = Gone::between(&self.snapshot, &snapshot);
         let mut next = Vec::with_capacity(self.workers);
         for _ in 0..self.workers {
-            let counters = match goes_on && arrangement.is_none() {
+            let counters = match goes_on {
                 true => NextCounters::Same(gone.clone()),
                 false => NextCounters::Other(Box::new(Counters::new(&snapshot))),
             };
@@ -51,8 +45,8 @@ impl Gateway {
                 None => NextCache::Same,
                 Some(caches) => NextCache::Other(caches.next().flatten()),
             };
-            let (snapshot, arrangement) = (snapshot.clone(), arrangement.clone());
-            next.push(Next { snapshot, arrangement, counters, cache });
+            let snapshot = snapshot.clone();
+            next.push(Next { snapshot, counters, cache });
         }
         let mut dropped = Vec::with_capacity(self.workers);
         for retired in self.machine.publish(next).await? {
@@ -106,13 +100,4 @@ impl Gateway {
 /// Frees something large on a thread of its own.
 pub(super) fn aside(free: impl FnOnce() + Send + 'static) {
     tokio::task::spawn_blocking(free);
-}
-
-/// Lists the SAs that are in a snapshot but no longer in the next, with counts of zero.
-fn gone(before: &Snapshot, next: &Snapshot) -> GoneSas {
-    let (outbound, inbound) = next.sad().gone_since(before.sad());
-    GoneSas {
-        outbound: outbound.iter().map(|sa| (sa.id, Volume::default())).collect(),
-        inbound: inbound.iter().map(|sa| (sa.id, Volume::default())).collect(),
-    }
 }

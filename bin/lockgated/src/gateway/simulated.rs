@@ -265,25 +265,27 @@ impl Machine for Simulated {
         assert_eq!(next.len(), WORKERS);
         let walked = next[0].snapshot.clone();
         let before = std::mem::replace(&mut world.walked, walked.clone());
-        if let Some(arrangement) = &next[0].arrangement {
-            // What has no place in the new arrangement is closed.
-            let stays = |old: usize| arrangement.contains(&Some(old));
-            let old = std::mem::take(&mut world.names);
-            for (_, name) in old.iter().enumerate().filter(|(place, _)| !stays(*place)) {
-                if let Some(steered) = world.programs.get_mut(name) {
-                    steered.is_served = false;
-                }
+        // Netdevs that are gone are closed. The names of those that come are learned as they are
+        // taken.
+        let old = std::mem::take(&mut world.names);
+        for slot in 0..walked.netdev_slots().max(old.len()) {
+            let name = old.get(slot).cloned().unwrap_or_default();
+            if walked.has_netdev(NetdevId(slot as u16)) {
+                world.names.resize(slot, String::new());
+                world.names.push(name);
+            } else if let Some(steered) = world.programs.get_mut(&name) {
+                steered.is_served = false;
             }
-            // The names of those that come are learned as they are taken.
-            let name = |old_place: &Option<usize>| {
-                old_place.map_or_else(String::new, |place| old[place].clone())
-            };
-            world.names = arrangement.iter().map(name).collect();
         }
         world.nothing_is_open_that_must_be_closed();
         let retired = |next: Next| Retired {
             counted: match next.counters {
-                NextCounters::Same(gone) => Counted::Gone(gone),
+                NextCounters::Same(mut gone) => {
+                    // Every port has counted one packet on each worker.
+                    let ledgers = gone.ports.iter_mut().map(|(_, counts)| &mut counts.ledger);
+                    ledgers.for_each(|ledger| (ledger.received, ledger.sent) = (1, 1));
+                    Counted::Gone(gone)
+                }
                 NextCounters::Other(_) => {
                     let counters = Counters::new(&before);
                     Counted::All(Box::new(Flushed { snapshot: before.clone(), counters }))

@@ -197,6 +197,32 @@ fn policies_are_walked_only_once_programs_and_guard_withhold_what_they_may_want(
 }
 
 #[test]
+fn a_port_that_comes_or_goes_moves_no_other_and_its_counts_are_kept() {
+    let few = Config::small();
+    let more = Config { more_ports: [2, 3].into(), ..Config::small() };
+    let fewer = Config { more_ports: [3].into(), ..Config::small() };
+    let mut lab = Lab::new(&few);
+    let slots = |lab: &Lab| {
+        let snapshot = &lab.gateway.snapshot;
+        ["lan", "wan", "host", "more2", "more3"].map(|name| snapshot.port_named(name))
+    };
+    let [lan, wan, host, ..] = slots(&lab);
+    lab.apply(&more, None).unwrap();
+    let [.., more3] = slots(&lab);
+    assert_eq!(slots(&lab)[..3], [lan, wan, host]);
+    assert!(lab.gateway.totals.ledgers.is_empty(), "every worker counts on");
+    for _ in 0..2 {
+        lab.apply(&fewer, None).unwrap();
+        assert_eq!(slots(&lab), [lan, wan, host, None, more3]);
+        lab.apply(&more, None).unwrap();
+    }
+    let counted = &lab.gateway.totals.ledgers;
+    assert_eq!(counted.keys().collect::<Vec<_>>(), ["more2"]);
+    assert_eq!(counted["more2"].received, 2 * super::simulated::WORKERS as u64);
+    lab.runs(&more);
+}
+
+#[test]
 fn a_port_that_cannot_be_had_takes_the_whole_change_back() {
     let old = Config { policies: vec![(1, "discard", "tcp")], ..Config::small() };
     let mut lab = Lab::new(&old);

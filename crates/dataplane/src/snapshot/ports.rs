@@ -7,7 +7,7 @@ use policy::{IngressClass, Spd};
 use wire::{Address, LinkAddress};
 
 use crate::error::SnapshotError;
-use crate::ids::{NetdevId, PortId};
+use crate::ids::{NetdevId, PortId, RouteGeneration};
 use crate::port::{Medium, PortInfo, Side};
 
 /// Ports by slot; [`PortId`] counts into it. A port keeps its slot as long as it is there.
@@ -30,6 +30,8 @@ pub(super) struct Netdev {
     pub(super) medium: Medium,
     /// True if one of the ports completes checksums.
     pub(super) completes_checksums: bool,
+    /// The route generation with which it came into its slot.
+    pub(super) since: RouteGeneration,
 }
 
 /// The fields of a port that each packet needs, on half a cache line.
@@ -62,10 +64,28 @@ impl PathPort {
 }
 
 impl Ports {
-    pub(super) fn new(infos: PortInfos) -> Result<Ports, SnapshotError> {
+    /// Makes the tables of ports that come with a route generation, after earlier ones.
+    pub(super) fn new(
+        infos: PortInfos,
+        earlier: Option<&Ports>,
+        generation: RouteGeneration,
+    ) -> Result<Ports, SnapshotError> {
+        if let Some(earlier) = earlier {
+            let mut others = infos.changes(&earlier.infos, PortInfo::is_port);
+            let means_two = others.find(|(_, before, now)| before.is_some() && now.is_some());
+            if let Some((slot, ..)) = means_two {
+                return Err(SnapshotError::OtherPort(PortId(slot as u16)));
+            }
+        }
         let unprotected = infos.iter().filter(|(_, port)| port.side == Side::Unprotected);
         let outside = unprotected.flat_map(|(_, port)| port.addresses.iter().copied()).collect();
-        let netdevs = netdevs(&infos)?;
+        let mut netdevs = netdevs(&infos, generation)?;
+        let before = earlier.map_or(&[][..], |earlier| &earlier.netdevs);
+        for (now, before) in netdevs.iter_mut().zip(before) {
+            if let (Some(now), Some(before)) = (now, before) {
+                now.since = before.since;
+            }
+        }
         Ok(Ports { infos, outside, netdevs })
     }
 
@@ -88,7 +108,10 @@ impl Ports {
     }
 }
 
-fn netdevs(ports: &PortInfos) -> Result<Box<[Option<Netdev>]>, SnapshotError> {
+fn netdevs(
+    ports: &PortInfos,
+    generation: RouteGeneration,
+) -> Result<Box<[Option<Netdev>]>, SnapshotError> {
     let count = ports.iter().map(|(_, port)| usize::from(port.netdev.0) + 1).max().unwrap_or(0);
     let mut netdevs: Vec<Option<Netdev>> = vec![None; count];
     for (place, port) in ports.iter() {
@@ -98,6 +121,7 @@ fn netdevs(ports: &PortInfos) -> Result<Box<[Option<Netdev>]>, SnapshotError> {
             tagged: Vec::new(),
             medium: port.medium,
             completes_checksums: false,
+            since: generation,
         });
         netdev.completes_checksums |= port.completes_checksums();
         let earlier = match port.vlan {

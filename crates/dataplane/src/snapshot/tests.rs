@@ -264,3 +264,26 @@ fn sas_are_gone_when_their_slots_are_vacant_or_others() {
     put_peer(&mut after, 2, address("10.0.0.9"), SaId(2), 0x2002);
     assert_eq!(gone(&after), (vec![SaId(1), SaId(2)], vec![SaId(2)]));
 }
+
+/// Packets that are under way name ports and netdevs by their slots.
+#[test]
+fn a_slot_goes_to_another_port_only_by_way_of_a_vacancy() {
+    let sources = Sources { ports: ports(1400), ..Sources::default() };
+    let first = Snapshot::after(sources.clone(), None).unwrap();
+    let mut other = sources.clone();
+    other.ports.set(1, Some(PortInfo { name: "other".into(), ..port(1, 1400) }));
+    let refused = Snapshot::after(other.clone(), Some(&first)).err();
+    assert_eq!(refused, Some(SnapshotError::OtherPort(PortId(1))));
+    let mut vacant = sources;
+    vacant.ports.set(1, None);
+    let vacant = Snapshot::after(vacant, Some(&first)).unwrap();
+    assert!(vacant.ports_gone_since(&first).eq([PortId(1)]));
+    assert_eq!((vacant.port_slots(), vacant.port_named("port1")), (3, None));
+    let next = Snapshot::after(other, Some(&vacant)).unwrap();
+    assert!(next.ports_gone_since(&vacant).next().is_none());
+    // The netdev came anew; those beside it did not.
+    let since = |snapshot: &Snapshot| [0, 1, 2].map(|slot| snapshot.netdev_since(NetdevId(slot)));
+    let ([a, b, c], [d, e, f]) = (since(&first), since(&next));
+    assert_eq!((a, c), (d, f));
+    assert!(since(&vacant)[1].is_none() && b < e);
+}

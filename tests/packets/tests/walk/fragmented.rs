@@ -2,7 +2,7 @@
 //! reason of their first one.
 
 use dataplane::DropReason::{EspFragment, FragmentPorts, NoMatch};
-use dataplane::{DropReason, HostService, PortId, Verdict};
+use dataplane::{HostService, PortId, PortInfo, Verdict};
 use packets::lab::{HOST, Hub, Laboratory, WAN, own};
 use wire::build::PacketBuilder;
 use wire::flow::protocol;
@@ -185,13 +185,22 @@ fn after_two_minutes_a_datagram_is_forgotten() {
 }
 
 #[test]
-fn another_layout_begins_without_datagrams() {
+fn datagrams_of_a_port_that_is_gone_are_forgotten_and_no_others() {
     let family = Family::V4;
-    let unknown = unknown(family);
     let mut lab = laboratory();
     assert_eq!(fate(&mut lab, &first(family, 1, 9)), DROPPED);
-    let mut hub = Hub::default();
-    hub.parts.ports.iter_mut().for_each(|port| port.allow_host.clear());
-    assert_eq!(lab.rearrange(hub).dropped(DropReason::EspFragment), 1);
-    assert_eq!(fate(&mut lab, &later(family, 1, 9)), unknown);
+    let wan = lab.snapshot.port(WAN).clone();
+    let other = PortInfo { name: "other".into(), vlan: Some(7), ..wan.clone() };
+    lab.change(|sources| _ = sources.ports.set(4, Some(other)));
+    assert_eq!(fate(&mut lab, &later(family, 1, 9)), DROPPED);
+    let (routes, neighbours) = {
+        let sources = lab.snapshot.sources();
+        (sources.routes.clone(), sources.neighbours.clone())
+    };
+    lab.change(|sources| Laboratory::without_port(sources, WAN));
+    lab.change(|sources| {
+        sources.ports.set(usize::from(WAN.0), Some(wan));
+        (sources.routes, sources.neighbours) = (routes, neighbours);
+    });
+    assert_eq!(fate(&mut lab, &later(family, 1, 9)), unknown(family));
 }

@@ -2,7 +2,7 @@
 
 use dataplane::Verdict::Hold;
 use dataplane::holding::{ASK_EVERY_NS, MAX_PER_NEIGHBOUR, MAX_WAITING, PATIENCE_NS};
-use dataplane::{DropReason, HoldKind, Neighbour, Wanted};
+use dataplane::{DropReason, HoldKind, Neighbour, NetdevId, PortId, PortInfo, Wanted};
 use packets::lab::{BERLIN, HOST_MAC, Hub, LAN, LAN2, Laboratory, ROUTER_MAC, WAN, host};
 use wire::build::PacketBuilder;
 use wire::{Address, Family};
@@ -201,15 +201,60 @@ fn a_packet_whose_route_has_gone_to_another_port_is_not_sent_by_the_old_one() {
     assert_eq!(lab.waiting(), 1);
 }
 
+/// A port on a netdev of its own, in a slot that is vacant.
+const DMZ: PortId = PortId(4);
+
+fn dmz(lan: &PortInfo) -> PortInfo {
+    let (name, netdev, addresses) = ("dmz".to_owned(), NetdevId(3), Vec::new());
+    PortInfo { name, netdev, vlan: None, addresses, ..lan.clone() }
+}
+
+/// Packets wait, sealed and in clear, and are counted: a port comes, and goes again.
 #[test]
-fn another_layout_drops_what_waits_and_hands_the_counters_over() {
-    let mut lab = Laboratory::default().live();
-    lab.send(LAN, &to_stranger(1));
-    let old = lab.rearrange(Hub::default());
-    assert_eq!((old.total().received, old.total().held), (1, 0));
-    assert_eq!(old.dropped(DropReason::NoNeighbour), 1);
-    assert_eq!(old.total().imbalance(), 0);
-    assert_eq!((lab.waiting(), lab.counters().total().received), (0, 0));
+fn a_port_that_comes_or_goes_disturbs_nothing_of_the_others() {
+    let mut lab = without_router().laboratory().live();
+    let sealed = datagram(Family::V4, 1, 2).ip();
+    lab.send_all(LAN, &[to_stranger(1), sealed.clone(), sealed]);
+    lab.send(LAN2, &datagram(Family::V4, 12, 1).ip());
+    assert_eq!((lab.waiting(), lab.wanted().len()), (3, 2));
+    let counted = lab.counters().clone();
+    let lan = lab.snapshot.port(LAN).clone();
+    let gone = lab.change(|sources| _ = sources.ports.set(4, Some(dmz(&lan))));
+    assert!(gone.ports.is_empty());
+    assert_eq!((lab.waiting(), lab.counters()), (3, &counted));
+    // It works and is counted by itself.
+    assert_eq!(lab.send(DMZ, &datagram(Family::V4, 12, 1).ip()).sent.len(), 1);
+    let gone = lab.change(|sources| Laboratory::without_port(sources, DMZ));
+    let [(DMZ, counts)] = gone.ports[..] else { panic!("{gone:?}") };
+    assert_eq!((counts.ledger.received, counts.ledger.sent), (1, 1));
+    assert_eq!(lab.waiting(), 3);
+    let (now, sent_by_lan) = (lab.counters(), usize::from(LAN.0));
+    assert_eq!(now.ledgers, counted.ledgers);
+    assert_eq!(now.transmitted[sent_by_lan].packets, counted.transmitted[sent_by_lan].packets + 1);
+    // The routers are known at last.
+    lab.change(|sources| {
+        let router = (WAN, router(Family::V4));
+        sources.neighbours.extend([(router, ROUTER_MAC), ((LAN2, stranger(1)), HOST_MAC)]);
+    });
+    assert_eq!(lab.release().len(), 3);
+    assert_eq!((lab.waiting(), lab.counters().total().dropped), (0, 0));
+}
+
+#[test]
+fn a_port_that_goes_takes_what_waits_at_it_or_came_by_it_and_its_counts() {
+    let mut lab = without_router().laboratory().live();
+    let sealed = |from| datagram(Family::V4, from, 2).ip();
+    lab.send_all(LAN, &[to_stranger(1), sealed(1)]);
+    lab.send(LAN2, &sealed(12));
+    assert_eq!(lab.waiting(), 3);
+    let gone = lab.change(|sources| Laboratory::without_port(sources, LAN2));
+    let [(LAN2, counts)] = gone.ports[..] else { panic!("{gone:?}") };
+    assert_eq!((counts.ledger.received, counts.ledger.dropped, counts.ledger.held), (1, 1, 0));
+    assert_eq!(lab.counters().ledgers[usize::from(LAN2.0)], dataplane::Ledger::default());
+    let ledger = lab.counters().ledgers[usize::from(LAN.0)];
+    assert_eq!((ledger.received, ledger.dropped, ledger.held), (2, 1, 1));
+    assert_eq!(lab.counters().dropped(DropReason::NoNeighbour), 2);
+    assert_eq!(lab.wanted(), [Wanted { port: WAN, address: router(Family::V4) }]);
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod icmp;
 mod link;
 mod nat;
 mod policies;
+mod ports;
 mod prefixes;
 mod size;
 mod suites;

@@ -1,15 +1,17 @@
 //! Tests packets that arrive at one worker and are another's to open.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dataplane::handover::RING_PACKETS;
-use dataplane::{DropReason, Layout, NetdevId, Snapshot};
-use packets::lab::{Hub, LAN, WAN};
+use dataplane::{DropReason, NetdevId, PortId, PortInfo, Snapshot, Sources};
+use io::MemoryPort;
+use packets::lab::{LAN, LAN2, Laboratory, WAN};
 use proptest::prelude::*;
 use wire::BATCH;
 
-use crate::stage::{Stage, WORKERS, balanced, hub, number_of, sent};
+use crate::stage::{Stage, WORKERS, balanced, number_of, sent};
 
 /// One thing that happens.
 #[derive(Clone, Copy, Debug)]
@@ -140,105 +142,111 @@ fn a_worker_that_has_ended_is_handed_nothing() {
     assert_eq!((counters.handed_over, counters.dropped(DropReason::HandoverFull)), (1, 1));
 }
 
-/// The hub with its netdevs in another order; layout 1.
-fn renumbered(snapshot: &Snapshot) -> Hub {
-    let mut hub = hub().keeping_sas_of(snapshot);
-    hub.parts.layout = Layout(1);
-    for port in &mut hub.parts.ports {
-        port.netdev = NetdevId([1, 0, 2][usize::from(port.netdev.0)]);
-    }
-    hub
+/// A second port to the world, on a netdev of its own, in slots that are vacant.
+const WAN2: PortId = PortId(4);
+const WAN2_NETDEV: NetdevId = NetdevId(3);
+
+/// The snapshot that comes after another, with a change of what it is made of.
+fn after(before: &Snapshot, change: impl FnOnce(&mut Sources)) -> Arc<Snapshot> {
+    let mut sources = before.sources().clone();
+    change(&mut sources);
+    Snapshot::after(sources, Some(before)).expect("parts that fit together").into()
 }
 
-/// Former index of the netdev at each place of `renumbered`.
-const ORIGINS: [Option<usize>; 3] = [Some(1), Some(0), Some(2)];
+fn with_wan2(sources: &mut Sources) {
+    let wan = sources.ports.at(usize::from(WAN.0)).clone();
+    let wan2 = PortInfo { name: "wan2".into(), netdev: WAN2_NETDEV, ..wan };
+    sources.ports.set(usize::from(WAN2.0), Some(wan2));
+}
 
-fn go_over(stage: &mut Stage, worker: usize, snapshot: &Snapshot, origins: &[Option<usize>]) {
-    let old = stage.snapshot.layout();
+fn go_over(stage: &mut Stage, worker: usize, next: &Snapshot) {
     let worker = &mut stage.workers[worker];
-    worker.renumber(old, origins);
-    let mut ports = worker.take_netdevs();
-    let mut port = |old: &Option<usize>| ports.get_mut((*old)?)?.take();
-    let netdevs = origins.iter().map(&mut port).collect();
-    worker.rearrange(snapshot, netdevs);
+    drop(worker.leave_ports(next));
+    if next.has_netdev(WAN2_NETDEV) {
+        worker.put_netdev(WAN2_NETDEV, Some(MemoryPort::new(BATCH)));
+    }
+}
+
+/// A packet of the second pair, which is worker 1's, arrives at worker 0 by the second port.
+fn arrive_by_wan2(stage: &mut Stage, snapshot: &Snapshot, number: u32) {
+    let packet = stage.peers[1].seal(&crate::stage::from_berlin(number));
+    let (to, from) = (packets::lab::WAN_MAC, packets::lab::ROUTER_MAC);
+    let frame = packets::lab::frame(to, from, None, wire::link::ethertype::IPV4, &packet);
+    stage.workers[0].netdev_mut(WAN2_NETDEV).unwrap().push(frame);
+    stage.workers[0].turn(snapshot, stage.now_ns, WAN2_NETDEV, BATCH);
 }
 
 #[test]
-fn packets_of_an_earlier_layout_are_walked_as_of_the_device_they_came_by() {
+fn packets_are_walked_as_of_their_netdev_whatever_ports_come_and_go() {
     let mut stage = Stage::default();
     stage.arrive(0, 1, 1);
     stage.turn(0);
-    let next = renumbered(&stage.snapshot).snapshot();
-    go_over(&mut stage, 1, &next, &ORIGINS);
+    let next = after(&stage.snapshot, |sources| {
+        Laboratory::without_port(sources, LAN2);
+        with_wan2(sources);
+    });
+    go_over(&mut stage, 1, &next);
     // Before and after the taker has gone over.
     stage.arrive(0, 1, 2);
     stage.turn(0);
-    stage.workers[1].take_over(&next, stage.now_ns);
-    let netdev = next.port(LAN).netdev;
-    let packets = sent(&mut stage.workers[1], netdev);
+    assert_eq!(stage.workers[1].take_over(&next, stage.now_ns), 2);
+    let packets = stage.sent(1, LAN);
     assert_eq!(packets.iter().map(|packet| number_of(packet)).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(balanced(&mut stage.workers[1]).ledgers[usize::from(WAN.0)].received, 2);
 }
 
 #[test]
-fn packets_of_a_later_layout_wait_until_the_taker_has_gone_over() {
+fn packets_of_a_netdev_that_comes_wait_until_the_taker_has_gone_over() {
     let mut stage = Stage::default();
-    let next = renumbered(&stage.snapshot).snapshot();
-    go_over(&mut stage, 0, &next, &ORIGINS);
-    let packet = stage.peers[1].seal(&crate::stage::from_berlin(1));
-    let frame = packets::lab::frame(
-        packets::lab::WAN_MAC,
-        packets::lab::ROUTER_MAC,
-        None,
-        wire::link::ethertype::IPV4,
-        &packet,
-    );
-    let netdev = next.port(WAN).netdev;
-    stage.workers[0].netdev_mut(netdev).unwrap().push(frame);
-    stage.workers[0].turn(&next, stage.now_ns, netdev, BATCH);
+    let next = after(&stage.snapshot, with_wan2);
+    go_over(&mut stage, 0, &next);
+    arrive_by_wan2(&mut stage, &next, 1);
     assert_eq!(stage.take_over(1), 0);
     assert!(stage.workers[1].has_handovers());
-    go_over(&mut stage, 1, &next, &ORIGINS);
+    go_over(&mut stage, 1, &next);
     assert_eq!(stage.workers[1].take_over(&next, stage.now_ns), 1);
-    let packets = sent(&mut stage.workers[1], next.port(LAN).netdev);
-    assert_eq!(packets.iter().map(|packet| number_of(packet)).collect::<Vec<_>>(), [1]);
+    assert_eq!(delivered(&mut stage), [1]);
+    assert_eq!(balanced(&mut stage.workers[1]).ledgers[usize::from(WAN2.0)].received, 1);
 }
 
-/// A configuration is refused after the workers have gone over to it, and they go back: the number
-/// of the layout falls.
+/// A configuration is refused after the workers have gone over to it, and they go back.
 #[test]
-fn packets_of_a_layout_that_was_taken_back_are_walked_and_block_no_ring() {
+fn packets_of_a_netdev_that_was_taken_back_are_dropped_and_block_no_ring() {
     let mut stage = Stage::default();
-    let refused = renumbered(&stage.snapshot).snapshot();
-    for worker in 0..2 {
-        go_over(&mut stage, worker, &refused, &ORIGINS);
-    }
-    let before = std::mem::replace(&mut stage.snapshot, refused.into());
-    // The taker goes back first: what it is handed meanwhile is of the layout taken back.
-    go_over(&mut stage, 1, &before, &ORIGINS);
-    stage.arrive(0, 1, 1);
-    stage.turn(0);
-    go_over(&mut stage, 0, &before, &ORIGINS);
-    stage.snapshot = before;
+    let refused = after(&stage.snapshot, with_wan2);
+    (0..2).for_each(|worker| go_over(&mut stage, worker, &refused));
+    let back = after(&refused, |sources| Laboratory::without_port(sources, WAN2));
+    // The taker goes back first.
+    go_over(&mut stage, 1, &back);
+    arrive_by_wan2(&mut stage, &refused, 1);
+    go_over(&mut stage, 0, &back);
+    stage.snapshot = back;
     assert_eq!(stage.take_over(1), 1);
+    let counters = stage.counters(1);
+    assert_eq!((counters.dropped(DropReason::Vlan), counters.total().received), (1, 1));
     stage.arrive(0, 1, 2);
     stage.settle();
-    assert_eq!(delivered(&mut stage), [1, 2]);
+    assert_eq!(delivered(&mut stage), [2]);
     assert!(!stage.workers[1].has_handovers());
 }
 
 #[test]
-fn packets_of_a_device_that_is_gone_are_dropped_and_counted() {
+fn packets_of_a_netdev_that_is_gone_are_not_taken_for_those_of_another_in_its_slot() {
     let mut stage = Stage::default();
-    stage.arrive(0, 1, 1);
-    stage.turn(0);
-    let next = renumbered(&stage.snapshot).snapshot();
-    // The old netdev 1 stands for none of the new ones.
-    go_over(&mut stage, 1, &next, &[None, Some(0), Some(2)]);
-    assert_eq!(stage.workers[1].take_over(&next, stage.now_ns), 1);
-    let counters = balanced(&mut stage.workers[1]);
-    assert_eq!((counters.dropped(DropReason::Vlan), counters.total().received), (1, 1));
-    assert_eq!(counters.opened.iter().map(|volume| volume.packets).sum::<u64>(), 0);
+    let first = after(&stage.snapshot, with_wan2);
+    (0..2).for_each(|worker| go_over(&mut stage, worker, &first));
+    arrive_by_wan2(&mut stage, &first, 1);
+    let without = after(&first, |sources| Laboratory::without_port(sources, WAN2));
+    (0..2).for_each(|worker| go_over(&mut stage, worker, &without));
+    let again = after(&without, with_wan2);
+    (0..2).for_each(|worker| go_over(&mut stage, worker, &again));
+    arrive_by_wan2(&mut stage, &again, 2);
+    stage.snapshot = again;
+    assert_eq!(stage.take_over(1), 2);
+    assert_eq!(delivered(&mut stage), [2]);
+    let counters = stage.counters(1);
+    assert_eq!((counters.dropped(DropReason::Vlan), counters.total().received), (1, 2));
+    assert_eq!(counters.ledgers[usize::from(WAN2.0)].received, 1);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! NAT keepalives (RFC 3948 §4).
 
 use dataplane::keepalive::CHECK_EVERY_NS;
-use dataplane::{Layout, Neighbour, SetIndex};
+use dataplane::{Neighbour, SetIndex};
 use ipsec::encapsulation::{NAT_TRAVERSAL_PORT, UdpPorts};
 use ipsec::{Encapsulation, OutboundSa};
 use packets::lab::{BERLIN, CARLA, DORA, Hub, LAN, WAN};
@@ -96,7 +96,7 @@ fn what_any_worker_seals_puts_the_keepalive_off() {
         if number == 0 {
             stage.snapshot = {
                 let mut hub = behind_nat().keeping_sas_of(&stage.snapshot);
-                hub.parts.layout = Layout(1); // and it is remembered over a change
+                // It is remembered over a change.
                 hub.parts.sets[CARLA.0 as usize].keepalive_s = None;
                 hub.parts.sets[DORA.0 as usize].keepalive_s = None;
                 hub.snapshot().into()
