@@ -84,6 +84,34 @@ impl KeyedHash {
             }
         }
     }
+
+    /// Hashes keys that end with the same two numbers: `out[i]` is what [`hash`](Self::hash) makes
+    /// of `keys[i]` with `tail` behind it.
+    ///
+    /// # Panics
+    /// If `out` is shorter than `keys`.
+    #[inline]
+    pub fn hash_with_tail<const HEAD: usize>(
+        &self,
+        keys: &[[u64; HEAD]],
+        tail: [u64; 2],
+        out: &mut [u64],
+    ) {
+        const { assert!(HEAD.is_multiple_of(2) && HEAD / 2 < MAX_BLOCKS) };
+        let out = &mut out[..keys.len()];
+        match self.form {
+            #[cfg(target_arch = "x86_64")]
+            Form::Aes(aes) => aes.hash_with_tail(&self.rounds, keys, tail, out),
+            Form::Sip => {
+                for (key, out) in keys.iter().zip(out) {
+                    let mut whole = [0; 2 * MAX_BLOCKS];
+                    whole[..HEAD].copy_from_slice(key);
+                    whole[HEAD..HEAD + 2].copy_from_slice(&tail);
+                    *out = sip(self.sip.0, self.sip.1, &whole[..HEAD + 2]);
+                }
+            }
+        }
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -117,6 +145,68 @@ mod x86 {
             // SSE2. Threat: an instruction that the processor does not have is a SIGILL.
             unsafe { hash_by_aes(rounds, keys, out) }
         }
+
+        /// Hashes each key with the same last block into its place.
+        #[inline]
+        pub(super) fn hash_with_tail<const HEAD: usize>(
+            self,
+            rounds: &[u128],
+            keys: &[[u64; HEAD]],
+            tail: [u64; 2],
+            out: &mut [u64],
+        ) {
+            // SAFETY: AesRounds is made only by detect, which found the feature; every x86-64 has
+            // SSE2. Threat: an instruction that the processor does not have is a SIGILL.
+            unsafe { hash_with_tail_by_aes(rounds, keys, tail, out) }
+        }
+    }
+
+    /// One block of a key, after its rounds.
+    #[target_feature(enable = "aes,sse2")]
+    #[inline]
+    fn block_alone(rounds: &[u128], block: usize, low: u64, high: u64) -> __m128i {
+        let first = block * (ROUNDS + 1);
+        let text = _mm_set_epi64x(high as i64, low as i64);
+        let mut state = _mm_xor_si128(text, round_key(rounds, first));
+        for round in 1..=ROUNDS {
+            state = _mm_aesenc_si128(state, round_key(rounds, first + round));
+        }
+        state
+    }
+
+    #[target_feature(enable = "aes,sse2")]
+    #[inline]
+    fn round_key(rounds: &[u128], at: usize) -> __m128i {
+        let key = rounds[at];
+        _mm_set_epi64x((key >> 64) as i64, key as i64)
+    }
+
+    /// Two more rounds over the sum of the blocks.
+    #[target_feature(enable = "aes,sse2")]
+    #[inline]
+    fn finish(rounds: &[u128], sum: __m128i) -> u64 {
+        let last = MAX_BLOCKS * (ROUNDS + 1);
+        let sum = _mm_aesenc_si128(sum, round_key(rounds, last));
+        _mm_cvtsi128_si64(_mm_aesenc_si128(sum, round_key(rounds, last + 1))) as u64
+    }
+
+    /// [`hash_by_aes`] of keys whose last block is the same: it goes through its rounds once.
+    #[target_feature(enable = "aes,sse2")]
+    fn hash_with_tail_by_aes<const HEAD: usize>(
+        rounds: &[u128],
+        keys: &[[u64; HEAD]],
+        tail: [u64; 2],
+        out: &mut [u64],
+    ) {
+        let tail = block_alone(rounds, HEAD / 2, tail[0], tail[1]);
+        for (key, out) in keys.iter().zip(out) {
+            let mut sum = tail;
+            for block in 0..HEAD / 2 {
+                let state = block_alone(rounds, block, key[2 * block], key[2 * block + 1]);
+                sum = _mm_xor_si128(sum, state);
+            }
+            *out = finish(rounds, sum);
+        }
     }
 
     /// 1. each block of 16 bytes goes through [`ROUNDS`] rounds under its own round keys
@@ -124,25 +214,13 @@ mod x86 {
     /// 3. two more rounds spread the sum over all bits
     #[target_feature(enable = "aes,sse2")]
     fn hash_by_aes<const WORDS: usize>(rounds: &[u128], keys: &[[u64; WORDS]], out: &mut [u64]) {
-        let round_key = |at: usize| -> __m128i {
-            let key = rounds[at];
-            _mm_set_epi64x((key >> 64) as i64, key as i64)
-        };
         for (key, out) in keys.iter().zip(out) {
             let mut sum = _mm_setzero_si128();
             for block in 0..WORDS / 2 {
-                let first = block * (ROUNDS + 1);
-                let text = _mm_set_epi64x(key[2 * block + 1] as i64, key[2 * block] as i64);
-                let mut state = _mm_xor_si128(text, round_key(first));
-                for round in 1..=ROUNDS {
-                    state = _mm_aesenc_si128(state, round_key(first + round));
-                }
+                let state = block_alone(rounds, block, key[2 * block], key[2 * block + 1]);
                 sum = _mm_xor_si128(sum, state);
             }
-            let last = MAX_BLOCKS * (ROUNDS + 1);
-            sum = _mm_aesenc_si128(sum, round_key(last));
-            sum = _mm_aesenc_si128(sum, round_key(last + 1));
-            *out = _mm_cvtsi128_si64(sum) as u64;
+            *out = finish(rounds, sum);
         }
     }
 }
@@ -201,6 +279,29 @@ mod tests {
         let mut out = vec![0; keys.len()];
         hash.hash(keys, &mut out);
         out
+    }
+
+    proptest! {
+        #[test]
+        fn keys_with_one_tail_hash_as_whole_keys(
+            seed: u64,
+            heads in prop::collection::vec(any::<[u64; 6]>(), 0..9),
+            tail: [u64; 2],
+        ) {
+            for hash in forms(seed) {
+                let whole: Vec<[u64; 8]> = (heads.iter())
+                    .map(|h| [h[0], h[1], h[2], h[3], h[4], h[5], tail[0], tail[1]])
+                    .collect();
+                let mut out = vec![0; heads.len()];
+                hash.hash_with_tail(&heads, tail, &mut out);
+                prop_assert_eq!(&out, &hashes(&hash, &whole));
+                let short: Vec<[u64; 2]> = heads.iter().map(|h| [h[0], h[1]]).collect();
+                let whole: Vec<[u64; 4]> =
+                    short.iter().map(|h| [h[0], h[1], tail[0], tail[1]]).collect();
+                hash.hash_with_tail(&short, tail, &mut out);
+                prop_assert_eq!(&out, &hashes(&hash, &whole));
+            }
+        }
     }
 
     #[test]

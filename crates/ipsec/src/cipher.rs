@@ -177,6 +177,16 @@ impl Cipher {
         }
     }
 
+    /// The salt of a suite whose IV is the sequence number, as it lies in a nonce; zeros of
+    /// another.
+    #[inline(always)]
+    pub(crate) fn salt(&self) -> [u8; 4] {
+        match &self.ivs {
+            Ivs::Counter(salt) => ((**salt >> 96) as u32).to_be_bytes(),
+            Ivs::Unpredictable(_) | Ivs::None => [0; 4],
+        }
+    }
+
     /// The nonce of a received packet that carries this IV, of [`Suite::iv_bytes`]. What is
     /// missing of it counts as 0.
     #[inline]

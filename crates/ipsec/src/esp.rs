@@ -21,8 +21,8 @@ use wire::{Family, FrameId, Packet};
 use crate::encapsulation::Mode;
 use crate::ids::Spi;
 use crate::job::{OpenJob, SealJob};
-use crate::layout::Sizes;
 pub use crate::layout::{HEADER_BYTES, TRAILER_BYTES};
+use crate::layout::{PADDINGS, Sizes};
 use crate::sa::{InboundSa, OutboundSa};
 
 mod transport;
@@ -232,9 +232,6 @@ fn write_trailer(behind: &mut [u8], length: usize, next_header: u8) -> Option<()
     }
     Some(())
 }
-
-/// Padding and pad length by the bytes of padding; the next header follows.
-const PADDINGS: [u64; 4] = [0, 0x0101 << 48, 0x01_0202 << 40, 0x0102_0303 << 32];
 
 impl InboundSa {
     /// Returns the cipher's job for a received ESP packet: `esp` is its place in the frame, from

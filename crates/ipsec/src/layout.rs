@@ -8,6 +8,9 @@ pub const HEADER_BYTES: usize = 8;
 /// Bytes of pad length and next header.
 pub const TRAILER_BYTES: usize = 2;
 
+/// Padding and pad length by the bytes of padding; the next header follows.
+pub(crate) const PADDINGS: [u64; 4] = [0, 0x0101 << 48, 0x01_0202 << 40, 0x0102_0303 << 32];
+
 /// Bytes that an SA adds to a packet.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes {

@@ -15,8 +15,10 @@ mod layout;
 mod outer;
 pub mod replay;
 pub mod sa;
+pub mod sealer;
 pub mod sequence;
 pub mod suite;
+pub mod template;
 #[cfg(test)]
 mod testing;
 

@@ -15,13 +15,13 @@ use crate::encapsulation::{DontFragment, Dscp, Encapsulation, UdpPorts};
 use crate::error::SaError;
 
 /// Bytes of the outer IPv4 header: no options.
-const V4_BYTES: usize = 20;
+pub(crate) const V4_BYTES: usize = 20;
 /// Bytes of the outer IPv6 header.
-const V6_BYTES: usize = 40;
+pub(crate) const V6_BYTES: usize = 40;
 /// Bytes of a UDP header.
 pub(crate) const UDP_BYTES: usize = 8;
 /// TTL and hop limit of outer packets.
-const HOP_LIMIT: u8 = 64;
+pub(crate) const HOP_LIMIT: u8 = 64;
 /// Don't fragment, in flags and fragment offset of an IPv4 header. With it the identification may
 /// stay 0 (RFC 6864 §4.1).
 const DONT_FRAGMENT: u16 = 0x4000;

@@ -207,6 +207,14 @@ impl ReplayWindow {
         self.words().commit_batch_shared(numbers, self.size.into(), answers);
     }
 
+    /// Begins a series of commits by one worker alone, mostly of numbers in order. What it accepts
+    /// is marked for good when [`Cursor::finish`] is called, which must be before any packet of
+    /// the series is delivered.
+    #[inline]
+    pub fn cursor(&self) -> Cursor<'_> {
+        Cursor(words::Cursor::new(self.words(), self.size.into()))
+    }
+
     /// The highest number accepted so far; 0 at the start.
     #[inline]
     pub fn right_edge(&self) -> u64 {
@@ -250,6 +258,29 @@ impl ReplayWindow {
             Storage::Own(own) => Words { right_edge: &own.right_edge, ring: &own.ring },
             Storage::Shared(words) => words.words(),
         }
+    }
+}
+
+/// A series of commits ([`ReplayWindow::cursor`]).
+#[must_use = "what it accepted is marked by `finish`"]
+pub struct Cursor<'w>(words::Cursor<'w, AtomicU64, RING>);
+
+impl Cursor<'_> {
+    /// Does as [`ReplayWindow::commit`].
+    ///
+    /// Cost: for numbers in order one load and one store every 32 of them.
+    ///
+    /// # Errors
+    /// Both of [`ReplayError`]; the packet must not be delivered.
+    #[inline(always)]
+    pub fn commit(&mut self, number: u64) -> Result<Advance, ReplayError> {
+        self.0.commit(number)
+    }
+
+    /// Marks what was accepted.
+    #[inline(always)]
+    pub fn finish(self) {
+        self.0.store();
     }
 }
 

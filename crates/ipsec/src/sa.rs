@@ -13,6 +13,7 @@ use crate::outer::{OuterHeader, UDP_BYTES};
 use crate::replay::ReplayWindow;
 use crate::sequence::SequenceCounter;
 use crate::suite::{KeyMaterial, Suite};
+use crate::template::Template;
 
 /// An SA that seals. Shared by workers; only its sequence counter changes. No `Debug`: it holds
 /// key bytes.
@@ -34,6 +35,8 @@ pub struct OutboundSa {
     /// The fields that all its outer headers share.
     pub(crate) outer: OuterHeader,
     pub(crate) sizes: Sizes,
+    /// The same fields as whole words, where it has that form.
+    pub(crate) template: Option<Template>,
 }
 
 impl OutboundSa {
@@ -70,14 +73,25 @@ impl OutboundSa {
         encapsulation.check()?;
         let (suite, outer) = (cipher.suite(), OuterHeader::new(&encapsulation)?);
         let sizes = Sizes::new(suite, headers(&encapsulation, &outer));
-        Ok(OutboundSa { id, spi, set, suite, encapsulation, cipher, sequence, outer, sizes })
+        let template = Template::new(suite, &encapsulation, spi, sizes);
+        Ok(OutboundSa {
+            id,
+            spi,
+            set,
+            suite,
+            encapsulation,
+            cipher,
+            sequence,
+            outer,
+            sizes,
+            template,
+        })
     }
 
     /// Returns this SA at another place, with the same expanded key and the same counter.
     pub fn at(&self, id: SaId, set: SaSetId) -> OutboundSa {
-        let OutboundSa { spi, suite, encapsulation, outer, sizes, .. } = *self;
         let (cipher, sequence) = (self.cipher.share(), self.sequence.clone());
-        OutboundSa { id, spi, set, suite, encapsulation, cipher, sequence, outer, sizes }
+        OutboundSa { id, set, cipher, sequence, ..*self }
     }
 
     /// Returns this SA with another carriage, towards another end say, with the same expanded key

@@ -68,6 +68,12 @@ impl SequenceRun {
         self.end.wrapping_sub(self.next)
     }
 
+    /// Takes the run apart: its first number, how many there are, and the reason why there are no
+    /// more, if some are missing.
+    pub fn into_parts(self) -> (u64, u64, Option<SequenceError>) {
+        (self.next, self.left(), self.missing)
+    }
+
     /// Returns the first number of a run that has all that were asked for. A run of 0 has the
     /// number that would have been next.
     ///

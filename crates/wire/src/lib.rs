@@ -16,6 +16,7 @@ pub mod build;
 pub mod checksum;
 pub mod flow;
 pub mod frame;
+pub mod glance;
 pub mod icmp;
 pub mod link;
 pub mod mark;

@@ -178,6 +178,94 @@ impl Untagged {
     }
 }
 
+/// A link header from one station to another, with or without a VLAN tag, but for its EtherType:
+/// made once, then written in front of many packets as whole words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LinkTemplate {
+    /// The header's first 8 bytes, in the order in which they are sent.
+    first: [u8; 8],
+    /// The rest of the source, then the tag, if there is one.
+    behind: [u8; 8],
+    is_tagged: bool,
+}
+
+/// Bytes of a link header with a VLAN tag.
+pub const TAGGED_BYTES: usize = ETHERNET_BYTES + VLAN_TAG_BYTES;
+
+impl LinkTemplate {
+    /// Prepares it.
+    pub const fn new(
+        destination: LinkAddress,
+        source: LinkAddress,
+        vlan: Option<u16>,
+    ) -> LinkTemplate {
+        let source = source.high();
+        let (tag, is_tagged) = match vlan {
+            Some(id) => (0x8100 << 16 | (id & 0x0fff) as u64, true),
+            None => (0, false),
+        };
+        LinkTemplate {
+            first: (destination.high() | source >> 48).to_be_bytes(),
+            behind: ((source >> 16) << 32 | tag).to_be_bytes(),
+            is_tagged,
+        }
+    }
+
+    /// Returns whether it has a VLAN tag: it is then of [`TAGGED_BYTES`], else of
+    /// [`ETHERNET_BYTES`].
+    #[inline(always)]
+    pub const fn is_tagged(&self) -> bool {
+        self.is_tagged
+    }
+
+    /// Writes a header of its length, which the caller knows.
+    #[inline(always)]
+    pub fn write<const BYTES: usize>(&self, header: &mut [u8; BYTES], ethertype: u16) {
+        const { assert!(BYTES == ETHERNET_BYTES || BYTES == TAGGED_BYTES) };
+        header[..8].copy_from_slice(&self.first);
+        if BYTES == TAGGED_BYTES {
+            header[8..16].copy_from_slice(&self.behind);
+        } else {
+            header[8..12].copy_from_slice(&self.behind[..4]);
+        }
+        header[BYTES - 2..].copy_from_slice(&ethertype.to_be_bytes());
+    }
+}
+
+/// The beginning of frames to one station, by one form of link header, for an EtherType: as it lies
+/// in memory, to be compared as whole words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entrance {
+    station: u64,
+    /// The tag, without its priority bits; 0 without a tag.
+    tag: u32,
+}
+
+impl Entrance {
+    /// Frames to a station with this VLAN tag, or with none.
+    pub const fn new(station: LinkAddress, vlan: Option<u16>) -> Entrance {
+        let tag = match vlan {
+            Some(id) => (0x8100 << 16 | (id & 0x0fff) as u32).to_be(),
+            None => 0,
+        };
+        Entrance { station: station.high().to_be(), tag }
+    }
+
+    /// Returns the EtherType, as it lies in memory, of a frame that begins so; any number that is
+    /// no EtherType of IP for other frames.
+    #[inline(always)]
+    pub fn ethertype<const BYTES: usize, const N: usize>(&self, frame: &[u8; N]) -> Option<u16> {
+        const { assert!(BYTES == ETHERNET_BYTES || BYTES == TAGGED_BYTES && N >= BYTES) };
+        let first = crate::glance::double(frame, 0);
+        let mut differs = (first ^ self.station) & (!0xffff_u64).to_be();
+        if BYTES == TAGGED_BYTES {
+            let tag = crate::glance::word(frame, ETHERNET_BYTES - 2);
+            differs |= u64::from((tag ^ self.tag) & 0xffff_0fff_u32.to_be());
+        }
+        (differs == 0).then(|| u16::from_ne_bytes([frame[BYTES - 2], frame[BYTES - 1]]))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,6 +288,48 @@ mod tests {
             let mut prepared = [0u8; ETHERNET_BYTES];
             Untagged::new(to, from).write(&mut prepared, ethertype::IPV6);
             prop_assert_eq!(vlan.is_none(), frame[start..30] == prepared);
+            let (template, mut bare, mut with_tag) =
+                (LinkTemplate::new(to, from, vlan), [0u8; ETHERNET_BYTES], [0u8; TAGGED_BYTES]);
+            prop_assert_eq!(template.is_tagged(), tagged);
+            match tagged {
+                false => {
+                    template.write(&mut bare, ethertype::IPV6);
+                    prop_assert_eq!(&frame[start..30], &bare[..]);
+                }
+                true => {
+                    template.write(&mut with_tag, ethertype::IPV6);
+                    prop_assert_eq!(&frame[start..30], &with_tag[..]);
+                }
+            }
+        }
+
+        #[test]
+        fn an_entrance_takes_what_the_parser_finds_for_its_station(
+            d: [u8; 6], other in prop::option::of((0usize..6, 0u8..8)),
+            id in 1u16..4096, tagged: bool, asked: bool, priority in 0u8..8,
+        ) {
+            let mut frame = [0u8; 40];
+            let (to, from) = (LinkAddress::new(d), LinkAddress::new([2; 6]));
+            let start = write(&mut frame, 30, to, from, tagged.then_some(id), ethertype::IPV4);
+            let start = start.unwrap();
+            if tagged {
+                frame[start + 14] |= priority << 5;
+            }
+            let mut station = d;
+            if let Some((at, bit)) = other {
+                station[at] ^= 1 << bit;
+            }
+            let entrance = Entrance::new(LinkAddress::new(station), asked.then_some(id));
+            let view: &[u8; 20] = frame[start..].first_chunk().unwrap();
+            let found = match asked {
+                false => entrance.ethertype::<ETHERNET_BYTES, 20>(view),
+                true => entrance.ethertype::<TAGGED_BYTES, 20>(view),
+            };
+            let ipv4 = ethertype::IPV4.to_be();
+            prop_assert_eq!(
+                found == Some(ipv4),
+                other.is_none() && tagged == asked,
+            );
         }
 
         #[test]

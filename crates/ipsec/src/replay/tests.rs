@@ -140,6 +140,7 @@ proptest! {
         ends in prop::collection::vec(any::<prop::sample::Index>(), 1..20),
     ) {
         let (fast, single) = (window(size), window(size));
+        let (series, alone) = (window(size), window(size));
         let mut ends: Vec<usize> = ends.iter().map(|end| end.index(numbers.len())).collect();
         ends.extend([0, numbers.len()]);
         ends.sort_unstable();
@@ -150,9 +151,16 @@ proptest! {
             let expected: Vec<_> = batch.iter().map(|n| single.commit_shared(*n)).collect();
             prop_assert_eq!(&answers, &expected, "{:?}", batch);
             prop_assert_eq!(fast.right_edge(), single.right_edge());
+            let mut cursor = series.cursor();
+            let answers: Vec<_> = batch.iter().map(|n| cursor.commit(*n)).collect();
+            cursor.finish();
+            let expected: Vec<_> = batch.iter().map(|n| alone.commit(*n)).collect();
+            prop_assert_eq!(&answers, &expected, "{:?}", batch);
+            prop_assert_eq!(series.right_edge(), alone.right_edge());
         }
         for number in numbers {
             prop_assert_eq!(fast.check(number), single.check(number));
+            prop_assert_eq!(series.check(number), alone.check(number));
         }
     }
 

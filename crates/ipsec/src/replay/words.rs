@@ -242,6 +242,60 @@ impl<W: Word, const RING: usize> Words<'_, W, RING> {
     }
 }
 
+/// No block: no number is so high.
+const NO_BLOCK: u64 = u64::MAX;
+
+/// Commits of a series where nobody else writes: a word is loaded and stored once for the numbers
+/// of its block that follow each other, the right edge once for all.
+///
+/// Killed before a store, a process forgets what it accepted since the one before; nothing of it
+/// was delivered.
+pub(super) struct Cursor<'a, W, const RING: usize> {
+    words: Words<'a, W, RING>,
+    size: u64,
+    right: u64,
+    block: u64,
+    word: u64,
+}
+
+impl<'a, W: Word, const RING: usize> Cursor<'a, W, RING> {
+    pub(super) fn new(words: Words<'a, W, RING>, size: u64) -> Self {
+        let right = words.right_edge.load();
+        Cursor { words, size, right, block: NO_BLOCK, word: 0 }
+    }
+
+    /// Does as [`Words::commit`].
+    #[inline(always)]
+    pub(super) fn commit(&mut self, number: u64) -> Result<Advance, ReplayError> {
+        // Right of the edge, in the block of the number before: nothing can stand against it.
+        if number > self.right && number / BLOCK == self.block {
+            (self.word, self.right) = (self.word | 1 << (number % BLOCK), number);
+            return Ok(Advance::Moved);
+        }
+        self.commit_elsewhere(number)
+    }
+
+    #[inline(never)]
+    fn commit_elsewhere(&mut self, number: u64) -> Result<Advance, ReplayError> {
+        self.store();
+        // Until a number of its own is marked, a word may be of an older block.
+        self.block = NO_BLOCK;
+        let answer = self.words.commit(number, self.size)?;
+        self.right = self.words.right_edge.load();
+        (self.block, self.word) = (number / BLOCK, self.words.word(number).load());
+        Ok(answer)
+    }
+
+    /// Writes the word first, so that the edge never lies right of what is marked.
+    #[inline(always)]
+    pub(super) fn store(&self) {
+        if self.block != NO_BLOCK {
+            self.words.word(self.block * BLOCK).store(self.word);
+            self.words.right_edge.store(self.right);
+        }
+    }
+}
+
 /// The tag of a block, which its word's upper half holds.
 #[inline]
 const fn tag(block: u64, ring: usize) -> u64 {
