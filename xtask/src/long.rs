@@ -33,7 +33,7 @@ const PARTS: &[Part] = &[
     Part {
         name: "walk",
         what: "the walk against its oracle in many random worlds",
-        run: |built| run_long(built, &["model"], |command| command.env("PROPTEST_CASES", "1500")),
+        run: |built| run_long(built, &["model"], |command| command.env("PROPTEST_CASES", "2000")),
     },
     Part {
         name: "properties",

@@ -103,6 +103,7 @@ impl<'r> Counting<'r> {
         let flows = row.case.flows;
         let netdevs = (0..3).map(|_| Some(PreloadedPort::new(flows))).collect();
         let mut worker = Worker::new(snapshot, MemoryFrames::new(flows as u32), netdevs);
+        worker.use_fast_path(row.fast_path);
         if row.cache == Cache::Hit {
             // The same secret each time: a count that depends on it could not be compared.
             let cache = FlowCache::new(CACHE_ENTRIES, &[7; 32], CacheUse::Always);

@@ -18,6 +18,7 @@
 //!
 //! Not here: what must be asked of each packet, whatever its flow (`decide.rs`).
 
+mod column;
 mod entry;
 mod lane;
 mod table;
@@ -29,9 +30,9 @@ use wire::{Family, Flow};
 
 use crate::ids::RouteGeneration;
 use crate::snapshot::Snapshot;
-use entry::Value;
-pub(crate) use entry::Words;
+pub(crate) use column::{Column, Scopes, bits};
 pub use entry::{Key, Way};
+pub(crate) use entry::{Value, Words, v4_head, v6_head};
 pub(crate) use lane::{Lane, Lanes};
 use table::{Domain, Domains, Table, Written};
 use verdicts::Verdicts;
@@ -312,6 +313,17 @@ impl FlowCache {
         &mut self,
         lane: &Lane<WORDS>,
         at: usize,
+        said: (FlowVerdict, Way),
+        counters: &mut CacheCounters,
+    ) {
+        self.write(lane.hash(at), lane.key(at), said, counters);
+    }
+
+    /// Writes an entry for a key with its generation.
+    fn write<const WORDS: usize>(
+        &mut self,
+        hash: u64,
+        key: &[u64; WORDS],
         (verdict, way): (FlowVerdict, Way),
         counters: &mut CacheCounters,
     ) {
@@ -324,12 +336,11 @@ impl FlowCache {
         if !number.is_asked() && value.way(self.epoch) == Way::Unknown {
             return; // it would say nothing
         }
-        let key = lane.key(at);
         if self.domains.of(entry::scope_of(key)).is_none() {
             return; // no generation says how long it holds
         }
         let entry = entry::with_value(*key, value);
-        let written = self.table.write(lane.hash(at), &entry, &mut self.domains);
+        let written = self.table.write(hash, &entry, &mut self.domains);
         match written {
             Written::Refused => counters.refused += 1,
             Written::Again => {}

@@ -137,6 +137,8 @@ pub struct Counters {
     pub taken_over: u64,
     /// NAT keepalives made.
     pub keepalives: u64,
+    /// Packets that left, or were dropped, by the fast path.
+    pub fast_path: u64,
     /// Counters of the flow cache.
     pub cache: CacheCounters,
 }
@@ -159,6 +161,7 @@ impl Counters {
             handed_over: 0,
             taken_over: 0,
             keepalives: 0,
+            fast_path: 0,
             cache: CacheCounters::default(),
         }
     }
@@ -248,6 +251,24 @@ impl Counters {
             Direction::Inbound => &mut self.policy_inbound,
         };
         list[policy.0 as usize].add(bytes);
+    }
+
+    /// Counts packets that one rule decided.
+    #[inline]
+    pub(crate) fn policy_run(
+        &mut self,
+        direction: Direction,
+        policy: PolicyIndex,
+        packets: u64,
+        bytes: u64,
+    ) {
+        let list = match direction {
+            Direction::Outbound => &mut self.policy_outbound,
+            Direction::Inbound => &mut self.policy_inbound,
+        };
+        let volume = &mut list[policy.0 as usize];
+        volume.packets += packets;
+        volume.bytes += bytes;
     }
 
     #[inline]

@@ -6,12 +6,12 @@ use ipsec::{EspHeader, InboundSa, Mode, OpenError, OpenJob, ReplayError, SaId, S
 use wire::{Address, Family, Frames};
 
 use crate::esp;
-use crate::ids::SetIndex;
+use crate::ids::{PortId, SetIndex};
 use crate::outputs::Moved;
 use crate::row::{Carrier, Origin, Row, State};
 use crate::stage::{Stage, StageClock};
 use crate::turn::Turn;
-use crate::verdict::DropReason;
+use crate::verdict::{DropReason, Verdict};
 
 /// Opens the rows of a batch that carry ESP.
 ///
@@ -201,6 +201,53 @@ fn prepare<'s, F: Frames>(
             Ok(Opener::Other(worker))
         }
         None => Ok(Opener::This(sa.id)),
+    }
+}
+
+/// The place of a packet that the fast path opened and that the general walk goes on with.
+pub(crate) struct Late {
+    /// The place of its verdict.
+    pub(crate) place: u32,
+    /// Offset of its outer IP header in the frame.
+    pub(crate) ip: u32,
+    pub(crate) ingress: PortId,
+}
+
+/// Finishes a packet that was opened and is not common: makes it a row of the packet in it, or
+/// drops it.
+#[cold]
+pub(crate) fn late<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    outer: Late,
+    (sa, set): (&InboundSa, SetIndex),
+    job: &OpenJob,
+    committed: Option<Result<Advance, ReplayError>>,
+) -> Option<Row> {
+    let Late { place, ip, ingress } = outer;
+    let frame = turn.frames.bytes(job.frame);
+    let Ok(packet) = wire::packet::parse(frame.get(ip as usize..).unwrap_or_default()) else {
+        // It was whole when it was looked at, and a cipher writes behind its headers only.
+        turn.out.verdicts[place as usize] = Some(Verdict::Drop(DropReason::Malformed));
+        turn.counters.drop(Some(ingress), DropReason::Malformed);
+        turn.frames.give(job.frame);
+        return None;
+    };
+    let carrier = esp::carrier(&packet);
+    let (origin, state) = (Origin::Received, State::Outer(carrier));
+    let mut row = Row { place, frame: job.frame, ip, hint: 0, ingress, origin, state, packet };
+    let finished = match job.authentic {
+        true => finish(turn, &mut row, (sa, set), job, committed),
+        false => Err(DropReason::Integrity),
+    };
+    match finished {
+        Ok(()) => {
+            turn.counters.opened(sa.id, row.packet.length as usize);
+            Some(row)
+        }
+        Err(reason) => {
+            turn.drop(&mut row, reason);
+            None
+        }
     }
 }
 

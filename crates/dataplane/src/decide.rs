@@ -34,16 +34,13 @@ use crate::verdict::DropReason;
 pub(crate) use asking::Asking;
 use asking::{Entry, Search};
 
-/// Judges every row that is an IP packet in clear.
+/// Judges every row that is an IP packet in clear. The cache has looked at the snapshot.
 pub(crate) fn decide<F: Frames>(
     turn: &mut Turn<'_, F>,
     rows: &mut [Row],
     asking: &mut Asking,
     mut cache: Option<&mut FlowCache>,
 ) {
-    if let Some(cache) = &mut cache {
-        cache.look_at(turn.snapshot);
-    }
     let from_outside = |row: &Row| {
         matches!(row.origin, Origin::Opened(_))
             || turn.snapshot.path_port(row.ingress).side == Side::Unprotected
@@ -450,7 +447,7 @@ fn without_policy(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Result<(), Dr
 
 /// The destination of a packet by its route.
 #[derive(Clone, Copy)]
-enum Routed {
+pub(crate) enum Routed {
     /// To this machine.
     Host,
     /// To a next hop on the protected side: no policy has to be asked.
@@ -465,25 +462,37 @@ enum Routed {
 /// The reason why it goes nowhere.
 #[inline]
 fn route(snapshot: &Snapshot, row: &Row) -> Result<Routed, DropReason> {
-    routed(snapshot, row, |routes, destination| routes.lookup(destination))
+    routed(snapshot, (&row.packet.flow, row.origin), |routes, to| routes.lookup(to))
 }
 
 /// [`route`], which first looks near the route that was found last.
 #[inline(always)]
 fn route_near(snapshot: &Snapshot, near: &mut Near, row: &Row) -> Result<Routed, DropReason> {
-    routed(snapshot, row, |routes, destination| near.lookup(routes, destination))
+    routed(snapshot, (&row.packet.flow, row.origin), |routes, to| near.lookup(routes, to))
+}
+
+/// Routes a flow whose packets are to be forwarded, near the route that was found last.
+///
+/// # Errors
+/// The reason why its packets go nowhere.
+#[inline]
+pub(crate) fn route_flow(
+    snapshot: &Snapshot,
+    near: &mut Near,
+    flow: &Flow,
+) -> Result<Routed, DropReason> {
+    routed(snapshot, (flow, Origin::Received), |routes, to| near.lookup(routes, to))
 }
 
 #[inline(always)]
 fn routed(
     snapshot: &Snapshot,
-    row: &Row,
+    (flow, origin): (&Flow, Origin),
     look_up: impl FnOnce(&RouteTable, Address) -> Option<RouteTarget>,
 ) -> Result<Routed, DropReason> {
-    let flow = &row.packet.flow;
     let routes = snapshot.routes();
     // RFC 1812 §5.3.8: nobody else sends from our own or a broadcast address.
-    if routes.is_ours(flow.source_address()) && row.origin.is_forwarded() {
+    if routes.is_ours(flow.source_address()) && origin.is_forwarded() {
         return Err(DropReason::BadAddress);
     }
     let target = look_up(routes, flow.destination_address());

@@ -38,7 +38,8 @@ pub(crate) fn state(bytes: &[u8], packet: &Packet) -> Result<State, DropReason> 
     }
 }
 
-fn carrier(packet: &Packet) -> Carrier {
+/// The form in which a packet that is ESP carries another one.
+pub(crate) fn carrier(packet: &Packet) -> Carrier {
     match packet.flow.upper {
         Upper::Ports { source, .. } => Carrier::EspInUdp { source },
         _ => Carrier::Esp,

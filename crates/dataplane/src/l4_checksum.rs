@@ -11,12 +11,12 @@
 //! 2. only what was received there: never an opened packet, never one from Linux, never a fragment;
 //! 3. only if the field holds exactly what such senders leave. All other packets stay as they are.
 //!
-//! [`Sampling`] draws packets that go on and counts those whose checksum is wrong, so that an
-//! operator learns why connections fail.
+//! [`Sampling`] draws packets, and of those that go on whose checksum is wrong are counted, so that
+//! an operator learns why connections fail.
 
-use wire::{Frames, UpperChecksum};
+use wire::{FrameId, Frames, Packet, UpperChecksum};
 
-use crate::ids::NetdevId;
+use crate::ids::{NetdevId, PortId};
 use crate::row::{Origin, Row, State};
 use crate::snapshot::Snapshot;
 use crate::turn::Turn;
@@ -40,6 +40,49 @@ pub(crate) fn complete<F: Frames>(turn: &mut Turn<'_, F>, netdev: NetdevId, rows
             turn.counters.l4_checksums[usize::from(row.ingress.0)].completed += 1;
         }
     }
+}
+
+/// Completes the checksum of one packet, if it is unfinished. Returns whether it was.
+pub(crate) fn complete_packet(bytes: &mut [u8]) -> bool {
+    let Ok(packet) = wire::packet::parse(bytes) else { return false };
+    let found = UpperChecksum::find(bytes, &packet).filter(UpperChecksum::is_unfinished);
+    found.inspect(|checksum| checksum.complete(bytes)).is_some()
+}
+
+/// Checks the first packet from the place on that was drawn for the batch, and counts it. Only one
+/// that was received in cleartext and goes on is checked: what a policy drops is nobody's lost
+/// connection.
+pub(crate) fn check_sample<F: Frames>(turn: &mut Turn<'_, F>, rows: &[Row]) {
+    let Some(from) = turn.sample else { return };
+    let goes_on = |row: &&Row| {
+        row.place >= from
+            && row.origin == Origin::Received
+            && matches!(row.state, State::Forward(_) | State::Protect(_))
+    };
+    for row in rows.iter().filter(goes_on) {
+        if check(turn, row.ingress, row.frame, row.ip, &row.packet) {
+            turn.sample = None;
+            return;
+        }
+    }
+}
+
+/// Checks and counts the checksum of one packet, if it has one. Returns whether it has.
+pub(crate) fn check<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    ingress: PortId,
+    frame: FrameId,
+    ip: u32,
+    packet: &Packet,
+) -> bool {
+    let behind = turn.frames.bytes(frame).get(ip as usize..);
+    let bytes = behind.and_then(|bytes| bytes.get(..packet.length as usize)).unwrap_or_default();
+    let found = UpperChecksum::find(bytes, packet).filter(|checksum| !checksum.is_absent());
+    let Some(checksum) = found else { return false };
+    let counts = &mut turn.counters.l4_checksums[usize::from(ingress.0)];
+    counts.checked += 1;
+    counts.bad += u64::from(!checksum.is_good(bytes));
+    true
 }
 
 /// Packets between two that are checked, on average.
@@ -74,40 +117,10 @@ impl Sampling {
         Sampling { netdevs: vec![Gap::default(); snapshot.netdev_slots()], random: 0x9e37_79b9 }
     }
 
-    /// Checks a packet of the batch, if it is time, and counts it. Packets that were received in
-    /// cleartext and go on are drawn: what a policy drops is nobody's lost connection.
-    pub(crate) fn check<F: Frames>(
-        &mut self,
-        turn: &mut Turn<'_, F>,
-        netdev: NetdevId,
-        rows: &[Row],
-    ) {
-        if rows.is_empty() {
-            return;
-        }
-        let Some(first) = self.draw(netdev, rows.len(), turn.now_ns) else { return };
-        let (before, behind) = rows.split_at(first.min(rows.len()));
-        for row in behind.iter().chain(before) {
-            let goes_on = matches!(row.state, State::Forward(_) | State::Protect(_));
-            if !goes_on || row.origin != Origin::Received {
-                continue;
-            }
-            let bytes = row.bytes(turn.frames);
-            let Some(checksum) = UpperChecksum::find(bytes, &row.packet) else { continue };
-            if checksum.is_absent() {
-                continue;
-            }
-            let counts = &mut turn.counters.l4_checksums[usize::from(row.ingress.0)];
-            counts.checked += 1;
-            counts.bad += u64::from(!checksum.is_good(bytes));
-            return;
-        }
-    }
-
-    /// Draws the place in a batch from where on a packet is looked for; `None`: no packet of this
+    /// Draws the place in a batch from where on a packet is checked; `None`: no packet of this
     /// batch.
     #[inline]
-    fn draw(&mut self, netdev: NetdevId, packets: usize, now_ns: u64) -> Option<usize> {
+    pub(crate) fn draw(&mut self, netdev: NetdevId, packets: usize, now_ns: u64) -> Option<u32> {
         let place = usize::from(netdev.0);
         if place >= self.netdevs.len() {
             // Another snapshot, with more netdevs.
@@ -126,7 +139,7 @@ impl Sampling {
         self.random ^= self.random << 5;
         gap.packets = MEAN_GAP / 2 + self.random % (MEAN_GAP + 1);
         gap.until_ns = now_ns.saturating_add(LONGEST_GAP_NS);
-        Some(first as usize)
+        Some(first)
     }
 }
 
@@ -146,7 +159,7 @@ mod tests {
             let batches = 640_000 / packets;
             for _ in 0..batches {
                 let place = sampling.draw(NetdevId(1), packets, 0);
-                assert!(place.is_none_or(|place| place < packets), "{packets}");
+                assert!(place.is_none_or(|place| (place as usize) < packets), "{packets}");
                 drawn += u64::from(place.is_some());
             }
             let all = (batches * packets) as u64;
@@ -160,7 +173,10 @@ mod tests {
         let mut sampling = sampling();
         let mut seen = [false; 64];
         for _ in 0..10_000 {
-            sampling.draw(NetdevId(0), 64, 0).into_iter().for_each(|place| seen[place] = true);
+            sampling
+                .draw(NetdevId(0), 64, 0)
+                .into_iter()
+                .for_each(|place| seen[place as usize] = true);
         }
         assert!(seen.iter().all(|seen| *seen), "{seen:?}");
     }

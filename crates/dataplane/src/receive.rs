@@ -45,7 +45,7 @@ pub(crate) fn receive<F: Frames>(
     // Sealed packets come to few of our addresses: most to the one of the packet before.
     let mut last = None;
     let sealed_is = whose_sealed(turn);
-    for (place, received) in packets.iter().enumerate() {
+    for (place, received) in (turn.first as usize..).zip(packets) {
         let look = match &common {
             Some(common) => common.look(turn.frames, place as u32, received, rows),
             None => Look::Uncommon,

@@ -161,11 +161,17 @@ impl RouteTable {
         self.own_filter[word] |= bit;
     }
 
+    /// Returns whether an address may be one of our own or a broadcast address; false is sure.
+    #[inline(always)]
+    pub(crate) fn may_be_ours(&self, value: u128) -> bool {
+        let (word, bit) = filter_place(value);
+        self.own_filter[word] & bit != 0
+    }
+
     /// Returns whether an address is one of our own or a broadcast address: no stranger's source.
     #[inline]
     pub fn is_ours(&self, address: Address) -> bool {
-        let (word, bit) = filter_place(address.value);
-        self.own_filter[word] & bit != 0 && self.leads_to_us(address)
+        self.may_be_ours(address.value) && self.leads_to_us(address)
     }
 
     #[inline(never)]
@@ -215,6 +221,16 @@ impl Near {
         let Around { first, length, target } = around;
         let behind = u128::MAX.checked_shr((128 - N::WIDTH + length).into()).unwrap_or(0);
         Near { family: Some(family), first: first.into(), behind, target }
+    }
+
+    /// The addresses of a family that were found last, from the first on, and their next hop.
+    pub(crate) fn via(&self, of: Family) -> Option<(u128, u128, NextHopId)> {
+        match self.target {
+            Some(RouteTarget::Via(hop)) if self.family == Some(of) => {
+                Some((self.first, self.behind, hop))
+            }
+            _ => None,
+        }
     }
 
     /// The route of an address in `routes`; always the same table between two [`Near::nothing`].

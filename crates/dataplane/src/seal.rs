@@ -180,7 +180,7 @@ fn write_sealed<F: Frames>(
     place: u32,
     jobs: &mut Vec<SealJob>,
 ) -> Result<(), DropReason> {
-    let sequence = taken.numbers.take().map_err(sequence_reason)?;
+    let sequence = taken.numbers.take()?;
     let sa = turn.snapshot.outbound_sa(protection.sa);
     let frame = turn.frames.bytes_mut(row.frame);
     jobs.push(SealJob { row: place, ..SealJob::of(row.frame) });
@@ -216,9 +216,11 @@ fn unfit(sa: &OutboundSa) -> DropReason {
     }
 }
 
-fn sequence_reason(error: SequenceError) -> DropReason {
-    match error {
-        SequenceError::Exhausted => DropReason::SequenceExhausted,
-        SequenceError::NotReserved => DropReason::SequenceNotReserved,
+impl From<SequenceError> for DropReason {
+    fn from(error: SequenceError) -> DropReason {
+        match error {
+            SequenceError::Exhausted => DropReason::SequenceExhausted,
+            SequenceError::NotReserved => DropReason::SequenceNotReserved,
+        }
     }
 }

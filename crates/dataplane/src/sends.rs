@@ -2,7 +2,7 @@
 //! ingress and egress. Most of a batch comes by one port and leaves by one port, so there are few
 //! runs.
 
-use wire::Descriptor;
+use wire::{Descriptor, FrameId};
 
 use crate::ids::PortId;
 
@@ -44,6 +44,46 @@ impl Sends {
             _ => self.begin(egress, ingress),
         }
         self.packets.push(packet);
+    }
+
+    /// Adds packets of one way behind the others, which the caller writes.
+    #[inline(always)]
+    pub(crate) fn add(
+        &mut self,
+        egress: PortId,
+        ingress: PortId,
+        count: usize,
+    ) -> &mut [Descriptor] {
+        match self.runs.last_mut() {
+            Some(run) if run.egress == egress && run.ingress == ingress => {
+                run.count += count as u32;
+            }
+            _ => self.runs.push(Run { egress, ingress, count: count as u32 }),
+        }
+        let before = self.packets.len();
+        let nothing = Descriptor { frame: FrameId(0), offset: 0, length: 0 };
+        self.packets.resize(before + count, nothing);
+        &mut self.packets[before..]
+    }
+
+    /// Takes packets back from behind the first `start`: those of which `goes` says false, in their
+    /// order.
+    #[cold]
+    pub(crate) fn take_back(&mut self, start: usize, mut goes: impl FnMut(&Descriptor) -> bool) {
+        let mut first = 0;
+        let packets = std::mem::take(&mut self.packets);
+        self.packets.extend_from_slice(&packets[..start.min(packets.len())]);
+        for run in &mut self.runs {
+            let end = first + run.count as usize;
+            for packet in &packets[first.max(start).min(end)..end] {
+                match goes(packet) {
+                    true => self.packets.push(*packet),
+                    false => run.count -= 1,
+                }
+            }
+            first = end;
+        }
+        self.runs.retain(|run| run.count > 0);
     }
 
     #[cold]
@@ -116,7 +156,6 @@ impl<'s> IntoIterator for &'s Sends {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use wire::FrameId;
 
     fn send(egress: u16, ingress: u16, number: u32) -> Send {
         let packet = Descriptor { frame: FrameId(number), offset: 256, length: 60 };

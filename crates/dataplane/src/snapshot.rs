@@ -512,6 +512,12 @@ impl Snapshot {
         self.netdev(netdev).is_some_and(|netdev| netdev.completes_checksums)
     }
 
+    /// Returns whether a netdev has ports with VLAN ids.
+    #[inline]
+    pub(crate) fn has_tagged(&self, netdev: NetdevId) -> bool {
+        self.netdev(netdev).is_some_and(|netdev| !netdev.tagged.is_empty())
+    }
+
     /// The port that a frame with this VLAN id (none: untagged) on this netdev belongs to.
     #[inline]
     pub(crate) fn port_of(&self, netdev: NetdevId, vlan: Option<u16>) -> Option<PortId> {
@@ -584,6 +590,12 @@ impl Snapshot {
     pub(crate) fn egress(&self, hop: NextHopId, destination: Address) -> Egress {
         let Hop { egress, on_link, .. } = *self.hop(hop);
         if on_link { self.egress_on_link(egress.port, destination) } else { egress }
+    }
+
+    /// Returns whether each destination behind a next hop is a neighbour of its own.
+    #[inline]
+    pub(crate) fn is_on_link(&self, hop: NextHopId) -> bool {
+        self.hop(hop).on_link
     }
 
     #[inline(never)]

@@ -22,6 +22,10 @@ pub(crate) struct Turn<'a, F> {
     pub(crate) share: Share,
     /// Netdev and packets of the batch, if packets of other workers' SAs are handed over.
     pub(crate) handing: Option<(NetdevId, &'a [Received])>,
+    /// The place in the batch of the first packet that the general walk receives.
+    pub(crate) first: u32,
+    /// The place in the batch from where on a packet's checksum is checked; `None`: no packet's.
+    pub(crate) sample: Option<u32>,
     /// Fragmented ESP in UDP that was dropped lately.
     pub(crate) dropped: &'a mut DroppedDatagrams,
     pub(crate) frames: &'a mut F,

@@ -13,48 +13,50 @@
 //! when numbers are committed. Sequence numbers cost one atomic step a batch and SA. A batch is
 //! walked under one snapshot, so nothing that its stages read changes between them.
 
-use wire::{BATCH, Frames};
+use std::ops::Range;
+
+use wire::{BATCH, Frames, Received};
 
 use crate::cache::FlowCache;
 use crate::counters::Counters;
-use crate::decapsulate::Opening;
-use crate::departures::Departures;
 use crate::esp_fragments::DroppedDatagrams;
+use crate::fastpath::FastPath;
+use crate::general::GeneralWalk;
+use crate::ids::NetdevId;
 use crate::input::{Entry, Input};
-use crate::l4_checksum::{self, Sampling};
-use crate::limiter::RateLimiter;
+use crate::l4_checksum::Sampling;
 use crate::outputs::Outputs;
 use crate::routes::Near;
 use crate::row::Row;
 use crate::share::Share;
 use crate::snapshot::Snapshot;
-use crate::stage::{NoClock, Stage, StageClock};
+use crate::stage::{NoClock, StageClock};
 use crate::turn::Turn;
-use crate::watch::{Beside, Nobody, Point, Watch};
-use crate::{decapsulate, decide, plan, receive, seal};
-
-/// Lists that the stages fill anew for each batch; kept so that a batch allocates nothing.
-#[derive(Default)]
-struct Scratch {
-    /// Questions to the policies.
-    asking: decide::Asking,
-    /// ESP packets to open.
-    opening: Opening,
-    /// Packets that leave, in order; fragments in the place of the packet they were made of.
-    departures: Departures,
-}
+use crate::watch::{Beside, Nobody, Watch};
 
 /// One worker's walk: its counters, its rate limit, its scratch memory.
 pub struct Walk {
     counters: Counters,
-    limiter: RateLimiter,
-    rows: Vec<Row>,
-    made: Vec<Row>,
-    scratch: Scratch,
+    general: GeneralWalk,
+    fast: Option<FastPath>,
+    late: Vec<Row>,
     share: Share,
     cache: Option<FlowCache>,
     sampling: Sampling,
     dropped: DroppedDatagrams,
+}
+
+/// Use of the fast path.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum FastPathUse {
+    /// Those that it takes.
+    #[default]
+    WherePossible,
+    /// Those that it takes, and every batch is looked at, however little it took of the last. For
+    /// tests.
+    Eager,
+    /// None: the general walk judges every packet. For tests and comparisons.
+    Never,
 }
 
 impl Walk {
@@ -62,10 +64,9 @@ impl Walk {
     pub fn new(snapshot: &Snapshot) -> Walk {
         Walk {
             counters: Counters::new(snapshot),
-            limiter: RateLimiter::default(),
-            rows: Vec::with_capacity(BATCH),
-            made: Vec::with_capacity(BATCH),
-            scratch: Scratch::default(),
+            general: GeneralWalk::new(),
+            fast: Some(FastPath::default()),
+            late: Vec::with_capacity(BATCH),
             share: Share::ALL,
             cache: None,
             sampling: Sampling::new(snapshot),
@@ -78,6 +79,15 @@ impl Walk {
     /// fresh one, put in with the snapshot.
     pub fn take_cache(&mut self, cache: Option<FlowCache>) -> Option<FlowCache> {
         std::mem::replace(&mut self.cache, cache)
+    }
+
+    /// Sets whether packets may take the fast path; at first they may.
+    pub fn use_fast_path(&mut self, use_: FastPathUse) {
+        self.fast = match use_ {
+            FastPathUse::WherePossible => Some(FastPath::default()),
+            FastPathUse::Eager => Some(FastPath::eager()),
+            FastPathUse::Never => None,
+        };
     }
 
     /// The cache, to be looked at.
@@ -117,14 +127,8 @@ impl Walk {
     ///
     /// Takes over the frames of its packets; each is afterwards in `out` or back in the pool.
     ///
-    /// 1. receive: link header, VLAN, IP header checks; ESP to us is set apart; unfinished TCP and
-    ///    UDP checksums are completed
-    /// 2. decapsulate: SAD, replay check, cipher over the batch, replay commit, the inner packet
-    /// 3. decide: inbound selectors, route, outbound selectors
-    /// 4. plan: hop limit, path MTU, fragments, the SA and its numbers
-    /// 5. seal: all headers, nonces and trailers of the batch, then the cipher, SA by SA
-    ///
-    /// Then from 3 on again for the ICMP that was made on the way.
+    /// What the fast path takes leaves by it; everything else, at its place in the order, by the
+    /// general walk: see [`GeneralWalk`].
     ///
     /// # Panics
     /// If the batch is longer than [`BATCH`].
@@ -150,47 +154,147 @@ impl Walk {
         input: Input<'_>,
         frames: &mut F,
         out: &mut Outputs,
-        Beside { clock, watch }: Beside<'_, C, W>,
+        mut beside: Beside<'_, C, W>,
     ) {
         let Input { netdev, packets, entry } = input;
         let hands_over = entry == Entry::Received && self.share.workers > 1;
         let handing = hands_over.then_some((netdev, packets));
         assert!(packets.len() <= BATCH, "a batch is at most {BATCH} packets");
-        let Walk { counters, limiter, rows, made, scratch, share, cache, sampling, dropped } = self;
-        let Scratch { asking, opening, departures } = scratch;
+        let Walk { counters, general, fast, late, share, cache, sampling, dropped } = self;
         out.verdicts.clear();
         out.verdicts.resize(packets.len(), None);
         let (share, handed_over) = (*share, out.handovers.len());
-        let near = Near::nothing();
-        let mut turn =
-            Turn { snapshot, near, now_ns, share, handing, dropped, frames, counters, out };
-        rows.clear();
-        made.clear();
-        receive::receive(&mut turn, netdev, packets, rows);
-        l4_checksum::complete(&mut turn, netdev, rows);
-        clock.ended(Stage::Receive);
-        decapsulate::decapsulate(&mut turn, rows, opening, clock);
-        watch.look(Point::Opened, snapshot, rows, turn.frames);
-        decide::decide(&mut turn, rows, asking, cache.as_mut());
-        sampling.check(&mut turn, netdev, rows);
-        watch.look(Point::Decided, snapshot, rows, turn.frames);
-        clock.ended(Stage::Decide);
-        plan::plan(&mut turn, rows, made, limiter, departures);
-        clock.ended(Stage::Plan);
-        seal::seal(&mut turn, rows, departures, clock);
-        watch.look(Point::Sealed, snapshot, rows, turn.frames);
-        if !made.is_empty() {
-            decide::decide(&mut turn, made, asking, cache.as_mut());
-            watch.look(Point::Decided, snapshot, made, turn.frames);
-            rows.clear(); // what is made is never answered: nothing more comes of it
-            plan::plan(&mut turn, made, rows, limiter, departures);
-            seal::seal(&mut turn, made, departures, clock);
-            watch.look(Point::Sealed, snapshot, made, turn.frames);
+        let (near, sample) = (Near::nothing(), sampling.draw(netdev, packets.len(), now_ns));
+        let (first, mut cache) = (0, cache.as_mut());
+        let mut turn = Turn {
+            snapshot,
+            near,
+            now_ns,
+            share,
+            handing,
+            first,
+            sample,
+            dropped,
+            frames,
+            counters,
+            out,
+        };
+        if let Some(cache) = &mut cache {
+            cache.look_at(snapshot);
         }
+        let taken = match fast {
+            Some(fast) => fast.look(&mut turn, netdev, packets, cache.as_deref_mut(), beside.clock),
+            None => 0,
+        };
+        match fast {
+            Some(fast) if taken != 0 => {
+                let (both, cache) = (Both { fast, general, late }, cache.as_deref_mut());
+                both.walk(&mut turn, (netdev, packets), taken, cache, &mut beside);
+            }
+            _ => general.walk(&mut turn, netdev, packets, cache.as_deref_mut(), &mut beside),
+        }
+        general.answer(&mut turn, cache, &mut beside);
         debug_assert_eq!(
             turn.out.verdicts.iter().filter(|verdict| verdict.is_none()).count(),
             turn.out.handovers.len() - handed_over,
             "a row without a verdict"
         );
+    }
+}
+
+/// Both walks of a batch of which the fast path takes a part.
+struct Both<'w> {
+    fast: &'w mut FastPath,
+    general: &'w mut GeneralWalk,
+    /// Packets that the fast path opened and the general walk goes on with.
+    late: &'w mut Vec<Row>,
+}
+
+impl Both<'_> {
+    /// Walks runs of packets that the fast path takes, and of others, in turn.
+    #[inline]
+    fn walk<F: Frames, C: StageClock, W: Watch + ?Sized>(
+        mut self,
+        turn: &mut Turn<'_, F>,
+        (netdev, packets): (NetdevId, &[Received]),
+        taken: u64,
+        mut cache: Option<&mut FlowCache>,
+        beside: &mut Beside<'_, C, W>,
+    ) {
+        for (run, is_taken) in runs(taken, 0..packets.len()) {
+            let cache = cache.as_deref_mut();
+            if !is_taken {
+                turn.first = run.start as u32;
+                self.general.walk(turn, netdev, &packets[run], cache, beside);
+            } else if self.fast.is_sealed() {
+                self.open(turn, packets, run, cache, beside);
+            } else {
+                self.fast.finish(turn, packets, run, beside);
+            }
+        }
+    }
+
+    /// Opens a run of sealed packets; what was in them leaves by one walk or the other.
+    #[inline]
+    fn open<F: Frames, C: StageClock, W: Watch + ?Sized>(
+        &mut self,
+        turn: &mut Turn<'_, F>,
+        packets: &[Received],
+        run: Range<usize>,
+        mut cache: Option<&mut FlowCache>,
+        beside: &mut Beside<'_, C, W>,
+    ) {
+        let Both { fast, general, late } = self;
+        late.clear();
+        let (of, clock) = (cache.as_deref_mut(), &mut *beside.clock);
+        let fit = fast.open(turn, packets, run.clone(), of, late, clock);
+        let mut late = late.drain(..).peekable();
+        for (run, is_fit) in runs(fit, run) {
+            if is_fit {
+                fast.finish_opened(turn, packets, run, beside);
+                continue;
+            }
+            let rows = std::iter::from_fn(|| late.next_if(|row| (row.place as usize) < run.end));
+            general.go_on(turn, rows, cache.as_deref_mut(), beside);
+        }
+    }
+}
+
+/// The runs of a range of places that have the same bit in a mask.
+#[inline(always)]
+fn runs(mask: u64, range: Range<usize>) -> impl Iterator<Item = (Range<usize>, bool)> {
+    let Range { mut start, end } = range;
+    std::iter::from_fn(move || {
+        if start >= end {
+            return None;
+        }
+        let rest = mask >> start;
+        let is_set = rest & 1 != 0;
+        let length = if is_set { rest.trailing_ones() } else { rest.trailing_zeros() } as usize;
+        let run = start..end.min(start + length);
+        start = run.end;
+        Some((run, is_set))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn runs_are_the_places_of_a_range_in_order(
+            mask in prop_oneof![Just(0u64), Just(u64::MAX), any::<u64>()],
+            start in 0usize..=64,
+            length in 0usize..=64,
+        ) {
+            let range = start..(start + length).min(64);
+            let found: Vec<_> = runs(mask, range.clone())
+                .flat_map(|(run, is_set)| run.map(move |place| (place, is_set)))
+                .collect();
+            let expected: Vec<_> = range.map(|at| (at, mask >> at & 1 != 0)).collect();
+            prop_assert_eq!(found, expected);
+        }
     }
 }

@@ -20,6 +20,12 @@ pub(crate) enum Point {
 pub(crate) trait Watch {
     /// The rows as they are at a point.
     fn look<F: Frames>(&mut self, point: Point, snapshot: &Snapshot, rows: &[Row], frames: &F);
+
+    /// Returns whether somebody looks.
+    #[inline(always)]
+    fn is_watching(&self) -> bool {
+        true
+    }
 }
 
 /// Nobody looks; compiles to nothing.
@@ -28,6 +34,11 @@ pub(crate) struct Nobody;
 impl Watch for Nobody {
     #[inline(always)]
     fn look<F: Frames>(&mut self, _: Point, _: &Snapshot, _: &[Row], _: &F) {}
+
+    #[inline(always)]
+    fn is_watching(&self) -> bool {
+        false
+    }
 }
 
 /// Observers of one walk: a clock of its stages, and a watcher of its rows.

@@ -20,7 +20,7 @@ use crate::snapshot::Snapshot;
 use crate::stage::{NoClock, Stage, StageClock};
 use crate::tap::{self, Tap, TapId};
 use crate::verdict::{DropReason, Verdict};
-use crate::walk::Walk;
+use crate::walk::{FastPathUse, Walk};
 use crate::watch::{Beside, Nobody};
 
 /// Time after which what waits for a neighbour is looked through again.
@@ -132,6 +132,11 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     /// Sets the flow cache, or none, and returns the one before: [`Walk::take_cache`].
     pub fn take_cache(&mut self, cache: Option<FlowCache>) -> Option<FlowCache> {
         self.walk.take_cache(cache)
+    }
+
+    /// Sets whether packets may take the fast path; at first they may.
+    pub fn use_fast_path(&mut self, use_: FastPathUse) {
+        self.walk.use_fast_path(use_);
     }
 
     /// The flow cache, to be looked at.

@@ -13,10 +13,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::{
-    CacheUse, CounterRoom, Counters, FlowCache, Gone, HostService, L4Checksum, Medium, Moved,
-    Neighbour, NetdevId, NextHop, NextHopId, PortId, PortInfo, Prefix, RouteEntry, RouteTarget,
-    SaSet, SetIndex, Side, Snapshot, SnapshotParts, Sources, TapReader, TapSettings, Tapped,
-    Verdict, Wanted, Worker, tap,
+    CacheUse, CounterRoom, Counters, FastPathUse, FlowCache, Gone, HostService, L4Checksum, Medium,
+    Moved, Neighbour, NetdevId, NextHop, NextHopId, PortId, PortInfo, Prefix, RouteEntry,
+    RouteTarget, SaSet, SetIndex, Side, Snapshot, SnapshotParts, Sources, TapReader, TapSettings,
+    Tapped, Verdict, Wanted, Worker, tap,
 };
 use io::{MemoryFrames, MemoryPort};
 use ipsec::{
@@ -240,6 +240,12 @@ impl Laboratory {
     pub fn remembering(mut self, entries: usize) -> Laboratory {
         let cache = FlowCache::new(entries, &[42; 32], CacheUse::Always).expect("memory");
         self.worker.take_cache(Some(cache));
+        self
+    }
+
+    /// Sets the use of the fast path.
+    pub fn with_fast_path(mut self, use_: FastPathUse) -> Laboratory {
+        self.worker.use_fast_path(use_);
         self
     }
 

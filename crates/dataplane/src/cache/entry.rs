@@ -20,6 +20,7 @@
 //! Numbers are as the parser left them; nothing here turns bytes around.
 
 use policy::{Generation, Scope};
+use wire::glance::{self, Glance, UpperKind};
 use wire::{Family, Flow, Upper};
 
 use super::verdicts::VerdictNumber;
@@ -84,7 +85,7 @@ impl Way {
 
 /// Value of an entry, as two words of 32 bits in one of 64: verdict, then route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Value(u64);
+pub(crate) struct Value(u64);
 
 impl Value {
     pub(super) fn new(verdict: VerdictNumber, way: Way, epoch: u16) -> Value {
@@ -100,8 +101,14 @@ impl Value {
 
     /// Returns whether it says nothing, which no entry does.
     #[inline(always)]
-    pub(super) fn is_nothing(self) -> bool {
+    pub(crate) fn is_nothing(self) -> bool {
         self.0 == 0
+    }
+
+    /// Either of two values, of which one says nothing.
+    #[inline(always)]
+    pub(super) fn or(self, other: Value) -> Value {
+        Value(self.0 | other.0)
     }
 
     /// The number of the verdict.
@@ -126,17 +133,102 @@ pub(crate) trait Words<const WORDS: usize> {
     fn words(&self, scope: Scope) -> [u64; WORDS];
 }
 
+/// The kind of a later fragment; the others are those of [`UpperKind`].
+const LATER_FRAGMENT: u8 = 3;
+
 #[inline(always)]
 fn identity(flow: &Flow, family: u8) -> u64 {
     let (upper, kind) = match flow.upper {
         Upper::Ports { source, destination } => {
-            (u32::from(source) << 16 | u32::from(destination), 0)
+            (u32::from(source) << 16 | u32::from(destination), UpperKind::Ports as u8)
         }
-        Upper::Icmp { kind, code } => (u32::from(kind) << 8 | u32::from(code), 1),
-        Upper::None => (0, 2),
-        Upper::Fragment => (0, 3),
+        Upper::Icmp { kind, code } => {
+            (u32::from(kind) << 8 | u32::from(code), UpperKind::Icmp as u8)
+        }
+        Upper::None => (0, UpperKind::None as u8),
+        Upper::Fragment => (0, LATER_FRAGMENT),
     };
-    u64::from(upper) | u64::from(flow.protocol) << 32 | u64::from(OCCUPIED | family | kind) << 40
+    identity_of(upper, flow.protocol, kind | family)
+}
+
+#[inline(always)]
+const fn identity_of(upper: u32, protocol: u8, kind: u8) -> u64 {
+    upper as u64 | (protocol as u64) << 32 | ((OCCUPIED | kind) as u64) << 40
+}
+
+/// Words of a key in front of its scope, of IPv4.
+pub(super) const V4_HEAD: usize = V4 - 2;
+/// Words of a key in front of its scope, of IPv6.
+pub(super) const V6_HEAD: usize = V6 - 2;
+
+/// Identities by protocol, without the upper layer.
+const V4_IDENTITIES: [u64; 256] = {
+    let (mut identities, mut protocol) = ([0; 256], 0);
+    while protocol < 256 {
+        let kind = glance::kind_v4(protocol as u8) as u8;
+        identities[protocol] = identity_of(0, protocol as u8, kind);
+        protocol += 1;
+    }
+    identities
+};
+
+const V6_IDENTITIES: [u64; 256] = {
+    let (mut identities, mut protocol) = ([0; 256], 0);
+    while protocol < 256 {
+        let kind = glance::kind_v6(protocol as u8) as u8 | IS_V6;
+        identities[protocol] = identity_of(0, protocol as u8, kind);
+        protocol += 1;
+    }
+    identities
+};
+
+/// The head of an IPv4 flow's key; `addresses` are `source | destination << 32`.
+#[inline(always)]
+pub(crate) fn v4_head(addresses: u64, glance: &Glance) -> [u64; V4_HEAD] {
+    [addresses, V4_IDENTITIES[usize::from(glance.protocol)] | u64::from(glance.upper)]
+}
+
+/// The head of an IPv6 flow's key; addresses as high and low half.
+#[inline(always)]
+pub(crate) fn v6_head(
+    (source, destination): ([u64; 2], [u64; 2]),
+    glance: &Glance,
+) -> [u64; V6_HEAD] {
+    let identity = V6_IDENTITIES[usize::from(glance.protocol)] | u64::from(glance.upper);
+    let alone = ((OCCUPIED | IS_V6) as u64) << 40;
+    [source[1], identity, source[0], destination[1], destination[0], alone]
+}
+
+/// A key of its head and the word of scope and generation, without a value.
+pub(super) fn whole<const HEAD: usize, const WORDS: usize>(
+    head: &[u64; HEAD],
+    scope: u64,
+) -> [u64; WORDS] {
+    const { assert!(HEAD + 2 == WORDS) };
+    let mut words = [0; WORDS];
+    words[..HEAD].copy_from_slice(head);
+    words[HEAD] = scope;
+    words
+}
+
+/// The word of scope and generation.
+#[inline(always)]
+pub(super) fn scope_word(scope: Scope, generation: Generation) -> u64 {
+    u64::from(scope.0) | u64::from(generation.0) << 32
+}
+
+/// [`is_of`] of a key by its head and the word of scope and generation.
+#[inline(always)]
+pub(super) fn is_of_head<const HEAD: usize, const WORDS: usize>(
+    entry: &[u64; WORDS],
+    head: &[u64; HEAD],
+    scope: u64,
+) -> bool {
+    let mut differs = entry[HEAD] ^ scope;
+    for at in 0..HEAD {
+        differs |= entry[at] ^ head[at];
+    }
+    differs == 0
 }
 
 impl Words<V4> for Flow {

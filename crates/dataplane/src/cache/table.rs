@@ -167,6 +167,44 @@ impl Table {
         if entry::is_of(older, key) { Value::of(older) } else { Value::default() }
     }
 
+    /// Returns the value of a key, by its head and the word of scope and generation, in its first
+    /// bucket.
+    #[inline(always)]
+    pub(super) fn find_head<const HEAD: usize, const WORDS: usize>(
+        &self,
+        hash: u64,
+        head: &[u64; HEAD],
+        scope: u64,
+    ) -> Value {
+        self.find_head_at::<HEAD, WORDS>(self.first::<WORDS>(hash), head, scope)
+    }
+
+    /// Does as [`find_head`](Self::find_head), in its second bucket.
+    #[inline(always)]
+    pub(super) fn find_head_second<const HEAD: usize, const WORDS: usize>(
+        &self,
+        hash: u64,
+        head: &[u64; HEAD],
+        scope: u64,
+    ) -> Value {
+        self.find_head_at::<HEAD, WORDS>(self.second::<WORDS>(hash), head, scope)
+    }
+
+    #[inline(always)]
+    fn find_head_at<const HEAD: usize, const WORDS: usize>(
+        &self,
+        at: usize,
+        head: &[u64; HEAD],
+        scope: u64,
+    ) -> Value {
+        // Both ways without a branch: nobody can foretell which of them it is.
+        let of = |entry: &[u64; WORDS]| match entry::is_of_head(entry, head, scope) {
+            true => Value::of(entry),
+            false => Value::default(),
+        };
+        of(self.way::<WORDS>(at, 0)).or(of(self.way::<WORDS>(at, 1)))
+    }
+
     /// The words of a way: a half of a line, or a line.
     #[inline(always)]
     fn way<const WORDS: usize>(&self, at: usize, way: usize) -> &[u64; WORDS] {

@@ -19,11 +19,11 @@ const WORLDS: u32 = 250;
 /// Packets that a history is drawn from.
 const SEEDS: usize = 24;
 /// Policies that a history may have in all.
-const ROOM: usize = 64;
+pub(crate) const ROOM: usize = 64;
 
 /// A change between two stretches of a history.
 #[derive(Clone, Debug)]
-enum Change {
+pub(crate) enum Change {
     /// Nothing.
     Stays,
     /// A policy goes.
@@ -40,7 +40,7 @@ enum Change {
     Rekeys,
 }
 
-fn a_change() -> impl Strategy<Value = Change> {
+pub(crate) fn a_change() -> impl Strategy<Value = Change> {
     let index = any::<Index>;
     let ports = prop::collection::btree_set(0..5u16, 1..3);
     prop_oneof![
@@ -58,7 +58,7 @@ fn a_change() -> impl Strategy<Value = Change> {
 
 impl Change {
     /// The world afterwards.
-    fn of(&self, world: &World) -> World {
+    pub(crate) fn of(&self, world: &World) -> World {
         let mut world = world.clone();
         let next = world.policies.iter().map(|policy| policy.id.0 + 1).max().unwrap_or(0);
         match self {
@@ -99,13 +99,13 @@ impl Change {
         world
     }
 
-    fn is_of_routes(&self) -> bool {
+    pub(crate) fn is_of_routes(&self) -> bool {
         matches!(self, Change::Swaps(..) | Change::Unroutes(_))
     }
 }
 
 /// The database of the next policies: upon the same base if it can be, else made anew.
-fn next_spd(spd: &Arc<Spd>, policies: &[Policy]) -> Arc<Spd> {
+pub(crate) fn next_spd(spd: &Arc<Spd>, policies: &[Policy]) -> Arc<Spd> {
     let gone = spd.holding().filter(|(_, policy)| !policies.contains(policy));
     let gone: Vec<_> = gone.map(|(index, _)| index).collect();
     let is_new = |policy: &&Policy| !spd.holding().any(|(_, known)| known == *policy);
@@ -206,7 +206,7 @@ fn entries_are_true(walk: &dataplane::Walk, tables: &Tables) -> Result<(), TestC
 }
 
 /// Linux gets what it gets in the order of each flow, not of all.
-fn ordered(mut observed: Observed) -> Observed {
+pub(crate) fn ordered(mut observed: Observed) -> Observed {
     let is_for_host = |emission: &crate::gateway::Emission| emission.fate == Out::Host;
     let (mut host, others) = observed.emissions.into_iter().partition::<Vec<_>, _>(is_for_host);
     host.sort();
@@ -217,5 +217,6 @@ fn ordered(mut observed: Observed) -> Observed {
 
 /// Counters without those of searching.
 fn comparable(counters: &Counters) -> Counters {
-    Counters { full_lookups: 0, cache: CacheCounters::default(), ..counters.clone() }
+    let cache = CacheCounters::default();
+    Counters { full_lookups: 0, fast_path: 0, cache, ..counters.clone() }
 }

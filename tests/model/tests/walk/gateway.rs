@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use dataplane::{
-    CacheUse, Counters, Entry, FlowCache, Input, Medium, Moved, NetdevId, Outputs, PortId,
-    SetIndex, Share, Snapshot, Tap, TapReader, TapSettings, Tapped, Verdict, Walk, tap,
+    CacheUse, Counters, Entry, FastPathUse, FlowCache, Input, Medium, Moved, NetdevId, Outputs,
+    PortId, SetIndex, Share, Snapshot, Tap, TapReader, TapSettings, Tapped, Verdict, Walk, tap,
 };
 use io::MemoryFrames;
 use ipsec::{DontFragment, Dscp, Encapsulation, Mode};
@@ -110,6 +110,12 @@ impl<'w> Gateway<'w> {
             let cache = FlowCache::new(entries, &[42; 32], CacheUse::Always).unwrap();
             assert!(walk.take_cache(Some(cache)).is_none());
         }
+        self
+    }
+
+    /// A gateway like this one, with another use of the fast path.
+    pub(crate) fn with_fast_path(mut self, use_: FastPathUse) -> Gateway<'w> {
+        self.walks.iter_mut().for_each(|walk| walk.use_fast_path(use_));
         self
     }
 

@@ -6,6 +6,7 @@ mod agreement;
 mod batches;
 mod cached;
 mod explained;
+mod fastpath;
 mod gateway;
 mod invariants;
 mod packets;

@@ -391,6 +391,17 @@ impl Seed {
         self
     }
 
+    /// A packet like most: without options, fragments or defects, with hops left to go.
+    pub(crate) fn common(mut self) -> Seed {
+        let (part, extra, defect) = (PartSeed::Whole, Extra::Nothing, Defect::Nothing);
+        self.inner = InnerSeed { part, extra, defect, hop_limit: 64, ..self.inner };
+        self.link = LinkSeed::Right;
+        let (defect, carriage) = (SealDefect::Nothing, CarriageSeed::Right);
+        let outer_part = PartSeed::Whole;
+        self.sealing = Sealing { defect, carriage, outer_part, stranger: false, ..self.sealing };
+        self
+    }
+
     /// Every number once, in order.
     pub(crate) fn steady(mut self) -> Seed {
         if !matches!(self.sealing.number, NumberSeed::Zero) {

@@ -220,6 +220,40 @@ pub(crate) fn a_plain_world(suite: Suite, window: u32, numbers: SequenceNumbers)
     }
 }
 
+/// A plain world of tunnels under AEADs, in every carriage, with several SAs a peer and direction:
+/// most packets in it are common.
+pub(crate) fn a_common_world() -> impl Strategy<Value = World> {
+    let suite = select(&SUITES[..4]);
+    let numbers = select(&[SequenceNumbers::Short, SequenceNumbers::Extended][..]);
+    let window = select(&[32u32, 64, 4096][..]);
+    let carriages = [a_carriage(), a_carriage()];
+    (suite, window, numbers, carriages, any::<bool>(), 1..=2u32).prop_map(
+        |(suite, window, numbers, carriages, mss_clamp, workers)| {
+            let mut world = a_plain_world(suite, window, numbers);
+            // More addresses of our own than a history takes away.
+            for own in (1..=9).flat_map(|n| [format!("10.9.0.{n}"), format!("2001:db8:9::{n}")]) {
+                let address = address(&own);
+                let length = address.family.address_bits();
+                let (prefix, target) = (Prefix { address, length }, RouteTarget::Local);
+                world.routes.push(RouteEntry { prefix, target });
+            }
+            for (place, carriage) in carriages.into_iter().enumerate() {
+                let peer = &mut world.peers[place];
+                peer.carriage =
+                    Encapsulation { mode: Mode::Tunnel, tunnel: ends(place), ..carriage };
+                peer.mss_clamp = mss_clamp;
+                for sas in [&mut peer.inbound, &mut peer.outbound] {
+                    let mut other = sas[0].clone();
+                    other.spi += 0x100;
+                    other.material[0] ^= 1;
+                    sas.push(other);
+                }
+            }
+            World { workers, ..world }
+        },
+    )
+}
+
 /// The two ends of a peer's tunnel.
 fn ends(peer: usize) -> Tunnel {
     let [local, remote] = PEERS[peer].0.map(|text| text.parse().unwrap());
@@ -310,6 +344,11 @@ fn routes() -> impl Strategy<Value = (Vec<RouteEntry>, Vec<NextHop>)> {
 }
 
 /// Everybody who can be a next hop, less a few by the bits of `unresolved`.
+/// The world with every neighbour known.
+pub(crate) fn with_neighbours(world: World) -> World {
+    World { neighbours: neighbours(u64::MAX), ..world }
+}
+
 fn neighbours(unresolved: u64) -> Vec<Neighbour> {
     let mut list = vec![];
     for (port, _, gateways) in LINKS {

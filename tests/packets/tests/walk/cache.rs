@@ -1,7 +1,7 @@
 //! The flow cache in the walk, row by row, in both directions and families.
 
 use dataplane::cache::CacheEntry;
-use dataplane::{CacheCounters, DropReason, PortId, RouteGeneration, Verdict};
+use dataplane::{CacheCounters, DropReason, FastPathUse, PortId, RouteGeneration, Verdict};
 use packets::In;
 use packets::lab::{BERLIN, CARLA, HOST, Hub, LAN, LAN2, Laboratory, WAN, host, own, policy};
 use policy::{
@@ -674,6 +674,13 @@ fn flows_that_were_not_judged_before_are_asked_each_for_itself() {
 fn every_row_is_the_same_with_a_cache() {
     for row in all_rows() {
         row.run_in(|hub| hub.laboratory().remembering(64));
+    }
+}
+
+#[test]
+fn every_row_is_the_same_without_the_fast_path() {
+    for row in all_rows() {
+        row.run_in(|hub| hub.laboratory().with_fast_path(FastPathUse::Never));
     }
 }
 

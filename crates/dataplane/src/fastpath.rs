@@ -1,0 +1,261 @@
+//! The fast path: packets whose way is known as a whole leave at once, by prepared headers.
+//!
+//! ```text
+//! look    1. each packet: one chain of compares, its flow as the words of a key
+//!         2. the cache, all keys together; the tables, about what it does not know
+//!         3. what was said becomes a way, one for many packets
+//! finish  4. a run of such packets, one after the other: everything that is written
+//!         5. the cipher
+//! ```
+//! Sealed packets are looked at likewise, opened run by run, and then judged by what was in them.
+//!
+//! It says only what the general walk would say. What it does not take, a packet with options or
+//! fragments, without a known neighbour, with its last hop, goes by the general walk, at its place
+//! in the order: until `finish` nothing of a packet has changed, and no counter but those of the
+//! cache. What a packet is asked besides its flow, it is asked before its flow is remembered, or in
+//! `look`.
+//!
+//! **Runs.** Packets leave in the order in which they came: `look` marks those that it takes, and
+//! the walk goes over runs of marked and of other packets in turn. So a batch is walked as if it
+//! had been received in pieces. Where they would be many, the general walk takes all of it: see
+//! [`MOST_RUNS`].
+
+mod clear;
+mod emit;
+mod finish;
+mod judge;
+mod sealed;
+mod ways;
+
+use std::ops::Range;
+
+use ipsec::{OpenJob, SealJob};
+use policy::Scope;
+use wire::link::Entrance;
+use wire::{BATCH, FrameId, Frames, Received};
+
+use crate::cache::{Column, FlowCache, bits};
+use crate::ids::{NetdevId, PortId};
+use crate::port::{Medium, Side};
+use crate::stage::StageClock;
+use crate::turn::Turn;
+use judge::Learning;
+use sealed::Opening;
+use ways::{WayId, Ways};
+
+/// Runs of a batch that the fast path takes at most; what is behind them is the general walk's.
+const MOST_RUNS: u32 = 4;
+/// Runs from which on the general walk takes the whole batch.
+const TOO_MANY_RUNS: u32 = 9;
+/// Batches that are not looked at, at most, after one with too many runs: a look that finds little
+/// costs a tenth of a walk.
+const LONGEST_PAUSE: u32 = 15;
+
+/// A packet on its way through the fast path.
+#[derive(Clone, Copy, Default)]
+struct Row {
+    /// Offset of its IP header in the frame.
+    ip: u32,
+    /// Bytes of the IP packet.
+    length: u32,
+    way: WayId,
+    /// The place of the decision that gave it the way. Before it is opened: the ECN field of the
+    /// packet outside.
+    decision: u16,
+}
+
+/// Columns of a batch: one entry a packet.
+struct Columns {
+    rows: [Row; BATCH],
+    v4: Column<2>,
+    v6: Column<6>,
+    seal_jobs: [SealJob; BATCH],
+    open_jobs: [OpenJob; BATCH],
+    /// Of opened packets.
+    scopes: [Scope; BATCH],
+}
+
+/// A worker's fast path.
+pub(crate) struct FastPath {
+    columns: Box<Columns>,
+    ways: Ways,
+    learning: Learning,
+    opening: Opening,
+    /// The port of the batch.
+    gate: Gate,
+    /// TCP segments with SYN: a bit a packet.
+    syn: u64,
+    /// Packets whose flow had no entry in the cache.
+    misses: u64,
+    /// True if packets are counted as looked up.
+    counts_lookups: bool,
+    pause: Pause,
+    /// Packets that a capture looks at.
+    shown: Vec<crate::row::Row>,
+}
+
+/// The port that the common packets of a batch come by.
+#[derive(Clone, Copy)]
+struct Gate {
+    ingress: PortId,
+    side: Side,
+    entrance: Entrance,
+    is_tagged: bool,
+}
+
+/// A pause in which batches are not looked at, after one with too many runs; longer each time that
+/// it happens again.
+struct Pause {
+    batches: u32,
+    next: u32,
+    longest: u32,
+}
+
+impl Pause {
+    /// Returns whether this batch is left out.
+    #[inline]
+    fn rests(&mut self) -> bool {
+        let rests = self.batches > 0;
+        self.batches = self.batches.saturating_sub(1);
+        rests
+    }
+
+    #[cold]
+    fn begin(&mut self) {
+        self.batches = self.next;
+        self.next = (2 * self.next + 1).min(self.longest);
+    }
+
+    #[inline]
+    fn end(&mut self) {
+        self.next = 0;
+    }
+}
+
+impl Default for FastPath {
+    fn default() -> FastPath {
+        let columns = Columns {
+            rows: [Row::default(); BATCH],
+            v4: Column::default(),
+            v6: Column::default(),
+            seal_jobs: [SealJob::of(FrameId(0)); BATCH],
+            open_jobs: [OpenJob::of(FrameId(0)); BATCH],
+            scopes: [Scope::default(); BATCH],
+        };
+        let nobody = wire::LinkAddress::new([0; 6]);
+        let entrance = Entrance::new(nobody, None);
+        let gate = Gate { ingress: PortId(0), side: Side::Protected, entrance, is_tagged: false };
+        FastPath {
+            columns: Box::new(columns),
+            ways: Ways::default(),
+            learning: Learning::default(),
+            opening: Opening::default(),
+            gate,
+            syn: 0,
+            misses: 0,
+            counts_lookups: false,
+            pause: Pause { batches: 0, next: 0, longest: LONGEST_PAUSE },
+            shown: Vec::new(),
+        }
+    }
+}
+
+impl FastPath {
+    /// A fast path that looks at every batch.
+    pub(crate) fn eager() -> FastPath {
+        let mut eager = FastPath::default();
+        eager.pause.longest = 0;
+        eager
+    }
+
+    /// Returns the packets of a batch that it takes: a bit a packet. Changes nothing but what the
+    /// cache remembers, and its counters.
+    #[inline]
+    pub(crate) fn look<F: Frames>(
+        &mut self,
+        turn: &mut Turn<'_, F>,
+        netdev: NetdevId,
+        packets: &[Received],
+        cache: Option<&mut FlowCache>,
+        clock: &mut impl StageClock,
+    ) -> u64 {
+        if self.pause.rests() {
+            return 0;
+        }
+        for Received { packet, .. } in packets {
+            turn.frames.prefetch(packet.frame, packet.offset);
+        }
+        let Some(gate) = gate(turn, netdev, packets) else { return 0 };
+        self.gate = gate;
+        self.ways.clear();
+        (self.misses, self.syn, self.counts_lookups) = (0, 0, false);
+        match (gate.side, gate.is_tagged) {
+            (Side::Protected, false) => self.look_clear::<14, F>(turn, packets, cache, clock),
+            (Side::Protected, true) => self.look_clear::<18, F>(turn, packets, cache, clock),
+            (Side::Unprotected, false) => self.look_sealed::<14, F>(turn, packets, clock),
+            (Side::Unprotected, true) => self.look_sealed::<18, F>(turn, packets, clock),
+        }
+    }
+
+    /// Returns whether what [`look`](Self::look) took is sealed.
+    #[inline]
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.gate.side == Side::Unprotected
+    }
+
+    /// Of packets that look common, those that are taken.
+    #[inline(always)]
+    fn taken(&mut self, common: u64) -> u64 {
+        let begins = common & !(common << 1);
+        let runs = begins.count_ones();
+        if runs <= MOST_RUNS {
+            self.pause.end();
+            return common;
+        }
+        self.first_runs(common, begins)
+    }
+
+    #[cold]
+    fn first_runs(&mut self, common: u64, begins: u64) -> u64 {
+        if begins.count_ones() >= TOO_MANY_RUNS {
+            self.pause.begin();
+            return 0;
+        }
+        let behind = bits(begins).nth(MOST_RUNS as usize).unwrap_or(63);
+        common & ((1 << behind) - 1)
+    }
+}
+
+/// Returns the port that the first packet came by. `None`: its packets are not for the fast path.
+#[inline]
+fn gate<F: Frames>(turn: &Turn<'_, F>, netdev: NetdevId, packets: &[Received]) -> Option<Gate> {
+    let snapshot = turn.snapshot;
+    let vlan = match snapshot.has_tagged(netdev) {
+        false => None,
+        true => first_tag(turn.frames, packets.first()?),
+    };
+    let ingress = snapshot.port_of(netdev, vlan)?;
+    let port = snapshot.path_port(ingress);
+    if port.medium != Medium::Ethernet || snapshot.host() == Some(ingress) {
+        return None;
+    }
+    let entrance = Entrance::new(port.mac, vlan);
+    Some(Gate { ingress, side: port.side, entrance, is_tagged: vlan.is_some() })
+}
+
+/// The VLAN of a packet.
+#[cold]
+fn first_tag<F: Frames>(frames: &F, received: &Received) -> Option<u16> {
+    let frame = frames.bytes(received.packet.frame);
+    let packet = frame.get(received.packet.offset as usize..)?;
+    match wire::link::Link::parse(packet)?.tag {
+        wire::link::Tag::Vlan(id) => Some(id),
+        wire::link::Tag::Untagged | wire::link::Tag::Stacked => None,
+    }
+}
+
+/// The bits of a range.
+#[inline(always)]
+fn mask_of(range: &Range<usize>) -> u64 {
+    if range.is_empty() { 0 } else { u64::MAX >> (BATCH - range.len()) << range.start }
+}

@@ -1,0 +1,393 @@
+//! A run of packets leaves: counted, numbered, written, ciphered.
+
+use std::ops::Range;
+
+use ipsec::SealJob;
+use ipsec::sealer::{InnerPacket, Sealer};
+use ipsec::template::{OUTER_V4, OUTER_V4_UDP, OUTER_V6, OUTER_V6_UDP, TAIL_BYTES};
+use policy::Direction;
+use wire::link::{LinkTemplate, ethertype};
+use wire::packet::IPV4_BYTES;
+use wire::{BATCH, Descriptor, Family, Frames, Received, glance};
+
+use super::ways::{Heading, Run, Way, WayId, Ways};
+use super::{Columns, FastPath, Row, mask_of};
+use crate::cache::bits;
+use crate::counters::Counters;
+use crate::ids::PortId;
+use crate::stage::{Stage, StageClock};
+use crate::turn::Turn;
+use crate::verdict::{DropReason, Verdict};
+
+/// Bytes that a packet in clear is changed in: the longest link header, and IPv4's.
+const CHANGED_BYTES: usize = 18 + IPV4_BYTES;
+
+impl FastPath {
+    /// Sends packets that have a way.
+    ///
+    /// 1. count them by rule and by way
+    /// 2. draw each SA's numbers with one atomic step
+    /// 3. all headers, nonces and trailers; descriptors and verdicts
+    /// 4. the cipher, SA by SA
+    pub(super) fn emit<F: Frames>(
+        &mut self,
+        turn: &mut Turn<'_, F>,
+        heading: Heading,
+        packets: &[Received],
+        run: Range<usize>,
+        clock: &mut impl StageClock,
+    ) {
+        if self.counts_lookups {
+            let misses = (self.misses & mask_of(&run)).count_ones();
+            turn.counters.cache.count(run.len(), misses as usize);
+        }
+        turn.counters.fast_path += run.len() as u64;
+        let ingress = self.gate.ingress;
+        let Columns { rows, seal_jobs, .. } = &mut *self.columns;
+        let (rows, packets) = (&mut rows[run.clone()], &packets[run.clone()]);
+        let ways = &mut self.ways;
+        ways.list.iter_mut().for_each(|way| way.run = Run::default());
+        count(turn.counters, ways, heading, rows);
+        if draw(turn, &mut ways.list) {
+            drop_numberless(turn, ways, rows);
+        }
+        let sends_before = turn.out.sends.len();
+        let (mut refused, mut first) = (0u64, 0);
+        let which = if ways.list.len() == 1 { ways.alike() } else { Alike::Neighbours };
+        for alike in alike(rows, which, |one, other| one.way == other.way) {
+            let (family, way) = (alike[0].way.family(), ways.way_mut(alike[0].way));
+            let range = first..first + alike.len();
+            first = range.end;
+            let verdict = Some(way.verdict);
+            turn.out.verdicts[run.start + range.start..run.start + range.end].fill(verdict);
+            let jobs = &mut seal_jobs[way.run.next_job..];
+            refused |= send(turn, (way, family), (ingress, range), (alike, packets), jobs);
+        }
+        clock.ended(Stage::SealHeaders);
+        let unciphered = cipher(turn, &ways.list, seal_jobs);
+        if refused | unciphered != 0 {
+            let taken = Taken { rows, packets, sends_before, first: run.start, ingress };
+            take_back(turn, ways, &taken, refused, unciphered);
+        }
+        clock.ended(Stage::SealCipher);
+        for way in &ways.list {
+            if let Some((sa, _)) = way.sealing {
+                turn.counters.sealed(sa, way.run.count.into(), way.run.bytes);
+            }
+        }
+        clock.ended(Stage::SealConclude);
+    }
+}
+
+/// Counts packets by the rules that decided, and adds up what each way takes.
+#[inline(always)]
+fn count(counters: &mut Counters, ways: &mut Ways, heading: Heading, rows: &[Row]) {
+    let direction = match heading {
+        Heading::Out => Direction::Outbound,
+        Heading::In => Direction::Inbound,
+    };
+    for alike in alike(rows, ways.alike(), |a, b| a.decision == b.decision) {
+        let (packets, bytes) = (alike.len(), alike.iter().map(|row| u64::from(row.length)).sum());
+        let decision = *ways.decision(alike[0].decision);
+        for slot in decision.deciders.slots() {
+            counters.policy_run(direction, slot, packets as u64, bytes);
+        }
+        let run = &mut ways.way_mut(decision.way).run;
+        run.count += packets as u32;
+        run.bytes += bytes;
+    }
+}
+
+/// The rows that are alike.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Alike {
+    /// All are: there is only one of what they could differ in.
+    All,
+    /// Those that compare so.
+    Neighbours,
+}
+
+impl Ways {
+    /// Returns which rows have the same decision.
+    #[inline(always)]
+    fn alike(&self) -> Alike {
+        if self.is_one_decision() { Alike::All } else { Alike::Neighbours }
+    }
+}
+
+/// Returns the rows in runs of those that follow each other and are alike.
+#[inline(always)]
+fn alike(
+    rows: &[Row],
+    which: Alike,
+    is_alike: impl Fn(&Row, &Row) -> bool,
+) -> impl Iterator<Item = &[Row]> {
+    let mut rest = rows;
+    std::iter::from_fn(move || {
+        let first = rest.first()?;
+        let count = match which {
+            Alike::All => rest.len(),
+            Alike::Neighbours => rest.iter().take_while(|row| is_alike(first, row)).count(),
+        };
+        let (alike, behind) = rest.split_at(count);
+        rest = behind;
+        Some(alike)
+    })
+}
+
+/// Draws numbers for each way that seals, and gives it its jobs. Returns whether numbers are
+/// missing.
+#[inline(always)]
+fn draw<F>(turn: &Turn<'_, F>, ways: &mut [Way]) -> bool {
+    let (mut next_job, mut are_missing) = (0, false);
+    for way in ways.iter_mut().filter(|way| way.run.count > 0) {
+        let Some((sa, _)) = way.sealing else { continue };
+        let numbers = turn.snapshot.outbound_sa(sa).sequence.draw(way.run.count);
+        let (first, count, missing) = numbers.into_parts();
+        let run = &mut way.run;
+        (run.next, run.first_job, run.next_job) = (first, next_job, next_job);
+        next_job += run.count as usize;
+        if let Some(error) = missing {
+            // Those behind the last number are dropped: see `drop_numberless`.
+            way.numberless = Some((count as u32, error.into()));
+            are_missing = true;
+        }
+    }
+    are_missing
+}
+
+/// Gives packets that have no number the way on which they are dropped.
+#[cold]
+fn drop_numberless<F>(_: &Turn<'_, F>, ways: &mut Ways, rows: &mut [Row]) {
+    for place in 0..ways.list.len() {
+        let Some((numbered, reason)) = ways.list[place].numberless.take() else { continue };
+        let dropping = ways.dropping(reason);
+        let its = rows.iter_mut().filter(|row| row.way.place() == place);
+        for row in its.skip(numbered as usize) {
+            row.way = dropping;
+            let run = &mut ways.list[place].run;
+            (run.count, run.bytes) = (run.count - 1, run.bytes - u64::from(row.length));
+        }
+    }
+}
+
+/// Sends packets that follow each other on one way; returns those that it could not write: a bit
+/// each, by place in the run.
+#[inline(always)]
+fn send<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    (way, family): (&mut Way, Family),
+    (ingress, range): (PortId, Range<usize>),
+    (rows, packets): (&[Row], &[Received]),
+    jobs: &mut [SealJob],
+) -> u64 {
+    let packets = &packets[range.clone()];
+    if let Some(reason) = way.drops() {
+        for Received { packet, .. } in packets {
+            turn.counters.drop(Some(ingress), reason);
+            turn.frames.give(packet.frame);
+        }
+        return 0;
+    }
+    let into = turn.out.sends.add(way.egress, ingress, rows.len());
+    let batch = Together { rows, packets, into, first: range.start };
+    match (way.sealing, way.link.is_tagged()) {
+        (None, false) => pass_on::<14, F>(turn.frames, (way, family), batch),
+        (None, true) => pass_on::<18, F>(turn.frames, (way, family), batch),
+        (Some((sa, form)), is_tagged) => {
+            let Some(sealer) = turn.snapshot.outbound_sa(sa).sealer() else { return 0 };
+            let jobs = &mut jobs[..rows.len()];
+            let way_of = Sealing { sealer, link: way.link, family };
+            let run = &mut way.run;
+            macro_rules! by_form {
+                ($($tagged:literal $link:literal $outer:ident $iv:literal),*) => {
+                    match (is_tagged, form.outer, form.iv) {
+                        $(($tagged, $outer, $iv) => seal::<
+                            $link, $outer, $iv, { $link + $outer + 8 + $iv }, F,
+                        >(turn.frames, way_of, run, batch, jobs),)*
+                        _ => u64::MAX,
+                    }
+                };
+            }
+            by_form!(
+                false 14 OUTER_V4 8, false 14 OUTER_V6 8, false 14 OUTER_V4_UDP 8,
+                false 14 OUTER_V6_UDP 8, false 14 OUTER_V4 0, false 14 OUTER_V6 0,
+                false 14 OUTER_V4_UDP 0, false 14 OUTER_V6_UDP 0,
+                true 18 OUTER_V4 8, true 18 OUTER_V6 8, true 18 OUTER_V4_UDP 8,
+                true 18 OUTER_V6_UDP 8, true 18 OUTER_V4 0, true 18 OUTER_V6 0,
+                true 18 OUTER_V4_UDP 0, true 18 OUTER_V6_UDP 0
+            )
+        }
+    }
+}
+
+/// Packets that are written together.
+struct Together<'a> {
+    rows: &'a [Row],
+    packets: &'a [Received],
+    into: &'a mut [Descriptor],
+    /// The place of the first in its run.
+    first: usize,
+}
+
+/// The sealer of a run of packets, and the headers in front of it.
+#[derive(Clone, Copy)]
+struct Sealing {
+    sealer: Sealer,
+    link: LinkTemplate,
+    family: Family,
+}
+
+/// Lowers hop limits and writes link headers; returns the packets that it could not write.
+#[inline(never)]
+fn pass_on<const LINK: usize, F: Frames>(
+    frames: &mut F,
+    (way, family): (&Way, Family),
+    Together { rows, packets, into, first }: Together<'_>,
+) -> u64 {
+    let ethertype = ethertype_of(family);
+    let mut refused = 0u64;
+    let all = rows.iter().zip(packets).zip(into);
+    for (at, ((row, Received { packet, .. }), into)) in all.enumerate() {
+        let start = row.ip.wrapping_sub(LINK as u32);
+        let behind = frames.bytes_mut(packet.frame).get_mut(start as usize..);
+        let head = behind.and_then(<[u8]>::first_chunk_mut::<CHANGED_BYTES>);
+        let parts = head.and_then(|head| head.split_first_chunk_mut::<LINK>());
+        let Some((link, ip)) = parts.and_then(|(link, ip)| Some((link, ip.first_chunk_mut()?)))
+        else {
+            refused |= 1 << (first + at);
+            continue;
+        };
+        glance::pass_on(ip, family);
+        way.link.write(link, ethertype);
+        *into = Descriptor { frame: packet.frame, offset: start, length: row.length + LINK as u32 };
+    }
+    refused
+}
+
+/// Writes all headers and trailers, and what the cipher has to do; returns the packets that it
+/// could not write.
+#[inline(never)]
+fn seal<const LINK: usize, const OUTER: usize, const IV: usize, const FRONT: usize, F: Frames>(
+    frames: &mut F,
+    Sealing { sealer, link, family }: Sealing,
+    run: &mut Run,
+    Together { rows, packets, into, first }: Together<'_>,
+    jobs: &mut [SealJob],
+) -> u64 {
+    let ethertype = ethertype_of(if OUTER <= OUTER_V4_UDP { Family::V4 } else { Family::V6 });
+    let mut refused = 0u64;
+    let first_number = run.next;
+    run.next += rows.len() as u64;
+    run.next_job += rows.len();
+    let all = rows.iter().zip(packets).zip(into).zip(jobs);
+    for (at, (((row, Received { packet, .. }), into), job)) in all.enumerate() {
+        let (ip, length) = (row.ip as usize, row.length as usize);
+        let start = ip.wrapping_sub(FRONT);
+        let window = frames.bytes_mut(packet.frame).get_mut(start..ip + length + TAIL_BYTES);
+        let parts = window.and_then(|window| window.split_first_chunk_mut::<FRONT>());
+        let written = parts.and_then(|(head, body)| {
+            let (before, head) = head.split_first_chunk_mut::<LINK>()?;
+            link.write(before, ethertype);
+            let inner = InnerPacket { family, ip: row.ip, length: row.length };
+            sealer.write::<OUTER, IV>(head, body, inner, first_number + at as u64, job)
+        });
+        if IV == 8 {
+            (job.frame, job.row) = (packet.frame, (first + at) as u32);
+        }
+        let Some(total) = written else {
+            // No cipher takes this job: what stands in it is of an earlier packet.
+            *job = SealJob { text: u32::MAX, row: job.row, ..SealJob::of(packet.frame) };
+            refused |= 1 << (first + at);
+            continue;
+        };
+        let length = total + LINK as u32;
+        *into = Descriptor { frame: packet.frame, offset: start as u32, length };
+    }
+    refused
+}
+
+const fn ethertype_of(family: Family) -> u16 {
+    match family {
+        Family::V4 => ethertype::IPV4,
+        Family::V6 => ethertype::IPV6,
+    }
+}
+
+/// Runs the cipher, way by way; returns what it refused, which is in clear: a bit each, by place in
+/// the run.
+#[inline(always)]
+fn cipher<F: Frames>(turn: &mut Turn<'_, F>, ways: &[Way], jobs: &mut [SealJob; BATCH]) -> u64 {
+    let mut refused = 0u64;
+    for way in ways.iter().filter(|way| way.run.count > 0) {
+        let Some((sa, form)) = way.sealing else { continue };
+        let jobs = &jobs[way.run.first_job..way.run.next_job];
+        let sa = turn.snapshot.outbound_sa(sa);
+        if form.iv > 0
+            && let Err(error) = sa.cipher.seal(turn.frames, jobs)
+        {
+            refused |= jobs[error.job..].iter().fold(0, |all, job| all | 1 << job.row);
+        }
+        if form.outer == OUTER_V6_UDP && form.iv > 0 {
+            finish_udp(turn, jobs);
+        }
+    }
+    refused
+}
+
+/// The checksums of ESP in UDP over IPv6.
+#[cold]
+fn finish_udp<F: Frames>(turn: &mut Turn<'_, F>, jobs: &[SealJob]) {
+    for job in jobs {
+        let start = job.aad as usize - OUTER_V6_UDP;
+        let frame = turn.frames.bytes_mut(job.frame);
+        let Some(packet) = frame.get_mut(start..) else { continue };
+        let length = packet.get(4..6).map_or(0, |bytes| {
+            usize::from(u16::from_be_bytes([bytes[0], bytes[1]])) + wire::packet::IPV6_BYTES
+        });
+        ipsec::finish_udp(packet.get_mut(..length).unwrap_or_default());
+    }
+}
+
+/// A run whose packets have been given to be sent.
+struct Taken<'a> {
+    rows: &'a [Row],
+    packets: &'a [Received],
+    /// Packets that were to be sent before it.
+    sends_before: usize,
+    /// The place of the first in the batch.
+    first: usize,
+    ingress: PortId,
+}
+
+/// Drops packets of a run that could not be written or ciphered. No packet of a live gateway comes
+/// here: `look` has seen the room around it, and a cipher refuses no job that lies in its frame.
+#[cold]
+fn take_back<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    ways: &mut Ways,
+    taken: &Taken<'_>,
+    refused: u64,
+    unciphered: u64,
+) {
+    let all = refused | unciphered;
+    let frame_of = |place: usize| taken.packets[place].packet.frame;
+    turn.out.sends.take_back(taken.sends_before, |packet| {
+        packet.length > 0 && !bits(all).any(|place| frame_of(place) == packet.frame)
+    });
+    for place in bits(all).filter(|place| *place < taken.rows.len()) {
+        let row = &taken.rows[place];
+        if row.way == WayId::NONE {
+            continue;
+        }
+        let reason = match refused >> place & 1 {
+            0 => DropReason::CipherRefused,
+            _ => DropReason::Oversize,
+        };
+        let run = &mut ways.way_mut(row.way).run;
+        (run.count, run.bytes) = (run.count - 1, run.bytes - u64::from(row.length));
+        turn.out.verdicts[taken.first + place] = Some(Verdict::Drop(reason));
+        turn.counters.drop(Some(taken.ingress), reason);
+        turn.frames.give(frame_of(place));
+    }
+}

@@ -1,0 +1,192 @@
+//! Finishes a run of packets: completes and checks checksums, shows packets to captures, lowers the
+//! MSS of segments with SYN, where any of that has to be done; then the packets leave.
+
+use std::ops::Range;
+
+use wire::{Address, Frames, Packet, Received};
+
+use super::ways::{End, Heading};
+use super::{FastPath, mask_of};
+use crate::cache::bits;
+use crate::row::{Origin, Row as GeneralRow, State};
+use crate::snapshot::Snapshot;
+use crate::stage::StageClock;
+use crate::turn::Turn;
+use crate::watch::{Beside, Point, Watch};
+use crate::{l4_checksum, mss};
+
+impl FastPath {
+    /// Sends a run of packets that came in clear.
+    #[inline]
+    pub(crate) fn finish<F: Frames, C: StageClock, W: Watch + ?Sized>(
+        &mut self,
+        turn: &mut Turn<'_, F>,
+        packets: &[Received],
+        run: Range<usize>,
+        beside: &mut Beside<'_, C, W>,
+    ) {
+        let ingress = self.gate.ingress;
+        turn.counters.ledger(Some(ingress)).received += run.len() as u64;
+        if turn.snapshot.path_port(ingress).completes_checksums {
+            self.complete_checksums(turn, packets, run.clone());
+        }
+        if turn.sample.is_some_and(|from| (from as usize) < run.end) {
+            self.check_sample(turn, packets, run.clone());
+        }
+        self.leave(turn, Heading::Out, packets, run, beside);
+    }
+
+    /// Sends a run of packets that were opened.
+    #[inline]
+    pub(crate) fn finish_opened<F: Frames, C: StageClock, W: Watch + ?Sized>(
+        &mut self,
+        turn: &mut Turn<'_, F>,
+        packets: &[Received],
+        run: Range<usize>,
+        beside: &mut Beside<'_, C, W>,
+    ) {
+        self.leave(turn, Heading::In, packets, run, beside);
+    }
+
+    #[inline]
+    fn leave<F: Frames, C: StageClock, W: Watch + ?Sized>(
+        &mut self,
+        turn: &mut Turn<'_, F>,
+        heading: Heading,
+        packets: &[Received],
+        run: Range<usize>,
+        Beside { clock, watch }: &mut Beside<'_, C, W>,
+    ) {
+        if watch.is_watching() {
+            self.show(turn, heading, packets, run.clone(), &mut **watch);
+        }
+        if self.syn & mask_of(&run) != 0 {
+            self.clamp(turn, packets, run.clone());
+        }
+        self.emit(turn, heading, packets, run, &mut **clock);
+    }
+
+    #[cold]
+    fn complete_checksums<F: Frames>(
+        &self,
+        turn: &mut Turn<'_, F>,
+        packets: &[Received],
+        run: Range<usize>,
+    ) {
+        for place in run {
+            let frame = turn.frames.bytes_mut(packets[place].packet.frame);
+            let row = &self.columns.rows[place];
+            let bytes = frame.get_mut(row.ip as usize..).unwrap_or_default();
+            let Some(bytes) = bytes.get_mut(..row.length as usize) else { continue };
+            if l4_checksum::complete_packet(bytes) {
+                let counts = &mut turn.counters.l4_checksums;
+                counts[usize::from(self.gate.ingress.0)].completed += 1;
+            }
+        }
+    }
+
+    #[cold]
+    fn check_sample<F: Frames>(
+        &self,
+        turn: &mut Turn<'_, F>,
+        packets: &[Received],
+        run: Range<usize>,
+    ) {
+        let Some(from) = turn.sample else { return };
+        for place in run.filter(|place| *place >= from as usize) {
+            let row = &self.columns.rows[place];
+            if self.ways.list[row.way.place()].drops().is_some() {
+                continue;
+            }
+            let (frame, ingress) = (packets[place].packet.frame, self.gate.ingress);
+            let Some(packet) = self.parsed(turn, packets, place) else { continue };
+            if l4_checksum::check(turn, ingress, frame, row.ip, &packet) {
+                turn.sample = None;
+                return;
+            }
+        }
+    }
+
+    /// A packet as the general walk sees it.
+    fn parsed<F: Frames>(
+        &self,
+        turn: &Turn<'_, F>,
+        packets: &[Received],
+        place: usize,
+    ) -> Option<Packet> {
+        let frame = turn.frames.bytes(packets[place].packet.frame);
+        let row = &self.columns.rows[place];
+        let bytes = frame.get(row.ip as usize..)?.get(..row.length as usize)?;
+        wire::packet::parse(bytes).ok()
+    }
+
+    /// Lowers the MSS of segments with SYN for the tunnels that they cross.
+    #[cold]
+    fn clamp<F: Frames>(&self, turn: &mut Turn<'_, F>, packets: &[Received], run: Range<usize>) {
+        for place in bits(self.syn & mask_of(&run)) {
+            let row = &self.columns.rows[place];
+            let way = &self.ways.list[row.way.place()];
+            let mtu = way.clamp.min(self.clamp_of_opener(place));
+            if mtu == u32::MAX || way.drops().is_some() {
+                continue;
+            }
+            let Some(packet) = self.parsed(turn, packets, place) else { continue };
+            let frame = turn.frames.bytes_mut(packets[place].packet.frame);
+            let start = row.ip as usize;
+            if let Some(bytes) = frame.get_mut(start..start + row.length as usize) {
+                mss::clamp(bytes, &packet, mtu);
+            }
+        }
+    }
+
+    /// Shows packets to a watcher as the general walk does.
+    #[cold]
+    fn show<F: Frames, W: Watch + ?Sized>(
+        &mut self,
+        turn: &Turn<'_, F>,
+        heading: Heading,
+        packets: &[Received],
+        run: Range<usize>,
+        watch: &mut W,
+    ) {
+        let mut shown = std::mem::take(&mut self.shown);
+        shown.clear();
+        shown.extend(run.clone().filter_map(|place| {
+            let packet = self.parsed(turn, packets, place)?;
+            let origin = match heading {
+                Heading::Out => Origin::Received,
+                Heading::In => Origin::Opened(self.opened_by(place)),
+            };
+            let Received { packet: descriptor, hint } = packets[place];
+            Some(GeneralRow {
+                place: place as u32,
+                frame: descriptor.frame,
+                ip: self.columns.rows[place].ip,
+                hint: if heading == Heading::Out { hint } else { 0 },
+                ingress: self.gate.ingress,
+                origin,
+                state: State::Clear,
+                packet,
+            })
+        }));
+        watch.look(Point::Opened, turn.snapshot, &shown, turn.frames);
+        for row in &mut shown {
+            row.state = self.state_of(turn.snapshot, row);
+        }
+        watch.look(Point::Decided, turn.snapshot, &shown, turn.frames);
+        self.shown = shown;
+    }
+
+    /// The state that a packet has when it is decided.
+    fn state_of(&self, snapshot: &Snapshot, row: &GeneralRow) -> State {
+        let way = &self.ways.list[self.columns.rows[row.place as usize].way.place()];
+        match way.end {
+            End::Set(set) => State::Protect(set),
+            End::Hop(hop, neighbour) => {
+                let nobody = Address { family: row.packet.flow.family, value: 0 };
+                State::Forward(snapshot.egress(hop, neighbour.unwrap_or(nobody)))
+            }
+            End::Drop(_) => State::Ended,
+        }
+    }
+}

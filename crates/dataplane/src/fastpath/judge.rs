@@ -1,0 +1,318 @@
+//! Judges packets whose flows are in a column: asks the cache, then the tables about those that it
+//! does not know.
+//!
+//! Every verdict comes from where the general walk has it from: the cache, or the route and
+//! [`Tables::classify`](policy::Tables::classify). What the general walk looks at besides, it looks
+//! at before it remembers a flow; what is remembered here is looked at likewise
+//! (see [`leads_on`]).
+
+use policy::{FlowAction, FlowVerdict, Scope};
+use wire::{BATCH, Family, Flow};
+
+use super::Row;
+use super::ways::{Decision, Heading, Ways};
+use crate::cache::{Column, FlowCache, Scopes, Value, Way as Route, bits};
+use crate::decide::{Routed, route_flow};
+use crate::ids::NextHopId;
+use crate::turn::Turn;
+
+/// Lists for flows that the cache does not know, kept over batches.
+#[derive(Default)]
+pub(super) struct Learning {
+    asked: Vec<Asked>,
+    /// Flows that the tables are asked about, and their scopes.
+    flows: Vec<Flow>,
+    scopes: Vec<Scope>,
+    /// Verdicts of the tables; behind them what is left of larger batches.
+    verdicts: Vec<FlowVerdict>,
+}
+
+/// A packet whose flow is not known.
+#[derive(Clone, Copy)]
+struct Asked {
+    place: usize,
+    hop: NextHopId,
+    /// The place of its flow among those that the tables are asked about; `None`: none has to be.
+    flow: Option<usize>,
+    /// True if no packet of the batch before it has its flow.
+    is_first: bool,
+}
+
+/// The packets that are judged together.
+pub(super) struct Question<'a> {
+    pub(super) scopes: Scopes<'a>,
+    pub(super) heading: Heading,
+    pub(super) family: Family,
+    /// A bit a packet.
+    pub(super) mask: u64,
+}
+
+/// The lists that a judgement is written into.
+pub(super) struct Judge<'a> {
+    pub(super) rows: &'a mut [Row; BATCH],
+    pub(super) ways: &'a mut Ways,
+    pub(super) learning: &'a mut Learning,
+    /// A bit for each packet whose flow had no entry.
+    pub(super) misses: &'a mut u64,
+}
+
+impl Judge<'_> {
+    /// Writes way and decision of each packet into its row, and returns which packets have a way
+    /// and fit: the others are for the general walk.
+    #[inline(always)]
+    pub(super) fn judge<const HEAD: usize, const WORDS: usize, F>(
+        &mut self,
+        turn: &mut Turn<'_, F>,
+        cache: Option<&mut FlowCache>,
+        column: &mut Column<HEAD>,
+        question: &Question<'_>,
+    ) -> u64 {
+        let Question { scopes, mask, .. } = *question;
+        let Some(cache) = cache.filter(|cache| cache.serves(scopes.of(first(mask)))) else {
+            return self.learn::<HEAD, WORDS, F>(turn, None, column, question, mask);
+        };
+        let range = first(mask)..64 - mask.leading_zeros() as usize;
+        let missing = cache.look_up_column::<HEAD, WORDS>(scopes, column, range) & mask;
+        let mut fit = self.resolve::<HEAD, WORDS, F>(turn, cache, column, question);
+        if missing != 0 {
+            fit |= self.learn::<HEAD, WORDS, F>(turn, Some(cache), column, question, missing);
+        }
+        fit
+    }
+
+    /// Makes decisions of what the cache said.
+    #[inline(always)]
+    fn resolve<const HEAD: usize, const WORDS: usize, F>(
+        &mut self,
+        turn: &Turn<'_, F>,
+        cache: &FlowCache,
+        column: &Column<HEAD>,
+        question: &Question<'_>,
+    ) -> u64 {
+        let Judge { rows, ways, .. } = self;
+        let Question { heading, family, mask, .. } = *question;
+        let (mut last, mut said) = (Value::default(), Decision::NONE);
+        let mut one = |place: usize, row: &mut Row, value: Value| {
+            if value != last || said.is_on_link {
+                let destination = || column.flow::<WORDS>(place).destination_address();
+                let entry = (value, cache.said(value));
+                (last, said) = (value, ways.by_entry(turn, entry, (heading, family), destination));
+            }
+            (row.way, row.decision) = (said.way, said.place);
+            row.length <= said.mtu
+        };
+        let range = first(mask)..64 - mask.leading_zeros() as usize;
+        let mut fit = 0u64;
+        if mask >> range.start == u64::MAX >> (64 - range.len()) {
+            let rows = rows[range.clone()].iter_mut().zip(&column.values[range.clone()]);
+            for (at, (row, value)) in rows.enumerate() {
+                fit |= u64::from(one(range.start + at, row, *value)) << at;
+            }
+            fit << range.start
+        } else {
+            for place in bits(mask) {
+                fit |= u64::from(one(place, &mut rows[place], column.values[place])) << place;
+            }
+            fit
+        }
+    }
+
+    /// Asks the tables about all packets, which leave by one next hop; without a cache.
+    #[inline(always)]
+    pub(super) fn search<const HEAD: usize, const WORDS: usize, F>(
+        &mut self,
+        turn: &mut Turn<'_, F>,
+        hop: NextHopId,
+        column: &Column<HEAD>,
+        question: &Question<'_>,
+    ) -> u64 {
+        let Judge { rows, ways, learning, .. } = self;
+        let Question { scopes, heading, family, mask } = *question;
+        let Learning { flows, verdicts, .. } = &mut **learning;
+        flows.clear();
+        flows.extend(bits(mask).map(|place| column.flow::<WORDS>(place)));
+        if verdicts.len() < flows.len() {
+            verdicts.resize(flows.len(), FlowVerdict::NOT_ASKED);
+        }
+        let verdicts = &mut verdicts[..flows.len()];
+        turn.snapshot.tables().classify(scopes.of(first(mask)), flows, verdicts);
+        turn.counters.full_lookups += flows.len() as u64;
+        let (mut last, mut said, mut fit) = (None, Decision::NONE, 0u64);
+        for (place, verdict) in bits(mask).zip(&*verdicts) {
+            if last != Some(verdict) || said.is_on_link {
+                last = Some(verdict);
+                let destination = || column.flow::<WORDS>(place).destination_address();
+                said = ways.by_verdict(turn, (verdict, hop), (heading, family), destination);
+            }
+            let row = &mut rows[place];
+            (row.way, row.decision) = (said.way, said.place);
+            fit |= u64::from(row.length <= said.mtu) << place;
+        }
+        fit
+    }
+
+    /// Asks routes and tables about flows that the cache does not know, together, and has it
+    /// remember what they say; returns which packets then have a way and fit.
+    #[inline(never)]
+    fn learn<const HEAD: usize, const WORDS: usize, F>(
+        &mut self,
+        turn: &mut Turn<'_, F>,
+        mut cache: Option<&mut FlowCache>,
+        column: &Column<HEAD>,
+        question: &Question<'_>,
+        missing: u64,
+    ) -> u64 {
+        let Question { scopes, heading, family, .. } = *question;
+        let of = cache.as_deref();
+        self.learning.collect::<HEAD, WORDS, F>(turn, of, column, question, missing);
+        self.learning.ask(turn);
+        let Judge { rows, ways, learning, misses } = self;
+        let (mut last, mut said, mut fit) = (None, Decision::NONE, 0u64);
+        for Asked { place, hop, flow, is_first } in learning.asked.drain(..) {
+            let verdict = flow.map_or(FlowVerdict::NOT_ASKED, |flow| learning.verdicts[flow]);
+            if is_first && let Some(cache) = &mut cache {
+                let (scope, counters) = (scopes.of(place), &mut turn.counters.cache);
+                let is_refused = matches!(verdict.action, FlowAction::Refuse(_));
+                let route = match heading == Heading::In && is_refused {
+                    true => Route::Unknown,
+                    false => Route::Via(hop),
+                };
+                let told = (verdict, route);
+                cache.remember_head::<HEAD, WORDS>(column, place, scope, told, counters);
+                **misses |= 1 << place;
+            }
+            if last != Some((verdict, hop)) || said.is_on_link {
+                last = Some((verdict, hop));
+                let destination = || column.flow::<WORDS>(place).destination_address();
+                said = ways.by_verdict(turn, (&verdict, hop), (heading, family), destination);
+            }
+            let row = &mut rows[place];
+            (row.way, row.decision) = (said.way, said.place);
+            fit |= u64::from(row.length <= said.mtu) << place;
+        }
+        fit
+    }
+}
+
+impl Learning {
+    /// Collects the flows that are to be asked about; with a cache, equal ones once. What has no
+    /// route that the fast path goes is left out.
+    fn collect<const HEAD: usize, const WORDS: usize, F>(
+        &mut self,
+        turn: &mut Turn<'_, F>,
+        cache: Option<&FlowCache>,
+        column: &Column<HEAD>,
+        question: &Question<'_>,
+        missing: u64,
+    ) {
+        let Learning { asked, flows, scopes, .. } = self;
+        asked.clear();
+        flows.clear();
+        scopes.clear();
+        let mut firsts = Firsts::default();
+        for place in bits(missing) {
+            let same = |other: usize| {
+                column.heads[other] == column.heads[place]
+                    && question.scopes.of(other) == question.scopes.of(place)
+            };
+            if cache.is_some()
+                && let Some(first) =
+                    firsts.find(column.hash(place), asked.len(), |at| same(asked[at].place))
+            {
+                asked.push(Asked { place, is_first: false, ..asked[first] });
+                continue;
+            }
+            let flow = column.flow::<WORDS>(place);
+            let Some((hop, is_asked)) = leads_on(turn, &flow, question.heading) else {
+                firsts.forget_last();
+                continue;
+            };
+            asked.push(Asked { place, hop, flow: is_asked.then_some(flows.len()), is_first: true });
+            if is_asked {
+                flows.push(flow);
+                scopes.push(question.scopes.of(place));
+            }
+        }
+    }
+
+    /// Asks the tables about all flows, those of one scope together.
+    fn ask<F>(&mut self, turn: &mut Turn<'_, F>) {
+        let Learning { flows, scopes, verdicts, .. } = self;
+        if verdicts.len() < flows.len() {
+            verdicts.resize(flows.len(), FlowVerdict::NOT_ASKED);
+        }
+        let mut start = 0;
+        for alike in scopes.chunk_by(|a, b| a == b) {
+            let range = start..start + alike.len();
+            start = range.end;
+            let verdicts = &mut verdicts[range.clone()];
+            turn.snapshot.tables().classify(alike[0], &flows[range], verdicts);
+        }
+        turn.counters.full_lookups += flows.len() as u64;
+    }
+}
+
+/// Returns the next hop of a flow whose packets the fast path can carry on, and whether the tables
+/// have to be asked: all that the general walk looks at before it remembers a flow. `None`: the
+/// general walk says what becomes of them.
+fn leads_on<F>(turn: &mut Turn<'_, F>, flow: &Flow, heading: Heading) -> Option<(NextHopId, bool)> {
+    let is_unicast = |address: u128| match flow.family {
+        Family::V4 => wire::packet::ipv4_is_unicast(address as u32),
+        Family::V6 => wire::packet::ipv6_is_unicast(address),
+    };
+    if !is_unicast(flow.source) || !is_unicast(flow.destination) {
+        return None;
+    }
+    match (route_flow(turn.snapshot, &mut turn.near, flow).ok()?, heading) {
+        (Routed::Inside(hop), Heading::Out) => Some((hop, false)),
+        (Routed::Outside(hop), Heading::Out) | (Routed::Inside(hop), Heading::In) => {
+            Some((hop, true))
+        }
+        (Routed::Outside(_), Heading::In) | (Routed::Host, _) => None,
+    }
+}
+
+/// Places by hash of what was asked first. More than a batch has packets, and a power of two.
+struct Firsts {
+    places: [u8; FIRSTS],
+    last: usize,
+}
+
+const FIRSTS: usize = 2 * BATCH;
+const _: () = assert!(FIRSTS.is_power_of_two() && FIRSTS < VACANT as usize);
+const VACANT: u8 = u8::MAX;
+
+impl Default for Firsts {
+    fn default() -> Firsts {
+        Firsts { places: [VACANT; FIRSTS], last: 0 }
+    }
+}
+
+impl Firsts {
+    /// Returns the earlier number with this hash of which `same` is true; without one, notes
+    /// `number` in its place.
+    fn find(&mut self, hash: u64, number: usize, same: impl Fn(usize) -> bool) -> Option<usize> {
+        let mut at = hash as usize % FIRSTS;
+        loop {
+            match self.places[at] {
+                VACANT => {
+                    (self.places[at], self.last) = (number as u8, at);
+                    return None;
+                }
+                known if same(usize::from(known)) => return Some(usize::from(known)),
+                _ => at = (at + 1) % FIRSTS,
+            }
+        }
+    }
+
+    /// Forgets the number that was noted last.
+    fn forget_last(&mut self) {
+        self.places[self.last] = VACANT;
+    }
+}
+
+/// The place of the lowest bit.
+#[inline(always)]
+fn first(mask: u64) -> usize {
+    mask.trailing_zeros() as usize
+}

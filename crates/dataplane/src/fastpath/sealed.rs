@@ -1,0 +1,735 @@
+//! Sealed packets: a look at them, and what was in them.
+
+use std::ops::Range;
+
+use ipsec::replay::Advance;
+use ipsec::sealer::Opener;
+use ipsec::{InboundSa, OpenJob, ReplayError, SaId, Spi, Suite};
+use policy::{Book, Scope};
+use wire::flow::protocol;
+use wire::glance::{self, Glance, V4_SEEN, V6_SEEN, double, word};
+use wire::link::{TAGGED_BYTES, ethertype};
+use wire::packet::{IPV4_BYTES, IPV6_BYTES};
+use wire::{Address, BATCH, Descriptor, Family, Frames, Received};
+
+use super::clear::{head_v4, head_v6};
+use super::judge::{Judge, Question};
+use super::ways::Heading;
+use super::{Columns, FastPath, Gate, MOST_RUNS, Row, mask_of};
+use crate::cache::{FlowCache, Scopes, bits};
+use crate::decapsulate;
+use crate::ids::SetIndex;
+use crate::routes::RouteTarget;
+use crate::row::Row as GeneralRow;
+use crate::snapshot::Snapshot;
+use crate::stage::{Stage, StageClock};
+use crate::turn::Turn;
+
+/// Bytes of a sealed packet that are looked at: IPv6, UDP, ESP header, IV.
+const OUTER_SEEN: usize = IPV6_BYTES + UDP_BYTES + 16;
+/// Bytes of a frame that are looked at, from the packet on.
+const SEEN: usize = TAGGED_BYTES + OUTER_SEEN;
+const UDP_BYTES: usize = 8;
+/// Bytes of pad length and next header.
+const TRAILER_BYTES: u32 = 2;
+
+/// The window's answer on a packet; `None`: it is not authentic.
+type Answer = Option<Result<Advance, ReplayError>>;
+
+/// Lists for packets that are opened, kept over batches.
+#[derive(Default)]
+pub(super) struct Opening {
+    known: Vec<Known>,
+    /// By place in the batch: the place of its SA in `known`.
+    of: Places,
+    /// For grouping: SA and place of each job of a run, and the jobs in their new order.
+    order: Vec<(u8, u8)>,
+    grouped: Vec<OpenJob>,
+    numbers: Vec<u64>,
+    answers: Vec<Result<Advance, ReplayError>>,
+    /// Packets that were refused, and why; few.
+    refused: Vec<(usize, Answer)>,
+}
+
+struct Places([u8; BATCH]);
+
+impl Default for Places {
+    fn default() -> Places {
+        Places([0; BATCH])
+    }
+}
+
+/// An SA of the common form, with what is looked up once a batch.
+#[derive(Clone, Copy)]
+struct Known {
+    spi: u32,
+    id: SaId,
+    set: SetIndex,
+    /// Scopes of the packets in it, of IPv4 and IPv6.
+    scopes: [Scope; 2],
+    ends: Ends,
+    /// Ports of the UDP header in front of ESP, as they lie in memory.
+    udp: Option<u32>,
+    opener: Opener,
+    /// Bytes of ESP header, IV and ICV.
+    around: u32,
+    /// True if there is something to decrypt.
+    is_ciphered: bool,
+    /// The window's right edge before the batch: numbers right of it are new.
+    right: u64,
+    /// MTU that the MSS of what comes by it is clamped to; `u32::MAX`: it is not.
+    clamp: u32,
+}
+
+/// Source and destination of an SA's packets, as they lie in memory.
+#[derive(Clone, Copy)]
+enum Ends {
+    V4(u64),
+    V6([u64; 4]),
+}
+
+impl FastPath {
+    /// Looks at packets from an unprotected port, by link headers of `LINK` bytes: those that are
+    /// whole ESP of an SA of this worker, from its peer, of a number that was not seen before.
+    /// First those of the first packet's family: mostly there are no others.
+    #[inline]
+    pub(super) fn look_sealed<const LINK: usize, F: Frames>(
+        &mut self,
+        turn: &mut Turn<'_, F>,
+        packets: &[Received],
+        clock: &mut impl StageClock,
+    ) -> u64 {
+        let FastPath { columns, opening, gate, .. } = self;
+        opening.known.clear();
+        let Columns { rows, open_jobs: jobs, .. } = &mut **columns;
+        let Opening { known, of, .. } = opening;
+        let (gate, of) = (*gate, &mut of.0);
+        let mut looks = Looks { turn, packets, gate, rows, jobs, of, known, last: None, common: 0 };
+        let others = match looks.ethertype::<LINK>() == Some(ethertype::IPV6.to_be()) {
+            true => looks.all::<LINK, V6>(),
+            false => looks.all::<LINK, V4>(),
+        };
+        if others != 0 {
+            looks.others::<LINK>(others);
+        }
+        let common = looks.common;
+        clock.ended(Stage::Receive);
+        self.taken(common)
+    }
+
+    /// Opens a run of sealed packets, and returns those whose packet has a way: a bit each. The
+    /// others become rows for the general walk, behind those in `late`, or are dropped.
+    pub(crate) fn open<F: Frames>(
+        &mut self,
+        turn: &mut Turn<'_, F>,
+        packets: &[Received],
+        run: Range<usize>,
+        cache: Option<&mut FlowCache>,
+        late: &mut Vec<GeneralRow>,
+        clock: &mut impl StageClock,
+    ) -> u64 {
+        turn.counters.ledger(Some(self.gate.ingress)).received += run.len() as u64;
+        let accepted = self.decipher(turn, run.clone(), clock);
+        let inner = self.look_inside(turn, run.clone(), accepted);
+        clock.ended(Stage::OpenFinish);
+        self.counts_lookups = cache.is_some();
+        let mut fit = self.judge_inner(turn, run.clone(), inner, cache);
+        if (fit & !(fit << 1)).count_ones() > MOST_RUNS {
+            fit = 0;
+        }
+        self.count_opened(turn, run.clone(), fit);
+        clock.ended(Stage::Decide);
+        for place in bits(mask_of(&run) & !fit) {
+            let known = &self.opening.known[usize::from(self.opening.of.0[place])];
+            let refused = self.opening.refused.iter().find(|(at, _)| *at == place);
+            let answer = refused.map_or(Some(Ok(Advance::Inside)), |(_, answer)| *answer);
+            let job = &self.columns.open_jobs[place];
+            let ip = packets[place].packet.offset + self.link_bytes();
+            let outer = decapsulate::Late { place: place as u32, ip, ingress: self.gate.ingress };
+            let sa = turn.snapshot.inbound_sa(known.id);
+            late.extend(decapsulate::late(turn, outer, (sa, known.set), job, answer));
+        }
+        fit
+    }
+
+    fn link_bytes(&self) -> u32 {
+        if self.gate.is_tagged { 18 } else { 14 }
+    }
+
+    /// Runs the cipher over a run, SA by SA, and marks its authentic packets as received; returns
+    /// those that the windows accept.
+    #[inline]
+    fn decipher<F: Frames>(
+        &mut self,
+        turn: &mut Turn<'_, F>,
+        run: Range<usize>,
+        clock: &mut impl StageClock,
+    ) -> u64 {
+        let FastPath { columns, opening, .. } = self;
+        opening.refused.clear();
+        let jobs = &mut columns.open_jobs;
+        let of = &opening.of.0[run.clone()];
+        let first = of[0];
+        if of.iter().any(|sa| *sa != first) {
+            return opening.decipher_several(turn, run, jobs, clock);
+        }
+        let known = opening.known[usize::from(first)];
+        let sa = turn.snapshot.inbound_sa(known.id);
+        let jobs = &mut jobs[run];
+        known.open(sa, turn.frames, jobs);
+        clock.ended(Stage::OpenCipher);
+        opening.commit(turn.snapshot.workers(), sa, jobs)
+    }
+
+    /// Writes place, length and key of each packet inside that is common and is not changed by what
+    /// stood outside; returns those of IPv4 and of IPv6.
+    #[inline]
+    fn look_inside<F: Frames>(
+        &mut self,
+        turn: &mut Turn<'_, F>,
+        run: Range<usize>,
+        accepted: u64,
+    ) -> [u64; 2] {
+        let Columns { rows, v4, v6, open_jobs, .. } = &mut *self.columns;
+        let (frames, jobs, syn) = (&*turn.frames, &*open_jobs, 0);
+        let mut insides = Insides { frames, jobs, rows, syn };
+        // Mostly all are of the family of the first.
+        let first = accepted.trailing_zeros() as usize % BATCH;
+        let (is_v4, is_v6);
+        if insides.next_header(first) == Some(protocol::IPV6) {
+            is_v6 = insides.each::<V6, 6>(&mut v6.heads, run, accepted);
+            is_v4 = insides.some::<V4, 2>(&mut v4.heads, accepted & !is_v6);
+        } else {
+            is_v4 = insides.each::<V4, 2>(&mut v4.heads, run, accepted);
+            is_v6 = insides.some::<V6, 6>(&mut v6.heads, accepted & !is_v4);
+        }
+        self.syn = insides.syn;
+        [is_v4, is_v6]
+    }
+
+    /// Counts opened packets by their SAs.
+    #[inline]
+    fn count_opened<F>(&self, turn: &mut Turn<'_, F>, run: Range<usize>, fit: u64) {
+        let Opening { known, of, .. } = &self.opening;
+        let rows = &self.columns.rows[run.clone()];
+        if let ([only], true) = (&known[..], fit == mask_of(&run)) {
+            let volume = &mut turn.counters.opened[only.id.0 as usize];
+            volume.packets += rows.len() as u64;
+            volume.bytes += rows.iter().map(|row| u64::from(row.length)).sum::<u64>();
+            return;
+        }
+        for place in bits(fit) {
+            let id = known[usize::from(of.0[place])].id;
+            turn.counters.opened(id, self.columns.rows[place].length as usize);
+        }
+    }
+
+    /// Judges what was opened, in the scopes of the sets whose SAs opened it.
+    #[inline]
+    fn judge_inner<F>(
+        &mut self,
+        turn: &mut Turn<'_, F>,
+        run: Range<usize>,
+        inner: [u64; 2],
+        mut cache: Option<&mut FlowCache>,
+    ) -> u64 {
+        let mut fit = 0;
+        for (family, mask) in [(Family::V4, inner[0]), (Family::V6, inner[1])] {
+            if mask == 0 {
+                continue;
+            }
+            let FastPath { columns, opening, ways, learning, misses, .. } = self;
+            let Columns { rows, v4, v6, scopes, .. } = &mut **columns;
+            let scopes = opening.scopes(run.clone(), family, scopes);
+            let mut judge = Judge { rows, ways, learning, misses };
+            let question = Question { scopes, heading: Heading::In, family, mask };
+            let cache = cache.as_deref_mut();
+            fit |= match family {
+                Family::V4 => judge.judge::<2, 4, F>(turn, cache, v4, &question),
+                Family::V6 => judge.judge::<6, 8, F>(turn, cache, v6, &question),
+            };
+        }
+        fit
+    }
+
+    /// MTU that the MSS of an opened packet is clamped to by the tunnel it came by.
+    pub(super) fn clamp_of_opener(&self, place: usize) -> u32 {
+        match self.is_sealed() {
+            true => self.opening.known[usize::from(self.opening.of.0[place])].clamp,
+            false => u32::MAX,
+        }
+    }
+
+    /// The set whose SA opened a packet.
+    pub(super) fn opened_by(&self, place: usize) -> SetIndex {
+        self.opening.known[usize::from(self.opening.of.0[place])].set
+    }
+}
+
+impl Opening {
+    /// Does as [`FastPath::decipher`] for packets of several SAs.
+    #[inline(never)]
+    fn decipher_several<F: Frames>(
+        &mut self,
+        turn: &mut Turn<'_, F>,
+        run: Range<usize>,
+        jobs: &mut [OpenJob; BATCH],
+        clock: &mut impl StageClock,
+    ) -> u64 {
+        let mut order = std::mem::take(&mut self.order);
+        let mut grouped = std::mem::take(&mut self.grouped);
+        order.clear();
+        order.extend(run.map(|place| (self.of.0[place], place as u8)));
+        // In place, without memory; the places keep the packets of an SA in their order.
+        order.sort_unstable();
+        let mut accepted = 0;
+        for alike in order.chunk_by(|a, b| a.0 == b.0) {
+            let known = self.known[usize::from(alike[0].0)];
+            let sa = turn.snapshot.inbound_sa(known.id);
+            grouped.clear();
+            grouped.extend(alike.iter().map(|(_, place)| jobs[usize::from(*place)]));
+            known.open(sa, turn.frames, &mut grouped);
+            for job in &grouped {
+                jobs[job.row as usize].authentic = job.authentic;
+            }
+            clock.ended(Stage::OpenCipher);
+            accepted |= self.commit(turn.snapshot.workers(), sa, &grouped);
+        }
+        (self.order, self.grouped) = (order, grouped);
+        accepted
+    }
+
+    /// Marks the authentic packets of one SA as received, in their order, before any of them goes
+    /// on; returns those that the window accepts.
+    #[inline]
+    fn commit(&mut self, workers: u32, sa: &InboundSa, jobs: &[OpenJob]) -> u64 {
+        let mut accepted = 0u64;
+        if workers == 1 {
+            let mut window = sa.window.cursor();
+            for job in jobs {
+                let answer = job.authentic.then(|| window.commit(job.sequence));
+                match answer {
+                    Some(Ok(_)) => accepted |= 1 << job.row,
+                    refused => self.refused.push((job.row as usize, refused)),
+                }
+            }
+            window.finish();
+            return accepted;
+        }
+        self.numbers.clear();
+        self.numbers.extend(jobs.iter().filter(|job| job.authentic).map(|job| job.sequence));
+        sa.window.commit_batch_shared(&self.numbers, &mut self.answers);
+        let mut answers = self.answers.iter();
+        for job in jobs {
+            let answer = if job.authentic { answers.next().copied() } else { None };
+            match answer {
+                Some(Ok(_)) => accepted |= 1 << job.row,
+                refused => self.refused.push((job.row as usize, refused)),
+            }
+        }
+        accepted
+    }
+
+    /// The scopes of opened packets: one, or one each, which are written to `each`.
+    fn scopes<'a>(
+        &self,
+        run: Range<usize>,
+        family: Family,
+        each: &'a mut [Scope; BATCH],
+    ) -> Scopes<'a> {
+        let place = usize::from(family == Family::V6);
+        let scope = |known: &Known| known.scopes[place];
+        let first = scope(&self.known[0]);
+        if self.known.iter().all(|known| scope(known) == first) {
+            return Scopes::One(first);
+        }
+        for at in run {
+            each[at] = scope(&self.known[usize::from(self.of.0[at])]);
+        }
+        Scopes::Each(each)
+    }
+}
+
+/// Returns the SA with an SPI, and its place among those that are known. `None`: there is none of
+/// the common form that this worker opens with.
+#[inline(never)]
+fn find<'s, F: Frames>(
+    known: &mut Vec<Known>,
+    turn: &Turn<'s, F>,
+    ingress: crate::ids::PortId,
+    spi: u32,
+) -> Option<(&'s InboundSa, usize)> {
+    let snapshot: &'s Snapshot = turn.snapshot;
+    if let Some(at) = known.iter().rposition(|known| known.spi == spi) {
+        return Some((snapshot.inbound_sa(known[at].id), at));
+    }
+    let sa = &**snapshot.inbound_by_spi(Spi::new(spi)?)?;
+    let opener = sa.opener()?;
+    let (local, remote) = (Address::from(sa.tunnel().local), Address::from(sa.tunnel().remote));
+    let is_ours = snapshot.routes().lookup(local) == Some(RouteTarget::Local);
+    let is_unicast = [local, remote].iter().all(|address| match address.family {
+        Family::V4 => wire::packet::ipv4_is_unicast(address.value as u32),
+        Family::V6 => wire::packet::ipv6_is_unicast(address.value),
+    });
+    if !is_ours || !is_unicast || turn.other_worker(sa.id).is_some() {
+        return None;
+    }
+    let set = snapshot.set_of(sa.id);
+    let scope = |family| snapshot.scope(ingress, Book::SpdIn, family, Some(set));
+    let of = snapshot.set(set);
+    known.push(Known {
+        spi,
+        id: sa.id,
+        set,
+        scopes: [scope(Family::V4), scope(Family::V6)],
+        ends: Ends::of(remote, local),
+        udp: sa.encapsulation.udp.map(|ports| {
+            let [a, b] = ports.remote.to_be_bytes();
+            let [c, d] = ports.local.to_be_bytes();
+            u32::from_ne_bytes([a, b, c, d])
+        }),
+        opener,
+        around: opener.front + opener.icv,
+        is_ciphered: sa.suite != Suite::Null,
+        right: sa.window.right_edge(),
+        clamp: if of.mss_clamp { snapshot.set_mtu(set) } else { u32::MAX },
+    });
+    Some((sa, known.len() - 1))
+}
+
+impl Ends {
+    fn of(source: Address, destination: Address) -> Ends {
+        let halves =
+            |address: Address| [(address.value >> 64) as u64, address.value as u64].map(u64::to_be);
+        match source.family {
+            Family::V4 => {
+                Ends::V4(((source.value as u64) << 32 | destination.value as u64).to_be())
+            }
+            Family::V6 => {
+                let ([a, b], [c, d]) = (halves(source), halves(destination));
+                Ends::V6([a, b, c, d])
+            }
+        }
+    }
+}
+
+impl Known {
+    #[inline]
+    fn open<F: Frames>(&self, sa: &InboundSa, frames: &mut F, jobs: &mut [OpenJob]) {
+        match self.is_ciphered {
+            true => sa.cipher.open(frames, jobs),
+            // Each job lies in its frame: `look` has seen it there.
+            false => jobs.iter_mut().for_each(|job| job.authentic = true),
+        }
+    }
+}
+
+/// Looks at the sealed packets of a batch.
+struct Looks<'a, 's, F> {
+    turn: &'a Turn<'s, F>,
+    packets: &'a [Received],
+    gate: Gate,
+    rows: &'a mut [Row; BATCH],
+    jobs: &'a mut [OpenJob; BATCH],
+    of: &'a mut [u8; BATCH],
+    known: &'a mut Vec<Known>,
+    /// The SA of the packet before, and its place among those that are known.
+    last: Option<(&'s InboundSa, usize)>,
+    /// Packets that are taken: a bit each.
+    common: u64,
+}
+
+/// A family of sealed packets: the parts of a look that differ.
+trait Version {
+    const ETHERTYPE: u16;
+    /// Bytes of the header.
+    const BYTES: usize;
+
+    /// Returns protocol, length and ECN field of a packet whose header is a common one.
+    fn outer(ip: &[u8; OUTER_SEEN]) -> Option<(u8, u32, u8)>;
+
+    /// Returns whether a packet is between these ends.
+    fn is_between(ip: &[u8; OUTER_SEEN], ends: &Ends) -> bool;
+}
+
+struct V4;
+struct V6;
+
+impl Version for V4 {
+    const ETHERTYPE: u16 = ethertype::IPV4;
+    const BYTES: usize = IPV4_BYTES;
+
+    #[inline(always)]
+    fn outer(ip: &[u8; OUTER_SEEN]) -> Option<(u8, u32, u8)> {
+        let length = u32::from(u16::from_be_bytes([ip[2], ip[3]]));
+        (glance::header_v4(ip) & (ip[8] != 0)).then_some((ip[9], length, ip[1] & 3))
+    }
+
+    #[inline(always)]
+    fn is_between(ip: &[u8; OUTER_SEEN], ends: &Ends) -> bool {
+        matches!(ends, Ends::V4(ends) if double(ip, 12) == *ends)
+    }
+}
+
+impl Version for V6 {
+    const ETHERTYPE: u16 = ethertype::IPV6;
+    const BYTES: usize = IPV6_BYTES;
+
+    #[inline(always)]
+    fn outer(ip: &[u8; OUTER_SEEN]) -> Option<(u8, u32, u8)> {
+        let length = u32::from(u16::from_be_bytes([ip[4], ip[5]])) + IPV6_BYTES as u32;
+        ((ip[0] >> 4 == 6) & (ip[7] != 0)).then_some((ip[6], length, ip[1] >> 4 & 3))
+    }
+
+    #[inline(always)]
+    fn is_between(ip: &[u8; OUTER_SEEN], ends: &Ends) -> bool {
+        let at = |at: usize| double(ip, at);
+        matches!(ends, Ends::V6(ends) if [at(8), at(16), at(24), at(32)] == *ends)
+    }
+}
+
+/// A packet that may be ESP.
+struct Outer<'a> {
+    place: usize,
+    /// The frame's memory from the packet on.
+    behind: &'a [u8],
+    ip: &'a [u8; OUTER_SEEN],
+    /// Offset of the IP header in the frame, and from the packet on.
+    at: u32,
+    link: u32,
+    /// Bytes of the IP packet.
+    length: u32,
+    ecn: u8,
+}
+
+impl<F: Frames> Looks<'_, '_, F> {
+    /// The EtherType of the first packet, as it lies in memory.
+    fn ethertype<const LINK: usize>(&self) -> Option<u16> {
+        let Descriptor { frame, offset, .. } = self.packets.first()?.packet;
+        let behind = self.turn.frames.bytes(frame).get(offset as usize..)?;
+        self.gate.entrance.ethertype::<LINK, SEEN>(behind.first_chunk()?)
+    }
+
+    /// Looks at all packets as one family; returns those to this station that are of another.
+    #[inline(always)]
+    fn all<const LINK: usize, V: Version>(&mut self) -> u64 {
+        let mut others = 0;
+        for place in 0..self.packets.len().min(BATCH) {
+            others |= self.one::<LINK, V>(place);
+        }
+        others
+    }
+
+    /// Looks at packets of the other family.
+    #[inline(never)]
+    fn others<const LINK: usize>(&mut self, places: u64) {
+        for place in bits(places) {
+            self.one::<LINK, V4>(place);
+            self.one::<LINK, V6>(place);
+        }
+    }
+
+    /// Looks at a packet as one family; returns its bit if it is of another.
+    #[inline(always)]
+    fn one<const LINK: usize, V: Version>(&mut self, place: usize) -> u64 {
+        let Descriptor { frame, offset, length } = self.packets[place].packet;
+        let memory = self.turn.frames.bytes(frame);
+        let Some(behind) = memory.get(offset as usize..) else { return 0 };
+        let Some(seen) = behind.first_chunk::<SEEN>() else { return 0 };
+        let Some(ethertype) = self.gate.entrance.ethertype::<LINK, SEEN>(seen) else { return 0 };
+        if ethertype != V::ETHERTYPE.to_be() {
+            return 1 << place;
+        }
+        let ip: Option<&[u8; OUTER_SEEN]> = seen[LINK..].first_chunk();
+        let Some(ip) = ip else { return 0 };
+        let Some((number, bytes, ecn)) = V::outer(ip) else { return 0 };
+        let (at, link) = (offset + LINK as u32, LINK as u32);
+        let reaches = bytes + link;
+        if (reaches > length) | (reaches as usize > behind.len()) {
+            return 0;
+        }
+        let outer = Outer { place, behind, ip, at, link, length: bytes, ecn };
+        match number {
+            protocol::ESP if V::BYTES == IPV4_BYTES => self.esp::<V, IPV4_BYTES>(outer, None),
+            protocol::ESP => self.esp::<V, IPV6_BYTES>(outer, None),
+            protocol::UDP => self.esp_in_udp::<V>(outer),
+            _ => {}
+        }
+        0
+    }
+
+    #[inline(never)]
+    fn esp_in_udp<V: Version>(&mut self, outer: Outer<'_>) {
+        let ip = outer.ip;
+        let length = u16::from_be_bytes([ip[V::BYTES + 4], ip[V::BYTES + 5]]);
+        if u32::from(length) + V::BYTES as u32 != outer.length {
+            return;
+        }
+        let ports = Some(word(ip, V::BYTES));
+        if V::BYTES == IPV4_BYTES {
+            self.esp::<V, { IPV4_BYTES + UDP_BYTES }>(outer, ports);
+        } else {
+            self.esp::<V, { IPV6_BYTES + UDP_BYTES }>(outer, ports);
+        }
+    }
+
+    /// Takes a packet whose ESP header is at `AT`, if all is as it should be.
+    #[inline(always)]
+    fn esp<V: Version, const AT: usize>(&mut self, outer: Outer<'_>, udp: Option<u32>) {
+        let Outer { place, behind, ip, at, link, length, ecn } = outer;
+        let (spi, low) = (u32::from_be(word(ip, AT)), u32::from_be(word(ip, AT + 4)));
+        let (sa, known_at) = match self.last {
+            Some((sa, at)) if sa.spi.value() == spi => (sa, at),
+            _ => match find(self.known, self.turn, self.gate.ingress, spi) {
+                Some(found) => *self.last.insert(found),
+                None => return,
+            },
+        };
+        let Some(known) = self.known.get(known_at) else { return };
+        let around = AT as u32 + known.around;
+        let text_length = length.wrapping_sub(around);
+        let sequence = sa.window.infer(low);
+        let good = V::is_between(ip, &known.ends)
+            & (known.udp == udp)
+            & (length >= around + TRAILER_BYTES)
+            & (text_length & 3 == 0);
+        if !good || (sequence <= known.right && sa.window.check(sequence).is_err()) {
+            return;
+        }
+        // The ICV, which is read first of all.
+        cpu::prefetch(behind, (link + length - 1) as usize);
+        let (row, job) = (&mut self.rows[place], &mut self.jobs[place]);
+        (row.ip, row.decision, self.of[place]) = (at, ecn.into(), known_at as u8);
+        (job.frame, job.row) = (self.packets[place].packet.frame, place as u32);
+        let iv = double(ip, AT + 8).to_ne_bytes();
+        sa.write_open_job(job, known.opener, (at + AT as u32, text_length), sequence, iv);
+        self.common |= 1 << place;
+    }
+}
+
+/// Padding 1, 2, 3 and its length, by the bytes of padding: the bits that count, and their value;
+/// the next header stands below.
+const TRAILERS: [(u64, u64); 4] = [
+    (0xff00, 0x0000),
+    (0xff_ff00, 0x01_0100),
+    (0xffff_ff00, 0x0102_0200),
+    (0xff_ffff_ff00, 0x01_0203_0300),
+];
+
+/// A packet inside one that was opened.
+trait Inner<const HEAD: usize> {
+    const NEXT_HEADER: u8;
+
+    /// Returns a glance at a packet that is common and no ICMP error, and its ECN field; writes the
+    /// head of its key. ICMP errors are judged by what they quote: of ICMP only echo request and
+    /// reply pass here.
+    fn look(behind: &[u8], head: &mut [u64; HEAD]) -> Option<(Glance, u8)>;
+}
+
+impl Inner<2> for V4 {
+    const NEXT_HEADER: u8 = protocol::IPV4;
+
+    #[inline(always)]
+    fn look(behind: &[u8], head: &mut [u64; 2]) -> Option<(Glance, u8)> {
+        let ip: &[u8; V4_SEEN] = behind.first_chunk()?;
+        let glance = glance::v4(ip)?;
+        if (glance.protocol == protocol::ICMP) & !matches!(glance.upper >> 8, 0 | 8) {
+            return None;
+        }
+        *head = head_v4(ip, &glance);
+        Some((glance, ip[1] & 3))
+    }
+}
+
+impl Inner<6> for V6 {
+    const NEXT_HEADER: u8 = protocol::IPV6;
+
+    #[inline(always)]
+    fn look(behind: &[u8], head: &mut [u64; 6]) -> Option<(Glance, u8)> {
+        let ip: &[u8; V6_SEEN] = behind.first_chunk()?;
+        let glance = glance::v6(ip)?;
+        if (glance.protocol == protocol::ICMPV6) & !matches!(glance.upper >> 8, 128 | 129) {
+            return None;
+        }
+        *head = head_v6(ip, &glance);
+        Some((glance, ip[1] >> 4 & 3))
+    }
+}
+
+/// Looks at packets that were opened.
+struct Insides<'a, F> {
+    frames: &'a F,
+    jobs: &'a [OpenJob; BATCH],
+    rows: &'a mut [Row; BATCH],
+    syn: u64,
+}
+
+impl<F: Frames> Insides<'_, F> {
+    /// The family that a trailer names.
+    fn next_header(&self, place: usize) -> Option<u8> {
+        let job = &self.jobs[place];
+        let behind = self.frames.bytes(job.frame).get(job.text as usize..)?;
+        behind.get(..job.text_length as usize)?.last().copied()
+    }
+
+    /// Looks at the packets of a run as one family; returns those that are common.
+    #[expect(clippy::needless_range_loop, reason = "an iterator costs 9 instructions a packet")]
+    #[inline(always)]
+    fn each<V: Inner<HEAD>, const HEAD: usize>(
+        &mut self,
+        heads: &mut [[u64; HEAD]; BATCH],
+        run: Range<usize>,
+        accepted: u64,
+    ) -> u64 {
+        let mut common = 0u64;
+        for place in run.start..run.end.min(BATCH) {
+            common |= u64::from(self.one::<V, HEAD>(place, &mut heads[place]).is_some()) << place;
+        }
+        common & accepted
+    }
+
+    /// Looks at some packets as one family; returns those that are common.
+    #[inline(always)]
+    fn some<V: Inner<HEAD>, const HEAD: usize>(
+        &mut self,
+        heads: &mut [[u64; HEAD]; BATCH],
+        places: u64,
+    ) -> u64 {
+        if places == 0 {
+            return 0;
+        }
+        let mut common = 0u64;
+        for place in bits(places) {
+            common |= u64::from(self.one::<V, HEAD>(place, &mut heads[place]).is_some()) << place;
+        }
+        common
+    }
+
+    /// Looks at a packet. `None`: it is not common, its trailer is not right, or the ECN field
+    /// outside changes it.
+    #[inline(always)]
+    fn one<V: Inner<HEAD>, const HEAD: usize>(
+        &mut self,
+        place: usize,
+        head: &mut [u64; HEAD],
+    ) -> Option<()> {
+        let (job, row) = (&self.jobs[place], &mut self.rows[place]);
+        let behind = self.frames.bytes(job.frame).get(job.text as usize..)?;
+        let trailer: &[u8; 8] = behind.get(..job.text_length as usize)?.last_chunk()?;
+        let trailer = u64::from_be_bytes(*trailer);
+        let padding = (trailer >> 8) as usize & 3;
+        let (counts, right) = TRAILERS[padding];
+        if trailer & (counts | 0xff) != right | u64::from(V::NEXT_HEADER) {
+            return None;
+        }
+        let (glance, inside) = V::look(behind, head)?;
+        let (outside, around) = (row.decision as u8, padding as u32 + TRAILER_BYTES);
+        let stays = (outside == 0) | (outside == inside);
+        if !stays | (glance.length + around > job.text_length) {
+            return None;
+        }
+        (row.ip, row.length) = (job.text, glance.length);
+        self.syn |= u64::from(glance.is_syn) << place;
+        Some(())
+    }
+}

@@ -1,0 +1,306 @@
+//! The ways that packets of a batch leave by, and what was decided of them: one entry for many
+//! packets.
+
+use ipsec::SaId;
+use ipsec::template::Form;
+use policy::{Deciders, FlowAction, FlowVerdict};
+use wire::link::LinkTemplate;
+use wire::{Address, Family};
+
+use crate::cache::{Value, Way as Route};
+use crate::ids::{NextHopId, PortId, SetIndex};
+use crate::port::{Egress, Medium};
+use crate::share;
+use crate::snapshot::Snapshot;
+use crate::turn::Turn;
+use crate::verdict::{DropReason, Verdict};
+
+/// The end that packets of one way have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    /// Sealed by an SA of this set.
+    Set(SetIndex),
+    /// In clear, by a next hop; on a link without a router the destination is the neighbour.
+    Hop(NextHopId, Option<Address>),
+    /// Dropped.
+    Drop(DropReason),
+}
+
+/// A way out, with everything that is the same for all packets that take it.
+#[derive(Clone, Copy)]
+pub(super) struct Way {
+    pub(super) end: End,
+    /// Bytes of the largest packet that may take it.
+    pub(super) mtu: u32,
+    pub(super) egress: PortId,
+    pub(super) link: LinkTemplate,
+    pub(super) verdict: Verdict,
+    /// The SA that seals, and the form of its headers.
+    pub(super) sealing: Option<(SaId, Form)>,
+    /// MTU that the MSS is clamped to; `u32::MAX`: it is not.
+    pub(super) clamp: u32,
+    /// Packets of a run that have a number, and why the others have none; `None`: all have one.
+    pub(super) numberless: Option<(u32, DropReason)>,
+    pub(super) run: Run,
+}
+
+/// The part that a run of packets takes of a way.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Run {
+    /// Packets, and their bytes before they are sealed.
+    pub(super) count: u32,
+    pub(super) bytes: u64,
+    /// The next sequence number.
+    pub(super) next: u64,
+    /// The places of its jobs among those of the run: the first, and the next.
+    pub(super) first_job: usize,
+    pub(super) next_job: usize,
+}
+
+/// The place of a way, with the family of the packets that take it, before they are sealed: what is
+/// written around them differs, and the numbers of an SA are drawn for all of them together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct WayId(u16);
+
+/// Set for IPv6.
+const IS_V6: u16 = 0x8000;
+
+impl WayId {
+    /// No way.
+    pub(super) const NONE: WayId = WayId(u16::MAX);
+
+    fn new(place: usize, family: Family) -> WayId {
+        match family {
+            Family::V4 => WayId(place as u16),
+            Family::V6 => WayId(place as u16 | IS_V6),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn place(self) -> usize {
+        usize::from(self.0 & !IS_V6)
+    }
+
+    #[inline(always)]
+    pub(super) fn family(self) -> Family {
+        if self.0 & IS_V6 == 0 { Family::V4 } else { Family::V6 }
+    }
+}
+
+impl Default for WayId {
+    fn default() -> WayId {
+        WayId::NONE
+    }
+}
+
+/// A decision on the packets of one flow, or of many.
+#[derive(Clone, Copy)]
+pub(super) struct Decision {
+    /// Its way; [`WayId::NONE`]: the general walk judges.
+    pub(super) way: WayId,
+    /// Its own place.
+    pub(super) place: u16,
+    /// Bytes of the largest packet that takes the way; 0 without a way.
+    pub(super) mtu: u32,
+    /// True if it is of one destination, whatever else is equal.
+    pub(super) is_on_link: bool,
+    pub(super) deciders: Deciders,
+}
+
+impl Decision {
+    pub(super) const NONE: Decision = Decision {
+        way: WayId::NONE,
+        place: 0,
+        mtu: 0,
+        is_on_link: false,
+        deciders: Deciders::NONE,
+    };
+}
+
+/// The direction in which packets are asked about, and what opened them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Heading {
+    /// From a protected port.
+    Out,
+    /// Opened, towards a protected port.
+    In,
+}
+
+/// All ways of a batch, and all decisions. Kept over batches for their memory alone.
+#[derive(Default)]
+pub(super) struct Ways {
+    pub(super) list: Vec<Way>,
+    decisions: Vec<Decision>,
+}
+
+impl Ways {
+    pub(super) fn clear(&mut self) {
+        self.list.clear();
+        self.decisions.clear();
+    }
+
+    /// The decision at a place.
+    #[inline(always)]
+    pub(super) fn decision(&self, place: u16) -> &Decision {
+        &self.decisions[usize::from(place)]
+    }
+
+    /// Returns whether all packets that have a way have it by one decision.
+    #[inline(always)]
+    pub(super) fn is_one_decision(&self) -> bool {
+        self.decisions.len() == 1
+    }
+
+    #[inline(always)]
+    pub(super) fn way_mut(&mut self, id: WayId) -> &mut Way {
+        &mut self.list[id.place()]
+    }
+
+    /// Decides by an entry of the cache.
+    #[inline(never)]
+    pub(super) fn by_entry<F>(
+        &mut self,
+        turn: &Turn<'_, F>,
+        (value, said): (Value, (&FlowVerdict, Route)),
+        (heading, family): (Heading, Family),
+        destination: impl FnOnce() -> Address,
+    ) -> Decision {
+        let (verdict, route) = said;
+        let is_refused = matches!(verdict.action, FlowAction::Refuse(_));
+        let hop = match route {
+            _ if value.is_nothing() => return self.push(Decision::NONE),
+            Route::Via(hop) => hop,
+            // It goes nowhere: no route is remembered with it.
+            _ if is_refused && heading == Heading::In => NextHopId(u32::MAX),
+            Route::Unknown | Route::Other => return self.push(Decision::NONE),
+        };
+        self.by_verdict(turn, (verdict, hop), (heading, family), destination)
+    }
+
+    /// Decides by what the tables said, and where the route leads.
+    pub(super) fn by_verdict<F>(
+        &mut self,
+        turn: &Turn<'_, F>,
+        (verdict, hop): (&FlowVerdict, NextHopId),
+        (heading, family): (Heading, Family),
+        destination: impl FnOnce() -> Address,
+    ) -> Decision {
+        let mut is_on_link = false;
+        let end = match (verdict.action, heading) {
+            (FlowAction::Protect(set), Heading::Out) => End::Set(set),
+            (FlowAction::Permit, _) => {
+                is_on_link = turn.snapshot.is_on_link(hop);
+                End::Hop(hop, is_on_link.then(destination))
+            }
+            (FlowAction::Refuse(refusal), _) => End::Drop(refusal.into()),
+            // No book says so of what was opened.
+            (FlowAction::Protect(_), Heading::In) => return self.push(Decision::NONE),
+        };
+        let Some(way) = self.place(turn, end, family) else {
+            return self.push(Decision::NONE);
+        };
+        let (mtu, deciders) = (self.list[way.place()].mtu, verdict.deciders);
+        self.push(Decision { way, place: 0, mtu, is_on_link, deciders })
+    }
+
+    /// Decides that packets leave by a way, of which no rule says anything.
+    pub(super) fn without_rule(&mut self, way: WayId) -> Decision {
+        let mtu = self.list[way.place()].mtu;
+        self.push(Decision { way, mtu, ..Decision::NONE })
+    }
+
+    fn push(&mut self, decision: Decision) -> Decision {
+        let decision = Decision { place: self.decisions.len() as u16, ..decision };
+        self.decisions.push(decision);
+        decision
+    }
+
+    /// Returns the place of a way to an end, which is made if it is new. `None`: only the general
+    /// walk can go there.
+    pub(super) fn place<F>(
+        &mut self,
+        turn: &Turn<'_, F>,
+        end: End,
+        family: Family,
+    ) -> Option<WayId> {
+        let place = match self.list.iter().rposition(|way| way.end == end) {
+            Some(place) => place,
+            None => {
+                self.list.push(Way::to(turn, end)?);
+                self.list.len() - 1
+            }
+        };
+        Some(WayId::new(place, family))
+    }
+
+    /// A way on which packets are dropped for a reason that came up while they were leaving.
+    #[cold]
+    pub(super) fn dropping(&mut self, reason: DropReason) -> WayId {
+        self.list.push(Way::dropping(reason));
+        WayId::new(self.list.len() - 1, Family::V4)
+    }
+}
+
+impl Way {
+    #[cold]
+    fn to<F>(turn: &Turn<'_, F>, end: End) -> Option<Way> {
+        let snapshot = turn.snapshot;
+        match end {
+            End::Drop(reason) => Some(Way::dropping(reason)),
+            End::Hop(hop, neighbour) => {
+                let destination = neighbour.unwrap_or(Address::v4(0));
+                let egress = snapshot.egress(hop, destination);
+                let mtu = snapshot.path_port(egress.port).mtu;
+                let verdict = Verdict::Forward(egress.port);
+                Way::by(snapshot, end, (egress, mtu, verdict))
+            }
+            End::Set(set) => {
+                let sas = &snapshot.set(set).outbound;
+                let id = share::sealing_sa(snapshot, sas, turn.share)?;
+                let form = snapshot.outbound_sa(id).form()?;
+                let (egress, mtu) = (snapshot.set_egress(set)?, snapshot.set_mtu(set));
+                let way = Way::by(snapshot, end, (egress, mtu, Verdict::Protect(set)))?;
+                let clamp = if snapshot.set(set).mss_clamp { mtu } else { u32::MAX };
+                Some(Way { sealing: Some((id, form)), clamp, ..way })
+            }
+        }
+    }
+
+    /// `None`: the neighbour is not known, or has no link address.
+    fn by(
+        snapshot: &Snapshot,
+        end: End,
+        (egress, mtu, verdict): (Egress, u32, Verdict),
+    ) -> Option<Way> {
+        let port = snapshot.path_port(egress.port);
+        let mac = egress.mac.filter(|_| port.medium == Medium::Ethernet)?;
+        let link = LinkTemplate::new(mac, port.mac, port.vlan);
+        let (egress, run, clamp) = (egress.port, Run::default(), u32::MAX);
+        let (sealing, numberless) = (None, None);
+        Some(Way { end, mtu, egress, link, verdict, sealing, clamp, numberless, run })
+    }
+
+    fn dropping(reason: DropReason) -> Way {
+        let nobody = wire::LinkAddress::new([0; 6]);
+        Way {
+            end: End::Drop(reason),
+            mtu: u32::MAX,
+            egress: PortId(0),
+            link: LinkTemplate::new(nobody, nobody, None),
+            verdict: Verdict::Drop(reason),
+            sealing: None,
+            clamp: u32::MAX,
+            numberless: None,
+            run: Run::default(),
+        }
+    }
+
+    /// The reason why packets that take the way are dropped, if they are.
+    #[inline(always)]
+    pub(super) fn drops(&self) -> Option<DropReason> {
+        match self.end {
+            End::Drop(reason) => Some(reason),
+            End::Set(_) | End::Hop(..) => None,
+        }
+    }
+}

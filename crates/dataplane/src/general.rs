@@ -1,0 +1,138 @@
+//! The general walk: every packet, stage by stage, in rows that hold all that may be asked of it.
+//! It is the authority that the fast path is tested against.
+
+use wire::{BATCH, Frames, Received};
+
+use crate::cache::FlowCache;
+use crate::decapsulate::Opening;
+use crate::departures::Departures;
+use crate::ids::NetdevId;
+use crate::limiter::RateLimiter;
+use crate::row::Row;
+use crate::stage::{Stage, StageClock};
+use crate::turn::Turn;
+use crate::watch::{Beside, Point, Watch};
+use crate::{decapsulate, decide, l4_checksum, plan, receive, seal};
+
+/// One worker's general walk: its rate limit, and lists that the stages fill anew for each batch,
+/// kept so that a batch allocates nothing.
+pub(crate) struct GeneralWalk {
+    limiter: RateLimiter,
+    rows: Vec<Row>,
+    made: Vec<Row>,
+    /// Questions to the policies.
+    asking: decide::Asking,
+    /// ESP packets to open.
+    opening: Opening,
+    /// Packets that leave, in order; fragments in the place of the packet they were made of.
+    departures: Departures,
+}
+
+impl GeneralWalk {
+    pub(crate) fn new() -> GeneralWalk {
+        GeneralWalk {
+            limiter: RateLimiter::default(),
+            rows: Vec::with_capacity(BATCH),
+            made: Vec::with_capacity(BATCH),
+            asking: decide::Asking::default(),
+            opening: Opening::default(),
+            departures: Departures::default(),
+        }
+    }
+
+    /// Walks packets that were received together.
+    ///
+    /// 1. receive: link header, VLAN, IP header checks; ESP to us is set apart; unfinished TCP and
+    ///    UDP checksums are completed
+    /// 2. decapsulate: SAD, replay check, cipher over the batch, replay commit, the inner packet
+    /// 3. decide: inbound selectors, route, outbound selectors
+    /// 4. plan: hop limit, path MTU, fragments, the SA and its numbers
+    /// 5. seal: all headers, nonces and trailers of the batch, then the cipher, SA by SA
+    ///
+    /// The ICMP that is made on the way waits for [`answer`](Self::answer).
+    #[inline]
+    pub(crate) fn walk<F: Frames, C: StageClock, W: Watch + ?Sized>(
+        &mut self,
+        turn: &mut Turn<'_, F>,
+        netdev: NetdevId,
+        packets: &[Received],
+        cache: Option<&mut FlowCache>,
+        beside: &mut Beside<'_, C, W>,
+    ) {
+        let GeneralWalk { rows, opening, .. } = self;
+        rows.clear();
+        receive::receive(turn, netdev, packets, rows);
+        l4_checksum::complete(turn, netdev, rows);
+        beside.clock.ended(Stage::Receive);
+        decapsulate::decapsulate(turn, rows, opening, beside.clock);
+        self.carry_on(turn, cache, beside);
+    }
+
+    /// Walks packets that the fast path has opened, from their third stage on.
+    #[cold]
+    pub(crate) fn go_on<F: Frames, C: StageClock, W: Watch + ?Sized>(
+        &mut self,
+        turn: &mut Turn<'_, F>,
+        rows: impl Iterator<Item = Row>,
+        cache: Option<&mut FlowCache>,
+        beside: &mut Beside<'_, C, W>,
+    ) {
+        self.rows.clear();
+        self.rows.extend(rows);
+        if !self.rows.is_empty() {
+            self.carry_on(turn, cache, beside);
+        }
+    }
+
+    #[inline]
+    fn carry_on<F: Frames, C: StageClock, W: Watch + ?Sized>(
+        &mut self,
+        turn: &mut Turn<'_, F>,
+        cache: Option<&mut FlowCache>,
+        Beside { clock, watch }: &mut Beside<'_, C, W>,
+    ) {
+        let GeneralWalk { limiter, rows, made, asking, departures, .. } = self;
+        let (clock, snapshot) = (&mut **clock, turn.snapshot);
+        watch.look(Point::Opened, snapshot, rows, turn.frames);
+        decide::decide(turn, rows, asking, cache);
+        l4_checksum::check_sample(turn, rows);
+        watch.look(Point::Decided, snapshot, rows, turn.frames);
+        clock.ended(Stage::Decide);
+        plan::plan(turn, rows, made, limiter, departures);
+        clock.ended(Stage::Plan);
+        seal::seal(turn, rows, departures, clock);
+        watch.look(Point::Sealed, snapshot, rows, turn.frames);
+    }
+
+    /// Sends the ICMP that was made about packets of a batch, behind all of them: from the third
+    /// stage on, as any packet.
+    #[inline]
+    pub(crate) fn answer<F: Frames, C: StageClock, W: Watch + ?Sized>(
+        &mut self,
+        turn: &mut Turn<'_, F>,
+        cache: Option<&mut FlowCache>,
+        beside: &mut Beside<'_, C, W>,
+    ) {
+        if !self.made.is_empty() {
+            self.send_made(turn, cache, beside);
+        }
+    }
+
+    #[cold]
+    fn send_made<F: Frames, C: StageClock, W: Watch + ?Sized>(
+        &mut self,
+        turn: &mut Turn<'_, F>,
+        cache: Option<&mut FlowCache>,
+        Beside { clock, watch }: &mut Beside<'_, C, W>,
+    ) {
+        let GeneralWalk { limiter, rows, made, asking, departures, .. } = self;
+        let snapshot = turn.snapshot;
+        decide::decide(turn, made, asking, cache);
+        watch.look(Point::Decided, snapshot, made, turn.frames);
+        rows.clear(); // what is made is never answered: nothing more comes of it
+        plan::plan(turn, made, rows, limiter, departures);
+        seal::seal(turn, made, departures, &mut **clock);
+        watch.look(Point::Sealed, snapshot, made, turn.frames);
+        made.clear();
+    }
+}
