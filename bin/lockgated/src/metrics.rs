@@ -278,6 +278,7 @@ mod tests {
                     ..Default::default()
                 }],
                 keepalives: count,
+                fast_path: count,
                 full_lookups: count,
                 ..Default::default()
             },
@@ -449,6 +450,7 @@ mod tests {
             ("lockgate_worker_handed_over_packets_total{worker=\"0\"}", 3),
             ("lockgate_port_l4_checksum_bad_packets_total{port=\"wan\"}", 3),
             ("lockgate_keepalives_total", 3),
+            ("lockgate_fast_path_packets_total", 3),
             ("lockgate_cache_hits_total", 3),
             ("lockgate_full_lookups_total", 3),
             ("lockgate_cache_entries{family=\"ipv4\",direction=\"outbound\"}", 3),

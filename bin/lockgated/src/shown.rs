@@ -383,6 +383,7 @@ pub(crate) fn counters(picture: &Picture, reports: &[Report], totals: &Totals) -
         uptime_ms: picture.since.elapsed().as_millis() as u64,
         netlink_resyncs: picture.netlink_resyncs,
         keepalives: totals.keepalives,
+        fast_path: totals.fast_path,
         full_lookups: totals.full_lookups,
         ports: ports.iter().map(|port| overview::port_activity(picture, port)).collect(),
         drops_last_minute: overview::drops(picture),

@@ -31,6 +31,7 @@ pub(crate) struct Totals {
     pub(crate) full_lookups: u64,
     pub(crate) icmp_limited: u64,
     pub(crate) keepalives: u64,
+    pub(crate) fast_path: u64,
     pub(crate) cache: CacheCounters,
 }
 
@@ -89,6 +90,7 @@ impl Totals {
         self.full_lookups += counters.full_lookups;
         self.icmp_limited += counters.icmp_limited;
         self.keepalives += counters.keepalives;
+        self.fast_path += counters.fast_path;
         self.cache.add(&counters.cache);
     }
 

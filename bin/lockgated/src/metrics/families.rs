@@ -98,6 +98,8 @@ impl Report {
         into.count("icmp_limited", help, counters.icmp_limited);
         let help = "NAT keepalives sent for tunnels that sent nothing else";
         into.count("keepalives", help, counters.keepalives);
+        let help = "Packets that the fast path sent or dropped; the general walk did the rest";
+        into.count("fast_path_packets", help, counters.fast_path);
         let events = self.events.iter().map(|(kind, count)| ([("kind", (*kind).into())], *count));
         into.counter("events", "Events by kind; `lockgate events` shows them", events);
         let help = "Times the daemon read the kernel's addresses, routes and neighbours anew";

@@ -585,7 +585,14 @@ pub(super) fn counters(counters: &v1::Counters, columns: Columns) -> String {
         counters.ledger_imbalance,
         counted(*netlink_resyncs, "resync"),
     ));
-    text.push_str(&format!("searches of the classifier {}\n", counters.full_lookups));
+    text.push_str(&format!(
+        "{} by the fast path, {} of the classifier\n",
+        counted(counters.fast_path, "packet"),
+        match counters.full_lookups {
+            1 => "1 search".to_owned(),
+            searches => format!("{searches} searches"),
+        },
+    ));
     text
 }
 
