@@ -47,8 +47,8 @@ use ways::{WayId, Ways};
 const MOST_RUNS: u32 = 4;
 /// Runs from which on the general walk takes the whole batch.
 const TOO_MANY_RUNS: u32 = 9;
-/// Batches that are not looked at, at most, after one with too many runs: a look that finds little
-/// costs a tenth of a walk.
+/// Batches that are not looked at, at most, after several of which nothing was taken: a look that
+/// finds nothing costs a tenth of a walk.
 const LONGEST_PAUSE: u32 = 15;
 
 /// A packet on its way through the fast path.
@@ -103,10 +103,12 @@ struct Gate {
     is_tagged: bool,
 }
 
-/// A pause in which batches are not looked at, after one with too many runs; longer each time that
-/// it happens again.
+/// A pause in which batches are not looked at: none after the first of which nothing is taken,
+/// because it has too many runs or none, and longer after each that follows it.
 struct Pause {
+    /// Batches until the next look.
     batches: u32,
+    /// Batches of the next pause.
     next: u32,
     longest: u32,
 }
@@ -207,8 +209,7 @@ impl FastPath {
     #[inline(always)]
     fn taken(&mut self, common: u64) -> u64 {
         let begins = common & !(common << 1);
-        let runs = begins.count_ones();
-        if runs <= MOST_RUNS {
+        if (1..=MOST_RUNS).contains(&begins.count_ones()) {
             self.pause.end();
             return common;
         }
@@ -217,7 +218,7 @@ impl FastPath {
 
     #[cold]
     fn first_runs(&mut self, common: u64, begins: u64) -> u64 {
-        if begins.count_ones() >= TOO_MANY_RUNS {
+        if begins == 0 || begins.count_ones() >= TOO_MANY_RUNS {
             self.pause.begin();
             return 0;
         }
@@ -258,4 +259,59 @@ fn first_tag<F: Frames>(frames: &F, received: &Received) -> Option<u16> {
 #[inline(always)]
 fn mask_of(range: &Range<usize>) -> u64 {
     if range.is_empty() { 0 } else { u64::MAX >> (BATCH - range.len()) << range.start }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The runs of a mask, as they are counted.
+    fn begins(mask: u64) -> u32 {
+        (mask & !(mask << 1)).count_ones()
+    }
+
+    #[test]
+    fn a_batch_is_taken_up_to_its_fourth_run() {
+        let mut fast = FastPath::eager();
+        for mask in [1, u64::MAX, 1 << 63, 0b1011_0111, 0b101_0101] {
+            assert!(begins(mask) <= MOST_RUNS);
+            assert_eq!(fast.taken(mask), mask, "{mask:b}");
+        }
+        for (mask, taken) in [
+            (0b1_0101_0101, 0b0_0101_0101),
+            (0b1101_1011_0110_1100, 0b0001_1011_0110_1100),
+            (1 << 63 | 0b101_0101, 0b101_0101),
+        ] {
+            assert_eq!(fast.taken(mask), taken, "{mask:b}");
+        }
+        assert_eq!(fast.taken(0x5555), 0x55, "eight runs");
+        assert_eq!(fast.taken(0x1_5555), 0, "nine runs");
+        assert_eq!(fast.taken(0), 0);
+    }
+
+    #[test]
+    fn while_nothing_is_taken_one_batch_in_sixteen_is_looked_at() {
+        let mut fast = FastPath::default();
+        let mut looked_at = Vec::new();
+        for batch in 0..100 {
+            if !fast.pause.rests() {
+                looked_at.push(batch);
+                fast.taken(0);
+            }
+        }
+        assert_eq!(looked_at, [0, 1, 3, 7, 15, 31, 47, 63, 79, 95]);
+        while fast.pause.rests() {}
+        fast.taken(1);
+        fast.taken(0);
+        assert!(!fast.pause.rests(), "after one that was taken it begins anew");
+    }
+
+    #[test]
+    fn the_bits_of_a_range_are_its_places() {
+        for (range, mask) in
+            [(0..0, 0), (0..1, 1), (0..64, u64::MAX), (63..64, 1 << 63), (2..5, 28)]
+        {
+            assert_eq!(mask_of(&range), mask);
+        }
+    }
 }

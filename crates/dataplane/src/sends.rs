@@ -184,5 +184,23 @@ mod tests {
             sends.by_run().for_each(|(run, packets)| queue.extend(run, packets));
             prop_assert_eq!(queue.iter().collect::<Vec<_>>(), all);
         }
+
+        #[test]
+        fn what_is_taken_back_leaves_the_others_in_their_order(
+            ways in prop::collection::vec((0u16..3, 0u16..2, any::<bool>()), 0..70),
+            start in 0usize..80,
+        ) {
+            let (mut sends, mut expected) = (Sends::default(), Vec::new());
+            let mut goes = Vec::new();
+            for ((egress, ingress, stays), number) in ways.iter().zip(0..) {
+                let send = send(*egress, *ingress, number);
+                sends.add(send.egress, send.ingress, 1)[0] = send.packet;
+                goes.push(*stays);
+                expected.extend((*stays || (number as usize) < start).then_some(send));
+            }
+            sends.take_back(start, |packet| goes[packet.frame.0 as usize]);
+            prop_assert_eq!(sends.iter().collect::<Vec<_>>(), expected);
+            prop_assert!(sends.runs().iter().all(|run| run.count > 0));
+        }
     }
 }
