@@ -544,8 +544,7 @@ impl<F: Frames> Looks<'_, '_, F> {
         let Some(ip) = ip else { return 0 };
         let Some((number, bytes, ecn)) = V::outer(ip) else { return 0 };
         let (at, link) = (offset + LINK as u32, LINK as u32);
-        let reaches = bytes + link;
-        if (reaches > length) | (reaches as usize > behind.len()) {
+        if (bytes + link > length) | (length as usize > behind.len()) {
             return 0;
         }
         let outer = Outer { place, behind, ip, at, link, length: bytes, ecn };

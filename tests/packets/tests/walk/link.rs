@@ -210,6 +210,8 @@ fn lengths(family: Family) -> Vec<Row> {
     let cut = |length: usize| In::Frame(LAN, full[..length].to_vec());
     let inside = crate::between(family, 2, 1).udp(2, 1).payload_of(1).ip();
     let expected = Out::Clear(LAN, forwarded(&inside));
+    let sealed = inside.clone();
+    let beyond = move |peer: &mut Peer| [&peer.seal(&sealed)[..], &[0xaa; 400]].concat();
     let outer = move |peer: &mut Peer| padded(&peer.seal(&inside));
     assert_eq!(agreements()[0].index, BERLIN);
     vec![
@@ -220,6 +222,12 @@ fn lengths(family: Family) -> Vec<Row> {
         ),
         Row::passes("link padding behind the ICV", In::crafted(BERLIN, outer), expected),
         Row::drops("a jumbo frame", In::Clear(LAN, jumbo), DropReason::Oversize),
+        Row::drops(
+            "link padding that reaches beyond the frame's memory",
+            In::crafted(BERLIN, beyond),
+            DropReason::Oversize,
+        )
+        .with(|hub| hub.frame_bytes = 600),
         Row::drops("no frame at all", cut(0), DropReason::Malformed),
         Row::drops("a link header cut short", cut(13), DropReason::Malformed),
         Row::drops("a VLAN tag cut short", cut(17), DropReason::Malformed),
