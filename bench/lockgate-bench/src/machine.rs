@@ -18,10 +18,14 @@ pub(super) struct Machine {
     pub(super) cpu: String,
     /// Its vendor and family: "AuthenticAMD 26".
     pub(super) cpu_family: String,
+    /// Its model among those of the family: in a virtual machine the name often says too little.
+    pub(super) cpu_model: String,
     /// Cores that the system has.
     pub(super) cores: usize,
     /// Of what speeds ciphers up: what the processor has.
     pub(super) features: Vec<&'static str>,
+    /// True if it has the processor that targets are for: [`is_reference`].
+    pub(super) is_reference: bool,
     /// Release of the kernel.
     pub(super) kernel: String,
     /// The core that the measuring thread was bound to; `None`: it could not be bound.
@@ -32,8 +36,11 @@ pub(super) struct Machine {
 
 impl std::fmt::Display for Machine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Machine { cpu, cores, features, kernel, pinned_to, nice, .. } = self;
-        write!(f, "{cpu}, {cores} cores ({}), Linux {kernel}, ", features.join(" "))?;
+        let Machine {
+            cpu, cpu_family, cpu_model, cores, features, kernel, pinned_to, nice, ..
+        } = self;
+        write!(f, "{cpu} ({cpu_family} model {cpu_model}), {cores} cores ")?;
+        write!(f, "({}), Linux {kernel}, ", features.join(" "))?;
         match pinned_to {
             Some(core) => write!(f, "first worker pinned to core {core}, nice {nice}"),
             None => write!(f, "NOT PINNED, nice {nice}"),
@@ -43,6 +50,16 @@ impl std::fmt::Display for Machine {
 
 /// Processor features on which figures depend much.
 const FEATURES: [&str; 6] = ["aes", "pclmulqdq", "avx2", "avx512f", "vaes", "vpclmulqdq"];
+
+/// The vendor and family of the processors that targets are for: Zen 5, as
+/// [`Machine::cpu_family`] names them.
+const REFERENCE: &str = "AuthenticAMD 26";
+
+/// Returns whether targets hold for a processor of this family with these features: a Zen 5 whose
+/// AVX-512 can be used. A hypervisor may hide it, and then ciphers take another form.
+fn is_reference(cpu_family: &str, features: &[&str]) -> bool {
+    cpu_family == REFERENCE && features.contains(&"avx512f")
+}
 
 /// The nice value that goes before all others.
 const FIRST: i32 = -20;
@@ -54,11 +71,15 @@ impl Machine {
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let flags: Vec<&str> = field(&cpu, "flags").unwrap_or_default().split(' ').collect();
         let part = |name| field(&cpu, name).unwrap_or("unknown");
+        let cpu_family = format!("{} {}", part("vendor_id"), part("cpu family"));
+        let features: Vec<_> = FEATURES.into_iter().filter(|one| flags.contains(one)).collect();
         Machine {
-            cpu_family: format!("{} {}", part("vendor_id"), part("cpu family")),
+            is_reference: is_reference(&cpu_family, &features),
+            cpu_family,
+            cpu_model: part("model").to_owned(),
             cpu: part("model name").to_owned(),
             cores: cpu.lines().filter(|line| line.starts_with("processor")).count(),
-            features: FEATURES.into_iter().filter(|feature| flags.contains(feature)).collect(),
+            features,
             kernel: if kernel.is_empty() { "unknown".into() } else { kernel.trim().into() },
             pinned_to,
             nice: getpriority_process(None).unwrap_or(0),
@@ -206,6 +227,18 @@ mod tests {
         assert_eq!(field(text, "model name"), Some("Some CPU: 2"));
         assert_eq!(field(text, "model"), Some("85"));
         assert_eq!(field(text, "mod"), None);
+    }
+
+    #[test]
+    fn targets_are_for_zen_5_with_avx_512_and_for_no_other_processor() {
+        let all = ["aes", "avx2", "avx512f", "vaes"];
+        assert!(is_reference("AuthenticAMD 26", &all));
+        assert!(!is_reference("AuthenticAMD 26", &["aes", "avx2", "vaes"]), "hidden");
+        assert!(!is_reference("AuthenticAMD 25", &all), "Zen 3 and 4");
+        assert!(!is_reference("GenuineIntel 6", &all));
+        assert!(!is_reference("unknown unknown", &[]));
+        let here = Machine::look(None);
+        assert_eq!(here.is_reference, is_reference(&here.cpu_family, &here.features));
     }
 
     #[test]

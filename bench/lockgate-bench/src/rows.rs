@@ -66,7 +66,7 @@ pub(super) struct Row {
     /// Part of the time that passed in which the threads had their cores, from the laying out of
     /// packets on, in the laps that count.
     pub(super) share_of_core: f64,
-    /// Target of `ns_per_packet`, if one is set.
+    /// Target of `ns_per_packet` on the reference machine, if one is set.
     pub(super) target_ns: Option<f64>,
     /// With `--stages`: time of each stage, ns a packet.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -208,7 +208,7 @@ fn report(
         "bench spd, commit {commit}\n{machine}\nin memory, null ESP tunnel outbound, UDP packets \
          of 46 (IPv6: 48) bytes\nseed {seed}"
     );
-    let mut text = vec![heading, rows::table(figures)];
+    let mut text = vec![heading, rows::table(figures, &machine)];
     text.extend(published::table(figures));
     if let Some(directory) = &arguments.plot {
         for chart in rows::charts(figures) {

@@ -3,6 +3,7 @@
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
+use super::super::machine::Machine;
 use super::super::measure::{Figure, Span};
 use super::super::plot::{Chart, Curve, Scale};
 use super::super::rows::{undisturbed, version};
@@ -43,7 +44,7 @@ pub(super) struct Figures {
     pub(super) laps_discarded: usize,
     pub(super) packets_per_lap: usize,
     pub(super) share_of_core: f64,
-    /// Target of `mpps`, if one is set.
+    /// Target of `mpps` on the reference machine, if one is set.
     pub(super) target_mpps: Option<f64>,
 }
 
@@ -119,7 +120,7 @@ impl Figures {
 }
 
 /// The rows as text, aligned, and what the columns mean.
-pub(super) fn table(figures: &[Figures]) -> String {
+pub(super) fn table(figures: &[Figures], machine: &Machine) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header([
@@ -141,7 +142,8 @@ pub(super) fn table(figures: &[Figures]) -> String {
         "laps",
     ]);
     for row in figures {
-        let target = row.target_mpps.map_or(String::new(), |target| {
+        let target = row.target_mpps.filter(|_| machine.is_reference);
+        let target = target.map_or(String::new(), |target| {
             format!("{target:.0} {}", if row.mpps >= target { "reached" } else { "missed" })
         });
         table.add_row([
@@ -171,7 +173,8 @@ pub(super) fn table(figures: &[Figures]) -> String {
          packet, filled outside the timed span.\n\
          ± IQR: distance of the quartiles over the median. best quartile: a quarter of the laps \
          took less.\n\
-         hits: part of the packets that the cache answered. target: of one core of a Zen 5."
+         hits: part of the packets that the cache answered. target: of one core of a Zen 5 with \
+         AVX-512, shown\nthere alone."
     )
 }
 
@@ -283,6 +286,17 @@ mod tests {
         ] {
             assert_eq!(json[key].to_string(), value, "{key}");
         }
+    }
+
+    #[test]
+    fn targets_are_shown_on_the_machine_that_they_are_for_alone() {
+        let row = row(&["--policies=100", "--lookup=cache", "--family=6"]);
+        let figures = [Figures::of(&row, &laps(), 4_194_304, 4096)];
+        let mut machine = Machine::look(None);
+        machine.is_reference = true;
+        assert!(table(&figures, &machine).contains("40 reached"));
+        machine.is_reference = false;
+        assert!(!table(&figures, &machine).contains("40 reached"));
     }
 
     #[test]
