@@ -24,7 +24,7 @@ use ipsec::{InboundSa, OutboundSa};
 use policy::{Action, Policy, PolicyId, PolicyIndex, Spd, Tables};
 use wire::Family;
 
-use super::lap::LapError;
+use super::lap_error::LapError;
 use super::machine::{self, Seat};
 use super::measure;
 use super::spd::fillers::{self, Matching, Rules};

@@ -8,7 +8,7 @@ use ipsec::SaId;
 use wire::link::ETHERNET_BYTES;
 use wire::{BATCH, Descriptor, Frames};
 
-use super::lap::LapError;
+use super::lap_error::LapError;
 use super::measure::Figure;
 use scene::OtherCipher;
 use scene::arriving;

@@ -158,7 +158,7 @@ pub(super) fn run(arguments: &ClassifyArguments) -> Result<(), BenchError> {
         "bench classify, commit {commit}\n{machine}\nevery packet a miss, by {BATCH}, no walk \
          around it\nseed {seed}"
     );
-    let mut text = vec![heading, rows::table(&figures)];
+    let mut text = vec![heading, rows::table(&figures, &machine)];
     text.extend(refused.iter().map(rows::Refused::to_string));
     if let Some(directory) = &arguments.plot {
         for chart in rows::charts(&figures) {

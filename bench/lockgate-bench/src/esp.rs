@@ -4,6 +4,10 @@
 //! every round, so that noise hits all alike. A row's figure is the median of its laps; beside it
 //! stand the distance of the quartiles, what the quickest quarter stayed below, and the time of the
 //! cipher alone on the same packets, measured in the same lap. What is left is the walk's own.
+//! Beside it stands, too, the time of a yardstick, which does to the same frames what no gateway
+//! can leave out. The laps of the fast path and of the general walk on one case are walked one
+//! directly behind the other, and compared pair by pair.
+//!
 //! Now and then the distance of memory is measured: what a walk costs depends on where its
 //! frames are found, and that is not the walk's doing.
 
@@ -11,18 +15,22 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use io::memory::{FRAME_BYTES, MemoryFrames};
+use dataplane::cache::ENTRIES_A_FLOW;
+use io::memory::FRAME_BYTES;
 use ipsec::Suite;
 use ipsec::cipher::BackendKind;
 use netlab::interrupt;
 use wire::Family;
 
-use super::lap::{self, Course, LapError, LapFigures, Staging};
+use super::kits::Kits;
+use super::lap::{self, Course, LapFigures, Staging};
+use super::lap_error::LapError;
 use super::machine::{self, Seat};
 use super::measure::{self};
 use super::memory::Circles;
-use super::rows::{self, Report, Row, version};
-use super::{ArgumentError, BenchError, LapRefused, publish, shares, targets};
+use super::rows::{self, Report, Row};
+use super::subject::{Caching, Subject, WalkKind};
+use super::{ArgumentError, BenchError, LapRefused, counted, pairs, publish, shares, targets};
 use scene::Random;
 use scene::{Case, Direction, MAX_FLOWS};
 
@@ -38,6 +46,8 @@ const LEAST_FLOWS: usize = 4096;
 const LEAST_IN_FLIGHT: usize = 512;
 /// Bytes of a frame at least and at most: an MTU's packet sealed, with its headroom; a page.
 const FRAME_SIZES: [usize; 2] = [2048, FRAME_BYTES];
+/// Flows that a cache is made for, at most.
+const MOST_CACHE_FLOWS: usize = 1 << 26;
 /// Workers at most, if there are so many cores.
 const MAX_WORKERS: usize = 64;
 
@@ -71,11 +81,20 @@ pub(crate) struct EspArguments {
     /// Flows of each worker, each with one frame in flight: 4096 to 65536.
     #[arg(long, default_value_t = LEAST_FLOWS)]
     flows: usize,
-    /// Frames in flight, at least 512: the packets of so many flows are laid out, walked, and
-    /// their frames used again. Without it those of all flows, which is more than the core's
-    /// caches hold.
-    #[arg(long)]
-    in_flight: Option<usize>,
+    /// Frames in flight, 512 to as many as flows: the packets of so many flows are laid out,
+    /// walked, and their frames used again. 4096 are more than the core's caches hold.
+    #[arg(long, value_delimiter = ',', default_values_t = [LEAST_IN_FLIGHT, LEAST_FLOWS])]
+    in_flight: Vec<usize>,
+    /// Walks: where both are asked for, their laps alternate, and a table gives the ratio.
+    #[arg(long, value_delimiter = ',', value_enum,
+          default_values_t = [WalkKind::Fast, WalkKind::General])]
+    walk: Vec<WalkKind>,
+    /// Flow caches.
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Caching::Auto])]
+    cache: Vec<Caching>,
+    /// Flows that a cache is made for: it has four times as many entries. The daemon's default.
+    #[arg(long, default_value_t = 1 << 20)]
+    cache_flows: usize,
     /// Bytes of a frame: 2048 to 4096. The daemon's have 4096.
     #[arg(long, default_value_t = FRAME_BYTES)]
     frame_bytes: usize,
@@ -141,35 +160,37 @@ fn backend(text: &str) -> Result<BackendKind, String> {
 /// [`BenchError`].
 pub(super) fn run(arguments: &EspArguments) -> Result<(), BenchError> {
     let available = machine::cores().map_or(1, |cores| cores.len().max(1));
-    let cases = cases(arguments, available).map_err(BenchError::Argument)?;
+    let subjects = subjects(arguments, available).map_err(BenchError::Argument)?;
     if arguments.shares {
-        return shares::run(&cases);
+        return shares::run(&subjects);
     }
     let seat = Seat::take(arguments.core)?;
     let seed = measure::seed(arguments.seed)?;
     let mut random = Random::new(seed);
     let staging = if arguments.stages { Staging::ByStage } else { Staging::Whole };
-    let in_flight = arguments.in_flight.unwrap_or(arguments.flows);
-    let most_workers = cases.iter().map(|case| case.workers).max().unwrap_or(1);
+    let most_workers = subjects.iter().map(|subject| subject.case.workers).max().unwrap_or(1);
+    let entries = ENTRIES_A_FLOW * arguments.cache_flows;
+    let kits = Kits::new(most_workers, arguments.flows, arguments.frame_bytes, entries);
     let mut bench = Bench {
-        cases: &cases,
-        laps: vec![Vec::new(); cases.len()],
-        frames: Some(lap::frames(most_workers, arguments.flows, arguments.frame_bytes)),
+        subjects: &subjects,
+        laps: vec![Vec::new(); subjects.len()],
+        kits: Some(kits.map_err(|error| refused(&subjects[0], error))?),
         circles: Circles::new(&mut random),
         looked: None,
-        course: Course { passes: PASSES, staging, in_flight, cores: &seat.cores },
+        course: Course { passes: PASSES, staging, cores: &seat.cores },
     };
     if arguments.callgrind_once {
-        (bench.cases, bench.course.passes) = (&cases[..1], 1);
+        (bench.subjects, bench.course.passes) = (&subjects[..1], 1);
         return bench.round(&mut random).map(|_| ());
     }
     bench.measure(arguments, &mut random)?;
-    let rows = bench.rows(arguments.frame_bytes)?;
+    let rows = bench.rows(arguments)?;
     let (machine, commit) = (seat.machine(), machine::commit());
     let memory = bench.circles.distances();
     let text = [
         Some(format!("{}\nseed {seed}", rows::heading(&machine, &commit))),
         Some(format!("{}\n{}", rows::table(&rows), rows::memory(&memory))),
+        pairs::table(&rows),
         rows::stages(&rows),
         targets::table(&rows, &machine),
     ];
@@ -179,22 +200,11 @@ pub(super) fn run(arguments: &EspArguments) -> Result<(), BenchError> {
     publish(&report, &text.join("\n\n"), arguments.json.as_deref())
 }
 
-/// All rows that the arguments ask for, on a machine with so many cores.
-fn cases(arguments: &EspArguments, cores: usize) -> Result<Vec<Case>, ArgumentError> {
-    let range = |name, found: usize, least, most| match (least..=most).contains(&found) {
-        true => Ok(()),
-        false => Err(ArgumentError::Range { name, found, least, most }),
-    };
-    range("--laps", arguments.laps, LEAST_LAPS, 10_000)?;
-    range("--flows", arguments.flows, LEAST_FLOWS, MAX_FLOWS)?;
-    range("--frame-bytes", arguments.frame_bytes, FRAME_SIZES[0], FRAME_SIZES[1])?;
-    if let Some(in_flight) = arguments.in_flight {
-        range("--in-flight", in_flight, LEAST_IN_FLIGHT, arguments.flows)?;
-    }
-    for workers in &arguments.workers {
-        range("--workers", *workers, 1, cores.min(MAX_WORKERS))?;
-    }
-    let mut cases = Vec::new();
+/// All rows that the arguments ask for, on a machine with so many cores. Rows that differ by their
+/// walk alone stand beside each other.
+fn subjects(arguments: &EspArguments, cores: usize) -> Result<Vec<Subject>, ArgumentError> {
+    check_ranges(arguments, cores)?;
+    let mut subjects = Vec::new();
     for &workers in &arguments.workers {
         for &direction in &arguments.direction {
             for (suite, backend) in ciphers(arguments, direction) {
@@ -207,13 +217,45 @@ fn cases(arguments: &EspArguments, cores: usize) -> Result<Vec<Case>, ArgumentEr
                         }
                         let flows = arguments.flows;
                         let case = Case { direction, suite, family, size, flows, backend, workers };
-                        cases.push(case);
+                        subjects.extend(of_case(case, arguments));
                     }
                 }
             }
         }
     }
-    Ok(cases)
+    Ok(subjects)
+}
+
+/// # Errors
+/// The number that is out of its range.
+fn check_ranges(arguments: &EspArguments, cores: usize) -> Result<(), ArgumentError> {
+    let range = |name, found: usize, least, most| match (least..=most).contains(&found) {
+        true => Ok(()),
+        false => Err(ArgumentError::Range { name, found, least, most }),
+    };
+    range("--laps", arguments.laps, LEAST_LAPS, 10_000)?;
+    range("--flows", arguments.flows, LEAST_FLOWS, MAX_FLOWS)?;
+    range("--frame-bytes", arguments.frame_bytes, FRAME_SIZES[0], FRAME_SIZES[1])?;
+    range("--cache-flows", arguments.cache_flows, 2, MOST_CACHE_FLOWS)?;
+    for in_flight in &arguments.in_flight {
+        range("--in-flight", *in_flight, LEAST_IN_FLIGHT, arguments.flows)?;
+    }
+    for workers in &arguments.workers {
+        range("--workers", *workers, 1, cores.min(MAX_WORKERS))?;
+    }
+    Ok(())
+}
+
+/// The rows of one case.
+fn of_case(case: Case, arguments: &EspArguments) -> Vec<Subject> {
+    let mut subjects = Vec::new();
+    for &in_flight in &arguments.in_flight {
+        for &cache in &arguments.cache {
+            let walks = arguments.walk.iter();
+            subjects.extend(walks.map(|&walk| Subject { case, walk, cache, in_flight }));
+        }
+    }
+    subjects
 }
 
 /// The suites and libraries of the rows of one direction. Forwarding has neither, and the suite
@@ -237,59 +279,17 @@ fn ciphers(arguments: &EspArguments, direction: Direction) -> Vec<(Suite, Option
     }
 }
 
-fn refused(case: &Case, error: LapError) -> BenchError {
-    BenchError::Lap { case: case.label(), error: LapRefused(error) }
-}
-
-/// Name of a case in `bench esp`, and its arguments.
-pub(super) trait Named {
-    /// The row's name.
-    fn label(&self) -> String;
-
-    /// Arguments of `bench esp` that ask for this row alone.
-    fn arguments(&self) -> Vec<String>;
-}
-
-impl Named for Case {
-    fn label(&self) -> String {
-        let (version, size) = (version(self.family), self.size);
-        let backend = self.backend.map_or(String::new(), |kind| format!(" by {}", kind.name()));
-        let workers = match self.workers {
-            1 => String::new(),
-            workers => format!(", {workers} workers"),
-        };
-        match self.direction {
-            Direction::Forward => format!("forward, IPv{version}, {size} bytes{workers}"),
-            way => {
-                let way = way.name();
-                format!("{}{backend} {way}, IPv{version}, {size} bytes{workers}", self.suite)
-            }
-        }
-    }
-
-    fn arguments(&self) -> Vec<String> {
-        let Case { direction, suite, family, size, flows, backend, workers } = self;
-        let backend = backend.map(|kind| format!("--backend={}", kind.name()));
-        let arguments = [
-            format!("--direction={}", direction.name()),
-            format!("--suite={suite}"),
-            format!("--family={}", version(*family)),
-            format!("--size={size}"),
-            format!("--flows={flows}"),
-            format!("--workers={workers}"),
-            "--seed=1".into(),
-        ];
-        arguments.into_iter().chain(backend).collect()
-    }
+fn refused(subject: &Subject, error: LapError) -> BenchError {
+    BenchError::Lap { case: subject.label(), error: LapRefused(error) }
 }
 
 /// The laps so far.
 struct Bench<'c> {
-    cases: &'c [Case],
-    /// One list a case.
+    subjects: &'c [Subject],
+    /// One list a row.
     laps: Vec<Vec<LapFigures>>,
     /// `None` only while a lap has them.
-    frames: Option<Vec<MemoryFrames>>,
+    kits: Option<Kits>,
     circles: Circles,
     /// Time of the last look at the memory.
     looked: Option<Instant>,
@@ -297,18 +297,17 @@ struct Bench<'c> {
 }
 
 impl Bench<'_> {
-    /// One lap of every case, in random order. Returns the time that it took.
+    /// One lap of every row, in random order, but those of twins one directly behind the other.
+    /// Returns the time that it took.
     fn round(&mut self, random: &mut Random) -> Result<Duration, BenchError> {
         let begin = Instant::now();
-        let mut order: Vec<usize> = (0..self.cases.len()).collect();
-        random.shuffle(&mut order);
-        for place in order {
+        for place in order(self.subjects, random) {
             interrupt::check()?;
-            let case = &self.cases[place];
-            let frames = self.frames.take().expect("a refused lap ends the bench");
-            let (frames, figures) = lap::run(case, frames, self.course, random)
-                .map_err(|error| refused(case, error))?;
-            self.frames = Some(frames);
+            let subject = &self.subjects[place];
+            let kits = self.kits.take().expect("a refused lap ends the bench");
+            let (kits, figures) = lap::run(subject, kits, self.course, random)
+                .map_err(|error| refused(subject, error))?;
+            self.kits = Some(kits);
             self.laps[place].push(figures);
         }
         if self.looked.is_none_or(|looked| looked.elapsed() > BETWEEN_LOOKS) {
@@ -335,13 +334,40 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn rows(&self, frame_bytes: usize) -> Result<Vec<Row>, BenchError> {
-        let rows = self.cases.iter().zip(&self.laps);
-        let row = |(case, laps): (&Case, &Vec<LapFigures>)| {
-            Row::of(case, laps, &self.course, frame_bytes).map_err(|error| refused(case, error))
+    fn rows(&self, arguments: &EspArguments) -> Result<Vec<Row>, BenchError> {
+        let entries = ENTRIES_A_FLOW * arguments.cache_flows;
+        let memory = rows::Memory { frame_bytes: arguments.frame_bytes, cache_entries: entries };
+        let rows = self.subjects.iter().zip(&self.laps);
+        let row = |(subject, laps): (&Subject, &Vec<LapFigures>)| {
+            Row::of(subject, laps, &self.course, memory).map_err(|error| refused(subject, error))
         };
-        rows.map(row).collect()
+        let mut rows = rows.map(row).collect::<Result<Vec<_>, _>>()?;
+        let counted = counted::Table::committed();
+        for row in &mut rows {
+            row.target_ns = targets::target(row, BackendKind::IpsecMb.version());
+            row.instructions_callgrind = counted.of(row);
+        }
+        for (fast, subject) in self.subjects.iter().enumerate() {
+            let is_twin =
+                |other: &Subject| other.walk == WalkKind::General && other.is_twin_of(subject);
+            let twin = self.subjects.iter().position(is_twin);
+            if let (WalkKind::Fast, Some(general)) = (subject.walk, twin) {
+                pairs::ratio(&self.laps[fast], &self.laps[general]).write_into(&mut rows[fast]);
+            }
+        }
+        Ok(rows)
     }
+}
+
+/// The rows in random order, twins side by side, these, too, in random order.
+fn order(subjects: &[Subject], random: &mut Random) -> Vec<usize> {
+    let mut places = 0..subjects.len();
+    let twins = subjects.chunk_by(|one, other| one.is_twin_of(other));
+    let mut groups: Vec<Vec<usize>> =
+        twins.map(|twins| places.by_ref().take(twins.len()).collect()).collect();
+    random.shuffle(&mut groups);
+    groups.iter_mut().for_each(|twins| random.shuffle(twins));
+    groups.concat()
 }
 
 #[cfg(test)]
@@ -360,49 +386,81 @@ mod tests {
     }
 
     /// On a machine with two cores.
-    fn cases(arguments: &EspArguments) -> Result<Vec<Case>, ArgumentError> {
-        super::cases(arguments, 2)
+    fn subjects(arguments: &EspArguments) -> Result<Vec<Subject>, ArgumentError> {
+        super::subjects(arguments, 2)
     }
 
     #[test]
     fn without_arguments_there_is_a_row_for_everything() {
-        let cases = cases(&arguments(&[])).unwrap();
-        assert_eq!(cases.len(), 2 * 2 * 2 * 2 + 2 * 2, "suites, ways, sizes, families; forwarding");
-        assert_different(&cases);
+        let subjects = subjects(&arguments(&[])).unwrap();
+        let cases = 2 * 2 * 2 * 2 + 2 * 2;
+        assert_eq!(subjects.len(), cases * 2 * 2, "suites, ways, sizes, families; forwarding");
+        assert!(subjects.iter().all(|subject| subject.cache == Caching::Auto));
+        assert_different(&subjects);
     }
 
-    fn assert_different(cases: &[Case]) {
-        let mut labels: Vec<String> = cases.iter().map(Case::label).collect();
+    fn assert_different(subjects: &[Subject]) {
+        let mut labels: Vec<String> = subjects.iter().map(Subject::label).collect();
         labels.sort();
         labels.dedup();
-        assert_eq!(labels.len(), cases.len());
+        assert_eq!(labels.len(), subjects.len());
+    }
+
+    #[test]
+    fn walks_caches_and_frames_in_flight_are_chosen() {
+        let line = ["--direction=out,forward", "--suite=null", "--size=64", "--family=4"];
+        let of = |more: &[&str]| subjects(&arguments(&[&line[..], more].concat())).unwrap();
+        let off = of(&["--cache=off", "--walk=general", "--in-flight=4096"]);
+        assert_eq!(off.len(), 2);
+        let right = |s: &Subject| (s.cache, s.walk) == (Caching::Off, WalkKind::General);
+        assert!(off.iter().all(|subject| right(subject) && subject.in_flight == 4096));
+        let all = of(&["--cache=auto,always,off"]);
+        assert_eq!(all.len(), 2 * 3 * 2 * 2, "ways, caches, walks, frames in flight");
+        assert_different(&all);
+    }
+
+    #[test]
+    fn laps_of_both_walks_on_one_case_are_neighbours_in_every_round() {
+        let all = subjects(&arguments(&["--family=4", "--cache=auto,off"])).unwrap();
+        let mut random = Random::new(4);
+        let rounds: Vec<Vec<usize>> = (0..20).map(|_| order(&all, &mut random)).collect();
+        for round in &rounds {
+            let mut sorted = round.clone();
+            sorted.sort_unstable();
+            assert!(sorted.into_iter().eq(0..all.len()));
+            let pairs = round.chunks(2).map(|pair| (all[pair[0]], all[pair[1]]));
+            assert!(pairs.into_iter().all(|(one, other)| one.is_twin_of(&other) && one != other));
+        }
+        let first = |round: &Vec<usize>| all[round[0]].walk;
+        assert!(rounds.iter().any(|round| first(round) == WalkKind::Fast));
+        assert!(rounds.iter().any(|round| first(round) == WalkKind::General));
     }
 
     #[test]
     fn every_suite_has_rows_by_every_library_and_what_has_none_has_one() {
-        let line = ["--suite=all", "--size=64", "--family=4", "--workers=1,2"];
-        let mut arguments = arguments(&line);
+        let line = ["--suite=all", "--size=64", "--family=4", "--workers=1,2", "--walk=fast"];
+        let mut arguments = arguments(&[&line[..], &["--in-flight=512"]].concat());
         arguments.backend = BackendKind::ALL.to_vec();
-        let cases = cases(&arguments).unwrap();
+        let subjects = subjects(&arguments).unwrap();
         let (suites, libraries) = (Suite::ALL.len() - 1, BackendKind::ALL.len());
         let once = 2 * (suites * libraries + 1) + 1;
-        assert_eq!(cases.len(), 2 * once, "ways; null; forwarding; one and two workers");
-        assert_different(&cases);
+        assert_eq!(subjects.len(), 2 * once, "ways; null; forwarding; one and two workers");
+        assert_different(&subjects);
     }
 
     #[test]
     fn a_row_asked_for_by_its_own_arguments_is_that_row() {
         let line = ["--size=64,999", "--flows=5000", "--workers=2", "--backend=aws-lc-rs"];
-        for case in cases(&arguments(&line)).unwrap() {
-            let line = case.arguments();
+        for subject in subjects(&arguments(&line)).unwrap() {
+            let line = subject.arguments();
             let line: Vec<&str> = line.iter().map(String::as_str).collect();
-            assert_eq!(cases(&arguments(&line)), Ok(vec![case]));
+            assert_eq!(subjects(&arguments(&line)), Ok(vec![subject]));
         }
     }
 
     #[test]
     fn what_would_measure_something_else_is_refused() {
-        let error = |line: &[&str]| cases(&arguments(line)).unwrap_err();
+        let error = |line: &[&str]| subjects(&arguments(line)).unwrap_err();
         assert_eq!(
             error(&["--size", "40"]),
             ArgumentError::Size { size: 40, family: 6, least: 48, most: 1500 }
@@ -418,10 +476,14 @@ mod tests {
             ("--frame-bytes", "2047"),
             ("--in-flight", "511"),
             ("--in-flight", "4097"),
+            ("--cache-flows", "1"),
             ("--workers", "0"),
             ("--workers", "3"),
         ] {
             assert!(error(&[name, found]).to_string().contains(name));
+        }
+        for line in [["esp", "--cache=on"], ["esp", "--walk=slow"]] {
+            assert!(Line::try_parse_from(line).is_err(), "{line:?}");
         }
         for line in [["esp", "--suite=des"], ["esp", "--backend=openssl"]] {
             let error = Line::try_parse_from(line).map(|_| ()).unwrap_err().to_string();

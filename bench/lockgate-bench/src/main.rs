@@ -8,7 +8,11 @@
 //! | file | what |
 //! |---|---|
 //! | `esp` | `bench esp`: its arguments, its rounds |
-//! | `rows` | what laps come to: the tables, the JSON |
+//! | `subject` | what a row is about: packets, walk, cache, frames in flight |
+//! | `rows` | what laps come to: the table, the JSON |
+//! | `rows/table` | the rows as text |
+//! | `pairs` | the fast path against the general walk |
+//! | `counted` | instructions a packet, of the committed table |
 //! | `targets` | what rows are meant to take |
 //! | `spd` | `bench spd`: its arguments, its rounds |
 //! | `spd/station` | one row's worker, its laps, and when they do not count |
@@ -27,7 +31,10 @@
 //! | `io` | `bench io`: its rounds, the tables, the JSON |
 //! | `io/lane` | a source, a forwarder and a sink in their namespaces |
 //! | `io/forwarder` | the three forwarders |
-//! | `lap` | one lap of one row, and when it does not count |
+//! | `lap` | one lap of one row |
+//! | `lap_error` | when a lap does not count |
+//! | `kits` | what stays from lap to lap: frames, caches |
+//! | `yardstick` | what no gateway can leave out, on the frames of a lap |
 //! | `cipher_alone` | the cipher on the packets of a lap |
 //! | `stages` | where the walk's time goes, by looking at the clock |
 //! | `scene` | the gateway, its keys, its traffic |
@@ -45,20 +52,26 @@ mod cache;
 mod churn;
 mod cipher_alone;
 mod classify;
+mod counted;
 mod draw;
 mod esp;
 mod failure;
 mod io;
+mod kits;
 mod lap;
+mod lap_error;
 mod machine;
 mod measure;
 mod memory;
+mod pairs;
 mod plot;
 mod rows;
 mod shares;
 mod spd;
 mod stages;
+mod subject;
 mod targets;
+mod yardstick;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -207,7 +220,7 @@ pub(crate) struct RulesRefused(classify::SetError);
 /// A reason why a lap was refused.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub(crate) struct LapRefused(lap::LapError);
+pub(crate) struct LapRefused(lap_error::LapError);
 
 /// Arguments that do not fit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

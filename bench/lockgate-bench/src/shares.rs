@@ -11,45 +11,44 @@ use std::process::{Command, Stdio};
 use comfy_table::{CellAlignment, Table, presets};
 
 use callgrind::Counts;
-use scene::Case;
 
 use super::BenchError;
-use super::esp::Named;
+use super::subject::Subject;
 
 /// The function whose instructions count, and what it calls.
 const TIMED_SPAN: &str = "--toggle-collect=*scene*packets*drain*";
 /// Timed and untimed passes of the lap.
 const PASSES: usize = 2;
 
-/// Counts and prints one table a case.
+/// Counts and prints one table a row.
 ///
 /// # Errors
 /// [`BenchError`].
-pub(super) fn run(cases: &[Case]) -> Result<(), BenchError> {
+pub(super) fn run(subjects: &[Subject]) -> Result<(), BenchError> {
     super::print(
         "instructions of the timed span by the source file they were compiled from; the standard\n\
          library's, inlined everywhere, spread over the files of the function they are in",
     )?;
-    for case in cases {
-        let counts = callgrind::read(&count(case)?);
+    for subject in subjects {
+        let counts = callgrind::read(&count(subject)?);
         let total: u64 = counts.values().sum();
         if total == 0 {
             return Err(BenchError::NothingCounted);
         }
-        let table = table(&stages(&counts), case.flows * PASSES);
-        super::print(&format!("\n{}\n{table}", case.label()))?;
+        let table = table(&stages(&counts), subject.case.flows * PASSES);
+        super::print(&format!("\n{}\n{table}", subject.label()))?;
     }
     Ok(())
 }
 
-/// Runs a lap of a case in this program under callgrind and returns what that wrote.
-fn count(case: &Case) -> Result<String, BenchError> {
+/// Runs a lap of a row in this program under callgrind and returns what that wrote.
+fn count(subject: &Subject) -> Result<String, BenchError> {
     let program = std::env::current_exe().map_err(BenchError::Valgrind)?;
     let output = Command::new("valgrind")
         .args(["--quiet", "--tool=callgrind", "--callgrind-out-file=/dev/stdout", TIMED_SPAN])
         .arg(program)
         .args(["esp", "--callgrind-once"])
-        .args(case.arguments())
+        .args(subject.arguments())
         .stderr(Stdio::inherit())
         .output()
         .map_err(BenchError::Valgrind)?;

@@ -20,10 +20,11 @@ use policy::Spd;
 use wire::{BATCH, Family};
 
 use super::draw::Distribution;
-use super::lap::LapError;
+use super::lap_error::LapError;
 use super::machine::{self, Seat};
 use super::measure::{self, rounds};
 use super::rows::version;
+use super::subject::{Caching, WalkKind};
 use super::{ArgumentError, BenchError, LapRefused, publish};
 use fillers::{Matching, Rules};
 use scene::Random;
@@ -54,6 +55,9 @@ enum Lookup {
     Auto,
 }
 
+/// The methods that are measured unless others are asked for.
+const LOOKUPS: [Lookup; 4] = [Lookup::Linear, Lookup::Compiled, Lookup::Cache, Lookup::Auto];
+
 impl Lookup {
     const fn name(self) -> &'static str {
         match self {
@@ -61,6 +65,15 @@ impl Lookup {
             Lookup::Compiled => "compiled",
             Lookup::Cache => "cache",
             Lookup::Auto => "auto",
+        }
+    }
+
+    /// The worker's flow cache.
+    const fn caching(self) -> Caching {
+        match self {
+            Lookup::Linear | Lookup::Compiled => Caching::Off,
+            Lookup::Cache => Caching::Always,
+            Lookup::Auto => Caching::Auto,
         }
     }
 }
@@ -78,9 +91,15 @@ pub(crate) struct SpdArguments {
     #[arg(long, value_delimiter = ',', default_values_t = [20_000])]
     flows: Vec<usize>,
     /// Method of the lookup.
-    #[arg(long, value_delimiter = ',', value_enum,
-          default_values_t = [Lookup::Linear, Lookup::Compiled, Lookup::Cache])]
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = LOOKUPS)]
     lookup: Vec<Lookup>,
+    /// Flow caches, instead of methods: "off" is linear and compiled, "always" cache, "auto" auto.
+    #[arg(long, value_delimiter = ',', value_enum, conflicts_with = "lookup")]
+    cache: Vec<Caching>,
+    /// Walks: the fast path where it takes packets, or the general walk alone. Where both are asked
+    /// for, their laps alternate.
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [WalkKind::Fast])]
+    walk: Vec<WalkKind>,
     /// Match of the traffic: the last policy, or none; then it is dropped.
     #[arg(long = "match", value_delimiter = ',', value_enum,
           default_values_t = [Matching::Last])]
@@ -128,6 +147,7 @@ struct Row {
     rules: Rules,
     flows: usize,
     lookup: Lookup,
+    walk: WalkKind,
     matching: Matching,
     family: Family,
     distribution: Distribution,
@@ -136,12 +156,14 @@ struct Row {
 
 impl Row {
     fn label(&self) -> String {
-        let Row { policies, rules, flows, lookup, matching, family, distribution, burst } = self;
+        let Row { policies, rules, flows, lookup, walk, matching, family, distribution, burst } =
+            self;
         let (rules, lookup, matching) = (rules.name(), lookup.name(), matching.name());
+        let walk = walk.name();
         let (version, distribution) = (version(*family), distribution.name());
         format!(
             "{policies} policies ({rules}) by {lookup}, matching {matching}, {flows} flows \
-             ({distribution}), IPv{version}, burst {burst}"
+             ({distribution}), IPv{version}, burst {burst}, {walk} walk"
         )
     }
 }
@@ -262,6 +284,7 @@ impl SpdArguments {
             rules: Rules::Addr,
             flows: 1,
             lookup: Lookup::Linear,
+            walk: WalkKind::Fast,
             matching: Matching::Last,
             family: Family::V4,
             distribution: Distribution::Uniform,
@@ -277,8 +300,18 @@ impl SpdArguments {
         each(&mut rows, &self.burst, |row, burst| Row { burst: *burst, ..row });
         each(&mut rows, &self.flows, |row, flows| Row { flows: *flows, ..row });
         each(&mut rows, &self.policies, |row, policies| Row { policies: *policies, ..row });
-        each(&mut rows, &self.lookup, |row, lookup| Row { lookup: *lookup, ..row });
+        each(&mut rows, &self.lookups(), |row, lookup| Row { lookup: *lookup, ..row });
+        each(&mut rows, &self.walk, |row, walk| Row { walk: *walk, ..row });
         Ok(rows)
+    }
+
+    /// Returns the methods asked for, by their names or by the caches that they have.
+    fn lookups(&self) -> Vec<Lookup> {
+        if self.cache.is_empty() {
+            return self.lookup.clone();
+        }
+        let is_wanted = |lookup: &Lookup| self.cache.contains(&lookup.caching());
+        LOOKUPS.into_iter().filter(is_wanted).collect()
     }
 }
 
@@ -312,12 +345,27 @@ mod tests {
     fn rows_are_every_combination_and_no_two_alike() {
         let line = ["--policies=1,10", "--rules=addr,port,range", "--match=last,none"];
         let rows = arguments(&line).rows().unwrap();
-        assert_eq!(rows.len(), 2 * 3 * 2 * 3 * 2);
+        assert_eq!(rows.len(), 2 * 3 * 2 * 4 * 2);
         let mut labels: Vec<String> = rows.iter().map(Row::label).collect();
         labels.sort();
         labels.dedup();
         assert_eq!(labels.len(), rows.len());
-        assert_eq!(arguments(&[]).rows().unwrap().len(), 6 * 3 * 2);
+        assert_eq!(arguments(&[]).rows().unwrap().len(), 6 * 4 * 2);
+    }
+
+    #[test]
+    fn rows_are_asked_for_by_their_cache_and_their_walk_too() {
+        let line = ["--policies=10", "--family=4"];
+        let of = |more: &[&str]| arguments(&[&line[..], more].concat()).rows().unwrap();
+        let lookups = |more| of(more).iter().map(|row| row.lookup.name()).collect::<Vec<_>>();
+        assert_eq!(lookups(&["--cache=off"]), ["linear", "compiled"]);
+        assert_eq!(lookups(&["--cache=auto,always"]), ["cache", "auto"]);
+        assert_eq!(lookups(&[]), ["linear", "compiled", "cache", "auto"]);
+        let walks: Vec<WalkKind> =
+            of(&["--cache=auto", "--walk=fast,general"]).iter().map(|row| row.walk).collect();
+        assert_eq!(walks, [WalkKind::Fast, WalkKind::General]);
+        let both = Line::try_parse_from(["spd", "--cache=off", "--lookup=linear"]);
+        assert!(both.is_err(), "one of the two");
     }
 
     #[test]
@@ -340,7 +388,7 @@ mod tests {
     #[test]
     fn a_lap_of_every_kind_counts() {
         let line = ["--policies=1,40", "--rules=addr,port,range", "--match=last,none"];
-        let more = ["--lookup=linear,compiled,cache,auto", "--flows=300", "--burst=1,64"];
+        let more = ["--walk=fast,general", "--flows=300", "--burst=1,64"];
         let mut random = Random::new(3);
         let mut frames = MemoryFrames::with_frame_bytes(256, 2048);
         let mut databases = Databases::default();
@@ -350,7 +398,7 @@ mod tests {
             station.shorten(300);
             let lap = station.lap(&mut frames, &mut random);
             let lap = lap.unwrap_or_else(|error| panic!("{}: {error}", row.label()));
-            assert!(lap.ns > 0.0 && lap.packets == 300);
+            assert!(lap.ns > 0.0 && lap.touch_ns > 0.0 && lap.packets == 300);
             assert_eq!(frames.conservation().held(), 0);
             if row.lookup == Lookup::Cache && row.matching == Matching::Last {
                 assert!(lap.hit_rate > 0.99, "{}: {}", row.label(), lap.hit_rate);

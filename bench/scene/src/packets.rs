@@ -4,26 +4,30 @@ use std::time::Instant;
 
 use dataplane::{NetdevId, Snapshot, Worker};
 use io::memory::{MemoryFrames, PreloadedPort};
-use wire::Frames;
 use wire::flow::protocol;
+use wire::{FrameId, Frames};
 
 use crate::case::{Case, Direction, HOP_LIMIT, Keys, own_mac, router_mac, spi};
 use crate::other_cipher::OtherCipher;
 use crate::random::Random;
 
 /// Puts packets into free frames, and these into a port. Each is written as soon as it is made: a
-/// second copy of all of them would push the frames out of the caches.
+/// second copy of all of them would push the frames out of the caches. Returns the frames, in the
+/// order of the packets.
 pub fn load(
     worker: &mut Worker<MemoryFrames, PreloadedPort>,
     netdev: NetdevId,
     packets: impl Iterator<Item = Vec<u8>>,
-) {
+) -> Vec<FrameId> {
     let (frames, port) = worker.parts_mut(netdev);
     let port = port.expect("all devices have ports");
     port.recycle(frames);
-    for packet in packets {
-        port.load(frames.store(&packet).expect("a frame a flow"));
-    }
+    let store = |packet: Vec<u8>| {
+        let stored = frames.store(&packet).expect("a frame a flow");
+        port.load(stored);
+        stored.frame
+    };
+    packets.map(store).collect()
 }
 
 /// The timed span, in turns of up to `burst` packets. A function of its own, so that a profiler can

@@ -22,10 +22,7 @@ pub(super) const BOOL_PARAMETERS: &[&str] = &[
 pub(super) const CIRCLES: &[&str] = &[
     "bpf: attach error probe steering",
     "lockgate: explain failure init input live",
-    "lockgate-bench: cipher_alone lap",
-    "lockgate-bench: esp shares",
     "lockgate-bench: io::forwarder io::lane",
-    "lockgate-bench: rows targets",
     "lockgate-bench: spd::published spd::rows",
     "lockgate: live::show::overview live::show::tables",
     "xsk: quarantine system umem",

@@ -9,7 +9,7 @@ use io::memory::{MemoryFrames, PreloadedPort};
 use wire::BATCH;
 
 use super::super::draw::{Distribution, Draw};
-use super::super::lap::LapError;
+use super::super::lap_error::LapError;
 use super::super::measure::{measure, overhead};
 use scene::{Case, HOP_LIMIT, Random, SceneError, own_mac, router_mac};
 

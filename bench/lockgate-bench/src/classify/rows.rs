@@ -6,6 +6,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use policy::{Book, common};
 use serde::Serialize;
 
+use super::super::machine::Machine;
 use super::super::measure::Figure;
 use super::super::plot::{Chart, Curve, Scale};
 use super::super::rows::{undisturbed, version};
@@ -88,7 +89,7 @@ fn target(set: &str, rules: usize) -> Option<f64> {
 }
 
 /// The rows as text, aligned, and what the columns mean.
-pub(super) fn table(figures: &[Figures]) -> String {
+pub(super) fn table(figures: &[Figures], machine: &Machine) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header([
@@ -107,7 +108,8 @@ pub(super) fn table(figures: &[Figures]) -> String {
         "laps",
     ]);
     for row in figures {
-        let target = row.target_ns.map_or(String::new(), |target| {
+        let target = row.target_ns.filter(|_| machine.is_reference);
+        let target = target.map_or(String::new(), |target| {
             let word = if row.ns_per_lookup <= target { "reached" } else { "missed" };
             format!("{target:.0} {word}")
         });
@@ -131,7 +133,8 @@ pub(super) fn table(figures: &[Figures]) -> String {
     format!(
         "{table}\n\
          ns/lookup: CPU time of the thread, median of laps. build ms: the whole database, from \
-         policies on.\nworst case: nodes and blocks of 16 rules that a search looks at, at most."
+         policies on.\nworst case: nodes and blocks of 16 rules that a search looks at, at most.\n\
+         target: of one core of a Zen 5 with AVX-512, shown there alone."
     )
 }
 

@@ -11,20 +11,24 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use dataplane::{CacheUse, DropReason, FlowCache, Snapshot, Worker};
+use dataplane::{DropReason, FlowCache, Snapshot, Worker};
 use io::memory::{MemoryFrames, PreloadedPort};
 use policy::{Search, Spd};
+use wire::FrameId;
 
 use super::super::draw::Draw;
-use super::super::lap::{LapError, SAMPLE};
+use super::super::kits;
+use super::super::lap::SAMPLE;
+use super::super::lap_error::LapError;
 use super::super::measure::{Span, measure, overhead};
+use super::super::yardstick::Yardstick;
 use super::fillers::Matching;
 use super::{Lookup, Row, traffic};
 use scene::OtherCipher;
 use scene::Random;
 use scene::check;
 use scene::{Case, Keys, spi};
-use scene::{SceneError, arriving, drain, load, mix, other_cipher};
+use scene::{arriving, drain, load, mix, other_cipher};
 
 /// Packets of a lap that are timed, unless each takes long.
 const PACKETS: usize = 32_768;
@@ -34,6 +38,8 @@ const LEAST_PACKETS: usize = 512;
 const WARM_UP: usize = 32_768;
 /// Approximate time that the timed packets of a lap take at most, ns.
 const LAP_NS: f64 = 100e6;
+/// Times that the yardstick goes over the frames.
+const YARDSTICK_PASSES: u32 = 8;
 /// Packets by which the time of one is found out.
 const TRIAL: usize = 64;
 /// SPI of the only worker's SA: its number.
@@ -44,6 +50,8 @@ const WORKER: usize = 0;
 pub(super) struct LapFigures {
     /// CPU time, ns a packet.
     pub(super) ns: f64,
+    /// The yardstick over the frames that were in flight last, ns a packet.
+    pub(super) touch_ns: f64,
     /// Of the packets that were timed those that the cache answered.
     pub(super) hit_rate: f64,
     /// The timed spans and the laying out before them.
@@ -65,6 +73,8 @@ pub(super) struct Station {
     carried: usize,
     /// Timed packets of a lap.
     packets: usize,
+    /// Frames of the latest walk, in the order of their packets.
+    order: Vec<FrameId>,
     begin: Instant,
 }
 
@@ -91,19 +101,9 @@ impl Station {
         let snapshot = Snapshot::new(parts)?;
         let netdevs = (0..3).map(|_| Some(PreloadedPort::new(in_flight))).collect();
         let mut worker = Worker::new(&snapshot, MemoryFrames::new(0), netdevs);
-        let use_ = match row.lookup {
-            Lookup::Linear | Lookup::Compiled => None,
-            Lookup::Cache => Some(CacheUse::Always),
-            Lookup::Auto => Some(CacheUse::WherePaid),
-        };
-        if let Some(use_) = use_ {
-            let mut secret = [0; 32];
-            getrandom::fill(&mut secret).map_err(SceneError::Random)?;
-            let cache = FlowCache::new(cache_entries, &secret, use_);
-            let mut cache = cache.map_err(LapError::Memory)?;
-            // As the daemon does: no page is missing when packets come.
-            cache.touch().map_err(LapError::Memory)?;
-            worker.take_cache(Some(cache));
+        worker.use_fast_path(row.walk.use_());
+        if let Some(use_) = row.lookup.caching().use_() {
+            worker.take_cache(Some(kits::fresh(cache_entries, use_)?));
         }
         let mut station = Station {
             row,
@@ -115,6 +115,7 @@ impl Station {
             in_flight,
             carried: 0,
             packets: PACKETS,
+            order: Vec::with_capacity(in_flight),
             begin: Instant::now(),
         };
         station.within(frames, |station| station.settle(random))?;
@@ -133,8 +134,16 @@ impl Station {
         self.within(frames, |station| {
             let warm_up = station.packets.min(WARM_UP);
             station.pass(warm_up, random)?;
-            station.pass(station.packets, random)
+            let figures = station.pass(station.packets, random)?;
+            Ok(LapFigures { touch_ns: station.yardstick()?, ..figures })
         })
+    }
+
+    /// Runs the yardstick over the frames of the latest walk. Returns ns a packet.
+    fn yardstick(&mut self) -> Result<f64, LapError> {
+        let length = arriving(&self.traffic, &self.other, WORKER, 0, 0).len();
+        let (order, in_flight, passes) = (&self.order, self.in_flight, YARDSTICK_PASSES);
+        Yardstick { order, in_flight, length, passes }.run(self.worker.frames_mut())
     }
 
     /// Entries of the cache, in IPv4 entries; 0: there is none.
@@ -185,7 +194,8 @@ impl Station {
         }
         let hits = self.worker.counters().cache.hits - hits_before;
         let ns = walked.cpu.as_nanos() as f64 / packets as f64;
-        Ok(LapFigures { ns, hit_rate: hits as f64 / packets as f64, span, packets })
+        let hit_rate = hits as f64 / packets as f64;
+        Ok(LapFigures { ns, touch_ns: 0.0, hit_rate, span, packets })
     }
 
     /// Lays a packet of each of these flows out, walks and checks them. Returns the span of the
@@ -196,7 +206,7 @@ impl Station {
             mix(self.worker.frames_mut(), random);
             let (traffic, other) = (&self.traffic, &self.other);
             let packets = flows.iter().map(|flow| arriving(traffic, other, WORKER, *flow, 0));
-            load(&mut self.worker, traffic.ingress(), packets);
+            self.order = load(&mut self.worker, traffic.ingress(), packets);
             let (worker, snapshot, netdev) = (&mut self.worker, &self.snapshot, traffic.ingress());
             measure(|| drain(worker, snapshot, netdev, self.begin, self.row.burst)).1
         });

@@ -1,0 +1,98 @@
+//! Instructions of a row's packet, where the committed table of `cargo xtask instructions` has the
+//! row. They were counted by callgrind, with the AVX2 forms, and are the same on every machine.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::rows::Row;
+use super::subject::WalkKind;
+
+/// The committed table.
+const TABLE: &str = include_str!("../../instructions/table.json");
+
+/// Part of the table that is read here.
+#[derive(Deserialize)]
+pub(super) struct Table {
+    /// The cipher library, its version and form.
+    ciphers: String,
+    rows: BTreeMap<String, Counted>,
+}
+
+#[derive(Deserialize)]
+struct Counted {
+    instructions: f64,
+}
+
+impl Table {
+    /// Reads the committed table.
+    pub(super) fn committed() -> Table {
+        serde_json::from_str(TABLE).expect("a test reads it")
+    }
+
+    /// Returns the instructions of a packet of a row; `None`: the table does not have that row.
+    pub(super) fn of(&self, row: &Row) -> Option<f64> {
+        let is_counted_cipher = ["none", "null"].contains(&row.suite)
+            || self.ciphers.split(' ').next() == Some(row.backend);
+        if row.workers != 1 || !is_counted_cipher {
+            return None;
+        }
+        self.rows.get(&name(row)?).map(|counted| counted.instructions)
+    }
+}
+
+/// Returns the name of a row in the table; `None`: some of its packets hit and some do not.
+fn name(row: &Row) -> Option<String> {
+    let Row { suite, direction, family, size, hit_rate, .. } = row;
+    let is_general = row.walk == WalkKind::General.name();
+    let by = if is_general { " general" } else { "" };
+    if *direction == "forward" {
+        // The general walk was counted without a cache.
+        let is_counted = !is_general || *hit_rate <= 0.0;
+        return is_counted.then(|| format!("forward v{family} {size}{by}"));
+    }
+    let cache = match *hit_rate {
+        none if none <= 0.0 => "search",
+        all if all > 0.99 => "hit",
+        _ => return None,
+    };
+    Some(format!("{suite} {direction} v{family} {size} {cache}{by}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(suite: &'static str, direction: &'static str, hit_rate: f64) -> Row {
+        let (walk, backend) = ("fast", "ipsec-mb");
+        let (family, size, workers) = (4, 64, 1);
+        Row { suite, direction, walk, backend, family, size, workers, hit_rate, ..Row::default() }
+    }
+
+    #[test]
+    fn the_committed_table_has_the_rows_that_a_run_shows() {
+        let table = Table::committed();
+        let gcm = "aes-128-gcm";
+        let hit = table.of(&row(gcm, "out", 1.0)).unwrap();
+        assert!(hit > 100.0 && hit < table.of(&row(gcm, "out", 0.0)).unwrap());
+        assert!(table.of(&row("none", "forward", 0.0)).is_some());
+        let fast = table.of(&row("null", "in", 1.0)).unwrap();
+        let general = table.of(&Row { walk: "general", ..row("null", "in", 1.0) }).unwrap();
+        assert!(fast < general, "{fast} {general}");
+    }
+
+    #[test]
+    fn a_row_that_was_not_counted_so_has_no_count() {
+        let table = Table::committed();
+        let right = row("aes-128-gcm", "out", 1.0);
+        for other in [
+            Row { walk: "general", direction: "forward", ..right.clone() },
+            Row { workers: 2, ..right.clone() },
+            Row { backend: "aws-lc-rs", ..right.clone() },
+            Row { hit_rate: 0.5, ..right.clone() },
+            Row { size: 65, ..right },
+        ] {
+            assert_eq!(table.of(&other), None, "{other:?}");
+        }
+    }
+}

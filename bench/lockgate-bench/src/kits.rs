@@ -1,0 +1,115 @@
+//! Equipment that stays from lap to lap: frames, flow caches, policies. A figure depends on where
+//! frames and caches lie, and 128 MiB of cache are not made anew for a lap.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use dataplane::{CacheUse, FlowCache};
+use io::memory::MemoryFrames;
+use ipsec::Suite;
+use policy::{PolicyId, Spd};
+use scene::{Case, Direction, SceneError};
+use wire::Family;
+
+use super::lap_error::LapError;
+use super::subject::Caching;
+
+/// Equipment of all workers, and the policies of all laps.
+pub(super) struct Kits {
+    /// One entry a worker.
+    pub(super) workers: Vec<Kit>,
+    /// The policies of both families. Every lap has the same, with the same generations: entries of
+    /// a cache would otherwise be of policies that no longer are.
+    pub(super) spd: Arc<Spd>,
+}
+
+/// One worker's equipment.
+pub(super) struct Kit {
+    pub(super) frames: MemoryFrames,
+    pub(super) caches: Caches,
+}
+
+/// The caches of a worker, one for each use, made when they are first wanted.
+pub(super) struct Caches {
+    entries: usize,
+    made: HashMap<CacheUse, FlowCache>,
+}
+
+impl Kits {
+    /// Equipment for so many workers: frames for so many flows, caches of so many entries.
+    ///
+    /// # Errors
+    /// The policies are refused; this is not expected.
+    pub(super) fn new(
+        workers: usize,
+        flows: usize,
+        frame_bytes: usize,
+        entries: usize,
+    ) -> Result<Kits, LapError> {
+        let kit = |_| Kit {
+            frames: MemoryFrames::with_frame_bytes(flows as u32, frame_bytes),
+            caches: Caches { entries, made: HashMap::new() },
+        };
+        let policies = (0..).zip([Family::V4, Family::V6]);
+        let policies = policies.map(|(n, family)| any_of(family).peers_policy(PolicyId(n), n + 1));
+        let spd = Spd::new(policies.collect())?.into();
+        Ok(Kits { workers: (0..workers).map(kit).collect(), spd })
+    }
+}
+
+impl Caches {
+    /// Lends the cache that a row wants; `None`: it wants none.
+    ///
+    /// # Errors
+    /// No memory, or no random bytes.
+    pub(super) fn lend(&mut self, caching: Caching) -> Result<Option<FlowCache>, LapError> {
+        let Some(use_) = caching.use_() else { return Ok(None) };
+        match self.made.remove(&use_) {
+            Some(cache) => Ok(Some(cache)),
+            None => fresh(self.entries, use_).map(Some),
+        }
+    }
+
+    /// Takes back what was lent.
+    pub(super) fn take_back(&mut self, caching: Caching, cache: Option<FlowCache>) {
+        self.made.extend(caching.use_().zip(cache));
+    }
+}
+
+/// A case of a family, made for its policy alone.
+fn any_of(family: Family) -> Case {
+    let (direction, suite, size) = (Direction::Out, Suite::Null, 64);
+    Case { direction, suite, family, size, flows: 1, backend: None, workers: 1 }
+}
+
+/// A new cache. As the daemon does, it touches all memory: no page is missing when packets come.
+///
+/// # Errors
+/// No memory, or no random bytes.
+pub(super) fn fresh(entries: usize, use_: CacheUse) -> Result<FlowCache, LapError> {
+    let mut secret = [0; 32];
+    getrandom::fill(&mut secret).map_err(SceneError::Random)?;
+    let cache = FlowCache::new(entries, &secret, use_);
+    let mut cache = cache.map_err(LapError::Memory)?;
+    cache.touch().map_err(LapError::Memory)?;
+    Ok(cache)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_use_has_a_cache_of_its_own_and_off_has_none() {
+        let mut caches = Kits::new(1, 64, 2048, 64).unwrap().workers.remove(0).caches;
+        assert!(caches.lend(Caching::Off).unwrap().is_none());
+        for caching in [Caching::Auto, Caching::Always] {
+            let lent = caches.lend(caching).unwrap();
+            assert!(lent.as_ref().is_some_and(|cache| cache.capacity() >= 64));
+            caches.take_back(caching, lent);
+        }
+        assert_eq!(caches.made.len(), 2);
+        caches.take_back(Caching::Off, None);
+        assert_eq!(caches.made.len(), 2);
+    }
+}

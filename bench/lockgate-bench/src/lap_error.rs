@@ -1,0 +1,52 @@
+//! Reasons why a lap does not count.
+
+use dataplane::{DropReason, SnapshotError};
+use policy::SpdError;
+use scene::{Flaw, SceneError};
+
+/// A reason why a lap does not count.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LapError {
+    /// The walk dropped packets: it did less work than the figure says.
+    #[error("{packets} packets were dropped, reason {reason}")]
+    Dropped { reason: DropReason, packets: u64 },
+    /// Packets are missing, or were made.
+    #[error("{expected} packets should have left, {left} did")]
+    Missing { expected: usize, left: usize },
+    /// The ledger does not balance.
+    #[error("the ledger is out of balance by {0}")]
+    Imbalance(i64),
+    /// Frames are neither free nor with the port.
+    #[error("{expected} frames should be in use, {held} are")]
+    Frames { expected: usize, held: usize },
+    /// An output is wrong.
+    #[error("output {packet}: {flaw}")]
+    Output { packet: usize, flaw: Flaw },
+    /// The cipher alone refused a job.
+    #[error("the cipher refused packet {packet}")]
+    Cipher { packet: usize },
+    /// The yardstick left work out.
+    #[error("the yardstick did not do its work on packet {packet}")]
+    Yardstick { packet: usize },
+    /// A worker cannot be bound to its core.
+    #[error("a worker cannot be bound to its core: {0}")]
+    Pin(std::io::Error),
+    /// There is no memory for a cache.
+    #[error("no memory for the flow cache: {0}")]
+    Memory(std::io::Error),
+    /// There is no gateway.
+    #[error(transparent)]
+    Scene(#[from] SceneError),
+}
+
+impl From<SpdError> for LapError {
+    fn from(error: SpdError) -> LapError {
+        SceneError::from(error).into()
+    }
+}
+
+impl From<SnapshotError> for LapError {
+    fn from(error: SnapshotError) -> LapError {
+        SceneError::from(error).into()
+    }
+}

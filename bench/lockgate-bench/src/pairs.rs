@@ -1,0 +1,128 @@
+//! The fast path against the general walk: laps of both, one directly behind the other, on the
+//! same case. The ratio of each such pair is taken; a machine that is slow for a minute is slow for
+//! both.
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use super::lap::LapFigures;
+use super::measure::Figure;
+use super::rows::{Row, had_core};
+
+/// Pairs that must be left to discard the others.
+const LEAST_PAIRS: usize = 7;
+
+/// Ratio of the time of the fast path to that of the general walk.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Ratio {
+    /// Median of the pairs; below 1 the fast path is faster.
+    pub(super) median: f64,
+    /// Distance of the quartiles as a part of the median.
+    pub(super) spread: f64,
+    /// Pairs that count.
+    pub(super) pairs: usize,
+}
+
+impl Ratio {
+    /// Writes the ratio into the row by the fast path.
+    pub(super) fn write_into(self, row: &mut Row) {
+        row.general_ratio = Some(self.median);
+        row.general_spread = Some(self.spread);
+        row.pairs = Some(self.pairs);
+    }
+}
+
+/// Computes the ratio from laps of both, which were walked in pairs. Pairs in which a lap did not
+/// have its core do not count, unless too few are left.
+pub(super) fn ratio(fast: &[LapFigures], general: &[LapFigures]) -> Ratio {
+    let pairs = || fast.iter().zip(general);
+    let ratio = |(fast, general): (&LapFigures, &LapFigures)| fast.walk_ns / general.walk_ns;
+    let undisturbed =
+        pairs().filter(|(fast, general)| had_core(fast.span) && had_core(general.span));
+    let mut ratios: Vec<f64> = undisturbed.map(ratio).collect();
+    if ratios.len() < LEAST_PAIRS {
+        ratios = pairs().map(ratio).collect();
+    }
+    let figure = Figure::of(&ratios);
+    Ratio { median: figure.median, spread: figure.spread, pairs: ratios.len() }
+}
+
+/// A table of the rows that were measured in pairs; `None`: none was.
+pub(super) fn table(rows: &[Row]) -> Option<String> {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header([
+        "fast path : general walk",
+        "IP",
+        "size",
+        "cache",
+        "in flight",
+        "fast ns",
+        "ratio",
+        "± IQR",
+        "pairs",
+    ]);
+    for row in rows {
+        let (Some(ratio), Some(spread)) = (row.general_ratio, row.general_spread) else { continue };
+        table.add_row([
+            match row.direction {
+                "forward" => "forward".to_owned(),
+                way => format!("{} {way}", row.suite),
+            },
+            row.family.to_string(),
+            row.size.to_string(),
+            row.cache.to_owned(),
+            row.in_flight.to_string(),
+            format!("{:.1}", row.ns_per_packet),
+            format!("{ratio:.2}"),
+            format!("{:.1} %", spread * 100.0),
+            row.pairs.unwrap_or(0).to_string(),
+        ]);
+    }
+    if table.is_empty() {
+        return None;
+    }
+    table.column_iter_mut().skip(1).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
+    Some(format!(
+        "{table}\n\
+         ratio: time of a lap by the fast path over that of the lap beside it by the general walk, \
+         the same case, the two in random order; median of the pairs."
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Span;
+    use std::time::Duration;
+
+    fn lap(walk_ns: f64, had_core: f64) -> LapFigures {
+        let wall = Duration::from_millis(10);
+        LapFigures { walk_ns, span: Span { cpu: wall.mul_f64(had_core), wall }, ..LapFigures::ZERO }
+    }
+
+    #[test]
+    fn a_machine_that_is_slow_for_a_while_does_not_move_the_ratio() {
+        let slowness = [1.0, 1.0, 3.0, 3.0, 3.0, 1.0, 2.0];
+        let of = |ns: f64| slowness.map(|slow| lap(ns * slow, 1.0));
+        let found = ratio(&of(30.0), &of(60.0));
+        assert_eq!(found, Ratio { median: 0.5, spread: 0.0, pairs: 7 });
+    }
+
+    #[test]
+    fn pairs_without_their_core_count_nowhere_while_seven_are_left() {
+        let (mut fast, general) = (vec![lap(30.0, 1.0); 8], vec![lap(60.0, 1.0); 8]);
+        fast[3] = lap(900.0, 0.5);
+        assert_eq!(ratio(&fast, &general).pairs, 7);
+        assert_eq!(ratio(&fast[..7], &general[..7]).pairs, 7, "six were left");
+    }
+
+    #[test]
+    fn only_rows_that_have_a_twin_are_shown() {
+        let row = Row { direction: "out", suite: "null", cache: "auto", ..Row::default() };
+        assert_eq!(table(std::slice::from_ref(&row)), None);
+        let mut paired = row;
+        Ratio { median: 0.515, spread: 0.02, pairs: 9 }.write_into(&mut paired);
+        let text = table(&[paired]).unwrap();
+        assert!(text.contains("null out") && text.contains("0.5") && text.contains("2.0 %"));
+    }
+}

@@ -1,0 +1,184 @@
+//! The rows of `bench esp` as text.
+
+use comfy_table::{CellAlignment, Table, presets};
+use dataplane::stage::Stage;
+
+use super::super::machine::Machine;
+use super::super::memory::Distance;
+use super::super::yardstick::{BEHIND_BYTES, FRONT_BYTES};
+use super::{LEAST_SHARE_OF_CORE, Row};
+
+/// Returns the lines above the table.
+pub(in super::super) fn heading(machine: &Machine, commit: &str) -> String {
+    format!(
+        "bench esp, commit {commit}\n{machine}\n\
+         in memory; on a copy-mode AF_XDP port the same core carries 7–10 Gbit/s"
+    )
+}
+
+/// The rows as text, aligned, and what the columns mean.
+pub(in super::super) fn table(rows: &[Row]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header([
+        "direction",
+        "suite",
+        "backend",
+        "IP",
+        "size",
+        "workers",
+        "walk",
+        "by fast path",
+        "cache",
+        "hits",
+        "in flight",
+        "Mpps",
+        "Gbit/s",
+        "ns/packet",
+        "± IQR",
+        "best quartile",
+        "÷ yardstick",
+        "± IQR",
+        "core",
+        "laps",
+    ]);
+    for row in rows {
+        table.add_row([
+            row.direction.to_owned(),
+            row.suite.to_owned(),
+            row.backend.to_owned(),
+            row.family.to_string(),
+            row.size.to_string(),
+            row.workers.to_string(),
+            row.walk.to_owned(),
+            format!("{:.0} %", row.fast_rate * 100.0),
+            row.cache.to_owned(),
+            format!("{:.0} %", row.hit_rate * 100.0),
+            row.in_flight.to_string(),
+            format!("{:.2}", row.mpps),
+            format!("{:.1}", row.gbps),
+            format!("{:.1}", row.ns_per_packet),
+            format!("{:.1} %", row.spread * 100.0),
+            format!("{:.1}", row.ns_best_quartile),
+            format!("{:.2}", row.yardstick_ratio),
+            format!("{:.1} %", row.yardstick_ratio_spread * 100.0),
+            format!("{:.0} %", row.share_of_core * 100.0),
+            format!("{}-{}", row.laps + row.laps_discarded, row.laps_discarded),
+        ]);
+    }
+    table.column_iter_mut().skip(3).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
+    format!("{table}\n{}\n\n{}", legend(rows), parts(rows))
+}
+
+/// The parts of each row's time, and what it is compared with.
+fn parts(rows: &[Row]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    let head = ["direction", "suite", "walk", "cache", "IP", "size", "in flight"];
+    let parts = ["ns/packet", "cipher ns", "(near)", "own ns", "touch ns"];
+    let compared = ["÷ yardstick", "instructions (callgrind)"];
+    table.set_header(head.into_iter().chain(parts).chain(compared));
+    for row in rows {
+        let what = [row.direction, row.suite, row.walk, row.cache].map(str::to_owned);
+        let numbers = [row.family.into(), row.size, row.in_flight].map(|n: usize| n.to_string());
+        let times =
+            [row.ns_per_packet, row.cipher_ns, row.cipher_near_ns, row.walk_ns, row.touch_ns];
+        let times = times.map(|ns| format!("{ns:.1}"));
+        let count = row.instructions_callgrind.map_or(String::new(), |count| format!("{count:.0}"));
+        let ratio = format!("{:.2}", row.yardstick_ratio);
+        table.add_row(what.into_iter().chain(numbers).chain(times).chain([ratio, count]));
+    }
+    table.column_iter_mut().skip(4).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
+    format!(
+        "{table}\n\
+         cipher ns: the cipher alone on the same packets; (near): on packets that the core's own \
+         caches hold. own ns: ns/packet without cipher ns.\n\
+         touch ns: a line of each header read, {} bytes written around the packet, and a \
+         descriptor, for the same frames in the same order.\n\
+         ÷ yardstick: ns/packet over touch ns + cipher ns of the same lap, median of the laps; it \
+         compares machines, as ns do not.\n\
+         instructions (callgrind): a packet's, of the committed table \
+         bench/instructions/table.json, with the AVX2 forms; empty: not counted.",
+        FRONT_BYTES + BEHIND_BYTES
+    )
+}
+
+/// The meaning of the columns.
+fn legend(rows: &[Row]) -> String {
+    let first = rows.first().cloned().unwrap_or_default();
+    let Row { packets_per_lap, workers, flows, frame_bytes, .. } = first;
+    let packets = packets_per_lap / workers.max(1);
+    let mut text = format!(
+        "size, Gbit/s: inner IP packet. ns/packet: CPU time of a worker's thread, median of laps \
+         of {packets} packets, {flows} flows, frames of {frame_bytes} bytes. in flight: frames \
+         that hold packets at a time.\n\
+         walk: fast, the fast path where it takes packets; general, the general walk alone. by \
+         fast path: part of the packets that left by it.\n\
+         cache: auto, the daemon's default, which searches where that costs no more; always; off. \
+         hits: part of the packets that it answered;\nthe first pass of a lap makes the entries.\n\
+         ± IQR: distance of the quartiles over the median. best quartile: a quarter of the laps \
+         took less; others on the machine only ever add.\n\
+         core: part of the time in which the thread had its core, from the laying out on.\n\
+         laps: all of them, less those that count nowhere because others had the core for more \
+         than {:.0} % of the time.",
+        100.0 * (1.0 - LEAST_SHARE_OF_CORE)
+    );
+    let mut libraries: Vec<&str> =
+        rows.iter().map(|row| row.library).filter(|name| *name != "none").collect();
+    libraries.sort_unstable();
+    libraries.dedup();
+    if !libraries.is_empty() {
+        text += &format!("\nbackends: {}.", libraries.join("; "));
+    }
+    if rows.iter().any(|row| row.workers > 1) {
+        text += "\nseveral workers: each has a core, frames, flows and an SA of its own; they \
+                 share the snapshot, and as cores of one machine\nits last cache, its memory and \
+                 its heat: as many times one worker's Mpps is the most there can be. Mpps, Gbit/s: \
+                 of all together.";
+    }
+    text
+}
+
+/// Describes the distance of memory in words.
+pub(in super::super) fn memory(distances: &[Distance]) -> String {
+    let of = |d: &Distance| format!("{} KiB {:.0} ns (least {:.0})", d.kib, d.ns, d.ns_min);
+    let list: Vec<String> = distances.iter().map(of).collect();
+    format!(
+        "memory: a step from line to line of {}: where it\njumps, the cache ends that this core \
+         had to itself during the run. Frames that lie behind it (--in-flight says how many there \
+         are) cost that in every figure.",
+        list.join(", ")
+    )
+}
+
+/// The stages beside the cipher alone; `None`: they were not timed.
+pub(in super::super) fn stages(rows: &[Row]) -> Option<String> {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    let names = Stage::ALL.iter().map(|stage| stage.name());
+    let head = ["direction", "suite", "walk", "cache", "IP", "size", "in flight"];
+    let head = head.into_iter().chain(names);
+    table.set_header(head.chain(["all", "cipher alone", "(clock)"]));
+    for row in rows {
+        let (Some(stages), Some(clock_ns)) = (&row.stages, row.stages_clock_ns) else { continue };
+        let ns = |ns: f64| format!("{ns:.1}");
+        let times = Stage::ALL.iter().map(|stage| ns(stages[stage.name()]));
+        let what = [row.direction, row.suite, row.walk, row.cache].map(str::to_owned);
+        let [family, size, in_flight] =
+            [row.family.into(), row.size, row.in_flight].map(|number| number.to_string());
+        let all = ns(stages.values().sum());
+        let end = [all, ns(row.cipher_ns), ns(clock_ns)];
+        table.add_row(what.into_iter().chain([family, size, in_flight]).chain(times).chain(end));
+    }
+    if table.is_empty() {
+        return None;
+    }
+    table.column_iter_mut().skip(4).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
+    Some(format!(
+        "{table}\n\
+         stages: ns a packet by the clock on the wall, from a pass of its own in every lap: of its \
+         full batches the middle half by their total,\nmedian of the laps. What the looks at the \
+         clock took, (clock), is taken off. A stage may still run while the next begins: a stage's \
+         figure is its own\nonly to a few ns."
+    ))
+}

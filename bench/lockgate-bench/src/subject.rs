@@ -1,0 +1,128 @@
+//! The subjects of the rows of `bench esp`: a case, and the way in which its packets are walked.
+
+use dataplane::{CacheUse, FastPathUse};
+use scene::{Case, Direction};
+use wire::Family;
+
+/// Subject of one row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Subject {
+    pub(super) case: Case,
+    pub(super) walk: WalkKind,
+    pub(super) cache: Caching,
+    /// Frames of a worker that hold packets at the same time.
+    pub(super) in_flight: usize,
+}
+
+/// Walk that packets go by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]
+pub(super) enum WalkKind {
+    /// The fast path where it takes packets, the general walk for all others: what the daemon does.
+    Fast,
+    /// The general walk alone.
+    General,
+}
+
+impl WalkKind {
+    /// The walk's name on a command line.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            WalkKind::Fast => "fast",
+            WalkKind::General => "general",
+        }
+    }
+
+    /// Returns the setting of a worker that walks so.
+    pub(super) const fn use_(self) -> FastPathUse {
+        match self {
+            WalkKind::Fast => FastPathUse::WherePossible,
+            WalkKind::General => FastPathUse::Never,
+        }
+    }
+}
+
+/// Flow cache of a worker.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]
+pub(super) enum Caching {
+    /// A cache for the policy domains whose search costs more: the daemon's default.
+    Auto,
+    /// A cache for all policy domains.
+    Always,
+    /// No cache: every packet's policy is searched.
+    Off,
+}
+
+impl Caching {
+    /// The setting's name on a command line.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Caching::Auto => "auto",
+            Caching::Always => "always",
+            Caching::Off => "off",
+        }
+    }
+
+    /// Returns the use of the cache; `None`: there is no cache.
+    pub(super) const fn use_(self) -> Option<CacheUse> {
+        match self {
+            Caching::Auto => Some(CacheUse::WherePaid),
+            Caching::Always => Some(CacheUse::Always),
+            Caching::Off => None,
+        }
+    }
+}
+
+impl Subject {
+    /// The row's name.
+    pub(super) fn label(&self) -> String {
+        let Subject { case, walk, cache, in_flight } = self;
+        let (version, size) = (version(case.family), case.size);
+        let backend = case.backend.map_or(String::new(), |kind| format!(" by {}", kind.name()));
+        let workers = match case.workers {
+            1 => String::new(),
+            workers => format!(", {workers} workers"),
+        };
+        let what = match case.direction {
+            Direction::Forward => "forward".to_owned(),
+            way => format!("{}{backend} {}", case.suite, way.name()),
+        };
+        format!(
+            "{what}, IPv{version}, {size} bytes{workers}, {in_flight} in flight, {} walk, cache {}",
+            walk.name(),
+            cache.name()
+        )
+    }
+
+    /// Arguments of `bench esp` that ask for this row alone.
+    pub(super) fn arguments(&self) -> Vec<String> {
+        let Subject { case, walk, cache, in_flight } = self;
+        let Case { direction, suite, family, size, flows, backend, workers } = case;
+        let backend = backend.map(|kind| format!("--backend={}", kind.name()));
+        let arguments = [
+            format!("--direction={}", direction.name()),
+            format!("--suite={suite}"),
+            format!("--family={}", version(*family)),
+            format!("--size={size}"),
+            format!("--flows={flows}"),
+            format!("--workers={workers}"),
+            format!("--walk={}", walk.name()),
+            format!("--cache={}", cache.name()),
+            format!("--in-flight={in_flight}"),
+            "--seed=1".into(),
+        ];
+        arguments.into_iter().chain(backend).collect()
+    }
+
+    /// Returns whether another row differs from this one by its walk alone.
+    pub(super) fn is_twin_of(&self, other: &Subject) -> bool {
+        Subject { walk: other.walk, ..*self } == *other
+    }
+}
+
+/// IP version.
+pub(super) fn version(family: Family) -> u8 {
+    match family {
+        Family::V4 => 4,
+        Family::V6 => 6,
+    }
+}
