@@ -27,7 +27,8 @@ const PASSES: usize = 2;
 pub(super) fn run(subjects: &[Subject]) -> Result<(), BenchError> {
     super::print(
         "instructions of the timed span by the source file they were compiled from; the standard\n\
-         library's, inlined everywhere, spread over the files of the function they are in",
+         library's, inlined everywhere, spread over the files of the function they are in; the \
+         pass that\nmakes the cache's entries counts, too",
     )?;
     for subject in subjects {
         let counts = callgrind::read(&count(subject)?);
