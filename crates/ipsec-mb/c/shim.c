@@ -17,7 +17,13 @@ _Static_assert(sizeof(struct gcm_context_data) <= GCM_CONTEXT_BYTES, "the contex
 _Static_assert(sizeof(size_t) == sizeof(uint64_t), "lengths are 64 bits wide");
 
 /* As in src/sys.rs. */
-enum { ARCHITECTURE_SSE, ARCHITECTURE_AVX2, ARCHITECTURE_AVX512, ARCHITECTURE_AVX512_VAES };
+enum {
+    ARCHITECTURE_SSE,
+    ARCHITECTURE_AVX2,
+    ARCHITECTURE_AVX2_VAES,
+    ARCHITECTURE_AVX512,
+    ARCHITECTURE_AVX512_VAES
+};
 
 const char *lockgate_mb_version(void)
 {
@@ -29,6 +35,12 @@ size_t lockgate_mb_manager_bytes(void)
     return imb_get_mb_mgr_size();
 }
 
+/*
+ * The library takes the best of its forms by itself; nobody can ask for another. Of AES-GCM 2.0 has
+ * one with VAES on AVX2 registers (its "AVX2 type 2"), which it takes where there is no AVX-512 and
+ * the processor has VAES, VPCLMULQDQ, GFNI and SHA instructions: from Alder Lake on, but not on
+ * Zen 3, which lacks GFNI. 1.3 has none.
+ */
 /* build.rs may name the code for older processors, so that it can be tested on newer ones. */
 #ifndef INIT_MANAGER
 #define INIT_MANAGER(manager) init_mb_mgr_auto(manager, NULL)
@@ -62,10 +74,15 @@ int lockgate_mb_manager_init(void *memory)
 int lockgate_mb_architecture(const IMB_MGR *manager)
 {
     const uint64_t vaes = IMB_FEATURE_VAES | IMB_FEATURE_VPCLMULQDQ;
+    const uint64_t type_2 = vaes | IMB_FEATURE_GFNI | IMB_FEATURE_SHANI;
 
     if (manager->used_arch >= IMB_ARCH_AVX512)
         return (manager->features & vaes) == vaes ? ARCHITECTURE_AVX512_VAES : ARCHITECTURE_AVX512;
-    return manager->used_arch >= IMB_ARCH_AVX2 ? ARCHITECTURE_AVX2 : ARCHITECTURE_SSE;
+    if (manager->used_arch < IMB_ARCH_AVX2)
+        return ARCHITECTURE_SSE;
+    return imb_get_version() >= IMB_VERSION(2, 0, 0) && (manager->features & type_2) == type_2
+               ? ARCHITECTURE_AVX2_VAES
+               : ARCHITECTURE_AVX2;
 }
 
 /* Not 0 where the library wipes what it has left in registers and on the stack. */

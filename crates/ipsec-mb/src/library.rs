@@ -83,13 +83,15 @@ pub fn version() -> Option<&'static str> {
     Some(library()?.version)
 }
 
-/// The processor's instructions that the library uses: `avx512 vaes`, `avx512`, `avx2`, `sse`;
-/// `none` without the library.
+/// The processor's instructions that the library uses: `avx512 vaes`, `avx512`, `avx2 vaes`,
+/// `avx2`, `sse`; `none` without the library. The library chooses by itself: `avx2 vaes` from
+/// version 2.0 on, and where the processor has GFNI and SHA instructions too.
 pub fn architecture() -> &'static str {
     match library().map(|library| library.architecture) {
         None => "none",
         Some(Architecture::Sse) => "sse",
         Some(Architecture::Avx2) => "avx2",
+        Some(Architecture::Avx2Vaes) => "avx2 vaes",
         Some(Architecture::Avx512) => "avx512",
         Some(Architecture::Avx512Vaes) => "avx512 vaes",
     }

@@ -28,14 +28,21 @@ pub(crate) enum Architecture {
     /// At most AVX.
     Sse,
     Avx2,
+    /// AVX2, and AES on such registers: from version 2.0 on.
+    Avx2Vaes,
     Avx512,
     /// AVX-512, and AES on such registers.
     Avx512Vaes,
 }
 
 /// Architectures in the order in which the shim numbers them.
-const ARCHITECTURES: [Architecture; 4] =
-    [Architecture::Sse, Architecture::Avx2, Architecture::Avx512, Architecture::Avx512Vaes];
+const ARCHITECTURES: [Architecture; 5] = [
+    Architecture::Sse,
+    Architecture::Avx2,
+    Architecture::Avx2Vaes,
+    Architecture::Avx512,
+    Architecture::Avx512Vaes,
+];
 
 /// Hashes as the shim numbers them.
 #[derive(Clone, Copy)]
