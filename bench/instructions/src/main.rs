@@ -76,7 +76,7 @@ fn run(name: &str) -> Result<String, Failure> {
     counting.walk(warm_up)?;
     counting.walk(counted)?;
     let ciphers = match row.case.suite {
-        Suite::Null => "none",
+        Suite::Null => "none".into(),
         _ => snapshot.outbound_sa(ipsec::SaId(WORKER as u32)).cipher.backend_name(),
     };
     let set = cpu::lanes::Form::best().name();

@@ -69,7 +69,9 @@ pub(crate) struct EspArguments {
     #[arg(long, value_delimiter = ',', value_parser = suites,
           default_values = [Suite::Aes128Gcm.name(), Suite::Aes256Gcm.name()])]
     suite: Vec<Suites>,
-    /// Cipher libraries: ipsec-mb, aws-lc-rs. Without it the one that the walk takes.
+    /// Cipher libraries: ipsec-mb, ring, aws-lc-rs. Without it those that the walk takes, which
+    /// measures them, or to count instructions the first one there is; a library that does not have
+    /// a suite has no row of it.
     #[arg(long, value_delimiter = ',', value_parser = backend)]
     backend: Vec<BackendKind>,
     /// Threads, each on a core of its own with frames, flows and an SA of its own.
@@ -259,19 +261,21 @@ fn of_case(case: Case, arguments: &EspArguments) -> Vec<Subject> {
 }
 
 /// The suites and libraries of the rows of one direction. Forwarding has neither, and the suite
-/// without either no library: one row stands for all.
+/// without either no library: one row stands for all. Under valgrind times say nothing, so that
+/// nothing is chosen by them.
 fn ciphers(arguments: &EspArguments, direction: Direction) -> Vec<(Suite, Option<BackendKind>)> {
     let suites = arguments.suite.iter().flat_map(|suites| suites.0);
-    let backends: Vec<Option<BackendKind>> = match arguments.backend.is_empty() {
-        true => vec![None],
-        false => arguments.backend.iter().copied().map(Some).collect(),
-    };
-    let ciphers = suites.flat_map(|suite| {
-        let backends = match suite {
-            Suite::Null => &backends[..1],
-            _ => &backends[..],
+    let counts = arguments.shares || arguments.callgrind_once;
+    let ciphers = suites.flat_map(|&suite| {
+        let asked = arguments.backend.iter().copied();
+        let backends: Vec<Option<BackendKind>> = match suite {
+            _ if arguments.backend.is_empty() => {
+                vec![counts.then(|| BackendKind::first(suite))]
+            }
+            Suite::Null => asked.take(1).map(Some).collect(),
+            _ => asked.filter(|kind| kind.has(suite)).map(Some).collect(),
         };
-        backends.iter().map(|backend| (*suite, *backend))
+        backends.into_iter().map(move |backend| (suite, backend))
     });
     match direction {
         Direction::Forward => ciphers.take(1).collect(),
@@ -442,10 +446,22 @@ mod tests {
         let mut arguments = arguments(&[&line[..], &["--in-flight=512"]].concat());
         arguments.backend = BackendKind::ALL.to_vec();
         let subjects = subjects(&arguments).unwrap();
-        let (suites, libraries) = (Suite::ALL.len() - 1, BackendKind::ALL.len());
-        let once = 2 * (suites * libraries + 1) + 1;
+        let ciphers = Suite::ALL.iter().filter(|suite| **suite != Suite::Null);
+        let libraries = |suite: &Suite| BackendKind::ALL.iter().filter(|it| it.has(*suite)).count();
+        let once = 2 * (ciphers.map(libraries).sum::<usize>() + 1) + 1;
         assert_eq!(subjects.len(), 2 * once, "ways; null; forwarding; one and two workers");
         assert_different(&subjects);
+    }
+
+    #[test]
+    fn instructions_are_counted_with_a_library_that_no_clock_chose() {
+        for counting in ["--shares", "--callgrind-once"] {
+            for subject in subjects(&arguments(&[counting, "--suite=all"])).unwrap() {
+                let Case { suite, backend, .. } = subject.case;
+                assert_eq!(backend, Some(BackendKind::first(suite)), "{counting}");
+            }
+        }
+        assert!(subjects(&arguments(&[])).unwrap().iter().all(|it| it.case.backend.is_none()));
     }
 
     #[test]

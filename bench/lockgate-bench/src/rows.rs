@@ -2,10 +2,12 @@
 
 mod table;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use dataplane::stage::Stage;
-use ipsec::cipher::BackendKind;
+use ipsec::Suite;
+use ipsec::cipher::Choice;
 use serde::Serialize;
 
 use super::lap::{Course, LapFigures};
@@ -34,8 +36,8 @@ pub(super) struct Row {
     pub(super) size: usize,
     pub(super) direction: &'static str,
     pub(super) backend: &'static str,
-    /// The backend with its version and what of the processor it uses.
-    pub(super) library: &'static str,
+    /// The backend with its version and what of the processor it uses, or two of them.
+    pub(super) library: Cow<'static, str>,
     pub(super) family: u8,
     pub(super) workers: usize,
     /// "fast": the fast path where it takes packets; "general": the general walk alone.
@@ -152,7 +154,7 @@ impl Row {
         let mut span = Span::default();
         kept.iter().for_each(|lap| span.add(lap.span));
         let ciphers = case.direction != Direction::Forward;
-        let library = if ciphers { library(case)? } else { "none" };
+        let library = if ciphers { library(case)? } else { "none".into() };
         let stages: Vec<StageTimes> = kept.iter().filter_map(|lap| lap.stages).collect();
         let stages = (!stages.is_empty()).then(|| StageTimes::median(&stages));
         let named = |times: StageTimes| Stage::ALL.iter().map(|s| s.name()).zip(times.ns).collect();
@@ -161,7 +163,7 @@ impl Row {
             suite: if ciphers { case.suite.name() } else { "none" },
             size: case.size,
             direction: case.direction.name(),
-            backend: short(library),
+            backend: if ciphers { short(case) } else { "none" },
             library,
             family: version(case.family),
             workers: case.workers,
@@ -220,22 +222,28 @@ pub(super) fn undisturbed<L: Copy>(laps: &[L], span: impl Fn(&L) -> Span) -> (Ve
 }
 
 /// The library behind the cipher seam.
-fn library(case: &Case) -> Result<&'static str, LapError> {
+fn library(case: &Case) -> Result<Cow<'static, str>, LapError> {
     Ok(case.cipher(&Keys::fresh(case.suite)?.outbound)?.backend_name())
 }
 
-/// The backend that a library's name begins with.
-fn short(library: &'static str) -> &'static str {
-    let kind = BackendKind::ALL.iter().find(|kind| library.starts_with(kind.name()));
-    kind.map_or(library, |kind| kind.name())
+/// The backend of a case without its version; [`BY_SIZE`], if the walk takes two.
+fn short(case: &Case) -> &'static str {
+    match case.backend.map_or_else(|| Choice::of(case.suite), Choice::One) {
+        _ if case.suite == Suite::Null => "none",
+        Choice::One(kind) => kind.name(),
+        Choice::BySize { .. } => BY_SIZE,
+    }
 }
+
+/// Two backends, each for packets of some lengths.
+const BY_SIZE: &str = "by size";
 
 #[cfg(test)]
 mod tests {
     use super::super::lap::Staging;
     use super::super::subject::WalkKind;
     use super::*;
-    use ipsec::Suite;
+    use ipsec::cipher::BackendKind;
     use std::time::Duration;
     use wire::Family;
 
@@ -356,7 +364,7 @@ mod tests {
         assert_eq!(stages.len(), Stage::ALL.len());
         assert!(stages.contains_key("seal: cipher"), "{stages:?}");
         let backend = json["rows"][0]["backend"].as_str().unwrap();
-        assert!(BackendKind::from_name(backend).is_some(), "{backend}");
+        assert!(backend == BY_SIZE || BackendKind::from_name(backend).is_some(), "{backend}");
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub struct Case {
     pub size: usize,
     /// Flows of each worker, each with one frame.
     pub flows: usize,
-    /// The library that ciphers; `None`: the one that the walk takes.
+    /// The library that ciphers; `None`: those that the walk takes, by measuring them.
     pub backend: Option<BackendKind>,
     /// Threads, each with frames and an SA of its own.
     pub workers: usize,

@@ -167,6 +167,11 @@ impl Suite {
         !matches!(self, Suite::Null)
     }
 
+    /// Returns whether one algorithm encrypts and authenticates, packet by packet.
+    pub const fn is_aead(self) -> bool {
+        matches!(self.encryption(), Encryption::Gcm | Encryption::ChaCha20Poly1305)
+    }
+
     /// Bytes of the encryption key, salt not counted. That of [`Suite::Null`] encrypts nothing: it
     /// tells one SA's material from another's.
     pub const fn key_bytes(self) -> usize {

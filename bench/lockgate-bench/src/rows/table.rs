@@ -124,7 +124,7 @@ fn legend(rows: &[Row]) -> String {
         100.0 * (1.0 - LEAST_SHARE_OF_CORE)
     );
     let mut libraries: Vec<&str> =
-        rows.iter().map(|row| row.library).filter(|name| *name != "none").collect();
+        rows.iter().map(|row| &*row.library).filter(|name| *name != "none").collect();
     libraries.sort_unstable();
     libraries.dedup();
     if !libraries.is_empty() {

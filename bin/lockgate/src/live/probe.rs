@@ -179,20 +179,40 @@ fn ciphers() -> Finding {
         };
     }
     let fastest = BackendKind::IpsecMb;
-    // A key of zeros, which seals nothing: asked for its library's whole name.
-    let suite = Suite::Aes128Gcm;
-    let material = KeyMaterial::new(suite, &vec![0; suite.material_bytes()]);
-    let used = material.map_or("", |material| Cipher::new(&material).backend_name());
+    let used = used(&AEADS.map(|suite| (suite.name(), backend_name(suite))));
     match fastest.is_available() {
-        true => Finding::Present { detail: format!("{used}, which passes its self-test") },
+        true => Finding::Present { detail: used },
         false => Finding::Lacking {
             detail: format!(
-                "{used}, which passes its self-test; {} is not in this program, or does not serve \
-                 this processor",
+                "{used}; {} is not in this program, or does not serve this processor",
                 fastest.name()
             ),
             remedy: "on x86-64 with AES-NI, build with the package libipsec-mb-dev installed",
         },
+    }
+}
+
+/// The suites whose libraries are chosen by measuring them.
+const AEADS: [Suite; 3] = [Suite::Aes128Gcm, Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
+
+/// The libraries that this machine takes for a suite.
+fn backend_name(suite: Suite) -> String {
+    // A key of zeros, which seals nothing: asked for its library's whole name.
+    let material = KeyMaterial::new(suite, &vec![0; suite.material_bytes()]);
+    material.map_or_else(|_| "-".into(), |material| Cipher::new(&material).backend_name().into())
+}
+
+/// Names the libraries once, or for each suite where they differ. `suites`: names of suites, and
+/// of their libraries.
+fn used(suites: &[(&str, String)]) -> String {
+    match suites {
+        [(_, one), rest @ ..] if rest.iter().all(|(_, name)| name == one) => {
+            format!("{one}, which passes its self-test")
+        }
+        _ => {
+            let each = suites.iter().map(|(suite, name)| format!("{suite}: {name}; "));
+            format!("{}all pass their self-tests", each.collect::<String>())
+        }
     }
 }
 
@@ -237,6 +257,19 @@ fn machine_id() -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn libraries_are_named_once_or_for_each_suite_where_they_differ() {
+        let (one, other) = ("ipsec-mb 1.3.0 (avx2)", "ring 0.17.14");
+        let alike = [("aes-128-gcm", one.into()), ("aes-256-gcm", one.into())];
+        assert_eq!(used(&alike), "ipsec-mb 1.3.0 (avx2), which passes its self-test");
+        let by_size = format!("{one} up to 512 B, {other} above");
+        assert_eq!(
+            used(&[("aes-128-gcm", by_size), ("chacha20-poly1305", one.into())]),
+            "aes-128-gcm: ipsec-mb 1.3.0 (avx2) up to 512 B, ring 0.17.14 above; \
+             chacha20-poly1305: ipsec-mb 1.3.0 (avx2); all pass their self-tests"
+        );
+    }
 
     #[test]
     fn what_is_missing_is_told_with_what_to_do() {

@@ -1,13 +1,11 @@
 //! AEADs over the jobs of one SA.
 
-use aws_lc_rs::aead::{
-    AES_128_GCM, AES_192_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
-};
+use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce};
 use wire::{BATCH, FrameId, Frames};
 
 use super::place::AeadParts;
 use super::{HEADER_BYTES, OpenJob, SealError, SealJob};
-use crate::{KeyMaterial, SequenceNumbers, Suite};
+use crate::SequenceNumbers;
 
 /// Bytes that a nonce uses of the 16 it lies in: salt and IV.
 const NONCE_BYTES: usize = 12;
@@ -137,19 +135,6 @@ impl ExtendedAads {
     }
 }
 
-/// The key of an AEAD in aws-lc-rs. `None` if the suite is not one.
-pub(super) fn portable(material: &KeyMaterial) -> Option<LessSafeKey> {
-    let algorithm = match material.suite() {
-        Suite::Aes128Gcm => &AES_128_GCM,
-        Suite::Aes192Gcm => &AES_192_GCM,
-        Suite::Aes256Gcm => &AES_256_GCM,
-        Suite::ChaCha20Poly1305 => &CHACHA20_POLY1305,
-        _ => return None,
-    };
-    let key = UnboundKey::new(algorithm, material.key()).expect("KeyMaterial has the length");
-    Some(LessSafeKey::new(key))
-}
-
 impl Aead for LessSafeKey {
     #[inline]
     fn seal(
@@ -159,7 +144,8 @@ impl Aead for LessSafeKey {
         text: &mut [u8],
         icv: &mut [u8; AeadParts::ICV_BYTES],
     ) -> bool {
-        self.seal_in_place_scatter(used(nonce), Aad::from(aad), text, &[], icv).is_ok()
+        let nonce = Nonce::assume_unique_for_key(nonce_bytes(nonce));
+        self.seal_in_place_scatter(nonce, Aad::from(aad), text, &[], icv).is_ok()
     }
 
     #[inline]
@@ -170,14 +156,15 @@ impl Aead for LessSafeKey {
         text: &mut [u8],
         icv: &[u8; AeadParts::ICV_BYTES],
     ) -> bool {
-        self.open_in_place_separate_tag(used(nonce), Aad::from(aad), icv, text).is_ok()
+        let nonce = Nonce::assume_unique_for_key(nonce_bytes(nonce));
+        self.open_in_place_separate_tag(nonce, Aad::from(aad), icv, text).is_ok()
     }
 }
 
+/// Salt and IV: the bytes of a job's nonce that an AEAD uses.
 #[inline]
-fn used(nonce: &[u8; 16]) -> Nonce {
-    let nonce: &[u8; NONCE_BYTES] = nonce.first_chunk().expect("12 of 16 bytes");
-    Nonce::assume_unique_for_key(*nonce)
+pub(super) fn nonce_bytes(nonce: &[u8; 16]) -> [u8; NONCE_BYTES] {
+    *nonce.first_chunk().expect("12 of 16 bytes")
 }
 
 /// The AEADs of ipsec-mb have the functions of the trait under its names; sealing never fails.

@@ -1,119 +1,87 @@
-//! The libraries that can stand behind the seam, and the one choice among them.
+//! The expanded keys of an SA, and the one place where a call finds its library.
 
-use std::sync::OnceLock;
+use std::borrow::Cow;
 
-use aws_lc_rs::aead::LessSafeKey;
 use wire::Frames;
 
+use super::aead;
+use super::aead_key::AeadKey;
 use super::burst::BurstCbcHmac;
+use super::by_size::BySize;
 use super::cbc_hmac::CbcHmac;
+use super::choice::Choice;
+use super::kind::{BackendKind, ipsec_mb_name};
 use super::place::HmacLayout;
-use super::{OpenJob, SealError, SealJob, aead};
+use super::{OpenJob, SealError, SealJob};
 use crate::{KeyMaterial, SequenceNumbers, Suite};
 
-/// A library, or a set of them.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum BackendKind {
-    /// Intel's multi-buffer library, where it was found and this processor can run it; on old
-    /// processors without ChaCha20-Poly1305.
-    IpsecMb,
-    /// AWS-LC, with RustCrypto's AES-CBC: everywhere, and every suite.
-    AwsLc,
-}
-
 impl BackendKind {
-    /// All, the fastest first; the last is everywhere.
-    pub const ALL: &[BackendKind] = &[BackendKind::IpsecMb, BackendKind::AwsLc];
-
-    /// Its name, as options and results give it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            BackendKind::IpsecMb => "ipsec-mb",
-            BackendKind::AwsLc => "aws-lc-rs",
-        }
+    /// Returns whether this machine has it, and it the suite.
+    pub fn has(self, suite: Suite) -> bool {
+        let material = KeyMaterial::new(suite, &vec![0; suite.material_bytes()]);
+        material.is_ok_and(|material| Backend::new(&material, Choice::One(self)).is_some())
     }
 
-    /// The backend with this name.
-    pub fn from_name(name: &str) -> Option<BackendKind> {
-        BackendKind::ALL.iter().copied().find(|kind| kind.name() == name)
-    }
-
-    /// The version of a library that was found on the machine; `None` if it is not there, or was
-    /// chosen when the program was built.
-    pub fn version(self) -> Option<&'static str> {
-        match self {
-            BackendKind::IpsecMb => ipsec_mb::version(),
-            BackendKind::AwsLc => None,
-        }
-    }
-
-    /// Returns whether this machine has it.
-    pub fn is_available(self) -> bool {
-        match self {
-            BackendKind::IpsecMb => ipsec_mb::version().is_some(),
-            BackendKind::AwsLc => true,
-        }
+    /// The first backend of [`BackendKind::ALL`] that has a suite: the same on every start, where
+    /// [`Choice::of`] measures.
+    pub fn first(suite: Suite) -> BackendKind {
+        let mut all = BackendKind::ALL.iter().copied();
+        all.find(|kind| kind.has(suite)).expect("the last backend has every suite")
     }
 }
 
-/// "ipsec-mb 1.3.0 (avx512 vaes)": the library and what it uses of the processor.
-fn ipsec_mb_name() -> &'static str {
-    static NAME: OnceLock<String> = OnceLock::new();
-    NAME.get_or_init(|| {
-        let version = ipsec_mb::version().unwrap_or("not there");
-        format!("ipsec-mb {version} ({})", ipsec_mb::architecture())
-    })
-}
-
-/// The expanded keys of one SA in one library.
+/// The expanded keys of one SA.
 pub(super) enum Backend {
     /// Neither encryption nor integrity.
     Nothing,
-    /// An AEAD of aws-lc-rs.
-    Aead(LessSafeKey),
+    /// An AEAD of one library.
+    Aead(AeadKey),
+    /// An AEAD of two libraries.
+    BySize(Box<BySize>),
     /// AES-CBC of RustCrypto, or none, with HMAC of aws-lc-rs.
     CbcHmac(Box<CbcHmac>),
-    /// AES-GCM of ipsec-mb.
-    MbGcm(ipsec_mb::Gcm),
-    /// ChaCha20-Poly1305 of ipsec-mb.
-    MbChaCha20Poly1305(ipsec_mb::ChaCha20Poly1305),
     /// AES-CBC of ipsec-mb, or none, with its HMAC.
     MbCbcHmac(BurstCbcHmac),
 }
 
 impl Backend {
-    /// `None`: this machine does not have it, or it not the suite.
-    pub(super) fn new(material: &KeyMaterial, kind: BackendKind) -> Option<Backend> {
-        if !kind.is_available() {
+    /// `None`: this machine does not have a chosen backend, or it not the suite.
+    pub(super) fn new(material: &KeyMaterial, choice: Choice) -> Option<Backend> {
+        if !choice.kinds().all(BackendKind::is_available) {
             return None;
         }
-        match (kind, material.suite()) {
-            (_, Suite::Null) => Some(Backend::Nothing),
-            (BackendKind::IpsecMb, Suite::Aes128Gcm | Suite::Aes192Gcm | Suite::Aes256Gcm) => {
-                ipsec_mb::Gcm::new(material.key()).map(Backend::MbGcm)
+        let suite = material.suite();
+        match choice {
+            Choice::One(_) if suite == Suite::Null => Some(Backend::Nothing),
+            Choice::One(kind) if suite.is_aead() => AeadKey::new(material, kind).map(Backend::Aead),
+            Choice::One(BackendKind::IpsecMb) => {
+                BurstCbcHmac::new(material).map(Backend::MbCbcHmac)
             }
-            (BackendKind::IpsecMb, Suite::ChaCha20Poly1305) => {
-                ipsec_mb::ChaCha20Poly1305::new(material.key()).map(Backend::MbChaCha20Poly1305)
+            Choice::One(BackendKind::Ring) => None,
+            Choice::One(BackendKind::AwsLc) => {
+                Some(Backend::CbcHmac(Box::new(CbcHmac::new(material)?)))
             }
-            (BackendKind::IpsecMb, _) => BurstCbcHmac::new(material).map(Backend::MbCbcHmac),
-            (BackendKind::AwsLc, _) => aead::portable(material)
-                .map(Backend::Aead)
-                .or_else(|| Some(Backend::CbcHmac(Box::new(CbcHmac::new(material)?)))),
+            Choice::BySize { short, long, short_bytes } => {
+                let keys = BySize::new(material, short, long, short_bytes)?;
+                Some(Backend::BySize(Box::new(keys)))
+            }
         }
     }
 
     /// The libraries at work.
-    pub(super) fn name(&self) -> &'static str {
+    pub(super) fn name(&self) -> Cow<'static, str> {
         match self {
-            Backend::Nothing => "none",
-            Backend::CbcHmac(keys) if keys.encrypts() => "aws-lc-rs, RustCrypto AES-CBC",
-            Backend::Aead(_) | Backend::CbcHmac(_) => BackendKind::AwsLc.name(),
-            Backend::MbGcm(_) | Backend::MbChaCha20Poly1305(_) | Backend::MbCbcHmac(_) => {
-                ipsec_mb_name()
-            }
+            Backend::Nothing => "none".into(),
+            Backend::Aead(key) => key.name().into(),
+            Backend::BySize(keys) => keys.name().into(),
+            Backend::CbcHmac(keys) if keys.encrypts() => "aws-lc-rs, RustCrypto AES-CBC".into(),
+            Backend::CbcHmac(_) => BackendKind::AwsLc.name().into(),
+            Backend::MbCbcHmac(_) => ipsec_mb_name().into(),
         }
     }
 
+    // Once for many packets: out of line it leaves its caller the registers.
+    #[inline(never)]
     pub(super) fn seal<F: Frames>(
         &self,
         numbers: SequenceNumbers,
@@ -121,10 +89,14 @@ impl Backend {
         jobs: &[SealJob],
     ) -> Result<(), SealError> {
         match self {
-            Backend::MbGcm(key) => aead::seal(key, numbers, frames, jobs),
-            Backend::MbChaCha20Poly1305(key) => aead::seal(key, numbers, frames, jobs),
+            Backend::Aead(AeadKey::MbGcm(key)) => aead::seal(key, numbers, frames, jobs),
+            Backend::Aead(AeadKey::MbChaCha20Poly1305(key)) => {
+                aead::seal(key, numbers, frames, jobs)
+            }
+            Backend::Aead(AeadKey::Ring(key)) => aead::seal(key, numbers, frames, jobs),
+            Backend::Aead(AeadKey::AwsLc(key)) => aead::seal(key, numbers, frames, jobs),
+            Backend::BySize(keys) => aead::seal(&**keys, numbers, frames, jobs),
             Backend::MbCbcHmac(keys) => keys.seal(numbers, frames, jobs),
-            Backend::Aead(key) => aead::seal(key, numbers, frames, jobs),
             Backend::CbcHmac(keys) => keys.seal(numbers, frames, jobs),
             Backend::Nothing => {
                 let mut lies = |job: &SealJob| {
@@ -142,10 +114,14 @@ impl Backend {
         jobs: &mut [OpenJob],
     ) {
         match self {
-            Backend::MbGcm(key) => aead::open(key, numbers, frames, jobs),
-            Backend::MbChaCha20Poly1305(key) => aead::open(key, numbers, frames, jobs),
+            Backend::Aead(AeadKey::MbGcm(key)) => aead::open(key, numbers, frames, jobs),
+            Backend::Aead(AeadKey::MbChaCha20Poly1305(key)) => {
+                aead::open(key, numbers, frames, jobs)
+            }
+            Backend::Aead(AeadKey::Ring(key)) => aead::open(key, numbers, frames, jobs),
+            Backend::Aead(AeadKey::AwsLc(key)) => aead::open(key, numbers, frames, jobs),
+            Backend::BySize(keys) => aead::open(&**keys, numbers, frames, jobs),
             Backend::MbCbcHmac(keys) => keys.open(numbers, frames, jobs),
-            Backend::Aead(key) => aead::open(key, numbers, frames, jobs),
             Backend::CbcHmac(keys) => keys.open(numbers, frames, jobs),
             Backend::Nothing => {
                 for job in jobs {

@@ -1,7 +1,10 @@
 //! The test of the ciphers at start-up, on published vectors.
 
-use wire::{BATCH, FrameId, Frames};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use wire::{BATCH, FrameId};
+
+use super::trial::{Trial, opening};
 use super::{BackendKind, Cipher, HEADER_BYTES, OpenJob, SealJob};
 use crate::suite::Encryption;
 use crate::{KeyMaterial, Suite};
@@ -32,7 +35,9 @@ pub enum SelfTestStep {
 /// Seals and opens a published vector with every suite on every backend of this machine, and
 /// checks that a changed one is refused: through the very calls that packets take, a whole batch
 /// at once, so that each lane of a library that works on several packets has its turn.
-/// Cost: some milliseconds. Done once, before the first packet.
+/// Cost: some milliseconds. Done once, before the first packet and the first key that is to carry
+/// any: keys that are expanded before it are not on the quickest backend
+/// ([`Choice::of`](super::Choice::of)).
 ///
 /// # Errors
 /// [`SelfTestError`]: the process must not start.
@@ -42,7 +47,16 @@ pub fn self_test() -> Result<(), SelfTestError> {
             check(suite, backend, &published(suite))?;
         }
     }
+    PASSED.store(true, Ordering::Release);
     Ok(())
+}
+
+/// True once the self-test has passed in this process.
+static PASSED: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether the self-test has passed in this process.
+pub(super) fn has_passed() -> bool {
+    PASSED.load(Ordering::Acquire)
 }
 
 /// A packet, in hexadecimal.
@@ -234,11 +248,6 @@ fn job(cipher: &Cipher, front: &[u8], text_length: usize, row: u32) -> SealJob {
     }
 }
 
-fn opening(job: &SealJob) -> OpenJob {
-    let SealJob { frame, aad, text, text_length, nonce, sequence, row } = *job;
-    OpenJob { frame, aad, text, text_length, nonce, sequence, row, authentic: false }
-}
-
 /// The bytes of a vector written as hexadecimal digits.
 ///
 /// # Panics
@@ -252,37 +261,6 @@ fn hex(digits: &str) -> Vec<u8> {
             u8::from_str_radix(pair, 16).expect("hexadecimal digits")
         })
         .collect()
-}
-
-/// One frame a packet.
-struct Trial(Vec<Vec<u8>>);
-
-impl Frames for Trial {
-    fn bytes(&self, frame: FrameId) -> &[u8] {
-        &self.0[frame.0 as usize]
-    }
-
-    fn bytes_mut(&mut self, frame: FrameId) -> &mut [u8] {
-        &mut self.0[frame.0 as usize]
-    }
-
-    fn many_mut<'f>(&'f mut self, frames: &[FrameId], into: &mut [&'f mut [u8]]) -> bool {
-        assert_eq!(frames.len(), into.len(), "a place for every frame");
-        let mut filled = 0;
-        for (number, bytes) in self.0.iter_mut().enumerate() {
-            if let Some(place) = frames.iter().position(|frame| frame.0 as usize == number) {
-                into[place] = bytes;
-                filled += 1;
-            }
-        }
-        filled == frames.len()
-    }
-
-    fn take(&mut self) -> Option<FrameId> {
-        None
-    }
-
-    fn give(&mut self, _frame: FrameId) {}
 }
 
 #[cfg(test)]

@@ -7,11 +7,33 @@ use super::*;
 use crate::testing::{Heap, material};
 
 mod agreement;
+mod by_size;
+mod choosing;
 mod published;
 
-/// The cipher on each backend of this machine; one that it does not have is said to be skipped.
+/// Bytes of the longest text that goes to the first backend of a pair.
+const SHORT_BYTES: u32 = 64;
+
+/// The cipher on each backend of this machine, and an AEAD's on pairs of them; a backend that it
+/// does not have is said to be skipped.
 fn on_every_backend(material: &KeyMaterial) -> Vec<Cipher> {
-    BackendKind::ALL.iter().filter_map(|kind| on(material, *kind)).collect()
+    let alone = BackendKind::ALL.iter().filter_map(|kind| on(material, *kind));
+    let pairs = pairs(material.suite()).into_iter();
+    let in_pairs = pairs.map(|pair| Cipher::with_choice(material, pair).expect("both are there"));
+    alone.chain(in_pairs).collect()
+}
+
+/// Pairs of an AEAD's backends on this machine, in which each of them is once the first or once the
+/// second.
+fn pairs(suite: Suite) -> Vec<Choice> {
+    let kinds: Vec<BackendKind> =
+        BackendKind::ALL.iter().copied().filter(|kind| kind.has(suite)).collect();
+    let pair = |pair: &[BackendKind]| Choice::BySize {
+        short: pair[0],
+        long: pair[1],
+        short_bytes: SHORT_BYTES,
+    };
+    if suite.is_aead() { kinds.windows(2).map(pair).collect() } else { Vec::new() }
 }
 
 static SAID: Once = Once::new();
@@ -20,8 +42,12 @@ fn on(material: &KeyMaterial, kind: BackendKind) -> Option<Cipher> {
     let cipher = Cipher::with_backend(material, kind);
     if cipher.is_none() {
         let (name, suite) = (kind.name(), material.suite());
-        // Which ipsec-mb leaves to others on processors without AVX2.
-        let is_left_out = kind == BackendKind::IpsecMb && suite == Suite::ChaCha20Poly1305;
+        let is_left_out = match kind {
+            // Which it leaves to others on processors without AVX2.
+            BackendKind::IpsecMb => suite == Suite::ChaCha20Poly1305,
+            BackendKind::Ring => !suite.is_aead() || suite == Suite::Aes192Gcm,
+            BackendKind::AwsLc => false,
+        };
         assert!(!kind.is_available() || is_left_out, "{name} has no {suite}");
         SAID.call_once(|| println!("SKIPPED: this machine has no {name} for {suite}"));
     }
@@ -260,12 +286,18 @@ fn iv_of_another_length_makes_no_panic() {
 }
 
 #[test]
-fn new_cipher_is_on_the_first_backend_that_has_it() {
+fn new_cipher_is_on_the_chosen_backends_and_the_choice_holds() {
+    self_test().unwrap();
     for &suite in Suite::ALL {
-        let key = material(suite, 1);
-        let new = Cipher::new(&key);
-        assert_eq!(new.backend_name(), on_every_backend(&key)[0].backend_name());
+        let (key, choice) = (material(suite, 1), Choice::of(suite));
+        assert_eq!(Choice::of(suite), choice);
+        assert!(choice.kinds().all(|kind| kind.has(suite)), "{suite}: {choice:?}");
+        let (new, chosen) = (Cipher::new(&key), Cipher::with_choice(&key, choice).unwrap());
+        assert_eq!(new.backend_name(), chosen.backend_name());
         assert_eq!(new.suite(), suite);
+        let first = on_every_backend(&key)[0].backend_name();
+        assert_eq!(Cipher::on_first_backend(&key).backend_name(), first);
+        assert!(suite.is_aead() || new.backend_name() == first, "{suite}");
     }
 }
 
@@ -282,4 +314,9 @@ fn backends_have_names_and_the_portable_one_is_everywhere() {
     assert_eq!(name(Suite::NullSha256), "aws-lc-rs");
     assert_eq!(name(Suite::Aes128CbcSha256), "aws-lc-rs, RustCrypto AES-CBC");
     assert_eq!(name(Suite::Null), "none");
+    let ring = Cipher::with_backend(&material(Suite::Aes128Gcm, 1), BackendKind::Ring).unwrap();
+    let locked = include_str!("../../../../Cargo.lock");
+    let version = locked.split_once("name = \"ring\"\nversion = \"").unwrap().1;
+    let version = version.split_once('"').unwrap().0;
+    assert_eq!(ring.backend_name(), format!("ring {version}"));
 }

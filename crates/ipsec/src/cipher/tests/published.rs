@@ -229,8 +229,7 @@ fn seal_bare(
 ) -> bool {
     match &*cipher.backend {
         Backend::Aead(key) => key.seal(nonce, aad, text, icv),
-        Backend::MbGcm(key) => Aead::seal(key, nonce, aad, text, icv),
-        Backend::MbChaCha20Poly1305(key) => Aead::seal(key, nonce, aad, text, icv),
+        Backend::BySize(keys) => keys.seal(nonce, aad, text, icv),
         _ => unreachable!("not an AEAD"),
     }
 }
@@ -244,8 +243,7 @@ fn open_bare(
 ) -> bool {
     match &*cipher.backend {
         Backend::Aead(key) => key.open(nonce, aad, text, icv),
-        Backend::MbGcm(key) => Aead::open(key, nonce, aad, text, icv),
-        Backend::MbChaCha20Poly1305(key) => Aead::open(key, nonce, aad, text, icv),
+        Backend::BySize(keys) => keys.open(nonce, aad, text, icv),
         _ => unreachable!("not an AEAD"),
     }
 }
