@@ -276,7 +276,7 @@ impl FlowCache {
             if known.generation != generation {
                 self.is_outworn |= generation < known.generation;
                 let is_bypassed = self.use_ == CacheUse::WherePaid
-                    && spd.cost(domain).steps() <= BREAK_EVEN_STEPS;
+                    && (..=BREAK_EVEN_STEPS).contains(&spd.cost(domain).steps());
                 *known = Domain { generation, is_bypassed, entries: 0 };
             }
         }
