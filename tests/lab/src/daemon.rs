@@ -15,8 +15,9 @@ use crate::{GatewayFile, LabError, Namespace, Programs, interrupt};
 const READY: Duration = Duration::from_secs(15);
 /// The event that says so.
 const STARTED: &str = " started: ";
-/// Time for an answer of the API.
-const ANSWER: Duration = Duration::from_secs(10);
+/// Time for an answer of the API: that to `apply` waits for `nft`, which the kernel holds for
+/// seconds (`flush_work` as its socket closes) while others keep all cores busy.
+const ANSWER: Duration = Duration::from_secs(60);
 
 /// A daemon that runs. Dropping it ends it.
 #[derive(Debug)]
