@@ -83,11 +83,11 @@ pub(crate) struct EspArguments {
     /// Flows of each worker, each with one frame in flight: 4096 to 65536.
     #[arg(long, default_value_t = LEAST_FLOWS)]
     flows: usize,
-    /// Frames in flight, 512 to as many as flows: the packets of so many flows are laid out,
-    /// walked, and their frames used again. 4096 are more than the core's caches hold.
+    /// Frames in flight, from 512 up to the number of flows: that many packets are laid out and
+    /// walked, then their frames are used again. 4096 are more than the core's caches hold.
     #[arg(long, value_delimiter = ',', default_values_t = [LEAST_IN_FLIGHT, LEAST_FLOWS])]
     in_flight: Vec<usize>,
-    /// Walks: where both are asked for, their laps alternate, and a table gives the ratio.
+    /// Walks to measure. With both, their laps alternate and a table gives the ratio.
     #[arg(long, value_delimiter = ',', value_enum,
           default_values_t = [WalkKind::Fast, WalkKind::General])]
     walk: Vec<WalkKind>,
@@ -202,8 +202,8 @@ pub(super) fn run(arguments: &EspArguments) -> Result<(), BenchError> {
     publish(&report, &text.join("\n\n"), arguments.json.as_deref())
 }
 
-/// All rows that the arguments ask for, on a machine with so many cores. Rows that differ by their
-/// walk alone stand beside each other.
+/// Returns the rows that the arguments select on a machine with `cores` cores. Rows that differ
+/// only in their walk stand beside each other.
 fn subjects(arguments: &EspArguments, cores: usize) -> Result<Vec<Subject>, ArgumentError> {
     check_ranges(arguments, cores)?;
     let mut subjects = Vec::new();

@@ -36,7 +36,7 @@ pub(super) struct Caches {
 }
 
 impl Kits {
-    /// Equipment for so many workers: frames for so many flows, caches of so many entries.
+    /// Makes the frames and caches of the workers, by the given numbers of flows and entries.
     ///
     /// # Errors
     /// The policies are refused; this is not expected.

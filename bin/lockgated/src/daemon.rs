@@ -572,7 +572,7 @@ mod tests {
         let folder = lab.folder.path();
         let lines = format!("out 0x1001 {}\nin 0x2001 {}\n", "01".repeat(20), "02".repeat(20));
         config::write_key_file(&folder.join("a.keys"), &lines).unwrap();
-        // A record takes as long to write as nobody reads this.
+        // Writing a record blocks until somebody reads this pipe.
         let slow = folder.join(".a.keys.used.new");
         assert!(std::process::Command::new("mkfifo").arg(&slow).status().unwrap().success());
         let last_moment = slow.clone();

@@ -34,7 +34,8 @@ fn later_backend_must_be_better_by_five_percent() {
     assert_eq!(later(10_000), Choice::One(RING));
 }
 
-/// AES-128-GCM as it was measured on a Zen 3, ns a packet: VAES only in ring.
+/// AES-128-GCM, ns a packet: at 64 and 1420 bytes as measured on a Zen 3, where only ring has VAES;
+/// at 512 bytes invented figures that lie between.
 #[test]
 fn processor_with_vaes_and_without_avx_512_takes_ring_for_long_texts() {
     let table = [(MB, [48, 160, 386]), (RING, [90, 155, 285]), (AWS, [168, 290, 475])];
