@@ -203,7 +203,7 @@ impl Wire {
     pub(crate) fn count(&mut self, frames: &[Seen], bypassed: &mut Vec<Vec<u8>>) {
         for Seen { frame, .. } in frames {
             let ip = frame.get(ETHERNET_BYTES..).unwrap_or_default();
-            let is_esp = wire::packet::parse_plain(ip).is_ok_and(|packet| {
+            let is_esp = wire::packet::parse(ip).is_ok_and(|packet| {
                 packet.flow.protocol == protocol::ESP && packet.flow.upper == Upper::None
             });
             let allowed = bypassed.iter().position(|packet| packet == ip);

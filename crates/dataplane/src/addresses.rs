@@ -25,24 +25,7 @@ pub(crate) fn may_speak(snapshot: &Snapshot, flow: &wire::Flow) -> bool {
     source.value == 0 || !is_inside(snapshot, source)
 }
 
-/// [`is_to_us`] of a packet by the same port as the packets before it; `last` is what was asked
-/// last, and the answer.
-#[inline]
-pub(crate) fn is_to_us_as_before(
-    snapshot: &Snapshot,
-    ingress: PortId,
-    packet: &Packet,
-    last: &mut Option<(Address, bool)>,
-) -> bool {
-    let destination = packet.flow.destination_address();
-    match *last {
-        Some((known, answer)) if known == destination => answer,
-        _ => last.insert((destination, is_to_us(snapshot, ingress, packet))).1,
-    }
-}
-
 /// Returns whether a packet comes from outside to one of our addresses: only then is ESP opened.
-#[inline]
 pub(crate) fn is_to_us(snapshot: &Snapshot, ingress: PortId, packet: &Packet) -> bool {
     let is_outside = snapshot.path_port(ingress).side == Side::Unprotected;
     let destination = packet.flow.destination_address();

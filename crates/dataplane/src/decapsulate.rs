@@ -2,8 +2,8 @@
 //! (RFC 4303 §3.4, RFC 4301 §5.2 steps 1 to 3).
 
 use ipsec::replay::Advance;
-use ipsec::{EspHeader, InboundSa, Mode, OpenError, OpenJob, ReplayError, SaId, Spi};
-use wire::{Address, Family, Frames};
+use ipsec::{EspHeader, InboundSa, Mode, OpenError, OpenJob, ReplayError, SaId};
+use wire::{Family, Frames};
 
 use crate::esp;
 use crate::ids::{PortId, SetIndex};
@@ -30,11 +30,10 @@ pub(crate) fn decapsulate<F: Frames>(
     if !rows.iter().any(|row| matches!(row.state, State::Outer(_))) {
         return;
     }
-    let mut last = None;
     let may_be_others = turn.handing.is_some();
     for (number, row) in rows.iter_mut().enumerate() {
         let State::Outer(carrier) = row.state else { continue };
-        match prepare(turn, row, carrier, number as u32, jobs, &mut last) {
+        match prepare(turn, row, carrier, number as u32, jobs) {
             Ok(Opener::Other(worker)) => {
                 turn.hand_over(row, worker);
                 continue;
@@ -110,7 +109,6 @@ impl Opening {
 
 /// Marks the authentic packets of one SA as received, in their order; `commits` becomes one entry
 /// for each of them.
-#[inline]
 fn commit<F>(
     turn: &Turn<'_, F>,
     sa: &InboundSa,
@@ -130,15 +128,6 @@ fn commit<F>(
     }
 }
 
-/// An SA that was found by its SPI.
-#[derive(Clone, Copy)]
-struct Known<'s> {
-    spi: Spi,
-    sa: &'s InboundSa,
-    /// Our end of its tunnel.
-    local: Address,
-}
-
 /// The worker that opens a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Opener {
@@ -149,15 +138,13 @@ enum Opener {
 }
 
 /// SA, nonce and replay check of one ESP packet: adds its job, if its SA is this worker's. What the
-/// checks refuse goes into no other worker's ring. `last` is the SA of the packet before.
-#[inline]
-fn prepare<'s, F: Frames>(
-    turn: &Turn<'s, F>,
+/// checks refuse goes into no other worker's ring.
+fn prepare<F: Frames>(
+    turn: &Turn<'_, F>,
     row: &Row,
     carrier: Carrier,
     number: u32,
     jobs: &mut Vec<OpenJob>,
-    last: &mut Option<Known<'s>>,
 ) -> Result<Opener, DropReason> {
     let frame = turn.frames.bytes(row.frame);
     let whole = row.ip as usize..row.ip as usize + row.packet.length as usize;
@@ -166,42 +153,23 @@ fn prepare<'s, F: Frames>(
     let esp = bytes.get(start..end).unwrap_or_default();
     let header = EspHeader::read(esp).ok_or(DropReason::Malformed)?;
     let spi = header.spi.ok_or(DropReason::UnknownSpi)?;
-    let Known { sa, local, .. } = match *last {
-        Some(known) if known.spi == spi => known,
-        _ => {
-            let sa = turn.snapshot.inbound_by_spi(spi).ok_or(DropReason::UnknownSpi)?;
-            *last.insert(Known { spi, sa, local: sa.tunnel().local.into() })
-        }
-    };
+    let sa = turn.snapshot.inbound_by_spi(spi).ok_or(DropReason::UnknownSpi)?;
     // RFC 4301 §4.1: the SPI alone finds a unicast SA; that it came to the SA's own address is
     // checked all the same.
-    if row.packet.flow.destination_address() != local {
+    if row.packet.flow.destination_address() != sa.tunnel().local.into() {
         return Err(DropReason::UnknownSpi);
     }
     if sa.encapsulation.udp.is_some() != (carrier != Carrier::Esp) {
         return Err(DropReason::Encapsulation);
     }
     let (start, end) = (row.ip as usize + start, row.ip as usize + end);
-    // The ICV, which is read first of all when its turn comes.
-    cpu::prefetch(frame, end.saturating_sub(1));
-    // Written where it will be read: see `OutboundSa::encapsulate_into`.
-    jobs.push(OpenJob { row: number, ..OpenJob::of(row.frame) });
-    let job = jobs.last_mut().expect("pushed just now");
-    let ready = sa
-        .open_job_into(job, frame, start..end)
-        .map_err(open_reason)
-        .and_then(|()| sa.window.check(job.sequence).map_err(replay_reason));
-    if let Err(reason) = ready {
-        jobs.pop();
-        return Err(reason);
+    let job = sa.open_job(row.frame, frame, start..end, number).map_err(open_reason)?;
+    sa.window.check(job.sequence).map_err(replay_reason)?;
+    if let Some(worker) = turn.other_worker(sa.id) {
+        return Ok(Opener::Other(worker));
     }
-    match turn.other_worker(sa.id) {
-        Some(worker) => {
-            jobs.pop();
-            Ok(Opener::Other(worker))
-        }
-        None => Ok(Opener::This(sa.id)),
-    }
+    jobs.push(job);
+    Ok(Opener::This(sa.id))
 }
 
 /// The place of a packet that the fast path opened and that the general walk goes on with.

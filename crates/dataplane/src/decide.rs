@@ -250,9 +250,17 @@ fn remember<F>(
 
 /// Settles a row that no policy has to be asked about; else returns the next hop by which it leaves
 /// the protected side, if the outbound SPD says so.
-#[inline]
 fn go_or_ask<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row) -> Option<NextHopId> {
-    match route_near(turn.snapshot, &mut turn.near, row) {
+    let routed = route(turn.snapshot, row);
+    go_or_ask_as_routed(turn, row, routed)
+}
+
+fn go_or_ask_as_routed<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    row: &mut Row,
+    routed: Result<Routed, DropReason>,
+) -> Option<NextHopId> {
+    match routed {
         Ok(Routed::Outside(hop)) => return Some(hop),
         Ok(Routed::Inside(hop)) => forward(turn, row, hop),
         Ok(Routed::Host) => row.state = State::Host,
@@ -275,10 +283,9 @@ fn go_or_ask_remembering<F: Frames, const WORDS: usize>(
         let said = (FlowVerdict::NOT_ASKED, Way::Via(hop));
         cache.remember(lane, at, said, &mut turn.counters.cache);
     }
-    go_or_ask(turn, row)
+    go_or_ask_as_routed(turn, row, routed)
 }
 
-#[inline]
 fn leave_as_said<F: Frames>(
     turn: &mut Turn<'_, F>,
     row: &mut Row,
@@ -292,13 +299,11 @@ fn leave_as_said<F: Frames>(
     }
 }
 
-#[inline]
 fn forward<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row, hop: NextHopId) {
     row.state = forwarded(turn.snapshot, row, hop);
 }
 
 /// The state of a row that leaves in clear by a next hop.
-#[inline]
 fn forwarded(snapshot: &Snapshot, row: &Row, hop: NextHopId) -> State {
     State::Forward(snapshot.egress(hop, row.packet.flow.destination_address()))
 }
@@ -324,7 +329,6 @@ fn count<F>(turn: &mut Turn<'_, F>, row: &Row, direction: Direction, verdict: &F
 }
 
 /// The scope in which a packet is asked whether it may come in.
-#[inline]
 fn inbound_scope(snapshot: &Snapshot, row: &Row) -> Scope {
     let opened_by = match row.origin {
         Origin::Opened(set) => Some(set),
@@ -334,7 +338,6 @@ fn inbound_scope(snapshot: &Snapshot, row: &Row) -> Scope {
 }
 
 /// The scope in which a packet is asked whether it may leave.
-#[inline]
 fn outbound_scope(snapshot: &Snapshot, row: &Row) -> Scope {
     snapshot.scope(row.ingress, Book::SpdOut, row.packet.flow.family, None)
 }
@@ -418,7 +421,6 @@ fn judged_by_quote(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Option<Flow>
 ///
 /// # Errors
 /// The reason why it may not.
-#[inline]
 fn may_enter<'b>(
     snapshot: &Snapshot,
     row: &Row,
@@ -460,15 +462,8 @@ pub(crate) enum Routed {
 ///
 /// # Errors
 /// The reason why it goes nowhere.
-#[inline]
 fn route(snapshot: &Snapshot, row: &Row) -> Result<Routed, DropReason> {
     routed(snapshot, (&row.packet.flow, row.origin), |routes, to| routes.lookup(to))
-}
-
-/// [`route`], which first looks near the route that was found last.
-#[inline(always)]
-fn route_near(snapshot: &Snapshot, near: &mut Near, row: &Row) -> Result<Routed, DropReason> {
-    routed(snapshot, (&row.packet.flow, row.origin), |routes, to| near.lookup(routes, to))
 }
 
 /// Routes a flow whose packets are to be forwarded, near the route that was found last.
@@ -523,7 +518,6 @@ fn no_way(target: Option<RouteTarget>, stays_on_link: bool) -> DropReason {
 ///
 /// # Errors
 /// The reason why it may not leave.
-#[inline]
 fn may_leave(
     snapshot: &Snapshot,
     row: &Row,

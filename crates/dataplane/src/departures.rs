@@ -23,7 +23,6 @@ pub(crate) struct Taken {
 
 impl Taken {
     /// Counts a packet that leaves or waits to leave.
-    #[inline(always)]
     pub(crate) fn leaves(&mut self, row: &Row) {
         self.left += 1;
         self.bytes += u64::from(row.packet.length);
@@ -45,7 +44,6 @@ pub(crate) struct Departure {
 
 impl Departure {
     /// Notes where the packet lies that is to leave.
-    #[inline(always)]
     pub(crate) fn is_at(&mut self, bytes: Range<usize>) {
         (self.offset, self.length) = (bytes.start as u32, bytes.len() as u32);
     }
@@ -56,13 +54,11 @@ impl Departure {
     }
 
     /// Returns whether its packet leaves or waits to leave.
-    #[inline(always)]
     pub(crate) fn leaves(&self) -> bool {
         self.length != 0
     }
 
     /// Returns the packet as it leaves.
-    #[inline(always)]
     pub(crate) fn packet(&self, frame: FrameId) -> Descriptor {
         Descriptor { frame, offset: self.offset, length: self.length }
     }
@@ -91,10 +87,9 @@ impl Departures {
 
     /// The place of a way on which packets are to wait. Two ways can be of one SA, reached through
     /// two sets: each has a run of numbers of its own.
-    #[cold]
-    pub(crate) fn take(&mut self, way: &Way) -> u32 {
+    fn place_of(&mut self, way: &Way) -> u32 {
         let known = |taken: &Taken| {
-            taken.way.protection == way.protection && taken.way.exit.egress == way.exit.egress
+            taken.way.protection == way.protection && taken.way.egress == way.egress
         };
         let place = self.ways.iter().rposition(known).unwrap_or_else(|| {
             let (way, numbers) = (*way, SequenceRun::NONE);
@@ -104,15 +99,9 @@ impl Departures {
         place as u32
     }
 
-    /// The way at a place.
-    #[inline(always)]
-    pub(crate) fn way(&self, place: u32) -> &Way {
-        &self.ways[place as usize].way
-    }
-
-    /// Adds a row that leaves by the way at this place, behind those that wait already.
-    #[inline(always)]
-    pub(crate) fn push(&mut self, row: usize, way: u32) {
+    /// Adds a row that leaves by a way, behind those that wait already.
+    pub(crate) fn push(&mut self, row: usize, way: &Way) {
+        let way = self.place_of(way);
         self.ways[way as usize].count += 1;
         self.list.push(Departure { row: row as u32, way, offset: 0, length: 0 });
     }

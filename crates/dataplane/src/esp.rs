@@ -58,7 +58,6 @@ fn in_udp<'b>(bytes: &'b [u8], packet: &Packet) -> Option<&'b [u8]> {
 }
 
 /// Returns the offsets in a packet at which ESP begins and ends. `None`: it is not there.
-#[inline]
 pub(crate) fn place(bytes: &[u8], packet: &Packet, carrier: Carrier) -> Option<(usize, usize)> {
     let start = usize::from(packet.upper_offset);
     match carrier {
@@ -73,7 +72,6 @@ pub(crate) fn place(bytes: &[u8], packet: &Packet, carrier: Carrier) -> Option<(
 
 /// Returns the sender's address and UDP port, if an opened packet came from elsewhere than its SA
 /// says.
-#[inline]
 pub(crate) fn elsewhere(
     sa: &InboundSa,
     carrier: Carrier,
@@ -91,7 +89,6 @@ pub(crate) fn elsewhere(
 ///
 /// # Errors
 /// The reason why it is dropped.
-#[inline(always)]
 pub(crate) fn take_out<F: Frames>(
     frames: &mut F,
     row: &mut Row,
@@ -101,7 +98,7 @@ pub(crate) fn take_out<F: Frames>(
         Payload::Packet(inner) => {
             let bytes = frames.bytes(row.frame);
             let bytes = bytes.get(inner.offset..inner.offset + inner.length).unwrap_or_default();
-            wire::packet::parse_into(bytes, &mut row.packet)?;
+            row.packet = wire::packet::parse(bytes)?;
             row.ip = inner.offset as u32;
             match row.packet.flow.family == inner.family {
                 true => Ok(()),

@@ -112,7 +112,7 @@ mod tests {
         let mut data = Vec::new();
         let mut more = true;
         for bytes in fragments {
-            let packet = wire::packet::parse_plain(bytes).unwrap();
+            let packet = wire::packet::parse(bytes).unwrap();
             let field = u16::from_be_bytes([bytes[6], bytes[7]]);
             assert_eq!(usize::from(field & OFFSET) * 8, data.len(), "in order, nothing missing");
             data.extend(&bytes[packet.upper_offset.into()..packet.length as usize]);

@@ -5,9 +5,7 @@ use std::iter;
 
 use wire::flow::protocol;
 use wire::icmp::{self, Error};
-use wire::link::{ETHERNET_BYTES, ethertype};
-use wire::packet::IPV4_BYTES;
-use wire::{Address, Descriptor, Family, Fragment, FrameId, Frames, HEADROOM};
+use wire::{Address, Family, Fragment, FrameId, Frames, HEADROOM};
 
 use crate::departures::Departures;
 use crate::fragment::{pieces, write};
@@ -15,27 +13,13 @@ use crate::ids::{PortId, SetIndex};
 use crate::limiter::RateLimiter;
 use crate::mss;
 use crate::outputs::ToHost;
-use crate::path::{self, Exit, Protection, Way};
+use crate::path::{Protection, Way};
 use crate::port::{Egress, Medium, Side};
 use crate::row::{Origin, Quote, Row, State};
 use crate::share;
 use crate::snapshot::Snapshot;
 use crate::turn::Turn;
 use crate::verdict::{DropReason, Verdict};
-
-/// Bytes in front of a packet that its outer headers begin within.
-const HEADERS_BYTES: usize = 48;
-/// Bytes that a packet in clear is looked at and changed in, link header included. The shortest
-/// packets are longer.
-const CHANGED_BYTES: usize = ETHERNET_BYTES + IPV4_BYTES;
-
-/// The ways that the rows before went: most packets of a batch go one of them.
-#[derive(Default)]
-struct Last {
-    clear: Option<Way>,
-    /// A set's way, at this place of the departures.
-    sealed: Option<(SetIndex, u32)>,
-}
 
 /// Turns decided rows into departures. ICMP about those that cannot leave goes to `made`, as rows
 /// that are to be decided in their turn; fragments become rows behind the others.
@@ -47,59 +31,25 @@ pub(crate) fn plan<F: Frames>(
     departures: &mut Departures,
 ) {
     departures.clear();
-    let mut last = Last::default();
     for number in 0..rows.len() {
         let row = &mut rows[number];
-        let otherwise = match row.state {
-            State::Forward(egress) => {
-                let way = match &mut last.clear {
-                    Some(way) if way.exit.egress == egress => way,
-                    other => other.insert(in_clear(turn.snapshot, egress)),
-                };
-                match fits(row, way.mtu) {
-                    // Nothing before it waits for the cipher: it leaves at once, and in order.
-                    true if departures.is_empty() => {
-                        if !leave_at_once(turn, row, &way.exit) {
-                            pass_on(turn, row, way);
-                            path::leave_in_clear(turn, row, &way.exit);
-                        }
-                        continue;
-                    }
-                    true => {
-                        pass_on(turn, row, way);
-                        let place = departures.take(way);
-                        departures.push(number, place);
-                        continue;
-                    }
-                    false => *way,
-                }
-            }
-            State::Protect(set) => {
-                let place = match last.sealed {
-                    Some((known, place)) if known == set => place,
-                    _ => match protected(turn, set) {
-                        Ok(way) => last.sealed.insert((set, departures.take(&way))).1,
-                        Err(reason) => {
-                            turn.drop(row, reason);
-                            continue;
-                        }
-                    },
-                };
-                let way = departures.way(place);
-                if fits(row, way.mtu) {
-                    pass_on(turn, row, way);
-                    departures.push(number, place);
-                    continue;
-                }
-                *way
-            }
+        let way = match row.state {
+            State::Forward(egress) => Ok(in_clear(turn.snapshot, egress)),
+            State::Protect(set) => protected(turn, set),
             State::Host => {
                 to_host(turn, row);
                 continue;
             }
             State::Outer(_) | State::Clear | State::Ended => continue,
         };
-        send_otherwise(turn, rows, number, otherwise, made, limiter, departures);
+        match way {
+            Ok(way) if fits(row, way.mtu) => {
+                pass_on(turn, row, &way);
+                departures.push(number, &way);
+            }
+            Ok(way) => send_otherwise(turn, rows, number, way, made, limiter, departures),
+            Err(reason) => turn.drop(row, reason),
+        }
     }
 }
 
@@ -111,86 +61,31 @@ fn to_host<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row) {
 
 fn in_clear(snapshot: &Snapshot, egress: Egress) -> Way {
     let mtu = snapshot.path_port(egress.port).mtu;
-    Way { exit: Exit::of(snapshot, egress), protection: None, mtu }
+    Way { egress, protection: None, mtu }
 }
 
-#[cold]
 fn protected<F>(turn: &Turn<'_, F>, set: SetIndex) -> Result<Way, DropReason> {
     let sas = &turn.snapshot.set(set).outbound;
     let sa = share::sealing_sa(turn.snapshot, sas, turn.share).ok_or(DropReason::NoSa)?;
     let egress = turn.snapshot.set_egress(set).ok_or(DropReason::NoRoute)?;
-    let (exit, protection) = (Exit::of(turn.snapshot, egress), Some(Protection { set, sa }));
-    Ok(Way { exit, protection, mtu: turn.snapshot.set_mtu(set) })
+    let mtu = turn.snapshot.set_mtu(set);
+    Ok(Way { egress, protection: Some(Protection { set, sa }), mtu })
 }
 
 /// Returns whether a row's packet may leave whole.
-#[inline(always)]
 fn fits(row: &Row, mtu: u32) -> bool {
     row.packet.length <= mtu && (row.packet.hop_limit > 1 || !row.origin.is_forwarded())
 }
 
-/// Returns whether a tunnel that a packet came by, or `sealed` if it leaves by one, may want its
-/// MSS clamped.
-#[inline(always)]
-fn may_be_clamped(row: &Row, sealed: bool) -> bool {
-    row.packet.flow.protocol == protocol::TCP && (sealed || matches!(row.origin, Origin::Opened(_)))
-}
-
-/// The common packet that we forward in clear, in one go: hop limit, link header, verdict. `false`:
-/// it is not one, and nothing was done.
-#[inline(always)]
-fn leave_at_once<F: Frames>(turn: &mut Turn<'_, F>, row: &Row, exit: &Exit) -> bool {
-    let Some(untagged) = &exit.untagged else { return false };
-    if !row.origin.is_forwarded() || may_be_clamped(row, false) {
-        return false;
-    }
-    let offset = row.ip.wrapping_sub(ETHERNET_BYTES as u32);
-    let behind = turn.frames.bytes_mut(row.frame).get_mut(offset as usize..);
-    let Some(head) = behind.and_then(<[u8]>::first_chunk_mut::<CHANGED_BYTES>) else {
-        return false;
-    };
-    let Some((link, ip)) = head.split_first_chunk_mut::<ETHERNET_BYTES>() else { return false };
-    match row.packet.flow.family {
-        Family::V4 => {
-            wire::packet::decrement_hop_limit(ip, Family::V4);
-            untagged.write(link, ethertype::IPV4);
-        }
-        Family::V6 => {
-            wire::packet::decrement_hop_limit(ip, Family::V6);
-            untagged.write(link, ethertype::IPV6);
-        }
-    }
-    let length = row.packet.length + ETHERNET_BYTES as u32;
-    let packet = Descriptor { frame: row.frame, offset, length };
-    path::leave(turn, row, exit.egress, packet, Verdict::Forward(exit.egress.port));
-    true
-}
-
 /// Does a router's part for a packet that it passes on: hop limit, and the MSS for a tunnel.
-#[inline(always)]
 fn pass_on<F: Frames>(turn: &mut Turn<'_, F>, row: &Row, way: &Way) {
-    if may_be_clamped(row, way.protection.is_some()) {
-        clamp(turn, row, way);
-    }
-    let ip = row.ip as usize;
-    let frame = turn.frames.bytes_mut(row.frame);
-    if way.protection.is_some() {
-        // Where the outer headers and the trailer will be written, one pass from now: stores into
-        // lines that are far away hold up everything behind them.
-        cpu::prefetch(frame, ip.saturating_sub(HEADERS_BYTES));
-        cpu::prefetch(frame, ip + row.packet.length as usize);
+    if row.packet.flow.protocol == protocol::TCP
+        && let Some(mtu) = tunnel_mtu(turn, row, way)
+    {
+        mss::clamp(row.bytes_mut(turn.frames), &row.packet, mtu);
     }
     if row.origin.is_forwarded() {
-        let packet = frame.get_mut(ip..).unwrap_or_default();
-        wire::packet::decrement_hop_limit(packet, row.packet.flow.family);
-    }
-}
-
-/// Clamps the MSS of a TCP packet for the tunnels of its way that want it.
-#[inline(never)]
-fn clamp<F: Frames>(turn: &mut Turn<'_, F>, row: &Row, way: &Way) {
-    if let Some(mtu) = tunnel_mtu(turn, row, way) {
-        mss::clamp(row.bytes_mut(turn.frames), &row.packet, mtu);
+        wire::packet::decrement_hop_limit(row.bytes_mut(turn.frames), row.packet.flow.family);
     }
 }
 
@@ -262,10 +157,9 @@ fn fragment<F: Frames>(
         }
         return turn.drop(&mut rows[number], reason);
     }
-    let taken = departures.take(&way);
     for (place, piece) in rows.iter_mut().enumerate().skip(first_new) {
         piece.place = turn.make(row.ingress);
-        departures.push(place, taken);
+        departures.push(place, &way);
     }
     turn.end(&mut rows[number], Verdict::Consumed);
     turn.counters.ledger(Some(row.ingress)).consumed += 1;
@@ -340,7 +234,7 @@ fn speaker<F>(turn: &Turn<'_, F>, row: &Row, way: Way) -> Option<Address> {
     let spoken = match row.origin {
         Origin::Opened(_) => {
             let every_port = snapshot.ports().map(|(port, _)| port);
-            iter::once(way.exit.egress.port).chain(every_port).filter(inside).find_map(own)
+            iter::once(way.egress.port).chain(every_port).filter(inside).find_map(own)
         }
         Origin::Received | Origin::Host | Origin::Made(_) => own(row.ingress),
     };

@@ -2,17 +2,17 @@
 
 use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use wire::flow::protocol;
-use wire::link::{ETHERNET_BYTES, Link, LinkAddress, Tag, ethertype};
-use wire::{Address, Descriptor, Fragment, Frames, Packet, ParseError, Received, Upper};
+use wire::link::{Link, LinkAddress, Tag, ethertype};
+use wire::{Descriptor, Fragment, Frames, Packet, ParseError, Received, Upper};
 
-use crate::addresses::{is_to_us, is_to_us_as_before, may_speak};
+use crate::addresses::{is_to_us, may_speak};
 use crate::carve_out::{is_host_service, refused_group};
 use crate::esp;
 use crate::esp_fragments::Datagram;
 use crate::ids::{NetdevId, PortId};
 use crate::outputs::ToHost;
 use crate::port::{Medium, Side};
-use crate::row::{Carrier, Origin, Row, State};
+use crate::row::{Origin, Row, State};
 use crate::snapshot::Snapshot;
 use crate::turn::Turn;
 use crate::verdict::{DropReason, Verdict};
@@ -28,239 +28,78 @@ enum Seen {
 }
 
 /// Parses each packet into a row; what is dropped or left to Linux ends here.
-///
-/// The common packet (untagged, to us, known to the common parser) is recognised by a handful of
-/// compares; a closer look is taken at all others.
 pub(crate) fn receive<F: Frames>(
     turn: &mut Turn<'_, F>,
     netdev: NetdevId,
     packets: &[Received],
     rows: &mut Vec<Row>,
 ) {
-    for Received { packet, .. } in packets {
-        turn.frames.prefetch(packet.frame, packet.offset);
-    }
-    let common = Common::of(turn.snapshot, netdev);
-    let mut common_packets = 0;
-    // Sealed packets come to few of our addresses: most to the one of the packet before.
-    let mut last = None;
-    let sealed_is = whose_sealed(turn);
     for (place, received) in (turn.first as usize..).zip(packets) {
-        let look = match &common {
-            Some(common) => common.look(turn.frames, place as u32, received, rows),
-            None => Look::Uncommon,
-        };
-        match look {
-            Look::Clear => common_packets += 1,
-            Look::PerhapsEsp => {
-                let whose = set_apart(turn, rows, &mut last, sealed_is);
-                common_packets += u64::from(whose == Whose::Ours);
+        let Received { packet: descriptor, hint } = *received;
+        match look(turn, netdev, &descriptor) {
+            Seen::Packet(ingress, ip, packet) => {
+                let (place, ip, frame) = (place as u32, ip as u32, descriptor.frame);
+                let (origin, state) = (origin_of(turn.snapshot, ingress), State::Clear);
+                let row = Row { place, frame, ip, hint, ingress, origin, state, packet };
+                take_in(turn, row, rows);
             }
-            Look::Uncommon => look_closer(turn, netdev, place, received, rows),
+            Seen::LeftToLinux(ingress) => {
+                turn.counters.ledger(Some(ingress)).received += 1;
+                turn.out.verdicts[place] = Some(Verdict::Host);
+                let packet = descriptor;
+                turn.out.host.push(ToHost { ingress, form: Medium::Ethernet, packet });
+            }
+            Seen::Drop(ingress, reason) => {
+                turn.counters.ledger(ingress).received += 1;
+                turn.counters.drop(ingress, reason);
+                turn.out.verdicts[place] = Some(Verdict::Drop(reason));
+                turn.frames.give(descriptor.frame);
+            }
         }
     }
-    if let Some(common) = common {
-        turn.counters.ledger(Some(common.ingress)).received += common_packets;
+}
+
+/// Adds the row of an IP packet, set apart if it is sealed, or drops it.
+fn take_in<F: Frames>(turn: &mut Turn<'_, F>, mut row: Row, rows: &mut Vec<Row>) {
+    let state = state_of(turn, &row);
+    // A sealed packet is on the ledger of the worker that opens it: `decapsulate` counts it, or
+    // hands it over.
+    let is_the_openers = turn.handing.is_some() && matches!(state, Ok(State::Outer(_)));
+    if !is_the_openers {
+        turn.counters.ledger(Some(row.ingress)).received += 1;
     }
-}
-
-/// The untagged port of a netdev, prepared for a batch.
-struct Common {
-    ingress: PortId,
-    origin: Origin,
-    station: LinkAddress,
-}
-
-/// Result of the common look at a frame.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Look {
-    /// A row in clear.
-    Clear,
-    /// A row that may be ESP.
-    PerhapsEsp,
-    /// Not a common packet: look closer.
-    Uncommon,
-}
-
-impl Common {
-    /// `None` for a netdev without an untagged port, or without link headers.
-    fn of(snapshot: &Snapshot, netdev: NetdevId) -> Option<Common> {
-        let ingress = snapshot.port_of(netdev, None)?;
-        let station = snapshot.path_port(ingress).mac;
-        let is_ethernet = snapshot.medium(netdev) == Some(Medium::Ethernet);
-        is_ethernet.then_some(Common { ingress, origin: origin_of(snapshot, ingress), station })
-    }
-
-    /// Makes a common packet a row. Each family has a way of its own from the frame to the row: a
-    /// packet that could be of either would be put together on the stack and copied.
-    #[inline(always)]
-    fn look<F: Frames>(
-        &self,
-        frames: &F,
-        place: u32,
-        received: &Received,
-        rows: &mut Vec<Row>,
-    ) -> Look {
-        let Received { packet: Descriptor { frame, offset, length }, hint } = *received;
-        let end = offset as usize + length as usize;
-        let Some(bytes) = frames.bytes(frame).get(offset as usize..end) else {
-            return Look::Uncommon;
-        };
-        let ip = bytes.get(ETHERNET_BYTES..).unwrap_or_default();
-        let row = |packet| Row {
-            place,
-            frame,
-            ip: offset + ETHERNET_BYTES as u32,
-            hint,
-            ingress: self.ingress,
-            origin: self.origin,
-            state: State::Clear,
-            packet,
-        };
-        let esp = match Link::ethertype_to(bytes, self.station) {
-            Some(ethertype::IPV4) => {
-                let Some(packet) = wire::packet::parse_common_v4(ip) else {
-                    return Look::Uncommon;
-                };
-                rows.push(row(packet));
-                carries_esp(&packet)
-            }
-            Some(ethertype::IPV6) => {
-                let Some(packet) = wire::packet::parse_common_v6(ip) else {
-                    return Look::Uncommon;
-                };
-                rows.push(row(packet));
-                carries_esp(&packet)
-            }
-            _ => return Look::Uncommon,
-        };
-        if esp { Look::PerhapsEsp } else { Look::Clear }
-    }
-}
-
-/// The worker on whose ledger a packet is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Whose {
-    /// This one's: it is counted as received.
-    Ours,
-    /// That of the worker that opens it: `decapsulate` counts it, or hands it over.
-    TheOpeners,
-}
-
-/// Returns whose sealed packets are.
-fn whose_sealed<F>(turn: &Turn<'_, F>) -> Whose {
-    if turn.handing.is_some() { Whose::TheOpeners } else { Whose::Ours }
-}
-
-/// Says of the last row, which may be ESP, whether it is sealed; takes it off if it is dropped.
-#[inline]
-fn set_apart<F: Frames>(
-    turn: &mut Turn<'_, F>,
-    rows: &mut Vec<Row>,
-    last: &mut Option<(Address, bool)>,
-    sealed_is: Whose,
-) -> Whose {
-    let Some(row) = rows.last_mut() else { return Whose::Ours };
-    if !is_to_us_as_before(turn.snapshot, row.ingress, &row.packet, last) {
-        return Whose::Ours;
-    }
-    let state =
-        match row.packet.flow.protocol == protocol::ESP && row.packet.fragment == Fragment::Whole {
-            true => Ok(State::Outer(Carrier::Esp)),
-            false => esp::state(row.bytes(turn.frames), &row.packet),
-        };
     match state {
-        Ok(state) => {
-            row.state = state;
-            if matches!(state, State::Outer(_)) { sealed_is } else { Whose::Ours }
-        }
-        Err(reason) => {
-            turn.drop(row, reason);
-            rows.pop();
-            Whose::Ours
-        }
+        Ok(state) => rows.push(Row { state, ..row }),
+        Err(reason) => turn.drop(&mut row, reason),
     }
 }
 
-/// Takes the last row, a fragment, off if it is one of ESP to us. A first fragment says what its
-/// datagram is; of a later one of UDP only its first fragment did.
-#[cold]
-fn look_at_fragment<F: Frames>(turn: &mut Turn<'_, F>, rows: &mut Vec<Row>) {
-    let Some(row) = rows.last_mut().filter(|row| is_to_us(turn.snapshot, row.ingress, &row.packet))
-    else {
-        return;
-    };
+/// Returns the state of a packet by what it carries: ESP to us is to be opened.
+///
+/// # Errors
+/// A keepalive, or a fragment of ESP: dropped. A first fragment says what its datagram is; of a
+/// later one of UDP only its first fragment did.
+fn state_of<F: Frames>(turn: &mut Turn<'_, F>, row: &Row) -> Result<State, DropReason> {
+    let Row { ingress, packet, .. } = row;
+    let (is_esp, fragment) = (carries_esp(packet), packet.fragment);
+    if !(is_esp || fragment != Fragment::Whole) || !is_to_us(turn.snapshot, *ingress, packet) {
+        return Ok(State::Clear);
+    }
     let bytes = row.bytes(turn.frames);
-    let datagram = Datagram::of(bytes, &row.packet, row.ingress);
-    let mut state = match carries_esp(&row.packet) {
-        true => esp::state(bytes, &row.packet),
-        false => Ok(State::Clear),
-    };
-    match (datagram, row.packet.fragment) {
-        (Some(datagram), Fragment::Later) if turn.dropped.holds(datagram, turn.now_ns) => {
-            state = Err(DropReason::EspFragment);
+    let state = if is_esp { esp::state(bytes, packet) } else { Ok(State::Clear) };
+    let Some(datagram) = Datagram::of(bytes, packet, *ingress) else { return state };
+    let is_udp = packet.flow.protocol == protocol::UDP;
+    match fragment {
+        Fragment::Later if turn.dropped.holds(datagram, turn.now_ns) => {
+            return Err(DropReason::EspFragment);
         }
-        (Some(datagram), Fragment::First)
-            if state.is_err() && row.packet.flow.protocol == protocol::UDP =>
-        {
+        Fragment::First if state.is_err() && is_udp => {
             turn.dropped.remember(datagram, turn.now_ns);
         }
-        (Some(datagram), Fragment::First) => turn.dropped.forget(datagram),
-        _ => {}
+        Fragment::First => turn.dropped.forget(datagram),
+        Fragment::Whole | Fragment::Later => {}
     }
-    match state {
-        Ok(state) => row.state = state,
-        Err(reason) => {
-            turn.drop(row, reason);
-            rows.pop();
-        }
-    }
-}
-
-/// Judges a frame that is not the common packet.
-#[cold]
-fn look_closer<F: Frames>(
-    turn: &mut Turn<'_, F>,
-    netdev: NetdevId,
-    place: usize,
-    received: &Received,
-    rows: &mut Vec<Row>,
-) {
-    let Received { packet: descriptor, hint } = received;
-    match look(turn, netdev, descriptor) {
-        Seen::Packet(ingress, ip, packet) => {
-            let origin = origin_of(turn.snapshot, ingress);
-            let (place, ip, frame) = (place as u32, ip as u32, descriptor.frame);
-            let (hint, state) = (*hint, State::Clear);
-            rows.push(Row { place, frame, ip, hint, ingress, origin, state, packet });
-            let whose = match packet.fragment {
-                Fragment::Whole if carries_esp(&packet) => {
-                    let sealed_is = whose_sealed(turn);
-                    set_apart(turn, rows, &mut None, sealed_is)
-                }
-                Fragment::Whole => Whose::Ours,
-                Fragment::First | Fragment::Later => {
-                    look_at_fragment(turn, rows);
-                    Whose::Ours
-                }
-            };
-            if whose == Whose::Ours {
-                turn.counters.ledger(Some(ingress)).received += 1;
-            }
-        }
-        Seen::LeftToLinux(ingress) => {
-            turn.counters.ledger(Some(ingress)).received += 1;
-            turn.out.verdicts[place] = Some(Verdict::Host);
-            let packet = *descriptor;
-            turn.out.host.push(ToHost { ingress, form: Medium::Ethernet, packet });
-        }
-        Seen::Drop(ingress, reason) => {
-            turn.counters.ledger(ingress).received += 1;
-            turn.counters.drop(ingress, reason);
-            turn.out.verdicts[place] = Some(Verdict::Drop(reason));
-            turn.frames.give(descriptor.frame);
-        }
-    }
+    state
 }
 
 fn look<F: Frames>(turn: &Turn<'_, F>, netdev: NetdevId, descriptor: &Descriptor) -> Seen {
@@ -341,7 +180,6 @@ fn origin_of(snapshot: &Snapshot, ingress: PortId) -> Origin {
 }
 
 /// Returns whether a packet may be ESP, alone or in UDP.
-#[inline]
 fn carries_esp(packet: &Packet) -> bool {
     packet.flow.protocol == protocol::ESP
         || matches!(packet.flow.upper, Upper::Ports { destination: NAT_TRAVERSAL_PORT, .. })

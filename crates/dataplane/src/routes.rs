@@ -190,7 +190,7 @@ impl RouteTable {
 
     /// Returns the route of an address, with the addresses around it that have the same one.
     #[inline(never)]
-    fn around(&self, destination: Address) -> Near {
+    pub(crate) fn near(&self, destination: Address) -> Near {
         let Address { family, value } = destination;
         match family {
             Family::V4 => Near::of(family, self.v4.around(value as u32)),
@@ -242,7 +242,7 @@ impl Near {
     ) -> Option<RouteTarget> {
         let Address { family, value } = destination;
         if self.family != Some(family) || value.wrapping_sub(self.first) > self.behind {
-            *self = routes.around(destination);
+            *self = routes.near(destination);
         }
         self.target
     }

@@ -6,7 +6,8 @@ use wire::Frames;
 
 use crate::departures::{Departure, Departures, Taken};
 use crate::outputs::Outputs;
-use crate::path::{Exit, Protection, hold, link_bytes, write_link};
+use crate::path::{Protection, hold, link_bytes, write_link};
+use crate::port::Egress;
 use crate::row::Row;
 use crate::sends::Send;
 use crate::stage::{Stage, StageClock};
@@ -41,9 +42,8 @@ impl Departures {
                 }
             }
             if sa.encapsulation.udp.is_some() && sa.tunnel().remote.is_ipv6() {
-                let exit = &taken.way.exit;
                 for job in &jobs[..sealed] {
-                    finish_udp(turn, job, &list[job.row as usize], exit);
+                    finish_udp(turn, job, &list[job.row as usize], taken.way.egress);
                 }
             }
         }
@@ -54,22 +54,16 @@ impl Departures {
         let Departures { list, ways, .. } = self;
         for run in list.chunk_by(|one, next| one.way == next.way) {
             let taken = &mut ways[run[0].way as usize];
-            // A call for each kind of verdict: it is built once, not for every packet.
-            match taken.way.protection {
-                Some(Protection { set, .. }) => {
-                    leave_together(turn, rows, run, taken, Verdict::Protect(set));
-                }
-                None => {
-                    let verdict = Verdict::Forward(taken.way.exit.egress.port);
-                    leave_together(turn, rows, run, taken, verdict);
-                }
-            }
+            let verdict = match taken.way.protection {
+                Some(Protection { set, .. }) => Verdict::Protect(set),
+                None => Verdict::Forward(taken.way.egress.port),
+            };
+            leave_together(turn, rows, run, taken, verdict);
         }
     }
 }
 
 /// Sends packets that follow each other on one way.
-#[inline(always)]
 fn leave_together<F: Frames>(
     turn: &mut Turn<'_, F>,
     rows: &[Row],
@@ -77,7 +71,7 @@ fn leave_together<F: Frames>(
     taken: &mut Taken,
     verdict: Verdict,
 ) {
-    let egress = taken.way.exit.egress;
+    let egress = taken.way.egress;
     let finished = run.iter().filter(|departure| departure.leaves());
     if egress.mac.is_none() {
         for departure in finished {
@@ -103,10 +97,10 @@ fn finish_udp<F: Frames>(
     turn: &mut Turn<'_, F>,
     job: &SealJob,
     departure: &Departure,
-    exit: &Exit,
+    egress: Egress,
 ) {
     // Behind the link header begins IPv6, in transport mode perhaps with extension headers.
-    let start = departure.offset as usize + link_bytes(turn.snapshot, exit.egress);
+    let start = departure.offset as usize + link_bytes(turn.snapshot, egress);
     let end = departure.offset as usize + departure.length as usize;
     let packet = turn.frames.bytes_mut(job.frame).get_mut(start..end);
     ipsec::finish_udp(packet.unwrap_or_default());
@@ -163,14 +157,13 @@ fn write_clear<F: Frames>(
 ) -> Result<(), DropReason> {
     let (ip, family) = (row.ip as usize, row.packet.flow.family);
     let frame = turn.frames.bytes_mut(row.frame);
-    let start = write_link(turn.snapshot, frame, ip, &taken.way.exit, family)
+    let start = write_link(turn.snapshot, frame, ip, taken.way.egress, family)
         .ok_or(DropReason::Oversize)?;
     departure.is_at(start..ip + row.packet.length as usize);
     Ok(())
 }
 
 /// Writes ESP headers, trailer and link header of a departure, and adds what the cipher has to do.
-#[inline(always)]
 fn write_sealed<F: Frames>(
     turn: &mut Turn<'_, F>,
     departure: &mut Departure,
@@ -183,27 +176,14 @@ fn write_sealed<F: Frames>(
     let sequence = taken.numbers.take()?;
     let sa = turn.snapshot.outbound_sa(protection.sa);
     let frame = turn.frames.bytes_mut(row.frame);
-    jobs.push(SealJob { row: place, ..SealJob::of(row.frame) });
-    let job = jobs.last_mut().expect("pushed just now");
-    let written = match sa.encapsulate_into(job, frame, row.ip as usize, &row.packet, sequence) {
-        Some(outer) => {
-            let exit = &taken.way.exit;
-            write_link(turn.snapshot, frame, outer.start, exit, sa.family())
-                .map(|start| (start, outer.end))
-                .ok_or(DropReason::Oversize)
-        }
-        None => Err(unfit(sa)),
-    };
-    match written {
-        Ok((start, end)) => {
-            departure.is_at(start..end);
-            Ok(())
-        }
-        Err(reason) => {
-            jobs.pop();
-            Err(reason)
-        }
-    }
+    let (job, outer) = sa
+        .encapsulate(row.frame, frame, row.ip as usize, &row.packet, sequence, place)
+        .ok_or_else(|| unfit(sa))?;
+    let start = write_link(turn.snapshot, frame, outer.start, taken.way.egress, sa.family())
+        .ok_or(DropReason::Oversize)?;
+    departure.is_at(start..outer.end);
+    jobs.push(job);
+    Ok(())
 }
 
 /// Returns the reason why an SA cannot carry a packet: transport mode carries few kinds of packets,

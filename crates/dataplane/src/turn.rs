@@ -6,7 +6,6 @@ use crate::counters::Counters;
 use crate::esp_fragments::DroppedDatagrams;
 use crate::ids::{NetdevId, PortId};
 use crate::outputs::Outputs;
-use crate::routes::Near;
 use crate::row::{Row, State};
 use crate::share::Share;
 use crate::snapshot::Snapshot;
@@ -15,8 +14,6 @@ use crate::verdict::{DropReason, Verdict};
 /// Everything a stage may touch besides its rows.
 pub(crate) struct Turn<'a, F> {
     pub(crate) snapshot: &'a Snapshot,
-    /// The route that was found last.
-    pub(crate) near: Near,
     pub(crate) now_ns: u64,
     /// Share of the worker whose turn it is.
     pub(crate) share: Share,

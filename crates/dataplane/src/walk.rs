@@ -26,7 +26,6 @@ use crate::ids::NetdevId;
 use crate::input::{Entry, Input};
 use crate::l4_checksum::Sampling;
 use crate::outputs::Outputs;
-use crate::routes::Near;
 use crate::row::Row;
 use crate::share::Share;
 use crate::snapshot::Snapshot;
@@ -164,11 +163,10 @@ impl Walk {
         out.verdicts.clear();
         out.verdicts.resize(packets.len(), None);
         let (share, handed_over) = (*share, out.handovers.len());
-        let (near, sample) = (Near::nothing(), sampling.draw(netdev, packets.len(), now_ns));
+        let sample = sampling.draw(netdev, packets.len(), now_ns);
         let (first, mut cache) = (0, cache.as_mut());
         let mut turn = Turn {
             snapshot,
-            near,
             now_ns,
             share,
             handing,

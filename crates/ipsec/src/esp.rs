@@ -137,27 +137,10 @@ impl OutboundSa {
         sequence: u64,
         row: u32,
     ) -> Option<(SealJob, Range<usize>)> {
-        let mut job = SealJob { row, ..SealJob::of(frame_id) };
-        let outer = self.encapsulate_into(&mut job, frame, ip, packet, sequence)?;
-        Some((job, outer))
-    }
-
-    /// Does as [`encapsulate`](Self::encapsulate), into a job that is made [`of`](SealJob::of) the
-    /// packet's frame and already is where the cipher will read it. A job handed over by value
-    /// would be written in small pieces and moved in large ones at once, which stalls for a dozen
-    /// nanoseconds.
-    #[inline(always)]
-    pub fn encapsulate_into(
-        &self,
-        job: &mut SealJob,
-        frame: &mut [u8],
-        ip: usize,
-        packet: &Packet,
-        sequence: u64,
-    ) -> Option<Range<usize>> {
         if sequence == 0 || sequence > self.sequence.numbers().limit() {
             return None;
         }
+        let mut job = SealJob { row, ..SealJob::of(frame_id) };
         if self.encapsulation.mode == Mode::Transport {
             return self.around_upper_layer(job, frame, ip, packet, sequence);
         }
@@ -188,7 +171,7 @@ impl OutboundSa {
         job.sequence = sequence;
         let esp = self.outer.write(head, packet, total, sequence)?;
         self.write_esp_header(esp, sequence, nonce)?;
-        Some(start..start + total)
+        Some((job, start..start + total))
     }
 
     /// Writes SPI, sequence number and IV.
@@ -249,23 +232,6 @@ impl InboundSa {
         esp: Range<usize>,
         row: u32,
     ) -> Result<OpenJob, OpenError> {
-        let mut job = OpenJob { row, ..OpenJob::of(frame_id) };
-        self.open_job_into(&mut job, frame, esp)?;
-        Ok(job)
-    }
-
-    /// Does as [`open_job`](Self::open_job), into a job that is made [`of`](OpenJob::of) the
-    /// packet's frame and already is where the cipher will read it.
-    ///
-    /// # Errors
-    /// As [`open_job`](Self::open_job).
-    #[inline(always)]
-    pub fn open_job_into(
-        &self,
-        job: &mut OpenJob,
-        frame: &[u8],
-        esp: Range<usize>,
-    ) -> Result<(), OpenError> {
         let Sizes { front, icv, alignment, .. } = self.sizes;
         let bytes = frame.get(esp.clone()).ok_or(OpenError::Truncated)?;
         let text_length = bytes.len().checked_sub(front + icv).ok_or(OpenError::Truncated)?;
@@ -279,12 +245,13 @@ impl InboundSa {
             bytes.split_first_chunk::<HEADER_BYTES>().ok_or(OpenError::Truncated)?;
         let iv = behind.get(..front - HEADER_BYTES).ok_or(OpenError::Truncated)?;
         u32::try_from(esp.end).map_err(|_| OpenError::Truncated)?;
+        let mut job = OpenJob { row, ..OpenJob::of(frame_id) };
         job.aad = esp.start as u32;
         job.text = (esp.start + front) as u32;
         job.text_length = text_length as u32;
         job.nonce = self.cipher.received_nonce(iv).to_ne_bytes();
         job.sequence = self.window.infer(u64::from_be_bytes(*head) as u32);
-        Ok(())
+        Ok(job)
     }
 }
 

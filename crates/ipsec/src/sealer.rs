@@ -1,5 +1,5 @@
 //! A run of packets of one SA, sealed or opened in its common form: the fast form of
-//! [`OutboundSa::encapsulate_into`] and [`InboundSa::open_job_into`], which stay the authority. A
+//! [`OutboundSa::encapsulate`] and [`InboundSa::open_job`], which stay the authority. A
 //! property test holds what is written byte for byte equal.
 
 use wire::Family;
@@ -32,7 +32,7 @@ pub struct InnerPacket {
 }
 
 impl OutboundSa {
-    /// The form of its headers. `None`: only [`encapsulate_into`](Self::encapsulate_into) writes
+    /// The form of its headers. `None`: only [`encapsulate`](Self::encapsulate) writes
     /// them.
     #[inline]
     pub fn form(&self) -> Option<Form> {

@@ -273,7 +273,7 @@ mod tests {
         let Some(seen) = seen.filter(|seen| seen.length as usize <= bytes.len()) else {
             return Ok(());
         };
-        let parsed = match packet::parse_plain(bytes) {
+        let parsed = match packet::parse(bytes) {
             // A glance does not look at addresses.
             Err(packet::ParseError::BadAddress) => return Ok(()),
             parsed => parsed.map_err(|error| TestCaseError::fail(std::format!("{error:?}")))?,

@@ -104,18 +104,6 @@ impl Link {
         Some(())
     }
 
-    /// The EtherType of a frame, if it is an untagged one to this station.
-    #[inline]
-    pub fn ethertype_to(frame: &[u8], station: LinkAddress) -> Option<u16> {
-        let header = frame.first_chunk::<ETHERNET_BYTES>()?;
-        let (first, _) = header.split_first_chunk::<8>()?;
-        let (_, last) = header.split_last_chunk::<2>()?;
-        let ethertype = u16::from_be_bytes(*last);
-        let tagged = matches!(ethertype, ethertype::VLAN | ethertype::STACKED_VLAN);
-        let to_it = u64::from_be_bytes(*first) & !0xffff == station.high();
-        (to_it && !tagged).then_some(ethertype)
-    }
-
     /// Returns whether the frame is for a group (broadcast or multicast), not one station.
     #[inline]
     pub fn is_group(&self) -> bool {
@@ -147,35 +135,6 @@ pub fn write(
     }
     header[12 + tag_bytes..14 + tag_bytes].copy_from_slice(&ethertype.to_be_bytes());
     Some(start)
-}
-
-/// An untagged header from one station to another, but for its EtherType: made once, then written
-/// in front of many packets.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Untagged {
-    /// The header's first 12 bytes, in the order in which they are sent.
-    first: [u8; 8],
-    behind: [u8; 4],
-}
-
-impl Untagged {
-    /// Prepares it.
-    pub const fn new(destination: LinkAddress, source: LinkAddress) -> Untagged {
-        let source = source.high();
-        Untagged {
-            first: (destination.high() | source >> 48).to_be_bytes(),
-            behind: ((source >> 16) as u32).to_be_bytes(),
-        }
-    }
-
-    /// Writes it.
-    #[inline(always)]
-    pub fn write(&self, header: &mut [u8; ETHERNET_BYTES], ethertype: u16) {
-        let (first, rest) = header.split_at_mut(8);
-        first.copy_from_slice(&self.first);
-        rest[..4].copy_from_slice(&self.behind);
-        rest[4..].copy_from_slice(&ethertype.to_be_bytes());
-    }
 }
 
 /// A link header from one station to another, with or without a VLAN tag, but for its EtherType:
@@ -279,15 +238,10 @@ mod tests {
             let vlan = tagged.then_some(id);
             let (to, from) = (LinkAddress::new(d), LinkAddress::new(s));
             let start = write(&mut frame, 30, to, from, vlan, ethertype::IPV6).unwrap();
-            let bare = Link::ethertype_to(&frame[start..], to);
-            prop_assert_eq!(bare, vlan.is_none().then_some(ethertype::IPV6));
             let link = Link::parse(&frame[start..]).unwrap();
             prop_assert_eq!((link.destination, link.source), (d, s));
             prop_assert_eq!(link.tag, vlan.map_or(Tag::Untagged, Tag::Vlan));
             prop_assert_eq!((link.ethertype, start + link.length), (ethertype::IPV6, 30));
-            let mut prepared = [0u8; ETHERNET_BYTES];
-            Untagged::new(to, from).write(&mut prepared, ethertype::IPV6);
-            prop_assert_eq!(vlan.is_none(), frame[start..30] == prepared);
             let (template, mut bare, mut with_tag) =
                 (LinkTemplate::new(to, from, vlan), [0u8; ETHERNET_BYTES], [0u8; TAGGED_BYTES]);
             prop_assert_eq!(template.is_tagged(), tagged);

@@ -1,9 +1,8 @@
 //! IP packets: the checks every packet passes and what the walk needs to know of it.
 //!
-//! Two parsers give one answer. [`parse`] takes the common packet (IPv4 without options or
-//! fragments, IPv6 without extension headers; TCP, UDP or ESP) through one chain of compares and
-//! hands everything else to the plain parser, which follows the RFCs clause by clause and names
-//! what is wrong. A property test and a fuzz target hold the two together.
+//! [`parse`] follows the RFCs clause by clause and names what is wrong. The fast path looks at the
+//! common packet by [`glance`](crate::glance) instead; a property test and a fuzz target hold that
+//! both say the same.
 
 use crate::checksum;
 use crate::flow::{Family, Flow, Upper, protocol};
@@ -68,32 +67,12 @@ pub enum ParseError {
 ///
 /// # Errors
 /// [`ParseError`]: drop the packet.
-#[inline]
 pub fn parse(bytes: &[u8]) -> Result<Packet, ParseError> {
-    match parse_common(bytes) {
-        Some(packet) => Ok(packet),
-        None => parse_plain(bytes),
+    match bytes.first().ok_or(ParseError::Malformed)? >> 4 {
+        4 => ipv4(bytes, Extent::Received),
+        6 => ipv6(bytes, Extent::Received),
+        _ => Err(ParseError::NotIp),
     }
-}
-
-/// [`parse`] into a place where the packet stays: moved out of a result it would be moved twice, in
-/// pieces that are not those it was written in. On an error the place is left as it was.
-///
-/// # Errors
-/// As [`parse`].
-#[inline(always)]
-pub fn parse_into(bytes: &[u8], packet: &mut Packet) -> Result<(), ParseError> {
-    if bytes.first() == Some(&0x45) {
-        if let Some(common) = parse_common_v4(bytes) {
-            *packet = common;
-            return Ok(());
-        }
-    } else if let Some(common) = parse_common_v6(bytes) {
-        *packet = common;
-        return Ok(());
-    }
-    *packet = parse_plain(bytes)?;
-    Ok(())
 }
 
 /// The flow of a packet that an ICMP error quotes. The quote may be cut short anywhere behind the
@@ -101,8 +80,8 @@ pub fn parse_into(bytes: &[u8], packet: &mut Packet) -> Result<(), ParseError> {
 /// lengths nor checksum nor hop limit are judged.
 pub fn parse_quoted(bytes: &[u8]) -> Option<Flow> {
     let packet = match bytes.first()? >> 4 {
-        4 => ipv4_plain(bytes, Extent::Quoted),
-        6 => ipv6_plain(bytes, Extent::Quoted),
+        4 => ipv4(bytes, Extent::Quoted),
+        6 => ipv6(bytes, Extent::Quoted),
         _ => return None,
     };
     packet.ok().map(|packet| packet.flow)
@@ -117,120 +96,6 @@ pub fn parse_group(bytes: &[u8]) -> Option<Flow> {
         _ => return None,
     };
     parse_quoted(bytes.get(..length)?)
-}
-
-/// The common packet, or `None`: ask [`parse_plain`].
-#[inline(always)]
-pub fn parse_common(bytes: &[u8]) -> Option<Packet> {
-    if *bytes.first()? == 0x45 { parse_common_v4(bytes) } else { parse_common_v6(bytes) }
-}
-
-/// Returns the fixed header's length of an upper-layer protocol that the common parser knows, and
-/// whether the header begins with ports; `None`: ask the plain parser.
-#[inline(always)]
-const fn common_upper(protocol: u8) -> Option<(u32, bool)> {
-    match protocol {
-        protocol::UDP => Some((8, true)),
-        protocol::TCP => Some((20, true)),
-        protocol::ESP => Some((8, false)),
-        _ => None,
-    }
-}
-
-#[inline(always)]
-const fn upper_of(ports: u32, has_ports: bool) -> Upper {
-    match has_ports {
-        true => Upper::Ports { source: (ports >> 16) as u16, destination: ports as u16 },
-        false => Upper::None,
-    }
-}
-
-/// The common IPv4 packet, or `None`: ask [`parse_plain`].
-#[inline(always)]
-pub fn parse_common_v4(bytes: &[u8]) -> Option<Packet> {
-    let header = bytes.first_chunk::<{ IPV4_BYTES + 8 }>()?;
-    // As they lie in memory: ones' complement sums do not mind the order of bytes (RFC 1071 §2),
-    // and what is not looked at as a number need not be turned round.
-    let raw =
-        |i: usize| u32::from_ne_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]);
-    let number = |raw: u32| u32::from_be(raw);
-    let (first, second, third) = (raw(0), raw(4), raw(8));
-    let (source, destination) = (raw(12), raw(16));
-    let sum = u64::from(first)
-        + u64::from(second)
-        + u64::from(third)
-        + u64::from(source)
-        + u64::from(destination);
-    let (hop_limit, protocol) = (header[8], header[9]);
-    let (upper_bytes, has_ports) = common_upper(protocol)?;
-    let length = number(first) & 0xffff;
-    let good = (header[0] == 0x45)
-        & (number(second) & 0x3fff == 0)
-        & (hop_limit != 0)
-        & (length >= IPV4_BYTES as u32 + upper_bytes)
-        & (length as usize <= bytes.len())
-        & sum.is_multiple_of(0xffff)
-        & UNICAST[usize::from(header[12])]
-        & UNICAST[usize::from(header[16])];
-    let (source, destination) = (number(source), number(destination));
-    if !good {
-        return None;
-    }
-    Some(Packet {
-        flow: Flow {
-            family: Family::V4,
-            source: source.into(),
-            destination: destination.into(),
-            protocol,
-            upper: upper_of(number(raw(20)), has_ports),
-        },
-        length,
-        upper_offset: IPV4_BYTES as u16,
-        hop_limit,
-        traffic_class: header[1],
-        fragment: Fragment::Whole,
-        dont_fragment: header[6] & 0x40 != 0,
-    })
-}
-
-/// The common IPv6 packet, or `None`: ask [`parse_plain`].
-#[inline(always)]
-pub fn parse_common_v6(bytes: &[u8]) -> Option<Packet> {
-    let header = bytes.first_chunk::<{ IPV6_BYTES + 8 }>()?;
-    let (fixed, rest) = header.split_first_chunk::<8>()?;
-    let (source, rest) = rest.split_first_chunk::<16>()?;
-    let (destination, upper) = rest.split_first_chunk::<16>()?;
-    let fixed = u64::from_be_bytes(*fixed);
-    let ports = u32::from_be_bytes([upper[0], upper[1], upper[2], upper[3]]);
-    let (source, destination) = (u128::from_be_bytes(*source), u128::from_be_bytes(*destination));
-    let protocol = (fixed >> 8) as u8;
-    let (upper_bytes, has_ports) = common_upper(protocol)?;
-    let payload = u32::from((fixed >> 16) as u16);
-    let length = payload + IPV6_BYTES as u32;
-    let good = (fixed >> 60 == 6)
-        & (fixed & 0xff != 0)
-        & (payload >= upper_bytes)
-        & (length as usize <= bytes.len())
-        & ipv6_is_unicast(source)
-        & ipv6_is_unicast(destination);
-    if !good {
-        return None;
-    }
-    Some(Packet {
-        flow: Flow {
-            family: Family::V6,
-            source,
-            destination,
-            protocol,
-            upper: upper_of(ports, has_ports),
-        },
-        length,
-        upper_offset: IPV6_BYTES as u16,
-        hop_limit: fixed as u8,
-        traffic_class: (fixed >> 52) as u8,
-        fragment: Fragment::Whole,
-        dont_fragment: true,
-    })
 }
 
 /// Returns the offset of the byte that names the upper-layer protocol of a checked packet: in the
@@ -282,21 +147,8 @@ enum Extent {
     Quoted,
 }
 
-/// The authority: any packet, clause by clause.
-///
-/// # Errors
-/// As [`parse`].
-#[cold]
-pub fn parse_plain(bytes: &[u8]) -> Result<Packet, ParseError> {
-    match bytes.first().ok_or(ParseError::Malformed)? >> 4 {
-        4 => ipv4_plain(bytes, Extent::Received),
-        6 => ipv6_plain(bytes, Extent::Received),
-        _ => Err(ParseError::NotIp),
-    }
-}
-
 /// RFC 791 and RFC 1812 §5.2.2.
-fn ipv4_plain(bytes: &[u8], extent: Extent) -> Result<Packet, ParseError> {
+fn ipv4(bytes: &[u8], extent: Extent) -> Result<Packet, ParseError> {
     use ParseError::{BadAddress, Checksum, HopLimit, Malformed, SourceRoute};
     // 1. Lengths: the header in what was received, the packet in what was received.
     let fixed = bytes.first_chunk::<IPV4_BYTES>().ok_or(Malformed)?;
@@ -337,7 +189,7 @@ fn ipv4_plain(bytes: &[u8], extent: Extent) -> Result<Packet, ParseError> {
     }
     let fragment = fragment_of(offset, more);
     let protocol = fixed[9];
-    let upper = upper_plain(protocol, data, fragment, extent, Family::V4)?;
+    let upper = upper(protocol, data, fragment, extent, Family::V4)?;
     Ok(Packet {
         flow: Flow {
             family: Family::V4,
@@ -356,7 +208,7 @@ fn ipv4_plain(bytes: &[u8], extent: Extent) -> Result<Packet, ParseError> {
 }
 
 /// RFC 8200.
-fn ipv6_plain(bytes: &[u8], extent: Extent) -> Result<Packet, ParseError> {
+fn ipv6(bytes: &[u8], extent: Extent) -> Result<Packet, ParseError> {
     use ParseError::{BadAddress, HopLimit, Malformed};
     // 1. Lengths. A jumbogram (payload length 0) is malformed: no frame holds it.
     let fixed = bytes.first_chunk::<IPV6_BYTES>().ok_or(Malformed)?;
@@ -383,7 +235,7 @@ fn ipv6_plain(bytes: &[u8], extent: Extent) -> Result<Packet, ParseError> {
     // 3. Extension headers, up to the upper layer.
     let chain = ipv6_extensions(there, fixed[6], extent)?;
     let data = there.get(chain.upper_offset..).ok_or(Malformed)?;
-    let upper = upper_plain(chain.protocol, data, chain.fragment, extent, Family::V6)?;
+    let upper = upper(chain.protocol, data, chain.fragment, extent, Family::V6)?;
     Ok(Packet {
         flow: Flow { family: Family::V6, source, destination, protocol: chain.protocol, upper },
         length: total as u32,
@@ -492,7 +344,7 @@ fn ipv4_options(mut options: &[u8]) -> Result<Routing, ParseError> {
 
 /// Ports or ICMP type. A whole packet must hold its protocol's whole fixed header, a first
 /// fragment or a quote its first 8 bytes.
-fn upper_plain(
+fn upper(
     number: u8,
     data: &[u8],
     fragment: Fragment,
@@ -534,16 +386,6 @@ fn upper_plain(
 pub const fn ipv4_is_unicast(address: u32) -> bool {
     address.wrapping_sub(0x0100_0000) < 0xe000_0000 - 0x0100_0000 && address >> 24 != 127
 }
-
-/// [`ipv4_is_unicast`] by an address's first byte, which says it all.
-const UNICAST: [bool; 256] = {
-    let (mut table, mut first) = ([false; 256], 0);
-    while first < 256 {
-        table[first] = ipv4_is_unicast((first as u32) << 24);
-        first += 1;
-    }
-    table
-};
 
 /// Neither unspecified, loopback, IPv4-mapped nor multicast (RFC 4291 §2.5, RFC 6890).
 #[inline]

@@ -1,12 +1,12 @@
 //! The parsers of packets.
 
+use wire::glance::{self, Glance, UpperKind, V4_SEEN, V6_SEEN};
 use wire::icmp::{self, Error};
-use wire::link::{ETHERNET_BYTES, Link, LinkAddress};
+use wire::link::{ETHERNET_BYTES, Entrance, Link, LinkAddress, TAGGED_BYTES, Tag};
 use wire::packet::{
-    IPV4_BYTES, decrement_hop_limit, parse as parse_fast, parse_group, parse_plain, parse_quoted,
-    set_ecn,
+    self, IPV4_BYTES, ParseError, decrement_hop_limit, parse_group, parse_quoted, set_ecn,
 };
-use wire::{Address, Family, Fragment, Packet, checksum};
+use wire::{Address, Family, Fragment, Packet, Upper, checksum};
 
 /// Takes the input as a frame, as an IP packet, and as an IPv4 packet whose header checksum is
 /// mended: the fuzzer would seldom guess one.
@@ -21,12 +21,25 @@ pub fn parse(data: &[u8]) {
 /// Takes the input as a frame. The short look at it says what the whole one says.
 fn frame(data: &[u8]) {
     let link = Link::parse(data);
-    let station = data.first_chunk().map_or([2; 6], |destination: &[u8; 6]| *destination);
-    let untagged = link.filter(|link| link.length == ETHERNET_BYTES);
-    let expected = untagged.map(|link| link.ethertype);
-    assert_eq!(Link::ethertype_to(data, LinkAddress::new(station)), expected);
-    let other = LinkAddress::new(station.map(|byte| byte ^ 1));
-    assert_eq!(Link::ethertype_to(data, other), None);
+    if let (Some(link), Some(view)) = (link, data.first_chunk::<TAGGED_BYTES>()) {
+        let entrance = |station, vlan| Entrance::new(LinkAddress::new(station), vlan);
+        let (found, vlan) = match (link.tag, link.length) {
+            (Tag::Vlan(id), _) => {
+                let entrance = entrance(link.destination, Some(id));
+                (entrance.ethertype::<TAGGED_BYTES, TAGGED_BYTES>(view), Some(id))
+            }
+            (Tag::Untagged, ETHERNET_BYTES) => {
+                let entrance = entrance(link.destination, None);
+                (entrance.ethertype::<ETHERNET_BYTES, TAGGED_BYTES>(view), None)
+            }
+            // A priority tag, or several: the general walk's.
+            (Tag::Untagged | Tag::Stacked, _) => (Some(link.ethertype.to_be()), None),
+        };
+        assert_eq!(found, Some(link.ethertype.to_be()));
+        let other = entrance(link.destination.map(|byte| byte ^ 1), vlan);
+        assert_eq!(other.ethertype::<ETHERNET_BYTES, TAGGED_BYTES>(view), None);
+        assert_eq!(other.ethertype::<TAGGED_BYTES, TAGGED_BYTES>(view), None);
+    }
     if let Some(link) = link {
         assert!(link.length <= data.len(), "a link header of {} bytes", link.length);
         ip(&data[link.length..]);
@@ -48,20 +61,56 @@ fn with_checksum(data: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn ip(bytes: &[u8]) {
-    let parsed = parse_fast(bytes);
-    assert_eq!(parsed, parse_plain(bytes), "fast, then plain");
+    let parsed = packet::parse(bytes);
+    if let Some(glance) = glance_at(bytes) {
+        says_the_same(&glance, parsed);
+    }
     // Whatever they say of it: no bytes panic.
     parse_group(bytes);
     parse_quoted(bytes);
     if let Ok(packet) = parsed {
         lengths_lie_inside(bytes, &packet);
         let whole = &bytes[..packet.length as usize];
-        assert_eq!(parse_fast(whole), parsed, "link padding changes nothing");
+        assert_eq!(packet::parse(whole), parsed, "link padding changes nothing");
         quotes_say_the_same(whole, &packet);
         changes_on_the_way_are_understood(whole, &packet);
         errors_about_it_quote_it(whole, &packet);
         icmp::quoted_flow(whole, &packet);
     }
+}
+
+/// A glance at a packet, behind which stands something else.
+fn glance_at(bytes: &[u8]) -> Option<Glance> {
+    let behind: Vec<u8> = bytes.iter().copied().chain([0xff; V6_SEEN]).collect();
+    let glance = match bytes.first()? >> 4 {
+        4 => glance::v4(behind.first_chunk::<V4_SEEN>()?)?,
+        6 => glance::v6(behind.first_chunk::<V6_SEEN>()?)?,
+        _ => return None,
+    };
+    (glance.length as usize <= bytes.len()).then_some(glance)
+}
+
+/// Asserts that the parser, which looks at addresses, too, says what the glance says.
+fn says_the_same(glance: &Glance, parsed: Result<Packet, ParseError>) {
+    let packet = match parsed {
+        Err(ParseError::BadAddress) => return,
+        parsed => parsed.expect("what is common is a packet"),
+    };
+    let kind = match packet.flow.family {
+        Family::V4 => glance::kind_v4(glance.protocol),
+        Family::V6 => glance::kind_v6(glance.protocol),
+    };
+    let upper = match packet.flow.upper {
+        Upper::Ports { source, destination } => {
+            (UpperKind::Ports, u32::from(source) << 16 | u32::from(destination))
+        }
+        Upper::Icmp { kind, code } => (UpperKind::Icmp, u32::from(kind) << 8 | u32::from(code)),
+        Upper::None => (UpperKind::None, 0),
+        Upper::Fragment => panic!("a fragment is not common"),
+    };
+    assert_eq!((kind, glance.upper), upper);
+    assert_eq!((glance.length, glance.protocol), (packet.length, packet.flow.protocol));
+    assert!(packet.fragment == Fragment::Whole && packet.hop_limit > 1, "{packet:?}");
 }
 
 fn lengths_lie_inside(bytes: &[u8], packet: &Packet) {
@@ -96,13 +145,13 @@ fn changes_on_the_way_are_understood(whole: &[u8], packet: &Packet) {
     if packet.hop_limit > 1 {
         decrement_hop_limit(&mut changed, family);
         expected.hop_limit -= 1;
-        assert_eq!(parse_fast(&changed), Ok(expected), "with a lower hop limit");
+        assert_eq!(packet::parse(&changed), Ok(expected), "with a lower hop limit");
         assert!(is_exact(&changed), "the checksum of a lower hop limit");
     }
     for ecn in 0..4 {
         set_ecn(&mut changed, family, ecn);
         expected.traffic_class = expected.traffic_class & !3 | ecn;
-        assert_eq!(parse_fast(&changed), Ok(expected), "with ECN {ecn}");
+        assert_eq!(packet::parse(&changed), Ok(expected), "with ECN {ecn}");
         assert!(is_exact(&changed), "the checksum of ECN {ecn}");
     }
 }
@@ -120,7 +169,7 @@ fn errors_about_it_quote_it(whole: &[u8], packet: &Packet) {
         let length = icmp::write_error(&mut out, error, source, whole, packet);
         let length = length.expect("the largest error has room");
         assert!(length <= most, "{length} bytes");
-        let answer = parse_fast(&out[..length]).expect("an error that we make");
+        let answer = packet::parse(&out[..length]).expect("an error that we make");
         assert_eq!(answer.length as usize, length);
         assert_eq!(answer.flow.destination, packet.flow.source);
         assert!(icmp::is_error(&answer.flow) && !icmp::may_answer(&answer));

@@ -13,11 +13,9 @@ pub(super) const BOOL_PARAMETERS: &[&str] = &[
     "crates/config/src/pieces.rs push",
     "crates/cpu/src/lanes.rs ones",
     "crates/dataplane/src/decide.rs no_way",
-    "crates/dataplane/src/plan.rs may_be_clamped",
     "crates/policy/src/spd/change.rs made_again",
     "crates/wire/src/build.rs fragment",
     "crates/wire/src/packet.rs fragment_of",
-    "crates/wire/src/packet.rs upper_of",
 ];
 pub(super) const CIRCLES: &[&str] = &[
     "bpf: attach error probe steering",

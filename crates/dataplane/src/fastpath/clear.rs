@@ -253,9 +253,8 @@ struct Around {
 }
 
 #[inline(always)]
-fn around<F>(turn: &mut Turn<'_, F>, to: Address) -> Option<Around> {
-    turn.near.lookup(turn.snapshot.routes(), to);
-    let (first, behind, hop) = turn.near.via(to.family)?;
+fn around<F>(turn: &Turn<'_, F>, to: Address) -> Option<Around> {
+    let (first, behind, hop) = turn.snapshot.routes().near(to).via(to.family)?;
     Some(Around { first, behind, hop })
 }
 

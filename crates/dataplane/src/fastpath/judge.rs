@@ -14,6 +14,8 @@ use super::ways::{Decision, Heading, Ways};
 use crate::cache::{Column, FlowCache, Scopes, Value, Way as Route, bits};
 use crate::decide::{Routed, route_flow};
 use crate::ids::NextHopId;
+use crate::routes::Near;
+use crate::snapshot::Snapshot;
 use crate::turn::Turn;
 
 /// Lists for flows that the cache does not know, kept over batches.
@@ -199,7 +201,7 @@ impl Learning {
     /// route that the fast path goes is left out.
     fn collect<const HEAD: usize, const WORDS: usize, F>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        turn: &Turn<'_, F>,
         cache: Option<&FlowCache>,
         column: &Column<HEAD>,
         question: &Question<'_>,
@@ -209,7 +211,7 @@ impl Learning {
         asked.clear();
         flows.clear();
         scopes.clear();
-        let mut firsts = Firsts::default();
+        let (mut firsts, mut near) = (Firsts::default(), Near::nothing());
         for place in bits(missing) {
             let same = |other: usize| {
                 column.heads[other] == column.heads[place]
@@ -223,7 +225,8 @@ impl Learning {
                 continue;
             }
             let flow = column.flow::<WORDS>(place);
-            let Some((hop, is_asked)) = leads_on(turn, &flow, question.heading) else {
+            let Some((hop, is_asked)) = leads_on(turn.snapshot, &mut near, &flow, question.heading)
+            else {
                 firsts.forget_last();
                 continue;
             };
@@ -255,7 +258,12 @@ impl Learning {
 /// Returns the next hop of a flow whose packets the fast path can carry on, and whether the tables
 /// have to be asked: all that the general walk looks at before it remembers a flow. `None`: the
 /// general walk says what becomes of them.
-fn leads_on<F>(turn: &mut Turn<'_, F>, flow: &Flow, heading: Heading) -> Option<(NextHopId, bool)> {
+fn leads_on(
+    snapshot: &Snapshot,
+    near: &mut Near,
+    flow: &Flow,
+    heading: Heading,
+) -> Option<(NextHopId, bool)> {
     let is_unicast = |address: u128| match flow.family {
         Family::V4 => wire::packet::ipv4_is_unicast(address as u32),
         Family::V6 => wire::packet::ipv6_is_unicast(address),
@@ -263,7 +271,7 @@ fn leads_on<F>(turn: &mut Turn<'_, F>, flow: &Flow, heading: Heading) -> Option<
     if !is_unicast(flow.source) || !is_unicast(flow.destination) {
         return None;
     }
-    match (route_flow(turn.snapshot, &mut turn.near, flow).ok()?, heading) {
+    match (route_flow(snapshot, near, flow).ok()?, heading) {
         (Routed::Inside(hop), Heading::Out) => Some((hop, false)),
         (Routed::Outside(hop), Heading::Out) | (Routed::Inside(hop), Heading::In) => {
             Some((hop, true))

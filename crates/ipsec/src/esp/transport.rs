@@ -15,16 +15,16 @@ use crate::outer::{UDP_BYTES, udp_header};
 use crate::{OutboundSa, SealJob};
 
 impl OutboundSa {
-    /// [`OutboundSa::encapsulate_into`] in transport mode.
+    /// [`OutboundSa::encapsulate`] in transport mode.
     #[cold]
     pub(super) fn around_upper_layer(
         &self,
-        job: &mut SealJob,
+        mut job: SealJob,
         frame: &mut [u8],
         ip: usize,
         packet: &Packet,
         sequence: u64,
-    ) -> Option<Range<usize>> {
+    ) -> Option<(SealJob, Range<usize>)> {
         // RFC 4301 §4.1: between the two ends themselves, and only whole packets (§7).
         let ends = self.encapsulation.tunnel;
         let between = packet.flow.source_address() == ends.local.into()
@@ -66,7 +66,7 @@ impl OutboundSa {
         job.text_length = text_length as u32;
         job.nonce = nonce.to_ne_bytes();
         job.sequence = sequence;
-        Some(start..end)
+        Some((job, start..end))
     }
 }
 

@@ -223,7 +223,7 @@ fn without_df_the_fragments_leave_and_make_the_packet_again() {
 fn reassemble(fragments: &[Vec<u8>]) -> Vec<u8> {
     let mut data = vec![];
     for (place, bytes) in fragments.iter().enumerate() {
-        let packet = wire::packet::parse_plain(bytes).expect("a fragment is a packet");
+        let packet = wire::packet::parse(bytes).expect("a fragment is a packet");
         let field = u16::from_be_bytes([bytes[6], bytes[7]]);
         assert_eq!(usize::from(field & 0x1fff) * 8, data.len(), "nothing missing, nothing twice");
         let more = field & 0x2000 != 0;
