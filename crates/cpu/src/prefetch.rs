@@ -1,19 +1,18 @@
 //! Asking the processor for memory ahead of its use.
 
-/// Asks for the cache line of the byte at `at`, and waits for nothing. Beyond the end of `bytes`
-/// nothing is asked for.
+/// Asks for the cache line of the byte at `at`, and waits for nothing. Beyond the end of `bytes` it
+/// asks for a line that is of no use, or for nothing: no bounds are checked for it.
 #[inline(always)]
 pub fn prefetch(bytes: &[u8], at: usize) {
-    let Some(byte) = bytes.get(at) else { return };
     #[cfg(target_arch = "x86_64")]
     {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing that the program sees and faults at no address; this
-        // one is in the slice. Threat: none.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast()) }
+        // SAFETY: a prefetch reads nothing that the program sees and faults at no address, and
+        // `wrapping_add` may point anywhere. Threat: none.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(at).cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    std::hint::black_box(*byte);
+    std::hint::black_box(bytes.get(at).copied());
 }
 
 /// Asks for the first cache line of a value, and waits for nothing.

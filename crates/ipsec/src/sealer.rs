@@ -91,13 +91,12 @@ impl Sealer {
     }
 }
 
-/// Writes salt and IV. The cipher reads them as one, but not before all packets of the batch have
-/// theirs: by then three stores are as good as one.
+/// Writes salt and IV; the last 4 bytes, which an AEAD does not use, stay. The cipher reads them as
+/// one, but not before all packets of the batch have theirs: by then two stores are as good as one.
 #[inline(always)]
 fn put_nonce(nonce: &mut [u8; 16], salt: [u8; 4], iv: [u8; 8]) {
     nonce[..4].copy_from_slice(&salt);
     nonce[4..12].copy_from_slice(&iv);
-    nonce[12..].fill(0);
 }
 
 /// The common form of an SA that opens: tunnel mode, an AEAD or [`Suite::Null`].
@@ -119,7 +118,7 @@ impl InboundSa {
     }
 
     /// Says in a job what the cipher has to do with a packet whose ESP header is at `esp` in its
-    /// frame and carries this IV (of no matter where the suite has none); `frame` and `row` of the
+    /// frame and carries this IV (`None`: the suite has none); `frame`, `row` and `authentic` of the
     /// job stay.
     #[inline(always)]
     pub fn write_open_job(
@@ -128,14 +127,15 @@ impl InboundSa {
         opener: Opener,
         (esp, text_length): (u32, u32),
         sequence: u64,
-        iv: [u8; 8],
+        iv: Option<[u8; 8]>,
     ) {
         job.aad = esp;
         job.text = esp + opener.front;
         job.text_length = text_length;
-        put_nonce(&mut job.nonce, self.cipher.salt(), iv);
+        if let Some(iv) = iv {
+            put_nonce(&mut job.nonce, self.cipher.salt(), iv);
+        }
         job.sequence = sequence;
-        job.authentic = false;
     }
 }
 

@@ -149,15 +149,19 @@ impl Template {
         let (outer, esp) = head.split_at_mut_checked(OUTER)?;
         let behind = if OUTER <= OUTER_V4_UDP {
             let (ip, behind) = outer.split_first_chunk_mut::<V4_BYTES>()?;
-            let low = match self.dont_fragment {
-                DontFragment::Set => 0,
-                DontFragment::Copy if may_not_fragment => 0x4000,
-                DontFragment::Copy | DontFragment::Clear => u32::from(sequence as u16) << 16,
+            // Identification and flags: one of them is 0.
+            let (low, word) = match self.dont_fragment {
+                DontFragment::Set => (0, 0),
+                DontFragment::Copy if may_not_fragment => (0x4000, 0x4000),
+                DontFragment::Copy | DontFragment::Clear => {
+                    let identification = u32::from(sequence as u16);
+                    (identification << 16, identification)
+                }
             };
-            // Ten words: far from overflowing 32 bits, so two folds are enough.
-            let sum = self.sum + u32::from(class) + total + (low >> 16) + (low & 0xffff);
-            let sum = (sum & 0xffff) + (sum >> 16);
-            let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
+            // Ten words: far from overflowing 32 bits. The carry out of the lower half of both
+            // halves' sum is the one that is folded in.
+            let sum = self.sum + u32::from(class) + total + word;
+            let checksum = !(sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16;
             let first =
                 self.first | u64::from(class) << 48 | u64::from(total) << 32 | u64::from(low);
             let second = self.second | u64::from(checksum) << 32;

@@ -88,6 +88,9 @@ impl Way {
 pub(crate) struct Value(u64);
 
 impl Value {
+    /// A value that neither an entry has nor a miss: no verdict has the highest number.
+    pub(crate) const OF_NO_ENTRY: Value = Value(u64::MAX);
+
     pub(super) fn new(verdict: VerdictNumber, way: Way, epoch: u16) -> Value {
         let route = u64::from(epoch) << 16 | u64::from(way.bits());
         Value(u64::from(verdict.0) | route << 32)

@@ -418,7 +418,7 @@ impl<F: Frames> Glances<'_, F> {
         let row = &mut self.rows[place];
         (row.ip, row.length) = (ip, glance.length);
         // Where the outer headers and the trailer will be written.
-        cpu::prefetch(memory, (ip as usize).saturating_sub(HEADERS_BYTES));
+        cpu::prefetch(memory, (ip as usize).wrapping_sub(HEADERS_BYTES));
         cpu::prefetch(memory, (ip + glance.length) as usize);
         *V::of(&mut self.common) |= 1 << place;
         self.common.syn |= u64::from(glance.is_syn) << place;

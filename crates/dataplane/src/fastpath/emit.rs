@@ -197,13 +197,16 @@ fn send<F: Frames>(
         (Some((sa, form)), is_tagged) => {
             let Some(sealer) = turn.snapshot.outbound_sa(sa).sealer() else { return 0 };
             let jobs = &mut jobs[..rows.len()];
-            let way_of = Sealing { sealer, link: way.link, family };
+            let way_of = Sealing { sealer, link: way.link };
             let run = &mut way.run;
             macro_rules! by_form {
                 ($($tagged:literal $link:literal $outer:ident $iv:literal),*) => {
-                    match (is_tagged, form.outer, form.iv) {
-                        $(($tagged, $outer, $iv) => seal::<
-                            $link, $outer, $iv, { $link + $outer + 8 + $iv }, F,
+                    match (is_tagged, form.outer, form.iv, family) {
+                        $(($tagged, $outer, $iv, Family::V4) => seal::<
+                            $link, $outer, $iv, { $link + $outer + 8 + $iv }, false, F,
+                        >(turn.frames, way_of, run, batch, jobs),
+                        ($tagged, $outer, $iv, Family::V6) => seal::<
+                            $link, $outer, $iv, { $link + $outer + 8 + $iv }, true, F,
                         >(turn.frames, way_of, run, batch, jobs),)*
                         _ => u64::MAX,
                     }
@@ -235,7 +238,6 @@ struct Together<'a> {
 struct Sealing {
     sealer: Sealer,
     link: LinkTemplate,
-    family: Family,
 }
 
 /// Lowers hop limits and writes link headers; returns the packets that it could not write.
@@ -268,14 +270,22 @@ fn pass_on<const LINK: usize, F: Frames>(
 /// Writes all headers and trailers, and what the cipher has to do; returns the packets that it
 /// could not write.
 #[inline(never)]
-fn seal<const LINK: usize, const OUTER: usize, const IV: usize, const FRONT: usize, F: Frames>(
+fn seal<
+    const LINK: usize,
+    const OUTER: usize,
+    const IV: usize,
+    const FRONT: usize,
+    const INNER_V6: bool,
+    F: Frames,
+>(
     frames: &mut F,
-    Sealing { sealer, link, family }: Sealing,
+    Sealing { sealer, link }: Sealing,
     run: &mut Run,
     Together { rows, packets, into, first }: Together<'_>,
     jobs: &mut [SealJob],
 ) -> u64 {
     let ethertype = ethertype_of(if OUTER <= OUTER_V4_UDP { Family::V4 } else { Family::V6 });
+    let family = if INNER_V6 { Family::V6 } else { Family::V4 };
     let mut refused = 0u64;
     let first_number = run.next;
     run.next += rows.len() as u64;

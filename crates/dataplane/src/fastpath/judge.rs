@@ -95,10 +95,12 @@ impl Judge<'_> {
         let Question { heading, family, mask, .. } = *question;
         let (mut last, mut said) = (Value::default(), Decision::NONE);
         let mut one = |place: usize, row: &mut Row, value: Value| {
-            if value != last || said.is_on_link {
+            if value != last {
                 let destination = || column.flow::<WORDS>(place).destination_address();
                 let entry = (value, cache.said(value));
-                (last, said) = (value, ways.by_entry(turn, entry, (heading, family), destination));
+                said = ways.by_entry(turn, entry, (heading, family), destination);
+                // A decision for one destination says nothing of the next packet.
+                last = if said.is_on_link { Value::OF_NO_ENTRY } else { value };
             }
             (row.way, row.decision) = (said.way, said.place);
             row.length <= said.mtu

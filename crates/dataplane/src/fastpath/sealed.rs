@@ -418,8 +418,8 @@ impl Known {
     fn open<F: Frames>(&self, sa: &InboundSa, frames: &mut F, jobs: &mut [OpenJob]) {
         match self.is_ciphered {
             true => sa.cipher.open(frames, jobs),
-            // Each job lies in its frame: `look` has seen it there.
-            false => jobs.iter_mut().for_each(|job| job.authentic = true),
+            // Each job lies in its frame: `look` has seen it there, and said that it is authentic.
+            false => {}
         }
     }
 }
@@ -434,7 +434,7 @@ struct Looks<'a, 's, F> {
     of: &'a mut [u8; BATCH],
     known: &'a mut Vec<Known>,
     /// The SA of the packet before, and its place among those that are known.
-    last: Option<(&'s InboundSa, usize)>,
+    last: Option<(&'s InboundSa, usize, Known)>,
     /// Packets that are taken: a bit each.
     common: u64,
 }
@@ -577,14 +577,16 @@ impl<F: Frames> Looks<'_, '_, F> {
     fn esp<V: Version, const AT: usize>(&mut self, outer: Outer<'_>, udp: Option<u32>) {
         let Outer { place, behind, ip, at, link, length, ecn } = outer;
         let (spi, low) = (u32::from_be(word(ip, AT)), u32::from_be(word(ip, AT + 4)));
-        let (sa, known_at) = match self.last {
-            Some((sa, at)) if sa.spi.value() == spi => (sa, at),
+        let (sa, known_at, known) = match &self.last {
+            Some((sa, at, known)) if known.spi == spi => (*sa, *at, known),
             _ => match find(self.known, self.turn, self.gate.ingress, spi) {
-                Some(found) => *self.last.insert(found),
+                Some((sa, at)) => {
+                    let (sa, at, known) = self.last.insert((sa, at, self.known[at]));
+                    (*sa, *at, &*known)
+                }
                 None => return,
             },
         };
-        let Some(known) = self.known.get(known_at) else { return };
         let around = AT as u32 + known.around;
         let text_length = length.wrapping_sub(around);
         let sequence = sa.window.infer(low);
@@ -600,24 +602,28 @@ impl<F: Frames> Looks<'_, '_, F> {
         let (row, job) = (&mut self.rows[place], &mut self.jobs[place]);
         (row.ip, row.decision, self.of[place]) = (at, ecn.into(), known_at as u8);
         (job.frame, job.row) = (self.packets[place].packet.frame, place as u32);
-        let iv = double(ip, AT + 8).to_ne_bytes();
+        let iv = known.is_ciphered.then(|| double(ip, AT + 8).to_ne_bytes());
         sa.write_open_job(job, known.opener, (at + AT as u32, text_length), sequence, iv);
+        job.authentic = !known.is_ciphered;
         self.common |= 1 << place;
     }
 }
 
-/// Padding 1, 2, 3 and its length, by the bytes of padding: the bits that count, and their value;
-/// the next header stands below.
-const TRAILERS: [(u64, u64); 4] = [
-    (0xff00, 0x0000),
-    (0xff_ff00, 0x01_0100),
-    (0xffff_ff00, 0x0102_0200),
-    (0xff_ffff_ff00, 0x01_0203_0300),
-];
+/// Padding 1, 2, 3, its length and the next header, by the bytes of padding: the bits that count,
+/// and their value.
+const fn trailers(next_header: u8) -> [(u64, u64); 4] {
+    let next = next_header as u64;
+    [
+        (0xffff, next),
+        (0xff_ffff, 0x01_0100 | next),
+        (0xffff_ffff, 0x0102_0200 | next),
+        (0xff_ffff_ffff, 0x01_0203_0300 | next),
+    ]
+}
 
 /// A packet inside one that was opened.
 trait Inner<const HEAD: usize> {
-    const NEXT_HEADER: u8;
+    const TRAILERS: [(u64, u64); 4];
 
     /// Returns a glance at a packet that is common and no ICMP error, and its ECN field; writes the
     /// head of its key. ICMP errors are judged by what they quote: of ICMP only echo request and
@@ -626,13 +632,13 @@ trait Inner<const HEAD: usize> {
 }
 
 impl Inner<2> for V4 {
-    const NEXT_HEADER: u8 = protocol::IPV4;
+    const TRAILERS: [(u64, u64); 4] = trailers(protocol::IPV4);
 
     #[inline(always)]
     fn look(behind: &[u8], head: &mut [u64; 2]) -> Option<(Glance, u8)> {
         let ip: &[u8; V4_SEEN] = behind.first_chunk()?;
         let glance = glance::v4(ip)?;
-        if (glance.protocol == protocol::ICMP) & !matches!(glance.upper >> 8, 0 | 8) {
+        if glance.protocol == protocol::ICMP && !matches!(glance.upper >> 8, 0 | 8) {
             return None;
         }
         *head = head_v4(ip, &glance);
@@ -641,13 +647,13 @@ impl Inner<2> for V4 {
 }
 
 impl Inner<6> for V6 {
-    const NEXT_HEADER: u8 = protocol::IPV6;
+    const TRAILERS: [(u64, u64); 4] = trailers(protocol::IPV6);
 
     #[inline(always)]
     fn look(behind: &[u8], head: &mut [u64; 6]) -> Option<(Glance, u8)> {
         let ip: &[u8; V6_SEEN] = behind.first_chunk()?;
         let glance = glance::v6(ip)?;
-        if (glance.protocol == protocol::ICMPV6) & !matches!(glance.upper >> 8, 128 | 129) {
+        if glance.protocol == protocol::ICMPV6 && !matches!(glance.upper >> 8, 128 | 129) {
             return None;
         }
         *head = head_v6(ip, &glance);
@@ -717,14 +723,16 @@ impl<F: Frames> Insides<'_, F> {
         let trailer: &[u8; 8] = behind.get(..job.text_length as usize)?.last_chunk()?;
         let trailer = u64::from_be_bytes(*trailer);
         let padding = (trailer >> 8) as usize & 3;
-        let (counts, right) = TRAILERS[padding];
-        if trailer & (counts | 0xff) != right | u64::from(V::NEXT_HEADER) {
+        let (counts, right) = V::TRAILERS[padding];
+        if trailer & counts != right {
             return None;
         }
         let (glance, inside) = V::look(behind, head)?;
         let (outside, around) = (row.decision as u8, padding as u32 + TRAILER_BYTES);
-        let stays = (outside == 0) | (outside == inside);
-        if !stays | (glance.length + around > job.text_length) {
+        if glance.length + around > job.text_length {
+            return None;
+        }
+        if outside != 0 && outside != inside {
             return None;
         }
         (row.ip, row.length) = (job.text, glance.length);
