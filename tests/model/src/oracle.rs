@@ -420,7 +420,7 @@ impl<'w> Oracle<'w> {
         }
     }
 
-    /// DESIGN §2 "To the box itself": what is listed, neighbour discovery, IKE with the zero
+    /// DESIGN §2 "Traffic to the host": what is listed, neighbour discovery, IKE with the zero
     /// marker on 4500 (RFC 3948 §2.2).
     fn is_carved_out(&self, packet: &Ip, port: PortId) -> bool {
         let destination = packet.flow.destination_address();
