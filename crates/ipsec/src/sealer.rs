@@ -118,8 +118,8 @@ impl InboundSa {
     }
 
     /// Says in a job what the cipher has to do with a packet whose ESP header is at `esp` in its
-    /// frame and carries this IV (`None`: the suite has none); `frame`, `row` and `authentic` of the
-    /// job stay.
+    /// frame and carries this IV (`None`: the suite has none); `frame`, `row` and `authentic` of
+    /// the job stay.
     #[inline(always)]
     pub fn write_open_job(
         &self,
