@@ -9,9 +9,9 @@
 //! snapshot's. Its next hop: when the route generation is not; then the route is looked up again
 //! and the verdict stands.
 //!
-//! **Locks.** None, but for replay windows that several workers share: one lock a batch and SA,
-//! when numbers are committed. Sequence numbers cost one atomic step a batch and SA. A batch is
-//! walked under one snapshot, so nothing that its stages read changes between them.
+//! **Locks.** None. A replay window that several workers share costs an atomic step for each word of
+//! it that a batch marks. Sequence numbers cost one atomic step a batch and SA. A batch is walked
+//! under one snapshot, so nothing that its stages read changes between them.
 
 use std::ops::Range;
 
