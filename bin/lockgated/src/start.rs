@@ -312,12 +312,12 @@ fn start_workers(
     let cores = assign::cores(count, &allowed_cores());
     caches::check(config.cache, count, 0)?;
     let caches = caches::make(config.cache, &cores, When::AtStart)?;
-    let spacing = spacing(config);
+    let layout = layout(config);
     let mut setups = Vec::new();
     for (number, (core, cache)) in cores.into_iter().zip(caches).enumerate() {
         let sockets = assign::sockets(number as u32, count, queues.iter().copied());
         let frames = assign::frames(sockets);
-        let umem = xsk::Umem::spaced(frames, spacing).map_err(Failure::Memory)?;
+        let umem = xsk::Umem::laid_out(frames, layout).map_err(Failure::Memory)?;
         let (snapshot, wanted, poll) = (snapshot.clone(), asking.clone(), config.node.poll);
         let moved = telling.clone();
         setups.push(Setup { number, core, umem, poll, snapshot, cache, wanted, moved });
@@ -325,15 +325,15 @@ fn start_workers(
     Handle::start_all(setups).map_err(Failure::Thread)
 }
 
-/// Returns how far from each other frames begin: staggered where every netdev is one of the
-/// kernel's own (veth, say), so that its packets are copied anyway. A driver of a device may work
-/// on the frames itself, which is worth more.
-fn spacing(config: &Validated) -> xsk::Spacing {
+/// Returns the layout of the workers' frames: staggered where every netdev is one of the kernel's
+/// own (veth, say), so that its packets are copied anyway. A driver of a device may work on the
+/// frames itself, which is worth more.
+fn layout(config: &Validated) -> xsk::Layout {
     let of = |netdev: &str| Path::new("/sys/class/net").join(netdev);
     let is_kernels = |netdev: &str| of(netdev).exists() && !of(netdev).join("device").exists();
     match config.ports.iter().all(|port| is_kernels(&port.netdev)) {
-        true => xsk::Spacing::of_copies(),
-        false => xsk::Spacing::Pages,
+        true => xsk::Layout::of_copies(xsk::FrameSize::Page),
+        false => xsk::Layout::PAGES,
     }
 }
 

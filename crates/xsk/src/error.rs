@@ -13,10 +13,12 @@ pub enum XskError {
     #[error("this kernel has no AF_XDP (CONFIG_XDP_SOCKETS): Linux 6.1 or newer with it is needed")]
     NoAfXdp,
     /// There is no memory for the frames.
-    #[error("no memory for {frames} frames of {} bytes: {source}", crate::FRAME_BYTES)]
+    #[error("no memory for {frames} frames of {frame_bytes} bytes: {source}")]
     NoMemory {
         /// Frames asked for.
         frames: u32,
+        /// Bytes of a frame.
+        frame_bytes: usize,
         /// The kernel's error.
         source: io::Error,
     },

@@ -3,8 +3,8 @@
 //! # The kernel's interface
 //!
 //! A *UMEM* is a piece of this process's memory, registered with the kernel and cut into *frames*
-//! (the kernel says chunks) of [`FRAME_BYTES`]. A *socket* is bound to one receive queue of one
-//! netdev. Four rings of the socket, mapped into both worlds, carry the numbers of frames:
+//! (the kernel says chunks) of one size ([`FrameSize`]). A *socket* is bound to one receive queue
+//! of one netdev. Four rings of the socket, mapped into both worlds, carry the numbers of frames:
 //!
 //! ```text
 //!            fill        frames that may be written     user → kernel
@@ -46,7 +46,8 @@
 //! meanwhile, and [`Socket::open`] retries. A closed socket leaves every XSKMAP by itself. Its
 //! frames are in quarantine until the kernel has let go of the queue for certain ([`settle`]).
 //!
-//! **Frames** begin a page apart, or where packets are copied anyway a line more ([`Spacing`]).
+//! **Frames** have half a page or a page, and begin that far apart, or where packets are copied
+//! anyway a cache line more ([`Layout`]).
 //!
 //! **Other crates.** `xdpilone` is as fast, but under the EUPL, hardly maintained, and its ring
 //! accounting has traps; `xsk-rs` needs the C library libxdp. `libc` has every struct.
@@ -73,4 +74,4 @@ mod umem;
 pub use error::{OptionFault, XskError};
 pub use quarantine::settle;
 pub use socket::{Counters, HeldFrames, KernelStatistics, Options, Socket, Statistics, Transfer};
-pub use umem::{Area, Census, FRAME_BYTES, HEADROOM, Packet, Spacing, Umem};
+pub use umem::{Area, Census, FrameSize, HEADROOM, Layout, Packet, Spacing, Umem};

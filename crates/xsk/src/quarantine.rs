@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Area;
 use crate::system::{self, Mapping};
-use crate::umem::FRAME_BYTES;
+use crate::umem::Layout;
 
 /// Counts bindings and closings, so that it is known which came first.
 static ORDER: AtomicU64 = AtomicU64::new(1);
@@ -75,10 +75,10 @@ fn is_let_go(queue: Queue) -> bool {
     const RING: u32 = 64;
     let ready = || {
         let socket = system::socket()?;
-        let memory = Mapping::anonymous(2 * FRAME_BYTES)?;
+        let memory = Mapping::anonymous(2 * Layout::PAGES.stride())?;
         // SAFETY: the fill ring of this socket stays empty, and no other shares its memory. Threat:
         // the kernel would write packets into memory that is not there for them.
-        unsafe { system::register(&socket, &memory, crate::Spacing::Pages) }?;
+        unsafe { system::register(&socket, &memory, Layout::PAGES) }?;
         for ring in [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING] {
             system::set_ring(&socket, ring, RING)?;
         }

@@ -39,7 +39,7 @@ pub struct Options {
     pub transmit_ring: u32,
     /// Frames that this socket may hold for receiving, at most `receive_ring`.
     pub receive_frames: u32,
-    /// `None`: the kernel chooses, zero-copy if the driver can and frames lie in pages. A socket
+    /// `None`: the kernel chooses, zero-copy if the driver can and frames are aligned. A socket
     /// that shares registered memory follows the one that registered it.
     pub transfer: Option<Transfer>,
     /// Time to retry while the queue is busy: the kernel frees a closed socket's queue late.
@@ -356,7 +356,7 @@ impl Socket {
         mut packets: impl Iterator<Item = Packet>,
     ) -> usize {
         self.complete(umem);
-        let owner = Owner::transmit(self.slot);
+        let (owner, layout) = (Owner::transmit(self.slot), self.area.layout());
         let (mut accepted, mut pushed) = (0, 0_u32);
         while let Some(packet) = packets.next() {
             if self.held.transmit >= self.transmit_quota || self.transmit.free(1) == 0 {
@@ -368,13 +368,13 @@ impl Socket {
                 self.own.tx_refused += 1;
                 continue;
             }
-            if !packet.fits() {
+            if !packet.fits(layout.size) {
                 self.own.tx_refused += 1;
                 // SAFETY: it was passed just now and no ring names it. Threat: none.
                 let _freed = unsafe { umem.free_of(packet.frame, owner) };
                 continue;
             }
-            let addr = self.area.spacing().address(packet.frame, packet.offset);
+            let addr = layout.address(packet.frame, packet.offset);
             let entry = libc::xdp_desc { addr, len: packet.length, options: 0 };
             // SAFETY: the frame is of this socket's memory (`complete` asserts it) and has its tag,
             // so that `Umem` lends its bytes to nobody. Threat: a packet sent while it is written.
@@ -424,7 +424,7 @@ impl Socket {
         while taken < self.transmit_quota {
             let Some(address) = self.completion.pop() else { break };
             taken += 1;
-            let frame = self.area.spacing().place(address).0;
+            let frame = self.area.layout().place(address).0;
             // SAFETY: the completion ring handed it back. Threat: a frame that is used again while
             // the driver still sends it.
             if unsafe { umem.free_of(frame, Owner::transmit(self.slot)) } == Handed::Done {
@@ -489,10 +489,11 @@ impl Socket {
     /// The entry came out of this socket's rx ring just now, and `umem` is the socket's. Else a
     /// frame is read, or free, that the kernel still writes into.
     unsafe fn accept(&mut self, umem: &mut Umem, entry: &libc::xdp_desc) -> Option<Packet> {
-        let (frame, offset) = self.area.spacing().place(entry.addr);
+        let layout = self.area.layout();
+        let (frame, offset) = layout.place(entry.addr);
         let packet = Packet { frame, offset, length: entry.len };
         let owner = Owner::receive(self.slot);
-        if !packet.fits() || entry.options & libc::XDP_PKT_CONTD != 0 {
+        if !packet.fits(layout.size) || entry.options & libc::XDP_PKT_CONTD != 0 {
             self.own.rx_invalid += 1;
             // SAFETY: the rx ring handed it back. Threat: a frame in use that the kernel writes
             // into.
@@ -521,7 +522,7 @@ impl Socket {
         let mut given = 0;
         while given < room {
             let Some(frame) = umem.take_for(Owner::receive(self.slot)) else { break };
-            let address = self.area.spacing().address(frame, 0);
+            let address = self.area.layout().address(frame, 0);
             // SAFETY: the frame is of this socket's memory and has its tag, so that `Umem` lends
             // its bytes to nobody. Threat: the kernel writes into a packet that is in use.
             unsafe { self.fill.push(address) };
@@ -663,19 +664,19 @@ unsafe fn bind(
         }
     }
     // SAFETY: the caller answers for the frames. Threat: the kernel writes into frames in use.
-    let registered = unsafe { system::register(socket, area.memory(), area.spacing()) };
+    let registered = unsafe { system::register(socket, area.memory(), area.layout()) };
     registered.map_err(|error| match error.raw_os_error() {
         Some(libc::ENOBUFS) => XskError::MemoryLock { bytes: area.memory().length() },
         _ => XskError::System { call: "setsockopt(XDP_UMEM_REG)", source: error },
     })?;
     let transfer = match options.transfer {
         Some(Transfer::Copy) => libc::XDP_COPY,
-        Some(Transfer::ZeroCopy) if area.spacing() == Spacing::Staggered => {
+        Some(Transfer::ZeroCopy) if area.layout().spacing == Spacing::Staggered => {
             return Err(Refused::For(XskError::NotSupported { ifindex, queue }));
         }
         Some(Transfer::ZeroCopy) => libc::XDP_ZEROCOPY,
         // A driver cannot work on frames that lie across pages.
-        None if area.spacing() == Spacing::Staggered => libc::XDP_COPY,
+        None if area.layout().spacing == Spacing::Staggered => libc::XDP_COPY,
         None => 0,
     };
     system::bind(socket, ifindex, queue, libc::XDP_USE_NEED_WAKEUP | transfer)
@@ -812,6 +813,25 @@ mod tests {
         assert_eq!((umem.census().free, umem.census().quarantined), (88, 40));
         lets_go(&umem);
         assert_eq!((umem.reclaim(), umem.census().free), (40, 128));
+    }
+
+    #[test]
+    fn the_frame_that_was_sent_last_is_taken_first() {
+        let mut umem = Umem::new(128).unwrap();
+        let (mut socket, mut kernel) = socket(&umem);
+        let frames: Vec<u32> = (0..40).map(|_| umem.take().unwrap()).collect();
+        let packets = frames.iter().map(|frame| Packet { frame: *frame, offset: 256, length: 60 });
+        assert_eq!(socket.transmit(&mut umem, packets), 40);
+        while let Some(sent) = kernel.transmit.pop() {
+            assert!(kernel.completes(sent.addr));
+        }
+        kernel.completion.submit();
+        assert_eq!(socket.complete(&mut umem), 40);
+        // The next are the kernel's to receive into.
+        assert_eq!(socket.start(&mut umem), 40);
+        let filled: Vec<u32> =
+            std::iter::from_fn(|| kernel.fill.pop()).map(|at| (at / 4096) as u32).collect();
+        assert!(filled.iter().eq(frames.iter().rev()), "{filled:?}");
     }
 
     /// A kernel without copies takes entries long before it says so, keeps frames as long as it

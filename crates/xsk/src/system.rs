@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::umem::{FRAME_BYTES, Spacing};
+use crate::umem::{Layout, Spacing};
 
 /// Offsets of a ring's words and entries in its mapping, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -223,15 +223,15 @@ pub(crate) fn set_ring(socket: &XdpSocket, ring: c_int, entries: u32) -> io::Res
 pub(crate) unsafe fn register(
     socket: &XdpSocket,
     memory: &Mapping,
-    spacing: Spacing,
+    layout: Layout,
 ) -> io::Result<()> {
     let registration = libc::xdp_umem_reg {
         addr: memory.start() as u64,
         len: memory.length() as u64,
-        chunk_size: FRAME_BYTES as u32,
+        chunk_size: layout.size.bytes() as u32,
         headroom: 0,
-        flags: match spacing {
-            Spacing::Pages => 0,
+        flags: match layout.spacing {
+            Spacing::Aligned => 0,
             Spacing::Staggered => libc::XDP_UMEM_UNALIGNED_CHUNK_FLAG,
         },
         tx_metadata_len: 0,

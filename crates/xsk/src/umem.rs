@@ -1,4 +1,5 @@
-//! Frames, who owns each, and the list of the free ones. Those of closed sockets: `quarantine.rs`.
+//! Frames and their layout, who owns each, and the list of the free ones. Those of closed sockets:
+//! `quarantine.rs`.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,58 +9,94 @@ use crate::quarantine::{self, Queue};
 use crate::system::{self, Mapping};
 use crate::{OptionFault, XskError};
 
-/// Bytes of a frame, headroom included: one page.
-pub const FRAME_BYTES: usize = 4096;
+/// Bytes of a frame, headroom included. All frames of one memory have the same.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum FrameSize {
+    /// Half a page, the least that the kernel takes: for packets of the usual MTU. Half the memory
+    /// that packets under way pass through.
+    Half,
+    /// A page, the most that the kernel takes.
+    Page,
+}
 
-/// The distance from the start of one frame to that of the next.
+/// Bytes of the smaller frame.
+const HALF_BYTES: usize = PAGE_BYTES / 2;
+/// Bytes of the larger frame.
+const PAGE_BYTES: usize = 4096;
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
+
+impl FrameSize {
+    /// Bytes of a frame.
+    pub const fn bytes(self) -> usize {
+        match self {
+            FrameSize::Half => HALF_BYTES,
+            FrameSize::Page => PAGE_BYTES,
+        }
+    }
+}
+
+/// The gap between one frame and the next.
 ///
-/// A walk touches the same few lines of each frame. A page apart they all fall into the same few
-/// sets of the first cache and push each other out, which costs it a seventh of its time; an odd
-/// number of lines apart they do not. The kernel then has to be told that chunks are not aligned
-/// (`XDP_UMEM_UNALIGNED_CHUNK_FLAG`, 5.4), and frames lie across pages: a driver that works on them
-/// itself would have to find those pages behind each other in physical memory, so packets are
-/// always copied.
+/// A walk touches the same few lines of each frame. A power of two apart they all fall into the
+/// same few sets of the first cache and push each other out, which costs it a seventh of its time;
+/// an odd number of lines apart they do not. The kernel then has to be told that chunks are not
+/// aligned (`XDP_UMEM_UNALIGNED_CHUNK_FLAG`, 5.4), and frames lie across pages: a driver that works
+/// on them itself would have to find those pages behind each other in physical memory, so packets
+/// are always copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Spacing {
-    /// A page.
-    Pages,
-    /// A page and a cache line: for netdevs whose packets are copied anyway.
+    /// No gap: a frame begins at a multiple of its size.
+    Aligned,
+    /// A cache line: for netdevs whose packets are copied anyway.
     Staggered,
+}
+
+/// The layout of a memory: the size of its frames and the gap between them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// Bytes of a frame.
+    pub size: FrameSize,
+    /// The gap between two frames.
+    pub spacing: Spacing,
 }
 
 /// Bits of an address in unaligned chunks that say where the chunk begins; above them lies the
 /// packet's offset in it.
 const BASE_BITS: u32 = libc::XSK_UNALIGNED_BUF_OFFSET_SHIFT as u32;
-/// Bytes from a staggered frame to the next: 65 cache lines.
-const STAGGERED_BYTES: usize = FRAME_BYTES + 64;
 
-impl Spacing {
-    /// Returns [`Spacing::Staggered`] if the kernel lets a socket of this process have it.
-    pub fn of_copies() -> Spacing {
+impl Layout {
+    /// Frames of a page each, without gaps: any kernel and any driver takes them.
+    pub const PAGES: Layout = Layout { size: FrameSize::Page, spacing: Spacing::Aligned };
+
+    /// Makes the layout for netdevs whose packets are copied anyway: [`Spacing::Staggered`] if the
+    /// kernel lets a socket of this process have it.
+    pub fn of_copies(size: FrameSize) -> Layout {
+        let layout = Layout { size, spacing: Spacing::Staggered };
         let taken = || -> std::io::Result<()> {
-            let (socket, memory) = (system::socket()?, Mapping::anonymous(2 * STAGGERED_BYTES)?);
+            let (socket, memory) = (system::socket()?, Mapping::anonymous(2 * layout.stride())?);
             // SAFETY: no fill ring of this socket, which ends here, ever names a chunk. Threat: the
             // kernel would write packets into memory that is not there for them.
-            unsafe { system::register(&socket, &memory, Spacing::Staggered) }
+            unsafe { system::register(&socket, &memory, layout) }
         };
         match taken() {
-            Ok(()) => Spacing::Staggered,
-            Err(_) => Spacing::Pages,
+            Ok(()) => layout,
+            Err(_) => Layout { size, spacing: Spacing::Aligned },
         }
     }
 
     /// Bytes from the start of one frame to that of the next.
-    pub const fn bytes(self) -> usize {
-        match self {
-            Spacing::Pages => FRAME_BYTES,
-            Spacing::Staggered => STAGGERED_BYTES,
+    pub const fn stride(self) -> usize {
+        match self.spacing {
+            Spacing::Aligned => self.size.bytes(),
+            Spacing::Staggered => self.size.bytes() + LINE_BYTES,
         }
     }
 
     /// Address of a byte of a frame, as the rings have it.
     #[inline]
     pub(crate) fn address(self, frame: u32, offset: u32) -> u64 {
-        u64::from(frame) * self.bytes() as u64 + u64::from(offset)
+        u64::from(frame) * self.stride() as u64 + u64::from(offset)
     }
 
     /// The frame an address lies in, and where in it. Addresses that no 32-bit frame number reaches
@@ -67,22 +104,35 @@ impl Spacing {
     #[inline]
     pub(crate) fn place(self, address: u64) -> (u32, u32) {
         // By constants: a division by a number that is only known when it is made takes longer.
-        let (frame, offset) = match self {
-            Spacing::Pages => (address / FRAME_BYTES as u64, address % FRAME_BYTES as u64),
-            Spacing::Staggered => {
-                let base = address & ((1 << BASE_BITS) - 1);
-                let address = base + (address >> BASE_BITS);
-                (address / STAGGERED_BYTES as u64, address % STAGGERED_BYTES as u64)
+        match (self.size, self.spacing) {
+            (FrameSize::Half, Spacing::Aligned) => divided::<{ HALF_BYTES as u64 }>(address),
+            (FrameSize::Page, Spacing::Aligned) => divided::<{ PAGE_BYTES as u64 }>(address),
+            (FrameSize::Half, Spacing::Staggered) => {
+                divided::<{ (HALF_BYTES + LINE_BYTES) as u64 }>(unfolded(address))
             }
-        };
-        (u32::try_from(frame).unwrap_or(u32::MAX), offset as u32)
+            (FrameSize::Page, Spacing::Staggered) => {
+                divided::<{ (PAGE_BYTES + LINE_BYTES) as u64 }>(unfolded(address))
+            }
+        }
     }
+}
+
+/// Adds the offset in the upper bits of an address in unaligned chunks to where the chunk begins.
+#[inline]
+fn unfolded(address: u64) -> u64 {
+    (address & ((1 << BASE_BITS) - 1)) + (address >> BASE_BITS)
+}
+
+/// The frame and the place in it, where frames begin so many bytes apart.
+#[inline]
+fn divided<const STRIDE: u64>(address: u64) -> (u32, u32) {
+    (u32::try_from(address / STRIDE).unwrap_or(u32::MAX), (address % STRIDE) as u32)
 }
 
 /// Bytes in front of every received packet (`XDP_PACKET_HEADROOM`).
 pub const HEADROOM: usize = 256;
 
-/// Frames of one memory at most: 16 GiB.
+/// Frames of one memory at most: 16 GiB of the larger.
 const MAX_FRAMES: u32 = 1 << 22;
 
 /// A packet in a frame: bytes `offset .. offset + length` of frame `frame`.
@@ -98,9 +148,10 @@ pub struct Packet {
 
 impl Packet {
     /// Returns true if a ring can carry the packet: it is not empty and lies inside its frame.
-    pub(crate) fn fits(self) -> bool {
+    #[inline]
+    pub(crate) fn fits(self, size: FrameSize) -> bool {
         let end = self.offset.checked_add(self.length);
-        self.length > 0 && end.is_some_and(|end| end as usize <= FRAME_BYTES)
+        self.length > 0 && end.is_some_and(|end| end as usize <= size.bytes())
     }
 }
 
@@ -200,7 +251,7 @@ struct Closed {
 pub struct Area {
     memory: Mapping,
     frames: u32,
-    spacing: Spacing,
+    layout: Layout,
     slots: Mutex<Vec<Slot>>,
     /// Some slot is [`Slot::Released`].
     released: AtomicBool,
@@ -215,9 +266,9 @@ impl Area {
         self.frames
     }
 
-    /// The distance from the start of one frame to that of the next.
-    pub fn spacing(&self) -> Spacing {
-        self.spacing
+    /// The size of the frames and the gap between them.
+    pub fn layout(&self) -> Layout {
+        self.layout
     }
 
     pub(crate) fn memory(&self) -> &Mapping {
@@ -337,7 +388,9 @@ impl Registry<'_> {
 /// receiving it, until it is given back or transmitted.
 pub struct Umem {
     area: Arc<Area>,
-    /// Bytes from the start of one frame to that of the next.
+    /// Bytes of a frame.
+    frame_bytes: usize,
+    /// Bytes from the start of one frame to that of the next, `frame_bytes` at least.
     stride: usize,
     /// One entry a frame.
     owners: Vec<Owner>,
@@ -346,29 +399,30 @@ pub struct Umem {
 }
 
 impl Umem {
-    /// Memory of `frames` frames of [`FRAME_BYTES`], one a page, all free.
+    /// Memory of `frames` frames of a page each, all free.
     ///
     /// # Errors
-    /// As [`Umem::spaced`].
+    /// As [`Umem::laid_out`].
     pub fn new(frames: u32) -> Result<Umem, XskError> {
-        Umem::spaced(frames, Spacing::Pages)
+        Umem::laid_out(frames, Layout::PAGES)
     }
 
-    /// Memory of `frames` frames of [`FRAME_BYTES`], so far from each other, all free.
+    /// Memory of `frames` frames of this layout, all free.
     ///
     /// # Errors
     /// [`XskError::Option`] for no frames or too many, [`XskError::NoMemory`].
-    pub fn spaced(frames: u32, spacing: Spacing) -> Result<Umem, XskError> {
+    pub fn laid_out(frames: u32, layout: Layout) -> Result<Umem, XskError> {
         if frames == 0 || frames > MAX_FRAMES {
             return Err(OptionFault::Frames { frames, maximum: MAX_FRAMES }.into());
         }
-        let stride = spacing.bytes();
+        let (frame_bytes, stride) = (layout.size.bytes(), layout.stride());
         let memory = Mapping::anonymous(frames as usize * stride)
-            .map_err(|source| XskError::NoMemory { frames, source })?;
+            .map_err(|source| XskError::NoMemory { frames, frame_bytes, source })?;
         let slots = Mutex::new(Vec::new());
-        let area = Area { memory, frames, spacing, slots, released: AtomicBool::new(false) };
+        let area = Area { memory, frames, layout, slots, released: AtomicBool::new(false) };
         Ok(Umem {
             area: Arc::new(area),
+            frame_bytes,
             stride,
             owners: vec![Owner::FREE; frames as usize],
             free: (0..frames).rev().collect(),
@@ -391,7 +445,7 @@ impl Umem {
         // in the memory. Nobody else writes there: the kernel has only frames with a socket's tag
         // (`Producer::push`, `obtain`, `free_of`), and `&mut self` is needed to change a tag or to
         // write. Threat: a read past the mapping is a SIGSEGV, one of a frame in a ring a race.
-        unsafe { std::slice::from_raw_parts(self.start(frame), FRAME_BYTES) }
+        unsafe { std::slice::from_raw_parts(self.start(frame), self.frame_bytes) }
     }
 
     /// The bytes of a frame that the caller owns, for writing.
@@ -403,7 +457,7 @@ impl Umem {
         self.assert_outside(frame);
         // SAFETY: as in `frame`; `&mut self` makes this the only slice of the memory. Threat: two
         // writers of one packet.
-        unsafe { std::slice::from_raw_parts_mut(self.start(frame), FRAME_BYTES) }
+        unsafe { std::slice::from_raw_parts_mut(self.start(frame), self.frame_bytes) }
     }
 
     /// The bytes of several frames that the caller owns, for writing: fills `into` place by place.
@@ -429,7 +483,7 @@ impl Umem {
             // SAFETY: as in `frame`; none of the slices handed out so far is of this frame, and
             // `&mut self` is borrowed for as long as they live, so these are the only slices of
             // the memory. Threat: two slices of one frame, both written.
-            into[place] = unsafe { std::slice::from_raw_parts_mut(start, FRAME_BYTES) };
+            into[place] = unsafe { std::slice::from_raw_parts_mut(start, self.frame_bytes) };
         }
         true
     }
@@ -637,57 +691,92 @@ mod tests {
         assert_eq!(census.imbalance(), 0);
     }
 
+    /// All layouts that there are.
+    const LAYOUTS: [Layout; 4] = [
+        Layout { size: FrameSize::Half, spacing: Spacing::Aligned },
+        Layout { size: FrameSize::Half, spacing: Spacing::Staggered },
+        Layout { size: FrameSize::Page, spacing: Spacing::Aligned },
+        Layout { size: FrameSize::Page, spacing: Spacing::Staggered },
+    ];
+
     #[test]
-    fn frames_are_pages_that_do_not_overlap() {
-        let mut umem = Umem::new(4).unwrap();
-        let frames: Vec<u32> = std::iter::from_fn(|| umem.take()).collect();
-        for &frame in &frames {
-            assert_eq!(umem.frame(frame).as_ptr() as usize % FRAME_BYTES, 0);
-            umem.frame_mut(frame).fill(frame as u8 + 1);
-        }
-        for &frame in &frames {
-            assert!(umem.frame(frame).iter().all(|byte| *byte == frame as u8 + 1));
+    fn frames_of_every_layout_have_their_size_and_do_not_overlap() {
+        for layout in LAYOUTS {
+            // An odd number: the last page may be filled in part.
+            let mut umem = Umem::laid_out(5, layout).unwrap();
+            let frames: Vec<u32> = std::iter::from_fn(|| umem.take()).collect();
+            frames.iter().for_each(|frame| umem.frame_mut(*frame).fill(*frame as u8 + 1));
+            for &frame in &frames {
+                assert_eq!(umem.frame(frame).len(), layout.size.bytes());
+                assert!(umem.frame(frame).iter().all(|byte| *byte == frame as u8 + 1));
+                let start = umem.frame(frame).as_ptr() as usize;
+                let is_aligned = start.is_multiple_of(layout.size.bytes());
+                assert!(is_aligned || layout.spacing == Spacing::Staggered, "{layout:?}");
+            }
         }
     }
 
     #[test]
-    fn staggered_frames_do_not_overlap_and_begin_in_every_set_of_a_cache() {
-        let mut umem = Umem::spaced(4, Spacing::Staggered).unwrap();
-        let frames: Vec<u32> = std::iter::from_fn(|| umem.take()).collect();
-        let starts: Vec<usize> =
-            frames.iter().map(|frame| umem.frame(*frame).as_ptr() as usize).collect();
-        assert!(starts.windows(2).all(|two| two[0].abs_diff(two[1]) / 64 % 2 == 1));
-        frames.iter().for_each(|frame| umem.frame_mut(*frame).fill(*frame as u8 + 1));
-        for &frame in &frames {
-            assert_eq!(umem.frame(frame).len(), FRAME_BYTES);
-            assert!(umem.frame(frame).iter().all(|byte| *byte == frame as u8 + 1));
+    fn staggered_frames_begin_in_every_set_of_a_cache() {
+        for layout in LAYOUTS.into_iter().filter(|of| of.spacing == Spacing::Staggered) {
+            let mut umem = Umem::laid_out(4, layout).unwrap();
+            let frames: Vec<u32> = std::iter::from_fn(|| umem.take()).collect();
+            let starts: Vec<usize> =
+                frames.iter().map(|frame| umem.frame(*frame).as_ptr() as usize).collect();
+            assert!(starts.windows(2).all(|two| two[0].abs_diff(two[1]) / LINE_BYTES % 2 == 1));
         }
     }
 
     #[test]
     fn an_address_is_found_again_in_its_frame() {
-        for spacing in [Spacing::Pages, Spacing::Staggered] {
-            for frame in [0, 1, 2, MAX_FRAMES - 1] {
-                for offset in [0, 1, 256, FRAME_BYTES as u32 - 1] {
-                    let address = spacing.address(frame, offset);
-                    assert_eq!(spacing.place(address), (frame, offset), "{spacing:?}");
-                    if spacing == Spacing::Staggered {
+        for layout in LAYOUTS {
+            let size = layout.size.bytes() as u32;
+            for frame in [0, 1, 2, 31, 32, 33, 63, 64, 65, MAX_FRAMES - 1] {
+                for offset in [0, 1, 255, 256, 2047, 2048, 2111, 2112, 4095] {
+                    let address = layout.address(frame, offset);
+                    if offset >= size {
+                        continue;
+                    }
+                    assert_eq!(layout.place(address), (frame, offset), "{layout:?}");
+                    if layout.spacing == Spacing::Staggered {
                         // As the kernel writes it.
-                        let written = spacing.address(frame, 0) | u64::from(offset) << 48;
-                        assert_eq!(spacing.place(written), (frame, offset));
+                        let written = layout.address(frame, 0) | u64::from(offset) << 48;
+                        assert_eq!(layout.place(written), (frame, offset));
                     }
                 }
             }
             // What lies nowhere.
             for address in [u64::MAX, (1 << 48) - 1, 1 << 47] {
-                let (frame, offset) = spacing.place(address);
+                let (frame, offset) = layout.place(address);
                 let beyond = Packet { frame, offset, length: 1 };
-                assert!(frame >= MAX_FRAMES || !beyond.fits(), "{spacing:?} {address:#x}");
+                let is_nowhere = frame >= MAX_FRAMES || !beyond.fits(layout.size);
+                assert!(is_nowhere, "{layout:?} {address:#x}");
+            }
+            // Between two frames there is nothing.
+            let (frame, offset) = layout.place(layout.size.bytes() as u64);
+            let beyond = Packet { frame, offset, length: 1 };
+            assert_eq!(beyond.fits(layout.size), layout.spacing == Spacing::Aligned, "{layout:?}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn every_address_of_every_layout_lies_in_one_frame_or_in_a_gap(
+            frame in 0..MAX_FRAMES,
+            offset in 0_u32..4160,
+            address: u64,
+        ) {
+            for layout in LAYOUTS {
+                let (size, stride) = (layout.size.bytes() as u32, layout.stride() as u32);
+                let offset = offset % stride;
+                let found = layout.place(layout.address(frame, offset));
+                proptest::prop_assert_eq!(found, (frame, offset));
+                let packet = Packet { frame, offset, length: 1 };
+                proptest::prop_assert_eq!(packet.fits(layout.size), offset < size);
+                // Whatever the kernel says lies below the next frame.
+                proptest::prop_assert!(layout.place(address).1 < stride);
             }
         }
-        // Between two frames there is nothing.
-        let (frame, offset) = Spacing::Staggered.place(FRAME_BYTES as u64);
-        assert!(!Packet { frame, offset, length: 1 }.fits());
     }
 
     #[test]
@@ -698,7 +787,7 @@ mod tests {
             let mut places: Vec<&mut [u8]> = named.iter().map(|_| &mut [][..]).collect();
             assert!(umem.frames_mut(named.iter().copied(), &mut places));
             for (number, bytes) in named.iter().zip(places) {
-                assert_eq!(bytes.len(), FRAME_BYTES);
+                assert_eq!(bytes.len(), PAGE_BYTES);
                 bytes.fill(*number as u8 + 1);
             }
             for &number in named {
@@ -877,9 +966,14 @@ mod tests {
     #[test]
     fn packets_fit_only_inside_their_frame() {
         let packet = |offset, length| Packet { frame: 0, offset, length };
-        assert!(packet(0, 4096).fits() && packet(4095, 1).fits() && packet(256, 3840).fits());
-        for (offset, length) in [(256, 0), (0, 4097), (4096, 1), (u32::MAX, 2), (1, u32::MAX)] {
-            assert!(!packet(offset, length).fits(), "{offset} {length}");
+        for (size, bytes) in [(FrameSize::Half, 2048), (FrameSize::Page, 4096)] {
+            for (offset, length) in [(0, bytes), (bytes - 1, 1), (256, bytes - 256)] {
+                assert!(packet(offset, length).fits(size), "{offset} {length}");
+            }
+            let beyond = [(256, 0), (0, bytes + 1), (bytes, 1), (256, bytes - 255)];
+            for (offset, length) in beyond.into_iter().chain([(u32::MAX, 2), (1, u32::MAX)]) {
+                assert!(!packet(offset, length).fits(size), "{offset} {length}");
+            }
         }
     }
 }

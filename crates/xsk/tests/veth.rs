@@ -8,14 +8,24 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use xsk::{HeldFrames, Options, Packet, Socket, Spacing, Transfer, Umem, XskError};
+use xsk::{
+    FrameSize, HeldFrames, Layout, Options, Packet, Socket, Spacing, Transfer, Umem, XskError,
+};
 
 const MARKER: &[u8] = b"lockgate test frame";
 
-/// Runs a test for each spacing of frames, on a thread in a fresh network namespace, which is gone
+/// All layouts that there are.
+const LAYOUTS: [Layout; 4] = [
+    Layout { size: FrameSize::Half, spacing: Spacing::Aligned },
+    Layout { size: FrameSize::Half, spacing: Spacing::Staggered },
+    Layout { size: FrameSize::Page, spacing: Spacing::Aligned },
+    Layout { size: FrameSize::Page, spacing: Spacing::Staggered },
+];
+
+/// Runs a test for each layout of frames, on a thread in a fresh network namespace, which is gone
 /// when the thread ends. Says loudly if that cannot be, and then runs nothing.
-fn in_namespace(name: &str, test: impl Fn(Spacing) + Copy + Send + 'static) {
-    for spacing in [Spacing::Pages, Spacing::Staggered] {
+fn in_namespace(name: &str, test: impl Fn(Layout) + Copy + Send + 'static) {
+    for layout in LAYOUTS {
         let thread = std::thread::spawn(move || {
             // SAFETY: no pointers; it changes this thread's view of the network only. Threat: none.
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
@@ -30,13 +40,13 @@ fn in_namespace(name: &str, test: impl Fn(Spacing) + Copy + Send + 'static) {
                 socket.close(&mut probe);
             }
             // No kernel that we run on refuses it.
-            assert_eq!(Spacing::of_copies(), Spacing::Staggered);
-            test(spacing);
+            assert_eq!(Layout::of_copies(layout.size).spacing, Spacing::Staggered);
+            test(layout);
             Ok(())
         });
         match thread.join() {
             Ok(Ok(())) => {}
-            Ok(Err(reason)) => eprintln!("SKIPPED: {name}, {spacing:?}: {reason}"),
+            Ok(Err(reason)) => eprintln!("SKIPPED: {name}, {layout:?}: {reason}"),
             Err(panic) => std::panic::resume_unwind(panic),
         }
     }
@@ -121,7 +131,7 @@ fn assert_all_free(umem: &mut Umem) {
 
 #[test]
 fn packets_arrive_at_the_peer_in_order_and_their_frames_come_back() {
-    in_namespace("packets_arrive_at_the_peer", |spacing| {
+    in_namespace("packets_arrive_at_the_peer", |layout| {
         veth(1);
         run("sysctl -qw net.ipv6.conf.vb.disable_ipv6=1");
         // SAFETY: no pointers; the result is checked. Threat: none.
@@ -130,7 +140,7 @@ fn packets_arrive_at_the_peer_in_order_and_their_frames_come_back() {
         assert!(tap >= 0);
         // SAFETY: opened just now, nobody else's. Threat: a file of another owner is closed.
         let _close = unsafe { OwnedFd::from_raw_fd(tap) };
-        let mut umem = Umem::spaced(512, spacing).unwrap();
+        let mut umem = Umem::laid_out(512, layout).unwrap();
         let mut socket = Socket::open(umem.area(), index("va"), 0, &small()).unwrap();
         assert_eq!(socket.transfer(), Transfer::Copy);
         let before = received("vb");
@@ -166,9 +176,9 @@ fn send_one(socket: &mut Socket, umem: &mut Umem, number: u32) {
 
 #[test]
 fn a_netdev_that_is_down_holds_its_packets_and_closing_frees_them() {
-    in_namespace("a_netdev_that_is_down", |spacing| {
+    in_namespace("a_netdev_that_is_down", |layout| {
         veth(1);
-        let mut umem = Umem::spaced(1024, spacing).unwrap();
+        let mut umem = Umem::laid_out(1024, layout).unwrap();
         let mut socket = Socket::open(umem.area(), index("va"), 0, &small()).unwrap();
         assert_eq!(socket.start(&mut umem), 100);
         run("ip link set va down");
@@ -199,9 +209,9 @@ fn a_netdev_that_is_down_holds_its_packets_and_closing_frees_them() {
 
 #[test]
 fn a_deleted_netdev_keeps_no_frame() {
-    in_namespace("a_deleted_netdev", |spacing| {
+    in_namespace("a_deleted_netdev", |layout| {
         veth(1);
-        let mut umem = Umem::spaced(1024, spacing).unwrap();
+        let mut umem = Umem::laid_out(1024, layout).unwrap();
         let mut socket = Socket::open(umem.area(), index("va"), 0, &small()).unwrap();
         socket.start(&mut umem);
         send(&mut socket, &mut umem, 200);
@@ -222,9 +232,9 @@ fn a_deleted_netdev_keeps_no_frame() {
 
 #[test]
 fn sockets_of_two_netdevs_and_two_queues_share_one_memory() {
-    in_namespace("sockets_share_one_memory", |spacing| {
+    in_namespace("sockets_share_one_memory", |layout| {
         veth(2);
-        let mut umem = Umem::spaced(1024, spacing).unwrap();
+        let mut umem = Umem::laid_out(1024, layout).unwrap();
         let (a, b) = (index("va"), index("vb"));
         let mut sockets: Vec<Socket> = [(a, 0), (a, 1), (b, 0), (b, 1)]
             .iter()
@@ -257,12 +267,12 @@ fn sockets_of_two_netdevs_and_two_queues_share_one_memory() {
 
 #[test]
 fn memory_is_registered_again_when_only_dead_netdevs_have_it() {
-    in_namespace("memory_is_registered_again", |spacing| {
+    in_namespace("memory_is_registered_again", |layout| {
         veth(1);
         run("ip link add vc type veth peer name vd");
         run("ip link set vc up");
         run("ip link set vd up");
-        let mut umem = Umem::spaced(1024, spacing).unwrap();
+        let mut umem = Umem::laid_out(1024, layout).unwrap();
         let mut dead = Socket::open(umem.area(), index("va"), 0, &small()).unwrap();
         dead.start(&mut umem);
         run("ip link del va");
@@ -279,10 +289,10 @@ fn memory_is_registered_again_when_only_dead_netdevs_have_it() {
 
 #[test]
 fn a_queue_that_another_has_is_busy_and_is_had_once_it_is_free() {
-    in_namespace("a_queue_that_another_has", |spacing| {
+    in_namespace("a_queue_that_another_has", |layout| {
         veth(1);
         let (mut ours, mut theirs) =
-            (Umem::spaced(256, spacing).unwrap(), Umem::spaced(256, spacing).unwrap());
+            (Umem::laid_out(256, layout).unwrap(), Umem::laid_out(256, layout).unwrap());
         let a = index("va");
         let socket = Socket::open(theirs.area(), a, 0, &small()).unwrap();
         let error = Socket::open(ours.area(), a, 0, &once()).map(drop).unwrap_err();
@@ -310,9 +320,9 @@ fn a_queue_that_another_has_is_busy_and_is_had_once_it_is_free() {
 
 #[test]
 fn a_queue_that_does_not_exist_is_refused() {
-    in_namespace("a_queue_that_does_not_exist", |spacing| {
+    in_namespace("a_queue_that_does_not_exist", |layout| {
         veth(1);
-        let umem = Umem::spaced(16, spacing).unwrap();
+        let umem = Umem::laid_out(16, layout).unwrap();
         let error = Socket::open(umem.area(), index("va"), 7, &small()).map(drop).unwrap_err();
         assert!(matches!(error, XskError::NoQueue { queue: 7, .. }), "{error}");
         assert_eq!(umem.area().sockets(), 0);
@@ -321,9 +331,9 @@ fn a_queue_that_does_not_exist_is_refused() {
 
 #[test]
 fn a_dropped_socket_gives_its_frames_back_too() {
-    in_namespace("a_dropped_socket", |spacing| {
+    in_namespace("a_dropped_socket", |layout| {
         veth(1);
-        let mut umem = Umem::spaced(128, spacing).unwrap();
+        let mut umem = Umem::laid_out(128, layout).unwrap();
         let mut socket = Socket::open(umem.area(), index("va"), 0, &small()).unwrap();
         assert_eq!(socket.start(&mut umem), 100);
         drop(socket);
@@ -335,9 +345,9 @@ fn a_dropped_socket_gives_its_frames_back_too() {
 
 #[test]
 fn frames_of_a_netdev_that_is_gone_come_back() {
-    in_namespace("a_netdev_that_is_gone", |spacing| {
+    in_namespace("a_netdev_that_is_gone", |layout| {
         veth(1);
-        let mut umem = Umem::spaced(128, spacing).unwrap();
+        let mut umem = Umem::laid_out(128, layout).unwrap();
         let mut socket = Socket::open(umem.area(), index("va"), 0, &small()).unwrap();
         assert_eq!(socket.start(&mut umem), 100);
         run("ip link delete va");
@@ -349,9 +359,9 @@ fn frames_of_a_netdev_that_is_gone_come_back() {
 
 #[test]
 fn the_next_socket_of_a_queue_has_the_frames_of_the_one_before() {
-    in_namespace("the_next_socket_of_a_queue", |spacing| {
+    in_namespace("the_next_socket_of_a_queue", |layout| {
         veth(1);
-        let mut umem = Umem::spaced(100, spacing).unwrap();
+        let mut umem = Umem::laid_out(100, layout).unwrap();
         for _ in 0..5 {
             let mut socket = Socket::open(umem.area(), index("va"), 0, &small()).unwrap();
             assert_eq!(socket.start(&mut umem), 100, "{:?}", umem.census());
@@ -363,9 +373,9 @@ fn the_next_socket_of_a_queue_has_the_frames_of_the_one_before() {
 
 #[test]
 fn a_socket_asks_for_no_more_frames_than_there_are() {
-    in_namespace("no_more_frames_than_there_are", |spacing| {
+    in_namespace("no_more_frames_than_there_are", |layout| {
         veth(1);
-        let mut umem = Umem::spaced(64, spacing).unwrap();
+        let mut umem = Umem::laid_out(64, layout).unwrap();
         let mut socket = Socket::open(umem.area(), index("va"), 0, &small()).unwrap();
         assert_eq!(socket.start(&mut umem), 64);
         assert_eq!(umem.take(), None);
@@ -377,9 +387,9 @@ fn a_socket_asks_for_no_more_frames_than_there_are() {
 
 #[test]
 fn packets_that_no_ring_can_carry_are_counted_and_their_frames_freed() {
-    in_namespace("packets_no_ring_can_carry", |spacing| {
+    in_namespace("packets_no_ring_can_carry", |layout| {
         veth(1);
-        let mut umem = Umem::spaced(64, spacing).unwrap();
+        let mut umem = Umem::laid_out(64, layout).unwrap();
         let mut socket = Socket::open(umem.area(), index("va"), 0, &small()).unwrap();
         let free = Packet { frame: 63, offset: 256, length: 60 };
         let nowhere = Packet { frame: 64, offset: 256, length: 60 };
@@ -418,10 +428,10 @@ fn options_out_of_range_are_refused() {
 
 #[test]
 fn a_socket_works_on_its_own_memory_only() {
-    in_namespace("own_memory_only", |spacing| {
+    in_namespace("own_memory_only", |layout| {
         veth(1);
         let (umem, mut other) =
-            (Umem::spaced(8, spacing).unwrap(), Umem::spaced(8, spacing).unwrap());
+            (Umem::laid_out(8, layout).unwrap(), Umem::laid_out(8, layout).unwrap());
         let mut socket = Socket::open(umem.area(), index("va"), 0, &small()).unwrap();
         let attempt = std::panic::AssertUnwindSafe(|| socket.start(&mut other));
         let panic = std::panic::catch_unwind(attempt).unwrap_err();

@@ -6,14 +6,22 @@ use bpf::Counter;
 use io::{BareForwarder, XdpFrames, XdpPort};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wire::frame::{Descriptor, Frames, HEADROOM, Port};
-use xsk::{Spacing, Umem};
+use xsk::{FrameSize, Layout, Spacing, Umem};
 
 use crate::place::{Link, give_all, in_namespace, numbers, received, run, wait_until};
 
-/// Runs a test for each spacing of frames, in a namespace of its own.
-fn for_each_spacing(name: &str, test: impl Fn(Spacing) + Copy + Send + 'static) {
-    for spacing in [Spacing::Pages, Spacing::Staggered] {
-        in_namespace(&format!("{name}, {spacing:?}"), move || test(spacing));
+/// All layouts that there are.
+const LAYOUTS: [Layout; 4] = [
+    Layout { size: FrameSize::Half, spacing: Spacing::Aligned },
+    Layout { size: FrameSize::Half, spacing: Spacing::Staggered },
+    Layout { size: FrameSize::Page, spacing: Spacing::Aligned },
+    Layout { size: FrameSize::Page, spacing: Spacing::Staggered },
+];
+
+/// Runs a test for each layout of frames, in a namespace of its own.
+fn for_each_layout(name: &str, test: impl Fn(Layout) + Copy + Send + 'static) {
+    for layout in LAYOUTS {
+        in_namespace(&format!("{name}, {layout:?}"), move || test(layout));
     }
 }
 
@@ -63,9 +71,9 @@ fn assert_umem_free(umem: &mut Umem) {
 #[test]
 fn packets_come_through_the_program_whole_and_in_order() {
     // AX-02
-    for_each_spacing("packets_come_through_the_program", |spacing| {
+    for_each_layout("packets_come_through_the_program", |layout| {
         let mut link = Link::new("va", 3, 1);
-        let mut frames = XdpFrames::new(Umem::spaced(256, spacing).unwrap());
+        let mut frames = XdpFrames::new(Umem::laid_out(256, layout).unwrap());
         let mut port = link.port(&mut frames, &[0]);
         for round in 0..100 {
             link.send(0, round * 60..(round + 1) * 60);
@@ -91,9 +99,9 @@ fn packets_come_through_the_program_whole_and_in_order() {
 
 #[test]
 fn what_comes_faster_than_it_is_taken_is_dropped_by_the_kernel_and_counted() {
-    for_each_spacing("faster_than_it_is_taken", |spacing| {
+    for_each_layout("faster_than_it_is_taken", |layout| {
         let mut link = Link::new("va", 3, 1);
-        let mut frames = XdpFrames::new(Umem::spaced(256, spacing).unwrap());
+        let mut frames = XdpFrames::new(Umem::laid_out(256, layout).unwrap());
         let mut port = link.port(&mut frames, &[0]);
         link.send(0, 0..1000);
         wait_until("all were steered", || link.counted().of(Counter::ToWorker) == 1000);
@@ -121,9 +129,9 @@ fn what_comes_faster_than_it_is_taken_is_dropped_by_the_kernel_and_counted() {
 
 #[test]
 fn packets_marked_for_another_device_are_dropped_and_counted() {
-    for_each_spacing("packets_marked_for_another_device", |spacing| {
+    for_each_layout("packets_marked_for_another_device", |layout| {
         let mut link = Link::new("va", 3, 1);
-        let mut frames = XdpFrames::new(Umem::spaced(256, spacing).unwrap());
+        let mut frames = XdpFrames::new(Umem::laid_out(256, layout).unwrap());
         let mut port = XdpPort::new(4);
         let socket = link.open(frames.umem().area(), 0);
         port.add(&mut frames, socket);
@@ -143,9 +151,9 @@ fn packets_marked_for_another_device_are_dropped_and_counted() {
 #[test]
 fn queues_get_their_turns() {
     // AX-03, AX-04
-    for_each_spacing("queues_get_their_turns", |spacing| {
+    for_each_layout("queues_get_their_turns", |layout| {
         let mut link = Link::new("va", 3, 4);
-        let mut frames = XdpFrames::new(Umem::spaced(1024, spacing).unwrap());
+        let mut frames = XdpFrames::new(Umem::laid_out(1024, layout).unwrap());
         let mut port = link.port(&mut frames, &[2, 0, 3]);
         assert_eq!(port.queues().collect::<Vec<_>>(), [0, 2, 3]);
         (0..4).for_each(|queue| link.send(queue, 0..90));
@@ -177,9 +185,9 @@ fn queues_get_their_turns() {
 
 #[test]
 fn a_stuck_port_starves_no_other() {
-    for_each_spacing("a_stuck_port_starves_no_other", |spacing| {
+    for_each_layout("a_stuck_port_starves_no_other", |layout| {
         let mut links = [Link::new("va", 1, 1), Link::new("vb", 2, 1), Link::new("vc", 3, 1)];
-        let mut frames = XdpFrames::new(Umem::spaced(1024, spacing).unwrap());
+        let mut frames = XdpFrames::new(Umem::laid_out(1024, layout).unwrap());
         let [mut from, mut stuck, mut good] = [0, 1, 2].map(|i| links[i].port(&mut frames, &[0]));
         run("ip link set vb0 down");
         let before = received("vc1");
@@ -215,9 +223,9 @@ fn a_stuck_port_starves_no_other() {
 
 #[test]
 fn a_port_whose_netdev_is_deleted_ends_quietly() {
-    for_each_spacing("a_port_whose_netdev_is_deleted", |spacing| {
+    for_each_layout("a_port_whose_netdev_is_deleted", |layout| {
         let mut link = Link::new("va", 3, 1);
-        let mut frames = XdpFrames::new(Umem::spaced(256, spacing).unwrap());
+        let mut frames = XdpFrames::new(Umem::laid_out(256, layout).unwrap());
         let mut port = link.port(&mut frames, &[0]);
         link.send(0, 0..10);
         let mut packets = receive(&mut port, &mut frames, 10);
@@ -242,9 +250,9 @@ fn a_port_whose_netdev_is_deleted_ends_quietly() {
 
 #[test]
 fn a_queue_is_served_again_after_its_socket_was_replaced() {
-    for_each_spacing("a_queue_is_served_again", |spacing| {
+    for_each_layout("a_queue_is_served_again", |layout| {
         let mut link = Link::new("va", 3, 1);
-        let mut frames = XdpFrames::new(Umem::spaced(256, spacing).unwrap());
+        let mut frames = XdpFrames::new(Umem::laid_out(256, layout).unwrap());
         for round in 1..=5 {
             let mut port = link.port(&mut frames, &[0]);
             link.send(0, 0..50);
@@ -266,9 +274,9 @@ fn a_queue_is_served_again_after_its_socket_was_replaced() {
 
 #[test]
 fn a_socket_that_outlives_its_closing_writes_into_no_frame() {
-    for_each_spacing("a_socket_that_outlives_its_closing", |spacing| {
+    for_each_layout("a_socket_that_outlives_its_closing", |layout| {
         let mut link = Link::new("va", 3, 1);
-        let mut frames = XdpFrames::new(Umem::spaced(256, spacing).unwrap());
+        let mut frames = XdpFrames::new(Umem::laid_out(256, layout).unwrap());
         let mut port = XdpPort::new(3);
         let socket = link.open(frames.umem().area(), 0);
         let copy = socket.try_clone_fd().unwrap();
@@ -301,9 +309,9 @@ fn a_socket_that_outlives_its_closing_writes_into_no_frame() {
 #[test]
 fn the_bare_forwarder_forwards_both_ways_and_loses_no_frame() {
     // AX-05
-    for_each_spacing("the_bare_forwarder", |spacing| {
+    for_each_layout("the_bare_forwarder", |layout| {
         let mut links = [Link::new("va", 1, 1), Link::new("vb", 2, 1)];
-        let umem = Umem::spaced(1024, spacing).unwrap();
+        let umem = Umem::laid_out(1024, layout).unwrap();
         let sockets = [0, 1].map(|i| links[i].open(umem.area(), 0));
         let mut forwarder = BareForwarder::new(umem, sockets);
         let before = [received("va1"), received("vb1")];
