@@ -39,7 +39,7 @@ pub use explained::{
 };
 pub use host_routes::{HostRouteSkipped, host_mtu, host_routes};
 pub use live::{Compiler, Prepared};
-pub use live_parts::{LiveParts, LiveProblem, PortState, live_parts, live_parts_towards};
+pub use live_parts::{Cure, LiveParts, LiveProblem, PortState, live_parts, live_parts_towards};
 pub use moves::{MoveError, MovedPeer};
 pub use netdevs::{PortRefusal, PortRefusalReason, check_netdevs};
 pub use port_slots::PortSlots;

@@ -21,7 +21,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::{
-    L4Checksum, Neighbours, NetdevId, NextHop, PortId, PortInfos, Prefix, RouteTarget, Routes,
+    FRAME_BYTES, L4Checksum, Neighbours, NetdevId, NextHop, PortId, PortInfos, Prefix, RouteTarget,
+    Routes, largest_mtu,
 };
 use imbl::ordmap::DiffItem::{Add, Remove, Update};
 use imbl::{OrdMap, OrdSet};
@@ -118,6 +119,43 @@ pub enum LiveProblem {
         /// The address.
         address: Address,
     },
+    /// Packets of a port can be too long for the frames that the daemon chose at its start.
+    #[error(
+        "port {port}: {netdev} has an MTU of {mtu}, but frames of {frame_bytes} bytes hold packets \
+         of {} bytes at most: {}ip link set {netdev} mtu {}",
+        largest_mtu(*.frame_bytes), .cure.words(), largest_mtu(*.frame_bytes)
+    )]
+    LongPackets {
+        /// The port's name.
+        port: String,
+        /// Name of the netdev that has the MTU.
+        netdev: String,
+        /// The MTU.
+        mtu: u32,
+        /// Bytes of a frame.
+        frame_bytes: usize,
+        /// The way to have them fit.
+        cure: Cure,
+    },
+}
+
+/// A way to have all packets of a port fit the frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cure {
+    /// A restart of the daemon, which then chooses larger frames; or a lower MTU.
+    Restart,
+    /// A lower MTU: there are no larger frames.
+    LowerMtu,
+}
+
+impl Cure {
+    /// Words in front of the command that lowers the MTU.
+    const fn words(self) -> &'static str {
+        match self {
+            Cure::Restart => "restart lockgated, which then chooses larger frames, or ",
+            Cure::LowerMtu => "",
+        }
+    }
 }
 
 impl LiveProblem {
@@ -126,7 +164,8 @@ impl LiveProblem {
         match self {
             LiveProblem::NoNetdev { port, .. }
             | LiveProblem::NoVlanNetdev { port, .. }
-            | LiveProblem::NoAddress { port, .. } => port,
+            | LiveProblem::NoAddress { port, .. }
+            | LiveProblem::LongPackets { port, .. } => port,
             LiveProblem::NoHostNetdev => HOST_NETDEV,
             LiveProblem::TunnelAddressAbsent { peer, .. } => peer,
         }
@@ -313,6 +352,22 @@ impl LiveParts {
             };
             self.problems.extend(problem);
             self.ports.set(slot, Some(info));
+        }
+    }
+
+    /// Notes ports whose packets can be too long for frames of so many bytes: once, when all parts
+    /// are made.
+    pub fn judge_mtus(&mut self, view: &View, frame_bytes: usize) {
+        let largest = FRAME_BYTES.into_iter().max();
+        let cure = if Some(frame_bytes) < largest { Cure::Restart } else { Cure::LowerMtu };
+        for (slot, info) in self.ports.iter() {
+            let link = self.links[slot].and_then(|link| view.links.get(&link));
+            let Some(link) = link.filter(|link| link.mtu > largest_mtu(frame_bytes)) else {
+                continue;
+            };
+            let (port, netdev, mtu) = (info.name.clone(), link.name.clone(), link.mtu);
+            let problem = LiveProblem::LongPackets { port, netdev, mtu, frame_bytes, cure };
+            self.problems.push(problem);
         }
     }
 

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use config::{Validated, parse};
 use control::{
-    LiveParts, LiveProblem, PortRefusalReason, PortState, check_netdevs, host_routes, live_parts,
+    Cure, LiveParts, LiveProblem, PortRefusalReason, PortState, check_netdevs, host_routes,
+    live_parts,
 };
 use dataplane::{L4Checksum, NextHop, PortId, Prefix, RouteTarget};
 use linux::{
@@ -420,6 +421,51 @@ fn what_is_missing_is_told_and_takes_nothing_else_along() {
     // The netdev that was wan is another's now.
     assert_eq!(way(&live, "8.8.8.8"), "elsewhere");
     assert!(live.neighbours.is_empty());
+}
+
+#[test]
+fn ports_whose_packets_are_too_long_for_the_frames_are_told_with_a_cure() {
+    // Bytes of a frame, the MTUs of lan and dmz, and what is told of lan's and dmz's.
+    type Told = Option<Cure>;
+    let cases: &[(usize, [u32; 2], [Told; 2])] = &[
+        (2048, [1500, 1500], [None, None]),
+        (2048, [1725, 68], [None, None]),
+        (2048, [1726, 1500], [Some(Cure::Restart), None]),
+        (2048, [3773, 1726], [Some(Cure::Restart), Some(Cure::Restart)]),
+        (2048, [9000, 1725], [Some(Cure::Restart), None]),
+        (4096, [3773, 1726], [None, None]),
+        (4096, [3774, 1500], [Some(Cure::LowerMtu), None]),
+        (4096, [65535, 9000], [Some(Cure::LowerMtu), Some(Cure::LowerMtu)]),
+    ];
+    for &(frame_bytes, mtus, told) in cases {
+        let mut view = view();
+        for (link, mtu) in [LAN, DMZ].into_iter().zip(mtus) {
+            view.links.get_mut(&link).unwrap().mtu = mtu;
+        }
+        let mut live = live_parts(&config(), &view);
+        live.judge_mtus(&view, frame_bytes);
+        let expected: Vec<LiveProblem> = [("lan", "eth1"), ("dmz", "vlan-of-dmz")]
+            .into_iter()
+            .zip(mtus.into_iter().zip(told))
+            .filter_map(|((port, netdev), (mtu, cure))| {
+                let (port, netdev) = (port.to_owned(), netdev.to_owned());
+                Some(LiveProblem::LongPackets { port, netdev, mtu, frame_bytes, cure: cure? })
+            })
+            .collect();
+        assert_eq!(live.problems, expected, "{frame_bytes} {mtus:?}");
+        for problem in live.problems {
+            let (text, says_restart) = (problem.to_string(), frame_bytes == 2048);
+            let most = dataplane::largest_mtu(frame_bytes);
+            assert!(text.contains(&format!("{most} bytes at most")), "{text}");
+            assert!(text.contains(&format!("mtu {most}")), "{text}");
+            assert_eq!(text.contains("restart lockgated"), says_restart, "{text}");
+        }
+    }
+    // Without its netdev nothing is told but that.
+    let mut live = live_parts(&config(), &View::default());
+    let before = live.problems.clone();
+    live.judge_mtus(&View::default(), 2048);
+    assert_eq!(live.problems, before);
 }
 
 #[test]

@@ -8,6 +8,9 @@ pub const HEADER_BYTES: usize = 8;
 /// Bytes of pad length and next header.
 pub const TRAILER_BYTES: usize = 2;
 
+/// Bytes behind a packet that sealing it may write to, whatever its suite: padding, trailer, ICV.
+pub const MAX_TAIL_BYTES: usize = Suite::MAX_ALIGNMENT - 1 + TRAILER_BYTES + Suite::MAX_ICV_BYTES;
+
 /// Padding and pad length by the bytes of padding; the next header follows.
 pub(crate) const PADDINGS: [u64; 4] = [0, 0x0101 << 48, 0x01_0202 << 40, 0x0102_0303 << 32];
 

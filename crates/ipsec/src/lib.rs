@@ -28,6 +28,7 @@ pub use error::SaError;
 pub use esp::{EspHeader, Inner, OpenError, Payload};
 pub use ids::{SaId, Spi, Tunnel};
 pub use job::{OpenJob, SealJob};
+pub use layout::MAX_TAIL_BYTES;
 pub use outer::finish_udp;
 pub use replay::{Advance, ReplayError, ReplayWindow, SharedWindow, WindowSizeError};
 pub use sa::{InboundSa, OutboundSa};

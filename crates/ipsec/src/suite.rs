@@ -102,6 +102,8 @@ impl Suite {
     pub const MAX_ICV_BYTES: usize = 32;
     /// Bytes of the longest IV.
     pub const MAX_IV_BYTES: usize = 16;
+    /// The largest alignment.
+    pub const MAX_ALIGNMENT: usize = 16;
 
     /// Its name in the configuration.
     pub const fn name(self) -> &'static str {
@@ -353,6 +355,7 @@ mod tests {
             assert_eq!(Suite::from_name(&suite.name().to_uppercase()), None);
             assert!(suite.icv_bytes() <= Suite::MAX_ICV_BYTES);
             assert!(suite.iv_bytes() <= Suite::MAX_IV_BYTES);
+            assert!(suite.alignment() <= Suite::MAX_ALIGNMENT);
             assert_eq!(suite.is_authenticated(), suite.icv_bytes() > 0);
         }
         assert_eq!(Suite::from_name(""), None);

@@ -9,13 +9,15 @@ use wire::flow::protocol;
 
 use crate::encapsulation::{DontFragment, Dscp, Encapsulation, Mode};
 use crate::ids::Spi;
-use crate::layout::{HEADER_BYTES, PADDINGS, Sizes, TRAILER_BYTES};
+use crate::layout::{HEADER_BYTES, MAX_TAIL_BYTES, PADDINGS, Sizes, TRAILER_BYTES};
 use crate::outer::{HOP_LIMIT, UDP_BYTES, V4_BYTES, V6_BYTES};
 use crate::{ecn, suite::Suite};
 
 /// Bytes behind a packet that a store may touch: padding, trailer, ICV, and what a store of 8 bytes
 /// writes beyond a trailer without an ICV.
 pub const TAIL_BYTES: usize = 3 + TRAILER_BYTES + 16;
+// Behind the largest packet of a frame there is so much room.
+const _: () = assert!(TAIL_BYTES <= MAX_TAIL_BYTES);
 
 /// Bytes of the outer headers by the form of a template.
 pub const OUTER_V4: usize = V4_BYTES;
