@@ -2,11 +2,22 @@
 //!
 //! Every receive queue has exactly one worker, and every worker has a queue of every port to
 //! transmit by: no more workers are used than the port with the fewest queues has.
+//!
+//! All workers' frames have one size, so that a packet fits wherever it is handed over to. The
+//! kernel fills the frames of a ring one after the other, so all that are in rings pass through
+//! the caches again and again: [`quota`] bounds them.
 
-/// Frames that one socket may own: its fill ring and its transmit ring.
-pub(crate) const FRAMES_PER_SOCKET: u32 = 2 * QUOTA;
-/// Frames in a socket's fill ring, and in its transmit ring, at most.
-pub(crate) const QUOTA: u32 = 1024;
+use xsk::FrameSize;
+
+/// Bytes of the frames in a worker's fill and transmit rings at most, unless that left a ring
+/// fewer than [`LEAST_QUOTA`]: as much as stays near in a last cache that others use too.
+const IN_FLIGHT_BYTES: u32 = 8 << 20;
+/// Frames in a ring at most, and at least: a worker that turns to other ports and back meanwhile
+/// finds no more packets than these.
+const MOST_QUOTA: u32 = 1024;
+const LEAST_QUOTA: u32 = 256;
+/// Fill ring and transmit ring of a socket.
+const RINGS: u32 = 2;
 /// Frames of a worker that no socket owns: batches under way, what waits for neighbours, fragments.
 const FRAMES_FOR_THE_WALK: u32 = 2048;
 /// Sockets more than there are at the start: ports that come later, queues that are added.
@@ -24,9 +35,29 @@ pub(crate) fn usable(wanted: u32, queues: impl IntoIterator<Item = u32>) -> u32 
     queues.into_iter().fold(wanted, u32::min).max(1)
 }
 
-/// Frames for a worker that serves so many sockets at the start.
-pub(crate) fn frames(sockets: u32) -> u32 {
-    (sockets + SPARE_SOCKETS) * FRAMES_PER_SOCKET + FRAMES_FOR_THE_WALK
+/// Returns the size of frames that holds packets of so large an MTU; the larger one if none does.
+pub(crate) fn frame_size(mtu: u32) -> FrameSize {
+    match mtu <= dataplane::largest_mtu(FrameSize::Half.bytes()) {
+        true => FrameSize::Half,
+        false => FrameSize::Page,
+    }
+}
+
+// Where the MTU of a port is judged, the same sizes are known.
+const _: () = assert!(FrameSize::Half.bytes() == dataplane::FRAME_BYTES[0]);
+const _: () = assert!(FrameSize::Page.bytes() == dataplane::FRAME_BYTES[1]);
+
+/// Frames in each socket's fill ring, and in its transmit ring, at most, for a worker that serves
+/// so many sockets at the start: a power of two. Sockets that come later have as many.
+pub(crate) fn quota(sockets: u32, size: FrameSize) -> u32 {
+    let frames = IN_FLIGHT_BYTES / size.bytes() as u32 / RINGS / sockets.max(1);
+    let power = frames.checked_ilog2().map_or(0, |bits| 1 << bits);
+    power.clamp(LEAST_QUOTA, MOST_QUOTA)
+}
+
+/// Frames for a worker that serves so many sockets at the start, with so many in each ring.
+pub(crate) fn frames(sockets: u32, quota: u32) -> u32 {
+    (sockets + SPARE_SOCKETS) * RINGS * quota + FRAMES_FOR_THE_WALK
 }
 
 /// Sockets of one worker over netdevs with these numbers of queues.
@@ -55,6 +86,8 @@ pub(crate) fn cores(workers: u32, allowed: &[usize]) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -84,10 +117,62 @@ mod tests {
                 let workers = usable(workers, [queues, queues]);
                 for worker in 0..workers {
                     let sockets = sockets(worker, workers, [queues, queues]);
-                    assert!(frames(sockets) >= sockets * FRAMES_PER_SOCKET + FRAMES_FOR_THE_WALK);
+                    for size in [FrameSize::Half, FrameSize::Page] {
+                        let quota = quota(sockets, size);
+                        let owned = sockets * 2 * quota;
+                        assert!(frames(sockets, quota) >= owned + FRAMES_FOR_THE_WALK);
+                    }
                 }
             }
         }
+    }
+
+    #[test]
+    fn no_more_than_8_mib_are_in_rings_unless_there_are_very_many() {
+        let expected = [
+            (FrameSize::Half, [(0, 1024), (1, 1024), (2, 1024), (3, 512), (4, 512), (5, 256)]),
+            (FrameSize::Page, [(0, 1024), (1, 1024), (2, 512), (3, 256), (4, 256), (5, 256)]),
+        ];
+        for (size, quotas) in expected {
+            for (sockets, expected) in quotas {
+                assert_eq!(quota(sockets, size), expected, "{sockets} sockets, {size:?}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_quota_is_a_power_of_two_that_keeps_the_bound_or_the_least(sockets in 0..=4096_u32) {
+            for size in [FrameSize::Half, FrameSize::Page] {
+                let quota = quota(sockets, size);
+                prop_assert!(quota.is_power_of_two());
+                prop_assert!((LEAST_QUOTA..=MOST_QUOTA).contains(&quota));
+                let frames = |quota: u32| 2 * usize::try_from(sockets * quota).unwrap();
+                let is_within =
+                    |quota: u32| frames(quota) * size.bytes() <= IN_FLIGHT_BYTES as usize;
+                prop_assert!(quota == LEAST_QUOTA || is_within(quota));
+                prop_assert!(quota == MOST_QUOTA || !is_within(2 * quota));
+            }
+        }
+
+        #[test]
+        fn the_smallest_frames_that_hold_the_mtu_are_chosen(mtu in 68_u32..=65535) {
+            let size = frame_size(mtu);
+            let holds = |size: FrameSize| mtu <= dataplane::largest_mtu(size.bytes());
+            prop_assert_eq!(size == FrameSize::Half, holds(FrameSize::Half));
+            prop_assert!(holds(size) || size == FrameSize::Page);
+        }
+    }
+
+    #[test]
+    fn frames_are_chosen_at_the_edge() {
+        for (mtu, size) in [(68, FrameSize::Half), (1500, FrameSize::Half)] {
+            assert_eq!(frame_size(mtu), size);
+        }
+        let edge = dataplane::largest_mtu(2048);
+        assert_eq!(frame_size(edge), FrameSize::Half);
+        assert_eq!(frame_size(edge + 1), FrameSize::Page);
+        assert_eq!(frame_size(65535), FrameSize::Page);
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub(crate) struct Gateway {
     reservation_due: bool,
     /// The last update of a program failed: it is tried again with the next change of the view.
     instruction_due: bool,
+    /// Bytes of a frame of the workers.
+    frame_bytes: usize,
     /// The workers.
     pub(crate) workers: usize,
     /// Number of workers, from the first on, that serve queues.
@@ -97,10 +99,13 @@ pub(crate) struct Beginning {
     pub(crate) machine: Box<dyn Machine>,
 }
 
-/// Returns what a compiled configuration needs of the kernel's view, for peers where they are now.
-pub(crate) fn live_parts_of(compiled: &Compiled, view: &View) -> LiveParts {
+/// Returns what a compiled configuration needs of the kernel's view, for peers where they are now
+/// and frames of so many bytes.
+pub(crate) fn live_parts_of(compiled: &Compiled, view: &View, frame_bytes: usize) -> LiveParts {
     let slots = compiled.slots().clone();
-    live_parts_towards(compiled.settings(), view, slots, compiled.remotes())
+    let mut live = live_parts_towards(compiled.settings(), view, slots, compiled.remotes());
+    live.judge_mtus(view, frame_bytes);
+    live
 }
 
 impl Gateway {
@@ -115,6 +120,7 @@ impl Gateway {
             snapshot,
             reservation_due: false,
             instruction_due: false,
+            frame_bytes: machine.frame_bytes(),
             workers,
             active: workers,
             netdevs: Arc::default(),

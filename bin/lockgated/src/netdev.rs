@@ -18,7 +18,7 @@ use dataplane::NetdevId;
 use dataplane::carve_out::{IKE_SERVICES, MAX_SERVICES};
 use xsk::XskError;
 
-use crate::assign::{self, MAX_QUEUES, QUOTA};
+use crate::assign::{self, MAX_QUEUES};
 use crate::worker::{Command, Handle, WorkerGone};
 
 pub(crate) use claim::Claim;
@@ -249,10 +249,10 @@ impl Steered {
         self.instruct(instruction)?;
         for queue in 0..*queues {
             let worker = &workers[assign::worker_of(queue, workers.len() as u32) as usize];
-            let area = worker.area.clone();
+            let (area, quota) = (worker.area.clone(), worker.quota);
             let options = xsk::Options {
-                receive_frames: QUOTA,
-                transmit_ring: QUOTA,
+                receive_frames: quota,
+                transmit_ring: quota,
                 busy_retry: BUSY_RETRY,
                 ..xsk::Options::default()
             };

@@ -412,5 +412,7 @@ fn worker(picture: &Picture, number: usize, report: &Report) -> v1::Worker {
         }),
         handed_over: report.handed_over,
         taken_over: report.taken_over,
+        frame_bytes: report.frame_bytes as u32,
+        ring_frames: report.quota,
     }
 }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::validated::Validated;
+use config::validated::{Port, Validated};
 use config::{HOST_NETDEV, Loaded};
 use control::guard::{self, Guard};
 use control::{Compiled, Compiler, check_netdevs, host_mtu};
@@ -23,6 +23,7 @@ use dataplane::{Moved, Snapshot, Wanted};
 use io::{Lifetime, TunPort};
 use keystate::KeyState;
 use linux::{Ethtool, Mirror, View};
+use xsk::{FrameSize, Layout, Spacing};
 
 use crate::assign;
 use crate::caches::{self, When};
@@ -81,6 +82,7 @@ struct Prepared {
     mirror: Mirror,
     ethtool: Ethtool,
     queues: Vec<u32>,
+    frame_size: FrameSize,
     guard: Guard,
     events: Events,
     namespace: Claim,
@@ -113,7 +115,8 @@ pub(crate) async fn start(
     let queues = queue_counts(&mut ethtool, &loaded.validated, mirror.view());
     let mut compiler = Compiler::for_workers(worker_count(&loaded.validated, &queues));
     let compiled = compiler.compile(&loaded, &mut keystate)?;
-    let live = live_parts_of(&compiled, mirror.view());
+    let frame_size = frame_size(&loaded.validated, mirror.view());
+    let live = live_parts_of(&compiled, mirror.view(), frame_size.bytes());
     let mut guard = Guard::new(&loaded.validated, mirror.view(), &reserved_by(&compiled, &live))?;
     let earlier = guard::Earlier::look()?;
     guard.install()?;
@@ -131,6 +134,7 @@ pub(crate) async fn start(
         mirror,
         ethtool,
         queues,
+        frame_size,
         guard,
         events,
         namespace,
@@ -166,15 +170,26 @@ fn recognise(config: &Validated, view: &View) {
 async fn begin(prepared: Prepared) -> Result<Started, Failure> {
     let Prepared { loaded, file, base, keystate, revisions, compiler, compiled, .. } = prepared;
     let Prepared {
-        mut mirror, ethtool, queues, guard, events, namespace, instead, damaged, ..
+        mut mirror,
+        ethtool,
+        queues,
+        frame_size,
+        guard,
+        events,
+        namespace,
+        instead,
+        damaged,
+        ..
     } = prepared;
     prepare_host_port(&loaded.validated, &mut mirror).await?;
     events.record(Kind::HostStarted, HOST_NETDEV, "the host port is there", &[]);
-    let live = live_parts_of(&compiled, mirror.view());
+    let live = live_parts_of(&compiled, mirror.view(), frame_size.bytes());
     let snapshot = compiled.assemble(&live, None)?;
     let (asking, wanted) = tokio::sync::mpsc::channel(MAX_WANTED);
     let (telling, moved) = tokio::sync::mpsc::channel(MAX_MOVED);
-    let workers = start_workers(&loaded.validated, &queues, &snapshot, &asking, &telling)?;
+    let layout = layout(&loaded.validated, frame_size);
+    let workers =
+        start_workers(&loaded.validated, (&queues, layout), &snapshot, &asking, &telling)?;
     leave_cores_to(&workers);
     let machine = ThisMachine::new(workers, ethtool);
     let ways = machine.ways();
@@ -302,7 +317,7 @@ fn worker_count(config: &Validated, queues: &[u32]) -> u32 {
 
 fn start_workers(
     config: &Validated,
-    queues: &[u32],
+    (queues, layout): (&[u32], Layout),
     snapshot: &Arc<Snapshot>,
     asking: &tokio::sync::mpsc::Sender<Wanted>,
     telling: &tokio::sync::mpsc::Sender<Moved>,
@@ -312,28 +327,40 @@ fn start_workers(
     let cores = assign::cores(count, &allowed_cores());
     caches::check(config.cache, count, 0)?;
     let caches = caches::make(config.cache, &cores, When::AtStart)?;
-    let layout = layout(config);
     let mut setups = Vec::new();
     for (number, (core, cache)) in cores.into_iter().zip(caches).enumerate() {
         let sockets = assign::sockets(number as u32, count, queues.iter().copied());
-        let frames = assign::frames(sockets);
+        let quota = assign::quota(sockets, layout.size);
+        let frames = assign::frames(sockets, quota);
         let umem = xsk::Umem::laid_out(frames, layout).map_err(Failure::Memory)?;
         let (snapshot, wanted, poll) = (snapshot.clone(), asking.clone(), config.node.poll);
         let moved = telling.clone();
-        setups.push(Setup { number, core, umem, poll, snapshot, cache, wanted, moved });
+        setups.push(Setup { number, core, umem, quota, poll, snapshot, cache, wanted, moved });
     }
     Handle::start_all(setups).map_err(Failure::Thread)
+}
+
+/// Returns the size of frames that holds the packets of every port, by its netdev's MTU and by the
+/// one that the configuration names: so that it can name one that is to come.
+fn frame_size(config: &Validated, view: &View) -> FrameSize {
+    let netdev = |port: &Port| {
+        let link = view.link_named(&port.netdev)?;
+        // A VLAN netdev that comes later has the MTU of the one below.
+        port.vlan.map_or(Some(link), |id| view.vlan_on(link.index, id).or(Some(link)))
+    };
+    let mtu = |port: &Port| netdev(port).map_or(port.mtu, |link| link.mtu.max(port.mtu));
+    assign::frame_size(config.ports.iter().map(mtu).max().unwrap_or(0))
 }
 
 /// Returns the layout of the workers' frames: staggered where every netdev is one of the kernel's
 /// own (veth, say), so that its packets are copied anyway. A driver of a device may work on the
 /// frames itself, which is worth more.
-fn layout(config: &Validated) -> xsk::Layout {
+fn layout(config: &Validated, size: FrameSize) -> Layout {
     let of = |netdev: &str| Path::new("/sys/class/net").join(netdev);
     let is_kernels = |netdev: &str| of(netdev).exists() && !of(netdev).join("device").exists();
     match config.ports.iter().all(|port| is_kernels(&port.netdev)) {
-        true => xsk::Layout::of_copies(xsk::FrameSize::Page),
-        false => xsk::Layout::PAGES,
+        true => Layout::of_copies(size),
+        false => Layout { size, spacing: Spacing::Aligned },
     }
 }
 

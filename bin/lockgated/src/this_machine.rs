@@ -55,6 +55,12 @@ impl Machine for ThisMachine {
         self.workers.len()
     }
 
+    fn frame_bytes(&self) -> usize {
+        // There is a worker always, and all have frames of one size.
+        let size = self.workers.first().map(|worker| worker.area.layout().size);
+        size.unwrap_or(xsk::FrameSize::Page).bytes()
+    }
+
     async fn install(&mut self, guard: Guard) -> Result<Guard, GuardError> {
         guard.installed().await
     }

@@ -131,6 +131,10 @@ pub(crate) struct Report {
     /// Counters of the flow cache since the start.
     pub(crate) cache_counters: CacheCounters,
     pub(crate) census: xsk::Census,
+    /// Bytes of a frame.
+    pub(crate) frame_bytes: usize,
+    /// Frames in each fill ring, and in each transmit ring, at most.
+    pub(crate) quota: u32,
     pub(crate) waiting: usize,
     /// One entry per slot of a netdev: its queues on this worker.
     pub(crate) queues: Vec<Vec<io::QueueStatistics>>,
@@ -209,6 +213,8 @@ pub(crate) struct WorkerGone;
 /// The control thread's end of a worker.
 pub(crate) struct Handle {
     pub(crate) area: Arc<xsk::Area>,
+    /// Frames in each socket's fill ring, and in its transmit ring, at most.
+    pub(crate) quota: u32,
     caller: Caller,
     thread: Option<JoinHandle<()>>,
 }
@@ -228,6 +234,8 @@ pub(crate) struct Setup {
     pub(crate) number: usize,
     pub(crate) core: usize,
     pub(crate) umem: xsk::Umem,
+    /// Frames in each socket's fill ring, and in its transmit ring, at most.
+    pub(crate) quota: u32,
     pub(crate) poll: Poll,
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) cache: Option<FlowCache>,
@@ -262,7 +270,7 @@ impl Handle {
         let bell = beside.bells[setup.number].clone();
         let turns = Arc::new(AtomicU64::new(0));
         let (commands, inbox) = mpsc::channel();
-        let (core, area) = (setup.core, setup.umem.area().clone());
+        let (core, area, quota) = (setup.core, setup.umem.area().clone(), setup.quota);
         let name = format!("worker-{}", setup.number);
         let counted = turns.clone();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
@@ -272,7 +280,7 @@ impl Handle {
             Thread::new(setup, beside, inbox, counted).run();
         })?;
         let caller = Caller { core, commands, bell, turns };
-        Ok(Handle { area, caller, thread: Some(thread) })
+        Ok(Handle { area, quota, caller, thread: Some(thread) })
     }
 
     /// Calls [`Caller::send`].
@@ -352,6 +360,7 @@ fn pin(core: usize) {
 
 struct Thread {
     worker: Worker<XdpFrames, LivePort>,
+    quota: u32,
     snapshot: Arc<Snapshot>,
     inbox: mpsc::Receiver<Command>,
     bell: Arc<Bell>,
@@ -386,7 +395,7 @@ impl Thread {
         inbox: mpsc::Receiver<Command>,
         turns: Arc<AtomicU64>,
     ) -> Thread {
-        let Setup { number, umem, poll, snapshot, cache, wanted, moved, .. } = setup;
+        let Setup { number, umem, quota, poll, snapshot, cache, wanted, moved, .. } = setup;
         let bell = bells[number].clone();
         let netdevs = (0..snapshot.netdev_slots()).map(|_| None).collect();
         let worker = Worker::new(&snapshot, XdpFrames::new(umem), netdevs);
@@ -396,6 +405,7 @@ impl Thread {
         let (start, sleeps, host_in) = (Instant::now(), 0, 0);
         Thread {
             worker,
+            quota,
             snapshot,
             inbox,
             bell,
@@ -663,6 +673,8 @@ impl Thread {
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         Report {
             census: self.worker.frames().census(),
+            frame_bytes: self.worker.frames().umem().area().layout().size.bytes(),
+            quota: self.quota,
             waiting: self.worker.waiting(),
             queues,
             host,

@@ -14,7 +14,8 @@
 //! nothing from or to them.
 //!
 //! Not used live: the configuration's `[[route]]`, `[[neighbour]]`, `addresses`, `mac` and `mtu`.
-//! They tell `replay` and `explain` what Linux tells here.
+//! They tell `replay` and `explain` what Linux tells here. (The daemon's start looks at `mtu`, to
+//! choose frames.)
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -168,6 +169,15 @@ impl LiveProblem {
             | LiveProblem::LongPackets { port, .. } => port,
             LiveProblem::NoHostNetdev => HOST_NETDEV,
             LiveProblem::TunnelAddressAbsent { peer, .. } => peer,
+        }
+    }
+
+    /// Returns the netdev whose packets would fit the frames better after a restart, if it is about
+    /// one.
+    pub fn outgrown(&self) -> Option<&str> {
+        match self {
+            LiveProblem::LongPackets { netdev, cure: Cure::Restart, .. } => Some(netdev),
+            _ => None,
         }
     }
 }

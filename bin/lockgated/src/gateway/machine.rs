@@ -16,6 +16,9 @@ pub(crate) trait Machine: Send {
     /// Worker threads.
     fn workers(&self) -> usize;
 
+    /// Bytes of a frame, the same for all workers.
+    fn frame_bytes(&self) -> usize;
+
     /// Puts a guard in place, instead of the one that stands.
     ///
     /// # Errors

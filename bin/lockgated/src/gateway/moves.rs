@@ -44,7 +44,7 @@ impl Gateway {
         if made.is_empty() {
             return Ok(made);
         }
-        let live = live_parts_of(&self.compiled, &self.view);
+        let live = live_parts_of(&self.compiled, &self.view, self.frame_bytes);
         self.tell_problems(&live);
         self.publish_view(live).await?;
         for MovedPeer { peer, from, to } in &made {

@@ -239,6 +239,10 @@ impl Machine for Simulated {
         WORKERS
     }
 
+    fn frame_bytes(&self) -> usize {
+        2048
+    }
+
     async fn install(&mut self, guard: Guard) -> Result<Guard, GuardError> {
         let held_up = self.world().held_up.clone();
         if let Some(held_up) = held_up {

@@ -305,6 +305,42 @@ fn a_netdev_that_cannot_be_had_is_tried_again_by_the_clock_not_at_each_event() {
     assert!(lab.gateway.troubles.is_empty());
 }
 
+#[test]
+fn a_new_port_with_packets_too_long_for_the_frames_is_refused_and_one_that_grows_goes_on() {
+    let few = Config::small();
+    let more = Config { more_ports: [2].into(), ..Config::small() };
+    let with_mtu = |index: u32, mtu: u32| {
+        let mut view = view();
+        view.links.get_mut(&index).unwrap().mtu = mtu;
+        Arc::new(view)
+    };
+    let misfits = |lab: &Lab| -> Vec<String> {
+        lab.gateway.live.problems.iter().map(ToString::to_string).collect()
+    };
+    let mut lab = Lab::new(&few);
+    let found = misfits(&lab);
+    let follow = |lab: &mut Lab, view| {
+        lab.runtime.block_on(lab.gateway.follow(view)).unwrap();
+        lab.steps();
+    };
+    // eth2, which is no port yet.
+    follow(&mut lab, with_mtu(3, 1726));
+    assert_eq!(misfits(&lab), found);
+    let refused = lab.apply(&more, None).unwrap_err().to_string();
+    assert!(refused.starts_with("port more2: eth2 has an MTU of 1726, "), "{refused}");
+    assert_eq!(lab.steps(), [], "nothing was touched");
+    follow(&mut lab, with_mtu(3, 1725));
+    lab.apply(&more, None).unwrap();
+    // The MTU of a port is raised: it goes on, also through changes.
+    follow(&mut lab, with_mtu(3, 9000));
+    let told = misfits(&lab);
+    assert!(told.iter().any(|text| text.starts_with("port more2: eth2 has an MTU of 9000")));
+    let later = Config { policies: vec![(1, "discard", "tcp")], ..more };
+    lab.apply(&later, None).unwrap();
+    follow(&mut lab, view().into());
+    lab.runs(&later);
+}
+
 fn action() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["bypass", "discard"])
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use config::validated::Policy;
 use control::guard::{Guard, GuardError, UnwritableName};
-use control::{Adopted, Compiled, LiveParts};
+use control::{Adopted, Compiled, LiveParts, LiveProblem};
 use dataplane::carve_out::Reserved;
 use dataplane::{Snapshot, SnapshotError};
 
@@ -79,6 +79,9 @@ pub(crate) enum NotMade {
     /// A name that the guard cannot be written with.
     #[error(transparent)]
     Name(#[from] UnwritableName),
+    /// Packets of a new port are too long for the frames.
+    #[error(transparent)]
+    LongPackets(LiveProblem),
     /// A netdev cannot be taken over, or its program not be told.
     #[error(transparent)]
     Netdev(#[from] NetdevError),
@@ -117,7 +120,8 @@ impl Gateway {
         compiled: Compiled,
         guard: Guard,
     ) -> Result<Transaction, NotMade> {
-        let live = Arc::new(live_parts_of(&compiled, &self.view));
+        let live = Arc::new(live_parts_of(&compiled, &self.view, self.frame_bytes));
+        self.refuse_long_packets(&live)?;
         let snapshot = compiled.assemble(&live, Some(&self.snapshot))?;
         let cache = compiled.settings().cache;
         let caches = match cache == self.config().cache {
@@ -148,7 +152,7 @@ impl Gateway {
         let live = match compiled.remotes().eq(self.compiled.remotes()) {
             true => self.live.clone(),
             // A policy came that names where a peer has moved to: it is where it was again.
-            false => live_parts_of(&compiled, &self.view).into(),
+            false => live_parts_of(&compiled, &self.view, self.frame_bytes).into(),
         };
         let snapshot = compiled.assemble(&live, Some(&self.snapshot))?;
         let withheld = self.wanted_by(&compiled, added);
@@ -271,6 +275,18 @@ impl Gateway {
         self.renew_guard().await;
         self.serve_again(&refused).await?;
         Ok(())
+    }
+
+    /// Refuses a port that would lose its longest packets, where a restart helps. One whose MTU was
+    /// raised while it was a port goes on.
+    fn refuse_long_packets(&self, live: &LiveParts) -> Result<(), NotMade> {
+        let told: Vec<&str> = self.live.problems.iter().filter_map(LiveProblem::outgrown).collect();
+        let is_new = |netdev: &str| !told.contains(&netdev);
+        let mut problems = live.problems.iter();
+        match problems.find(|problem| problem.outgrown().is_some_and(is_new)) {
+            Some(problem) => Err(NotMade::LongPackets(problem.clone())),
+            None => Ok(()),
+        }
     }
 
     /// Packets of `allow_host` that these policies may want, as far as a configuration has them.

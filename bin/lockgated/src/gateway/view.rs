@@ -21,7 +21,8 @@ impl Gateway {
     /// [`WorkerGone`]. What does not fit is an event, and tried again with the next view.
     pub(crate) async fn follow(&mut self, view: Arc<View>) -> Result<(), WorkerGone> {
         let live = self.live.followed(&self.view, &view);
-        let live = live.unwrap_or_else(|| live_parts_of(&self.compiled, &view));
+        let anew = || live_parts_of(&self.compiled, &view, self.frame_bytes);
+        let live = live.unwrap_or_else(anew);
         self.tell_ports(&live);
         self.tell_problems(&live);
         let before = std::mem::replace(&mut self.view, view);
