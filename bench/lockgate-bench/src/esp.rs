@@ -97,7 +97,7 @@ pub(crate) struct EspArguments {
     /// Flows that a cache is made for: it has four times as many entries. The daemon's default.
     #[arg(long, default_value_t = 1 << 20)]
     cache_flows: usize,
-    /// Bytes of a frame: 2048 to 4096. The daemon's have 4096.
+    /// Bytes of a frame: 2048 to 4096. The daemon's have 2048 unless a port's MTU is over 1725.
     #[arg(long, default_value_t = FRAME_BYTES)]
     frame_bytes: usize,
     /// Seconds that the bench may take, about, if the laps asked for allow it.

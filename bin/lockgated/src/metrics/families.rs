@@ -410,6 +410,8 @@ impl Report {
             })
         });
         into.gauge("frames", "Frames of the worker by place", frames);
+        let sizes = workers.iter().map(|w| (worker(w), w.frame_bytes));
+        into.gauge("frame_bytes", "Bytes of a frame of the worker", sizes);
         let missing = workers.iter().map(|w| (worker(w), census(w).missing));
         let help = "Frames of the worker that are in no place; anything but 0 is a bug";
         into.gauge("frames_missing", help, missing);

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use bpf::Owner;
 use console::output::{Numbers, table};
+use dataplane::{FRAME_BYTES, largest_mtu};
 use nix::net::if_::if_nameindex;
 use serde::Serialize;
 
@@ -132,9 +133,24 @@ impl Sysfs {
                 "its MTU is over {ONE_PAGE_MTU}: most drivers then refuse native XDP"
             ));
         }
+        netdev.notes.extend(netdev.mtu.and_then(frame_note));
         if netdev.up == Some(false) {
             netdev.notes.push("is down".into());
         }
+    }
+}
+
+/// Returns a note if packets of this MTU need frames larger than the smallest.
+fn frame_note(mtu: u32) -> Option<String> {
+    let [small, large] = FRAME_BYTES;
+    let most = largest_mtu(large);
+    match mtu <= largest_mtu(small) {
+        true => None,
+        false if mtu <= most => Some(format!(
+            "its MTU is over {}: with it as a port, frames have {large} bytes instead of {small}",
+            largest_mtu(small)
+        )),
+        false => Some(format!("its MTU is over {most}: no frame holds longer packets")),
     }
 }
 
@@ -222,6 +238,15 @@ pub(super) fn text(netdevs: &[Netdev]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_mtu_that_asks_for_larger_frames_is_noted() {
+        assert_eq!((frame_note(1500), frame_note(1725)), (None, None));
+        for mtu in [1726, 3773] {
+            assert!(frame_note(mtu).unwrap().contains("4096 bytes instead of 2048"), "{mtu}");
+        }
+        assert!(frame_note(3774).unwrap().contains("no frame holds longer packets"));
+    }
 
     #[test]
     fn offloads_that_are_on_are_told_with_the_line_that_switches_them_off() {

@@ -607,7 +607,8 @@ fn workers(workers: &[v1::Worker], columns: Columns) -> String {
         let handed = [worker.handed_over, worker.taken_over];
         let [handed, taken] = handed.map(|number| number.to_string());
         let rest = [missing.to_string(), worker.generation.to_string(), handed, taken];
-        [place.as_slice(), &numbers, &[cpu], &frames, &rest].concat()
+        let ring = [worker.ring_frames.to_string()];
+        [place.as_slice(), &numbers, &[cpu], &frames, &rest, &ring].concat()
     });
     let header = [
         "worker",
@@ -626,11 +627,14 @@ fn workers(workers: &[v1::Worker], columns: Columns) -> String {
         "generation",
         "handed over",
         "taken over",
+        "a ring",
     ];
     // The places of frames go last: they show a leak.
-    let wide = ["turns", "sleeps", "generation", "handed over", "taken over", "CPU s", "core"];
-    let title = "Workers, and where their frames are";
-    fitted(title, &header, rows, Numbers(0..=15), (columns, &wide))
+    let wide =
+        ["turns", "sleeps", "generation", "handed over", "taken over", "a ring", "CPU s", "core"];
+    let bytes = workers.first().map_or(0, |worker| worker.frame_bytes);
+    let title = format!("Workers, and where their frames of {bytes} bytes are");
+    fitted(&title, &header, rows, Numbers(0..=16), (columns, &wide))
 }
 
 /// The revisions, newest first.
