@@ -1,9 +1,10 @@
 //! The flow cache: what the policies said of a flow, remembered beside the generation at which they
 //! said it (DESIGN §2).
 //!
-//! One table a worker, of a fixed size, for both families and both directions. A batch is looked up
-//! as a whole: all keys are made and hashed and their lines asked for, then all are compared, then
-//! those that are missing are searched together, equal ones once, and written.
+//! One table a worker, for both families and both directions. Its size is fixed: where it is too
+//! small, a larger one takes its place (`growth.rs`). A batch is looked up as a whole: all keys
+//! are made and hashed and their lines asked for, then all are compared, then those that are
+//! missing are searched together, equal ones once, and written.
 //!
 //! **Key**: scope (book, family, class of the ingress port, and of an opened packet the set of the
 //! SA that opened it), addresses, protocol, upper layer. The set does for the SPI: all SAs of a set
@@ -20,6 +21,7 @@
 
 mod column;
 mod entry;
+mod growth;
 mod lane;
 mod table;
 mod verdicts;
@@ -33,6 +35,7 @@ use crate::snapshot::Snapshot;
 pub(crate) use column::{Column, Scopes, bits};
 pub use entry::{Key, Way};
 pub(crate) use entry::{Value, Words, v4_head, v6_head};
+pub use growth::{FIRST_ENTRIES, Usage, entries_of_fresh};
 pub(crate) use lane::{Lane, Lanes};
 use table::{Domain, Domains, Table, Written};
 use verdicts::Verdicts;
@@ -72,6 +75,9 @@ pub struct CacheCounters {
     pub stale: u64,
     /// Entries that held when another took their place.
     pub evictions: u64,
+    /// Evictions of entries that said more than that no policy matched: those of flows for which
+    /// the table is too small.
+    pub crowded_out: u64,
     /// Entries written that say that no policy matched.
     pub negative: u64,
     /// Entries that were not written: one that says that no policy matched, because it would have
@@ -95,6 +101,7 @@ impl CacheCounters {
         self.inserts += other.inserts;
         self.stale += other.stale;
         self.evictions += other.evictions;
+        self.crowded_out += other.crowded_out;
         self.negative += other.negative;
         self.refused += other.refused;
     }
@@ -345,14 +352,17 @@ impl FlowCache {
         match written {
             Written::Refused => counters.refused += 1,
             Written::Again => {}
-            Written::Empty | Written::Stale | Written::Evicting(_) => {
+            Written::Empty | Written::Stale | Written::Evicting { .. } => {
                 counters.inserts += 1;
                 counters.negative += u64::from(number.is_negative());
             }
         }
         match written {
             Written::Stale => counters.stale += 1,
-            Written::Evicting(entries) => counters.evictions += entries,
+            Written::Evicting { entries, crowded_out } => {
+                counters.evictions += entries;
+                counters.crowded_out += crowded_out;
+            }
             Written::Empty | Written::Again | Written::Refused => {}
         }
     }

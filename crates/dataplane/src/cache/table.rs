@@ -73,8 +73,8 @@ pub(super) enum Written {
     Empty,
     /// Over an entry of another generation.
     Stale,
-    /// Over so many entries that held.
-    Evicting(u64),
+    /// Over entries that held, of which some said more than that nothing matched.
+    Evicting { entries: u64, crowded_out: u64 },
     /// Over an entry of the same key.
     Again,
     /// Not at all: it says that nothing matched, and what it would take the place of holds.
@@ -275,13 +275,16 @@ impl Table {
         domains: &mut Domains,
     ) -> Written {
         let line = at + way * (WORDS / V6);
-        let (mut written, mut evicted) = (Written::Empty, 0);
+        let (mut written, mut entries, mut crowded_out) = (Written::Empty, 0, 0);
         // An entry of the other family is wider or narrower than the way.
         let holds_wide = entry::half(&self.lines[line].0, 0) == Half::V6;
         for half in (0..2).filter(|half| WORDS == V6 || holds_wide || *half == way) {
             let Some(tenant) = tenant_in(&self.lines[line].0, half) else { continue };
             match domains.is_live(&tenant) {
-                true => evicted += 1,
+                true => {
+                    entries += 1;
+                    crowded_out += u64::from(!tenant.verdict.is_negative());
+                }
                 false => written = Written::Stale,
             }
             domains.forget(&tenant);
@@ -298,7 +301,7 @@ impl Table {
         };
         *self.way_mut(at, way) = *entry;
         domains.remember(&entry::tenant(entry));
-        if evicted > 0 { Written::Evicting(evicted) } else { written }
+        if entries > 0 { Written::Evicting { entries, crowded_out } } else { written }
     }
 
     fn standing<const WORDS: usize>(&self, at: usize, way: usize, domains: &Domains) -> Standing {

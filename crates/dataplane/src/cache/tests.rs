@@ -305,7 +305,8 @@ fn the_older_of_a_full_bucket_goes() {
         // Four places; the fifth took that of the oldest of the first bucket, the sixth the next.
         let there: Vec<bool> = keys.iter().map(|key| bench.find(*key).is_some()).collect();
         assert_eq!(there, [false, false, true, true, true, true], "{family:?}");
-        assert_eq!((bench.counters().inserts, bench.counters().evictions), (6, 2));
+        let CacheCounters { inserts, evictions, crowded_out, .. } = bench.counters();
+        assert_eq!((inserts, evictions, crowded_out), (6, 2, 2));
         let of_family = domain(Direction::Outbound, family);
         assert_eq!(bench.cache.entries_of(of_family), 4);
     }
@@ -384,6 +385,9 @@ fn what_matched_nothing_costs_no_live_entry_its_place() {
         }
         assert!(live.iter().all(|key| bench.find(*key).is_some()));
         assert_eq!(bench.cache.entries_of(of_family), 4);
+        // However many there are of them, the table is not too small.
+        let CacheCounters { evictions, crowded_out, .. } = bench.counters();
+        assert_eq!((evictions, crowded_out), (flood.len() as u64, 0));
     }
 }
 
@@ -483,7 +487,12 @@ enum Step {
     Change(bool),
     /// Another routing table.
     Routes,
+    /// A larger table, if there may be one.
+    Grow,
 }
+
+/// Entries that a table grows to at most.
+const MOST: usize = 4096;
 
 fn a_step() -> impl Strategy<Value = Step> {
     let flow = (any::<bool>(), any::<bool>(), 0..60u32, any::<u8>());
@@ -491,6 +500,7 @@ fn a_step() -> impl Strategy<Value = Step> {
         8 => prop::collection::vec(flow, 1..=wire::BATCH).prop_map(Step::Batch),
         1 => any::<bool>().prop_map(Step::Change),
         1 => Just(Step::Routes),
+        1 => Just(Step::Grow),
     ]
 }
 
@@ -503,12 +513,12 @@ proptest! {
         entries in prop_oneof![Just(8usize), Just(16), Just(64), Just(1024)],
         portable in any::<bool>(),
     ) {
+        let cache = |entries| {
+            let made = FlowCache::new(entries, &SECRET, CacheUse::Always).unwrap();
+            if portable { made.with_portable_hash(&SECRET) } else { made }
+        };
         let mut bench = Bench::new(entries);
-        if portable {
-            bench.cache = FlowCache::new(entries, &SECRET, CacheUse::Always)
-                .unwrap()
-                .with_portable_hash(&SECRET);
-        }
+        bench.cache = cache(entries);
         let (mut spd, mut routes, mut says_now) = (spd(), 0u32, 0u32);
         // By key: what was said, the domain's generation, the way and the routes' generation.
         let mut told: HashMap<Key, (FlowVerdict, Generation, Way, u32)> = HashMap::new();
@@ -524,6 +534,17 @@ proptest! {
                     spd = if spd.changes() < 60 { changed(&spd, direction) } else { spd };
                 }
                 Step::Routes => routes += 1,
+                Step::Grow => {
+                    let entries = bench.cache.capacity();
+                    let over = std::time::Duration::from_secs(1);
+                    let (most, crowded_out, is_full) = (MOST, entries as u64, false);
+                    let usage = Usage { entries, most, crowded_out, over, is_full };
+                    prop_assert_eq!(usage.larger().is_none(), entries == MOST);
+                    if let Some(larger) = usage.larger() {
+                        bench.cache = cache(larger);
+                        told.clear();
+                    }
+                }
                 Step::Batch(batch) => {
                     let keys: Vec<Key> = batch.iter().map(key_of).collect();
                     says_now += 1;
@@ -549,8 +570,8 @@ proptest! {
                 }
             }
         }
-        let CacheCounters { inserts, evictions, stale, .. } = bench.counters();
-        prop_assert!(evictions + stale <= 2 * inserts);
+        let CacheCounters { inserts, evictions, crowded_out, stale, .. } = bench.counters();
+        prop_assert!(evictions + stale <= 2 * inserts && crowded_out <= evictions);
     }
 }
 

@@ -6,6 +6,8 @@ use std::collections::HashMap;
 
 use policy::{Deciders, FlowVerdict, PolicyIndex};
 
+use super::ENTRIES_A_FLOW;
+
 /// Number of a verdict, from 1, beside what the table itself asks about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct VerdictNumber(pub(super) u32);
@@ -49,10 +51,10 @@ pub(super) struct Verdicts {
 }
 
 impl Verdicts {
-    /// Numbers for a table of so many entries. Memory for them is taken as it is used, or at once
-    /// by [`touch`](Self::touch).
+    /// Numbers for a table of so many entries: one for each flow that it is made for. Memory for
+    /// them is taken as it is used, or at once by [`touch`](Self::touch).
     pub(super) fn new(entries: usize) -> Verdicts {
-        let room = entries.clamp(LEAST, MOST);
+        let room = (entries / ENTRIES_A_FLOW).clamp(LEAST, MOST);
         let mut list = Vec::with_capacity(room);
         list.push(FlowVerdict::NOT_ASKED);
         let numbers = HashMap::with_capacity_and_hasher(room, Default::default());
