@@ -1,10 +1,12 @@
 //! Memory for the workers' flow caches: made and touched beside the workers, on their nodes, and
-//! handed in, so that no worker ever waits for it.
+//! handed in, so that no worker ever waits for it. The first are small; `growth.rs` says which
+//! worker gets a larger one.
 
 use std::path::Path;
 
 use config::validated::{Cache, CacheUse};
 use dataplane::FlowCache;
+use dataplane::cache::{ENTRY_BYTES, entries_of_fresh};
 
 /// Reason why there is no flow cache of the configured size.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +24,17 @@ pub(crate) enum CacheError {
         /// Bytes of memory that the kernel reports as available.
         available: u64,
     },
+    /// Not that much memory is available for larger caches.
+    #[error(
+        "larger flow caches take {needed} bytes and {available} bytes of memory are available: \
+         those in use stay"
+    )]
+    NoRoomToGrow {
+        /// Bytes that they take.
+        needed: u64,
+        /// Bytes of memory that the kernel reports as available.
+        available: u64,
+    },
     /// The kernel refuses the memory.
     #[error("the flow cache of {bytes} bytes cannot be had: {error}")]
     Refused {
@@ -35,8 +48,23 @@ pub(crate) enum CacheError {
     NoSecret(getrandom::Error),
 }
 
-/// Refuses a cache that is larger than the memory there is. `freed`: bytes that it takes the place
-/// of.
+/// IPv4 entries of each worker's cache; `None`: none is made.
+pub(crate) type Sizes = Vec<Option<usize>>;
+
+/// Returns the sizes of fresh caches. `before`: one entry a worker, the size that its cache last
+/// had; 0: it had none.
+pub(crate) fn sizes(cache: Cache, before: &[usize]) -> Sizes {
+    let most = most_entries(cache, before.len());
+    before.iter().map(|before| Some(entries_of_fresh(*before, most?))).collect()
+}
+
+/// Returns the entries that the cache of each of so many workers has at most; `None`: it is off.
+pub(crate) fn most_entries(cache: Cache, workers: usize) -> Option<usize> {
+    cache.size(workers as u32).map(|size| size.entries as usize)
+}
+
+/// Refuses a cache that, with all entries that it may have, is larger than the memory there is.
+/// `freed`: bytes that it takes the place of.
 ///
 /// # Errors
 /// [`CacheError::TooLarge`].
@@ -52,38 +80,53 @@ pub(crate) fn check(cache: Cache, workers: u32, freed: u64) -> Result<(), CacheE
     }
 }
 
-/// Returns the bytes that a cache takes over all workers; 0 if it is off.
+/// Refuses larger caches than there is memory for. Those in use go when the larger ones are there.
+///
+/// # Errors
+/// [`CacheError::NoRoomToGrow`].
+pub(crate) fn check_growth(sizes: &[Option<usize>]) -> Result<(), CacheError> {
+    let entries: usize = sizes.iter().flatten().sum();
+    let needed = (entries * ENTRY_BYTES) as u64;
+    match available_bytes() {
+        Some(available) if needed > available => {
+            Err(CacheError::NoRoomToGrow { needed, available })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the bytes that a cache takes over all workers at most; 0 if it is off.
 pub(crate) fn bytes(cache: Cache, workers: u32) -> u64 {
     cache.size(workers).map_or(0, |size| size.bytes.saturating_mul(u64::from(workers)))
 }
 
-/// A fresh cache for each of the workers on these cores, on their nodes, its memory there; `None`s
-/// if it is off. Blocks: some 30 ms for 128 MB.
+/// Fresh caches of these sizes for the workers on these cores, on their nodes, their memory there.
+/// Blocks: some 30 ms for 128 MB.
 ///
 /// # Errors
 /// [`CacheError`]: none is kept.
 pub(crate) fn make(
     cache: Cache,
+    sizes: &[Option<usize>],
     cores: &[usize],
     when: When,
 ) -> Result<Vec<Option<FlowCache>>, CacheError> {
-    let (Some(size), Cache::On { usage, .. }) = (cache.size(cores.len() as u32), cache) else {
-        return Ok(cores.iter().map(|_| None).collect());
+    let usage = match cache {
+        Cache::On { usage: CacheUse::Auto, .. } | Cache::Off => dataplane::CacheUse::WherePaid,
+        Cache::On { usage: CacheUse::Always, .. } => dataplane::CacheUse::Always,
     };
-    let usage = match usage {
-        CacheUse::Auto => dataplane::CacheUse::WherePaid,
-        CacheUse::Always => dataplane::CacheUse::Always,
-    };
-    let one = |core: &usize| {
+    let one = |(core, entries): (&usize, &Option<usize>)| {
+        let Some(entries) = *entries else { return Ok(None) };
         let mut secret = [0; 32];
         getrandom::fill(&mut secret).map_err(CacheError::NoSecret)?;
         let made = on_node_of(*core, cores, when, || {
-            let mut cache = FlowCache::new(size.entries as usize, &secret, usage)?;
+            let mut cache = FlowCache::new(entries, &secret, usage)?;
             cache.touch().map(|()| cache)
         });
-        made.map(Some).map_err(|error| CacheError::Refused { bytes: size.bytes, error })
+        let bytes = (entries * ENTRY_BYTES) as u64;
+        made.map(Some).map_err(|error| CacheError::Refused { bytes, error })
     };
-    cores.iter().map(one).collect()
+    cores.iter().zip(sizes).map(one).collect()
 }
 
 /// The workers' state while caches are made: not started, or processing packets.
@@ -146,7 +189,7 @@ fn available_in(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use dataplane::cache::{Batch, Key, Way};
+    use dataplane::cache::{Batch, FIRST_ENTRIES, Key, Way};
     use dataplane::{Snapshot, SnapshotParts};
     use policy::{Book, FlowAction, FlowVerdict, IngressClass, Refusal};
     use wire::{Family, Flow, Upper};
@@ -179,11 +222,29 @@ mod tests {
     fn each_worker_has_a_cache_of_its_share_or_none() {
         // FC-48
         // FC-13
-        let caches = make(of(1000), &[0, 0], When::Running).unwrap();
-        let sizes: Vec<Option<usize>> =
-            caches.iter().map(|cache| cache.as_ref().map(FlowCache::capacity)).collect();
-        assert_eq!(sizes, [Some(2048), Some(2048)]);
-        assert!(make(Cache::Off, &[0, 0], When::AtStart).unwrap().iter().all(Option::is_none));
+        for (cache, before, entries) in [
+            (of(1000), 0, Some(2048)),
+            (of(1000), 1 << 18, Some(2048)),
+            (of(1 << 20), 0, Some(FIRST_ENTRIES)),
+            (of(1 << 20), 1 << 18, Some(1 << 18)),
+            (Cache::Off, 1 << 18, None),
+        ] {
+            let sizes = sizes(cache, &[before; 2]);
+            assert_eq!(sizes, [entries; 2], "{cache:?}");
+            let caches = make(cache, &sizes, &[0, 0], When::Running).unwrap();
+            let capacities = caches.iter().map(|cache| cache.as_ref().map(FlowCache::capacity));
+            assert_eq!(capacities.collect::<Sizes>(), sizes);
+        }
+        let (first, second) = (Some(1 << 10), None);
+        let caches = make(of(1000), &[first, second], &[0, 0], When::Running).unwrap();
+        assert!(caches[0].is_some() && caches[1].is_none(), "the second keeps its own");
+    }
+
+    #[test]
+    fn a_cache_grows_as_far_as_there_is_memory() {
+        assert!(check_growth(&[Some(1 << 16), None]).is_ok() && check_growth(&[None]).is_ok());
+        let error = check_growth(&[Some(1 << 50), Some(1 << 50)]).unwrap_err().to_string();
+        assert!(error.contains(&(1u64 << 56).to_string()) && error.contains("stay"), "{error}");
     }
 
     /// The ports of flows in the order of their places in a cache.
@@ -207,8 +268,9 @@ mod tests {
     #[test]
     fn each_cache_puts_flows_into_places_that_nobody_can_tell_beforehand() {
         // FC-29: 32 flows, equally placed by chance once in more than 10^30.
-        let mut caches = make(of(1000), &[0, 0], When::Running).unwrap();
-        caches.extend(make(of(1000), &[0], When::AtStart).unwrap());
+        let sizes = [Some(2048); 2];
+        let mut caches = make(of(1000), &sizes, &[0, 0], When::Running).unwrap();
+        caches.extend(make(of(1000), &sizes[..1], &[0], When::AtStart).unwrap());
         let all: Vec<Vec<Upper>> = caches.iter_mut().flatten().map(places).collect();
         assert!(all.len() == 3 && all.iter().all(|places| places.len() > 24), "{all:?}");
         assert!(all[0] != all[1] && all[1] != all[2] && all[0] != all[2]);

@@ -158,6 +158,12 @@ kinds! {
         "a change of single policies was refused and what ran before goes on; the message says why"
     CacheRefused "cache_refused" Error Limited
         "a fresh flow cache could not be had: until it can, the classifier decides every packet"
+    CacheGrown "cache_grown" Info Told
+        "flows pushed each other out of a worker's flow cache: a larger one, empty at first, took \
+         its place"
+    CacheNotGrown "cache_not_grown" Warning Limited
+        "a larger flow cache could not be had: the one in use stays, and more packets are decided \
+         by the classifier"
     FoldRefused "fold_refused" Warning Limited
         "the changes of single policies could not be folded into one search, and stand in front of \
          it as a list; the message says why"
@@ -264,7 +270,7 @@ impl Kind {
             Kind::ConfigurationWarning | Kind::Misfit | Kind::MisfitResolved => "configuration",
             Kind::PoliciesChanged | Kind::PoliciesRefused | Kind::FoldRefused => "policies",
             Kind::RevisionRefused | Kind::RolledBack | Kind::RollbackRefused => "revisions",
-            Kind::CacheRefused => "cache",
+            Kind::CacheRefused | Kind::CacheGrown | Kind::CacheNotGrown => "cache",
             Kind::GuardRemoved | Kind::GuardRestored => "guard",
             Kind::GuardRefused | Kind::GuardCoarse => "guard",
             Kind::HostStarted | Kind::HostRefused => "host",

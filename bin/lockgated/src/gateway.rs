@@ -80,6 +80,9 @@ pub(crate) struct Gateway {
     /// Set if `guard` was refused and another one stands in its place: it is put up as soon as it
     /// can be.
     guard_is_owed: bool,
+    /// Size of each worker's flow cache when it was last reported, in IPv4 entries; 0: it has had
+    /// none.
+    pub(crate) cache_entries: Vec<usize>,
     /// The workers' flow caches are to be replaced.
     pub(crate) cache_outworn: bool,
     pub(crate) events: Events,
@@ -130,6 +133,7 @@ impl Gateway {
             guard,
             guard_state: "intact".into(),
             guard_is_owed: false,
+            cache_entries: vec![0; workers],
             cache_outworn: false,
             events,
             next_mark: 1,

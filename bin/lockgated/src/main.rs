@@ -37,6 +37,7 @@ mod events;
 mod failure;
 mod follow;
 mod gateway;
+mod growth;
 mod hardening;
 mod history;
 mod liveness;

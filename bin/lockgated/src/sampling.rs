@@ -1,5 +1,5 @@
-//! Once a second: a sample of the counters for rates; which peers answer, and which ports receive
-//! wrong checksums.
+//! Once a second: a sample of the counters for rates; which peers answer, which ports receive wrong
+//! checksums, and which workers need larger flow caches.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -8,13 +8,14 @@ use std::time::Instant;
 use ipsec::Spi;
 use policy::Direction;
 
-use crate::checksums;
 use crate::events::Kind;
+use crate::growth::{self, Seen};
 use crate::history::{PortVolume, SaNumbers, Sample};
 use crate::liveness::Change;
 use crate::state::State;
 use crate::totals::Totals;
-use crate::worker::WorkerGone;
+use crate::worker::{Report, WorkerGone};
+use crate::{caches, checksums};
 
 impl State {
     /// Takes a sample. Its cost goes by ports and SAs, not by policies.
@@ -40,6 +41,38 @@ impl State {
         let changes = Arc::make_mut(&mut self.liveness).observe(sample.at, configured);
         Arc::make_mut(&mut self.history).keep(sample);
         changes.iter().for_each(|change| self.report_liveness(change));
+        self.grow_caches(&reports).await
+    }
+
+    /// Gives larger flow caches to the workers that need them. They are made beside the workers, so
+    /// that none waits for memory. Where they cannot be had, those in use stay.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    async fn grow_caches(&mut self, reports: &[Report]) -> Result<(), WorkerGone> {
+        let (now, seen) = (Instant::now(), reports.iter().map(Seen::of).collect::<Vec<_>>());
+        for (known, seen) in self.gateway.cache_entries.iter_mut().zip(&seen) {
+            *known = seen.entries.unwrap_or(*known);
+        }
+        let sizes = self.growth.wanted(now, self.config().cache, &seen);
+        if sizes.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let made = match caches::check_growth(&sizes) {
+            Ok(()) => self.gateway.larger_caches(sizes.clone()).await,
+            Err(error) => Err(error),
+        };
+        match made {
+            Ok(larger) => {
+                self.growth.made();
+                self.gateway.grow_caches(larger).await?;
+                self.events.record(Kind::CacheGrown, "", growth::message(&sizes), &[]);
+            }
+            Err(error) => {
+                self.growth.refused(now);
+                self.events.record(Kind::CacheNotGrown, "", error.to_string(), &[]);
+            }
+        }
         Ok(())
     }
 

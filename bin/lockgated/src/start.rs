@@ -326,7 +326,8 @@ fn start_workers(
     let count = snapshot.workers();
     let cores = assign::cores(count, &allowed_cores());
     caches::check(config.cache, count, 0)?;
-    let caches = caches::make(config.cache, &cores, When::AtStart)?;
+    let sizes = caches::sizes(config.cache, &vec![0; cores.len()]);
+    let caches = caches::make(config.cache, &sizes, &cores, When::AtStart)?;
     let mut setups = Vec::new();
     for (number, (core, cache)) in cores.into_iter().zip(caches).enumerate() {
         let sockets = assign::sockets(number as u32, count, queues.iter().copied());

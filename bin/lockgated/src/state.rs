@@ -12,10 +12,12 @@ use ipsec::Fingerprint;
 use keystate::{KeyState, Notice};
 use tokio::sync::{Mutex, watch};
 
+use crate::caches;
 use crate::checksums::ChecksumEvents;
 use crate::config_file::KnownDrift;
 use crate::events::{Events, Kind};
 use crate::gateway::Gateway;
+use crate::growth::Growth;
 use crate::history::History;
 use crate::liveness::Liveness;
 use crate::netdev::Claim;
@@ -72,6 +74,7 @@ pub(crate) struct State {
     pub(crate) stopping: bool,
     /// The time at which flow caches last were to be replaced because they were full of verdicts.
     cache_filled: Option<Instant>,
+    pub(crate) growth: Growth,
     pub(crate) events: Events,
     picture: Option<watch::Sender<Arc<Picture>>>,
     /// Kept as long as the guard and the host port are ours.
@@ -121,6 +124,7 @@ impl State {
             netlink_resyncs: 0,
             stopping: false,
             cache_filled: None,
+            growth: Growth::default(),
             events,
             picture: None,
             _namespace: namespace,
@@ -206,10 +210,15 @@ impl State {
         Ok(!made.is_empty())
     }
 
-    /// Orders fresh flow caches if one can number no further verdict. At most once a minute: a
-    /// sender of packets for many policies could otherwise keep the caches empty.
+    /// Orders fresh flow caches if one can number no further verdict and there is no larger one. At
+    /// most once a minute: a sender of packets for many policies could otherwise keep the caches
+    /// empty.
     pub(crate) fn renew_full_caches(&mut self, reports: &[Report]) {
-        let is_full = |report: &Report| report.cache.as_ref().is_some_and(|cache| cache.is_full);
+        let most = caches::most_entries(self.config().cache, reports.len());
+        let is_last = |entries| self.growth.is_refused() || most.is_none_or(|most| entries >= most);
+        let is_full = |report: &Report| {
+            report.cache.as_ref().is_some_and(|cache| cache.is_full && is_last(cache.entries))
+        };
         let is_due = self.cache_filled.is_none_or(|at| at.elapsed() >= RENEW_FULL_CACHES_EVERY);
         if is_due && reports.iter().any(is_full) {
             self.cache_filled = Some(Instant::now());

@@ -12,7 +12,7 @@ use io::{Lifetime, TunPort};
 use linux::nft::NftError;
 use linux::{Ethtool, Link, Offload};
 
-use crate::caches::{self, CacheError, When};
+use crate::caches::{self, CacheError, Sizes, When};
 use crate::gateway::{Machine, Program};
 use crate::netdev::{Instruction, Netdev, NetdevError, Steered, Taking};
 use crate::worker::{Command, Flushed, Handle, Next, Retired, WorkerGone};
@@ -88,9 +88,13 @@ impl Machine for ThisMachine {
         Ok(retired)
     }
 
-    async fn make_caches(&mut self, cache: Cache) -> Result<Vec<Option<FlowCache>>, CacheError> {
+    async fn make_caches(
+        &mut self,
+        cache: Cache,
+        sizes: Sizes,
+    ) -> Result<Vec<Option<FlowCache>>, CacheError> {
         let cores: Vec<usize> = self.ways().all().iter().map(|worker| worker.core).collect();
-        let make = move || caches::make(cache, &cores, When::Running);
+        let make = move || caches::make(cache, &sizes, &cores, When::Running);
         let made = tokio::task::spawn_blocking(make).await;
         made.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
     }

@@ -6,7 +6,7 @@ use control::guard::{Guard, GuardError, Integrity};
 use dataplane::{FlowCache, NetdevId};
 use linux::{Link, Offload};
 
-use crate::caches::CacheError;
+use crate::caches::{CacheError, Sizes};
 use crate::netdev::{Instruction, Netdev, NetdevError, Taking};
 use crate::worker::{Flushed, Next, Retired, WorkerGone};
 
@@ -43,11 +43,15 @@ pub(crate) trait Machine: Send {
     /// [`WorkerGone`]: the daemon ends.
     async fn publish(&mut self, next: Vec<Next>) -> Result<Vec<Retired>, WorkerGone>;
 
-    /// Makes a flow cache for each worker; `None`s if they are off.
+    /// Makes flow caches for the workers, one entry each, of these sizes.
     ///
     /// # Errors
     /// [`CacheError`]: none was made.
-    async fn make_caches(&mut self, cache: Cache) -> Result<Vec<Option<FlowCache>>, CacheError>;
+    async fn make_caches(
+        &mut self,
+        cache: Cache,
+        sizes: Sizes,
+    ) -> Result<Vec<Option<FlowCache>>, CacheError>;
 
     /// Takes a netdev over: claims it, opens its queues, attaches its program.
     ///

@@ -6,7 +6,7 @@ use config::validated::Cache;
 use dataplane::{CounterRoom, Counters, FlowCache, Gone, Snapshot};
 
 use super::Gateway;
-use crate::caches::CacheError;
+use crate::caches::{self, CacheError, Sizes};
 use crate::events::Kind;
 use crate::worker::{Counted, Next, NextCache, NextCounters, Retired, WorkerGone};
 
@@ -16,7 +16,7 @@ pub(crate) type Caches = Vec<Option<FlowCache>>;
 impl Gateway {
     /// Makes a snapshot the one that every worker walks by, and returns when all do.
     ///
-    /// `caches`: other flow caches; `None`: the workers keep theirs, unless generations began anew.
+    /// `caches`: one entry a worker; `None`: all keep theirs, unless generations began anew.
     /// Makes here what else a worker needs, and frees aside what it needs no more.
     ///
     /// # Errors
@@ -24,12 +24,12 @@ impl Gateway {
     pub(super) async fn publish(
         &mut self,
         snapshot: Arc<Snapshot>,
-        caches: Option<Caches>,
+        caches: Option<Vec<NextCache>>,
     ) -> Result<(), WorkerGone> {
         let [before, after] = [&self.snapshot, &snapshot].map(|snapshot| snapshot.spd().wraps());
         let caches = match caches {
             // Generations began anew: an entry from before could look like one of now.
-            None if before != after => Some(self.fresh_or_none().await),
+            None if before != after => Some(others(self.fresh_or_none().await)),
             caches => caches,
         };
         let mut caches = caches.map(Vec::into_iter);
@@ -41,10 +41,7 @@ impl Gateway {
                 true => NextCounters::Same(gone.clone()),
                 false => NextCounters::Other(Box::new(Counters::new(&snapshot))),
             };
-            let cache = match &mut caches {
-                None => NextCache::Same,
-                Some(caches) => NextCache::Other(caches.next().flatten()),
-            };
+            let cache = caches.as_mut().and_then(Iterator::next).unwrap_or(NextCache::Same);
             let snapshot = snapshot.clone();
             next.push(Next { snapshot, counters, cache });
         }
@@ -72,7 +69,31 @@ impl Gateway {
     pub(crate) async fn renew_caches(&mut self) -> Result<(), WorkerGone> {
         self.cache_outworn = false;
         let caches = self.fresh_or_none().await;
-        self.publish(self.snapshot.clone(), Some(caches)).await
+        self.publish(self.snapshot.clone(), Some(others(caches))).await
+    }
+
+    /// Makes flow caches that are larger than those in use; `None`: a worker keeps its own.
+    ///
+    /// # Errors
+    /// [`CacheError`]: none was made.
+    pub(crate) async fn larger_caches(&mut self, sizes: Sizes) -> Result<Caches, CacheError> {
+        self.machine.make_caches(self.config().cache, sizes).await
+    }
+
+    /// Gives workers their larger flow caches, which are empty at first. `None`: a worker keeps its
+    /// own.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub(crate) async fn grow_caches(&mut self, larger: Caches) -> Result<(), WorkerGone> {
+        for (entries, larger) in self.cache_entries.iter_mut().zip(&larger) {
+            *entries = larger.as_ref().map_or(*entries, FlowCache::capacity);
+        }
+        let next = larger.into_iter().map(|larger| match larger {
+            None => NextCache::Same,
+            larger => NextCache::Other(larger),
+        });
+        self.publish(self.snapshot.clone(), Some(next.collect())).await
     }
 
     /// Fresh flow caches of the running configuration; none where they cannot be had: slower, and
@@ -88,13 +109,19 @@ impl Gateway {
         }
     }
 
-    /// Flow caches for the workers.
+    /// Flow caches for the workers, as large as those in use as far as that is configured.
     ///
     /// # Errors
     /// [`CacheError`].
     pub(super) async fn fresh_caches(&mut self, cache: Cache) -> Result<Caches, CacheError> {
-        self.machine.make_caches(cache).await
+        let sizes = caches::sizes(cache, &self.cache_entries);
+        self.machine.make_caches(cache, sizes).await
     }
+}
+
+/// These flow caches instead of those in use.
+pub(super) fn others(caches: Caches) -> Vec<NextCache> {
+    caches.into_iter().map(NextCache::Other).collect()
 }
 
 /// Frees something large on a thread of its own.

@@ -13,7 +13,7 @@ use config::validated::{Cache, Policy};
 use control::guard::{Guard, GuardError, Integrity};
 use control::{Compiler, live_parts};
 use dataplane::carve_out::Reserved;
-use dataplane::{Counters, FlowCache, HostService, NetdevId, PortInfo, Snapshot};
+use dataplane::{CacheUse, Counters, FlowCache, HostService, NetdevId, PortInfo, Snapshot};
 use keystate::{HostIdentity, KeyState};
 use linux::nft::NftError;
 use linux::{Link, LinkKind, Offload, View};
@@ -23,10 +23,10 @@ use tokio::sync::Semaphore;
 use super::machine::{Machine, Program};
 use super::netdevs::scope;
 use super::{Beginning, Gateway, netdevs, reserved_by};
-use crate::caches::CacheError;
+use crate::caches::{CacheError, Sizes};
 use crate::events::Events;
 use crate::netdev::{Instruction, Netdev, NetdevError, Taking};
-use crate::worker::{Counted, Flushed, Next, NextCounters, Retired, WorkerGone};
+use crate::worker::{Counted, Flushed, Next, NextCache, NextCounters, Retired, WorkerGone};
 
 /// Workers of the machine.
 pub(super) const WORKERS: usize = 2;
@@ -123,6 +123,8 @@ pub(crate) struct World {
     /// The netdevs of that snapshot, in its order.
     pub(super) names: Vec<String>,
     pub(super) programs: BTreeMap<String, Steered>,
+    /// Entries of each worker's flow cache, as far as it was given one.
+    pub(super) caches: [Option<usize>; WORKERS],
     /// Guards are put up only when somebody lets them; counts those that wait.
     pub(crate) held_up: Option<Arc<Semaphore>>,
     pub(crate) guards_waiting: usize,
@@ -143,6 +145,7 @@ impl Simulated {
             walked,
             names,
             programs: BTreeMap::new(),
+            caches: [None; WORKERS],
             held_up: None,
             guards_waiting: 0,
         };
@@ -282,6 +285,11 @@ impl Machine for Simulated {
             }
         }
         world.nothing_is_open_that_must_be_closed();
+        for (known, next) in world.caches.iter_mut().zip(&next) {
+            if let NextCache::Other(cache) = &next.cache {
+                *known = cache.as_ref().map(FlowCache::capacity);
+            }
+        }
         let retired = |next: Next| Retired {
             counted: match next.counters {
                 NextCounters::Same(mut gone) => {
@@ -302,10 +310,15 @@ impl Machine for Simulated {
         Ok(next.into_iter().map(retired).collect())
     }
 
-    async fn make_caches(&mut self, _: Cache) -> Result<Vec<Option<FlowCache>>, CacheError> {
+    async fn make_caches(
+        &mut self,
+        _: Cache,
+        sizes: Sizes,
+    ) -> Result<Vec<Option<FlowCache>>, CacheError> {
         let refused = |()| CacheError::TooLarge { flows: 1, needed: 1, available: 0 };
         drop(self.begin(Step::Caches).map_err(refused)?);
-        Ok((0..WORKERS).map(|_| None).collect())
+        let cache = |entries| FlowCache::new(entries, &[0; 32], CacheUse::Always).unwrap();
+        Ok(sizes.into_iter().map(|entries| entries.map(cache)).collect())
     }
 
     async fn take(&mut self, taking: Taking) -> Result<Netdev, NetdevError> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use config::{Loaded, parse};
 use control::guard::Guard;
 use control::{Compiled, Compiler};
+use dataplane::cache::FIRST_ENTRIES;
 use dataplane::carve_out::Reserved;
 use keystate::KeyState;
 use linux::Link;
@@ -16,6 +17,7 @@ use tempfile::TempDir;
 use super::netdevs::Retry;
 use super::simulated::{Simulated, Started, Steered, Step, started, view};
 use super::*;
+use crate::caches::CacheError;
 
 /// A gateway over a simulated machine, with its compiler and its folders.
 struct Lab {
@@ -193,6 +195,45 @@ fn policies_are_walked_only_once_programs_and_guard_withhold_what_they_may_want(
     };
     assert_eq!(before, [Step::Install, Step::SetPorts, Step::SetPorts, Step::Install]);
     assert_eq!(after, [Step::Instruct, Step::Instruct]);
+    lab.runs(&config);
+}
+
+#[test]
+fn a_worker_gets_a_larger_flow_cache_and_the_other_keeps_its_own() {
+    let (first, larger) = (FIRST_ENTRIES, 4 * FIRST_ENTRIES);
+    let mut config = Config { flows: 1 << 20, ..Config::small() };
+    let mut lab = Lab::new(&config);
+    let grow = |lab: &mut Lab, sizes: [Option<usize>; 2]| {
+        lab.runtime.block_on(async {
+            let made = lab.gateway.larger_caches(sizes.into()).await?;
+            lab.gateway.grow_caches(made).await.unwrap();
+            Ok::<_, CacheError>(())
+        })
+    };
+    let renew = |lab: &mut Lab| lab.runtime.block_on(lab.gateway.renew_caches()).unwrap();
+    let caches = |lab: &Lab| lab.machine.world().caches;
+    renew(&mut lab);
+    assert_eq!(caches(&lab), [Some(first), Some(first)]);
+    grow(&mut lab, [None, Some(larger)]).unwrap();
+    assert_eq!(caches(&lab), [Some(first), Some(larger)]);
+    assert_eq!(lab.steps(), [Step::Caches, Step::Publish].repeat(2));
+    // Where there is none, those in use stay.
+    lab.machine.world().refuse = Some(0);
+    assert!(grow(&mut lab, [Some(larger), None]).is_err());
+    assert_eq!((caches(&lab), lab.steps()), ([Some(first), Some(larger)], vec![Step::Caches]));
+    // Fresh ones are as large, as far as the configuration lets them.
+    renew(&mut lab);
+    assert_eq!(caches(&lab), [Some(first), Some(larger)]);
+    for (flows, sizes) in [
+        (1 << 19, [Some(first), Some(larger)]),
+        (1 << 16, [Some(first), Some(larger / 2)]),
+        (1 << 10, [Some(2048), Some(2048)]),
+        (0, [None, None]),
+    ] {
+        config.flows = flows;
+        lab.apply(&config, None).unwrap();
+        assert_eq!(caches(&lab), sizes, "{flows} flows");
+    }
     lab.runs(&config);
 }
 

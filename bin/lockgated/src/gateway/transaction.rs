@@ -18,7 +18,7 @@ use dataplane::{Snapshot, SnapshotError};
 
 use super::guarding::ReserveError;
 use super::netdevs::Leaving;
-use super::publish::{Caches, aside};
+use super::publish::{Caches, aside, others};
 use super::{Gateway, live_parts_of, netdevs, reserved_by, reserved_of_earlier};
 use crate::caches::CacheError;
 use crate::events::Kind;
@@ -193,7 +193,7 @@ impl Gateway {
             }
             Extent::Whole { caches } => {
                 let has_other_caches = caches.is_some();
-                self.publish(snapshot, caches).await?;
+                self.publish(snapshot, caches.map(others)).await?;
                 let guard = standing;
                 let before = Before { compiled, live, reserved, guard, has_other_caches };
                 Ok(Begun::Whole(before.into()))
