@@ -58,7 +58,7 @@ fn everything_is_shown_as_text_and_as_the_json_of_the_api() {
         ("peer", "berlin", "/peers/0/state"),
         ("sa", "0x00001001, peer : refused: its record is gone", "/sas/0/state_reason"),
         ("policy", "ipv6-outbound-spd-flow-cache-entries: 3", "/cache_entries/0/entries"),
-        ("cache", "4194304 entries, 134217728 bytes", "/domains/0/bypassed"),
+        ("cache", "grows up to 4194304 entries, 134217728 bytes", "/max_size/bytes"),
         ("neighbour", "no neighbours", "/neighbours"),
         ("route", "blackhole", "/routes/0/kind"),
         ("counters", "nothing matches", "/tiers/classifier"),

@@ -4,13 +4,14 @@ use std::net::IpAddr;
 
 use api::v1;
 use config::validated::{Cache, CacheUse};
-use dataplane::cache::{BREAK_EVEN_STEPS, CacheEntry, Key, Way};
+use dataplane::cache::{BREAK_EVEN_STEPS, CacheEntry, ENTRY_BYTES, Key, Way};
 use dataplane::{CacheCounters, Snapshot};
 use policy::selector::protocol_text;
 use policy::{Book, DomainId, FlowAction, Refusal};
 use wire::{Address, Family, Flow, Upper};
 
 use crate::backend::CacheQuestion;
+use crate::caches;
 use crate::picture::Picture;
 use crate::worker::{CacheReport, Command, Report};
 
@@ -56,9 +57,11 @@ pub(crate) fn cache(state: &Picture, reports: &[Report]) -> v1::Cache {
         return v1::Cache { state: "off".into(), ..v1::Cache::default() };
     };
     let snapshot = &*state.snapshot;
+    let most = caches::most_entries(state.config().cache, reports.len()).unwrap_or_default();
     let workers = (0..).zip(reports).map(|(worker, report)| v1::WorkerCache {
         worker,
         size: report.cache.as_ref().map(size),
+        max_size: Some(size_of(most)),
         entries: entries_in(snapshot, report.cache.iter()),
         counters: Some(counters(&report.cache_counters)),
     });
@@ -75,6 +78,7 @@ pub(crate) fn cache(state: &Picture, reports: &[Report]) -> v1::Cache {
         entries: entries(state, reports),
         r#use: if usage == CacheUse::Always { "always" } else { "auto" }.into(),
         size: Some(sizes.fold(v1::CacheSize::default(), add)),
+        max_size: Some(size_of(most * reports.len())),
         counters: Some(counters(&sum)),
         workers: workers.collect(),
         domains: snapshot.spd().domains().map(|of| domain(snapshot, reports, of)).collect(),
@@ -84,6 +88,10 @@ pub(crate) fn cache(state: &Picture, reports: &[Report]) -> v1::Cache {
 
 fn size(cache: &CacheReport) -> v1::CacheSize {
     v1::CacheSize { entries: cache.entries as u64, bytes: cache.bytes as u64 }
+}
+
+fn size_of(entries: usize) -> v1::CacheSize {
+    v1::CacheSize { entries: entries as u64, bytes: (entries * ENTRY_BYTES) as u64 }
 }
 
 fn counters(counters: &CacheCounters) -> v1::CacheCounters {

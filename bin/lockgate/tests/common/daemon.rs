@@ -96,7 +96,8 @@ impl Gateway for Fake {
     }
 
     async fn show_cache(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Cache> {
-        let size = Some(v1::CacheSize { entries: 4_194_304, bytes: 134_217_728 });
+        let size = Some(v1::CacheSize { entries: 65_536, bytes: 2_097_152 });
+        let max_size = Some(v1::CacheSize { entries: 4_194_304, bytes: 134_217_728 });
         let (family, direction) = ("ipv4".into(), "outbound".into());
         let domain = v1::CacheDomain {
             generation: 7,
@@ -106,6 +107,7 @@ impl Gateway for Fake {
         answer(v1::Cache {
             state: "on".into(),
             size,
+            max_size,
             entries: vec![v1::CacheEntries { family, direction, entries: 3 }],
             domains: vec![domain],
             ..v1::Cache::default()

@@ -139,6 +139,9 @@ impl Report {
         into.gauge("cache_entries", "Valid entries of the flow cache", entries);
         let bytes = self.cache.size.unwrap_or_default().bytes;
         into.level("cache_bytes", "Memory of the flow caches of all workers", bytes);
+        let bytes = self.cache.max_size.unwrap_or_default().bytes;
+        let help = "Memory that the flow caches of all workers may grow to";
+        into.level("cache_max_bytes", help, bytes);
     }
 
     fn add_ports<'a>(&'a self, into: &mut Families<'a>) {

@@ -391,7 +391,7 @@ pub(super) fn cache(cache: &v1::Cache) -> String {
     if cache.state == "off" {
         return "the flow cache is off: the classifier decides every packet\n".into();
     }
-    let size = cache.size.unwrap_or_default();
+    let in_words = |size: v1::CacheSize| format!("{} entries, {} bytes", size.entries, size.bytes);
     let counters = cache.counters.unwrap_or_default();
     let usage = match cache.r#use.as_str() {
         "auto" => "asked where it costs less than the search it saves",
@@ -400,7 +400,8 @@ pub(super) fn cache(cache: &v1::Cache) -> String {
     let mut text = [
         ("sized for", format!("{} flows", cache.configured_flows)),
         ("use", format!("{}: {usage}", cache.r#use)),
-        ("size", format!("{} entries, {} bytes", size.entries, size.bytes)),
+        ("size", in_words(cache.size.unwrap_or_default())),
+        ("grows up to", in_words(cache.max_size.unwrap_or_default())),
         ("hit rate", hundredths(counters.hit_rate)),
     ]
     .map(|(name, text)| format!("{name:<11} {text}\n"))
@@ -414,24 +415,27 @@ pub(super) fn cache(cache: &v1::Cache) -> String {
 
 /// Each worker's part of the flow cache, and all of them together.
 fn worker_caches(cache: &v1::Cache) -> String {
-    let row = |who: String, size: v1::CacheSize, counters: v1::CacheCounters, entries: u64| {
+    let row = |who: String, sizes: [Option<v1::CacheSize>; 2], counters, entries: u64| {
+        let [size, most] = sizes.map(Option::unwrap_or_default);
         let v1::CacheCounters { hits, misses, routes, inserts, .. } = counters;
         let v1::CacheCounters { stale, evictions, negative, refused, .. } = counters;
         let counted = [hits, misses, routes, inserts, stale, evictions, negative, refused];
-        let numbers = [size.entries, size.bytes, entries].into_iter().chain(counted);
+        let room = [size.entries, most.entries, size.bytes, entries];
+        let numbers = room.into_iter().chain(counted);
         [who].into_iter().chain(numbers.map(|number| number.to_string())).collect::<Vec<_>>()
     };
     let sum = |entries: &[v1::CacheEntries]| entries.iter().map(|entry| entry.entries).sum();
     let rows = cache.workers.iter().map(|worker| {
-        let v1::WorkerCache { worker, size, entries, counters } = worker;
-        let (size, counters) = (size.unwrap_or_default(), counters.unwrap_or_default());
-        row(worker.to_string(), size, counters, sum(entries))
+        let v1::WorkerCache { worker, size, max_size, entries, counters } = worker;
+        let counters = counters.unwrap_or_default();
+        row(worker.to_string(), [*size, *max_size], counters, sum(entries))
     });
-    let (size, counters) = (cache.size.unwrap_or_default(), cache.counters.unwrap_or_default());
-    let all = row("all".into(), size, counters, sum(&cache.entries));
+    let (sizes, counters) = ([cache.size, cache.max_size], cache.counters.unwrap_or_default());
+    let all = row("all".into(), sizes, counters, sum(&cache.entries));
     let header = [
         "worker",
         "size",
+        "max size",
         "bytes",
         "entries",
         "hits",
@@ -444,7 +448,7 @@ fn worker_caches(cache: &v1::Cache) -> String {
         "refused",
     ];
     let rows = rows.chain([all]);
-    table("Each worker's, in packets and entries", &header, rows, Numbers(1..=11))
+    table("Each worker's, in packets and entries", &header, rows, Numbers(1..=12))
 }
 
 /// The policies' domains, as far as the flow cache is concerned.
