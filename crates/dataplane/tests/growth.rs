@@ -75,6 +75,7 @@ impl Traffic {
 
 #[test]
 fn a_lab_takes_less_than_4_mib_and_a_larger_table_is_there_before_its_use() {
+    // FC-09
     let snapshot = Snapshot::new(SnapshotParts::default()).expect("nothing");
     let keys = vec![Key { scope: policy::Scope::default(), flow: flow(0) }; BATCH];
     let mut traffic = Traffic { snapshot, batch: Batch::default(), keys };

@@ -1,6 +1,7 @@
 //! Policies that come and go while traffic runs: what is judged by which set, what is lost, and
 //! what the flow cache has to do with it.
 
+use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -282,8 +283,10 @@ fn a_rekey_keeps_what_is_remembered_and_a_cache_that_is_off_is_not_there() {
     let at_start = resident(&lab);
     lab.flows_again();
     let cache = ask(&lab, &["show", "cache"]);
-    assert_eq!(cache["size"]["entries"], 4_194_304, "{cache}");
-    assert_eq!(cache["size"]["bytes"], 134_217_728, "{cache}");
+    let workers = cache["workers"].as_array().unwrap().len() as u64;
+    assert_eq!(cache["size"]["entries"], 65_536 * workers, "{cache}");
+    assert_eq!(cache["max_size"]["entries"], 4_194_304, "{cache}");
+    assert_eq!(cache["max_size"]["bytes"], 134_217_728, "{cache}");
     assert!(resident(&lab) < at_start + (4 << 20), "{at_start} bytes at the start");
     let before = domains(&lab);
     assert!(domain(&before, "outbound ipv4").2 > 0, "{before:?}");
@@ -308,7 +311,7 @@ fn a_rekey_keeps_what_is_remembered_and_a_cache_that_is_off_is_not_there() {
     assert_eq!(entry_lines(&lab), []);
     assert!(succeed(&lab, 1, &["show", "cache"]).contains("is off"));
     let end = Instant::now() + AGAIN;
-    while resident(&lab) + (120 << 20) > on {
+    while resident(&lab) + workers * (2 << 20) > on {
         assert!(Instant::now() < end, "{on} bytes on, {} off", resident(&lab));
         pause(50);
     }
@@ -318,6 +321,51 @@ fn a_rekey_keeps_what_is_remembered_and_a_cache_that_is_off_is_not_there() {
     lab.gateways.file(1).write_as(&off).unwrap();
     let refused = lab.gateways.daemon(1).unwrap().apply(&off);
     assert!(refused.is_err(), "{refused:?}");
+    lab.flows_again();
+    lab.balances();
+}
+
+/// Sends a packet of each of 131,070 flows from site 1's host to site 2's.
+fn send_many_flows(lab: &Lab) {
+    let to = lab.gateways.site(2).host_v4();
+    let send = || {
+        for _ in 0..2 {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            for port in 1..=u16::MAX {
+                // Refused where a queue is full: other flows go on.
+                let _ = socket.send_to(b"flow", (to.as_str(), port));
+            }
+        }
+    };
+    lab.gateways.site(1).host.enter(send).unwrap();
+}
+
+#[test]
+fn many_flows_make_the_cache_larger_and_few_do_not() {
+    // FC-09
+    let text = "\n[cache]\nuse = \"always\"\n";
+    let Some(lab) = with_caches("larger", text) else { return };
+    let size = |lab: &Lab| {
+        let cache = ask(lab, &["show", "cache"]);
+        ["size", "max_size"].map(|size| cache[size]["bytes"].as_u64().unwrap())
+    };
+    lab.flows_again();
+    pause(2500);
+    let [first, most] = size(&lab);
+    assert!(first <= 4 << 20 && most == 128 << 20, "{first} of {most}");
+    let before = resident(&lab);
+    let end = Instant::now() + AGAIN;
+    while size(&lab)[0] == first {
+        assert!(Instant::now() < end, "{}", ask(&lab, &["show", "cache"]));
+        send_many_flows(&lab);
+    }
+    let [larger, still_most] = size(&lab);
+    assert!(larger >= first + (6 << 20) && larger <= most && still_most == most, "{larger}");
+    let after = resident(&lab);
+    println!("{first} bytes, {before} resident; {larger} bytes, {after} resident");
+    assert!(after > before + (4 << 20), "{before} bytes before, {after} after");
+    let events = succeed(&lab, 1, &["events", "--json", "--kind", "cache_grown"]);
+    assert!(events.contains("has room for 262144 entries"), "{events:?}");
     lab.flows_again();
     lab.balances();
 }
