@@ -9,8 +9,8 @@
 //! snapshot's. Its next hop: when the route generation is not; then the route is looked up again
 //! and the verdict stands.
 //!
-//! **Locks.** None. A replay window that several workers share costs an atomic step for each word of
-//! it that a batch marks. Sequence numbers cost one atomic step a batch and SA. A batch is walked
+//! **Locks.** None. A replay window that several workers share costs an atomic step for each of its
+//! words that a batch marks; sequence numbers cost one for each batch and SA. A batch is walked
 //! under one snapshot, so nothing that its stages read changes between them.
 
 use std::ops::Range;
