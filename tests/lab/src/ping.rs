@@ -1,5 +1,7 @@
 //! Pings, with the time of each.
 
+use std::collections::BTreeSet;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::capture::MARKER;
@@ -67,26 +69,51 @@ impl<'a> Ping<'a> {
         Answers::parse(&text).ok_or(LabError::Answer { command: finished.command, answer: text })
     }
 
+    /// Does as [`run`](Self::run), and waits for the answers that are late: `ping` itself gives up
+    /// twice the longest round trip after the last packet, or one interval, which a busy machine
+    /// exceeds. While an answer is missing, at most three seconds long, `ping` sends more; only the
+    /// first `count` are counted.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_until_answered(&self, from: &Namespace) -> Result<Answers, LabError> {
+        let mut command = self.command(from);
+        let seconds = (self.interval * self.count).as_secs() + 3;
+        command.args(["-w", &seconds.to_string(), self.to]);
+        let finished =
+            Running::start(command)?.finish(self.limit(), process::Interruption::Heed)?;
+        let text = finished.stdout + &finished.stderr;
+        match Answers::parse(&text) {
+            Some(answers) => Ok(answers.of_the_first(self.count)),
+            None => Err(LabError::Answer { command: finished.command, answer: text }),
+        }
+    }
+
     /// Starts pinging and does not wait.
     ///
     /// # Errors
     /// As [`Running::start`].
     pub fn start(&self, from: &Namespace) -> Result<Running, LabError> {
+        let mut command = self.command(from);
+        // The wait for the last answers, if there is none. No -w: it would send more than `count`.
+        command.args(["-W", "2", self.to]);
+        Running::start(command)
+    }
+
+    /// The command without its target.
+    fn command(&self, from: &Namespace) -> Command {
         let pattern: String = MARKER.iter().map(|byte| format!("{byte:02x}")).collect();
         let interval = format!("{:.4}", self.interval.as_secs_f64());
         let (count, size) = (self.count.to_string(), self.size.to_string());
         let mut command = from.command("ping");
         command.args(["-n", "-p", &pattern, "-i", &interval, "-c", &count, "-s", &size]);
-        // The wait for the last answers. No -w: it would send more than `count`.
-        command.args(["-W", "2"]);
         if self.fragments == Fragments::Forbidden {
             command.args(["-M", "do"]);
         }
         if let Some(source) = self.from {
             command.args(["-I", source]);
         }
-        command.arg(self.to);
-        Running::start(command)
+        command
     }
 
     fn limit(&self) -> Duration {
@@ -119,6 +146,17 @@ impl Answers {
             mtu,
             text: text.to_owned(),
         })
+    }
+
+    /// Counts the first packets alone, by their sequence numbers.
+    fn of_the_first(self, count: u32) -> Answers {
+        let number = |line: &str| -> Option<u32> {
+            line.split_once(" icmp_seq=")?.1.split_whitespace().next()?.parse().ok()
+        };
+        let answers = self.text.lines().filter(|line| line.contains(" time="));
+        let answered: BTreeSet<u32> =
+            answers.filter_map(number).filter(|number| (1..=count).contains(number)).collect();
+        Answers { sent: count.into(), received: answered.len() as u64, ..self }
     }
 
     /// The time that a part of the round trips stay below, in microseconds: 0.5 for the median.
@@ -173,6 +211,11 @@ mod tests {
         assert_eq!(answers.times_us, [33.0, 55.0]);
         assert!(!answers.all_answered());
         assert_eq!(answers.percentile_us(1.0), Some(55.0));
+        // Of the first two both were answered; of the first three one was not.
+        let of = |count| answers.clone().of_the_first(count);
+        assert_eq!((of(2).sent, of(2).received), (2, 2));
+        assert_eq!((of(3).sent, of(3).received), (3, 2));
+        assert_eq!((of(1).sent, of(1).received), (1, 1));
     }
 
     #[test]

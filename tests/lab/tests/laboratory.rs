@@ -103,7 +103,7 @@ fn nothing_is_left_of_a_laboratory_also_after_a_panic() {
     let plan = Plan { sites: 3, queues: 2, shape: Shape::Hub };
     let Some(sites) = build("nothing_is_left", plan) else { return };
     let to = sites.site(3).host_v4();
-    let answers = Ping::new(&to, 2).run(&sites.site(2).host).unwrap();
+    let answers = Ping::new(&to, 2).run_until_answered(&sites.site(2).host).unwrap();
     assert!(answers.all_answered(), "{}", answers.text);
     let names: Vec<String> = sites.all().iter().map(|site| site.host.name().into()).collect();
     let directory = sites.laboratory.directory().to_owned();

@@ -40,7 +40,7 @@ fn as_it_was_found(lab: &Lab) {
     let tables = gateway.run(&["nft", "list", "tables"], AGAIN).unwrap().success().unwrap();
     assert!(!tables.contains("lockgate"), "{tables}");
     let to = lab.gateways.site(2).host_v4();
-    let answers = Ping::new(&to, 5).run(&lab.gateways.site(1).host).unwrap();
+    let answers = Ping::new(&to, 5).run_until_answered(&lab.gateways.site(1).host).unwrap();
     assert!(answers.all_answered(), "{}", answers.text);
 }
 

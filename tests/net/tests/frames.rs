@@ -33,7 +33,8 @@ fn largest_packets_cross(lab: &Lab, mtu: u32) {
     for (from, to) in [(a, b), (b, a)] {
         for (address, headers) in [(to.host_v4(), 28), (to.host_v6(), 48)] {
             let (size, fragments) = (tunnel_mtu(mtu) - headers, Fragments::Forbidden);
-            let answers = Ping { size, fragments, ..Ping::new(&address, 5) }.run(&from.host);
+            let answers =
+                Ping { size, fragments, ..Ping::new(&address, 5) }.run_until_answered(&from.host);
             let answers = answers.unwrap();
             assert!(answers.all_answered(), "MTU {mtu}: {}\n{}", answers.text, lab.logs());
         }

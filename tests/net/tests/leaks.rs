@@ -27,7 +27,7 @@ fn both_families_cross_protected_and_the_ledgers_balance() {
     let Some(mut lab) = running("both_families_cross", Plan::default()) else { return };
     let quarry = lab.hunt(|gateways| {
         let to = gateways.site(2).host_v6();
-        let answers = Ping::new(&to, 20).run(&gateways.site(1).host).unwrap();
+        let answers = Ping::new(&to, 20).run_until_answered(&gateways.site(1).host).unwrap();
         assert!(answers.all_answered(), "{}", answers.text);
     });
     for stream in &quarry.streams {
@@ -261,7 +261,7 @@ fn the_gateways_own_packets_are_protected_too() {
         let (site, far) = (gateways.site(1), gateways.site(2));
         for (from, to) in [(site.lan_v4(), far.host_v4()), (site.lan_v6(), far.host_v6())] {
             let ping = Ping { from: Some(&from), ..Ping::new(&to, 20) };
-            let answers = ping.run(&site.gateway).unwrap();
+            let answers = ping.run_until_answered(&site.gateway).unwrap();
             assert!(answers.all_answered(), "{}", answers.text);
         }
     });
@@ -279,7 +279,7 @@ fn hairpin_between_two_spokes_is_protected_on_both_legs() {
         let to = gateways.site(3).host_v6();
         Ping::new(&to, 20).run(&gateways.site(2).host).unwrap();
         let stream = gateways.stream(2, 3, STEP).unwrap();
-        let answers = Ping::new(&to, 30).run(&gateways.site(2).host).unwrap();
+        let answers = Ping::new(&to, 30).run_until_answered(&gateways.site(2).host).unwrap();
         assert!(answers.all_answered(), "{}", answers.text);
         let delivery = Stream::finish(stream);
         assert!(delivery.sent.len() > 200);
@@ -307,7 +307,7 @@ fn detach_opens_and_only_detach() {
         assert!(opened.status.success(), "{}{}", opened.stdout, opened.stderr);
     }
     let capture = lab.gateways.capture(Scope::Heads).unwrap();
-    let open = Ping::new(&to, 10).run(&lab.gateways.site(1).host).unwrap();
+    let open = Ping::new(&to, 10).run_until_answered(&lab.gateways.site(1).host).unwrap();
     assert!(open.all_answered(), "{}", open.text);
     let tally = Tally::of(&capture.stop().unwrap()).unwrap();
     assert_eq!((tally.clear, tally.esp), (20, 0));

@@ -93,7 +93,7 @@ fn put_a_nat_in_between(lab: &Lab) -> Namespace {
     // Links and neighbours are there, before any daemon is.
     for (from, to) in [(1, FIRST.address), (1, SECOND.address), (2, ROUTER)] {
         let from = &gateways.site(from).gateway;
-        let answered = || Ping::new(to, 1).run(from).unwrap().all_answered();
+        let answered = || Ping::new(to, 1).run_until_answered(from).unwrap().all_answered();
         await_that(lab, "the links of the NAT", answered);
     }
     rewrite(lab, &nat, None);
@@ -180,7 +180,7 @@ fn natted(test: &str) -> Option<(Lab, Namespace)> {
 fn crosses(lab: &Lab, from: u8, to: u8) {
     let (host, to) = (&lab.gateways.site(from).host, lab.gateways.site(to));
     for address in [to.host_v4(), to.host_v6()] {
-        let all = || Ping::new(&address, 5).run(host).unwrap().all_answered();
+        let all = || Ping::new(&address, 5).run_until_answered(host).unwrap().all_answered();
         await_that(lab, &format!("pings from site {from} to {address}"), all);
     }
 }
@@ -335,7 +335,7 @@ fn what_two_gateways_say_to_each_other_is_sealed_in_transport_mode() {
     for (from, to) in [(1, 2), (2, 1)] {
         let address = lab.gateways.site(to).wan_v4();
         let from = &lab.gateways.site(from).gateway;
-        let all = || Ping::new(&address, 5).run(from).unwrap().all_answered();
+        let all = || Ping::new(&address, 5).run_until_answered(from).unwrap().all_answered();
         await_that(&lab, &format!("pings to {address}"), all);
     }
     let wire = Tally::of(&capture.stop().unwrap()).unwrap();

@@ -33,7 +33,7 @@ fn two_workers_share_the_queues_and_no_number_comes_twice() {
         assert!(udp.loss < 0.9, "{udp:?}");
         drop(server);
         for to in [gateways.site(2).host_v4(), gateways.site(2).host_v6()] {
-            let answers = Ping::new(&to, 20).run(&gateways.site(1).host).unwrap();
+            let answers = Ping::new(&to, 20).run_until_answered(&gateways.site(1).host).unwrap();
             assert!(answers.all_answered(), "{}", answers.text);
         }
     });
@@ -57,7 +57,8 @@ fn a_port_whose_link_is_gone_starves_no_other() {
     let Some(mut lab) = lab.start("stuck_port") else { return };
     let own: IpAddr = [10, 2, 0, 10].into();
     let far: IpAddr = [10, 1, 128, 10].into();
-    let answers = Ping::new("10.1.128.10", 10).run(&lab.gateways.site(2).host).unwrap();
+    let answers =
+        Ping::new("10.1.128.10", 10).run_until_answered(&lab.gateways.site(2).host).unwrap();
     assert!(answers.all_answered(), "{}\n{}", answers.text, lab.logs());
 
     // From here on nothing leaves by lan2, and far more is sent there than it has frames.
@@ -92,7 +93,7 @@ fn a_packet_too_big_for_the_tunnel_is_answered_by_the_gateway() {
     // What the host then sends fits.
     let to = b.host_v4();
     let ping = Ping { size: TUNNEL_MTU - 28, fragments: Fragments::Forbidden, ..Ping::new(&to, 5) };
-    let answers = ping.run(&a.host).unwrap();
+    let answers = ping.run_until_answered(&a.host).unwrap();
     assert!(answers.all_answered(), "{}", answers.text);
     lab.balances();
 }
@@ -105,7 +106,7 @@ fn fragments_cross_and_come_together_at_the_far_host() {
         let ping = Ping { size: 4000, ..Ping::new(&to, 10) };
         // The first ones may teach the host the path's MTU (IPv6).
         ping.run(&a.host).unwrap();
-        let answers = ping.run(&a.host).unwrap();
+        let answers = ping.run_until_answered(&a.host).unwrap();
         assert!(answers.all_answered(), "{}\n{}", answers.text, lab.logs());
     }
     lab.balances();
@@ -122,7 +123,8 @@ fn packets_wait_for_a_neighbour_that_is_not_resolved_yet() {
             }
             // Slow enough that what waits is never more than what may wait for one neighbour.
             let interval = Duration::from_millis(50);
-            let answers = Ping { interval, ..Ping::new(&to, 5) }.run(&from.host).unwrap();
+            let answers =
+                Ping { interval, ..Ping::new(&to, 5) }.run_until_answered(&from.host).unwrap();
             assert!(answers.all_answered(), "{}", answers.text);
         }
     });
@@ -154,7 +156,7 @@ fn a_tunnel_over_ipv6_carries_both_families() {
     let Some(mut lab) = lab.start("over_ipv6") else { return };
     let quarry = lab.hunt(|gateways| {
         let to = gateways.site(2).host_v6();
-        let answers = Ping::new(&to, 20).run(&gateways.site(1).host).unwrap();
+        let answers = Ping::new(&to, 20).run_until_answered(&gateways.site(1).host).unwrap();
         assert!(answers.all_answered(), "{}", answers.text);
     });
     for stream in &quarry.streams {

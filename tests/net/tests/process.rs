@@ -85,7 +85,7 @@ fn metrics_say_what_the_api_says() {
     lab.gateways.start_all().unwrap();
     let before = get(&lab.gateways.site(1).gateway, "/metrics").unwrap();
     let to = lab.gateways.site(2).host_v4();
-    let answers = Ping::new(&to, 20).run(&lab.gateways.site(1).host).unwrap();
+    let answers = Ping::new(&to, 20).run_until_answered(&lab.gateways.site(1).host).unwrap();
     assert!(answers.all_answered(), "{}", answers.text);
     lab.balances();
     let text = get(&lab.gateways.site(1).gateway, "/metrics").unwrap();

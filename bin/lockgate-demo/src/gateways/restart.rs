@@ -95,7 +95,7 @@ pub(super) fn replay(stage: &mut Stage, captured: &[Vec<u8>]) -> Result<(), LabE
         format!("{sent} sent, {refused} refused as replays, {delivered} delivered"),
     );
     let to = stage.gateways.site(B).host_v4();
-    let answers = Ping::new(&to, 10).run(&stage.gateways.site(A).host)?;
+    let answers = Ping::new(&to, 10).run_until_answered(&stage.gateways.site(A).host)?;
     stage.check("after that traffic still flows", answers.all_answered(), answers.summary());
     Ok(())
 }
