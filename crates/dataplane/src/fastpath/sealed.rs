@@ -416,8 +416,8 @@ impl Ends {
 impl Known {
     #[inline]
     fn open<F: Frames>(&self, sa: &InboundSa, frames: &mut F, jobs: &mut [OpenJob]) {
-        // Where nothing is to be decrypted, `look` has said that the packets are authentic: each job
-        // lies in its frame.
+        // Where nothing is to be decrypted, `look` has said that the packets are authentic: each
+        // job lies in its frame.
         if self.is_ciphered {
             sa.cipher.open(frames, jobs);
         }
