@@ -4,6 +4,9 @@
 //! it, up to the configured size. Nothing here makes or replaces a table: the control thread does,
 //! beside the worker. A table never becomes smaller.
 //!
+//! It does not grow in place: of its entries a quarter would keep their places, and the others
+//! would stay as entries that are never found and count as valid.
+//!
 //! The measure is entries that gave way, not entries that are there. Nothing ages: each flow ever
 //! seen leaves an entry, so that every table fills up in time, and as long as few flows come anew
 //! that does no harm.
