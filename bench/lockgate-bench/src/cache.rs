@@ -104,7 +104,7 @@ struct Row {
     family: Family,
     kept: FlowCache,
     written: FlowCache,
-    /// Those in `kept`, in random order.
+    /// The keys of `kept`, in random order.
     keys: Vec<Key>,
     /// Index into `keys` at which the next lap begins.
     next: usize,
@@ -216,7 +216,7 @@ impl Row {
         Ok(LapFigures { hit, miss, stale, invalidate, span })
     }
 
-    /// Looks up what is in the table.
+    /// Looks up keys that the table holds.
     fn timed_hits(&mut self, range: std::ops::Range<usize>) -> Result<Span, BenchError> {
         // The other table is under later generations; this one stays under its first.
         let (batch, kept, count) = (&mut self.batch, &mut self.kept, range.len());
@@ -263,7 +263,7 @@ impl Row {
         span.cpu.saturating_sub(overhead()).as_nanos() as f64 / CHANGES as f64
     }
 
-    /// Another policy: another generation.
+    /// Moves to another generation, as a change of policies does.
     fn change(&mut self) {
         let spd = self.snapshot.spd();
         let case = Case { family: self.family, ..traffic() };

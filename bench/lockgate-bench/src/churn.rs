@@ -1,14 +1,15 @@
-//! `lockgate bench churn`: policies that change while a worker walks packets.
+//! `lockgate bench churn`: changes of policies while a worker processes packets.
 //!
-//! One core has the worker, which walks as many packets as it can; the other has the control
-//! thread, which adds a policy and takes it away again, so often a second: a database made by
-//! `Spd::changed`, published as the daemon does, and folded into a new base beside it when some
-//! changes have come together. Each change is of the traffic's own domain, so each makes all that
-//! the cache holds stale. Rates take turns of half a second, so that what disturbs hits all alike.
+//! One core runs the worker, which processes as many packets as it can. The other runs the control
+//! thread, which adds and removes a policy at the given rate. `Spd::changed` makes each database,
+//! which is published as the daemon does it; after a number of changes they are compacted into a
+//! new base in the background. Each change is in the traffic's own domain, so each makes all
+//! entries of the cache stale. Rates take turns of half a second, so that disturbances hit all
+//! rates alike.
 //!
-//! Told of each rate: packets a second, and what is left of the rate without changes; how long the
-//! worker was kept from its ports at worst, by its CPU time a loop; packets lost, of which there
-//! may be none; and the time from the change's beginning until the worker has it.
+//! For each rate the bench reports: packets a second, and the share of the rate without changes;
+//! the longest time that the worker was kept from its ports, as CPU time of a loop; lost packets,
+//! which must be none; and the time from the beginning of a change until the worker has it.
 
 mod rows;
 mod worker;
@@ -33,9 +34,9 @@ use super::{ArgumentError, BenchError, LapRefused, Report, publish};
 use scene::{Case, Keys, LAN, SceneError};
 use worker::{Mailbox, Slice};
 
-/// Time for which a rate has its turn.
+/// Duration of a turn of a rate.
 const TURN: Duration = Duration::from_millis(500);
-/// Changes upon one base from which on it is made anew.
+/// Number of changes on one base after which a new base is made.
 const WORTH_REBUILDING: usize = 64;
 /// Slots for policies to come.
 const ROOM: usize = 1 << 18;
@@ -45,7 +46,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Arguments of `lockgate bench churn`.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct ChurnArguments {
-    /// Changes a second. What is left of the rate is told beside 0.
+    /// Changes a second. The rate kept is relative to 0 changes.
     #[arg(long, value_delimiter = ',', default_values_t = [0, 1, 10, 100, 1000])]
     changes: Vec<u32>,
     /// Policies.
@@ -120,13 +121,13 @@ struct Turns {
     changes_per_s: u32,
     /// Slices that the worker filled.
     slices: Vec<Slice>,
-    /// From the beginning of each change until the worker had it, ms.
+    /// Time from the beginning of each change until the worker had it, ms.
     effect_ms: Vec<f64>,
     /// Changes that had to wait until a new base was there.
     waited: usize,
 }
 
-/// All turns of all rates under so many policies.
+/// All turns of all rates with this number of policies.
 fn turns(
     arguments: &ChurnArguments,
     mut scene: Scene,
@@ -174,7 +175,7 @@ fn turns(
     Ok(turns)
 }
 
-/// A thread that makes tables upon a base of their own; `None`: they could not be made.
+/// A thread that makes tables on a base of its own; `None`: they could not be made.
 type Rebuilding = thread::JoinHandle<Option<Tables>>;
 
 /// The gateway and its policies, as the control thread has them.
@@ -192,7 +193,7 @@ struct Scene {
     /// Number of the next policy.
     next_id: u32,
     sets: Vec<SaSet>,
-    /// A base that is being made, and what it is made of.
+    /// A base that is being made, and its source.
     rebuilding: Option<(Rebuilding, Arc<Spd>)>,
 }
 
@@ -224,7 +225,7 @@ impl Scene {
         Ok(made)
     }
 
-    /// Half a second at this rate.
+    /// Changes policies at this rate for half a second.
     fn turn(&mut self, mailbox: &Mailbox, rate: u32, turn: &mut Turns) -> Result<(), BenchError> {
         mailbox.begin_slice();
         let begin = Instant::now();
@@ -254,7 +255,7 @@ impl Scene {
         Ok(())
     }
 
-    /// A policy more, or the one that came last gone. `false`: a new base must be there first.
+    /// Adds a policy, or removes the one that was added last. `false`: a new base is needed first.
     fn change(&mut self) -> bool {
         let (removed, added) = match self.came {
             Some(index) => (vec![index], vec![]),
@@ -273,7 +274,7 @@ impl Scene {
         true
     }
 
-    /// One that speaks of no packet, before all others.
+    /// Makes a policy that matches no packet and precedes all others.
     fn other_policy(&self) -> Policy {
         let mut policy = self.case.peers_policy(PolicyId(self.next_id), u32::MAX);
         policy.action = Action::Bypass;
@@ -283,7 +284,7 @@ impl Scene {
         policy
     }
 
-    /// Has a new base made beside, if it is worth it and none is being made.
+    /// Starts building a new base in the background, if it is worth it and none is being built.
     fn rebuild(&mut self) {
         if self.spd.changes() >= WORTH_REBUILDING && self.rebuilding.is_none() {
             let (spd, sets, earlier) = (self.spd.clone(), self.sets.clone(), self.spd.clone());
@@ -295,7 +296,7 @@ impl Scene {
         }
     }
 
-    /// Puts a base that is ready in its place.
+    /// Replaces the base by a new one that is ready.
     fn adopt_rebuilt(&mut self, mailbox: &Mailbox) -> Result<(), BenchError> {
         let Some((job, earlier)) = self.rebuilding.take_if(|(job, _)| job.is_finished()) else {
             return Ok(());
@@ -310,7 +311,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Gives the worker a snapshot and returns when it has it.
+    /// Gives the worker a snapshot and returns when the worker has it.
     fn publish(&mut self, mailbox: &Mailbox) -> Result<(), BenchError> {
         mailbox.put(self.snapshot()?);
         let begin = Instant::now();

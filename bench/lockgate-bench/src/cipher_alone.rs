@@ -1,4 +1,4 @@
-//! The cipher alone, on the packets of a lap: what is left of the walk's time is the walk's own.
+//! The cipher alone, on the packets of a lap: the rest of the walk's time is the walk's own.
 
 use std::time::Instant;
 
@@ -18,10 +18,10 @@ use scene::{Case, Direction, HOP_LIMIT};
 /// Time of the cipher alone, ns a packet.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct CipherTimes {
-    /// On packets where a pass finds them.
+    /// Time on packets where a pass finds them.
     pub(super) far_ns: f64,
-    /// On packets that were all read just before, so that they are in the caches of the core: what
-    /// is missing to `far_ns` is the way to memory.
+    /// Time on packets that were all read just before, so that they are in the caches of the core:
+    /// the difference to `far_ns` is the time for memory accesses.
     pub(super) near_ns: f64,
 }
 

@@ -58,8 +58,8 @@ pub(crate) struct ClassifyArguments {
     /// Files of rules of ClassBench's form.
     #[arg(long, value_delimiter = ',', num_args = 1..)]
     rules_file: Vec<PathBuf>,
-    /// So many rules of each file, too: fewer are its first, more are copies of all of them with
-    /// other network parts.
+    /// Rules to take of each file, too: its first, or, where it has fewer, copies of all of them
+    /// with other network parts.
     #[arg(long, value_delimiter = ',')]
     scale_to: Vec<usize>,
     /// Sets to generate; without files all of them.
@@ -170,8 +170,8 @@ pub(super) fn run(arguments: &ClassifyArguments) -> Result<(), BenchError> {
     publish(&report, &text.join("\n\n"), arguments.json.as_deref())
 }
 
-/// Each set in each form for each trace. Forms that the machine does not have are said and left
-/// out.
+/// Measures each set in each form for each trace. Skips forms that the machine does not have, and
+/// prints which.
 fn rows_of<'b>(
     arguments: &ClassifyArguments,
     built: &'b [Built],

@@ -30,7 +30,7 @@ pub(super) struct Draw {
 }
 
 impl Draw {
-    /// From the flows `0..flows`.
+    /// Draws from the flows `0..flows`.
     pub(super) fn new(flows: usize, of: Distribution, random: &mut Random) -> Draw {
         let mut order: Vec<u32> = (0..flows as u32).collect();
         random.shuffle(&mut order);

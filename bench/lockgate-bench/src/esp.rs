@@ -1,15 +1,14 @@
-//! `lockgate bench esp`: the walk sealing, opening and forwarding.
+//! `lockgate bench esp`: sealing, opening and forwarding.
 //!
-//! Every row is measured lap by lap in turn with all others, in an order that is random anew in
-//! every round, so that noise hits all alike. A row's figure is the median of its laps; beside it
-//! stand the distance of the quartiles, what the quickest quarter stayed below, and the time of the
-//! cipher alone on the same packets, measured in the same lap. What is left is the walk's own.
-//! Beside it stands, too, the time of a yardstick, which does to the same frames what no gateway
-//! can leave out. The laps of the fast path and of the general walk on one case are walked one
-//! directly behind the other, and compared pair by pair.
+//! Laps of all rows alternate, in another random order in every round, so that noise hits all rows
+//! alike. A row's figure is the median of its laps. The table also shows the distance of the
+//! quartiles, the best quartile, and the time of the cipher alone on the same packets, measured in
+//! the same lap; the difference is the walk's own time. A yardstick makes the memory accesses that
+//! every gateway must make, on the same frames. On each case, laps of the fast path and of the
+//! general walk follow each other directly and are compared in pairs.
 //!
-//! Now and then the distance of memory is measured: what a walk costs depends on where its
-//! frames are found, and that is not the walk's doing.
+//! From time to time the bench measures the latency of memory, because the time of a walk depends
+//! on where its frames are found.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -48,7 +47,7 @@ const LEAST_IN_FLIGHT: usize = 512;
 const FRAME_SIZES: [usize; 2] = [2048, FRAME_BYTES];
 /// Flows that a cache is made for, at most.
 const MOST_CACHE_FLOWS: usize = 1 << 26;
-/// Workers at most, if there are so many cores.
+/// Largest number of workers, on a machine with enough cores.
 const MAX_WORKERS: usize = 64;
 
 /// Arguments of `lockgate bench esp`.
@@ -203,7 +202,7 @@ pub(super) fn run(arguments: &EspArguments) -> Result<(), BenchError> {
 }
 
 /// Returns the rows that the arguments select on a machine with `cores` cores. Rows that differ
-/// only in their walk stand beside each other.
+/// only in their walk are adjacent.
 fn subjects(arguments: &EspArguments, cores: usize) -> Result<Vec<Subject>, ArgumentError> {
     check_ranges(arguments, cores)?;
     let mut subjects = Vec::new();
@@ -301,8 +300,8 @@ struct Bench<'c> {
 }
 
 impl Bench<'_> {
-    /// One lap of every row, in random order, but those of twins one directly behind the other.
-    /// Returns the time that it took.
+    /// Runs one lap of every row, in random order; laps of twins follow each other directly.
+    /// Returns the time that they took.
     fn round(&mut self, random: &mut Random) -> Result<Duration, BenchError> {
         let begin = Instant::now();
         for place in order(self.subjects, random) {
@@ -389,7 +388,7 @@ mod tests {
         Line::parse_from([&["esp"], line].concat()).arguments
     }
 
-    /// On a machine with two cores.
+    /// Lists the rows of a machine with two cores.
     fn subjects(arguments: &EspArguments) -> Result<Vec<Subject>, ArgumentError> {
         super::subjects(arguments, 2)
     }

@@ -1,5 +1,5 @@
-//! `lockgate bench io`: what one worker forwards on real ports, beside a forwarder that does
-//! nothing and beside the kernel, on the same topology in one run.
+//! `lockgate bench io`: the packets that one worker forwards on real ports, compared with a
+//! forwarder that does nothing and with the kernel, on the same topology in one run.
 //!
 //! Three lanes of namespaces, one per forwarder, joined by veths. The generator makes frames in
 //! the kernel on one core, the forwarder works on another; the sink counts and drops. Rounds go
@@ -66,7 +66,7 @@ struct Row {
     /// Bytes of a frame without its checksum.
     size: usize,
     family: u8,
-    /// That arrived at the sink.
+    /// Packets that arrived at the sink.
     mpps: f64,
     gbps: f64,
     ratio_to_bare: f64,
@@ -74,7 +74,7 @@ struct Row {
     spread: f64,
     mpps_min: f64,
     mpps_max: f64,
-    /// That the generator made.
+    /// Packets that the generator sent.
     offered_mpps: f64,
     /// Part of the offered that did not arrive.
     lost: f64,

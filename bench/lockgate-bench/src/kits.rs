@@ -1,5 +1,5 @@
-//! Equipment that stays from lap to lap: frames, flow caches, policies. A figure depends on where
-//! frames and caches lie, and 128 MiB of cache are not made anew for a lap.
+//! Equipment that laps reuse: frames, flow caches, policies. A figure depends on where frames and
+//! caches lie in memory, and allocating 128 MiB of cache for every lap would take too long.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use super::subject::Caching;
 pub(super) struct Kits {
     /// One entry a worker.
     pub(super) workers: Vec<Kit>,
-    /// The policies of both families. Every lap has the same, with the same generations: entries of
-    /// a cache would otherwise be of policies that no longer are.
+    /// Policies of both families. Every lap uses the same ones, with the same generations:
+    /// otherwise the cache would hold entries of policies that are gone.
     pub(super) spd: Arc<Spd>,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Kit {
     pub(super) caches: Caches,
 }
 
-/// The caches of a worker, one for each use, made when they are first wanted.
+/// Caches of a worker, one for each use, made when first needed.
 pub(super) struct Caches {
     entries: usize,
     made: HashMap<CacheUse, FlowCache>,
@@ -58,7 +58,7 @@ impl Kits {
 }
 
 impl Caches {
-    /// Lends the cache that a row wants; `None`: it wants none.
+    /// Lends the cache that a row needs; `None`: the row runs without one.
     ///
     /// # Errors
     /// No memory, or no random bytes.
@@ -70,7 +70,7 @@ impl Caches {
         }
     }
 
-    /// Takes back what was lent.
+    /// Takes back the equipment that was lent.
     pub(super) fn take_back(&mut self, caching: Caching, cache: Option<FlowCache>) {
         self.made.extend(caching.use_().zip(cache));
     }
@@ -82,7 +82,8 @@ fn any_of(family: Family) -> Case {
     Case { direction, suite, family, size, flows: 1, backend: None, workers: 1 }
 }
 
-/// A new cache. As the daemon does, it touches all memory: no page is missing when packets come.
+/// Makes a cache. Touches all of its memory, as the daemon does, so that no page fault occurs while
+/// packets are processed.
 ///
 /// # Errors
 /// No memory, or no random bytes.

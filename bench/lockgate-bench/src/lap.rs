@@ -1,15 +1,17 @@
-//! One lap of one case: packets laid out, walked under the clock, and looked at afterwards.
+//! One lap of one case: fills frames with packets, walks them under the clock, and checks the
+//! result.
 //!
 //! A lap is one untimed pass and then some timed ones, each over all flows: one frame a flow, flows
-//! and frames in random order, all laid out before the clock runs unless fewer are to be in flight.
-//! Keys are fresh for every lap. The timed span of a pass runs from the first header read to the
-//! last descriptor written: `Worker::turn` until its port is empty, which is what the daemon does,
-//! with a look at the clock every turn. After each no packet may be missing, no drop counted, the
-//! ledger balanced, and a sample of the outputs be right. Behind the passes the yardstick goes over
-//! the same frames in the same order, and the cipher alone over the same packets.
+//! and frames in random order. All frames are filled before the clock runs, unless fewer are to be
+//! in flight. Keys are fresh for every lap. The timed span of a pass runs from the first header
+//! read to the last descriptor written: `Worker::turn` until its port is empty, as in the daemon,
+//! with a look at the clock every turn. After each pass no packet may be missing, no drop counted,
+//! the ledger must balance, and a sample of the outputs must be right. After the passes the
+//! yardstick runs over the same frames in the same order, and the cipher alone over the same
+//! packets.
 //!
-//! Frames, flow caches and policies stay from lap to lap ([`Kits`]); the first pass, which is not
-//! timed, makes the cache's entries of the flows.
+//! Laps share frames, flow caches and policies ([`Kits`]); the first pass, which is not timed,
+//! makes the cache's entries.
 //!
 //! With several workers each is a thread on a core of its own with its own frames, ports, flows and
 //! SA under the one snapshot; their timed spans begin together.
@@ -43,7 +45,7 @@ pub(super) const SAMPLE: usize = 32;
 pub(super) struct Course<'c> {
     /// Timed passes.
     pub(super) passes: u32,
-    /// Extra pass timed stage by stage, or none.
+    /// Extra pass, timed stage by stage, or none.
     pub(super) staging: Staging,
     /// A core for each worker; workers beyond the list go where the system puts them. The first is
     /// this thread and is bound already.
@@ -74,8 +76,8 @@ pub(super) struct LapFigures {
     pub(super) hit_rate: f64,
     /// Part of the timed packets that left by the fast path.
     pub(super) fast_rate: f64,
-    /// The timed spans and the laying out before them, of all workers together: who had the core
-    /// meanwhile disturbed them.
+    /// Timed spans, and the preparation before them, of all workers together. Threads that had the
+    /// core meanwhile disturbed them.
     pub(super) span: Span,
     /// Time of the walk's stages.
     pub(super) stages: Option<StageTimes>,
@@ -94,13 +96,13 @@ impl LapFigures {
         stages: None,
     };
 
-    /// Time of the yardstick: what it does to the frames, and the cipher alone.
+    /// Time of the yardstick: its memory accesses, and the cipher alone.
     pub(super) fn yardstick_ns(&self) -> f64 {
         self.touch_ns + self.cipher_ns
     }
 
-    /// Of workers that ran side by side: the time a packet at which each would have to run for
-    /// all together to be as fast as they were.
+    /// Combines workers that ran side by side: the time a packet at which each would have to run
+    /// for all together to be as fast as they were.
     fn together(all: &[LapFigures]) -> LapFigures {
         let mean = |figure: fn(&LapFigures) -> f64| {
             all.len() as f64 / all.iter().map(|one| 1.0 / figure(one)).sum::<f64>()
@@ -246,7 +248,7 @@ fn work(
 struct Start {
     workers: usize,
     arrived: AtomicUsize,
-    /// One has left for good: nobody waits any more.
+    /// True if a worker has left: nobody waits any more.
     left: AtomicBool,
 }
 
@@ -255,7 +257,7 @@ impl Start {
         Start { workers, arrived: AtomicUsize::new(0), left: AtomicBool::new(false) }
     }
 
-    /// Returns when all have come here as often as this worker, or one has left.
+    /// Waits until all workers have come here as often as this one, or one has left.
     fn wait(&self) {
         let before = self.arrived.fetch_add(1, Ordering::AcqRel);
         let all = (before / self.workers + 1) * self.workers;
@@ -265,7 +267,7 @@ impl Start {
     }
 }
 
-/// Says so when a worker leaves, in whatever way.
+/// Notes the end of a worker, however it ends.
 struct Leaving<'s>(&'s Start);
 
 impl Drop for Leaving<'_> {
@@ -279,7 +281,7 @@ impl Drop for Leaving<'_> {
 struct Pass {
     /// The timed span.
     walk: Span,
-    /// The timed span and the laying out before it.
+    /// The timed span and the preparation before it.
     whole: Span,
 }
 
@@ -334,7 +336,7 @@ impl<'c> Lap<'c> {
         Yardstick { order, in_flight, length, passes }.run(self.worker.frames_mut())
     }
 
-    /// One pass over all flows, in random order and random frames.
+    /// Runs one pass over all flows, in random order and random frames.
     fn pass(&mut self, random: &mut Random, start: &Start) -> Result<Pass, LapError> {
         let mut pass = Pass::default();
         let overhead = overhead();
@@ -354,7 +356,7 @@ impl<'c> Lap<'c> {
         Ok(pass)
     }
 
-    /// One pass over all flows, timed stage by stage.
+    /// Runs one pass over all flows, timed stage by stage.
     fn staged_pass(&mut self, random: &mut Random, start: &Start) -> Result<StageTimes, LapError> {
         let mut clock = BatchClock::new(2 * self.case.flows.div_ceil(BATCH));
         for flows in self.order(random).chunks(self.in_flight) {
@@ -380,7 +382,7 @@ impl<'c> Lap<'c> {
         order
     }
 
-    /// Lays a packet of each of these flows out.
+    /// Fills a frame with a packet for each of these flows.
     fn lay_out(&mut self, flows: &[usize]) {
         let (case, number, other) = (self.case, self.number, &self.other);
         let packets = flows.iter().zip(self.carried + 1..);
@@ -390,7 +392,7 @@ impl<'c> Lap<'c> {
         self.order.extend(frames);
     }
 
-    /// Looks at what became of the packets, which arrived in this order, and frees their frames.
+    /// Checks the packets that left, in the order in which they arrived, and frees their frames.
     fn conclude(&mut self, order: &[usize], random: &mut Random) -> Result<(), LapError> {
         self.check_counts(order.len())?;
         self.check_sample(order, random)?;
@@ -400,7 +402,8 @@ impl<'c> Lap<'c> {
         Ok(())
     }
 
-    /// No packet dropped, missing or made; every frame where it should be; the ledger balanced.
+    /// Checks that no packet was dropped, lost or added, that every frame is accounted for, and
+    /// that the ledger balances.
     fn check_counts(&mut self, packets: usize) -> Result<(), LapError> {
         let counters = self.worker.counters();
         if let Some(reason) = DropReason::ALL.iter().find(|reason| counters.dropped(**reason) > 0) {
@@ -425,7 +428,7 @@ impl<'c> Lap<'c> {
         }
     }
 
-    /// A sample of the outputs is what it should be. `order`: flows in the order they arrived.
+    /// Checks a sample of the outputs. `order`: flows in the order they arrived.
     fn check_sample(&mut self, order: &[usize], random: &mut Random) -> Result<(), LapError> {
         let (frames, egress) = self.worker.parts_mut(self.case.egress());
         let sent = egress.map_or(&[][..], |port| port.sent());
@@ -473,7 +476,7 @@ mod tests {
         cases
     }
 
-    /// Does something with the only worker of a lap that has just begun.
+    /// Starts a lap with one worker and passes it to `act`.
     fn with_lap<R>(case: &Case, act: impl FnOnce(&mut Lap) -> R) -> R {
         let keys = Keys::fresh(case.suite).unwrap();
         let snapshot = case.gateway(std::slice::from_ref(&keys)).unwrap();

@@ -31,10 +31,10 @@ pub(super) enum LapError {
     /// A worker cannot be bound to its core.
     #[error("a worker cannot be bound to its core: {0}")]
     Pin(std::io::Error),
-    /// There is no memory for a cache.
+    /// The flow cache could not be allocated.
     #[error("no memory for the flow cache: {0}")]
     Memory(std::io::Error),
-    /// There is no gateway.
+    /// The gateway could not be built.
     #[error(transparent)]
     Scene(#[from] SceneError),
 }

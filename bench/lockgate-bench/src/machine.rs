@@ -22,7 +22,7 @@ pub(super) struct Machine {
     pub(super) cpu_model: String,
     /// Cores that the system has.
     pub(super) cores: usize,
-    /// Of what speeds ciphers up: what the processor has.
+    /// Features of the processor that speed ciphers up.
     pub(super) features: Vec<&'static str>,
     /// True if it has the processor that targets are for: [`is_reference`].
     pub(super) is_reference: bool,
@@ -65,7 +65,7 @@ fn is_reference(cpu_family: &str, features: &[&str]) -> bool {
 const FIRST: i32 = -20;
 
 impl Machine {
-    /// Looks at this machine. What cannot be read is "unknown".
+    /// Describes this machine. A value that cannot be read is "unknown".
     pub(super) fn look(pinned_to: Option<usize>) -> Machine {
         let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -123,18 +123,18 @@ impl Seat {
         Ok(Seat { pinned_to, cores, _precedence: precedence.ok() })
     }
 
-    /// The machine as it is meanwhile.
+    /// Returns the current description of the machine.
     pub(super) fn machine(&self) -> Machine {
         Machine::look(self.pinned_to)
     }
 }
 
-/// Priority of this thread, and of those that it starts, over all others on their cores, until it
-/// is dropped: another thread that gets a core in between leaves its data in the caches.
+/// Highest scheduling priority for this thread, and for those that it starts, until it is dropped:
+/// another thread that gets the core in between leaves its data in the caches.
 pub(super) struct Precedence {
     /// The nice value of this session among the sessions, if the system shares cores out so.
     session: Option<i32>,
-    /// This thread's.
+    /// Nice value of this thread.
     nice: i32,
 }
 
@@ -142,6 +142,8 @@ pub(super) struct Precedence {
 const AUTOGROUP: &str = "/proc/self/autogroup";
 
 impl Precedence {
+    /// Takes the highest scheduling priority for this thread.
+    ///
     /// # Errors
     /// The system's: only root may. The caller goes on and says so.
     pub(super) fn take() -> io::Result<Precedence> {
@@ -177,8 +179,8 @@ pub(super) fn cores() -> io::Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).rev().filter(|core| allowed.is_set(*core)).collect())
 }
 
-/// Binds this thread to a core: the one asked for, else the last that it may use (interrupts tend
-/// to be on the first). Returns which.
+/// Binds this thread to `core`, or to the last core that it may use, because interrupts tend to be
+/// on the first. Returns the core.
 ///
 /// # Errors
 /// The system's: there is no such core, or it is not ours to choose. The caller goes on and says

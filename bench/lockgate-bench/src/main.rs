@@ -135,10 +135,10 @@ pub(crate) enum BenchError {
     /// The classifier is wrong.
     #[error("{0}; there are no figures")]
     Wrong(WrongAnswer),
-    /// The worker beside the control thread left, or did not answer.
+    /// The worker thread ended, or did not answer the control thread.
     #[error("the worker did not take a snapshot")]
     Worker,
-    /// A table answered what it should not.
+    /// A table gave a wrong answer.
     #[error("{0}; there are no figures")]
     Hits(cache::WrongHits),
     /// A file of rules cannot be used.
@@ -164,10 +164,10 @@ pub(crate) enum BenchError {
     /// The laboratory cannot be built or used.
     #[error("{0}")]
     Laboratory(#[from] netlab::LabError),
-    /// A program of the kernel's cannot be had.
+    /// A program of the kernel could not be loaded.
     #[error("{0}")]
     Bpf(#[from] bpf::BpfError),
-    /// A socket of the bare forwarder's cannot be had.
+    /// A socket of the bare forwarder could not be opened.
     #[error("{0}")]
     Socket(#[from] xsk::XskError),
     /// Generator and forwarder on one core would measure each other.
@@ -176,7 +176,7 @@ pub(crate) enum BenchError {
         /// Cores that this process may use.
         found: usize,
     },
-    /// The operating system refuses what the bench needs.
+    /// The operating system refuses a request of the bench.
     #[error("{doing}: {error}")]
     System {
         /// The step that failed.
@@ -184,7 +184,7 @@ pub(crate) enum BenchError {
         /// The operating system's reason.
         error: std::io::Error,
     },
-    /// A forwarder forwarded nothing, or not what it was given.
+    /// A forwarder forwarded nothing, or other packets than it received.
     #[error(
         "{forwarder}: {packets} packets with {bytes} bytes arrived, {size} bytes each are right"
     )]
@@ -193,7 +193,7 @@ pub(crate) enum BenchError {
         forwarder: &'static str,
         /// Packets.
         packets: u64,
-        /// Their bytes.
+        /// Bytes of the packets.
         bytes: u64,
         /// Bytes of a packet.
         size: usize,
@@ -201,7 +201,7 @@ pub(crate) enum BenchError {
 }
 
 impl BenchError {
-    /// For `map_err`: what was being done.
+    /// Returns a function for `map_err` that names the operation that failed.
     fn system<E: Into<std::io::Error>>(doing: &'static str) -> impl FnOnce(E) -> BenchError {
         move |error| BenchError::System { doing, error: error.into() }
     }
@@ -234,10 +234,10 @@ pub(crate) enum ArgumentError {
         family: u8,
         /// Fewest bytes.
         least: usize,
-        /// Most bytes.
+        /// Largest size, bytes.
         most: usize,
     },
-    /// Too few laps for a median that means something, or too few or many flows.
+    /// Number of laps or flows out of range.
     #[error("{name} {found}: from {least} to {most}")]
     Range {
         /// The option.
@@ -259,7 +259,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs a bench, if the ciphers do what they must on this machine.
+/// Runs a bench, if the ciphers pass their self-tests on this machine.
 ///
 /// # Errors
 /// [`Failure`]: nothing was measured, or what was measured means nothing.

@@ -1,4 +1,4 @@
-//! Clocks, medians, spreads, and an order that is random and can be had again.
+//! Clocks, medians, spreads, and a random order that a seed reproduces.
 
 use std::time::{Duration, Instant};
 
@@ -99,9 +99,9 @@ pub(super) fn seed(asked: Option<u64>) -> Result<u64, BenchError> {
     }
 }
 
-/// Laps of so many rows in turn, in an order that is random anew in every round, so that noise hits
-/// all alike: at least `least` rounds, and as many as the time allows, behind one whose laps count
-/// nowhere because it only warms up. `lap` measures a row.
+/// Runs laps of all rows in turn, in another random order in every round, so that noise hits all
+/// rows alike. Takes at least `least` rounds, and as many as the time allows, after a first one
+/// that only warms up and does not count. `lap` measures a row.
 ///
 /// # Errors
 /// [`BenchError`]: a lap does not count, or Ctrl-C.

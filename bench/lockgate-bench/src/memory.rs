@@ -45,7 +45,7 @@ struct Circle {
 }
 
 impl Circles {
-    /// Lays the circles out. The kernel is asked for huge pages, as for the frames of a lap.
+    /// Lays the circles out. Asks the kernel for huge pages, as for the frames of a lap.
     pub(super) fn new(random: &mut Random) -> Circles {
         let circle = |kib| Circle::new(kib, random);
         Circles { circles: SIZES_KIB.into_iter().map(circle).collect() }

@@ -1,5 +1,5 @@
-//! The fast path against the general walk: laps of both, one directly behind the other, on the
-//! same case. The ratio of each such pair is taken; a machine that is slow for a minute is slow for
+//! The fast path against the general walk: laps of both follow each other directly, on the same
+//! case. The bench takes the ratio of each pair: a machine that is slow for a minute is slow for
 //! both.
 
 use comfy_table::{CellAlignment, Table, presets};
@@ -31,8 +31,8 @@ impl Ratio {
     }
 }
 
-/// Computes the ratio from laps of both, which were walked in pairs. Pairs in which a lap did not
-/// have its core do not count, unless too few are left.
+/// Computes the ratio from laps of both, taken in pairs. Pairs in which a lap did not have its core
+/// do not count, unless too few are left.
 pub(super) fn ratio(fast: &[LapFigures], general: &[LapFigures]) -> Ratio {
     let pairs = || fast.iter().zip(general);
     let ratio = |(fast, general): (&LapFigures, &LapFigures)| fast.walk_ns / general.walk_ns;
@@ -46,7 +46,7 @@ pub(super) fn ratio(fast: &[LapFigures], general: &[LapFigures]) -> Ratio {
     Ratio { median: figure.median, spread: figure.spread, pairs: ratios.len() }
 }
 
-/// A table of the rows that were measured in pairs; `None`: none was.
+/// Formats the rows that were measured in pairs; `None`: there are none.
 pub(super) fn table(rows: &[Row]) -> Option<String> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);

@@ -34,10 +34,10 @@ pub(super) struct Chart {
     pub(super) curves: Vec<Curve>,
 }
 
-/// Of the upright axis.
+/// Scale of the vertical axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Scale {
-    /// From 0 on.
+    /// Linear scale from 0.
     Linear,
     Logarithmic,
 }
@@ -133,7 +133,7 @@ impl Chart {
     }
 }
 
-/// An axis with marks where it is told to.
+/// An axis with marks at the given places.
 struct Axis {
     range: Range<f64>,
     marks: Vec<f64>,
@@ -157,7 +157,7 @@ impl Ranged for Axis {
     }
 }
 
-/// From the least to the largest.
+/// Returns the least and the largest of the values.
 fn extent(values: impl Iterator<Item = f64>) -> Option<Range<f64>> {
     values.fold(None, |range: Option<Range<f64>>, value| match range {
         None => Some(value..value),
@@ -170,7 +170,7 @@ fn decades(range: &Range<f64>) -> Vec<f64> {
     (range.start.ceil() as i32..=range.end.floor() as i32).map(f64::from).collect()
 }
 
-/// Some four to ten round numbers from 0 up to `end`.
+/// Returns four to ten round numbers from 0 up to `end`.
 fn steps(end: f64) -> Vec<f64> {
     let decade = 10f64.powf(end.log10().floor());
     let step = [0.1, 0.2, 0.5, 1.0].map(|part| part * decade);

@@ -28,7 +28,7 @@ const LEAST_SHARE_OF_CORE: f64 = 0.97;
 /// Laps that must be left to discard the others.
 const LEAST_LAPS: usize = 5;
 
-/// One row: what was measured and what it came to.
+/// One row: a case with its figures.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Row {
     pub(super) suite: &'static str,
@@ -50,9 +50,9 @@ pub(super) struct Row {
     pub(super) hit_rate: f64,
     /// Part of the timed packets that left by the fast path, mean of the laps.
     pub(super) fast_rate: f64,
-    /// Of all workers together.
+    /// Rate of all workers together.
     pub(super) mpps: f64,
-    /// Of inner packets, of all workers together.
+    /// Rate of inner packets, all workers together.
     pub(super) gbps: f64,
     /// CPU time of one worker's packet, median of the laps.
     pub(super) ns_per_packet: f64,
@@ -75,7 +75,7 @@ pub(super) struct Row {
     /// has this row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) instructions_callgrind: Option<f64>,
-    /// Of a row by the fast path: its time over that of the general walk, median of pairs of laps.
+    /// For a row by the fast path: its time over that of the general walk, median of pairs of laps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) general_ratio: Option<f64>,
     /// Distance of the quartiles of `general_ratio` as a part of its median.
@@ -106,10 +106,10 @@ pub(super) struct Row {
     pub(super) share_of_core: f64,
     /// Target of `ns_per_packet` on the reference machine, if one is set.
     pub(super) target_ns: Option<f64>,
-    /// With `--stages`: time of each stage, ns a packet.
+    /// Time of each stage, ns a packet; only with `--stages`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) stages: Option<BTreeMap<&'static str, f64>>,
-    /// Time that looking at the clock took beside them, ns a packet; it is in no stage.
+    /// Time that reading the clock took, ns a packet; it belongs to no stage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) stages_clock_ns: Option<f64>,
 }

@@ -15,7 +15,7 @@ use callgrind::Counts;
 use super::BenchError;
 use super::subject::Subject;
 
-/// The function whose instructions count, and what it calls.
+/// The function whose instructions count, with its callees.
 const TIMED_SPAN: &str = "--toggle-collect=*scene*packets*drain*";
 /// Timed and untimed passes of the lap.
 const PASSES: usize = 2;

@@ -51,7 +51,7 @@ enum Lookup {
     Compiled,
     /// The flow cache in front of the classifier, even where it costs more than it saves.
     Cache,
-    /// The flow cache where it pays: what the daemon does.
+    /// The flow cache where it pays, as in the daemon.
     Auto,
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct SpdArguments {
     /// Distribution of packets over the flows.
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Distribution::Uniform])]
     dist: Vec<Distribution>,
-    /// Packets that come at a time, at most.
+    /// Largest number of packets in a burst.
     #[arg(long, value_delimiter = ',', default_values_t = [BATCH])]
     burst: Vec<usize>,
     /// Flows that the cache is made for: it has four times as many entries.
@@ -218,7 +218,7 @@ pub(super) fn run(arguments: &SpdArguments) -> Result<(), BenchError> {
     report(arguments, &seat, seed, &figures)
 }
 
-/// Prints, writes and draws what was measured.
+/// Prints, writes and draws the results.
 fn report(
     arguments: &SpdArguments,
     seat: &Seat,
@@ -315,7 +315,7 @@ impl SpdArguments {
     }
 }
 
-/// Each of the rows with each of the values.
+/// Combines each of the rows with each of the values.
 fn each<V>(rows: &mut Vec<Row>, values: &[V], with: impl Fn(Row, &V) -> Row) {
     *rows = rows.iter().flat_map(|row| values.iter().map(|value| with(*row, value))).collect();
 }

@@ -13,7 +13,7 @@ const LOOKS: usize = 1024;
 /// Times the stages of batch after batch.
 pub(super) struct BatchClock {
     last: Instant,
-    /// Of the batch under way.
+    /// The batch in progress.
     batch: Batch,
     batches: Vec<Batch>,
 }
@@ -68,7 +68,7 @@ impl StageTimes {
 }
 
 impl BatchClock {
-    /// A clock for so many batches; it allocates no more for them.
+    /// Makes a clock for this number of batches; it allocates no more for them.
     pub(super) fn new(batches: usize) -> BatchClock {
         let batches = Vec::with_capacity(batches + 1);
         BatchClock { last: Instant::now(), batch: Batch::default(), batches }

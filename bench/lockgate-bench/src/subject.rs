@@ -1,4 +1,4 @@
-//! The subjects of the rows of `bench esp`: a case, and the way in which its packets are walked.
+//! The subjects of the rows of `bench esp`: a case, and the walk that its packets take.
 
 use dataplane::{CacheUse, FastPathUse};
 use scene::{Case, Direction};
@@ -17,7 +17,7 @@ pub(super) struct Subject {
 /// Walk that packets go by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]
 pub(super) enum WalkKind {
-    /// The fast path where it takes packets, the general walk for all others: what the daemon does.
+    /// The fast path where it takes packets, the general walk for all others, as in the daemon.
     Fast,
     /// The general walk alone.
     General,

@@ -32,7 +32,7 @@ pub(super) fn target(row: &Row, ipsec_mb: Option<&str>) -> Option<f64> {
     }
 }
 
-/// Describes a time beside its target.
+/// Compares a time with its target, in words.
 fn verdict(row: &Row, target: f64) -> String {
     let over = |ns: f64| {
         let (by, part) = (ns - target, 100.0 * (ns / target - 1.0));

@@ -1,16 +1,17 @@
-//! A yardstick beside every walk: what no gateway can leave out, done to the same frames in the
-//! same order in the same lap. A ratio to it means the same on a fast and on a slow machine.
+//! A yardstick next to every walk: the memory accesses that every gateway must make, on the same
+//! frames in the same order in the same lap. A ratio to it means the same on a fast and on a slow
+//! machine.
 //!
-//! By batches, as the walk goes, for each frame:
+//! It works in batches, like the walk. For each frame:
 //!
-//! 1. the line of the IP header is asked for ahead
-//! 2. 8 bytes of the header are read
-//! 3. 58 bytes are written in front of the IP packet (Ethernet, IPv4, UDP, ESP and IV have as many)
-//!    and 8 behind it
-//! 4. a descriptor is written
+//! 1. it prefetches the line of the IP header
+//! 2. it reads 8 bytes of the header
+//! 3. it writes 58 bytes before the IP packet (as many as Ethernet, IPv4, UDP, ESP and IV have)
+//!    and 8 after it
+//! 4. it writes a descriptor
 //!
-//! No check, no decision, no counter. What was written is read back outside the timed span. The
-//! cipher is measured beside it, by `cipher_alone`.
+//! It makes no check and no decision, and counts nothing. The written bytes are read back outside
+//! the timed span. `cipher_alone` measures the cipher separately.
 
 use io::memory::MemoryFrames;
 use wire::link::ETHERNET_BYTES;
@@ -32,19 +33,19 @@ const READ: std::ops::Range<usize> = 12..20;
 
 /// The frames of a pass.
 pub(super) struct Yardstick<'f> {
-    /// In the order in which the pass had them.
+    /// Frames in the order in which the pass had them.
     pub(super) order: &'f [FrameId],
     /// Frames that hold packets at the same time.
     pub(super) in_flight: usize,
     /// Bytes of a packet as it arrives, its link header included.
     pub(super) length: usize,
-    /// Times that all frames are gone over.
+    /// Number of times that the yardstick passes over all frames.
     pub(super) passes: u32,
 }
 
 impl Yardstick<'_> {
-    /// Lays packets out and does the work under the clock. Returns ns a packet, of the thread's CPU
-    /// time.
+    /// Fills the frames and runs the yardstick under the clock. Returns ns a packet, of the
+    /// thread's CPU time.
     ///
     /// # Errors
     /// [`LapError::Yardstick`]: it did not do its work.
@@ -65,7 +66,8 @@ impl Yardstick<'_> {
         Ok(all.cpu.as_nanos() as f64 / packets)
     }
 
-    /// Writes a packet into each of these frames: to the caches it is what a pass lays out.
+    /// Writes a packet into each of these frames, which leaves the processor's caches as a pass
+    /// does.
     fn lay_out(&self, frames: &mut MemoryFrames, order: &[FrameId]) -> Vec<Descriptor> {
         let offset = HEADROOM as u32;
         let packet = |(number, frame): (usize, &FrameId)| {
@@ -106,7 +108,7 @@ fn touch(frames: &mut MemoryFrames, packets: &[Descriptor], written: &mut Vec<De
     }
 }
 
-/// Reads back what was written.
+/// Reads back the bytes that the yardstick wrote.
 ///
 /// # Errors
 /// [`LapError::Yardstick`]: the first packet that is not as it should be.

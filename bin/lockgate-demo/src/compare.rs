@@ -10,7 +10,7 @@ use super::traffic::{Fate, MARKER, Parcel};
 /// A difference between the packets expected and those that arrived.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Difference {
-    /// Something is not there.
+    /// An expected packet did not arrive.
     #[error("{0} is missing")]
     Missing(&'static str),
     /// A byte is another.
@@ -22,7 +22,7 @@ pub(crate) enum Difference {
     /// The fragments do not make up the packet.
     #[error("{0}: its fragments do not fit together")]
     Pieces(&'static str),
-    /// More came out than went in.
+    /// More packets came out than went in.
     #[error("{0} packets more came out than went in")]
     More(usize),
     /// The frame is not from the gateway to the host.

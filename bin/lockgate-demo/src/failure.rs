@@ -100,7 +100,7 @@ impl Failed for Failure {
 }
 
 impl Failure {
-    /// For `map_err`: what failed was this file.
+    /// Returns a function for `map_err` that blames this file.
     pub(crate) fn file(file: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Failure {
         move |error| Failure::File { file: file.into(), error }
     }

@@ -30,7 +30,7 @@ use crate::failure::{Failure, Usage};
 
 /// Packets that a host sends at the same time; the walk takes them as one batch.
 const BURST: usize = 24;
-/// Between two bursts.
+/// Time between two bursts.
 const BURST_NS: u64 = 1_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Packets of a spoke that the attacker damages, and as many under another SPI.
@@ -77,7 +77,7 @@ fn say(text: &str) {
 enum Directory {
     /// New, under a name that nobody can guess; removed at the end.
     Temporary(TempDir),
-    /// To be kept.
+    /// A directory that is kept.
     Kept(PathBuf),
 }
 
@@ -129,7 +129,7 @@ struct Round {
     got: [Report; 2],
     /// Frames that each site's host received, in order.
     hosts: [Vec<Seen>; 3],
-    /// Everything that was on the unprotected link, the attacker's frames aside.
+    /// Packets of the unprotected link, without the attacker's frames.
     wan: Vec<Seen>,
     /// True if a configured key appears among those that sealed.
     configured_key_used: bool,
@@ -480,8 +480,8 @@ fn is_for(seen: &Seen, mac: [u8; 6]) -> bool {
 }
 
 impl Attack {
-    /// Before the spokes' traffic, damaged copies of it and copies under another SPI, and packets
-    /// in clear; a minute later all of it again.
+    /// Plans the attack: before the spokes' traffic, damaged copies of it, copies under another
+    /// SPI, and cleartext packets; a minute later all of it again.
     fn plan(from_b: &[Seen], from_c: &[Seen]) -> Attack {
         let (mut frames, mut expected) = (Vec::new(), BTreeMap::new());
         let mut add = |time_ns: u64, frame: Vec<u8>, reason: DropReason| {

@@ -26,11 +26,11 @@ pub(crate) enum Fate {
     InPieces(Site, Vec<u8>),
     /// Leaves the hub in clear as these bytes: a BYPASS policy.
     Bypassed(Vec<u8>),
-    /// Is dropped, and its sender told the largest size that would pass.
+    /// The packet is dropped, and an ICMP error tells its sender the largest size that would pass.
     TooBig { by: Site, mtu: u32 },
-    /// Is dropped, and its sender told that its hop limit was used up.
+    /// The packet is dropped, and an ICMP error tells its sender that the hop limit was used up.
     TimeExceeded { by: Site },
-    /// Is dropped in silence.
+    /// The packet is dropped in silence.
     Dropped { by: Site, reason: DropReason },
 }
 

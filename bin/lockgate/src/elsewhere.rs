@@ -34,7 +34,7 @@ pub(crate) enum Program {
 /// A reason why a program does not run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProgramError {
-    /// It is in none of its folders.
+    /// The program is in none of its folders.
     #[error(
         "{program} is not there: looked for it in {}; the package lockgate-tools brings it, and \
          in the sources `make build` builds it",

@@ -80,10 +80,10 @@ pub(crate) enum Failure {
     /// The daemon does not answer what it was asked.
     #[error("{0}")]
     Answer(#[from] AnswerError),
-    /// Something else of the running gateway.
+    /// The running gateway could not be asked, or refused.
     #[error("{0}")]
     Live(#[from] LiveError),
-    /// Another failure, of a command that keeps 1 for another answer.
+    /// A failure of a command whose exit code 1 has another meaning.
     #[error("{0}")]
     Trouble(Box<Failure>),
     /// The command line is not parsed.
@@ -158,7 +158,7 @@ pub(crate) enum Usage {
     /// A capture file for a terminal.
     #[error("pcapng is not for a terminal: pipe it (| tshark -r -), or name a file")]
     CaptureToTerminal,
-    /// Not a flow.
+    /// The words describe no flow.
     #[error(transparent)]
     Flow(#[from] crate::explain::FlowError),
 }

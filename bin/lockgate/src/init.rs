@@ -228,7 +228,7 @@ fn absent(machine: &Machine, name: &str) -> Option<String> {
     is_odd.then(|| format!("note: this machine has no interface {name} now"))
 }
 
-/// Both ends of the tunnel: this one as it is, the other one as far as it can be guessed.
+/// Describes both ends of the tunnel: this one as it is, the other one as far as it can be guessed.
 fn gateways(answers: &Answers, args: &Args, machine: &Machine) -> Result<[Gateway; 2], Failure> {
     let known = |name: &String| machine.named(name).map(|one| one.addresses.clone());
     let guessed = |networks: &[AddressRange]| networks.iter().map(first_host).collect::<Vec<_>>();

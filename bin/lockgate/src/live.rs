@@ -62,7 +62,7 @@ fn told(status: &Status) -> String {
     }
 }
 
-/// Something else of the running gateway.
+/// Reason why a command about the running gateway failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LiveError {
     /// A part of the gateway that a later version will show.
@@ -86,10 +86,10 @@ pub(crate) enum LiveError {
     /// No command was given, and no daemon answers.
     #[error("{0}\n`lockgate --help` lists the commands")]
     Alone(api::ConnectError),
-    /// Only root may.
+    /// The command needs root.
     #[error("must be run as root (detach reopens the ports that a stopped daemon left closed)")]
     NotRoot,
-    /// Something of ours could not be taken away.
+    /// A part of Lockgate could not be removed.
     #[error("{what}: {error}")]
     Stays {
         /// Name of the thing that stays.

@@ -58,7 +58,8 @@ With --json an error is one line on standard output:
 const OFFLINE: &[&str] =
     &["check", "init", "keygen", "replay", "demo", "bench", "probe", "generate"];
 
-/// Each says what it is for in its own file; its first line stands in the overview.
+/// The subcommands. Each is described in its own file, whose first line is its line of the
+/// overview.
 #[derive(Subcommand)]
 enum Command {
     Check(check::Args),

@@ -85,7 +85,7 @@ pub(crate) struct Change {
     pub(crate) base_directory: PathBuf,
     /// Choice between apply and dry run.
     pub(crate) intent: Intent,
-    /// Rolls it back unless somebody confirms it.
+    /// Rolls the change back unless it is confirmed in time; `None`: the change stays.
     pub(crate) confirm: Option<ToConfirm>,
     /// Writes it to the daemon's file too, or not.
     pub(crate) save: Save,
@@ -120,9 +120,9 @@ pub(crate) enum Consent {
 /// Selection of the flow cache's entries to show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CacheQuestion {
-    /// At most so many.
+    /// Largest number of entries.
     pub(crate) limit: usize,
-    /// Only this worker's.
+    /// Show only this worker's entries.
     pub(crate) worker: Option<usize>,
     /// Set if stale entries are wanted too.
     pub(crate) stale: bool,
@@ -163,7 +163,7 @@ pub(crate) struct Done {
     pub(crate) notes: Vec<String>,
     /// Peers whose keys change.
     pub(crate) key_changes: Vec<KeyChange>,
-    /// Set if it ran already, keys too: there is no new revision.
+    /// True if the configuration, keys included, ran already: the change made no revision.
     pub(crate) unchanged: bool,
     /// Set if the change waits to be confirmed.
     pub(crate) waits: Option<Waits>,
@@ -207,10 +207,10 @@ pub(crate) enum Refused {
         /// The oldest and the newest that are kept.
         kept: Option<(u64, u64)>,
     },
-    /// There is nothing to go back to.
+    /// No earlier revision differs from the running one.
     #[error("no earlier revision differs from what runs: `lockgate rollback --list` shows all")]
     NoEarlier,
-    /// Another change waits to be confirmed.
+    /// Another change still waits for its confirmation.
     #[error(
         "revision {} waits for `lockgate confirm`, {} s left; unconfirmed, revision {} comes back",
         .0.revision, .0.left.as_secs(), .0.previous
@@ -298,7 +298,7 @@ pub(crate) enum NotConfirmed {
         /// Seconds since then.
         ago_s: u64,
     },
-    /// Another revision waits than the one that was named.
+    /// Another revision than the named one waits.
     #[error("revision {asked} does not wait to be confirmed: revision {waits} does")]
     Other {
         /// The one that was named.
@@ -350,7 +350,7 @@ pub(crate) enum CaptureRefused {
     /// No such port.
     #[error("{0}")]
     NoPort(#[from] QuestionError),
-    /// Too many run already.
+    /// Too many captures run already.
     #[error("{MAX_CAPTURES} captures run already: wait until one ends, or end one")]
     TooMany,
     /// The daemon is ending.
@@ -382,7 +382,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
     async fn neighbours(&self) -> Vec<v1::Neighbour>;
     /// The flow cache.
     async fn cache(&self) -> v1::Cache;
-    /// Some of its entries; `None`: there is no such worker.
+    /// Returns some entries of the cache; `None`: there is no such worker.
     async fn cache_entries(&self, question: CacheQuestion) -> Option<v1::CachedFlows>;
     /// Returns what each worker's flow cache would do with packets; `None`: it has none.
     async fn recall(&self, keys: Vec<Key>) -> Vec<Option<Vec<Recall>>>;

@@ -244,8 +244,8 @@ impl State {
         Ok((compiled, guard, summary))
     }
 
-    /// Goes over to what runs already, because some of its keys were refused and may be taken now.
-    /// The revision stays.
+    /// Switches to the same configuration again, because some of its keys were refused and may be
+    /// accepted now. The revision stays.
     async fn try_keys_again(
         &mut self,
         compiled: Compiled,
@@ -260,7 +260,7 @@ impl State {
         Ok(Done { revision, generation, warnings, notes, unchanged, ..Done::default() })
     }
 
-    /// Goes over to another configuration and makes a revision of it, which may have to be
+    /// Switches to another configuration and makes a revision of it, which may have to be
     /// confirmed.
     async fn go_over(
         &mut self,

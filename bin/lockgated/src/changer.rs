@@ -37,7 +37,7 @@ const GATHER: Duration = Duration::from_millis(200);
 
 /// A change that somebody asks for.
 pub(crate) enum Ask {
-    /// Another configuration.
+    /// Applies a configuration.
     Apply { change: Change, by: Uid, reply: Reply<Result<Done, Refused>> },
     /// Other policies.
     Policies(Waiting),
@@ -148,7 +148,7 @@ impl Changer {
         }
     }
 
-    /// Does what is asked for, until nobody is left who could ask.
+    /// Serves requests until every sender is gone.
     pub(crate) async fn run(mut self) {
         loop {
             if let Some(ask) = self.next.take() {
@@ -175,7 +175,7 @@ impl Changer {
         self.picture.borrow().clone()
     }
 
-    /// Has the control thread do something; `None`: it has ended.
+    /// Sends the control thread an order and returns its answer; `None`: the thread has ended.
     async fn order<T>(&self, order: impl FnOnce(Reply<T>) -> Order) -> Option<T> {
         let (reply, answer) = oneshot::channel();
         self.orders.send(order(reply)).await.ok()?;
@@ -372,7 +372,7 @@ impl Changer {
         }
     }
 
-    /// Goes on with what follows from changes of policies: folds them in, then narrows the guard.
+    /// Continues after a change of policies: compacts the changes, then narrows the guard.
     async fn go_on(&mut self, step: Step) {
         match step {
             Step::Gathered => {

@@ -186,7 +186,7 @@ impl KnownDrift {
         holds.then_some(&self.drift)
     }
 
-    /// The comparison, as it was.
+    /// Returns the result of the comparison.
     pub(crate) fn drift(&self) -> &v1::Drift {
         &self.drift
     }

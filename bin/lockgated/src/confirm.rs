@@ -56,7 +56,7 @@ impl State {
         Ok(Promise { confirm, before, earlier })
     }
 
-    /// Takes the promise back: the change was refused.
+    /// Withdraws the promise, because the change was refused.
     pub(crate) async fn break_promise(&mut self, promise: Promise) {
         let undone = match &promise.earlier {
             Some(record) => self.records.write(record).await,
@@ -67,7 +67,7 @@ impl State {
         }
     }
 
-    /// Lets the change wait that the promise was made for.
+    /// Makes the change that the promise belongs to wait for its confirmation.
     pub(crate) fn keep_promise(&mut self, promise: Promise, revision: u64) -> Waits {
         let Promise { confirm, before, .. } = promise;
         let until = Instant::now() + confirm.within;

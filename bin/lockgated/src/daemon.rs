@@ -69,7 +69,7 @@ impl Daemon {
         self.picture.borrow().clone()
     }
 
-    /// Has the control thread do something; `None`: it has ended.
+    /// Sends the control thread an order and returns its answer; `None`: the thread has ended.
     pub(crate) async fn order<T>(&self, order: impl FnOnce(Reply<T>) -> Order) -> Option<T> {
         let (reply, answer) = oneshot::channel();
         self.orders.send(order(reply)).await.ok()?;

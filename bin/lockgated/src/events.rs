@@ -39,13 +39,13 @@ const REPEATED: &str = "repeated";
 /// the more severe.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Severity {
-    /// Something does not work.
+    /// A part of the gateway does not work.
     Error = 3,
-    /// Look at it.
+    /// A condition that somebody should look at.
     Warning = 4,
-    /// Worth knowing; nothing to do.
+    /// A change worth knowing; nothing to do.
     Notice = 5,
-    /// Part of normal operation.
+    /// A step of normal operation.
     Info = 6,
 }
 
@@ -338,9 +338,9 @@ struct Shared {
 struct State {
     number: u64,
     kept: VecDeque<Event>,
-    /// By kind and subject.
+    /// Rate limits, by kind and subject.
     limits: HashMap<(Kind, String), Limit>,
-    /// By kind.
+    /// Events so far, by kind.
     counts: [u64; Kind::ALL.len()],
 }
 
@@ -421,7 +421,7 @@ impl Events {
         self.settle_at(Instant::now());
     }
 
-    /// Settles once a second, for ever: a task of the control thread.
+    /// Calls [`Events::settle`] once a second, for ever: a task of the control thread.
     pub(crate) async fn settle_forever(self) {
         let mut second = tokio::time::interval(QUIET);
         second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

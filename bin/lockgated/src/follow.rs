@@ -173,7 +173,7 @@ fn take_all(seen: &mut Receiver<Moved>) -> Vec<Moved> {
     last.into_values().collect()
 }
 
-/// Goes over to the mirror's view, and has the kernel do what follows from it.
+/// Switches to the mirror's view, and updates the kernel accordingly.
 async fn settle(
     state: &mut State,
     mirror: &mut Mirror,
@@ -193,7 +193,7 @@ async fn settle(
 struct HostRoutes {
     /// The last, and what they were made of.
     known: Option<(Basis, Vec<HostRoute>)>,
-    /// Others are being made, of very many policies for a while.
+    /// Computation of new host routes in the background; it takes a while for very many policies.
     making: Option<(Basis, JoinHandle<Vec<HostRoute>>)>,
     /// The kernel may have lost some.
     is_due: bool,
@@ -211,7 +211,7 @@ struct Basis {
 enum Set {
     /// Even if they are unchanged: the kernel may have lost them.
     Always,
-    /// Only if they differ from the last.
+    /// Only if the routes differ from the last ones.
     IfOthers,
 }
 
@@ -269,7 +269,7 @@ impl HostRoutes {
     }
 }
 
-/// Has the guard restored whenever somebody takes it away; for ever.
+/// Restores the guard whenever somebody removes it; for ever.
 pub(crate) async fn watch_guard(daemon: Arc<Daemon>) {
     let mut watch = GuardWatch::start();
     loop {

@@ -68,7 +68,7 @@ pub(crate) struct Gateway {
     pub(crate) active: usize,
     /// Netdevs that are ours, by name.
     pub(crate) netdevs: Arc<BTreeMap<String, Netdev>>,
-    /// Reason why a netdev is not ours although it should be, by name.
+    /// Reason why a netdev could not be attached, by its name.
     pub(crate) troubles: Arc<HashMap<String, String>>,
     /// Index of each netdev that could not be taken over when it was tried last, by name.
     refused: BTreeMap<String, u32>,

@@ -285,8 +285,9 @@ mod tests {
     /// Set in the processes that [`own_process`] starts.
     const CHILD: &str = "LOCKGATE_HARDENING_TEST_CHILD";
 
-    /// Some tests change their process for good, so each is run in another: this program again.
-    /// Returns whether this process is the one to be changed. `prefix` is what starts it.
+    /// Runs this program again, in another process, for a test that changes its process for good.
+    /// Returns whether this process is the one to be changed. `prefix` is the command that starts
+    /// it.
     fn own_process(test: &str, prefix: &[&str]) -> bool {
         if std::env::var(CHILD).is_ok_and(|name| name == test) {
             return true;

@@ -38,7 +38,7 @@ struct Peer {
 pub(crate) struct Heard {
     /// Last authentic packet, to a second; `None`: none since the daemon started.
     pub(crate) last_received: Option<Instant>,
-    /// Since when the peer is silent; `None`: it is not.
+    /// Time since when the peer is silent; `None`: it is not.
     pub(crate) silent_since: Option<Instant>,
 }
 
@@ -144,7 +144,7 @@ mod tests {
             lab
         }
 
-        /// Lets seconds pass, one sample each, and returns what changed.
+        /// Advances the time by so many seconds, one sample each, and returns the changes.
         fn after(&mut self, seconds: u64) -> Vec<Change> {
             let mut changes = Vec::new();
             for _ in 0..seconds {

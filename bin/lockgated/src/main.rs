@@ -99,8 +99,8 @@ struct Arguments {
     /// The configuration.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Only put up the guard that keeps Linux from forwarding for the configured ports, and end:
-    /// early at boot, before the network is there.
+    /// Install the guard, which keeps Linux from forwarding for the configured ports, and end: for
+    /// early boot, before the network is up
     #[arg(long)]
     guard_only: bool,
 }

@@ -34,7 +34,7 @@ const _: () = assert!(MAX_SERVICES + IKE_SERVICES == bpf::MAX_SERVICES);
 /// The reason why a netdev cannot be taken over, or its program not be told something.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NetdevError {
-    /// Another daemon has it.
+    /// Another daemon has the netdev.
     #[error(
         "{netdev} is another daemon's port: stop that one first (`ss -xlp` shows who listens on \
          @lockgate/port/{ifindex})"
@@ -56,7 +56,7 @@ pub(crate) enum NetdevError {
     /// A socket.
     #[error("{netdev} queue {queue}: {error}")]
     Socket { netdev: String, queue: u32, error: XskError },
-    /// More queues than are served.
+    /// The netdev has too many receive queues.
     #[error(
         "{netdev} has {queues} receive queues and {MAX_QUEUES} are served at most: lower them \
          with `ethtool -L {netdev} combined {MAX_QUEUES}`"
@@ -132,7 +132,7 @@ pub(crate) struct Steered {
     ifindex: u32,
     queues: u32,
     steering: Steering,
-    /// Kept as long as the netdev is ours.
+    /// The claim, kept as long as the netdev is ours.
     _claim: Claim,
 }
 
@@ -166,7 +166,7 @@ impl Steered {
         Ok((steered, Netdev { ifindex, queues, attached, is_squatted, counters }))
     }
 
-    /// Lets the workers close the netdev's sockets. Its program stays and drops.
+    /// Makes the workers close the netdev's sockets. Its program stays and drops.
     ///
     /// # Errors
     /// [`WorkerGone`].
@@ -215,7 +215,7 @@ impl Steered {
         self.steering.set_ports(rules).map_err(|error| self.refused(error))
     }
 
-    /// Has the program pass nothing to Linux until it is told its ports again.
+    /// Makes the program pass nothing to Linux until its ports are set again.
     ///
     /// # Errors
     /// [`NetdevError::Bpf`]: the rules are as they were.

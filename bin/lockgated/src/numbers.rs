@@ -15,9 +15,9 @@ const MARKS_PERCENT: [u64; 3] = [75, 90, 99];
 /// The part of its sequence numbers that an SA has used.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Used {
-    /// Less than the first mark.
+    /// A share below the first mark.
     Little,
-    /// At least this many hundredths: one of the marks.
+    /// A share of at least this many hundredths: one of the marks.
     Percent(u64),
     /// All of them.
     All,

@@ -22,13 +22,13 @@ use crate::worker::{Report, WorkerGone};
 /// The channel for an answer.
 pub(crate) type Reply<T> = oneshot::Sender<T>;
 
-/// Something that the control thread is to do.
+/// An order for the control thread.
 pub(crate) enum Order {
     /// Makes a change that was evaluated, or says what it would do. The compiler is lent.
     Change { proposed: Box<Proposed>, reply: Reply<(Compiler, Result<Done, Refused>)> },
     /// Makes changes of policies, all or none. Each is answered by itself.
     Policies { batch: Batch, reply: Reply<()> },
-    /// Goes over to a search that changes were folded into.
+    /// Switches to a search structure into which changes were compacted.
     Fold { adopted: Box<Adopted>, reply: Reply<Result<(), SnapshotError>> },
     /// Puts up the guard that was made of a revision's policies, if that still runs. Says whether
     /// it does.
@@ -57,7 +57,7 @@ pub(crate) enum Runs {
 }
 
 impl State {
-    /// Does what was ordered.
+    /// Carries an order out.
     ///
     /// # Errors
     /// [`WorkerGone`]: the daemon ends.

@@ -94,7 +94,7 @@ fn peer_activity(state: &Picture, peer: &v1::Peer) -> v1::PeerActivity {
     activity
 }
 
-/// Everything that somebody should look at, one sentence each: what is worst first.
+/// Lists everything that somebody should look at, one sentence each, the worst first.
 fn warnings(state: &Picture, ports: &[v1::Port], sas: &[v1::SecurityAssociation]) -> Vec<String> {
     let mut warnings = Vec::new();
     if !state.guard_state.starts_with("intact") {

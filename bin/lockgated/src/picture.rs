@@ -49,7 +49,7 @@ pub(crate) struct Picture {
     pub(crate) reserved: Reserved,
     /// Netdevs that are ours, by name.
     pub(crate) netdevs: Arc<BTreeMap<String, Netdev>>,
-    /// Reason why a netdev is not ours although it should be, by name.
+    /// Reason why a netdev could not be attached, by its name.
     pub(crate) troubles: Arc<HashMap<String, String>>,
     pub(crate) workers: Workers,
     /// Number of workers, from the first on, that serve queues.

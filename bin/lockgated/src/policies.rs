@@ -253,8 +253,8 @@ fn difference(settings: &Validated, old: Option<&Policy>, new: Option<&Policy>) 
 }
 
 impl State {
-    /// Goes over to what the last of some changes comes to: the guard first, then the workers.
-    /// Refused, all are. Returns the answer to each.
+    /// Switches to the result of a batch of changes: the guard first, then the workers. If the
+    /// result is refused, all changes are. Returns the answer to each.
     pub(crate) async fn change_policies(&mut self, batch: Batch) -> Vec<(Answer, Outcome)> {
         let Batch { changes, guard } = batch;
         let refused = match self.stopping {

@@ -35,7 +35,7 @@ pub(crate) use encoding::{keys_json, keys_of_json};
 use writer::{Job, changes_of, write_all};
 pub(crate) use writer::{sync_names, write_file};
 
-/// Their directory in the state directory.
+/// Name of the revisions' directory in the state directory.
 const DIRECTORY: &str = "revisions";
 /// Whole revisions that are kept.
 pub(crate) const MAX_KEPT: usize = 64;
@@ -78,13 +78,13 @@ impl Cause {
 /// Need of a revision to be confirmed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Confirmation {
-    /// None: the revision runs for good.
+    /// No confirmation was asked for: the revision runs for good.
     NotAsked,
-    /// Asked for with `lockgate apply --confirm`.
+    /// A confirmation was asked for with `lockgate apply --confirm`.
     Asked,
 }
 
-/// One revision, its text aside.
+/// A revision without its text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Revision {
     pub(crate) number: u64,
@@ -227,7 +227,7 @@ impl Revisions {
         self.kept.iter().map(|kept| &kept.revision)
     }
 
-    /// Those that are kept as a whole, oldest first.
+    /// Returns the revisions that are kept as a whole, oldest first.
     pub(crate) fn wholes(&self) -> impl DoubleEndedIterator<Item = &Revision> {
         self.kept.iter().filter(|kept| kept.is_whole).map(|kept| &kept.revision)
     }
@@ -318,7 +318,7 @@ impl Revisions {
         self.kept.retain(|kept| kept.revision.number != number);
     }
 
-    /// Reads a revision's text as it is on disk: before another one is kept. Blocks.
+    /// Reads a revision's text from disk; to be called before another revision is kept. Blocks.
     ///
     /// # Errors
     /// Those of [`Reader::read`].

@@ -32,7 +32,7 @@ use crate::workers::Workers;
 /// The shortest time between two replacements of full flow caches.
 const RENEW_FULL_CACHES_EVERY: Duration = Duration::from_secs(60);
 
-/// Everything that changes while the daemon runs; the control thread's.
+/// State that changes while the daemon runs; owned by the control thread.
 pub(crate) struct State {
     pub(crate) gateway: Gateway,
     pub(crate) workers: Workers,
@@ -77,7 +77,7 @@ pub(crate) struct State {
     pub(crate) growth: Growth,
     pub(crate) events: Events,
     picture: Option<watch::Sender<Arc<Picture>>>,
-    /// Kept as long as the guard and the host port are ours.
+    /// The claim on the namespace, kept as long as the guard and the host port are ours.
     _namespace: Claim,
 }
 

@@ -17,7 +17,7 @@ pub(crate) type SaKey = (Direction, Spi, String);
 /// Sums over workers and snapshots.
 #[derive(Clone, Default)]
 pub(crate) struct Totals {
-    /// By port name; the empty name: frames that belong to no port.
+    /// Ledgers by port name; the empty name: frames that belong to no port.
     pub(crate) ledgers: BTreeMap<String, Ledger>,
     /// Packets and bytes that left by each port.
     pub(crate) transmitted: HashMap<String, Volume>,

@@ -55,7 +55,7 @@ pub(crate) fn confirm_time(seconds: u64) -> Result<Duration, Refused> {
 pub(crate) struct Before {
     pub(crate) revision: u64,
     pub(crate) base: PathBuf,
-    /// With its SAs, whose counters and windows go on being theirs.
+    /// The configuration with its SAs, which keep their counters and windows.
     pub(crate) compiled: Compiled,
 }
 
@@ -82,7 +82,7 @@ pub(crate) enum LastWait {
     RolledBack { revision: u64, at: Instant },
 }
 
-/// Does what waits for the disk on a thread of its own.
+/// Runs a function that waits for the disk on a thread of its own.
 async fn blocking(
     work: impl FnOnce() -> std::io::Result<()> + Send + 'static,
 ) -> std::io::Result<()> {

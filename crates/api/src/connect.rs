@@ -20,7 +20,7 @@ pub type GatewayClient = Generated<Channel>;
 /// Reason why the daemon cannot be reached. The messages say what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Nothing listens there.
+    /// No process listens at the socket.
     #[error("nothing answers at {}: is lockgated running?", .socket.display())]
     NoDaemon {
         /// The socket.
@@ -35,13 +35,13 @@ pub enum ConnectError {
         /// The socket.
         socket: PathBuf,
     },
-    /// Something else is there.
+    /// The path is not a socket.
     #[error("{}: is no socket", .socket.display())]
     NoSocket {
         /// The path that should be a socket.
         socket: PathBuf,
     },
-    /// Another error of the operating system.
+    /// The operating system reports another error.
     #[error("{}: {error}", .socket.display())]
     Other {
         /// The socket.

@@ -40,30 +40,31 @@ pub const MAX_STREAMS: u32 = 16;
 pub const MAX_CONNECTIONS: usize = 64;
 /// Connections at a time of one user who is not root.
 pub const MAX_USER_CONNECTIONS: usize = 16;
-/// The time a new connection has to say that it speaks HTTP/2.
+/// Time within which a new connection must send its HTTP/2 preface.
 pub const HANDSHAKE_TIME: std::time::Duration = std::time::Duration::from_secs(5);
-/// Events that are kept for who asks later.
+/// Events that are kept for later readers.
 pub const MAX_EVENTS_KEPT: usize = 1024;
-/// Events that may wait for a reader of the stream; a slower one is told how many it lost.
+/// Events that may wait for a reader of the stream. A slower reader gets an event that counts the
+/// events it lost.
 pub const MAX_EVENTS_WAITING: usize = 256;
 /// Time that a request may take before it is refused; the stream of events is not bound by it.
 pub const REQUEST_TIME: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Captures at a time.
 pub const MAX_CAPTURES: usize = 4;
-/// Bytes of a packet that a capture takes if nothing is said, and at most.
+/// Bytes that a capture takes of a packet if its order names no number.
 pub const DEFAULT_SNAPLEN: u32 = 96;
-/// See [`DEFAULT_SNAPLEN`].
+/// Largest number of bytes that a capture takes of a packet.
 pub const MAX_SNAPLEN: u32 = 9216;
-/// Packets of a capture if nothing is said, and at most.
+/// Packets of a capture that names no number.
 pub const DEFAULT_CAPTURE_PACKETS: u64 = 10_000;
-/// See [`DEFAULT_CAPTURE_PACKETS`].
+/// Largest number of packets of a capture.
 pub const MAX_CAPTURE_PACKETS: u64 = 1_000_000;
-/// Seconds of a capture if nothing is said, and at most.
+/// Duration of a capture that names none, seconds.
 pub const DEFAULT_CAPTURE_SECONDS: u32 = 60;
-/// See [`DEFAULT_CAPTURE_SECONDS`].
+/// Longest duration of a capture, seconds.
 pub const MAX_CAPTURE_SECONDS: u32 = 3600;
-/// Packets per second of a capture if nothing is said, and at most.
+/// Packets per second of a capture that names no rate.
 pub const DEFAULT_CAPTURE_RATE: u32 = 5000;
-/// See [`DEFAULT_CAPTURE_RATE`].
+/// Highest rate of a capture, packets per second.
 pub const MAX_CAPTURE_RATE: u32 = 100_000;

@@ -76,7 +76,7 @@ pub struct FilterError {
 /// A kind of mistake in a filter.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FilterProblem {
-    /// It is too long to be read.
+    /// The filter is too long.
     #[error("longer than {MAX_FILTER_BYTES} bytes")]
     TooLong,
     /// A word that begins no test.
@@ -93,7 +93,7 @@ pub enum FilterProblem {
         /// The address.
         address: String,
     },
-    /// Something should follow and does not.
+    /// A word is missing.
     #[error("after \"{}\" {what} should follow", cut(.after))]
     Missing {
         /// The last word before.
@@ -153,7 +153,7 @@ pub enum FilterProblem {
     /// A parenthesis that was not opened.
     #[error("this \")\" closes nothing")]
     NotOpened,
-    /// Too many tests or parentheses.
+    /// The filter has too many tests or parentheses.
     #[error("too long: at most {MAX_DEPTH} tests and parentheses")]
     TooDeep,
 }

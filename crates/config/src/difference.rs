@@ -10,11 +10,11 @@ use crate::validated::{Section, Validated};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
-    /// Only the later configuration has it.
+    /// Only the later configuration has the section.
     Added,
-    /// Only the earlier configuration has it.
+    /// Only the earlier configuration has the section.
     Removed,
-    /// Both have it, and it says something else.
+    /// Both configurations have the section, with different content.
     Changed,
 }
 
@@ -37,7 +37,7 @@ pub struct Difference {
     /// Its kind: `node`, `port`, `cache`, `metrics`, `peer`, `policy`, `route`, `neighbour`;
     /// `order`: policies that both have stand in another order, which decides among equals.
     pub what: &'static str,
-    /// Its name; empty where there is only one of it.
+    /// Name of the section; empty for a section that has none.
     pub name: String,
     /// Its lines in the earlier configuration; empty: it is not there.
     pub before: String,

@@ -20,9 +20,9 @@ const PLAIN: Renderer = Renderer::plain();
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// It cannot: nothing is applied.
+    /// An error: the configuration cannot be applied.
     Error,
-    /// It can, but is probably not what was meant.
+    /// A warning: the configuration can be applied, but is probably not what was meant.
     Warning,
 }
 

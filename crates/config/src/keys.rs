@@ -449,7 +449,7 @@ fn random_spi() -> Result<Spi, KeyFileError> {
     }
 }
 
-/// More than a key file of two keys of any suite has: 2 × 192 digits are the longest.
+/// Room for a key file with two keys of any suite: the longest has 2 × 192 digits.
 const KEY_FILE_BYTES: usize = 1024;
 
 /// The texts of two key files for the two ends of a tunnel: what one seals with, the other opens

@@ -1,4 +1,4 @@
-//! Everything that can be wrong with a configuration, with what to do about it.
+//! Every mistake of a configuration, with advice.
 //!
 //! No variant holds, and no text shows, anything that stands in a key file.
 

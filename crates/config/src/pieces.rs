@@ -74,7 +74,7 @@ impl Pieces {
         }
     }
 
-    /// Everything but the policies.
+    /// Reads everything but the policies.
     ///
     /// # Errors
     /// [`Whole`]; what was noted until then means nothing.

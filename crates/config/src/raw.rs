@@ -218,7 +218,7 @@ pub(crate) fn note(
     true
 }
 
-/// Everything but the policies.
+/// Reads all sections but the policies.
 pub(crate) fn frame(top: &Section<'_>, problems: &mut Problems<'_>) -> Raw {
     for (name, span) in top.keys().filter(|(name, _)| !SECTIONS.contains(name)) {
         let name = name.to_owned();

@@ -15,7 +15,7 @@ use crate::source::{Origin, Span};
 /// A string or a number, where both are allowed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Scalar {
-    /// As written between the quotes.
+    /// The text between the quotes.
     Text(String),
     /// A number; beyond 128 bits the nearest that fits.
     Number(i128),

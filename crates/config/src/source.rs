@@ -20,7 +20,8 @@ pub(crate) type Span = Range<usize>;
 pub(crate) struct Origin(Vec<(usize, usize)>);
 
 impl Origin {
-    /// Of a text that is these parts of the file, one after the other, none of them empty.
+    /// Returns the origin of a text that consists of these parts of the file, in order, none of
+    /// them empty.
     pub(crate) fn of(parts: &[Span]) -> Origin {
         let mut length = 0;
         let begin = |part: &Span| {

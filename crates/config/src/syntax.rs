@@ -75,7 +75,7 @@ fn begins_something(line: &str) -> bool {
 /// A place in TOML, as far as brackets go.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Where {
-    /// Before a key or a header.
+    /// At the beginning of a line, before a key or a header.
     Line,
     /// In a key or a header.
     Name,

@@ -11,7 +11,7 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     replaced(text, |c| is_hidden(c) && c != '\n')
 }
 
-/// Does as [`escaped`] for a text that is to stay on one line: line ends are escaped too.
+/// Escapes a text as [`escaped`] does, and line ends too, for texts that stay on one line.
 pub fn escaped_line(text: &str) -> Cow<'_, str> {
     replaced(text, is_hidden)
 }

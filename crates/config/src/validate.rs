@@ -205,9 +205,9 @@ impl Tunnels {
 
 /// Peers by name, and the list that [`PeerId`] counts into.
 pub(crate) struct Named<T> {
-    /// Everything of that name in the file, right or wrong.
+    /// Every section with a name in the file, right or wrong.
     pub(crate) ids: std::collections::HashMap<String, u32>,
-    /// Those that were right; complete only if nothing was wrong.
+    /// The right sections; complete only if nothing was wrong.
     pub(crate) list: Vec<T>,
 }
 

@@ -67,14 +67,14 @@ pub struct Node {
 pub enum Workers {
     /// Cores − `reserve_cores`, at least 1.
     Auto,
-    /// So many.
+    /// This number of workers.
     Exactly(u32),
 }
 
 /// The state of the ports after the daemon has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OnExit {
-    /// Nothing passes (DESIGN I10).
+    /// The ports stay closed: nothing passes (DESIGN I10).
     Closed,
     /// Linux forwards again, in clear.
     Open,
@@ -83,9 +83,9 @@ pub enum OnExit {
 /// The way in which an idle worker waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Poll {
-    /// It sleeps until the kernel wakes it.
+    /// The worker sleeps until the kernel wakes it.
     Sleep,
-    /// It looks again and again: no wake-up to wait for, and a core that is never idle.
+    /// The worker polls continuously: it need not be woken, and its core is never idle.
     Busy,
 }
 
@@ -94,16 +94,16 @@ pub enum Poll {
 pub enum Metrics {
     /// Nowhere.
     Off,
-    /// At `http://ADDRESS/metrics`.
+    /// The daemon serves metrics at `http://ADDRESS/metrics`.
     Listen(SocketAddr),
 }
 
 /// The flow cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cache {
-    /// None is allocated.
+    /// No cache is allocated.
     Off,
-    /// Each worker has one.
+    /// Each worker has a cache.
     On {
         /// Flows that all of them together are sized for, as written.
         flows: u64,
@@ -115,7 +115,7 @@ pub enum Cache {
 /// The lookups that ask the flow cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CacheUse {
-    /// Those for which it is cheaper than the search it saves.
+    /// Domains for which the cache is cheaper than the search it saves.
     Auto,
     /// Everywhere: for tests.
     Always,
@@ -146,7 +146,7 @@ impl Cache {
         }
     }
 
-    /// Most flows whose tables fit into so many bytes.
+    /// Returns the largest number of flows whose tables fit into this many bytes.
     pub(crate) fn flows_within(bytes: u64) -> u64 {
         let entries = bytes / Cache::ENTRY_BYTES;
         let tables = entries.checked_ilog2().map_or(0, |bits| 1 << bits);
@@ -223,9 +223,9 @@ impl Peer {
 /// Place of a peer: its address and UDP port stay, or may change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PeerPlace {
-    /// Both stay as configured.
+    /// The peer's address and port stay as configured.
     Fixed,
-    /// It is behind a NAT: its address and UDP port may change.
+    /// The peer is behind a NAT: its address and UDP port may change.
     BehindNat,
 }
 
@@ -314,7 +314,7 @@ impl Policy {
 pub struct IngressPorts(Arc<[u16]>);
 
 impl IngressPorts {
-    /// Of sorted places in the list of ports, the host port's last.
+    /// Makes a set of sorted places in the list of ports, the host port's last.
     pub(crate) fn new(places: impl Into<Arc<[u16]>>) -> IngressPorts {
         IngressPorts(places.into())
     }
@@ -324,7 +324,7 @@ impl IngressPorts {
         self.0.iter().copied().map(PortId)
     }
 
-    /// Their places, ascending.
+    /// Returns the places, ascending.
     pub fn numbers(&self) -> &Arc<[u16]> {
         &self.0
     }

@@ -238,7 +238,7 @@ pub(crate) fn count(text: &str) -> Option<u64> {
     digits_only.then(|| digits.parse::<u64>().ok()?.checked_mul(unit)).flatten()
 }
 
-/// Returns whether an address is good on one link only (RFC 3927, RFC 4291 §2.5.6).
+/// Returns whether an address is link-local, valid on one link only (RFC 3927, RFC 4291 §2.5.6).
 pub fn is_link_local(address: Address) -> bool {
     match IpAddr::from(address) {
         IpAddr::V4(v4) => v4.is_link_local(),

@@ -11,10 +11,10 @@ use crate::output::{OutputError, complain, unless_gone};
 /// A reason why a command line is not parsed.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
-    /// It names no command; its help is printed already.
+    /// The line names no command; its help is printed already.
     #[error("")]
     Nothing,
-    /// It has an option or an argument that the parser refuses.
+    /// The parser refuses an option or an argument.
     #[error("{}", parser_text(.0))]
     Refused(clap::Error),
     /// Help or version cannot be printed.

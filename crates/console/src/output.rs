@@ -24,7 +24,7 @@ pub fn print(text: &str) -> Result<(), OutputError> {
     write_text(text).map_err(OutputError)
 }
 
-/// Does as [`print`].
+/// Writes text as [`print`] does.
 ///
 /// # Errors
 /// The operating system's reason.
@@ -46,9 +46,9 @@ pub fn print_line(line: &str) -> Result<Reader, OutputError> {
 /// The other end of standard output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reader {
-    /// It reads.
+    /// The reader still reads.
     Reads,
-    /// It has gone away.
+    /// The reader is gone.
     Gone,
 }
 

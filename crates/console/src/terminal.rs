@@ -26,13 +26,13 @@ enum Colour {
 pub enum Style {
     /// Look at it.
     Warning,
-    /// Something does not work.
+    /// A failure.
     Bad,
-    /// Less important than what stands beside it.
+    /// Text of less importance than its surroundings.
     Dim,
     /// A heading, a name.
     Heading,
-    /// Something works.
+    /// A success.
     Good,
 }
 

@@ -82,7 +82,8 @@ pub enum NotAdopted {
     /// The whole set was compiled anew since: the job is of no use any more.
     #[error("the policies were compiled anew in the meantime")]
     Overtaken,
-    /// So much was changed since that it does not fit in front of the new base: build again.
+    /// The policies changed so much that the changes do not fit in front of the new base: build
+    /// again.
     #[error("the policies changed too much in the meantime")]
     TooManyChanges,
 }
@@ -90,7 +91,7 @@ pub enum NotAdopted {
 /// Policies that are to go, and policies that are to come: one transaction.
 pub(crate) struct Transaction {
     pub(crate) removed: Vec<PolicyIndex>,
-    /// Under their ids.
+    /// Added policies, with their ids.
     pub(crate) added: Vec<policy::Policy>,
     /// Number that the next policy gets.
     next_policy: u32,

@@ -220,6 +220,6 @@ pub(crate) struct Kept {
     pub(crate) sad: Sad,
     pub(crate) outbound: HashMap<SaIdentity, Arc<OutboundSa>>,
     pub(crate) inbound: HashMap<SaIdentity, Arc<InboundSa>>,
-    /// Of SAs that seal and of SAs that open.
+    /// Fingerprints of outbound SAs and of inbound SAs.
     pub(crate) fingerprints: [HashMap<SaId, Fingerprint>; 2],
 }

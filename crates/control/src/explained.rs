@@ -189,7 +189,7 @@ pub struct Consulted {
 /// Outer addresses of a tunnel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct TunnelEnds {
-    /// Ours.
+    /// Outer address of this gateway.
     pub local: std::net::IpAddr,
     /// The peer's.
     pub remote: std::net::IpAddr,

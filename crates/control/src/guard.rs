@@ -66,7 +66,7 @@ pub enum GuardError {
 pub enum Integrity {
     /// The table is unchanged.
     Intact,
-    /// Somebody else changed or removed the table.
+    /// Another program changed or removed the table.
     Broken,
 }
 
@@ -75,7 +75,7 @@ pub enum Integrity {
 pub enum Detail {
     /// Every policy is asked.
     ByPolicy,
-    /// There are too many: what goes to a remote address of a PROTECT or DISCARD policy is
+    /// The policies are too many: packets to a remote address of a PROTECT or DISCARD policy are
     /// dropped.
     ByAddress {
         /// Outbound policies.
@@ -89,7 +89,7 @@ pub enum Detail {
 /// The parts that a guard lacks to be as strict as other policies.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Lacking {
-    /// Nothing.
+    /// The table needs no change.
     Nothing,
     /// Rules for these, which [`Guard::extend`] puts behind all others.
     Rules(Vec<Policy>),

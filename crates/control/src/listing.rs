@@ -22,7 +22,7 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    /// Of a configuration whose policies an SPD holds.
+    /// Makes a listing of a configuration whose policies an SPD holds.
     pub(crate) fn new(mut whole: Validated, spd: &Spd) -> Listing {
         let (policies, names) = (std::mem::take(&mut whole.policies), spd.names());
         let order = policies.iter().filter_map(|policy| names.get(&policy.name)).collect();

@@ -421,7 +421,7 @@ fn state(netdev: Option<&Link>, link: Option<&Link>) -> PortState {
     }
 }
 
-/// Addresses of a netdev, those that are good on one link only last: ICMP speaks from the first.
+/// Addresses of a netdev, link-local ones last: ICMP errors are sent from the first.
 fn own_addresses(view: &View, link: u32) -> Vec<Address> {
     let all = view.addresses.iter().filter(|(index, _, _)| *index == link);
     let mut addresses: Vec<Address> = all.map(|(_, address, _)| *address).collect();

@@ -56,8 +56,8 @@ pub enum MoveError {
         /// The policy's name.
         policy: String,
     },
-    /// In transport mode packets keep their own addresses, which the policies name: only the port
-    /// may change.
+    /// In transport mode only the port may change: packets keep their own addresses, which the
+    /// policies name.
     #[error("{address}: in transport mode only the port of peer `{peer}` may change")]
     Transport {
         /// The peer's name.

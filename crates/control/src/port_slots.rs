@@ -19,7 +19,7 @@ use dataplane::{NetdevId, PortId, PortInfo};
 /// The slots of a configuration's ports and netdevs, the host port among them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PortSlots {
-    /// In the order of the file, the host port last.
+    /// Rows in the order of the file, the host port's last.
     rows: Vec<Row>,
 }
 
@@ -46,8 +46,8 @@ impl PortSlots {
         PortSlots { rows: rows.unwrap_or_default() }
     }
 
-    /// Gives slots to the ports of a configuration: one that has a slot among those that are held
-    /// keeps it, another gets the lowest that nobody holds. `None`: there is none.
+    /// Assigns slots to the ports of a configuration. A port keeps the slot that it holds; a new
+    /// port gets the lowest free one. `None`: no slot is free.
     fn beside(config: &Validated, held: &[Arc<PortSlots>]) -> Option<PortSlots> {
         let rows = || held.iter().flat_map(|slots| &slots.rows);
         let mut ports = Slots::of(rows().map(|row| (row.key.clone(), row.port.0)));
@@ -128,7 +128,7 @@ impl HeldSlots {
         Some(same.unwrap_or_else(|| slots.into()))
     }
 
-    /// Has slots held from now on, until nobody has them any more.
+    /// Keeps slots from being reused until no reference to them is left.
     pub(crate) fn hold(&mut self, slots: &Arc<PortSlots>) {
         self.0.retain(|held| held.strong_count() > 0);
         if !self.0.iter().any(|held| std::ptr::eq(held.as_ptr(), Arc::as_ptr(slots))) {

@@ -28,7 +28,7 @@ pub(crate) fn text(path: &Path) -> String {
     )
 }
 
-/// Has the process end with [`RUN_FILE_CUT`] when a byte of the mapping is not there.
+/// Ends the process with [`RUN_FILE_CUT`] when a byte of the mapping is not there.
 pub(crate) fn watch(start: usize, bytes: usize, path: &Path) -> std::io::Result<()> {
     let line = Box::leak(Box::new(format!("lockgated: {}\n", text(path))));
     TEXT.store(line, Ordering::Release);

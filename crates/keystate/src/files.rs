@@ -20,7 +20,7 @@ pub enum FileError {
         /// The kernel's error number.
         code: i32,
     },
-    /// Others could have written to it, so what it says proves nothing.
+    /// Other users could have written to the file, so its content proves nothing.
     #[error(
         "{}: mode {mode:04o}, owner {owner}: must be a file or directory of ours or root's that \
          nobody else may write to", .path.display()
@@ -134,7 +134,7 @@ fn sync_directory(path: &Path) -> Result<(), FileError> {
     synced.map_err(|error| FileError::of(directory, &error))
 }
 
-/// Gives a file that cannot be used the name that says so, and returns that.
+/// Renames a file that cannot be used, so that its name says so, and returns the new name.
 pub(crate) fn set_aside(path: &Path) -> Result<PathBuf, FileError> {
     let aside = set_aside_name(path);
     std::fs::rename(path, &aside).map_err(|error| FileError::of(path, &error))?;
@@ -159,7 +159,7 @@ fn beside(path: &Path, front: &str, behind: &str) -> PathBuf {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Locked {
     Ours,
-    /// Another open file has it.
+    /// Another process holds the lock.
     Theirs,
 }
 
@@ -178,7 +178,7 @@ pub(crate) fn lock(file: &File, path: &Path) -> Result<Locked, FileError> {
     }
 }
 
-/// Gives a lock back before the file is closed: a mapping of the file keeps it open.
+/// Releases a lock before the file is closed: a mapping of the file keeps it open.
 ///
 /// # Safety
 /// Nobody uses a mapping of the file any more that the lock protects. Else another process takes
@@ -188,7 +188,7 @@ pub(crate) unsafe fn unlock(file: &File) {
     let _ = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
 }
 
-/// Gives a part of a file its blocks, so that writing to a mapping of it cannot fail.
+/// Allocates the blocks of a part of a file, so that writing to a mapping of it cannot fail.
 pub(crate) fn allocate(file: &File, path: &Path, at: u64, bytes: u64) -> Result<(), FileError> {
     loop {
         // SAFETY: posix_fallocate takes a file descriptor, which is open for as long as `file` is

@@ -14,7 +14,7 @@ pub const NEW_KEY_AGE: Duration = Duration::from_secs(24 * 3600);
 /// Reason why a key is not used. Unless its text says what else helps, a new key is needed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Something remembers that it was used, and its durable record is gone.
+    /// The key was used, and its durable record is gone.
     #[error(
         "it was used up to number {used} at least, and its durable record is gone: which numbers \
          it has used since nobody knows; make a new key with `lockgate keygen`"
@@ -23,7 +23,7 @@ pub enum Refusal {
         /// The highest number known as used.
         used: u64,
     },
-    /// Something remembers more than the durable record says.
+    /// The key was used further than its durable record says.
     #[error(
         "its durable record says {recorded}, but it was used up to number {used} at least: an old \
          disk or backup was put back; make a new key with `lockgate keygen`"

@@ -78,7 +78,7 @@ pub struct KeyFileFacts {
 /// A failure to open the state of keys. The daemon must not start.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum KeyStateError {
-    /// Another process uses it.
+    /// Another process uses the directory.
     #[error(
         "{} is in use by another daemon{}: stop it first, or give this one its own directories",
         .path.display(), .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
@@ -119,7 +119,7 @@ pub struct TopUpError {
     pub first: FileError,
 }
 
-/// Something that was repaired, for the event log.
+/// A repair, for the event log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Notice {
     /// A file could not be understood and has this name now; what it said counts as lost.
@@ -474,7 +474,8 @@ impl KeyState {
         slot.ok_or(Refusal::NoPlace { slots: MAX_SAS })
     }
 
-    /// Gives up the slots of all keys that nobody uses and whose durable records say as much.
+    /// Frees the slots of all keys that are not in use and whose durable records say as much as the
+    /// slots.
     fn make_room(&mut self) -> Result<(), FileError> {
         self.sealing.retain(|_, sealing| sealing.is_in_use());
         self.opening.retain(|_, opening| opening.is_in_use());

@@ -200,8 +200,8 @@ impl RunRecord {
         self.slots.keys().copied()
     }
 
-    /// Gives a key a slot whose words `begin` sets. It is there for later processes only when all
-    /// of it is.
+    /// Assigns a slot to a key; `begin` sets its words. Later processes see the slot only when it
+    /// is complete.
     ///
     /// `Ok(None)`: all slots are taken.
     pub(crate) fn take(
@@ -261,7 +261,7 @@ impl RunRecord {
         &self.path
     }
 
-    /// Gives the lock back when the record is dropped; else it is kept until the process ends.
+    /// Releases the lock when the record is dropped; else the process keeps it until it ends.
     ///
     /// # Safety
     /// Nobody counts in the words any more. Else the next process empties the file under them,
@@ -347,7 +347,7 @@ fn open_locked(path: &Path) -> Result<(File, &'static [AtomicU64], Length), KeyS
 enum Length {
     /// The file is empty: just made.
     New,
-    /// Somebody made it shorter.
+    /// The file was made shorter.
     Cut,
     Whole,
 }

@@ -22,7 +22,7 @@ pub struct Channels {
     pub tx: u32,
 }
 
-/// Something that a driver does to received frames before XDP or AF_XDP sees them.
+/// An offload by which a driver changes received frames before XDP or AF_XDP sees them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Offload {
     /// VLAN tags are taken off: the frame of a tagged port would look untagged.

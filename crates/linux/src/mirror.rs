@@ -128,10 +128,10 @@ pub struct Changes {
     pub notes: Vec<Note>,
 }
 
-/// Something for the event log.
+/// A note for the event log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Note {
-    /// Everything was read anew.
+    /// All lists were read anew.
     Resynced(ResyncReason),
     /// Netlink broke; the view stands, and the socket is opened again.
     Cut(io::ErrorKind),

@@ -63,7 +63,7 @@ impl NetlinkError {
 pub(crate) enum Dump {
     /// The dump shows one moment.
     Whole,
-    /// Something changed while it was read (`NLM_F_DUMP_INTR`): ask again.
+    /// The list changed while it was read (`NLM_F_DUMP_INTR`): read it again.
     Interrupted,
 }
 
@@ -254,7 +254,8 @@ impl Events {
         Ok(true)
     }
 
-    /// Only the kernel is believed: any process may send to a netlink socket.
+    /// Splits a datagram into messages. Only the kernel is believed: any process may send to a
+    /// netlink socket.
     fn split(&self, sender: SocketAddr, mut each: impl FnMut(Message<'_>)) {
         if sender.port_number() != 0 {
             return;

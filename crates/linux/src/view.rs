@@ -16,7 +16,7 @@ pub struct View {
     pub addresses: BTreeSet<(u32, Address, u8)>,
     /// Routes of the tables `main` and `local`.
     pub routes: RouteList,
-    /// Those of [`HOST_ROUTE_TABLE`], which packets of this machine alone are led by.
+    /// Routes of [`HOST_ROUTE_TABLE`], which apply to this machine's own packets only.
     pub host_routes: RouteList,
     /// Neighbours by interface index and address.
     pub neighbours: OrdMap<(u32, Address), NeighbourEntry>,
@@ -89,7 +89,7 @@ pub enum LinkKind {
     },
     /// A TUN or TAP netdev.
     Tun,
-    /// Something else, by the kernel's name for it.
+    /// A link of another kind, by the kernel's name for it.
     Other(String),
 }
 
@@ -108,7 +108,7 @@ pub struct KernelRoute {
     pub prefix: Prefix,
     /// Number of its table: [`MAIN_TABLE`], [`LOCAL_TABLE`] or [`HOST_ROUTE_TABLE`].
     pub table: u32,
-    /// Of several routes to one prefix the lowest metric wins.
+    /// Metric: of several routes to one prefix, the lowest wins.
     pub metric: u32,
     /// Number of the route's maker (`proto`): [`HOST_ROUTE_PROTOCOL`] is Lockgate's.
     pub protocol: u8,
@@ -137,8 +137,8 @@ pub enum Standing {
 pub const MAIN_TABLE: u32 = 254;
 /// Table `local`: our own addresses and broadcast addresses.
 pub const LOCAL_TABLE: u32 = 255;
-/// Table of the routes that lead this machine's own packets into the host port, which a rule of
-/// Lockgate's looks up for no other packets. The same number is the rule's priority.
+/// Table of the routes that lead this machine's own packets, and no others, into the host port. The
+/// same number is the priority of the rule that looks it up.
 pub const HOST_ROUTE_TABLE: u32 = 76;
 /// `proto` of these routes and of that rule.
 pub const HOST_ROUTE_PROTOCOL: u8 = 76;
@@ -148,9 +148,9 @@ pub const HOST_ROUTE_PROTOCOL: u8 = 76;
 pub enum RouteKind {
     /// Sends them on.
     Unicast,
-    /// They are for us, also as anycast.
+    /// Addresses of this machine, also anycast.
     Local,
-    /// They are for everybody on the link.
+    /// Broadcast addresses.
     Broadcast,
     /// Drops them in silence.
     Blackhole,
@@ -158,7 +158,7 @@ pub enum RouteKind {
     Unreachable,
     /// Drops them and says that it is forbidden.
     Prohibit,
-    /// Lets the lookup go on as if the route were not there.
+    /// The lookup goes on as if the route were not there.
     Throw,
 }
 

@@ -94,7 +94,7 @@ impl Verdicts {
 
 /// A netdev: packets come from captures and go to memory, from where they are written.
 struct Device<R: Read> {
-    /// With the input's place.
+    /// Inputs, each with its place.
     inputs: Vec<(usize, CapturePort<R, Sink>)>,
     sent: MemoryPort,
     /// Its ports' own MAC addresses; none on an IP medium.

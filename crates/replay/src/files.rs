@@ -268,7 +268,7 @@ fn push_hex(line: &mut String, key: &[u8]) {
     }
 }
 
-/// The command line that shows what is inside.
+/// Returns the tshark command that decrypts the sealed packets of an output.
 pub(crate) fn tshark_command(places: &Places) -> String {
     let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', "'\\''"));
     format!(

@@ -272,7 +272,7 @@ impl Report {
         text
     }
 
-    /// Everything but the files.
+    /// Returns all tables but that of the files.
     pub(crate) fn tables_text(&self) -> String {
         let verdicts = self.verdicts.iter().map(|line| {
             let to = line.to.clone().unwrap_or_default();

@@ -7,19 +7,19 @@ use super::super::measure::{Figure, quantile};
 use super::super::plot::{Chart, Curve, Scale};
 use super::Turns;
 
-/// One row: a rate of changes under so many policies.
+/// One row: a rate of changes with a number of policies.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Figures {
     pub(super) policies: usize,
     pub(super) flows: usize,
-    /// Asked for.
+    /// Changes asked for.
     pub(super) changes_per_s: u32,
     pub(super) changes_made: usize,
     /// Looks at whether a new base was there, by changes that had to wait for it.
     pub(super) waited: usize,
     pub(super) family: u8,
     pub(super) workers: usize,
-    /// By the worker's CPU time, median of the turns.
+    /// Rate by the worker's CPU time, median of the turns.
     pub(super) mpps: f64,
     pub(super) spread: f64,
     /// `mpps` by that without changes; 0: that was not measured.
@@ -33,7 +33,7 @@ pub(super) struct Figures {
     pub(super) p9999_by_no_change: f64,
     pub(super) packets: u64,
     pub(super) lost: u64,
-    /// From the beginning of a change until the worker has it, median; 0 without changes.
+    /// Time from the beginning of a change until the worker has it, median; 0 without changes.
     pub(super) effect_ms: f64,
     pub(super) effect_max_ms: f64,
 }
@@ -94,7 +94,7 @@ fn row(policies: usize, flows: usize, turns: Turns) -> Figures {
     }
 }
 
-/// The rows as text, aligned, and what the columns mean.
+/// Formats the rows as an aligned table with an explanation of the columns.
 pub(super) fn table(figures: &[Figures]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);

@@ -24,13 +24,13 @@ pub(super) struct Slice {
     pub(super) packets: u64,
     /// Packets that did not leave.
     pub(super) lost: u64,
-    /// Of the packets those that the cache answered.
+    /// Packets that the cache answered.
     pub(super) hits: u64,
-    /// CPU time of each loop: a look into the mailbox, a batch received, walked and transmitted.
+    /// CPU time of each loop: reading the mailbox, receiving, processing and transmitting a batch.
     pub(super) loops_ns: Vec<u32>,
 }
 
-/// Between the control thread and the worker.
+/// Exchange of snapshots and counts between the control thread and the worker.
 #[derive(Default)]
 pub(super) struct Mailbox {
     /// Set if `next` holds a snapshot: all that the worker looks at each loop.
@@ -38,7 +38,7 @@ pub(super) struct Mailbox {
     next: Mutex<Option<Arc<Snapshot>>>,
     /// Snapshots that the worker is done with: they are not freed on its thread.
     old: Mutex<Vec<Arc<Snapshot>>>,
-    /// Number of the slice that is to be filled; what is done in another counts nowhere.
+    /// Number of the slice to be filled. Work in another slice counts nowhere.
     slice: AtomicU32,
     slices: Mutex<Vec<(u32, Slice)>>,
     is_ready: AtomicBool,
@@ -69,7 +69,7 @@ impl Mailbox {
         }
     }
 
-    /// Lets the worker fill another slice from now on.
+    /// Starts a new slice: the worker fills it from now on.
     pub(super) fn begin_slice(&self) {
         self.slice.fetch_add(1, Ordering::AcqRel);
     }
@@ -186,7 +186,7 @@ fn lay_out(
     }
 }
 
-/// Goes over to a snapshot that is there. What was there before goes back to the control thread.
+/// Switches to a snapshot that the mailbox holds, and returns the old one to the control thread.
 fn take(mailbox: &Mailbox, snapshot: &mut Arc<Snapshot>) {
     if !mailbox.rings.load(Ordering::Acquire) {
         return;

@@ -12,7 +12,7 @@ use super::super::plot::{Chart, Curve, Scale};
 use super::super::rows::{undisturbed, version};
 use super::{LapFigures, Row};
 
-/// One row: what was measured and what it came to.
+/// One row: a case with its figures.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Figures {
     pub(super) set: String,
@@ -25,14 +25,14 @@ pub(super) struct Figures {
     pub(super) ns_best_quartile: f64,
     /// Distance of the quartiles as a part of the median.
     pub(super) spread: f64,
-    /// To make the database, policies sorted and rules compiled included; CPU time.
+    /// CPU time to build the database: sorting policies and compiling rules included.
     pub(super) build_ms: f64,
-    /// Of the searched structure.
+    /// Size of the searched structure.
     pub(super) bytes: usize,
     /// Steps that a search takes at most.
     pub(super) worst_case_cost: u32,
     pub(super) laps: usize,
-    /// Of an acl, ipc or fw set of 1 k, 10 k or 100 k rules, or one like an SPD's.
+    /// Target of an acl, ipc or fw set of 1 k, 10 k or 100 k rules, or of one like an SPD's.
     pub(super) target_ns: Option<f64>,
 }
 
@@ -88,7 +88,7 @@ fn target(set: &str, rules: usize) -> Option<f64> {
     Some(targets[place])
 }
 
-/// The rows as text, aligned, and what the columns mean.
+/// Formats the rows as an aligned table with an explanation of the columns.
 pub(super) fn table(figures: &[Figures], machine: &Machine) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);

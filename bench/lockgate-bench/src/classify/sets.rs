@@ -37,7 +37,7 @@ pub(in super::super) enum SetError {
 pub(in super::super) enum Generated {
     /// Ranges of addresses and ports, aligned to nothing, that overlap a little.
     Spd,
-    /// Each rule holds all that come before it.
+    /// Nested rules: each contains all before it.
     Nested,
     /// IPv6 prefixes of /32 to /128, with ports.
     Ipv6,
@@ -111,9 +111,8 @@ fn policies(selectors: Vec<Selector>) -> Vec<Policy> {
     (0..).zip(selectors).map(policy).collect()
 }
 
-/// The set with so many rules: the first of them, or all of them again and again with other
-/// network parts of their addresses, so that each copy has the structure of the original. Rules
-/// that hold all addresses stay as they are.
+/// Returns a set with this number of rules: the first of them, or copies of all of them with other
+/// network parts.
 pub(super) fn sized(set: &Set, rules: usize) -> Set {
     let mut random = Random::new(11);
     let mut selectors = Vec::with_capacity(rules);
@@ -137,7 +136,7 @@ fn moved(range: AddressRange, by: u64) -> AddressRange {
     AddressRange { lo: range.lo ^ change, hi: range.hi ^ change, ..range }
 }
 
-/// A generated set of so many rules.
+/// Generates a set with this number of rules.
 pub(super) fn generated(kind: Generated, rules: usize) -> Set {
     let mut random = Random::new(13);
     let (name, family) = match kind {

@@ -1,4 +1,4 @@
-//! Flows that a set of rules is asked about.
+//! Flows that are looked up in a set of rules.
 
 use policy::{AddressRange, Policy, PortRange, UpperSelector};
 use wire::flow::protocol;
@@ -11,11 +11,11 @@ use scene::Random;
 /// Kind of the flows looked up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]
 pub(in super::super) enum Trace {
-    /// At and just beside the ends of rules' ranges.
+    /// Packets at and just beside the ends of rules' ranges.
     Corner,
     /// A few rules' corners over and over: the `n`th rule's as often as 1 / n.
     Flood,
-    /// Anything.
+    /// Random packets.
     Random,
 }
 
@@ -29,7 +29,7 @@ impl Trace {
     }
 }
 
-/// So many flows.
+/// Draws `count` flows.
 pub(super) fn flows(set: &Set, trace: Trace, count: usize, random: &mut Random) -> Vec<Flow> {
     let policies = &set.policies;
     match trace {

@@ -58,7 +58,7 @@ pub(super) struct Sample {
     pub(super) mpps: f64,
 }
 
-/// Everything that addresses and neighbours need, by `ip` in the namespace of one host.
+/// Commands of `ip` that give one host its addresses and neighbours, in its namespace.
 fn host(own: u8, other: u8) -> String {
     format!(
         "link set {END} address 02:00:00:00:00:aa up
@@ -110,8 +110,8 @@ impl Lane {
         Ping { interval, ..Ping::new("10.9.2.2", count) }.run(&self.source)
     }
 
-    /// Goes over from pings to load: the sink counts and drops from now on, and the forwarder,
-    /// also the kernel's, works on its own core.
+    /// Switches from pings to load: the sink counts and drops from now on, and the forwarder, also
+    /// the kernel's, works on its own core.
     pub(super) fn load(&self, cores: Cores) -> Result<(), BenchError> {
         self.forwarder.pin(cores.forwarder)?;
         let attach = |namespace: &Namespace, sink: &Sink, index| -> Result<(), BenchError> {

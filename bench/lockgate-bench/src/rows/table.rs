@@ -16,7 +16,7 @@ pub(in super::super) fn heading(machine: &Machine, commit: &str) -> String {
     )
 }
 
-/// The rows as text, aligned, and what the columns mean.
+/// Formats the rows as an aligned table with an explanation of the columns.
 pub(in super::super) fn table(rows: &[Row]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -70,7 +70,7 @@ pub(in super::super) fn table(rows: &[Row]) -> String {
     format!("{table}\n{}\n\n{}", legend(rows), parts(rows))
 }
 
-/// The parts of each row's time, and what it is compared with.
+/// Formats the parts of each row's time, and the figures to compare them with.
 fn parts(rows: &[Row]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -151,7 +151,7 @@ pub(in super::super) fn memory(distances: &[Distance]) -> String {
     )
 }
 
-/// The stages beside the cipher alone; `None`: they were not timed.
+/// Formats the stages next to the cipher alone; `None`: they were not timed.
 pub(in super::super) fn stages(rows: &[Row]) -> Option<String> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);

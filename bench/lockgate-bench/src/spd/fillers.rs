@@ -1,4 +1,4 @@
-//! The policies of a row: the peer's, and those in front of it that match no packet.
+//! The policies of a row: the peer's, and those before it, which match no packet.
 
 use policy::{
     Action, AddressRange, Direction, Policy, PolicyId, PortRange, Selector, UpperSelector,
@@ -34,7 +34,7 @@ impl Rules {
 pub(in super::super) enum Matching {
     /// The peer's policy is the last.
     Last,
-    /// There is none for the peer: packets are dropped.
+    /// The peer has no SA: packets are dropped.
     None,
 }
 
@@ -58,7 +58,7 @@ const HOSTS: usize = 65_536;
 /// Addresses and ports of a range of [`Rules::Range`] at most.
 const RANGE: [usize; 2] = [256, 1000];
 
-/// So many policies, all outbound, in order of precedence. The packets of `traffic` match the last
+/// Makes `count` outbound policies, in order of precedence. The packets of `traffic` match the last
 /// or none of them.
 pub(in super::super) fn policies(
     traffic: &Case,

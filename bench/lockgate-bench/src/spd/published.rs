@@ -1,4 +1,4 @@
-//! The table of the published flow cache, ours beside it.
+//! The table of the published flow cache, with Lockgate's figures.
 
 use comfy_table::{CellAlignment, Table, presets};
 
@@ -15,7 +15,7 @@ pub(super) const MACHINES: [(&str, [(f64, f64); 4]); 3] = [
     ("VPP, Intel SKX", [(4.93, 4.48), (4.29, 4.46), (2.05, 4.48), (0.33679, 4.47)]),
 ];
 
-/// Without and with the cache, at each index.
+/// Figures without and with the cache, at each index.
 type Line = [(f64, f64); 4];
 
 /// The table (BM-1d), with a line for each set of rows that has all of it; `None`: none has.
@@ -47,7 +47,7 @@ pub(super) fn table(figures: &[Figures]) -> Option<String> {
     ))
 }
 
-/// Our lines: linear beside cached with all else alike.
+/// Lines of Lockgate: linear and cached figures of otherwise equal rows.
 fn ours(figures: &[Figures]) -> Vec<(String, Line)> {
     let mut lines = Vec::new();
     let candidates = figures.iter().filter(|of| of.policies == INDICES[0] && of.lookup == "cache");

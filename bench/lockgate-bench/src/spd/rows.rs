@@ -11,7 +11,7 @@ use super::super::subject::WalkKind;
 use super::published;
 use super::{LapFigures, Row};
 
-/// One row: what was measured and what it came to.
+/// One row: a case with its figures.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Figures {
     pub(super) policies: usize,
@@ -20,7 +20,8 @@ pub(super) struct Figures {
     pub(super) lookup: &'static str,
     /// The flow cache: "auto", as the daemon's default; "always"; "off".
     pub(super) cache: &'static str,
-    /// "fast": the fast path where it takes packets; "general": the general walk alone.
+    /// Walk of the row: "fast": the fast path where it takes packets; "general": the general walk
+    /// alone.
     pub(super) walk: &'static str,
     #[serde(rename = "match")]
     pub(super) matching: &'static str,
@@ -30,7 +31,7 @@ pub(super) struct Figures {
     pub(super) burst: usize,
     pub(super) workers: usize,
     pub(super) mpps: f64,
-    /// Of inner IP packets.
+    /// Rate of inner IP packets.
     pub(super) gbps: f64,
     /// CPU time, median of the laps.
     pub(super) ns_per_packet: f64,
@@ -142,7 +143,7 @@ impl Figures {
     }
 }
 
-/// The rows as text, aligned, and what the columns mean.
+/// Formats the rows as an aligned table with an explanation of the columns.
 pub(super) fn table(figures: &[Figures], machine: &Machine) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);

@@ -1,12 +1,12 @@
 //! One row's worker and its laps.
 //!
-//! A lap is some packets that only warm up and some that are timed, laid out in as many frames as
-//! are in flight; flows are drawn and frames filled outside the timed span. The span runs from the
-//! first header read to the last descriptor written. Behind each no packet may be missing, none
-//! dropped but those that are to be, the ledger balanced, and a sample of what left be opened by
-//! the other cipher and compared byte for byte.
+//! A lap is some packets that only warm up and some that are timed, in as many frames as are in
+//! flight; flows are drawn and frames filled outside the timed span. The span runs from the first
+//! header read to the last descriptor written. After each lap no packet may be missing, only
+//! expected packets may be dropped, the ledger must balance, and a sample of the outputs must
+//! decrypt with the other cipher library to the right bytes.
 //!
-//! Worker and cache live as long as the bench. Before the first lap every flow is walked once.
+//! Worker and cache live as long as the bench. Before the first lap every flow passes once.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -40,9 +40,9 @@ const WARM_UP: usize = 32_768;
 const LAP_NS: f64 = 100e6;
 /// Times that the yardstick goes over the frames.
 const YARDSTICK_PASSES: u32 = 8;
-/// Packets by which the time of one is found out.
+/// Number of packets for measuring the time of one.
 const TRIAL: usize = 64;
-/// Times that it is tried: the first meets pages and lines that are not there yet.
+/// Number of such measurements: the first one faults pages and cache lines in.
 const TRIALS: usize = 4;
 /// SPI of the only worker's SA: its number.
 const WORKER: usize = 0;
@@ -54,9 +54,9 @@ pub(super) struct LapFigures {
     pub(super) ns: f64,
     /// The yardstick over the frames that were in flight last, ns a packet.
     pub(super) touch_ns: f64,
-    /// Of the packets that were timed those that the cache answered.
+    /// Share of the timed packets that the cache answered.
     pub(super) hit_rate: f64,
-    /// The timed spans and the laying out before them.
+    /// The timed spans and the preparation before them.
     pub(super) span: Span,
     /// Packets timed.
     pub(super) packets: usize,
@@ -153,13 +153,13 @@ impl Station {
         self.worker.cache().map_or(0, FlowCache::capacity)
     }
 
-    /// From now on laps have so many packets.
+    /// Sets the number of packets of later laps.
     #[cfg(test)]
     pub(super) fn shorten(&mut self, packets: usize) {
         self.packets = packets;
     }
 
-    /// Does something with these frames, which all rows use: what they hold is nobody's.
+    /// Runs `act` with these frames, which all rows share; no row relies on their content.
     fn within<R>(&mut self, frames: &mut MemoryFrames, act: impl FnOnce(&mut Station) -> R) -> R {
         std::mem::swap(self.worker.frames_mut(), frames);
         let result = act(self);
@@ -167,8 +167,8 @@ impl Station {
         result
     }
 
-    /// Finds out how many packets a lap can have, and walks every flow where there is a cache that
-    /// could remember it.
+    /// Measures how many packets a lap can have, and sends every flow through once if there is a
+    /// cache to fill.
     fn settle(&mut self, random: &mut Random) -> Result<(), LapError> {
         let mut ns = f64::MAX;
         for _ in 0..TRIALS {
@@ -184,7 +184,7 @@ impl Station {
         Ok(())
     }
 
-    /// Walks so many packets, all timed.
+    /// Processes this number of packets, all timed.
     fn pass(&mut self, packets: usize, random: &mut Random) -> Result<LapFigures, LapError> {
         let hits_before = self.worker.counters().cache.hits;
         let (mut walked, mut span) = (Span::default(), Span::default());
@@ -203,8 +203,8 @@ impl Station {
         Ok(LapFigures { ns, touch_ns: 0.0, hit_rate, span, packets })
     }
 
-    /// Lays a packet of each of these flows out, walks and checks them. Returns the span of the
-    /// walk, and that with the laying out.
+    /// Fills a frame with a packet for each of these flows, walks and checks them. Returns the span
+    /// of the walk, and the span with the preparation.
     fn walk(&mut self, flows: &[usize], random: &mut Random) -> Result<(Span, Span), LapError> {
         let overhead = overhead();
         let (mut walk, whole) = measure(|| {
@@ -223,7 +223,8 @@ impl Station {
         Ok((walk, whole))
     }
 
-    /// Nothing missing or made, nothing dropped but what is to be, a sample of the outputs right.
+    /// Checks that no packet is missing or was added, that only expected packets were dropped, and
+    /// that a sample of the outputs is right.
     fn check(&mut self, flows: &[usize], random: &mut Random) -> Result<(), LapError> {
         let counters = self.worker.counters();
         let expected = (self.carried + flows.len()) as u64;

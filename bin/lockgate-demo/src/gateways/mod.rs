@@ -25,7 +25,7 @@ use stage::{Progress, Stage};
 
 /// Seconds of each throughput measurement where the command line says nothing.
 const DEFAULT_SECONDS: u32 = 4;
-/// More would not be bounded.
+/// Longest duration that is accepted.
 const MAX_SECONDS: u64 = 600;
 
 /// Another implementation to run in the same namespaces: `NAME=PATH`.

@@ -45,7 +45,7 @@ pub(super) struct TierCounts {
 }
 
 impl TierCounts {
-    /// From names; what is not named is 0.
+    /// Reads counters by name; a missing name counts as 0.
     pub(super) fn from_names(counts: &BTreeMap<String, u64>) -> TierCounts {
         let count = |tier: &str| counts.get(tier).copied().unwrap_or(0);
         TierCounts {
@@ -99,7 +99,7 @@ impl TimeFigure {
     }
 }
 
-/// Everything that was found.
+/// Results of a demonstration.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct GatewaysReport {
     pub(super) demo: &'static str,
@@ -117,13 +117,13 @@ pub(super) struct GatewaysReport {
     pub(super) ledger_imbalance: Option<u64>,
     pub(super) xdp_mode: Option<String>,
     pub(super) workers: Option<usize>,
-    /// Only where one was asked for.
+    /// Figures of the other implementation, if one was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) peer: Option<PeerFigures>,
 }
 
 impl GatewaysReport {
-    /// Nothing found yet.
+    /// Makes an empty report.
     pub(super) fn new() -> GatewaysReport {
         GatewaysReport {
             demo: "gateways",

@@ -36,8 +36,8 @@ const UP_AGAIN_TARGET: Duration = Duration::from_secs(2);
 /// Target for the time of one reload, another figure.
 const RELOAD_TARGET: Duration = Duration::from_millis(100);
 
-/// Without Lockgate the same pings must cross and be seen in clear; else nothing that follows
-/// would prove anything.
+/// Sends the pings without Lockgate: they must cross and be seen in cleartext, or the later checks
+/// would prove nothing.
 pub(super) fn control_run(stage: &mut Stage) -> Result<(), LabError> {
     // Not counted: neighbours come to be known.
     ping_both_families(stage, A, 3)?;
@@ -306,7 +306,7 @@ pub(super) fn port_down_and_up(stage: &mut Stage) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Nothing is on its way any more: the sums.
+/// Waits until no packet is under way, and returns the sums.
 pub(super) fn settle(stage: &mut Stage) -> Result<(), LabError> {
     let mut total = stage.counted.clone();
     let mut imbalance = 0;

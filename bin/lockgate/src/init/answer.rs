@@ -13,10 +13,10 @@ const MAX_NETDEV_BYTES: usize = 15;
 /// The reason why an answer cannot be used, and what to write instead.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum AnswerMistake {
-    /// Nothing was written and nothing could be guessed.
+    /// The answer is empty and nothing could be guessed.
     #[error("an answer is needed here")]
     Empty,
-    /// Not a gateway's name.
+    /// The name of a gateway is not valid.
     #[error(
         "{text:?} cannot be the name of a gateway: write 1 to 64 letters, digits, \".\", \"_\" or \
          \"-\", and begin with a letter or a digit"
@@ -25,15 +25,15 @@ pub(crate) enum AnswerMistake {
         /// The answer.
         text: String,
     },
-    /// Both gateways would have one name, or their files would.
+    /// The two gateways, or their files, would have the same name.
     #[error("the gateways {node:?} and {peer:?} need names that differ more: their files clash")]
     SameName {
-        /// This gateway.
+        /// Name of this gateway.
         node: String,
         /// Its peer.
         peer: String,
     },
-    /// Not the name of an interface.
+    /// The name of an interface is not valid.
     #[error(
         "{text:?} cannot be an interface: its name has at most {MAX_NETDEV_BYTES} characters, \
          without spaces, quotes or \"/\""
@@ -54,7 +54,7 @@ pub(crate) enum AnswerMistake {
         /// The interface.
         name: String,
     },
-    /// More words than the answer has parts.
+    /// The answer has too many words.
     #[error("{text:?} is more than was asked for: write {form}")]
     TooManyWords {
         /// The answer.
@@ -68,7 +68,7 @@ pub(crate) enum AnswerMistake {
         /// The interface.
         name: String,
     },
-    /// Not an address.
+    /// The text is not an IP address.
     #[error("{text:?} is not an IP address; names are not resolved")]
     NotAnAddress {
         /// The answer.
@@ -82,7 +82,7 @@ pub(crate) enum AnswerMistake {
         /// The reason.
         why: &'static str,
     },
-    /// Both gateways would have one address.
+    /// The two gateways would have the same address.
     #[error("{address} is this gateway's own address: write the peer's")]
     SameAddress {
         /// The address.
@@ -96,7 +96,7 @@ pub(crate) enum AnswerMistake {
         /// Our outer address.
         own: IpAddr,
     },
-    /// Not a network.
+    /// The text is not a network.
     #[error("{0}")]
     Selector(#[from] SelectorError),
     /// A range that is not one prefix.

@@ -15,9 +15,9 @@ const INSTALLED: &str = "/etc/lockgate/lockgate.toml";
 /// The source of a value in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Knowledge {
-    /// Somebody said so, or the machine shows it.
+    /// The user said so, or the machine shows it.
     Known,
-    /// Nobody did: the file says that it is to be checked.
+    /// The value is a guess: the file asks the user to check it.
     Guessed,
 }
 

@@ -115,7 +115,7 @@ enum Ended {
     ByDaemon(String),
     /// Ctrl-C.
     Interrupted,
-    /// Nobody reads our output any more.
+    /// The reader of the output is gone.
     NoReader,
     /// The connection is gone.
     Lost(Failure),
@@ -225,7 +225,7 @@ fn put(output: &mut Output, packets: &[v1::CapturedPacket]) -> Result<Reader, Fa
     Ok(print_on(&lines)?)
 }
 
-/// `812 packets of port wan in 60.0 s, none left out: its time is over`
+/// `812 packets of port wan in 60.0 s, none left out: time limit reached`
 fn summary(args: &Args, counts: Counts, start: Instant, why: &str) -> String {
     let packets = counted(counts.packets, "packet");
     let of = match args.port.as_deref() {

@@ -54,7 +54,7 @@ pub(crate) struct SaveArgs {
 /// Ends with 0 if the change stays, with 1 if nothing waits or it was rolled back already.
 #[derive(clap::Args)]
 pub(crate) struct ConfirmArgs {
-    /// Only if this revision waits
+    /// Confirm only if this revision waits
     #[arg(value_name = "REV", value_parser = revision_number)]
     revision: Option<u64>,
     /// Answer in JSON
@@ -147,7 +147,7 @@ pub(crate) fn confirm(args: &ConfirmArgs, socket: &Socket) -> Result<(), Failure
     Ok(())
 }
 
-/// Goes back and prints what came of it, or lists what there is to go back to.
+/// Rolls back and prints the result, or lists the revisions that are kept.
 pub(crate) fn rollback(args: &RollbackArgs, socket: &Socket) -> Result<(), Failure> {
     if args.list {
         return show::revisions(socket, args.json);

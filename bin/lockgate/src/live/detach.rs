@@ -23,7 +23,7 @@ const TABLE: [&str; 2] = ["inet", "lockgate"];
 ///
 /// Takes Lockgate's program off every netdev of this network namespace, removes the guard (nftables
 /// table inet lockgate) and the host port lockgate0 with the rules that lead to it, and says what
-/// it opened. From then on Linux forwards in clear, as it is set up to. Needs root; refuses while
+/// it opened. From then on Linux forwards in cleartext, as it is set up to. Needs root; refuses while
 /// lockgated runs.
 #[derive(clap::Args)]
 pub(crate) struct Args {

@@ -55,7 +55,7 @@ struct AddArgs {
 /// Remove policies
 #[derive(clap::Args)]
 struct DelArgs {
-    /// Their names (`lockgate show policy`)
+    /// Names of the policies (`lockgate show policy`)
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
     #[command(flatten)]

@@ -51,9 +51,9 @@ struct Line {
 #[serde(rename_all = "lowercase")]
 enum State {
     Present,
-    /// Nothing works without it.
+    /// A requirement: the gateway does not work without it.
     Missing,
-    /// It is only useful.
+    /// An option: the gateway works without it.
     Lacking,
 }
 

@@ -23,8 +23,8 @@ pub(crate) struct Args {
     /// The part of the gateway to show
     #[arg(value_enum)]
     what: What,
-    /// Only the one of this name: a port, a peer (also for its SAs), a policy, a neighbour's
-    /// address, a route's prefix, a drop reason
+    /// Show only this one: a port, a peer (also for its SAs), a policy, a neighbour's address, a
+    /// route's prefix, a drop reason
     #[arg(value_name = "NAME")]
     name: Option<String>,
     /// Show this many entries of the flow cache, at most 10000

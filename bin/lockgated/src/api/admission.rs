@@ -18,7 +18,8 @@ pub(super) struct Open(Arc<Mutex<Counts>>);
 struct Counts {
     root: usize,
     others: usize,
-    /// By user id; `None`: the kernel did not say. Nobody is in it with none.
+    /// Open connections by user id; `None`: the kernel did not say. A user without a connection has
+    /// no entry.
     users: HashMap<Option<u32>, usize>,
     refused: usize,
 }
@@ -26,9 +27,9 @@ struct Counts {
 /// The reason why a connection gets no answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Refusal {
-    /// Too many are open, of root or of all others together.
+    /// Too many connections are open, of root or of all other users together.
     All,
-    /// Too many of one user are open.
+    /// Too many connections of one user are open.
     User(u32),
 }
 

@@ -36,7 +36,7 @@ pub(super) fn layer() -> Limits {
 /// See [`layer`].
 #[derive(Clone)]
 pub(super) struct Limits {
-    /// Held by whoever compares and may not change anything.
+    /// Permits of readers that compare configurations and may not change anything.
     comparing: Arc<Semaphore>,
 }
 
@@ -59,9 +59,9 @@ pub(super) struct Limit<S> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Size {
     Small,
-    /// At most that of a configuration.
+    /// The size of a configuration.
     Large,
-    /// At most that of a configuration, when no other such request is under way.
+    /// The size of a configuration, while no other such request is in progress.
     LargeInTurn,
 }
 

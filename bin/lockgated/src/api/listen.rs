@@ -23,7 +23,7 @@ const SOCKET_MODE: u32 = 0o660;
 /// Reason why the API's socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ListenError {
-    /// Another daemon listens there.
+    /// Another daemon listens at the socket.
     #[error(
         "{}: another lockgated listens there{}: one daemon a socket; stop that one or give this \
          one another run_dir",
@@ -35,7 +35,7 @@ pub(crate) enum ListenError {
         /// Its process, if the kernel says.
         pid: Option<i32>,
     },
-    /// Something that is no socket is in the way.
+    /// The path is taken by something that is not a socket.
     #[error("{}: is no socket and is not replaced", .socket.display())]
     InTheWay {
         /// The path of what is there.
@@ -200,7 +200,8 @@ pub(crate) struct Connection {
     permit: Permit,
     /// Bytes that came so far, no further than [`GREETING_BYTES`].
     came: usize,
-    /// Until when they must have come; of a connection that was not admitted, when it ends.
+    /// Time by which the first bytes must have come; for a refused connection, the time when it
+    /// ends.
     deadline: Pin<Box<Sleep>>,
 }
 

@@ -11,7 +11,7 @@ use crate::who::Uid;
 /// The process at the other end, as it was when it connected; the kernel says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Peer {
-    /// Its user.
+    /// User id of the peer's process.
     pub(super) uid: Uid,
     gid: u32,
 }

@@ -32,7 +32,7 @@ pub(crate) enum FilterError {
     /// An unknown severity.
     #[error("\"{0}\" is no severity: error, warning, notice or info")]
     Severity(String),
-    /// Not a time.
+    /// The text is not a time.
     #[error("\"{0}\" is no time: write it as 2026-08-30T12:00:00Z")]
     Since(String),
 }

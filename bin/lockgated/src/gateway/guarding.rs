@@ -68,7 +68,7 @@ impl Gateway {
         self.narrow_or_close();
     }
 
-    /// Has programs and guard pass what no policy that runs may want.
+    /// Lets programs and guard pass everything that no running policy may want.
     pub(super) async fn free(&mut self) {
         if reserved_by(&self.compiled, &self.live) != self.reserved {
             self.widen().await;

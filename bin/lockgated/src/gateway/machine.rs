@@ -37,7 +37,7 @@ pub(crate) trait Machine: Send {
     /// [`GuardError`]: it cannot be asked.
     async fn integrity(&mut self, guard: Guard) -> Result<Integrity, GuardError>;
 
-    /// Has each worker go over to its own entry of a list, and returns when all have.
+    /// Makes each worker switch to its own entry of a list, and returns when all have.
     ///
     /// # Errors
     /// [`WorkerGone`]: the daemon ends.
@@ -59,7 +59,7 @@ pub(crate) trait Machine: Send {
     /// [`NetdevError`]: the netdev is as it was found.
     async fn take(&mut self, taking: Taking) -> Result<Netdev, NetdevError>;
 
-    /// Has the workers close a netdev's sockets. Its program stays and drops.
+    /// Makes the workers close a netdev's sockets. Its XDP program stays and drops.
     ///
     /// # Errors
     /// [`WorkerGone`]: the daemon ends.
@@ -83,7 +83,7 @@ pub(crate) trait Machine: Send {
     /// [`NetdevError`]: the rules are as they were.
     fn set_ports(&mut self, netdev: &str, rules: &[PortRule]) -> Result<(), NetdevError>;
 
-    /// Has the program of a netdev pass nothing to Linux until it is told its ports again.
+    /// Makes the program of a netdev pass nothing to Linux until its ports are set again.
     ///
     /// # Errors
     /// [`NetdevError`]: the rules are as they were.
@@ -98,8 +98,8 @@ pub(crate) trait Machine: Send {
     /// [`NetdevError`].
     fn attach_again(&mut self, netdev: &str) -> Result<Attached, NetdevError>;
 
-    /// Gives each of the first `active` workers its queue of the host port. Returns what some of
-    /// them were refused of.
+    /// Gives each of the first `active` workers its queue of the host port. Returns the reasons of
+    /// queues that were refused.
     ///
     /// # Errors
     /// [`WorkerGone`]: the daemon ends.
@@ -112,12 +112,11 @@ pub(crate) trait Machine: Send {
     /// Receive queues of a netdev, if the kernel says.
     fn queues_of(&mut self, link: &Link) -> Option<u32>;
 
-    /// Has a netdev's driver leave received frames as they are. Returns what it does not switch
-    /// off; a driver that cannot be asked has nothing to switch off.
+    /// Switches off the offloads by which a netdev's driver changes received frames. Returns those
+    /// that the driver does not switch off; a driver that cannot be asked has none.
     fn leave_frames_alone(&mut self, link: &Link) -> Vec<Offload>;
 
-    /// Lets the workers have the frames of closed sockets again, as far as the kernel has let go
-    /// of them.
+    /// Returns the frames of closed sockets to the workers, as far as the kernel has released them.
     async fn settle(&mut self);
 
     /// Returns whether all workers still run.

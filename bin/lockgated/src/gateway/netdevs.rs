@@ -43,9 +43,9 @@ pub(super) enum Leaving {
 /// Time at which netdevs are tried that could not be taken over before: a try can take seconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Retry {
-    /// With the others.
+    /// At once, with the others.
     Now,
-    /// Later, by the clock ([`Gateway::inspect`]).
+    /// Later, when [`Gateway::inspect`] runs.
     ByTheClock,
 }
 
@@ -131,8 +131,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Has the driver leave received frames as they are: a tag that it strips would move a frame
-    /// to another port.
+    /// Switches off offloads that change received frames: a VLAN tag that the driver strips would
+    /// move a frame to another port.
     fn leave_frames_alone(&mut self, netdev: &str, ifindex: u32) -> Result<(), NetdevError> {
         let Some(link) = self.view.links.get(&ifindex) else { return Ok(()) };
         let stays = self.machine.leave_frames_alone(link);
@@ -227,7 +227,7 @@ impl Gateway {
         }
     }
 
-    /// Has the programs pass no more of `allow_host` than this leaves; everything else stays.
+    /// Makes the programs pass no more of `allow_host` than this leaves; everything else stays.
     pub(super) fn narrow_programs(&mut self, reserved: &Reserved) -> Result<(), NetdevError> {
         let names: Vec<String> = self.netdevs.keys().cloned().collect();
         for name in names {
@@ -237,8 +237,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Has the programs pass no more of `allow_host` than what is reserved leaves. One that refuses
-    /// passes nothing to Linux until it is told its ports again.
+    /// Makes the programs pass no more of `allow_host` than the reservation leaves. A program that
+    /// refuses passes nothing to Linux until its ports are set again.
     pub(super) fn narrow_or_close(&mut self) {
         let names: Vec<String> = self.netdevs.keys().cloned().collect();
         for name in names {
@@ -263,8 +263,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Lets go of netdevs that are no ports any more. Their sockets went with the snapshot that
-    /// knew them.
+    /// Releases netdevs that are no longer ports. Their sockets went with the snapshot that had
+    /// them.
     pub(super) fn drop_beyond(&mut self, leaving: Leaving) {
         let names = netdevs(self.config());
         let beyond: Vec<String> =
@@ -295,7 +295,7 @@ impl Gateway {
         self.tend(Retry::ByTheClock).await
     }
 
-    /// Lets go of netdevs whose sockets must be bound anew; their programs stay and drop.
+    /// Releases netdevs whose sockets must be bound anew; their programs stay and drop.
     async fn let_go(&mut self, names: Vec<String>) -> Result<(), WorkerGone> {
         for name in names {
             self.release(&name).await?;

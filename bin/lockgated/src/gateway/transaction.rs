@@ -43,7 +43,7 @@ pub(crate) enum NextGuard {
     Same,
     /// The one that stands, with rules for these policies behind its own.
     Behind(Vec<Policy>),
-    /// Another one.
+    /// Replaced by this guard.
     Other(Guard),
 }
 
@@ -54,7 +54,7 @@ enum Extent {
         /// Policies went that may have wanted packets of `allow_host`.
         frees: bool,
     },
-    /// Everything: ports, too.
+    /// A change of the whole configuration, ports included.
     Whole {
         /// Flow caches of another size.
         caches: Option<Caches>,
@@ -70,7 +70,7 @@ pub(crate) enum NotMade {
     /// The flow caches cannot be had.
     #[error(transparent)]
     Caches(#[from] CacheError),
-    /// Something of `allow_host` cannot be taken from programs or guard.
+    /// Programs or guard refused to withhold a part of `allow_host`.
     #[error(transparent)]
     Reserve(#[from] ReserveError),
     /// The guard.
@@ -92,12 +92,12 @@ pub(crate) enum NotMade {
 
 /// A change that workers walk by already.
 pub(crate) enum Begun {
-    /// Of policies alone: nothing of what is left to do can be refused.
+    /// A change of policies alone: no remaining step can be refused.
     Policies {
         /// Policies went that may have wanted packets of `allow_host`.
         frees: bool,
     },
-    /// Of everything.
+    /// A change of the whole configuration.
     Whole(Box<Before>),
 }
 
@@ -249,8 +249,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Goes back to what ran before a change whose netdevs cannot be had, as carefully as it went
-    /// there: what the old policies want is withheld before they are walked again.
+    /// Returns to the configuration that ran before a change whose netdevs could not be attached.
+    /// Withholds what the old policies want before the workers use them again.
     async fn put_back(&mut self, before: Before) -> Result<(), NotMade> {
         let Before { compiled, live, reserved, guard, has_other_caches } = before;
         let refused = netdevs(self.config());
@@ -302,7 +302,8 @@ impl Gateway {
 }
 
 impl Gateway {
-    /// Goes over to a search that changes were folded into. Every answer stays the same.
+    /// Switches to a search structure into which changes were compacted. Every answer stays the
+    /// same.
     ///
     /// # Errors
     /// [`WorkerGone`]; inside, [`SnapshotError`]: what ran before runs on.

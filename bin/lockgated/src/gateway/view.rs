@@ -14,7 +14,7 @@ use crate::events::Kind;
 use crate::worker::WorkerGone;
 
 impl Gateway {
-    /// Goes over to what the kernel says now: publishes what the walk must know and tends the
+    /// Switches to the kernel's current view: publishes what the walk must know and attends to the
     /// netdevs.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::Report;
 
-/// In front of every name that is Lockgate's own.
+/// Prefix of every name that is Lockgate's own.
 const PREFIX: &str = "lockgate_";
 
 /// A text format.
@@ -58,7 +58,7 @@ impl Format {
 /// The type of a family.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
-    /// Only rises; its samples' names end with `_total`.
+    /// A number that only rises; its samples' names end with `_total`.
     Counter,
     Gauge,
     /// Always 1: its labels say it; its samples' names end with `_info`.
@@ -149,11 +149,11 @@ struct Sample<'a> {
 /// A family of samples.
 #[derive(Debug)]
 struct Family<'a> {
-    /// With its unit, without the suffix of its kind.
+    /// Name with its unit, without the suffix of its kind.
     name: String,
     help: &'static str,
     kind: Kind,
-    /// At least one.
+    /// The samples, at least one.
     samples: Vec<Sample<'a>>,
 }
 

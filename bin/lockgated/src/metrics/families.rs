@@ -304,7 +304,8 @@ impl Report {
         into.gauge("kernel_imbalance_packets", help, rows);
     }
 
-    /// By name of the peer: these series go on when its keys change.
+    /// Adds the families labelled with a peer's name: their series go on when the peer's keys
+    /// change.
     fn add_peers<'a>(&'a self, into: &mut Families<'a>) {
         let peer = |peer: &'a v1::Peer| [("peer", peer.name.as_str().into())];
         let sealed = |p: &v1::Peer| p.sealed.unwrap_or_default();

@@ -16,7 +16,7 @@ use super::NetdevError;
 
 /// A claim of a netdev or a namespace.
 pub(crate) enum Claim {
-    /// Ours until dropped.
+    /// The claim is ours until dropped.
     Held(#[expect(dead_code, reason = "held")] UnixListener),
     /// A user who is no daemon has taken the name. Two daemons are kept apart by their sockets
     /// alone then: a queue has one.

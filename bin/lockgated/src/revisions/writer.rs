@@ -41,7 +41,7 @@ pub(super) enum Job {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Last {
     Written,
-    /// Nothing that follows it could be read.
+    /// The files are lost: no later record could be read.
     Lost,
 }
 

@@ -57,7 +57,7 @@ pub(crate) enum Damage {
     /// The file cannot be read.
     #[error("it cannot be read: {0}")]
     Unreadable(#[from] std::io::Error),
-    /// Nothing in it is certain.
+    /// The first line is damaged, so nothing in the record is certain.
     #[error("its first line is not what was written")]
     Facts,
     /// Its text is not what was written; the rest is.

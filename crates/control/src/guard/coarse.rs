@@ -57,7 +57,7 @@ const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 struct Decided<'a> {
     /// BYPASS policies that have rules.
     kept: Vec<&'a Policy>,
-    /// Their rules.
+    /// Rules of those BYPASS policies.
     rules: String,
     /// Remote addresses of all PROTECT and DISCARD policies.
     closed: [Union; 2],

@@ -11,10 +11,10 @@ use config::validated::{Action, Policy};
 /// The rules of a guard as policies: outbound, the one that wins first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Cover {
-    /// By policy: all of them. By address: the BYPASS policies that have rules.
+    /// Policies with rules of their own: by policy, all of them; by address, the BYPASS policies.
     pub(super) listed: Vec<Policy>,
-    /// By address: remote addresses of all PROTECT and DISCARD policies, whose rules stand behind
-    /// those of `listed`.
+    /// By address: remote addresses of all PROTECT and DISCARD policies; their rules follow those
+    /// of `listed`.
     pub(super) closed: [Union; 2],
     /// PROTECT and DISCARD policies whose rules were put behind all others.
     pub(super) behind: Vec<Policy>,
@@ -26,7 +26,7 @@ const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 /// The part that a guard lacks to be as strict as other policies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lack {
-    /// Nothing.
+    /// Nothing is covered.
     Nothing,
     /// A rule for this policy, behind all others.
     Rule,

@@ -59,7 +59,7 @@ fn matches(selector: &Selector, family: Family) -> Vec<AnyOf> {
 
 /// One kind of match and the values that it takes.
 struct AnyOf {
-    /// Each by itself.
+    /// Single values.
     single: Vec<String>,
     /// All of them by one anonymous set; empty: nftables takes no such set.
     set: String,

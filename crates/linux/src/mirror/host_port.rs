@@ -34,7 +34,7 @@ use crate::view::{HOST_ROUTE_PROTOCOL, HOST_ROUTE_TABLE, KernelRoute};
 
 /// The port of IKE (RFC 7296 §2).
 const IKE_PORT: u16 = 500;
-/// That of IKE and ESP through NATs (RFC 3948 §2.1).
+/// UDP port of IKE and ESP through NATs (RFC 3948 §2.1).
 const NAT_TRAVERSAL_PORT: u16 = 4500;
 
 /// A route into the host port.
@@ -118,7 +118,7 @@ impl Mirror {
         Ok(result?)
     }
 
-    /// Has the kernel look up the host port's routes for what this machine sends.
+    /// Makes the kernel look up the host port's routes for this machine's own packets.
     fn add_host_rules(&mut self) -> Result<(), NetlinkError> {
         let mut result = Ok(());
         for payload in host_rules().map(|rule| emitted(&rule)) {

@@ -23,7 +23,7 @@ const PROBES_AT_ONCE: usize = 64;
 enum Keeping {
     /// The kernel (`NTF_MANAGED`).
     Kernel,
-    /// Nobody: the kernel asks for it this once (`NTF_USE`).
+    /// No owner: the kernel asks for the neighbour once (`NTF_USE`).
     Nobody,
 }
 

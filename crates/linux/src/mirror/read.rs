@@ -177,7 +177,7 @@ pub(super) enum Nexthop {
     Group(Vec<u32>),
     /// Drops.
     Blackhole,
-    /// Something that is not followed.
+    /// A nexthop of a kind that is not followed.
     Unknown,
 }
 

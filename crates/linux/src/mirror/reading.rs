@@ -83,7 +83,7 @@ impl ReadLists {
     }
 }
 
-/// Each of these: a list; `None`: it changed meanwhile.
+/// Reads the links. `None`: they changed meanwhile.
 fn links(requests: &mut Requests) -> Result<Option<BTreeMap<u32, Link>>, NetlinkError> {
     let mut links = BTreeMap::new();
     let each = |message: Message<'_>| {

@@ -413,7 +413,7 @@ pub(super) fn cache(cache: &v1::Cache) -> String {
     text
 }
 
-/// Each worker's part of the flow cache, and all of them together.
+/// Shows each worker's part of the flow cache, and their sum.
 fn worker_caches(cache: &v1::Cache) -> String {
     let row = |who: String, sizes: [Option<v1::CacheSize>; 2], counters, entries: u64| {
         let [size, most] = sizes.map(Option::unwrap_or_default);
@@ -557,7 +557,7 @@ pub(super) fn routes(answer: &v1::Routes) -> String {
     some(table("Routes", &header, rows, Numbers::NONE), "no routes")
 }
 
-/// Everything counted.
+/// Shows all counters.
 pub(super) fn counters(counters: &v1::Counters, columns: Columns) -> String {
     let tiers = counters.tiers.unwrap_or_default();
     let tiers = [
