@@ -72,7 +72,7 @@ fn accepted(
         many => format!("{many} policies"),
     };
     print(&format!(
-        "{}: good: node {}, {}, {}, {policies}, {}; {}\n",
+        "{}: OK: node {}, {}, {}, {policies}, {}; {}\n",
         input.name(),
         validated.node.name,
         count(validated.ports.len(), "port"),
@@ -87,7 +87,7 @@ fn refused(input: &Input, errors: &ConfigErrors) {
     let warnings = errors.problems.len() - errors.errors();
     let total = (errors.errors() + errors.untold) as u64;
     let (total, warnings) = (counted(total, "error"), counted(warnings as u64, "warning"));
-    complain(&format!("{}: bad: {total}, {warnings}\n", input.name()));
+    complain(&format!("{}: refused: {total}, {warnings}\n", input.name()));
 }
 
 fn refusal(args: &Args, input: &Input, errors: &ConfigErrors) -> serde_json::Value {

@@ -36,8 +36,8 @@ pub(crate) enum Program {
 pub(crate) enum ProgramError {
     /// The program is in none of its folders.
     #[error(
-        "{program} is not there: looked for it in {}; the package lockgate-tools brings it, and \
-         in the sources `make build` builds it",
+        "{program} is not in {}: install the package lockgate-tools, or run `make build` in the \
+         source tree",
         listed(.folders)
     )]
     Missing {

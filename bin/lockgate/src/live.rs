@@ -51,10 +51,10 @@ fn told(status: &Status) -> String {
     let said = status.message();
     match status.code() {
         Code::Unimplemented => {
-            "the daemon does not know this question: it is of another version".into()
+            "the daemon does not know this request: it has another version".into()
         }
         Code::Unavailable | Code::Cancelled | Code::Unknown => {
-            format!("the daemon went away before it answered: {said}")
+            format!("the daemon ended before it answered: {said}")
         }
         Code::DeadlineExceeded => "the daemon did not answer in time".into(),
         Code::OutOfRange => format!("too large for the API: {said}"),
@@ -100,8 +100,8 @@ pub(crate) enum LiveError {
     /// The daemon ended the stream of events.
     #[error("the daemon ended")]
     StreamEnded,
-    /// Nothing can be waited for: our operating system's fault.
-    #[error("no runtime: {0}")]
+    /// The async runtime could not be started.
+    #[error("cannot start the async runtime: {0}")]
     Runtime(std::io::Error),
 }
 

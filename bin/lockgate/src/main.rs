@@ -51,7 +51,7 @@ Exit codes:
 
 With --json an error is one line on standard output:
   {\"error\":{\"message\":\"…\",\"exit_code\":1}}
-`check`, `apply`, `diff` and `policy` tell mistakes of a file in their usual answer, with
+`check`, `apply`, `diff` and `policy` report mistakes of a file in their usual answer, with
 \"ok\": false.";
 
 /// Commands that ask no daemon.

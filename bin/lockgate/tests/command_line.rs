@@ -95,7 +95,7 @@ fn a_dash_reads_standard_input_and_keys_lie_where_they_are_said_to() {
     let text = place.text("a.toml");
     let (code, out, err) = with_input(&place, &["check", "-"], &text);
     assert_eq!(code, 0, "{err}");
-    assert!(out.starts_with("<stdin>: good: node gw-a, 2 ports"), "{out}");
+    assert!(out.starts_with("<stdin>: OK: node gw-a, 2 ports"), "{out}");
     std::fs::create_dir(place.file("keys")).unwrap();
     for name in ["a-b.keys", "a-c.keys"] {
         std::fs::rename(place.file(name), place.file("keys").join(name)).unwrap();

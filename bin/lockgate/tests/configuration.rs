@@ -14,7 +14,7 @@ fn a_good_file_is_said_to_be_good_in_one_line() {
     let ran = place.run(&["check", "a.toml"]);
     assert_eq!(ran.code(), 0);
     let line = ran.out();
-    let good = "a.toml: good: node gw-a, 2 ports, 2 peers, 4 policies, 5 routes; ";
+    let good = "a.toml: OK: node gw-a, 2 ports, 2 peers, 4 policies, 5 routes; ";
     assert!(line.starts_with(good) && line.lines().count() == 1, "{line}");
     assert_eq!(ran.err(), "", "`manual` acknowledges that the keys are a laboratory's");
     let json = place.json(&["check", "a.toml"]);

@@ -86,7 +86,7 @@ fn what_a_dead_daemon_left_closed_is_opened_and_named() {
     }
     assert!(ours.enter(|| bpf::attached(ifindex)).unwrap().unwrap().is_none());
     let again = detach(&ours, &[]);
-    assert_eq!(again.stdout, "nothing of Lockgate's is here\n");
+    assert_eq!(again.stdout, "no part of Lockgate is here\n");
 }
 
 #[test]

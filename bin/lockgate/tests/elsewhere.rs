@@ -68,7 +68,7 @@ fn a_missing_program_is_told_with_its_folders_and_what_brings_it() {
         let answer: Value = serde_json::from_slice(&ran.stdout).unwrap();
         assert_eq!(answer["error"]["exit_code"], 1);
         let message = answer["error"]["message"].as_str().unwrap();
-        assert!(message.starts_with(&format!("{program} is not there: ")), "{message}");
+        assert!(message.starts_with(&format!("{program} is not in ")), "{message}");
     }
 }
 
@@ -83,7 +83,7 @@ fn a_program_in_path_is_not_taken() {
         command.env("PATH", path_with(other.path())).current_dir(other.path());
         let ran = command.output().unwrap();
         assert_eq!(ran.status.code(), Some(1));
-        assert!(text(&ran.stderr).contains("is not there"), "{}", text(&ran.stderr));
+        assert!(text(&ran.stderr).contains("lockgate-tools"), "{}", text(&ran.stderr));
     }
 }
 

@@ -116,14 +116,14 @@ fn what_a_flow_cannot_answer_ends_with_2_and_what_to_ask_instead() {
     let fails = |args: &[&str], words: &[&str]| {
         place.fails(2, &[&["explain", "--config", "a.toml", "--in"], args].concat(), words);
     };
-    let quotes = ["judged by the packet it quotes"];
+    let quotes = ["decided by the packet that it quotes"];
     fails(&["wan", "--from-peer", "b", "icmp/3/4", "10.2.0.1", "10.1.0.10"], &quotes);
     fails(&["wan", "--from-peer", "b", "icmpv6/2/0", "2001:db8:2::1", "2001:db8:1::10"], &quotes);
     fails(&["wan", "esp", "192.0.2.2", "192.0.2.1"], &["--from-peer PEER about the packet inside"]);
     fails(&["wan", "--fragment", "esp", "192.0.2.2", "192.0.2.1"], &["esp_fragment"]);
     for port in ["lan", "host"] {
         let flow = ["udp", "10.2.0.1:1", "10.1.0.10:1"];
-        let words = [&format!("\"{port}\" is none; there is wan")[..]];
+        let words = [&format!("\"{port}\" is not one; there is wan")[..]];
         fails(&[&[port, "--from-peer", "b"], &flow[..]].concat(), &words);
     }
     // These a flow can answer.

@@ -134,7 +134,7 @@ fn apply_sends_the_text_with_its_absolute_place_and_ends_with_what_became_of_it(
     assert!(lab.fake.applied.lock().unwrap().pop().unwrap().save);
     let ran = lab.place.run(&lab.args(&["apply", "-f", "full", "--save"]));
     assert_eq!(ran.code(), 1, "{}", ran.out());
-    assert!(ran.err().contains("it runs, but is not saved: no space"), "{}", ran.err());
+    assert!(ran.err().contains("the change runs, but is not saved: no space"), "{}", ran.err());
     lab.fails(2, &["apply", "-f", "good", "--save", "--confirm", "9"], &["cannot be used with"]);
     assert_eq!(lab.succeeds(&["save"]), "revision 5 is saved to /etc/x.toml\n");
     assert_eq!(lab.json(&["save"])["file"], "/etc/x.toml");

@@ -162,7 +162,7 @@ fn nothing_that_is_read_and_no_foreign_key_file_is_overwritten() {
     place.fails(1, &[&replay[..], &["lan.pcap", "a-b.pcap"]].concat(), &["a-b.keys"]);
     assert_eq!(place.text("a-b.keys"), keys);
     assert!(!place.file("a-b.pcap").exists());
-    place.fails(1, &[&replay[..], &["lan.pcap", "/dev/null"]].concat(), &["no regular file"]);
+    place.fails(1, &[&replay[..], &["lan.pcap", "/dev/null"]].concat(), &["not a regular file"]);
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn packets_cut_short_by_the_capture_are_said_loudly() {
     bytes[36..40].copy_from_slice(&original.to_le_bytes());
     std::fs::write(place.file("lan.pcap"), bytes).unwrap();
     let text = place.succeeds(&["replay", "--config", "a.toml", "lan.pcap", "out.pcap"]);
-    assert!(text.contains("WARNING: lan.pcap: 1 of 1 packets CUT SHORT"), "{text}");
+    assert!(text.contains("WARNING: lan.pcap: 1 of 1 packets TRUNCATED"), "{text}");
 }
 
 #[test]

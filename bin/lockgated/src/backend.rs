@@ -194,8 +194,8 @@ pub(crate) enum Refused {
     Config(#[from] ConfigErrors),
     /// The change takes packets from PROTECT policies, and the operator did not say yes.
     #[error(
-        "this change takes packets from policies that protect them:{}\nrepeat it with --yes if you \
-         mean it (field `yes` of the API)",
+        "this change takes packets from policies that protect them:{}\nrepeat it with --yes if \
+         that is intended (field `yes` of the API)",
         lines(.0)
     )]
     Takes(Takeovers),
@@ -227,7 +227,10 @@ pub(crate) enum Refused {
         most_s: u64,
     },
     /// A change to be confirmed cannot be undone by a restart.
-    #[error("a restart could not bring back what runs now: {0}; `apply` without --confirm works")]
+    #[error(
+        "a restart could not restore the running configuration: {0}; `apply` without --confirm \
+         works"
+    )]
     NotUndoable(#[source] std::io::Error),
     /// The daemon's file cannot be written.
     #[error("not saved: {0}")]
@@ -308,8 +311,8 @@ pub(crate) enum NotConfirmed {
     },
     /// The confirmation came over the connection that the change came over.
     #[error(
-        "confirm revision {revision} over a new connection: this one was there before the change \
-         and does not show that a new one can be made"
+        "confirm revision {revision} over a new connection: this one was open before the change \
+         and does not prove that new ones work"
     )]
     SameConnection {
         /// The revision that waits.

@@ -139,9 +139,9 @@ enum End {
 impl End {
     const fn text(self) -> &'static str {
         match self {
-            End::Packets => "all packets that were wanted",
-            End::Seconds => "its time is over",
-            End::ClientGone => "the client went away",
+            End::Packets => "packet limit reached",
+            End::Seconds => "time limit reached",
+            End::ClientGone => "the client disconnected",
             End::WorkerGone => "the daemon ends",
         }
     }

@@ -406,7 +406,7 @@ impl State {
     /// Tells that a revision is not on disk, and says it.
     pub(crate) fn lose(&mut self, number: u64, error: &RevisionError) -> String {
         Arc::make_mut(&mut self.revisions).lost(number);
-        let message = format!("revision {number} runs and is not kept: {error}");
+        let message = format!("revision {number} runs but is not kept: {error}");
         self.events.record(Kind::RevisionRefused, "", message.as_str(), &[]);
         self.not_kept = Some(message.clone());
         message

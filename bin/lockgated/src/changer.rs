@@ -55,7 +55,9 @@ pub(crate) enum Ask {
 
 /// A fault of ours: a thread that prepared a change has panicked.
 #[derive(Debug, thiserror::Error)]
-#[error("a fault of ours ended an earlier change: report it, and restart lockgated to change more")]
+#[error(
+    "an internal error ended an earlier change: report it, and restart lockgated to change more"
+)]
 struct NoCompiler;
 
 /// The task.

@@ -21,15 +21,15 @@ const NEW_MODE: u32 = 0o600;
 pub(crate) enum SaveError {
     /// The file is a link.
     #[error(
-        "{} is a link, and links are not written through: give lockgated the file itself, or use \
-         `lockgate export`", .file.display()
+        "{} is a symbolic link, which lockgated does not write through: give lockgated the file \
+         itself, or use `lockgate export`", .file.display()
     )]
     Link {
         /// The link.
         file: PathBuf,
     },
     /// The path is something else than a file.
-    #[error("{} is no regular file", .file.display())]
+    #[error("{} is not a regular file", .file.display())]
     NotRegular {
         /// The path.
         file: PathBuf,

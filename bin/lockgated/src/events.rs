@@ -67,15 +67,15 @@ impl Severity {
 
 /// Rate limit of an event kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Repeats {
+pub(crate) enum RateLimit {
     /// Each event is reported.
-    Told,
-    /// At most one a second about one subject.
-    Limited,
+    Unlimited,
+    /// At most one event a second is reported for each subject.
+    PerSecond,
 }
 
 macro_rules! kinds {
-    ($($variant:ident $name:literal $severity:ident $repeats:ident $help:literal)*) => {
+    ($($variant:ident $name:literal $severity:ident $limit:ident $help:literal)*) => {
         /// Kind of an event: the closed list of kinds with what each means and what to do.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub(crate) enum Kind {
@@ -93,7 +93,7 @@ macro_rules! kinds {
 
             /// Returns what it means and what to do: docs/OPERATION.md has it.
             #[cfg(test)]
-            const fn help(self) -> &'static str {
+            pub(crate) const fn help(self) -> &'static str {
                 match self { $(Kind::$variant => $help,)* }
             }
 
@@ -102,158 +102,161 @@ macro_rules! kinds {
                 match self { $(Kind::$variant => Severity::$severity,)* }
             }
 
-            const fn repeats(self) -> Repeats {
-                match self { $(Kind::$variant => Repeats::$repeats,)* }
+            /// Returns its rate limit.
+            pub(crate) const fn rate_limit(self) -> RateLimit {
+                match self { $(Kind::$variant => RateLimit::$limit,)* }
             }
         }
     };
 }
 
 kinds! {
-    Started "started" Notice Told
-        "the daemon runs: ports taken, workers walking"
-    Stopping "stopping" Notice Told
+    Started "started" Notice Unlimited
+        "the daemon runs: ports are attached, workers process packets"
+    Stopping "stopping" Notice Unlimited
         "the daemon ends; ports stay closed unless on_exit = \"open\""
-    Stopped "stopped" Notice Told
+    Stopped "stopped" Notice Unlimited
         "the daemon has ended; the message says whether the ports stay closed"
-    Opened "opened" Warning Told
-        "on_exit = \"open\": programs and guard were removed and Linux forwards in clear"
-    Applied "applied" Notice Told
-        "a configuration was made the running one; details name its revision"
-    ApplyRefused "apply_refused" Warning Told
-        "a configuration was refused and what ran before goes on; the message says why"
-    ConfigurationWarning "configuration_warning" Warning Told
-        "the configuration that runs is allowed but probably not meant so; `lockgate check` says \
-         the same"
-    RolledBack "rolled_back" Notice Told
-        "an earlier revision was made the running one"
-    RollbackRefused "rollback_refused" Warning Told
-        "an earlier revision could not be made the running one; what ran before goes on"
-    ConfirmAwaited "confirm_awaited" Warning Told
+    Opened "opened" Warning Unlimited
+        "on_exit = \"open\": programs and guard were removed and Linux forwards in cleartext"
+    Applied "applied" Notice Unlimited
+        "a configuration was applied; details name its revision"
+    ApplyRefused "apply_refused" Warning Unlimited
+        "a configuration was refused and the running one stays; the message says why"
+    ConfigurationWarning "configuration_warning" Warning Unlimited
+        "the running configuration is allowed but probably not intended; `lockgate check` says the \
+         same"
+    RolledBack "rolled_back" Notice Unlimited
+        "an earlier revision was applied by a rollback"
+    RollbackRefused "rollback_refused" Warning Unlimited
+        "a rollback was refused and the running configuration stays; the message says why"
+    ConfirmAwaited "confirm_awaited" Warning Unlimited
         "a configuration runs and waits for `lockgate confirm`; details name its revision and the \
-         one that comes back without it"
-    Confirmed "confirmed" Notice Told
-        "somebody confirmed the configuration that waited: it stays"
-    ConfirmRefused "confirm_refused" Warning Told
+         one that is restored without it"
+    Confirmed "confirmed" Notice Unlimited
+        "the configuration that waited was confirmed and stays"
+    ConfirmRefused "confirm_refused" Warning Unlimited
         "nothing was confirmed; the message says why"
-    ConfirmExpired "confirm_expired" Warning Told
-        "nobody confirmed a configuration in time: the revision before runs again, with the SAs \
-         that it had"
-    UnconfirmedNotStarted "unconfirmed_not_started" Warning Told
-        "the configuration file holds what was applied and never confirmed: the revision before it \
+    ConfirmExpired "confirm_expired" Warning Unlimited
+        "a configuration was not confirmed in time: the revision before runs again, with its SAs"
+    UnconfirmedNotStarted "unconfirmed_not_started" Warning Unlimited
+        "the configuration file holds a revision that was never confirmed: the revision before it \
          was started instead; change the file, or apply it again"
-    UnconfirmedRecordDamaged "unconfirmed_record_damaged" Warning Told
-        "the record of what was never confirmed is damaged; the message says what of it is lost, \
-         and which configuration starts"
-    Saved "saved" Notice Told
-        "what runs was written to the daemon's configuration file"
-    SaveRefused "save_refused" Warning Told
-        "what runs could not be written to the daemon's configuration file, which is as it was; \
-         the message says why"
-    PoliciesChanged "policies_changed" Notice Told
+    UnconfirmedRecordDamaged "unconfirmed_record_damaged" Warning Unlimited
+        "the record of unconfirmed revisions is damaged; the message says which part is lost, and \
+         which configuration starts"
+    Saved "saved" Notice Unlimited
+        "the running configuration was written to the daemon's configuration file"
+    SaveRefused "save_refused" Warning Unlimited
+        "the running configuration could not be written to the daemon's configuration file, which \
+         is unchanged; the message says why"
+    PoliciesChanged "policies_changed" Notice Unlimited
         "single policies were added, changed or removed; subject and message name each with its \
          action (of many, the first 8), details the revision and the PROTECT policies that lose \
          packets"
-    PoliciesRefused "policies_refused" Warning Told
-        "a change of single policies was refused and what ran before goes on; the message says why"
-    CacheRefused "cache_refused" Error Limited
-        "a fresh flow cache could not be had: until it can, the classifier decides every packet"
-    CacheGrown "cache_grown" Info Told
+    PoliciesRefused "policies_refused" Warning Unlimited
+        "a change of single policies was refused and the running policies stay; the message says \
+         why"
+    CacheRefused "cache_refused" Error PerSecond
+        "a new flow cache could not be allocated: until it is, the classifier decides every packet"
+    CacheGrown "cache_grown" Info Unlimited
         "flows pushed each other out of a worker's flow cache: a larger one, empty at first, took \
          its place"
-    CacheNotGrown "cache_not_grown" Warning Limited
-        "a larger flow cache could not be had: the one in use stays, and more packets are decided \
-         by the classifier"
-    FoldRefused "fold_refused" Warning Limited
-        "the changes of single policies could not be folded into one search, and stand in front of \
-         it as a list; the message says why"
-    ChangeDenied "change_denied" Warning Limited
+    CacheNotGrown "cache_not_grown" Warning PerSecond
+        "a larger flow cache could not be allocated: the one in use stays, and the classifier \
+         decides more packets"
+    FoldRefused "fold_refused" Warning PerSecond
+        "the changes of single policies could not be compacted into one search structure and are \
+         searched as a list before it; the message says why"
+    ChangeDenied "change_denied" Warning PerSecond
         "a user who is neither root nor in group lockgate-admin tried to change something"
-    CaptureStarted "capture_started" Notice Told
+    CaptureStarted "capture_started" Notice Unlimited
         "somebody captures packets of a port; details name the filter, the bounds, and whether \
          packets inside tunnels are shown"
-    CaptureEnded "capture_ended" Notice Told
+    CaptureEnded "capture_ended" Notice Unlimited
         "a capture ended; details say why, and how many packets were sent and left out"
-    PortAttached "port_attached" Info Limited
-        "a port's netdev was taken over: program attached, sockets bound"
-    PortUp "port_up" Notice Limited
+    PortAttached "port_attached" Info PerSecond
+        "a port's netdev was attached: its XDP program runs, its sockets are bound"
+    PortUp "port_up" Notice PerSecond
         "a port's link is up"
-    PortDown "port_down" Warning Limited
-        "a port's link is down; what would leave by it is dropped"
-    PortLost "port_lost" Error Limited
-        "a port's netdev is gone; it is taken over again when one of its name comes"
-    PortRefused "port_refused" Error Limited
-        "a port's netdev could not be taken over, and stays closed, or not be told of a change; it \
-         is tried again each second; the message says why"
-    QueuesChanged "queues_changed" Notice Limited
-        "the number of a netdev's queues changed; its sockets were bound anew"
-    ProgramRemoved "program_removed" Error Told
-        "something took the XDP program off a port; the guard alone kept it closed until now"
-    ProgramRestored "program_restored" Warning Told
+    PortDown "port_down" Warning PerSecond
+        "a port's link is down; packets that would leave by it are dropped"
+    PortLost "port_lost" Error PerSecond
+        "a port's netdev disappeared; Lockgate re-attaches when a netdev of that name returns"
+    PortRefused "port_refused" Error PerSecond
+        "a port's netdev could not be attached and stays closed, or could not be updated; Lockgate \
+         tries again each second; the message says why"
+    QueuesChanged "queues_changed" Notice PerSecond
+        "the number of a netdev's queues changed; its sockets were bound again"
+    ProgramRemoved "program_removed" Error Unlimited
+        "another program removed the XDP program of a port; the guard alone kept the port closed \
+         until now"
+    ProgramRestored "program_restored" Warning Unlimited
         "the XDP program is attached again"
-    GuardRemoved "guard_removed" Error Told
-        "something removed or changed the nftables table `lockgate`: find out what"
-    GuardRestored "guard_restored" Warning Told
-        "the nftables table `lockgate` is whole again"
-    GuardRefused "guard_refused" Error Limited
-        "nftables refused the table `lockgate`: Linux may forward for ports that are not taken"
-    GuardCoarse "guard_coarse" Warning Told
+    GuardRemoved "guard_removed" Error Unlimited
+        "another program removed or changed the nftables table `lockgate`: find out which"
+    GuardRestored "guard_restored" Warning Unlimited
+        "the nftables table `lockgate` is restored"
+    GuardRefused "guard_refused" Error PerSecond
+        "nftables refused the table `lockgate`: Linux may forward for ports that are not attached"
+    GuardCoarse "guard_coarse" Warning Unlimited
         "there are too many policies to guard one by one: what this machine itself sends to an \
          address of any PROTECT or DISCARD policy is dropped, BYPASS or not"
-    HostStarted "host_started" Info Told
-        "the host port lockgate0 is there"
-    HostRefused "host_refused" Error Limited
-        "the host port lockgate0 could not be made: this machine reaches no tunnel"
-    KeyRefused "key_refused" Error Told
+    HostStarted "host_started" Info Unlimited
+        "the host port lockgate0 is up"
+    HostRefused "host_refused" Error PerSecond
+        "the host port lockgate0 could not be created: this machine itself reaches no tunnel"
+    KeyRefused "key_refused" Error Unlimited
         "an SA does not send: its record of sequence numbers is missing, older than the key's use, \
          or another machine's; give it new keys (lockgate keygen) and apply"
-    RecordSetAside "record_set_aside" Error Told
+    RecordSetAside "record_set_aside" Error Unlimited
         "a record of sequence numbers was damaged and set aside under another name; keys that it \
-         knew as used do not send until they are replaced"
-    ReservationFailed "reservation_failed" Error Limited
-        "sequence numbers could not be reserved on disk; the SA sends until what it has is used"
-    RevisionRefused "revision_refused" Warning Told
-        "a revision runs and could not be written to disk: there is no rolling back to it"
-    SequenceLow "sequence_low" Warning Limited
-        "an SA has used 75, 90 or 99 % of its sequence numbers and stops for good at the last: \
-         give both ends new keys, or esn = true"
-    SequenceExhausted "sequence_exhausted" Error Limited
+         recorded as used do not send until they are replaced"
+    ReservationFailed "reservation_failed" Error PerSecond
+        "sequence numbers could not be reserved on disk; the SA sends until its reservation is used"
+    RevisionRefused "revision_refused" Warning Unlimited
+        "a revision runs but could not be written to disk: no rollback to it is possible"
+    SequenceLow "sequence_low" Warning PerSecond
+        "an SA has used 75, 90 or 99 % of its sequence numbers and stops for good when all are \
+         used: give both ends new keys, or esn = true"
+    SequenceExhausted "sequence_exhausted" Error PerSecond
         "an SA has used all of its sequence numbers and does not send: give it new keys"
-    NetlinkResync "netlink_resync" Info Limited
-        "the kernel's addresses, routes and neighbours were read again as a whole"
-    NetlinkLost "netlink_lost" Error Limited
-        "netlink is cut; routes and neighbours stay as they were until it is back"
-    RouteRefused "route_refused" Warning Limited
-        "the kernel has a route or rule that Lockgate does not follow; the message names it"
-    RouteAccepted "route_accepted" Notice Limited
-        "a route or rule that Lockgate does not follow is gone; the message names it"
-    PeerMoved "peer_moved" Notice Limited
-        "a peer behind a NAT sends from another address or port, and everything for it goes there \
-         now; details name both"
-    PeerMoveRefused "peer_move_refused" Warning Limited
-        "an authentic packet of a peer behind a NAT came from where it cannot be, so everything \
-         for it goes where it was: somebody on the way may be rewriting its address"
-    PeerSilent "peer_silent" Warning Limited
-        "for 30 s packets have left for a peer, and nothing authentic came back: the peer is down, \
-         something on the way drops, or the two gateways have different keys"
-    PeerHeard "peer_heard" Notice Limited
+    NetlinkResync "netlink_resync" Info PerSecond
+        "the kernel's addresses, routes and neighbours were read again in full"
+    NetlinkLost "netlink_lost" Error PerSecond
+        "netlink failed; routes and neighbours stay as they were until it is back"
+    RouteRefused "route_refused" Warning PerSecond
+        "the kernel has a route or rule that Lockgate does not support; the message names it"
+    RouteAccepted "route_accepted" Notice PerSecond
+        "a route or rule that Lockgate does not support is gone; the message names it"
+    PeerMoved "peer_moved" Notice PerSecond
+        "a peer behind a NAT sends from a new address or port, and its traffic is sent there now; \
+         details name both"
+    PeerMoveRefused "peer_move_refused" Warning PerSecond
+        "an authentic packet of a peer behind a NAT came from an address that the peer cannot \
+         have, and its traffic is still sent to the old one: someone on the path may be rewriting \
+         the address"
+    PeerSilent "peer_silent" Warning PerSecond
+        "for 30 s packets were sent to a peer and no authentic packet came back: the peer is down, \
+         packets are lost on the path, or the two gateways have different keys"
+    PeerHeard "peer_heard" Notice PerSecond
         "an authentic packet came from a peer that was silent"
-    BadL4Checksum "bad_l4_checksum" Warning Told
-        "packets with a wrong TCP or UDP checksum came by a port and their receivers drop them; \
+    BadL4Checksum "bad_l4_checksum" Warning Unlimited
+        "packets with a wrong TCP or UDP checksum arrived by a port and their receivers drop them; \
          where the sender leaves checksums to its device, run there: ethtool -K DEV tx off"
-    Misfit "misfit" Warning Limited
-        "the configuration and the kernel's netdevs or addresses do not fit; the message says where"
-    MisfitResolved "misfit_resolved" Notice Limited
-        "an earlier `misfit` is gone; the message repeats it"
-    NeighbourFailed "neighbour_failed" Warning Limited
+    Misfit "misfit" Warning PerSecond
+        "the configuration does not match the kernel's netdevs or addresses; the message says where"
+    MisfitResolved "misfit_resolved" Notice PerSecond
+        "an earlier `misfit` is resolved; the message repeats it"
+    NeighbourFailed "neighbour_failed" Warning PerSecond
         "a next hop does not answer ARP or neighbour discovery; packets to it are dropped"
-    WorkerStalled "worker_stalled" Error Limited
-        "a worker did not come round its loop in time; the watchdog ends the daemon if it stays so"
-    MemoryUnlocked "memory_unlocked" Warning Told
+    WorkerStalled "worker_stalled" Error PerSecond
+        "a worker did not complete its loop in time; the watchdog ends the daemon if that lasts"
+    MemoryUnlocked "memory_unlocked" Warning Unlimited
         "memory could not be locked: keys may reach a swap device"
-    MetricsRefused "metrics_refused" Warning Told
+    MetricsRefused "metrics_refused" Warning Unlimited
         "the metrics listener could not be opened; everything else runs"
-    EventsLost "events_lost" Warning Limited
+    EventsLost "events_lost" Warning PerSecond
         "a reader of events was too slow and missed some; details say how many"
 }
 
@@ -449,7 +452,7 @@ impl Events {
     fn put(&self, kind: Kind, event: Event, now: Instant) {
         let mut state = self.state();
         state.counts[kind as usize] += 1;
-        if kind.repeats() == Repeats::Told {
+        if kind.rate_limit() == RateLimit::Unlimited {
             return self.tell(&mut state, event);
         }
         let mut key = (kind, event.subject.clone());

@@ -130,7 +130,7 @@ async fn guard_only(file: &Path) -> Result<(), Failure> {
     // As the daemon will choose; where its state is not there yet, the file.
     let parsed = unconfirmed::read(file)?;
     control::guard::Guard::early(&parsed.validated)?.install()?;
-    println!("lockgated: the guard stands; nothing is forwarded for the configured ports");
+    println!("lockgated: the guard is installed; nothing is forwarded for the configured ports");
     Ok(())
 }
 
@@ -170,7 +170,7 @@ async fn run(file: &Path) -> Result<(), Failure> {
     tasks.spawn(follow::watch_guard(daemon.clone()));
     tokio::spawn(notify::feed_watchdog(health(daemon.clone())));
     let ports = state.gateway.netdevs.len();
-    let status = format!("{ports} netdevs taken; API at {}", socket.display());
+    let status = format!("{ports} netdevs attached; API at {}", socket.display());
     events.record(Kind::Started, "", status.as_str(), &[]);
     notify::ready(&status);
     let asked = Asked { wanted, moved, orders, not_reserved, tasks };
@@ -202,7 +202,7 @@ fn health(daemon: Arc<Daemon>) -> impl FnMut() -> Health {
         match stalled {
             None => Health::Good,
             Some(worker) => {
-                let message = format!("worker {worker} does not come round its loop");
+                let message = format!("worker {worker} is stalled: its loop does not complete");
                 daemon.events.record(Kind::WorkerStalled, &worker.to_string(), &*message, &[]);
                 Health::Bad(message)
             }

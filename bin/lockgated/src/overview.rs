@@ -124,8 +124,8 @@ fn warnings(state: &Picture, ports: &[v1::Port], sas: &[v1::SecurityAssociation]
     let lost = state.history.minute().map_or(0, |minute| minute.ring_full());
     if lost > 0 {
         warnings.push(format!(
-            "{lost} frames were lost before a worker in the last minute: it is too slow for what \
-             comes (`lockgate show port`, ring full)"
+            "{lost} frames were lost before a worker in the last minute: it is too slow for the \
+             traffic (`lockgate show port`, ring full)"
         ));
     }
     warnings.extend(state.live.problems.iter().map(ToString::to_string));

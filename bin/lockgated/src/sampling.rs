@@ -95,15 +95,15 @@ impl State {
             Change::Silent { peer, unanswered } => {
                 let seconds = unanswered.as_secs();
                 let message = format!(
-                    "nothing authentic has come from peer {peer} for {seconds} s although packets \
-                     leave for it"
+                    "no authentic packet from peer {peer} for {seconds} s although packets are \
+                     sent to it"
                 );
                 let details: crate::events::Details<'_> = &[("unanswered_s", &seconds)];
                 self.events.record(Kind::PeerSilent, peer, message, details);
             }
             Change::Heard { peer, silence } => {
                 let seconds = silence.as_secs();
-                let message = format!("peer {peer} is heard again after {seconds} s");
+                let message = format!("peer {peer} answers again after {seconds} s");
                 let details: crate::events::Details<'_> = &[("silent_s", &seconds)];
                 self.events.record(Kind::PeerHeard, peer, message, details);
             }

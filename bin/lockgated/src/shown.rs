@@ -109,7 +109,7 @@ fn port_state(picture: &Picture, slot: PortId, netdev: &str) -> (&'static str, S
     match (picture.live.states.get(usize::from(slot.0)), trouble) {
         (Some(PortState::Absent) | None, _) => ("absent", format!("there is no netdev {netdev}")),
         (_, Some(trouble)) => ("refused", trouble.clone()),
-        _ if !is_ours => ("detached", "its netdev is not taken yet".into()),
+        _ if !is_ours => ("detached", "its netdev is not attached yet".into()),
         (Some(PortState::Down), _) => {
             ("down", format!("{netdev} is switched off: ip link set {netdev} up"))
         }

@@ -182,7 +182,7 @@ async fn begin(prepared: Prepared) -> Result<Started, Failure> {
         ..
     } = prepared;
     prepare_host_port(&loaded.validated, &mut mirror).await?;
-    events.record(Kind::HostStarted, HOST_NETDEV, "the host port is there", &[]);
+    events.record(Kind::HostStarted, HOST_NETDEV, "the host port is up", &[]);
     let live = live_parts_of(&compiled, mirror.view(), frame_size.bytes());
     let snapshot = compiled.assemble(&live, None)?;
     let (asking, wanted) = tokio::sync::mpsc::channel(MAX_WANTED);

@@ -192,7 +192,7 @@ impl State {
     fn lasting_troubles(&self) -> Vec<String> {
         let kept = self.not_kept.clone();
         let reserved = self.not_reserved.as_ref().map(|error| {
-            format!("sequence numbers: {error}; SAs send until what is reserved is used")
+            format!("sequence numbers: {error}; SAs send until their reservations are used")
         });
         kept.into_iter().chain(reserved).collect()
     }
@@ -234,7 +234,7 @@ impl State {
         }
         for Notice::SetAside { path } in self.keys.lock().await.take_notices() {
             let message = format!(
-                "a record of sequence numbers was damaged and is {} now: keys that it knew as \
+                "a record of sequence numbers was damaged and is {} now: keys that it recorded as \
                  used do not send until they are replaced (lockgate keygen)",
                 path.display()
             );

@@ -37,7 +37,7 @@ pub(crate) async fn stop(
         state.events.record(Kind::ReservationFailed, "", error.to_string(), &[]);
     }
     let message = match opens {
-        true => "Linux forwards in clear",
+        true => "Linux forwards in cleartext",
         false => "the ports stay closed; `lockgate detach` opens them",
     };
     state.events.record(Kind::Stopped, "", message, &[]);

@@ -389,7 +389,7 @@ mod tests {
         problem.earlier = Some(Place { file: "gw.toml".into(), line: 1, column: 1 });
         assert_eq!(
             problem.in_one_line(),
-            "gw.toml:2:1: error: there is a NUL byte: this is no text file; first in line 1 \
+            "gw.toml:2:1: error: there is a NUL byte: this is not a text file; first in line 1 \
              (gw.toml:1:1); name the configuration, a text file in TOML"
         );
     }

@@ -36,7 +36,7 @@ pub enum Mistake {
     NotText,
     #[error("is {kind}, not a regular file")]
     NotRegular { kind: &'static str },
-    #[error("there is a NUL byte: this is no text file")]
+    #[error("there is a NUL byte: this is not a text file")]
     NulByte,
     #[error("line ends are CR alone (an old Macintosh's)")]
     CarriageReturns,
@@ -47,16 +47,16 @@ pub enum Mistake {
     #[error("{message}")]
     Syntax { message: String },
     #[error(
-        "the configuration is refused for a reason that Lockgate cannot name (a fault of ours)"
+        "the configuration is refused for an unknown reason: this is a bug of Lockgate, report it"
     )]
     Unexplained,
-    #[error("`{key}` is there twice")]
+    #[error("duplicate key `{key}`")]
     SameKey { key: String },
-    #[error("a section of a single name is there twice")]
+    #[error("a section without a name of its own is written twice")]
     SameSection,
     #[error("in a file of more than {limit} bytes each policy begins with a line `[[policy]]`")]
     PolicyInFrame { limit: usize },
-    #[error("what stands here is wrong and not shown, because it looks like a key")]
+    #[error("this value is wrong, and is not shown because it looks like a key")]
     NotShown,
 
     // Keys and types
@@ -77,7 +77,7 @@ pub enum Mistake {
     Refused { key: String, refusal: Refusal },
     #[error("`{key}` must be {expected}, not {found}")]
     WrongType { key: &'static str, expected: &'static str, found: &'static str },
-    #[error("`{key}` in {section} is no section of its own")]
+    #[error("`{key}` in {section} cannot be a section")]
     NotNamed { key: String, section: String, word: &'static str },
     #[error("{section} lacks `{key}`")]
     Missing { key: &'static str, section: String },
@@ -98,7 +98,7 @@ pub enum Mistake {
     EmptyList { key: &'static str },
     #[error("\"{name}\" cannot be a name")]
     BadName { name: String },
-    #[error("\"{text}\" is there already")]
+    #[error("\"{text}\" is listed twice")]
     Repeated { text: String },
 
     // Values
@@ -116,15 +116,15 @@ pub enum Mistake {
     NotALinkAddress { text: String },
     #[error("\"{text}\" is the MAC address of a group (multicast or broadcast)")]
     GroupLinkAddress { text: String },
-    #[error("\"{text}\" is the MAC address of no interface")]
+    #[error("\"{text}\" is not the MAC address of an interface")]
     ZeroLinkAddress { text: String },
 
     // [node], [cache]
     #[error("`workers` cannot be \"{text}\"")]
     BadWorkers { text: String },
-    #[error("when the daemon ends, Linux will forward in clear")]
+    #[error("when the daemon ends, Linux will forward in cleartext")]
     OpensOnExit,
-    #[error("`{key}` is not a directory's name")]
+    #[error("`{key}` is not the name of a directory")]
     BadDirectory { key: &'static str },
     #[error("`{key}` does not begin with `/`")]
     RelativeDirectory { key: &'static str },
@@ -132,39 +132,39 @@ pub enum Mistake {
     LongRunDir { limit: usize },
     #[error("`run_dir` and `state_dir` are the same directory")]
     SameDirectory,
-    #[error("\"{text}\" is no number of flows")]
+    #[error("\"{text}\" is not a number of flows")]
     BadFlows { text: String },
-    #[error("a cache for less than 2 flows would be none")]
+    #[error("a flow cache has room for at least 2 flows")]
     CacheTooSmall,
-    #[error("a cache for more than {limit} flows is not offered")]
+    #[error("a flow cache has room for at most {limit} flows")]
     CacheTooLarge { limit: u64 },
     #[error("the flow cache would take {bytes} bytes, more than half of this machine's memory")]
     CacheBeyondMemory { bytes: u64, limit: u64, fits: u64 },
-    #[error("`use` does nothing: there is no cache")]
+    #[error("`use` has no effect: the flow cache is off")]
     UseWithoutCache,
 
     // [metrics]
-    #[error("\"{text}\" is no address with a port")]
+    #[error("\"{text}\" is not an address with a port")]
     BadListen { text: String },
-    #[error("port 0 cannot be listened on")]
+    #[error("the daemon cannot listen on port 0")]
     ListenPortZero,
-    #[error("{address} cannot be listened on: it is {why}")]
+    #[error("the daemon cannot listen on {address}: it is {why}")]
     ListenAddress { address: IpAddr, why: &'static str },
-    #[error("whoever reaches {address} reads the counters")]
+    #[error("everyone who can reach {address} can read the counters")]
     ListenBeyond { address: IpAddr, port: u16 },
 
     // [port.NAME]
-    #[error("`host` is the name of the port that stands for Linux itself")]
+    #[error("`host` is the name of the port to this machine itself")]
     ReservedPortName,
-    #[error("`lockgate0` is the netdev that Lockgate makes for Linux itself")]
+    #[error("`lockgate0` is the netdev that Lockgate creates for this machine itself")]
     ReservedNetdev,
     #[error("\"{text}\" cannot be the name of a netdev")]
     BadNetdev { text: String },
     #[error("netdev {netdev} {} belongs to another port already", vlan_text(*.vlan))]
     SameLink { netdev: String, vlan: Option<i128> },
-    #[error("{address} is ours already")]
+    #[error("{address} is an address of this gateway already")]
     SameAddress { address: IpAddr },
-    #[error("another port is in {network} already")]
+    #[error("another port has an address in {network} already")]
     SameNetwork { network: AddressRange },
     #[error("IPv6 needs an MTU of at least 1280 bytes")]
     MtuBelowV6,
@@ -177,7 +177,7 @@ pub enum Mistake {
         if *.number < 256 { "is an IP protocol number, not a port" } else { "is no protocol" }
     )]
     BarePort { number: u16, service: Option<(&'static str, &'static str)> },
-    #[error("`allow_host` does nothing on a protected port")]
+    #[error("`allow_host` has no effect on a protected port")]
     AllowHostInside,
     #[error("`allow_host` has {count} entries, and a port has room for {limit}")]
     TooManyServices { count: usize, limit: usize },
@@ -187,15 +187,15 @@ pub enum Mistake {
     UnknownService { name: String, nearest: Option<String> },
     #[error("\"any\" would open this machine to everyone")]
     ServiceAny,
-    #[error("ESP to this machine is opened by Lockgate, not by Linux")]
+    #[error("Lockgate, not Linux, decrypts ESP to this machine")]
     ServiceEsp,
 
     // [peer.NAME]
-    #[error("{address} is none of our addresses")]
+    #[error("{address} is not an address of this gateway")]
     LocalNotOurs { address: IpAddr, ours: Vec<IpAddr> },
-    #[error("{address} is our own address")]
+    #[error("{address} is an address of this gateway")]
     RemoteIsOurs { address: IpAddr },
-    #[error("{address} is a multicast address: multicast SAs are not offered")]
+    #[error("{address} is a multicast address: multicast SAs are not supported")]
     MulticastPeer { address: IpAddr },
     #[error("one end of the tunnel is IPv4, the other IPv6")]
     MixedTunnel,
@@ -207,31 +207,34 @@ pub enum Mistake {
     KeyAsFileName,
     #[error("another peer has this key file already")]
     SameKeyFile,
-    #[error("keys from IKE are not there yet")]
+    #[error("keys from IKE are not supported yet")]
     IkeNotYet,
-    #[error("manual keys must be asked for")]
+    #[error("manual keys need `manual = \"laboratory\"`")]
     ManualNotSaid,
     #[error("suite \"null\" neither encrypts nor authenticates")]
     NullNotSaid,
-    #[error("suite {suite} is no benchmark of ours: it has integrity")]
+    #[error("`benchmark` is for suite \"null\" alone: {suite} has integrity")]
     BenchmarkOfSuite { suite: Suite },
     #[error(
-        "DANGER: peer `{peer}` has neither encryption nor integrity: whoever is on the way reads \
-         every packet, changes any, and makes up packets that come in as if from the peer"
+        "DANGER: peer `{peer}` has neither encryption nor integrity: anyone on the path can read \
+         and change every packet, and can forge packets from the peer"
     )]
     NoIntegrity { peer: String },
-    #[error("peer `{peer}` has no encryption: whoever is on the way reads every packet")]
+    #[error("peer `{peer}` has no encryption: anyone on the path can read every packet")]
     NoEncryption { peer: String },
     #[error(
-        "without ESN an SA ends for good after 4,294,967,295 packets: 71 minutes at 1 Mpps, and \
-         nothing replaces manual keys"
+        "without ESN an SA stops for good after 4,294,967,295 packets: 71 minutes at 1 Mpps, and \
+         manual keys are not renewed"
     )]
     ShortNumbers,
-    #[error("a replay window of {size} packets is not offered")]
+    #[error("a replay window of {size} packets is not supported")]
     WindowSize { size: u32 },
-    #[error("`{key}` means something only with encapsulation = \"udp\"")]
+    #[error("`{key}` has an effect only with encapsulation = \"udp\"")]
     OnlyWithUdp { key: &'static str },
-    #[error("`{key}` means something only in tunnel mode: here packets keep their own headers")]
+    #[error(
+        "`{key}` has an effect only in tunnel mode: in transport mode packets keep their own \
+         headers"
+    )]
     OnlyInTunnelMode { key: &'static str },
     #[error("the outer header is IPv6, which has no don't-fragment flag")]
     DfOfV6,
@@ -260,7 +263,7 @@ pub enum Mistake {
     UnknownPeer { name: String, nearest: Option<String> },
     #[error("the policy names neither a peer nor an action")]
     NoPeerNoAction,
-    #[error("`ports` leaves no port out")]
+    #[error("`ports` excludes no port")]
     AllPorts,
     #[error("a policy that protects must name a peer")]
     ProtectWithoutPeer,
@@ -268,7 +271,7 @@ pub enum Mistake {
     PeerAndAction { action: String },
     #[error("{error}")]
     UnknownProtocol { nearest: Option<String>, error: Box<SelectorError> },
-    #[error("protocol {protocol} is an IPv6 extension header, which no selector sees")]
+    #[error("protocol {protocol} is an IPv6 extension header, which selectors do not match")]
     ExtensionHeader { protocol: u8 },
     #[error("`{key}`: protocol {} has no ports", policy::selector::protocol_text(Some(*.protocol)))]
     NoPorts { key: &'static str, protocol: u8 },
@@ -308,7 +311,7 @@ pub enum Mistake {
     MoreDoubts { more: usize, doubt: &'static str },
     #[error("{meeting}")]
     AllowHostMeets { meeting: Meeting },
-    #[error("the policies come to {rules} rules with this one; at most {limit} are held")]
+    #[error("the policies compile to {rules} rules with this one; the limit is {limit}")]
     TooManyRules { rules: usize, limit: usize },
 
     // [[route]], [[neighbour]]
@@ -316,23 +319,23 @@ pub enum Mistake {
     UnknownPort { name: String, nearest: Option<String> },
     #[error("there are two routes to {range}")]
     SameRoute { range: AddressRange },
-    #[error("{range} is connected to us already")]
+    #[error("{range} is the network of a port already")]
     RouteOfNetwork { range: AddressRange },
-    #[error("the route leads nowhere")]
+    #[error("the route has no next hop")]
     RouteLeadsNowhere,
-    #[error("a blackhole leads nowhere")]
+    #[error("a blackhole route has no next hop")]
     BlackholeLeads,
     #[error("the route and its router are of different IP versions")]
     MixedRoute,
-    #[error("{via} is our own address")]
+    #[error("{via} is an address of this gateway")]
     ViaIsOurs { via: IpAddr },
-    #[error("{via} is in none of our networks")]
+    #[error("{via} is in no network of this gateway")]
     ViaNotConnected { via: IpAddr },
     #[error("{via} is in the networks of several ports")]
     ViaAmbiguous { via: IpAddr },
     #[error("{via} is not in a network of port `{port}` but of port `{right}`")]
     ViaOnOtherPort { via: IpAddr, port: String, right: String },
-    #[error("{address} is our own address")]
+    #[error("{address} is an address of this gateway")]
     NeighbourIsOurs { address: IpAddr },
     #[error("there are two neighbours {address}")]
     SameNeighbour { address: IpAddr },
@@ -340,7 +343,10 @@ pub enum Mistake {
     // Key files
     #[error("`keys_dir` {directory} has mode {mode:04o}: others may put files into it")]
     KeysDirMode { directory: String, mode: u32 },
-    #[error("`keys_dir` {directory} belongs to user {owner}, who is neither root nor us")]
+    #[error(
+        "`keys_dir` {directory} belongs to user {owner}, who is neither root nor the user of this \
+         process"
+    )]
     KeysDirOwner { directory: String, owner: u32 },
     #[error("key file {file}: cannot be read: {}", kind_text(*.kind))]
     KeyFileUnreadable { file: String, kind: ErrorKind },
@@ -350,7 +356,9 @@ pub enum Mistake {
     KeyFileNotRegular { file: String },
     #[error("key file {file} has mode {mode:04o}, wider than 0600")]
     KeyFileMode { file: String, mode: u32 },
-    #[error("key file {file} belongs to user {owner}, who is neither root nor us")]
+    #[error(
+        "key file {file} belongs to user {owner}, who is neither root nor the user of this process"
+    )]
     KeyFileOwner { file: String, owner: u32 },
     #[error("key file {file} is larger than {limit} bytes")]
     KeyFileTooLarge { file: String, limit: u64 },
@@ -362,13 +370,13 @@ pub enum Mistake {
     KeyDirection { expected: &'static str },
     #[error("the line has {got} words instead of {expected}")]
     KeyWords { expected: usize, got: usize },
-    #[error("this is no SPI")]
+    #[error("this is not an SPI")]
     KeySpi,
     #[error("SPIs 0 to 255 are reserved")]
     KeySpiReserved,
-    #[error("this is no suite")]
+    #[error("this is not the name of a suite")]
     KeySuite,
-    #[error("this is no address")]
+    #[error("this is not an address")]
     KeyAddress,
     #[error("this is not a hexadecimal digit")]
     KeyDigit,

@@ -195,7 +195,7 @@ gw.toml:5:7: error: "01:00:5e:00:00:01" is the MAC address of a group (multicast
         "netdev = \"eth1\"",
         "netdev = \"eth1\"\nmac = \"00:00:00:00:00:00\"",
         r#"
-gw.toml:5:7: error: "00:00:00:00:00:00" is the MAC address of no interface
+gw.toml:5:7: error: "00:00:00:00:00:00" is not the MAC address of an interface
   |
 5 | mac = "00:00:00:00:00:00"
   |       ^^^^^^^^^^^^^^^^^^^
@@ -267,7 +267,7 @@ gw.toml:12:1: error: unknown key `Endpoint` in [peer.berlin]: an address is writ
         "keys = \"file:berlin.keys\"",
         "psk = \"correct horse battery\"",
         r#"
-gw.toml:13:1: error: unknown key `psk` in [peer.berlin]: no key stands in the configuration
+gw.toml:13:1: error: unknown key `psk` in [peer.berlin]: keys are not written here
  = help: make a pair of key files with lockgate keygen, and write keys = "file:NAME"
 "#,
     ),
@@ -275,7 +275,7 @@ gw.toml:13:1: error: unknown key `psk` in [peer.berlin]: no key stands in the co
         "keys = \"file:berlin.keys\"",
         "PublicKey = \"xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=\"",
         r#"
-gw.toml:13:1: error: unknown key `PublicKey` in [peer.berlin]: no key stands in the configuration
+gw.toml:13:1: error: unknown key `PublicKey` in [peer.berlin]: keys are not written here
  = help: make a pair of key files with lockgate keygen, and write keys = "file:NAME"
 "#,
     ),
@@ -474,8 +474,8 @@ fn keys_of_another_suite_are_recognized_by_their_length() {
     for (digits, expected) in [
         (
             40,
-            "aes-256-gcm takes 72 hexadecimal digits (key, then salt), not 40\n = help: these \
-              look like aes-128-gcm keys: name that suite, or make new keys",
+            "aes-256-gcm takes 72 hexadecimal digits (key, then salt), not 40\n = help: these look \
+             like aes-128-gcm keys: name that suite, or make new keys",
         ),
         (42, "aes-256-gcm takes 72 hexadecimal digits (key, then salt), not 42\n"),
     ] {
@@ -513,7 +513,7 @@ fn a_file_that_is_no_configuration_is_one_short_message() {
         "gw.toml:1:85: error: cannot recurse further; max recursion depth met\n  |\n1 | a = [";
     let only_returns = "gw.toml:1:7: error: line ends are CR alone (an old Macintosh's)";
     for (text, expected) in [
-        ("\0".repeat(10 << 20), "gw.toml:1:1: error: there is a NUL byte: this is no text file"),
+        ("\0".repeat(10 << 20), "gw.toml:1:1: error: there is a NUL byte: this is not a text file"),
         (format!("a = {}", "[".repeat(100_000)), bracket),
         (GOOD.replace('\n', "\r"), only_returns),
         (format!("{GOOD}x = 1\ry = 2\n"), "gw.toml:23:6: error: line ends are CR alone"),

@@ -145,10 +145,10 @@ fn a_pasted_key_is_told_by_its_place() {
     );
     let text = told(&CONFIGURATION.replace("\"aes-128-gcm\"", &format!("\"{KEY}\"")));
     assert!(
-        text.contains("test.toml:18:9: error: what stands here is wrong and not shown"),
+        text.contains("test.toml:18:9: error: this value is wrong, and is not shown"),
         "{text}"
     );
-    assert!(text.contains("keys stand in a file of their own"), "{text}");
+    assert!(text.contains("keys belong in a file of their own"), "{text}");
     let text = told(&CONFIGURATION.replace("\"1M\"", "\"1Q\""));
     assert!(text.contains("flows = \"1Q\""), "other lines are shown:\n{text}");
 }

@@ -50,7 +50,7 @@ pub enum ChangeRefused {
         nearest: Option<String>,
     },
     /// A policy of the name is there, and is not taken away by the same change.
-    #[error("there is a policy \"{name}\" already: take it away in the same change to replace it")]
+    #[error("there is a policy \"{name}\" already: remove it in the same change to replace it")]
     Taken {
         /// The name.
         name: String,

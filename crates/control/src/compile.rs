@@ -23,9 +23,8 @@ pub enum CompileError {
     /// The parts do not fit together: validation let a mistake through.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// So many policies were made, or configurations with so many ports are kept, that no number
-    /// is left for others.
-    #[error("no number is left for another policy or port: restart lockgated")]
+    /// No id is left: too many policies were made, or too many configurations with ports are kept.
+    #[error("no id is left for another policy or port: restart lockgated")]
     OutOfNumbers,
     /// Another configuration was compiled since this one was prepared: the caller is at fault.
     #[error("another configuration was compiled in between: apply this one again")]

@@ -105,7 +105,7 @@ pub enum QuestionError {
     },
     /// A peer's packet by a port that no peer is reached by.
     #[error(
-        "what a peer sealed comes in by an unprotected port and \"{port}\" is none; there {} {}",
+        "packets from a peer arrive by an unprotected port, and \"{port}\" is not one; there {} {}",
         if .unprotected.len() == 1 { "is" } else { "are" }, .unprotected.join(", ")
     )]
     PeerByPort {
@@ -115,15 +115,15 @@ pub enum QuestionError {
         unprotected: Vec<String>,
     },
     /// An ICMP error that came sealed: its flow alone decides nothing.
-    #[error("an ICMP error from a peer is judged by the packet it quotes: ask about that packet")]
+    #[error(
+        "an ICMP error from a peer is decided by the packet that it quotes: ask about that packet"
+    )]
     IcmpErrorFromPeer,
     /// ESP to this machine: what decides is inside.
-    #[error(
-        "ESP to one of our addresses is opened: ask with --from-peer PEER about the packet inside"
-    )]
+    #[error("ESP to this gateway is decrypted: ask with --from-peer PEER about the packet inside")]
     EspToUs,
     /// A fragment of ESP to this machine.
-    #[error("a fragment of ESP to one of our addresses is dropped (esp_fragment), whoever sent it")]
+    #[error("a fragment of ESP to this gateway is dropped (esp_fragment), whoever sent it")]
     EspFragmentToUs,
 }
 
@@ -361,12 +361,12 @@ impl Story<'_> {
                 lines.push(("", format!("beat {policy}")));
             }
             let (tier, reason) = self.tier(place);
-            lines.push(("", format!("asked of the {tier}: {reason}")));
+            lines.push(("", format!("looked up in the {tier}: {reason}")));
         }
         match self.let_through() {
             Some(how) => lines.push(("policies", how)),
             None if self.told.consultations.is_empty() => {
-                lines.push(("policies", "none was asked".into()));
+                lines.push(("policies", "none applies".into()));
             }
             None => {}
         }
@@ -468,7 +468,7 @@ impl Story<'_> {
             Arrival::Clear(port) if self.snapshot.host() == Some(port) => {
                 return format!("{flow}, from this machine itself");
             }
-            Arrival::Clear(port) => (port, "in clear".to_owned()),
+            Arrival::Clear(port) => (port, "in cleartext".to_owned()),
             Arrival::Opened(port, set) => {
                 (port, format!("sealed by peer {} and opened", self.peer_name(set)))
             }
@@ -486,7 +486,7 @@ impl Story<'_> {
         match self.told.verdict {
             Verdict::Forward(port) => {
                 let side = side_text(self.snapshot.port(port).side);
-                format!("FORWARD: leaves in clear by {side} port {}", self.port_name(port))
+                format!("FORWARD: leaves in cleartext by {side} port {}", self.port_name(port))
             }
             Verdict::Protect(set) => {
                 let egress = self.told.egress.map_or("no port", |port| self.port_name(port));
@@ -504,7 +504,10 @@ impl Story<'_> {
         match consultation.decider {
             Decider::Policy(policy) => format!("decided by {}", text(policy)),
             Decider::FragmentPorts(policy) => {
-                format!("stopped by {}, which asks for what a later fragment lacks", text(policy))
+                format!(
+                    "stopped by {}, which matches fields that a later fragment lacks",
+                    text(policy)
+                )
             }
             Decider::None => "no policy matches".into(),
         }
@@ -521,12 +524,12 @@ impl Story<'_> {
             return None;
         }
         let no_policy = match told.consultations.is_empty() {
-            true => "none was asked",
+            true => "none applies",
             false => "none matches",
         };
         let Some(service) = port.allow_host.iter().find(|service| covers(service, &self.flow))
         else {
-            return Some("none was asked: neighbour discovery is always let through".into());
+            return Some("none applies: neighbour discovery always passes".into());
         };
         let as_ike = match self.flow.upper {
             Upper::Ports { destination: 4500, .. } if self.flow.protocol == protocol::UDP => {

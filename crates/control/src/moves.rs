@@ -42,7 +42,7 @@ pub enum MoveError {
         why: &'static str,
     },
     /// No UDP datagram can be sent to port 0.
-    #[error("UDP port 0 is no port that packets can be sent to")]
+    #[error("packets cannot be sent to UDP port 0")]
     PortZero,
     /// The address lies in a network behind the peer: packets sealed for that network would be sent
     /// there.

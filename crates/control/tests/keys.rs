@@ -155,7 +155,7 @@ fn a_key_file_of_another_user_is_refused() {
         return;
     }
     let text = directory.refused(&["p"]);
-    assert!(text.contains("belongs to user 12345, who is neither root nor us"), "{text}");
+    assert!(text.contains("belongs to user 12345, who is neither root nor the user"), "{text}");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn a_keys_dir_of_another_user_is_refused() {
         return;
     }
     let text = directory.refused(&["p"]);
-    assert!(text.contains("belongs to user 12345, who is neither root nor us"), "{text}");
+    assert!(text.contains("belongs to user 12345, who is neither root nor the user"), "{text}");
 }
 
 #[test]
@@ -207,10 +207,10 @@ fn every_mistake_in_a_key_file_is_named_by_line_and_column_and_never_shown() {
         ("in 0x1001 # deadbeef".into(), "2:1", "2 words instead of 3"),
         (format!("in 0 {A}"), "2:4", "SPIs 0 to 255 are reserved"),
         (format!("in 0xff {A}"), "2:4", "SPIs 0 to 255 are reserved"),
-        (format!("in 0x100000000 {A}"), "2:4", "this is no SPI"),
-        (format!("in +4097 {A}"), "2:4", "this is no SPI"),
-        (format!("in 0x {A}"), "2:4", "this is no SPI"),
-        (format!("in spi {A}"), "2:4", "this is no SPI"),
+        (format!("in 0x100000000 {A}"), "2:4", "this is not an SPI"),
+        (format!("in +4097 {A}"), "2:4", "this is not an SPI"),
+        (format!("in 0x {A}"), "2:4", "this is not an SPI"),
+        (format!("in spi {A}"), "2:4", "this is not an SPI"),
         (
             format!("in 0x1001 {}", &A[1..]),
             "2:11",
@@ -444,9 +444,13 @@ fn mistakes_in_a_replay_key_file_are_named_and_never_shown() {
     let directory = Directory::new();
     for (line, place, message) in [
         (format!("in 0x1001 aes-128-gcm {A} 192.0.2.1 192.0.2.2 b"), "1:1", "`out`"),
-        (format!("out 0x1001 aes-129-gcm {A} 192.0.2.1 192.0.2.2 b"), "1:12", "no suite"),
+        (
+            format!("out 0x1001 aes-129-gcm {A} 192.0.2.1 192.0.2.2 b"),
+            "1:12",
+            "the name of a suite",
+        ),
         (format!("out 0x1001 aes-256-gcm {A} 192.0.2.1 192.0.2.2 b"), "1:24", "not 40"),
-        (format!("out 0x1001 aes-128-gcm {A} 192.0.2 192.0.2.2 b"), "1:65", "no address"),
+        (format!("out 0x1001 aes-128-gcm {A} 192.0.2 192.0.2.2 b"), "1:65", "not an address"),
         (format!("out 0x1001 {A}"), "1:1", "3 words instead of 7"),
     ] {
         directory.key_file("r.keys", format!("{line}\n"));

@@ -612,7 +612,7 @@ fn what_this_machine_says_to_a_transport_mode_peer_enters_the_walk_and_never_lea
 #[test]
 fn refusals_say_what_they_are() {
     let refused = Refused::LightweightTunnel { address: ip("10.6.0.0"), length: 16 };
-    assert!(refused.to_string().starts_with("the route to 10.6.0.0/16 goes into a lightweight"));
+    assert!(refused.to_string().starts_with("the route to 10.6.0.0/16 uses a lightweight"));
 }
 
 /// The ports' treatment of unfinished checksums: lan, wan, dmz, host.

@@ -60,49 +60,49 @@ drop_reasons! {
          off gso off), or raise the port's mtu"
     Vlan "vlan"
         "no port of the device has the frame's VLAN id, or no port takes untagged frames; set \
-         `vlan` of a port, or mend the switch"
+         `vlan` of a port, or correct the switch"
     LinkMulticast "link_multicast"
         "a link-layer broadcast or multicast from an unprotected port; add its service to \
          allow_host if it is wanted"
     NotIp "not_ip"
         "neither IPv4 nor IPv6, received on an unprotected port or tunnelled; such packets are \
-         never forwarded: nothing to do unless somebody misses them"
+         never forwarded: nothing to do unless they are needed"
     Malformed "malformed"
         "truncated, or a header's length does not fit what was received; capture it \
          (lockgate capture PORT reason malformed) and look at its sender"
     Checksum "ip_checksum"
-        "the IPv4 header checksum is wrong; the sender or a device on the way damages packets: \
+        "the IPv4 header checksum is wrong; the sender or a device on the path damages packets: \
          look at the error counters of the link"
     SourceRoute "source_route"
         "carries a source route: an IPv4 LSRR or SSRR option, or an IPv6 routing header in use; \
          such packets are never forwarded: the sender must leave it out"
     BadAddress "bad_address"
-        "an invalid or spoofed address: loopback, multicast, unspecified, link-local, reserved, or \
-         broadcast; an own address as source; or an inside source that arrives from outside: if it \
-         is genuine, look at the routes and at the `side` of the ports"
+        "an invalid or spoofed address: a loopback, multicast, unspecified, link-local, reserved \
+         or broadcast one, an address of this gateway as source, or an inside source that arrives \
+         from outside; if it is genuine, look at the routes and at the `side` of the ports"
     HopLimit "hop_limit"
         "TTL or hop limit used up; a traceroute looks like this: if nobody runs one, look for a \
          routing loop"
     EspFragment "esp_fragment"
-        "a fragment of an ESP packet to one of our addresses, alone or in UDP; such fragments are \
-         not reassembled: at the peer lower the tunnel's MTU, set DF, or clamp the TCP MSS \
+        "a fragment of an ESP packet to this gateway, alone or in UDP; such fragments are not \
+         reassembled: at the peer lower the tunnel's MTU, set DF, or clamp the TCP MSS \
          (mss_clamp); at a Linux peer use an XFRM interface with an MTU of its own"
     Keepalive "keepalive"
-        "a NAT keepalive (RFC 3948 §2.3); swallowed as it should be: nothing to do"
+        "a NAT keepalive (RFC 3948 §2.3); dropped by design: nothing to do"
     UnknownSpi "unknown_spi"
-        "ESP to us under an SPI that no SA has; the peer uses an SA that is gone (give both \
-         gateways the same keys), or the sender is a stranger"
+        "ESP to this gateway with an SPI that no SA has; the peer uses an SA that is gone (give \
+         both gateways the same keys), or the sender is a stranger"
     Encapsulation "encapsulation"
         "ESP in UDP for an SA without it, or ESP alone for an SA in UDP; set the same \
          `encapsulation` on both gateways"
     HandoverFull "handover_full"
-        "the SA is another worker's, and the ring to that worker is full; one worker has more than \
-         it can do: spread the traffic over more SAs"
+        "the SA is another worker's, and the ring to that worker is full; one worker is \
+         overloaded: spread the traffic over more SAs"
     Replayed "replayed"
-        "an ESP sequence number that was already received; the network duplicates packets, or \
-         somebody replays them: nothing to do if they are few"
+        "an ESP sequence number that was already received; the network duplicates packets, or an \
+         attacker replays them: nothing to do if they are few"
     TooOld "replay_too_old"
-        "an ESP sequence number left of the replay window; packets are reordered farther than the \
+        "an ESP sequence number left of the replay window; packets are reordered by more than the \
          window: raise `replay_window` of the peer"
     Integrity "integrity"
         "the ESP integrity check failed: damaged, forged, or the keys differ; give both gateways \
@@ -114,16 +114,16 @@ drop_reasons! {
         "ESP authenticated, but what it carries in tunnel mode is neither IPv4 nor IPv6; set the \
          same `mode` on both gateways"
     Dummy "dummy"
-        "an ESP dummy packet (RFC 4303 §2.6); swallowed as it should be: nothing to do"
+        "an ESP dummy packet (RFC 4303 §2.6); dropped by design: nothing to do"
     Ecn "ecn"
-        "congestion was marked outside on a packet whose inside cannot carry the mark (RFC 6040); \
-         a drop tells its sender of the congestion: nothing to do here"
+        "the outer header marks congestion and the inner packet cannot carry the mark (RFC 6040); \
+         the drop signals the congestion to the sender: nothing to do here"
     SelectorMismatch "selector_mismatch"
         "decrypted, but no policy of the SA that opened it matches; the peer may not send this: \
          compare the policies of both gateways (lockgate explain --from-peer PEER)"
     Unprotected "unprotected"
-        "received in cleartext though a policy wants it protected; at the sender's gateway look at \
-         policies and SAs (lockgate explain names the policy here)"
+        "received in cleartext although a policy wants it protected; at the sender's gateway look \
+         at policies and SAs (lockgate explain names the policy here)"
     NoRoute "no_route"
         "no route to its destination; add one to Linux's routing table (lockgate show route), or \
          set the port up that it leads to"
@@ -136,39 +136,40 @@ drop_reasons! {
     PolicyDiscard "policy_discard"
         "a DISCARD policy wants it dropped; lockgate explain names the policy"
     FragmentPorts "fragment_ports"
-        "a non-first fragment under a policy that asks for ports, ICMP types or (IPv6) a protocol, \
+        "a non-first fragment under a policy that matches ports, ICMP types or (IPv6) a protocol, \
          which only the first fragment has; let the sender send smaller packets, or use a policy \
          without ports"
     IcmpInClear "icmp_in_clear"
-        "an ICMP message of ours that quotes a protected packet and would have left in cleartext \
-         by a BYPASS policy; add a PROTECT policy between our address and the sender's"
+        "an ICMP message of this gateway that quotes a protected packet and would have left in \
+         cleartext by a BYPASS policy; add a PROTECT policy between this gateway's address and the \
+         sender's"
     NoSa "no_sa"
-        "a policy wants it protected and no SA that can send is there; give the peer keys to send \
-         with (lockgate show sa says which it has)"
+        "a policy wants it protected and no SA can send; give the peer keys to send with (lockgate \
+         show sa lists those it has)"
     TransportMode "transport_mode"
         "transport mode carries only whole packets between the SA's two ends, not fragments; use \
          tunnel mode for others, and let the sender send smaller packets"
     SequenceExhausted "sequence_exhausted"
         "the SA has used all its sequence numbers; give both gateways new keys"
     SequenceNotReserved "sequence_not_reserved"
-        "no durable reservation of the SA's next sequence numbers; make room on the disk of \
-         state_dir, or look why it is slow (events)"
+        "no durable reservation of the SA's next sequence numbers; free space on the disk of \
+         state_dir, or find out why it is slow (lockgate events)"
     CipherRefused "cipher_refused"
-        "the cipher library refused to seal, which never happens in health; report it"
+        "the cipher library refused to seal, which should never happen; report it"
     TooBig "too_big"
         "does not fit the path MTU and may not be fragmented; ICMP told its sender: if the sender \
-         goes on, something on the way drops that ICMP"
+         does not adapt, a device on the path drops that ICMP"
     NoFrame "no_frame"
-        "no free frame for its fragments; so many packets are on their way: let the sender send \
-         smaller ones, so that none is cut"
+        "no free frame for its fragments; too many packets are in flight: let the sender send \
+         smaller packets, which need no fragments"
     NoNeighbour "no_neighbour"
         "the link address of its next hop is unknown; the next hop does not answer ARP or \
          neighbour discovery (lockgate show neighbour)"
     Unsteered "unsteered"
-        "for Linux, but the steering program sent it to a worker; our addresses just changed: \
-         nothing to do unless it goes on"
+        "for Linux, but the XDP program sent it to a worker; the gateway's addresses just changed: \
+         nothing to do unless it lasts"
     TransmitFull "tx_full"
-        "the transmit ring of its port was full; the port is slower than the traffic for it: use a \
+        "the transmit ring of its port was full; the port is too slow for its traffic: use a \
          faster link or shape the traffic"
 }
 

@@ -21,9 +21,9 @@ static TEXT: AtomicPtr<String> = AtomicPtr::new(std::ptr::null_mut());
 /// The line for the operator.
 pub(crate) fn text(path: &Path) -> String {
     format!(
-        "{} was made shorter while lockgated used it: where sequence numbers stand is not known \
-         any more. lockgated ends; ports stay closed. Start it again: it goes on behind the \
-         numbers that it reserved, or says which keys are to be replaced",
+        "{} was truncated while lockgated used it: the current sequence numbers are lost. \
+         lockgated ends; ports stay closed. Start it again: it continues behind the numbers that \
+         it reserved, or names the keys to replace",
         path.display()
     )
 }

@@ -22,8 +22,8 @@ pub enum FileError {
     },
     /// Other users could have written to the file, so its content proves nothing.
     #[error(
-        "{}: mode {mode:04o}, owner {owner}: must be a file or directory of ours or root's that \
-         nobody else may write to", .path.display()
+        "{}: mode {mode:04o}, owner {owner}: must belong to root or the user of this process, and \
+         nobody else may write to it", .path.display()
     )]
     Insecure {
         /// The file or directory.
@@ -34,7 +34,7 @@ pub enum FileError {
         owner: u32,
     },
     /// The file is larger than any record.
-    #[error("{}: larger than any record of ours", .path.display())]
+    #[error("{}: larger than any record of Lockgate", .path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,

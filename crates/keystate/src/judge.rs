@@ -16,8 +16,8 @@ pub const NEW_KEY_AGE: Duration = Duration::from_secs(24 * 3600);
 pub enum Refusal {
     /// The key was used, and its durable record is gone.
     #[error(
-        "it was used up to number {used} at least, and its durable record is gone: which numbers \
-         it has used since nobody knows; make a new key with `lockgate keygen`"
+        "it was used at least up to number {used}, and its durable record is gone: the numbers \
+         used since are unknown; make a new key with `lockgate keygen`"
     )]
     RecordMissing {
         /// The highest number known as used.
@@ -25,8 +25,8 @@ pub enum Refusal {
     },
     /// The key was used further than its durable record says.
     #[error(
-        "its durable record says {recorded}, but it was used up to number {used} at least: an old \
-         disk or backup was put back; make a new key with `lockgate keygen`"
+        "its durable record says {recorded}, but it was used at least up to number {used}: an old \
+         disk or backup was restored; make a new key with `lockgate keygen`"
     )]
     RecordWentBack {
         /// The number in the durable record.
@@ -36,7 +36,8 @@ pub enum Refusal {
     },
     /// The key's record was once found missing or gone back.
     #[error(
-        "its durable record was once missing or gone back; make a new key with `lockgate keygen`"
+        "its durable record was once missing or older than the key's use; make a new key with \
+         `lockgate keygen`"
     )]
     Spent,
     /// The key was used on another machine, which may still use it.
@@ -64,8 +65,8 @@ pub enum Refusal {
     },
     /// No record knows the key, and its file is from the future.
     #[error(
-        "no record of its use is here, and by this machine's clock its file will be made in \
-         {hours} hours: set the clock"
+        "no record of its use is here, and by this machine's clock its file is dated {hours} hours \
+         in the future: set the clock"
     )]
     FutureFile {
         /// Hours by which the file is ahead of the clock.
@@ -84,8 +85,8 @@ pub enum Refusal {
     },
     /// A record cannot be understood.
     #[error(
-        "{} is damaged, so what the key has used nobody knows; make a new key with `lockgate \
-         keygen`", .path.display()
+        "{} is damaged, so the numbers that the key has used are unknown; make a new key with \
+         `lockgate keygen`", .path.display()
     )]
     Damaged {
         /// The record.
@@ -95,7 +96,7 @@ pub enum Refusal {
     #[error(transparent)]
     File(#[from] crate::FileError),
     /// All places for SAs are taken.
-    #[error("all {slots} places for live SAs are taken")]
+    #[error("all {slots} slots for SAs are in use")]
     NoPlace {
         /// Number of slots.
         slots: u32,

@@ -156,16 +156,23 @@ impl std::fmt::Display for Note {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Resynced(ResyncReason::Overrun) => {
-                write!(f, "the kernel told more than there was room: everything was read anew")
+                write!(
+                    f,
+                    "netlink messages were lost for lack of buffer space: all lists were read anew"
+                )
             }
             Self::Resynced(ResyncReason::InterruptedDump) => {
                 write!(f, "a list changed while it was read: it was read anew")
             }
             Self::Resynced(ResyncReason::Reconnected) => {
-                write!(f, "netlink is back: everything was read anew")
+                write!(f, "netlink is back: all lists were read anew")
             }
             Self::Cut(kind) => {
-                write!(f, "netlink broke ({kind}): the last view stands until it is back")
+                write!(
+                    f,
+                    "netlink failed ({kind}): the last known addresses, routes and neighbours hold \
+                     until it is back"
+                )
             }
             Self::Refused(refused) => refused.fmt(f),
             Self::NoLongerRefused(refused) => write!(f, "no longer: {refused}"),

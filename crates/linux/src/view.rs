@@ -275,31 +275,38 @@ impl std::fmt::Display for Refused {
                 match table {
                     Some(table) => write!(
                         f,
-                        " is not followed: where its table {table} has routes, none leads \
-                         anywhere here"
+                        " is not supported: destinations that its table {table} has routes to have \
+                         no route here"
                     ),
-                    None => write!(f, " is not followed: what it matches leads nowhere here"),
+                    None => write!(
+                        f,
+                        " is not supported: destinations that it matches have no route here"
+                    ),
                 }
             }
             Self::Vrf { name } => write!(f, "VRF {name} is not supported: its routes are not used"),
             Self::LightweightTunnel { address, length } => write!(
                 f,
-                "the route to {address}/{length} goes into a lightweight tunnel (encap): \
-                 it leads nowhere here"
+                "the route to {address}/{length} uses a lightweight tunnel (encap), which is not \
+                 supported: its destinations have no route here"
             ),
             Self::ConditionalRoute { address, length } => write!(
                 f,
-                "the route to {address}/{length} holds only for some sources or types of \
-                 service: it leads nowhere here"
+                "the route to {address}/{length} holds only for some sources or types of service, \
+                 which is not supported: its destinations have no route here"
             ),
             Self::UnreadableRoute { address, length } => {
-                write!(f, "the route to {address}/{length} cannot be read: it leads nowhere here")
+                write!(
+                    f,
+                    "the route to {address}/{length} cannot be read: its destinations have no \
+                     route here"
+                )
             }
             Self::NexthopObject { id } => {
                 write!(
                     f,
-                    "nexthop object {id} is unknown or of an unknown kind: routes by it \
-                           lead nowhere here"
+                    "nexthop object {id} is unknown or of an unknown kind: destinations of its \
+                     routes have no route here"
                 )
             }
         }

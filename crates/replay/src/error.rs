@@ -51,7 +51,7 @@ pub enum ReplayError {
         found: LinkType,
     },
     /// An output that exists and is not a regular file.
-    #[error("{}: is no regular file and is not replaced", .file.display())]
+    #[error("{}: is not a regular file and is not replaced", .file.display())]
     NotRegular {
         /// The output.
         file: PathBuf,
@@ -66,10 +66,10 @@ pub enum ReplayError {
     #[error("{0}")]
     Question(#[from] QuestionError),
     /// An input without a port's name, and no port for it.
-    #[error("no port is protected: say by --in PORT=FILE where the packets enter")]
+    #[error("no port is protected: name the ingress port with --in PORT=FILE")]
     NoProtectedPort,
     /// An output without a file name.
-    #[error("the output must be named like a file")]
+    #[error("the output needs the name of a file")]
     NoFileName,
 }
 

@@ -183,7 +183,7 @@ impl Report {
         let mut warnings = Vec::new();
         for input in self.inputs.iter().filter(|input| input.cut > 0) {
             warnings.push(format!(
-                "{}: {} of {} packets CUT SHORT in the capture and judged without their ends; \
+                "{}: {} of {} packets TRUNCATED in the capture and processed without their ends; \
                  capture again with a larger snapshot length (tcpdump -s 0)",
                 input.file.display(),
                 input.cut,
@@ -193,8 +193,8 @@ impl Report {
         for other in &outcome.elsewhere {
             let port = snapshot.port(other.port);
             warnings.push(format!(
-                "{} for another MAC address left alone by port {} (the first for {}, not for {}); \
-                 if they should be walked, set mac in [port.{}]",
+                "{} for another MAC address skipped by port {} (the first for {}, not for {}); to \
+                 process them, set mac in [port.{}]",
                 counted(other.packets, "frame"),
                 port.name,
                 mac_text(other.first),

@@ -78,7 +78,7 @@ fn a_capture_of_a_running_gateway_shows_both_sides_of_the_tunnel_and_no_key() {
         assert_eq!(delivery.repeated(), 0);
         assert!(delivery.received() > 0);
     }
-    assert!(finished.stderr.contains("none left out: its time is over"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("none left out: time limit reached"), "{}", finished.stderr);
     let ended = wait_for_event(&lab, "capture_ended", 1);
     assert_eq!(ended[0]["uid"], 0, "{ended:?}");
     let bytes = std::fs::read(&file).unwrap();
@@ -196,7 +196,7 @@ fn mistakes_are_refused_by_name_and_a_client_that_goes_away_ends_its_capture() {
     killed.iter_mut().for_each(Running::kill);
     let ended = wait_for_event(&lab, "capture_ended", 4);
     for event in &ended {
-        assert!(event["message"].as_str().unwrap().contains("the client went away"), "{event}");
+        assert!(event["message"].as_str().unwrap().contains("the client disconnected"), "{event}");
     }
     finish(start(&lab, &["capture", "wan", "--seconds", "1"]));
     lab.flows_again();

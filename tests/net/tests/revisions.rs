@@ -123,7 +123,7 @@ fn what_runs_already_is_unchanged_and_other_keys_are_named() {
     let dry = succeed(gateways, &["apply", "-f", &file, "--dry-run"]);
     assert!(dry.contains("~ keys of peer gw-b\n"), "{dry}");
     assert!(dry.contains(&format!("fingerprint {before}…")), "{dry}");
-    assert!(dry.contains(&format!("good: 1 change against revision {first}")), "{dry}");
+    assert!(dry.contains(&format!("OK: 1 change against running revision {first}")), "{dry}");
     let difference = run(gateways, &["diff", "-f", &file]);
     assert_eq!(difference.status.code(), Some(1));
     assert!(difference.stdout.starts_with("~ keys of peer gw-b\n"), "{}", difference.stdout);
@@ -461,19 +461,19 @@ fn a_full_state_directory_keeps_a_gateway_neither_from_starting_again_nor_from_c
     let gateways = &mut lab.gateways;
     let one = file_with(gateways, "one.toml", &policy("a", 71));
     let applied = ask(gateways, &["apply", "-f", &one]);
-    assert!(applied["notes"].to_string().contains("revision 2 runs and is not kept"), "{applied}");
+    assert!(applied["notes"].to_string().contains("revision 2 runs but is not kept"), "{applied}");
     assert_eq!(policies(gateways), ["a", "to-gw-b"]);
     let same = succeed(gateways, &["apply", "-f", &one, "--confirm", "60"]);
     assert_eq!(same, "unchanged: revision 2 runs on\n", "nothing has to be confirmed");
     let two = file_with(gateways, "two.toml", &policy("b", 72));
     let waits = refused(gateways, &["apply", "-f", &two, "--confirm", "60"]);
-    assert!(waits.contains("a restart could not bring back"), "{waits}");
+    assert!(waits.contains("a restart could not restore"), "{waits}");
     for _ in 0..2 {
         lab.gateways.kill(1);
         lab.gateways.start(1).unwrap();
         lab.flows_again();
         let told = format!("{:?}", troubles(&lab.gateways));
-        assert!(told.contains("runs and is not kept") && told.contains("space"), "{told}");
+        assert!(told.contains("runs but is not kept") && told.contains("space"), "{told}");
     }
     assert!(log(&lab.gateways).contains("revision_refused"), "{}", log(&lab.gateways));
     small.empty();
@@ -494,7 +494,7 @@ fn what_runs_is_saved_and_what_is_not_is_told() {
     assert_eq!(drift(gateways)["saved"], true);
     let original = std::fs::read_to_string(&file).unwrap();
     let unchanged = succeed(gateways, &["save"]);
-    assert_eq!(unchanged, format!("unchanged: {name} means revision 1 already\n"));
+    assert_eq!(unchanged, format!("unchanged: {name} is equivalent to revision 1\n"));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), original);
     // A policy that only runs, then one that is saved with it.
     let add = |name, third, more: &[&str]| {
@@ -544,7 +544,7 @@ fn what_runs_is_saved_and_what_is_not_is_told() {
     let before = (revision(gateways), std::fs::read_to_string(&other).unwrap());
     let words = ["policy", "del", "to-gw-b", "--save"];
     let said = refused(gateways, &words);
-    assert!(said.contains("is a link"), "{said}");
+    assert!(said.contains("is a symbolic link"), "{said}");
     assert_eq!((revision(gateways), std::fs::read_to_string(&other).unwrap()), before);
     assert_eq!(policies(gateways), ["to-gw-b"]);
 }
@@ -557,7 +557,7 @@ fn a_change_that_cannot_be_undone_by_a_restart_is_not_made_to_wait() {
     std::fs::create_dir_all(gateways.file(1).state_dir().join("unconfirmed/x")).unwrap();
     let file = change_start_file(gateways);
     let said = refused(gateways, &["apply", "-f", &file, "--confirm", "9"]);
-    assert!(said.contains("a restart could not bring back what runs now"), "{said}");
+    assert!(said.contains("a restart could not restore the running configuration"), "{said}");
     assert_eq!(policies(gateways), ["to-gw-b"]);
     assert_eq!(ask(gateways, &["show", "status"])["waiting"], Value::Null);
     lab.flows_again();

@@ -155,7 +155,7 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
         Ended::ByDaemon(why) => why.as_str(),
         Ended::Interrupted => "interrupted",
         Ended::NoReader => "nobody reads any more",
-        Ended::Lost(_) => "the daemon went away",
+        Ended::Lost(_) => "the daemon ended",
     };
     // The last line is for the person; a terminal that is gone has none.
     complain(&format!("lockgate: {}\n", summary(args, counts, start, why)));
@@ -241,7 +241,10 @@ fn left_out(counts: Counts) -> String {
     match (counts.by_rate, counts.by_room) {
         (0, 0) => "none left out".into(),
         (rate, room) => {
-            format!("{} left out ({rate} beyond the rate, {room} for want of room)", rate + room)
+            format!(
+                "{} left out ({rate} over the rate limit, {room} for lack of buffer space)",
+                rate + room
+            )
         }
     }
 }

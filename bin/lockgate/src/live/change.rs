@@ -130,7 +130,9 @@ pub(crate) fn save(args: &SaveArgs, socket: &Socket) -> Result<(), Failure> {
     let v1::Saved { file, revision, unchanged } = &saved;
     match (args.json, unchanged) {
         (true, _) => print_json(&saved),
-        (false, true) => print(&format!("unchanged: {file} means revision {revision} already\n")),
+        (false, true) => {
+            print(&format!("unchanged: {file} is equivalent to revision {revision}\n"))
+        }
         (false, false) => print(&format!("revision {revision} is saved to {file}\n")),
     }?;
     Ok(())
@@ -243,7 +245,7 @@ pub(super) fn answer(applied: &v1::Applied, as_json: bool) -> Result<(), Failure
         }
     }
     if !as_json && !applied.not_saved.is_empty() {
-        complain(&format!("lockgate: it runs, but is {}\n", applied.not_saved));
+        complain(&format!("lockgate: the change runs, but is {}\n", applied.not_saved));
     }
     if applied.ok && applied.not_saved.is_empty() { Ok(()) } else { Err(Failure::Bad) }
 }
@@ -263,9 +265,9 @@ fn summary(applied: &v1::Applied) -> String {
     let changes = counted(count as u64, "change");
     text.push_str(&match (applied.dry_run, count) {
         (true, 0) => {
-            format!("good, and the same as revision {revision}, which runs; keys too\n")
+            format!("OK: no changes against running revision {revision}; keys too\n")
         }
-        (true, _) => format!("good: {changes} against revision {revision}, which runs on\n"),
+        (true, _) => format!("OK: {changes} against running revision {revision}\n"),
         (false, _) => format!(
             "revision {revision} runs: {changes}, generation {generation}, {}\n",
             milliseconds(applied.took_us)
@@ -371,11 +373,11 @@ mod tests {
     #[test]
     fn a_dry_run_never_says_that_it_runs() {
         let applied = v1::Applied { ok: true, revision: 4, dry_run: true, ..Default::default() };
-        let same = "good, and the same as revision 4, which runs; keys too\n";
+        let same = "OK: no changes against running revision 4; keys too\n";
         assert_eq!(summary(&applied), same);
         let differences = vec![difference("added", "", "x")];
         let applied = v1::Applied { differences, ..applied };
-        let text = "+ policy dns\ngood: 1 change against revision 4, which runs on\n";
+        let text = "+ policy dns\nOK: 1 change against running revision 4\n";
         assert_eq!(summary(&applied), text);
         let applied = v1::Applied { dry_run: false, took_us: 12_345, generation: 9, ..applied };
         let text = "+ policy dns\nrevision 4 runs: 1 change, generation 9, 12.3 ms\n";

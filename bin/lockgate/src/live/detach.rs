@@ -23,8 +23,8 @@ const TABLE: [&str; 2] = ["inet", "lockgate"];
 ///
 /// Takes Lockgate's program off every netdev of this network namespace, removes the guard (nftables
 /// table inet lockgate) and the host port lockgate0 with the rules that lead to it, and says what
-/// it opened. From then on Linux forwards in cleartext, as it is set up to. Needs root; refuses while
-/// lockgated runs.
+/// it opened. From then on Linux forwards in cleartext, as it is set up to. Needs root; refuses
+/// while lockgated runs.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Answer in JSON
@@ -173,7 +173,7 @@ struct Said(String);
 fn told(opened: &Opened) -> String {
     let Opened { netdevs, guard, host_port, host_rules } = opened;
     let mut lines: Vec<String> =
-        netdevs.iter().map(|netdev| format!("{netdev}: open: Linux gets its packets\n")).collect();
+        netdevs.iter().map(|netdev| format!("{netdev}: open: its packets go to Linux\n")).collect();
     if *guard {
         lines.push(format!("guard: removed (nftables table {})\n", TABLE.join(" ")));
     }
@@ -184,7 +184,7 @@ fn told(opened: &Opened) -> String {
         lines.push(format!("rules that led to {HOST_NETDEV}: removed (ip rule)\n"));
     }
     if lines.is_empty() {
-        lines.push("nothing of Lockgate's is here\n".into());
+        lines.push("no part of Lockgate is here\n".into());
     }
     lines.concat()
 }

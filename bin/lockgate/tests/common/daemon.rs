@@ -296,7 +296,7 @@ impl Gateway for Fake {
             inbound_policy: "\x1b[2J\u{202e}\nforged".into(),
             ..v1::CapturedPacket::default()
         };
-        let (packets, ended) = (vec![packet], "its time is over".into());
+        let (packets, ended) = (vec![packet], "time limit reached".into());
         let captured = v1::Captured { packets, ended, ..v1::Captured::default() };
         answer(Box::pin(tokio_stream::iter([Ok(captured)])))
     }

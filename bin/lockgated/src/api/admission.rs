@@ -38,13 +38,13 @@ impl fmt::Display for Refusal {
         match self {
             Refusal::All => write!(
                 f,
-                "too many connections: {MAX_CONNECTIONS} are open, and no more are answered; end \
+                "too many connections: {MAX_CONNECTIONS} are open, which is the limit; end \
                  commands that follow events"
             ),
             Refusal::User(user) => write!(
                 f,
-                "too many connections: {MAX_USER_CONNECTIONS} of user {user} are open, and no more \
-                 of one user are answered; end commands that follow events"
+                "too many connections: {MAX_USER_CONNECTIONS} of user {user} are open, which is \
+                 the limit of a user; end commands that follow events"
             ),
         }
     }

@@ -41,7 +41,9 @@ impl<B: Backend> Service<B> {
     async fn admin<T>(&self, request: &Request<T>, what: &'static str) -> Result<Uid, Status> {
         let info = request.extensions().get::<ConnectionInfo>();
         let Some(peer) = Peer::of(info) else {
-            return Err(Status::permission_denied("the kernel does not say who asks"));
+            return Err(Status::permission_denied(
+                "the kernel does not name the user of the connection",
+            ));
         };
         let by = peer.uid;
         if peer.may_change() {
@@ -69,7 +71,7 @@ async fn to_its_end<T: Send + 'static>(
     change: impl Future<Output = T> + Send + 'static,
 ) -> Result<T, Status> {
     let task = tokio::spawn(change);
-    task.await.map_err(|_| Status::internal("the change ended in a fault of ours: report it"))
+    task.await.map_err(|_| Status::internal("the change ended in an internal error: report it"))
 }
 
 fn microseconds_since(start: std::time::Instant) -> u64 {
@@ -112,8 +114,7 @@ impl<B: Backend> Gateway for Service<B> {
         let cache_entries = running.cache_entries.clone();
         // Very many policies take a while, and this thread has other things to do.
         let policies = tokio::task::spawn_blocking(move || present::policies(&running));
-        let policies =
-            policies.await.map_err(|_| Status::internal("a fault of ours: report it"))?;
+        let policies = policies.await.map_err(|_| Status::internal("internal error: report it"))?;
         let policies = named(policies, "policy", name, |p| &p.name)?;
         Ok(Response::new(v1::Policies { policies, host, cache_entries }))
     }
@@ -232,8 +233,7 @@ impl<B: Backend> Gateway for Service<B> {
             let changes = config::key_changes(&keys_in_use, &keys.names(&validated));
             Ok(present::Compared { differences, warnings, key_changes: Some(changes) })
         });
-        let compared =
-            compared.await.map_err(|_| Status::internal("a fault of ours: report it"))?;
+        let compared = compared.await.map_err(|_| Status::internal("internal error: report it"))?;
         Ok(Response::new(present::compared(compared, revision)))
     }
 
@@ -248,7 +248,8 @@ impl<B: Backend> Gateway for Service<B> {
         let confirm = match confirm_within_s {
             0 => None,
             _ if save == Save::Yes => {
-                let text = "what waits to be confirmed is not saved: `lockgate save` after that";
+                let text = "a revision that waits to be confirmed is not saved: run `lockgate \
+                            save` after `lockgate confirm`";
                 return Err(Status::invalid_argument(text));
             }
             seconds => {
@@ -259,7 +260,7 @@ impl<B: Backend> Gateway for Service<B> {
         };
         let base_directory = std::path::PathBuf::from(base_directory);
         if !base_directory.is_absolute() {
-            let text = "base_directory must be absolute: what a relative keys_dir is relative to";
+            let text = "base_directory must be absolute: a relative keys_dir starts there";
             return Err(Status::invalid_argument(text));
         }
         let backend = self.backend.clone();

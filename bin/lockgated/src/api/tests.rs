@@ -234,7 +234,10 @@ async fn a_change_is_confirmed_over_another_connection_than_its_own() {
     assert!(fake.asked().contains(&format!("confirm of Some(5) by {uid}")), "{:?}", fake.asked());
     let saving = v1::ApplyRequest { save: true, ..waiting.clone() };
     let refused = client.apply(saving).await.unwrap_err();
-    assert!(refused.message().contains("what waits to be confirmed is not saved"), "{refused}");
+    assert!(
+        refused.message().contains("a revision that waits to be confirmed is not saved"),
+        "{refused}"
+    );
     assert_eq!(other.save(v1::SaveRequest {}).await.unwrap().into_inner().file, "/etc/x");
     for seconds in [86_401, u32::MAX] {
         let long = v1::ApplyRequest { confirm_within_s: seconds, ..waiting.clone() };

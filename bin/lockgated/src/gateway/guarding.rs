@@ -117,7 +117,7 @@ impl Gateway {
         match self.install_guard(self.guard.clone()).await {
             Ok(()) => {
                 self.guard_state = "intact".into();
-                let message = "the nftables table lockgate is whole again";
+                let message = "the nftables table lockgate is restored";
                 self.events.record(Kind::GuardRestored, "", message, &[]);
             }
             Err(error) => {

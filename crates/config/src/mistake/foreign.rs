@@ -38,12 +38,12 @@ impl Refusal {
 
     pub(super) const fn text(self) -> &'static str {
         match self {
-            Refusal::Ah => "AH is not offered",
-            Refusal::Tfc => "TFC padding is not offered",
-            Refusal::Pfp => "selectors populated from the packet (PFP) are not offered",
-            Refusal::Names => "selectors by name are not offered",
-            Refusal::Multicast => "multicast SAs are not offered",
-            Refusal::Lifetimes => "lifetimes and rekeying are not there yet",
+            Refusal::Ah => "AH is not supported",
+            Refusal::Tfc => "TFC padding is not supported",
+            Refusal::Pfp => "selectors populated from the packet (PFP) are not supported",
+            Refusal::Names => "selectors by name are not supported",
+            Refusal::Multicast => "multicast SAs are not supported",
+            Refusal::Lifetimes => "lifetimes and rekeying are not supported yet",
         }
     }
 
@@ -54,7 +54,7 @@ impl Refusal {
             Refusal::Pfp => "write one policy per network: one SA set serves all of its flows",
             Refusal::Names => "write addresses, prefixes or ranges in `local` and `remote`",
             Refusal::Multicast => "name one peer per gateway, each with its own address",
-            Refusal::Lifetimes => "manual keys have none; IKE will bring them",
+            Refusal::Lifetimes => "manual keys have no lifetime",
         }
     }
 }
@@ -75,7 +75,7 @@ pub enum Foreign {
 impl Foreign {
     pub(super) const fn text(self) -> &'static str {
         match self {
-            Foreign::Secret => "no key stands in the configuration",
+            Foreign::Secret => "keys are not written here",
             Foreign::Networks => "a peer has no networks",
             Foreign::Endpoint => "an address is written without a port",
             Foreign::Ike => "IKE is not in this version",

@@ -7,7 +7,8 @@ use ipsec::Suite;
 
 use super::{Mistake, REPLAY_DIRECTION, REPLAY_WORDS, Refusal};
 
-const KEYS_STAND_ELSEWHERE: &str = "keys stand in a file of their own: keys = \"file:berlin.keys\"";
+const KEYS_STAND_ELSEWHERE: &str = "keys belong in a file of their own: keys = \
+                                    \"file:berlin.keys\"";
 
 impl Mistake {
     /// Returns the advice, if the message does not give it.
@@ -123,7 +124,7 @@ impl Mistake {
             Mistake::RelativeDirectory { .. } => "write the whole path, from `/`",
             Mistake::LongRunDir { .. } => "name a shorter one: run_dir = \"/run/lockgate\"",
             Mistake::SameDirectory => {
-                "what is in `run_dir` may be gone after a reboot, what is in `state_dir` must not"
+                "`run_dir` may be emptied by a reboot, `state_dir` must survive it"
             }
             Mistake::BadListen { .. } => "write \"127.0.0.1:9617\", \"[::1]:9617\" or \"off\"",
             Mistake::ListenPortZero => "write a port from 1 to 65535",
@@ -133,7 +134,7 @@ impl Mistake {
             Mistake::CacheTooSmall => "write flows = \"off\" to have none, or 2 at least",
             Mistake::UseWithoutCache => "write flows = \"1M\" to have one, or leave `use` out",
             Mistake::AllPorts => {
-                "leave it out: of a side that it names no port of, all ports are meant"
+                "leave it out: if no port of a side is listed, all ports of that side match"
             }
             Mistake::SameLink { .. } => "a port is a netdev and a VLAN id: declare it once",
             Mistake::BadNetdev { text } if text.len() > 15 => {
@@ -142,18 +143,16 @@ impl Mistake {
             Mistake::BadNetdev { .. } => "write it as `ip link` shows it, without `/` or spaces",
             Mistake::ReservedPortName => "choose another name",
             Mistake::SameNetwork { .. } => "packets to it could leave by one port only",
-            Mistake::AllowHostInside => {
-                "from a protected port everything for this machine is passed"
-            }
+            Mistake::AllowHostInside => "a protected port passes all traffic for this machine",
             Mistake::TooManyServices { .. } => {
                 "join ports into ranges (\"tcp/8000-8080\"), or list whole protocols (\"tcp\") and \
                  filter on this machine"
             }
             Mistake::ChecksumOutside => {
-                "leave `l4_checksum` out: what comes from outside stays as it is"
+                "leave `l4_checksum` out: packets from outside keep their checksums"
             }
             Mistake::ServiceAny => "name what may come in: \"udp/500\", \"icmp\"",
-            Mistake::ServiceEsp => "leave it out: an SA decides what is let in",
+            Mistake::ServiceEsp => "leave it out: an SA admits it",
             _ => return None,
         })
     }
@@ -179,7 +178,7 @@ impl Mistake {
             }
             Mistake::BenchmarkOfSuite { .. } => "leave `benchmark` out",
             Mistake::NoIntegrity { .. } => {
-                "for benchmarks between machines of your own only: never with packets that matter"
+                "use it for benchmarks between your own machines only, never for real traffic"
             }
             Mistake::NoEncryption { .. } => "aes-128-gcm encrypts, and costs less",
             Mistake::ShortNumbers => {
@@ -195,7 +194,7 @@ impl Mistake {
     fn policy_help(&self) -> Option<&'static str> {
         Some(match self {
             Mistake::RemoteInside { .. } => {
-                "`local` is our side, `remote` the peer's: are the two swapped?"
+                "`local` is this gateway's side, `remote` the peer's: are the two swapped?"
             }
             Mistake::TooManyRules { .. } => {
                 "a policy is one rule for each combination of its lists' entries, in both \
@@ -220,7 +219,9 @@ impl Mistake {
                 "write side = \"unprotected\" at the port that leads to the peers"
             }
             Mistake::NoRouteToPeer { .. } => "write a [[route]], or have one in Linux",
-            Mistake::PeerInside { .. } => "what is sealed for it stays inside: is the side right?",
+            Mistake::PeerInside { .. } => {
+                "sealed packets would stay on the protected side: is `side` right?"
+            }
             Mistake::NoPeerNoAction => {
                 "write peer = \"NAME\", or action = \"bypass\" or \"discard\""
             }
@@ -238,7 +239,7 @@ impl Mistake {
             }
             Mistake::BlackholeLeads => "leave out `via` and `port`, or the type",
             Mistake::RouteOfNetwork { .. } => "leave the route out",
-            Mistake::ViaNotConnected { .. } => "a router must be in a network of one of our ports",
+            Mistake::ViaNotConnected { .. } => "a router must be in a network of one of the ports",
             Mistake::ViaAmbiguous { .. } => "write port = \"NAME\" too",
             _ => return None,
         })
@@ -292,7 +293,10 @@ fn own_address_help(ours: &[IpAddr]) -> String {
         return "write it into `addresses` of its port".into();
     }
     let ours: Vec<String> = ours.iter().map(ToString::to_string).collect();
-    format!("ours are {}: one of them, or write it into its port's `addresses`", ours.join(", "))
+    format!(
+        "this gateway has {}: write one of them, or add yours to `addresses` of its port",
+        ours.join(", ")
+    )
 }
 
 /// Advice for what should be a single address.

@@ -186,8 +186,8 @@ pub(super) fn metrics(raw: Option<&RawMetrics>, problems: &mut Problems<'_>) -> 
         return Some(Metrics::Listen(listen));
     }
     let why = match address {
-        _ if address.is_unspecified() => Some("every address at once"),
-        IpAddr::V6(v6) if v6.is_unicast_link_local() => Some("good on one link only"),
+        _ if address.is_unspecified() => Some("the wildcard address"),
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => Some("link-local, valid on one link only"),
         address => unusable(address),
     };
     if let Some(why) = why {

@@ -298,7 +298,7 @@ fn policies_of_too_many_rules_are_refused_at_the_one_that_is_too_much() {
     let error = errors.problems.iter().find(|p| p.severity == Severity::Error).unwrap();
     let line = text.lines().position(|line| line.contains("too-much")).unwrap() + 1;
     assert_eq!(error.place.line as usize, line);
-    assert!(error.to_string().contains("rules with this one; at most 4000000 are held"), "{error}");
+    assert!(error.to_string().contains("rules with this one; the limit is 4000000"), "{error}");
 }
 
 #[test]

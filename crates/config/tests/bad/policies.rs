@@ -67,7 +67,7 @@ pub(crate) const ERRORS: &[Row] = &[
         "action = \"bypass\"",
         "fqdn = \"x\"\naction = \"bypass\"",
         "29:1",
-        "selectors by name are not offered",
+        "selectors by name are not supported",
         "",
     ),
     row(
@@ -102,7 +102,7 @@ pub(crate) const ERRORS: &[Row] = &[
         "did you mean `udp`?",
     ),
     row("protocol = \"udp\"", "protocol = 256", "32:12", "unknown protocol \"256\"", ""),
-    row("protocol = \"udp\"", "protocol = \"ah\"", "32:12", "AH is not offered", ""),
+    row("protocol = \"udp\"", "protocol = \"ah\"", "32:12", "AH is not supported", ""),
     row(
         "protocol = \"udp\"",
         "protocol = 43",
@@ -186,14 +186,14 @@ pub(crate) const ERRORS: &[Row] = &[
         "to = \"default\"",
         "to = \"10.1.0.0/24\"",
         "35:6",
-        "10.1.0.0/24 is connected to us already",
+        "10.1.0.0/24 is the network of a port already",
         "first in line 7",
     ),
     row(
         "to = \"default\"",
         "to = \"10.1.0.1/32\"",
         "35:6",
-        "10.1.0.1 is connected to us already",
+        "10.1.0.1 is the network of a port already",
         "first in line 7",
     ),
     row(
@@ -207,7 +207,7 @@ pub(crate) const ERRORS: &[Row] = &[
         "via = \"192.0.2.254\"",
         "via = \"203.0.113.1\"",
         "36:7",
-        "203.0.113.1 is in none of our networks",
+        "203.0.113.1 is in no network of this gateway",
         "",
     ),
     row(
@@ -217,19 +217,26 @@ pub(crate) const ERRORS: &[Row] = &[
         "10.1.0.9 is not in a network of port `wan` but of port `lan`",
         "",
     ),
-    row("via = \"192.0.2.254\"", "via = \"192.0.2.1\"", "36:7", "192.0.2.1 is our own address", ""),
+    row(
+        "via = \"192.0.2.254\"",
+        "via = \"192.0.2.1\"",
+        "36:7",
+        "192.0.2.1 is an address of this \
+                                                                 gateway",
+        "",
+    ),
     row(
         "via = \"192.0.2.254\"\nport = \"wan\"\n",
         "",
         "34:1",
-        "the route leads nowhere",
+        "the route has no next hop",
         "blackhole",
     ),
     row(
         "via = \"192.0.2.254\"",
         "type = \"blackhole\"",
         "37:8",
-        "a blackhole leads nowhere",
+        "a blackhole route has no next hop",
         "leave out",
     ),
     row(
@@ -257,7 +264,7 @@ pub(crate) const ERRORS: &[Row] = &[
         "address = \"192.0.2.254\"",
         "address = \"192.0.2.1\"",
         "40:11",
-        "192.0.2.1 is our own address",
+        "192.0.2.1 is an address of this gateway",
         "",
     ),
     row(

@@ -197,6 +197,7 @@ mod tests {
         file.finish(Counts { packets: 0, by_rate: 0, by_room: 5 }).unwrap();
         let bytes = std::fs::read(&path).unwrap();
         let text = String::from_utf8_lossy(&bytes);
-        assert!(text.contains("5 left out (0 beyond the rate, 5 for want of room)"), "{text}");
+        let left_out = "5 left out (0 over the rate limit, 5 for lack of buffer space)";
+        assert!(text.contains(left_out), "{text}");
     }
 }

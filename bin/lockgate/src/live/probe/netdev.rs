@@ -62,7 +62,7 @@ fn look(name: String, ifindex: u32) -> Netdev {
             };
             netdev.program = format!("{} ({owner}, {})", program.name, program.mode);
             if program.owner == Owner::Foreign {
-                let refusal = format!("runs another's XDP program, {}", program.name);
+                let refusal = format!("has an XDP program of another owner, {}", program.name);
                 netdev.refusals.push(refusal);
             }
         }

@@ -354,7 +354,7 @@ pub(super) fn policies(answer: &v1::Policies) -> String {
     let mut text = some(table("Policies", &header, rows, Numbers(8..=11)), "no policies");
     let host = answer.host.iter();
     let host = host.map(|entry| vec![entry.port.clone(), entry.service.clone(), "BYPASS".into()]);
-    let title = "To this machine itself, without asking a policy";
+    let title = "To this machine itself, without a policy";
     text.push_str(&table(title, &["port", "service", "action"], host, Numbers::NONE));
     text.push_str(&cache_lines(&answer.cache_entries));
     text
@@ -394,8 +394,8 @@ pub(super) fn cache(cache: &v1::Cache) -> String {
     let in_words = |size: v1::CacheSize| format!("{} entries, {} bytes", size.entries, size.bytes);
     let counters = cache.counters.unwrap_or_default();
     let usage = match cache.r#use.as_str() {
-        "auto" => "asked where it costs less than the search it saves",
-        _ => "always asked",
+        "auto" => "looked up where that costs less than the search it saves",
+        _ => "always looked up",
     };
     let mut text = [
         ("sized for", format!("{} flows", cache.configured_flows)),
@@ -448,7 +448,7 @@ fn worker_caches(cache: &v1::Cache) -> String {
         "refused",
     ];
     let rows = rows.chain([all]);
-    table("Each worker's, in packets and entries", &header, rows, Numbers(1..=12))
+    table("By worker, in packets and entries", &header, rows, Numbers(1..=12))
 }
 
 /// The policies' domains, as far as the flow cache is concerned.
@@ -548,7 +548,7 @@ pub(super) fn neighbours(answer: &v1::Neighbours) -> String {
 pub(super) fn routes(answer: &v1::Routes) -> String {
     let rows = answer.routes.iter().map(|route| {
         let kind = match route.kind.as_str() {
-            "elsewhere" => "elsewhere: by a netdev that is no port; dropped",
+            "elsewhere" => "elsewhere: by a netdev that is not a port; dropped",
             kind => kind,
         };
         vec![route.to.clone(), kind.into(), or_dash(&route.via), or_dash(&route.port)]
