@@ -27,6 +27,7 @@ mod pieces;
 mod raw;
 mod read;
 mod replay_keys;
+pub mod schema;
 mod source;
 mod standalone;
 mod syntax;

@@ -7,6 +7,7 @@ use toml::de::DeTable;
 use crate::errors::Problems;
 use crate::mistake::{Mistake, nearest};
 use crate::read::{Scalar, Section};
+use crate::schema;
 use crate::source::{Origin, Source, Span};
 use crate::syntax;
 
@@ -139,46 +140,6 @@ pub(crate) struct RawNeighbour {
 
 const SECTIONS: &[&str] =
     &["node", "cache", "port", "peer", "policy", "route", "neighbour", "metrics"];
-const NODE_KEYS: &[&str] =
-    &["name", "workers", "reserve_cores", "on_exit", "keys_dir", "run_dir", "state_dir", "poll"];
-const CACHE_KEYS: &[&str] = &["flows", "use"];
-const METRICS_KEYS: &[&str] = &["listen"];
-const PORT_KEYS: &[&str] =
-    &["netdev", "vlan", "side", "allow_host", "mac", "mtu", "addresses", "l4_checksum"];
-const PEER_KEYS: &[&str] = &[
-    "local",
-    "remote",
-    "keys",
-    "manual",
-    "suite",
-    "benchmark",
-    "mode",
-    "esn",
-    "replay_window",
-    "mss_clamp",
-    "encapsulation",
-    "remote_port",
-    "behind_nat",
-    "nat_keepalive",
-    "dscp",
-    "df",
-];
-const POLICY_KEYS: &[&str] = &[
-    "name",
-    "peer",
-    "action",
-    "ports",
-    "local",
-    "remote",
-    "protocol",
-    "local_ports",
-    "remote_ports",
-    "icmp",
-    "priority",
-    "direction",
-];
-const ROUTE_KEYS: &[&str] = &["to", "via", "port", "type"];
-const NEIGHBOUR_KEYS: &[&str] = &["port", "address", "mac"];
 
 /// Reads a file. `None` if its syntax is so broken that its values mean nothing; the problems say
 /// why. A key that is there twice is noted and its first value read.
@@ -225,7 +186,7 @@ pub(crate) fn frame(top: &Section<'_>, problems: &mut Problems<'_>) -> Raw {
         problems.doubt(nearest(&name, SECTIONS.iter().copied()));
         problems.error(
             &span,
-            match NODE_KEYS.contains(&name.as_str()) {
+            match schema::NODE.names.contains(&name.as_str()) {
                 true => Mistake::Homeless { key: name },
                 false => {
                     let nearest = nearest(&name, SECTIONS.iter().copied());
@@ -244,14 +205,14 @@ pub(crate) fn frame(top: &Section<'_>, problems: &mut Problems<'_>) -> Raw {
     Raw {
         node: top.table(problems, "node").map(|section| node(&section, problems)),
         cache: top.table(problems, "cache").map(|section| {
-            section.check_keys(problems, CACHE_KEYS, &[]);
+            section.check_keys(problems, &schema::CACHE);
             RawCache {
                 flows: section.scalar(problems, "flows"),
                 usage: section.text(problems, "use"),
             }
         }),
         metrics: top.table(problems, "metrics").map(|section| {
-            section.check_keys(problems, METRICS_KEYS, &[]);
+            section.check_keys(problems, &schema::METRICS);
             RawMetrics { listen: section.text(problems, "listen") }
         }),
         ports: named(top, problems, "port", port),
@@ -278,7 +239,7 @@ fn named<T>(
 }
 
 fn node(section: &Section<'_>, problems: &mut Problems<'_>) -> RawNode {
-    section.check_keys(problems, NODE_KEYS, &["name"]);
+    section.check_keys(problems, &schema::NODE);
     RawNode {
         name: section.text(problems, "name"),
         workers: section.scalar(problems, "workers"),
@@ -292,7 +253,7 @@ fn node(section: &Section<'_>, problems: &mut Problems<'_>) -> RawNode {
 }
 
 fn port(name: Spanned<String>, section: &Section<'_>, problems: &mut Problems<'_>) -> RawPort {
-    section.check_keys(problems, PORT_KEYS, &["netdev", "side"]);
+    section.check_keys(problems, &schema::PORT);
     RawPort {
         at: section.at.clone(),
         name,
@@ -308,7 +269,7 @@ fn port(name: Spanned<String>, section: &Section<'_>, problems: &mut Problems<'_
 }
 
 fn peer(name: Spanned<String>, section: &Section<'_>, problems: &mut Problems<'_>) -> RawPeer {
-    section.check_keys(problems, PEER_KEYS, &["local", "remote", "keys", "suite"]);
+    section.check_keys(problems, &schema::PEER);
     RawPeer {
         at: section.at.clone(),
         name,
@@ -332,7 +293,7 @@ fn peer(name: Spanned<String>, section: &Section<'_>, problems: &mut Problems<'_
 }
 
 fn policy(section: &Section<'_>, problems: &mut Problems<'_>) -> RawPolicy {
-    section.check_keys(problems, POLICY_KEYS, &["name", "local", "remote"]);
+    section.check_keys(problems, &schema::POLICY);
     RawPolicy {
         at: section.at.clone(),
         name: section.text(problems, "name"),
@@ -351,7 +312,7 @@ fn policy(section: &Section<'_>, problems: &mut Problems<'_>) -> RawPolicy {
 }
 
 fn route(section: &Section<'_>, problems: &mut Problems<'_>) -> RawRoute {
-    section.check_keys(problems, ROUTE_KEYS, &["to"]);
+    section.check_keys(problems, &schema::ROUTE);
     RawRoute {
         at: section.at.clone(),
         to: section.text(problems, "to"),
@@ -362,27 +323,11 @@ fn route(section: &Section<'_>, problems: &mut Problems<'_>) -> RawRoute {
 }
 
 fn neighbour(section: &Section<'_>, problems: &mut Problems<'_>) -> RawNeighbour {
-    section.check_keys(problems, NEIGHBOUR_KEYS, &["port", "address", "mac"]);
+    section.check_keys(problems, &schema::NEIGHBOUR);
     RawNeighbour {
         at: section.at.clone(),
         port: section.text(problems, "port"),
         address: section.text(problems, "address"),
         mac: section.text(problems, "mac"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_key_is_documented() {
-        let text = include_str!("../../../docs/CONFIGURATION.md");
-        let lists = [NODE_KEYS, CACHE_KEYS, METRICS_KEYS, PORT_KEYS, PEER_KEYS, POLICY_KEYS];
-        let keys = lists.into_iter().chain([ROUTE_KEYS, NEIGHBOUR_KEYS]).flatten();
-        let says =
-            |key: &str| text.contains(&format!("`{key}`")) || text.contains(&format!("`{key} = "));
-        let missing: Vec<_> = keys.filter(|key| !says(key)).collect();
-        assert!(missing.is_empty(), "docs/CONFIGURATION.md does not say what {missing:?} are");
     }
 }

@@ -10,6 +10,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::errors::Problems;
 use crate::mistake::{Foreign, Mistake, Refusal, nearest, renamed};
+use crate::schema::{SectionSchema, ValueType};
 use crate::source::{Origin, Span};
 
 /// A string or a number, where both are allowed.
@@ -52,14 +53,10 @@ impl<'a> Section<'a> {
         Section { title: title.into(), at, table, origin: self.origin }
     }
 
-    /// Notes the keys that are not `allowed` (those that are refused on purpose by name) and those
-    /// that are `required` and not there.
-    pub(crate) fn check_keys(
-        &self,
-        problems: &mut Problems<'_>,
-        allowed: &'static [&'static str],
-        required: &'static [&'static str],
-    ) {
+    /// Notes the keys that the schema does not have (those that are refused on purpose by name) and
+    /// required keys that are missing.
+    pub(crate) fn check_keys(&self, problems: &mut Problems<'_>, schema: &'static SectionSchema) {
+        let allowed = schema.names;
         // A key that was mistyped is one mistake, not two.
         let mut meant = Vec::new();
         for (name, span) in self.keys().filter(|(name, _)| !allowed.contains(name)) {
@@ -83,8 +80,8 @@ impl<'a> Section<'a> {
             });
             problems.error(&span, mistake);
         }
-        let lacks = |key: &&&'static str| !self.has(key) && !meant.iter().any(|ours| ours == **key);
-        for &key in required.iter().filter(lacks) {
+        let lacks = |key: &&'static str| !self.has(key) && !meant.iter().any(|ours| ours == *key);
+        for key in schema.required().filter(lacks) {
             let section = self.title.clone().into_owned();
             problems.error(&self.at, Mistake::Missing { key, section });
         }
@@ -103,7 +100,7 @@ impl<'a> Section<'a> {
         let (value, span) = self.value(key)?;
         match value {
             DeValue::String(text) => Some(Spanned::new(span, text.to_string())),
-            other => wrong(problems, key, "a string in quotes", other, &span),
+            other => wrong(problems, key, ValueType::Text.words(), other, &span),
         }
     }
 
@@ -117,7 +114,7 @@ impl<'a> Section<'a> {
             DeValue::Integer(digits) => {
                 Some(Spanned::new(span, number(digits.as_str(), digits.radix())))
             }
-            other => wrong(problems, key, "a whole number", other, &span),
+            other => wrong(problems, key, ValueType::Number.words(), other, &span),
         }
     }
 
@@ -129,7 +126,7 @@ impl<'a> Section<'a> {
         let (value, span) = self.value(key)?;
         match value {
             DeValue::Boolean(truth) => Some(Spanned::new(span, *truth)),
-            other => wrong(problems, key, "true or false", other, &span),
+            other => wrong(problems, key, ValueType::Truth.words(), other, &span),
         }
     }
 
@@ -145,7 +142,7 @@ impl<'a> Section<'a> {
                 let number = number(digits.as_str(), digits.radix());
                 Some(Spanned::new(span, Scalar::Number(number)))
             }
-            other => wrong(problems, key, "a string in quotes or a whole number", other, &span),
+            other => wrong(problems, key, ValueType::Either.words(), other, &span),
         }
     }
 
@@ -155,7 +152,7 @@ impl<'a> Section<'a> {
         problems: &mut Problems<'_>,
         key: &'static str,
     ) -> Option<Spanned<Vec<Spanned<String>>>> {
-        const EXPECTED: &str = "a list of strings, [\"…\", \"…\"]";
+        const EXPECTED: &str = ValueType::Texts.words();
         let (value, span) = self.value(key)?;
         let DeValue::Array(list) = value else {
             return wrong(problems, key, EXPECTED, value, &span);

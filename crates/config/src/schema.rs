@@ -1,0 +1,360 @@
+//! Every key of the configuration: the list that the parser reads by, and that
+//! docs/reference/configuration.md shows.
+
+/// A section of the file with its keys.
+#[derive(Debug)]
+pub struct SectionSchema {
+    /// Its header: `[port.NAME]`, `[[policy]]`.
+    pub header: &'static str,
+    /// Subject of the section.
+    pub meaning: &'static str,
+    /// Its keys, in the order of the reference.
+    pub keys: &'static [Key],
+    /// The names of the keys, in the same order.
+    pub(crate) names: &'static [&'static str],
+}
+
+/// A key of a section.
+#[derive(Debug)]
+pub struct Key {
+    /// Its name, as the file has it.
+    pub name: &'static str,
+    /// Type of its value.
+    pub value: ValueType,
+    /// Value that holds if the file does not have the key.
+    pub default: Default,
+    /// Effect of the value, and its range.
+    pub meaning: &'static str,
+}
+
+/// Type of a value in TOML.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ValueType {
+    /// A string.
+    Text,
+    /// An integer.
+    Number,
+    /// `true` or `false`.
+    Truth,
+    /// A string or an integer.
+    Either,
+    /// A list of strings.
+    Texts,
+}
+
+/// Value of a key that the file does not have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Default {
+    /// No default: the key must be written.
+    Required,
+    /// A value, as a file would have it.
+    Value(&'static str),
+    /// A meaning that no value of the key has, in words.
+    Words(&'static str),
+}
+
+impl ValueType {
+    /// Returns the type in words, as messages about a value of another type have it.
+    pub const fn words(self) -> &'static str {
+        match self {
+            ValueType::Text => "a string in quotes",
+            ValueType::Number => "a whole number",
+            ValueType::Truth => "true or false",
+            ValueType::Either => "a string in quotes or a whole number",
+            ValueType::Texts => "a list of strings, [\"…\", \"…\"]",
+        }
+    }
+}
+
+impl SectionSchema {
+    /// Returns the names of the keys that must be written.
+    pub(crate) fn required(&self) -> impl Iterator<Item = &'static str> {
+        let required = self.keys.iter().filter(|key| key.default == Default::Required);
+        required.map(|key| key.name)
+    }
+}
+
+/// A key, in the order in which a table shows it.
+const fn key(name: &'static str, value: ValueType, default: Default, meaning: &'static str) -> Key {
+    Key { name, value, default, meaning }
+}
+
+const fn names<const N: usize>(keys: &[Key; N]) -> [&'static str; N] {
+    let mut names = [""; N];
+    let mut at = 0;
+    while at < N {
+        names[at] = keys[at].name;
+        at += 1;
+    }
+    names
+}
+
+macro_rules! sections {
+    ($($schema:ident $header:literal $meaning:literal [
+        $($name:literal $value:ident $default:expr, $key_meaning:literal)*
+    ])*) => {
+        $(
+            pub(crate) static $schema: SectionSchema = {
+                const KEYS: &[Key; [$($name),*].len()] =
+                    &[$(key($name, ValueType::$value, $default, $key_meaning)),*];
+                SectionSchema {
+                    header: $header,
+                    meaning: $meaning,
+                    keys: KEYS,
+                    names: &const { names(KEYS) },
+                }
+            };
+        )*
+
+        /// Every section, in the order of the reference.
+        pub static SECTIONS: &[&SectionSchema] = &[$(&$schema),*];
+    };
+}
+
+use self::Default::{Required, Value, Words};
+
+sections! {
+    NODE "[node]" "The gateway itself." [
+        "name" Text Required,
+            "name of the gateway: 1 to 64 letters, digits, `.`, `_`, `-`; not first `.` or `-`"
+        "workers" Either Value("\"auto\""),
+            "number of worker threads, 1 … 256; `\"auto\"`: the cores less `reserve_cores`, at \
+             least 1. Never more than the netdev with the fewest receive queues has"
+        "reserve_cores" Number Value("1"),
+            "cores that `workers = \"auto\"` leaves to other programs, 0 … 1023"
+        "on_exit" Text Value("\"closed\""),
+            "`\"closed\"`: ports stay closed when the daemon ends; `\"open\"`: Linux may forward \
+             in cleartext"
+        "keys_dir" Text Value("\".\""),
+            "directory of the key files, relative to the directory of the configuration file; \
+             only its owner may write to it"
+        "run_dir" Text Value("\"/run/lockgate\""),
+            "directory for what lasts until the next boot: API socket, counters, replay windows. \
+             An absolute path of at most 96 bytes"
+        "state_dir" Text Value("\"/var/lib/lockgate\""),
+            "directory for what must outlast a reboot: reserved sequence numbers, revisions. An \
+             absolute path, another than `run_dir`"
+        "poll" Text Value("\"sleep\""),
+            "how an idle worker waits: `\"sleep\"`: for the kernel; `\"busy\"`: it polls \
+             continuously and keeps its core at 100 %"
+    ]
+
+    PORT "[port.NAME]" "A port: a network device, or one VLAN of it, that the gateway serves." [
+        "netdev" Text Required,
+            "name of the network device, at most 15 characters; `lockgate0` is reserved"
+        "vlan" Number Words("untagged"),
+            "VLAN id, 1 … 4094. Several ports may share a netdev; frames with other tags are \
+             dropped"
+        "side" Text Required,
+            "`\"protected\"`: the gateway's own networks; `\"unprotected\"`: the side of the peers"
+        "allow_host" Texts Value("[]"),
+            "services of the gateway itself that an unprotected port lets in: `\"udp/500\"`, \
+             `\"tcp/22\"`, `\"tcp/8000-8080\"`, `\"icmp\"`, or a protocol number; at most 32"
+        "l4_checksum" Text Words("`\"complete\"` on a protected port, `\"pass\"` on an unprotected \
+                           one"),
+            "`\"complete\"`: completes TCP and UDP checksums that senders behind veth, tap and \
+             virtio leave to their device; protected ports only. `\"pass\"`: leaves checksums as \
+             they came"
+        "addresses" Texts Value("[]"),
+            "for `replay` and `explain --config`: the gateway's addresses on the port, with prefix \
+             lengths. The daemon takes them from Linux"
+        "mac" Text Words("`02:4c:47:00:00:01` for the first port, `…:02` for the second"),
+            "for `replay` and `explain --config`: the port's MAC address"
+        "mtu" Number Value("1500"),
+            "for `replay` and `explain --config`: largest IP packet, 68 … 65535 bytes; at least \
+             1280 with an IPv6 address"
+    ]
+
+    PEER "[peer.NAME]" "The gateway at the other end of a tunnel." [
+        "local" Text Required,
+            "outer address of this gateway"
+        "remote" Text Required,
+            "outer address of the peer, of the same IP version"
+        "keys" Text Required,
+            "`\"file:NAME\"`: the peer's key file in `keys_dir`"
+        "manual" Text Words("none"),
+            "`\"laboratory\"` is required: manual keys are for laboratories only (RFC 4106 §2)"
+        "suite" Text Required,
+            "cipher suite, the same at both ends: `\"aes-128-gcm\"`, `\"chacha20-poly1305\"`, …"
+        "benchmark" Text Words("none"),
+            "`\"no-integrity\"` is required with suite `\"null\"`, and refused with any other"
+        "mode" Text Value("\"tunnel\""),
+            "`\"tunnel\"` or `\"transport\"` (RFC 4301 §4.1)"
+        "esn" Truth Value("false"),
+            "extended sequence numbers (RFC 4303 §2.2.1), the same at both ends"
+        "replay_window" Number Value("1024"),
+            "size of the replay window in packets, 32 … 4096, a multiple of 32"
+        "mss_clamp" Truth Value("true"),
+            "lowers the MSS of TCP SYNs to what the tunnel carries"
+        "encapsulation" Text Value("\"none\""),
+            "`\"udp\"`: ESP in UDP from and to port 4500 (RFC 3948), for peers behind a NAT"
+        "remote_port" Number Value("4500"),
+            "with `encapsulation = \"udp\"`: the peer's UDP port, 1 … 65535"
+        "behind_nat" Truth Value("false"),
+            "with `encapsulation = \"udp\"`: the peer's address and port may change"
+        "nat_keepalive" Either Value("20"),
+            "with `encapsulation = \"udp\"`: seconds without a packet to the peer after which a \
+             NAT keepalive is sent, 1 … 3600; or `\"off\"`"
+        "dscp" Either Value("\"copy\""),
+            "in tunnel mode: DSCP of the outer header: `\"copy\"` of the inner packet's, or always \
+             this number, 0 … 63"
+        "df" Text Value("\"set\""),
+            "in tunnel mode over IPv4: don't-fragment flag of the outer header: `\"set\"`, \
+             `\"clear\"`, or `\"copy\"` of the inner packet's"
+    ]
+
+    POLICY "[[policy]]" "A policy of the SPD. It decides packets that enter or leave by an \
+        unprotected port." [
+        "name" Text Required,
+            "name of the policy: 1 to 64 letters, digits, `.`, `_`, `-`; not first `.` or `-`"
+        "peer" Text Words("none"),
+            "PROTECT: packets are carried in the tunnel to this peer"
+        "action" Text Words("`\"protect\"` with a peer; required without one"),
+            "`\"protect\"`, `\"bypass\"` or `\"discard\"`"
+        "ports" Texts Words("all ports"),
+            "ports by which a packet must arrive for the policy to match. If the list names ports \
+             of a side, only those match; for a side with no listed port, all match. `\"host\"` is \
+             traffic from this machine"
+        "local" Texts Required,
+            "addresses on the gateway's side: prefixes, ranges, addresses, or `\"any\"`"
+        "remote" Texts Required,
+            "addresses on the peer's side: prefixes, ranges, addresses, or `\"any\"`"
+        "protocol" Either Value("\"any\""),
+            "`\"tcp\"`, `\"udp\"`, `\"icmp\"`, `\"icmpv6\"`, `\"sctp\"`, `\"dccp\"`, \
+             `\"udplite\"`, `\"gre\"`, `\"esp\"`, or a number"
+        "local_ports" Texts Words("any"),
+            "TCP, UDP, SCTP, DCCP or UDP-Lite ports on the gateway's side: `[\"443\", \
+             \"8000-8999\"]`"
+        "remote_ports" Texts Words("any"),
+            "the same for the peer's side"
+        "icmp" Texts Words("any"),
+            "ICMP types, types with codes, and ranges: `[\"8\", \"3/4\", \"3-5\", \
+             \"3/0-3/15\"]`; needs protocol icmp or icmpv6"
+        "priority" Number Value("100"),
+            "0 … 4294967295; the highest decides, among equals the later in the file"
+        "direction" Text Value("\"both\""),
+            "`\"both\"`, `\"outbound\"` or `\"inbound\"`"
+    ]
+
+    ROUTE "[[route]]" "A route for `replay` and `explain --config`; the daemon follows the routes \
+        of Linux." [
+        "to" Text Required,
+            "prefix, or `\"default\"` (IPv4; `\"::/0\"` for IPv6)"
+        "via" Text Words("none"),
+            "address of the next hop"
+        "port" Text Words("none"),
+            "port whose link the destination is on"
+        "type" Text Words("none"),
+            "`\"blackhole\"`: packets are dropped"
+    ]
+
+    NEIGHBOUR "[[neighbour]]" "A neighbour for `replay` and `explain --config`; the daemon follows \
+        the neighbours of Linux." [
+        "port" Text Required, "port whose link the neighbour is on"
+        "address" Text Required, "IP address of the neighbour"
+        "mac" Text Required, "MAC address of the neighbour"
+    ]
+
+    CACHE "[cache]" "The flow cache." [
+        "flows" Either Value("\"1M\""),
+            "flows that the caches of all workers are sized for, 2 … `\"64M\"` (K and M are \
+             binary); `\"off\"`: there is no cache"
+        "use" Text Value("\"auto\""),
+            "`\"auto\"`: the cache is looked up where that costs less than the search it saves; \
+             `\"always\"`: everywhere, for tests"
+    ]
+
+    METRICS "[metrics]" "The HTTP listener for metrics." [
+        "listen" Text Value("\"127.0.0.1:9617\""),
+            "address and port where `/metrics` and `/healthz` are served; `\"off\"`: nowhere. \
+             There is no password"
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse;
+
+    /// Returns a file with every section. Section `changed` lacks the key `without` and has the
+    /// line `with`.
+    fn file(changed: &SectionSchema, without: &str, with: &str) -> String {
+        let mut text = "[port.out]\nnetdev = \"e1\"\nside = \"unprotected\"\n".to_owned();
+        for (header, keys) in FILE {
+            let is_changed = *header == changed.header;
+            let is_out = |line: &&str| is_changed && line.starts_with(&format!("{without} "));
+            let kept: Vec<&str> = keys.lines().filter(|line| !is_out(line)).collect();
+            let own = if is_changed { with } else { "" };
+            text += &format!("{header}\n{}\n{own}\n", kept.join("\n"));
+        }
+        text
+    }
+
+    const FILE: &[(&str, &str)] = &[
+        ("[node]", "name = \"n\""),
+        ("[port.NAME]", "netdev = \"e0\"\nside = \"protected\""),
+        (
+            "[peer.NAME]",
+            "local = \"192.0.2.1\"\nremote = \"198.51.100.1\"\nkeys = \"file:a.keys\"\nmanual = \
+             \"laboratory\"\nsuite = \"aes-128-gcm\"\nencapsulation = \"udp\"",
+        ),
+        ("[[policy]]", "name = \"p\"\npeer = \"NAME\"\nlocal = [\"any\"]\nremote = [\"any\"]"),
+        ("[[route]]", "to = \"10.9.0.0/16\"\ntype = \"blackhole\""),
+        ("[[neighbour]]", "port = \"NAME\"\naddress = \"10.1.0.9\"\nmac = \"02:00:00:00:00:01\""),
+        ("[cache]", ""),
+        ("[metrics]", ""),
+    ];
+
+    #[test]
+    fn a_value_of_another_type_is_refused_by_the_type_of_the_list() {
+        for section in SECTIONS {
+            for key in section.keys {
+                let text = file(section, key.name, &format!("{} = 1979-05-27", key.name));
+                let refusal = parse(&text, "test").unwrap_err().to_string();
+                let expected = format!("`{}` must be {}", key.name, key.value.words());
+                assert!(refusal.contains(&expected), "{expected} is not in\n{refusal}");
+            }
+        }
+    }
+
+    #[test]
+    fn required_keys_are_missed_and_no_others() {
+        for section in SECTIONS {
+            for key in section.keys {
+                let refusal = parse(&file(section, key.name, ""), "test").err();
+                let refusal = refusal.map_or_else(String::new, |refusal| refusal.to_string());
+                let is_missed = refusal.contains(&format!("lacks `{}`", key.name));
+                assert_eq!(is_missed, key.default == Required, "{} {}", section.header, key.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_default_means_what_its_absence_means() {
+        for section in SECTIONS {
+            for key in section.keys {
+                let Value(value) = key.default else { continue };
+                let meaning = |line: &str| {
+                    let text = file(section, key.name, line);
+                    match parse(&text, "test") {
+                        Ok(parsed) => parsed.validated.effective(),
+                        Err(errors) => panic!("{errors}\n{text}"),
+                    }
+                };
+                let written = format!("{} = {value}", key.name);
+                assert_eq!(meaning(&written), meaning(""), "{written}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_key_is_documented() {
+        let text = include_str!("../../../docs/CONFIGURATION.md");
+        let keys = SECTIONS.iter().flat_map(|section| section.names);
+        let says = |key: &&&str| {
+            text.contains(&format!("`{key}`")) || text.contains(&format!("`{key} = "))
+        };
+        let missing: Vec<_> = keys.filter(|key| !says(key)).collect();
+        assert!(missing.is_empty(), "docs/CONFIGURATION.md does not say what {missing:?} are");
+    }
+}
