@@ -475,17 +475,10 @@ mod tests {
 
     use super::*;
     use crate::changer::Changer;
-    use crate::gateway::simulated::{Simulated, Started, started, view};
-    use crate::netdev::Claim;
-    use crate::revisions::Revisions;
-    use crate::state::{Beginning, State};
-    use crate::workers::Workers;
+    use crate::gateway::simulated::Simulated;
+    use crate::test_lab::{PEER, TestLab, configuration};
 
-    const CONFIG: &str = "[node]\nname = \"gw\"\nstate_dir = \"STATE\"\n[port.lan]\nnetdev = \
-                          \"eth1\"\nside = \"protected\"\n";
-    const PEER: &str = "[port.wan]\nnetdev = \"eth0\"\nside = \"unprotected\"\n[peer.a]\nlocal = \
-                        \"192.0.2.1\"\nremote = \"198.51.100.1\"\nkeys = \"file:a.keys\"\n\
-                        manual = \"laboratory\"\nsuite = \"aes-128-gcm\"\n";
+    const LAN: &str = "[port.lan]\nnetdev = \"eth1\"\nside = \"protected\"\n";
 
     /// A daemon over a simulated machine.
     struct Lab {
@@ -496,22 +489,7 @@ mod tests {
 
     impl Lab {
         fn new() -> Lab {
-            let folder = tempfile::tempdir().unwrap();
-            let text = CONFIG.replace("STATE", &folder.path().display().to_string());
-            let loaded = config::parse(&text, "test").unwrap().load_keys(folder.path()).unwrap();
-            let Started { gateway, machine, compiler, keys } =
-                started(&loaded, view(), folder.path());
-            let events = Events::new();
-            let mut state = State::new(Beginning {
-                gateway,
-                workers: Workers::new(Vec::new()),
-                file: folder.path().join("gw.toml"),
-                base: folder.path().into(),
-                revisions: Revisions::open(folder.path()).unwrap(),
-                keystate: keys,
-                events: events.clone(),
-                namespace: Claim::Squatted,
-            });
+            let TestLab { folder, machine, compiler, mut state, events } = TestLab::new(LAN);
             let picture = state.watched();
             let (ordering, mut orders) = mpsc::channel(1);
             let (asking, asks) = mpsc::unbounded_channel();
@@ -528,9 +506,8 @@ mod tests {
 
         /// Applies the configuration with another name of the node, and with more behind it.
         fn apply(&self, more: &str) -> JoinHandle<Result<Done, Refused>> {
-            let text = CONFIG.replace("STATE", &self.folder.path().display().to_string());
             let change = Change {
-                text: text.replace("gw", "other") + more,
+                text: configuration(&self.folder, "other", &format!("{LAN}{more}")),
                 file: "test".into(),
                 base_directory: self.folder.path().into(),
                 intent: Intent::Apply,
@@ -570,8 +547,6 @@ mod tests {
     async fn who_only_looks_waits_for_no_record_of_a_new_key() {
         let lab = Lab::new();
         let folder = lab.folder.path();
-        let lines = format!("out 0x1001 {}\nin 0x2001 {}\n", "01".repeat(20), "02".repeat(20));
-        config::write_key_file(&folder.join("a.keys"), &lines).unwrap();
         // Writing a record blocks until somebody reads this pipe.
         let slow = folder.join(".a.keys.used.new");
         assert!(std::process::Command::new("mkfifo").arg(&slow).status().unwrap().success());

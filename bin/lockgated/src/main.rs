@@ -58,6 +58,8 @@ mod start;
 mod state;
 mod stop;
 mod stored_keys;
+#[cfg(test)]
+mod test_lab;
 mod this_machine;
 mod totals;
 mod unconfirmed;

@@ -48,49 +48,14 @@ mod tests {
     use tokio::sync::{Semaphore, oneshot};
 
     use super::*;
-    use crate::gateway::simulated::{Started, started, view};
-    use crate::netdev::Claim;
     use crate::orders::Order;
-    use crate::revisions::Revisions;
-    use crate::state::{Beginning, State};
-    use crate::workers::Workers;
-
-    const CONFIG: &str = r#"
-[node]
-name = "gw"
-state_dir = "STATE"
-[port.wan]
-netdev = "eth0"
-side = "unprotected"
-[peer.a]
-local = "192.0.2.1"
-remote = "198.51.100.1"
-keys = "file:a.keys"
-manual = "laboratory"
-suite = "aes-128-gcm"
-"#;
+    use crate::test_lab::{PEER, TestLab};
 
     #[tokio::test]
     async fn an_sa_does_not_run_out_of_numbers_while_the_control_thread_does_something_long() {
-        let folder = tempfile::tempdir().unwrap();
-        let lines = format!("out 0x1001 {}\nin 0x2001 {}\n", "01".repeat(20), "02".repeat(20));
-        config::write_key_file(&folder.path().join("a.keys"), &lines).unwrap();
-        let text = CONFIG.replace("STATE", &folder.path().display().to_string());
-        let loaded = config::parse(&text, "test").unwrap().load_keys(folder.path()).unwrap();
-        let Started { gateway, machine, keys, .. } = started(&loaded, view(), folder.path());
-        let counter = gateway.compiled.sad.outbound().next().unwrap().sequence.clone();
-        let guard = gateway.guard.clone();
-        let events = Events::new();
-        let mut state = State::new(Beginning {
-            gateway,
-            workers: Workers::new(Vec::new()),
-            file: folder.path().join("gw.toml"),
-            base: folder.path().into(),
-            revisions: Revisions::open(folder.path()).unwrap(),
-            keystate: keys,
-            events: events.clone(),
-            namespace: Claim::Squatted,
-        });
+        let TestLab { folder: _folder, machine, mut state, events, .. } = TestLab::new(PEER);
+        let outbound = state.gateway.compiled.sad.outbound().next().unwrap();
+        let (counter, guard) = (outbound.sequence.clone(), state.gateway.guard.clone());
         let (refusal, _) = watch::channel(None);
         tokio::spawn(keep_ahead(state.keys.clone(), refusal, events));
         // A guard that nobody lets be put up yet.
