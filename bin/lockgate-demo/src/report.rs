@@ -45,7 +45,7 @@ pub(crate) struct DemoReport {
 }
 
 impl DemoReport {
-    /// Adds up what the gateways' replays (each with a name) and the checks of a round say.
+    /// Sums the results of the gateways' replays (each with a name) and of the checks of a round.
     pub(crate) fn new(
         demo: &'static str,
         rounds: u64,

@@ -97,7 +97,7 @@ struct Given {
     peer_networks: Option<Vec<AddressRange>>,
 }
 
-/// Asks, writes the four files or none, and says what comes next.
+/// Asks the questions, writes the four files or none, and prints the next steps.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let machine = Machine::look();
     let given = given(args)?;

@@ -93,8 +93,8 @@ impl Input {
         parsed.load_keys_in(&directory)
     }
 
-    /// The directory of the key files: `keys` if it was given, else what the file says. In standard
-    /// input that is relative to the working directory.
+    /// Returns the directory of the key files: `keys` if given, else that of the file. For standard
+    /// input a relative one starts at the working directory.
     pub(crate) fn keys_directory(&self, parsed: &Parsed, keys: Option<&Path>) -> PathBuf {
         keys.map_or_else(|| parsed.keys_directory(self.base()), Path::to_owned)
     }

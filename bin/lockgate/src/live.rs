@@ -138,7 +138,7 @@ impl Ask {
         Ok(answer.into_inner())
     }
 
-    /// Asks what the walk would do.
+    /// Asks the daemon for the verdict on a packet.
     pub(crate) fn explain(
         &mut self,
         request: v1::ExplainRequest,
@@ -147,7 +147,7 @@ impl Ask {
     }
 }
 
-/// A question as the daemon is asked it.
+/// Translates a question for the daemon.
 pub(crate) fn explain_request(question: Question<'_>) -> v1::ExplainRequest {
     let Question { port, from_peer, flow } = question;
     let mut request = v1::ExplainRequest {

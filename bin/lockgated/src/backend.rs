@@ -21,7 +21,7 @@ use crate::config_file::SaveError;
 use crate::liveness::Heard;
 use crate::who::{ConnectionNumber, Uid};
 
-/// An SA by what it keeps for life: direction, SPI, peer.
+/// Lifelong identity of an SA: direction, SPI, peer.
 pub(crate) type SaKey = (Direction, Spi, String);
 
 /// A change is to be confirmed, or it is rolled back.
@@ -33,7 +33,7 @@ pub(crate) struct ToConfirm {
     pub(crate) asked_over: ConnectionNumber,
 }
 
-/// A consistent picture of what runs.
+/// A consistent picture of the running state.
 #[derive(Clone)]
 pub(crate) struct Running {
     /// The configuration without its policies, which are the snapshot's.
@@ -44,7 +44,7 @@ pub(crate) struct Running {
     pub(crate) routes: Routes,
     /// Packets that the policies decided since the start, outbound and inbound, by name.
     pub(crate) policies: imbl::HashMap<Arc<str>, [Volume; 2]>,
-    /// Volume that the SAs sealed and opened since the start, by what they keep for life.
+    /// Volume that the SAs sealed and opened since the start.
     pub(crate) sas: imbl::HashMap<SaKey, Volume>,
     /// Number of times that each peer has moved since the start.
     pub(crate) moves: Arc<HashMap<String, u64>>,
@@ -65,7 +65,7 @@ pub(crate) enum Intent {
     DryRun,
 }
 
-/// Says whether a change is written to the daemon's configuration file.
+/// Choice whether a change is written to the daemon's configuration file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Save {
     /// The change runs until the daemon ends.
@@ -142,7 +142,7 @@ pub(crate) struct Now {
 pub(crate) struct Waits {
     /// Its revision.
     pub(crate) revision: u64,
-    /// The revision that comes back if nobody confirms.
+    /// The revision that is restored without a confirmation.
     pub(crate) previous: u64,
     /// The time left.
     pub(crate) left: Duration,
@@ -186,7 +186,7 @@ pub(crate) struct PolicyNames {
     pub(crate) text: String,
 }
 
-/// Reason why a change was not made; what ran before goes on.
+/// Reason why a change was not made; the running configuration stays.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refused {
     /// The configuration or a key file is wrong; its author is at fault.
@@ -244,7 +244,7 @@ pub(crate) enum Refused {
 }
 
 impl Refused {
-    /// The reason as an event tells it: mistakes of a configuration are one line each, without the
+    /// Returns the reason for an event: mistakes of a configuration are one line each, without the
     /// lines of the file.
     pub(crate) fn for_event(&self) -> String {
         match self {

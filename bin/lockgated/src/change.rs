@@ -25,10 +25,10 @@ use crate::state::State;
 use crate::stored_keys::{StoredKeys, changed_keys, named, stored};
 use crate::who::Uid;
 
-/// The first words of the note that says what a restart loses.
+/// First words of the note about changes that a restart loses.
 pub(crate) const RESTART_NOTE: &str = "a restart reads ";
 
-/// Says that what runs is not in the daemon's file.
+/// Returns the note that the running configuration is not in the daemon's file.
 pub(crate) fn restart_note(file: &Path) -> String {
     format!("{RESTART_NOTE}{} again; `lockgate save` writes what runs there", file.display())
 }
@@ -61,7 +61,7 @@ pub(crate) struct Restored {
     pub(crate) keys: StoredKeys,
 }
 
-/// A change, evaluated and compiled as far as that can be done beside what runs.
+/// A change, evaluated and compiled as far as possible in the background.
 pub(crate) struct Proposal {
     keys: Keys,
     key_changes: Vec<KeyChange>,
@@ -105,13 +105,13 @@ impl From<NotMade> for Refused {
     }
 }
 
-/// The whole text of a revision, and its keys. Blocks, and takes as long as it is large.
+/// Returns the complete text of a revision, and its keys. Blocks, longer for larger ones.
 pub(crate) fn body_of(reader: Reader, number: u64) -> Result<Body, Refused> {
     Ok(reader.read().map_err(machine)?.with_edits(number)?)
 }
 
 impl Proposal {
-    /// Evaluates a configuration beside what runs. Blocks, and takes as long as it is large.
+    /// Evaluates a configuration in the background. Blocks, longer for larger ones.
     ///
     /// # Errors
     /// [`Refused`].
@@ -180,7 +180,7 @@ impl State {
         Ok(proposal.answer(self))
     }
 
-    /// Makes a change, or says what it would do. Gives the compiler back.
+    /// Makes a change, or returns its effects without making it. Gives the compiler back.
     ///
     /// 1. check: what needs a restart, the netdevs; what runs already ends here, unless some of its
     ///    keys were refused and may be taken now;
@@ -348,8 +348,7 @@ impl State {
         self.make(transaction).await
     }
 
-    /// Makes a change. As soon as workers walk by it, everybody who looks sees it: what they count
-    /// from then on they count under it.
+    /// Makes a change. Readers see it as soon as the workers use it: later counts belong to it.
     ///
     /// # Errors
     /// [`NotMade`]: what ran before runs on, or again.
@@ -403,7 +402,7 @@ impl State {
         self.gateway.snapshot.generation()
     }
 
-    /// Tells that a revision is not on disk, and says it.
+    /// Reports that a revision is not on disk, and returns the note.
     pub(crate) fn lose(&mut self, number: u64, error: &RevisionError) -> String {
         Arc::make_mut(&mut self.revisions).lost(number);
         let message = format!("revision {number} runs but is not kept: {error}");

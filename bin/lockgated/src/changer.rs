@@ -35,7 +35,7 @@ use crate::who::{ConnectionNumber, Uid};
 /// Time to wait for further changes that come one after the other.
 const GATHER: Duration = Duration::from_millis(200);
 
-/// A change that somebody asks for.
+/// A request for a change.
 pub(crate) enum Ask {
     /// Applies a configuration.
     Apply { change: Change, by: Uid, reply: Reply<Result<Done, Refused>> },

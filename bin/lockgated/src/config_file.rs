@@ -16,7 +16,7 @@ use crate::revisions::sync_names;
 /// Mode of a file that was not there.
 const NEW_MODE: u32 = 0o600;
 
-/// The reason why the file is not written. It is as it was.
+/// Reason why the file was not written. It is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SaveError {
     /// The file is a link.
@@ -66,7 +66,7 @@ pub(crate) enum SaveError {
     },
 }
 
-/// A new file beside the old one, which it replaces when it is written. Dropped before, it leaves
+/// A new file next to the old one, which it replaces when written. If dropped before, it leaves
 /// nothing.
 #[derive(Debug)]
 pub(crate) struct Target {

@@ -27,7 +27,7 @@ pub(crate) struct Promise {
 }
 
 impl State {
-    /// Makes sure that a restart would bring back what runs now, before a change is made.
+    /// Makes sure that a restart would restore the running configuration, before a change is made.
     pub(crate) async fn promise(
         &mut self,
         confirm: ToConfirm,
@@ -183,7 +183,7 @@ impl State {
         Ok(revision)
     }
 
-    /// Rolls back what nobody confirmed in time. Says when to look again.
+    /// Rolls back a change that was not confirmed in time. Returns the time of the next check.
     pub(crate) async fn roll_back_overdue(&mut self) -> Option<Instant> {
         let now = Instant::now();
         let mut pending = match self.pending.take() {

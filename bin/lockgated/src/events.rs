@@ -91,7 +91,7 @@ macro_rules! kinds {
                 match self { $(Kind::$variant => $name,)* }
             }
 
-            /// Returns what it means and what to do: docs/OPERATION.md has it.
+            /// Returns its meaning and what to do, for the documents.
             #[cfg(test)]
             pub(crate) const fn help(self) -> &'static str {
                 match self { $(Kind::$variant => $help,)* }
@@ -400,7 +400,7 @@ impl Events {
         self.put(kind, event(kind, subject, message.into(), None, details), Instant::now());
     }
 
-    /// Records what somebody did: an audit event.
+    /// Records a user's action: an audit event.
     pub(crate) fn audit(
         &self,
         by: Uid,
@@ -419,7 +419,7 @@ impl Events {
         (state.kept.iter().cloned().collect(), receiver)
     }
 
-    /// Tells what was held back and whose second is over.
+    /// Reports events that were held back and whose second is over.
     pub(crate) fn settle(&self) {
         self.settle_at(Instant::now());
     }
@@ -434,7 +434,7 @@ impl Events {
         }
     }
 
-    /// Tells everything that was held back: before the daemon ends.
+    /// Reports all events that were held back, before the daemon ends.
     pub(crate) fn flush(&self) {
         let mut state = self.state();
         let limits = std::mem::take(&mut state.limits);
@@ -563,7 +563,7 @@ fn event(
     }
 }
 
-/// The event that tells a slow reader how many it did not get; it has no number.
+/// Returns the event that counts the events a slow reader missed; it has no number.
 pub(crate) fn lost(count: u64) -> Event {
     let message = format!("{count} events were not sent: this reader was too slow");
     event(Kind::EventsLost, "", message, None, &[("count", &count)])

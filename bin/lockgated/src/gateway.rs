@@ -66,7 +66,7 @@ pub(crate) struct Gateway {
     pub(crate) workers: usize,
     /// Number of workers, from the first on, that serve queues.
     pub(crate) active: usize,
-    /// Netdevs that are ours, by name.
+    /// Attached netdevs, by name.
     pub(crate) netdevs: Arc<BTreeMap<String, Netdev>>,
     /// Reason why a netdev could not be attached, by its name.
     pub(crate) troubles: Arc<HashMap<String, String>>,
@@ -102,8 +102,8 @@ pub(crate) struct Beginning {
     pub(crate) machine: Box<dyn Machine>,
 }
 
-/// Returns what a compiled configuration needs of the kernel's view, for peers where they are now
-/// and frames of so many bytes.
+/// Returns the parts of the kernel's view that a compiled configuration needs, for the current
+/// addresses of peers and for frames of this size.
 pub(crate) fn live_parts_of(compiled: &Compiled, view: &View, frame_bytes: usize) -> LiveParts {
     let slots = compiled.slots().clone();
     let mut live = live_parts_towards(compiled.settings(), view, slots, compiled.remotes());

@@ -164,8 +164,8 @@ pub(crate) fn lock_memory() -> Result<(), HardeningError> {
     rustix::mm::mlockall(flags).map_err(|errno| HardeningError::MemoryLock { errno })
 }
 
-/// Leaves the calling thread, and those it starts, only what the daemon needs while it runs, and
-/// no way to more. To be called after set-up and before other threads.
+/// Reduces the privileges of the calling thread, and of those it starts, to those that the running
+/// daemon needs, for good. To be called after set-up and before other threads.
 ///
 /// Programs that an earlier run left on netdevs are looked at first: without CAP_SYS_ADMIN they
 /// could not be told from others', and not be replaced.

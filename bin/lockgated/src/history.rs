@@ -20,7 +20,7 @@ const MAX_SAMPLES: usize = 128;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Sample {
     pub(crate) at: Instant,
-    /// Received packets and what was transmitted, by port.
+    /// Received and transmitted packets, by port.
     pub(crate) ports: BTreeMap<String, PortVolume>,
     /// Sealed and opened, by peer.
     pub(crate) peers: BTreeMap<String, [Volume; 2]>,
@@ -62,8 +62,8 @@ pub(crate) struct Span<'a> {
 }
 
 impl History {
-    /// Keeps a sample and forgets those that are older than a minute, but for the youngest of
-    /// them: with it a whole minute is covered.
+    /// Keeps a sample. Drops samples that are older than a minute, except the youngest of them, so
+    /// that a full minute is covered.
     pub(crate) fn keep(&mut self, sample: Sample) {
         let now = sample.at;
         self.samples.push_back(sample.into());
@@ -74,7 +74,8 @@ impl History {
         }
     }
 
-    /// The last minute, or what there is of it; `None`: the daemon has just started.
+    /// Returns the last minute, or the time since the start if that is shorter; `None`: the daemon
+    /// has just started.
     pub(crate) fn minute(&self) -> Option<Span<'_>> {
         self.span(REACH)
     }
@@ -98,7 +99,8 @@ impl Span<'_> {
         self.to.at - self.from.at
     }
 
-    /// Counts a second, from two counts. A counter that fell (it begins anew) gives 0.
+    /// Returns the rate per second between two counts. A counter that fell (it started again) gives
+    /// 0.
     pub(crate) fn per_second(&self, from: u64, to: u64) -> u64 {
         (to.saturating_sub(from) as f64 / self.time().as_secs_f64()).round() as u64
     }

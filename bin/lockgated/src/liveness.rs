@@ -62,7 +62,7 @@ pub(crate) enum Change {
 }
 
 impl Liveness {
-    /// Takes in what was sealed and opened so far for all peers there are; forgets all others.
+    /// Takes the current counts of all peers; forgets peers that are gone.
     pub(crate) fn observe<'a>(
         &mut self,
         now: Instant,

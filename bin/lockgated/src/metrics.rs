@@ -141,8 +141,7 @@ impl Report {
 /// Every answer is of its moment.
 const NOT_STORED: (header::HeaderName, &str) = (header::CACHE_CONTROL, "no-store");
 
-/// Opens the listener and serves it for ever in a task of the current runtime. Returns where it
-/// listens.
+/// Opens the listener and serves it in a task of the current runtime. Returns its address.
 ///
 /// # Errors
 /// [`ListenError`]: the address is not ours or in use. Not a reason to stop the daemon.

@@ -31,7 +31,7 @@ const BUSY_RETRY: Duration = Duration::from_secs(5);
 // The program has room for every entry that `check` accepts.
 const _: () = assert!(MAX_SERVICES + IKE_SERVICES == bpf::MAX_SERVICES);
 
-/// The reason why a netdev cannot be taken over, or its program not be told something.
+/// Reason why a netdev could not be attached, or its program not be updated.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NetdevError {
     /// Another daemon has the netdev.
@@ -113,7 +113,7 @@ pub(crate) struct Instruction {
     pub(crate) inside: Arc<[(Prefix, Inside)]>,
 }
 
-/// A netdev that is ours.
+/// An attached netdev.
 #[derive(Clone)]
 pub(crate) struct Netdev {
     pub(crate) ifindex: u32,
@@ -125,7 +125,7 @@ pub(crate) struct Netdev {
     pub(crate) counters: Option<CounterReader>,
 }
 
-/// A netdev with a program of ours and sockets that workers serve. Dropping it leaves the program
+/// A netdev with Lockgate's program and sockets that workers serve. Dropping it leaves the program
 /// attached and closed.
 pub(crate) struct Steered {
     netdev: String,
@@ -188,7 +188,7 @@ impl Steered {
         bpf::detach(ifindex).map(drop).map_err(|error| NetdevError::Bpf { netdev, error })
     }
 
-    /// Tells the program what changed.
+    /// Gives the program changed instructions.
     ///
     /// # Errors
     /// [`NetdevError::Bpf`]: some of it may be as it was.
@@ -207,7 +207,7 @@ impl Steered {
         done.map_err(|error| self.refused(error))
     }
 
-    /// Tells the program other rules of its ports; everything else stays.
+    /// Gives the program other rules for its ports; everything else stays.
     ///
     /// # Errors
     /// [`NetdevError::Bpf`]: the rules are as they were.
@@ -231,7 +231,7 @@ impl Steered {
         self.steering.attach(self.ifindex).map_err(|error| self.refused(error))
     }
 
-    /// Returns whether a program of ours is on the netdev.
+    /// Returns whether Lockgate's program is on the netdev.
     pub(crate) fn is_attached(&self) -> bool {
         // What cannot be asked is not taken for gone.
         bpf::attached(self.ifindex).map_or(true, |program| {

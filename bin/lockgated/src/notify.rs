@@ -22,23 +22,23 @@ pub(crate) enum Health {
     Bad(String),
 }
 
-/// Tells that the daemon runs, and with what.
+/// Tells systemd that the daemon runs, with a status line.
 pub(crate) fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);
 }
 
-/// Tells what the daemon does now: a line of `systemctl status`.
+/// Sets the daemon's line of `systemctl status`.
 pub(crate) fn status(status: &str) {
     tell(&[NotifyState::Status(&one_line(status))]);
 }
 
-/// Tells that the daemon ends.
+/// Tells systemd that the daemon ends.
 pub(crate) fn stopping(status: &str) {
     tell(&[NotifyState::Stopping, NotifyState::Status(&one_line(status))]);
 }
 
-/// Feeds the watchdog for ever, if there is one, as long as `health` is good: a task of the
-/// control thread, so that it stops with it.
+/// Feeds the watchdog, if there is one, as long as `health` is good. Runs as a task of the control
+/// thread, so that it stops with it.
 pub(crate) async fn feed_watchdog(mut health: impl FnMut() -> Health) {
     let Some(time) = sd_notify::watchdog_enabled() else { return };
     let mut interval = tokio::time::interval(fed_every(time));

@@ -12,7 +12,7 @@ use crate::picture::Picture;
 /// Warnings that are listed; the last says how many more there are.
 const MAX_WARNINGS: usize = 20;
 
-/// Fills in what the samples of the last minute, the ports, peers and SAs say.
+/// Fills in the figures of the last minute, the ports, peers and SAs.
 pub(crate) fn fill(
     state: &Picture,
     status: &mut v1::Status,

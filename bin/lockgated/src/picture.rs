@@ -23,8 +23,7 @@ use crate::totals::Totals;
 use crate::worker::{Report, WorkerGone};
 use crate::workers::Workers;
 
-/// A picture of what runs at one moment. A copy of what the control thread owns: its parts are
-/// shared.
+/// A picture of the running state at one moment. Its parts are shared with the control thread.
 pub(crate) struct Picture {
     /// The configuration file that was started with.
     pub(crate) file: Arc<Path>,
@@ -47,7 +46,7 @@ pub(crate) struct Picture {
     pub(crate) live: Arc<LiveParts>,
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) reserved: Reserved,
-    /// Netdevs that are ours, by name.
+    /// Attached netdevs, by name.
     pub(crate) netdevs: Arc<BTreeMap<String, Netdev>>,
     /// Reason why a netdev could not be attached, by its name.
     pub(crate) troubles: Arc<HashMap<String, String>>,
@@ -74,7 +73,7 @@ pub(crate) struct Picture {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Waiting {
     pub(crate) revision: u64,
-    /// The revision that comes back if nobody confirms.
+    /// The revision that is restored without a confirmation.
     pub(crate) previous: u64,
     /// The time at which it does.
     pub(crate) until: Instant,

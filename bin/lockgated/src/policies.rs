@@ -45,7 +45,7 @@ pub(crate) struct Waiting {
     pub(crate) answer: Answer,
 }
 
-/// Changes that were compiled, each upon the one before it, and the guard that must stand first.
+/// Compiled changes, each based on the one before it, and the guard to be installed first.
 pub(crate) struct Batch {
     changes: Vec<Compilation>,
     guard: Result<NextGuard, NotMade>,
@@ -71,8 +71,8 @@ struct Made {
     compiled: Compiled,
 }
 
-/// Says what a change would do. If a search would exceed its cost, only making the change shows it.
-/// Blocks.
+/// Returns the effects of a change without making it. Whether a search would exceed its cost is
+/// found out only when the change is made. Blocks.
 ///
 /// # Errors
 /// [`Refused`].
@@ -100,7 +100,7 @@ pub(crate) fn judge(running: &Picture, change: &PolicyChange) -> Result<Done, Re
     })
 }
 
-/// Compiles one change upon the other; a refused one is answered and leaves no trace. Blocks.
+/// Compiles the changes one after another; answers a refused one, which leaves no trace. Blocks.
 pub(crate) fn compile_all(
     picture: &Picture,
     compiler: &mut Compiler,

@@ -13,7 +13,7 @@ use crate::events::{Events, Kind};
 /// up. Who waits for it is served in turn.
 pub(crate) type Keys = Arc<Mutex<KeyState>>;
 
-/// Tops reservations up, for ever, and says for what reason that is refused, if it is.
+/// Tops reservations up, for ever, and publishes the reason whenever that is refused.
 pub(crate) async fn keep_ahead(keys: Keys, refusal: watch::Sender<Option<String>>, events: Events) {
     let mut clock = interval(TOP_UP_INTERVAL);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -39,7 +39,7 @@ pub(crate) use writer::{sync_names, write_file};
 const DIRECTORY: &str = "revisions";
 /// Whole revisions that are kept.
 pub(crate) const MAX_KEPT: usize = 64;
-/// Changes of policies that are kept upon one whole revision.
+/// Changes of policies that are kept on top of one complete revision.
 pub(crate) const MAX_CHANGES: usize = 1024;
 /// Bytes that all but the last two whole revisions may have, with the changes upon them.
 const MAX_KEPT_BYTES: usize = 64 << 20;
@@ -111,7 +111,7 @@ pub(crate) struct PolicyEdit {
     pub(crate) add: String,
 }
 
-/// A whole configuration, and the names of the keys that it ran with.
+/// A complete configuration, and the names of its keys.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Body {
     pub(crate) text: String,
@@ -121,7 +121,7 @@ pub(crate) struct Body {
 /// The text of a revision, and what makes another one of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Text {
-    /// A whole configuration, with its keys, which no change of policies changes.
+    /// A complete configuration with its keys, which changes of policies do not change.
     pub(crate) whole: Body,
     /// Changes made since, in order.
     pub(crate) edits: Vec<PolicyEdit>,
@@ -146,7 +146,7 @@ pub(crate) struct RevisionError {
 }
 
 impl Text {
-    /// The whole text of a revision with all changes made in it, and its keys.
+    /// Returns the complete text of a revision after all changes, and its keys.
     ///
     /// # Errors
     /// The changes do not fit the text.
@@ -164,7 +164,7 @@ impl Text {
 /// Says what became of a revision that is to be written.
 pub(crate) type Written = oneshot::Receiver<Result<(), RevisionError>>;
 
-/// All that are kept, oldest first, in a directory of their own. A copy is to look at.
+/// The kept revisions, oldest first, in a directory of their own. A clone is for readers.
 #[derive(Clone)]
 pub(crate) struct Revisions {
     directory: Arc<Path>,
@@ -191,7 +191,7 @@ impl Revisions {
         Revisions { directory, kept, last: 0, is_broken: false, writer }
     }
 
-    /// Opens the revisions of earlier runs. Files that are none of ours are left alone.
+    /// Opens the revisions of earlier runs. Leaves foreign files alone.
     ///
     /// # Errors
     /// The directory can be neither made nor read.
@@ -227,7 +227,7 @@ impl Revisions {
         self.kept.iter().map(|kept| &kept.revision)
     }
 
-    /// Returns the revisions that are kept as a whole, oldest first.
+    /// Returns the revisions that are kept complete, oldest first.
     pub(crate) fn wholes(&self) -> impl DoubleEndedIterator<Item = &Revision> {
         self.kept.iter().filter(|kept| kept.is_whole).map(|kept| &kept.revision)
     }
@@ -237,7 +237,7 @@ impl Revisions {
         self.all().find(|revision| revision.number == number)
     }
 
-    /// The revision whose configuration this one has: what it brought back, or itself.
+    /// Returns the revision whose configuration this one has: the one that it restored, or itself.
     pub(crate) fn origin_of(&self, number: u64) -> u64 {
         let mut number = number;
         // A revision brings back an earlier one: this ends.
@@ -265,7 +265,7 @@ impl Revisions {
         self.last + 1
     }
 
-    /// Returns whether the next change of policies is to be kept as a whole revision.
+    /// Returns whether the next change of policies is to be kept as a complete revision.
     pub(crate) fn wants_whole(&self) -> bool {
         let edits = self.kept.iter().rev().take_while(|kept| !kept.is_whole).count();
         self.is_broken || edits >= MAX_CHANGES || edits == self.kept.len()
@@ -311,8 +311,8 @@ impl Revisions {
         Job::Whole { path: self.path(revision.number), revision: revision.clone(), body, done }
     }
 
-    /// A revision that could not be written: there is no going back to it, and the next one is
-    /// whole, unless a whole one came since.
+    /// Notes a revision that could not be written: no rollback to it is possible, and the next one
+    /// is kept complete, unless a complete one came since.
     pub(crate) fn lost(&mut self, number: u64) {
         self.is_broken |= self.whole_before(self.last) <= number;
         self.kept.retain(|kept| kept.revision.number != number);
@@ -390,7 +390,7 @@ pub(crate) async fn on_disk(written: Written) -> Result<(), RevisionError> {
     written.await.map_err(gone)?
 }
 
-/// Reads one revision, beside whatever goes on.
+/// Reads one revision, independently of later changes.
 pub(crate) struct Reader {
     path: PathBuf,
     whole: u64,

@@ -15,7 +15,7 @@ use crate::picture::Picture;
 use crate::unconfirmed;
 use crate::who::Uid;
 
-/// Checks that a text which was written for the directory `base` means the same beside `file`.
+/// Checks that a text which was written for the directory `base` means the same next to `file`.
 pub(crate) fn check_keys_dir(
     config: &Validated,
     base: &Path,
@@ -76,7 +76,7 @@ fn compare(file: &Path, running: &Compiled, base: &Path, revision: u64) -> v1::D
     drift(changes, text)
 }
 
-/// Compares a file with a picture of what runs. Blocks.
+/// Compares a file with a picture of the running state. Blocks.
 pub(crate) fn compared(picture: &Picture) -> KnownDrift {
     let Picture { file, compiled, base, revision, .. } = picture;
     // Before it is read: what changes meanwhile is compared again.
@@ -85,7 +85,7 @@ pub(crate) fn compared(picture: &Picture) -> KnownDrift {
     KnownDrift { stamp, revision: *revision, drift }
 }
 
-/// Writes what runs to the daemon's file, and returns the text. Blocks.
+/// Writes the running configuration to the daemon's file, and returns the text. Blocks.
 ///
 /// # Errors
 /// [`SaveError`]: the file is as it was.

@@ -305,7 +305,7 @@ fn association(
     }
 }
 
-/// Returns what is in front of ESP, in the configuration's words.
+/// Returns the headers before ESP, in the configuration's words.
 pub(crate) fn in_front(encapsulation: &Encapsulation) -> &'static str {
     if encapsulation.udp.is_some() { "udp" } else { "none" }
 }

@@ -136,14 +136,14 @@ impl State {
         self.gateway.config()
     }
 
-    /// Begins to show what runs; [`State::show`] shows what changed since.
+    /// Starts to publish the running state; [`State::show`] publishes changes.
     pub(crate) fn watched(&mut self) -> watch::Receiver<Arc<Picture>> {
         let (sender, receiver) = watch::channel(self.picture().into());
         self.picture = Some(sender);
         receiver
     }
 
-    /// Shows what runs now to everybody who looks.
+    /// Publishes the current state to all readers.
     pub(crate) fn show(&self) {
         let Some(picture) = &self.picture else { return };
         let old = picture.send_replace(self.picture().into());

@@ -26,7 +26,7 @@ pub(crate) struct ThisMachine {
 }
 
 impl ThisMachine {
-    /// A machine of whose netdevs none is ours yet.
+    /// Returns a machine without attached netdevs.
     pub(crate) fn new(workers: Vec<Handle>, ethtool: Ethtool) -> ThisMachine {
         ThisMachine { workers, netdevs: BTreeMap::new(), ethtool }
     }

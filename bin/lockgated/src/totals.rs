@@ -11,7 +11,7 @@ use policy::Direction;
 
 use crate::worker::Flushed;
 
-/// An SA by what it keeps for life: direction, SPI, peer.
+/// Lifelong identity of an SA: direction, SPI, peer.
 pub(crate) type SaKey = (Direction, Spi, String);
 
 /// Sums over workers and snapshots.
@@ -21,11 +21,10 @@ pub(crate) struct Totals {
     pub(crate) ledgers: BTreeMap<String, Ledger>,
     /// Packets and bytes that left by each port.
     pub(crate) transmitted: HashMap<String, Volume>,
-    /// TCP and UDP checksums of what came by each port, by its name.
+    /// TCP and UDP checksums of received packets, by port name.
     pub(crate) l4_checksums: BTreeMap<String, L4ChecksumCounts>,
     pub(crate) drops: BTreeMap<DropReason, u64>,
-    /// Outbound and inbound, of policies that decided anything, by name: an edited policy goes on
-    /// with what it counted.
+    /// Outbound and inbound counts of policies, by name: an edited policy keeps its counts.
     pub(crate) policies: imbl::HashMap<Arc<str>, [Volume; 2]>,
     pub(crate) sas: imbl::HashMap<SaKey, Volume>,
     pub(crate) full_lookups: u64,

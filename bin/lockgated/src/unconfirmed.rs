@@ -94,7 +94,7 @@ pub(crate) struct Beginning {
     pub(crate) loaded: Loaded,
     /// The directory that a relative `keys_dir` in it starts from.
     pub(crate) base: PathBuf,
-    /// The file holds what was never confirmed: what starts instead.
+    /// The configuration that starts instead of a file that was never confirmed.
     pub(crate) instead: Option<Instead>,
     /// The record is damaged.
     pub(crate) damaged: Option<Damaged>,
@@ -131,7 +131,7 @@ impl Instead {
 pub(crate) struct Damaged {
     path: PathBuf,
     damage: Damage,
-    /// Takes its place: the revisions that are kept said what it must say.
+    /// Record that replaces it, made from the kept revisions.
     pub(crate) mended: Option<Record>,
 }
 

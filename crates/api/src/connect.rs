@@ -64,7 +64,7 @@ pub enum ConnectError {
 pub struct SocketPath(PathBuf);
 
 impl SocketPath {
-    /// The one that was named, else what the environment names, else the usual one.
+    /// Returns the named socket, else the one of the environment, else the default.
     pub fn choose(named: Option<&Path>) -> SocketPath {
         let from_environment = || std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty());
         SocketPath(match named {

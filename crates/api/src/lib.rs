@@ -24,7 +24,7 @@ pub const READ_GROUP: &str = "lockgate";
 /// The group whose members may change, beside root.
 pub const ADMIN_GROUP: &str = "lockgate-admin";
 
-/// The largest request, bytes: a configuration of the largest size and what stands around it.
+/// Largest request, bytes: a configuration of the largest size and its envelope.
 pub const MAX_REQUEST_BYTES: usize = (256 << 20) + (1 << 20);
 /// The largest request of those that carry no configuration, bytes.
 pub const MAX_SMALL_REQUEST_BYTES: usize = 64 << 10;
@@ -36,7 +36,7 @@ pub const MAX_CACHE_ENTRIES: u32 = 10_000;
 pub const DEFAULT_CACHE_ENTRIES: u32 = 100;
 /// Requests that one connection may have under way.
 pub const MAX_STREAMS: u32 = 16;
-/// Connections at a time: so many of root, and so many of all others together.
+/// Connections at a time: this many of root, and this many of all others together.
 pub const MAX_CONNECTIONS: usize = 64;
 /// Connections at a time of one user who is not root.
 pub const MAX_USER_CONNECTIONS: usize = 16;

@@ -34,8 +34,8 @@ impl Change {
 pub struct Difference {
     /// The way in which it differs.
     pub change: Change,
-    /// Its kind: `node`, `port`, `cache`, `metrics`, `peer`, `policy`, `route`, `neighbour`;
-    /// `order`: policies that both have stand in another order, which decides among equals.
+    /// Its kind: `node`, `port`, `cache`, `metrics`, `peer`, `policy`, `route`, `neighbour`; or
+    /// `order`: policies of both are in another order, which decides among equals.
     pub what: &'static str,
     /// Name of the section; empty for a section that has none.
     pub name: String,
@@ -45,8 +45,8 @@ pub struct Difference {
     pub after: String,
 }
 
-/// Lists the sections that differ, in the order of the later configuration; what was removed
-/// stands at the end. Defaults count as written. Empty exactly if both mean the same, keys aside.
+/// Lists the sections that differ, in the order of the later configuration, removed ones last.
+/// Defaults count as written. Empty exactly if both mean the same, keys aside.
 pub fn differences(before: &Validated, after: &Validated) -> Vec<Difference> {
     let (old, new) = (before.sections(), after.sections());
     let key = |section: &Section| (section.what, section.name.clone());

@@ -10,7 +10,7 @@ use crate::mistake::Mistake;
 use crate::source::{Excerpt, Place, Source, Span};
 use crate::text;
 
-/// Errors that are told at most, and warnings too; of the rest only the errors are counted.
+/// Errors that are shown at most, and warnings too; further errors are only counted.
 pub const MAX_PROBLEMS: usize = 40;
 
 /// Draws problems without colours, which logs and the API's clients would show as debris.
@@ -127,8 +127,8 @@ impl Serialize for Problem {
     }
 }
 
-/// The problems of a configuration that cannot be used: at least one error, and the warnings beside
-/// it. Nothing of it is applied.
+/// The problems of a configuration that cannot be applied: at least one error, and the warnings.
+/// Nothing of it is applied.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct ConfigErrors {
     /// The problems in the order of their places.
@@ -144,7 +144,7 @@ impl ConfigErrors {
         ConfigErrors { problems: vec![problem], untold: 0 }
     }
 
-    /// Returns the number of errors that are told, warnings not counted.
+    /// Returns the number of errors that are shown, warnings not counted.
     pub fn errors(&self) -> usize {
         self.problems.iter().filter(|problem| problem.severity == Severity::Error).count()
     }
@@ -177,7 +177,7 @@ impl std::error::Error for ConfigErrors {}
 /// Lines of problems that are shown at most: a screen.
 const SCREEN_LINES: usize = 40;
 
-/// Problems as text for a terminal, one after the other, each ending with a newline and, if it is
+/// Diagnostics as text for a terminal, one after the other, each ending with a newline and, if it is
 /// more than a line, with an empty one. Those that do not fit on a screen are one line each, errors
 /// before warnings; the rest is counted.
 pub fn render(problems: &[Problem]) -> String {

@@ -25,9 +25,9 @@ pub struct ParsedPolicies {
     pub warnings: Vec<Problem>,
 }
 
-/// Parses `[[policy]]` sections for a configuration whose ports and peers they may name. Its
-/// policies are not looked at: whether a name is taken, who adds them finds out. `name` stands in
-/// the mistakes.
+/// Parses `[[policy]]` sections for a configuration whose ports and peers they may name. Does not
+/// compare names with the configuration's policies; the caller that adds them does. `name` is the
+/// file's name in messages.
 ///
 /// # Errors
 /// All mistakes of the text, with its warnings.

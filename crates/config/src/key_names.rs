@@ -14,7 +14,7 @@ use crate::{KeyLine, Keys};
 pub struct KeyName {
     /// `in` or `out`, as in the file.
     pub direction: &'static str,
-    /// The SA it is of.
+    /// SPI of the SA that uses the key.
     pub spi: Spi,
     /// The key.
     pub fingerprint: Fingerprint,

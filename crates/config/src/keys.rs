@@ -45,7 +45,7 @@ pub struct KeyLine {
 pub struct Keys {
     /// The keys of each peer, in the order of its file.
     pub peers: Vec<Vec<KeyLine>>,
-    /// The file of each peer's keys; empty for keys that are of no file.
+    /// The file of each peer's keys; empty for keys without files.
     pub files: Vec<KeyFileFacts>,
 }
 
@@ -122,9 +122,8 @@ impl ReplayKeys {
         ReplayKeys(Keys { peers, files: Vec::new() })
     }
 
-    /// Fresh random keys that nobody else has, one to seal with for each peer, under SPIs that
-    /// mean nothing: for `explain` without key files, which seals nothing and wants to know what
-    /// would be sealed.
+    /// Makes fresh random keys, one outbound key for each peer, under SPIs without meaning: for
+    /// `explain` without key files, which seals nothing but shows what would be sealed.
     ///
     /// # Errors
     /// [`KeyFileError::NoRandom`].
@@ -327,7 +326,8 @@ pub(crate) fn words(line: &[u8]) -> Vec<(u32, &[u8])> {
     words
 }
 
-/// The lines of a key file that are right, each with its place, and what is wrong with the rest.
+/// Parses the lines of a key file. Returns the valid ones, each with its place, and the mistakes of
+/// the others.
 pub(crate) fn parse(
     content: &[u8],
     suite: Suite,

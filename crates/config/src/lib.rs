@@ -93,7 +93,7 @@ pub struct Loaded {
     pub keys: Keys,
 }
 
-/// Parses a configuration and judges it. Touches no file; `name` stands in the mistakes.
+/// Parses and validates a configuration. Touches no file; `name` is the file's name in messages.
 ///
 /// # Errors
 /// All mistakes of the text, with its warnings.
@@ -176,8 +176,8 @@ pub fn read_text(path: &Path) -> Result<String, ConfigErrors> {
     }
 }
 
-/// Reads the text of a configuration from what is open, up to its end; `name` stands in the
-/// mistakes.
+/// Reads the text of a configuration from an open input, up to its end; `name` is its name in
+/// messages.
 ///
 /// # Errors
 /// As [`read_text`].
@@ -192,8 +192,8 @@ pub fn text_of(input: impl Read, name: &str) -> Result<String, ConfigErrors> {
     String::from_utf8(bytes).map_err(|_| fail(Mistake::NotText))
 }
 
-/// Reads a configuration file for a machine with so many bytes of memory (`None`: unknown), and the
-/// key files that it names.
+/// Reads a configuration file, and the key files that it names, for a machine with `memory` bytes
+/// of memory (`None`: unknown).
 ///
 /// # Errors
 /// All mistakes of the file, else that the machine has too little memory for it, else all mistakes
@@ -208,8 +208,8 @@ pub fn base_of(path: &Path) -> &Path {
 }
 
 impl Parsed {
-    /// The same, for a machine with so many bytes of memory. Half of it is the flow cache's at
-    /// most: a table that the machine cannot back ends the daemon when traffic fills it.
+    /// Checks the configuration against a machine's memory in bytes. The flow cache may take half
+    /// of it: a table that the machine cannot back would end the daemon when traffic fills it.
     ///
     /// # Errors
     /// The flow cache is too large, with the warnings of the configuration (FC-11).
@@ -227,8 +227,8 @@ impl Parsed {
         Err(errors)
     }
 
-    /// The directory of the key files, as the file says it. `base` is what a relative `keys_dir` is
-    /// relative to: the directory of the configuration file.
+    /// Returns the directory of the key files. A relative `keys_dir` starts at `base`, the
+    /// directory of the configuration file.
     pub fn keys_directory(&self, base: &Path) -> PathBuf {
         base.join(&self.validated.node.keys_dir)
     }

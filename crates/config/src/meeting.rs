@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A service of `allow_host` of which policies want packets to addresses of ours.
+/// A service of `allow_host` whose packets some policies want, too.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Meeting {
     /// The port's name.

@@ -154,9 +154,8 @@ pub(crate) fn read(
     readable.then(|| (frame(&top, problems), policies(&top, problems)))
 }
 
-/// Notes the first mistake of the syntax, else keys that are there twice, and returns whether the
-/// values mean something in spite of them. What follows a mistake of the syntax is told when that
-/// one is mended: most of it would be its consequence.
+/// Notes the first syntax error, or else duplicate keys, and returns whether the values can be
+/// used. Later syntax errors are not reported: most are consequences of the first.
 pub(crate) fn note(
     errors: &[toml::de::Error],
     source: &Source<'_>,

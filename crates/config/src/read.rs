@@ -22,11 +22,11 @@ pub(crate) enum Scalar {
     Number(i128),
 }
 
-/// One table of the file, with the name that mistakes in it are told under.
+/// A table of the file, with its title for messages.
 pub(crate) struct Section<'a> {
     /// `[port.lan]`, `[[policy]]`.
     pub(crate) title: Cow<'static, str>,
-    /// Its header, or what stands for it.
+    /// Location of its header.
     pub(crate) at: Span,
     table: &'a DeTable<'a>,
     origin: &'a Origin,
@@ -146,7 +146,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A list of strings; `None` if an entry is of another type.
+    /// Reads a list of strings; `None` if an entry is of another type.
     pub(crate) fn texts(
         &self,
         problems: &mut Problems<'_>,
@@ -212,8 +212,8 @@ impl<'a> Section<'a> {
         sections
     }
 
-    /// The list of tables under this key, which are told under this title, in the order of the
-    /// file.
+    /// Reads the list of tables under this key, in the order of the file; `title` is its name in
+    /// messages.
     pub(crate) fn list(
         &self,
         problems: &mut Problems<'_>,

@@ -97,8 +97,8 @@ fn copy(material: &KeyMaterial) -> Result<KeyMaterial, KeyFileError> {
     KeyMaterial::new(material.suite(), material.expose()).map_err(|_| KeyFileError::NoRandom)
 }
 
-/// Writes a replay key file, readable by its owner only. Overwrites a replay key file that is
-/// ours, and nothing else.
+/// Writes a replay key file, readable by its owner only. Overwrites only a replay key file of the
+/// same user.
 ///
 /// # Errors
 /// [`KeyFileError`].

@@ -15,7 +15,7 @@ use crate::text::escaped_line;
 /// Bytes `start .. end` of a [`Source`].
 pub(crate) type Span = Range<usize>;
 
-/// The places in a file of the parts of a text that was put together from it.
+/// Places in a file of the parts of a text that was assembled from it.
 #[derive(Debug)]
 pub(crate) struct Origin(Vec<(usize, usize)>);
 
@@ -191,7 +191,7 @@ impl<'a> Source<'a> {
         Excerpt::of(text, begin..within(span.end).max(begin))
     }
 
-    /// Place of the earlier definition of the key that the span covers, within the same table.
+    /// Location of the earlier definition of the key that the span covers, within the same table.
     ///
     /// The TOML reader tells only where the second one is. A header's first is the earlier line
     /// with the same header; another key's first is the earlier line of this table that begins

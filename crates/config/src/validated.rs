@@ -20,7 +20,7 @@ use crate::written::{count_text, mac_text, service_text};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct PeerId(pub u32);
 
-/// A whole configuration.
+/// A complete configuration, typed and resolved.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Validated {
     /// `[node]`.
@@ -153,9 +153,9 @@ impl Cache {
         tables / Cache::ENTRIES_PER_FLOW
     }
 
-    /// Returns the size of the table of each of so many workers; `None`: none. The entries of all
-    /// flows are rounded up to a power of two, and each worker's share of them again (FC-10,
-    /// FC-11).
+    /// Returns the size of the table of each of `workers` workers; `None`: there is no cache. The
+    /// entries of all flows are rounded up to a power of two, and each worker's share of them again
+    /// (FC-10, FC-11).
     pub fn size(self, workers: u32) -> Option<CacheSize> {
         let Cache::On { flows, .. } = self else { return None };
         let all = flows.saturating_mul(Cache::ENTRIES_PER_FLOW).checked_next_power_of_two();
@@ -220,7 +220,7 @@ impl Peer {
     }
 }
 
-/// Place of a peer: its address and UDP port stay, or may change.
+/// Location of a peer: its address and UDP port stay, or may change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PeerPlace {
     /// The peer's address and port stay as configured.
@@ -362,8 +362,8 @@ pub(crate) struct Section {
 }
 
 impl Validated {
-    /// The whole configuration with every default written out, as TOML that parses back to the
-    /// same [`Validated`]. Keys as references only.
+    /// Returns the configuration with every default, as TOML that parses back to the same
+    /// [`Validated`]. Names key files only.
     pub fn effective(&self) -> String {
         let texts: Vec<String> = self.sections().into_iter().map(|section| section.text).collect();
         texts.join("\n")

@@ -267,7 +267,7 @@ proptest! {
         prop_assert_eq!(meaning(&effective).effective(), effective);
     }
 
-    /// Pieces of a good file cut, repeated and moved, with hostile bytes between.
+    /// Chunks of a good file cut, repeated and moved, with hostile bytes between.
     #[test]
     fn mutated_configurations_never_panic(
         text in configuration(),

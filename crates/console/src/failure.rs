@@ -53,7 +53,7 @@ pub fn error_json(failure: &(impl Failed + ?Sized)) -> Value {
     })
 }
 
-/// Tells why a program failed, and returns the code that it ends with.
+/// Reports the reason why a program failed, and returns its exit code.
 pub fn tell(failure: &impl Failed, form: Form) -> ExitCode {
     let text = failure.to_string();
     let text = text.trim_end();

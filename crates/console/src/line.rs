@@ -32,8 +32,7 @@ impl LineError {
     }
 }
 
-/// Parses a command line. Prints help and version where they are asked for; nothing is left to do
-/// then.
+/// Parses a command line. Prints help and version on request; then the caller has nothing to do.
 ///
 /// # Errors
 /// [`LineError`].

@@ -35,7 +35,7 @@ pub fn write_text(text: &str) -> std::io::Result<()> {
     }
 }
 
-/// Prints one line and returns whether somebody still reads.
+/// Prints one line and returns whether the reader still reads.
 ///
 /// # Errors
 /// As [`print`].
@@ -90,13 +90,13 @@ pub fn unless_gone<T: Default>(error: std::io::Error) -> Result<T, OutputError> 
     written(Err(error)).map(|_| T::default())
 }
 
-/// Prints to standard error, with hidden characters escaped. If that cannot be written either,
-/// nobody is left to tell.
+/// Prints to standard error, with hidden characters escaped. Ignores a failure, which could not be
+/// reported either.
 pub fn complain(text: &str) {
     let _ = std::io::stderr().lock().write_all(config::escaped(text).as_bytes());
 }
 
-/// Prints text and returns whether somebody still reads.
+/// Prints text and returns whether the reader still reads.
 ///
 /// # Errors
 /// As [`print`].
@@ -104,7 +104,7 @@ pub fn print_on(text: &str) -> Result<Reader, OutputError> {
     written(write(text))
 }
 
-/// Moves a terminal's cursor to the top and clears what is below.
+/// Moves a terminal's cursor to the top and clears the rest of the screen.
 pub fn clear_screen() {
     // Where that cannot be written, what follows cannot either, and tells.
     let _ = std::io::stdout().lock().write_all(b"\x1b[H\x1b[J");

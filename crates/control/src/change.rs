@@ -98,7 +98,8 @@ pub(crate) struct Transaction {
 }
 
 impl Transaction {
-    /// Finds what goes and gives ids to what comes, which makes it the newest of its priority.
+    /// Finds the policies to remove and gives ids to the added ones, each of which becomes the
+    /// newest of its priority.
     pub(crate) fn new(
         running: &Compiled,
         remove: &[String],
@@ -167,10 +168,10 @@ fn unknown(running: &Compiled, name: &str) -> ChangeRefused {
 }
 
 impl Compiler {
-    /// Takes policies away by name and adds others, in one transaction upon what runs: a packet is
-    /// judged by the set before or by the set after. Added policies win over those of their
-    /// priority, the later in the list over the earlier. SAs, sets and keys are those of
-    /// `running`, with the ends that its peers have moved to.
+    /// Removes policies by name and adds others, in one transaction: a packet is decided by the
+    /// policies before or after it, never by a mixture. Added policies win over others of their
+    /// priority, later ones over earlier ones. SAs, sets, keys and the current addresses of peers
+    /// are those of `running`.
     ///
     /// The generation of each domain that any of the policies has rules in rises by 1, and that of
     /// the policies as a whole. A transaction of nothing changes nothing.
@@ -233,8 +234,8 @@ impl Compiler {
         })
     }
 
-    /// Returns a job that folds the changes in front of a base into a new base, if they are so
-    /// many, or cost searches so much, that it is worth it. Cheap; the job is not.
+    /// Returns a job that compacts the changes in front of a base into a new base, if their number
+    /// or their cost to searches is worth it. Cheap; the job is not.
     ///
     /// `None`, too, where something was compiled since that did not come to run: the new base could
     /// not be adopted, and the next change is made of the whole set anyway.
@@ -245,8 +246,8 @@ impl Compiler {
             .then(|| RebuildJob { spd: running.spd.clone(), sets: running.sad.places().clone() })
     }
 
-    /// Puts a rebuilt base under what runs now, with the changes since in front of it. Neither
-    /// generations nor slots change, and every answer stays the same.
+    /// Replaces the base of the running policies by a rebuilt one, with later changes in front of
+    /// it. Generations, slots and all answers stay the same.
     ///
     /// # Errors
     /// [`NotAdopted`]: what runs goes on.
@@ -268,8 +269,8 @@ impl Compiler {
     }
 }
 
-/// Folds changes into a base of their own; for a thread beside what runs. It takes nothing from
-/// anyone, and may be dropped.
+/// Compacts changes into a base of its own, on a background thread. It shares nothing that others
+/// change, and may be dropped.
 pub struct RebuildJob {
     spd: Arc<Spd>,
     sets: SetPlaces,
@@ -286,7 +287,7 @@ pub struct Rebuilt {
 pub struct Adopted {
     /// The running configuration.
     pub compiled: Compiled,
-    /// Tables that were made beside what runs: its next snapshot is put together upon them
+    /// Tables that were built in the background, on which the next snapshot is assembled
     /// ([`dataplane::Snapshot::upon`]).
     pub tables: Tables,
 }

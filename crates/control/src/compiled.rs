@@ -23,7 +23,7 @@ pub struct RefusedKey {
     pub peer: String,
     /// Direction of its SA: outbound keys seal, inbound keys open.
     pub direction: Direction,
-    /// The SA it is of.
+    /// SPI of the SA that would use the key.
     pub spi: Spi,
     /// Fingerprint of the key.
     pub fingerprint: Fingerprint,
@@ -31,7 +31,7 @@ pub struct RefusedKey {
     pub reason: keystate::Refusal,
 }
 
-/// A configuration, compiled but for what the kernel says.
+/// A compiled configuration, still without the kernel's state.
 pub struct Compiled {
     /// Its policies.
     pub spd: Arc<Spd>,
@@ -39,7 +39,7 @@ pub struct Compiled {
     pub sad: Sad,
     /// Its peers' SA sets, in the order of the file.
     pub peers: Arc<[SaSetId]>,
-    /// Generation of the policies as a whole.
+    /// Generation of all policies together.
     pub generation: Generation,
     /// Number of the arrangement of policy slots.
     pub policy_slots: u32,
@@ -49,14 +49,14 @@ pub struct Compiled {
     pub(crate) ends: Ends,
     /// The settings, and the order of the policies.
     pub(crate) listing: Listing,
-    /// The configuration as one piece, once somebody asked for it.
+    /// The configuration in one piece, made on first use.
     pub(crate) validated: OnceLock<Arc<Validated>>,
     pub(crate) kept: Arc<Kept>,
     pub(crate) workers: u32,
 }
 
 impl Compiled {
-    /// The configuration. Cost: all policies are copied if nobody asked yet.
+    /// Returns the configuration. Cost: the first call copies all policies.
     pub fn validated(&self) -> &Arc<Validated> {
         self.validated
             .get_or_init(|| self.listing.whole(&self.spd, &self.peers, self.slots()).into())
@@ -67,9 +67,9 @@ impl Compiled {
         self.listing.settings()
     }
 
-    /// Puts a snapshot together with what the kernel says. Cheap enough for every change there
-    /// and of single policies: it shares with `running`, which workers walk by until now, what is
-    /// the same. The route generation rises by 1 if ports, routes or next hops are others.
+    /// Assembles a snapshot with the kernel's state. Cheap enough for every change of it and of
+    /// single policies: it shares unchanged parts with `running`, the snapshot in use. The route
+    /// generation rises by 1 if ports, routes or next hops differ.
     ///
     /// # Errors
     /// [`SnapshotError`]: `live` is of another configuration, or a mistake of its maker.
@@ -211,7 +211,7 @@ pub(crate) struct SaIdentity {
     pub(crate) window: u32,
 }
 
-/// State that one compile hands to the next, beside the policies.
+/// State that one compile hands to the next, apart from the policies.
 #[derive(Default)]
 pub(crate) struct Kept {
     pub(crate) slots: Arc<PortSlots>,

@@ -75,7 +75,7 @@ pub struct Picture<'a> {
     /// Ports that are not up, if the daemon explains.
     pub dead_ports: &'a [DeadPort],
     /// Answers of each worker's flow cache to [`questions`], in their order; `None`: the worker has
-    /// no cache. Empty: no daemon was asked.
+    /// no cache. Empty without a daemon.
     pub recalled: &'a [Option<Vec<Recall>>],
 }
 
@@ -90,7 +90,7 @@ pub struct Question<'a> {
     pub flow: Flow,
 }
 
-/// An error in a question, by the fault of whoever asks. The messages say what to ask instead.
+/// A mistake in a question. The messages say what to ask instead.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum QuestionError {
     /// A name that the configuration does not have.
@@ -153,16 +153,15 @@ pub struct Explained {
     pub peer: Option<String>,
     /// Outer addresses.
     pub tunnel: Option<TunnelEnds>,
-    /// The SA that seals it, if its SPI may be told.
+    /// SPI of the SA that seals the packet, if it may be shown.
     pub spi: Option<String>,
     /// Largest inner packet on its way, bytes.
     pub mtu: Option<u32>,
-    /// Generation of the policies as a whole.
+    /// Generation of all policies together.
     pub generation: u32,
     /// Advice, and limits of the verdict: one sentence each.
     pub notes: Vec<String>,
-    /// The whole explanation as text: headings, empty where they are the line's before, and their
-    /// contents.
+    /// The explanation as text: headings and contents; an empty heading continues the one before.
     #[serde(skip)]
     pub lines: Vec<(&'static str, String)>,
 }
@@ -220,7 +219,7 @@ fn arrival(snapshot: &Snapshot, question: Question<'_>) -> Result<Arrival, Quest
     Ok(arrival)
 }
 
-/// Explains what the walk would do with a packet. Nothing is sent, sealed or counted.
+/// Explains the verdict on a packet. Sends, seals and counts nothing.
 ///
 /// # Errors
 /// [`QuestionError`].

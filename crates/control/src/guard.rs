@@ -61,7 +61,7 @@ pub enum GuardError {
     Nft(#[from] NftError),
 }
 
-/// State of the table, compared with what was put in place.
+/// State of the table, compared with the table that was installed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Integrity {
     /// The table is unchanged.
@@ -110,8 +110,9 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// The guard of a configuration: its ports and what is stacked on them now, its policies, and
-    /// what they reserve of `allow_host`. Pure; takes 30 ms for 100 000 policies.
+    /// Makes the guard of a configuration: of its ports and the netdevs stacked on them, its
+    /// policies, and the services of `allow_host` that they reserve. Pure; takes 30 ms for 100 000
+    /// policies.
     ///
     /// # Errors
     /// [`UnwritableName`]: a netdev's name cannot be written in nftables.
@@ -125,8 +126,8 @@ impl Guard {
         Ok(Guard { netdevs, outbound, listing: None })
     }
 
-    /// The guard of the same configuration with other netdevs or other reserved services, to be put
-    /// in place; `None`: they make no difference. Pure and cheap: looks at no policy.
+    /// Makes the guard of the same configuration with other netdevs or other reserved services, to
+    /// be installed; `None`: they make no difference. Pure and cheap: looks at no policy.
     ///
     /// # Errors
     /// [`UnwritableName`]: a netdev's name cannot be written in nftables.
@@ -202,7 +203,7 @@ impl Guard {
         }
     }
 
-    /// Puts rules for what it lacks behind all others. Blocks: some milliseconds.
+    /// Appends the rules that the guard lacks. Blocks: some milliseconds.
     ///
     /// # Errors
     /// [`GuardError`]: the table is as it was.
@@ -268,7 +269,7 @@ impl Guard {
         }
     }
 
-    /// Returns whether a table of the guard's name exists, whoever put it there.
+    /// Returns whether a table of the guard's name exists, whatever installed it.
     ///
     /// # Errors
     /// [`GuardError`]: `nft` could not be asked.
@@ -276,7 +277,7 @@ impl Guard {
         Ok(TABLE.listing()?.is_some())
     }
 
-    /// Removes the table, whoever put it there: Linux may forward again.
+    /// Removes the table, whatever installed it: Linux may forward again.
     ///
     /// # Errors
     /// [`GuardError`]; that there is no table is none.
@@ -285,14 +286,14 @@ impl Guard {
     }
 }
 
-/// The table that stands, whoever put it there, to be put back where another took its place.
+/// The table that is installed, whatever installed it, to be restored if another replaces it.
 pub struct Earlier {
     /// `None`: there was none.
     text: Option<String>,
 }
 
 impl Earlier {
-    /// Looks at the table that stands. Blocks: milliseconds, more for sets of many addresses.
+    /// Reads the installed table. Blocks: milliseconds, more for sets of many addresses.
     ///
     /// # Errors
     /// [`GuardError`]: `nft` could not be asked.
@@ -300,7 +301,7 @@ impl Earlier {
         Ok(Earlier { text: TABLE.text("list the guard")? })
     }
 
-    /// Puts it back in one transaction; removes the one that stands if there was none.
+    /// Restores the table in one transaction; removes the installed one if there was none.
     ///
     /// # Errors
     /// [`GuardError`]: the one that stands still does.

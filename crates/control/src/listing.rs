@@ -9,8 +9,8 @@ use config::validated::{PeerId, Policy, Validated};
 
 use crate::port_slots::PortSlots;
 
-/// A configuration without its policies, and the order in which it lists them: what they say is in
-/// the SPD. Cheap to copy.
+/// A configuration without its policies, and the order of the policies, whose content the SPD
+/// holds. Cheap to copy.
 #[derive(Clone)]
 pub(crate) struct Listing {
     /// The configuration with an empty list of policies.
@@ -29,8 +29,8 @@ impl Listing {
         Listing { settings: Arc::new(whole), order, listed: spd.slots() }
     }
 
-    /// Returns the same configuration upon an SPD that was made of all its policies, those of
-    /// `before` and some that came: slots may be others.
+    /// Returns the same configuration on an SPD that was made of all its policies, those of
+    /// `before` and added ones; slots may differ.
     pub(crate) fn upon(&self, spd: &Spd, before: &Spd) -> Listing {
         let names = spd.names();
         // One that went and came again under its name is another, and the newest.

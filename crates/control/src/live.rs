@@ -33,7 +33,7 @@ use crate::port_slots::{HeldSlots, PortSlots};
 use config::validated::{Peer, Policy, Validated};
 use config::{Keys, Loaded, PeerId};
 
-/// Compiles one configuration after the other, and knows what the last one left to keep.
+/// Compiles one configuration after another, and keeps the state that the next one reuses.
 pub struct Compiler {
     workers: u32,
     pub(crate) generation: Generation,
@@ -64,7 +64,7 @@ impl Compiler {
         Compiler::for_workers(u32::MAX)
     }
 
-    /// Returns a compiler for so many worker threads, now and later. One worker needs no lock.
+    /// Returns a compiler for `workers` worker threads, now and later. One worker needs no lock.
     pub fn for_workers(workers: u32) -> Compiler {
         Compiler {
             workers,
@@ -78,8 +78,8 @@ impl Compiler {
         }
     }
 
-    /// The part of a compile that takes as long as there are policies, 0.3 s for 100 000 of them.
-    /// Takes nothing from anyone, so that it can be done beside what runs.
+    /// Does the slow part of a compile, 0.3 s for 100 000 policies. Changes no shared state, so it
+    /// can run in the background.
     ///
     /// # Errors
     /// [`CompileError::Spd`], [`CompileError::OutOfNumbers`].
@@ -192,8 +192,8 @@ impl Compiler {
     }
 }
 
-/// Slots for so many policies and those that come after them. Where none is left all are given
-/// anew, and counters begin anew.
+/// Returns slots for `policies` policies and those added later. When none is left, all are assigned
+/// again, and counters start again.
 pub(crate) fn room_for(policies: usize) -> usize {
     policies.saturating_mul(2).next_power_of_two().max(LEAST_SLOTS)
 }

@@ -69,9 +69,9 @@ impl Takeovers {
     }
 }
 
-/// The packets that a change would take from PROTECT policies that run: those that leave in
-/// cleartext, or with another peer, after it. A policy that comes takes from those below it; what
-/// a policy leaves that goes is taken by those below it.
+/// Finds the packets that a change would take from running PROTECT policies: those that leave in
+/// cleartext, or with another peer, after it. An added policy takes packets from policies below it;
+/// the packets of a removed policy fall to policies below it.
 ///
 /// # Errors
 /// [`ChangeRefused`]: the change does not fit what runs.

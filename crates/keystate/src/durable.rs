@@ -115,7 +115,8 @@ pub(crate) struct Edges {
 const EDGES: &str = "right edges";
 
 impl Edges {
-    /// Reads them. A damaged file is set aside, which is noted: windows then begin anew.
+    /// Reads the right edges. Sets a damaged file aside and notes that: windows then start at their
+    /// beginning.
     pub(crate) fn open(path: &Path, notices: &mut Vec<Notice>) -> Result<Edges, FileError> {
         let mut edges = BTreeMap::new();
         if let Some(content) = files::read(path)? {

@@ -67,7 +67,7 @@ pub(crate) fn make_directory(path: &Path, mode: u32) -> Result<(), FileError> {
     check_ours(path, &metadata)
 }
 
-/// Opens a file of ours for reading and writing, and makes it if it is missing.
+/// Opens a record file for reading and writing, and makes it if it is missing.
 pub(crate) fn open_or_create(path: &Path) -> Result<File, FileError> {
     let of = |error: io::Error| FileError::of(path, &error);
     let mut options = OpenOptions::new();
@@ -78,7 +78,7 @@ pub(crate) fn open_or_create(path: &Path) -> Result<File, FileError> {
     Ok(file)
 }
 
-/// Reads a file of ours; `None`: it is not there.
+/// Reads a record file; `None`: it is not there.
 pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
     let of = |error: io::Error| FileError::of(path, &error);
     let mut options = OpenOptions::new();

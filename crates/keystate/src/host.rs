@@ -22,8 +22,8 @@ impl HostIdentity {
         }
     }
 
-    /// The identity of this machine: `/etc/machine-id` and the kernel's boot id. A machine without
-    /// the first counts as another one after every boot, and so does what it has recorded.
+    /// Returns the identity of this machine: `/etc/machine-id` and the kernel's boot id. A machine
+    /// without the first counts as another machine after every boot, which invalidates its records.
     ///
     /// # Errors
     /// [`FileError`] if the kernel does not say its boot id, or the machine id is there and cannot

@@ -66,10 +66,10 @@ pub enum KeyUse {
     Opens,
 }
 
-/// A key file, as it was when its keys were read.
+/// A key file at the moment when its keys were read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeyFileFacts {
-    /// Its path. Its witness is kept beside it.
+    /// Its path. Its witness lies in the same directory.
     pub path: PathBuf,
     /// Time of its last change.
     pub modified: SystemTime,
@@ -102,13 +102,13 @@ pub struct KeyRefused {
     pub fingerprint: Fingerprint,
     /// The use that was refused.
     pub usage: KeyUse,
-    /// The SA it is of.
+    /// SPI of the SA that would use the key.
     pub spi: Spi,
     /// The reason.
     pub reason: Refusal,
 }
 
-/// Records could not be written. The SAs concerned seal up to the end of what is reserved, and
+/// Records could not be written. The SAs concerned seal up to the end of their reservations, and
 /// again once writing succeeds.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("records of {failed} keys could not be written: {first}")]
@@ -252,9 +252,9 @@ impl KeyState {
         })
     }
 
-    /// The counter of a sealing key: the one in use, the one that an earlier process left, or a
-    /// new one. `spi` is told in refusals. The counter of a key whose reservation cannot be
-    /// written hands out nothing until [`KeyState::top_up`] could write it.
+    /// Returns the counter of a sealing key: the one in use, the one that an earlier process left,
+    /// or a new one. `spi` appears in refusals. If the reservation cannot be written, the counter
+    /// hands out nothing until [`KeyState::top_up`] succeeds.
     ///
     /// Cost: for a key that is not in use, up to two files written and synced. Very many keys take
     /// long: those in use are topped up in between.
@@ -304,7 +304,7 @@ impl KeyState {
         })
     }
 
-    /// Says what is wrong if somebody made the run file shorter: the caller ends at once with
+    /// Returns an error text if the run file was truncated: the caller ends at once with
     /// [`RUN_FILE_CUT`]. Cost: a system call.
     pub fn cut_short(&self) -> Option<String> {
         (!self.run.is_whole()).then(|| bus::text(self.run.path()))

@@ -127,14 +127,14 @@ pub(crate) struct RunRecord {
 /// The highest numbers that the record of an earlier boot knows as used.
 pub(crate) type Earlier = Vec<(Subject, u64)>;
 
-/// The record as it was found. It gives out no slot, so that nobody counts in a word while
+/// The record as found. It gives out no slot, so that no counter uses a word while
 /// [`FoundRecord::renew`] makes the file shorter.
 pub(crate) struct FoundRecord(RunRecord);
 
 impl FoundRecord {
-    /// Opens the record, or makes it. One that cannot be read is set aside, which is noted; one of
-    /// another boot, machine or version is emptied by [`FoundRecord::renew`], and until then only
-    /// says what was used.
+    /// Opens the record, or makes it. Sets an unreadable one aside and notes that. A record of
+    /// another boot, machine or version is emptied by [`FoundRecord::renew`]; until then it only
+    /// says which numbers were used.
     pub(crate) fn open(
         path: &Path,
         host: &HostIdentity,
@@ -251,7 +251,7 @@ impl RunRecord {
         Slot(words.first_chunk().expect("the mapping holds every slot"))
     }
 
-    /// Returns true if the file has its whole length.
+    /// Returns whether the file has its full length.
     pub(crate) fn is_whole(&self) -> bool {
         self.file.metadata().is_ok_and(|metadata| metadata.len() >= bytes(FILE_WORDS))
     }

@@ -40,8 +40,8 @@ pub(crate) fn read(key_file: &Path, fingerprint: u128) -> Result<Found<Testimony
     })
 }
 
-/// Writes what is to be said of a key; what is said of others stays. A damaged witness is not
-/// written to: it is evidence.
+/// Writes the entry of a key; entries of other keys stay. Leaves a damaged witness alone: it is
+/// evidence.
 pub(crate) fn write(
     key_file: &Path,
     fingerprint: u128,

@@ -86,8 +86,8 @@ impl Ethtool {
         Ok(Ethtool { requests, family })
     }
 
-    /// Returns the number of queues that a netdev uses. Of one whose driver does not say, as many
-    /// as it was made with.
+    /// Returns the number of queues that a netdev uses; if its driver does not say, the number it
+    /// was created with.
     ///
     /// # Errors
     /// [`NetlinkError`]: the netdev is gone, or netlink broke.

@@ -122,7 +122,7 @@ impl Lists {
 /// The changes to the view since the last report.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Changes {
-    /// Lists that are not what they were.
+    /// Lists that changed.
     pub lists: Lists,
     /// Events that an operator should read of.
     pub notes: Vec<Note>,
@@ -141,7 +141,7 @@ pub enum Note {
     NoLongerRefused(Refused),
 }
 
-/// The reason why everything was read anew.
+/// Reason why all lists were read anew.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ResyncReason {
     /// The kernel had more to tell than there was room.
@@ -258,7 +258,7 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// Returns the kernel's state, as far as the kernel told.
+    /// Returns the kernel's state, as far as it is known.
     pub fn view(&self) -> &View {
         &self.view
     }
@@ -268,8 +268,8 @@ impl Mirror {
         self.readings
     }
 
-    /// Waits until the view changes or there is something to note, applies all that the kernel
-    /// has told by then, and says what changed. Cancel safe: what was not told is told next time.
+    /// Waits until the view changes or there is something to note, applies all pending messages,
+    /// and returns the changes. Cancel safe: changes not returned are returned by the next call.
     pub async fn changed(&mut self) -> Changes {
         loop {
             // What is told while lists are read waits, and is applied to them afterwards.

@@ -100,7 +100,7 @@ impl Requests {
         Ok(Requests { socket, protocol, sequence: 0, buffer, dirty: false })
     }
 
-    /// Sends a request and reads until its acknowledgement; what comes before it goes to `each`.
+    /// Sends a request and reads until its acknowledgement; passes earlier messages to `each`.
     pub(crate) fn request(
         &mut self,
         request: &'static str,
@@ -115,7 +115,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Asks for a whole list; every entry goes to `each`. Blocks as long as the list is.
+    /// Requests a complete list and passes every entry to `each`. Blocks until the list ends.
     pub(crate) fn dump(
         &mut self,
         request: &'static str,
@@ -208,7 +208,7 @@ impl Requests {
     }
 }
 
-/// A socket that hears what the kernel tells by itself.
+/// A socket that receives the kernel's notifications.
 pub(crate) struct Events {
     socket: TokioSocket,
     buffer: Vec<u8>,

@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Interval at which a running `nft` is looked at.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// The reason why `nft` did not do what it was asked.
+/// Reason why `nft` failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NftError {
     /// The program is not there.
@@ -67,7 +67,7 @@ impl NftError {
 }
 
 /// A table of family `inet`, by its name. All calls block for milliseconds, more for sets of many
-/// addresses, half a minute at most; `action` stands in the message of a refusal.
+/// addresses, half a minute at most; `action` names the operation in the message of a refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Table(&'static str);
 
@@ -93,7 +93,7 @@ impl Table {
         run(action, &["-c", "-f", "-"], text).map(drop)
     }
 
-    /// Puts a text of [`Table::text`] in the place of the table that stands, in one transaction.
+    /// Replaces the installed table by a text of [`Table::text`], in one transaction.
     ///
     /// # Errors
     /// [`NftError`]: the one that stands still does.
@@ -101,7 +101,7 @@ impl Table {
         self.change(action, &(self.removal() + text))
     }
 
-    /// Removes the table, whoever made it.
+    /// Removes the table, whatever made it.
     ///
     /// # Errors
     /// [`NftError`]; that there is no table is none.
@@ -125,9 +125,9 @@ impl Table {
         }
     }
 
-    /// The table without counters (`-s`), which change all the time, and without the elements of
-    /// sets (`-t`), which can take seconds. Those cannot change: constant sets are meant, and a
-    /// table made anew has other handles (`-a`). `None`: there is no such table.
+    /// Lists the table without counters (`-s`), which change all the time, and without the elements
+    /// of sets (`-t`), which can take seconds. The elements cannot change: the sets are constant,
+    /// and a table made anew has other handles (`-a`). `None`: there is no such table.
     ///
     /// # Errors
     /// [`NftError`]: `nft` could not be asked.

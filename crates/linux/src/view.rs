@@ -6,8 +6,8 @@ use dataplane::Prefix;
 use imbl::OrdMap;
 use wire::{Address, Family};
 
-/// The kernel's state at one moment. Every list is whole: it is replaced, never patched half. A
-/// copy costs what there are of netdevs and addresses; routes and neighbours are shared.
+/// The kernel's state at one moment. Every list is complete: it is replaced, never patched in part.
+/// A copy costs as much as there are netdevs and addresses; routes and neighbours are shared.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct View {
     /// Netdevs by interface index.
@@ -314,7 +314,7 @@ impl std::fmt::Display for Refused {
 }
 
 impl View {
-    /// The list that routes of a table stand in.
+    /// Returns the list that holds the routes of a table.
     pub fn routes_of(&self, table: u32) -> &RouteList {
         if table == HOST_ROUTE_TABLE { &self.host_routes } else { &self.routes }
     }

@@ -65,8 +65,7 @@ impl<T> Slotted<T> {
         entries.filter_map(|(slot, entry)| Some((slot, entry.as_ref()?)))
     }
 
-    /// The lowest vacant slot, which may be behind the room that there is. Cost: a page after the
-    /// other is asked.
+    /// Returns the lowest vacant slot, which may be past the end. Cost: visits page after page.
     pub fn vacant(&self) -> usize {
         let Some(place) = self.pages.iter().position(|page| page.held < PAGE) else {
             return self.capacity();
@@ -82,8 +81,8 @@ fn vacant(slot: usize) -> ! {
 }
 
 impl<T: Clone> Slotted<T> {
-    /// Puts an entry into a slot, or makes it vacant, and returns what was there. Cost: a page is
-    /// copied if another list has it too, and the list of pages.
+    /// Puts an entry into a slot, or makes it vacant, and returns the previous entry. Cost: copies
+    /// a shared page, and the list of pages.
     pub fn set(&mut self, slot: usize, entry: Option<T>) -> Option<T> {
         let place = slot / PAGE;
         if place >= self.pages.len() {
@@ -105,8 +104,8 @@ impl<T: Clone> Slotted<T> {
         slot
     }
 
-    /// The slots in which this list and an earlier one differ: what was there before, and what is
-    /// now. Cost: by pages, and by entries of those that are not shared.
+    /// Returns the slots in which this list and an earlier one differ, each with its earlier and
+    /// its current entry. Cost: by pages, and by entries of pages that are not shared.
     pub fn changes<'l>(
         &'l self,
         before: &'l Slotted<T>,

@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use super::engine::Output;
 use crate::ReplayError;
 
-/// Output files of a replay: `x/out.pcap`, and beside it files that begin with `x/out.`.
+/// Output files of a replay: `x/out.pcap`, and files whose names begin with `x/out.`.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
     /// The capture of all packets that left by Ethernet ports.

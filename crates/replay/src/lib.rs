@@ -33,7 +33,7 @@ pub struct Job {
     pub inputs: Vec<(Option<String>, PathBuf)>,
     /// Keys that other replays sealed with.
     pub keys: Vec<PathBuf>,
-    /// The capture of everything that leaves; other files lie beside it.
+    /// Capture of all packets that leave; other files lie in the same directory.
     pub output: PathBuf,
 }
 

@@ -65,7 +65,7 @@ pub(super) struct PeerFigures {
     pub(super) tcp_gbps: Option<f64>,
 }
 
-/// A time that was measured, beside its target. Never a check: machines differ and are shared.
+/// A measured time and its target. Never a check: machines differ and are shared.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct TimeFigure {
     pub(super) name: &'static str,
@@ -105,7 +105,7 @@ pub(super) struct GatewaysReport {
     pub(super) demo: &'static str,
     pub(super) ok: bool,
     pub(super) checks: Vec<Check>,
-    /// Times beside their targets.
+    /// Times and their targets.
     pub(super) times: Vec<TimeFigure>,
     pub(super) ping_us: PingTimes,
     pub(super) tcp_gbps: Option<f64>,
@@ -113,7 +113,7 @@ pub(super) struct GatewaysReport {
     pub(super) wire: WireCounts,
     pub(super) tiers: TierCounts,
     pub(super) drops: BTreeMap<String, u64>,
-    /// `None`: nobody could be asked.
+    /// Imbalance of all ledgers; `None`: no daemon answered.
     pub(super) ledger_imbalance: Option<u64>,
     pub(super) xdp_mode: Option<String>,
     pub(super) workers: Option<usize>,

@@ -23,8 +23,8 @@ const ON_ITS_WAY: Duration = Duration::from_millis(50);
 /// Time that the gateway stays dead.
 const DEAD: Duration = Duration::from_millis(700);
 
-/// Kills gateway b under traffic, looks that it stays closed, and starts it again. Returns whole
-/// frames with ESP to it, captured before.
+/// Kills gateway b under traffic, checks that it stays closed, and starts it again. Returns
+/// complete ESP frames to it that were captured before.
 pub(super) fn kill_and_restart(stage: &mut Stage) -> Result<Vec<Vec<u8>>, LabError> {
     let captured = frames_to_b(stage)?;
     // What it has counted dies with it.

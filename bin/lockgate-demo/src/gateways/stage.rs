@@ -11,7 +11,7 @@ use netlab::{Gateways, LabError};
 use super::report::{GatewaysReport, TimeFigure};
 use crate::report::Check;
 
-/// Stream to which progress is printed: beside the report, never into JSON.
+/// Stream to which progress is printed, apart from the report and never into JSON.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Progress {
     Stdout,
@@ -72,7 +72,7 @@ impl Stage {
         self.report.checks.push(Check { name, ok, detail });
     }
 
-    /// Notes how long something took in both directions, beside its target. Machines differ and are
+    /// Notes how long an operation took in both directions, and the target. Machines differ and are
     /// shared: no time makes the demonstration fail.
     pub(super) fn note_time(
         &mut self,
@@ -84,14 +84,14 @@ impl Stage {
         self.report.times.push(TimeFigure::new(name, slowest, target));
     }
 
-    /// Ends a capture and adds it to what was on the wire; its file is removed.
+    /// Ends a capture and adds its packets to those of the wire; removes its file.
     pub(super) fn add_capture(&mut self, capture: Capture) -> Result<(), LabError> {
         let file = capture.stop()?;
         self.tally.add(&file)?;
         std::fs::remove_file(&file).map_err(LabError::file(&file))
     }
 
-    /// Adds what a capture file shows, and keeps the file.
+    /// Adds the packets of a capture file, and keeps the file.
     pub(super) fn add_file(&mut self, file: &std::path::Path) -> Result<(), LabError> {
         self.tally.add(file)
     }

@@ -42,7 +42,7 @@ impl<'a> Dialogue<'a> {
         Dialogue { input, output, machine }
     }
 
-    /// Asks what was not given.
+    /// Asks for the answers that no option gives.
     ///
     /// # Errors
     /// [`Usage::DialogueEnded`] when the input ends before the last answer.

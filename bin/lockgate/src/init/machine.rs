@@ -15,7 +15,7 @@ pub(super) struct Interface {
     pub(super) name: String,
     /// Its addresses with the lengths of their prefixes; none that are good on the link alone.
     pub(super) addresses: Vec<(Address, u8)>,
-    /// Says whether a default route leads out by it.
+    /// True if a default route leaves by it.
     pub(super) way_out: WayOut,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Looks at this machine.
+    /// Describes this machine.
     pub(super) fn look() -> Machine {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
         let name = name.and_then(|name| {
@@ -103,8 +103,8 @@ impl Machine {
         others.find(|interface| interface.way_out == WayOut::Default)
     }
 
-    /// The interface that leads to hosts of ours: the first with an address that does not lead to
-    /// the world.
+    /// Returns the interface that leads to the gateway's own hosts: the first with an address and
+    /// without the default route.
     pub(super) fn inside(&self) -> Option<&Interface> {
         let outside = self.outside(None);
         let others = self.interfaces.iter().filter(|one| Some(*one) != outside);

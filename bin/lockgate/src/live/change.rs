@@ -37,7 +37,7 @@ pub(crate) struct ApplyArgs {
     json: bool,
 }
 
-/// Write what runs to the configuration file that lockgated starts with
+/// Write the running configuration to the file that lockgated starts with
 ///
 /// The file is replaced as a whole and keeps its owner and mode; a link is not written through. If
 /// it means what runs already, it is left as it is. Otherwise its comments are lost, because every
@@ -113,7 +113,7 @@ pub(crate) struct ExportArgs {
     json: bool,
 }
 
-/// Applies and prints what came of it.
+/// Applies a configuration and prints the result.
 pub(crate) fn apply(args: &ApplyArgs, socket: &Socket) -> Result<(), Failure> {
     let Document { text, file, base_directory } = Document::read(&args.file.input())?;
     let (dry_run, confirm_within_s) = (args.dry_run, args.confirm.unwrap_or(0));
@@ -123,7 +123,7 @@ pub(crate) fn apply(args: &ApplyArgs, socket: &Socket) -> Result<(), Failure> {
     answer(&applied, args.json)
 }
 
-/// Saves what runs.
+/// Saves the running configuration.
 pub(crate) fn save(args: &SaveArgs, socket: &Socket) -> Result<(), Failure> {
     let request = v1::SaveRequest {};
     let saved = Ask::new(socket)?.call(async |client| client.save(request).await)?;

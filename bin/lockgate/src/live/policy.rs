@@ -138,7 +138,7 @@ struct Written {
     ports: Vec<String>,
 }
 
-/// Asks for the change and prints what came of it.
+/// Sends the change and prints the result.
 pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
     let of_file = |file: &PathBuf| {
         Document::read(&Input::of(file)).map(|Document { text, file, .. }| (text, file))

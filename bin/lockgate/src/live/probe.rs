@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::failure::Failure;
 use netdev::Netdev;
 
-/// Say what this machine and its netdevs can do, what is missing, and how to get it
+/// Check what this machine and its netdevs support, what is missing, and how to get it
 ///
 /// The netdevs are those of this network namespace. Changes nothing. Ends with 1 if something is
 /// missing that nothing works without.

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 
 /// Columns of tables where standard output is no terminal.
 const USUAL_COLUMNS: usize = 100;
-/// Show what the running gateway does
+/// Show the state of the running gateway
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The part of the gateway to show

@@ -70,7 +70,7 @@ impl Open {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a connection of this user. `None`: it is not even told why not.
+    /// Counts a connection of this user. `None`: it is closed without an answer.
     pub(super) fn admit(&self, user: Option<u32>) -> Option<Permit> {
         let mut counts = self.counts();
         let refusal = counts.refusal(user);

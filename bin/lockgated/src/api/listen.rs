@@ -164,8 +164,8 @@ impl Bound {
     }
 }
 
-/// Connections that come, as many as [`Open`] admits. One that is not admitted is told so by the
-/// answer to its first call; beyond a few of those, they are closed.
+/// Incoming connections, as many as [`Open`] admits. The first call of a connection that is not
+/// admitted gets a refusal; beyond a few of those, connections are closed.
 pub(crate) struct Connections {
     listener: UnixListener,
     open: Open,
@@ -229,7 +229,7 @@ impl Connection {
 pub(crate) struct ConnectionInfo {
     /// The kernel's facts about the other end.
     pub(crate) socket: UdsConnectInfo,
-    /// Tells it from every other.
+    /// Number that distinguishes it from all others.
     pub(crate) number: ConnectionNumber,
     /// The reason if it gets no answers.
     pub(super) refusal: Option<Refusal>,

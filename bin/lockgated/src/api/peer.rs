@@ -8,7 +8,7 @@ use nix::unistd::{Gid, Group, User, getgrouplist};
 use super::listen::ConnectionInfo;
 use crate::who::Uid;
 
-/// The process at the other end, as it was when it connected; the kernel says so.
+/// The process at the other end when it connected, as reported by the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Peer {
     /// User id of the peer's process.
@@ -23,7 +23,8 @@ impl Peer {
         Some(Peer { uid: Uid(peer.uid()), gid: peer.gid() })
     }
 
-    /// Returns whether it may change what runs: root, and members of group `lockgate-admin`.
+    /// Returns whether the user may change the configuration: root, and members of group
+    /// `lockgate-admin`.
     pub(super) fn may_change(self) -> bool {
         self.uid.0 == 0 || self.is_admin().unwrap_or(false)
     }

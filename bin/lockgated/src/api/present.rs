@@ -19,7 +19,7 @@ use crate::backend::{Done, Intent, Now, Refused, Running, Waits};
 use crate::liveness::Heard;
 use crate::shown::{in_front, short};
 
-/// The policies in order of precedence, with what they decided.
+/// Presents the policies in order of precedence, with their counters.
 pub(super) fn policies(running: &Running) -> Vec<v1::Policy> {
     let snapshot = &*running.snapshot;
     let peers: HashMap<SaSetId, &str> =
@@ -215,7 +215,7 @@ pub(super) fn routes(running: &Running) -> Vec<v1::Route> {
     running.routes.iter().map(one).collect()
 }
 
-/// The flow that is asked about; `None` if it is none.
+/// Reads the flow of a request; `None` if it describes none.
 pub(super) fn flow(request: &v1::ExplainRequest) -> Option<Flow> {
     let address = |text: &str| text.parse::<IpAddr>().ok().map(Address::from);
     let (source, destination) = (address(&request.source)?, address(&request.destination)?);

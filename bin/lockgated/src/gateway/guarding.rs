@@ -40,9 +40,9 @@ pub(crate) fn reserved_of_earlier(
 }
 
 impl Gateway {
-    /// Has programs and guard pass no more of `allow_host` than what they do now and this leaves:
-    /// before what policies want is published. [`Gateway::instruct`] and [`Gateway::renew_guard`]
-    /// pass what is free again, after it is.
+    /// Makes programs and guard pass no more of `allow_host` than they do now and this leaves,
+    /// before the policies that want those packets are published. [`Gateway::instruct`] and
+    /// [`Gateway::renew_guard`] pass freed services again, afterwards.
     ///
     /// # Errors
     /// [`ReserveError`]. They pass no more than before; some may pass less ([`Gateway::widen`]).
@@ -59,9 +59,9 @@ impl Gateway {
         Ok(())
     }
 
-    /// Has programs and guard pass no more of `allow_host` than this leaves, where there is no way
-    /// but on. A program that refuses is closed; it and a guard that is refused are told again by
-    /// the clock.
+    /// Makes programs and guard pass no more of `allow_host` than this leaves, where going back is
+    /// not possible. A program that refuses is closed; programs and guards that refused are tried
+    /// again by the clock.
     pub(super) async fn withhold(&mut self, more: &Reserved) {
         self.reserved = self.reserved.and(more);
         self.renew_guard().await;
@@ -75,14 +75,15 @@ impl Gateway {
         }
     }
 
-    /// Tells programs and guard what no policy that runs may want, whatever they know of it.
+    /// Lets programs and guard pass all services that no running policy may want, whatever they
+    /// pass now.
     pub(super) async fn widen(&mut self) {
         self.reserved = reserved_by(&self.compiled, &self.live);
         self.instruct_and_tell();
         self.renew_guard().await;
     }
 
-    /// Puts up the guard that the netdevs want now, if another one stands.
+    /// Installs the guard for the current netdevs if it differs from the installed one.
     pub(super) async fn renew_guard(&mut self) {
         let guard = match self.guard.with_netdevs(self.config(), &self.view, &self.reserved) {
             Ok(None) if !self.guard_is_owed => return,
@@ -95,7 +96,7 @@ impl Gateway {
         }
     }
 
-    /// Puts up a guard in the place of the one that stands.
+    /// Replaces the installed guard.
     ///
     /// # Errors
     /// [`GuardError`]: that one still stands.
@@ -105,7 +106,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Puts the guard up again if somebody changed it.
+    /// Restores the guard if another program changed it.
     pub(crate) async fn restore_guard(&mut self) {
         match self.machine.integrity(self.guard.clone()).await {
             Ok(Integrity::Intact) => return,
@@ -127,7 +128,7 @@ impl Gateway {
         }
     }
 
-    /// Puts up a guard that was made aside if another one stands.
+    /// Installs a guard that was made in the background, if it differs from the installed one.
     pub(crate) async fn put_up(&mut self, guard: Guard) {
         // Addresses and netdevs may be others by now.
         let guard = match guard.with_netdevs(self.config(), &self.view, &self.reserved) {

@@ -50,7 +50,7 @@ pub(super) enum Retry {
 }
 
 impl Gateway {
-    /// Takes over every netdev that is there and not ours, lets go of those that are gone.
+    /// Attaches every netdev that has appeared, and releases those that are gone.
     ///
     /// # Errors
     /// [`WorkerGone`]. A netdev that cannot be had is an event and a trouble.
@@ -160,8 +160,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Looks after what nothing tells: programs taken off, queue counts changed, netdevs that could
-    /// not be had.
+    /// Checks for changes that cause no notification: removed programs, changed queue counts,
+    /// netdevs that could not be attached.
     ///
     /// # Errors
     /// [`WorkerGone`].
@@ -199,8 +199,8 @@ impl Gateway {
         self.compiled.slots().netdev_named(netdev)
     }
 
-    /// Tells the programs which ports and addresses there are. What one was refused of is tried
-    /// again with the next change of the view.
+    /// Gives the programs the current ports and addresses. A refused update is tried again with the
+    /// next change of the view.
     ///
     /// # Errors
     /// The first refusal.
@@ -252,7 +252,7 @@ impl Gateway {
         }
     }
 
-    /// Takes over the netdevs that the configuration names and that are not ours yet.
+    /// Attaches the netdevs that the configuration names and that are not attached yet.
     ///
     /// # Errors
     /// [`NetdevError`]: the first that cannot be had.
@@ -331,7 +331,7 @@ impl Gateway {
         self.live.netdevs.get(usize::from(slot)).copied().flatten()
     }
 
-    /// Netdevs that should be ours and are there, the host port's left out.
+    /// Returns the existing netdevs of the configuration, without the host port's.
     pub(crate) fn there(&self) -> Vec<(String, u32)> {
         let named = netdevs(self.config()).into_iter().filter(|name| name != HOST_NETDEV);
         named.filter_map(|name| self.index_of(&name).map(|ifindex| (name, ifindex))).collect()

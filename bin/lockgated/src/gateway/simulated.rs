@@ -100,7 +100,7 @@ pub(crate) enum Step {
     Close,
 }
 
-/// A netdev with a program of ours.
+/// A netdev with Lockgate's program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Steered {
     pub(super) rules: Vec<PortRule>,

@@ -25,7 +25,7 @@ use crate::events::Kind;
 use crate::netdev::NetdevError;
 use crate::worker::WorkerGone;
 
-/// A change of what runs, prepared.
+/// A prepared change of the running state.
 pub(crate) struct Transaction {
     compiled: Compiled,
     live: Arc<LiveParts>,
@@ -138,8 +138,8 @@ impl Gateway {
         Ok(Transaction { compiled, live, snapshot, withheld, guard, extent })
     }
 
-    /// Prepares to go over to other policies among the same ports and peers. `guard`: what has to
-    /// stand first.
+    /// Prepares a switch to other policies among the same ports and peers. `guard`: the guard to be
+    /// installed first.
     ///
     /// # Errors
     /// [`NotMade`]: nothing was touched.
@@ -201,8 +201,8 @@ impl Gateway {
         }
     }
 
-    /// Makes the last steps of a change: programs are told, netdevs that are new taken over, and
-    /// what ran before is let go of.
+    /// Makes the last steps of a change: updates programs, attaches new netdevs, and releases the
+    /// previous state.
     ///
     /// # Errors
     /// [`NotMade`]: what ran before runs again.

@@ -47,7 +47,7 @@ fn of_facts(number: u64, facts: &serde_json::Value) -> Option<Revision> {
     })
 }
 
-/// A TOML file whose first line says, as JSON, what the configuration does not.
+/// Encodes a revision as a TOML file whose first line holds its facts as JSON.
 pub(super) fn encode(revision: &Revision, Body { text, keys }: &Body) -> String {
     let mut facts = facts(revision);
     facts["keys"] = keys_json(keys);
@@ -85,8 +85,8 @@ pub(super) fn encode_line(revision: &Revision, edit: &PolicyEdit) -> String {
     format!("{facts}\n")
 }
 
-/// The changes upon a whole revision with this number: the lines up to the first that is not whole
-/// or not the next.
+/// Decodes the changes on top of a complete revision with this number: the lines up to the first
+/// that is incomplete or out of order.
 pub(super) fn decode_lines(
     whole: u64,
     content: &[u8],

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::encoding::encode;
 use super::{Body, Revision, RevisionError};
 
-/// The file of the changes upon a whole revision.
+/// Returns the file of the changes on top of a complete revision.
 pub(super) fn changes_of(path: &Path) -> PathBuf {
     path.with_extension("changes")
 }
@@ -115,7 +115,7 @@ fn write(path: &Path, content: &str) -> Result<(), RevisionError> {
     write_file(path, content).map_err(|error| RevisionError { path: path.to_owned(), error })
 }
 
-/// Writes a file of the state directory so that it is whole, and on disk, or as it was.
+/// Writes a file of the state directory atomically: it is complete and on disk, or unchanged.
 pub(crate) fn write_file(path: &Path, content: &str) -> std::io::Result<()> {
     let temporary = path.with_extension("new");
     let write = || {

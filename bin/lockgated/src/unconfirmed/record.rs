@@ -90,7 +90,7 @@ impl Record {
         found.map(|refused| refused.revision)
     }
 
-    /// A record for a change to `effective`, beside what an earlier one refuses.
+    /// Makes a record for a change to `effective`, in addition to what an earlier one refuses.
     pub(crate) fn of(
         revision: u64,
         effective: &str,

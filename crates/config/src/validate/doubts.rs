@@ -17,7 +17,7 @@ use crate::validated::{Action, PeerId, Policy};
 /// Pairs of policies of one kind that are told at most; of the rest only the number is.
 const MAX_TOLD: usize = 10;
 
-/// A file's policies, in its order, and where their names stand.
+/// The policies of a file, in its order, with the places of their names.
 pub(super) struct Review<'a> {
     pub(super) policies: &'a [Policy],
     pub(super) names: &'a HashMap<String, Span>,

@@ -88,7 +88,7 @@ impl<'a> Ingress<'a> {
         Some(meant)
     }
 
-    /// Ports that stand in some list, named or meant.
+    /// Returns the number of ports that some list names, directly or by its side.
     pub(super) fn named_ports(&self) -> usize {
         let lists = self.known.values().flatten();
         let ports: HashSet<PortId> = lists.flat_map(IngressPorts::ports).collect();

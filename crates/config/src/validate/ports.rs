@@ -33,7 +33,7 @@ pub(crate) struct Ports {
     pub(crate) own: HashMap<Address, (PortId, Span)>,
     /// Networks that we are in, with the same.
     pub(crate) networks: HashMap<AddressRange, (PortId, Span)>,
-    /// True if all addresses were right; if not, "this is not ours" would be a guess.
+    /// True if all addresses were valid; if not, nothing can be said about foreign addresses.
     pub(crate) sound: bool,
 }
 

@@ -49,7 +49,7 @@ pub(super) fn by_address(policies: &[&Policy]) -> ByAddress {
     made
 }
 
-/// Families, in the order of [`Decided::closed`].
+/// Families, in the order of [`SortedPolicies::closed`].
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
 /// The outbound policies, sorted into rules that pass and addresses that are closed.

@@ -36,7 +36,7 @@ pub(super) enum Lack {
 
 impl Cover {
     /// Returns what the guard lacks for an added policy, which wins over all of its priority.
-    /// `runs` tells whether a policy still runs; the rules of removed ones may stand for a while.
+    /// `runs` says whether a policy still runs; rules of removed policies may remain for a while.
     pub(super) fn lacks_for(&self, policy: &Policy, runs: impl Fn(&Policy) -> bool) -> Lack {
         if policy.only == Some(Direction::Inbound) || policy.action == Action::Bypass {
             return Lack::Nothing; // what passes may be dropped for a while

@@ -67,8 +67,8 @@ impl Netdevs {
         Ok(Netdevs(text))
     }
 
-    /// Returns the part of [`Netdevs::of`] without hook `input`: before there is a daemon, whoever
-    /// looks after the machine may have to come in by such a port.
+    /// Returns the part of [`Netdevs::of`] without hook `input`: before the daemon starts, an
+    /// administrator may need to reach the machine by such a port.
     pub(super) fn early(config: &Validated, view: &View) -> Result<Netdevs, UnwritableName> {
         let mut text = String::from(FORWARD);
         let closed = closed_netdevs(config, view)?;
@@ -104,8 +104,8 @@ impl Outbound {
         self.sets == other.sets && self.chain == other.chain
     }
 
-    /// Adds the rules of policies behind all others, and returns them as `nft` adds them to a table
-    /// that stands.
+    /// Appends the rules of policies, and returns the `nft` commands that add them to an installed
+    /// table.
     pub(super) fn add_behind(&mut self, policies: Vec<Policy>) -> String {
         let mut lines = String::new();
         for policy in &policies {
@@ -146,7 +146,8 @@ impl Outbound {
     }
 }
 
-/// The table as one transaction. A set stands before the rules that name it, a chain anywhere.
+/// Returns the table as one transaction. Sets precede the rules that name them; chains may be
+/// anywhere.
 pub(super) fn table(netdevs: &Netdevs, outbound: &Outbound) -> String {
     let (head, Netdevs(netdevs)) = (head(), netdevs);
     let Outbound { sets, chain, .. } = outbound;

@@ -17,8 +17,8 @@ impl GuardWatch {
         GuardWatch { changes: Changes::listen(), due: true }
     }
 
-    /// Waits until the guard is not what was put in place: the caller puts it there again, and
-    /// reports it. Cancel safe.
+    /// Waits until the installed guard is changed or removed: the caller restores and reports it.
+    /// Cancel safe.
     ///
     /// # Errors
     /// [`GuardError`]: `nft` could not be asked; the guard may stand or not.

@@ -71,8 +71,8 @@ pub enum HostPortError {
 }
 
 impl Mirror {
-    /// Makes the kernel's routes into the host port these: adds what is missing, removes what is
-    /// not among them. Does nothing if they are there, so it can be called at every change.
+    /// Sets the kernel's routes into the host port: adds missing ones and removes others. Does
+    /// nothing if they match, so it can be called at every change.
     ///
     /// # Errors
     /// [`HostPortError::Absent`]: there is no host port; else the first refusal, after all were
@@ -151,8 +151,8 @@ impl Mirror {
         result
     }
 
-    /// Switches the host port's netdev on, with this MTU, and without reverse path filtering,
-    /// addresses or router discovery of its own. Does nothing to what is so already.
+    /// Sets the host port's netdev up, with this MTU, and without reverse path filtering, addresses
+    /// or router discovery of its own. Changes no setting that is right already.
     ///
     /// # Errors
     /// [`HostPortError`]: without it this machine's own packets take no part.

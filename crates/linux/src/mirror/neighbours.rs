@@ -41,7 +41,7 @@ impl Mirror {
         self.ask(link, address, keeping)
     }
 
-    /// Has the kernel keep these next hops fresh (`NTF_MANAGED`), and no others that it was asked
+    /// Makes the kernel keep these next hops fresh (`NTF_MANAGED`), and no others that it was asked
     /// to keep before. To be called when the set changes, and every few seconds: a link that went
     /// down has forgotten its neighbours.
     ///

@@ -1,7 +1,7 @@
 //! From netlink messages to the plain data of [`crate::view`].
 //!
 //! A message that cannot be read is skipped, except that a route that is read but not understood
-//! stays as [`Standing::Refused`]: it shadows wider routes.
+//! stays as [`RouteStatus::Refused`]: it shadows wider routes.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -107,8 +107,8 @@ fn link_kind(kind: &InfoKind) -> LinkKind {
     }
 }
 
-/// One of our addresses: interface index, address, prefix length. `None`: not ours yet, or never,
-/// as duplicate address detection says (RFC 4862 §5.4).
+/// Reads an address of this machine: interface index, address, prefix length. `None`: duplicate
+/// address detection has not finished, or failed (RFC 4862 §5.4).
 pub(super) fn address(message: &AddressMessage) -> Option<(u32, Address, u8)> {
     let flags = message.header.flags;
     let is_optimistic = flags.contains(AddressHeaderFlags::Optimistic);
@@ -130,7 +130,7 @@ pub(super) fn address(message: &AddressMessage) -> Option<(u32, Address, u8)> {
     Some((message.header.index, ip.into(), message.header.prefix_len))
 }
 
-/// A neighbour: where it is, and what is known of it.
+/// Reads a neighbour: its address and its state.
 pub(super) fn neighbour(message: &NeighbourMessage) -> Option<((u32, Address), NeighbourEntry)> {
     let header = &message.header;
     if header.flags.contains(NeighbourFlags::Proxy) {
@@ -232,8 +232,8 @@ fn address_of_bytes(bytes: &[u8]) -> Option<Address> {
     }
 }
 
-/// Reads a route, and why it is refused if it is. `None`: it is nobody's concern (another table,
-/// multicast, cached).
+/// Reads a route, and the reason if it is refused. `None`: the route does not matter here (another
+/// table, multicast, cached).
 pub(super) fn route(payload: &[u8], nexthops: &Nexthops) -> Option<(KernelRoute, Option<Refused>)> {
     match RouteMessage::parse(payload) {
         Ok(message) => read_route(&message, nexthops),

@@ -21,7 +21,7 @@ type Neighbours = OrdMap<(u32, Address), NeighbourEntry>;
 /// A reading that goes on.
 pub(super) struct Reading {
     pub(super) began: Instant,
-    /// Hands the socket back, and what it read.
+    /// Thread that returns the socket and the lists that it read.
     pub(super) job: JoinHandle<(Requests, Result<ReadLists, NetlinkError>)>,
 }
 
@@ -36,8 +36,8 @@ impl Reading {
     }
 }
 
-/// Lists that are whole. `None`: nobody asked for the list, or it changed while it was read; then
-/// those behind it were not read.
+/// Complete lists. `None`: the list was not requested, or it changed while it was read; then later
+/// lists were not read.
 #[derive(Default)]
 pub(super) struct ReadLists {
     pub(super) links: Option<BTreeMap<u32, Link>>,
@@ -49,7 +49,7 @@ pub(super) struct ReadLists {
 /// The result of reading the routes.
 #[derive(Default)]
 pub(super) struct ReadRoutes {
-    /// The view's lists of routes, with shadows and what was refused; the others are empty.
+    /// The view's lists of routes, with shadows and refused routes; its other lists are empty.
     pub(super) view: View,
     pub(super) nexthops: read::Nexthops,
 }

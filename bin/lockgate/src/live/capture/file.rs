@@ -73,7 +73,7 @@ impl CaptureFile {
         }
     }
 
-    /// Writes what was left out, and ends the file.
+    /// Writes the number of packets left out, and ends the file.
     pub(super) fn finish(&mut self, counts: Counts) -> Result<(), Failure> {
         match self.statistics(counts).and_then(|()| self.writer.flush()) {
             Err(Defect::Io(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),

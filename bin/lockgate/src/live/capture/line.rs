@@ -29,8 +29,8 @@ pub(super) fn json(packet: &CapturedPacket) -> String {
     json_line(&value) + "\n"
 }
 
-/// Describes a packet in `name=value` words: everything known of it beside its bytes. Programs that
-/// read the file may show it on a terminal.
+/// Describes a packet in `name=value` words: all that is known of it apart from its bytes. Programs
+/// that read the file may show it on a terminal.
 pub(super) fn comment(packet: &CapturedPacket) -> String {
     let verdict = if packet.verdict.is_empty() { "sent" } else { &packet.verdict };
     let layer = if packet.inner { "inner" } else { "outer" };

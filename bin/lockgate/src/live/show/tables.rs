@@ -3,7 +3,7 @@
 use api::v1;
 use console::output::{Columns, Numbers, counted, fitted, table, wrapped};
 
-/// The ports: what they are, what passed them, their queues, and the kernel's side.
+/// Formats the ports: settings, counters, queues, and the kernel's counters.
 pub(super) fn ports(answer: &v1::Ports, columns: Columns) -> String {
     let ports = &answer.ports;
     let rows = ports.iter().map(|port| {
