@@ -22,7 +22,7 @@ use ipsec::{
 use keystate::{HostIdentity, KeyState};
 use linux::{
     Hop, KernelRoute, Link, LinkKind, MAIN_TABLE, NeighbourEntry, NeighbourState, RouteKind,
-    Standing, Usability, View,
+    RouteStatus, Usability, View,
 };
 use policy::{Action, AddressRange, Policy, PolicyId, SaSetId, Selector, Spd, UpperSelector};
 use wire::Address;
@@ -247,7 +247,7 @@ fn route(prefix: Prefix, gateway: Address) -> KernelRoute {
         kind: RouteKind::Unicast,
         hops: vec![Hop { link: LAN, gateway: Some(gateway), usability: Usability::Usable }],
         source: None,
-        standing: Standing::Followed,
+        standing: RouteStatus::Followed,
     }
 }
 

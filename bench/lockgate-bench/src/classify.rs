@@ -122,7 +122,7 @@ struct LapFigures {
 /// Answers of the classifier that are not those of the linear search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{flow}: the search says {found:?}, the linear search {expected:?}")]
-pub(super) struct Wrong {
+pub(super) struct WrongDecision {
     flow: Flow,
     expected: Decider,
     found: Decider,
@@ -278,7 +278,7 @@ impl Row<'_> {
 fn same(spd: &Spd, family: Family, flow: Flow, found: Decider) -> Result<(), BenchError> {
     match spd.search_linear(common(Book::SpdOut, family), &flow) {
         expected if expected == found => Ok(()),
-        expected => Err(BenchError::Wrong(WrongAnswer(Wrong { flow, expected, found }))),
+        expected => Err(BenchError::Wrong(WrongAnswer(WrongDecision { flow, expected, found }))),
     }
 }
 

@@ -162,14 +162,14 @@ pub(super) fn run(
                 let core = course.cores.get(station.number).copied();
                 let start = &start;
                 scope.spawn(move || {
-                    let _left = Leaving(start);
+                    let _left = LeaveNotice(start);
                     core.map_or(Ok(0), |core| machine::pin(Some(core))).map_err(LapError::Pin)?;
                     work(station, course, start, &mut Random::new(seed))
                 })
             })
             .collect();
         let own = {
-            let _left = Leaving(&start);
+            let _left = LeaveNotice(&start);
             work(first, course, &start, &mut Random::new(seed))
         };
         worked.push(own);
@@ -268,9 +268,9 @@ impl Start {
 }
 
 /// Notes the end of a worker, however it ends.
-struct Leaving<'s>(&'s Start);
+struct LeaveNotice<'s>(&'s Start);
 
-impl Drop for Leaving<'_> {
+impl Drop for LeaveNotice<'_> {
     fn drop(&mut self) {
         self.0.left.store(true, Ordering::Release);
     }
@@ -596,7 +596,7 @@ mod tests {
     fn a_worker_that_leaves_keeps_nobody_waiting() {
         let start = Start::of(2);
         thread::scope(|scope| {
-            scope.spawn(|| drop(Leaving(&start)));
+            scope.spawn(|| drop(LeaveNotice(&start)));
             start.wait();
         });
         // Side by side it is the slower one's rate that makes the mean.

@@ -210,7 +210,7 @@ impl BenchError {
 /// An answer that is not the linear search's.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub(crate) struct WrongAnswer(classify::Wrong);
+pub(crate) struct WrongAnswer(classify::WrongDecision);
 
 /// A reason why a file of rules was refused.
 #[derive(Debug, thiserror::Error)]

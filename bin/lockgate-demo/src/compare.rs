@@ -142,13 +142,13 @@ fn reassemble(pieces: &[&[u8]]) -> Option<Vec<u8>> {
 
 /// An ICMP error as a host reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum IcmpError {
     TooBig(u32),
     TimeExceeded,
 }
 
-/// The ICMP errors that a site's host was told, each with the packet that it quotes.
-pub(crate) fn told(site: Site, frames: &[Seen]) -> Result<Vec<(Told, Vec<u8>)>, Difference> {
+/// Returns the ICMP errors that a site's host received, each with the packet that it quotes.
+pub(crate) fn told(site: Site, frames: &[Seen]) -> Result<Vec<(IcmpError, Vec<u8>)>, Difference> {
     let mut errors = Vec::new();
     for packet in packets(site, frames)? {
         let version = packet.first().map_or(0, |first| first >> 4);
@@ -163,8 +163,8 @@ pub(crate) fn told(site: Site, frames: &[Seen]) -> Result<Vec<(Told, Vec<u8>)>, 
         };
         let value = u32::from_be_bytes([*a, *b, *c, *d]);
         let told = match (is_icmp, version, kind, code) {
-            (true, 4, 3, 4) | (true, 6, 2, 0) => Told::TooBig(value),
-            (true, 4, 11, 0) | (true, 6, 3, 0) => Told::TimeExceeded,
+            (true, 4, 3, 4) | (true, 6, 2, 0) => IcmpError::TooBig(value),
+            (true, 4, 11, 0) | (true, 6, 3, 0) => IcmpError::TimeExceeded,
             _ => continue,
         };
         errors.push((told, quote.to_vec()));

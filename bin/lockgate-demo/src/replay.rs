@@ -22,7 +22,7 @@ use tempfile::TempDir;
 use wire::build::PacketBuilder;
 use wire::link::ETHERNET_BYTES;
 
-use super::compare::{Told, Wire, arrived, quotes, told};
+use super::compare::{IcmpError, Wire, arrived, quotes, told};
 use super::laboratory::{Laboratory, START_NS, Seen, Site, new_directory};
 use super::report::{Check, DemoReport};
 use super::traffic::{Fate, Parcel, Traffic};
@@ -228,8 +228,8 @@ impl Round {
             self.identity("hub and spokes: what arrives is what was sent", HUB_WAYS),
             self.identity("spoke to spoke through the hub: the same", SPOKE_WAYS),
             self.clamped(),
-            self.answers("too big with DF set: told the right MTU", Wanted::TooBig),
-            self.answers("hop limit used up: told so", Wanted::TimeExceeded),
+            self.answers("too big with DF set: told the right MTU", ExpectedError::TooBig),
+            self.answers("hop limit used up: told so", ExpectedError::TimeExceeded),
             in_clear(&wire, &bypassed),
             self.forged(),
             self.attacked(),
@@ -293,7 +293,7 @@ impl Round {
     }
 
     /// Every sender was told what it must be told, once, and of nothing else.
-    fn answers(&self, name: &'static str, wanted: Wanted) -> Check {
+    fn answers(&self, name: &'static str, wanted: ExpectedError) -> Check {
         let mut expected = 0;
         let mut mtus: Vec<u32> = Vec::new();
         let mut heard = Vec::new();
@@ -309,12 +309,12 @@ impl Round {
         let all = heard.len();
         for parcel in &self.parcels {
             let answer = match (&parcel.fate, wanted) {
-                (Fate::TooBig { mtu, .. }, Wanted::TooBig) => Told::TooBig(*mtu),
-                (Fate::TimeExceeded { .. }, Wanted::TimeExceeded) => Told::TimeExceeded,
+                (Fate::TooBig { mtu, .. }, ExpectedError::TooBig) => IcmpError::TooBig(*mtu),
+                (Fate::TimeExceeded { .. }, ExpectedError::TimeExceeded) => IcmpError::TimeExceeded,
                 _ => continue,
             };
             expected += 1;
-            if let Told::TooBig(mtu) = answer {
+            if let IcmpError::TooBig(mtu) = answer {
                 mtus.push(mtu);
             }
             let place = heard.iter().position(|(site, told, quote)| {
@@ -409,16 +409,17 @@ const SPOKE_WAYS: &[(Site, Site)] = &[(Site::B, Site::C), (Site::C, Site::B)];
 
 /// The kind of ICMP error that a check is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum ExpectedError {
     TooBig,
     TimeExceeded,
 }
 
-impl Wanted {
-    fn is(self, told: Told) -> bool {
+impl ExpectedError {
+    fn is(self, told: IcmpError) -> bool {
         matches!(
             (self, told),
-            (Wanted::TooBig, Told::TooBig(_)) | (Wanted::TimeExceeded, Told::TimeExceeded)
+            (ExpectedError::TooBig, IcmpError::TooBig(_))
+                | (ExpectedError::TimeExceeded, IcmpError::TimeExceeded)
         )
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use config::{ConfigErrors, Loaded, Problem, Severity, Validated};
+use config::{ConfigErrors, Diagnostic, Loaded, Severity, Validated};
 use console::output::{OutputError, complain, counted, print, print_json};
 use dataplane::Generation;
 use serde_json::json;
@@ -60,7 +60,7 @@ fn accepted(
     args: &Args,
     input: &Input,
     validated: &Validated,
-    warnings: &[Problem],
+    warnings: &[Diagnostic],
 ) -> Result<(), OutputError> {
     complain(&config::render(warnings));
     if args.effective {
@@ -100,7 +100,7 @@ fn answer(
     args: &Args,
     input: &Input,
     good: Option<&Validated>,
-    problems: &[Problem],
+    problems: &[Diagnostic],
 ) -> serde_json::Value {
     let errors = problems.iter().filter(|problem| problem.severity == Severity::Error).count();
     json!({

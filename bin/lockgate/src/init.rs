@@ -87,7 +87,7 @@ writes gw-a.toml, gw-a-berlin.keys, berlin.toml and berlin-gw-a.keys into gw-a-b
 
 /// The answers that options gave.
 #[derive(Default)]
-struct Given {
+struct GivenAnswers {
     lan: Option<String>,
     networks: Option<Vec<AddressRange>>,
     wan: Option<String>,
@@ -136,7 +136,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Reads what options gave.
-fn given(args: &Args) -> Result<Given, Failure> {
+fn given(args: &Args) -> Result<GivenAnswers, Failure> {
     fn one<T>(
         option: &'static str,
         text: &Option<String>,
@@ -149,7 +149,7 @@ fn given(args: &Args) -> Result<Given, Failure> {
             (!words.is_empty()).then(|| by_option(option, answer::networks(&words.join(","))));
         given.transpose()
     };
-    Ok(Given {
+    Ok(GivenAnswers {
         lan: one("--lan", &args.lan, answer::netdev)?,
         networks: networks("--network", &args.network)?,
         wan: one("--wan", &args.wan, answer::netdev)?,
@@ -165,8 +165,8 @@ fn by_option<T>(option: &'static str, read: Result<T, AnswerMistake>) -> Result<
 }
 
 /// Returns whether no question is left.
-fn is_complete(given: &Given, machine: &Machine) -> bool {
-    let Given { lan, networks, wan, peer_address, peer_networks, .. } = given;
+fn is_complete(given: &GivenAnswers, machine: &Machine) -> bool {
+    let GivenAnswers { lan, networks, wan, peer_address, peer_networks, .. } = given;
     lan.is_some()
         && networks.is_some()
         && wan.is_some()
@@ -176,15 +176,15 @@ fn is_complete(given: &Given, machine: &Machine) -> bool {
 }
 
 /// Our end of the tunnel, as far as nobody has to be asked: of the family of the other end.
-fn own_address(given: &Given, machine: &Machine) -> Option<IpAddr> {
+fn own_address(given: &GivenAnswers, machine: &Machine) -> Option<IpAddr> {
     let interface = || machine.named(given.wan.as_deref()?);
     given.address.or_else(|| interface()?.address_like(given.peer_address?))
 }
 
 /// The answers when nobody can be asked.
-fn complete(node: String, given: Given, machine: &Machine) -> Result<Answers, Failure> {
+fn complete(node: String, given: GivenAnswers, machine: &Machine) -> Result<Answers, Failure> {
     let address = own_address(&given, machine);
-    let Given { lan, networks, wan, peer, peer_address, peer_networks, .. } = given;
+    let GivenAnswers { lan, networks, wan, peer, peer_address, peer_networks, .. } = given;
     let peer = peer_name(peer.as_deref());
     let there = [
         ("--lan", lan.is_some()),

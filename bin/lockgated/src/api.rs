@@ -26,7 +26,7 @@ use crate::backend::Backend;
 // Every configuration that is read from a file is taken from a request too.
 const _: () = assert!(MAX_REQUEST_BYTES as u64 >= config::MAX_BYTES + (1 << 20));
 
-pub(crate) use listen::{Bound, ListenError, bind};
+pub(crate) use listen::{BoundSocket, ListenError, bind};
 pub(crate) use present::{peers, waiting};
 pub(crate) use service::Service;
 
@@ -43,7 +43,7 @@ const ALIVE_WAIT: Duration = Duration::from_secs(20);
 /// # Errors
 /// The server's error when it cannot go on.
 pub(crate) async fn serve<B: Backend>(
-    bound: Bound,
+    bound: BoundSocket,
     backend: Arc<B>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {

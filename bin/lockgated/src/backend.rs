@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{MAX_CAPTURES, v1};
-use config::{ConfigErrors, Difference, KeyChange, KeyNames, Problem, Validated};
+use config::{ConfigErrors, Diagnostic, Difference, KeyChange, KeyNames, Validated};
 use control::{QuestionError, Spis, Takeovers};
 use dataplane::cache::{Key, Recall};
 use dataplane::counters::Volume;
@@ -18,7 +18,7 @@ use policy::Direction;
 use tokio::sync::{broadcast, mpsc};
 
 use crate::config_file::SaveError;
-use crate::liveness::Heard;
+use crate::liveness::PeerLiveness;
 use crate::who::{ConnectionNumber, Uid};
 
 /// Lifelong identity of an SA: direction, SPI, peer.
@@ -49,7 +49,7 @@ pub(crate) struct Running {
     /// Number of times that each peer has moved since the start.
     pub(crate) moves: Arc<HashMap<String, u64>>,
     /// The time of each peer's last authentic packet.
-    pub(crate) liveness: HashMap<String, Heard>,
+    pub(crate) liveness: HashMap<String, PeerLiveness>,
     /// Source of the snapshot's SPIs: the key files, or stand-ins.
     pub(crate) spis: Spis,
     /// Entries of the flow cache that hold; none if it is off.
@@ -158,7 +158,7 @@ pub(crate) struct Done {
     /// Differences from the configuration before ([`config::differences`]).
     pub(crate) differences: Vec<Difference>,
     /// Warnings about the configuration and its keys.
-    pub(crate) warnings: Vec<Problem>,
+    pub(crate) warnings: Vec<Diagnostic>,
     /// Parts that run with less than they should, one sentence each: keys refused, ports not there.
     pub(crate) notes: Vec<String>,
     /// Peers whose keys change.

@@ -75,7 +75,7 @@ impl Captures {
             snaplen: bounds.snaplen,
             packets: bounds.packets,
         };
-        tell_start(&events, &order, by);
+        report_start(&events, &order, by);
         let capture = Capture {
             settings,
             subject: subject(&order),
@@ -85,7 +85,7 @@ impl Captures {
             events,
             by,
             started: Instant::now(),
-            sent: Sent::default(),
+            sent: SentCounts::default(),
             _permit: permit,
         };
         tokio::spawn(capture.run());
@@ -98,7 +98,7 @@ fn subject(order: &CaptureOrder) -> String {
     order.port.clone().unwrap_or_else(|| "all ports".into())
 }
 
-fn tell_start(events: &Events, order: &CaptureOrder, by: Uid) {
+fn report_start(events: &Events, order: &CaptureOrder, by: Uid) {
     let v1::CaptureBounds { snaplen, packets, seconds, packets_per_second } = order.bounds;
     let shown = match order.layers {
         Layers::Outer => "packets as they are on the wire",
@@ -129,27 +129,27 @@ fn tell_start(events: &Events, order: &CaptureOrder, by: Uid) {
 
 /// The reason why a capture ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum End {
+enum CaptureEnd {
     Packets,
     Seconds,
     ClientGone,
     WorkerGone,
 }
 
-impl End {
+impl CaptureEnd {
     const fn text(self) -> &'static str {
         match self {
-            End::Packets => "packet limit reached",
-            End::Seconds => "time limit reached",
-            End::ClientGone => "the client disconnected",
-            End::WorkerGone => "the daemon ends",
+            CaptureEnd::Packets => "packet limit reached",
+            CaptureEnd::Seconds => "time limit reached",
+            CaptureEnd::ClientGone => "the client disconnected",
+            CaptureEnd::WorkerGone => "the daemon ends",
         }
     }
 }
 
 /// Counts of what went to the client.
 #[derive(Default)]
-struct Sent {
+struct SentCounts {
     packets: u64,
     bytes: u64,
     /// Packets that were read from the rings and that the client did not take.
@@ -166,7 +166,7 @@ struct Capture {
     events: Events,
     by: Uid,
     started: Instant,
-    sent: Sent,
+    sent: SentCounts,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -186,7 +186,7 @@ impl Capture {
         }
         let end = match epochs.len() == self.workers.len() {
             true => self.follow(&mut reader, &epochs, burst).await,
-            false => End::WorkerGone,
+            false => CaptureEnd::WorkerGone,
         };
         let mut answers = Vec::new();
         for worker in &self.workers {
@@ -201,12 +201,12 @@ impl Capture {
     }
 
     /// Sends packets on until a bound is reached.
-    async fn follow(&mut self, reader: &mut TapReader, epochs: &[u64], burst: u64) -> End {
+    async fn follow(&mut self, reader: &mut TapReader, epochs: &[u64], burst: u64) -> CaptureEnd {
         let rate = u64::from(self.bounds.packets_per_second);
         let until = self.started + Duration::from_secs(self.bounds.seconds.into());
         let first = v1::Captured { bounds: Some(self.bounds), ..v1::Captured::default() };
         if self.to.send(first).await.is_err() {
-            return End::ClientGone;
+            return CaptureEnd::ClientGone;
         }
         let mut clock = interval(DRAIN_EVERY);
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -227,11 +227,11 @@ impl Capture {
                 let left = until.saturating_duration_since(Instant::now());
                 match timeout(left, self.to.send(message)).await {
                     Ok(Ok(())) => {}
-                    Ok(Err(_)) => return End::ClientGone,
+                    Ok(Err(_)) => return CaptureEnd::ClientGone,
                     Err(_) => {
                         self.sent.packets -= packets as u64;
                         self.sent.lost += packets as u64;
-                        return End::Seconds;
+                        return CaptureEnd::Seconds;
                     }
                 }
                 if packets < MESSAGE_PACKETS {
@@ -239,24 +239,27 @@ impl Capture {
                 }
             }
             if self.to.is_closed() {
-                return End::ClientGone;
+                return CaptureEnd::ClientGone;
             }
             if self.sent.packets >= self.bounds.packets {
-                return End::Packets;
+                return CaptureEnd::Packets;
             }
             if Instant::now() >= until {
-                return End::Seconds;
+                return CaptureEnd::Seconds;
             }
         }
     }
 
     /// Sends what is left in the rings and the end, and records it.
-    async fn finish(&mut self, reader: &mut TapReader, epochs: &[u64], end: End) {
+    async fn finish(&mut self, reader: &mut TapReader, epochs: &[u64], end: CaptureEnd) {
         let last = async {
             loop {
                 let message = self.next_message(reader, epochs);
                 let packets = message.packets.len() as u64;
-                if packets == 0 || end == End::ClientGone || self.to.send(message).await.is_err() {
+                if packets == 0
+                    || end == CaptureEnd::ClientGone
+                    || self.to.send(message).await.is_err()
+                {
                     self.sent.packets -= packets;
                     self.sent.lost += packets;
                     break;
@@ -269,7 +272,7 @@ impl Capture {
         };
         let _ = timeout(LAST, last).await;
         let left_out = reader.left_out().total() + self.sent.lost;
-        let Sent { packets, bytes, .. } = self.sent;
+        let SentCounts { packets, bytes, .. } = self.sent;
         let seconds = format!("{:.3}", self.started.elapsed().as_secs_f64());
         let details: crate::events::Details<'_> = &[
             ("packets", &packets),

@@ -6,9 +6,9 @@ use std::time::SystemTime;
 
 use config::allow_host::meetings;
 use config::validated::Validated;
-use config::{Difference, KeyChange, Keys, Loaded, Meeting, Problem, differences, key_changes};
+use config::{Diagnostic, Difference, KeyChange, Keys, Loaded, Meeting, differences, key_changes};
 use control::guard::{Guard, UnwritableName};
-use control::{Compiled, Compiler, Prepared, check_netdevs};
+use control::{Compiled, Compiler, PreparedConfiguration, check_netdevs};
 use dataplane::Side;
 use dataplane::carve_out::Reserved;
 
@@ -51,11 +51,11 @@ pub(crate) struct Origin {
     pub(crate) base: PathBuf,
     pub(crate) by: Uid,
     /// The earlier revision that it brings back.
-    pub(crate) restores: Option<Restored>,
+    pub(crate) restores: Option<RestoredRevision>,
 }
 
 /// An earlier revision that is brought back.
-pub(crate) struct Restored {
+pub(crate) struct RestoredRevision {
     pub(crate) revision: u64,
     /// The keys that it ran with.
     pub(crate) keys: StoredKeys,
@@ -67,9 +67,9 @@ pub(crate) struct Proposal {
     key_changes: Vec<KeyChange>,
     /// The names of all its keys.
     stored_keys: StoredKeys,
-    warnings: Vec<Problem>,
+    warnings: Vec<Diagnostic>,
     differences: Vec<Difference>,
-    prepared: Prepared,
+    prepared: PreparedConfiguration,
     guard: Result<Guard, UnwritableName>,
     /// Effective configuration.
     effective: String,
@@ -79,14 +79,14 @@ pub(crate) struct Proposal {
 struct Summary {
     key_changes: Vec<KeyChange>,
     stored_keys: StoredKeys,
-    warnings: Vec<Problem>,
+    warnings: Vec<Diagnostic>,
     differences: Vec<Difference>,
     /// Effective configuration.
     effective: String,
 }
 
 /// A change that was evaluated, for the control thread to make.
-pub(crate) struct Proposed {
+pub(crate) struct EvaluatedChange {
     /// Lent: it comes back with the answer.
     pub(crate) compiler: Compiler,
     pub(crate) proposal: Proposal,
@@ -189,9 +189,9 @@ impl State {
     /// 4. the gateway goes over to it, or stays with what runs.
     pub(crate) async fn change_as_proposed(
         &mut self,
-        proposed: Proposed,
+        proposed: EvaluatedChange,
     ) -> (Compiler, Result<Done, Refused>) {
-        let Proposed { mut compiler, proposal, origin, intent, confirm } = proposed;
+        let EvaluatedChange { mut compiler, proposal, origin, intent, confirm } = proposed;
         let done = match intent {
             Intent::DryRun => self.evaluate(proposal),
             Intent::Apply => self.change_to(&mut compiler, proposal, origin, confirm).await,
@@ -256,7 +256,7 @@ impl State {
         self.switch(compiled, guard).await?;
         self.accept(&effective).await;
         let (revision, generation) = (self.revision, self.generation());
-        let notes = self.tell_refused();
+        let notes = self.report_refused();
         Ok(Done { revision, generation, warnings, notes, unchanged, ..Done::default() })
     }
 
@@ -308,7 +308,7 @@ impl State {
         notes.extend(restores.and_then(|restored| restored.not_back(&stored_keys)));
         let body = Body { text: effective, keys: stored_keys };
         let lost = self.take_up(revision, Content::Whole(body)).await;
-        notes.extend(self.tell_refused());
+        notes.extend(self.report_refused());
         let policies: Vec<_> =
             self.gateway.compiled.spd.holding().map(|(_, policy)| policy).collect();
         let met = self.allow_host_meetings(policies.iter().copied());
@@ -317,7 +317,7 @@ impl State {
         if !is_start_file {
             notes.push(restart_note(&self.file));
         }
-        self.gateway.tell_guard();
+        self.gateway.report_guard();
         let generation = self.generation();
         let done =
             Done { revision: number, generation, differences, warnings, notes, ..Done::default() };
@@ -412,7 +412,7 @@ impl State {
     }
 
     /// Events for the keys that were refused, and the same as sentences.
-    pub(crate) fn tell_refused(&self) -> Vec<String> {
+    pub(crate) fn report_refused(&self) -> Vec<String> {
         let mut notes = Vec::new();
         for refused in &*self.gateway.compiled.refused {
             let message = refused.to_string();
@@ -424,14 +424,14 @@ impl State {
 }
 
 /// Returns the meetings that no warning names.
-pub(crate) fn unsaid(met: &[Meeting], warnings: &[Problem]) -> Vec<String> {
+pub(crate) fn unsaid(met: &[Meeting], warnings: &[Diagnostic]) -> Vec<String> {
     let texts = met.iter().map(Meeting::to_string);
     texts
         .filter(|text| !warnings.iter().any(|said| said.mistake.to_string().contains(text)))
         .collect()
 }
 
-impl Restored {
+impl RestoredRevision {
     /// Says which peers have other keys now than the revision ran with.
     fn not_back(&self, now: &StoredKeys) -> Option<String> {
         let changed = changed_keys(&self.keys, now)?;

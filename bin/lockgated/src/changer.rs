@@ -16,18 +16,18 @@ use std::time::Duration;
 use api::v1;
 use config::Validated;
 use control::guard::{Guard, UnwritableName};
-use control::{CompileError, Compiler, NotAdopted, Rebuilt};
+use control::{CompileError, Compiler, NotAdopted, RebuiltBase};
 use dataplane::SnapshotError;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::backend::{Change, Done, Intent, NotConfirmed, Refused, ToConfirm};
-use crate::change::{Origin, Proposal, Proposed, Restored, body_of, machine};
+use crate::change::{EvaluatedChange, Origin, Proposal, RestoredRevision, body_of, machine};
 use crate::events::{Events, Kind};
 use crate::orders::{Order, Reply, Runs};
 use crate::picture::Picture;
-use crate::policies::{self, Waiting};
+use crate::policies::{self, QueuedChange};
 use crate::revisions::{Body, Cause};
 use crate::save;
 use crate::who::{ConnectionNumber, Uid};
@@ -40,7 +40,7 @@ pub(crate) enum Ask {
     /// Applies a configuration.
     Apply { change: Change, by: Uid, reply: Reply<Result<Done, Refused>> },
     /// Other policies.
-    Policies(Waiting),
+    Policies(QueuedChange),
     /// An earlier revision, by default one step back.
     RollBack { revision: Option<u64>, by: Uid, reply: Reply<Result<Done, Refused>> },
     /// Keeps the change that waits.
@@ -81,14 +81,14 @@ enum Aside {
     Nothing,
     /// Changes may still come.
     Gathering(Instant),
-    Folding(JoinHandle<Result<Rebuilt, CompileError>>, RefusedOf),
+    Folding(JoinHandle<Result<RebuiltBase, CompileError>>, RefusedOf),
     Narrowing(JoinHandle<Result<Guard, UnwritableName>>, u64),
 }
 
 /// The result of a step of the background work.
 enum Step {
     Gathered,
-    Folded(Option<Result<Rebuilt, CompileError>>, RefusedOf),
+    Folded(Option<Result<RebuiltBase, CompileError>>, RefusedOf),
     Narrowed(Option<Result<Guard, UnwritableName>>, u64),
 }
 
@@ -225,7 +225,7 @@ impl Changer {
             None => self.one_step_back().await?,
         };
         let Body { text, keys } = body;
-        let restores = Some(Restored { revision: number, keys });
+        let restores = Some(RestoredRevision { revision: number, keys });
         let (cause, file) = (Cause::Rollback, format!("revision {number}"));
         let origin = Origin { cause, file, base, by, restores };
         self.propose(text, origin, (Intent::Apply, None)).await
@@ -248,7 +248,7 @@ impl Changer {
         };
         let (proposal, origin) = self.beside(judge).await??;
         let compiler = self.compiler.take().ok_or(NoCompiler).map_err(machine)?;
-        let proposed = Box::new(Proposed { compiler, proposal, origin, intent, confirm });
+        let proposed = Box::new(EvaluatedChange { compiler, proposal, origin, intent, confirm });
         let done = self.order(|reply| Order::Change { proposed, reply }).await;
         let (compiler, done) = done.ok_or(Refused::Stopping)?;
         self.compiler = Some(compiler);
@@ -306,7 +306,7 @@ impl Changer {
     }
 
     /// Makes a change of policies, with those that wait behind it.
-    async fn change_policies(&mut self, first: Waiting) {
+    async fn change_policies(&mut self, first: QueuedChange) {
         let mut all = vec![first];
         while let Ok(ask) = self.asks.try_recv() {
             match ask {
@@ -320,7 +320,7 @@ impl Changer {
         let picture = self.picture();
         if let Err(refused) = picture.check_free() {
             let mut first = Some(refused);
-            for Waiting { answer, .. } in all {
+            for QueuedChange { answer, .. } in all {
                 let again = || picture.check_free().err().unwrap_or(Refused::Stopping);
                 let _ = answer.send(Err(first.take().unwrap_or_else(again)));
             }
@@ -420,7 +420,7 @@ impl Changer {
         Some(Aside::Folding(job, RefusedOf { settings, policies_removed }))
     }
 
-    async fn folded(&mut self, rebuilt: Option<Result<Rebuilt, CompileError>>, of: RefusedOf) {
+    async fn folded(&mut self, rebuilt: Option<Result<RebuiltBase, CompileError>>, of: RefusedOf) {
         let rebuilt = match rebuilt {
             None => return,
             Some(Err(error)) => return self.fold_refused(&error, of),

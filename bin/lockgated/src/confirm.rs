@@ -12,7 +12,9 @@ use crate::events::Kind;
 use crate::revisions::{Body, Cause, Confirmation, Content, Revision};
 use crate::state::State;
 use crate::stored_keys::stored;
-use crate::unconfirmed::{Before, Damage, Damaged, LastWait, Pending, RECORD, Record, digest};
+use crate::unconfirmed::{
+    Damage, DamagedRecord, LastWait, Pending, PreviousConfiguration, RECORD, Record, digest,
+};
 use crate::who::ConnectionNumber;
 
 /// The time after which a failed rollback is tried again.
@@ -21,7 +23,7 @@ const TRY_AGAIN: Duration = Duration::from_secs(5);
 /// A change that is about to be made and will wait.
 pub(crate) struct Promise {
     confirm: ToConfirm,
-    before: Before,
+    before: PreviousConfiguration,
     /// The record before.
     earlier: Option<Record>,
 }
@@ -36,7 +38,7 @@ impl State {
     ) -> Result<Promise, Refused> {
         let compiled = self.gateway.compiled.copied();
         let base = self.base.to_path_buf();
-        let before = Before { revision: self.revision, base, compiled };
+        let before = PreviousConfiguration { revision: self.revision, base, compiled };
         let copy = before.compiled.copied();
         let body =
             move || Body { text: copy.validated().effective(), keys: stored(&copy.key_names()) };
@@ -63,7 +65,7 @@ impl State {
             None => self.records.remove().await,
         };
         if let Err(error) = undone {
-            self.tell_record_stays(&error);
+            self.report_record_stays(&error);
         }
     }
 
@@ -93,22 +95,22 @@ impl State {
         if record.is_some_and(|record| record.refuses(effective).is_some())
             && let Err(error) = self.records.remove().await
         {
-            self.tell_record_stays(&error);
+            self.report_record_stays(&error);
         }
     }
 
-    /// Tells that the record is damaged, and mends it if that can be done.
-    pub(crate) async fn tell_damaged(&mut self, damaged: &Damaged) {
+    /// Reports that the record is damaged, and repairs it if possible.
+    pub(crate) async fn report_damaged(&mut self, damaged: &DamagedRecord) {
         let message = damaged.message(&self.file);
         self.events.record(Kind::UnconfirmedRecordDamaged, "", message, &[]);
         if let Some(mended) = &damaged.mended
             && let Err(error) = self.records.write(mended).await
         {
-            self.tell_record_stays(&error);
+            self.report_record_stays(&error);
         }
     }
 
-    fn tell_record_stays(&self, error: &std::io::Error) {
+    fn report_record_stays(&self, error: &std::io::Error) {
         let message = format!(
             "{} stays: {error}: a restart would go by it",
             self.config().node.state_dir.join(RECORD).display()

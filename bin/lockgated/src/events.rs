@@ -329,10 +329,10 @@ impl<T: Value + ?Sized> Value for &T {
 /// The recorder of events. A clone is another handle to the same.
 #[derive(Clone)]
 pub(crate) struct Events {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
 }
 
-struct Shared {
+struct SharedState {
     log: Log,
     state: Mutex<State>,
     sender: broadcast::Sender<Event>,
@@ -350,11 +350,11 @@ struct State {
 /// One kind about one subject, lately.
 struct Limit {
     told: Instant,
-    held: Option<Held>,
+    held: Option<HeldEvents>,
 }
 
 /// Events held back by the rate limit: the last of them, and their number.
-struct Held {
+struct HeldEvents {
     last: Event,
     count: u64,
 }
@@ -385,7 +385,7 @@ impl Events {
             limits: HashMap::new(),
             counts: [0; Kind::ALL.len()],
         });
-        Events { shared: Arc::new(Shared { log, state, sender }) }
+        Events { shared: Arc::new(SharedState { log, state, sender }) }
     }
 
     /// Records what happened. `subject` is a port's, a peer's or an SA's name, or empty: the part
@@ -478,7 +478,7 @@ impl Events {
             Some(limit) => {
                 limit.held = Some(match limit.held.take() {
                     Some(held) => held.and(event),
-                    None => Held { last: event, count: 1 },
+                    None => HeldEvents { last: event, count: 1 },
                 });
                 return;
             }
@@ -529,9 +529,9 @@ impl Limit {
     }
 }
 
-impl Held {
-    fn and(self, next: Event) -> Held {
-        Held { last: next, count: self.count + 1 }
+impl HeldEvents {
+    fn and(self, next: Event) -> HeldEvents {
+        HeldEvents { last: next, count: self.count + 1 }
     }
 
     /// The last of them, which says how many others there were.

@@ -10,16 +10,17 @@
 //! | `machine` | what is asked of the machine |
 //! | `transaction` | every change of what runs: withhold, guard, publish, take over, or all back |
 //! | `view` | a change of what the kernel says |
-//! | `moves` | peers that are elsewhere now |
+//! | `roaming` | peers that are elsewhere now |
 //! | `netdevs` | which netdevs are ours, and what their programs know |
 //! | `guarding` | the guard, and packets of `allow_host` that policies may want |
 //! | `publish` | snapshots to the workers, with counters and flow caches |
 
 mod guarding;
 mod machine;
-mod moves;
+
 mod netdevs;
 mod publish;
+mod roaming;
 #[cfg(test)]
 pub(crate) mod simulated;
 #[cfg(test)]
@@ -178,7 +179,7 @@ impl Gateway {
 
     /// Records events for what does not fit in a view that is about to be gone over to, and for
     /// what fits again.
-    fn tell_problems(&self, live: &LiveParts) {
+    fn report_problems(&self, live: &LiveParts) {
         let (old, new) = (&self.live.problems, &live.problems);
         for problem in new.iter().filter(|problem| !old.contains(problem)) {
             self.events.record(Kind::Misfit, problem.subject(), problem.to_string(), &[]);
@@ -190,7 +191,7 @@ impl Gateway {
     }
 
     /// Records an event for each port whose state is another one.
-    fn tell_ports(&self, live: &LiveParts) {
+    fn report_ports(&self, live: &LiveParts) {
         for (slot, port) in live.ports.iter() {
             let (old, new) = (&self.live.states[slot], &live.states[slot]);
             if old == new {

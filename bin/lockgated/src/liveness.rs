@@ -35,7 +35,7 @@ struct Peer {
 
 /// The liveness of a peer, for those who show it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Heard {
+pub(crate) struct PeerLiveness {
     /// Last authentic packet, to a second; `None`: none since the daemon started.
     pub(crate) last_received: Option<Instant>,
     /// Time since when the peer is silent; `None`: it is not.
@@ -86,10 +86,10 @@ impl Liveness {
     }
 
     /// The liveness of a peer.
-    pub(crate) fn of(&self, peer: &str) -> Heard {
+    pub(crate) fn of(&self, peer: &str) -> PeerLiveness {
         let Peer { last_received, silent_since, .. } =
             self.peers.get(peer).copied().unwrap_or_default();
-        Heard { last_received, silent_since }
+        PeerLiveness { last_received, silent_since }
     }
 }
 
@@ -186,7 +186,10 @@ mod tests {
         let silence = Duration::from_secs(601);
         assert_eq!(lab.after(1), [Change::Heard { peer: "b".into(), silence }]);
         let now = lab.start + Duration::from_secs(lab.second);
-        assert_eq!(lab.liveness.of("b"), Heard { last_received: Some(now), silent_since: None });
+        assert_eq!(
+            lab.liveness.of("b"),
+            PeerLiveness { last_received: Some(now), silent_since: None }
+        );
     }
 
     #[test]
@@ -231,6 +234,6 @@ mod tests {
         assert!(lab.is_silent());
         let now = lab.start + Duration::from_secs(lab.second + 1);
         assert_eq!(lab.liveness.observe(now, std::iter::empty()), []);
-        assert_eq!(lab.liveness.of("b"), Heard::default());
+        assert_eq!(lab.liveness.of("b"), PeerLiveness::default());
     }
 }

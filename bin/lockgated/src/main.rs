@@ -4,7 +4,7 @@
 //! | module | what |
 //! |---|---|
 //! | `start`, `stop` | in an order in which nothing is ever open that was closed |
-//! | `follow` | the control loop: the kernel's changes, orders, workers' questions, clocks |
+//! | `control_loop` | the control loop: the kernel's changes, orders, workers' questions, clocks |
 //! | `state`, `orders` | what the control thread owns, and what it is asked to do |
 //! | `gateway` | what runs, and every change of it, step by step |
 //! | `this_machine`, `netdev`, `worker` | where the steps are done: nftables, programs, threads |
@@ -14,8 +14,9 @@
 //! | `confirm`, `unconfirmed` | changes that are rolled back unless somebody confirms them |
 //! | `revisions`, `stored_keys` | what ran before, and with which keys |
 //! | `save`, `config_file` | the configuration file, written and compared |
-//! | `numbers`, `sampling`, `liveness`, `checksums` | what is looked after every second |
-//! | `daemon`, `shown`, `cached`, `backend`, `api`, `metrics`, `events`, `notify` | what it tells |
+//! | `sequence_usage`, `sampling`, `liveness`, `checksums` | what is looked after every second |
+//! | `backend`, `backend_impl`, `shown`, `cached`, `api` | answers to the API |
+//! | `metrics`, `events`, `notify` | reports to Prometheus, to readers of events, to systemd |
 //! | `totals` | what was counted, by names, which outlive slots |
 //! | `failure` | why it does not start |
 //! | `hardening` | what it gives up |
@@ -24,6 +25,7 @@
 mod api;
 mod assign;
 mod backend;
+mod backend_impl;
 mod cached;
 mod caches;
 mod captures;
@@ -32,10 +34,9 @@ mod changer;
 mod checksums;
 mod config_file;
 mod confirm;
-mod daemon;
+mod control_loop;
 mod events;
 mod failure;
-mod follow;
 mod gateway;
 mod growth;
 mod hardening;
@@ -44,7 +45,6 @@ mod liveness;
 mod metrics;
 mod netdev;
 mod notify;
-mod numbers;
 mod orders;
 mod overview;
 mod picture;
@@ -53,6 +53,7 @@ mod reservations;
 mod revisions;
 mod sampling;
 mod save;
+mod sequence_usage;
 mod shown;
 mod start;
 mod state;
@@ -77,13 +78,13 @@ use config::validated::Metrics;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::backend_impl::Daemon;
 use crate::changer::Changer;
-use crate::daemon::Daemon;
+use crate::control_loop::{Asked, Signals};
 use crate::events::{Events, Kind};
 use crate::failure::Failure;
-use crate::follow::{Asked, Signals};
 use crate::notify::Health;
-use crate::start::Started;
+use crate::start::StartedDaemon;
 use crate::worker::Caller;
 
 /// Name of the API's socket in `run_dir`.
@@ -151,7 +152,7 @@ async fn run(file: &Path) -> Result<(), Failure> {
     start::make_directories(config)?;
     let bound = api::bind(&socket).await?;
     let started = start::start(beginning, &file, events.clone()).await?;
-    let Started { mut state, compiler, mut mirror, wanted, moved } = started;
+    let StartedDaemon { mut state, compiler, mut mirror, wanted, moved } = started;
     let picture = state.watched();
     let (ordering, orders) = mpsc::channel(MAX_ORDERS);
     let (asking, asks) = mpsc::unbounded_channel();
@@ -169,14 +170,14 @@ async fn run(file: &Path) -> Result<(), Failure> {
     serve_metrics(metrics, &daemon).await;
     tokio::spawn(events.clone().settle_forever());
     tasks.spawn(changer.run());
-    tasks.spawn(follow::watch_guard(daemon.clone()));
+    tasks.spawn(control_loop::watch_guard(daemon.clone()));
     tokio::spawn(notify::feed_watchdog(health(daemon.clone())));
     let ports = state.gateway.netdevs.len();
     let status = format!("{ports} netdevs attached; API at {}", socket.display());
     events.record(Kind::Started, "", status.as_str(), &[]);
     notify::ready(&status);
     let asked = Asked { wanted, moved, orders, not_reserved, tasks };
-    let end = follow::run(&mut state, &mut mirror, asked, signals).await;
+    let end = control_loop::run(&mut state, &mut mirror, asked, signals).await;
     notify::stopping("draining");
     let _ = stop_api.send(());
     let stopped = stop::stop(&mut state, &mut mirror, &end).await;

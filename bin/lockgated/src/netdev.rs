@@ -127,7 +127,7 @@ pub(crate) struct Netdev {
 
 /// A netdev with Lockgate's program and sockets that workers serve. Dropping it leaves the program
 /// attached and closed.
-pub(crate) struct Steered {
+pub(crate) struct SteeredNetdev {
     netdev: String,
     ifindex: u32,
     queues: u32,
@@ -136,7 +136,7 @@ pub(crate) struct Steered {
     _claim: Claim,
 }
 
-impl Steered {
+impl SteeredNetdev {
     /// Takes a netdev over. `workers`: those that serve queues.
     ///
     /// # Errors
@@ -144,7 +144,7 @@ impl Steered {
     pub(crate) async fn take(
         taking: &Taking,
         workers: &[Handle],
-    ) -> Result<(Steered, Netdev), NetdevError> {
+    ) -> Result<(SteeredNetdev, Netdev), NetdevError> {
         let Taking { netdev, ifindex, id, mark, queues, .. } = taking;
         let (netdev, ifindex, queues) = (netdev.clone(), *ifindex, *queues);
         if queues > MAX_QUEUES {
@@ -154,7 +154,7 @@ impl Steered {
         let steering = Steering::load(*mark, INCARNATIONS.fetch_add(1, Ordering::Relaxed))
             .map_err(|error| NetdevError::Bpf { netdev: netdev.clone(), error })?;
         let is_squatted = matches!(claim, Claim::Squatted);
-        let mut steered = Steered { netdev, ifindex, queues, steering, _claim: claim };
+        let mut steered = SteeredNetdev { netdev, ifindex, queues, steering, _claim: claim };
         let attached = match steered.serve(taking, workers).await {
             Ok(attached) => attached.into(),
             Err(error) => {
@@ -184,7 +184,7 @@ impl Steered {
     /// # Errors
     /// [`NetdevError::Bpf`]: it stays.
     pub(crate) fn detach(self) -> Result<(), NetdevError> {
-        let Steered { netdev, ifindex, .. } = self;
+        let SteeredNetdev { netdev, ifindex, .. } = self;
         bpf::detach(ifindex).map(drop).map_err(|error| NetdevError::Bpf { netdev, error })
     }
 

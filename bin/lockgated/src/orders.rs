@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use control::guard::{Guard, GuardError};
-use control::{Adopted, Compiler};
+use control::{AdoptedBase, Compiler};
 use dataplane::SnapshotError;
 use tokio::sync::oneshot;
 
 use crate::backend::{Done, NotConfirmed, Refused};
-use crate::change::Proposed;
+use crate::change::EvaluatedChange;
 use crate::config_file::KnownDrift;
 use crate::events::Kind;
 use crate::policies::Batch;
@@ -25,11 +25,11 @@ pub(crate) type Reply<T> = oneshot::Sender<T>;
 /// An order for the control thread.
 pub(crate) enum Order {
     /// Makes a change that was evaluated, or says what it would do. The compiler is lent.
-    Change { proposed: Box<Proposed>, reply: Reply<(Compiler, Result<Done, Refused>)> },
+    Change { proposed: Box<EvaluatedChange>, reply: Reply<(Compiler, Result<Done, Refused>)> },
     /// Makes changes of policies, all or none. Each is answered by itself.
     Policies { batch: Batch, reply: Reply<()> },
     /// Switches to a search structure into which changes were compacted.
-    Fold { adopted: Box<Adopted>, reply: Reply<Result<(), SnapshotError>> },
+    Fold { adopted: Box<AdoptedBase>, reply: Reply<Result<(), SnapshotError>> },
     /// Puts up the guard that was made of a revision's policies, if that still runs. Says whether
     /// it does.
     PutUp { guard: Guard, revision: u64, reply: Reply<Runs> },

@@ -16,7 +16,7 @@ use linux::View;
 use crate::backend::{Refused, Waits};
 use crate::config_file::KnownDrift;
 use crate::history::History;
-use crate::liveness::{Heard, Liveness};
+use crate::liveness::{Liveness, PeerLiveness};
 use crate::netdev::Netdev;
 use crate::revisions::Revisions;
 use crate::totals::Totals;
@@ -36,7 +36,7 @@ pub(crate) struct Picture {
     pub(crate) restored: Option<u64>,
     pub(crate) revisions: Arc<Revisions>,
     /// A change that waits to be confirmed.
-    pub(crate) pending: Option<Waiting>,
+    pub(crate) pending: Option<AwaitedConfirmation>,
     /// Differences between the daemon's file and the running configuration, as far as known.
     pub(crate) drift: Option<Arc<KnownDrift>>,
     /// Troubles that last, one sentence each.
@@ -71,7 +71,7 @@ pub(crate) struct Picture {
 
 /// A change that waits to be confirmed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct AwaitedConfirmation {
     pub(crate) revision: u64,
     /// The revision that is restored without a confirmation.
     pub(crate) previous: u64,
@@ -79,10 +79,10 @@ pub(crate) struct Waiting {
     pub(crate) until: Instant,
 }
 
-impl Waiting {
+impl AwaitedConfirmation {
     /// The change in the words of the API.
     pub(crate) fn waits(&self) -> Waits {
-        let Waiting { revision, previous, until } = *self;
+        let AwaitedConfirmation { revision, previous, until } = *self;
         Waits { revision, previous, left: until.saturating_duration_since(Instant::now()) }
     }
 }
@@ -94,7 +94,7 @@ impl Picture {
     }
 
     /// The time at which each configured peer was heard.
-    pub(crate) fn liveness_of_peers(&self) -> HashMap<String, Heard> {
+    pub(crate) fn liveness_of_peers(&self) -> HashMap<String, PeerLiveness> {
         let peers = self.config().peers.iter();
         peers.map(|peer| (peer.name.clone(), self.liveness.of(&peer.name))).collect()
     }

@@ -11,10 +11,10 @@ use std::time::SystemTime;
 
 use config::validated::{Action, Policy};
 use config::{
-    Change as HowChanged, Difference, Meeting, ParsedPolicies, Problem, Validated, parse_policies,
-    policy_text,
+    Change as HowChanged, Diagnostic, Difference, Meeting, ParsedPolicies, Validated,
+    parse_policies, policy_text,
 };
-use control::guard::{Guard, Lacking};
+use control::guard::{Guard, GuardGap};
 use control::{ChangeRefused, Compiled, Compiler, Takeovers, takeovers_of};
 use dataplane::Generation;
 use dataplane::carve_out::Reserved;
@@ -24,7 +24,7 @@ use crate::backend::{Consent, Done, PolicyChange, PolicyNames, Refused};
 use crate::change::{machine, restart_note, unsaid};
 use crate::gateway::{NextGuard, NotMade};
 use crate::picture::Picture;
-use crate::revisions::{Body, Cause, Confirmation, Content, PolicyEdit, Revision, Written};
+use crate::revisions::{Body, Cause, Confirmation, Content, PolicyEdit, Revision, WriteResult};
 use crate::state::State;
 use crate::stored_keys::stored;
 use crate::who::Uid;
@@ -33,13 +33,13 @@ use crate::who::Uid;
 const MAX_NAMED: usize = 8;
 
 /// The result of a change, before it is on disk.
-pub(crate) type Outcome = Result<(Done, Written), Refused>;
+pub(crate) type Outcome = Result<(Done, WriteResult), Refused>;
 
 /// The channel for the result of a change.
 pub(crate) type Answer = oneshot::Sender<Outcome>;
 
 /// A change that waits for its turn.
-pub(crate) struct Waiting {
+pub(crate) struct QueuedChange {
     pub(crate) change: PolicyChange,
     pub(crate) by: Uid,
     pub(crate) answer: Answer,
@@ -56,16 +56,16 @@ struct Compilation {
     asked: PolicyChange,
     by: Uid,
     answer: Answer,
-    made: Made,
+    made: PolicyChangeResult,
 }
 
 /// The result of a change.
-struct Made {
+struct PolicyChangeResult {
     /// Policies that went and came.
     removed: Vec<Policy>,
     added: Vec<Policy>,
     differences: Vec<Difference>,
-    warnings: Vec<Problem>,
+    warnings: Vec<Diagnostic>,
     takeovers: Takeovers,
     /// The compiled configuration that runs after the change.
     compiled: Compiled,
@@ -104,11 +104,11 @@ pub(crate) fn judge(running: &Picture, change: &PolicyChange) -> Result<Done, Re
 pub(crate) fn compile_all(
     picture: &Picture,
     compiler: &mut Compiler,
-    all: Vec<Waiting>,
+    all: Vec<QueuedChange>,
 ) -> Option<Batch> {
     let mut running = picture.compiled.copied();
     let mut changes: Vec<Compilation> = Vec::with_capacity(all.len());
-    for Waiting { change, by, answer } in all {
+    for QueuedChange { change, by, answer } in all {
         match compile(compiler, &running, &change) {
             Ok(made) => {
                 running = made.compiled.copied();
@@ -134,9 +134,9 @@ fn next_guard(
         named.is_some_and(|found| compiled.configured(found) == *policy)
     };
     Ok(match picture.guard.lacks(removed, added, runs) {
-        Lacking::Nothing => NextGuard::Same,
-        Lacking::Rules(behind) => NextGuard::Behind(behind),
-        Lacking::Everything => {
+        GuardGap::Nothing => NextGuard::Same,
+        GuardGap::Rules(behind) => NextGuard::Behind(behind),
+        GuardGap::Everything => {
             let open = Reserved::default();
             NextGuard::Other(Guard::new(compiled.validated(), &picture.view, &open)?)
         }
@@ -147,7 +147,7 @@ fn compile(
     compiler: &mut Compiler,
     running: &Compiled,
     change: &PolicyChange,
-) -> Result<Made, Refused> {
+) -> Result<PolicyChangeResult, Refused> {
     let PolicyChange { remove, add, file, .. } = change;
     let settings = running.settings();
     let ParsedPolicies { policies, warnings } = parse_policies(add, file, settings)?;
@@ -158,7 +158,7 @@ fn compile(
     let takeovers = allowed(running, change, &policies)?;
     let compiled = compiler.change_policies(running, remove, policies.clone()).map_err(machine)?;
     let differences = differences(settings, &removed, &policies);
-    Ok(Made { removed, added: policies, differences, warnings, takeovers, compiled })
+    Ok(PolicyChangeResult { removed, added: policies, differences, warnings, takeovers, compiled })
 }
 
 /// The packets that a change takes from PROTECT policies; refused unless there are none or the
@@ -305,7 +305,8 @@ impl State {
     /// Makes a revision of a change that runs, and its answer.
     fn remember(&mut self, change: Compilation) -> (Answer, Outcome) {
         let Compilation { asked, by, answer, made } = change;
-        let Made { removed, added, differences, warnings, takeovers, compiled } = made;
+        let PolicyChangeResult { removed, added, differences, warnings, takeovers, compiled } =
+            made;
         let policies = names(compiled.settings(), &removed, &added);
         let generation: Generation = compiled.generation;
         let met = self.met_by(&compiled, &added);

@@ -161,14 +161,14 @@ impl Text {
     }
 }
 
-/// Says what became of a revision that is to be written.
-pub(crate) type Written = oneshot::Receiver<Result<(), RevisionError>>;
+/// Result of writing a revision.
+pub(crate) type WriteResult = oneshot::Receiver<Result<(), RevisionError>>;
 
 /// The kept revisions, oldest first, in a directory of their own. A clone is for readers.
 #[derive(Clone)]
 pub(crate) struct Revisions {
     directory: Arc<Path>,
-    kept: Vec<Arc<Kept>>,
+    kept: Vec<Arc<KeptRevision>>,
     /// The highest number that was given.
     last: u64,
     /// Set if a change could not be written, so that none can follow it.
@@ -177,7 +177,7 @@ pub(crate) struct Revisions {
     writer: OnceLock<mpsc::Sender<Job>>,
 }
 
-struct Kept {
+struct KeptRevision {
     revision: Revision,
     is_whole: bool,
     bytes: usize,
@@ -201,7 +201,7 @@ impl Revisions {
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(&directory).map_err(fail)?;
         sync_names(&directory).map_err(fail)?;
-        let mut kept: Vec<Arc<Kept>> = Vec::new();
+        let mut kept: Vec<Arc<KeptRevision>> = Vec::new();
         for entry in std::fs::read_dir(&directory).map_err(fail)? {
             let path = entry.map_err(fail)?.path();
             let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
@@ -210,10 +210,10 @@ impl Revisions {
                 let Ok(content) = std::fs::read_to_string(&path) else { continue };
                 let Some((revision, _)) = decode(number, &content) else { continue };
                 let bytes = content.len();
-                kept.push(Kept { revision, is_whole: true, bytes }.into());
+                kept.push(KeptRevision { revision, is_whole: true, bytes }.into());
                 let lines = std::fs::read(changes_of(&path)).unwrap_or_default();
                 kept.extend(decode_lines(number, &lines).map(|(revision, _, bytes)| {
-                    Arc::new(Kept { revision, is_whole: false, bytes })
+                    Arc::new(KeptRevision { revision, is_whole: false, bytes })
                 }));
             }
         }
@@ -273,7 +273,7 @@ impl Revisions {
 
     /// Keeps a revision and forgets the oldest beyond [`MAX_KEPT`] and [`MAX_KEPT_BYTES`]; it is on
     /// disk when the answer says so. Never waits.
-    pub(crate) fn keep(&mut self, revision: Revision, content: Content) -> Written {
+    pub(crate) fn keep(&mut self, revision: Revision, content: Content) -> WriteResult {
         let (done, written) = oneshot::channel();
         self.last = revision.number;
         let (job, is_whole, bytes) = match content {
@@ -296,7 +296,7 @@ impl Revisions {
             }
         };
         self.is_broken &= !is_whole;
-        self.kept.push(Kept { revision, is_whole, bytes }.into());
+        self.kept.push(KeptRevision { revision, is_whole, bytes }.into());
         self.send(job);
         self.forget();
         written
@@ -381,7 +381,7 @@ impl Revisions {
 ///
 /// # Errors
 /// [`RevisionError`]: the revision could not be written.
-pub(crate) async fn on_disk(written: Written) -> Result<(), RevisionError> {
+pub(crate) async fn on_disk(written: WriteResult) -> Result<(), RevisionError> {
     // The writer ends with the process.
     let gone = |_| {
         let error = std::io::ErrorKind::BrokenPipe.into();

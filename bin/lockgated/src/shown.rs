@@ -13,9 +13,9 @@ use policy::Direction;
 
 use crate::assign;
 use crate::netdev::Netdev;
-use crate::numbers;
 use crate::overview;
 use crate::picture::Picture;
+use crate::sequence_usage;
 use crate::totals::Totals;
 use crate::worker::Report;
 
@@ -236,7 +236,7 @@ pub(crate) fn security_associations(
         sas.push(v1::SecurityAssociation {
             backend: sa.cipher.backend_name().into(),
             sequence: last,
-            sequence_used: numbers::part(last, numbers),
+            sequence_used: sequence_usage::part(last, numbers),
             reserved_to: Some(sa.sequence.reserved()),
             extended_sequence_numbers: numbers == SequenceNumbers::Extended,
             state: state_text.into(),
@@ -251,7 +251,7 @@ pub(crate) fn security_associations(
         sas.push(v1::SecurityAssociation {
             backend: sa.cipher.backend_name().into(),
             sequence: edge,
-            sequence_used: numbers::part(edge, numbers),
+            sequence_used: sequence_usage::part(edge, numbers),
             window_packets: Some(sa.window.size()),
             extended_sequence_numbers: numbers == SequenceNumbers::Extended,
             state: "ok".into(),

@@ -36,7 +36,7 @@ use crate::revisions::{Body, Cause, Confirmation, Content, Revision, Revisions, 
 use crate::state::{Beginning, State};
 use crate::stored_keys::stored;
 use crate::this_machine::{ThisMachine, queues_of};
-use crate::unconfirmed::{self, Damaged, Instead};
+use crate::unconfirmed::{self, DamagedRecord, Instead};
 use crate::worker::{Handle, Setup};
 
 /// Neighbours that may wait to be asked for.
@@ -48,7 +48,7 @@ const MAX_MOVED: usize = 1024;
 const HOST_WAIT: Duration = Duration::from_secs(2);
 
 /// The result of a start.
-pub(crate) struct Started {
+pub(crate) struct StartedDaemon {
     pub(crate) state: State,
     pub(crate) compiler: Compiler,
     pub(crate) mirror: Mirror,
@@ -69,12 +69,12 @@ pub(crate) fn preflight() -> Result<(), Failure> {
 }
 
 /// The parts that exist before the first port is taken.
-struct Prepared {
+struct StartParts {
     loaded: Loaded,
     file: PathBuf,
     base: PathBuf,
     instead: Option<Instead>,
-    damaged: Option<Damaged>,
+    damaged: Option<DamagedRecord>,
     keystate: KeyState,
     revisions: Revisions,
     compiler: Compiler,
@@ -96,7 +96,7 @@ pub(crate) async fn start(
     beginning: unconfirmed::Beginning,
     file: &Path,
     events: Events,
-) -> Result<Started, Failure> {
+) -> Result<StartedDaemon, Failure> {
     let unconfirmed::Beginning { loaded, base, instead, damaged } = beginning;
     let node = &loaded.validated.node;
     let mut keystate = KeyState::open(&node.run_dir, &node.state_dir)?;
@@ -121,7 +121,7 @@ pub(crate) async fn start(
     let earlier = guard::Earlier::look()?;
     guard.install()?;
     let file = file.to_owned();
-    let prepared = Prepared {
+    let prepared = StartParts {
         loaded,
         file,
         base,
@@ -167,9 +167,9 @@ fn recognise(config: &Validated, view: &View) {
     }
 }
 
-async fn begin(prepared: Prepared) -> Result<Started, Failure> {
-    let Prepared { loaded, file, base, keystate, revisions, compiler, compiled, .. } = prepared;
-    let Prepared {
+async fn begin(prepared: StartParts) -> Result<StartedDaemon, Failure> {
+    let StartParts { loaded, file, base, keystate, revisions, compiler, compiled, .. } = prepared;
+    let StartParts {
         mut mirror,
         ethtool,
         queues,
@@ -215,19 +215,19 @@ async fn begin(prepared: Prepared) -> Result<Started, Failure> {
     keep_first(&mut state, &loaded, (base, instead, damaged)).await;
     state.gateway.attach_host().await?;
     take_all(&mut state.gateway).await?;
-    state.tell_refused();
-    state.tell_beginning().await;
+    state.report_refused();
+    state.report_beginning().await;
     for warning in &loaded.warnings {
         state.events.record(Kind::ConfigurationWarning, "", warning.in_one_line(), &[]);
     }
-    Ok(Started { state, compiler, mirror, wanted, moved })
+    Ok(StartedDaemon { state, compiler, mirror, wanted, moved })
 }
 
 /// Makes what starts the first revision of this run, and tells if it is not what the file says.
 async fn keep_first(
     state: &mut State,
     loaded: &Loaded,
-    (base, instead, damaged): (PathBuf, Option<Instead>, Option<Damaged>),
+    (base, instead, damaged): (PathBuf, Option<Instead>, Option<DamagedRecord>),
 ) {
     let number = state.revisions.next();
     let revision = Revision {
@@ -247,7 +247,7 @@ async fn keep_first(
     (state.revision, state.restored) = (number, revision.restored);
     let keys = stored(&loaded.keys.names(&loaded.validated));
     if let Some(damaged) = &damaged {
-        state.tell_damaged(damaged).await;
+        state.report_damaged(damaged).await;
     }
     if let Some(instead) = &instead {
         let message = instead.message(&state.file, &keys);

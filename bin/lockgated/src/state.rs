@@ -21,10 +21,10 @@ use crate::growth::Growth;
 use crate::history::History;
 use crate::liveness::Liveness;
 use crate::netdev::Claim;
-use crate::numbers::Used;
 use crate::picture::Picture;
 use crate::reservations::Keys;
 use crate::revisions::Revisions;
+use crate::sequence_usage::Used;
 use crate::unconfirmed::{LastWait, Pending, Records};
 use crate::worker::{Report, WorkerGone};
 use crate::workers::Workers;
@@ -67,7 +67,7 @@ pub(crate) struct State {
     /// Number of times that each peer has moved since the start.
     pub(crate) moves: Arc<HashMap<String, u64>>,
     /// The last mark reported of each sealing key's sequence numbers.
-    pub(crate) numbers_told: HashMap<Fingerprint, Used>,
+    pub(crate) usage_reported: HashMap<Fingerprint, Used>,
     /// Events about wrong checksums so far.
     pub(crate) checksum_events: ChecksumEvents,
     pub(crate) netlink_resyncs: u64,
@@ -119,7 +119,7 @@ impl State {
             history: Arc::default(),
             liveness: Arc::default(),
             moves: Arc::default(),
-            numbers_told: HashMap::new(),
+            usage_reported: HashMap::new(),
             checksum_events: ChecksumEvents::default(),
             netlink_resyncs: 0,
             stopping: false,
@@ -226,9 +226,8 @@ impl State {
         }
     }
 
-    /// Records events for what was found at the start: what does not fit, and damaged records of
-    /// keys.
-    pub(crate) async fn tell_beginning(&mut self) {
+    /// Records events for findings at the start: mismatches, and damaged records of keys.
+    pub(crate) async fn report_beginning(&mut self) {
         for problem in &self.gateway.live.problems {
             self.events.record(Kind::Misfit, problem.subject(), problem.to_string(), &[]);
         }
@@ -240,6 +239,6 @@ impl State {
             );
             self.events.record(Kind::RecordSetAside, "", message, &[]);
         }
-        self.gateway.tell_guard();
+        self.gateway.report_guard();
     }
 }

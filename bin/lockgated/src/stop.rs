@@ -5,9 +5,9 @@ use config::validated::OnExit;
 use control::guard::Guard;
 use linux::Mirror;
 
+use crate::control_loop::ShutdownSignal;
 use crate::events::Kind;
 use crate::failure::Failure;
-use crate::follow::End;
 use crate::state::State;
 
 /// Ends everything but the API.
@@ -18,7 +18,7 @@ use crate::state::State;
 pub(crate) async fn stop(
     state: &mut State,
     mirror: &mut Mirror,
-    end: &Result<End, Failure>,
+    end: &Result<ShutdownSignal, Failure>,
 ) -> Result<(), Failure> {
     state.stopping = true;
     state.show();

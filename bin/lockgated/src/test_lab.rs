@@ -6,7 +6,7 @@ use control::Compiler;
 use tempfile::TempDir;
 
 use crate::events::Events;
-use crate::gateway::simulated::{Simulated, Started, started, view};
+use crate::gateway::simulated::{Simulated, StartedGateway, started, view};
 use crate::netdev::Claim;
 use crate::revisions::Revisions;
 use crate::state::{Beginning, State};
@@ -41,7 +41,8 @@ impl TestLab {
         let lines = format!("out 0x1001 {}\nin 0x2001 {}\n", "01".repeat(20), "02".repeat(20));
         config::write_key_file(&folder.path().join("a.keys"), &lines).unwrap();
         let loaded = load(&folder, &configuration(&folder, "gw", sections));
-        let Started { gateway, machine, compiler, keys } = started(&loaded, view(), folder.path());
+        let StartedGateway { gateway, machine, compiler, keys } =
+            started(&loaded, view(), folder.path());
         let events = Events::new();
         let state = State::new(Beginning {
             gateway,

@@ -14,14 +14,14 @@ use linux::{Ethtool, Link, Offload};
 
 use crate::caches::{self, CacheError, Sizes, When};
 use crate::gateway::{Machine, Program};
-use crate::netdev::{Instruction, Netdev, NetdevError, Steered, Taking};
+use crate::netdev::{Instruction, Netdev, NetdevError, SteeredNetdev, Taking};
 use crate::worker::{Command, Flushed, Handle, Next, Retired, WorkerGone};
 use crate::workers::Workers;
 
 /// The machine.
 pub(crate) struct ThisMachine {
     workers: Vec<Handle>,
-    netdevs: BTreeMap<String, Steered>,
+    netdevs: BTreeMap<String, SteeredNetdev>,
     ethtool: Ethtool,
 }
 
@@ -37,7 +37,7 @@ impl ThisMachine {
     }
 
     /// A netdev of ours.
-    fn netdev(&mut self, netdev: &str) -> Result<&mut Steered, NetdevError> {
+    fn netdev(&mut self, netdev: &str) -> Result<&mut SteeredNetdev, NetdevError> {
         let missing =
             || NetdevError::Claim { netdev: netdev.into(), error: ErrorKind::NotFound.into() };
         self.netdevs.get_mut(netdev).ok_or_else(missing)
@@ -100,7 +100,8 @@ impl Machine for ThisMachine {
     }
 
     async fn take(&mut self, taking: Taking) -> Result<Netdev, NetdevError> {
-        let (steered, netdev) = Steered::take(&taking, &self.workers[..taking.active]).await?;
+        let (steered, netdev) =
+            SteeredNetdev::take(&taking, &self.workers[..taking.active]).await?;
         self.netdevs.insert(taking.netdev, steered);
         Ok(netdev)
     }
@@ -132,7 +133,7 @@ impl Machine for ThisMachine {
     }
 
     fn is_attached(&mut self, netdev: &str) -> bool {
-        self.netdevs.get(netdev).is_none_or(Steered::is_attached)
+        self.netdevs.get(netdev).is_none_or(SteeredNetdev::is_attached)
     }
 
     fn attach_again(&mut self, netdev: &str) -> Result<Attached, NetdevError> {

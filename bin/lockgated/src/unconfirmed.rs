@@ -26,7 +26,7 @@ use control::Compiled;
 
 use crate::backend::{NotConfirmed, Refused, ToConfirm};
 use crate::events::{Events, Kind};
-use crate::picture::Waiting;
+use crate::picture::AwaitedConfirmation;
 use crate::stored_keys::{StoredKeys, changed_keys};
 use crate::who::Uid;
 
@@ -52,7 +52,7 @@ pub(crate) fn confirm_time(seconds: u64) -> Result<Duration, Refused> {
 }
 
 /// The configuration before a change, to be put back.
-pub(crate) struct Before {
+pub(crate) struct PreviousConfiguration {
     pub(crate) revision: u64,
     pub(crate) base: PathBuf,
     /// The configuration with its SAs, which keep their counters and windows.
@@ -62,7 +62,7 @@ pub(crate) struct Before {
 /// A change that runs and waits.
 pub(crate) struct Pending {
     pub(crate) revision: u64,
-    pub(crate) before: Before,
+    pub(crate) before: PreviousConfiguration,
     pub(crate) confirm: ToConfirm,
     /// The time at which it is rolled back.
     pub(crate) until: Instant,
@@ -70,8 +70,12 @@ pub(crate) struct Pending {
 
 impl Pending {
     /// The change as everybody may see it.
-    pub(crate) fn waiting(&self) -> Waiting {
-        Waiting { revision: self.revision, previous: self.before.revision, until: self.until }
+    pub(crate) fn waiting(&self) -> AwaitedConfirmation {
+        AwaitedConfirmation {
+            revision: self.revision,
+            previous: self.before.revision,
+            until: self.until,
+        }
     }
 }
 
@@ -97,7 +101,7 @@ pub(crate) struct Beginning {
     /// The configuration that starts instead of a file that was never confirmed.
     pub(crate) instead: Option<Instead>,
     /// The record is damaged.
-    pub(crate) damaged: Option<Damaged>,
+    pub(crate) damaged: Option<DamagedRecord>,
 }
 
 /// The revision before an unconfirmed change, started in its place.
@@ -127,18 +131,18 @@ impl Instead {
     }
 }
 
-/// A damaged record, and what becomes of it.
-pub(crate) struct Damaged {
+/// A damaged record, and its repair.
+pub(crate) struct DamagedRecord {
     path: PathBuf,
     damage: Damage,
     /// Record that replaces it, made from the kept revisions.
     pub(crate) mended: Option<Record>,
 }
 
-impl Damaged {
+impl DamagedRecord {
     /// Returns the text of the event.
     pub(crate) fn message(&self, file: &Path) -> String {
-        let Damaged { path, damage, mended } = self;
+        let DamagedRecord { path, damage, mended } = self;
         let (path, file) = (path.display(), file.display());
         match mended {
             Some(_) => format!(
@@ -171,30 +175,30 @@ pub(crate) fn refused_revision(config: &config::Validated) -> Option<u64> {
 }
 
 /// The configuration of a file, or the one that starts instead of it.
-struct Chosen {
+struct StartChoice {
     parsed: Parsed,
     base: PathBuf,
     instead: Option<Instead>,
-    damaged: Option<Damaged>,
+    damaged: Option<DamagedRecord>,
 }
 
-fn choose(file: &Path) -> Result<Chosen, NoBeginning> {
+fn choose(file: &Path) -> Result<StartChoice, NoBeginning> {
     let parsed = config::read(file)?;
     let base = config::base_of(file).to_owned();
     let state_dir = parsed.validated.node.state_dir.clone();
     let effective = parsed.validated.effective();
     let (stand_in, damage) = stand_in(&state_dir, &effective)?;
-    let damaged = damage.map(|damage| Damaged {
+    let damaged = damage.map(|damage| DamagedRecord {
         path: state_dir.join(RECORD),
         damage,
         mended: stand_in.as_ref().map(|stand_in| stand_in.record(&effective)),
     });
     let Some(StandIn { refused, previous, base: base_before, body }) = stand_in else {
-        return Ok(Chosen { parsed, base, instead: None, damaged });
+        return Ok(StartChoice { parsed, base, instead: None, damaged });
     };
     let parsed = config::parse(&body.text, &format!("revision {previous}"))?;
     let instead = Some(Instead { refused, previous, keys: body.keys });
-    Ok(Chosen { parsed, base: base_before, instead, damaged })
+    Ok(StartChoice { parsed, base: base_before, instead, damaged })
 }
 
 /// The configuration that a daemon with this file starts with.
@@ -211,7 +215,7 @@ pub(crate) fn read(file: &Path) -> Result<Parsed, NoBeginning> {
 /// [`NoBeginning`]. A revision that is to start instead of the file and cannot leaves everything
 /// closed: the file was never confirmed.
 pub(crate) fn load(file: &Path) -> Result<Beginning, NoBeginning> {
-    let Chosen { parsed, base, instead, damaged } = choose(file)?;
+    let StartChoice { parsed, base, instead, damaged } = choose(file)?;
     let loaded = parsed.within(linux::machine_memory())?.load_keys(&base)?;
     Ok(Beginning { loaded, base, instead, damaged })
 }

@@ -27,7 +27,7 @@ use policy::{AddressRange, PortRange, SelectorError};
 use wire::Family;
 use wire::flow::protocol;
 
-use crate::mistake::nearest;
+use crate::diagnostic::nearest;
 
 /// Bytes of a filter at most.
 pub const MAX_FILTER_BYTES: usize = 1024;
@@ -181,7 +181,7 @@ pub fn parse_filter(text: &str) -> Result<Option<Filter>, FilterError> {
 }
 
 /// A problem, where it is, and how many bytes it is long.
-type Found = (FilterProblem, usize, usize);
+type LocatedProblem = (FilterProblem, usize, usize);
 
 #[derive(Clone, Copy)]
 struct Word<'t> {
@@ -217,7 +217,7 @@ struct Parser<'t> {
 }
 
 impl<'t> Parser<'t> {
-    fn whole(&mut self) -> Result<Filter, Found> {
+    fn whole(&mut self) -> Result<Filter, LocatedProblem> {
         let filter = self.filter()?;
         match self.peek() {
             Some(word) if word.text == ")" => Err(found(FilterProblem::NotOpened, word)),
@@ -231,7 +231,7 @@ impl<'t> Parser<'t> {
     }
 
     /// Terms and what joins them, from left to right.
-    fn filter(&mut self) -> Result<Filter, Found> {
+    fn filter(&mut self) -> Result<Filter, LocatedProblem> {
         let mut filter = self.term()?;
         while let Some(joint) = self.peek().filter(|word| JOINTS.contains(&word.text)) {
             self.next += 1;
@@ -244,7 +244,7 @@ impl<'t> Parser<'t> {
         Ok(filter)
     }
 
-    fn term(&mut self) -> Result<Filter, Found> {
+    fn term(&mut self) -> Result<Filter, LocatedProblem> {
         let word = self.word("a test")?;
         if !matches!(word.text, "not" | "!" | "(") {
             self.tests += 1;
@@ -276,7 +276,7 @@ impl<'t> Parser<'t> {
         Ok(filter)
     }
 
-    fn test(&mut self, word: Word<'t>) -> Result<Filter, Found> {
+    fn test(&mut self, word: Word<'t>) -> Result<Filter, LocatedProblem> {
         let plain = |test| Ok(Filter::Test(test));
         match word.text {
             "tcp" => self.transport(protocol::TCP),
@@ -323,7 +323,7 @@ impl<'t> Parser<'t> {
     }
 
     /// A protocol alone, or the ports of it.
-    fn transport(&mut self, number: u8) -> Result<Filter, Found> {
+    fn transport(&mut self, number: u8) -> Result<Filter, LocatedProblem> {
         let protocol = Filter::Test(Test::Protocol(number));
         let Some(word) = self.peek() else { return Ok(protocol) };
         let ends = match word.text {
@@ -359,7 +359,7 @@ impl<'t> Parser<'t> {
         ends
     }
 
-    fn of_ends(&mut self, ends: Ends) -> Result<Filter, Found> {
+    fn of_ends(&mut self, ends: Ends) -> Result<Filter, LocatedProblem> {
         let word = self.word("`host`, `net`, `port` or an address")?;
         let test = match word.text {
             "host" => {
@@ -380,7 +380,7 @@ impl<'t> Parser<'t> {
         Ok(Filter::Test(test))
     }
 
-    fn bytes(&mut self) -> Result<u32, Found> {
+    fn bytes(&mut self) -> Result<u32, LocatedProblem> {
         let word = self.word("a number of bytes")?;
         let problem = || found(FilterProblem::NotANumber { text: word.text.into() }, word);
         word.text.parse().map_err(|_| problem())
@@ -391,13 +391,13 @@ impl<'t> Parser<'t> {
     }
 
     /// The next word; `what` should be there.
-    fn word(&mut self, what: &'static str) -> Result<Word<'t>, Found> {
+    fn word(&mut self, what: &'static str) -> Result<Word<'t>, LocatedProblem> {
         let word = self.peek().ok_or_else(|| self.missing(what))?;
         self.next += 1;
         Ok(word)
     }
 
-    fn missing(&self, what: &'static str) -> Found {
+    fn missing(&self, what: &'static str) -> LocatedProblem {
         match self.words[..self.next].last() {
             Some(word) => found(FilterProblem::Missing { after: word.text.into(), what }, *word),
             None => (FilterProblem::Missing { after: String::new(), what }, 0, 0),
@@ -405,7 +405,7 @@ impl<'t> Parser<'t> {
     }
 }
 
-fn found(problem: FilterProblem, word: Word<'_>) -> Found {
+fn found(problem: FilterProblem, word: Word<'_>) -> LocatedProblem {
     (problem, word.at, word.text.len())
 }
 
@@ -417,12 +417,12 @@ fn unknown(text: &str) -> FilterProblem {
     FilterProblem::UnknownWord { word: text.into(), nearest }
 }
 
-fn address(word: Word<'_>) -> Result<IpAddr, Found> {
+fn address(word: Word<'_>) -> Result<IpAddr, LocatedProblem> {
     let text = word.text;
     text.parse().map_err(|_| found(FilterProblem::NotAnAddress { text: text.into() }, word))
 }
 
-fn network(word: Word<'_>) -> Result<AddressRange, Found> {
+fn network(word: Word<'_>) -> Result<AddressRange, LocatedProblem> {
     selected(word, |text| FilterProblem::NotAnAddress { text })
 }
 
@@ -430,7 +430,7 @@ fn network(word: Word<'_>) -> Result<AddressRange, Found> {
 fn selected<T: FromStr<Err = SelectorError>>(
     word: Word<'_>,
     other: impl FnOnce(String) -> FilterProblem,
-) -> Result<T, Found> {
+) -> Result<T, LocatedProblem> {
     let is_plain = word.text.len() <= 64 && word.text.bytes().all(|byte| byte.is_ascii_graphic());
     match (word.text.parse(), is_plain) {
         (Ok(value), _) => Ok(value),
@@ -444,7 +444,7 @@ fn named<T>(
     kind: &'static str,
     word: Word<'_>,
     names: impl Iterator<Item = (&'static str, T)> + Clone,
-) -> Result<T, Found> {
+) -> Result<T, LocatedProblem> {
     let text = word.text;
     let value = names.clone().find(|(name, _)| *name == text).map(|(_, value)| value);
     value.ok_or_else(|| {

@@ -6,8 +6,8 @@ use std::fmt::{self, Write};
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet, Title};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
-use crate::mistake::Mistake;
-use crate::source::{Excerpt, Place, Source, Span};
+use crate::diagnostic::DiagnosticKind;
+use crate::source::{Excerpt, Location, Source, Span};
 use crate::text;
 
 /// Errors that are shown at most, and warnings too; further errors are only counted.
@@ -38,27 +38,27 @@ impl Severity {
 
 /// One thing that is wrong, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Problem {
+pub struct Diagnostic {
     /// Error or warning.
     pub severity: Severity,
     /// Its place.
-    pub place: Place,
+    pub place: Location,
     /// The mistake.
-    pub mistake: Mistake,
+    pub mistake: DiagnosticKind,
     /// The other place it contradicts, if there is one.
-    pub earlier: Option<Place>,
+    pub earlier: Option<Location>,
     /// `None` where the line may hold a secret.
     excerpt: Option<Excerpt>,
 }
 
-impl Problem {
+impl Diagnostic {
     /// A problem that shows no line of its file.
-    pub(crate) fn new(severity: Severity, place: Place, mistake: Mistake) -> Problem {
-        Problem { severity, place, mistake, earlier: None, excerpt: None }
+    pub(crate) fn new(severity: Severity, place: Location, mistake: DiagnosticKind) -> Diagnostic {
+        Diagnostic { severity, place, mistake, earlier: None, excerpt: None }
     }
 }
 
-impl Problem {
+impl Diagnostic {
     /// The problem in one line, for a log: `file:line:column: error: message`, the place that it
     /// contradicts and, behind semicolons, what to do.
     pub fn in_one_line(&self) -> String {
@@ -91,7 +91,7 @@ impl Problem {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for Diagnostic {
     /// `file:line:column: error: message`, the source line with carets, the place that the problem
     /// contradicts, and what to do.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -113,9 +113,9 @@ impl fmt::Display for Problem {
     }
 }
 
-impl Serialize for Problem {
+impl Serialize for Diagnostic {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = serializer.serialize_struct("Problem", 7)?;
+        let mut object = serializer.serialize_struct("Diagnostic", 7)?;
         object.serialize_field("severity", &self.severity)?;
         object.serialize_field("file", &self.place.file)?;
         object.serialize_field("line", &self.place.line)?;
@@ -132,15 +132,15 @@ impl Serialize for Problem {
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct ConfigErrors {
     /// The problems in the order of their places.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<Diagnostic>,
     /// The number of errors beyond [`MAX_PROBLEMS`].
     pub untold: usize,
 }
 
 impl ConfigErrors {
     /// One error.
-    pub(crate) fn of(place: Place, mistake: Mistake) -> ConfigErrors {
-        let problem = Problem::new(Severity::Error, place, mistake);
+    pub(crate) fn of(place: Location, mistake: DiagnosticKind) -> ConfigErrors {
+        let problem = Diagnostic::new(Severity::Error, place, mistake);
         ConfigErrors { problems: vec![problem], untold: 0 }
     }
 
@@ -153,7 +153,7 @@ impl ConfigErrors {
 impl ConfigErrors {
     /// The problems, one line each with what to do, and how many errors they are: for a log.
     pub fn in_lines(&self) -> String {
-        let lines = fitted(&self.problems, Problem::in_one_line);
+        let lines = fitted(&self.problems, Diagnostic::in_one_line);
         format!("{lines}{}", self.count())
     }
 
@@ -177,19 +177,19 @@ impl std::error::Error for ConfigErrors {}
 /// Lines of problems that are shown at most: a screen.
 const SCREEN_LINES: usize = 40;
 
-/// Diagnostics as text for a terminal, one after the other, each ending with a newline and, if it is
-/// more than a line, with an empty one. Those that do not fit on a screen are one line each, errors
-/// before warnings; the rest is counted.
-pub fn render(problems: &[Problem]) -> String {
-    let full = |problem: &Problem| {
+/// Formats diagnostics for a terminal, one after the other, each ending with a newline and, if it
+/// is more than a line, with an empty one. Those that do not fit on a screen are one line each,
+/// errors before warnings; the rest is counted.
+pub fn render(problems: &[Diagnostic]) -> String {
+    let full = |problem: &Diagnostic| {
         let drawn = problem.to_string();
         if drawn.contains('\n') { drawn + "\n" } else { drawn }
     };
     fitted(problems, full)
 }
 
-/// Problems in full, as far as they fit on a screen, else one line each.
-fn fitted(problems: &[Problem], in_full: impl Fn(&Problem) -> String) -> String {
+/// Diagnostics in full, as far as they fit on a screen, else one line each.
+fn fitted(problems: &[Diagnostic], in_full: impl Fn(&Diagnostic) -> String) -> String {
     let lines = |text: &String| text.split('\n').count();
     // More cannot fit, and need not be drawn.
     if problems.len() <= SCREEN_LINES {
@@ -198,7 +198,7 @@ fn fitted(problems: &[Problem], in_full: impl Fn(&Problem) -> String) -> String 
             return full.iter().map(|text| format!("{text}\n")).collect();
         }
     }
-    let mut order: Vec<&Problem> = problems.iter().collect();
+    let mut order: Vec<&Diagnostic> = problems.iter().collect();
     order.sort_by_key(|problem| problem.severity == Severity::Warning);
     let mut text = String::new();
     let (mut room, mut left) = (SCREEN_LINES - 1, order.len());
@@ -230,9 +230,9 @@ fn fitted(problems: &[Problem], in_full: impl Fn(&Problem) -> String) -> String 
 }
 
 /// Collects the problems of one file.
-pub(crate) struct Problems<'a> {
+pub(crate) struct Diagnostics<'a> {
     source: &'a Source<'a>,
-    list: Vec<Problem>,
+    list: Vec<Diagnostic>,
     /// Errors, told or not.
     errors: usize,
     /// Warnings, told or not.
@@ -241,27 +241,27 @@ pub(crate) struct Problems<'a> {
     doubted: Vec<String>,
 }
 
-impl<'a> Problems<'a> {
-    pub(crate) fn new(source: &'a Source<'a>) -> Problems<'a> {
-        Problems { source, list: Vec::new(), errors: 0, warnings: 0, doubted: Vec::new() }
+impl<'a> Diagnostics<'a> {
+    pub(crate) fn new(source: &'a Source<'a>) -> Diagnostics<'a> {
+        Diagnostics { source, list: Vec::new(), errors: 0, warnings: 0, doubted: Vec::new() }
     }
 
-    pub(crate) fn error(&mut self, span: &Span, mistake: Mistake) {
+    pub(crate) fn error(&mut self, span: &Span, mistake: DiagnosticKind) {
         self.push(Severity::Error, span, mistake, None);
     }
 
-    pub(crate) fn warning(&mut self, span: &Span, mistake: Mistake) {
+    pub(crate) fn warning(&mut self, span: &Span, mistake: DiagnosticKind) {
         self.push(Severity::Warning, span, mistake, None);
     }
 
-    /// An error that contradicts what stands at `earlier`.
-    pub(crate) fn clash(&mut self, span: &Span, earlier: &Span, mistake: Mistake) {
+    /// Notes an error that contradicts the section or key at `earlier`.
+    pub(crate) fn clash(&mut self, span: &Span, earlier: &Span, mistake: DiagnosticKind) {
         let earlier = self.source.place(earlier);
         self.push(Severity::Error, span, mistake, Some(earlier));
     }
 
     /// A key that was written twice.
-    pub(crate) fn same_key(&mut self, span: &Span, mistake: Mistake) {
+    pub(crate) fn same_key(&mut self, span: &Span, mistake: DiagnosticKind) {
         let earlier = self.source.earlier_key(span);
         self.push(Severity::Error, span, mistake, earlier);
     }
@@ -272,12 +272,14 @@ impl<'a> Problems<'a> {
     }
 
     /// Returns whether a mistake only repeats that a section was rejected.
-    fn follows(&self, mistake: &Mistake) -> bool {
+    fn follows(&self, mistake: &DiagnosticKind) -> bool {
         let doubted = |kind: &str| self.doubted.iter().any(|section| section == kind);
         match mistake {
-            Mistake::UnknownPort { .. } => doubted("port"),
-            Mistake::UnknownPeer { .. } | Mistake::UnusedPeer { .. } => doubted("peer"),
-            Mistake::MissingSection { section } => {
+            DiagnosticKind::UnknownPort { .. } => doubted("port"),
+            DiagnosticKind::UnknownPeer { .. } | DiagnosticKind::UnusedPeer { .. } => {
+                doubted("peer")
+            }
+            DiagnosticKind::MissingSection { section } => {
                 let name = section.trim_matches(['[', ']']);
                 doubted(name.split('.').next().unwrap_or(name))
             }
@@ -285,7 +287,13 @@ impl<'a> Problems<'a> {
         }
     }
 
-    fn push(&mut self, severity: Severity, span: &Span, mistake: Mistake, earlier: Option<Place>) {
+    fn push(
+        &mut self,
+        severity: Severity,
+        span: &Span,
+        mistake: DiagnosticKind,
+        earlier: Option<Location>,
+    ) {
         if self.follows(&mistake) {
             return;
         }
@@ -301,11 +309,11 @@ impl<'a> Problems<'a> {
         let line = self.source.line_at(span);
         let help = mistake.help().unwrap_or_default();
         let quotes_key = [mistake.to_string(), help].iter().any(|t| self.source.may_hold_key(t));
-        let mistake = if quotes_key { Mistake::NotShown } else { mistake };
+        let mistake = if quotes_key { DiagnosticKind::NotShown } else { mistake };
         let secret = mistake.may_hold_a_secret() || self.source.may_hold_key(line);
         let excerpt = (!secret).then(|| self.source.excerpt(span));
         let place = self.source.place(span);
-        self.list.push(Problem { severity, place, mistake, earlier, excerpt });
+        self.list.push(Diagnostic { severity, place, mistake, earlier, excerpt });
     }
 
     /// The line where a span begins, from 1.
@@ -318,7 +326,7 @@ impl<'a> Problems<'a> {
     }
 
     /// The warnings if there was no error.
-    pub(crate) fn finish(mut self) -> Result<Vec<Problem>, ConfigErrors> {
+    pub(crate) fn finish(mut self) -> Result<Vec<Diagnostic>, ConfigErrors> {
         self.list.sort_by(|a, b| a.place.cmp(&b.place));
         if self.has_errors() {
             return Err(ConfigErrors {
@@ -337,11 +345,11 @@ mod tests {
     use super::*;
     use crate::text::is_hidden;
 
-    /// Problem with these bytes of a text.
-    fn problem(text: &str, span: Span) -> Problem {
+    /// Diagnostic with these bytes of a text.
+    fn problem(text: &str, span: Span) -> Diagnostic {
         let source = Source::new("gw.toml", text);
-        let mut problems = Problems::new(&source);
-        problems.error(&span, Mistake::NulByte);
+        let mut problems = Diagnostics::new(&source);
+        problems.error(&span, DiagnosticKind::NulByte);
         problems.list.remove(0)
     }
 
@@ -386,7 +394,7 @@ mod tests {
     #[test]
     fn a_problem_for_a_log_is_one_line_with_all_that_is_to_be_said() {
         let mut problem = problem("a = 1\na = 2\n", 6..7);
-        problem.earlier = Some(Place { file: "gw.toml".into(), line: 1, column: 1 });
+        problem.earlier = Some(Location { file: "gw.toml".into(), line: 1, column: 1 });
         assert_eq!(
             problem.in_one_line(),
             "gw.toml:2:1: error: there is a NUL byte: this is not a text file; first in line 1 \

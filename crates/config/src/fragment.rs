@@ -7,10 +7,10 @@ use std::collections::HashMap;
 
 use toml::de::DeTable;
 
-use crate::errors::{ConfigErrors, Problem, Problems, Severity};
-use crate::mistake::{Mistake, nearest};
+use crate::diagnostic::{DiagnosticKind, nearest};
+use crate::errors::{ConfigErrors, Diagnostic, Diagnostics, Severity};
 use crate::raw::MAX_BYTES;
-use crate::source::{Place, Source};
+use crate::source::{Location, Source};
 use crate::validated::{Action, Peer, PeerId, Policy, Validated};
 
 /// The only sections that there may be.
@@ -22,7 +22,7 @@ pub struct ParsedPolicies {
     /// The policies, in the order of the text; peers and ports are those of the configuration.
     pub policies: Vec<Policy>,
     /// Mistakes that are allowed, but were probably not meant.
-    pub warnings: Vec<Problem>,
+    pub warnings: Vec<Diagnostic>,
 }
 
 /// Parses `[[policy]]` sections for a configuration whose ports and peers they may name. Does not
@@ -37,8 +37,8 @@ pub fn parse_policies(
     running: &Validated,
 ) -> Result<ParsedPolicies, ConfigErrors> {
     if text.len() as u64 > MAX_BYTES {
-        let mistake = Mistake::TooLarge { limit: MAX_BYTES };
-        return Err(ConfigErrors::of(Place::of_file(name), mistake));
+        let mistake = DiagnosticKind::TooLarge { limit: MAX_BYTES };
+        return Err(ConfigErrors::of(Location::of_file(name), mistake));
     }
     check_sections(text, name)?;
     // Of very many peers a change names few.
@@ -98,13 +98,13 @@ pub fn edited<'e>(
 /// Notes what is broken, and what is no policy.
 fn check_sections(text: &str, name: &str) -> Result<(), ConfigErrors> {
     let source = Source::new(name, text);
-    let mut problems = Problems::new(&source);
+    let mut problems = Diagnostics::new(&source);
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
         let span = error.span().unwrap_or(0..0);
         // A key that is there twice is told with all else.
         if !error.message().starts_with("duplicate key") {
-            problems.error(&span, Mistake::Syntax { message: error.message().to_owned() });
+            problems.error(&span, DiagnosticKind::Syntax { message: error.message().to_owned() });
         }
     }
     for (key, _) in table.get_ref().iter() {
@@ -112,8 +112,10 @@ fn check_sections(text: &str, name: &str) -> Result<(), ConfigErrors> {
         if !SECTIONS.contains(&found) {
             let nearest = nearest(found, SECTIONS.iter().copied());
             let name = found.to_owned();
-            problems
-                .error(&key.span(), Mistake::UnknownSection { name, nearest, allowed: SECTIONS });
+            problems.error(
+                &key.span(),
+                DiagnosticKind::UnknownSection { name, nearest, allowed: SECTIONS },
+            );
         }
     }
     problems.finish().map(drop)
@@ -137,7 +139,7 @@ fn judge(
     };
     let whole = format!("{text}\n{}", around.effective());
     let lines = text.lines().count().max(1) as u32;
-    let is_ours = |problem: &Problem| problem.place.line <= lines;
+    let is_ours = |problem: &Diagnostic| problem.place.line <= lines;
     match crate::parse(&whole, name) {
         Ok(parsed) => {
             let place_of = |id: PeerId| {
@@ -160,7 +162,7 @@ fn judge(
         Err(mut errors) => {
             // What runs was good, so what is told of it comes of what stands in front.
             let is_kept =
-                |problem: &Problem| is_ours(problem) || problem.severity == Severity::Error;
+                |problem: &Diagnostic| is_ours(problem) || problem.severity == Severity::Error;
             errors.problems.retain(is_kept);
             for problem in errors.problems.iter_mut().filter(|problem| !is_ours(problem)) {
                 problem.place.line = lines;

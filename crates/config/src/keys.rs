@@ -22,9 +22,9 @@ use keystate::KeyFileFacts;
 use policy::Direction;
 use zeroize::Zeroizing;
 
-use crate::errors::{ConfigErrors, MAX_PROBLEMS, Problem, Severity};
-use crate::mistake::{Mistake, kind_text, material_text};
-use crate::source::Place;
+use crate::diagnostic::{DiagnosticKind, kind_text, material_text};
+use crate::errors::{ConfigErrors, Diagnostic, MAX_PROBLEMS, Severity};
+use crate::source::Location;
 use crate::validated::{Peer, PeerId, Validated};
 
 /// The largest key file that is read, bytes.
@@ -68,12 +68,12 @@ impl Keys {
     pub(crate) fn read(
         config: &Validated,
         directory: &Path,
-        named: &[Place],
-    ) -> Result<(Keys, Vec<Problem>), ConfigErrors> {
+        named: &[Location],
+    ) -> Result<(Keys, Vec<Diagnostic>), ConfigErrors> {
         // By components, so that no message names `directory/./file`.
         let directory: PathBuf = directory.components().collect();
         let is_key = crate::source::holds_key(&config.node.keys_dir.to_string_lossy());
-        let mut seen = Seen { directory_is_key: is_key, ..Seen::default() };
+        let mut seen = SeenKeys { directory_is_key: is_key, ..SeenKeys::default() };
         let mut keys = Keys::default();
         if let (Some(named), Err(mistake)) = (named.first(), check_directory(&directory)) {
             // Who may put files there chooses the keys: none of them is read.
@@ -152,33 +152,33 @@ impl ReplayKeys {
 
 /// Keys and SPIs seen so far: over all key files each may be there only once.
 #[derive(Default)]
-struct Seen {
-    problems: Vec<Problem>,
+struct SeenKeys {
+    problems: Vec<Diagnostic>,
     /// True if `keys_dir` looks like a key; then files in it are not named.
     directory_is_key: bool,
-    inbound: HashMap<Spi, Place>,
-    outbound: HashMap<(Spi, IpAddr), Place>,
-    material: HashMap<Fingerprint, Place>,
+    inbound: HashMap<Spi, Location>,
+    outbound: HashMap<(Spi, IpAddr), Location>,
+    material: HashMap<Fingerprint, Location>,
 }
 
-impl Seen {
-    fn problem(&mut self, severity: Severity, place: Place, mistake: Mistake) {
-        let mistake = if self.directory_is_key { Mistake::NotShown } else { mistake };
-        self.problems.push(Problem::new(severity, place, mistake));
+impl SeenKeys {
+    fn problem(&mut self, severity: Severity, place: Location, mistake: DiagnosticKind) {
+        let mistake = if self.directory_is_key { DiagnosticKind::NotShown } else { mistake };
+        self.problems.push(Diagnostic::new(severity, place, mistake));
     }
 
-    fn note(&mut self, line: &KeyLine, place: &Place, remote: IpAddr) {
+    fn note(&mut self, line: &KeyLine, place: &Location, remote: IpAddr) {
         let spi = match line.direction {
-            Direction::Inbound => (self.inbound.get(&line.spi), Mistake::SameInboundSpi),
+            Direction::Inbound => (self.inbound.get(&line.spi), DiagnosticKind::SameInboundSpi),
             Direction::Outbound => {
-                (self.outbound.get(&(line.spi, remote)), Mistake::SameOutboundSpi)
+                (self.outbound.get(&(line.spi, remote)), DiagnosticKind::SameOutboundSpi)
             }
         };
         let fingerprint = line.material.fingerprint();
-        let material = (self.material.get(&fingerprint), Mistake::SameMaterial);
+        let material = (self.material.get(&fingerprint), DiagnosticKind::SameMaterial);
         for (earlier, mistake) in [spi, material] {
             if let Some(earlier) = earlier {
-                let mut problem = Problem::new(Severity::Error, place.clone(), mistake);
+                let mut problem = Diagnostic::new(Severity::Error, place.clone(), mistake);
                 problem.earlier = Some(earlier.clone());
                 self.problems.push(problem);
             }
@@ -191,9 +191,9 @@ impl Seen {
     }
 
     /// Judges a file of which every line is right.
-    fn judge_whole(&mut self, lines: &[(KeyLine, Place)], named: &Place, file: &str) {
+    fn judge_whole(&mut self, lines: &[(KeyLine, Location)], named: &Location, file: &str) {
         if lines.is_empty() {
-            let mistake = Mistake::KeyFileEmpty { file: file.to_owned() };
+            let mistake = DiagnosticKind::KeyFileEmpty { file: file.to_owned() };
             return self.problem(Severity::Error, named.clone(), mistake);
         }
         for (missing, direction, consequence) in
@@ -201,13 +201,13 @@ impl Seen {
         {
             if lines.iter().all(|(line, _)| line.direction != missing) {
                 let mistake =
-                    Mistake::KeyFileOneWay { file: file.to_owned(), direction, consequence };
+                    DiagnosticKind::KeyFileOneWay { file: file.to_owned(), direction, consequence };
                 self.problem(Severity::Warning, named.clone(), mistake);
             }
         }
     }
 
-    fn finish(self) -> Result<Vec<Problem>, ConfigErrors> {
+    fn finish(self) -> Result<Vec<Diagnostic>, ConfigErrors> {
         let mut problems = self.problems;
         if problems.iter().all(|problem| problem.severity == Severity::Warning) {
             return Ok(problems);
@@ -226,36 +226,36 @@ pub(crate) fn is_file_name(name: &str) -> bool {
 
 /// Refuses a directory that others may put files into, be it sticky. One that cannot be looked at
 /// is passed: its files will say why.
-fn check_directory(path: &Path) -> Result<(), Mistake> {
+fn check_directory(path: &Path) -> Result<(), DiagnosticKind> {
     let directory = || path.display().to_string();
     let Ok(metadata) = std::fs::metadata(path) else { return Ok(()) };
     let (mode, owner) = (metadata.mode() & 0o7777, metadata.uid());
     if mode & 0o022 != 0 {
-        return Err(Mistake::KeysDirMode { directory: directory(), mode });
+        return Err(DiagnosticKind::KeysDirMode { directory: directory(), mode });
     }
     if owner != 0 && Some(owner) != effective_user() {
-        return Err(Mistake::KeysDirOwner { directory: directory(), owner });
+        return Err(DiagnosticKind::KeysDirOwner { directory: directory(), owner });
     }
     Ok(())
 }
 
 /// Opens a file that holds secrets and reads all of it.
-pub(crate) fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, Mistake> {
+pub(crate) fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, DiagnosticKind> {
     read_dated_secret(path).map(|(content, _)| content)
 }
 
 /// The same, with the time when the file was last changed; where the file system does not say,
 /// long ago.
-fn read_dated_secret(path: &Path) -> Result<(Zeroizing<Vec<u8>>, SystemTime), Mistake> {
+fn read_dated_secret(path: &Path) -> Result<(Zeroizing<Vec<u8>>, SystemTime), DiagnosticKind> {
     let name = path.display().to_string();
     let (mut file, bytes) = open_secret(path, &mut std::fs::OpenOptions::new())?;
     // Allocated at its full size: growing would leave copies behind that nobody wipes.
     let mut content = Zeroizing::new(Vec::with_capacity(bytes as usize + 1));
     let read = (&mut file).take(bytes + 1).read_to_end(&mut content);
     match read {
-        Err(error) => Err(Mistake::KeyFileUnreadable { file: name, kind: error.kind() }),
+        Err(error) => Err(DiagnosticKind::KeyFileUnreadable { file: name, kind: error.kind() }),
         Ok(read) if read as u64 > bytes => {
-            Err(Mistake::KeyFileTooLarge { file: name, limit: MAX_KEY_FILE_BYTES })
+            Err(DiagnosticKind::KeyFileTooLarge { file: name, limit: MAX_KEY_FILE_BYTES })
         }
         Ok(_) => {
             let modified = file.metadata().and_then(|metadata| metadata.modified());
@@ -273,28 +273,28 @@ fn read_dated_secret(path: &Path) -> Result<(Zeroizing<Vec<u8>>, SystemTime), Mi
 pub(crate) fn open_secret(
     path: &Path,
     options: &mut std::fs::OpenOptions,
-) -> Result<(File, u64), Mistake> {
+) -> Result<(File, u64), DiagnosticKind> {
     let name = path.display().to_string();
     let unreadable = |error: std::io::Error| match error.raw_os_error() {
-        Some(libc::ELOOP) => Mistake::KeyFileIsLink { file: name.clone() },
-        _ => Mistake::KeyFileUnreadable { file: name.clone(), kind: error.kind() },
+        Some(libc::ELOOP) => DiagnosticKind::KeyFileIsLink { file: name.clone() },
+        _ => DiagnosticKind::KeyFileUnreadable { file: name.clone(), kind: error.kind() },
     };
     options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let file = options.open(path).map_err(&unreadable)?;
     let metadata = file.metadata().map_err(&unreadable)?;
     if !metadata.is_file() {
-        return Err(Mistake::KeyFileNotRegular { file: name });
+        return Err(DiagnosticKind::KeyFileNotRegular { file: name });
     }
     let mode = metadata.mode() & 0o7777;
     if mode & !0o600 != 0 {
-        return Err(Mistake::KeyFileMode { file: name, mode });
+        return Err(DiagnosticKind::KeyFileMode { file: name, mode });
     }
     let owner = metadata.uid();
     if owner != 0 && Some(owner) != effective_user() {
-        return Err(Mistake::KeyFileOwner { file: name, owner });
+        return Err(DiagnosticKind::KeyFileOwner { file: name, owner });
     }
     if metadata.len() > MAX_KEY_FILE_BYTES {
-        return Err(Mistake::KeyFileTooLarge { file: name, limit: MAX_KEY_FILE_BYTES });
+        return Err(DiagnosticKind::KeyFileTooLarge { file: name, limit: MAX_KEY_FILE_BYTES });
     }
     Ok((file, metadata.len()))
 }
@@ -332,22 +332,22 @@ pub(crate) fn parse(
     content: &[u8],
     suite: Suite,
     file: &str,
-) -> (Vec<(KeyLine, Place)>, Vec<Problem>) {
+) -> (Vec<(KeyLine, Location)>, Vec<Diagnostic>) {
     let (mut lines, mut problems) = (Vec::new(), Vec::new());
     for (number, text) in content.split(|byte| *byte == b'\n').enumerate() {
         let words = words(text);
-        let place = |column| Place { file: file.into(), line: number as u32 + 1, column };
+        let place = |column| Location { file: file.into(), line: number as u32 + 1, column };
         match words.as_slice() {
             [] => {}
             [direction, spi, hex] => match key_line(*direction, *spi, *hex, suite) {
                 Ok(line) => lines.push((line, place(direction.0))),
                 Err((column, mistake)) => {
-                    problems.push(Problem::new(Severity::Error, place(column), mistake));
+                    problems.push(Diagnostic::new(Severity::Error, place(column), mistake));
                 }
             },
             [(column, _), ..] => {
-                let mistake = Mistake::KeyWords { expected: 3, got: words.len() };
-                problems.push(Problem::new(Severity::Error, place(*column), mistake));
+                let mistake = DiagnosticKind::KeyWords { expected: 3, got: words.len() };
+                problems.push(Diagnostic::new(Severity::Error, place(*column), mistake));
             }
         }
     }
@@ -361,35 +361,35 @@ fn key_line(
     spi: Word<'_>,
     hex: Word<'_>,
     suite: Suite,
-) -> Result<KeyLine, (u32, Mistake)> {
+) -> Result<KeyLine, (u32, DiagnosticKind)> {
     let direction = match direction.1 {
         b"in" => Direction::Inbound,
         b"out" => Direction::Outbound,
-        _ => return Err((direction.0, Mistake::KeyDirection { expected: "in` or `out" })),
+        _ => return Err((direction.0, DiagnosticKind::KeyDirection { expected: "in` or `out" })),
     };
     Ok(KeyLine { direction, spi: parse_spi(spi)?, material: parse_hex(hex, suite)? })
 }
 
 /// An SPI, decimal or `0x…`.
-pub(crate) fn parse_spi((column, word): Word<'_>) -> Result<Spi, (u32, Mistake)> {
-    let text = std::str::from_utf8(word).map_err(|_| (column, Mistake::KeySpi))?;
+pub(crate) fn parse_spi((column, word): Word<'_>) -> Result<Spi, (u32, DiagnosticKind)> {
+    let text = std::str::from_utf8(word).map_err(|_| (column, DiagnosticKind::KeySpi))?;
     let (digits, radix) = text.strip_prefix("0x").map_or((text, 10), |digits| (digits, 16));
     // `from_str_radix` would take a sign too.
     let plain = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     let number = plain.then(|| u32::from_str_radix(digits, radix).ok()).flatten();
-    let number = number.ok_or((column, Mistake::KeySpi))?;
-    Spi::new(number).ok_or((column, Mistake::KeySpiReserved))
+    let number = number.ok_or((column, DiagnosticKind::KeySpi))?;
+    Spi::new(number).ok_or((column, DiagnosticKind::KeySpiReserved))
 }
 
 /// Key material in hexadecimal.
 pub(crate) fn parse_hex(
     (column, word): Word<'_>,
     suite: Suite,
-) -> Result<KeyMaterial, (u32, Mistake)> {
+) -> Result<KeyMaterial, (u32, DiagnosticKind)> {
     let expected = 2 * suite.material_bytes();
-    let wrong = |got| (column, Mistake::KeyLength { suite, expected, got });
+    let wrong = |got| (column, DiagnosticKind::KeyLength { suite, expected, got });
     if let Some(at) = word.iter().position(|byte| !byte.is_ascii_hexdigit()) {
-        return Err((column + at as u32, Mistake::KeyDigit));
+        return Err((column + at as u32, DiagnosticKind::KeyDigit));
     }
     if word.len() != expected {
         return Err(wrong(word.len()));

@@ -13,6 +13,8 @@
 
 pub mod allow_host;
 mod capture;
+mod chunked;
+mod diagnostic;
 mod difference;
 mod errors;
 mod example;
@@ -22,8 +24,6 @@ mod interface_address;
 mod key_names;
 mod keys;
 mod meeting;
-mod mistake;
-mod pieces;
 mod raw;
 mod read;
 mod replay_keys;
@@ -42,8 +42,9 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 pub use capture::{FilterError, FilterProblem, MAX_FILTER_BYTES, parse_filter};
+pub use diagnostic::{DiagnosticKind, Foreign, Refusal, nearest};
 pub use difference::{Change, Difference, differences};
-pub use errors::{ConfigErrors, MAX_PROBLEMS, Problem, Severity, render};
+pub use errors::{ConfigErrors, Diagnostic, MAX_PROBLEMS, Severity, render};
 pub use example::example_text;
 pub use fragment::{ParsedPolicies, edited, parse_policies, policy_text};
 pub use host_port::{HOST_NETDEV, HOST_PORT};
@@ -54,10 +55,9 @@ pub use keys::{
     write_key_file,
 };
 pub use meeting::Meeting;
-pub use mistake::{Foreign, Mistake, Refusal, nearest};
 pub use raw::MAX_BYTES;
 pub use replay_keys::{ReplayKey, read_replay_keys, write_replay_keys};
-pub use source::Place;
+pub use source::Location;
 pub use standalone::ConfiguredRoutes;
 pub use text::{escaped, escaped_line, is_hidden};
 pub use validate::{DEFAULT_FLOWS, MAX_FLOWS, MAX_WORKERS};
@@ -65,8 +65,8 @@ pub use validated::{PeerId, Validated};
 pub use values::{is_link_local, unusable};
 pub use written::{mac_text, service_text};
 
-use errors::Problems;
-use pieces::{Pieces, Whole};
+use chunked::{Chunks, Whole};
+use errors::Diagnostics;
 use source::Source;
 use validate::Outcome;
 
@@ -76,11 +76,11 @@ pub struct Parsed {
     /// The configuration, typed and complete.
     pub validated: Validated,
     /// Mistakes that are allowed, but were probably not meant.
-    pub warnings: Vec<Problem>,
+    pub warnings: Vec<Diagnostic>,
     /// The place where each peer's key file is named, one entry per peer.
-    key_places: Vec<Place>,
+    key_places: Vec<Location>,
     /// The place where the size of the flow cache is named, or the begin of the file.
-    flows_place: Place,
+    flows_place: Location,
 }
 
 /// A configuration with its keys. No `Debug`: it holds key bytes.
@@ -88,7 +88,7 @@ pub struct Loaded {
     /// The configuration, typed and complete.
     pub validated: Validated,
     /// Mistakes that are allowed, but were probably not meant, those of the keys too.
-    pub warnings: Vec<Problem>,
+    pub warnings: Vec<Diagnostic>,
     /// The keys of all peers.
     pub keys: Keys,
 }
@@ -99,8 +99,8 @@ pub struct Loaded {
 /// All mistakes of the text, with its warnings.
 pub fn parse(text: &str, name: &str) -> Result<Parsed, ConfigErrors> {
     if text.len() as u64 > MAX_BYTES {
-        let mistake = Mistake::TooLong { size: text.len() as u64, limit: MAX_BYTES };
-        return Err(ConfigErrors::of(Place::of_file(name), mistake));
+        let mistake = DiagnosticKind::TooLong { size: text.len() as u64, limit: MAX_BYTES };
+        return Err(ConfigErrors::of(Location::of_file(name), mistake));
     }
     let source = Source::new(name, text);
     if let Some((span, mistake)) = syntax::unreadable(text) {
@@ -110,29 +110,29 @@ pub fn parse(text: &str, name: &str) -> Result<Parsed, ConfigErrors> {
     let warnings = problems.finish()?;
     let Some(Outcome { validated, keys, flows }) = validated else {
         // Nothing was wrong and nothing came of it: a rule forgot to say why.
-        let mistake = Mistake::Unexplained;
-        return Err(ConfigErrors::of(Place::of_file(name), mistake));
+        let mistake = DiagnosticKind::Unexplained;
+        return Err(ConfigErrors::of(Location::of_file(name), mistake));
     };
     let key_places = keys.iter().map(|span| source.place(span)).collect();
     Ok(Parsed { validated, warnings, key_places, flows_place: source.place(&flows) })
 }
 
 /// A text's configuration, and the problems that it has.
-type Judged<'a> = (Option<Outcome>, Problems<'a>);
+type Judged<'a> = (Option<Outcome>, Diagnostics<'a>);
 
 fn in_pieces<'a>(source: &'a Source<'a>) -> Result<Judged<'a>, Whole> {
-    let mut problems = Problems::new(source);
-    let pieces = Pieces::of(source.text);
+    let mut problems = Diagnostics::new(source);
+    let pieces = Chunks::of(source.text);
     let raw = pieces.frame(source, &mut problems)?;
     let validated = validate::validate(&raw, pieces.policies(source), &mut problems)?;
     Ok((validated, problems))
 }
 
 fn as_a_whole<'a>(source: &'a Source<'a>) -> Judged<'a> {
-    let mut problems = Problems::new(source);
-    let validated = pieces::read_whole(source, &mut problems).and_then(|(raw, policies)| {
+    let mut problems = Diagnostics::new(source);
+    let validated = chunked::read_whole(source, &mut problems).and_then(|(raw, policies)| {
         let mut policies = Some(Ok::<_, Whole>(policies));
-        validate::validate(&raw, |_: &mut Problems<'_>| policies.take(), &mut problems).ok()?
+        validate::validate(&raw, |_: &mut Diagnostics<'_>| policies.take(), &mut problems).ok()?
     });
     (validated, problems)
 }
@@ -152,14 +152,15 @@ pub fn read(path: &Path) -> Result<Parsed, ConfigErrors> {
 /// The reason why it cannot be read: rights, kind, size or encoding.
 pub fn read_text(path: &Path) -> Result<String, ConfigErrors> {
     let name = path.display().to_string();
-    let fail = |mistake| ConfigErrors::of(Place::of_file(&name), mistake);
-    let unreadable = |error: std::io::Error| fail(Mistake::Unreadable { kind: error.kind() });
+    let fail = |mistake| ConfigErrors::of(Location::of_file(&name), mistake);
+    let unreadable =
+        |error: std::io::Error| fail(DiagnosticKind::Unreadable { kind: error.kind() });
     let mut options = std::fs::OpenOptions::new();
     options.read(true).custom_flags(libc::O_NONBLOCK);
     let file = match options.open(path) {
         // A socket.
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
-            return Err(fail(Mistake::NotRegular { kind: "a socket" }));
+            return Err(fail(DiagnosticKind::NotRegular { kind: "a socket" }));
         }
         opened => opened.map_err(unreadable)?,
     };
@@ -167,12 +168,12 @@ pub fn read_text(path: &Path) -> Result<String, ConfigErrors> {
     let kind = metadata.file_type();
     match kind {
         _ if kind.is_file() && metadata.len() > MAX_BYTES => {
-            Err(fail(Mistake::TooLong { size: metadata.len(), limit: MAX_BYTES }))
+            Err(fail(DiagnosticKind::TooLong { size: metadata.len(), limit: MAX_BYTES }))
         }
         _ if kind.is_file() => text_of(file, &name),
-        _ if kind.is_dir() => Err(fail(Mistake::NotRegular { kind: "a directory" })),
-        _ if kind.is_fifo() => Err(fail(Mistake::NotRegular { kind: "a pipe" })),
-        _ => Err(fail(Mistake::NotRegular { kind: "a device" })),
+        _ if kind.is_dir() => Err(fail(DiagnosticKind::NotRegular { kind: "a directory" })),
+        _ if kind.is_fifo() => Err(fail(DiagnosticKind::NotRegular { kind: "a pipe" })),
+        _ => Err(fail(DiagnosticKind::NotRegular { kind: "a device" })),
     }
 }
 
@@ -182,14 +183,14 @@ pub fn read_text(path: &Path) -> Result<String, ConfigErrors> {
 /// # Errors
 /// As [`read_text`].
 pub fn text_of(input: impl Read, name: &str) -> Result<String, ConfigErrors> {
-    let fail = |mistake| ConfigErrors::of(Place::of_file(name), mistake);
+    let fail = |mistake| ConfigErrors::of(Location::of_file(name), mistake);
     let mut bytes = Vec::new();
     let read = input.take(MAX_BYTES + 1).read_to_end(&mut bytes);
-    read.map_err(|error| fail(Mistake::Unreadable { kind: error.kind() }))?;
+    read.map_err(|error| fail(DiagnosticKind::Unreadable { kind: error.kind() }))?;
     if bytes.len() as u64 > MAX_BYTES {
-        return Err(fail(Mistake::TooLarge { limit: MAX_BYTES }));
+        return Err(fail(DiagnosticKind::TooLarge { limit: MAX_BYTES }));
     }
-    String::from_utf8(bytes).map_err(|_| fail(Mistake::NotText))
+    String::from_utf8(bytes).map_err(|_| fail(DiagnosticKind::NotText))
 }
 
 /// Reads a configuration file, and the key files that it names, for a machine with `memory` bytes
@@ -220,7 +221,7 @@ impl Parsed {
             return Ok(self);
         }
         let fits = validated::Cache::flows_within(limit);
-        let mistake = Mistake::CacheBeyondMemory { bytes, limit, fits };
+        let mistake = DiagnosticKind::CacheBeyondMemory { bytes, limit, fits };
         let mut errors = ConfigErrors::of(self.flows_place, mistake);
         errors.problems.extend(self.warnings);
         errors.problems.sort_by(|a, b| a.place.cmp(&b.place));
@@ -249,7 +250,8 @@ impl Parsed {
     pub fn load_keys_in(self, directory: &Path) -> Result<Loaded, ConfigErrors> {
         let read = self.read_keys_in(directory);
         let Parsed { validated, mut warnings, .. } = self;
-        let in_order = |problems: &mut Vec<Problem>| problems.sort_by(|a, b| a.place.cmp(&b.place));
+        let in_order =
+            |problems: &mut Vec<Diagnostic>| problems.sort_by(|a, b| a.place.cmp(&b.place));
         match read {
             Ok((keys, more)) => {
                 warnings.extend(more);
@@ -269,7 +271,7 @@ impl Parsed {
     ///
     /// # Errors
     /// All mistakes of all key files.
-    pub fn read_keys(&self, base: &Path) -> Result<(Keys, Vec<Problem>), ConfigErrors> {
+    pub fn read_keys(&self, base: &Path) -> Result<(Keys, Vec<Diagnostic>), ConfigErrors> {
         self.read_keys_in(&self.keys_directory(base))
     }
 
@@ -277,7 +279,7 @@ impl Parsed {
     ///
     /// # Errors
     /// All mistakes of all key files.
-    pub fn read_keys_in(&self, directory: &Path) -> Result<(Keys, Vec<Problem>), ConfigErrors> {
+    pub fn read_keys_in(&self, directory: &Path) -> Result<(Keys, Vec<Diagnostic>), ConfigErrors> {
         Keys::read(&self.validated, directory, &self.key_places)
     }
 }

@@ -4,8 +4,8 @@
 use toml::Spanned;
 use toml::de::DeTable;
 
-use crate::errors::Problems;
-use crate::mistake::{Mistake, nearest};
+use crate::diagnostic::{DiagnosticKind, nearest};
+use crate::errors::Diagnostics;
 use crate::read::{Scalar, Section};
 use crate::schema;
 use crate::source::{Origin, Source, Span};
@@ -145,7 +145,7 @@ const SECTIONS: &[&str] =
 /// why. A key that is there twice is noted and its first value read.
 pub(crate) fn read(
     source: &Source<'_>,
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
 ) -> Option<(Raw, Vec<RawPolicy>)> {
     let (table, errors) = DeTable::parse_recoverable(source.text);
     let origin = Origin::of(&[]);
@@ -160,7 +160,7 @@ pub(crate) fn note(
     errors: &[toml::de::Error],
     source: &Source<'_>,
     origin: &Origin,
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
 ) -> bool {
     let place = |error: &toml::de::Error| origin.span(error.span().unwrap_or(0..0));
     let is_syntax = |error: &&toml::de::Error| !error.message().starts_with("duplicate key");
@@ -173,30 +173,30 @@ pub(crate) fn note(
     for error in errors {
         let span = place(error);
         let key = source.text.get(span.clone()).unwrap_or("").to_owned();
-        problems.same_key(&span, Mistake::SameKey { key });
+        problems.same_key(&span, DiagnosticKind::SameKey { key });
     }
     true
 }
 
 /// Reads all sections but the policies.
-pub(crate) fn frame(top: &Section<'_>, problems: &mut Problems<'_>) -> Raw {
+pub(crate) fn frame(top: &Section<'_>, problems: &mut Diagnostics<'_>) -> Raw {
     for (name, span) in top.keys().filter(|(name, _)| !SECTIONS.contains(name)) {
         let name = name.to_owned();
         problems.doubt(nearest(&name, SECTIONS.iter().copied()));
         problems.error(
             &span,
             match schema::NODE.names.contains(&name.as_str()) {
-                true => Mistake::Homeless { key: name },
+                true => DiagnosticKind::Homeless { key: name },
                 false => {
                     let nearest = nearest(&name, SECTIONS.iter().copied());
-                    Mistake::UnknownSection { name, nearest, allowed: SECTIONS }
+                    DiagnosticKind::UnknownSection { name, nearest, allowed: SECTIONS }
                 }
             },
         );
     }
     for (key, section) in [("node", "[node]"), ("port", "[port.NAME]")] {
         if !top.has(key) {
-            problems.error(&(0..0), Mistake::MissingSection { section });
+            problems.error(&(0..0), DiagnosticKind::MissingSection { section });
         }
     }
     let routes = top.list(problems, "route", "[[route]]");
@@ -222,22 +222,22 @@ pub(crate) fn frame(top: &Section<'_>, problems: &mut Problems<'_>) -> Raw {
 }
 
 /// The policies.
-pub(crate) fn policies(top: &Section<'_>, problems: &mut Problems<'_>) -> Vec<RawPolicy> {
+pub(crate) fn policies(top: &Section<'_>, problems: &mut Diagnostics<'_>) -> Vec<RawPolicy> {
     let sections = top.list(problems, "policy", "[[policy]]");
     sections.iter().map(|section| policy(section, problems)).collect()
 }
 
 fn named<T>(
     top: &Section<'_>,
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
     key: &'static str,
-    read: fn(Spanned<String>, &Section<'_>, &mut Problems<'_>) -> T,
+    read: fn(Spanned<String>, &Section<'_>, &mut Diagnostics<'_>) -> T,
 ) -> Vec<T> {
     let sections = top.named(problems, key);
     sections.into_iter().map(|(name, section)| read(name, &section, problems)).collect()
 }
 
-fn node(section: &Section<'_>, problems: &mut Problems<'_>) -> RawNode {
+fn node(section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawNode {
     section.check_keys(problems, &schema::NODE);
     RawNode {
         name: section.text(problems, "name"),
@@ -251,7 +251,7 @@ fn node(section: &Section<'_>, problems: &mut Problems<'_>) -> RawNode {
     }
 }
 
-fn port(name: Spanned<String>, section: &Section<'_>, problems: &mut Problems<'_>) -> RawPort {
+fn port(name: Spanned<String>, section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawPort {
     section.check_keys(problems, &schema::PORT);
     RawPort {
         at: section.at.clone(),
@@ -267,7 +267,7 @@ fn port(name: Spanned<String>, section: &Section<'_>, problems: &mut Problems<'_
     }
 }
 
-fn peer(name: Spanned<String>, section: &Section<'_>, problems: &mut Problems<'_>) -> RawPeer {
+fn peer(name: Spanned<String>, section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawPeer {
     section.check_keys(problems, &schema::PEER);
     RawPeer {
         at: section.at.clone(),
@@ -291,7 +291,7 @@ fn peer(name: Spanned<String>, section: &Section<'_>, problems: &mut Problems<'_
     }
 }
 
-fn policy(section: &Section<'_>, problems: &mut Problems<'_>) -> RawPolicy {
+fn policy(section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawPolicy {
     section.check_keys(problems, &schema::POLICY);
     RawPolicy {
         at: section.at.clone(),
@@ -310,7 +310,7 @@ fn policy(section: &Section<'_>, problems: &mut Problems<'_>) -> RawPolicy {
     }
 }
 
-fn route(section: &Section<'_>, problems: &mut Problems<'_>) -> RawRoute {
+fn route(section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawRoute {
     section.check_keys(problems, &schema::ROUTE);
     RawRoute {
         at: section.at.clone(),
@@ -321,7 +321,7 @@ fn route(section: &Section<'_>, problems: &mut Problems<'_>) -> RawRoute {
     }
 }
 
-fn neighbour(section: &Section<'_>, problems: &mut Problems<'_>) -> RawNeighbour {
+fn neighbour(section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawNeighbour {
     section.check_keys(problems, &schema::NEIGHBOUR);
     RawNeighbour {
         at: section.at.clone(),

@@ -8,8 +8,8 @@ use std::borrow::Cow;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::errors::Problems;
-use crate::mistake::{Foreign, Mistake, Refusal, nearest, renamed};
+use crate::diagnostic::{DiagnosticKind, Foreign, Refusal, nearest, renamed};
+use crate::errors::Diagnostics;
 use crate::schema::{SectionSchema, ValueType};
 use crate::source::{Origin, Span};
 
@@ -55,7 +55,11 @@ impl<'a> Section<'a> {
 
     /// Notes the keys that the schema does not have (those that are refused on purpose by name) and
     /// required keys that are missing.
-    pub(crate) fn check_keys(&self, problems: &mut Problems<'_>, schema: &'static SectionSchema) {
+    pub(crate) fn check_keys(
+        &self,
+        problems: &mut Diagnostics<'_>,
+        schema: &'static SectionSchema,
+    ) {
         let allowed = schema.names;
         // A key that was mistyped is one mistake, not two.
         let mut meant = Vec::new();
@@ -64,18 +68,22 @@ impl<'a> Section<'a> {
             let mut ours = renamed(name).iter().filter(|ours| allowed.contains(ours));
             let foreign = Foreign::of_key(name).filter(|_| section.starts_with("[peer."));
             let mistake = match (Refusal::of_key(name), foreign, ours.next()) {
-                (Some(refusal), ..) => Mistake::Refused { key, refusal },
-                (None, Some(foreign), _) => Mistake::ForeignKey { key, section, foreign },
+                (Some(refusal), ..) => DiagnosticKind::Refused { key, refusal },
+                (None, Some(foreign), _) => DiagnosticKind::ForeignKey { key, section, foreign },
                 (None, None, ours) => {
                     let ours = ours.map(|ours| (*ours).to_owned());
                     let nearest = ours.or_else(|| nearest(name, allowed.iter().copied()));
                     meant.extend(nearest.clone());
-                    Mistake::UnknownKey { key, section, nearest, allowed }
+                    DiagnosticKind::UnknownKey { key, section, nearest, allowed }
                 }
             };
             meant.extend(match mistake {
-                Mistake::ForeignKey { foreign: Foreign::Endpoint, .. } => Some("remote".to_owned()),
-                Mistake::ForeignKey { foreign: Foreign::Secret, .. } => Some("keys".to_owned()),
+                DiagnosticKind::ForeignKey { foreign: Foreign::Endpoint, .. } => {
+                    Some("remote".to_owned())
+                }
+                DiagnosticKind::ForeignKey { foreign: Foreign::Secret, .. } => {
+                    Some("keys".to_owned())
+                }
                 _ => None,
             });
             problems.error(&span, mistake);
@@ -83,7 +91,7 @@ impl<'a> Section<'a> {
         let lacks = |key: &&'static str| !self.has(key) && !meant.iter().any(|ours| ours == *key);
         for key in schema.required().filter(lacks) {
             let section = self.title.clone().into_owned();
-            problems.error(&self.at, Mistake::Missing { key, section });
+            problems.error(&self.at, DiagnosticKind::Missing { key, section });
         }
     }
 
@@ -94,7 +102,7 @@ impl<'a> Section<'a> {
 
     pub(crate) fn text(
         &self,
-        problems: &mut Problems<'_>,
+        problems: &mut Diagnostics<'_>,
         key: &'static str,
     ) -> Option<Spanned<String>> {
         let (value, span) = self.value(key)?;
@@ -106,7 +114,7 @@ impl<'a> Section<'a> {
 
     pub(crate) fn number(
         &self,
-        problems: &mut Problems<'_>,
+        problems: &mut Diagnostics<'_>,
         key: &'static str,
     ) -> Option<Spanned<i128>> {
         let (value, span) = self.value(key)?;
@@ -120,7 +128,7 @@ impl<'a> Section<'a> {
 
     pub(crate) fn truth(
         &self,
-        problems: &mut Problems<'_>,
+        problems: &mut Diagnostics<'_>,
         key: &'static str,
     ) -> Option<Spanned<bool>> {
         let (value, span) = self.value(key)?;
@@ -132,7 +140,7 @@ impl<'a> Section<'a> {
 
     pub(crate) fn scalar(
         &self,
-        problems: &mut Problems<'_>,
+        problems: &mut Diagnostics<'_>,
         key: &'static str,
     ) -> Option<Spanned<Scalar>> {
         let (value, span) = self.value(key)?;
@@ -149,7 +157,7 @@ impl<'a> Section<'a> {
     /// Reads a list of strings; `None` if an entry is of another type.
     pub(crate) fn texts(
         &self,
-        problems: &mut Problems<'_>,
+        problems: &mut Diagnostics<'_>,
         key: &'static str,
     ) -> Option<Spanned<Vec<Spanned<String>>>> {
         const EXPECTED: &str = ValueType::Texts.words();
@@ -174,7 +182,7 @@ impl<'a> Section<'a> {
     /// The one table under this key, `[key]`.
     pub(crate) fn table(
         &self,
-        problems: &mut Problems<'_>,
+        problems: &mut Diagnostics<'_>,
         key: &'static str,
     ) -> Option<Section<'a>> {
         let (value, span) = self.value(key)?;
@@ -187,7 +195,7 @@ impl<'a> Section<'a> {
     /// The named tables under this key, `[key.NAME]`, in the order of the file.
     pub(crate) fn named(
         &self,
-        problems: &mut Problems<'_>,
+        problems: &mut Diagnostics<'_>,
         key: &'static str,
     ) -> Vec<(Spanned<String>, Section<'a>)> {
         let Some((value, span)) = self.value(key) else { return Vec::new() };
@@ -202,7 +210,7 @@ impl<'a> Section<'a> {
             let span = self.origin.span(name.span());
             let DeValue::Table(table) = value.get_ref() else {
                 let (key, section, word) = (name.to_string(), format!("[{key}]"), key);
-                problems.error(&span, Mistake::NotNamed { key, section, word });
+                problems.error(&span, DiagnosticKind::NotNamed { key, section, word });
                 continue;
             };
             let at = self.origin.span(value.span());
@@ -216,7 +224,7 @@ impl<'a> Section<'a> {
     /// messages.
     pub(crate) fn list(
         &self,
-        problems: &mut Problems<'_>,
+        problems: &mut Diagnostics<'_>,
         key: &'static str,
         title: &'static str,
     ) -> Vec<Section<'a>> {
@@ -239,7 +247,7 @@ impl<'a> Section<'a> {
 }
 
 fn wrong<T>(
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
     key: &'static str,
     expected: &'static str,
     found: &DeValue<'_>,
@@ -254,7 +262,7 @@ fn wrong<T>(
         DeValue::Array(_) => "a list",
         DeValue::Table(_) => "a section",
     };
-    problems.error(span, Mistake::WrongType { key, expected, found });
+    problems.error(span, DiagnosticKind::WrongType { key, expected, found });
     None
 }
 

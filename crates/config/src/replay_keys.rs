@@ -17,13 +17,13 @@ use ipsec::{KeyMaterial, Spi, Suite, Tunnel};
 use policy::Direction;
 use zeroize::Zeroizing;
 
-use crate::errors::{ConfigErrors, Problem, Severity};
+use crate::diagnostic::{DiagnosticKind, REPLAY_DIRECTION, REPLAY_WORDS};
+use crate::errors::{ConfigErrors, Diagnostic, Severity};
 use crate::keys::{
     KeyFileError, KeyLine, Keys, ReplayKeys, open_secret, parse_hex, parse_spi, push_hex,
     random_material, read_secret, words,
 };
-use crate::mistake::{Mistake, REPLAY_DIRECTION, REPLAY_WORDS};
-use crate::source::Place;
+use crate::source::Location;
 use crate::validated::Validated;
 
 /// First line of a replay key file: only a file that begins so is overwritten.
@@ -142,7 +142,7 @@ pub fn write_replay_keys(path: &Path, keys: &[ReplayKey]) -> Result<(), KeyFileE
 pub fn read_replay_keys(path: &Path) -> Result<Vec<ReplayKey>, ConfigErrors> {
     let file = path.display().to_string();
     let content =
-        read_secret(path).map_err(|mistake| ConfigErrors::of(Place::of_file(&file), mistake))?;
+        read_secret(path).map_err(|mistake| ConfigErrors::of(Location::of_file(&file), mistake))?;
     let (mut keys, mut problems) = (Vec::new(), Vec::new());
     for (number, line) in content.split(|byte| *byte == b'\n').enumerate() {
         let words = words(line);
@@ -151,34 +151,35 @@ pub fn read_replay_keys(path: &Path) -> Result<Vec<ReplayKey>, ConfigErrors> {
             [direction, spi, suite, hex, local, remote, peer] => {
                 replay_key([*direction, *spi, *suite, *hex, *local, *remote, *peer])
             }
-            [(column, _), ..] => {
-                Err((*column, Mistake::KeyWords { expected: REPLAY_WORDS, got: words.len() }))
-            }
+            [(column, _), ..] => Err((
+                *column,
+                DiagnosticKind::KeyWords { expected: REPLAY_WORDS, got: words.len() },
+            )),
         };
         match parsed {
             Ok(key) => keys.push(key),
             Err((column, mistake)) => {
-                let place = Place { file: file.clone(), line: number as u32 + 1, column };
-                problems.push(Problem::new(Severity::Error, place, mistake));
+                let place = Location { file: file.clone(), line: number as u32 + 1, column };
+                problems.push(Diagnostic::new(Severity::Error, place, mistake));
             }
         }
     }
     if problems.is_empty() { Ok(keys) } else { Err(ConfigErrors { problems, untold: 0 }) }
 }
 
-fn replay_key(words: [(u32, &[u8]); REPLAY_WORDS]) -> Result<ReplayKey, (u32, Mistake)> {
+fn replay_key(words: [(u32, &[u8]); REPLAY_WORDS]) -> Result<ReplayKey, (u32, DiagnosticKind)> {
     let [direction, spi, suite, hex, local, remote, peer] = words;
     if direction.1 != REPLAY_DIRECTION.as_bytes() {
-        return Err((direction.0, Mistake::KeyDirection { expected: REPLAY_DIRECTION }));
+        return Err((direction.0, DiagnosticKind::KeyDirection { expected: REPLAY_DIRECTION }));
     }
-    let address = |(column, word): (u32, &[u8])| -> Result<IpAddr, (u32, Mistake)> {
+    let address = |(column, word): (u32, &[u8])| -> Result<IpAddr, (u32, DiagnosticKind)> {
         let text = std::str::from_utf8(word).ok().and_then(|text| text.parse().ok());
-        text.ok_or((column, Mistake::KeyAddress))
+        text.ok_or((column, DiagnosticKind::KeyAddress))
     };
     let suite = std::str::from_utf8(suite.1)
         .ok()
         .and_then(Suite::from_name)
-        .ok_or((suite.0, Mistake::KeySuite))?;
+        .ok_or((suite.0, DiagnosticKind::KeySuite))?;
     Ok(ReplayKey {
         peer: String::from_utf8_lossy(peer.1).into_owned(),
         tunnel: Tunnel { local: address(local)?, remote: address(remote)? },

@@ -42,7 +42,7 @@ impl Origin {
 
 /// A place in a file.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
-pub struct Place {
+pub struct Location {
     /// The file as the user named it.
     pub file: String,
     /// Line, from 1; 0: the file as a whole.
@@ -51,7 +51,7 @@ pub struct Place {
     pub column: u32,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for Location {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.line, self.column) {
             (0, _) => f.write_str(&self.file),
@@ -61,10 +61,10 @@ impl std::fmt::Display for Place {
     }
 }
 
-impl Place {
-    /// The file as a whole.
-    pub(crate) fn of_file(file: &str) -> Place {
-        Place { file: file.into(), line: 0, column: 0 }
+impl Location {
+    /// Returns the place of a file without line and column.
+    pub(crate) fn of_file(file: &str) -> Location {
+        Location { file: file.into(), line: 0, column: 0 }
     }
 }
 
@@ -168,10 +168,10 @@ impl<'a> Source<'a> {
     }
 
     /// Returns the place where a span begins.
-    pub(crate) fn place(&self, span: &Span) -> Place {
+    pub(crate) fn place(&self, span: &Span) -> Location {
         let line = self.line_of(span.start);
         let column = self.text.get(self.start_of(line)..span.start).unwrap_or("").chars().count();
-        Place { file: self.name.to_owned(), line: line as u32 + 1, column: column as u32 + 1 }
+        Location { file: self.name.to_owned(), line: line as u32 + 1, column: column as u32 + 1 }
     }
 
     /// The line where a span begins.
@@ -197,7 +197,7 @@ impl<'a> Source<'a> {
     /// with the same header; another key's first is the earlier line of this table that begins
     /// with it, or the earlier mention within the same inline table. A hint for people: `None`
     /// if in doubt.
-    pub(crate) fn earlier_key(&self, span: &Span) -> Option<Place> {
+    pub(crate) fn earlier_key(&self, span: &Span) -> Option<Location> {
         let key = self.text.get(span.clone())?;
         let line = self.line_of(span.start);
         let header = |text: &str| text.trim_start().starts_with('[');
@@ -209,7 +209,7 @@ impl<'a> Source<'a> {
             let rest = text.trim_start().strip_prefix(key)?;
             rest.trim_start().starts_with(['=', '.']).then(|| text.len() - text.trim_start().len())
         };
-        let place = |line: usize, column: usize| Place {
+        let place = |line: usize, column: usize| Location {
             file: self.name.to_owned(),
             line: line as u32 + 1,
             column: column as u32 + 1,

@@ -1,7 +1,7 @@
 //! Mistakes of the syntax, in words: the TOML reader says where it stopped, which is often not
 //! where the mistake is.
 
-use crate::mistake::Mistake;
+use crate::diagnostic::DiagnosticKind;
 use crate::source::Span;
 
 /// Quotation marks of typography, which word processors and web pages put in the place of `"`.
@@ -9,34 +9,34 @@ const TYPOGRAPHIC: [char; 10] = ['“', '”', '„', '‟', '‘', '’', '‚'
 
 /// Finds a text that no configuration can be, before it is read at all: it would be one mistake
 /// a character.
-pub(crate) fn unreadable(text: &str) -> Option<(Span, Mistake)> {
+pub(crate) fn unreadable(text: &str) -> Option<(Span, DiagnosticKind)> {
     if let Some(at) = text.find('\0') {
-        return Some((at..at + 1, Mistake::NulByte));
+        return Some((at..at + 1, DiagnosticKind::NulByte));
     }
     let only_returns = text.contains('\r') && !text.contains('\n');
     only_returns.then(|| {
         let at = text.find('\r').unwrap_or(0);
-        (at..at + 1, Mistake::CarriageReturns)
+        (at..at + 1, DiagnosticKind::CarriageReturns)
     })
 }
 
-/// The mistake behind what the TOML reader says of `span`, and where it is.
-pub(crate) fn mistake(text: &str, span: Span, said: &str) -> (Span, Mistake) {
+/// Translates a message of the TOML reader about `span` into a mistake and its place.
+pub(crate) fn mistake(text: &str, span: Span, said: &str) -> (Span, DiagnosticKind) {
     let start = span.start.min(text.len());
     let (before, rest) = text.split_at_checked(start).unwrap_or((text, ""));
     if rest.starts_with('\r') && !rest.starts_with("\r\n") {
-        return (start..start + 1, Mistake::CarriageReturns);
+        return (start..start + 1, DiagnosticKind::CarriageReturns);
     }
     if before.ends_with('\r') && !rest.starts_with('\n') {
-        return (start - 1..start, Mistake::CarriageReturns);
+        return (start - 1..start, DiagnosticKind::CarriageReturns);
     }
     if let Some((at, quote)) = typographic(text, start) {
-        return (at..at + quote.len_utf8(), Mistake::TypographicQuote { quote });
+        return (at..at + quote.len_utf8(), DiagnosticKind::TypographicQuote { quote });
     }
     if let Some(open) = unclosed_list(text, start) {
-        return (open..open + 1, Mistake::UnclosedList);
+        return (open..open + 1, DiagnosticKind::UnclosedList);
     }
-    (span, Mistake::Syntax { message: said.to_owned() })
+    (span, DiagnosticKind::Syntax { message: said.to_owned() })
 }
 
 /// A quotation mark of typography in the line of this byte, outside of comments.
@@ -74,7 +74,7 @@ fn begins_something(line: &str) -> bool {
 
 /// A place in TOML, as far as brackets go.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Where {
+enum SyntaxPosition {
     /// At the beginning of a line, before a key or a header.
     Line,
     /// In a key or a header.
@@ -87,33 +87,33 @@ enum Where {
 fn open_list(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let (mut open, mut depth) = (0, 0usize);
-    let mut place = Where::Line;
+    let mut place = SyntaxPosition::Line;
     let mut at = 0;
     while let Some(&byte) = bytes.get(at) {
         at += 1;
         match (place, byte) {
             (_, b'#') => at += line_rest(&bytes[at..]),
-            (_, b'\n') if depth == 0 => place = Where::Line,
-            (Where::Line, b' ' | b'\t' | b'\r') => {}
-            (Where::Line, b'[') => {
-                place = Where::Name;
+            (_, b'\n') if depth == 0 => place = SyntaxPosition::Line,
+            (SyntaxPosition::Line, b' ' | b'\t' | b'\r') => {}
+            (SyntaxPosition::Line, b'[') => {
+                place = SyntaxPosition::Name;
                 at += line_rest(&bytes[at..]);
             }
-            (Where::Line | Where::Name, b'=') => place = Where::Value,
+            (SyntaxPosition::Line | SyntaxPosition::Name, b'=') => place = SyntaxPosition::Value,
             (_, b'"' | b'\'') => {
                 at += string_rest(&bytes[at..], byte)?;
-                if place == Where::Line {
-                    place = Where::Name;
+                if place == SyntaxPosition::Line {
+                    place = SyntaxPosition::Name;
                 }
             }
-            (Where::Line, _) => place = Where::Name,
-            (Where::Value, b'[') => {
+            (SyntaxPosition::Line, _) => place = SyntaxPosition::Name,
+            (SyntaxPosition::Value, b'[') => {
                 if depth == 0 {
                     open = at - 1;
                 }
                 depth += 1;
             }
-            (Where::Value, b']') => depth = depth.saturating_sub(1),
+            (SyntaxPosition::Value, b']') => depth = depth.saturating_sub(1),
             _ => {}
         }
     }

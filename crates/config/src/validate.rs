@@ -17,8 +17,8 @@ use toml::Spanned;
 use wire::{Address, Family};
 
 use crate::allow_host;
-use crate::errors::Problems;
-use crate::mistake::Mistake;
+use crate::diagnostic::DiagnosticKind;
+use crate::errors::Diagnostics;
 use crate::raw::{Raw, RawPolicy};
 use crate::source::Span;
 use crate::standalone::ConfiguredRoutes;
@@ -53,8 +53,8 @@ pub(crate) struct Outcome {
 /// The one that reading policies ended with.
 pub(crate) fn validate<E>(
     raw: &Raw,
-    mut policies: impl FnMut(&mut Problems<'_>) -> Option<Result<Vec<RawPolicy>, E>>,
-    problems: &mut Problems<'_>,
+    mut policies: impl FnMut(&mut Diagnostics<'_>) -> Option<Result<Vec<RawPolicy>, E>>,
+    problems: &mut Diagnostics<'_>,
 ) -> Result<Option<Outcome>, E> {
     let node = raw.node.as_ref().and_then(|raw| node::node(raw, problems));
     let cache = node::cache(raw.cache.as_ref(), problems);
@@ -87,21 +87,21 @@ fn warn_of_one_side(
     raw: &Raw,
     ports: &ports::Ports,
     policies: &[Policy],
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
 ) {
     let is_on = |side| ports.list.iter().all(|port| port.side == side);
     let Some(first) = raw.ports.first().filter(|_| !problems.has_errors()) else { return };
     let span = first.side.as_ref().map_or(first.name.span(), Spanned::span);
     if is_on(Side::Unprotected) {
-        problems.warning(&span, Mistake::NoProtectedPort);
+        problems.warning(&span, DiagnosticKind::NoProtectedPort);
     } else if is_on(Side::Protected) && !policies.is_empty() {
-        problems.warning(&span, Mistake::NoUnprotectedPort);
+        problems.warning(&span, DiagnosticKind::NoUnprotectedPort);
     }
 }
 
 /// Warns of services of `allow_host` of which a policy wants packets to addresses of this machine
 /// that the file names: those of unprotected ports and the local ends of tunnels.
-fn check_allow_host(raw: &Raw, validated: &Validated, problems: &mut Problems<'_>) {
+fn check_allow_host(raw: &Raw, validated: &Validated, problems: &mut Diagnostics<'_>) {
     let lists = |port: &&Port| port.side == Side::Unprotected && !port.allow_host.is_empty();
     if !validated.ports.iter().any(|port| lists(&port)) {
         return;
@@ -116,13 +116,13 @@ fn check_allow_host(raw: &Raw, validated: &Validated, problems: &mut Problems<'_
     for meeting in allow_host::meetings(&ports, &own, policies.iter()) {
         let written = raw.ports.iter().find(|port| *port.name.get_ref() == meeting.port);
         let span = written.and_then(|port| Some(port.allow_host.as_ref()?.span()));
-        problems.warning(&span.unwrap_or_default(), Mistake::AllowHostMeets { meeting });
+        problems.warning(&span.unwrap_or_default(), DiagnosticKind::AllowHostMeets { meeting });
     }
 }
 
 /// Notes the peers that no route leads to, or only one into the protected side, and the ports that
 /// are too narrow for the tunnels through them.
-fn judge_paths(raw: &Raw, validated: &Validated, problems: &mut Problems<'_>) {
+fn judge_paths(raw: &Raw, validated: &Validated, problems: &mut Diagnostics<'_>) {
     let names_addresses = validated.ports.iter().any(|port| !port.addresses.is_empty());
     if !names_addresses && validated.routes.is_empty() {
         // All of that is Linux's, which the daemon asks.
@@ -137,22 +137,23 @@ fn judge_paths(raw: &Raw, validated: &Validated, problems: &mut Problems<'_>) {
         let written = &raw.peers[place];
         let span = written.remote.as_ref().map_or(written.at.clone(), Spanned::span);
         let Some(id) = port else {
-            problems.warning(&span, Mistake::NoRouteToPeer { peer: name, remote });
+            problems.warning(&span, DiagnosticKind::NoRouteToPeer { peer: name, remote });
             continue;
         };
         let port = &validated.ports[usize::from(id.0)];
         if port.side == Side::Protected {
-            problems.warning(&span, Mistake::PeerInside { peer: name.clone(), remote });
+            problems.warning(&span, DiagnosticKind::PeerInside { peer: name.clone(), remote });
         }
         let narrow = raw.ports[usize::from(id.0)].mtu.as_ref().map_or(span, Spanned::span);
         let Some(sa) = tunnels.of(peer) else { continue };
         let (port, inner) = (port.name.clone(), sa.largest_inner(port.mtu as usize));
         if inner < LEAST_V4 {
             let least = sa.sealed_length(LEAST_V4);
-            problems.error(&narrow, Mistake::TunnelBelowV4 { peer: name, inner, least });
+            problems.error(&narrow, DiagnosticKind::TunnelBelowV4 { peer: name, inner, least });
         } else if inner < LEAST_V6 && speak_v6.contains(&PeerId(place as u32)) {
             let least = sa.sealed_length(LEAST_V6);
-            problems.warning(&narrow, Mistake::TunnelBelowV6 { peer: name, port, inner, least });
+            problems
+                .warning(&narrow, DiagnosticKind::TunnelBelowV6 { peer: name, port, inner, least });
         }
     }
 }
@@ -204,20 +205,20 @@ impl Tunnels {
 }
 
 /// Peers by name, and the list that [`PeerId`] counts into.
-pub(crate) struct Named<T> {
+pub(crate) struct NamedSections<T> {
     /// Every section with a name in the file, right or wrong.
     pub(crate) ids: std::collections::HashMap<String, u32>,
     /// The right sections; complete only if nothing was wrong.
     pub(crate) list: Vec<T>,
 }
 
-impl<T> Named<T> {
+impl<T> NamedSections<T> {
     fn names(&self) -> impl Iterator<Item = &str> {
         self.ids.keys().map(String::as_str)
     }
 }
 
-impl Named<Peer> {
+impl NamedSections<Peer> {
     fn id(&self, name: &str) -> Option<PeerId> {
         self.ids.get(name).map(|id| PeerId(*id))
     }

@@ -8,14 +8,14 @@ use toml::Spanned;
 use wire::flow::protocol;
 use wire::{Address, Family};
 
-use crate::errors::Problems;
+use crate::diagnostic::{DiagnosticKind, nearest};
+use crate::errors::Diagnostics;
 use crate::interface_address::InterfaceAddress;
-use crate::mistake::{Mistake, nearest};
 use crate::raw::{Number, Text};
 
 /// One of several words; the default if nothing is written.
 pub(crate) fn word<T: Copy>(
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
     key: &'static str,
     written: &Text,
     default: T,
@@ -27,14 +27,15 @@ pub(crate) fn word<T: Copy>(
         let word = written.get_ref().clone();
         let allowed: Vec<&'static str> = choices.iter().map(|(word, _)| *word).collect();
         let nearest = nearest(&word, allowed.iter().copied());
-        problems.error(&written.span(), Mistake::UnknownWord { key, word, nearest, allowed });
+        problems
+            .error(&written.span(), DiagnosticKind::UnknownWord { key, word, nearest, allowed });
     }
     found.map(|(_, value)| *value)
 }
 
 /// A number within bounds; the default if nothing is written.
 pub(crate) fn bounded(
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
     key: &'static str,
     written: &Number,
     default: u32,
@@ -45,27 +46,30 @@ pub(crate) fn bounded(
     if (i128::from(lowest)..=i128::from(highest)).contains(&value) {
         return Some(value as u32);
     }
-    problems.error(&written.span(), Mistake::OutOfRange { key, value, lowest, highest });
+    problems.error(&written.span(), DiagnosticKind::OutOfRange { key, value, lowest, highest });
     None
 }
 
-/// Names of ports, peers, policies and nodes: they stand in tables, file names and commands.
-pub(crate) fn name(problems: &mut Problems<'_>, written: &Spanned<String>) -> Option<String> {
+/// Reads a name of a port, peer, policy or node, which appears in tables, file names and commands.
+pub(crate) fn name(problems: &mut Diagnostics<'_>, written: &Spanned<String>) -> Option<String> {
     let text = written.get_ref();
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if (1..=64).contains(&text.len()) && text.chars().all(allowed) && !text.starts_with(['.', '-'])
     {
         return Some(text.clone());
     }
-    problems.error(&written.span(), Mistake::BadName { name: text.clone() });
+    problems.error(&written.span(), DiagnosticKind::BadName { name: text.clone() });
     None
 }
 
 /// A single address of either family.
-pub(crate) fn address(problems: &mut Problems<'_>, written: &Spanned<String>) -> Option<IpAddr> {
+pub(crate) fn address(problems: &mut Diagnostics<'_>, written: &Spanned<String>) -> Option<IpAddr> {
     let parsed = written.get_ref().parse().ok();
     if parsed.is_none() {
-        problems.error(&written.span(), Mistake::NotAnAddress { text: written.get_ref().clone() });
+        problems.error(
+            &written.span(),
+            DiagnosticKind::NotAnAddress { text: written.get_ref().clone() },
+        );
     }
     parsed
 }
@@ -86,7 +90,7 @@ pub fn unusable(ip: IpAddr) -> Option<&'static str> {
 
 /// An address with the length of its network's prefix: `10.1.0.1/24`.
 pub(crate) fn interface(
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
     written: &Spanned<String>,
 ) -> Option<InterfaceAddress> {
     let text = written.get_ref();
@@ -99,7 +103,7 @@ pub(crate) fn interface(
         fits.then_some((ip, InterfaceAddress { address, length }))
     });
     let Some((ip, interface)) = parsed else {
-        problems.error(&written.span(), Mistake::NotAnInterface { text: text.clone() });
+        problems.error(&written.span(), DiagnosticKind::NotAnInterface { text: text.clone() });
         return None;
     };
     let network = interface.network();
@@ -108,14 +112,14 @@ pub(crate) fn interface(
         || ![network.first(), network.last()].contains(&interface.address);
     let why = unusable(ip).or((!is_host).then_some("the first or last address of its network"));
     if let Some(why) = why {
-        problems.error(&written.span(), Mistake::UnusableAddress { address: ip, why });
+        problems.error(&written.span(), DiagnosticKind::UnusableAddress { address: ip, why });
         return None;
     }
     Some(interface)
 }
 
 /// Reads the destinations of a route: a prefix, or `default`, which is all of IPv4.
-pub(crate) fn prefix(problems: &mut Problems<'_>, written: &Spanned<String>) -> Option<Prefix> {
+pub(crate) fn prefix(problems: &mut Diagnostics<'_>, written: &Spanned<String>) -> Option<Prefix> {
     let text = match written.get_ref().as_str() {
         "default" => "0.0.0.0/0",
         text => text,
@@ -123,19 +127,20 @@ pub(crate) fn prefix(problems: &mut Problems<'_>, written: &Spanned<String>) -> 
     let range: AddressRange = match text.parse() {
         Ok(range) => range,
         Err(error) => {
-            problems.error(&written.span(), Mistake::Selector(error.into()));
+            problems.error(&written.span(), DiagnosticKind::Selector(error.into()));
             return None;
         }
     };
     let prefix = range.prefix_length().map(|length| Prefix { address: range.first(), length });
     if prefix.is_none() {
-        problems.error(&written.span(), Mistake::NotAPrefix { text: written.get_ref().clone() });
+        problems
+            .error(&written.span(), DiagnosticKind::NotAPrefix { text: written.get_ref().clone() });
     }
     prefix
 }
 
 /// A MAC address, `02:00:00:00:00:01`.
-pub(crate) fn mac(problems: &mut Problems<'_>, written: &Spanned<String>) -> Option<[u8; 6]> {
+pub(crate) fn mac(problems: &mut Diagnostics<'_>, written: &Spanned<String>) -> Option<[u8; 6]> {
     let text = written.get_ref();
     let parts: Vec<&str> = text.split(':').collect();
     let byte = |part: &&str| {
@@ -145,9 +150,9 @@ pub(crate) fn mac(problems: &mut Problems<'_>, written: &Spanned<String>) -> Opt
     let bytes: Option<Vec<u8>> = parts.iter().map(byte).collect();
     let mac: Option<[u8; 6]> = bytes.and_then(|bytes| bytes.try_into().ok());
     let mistake = match mac {
-        None => Mistake::NotALinkAddress { text: text.clone() },
-        Some([0, 0, 0, 0, 0, 0]) => Mistake::ZeroLinkAddress { text: text.clone() },
-        Some(mac) if mac[0] & 1 == 1 => Mistake::GroupLinkAddress { text: text.clone() },
+        None => DiagnosticKind::NotALinkAddress { text: text.clone() },
+        Some([0, 0, 0, 0, 0, 0]) => DiagnosticKind::ZeroLinkAddress { text: text.clone() },
+        Some(mac) if mac[0] & 1 == 1 => DiagnosticKind::GroupLinkAddress { text: text.clone() },
         Some(_) => return mac,
     };
     problems.error(&written.span(), mistake);
@@ -184,18 +189,18 @@ const WELL_KNOWN: [(u16, &str, &str); 23] = [
 ];
 
 /// The mistake of who wrote a port and nothing else.
-fn bare_port(text: &str) -> Option<Mistake> {
+fn bare_port(text: &str) -> Option<DiagnosticKind> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let number: u16 = text.parse().ok().filter(|_| digits)?;
     let known = WELL_KNOWN.iter().find(|(port, ..)| *port == number);
     let service = known.map(|&(_, name, transport)| (name, transport));
     let is_meant = number < 256 && service.is_none();
-    (!is_meant).then_some(Mistake::BarePort { number, service })
+    (!is_meant).then_some(DiagnosticKind::BarePort { number, service })
 }
 
 /// Traffic to the gateway itself: `udp/500`, `tcp/8000-8080`, `icmp`, `89`.
 pub(crate) fn service(
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
     written: &Spanned<String>,
 ) -> Option<HostService> {
     let text = written.get_ref();
@@ -214,13 +219,13 @@ pub(crate) fn service(
             let offered = policy::selector::PROTOCOL_NAMES.iter();
             let offered = offered.filter(|(_, number)| *number != protocol::ESP);
             let nearest = nearest(name, offered.map(|(name, _)| *name));
-            Mistake::UnknownService { name: name.to_owned(), nearest }
+            DiagnosticKind::UnknownService { name: name.to_owned(), nearest }
         }
-        (_, Err(error)) => Mistake::Selector(error.into()),
-        (Ok(None), _) => Mistake::ServiceAny,
-        (Ok(Some(protocol::ESP)), _) => Mistake::ServiceEsp,
+        (_, Err(error)) => DiagnosticKind::Selector(error.into()),
+        (Ok(None), _) => DiagnosticKind::ServiceAny,
+        (Ok(Some(protocol::ESP)), _) => DiagnosticKind::ServiceEsp,
         (Ok(Some(number)), Ok(Some(_))) if !protocol::has_ports(number) => {
-            Mistake::NoPorts { key: "allow_host", protocol: number }
+            DiagnosticKind::NoPorts { key: "allow_host", protocol: number }
         }
         (Ok(Some(protocol)), Ok(ports)) => return Some(HostService { protocol, ports }),
     };

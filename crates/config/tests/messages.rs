@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 
-use config::{ConfigErrors, Mistake, Severity, load, parse};
+use config::{ConfigErrors, DiagnosticKind, Severity, load, parse};
 
 /// A configuration without a mistake; each row changes one piece of it.
 const GOOD: &str = r#"[node]
@@ -395,7 +395,8 @@ fn each_mistake_is_one_message_in_words() {
 /// The warnings about `allow_host` as `check` shows them.
 fn meetings(text: &str) -> Vec<String> {
     let parsed = parse(text, "gw.toml").unwrap_or_else(|errors| panic!("{}", told(errors)));
-    let is_meeting = |mistake: &Mistake| matches!(mistake, Mistake::AllowHostMeets { .. });
+    let is_meeting =
+        |mistake: &DiagnosticKind| matches!(mistake, DiagnosticKind::AllowHostMeets { .. });
     let warnings = parsed.warnings.iter().filter(|problem| is_meeting(&problem.mistake));
     warnings.map(ToString::to_string).collect()
 }
@@ -497,7 +498,9 @@ fn keys_of_another_suite_are_recognized_by_their_length() {
 fn what_may_not_be_read_is_to_be_read_by_root() {
     let kind = std::io::ErrorKind::PermissionDenied;
     let file = String::from("berlin.keys");
-    for mistake in [Mistake::KeyFileUnreadable { file, kind }, Mistake::Unreadable { kind }] {
+    for mistake in
+        [DiagnosticKind::KeyFileUnreadable { file, kind }, DiagnosticKind::Unreadable { kind }]
+    {
         assert!(mistake.help().unwrap().starts_with("run as root"), "{mistake}");
     }
 }

@@ -10,21 +10,21 @@ use keystate::{KeyFileFacts, KeyRefused, KeyState};
 use policy::{Direction, SaSetId};
 
 use crate::compile::{CompileError, sa_set};
-use crate::compiled::{Kept, RefusedKey, SaIdentity};
+use crate::compiled::{PreviousSas, RefusedKey, SaIdentity};
 use config::KeyLine;
 use config::validated::Peer;
 
 /// The SAs of a configuration that is being compiled.
 pub(crate) struct Associations<'a> {
-    last: &'a Kept,
+    last: &'a PreviousSas,
     sets: Vec<(&'a Peer, SaSetId)>,
-    outbound: Vec<Wanted<'a, SequenceCounter>>,
-    inbound: Vec<Wanted<'a, ReplayWindow>>,
+    outbound: Vec<RequestedSa<'a, SequenceCounter>>,
+    inbound: Vec<RequestedSa<'a, ReplayWindow>>,
     refused: Vec<RefusedKey>,
 }
 
 /// An SA that a key was taken for.
-struct Wanted<'a, N> {
+struct RequestedSa<'a, N> {
     peer: &'a Peer,
     set: SaSetId,
     line: &'a KeyLine,
@@ -34,7 +34,7 @@ struct Wanted<'a, N> {
 
 impl<'a> Associations<'a> {
     /// Begins with the SAs that were compiled last.
-    pub(crate) fn after(last: &'a Kept) -> Associations<'a> {
+    pub(crate) fn after(last: &'a PreviousSas) -> Associations<'a> {
         Associations {
             last,
             sets: Vec::new(),
@@ -59,11 +59,11 @@ impl<'a> Associations<'a> {
             let (key, spi) = (identity.fingerprint, line.spi);
             let added = match line.direction {
                 Direction::Outbound => keys.outbound(key, spi, peer.numbers, file).map(|numbers| {
-                    self.outbound.push(Wanted { peer, set, line, identity, numbers });
+                    self.outbound.push(RequestedSa { peer, set, line, identity, numbers });
                 }),
                 Direction::Inbound => {
                     keys.inbound(key, spi, peer.replay_window, peer.numbers).map(|numbers| {
-                        self.inbound.push(Wanted { peer, set, line, identity, numbers });
+                        self.inbound.push(RequestedSa { peer, set, line, identity, numbers });
                     })
                 }
             };
@@ -76,7 +76,7 @@ impl<'a> Associations<'a> {
     }
 
     /// Assigns slots: an SA that was there keeps its slot, a new one gets a vacant slot.
-    pub(crate) fn finish(self) -> Result<(Sad, Vec<RefusedKey>, Kept), CompileError> {
+    pub(crate) fn finish(self) -> Result<(Sad, Vec<RefusedKey>, PreviousSas), CompileError> {
         let Associations { last, sets, outbound, inbound, refused } = self;
         let mut sad = last.sad.clone();
         leave_out_gone(&mut sad, last, &outbound, &inbound);
@@ -84,7 +84,7 @@ impl<'a> Associations<'a> {
         let gone: Vec<SaSetId> =
             sad.places().iter().map(|(_, id)| id).filter(|id| !there.contains(id)).collect();
         gone.into_iter().for_each(|set| sad.remove_set(set));
-        let mut kept = Kept::default();
+        let mut kept = PreviousSas::default();
         let mut sealing: HashMap<SaSetId, Vec<SaId>> = HashMap::new();
         for wanted in &outbound {
             let sa = wanted.sealing(last, &kept, &sad)?;
@@ -122,9 +122,9 @@ impl<'a> Associations<'a> {
 /// Removes the SAs that the configuration no longer has, which frees their slots and SPIs.
 fn leave_out_gone(
     sad: &mut Sad,
-    last: &Kept,
-    outbound: &[Wanted<'_, SequenceCounter>],
-    inbound: &[Wanted<'_, ReplayWindow>],
+    last: &PreviousSas,
+    outbound: &[RequestedSa<'_, SequenceCounter>],
+    inbound: &[RequestedSa<'_, ReplayWindow>],
 ) {
     let wanted: HashSet<SaIdentity> = outbound.iter().map(|wanted| wanted.identity).collect();
     let gone = last.outbound.iter().filter(|(identity, _)| !wanted.contains(identity));
@@ -134,9 +134,14 @@ fn leave_out_gone(
     gone.for_each(|(_, sa)| sad.remove_inbound(sa.id));
 }
 
-impl Wanted<'_, SequenceCounter> {
-    fn sealing(&self, last: &Kept, made: &Kept, sad: &Sad) -> Result<Arc<OutboundSa>, SaError> {
-        let Wanted { peer, set, line, identity, numbers } = self;
+impl RequestedSa<'_, SequenceCounter> {
+    fn sealing(
+        &self,
+        last: &PreviousSas,
+        made: &PreviousSas,
+        sad: &Sad,
+    ) -> Result<Arc<OutboundSa>, SaError> {
+        let RequestedSa { peer, set, line, identity, numbers } = self;
         let (set, encapsulation) = (*set, peer.encapsulation);
         let before = last.outbound.get(identity).filter(|_| !made.outbound.contains_key(identity));
         let id = before.map_or_else(|| sad.vacant_outbound(), |before| before.id);
@@ -155,9 +160,14 @@ impl Wanted<'_, SequenceCounter> {
     }
 }
 
-impl Wanted<'_, ReplayWindow> {
-    fn opening(&self, last: &Kept, made: &Kept, sad: &Sad) -> Result<Arc<InboundSa>, SaError> {
-        let Wanted { peer, set, line, identity, numbers } = self;
+impl RequestedSa<'_, ReplayWindow> {
+    fn opening(
+        &self,
+        last: &PreviousSas,
+        made: &PreviousSas,
+        sad: &Sad,
+    ) -> Result<Arc<InboundSa>, SaError> {
+        let RequestedSa { peer, set, line, identity, numbers } = self;
         let (set, encapsulation) = (*set, peer.encapsulation);
         let before = last.inbound.get(identity).filter(|_| !made.inbound.contains_key(identity));
         let id = before.map_or_else(|| sad.vacant_inbound(), |before| before.id);

@@ -251,7 +251,11 @@ impl Compiler {
     ///
     /// # Errors
     /// [`NotAdopted`]: what runs goes on.
-    pub fn adopt(&mut self, running: &Compiled, rebuilt: Rebuilt) -> Result<Adopted, NotAdopted> {
+    pub fn adopt(
+        &mut self,
+        running: &Compiled,
+        rebuilt: RebuiltBase,
+    ) -> Result<AdoptedBase, NotAdopted> {
         if !self.is_last(running) {
             return Err(NotAdopted::Overtaken);
         }
@@ -265,7 +269,7 @@ impl Compiler {
         let spd = Arc::new(spd);
         let compiled = running.with(spd.clone(), running.listing.clone());
         self.take(self.generation, &spd, Slots::Kept, &compiled.kept);
-        Ok(Adopted { compiled, tables: rebuilt.tables })
+        Ok(AdoptedBase { compiled, tables: rebuilt.tables })
     }
 }
 
@@ -277,14 +281,14 @@ pub struct RebuildJob {
 }
 
 /// The result of a [`RebuildJob`].
-pub struct Rebuilt {
+pub struct RebuiltBase {
     of: Arc<Spd>,
     /// Upon a base of their own.
     tables: Tables,
 }
 
-/// The running configuration upon a rebuilt base.
-pub struct Adopted {
+/// The running configuration on a rebuilt base.
+pub struct AdoptedBase {
     /// The running configuration.
     pub compiled: Compiled,
     /// Tables that were built in the background, on which the next snapshot is assembled
@@ -298,9 +302,9 @@ impl RebuildJob {
     /// # Errors
     /// [`CompileError::Spd`]: with the changes folded in, a search would be too costly. What runs
     /// goes on; it is not worth trying again before policies were taken away.
-    pub fn run(self) -> Result<Rebuilt, CompileError> {
+    pub fn run(self) -> Result<RebuiltBase, CompileError> {
         let spd = Arc::new(self.spd.rebuilt()?);
         let tables = Tables::new(spd, &self.sets, None).map_err(SnapshotError::from)?;
-        Ok(Rebuilt { of: self.spd, tables })
+        Ok(RebuiltBase { of: self.spd, tables })
     }
 }

@@ -51,7 +51,7 @@ pub struct Compiled {
     pub(crate) listing: Listing,
     /// The configuration in one piece, made on first use.
     pub(crate) validated: OnceLock<Arc<Validated>>,
-    pub(crate) kept: Arc<Kept>,
+    pub(crate) kept: Arc<PreviousSas>,
     pub(crate) workers: u32,
 }
 
@@ -213,7 +213,7 @@ pub(crate) struct SaIdentity {
 
 /// State that one compile hands to the next, apart from the policies.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct PreviousSas {
     pub(crate) slots: Arc<PortSlots>,
     pub(crate) sets: HashMap<String, SaSetId>,
     /// The SAs as they were compiled, without the places that peers have moved to.

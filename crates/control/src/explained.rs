@@ -142,7 +142,7 @@ pub struct Explained {
     /// The verdict as a sentence.
     pub text: String,
     /// The policies, as far as they were asked.
-    pub policies: Vec<Consulted>,
+    pub policies: Vec<PolicyLookup>,
     /// The rule that let a cleartext packet from outside through to this machine, if no policy did.
     pub let_through: Option<String>,
     /// The route to its destination.
@@ -168,7 +168,7 @@ pub struct Explained {
 
 /// One asking of the policies.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Consulted {
+pub struct PolicyLookup {
     /// `inbound` or `outbound`.
     pub direction: &'static str,
     /// Generation of the policies of this direction and family for the port it came by.
@@ -697,7 +697,7 @@ impl Story<'_> {
         }
     }
 
-    fn consulted(&self, (place, asked): (usize, &Consultation)) -> Consulted {
+    fn consulted(&self, (place, asked): (usize, &Consultation)) -> PolicyLookup {
         let (tier, tier_reason) = self.tier(place);
         let name = |policy| self.snapshot.spd().policy(policy).name.clone();
         let (decided_by, fragment_lacks_ports) = match asked.decider {
@@ -705,7 +705,7 @@ impl Story<'_> {
             Decider::FragmentPorts(policy) => (Some(name(policy)), true),
             Decider::None => (None, false),
         };
-        Consulted {
+        PolicyLookup {
             direction: asked.domain.book().direction().name(),
             generation: asked.generation.0,
             decided_by,

@@ -88,7 +88,7 @@ pub enum Detail {
 
 /// The parts that a guard lacks to be as strict as other policies.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Lacking {
+pub enum GuardGap {
     /// The table needs no change.
     Nothing,
     /// Rules for these, which [`Guard::extend`] puts behind all others.
@@ -183,23 +183,23 @@ impl Guard {
         removed: impl IntoIterator<Item = &'p Policy>,
         added: impl IntoIterator<Item = &'p Policy>,
         runs: impl Fn(&Policy) -> bool,
-    ) -> Lacking {
+    ) -> GuardGap {
         let cover = &self.outbound.cover;
         if !removed.into_iter().all(|policy| cover.is_kept_without(policy)) {
-            return Lacking::Everything;
+            return GuardGap::Everything;
         }
         let mut behind = Vec::new();
         for policy in added {
             match cover.lacks_for(policy, &runs) {
                 Lack::Nothing => {}
                 Lack::Rule => behind.push(policy.clone()),
-                Lack::Everything => return Lacking::Everything,
+                Lack::Everything => return GuardGap::Everything,
             }
         }
         match behind.len() {
-            0 => Lacking::Nothing,
-            more if more + cover.behind.len() <= MAX_BEHIND => Lacking::Rules(behind),
-            _ => Lacking::Everything,
+            0 => GuardGap::Nothing,
+            more if more + cover.behind.len() <= MAX_BEHIND => GuardGap::Rules(behind),
+            _ => GuardGap::Everything,
         }
     }
 

@@ -24,23 +24,23 @@ mod host_routes;
 mod listing;
 mod live;
 mod live_parts;
-mod moves;
 mod netdevs;
 mod port_slots;
+mod roaming;
 mod takeover;
 
-pub use change::{Adopted, ChangeRefused, NotAdopted, RebuildJob, Rebuilt};
+pub use change::{AdoptedBase, ChangeRefused, NotAdopted, RebuildJob, RebuiltBase};
 pub use compile::{CompileError, compile};
 pub use compiled::{Compiled, RefusedKey};
 pub use ends::End;
 pub use explained::{
-    Consulted, DeadPort, Explained, Picture, Question, QuestionError, Routing, Spis, TunnelEnds,
+    DeadPort, Explained, Picture, PolicyLookup, Question, QuestionError, Routing, Spis, TunnelEnds,
     explain, flow_text, port_named, questions, set_of,
 };
 pub use host_routes::{HostRouteSkipped, host_mtu, host_routes};
-pub use live::{Compiler, Prepared};
+pub use live::{Compiler, PreparedConfiguration};
 pub use live_parts::{Cure, LiveParts, LiveProblem, PortState, live_parts, live_parts_towards};
-pub use moves::{MoveError, MovedPeer};
 pub use netdevs::{PortRefusal, PortRefusalReason, check_netdevs};
 pub use port_slots::PortSlots;
+pub use roaming::{MoveError, MovedPeer};
 pub use takeover::{Takeover, Takeovers, action_text, takeovers_of};

@@ -26,7 +26,7 @@ use policy::{PolicyId, SaSetId, Slots, Spd};
 
 use crate::associations::Associations;
 use crate::compile::CompileError;
-use crate::compiled::{Compiled, Kept};
+use crate::compiled::{Compiled, PreviousSas};
 use crate::ends::Ends;
 use crate::listing::Listing;
 use crate::port_slots::{HeldSlots, PortSlots};
@@ -49,7 +49,7 @@ pub struct Compiler {
 /// The last result of a compile.
 pub(crate) struct Last {
     pub(crate) spd: Arc<Spd>,
-    pub(crate) kept: Arc<Kept>,
+    pub(crate) kept: Arc<PreviousSas>,
 }
 
 impl Default for Compiler {
@@ -83,7 +83,7 @@ impl Compiler {
     ///
     /// # Errors
     /// [`CompileError::Spd`], [`CompileError::OutOfNumbers`].
-    pub fn prepare(&self, config: Validated) -> Result<Prepared, CompileError> {
+    pub fn prepare(&self, config: Validated) -> Result<PreparedConfiguration, CompileError> {
         if (u32::MAX - self.next_policy) as usize <= config.policies.len() {
             return Err(CompileError::OutOfNumbers);
         }
@@ -104,7 +104,7 @@ impl Compiler {
         let generation = Generation(self.generation.0.wrapping_add(u32::from(!is_same)));
         let listing = Listing::new(config, &spd);
         let compiles = self.compiles;
-        Ok(Prepared { listing, spd, slots, ports, generation, sets, next, compiles })
+        Ok(PreparedConfiguration { listing, spd, slots, ports, generation, sets, next, compiles })
     }
 
     /// Compiles a configuration. The first has generation 1.
@@ -132,18 +132,18 @@ impl Compiler {
     /// taken, and what runs goes on.
     pub fn finish(
         &mut self,
-        prepared: Prepared,
+        prepared: PreparedConfiguration,
         read: &Keys,
         keys: &mut KeyState,
     ) -> Result<Compiled, CompileError> {
-        let Prepared { listing, spd, slots, ports, generation, .. } = prepared;
-        let Prepared { sets: set_ids, next, compiles, .. } = prepared;
+        let PreparedConfiguration { listing, spd, slots, ports, generation, .. } = prepared;
+        let PreparedConfiguration { sets: set_ids, next, compiles, .. } = prepared;
         let config = listing.settings().clone();
         if compiles != self.compiles {
             return Err(CompileError::Overtaken);
         }
         check_associations(&config, read)?;
-        let nothing = Kept::default();
+        let nothing = PreviousSas::default();
         let last = self.last.as_ref().map_or(&nothing, |last| &*last.kept);
         let mut made = Associations::after(last);
         for ((peer, lines), (set, file)) in
@@ -153,7 +153,7 @@ impl Compiler {
         }
         let (sad, refused, kept) = made.finish()?;
         let names = config.peers.iter().map(|peer| peer.name.clone());
-        let kept = Arc::new(Kept {
+        let kept = Arc::new(PreviousSas {
             slots: ports,
             sets: names.zip(set_ids.iter().copied()).collect(),
             ..kept
@@ -183,7 +183,7 @@ impl Compiler {
         generation: Generation,
         spd: &Arc<Spd>,
         slots: Slots,
-        kept: &Arc<Kept>,
+        kept: &Arc<PreviousSas>,
     ) {
         self.policy_slots += u32::from(slots == Slots::GivenAnew);
         self.generation = generation;
@@ -203,7 +203,7 @@ const LEAST_SLOTS: usize = 16_384;
 
 /// A configuration whose policies are compiled; for the compiler that made it, before it finishes
 /// another.
-pub struct Prepared {
+pub struct PreparedConfiguration {
     listing: Listing,
     spd: Arc<Spd>,
     slots: Slots,
@@ -215,7 +215,7 @@ pub struct Prepared {
     compiles: u64,
 }
 
-impl Prepared {
+impl PreparedConfiguration {
     /// The configuration without its policies.
     pub fn settings(&self) -> &Arc<Validated> {
         self.listing.settings()

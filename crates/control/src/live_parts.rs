@@ -33,7 +33,7 @@ use wire::Address;
 use config::{HOST_NETDEV, Validated};
 
 use crate::port_slots::PortSlots;
-use linux::{Hop, KernelRoute, Link, NeighbourEntry, RouteKind, Standing, Usability, View};
+use linux::{Hop, KernelRoute, Link, NeighbourEntry, RouteKind, RouteStatus, Usability, View};
 
 /// The parts of a snapshot that come from the kernel.
 #[derive(Clone, PartialEq, Debug)]
@@ -508,7 +508,7 @@ impl Routing {
                 continue;
             }
             let target = match route.kind {
-                _ if route.standing == Standing::Refused => Some(RouteTarget::Elsewhere),
+                _ if route.standing == RouteStatus::Refused => Some(RouteTarget::Elsewhere),
                 RouteKind::Local => Some(RouteTarget::Local),
                 RouteKind::Broadcast => Some(RouteTarget::Broadcast),
                 RouteKind::Blackhole | RouteKind::Unreachable | RouteKind::Prohibit => {

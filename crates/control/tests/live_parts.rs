@@ -10,7 +10,7 @@ use control::{
 use dataplane::{L4Checksum, NextHop, PortId, Prefix, RouteTarget};
 use linux::{
     Hop, KernelRoute, LOCAL_TABLE, Link, LinkKind, MAIN_TABLE, NeighbourEntry, NeighbourState,
-    Refused, RouteKind, Standing, Usability, View,
+    Refused, RouteKind, RouteStatus, Usability, View,
 };
 use policy::AddressRange;
 use proptest::prelude::*;
@@ -116,7 +116,7 @@ fn route(to: &str, kind: RouteKind, metric: u32, hops: &[Hop]) -> KernelRoute {
         kind,
         hops: hops.to_vec(),
         source: None,
-        standing: Standing::Followed,
+        standing: RouteStatus::Followed,
     }
 }
 
@@ -308,7 +308,7 @@ fn routes_become_what_the_walk_may_do() {
             "a refused route shadows wider ones",
             |view| {
                 let mut tunnel = by("10.6.0.0/16", WAN, None);
-                tunnel.standing = Standing::Refused;
+                tunnel.standing = RouteStatus::Refused;
                 view.add_route(tunnel);
             },
             &[("10.6.0.1", "elsewhere"), ("10.7.0.1", "wan 192.0.2.254")],

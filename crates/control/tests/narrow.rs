@@ -1,6 +1,6 @@
 //! Ports too narrow for the tunnels through them.
 
-use config::{Parsed, Problem, Severity, parse};
+use config::{Diagnostic, Parsed, Severity, parse};
 use dataplane::Generation;
 use ipsec::SaId;
 
@@ -42,8 +42,8 @@ const INNER_V6: [&str; 2] = ["2001:db8:1::/48", "2001:db8:2::/48"];
 const SUITES: [&str; 2] = ["aes-128-gcm", "aes-256-gcm"];
 
 /// The problem at the MTU, if there is one.
-fn judged(text: &str) -> (Option<Problem>, Option<Parsed>) {
-    let at_mtu = |problems: &[Problem]| problems.iter().find(|p| p.place.line == 10).cloned();
+fn judged(text: &str) -> (Option<Diagnostic>, Option<Parsed>) {
+    let at_mtu = |problems: &[Diagnostic]| problems.iter().find(|p| p.place.line == 10).cloned();
     match parse(text, "narrow.toml") {
         Ok(parsed) => (at_mtu(&parsed.warnings), Some(parsed)),
         Err(errors) => (at_mtu(&errors.problems), None),

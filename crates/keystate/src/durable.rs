@@ -15,7 +15,7 @@ use crate::record::{self, Damaged};
 
 /// The right of a key to seal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Standing {
+pub(crate) enum KeyStatus {
     Good,
     /// Its record was found missing or gone back: it never seals again.
     Spent,
@@ -27,7 +27,7 @@ pub(crate) struct Reservation {
     pub(crate) machine: u128,
     /// Numbers up to this one may have been used.
     pub(crate) reserved: u64,
-    pub(crate) standing: Standing,
+    pub(crate) standing: KeyStatus,
 }
 
 /// A key's record as found on disk.
@@ -77,8 +77,8 @@ impl Reservations {
     ) -> Result<(), FileError> {
         let Reservation { machine, reserved, standing } = reservation;
         let standing = match standing {
-            Standing::Good => "good",
-            Standing::Spent => "spent",
+            KeyStatus::Good => "good",
+            KeyStatus::Spent => "spent",
         };
         let line = format!("{fingerprint:032x} {machine:032x} {reserved} {standing}");
         let text = record::encode(RESERVATION, [line]);
@@ -98,8 +98,8 @@ fn parse(content: &[u8], expected: u128) -> Result<Reservation, Damaged> {
         machine: record::hex(machine).ok_or(Damaged)?,
         reserved: reserved.parse().map_err(|_| Damaged)?,
         standing: match standing {
-            "good" => Standing::Good,
-            "spent" => Standing::Spent,
+            "good" => KeyStatus::Good,
+            "spent" => KeyStatus::Spent,
             _ => return Err(Damaged),
         },
     })

@@ -157,7 +157,7 @@ fn beside(path: &Path, front: &str, behind: &str) -> PathBuf {
 
 /// The holder of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Locked {
+pub(crate) enum LockHolder {
     Ours,
     /// Another process holds the lock.
     Theirs,
@@ -165,14 +165,14 @@ pub(crate) enum Locked {
 
 /// Takes the exclusive lock of an open file without waiting. It is held until the file is closed
 /// and unmapped, at the latest by the end of the process, however it comes.
-pub(crate) fn lock(file: &File, path: &Path) -> Result<Locked, FileError> {
+pub(crate) fn lock(file: &File, path: &Path) -> Result<LockHolder, FileError> {
     // SAFETY: flock takes a file descriptor, which is open for as long as `file` is borrowed, and
     // touches no memory of ours. Threat: a descriptor that means another file would lock that one.
     let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
     match result {
-        0 => Ok(Locked::Ours),
+        0 => Ok(LockHolder::Ours),
         _ => match io::Error::last_os_error() {
-            error if error.kind() == ErrorKind::WouldBlock => Ok(Locked::Theirs),
+            error if error.kind() == ErrorKind::WouldBlock => Ok(LockHolder::Theirs),
             error => Err(FileError::of(path, &error)),
         },
     }
@@ -259,9 +259,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lock");
         let (one, two) = (open_or_create(&path).unwrap(), open_or_create(&path).unwrap());
-        assert_eq!(lock(&one, &path), Ok(Locked::Ours));
-        assert_eq!(lock(&two, &path), Ok(Locked::Theirs));
+        assert_eq!(lock(&one, &path), Ok(LockHolder::Ours));
+        assert_eq!(lock(&two, &path), Ok(LockHolder::Theirs));
         drop(one);
-        assert_eq!(lock(&two, &path), Ok(Locked::Ours));
+        assert_eq!(lock(&two, &path), Ok(LockHolder::Ours));
     }
 }

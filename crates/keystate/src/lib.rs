@@ -20,9 +20,9 @@
 
 mod bus;
 mod durable;
+mod evaluate;
 mod files;
 mod host;
-mod judge;
 mod record;
 mod run;
 mod witness;
@@ -37,16 +37,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ipsec::{Fingerprint, ReplayWindow, SequenceCounter, SequenceNumbers, SharedWindow, Spi};
 
-use durable::{Edges, Found, Reservation, Reservations, Standing};
-use files::Locked;
-use judge::{Facts, Refused, Start};
+use durable::{Edges, Found, KeyStatus, Reservation, Reservations};
+use evaluate::{Facts, Refused, Start};
+use files::LockHolder;
 use run::{FoundRecord, RunRecord, Slot, Subject};
-use witness::Testimony;
+use witness::Evidence;
 
 pub use bus::RUN_FILE_CUT;
+pub use evaluate::{NEW_KEY_AGE, Refusal};
 pub use files::FileError;
 pub use host::HostIdentity;
-pub use judge::{NEW_KEY_AGE, Refusal};
 
 /// Numbers that are reserved ahead of use. Topped up when less than half of it is left.
 pub const RESERVATION_STEP: u64 = 1 << 22;
@@ -376,7 +376,7 @@ impl KeyState {
         }
         let subject = Subject { fingerprint: key, usage: KeyUse::Seals };
         let facts = self.facts(subject, key_file)?;
-        let start = judge::judge(&facts).map_err(|refused| self.refuse(key, refused))?;
+        let start = evaluate::evaluate(&facts).map_err(|refused| self.refuse(key, refused))?;
         check_width(start.last, numbers)?;
         let slot = self.place(subject, spi, |slot| {
             slot.last().store(start.last, Ordering::Relaxed);
@@ -418,7 +418,7 @@ impl KeyState {
     fn refuse(&mut self, key: u128, refused: Refused) -> Refusal {
         if let Some(reserved) = refused.spends {
             let record =
-                Reservation { machine: self.host.machine, reserved, standing: Standing::Spent };
+                Reservation { machine: self.host.machine, reserved, standing: KeyStatus::Spent };
             if self.reservations.write(key, &record).is_err() {
                 self.unwritten.insert(key, record);
             }
@@ -563,13 +563,13 @@ impl Sealing {
         let machine = host.machine;
         if self.durable < wanted {
             let reserved = last.saturating_add(RESERVATION_STEP).min(limit);
-            let record = Reservation { machine, reserved, standing: Standing::Good };
+            let record = Reservation { machine, reserved, standing: KeyStatus::Good };
             reservations.write(key, &record)?;
             self.durable = reserved;
         }
         if self.witness < self.durable {
             let reserved = self.durable;
-            witness::write(&self.key_file, key, Testimony { machine, reserved })?;
+            witness::write(&self.key_file, key, Evidence { machine, reserved })?;
             self.witness = reserved;
         }
         self.slot.reserved().store(self.durable, Ordering::Relaxed);
@@ -600,14 +600,14 @@ fn spend_if_gone_back(
         return Ok(());
     }
     let machine = host.machine;
-    let record = Reservation { machine, reserved: used, standing: Standing::Spent };
+    let record = Reservation { machine, reserved: used, standing: KeyStatus::Spent };
     reservations.write(key, &record)
 }
 
 /// Takes the lock of the durable state, and writes down who has it.
 fn take_lock(path: &Path) -> Result<File, KeyStateError> {
     let mut lock = files::open_or_create(path)?;
-    if files::lock(&lock, path)? == Locked::Theirs {
+    if files::lock(&lock, path)? == LockHolder::Theirs {
         let text = files::read(path).ok().flatten().unwrap_or_default();
         let pid = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok());
         return Err(KeyStateError::InUse { path: path.to_owned(), pid });

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use ipsec::SharedWindow;
 
 use crate::bus;
-use crate::files::{self, FileError, Locked};
+use crate::files::{self, FileError, LockHolder};
 use crate::record::digest;
 use crate::{HostIdentity, KeyStateError, KeyUse, Notice};
 
@@ -290,7 +290,7 @@ impl Drop for RunRecord {
 }
 
 /// A slot that a key has.
-struct Taken {
+struct OwnedSlot {
     number: u32,
     subject: Subject,
     /// The highest number that it says was used or may have been.
@@ -298,7 +298,7 @@ struct Taken {
 }
 
 /// Reads who is where. Not by the mapping: looking at a hole of it would fill the hole.
-fn read_slots(path: &Path, slot_words: usize) -> Result<Vec<Taken>, FileError> {
+fn read_slots(path: &Path, slot_words: usize) -> Result<Vec<OwnedSlot>, FileError> {
     let content = files::read(path)?.unwrap_or_default();
     let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
     let words: Vec<u64> = content.chunks_exact(8).map(word).collect();
@@ -307,7 +307,7 @@ fn read_slots(path: &Path, slot_words: usize) -> Result<Vec<Taken>, FileError> {
         let at = HEADER_WORDS + number as usize * slot_words;
         let Some(words) = words.get(at..at + slot_words) else { continue };
         if let Some(subject) = subject_of(words).filter(|subject| seen.insert(*subject)) {
-            taken.push(Taken {
+            taken.push(OwnedSlot {
                 number,
                 subject,
                 used: words[slot::LAST].max(words[slot::RESERVED]),
@@ -320,7 +320,7 @@ fn read_slots(path: &Path, slot_words: usize) -> Result<Vec<Taken>, FileError> {
 /// Opens, locks and maps the file.
 fn open_locked(path: &Path) -> Result<(File, &'static [AtomicU64], Length), KeyStateError> {
     let file = files::open_or_create(path)?;
-    if files::lock(&file, path)? == Locked::Theirs {
+    if files::lock(&file, path)? == LockHolder::Theirs {
         return Err(KeyStateError::InUse { path: path.to_owned(), pid: holder(path) });
     }
     let of = |error: std::io::Error| FileError::of(path, &error);

@@ -16,13 +16,13 @@ const WITNESS: &str = "used keys";
 
 /// An entry of a witness about a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Testimony {
+pub(crate) struct Evidence {
     pub(crate) machine: u128,
     /// Numbers up to this one were allowed at least.
     pub(crate) reserved: u64,
 }
 
-type Testimonies = BTreeMap<u128, Testimony>;
+type EvidenceByKey = BTreeMap<u128, Evidence>;
 
 /// The witness of a key file.
 pub(crate) fn path_of(key_file: &Path) -> PathBuf {
@@ -32,7 +32,7 @@ pub(crate) fn path_of(key_file: &Path) -> PathBuf {
 }
 
 /// Reads the entry about a key from the witness of its key file.
-pub(crate) fn read(key_file: &Path, fingerprint: u128) -> Result<Found<Testimony>, FileError> {
+pub(crate) fn read(key_file: &Path, fingerprint: u128) -> Result<Found<Evidence>, FileError> {
     let path = path_of(key_file);
     Ok(match read_all(&path)? {
         Err(Damaged) => Found::Damaged(path),
@@ -45,30 +45,30 @@ pub(crate) fn read(key_file: &Path, fingerprint: u128) -> Result<Found<Testimony
 pub(crate) fn write(
     key_file: &Path,
     fingerprint: u128,
-    testimony: Testimony,
+    testimony: Evidence,
 ) -> Result<(), FileError> {
     let path = path_of(key_file);
     let Ok(mut all) = read_all(&path)? else {
         return Err(FileError::System { path, code: libc::EBADMSG });
     };
     all.insert(fingerprint, testimony);
-    let lines = all.iter().map(|(key, Testimony { machine, reserved })| {
+    let lines = all.iter().map(|(key, Evidence { machine, reserved })| {
         format!("{key:032x} {machine:032x} {reserved}")
     });
     files::replace(&path, record::encode(WITNESS, lines).as_bytes())
 }
 
-fn read_all(path: &Path) -> Result<Result<Testimonies, Damaged>, FileError> {
-    Ok(files::read(path)?.map_or(Ok(Testimonies::new()), |content| parse(&content)))
+fn read_all(path: &Path) -> Result<Result<EvidenceByKey, Damaged>, FileError> {
+    Ok(files::read(path)?.map_or(Ok(EvidenceByKey::new()), |content| parse(&content)))
 }
 
-fn parse(content: &[u8]) -> Result<Testimonies, Damaged> {
+fn parse(content: &[u8]) -> Result<EvidenceByKey, Damaged> {
     let line = |line: &str| {
         let words: Vec<&str> = line.split(' ').collect();
         let [key, machine, reserved] = words[..] else { return Err(Damaged) };
         let machine = record::hex(machine).ok_or(Damaged)?;
         let reserved = reserved.parse().map_err(|_| Damaged)?;
-        Ok((record::hex(key).ok_or(Damaged)?, Testimony { machine, reserved }))
+        Ok((record::hex(key).ok_or(Damaged)?, Evidence { machine, reserved }))
     };
     record::decode(WITNESS, content)?.map(line).collect()
 }

@@ -24,8 +24,8 @@ pub use mirror::{
 pub use netlink::NetlinkError;
 pub use view::{
     HOST_ROUTE_PROTOCOL, HOST_ROUTE_TABLE, Hop, KernelRoute, LOCAL_TABLE, Link, LinkKind,
-    MAIN_TABLE, NeighbourEntry, NeighbourState, Refused, RouteKind, RouteList, Standing, Usability,
-    View,
+    MAIN_TABLE, NeighbourEntry, NeighbourState, Refused, RouteKind, RouteList, RouteStatus,
+    Usability, View,
 };
 
 /// Bytes of memory that this machine has; `None`: Linux does not say.

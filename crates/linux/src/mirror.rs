@@ -30,7 +30,7 @@ pub use host_port::{HostPortError, HostRoute};
 
 use crate::netlink::{Events, Message, NetlinkError, Requests};
 use crate::view::{Link, LinkKind, NeighbourEntry, NeighbourState, Refused, View};
-use patch::Patched;
+use patch::PatchOutcome;
 use reading::{ReadLists, ReadRoutes, Reading};
 
 /// Routing, neighbours, netdevs (`NETLINK_ROUTE`).
@@ -485,9 +485,9 @@ fn apply(
         // All are read in any case, and this one with them.
         kind::NEW_ROUTE | kind::DEL_ROUTE if stale.routes => {}
         kind::NEW_ROUTE | kind::DEL_ROUTE => match patch::route(message, view, nexthops) {
-            Patched::Done => untold.lists.routes = true,
-            Patched::Known => {}
-            Patched::InDoubt => stale.routes = true,
+            PatchOutcome::Done => untold.lists.routes = true,
+            PatchOutcome::Known => {}
+            PatchOutcome::InDoubt => stale.routes = true,
         },
         kind::NEW_RULE | kind::DEL_RULE => stale.routes = true,
         kind::NEW_NEXTHOP | kind::DEL_NEXTHOP => stale.routes = true,

@@ -120,12 +120,12 @@ pub struct KernelRoute {
     /// The source that this machine itself speaks from on this route.
     pub source: Option<Address>,
     /// Standing of the route: followed or refused.
-    pub standing: Standing,
+    pub standing: RouteStatus,
 }
 
 /// Standing of a route: followed or refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
+pub enum RouteStatus {
     /// The route is followed.
     Followed,
     /// The route is not followed: it shadows wider ones, and leads nowhere ([`View::refused`] says

@@ -9,7 +9,7 @@ use std::time::Duration;
 use dataplane::Prefix;
 use linux::{
     Changes, Ethtool, HOST_ROUTE_TABLE, HostRoute, KernelRoute, LinkKind, Mirror, NeighbourState,
-    Note, Offload, Refused, ResyncReason, RouteKind, Standing, Usability, View, nft, read_link,
+    Note, Offload, Refused, ResyncReason, RouteKind, RouteStatus, Usability, View, nft, read_link,
 };
 use namespace::{inside, ip, run};
 use policy::AddressRange;
@@ -238,12 +238,12 @@ async fn refuse() {
     ip("route add 10.6.0.0/16 via 10.1.0.2 tos 0x10");
     until(mirror, "a route for a type of service", |view| route(view, "10.6.0.0/16").is_some())
         .await;
-    assert_eq!(route(mirror.view(), "10.6.0.0/16").unwrap().standing, Standing::Refused);
+    assert_eq!(route(mirror.view(), "10.6.0.0/16").unwrap().standing, RouteStatus::Refused);
 
     let encapsulated = "route add 10.7.0.0/16 encap ip id 7 dst 10.1.0.2 dev veth0";
     if try_ip("a lightweight tunnel", encapsulated) {
         until(mirror, "a tunnel", |view| route(view, "10.7.0.0/16").is_some()).await;
-        assert_eq!(route(mirror.view(), "10.7.0.0/16").unwrap().standing, Standing::Refused);
+        assert_eq!(route(mirror.view(), "10.7.0.0/16").unwrap().standing, RouteStatus::Refused);
     }
     if try_ip("a VRF", "link add red type vrf table 10") {
         let red = Refused::Vrf { name: "red".into() };

@@ -37,7 +37,7 @@ pub(crate) struct Outcome {
     /// One entry per input, in their order.
     pub(crate) inputs: Vec<InputCount>,
     /// Frames sent to another MAC address than that of the port they came by, if any.
-    pub(crate) elsewhere: Vec<Elsewhere>,
+    pub(crate) elsewhere: Vec<ForeignFrames>,
 }
 
 /// Packets read from one input.
@@ -50,7 +50,7 @@ pub(crate) struct InputCount {
 
 /// Frames for other MAC addresses, which a gateway leaves alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Elsewhere {
+pub(crate) struct ForeignFrames {
     /// A port of the netdev that they came by.
     pub(crate) port: PortId,
     pub(crate) packets: u64,
@@ -188,7 +188,7 @@ pub(crate) fn replay<R: Read>(
         let port = snapshot.ports().find(|(_, port)| port.netdev == id);
         if let (Some((port, _)), 1..) = (port, netdev.elsewhere) {
             let (packets, first) = (netdev.elsewhere, netdev.first_elsewhere);
-            elsewhere.push(Elsewhere { port, packets, first });
+            elsewhere.push(ForeignFrames { port, packets, first });
         }
     }
     Ok(Outcome { counters, verdicts, inputs: counts, elsewhere })

@@ -129,7 +129,7 @@ impl CaptureFile {
 
 /// Contents of one output file.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub(crate) struct Written {
+pub(crate) struct OutputFile {
     /// The port; `None`: all Ethernet ports together.
     pub(crate) port: Option<String>,
     pub(crate) file: PathBuf,
@@ -157,14 +157,14 @@ impl<'a> Captures<'a> {
         Ok(Captures { snapshot, places, all, ports })
     }
 
-    /// Moves all captures to their places. Captures of an earlier replay for ports that sent
-    /// nothing in this one are removed: what lies beside `out.pcap` is of one run.
-    pub(crate) fn finish(self) -> Result<Vec<Written>, ReplayError> {
+    /// Moves all captures to their places. Removes captures of an earlier replay for ports that
+    /// sent nothing in this one: the files next to `out.pcap` belong to one run.
+    pub(crate) fn finish(self) -> Result<Vec<OutputFile>, ReplayError> {
         let Captures { snapshot, places, mut all, mut ports } = self;
         let mut written = Vec::new();
         let mut pending = Vec::new();
         all.writer.finish()?;
-        written.push(Written {
+        written.push(OutputFile {
             port: None,
             file: places.all.clone(),
             packets: all.writer.written(),
@@ -183,7 +183,7 @@ impl<'a> Captures<'a> {
             };
             capture.writer.finish()?;
             let (packets, bytes) = (capture.writer.written(), capture.bytes);
-            written.push(Written { port: Some(port.name.clone()), file, packets, bytes });
+            written.push(OutputFile { port: Some(port.name.clone()), file, packets, bytes });
             pending.push(capture.pending);
         }
         pending.into_iter().try_for_each(Pending::move_to_place)?;

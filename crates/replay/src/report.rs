@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::KeyFiles;
 use super::engine::Outcome;
-use super::files::Written;
+use super::files::OutputFile;
 use control::set_of;
 
 /// The verdict "hold" in a table, so that the drops add up.
@@ -22,7 +22,7 @@ const HELD: &str = "hold (dropped: no_neighbour)";
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     pub(crate) inputs: Vec<Read>,
-    pub(crate) outputs: Vec<Written>,
+    pub(crate) outputs: Vec<OutputFile>,
     pub(crate) keys: Option<KeyFiles>,
     pub(crate) verdicts: Vec<VerdictLine>,
     pub(crate) policies: Vec<PolicyLine>,
@@ -138,7 +138,7 @@ impl Report {
         snapshot: &Snapshot,
         outcome: &Outcome,
         inputs: Vec<(PortId, PathBuf)>,
-        outputs: Vec<Written>,
+        outputs: Vec<OutputFile>,
         keys: Option<KeyFiles>,
     ) -> Report {
         let counters = &outcome.counters;

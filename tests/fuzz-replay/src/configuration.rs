@@ -46,7 +46,7 @@ pub fn configuration(data: &[u8]) {
 }
 
 /// Every problem points into the file, or at the file as a whole, and can be shown.
-fn places_lie_inside(text: &str, problems: &[config::Problem]) {
+fn places_lie_inside(text: &str, problems: &[config::Diagnostic]) {
     let lines = text.split('\n').count();
     for problem in problems {
         assert_eq!(problem.place.file, NAME);

@@ -10,7 +10,7 @@ pub(super) const BOOL_PARAMETERS: &[&str] = &[
     "bin/lockgated/src/hardening.rs missing",
     "bin/lockgated/src/metrics/exposition.rs from",
     "bin/lockgated/src/metrics/lint.rs of_family",
-    "crates/config/src/pieces.rs push",
+    "crates/config/src/chunked.rs push",
     "crates/cpu/src/lanes.rs ones",
     "crates/dataplane/src/decide.rs no_way",
     "crates/policy/src/spd/change.rs made_again",

@@ -94,9 +94,9 @@ impl Mailbox {
 }
 
 /// Says so when the worker leaves, in whatever way.
-struct Leaving<'m>(&'m Mailbox);
+struct LeaveNotice<'m>(&'m Mailbox);
 
-impl Drop for Leaving<'_> {
+impl Drop for LeaveNotice<'_> {
     fn drop(&mut self) {
         self.0.is_left.store(true, Ordering::Release);
     }
@@ -113,7 +113,7 @@ pub(super) fn walk(
     flows: usize,
     seed: u64,
 ) -> Result<(), LapError> {
-    let _leaving = Leaving(mailbox);
+    let _leaving = LeaveNotice(mailbox);
     let mut random = Random::new(seed);
     let mut draw = Draw::new(flows, Distribution::Uniform, &mut random);
     let packet = |flow| {

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use policy::AddressRange;
 
-use super::Given;
+use super::GivenAnswers;
 use super::answer::{self, AnswerMistake, Answers};
 use super::machine::Machine;
 use crate::failure::{Failure, Usage};
@@ -46,7 +46,11 @@ impl<'a> Dialogue<'a> {
     ///
     /// # Errors
     /// [`Usage::DialogueEnded`] when the input ends before the last answer.
-    pub(super) fn answers(&mut self, node: String, given: Given) -> Result<Answers, Failure> {
+    pub(super) fn answers(
+        &mut self,
+        node: String,
+        given: GivenAnswers,
+    ) -> Result<Answers, Failure> {
         self.say(&format!(
             "A tunnel between this gateway, {node}, and another one. {QUESTIONS} questions; Enter \
              takes\nthe answer in brackets. Nothing is changed on this machine but the new \

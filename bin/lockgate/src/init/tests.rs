@@ -19,7 +19,7 @@ fn machine() -> Machine {
 }
 
 /// Answers typed, and what the terminal then shows.
-fn ask(typed: &str, given: Given, machine: &Machine) -> (Result<Answers, Failure>, String) {
+fn ask(typed: &str, given: GivenAnswers, machine: &Machine) -> (Result<Answers, Failure>, String) {
     let mut output = Vec::new();
     let mut input = typed.as_bytes();
     let answers =
@@ -30,7 +30,7 @@ fn ask(typed: &str, given: Given, machine: &Machine) -> (Result<Answers, Failure
 #[test]
 fn enter_takes_what_the_machine_shows() {
     let (answers, shown) =
-        ask("\n\n\nberlin 198.51.100.7\n10.2.0.0/16\n", Given::default(), &machine());
+        ask("\n\n\nberlin 198.51.100.7\n10.2.0.0/16\n", GivenAnswers::default(), &machine());
     let answers = answers.unwrap();
     assert_eq!((answers.lan.as_str(), answers.wan.as_str()), ("eth1", "eth0"));
     assert_eq!(joined(&answers.networks, " "), "10.1.0.0/24");
@@ -54,7 +54,7 @@ fn enter_takes_what_the_machine_shows() {
 fn a_wrong_answer_is_explained_and_asked_again() {
     let typed = "eth 1\neth1\n10.1.0.1/16\n10.1.0.0/16\neth1 192.0.2.1\neth0\n\
                  berlin vpn.example.com\n198.51.100.7\n10.1.2.0/24\n10.2.0.0/16\n";
-    let (answers, shown) = ask(typed, Given::default(), &machine());
+    let (answers, shown) = ask(typed, GivenAnswers::default(), &machine());
     let answers = answers.unwrap();
     assert_eq!(answers.peer, "peer");
     assert_eq!(joined(&answers.peer_networks, " "), "10.2.0.0/16");
@@ -74,11 +74,11 @@ fn a_wrong_answer_is_explained_and_asked_again() {
 
 #[test]
 fn an_option_answers_its_question() {
-    let given = Given {
+    let given = GivenAnswers {
         lan: Some("eth1".to_owned()),
         peer: Some("berlin".to_owned()),
         peer_address: Some([198, 51, 100, 7].into()),
-        ..Given::default()
+        ..GivenAnswers::default()
     };
     let (answers, shown) = ask("\n\n10.2.0.0/16\n", given, &machine());
     assert_eq!(answers.unwrap().peer, "berlin");
@@ -88,7 +88,7 @@ fn an_option_answers_its_question() {
 #[test]
 fn a_machine_without_interfaces_is_asked_for_everything() {
     let typed = "\neth1\n\n10.1.0.0/16\neth0\neth0 192.0.2.1\n198.51.100.7\n10.2.0.0/16\n";
-    let (answers, shown) = ask(typed, Given::default(), &Machine::default());
+    let (answers, shown) = ask(typed, GivenAnswers::default(), &Machine::default());
     answers.unwrap();
     assert!(shown.contains("shows no interfaces") && shown.contains("an answer is needed"));
     assert!(shown.contains("eth0 has no address that could be guessed"), "{shown}");
@@ -97,7 +97,7 @@ fn a_machine_without_interfaces_is_asked_for_everything() {
 #[test]
 fn an_input_that_ends_is_no_answer() {
     for typed in ["", "\n\n", "eth1\n10.1.0.0/16\nnonsense and more\n"] {
-        let (answers, _) = ask(typed, Given::default(), &machine());
+        let (answers, _) = ask(typed, GivenAnswers::default(), &machine());
         assert!(matches!(answers, Err(Failure::Usage(Usage::DialogueEnded))));
     }
 }
@@ -107,10 +107,10 @@ fn the_outer_address_is_of_the_peers_family() {
     let mut machine = machine();
     let v6: IpAddr = "2001:db8:ffff::1".parse().unwrap();
     machine.interfaces[0].addresses.push((v6.into(), 64));
-    let given = |peer: &str| Given {
+    let given = |peer: &str| GivenAnswers {
         wan: Some("eth0".to_owned()),
         peer_address: Some(peer.parse().unwrap()),
-        ..Given::default()
+        ..GivenAnswers::default()
     };
     assert_eq!(own_address(&given("2001:db8:ffff::2"), &machine), Some(v6));
     assert_eq!(own_address(&given("198.51.100.7"), &machine), Some([192, 0, 2, 1].into()));

@@ -110,7 +110,7 @@ enum Output {
 }
 
 /// The end of a capture, as the client sees it.
-enum Ended {
+enum CaptureEnd {
     /// The daemon says why.
     ByDaemon(String),
     /// Ctrl-C.
@@ -152,16 +152,16 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
         file.finish(counts)?;
     }
     let why = match &ended {
-        Ended::ByDaemon(why) => why.as_str(),
-        Ended::Interrupted => "interrupted",
-        Ended::NoReader => "nobody reads any more",
-        Ended::Lost(_) => "the daemon ended",
+        CaptureEnd::ByDaemon(why) => why.as_str(),
+        CaptureEnd::Interrupted => "interrupted",
+        CaptureEnd::NoReader => "nobody reads any more",
+        CaptureEnd::Lost(_) => "the daemon ended",
     };
     // The last line is for the person; a terminal that is gone has none.
     complain(&format!("lockgate: {}\n", summary(args, counts, start, why)));
     match ended {
-        Ended::Lost(failure) => Err(failure),
-        Ended::ByDaemon(_) | Ended::Interrupted | Ended::NoReader => Ok(()),
+        CaptureEnd::Lost(failure) => Err(failure),
+        CaptureEnd::ByDaemon(_) | CaptureEnd::Interrupted | CaptureEnd::NoReader => Ok(()),
     }
 }
 
@@ -192,26 +192,26 @@ async fn follow(
     stream: &mut Streaming<v1::Captured>,
     output: &mut Output,
     counts: &mut Counts,
-) -> Result<Ended, Failure> {
+) -> Result<CaptureEnd, Failure> {
     let interrupt = tokio::signal::ctrl_c();
     tokio::pin!(interrupt);
     loop {
         let message: Result<Option<v1::Captured>, Status> = tokio::select! {
             message = stream.message() => message,
-            _ = &mut interrupt => return Ok(Ended::Interrupted),
+            _ = &mut interrupt => return Ok(CaptureEnd::Interrupted),
         };
         let message = match message {
             Ok(Some(message)) => message,
-            Ok(None) => return Ok(Ended::Lost(LiveError::StreamEnded.into())),
-            Err(status) => return Ok(Ended::Lost(AnswerError::from(status).into())),
+            Ok(None) => return Ok(CaptureEnd::Lost(LiveError::StreamEnded.into())),
+            Err(status) => return Ok(CaptureEnd::Lost(AnswerError::from(status).into())),
         };
         (counts.by_rate, counts.by_room) = (message.left_out_by_rate, message.left_out_by_room);
         counts.packets += message.packets.len() as u64;
         if put(output, &message.packets)? == Reader::Gone {
-            return Ok(Ended::NoReader);
+            return Ok(CaptureEnd::NoReader);
         }
         if !message.ended.is_empty() {
-            return Ok(Ended::ByDaemon(message.ended));
+            return Ok(CaptureEnd::ByDaemon(message.ended));
         }
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct Args {
 
 /// Things that were removed.
 #[derive(Debug, Default, Serialize)]
-struct Opened {
+struct RemovedParts {
     /// Netdevs from which Lockgate's program was removed.
     netdevs: Vec<String>,
     /// True if the guard was there.
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
     }
     let netdevs = netdevs()?;
     check_stopped(&netdevs, socket)?;
-    let (mut opened, mut stays) = (Opened::default(), Vec::new());
+    let (mut opened, mut stays) = (RemovedParts::default(), Vec::new());
     for netdev in &netdevs {
         match bpf::detach(netdev.ifindex) {
             Ok(true) => opened.netdevs.push(netdev.name.clone()),
@@ -104,7 +104,10 @@ fn remove_rules(family: &str) -> Result<bool, LiveError> {
         }
         any = Removed::Some;
     }
-    Err(LiveError::stays(&format!("ip {family} rule"), Said(format!("more than {MOST_RULES}"))))
+    Err(LiveError::stays(
+        &format!("ip {family} rule"),
+        ErrorOutput(format!("more than {MOST_RULES}")),
+    ))
 }
 
 /// Says whether something was there to be removed.
@@ -154,12 +157,12 @@ fn removed(program: &str, words: &[&str], absent: &[&str]) -> Result<bool, LiveE
             if absent.iter().any(|words| said.contains(words)) {
                 Ok(false)
             } else {
-                Err(LiveError::stays(&what, Said(said)))
+                Err(LiveError::stays(&what, ErrorOutput(said)))
             }
         }
         // Without the program nobody can have made it, except in another life of this machine.
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            Err(LiveError::stays(&what, Said(format!("{program} is not installed"))))
+            Err(LiveError::stays(&what, ErrorOutput(format!("{program} is not installed"))))
         }
         Err(error) => Err(LiveError::stays(&what, error)),
     }
@@ -168,10 +171,10 @@ fn removed(program: &str, words: &[&str], absent: &[&str]) -> Result<bool, LiveE
 /// Error output of a program.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Said(String);
+struct ErrorOutput(String);
 
-fn told(opened: &Opened) -> String {
-    let Opened { netdevs, guard, host_port, host_rules } = opened;
+fn told(opened: &RemovedParts) -> String {
+    let RemovedParts { netdevs, guard, host_port, host_rules } = opened;
     let mut lines: Vec<String> =
         netdevs.iter().map(|netdev| format!("{netdev}: open: its packets go to Linux\n")).collect();
     if *guard {

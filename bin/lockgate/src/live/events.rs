@@ -31,7 +31,7 @@ pub(crate) struct Args {
     kind: Vec<String>,
     /// Only events at or after this time (2026-08-30T12:00:00Z), or from the last 10m, 2h, 1d
     #[arg(long, value_name = "TIME|DURATION", value_parser = since)]
-    since: Option<Since>,
+    since: Option<StartTime>,
     /// Only events at least this severe
     #[arg(long, value_enum)]
     severity: Option<Severity>,
@@ -65,24 +65,24 @@ impl Severity {
 
 /// The beginning of the time that is of interest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Since {
+enum StartTime {
     Time(SystemTime),
     Ago(Duration),
 }
 
-impl Since {
+impl StartTime {
     fn rfc3339(self, now: SystemTime) -> String {
         let time = match self {
-            Since::Time(time) => time,
-            Since::Ago(time) => now.checked_sub(time).unwrap_or(SystemTime::UNIX_EPOCH),
+            StartTime::Time(time) => time,
+            StartTime::Ago(time) => now.checked_sub(time).unwrap_or(SystemTime::UNIX_EPOCH),
         };
         humantime::format_rfc3339_nanos(time.max(SystemTime::UNIX_EPOCH)).to_string()
     }
 }
 
-fn since(text: &str) -> Result<Since, &'static str> {
-    let time = humantime::parse_rfc3339_weak(text).map(Since::Time);
-    time.or_else(|_| humantime::parse_duration(text).map(Since::Ago)).map_err(
+fn since(text: &str) -> Result<StartTime, &'static str> {
+    let time = humantime::parse_rfc3339_weak(text).map(StartTime::Time);
+    time.or_else(|_| humantime::parse_duration(text).map(StartTime::Ago)).map_err(
         |_| "write a time in UTC as 2026-08-30T12:00:00Z, or a duration as 90s, 10m, 2h, 1d",
     )
 }

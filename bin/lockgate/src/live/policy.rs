@@ -41,13 +41,13 @@ enum What {
 #[derive(clap::Args)]
 struct AddArgs {
     /// A file of [[policy]] sections, instead of the options below; `-` reads standard input
-    #[arg(value_name = "FILE", conflicts_with = "Written")]
+    #[arg(value_name = "FILE", conflicts_with = "PolicyOptions")]
     path: Option<PathBuf>,
     /// The file, as an option instead of FILE
-    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["Written", "path"])]
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["PolicyOptions", "path"])]
     file: Option<PathBuf>,
     #[command(flatten)]
-    written: Written,
+    written: PolicyOptions,
     #[command(flatten)]
     how: How,
 }
@@ -98,7 +98,7 @@ struct How {
 /// One policy; its options are named and written as the keys of [[policy]] are. A list may be
 /// separated by commas.
 #[derive(clap::Args, Default)]
-struct Written {
+struct PolicyOptions {
     /// Its name
     #[arg(long, required_unless_present_any = ["file", "path"])]
     name: Option<String>,
@@ -168,7 +168,7 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
     answer(&applied, how.json)
 }
 
-impl Written {
+impl PolicyOptions {
     /// Returns the policy as a section of a configuration. Options not given are left out, so that
     /// the daemon's defaults and error messages apply.
     fn section(&self) -> String {
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn options_are_the_section_that_a_file_would_have() {
-        let written = Written {
+        let written = PolicyOptions {
             name: Some("a \"b\"".into()),
             peer: Some("berlin".into()),
             local: vec!["10.1.0.0/16".into(), "10.3.0.0/16".into()],
@@ -223,7 +223,7 @@ mod tests {
             protocol: Some("tcp".into()),
             remote_ports: vec!["443".into(), "8000-8999".into()],
             priority: Some(7),
-            ..Written::default()
+            ..PolicyOptions::default()
         };
         let text = "[[policy]]\nname = \"a \\\"b\\\"\"\npeer = \"berlin\"\nprotocol = \"tcp\"\n\
                     local = [\"10.1.0.0/16\", \"10.3.0.0/16\"]\nremote = [\"any\"]\n\

@@ -52,7 +52,7 @@ pub(crate) enum ListenError {
 }
 
 /// A socket that listens. Removed from its directory when dropped, if it is still the one there.
-pub(crate) struct Bound {
+pub(crate) struct BoundSocket {
     listener: UnixListener,
     place: Place,
 }
@@ -79,7 +79,7 @@ impl Drop for Place {
 ///
 /// # Errors
 /// [`ListenError`].
-pub(crate) async fn bind(socket: &Path) -> Result<Bound, ListenError> {
+pub(crate) async fn bind(socket: &Path) -> Result<BoundSocket, ListenError> {
     let refused = |path: &Path| {
         let path = path.to_owned();
         move |error| ListenError::Refused { path, error }
@@ -112,7 +112,7 @@ pub(crate) async fn bind(socket: &Path) -> Result<Bound, ListenError> {
         let _ = std::fs::remove_file(&temporary);
         ListenError::Refused { path: socket.to_owned(), error }
     })?;
-    Ok(Bound { listener, place: Place { socket: socket.to_owned(), inode } })
+    Ok(BoundSocket { listener, place: Place { socket: socket.to_owned(), inode } })
 }
 
 /// Makes the directory if it is not there. One that is there keeps its rights, which are its
@@ -156,10 +156,10 @@ async fn check_vacant(socket: &Path) -> Result<(), ListenError> {
     }
 }
 
-impl Bound {
+impl BoundSocket {
     /// The connections that come, and the socket's file, to be kept as long as they are wanted.
     pub(crate) fn into_connections(self) -> (Connections, Place) {
-        let Bound { listener, place } = self;
+        let BoundSocket { listener, place } = self;
         (Connections { listener, open: Open::default(), accepted: 0 }, place)
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use api::v1;
 use config::validated::{self, Peer, PeerPlace};
-use config::{ConfigErrors, Difference, KeyChange, KeyName, Problem, Severity, service_text};
+use config::{ConfigErrors, Diagnostic, Difference, KeyChange, KeyName, Severity, service_text};
 use control::{Explained, Takeover, Takeovers};
 use dataplane::counters::Volume;
 use dataplane::{NextHop, PortId, Prefix, RouteTarget, SaSet, SetIndex, Side, Snapshot};
@@ -16,7 +16,7 @@ use policy::{Action, Direction, Policy, PortRange, SaSetId, UpperSelector};
 use wire::{Address, Flow, Upper};
 
 use crate::backend::{Done, Intent, Now, Refused, Running, Waits};
-use crate::liveness::Heard;
+use crate::liveness::PeerLiveness;
 use crate::shown::{in_front, short};
 
 /// Presents the policies in order of precedence, with their counters.
@@ -114,7 +114,7 @@ pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
         let Encapsulation { mode, tunnel, udp, .. } = peer.encapsulation;
         let current = current_end(snapshot, set.map(|(_, set)| *set), peer);
         let route = route_to(snapshot, current.0);
-        let Heard { last_received, silent_since } =
+        let PeerLiveness { last_received, silent_since } =
             running.liveness.get(&peer.name).copied().unwrap_or_default();
         let state = peer_state(snapshot, set.map(|(_, set)| *set), route.is_some());
         v1::Peer {
@@ -242,7 +242,7 @@ pub(super) fn flow(request: &v1::ExplainRequest) -> Option<Flow> {
 
 /// An explanation.
 pub(super) fn explanation(told: Explained) -> v1::Explanation {
-    let consultation = |asked: control::Consulted| v1::Consultation {
+    let consultation = |asked: control::PolicyLookup| v1::Consultation {
         direction: asked.direction.into(),
         decided_by: asked.decided_by,
         fragment_lacks_ports: asked.fragment_lacks_ports,
@@ -276,18 +276,21 @@ pub(super) fn explanation(told: Explained) -> v1::Explanation {
     }
 }
 
-/// A configuration that was compared with what runs.
-pub(super) struct Compared {
+/// A configuration compared with the running one.
+pub(super) struct Comparison {
     pub(super) differences: Vec<Difference>,
-    pub(super) warnings: Vec<Problem>,
+    pub(super) warnings: Vec<Diagnostic>,
     /// Peers with other keys; `None`: keys were not compared.
     pub(super) key_changes: Option<Vec<KeyChange>>,
 }
 
-/// A comparison with what runs.
-pub(super) fn compared(compared: Result<Compared, ConfigErrors>, revision: u64) -> v1::Differences {
+/// Presents a comparison with the running configuration.
+pub(super) fn compared(
+    compared: Result<Comparison, ConfigErrors>,
+    revision: u64,
+) -> v1::Differences {
     match compared {
-        Ok(Compared { differences, warnings, key_changes }) => v1::Differences {
+        Ok(Comparison { differences, warnings, key_changes }) => v1::Differences {
             ok: true,
             differences: differences.into_iter().map(difference).collect(),
             problems: warnings.iter().map(problem).collect(),
@@ -391,7 +394,7 @@ fn difference(found: Difference) -> v1::Difference {
     }
 }
 
-fn problem(problem: &Problem) -> v1::Problem {
+fn problem(problem: &Diagnostic) -> v1::Problem {
     let severity = match problem.severity {
         Severity::Error => "error",
         Severity::Warning => "warning",

@@ -227,11 +227,11 @@ impl<B: Backend> Gateway for Service<B> {
             let differences = config::differences(&validated, &parsed.validated);
             let Some(base) = base else {
                 let (warnings, key_changes) = (parsed.warnings, None);
-                return Ok(present::Compared { differences, warnings, key_changes });
+                return Ok(present::Comparison { differences, warnings, key_changes });
             };
             let config::Loaded { validated, warnings, keys } = parsed.load_keys(&base)?;
             let changes = config::key_changes(&keys_in_use, &keys.names(&validated));
-            Ok(present::Compared { differences, warnings, key_changes: Some(changes) })
+            Ok(present::Comparison { differences, warnings, key_changes: Some(changes) })
         });
         let compared = compared.await.map_err(|_| Status::internal("internal error: report it"))?;
         Ok(Response::new(present::compared(compared, revision)))
@@ -384,16 +384,16 @@ fn until_ended<T: Send + 'static>(
     mut ended: watch::Receiver<()>,
 ) -> impl Stream<Item = T> + Send + 'static {
     let end = Box::pin(async move { while ended.changed().await.is_ok() {} });
-    Until { stream: Box::pin(stream), end }
+    EndedStream { stream: Box::pin(stream), end }
 }
 
 /// See [`until_ended`].
-struct Until<T> {
+struct EndedStream<T> {
     stream: Pin<Box<dyn Stream<Item = T> + Send>>,
     end: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-impl<T> Stream for Until<T> {
+impl<T> Stream for EndedStream<T> {
     type Item = T;
 
     fn poll_next(

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tonic::Code;
 
-use super::{Bound, ListenError, bind, serve};
+use super::{BoundSocket, ListenError, bind, serve};
 use fake::{CONFIG, Fake, entries, event};
 
 /// A directory that is removed at the end.
@@ -36,7 +36,7 @@ struct Server {
 }
 
 impl Server {
-    fn start(bound: Bound, fake: &Arc<Fake>) -> Server {
+    fn start(bound: BoundSocket, fake: &Arc<Fake>) -> Server {
         let (stop, stopped) = oneshot::channel();
         let stopped = async { drop(stopped.await) };
         let task = tokio::spawn(serve(bound, fake.clone(), stopped));

@@ -89,10 +89,10 @@ impl Gateway {
             Ok(None) if !self.guard_is_owed => return,
             Ok(None) => self.guard.clone(),
             Ok(Some(guard)) => guard,
-            Err(error) => return self.tell_guard_refused(&error),
+            Err(error) => return self.report_guard_refused(&error),
         };
         if let Err(error) = self.install_guard(guard).await {
-            self.tell_guard_refused(&error);
+            self.report_guard_refused(&error);
         }
     }
 
@@ -111,7 +111,7 @@ impl Gateway {
         match self.machine.integrity(self.guard.clone()).await {
             Ok(Integrity::Intact) => return,
             Ok(Integrity::Broken) => {}
-            Err(error) => return self.tell_guard_refused(&error),
+            Err(error) => return self.report_guard_refused(&error),
         }
         let message = "the nftables table lockgate was removed or changed";
         self.events.record(Kind::GuardRemoved, "", message, &[]);
@@ -123,7 +123,7 @@ impl Gateway {
             }
             Err(error) => {
                 self.guard_state = format!("missing: {error}").into();
-                self.tell_guard_refused(&error);
+                self.report_guard_refused(&error);
             }
         }
     }
@@ -133,7 +133,7 @@ impl Gateway {
         // Addresses and netdevs may be others by now.
         let guard = match guard.with_netdevs(self.config(), &self.view, &self.reserved) {
             Ok(other) => other.unwrap_or(guard),
-            Err(error) => return self.tell_guard_refused(&error),
+            Err(error) => return self.report_guard_refused(&error),
         };
         let guard = match guard.standing_as(&self.guard) {
             Ok(guard) => {
@@ -143,13 +143,13 @@ impl Gateway {
             Err(guard) => guard,
         };
         match self.install_guard(guard).await {
-            Ok(()) => self.tell_guard(),
-            Err(error) => self.tell_guard_refused(&error),
+            Ok(()) => self.report_guard(),
+            Err(error) => self.report_guard_refused(&error),
         }
     }
 
     /// Records an event if the guard does not follow the policies one by one.
-    pub(crate) fn tell_guard(&self) {
+    pub(crate) fn report_guard(&self) {
         let Detail::ByAddress { policies, bypasses_left_out } = self.guard.detail() else { return };
         let message = format!(
             "{policies} outbound policies are too many to guard one by one: what this machine \
@@ -159,7 +159,7 @@ impl Gateway {
         self.events.record(Kind::GuardCoarse, "", message, &[("policies", &policies)]);
     }
 
-    fn tell_guard_refused(&self, error: &dyn std::error::Error) {
+    fn report_guard_refused(&self, error: &dyn std::error::Error) {
         self.events.record(Kind::GuardRefused, "", error.to_string(), &[]);
     }
 }

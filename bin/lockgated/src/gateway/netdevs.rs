@@ -33,7 +33,7 @@ pub(crate) fn netdevs(config: &Validated) -> Vec<String> {
 
 /// State in which a netdev is left that is no port any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Leaving {
+pub(super) enum ReleaseMode {
     /// The operator took it out of the configuration: without a program.
     Open,
     /// The configuration that named it was refused: what an earlier daemon had closed stays so.
@@ -265,13 +265,13 @@ impl Gateway {
 
     /// Releases netdevs that are no longer ports. Their sockets went with the snapshot that had
     /// them.
-    pub(super) fn drop_beyond(&mut self, leaving: Leaving) {
+    pub(super) fn drop_beyond(&mut self, leaving: ReleaseMode) {
         let names = netdevs(self.config());
         let beyond: Vec<String> =
             self.netdevs.keys().filter(|name| !names.contains(name)).cloned().collect();
         for name in beyond {
             let Some(netdev) = Arc::make_mut(&mut self.netdevs).remove(&name) else { continue };
-            let program = match leaving == Leaving::AsFound && netdev.attached.replaced {
+            let program = match leaving == ReleaseMode::AsFound && netdev.attached.replaced {
                 true => Program::Stays,
                 false => Program::Goes,
             };

@@ -32,7 +32,7 @@ use crate::worker::{Counted, Flushed, Next, NextCache, NextCounters, Retired, Wo
 pub(super) const WORKERS: usize = 2;
 
 /// A gateway that runs a configuration over such a machine.
-pub(crate) struct Started {
+pub(crate) struct StartedGateway {
     pub(crate) gateway: Gateway,
     pub(crate) machine: Simulated,
     pub(crate) compiler: Compiler,
@@ -40,7 +40,7 @@ pub(crate) struct Started {
 }
 
 /// Starts one. No netdev is taken over yet.
-pub(crate) fn started(loaded: &Loaded, view: View, folder: &Path) -> Started {
+pub(crate) fn started(loaded: &Loaded, view: View, folder: &Path) -> StartedGateway {
     let host = HostIdentity::new("machine", "boot");
     let mut keys = KeyState::open_as(&folder.join("run"), &folder.join("state"), &host).unwrap();
     let mut compiler = Compiler::new();
@@ -58,7 +58,7 @@ pub(crate) fn started(loaded: &Loaded, view: View, folder: &Path) -> Started {
         events: Events::new(),
         machine: Box::new(machine.clone()),
     });
-    Started { gateway, machine, compiler, keys }
+    StartedGateway { gateway, machine, compiler, keys }
 }
 
 /// Netdevs `eth0` to `eth4`, of which `eth0` has an address.
@@ -102,7 +102,7 @@ pub(crate) enum Step {
 
 /// A netdev with Lockgate's program.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Steered {
+pub(crate) struct SimulatedProgram {
     pub(super) rules: Vec<PortRule>,
     /// Workers serve its queues.
     pub(super) is_served: bool,
@@ -122,10 +122,11 @@ pub(crate) struct World {
     pub(super) walked: Arc<Snapshot>,
     /// The netdevs of that snapshot, in its order.
     pub(super) names: Vec<String>,
-    pub(super) programs: BTreeMap<String, Steered>,
+    pub(super) programs: BTreeMap<String, SimulatedProgram>,
     /// Entries of each worker's flow cache, as far as it was given one.
     pub(super) caches: [Option<usize>; WORKERS],
-    /// Guards are put up only when somebody lets them; counts those that wait.
+    /// Semaphore without whose permits no guard is installed; `guards_waiting` counts the waiting
+    /// ones.
     pub(crate) held_up: Option<Arc<Semaphore>>,
     pub(crate) guards_waiting: usize,
 }
@@ -329,7 +330,7 @@ impl Machine for Simulated {
         }
         let replaced = world.programs.contains_key(&netdev);
         world.names[usize::from(id.0)] = netdev.clone();
-        let steered = Steered { rules: instruction.rules, is_served: true };
+        let steered = SimulatedProgram { rules: instruction.rules, is_served: true };
         world.programs.insert(netdev, steered);
         world.nothing_is_open_that_must_be_closed();
         let attached = Attached { mode: Mode::Generic, native_refused: None, replaced }.into();

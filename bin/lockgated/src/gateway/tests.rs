@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::netdevs::Retry;
-use super::simulated::{Simulated, Started, Steered, Step, started, view};
+use super::simulated::{Simulated, SimulatedProgram, StartedGateway, Step, started, view};
 use super::*;
 use crate::caches::CacheError;
 
@@ -92,7 +92,8 @@ impl Lab {
     fn new(config: &Config) -> Lab {
         let folder = tempfile::tempdir().unwrap();
         let loaded = load(&config.text(), &folder);
-        let Started { gateway, machine, compiler, keys } = started(&loaded, view(), folder.path());
+        let StartedGateway { gateway, machine, compiler, keys } =
+            started(&loaded, view(), folder.path());
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let mut lab = Lab { runtime, folder, keys, compiler, machine, gateway };
         lab.runtime.block_on(lab.gateway.tend(Retry::Now)).unwrap();
@@ -164,8 +165,9 @@ impl Lab {
         assert_eq!(world.ports(), wanted.ports());
         assert!(std::ptr::eq(world.walked.spd(), &*self.gateway.compiled.spd));
         assert_eq!(world.guard, wanted.guard);
-        let served =
-            |(name, of): (&String, &Steered)| of.is_served.then(|| (name.clone(), of.clone()));
+        let served = |(name, of): (&String, &SimulatedProgram)| {
+            of.is_served.then(|| (name.clone(), of.clone()))
+        };
         let of_now: Vec<_> = world.programs.iter().filter_map(served).collect();
         let of_fresh: Vec<_> = wanted.programs.iter().filter_map(served).collect();
         assert_eq!(of_now, of_fresh);

@@ -12,12 +12,12 @@ use std::sync::Arc;
 
 use config::validated::Policy;
 use control::guard::{Guard, GuardError, UnwritableName};
-use control::{Adopted, Compiled, LiveParts, LiveProblem};
+use control::{AdoptedBase, Compiled, LiveParts, LiveProblem};
 use dataplane::carve_out::Reserved;
 use dataplane::{Snapshot, SnapshotError};
 
 use super::guarding::ReserveError;
-use super::netdevs::Leaving;
+use super::netdevs::ReleaseMode;
 use super::publish::{Caches, aside, others};
 use super::{Gateway, live_parts_of, netdevs, reserved_by, reserved_of_earlier};
 use crate::caches::CacheError;
@@ -91,18 +91,18 @@ pub(crate) enum NotMade {
 }
 
 /// A change that workers walk by already.
-pub(crate) enum Begun {
+pub(crate) enum PendingTransaction {
     /// A change of policies alone: no remaining step can be refused.
     Policies {
         /// Policies went that may have wanted packets of `allow_host`.
         frees: bool,
     },
     /// A change of the whole configuration.
-    Whole(Box<Before>),
+    Whole(Box<PreviousState>),
 }
 
 /// The state before a transaction, to be put back.
-pub(crate) struct Before {
+pub(crate) struct PreviousState {
     compiled: Compiled,
     live: Arc<LiveParts>,
     reserved: Reserved,
@@ -174,7 +174,10 @@ impl Gateway {
     ///
     /// # Errors
     /// [`NotMade`]: what ran before runs on.
-    pub(crate) async fn begin(&mut self, transaction: Transaction) -> Result<Begun, NotMade> {
+    pub(crate) async fn begin(
+        &mut self,
+        transaction: Transaction,
+    ) -> Result<PendingTransaction, NotMade> {
         let Transaction { compiled, live, snapshot, withheld, guard, extent } = transaction;
         let (reserved, standing) = (self.reserved.clone(), self.guard.clone());
         if let Err(refused) = self.guard_before(&withheld, guard).await {
@@ -182,21 +185,21 @@ impl Gateway {
             self.widen().await;
             return Err(refused);
         }
-        self.tell_problems(&live);
+        self.report_problems(&live);
         let compiled = std::mem::replace(&mut self.compiled, compiled);
         let live = std::mem::replace(&mut self.live, live);
         match extent {
             Extent::Policies { frees } => {
                 self.publish(snapshot, None).await?;
                 aside(move || drop(compiled));
-                Ok(Begun::Policies { frees })
+                Ok(PendingTransaction::Policies { frees })
             }
             Extent::Whole { caches } => {
                 let has_other_caches = caches.is_some();
                 self.publish(snapshot, caches.map(others)).await?;
                 let guard = standing;
-                let before = Before { compiled, live, reserved, guard, has_other_caches };
-                Ok(Begun::Whole(before.into()))
+                let before = PreviousState { compiled, live, reserved, guard, has_other_caches };
+                Ok(PendingTransaction::Whole(before.into()))
             }
         }
     }
@@ -206,15 +209,15 @@ impl Gateway {
     ///
     /// # Errors
     /// [`NotMade`]: what ran before runs again.
-    pub(crate) async fn finish(&mut self, begun: Begun) -> Result<(), NotMade> {
+    pub(crate) async fn finish(&mut self, begun: PendingTransaction) -> Result<(), NotMade> {
         let before = match begun {
-            Begun::Policies { frees } => {
+            PendingTransaction::Policies { frees } => {
                 if frees {
                     self.free().await;
                 }
                 return Ok(());
             }
-            Begun::Whole(before) => before,
+            PendingTransaction::Whole(before) => before,
         };
         self.reserved = reserved_by(&self.compiled, &self.live);
         let taken = match self.instruct() {
@@ -223,7 +226,7 @@ impl Gateway {
         };
         match taken {
             Ok(()) => {
-                self.drop_beyond(Leaving::Open);
+                self.drop_beyond(ReleaseMode::Open);
                 aside(move || drop(before));
                 Ok(())
             }
@@ -251,8 +254,8 @@ impl Gateway {
 
     /// Returns to the configuration that ran before a change whose netdevs could not be attached.
     /// Withholds what the old policies want before the workers use them again.
-    async fn put_back(&mut self, before: Before) -> Result<(), NotMade> {
-        let Before { compiled, live, reserved, guard, has_other_caches } = before;
+    async fn put_back(&mut self, before: PreviousState) -> Result<(), NotMade> {
+        let PreviousState { compiled, live, reserved, guard, has_other_caches } = before;
         let refused = netdevs(self.config());
         // Made anew: what was remembered under the refused one must look older than it.
         let snapshot = compiled.assemble(&live, Some(&self.snapshot))?;
@@ -271,7 +274,7 @@ impl Gateway {
         }
         self.reserved = reserved;
         self.instruct_and_tell();
-        self.drop_beyond(Leaving::AsFound);
+        self.drop_beyond(ReleaseMode::AsFound);
         self.renew_guard().await;
         self.serve_again(&refused).await?;
         Ok(())
@@ -309,9 +312,9 @@ impl Gateway {
     /// [`WorkerGone`]; inside, [`SnapshotError`]: what ran before runs on.
     pub(crate) async fn fold(
         &mut self,
-        adopted: Adopted,
+        adopted: AdoptedBase,
     ) -> Result<Result<(), SnapshotError>, WorkerGone> {
-        let Adopted { mut compiled, tables } = adopted;
+        let AdoptedBase { mut compiled, tables } = adopted;
         // Peers may have moved since.
         compiled.keep_ends(&self.compiled);
         let upon = self.snapshot.upon(tables);

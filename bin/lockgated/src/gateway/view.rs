@@ -23,8 +23,8 @@ impl Gateway {
         let live = self.live.followed(&self.view, &view);
         let anew = || live_parts_of(&self.compiled, &view, self.frame_bytes);
         let live = live.unwrap_or_else(anew);
-        self.tell_ports(&live);
-        self.tell_problems(&live);
+        self.report_ports(&live);
+        self.report_problems(&live);
         let before = std::mem::replace(&mut self.view, view);
         let changes = Changes::between((&before, &self.live), (&self.view, &live));
         if changes.destinations || self.reservation_due {

@@ -7,10 +7,10 @@ use policy::PolicyId;
 use policy::overlap::{Doubt, Finding, review};
 
 use super::ports::Ports;
-use crate::errors::Problems;
+use crate::diagnostic::DiagnosticKind;
+use crate::errors::Diagnostics;
 use crate::example::example_text;
 use crate::host_port::HOST_PORT;
-use crate::mistake::Mistake;
 use crate::source::Span;
 use crate::validated::{Action, PeerId, Policy};
 
@@ -27,7 +27,7 @@ pub(super) struct Review<'a> {
 
 impl Review<'_> {
     /// Warns of every kind, of the first few pairs each.
-    pub(super) fn warn(&self, problems: &mut Problems<'_>) {
+    pub(super) fn warn(&self, problems: &mut Diagnostics<'_>) {
         let compiled = |(place, policy): (u32, &Policy)| policy.by_itself(PolicyId(place));
         let compiled: Vec<policy::Policy> = (0..).zip(self.policies).map(compiled).collect();
         let mut told: Vec<Finding> = Vec::new();
@@ -45,13 +45,14 @@ impl Review<'_> {
         for (doubt, count) in [Doubt::Takes, Doubt::Covered, Doubt::Tied].into_iter().zip(counts) {
             let last = told.iter().rev().find(|finding| finding.doubt == doubt);
             if let (Some(last), true) = (last, count > MAX_TOLD) {
-                let mistake = Mistake::MoreDoubts { more: count - MAX_TOLD, doubt: text(doubt) };
+                let mistake =
+                    DiagnosticKind::MoreDoubts { more: count - MAX_TOLD, doubt: text(doubt) };
                 problems.warning(&self.span(last.policy), mistake);
             }
         }
     }
 
-    fn tell(&self, finding: &Finding, problems: &mut Problems<'_>) {
+    fn tell(&self, finding: &Finding, problems: &mut Diagnostics<'_>) {
         let Finding { doubt, policy, other, example } = *finding;
         let line = problems.line(&self.span(other));
         let other = &self.policies[other];
@@ -67,10 +68,16 @@ impl Review<'_> {
             Doubt::Takes => {
                 let action = self.action(&self.policies[policy]).into();
                 let (from, protects) = (name.into(), self.action(other).into());
-                Mistake::TakesPackets { action, from, line, protects, example: example.into() }
+                DiagnosticKind::TakesPackets {
+                    action,
+                    from,
+                    line,
+                    protects,
+                    example: example.into(),
+                }
             }
-            Doubt::Covered => Mistake::CoveredPolicy { by: name, line },
-            Doubt::Tied => Mistake::TiedPolicies { other: name, line, example },
+            Doubt::Covered => DiagnosticKind::CoveredPolicy { by: name, line },
+            Doubt::Tied => DiagnosticKind::TiedPolicies { other: name, line, example },
         };
         problems.warning(&self.span(policy), mistake);
     }

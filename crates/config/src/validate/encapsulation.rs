@@ -4,8 +4,8 @@ use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use ipsec::{DontFragment, Dscp, Encapsulation, Mode, Tunnel, UdpPorts};
 use toml::Spanned;
 
-use crate::errors::Problems;
-use crate::mistake::Mistake;
+use crate::diagnostic::DiagnosticKind;
+use crate::errors::Diagnostics;
 use crate::raw::{Either, RawPeer};
 use crate::read::Scalar;
 use crate::source::Span;
@@ -20,7 +20,7 @@ const LONGEST_KEEPALIVE_S: u32 = 3600;
 const LAST_DSCP: u32 = 63;
 
 /// The headers of packets to a peer, and whether the peer may move.
-pub(super) struct Carried {
+pub(super) struct EncapsulationParts {
     pub(super) encapsulation: Encapsulation,
     pub(super) place: PeerPlace,
     pub(super) nat_keepalive_s: Option<u32>,
@@ -37,8 +37,8 @@ enum InFront {
 pub(super) fn carried(
     raw: &RawPeer,
     tunnel: Option<Tunnel>,
-    problems: &mut Problems<'_>,
-) -> Option<Carried> {
+    problems: &mut Diagnostics<'_>,
+) -> Option<EncapsulationParts> {
     let modes = [("tunnel", Mode::Tunnel), ("transport", Mode::Transport)];
     let mode = word(problems, "mode", &raw.mode, Mode::Tunnel, &modes);
     let in_front = [("none", InFront::Nothing), ("udp", InFront::Udp)];
@@ -65,7 +65,7 @@ pub(super) fn carried(
         dscp: dscp?,
         dont_fragment: dont_fragment?,
     };
-    fits.then_some(Carried {
+    fits.then_some(EncapsulationParts {
         encapsulation,
         place: if behind_nat { PeerPlace::BehindNat } else { PeerPlace::Fixed },
         nat_keepalive_s: keepalive.filter(|_| udp.is_some()),
@@ -73,7 +73,7 @@ pub(super) fn carried(
 }
 
 /// Notes keys that mean something only where ESP is in UDP.
-fn check_udp(raw: &RawPeer, in_front: Option<InFront>, problems: &mut Problems<'_>) -> bool {
+fn check_udp(raw: &RawPeer, in_front: Option<InFront>, problems: &mut Diagnostics<'_>) -> bool {
     let spans: [(&'static str, Option<Span>); 3] = [
         ("remote_port", raw.remote_port.as_ref().map(Spanned::span)),
         ("behind_nat", raw.behind_nat.as_ref().map(Spanned::span)),
@@ -82,7 +82,7 @@ fn check_udp(raw: &RawPeer, in_front: Option<InFront>, problems: &mut Problems<'
     let mut fits = true;
     for (key, span) in spans {
         if let (Some(InFront::Nothing), Some(span)) = (in_front, span) {
-            problems.error(&span, Mistake::OnlyWithUdp { key });
+            problems.error(&span, DiagnosticKind::OnlyWithUdp { key });
             fits = false;
         }
     }
@@ -94,27 +94,27 @@ fn check_headers(
     raw: &RawPeer,
     mode: Option<Mode>,
     tunnel: Option<Tunnel>,
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
 ) -> bool {
     let dscp = raw.dscp.as_ref().map(Spanned::span);
     let df = raw.df.as_ref().map(Spanned::span);
     let mut fits = true;
     for (key, span) in [("dscp", &dscp), ("df", &df)] {
         if let (Some(Mode::Transport), Some(span)) = (mode, span) {
-            problems.error(span, Mistake::OnlyInTunnelMode { key });
+            problems.error(span, DiagnosticKind::OnlyInTunnelMode { key });
             fits = false;
         }
     }
     let is_v6 = tunnel.is_some_and(|tunnel| tunnel.remote.is_ipv6());
     if let (Some(Mode::Tunnel), true, Some(span)) = (mode, is_v6, &df) {
-        problems.error(span, Mistake::DfOfV6);
+        problems.error(span, DiagnosticKind::DfOfV6);
         fits = false;
     }
     fits
 }
 
 /// Seconds between NAT keepalives; `Some(None)`: none are sent.
-fn keepalive(written: &Either, problems: &mut Problems<'_>) -> Option<Option<u32>> {
+fn keepalive(written: &Either, problems: &mut Diagnostics<'_>) -> Option<Option<u32>> {
     let bounds = (1, LONGEST_KEEPALIVE_S);
     let seconds = number_or(written, "nat_keepalive", "off", bounds, problems);
     match written {
@@ -123,7 +123,7 @@ fn keepalive(written: &Either, problems: &mut Problems<'_>) -> Option<Option<u32
     }
 }
 
-fn dscp(written: &Either, problems: &mut Problems<'_>) -> Option<Dscp> {
+fn dscp(written: &Either, problems: &mut Diagnostics<'_>) -> Option<Dscp> {
     let value = number_or(written, "dscp", "copy", (0, LAST_DSCP), problems)?;
     Some(value.map_or(Dscp::Copy, |value| Dscp::Fixed(value as u8)))
 }
@@ -135,14 +135,14 @@ fn number_or(
     key: &'static str,
     other: &'static str,
     bounds: (u32, u32),
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
 ) -> Option<Option<u32>> {
     let Some(written) = written else { return Some(None) };
     match written.get_ref() {
         Scalar::Text(text) if text == other => Some(None),
         Scalar::Text(text) => {
             let (text, (lowest, highest)) = (text.clone(), bounds);
-            let mistake = Mistake::NumberOrWord { key, text, word: other, lowest, highest };
+            let mistake = DiagnosticKind::NumberOrWord { key, text, word: other, lowest, highest };
             problems.error(&written.span(), mistake);
             None
         }

@@ -10,9 +10,9 @@ use dataplane::{PortId, Side};
 use toml::Spanned;
 
 use super::ports::Ports;
-use crate::errors::Problems;
+use crate::diagnostic::{DiagnosticKind, nearest};
+use crate::errors::Diagnostics;
 use crate::host_port::HOST_PORT;
-use crate::mistake::{Mistake, nearest};
 use crate::raw::Texts;
 use crate::validated::IngressPorts;
 
@@ -46,11 +46,11 @@ impl<'a> Ingress<'a> {
     pub(super) fn resolve(
         &mut self,
         written: &Texts,
-        problems: &mut Problems<'_>,
+        problems: &mut Diagnostics<'_>,
     ) -> Option<Option<IngressPorts>> {
         let Some(written) = written else { return Some(None) };
         if written.get_ref().is_empty() {
-            problems.error(&written.span(), Mistake::EmptyList { key: "ports" });
+            problems.error(&written.span(), DiagnosticKind::EmptyList { key: "ports" });
             return None;
         }
         let mut named = Vec::with_capacity(written.get_ref().len());
@@ -74,7 +74,7 @@ impl<'a> Ingress<'a> {
             Entry::Occupied(entry) => entry.get().clone(),
             Entry::Vacant(_) if lists == MAX_LISTS => {
                 let what = "different lists in `ports`";
-                problems.error(&written.span(), Mistake::TooMany { what, limit: MAX_LISTS });
+                problems.error(&written.span(), DiagnosticKind::TooMany { what, limit: MAX_LISTS });
                 return None;
             }
             Entry::Vacant(entry) => {
@@ -83,7 +83,7 @@ impl<'a> Ingress<'a> {
             }
         };
         if meant.is_none() {
-            problems.warning(&written.span(), Mistake::AllPorts);
+            problems.warning(&written.span(), DiagnosticKind::AllPorts);
         }
         Some(meant)
     }
@@ -95,7 +95,7 @@ impl<'a> Ingress<'a> {
         ports.len()
     }
 
-    fn number(&self, written: &Spanned<String>, problems: &mut Problems<'_>) -> Option<u16> {
+    fn number(&self, written: &Spanned<String>, problems: &mut Diagnostics<'_>) -> Option<u16> {
         let text = written.get_ref();
         if let Some(port) = self.ports.ids.get(text) {
             return Some(port.0);
@@ -105,20 +105,21 @@ impl<'a> Ingress<'a> {
         }
         let names = self.ports.ids.keys().map(String::as_str);
         let nearest = nearest(text, names.chain([HOST_PORT]));
-        problems.error(&written.span(), Mistake::UnknownPort { name: text.clone(), nearest });
+        problems
+            .error(&written.span(), DiagnosticKind::UnknownPort { name: text.clone(), nearest });
         None
     }
 
     fn warn_of_repeated(
         &self,
         written: &Spanned<Vec<Spanned<String>>>,
-        problems: &mut Problems<'_>,
+        problems: &mut Diagnostics<'_>,
     ) {
         let mut seen = HashSet::new();
         for entry in written.get_ref() {
             if !seen.insert(entry.get_ref().as_str()) {
                 let text = entry.get_ref().clone();
-                problems.warning(&entry.span(), Mistake::Repeated { text });
+                problems.warning(&entry.span(), DiagnosticKind::Repeated { text });
             }
         }
     }

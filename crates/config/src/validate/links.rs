@@ -8,8 +8,8 @@ use toml::Spanned;
 use wire::Address;
 
 use super::ports::Ports;
-use crate::errors::Problems;
-use crate::mistake::{Mistake, nearest};
+use crate::diagnostic::{DiagnosticKind, nearest};
+use crate::errors::Diagnostics;
 use crate::raw::{RawNeighbour, RawRoute};
 use crate::source::Span;
 use crate::validated::{Route, Target};
@@ -20,11 +20,15 @@ const MAX_ROUTES: usize = 1 << 21;
 /// Neighbours at most.
 const MAX_NEIGHBOURS: usize = 1 << 21;
 
-pub(crate) fn routes(raw: &[RawRoute], ports: &Ports, problems: &mut Problems<'_>) -> Vec<Route> {
+pub(crate) fn routes(
+    raw: &[RawRoute],
+    ports: &Ports,
+    problems: &mut Diagnostics<'_>,
+) -> Vec<Route> {
     let mut routes = Vec::with_capacity(raw.len());
     let mut prefixes: HashMap<Prefix, Span> = HashMap::new();
     if let Some(beyond) = raw.get(MAX_ROUTES) {
-        problems.error(&beyond.at, Mistake::TooMany { what: "routes", limit: MAX_ROUTES });
+        problems.error(&beyond.at, DiagnosticKind::TooMany { what: "routes", limit: MAX_ROUTES });
     }
     for written in raw.iter().take(MAX_ROUTES) {
         let to = written.to.as_ref().and_then(|to| {
@@ -44,17 +48,17 @@ fn check_prefix(
     span: &Span,
     ports: &Ports,
     seen: &mut HashMap<Prefix, Span>,
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
 ) {
     let range = AddressRange::network(prefix.address, prefix.length);
     if let Some(earlier) = seen.insert(prefix, span.clone()) {
-        problems.clash(span, &earlier, Mistake::SameRoute { range });
+        problems.clash(span, &earlier, DiagnosticKind::SameRoute { range });
     } else if let Some((_, earlier)) = ports.networks.get(&range) {
-        problems.clash(span, earlier, Mistake::RouteOfNetwork { range });
+        problems.clash(span, earlier, DiagnosticKind::RouteOfNetwork { range });
     } else if let Some((_, earlier)) =
         ports.own.get(&prefix.address).filter(|_| range.lo == range.hi)
     {
-        problems.clash(span, earlier, Mistake::RouteOfNetwork { range });
+        problems.clash(span, earlier, DiagnosticKind::RouteOfNetwork { range });
     }
 }
 
@@ -62,7 +66,7 @@ fn target(
     raw: &RawRoute,
     to: Option<Prefix>,
     ports: &Ports,
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
 ) -> Option<Target> {
     let choices = [("unicast", false), ("blackhole", true)];
     let blackhole = word(problems, "type", &raw.kind, false, &choices);
@@ -74,14 +78,14 @@ fn target(
     if blackhole? {
         let extra = raw.via.as_ref().or(raw.port.as_ref());
         if let Some(extra) = extra {
-            problems.error(&extra.span(), Mistake::BlackholeLeads);
+            problems.error(&extra.span(), DiagnosticKind::BlackholeLeads);
             return None;
         }
         return Some(Target::Blackhole);
     }
     match (via, port) {
         (None, None) => {
-            problems.error(&raw.at, Mistake::RouteLeadsNowhere);
+            problems.error(&raw.at, DiagnosticKind::RouteLeadsNowhere);
             None
         }
         (None, Some(port)) => Some(Target::Via(port?, None)),
@@ -99,12 +103,12 @@ fn router(
     to: Option<Prefix>,
     span: &Span,
     ports: &Ports,
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
 ) -> Option<Address> {
     let mistake = match unusable(via.into()) {
-        Some(why) => Mistake::UnusableAddress { address: via.into(), why },
-        None if ports.own.contains_key(&via) => Mistake::ViaIsOurs { via: via.into() },
-        None if to.is_some_and(|to| to.address.family != via.family) => Mistake::MixedRoute,
+        Some(why) => DiagnosticKind::UnusableAddress { address: via.into(), why },
+        None if ports.own.contains_key(&via) => DiagnosticKind::ViaIsOurs { via: via.into() },
+        None if to.is_some_and(|to| to.address.family != via.family) => DiagnosticKind::MixedRoute,
         None => return Some(via),
     };
     problems.error(span, mistake);
@@ -118,7 +122,7 @@ fn link(
     port: Option<PortId>,
     span: &Span,
     ports: &Ports,
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
 ) -> Option<PortId> {
     let candidates = ports.on_link(via);
     let (via_ip, unsure) = (via.into(), !ports.sound);
@@ -128,24 +132,28 @@ fn link(
         }
         (None, [port]) => return Some(*port),
         (None, _) if unsure => return None,
-        (Some(port), [other, ..]) => Mistake::ViaOnOtherPort {
+        (Some(port), [other, ..]) => DiagnosticKind::ViaOnOtherPort {
             via: via_ip,
             port: ports.name(port).to_owned(),
             right: ports.name(*other).to_owned(),
         },
-        (_, []) => Mistake::ViaNotConnected { via: via_ip },
-        (None, _) => Mistake::ViaAmbiguous { via: via_ip },
+        (_, []) => DiagnosticKind::ViaNotConnected { via: via_ip },
+        (None, _) => DiagnosticKind::ViaAmbiguous { via: via_ip },
     };
     problems.error(span, mistake);
     None
 }
 
-fn port(written: &Spanned<String>, ports: &Ports, problems: &mut Problems<'_>) -> Option<PortId> {
+fn port(
+    written: &Spanned<String>,
+    ports: &Ports,
+    problems: &mut Diagnostics<'_>,
+) -> Option<PortId> {
     let id = ports.ids.get(written.get_ref()).copied();
     if id.is_none() {
         let name = written.get_ref().clone();
         let nearest = nearest(&name, ports.ids.keys().map(String::as_str));
-        problems.error(&written.span(), Mistake::UnknownPort { name, nearest });
+        problems.error(&written.span(), DiagnosticKind::UnknownPort { name, nearest });
     }
     id
 }
@@ -153,12 +161,15 @@ fn port(written: &Spanned<String>, ports: &Ports, problems: &mut Problems<'_>) -
 pub(crate) fn neighbours(
     raw: &[RawNeighbour],
     ports: &Ports,
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
 ) -> Vec<Neighbour> {
     let mut neighbours = Vec::with_capacity(raw.len());
     let mut seen: HashMap<(Option<PortId>, Address), Span> = HashMap::new();
     if let Some(beyond) = raw.get(MAX_NEIGHBOURS) {
-        problems.error(&beyond.at, Mistake::TooMany { what: "neighbours", limit: MAX_NEIGHBOURS });
+        problems.error(
+            &beyond.at,
+            DiagnosticKind::TooMany { what: "neighbours", limit: MAX_NEIGHBOURS },
+        );
     }
     for written in raw.iter().take(MAX_NEIGHBOURS) {
         let port = written.port.as_ref().and_then(|name| port(name, ports, problems));
@@ -166,9 +177,9 @@ pub(crate) fn neighbours(
         let address = written.address.as_ref().and_then(|text| {
             let ip = address(problems, text)?;
             let mistake = match unusable(ip) {
-                Some(why) => Mistake::UnusableAddress { address: ip, why },
+                Some(why) => DiagnosticKind::UnusableAddress { address: ip, why },
                 None if ports.own.contains_key(&ip.into()) => {
-                    Mistake::NeighbourIsOurs { address: ip }
+                    DiagnosticKind::NeighbourIsOurs { address: ip }
                 }
                 None => return Some((Address::from(ip), text.span())),
             };
@@ -179,7 +190,7 @@ pub(crate) fn neighbours(
             // A link-local address is another neighbour on another port.
             let scope = port.filter(|_| is_link_local(*address));
             if let Some(earlier) = seen.insert((scope, *address), span.clone()) {
-                let mistake = Mistake::SameNeighbour { address: (*address).into() };
+                let mistake = DiagnosticKind::SameNeighbour { address: (*address).into() };
                 problems.clash(span, &earlier, mistake);
             }
         }

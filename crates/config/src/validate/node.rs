@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 
-use crate::errors::Problems;
-use crate::mistake::Mistake;
+use crate::diagnostic::DiagnosticKind;
+use crate::errors::Diagnostics;
 use crate::raw::{RawCache, RawMetrics, RawNode, Text};
 use crate::read::Scalar;
 use crate::validated::{Cache, CacheUse, Metrics, Node, OnExit, Poll, Workers};
@@ -30,7 +30,7 @@ const MAX_RUN_DIR: usize = 96;
 const DEFAULT_METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9617);
 
 /// `[node]`.
-pub(super) fn node(raw: &RawNode, problems: &mut Problems<'_>) -> Option<Node> {
+pub(super) fn node(raw: &RawNode, problems: &mut Diagnostics<'_>) -> Option<Node> {
     let node_name = raw.name.as_ref().and_then(|text| name(problems, text));
     let workers = match &raw.workers {
         None => Some(Workers::Auto),
@@ -40,7 +40,7 @@ pub(super) fn node(raw: &RawNode, problems: &mut Problems<'_>) -> Option<Node> {
     let choices = [("closed", OnExit::Closed), ("open", OnExit::Open)];
     let on_exit = word(problems, "on_exit", &raw.on_exit, OnExit::Closed, &choices);
     if let (Some(OnExit::Open), Some(written)) = (on_exit, &raw.on_exit) {
-        problems.warning(&written.span(), Mistake::OpensOnExit);
+        problems.warning(&written.span(), DiagnosticKind::OpensOnExit);
     }
     let keys_dir = directory(problems, "keys_dir", &raw.keys_dir, ".");
     let run_dir = absolute(problems, "run_dir", &raw.run_dir, DEFAULT_RUN_DIR);
@@ -62,7 +62,7 @@ pub(super) fn node(raw: &RawNode, problems: &mut Problems<'_>) -> Option<Node> {
 
 /// A directory's name; the default if nothing is written.
 fn directory(
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
     key: &'static str,
     written: &Text,
     default: &str,
@@ -71,21 +71,21 @@ fn directory(
     let text = written.get_ref();
     let fits = !text.is_empty() && text.len() < 4096 && !text.contains('\0');
     if !fits {
-        problems.error(&written.span(), Mistake::BadDirectory { key });
+        problems.error(&written.span(), DiagnosticKind::BadDirectory { key });
     }
     fits.then(|| PathBuf::from(text))
 }
 
 /// The same, which begins at the root: the daemon and its operator start in different directories.
 fn absolute(
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
     key: &'static str,
     written: &Text,
     default: &str,
 ) -> Option<PathBuf> {
     let path = directory(problems, key, written, default)?;
     if let (Some(written), false) = (written, path.is_absolute()) {
-        problems.error(&written.span(), Mistake::RelativeDirectory { key });
+        problems.error(&written.span(), DiagnosticKind::RelativeDirectory { key });
         return None;
     }
     Some(path)
@@ -95,26 +95,26 @@ fn judge_directories(
     raw: &RawNode,
     run_dir: Option<&Path>,
     state_dir: Option<&Path>,
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
 ) {
     if let (Some(written), Some(path)) = (&raw.run_dir, run_dir)
         && path.as_os_str().len() > MAX_RUN_DIR
     {
-        problems.error(&written.span(), Mistake::LongRunDir { limit: MAX_RUN_DIR });
+        problems.error(&written.span(), DiagnosticKind::LongRunDir { limit: MAX_RUN_DIR });
     }
     if let (Some(run), Some(state)) = (run_dir, state_dir)
         && run == state
         && let Some(written) = raw.state_dir.as_ref().or(raw.run_dir.as_ref())
     {
-        problems.error(&written.span(), Mistake::SameDirectory);
+        problems.error(&written.span(), DiagnosticKind::SameDirectory);
     }
 }
 
-fn workers(written: &Spanned<Scalar>, problems: &mut Problems<'_>) -> Option<Workers> {
+fn workers(written: &Spanned<Scalar>, problems: &mut Diagnostics<'_>) -> Option<Workers> {
     match written.get_ref() {
         Scalar::Text(text) if text == "auto" => Some(Workers::Auto),
         Scalar::Text(text) => {
-            problems.error(&written.span(), Mistake::BadWorkers { text: text.clone() });
+            problems.error(&written.span(), DiagnosticKind::BadWorkers { text: text.clone() });
             None
         }
         Scalar::Number(number) => {
@@ -125,7 +125,7 @@ fn workers(written: &Spanned<Scalar>, problems: &mut Problems<'_>) -> Option<Wor
 }
 
 /// `[cache]`.
-pub(super) fn cache(raw: Option<&RawCache>, problems: &mut Problems<'_>) -> Option<Cache> {
+pub(super) fn cache(raw: Option<&RawCache>, problems: &mut Diagnostics<'_>) -> Option<Cache> {
     let Some(raw) = raw else {
         return Some(Cache::On { flows: DEFAULT_FLOWS, usage: CacheUse::Auto });
     };
@@ -136,14 +136,14 @@ pub(super) fn cache(raw: Option<&RawCache>, problems: &mut Problems<'_>) -> Opti
         Some(written) => flows(written, problems),
     };
     if let (Some(0), Some(written)) = (flows, &raw.usage) {
-        problems.warning(&written.span(), Mistake::UseWithoutCache);
+        problems.warning(&written.span(), DiagnosticKind::UseWithoutCache);
     }
     let (flows, usage) = (flows?, usage?);
     Some(if flows == 0 { Cache::Off } else { Cache::On { flows, usage } })
 }
 
 /// Flows that the cache is sized for; 0: `off` is written.
-fn flows(written: &Spanned<Scalar>, problems: &mut Problems<'_>) -> Option<u64> {
+fn flows(written: &Spanned<Scalar>, problems: &mut Diagnostics<'_>) -> Option<u64> {
     let flows = match written.get_ref() {
         Scalar::Text(text) if text == "off" => return Some(0),
         Scalar::Text(text) => count(text),
@@ -151,9 +151,9 @@ fn flows(written: &Spanned<Scalar>, problems: &mut Problems<'_>) -> Option<u64> 
     };
     let mistake = match flows {
         Some(flows @ 2..=MAX_FLOWS) => return Some(flows),
-        Some(0 | 1) => Mistake::CacheTooSmall, // FC-11
-        Some(_) => Mistake::CacheTooLarge { limit: MAX_FLOWS },
-        None => Mistake::BadFlows {
+        Some(0 | 1) => DiagnosticKind::CacheTooSmall, // FC-11
+        Some(_) => DiagnosticKind::CacheTooLarge { limit: MAX_FLOWS },
+        None => DiagnosticKind::BadFlows {
             text: match written.get_ref() {
                 Scalar::Text(text) => text.clone(),
                 Scalar::Number(number) => number.to_string(),
@@ -165,7 +165,7 @@ fn flows(written: &Spanned<Scalar>, problems: &mut Problems<'_>) -> Option<u64> 
 }
 
 /// `[metrics]`.
-pub(super) fn metrics(raw: Option<&RawMetrics>, problems: &mut Problems<'_>) -> Option<Metrics> {
+pub(super) fn metrics(raw: Option<&RawMetrics>, problems: &mut Diagnostics<'_>) -> Option<Metrics> {
     let Some(written) = raw.and_then(|raw| raw.listen.as_ref()) else {
         return Some(Metrics::Listen(DEFAULT_METRICS));
     };
@@ -174,12 +174,12 @@ pub(super) fn metrics(raw: Option<&RawMetrics>, problems: &mut Problems<'_>) -> 
         return Some(Metrics::Off);
     }
     let Ok(listen) = text.parse::<SocketAddr>() else {
-        problems.error(&span, Mistake::BadListen { text: text.clone() });
+        problems.error(&span, DiagnosticKind::BadListen { text: text.clone() });
         return None;
     };
     let address = listen.ip();
     if listen.port() == 0 {
-        problems.error(&span, Mistake::ListenPortZero);
+        problems.error(&span, DiagnosticKind::ListenPortZero);
         return None;
     }
     if address.is_loopback() {
@@ -191,9 +191,9 @@ pub(super) fn metrics(raw: Option<&RawMetrics>, problems: &mut Problems<'_>) -> 
         address => unusable(address),
     };
     if let Some(why) = why {
-        problems.error(&span, Mistake::ListenAddress { address, why });
+        problems.error(&span, DiagnosticKind::ListenAddress { address, why });
         return None;
     }
-    problems.warning(&span, Mistake::ListenBeyond { address, port: listen.port() });
+    problems.warning(&span, DiagnosticKind::ListenBeyond { address, port: listen.port() });
     Some(Metrics::Listen(listen))
 }

@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use ipsec::{Encryption, ReplayWindow, SequenceNumbers, Suite, Tunnel};
 use toml::Spanned;
 
-use super::Named;
-use super::encapsulation::{self, Carried};
+use super::NamedSections;
+use super::encapsulation::{self, EncapsulationParts};
 use super::ports::Ports;
-use crate::errors::Problems;
-use crate::mistake::{Mistake, nearest};
+use crate::diagnostic::{DiagnosticKind, nearest};
+use crate::errors::Diagnostics;
 use crate::raw::RawPeer;
 use crate::source::Span;
 use crate::validated::{NO_INTEGRITY, Peer};
@@ -19,22 +19,26 @@ use crate::values::{address, bounded, name, unusable, word};
 /// Peers at most.
 const MAX_PEERS: usize = 1 << 20;
 
-pub(crate) fn validate(raw: &[RawPeer], ports: &Ports, problems: &mut Problems<'_>) -> Named<Peer> {
-    let mut peers = Named { ids: Default::default(), list: Vec::with_capacity(raw.len()) };
+pub(crate) fn validate(
+    raw: &[RawPeer],
+    ports: &Ports,
+    problems: &mut Diagnostics<'_>,
+) -> NamedSections<Peer> {
+    let mut peers = NamedSections { ids: Default::default(), list: Vec::with_capacity(raw.len()) };
     if let Some(beyond) = raw.get(MAX_PEERS) {
-        problems.error(&beyond.at, Mistake::TooMany { what: "peers", limit: MAX_PEERS });
+        problems.error(&beyond.at, DiagnosticKind::TooMany { what: "peers", limit: MAX_PEERS });
     }
     let mut key_files: HashMap<&str, Span> = HashMap::new();
     // Once is enough: it holds for all of them.
     if let Some(peer) = raw.iter().find(|peer| peer.esn.is_none()) {
-        problems.warning(&peer.name.span(), Mistake::ShortNumbers);
+        problems.warning(&peer.name.span(), DiagnosticKind::ShortNumbers);
     }
     for (place, written) in raw.iter().take(MAX_PEERS).enumerate() {
         if let Some(keys) = &written.keys
             && keys.get_ref().starts_with("file:")
             && let Some(earlier) = key_files.insert(keys.get_ref(), keys.span())
         {
-            problems.clash(&keys.span(), &earlier, Mistake::SameKeyFile);
+            problems.clash(&keys.span(), &earlier, DiagnosticKind::SameKeyFile);
         }
         peers.ids.insert(written.name.get_ref().clone(), place as u32);
         peers.list.extend(peer(written, ports, problems));
@@ -42,7 +46,7 @@ pub(crate) fn validate(raw: &[RawPeer], ports: &Ports, problems: &mut Problems<'
     peers
 }
 
-fn peer(raw: &RawPeer, ports: &Ports, problems: &mut Problems<'_>) -> Option<Peer> {
+fn peer(raw: &RawPeer, ports: &Ports, problems: &mut Diagnostics<'_>) -> Option<Peer> {
     let peer_name = name(problems, &raw.name);
     if peer_name.is_none() {
         problems.doubt(Some("peer".into()));
@@ -57,11 +61,11 @@ fn peer(raw: &RawPeer, ports: &Ports, problems: &mut Problems<'_>) -> Option<Pee
     let window = window.filter(|size| {
         let fits = size % ReplayWindow::SMALLEST == 0;
         if let (false, Some(written)) = (fits, &raw.replay_window) {
-            problems.error(&written.span(), Mistake::WindowSize { size: *size });
+            problems.error(&written.span(), DiagnosticKind::WindowSize { size: *size });
         }
         fits
     });
-    let Carried { encapsulation, place, nat_keepalive_s } = carried?;
+    let EncapsulationParts { encapsulation, place, nat_keepalive_s } = carried?;
     Some(Peer {
         name: peer_name?,
         encapsulation,
@@ -75,18 +79,19 @@ fn peer(raw: &RawPeer, ports: &Ports, problems: &mut Problems<'_>) -> Option<Pee
     })
 }
 
-fn tunnel(raw: &RawPeer, ports: &Ports, problems: &mut Problems<'_>) -> Option<Tunnel> {
+fn tunnel(raw: &RawPeer, ports: &Ports, problems: &mut Diagnostics<'_>) -> Option<Tunnel> {
     let local = raw.local.as_ref().and_then(|written| {
         let local = address(problems, written)?;
         if let Some(why) = unusable(local) {
-            problems.error(&written.span(), Mistake::UnusableAddress { address: local, why });
+            problems
+                .error(&written.span(), DiagnosticKind::UnusableAddress { address: local, why });
             return None;
         }
         // A file that names none of our addresses leaves them to Linux: the daemon looks there.
         let named = ports.sound && !ports.own.is_empty();
         if named && !ports.own.contains_key(&local.into()) {
             let ours = ours(ports, local);
-            problems.error(&written.span(), Mistake::LocalNotOurs { address: local, ours });
+            problems.error(&written.span(), DiagnosticKind::LocalNotOurs { address: local, ours });
             return None;
         }
         Some(local)
@@ -94,10 +99,10 @@ fn tunnel(raw: &RawPeer, ports: &Ports, problems: &mut Problems<'_>) -> Option<T
     let remote = raw.remote.as_ref().and_then(|written| {
         let remote = address(problems, written)?;
         let mistake = match unusable(remote) {
-            _ if remote.is_multicast() => Some(Mistake::MulticastPeer { address: remote }),
-            Some(why) => Some(Mistake::UnusableAddress { address: remote, why }),
+            _ if remote.is_multicast() => Some(DiagnosticKind::MulticastPeer { address: remote }),
+            Some(why) => Some(DiagnosticKind::UnusableAddress { address: remote, why }),
             None if ports.own.contains_key(&remote.into()) => {
-                Some(Mistake::RemoteIsOurs { address: remote })
+                Some(DiagnosticKind::RemoteIsOurs { address: remote })
             }
             None => None,
         };
@@ -110,7 +115,7 @@ fn tunnel(raw: &RawPeer, ports: &Ports, problems: &mut Problems<'_>) -> Option<T
     let tunnel = Tunnel { local: local?, remote: remote? };
     if tunnel.local.is_ipv4() != tunnel.remote.is_ipv4() {
         let span = raw.remote.as_ref().map_or(raw.at.clone(), Spanned::span);
-        problems.error(&span, Mistake::MixedTunnel);
+        problems.error(&span, DiagnosticKind::MixedTunnel);
         return None;
     }
     Some(tunnel)
@@ -128,33 +133,37 @@ fn ours(ports: &Ports, like: IpAddr) -> Vec<IpAddr> {
 fn key_file(
     raw: &RawPeer,
     written: &Spanned<String>,
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
 ) -> Option<String> {
     let text = written.get_ref();
     let mistake = match text.strip_prefix("file:") {
-        Some(file) if !crate::keys::is_file_name(file) => Mistake::BadKeyFileName,
-        Some(file) if crate::source::holds_key(file) => Mistake::KeyAsFileName,
+        Some(file) if !crate::keys::is_file_name(file) => DiagnosticKind::BadKeyFileName,
+        Some(file) if crate::source::holds_key(file) => DiagnosticKind::KeyAsFileName,
         Some(_) => match &raw.manual {
             Some(manual) if manual.get_ref() != "laboratory" => {
                 let word = manual.get_ref().clone();
                 let nearest = nearest(&word, ["laboratory"].into_iter());
                 let allowed = vec!["laboratory"];
-                let mistake = Mistake::UnknownWord { key: "manual", word, nearest, allowed };
+                let mistake = DiagnosticKind::UnknownWord { key: "manual", word, nearest, allowed };
                 problems.error(&manual.span(), mistake);
                 return None;
             }
             Some(_) => return text.strip_prefix("file:").map(str::to_owned),
-            None => Mistake::ManualNotSaid,
+            None => DiagnosticKind::ManualNotSaid,
         },
-        None if text == "ike" => Mistake::IkeNotYet,
-        None => Mistake::BadKeys,
+        None if text == "ike" => DiagnosticKind::IkeNotYet,
+        None => DiagnosticKind::BadKeys,
     };
     problems.error(&written.span(), mistake);
     None
 }
 
 /// The suite, and what must be said beside those that protect less than one thinks.
-fn suite(raw: &RawPeer, written: &Spanned<String>, problems: &mut Problems<'_>) -> Option<Suite> {
+fn suite(
+    raw: &RawPeer,
+    written: &Spanned<String>,
+    problems: &mut Diagnostics<'_>,
+) -> Option<Suite> {
     let benchmark = raw.benchmark.as_ref();
     let said = word(problems, "benchmark", &raw.benchmark, (), &[(NO_INTEGRITY, ())]);
     let word = written.get_ref().clone();
@@ -163,23 +172,23 @@ fn suite(raw: &RawPeer, written: &Spanned<String>, problems: &mut Problems<'_>) 
         let offered = Suite::ALL.iter().filter(|suite| suite.is_authenticated());
         let allowed: Vec<&'static str> = offered.map(|suite| suite.name()).collect();
         let nearest = nearest_suite(&word);
-        let mistake = Mistake::UnknownWord { key: "suite", word, nearest, allowed };
+        let mistake = DiagnosticKind::UnknownWord { key: "suite", word, nearest, allowed };
         problems.error(&written.span(), mistake);
         return None;
     };
     let peer = raw.name.get_ref().clone();
     match (suite.is_authenticated(), benchmark) {
         (true, Some(benchmark)) if said.is_some() => {
-            problems.error(&benchmark.span(), Mistake::BenchmarkOfSuite { suite });
+            problems.error(&benchmark.span(), DiagnosticKind::BenchmarkOfSuite { suite });
             return None;
         }
         (false, None) => {
-            problems.error(&written.span(), Mistake::NullNotSaid);
+            problems.error(&written.span(), DiagnosticKind::NullNotSaid);
             return None;
         }
-        (false, Some(_)) => problems.warning(&written.span(), Mistake::NoIntegrity { peer }),
+        (false, Some(_)) => problems.warning(&written.span(), DiagnosticKind::NoIntegrity { peer }),
         (true, _) if suite.encryption() == Encryption::Null => {
-            problems.warning(&written.span(), Mistake::NoEncryption { peer });
+            problems.warning(&written.span(), DiagnosticKind::NoEncryption { peer });
         }
         (true, _) => {}
     }

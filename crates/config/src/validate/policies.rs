@@ -13,12 +13,12 @@ use toml::Spanned;
 use wire::flow::protocol;
 use wire::{Address, Family};
 
-use super::Named;
+use super::NamedSections;
 use super::doubts::Review;
 use super::ingress::Ingress;
 use super::ports::Ports;
-use crate::errors::Problems;
-use crate::mistake::{Mistake, Refusal, nearest};
+use crate::diagnostic::{DiagnosticKind, Refusal, nearest};
+use crate::errors::Diagnostics;
 use crate::raw::{RawPeer, RawPolicy, Texts};
 use crate::read::Scalar;
 use crate::source::Span;
@@ -39,7 +39,7 @@ const SHIM6: u8 = 140;
 
 /// Judges the policies of a file, some at a time.
 pub(super) struct Judge<'a> {
-    peers: &'a Named<Peer>,
+    peers: &'a NamedSections<Peer>,
     ingress: Ingress<'a>,
     /// Networks of protected ports, with the port's name.
     inside: Vec<(AddressRange, &'a str)>,
@@ -54,7 +54,7 @@ pub(super) struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
-    pub(super) fn new(ports: &'a Ports, peers: &'a Named<Peer>) -> Judge<'a> {
+    pub(super) fn new(ports: &'a Ports, peers: &'a NamedSections<Peer>) -> Judge<'a> {
         let protected = ports.list.iter().filter(|port| port.side == Side::Protected);
         let networks = protected.flat_map(|port| {
             port.addresses.iter().map(|address| (address.network(), port.name.as_str()))
@@ -71,11 +71,11 @@ impl<'a> Judge<'a> {
     }
 
     /// Judges the next ones of the file.
-    pub(super) fn judge(&mut self, policies: &[RawPolicy], problems: &mut Problems<'_>) {
+    pub(super) fn judge(&mut self, policies: &[RawPolicy], problems: &mut Diagnostics<'_>) {
         for written in policies {
             self.count += 1;
             if self.count == MAX_POLICIES + 1 {
-                let mistake = Mistake::TooMany { what: "policies", limit: MAX_POLICIES };
+                let mistake = DiagnosticKind::TooMany { what: "policies", limit: MAX_POLICIES };
                 problems.error(&written.at, mistake);
             }
             if self.count <= MAX_POLICIES {
@@ -84,11 +84,11 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn one(&mut self, written: &RawPolicy, problems: &mut Problems<'_>) {
+    fn one(&mut self, written: &RawPolicy, problems: &mut Diagnostics<'_>) {
         if let Some(written) = &written.name {
             match self.names.entry(written.get_ref().clone()) {
                 Entry::Occupied(earlier) => {
-                    let mistake = Mistake::SamePolicy { name: written.get_ref().clone() };
+                    let mistake = DiagnosticKind::SamePolicy { name: written.get_ref().clone() };
                     problems.clash(&written.span(), earlier.get(), mistake);
                 }
                 Entry::Vacant(entry) => {
@@ -111,7 +111,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Notes a policy whose `remote` is all on our own side: sealed packets would be for there.
-    fn warn_of_swapped(&self, policy: &Policy, raw: &RawPolicy, problems: &mut Problems<'_>) {
+    fn warn_of_swapped(&self, policy: &Policy, raw: &RawPolicy, problems: &mut Diagnostics<'_>) {
         if !matches!(policy.action, Action::Protect(_)) {
             return;
         }
@@ -121,7 +121,7 @@ impl<'a> Judge<'a> {
             .iter()
             .find(|(network, _)| remote.iter().all(|range| network.contains_range(range)));
         if let (Some(&(network, port)), Some(written)) = (around, &raw.remote) {
-            let mistake = Mistake::RemoteInside { network, port: port.to_owned() };
+            let mistake = DiagnosticKind::RemoteInside { network, port: port.to_owned() };
             problems.warning(&written.span(), mistake);
         }
     }
@@ -129,7 +129,7 @@ impl<'a> Judge<'a> {
     /// Refuses policies whose lists multiply to more rules than the SPD holds, at the first that is
     /// too much. A rule stands once in the list of each class of ports that it speaks of, and each
     /// port that some policy names is a class.
-    fn count_rules(&self, problems: &mut Problems<'_>) {
+    fn count_rules(&self, problems: &mut Diagnostics<'_>) {
         let limit = Spd::MAX_RULES;
         let all_classes = self.ingress.named_ports() + 1;
         let mut rules = 0usize;
@@ -142,17 +142,18 @@ impl<'a> Judge<'a> {
             }
             if rules > limit {
                 let span = self.names.get(&policy.name).cloned().unwrap_or_default();
-                return problems.error(&span, Mistake::TooManyRules { rules, limit });
+                return problems.error(&span, DiagnosticKind::TooManyRules { rules, limit });
             }
         }
     }
 
     /// The right ones, in the order of the file, once all were judged.
-    pub(super) fn finish(self, peers: &[RawPeer], problems: &mut Problems<'_>) -> Vec<Policy> {
+    pub(super) fn finish(self, peers: &[RawPeer], problems: &mut Diagnostics<'_>) -> Vec<Policy> {
         for peer in peers {
             let name = peer.name.get_ref();
             if self.peers.id(name).is_none_or(|id| !self.used.contains(&id)) {
-                problems.warning(&peer.name.span(), Mistake::UnusedPeer { peer: name.clone() });
+                problems
+                    .warning(&peer.name.span(), DiagnosticKind::UnusedPeer { peer: name.clone() });
             }
         }
         self.count_rules(problems);
@@ -170,7 +171,7 @@ fn policy(
     action: Option<Action>,
     ingress: Option<Option<IngressPorts>>,
     selector: Option<Selector>,
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
 ) -> Option<Policy> {
     let policy_name = raw.name.as_ref().and_then(|written| name(problems, written));
     let priority = bounded(problems, "priority", &raw.priority, 100, (0, u32::MAX));
@@ -192,42 +193,50 @@ fn policy(
 
 /// The word written behind `action`.
 #[derive(Clone, Copy)]
-enum Written {
+enum WrittenAction {
     Nothing,
     Protect,
     Bypass,
     Discard,
 }
 
-fn action(raw: &RawPolicy, peers: &Named<Peer>, problems: &mut Problems<'_>) -> Option<Action> {
-    let choices =
-        [("protect", Written::Protect), ("bypass", Written::Bypass), ("discard", Written::Discard)];
-    let action = word(problems, "action", &raw.action, Written::Nothing, &choices);
+fn action(
+    raw: &RawPolicy,
+    peers: &NamedSections<Peer>,
+    problems: &mut Diagnostics<'_>,
+) -> Option<Action> {
+    let choices = [
+        ("protect", WrittenAction::Protect),
+        ("bypass", WrittenAction::Bypass),
+        ("discard", WrittenAction::Discard),
+    ];
+    let action = word(problems, "action", &raw.action, WrittenAction::Nothing, &choices);
     let peer = raw.peer.as_ref().map(|written| {
         let id = peers.id(written.get_ref());
         if id.is_none() {
             let name = written.get_ref().clone();
             let nearest = nearest(&name, peers.names());
-            problems.error(&written.span(), Mistake::UnknownPeer { name, nearest });
+            problems.error(&written.span(), DiagnosticKind::UnknownPeer { name, nearest });
         }
         id
     });
     let span = raw.action.as_ref().map_or(raw.at.clone(), Spanned::span);
     match (action?, peer) {
-        (Written::Nothing | Written::Protect, Some(peer)) => peer.map(Action::Protect),
-        (Written::Bypass, None) => Some(Action::Bypass),
-        (Written::Discard, None) => Some(Action::Discard),
-        (Written::Bypass | Written::Discard, Some(_)) => {
+        (WrittenAction::Nothing | WrittenAction::Protect, Some(peer)) => peer.map(Action::Protect),
+        (WrittenAction::Bypass, None) => Some(Action::Bypass),
+        (WrittenAction::Discard, None) => Some(Action::Discard),
+        (WrittenAction::Bypass | WrittenAction::Discard, Some(_)) => {
             let action = raw.action.as_ref().map(|written| written.get_ref().clone());
-            problems.error(&span, Mistake::PeerAndAction { action: action.unwrap_or_default() });
+            problems
+                .error(&span, DiagnosticKind::PeerAndAction { action: action.unwrap_or_default() });
             None
         }
-        (Written::Protect, None) => {
-            problems.error(&span, Mistake::ProtectWithoutPeer);
+        (WrittenAction::Protect, None) => {
+            problems.error(&span, DiagnosticKind::ProtectWithoutPeer);
             None
         }
-        (Written::Nothing, None) => {
-            problems.error(&span, Mistake::NoPeerNoAction);
+        (WrittenAction::Nothing, None) => {
+            problems.error(&span, DiagnosticKind::NoPeerNoAction);
             None
         }
     }
@@ -239,7 +248,7 @@ fn check_transport(
     peer: Option<&Peer>,
     selector: Option<&Selector>,
     policy: &RawPolicy,
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
 ) {
     let transport = peer.filter(|peer| peer.encapsulation.mode == Mode::Transport);
     let (Some(peer), Some(selector)) = (transport, selector) else { return };
@@ -251,12 +260,12 @@ fn check_transport(
         let alone = AddressRange::network(end.into(), Address::from(end).family.address_bits());
         if let (Some(written), false) = (written, named.iter().all(|range| *range == alone)) {
             let peer = peer.name.clone();
-            problems.error(&written.span(), Mistake::TransportSelector { key, peer, end });
+            problems.error(&written.span(), DiagnosticKind::TransportSelector { key, peer, end });
         }
     }
 }
 
-fn selector(raw: &RawPolicy, problems: &mut Problems<'_>) -> Option<Selector> {
+fn selector(raw: &RawPolicy, problems: &mut Diagnostics<'_>) -> Option<Selector> {
     let local = addresses(problems, "local", &raw.local);
     let remote = addresses(problems, "remote", &raw.remote);
     let protocol = protocol(raw, problems);
@@ -281,12 +290,12 @@ fn selector(raw: &RawPolicy, problems: &mut Problems<'_>) -> Option<Selector> {
         let span = raw.remote.as_ref().map_or(raw.at.clone(), Spanned::span);
         let mistake = match selector.protocol {
             Some(protocol::ICMP) if both(Family::V6) => {
-                Mistake::IcmpOfOtherFamily { right: "icmpv6" }
+                DiagnosticKind::IcmpOfOtherFamily { right: "icmpv6" }
             }
             Some(protocol::ICMPV6) if both(Family::V4) => {
-                Mistake::IcmpOfOtherFamily { right: "icmp" }
+                DiagnosticKind::IcmpOfOtherFamily { right: "icmp" }
             }
-            _ => Mistake::NeverMatches,
+            _ => DiagnosticKind::NeverMatches,
         };
         problems.error(&span, mistake);
         return None;
@@ -300,7 +309,7 @@ fn upper(
     local: Vec<PortRange>,
     remote: Vec<PortRange>,
     messages: Vec<IcmpRange>,
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
 ) -> Option<UpperSelector> {
     let mut sound = true;
     for (key, written, empty) in [
@@ -309,9 +318,9 @@ fn upper(
     ] {
         let Some(written) = written.as_ref().filter(|_| !empty) else { continue };
         match protocol {
-            None => problems.warning(&written.span(), Mistake::PortsOfAny { key }), // FC-04
+            None => problems.warning(&written.span(), DiagnosticKind::PortsOfAny { key }), // FC-04
             Some(number) if !protocol::has_ports(number) => {
-                problems.error(&written.span(), Mistake::NoPorts { key, protocol: number });
+                problems.error(&written.span(), DiagnosticKind::NoPorts { key, protocol: number });
                 sound = false;
             }
             Some(_) => {}
@@ -319,7 +328,7 @@ fn upper(
     }
     if let Some(written) = raw.icmp.as_ref().filter(|_| !messages.is_empty()) {
         if !matches!(protocol, Some(protocol::ICMP | protocol::ICMPV6)) {
-            problems.error(&written.span(), Mistake::IcmpWithoutProtocol);
+            problems.error(&written.span(), DiagnosticKind::IcmpWithoutProtocol);
             sound = false;
         }
         return sound.then_some(UpperSelector::Icmp(messages));
@@ -329,7 +338,7 @@ fn upper(
     sound.then_some(upper)
 }
 
-fn protocol(raw: &RawPolicy, problems: &mut Problems<'_>) -> Option<Option<u8>> {
+fn protocol(raw: &RawPolicy, problems: &mut Diagnostics<'_>) -> Option<Option<u8>> {
     let Some(written) = &raw.protocol else { return Some(None) };
     let text = match written.get_ref() {
         Scalar::Text(text) => text.clone(),
@@ -344,14 +353,14 @@ fn protocol(raw: &RawPolicy, problems: &mut Problems<'_>) -> Option<Option<u8>> 
             | MOBILITY
             | HIP
             | SHIM6),
-        )) => Mistake::ExtensionHeader { protocol: number },
+        )) => DiagnosticKind::ExtensionHeader { protocol: number },
         Ok(protocol) => return Some(protocol),
         Err(_) if text.eq_ignore_ascii_case("ah") => {
-            Mistake::Refused { key: text, refusal: Refusal::Ah }
+            DiagnosticKind::Refused { key: text, refusal: Refusal::Ah }
         }
         Err(error) => {
             let names = policy::selector::PROTOCOL_NAMES.iter().map(|(name, _)| *name);
-            Mistake::UnknownProtocol {
+            DiagnosticKind::UnknownProtocol {
                 nearest: nearest(&text, names.chain(["any"])),
                 error: error.into(),
             }
@@ -362,13 +371,13 @@ fn protocol(raw: &RawPolicy, problems: &mut Problems<'_>) -> Option<Option<u8>> 
 }
 
 fn addresses(
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
     key: &'static str,
     written: &Texts,
 ) -> Option<Vec<AddressRange>> {
     let written = written.as_ref()?;
     if written.get_ref().is_empty() {
-        problems.error(&written.span(), Mistake::EmptyList { key });
+        problems.error(&written.span(), DiagnosticKind::EmptyList { key });
         return None;
     }
     let mut ranges: Vec<(AddressRange, Span)> = Vec::new();
@@ -377,7 +386,7 @@ fn addresses(
         match policy::selector::parse_addresses(entry.get_ref()) {
             Ok(parsed) => ranges.extend(parsed.into_iter().map(|range| (range, entry.span()))),
             Err(error) => {
-                problems.error(&entry.span(), Mistake::Selector(error.into()));
+                problems.error(&entry.span(), DiagnosticKind::Selector(error.into()));
                 sound = false;
             }
         }
@@ -414,14 +423,14 @@ impl Range for IcmpRange {
 }
 
 fn list<R: Range>(
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
     key: &'static str,
     written: &Texts,
 ) -> Option<Vec<R>> {
     let Some(written) = written else { return Some(Vec::new()) };
     // To leave the key out means any; a list that came out empty must not.
     if written.get_ref().is_empty() {
-        problems.error(&written.span(), Mistake::EmptyList { key });
+        problems.error(&written.span(), DiagnosticKind::EmptyList { key });
         return None;
     }
     let mut ranges: Vec<(R, Span)> = Vec::new();
@@ -430,7 +439,7 @@ fn list<R: Range>(
         match entry.get_ref().parse() {
             Ok(range) => ranges.push((range, entry.span())),
             Err(error) => {
-                problems.error(&entry.span(), Mistake::Selector(error.into()));
+                problems.error(&entry.span(), DiagnosticKind::Selector(error.into()));
                 sound = false;
             }
         }
@@ -444,20 +453,20 @@ fn list<R: Range>(
 }
 
 fn bounded_list<T>(
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
     what: &'static str,
     written: &Spanned<Vec<T>>,
 ) -> bool {
     let fits = written.get_ref().len() <= MAX_ENTRIES;
     if !fits {
-        problems.error(&written.span(), Mistake::TooMany { what, limit: MAX_ENTRIES });
+        problems.error(&written.span(), DiagnosticKind::TooMany { what, limit: MAX_ENTRIES });
     }
     fits
 }
 
 /// Notes entries of a list that another entry of it covers in part or in full.
 fn warn_of_overlaps<B: Ord + Copy>(
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
     key: &'static str,
     ranges: impl Iterator<Item = ((B, B), Span)>,
 ) {
@@ -466,7 +475,7 @@ fn warn_of_overlaps<B: Ord + Copy>(
     let mut highest: Option<B> = None;
     for ((lo, hi), span) in sorted {
         if highest.is_some_and(|highest| lo <= highest) {
-            problems.warning(&span, Mistake::Overlap { key });
+            problems.warning(&span, DiagnosticKind::Overlap { key });
         }
         highest = highest.max(Some(hi));
     }

@@ -8,9 +8,9 @@ use policy::AddressRange;
 use toml::Spanned;
 use wire::{Address, Family};
 
-use crate::errors::Problems;
+use crate::diagnostic::DiagnosticKind;
+use crate::errors::Diagnostics;
 use crate::interface_address::InterfaceAddress;
-use crate::mistake::Mistake;
 use crate::raw::RawPort;
 use crate::source::Span;
 use crate::validated::Port;
@@ -57,7 +57,7 @@ impl Ports {
     }
 }
 
-pub(crate) fn validate(raw: &[RawPort], problems: &mut Problems<'_>) -> Ports {
+pub(crate) fn validate(raw: &[RawPort], problems: &mut Diagnostics<'_>) -> Ports {
     let mut ports = Ports {
         list: Vec::with_capacity(raw.len()),
         ids: HashMap::new(),
@@ -67,7 +67,7 @@ pub(crate) fn validate(raw: &[RawPort], problems: &mut Problems<'_>) -> Ports {
     };
     let mut links: HashMap<(&str, Option<i128>), Span> = HashMap::new();
     if let Some(beyond) = raw.get(MAX_PORTS) {
-        problems.error(&beyond.at, Mistake::TooMany { what: "ports", limit: MAX_PORTS });
+        problems.error(&beyond.at, DiagnosticKind::TooMany { what: "ports", limit: MAX_PORTS });
     }
     for (place, written) in raw.iter().take(MAX_PORTS).enumerate() {
         let id = PortId(place as u16);
@@ -78,7 +78,7 @@ pub(crate) fn validate(raw: &[RawPort], problems: &mut Problems<'_>) -> Ports {
             match links.get(&(netdev.get_ref().as_str(), vlan)) {
                 Some(earlier) => {
                     let netdev = netdev.get_ref().clone();
-                    problems.clash(&span, earlier, Mistake::SameLink { netdev, vlan });
+                    problems.clash(&span, earlier, DiagnosticKind::SameLink { netdev, vlan });
                 }
                 None => {
                     links.insert((netdev.get_ref(), vlan), span);
@@ -97,11 +97,11 @@ fn port(
     raw: &RawPort,
     id: PortId,
     addresses: Vec<InterfaceAddress>,
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
 ) -> Option<Port> {
     let mut port_name = name(problems, &raw.name);
     if raw.name.get_ref() == crate::host_port::HOST_PORT {
-        problems.error(&raw.name.span(), Mistake::ReservedPortName);
+        problems.error(&raw.name.span(), DiagnosticKind::ReservedPortName);
         port_name = None;
     }
     if port_name.is_none() {
@@ -118,19 +118,22 @@ fn port(
     for written in raw.allow_host.iter().flat_map(|list| list.get_ref()) {
         match service(problems, written) {
             Some(service) if allow_host.contains(&service) => {
-                problems.warning(&written.span(), Mistake::Repeated { text: written.to_string() });
+                problems.warning(
+                    &written.span(),
+                    DiagnosticKind::Repeated { text: written.to_string() },
+                );
             }
             service => allow_host.extend(service),
         }
     }
     if let Some(list) = raw.allow_host.as_ref().filter(|_| allow_host.len() > MAX_SERVICES) {
         let (count, limit) = (allow_host.len(), MAX_SERVICES);
-        problems.error(&list.span(), Mistake::TooManyServices { count, limit });
+        problems.error(&list.span(), DiagnosticKind::TooManyServices { count, limit });
     }
     if let (Some(Side::Protected), Some(list)) = (side, &raw.allow_host)
         && !list.get_ref().is_empty()
     {
-        problems.warning(&list.span(), Mistake::AllowHostInside);
+        problems.warning(&list.span(), DiagnosticKind::AllowHostInside);
     }
     // Locally administered, and another for each port.
     let [high, low] = (id.0 + 1).to_be_bytes();
@@ -139,7 +142,7 @@ fn port(
     let mtu = bounded(problems, "mtu", &raw.mtu, 1500, (LEAST_MTU, 65535));
     let speaks_v6 = addresses.iter().any(|a| a.address.family == Family::V6);
     if let (Some(written), Some(LEAST_MTU..LEAST_MTU_V6), true) = (&raw.mtu, mtu, speaks_v6) {
-        problems.error(&written.span(), Mistake::MtuBelowV6);
+        problems.error(&written.span(), DiagnosticKind::MtuBelowV6);
     }
     let l4_checksum = l4_checksum(raw, side, problems);
     Some(Port {
@@ -156,14 +159,14 @@ fn port(
 }
 
 /// Reads the name of a netdev.
-fn netdev(written: &Spanned<String>, problems: &mut Problems<'_>) -> Option<String> {
+fn netdev(written: &Spanned<String>, problems: &mut Diagnostics<'_>) -> Option<String> {
     let text = written.get_ref();
     let allowed = |c: char| c.is_ascii_graphic() && c != '/';
     let fits = (1..=15).contains(&text.len()) && text.chars().all(allowed);
     let mistake = match text.as_str() {
-        crate::HOST_NETDEV => Some(Mistake::ReservedNetdev),
-        "." | ".." => Some(Mistake::BadNetdev { text: text.clone() }),
-        _ => (!fits).then(|| Mistake::BadNetdev { text: text.clone() }),
+        crate::HOST_NETDEV => Some(DiagnosticKind::ReservedNetdev),
+        "." | ".." => Some(DiagnosticKind::BadNetdev { text: text.clone() }),
+        _ => (!fits).then(|| DiagnosticKind::BadNetdev { text: text.clone() }),
     };
     let fits = mistake.is_none();
     if let Some(mistake) = mistake {
@@ -177,7 +180,7 @@ fn netdev(written: &Spanned<String>, problems: &mut Problems<'_>) -> Option<Stri
 fn l4_checksum(
     raw: &RawPort,
     side: Option<Side>,
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
 ) -> Option<L4Checksum> {
     let words = [("complete", L4Checksum::Complete), ("pass", L4Checksum::Pass)];
     let is_inside = side == Some(Side::Protected);
@@ -186,7 +189,7 @@ fn l4_checksum(
     if let (Some(written), Some(Side::Unprotected), Some(L4Checksum::Complete)) =
         (&raw.l4_checksum, side, l4_checksum)
     {
-        problems.error(&written.span(), Mistake::ChecksumOutside);
+        problems.error(&written.span(), DiagnosticKind::ChecksumOutside);
         return None;
     }
     l4_checksum
@@ -197,7 +200,7 @@ fn addresses(
     raw: &RawPort,
     id: PortId,
     ports: &mut Ports,
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
 ) -> Vec<InterfaceAddress> {
     let mut addresses = Vec::new();
     for written in raw.addresses.iter().flat_map(|list| list.get_ref()) {
@@ -210,7 +213,7 @@ fn addresses(
         // Each port has link-local addresses and their network (RFC 4291 §2.5.6) of its own.
         let link_local = crate::values::is_link_local(address);
         if let Some((_, earlier)) = ports.own.get(&address) {
-            problems.clash(&span, earlier, Mistake::SameAddress { address: address.into() });
+            problems.clash(&span, earlier, DiagnosticKind::SameAddress { address: address.into() });
             ports.sound = false;
             continue;
         }
@@ -218,7 +221,7 @@ fn addresses(
         let network = interface.network();
         match ports.networks.get(&network) {
             Some((port, earlier)) if *port != id && !link_local => {
-                problems.clash(&span, earlier, Mistake::SameNetwork { network });
+                problems.clash(&span, earlier, DiagnosticKind::SameNetwork { network });
                 ports.sound = false;
             }
             Some(_) => {}

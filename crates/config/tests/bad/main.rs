@@ -8,7 +8,7 @@ mod machine;
 mod peers;
 mod policies;
 
-use config::{ConfigErrors, Mistake, Problem, Severity, parse};
+use config::{ConfigErrors, Diagnostic, DiagnosticKind, Severity, parse};
 use doubtful::WARNINGS;
 
 /// Every row of an error.
@@ -83,7 +83,7 @@ fn changed(row: &Row) -> String {
 }
 
 /// Returns whether one of the problems is the row's, shown with its place, line and advice.
-fn told(row: &Row, severity: Severity, problems: &[Problem]) -> bool {
+fn told(row: &Row, severity: Severity, problems: &[Diagnostic]) -> bool {
     problems.iter().any(|problem| {
         let text = problem.to_string();
         let kind = if severity == Severity::Warning { "warning" } else { "error" };
@@ -98,7 +98,7 @@ fn told(row: &Row, severity: Severity, problems: &[Problem]) -> bool {
 fn good_configuration_has_no_errors_and_only_the_warning_of_short_numbers() {
     let parsed = parse(GOOD, "good.toml").unwrap_or_else(|errors| panic!("{errors}"));
     let told: Vec<_> = parsed.warnings.iter().map(|problem| problem.mistake.clone()).collect();
-    assert_eq!(told, [Mistake::ShortNumbers]);
+    assert_eq!(told, [DiagnosticKind::ShortNumbers]);
     for decided in ["esn = true", "esn = false"] {
         let text = GOOD.replace("mode = \"tunnel\"", decided);
         let parsed = parse(&text, "good.toml").unwrap_or_else(|errors| panic!("{errors}"));

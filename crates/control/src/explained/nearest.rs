@@ -20,7 +20,7 @@ pub(super) fn nearest(
     // To match a DISCARD policy would not help.
     let passing = spd.holding().filter(|(_, policy)| policy.action != Action::Discard);
     let near = passing.filter_map(|(_, policy)| {
-        let differing = Differing::of(policy, direction, ingress, flow);
+        let differing = DifferingFields::of(policy, direction, ingress, flow);
         let count = differing.count();
         let is_near = (1..=MAX_DIFFERING).contains(&count);
         let is_elsewhere = differing.local && differing.remote;
@@ -37,7 +37,7 @@ pub(super) fn nearest(
 
 /// The fields of a policy that a flow does not match.
 #[derive(Clone, Copy, Default)]
-struct Differing {
+struct DifferingFields {
     direction: bool,
     ports: bool,
     local: bool,
@@ -64,8 +64,8 @@ fn ends(direction: Direction, flow: &Flow) -> ([Address; 2], Option<[u16; 2]>) {
     }
 }
 
-impl Differing {
-    fn of(policy: &Policy, direction: Direction, ingress: u16, flow: &Flow) -> Differing {
+impl DifferingFields {
+    fn of(policy: &Policy, direction: Direction, ingress: u16, flow: &Flow) -> DifferingFields {
         let selector = &policy.selector;
         let ([local, remote], ports) = ends(direction, flow);
         let lacks = |ranges: &[AddressRange], address| !ranges.iter().any(|r| r.contains(address));
@@ -74,13 +74,13 @@ impl Differing {
             let has = |port| ranges.iter().any(|range| range.lo <= port && port <= range.hi);
             !ranges.is_empty() && !port.is_some_and(has)
         };
-        let mut differing = Differing {
+        let mut differing = DifferingFields {
             direction: policy.only.is_some_and(|only| only != direction),
             ports: policy.ingress.as_ref().is_some_and(|ports| !ports.contains(&ingress)),
             local: lacks(&selector.local, local),
             remote: lacks(&selector.remote, remote),
             protocol: selector.protocol.is_some_and(|protocol| protocol != flow.protocol),
-            ..Differing::default()
+            ..DifferingFields::default()
         };
         match &selector.upper {
             UpperSelector::Any => {}

@@ -39,7 +39,7 @@ pub(super) struct ByAddress {
 
 /// Writes the rules of `policies`: outbound, the one that wins first.
 pub(super) fn by_address(policies: &[&Policy]) -> ByAddress {
-    let Decided { kept, rules, closed, bypasses_left_out } = Decided::of(policies);
+    let SortedPolicies { kept, rules, closed, bypasses_left_out } = SortedPolicies::of(policies);
     let ranges = FAMILIES.into_iter().zip(&closed);
     let ranges: Vec<_> = ranges.map(|(family, closed)| (family, closed.ranges(family))).collect();
     let listed = kept.into_iter().cloned().collect();
@@ -54,7 +54,7 @@ const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
 /// The outbound policies, sorted into rules that pass and addresses that are closed.
 #[derive(Default)]
-struct Decided<'a> {
+struct SortedPolicies<'a> {
     /// BYPASS policies that have rules.
     kept: Vec<&'a Policy>,
     /// Rules of those BYPASS policies.
@@ -64,9 +64,9 @@ struct Decided<'a> {
     bypasses_left_out: usize,
 }
 
-impl<'a> Decided<'a> {
-    fn of(policies: &[&'a Policy]) -> Decided<'a> {
-        let mut decided = Decided::default();
+impl<'a> SortedPolicies<'a> {
+    fn of(policies: &[&'a Policy]) -> SortedPolicies<'a> {
+        let mut decided = SortedPolicies::default();
         let mut bypass_rules = 0;
         for policy in policies {
             let mut families = FAMILIES.into_iter().zip(&mut decided.closed);
@@ -215,7 +215,7 @@ mod tests {
                 Spd::new(compiled.collect()).expect("few rules")
             };
             let ordered = crate::guard::text::in_order(&config.policies);
-            let decided = Decided::of(&ordered);
+            let decided = SortedPolicies::of(&ordered);
             let (all, kept) = (spd(&ordered), spd(&decided.kept));
             for _ in 0..200 {
                 let flow = Flow {

@@ -14,7 +14,7 @@ const REPLACE: u16 = 0x100;
 
 /// The outcome of applying a message about a route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Patched {
+pub(super) enum PatchOutcome {
     /// The view has it.
     Done,
     /// The view had it before.
@@ -24,13 +24,13 @@ pub(super) enum Patched {
 }
 
 /// Applies a message about a route to the view.
-pub(super) fn route(message: &Message<'_>, view: &mut View, nexthops: &Nexthops) -> Patched {
+pub(super) fn route(message: &Message<'_>, view: &mut View, nexthops: &Nexthops) -> PatchOutcome {
     let follows_rules = view.refused.iter().any(|it| matches!(it, Refused::PolicyRule { .. }));
     let Some((route, None)) = read::route(message.payload, nexthops) else {
-        return Patched::InDoubt;
+        return PatchOutcome::InDoubt;
     };
     if follows_rules || !view.shadows.is_empty() {
-        return Patched::InDoubt;
+        return PatchOutcome::InDoubt;
     }
     let rivals = |there: &&KernelRoute| (there.table, there.metric) == (route.table, route.metric);
     let there = view.routes_of(route.table).get(&route.prefix).map_or(&[][..], Vec::as_slice);
@@ -38,12 +38,12 @@ pub(super) fn route(message: &Message<'_>, view: &mut View, nexthops: &Nexthops)
     let replaces = message.flags & REPLACE != 0;
     match (message.kind, &rivals[..]) {
         (kind::NEW_ROUTE, []) if !replaces => view.add_route(route),
-        (kind::NEW_ROUTE, [known]) if **known == route => return Patched::Known,
+        (kind::NEW_ROUTE, [known]) if **known == route => return PatchOutcome::Known,
         (kind::NEW_ROUTE, [_]) if replaces => put(view, Some(route.clone()), &route),
         (kind::DEL_ROUTE, [known]) if **known == route => put(view, None, &route),
-        _ => return Patched::InDoubt,
+        _ => return PatchOutcome::InDoubt,
     }
-    Patched::Done
+    PatchOutcome::Done
 }
 
 /// Replaces the route that has the table and metric of `like`; `None` removes it.

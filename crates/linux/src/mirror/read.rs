@@ -26,7 +26,7 @@ use wire::{Address, Family};
 
 use crate::view::{
     HOST_ROUTE_PROTOCOL, HOST_ROUTE_TABLE, Hop, KernelRoute, LOCAL_TABLE, Link, LinkKind,
-    MAIN_TABLE, NeighbourEntry, NeighbourState, Refused, RouteKind, Standing, Usability,
+    MAIN_TABLE, NeighbourEntry, NeighbourState, Refused, RouteKind, RouteStatus, Usability,
 };
 
 /// Reads a message of rtnetlink.
@@ -294,7 +294,7 @@ impl Reading {
                 kind,
                 hops: Vec::new(),
                 source: None,
-                standing: Standing::Followed,
+                standing: RouteStatus::Followed,
             },
             hop: Some(Hop { link: 0, gateway: None, usability }),
             nexthop: None,
@@ -368,7 +368,7 @@ impl Reading {
             refused = Some(Refused::ConditionalRoute { address, length });
         }
         if refused.is_some() {
-            route.standing = Standing::Refused;
+            route.standing = RouteStatus::Refused;
         }
         (route, refused)
     }
@@ -406,7 +406,7 @@ fn unreadable_route(payload: &[u8]) -> Option<(KernelRoute, Option<Refused>)> {
         }
     }
     let Prefix { address, length } = route.prefix;
-    route.standing = Standing::Refused;
+    route.standing = RouteStatus::Refused;
     let is_used = [MAIN_TABLE, LOCAL_TABLE, HOST_ROUTE_TABLE].contains(&route.table);
     is_used.then_some((route, Some(Refused::UnreadableRoute { address, length })))
 }
@@ -661,7 +661,7 @@ mod tests {
         let payload = with_attributes(&ROUTE, &[(1, &[10, 6, 0, 0]), (6, &[1, 2, 3])]);
         let (route, refused) = route(&payload, &Nexthops::new()).unwrap();
         assert_eq!(route.prefix, Prefix { address: ip("10.6.0.0"), length: 16 });
-        assert_eq!(route.standing, Standing::Refused);
+        assert_eq!(route.standing, RouteStatus::Refused);
         assert_eq!(refused, Some(Refused::UnreadableRoute { address: ip("10.6.0.0"), length: 16 }));
     }
 
@@ -669,7 +669,7 @@ mod tests {
     fn a_route_by_an_object_that_is_gone_still_shadows_wider_ones() {
         let payload = with_attributes(&ROUTE, &[(1, &[10, 6, 0, 0]), (30, &7u32.to_ne_bytes())]);
         let (gone, refused) = route(&payload, &Nexthops::new()).unwrap();
-        assert_eq!(gone.standing, Standing::Refused);
+        assert_eq!(gone.standing, RouteStatus::Refused);
         assert_eq!(refused, Some(Refused::NexthopObject { id: 7 }));
         let of_tunnel = with_attributes(
             &[2, 0, 0, 0, 0, 0, 0, 0],
@@ -677,7 +677,7 @@ mod tests {
         );
         assert_eq!(nexthop(&of_tunnel), Some((7, Nexthop::Unknown)));
         let objects = Nexthops::from([(7, Nexthop::Unknown)]);
-        assert_eq!(route(&payload, &objects).unwrap().0.standing, Standing::Refused);
+        assert_eq!(route(&payload, &objects).unwrap().0.standing, RouteStatus::Refused);
     }
 
     #[test]

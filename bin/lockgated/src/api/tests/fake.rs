@@ -16,7 +16,7 @@ use crate::backend::{
     Backend, CacheQuestion, CaptureOrder, CaptureRefused, Change, Consent, Done, Intent,
     NotConfirmed, Now, PolicyChange, Refused, Running, ToConfirm,
 };
-use crate::liveness::Heard;
+use crate::liveness::PeerLiveness;
 use crate::who::{ConnectionNumber, Uid};
 
 pub(super) const CONFIG: &str = r#"
@@ -116,9 +116,9 @@ pub(super) fn entries(family: &str) -> v1::CacheEntries {
 }
 
 /// Heard a minute ago, silent for 20 s.
-fn heard() -> Heard {
+fn heard() -> PeerLiveness {
     let ago = |seconds| std::time::Instant::now().checked_sub(Duration::from_secs(seconds));
-    Heard { last_received: ago(60), silent_since: ago(20) }
+    PeerLiveness { last_received: ago(60), silent_since: ago(20) }
 }
 
 pub(super) fn event(number: u64) -> v1::Event {

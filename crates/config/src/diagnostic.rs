@@ -24,7 +24,7 @@ pub(crate) const REPLAY_WORDS: usize = 7;
 /// One thing that is wrong. The file's author is at fault, unless the text says otherwise.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[allow(missing_docs)] // Each variant's message is its documentation; a field is what it shows.
-pub enum Mistake {
+pub enum DiagnosticKind {
     // The file
     #[error("cannot be read: {}", kind_text(*.kind))]
     Unreadable { kind: ErrorKind },
@@ -422,16 +422,15 @@ fn vlan_text(vlan: Option<i128>) -> String {
     vlan.map_or_else(|| "untagged".into(), |id| format!("with VLAN id {id}"))
 }
 
-impl Mistake {
-    /// Returns whether the line it is about may hold what nobody should see: a key in the wrong
-    /// file.
+impl DiagnosticKind {
+    /// Returns whether the line of the mistake may hold a secret: a key in the wrong file.
     pub(crate) fn may_hold_a_secret(&self) -> bool {
         matches!(
             self,
-            Mistake::BadKeys
-                | Mistake::BadKeyFileName
-                | Mistake::KeyAsFileName
-                | Mistake::ForeignKey { foreign: Foreign::Secret, .. }
+            DiagnosticKind::BadKeys
+                | DiagnosticKind::BadKeyFileName
+                | DiagnosticKind::KeyAsFileName
+                | DiagnosticKind::ForeignKey { foreign: Foreign::Secret, .. }
         )
     }
 }

@@ -55,9 +55,9 @@ pub(crate) fn part(last: u64, numbers: SequenceNumbers) -> f64 {
     (part * 1e6).round() / 1e6
 }
 
-/// Tells which SAs have passed a mark or used all of their sequence numbers. Looked at every
-/// second; each event is told when its SA gets there, and the end again and again.
-pub(crate) fn tell(told: &mut HashMap<Fingerprint, Used>, gateway: &Gateway, events: &Events) {
+/// Reports SAs that have passed a mark or used all of their sequence numbers. Called every second;
+/// a mark is reported once, the end repeatedly.
+pub(crate) fn report(told: &mut HashMap<Fingerprint, Used>, gateway: &Gateway, events: &Events) {
     let mut known = std::mem::take(told);
     for sa in gateway.snapshot.outbound() {
         let (last, numbers) = (sa.sequence.last(), sa.sequence.numbers());

@@ -14,8 +14,8 @@ use std::ops::Range;
 
 use toml::de::DeTable;
 
-use crate::errors::Problems;
-use crate::mistake::Mistake;
+use crate::diagnostic::DiagnosticKind;
+use crate::errors::Diagnostics;
 use crate::raw::{self, Raw, RawPolicy};
 use crate::read::Section;
 use crate::source::{Origin, Source};
@@ -33,20 +33,20 @@ pub(crate) struct Whole;
 
 /// The places where to cut a text.
 #[derive(Default)]
-pub(crate) struct Pieces {
+pub(crate) struct Chunks {
     /// Parts without policies; each begins with a line.
     frame: Vec<Range<usize>>,
     /// Policies; each begins with a line `[[policy]]`.
     policies: Vec<Range<usize>>,
 }
 
-impl Pieces {
-    pub(crate) fn of(text: &str) -> Pieces {
-        Pieces::cut(text, PIECE_BYTES)
+impl Chunks {
+    pub(crate) fn of(text: &str) -> Chunks {
+        Chunks::cut(text, PIECE_BYTES)
     }
 
-    fn cut(text: &str, piece_bytes: usize) -> Pieces {
-        let mut pieces = Pieces::default();
+    fn cut(text: &str, piece_bytes: usize) -> Chunks {
+        let mut pieces = Chunks::default();
         let (mut begin, mut in_policies) = (0, false);
         let mut at = 0;
         for line in text.split_inclusive('\n') {
@@ -81,7 +81,7 @@ impl Pieces {
     pub(crate) fn frame(
         &self,
         source: &Source<'_>,
-        problems: &mut Problems<'_>,
+        problems: &mut Diagnostics<'_>,
     ) -> Result<Raw, Whole> {
         let part = |piece: &Range<usize>| &source.text[piece.clone()];
         let text = match self.frame.as_slice() {
@@ -101,11 +101,11 @@ impl Pieces {
         Ok(raw::frame(&Section::top(&table, &origin), problems))
     }
 
-    /// The policies, some at a time. Each piece is read when it is asked for.
+    /// Returns the policies in chunks. Each piece is read when the iterator reaches it.
     pub(crate) fn policies<'a>(
         &'a self,
         source: &'a Source<'_>,
-    ) -> impl FnMut(&mut Problems<'_>) -> Option<Result<Vec<RawPolicy>, Whole>> + 'a {
+    ) -> impl FnMut(&mut Diagnostics<'_>) -> Option<Result<Vec<RawPolicy>, Whole>> + 'a {
         let mut pieces = self.policies.iter();
         move |problems| {
             let piece = pieces.next()?;
@@ -116,16 +116,16 @@ impl Pieces {
     }
 }
 
-/// Notes the mistakes of a text that [`Pieces`] cannot be read of. A small one is read as a whole:
-/// `Some`: what a whole says is no mistake.
+/// Reads a whole text that cannot be read in [`Chunks`], and notes its mistakes. `Some`: the text
+/// has none.
 pub(crate) fn read_whole(
     source: &Source<'_>,
-    problems: &mut Problems<'_>,
+    problems: &mut Diagnostics<'_>,
 ) -> Option<(Raw, Vec<RawPolicy>)> {
     if source.text.len() <= WHOLE_BYTES {
         return raw::read(source, problems);
     }
-    let pieces = Pieces::of(source.text);
+    let pieces = Chunks::of(source.text);
     let mut all: Vec<&Range<usize>> = pieces.frame.iter().chain(&pieces.policies).collect();
     all.sort_by_key(|piece| piece.start);
     for piece in all {
@@ -136,13 +136,13 @@ pub(crate) fn read_whole(
         }
         let policies = table.get_ref().get_key_value("policy");
         if let (Some((key, _)), false) = (policies, begins_policy(&source.text[piece.clone()])) {
-            let mistake = Mistake::PolicyInFrame { limit: WHOLE_BYTES };
+            let mistake = DiagnosticKind::PolicyInFrame { limit: WHOLE_BYTES };
             problems.error(&origin.span(key.span()), mistake);
         }
     }
     if !problems.has_errors() {
         // Each piece is right and all together are not: sections of the frame are there twice.
-        problems.error(&(0..0), Mistake::SameSection);
+        problems.error(&(0..0), DiagnosticKind::SameSection);
     }
     None
 }
@@ -167,7 +167,7 @@ mod tests {
 
     /// The texts of the frame and of the policies.
     fn cut(text: &str, piece_bytes: usize) -> (Vec<&str>, Vec<&str>) {
-        let pieces = Pieces::cut(text, piece_bytes);
+        let pieces = Chunks::cut(text, piece_bytes);
         let texts = |ranges: &[Range<usize>]| ranges.iter().map(|r| &text[r.clone()]).collect();
         (texts(&pieces.frame), texts(&pieces.policies))
     }
@@ -194,8 +194,8 @@ mod tests {
             "[node]\nname = {\n[[policy]]\n}\n",
         ] {
             let source = Source::new("x", text);
-            let mut problems = Problems::new(&source);
-            let pieces = Pieces::cut(text, 1);
+            let mut problems = Diagnostics::new(&source);
+            let pieces = Chunks::cut(text, 1);
             assert_eq!(pieces.policies.len(), 1, "{text}");
             assert!(pieces.frame(&source, &mut problems).is_err(), "{text}");
         }
@@ -204,8 +204,8 @@ mod tests {
     /// The sections and problems that reading by pieces finds; `None`: a piece has a mistake.
     fn by_pieces(text: &str) -> Option<String> {
         let source = Source::new("x", text);
-        let mut problems = Problems::new(&source);
-        let pieces = Pieces::cut(text, 1);
+        let mut problems = Diagnostics::new(&source);
+        let pieces = Chunks::cut(text, 1);
         let frame = pieces.frame(&source, &mut problems).ok()?;
         let mut policies = Vec::new();
         let mut next = pieces.policies(&source);
@@ -217,7 +217,7 @@ mod tests {
 
     fn as_a_whole(text: &str) -> String {
         let source = Source::new("x", text);
-        let mut problems = Problems::new(&source);
+        let mut problems = Diagnostics::new(&source);
         let (frame, policies) = raw::read(&source, &mut problems).expect("no mistake in it");
         format!("{frame:?} {policies:?} {:?}", problems.finish())
     }
@@ -261,8 +261,8 @@ mod tests {
     fn policies_that_the_frame_holds_are_not_read_in_pieces() {
         for text in ["policy = []\n[[policy]]\n", "[policy.x]\n", "[[ policy ]]\n[[policy]]\n"] {
             let source = Source::new("x", text);
-            let mut problems = Problems::new(&source);
-            assert!(Pieces::of(text).frame(&source, &mut problems).is_err(), "{text}");
+            let mut problems = Diagnostics::new(&source);
+            assert!(Chunks::of(text).frame(&source, &mut problems).is_err(), "{text}");
         }
     }
 }

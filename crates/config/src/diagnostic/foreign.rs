@@ -121,7 +121,7 @@ fn plain(key: &str) -> String {
     key.to_lowercase().replace(['-', '_'], "")
 }
 
-/// Returns the keys that stand for another program's key.
+/// Returns the keys that replace another program's key.
 pub(crate) fn renamed(key: &str) -> &'static [&'static str] {
     match plain(key).as_str() {
         "natt" | "nattraversal" | "udpencap" | "encap" | "forceencaps" => &["encapsulation"],

@@ -17,7 +17,7 @@ use crate::worker::WorkerGone;
 
 /// The reason why a place is not taken for a peer's.
 #[derive(Debug, thiserror::Error)]
-enum NotThere {
+enum AddressRefusal {
     #[error("{0} is not outside: no route by an unprotected port leads there")]
     Inside(IpAddr),
     #[error(transparent)]
@@ -38,14 +38,14 @@ impl Gateway {
         for moved in seen {
             match self.peer_moved(moved) {
                 Ok(moved) => made.extend(moved),
-                Err(why) => self.tell_not_there(moved.set, &why),
+                Err(why) => self.report_not_there(moved.set, &why),
             }
         }
         if made.is_empty() {
             return Ok(made);
         }
         let live = live_parts_of(&self.compiled, &self.view, self.frame_bytes);
-        self.tell_problems(&live);
+        self.report_problems(&live);
         self.publish_view(live).await?;
         for MovedPeer { peer, from, to } in &made {
             let message = format!("peer {peer} has moved from {from} to {to}");
@@ -54,15 +54,15 @@ impl Gateway {
         Ok(made)
     }
 
-    fn peer_moved(&mut self, moved: &Moved) -> Result<Option<MovedPeer>, NotThere> {
+    fn peer_moved(&mut self, moved: &Moved) -> Result<Option<MovedPeer>, AddressRefusal> {
         let end = End { address: moved.address.into(), port: moved.port };
         if !is_outside(&self.snapshot, end.address) {
-            return Err(NotThere::Inside(end.address));
+            return Err(AddressRefusal::Inside(end.address));
         }
         Ok(self.compiled.move_peer(moved.set, end)?)
     }
 
-    fn tell_not_there(&self, set: SaSetId, why: &NotThere) {
+    fn report_not_there(&self, set: SaSetId, why: &AddressRefusal) {
         // One that is gone meanwhile stays nowhere.
         let Some(set) = self.compiled.sets().find(|known| known.id == set) else { return };
         let peer = set.peer.as_str();

@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use crate::durable::{Found, Reservation, Standing};
-use crate::witness::Testimony;
+use crate::durable::{Found, KeyStatus, Reservation};
+use crate::witness::Evidence;
 
 /// The highest age of the file of a key that no record knows: an older one may have been used
 /// before.
@@ -109,10 +109,10 @@ pub enum Refusal {
 /// All that is known of a sealing key.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
-    /// The last number that the run record of this boot says was used; what it saw reserved.
+    /// Last number used and last number reserved according to the run record of this boot.
     pub(crate) run: Option<(u64, u64)>,
     pub(crate) durable: Found<Reservation>,
-    pub(crate) witness: Found<Testimony>,
+    pub(crate) witness: Found<Evidence>,
     pub(crate) opened_here: bool,
     pub(crate) machine: u128,
     pub(crate) file_modified: SystemTime,
@@ -150,7 +150,7 @@ impl From<Refusal> for Refused {
 /// 3. known by all three: on from the run record's last number; after a reboot from the end of the
 ///    reservation, which skips what it allowed
 /// 4. known by none: new if its file is
-pub(crate) fn judge(facts: &Facts) -> Result<Start, Refused> {
+pub(crate) fn evaluate(facts: &Facts) -> Result<Start, Refused> {
     let durable = match &facts.durable {
         Found::Missing => None,
         Found::Good(durable) => Some(*durable),
@@ -165,7 +165,7 @@ pub(crate) fn judge(facts: &Facts) -> Result<Start, Refused> {
     if machines.into_iter().flatten().any(|machine| machine != facts.machine) {
         return Err(Refusal::OtherMachine.into());
     }
-    if durable.is_some_and(|durable| durable.standing == Standing::Spent) {
+    if durable.is_some_and(|durable| durable.standing == KeyStatus::Spent) {
         return Err(Refusal::Spent.into());
     }
     if facts.opened_here {

@@ -17,11 +17,11 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 use wire::Address;
 
-use crate::daemon::Daemon;
+use crate::backend_impl::Daemon;
 use crate::events::Kind;
 use crate::failure::Failure;
-use crate::numbers;
 use crate::orders::Order;
+use crate::sequence_usage;
 use crate::state::State;
 use crate::worker::WorkerGone;
 
@@ -34,19 +34,19 @@ const GUARD_PAUSE: Duration = Duration::from_millis(200);
 
 /// The signal that ended the loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum End {
+pub(crate) enum ShutdownSignal {
     /// SIGTERM.
     Terminated,
     /// SIGINT.
     Interrupted,
 }
 
-impl End {
+impl ShutdownSignal {
     /// The signal's name.
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            End::Terminated => "SIGTERM",
-            End::Interrupted => "SIGINT",
+            ShutdownSignal::Terminated => "SIGTERM",
+            ShutdownSignal::Interrupted => "SIGINT",
         }
     }
 }
@@ -67,10 +67,10 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> End {
+    async fn next(&mut self) -> ShutdownSignal {
         tokio::select! {
-            _ = self.terminate.recv() => End::Terminated,
-            _ = self.interrupt.recv() => End::Interrupted,
+            _ = self.terminate.recv() => ShutdownSignal::Terminated,
+            _ = self.interrupt.recv() => ShutdownSignal::Interrupted,
         }
     }
 }
@@ -99,7 +99,7 @@ pub(crate) async fn run(
     mirror: &mut Mirror,
     Asked { mut wanted, mut moved, mut orders, mut not_reserved, mut tasks }: Asked,
     mut signals: Signals,
-) -> Result<End, Failure> {
+) -> Result<ShutdownSignal, Failure> {
     let mut follow_moves = interval(FOLLOW_MOVES);
     let mut inspect = interval(INSPECT);
     for clock in [&mut follow_moves, &mut inspect] {
@@ -115,7 +115,7 @@ pub(crate) async fn run(
             Some(order) = orders.recv() => state.obey(order).await?,
             changes = mirror.changed() => {
                 for note in &changes.notes {
-                    tell(state, note);
+                    report_note(state, note);
                 }
                 settle(state, mirror, &mut told).await?;
                 host.follow(changes.lists, state, mirror);
@@ -147,7 +147,7 @@ pub(crate) async fn run(
                 state.sample().await?;
                 let links = state.gateway.live.links.iter().flatten().copied().collect();
                 mirror.probe_stale(&links);
-                numbers::tell(&mut state.numbers_told, &state.gateway, &state.events);
+                sequence_usage::report(&mut state.usage_reported, &state.gateway, &state.events);
                 if !state.gateway.is_alive() {
                     // Its queues would be closed for ever.
                     return Err(WorkerGone.into());
@@ -180,7 +180,7 @@ async fn settle(
     told: &mut Unanswered,
 ) -> Result<(), WorkerGone> {
     state.gateway.follow(mirror.view().clone().into()).await?;
-    tell_unanswered(state, told);
+    report_unanswered(state, told);
     // Wishes: what the kernel refuses is tried again with the next change.
     let _ = mirror.keep_fresh(&state.gateway.live.fresh);
     state.show();
@@ -232,7 +232,7 @@ impl HostRoutes {
         let generation = state.gateway.compiled.generation;
         let basis = Basis { generation, addresses: mirror.view().addresses.clone() };
         if self.known.as_ref().is_some_and(|(known, _)| *known == basis) {
-            return self.tell(state, mirror);
+            return self.report(state, mirror);
         }
         self.is_due = true;
         let (compiled, view) = (state.gateway.compiled.copied(), mirror.view().clone());
@@ -254,11 +254,11 @@ impl HostRoutes {
     /// Tells the kernel routes that were made, and has others made where policies or addresses are
     /// others by now.
     fn set(&mut self, state: &State, mirror: &mut Mirror) {
-        self.tell(state, mirror);
+        self.report(state, mirror);
         self.lead(state, mirror, Set::IfOthers);
     }
 
-    fn tell(&mut self, state: &State, mirror: &mut Mirror) {
+    fn report(&mut self, state: &State, mirror: &mut Mirror) {
         let Some((_, routes)) = self.known.as_ref().filter(|_| self.is_due) else { return };
         self.is_due = false;
         if let Err(error) = mirror.set_host_routes(HOST_NETDEV, routes) {
@@ -281,7 +281,7 @@ pub(crate) async fn watch_guard(daemon: Arc<Daemon>) {
     }
 }
 
-fn tell(state: &mut State, note: &Note) {
+fn report_note(state: &mut State, note: &Note) {
     let kind = match note {
         Note::Resynced(_) => {
             state.netlink_resyncs += 1;
@@ -298,7 +298,7 @@ fn tell(state: &mut State, note: &Note) {
 type Unanswered = BTreeSet<(u32, Address)>;
 
 /// Tells which next hops do not answer: each once, until it has answered.
-fn tell_unanswered(state: &State, told: &mut Unanswered) {
+fn report_unanswered(state: &State, told: &mut Unanswered) {
     let known = |hop: &(u32, Address)| state.gateway.view.neighbours.get(hop);
     // The kernel goes on asking, so that a failure alone comes and goes.
     told.retain(|hop| {

@@ -21,7 +21,7 @@ use crate::config_file::Target;
 use crate::events::{Events, Kind};
 use crate::orders::{Order, Reply};
 use crate::overview;
-use crate::picture::{Picture, Waiting};
+use crate::picture::{AwaitedConfirmation, Picture};
 use crate::policies;
 use crate::revisions::on_disk;
 use crate::save;
@@ -37,7 +37,8 @@ const ASKED_AGAIN: usize = 8;
 /// Time to wait for the picture of that snapshot.
 const PICTURE_WAIT: Duration = Duration::from_millis(20);
 
-/// The daemon as the API has it: the last picture of what runs, and ways to those who change it.
+/// The daemon for the API: the last picture of the running state, and channels to the threads that
+/// change it.
 pub(crate) struct Daemon {
     picture: watch::Receiver<Arc<Picture>>,
     orders: mpsc::Sender<Order>,
@@ -64,7 +65,7 @@ impl Daemon {
         Arc::new(Daemon { picture, orders, asks, events, captures: Captures::default() })
     }
 
-    /// Returns the last picture of what runs. Waits for nobody.
+    /// Returns the last picture of the running state, without waiting.
     pub(crate) fn picture(&self) -> Arc<Picture> {
         self.picture.borrow().clone()
     }
@@ -115,7 +116,7 @@ impl Daemon {
             let judge = move || policies::judge(&picture, &change);
             return tokio::task::spawn_blocking(judge).await.map_err(machine)?;
         }
-        let asked = |answer| Ask::Policies(policies::Waiting { change, by, answer });
+        let asked = |answer| Ask::Policies(policies::QueuedChange { change, by, answer });
         let (mut done, written) = self.ask(asked).await.unwrap_or(Err(Refused::Stopping))?;
         // The next changes need not wait for the disk.
         let (number, written) = (done.revision, on_disk(written).await);
@@ -461,7 +462,7 @@ fn status(picture: &Picture, drift: v1::Drift) -> v1::Status {
         },
         guard: picture.guard_state.to_string(),
         config_file: picture.file.display().to_string(),
-        waiting: picture.pending.as_ref().map(Waiting::waits).map(crate::api::waiting),
+        waiting: picture.pending.as_ref().map(AwaitedConfirmation::waits).map(crate::api::waiting),
         drift: Some(drift),
         troubles: picture.lasting_troubles.clone(),
         ..v1::Status::default()
