@@ -31,14 +31,14 @@ struct Args {
     /// Demonstration to run
     #[arg(value_enum, default_value = "replay")]
     name: Name,
-    /// replay: go on, with new keys and new traffic, for so many seconds; gateways: measure each
-    /// throughput for so many seconds
+    /// replay: repeat with new keys and new traffic for this many seconds; gateways: measure each
+    /// throughput for this many seconds
     #[arg(long, value_name = "N", default_value_t = 0)]
     seconds: u64,
     /// replay: keep configurations, keys and captures of the last round in this directory
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// gateways: run this program too, between the same gateways, and show its figures beside ours
+    /// gateways: run this program too, between the same hosts, and show its figures for comparison
     #[arg(long, value_name = "wireguard-go=PATH")]
     peer: Option<gateways::Rival>,
     /// Answer in JSON

@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// Read the key files from this directory instead of the configuration's `keys_dir`
     #[arg(long, value_name = "DIR")]
     keys_dir: Option<PathBuf>,
-    /// Print the whole configuration with every default written out
+    /// Print the configuration with every default
     #[arg(long)]
     effective: bool,
     /// Answer in JSON

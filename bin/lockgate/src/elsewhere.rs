@@ -17,7 +17,7 @@ const PACKAGED: &str = "/usr/libexec/lockgate";
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Words {
-    /// Words that are handed on; `--help` lists what the program takes
+    /// Arguments of the program; `--help` lists them
     #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<OsString>,
 }

@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// The port that the packet comes in by ("host": from this machine itself)
     #[arg(long = "in", value_name = "PORT")]
     port: String,
-    /// The packet came sealed from this peer and was opened
+    /// The packet arrived in ESP from this peer and was decrypted
     #[arg(long, value_name = "PEER")]
     from_peer: Option<String>,
     /// The packet is a later fragment: its ports are in another one
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     /// tcp, udp, icmp/8/0, icmpv6/128/0, esp, … or a number
     #[arg(value_name = "PROTO")]
     protocol: String,
-    /// Source address, with a port if the protocol has ports (else 49152 is taken)
+    /// Source address, with a port if the protocol has ports [default port: 49152]
     #[arg(value_name = "SRC[:PORT]")]
     source: String,
     /// Destination address, with a port if the protocol has ports

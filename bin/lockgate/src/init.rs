@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// Name of this gateway [default: the name of this machine]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Interface towards the own hosts: the protected port
+    /// Interface towards this gateway's own hosts: the protected port
     #[arg(long, value_name = "INTERFACE")]
     lan: Option<String>,
     /// A network behind it; repeat the option, or separate several by commas
@@ -61,10 +61,10 @@ pub(crate) struct Args {
     /// A network behind the other gateway; as --network
     #[arg(long, value_name = "NETWORK")]
     peer_network: Vec<String>,
-    /// Protected interface of the other gateway [default: a guess, the name of ours]
+    /// Protected interface of the other gateway [default: a guess, this gateway's]
     #[arg(long, value_name = "INTERFACE")]
     peer_lan: Option<String>,
-    /// Unprotected interface of the other gateway [default: a guess, the name of ours]
+    /// Unprotected interface of the other gateway [default: a guess, this gateway's]
     #[arg(long, value_name = "INTERFACE")]
     peer_wan: Option<String>,
     /// Cipher suite of the tunnel

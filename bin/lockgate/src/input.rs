@@ -39,7 +39,7 @@ pub(crate) enum Input {
 }
 
 impl Input {
-    /// `-` is standard input; a file of this name is written `./-`.
+    /// Returns the input of a path: `-` is standard input; write `./-` for a file of this name.
     pub(crate) fn of(path: &Path) -> Input {
         match path.as_os_str() == "-" {
             true => Input::Standard,

@@ -8,11 +8,11 @@ use replay::Job;
 use crate::failure::{Failure, Usage};
 use crate::input::Input;
 
-/// Walk captures through a gateway's configuration; needs no privileges
+/// Run captures through a gateway's configuration; needs no privileges
 ///
-/// Walks captured packets through a gateway's configuration as the daemon would walk live ones,
-/// and tells what became of them. Needs no privileges and touches no port. The flow cache is that
-/// of [cache] in the configuration, for one worker.
+/// Processes captured packets by a gateway's configuration as the daemon processes live ones, and
+/// reports the results. Needs no privileges and touches no port. The flow cache is that of [cache]
+/// in the configuration, for one worker.
 ///
 /// OUT.pcap gets every frame that left, OUT.PORT.pcap those of one port, OUT.host.pcap the IP
 /// packets for this machine itself. The packets' times are the clock; several inputs are merged by
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// A capture (pcap or pcapng) that enters by the first protected port
     #[arg(value_name = "IN.pcap")]
     input: Option<PathBuf>,
-    /// Capture to write everything that leaves to
+    /// Capture file for all packets that leave
     #[arg(value_name = "OUT.pcap")]
     output: PathBuf,
 }

@@ -235,7 +235,7 @@ pub(crate) enum Refused {
     /// The daemon's file cannot be written.
     #[error("not saved: {0}")]
     NotSaved(#[source] SaveError),
-    /// It needs a restart, and why.
+    /// The change needs a restart, for this reason.
     #[error(transparent)]
     Machine(Box<dyn std::error::Error + Send + Sync>),
     /// The daemon is ending.

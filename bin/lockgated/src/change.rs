@@ -339,7 +339,7 @@ impl State {
         self.note_written(number, written)
     }
 
-    /// Goes over to a compiled configuration, or stays with the one that runs.
+    /// Switches to a compiled configuration, or stays with the running one.
     ///
     /// # Errors
     /// [`NotMade`].

@@ -255,7 +255,7 @@ impl Changer {
         done
     }
 
-    /// Does something with the compiler on a thread of its own.
+    /// Runs a function with the compiler on a thread of its own.
     ///
     /// # Errors
     /// [`NoCompiler`]: it panicked, or had before.

@@ -161,7 +161,7 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    /// `None`: there is no such file.
+    /// Returns the stamp of a file; `None`: there is no such file.
     pub(crate) fn of(file: &Path) -> Option<Stamp> {
         let found = std::fs::metadata(file).ok()?;
         Some(Stamp {

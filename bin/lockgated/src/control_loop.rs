@@ -269,7 +269,7 @@ impl HostRoutes {
     }
 }
 
-/// Restores the guard whenever somebody removes it; for ever.
+/// Restores the guard whenever another program removes it, for ever.
 pub(crate) async fn watch_guard(daemon: Arc<Daemon>) {
     let mut watch = GuardWatch::start();
     loop {

@@ -366,7 +366,8 @@ mod tests {
         nft_works();
     }
 
-    /// Another user has only what he was given, and `nft` only what is passed on.
+    /// Runs as another user with only the capabilities of the service, and `nft` with those that
+    /// are passed on.
     #[test]
     fn a_service_user_without_root_can_run_nft_too() {
         let given = "+net_admin,+net_raw,+bpf,+perfmon,+ipc_lock";

@@ -97,7 +97,7 @@ pub(crate) struct Revision {
     pub(crate) base: PathBuf,
     /// Sections that differ from the revision before.
     pub(crate) changes: u32,
-    /// The revision that it brought back.
+    /// The revision that this one restored.
     pub(crate) restored: Option<u64>,
     pub(crate) confirmation: Confirmation,
 }
@@ -399,7 +399,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Returns the revision's text. Blocks until what waits to be written is.
+    /// Returns the revision's text. Blocks until pending writes are done.
     ///
     /// # Errors
     /// The files cannot be read, or are not what was written.

@@ -15,7 +15,8 @@ use crate::picture::Picture;
 use crate::unconfirmed;
 use crate::who::Uid;
 
-/// Checks that a text which was written for the directory `base` means the same next to `file`.
+/// Checks that a text which was written for the directory `base` means the same in the directory of
+/// `file`.
 pub(crate) fn check_keys_dir(
     config: &Validated,
     base: &Path,
@@ -95,7 +96,7 @@ pub(crate) fn write_running(picture: &Picture) -> Result<String, SaveError> {
     Target::open(file)?.write(&text).map(|_| text)
 }
 
-/// Records what became of a request to save.
+/// Records the result of a request to save as an audit event.
 pub(crate) fn audit(events: &Events, by: Uid, done: &Result<v1::Saved, Refused>) {
     match done {
         Ok(saved) if saved.unchanged => {}

@@ -21,7 +21,7 @@ pub const DEFAULT_SOCKET: &str = "/run/lockgate/api.sock";
 pub const SOCKET_VARIABLE: &str = "LOCKGATE_SOCKET";
 /// The group whose members may read.
 pub const READ_GROUP: &str = "lockgate";
-/// The group whose members may change, beside root.
+/// Group whose members may change the configuration, as root may.
 pub const ADMIN_GROUP: &str = "lockgate-admin";
 
 /// Largest request, bytes: a configuration of the largest size and its envelope.

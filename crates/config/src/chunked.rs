@@ -31,7 +31,7 @@ const WHOLE_BYTES: usize = 16 << 20;
 #[derive(Debug)]
 pub(crate) struct Whole;
 
-/// The places where to cut a text.
+/// Positions at which a text is cut into chunks.
 #[derive(Default)]
 pub(crate) struct Chunks {
     /// Parts without policies; each begins with a line.
@@ -116,8 +116,8 @@ impl Chunks {
     }
 }
 
-/// Reads a whole text that cannot be read in [`Chunks`], and notes its mistakes. `Some`: the text
-/// has none.
+/// Reads a text as a whole, if it cannot be read in [`Chunks`], and notes its mistakes. `Some`: the
+/// text has none.
 pub(crate) fn read_whole(
     source: &Source<'_>,
     problems: &mut Diagnostics<'_>,

@@ -41,7 +41,7 @@ pub struct Difference {
     pub name: String,
     /// Its lines in the earlier configuration; empty: it is not there.
     pub before: String,
-    /// Its lines in the later configuration; empty: it is not there.
+    /// Its lines in the later configuration; empty if that lacks it.
     pub after: String,
 }
 

@@ -52,7 +52,7 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
-    /// A problem that shows no line of its file.
+    /// Makes a diagnostic that shows no line of its file.
     pub(crate) fn new(severity: Severity, place: Location, mistake: DiagnosticKind) -> Diagnostic {
         Diagnostic { severity, place, mistake, earlier: None, excerpt: None }
     }

@@ -8,7 +8,7 @@ use wire::Address;
 pub struct InterfaceAddress {
     /// Our address.
     pub address: Address,
-    /// Bits of the network's prefix, at least 1.
+    /// Length of the network's prefix in bits, at least 1.
     pub length: u8,
 }
 

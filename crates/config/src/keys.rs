@@ -58,8 +58,8 @@ impl Keys {
         &self.peers[peer.0 as usize]
     }
 
-    /// Reads the key files of all peers, in this directory; the `named` place of each peer is where
-    /// its key file is named.
+    /// Reads the key files of all peers in this directory. `named` holds, for each peer, the
+    /// location that names its key file.
     ///
     /// Returns the keys with warnings.
     ///

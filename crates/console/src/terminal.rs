@@ -95,8 +95,8 @@ impl Terminal {
         }
     }
 
-    /// Breaks text into lines between words, so that `indent` more columns fit in front of each.
-    /// A word that is longer than a line stays whole.
+    /// Breaks text into lines between words, so that `indent` more columns fit before each line. A
+    /// word that is longer than a line is not broken.
     pub fn wrap(self, text: &str, indent: usize) -> Vec<String> {
         match self.width {
             None => vec![text.to_owned()],

@@ -297,7 +297,7 @@ pub struct AdoptedBase {
 }
 
 impl RebuildJob {
-    /// Does it. Takes as long as there are policies.
+    /// Compacts the changes. Takes longer the more policies there are.
     ///
     /// # Errors
     /// [`CompileError::Spd`]: with the changes folded in, a search would be too costly. What runs

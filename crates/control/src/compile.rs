@@ -1,4 +1,4 @@
-//! From a validated configuration and its keys to the snapshot that the walk looks things up in.
+//! Compiles a validated configuration and its keys to the parts of a snapshot.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! From a configuration, its keys and what Linux knows to what the walk looks up.
+//! Compiles a configuration, its keys and the kernel's state to the snapshots that workers use.
 //!
 //! | from | by | comes |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! From what the kernel knows to what the walk looks up. Pure.
+//! Translates the kernel's state to the tables that workers look up. Pure.
 //!
 //! | the kernel has | the walk gets |
 //! |---|---|

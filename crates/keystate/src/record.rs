@@ -10,7 +10,7 @@ use std::fmt::Write;
 
 use aws_lc_rs::digest;
 
-/// The content of a record is not what was written: damaged, cut, or of another kind.
+/// The content of a record is damaged, cut, or of another kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Damaged;
 

@@ -124,8 +124,8 @@ impl Ethtool {
         })
     }
 
-    /// Switches off what changes received frames, and returns what stays on because the driver
-    /// cannot do without: the caller refuses the port (tags) or warns.
+    /// Switches off the offloads that change received frames. Returns those that the driver keeps
+    /// on: the caller refuses the port (tags) or warns.
     ///
     /// # Errors
     /// [`NetlinkError`]: the netdev is gone, the privilege is missing, or netlink broke.

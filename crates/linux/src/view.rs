@@ -40,7 +40,7 @@ pub struct Link {
     pub mac: [u8; 6],
     /// Largest IP packet that leaves by it, bytes.
     pub mtu: u32,
-    /// Set if the netdev is switched on.
+    /// True if the netdev is up (administratively).
     pub admin_up: bool,
     /// Set if the other end is there.
     pub carrier: bool,
@@ -119,11 +119,11 @@ pub struct KernelRoute {
     pub hops: Vec<Hop>,
     /// The source that this machine itself speaks from on this route.
     pub source: Option<Address>,
-    /// Standing of the route: followed or refused.
+    /// Status of the route: followed or refused.
     pub standing: RouteStatus,
 }
 
-/// Standing of a route: followed or refused.
+/// Status of a route: followed or refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RouteStatus {
     /// The route is followed.

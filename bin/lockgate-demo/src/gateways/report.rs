@@ -75,7 +75,7 @@ pub(super) struct TimeFigure {
 }
 
 impl TimeFigure {
-    /// A time in whole milliseconds.
+    /// Makes a time in whole milliseconds.
     pub(super) fn new(
         name: &'static str,
         slowest: Option<Duration>,

@@ -64,7 +64,7 @@ pub(crate) enum FlowError {
 pub(crate) enum Asked {
     /// Whole packets or first fragments.
     Whole,
-    /// Later fragments.
+    /// A packet's later fragments.
     LaterFragment,
 }
 

@@ -47,10 +47,10 @@ Not seen: packets that the XDP program passes to Linux or drops in the kernel (`
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The port; any or nothing: all ports
+    /// The port; `any`, or no name: all ports
     #[arg(value_name = "PORT")]
     port: Option<String>,
-    /// Only packets that this expression accepts
+    /// Show only packets that this expression accepts
     #[arg(value_name = "FILTER")]
     filter: Vec<String>,
     /// Write pcapng to a new file, or to standard output (-)
@@ -62,7 +62,7 @@ pub(crate) struct Args {
         default_missing_value = "also"
     )]
     inner: Option<Inner>,
-    /// Only dropped packets
+    /// Show only dropped packets
     #[arg(long)]
     drops: bool,
     /// Bytes of each packet, at most 9216
@@ -71,19 +71,19 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u32).range(1..=api::MAX_SNAPLEN as i64)
     )]
     snaplen: u32,
-    /// End after so many packets, at most 1000000
+    /// End after this many packets, at most 1000000
     #[arg(
         short, long, value_name = "PACKETS", default_value_t = api::DEFAULT_CAPTURE_PACKETS,
         value_parser = clap::value_parser!(u64).range(1..=api::MAX_CAPTURE_PACKETS)
     )]
     count: u64,
-    /// End after so many seconds, at most 3600
+    /// End after this many seconds, at most 3600
     #[arg(
         long, value_name = "SECONDS", default_value_t = api::DEFAULT_CAPTURE_SECONDS,
         value_parser = clap::value_parser!(u32).range(1..=api::MAX_CAPTURE_SECONDS as i64)
     )]
     seconds: u32,
-    /// Packets per second, at most 100000; what is beyond is counted as left out
+    /// Packets per second, at most 100000; packets over the limit are counted as left out
     #[arg(
         long, value_name = "PACKETS", default_value_t = api::DEFAULT_CAPTURE_RATE,
         value_parser = clap::value_parser!(u32).range(1..=api::MAX_CAPTURE_RATE as i64)
@@ -96,9 +96,9 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum Inner {
-    /// Beside the packets on the wire
+    /// Show them in addition to the packets on the wire
     Also,
-    /// Instead of them
+    /// Show them instead of the packets on the wire
     Only,
 }
 

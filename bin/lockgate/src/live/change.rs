@@ -9,24 +9,25 @@ use super::{Ask, Socket, show};
 use crate::failure::Failure;
 use crate::input::{FileArgs, Input};
 
-/// Make a configuration the running one
+/// Apply a configuration
 ///
-/// All or nothing: answers when every worker uses it. A file that means what runs already, with
-/// the same keys, is "unchanged" and makes no revision. Ends with 0 if it runs (there may be
-/// warnings), with 1 if it was refused: then nothing changed.
+/// Applies all of it or nothing, and answers when every worker uses it. A file that is equivalent
+/// to the running configuration, with the same keys, is "unchanged" and makes no revision. Ends
+/// with 0 if the configuration runs (there may be warnings), with 1 if it was refused: then nothing
+/// changed.
 ///
-/// With --confirm the gateway goes back to the revision before unless `lockgate confirm` comes in
-/// time, over a new connection: a change that cuts you off undoes itself. The revision before comes
-/// back with its SAs and their sequence numbers. A restart brings it back too, with the keys that
+/// With --confirm the gateway returns to the previous revision unless `lockgate confirm` comes in
+/// time, over a new connection: a change that cuts you off undoes itself. The previous revision is
+/// restored with its SAs and their sequence numbers. A restart restores it too, with the keys that
 /// are then in the key files.
 #[derive(clap::Args)]
 pub(crate) struct ApplyArgs {
     #[command(flatten)]
     file: FileArgs,
-    /// Evaluate it, keys too, and say what would change; change nothing
+    /// Check it, keys too, and show what would change; change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Go back unless `lockgate confirm` comes within this time: 60, 60s, 2m, at most 24h
+    /// Roll back unless `lockgate confirm` comes within this time: 60, 60s, 2m, at most 24h
     #[arg(long, value_name = "TIME", value_parser = confirm_time, conflicts_with = "dry_run")]
     confirm: Option<u32>,
     /// Write the file's own text to the configuration file that lockgated starts with, too
@@ -39,8 +40,8 @@ pub(crate) struct ApplyArgs {
 
 /// Write the running configuration to the file that lockgated starts with
 ///
-/// The file is replaced as a whole and keeps its owner and mode; a link is not written through. If
-/// it means what runs already, it is left as it is. Otherwise its comments are lost, because every
+/// Replaces the file and keeps its owner and mode; refuses a symbolic link. Leaves the file alone
+/// if it is equivalent to the running configuration. Otherwise its comments are lost, because every
 /// default is written out: `apply -f FILE --save` writes the text of FILE itself.
 #[derive(clap::Args)]
 pub(crate) struct SaveArgs {
@@ -81,15 +82,15 @@ pub(crate) struct DiffArgs {
     json: bool,
 }
 
-/// Make an earlier revision the running one
+/// Roll back to an earlier revision
 ///
-/// Without a number it goes one step back, and one more each time: to the newest revision before
-/// the one that runs, or before the one that the last rollback brought back, that differs from what
-/// runs. What it brings back becomes a new revision, so nothing is lost. Keys are not brought back:
-/// the key files decide, and it says which peers have other keys now.
+/// Without a number, each call goes one step further back: to the newest earlier revision that
+/// differs from the running one, counted from the revision that the last rollback restored. The
+/// restored configuration becomes a new revision, so nothing is lost. Keys are not restored: the
+/// key files decide, and the answer names peers with other keys.
 #[derive(clap::Args)]
 pub(crate) struct RollbackArgs {
-    /// The revision's number; without it one step back
+    /// Number of the revision [default: one step back]
     #[arg(value_name = "REV", value_parser = revision_number)]
     revision: Option<u64>,
     /// List the revisions that are kept; change nothing
@@ -100,7 +101,7 @@ pub(crate) struct RollbackArgs {
     json: bool,
 }
 
-/// Print the configuration that runs
+/// Print the running configuration
 ///
 /// Every default is written out, as TOML that `apply` accepts. Keys are references to files.
 #[derive(clap::Args)]

@@ -23,16 +23,16 @@ const INDENT: usize = 29;
     lockgate events -f --kind port_down,port_up\n  \
     lockgate events --json | jq 'select(.subject == \"wan\")'")]
 pub(crate) struct Args {
-    /// Go on with new events as they happen
+    /// Continue with new events as they happen
     #[arg(short, long)]
     follow: bool,
-    /// Only events of these kinds
+    /// Show only events of these kinds
     #[arg(long, value_name = "KIND,…", value_delimiter = ',')]
     kind: Vec<String>,
-    /// Only events at or after this time (2026-08-30T12:00:00Z), or from the last 10m, 2h, 1d
+    /// Show only events at or after this time (2026-08-30T12:00:00Z), or from the last 10m, 2h, 1d
     #[arg(long, value_name = "TIME|DURATION", value_parser = since)]
     since: Option<StartTime>,
-    /// Only events at least this severe
+    /// Show only events of this severity or higher
     #[arg(long, value_enum)]
     severity: Option<Severity>,
     /// Print one JSON object a line
@@ -42,11 +42,11 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Severity {
-    /// Something does not work
+    /// A part of the gateway does not work
     Error,
-    /// Look at it
+    /// A condition that somebody should look at
     Warning,
-    /// Worth knowing; nothing to do
+    /// A change worth knowing; nothing to do
     Notice,
     /// Part of normal operation
     Info,

@@ -79,10 +79,10 @@ struct ChangeArgs {
 
 #[derive(clap::Args)]
 struct How {
-    /// Check it and say what would change; change nothing
+    /// Check it and show what would change; change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Write what then runs to the configuration file that lockgated starts with, too; its comments
+    /// Write the resulting configuration to the file that lockgated starts with, too; its comments
     /// are lost
     #[arg(long, conflicts_with = "dry_run")]
     save: bool,
@@ -99,41 +99,41 @@ struct How {
 /// separated by commas.
 #[derive(clap::Args, Default)]
 struct PolicyOptions {
-    /// Its name
+    /// Name of the policy
     #[arg(long, required_unless_present_any = ["file", "path"])]
     name: Option<String>,
     /// protect (follows from --peer), bypass or discard
     #[arg(long)]
     action: Option<String>,
-    /// The peer that a protect policy protects packets with
+    /// Peer of a protect policy
     #[arg(long)]
     peer: Option<String>,
-    /// Addresses on our side: prefixes, ranges or any
+    /// Addresses on the gateway's side: prefixes, ranges or any
     #[arg(long, value_delimiter = ',', value_name = "ADDRESSES", required_unless_present = "file")]
     local: Vec<String>,
-    /// Addresses on the far side: prefixes, ranges or any
+    /// Addresses on the peer's side: prefixes, ranges or any
     #[arg(long, value_delimiter = ',', value_name = "ADDRESSES", required_unless_present = "file")]
     remote: Vec<String>,
     /// any, a name or a number
     #[arg(long)]
     protocol: Option<String>,
-    /// Ports at our end: numbers or ranges
+    /// Ports on the gateway's side: numbers or ranges
     #[arg(long, value_delimiter = ',', value_name = "PORTS")]
     local_ports: Vec<String>,
-    /// Ports at the other end
+    /// Ports on the peer's side
     #[arg(long, value_delimiter = ',', value_name = "PORTS")]
     remote_ports: Vec<String>,
     /// ICMP messages: TYPE or TYPE/CODE
     #[arg(long, value_delimiter = ',', value_name = "MESSAGES")]
     icmp: Vec<String>,
-    /// Higher wins. Of equal priorities the newer policy wins, so a new one stands before all
-    /// others of its priority [default: 100]
+    /// Priority: the highest decides; among equals the newest, so a new policy precedes all others
+    /// of its priority [default: 100]
     #[arg(long)]
     priority: Option<u32>,
     /// both, inbound or outbound
     #[arg(long)]
     direction: Option<String>,
-    /// The ports of the gateway by which a packet must have come
+    /// Ports by which a packet must arrive
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     ports: Vec<String>,
 }

@@ -16,8 +16,8 @@ use netdev::Netdev;
 
 /// Check what this machine and its netdevs support, what is missing, and how to get it
 ///
-/// The netdevs are those of this network namespace. Changes nothing. Ends with 1 if something is
-/// missing that nothing works without.
+/// Looks at the netdevs of this network namespace. Changes nothing. Ends with 1 if a requirement is
+/// missing.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Answer in JSON

@@ -39,7 +39,7 @@ pub(crate) struct Args {
     /// Show all columns, however wide the table gets
     #[arg(long)]
     wide: bool,
-    /// Show it again every so many seconds (2) until interrupted
+    /// Repeat every SECONDS (2) until interrupted
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
           value_parser = clap::value_parser!(u32).range(1..=3600))]
     watch: Option<u32>,

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 /// never came, or came too late for the replay window. `lockgate` alone shows the same.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Show it again every so many seconds (2) until interrupted
+    /// Repeat every SECONDS (2) until interrupted
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
           value_parser = clap::value_parser!(u32).range(1..=3600))]
     watch: Option<u32>,

@@ -51,7 +51,8 @@ pub(crate) enum ListenError {
     },
 }
 
-/// A socket that listens. Removed from its directory when dropped, if it is still the one there.
+/// A listening socket. Dropping it removes the socket's file, unless another one has taken its
+/// place.
 pub(crate) struct BoundSocket {
     listener: UnixListener,
     place: Place,

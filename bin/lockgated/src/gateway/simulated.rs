@@ -84,7 +84,7 @@ pub(crate) fn view() -> View {
     }
 }
 
-/// An operation that the machine was asked to do.
+/// An operation of the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     Install,

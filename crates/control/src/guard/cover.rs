@@ -13,8 +13,8 @@ use config::validated::{Action, Policy};
 pub(super) struct Cover {
     /// Policies with rules of their own: by policy, all of them; by address, the BYPASS policies.
     pub(super) listed: Vec<Policy>,
-    /// By address: remote addresses of all PROTECT and DISCARD policies; their rules follow those
-    /// of `listed`.
+    /// Remote addresses of all PROTECT and DISCARD policies, if by address; their rules follow
+    /// those of `listed`.
     pub(super) closed: [Union; 2],
     /// PROTECT and DISCARD policies whose rules were put behind all others.
     pub(super) behind: Vec<Policy>,

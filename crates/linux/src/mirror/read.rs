@@ -1,4 +1,4 @@
-//! From netlink messages to the plain data of [`crate::view`].
+//! Translates netlink messages to the plain data of [`crate::view`].
 //!
 //! A message that cannot be read is skipped, except that a route that is read but not understood
 //! stays as [`RouteStatus::Refused`]: it shadows wider routes.
