@@ -7,6 +7,7 @@
 //! | `rows [--draw COMMIT]` | writes the tests into `docs/acceptance.md`; or draws twenty rows |
 //! | `mutations [--row ROW\|--all]` | changes of one line, each of which a test must notice |
 //! | `tidy` | the rules of the code that a compiler does not check |
+//! | `reference` | writes `docs/reference` from the code's own tables |
 //! | `test` | every promise, with a table at the end |
 //! | `test-long [PART …]` | the hunts: what takes too long for `test`, part by part |
 //! | `interop [WORD …]` | the part of it against scapy and tshark; rows that hold all words |
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         ("mutations", []) => mutations::run(&Choice::Drawn),
         ("mutations", [flag]) if flag == "--all" => mutations::run(&Choice::All),
         ("mutations", [flag, row]) if flag == "--row" => mutations::run(&Choice::Row(row.clone())),
+        ("reference", []) => write_reference(),
         ("test", []) => test::run(),
         ("test-long", parts) => long::run(parts),
         ("interop", words) => test::run_interop(words),
@@ -117,8 +119,9 @@ impl std::fmt::Display for Failure {
                 write!(
                     f,
                     "usage: cargo xtask setup [--quiet|--demo] | tidy | rows [--draw COMMIT] | \
-                     mutations [--row ROW|--all] | test | test-long [PART …] | interop [WORD …] | \
-                     demo [NAME …] | bench [NAME …] | instructions [--renew] | deb [--check]"
+                     mutations [--row ROW|--all] | reference | test | test-long [PART …] | \
+                     interop [WORD …] | demo [NAME …] | bench [NAME …] | \
+                     instructions [--renew] | deb [--check]"
                 )
             }
             Failure::Start { program, error } => write!(f, "cannot start {program}: {error}"),
@@ -250,6 +253,14 @@ fn lockgate(build: Build, task: &str, default: &str, rest: &[String]) -> Result<
         [] => command.arg(default),
         rest => command.args(rest),
     };
+    succeed(&mut command)
+}
+
+/// Writes the files of `docs/reference`. The tests that compare them with the code's tables do it.
+fn write_reference() -> Result<(), Failure> {
+    let mut command = cargo();
+    command.args(["test", "--quiet", "--package", "lockgated", "--bins", "reference::"]);
+    command.env("LOCKGATE_WRITE_REFERENCE", "1");
     succeed(&mut command)
 }
 

@@ -49,6 +49,8 @@ mod orders;
 mod overview;
 mod picture;
 mod policies;
+#[cfg(test)]
+mod reference;
 mod reservations;
 mod revisions;
 mod sampling;

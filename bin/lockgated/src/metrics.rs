@@ -8,7 +8,7 @@
 mod exposition;
 mod families;
 #[cfg(test)]
-mod lint;
+pub(crate) mod lint;
 mod process;
 
 use std::convert::Infallible;
@@ -215,7 +215,7 @@ async fn accept(listener: TcpListener, router: Router) -> Infallible {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::lint::{labels, samples};
     use super::*;
     use dataplane::DropReason;
@@ -295,7 +295,7 @@ mod tests {
     }
 
     /// The text of a scrape, in either format.
-    fn texts(count: u64) -> [String; 2] {
+    pub(crate) fn texts(count: u64) -> [String; 2] {
         [Format::Text, Format::OpenMetrics].map(|format| report(count).into_text(format))
     }
 
