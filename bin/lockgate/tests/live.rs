@@ -176,6 +176,7 @@ fn policies_are_added_from_options_or_a_file_and_removed_by_name() {
     ]);
     assert!(text.contains("revision 6 runs: 0 changes, generation 10"), "{text}");
     assert_eq!(lab.json(&["policy", "add", "-f", "new", "--dry-run"])["dry_run"], true);
+    assert_eq!(lab.json(&["policy", "add", "new", "--dry-run"])["dry_run"], true);
     lab.succeeds(&["policy", "del", "a", "b"]);
     lab.succeeds(&["policy", "change", "--add", "new", "--del", "a", "b"]);
     lab.fails(1, &["policy", "del", "unknown"], &["no policy \"unknown\"; nothing was changed"]);
@@ -196,8 +197,9 @@ fn policies_are_added_from_options_or_a_file_and_removed_by_name() {
         .iter()
         .map(|asked| (&*asked.add, asked.remove.iter().map(String::as_str).collect()))
         .collect();
-    let expected: [(&str, Vec<&str>); 5] = [
+    let expected: [(&str, Vec<&str>); 6] = [
         (web, vec![]),
+        (new, vec![]),
         (new, vec![]),
         ("", vec!["a", "b"]),
         (new, vec!["a", "b"]),

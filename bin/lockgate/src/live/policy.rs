@@ -109,10 +109,12 @@ struct PolicyOptions {
     #[arg(long)]
     peer: Option<String>,
     /// Addresses on the gateway's side: prefixes, ranges or any
-    #[arg(long, value_delimiter = ',', value_name = "ADDRESSES", required_unless_present = "file")]
+    #[arg(long, value_delimiter = ',', value_name = "ADDRESSES",
+          required_unless_present_any = ["file", "path"])]
     local: Vec<String>,
     /// Addresses on the peer's side: prefixes, ranges or any
-    #[arg(long, value_delimiter = ',', value_name = "ADDRESSES", required_unless_present = "file")]
+    #[arg(long, value_delimiter = ',', value_name = "ADDRESSES",
+          required_unless_present_any = ["file", "path"])]
     remote: Vec<String>,
     /// any, a name or a number
     #[arg(long)]
