@@ -3,8 +3,9 @@
 
 use std::path::PathBuf;
 
-use clap_complete::Shell;
+use clap_complete::env::{Bash, EnvCompleter, Fish, Zsh};
 
+use crate::completion::{PROGRAM, VARIABLE};
 use crate::failure::Failure;
 
 /// Writes files for a package into a directory, which is made if it is not there.
@@ -26,15 +27,19 @@ enum What {
     Man,
 }
 
+/// Shells, each with the name of the file that it reads.
+const SHELLS: [(&dyn EnvCompleter, &str); 3] =
+    [(&Bash, "lockgate.bash"), (&Zsh, "_lockgate"), (&Fish, "lockgate.fish")];
+
 /// Writes them.
-pub(crate) fn run(args: &Args, mut command: clap::Command) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args, command: clap::Command) -> Result<(), Failure> {
     let directory = &args.directory;
     std::fs::create_dir_all(directory).map_err(Failure::file(directory))?;
     match args.what {
         What::Completions => {
-            for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-                clap_complete::generate_to(shell, &mut command, "lockgate", directory)
-                    .map_err(Failure::file(directory))?;
+            for (shell, name) in SHELLS {
+                let file = directory.join(name);
+                std::fs::write(&file, script(shell)).map_err(Failure::file(&file))?;
             }
         }
         What::Man => {
@@ -42,4 +47,12 @@ pub(crate) fn run(args: &Args, mut command: clap::Command) -> Result<(), Failure
         }
     }
     Ok(())
+}
+
+/// A shell's script, which asks this program how a line may go on.
+fn script(shell: &dyn EnvCompleter) -> Vec<u8> {
+    let mut script = Vec::new();
+    let written = shell.write_registration(VARIABLE, PROGRAM, PROGRAM, PROGRAM, &mut script);
+    written.expect("memory takes what is written");
+    script
 }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod completion;
 #[cfg(test)]
 mod documents;
 mod elsewhere;
@@ -107,6 +108,9 @@ fn tested(
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
+    if let Some(code) = completion::answer(&args, || offered(CommandLine::command())) {
+        return code;
+    }
     let form = Form::asked_for(&args);
     match parsed(args).and_then(run) {
         Ok(()) => ExitCode::SUCCESS,

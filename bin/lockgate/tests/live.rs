@@ -335,9 +335,8 @@ fn a_capture_escapes_the_names_it_shows() {
 }
 
 #[test]
-fn completions_and_manual_pages_name_every_command() {
+fn every_command_has_a_manual_page() {
     let place = Place::empty();
-    place.succeeds(&["generate", "completions", "c"]);
     place.succeeds(&["generate", "man", "m"]);
     let words = [
         "apply", "confirm", "diff", "rollback", "save", "export", "policy", "show", "explain",
@@ -345,8 +344,5 @@ fn completions_and_manual_pages_name_every_command() {
     ];
     for word in words.into_iter().chain(["detach", "check", "keygen", "replay", "demo", "bench"]) {
         assert!(place.file(&format!("m/lockgate-{word}.1")).exists(), "{word}");
-        for shell in ["lockgate.bash", "_lockgate", "lockgate.fish"] {
-            assert!(place.text(&format!("c/{shell}")).contains(word), "{word} in {shell}");
-        }
     }
 }

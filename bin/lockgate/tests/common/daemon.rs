@@ -92,7 +92,9 @@ impl Gateway for Fake {
     async fn show_policies(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Policies> {
         let (family, direction) = ("ipv6".into(), "outbound".into());
         let cache_entries = vec![v1::CacheEntries { family, direction, entries: 3 }];
-        answer(v1::Policies { cache_entries, ..v1::Policies::default() })
+        let named = |name: &str| v1::Policy { name: name.into(), ..v1::Policy::default() };
+        let policies = ["berlin-net", "dns", "$(reboot)"].map(named).into();
+        answer(v1::Policies { policies, cache_entries, ..v1::Policies::default() })
     }
 
     async fn show_cache(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Cache> {
