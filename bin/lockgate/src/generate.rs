@@ -1,6 +1,9 @@
 //! `lockgate generate`: writes the files that a package needs beside the program, derived from the
 //! argument parser.
 
+mod manual;
+mod sections;
+
 use std::path::PathBuf;
 
 use clap_complete::env::{Bash, EnvCompleter, Fish, Zsh};
@@ -35,24 +38,21 @@ const SHELLS: [(&dyn EnvCompleter, &str); 3] =
 pub(crate) fn run(args: &Args, command: clap::Command) -> Result<(), Failure> {
     let directory = &args.directory;
     std::fs::create_dir_all(directory).map_err(Failure::file(directory))?;
-    match args.what {
-        What::Completions => {
-            for (shell, name) in SHELLS {
-                let file = directory.join(name);
-                std::fs::write(&file, script(shell)).map_err(Failure::file(&file))?;
-            }
-        }
-        What::Man => {
-            clap_mangen::generate_to(command, directory).map_err(Failure::file(directory))?;
-        }
+    let files: Vec<(String, Vec<u8>)> = match args.what {
+        What::Completions => SHELLS.iter().map(|(shell, file)| script(*shell, file)).collect(),
+        What::Man => manual::pages(command),
+    };
+    for (name, content) in files {
+        let file = directory.join(name);
+        std::fs::write(&file, content).map_err(Failure::file(&file))?;
     }
     Ok(())
 }
 
 /// A shell's script, which asks this program how a line may go on.
-fn script(shell: &dyn EnvCompleter) -> Vec<u8> {
+fn script(shell: &dyn EnvCompleter, file: &str) -> (String, Vec<u8>) {
     let mut script = Vec::new();
     let written = shell.write_registration(VARIABLE, PROGRAM, PROGRAM, PROGRAM, &mut script);
     written.expect("memory takes what is written");
-    script
+    (file.to_owned(), script)
 }

@@ -1,0 +1,259 @@
+//! Sections of manual pages that the argument parser does not know: examples, exit status, files.
+
+/// A term and what it means: an example and what it does, a file and what it holds.
+pub(super) type Described = (&'static str, &'static str);
+
+/// Sections of a page.
+#[derive(Clone, Copy)]
+pub(super) struct Sections {
+    /// Commands, each with what it does. Those at the end of `--help` follow them.
+    pub(super) examples: &'static [Described],
+    pub(super) exit_status: &'static [Described],
+    pub(super) files: &'static [Described],
+    /// Set if the command has `--json`, so that its errors can be JSON too.
+    pub(super) has_json: bool,
+}
+
+/// Returns the sections of a page, by its name without the section: `lockgate-show`.
+///
+/// # Panics
+/// If nobody has written any: a new command needs them.
+pub(super) fn sections(name: &str) -> Sections {
+    let found = PAGES.iter().find(|(page, _)| *page == name);
+    found.unwrap_or_else(|| panic!("generate/sections.rs has nothing for {name}")).1
+}
+
+const SOCKET: Described = (
+    "/run/lockgate/api.sock",
+    "Socket of the daemon. LOCKGATE_SOCKET in the environment or --socket names another.",
+);
+const CONFIGURATION: Described =
+    ("/etc/lockgate/lockgate.toml", "Configuration of the daemon that the package starts.");
+const KEYS: Described =
+    ("/etc/lockgate/*.keys", "Keys of the peers, readable by root alone; keys_dir names a folder.");
+const REVISIONS: Described =
+    ("/var/lib/lockgate", "Revisions of the configuration and reservations of sequence numbers.");
+
+const USUAL: &[Described] = &[
+    ("0", "It succeeded."),
+    ("1", "It failed, or the daemon refused: the message says why."),
+    ("2", "The command line is wrong, or names something that does not exist."),
+];
+const CHECKED: &[Described] = &[
+    ("0", "The configuration can be used. There may be warnings."),
+    ("1", "The configuration or a key file is wrong, or cannot be read."),
+    ("2", "The command line is wrong."),
+];
+const COMPARED: &[Described] = &[
+    ("0", "Both mean the same."),
+    ("1", "They differ."),
+    ("2", "They cannot be compared: the message says why."),
+];
+const PROBED: &[Described] = &[
+    ("0", "Nothing is missing that Lockgate needs."),
+    ("1", "Something is missing; the answer says how to get it."),
+    ("2", "The command line is wrong."),
+];
+const OF_A_PROGRAM: &[Described] = &[
+    ("0", "The program succeeded."),
+    ("1", "The program is not installed, or failed; a check of it failed."),
+    ("2", "The command line is wrong."),
+];
+
+/// Sections of a command that asks the daemon.
+const fn live(examples: &'static [Described]) -> Sections {
+    Sections { examples, exit_status: USUAL, files: &[SOCKET], has_json: true }
+}
+
+/// Sections of a command that changes what the daemon runs.
+const fn change(examples: &'static [Described]) -> Sections {
+    Sections { files: &[SOCKET, CONFIGURATION, KEYS, REVISIONS], ..live(examples) }
+}
+
+/// Sections of a command that runs another program.
+const fn other(examples: &'static [Described], files: &'static [Described]) -> Sections {
+    Sections { examples, exit_status: OF_A_PROGRAM, files, has_json: false }
+}
+
+const PAGES: &[(&str, Sections)] = &[
+    (
+        "lockgate",
+        change(&[
+            ("lockgate probe", "Say whether this machine can be a gateway"),
+            ("lockgate init", "Write the files of a first tunnel, after five questions"),
+            ("lockgate", "Show the running gateway on one screen"),
+            ("lockgate show counters", "Show why packets are dropped"),
+        ]),
+    ),
+    (
+        "lockgate-check",
+        Sections {
+            exit_status: CHECKED,
+            files: &[CONFIGURATION, KEYS],
+            ..live(&[
+                ("lockgate check /etc/lockgate/lockgate.toml", "Check what the daemon starts with"),
+                ("lockgate check gw-a.toml --effective", "Print every default too"),
+                ("lockgate check - --keys-dir keys", "Check what another program writes"),
+            ])
+        },
+    ),
+    (
+        "lockgate-init",
+        Sections {
+            files: &[
+                ("NAME-PEER/", "A new folder with the four files of the tunnel; --out-dir."),
+                CONFIGURATION,
+                KEYS,
+            ],
+            ..live(&[("lockgate init", "Ask five questions")])
+        },
+    ),
+    (
+        "lockgate-keygen",
+        Sections {
+            files: &[(
+                "NAME_A-NAME_B.keys, NAME_B-NAME_A.keys",
+                "The two files, mode 0600; a file that is there is not replaced.",
+            )],
+            ..live(&[(
+                "lockgate keygen --suite aes-256-gcm gw-a gw-b",
+                "Make keys for another cipher suite, in this folder",
+            )])
+        },
+    ),
+    (
+        "lockgate-apply",
+        change(&[
+            ("lockgate apply -f new.toml --dry-run", "Say what would change"),
+            ("lockgate apply -f new.toml --confirm 60s", "Go back in a minute unless confirmed"),
+            ("lockgate apply -f new.toml --save", "Change it, for the next start too"),
+        ]),
+    ),
+    (
+        "lockgate-confirm",
+        change(&[
+            ("lockgate confirm", "Keep the change that waits"),
+            ("lockgate confirm 12", "Keep it only if it is revision 12"),
+        ]),
+    ),
+    (
+        "lockgate-diff",
+        Sections {
+            exit_status: COMPARED,
+            ..change(&[
+                ("lockgate diff", "Compare what runs with the file that the daemon starts with"),
+                ("lockgate diff -f new.toml", "Compare what runs with another file"),
+            ])
+        },
+    ),
+    (
+        "lockgate-rollback",
+        change(&[
+            ("lockgate rollback --list", "List the revisions that are kept"),
+            ("lockgate rollback", "Go one step back"),
+            ("lockgate rollback 7", "Go back to revision 7"),
+        ]),
+    ),
+    ("lockgate-save", change(&[("lockgate save", "Start with what runs now, the next time too")])),
+    (
+        "lockgate-export",
+        change(&[
+            ("lockgate export > running.toml", "Write what runs to a file"),
+            ("lockgate export 7", "Print revision 7"),
+        ]),
+    ),
+    (
+        "lockgate-policy",
+        change(&[
+            (
+                "lockgate policy add --name dns --action bypass --local any --remote 9.9.9.9",
+                "Let packets to one address leave in cleartext",
+            ),
+            ("lockgate policy del dns", "Take it away again"),
+        ]),
+    ),
+    (
+        "lockgate-policy-add",
+        change(&[
+            (
+                "lockgate policy add --name berlin --peer berlin --local 10.1.0.0/16 \
+                 --remote 10.2.0.0/16",
+                "Protect what goes between two networks",
+            ),
+            ("lockgate policy add more.toml --dry-run", "Say what the policies of a file change"),
+        ]),
+    ),
+    (
+        "lockgate-policy-del",
+        change(&[("lockgate policy del dns old-net", "Remove two policies in one step")]),
+    ),
+    (
+        "lockgate-policy-change",
+        change(&[(
+            "lockgate policy change --add new.toml --del old-net",
+            "Replace a policy; no packet finds neither",
+        )]),
+    ),
+    (
+        "lockgate-status",
+        live(&[
+            ("lockgate status", "Show the gateway on one screen"),
+            ("lockgate status --watch", "Show it again every two seconds"),
+        ]),
+    ),
+    (
+        "lockgate-show",
+        live(&[
+            ("lockgate show port", "Show all ports"),
+            ("lockgate show peer berlin", "Show one peer"),
+            ("lockgate show policy --json", "Print the policies and their counters as JSON"),
+            ("lockgate show cache --entries 20", "Show flows of the cache"),
+        ]),
+    ),
+    ("lockgate-explain", Sections { files: &[SOCKET, CONFIGURATION, KEYS], ..live(&[]) }),
+    ("lockgate-events", live(&[("lockgate events", "Print the events that the daemon keeps")])),
+    ("lockgate-capture", live(&[])),
+    (
+        "lockgate-probe",
+        Sections {
+            exit_status: PROBED,
+            files: &[("/proc, /sys", "What the kernel says about itself and its netdevs.")],
+            ..live(&[
+                ("lockgate probe", "Say what is missing, and how to get it"),
+                ("lockgate probe --json", "The same for another program"),
+            ])
+        },
+    ),
+    (
+        "lockgate-detach",
+        live(&[("lockgate detach", "Open the ports that a stopped daemon left closed")]),
+    ),
+    (
+        "lockgate-replay",
+        Sections {
+            files: &[
+                ("OUT.pcap, OUT.PORT.pcap, OUT.host.pcap", "Frames that left."),
+                ("OUT.keys, OUT.esp_sa", "Keys that were made for them, for others to read them."),
+                KEYS,
+            ],
+            ..live(&[])
+        },
+    ),
+    (
+        "lockgate-demo",
+        other(
+            &[
+                ("lockgate demo replay", "Replay captures through three gateways"),
+                ("lockgate demo gateways", "Run two gateways in network namespaces, as root"),
+            ],
+            &[("/usr/libexec/lockgate/lockgate-demo", "The program, of package lockgate-tools.")],
+        ),
+    ),
+    (
+        "lockgate-bench",
+        other(
+            &[("lockgate bench esp", "Measure how quickly packets are sealed and opened")],
+            &[("/usr/libexec/lockgate/lockgate-bench", "The program, of package lockgate-tools.")],
+        ),
+    ),
+];
