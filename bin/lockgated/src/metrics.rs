@@ -10,6 +10,8 @@ mod families;
 #[cfg(test)]
 pub(crate) mod lint;
 mod process;
+#[cfg(test)]
+mod queries;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
