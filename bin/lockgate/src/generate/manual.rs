@@ -24,7 +24,9 @@ fn add(pages: &mut Vec<(String, Vec<u8>)>, command: Command) {
     let mut page = Vec::new();
     let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
     write(&mut page, &name, command).expect("memory takes what is written");
-    pages.push((format!("{name}.1"), page));
+    let page = String::from_utf8(page).expect("a page is text");
+    // A terminal without UTF-8 would show nothing in its place.
+    pages.push((format!("{name}.1"), page.replace('…', "...").into_bytes()));
 }
 
 /// Writes a page: its sections in the order of man-pages(7).
@@ -33,7 +35,8 @@ fn write(page: &mut Vec<u8>, name: &str, command: Command) -> std::io::Result<()
     let sections = sections(name);
     let has_arguments = command.get_arguments().any(|arg| !arg.is_hide_set());
     let has_commands = command.get_subcommands().any(|sub| !sub.is_hide_set());
-    let man = Man::new(command);
+    let source = concat!("Lockgate ", env!("CARGO_PKG_VERSION"));
+    let man = Man::new(command).source(source).manual("Lockgate");
     man.render_title(page)?;
     man.render_name_section(page)?;
     man.render_synopsis_section(page)?;
@@ -229,6 +232,7 @@ mod tests {
     #[test]
     fn what_help_ends_with_is_shown_once() {
         for (name, page) in texts() {
+            assert!(!page.contains('…'), "{name}");
             assert!(!page.contains("Exit codes:"), "{name}");
             assert!(!page.contains("\nExample"), "{name}:\n{page}");
         }
