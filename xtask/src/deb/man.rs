@@ -17,6 +17,8 @@ pub(super) struct Page {
     synopsis: &'static str,
     /// The document, from the workspace's root.
     pub(super) from: &'static str,
+    /// Sections that follow the document, in Markdown; those that it has itself are left out.
+    appendix: &'static str,
 }
 
 /// Pages that no argument parser makes.
@@ -26,12 +28,68 @@ pub(super) const PAGES: &[Page] = &[
         about: "IPsec and security-group gateway in user space",
         synopsis: ".B lockgated\n.B \\-\\-config\n.I FILE\n.RB [ \\-\\-guard\\-only ]\n",
         from: "docs/OPERATION.md",
+        appendix: "\
+## Exit status
+
+| | |
+|---|---|
+| `0` | it was told to end, and ended |
+| `1` | it could not start or go on: the message says why and what to do |
+| `2` | the configuration or a key file is wrong; the unit does not start it again |
+| `3` | the file of sequence numbers in `run_dir` was made shorter under it |
+
+## Files
+
+| | |
+|---|---|
+| `/etc/lockgate/lockgate.toml` | the configuration, lockgate.toml(5) |
+| `/run/lockgate/api.sock` | the socket that lockgate(1) asks |
+| `/var/lib/lockgate` | reservations of sequence numbers, revisions |
+
+## Examples
+
+As the package starts it, and what it says then:
+
+```
+systemctl enable --now lockgated
+systemctl status lockgated
+```
+
+By hand, with another configuration:
+
+```
+lockgate check gw-a.toml
+lockgated --config gw-a.toml
+```
+",
     },
     Page {
         name: "lockgate.toml.5",
         about: "configuration of lockgated",
         synopsis: ".I /etc/lockgate/lockgate.toml\n",
         from: "docs/CONFIGURATION.md",
+        appendix: "\
+## Exit status
+
+`lockgate check` ends with 0 if a file can be used, with 1 if it is wrong. `lockgated` ends with 2
+if its file is wrong.
+
+## Files
+
+| | |
+|---|---|
+| `/etc/lockgate/lockgate.toml` | the configuration that the package's daemon starts with |
+| `/etc/lockgate/*.keys` | keys of the peers, unless `keys_dir` names another folder |
+| `/usr/share/doc/lockgate/examples/lockgate.toml` | a whole example |
+
+## Examples
+
+```
+lockgate init
+lockgate check /etc/lockgate/lockgate.toml
+lockgate check /etc/lockgate/lockgate.toml --effective
+```
+",
     },
 ];
 
@@ -50,7 +108,13 @@ impl Page {
         writer.macro_line(".SH SYNOPSIS");
         writer.out.push_str(self.synopsis);
         writer.macro_line(".SH DESCRIPTION");
-        Parser::new_ext(markdown, Options::ENABLE_TABLES).for_each(|event| writer.event(event));
+        writer.markdown(markdown);
+        for section in self.appendix.split("## ").filter(|section| !section.is_empty()) {
+            let heading = section.lines().next().unwrap_or_default().to_uppercase();
+            if !writer.has_section(&heading) {
+                writer.markdown(&format!("## {section}"));
+            }
+        }
         writer.macro_line(".SH SEE ALSO");
         let others = ["lockgate(1)", "lockgate.toml(5)", "lockgated(8)"];
         let others: Vec<&str> =
@@ -80,6 +144,15 @@ struct Table {
 }
 
 impl Writer {
+    fn markdown(&mut self, text: &str) {
+        Parser::new_ext(text, Options::ENABLE_TABLES).for_each(|event| self.event(event));
+    }
+
+    /// Returns whether a section of this heading is there already.
+    fn has_section(&self, heading: &str) -> bool {
+        self.out.lines().any(|line| line.strip_prefix(".SH ").is_some_and(|it| it == heading))
+    }
+
     fn event(&mut self, event: Event<'_>) {
         match event {
             Event::Start(tag) => self.start(tag),
@@ -191,7 +264,12 @@ impl Writer {
 
 /// Text in which roff sees nothing to do.
 fn escaped(text: &str) -> String {
-    text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq").replace('`', "\\(ga")
+    // A terminal without UTF-8 would show nothing in place of the first.
+    text.replace('…', "...")
+        .replace('\\', "\\e")
+        .replace('-', "\\-")
+        .replace('\'', "\\(aq")
+        .replace('`', "\\(ga")
 }
 
 /// Guards a dot at the beginning of a line, where it would be a request.
@@ -217,20 +295,24 @@ mod tests {
 
     #[test]
     fn a_document_becomes_a_page() {
-        let markdown = "# Title\n\nOne `a-b` and *two*\n.three.\n\n## Files of `x`\n\n\
+        let markdown = "# Title\n\nOne `a-b` and *two*\n.three.\n\n## Files\n\n\
             | key | default | |\n|---|---|---|\n| `mtu` | `1500` | largest |\n\n\
-            1. first\n2. second\n\n- dot\n\n```\nrun \\n --x\n.hidden\n\n```\n";
+            1. first\n2. second\n\n- dot\n\n```\nrun \\n --x\n.hidden\n\n```\n\n## More of `x`\n";
         let page = PAGES[0].roff("2026-01-02", markdown);
         let version = env!("CARGO_PKG_VERSION");
         assert!(page.starts_with(&format!(".TH LOCKGATED 8 2026-01-02 \"Lockgate {version}\"\n")));
         let body = page.split(".SH DESCRIPTION\n").nth(1).unwrap();
+        // What the document has itself is not added.
+        let (body, appendix) = body.split_once(".SH EXIT STATUS\n").unwrap();
+        assert!(appendix.contains(".SH EXAMPLES\n") && !appendix.contains(".SH FILES\n"));
+        assert!(appendix.ends_with(".SH SEE ALSO\nlockgate(1), lockgate.toml(5)\n"));
         assert_eq!(
             body,
-            ".PP\nOne \\fBa\\-b\\fR and \\fItwo\\fR\n\\&.three.\n.SH FILES OF \\fBX\\fR\n\
+            ".PP\nOne \\fBa\\-b\\fR and \\fItwo\\fR\n\\&.three.\n.SH FILES\n\
              .TP\n\\fBmtu\\fR\ndefault: \\fB1500\\fR.\nlargest\n\
              .IP 1. 4\nfirst\n.IP 2. 4\nsecond\n.IP \\(bu 3\ndot\n\
              .PP\n.RS 4\n.nf\nrun \\en \\-\\-x\n\\&.hidden\n\\&\n.fi\n.RE\n\
-             .SH SEE ALSO\nlockgate(1), lockgate.toml(5)\n"
+             .SH MORE OF \\fBX\\fR\n"
         );
     }
 }
