@@ -84,6 +84,13 @@ const LIBRARIES: &[(&str, Option<&str>)] = &[
     ("libelf.so.1", Some("libelf1")),
     ("libz.so.1", Some("zlib1g")),
 ];
+/// Examples, each with its name in the package.
+const EXAMPLES: &[(&str, &str)] = &[
+    ("etc/lockgate.toml", "lockgate.toml"),
+    ("etc/grafana/lockgate.json", "grafana-lockgate.json"),
+    ("etc/prometheus/lockgate.rules.yml", "prometheus-lockgate.rules.yml"),
+    ("etc/example/two-gateways.sh", "two-gateways.sh"),
+];
 /// Profile by which the programs in the packages are built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Build {
@@ -310,7 +317,9 @@ impl Stage {
             let name = document.rsplit('/').next().expect("a name");
             self.copy(document, &format!("usr/share/doc/{}/{name}", self.package.name))?;
         }
-        self.copy("etc/lockgate.toml", "usr/share/doc/lockgate/examples/lockgate.toml")?;
+        for (from, name) in EXAMPLES {
+            self.copy(from, &format!("usr/share/doc/lockgate/examples/{name}"))?;
+        }
         self.copyright()
     }
 

@@ -33,6 +33,9 @@ const EXPECTED: &[&str] = &[
     "usr/share/doc/lockgate/OPERATION.md",
     "usr/share/doc/lockgate/copyright",
     "usr/share/doc/lockgate/examples/lockgate.toml",
+    "usr/share/doc/lockgate/examples/grafana-lockgate.json",
+    "usr/share/doc/lockgate/examples/prometheus-lockgate.rules.yml",
+    "usr/share/doc/lockgate/examples/two-gateways.sh",
 ];
 
 /// Counts of the trial's checks, each of which prints one line.
@@ -153,22 +156,39 @@ fn same_again(trial: &mut Trial) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Every manual page, read by groff with all warnings.
+/// Sections that every manual page has.
+const SECTIONS: [&str; 6] = ["NAME", "SYNOPSIS", "EXIT STATUS", "FILES", "EXAMPLES", "SEE ALSO"];
+
+/// Every manual page: its sections, and groff with all warnings, for a terminal with UTF-8 and for
+/// one without.
 fn pages(trial: &mut Trial, unpacked: &Path) -> Result<(), Failure> {
     let what = "manual pages";
+    let pages = files(&unpacked.join("usr/share/man"))?;
+    for page in &pages {
+        let text = output(program("gzip").args(["-dc", "--"]).arg(page))?;
+        let headings: Vec<String> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(".SH "))
+            .map(|heading| heading.replace('"', ""))
+            .collect();
+        let is_there = |section: &&str| headings.iter().any(|heading| heading == *section);
+        if let Some(section) = SECTIONS.iter().find(|section| !is_there(section)) {
+            return Err(broken(format!("{} has no section {section}", page.display())));
+        }
+    }
+    trial.pass(&format!("{} {what} with every section", pages.len()));
     if !is_there("groff") {
         trial.skip(what, "there is no groff");
         return Ok(());
     }
-    let pages = files(&unpacked.join("usr/share/man"))?;
-    for page in &pages {
-        let script = r#"gzip -dc -- "$0" | groff -man -Kutf8 -Tutf8 -ww -z 2>&1"#;
-        let told = output(program("sh").args(["-c", script]).arg(page))?;
+    for (page, device) in pages.iter().flat_map(|page| [(page, "utf8"), (page, "ascii")]) {
+        let script = r#"gzip -dc -- "$0" | groff -man -Kutf8 -T"$1" -ww -z 2>&1"#;
+        let told = output(program("sh").args(["-c", script]).arg(page).arg(device))?;
         if !told.is_empty() {
             return Err(broken(format!("{}: {told}", page.display())));
         }
     }
-    trial.pass(&format!("{} {what} without a warning", pages.len()));
+    trial.pass(&format!("{} {what} without a warning, with and without UTF-8", pages.len()));
     Ok(())
 }
 
