@@ -4,7 +4,7 @@
 CARGO := ./xtask/cargo
 XTASK := $(CARGO) run --package xtask --
 
-.PHONY: build demo test test-long interop bench deb setup fmt clean
+.PHONY: build demo test test-long interop bench deb image setup fmt clean
 
 build: setup-demo
 	$(CARGO) build --release --package lockgate --package lockgated \
@@ -30,6 +30,10 @@ bench: setup-demo
 
 deb: setup-quiet
 	$(XTASK) deb
+
+# As root: the folder target/image, for `docker build`.
+image: setup-quiet
+	$(XTASK) image
 
 setup:
 	$(XTASK) setup

@@ -123,19 +123,37 @@ pub(crate) struct Packed {
     tools: PathBuf,
 }
 
-/// Builds the programs and the packages.
-pub(crate) fn build(build: Build) -> Result<Packed, Failure> {
-    match build {
-        Build::Release => {
-            let mut command = cargo();
-            command.args(["build", "--release", "--bins"]).args(OURS);
-            succeed(without_paths(&mut command, root(), &target()))?;
-        }
-        Build::Debug => {
-            let everything = ["build", "--workspace", "--all-targets"];
-            succeed(built::with_clippy(cargo().args(everything)))?;
-        }
+impl Packed {
+    /// The gateway's package.
+    pub(crate) fn gateway(&self) -> &Path {
+        &self.gateway
     }
+}
+
+/// Builds the programs and the packages; with debug programs everything else too, as the tests do,
+/// which then find it built.
+pub(crate) fn build(build: Build) -> Result<Packed, Failure> {
+    if build == Build::Release {
+        return build_programs(build);
+    }
+    let everything = ["build", "--workspace", "--all-targets"];
+    succeed(built::with_clippy(cargo().args(everything)))?;
+    packed(build)
+}
+
+/// Builds the programs of the packages alone, and the packages.
+pub(crate) fn build_programs(build: Build) -> Result<Packed, Failure> {
+    let mut command = cargo();
+    command.args(["build", "--bins"]).args(OURS);
+    if build == Build::Release {
+        without_paths(command.arg("--release"), root(), &target());
+    }
+    succeed(&mut command)?;
+    packed(build)
+}
+
+/// Packs what is built, and says where the packages are.
+fn packed(build: Build) -> Result<Packed, Failure> {
     let packed = pack(build, &epoch()?)?;
     for package in [&packed.gateway, &packed.tools] {
         println!("deb: {}", package.display());

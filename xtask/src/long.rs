@@ -8,6 +8,7 @@ use std::process::Command;
 
 use crate::Failure;
 use crate::built::Built;
+use crate::clean::{self, Release};
 use crate::runs::{self, LONG_REASON, Outcome, Prepare, Threads};
 
 /// Environment variable that is set for the tests of a long part.
@@ -66,6 +67,21 @@ const PARTS: &[Part] = &[
         name: "package",
         what: "the package, built in two folders, byte for byte",
         run: |_| crate::deb::same_from_elsewhere(),
+    },
+    Part {
+        name: "debian-12",
+        what: "the packages, built, installed, started and removed in clean roots of Debian 12",
+        run: |_| clean::packages(Release::Bookworm),
+    },
+    Part {
+        name: "debian-13",
+        what: "the same in clean roots of Debian 13",
+        run: |_| clean::packages(Release::Trixie),
+    },
+    Part {
+        name: "image",
+        what: "the image, built as the Dockerfile says, started and removed",
+        run: |_| crate::image::check(),
     },
     Part {
         name: "mutations",

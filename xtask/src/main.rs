@@ -14,12 +14,16 @@
 //! | `instructions [--renew]` | compares instructions a packet with a table, or renews it |
 //! | `demo [NAME …]` | builds the programs quickly, runs a demonstration (default `gateways`) |
 //! | `deb [--check]` | builds the Debian packages; or tries them with debug programs |
+//! | `deb --programs` | packs debug programs and does nothing else, in a clean root |
+//! | `image` | makes the folder that `docker build` makes an image of |
 //! | `bench [NAME …]` | builds the programs for release, runs a benchmark (default `esp`) |
 #![forbid(unsafe_code)]
 
 mod built;
+mod clean;
 mod copy;
 mod deb;
+mod image;
 mod instructions;
 mod long;
 mod mutations;
@@ -61,6 +65,10 @@ fn main() -> ExitCode {
         ("instructions", [flag]) if flag == "--renew" => instructions::renew(),
         ("deb", []) => deb::build(deb::Build::Release).map(|_| ()),
         ("deb", [flag]) if flag == "--check" => deb::check(),
+        ("deb", [flag]) if flag == "--programs" => {
+            deb::build_programs(deb::Build::Debug).map(|_| ())
+        }
+        ("image", []) => image::make(),
         ("bench", rest) => lockgate(Build::Release, "bench", "esp", rest),
         _ => Err(Failure::Usage),
     };
@@ -88,6 +96,8 @@ enum Failure {
     Write { file: PathBuf, error: std::io::Error },
     /// A program needs a shared library and nobody said which package brings it.
     Library { library: String },
+    /// There is no image.
+    Image { what: String },
     /// The package is not as it should be.
     Package { what: String },
     /// `cargo metadata` printed something else than expected.
@@ -121,7 +131,7 @@ impl std::fmt::Display for Failure {
                     "usage: cargo xtask setup [--quiet|--demo] | tidy | rows [--draw COMMIT] | \
                      mutations [--row ROW|--all] | reference | test | test-long [PART …] | \
                      interop [WORD …] | demo [NAME …] | bench [NAME …] | \
-                     instructions [--renew] | deb [--check]"
+                     instructions [--renew] | deb [--check|--programs] | image"
                 )
             }
             Failure::Start { program, error } => write!(f, "cannot start {program}: {error}"),
@@ -132,6 +142,7 @@ impl std::fmt::Display for Failure {
                 write!(f, "deb: which package brings {library}? Say so in LIBRARIES")
             }
             Failure::Package { what } => write!(f, "deb: {what}"),
+            Failure::Image { what } => write!(f, "image: {what}"),
             Failure::Metadata => write!(f, "cannot make sense of `cargo metadata`"),
             Failure::NotRoot { missing } => {
                 write!(f, "missing: {}; run this as root, or install them", missing.join(", "))

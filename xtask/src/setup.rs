@@ -135,6 +135,13 @@ const NEEDS: &[Need] = &[
         packages: &["valgrind"],
     },
     Need {
+        name: "debootstrap",
+        scope: Scope::All,
+        why: "makes clean Debian roots that packages are built and installed in",
+        probe: &["debootstrap", "--version"],
+        packages: &["debootstrap"],
+    },
+    Need {
         name: "openssl",
         scope: Scope::All,
         why: "makes the keys of wireguard-go, for a comparison",
@@ -151,6 +158,9 @@ const NEEDS_X86_64: &[Need] = &[Need {
     probe: &["cc", "-E", "-include", "intel-ipsec-mb.h", "-x", "c", "/dev/null"],
     packages: &["libipsec-mb-dev"],
 }];
+
+/// Needs of a build of the programs, by their names.
+const BUILDS: [&str; 5] = ["cc", "cmake", "clang", "libelf and zlib", "libipsec-mb"];
 
 /// Parts of the Rust toolchain that its smallest installation lacks.
 const COMPONENTS: &[(&str, &str)] = &[("clippy", "clippy"), ("fmt", "rustfmt")];
@@ -209,6 +219,12 @@ fn install_test_tools() -> Result<bool, Failure> {
 fn needs() -> impl Iterator<Item = &'static Need> {
     let more = if cfg!(target_arch = "x86_64") { NEEDS_X86_64 } else { &[] };
     NEEDS.iter().chain(more)
+}
+
+/// Returns the Debian packages that a build of the programs needs, as words.
+pub(crate) fn packages_to_build() -> String {
+    let needs = needs().filter(|need| BUILDS.contains(&need.name));
+    needs.flat_map(|need| need.packages).copied().collect::<Vec<_>>().join(" ")
 }
 
 fn has_python_packages() -> bool {
