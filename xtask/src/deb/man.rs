@@ -264,8 +264,9 @@ impl Writer {
 
 /// Text in which roff sees nothing to do.
 fn escaped(text: &str) -> String {
-    // A terminal without UTF-8 would show nothing in place of the first.
+    // A terminal without UTF-8 would show nothing in place of the first two.
     text.replace('…', "...")
+        .replace('§', "section ")
         .replace('\\', "\\e")
         .replace('-', "\\-")
         .replace('\'', "\\(aq")
