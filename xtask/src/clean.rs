@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::runs::{Outcome, watch};
+use crate::runs::{Outcome, watch_into};
 use crate::{Failure, copy, output, program, setup, target_directory};
 
 /// Archive that roots are made from, if the environment names no other.
@@ -142,7 +142,8 @@ impl CleanRoot {
     pub(crate) fn run(&self, script: Script, words: &[&Path]) -> Result<Outcome, Failure> {
         let mut command = in_namespace();
         command.args(["sh", "-c", &counted(script), "xtask"]).arg(&self.folder).args(words);
-        watch(&mut command)
+        // Not with the command first: it is the whole script.
+        watch_into(&mut command, &mut std::io::stdout())
     }
 
     /// The folder.
