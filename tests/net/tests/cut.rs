@@ -22,7 +22,7 @@ fn cut(gateways: &mut Gateways, bytes: u64) {
     file.set_len(bytes).unwrap();
     let ended = gateways.take(1).unwrap().finish(AGAIN).unwrap();
     assert_eq!(ended.status.code(), Some(3), "{:?}: {}", ended.status, ended.stderr);
-    let text = "keystate was made shorter while lockgated used it";
+    let text = "keystate was truncated while lockgated used it";
     assert!(ended.stderr.contains(text), "{}", ended.stderr);
     assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
     assert!(!crosses(gateways), "ports are closed");

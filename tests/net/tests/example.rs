@@ -38,8 +38,19 @@ impl Example {
     fn start(folder: &Path, path: &str) -> Example {
         let [files, run] = ["files", "run"].map(|name| folder.join(name));
         [&files, &run].iter().for_each(|folder| std::fs::create_dir(folder).unwrap());
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "--net", "--propagation", "private", "sh", "-c", RUN]);
+        // What is started in the background ignores SIGINT, and a shell cannot change that.
+        let mut command = Command::new("env");
+        command.args([
+            "--default-signal=INT",
+            "unshare",
+            "--mount",
+            "--net",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            RUN,
+        ]);
         command.arg(script()).arg(&run).env("TMPDIR", &files).env("PATH", path);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.process_group(0).spawn().unwrap();
