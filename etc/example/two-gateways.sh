@@ -24,6 +24,8 @@ die() {
 }
 
 tear_down() {
+    # 130: interrupted, or a command that was interrupted ended it.
+    [ $? -ne 130 ] || echo "two-gateways: interrupted" >&2
     trap '' INT TERM HUP
     # shellcheck disable=SC2086 # a list of numbers
     [ -z "$PROCESSES" ] || kill $PROCESSES 2>/dev/null || true
@@ -184,7 +186,7 @@ done
 PROCESSES='' NAMESPACES='' LISTENER=''
 WORK=$(mktemp -d)
 trap tear_down EXIT
-trap 'echo "two-gateways: interrupted" >&2; exit 130' INT
+trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 build
 configure
