@@ -22,8 +22,8 @@ pub(crate) use flow::FlowError;
 /// how the packet leaves: by a configuration file, or as the running daemon would decide. If no
 /// policy matches, the answer names the nearest one. Nothing is sent, sealed or counted. The answer
 /// does not cover checksums, hop limit, size, and whether neighbours answer: a flow does not say
-/// them. A file without `addresses` and [[route]] leaves both to Linux: its answer is UNKNOWN, with
-/// what the policies say.
+/// them. A file without `addresses` and `[[route]]` leaves both to Linux: its answer is UNKNOWN,
+/// with what the policies say.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

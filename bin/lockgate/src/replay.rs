@@ -11,12 +11,12 @@ use crate::input::Input;
 /// Run captures through a gateway's configuration; needs no privileges
 ///
 /// Processes captured packets by a gateway's configuration as the daemon processes live ones, and
-/// reports the results. Needs no privileges and touches no port. The flow cache is that of [cache]
-/// in the configuration, for one worker.
+/// reports the results. Needs no privileges and touches no port. The flow cache is that of
+/// `[cache]` in the configuration, for one worker.
 ///
 /// OUT.pcap gets every frame that left, OUT.PORT.pcap those of one port, OUT.host.pcap the IP
 /// packets for this machine itself. The packets' times are the clock; several inputs are merged by
-/// time. Frames must be addressed to the port's `mac`, next hops need a [[neighbour]].
+/// time. Frames must be addressed to the port's `mac`, next hops need a `[[neighbour]]`.
 ///
 /// Nothing is ever sealed with a configured key: outbound SAs get fresh random ones, written to
 /// OUT.keys (for --keys of the other gateway's replay) and OUT.esp_sa (for tshark). Inbound SAs

@@ -1,5 +1,6 @@
 //! The state that the control thread owns: the gateway, and all that is known about it. Only that
-//! thread changes it; others send an [`Order`] to change it and take the [`Picture`] to read it.
+//! thread changes it; others send an [`Order`](crate::orders::Order) to change it and take the
+//! [`Picture`] to read it.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

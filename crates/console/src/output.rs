@@ -24,7 +24,7 @@ pub fn print(text: &str) -> Result<(), OutputError> {
     write_text(text).map_err(OutputError)
 }
 
-/// Writes text as [`print`] does.
+/// Writes text as [`print()`] does.
 ///
 /// # Errors
 /// The operating system's reason.
@@ -38,7 +38,7 @@ pub fn write_text(text: &str) -> std::io::Result<()> {
 /// Prints one line and returns whether the reader still reads.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_line(line: &str) -> Result<Reader, OutputError> {
     written(write(&format!("{line}\n")))
 }
@@ -99,7 +99,7 @@ pub fn complain(text: &str) {
 /// Prints text and returns whether the reader still reads.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_on(text: &str) -> Result<Reader, OutputError> {
     written(write(text))
 }
@@ -113,7 +113,7 @@ pub fn clear_screen() {
 /// Prints a value as JSON.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_json(value: &impl Serialize) -> Result<(), OutputError> {
     print_on(&json_text(value)).map(|_| ())
 }

@@ -42,7 +42,7 @@ impl fmt::Display for Takeover {
 /// The packets that a change takes from PROTECT policies.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Takeovers {
-    /// The pairs of policies, [`MAX_NAMED`] at most.
+    /// The pairs of policies, `MAX_NAMED` at most.
     pub found: Vec<Takeover>,
     /// The reason why these may not be all.
     pub rest: Rest,

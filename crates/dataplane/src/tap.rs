@@ -10,7 +10,7 @@
 //! 4. as sent, with all headers: [`Layer::Outer`], [`Heading::Out`]
 //!
 //! The policies that decided a packet are found by asking the walk's own questions once more (see
-//! [`rule`]), and only for packets that go into the ring: the walk itself remembers nothing for a
+//! `rule`), and only for packets that go into the ring: the walk itself remembers nothing for a
 //! capture.
 //!
 //! Not seen here: what the steering program passed to Linux or dropped in the kernel.

@@ -127,7 +127,7 @@ impl Walk {
     /// Takes over the frames of its packets; each is afterwards in `out` or back in the pool.
     ///
     /// What the fast path takes leaves by it; everything else, at its place in the order, by the
-    /// general walk: see [`GeneralWalk`].
+    /// general walk: see `GeneralWalk`.
     ///
     /// # Panics
     /// If the batch is longer than [`BATCH`].

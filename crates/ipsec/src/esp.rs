@@ -65,7 +65,7 @@ pub enum OpenError {
     /// Too short for its fixed fields, or not inside its frame.
     #[error("ESP packet is truncated")]
     Truncated,
-    /// The text does not end on a multiple of [`Suite::alignment`].
+    /// The text does not end on a multiple of [`Suite::alignment`](crate::Suite::alignment).
     #[error("ESP text is not a multiple of the cipher's block")]
     Alignment,
     /// The ICV is wrong: damaged, forged, or the keys differ.

@@ -6,7 +6,7 @@
 //! * Netdevs, addresses and otherwise routes are read as whole lists whenever the kernel tells of a
 //!   change in them, since it does not tell of all (a link that goes down takes its IPv4 routes
 //!   along in silence, a nexthop object those that use it). Large tables are read at most one part
-//!   in [`READING_SHARE`] of the time.
+//!   in `READING_SHARE` of the time.
 //! * If the kernel had more to tell than there was room (`ENOBUFS`) everything is read anew; a
 //!   list that changed while it was read is read again. Until the new one is whole the old stands.
 //! * If netlink breaks, the view stands, and the socket is opened again, later and later.

@@ -3,7 +3,7 @@
 //!
 //! A [`Classifier`] is made of the rules of one direction and family in order of precedence, and
 //! never changes. It answers with the *position* of the rule that decides, which counts into the
-//! list it was made of; [`Rule::judge`](crate::rule::Rule::judge) stays the authority.
+//! list it was made of; `Rule::judge` stays the authority.
 //!
 //! | module | what |
 //! |---|---|
@@ -40,7 +40,7 @@ use rank::Ranks;
 pub use cost::{Budget, Cost, Shape, TooCostly};
 pub use dead::Dead;
 
-/// The answer of [`Classifier::classify`] for a flow that no rule concerns.
+/// The answer of `Classifier::classify` for a flow that no rule concerns.
 pub const NONE: u32 = u32::MAX;
 
 /// The rules of one table, made for a fast search. Immutable; shared by threads.

@@ -17,7 +17,7 @@
 //! addresses (tree.rs) finds them, and what stands before them, among very many.
 //!
 //! Cost: of 100,000 policies a policy that comes or goes and overlaps few others takes some
-//! microseconds. The effort is bounded ([`BASE_STEPS`], [`STEPS_A_POLICY`]): where policies overlap
+//! microseconds. The effort is bounded (`BASE_STEPS`, `STEPS_A_POLICY`): where policies overlap
 //! so much that the limit is reached, the answer says so, and the caller must assume the worst.
 
 mod review;

@@ -2,7 +2,7 @@
 //! matches, and the frames that packets lie in.
 //!
 //! Panic contract of the whole crate: no function panics on any bytes. Views are checked once, at
-//! [`parse`] or at their `new`; their accessors then read inside the checked length.
+//! `parse` or at their `new`; their accessors then read inside the checked length.
 //!
 //! Not here: ports, policies, keys, clocks.
 #![no_std]

@@ -40,7 +40,7 @@ enum What {
 /// `any` for all addresses.
 #[derive(clap::Args)]
 struct AddArgs {
-    /// A file of [[policy]] sections, instead of the options below; `-` reads standard input
+    /// A file of `[[policy]]` sections, instead of the options below; `-` reads standard input
     #[arg(value_name = "FILE", conflicts_with = "PolicyOptions")]
     path: Option<PathBuf>,
     /// The file, as an option instead of FILE
@@ -67,7 +67,7 @@ struct DelArgs {
 /// A policy that is removed and added under the same name is replaced: no packet finds neither.
 #[derive(clap::Args)]
 struct ChangeArgs {
-    /// A file of [[policy]] sections to add; `-` reads standard input
+    /// A file of `[[policy]]` sections to add; `-` reads standard input
     #[arg(short = 'f', long, visible_alias = "file", value_name = "FILE")]
     add: Option<PathBuf>,
     /// Names of policies to remove
@@ -95,7 +95,7 @@ struct How {
     json: bool,
 }
 
-/// One policy; its options are named and written as the keys of [[policy]] are. A list may be
+/// One policy; its options are named and written as the keys of `[[policy]]` are. A list may be
 /// separated by commas.
 #[derive(clap::Args, Default)]
 struct PolicyOptions {
