@@ -41,7 +41,7 @@ const GATEWAY: Package = Package {
     runs: &["nftables", "iproute2", "passwd"],
     recommends: "Recommends: ethtool\nSuggests: lockgate-tools\n",
     description: "\
-Description: IPsec and security-group gateway in user space
+Description: IPsec gateway in user space
  Lockgate decides every packet at the cheapest place that can decide it, and
  for any packet it says what was decided, where, by which rule, and why. Its
  ports are AF_XDP sockets; when it does not run, they are closed.
@@ -63,7 +63,7 @@ const TOOLS: Package = Package {
     recommends: "",
     description: "\
 Description: benches and demonstrations of the gateway Lockgate
- Lockgate is an IPsec and security-group gateway in user space.
+ Lockgate is an IPsec gateway in user space.
  .
  This package brings what the commands `lockgate bench` and `lockgate demo`
  execute: measurements, and laboratories in network namespaces. A gateway that

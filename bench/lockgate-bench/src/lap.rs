@@ -125,7 +125,7 @@ impl LapFigures {
     }
 }
 
-/// Runs a lap. Takes the kits of at least as many workers as the case has.
+/// Runs a lap. Needs a kit for each worker of the case.
 ///
 /// # Errors
 /// [`LapError`]; the kits are then lost.
@@ -248,7 +248,7 @@ fn work(
 struct Start {
     workers: usize,
     arrived: AtomicUsize,
-    /// True if a worker has left: nobody waits any more.
+    /// True if a worker has left: no other worker waits for it.
     left: AtomicBool,
 }
 

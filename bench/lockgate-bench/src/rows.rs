@@ -124,7 +124,7 @@ pub(super) struct Report<'r> {
     pub(super) rows: &'r [Row],
 }
 
-/// Sizes of the memory that a bench was told to use.
+/// Sizes of the memory that the arguments of a bench ask for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memory {
     pub(super) frame_bytes: usize,

@@ -55,7 +55,7 @@ enum Lookup {
     Auto,
 }
 
-/// The methods that are measured unless others are asked for.
+/// The methods that are measured by default.
 const LOOKUPS: [Lookup; 4] = [Lookup::Linear, Lookup::Compiled, Lookup::Cache, Lookup::Auto];
 
 impl Lookup {
@@ -264,7 +264,7 @@ impl Databases {
 }
 
 impl SpdArguments {
-    /// All rows that are asked for: every combination of the lists.
+    /// Rows to measure: every combination of the lists.
     fn rows(&self) -> Result<Vec<Row>, ArgumentError> {
         let range = |name, found: usize, least, most| match (least..=most).contains(&found) {
             true => Ok(()),
@@ -305,7 +305,7 @@ impl SpdArguments {
         Ok(rows)
     }
 
-    /// Returns the methods asked for, by their names or by the caches that they have.
+    /// Returns the methods that the arguments name, directly or by their caches.
     fn lookups(&self) -> Vec<Lookup> {
         if self.cache.is_empty() {
             return self.lookup.clone();

@@ -19,7 +19,7 @@ use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 pub(crate) const VARIABLE: &str = "LOCKGATE_COMPLETE";
 /// Name under which a shell finds the program.
 pub(crate) const PROGRAM: &str = "lockgate";
-/// Time that the daemon has to answer: somebody has pressed a key and waits.
+/// Time that the daemon has to answer: the user has pressed Tab and waits.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Names that are offered at a time; a longer beginning makes fewer of them.
 const MOST_NAMES: usize = 1000;
@@ -67,7 +67,7 @@ pub(crate) fn answer(args: &[OsString], parser: impl Fn() -> Command) -> Option<
         .bin(PROGRAM)
         .completer(PROGRAM);
     let answered = environment.try_complete(args.iter().cloned(), None);
-    // A shell shows what is said here in the middle of somebody's line.
+    // A shell would print a message in the middle of the user's line.
     Some(if answered.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -117,7 +117,7 @@ fn is_plain(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('-') && name.chars().all(is_plain)
 }
 
-/// The names that the daemon knows; `None`: nobody answers, or not in time.
+/// Names that the daemon knows; `None`: no daemon answers in time.
 fn names(kind: Kind, socket: &SocketPath) -> Option<Vec<String>> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build().ok()?;
@@ -146,7 +146,7 @@ async fn ask(kind: Kind, mut client: GatewayClient) -> Result<Vec<String>, tonic
     })
 }
 
-/// The line that somebody is typing, word by word.
+/// The command line that the user is typing, word by word.
 #[derive(Default, Debug)]
 struct Line {
     words: Vec<String>,
@@ -159,7 +159,7 @@ impl Line {
         Line { words: words.map(|word| word.to_string_lossy().into_owned()).collect() }
     }
 
-    /// The socket that the line names, or the one that is asked without it.
+    /// The API socket that the line names, or the default one.
     fn socket(&self) -> SocketPath {
         let with_equals = self.words.iter().find_map(|word| word.strip_prefix("--socket="));
         let behind = || {

@@ -47,15 +47,16 @@ pub(crate) fn frame_size(mtu: u32) -> FrameSize {
 const _: () = assert!(FrameSize::Half.bytes() == dataplane::FRAME_BYTES[0]);
 const _: () = assert!(FrameSize::Page.bytes() == dataplane::FRAME_BYTES[1]);
 
-/// Frames in each socket's fill ring, and in its transmit ring, at most, for a worker that serves
-/// so many sockets at the start: a power of two. Sockets that come later have as many.
+/// Returns the most frames in each fill ring and each transmit ring of a worker with `sockets`
+/// sockets at the start: a power of two. Sockets that come later get the same number.
 pub(crate) fn quota(sockets: u32, size: FrameSize) -> u32 {
     let frames = IN_FLIGHT_BYTES / size.bytes() as u32 / RINGS / sockets.max(1);
     let power = frames.checked_ilog2().map_or(0, |bits| 1 << bits);
     power.clamp(LEAST_QUOTA, MOST_QUOTA)
 }
 
-/// Frames for a worker that serves so many sockets at the start, with so many in each ring.
+/// Returns the frames of a worker with `sockets` sockets at the start and `quota` frames in each
+/// ring.
 pub(crate) fn frames(sockets: u32, quota: u32) -> u32 {
     (sockets + SPARE_SOCKETS) * RINGS * quota + FRAMES_FOR_THE_WALK
 }

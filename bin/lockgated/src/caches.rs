@@ -58,7 +58,7 @@ pub(crate) fn sizes(cache: Cache, before: &[usize]) -> Sizes {
     before.iter().map(|before| Some(entries_of_fresh(*before, most?))).collect()
 }
 
-/// Returns the entries that the cache of each of so many workers has at most; `None`: it is off.
+/// Returns the most entries of each worker's cache, among `workers` workers; `None`: it is off.
 pub(crate) fn most_entries(cache: Cache, workers: usize) -> Option<usize> {
     cache.size(workers as u32).map(|size| size.entries as usize)
 }

@@ -8,7 +8,7 @@ use dataplane::cache::Usage;
 use crate::caches::{self, Sizes};
 use crate::worker::Report;
 
-/// Time until larger caches are asked for again after they could not be had.
+/// Time from a refused allocation of larger caches to the next attempt.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 
 /// A worker's flow cache as it was reported.
@@ -36,7 +36,7 @@ impl Seen {
 pub(crate) struct Growth {
     /// The last look, and what each worker had crowded out by then.
     last: Option<(Instant, Vec<u64>)>,
-    /// The last time at which larger caches could not be had, unless there were some since.
+    /// Time of the last refused allocation of larger caches, unless one succeeded since.
     refused: Option<Instant>,
 }
 
@@ -65,12 +65,12 @@ impl Growth {
         self.refused = None;
     }
 
-    /// Notes that the larger caches could not be had: they are asked for again a minute later.
+    /// Notes that larger caches could not be allocated: the next attempt is a minute later.
     pub(crate) fn refused(&mut self, now: Instant) {
         self.refused = Some(now);
     }
 
-    /// Returns whether larger caches could not be had when they were last wanted.
+    /// Returns whether the last allocation of larger caches was refused.
     pub(crate) fn is_refused(&self) -> bool {
         self.refused.is_some()
     }

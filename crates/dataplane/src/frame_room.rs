@@ -19,7 +19,7 @@ pub const FRAME_BYTES: [usize; 2] = [2048, 4096];
 /// Bytes of a frame that are not for the IP packet.
 const AROUND_BYTES: usize = HEADROOM + ETHERNET_BYTES + VLAN_TAG_BYTES + MAX_TAIL_BYTES;
 
-/// Returns the largest MTU of ports whose packets fit frames of so many bytes, headroom included.
+/// Returns the largest MTU whose packets fit frames of `frame_bytes` bytes, headroom included.
 pub const fn largest_mtu(frame_bytes: usize) -> u32 {
     frame_bytes.saturating_sub(AROUND_BYTES) as u32
 }

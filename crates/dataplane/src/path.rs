@@ -1,4 +1,5 @@
-//! Writes the link header of packets that leave, then queues them or holds them for their next hop.
+//! The ways that packets of the general walk leave by: writes their link headers, and holds packets
+//! whose next hop has no known link address.
 
 use ipsec::SaId;
 use wire::link::{ETHERNET_BYTES, VLAN_TAG_BYTES, ethertype};

@@ -1,4 +1,5 @@
-//! Stage 1: link header, VLAN, who the frame is for, the IP header's checks.
+//! Stage 1: link header, VLAN, who the frame is for, the IP header's checks; ESP to the gateway is
+//! set apart.
 
 use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use wire::flow::protocol;

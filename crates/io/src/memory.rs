@@ -5,7 +5,7 @@ use memmap2::{Advice, MmapMut};
 use std::collections::VecDeque;
 use wire::frame::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Port, Received};
 
-/// Bytes of a frame unless the caller says otherwise: as many as the larger ones of AF_XDP have.
+/// Bytes of a frame by default: those of the larger AF_XDP frames.
 pub const FRAME_BYTES: usize = 4096;
 
 /// Bytes of a cache line.

@@ -123,7 +123,7 @@ fn unfolded(address: u64) -> u64 {
     (address & ((1 << BASE_BITS) - 1)) + (address >> BASE_BITS)
 }
 
-/// The frame and the place in it, where frames begin so many bytes apart.
+/// Returns the frame of an address and the place in it, by the distance of frames in bytes.
 #[inline]
 fn divided<const STRIDE: u64>(address: u64) -> (u32, u32) {
     (u32::try_from(address / STRIDE).unwrap_or(u32::MAX), (address % STRIDE) as u32)

@@ -25,7 +25,7 @@ pub(super) struct Page {
 pub(super) const PAGES: &[Page] = &[
     Page {
         name: "lockgated.8",
-        about: "IPsec and security-group gateway in user space",
+        about: "IPsec gateway in user space",
         synopsis: ".B lockgated\n.B \\-\\-config\n.I FILE\n.RB [ \\-\\-guard\\-only ]\n",
         from: "docs/OPERATION.md",
         appendix: "\

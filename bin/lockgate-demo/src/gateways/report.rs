@@ -117,7 +117,7 @@ pub(super) struct GatewaysReport {
     pub(super) ledger_imbalance: Option<u64>,
     pub(super) xdp_mode: Option<String>,
     pub(super) workers: Option<usize>,
-    /// Figures of the other implementation, if one was asked for.
+    /// Figures of the other implementation, if the demonstration compares with one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) peer: Option<PeerFigures>,
 }

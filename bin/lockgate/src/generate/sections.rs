@@ -17,7 +17,7 @@ pub(super) struct Sections {
 /// Returns the sections of a page, by its name without the section: `lockgate-show`.
 ///
 /// # Panics
-/// If nobody has written any: a new command needs them.
+/// If a command has no sections: a new command needs them.
 pub(super) fn sections(name: &str) -> Sections {
     let found = PAGES.iter().find(|(page, _)| *page == name);
     found.unwrap_or_else(|| panic!("generate/sections.rs has nothing for {name}")).1
@@ -141,8 +141,11 @@ const PAGES: &[(&str, Sections)] = &[
         Sections {
             exit_status: COMPARED,
             ..change(&[
-                ("lockgate diff", "Compare what runs with the file that the daemon starts with"),
-                ("lockgate diff -f new.toml", "Compare what runs with another file"),
+                ("lockgate diff", "Compare the running configuration with the daemon's file"),
+                (
+                    "lockgate diff -f new.toml",
+                    "Compare the running configuration with another file",
+                ),
             ])
         },
     ),
@@ -154,11 +157,14 @@ const PAGES: &[(&str, Sections)] = &[
             ("lockgate rollback 7", "Go back to revision 7"),
         ]),
     ),
-    ("lockgate-save", change(&[("lockgate save", "Start with what runs now, the next time too")])),
+    (
+        "lockgate-save",
+        change(&[("lockgate save", "Start with the running configuration next time")]),
+    ),
     (
         "lockgate-export",
         change(&[
-            ("lockgate export > running.toml", "Write what runs to a file"),
+            ("lockgate export > running.toml", "Write the running configuration to a file"),
             ("lockgate export 7", "Print revision 7"),
         ]),
     ),

@@ -136,7 +136,7 @@ impl<'a> Query<'a> {
         } else if word == "label_values" {
             self.read_label_values();
         } else if !WORDS.contains(&word) {
-            self.fault(format!("nobody knows `{word}`"));
+            self.fault(format!("unknown word `{word}`"));
         }
         if is_ours { function } else { word }
     }
@@ -333,7 +333,7 @@ fn panels_have_numbers_and_places_of_their_own() {
     }
 }
 
-/// The names of metrics in a text: words with a prefix of ours, but those that go on with a `*`.
+/// Names of metrics in a text: words with a prefix of Lockgate, without those that end in `*`.
 fn metrics_in(text: &str) -> Vec<&str> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words = text.split(|c: char| !is_word(c) && c != '*');
@@ -378,7 +378,7 @@ fn a_mistake_in_a_query_is_found() {
     }
     for (bad, label, why) in [
         ("lockgate_prot_up == 0", "", "no metric lockgate_prot_up"),
-        ("lockgat_port_up == 0", "", "nobody knows `lockgat_port_up`"),
+        ("lockgat_port_up == 0", "", "unknown word `lockgat_port_up`"),
         ("lockgate_port_up{prot=\"wan\"}", "", "no label prot"),
         ("lockgate_dropped_packets_total{reason=\"integrety\"}", "", "is called integrety"),
         ("lockgate_events_total{kind=~\"started|stoped\"}", "", "is called stoped"),
@@ -386,7 +386,7 @@ fn a_mistake_in_a_query_is_found() {
         ("sum by (reson) (lockgate_dropped_packets_total)", "", "sums by reson"),
         ("sum by (reason) (lockgate_dropped_packets_total)", "port", "no label port"),
         ("lockgate_port_up", "peer", "no label peer"),
-        ("avrage(lockgate_port_up)", "", "nobody knows `avrage`"),
+        ("avrage(lockgate_port_up)", "", "unknown word `avrage`"),
         ("sum(lockgate_port_up", "", "brackets"),
         ("1 > 0", "", "no metric"),
         ("label_values(lockgate_port_up, peer)", "", "no label peer"),

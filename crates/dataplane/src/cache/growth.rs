@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// IPv4 entries of a worker's first table: 2 MiB, one huge page.
 pub const FIRST_ENTRIES: usize = 1 << 16;
-/// The next table has so many times the entries.
+/// Factor from a table's entries to those of the next larger one.
 const STEP: usize = 4;
 /// A table is too small if within a second more than its entries divided by this gave way: an
 /// entry then stays for less than a minute.
@@ -48,7 +48,7 @@ impl Usage {
     }
 }
 
-/// The entries that a fresh table has: as many as the one before, if it was larger than the first.
+/// Returns the entries of a fresh table: those of the table before it, if it had grown.
 /// `most`: those that it may have at most.
 pub fn entries_of_fresh(before: usize, most: usize) -> usize {
     before.max(FIRST_ENTRIES).min(most)

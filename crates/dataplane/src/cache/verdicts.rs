@@ -51,8 +51,8 @@ pub(super) struct Verdicts {
 }
 
 impl Verdicts {
-    /// Numbers for a table of so many entries: one for each flow that it is made for. Memory for
-    /// them is taken as it is used, or at once by [`touch`](Self::touch).
+    /// Makes room for the numbers of a table of `entries` entries: one for each flow that the table
+    /// is made for. The memory is taken as it is used, or at once by [`touch`](Self::touch).
     pub(super) fn new(entries: usize) -> Verdicts {
         let room = (entries / ENTRIES_A_FLOW).clamp(LEAST, MOST);
         let mut list = Vec::with_capacity(room);
