@@ -21,6 +21,7 @@
 
 mod column;
 mod entry;
+mod firsts;
 mod growth;
 mod lane;
 mod table;
@@ -35,6 +36,7 @@ use crate::snapshot::Snapshot;
 pub(crate) use column::{Column, Scopes, bits};
 pub use entry::{Key, Way};
 pub(crate) use entry::{Value, Words, v4_head, v6_head};
+pub(crate) use firsts::Firsts;
 pub use growth::{FIRST_ENTRIES, Usage, entries_of_fresh};
 pub(crate) use lane::{Lane, Lanes};
 use table::{Domain, Domains, Table, Written};
@@ -408,13 +410,14 @@ fn run_lane<const WORDS: usize>(
     told: &mut impl FnMut(usize, Option<(FlowVerdict, Way)>),
 ) {
     cache.look_up(lane);
-    let mut misses = 0;
+    let (mut misses, mut firsts) = (0, Firsts::default());
     for at in 0..lane.len() {
         let found = cache.found(lane, at);
         let is_missing = found.is_none();
         told(lane.row(at), found.map(|(verdict, way)| (*verdict, way)));
         misses += usize::from(is_missing);
-        if is_missing && lane.question_like(at, at as u16) == at as u16 {
+        let same = |other: usize| lane.key(other) == lane.key(at);
+        if is_missing && firsts.find(lane.hash(at), at, same).is_none() {
             let said = answer(&keys[lane.row(at)]);
             cache.remember(lane, at, said, counters);
         }

@@ -117,6 +117,7 @@ fn recall_inbound<F: Frames, const WORDS: usize>(
     Flow: Words<WORDS>,
 {
     cache.look_up(lane);
+    search.begin_lane();
     let mut misses = 0;
     for at in 0..lane.len() {
         let row = &mut rows[lane.row(at)];
@@ -200,6 +201,7 @@ fn recall_outbound<F: Frames, const WORDS: usize>(
     Flow: Words<WORDS>,
 {
     cache.look_up(lane);
+    search.begin_lane();
     let mut misses = 0;
     for at in 0..lane.len() {
         let row = &mut rows[lane.row(at)];

@@ -10,8 +10,6 @@ use super::table::{Domains, Table};
 /// Packets of a batch that are looked up, of one family.
 pub(crate) struct Lane<const WORDS: usize> {
     len: usize,
-    /// Set if `firsts` is of this batch.
-    is_asked: bool,
     columns: Box<Columns<WORDS>>,
 }
 
@@ -25,13 +23,7 @@ struct Columns<const WORDS: usize> {
     values: [Value; BATCH],
     /// Places of those that were not found.
     missing: [u16; BATCH],
-    /// By hash: the first of those not found that have one key, and what is asked about it.
-    firsts: [Option<(u16, u16)>; FIRSTS],
 }
-
-/// Places for those not found: more than a batch has packets, and a power of two.
-const FIRSTS: usize = 2 * BATCH;
-const _: () = assert!(FIRSTS.is_power_of_two());
 
 impl<const WORDS: usize> Default for Lane<WORDS> {
     fn default() -> Lane<WORDS> {
@@ -41,9 +33,8 @@ impl<const WORDS: usize> Default for Lane<WORDS> {
             hashes: [0; BATCH],
             values: [Value::default(); BATCH],
             missing: [0; BATCH],
-            firsts: [None; FIRSTS],
         };
-        Lane { len: 0, is_asked: false, columns: Box::new(columns) }
+        Lane { len: 0, columns: Box::new(columns) }
     }
 }
 
@@ -73,7 +64,7 @@ impl Lanes {
 
 impl<const WORDS: usize> Lane<WORDS> {
     fn clear(&mut self) {
-        (self.len, self.is_asked) = (0, false);
+        self.len = 0;
     }
 
     #[inline(always)]
@@ -107,11 +98,11 @@ impl<const WORDS: usize> Lane<WORDS> {
         self.columns.values[at]
     }
 
-    pub(super) fn key(&self, at: usize) -> &[u64; WORDS] {
+    pub(crate) fn key(&self, at: usize) -> &[u64; WORDS] {
         &self.columns.keys[at]
     }
 
-    pub(super) fn hash(&self, at: usize) -> u64 {
+    pub(crate) fn hash(&self, at: usize) -> u64 {
         self.columns.hashes[at]
     }
 
@@ -154,26 +145,5 @@ impl<const WORDS: usize> Lane<WORDS> {
         for at in missing[..missed].iter().map(|at| usize::from(*at)) {
             values[at] = table.find_second(hashes[at], &keys[at]);
         }
-    }
-
-    /// Returns the question to ask about a packet that was not found: `question`, or that of an
-    /// earlier packet with the same key.
-    pub(crate) fn question_like(&mut self, at: usize, question: u16) -> u16 {
-        let Columns { keys, hashes, firsts, .. } = &mut *self.columns;
-        if !std::mem::replace(&mut self.is_asked, true) {
-            *firsts = [None; FIRSTS];
-        }
-        let mut place = hashes[at] as usize % FIRSTS;
-        for _ in 0..FIRSTS {
-            match firsts[place] {
-                None => {
-                    firsts[place] = Some((at as u16, question));
-                    break;
-                }
-                Some((other, known)) if keys[usize::from(other)] == keys[at] => return known,
-                Some(_) => place = (place + 1) % FIRSTS,
-            }
-        }
-        question
     }
 }

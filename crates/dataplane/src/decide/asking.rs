@@ -3,7 +3,7 @@
 use policy::{FlowVerdict, Scope};
 use wire::Flow;
 
-use crate::cache::{Lane, Lanes, Words};
+use crate::cache::{Firsts, Lane, Lanes, Words};
 use crate::counters::Counters;
 use crate::ids::NextHopId;
 use crate::snapshot::Snapshot;
@@ -25,6 +25,8 @@ pub(super) struct Search {
     scopes: Vec<Scope>,
     /// One entry a flow, once it is searched; behind them what is left of larger batches.
     verdicts: Vec<FlowVerdict>,
+    /// The first of the packets of a lane that have one key and ask, by their places in `asked`.
+    firsts: Firsts,
 }
 
 /// A row that asks.
@@ -80,31 +82,41 @@ impl Search {
         self.scopes.push(scope);
     }
 
+    /// Begins with the packets of a lane: none of them has asked yet.
+    pub(super) fn begin_lane(&mut self) {
+        self.firsts = Firsts::default();
+    }
+
     /// Has the packet of a lane ask; of equal ones the first is searched, and remembered. Returns
     /// whether it is the first.
     pub(super) fn ask_once<const WORDS: usize>(
         &mut self,
-        lane: &mut Lane<WORDS>,
+        lane: &Lane<WORDS>,
         at: usize,
         flow: Flow,
     ) -> bool
     where
         Flow: Words<WORDS>,
     {
-        let (row, place) = (lane.row(at), self.flows.len() as u16);
-        let known = lane.question_like(at, place);
-        if known == place {
-            self.ask(row, lane.scope(at), flow);
-            let entry = match <Flow as Words<WORDS>>::IS_V6 {
-                false => Entry::V4(at as u16),
-                true => Entry::V6(at as u16),
-            };
-            self.asked.last_mut().expect("just asked").entry = Some(entry);
-        } else {
-            let hop = NextHopId(u32::MAX);
-            self.asked.push(Asked { row: row as u16, flow: known, hop, entry: None });
+        let Search { asked, firsts, .. } = self;
+        let same = |other: usize| match asked[other].entry {
+            Some(Entry::V4(other) | Entry::V6(other)) => lane.key(other.into()) == lane.key(at),
+            None => false,
+        };
+        let first = firsts.find(lane.hash(at), asked.len(), same);
+        if let Some(first) = first {
+            let flow = asked[first].flow;
+            let (row, hop) = (lane.row(at) as u16, NextHopId(u32::MAX));
+            asked.push(Asked { row, flow, hop, entry: None });
+            return false;
         }
-        known == place
+        self.ask(lane.row(at), lane.scope(at), flow);
+        let entry = match <Flow as Words<WORDS>>::IS_V6 {
+            false => Entry::V4(at as u16),
+            true => Entry::V6(at as u16),
+        };
+        self.asked.last_mut().expect("just asked").entry = Some(entry);
+        true
     }
 
     /// Sets the next hop by which the packet that asked last would leave.

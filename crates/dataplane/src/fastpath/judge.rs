@@ -11,7 +11,7 @@ use wire::{BATCH, Family, Flow};
 
 use super::Row;
 use super::ways::{Decision, Heading, Ways};
-use crate::cache::{Column, FlowCache, Scopes, Value, Way as Route, bits};
+use crate::cache::{Column, Firsts, FlowCache, Scopes, Value, Way as Route, bits};
 use crate::decide::{Routed, route_flow};
 use crate::ids::NextHopId;
 use crate::routes::Near;
@@ -279,45 +279,6 @@ fn leads_on(
             Some((hop, true))
         }
         (Routed::Outside(_), Heading::In) | (Routed::Host, _) => None,
-    }
-}
-
-/// Places by hash of what was asked first. More than a batch has packets, and a power of two.
-struct Firsts {
-    places: [u8; FIRSTS],
-    last: usize,
-}
-
-const FIRSTS: usize = 2 * BATCH;
-const _: () = assert!(FIRSTS.is_power_of_two() && FIRSTS < VACANT as usize);
-const VACANT: u8 = u8::MAX;
-
-impl Default for Firsts {
-    fn default() -> Firsts {
-        Firsts { places: [VACANT; FIRSTS], last: 0 }
-    }
-}
-
-impl Firsts {
-    /// Returns the earlier number with this hash of which `same` is true; without one, notes
-    /// `number` in its place.
-    fn find(&mut self, hash: u64, number: usize, same: impl Fn(usize) -> bool) -> Option<usize> {
-        let mut at = hash as usize % FIRSTS;
-        loop {
-            match self.places[at] {
-                VACANT => {
-                    (self.places[at], self.last) = (number as u8, at);
-                    return None;
-                }
-                known if same(usize::from(known)) => return Some(usize::from(known)),
-                _ => at = (at + 1) % FIRSTS,
-            }
-        }
-    }
-
-    /// Forgets the number that was noted last.
-    fn forget_last(&mut self) {
-        self.places[self.last] = VACANT;
     }
 }
 
