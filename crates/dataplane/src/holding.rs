@@ -10,8 +10,8 @@ use crate::counters::Counters;
 use crate::ids::PortId;
 use crate::outputs::{Held, HeldForm};
 use crate::port::{Egress, Medium};
-use crate::sends::{Send, Sends};
 use crate::snapshot::Snapshot;
+use crate::tx_batch::{TxBatch, TxPacket};
 use crate::verdict::DropReason;
 
 /// Packets that wait for one neighbour at most.
@@ -99,7 +99,7 @@ impl Holding {
         now_ns: u64,
         frames: &mut F,
         counters: &mut Counters,
-        sends: &mut Sends,
+        tx: &mut TxBatch,
         refused: &mut impl FnMut(&Held, &F),
     ) {
         let Holding { queues, waiting, wanted } = self;
@@ -117,7 +117,7 @@ impl Holding {
                 *waiting -= 1;
                 counters.ledger(Some(held.ingress)).held -= 1;
                 match finished {
-                    Some(send) => sends.push(send),
+                    Some(tx_packet) => tx.push(tx_packet),
                     None => {
                         refused(held, frames);
                         refuse(held, frames, counters);
@@ -190,11 +190,11 @@ pub(crate) fn finish<F: Frames>(
     egress: Egress,
     held: &Held,
     frames: &mut F,
-) -> Option<Send> {
+) -> Option<TxPacket> {
     let mac = egress.mac?;
     let port = snapshot.path_port(egress.port);
     if port.medium == Medium::Ip {
-        return Some(Send { egress: egress.port, ingress: held.ingress, packet: held.packet });
+        return Some(TxPacket { egress: egress.port, ingress: held.ingress, packet: held.packet });
     }
     let ethertype = match held.family {
         Family::V4 => ethertype::IPV4,
@@ -206,5 +206,5 @@ pub(crate) fn finish<F: Frames>(
     let start = link::write(frame, end, mac, port.mac, port.vlan, ethertype)?;
     packet.length += (end - start) as u32;
     packet.offset = start as u32;
-    Some(Send { egress: egress.port, ingress: held.ingress, packet })
+    Some(TxPacket { egress: egress.port, ingress: held.ingress, packet })
 }

@@ -165,7 +165,7 @@ fn make<F: Frames>(
     let ports = (egress.port, egress.port);
     let held = Held::of(snapshot, ports, due.tunnel.remote.into(), (HeldForm::Sealed, packet));
     match holding::finish(snapshot, egress, &held, frames) {
-        Some(send) => out.sends.push(send),
+        Some(tx_packet) => out.tx.push(tx_packet),
         None => out.held.push(held),
     }
     counters.ledger(Some(egress.port)).made += 1;

@@ -5,8 +5,8 @@ use wire::{Address, Descriptor, Family};
 
 use crate::ids::{NetdevId, PortId};
 use crate::port::Medium;
-use crate::sends::Sends;
 use crate::snapshot::Snapshot;
+use crate::tx_batch::TxBatch;
 use crate::verdict::Verdict;
 
 /// A packet for Linux on this machine.
@@ -77,7 +77,7 @@ pub struct Handover {
 #[derive(Default, Debug)]
 pub struct Outputs {
     /// To transmit, in the order of the rows.
-    pub sends: Sends,
+    pub tx: TxBatch,
     /// For Linux.
     pub host: Vec<ToHost>,
     /// Waiting for a neighbour.
@@ -94,7 +94,7 @@ pub struct Outputs {
 impl Outputs {
     /// Forgets what was there; the frames must have found their owners.
     pub fn clear(&mut self) {
-        self.sends.clear();
+        self.tx.clear();
         self.host.clear();
         self.held.clear();
         self.moved.clear();

@@ -9,9 +9,9 @@ use crate::outputs::Outputs;
 use crate::path::{Protection, hold, link_bytes, write_link};
 use crate::port::Egress;
 use crate::row::Row;
-use crate::sends::Send;
 use crate::stage::{Stage, StageClock};
 use crate::turn::Turn;
+use crate::tx_batch::TxPacket;
 use crate::verdict::{DropReason, Verdict};
 
 impl Departures {
@@ -81,12 +81,12 @@ fn leave_together<F: Frames>(
         }
         return;
     }
-    let Outputs { sends, verdicts, .. } = &mut *turn.out;
+    let Outputs { tx, verdicts, .. } = &mut *turn.out;
     for departure in finished {
         let row = &rows[departure.row as usize];
         taken.leaves(row);
         let packet = departure.packet(row.frame);
-        sends.push(Send { egress: egress.port, ingress: row.ingress, packet });
+        tx.push(TxPacket { egress: egress.port, ingress: row.ingress, packet });
         verdicts[row.place as usize] = Some(verdict);
     }
 }

@@ -31,9 +31,9 @@ use crate::input::Input;
 use crate::outputs::{Held, Outputs};
 use crate::port::Medium;
 use crate::row::{Origin, Row, State};
-use crate::sends::Sends;
 use crate::snapshot::Snapshot;
 use crate::stage::NoClock;
+use crate::tx_batch::TxBatch;
 use crate::verdict::{DropReason, Verdict};
 use crate::walk::Walk;
 use crate::watch::{Beside, Point, Watch};
@@ -211,14 +211,14 @@ impl Tap {
     }
 
     /// Sees packets that are about to be given to their ports.
-    pub(crate) fn sent<F: Frames>(&mut self, snapshot: &Snapshot, sends: &Sends, frames: &F) {
+    pub(crate) fn sent<F: Frames>(&mut self, snapshot: &Snapshot, tx: &TxBatch, frames: &F) {
         self.find_port(snapshot);
         if self.settings.layers == Layers::Inner {
             return;
         }
-        for send in sends.iter() {
-            let medium = snapshot.path_port(send.egress).medium;
-            self.see(Heading::Out, Some(send.egress), medium, &send.packet, None, frames);
+        for tx_packet in tx.iter() {
+            let medium = snapshot.path_port(tx_packet.egress).medium;
+            self.see(Heading::Out, Some(tx_packet.egress), medium, &tx_packet.packet, None, frames);
         }
     }
 
@@ -539,6 +539,6 @@ pub fn walk<F: Frames>(
     let beside = Beside { clock: &mut NoClock, watch: &mut *taps };
     walk.run_beside(snapshot, now_ns, input, frames, out, beside);
     for tap in taps {
-        tap.sent(snapshot, &out.sends, frames);
+        tap.sent(snapshot, &out.tx, frames);
     }
 }

@@ -14,11 +14,11 @@ use crate::input::{Entry, Input};
 use crate::keepalive::Keepalives;
 use crate::outputs::{Held, Moved, Outputs, ToHost};
 use crate::port::Medium;
-use crate::sends::{Run, Sends};
 use crate::share::Share;
 use crate::snapshot::Snapshot;
 use crate::stage::{NoClock, Stage, StageClock};
 use crate::tap::{self, Tap, TapId};
+use crate::tx_batch::{TxBatch, TxRun};
 use crate::verdict::{DropReason, Verdict};
 use crate::walk::{FastPathUse, Walk};
 use crate::watch::{Beside, Nobody};
@@ -71,7 +71,7 @@ pub struct Worker<F, P> {
     received: Vec<Received>,
     out: Outputs,
     /// Packets that wait for each netdev during a turn; always empty between turns.
-    queues: Vec<Sends>,
+    queues: Vec<TxBatch>,
     surroundings: Surroundings,
     /// Generation of the policies that let go what waits in clear.
     policies: Generation,
@@ -88,7 +88,7 @@ pub struct Worker<F, P> {
 impl<F: Frames, P: Port<F>> Worker<F, P> {
     /// A worker for these netdevs under this snapshot.
     pub fn new(snapshot: &Snapshot, frames: F, netdevs: Vec<Option<P>>) -> Worker<F, P> {
-        let queues = netdevs.iter().map(|_| Sends::default()).collect();
+        let queues = netdevs.iter().map(|_| TxBatch::default()).collect();
         let received = Vec::with_capacity(BATCH);
         let (out, holding) = (Outputs::default(), Holding::default());
         let (walk, surroundings) = (Walk::new(snapshot), Surroundings::Recorded);
@@ -152,7 +152,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         self.walk.leave_ports(next);
         let slots = next.netdev_slots().max(self.netdevs.len());
         self.netdevs.resize_with(slots, || None);
-        self.queues.resize_with(slots, Sends::default);
+        self.queues.resize_with(slots, TxBatch::default);
         let numbered = (0..).map(NetdevId).zip(&mut self.netdevs);
         let gone = numbered.filter(|(netdev, _)| !next.has_netdev(*netdev));
         let gone = gone.filter_map(|(_, port)| port.take()).collect();
@@ -276,9 +276,9 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         let (share, counters) = (self.walk.share(), self.walk.counters_mut());
         let (frames, out) = (&mut self.frames, &mut self.out);
         self.keepalives.make(snapshot, share, now_ns, frames, counters, out);
-        if !out.sends.is_empty() || !out.held.is_empty() {
+        if !out.tx.is_empty() || !out.held.is_empty() {
             for tap in &mut self.taps {
-                tap.sent(snapshot, &out.sends, frames);
+                tap.sent(snapshot, &out.tx, frames);
             }
             self.dispatch(snapshot, now_ns);
             self.taps.iter_mut().for_each(|tap| tap.finish(snapshot, now_ns, &[]));
@@ -291,14 +291,14 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         if self.holding.waiting() == 0 {
             return;
         }
-        let (counters, sends) = (self.walk.counters_mut(), &mut self.out.sends);
+        let (counters, tx) = (self.walk.counters_mut(), &mut self.out.tx);
         let (frames, taps) = (&mut self.frames, &mut self.taps);
         let refused = &mut |held: &Held, frames: &F| {
             taps.iter_mut().for_each(|tap| tap.held_in_vain(snapshot, held, frames));
         };
-        self.holding.release(snapshot, now_ns, frames, counters, sends, refused);
+        self.holding.release(snapshot, now_ns, frames, counters, tx, refused);
         for tap in &mut self.taps {
-            tap.sent(snapshot, &self.out.sends, &self.frames);
+            tap.sent(snapshot, &self.out.tx, &self.frames);
         }
         self.dispatch(snapshot, now_ns);
         self.taps.iter_mut().for_each(|tap| tap.finish(snapshot, now_ns, &[]));
@@ -469,18 +469,18 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
 
     /// Puts what is to be sent into its netdevs' queues: mostly all into one.
     fn sort(&mut self, snapshot: &Snapshot) {
-        let netdev = |run: &Run| usize::from(snapshot.path_port(run.egress).netdev.0);
-        let (sends, queues) = (&mut self.out.sends, &mut self.queues);
-        let Some((first, others)) = sends.runs().split_first() else { return };
+        let netdev = |run: &TxRun| usize::from(snapshot.path_port(run.egress).netdev.0);
+        let (tx, queues) = (&mut self.out.tx, &mut self.queues);
+        let Some((first, others)) = tx.runs().split_first() else { return };
         let first = netdev(first);
         if others.iter().all(|run| netdev(run) == first) {
-            std::mem::swap(sends, &mut queues[first]);
+            std::mem::swap(tx, &mut queues[first]);
         } else {
-            for (run, packets) in sends.by_run() {
+            for (run, packets) in tx.by_run() {
                 queues[netdev(&run)].extend(run, packets);
             }
         }
-        sends.clear();
+        tx.clear();
     }
 
     /// Puts what other workers are to walk into their rings.
@@ -505,14 +505,14 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
 
 /// Offers a queue to its netdev; what the netdev does not accept is dropped.
 fn flush<F: Frames, P: Port<F>>(
-    queue: &mut Sends,
+    queue: &mut TxBatch,
     frames: &mut F,
     netdev: Option<&mut P>,
     counters: &mut Counters,
     taps: &mut [Box<Tap>],
 ) {
     let mut accepted = netdev.map_or(0, |port| port.transmit(frames, queue.packets()));
-    for (Run { egress, ingress, .. }, packets) in queue.by_run() {
+    for (TxRun { egress, ingress, .. }, packets) in queue.by_run() {
         let (sent, refused) = packets.split_at(accepted.min(packets.len()));
         accepted -= sent.len();
         counters.ledger(Some(ingress)).sent += sent.len() as u64;

@@ -51,7 +51,7 @@ impl FastPath {
         if draw(turn, &mut ways.list) {
             drop_numberless(turn, ways, rows);
         }
-        let sends_before = turn.out.sends.len();
+        let tx_before = turn.out.tx.len();
         let (mut refused, mut first) = (0u64, 0);
         let which = if ways.list.len() == 1 { ways.alike() } else { Alike::Neighbours };
         for alike in alike(rows, which, |one, other| one.way == other.way) {
@@ -66,7 +66,7 @@ impl FastPath {
         clock.ended(Stage::SealHeaders);
         let unciphered = cipher(turn, &ways.list, seal_jobs);
         if refused | unciphered != 0 {
-            let taken = Taken { rows, packets, sends_before, first: run.start, ingress };
+            let taken = Taken { rows, packets, tx_before, first: run.start, ingress };
             take_back(turn, ways, &taken, refused, unciphered);
         }
         clock.ended(Stage::SealCipher);
@@ -189,7 +189,7 @@ fn send<F: Frames>(
         }
         return 0;
     }
-    let into = turn.out.sends.add(way.egress, ingress, rows.len());
+    let into = turn.out.tx.add(way.egress, ingress, rows.len());
     let batch = Together { rows, packets, into, first: range.start };
     match (way.sealing, way.link.is_tagged()) {
         (None, false) => pass_on::<14, F>(turn.frames, (way, family), batch),
@@ -364,7 +364,7 @@ struct Taken<'a> {
     rows: &'a [Row],
     packets: &'a [Received],
     /// Packets that were to be sent before it.
-    sends_before: usize,
+    tx_before: usize,
     /// The place of the first in the batch.
     first: usize,
     ingress: PortId,
@@ -382,7 +382,7 @@ fn take_back<F: Frames>(
 ) {
     let all = refused | unciphered;
     let frame_of = |place: usize| taken.packets[place].packet.frame;
-    turn.out.sends.take_back(taken.sends_before, |packet| {
+    turn.out.tx.take_back(taken.tx_before, |packet| {
         packet.length > 0 && !bits(all).any(|place| frame_of(place) == packet.frame)
     });
     for place in bits(all).filter(|place| *place < taken.rows.len()) {

@@ -226,14 +226,14 @@ impl<'w> Gateway<'w> {
         observed: &mut Observed,
         on_the_wire: &mut Vec<OnTheWire>,
     ) {
-        for send in &out.sends {
-            let bytes = self.take(send.packet);
-            let (mac, packet) = self.unlink(send.egress, &bytes);
-            let (sealed, packet, number) = self.unseal(worker, send.egress, packet);
+        for tx_packet in &out.tx {
+            let bytes = self.take(tx_packet.packet);
+            let (mac, packet) = self.unlink(tx_packet.egress, &bytes);
+            let (sealed, packet, number) = self.unseal(worker, tx_packet.egress, packet);
             on_the_wire.extend(number);
-            let fate = Out::Sent(send.egress, mac);
-            observed.emissions.push(Emission { fate, packet, sealed, ingress: send.ingress });
-            self.walks[worker].counters_mut().ledger(Some(send.ingress)).sent += 1;
+            let fate = Out::Sent(tx_packet.egress, mac);
+            observed.emissions.push(Emission { fate, packet, sealed, ingress: tx_packet.ingress });
+            self.walks[worker].counters_mut().ledger(Some(tx_packet.ingress)).sent += 1;
         }
         for held in &out.held {
             let bytes = self.take(held.packet);

@@ -132,7 +132,7 @@ impl Gateway<'_> {
                 other => format!("{:?}", discriminant(other)),
             });
         }
-        let packets = out.sends.iter().map(|send| send.packet);
+        let packets = out.tx.iter().map(|tx_packet| tx_packet.packet);
         let packets = packets.chain(out.host.iter().map(|host| host.packet));
         let packets = packets.chain(out.held.iter().map(|held| held.packet));
         packets.for_each(|packet| frames.give(packet.frame));

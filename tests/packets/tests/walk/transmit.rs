@@ -211,15 +211,15 @@ fn whatever_memory_fails_nothing_leaves_in_clear() {
                     other => panic!("row {place}: {other:?}"),
                 }
             }
-            for send in &out.sends {
-                let bytes = memory.frames.packet(send.packet).expect("in its frame");
+            for tx_packet in &out.tx {
+                let bytes = memory.frames.packet(tx_packet.packet).expect("in its frame");
                 let payload = &inner[inner.len() - 20..];
                 let is_clear = bytes.windows(payload.len()).any(|window| window == payload);
                 assert!(!is_clear, "{family:?}, memory that breaks at access {breaks_at}");
             }
             let dropped = walk.counters().total().dropped as usize;
-            assert_eq!(dropped + out.sends.len(), 2);
-            assert_eq!(memory.frames.conservation().held(), out.sends.len());
+            assert_eq!(dropped + out.tx.len(), 2);
+            assert_eq!(memory.frames.conservation().held(), out.tx.len());
         }
         let refused = DropReason::CipherRefused;
         assert_eq!(Vec::from_iter(reasons), [DropReason::Oversize, refused]);

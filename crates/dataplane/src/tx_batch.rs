@@ -8,7 +8,7 @@ use crate::ids::PortId;
 
 /// A packet to transmit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Send {
+pub struct TxPacket {
     /// The port it leaves by.
     pub egress: PortId,
     /// The port whose ledger it is on.
@@ -19,7 +19,7 @@ pub struct Send {
 
 /// Packets that follow each other on one way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Run {
+pub(crate) struct TxRun {
     pub(crate) egress: PortId,
     pub(crate) ingress: PortId,
     /// Number of packets, not 0.
@@ -28,17 +28,17 @@ pub(crate) struct Run {
 
 /// Packets to transmit, in order.
 #[derive(Default, Debug)]
-pub struct Sends {
+pub struct TxBatch {
     packets: Vec<Descriptor>,
     /// Runs of `packets`, in order; their counts add up to its length.
-    runs: Vec<Run>,
+    runs: Vec<TxRun>,
 }
 
-impl Sends {
+impl TxBatch {
     /// Adds a packet behind the others.
     #[inline(always)]
-    pub fn push(&mut self, send: Send) {
-        let Send { egress, ingress, packet } = send;
+    pub fn push(&mut self, tx_packet: TxPacket) {
+        let TxPacket { egress, ingress, packet } = tx_packet;
         match self.runs.last_mut() {
             Some(run) if run.egress == egress && run.ingress == ingress => run.count += 1,
             _ => self.begin(egress, ingress),
@@ -58,7 +58,7 @@ impl Sends {
             Some(run) if run.egress == egress && run.ingress == ingress => {
                 run.count += count as u32;
             }
-            _ => self.runs.push(Run { egress, ingress, count: count as u32 }),
+            _ => self.runs.push(TxRun { egress, ingress, count: count as u32 }),
         }
         let before = self.packets.len();
         let nothing = Descriptor { frame: FrameId(0), offset: 0, length: 0 };
@@ -88,7 +88,7 @@ impl Sends {
 
     #[cold]
     fn begin(&mut self, egress: PortId, ingress: PortId) {
-        self.runs.push(Run { egress, ingress, count: 1 });
+        self.runs.push(TxRun { egress, ingress, count: 1 });
     }
 
     /// Returns the number of packets.
@@ -108,10 +108,10 @@ impl Sends {
     }
 
     /// The packets in their order.
-    pub fn iter(&self) -> impl Iterator<Item = Send> {
+    pub fn iter(&self) -> impl Iterator<Item = TxPacket> {
         self.by_run().flat_map(|(run, packets)| {
-            let Run { egress, ingress, .. } = run;
-            packets.iter().map(move |packet| Send { egress, ingress, packet: *packet })
+            let TxRun { egress, ingress, .. } = run;
+            packets.iter().map(move |packet| TxPacket { egress, ingress, packet: *packet })
         })
     }
 
@@ -120,12 +120,12 @@ impl Sends {
         &self.packets
     }
 
-    pub(crate) fn runs(&self) -> &[Run] {
+    pub(crate) fn runs(&self) -> &[TxRun] {
         &self.runs
     }
 
     /// The packets of each run.
-    pub(crate) fn by_run(&self) -> impl Iterator<Item = (Run, &[Descriptor])> {
+    pub(crate) fn by_run(&self) -> impl Iterator<Item = (TxRun, &[Descriptor])> {
         let mut rest = &self.packets[..];
         self.runs.iter().map(move |run| {
             let (packets, others) = rest.split_at(run.count as usize);
@@ -135,16 +135,16 @@ impl Sends {
     }
 
     /// Adds the packets of a run behind the others.
-    pub(crate) fn extend(&mut self, run: Run, packets: &[Descriptor]) {
+    pub(crate) fn extend(&mut self, run: TxRun, packets: &[Descriptor]) {
         debug_assert_eq!(run.count as usize, packets.len(), "a run is its packets");
         self.runs.push(run);
         self.packets.extend_from_slice(packets);
     }
 }
 
-impl<'s> IntoIterator for &'s Sends {
-    type Item = Send;
-    type IntoIter = Box<dyn Iterator<Item = Send> + 's>;
+impl<'s> IntoIterator for &'s TxBatch {
+    type Item = TxPacket;
+    type IntoIter = Box<dyn Iterator<Item = TxPacket> + 's>;
 
     /// Yields the packets one by one, for observers; the path of packets takes runs.
     fn into_iter(self) -> Self::IntoIter {
@@ -157,9 +157,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn send(egress: u16, ingress: u16, number: u32) -> Send {
+    fn tx_packet(egress: u16, ingress: u16, number: u32) -> TxPacket {
         let packet = Descriptor { frame: FrameId(number), offset: 256, length: 60 };
-        Send { egress: PortId(egress), ingress: PortId(ingress), packet }
+        TxPacket { egress: PortId(egress), ingress: PortId(ingress), packet }
     }
 
     proptest! {
@@ -167,21 +167,21 @@ mod tests {
         fn what_is_sent_comes_out_in_its_order(
             ways in prop::collection::vec((0u16..3, 0u16..2), 0..70),
         ) {
-            let (mut sends, mut all) = (Sends::default(), Vec::new());
+            let (mut tx, mut all) = (TxBatch::default(), Vec::new());
             for ((egress, ingress), number) in ways.iter().zip(0..) {
-                let send = send(*egress, *ingress, number);
-                sends.push(send);
-                all.push(send);
+                let tx_packet = tx_packet(*egress, *ingress, number);
+                tx.push(tx_packet);
+                all.push(tx_packet);
             }
-            let ends = |run: &Run| (run.egress, run.ingress);
-            prop_assert!(sends.runs().windows(2).all(|two| ends(&two[0]) != ends(&two[1])));
-            prop_assert_eq!(sends.iter().collect::<Vec<_>>(), all.clone());
-            prop_assert_eq!((sends.len(), sends.is_empty()), (all.len(), all.is_empty()));
-            let counts = sends.runs().iter().map(|run| run.count as usize);
+            let ends = |run: &TxRun| (run.egress, run.ingress);
+            prop_assert!(tx.runs().windows(2).all(|two| ends(&two[0]) != ends(&two[1])));
+            prop_assert_eq!(tx.iter().collect::<Vec<_>>(), all.clone());
+            prop_assert_eq!((tx.len(), tx.is_empty()), (all.len(), all.is_empty()));
+            let counts = tx.runs().iter().map(|run| run.count as usize);
             prop_assert_eq!(counts.sum::<usize>(), all.len());
             // Sorted by netdev, a run at a time.
-            let mut queue = Sends::default();
-            sends.by_run().for_each(|(run, packets)| queue.extend(run, packets));
+            let mut queue = TxBatch::default();
+            tx.by_run().for_each(|(run, packets)| queue.extend(run, packets));
             prop_assert_eq!(queue.iter().collect::<Vec<_>>(), all);
         }
 
@@ -190,17 +190,17 @@ mod tests {
             ways in prop::collection::vec((0u16..3, 0u16..2, any::<bool>()), 0..70),
             start in 0usize..80,
         ) {
-            let (mut sends, mut expected) = (Sends::default(), Vec::new());
+            let (mut tx, mut expected) = (TxBatch::default(), Vec::new());
             let mut goes = Vec::new();
             for ((egress, ingress, stays), number) in ways.iter().zip(0..) {
-                let send = send(*egress, *ingress, number);
-                sends.add(send.egress, send.ingress, 1)[0] = send.packet;
+                let tx_packet = tx_packet(*egress, *ingress, number);
+                tx.add(tx_packet.egress, tx_packet.ingress, 1)[0] = tx_packet.packet;
                 goes.push(*stays);
-                expected.extend((*stays || (number as usize) < start).then_some(send));
+                expected.extend((*stays || (number as usize) < start).then_some(tx_packet));
             }
-            sends.take_back(start, |packet| goes[packet.frame.0 as usize]);
-            prop_assert_eq!(sends.iter().collect::<Vec<_>>(), expected);
-            prop_assert!(sends.runs().iter().all(|run| run.count > 0));
+            tx.take_back(start, |packet| goes[packet.frame.0 as usize]);
+            prop_assert_eq!(tx.iter().collect::<Vec<_>>(), expected);
+            prop_assert!(tx.runs().iter().all(|run| run.count > 0));
         }
     }
 }
