@@ -5,9 +5,9 @@ use wire::{BATCH, Frames, Received};
 
 use crate::cache::FlowCache;
 use crate::decapsulate::Opening;
-use crate::departures::Departures;
 use crate::ids::NetdevId;
 use crate::limiter::RateLimiter;
+use crate::output_batch::OutputBatch;
 use crate::row::Row;
 use crate::stage::{Stage, StageClock};
 use crate::turn::Turn;
@@ -25,7 +25,7 @@ pub(crate) struct GeneralWalk {
     /// ESP packets to open.
     opening: Opening,
     /// Packets that leave, in order; fragments in the place of the packet they were made of.
-    departures: Departures,
+    output_batch: OutputBatch,
 }
 
 impl GeneralWalk {
@@ -36,7 +36,7 @@ impl GeneralWalk {
             made: Vec::with_capacity(BATCH),
             asking: decide::Asking::default(),
             opening: Opening::default(),
-            departures: Departures::default(),
+            output_batch: OutputBatch::default(),
         }
     }
 
@@ -91,16 +91,16 @@ impl GeneralWalk {
         cache: Option<&mut FlowCache>,
         Beside { clock, watch }: &mut Beside<'_, C, W>,
     ) {
-        let GeneralWalk { limiter, rows, made, asking, departures, .. } = self;
+        let GeneralWalk { limiter, rows, made, asking, output_batch, .. } = self;
         let (clock, snapshot) = (&mut **clock, turn.snapshot);
         watch.look(Point::Opened, snapshot, rows, turn.frames);
         decide::decide(turn, rows, asking, cache);
         l4_checksum::check_sample(turn, rows);
         watch.look(Point::Decided, snapshot, rows, turn.frames);
         clock.ended(Stage::Decide);
-        plan::plan(turn, rows, made, limiter, departures);
+        plan::plan(turn, rows, made, limiter, output_batch);
         clock.ended(Stage::Plan);
-        seal::seal(turn, rows, departures, clock);
+        seal::seal(turn, rows, output_batch, clock);
         watch.look(Point::Sealed, snapshot, rows, turn.frames);
     }
 
@@ -125,13 +125,13 @@ impl GeneralWalk {
         cache: Option<&mut FlowCache>,
         Beside { clock, watch }: &mut Beside<'_, C, W>,
     ) {
-        let GeneralWalk { limiter, rows, made, asking, departures, .. } = self;
+        let GeneralWalk { limiter, rows, made, asking, output_batch, .. } = self;
         let snapshot = turn.snapshot;
         decide::decide(turn, made, asking, cache);
         watch.look(Point::Decided, snapshot, made, turn.frames);
         rows.clear(); // what is made is never answered: nothing more comes of it
-        plan::plan(turn, made, rows, limiter, departures);
-        seal::seal(turn, made, departures, &mut **clock);
+        plan::plan(turn, made, rows, limiter, output_batch);
+        seal::seal(turn, made, output_batch, &mut **clock);
         watch.look(Point::Sealed, snapshot, made, turn.frames);
         made.clear();
     }

@@ -1,5 +1,5 @@
-//! Stage 4: what leaves is made fit to leave: hop limit, path MTU, MSS, fragments; and each
-//! departure gets its SA.
+//! Stage 4: what leaves is made fit to leave: hop limit, path MTU, MSS, fragments; and each output
+//! row gets its SA.
 
 use std::iter;
 
@@ -7,13 +7,13 @@ use wire::flow::protocol;
 use wire::icmp::{self, Error};
 use wire::{Address, Family, Fragment, FrameId, Frames, HEADROOM};
 
-use crate::departures::Departures;
 use crate::fragment::{pieces, write};
 use crate::ids::{PortId, SetIndex};
 use crate::limiter::RateLimiter;
 use crate::mss;
+use crate::output_batch::OutputBatch;
+use crate::output_path::{OutputPath, Protection};
 use crate::outputs::ToHost;
-use crate::path::{Protection, Way};
 use crate::port::{Egress, Medium, Side};
 use crate::row::{Origin, Quote, Row, State};
 use crate::share;
@@ -21,19 +21,19 @@ use crate::snapshot::Snapshot;
 use crate::turn::Turn;
 use crate::verdict::{DropReason, Verdict};
 
-/// Turns decided rows into departures. ICMP about those that cannot leave goes to `made`, as rows
+/// Turns decided rows into output rows. ICMP about those that cannot leave goes to `made`, as rows
 /// that are to be decided in their turn; fragments become rows behind the others.
 pub(crate) fn plan<F: Frames>(
     turn: &mut Turn<'_, F>,
     rows: &mut Vec<Row>,
     made: &mut Vec<Row>,
     limiter: &mut RateLimiter,
-    departures: &mut Departures,
+    output_batch: &mut OutputBatch,
 ) {
-    departures.clear();
+    output_batch.clear();
     for number in 0..rows.len() {
         let row = &mut rows[number];
-        let way = match row.state {
+        let path = match row.state {
             State::Forward(egress) => Ok(in_clear(turn.snapshot, egress)),
             State::Protect(set) => protected(turn, set),
             State::Host => {
@@ -42,12 +42,12 @@ pub(crate) fn plan<F: Frames>(
             }
             State::Outer(_) | State::Clear | State::Ended => continue,
         };
-        match way {
-            Ok(way) if fits(row, way.mtu) => {
-                pass_on(turn, row, &way);
-                departures.push(number, &way);
+        match path {
+            Ok(path) if fits(row, path.mtu) => {
+                pass_on(turn, row, &path);
+                output_batch.push(number, &path);
             }
-            Ok(way) => send_otherwise(turn, rows, number, way, made, limiter, departures),
+            Ok(path) => send_otherwise(turn, rows, number, path, made, limiter, output_batch),
             Err(reason) => turn.drop(row, reason),
         }
     }
@@ -59,17 +59,17 @@ fn to_host<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row) {
     turn.out.host.push(ToHost { ingress: row.ingress, form: Medium::Ip, packet });
 }
 
-fn in_clear(snapshot: &Snapshot, egress: Egress) -> Way {
+fn in_clear(snapshot: &Snapshot, egress: Egress) -> OutputPath {
     let mtu = snapshot.path_port(egress.port).mtu;
-    Way { egress, protection: None, mtu }
+    OutputPath { egress, protection: None, mtu }
 }
 
-fn protected<F>(turn: &Turn<'_, F>, set: SetIndex) -> Result<Way, DropReason> {
+fn protected<F>(turn: &Turn<'_, F>, set: SetIndex) -> Result<OutputPath, DropReason> {
     let sas = &turn.snapshot.set(set).outbound;
     let sa = share::sealing_sa(turn.snapshot, sas, turn.share).ok_or(DropReason::NoSa)?;
     let egress = turn.snapshot.set_egress(set).ok_or(DropReason::NoRoute)?;
     let mtu = turn.snapshot.set_mtu(set);
-    Ok(Way { egress, protection: Some(Protection { set, sa }), mtu })
+    Ok(OutputPath { egress, protection: Some(Protection { set, sa }), mtu })
 }
 
 /// Returns whether a row's packet may leave whole.
@@ -78,9 +78,9 @@ fn fits(row: &Row, mtu: u32) -> bool {
 }
 
 /// Does a router's part for a packet that it passes on: hop limit, and the MSS for a tunnel.
-fn pass_on<F: Frames>(turn: &mut Turn<'_, F>, row: &Row, way: &Way) {
+fn pass_on<F: Frames>(turn: &mut Turn<'_, F>, row: &Row, path: &OutputPath) {
     if row.packet.flow.protocol == protocol::TCP
-        && let Some(mtu) = tunnel_mtu(turn, row, way)
+        && let Some(mtu) = tunnel_mtu(turn, row, path)
     {
         mss::clamp(row.bytes_mut(turn.frames), &row.packet, mtu);
     }
@@ -95,28 +95,28 @@ fn send_otherwise<F: Frames>(
     turn: &mut Turn<'_, F>,
     rows: &mut Vec<Row>,
     number: usize,
-    way: Way,
+    path: OutputPath,
     made: &mut Vec<Row>,
     limiter: &mut RateLimiter,
-    departures: &mut Departures,
+    output_batch: &mut OutputBatch,
 ) {
     let row = &mut rows[number];
     if row.origin.is_forwarded() && row.packet.hop_limit == 1 {
-        answer(turn, row, way, Error::TimeExceeded, made, limiter);
+        answer(turn, row, path, Error::TimeExceeded, made, limiter);
         return turn.drop(row, DropReason::HopLimit);
     }
     if row.packet.dont_fragment {
-        answer(turn, row, way, Error::TooBig { mtu: way.mtu }, made, limiter);
+        answer(turn, row, path, Error::TooBig { mtu: path.mtu }, made, limiter);
         return turn.drop(row, DropReason::TooBig);
     }
-    pass_on(turn, row, &way);
-    fragment(turn, rows, number, way, departures);
+    pass_on(turn, row, &path);
+    fragment(turn, rows, number, path, output_batch);
 }
 
-/// Returns the MTU of the narrowest tunnel on a packet's way that wants its MSS clamped, if there
+/// Returns the MTU of the narrowest tunnel on a packet's path that wants its MSS clamped, if there
 /// is one: of the one it leaves by and the one it came by (for the answers).
-fn tunnel_mtu<F>(turn: &Turn<'_, F>, row: &Row, way: &Way) -> Option<u32> {
-    let left_by = way.protection.map(|protection| protection.set);
+fn tunnel_mtu<F>(turn: &Turn<'_, F>, row: &Row, path: &OutputPath) -> Option<u32> {
+    let left_by = path.protection.map(|protection| protection.set);
     let came_by = match row.origin {
         Origin::Opened(set) => Some(set),
         _ => None,
@@ -129,21 +129,21 @@ fn tunnel_mtu<F>(turn: &Turn<'_, F>, row: &Row, way: &Way) -> Option<u32> {
     }
 }
 
-/// Replaces a packet by fragments that go its way: all of them, or none. A way too narrow for any
-/// data is too narrow for the packet.
+/// Replaces a packet by fragments that take its path: all of them, or none. A path too narrow for
+/// any data is too narrow for the packet.
 fn fragment<F: Frames>(
     turn: &mut Turn<'_, F>,
     rows: &mut Vec<Row>,
     number: usize,
-    way: Way,
-    departures: &mut Departures,
+    path: OutputPath,
+    output_batch: &mut OutputBatch,
 ) {
     let (row, first_new) = (rows[number], rows.len());
-    departures.fragment.resize(MAX_FRAGMENT_BYTES, 0);
+    output_batch.fragment.resize(MAX_FRAGMENT_BYTES, 0);
     let mut ended = Err(DropReason::TooBig);
-    for piece in pieces(&row.packet, way.mtu as usize) {
+    for piece in pieces(&row.packet, path.mtu as usize) {
         // Both frames lie in one memory: the fragment passes through the scratch memory.
-        let fragment = &mut departures.fragment;
+        let fragment = &mut output_batch.fragment;
         ended = write(fragment, row.bytes(turn.frames), &row.packet, piece)
             .and_then(|length| store(turn, &fragment[..length]))
             .ok_or(DropReason::NoFrame);
@@ -159,7 +159,7 @@ fn fragment<F: Frames>(
     }
     for (place, piece) in rows.iter_mut().enumerate().skip(first_new) {
         piece.place = turn.make(row.ingress);
-        departures.push(place, &way);
+        output_batch.push(place, &path);
     }
     turn.end(&mut rows[number], Verdict::Consumed);
     turn.counters.ledger(Some(row.ingress)).consumed += 1;
@@ -186,7 +186,7 @@ fn store<F: Frames>(turn: &mut Turn<'_, F>, packet: &[u8]) -> Option<(FrameId, u
 fn answer<F: Frames>(
     turn: &mut Turn<'_, F>,
     row: &Row,
-    way: Way,
+    path: OutputPath,
     error: Error,
     made: &mut Vec<Row>,
     limiter: &mut RateLimiter,
@@ -194,7 +194,7 @@ fn answer<F: Frames>(
     if !icmp::may_answer(&row.packet) {
         return;
     }
-    let Some(source) = speaker(turn, row, way) else { return };
+    let Some(source) = speaker(turn, row, path) else { return };
     if !limiter.allows(turn.now_ns) {
         turn.counters.icmp_limited += 1;
         return;
@@ -207,7 +207,7 @@ fn answer<F: Frames>(
     let Some((frame, _)) = store(turn, &message[..length]) else { return };
     let quote = match row.origin {
         Origin::Opened(_) => Quote::Protected,
-        _ if way.protection.is_some() => Quote::Protected,
+        _ if path.protection.is_some() => Quote::Protected,
         _ => Quote::Clear,
     };
     made.push(Row {
@@ -224,7 +224,7 @@ fn answer<F: Frames>(
 
 /// The address we speak from: for a sender behind a tunnel one that the tunnel's policies are
 /// likely to speak of, that is one on the protected side.
-fn speaker<F>(turn: &Turn<'_, F>, row: &Row, way: Way) -> Option<Address> {
+fn speaker<F>(turn: &Turn<'_, F>, row: &Row, path: OutputPath) -> Option<Address> {
     let family: Family = row.packet.flow.family;
     let snapshot = turn.snapshot;
     let own = |port: PortId| {
@@ -234,7 +234,7 @@ fn speaker<F>(turn: &Turn<'_, F>, row: &Row, way: Way) -> Option<Address> {
     let spoken = match row.origin {
         Origin::Opened(_) => {
             let every_port = snapshot.ports().map(|(port, _)| port);
-            iter::once(way.egress.port).chain(every_port).filter(inside).find_map(own)
+            iter::once(path.egress.port).chain(every_port).filter(inside).find_map(own)
         }
         Origin::Received | Origin::Host | Origin::Made(_) => own(row.ingress),
     };

@@ -4,9 +4,9 @@
 use ipsec::{Mode, OutboundSa, SealJob, SequenceError};
 use wire::Frames;
 
-use crate::departures::{Departure, Departures, Taken};
+use crate::output_batch::{OutputBatch, OutputRow, PathUse};
+use crate::output_path::{Protection, hold, link_bytes, write_link};
 use crate::outputs::Outputs;
-use crate::path::{Protection, hold, link_bytes, write_link};
 use crate::port::Egress;
 use crate::row::Row;
 use crate::stage::{Stage, StageClock};
@@ -14,18 +14,18 @@ use crate::turn::Turn;
 use crate::tx_batch::TxPacket;
 use crate::verdict::{DropReason, Verdict};
 
-impl Departures {
+impl OutputBatch {
     /// Runs the cipher over the jobs, SA by SA. What it refuses is in clear and is dropped.
     fn run_cipher<F: Frames>(&mut self, turn: &mut Turn<'_, F>, rows: &mut [Row]) {
-        let Departures { list, ways, jobs, .. } = self;
-        let way_of = |list: &[Departure], job: &SealJob| list[job.row as usize].way;
-        if ways.len() > 1 {
-            jobs.sort_unstable_by_key(|job| (way_of(list, job), job.row));
+        let OutputBatch { list, paths, jobs, .. } = self;
+        let path_of = |list: &[OutputRow], job: &SealJob| list[job.row as usize].path;
+        if paths.len() > 1 {
+            jobs.sort_unstable_by_key(|job| (path_of(list, job), job.row));
         }
         let mut rest = &jobs[..];
-        for (number, taken) in ways.iter().enumerate() {
-            let Some(protection) = taken.way.protection else { continue };
-            let behind = rest.partition_point(|job| way_of(list, job) as usize <= number);
+        for (number, path_use) in paths.iter().enumerate() {
+            let Some(protection) = path_use.path.protection else { continue };
+            let behind = rest.partition_point(|job| path_of(list, job) as usize <= number);
             let (jobs, others) = rest.split_at(behind);
             rest = others;
             if jobs.is_empty() {
@@ -36,56 +36,56 @@ impl Departures {
             if let Err(error) = sa.cipher.seal(turn.frames, jobs) {
                 sealed = error.job;
                 for job in &jobs[sealed..] {
-                    let departure = &mut list[job.row as usize];
-                    departure.ends();
-                    turn.drop(&mut rows[departure.row as usize], DropReason::CipherRefused);
+                    let output_row = &mut list[job.row as usize];
+                    output_row.ends();
+                    turn.drop(&mut rows[output_row.row as usize], DropReason::CipherRefused);
                 }
             }
             if sa.encapsulation.udp.is_some() && sa.tunnel().remote.is_ipv6() {
                 for job in &jobs[..sealed] {
-                    finish_udp(turn, job, &list[job.row as usize], taken.way.egress);
+                    finish_udp(turn, job, &list[job.row as usize], path_use.path.egress);
                 }
             }
         }
     }
 
-    /// Sends what is finished, in the order of the departures.
+    /// Sends what is finished, in the order of the output rows.
     fn leave<F: Frames>(&mut self, turn: &mut Turn<'_, F>, rows: &[Row]) {
-        let Departures { list, ways, .. } = self;
-        for run in list.chunk_by(|one, next| one.way == next.way) {
-            let taken = &mut ways[run[0].way as usize];
-            let verdict = match taken.way.protection {
+        let OutputBatch { list, paths, .. } = self;
+        for run in list.chunk_by(|one, next| one.path == next.path) {
+            let path_use = &mut paths[run[0].path as usize];
+            let verdict = match path_use.path.protection {
                 Some(Protection { set, .. }) => Verdict::Protect(set),
-                None => Verdict::Forward(taken.way.egress.port),
+                None => Verdict::Forward(path_use.path.egress.port),
             };
-            leave_together(turn, rows, run, taken, verdict);
+            leave_together(turn, rows, run, path_use, verdict);
         }
     }
 }
 
-/// Sends packets that follow each other on one way.
+/// Sends packets that follow each other on one path.
 fn leave_together<F: Frames>(
     turn: &mut Turn<'_, F>,
     rows: &[Row],
-    run: &[Departure],
-    taken: &mut Taken,
+    run: &[OutputRow],
+    path_use: &mut PathUse,
     verdict: Verdict,
 ) {
-    let egress = taken.way.egress;
-    let finished = run.iter().filter(|departure| departure.leaves());
+    let egress = path_use.path.egress;
+    let finished = run.iter().filter(|output_row| output_row.leaves());
     if egress.mac.is_none() {
-        for departure in finished {
-            let row = &rows[departure.row as usize];
-            taken.leaves(row);
-            hold(turn, row, egress.port, departure.packet(row.frame), verdict);
+        for output_row in finished {
+            let row = &rows[output_row.row as usize];
+            path_use.leaves(row);
+            hold(turn, row, egress.port, output_row.packet(row.frame), verdict);
         }
         return;
     }
     let Outputs { tx, verdicts, .. } = &mut *turn.out;
-    for departure in finished {
-        let row = &rows[departure.row as usize];
-        taken.leaves(row);
-        let packet = departure.packet(row.frame);
+    for output_row in finished {
+        let row = &rows[output_row.row as usize];
+        path_use.leaves(row);
+        let packet = output_row.packet(row.frame);
         tx.push(TxPacket { egress: egress.port, ingress: row.ingress, packet });
         verdicts[row.place as usize] = Some(verdict);
     }
@@ -96,12 +96,12 @@ fn leave_together<F: Frames>(
 fn finish_udp<F: Frames>(
     turn: &mut Turn<'_, F>,
     job: &SealJob,
-    departure: &Departure,
+    output_row: &OutputRow,
     egress: Egress,
 ) {
     // Behind the link header begins IPv6, in transport mode perhaps with extension headers.
-    let start = departure.offset as usize + link_bytes(turn.snapshot, egress);
-    let end = departure.offset as usize + departure.length as usize;
+    let start = output_row.offset as usize + link_bytes(turn.snapshot, egress);
+    let end = output_row.offset as usize + output_row.length as usize;
     let packet = turn.frames.bytes_mut(job.frame).get_mut(start..end);
     ipsec::finish_udp(packet.unwrap_or_default());
 }
@@ -109,79 +109,80 @@ fn finish_udp<F: Frames>(
 /// Seals what is to be protected, puts the link header on everything, and sends it.
 ///
 /// 1. draw each SA's numbers with one atomic step
-/// 2. each departure: ESP headers and trailer, link header
+/// 2. each output row: ESP headers and trailer, link header
 /// 3. the cipher, SA by SA; what it refuses is dropped
-/// 4. each departure that is finished: it leaves or waits, with its verdict
+/// 4. each output row that is finished: it leaves or waits, with its verdict
 pub(crate) fn seal<F: Frames>(
     turn: &mut Turn<'_, F>,
     rows: &mut [Row],
-    departures: &mut Departures,
+    output_batch: &mut OutputBatch,
     clock: &mut impl StageClock,
 ) {
-    if departures.is_empty() {
+    if output_batch.is_empty() {
         return;
     }
-    departures.draw(turn);
-    let Departures { list, ways, jobs, .. } = departures;
-    for (place, departure) in list.iter_mut().enumerate() {
-        let row = &mut rows[departure.row as usize];
-        let taken = &mut ways[departure.way as usize];
-        let written = match taken.way.protection {
+    output_batch.draw(turn);
+    let OutputBatch { list, paths, jobs, .. } = output_batch;
+    for (place, output_row) in list.iter_mut().enumerate() {
+        let row = &mut rows[output_row.row as usize];
+        let path_use = &mut paths[output_row.path as usize];
+        let written = match path_use.path.protection {
             Some(protection) => {
-                write_sealed(turn, departure, row, taken, protection, place as u32, jobs)
+                write_sealed(turn, output_row, row, path_use, protection, place as u32, jobs)
             }
-            None => write_clear(turn, departure, row, taken),
+            None => write_clear(turn, output_row, row, path_use),
         };
         if let Err(reason) = written {
             turn.drop(row, reason);
         }
     }
     clock.ended(Stage::SealHeaders);
-    departures.run_cipher(turn, rows);
+    output_batch.run_cipher(turn, rows);
     clock.ended(Stage::SealCipher);
-    departures.leave(turn, rows);
-    for taken in &departures.ways {
-        if let Some(protection) = taken.way.protection {
-            turn.counters.sealed(protection.sa, taken.left.into(), taken.bytes);
+    output_batch.leave(turn, rows);
+    for path_use in &output_batch.paths {
+        if let Some(protection) = path_use.path.protection {
+            turn.counters.sealed(protection.sa, path_use.left.into(), path_use.bytes);
         }
     }
     clock.ended(Stage::SealConclude);
 }
 
-/// Writes the link header of a departure that leaves in clear.
+/// Writes the link header of an output row that leaves in clear.
 fn write_clear<F: Frames>(
     turn: &mut Turn<'_, F>,
-    departure: &mut Departure,
+    output_row: &mut OutputRow,
     row: &Row,
-    taken: &Taken,
+    path_use: &PathUse,
 ) -> Result<(), DropReason> {
     let (ip, family) = (row.ip as usize, row.packet.flow.family);
     let frame = turn.frames.bytes_mut(row.frame);
-    let start = write_link(turn.snapshot, frame, ip, taken.way.egress, family)
+    let start = write_link(turn.snapshot, frame, ip, path_use.path.egress, family)
         .ok_or(DropReason::Oversize)?;
-    departure.is_at(start..ip + row.packet.length as usize);
+    output_row.is_at(start..ip + row.packet.length as usize);
     Ok(())
 }
 
-/// Writes ESP headers, trailer and link header of a departure, and adds what the cipher has to do.
+/// Writes ESP headers, trailer and link header of an output row, and adds what the cipher has to
+/// do.
 fn write_sealed<F: Frames>(
     turn: &mut Turn<'_, F>,
-    departure: &mut Departure,
+    output_row: &mut OutputRow,
     row: &Row,
-    taken: &mut Taken,
+    path_use: &mut PathUse,
     protection: Protection,
     place: u32,
     jobs: &mut Vec<SealJob>,
 ) -> Result<(), DropReason> {
-    let sequence = taken.numbers.take()?;
+    let sequence = path_use.numbers.take()?;
     let sa = turn.snapshot.outbound_sa(protection.sa);
     let frame = turn.frames.bytes_mut(row.frame);
     let (job, outer) = sa
         .encapsulate(row.frame, frame, row.ip as usize, &row.packet, sequence, place)
         .ok_or_else(|| unfit(sa))?;
-    let start = write_link(turn.snapshot, frame, outer.start, taken.way.egress, sa.family())
+    let start = write_link(turn.snapshot, frame, outer.start, path_use.path.egress, sa.family())
         .ok_or(DropReason::Oversize)?;
-    departure.is_at(start..outer.end);
+    output_row.is_at(start..outer.end);
     jobs.push(job);
     Ok(())
 }

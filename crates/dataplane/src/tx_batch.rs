@@ -17,7 +17,7 @@ pub struct TxPacket {
     pub packet: Descriptor,
 }
 
-/// Packets that follow each other on one way.
+/// Packets that follow each other on one path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TxRun {
     pub(crate) egress: PortId,
@@ -46,7 +46,7 @@ impl TxBatch {
         self.packets.push(packet);
     }
 
-    /// Adds packets of one way behind the others, which the caller writes.
+    /// Adds packets of one path behind the others, which the caller writes.
     #[inline(always)]
     pub(crate) fn add(
         &mut self,
@@ -165,10 +165,10 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_sent_comes_out_in_its_order(
-            ways in prop::collection::vec((0u16..3, 0u16..2), 0..70),
+            paths in prop::collection::vec((0u16..3, 0u16..2), 0..70),
         ) {
             let (mut tx, mut all) = (TxBatch::default(), Vec::new());
-            for ((egress, ingress), number) in ways.iter().zip(0..) {
+            for ((egress, ingress), number) in paths.iter().zip(0..) {
                 let tx_packet = tx_packet(*egress, *ingress, number);
                 tx.push(tx_packet);
                 all.push(tx_packet);
@@ -187,12 +187,12 @@ mod tests {
 
         #[test]
         fn what_is_taken_back_leaves_the_others_in_their_order(
-            ways in prop::collection::vec((0u16..3, 0u16..2, any::<bool>()), 0..70),
+            paths in prop::collection::vec((0u16..3, 0u16..2, any::<bool>()), 0..70),
             start in 0usize..80,
         ) {
             let (mut tx, mut expected) = (TxBatch::default(), Vec::new());
             let mut goes = Vec::new();
-            for ((egress, ingress, stays), number) in ways.iter().zip(0..) {
+            for ((egress, ingress, stays), number) in paths.iter().zip(0..) {
                 let tx_packet = tx_packet(*egress, *ingress, number);
                 tx.add(tx_packet.egress, tx_packet.ingress, 1)[0] = tx_packet.packet;
                 goes.push(*stays);

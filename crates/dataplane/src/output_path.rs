@@ -1,5 +1,5 @@
-//! The ways that packets of the general walk leave by: writes their link headers, and holds packets
-//! whose next hop has no known link address.
+//! The paths that packets of the general walk leave by: writes their link headers, and holds
+//! packets whose next hop has no known link address.
 
 use ipsec::SaId;
 use wire::link::{ETHERNET_BYTES, VLAN_TAG_BYTES, ethertype};
@@ -13,20 +13,21 @@ use crate::snapshot::Snapshot;
 use crate::turn::Turn;
 use crate::verdict::{HoldKind, Verdict};
 
-/// The SA that seals a departure, and its set.
+/// The SA that seals on a path, and its set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Protection {
     pub(crate) set: SetIndex,
     pub(crate) sa: SaId,
 }
 
-/// A way out: egress, SA and MTU, which are the same for all packets of a batch that leave by it.
+/// An output path: egress, SA and MTU, which are the same for all packets of a batch that leave by
+/// it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
+pub(crate) struct OutputPath {
     pub(crate) egress: Egress,
     /// `None`: in clear.
     pub(crate) protection: Option<Protection>,
-    /// Bytes of the largest packet that may go this way, before sealing.
+    /// Bytes of the largest packet that may take it, before sealing.
     pub(crate) mtu: u32,
 }
 

@@ -1,17 +1,17 @@
-//! The packets of a batch that leave, in order, and the ways that they leave by.
+//! The packets of a batch that leave, in order, and the paths that they leave by.
 
 use std::ops::Range;
 
 use ipsec::{SealJob, SequenceRun};
 use wire::{Descriptor, FrameId};
 
-use crate::path::Way;
+use crate::output_path::OutputPath;
 use crate::row::Row;
 use crate::turn::Turn;
 
-/// A way out of this batch, with its packets and their sequence numbers.
-pub(crate) struct Taken {
-    pub(crate) way: Way,
+/// The use of a path by this batch: its packets and their sequence numbers.
+pub(crate) struct PathUse {
+    pub(crate) path: OutputPath,
     /// Packets. A batch of large ones becomes more than 65,535 fragments on a narrow path.
     pub(crate) count: u32,
     /// Sequence numbers for them; none where they leave in clear.
@@ -21,7 +21,7 @@ pub(crate) struct Taken {
     pub(crate) bytes: u64,
 }
 
-impl Taken {
+impl PathUse {
     /// Counts a packet that leaves or waits to leave.
     pub(crate) fn leaves(&mut self, row: &Row) {
         self.left += 1;
@@ -31,24 +31,24 @@ impl Taken {
 
 /// A row's packet on its way out.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Departure {
+pub(crate) struct OutputRow {
     /// The row.
     pub(crate) row: u32,
-    /// The place of its way.
-    pub(crate) way: u32,
+    /// The place of its path.
+    pub(crate) path: u32,
     /// Offset in the frame of the packet that leaves, once its headers are written. Until then, and
-    /// if the departure ends otherwise, the length is 0.
+    /// if its packet is dropped, the length is 0.
     pub(crate) offset: u32,
     pub(crate) length: u32,
 }
 
-impl Departure {
+impl OutputRow {
     /// Notes where the packet lies that is to leave.
     pub(crate) fn is_at(&mut self, bytes: Range<usize>) {
         (self.offset, self.length) = (bytes.start as u32, bytes.len() as u32);
     }
 
-    /// Cancels the departure; the caller drops its packet.
+    /// Cancels the output; the caller drops its packet.
     pub(crate) fn ends(&mut self) {
         self.length = 0;
     }
@@ -66,18 +66,18 @@ impl Departure {
 
 /// The packets of a batch that leave. The lists are kept, so that a batch allocates nothing.
 #[derive(Default)]
-pub(crate) struct Departures {
-    pub(crate) list: Vec<Departure>,
-    pub(crate) ways: Vec<Taken>,
+pub(crate) struct OutputBatch {
+    pub(crate) list: Vec<OutputRow>,
+    pub(crate) paths: Vec<PathUse>,
     pub(crate) jobs: Vec<SealJob>,
     /// One fragment, on its way to its frame.
     pub(crate) fragment: Vec<u8>,
 }
 
-impl Departures {
+impl OutputBatch {
     pub(crate) fn clear(&mut self) {
         self.list.clear();
-        self.ways.clear();
+        self.paths.clear();
         self.jobs.clear();
     }
 
@@ -85,33 +85,33 @@ impl Departures {
         self.list.is_empty()
     }
 
-    /// The place of a way on which packets are to wait. Two ways can be of one SA, reached through
-    /// two sets: each has a run of numbers of its own.
-    fn place_of(&mut self, way: &Way) -> u32 {
-        let known = |taken: &Taken| {
-            taken.way.protection == way.protection && taken.way.egress == way.egress
+    /// The place of a path on which packets are to wait. Two paths can be of one SA, reached
+    /// through two sets: each has a run of numbers of its own.
+    fn place_of(&mut self, path: &OutputPath) -> u32 {
+        let known = |path_use: &PathUse| {
+            path_use.path.protection == path.protection && path_use.path.egress == path.egress
         };
-        let place = self.ways.iter().rposition(known).unwrap_or_else(|| {
-            let (way, numbers) = (*way, SequenceRun::NONE);
-            self.ways.push(Taken { way, count: 0, numbers, left: 0, bytes: 0 });
-            self.ways.len() - 1
+        let place = self.paths.iter().rposition(known).unwrap_or_else(|| {
+            let (path, numbers) = (*path, SequenceRun::NONE);
+            self.paths.push(PathUse { path, count: 0, numbers, left: 0, bytes: 0 });
+            self.paths.len() - 1
         });
         place as u32
     }
 
-    /// Adds a row that leaves by a way, behind those that wait already.
-    pub(crate) fn push(&mut self, row: usize, way: &Way) {
-        let way = self.place_of(way);
-        self.ways[way as usize].count += 1;
-        self.list.push(Departure { row: row as u32, way, offset: 0, length: 0 });
+    /// Adds a row that leaves by a path, behind those that wait already.
+    pub(crate) fn push(&mut self, row: usize, path: &OutputPath) {
+        let path = self.place_of(path);
+        self.paths[path as usize].count += 1;
+        self.list.push(OutputRow { row: row as u32, path, offset: 0, length: 0 });
     }
 
-    /// Draws a run of sequence numbers for every way that seals, with one atomic step each.
+    /// Draws a run of sequence numbers for every path that seals, with one atomic step each.
     pub(crate) fn draw<F>(&mut self, turn: &Turn<'_, F>) {
-        for taken in &mut self.ways {
-            if let Some(protection) = taken.way.protection {
+        for path_use in &mut self.paths {
+            if let Some(protection) = path_use.path.protection {
                 let sa = turn.snapshot.outbound_sa(protection.sa);
-                taken.numbers = sa.sequence.draw(taken.count);
+                path_use.numbers = sa.sequence.draw(path_use.count);
             }
         }
     }
