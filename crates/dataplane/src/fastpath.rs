@@ -1,9 +1,9 @@
-//! The fast path: packets whose way is known as a whole leave at once, by prepared headers.
+//! The fast path: packets whose path is known as a whole leave at once, by prepared headers.
 //!
 //! ```text
 //! look    1. each packet: one chain of compares, its flow as the words of a key
 //!         2. the cache, all keys together; the tables, about what it does not know
-//!         3. what was said becomes a way, one for many packets
+//!         3. what was said becomes a path, one for many packets
 //! finish  4. a run of such packets, one after the other: everything that is written
 //!         5. the cipher
 //! ```
@@ -24,8 +24,8 @@ mod clear;
 mod emit;
 mod finish;
 mod judge;
+mod prepared_path;
 mod sealed;
-mod ways;
 
 use std::ops::Range;
 
@@ -40,8 +40,8 @@ use crate::port::{Medium, Side};
 use crate::stage::StageClock;
 use crate::turn::Turn;
 use judge::Learning;
+use prepared_path::{PathId, PreparedPaths};
 use sealed::Opening;
-use ways::{WayId, Ways};
 
 /// Runs of a batch that the fast path takes at most; what is behind them is the general walk's.
 const MOST_RUNS: u32 = 4;
@@ -58,8 +58,8 @@ struct Row {
     ip: u32,
     /// Bytes of the IP packet.
     length: u32,
-    way: WayId,
-    /// The place of the decision that gave it the way. Before it is opened: the ECN field of the
+    path: PathId,
+    /// The place of the decision that gave it the path. Before it is opened: the ECN field of the
     /// packet outside.
     decision: u16,
 }
@@ -78,7 +78,7 @@ struct Columns {
 /// A worker's fast path.
 pub(crate) struct FastPath {
     columns: Box<Columns>,
-    ways: Ways,
+    paths: PreparedPaths,
     learning: Learning,
     opening: Opening,
     /// The port of the batch.
@@ -149,7 +149,7 @@ impl Default for FastPath {
         let gate = Gate { ingress: PortId(0), side: Side::Protected, entrance, is_tagged: false };
         FastPath {
             columns: Box::new(columns),
-            ways: Ways::default(),
+            paths: PreparedPaths::default(),
             learning: Learning::default(),
             opening: Opening::default(),
             gate,
@@ -189,7 +189,7 @@ impl FastPath {
         }
         let Some(gate) = gate(turn, netdev, packets) else { return 0 };
         self.gate = gate;
-        self.ways.clear();
+        self.paths.clear();
         (self.misses, self.syn, self.counts_lookups) = (0, 0, false);
         match (gate.side, gate.is_tagged) {
             (Side::Protected, false) => self.look_clear::<14, F>(turn, packets, cache, clock),

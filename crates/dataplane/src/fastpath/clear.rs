@@ -7,7 +7,7 @@ use wire::link::{Entrance, TAGGED_BYTES, ethertype};
 use wire::{Address, BATCH, Descriptor, Family, Frames, Received, packet};
 
 use super::judge::{Judge, Question};
-use super::ways::{End, Heading, WayId};
+use super::prepared_path::{Heading, PathId, PathTarget};
 use super::{Columns, FastPath, Row, TOO_MANY_RUNS};
 use crate::cache::{Column, FlowCache, Scopes, bits, v4_head, v6_head};
 use crate::ids::NextHopId;
@@ -109,12 +109,12 @@ impl FastPath {
     /// The lists that judgements are written into, and the keys.
     fn judge(&mut self) -> (Judge<'_>, &mut Column<2>, &mut Column<6>) {
         let Columns { rows, v4, v6, .. } = &mut *self.columns;
-        let (ways, learning, misses) = (&mut self.ways, &mut self.learning, &mut self.misses);
-        (Judge { rows, ways, learning, misses }, v4, v6)
+        let (paths, learning, misses) = (&mut self.paths, &mut self.learning, &mut self.misses);
+        (Judge { rows, paths, learning, misses }, v4, v6)
     }
 
     /// Looks whether all packets go the route of the first. If it leads to the protected side, by
-    /// one neighbour, neither tables nor cache have to be asked, and each packet has its way then.
+    /// one neighbour, neither tables nor cache have to be asked, and each packet has its path then.
     /// If it leads outside, that is of use only where no cache is asked.
     #[inline(always)]
     fn one_route<F>(
@@ -140,7 +140,7 @@ impl FastPath {
         let Columns { rows, v4, .. } = &mut *self.columns;
         let to = (v4.heads[mask.trailing_zeros() as usize][0] >> 32) as u32;
         let Some(near) = around(turn, Address::v4(to)) else { return OneRoute::No };
-        let Some(route) = self.ways.route(turn, near.hop, Family::V4, cache) else {
+        let Some(route) = self.paths.route(turn, near.hop, Family::V4, cache) else {
             return OneRoute::No;
         };
         let routes = turn.snapshot.routes();
@@ -166,7 +166,7 @@ impl FastPath {
         let head = &v6.heads[mask.trailing_zeros() as usize];
         let to = Address { family: Family::V6, value: address(head[3], head[4]) };
         let Some(near) = around(turn, to) else { return OneRoute::No };
-        let Some(route) = self.ways.route(turn, near.hop, Family::V6, cache) else {
+        let Some(route) = self.paths.route(turn, near.hop, Family::V6, cache) else {
             return OneRoute::No;
         };
         let routes = turn.snapshot.routes();
@@ -187,7 +187,7 @@ impl FastPath {
 enum OneRoute {
     /// Not known, or they do not.
     No,
-    /// Yes, to the protected side: each has its way.
+    /// Yes, to the protected side: each has its path.
     Inside,
     /// Yes, to the unprotected side by this next hop.
     Outside(NextHopId),
@@ -196,11 +196,11 @@ enum OneRoute {
 /// A route that all packets may go.
 struct Route {
     hop: NextHopId,
-    /// The way and its decision, and its MTU, to the protected side.
-    inside: Option<((WayId, u16), u32)>,
+    /// The path and its decision, and its MTU, to the protected side.
+    inside: Option<((PathId, u16), u32)>,
 }
 
-impl super::ways::Ways {
+impl super::prepared_path::PreparedPaths {
     /// Returns the route by a next hop. `None`: it is of no use that all go there.
     #[inline]
     fn route<F>(
@@ -216,13 +216,13 @@ impl super::ways::Ways {
         if turn.snapshot.is_on_link(hop) {
             return None;
         }
-        let way = self.place(turn, End::Hop(hop, None), family)?;
-        let said = self.without_rule(way);
-        Some(Route { hop, inside: Some(((way, said.place), said.mtu)) })
+        let path = self.place(turn, PathTarget::Hop(hop, None), family)?;
+        let said = self.without_rule(path);
+        Some(Route { hop, inside: Some(((path, said.place), said.mtu)) })
     }
 }
 
-/// Gives all packets the way of a route, if it is the route of all and has one.
+/// Gives all packets the path of a route, if it is the route of all and has one.
 #[inline(always)]
 fn give<const HEAD: usize>(
     rows: &mut [Row; BATCH],
@@ -232,11 +232,11 @@ fn give<const HEAD: usize>(
     goes: impl Fn(&[u64; HEAD]) -> bool,
 ) -> OneRoute {
     let count = 64 - mask.leading_zeros() as usize;
-    let ((way, decision), mtu) = route.inside.unwrap_or(((WayId::NONE, 0), u32::MAX));
+    let ((path, decision), mtu) = route.inside.unwrap_or(((PathId::NONE, 0), u32::MAX));
     let mut all = 0u64;
     for (place, (row, head)) in rows[..count].iter_mut().zip(&heads[..count]).enumerate() {
         all |= u64::from(goes(head) && row.length <= mtu) << place;
-        (row.way, row.decision) = (way, decision);
+        (row.path, row.decision) = (path, decision);
     }
     match (all & mask == mask, route.inside) {
         (false, _) => OneRoute::No,

@@ -10,7 +10,7 @@ use wire::link::{LinkTemplate, ethertype};
 use wire::packet::IPV4_BYTES;
 use wire::{BATCH, Descriptor, Family, Frames, Received, glance};
 
-use super::ways::{Heading, Run, Way, WayId, Ways};
+use super::prepared_path::{Heading, PathId, PathRun, PreparedPath, PreparedPaths};
 use super::{Columns, FastPath, Row, mask_of};
 use crate::cache::bits;
 use crate::counters::Counters;
@@ -23,9 +23,9 @@ use crate::verdict::{DropReason, Verdict};
 const CHANGED_BYTES: usize = 18 + IPV4_BYTES;
 
 impl FastPath {
-    /// Sends packets that have a way.
+    /// Sends packets that have a path.
     ///
-    /// 1. count them by rule and by way
+    /// 1. count them by rule and by path
     /// 2. draw each SA's numbers with one atomic step
     /// 3. all headers, nonces and trailers; descriptors and verdicts
     /// 4. the cipher, SA by SA
@@ -45,54 +45,54 @@ impl FastPath {
         let ingress = self.gate.ingress;
         let Columns { rows, seal_jobs, .. } = &mut *self.columns;
         let (rows, packets) = (&mut rows[run.clone()], &packets[run.clone()]);
-        let ways = &mut self.ways;
-        ways.list.iter_mut().for_each(|way| way.run = Run::default());
-        count(turn.counters, ways, heading, rows);
-        if draw(turn, &mut ways.list) {
-            drop_numberless(turn, ways, rows);
+        let paths = &mut self.paths;
+        paths.list.iter_mut().for_each(|path| path.run = PathRun::default());
+        count(turn.counters, paths, heading, rows);
+        if draw(turn, &mut paths.list) {
+            drop_numberless(turn, paths, rows);
         }
         let tx_before = turn.out.tx.len();
         let (mut refused, mut first) = (0u64, 0);
-        let which = if ways.list.len() == 1 { ways.alike() } else { Alike::Neighbours };
-        for alike in alike(rows, which, |one, other| one.way == other.way) {
-            let (family, way) = (alike[0].way.family(), ways.way_mut(alike[0].way));
+        let which = if paths.list.len() == 1 { paths.alike() } else { Alike::Neighbours };
+        for alike in alike(rows, which, |one, other| one.path == other.path) {
+            let (family, path) = (alike[0].path.family(), paths.path_mut(alike[0].path));
             let range = first..first + alike.len();
             first = range.end;
-            let verdict = Some(way.verdict);
+            let verdict = Some(path.verdict);
             turn.out.verdicts[run.start + range.start..run.start + range.end].fill(verdict);
-            let jobs = &mut seal_jobs[way.run.next_job..];
-            refused |= send(turn, (way, family), (ingress, range), (alike, packets), jobs);
+            let jobs = &mut seal_jobs[path.run.next_job..];
+            refused |= send(turn, (path, family), (ingress, range), (alike, packets), jobs);
         }
         clock.ended(Stage::SealHeaders);
-        let unciphered = cipher(turn, &ways.list, seal_jobs);
+        let unciphered = cipher(turn, &paths.list, seal_jobs);
         if refused | unciphered != 0 {
-            let taken = Taken { rows, packets, tx_before, first: run.start, ingress };
-            take_back(turn, ways, &taken, refused, unciphered);
+            let written_run = WrittenRun { rows, packets, tx_before, first: run.start, ingress };
+            take_back(turn, paths, &written_run, refused, unciphered);
         }
         clock.ended(Stage::SealCipher);
-        for way in &ways.list {
-            if let Some((sa, _)) = way.sealing {
-                turn.counters.sealed(sa, way.run.count.into(), way.run.bytes);
+        for path in &paths.list {
+            if let Some((sa, _)) = path.sealing {
+                turn.counters.sealed(sa, path.run.count.into(), path.run.bytes);
             }
         }
         clock.ended(Stage::SealConclude);
     }
 }
 
-/// Counts packets by the rules that decided, and adds up what each way takes.
+/// Counts packets by the rules that decided, and adds up what each path takes.
 #[inline(always)]
-fn count(counters: &mut Counters, ways: &mut Ways, heading: Heading, rows: &[Row]) {
+fn count(counters: &mut Counters, paths: &mut PreparedPaths, heading: Heading, rows: &[Row]) {
     let direction = match heading {
         Heading::Out => Direction::Outbound,
         Heading::In => Direction::Inbound,
     };
-    for alike in alike(rows, ways.alike(), |a, b| a.decision == b.decision) {
+    for alike in alike(rows, paths.alike(), |a, b| a.decision == b.decision) {
         let (packets, bytes) = (alike.len(), alike.iter().map(|row| u64::from(row.length)).sum());
-        let decision = *ways.decision(alike[0].decision);
+        let decision = *paths.decision(alike[0].decision);
         for slot in decision.deciders.slots() {
             counters.policy_run(direction, slot, packets as u64, bytes);
         }
-        let run = &mut ways.way_mut(decision.way).run;
+        let run = &mut paths.path_mut(decision.path).run;
         run.count += packets as u32;
         run.bytes += bytes;
     }
@@ -107,7 +107,7 @@ enum Alike {
     Neighbours,
 }
 
-impl Ways {
+impl PreparedPaths {
     /// Returns which rows have the same decision.
     #[inline(always)]
     fn alike(&self) -> Alike {
@@ -135,79 +135,79 @@ fn alike(
     })
 }
 
-/// Draws numbers for each way that seals, and gives it its jobs. Returns whether numbers are
+/// Draws numbers for each path that seals, and gives it its jobs. Returns whether numbers are
 /// missing.
 #[inline(always)]
-fn draw<F>(turn: &Turn<'_, F>, ways: &mut [Way]) -> bool {
+fn draw<F>(turn: &Turn<'_, F>, paths: &mut [PreparedPath]) -> bool {
     let (mut next_job, mut are_missing) = (0, false);
-    for way in ways.iter_mut().filter(|way| way.run.count > 0) {
-        let Some((sa, _)) = way.sealing else { continue };
-        let numbers = turn.snapshot.outbound_sa(sa).sequence.draw(way.run.count);
+    for path in paths.iter_mut().filter(|path| path.run.count > 0) {
+        let Some((sa, _)) = path.sealing else { continue };
+        let numbers = turn.snapshot.outbound_sa(sa).sequence.draw(path.run.count);
         let (first, count, missing) = numbers.into_parts();
-        let run = &mut way.run;
+        let run = &mut path.run;
         (run.next, run.first_job, run.next_job) = (first, next_job, next_job);
         next_job += run.count as usize;
         if let Some(error) = missing {
             // Those behind the last number are dropped: see `drop_numberless`.
-            way.numberless = Some((count as u32, error.into()));
+            path.numberless = Some((count as u32, error.into()));
             are_missing = true;
         }
     }
     are_missing
 }
 
-/// Gives packets that have no number the way on which they are dropped.
+/// Gives packets that have no number the path on which they are dropped.
 #[cold]
-fn drop_numberless<F>(_: &Turn<'_, F>, ways: &mut Ways, rows: &mut [Row]) {
-    for place in 0..ways.list.len() {
-        let Some((numbered, reason)) = ways.list[place].numberless.take() else { continue };
-        let dropping = ways.dropping(reason);
-        let its = rows.iter_mut().filter(|row| row.way.place() == place);
+fn drop_numberless<F>(_: &Turn<'_, F>, paths: &mut PreparedPaths, rows: &mut [Row]) {
+    for place in 0..paths.list.len() {
+        let Some((numbered, reason)) = paths.list[place].numberless.take() else { continue };
+        let dropping = paths.dropping(reason);
+        let its = rows.iter_mut().filter(|row| row.path.place() == place);
         for row in its.skip(numbered as usize) {
-            row.way = dropping;
-            let run = &mut ways.list[place].run;
+            row.path = dropping;
+            let run = &mut paths.list[place].run;
             (run.count, run.bytes) = (run.count - 1, run.bytes - u64::from(row.length));
         }
     }
 }
 
-/// Sends packets that follow each other on one way; returns those that it could not write: a bit
+/// Sends packets that follow each other on one path; returns those that it could not write: a bit
 /// each, by place in the run.
 #[inline(always)]
 fn send<F: Frames>(
     turn: &mut Turn<'_, F>,
-    (way, family): (&mut Way, Family),
+    (path, family): (&mut PreparedPath, Family),
     (ingress, range): (PortId, Range<usize>),
     (rows, packets): (&[Row], &[Received]),
     jobs: &mut [SealJob],
 ) -> u64 {
     let packets = &packets[range.clone()];
-    if let Some(reason) = way.drops() {
+    if let Some(reason) = path.drops() {
         for Received { packet, .. } in packets {
             turn.counters.drop(Some(ingress), reason);
             turn.frames.give(packet.frame);
         }
         return 0;
     }
-    let into = turn.out.tx.add(way.egress, ingress, rows.len());
+    let into = turn.out.tx.add(path.egress, ingress, rows.len());
     let batch = Together { rows, packets, into, first: range.start };
-    match (way.sealing, way.link.is_tagged()) {
-        (None, false) => pass_on::<14, F>(turn.frames, (way, family), batch),
-        (None, true) => pass_on::<18, F>(turn.frames, (way, family), batch),
+    match (path.sealing, path.link.is_tagged()) {
+        (None, false) => pass_on::<14, F>(turn.frames, (path, family), batch),
+        (None, true) => pass_on::<18, F>(turn.frames, (path, family), batch),
         (Some((sa, form)), is_tagged) => {
             let Some(sealer) = turn.snapshot.outbound_sa(sa).sealer() else { return 0 };
             let jobs = &mut jobs[..rows.len()];
-            let way_of = Sealing { sealer, link: way.link };
-            let run = &mut way.run;
+            let sealing = Sealing { sealer, link: path.link };
+            let run = &mut path.run;
             macro_rules! by_form {
                 ($($tagged:literal $link:literal $outer:ident $iv:literal),*) => {
                     match (is_tagged, form.outer, form.iv, family) {
                         $(($tagged, $outer, $iv, Family::V4) => seal::<
                             $link, $outer, $iv, { $link + $outer + 8 + $iv }, false, F,
-                        >(turn.frames, way_of, run, batch, jobs),
+                        >(turn.frames, sealing, run, batch, jobs),
                         ($tagged, $outer, $iv, Family::V6) => seal::<
                             $link, $outer, $iv, { $link + $outer + 8 + $iv }, true, F,
-                        >(turn.frames, way_of, run, batch, jobs),)*
+                        >(turn.frames, sealing, run, batch, jobs),)*
                         _ => u64::MAX,
                     }
                 };
@@ -244,7 +244,7 @@ struct Sealing {
 #[inline(never)]
 fn pass_on<const LINK: usize, F: Frames>(
     frames: &mut F,
-    (way, family): (&Way, Family),
+    (path, family): (&PreparedPath, Family),
     Together { rows, packets, into, first }: Together<'_>,
 ) -> u64 {
     let ethertype = ethertype_of(family);
@@ -261,7 +261,7 @@ fn pass_on<const LINK: usize, F: Frames>(
             continue;
         };
         glance::pass_on(ip, family);
-        way.link.write(link, ethertype);
+        path.link.write(link, ethertype);
         *into = Descriptor { frame: packet.frame, offset: start, length: row.length + LINK as u32 };
     }
     refused
@@ -280,7 +280,7 @@ fn seal<
 >(
     frames: &mut F,
     Sealing { sealer, link }: Sealing,
-    run: &mut Run,
+    run: &mut PathRun,
     Together { rows, packets, into, first }: Together<'_>,
     jobs: &mut [SealJob],
 ) -> u64 {
@@ -324,14 +324,18 @@ const fn ethertype_of(family: Family) -> u16 {
     }
 }
 
-/// Runs the cipher, way by way; returns what it refused, which is in clear: a bit each, by place in
-/// the run.
+/// Runs the cipher, path by path; returns what it refused, which is in clear: a bit each, by place
+/// in the run.
 #[inline(always)]
-fn cipher<F: Frames>(turn: &mut Turn<'_, F>, ways: &[Way], jobs: &mut [SealJob; BATCH]) -> u64 {
+fn cipher<F: Frames>(
+    turn: &mut Turn<'_, F>,
+    paths: &[PreparedPath],
+    jobs: &mut [SealJob; BATCH],
+) -> u64 {
     let mut refused = 0u64;
-    for way in ways.iter().filter(|way| way.run.count > 0) {
-        let Some((sa, form)) = way.sealing else { continue };
-        let jobs = &jobs[way.run.first_job..way.run.next_job];
+    for path in paths.iter().filter(|path| path.run.count > 0) {
+        let Some((sa, form)) = path.sealing else { continue };
+        let jobs = &jobs[path.run.first_job..path.run.next_job];
         let sa = turn.snapshot.outbound_sa(sa);
         if form.iv > 0
             && let Err(error) = sa.cipher.seal(turn.frames, jobs)
@@ -360,7 +364,7 @@ fn finish_udp<F: Frames>(turn: &mut Turn<'_, F>, jobs: &[SealJob]) {
 }
 
 /// A run whose packets have been given to be sent.
-struct Taken<'a> {
+struct WrittenRun<'a> {
     rows: &'a [Row],
     packets: &'a [Received],
     /// Packets that were to be sent before it.
@@ -375,29 +379,29 @@ struct Taken<'a> {
 #[cold]
 fn take_back<F: Frames>(
     turn: &mut Turn<'_, F>,
-    ways: &mut Ways,
-    taken: &Taken<'_>,
+    paths: &mut PreparedPaths,
+    written_run: &WrittenRun<'_>,
     refused: u64,
     unciphered: u64,
 ) {
     let all = refused | unciphered;
-    let frame_of = |place: usize| taken.packets[place].packet.frame;
-    turn.out.tx.take_back(taken.tx_before, |packet| {
+    let frame_of = |place: usize| written_run.packets[place].packet.frame;
+    turn.out.tx.take_back(written_run.tx_before, |packet| {
         packet.length > 0 && !bits(all).any(|place| frame_of(place) == packet.frame)
     });
-    for place in bits(all).filter(|place| *place < taken.rows.len()) {
-        let row = &taken.rows[place];
-        if row.way == WayId::NONE {
+    for place in bits(all).filter(|place| *place < written_run.rows.len()) {
+        let row = &written_run.rows[place];
+        if row.path == PathId::NONE {
             continue;
         }
         let reason = match refused >> place & 1 {
             0 => DropReason::CipherRefused,
             _ => DropReason::Oversize,
         };
-        let run = &mut ways.way_mut(row.way).run;
+        let run = &mut paths.path_mut(row.path).run;
         (run.count, run.bytes) = (run.count - 1, run.bytes - u64::from(row.length));
-        turn.out.verdicts[taken.first + place] = Some(Verdict::Drop(reason));
-        turn.counters.drop(Some(taken.ingress), reason);
+        turn.out.verdicts[written_run.first + place] = Some(Verdict::Drop(reason));
+        turn.counters.drop(Some(written_run.ingress), reason);
         turn.frames.give(frame_of(place));
     }
 }

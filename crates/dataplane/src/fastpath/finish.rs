@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use wire::{Address, Frames, Packet, Received};
 
-use super::ways::{End, Heading};
+use super::prepared_path::{Heading, PathTarget};
 use super::{FastPath, mask_of};
 use crate::cache::bits;
 use crate::row::{Origin, Row as GeneralRow, State};
@@ -95,7 +95,7 @@ impl FastPath {
         let Some(from) = turn.sample else { return };
         for place in run.filter(|place| *place >= from as usize) {
             let row = &self.columns.rows[place];
-            if self.ways.list[row.way.place()].drops().is_some() {
+            if self.paths.list[row.path.place()].drops().is_some() {
                 continue;
             }
             let (frame, ingress) = (packets[place].packet.frame, self.gate.ingress);
@@ -125,9 +125,9 @@ impl FastPath {
     fn clamp<F: Frames>(&self, turn: &mut Turn<'_, F>, packets: &[Received], run: Range<usize>) {
         for place in bits(self.syn & mask_of(&run)) {
             let row = &self.columns.rows[place];
-            let way = &self.ways.list[row.way.place()];
-            let mtu = way.clamp.min(self.clamp_of_opener(place));
-            if mtu == u32::MAX || way.drops().is_some() {
+            let path = &self.paths.list[row.path.place()];
+            let mtu = path.clamp.min(self.clamp_of_opener(place));
+            if mtu == u32::MAX || path.drops().is_some() {
                 continue;
             }
             let Some(packet) = self.parsed(turn, packets, place) else { continue };
@@ -179,14 +179,14 @@ impl FastPath {
 
     /// The state that a packet has when it is decided.
     fn state_of(&self, snapshot: &Snapshot, row: &GeneralRow) -> State {
-        let way = &self.ways.list[self.columns.rows[row.place as usize].way.place()];
-        match way.end {
-            End::Set(set) => State::Protect(set),
-            End::Hop(hop, neighbour) => {
+        let path = &self.paths.list[self.columns.rows[row.place as usize].path.place()];
+        match path.target {
+            PathTarget::Set(set) => State::Protect(set),
+            PathTarget::Hop(hop, neighbour) => {
                 let nobody = Address { family: row.packet.flow.family, value: 0 };
                 State::Forward(snapshot.egress(hop, neighbour.unwrap_or(nobody)))
             }
-            End::Drop(_) => State::Ended,
+            PathTarget::Drop(_) => State::Ended,
         }
     }
 }

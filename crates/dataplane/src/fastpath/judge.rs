@@ -10,7 +10,7 @@ use policy::{FlowAction, FlowVerdict, Scope};
 use wire::{BATCH, Family, Flow};
 
 use super::Row;
-use super::ways::{Decision, Heading, Ways};
+use super::prepared_path::{Decision, Heading, PreparedPaths};
 use crate::cache::{Column, Firsts, FlowCache, Scopes, Value, Way as Route, bits};
 use crate::decide::{Routed, route_flow};
 use crate::ids::NextHopId;
@@ -52,14 +52,14 @@ pub(super) struct Question<'a> {
 /// The lists that a judgement is written into.
 pub(super) struct Judge<'a> {
     pub(super) rows: &'a mut [Row; BATCH],
-    pub(super) ways: &'a mut Ways,
+    pub(super) paths: &'a mut PreparedPaths,
     pub(super) learning: &'a mut Learning,
     /// A bit for each packet whose flow had no entry.
     pub(super) misses: &'a mut u64,
 }
 
 impl Judge<'_> {
-    /// Writes way and decision of each packet into its row, and returns which packets have a way
+    /// Writes path and decision of each packet into its row, and returns which packets have a path
     /// and fit: the others are for the general walk.
     #[inline(always)]
     pub(super) fn judge<const HEAD: usize, const WORDS: usize, F>(
@@ -91,18 +91,18 @@ impl Judge<'_> {
         column: &Column<HEAD>,
         question: &Question<'_>,
     ) -> u64 {
-        let Judge { rows, ways, .. } = self;
+        let Judge { rows, paths, .. } = self;
         let Question { heading, family, mask, .. } = *question;
         let (mut last, mut said) = (Value::default(), Decision::NONE);
         let mut one = |place: usize, row: &mut Row, value: Value| {
             if value != last {
                 let destination = || column.flow::<WORDS>(place).destination_address();
                 let entry = (value, cache.said(value));
-                said = ways.by_entry(turn, entry, (heading, family), destination);
+                said = paths.by_entry(turn, entry, (heading, family), destination);
                 // A decision for one destination says nothing of the next packet.
                 last = if said.is_on_link { Value::OF_NO_ENTRY } else { value };
             }
-            (row.way, row.decision) = (said.way, said.place);
+            (row.path, row.decision) = (said.path, said.place);
             row.length <= said.mtu
         };
         let range = first(mask)..64 - mask.leading_zeros() as usize;
@@ -130,7 +130,7 @@ impl Judge<'_> {
         column: &Column<HEAD>,
         question: &Question<'_>,
     ) -> u64 {
-        let Judge { rows, ways, learning, .. } = self;
+        let Judge { rows, paths, learning, .. } = self;
         let Question { scopes, heading, family, mask } = *question;
         let Learning { flows, verdicts, .. } = &mut **learning;
         flows.clear();
@@ -146,17 +146,17 @@ impl Judge<'_> {
             if last != Some(verdict) || said.is_on_link {
                 last = Some(verdict);
                 let destination = || column.flow::<WORDS>(place).destination_address();
-                said = ways.by_verdict(turn, (verdict, hop), (heading, family), destination);
+                said = paths.by_verdict(turn, (verdict, hop), (heading, family), destination);
             }
             let row = &mut rows[place];
-            (row.way, row.decision) = (said.way, said.place);
+            (row.path, row.decision) = (said.path, said.place);
             fit |= u64::from(row.length <= said.mtu) << place;
         }
         fit
     }
 
     /// Asks routes and tables about flows that the cache does not know, together, and has it
-    /// remember what they say; returns which packets then have a way and fit.
+    /// remember what they say; returns which packets then have a path and fit.
     #[inline(never)]
     fn learn<const HEAD: usize, const WORDS: usize, F>(
         &mut self,
@@ -170,7 +170,7 @@ impl Judge<'_> {
         let of = cache.as_deref();
         self.learning.collect::<HEAD, WORDS, F>(turn, of, column, question, missing);
         self.learning.ask(turn);
-        let Judge { rows, ways, learning, misses } = self;
+        let Judge { rows, paths, learning, misses } = self;
         let (mut last, mut said, mut fit) = (None, Decision::NONE, 0u64);
         for Asked { place, hop, flow, is_first } in learning.asked.drain(..) {
             let verdict = flow.map_or(FlowVerdict::NOT_ASKED, |flow| learning.verdicts[flow]);
@@ -188,10 +188,10 @@ impl Judge<'_> {
             if last != Some((verdict, hop)) || said.is_on_link {
                 last = Some((verdict, hop));
                 let destination = || column.flow::<WORDS>(place).destination_address();
-                said = ways.by_verdict(turn, (&verdict, hop), (heading, family), destination);
+                said = paths.by_verdict(turn, (&verdict, hop), (heading, family), destination);
             }
             let row = &mut rows[place];
-            (row.way, row.decision) = (said.way, said.place);
+            (row.path, row.decision) = (said.path, said.place);
             fit |= u64::from(row.length <= said.mtu) << place;
         }
         fit

@@ -14,7 +14,7 @@ use wire::{Address, BATCH, Descriptor, Family, Frames, Received};
 
 use super::clear::{head_v4, head_v6};
 use super::judge::{Judge, Question};
-use super::ways::Heading;
+use super::prepared_path::Heading;
 use super::{Columns, FastPath, Gate, MOST_RUNS, Row, mask_of};
 use crate::cache::{FlowCache, Scopes, bits};
 use crate::decapsulate;
@@ -117,7 +117,7 @@ impl FastPath {
         self.taken(common)
     }
 
-    /// Opens a run of sealed packets, and returns those whose packet has a way: a bit each. The
+    /// Opens a run of sealed packets, and returns those whose packet has a path: a bit each. The
     /// others become rows for the general walk, behind those in `late`, or are dropped.
     pub(crate) fn open<F: Frames>(
         &mut self,
@@ -238,10 +238,10 @@ impl FastPath {
             if mask == 0 {
                 continue;
             }
-            let FastPath { columns, opening, ways, learning, misses, .. } = self;
+            let FastPath { columns, opening, paths, learning, misses, .. } = self;
             let Columns { rows, v4, v6, scopes, .. } = &mut **columns;
             let scopes = opening.scopes(run.clone(), family, scopes);
-            let mut judge = Judge { rows, ways, learning, misses };
+            let mut judge = Judge { rows, paths, learning, misses };
             let question = Question { scopes, heading: Heading::In, family, mask };
             let cache = cache.as_deref_mut();
             fit |= match family {

@@ -1,4 +1,4 @@
-//! The ways that packets of a batch leave by, and what was decided of them: one entry for many
+//! The paths that packets of a batch leave by, and what was decided of them: one entry for many
 //! packets.
 
 use ipsec::SaId;
@@ -15,9 +15,9 @@ use crate::snapshot::Snapshot;
 use crate::turn::Turn;
 use crate::verdict::{DropReason, Verdict};
 
-/// The end that packets of one way have.
+/// The target of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum End {
+pub(super) enum PathTarget {
     /// Sealed by an SA of this set.
     Set(SetIndex),
     /// In clear, by a next hop; on a link without a router the destination is the neighbour.
@@ -26,10 +26,10 @@ pub(super) enum End {
     Drop(DropReason),
 }
 
-/// A way out, with everything that is the same for all packets that take it.
+/// An output path with everything that is the same for all packets that take it.
 #[derive(Clone, Copy)]
-pub(super) struct Way {
-    pub(super) end: End,
+pub(super) struct PreparedPath {
+    pub(super) target: PathTarget,
     /// Bytes of the largest packet that may take it.
     pub(super) mtu: u32,
     pub(super) egress: PortId,
@@ -41,12 +41,12 @@ pub(super) struct Way {
     pub(super) clamp: u32,
     /// Packets of a run that have a number, and why the others have none; `None`: all have one.
     pub(super) numberless: Option<(u32, DropReason)>,
-    pub(super) run: Run,
+    pub(super) run: PathRun,
 }
 
-/// The part that a run of packets takes of a way.
+/// The part that a run of packets takes of a path.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Run {
+pub(super) struct PathRun {
     /// Packets, and their bytes before they are sealed.
     pub(super) count: u32,
     pub(super) bytes: u64,
@@ -57,22 +57,22 @@ pub(super) struct Run {
     pub(super) next_job: usize,
 }
 
-/// The place of a way, with the family of the packets that take it, before they are sealed: what is
-/// written around them differs, and the numbers of an SA are drawn for all of them together.
+/// The place of a path, with the family of the packets that take it, before they are sealed: what
+/// is written around them differs, and the numbers of an SA are drawn for all of them together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct WayId(u16);
+pub(super) struct PathId(u16);
 
 /// Set for IPv6.
 const IS_V6: u16 = 0x8000;
 
-impl WayId {
-    /// No way.
-    pub(super) const NONE: WayId = WayId(u16::MAX);
+impl PathId {
+    /// No path.
+    pub(super) const NONE: PathId = PathId(u16::MAX);
 
-    fn new(place: usize, family: Family) -> WayId {
+    fn new(place: usize, family: Family) -> PathId {
         match family {
-            Family::V4 => WayId(place as u16),
-            Family::V6 => WayId(place as u16 | IS_V6),
+            Family::V4 => PathId(place as u16),
+            Family::V6 => PathId(place as u16 | IS_V6),
         }
     }
 
@@ -87,20 +87,20 @@ impl WayId {
     }
 }
 
-impl Default for WayId {
-    fn default() -> WayId {
-        WayId::NONE
+impl Default for PathId {
+    fn default() -> PathId {
+        PathId::NONE
     }
 }
 
 /// A decision on the packets of one flow, or of many.
 #[derive(Clone, Copy)]
 pub(super) struct Decision {
-    /// Its way; [`WayId::NONE`]: the general walk judges.
-    pub(super) way: WayId,
+    /// Its path; [`PathId::NONE`]: the general walk judges.
+    pub(super) path: PathId,
     /// Its own place.
     pub(super) place: u16,
-    /// Bytes of the largest packet that takes the way; 0 without a way.
+    /// Bytes of the largest packet that takes the path; 0 without a path.
     pub(super) mtu: u32,
     /// True if it is of one destination, whatever else is equal.
     pub(super) is_on_link: bool,
@@ -109,7 +109,7 @@ pub(super) struct Decision {
 
 impl Decision {
     pub(super) const NONE: Decision = Decision {
-        way: WayId::NONE,
+        path: PathId::NONE,
         place: 0,
         mtu: 0,
         is_on_link: false,
@@ -126,14 +126,14 @@ pub(super) enum Heading {
     In,
 }
 
-/// All ways of a batch, and all decisions. Kept over batches for their memory alone.
+/// All paths of a batch, and all decisions. Kept over batches for their memory alone.
 #[derive(Default)]
-pub(super) struct Ways {
-    pub(super) list: Vec<Way>,
+pub(super) struct PreparedPaths {
+    pub(super) list: Vec<PreparedPath>,
     decisions: Vec<Decision>,
 }
 
-impl Ways {
+impl PreparedPaths {
     pub(super) fn clear(&mut self) {
         self.list.clear();
         self.decisions.clear();
@@ -145,14 +145,14 @@ impl Ways {
         &self.decisions[usize::from(place)]
     }
 
-    /// Returns whether all packets that have a way have it by one decision.
+    /// Returns whether all packets that have a path have it by one decision.
     #[inline(always)]
     pub(super) fn is_one_decision(&self) -> bool {
         self.decisions.len() == 1
     }
 
     #[inline(always)]
-    pub(super) fn way_mut(&mut self, id: WayId) -> &mut Way {
+    pub(super) fn path_mut(&mut self, id: PathId) -> &mut PreparedPath {
         &mut self.list[id.place()]
     }
 
@@ -186,27 +186,27 @@ impl Ways {
         destination: impl FnOnce() -> Address,
     ) -> Decision {
         let mut is_on_link = false;
-        let end = match (verdict.action, heading) {
-            (FlowAction::Protect(set), Heading::Out) => End::Set(set),
+        let target = match (verdict.action, heading) {
+            (FlowAction::Protect(set), Heading::Out) => PathTarget::Set(set),
             (FlowAction::Permit, _) => {
                 is_on_link = turn.snapshot.is_on_link(hop);
-                End::Hop(hop, is_on_link.then(destination))
+                PathTarget::Hop(hop, is_on_link.then(destination))
             }
-            (FlowAction::Refuse(refusal), _) => End::Drop(refusal.into()),
+            (FlowAction::Refuse(refusal), _) => PathTarget::Drop(refusal.into()),
             // No book says so of what was opened.
             (FlowAction::Protect(_), Heading::In) => return self.push(Decision::NONE),
         };
-        let Some(way) = self.place(turn, end, family) else {
+        let Some(path) = self.place(turn, target, family) else {
             return self.push(Decision::NONE);
         };
-        let (mtu, deciders) = (self.list[way.place()].mtu, verdict.deciders);
-        self.push(Decision { way, place: 0, mtu, is_on_link, deciders })
+        let (mtu, deciders) = (self.list[path.place()].mtu, verdict.deciders);
+        self.push(Decision { path, place: 0, mtu, is_on_link, deciders })
     }
 
-    /// Decides that packets leave by a way, of which no rule says anything.
-    pub(super) fn without_rule(&mut self, way: WayId) -> Decision {
-        let mtu = self.list[way.place()].mtu;
-        self.push(Decision { way, mtu, ..Decision::NONE })
+    /// Decides that packets leave by a path, of which no rule says anything.
+    pub(super) fn without_rule(&mut self, path: PathId) -> Decision {
+        let mtu = self.list[path.place()].mtu;
+        self.push(Decision { path, mtu, ..Decision::NONE })
     }
 
     fn push(&mut self, decision: Decision) -> Decision {
@@ -215,53 +215,54 @@ impl Ways {
         decision
     }
 
-    /// Returns the place of a way to an end, which is made if it is new. `None`: only the general
-    /// walk can go there.
+    /// Returns the place of a path to a target, which is made if it is new. `None`: only the
+    /// general walk can go there.
     pub(super) fn place<F>(
         &mut self,
         turn: &Turn<'_, F>,
-        end: End,
+        target: PathTarget,
         family: Family,
-    ) -> Option<WayId> {
-        let place = match self.list.iter().rposition(|way| way.end == end) {
+    ) -> Option<PathId> {
+        let place = match self.list.iter().rposition(|path| path.target == target) {
             Some(place) => place,
             None => {
-                self.list.push(Way::to(turn, end)?);
+                self.list.push(PreparedPath::to(turn, target)?);
                 self.list.len() - 1
             }
         };
-        Some(WayId::new(place, family))
+        Some(PathId::new(place, family))
     }
 
-    /// A way on which packets are dropped for a reason that came up while they were leaving.
+    /// A path on which packets are dropped for a reason that came up while they were leaving.
     #[cold]
-    pub(super) fn dropping(&mut self, reason: DropReason) -> WayId {
-        self.list.push(Way::dropping(reason));
-        WayId::new(self.list.len() - 1, Family::V4)
+    pub(super) fn dropping(&mut self, reason: DropReason) -> PathId {
+        self.list.push(PreparedPath::dropping(reason));
+        PathId::new(self.list.len() - 1, Family::V4)
     }
 }
 
-impl Way {
+impl PreparedPath {
     #[cold]
-    fn to<F>(turn: &Turn<'_, F>, end: End) -> Option<Way> {
+    fn to<F>(turn: &Turn<'_, F>, target: PathTarget) -> Option<PreparedPath> {
         let snapshot = turn.snapshot;
-        match end {
-            End::Drop(reason) => Some(Way::dropping(reason)),
-            End::Hop(hop, neighbour) => {
+        match target {
+            PathTarget::Drop(reason) => Some(PreparedPath::dropping(reason)),
+            PathTarget::Hop(hop, neighbour) => {
                 let destination = neighbour.unwrap_or(Address::v4(0));
                 let egress = snapshot.egress(hop, destination);
                 let mtu = snapshot.path_port(egress.port).mtu;
                 let verdict = Verdict::Forward(egress.port);
-                Way::by(snapshot, end, (egress, mtu, verdict))
+                PreparedPath::by(snapshot, target, (egress, mtu, verdict))
             }
-            End::Set(set) => {
+            PathTarget::Set(set) => {
                 let sas = &snapshot.set(set).outbound;
                 let id = share::sealing_sa(snapshot, sas, turn.share)?;
                 let form = snapshot.outbound_sa(id).form()?;
                 let (egress, mtu) = (snapshot.set_egress(set)?, snapshot.set_mtu(set));
-                let way = Way::by(snapshot, end, (egress, mtu, Verdict::Protect(set)))?;
+                let path =
+                    PreparedPath::by(snapshot, target, (egress, mtu, Verdict::Protect(set)))?;
                 let clamp = if snapshot.set(set).mss_clamp { mtu } else { u32::MAX };
-                Some(Way { sealing: Some((id, form)), clamp, ..way })
+                Some(PreparedPath { sealing: Some((id, form)), clamp, ..path })
             }
         }
     }
@@ -269,21 +270,21 @@ impl Way {
     /// `None`: the neighbour is not known, or has no link address.
     fn by(
         snapshot: &Snapshot,
-        end: End,
+        target: PathTarget,
         (egress, mtu, verdict): (Egress, u32, Verdict),
-    ) -> Option<Way> {
+    ) -> Option<PreparedPath> {
         let port = snapshot.path_port(egress.port);
         let mac = egress.mac.filter(|_| port.medium == Medium::Ethernet)?;
         let link = LinkTemplate::new(mac, port.mac, port.vlan);
-        let (egress, run, clamp) = (egress.port, Run::default(), u32::MAX);
+        let (egress, run, clamp) = (egress.port, PathRun::default(), u32::MAX);
         let (sealing, numberless) = (None, None);
-        Some(Way { end, mtu, egress, link, verdict, sealing, clamp, numberless, run })
+        Some(PreparedPath { target, mtu, egress, link, verdict, sealing, clamp, numberless, run })
     }
 
-    fn dropping(reason: DropReason) -> Way {
+    fn dropping(reason: DropReason) -> PreparedPath {
         let nobody = wire::LinkAddress::new([0; 6]);
-        Way {
-            end: End::Drop(reason),
+        PreparedPath {
+            target: PathTarget::Drop(reason),
             mtu: u32::MAX,
             egress: PortId(0),
             link: LinkTemplate::new(nobody, nobody, None),
@@ -291,16 +292,16 @@ impl Way {
             sealing: None,
             clamp: u32::MAX,
             numberless: None,
-            run: Run::default(),
+            run: PathRun::default(),
         }
     }
 
-    /// The reason why packets that take the way are dropped, if they are.
+    /// The reason why packets that take the path are dropped, if they are.
     #[inline(always)]
     pub(super) fn drops(&self) -> Option<DropReason> {
-        match self.end {
-            End::Drop(reason) => Some(reason),
-            End::Set(_) | End::Hop(..) => None,
+        match self.target {
+            PathTarget::Drop(reason) => Some(reason),
+            PathTarget::Set(_) | PathTarget::Hop(..) => None,
         }
     }
 }
