@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
-use dataplane::cache::{Batch, CacheUse, ENTRIES_A_FLOW, FlowCache, Key, Way};
+use dataplane::cache::{Batch, CacheUse, CachedRoute, ENTRIES_A_FLOW, FlowCache, Key};
 use dataplane::{NextHopId, Snapshot, SnapshotParts};
 use policy::{Book, Deciders, FlowVerdict, Policy, PolicyId, PolicyIndex, ScopeBits, Spd, common};
 use serde::Serialize;
@@ -302,7 +302,7 @@ impl Row {
 #[inline(never)]
 fn look(batch: &mut Batch, cache: &mut FlowCache, snapshot: &Snapshot, keys: &[Key]) -> usize {
     let deciders = Deciders::one(PolicyIndex(0));
-    let said = (FlowVerdict { deciders, ..FlowVerdict::NOT_ASKED }, Way::Via(NextHopId(0)));
+    let said = (FlowVerdict { deciders, ..FlowVerdict::NOT_ASKED }, CachedRoute::Via(NextHopId(0)));
     let mut hits = 0;
     let mut told = |_, found: Option<_>| hits += usize::from(found.is_some());
     if keys.is_empty() {

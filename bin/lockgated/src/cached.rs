@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use api::v1;
 use config::validated::{Cache, CacheUse};
-use dataplane::cache::{BREAK_EVEN_STEPS, CacheEntry, ENTRY_BYTES, Key, Way};
+use dataplane::cache::{BREAK_EVEN_STEPS, CacheEntry, CachedRoute, ENTRY_BYTES, Key};
 use dataplane::{CacheCounters, Snapshot};
 use policy::selector::protocol_text;
 use policy::{Book, DomainId, FlowAction, Refusal};
@@ -168,7 +168,7 @@ pub(crate) async fn flows(state: &Picture, question: CacheQuestion) -> Option<v1
 }
 
 fn flow(snapshot: &Snapshot, worker: usize, entry: &CacheEntry) -> v1::CachedFlow {
-    let CacheEntry { key, verdict, generation, is_current, way } = *entry;
+    let CacheEntry { key, verdict, generation, is_current, route } = *entry;
     let Key { scope, flow } = key;
     let scopes = snapshot.tables().scopes();
     let (domain, opened_by) = (scopes.domain(scope), scopes.opened_by(scope));
@@ -208,10 +208,10 @@ fn flow(snapshot: &Snapshot, worker: usize, entry: &CacheEntry) -> v1::CachedFlo
         policy_id: policy.map(|policy| policy.id.0),
         generation: generation.0,
         current: is_current,
-        route: match way {
-            Way::Unknown => String::new(),
-            Way::Other => "asked again".into(),
-            Way::Via(hop) => {
+        route: match route {
+            CachedRoute::Unknown => String::new(),
+            CachedRoute::Other => "asked again".into(),
+            CachedRoute::Via(hop) => {
                 let hop = snapshot.next_hop(hop);
                 let port = &snapshot.port(hop.port).name;
                 match hop.gateway {

@@ -189,7 +189,7 @@ fn available_in(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use dataplane::cache::{Batch, FIRST_ENTRIES, Key, Way};
+    use dataplane::cache::{Batch, CachedRoute, FIRST_ENTRIES, Key};
     use dataplane::{Snapshot, SnapshotParts};
     use policy::{Book, FlowAction, FlowVerdict, IngressClass, Refusal};
     use wire::{Family, Flow, Upper};
@@ -259,7 +259,7 @@ mod tests {
         };
         let keys: Vec<Key> = (0..32).map(key).collect();
         let action = FlowAction::Refuse(Refusal::NoMatch);
-        let said = (FlowVerdict { action, ..FlowVerdict::NOT_ASKED }, Way::Unknown);
+        let said = (FlowVerdict { action, ..FlowVerdict::NOT_ASKED }, CachedRoute::Unknown);
         Batch::default().run(cache, &snapshot, &keys, |_| said, |_, _| {});
         let (entries, _) = cache.entries(0, usize::MAX);
         entries.iter().map(|entry| entry.key.flow.upper).collect()

@@ -152,7 +152,7 @@ pub(crate) async fn run(
                     // Its queues would be closed for ever.
                     return Err(WorkerGone.into());
                 }
-                if state.gateway.cache_outworn {
+                if state.gateway.caches_need_replacement {
                     state.gateway.renew_caches().await?;
                 }
                 // Policies may have changed.

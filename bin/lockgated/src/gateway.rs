@@ -85,7 +85,7 @@ pub(crate) struct Gateway {
     /// none.
     pub(crate) cache_entries: Vec<usize>,
     /// The workers' flow caches are to be replaced.
-    pub(crate) cache_outworn: bool,
+    pub(crate) caches_need_replacement: bool,
     pub(crate) events: Events,
     next_mark: u16,
     machine: Box<dyn Machine>,
@@ -135,7 +135,7 @@ impl Gateway {
             guard_state: "intact".into(),
             guard_is_owed: false,
             cache_entries: vec![0; workers],
-            cache_outworn: false,
+            caches_need_replacement: false,
             events,
             next_mark: 1,
             machine,

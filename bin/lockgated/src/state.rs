@@ -223,7 +223,7 @@ impl State {
         let is_due = self.cache_filled.is_none_or(|at| at.elapsed() >= RENEW_FULL_CACHES_EVERY);
         if is_due && reports.iter().any(is_full) {
             self.cache_filled = Some(Instant::now());
-            self.gateway.cache_outworn = true;
+            self.gateway.caches_need_replacement = true;
         }
     }
 

@@ -598,7 +598,7 @@ impl Thread {
         self.say_whether_it_serves();
         let now_ns = self.start.elapsed().as_nanos() as u64;
         self.worker.adopt(&self.snapshot, now_ns);
-        let wants_cache = self.worker.cache().is_some_and(FlowCache::is_outworn);
+        let wants_cache = self.worker.cache().is_some_and(FlowCache::needs_replacement);
         Retired { counted, snapshot: old, cache, wants_cache }
     }
 

@@ -671,7 +671,7 @@ impl Story<'_> {
             };
             (0..recalled.len()).filter(|worker| is(&recalled[*worker])).collect::<Vec<usize>>()
         };
-        let [known, bypassed, outworn] = [Recall::Known, Recall::Bypassed, Recall::Outworn].map(of);
+        let [known, bypassed, invalid] = [Recall::Known, Recall::Bypassed, Recall::Invalid].map(of);
         let classifier = |reason: &str| ("classifier", reason.to_owned());
         match &known[..] {
             _ if recalled.is_empty() => classifier("no daemon was asked, so no flow cache"),
@@ -682,7 +682,7 @@ impl Story<'_> {
             [] if !bypassed.is_empty() => {
                 classifier("a search here costs no more than a look into the flow cache")
             }
-            [] if !outworn.is_empty() => {
+            [] if !invalid.is_empty() => {
                 classifier("the flow cache answers nothing until a fresh one takes its place")
             }
             [] => classifier("no worker's flow cache knows this flow yet"),

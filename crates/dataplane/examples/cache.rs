@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release -p dataplane --example cache [FLOWS ...]`
 
-use dataplane::cache::{Batch, CacheUse, ENTRIES_A_FLOW, FlowCache, Key, Way};
+use dataplane::cache::{Batch, CacheUse, CachedRoute, ENTRIES_A_FLOW, FlowCache, Key};
 use dataplane::{NextHopId, RouteGeneration, Snapshot, SnapshotParts};
 use policy::{Book, Deciders, DomainId, FlowVerdict, IngressClass, PolicyIndex, ScopeBits, Spd};
 use wire::{BATCH, Family, Flow, Upper};
@@ -35,7 +35,8 @@ fn measure(count: usize, family: Family) {
     let mut batch = Batch::default();
     let mut lap = |cache: &mut FlowCache, snapshot: &Snapshot, keys: &[Key], laps: usize| {
         let deciders = Deciders::one(PolicyIndex(7));
-        let said = (FlowVerdict { deciders, ..FlowVerdict::NOT_ASKED }, Way::Via(NextHopId(3)));
+        let said =
+            (FlowVerdict { deciders, ..FlowVerdict::NOT_ASKED }, CachedRoute::Via(NextHopId(3)));
         let (begin, mut sum) = (own_time_ns(), 0);
         for keys in (0..laps).flat_map(|_| keys.chunks(BATCH)) {
             batch.run(

@@ -15,7 +15,7 @@
 //! Invalidation is in the numbers: nothing is ever cleared. An entry is of no use as soon as its
 //! domain has another generation. Where generations begin anew after their highest, entries from
 //! before could look like new ones: then the table answers nothing until it is taken out and a
-//! fresh one put in ([`FlowCache::is_outworn`]).
+//! fresh one put in ([`FlowCache::needs_replacement`]).
 //!
 //! Not here: what must be asked of each packet, whatever its flow (`decide.rs`).
 
@@ -34,7 +34,7 @@ use wire::{Family, Flow};
 use crate::ids::RouteGeneration;
 use crate::snapshot::Snapshot;
 pub(crate) use column::{Column, Scopes, bits};
-pub use entry::{Key, Way};
+pub use entry::{CachedRoute, Key};
 pub(crate) use entry::{Value, Words, v4_head, v6_head};
 pub(crate) use firsts::Firsts;
 pub use growth::{FIRST_ENTRIES, Usage, entries_of_fresh};
@@ -119,7 +119,7 @@ pub enum Recall {
     /// The cache is not asked: a search of this domain costs no more than a lookup.
     Bypassed,
     /// The cache answers nothing until a fresh one takes its place.
-    Outworn,
+    Invalid,
 }
 
 /// An entry as it is shown.
@@ -134,7 +134,7 @@ pub struct CacheEntry {
     /// True if that is still the domain's generation.
     pub is_current: bool,
     /// The next hop, if the routes have not changed since.
-    pub way: Way,
+    pub route: CachedRoute,
 }
 
 /// One worker's flow cache.
@@ -150,7 +150,7 @@ pub struct FlowCache {
     routes: Option<RouteGeneration>,
     /// Number that the cache gave the latest routing table, from 1.
     epoch: u16,
-    is_outworn: bool,
+    is_invalid: bool,
 }
 
 impl FlowCache {
@@ -170,7 +170,7 @@ impl FlowCache {
             wraps: None,
             routes: None,
             epoch: 0,
-            is_outworn: false,
+            is_invalid: false,
         })
     }
 
@@ -202,8 +202,8 @@ impl FlowCache {
     /// Returns whether the cache must be replaced by a fresh one: generations began anew since its
     /// first entry, or too many routing tables were seen. Until then it answers nothing, or no
     /// routes.
-    pub fn is_outworn(&self) -> bool {
-        self.is_outworn || self.epoch == u16::MAX
+    pub fn needs_replacement(&self) -> bool {
+        self.is_invalid || self.epoch == u16::MAX
     }
 
     /// Returns whether no further verdict can be numbered. Flows with other verdicts are then not
@@ -221,7 +221,7 @@ impl FlowCache {
     /// Says what it would do with a packet of a key, and changes nothing.
     pub fn recall(&self, key: &Key) -> Recall {
         match (self.serves(key.scope), key.flow.family) {
-            (false, _) if self.is_outworn => Recall::Outworn,
+            (false, _) if self.is_invalid => Recall::Invalid,
             (false, _) => Recall::Bypassed,
             (true, Family::V4) => self.recall_words::<{ entry::V4 }>(key),
             (true, Family::V6) => self.recall_words::<{ entry::V6 }>(key),
@@ -241,7 +241,7 @@ impl FlowCache {
             return Recall::Unknown;
         };
         // Where no book was asked the route alone says so: it is looked up, and may lead to one.
-        let stands = value.verdict().is_asked() || value.way(self.epoch) != Way::Unknown;
+        let stands = value.verdict().is_asked() || value.route(self.epoch) != CachedRoute::Unknown;
         if stands { Recall::Known } else { Recall::Unknown }
     }
 
@@ -260,7 +260,7 @@ impl FlowCache {
             verdict: *self.verdicts.get(value.verdict()),
             generation: tenant.generation,
             is_current: self.domains.generation(key.scope) == tenant.generation,
-            way: value.way(self.epoch),
+            route: value.route(self.epoch),
         });
         (entries.collect(), (end < self.table.lines().len()).then_some(end))
     }
@@ -270,10 +270,10 @@ impl FlowCache {
 impl FlowCache {
     /// Goes over to a snapshot: what was remembered under other generations no longer holds. Before
     /// each batch; it takes no longer than there are domains.
-    pub(crate) fn look_at(&mut self, snapshot: &Snapshot) {
+    pub(crate) fn sync(&mut self, snapshot: &Snapshot) {
         let spd = snapshot.spd();
         let wraps = spd.wraps();
-        self.is_outworn |= *self.wraps.get_or_insert(wraps) != wraps;
+        self.is_invalid |= *self.wraps.get_or_insert(wraps) != wraps;
         if self.routes != Some(snapshot.route_generation()) {
             self.routes = Some(snapshot.route_generation());
             self.epoch = self.epoch.saturating_add(1);
@@ -283,7 +283,7 @@ impl FlowCache {
         for (known, domain) in self.domains.list.iter_mut().zip(spd.domains()) {
             let generation = spd.generation(domain);
             if known.generation != generation {
-                self.is_outworn |= generation < known.generation;
+                self.is_invalid |= generation < known.generation;
                 let is_bypassed = self.use_ == CacheUse::WherePaid
                     && (..=BREAK_EVEN_STEPS).contains(&spd.cost(domain).steps());
                 *known = Domain { generation, is_bypassed, entries: 0 };
@@ -294,7 +294,7 @@ impl FlowCache {
     /// Returns whether packets of a scope are looked up.
     #[inline(always)]
     pub(crate) fn serves(&self, scope: Scope) -> bool {
-        !self.is_outworn && self.domains.of(scope).is_some_and(|domain| !domain.is_bypassed)
+        !self.is_invalid && self.domains.of(scope).is_some_and(|domain| !domain.is_bypassed)
     }
 
     /// Looks up every packet of a lane in both buckets of its key. Counts nothing: the caller knows
@@ -312,18 +312,18 @@ impl FlowCache {
         &self,
         lane: &Lane<WORDS>,
         at: usize,
-    ) -> Option<(&FlowVerdict, Way)> {
+    ) -> Option<(&FlowVerdict, CachedRoute)> {
         let value = lane.value(at);
-        (!value.is_nothing()).then(|| (self.verdicts.get(value.verdict()), value.way(self.epoch)))
+        (!value.is_nothing()).then(|| (self.verdicts.get(value.verdict()), value.route(self.epoch)))
     }
 
-    /// Remembers what was said of a packet of a lane, and where it goes. A way is left out where
-    /// it cannot be written down or routing tables can no longer be told apart.
+    /// Remembers what was said of a packet of a lane, and where it goes. The route is left out
+    /// where it cannot be written down or routing tables can no longer be told apart.
     pub(crate) fn remember<const WORDS: usize>(
         &mut self,
         lane: &Lane<WORDS>,
         at: usize,
-        said: (FlowVerdict, Way),
+        said: (FlowVerdict, CachedRoute),
         counters: &mut CacheCounters,
     ) {
         self.write(lane.hash(at), lane.key(at), said, counters);
@@ -334,16 +334,16 @@ impl FlowCache {
         &mut self,
         hash: u64,
         key: &[u64; WORDS],
-        (verdict, way): (FlowVerdict, Way),
+        (verdict, route): (FlowVerdict, CachedRoute),
         counters: &mut CacheCounters,
     ) {
-        let way = if self.epoch == u16::MAX { Way::Unknown } else { way };
+        let route = if self.epoch == u16::MAX { CachedRoute::Unknown } else { route };
         let Some(number) = self.verdicts.number(verdict) else {
             counters.refused += 1;
             return;
         };
-        let value = Value::new(number, way, self.epoch);
-        if !number.is_asked() && value.way(self.epoch) == Way::Unknown {
+        let value = Value::new(number, route, self.epoch);
+        if !number.is_asked() && value.route(self.epoch) == CachedRoute::Unknown {
             return; // it would say nothing
         }
         if self.domains.of(entry::scope_of(key)).is_none() {
@@ -387,10 +387,10 @@ impl Batch {
         cache: &mut FlowCache,
         snapshot: &Snapshot,
         keys: &[Key],
-        mut answer: impl FnMut(&Key) -> (FlowVerdict, Way),
-        mut told: impl FnMut(usize, Option<(FlowVerdict, Way)>),
+        mut answer: impl FnMut(&Key) -> (FlowVerdict, CachedRoute),
+        mut told: impl FnMut(usize, Option<(FlowVerdict, CachedRoute)>),
     ) {
-        cache.look_at(snapshot);
+        cache.sync(snapshot);
         let Batch { lanes, counters } = self;
         lanes.clear();
         for (row, key) in keys.iter().enumerate() {
@@ -406,15 +406,15 @@ fn run_lane<const WORDS: usize>(
     lane: &mut Lane<WORDS>,
     counters: &mut CacheCounters,
     keys: &[Key],
-    answer: &mut impl FnMut(&Key) -> (FlowVerdict, Way),
-    told: &mut impl FnMut(usize, Option<(FlowVerdict, Way)>),
+    answer: &mut impl FnMut(&Key) -> (FlowVerdict, CachedRoute),
+    told: &mut impl FnMut(usize, Option<(FlowVerdict, CachedRoute)>),
 ) {
     cache.look_up(lane);
     let (mut misses, mut firsts) = (0, Firsts::default());
     for at in 0..lane.len() {
         let found = cache.found(lane, at);
         let is_missing = found.is_none();
-        told(lane.row(at), found.map(|(verdict, way)| (*verdict, way)));
+        told(lane.row(at), found.map(|(verdict, route)| (*verdict, route)));
         misses += usize::from(is_missing);
         let same = |other: usize| lane.key(other) == lane.key(at);
         if is_missing && firsts.find(lane.hash(at), at, same).is_none() {

@@ -22,7 +22,7 @@ use policy::{Book, Direction, FlowAction, FlowVerdict, Refusal, Scope};
 use wire::{Address, Flow, Frames, icmp, packet::is_link_local};
 
 use crate::addresses::is_inside;
-use crate::cache::{FlowCache, Lane, Lanes, Way, Words};
+use crate::cache::{CachedRoute, FlowCache, Lane, Lanes, Words};
 use crate::carve_out::{CarveOut, carve_out};
 use crate::ids::NextHopId;
 use crate::port::Side;
@@ -90,17 +90,17 @@ fn enter<F: Frames>(
         let row = &mut rows[asked.row()];
         count(turn, row, Direction::Inbound, verdict);
         let refused = may_enter(turn.snapshot, row, verdict, || row.bytes(turn.frames)).err();
-        let way = match (refused, &cache) {
-            (None, Some(_)) => inbound_way(turn.snapshot, row),
-            (Some(_), _) | (None, None) => Way::Unknown,
+        let route = match (refused, &cache) {
+            (None, Some(_)) => inbound_route(turn.snapshot, row),
+            (Some(_), _) | (None, None) => CachedRoute::Unknown,
         };
         if let (Some(cache), Some(entry)) = (&mut cache, asked.entry()) {
-            remember(lanes, entry, (*verdict, way), cache, turn);
+            remember(lanes, entry, (*verdict, route), cache, turn);
         }
-        match (refused, way) {
+        match (refused, route) {
             (Some(reason), _) => turn.drop(row, reason),
-            (None, Way::Via(hop)) => forward(turn, row, hop),
-            (None, Way::Other | Way::Unknown) => {}
+            (None, CachedRoute::Via(hop)) => forward(turn, row, hop),
+            (None, CachedRoute::Other | CachedRoute::Unknown) => {}
         }
     }
 }
@@ -121,7 +121,7 @@ fn recall_inbound<F: Frames, const WORDS: usize>(
     let mut misses = 0;
     for at in 0..lane.len() {
         let row = &mut rows[lane.row(at)];
-        let Some((verdict, mut way)) = cache.found(lane, at) else {
+        let Some((verdict, mut route)) = cache.found(lane, at) else {
             misses += usize::from(search.ask_once(lane, at, row.packet.flow));
             continue;
         };
@@ -130,14 +130,14 @@ fn recall_inbound<F: Frames, const WORDS: usize>(
             turn.drop(row, reason);
             continue;
         }
-        if way == Way::Unknown {
-            way = inbound_way(turn.snapshot, row);
+        if route == CachedRoute::Unknown {
+            route = inbound_route(turn.snapshot, row);
             let counters = &mut turn.counters.cache;
             counters.routes += 1;
             let verdict = *verdict;
-            cache.remember(lane, at, (verdict, way), counters);
+            cache.remember(lane, at, (verdict, route), counters);
         }
-        if let Way::Via(hop) = way {
+        if let CachedRoute::Via(hop) = route {
             forward(turn, row, hop);
         }
     }
@@ -145,10 +145,10 @@ fn recall_inbound<F: Frames, const WORDS: usize>(
 }
 
 /// Returns the route to remember for a packet that may come in.
-fn inbound_way(snapshot: &Snapshot, row: &Row) -> Way {
+fn inbound_route(snapshot: &Snapshot, row: &Row) -> CachedRoute {
     match route(snapshot, row) {
-        Ok(Routed::Inside(hop)) => Way::Via(hop),
-        Ok(Routed::Outside(_) | Routed::Host) | Err(_) => Way::Other,
+        Ok(Routed::Inside(hop)) => CachedRoute::Via(hop),
+        Ok(Routed::Outside(_) | Routed::Host) | Err(_) => CachedRoute::Other,
     }
 }
 
@@ -183,7 +183,7 @@ fn leave<F: Frames>(
     search.run(turn.snapshot, turn.counters);
     for (asked, verdict) in search.answers() {
         if let (Some(cache), Some(entry)) = (&mut cache, asked.entry()) {
-            remember(lanes, entry, (*verdict, Way::Via(asked.hop())), cache, turn);
+            remember(lanes, entry, (*verdict, CachedRoute::Via(asked.hop())), cache, turn);
         }
         leave_as_said(turn, &mut rows[asked.row()], asked.hop(), verdict);
     }
@@ -206,7 +206,7 @@ fn recall_outbound<F: Frames, const WORDS: usize>(
     for at in 0..lane.len() {
         let row = &mut rows[lane.row(at)];
         match cache.found(lane, at) {
-            Some((verdict, Way::Via(hop))) => leave_as_said(turn, row, hop, verdict),
+            Some((verdict, CachedRoute::Via(hop))) => leave_as_said(turn, row, hop, verdict),
             found => {
                 let found = found.map(|(verdict, _)| *verdict);
                 let Some(hop) = go_or_ask_remembering(turn, row, lane, at, cache) else {
@@ -221,7 +221,7 @@ fn recall_outbound<F: Frames, const WORDS: usize>(
                     Some(verdict) => {
                         let counters = &mut turn.counters.cache;
                         counters.routes += 1;
-                        cache.remember(lane, at, (verdict, Way::Via(hop)), counters);
+                        cache.remember(lane, at, (verdict, CachedRoute::Via(hop)), counters);
                         leave_as_said(turn, row, hop, &verdict);
                     }
                     None => {
@@ -239,7 +239,7 @@ fn recall_outbound<F: Frames, const WORDS: usize>(
 fn remember<F>(
     lanes: &Lanes,
     entry: Entry,
-    said: (FlowVerdict, Way),
+    said: (FlowVerdict, CachedRoute),
     cache: &mut FlowCache,
     turn: &mut Turn<'_, F>,
 ) {
@@ -282,7 +282,7 @@ fn go_or_ask_remembering<F: Frames, const WORDS: usize>(
 ) -> Option<NextHopId> {
     let routed = route(turn.snapshot, row);
     if let Ok(Routed::Inside(hop)) = routed {
-        let said = (FlowVerdict::NOT_ASKED, Way::Via(hop));
+        let said = (FlowVerdict::NOT_ASKED, CachedRoute::Via(hop));
         cache.remember(lane, at, said, &mut turn.counters.cache);
     }
     go_or_ask_as_routed(turn, row, routed)

@@ -178,7 +178,7 @@ impl Walk {
             out,
         };
         if let Some(cache) = &mut cache {
-            cache.look_at(snapshot);
+            cache.sync(snapshot);
         }
         let taken = match fast {
             Some(fast) => fast.look(&mut turn, netdev, packets, cache.as_deref_mut(), beside.clock),

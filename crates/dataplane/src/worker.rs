@@ -187,7 +187,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     /// [`turn`](Self::turn).
     pub fn adopt(&mut self, snapshot: &Snapshot, now_ns: u64) {
         if let Some(mut cache) = self.walk.take_cache(None) {
-            cache.look_at(snapshot);
+            cache.sync(snapshot);
             self.walk.take_cache(Some(cache));
         }
         if self.policies != snapshot.generation() {

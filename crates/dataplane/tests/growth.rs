@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use dataplane::cache::{
-    Batch, CacheUse, ENTRIES_A_FLOW, FIRST_ENTRIES, FlowCache, Key, Usage, Way,
+    Batch, CacheUse, CachedRoute, ENTRIES_A_FLOW, FIRST_ENTRIES, FlowCache, Key, Usage,
 };
 use dataplane::{Snapshot, SnapshotParts};
 use policy::{Book, Deciders, FlowAction, FlowVerdict, IngressClass, PolicyIndex};
@@ -60,7 +60,7 @@ impl Traffic {
                 *place = Key { scope, flow: flow(first + at) };
             }
             let Traffic { snapshot, batch, keys } = self;
-            batch.run(cache, snapshot, keys, |_| (said, Way::Unknown), |_, _| {});
+            batch.run(cache, snapshot, keys, |_| (said, CachedRoute::Unknown), |_, _| {});
         }
     }
 

@@ -1,6 +1,6 @@
 //! Checks the memory that a flow cache takes of the host: one test in a process of its own.
 
-use dataplane::cache::{Batch, CacheUse, ENTRIES_A_FLOW, FlowCache, Key, Way};
+use dataplane::cache::{Batch, CacheUse, CachedRoute, ENTRIES_A_FLOW, FlowCache, Key};
 use dataplane::{Snapshot, SnapshotParts};
 use policy::{Book, Deciders, FlowAction, FlowVerdict, IngressClass, PolicyIndex, Refusal};
 use wire::{BATCH, Family, Flow, Upper};
@@ -44,7 +44,7 @@ fn all_memory_is_taken_at_the_start_and_none_afterwards() {
             let number = (key.flow.source as u32) << 16 | u32::from(source);
             let slot = PolicyIndex(number / 8);
             let (action, deciders) = (FlowAction::Refuse(Refusal::Discard), Deciders::one(slot));
-            (FlowVerdict { action, deciders, ..FlowVerdict::NOT_ASKED }, Way::Unknown)
+            (FlowVerdict { action, deciders, ..FlowVerdict::NOT_ASKED }, CachedRoute::Unknown)
         };
         batch.run(&mut cache, &snapshot, &keys, verdict, |_, _| {});
     }

@@ -53,7 +53,7 @@ impl Gateway {
                 Counted::All(flushed) => totals.add(flushed),
                 Counted::Gone(gone) => totals.add_gone(&snapshot, gone),
             }
-            self.cache_outworn |= wants_cache;
+            self.caches_need_replacement |= wants_cache;
             dropped.push((counted, snapshot, cache));
         }
         let old = std::mem::replace(&mut self.snapshot, snapshot);
@@ -67,7 +67,7 @@ impl Gateway {
     /// # Errors
     /// [`WorkerGone`].
     pub(crate) async fn renew_caches(&mut self) -> Result<(), WorkerGone> {
-        self.cache_outworn = false;
+        self.caches_need_replacement = false;
         let caches = self.fresh_or_none().await;
         self.publish(self.snapshot.clone(), Some(others(caches))).await
     }
@@ -103,7 +103,7 @@ impl Gateway {
             Ok(caches) => caches,
             Err(error) => {
                 self.events.record(Kind::CacheRefused, "", error.to_string(), &[]);
-                self.cache_outworn = true;
+                self.caches_need_replacement = true;
                 (0..self.workers).map(|_| None).collect()
             }
         }

@@ -8,7 +8,7 @@ use policy::{FlowVerdict, Scope};
 use wire::{BATCH, Flow};
 
 use super::entry::{self, Value};
-use super::{CacheCounters, FlowCache, Way};
+use super::{CacheCounters, CachedRoute, FlowCache};
 
 /// Keys by the place of their packet in the batch, and what the cache said. Places whose packets
 /// are not of the family hold what was there before: what is found of it means nothing.
@@ -152,8 +152,8 @@ impl FlowCache {
 
     /// Returns what a value says, and where it goes if the routes have not changed since.
     #[inline(always)]
-    pub(crate) fn said(&self, value: Value) -> (&FlowVerdict, Way) {
-        (self.verdicts.get(value.verdict()), value.way(self.epoch))
+    pub(crate) fn said(&self, value: Value) -> (&FlowVerdict, CachedRoute) {
+        (self.verdicts.get(value.verdict()), value.route(self.epoch))
     }
 
     /// Remembers what was said of a key of a column, which was looked up in this scope.
@@ -162,7 +162,7 @@ impl FlowCache {
         column: &Column<HEAD>,
         place: usize,
         scope: Scope,
-        said: (FlowVerdict, Way),
+        said: (FlowVerdict, CachedRoute),
         counters: &mut CacheCounters,
     ) {
         let word = entry::scope_word(scope, self.domains.generation(scope));

@@ -50,7 +50,7 @@ pub struct Key {
 
 /// Remembered route of a flow's destination.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Way {
+pub enum CachedRoute {
     /// Nothing, or of another routing table.
     Unknown,
     /// Forwarded to this next hop, on the side of the boundary that the question is about:
@@ -60,25 +60,25 @@ pub enum Way {
     Other,
 }
 
-/// [`Way`] in 16 bits; larger next hops are not remembered.
-const WAY_UNKNOWN: u16 = u16::MAX;
-const WAY_OTHER: u16 = u16::MAX - 1;
+/// [`CachedRoute`] in 16 bits; larger next hops are not remembered.
+const ROUTE_UNKNOWN: u16 = u16::MAX;
+const ROUTE_OTHER: u16 = u16::MAX - 1;
 
-impl Way {
+impl CachedRoute {
     fn bits(self) -> u16 {
         match self {
-            Way::Via(NextHopId(hop)) if hop < u32::from(WAY_OTHER) => hop as u16,
-            Way::Via(_) | Way::Unknown => WAY_UNKNOWN,
-            Way::Other => WAY_OTHER,
+            CachedRoute::Via(NextHopId(hop)) if hop < u32::from(ROUTE_OTHER) => hop as u16,
+            CachedRoute::Via(_) | CachedRoute::Unknown => ROUTE_UNKNOWN,
+            CachedRoute::Other => ROUTE_OTHER,
         }
     }
 
     #[inline(always)]
-    fn of_bits(bits: u16) -> Way {
+    fn of_bits(bits: u16) -> CachedRoute {
         match bits {
-            WAY_UNKNOWN => Way::Unknown,
-            WAY_OTHER => Way::Other,
-            hop => Way::Via(NextHopId(hop.into())),
+            ROUTE_UNKNOWN => CachedRoute::Unknown,
+            ROUTE_OTHER => CachedRoute::Other,
+            hop => CachedRoute::Via(NextHopId(hop.into())),
         }
     }
 }
@@ -91,8 +91,8 @@ impl Value {
     /// A value that neither an entry has nor a miss: no verdict has the highest number.
     pub(crate) const OF_NO_ENTRY: Value = Value(u64::MAX);
 
-    pub(super) fn new(verdict: VerdictNumber, way: Way, epoch: u16) -> Value {
-        let route = u64::from(epoch) << 16 | u64::from(way.bits());
+    pub(super) fn new(verdict: VerdictNumber, route: CachedRoute, epoch: u16) -> Value {
+        let route = u64::from(epoch) << 16 | u64::from(route.bits());
         Value(u64::from(verdict.0) | route << 32)
     }
 
@@ -120,11 +120,15 @@ impl Value {
         VerdictNumber(self.0 as u32)
     }
 
-    /// The way, if it was found under this numbering of routing tables.
+    /// The route, if it was found under this numbering of routing tables.
     #[inline(always)]
-    pub(super) fn way(self, epoch: u16) -> Way {
+    pub(super) fn route(self, epoch: u16) -> CachedRoute {
         let route = (self.0 >> 32) as u32;
-        if (route >> 16) as u16 == epoch { Way::of_bits(route as u16) } else { Way::Unknown }
+        if (route >> 16) as u16 == epoch {
+            CachedRoute::of_bits(route as u16)
+        } else {
+            CachedRoute::Unknown
+        }
     }
 }
 

@@ -73,13 +73,13 @@ impl Bench {
     fn new(entries: usize) -> Bench {
         let cache = FlowCache::new(entries, &SECRET, CacheUse::Always).unwrap();
         let mut bench = Bench { cache, snapshot: snapshot(spd()), batch: Batch::default() };
-        bench.cache.look_at(&bench.snapshot);
+        bench.cache.sync(&bench.snapshot);
         bench
     }
 
     /// Goes over to another snapshot.
-    fn look_at(&mut self, snapshot: Snapshot) {
-        self.cache.look_at(&snapshot);
+    fn sync(&mut self, snapshot: Snapshot) {
+        self.cache.sync(&snapshot);
         self.snapshot = snapshot;
     }
 
@@ -92,15 +92,15 @@ impl Bench {
     fn run(
         &mut self,
         keys: &[Key],
-        answer: impl Fn(&Key) -> (FlowVerdict, Way),
-    ) -> Vec<Option<(FlowVerdict, Way)>> {
+        answer: impl Fn(&Key) -> (FlowVerdict, CachedRoute),
+    ) -> Vec<Option<(FlowVerdict, CachedRoute)>> {
         let mut found = vec![None; keys.len()];
         let Bench { cache, snapshot, batch } = self;
         batch.run(cache, snapshot, keys, answer, |at, told| found[at] = told);
         found
     }
 
-    fn find(&mut self, key: Key) -> Option<(FlowVerdict, Way)> {
+    fn find(&mut self, key: Key) -> Option<(FlowVerdict, CachedRoute)> {
         let mut lanes = Lanes::default();
         lanes.push(0, key.scope, &key.flow);
         self.cache.look_up(&mut lanes.v4);
@@ -109,7 +109,7 @@ impl Bench {
             Family::V4 => self.cache.found(&lanes.v4, 0),
             Family::V6 => self.cache.found(&lanes.v6, 0),
         }
-        .map(|(verdict, way)| (*verdict, way))
+        .map(|(verdict, route)| (*verdict, route))
     }
 }
 
@@ -189,7 +189,7 @@ fn zeros_are_no_entry() {
             let mut bench = Bench::new(64);
             assert_eq!(bench.find(key), None);
             let mut empty = FlowCache::new(64, &SECRET, CacheUse::Always).unwrap();
-            empty.look_at(&snapshot(Spd::default()));
+            empty.sync(&snapshot(Spd::default()));
             bench.cache = empty;
             assert_eq!(bench.find(key), None);
         }
@@ -224,10 +224,10 @@ fn whatever_a_selector_sees_is_in_the_key() {
     let mut bench = Bench::new(1 << 16);
     for (at, key) in keys.iter().enumerate() {
         assert_eq!(bench.find(*key), None, "{key:?}");
-        bench.run(&[*key], |_| (says(at as u32), Way::Unknown));
+        bench.run(&[*key], |_| (says(at as u32), CachedRoute::Unknown));
     }
     for (at, key) in keys.iter().enumerate() {
-        assert_eq!(bench.find(*key), Some((says(at as u32), Way::Unknown)), "{key:?}");
+        assert_eq!(bench.find(*key), Some((says(at as u32), CachedRoute::Unknown)), "{key:?}");
     }
 }
 
@@ -247,9 +247,13 @@ fn what_is_shown_is_what_was_remembered() {
                 1 => lacks_ports(number),
                 _ => says(number),
             };
-            let way = if number % 2 == 0 { Way::Via(NextHopId(number)) } else { Way::Other };
-            bench.run(&[key], |_| (answer, way));
-            expected.push((key, answer, way));
+            let route = if number % 2 == 0 {
+                CachedRoute::Via(NextHopId(number))
+            } else {
+                CachedRoute::Other
+            };
+            bench.run(&[key], |_| (answer, route));
+            expected.push((key, answer, route));
         }
     }
     let mut shown = vec![];
@@ -258,7 +262,7 @@ fn what_is_shown_is_what_was_remembered() {
         let (entries, next) = bench.cache.entries(from, 777);
         assert!(entries.len() <= 2 * 777);
         assert!(entries.iter().all(|entry| entry.is_current && entry.generation.0 == 1));
-        shown.extend(entries.iter().map(|entry| (entry.key, entry.verdict, entry.way)));
+        shown.extend(entries.iter().map(|entry| (entry.key, entry.verdict, entry.route)));
         line = next;
     }
     assert_eq!(shown.len(), expected.len());
@@ -275,7 +279,7 @@ fn of_colliding_flows_a_bucket_keeps_two_and_says_the_truth() {
             let keys = colliding(&bench.cache, family, count);
             for turn in 0..100 {
                 let key = keys[turn % count];
-                let answer = |key: &Key| (says(key.flow.source as u32), Way::Unknown);
+                let answer = |key: &Key| (says(key.flow.source as u32), CachedRoute::Unknown);
                 let found = bench.run(&[key], answer)[0];
                 let (expected, _) = answer(&key);
                 assert!(found.is_none_or(|(said, _)| said == expected));
@@ -300,7 +304,7 @@ fn the_older_of_a_full_bucket_goes() {
         let mut bench = Bench::new(64);
         let keys = colliding(&bench.cache, family, 6);
         for key in &keys {
-            bench.run(&[*key], |_| (says(1), Way::Unknown));
+            bench.run(&[*key], |_| (says(1), CachedRoute::Unknown));
         }
         // Four places; the fifth took that of the oldest of the first bucket, the sixth the next.
         let there: Vec<bool> = keys.iter().map(|key| bench.find(*key).is_some()).collect();
@@ -321,21 +325,21 @@ fn the_count_rises_on_empty_and_stale_ways_and_not_on_live_ones() {
         let of_family = domain(Direction::Outbound, family);
         let keys = colliding(&bench.cache, family, 5);
         for (at, key) in keys[..4].iter().enumerate() {
-            bench.run(&[*key], |_| (says(1), Way::Unknown));
+            bench.run(&[*key], |_| (says(1), CachedRoute::Unknown));
             assert_eq!(bench.cache.entries_of(of_family), at as u64 + 1, "fresh");
         }
-        bench.run(&keys[4..], |_| (says(1), Way::Unknown));
+        bench.run(&keys[4..], |_| (says(1), CachedRoute::Unknown));
         assert_eq!(bench.cache.entries_of(of_family), 4, "live");
         let before = spd();
         let after = changed(&before, Direction::Outbound);
         assert_eq!(after.generation(of_family).0, before.generation(of_family).0 + 1);
-        bench.look_at(snapshot(after));
+        bench.sync(snapshot(after));
         assert_eq!(bench.cache.entries_of(of_family), 0, "at once");
         assert!(keys.iter().all(|key| bench.find(*key).is_none()));
         for (at, key) in keys[..4].iter().enumerate() {
-            bench.run(&[*key], |_| (says(2), Way::Unknown));
+            bench.run(&[*key], |_| (says(2), CachedRoute::Unknown));
             assert_eq!(bench.cache.entries_of(of_family), at as u64 + 1, "stale");
-            assert_eq!(bench.find(*key), Some((says(2), Way::Unknown)));
+            assert_eq!(bench.find(*key), Some((says(2), CachedRoute::Unknown)));
         }
         assert_eq!(bench.counters().stale, 4);
     }
@@ -350,8 +354,8 @@ fn a_change_of_one_domain_leaves_the_others() {
     });
     let of_domain = |of: DomainId| Key { scope: scope(of, None), ..numbered(of.family(), 5) };
     let keys: Vec<Key> = all.map(of_domain).collect();
-    bench.run(&keys, |_| (says(3), Way::Unknown));
-    bench.look_at(snapshot(changed(&spd(), Direction::Inbound)));
+    bench.run(&keys, |_| (says(3), CachedRoute::Unknown));
+    bench.sync(snapshot(changed(&spd(), Direction::Inbound)));
     for key in &keys {
         let holds = domain_of(key).book() == Book::SpdOut;
         assert_eq!(bench.find(*key).is_some(), holds, "{key:?}");
@@ -367,21 +371,21 @@ fn what_matched_nothing_costs_no_live_entry_its_place() {
         let of_family = domain(Direction::Outbound, family);
         let keys = colliding(&bench.cache, family, 40);
         let (live, flood) = keys.split_at(4);
-        bench.run(live, |_| (says(1), Way::Unknown));
+        bench.run(live, |_| (says(1), CachedRoute::Unknown));
         for key in flood {
-            bench.run(&[*key], |_| (none(), Way::Unknown));
+            bench.run(&[*key], |_| (none(), CachedRoute::Unknown));
         }
         assert!(live.iter().all(|key| bench.find(*key).is_some()));
         assert_eq!(bench.counters().refused, flood.len() as u64);
         // Into an empty table it is written, one a bucket, and gives way to the next live one.
         let mut bench = Bench::new(64);
         for key in flood {
-            bench.run(&[*key], |_| (none(), Way::Unknown));
+            bench.run(&[*key], |_| (none(), CachedRoute::Unknown));
         }
         assert_eq!(bench.cache.entries_of(of_family), 1);
-        assert_eq!(bench.find(flood[35]), Some((none(), Way::Unknown)));
+        assert_eq!(bench.find(flood[35]), Some((none(), CachedRoute::Unknown)));
         for key in live {
-            bench.run(&[*key], |_| (says(1), Way::Unknown));
+            bench.run(&[*key], |_| (says(1), CachedRoute::Unknown));
         }
         assert!(live.iter().all(|key| bench.find(*key).is_some()));
         assert_eq!(bench.cache.entries_of(of_family), 4);
@@ -400,7 +404,7 @@ fn equal_keys_of_a_batch_are_one() {
         let asked = std::cell::Cell::new(0);
         bench.run(&keys, |_| {
             asked.set(asked.get() + 1);
-            (says(1), Way::Unknown)
+            (says(1), CachedRoute::Unknown)
         });
         assert_eq!(asked.get(), 3);
     }
@@ -411,29 +415,29 @@ fn equal_keys_of_a_batch_are_one() {
 fn a_way_holds_while_the_routes_do() {
     let mut bench = Bench::new(1 << 10);
     let key = numbered(Family::V4, 1);
-    bench.run(&[key], |_| (says(1), Way::Via(NextHopId(9))));
-    assert_eq!(bench.find(key), Some((says(1), Way::Via(NextHopId(9)))));
+    bench.run(&[key], |_| (says(1), CachedRoute::Via(NextHopId(9))));
+    assert_eq!(bench.find(key), Some((says(1), CachedRoute::Via(NextHopId(9)))));
     let routed = |generation| {
         let route_generation = RouteGeneration(generation);
         let spd = spd().into();
         Snapshot::new(SnapshotParts { spd, route_generation, ..SnapshotParts::default() }).unwrap()
     };
     for generation in [1, 0, u32::MAX, 0] {
-        bench.look_at(routed(generation));
-        assert_eq!(bench.find(key), Some((says(1), Way::Unknown)), "the answer stands");
+        bench.sync(routed(generation));
+        assert_eq!(bench.find(key), Some((says(1), CachedRoute::Unknown)), "the answer stands");
     }
     bench.run(&[key], |_| unreachable!("it is there"));
     let large = numbered(Family::V4, 2);
-    bench.run(&[large], |_| (says(1), Way::Via(NextHopId(u16::MAX.into()))));
-    assert_eq!(bench.find(large), Some((says(1), Way::Unknown)), "too large to be written");
+    bench.run(&[large], |_| (says(1), CachedRoute::Via(NextHopId(u16::MAX.into()))));
+    assert_eq!(bench.find(large), Some((says(1), CachedRoute::Unknown)), "too large to be written");
     // Numbers of routing tables run out: routes are no longer remembered, answers are.
     for generation in 0..u32::from(u16::MAX) {
-        bench.look_at(routed(generation));
+        bench.sync(routed(generation));
     }
-    assert!(bench.cache.is_outworn());
+    assert!(bench.cache.needs_replacement());
     let late = numbered(Family::V4, 3);
-    bench.run(&[late], |_| (says(1), Way::Via(NextHopId(3))));
-    assert_eq!(bench.find(late), Some((says(1), Way::Unknown)));
+    bench.run(&[late], |_| (says(1), CachedRoute::Via(NextHopId(3))));
+    assert_eq!(bench.find(late), Some((says(1), CachedRoute::Unknown)));
 }
 
 #[test]
@@ -441,23 +445,23 @@ fn where_generations_go_back_nothing_is_answered() {
     // FC-22
     let mut bench = Bench::new(1 << 10);
     let raised = changed(&spd(), Direction::Outbound);
-    bench.look_at(snapshot(raised));
+    bench.sync(snapshot(raised));
     assert!(
         bench.cache.serves(scope(OUT, None))
             && bench.cache.serves(scope(OUT6, None))
-            && !bench.cache.is_outworn()
+            && !bench.cache.needs_replacement()
     );
-    bench.look_at(snapshot(spd()));
+    bench.sync(snapshot(spd()));
     assert!(
-        bench.cache.is_outworn()
+        bench.cache.needs_replacement()
             && !bench.cache.serves(scope(OUT, None))
             && !bench.cache.serves(scope(OUT6, None))
     );
-    bench.look_at(snapshot(changed(&spd(), Direction::Outbound)));
-    assert!(bench.cache.is_outworn(), "until it is replaced");
+    bench.sync(snapshot(changed(&spd(), Direction::Outbound)));
+    assert!(bench.cache.needs_replacement(), "until it is replaced");
     bench.cache = FlowCache::new(64, &SECRET, CacheUse::Always).unwrap();
-    bench.look_at(snapshot(spd()));
-    assert!(bench.cache.serves(scope(OUT, None)) && !bench.cache.is_outworn());
+    bench.sync(snapshot(spd()));
+    assert!(bench.cache.serves(scope(OUT, None)) && !bench.cache.needs_replacement());
 }
 
 #[test]
@@ -468,13 +472,13 @@ fn domains_without_rules_are_bypassed_unless_it_is_always_used() {
     let one = snapshot(one);
     let mut cache = FlowCache::new(64, &SECRET, CacheUse::WherePaid).unwrap();
     assert!(cache.bypasses(OUT), "before the first batch");
-    cache.look_at(&one);
+    cache.sync(&one);
     assert!(!cache.bypasses(OUT) && cache.serves(scope(OUT, None)));
     assert!(cache.bypasses(inbound) && !cache.serves(scope(inbound, None)));
     let key = Key { scope: scope(inbound, None), ..numbered(Family::V4, 1) };
     assert_eq!(cache.recall(&key), Recall::Bypassed);
     let mut always = FlowCache::new(64, &SECRET, CacheUse::Always).unwrap();
-    always.look_at(&one);
+    always.sync(&one);
     assert!(!always.bypasses(inbound) && always.serves(scope(inbound, None)));
 }
 
@@ -520,14 +524,14 @@ proptest! {
         let mut bench = Bench::new(entries);
         bench.cache = cache(entries);
         let (mut spd, mut routes, mut says_now) = (spd(), 0u32, 0u32);
-        // By key: what was said, the domain's generation, the way and the routes' generation.
-        let mut told: HashMap<Key, (FlowVerdict, Generation, Way, u32)> = HashMap::new();
+        // By key: what was said, the domain's generation, the route and the routes' generation.
+        let mut told: HashMap<Key, (FlowVerdict, Generation, CachedRoute, u32)> = HashMap::new();
         for step in steps {
             let spd_now = spd.clone().into();
             let route_generation = RouteGeneration(routes);
             let parts =
                 SnapshotParts { spd: spd_now, route_generation, ..SnapshotParts::default() };
-            bench.look_at(Snapshot::new(parts).unwrap());
+            bench.sync(Snapshot::new(parts).unwrap());
             match step {
                 Step::Change(outbound) => {
                     let direction = if outbound { Direction::Outbound } else { Direction::Inbound };
@@ -556,14 +560,14 @@ proptest! {
                     let found = bench.run(&keys, answer);
                     for (key, found) in keys.iter().zip(found) {
                         let generation = spd.generation(domain_of(key));
-                        if let Some((said, way)) = found {
-                            let (expected, when, expected_way, under) = told[key];
+                        if let Some((said, route)) = found {
+                            let (expected, when, expected_route, under) = told[key];
                             prop_assert_eq!((said, generation), (expected, when));
-                            let way_now = if under == routes { expected_way } else { Way::Unknown };
-                            prop_assert_eq!(way, way_now);
+                            let route_now = if under == routes { expected_route } else { CachedRoute::Unknown };
+                            prop_assert_eq!(route, route_now);
                         } else {
-                            let (said, way) = answer(key);
-                            told.insert(*key, (said, generation, way, routes));
+                            let (said, route) = answer(key);
+                            told.insert(*key, (said, generation, route, routes));
                         }
                     }
                     counts_agree(&bench.cache, &spd)?;
@@ -595,17 +599,17 @@ fn key_of(&(v6, inbound, number, kind): &(bool, bool, u32, u8)) -> Key {
     key
 }
 
-fn answer_of(key: &Key, now: u32) -> (FlowVerdict, Way) {
+fn answer_of(key: &Key, now: u32) -> (FlowVerdict, CachedRoute) {
     let number = key.flow.source as u32 % 16;
-    let way = match number % 3 {
-        0 => Way::Via(NextHopId(now)),
-        1 => Way::Other,
-        _ => Way::Unknown,
+    let route = match number % 3 {
+        0 => CachedRoute::Via(NextHopId(now)),
+        1 => CachedRoute::Other,
+        _ => CachedRoute::Unknown,
     };
     match number % 5 {
-        0 => (none(), way),
-        1 => (lacks_ports(now), way),
-        _ => (says(now), way),
+        0 => (none(), route),
+        1 => (lacks_ports(now), route),
+        _ => (says(now), route),
     }
 }
 

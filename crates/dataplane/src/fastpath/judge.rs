@@ -11,7 +11,7 @@ use wire::{BATCH, Family, Flow};
 
 use super::Row;
 use super::prepared_path::{Decision, Heading, PreparedPaths};
-use crate::cache::{Column, Firsts, FlowCache, Scopes, Value, Way as Route, bits};
+use crate::cache::{CachedRoute, Column, Firsts, FlowCache, Scopes, Value, bits};
 use crate::decide::{Routed, route_flow};
 use crate::ids::NextHopId;
 use crate::routes::Near;
@@ -178,8 +178,8 @@ impl Judge<'_> {
                 let (scope, counters) = (scopes.of(place), &mut turn.counters.cache);
                 let is_refused = matches!(verdict.action, FlowAction::Refuse(_));
                 let route = match heading == Heading::In && is_refused {
-                    true => Route::Unknown,
-                    false => Route::Via(hop),
+                    true => CachedRoute::Unknown,
+                    false => CachedRoute::Via(hop),
                 };
                 let told = (verdict, route);
                 cache.remember_head::<HEAD, WORDS>(column, place, scope, told, counters);

@@ -7,7 +7,7 @@ use policy::{Deciders, FlowAction, FlowVerdict};
 use wire::link::LinkTemplate;
 use wire::{Address, Family};
 
-use crate::cache::{Value, Way as Route};
+use crate::cache::{CachedRoute, Value};
 use crate::ids::{NextHopId, PortId, SetIndex};
 use crate::port::{Egress, Medium};
 use crate::share;
@@ -161,7 +161,7 @@ impl PreparedPaths {
     pub(super) fn by_entry<F>(
         &mut self,
         turn: &Turn<'_, F>,
-        (value, said): (Value, (&FlowVerdict, Route)),
+        (value, said): (Value, (&FlowVerdict, CachedRoute)),
         (heading, family): (Heading, Family),
         destination: impl FnOnce() -> Address,
     ) -> Decision {
@@ -169,10 +169,10 @@ impl PreparedPaths {
         let is_refused = matches!(verdict.action, FlowAction::Refuse(_));
         let hop = match route {
             _ if value.is_nothing() => return self.push(Decision::NONE),
-            Route::Via(hop) => hop,
+            CachedRoute::Via(hop) => hop,
             // It goes nowhere: no route is remembered with it.
             _ if is_refused && heading == Heading::In => NextHopId(u32::MAX),
-            Route::Unknown | Route::Other => return self.push(Decision::NONE),
+            CachedRoute::Unknown | CachedRoute::Other => return self.push(Decision::NONE),
         };
         self.by_verdict(turn, (verdict, hop), (heading, family), destination)
     }
