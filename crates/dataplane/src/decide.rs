@@ -16,7 +16,7 @@
 //! [`decide_one`] asks the same questions of one packet, without cache and counters: the twin that
 //! `explain` and captures run, and that the batch is tested against.
 
-mod asking;
+mod lookup_batch;
 
 use policy::{Book, Direction, FlowAction, FlowVerdict, Refusal, Scope};
 use wire::{Address, Flow, Frames, icmp, packet::is_link_local};
@@ -31,14 +31,14 @@ use crate::row::{Origin, Quote, Row, State};
 use crate::snapshot::Snapshot;
 use crate::turn::Turn;
 use crate::verdict::DropReason;
-pub(crate) use asking::Asking;
-use asking::{Entry, Search};
+pub(crate) use lookup_batch::LookupLists;
+use lookup_batch::{Entry, LookupBatch};
 
 /// Judges every row that is an IP packet in clear. The cache has looked at the snapshot.
 pub(crate) fn decide<F: Frames>(
     turn: &mut Turn<'_, F>,
     rows: &mut [Row],
-    asking: &mut Asking,
+    lookups: &mut LookupLists,
     mut cache: Option<&mut FlowCache>,
 ) {
     let from_outside = |row: &Row| {
@@ -46,9 +46,9 @@ pub(crate) fn decide<F: Frames>(
             || turn.snapshot.path_port(row.ingress).side == Side::Unprotected
     };
     if rows.iter().any(from_outside) {
-        enter(turn, rows, asking, cache.as_deref_mut());
+        enter(turn, rows, lookups, cache.as_deref_mut());
     }
-    leave(turn, rows, asking, cache);
+    leave(turn, rows, lookups, cache);
 }
 
 /// The first question, for the rows that it concerns. Those that go from it straight to a protected
@@ -56,45 +56,45 @@ pub(crate) fn decide<F: Frames>(
 fn enter<F: Frames>(
     turn: &mut Turn<'_, F>,
     rows: &mut [Row],
-    asking: &mut Asking,
+    lookups: &mut LookupLists,
     mut cache: Option<&mut FlowCache>,
 ) {
-    let Asking { lanes, search } = asking;
+    let LookupLists { lanes, batch } = lookups;
     lanes.clear();
-    search.clear();
+    batch.clear();
     for (number, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.state == State::Clear) {
         let flow = &row.packet.flow;
-        match inbound_question(turn.snapshot, row, row.bytes(turn.frames)) {
-            Question::Pass => {}
-            Question::Ask => {
+        match inbound_check(turn.snapshot, row, row.bytes(turn.frames)) {
+            InboundCheck::Skip => {}
+            InboundCheck::Lookup => {
                 let scope = inbound_scope(turn.snapshot, row);
                 let is_served = cache.as_ref().is_some_and(|cache| cache.serves(scope));
                 if !(is_served && lanes.push(number, scope, flow)) {
-                    search.ask(number, scope, *flow);
+                    batch.enqueue(number, scope, *flow);
                 }
             }
-            Question::AskInstead(flow) => {
-                search.ask(number, inbound_scope(turn.snapshot, row), flow);
+            InboundCheck::LookupQuoted(flow) => {
+                batch.enqueue(number, inbound_scope(turn.snapshot, row), flow);
             }
-            Question::Host => row.state = State::Host,
-            Question::Refused(reason) => turn.drop(row, reason),
+            InboundCheck::Host => row.state = State::Host,
+            InboundCheck::Drop(reason) => turn.drop(row, reason),
         }
     }
     if let Some(cache) = &mut cache {
         let Lanes { v4, v6 } = lanes;
-        recall_inbound(turn, rows, v4, search, cache);
-        recall_inbound(turn, rows, v6, search, cache);
+        recall_inbound(turn, rows, v4, batch, cache);
+        recall_inbound(turn, rows, v6, batch, cache);
     }
-    search.run(turn.snapshot, turn.counters);
-    for (asked, verdict) in search.answers() {
-        let row = &mut rows[asked.row()];
+    batch.run(turn.snapshot, turn.counters);
+    for (pending, verdict) in batch.answers() {
+        let row = &mut rows[pending.row()];
         count(turn, row, Direction::Inbound, verdict);
         let refused = may_enter(turn.snapshot, row, verdict, || row.bytes(turn.frames)).err();
         let route = match (refused, &cache) {
             (None, Some(_)) => inbound_route(turn.snapshot, row),
             (Some(_), _) | (None, None) => CachedRoute::Unknown,
         };
-        if let (Some(cache), Some(entry)) = (&mut cache, asked.entry()) {
+        if let (Some(cache), Some(entry)) = (&mut cache, pending.entry()) {
             remember(lanes, entry, (*verdict, route), cache, turn);
         }
         match (refused, route) {
@@ -106,23 +106,23 @@ fn enter<F: Frames>(
 }
 
 /// Answers the first question for the packets of a lane; those that are not remembered go to the
-/// search.
+/// batch of lookups.
 fn recall_inbound<F: Frames, const WORDS: usize>(
     turn: &mut Turn<'_, F>,
     rows: &mut [Row],
     lane: &mut Lane<WORDS>,
-    search: &mut Search,
+    batch: &mut LookupBatch,
     cache: &mut FlowCache,
 ) where
     Flow: Words<WORDS>,
 {
     cache.look_up(lane);
-    search.begin_lane();
+    batch.begin_lane();
     let mut misses = 0;
     for at in 0..lane.len() {
         let row = &mut rows[lane.row(at)];
         let Some((verdict, mut route)) = cache.found(lane, at) else {
-            misses += usize::from(search.ask_once(lane, at, row.packet.flow));
+            misses += usize::from(batch.enqueue_unique(lane, at, row.packet.flow));
             continue;
         };
         count(turn, row, Direction::Inbound, verdict);
@@ -156,12 +156,12 @@ fn inbound_route(snapshot: &Snapshot, row: &Row) -> CachedRoute {
 fn leave<F: Frames>(
     turn: &mut Turn<'_, F>,
     rows: &mut [Row],
-    asking: &mut Asking,
+    lookups: &mut LookupLists,
     mut cache: Option<&mut FlowCache>,
 ) {
-    let Asking { lanes, search } = asking;
+    let LookupLists { lanes, batch } = lookups;
     lanes.clear();
-    search.clear();
+    batch.clear();
     for (number, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.state == State::Clear) {
         let flow = &row.packet.flow;
         let scope = outbound_scope(turn.snapshot, row);
@@ -172,36 +172,36 @@ fn leave<F: Frames>(
         }
         let flow = *flow;
         if let Some(hop) = go_or_ask(turn, row) {
-            search.ask_via(number, scope, flow, hop);
+            batch.enqueue_via(number, scope, flow, hop);
         }
     }
     if let Some(cache) = &mut cache {
         let Lanes { v4, v6 } = lanes;
-        recall_outbound(turn, rows, v4, search, cache);
-        recall_outbound(turn, rows, v6, search, cache);
+        recall_outbound(turn, rows, v4, batch, cache);
+        recall_outbound(turn, rows, v6, batch, cache);
     }
-    search.run(turn.snapshot, turn.counters);
-    for (asked, verdict) in search.answers() {
-        if let (Some(cache), Some(entry)) = (&mut cache, asked.entry()) {
-            remember(lanes, entry, (*verdict, CachedRoute::Via(asked.hop())), cache, turn);
+    batch.run(turn.snapshot, turn.counters);
+    for (pending, verdict) in batch.answers() {
+        if let (Some(cache), Some(entry)) = (&mut cache, pending.entry()) {
+            remember(lanes, entry, (*verdict, CachedRoute::Via(pending.hop())), cache, turn);
         }
-        leave_as_said(turn, &mut rows[asked.row()], asked.hop(), verdict);
+        leave_as_said(turn, &mut rows[pending.row()], pending.hop(), verdict);
     }
 }
 
 /// Answers the second and the third question for the packets of a lane; those that are not
-/// remembered go to the search.
+/// remembered go to the batch of lookups.
 fn recall_outbound<F: Frames, const WORDS: usize>(
     turn: &mut Turn<'_, F>,
     rows: &mut [Row],
     lane: &mut Lane<WORDS>,
-    search: &mut Search,
+    batch: &mut LookupBatch,
     cache: &mut FlowCache,
 ) where
     Flow: Words<WORDS>,
 {
     cache.look_up(lane);
-    search.begin_lane();
+    batch.begin_lane();
     let mut misses = 0;
     for at in 0..lane.len() {
         let row = &mut rows[lane.row(at)];
@@ -225,8 +225,8 @@ fn recall_outbound<F: Frames, const WORDS: usize>(
                         leave_as_said(turn, row, hop, &verdict);
                     }
                     None => {
-                        misses += usize::from(search.ask_once(lane, at, row.packet.flow));
-                        search.last_goes_via(hop);
+                        misses += usize::from(batch.enqueue_unique(lane, at, row.packet.flow));
+                        batch.last_goes_via(hop);
                     }
                 }
             }
@@ -310,18 +310,18 @@ fn forwarded(snapshot: &Snapshot, row: &Row, hop: NextHopId) -> State {
     State::Forward(snapshot.egress(hop, row.packet.flow.destination_address()))
 }
 
-/// A row's question to the tables before it comes in.
-enum Question {
-    /// Nothing.
-    Pass,
+/// The check of a row before it comes in.
+enum InboundCheck {
+    /// None.
+    Skip,
     /// The verdict on the packet's own flow.
-    Ask,
-    /// The verdict on this flow in its stead.
-    AskInstead(Flow),
-    /// Nothing, it is Linux's.
+    Lookup,
+    /// The verdict on the flow that the packet quotes, in its stead.
+    LookupQuoted(Flow),
+    /// None, it is Linux's.
     Host,
-    /// Nothing, it is dropped.
-    Refused(DropReason),
+    /// None, it is dropped.
+    Drop(DropReason),
 }
 
 fn count<F>(turn: &mut Turn<'_, F>, row: &Row, direction: Direction, verdict: &FlowVerdict) {
@@ -355,14 +355,14 @@ pub(crate) fn decide_one(
     bytes: &[u8],
     mut ask: impl FnMut(Scope, &Flow) -> FlowVerdict,
 ) -> Result<State, DropReason> {
-    let asked = match inbound_question(snapshot, row, bytes) {
-        Question::Pass => None,
-        Question::Ask => Some(row.packet.flow),
-        Question::AskInstead(flow) => Some(flow),
-        Question::Host => return Ok(State::Host),
-        Question::Refused(reason) => return Err(reason),
+    let lookup = match inbound_check(snapshot, row, bytes) {
+        InboundCheck::Skip => None,
+        InboundCheck::Lookup => Some(row.packet.flow),
+        InboundCheck::LookupQuoted(flow) => Some(flow),
+        InboundCheck::Host => return Ok(State::Host),
+        InboundCheck::Drop(reason) => return Err(reason),
     };
-    if let Some(flow) = asked {
+    if let Some(flow) = lookup {
         let verdict = ask(inbound_scope(snapshot, row), &flow);
         may_enter(snapshot, row, &verdict, || bytes)?;
     }
@@ -376,31 +376,31 @@ pub(crate) fn decide_one(
     }
 }
 
-/// Returns a row's question to the tables before it comes in; `bytes` is the packet.
-fn inbound_question(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Question {
+/// Returns the check of a row before it comes in; `bytes` is the packet.
+fn inbound_check(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> InboundCheck {
     match row.origin {
         Origin::Opened(set) if !snapshot.may_come_by(set, row.packet.flow.source_address()) => {
-            Question::Refused(DropReason::SelectorMismatch)
+            InboundCheck::Drop(DropReason::SelectorMismatch)
         }
         Origin::Opened(_) if icmp::is_from_routers(&row.packet.flow) => {
             match judged_by_quote(snapshot, row, bytes) {
-                Some(flow) => Question::AskInstead(flow),
-                None => Question::Refused(DropReason::SelectorMismatch),
+                Some(flow) => InboundCheck::LookupQuoted(flow),
+                None => InboundCheck::Drop(DropReason::SelectorMismatch),
             }
         }
-        Origin::Opened(_) => Question::Ask,
+        Origin::Opened(_) => InboundCheck::Lookup,
         Origin::Received if snapshot.path_port(row.ingress).side == Side::Unprotected => {
             // Before the carve-out: nobody outside speaks from an address of ours or inside.
             if is_inside(snapshot, row.packet.flow.source_address()) {
-                return Question::Refused(DropReason::BadAddress);
+                return InboundCheck::Drop(DropReason::BadAddress);
             }
             match carve_out(snapshot, row, bytes) {
-                CarveOut::Always => Question::Host,
+                CarveOut::Always => InboundCheck::Host,
                 // `allow_host` decides only what no policy wants (RFC 4301 §5.2).
-                CarveOut::UnlessWanted | CarveOut::No => Question::Ask,
+                CarveOut::UnlessWanted | CarveOut::No => InboundCheck::Lookup,
             }
         }
-        Origin::Received | Origin::Host | Origin::Made(_) => Question::Pass,
+        Origin::Received | Origin::Host | Origin::Made(_) => InboundCheck::Skip,
     }
 }
 

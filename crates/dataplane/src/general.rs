@@ -21,7 +21,7 @@ pub(crate) struct GeneralWalk {
     rows: Vec<Row>,
     made: Vec<Row>,
     /// Questions to the policies.
-    asking: decide::Asking,
+    lookups: decide::LookupLists,
     /// ESP packets to open.
     opening: Opening,
     /// Packets that leave, in order; fragments in the place of the packet they were made of.
@@ -34,7 +34,7 @@ impl GeneralWalk {
             limiter: RateLimiter::default(),
             rows: Vec::with_capacity(BATCH),
             made: Vec::with_capacity(BATCH),
-            asking: decide::Asking::default(),
+            lookups: decide::LookupLists::default(),
             opening: Opening::default(),
             output_batch: OutputBatch::default(),
         }
@@ -91,10 +91,10 @@ impl GeneralWalk {
         cache: Option<&mut FlowCache>,
         Beside { clock, watch }: &mut Beside<'_, C, W>,
     ) {
-        let GeneralWalk { limiter, rows, made, asking, output_batch, .. } = self;
+        let GeneralWalk { limiter, rows, made, lookups, output_batch, .. } = self;
         let (clock, snapshot) = (&mut **clock, turn.snapshot);
         watch.look(Point::Opened, snapshot, rows, turn.frames);
-        decide::decide(turn, rows, asking, cache);
+        decide::decide(turn, rows, lookups, cache);
         l4_checksum::check_sample(turn, rows);
         watch.look(Point::Decided, snapshot, rows, turn.frames);
         clock.ended(Stage::Decide);
@@ -125,9 +125,9 @@ impl GeneralWalk {
         cache: Option<&mut FlowCache>,
         Beside { clock, watch }: &mut Beside<'_, C, W>,
     ) {
-        let GeneralWalk { limiter, rows, made, asking, output_batch, .. } = self;
+        let GeneralWalk { limiter, rows, made, lookups, output_batch, .. } = self;
         let snapshot = turn.snapshot;
-        decide::decide(turn, made, asking, cache);
+        decide::decide(turn, made, lookups, cache);
         watch.look(Point::Decided, snapshot, made, turn.frames);
         rows.clear(); // what is made is never answered: nothing more comes of it
         plan::plan(turn, made, rows, limiter, output_batch);

@@ -6,7 +6,7 @@ use wire::glance::{self, Glance, V4_SEEN, V6_SEEN, double};
 use wire::link::{Entrance, TAGGED_BYTES, ethertype};
 use wire::{Address, BATCH, Descriptor, Family, Frames, Received, packet};
 
-use super::judge::{Judge, Question};
+use super::judge::{Judge, PacketGroup};
 use super::prepared_path::{Heading, PathId, PathTarget};
 use super::{Columns, FastPath, Row, TOO_MANY_RUNS};
 use crate::cache::{Column, FlowCache, Scopes, bits, v4_head, v6_head};
@@ -74,13 +74,13 @@ impl FastPath {
         let mut fit = 0;
         if common.v4 != 0 {
             let (heading, family, mask) = (Heading::Out, Family::V4, common.v4);
-            let question = Question { scopes: Scopes::One(of_v4), heading, family, mask };
-            fit |= judge.judge::<2, 4, F>(turn, cache.as_deref_mut(), v4, &question);
+            let group = PacketGroup { scopes: Scopes::One(of_v4), heading, family, mask };
+            fit |= judge.judge::<2, 4, F>(turn, cache.as_deref_mut(), v4, &group);
         }
         if common.v6 != 0 {
             let (heading, family, mask) = (Heading::Out, Family::V6, common.v6);
-            let question = Question { scopes: Scopes::One(of_v6), heading, family, mask };
-            fit |= judge.judge::<6, 8, F>(turn, cache, v6, &question);
+            let group = PacketGroup { scopes: Scopes::One(of_v6), heading, family, mask };
+            fit |= judge.judge::<6, 8, F>(turn, cache, v6, &group);
         }
         fit
     }
@@ -95,13 +95,13 @@ impl FastPath {
         match (common.v4, common.v6) {
             (mask, 0) => {
                 let (family, scopes) = (Family::V4, Scopes::One(of_v4));
-                let question = Question { scopes, heading, family, mask };
-                judge.search::<2, 4, F>(turn, hop, v4, &question)
+                let group = PacketGroup { scopes, heading, family, mask };
+                judge.search::<2, 4, F>(turn, hop, v4, &group)
             }
             (_, mask) => {
                 let (family, scopes) = (Family::V6, Scopes::One(of_v6));
-                let question = Question { scopes, heading, family, mask };
-                judge.search::<6, 8, F>(turn, hop, v6, &question)
+                let group = PacketGroup { scopes, heading, family, mask };
+                judge.search::<6, 8, F>(turn, hop, v6, &group)
             }
         }
     }

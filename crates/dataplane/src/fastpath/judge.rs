@@ -21,7 +21,7 @@ use crate::turn::Turn;
 /// Lists for flows that the cache does not know, kept over batches.
 #[derive(Default)]
 pub(super) struct Learning {
-    asked: Vec<Asked>,
+    pending: Vec<PendingLookup>,
     /// Flows that the tables are asked about, and their scopes.
     flows: Vec<Flow>,
     scopes: Vec<Scope>,
@@ -31,7 +31,7 @@ pub(super) struct Learning {
 
 /// A packet whose flow is not known.
 #[derive(Clone, Copy)]
-struct Asked {
+struct PendingLookup {
     place: usize,
     hop: NextHopId,
     /// The place of its flow among those that the tables are asked about; `None`: none has to be.
@@ -41,7 +41,7 @@ struct Asked {
 }
 
 /// The packets that are judged together.
-pub(super) struct Question<'a> {
+pub(super) struct PacketGroup<'a> {
     pub(super) scopes: Scopes<'a>,
     pub(super) heading: Heading,
     pub(super) family: Family,
@@ -67,17 +67,17 @@ impl Judge<'_> {
         turn: &mut Turn<'_, F>,
         cache: Option<&mut FlowCache>,
         column: &mut Column<HEAD>,
-        question: &Question<'_>,
+        group: &PacketGroup<'_>,
     ) -> u64 {
-        let Question { scopes, mask, .. } = *question;
+        let PacketGroup { scopes, mask, .. } = *group;
         let Some(cache) = cache.filter(|cache| cache.serves(scopes.of(first(mask)))) else {
-            return self.learn::<HEAD, WORDS, F>(turn, None, column, question, mask);
+            return self.learn::<HEAD, WORDS, F>(turn, None, column, group, mask);
         };
         let range = first(mask)..64 - mask.leading_zeros() as usize;
         let missing = cache.look_up_column::<HEAD, WORDS>(scopes, column, range) & mask;
-        let mut fit = self.resolve::<HEAD, WORDS, F>(turn, cache, column, question);
+        let mut fit = self.resolve::<HEAD, WORDS, F>(turn, cache, column, group);
         if missing != 0 {
-            fit |= self.learn::<HEAD, WORDS, F>(turn, Some(cache), column, question, missing);
+            fit |= self.learn::<HEAD, WORDS, F>(turn, Some(cache), column, group, missing);
         }
         fit
     }
@@ -89,10 +89,10 @@ impl Judge<'_> {
         turn: &Turn<'_, F>,
         cache: &FlowCache,
         column: &Column<HEAD>,
-        question: &Question<'_>,
+        group: &PacketGroup<'_>,
     ) -> u64 {
         let Judge { rows, paths, .. } = self;
-        let Question { heading, family, mask, .. } = *question;
+        let PacketGroup { heading, family, mask, .. } = *group;
         let (mut last, mut said) = (Value::default(), Decision::NONE);
         let mut one = |place: usize, row: &mut Row, value: Value| {
             if value != last {
@@ -128,10 +128,10 @@ impl Judge<'_> {
         turn: &mut Turn<'_, F>,
         hop: NextHopId,
         column: &Column<HEAD>,
-        question: &Question<'_>,
+        group: &PacketGroup<'_>,
     ) -> u64 {
         let Judge { rows, paths, learning, .. } = self;
-        let Question { scopes, heading, family, mask } = *question;
+        let PacketGroup { scopes, heading, family, mask } = *group;
         let Learning { flows, verdicts, .. } = &mut **learning;
         flows.clear();
         flows.extend(bits(mask).map(|place| column.flow::<WORDS>(place)));
@@ -163,16 +163,16 @@ impl Judge<'_> {
         turn: &mut Turn<'_, F>,
         mut cache: Option<&mut FlowCache>,
         column: &Column<HEAD>,
-        question: &Question<'_>,
+        group: &PacketGroup<'_>,
         missing: u64,
     ) -> u64 {
-        let Question { scopes, heading, family, .. } = *question;
+        let PacketGroup { scopes, heading, family, .. } = *group;
         let of = cache.as_deref();
-        self.learning.collect::<HEAD, WORDS, F>(turn, of, column, question, missing);
-        self.learning.ask(turn);
+        self.learning.collect::<HEAD, WORDS, F>(turn, of, column, group, missing);
+        self.learning.look_up(turn);
         let Judge { rows, paths, learning, misses } = self;
         let (mut last, mut said, mut fit) = (None, Decision::NONE, 0u64);
-        for Asked { place, hop, flow, is_first } in learning.asked.drain(..) {
+        for PendingLookup { place, hop, flow, is_first } in learning.pending.drain(..) {
             let verdict = flow.map_or(FlowVerdict::NOT_ASKED, |flow| learning.verdicts[flow]);
             if is_first && let Some(cache) = &mut cache {
                 let (scope, counters) = (scopes.of(place), &mut turn.counters.cache);
@@ -206,42 +206,47 @@ impl Learning {
         turn: &Turn<'_, F>,
         cache: Option<&FlowCache>,
         column: &Column<HEAD>,
-        question: &Question<'_>,
+        group: &PacketGroup<'_>,
         missing: u64,
     ) {
-        let Learning { asked, flows, scopes, .. } = self;
-        asked.clear();
+        let Learning { pending, flows, scopes, .. } = self;
+        pending.clear();
         flows.clear();
         scopes.clear();
         let (mut firsts, mut near) = (Firsts::default(), Near::nothing());
         for place in bits(missing) {
             let same = |other: usize| {
                 column.heads[other] == column.heads[place]
-                    && question.scopes.of(other) == question.scopes.of(place)
+                    && group.scopes.of(other) == group.scopes.of(place)
             };
             if cache.is_some()
                 && let Some(first) =
-                    firsts.find(column.hash(place), asked.len(), |at| same(asked[at].place))
+                    firsts.find(column.hash(place), pending.len(), |at| same(pending[at].place))
             {
-                asked.push(Asked { place, is_first: false, ..asked[first] });
+                pending.push(PendingLookup { place, is_first: false, ..pending[first] });
                 continue;
             }
             let flow = column.flow::<WORDS>(place);
-            let Some((hop, is_asked)) = leads_on(turn.snapshot, &mut near, &flow, question.heading)
+            let Some((hop, is_asked)) = leads_on(turn.snapshot, &mut near, &flow, group.heading)
             else {
                 firsts.forget_last();
                 continue;
             };
-            asked.push(Asked { place, hop, flow: is_asked.then_some(flows.len()), is_first: true });
+            pending.push(PendingLookup {
+                place,
+                hop,
+                flow: is_asked.then_some(flows.len()),
+                is_first: true,
+            });
             if is_asked {
                 flows.push(flow);
-                scopes.push(question.scopes.of(place));
+                scopes.push(group.scopes.of(place));
             }
         }
     }
 
     /// Asks the tables about all flows, those of one scope together.
-    fn ask<F>(&mut self, turn: &mut Turn<'_, F>) {
+    fn look_up<F>(&mut self, turn: &mut Turn<'_, F>) {
         let Learning { flows, scopes, verdicts, .. } = self;
         if verdicts.len() < flows.len() {
             verdicts.resize(flows.len(), FlowVerdict::NOT_ASKED);

@@ -13,7 +13,7 @@ use wire::packet::{IPV4_BYTES, IPV6_BYTES};
 use wire::{Address, BATCH, Descriptor, Family, Frames, Received};
 
 use super::clear::{head_v4, head_v6};
-use super::judge::{Judge, Question};
+use super::judge::{Judge, PacketGroup};
 use super::prepared_path::Heading;
 use super::{Columns, FastPath, Gate, MOST_RUNS, Row, mask_of};
 use crate::cache::{FlowCache, Scopes, bits};
@@ -242,11 +242,11 @@ impl FastPath {
             let Columns { rows, v4, v6, scopes, .. } = &mut **columns;
             let scopes = opening.scopes(run.clone(), family, scopes);
             let mut judge = Judge { rows, paths, learning, misses };
-            let question = Question { scopes, heading: Heading::In, family, mask };
+            let group = PacketGroup { scopes, heading: Heading::In, family, mask };
             let cache = cache.as_deref_mut();
             fit |= match family {
-                Family::V4 => judge.judge::<2, 4, F>(turn, cache, v4, &question),
-                Family::V6 => judge.judge::<6, 8, F>(turn, cache, v6, &question),
+                Family::V4 => judge.judge::<2, 4, F>(turn, cache, v4, &group),
+                Family::V6 => judge.judge::<6, 8, F>(turn, cache, v6, &group),
             };
         }
         fit

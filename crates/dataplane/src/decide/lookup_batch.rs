@@ -1,4 +1,4 @@
-//! The questions of a batch: those that the cache is asked, and those that are searched.
+//! The lookups of a batch: those in the cache, and those in the tables.
 
 use policy::{FlowVerdict, Scope};
 use wire::Flow;
@@ -8,30 +8,30 @@ use crate::counters::Counters;
 use crate::ids::NextHopId;
 use crate::snapshot::Snapshot;
 
-/// Lists that are filled anew for each question; kept so that a batch allocates nothing.
+/// Lists that are filled anew for each round of lookups; kept so that a batch allocates nothing.
 #[derive(Default)]
-pub(crate) struct Asking {
+pub(crate) struct LookupLists {
     pub(super) lanes: Lanes,
-    pub(super) search: Search,
+    pub(super) batch: LookupBatch,
 }
 
-/// The questions to the tables, and the rows that ask.
+/// Lookups in the tables, and the rows that wait for them.
 #[derive(Default)]
-pub(super) struct Search {
-    asked: Vec<Asked>,
-    /// Flows that are searched; those that ask count into it.
+pub(super) struct LookupBatch {
+    pending: Vec<PendingLookup>,
+    /// Flows that are looked up; those in `pending` count into it.
     flows: Vec<Flow>,
     /// One entry a flow.
     scopes: Vec<Scope>,
-    /// One entry a flow, once it is searched; behind them what is left of larger batches.
+    /// One entry a flow, once it is looked up; behind them what is left of larger batches.
     verdicts: Vec<FlowVerdict>,
-    /// The first of the packets of a lane that have one key and ask, by their places in `asked`.
+    /// The first of the packets of a lane that have one key and wait, by their places in `pending`.
     firsts: Firsts,
 }
 
-/// A row that asks.
+/// A row that waits for a verdict.
 #[derive(Clone, Copy)]
-pub(super) struct Asked {
+pub(super) struct PendingLookup {
     row: u16,
     flow: u16,
     hop: NextHopId,
@@ -45,7 +45,7 @@ pub(super) enum Entry {
     V6(u16),
 }
 
-impl Asked {
+impl PendingLookup {
     pub(super) fn row(&self) -> usize {
         self.row.into()
     }
@@ -60,36 +60,36 @@ impl Asked {
     }
 }
 
-impl Search {
+impl LookupBatch {
     pub(super) fn clear(&mut self) {
-        self.asked.clear();
+        self.pending.clear();
         self.flows.clear();
         self.scopes.clear();
     }
 
-    /// Has a row ask what the tables say of a flow in a scope.
+    /// Adds a row that waits for what the tables say of a flow in a scope.
     #[inline]
-    pub(super) fn ask(&mut self, row: usize, scope: Scope, flow: Flow) {
-        self.ask_via(row, scope, flow, NextHopId(u32::MAX));
+    pub(super) fn enqueue(&mut self, row: usize, scope: Scope, flow: Flow) {
+        self.enqueue_via(row, scope, flow, NextHopId(u32::MAX));
     }
 
-    /// Does as [`ask`](Self::ask) for a packet that would leave by a next hop.
+    /// Does as [`enqueue`](Self::enqueue) for a packet that would leave by a next hop.
     #[inline]
-    pub(super) fn ask_via(&mut self, row: usize, scope: Scope, flow: Flow, hop: NextHopId) {
+    pub(super) fn enqueue_via(&mut self, row: usize, scope: Scope, flow: Flow, hop: NextHopId) {
         let place = self.flows.len() as u16;
-        self.asked.push(Asked { row: row as u16, flow: place, hop, entry: None });
+        self.pending.push(PendingLookup { row: row as u16, flow: place, hop, entry: None });
         self.flows.push(flow);
         self.scopes.push(scope);
     }
 
-    /// Begins with the packets of a lane: none of them has asked yet.
+    /// Begins with the packets of a lane: none of them waits yet.
     pub(super) fn begin_lane(&mut self) {
         self.firsts = Firsts::default();
     }
 
-    /// Has the packet of a lane ask; of equal ones the first is searched, and remembered. Returns
+    /// Adds the packet of a lane; of equal ones the first is looked up, and remembered. Returns
     /// whether it is the first.
-    pub(super) fn ask_once<const WORDS: usize>(
+    pub(super) fn enqueue_unique<const WORDS: usize>(
         &mut self,
         lane: &Lane<WORDS>,
         at: usize,
@@ -98,38 +98,38 @@ impl Search {
     where
         Flow: Words<WORDS>,
     {
-        let Search { asked, firsts, .. } = self;
-        let same = |other: usize| match asked[other].entry {
+        let LookupBatch { pending, firsts, .. } = self;
+        let same = |other: usize| match pending[other].entry {
             Some(Entry::V4(other) | Entry::V6(other)) => lane.key(other.into()) == lane.key(at),
             None => false,
         };
-        let first = firsts.find(lane.hash(at), asked.len(), same);
+        let first = firsts.find(lane.hash(at), pending.len(), same);
         if let Some(first) = first {
-            let flow = asked[first].flow;
+            let flow = pending[first].flow;
             let (row, hop) = (lane.row(at) as u16, NextHopId(u32::MAX));
-            asked.push(Asked { row, flow, hop, entry: None });
+            pending.push(PendingLookup { row, flow, hop, entry: None });
             return false;
         }
-        self.ask(lane.row(at), lane.scope(at), flow);
+        self.enqueue(lane.row(at), lane.scope(at), flow);
         let entry = match <Flow as Words<WORDS>>::IS_V6 {
             false => Entry::V4(at as u16),
             true => Entry::V6(at as u16),
         };
-        self.asked.last_mut().expect("just asked").entry = Some(entry);
+        self.pending.last_mut().expect("just added").entry = Some(entry);
         true
     }
 
-    /// Sets the next hop by which the packet that asked last would leave.
+    /// Sets the next hop by which the packet that was added last would leave.
     pub(super) fn last_goes_via(&mut self, hop: NextHopId) {
-        if let Some(asked) = self.asked.last_mut() {
-            asked.hop = hop;
+        if let Some(pending) = self.pending.last_mut() {
+            pending.hop = hop;
         }
     }
 
-    /// Has all flows judged, together where they are of one scope.
+    /// Looks up all flows, together where they are of one scope.
     #[inline]
     pub(super) fn run(&mut self, snapshot: &Snapshot, counters: &mut Counters) {
-        let Search { flows, scopes, verdicts, .. } = self;
+        let LookupBatch { flows, scopes, verdicts, .. } = self;
         if flows.is_empty() {
             return;
         }
@@ -147,9 +147,9 @@ impl Search {
         counters.full_lookups += flows.len() as u64;
     }
 
-    /// Each row that asked, with the verdict.
+    /// Each row that waited, with the verdict.
     #[inline]
-    pub(super) fn answers(&self) -> impl Iterator<Item = (&Asked, &FlowVerdict)> {
-        self.asked.iter().map(|asked| (asked, &self.verdicts[usize::from(asked.flow)]))
+    pub(super) fn answers(&self) -> impl Iterator<Item = (&PendingLookup, &FlowVerdict)> {
+        self.pending.iter().map(|pending| (pending, &self.verdicts[usize::from(pending.flow)]))
     }
 }
