@@ -5,12 +5,12 @@ use ipsec::replay::Advance;
 use ipsec::{EspHeader, InboundSa, Mode, OpenError, OpenJob, ReplayError, SaId};
 use wire::{Family, Frames};
 
+use crate::batch_context::BatchContext;
 use crate::esp;
 use crate::ids::{PortId, SetIndex};
 use crate::outputs::Moved;
 use crate::row::{Carrier, Origin, Row, State};
 use crate::stage::{Stage, StageClock};
-use crate::turn::Turn;
 use crate::verdict::{DropReason, Verdict};
 
 /// Opens the rows of a batch that carry ESP.
@@ -19,7 +19,7 @@ use crate::verdict::{DropReason, Verdict};
 /// 2. the cipher, SA by SA
 /// 3. each row: replay commit, trailer, ECN, the inner packet's own checks
 pub(crate) fn decapsulate<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     rows: &mut [Row],
     opening: &mut Opening,
     clock: &mut impl StageClock,
@@ -30,20 +30,20 @@ pub(crate) fn decapsulate<F: Frames>(
     if !rows.iter().any(|row| matches!(row.state, State::Outer(_))) {
         return;
     }
-    let may_be_others = turn.handing.is_some();
+    let may_be_others = context.handing.is_some();
     for (number, row) in rows.iter_mut().enumerate() {
         let State::Outer(carrier) = row.state else { continue };
-        match prepare(turn, row, carrier, number as u32, jobs) {
+        match prepare(context, row, carrier, number as u32, jobs) {
             Ok(Opener::Other(worker)) => {
-                turn.hand_over(row, worker);
+                context.hand_over(row, worker);
                 continue;
             }
             Ok(Opener::This(sa)) => sas.push(sa),
-            Err(reason) => turn.drop(row, reason),
+            Err(reason) => context.drop(row, reason),
         }
         if may_be_others {
             // It was not, and `receive` could not know.
-            turn.counters.ledger(Some(row.ingress)).received += 1;
+            context.counters.ledger(Some(row.ingress)).received += 1;
         }
     }
     opening.group();
@@ -53,20 +53,20 @@ pub(crate) fn decapsulate<F: Frames>(
     for group in sas.chunk_by(|a, b| a == b) {
         let (jobs, others) = rest.split_at_mut(group.len());
         rest = others;
-        let (sa, set) = (turn.snapshot.inbound_sa(group[0]), turn.snapshot.set_of(group[0]));
-        sa.cipher.open(turn.frames, jobs);
+        let (sa, set) = (context.snapshot.inbound_sa(group[0]), context.snapshot.set_of(group[0]));
+        sa.cipher.open(context.frames, jobs);
         clock.ended(Stage::OpenCipher);
-        commit(turn, sa, jobs, numbers, commits);
+        commit(context, sa, jobs, numbers, commits);
         let mut committed = commits.iter();
         for job in jobs {
             let row = &mut rows[job.row as usize];
             let finished = match job.authentic {
-                true => finish(turn, row, (sa, set), job, committed.next().copied()),
+                true => finish(context, row, (sa, set), job, committed.next().copied()),
                 false => Err(DropReason::Integrity),
             };
             match finished {
-                Ok(()) => turn.counters.opened(sa.id, row.packet.length as usize),
-                Err(reason) => turn.drop(row, reason),
+                Ok(()) => context.counters.opened(sa.id, row.packet.length as usize),
+                Err(reason) => context.drop(row, reason),
             }
         }
         clock.ended(Stage::OpenFinish);
@@ -110,7 +110,7 @@ impl Opening {
 /// Marks the authentic packets of one SA as received, in their order; `commits` becomes one entry
 /// for each of them.
 fn commit<F>(
-    turn: &Turn<'_, F>,
+    context: &BatchContext<'_, F>,
     sa: &InboundSa,
     jobs: &[OpenJob],
     numbers: &mut Vec<u64>,
@@ -118,7 +118,7 @@ fn commit<F>(
 ) {
     let authentic = jobs.iter().filter(|job| job.authentic).map(|job| job.sequence);
     commits.clear();
-    match turn.snapshot.workers() {
+    match context.snapshot.workers() {
         1 => commits.extend(authentic.map(|number| sa.window.commit(number))),
         _ => {
             numbers.clear();
@@ -140,20 +140,20 @@ enum Opener {
 /// SA, nonce and replay check of one ESP packet: adds its job, if its SA is this worker's. What the
 /// checks refuse goes into no other worker's ring.
 fn prepare<F: Frames>(
-    turn: &Turn<'_, F>,
+    context: &BatchContext<'_, F>,
     row: &Row,
     carrier: Carrier,
     number: u32,
     jobs: &mut Vec<OpenJob>,
 ) -> Result<Opener, DropReason> {
-    let frame = turn.frames.bytes(row.frame);
+    let frame = context.frames.bytes(row.frame);
     let whole = row.ip as usize..row.ip as usize + row.packet.length as usize;
     let bytes = frame.get(whole).unwrap_or_default();
     let (start, end) = esp::place(bytes, &row.packet, carrier).ok_or(DropReason::Malformed)?;
     let esp = bytes.get(start..end).unwrap_or_default();
     let header = EspHeader::read(esp).ok_or(DropReason::Malformed)?;
     let spi = header.spi.ok_or(DropReason::UnknownSpi)?;
-    let sa = turn.snapshot.inbound_by_spi(spi).ok_or(DropReason::UnknownSpi)?;
+    let sa = context.snapshot.inbound_by_spi(spi).ok_or(DropReason::UnknownSpi)?;
     // RFC 4301 §4.1: the SPI alone finds a unicast SA; that it came to the SA's own address is
     // checked all the same.
     if row.packet.flow.destination_address() != sa.tunnel().local.into() {
@@ -165,7 +165,7 @@ fn prepare<F: Frames>(
     let (start, end) = (row.ip as usize + start, row.ip as usize + end);
     let job = sa.open_job(row.frame, frame, start..end, number).map_err(open_reason)?;
     sa.window.check(job.sequence).map_err(replay_reason)?;
-    if let Some(worker) = turn.other_worker(sa.id) {
+    if let Some(worker) = context.other_worker(sa.id) {
         return Ok(Opener::Other(worker));
     }
     jobs.push(job);
@@ -185,35 +185,35 @@ pub(crate) struct Late {
 /// drops it.
 #[cold]
 pub(crate) fn late<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     outer: Late,
     (sa, set): (&InboundSa, SetIndex),
     job: &OpenJob,
     committed: Option<Result<Advance, ReplayError>>,
 ) -> Option<Row> {
     let Late { place, ip, ingress } = outer;
-    let frame = turn.frames.bytes(job.frame);
+    let frame = context.frames.bytes(job.frame);
     let Ok(packet) = wire::packet::parse(frame.get(ip as usize..).unwrap_or_default()) else {
         // It was whole when it was looked at, and a cipher writes behind its headers only.
-        turn.out.verdicts[place as usize] = Some(Verdict::Drop(DropReason::Malformed));
-        turn.counters.drop(Some(ingress), DropReason::Malformed);
-        turn.frames.give(job.frame);
+        context.out.verdicts[place as usize] = Some(Verdict::Drop(DropReason::Malformed));
+        context.counters.drop(Some(ingress), DropReason::Malformed);
+        context.frames.give(job.frame);
         return None;
     };
     let carrier = esp::carrier(&packet);
     let (origin, state) = (Origin::Received, State::Outer(carrier));
     let mut row = Row { place, frame: job.frame, ip, hint: 0, ingress, origin, state, packet };
     let finished = match job.authentic {
-        true => finish(turn, &mut row, (sa, set), job, committed),
+        true => finish(context, &mut row, (sa, set), job, committed),
         false => Err(DropReason::Integrity),
     };
     match finished {
         Ok(()) => {
-            turn.counters.opened(sa.id, row.packet.length as usize);
+            context.counters.opened(sa.id, row.packet.length as usize);
             Some(row)
         }
         Err(reason) => {
-            turn.drop(&mut row, reason);
+            context.drop(&mut row, reason);
             None
         }
     }
@@ -221,7 +221,7 @@ pub(crate) fn late<F: Frames>(
 
 /// The inner packet of one authentic ESP packet.
 fn finish<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     row: &mut Row,
     (sa, set): (&InboundSa, SetIndex),
     job: &OpenJob,
@@ -230,13 +230,13 @@ fn finish<F: Frames>(
     // Without an answer of the window nothing passes.
     let advance = committed.unwrap_or(Err(ReplayError::TooOld)).map_err(replay_reason)?;
     if sa.encapsulation.udp.is_some() && advance == Advance::Moved {
-        note_move(turn, row, sa, set);
+        note_move(context, row, sa, set);
     }
-    let frame = turn.frames.bytes(row.frame);
+    let frame = context.frames.bytes(row.frame);
     let mode = sa.encapsulation.mode;
     let payload = ipsec::esp::strip(frame, job, mode).map_err(open_reason)?;
     let outside = row.packet.traffic_class & 3;
-    esp::take_out(turn.frames, row, payload)?;
+    esp::take_out(context.frames, row, payload)?;
     let inside = row.packet.traffic_class & 3;
     let ecn = match mode {
         Mode::Tunnel => ipsec::ecn::decapsulate(inside, outside).ok_or(DropReason::Ecn)?,
@@ -248,20 +248,20 @@ fn finish<F: Frames>(
     if ecn != inside {
         row.packet.traffic_class = row.packet.traffic_class & !3 | ecn;
         let family: Family = row.packet.flow.family;
-        wire::packet::set_ecn(row.bytes_mut(turn.frames), family, ecn);
+        wire::packet::set_ecn(row.bytes_mut(context.frames), family, ecn);
     }
     Ok(())
 }
 
 /// Remembers where a peer behind a NAT is now: the packet is authentic and the newest of its SA,
 /// so nobody who has merely recorded it can send it from elsewhere.
-fn note_move<F>(turn: &mut Turn<'_, F>, row: &Row, sa: &InboundSa, set: SetIndex) {
+fn note_move<F>(context: &mut BatchContext<'_, F>, row: &Row, sa: &InboundSa, set: SetIndex) {
     let State::Outer(carrier) = row.state else { return };
     let elsewhere = esp::elsewhere(sa, carrier, &row.packet);
-    let set = turn.snapshot.set(set);
+    let set = context.snapshot.set(set);
     if let Some((address, port)) = elsewhere.filter(|_| set.may_move) {
-        turn.out.moved.retain(|moved| moved.set != set.id);
-        turn.out.moved.push(Moved { set: set.id, address, port });
+        context.out.moved.retain(|moved| moved.set != set.id);
+        context.out.moved.push(Moved { set: set.id, address, port });
     }
 }
 

@@ -22,39 +22,39 @@ use policy::{Book, Direction, FlowAction, FlowVerdict, Refusal, Scope};
 use wire::{Address, Flow, Frames, icmp, packet::is_link_local};
 
 use crate::addresses::is_inside;
+use crate::batch_context::BatchContext;
 use crate::cache::{CachedRoute, FlowCache, Lane, Lanes, Words};
 use crate::carve_out::{CarveOut, carve_out};
 use crate::ids::NextHopId;
 use crate::port::Side;
-use crate::routes::{Near, RouteTable, RouteTarget};
+use crate::routes::{LastRoute, RouteTable, RouteTarget};
 use crate::row::{Origin, Quote, Row, State};
 use crate::snapshot::Snapshot;
-use crate::turn::Turn;
 use crate::verdict::DropReason;
 pub(crate) use lookup_batch::LookupLists;
 use lookup_batch::{Entry, LookupBatch};
 
 /// Judges every row that is an IP packet in clear. The cache has looked at the snapshot.
 pub(crate) fn decide<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     rows: &mut [Row],
     lookups: &mut LookupLists,
     mut cache: Option<&mut FlowCache>,
 ) {
     let from_outside = |row: &Row| {
         matches!(row.origin, Origin::Opened(_))
-            || turn.snapshot.path_port(row.ingress).side == Side::Unprotected
+            || context.snapshot.path_port(row.ingress).side == Side::Unprotected
     };
     if rows.iter().any(from_outside) {
-        enter(turn, rows, lookups, cache.as_deref_mut());
+        enter(context, rows, lookups, cache.as_deref_mut());
     }
-    leave(turn, rows, lookups, cache);
+    leave(context, rows, lookups, cache);
 }
 
 /// The first question, for the rows that it concerns. Those that go from it straight to a protected
 /// port are settled too.
 fn enter<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     rows: &mut [Row],
     lookups: &mut LookupLists,
     mut cache: Option<&mut FlowCache>,
@@ -64,42 +64,42 @@ fn enter<F: Frames>(
     batch.clear();
     for (number, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.state == State::Clear) {
         let flow = &row.packet.flow;
-        match inbound_check(turn.snapshot, row, row.bytes(turn.frames)) {
+        match inbound_check(context.snapshot, row, row.bytes(context.frames)) {
             InboundCheck::Skip => {}
             InboundCheck::Lookup => {
-                let scope = inbound_scope(turn.snapshot, row);
+                let scope = inbound_scope(context.snapshot, row);
                 let is_served = cache.as_ref().is_some_and(|cache| cache.serves(scope));
                 if !(is_served && lanes.push(number, scope, flow)) {
                     batch.enqueue(number, scope, *flow);
                 }
             }
             InboundCheck::LookupQuoted(flow) => {
-                batch.enqueue(number, inbound_scope(turn.snapshot, row), flow);
+                batch.enqueue(number, inbound_scope(context.snapshot, row), flow);
             }
             InboundCheck::Host => row.state = State::Host,
-            InboundCheck::Drop(reason) => turn.drop(row, reason),
+            InboundCheck::Drop(reason) => context.drop(row, reason),
         }
     }
     if let Some(cache) = &mut cache {
         let Lanes { v4, v6 } = lanes;
-        recall_inbound(turn, rows, v4, batch, cache);
-        recall_inbound(turn, rows, v6, batch, cache);
+        recall_inbound(context, rows, v4, batch, cache);
+        recall_inbound(context, rows, v6, batch, cache);
     }
-    batch.run(turn.snapshot, turn.counters);
+    batch.run(context.snapshot, context.counters);
     for (pending, verdict) in batch.answers() {
         let row = &mut rows[pending.row()];
-        count(turn, row, Direction::Inbound, verdict);
-        let refused = may_enter(turn.snapshot, row, verdict, || row.bytes(turn.frames)).err();
+        count(context, row, Direction::Inbound, verdict);
+        let refused = may_enter(context.snapshot, row, verdict, || row.bytes(context.frames)).err();
         let route = match (refused, &cache) {
-            (None, Some(_)) => inbound_route(turn.snapshot, row),
+            (None, Some(_)) => inbound_route(context.snapshot, row),
             (Some(_), _) | (None, None) => CachedRoute::Unknown,
         };
         if let (Some(cache), Some(entry)) = (&mut cache, pending.entry()) {
-            remember(lanes, entry, (*verdict, route), cache, turn);
+            remember(lanes, entry, (*verdict, route), cache, context);
         }
         match (refused, route) {
-            (Some(reason), _) => turn.drop(row, reason),
-            (None, CachedRoute::Via(hop)) => forward(turn, row, hop),
+            (Some(reason), _) => context.drop(row, reason),
+            (None, CachedRoute::Via(hop)) => forward(context, row, hop),
             (None, CachedRoute::Other | CachedRoute::Unknown) => {}
         }
     }
@@ -108,7 +108,7 @@ fn enter<F: Frames>(
 /// Answers the first question for the packets of a lane; those that are not remembered go to the
 /// batch of lookups.
 fn recall_inbound<F: Frames, const WORDS: usize>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     rows: &mut [Row],
     lane: &mut Lane<WORDS>,
     batch: &mut LookupBatch,
@@ -125,23 +125,24 @@ fn recall_inbound<F: Frames, const WORDS: usize>(
             misses += usize::from(batch.enqueue_unique(lane, at, row.packet.flow));
             continue;
         };
-        count(turn, row, Direction::Inbound, verdict);
-        if let Err(reason) = may_enter(turn.snapshot, row, verdict, || row.bytes(turn.frames)) {
-            turn.drop(row, reason);
+        count(context, row, Direction::Inbound, verdict);
+        if let Err(reason) = may_enter(context.snapshot, row, verdict, || row.bytes(context.frames))
+        {
+            context.drop(row, reason);
             continue;
         }
         if route == CachedRoute::Unknown {
-            route = inbound_route(turn.snapshot, row);
-            let counters = &mut turn.counters.cache;
+            route = inbound_route(context.snapshot, row);
+            let counters = &mut context.counters.cache;
             counters.routes += 1;
             let verdict = *verdict;
             cache.remember(lane, at, (verdict, route), counters);
         }
         if let CachedRoute::Via(hop) = route {
-            forward(turn, row, hop);
+            forward(context, row, hop);
         }
     }
-    turn.counters.cache.count(lane.len(), misses);
+    context.counters.cache.count(lane.len(), misses);
 }
 
 /// Returns the route to remember for a packet that may come in.
@@ -154,7 +155,7 @@ fn inbound_route(snapshot: &Snapshot, row: &Row) -> CachedRoute {
 
 /// The second and the third question.
 fn leave<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     rows: &mut [Row],
     lookups: &mut LookupLists,
     mut cache: Option<&mut FlowCache>,
@@ -164,35 +165,35 @@ fn leave<F: Frames>(
     batch.clear();
     for (number, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.state == State::Clear) {
         let flow = &row.packet.flow;
-        let scope = outbound_scope(turn.snapshot, row);
+        let scope = outbound_scope(context.snapshot, row);
         // Of what is not forwarded other checks are made: its routes are not in the cache.
         let is_served = |cache: &&mut FlowCache| row.origin.is_forwarded() && cache.serves(scope);
         if cache.as_ref().is_some_and(is_served) && lanes.push(number, scope, flow) {
             continue;
         }
         let flow = *flow;
-        if let Some(hop) = go_or_ask(turn, row) {
+        if let Some(hop) = go_or_ask(context, row) {
             batch.enqueue_via(number, scope, flow, hop);
         }
     }
     if let Some(cache) = &mut cache {
         let Lanes { v4, v6 } = lanes;
-        recall_outbound(turn, rows, v4, batch, cache);
-        recall_outbound(turn, rows, v6, batch, cache);
+        recall_outbound(context, rows, v4, batch, cache);
+        recall_outbound(context, rows, v6, batch, cache);
     }
-    batch.run(turn.snapshot, turn.counters);
+    batch.run(context.snapshot, context.counters);
     for (pending, verdict) in batch.answers() {
         if let (Some(cache), Some(entry)) = (&mut cache, pending.entry()) {
-            remember(lanes, entry, (*verdict, CachedRoute::Via(pending.hop())), cache, turn);
+            remember(lanes, entry, (*verdict, CachedRoute::Via(pending.hop())), cache, context);
         }
-        leave_as_said(turn, &mut rows[pending.row()], pending.hop(), verdict);
+        leave_as_said(context, &mut rows[pending.row()], pending.hop(), verdict);
     }
 }
 
 /// Answers the second and the third question for the packets of a lane; those that are not
 /// remembered go to the batch of lookups.
 fn recall_outbound<F: Frames, const WORDS: usize>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     rows: &mut [Row],
     lane: &mut Lane<WORDS>,
     batch: &mut LookupBatch,
@@ -206,23 +207,23 @@ fn recall_outbound<F: Frames, const WORDS: usize>(
     for at in 0..lane.len() {
         let row = &mut rows[lane.row(at)];
         match cache.found(lane, at) {
-            Some((verdict, CachedRoute::Via(hop))) => leave_as_said(turn, row, hop, verdict),
+            Some((verdict, CachedRoute::Via(hop))) => leave_as_said(context, row, hop, verdict),
             found => {
                 let found = found.map(|(verdict, _)| *verdict);
-                let Some(hop) = go_or_ask_remembering(turn, row, lane, at, cache) else {
+                let Some(hop) = go_or_ask_remembering(context, row, lane, at, cache) else {
                     misses += usize::from(found.is_none());
                     continue;
                 };
                 let still_holds = |verdict: &FlowVerdict| {
-                    verdict.is_asked() && verdict.egress.admits(turn.snapshot.egress_class(hop))
+                    verdict.is_asked() && verdict.egress.admits(context.snapshot.egress_class(hop))
                 };
                 match found.filter(still_holds) {
                     // The routes have changed, and the packet leaves on the same side.
                     Some(verdict) => {
-                        let counters = &mut turn.counters.cache;
+                        let counters = &mut context.counters.cache;
                         counters.routes += 1;
                         cache.remember(lane, at, (verdict, CachedRoute::Via(hop)), counters);
-                        leave_as_said(turn, row, hop, &verdict);
+                        leave_as_said(context, row, hop, &verdict);
                     }
                     None => {
                         misses += usize::from(batch.enqueue_unique(lane, at, row.packet.flow));
@@ -232,7 +233,7 @@ fn recall_outbound<F: Frames, const WORDS: usize>(
             }
         }
     }
-    turn.counters.cache.count(lane.len(), misses);
+    context.counters.cache.count(lane.len(), misses);
 }
 
 /// Remembers what was said of the packet of a lane.
@@ -241,9 +242,9 @@ fn remember<F>(
     entry: Entry,
     said: (FlowVerdict, CachedRoute),
     cache: &mut FlowCache,
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
 ) {
-    let counters = &mut turn.counters.cache;
+    let counters = &mut context.counters.cache;
     match entry {
         Entry::V4(at) => cache.remember(&lanes.v4, at.into(), said, counters),
         Entry::V6(at) => cache.remember(&lanes.v6, at.into(), said, counters),
@@ -252,21 +253,21 @@ fn remember<F>(
 
 /// Settles a row that no policy has to be asked about; else returns the next hop by which it leaves
 /// the protected side, if the outbound SPD says so.
-fn go_or_ask<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row) -> Option<NextHopId> {
-    let routed = route(turn.snapshot, row);
-    go_or_ask_as_routed(turn, row, routed)
+fn go_or_ask<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row) -> Option<NextHopId> {
+    let routed = route(context.snapshot, row);
+    go_or_ask_as_routed(context, row, routed)
 }
 
 fn go_or_ask_as_routed<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     row: &mut Row,
     routed: Result<Routed, DropReason>,
 ) -> Option<NextHopId> {
     match routed {
         Ok(Routed::Outside(hop)) => return Some(hop),
-        Ok(Routed::Inside(hop)) => forward(turn, row, hop),
+        Ok(Routed::Inside(hop)) => forward(context, row, hop),
         Ok(Routed::Host) => row.state = State::Host,
-        Err(reason) => turn.drop(row, reason),
+        Err(reason) => context.drop(row, reason),
     }
     None
 }
@@ -274,35 +275,35 @@ fn go_or_ask_as_routed<F: Frames>(
 /// Does as [`go_or_ask`] for the packet of a lane, and remembers it if no policy has to be asked
 /// about it.
 fn go_or_ask_remembering<F: Frames, const WORDS: usize>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     row: &mut Row,
     lane: &Lane<WORDS>,
     at: usize,
     cache: &mut FlowCache,
 ) -> Option<NextHopId> {
-    let routed = route(turn.snapshot, row);
+    let routed = route(context.snapshot, row);
     if let Ok(Routed::Inside(hop)) = routed {
         let said = (FlowVerdict::NOT_ASKED, CachedRoute::Via(hop));
-        cache.remember(lane, at, said, &mut turn.counters.cache);
+        cache.remember(lane, at, said, &mut context.counters.cache);
     }
-    go_or_ask_as_routed(turn, row, routed)
+    go_or_ask_as_routed(context, row, routed)
 }
 
 fn leave_as_said<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     row: &mut Row,
     hop: NextHopId,
     verdict: &FlowVerdict,
 ) {
-    count(turn, row, Direction::Outbound, verdict);
-    match may_leave(turn.snapshot, row, hop, verdict) {
+    count(context, row, Direction::Outbound, verdict);
+    match may_leave(context.snapshot, row, hop, verdict) {
         Ok(state) => row.state = state,
-        Err(reason) => turn.drop(row, reason),
+        Err(reason) => context.drop(row, reason),
     }
 }
 
-fn forward<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row, hop: NextHopId) {
-    row.state = forwarded(turn.snapshot, row, hop);
+fn forward<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row, hop: NextHopId) {
+    row.state = forwarded(context.snapshot, row, hop);
 }
 
 /// The state of a row that leaves in clear by a next hop.
@@ -324,9 +325,14 @@ enum InboundCheck {
     Drop(DropReason),
 }
 
-fn count<F>(turn: &mut Turn<'_, F>, row: &Row, direction: Direction, verdict: &FlowVerdict) {
+fn count<F>(
+    context: &mut BatchContext<'_, F>,
+    row: &Row,
+    direction: Direction,
+    verdict: &FlowVerdict,
+) {
     for slot in verdict.deciders.slots() {
-        turn.counters.policy(direction, slot, row.packet.length as usize);
+        context.counters.policy(direction, slot, row.packet.length as usize);
     }
 }
 
@@ -468,17 +474,17 @@ fn route(snapshot: &Snapshot, row: &Row) -> Result<Routed, DropReason> {
     routed(snapshot, (&row.packet.flow, row.origin), |routes, to| routes.lookup(to))
 }
 
-/// Routes a flow whose packets are to be forwarded, near the route that was found last.
+/// Routes a flow whose packets are to be forwarded, by the route that was found last if it has it.
 ///
 /// # Errors
 /// The reason why its packets go nowhere.
 #[inline]
 pub(crate) fn route_flow(
     snapshot: &Snapshot,
-    near: &mut Near,
+    last_route: &mut LastRoute,
     flow: &Flow,
 ) -> Result<Routed, DropReason> {
-    routed(snapshot, (flow, Origin::Received), |routes, to| near.lookup(routes, to))
+    routed(snapshot, (flow, Origin::Received), |routes, to| last_route.lookup(routes, to))
 }
 
 #[inline(always)]

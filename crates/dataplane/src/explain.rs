@@ -10,9 +10,9 @@ use crate::decide::decide_one;
 use crate::ids::{PortId, SetIndex};
 use crate::routes::RouteTarget;
 use crate::row::{Origin, Row, State};
-use crate::share::{Share, sealing_sa};
 use crate::snapshot::Snapshot;
 use crate::verdict::{DropReason, Verdict};
+use crate::worker_share::{WorkerShare, sealing_sa};
 
 /// The way by which the packet in question came in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,7 +91,7 @@ fn judge(snapshot: &Snapshot, row: &Row, told: &mut Explanation) -> Result<State
 /// The reason why it does not, in the order of the walk: an SA, a route, a sequence number, the
 /// packets that the SA can carry.
 fn protected(snapshot: &Snapshot, set: SetIndex, packet: &Packet) -> Result<PortId, DropReason> {
-    let sa = sealing_sa(snapshot, &snapshot.set(set).outbound, Share::ALL);
+    let sa = sealing_sa(snapshot, &snapshot.set(set).outbound, WorkerShare::ALL);
     let sa = snapshot.outbound_sa(sa.ok_or(DropReason::NoSa)?);
     let egress = snapshot.set_egress(set).ok_or(DropReason::NoRoute)?;
     if sa.sequence.is_exhausted() {

@@ -34,11 +34,11 @@ use policy::Scope;
 use wire::link::Entrance;
 use wire::{BATCH, FrameId, Frames, Received};
 
+use crate::batch_context::BatchContext;
 use crate::cache::{Column, FlowCache, bits};
 use crate::ids::{NetdevId, PortId};
 use crate::port::{Medium, Side};
 use crate::stage::StageClock;
-use crate::turn::Turn;
 use judge::Learning;
 use prepared_path::{PathId, PreparedPaths};
 use sealed::Opening;
@@ -175,7 +175,7 @@ impl FastPath {
     #[inline]
     pub(crate) fn look<F: Frames>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         netdev: NetdevId,
         packets: &[Received],
         cache: Option<&mut FlowCache>,
@@ -185,17 +185,17 @@ impl FastPath {
             return 0;
         }
         for Received { packet, .. } in packets {
-            turn.frames.prefetch(packet.frame, packet.offset);
+            context.frames.prefetch(packet.frame, packet.offset);
         }
-        let Some(gate) = gate(turn, netdev, packets) else { return 0 };
+        let Some(gate) = gate(context, netdev, packets) else { return 0 };
         self.gate = gate;
         self.paths.clear();
         (self.misses, self.syn, self.counts_lookups) = (0, 0, false);
         match (gate.side, gate.is_tagged) {
-            (Side::Protected, false) => self.look_clear::<14, F>(turn, packets, cache, clock),
-            (Side::Protected, true) => self.look_clear::<18, F>(turn, packets, cache, clock),
-            (Side::Unprotected, false) => self.look_sealed::<14, F>(turn, packets, clock),
-            (Side::Unprotected, true) => self.look_sealed::<18, F>(turn, packets, clock),
+            (Side::Protected, false) => self.look_clear::<14, F>(context, packets, cache, clock),
+            (Side::Protected, true) => self.look_clear::<18, F>(context, packets, cache, clock),
+            (Side::Unprotected, false) => self.look_sealed::<14, F>(context, packets, clock),
+            (Side::Unprotected, true) => self.look_sealed::<18, F>(context, packets, clock),
         }
     }
 
@@ -229,11 +229,15 @@ impl FastPath {
 
 /// Returns the port that the first packet came by. `None`: its packets are not for the fast path.
 #[inline]
-fn gate<F: Frames>(turn: &Turn<'_, F>, netdev: NetdevId, packets: &[Received]) -> Option<Gate> {
-    let snapshot = turn.snapshot;
+fn gate<F: Frames>(
+    context: &BatchContext<'_, F>,
+    netdev: NetdevId,
+    packets: &[Received],
+) -> Option<Gate> {
+    let snapshot = context.snapshot;
     let vlan = match snapshot.has_tagged(netdev) {
         false => None,
-        true => first_tag(turn.frames, packets.first()?),
+        true => first_tag(context.frames, packets.first()?),
     };
     let ingress = snapshot.port_of(netdev, vlan)?;
     let port = snapshot.path_port(ingress);

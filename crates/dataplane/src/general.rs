@@ -3,6 +3,7 @@
 
 use wire::{BATCH, Frames, Received};
 
+use crate::batch_context::BatchContext;
 use crate::cache::FlowCache;
 use crate::decapsulate::Opening;
 use crate::ids::NetdevId;
@@ -10,7 +11,6 @@ use crate::limiter::RateLimiter;
 use crate::output_batch::OutputBatch;
 use crate::row::Row;
 use crate::stage::{Stage, StageClock};
-use crate::turn::Turn;
 use crate::watch::{Beside, Point, Watch};
 use crate::{decapsulate, decide, l4_checksum, plan, receive, seal};
 
@@ -53,7 +53,7 @@ impl GeneralWalk {
     #[inline]
     pub(crate) fn walk<F: Frames, C: StageClock, W: Watch + ?Sized>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         netdev: NetdevId,
         packets: &[Received],
         cache: Option<&mut FlowCache>,
@@ -61,18 +61,18 @@ impl GeneralWalk {
     ) {
         let GeneralWalk { rows, opening, .. } = self;
         rows.clear();
-        receive::receive(turn, netdev, packets, rows);
-        l4_checksum::complete(turn, netdev, rows);
+        receive::receive(context, netdev, packets, rows);
+        l4_checksum::complete(context, netdev, rows);
         beside.clock.ended(Stage::Receive);
-        decapsulate::decapsulate(turn, rows, opening, beside.clock);
-        self.carry_on(turn, cache, beside);
+        decapsulate::decapsulate(context, rows, opening, beside.clock);
+        self.carry_on(context, cache, beside);
     }
 
     /// Walks packets that the fast path has opened, from their third stage on.
     #[cold]
     pub(crate) fn go_on<F: Frames, C: StageClock, W: Watch + ?Sized>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         rows: impl Iterator<Item = Row>,
         cache: Option<&mut FlowCache>,
         beside: &mut Beside<'_, C, W>,
@@ -80,28 +80,28 @@ impl GeneralWalk {
         self.rows.clear();
         self.rows.extend(rows);
         if !self.rows.is_empty() {
-            self.carry_on(turn, cache, beside);
+            self.carry_on(context, cache, beside);
         }
     }
 
     #[inline]
     fn carry_on<F: Frames, C: StageClock, W: Watch + ?Sized>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         cache: Option<&mut FlowCache>,
         Beside { clock, watch }: &mut Beside<'_, C, W>,
     ) {
         let GeneralWalk { limiter, rows, made, lookups, output_batch, .. } = self;
-        let (clock, snapshot) = (&mut **clock, turn.snapshot);
-        watch.look(Point::Opened, snapshot, rows, turn.frames);
-        decide::decide(turn, rows, lookups, cache);
-        l4_checksum::check_sample(turn, rows);
-        watch.look(Point::Decided, snapshot, rows, turn.frames);
+        let (clock, snapshot) = (&mut **clock, context.snapshot);
+        watch.look(Point::Opened, snapshot, rows, context.frames);
+        decide::decide(context, rows, lookups, cache);
+        l4_checksum::check_sample(context, rows);
+        watch.look(Point::Decided, snapshot, rows, context.frames);
         clock.ended(Stage::Decide);
-        plan::plan(turn, rows, made, limiter, output_batch);
+        plan::plan(context, rows, made, limiter, output_batch);
         clock.ended(Stage::Plan);
-        seal::seal(turn, rows, output_batch, clock);
-        watch.look(Point::Sealed, snapshot, rows, turn.frames);
+        seal::seal(context, rows, output_batch, clock);
+        watch.look(Point::Sealed, snapshot, rows, context.frames);
     }
 
     /// Sends the ICMP that was made about packets of a batch, behind all of them: from the third
@@ -109,30 +109,30 @@ impl GeneralWalk {
     #[inline]
     pub(crate) fn answer<F: Frames, C: StageClock, W: Watch + ?Sized>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         cache: Option<&mut FlowCache>,
         beside: &mut Beside<'_, C, W>,
     ) {
         if !self.made.is_empty() {
-            self.send_made(turn, cache, beside);
+            self.send_made(context, cache, beside);
         }
     }
 
     #[cold]
     fn send_made<F: Frames, C: StageClock, W: Watch + ?Sized>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         cache: Option<&mut FlowCache>,
         Beside { clock, watch }: &mut Beside<'_, C, W>,
     ) {
         let GeneralWalk { limiter, rows, made, lookups, output_batch, .. } = self;
-        let snapshot = turn.snapshot;
-        decide::decide(turn, made, lookups, cache);
-        watch.look(Point::Decided, snapshot, made, turn.frames);
+        let snapshot = context.snapshot;
+        decide::decide(context, made, lookups, cache);
+        watch.look(Point::Decided, snapshot, made, context.frames);
         rows.clear(); // what is made is never answered: nothing more comes of it
-        plan::plan(turn, made, rows, limiter, output_batch);
-        seal::seal(turn, made, output_batch, &mut **clock);
-        watch.look(Point::Sealed, snapshot, made, turn.frames);
+        plan::plan(context, made, rows, limiter, output_batch);
+        seal::seal(context, made, output_batch, &mut **clock);
+        watch.look(Point::Sealed, snapshot, made, context.frames);
         made.clear();
     }
 }

@@ -13,11 +13,11 @@ use ipsec::SaId;
 use rtrb::{Consumer, Producer, RingBuffer};
 use wire::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Received};
 
+use crate::batch_context::BatchContext;
 use crate::ids::{NetdevId, RouteGeneration};
 use crate::outputs::Handover;
 use crate::row::{Row, State};
 use crate::snapshot::Snapshot;
-use crate::turn::Turn;
 
 /// Packets that a ring holds at most: eight batches.
 pub const RING_PACKETS: usize = 8 * BATCH;
@@ -25,7 +25,7 @@ pub const RING_PACKETS: usize = 8 * BATCH;
 /// frames. Memory that was never written to takes no room.
 pub const RING_BYTES: usize = RING_PACKETS * 2048;
 
-impl<F: Frames> Turn<'_, F> {
+impl<F: Frames> BatchContext<'_, F> {
     /// The worker that opens with an SA, if it is another one and packets go over to it: by its
     /// slot, whatever its SPI, so that it stays the same worker's for life.
     #[inline]

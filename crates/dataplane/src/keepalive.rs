@@ -18,8 +18,8 @@ use crate::holding;
 use crate::ids::SetIndex;
 use crate::outputs::{Held, HeldForm, Outputs};
 use crate::sa_set::SaSet;
-use crate::share::Share;
 use crate::snapshot::Snapshot;
+use crate::worker_share::WorkerShare;
 
 /// Interval at which the sets are looked through, nanoseconds. A keepalive leaves at most that much
 /// before its time, and at most that and a worker's sleep after it.
@@ -57,7 +57,7 @@ impl Keepalives {
     pub(crate) fn make<F: Frames>(
         &mut self,
         snapshot: &Snapshot,
-        share: Share,
+        share: WorkerShare,
         now_ns: u64,
         frames: &mut F,
         counters: &mut Counters,
@@ -72,7 +72,7 @@ impl Keepalives {
     fn look<F: Frames>(
         &mut self,
         snapshot: &Snapshot,
-        share: Share,
+        share: WorkerShare,
         now_ns: u64,
         frames: &mut F,
         counters: &mut Counters,

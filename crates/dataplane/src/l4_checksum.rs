@@ -16,28 +16,32 @@
 
 use wire::{FrameId, Frames, Packet, UpperChecksum};
 
+use crate::batch_context::BatchContext;
 use crate::ids::{NetdevId, PortId};
 use crate::row::{Origin, Row, State};
 use crate::snapshot::Snapshot;
-use crate::turn::Turn;
 
 /// Completes the unfinished checksums of a batch from one netdev.
 ///
 /// Cost: one compare a batch where no port of the netdev completes; else about 85 instructions for
 /// a TCP or UDP packet over IPv4 and 105 over IPv6, and for an unfinished one 1 more for each byte.
-pub(crate) fn complete<F: Frames>(turn: &mut Turn<'_, F>, netdev: NetdevId, rows: &[Row]) {
-    if !turn.snapshot.completes_checksums(netdev) {
+pub(crate) fn complete<F: Frames>(
+    context: &mut BatchContext<'_, F>,
+    netdev: NetdevId,
+    rows: &[Row],
+) {
+    if !context.snapshot.completes_checksums(netdev) {
         return;
     }
     for row in rows {
         let is_received = row.state == State::Clear && row.origin == Origin::Received;
-        if !is_received || !turn.snapshot.path_port(row.ingress).completes_checksums {
+        if !is_received || !context.snapshot.path_port(row.ingress).completes_checksums {
             continue;
         }
-        let found = UpperChecksum::find(row.bytes(turn.frames), &row.packet);
+        let found = UpperChecksum::find(row.bytes(context.frames), &row.packet);
         if let Some(checksum) = found.filter(UpperChecksum::is_unfinished) {
-            checksum.complete(row.bytes_mut(turn.frames));
-            turn.counters.l4_checksums[usize::from(row.ingress.0)].completed += 1;
+            checksum.complete(row.bytes_mut(context.frames));
+            context.counters.l4_checksums[usize::from(row.ingress.0)].completed += 1;
         }
     }
 }
@@ -52,16 +56,16 @@ pub(crate) fn complete_packet(bytes: &mut [u8]) -> bool {
 /// Checks the first packet from the place on that was drawn for the batch, and counts it. Only one
 /// that was received in cleartext and goes on is checked: what a policy drops is nobody's lost
 /// connection.
-pub(crate) fn check_sample<F: Frames>(turn: &mut Turn<'_, F>, rows: &[Row]) {
-    let Some(from) = turn.sample else { return };
+pub(crate) fn check_sample<F: Frames>(context: &mut BatchContext<'_, F>, rows: &[Row]) {
+    let Some(from) = context.sample else { return };
     let goes_on = |row: &&Row| {
         row.place >= from
             && row.origin == Origin::Received
             && matches!(row.state, State::Forward(_) | State::Protect(_))
     };
     for row in rows.iter().filter(goes_on) {
-        if check(turn, row.ingress, row.frame, row.ip, &row.packet) {
-            turn.sample = None;
+        if check(context, row.ingress, row.frame, row.ip, &row.packet) {
+            context.sample = None;
             return;
         }
     }
@@ -69,17 +73,17 @@ pub(crate) fn check_sample<F: Frames>(turn: &mut Turn<'_, F>, rows: &[Row]) {
 
 /// Checks and counts the checksum of one packet, if it has one. Returns whether it has.
 pub(crate) fn check<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     ingress: PortId,
     frame: FrameId,
     ip: u32,
     packet: &Packet,
 ) -> bool {
-    let behind = turn.frames.bytes(frame).get(ip as usize..);
+    let behind = context.frames.bytes(frame).get(ip as usize..);
     let bytes = behind.and_then(|bytes| bytes.get(..packet.length as usize)).unwrap_or_default();
     let found = UpperChecksum::find(bytes, packet).filter(|checksum| !checksum.is_absent());
     let Some(checksum) = found else { return false };
-    let counts = &mut turn.counters.l4_checksums[usize::from(ingress.0)];
+    let counts = &mut context.counters.l4_checksums[usize::from(ingress.0)];
     counts.checked += 1;
     counts.bad += u64::from(!checksum.is_good(bytes));
     true

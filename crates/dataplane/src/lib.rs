@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod batch_context;
 pub mod cache;
 pub mod carve_out;
 pub mod counters;
@@ -38,16 +39,15 @@ mod row;
 mod sa_set;
 mod sad;
 mod seal;
-mod share;
 pub mod snapshot;
 pub mod stage;
 pub mod tap;
-mod turn;
 mod tx_batch;
 pub mod verdict;
 pub mod walk;
 mod watch;
 pub mod worker;
+mod worker_share;
 
 pub use cache::{CacheCounters, CacheUse, FlowCache};
 pub use counters::{CounterRoom, Counters, L4ChecksumCounts, Ledger};
@@ -63,10 +63,10 @@ pub use port::{HostService, L4Checksum, Medium, PortInfo, Side};
 pub use routes::{NextHop, Prefix, RouteEntry, RouteTable, RouteTarget};
 pub use sa_set::SaSet;
 pub use sad::Sad;
-pub use share::Share;
 pub use snapshot::{Neighbour, Neighbours, PortInfos, Routes, Snapshot, SnapshotParts, Sources};
 pub use tap::{Tap, TapId, TapReader, TapSettings, Tapped};
 pub use tx_batch::{TxBatch, TxPacket};
 pub use verdict::{DropReason, HoldKind, Verdict};
 pub use walk::{FastPathUse, Walk};
 pub use worker::{Gone, Surroundings, Worker};
+pub use worker_share::WorkerShare;

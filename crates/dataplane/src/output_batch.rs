@@ -5,9 +5,9 @@ use std::ops::Range;
 use ipsec::{SealJob, SequenceRun};
 use wire::{Descriptor, FrameId};
 
+use crate::batch_context::BatchContext;
 use crate::output_path::OutputPath;
 use crate::row::Row;
-use crate::turn::Turn;
 
 /// The use of a path by this batch: its packets and their sequence numbers.
 pub(crate) struct PathUse {
@@ -107,10 +107,10 @@ impl OutputBatch {
     }
 
     /// Draws a run of sequence numbers for every path that seals, with one atomic step each.
-    pub(crate) fn draw<F>(&mut self, turn: &Turn<'_, F>) {
+    pub(crate) fn draw<F>(&mut self, context: &BatchContext<'_, F>) {
         for path_use in &mut self.paths {
             if let Some(protection) = path_use.path.protection {
-                let sa = turn.snapshot.outbound_sa(protection.sa);
+                let sa = context.snapshot.outbound_sa(protection.sa);
                 path_use.numbers = sa.sequence.draw(path_use.count);
             }
         }

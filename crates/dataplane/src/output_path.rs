@@ -5,12 +5,12 @@ use ipsec::SaId;
 use wire::link::{ETHERNET_BYTES, VLAN_TAG_BYTES, ethertype};
 use wire::{Descriptor, Family, Frames, link};
 
+use crate::batch_context::BatchContext;
 use crate::ids::{PortId, SetIndex};
 use crate::outputs::{Held, HeldForm};
 use crate::port::{Egress, Medium};
 use crate::row::Row;
 use crate::snapshot::Snapshot;
-use crate::turn::Turn;
 use crate::verdict::{HoldKind, Verdict};
 
 /// The SA that seals on a path, and its set.
@@ -64,17 +64,17 @@ pub(crate) fn link_bytes(snapshot: &Snapshot, egress: Egress) -> usize {
 /// A finished packet waits for its next hop: that of its own destination, or of its tunnel's.
 #[cold]
 pub(crate) fn hold<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     row: &Row,
     egress: PortId,
     packet: Descriptor,
     verdict: Verdict,
 ) {
     let (form, destination) = match verdict {
-        Verdict::Protect(set) => (HeldForm::Sealed, turn.snapshot.set(set).tunnel.remote.into()),
+        Verdict::Protect(set) => (HeldForm::Sealed, context.snapshot.set(set).tunnel.remote.into()),
         _ => (HeldForm::Clear, row.packet.flow.destination_address()),
     };
-    let held = Held::of(turn.snapshot, (row.ingress, egress), destination, (form, packet));
-    turn.out.held.push(held);
-    turn.out.verdicts[row.place as usize] = Some(Verdict::Hold(HoldKind::Neighbour));
+    let held = Held::of(context.snapshot, (row.ingress, egress), destination, (form, packet));
+    context.out.held.push(held);
+    context.out.verdicts[row.place as usize] = Some(Verdict::Hold(HoldKind::Neighbour));
 }

@@ -7,6 +7,7 @@ use wire::flow::protocol;
 use wire::icmp::{self, Error};
 use wire::{Address, Family, Fragment, FrameId, Frames, HEADROOM};
 
+use crate::batch_context::BatchContext;
 use crate::fragment::{pieces, write};
 use crate::ids::{PortId, SetIndex};
 use crate::limiter::RateLimiter;
@@ -16,15 +17,14 @@ use crate::output_path::{OutputPath, Protection};
 use crate::outputs::ToHost;
 use crate::port::{Egress, Medium, Side};
 use crate::row::{Origin, Quote, Row, State};
-use crate::share;
 use crate::snapshot::Snapshot;
-use crate::turn::Turn;
 use crate::verdict::{DropReason, Verdict};
+use crate::worker_share;
 
 /// Turns decided rows into output rows. ICMP about those that cannot leave goes to `made`, as rows
 /// that are to be decided in their turn; fragments become rows behind the others.
 pub(crate) fn plan<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     rows: &mut Vec<Row>,
     made: &mut Vec<Row>,
     limiter: &mut RateLimiter,
@@ -34,29 +34,29 @@ pub(crate) fn plan<F: Frames>(
     for number in 0..rows.len() {
         let row = &mut rows[number];
         let path = match row.state {
-            State::Forward(egress) => Ok(in_clear(turn.snapshot, egress)),
-            State::Protect(set) => protected(turn, set),
+            State::Forward(egress) => Ok(in_clear(context.snapshot, egress)),
+            State::Protect(set) => protected(context, set),
             State::Host => {
-                to_host(turn, row);
+                to_host(context, row);
                 continue;
             }
             State::Outer(_) | State::Clear | State::Ended => continue,
         };
         match path {
             Ok(path) if fits(row, path.mtu) => {
-                pass_on(turn, row, &path);
+                pass_on(context, row, &path);
                 output_batch.push(number, &path);
             }
-            Ok(path) => send_otherwise(turn, rows, number, path, made, limiter, output_batch),
-            Err(reason) => turn.drop(row, reason),
+            Ok(path) => send_otherwise(context, rows, number, path, made, limiter, output_batch),
+            Err(reason) => context.drop(row, reason),
         }
     }
 }
 
-fn to_host<F: Frames>(turn: &mut Turn<'_, F>, row: &mut Row) {
-    turn.end(row, Verdict::Host);
+fn to_host<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row) {
+    context.end(row, Verdict::Host);
     let packet = wire::Descriptor { frame: row.frame, offset: row.ip, length: row.packet.length };
-    turn.out.host.push(ToHost { ingress: row.ingress, form: Medium::Ip, packet });
+    context.out.host.push(ToHost { ingress: row.ingress, form: Medium::Ip, packet });
 }
 
 fn in_clear(snapshot: &Snapshot, egress: Egress) -> OutputPath {
@@ -64,11 +64,12 @@ fn in_clear(snapshot: &Snapshot, egress: Egress) -> OutputPath {
     OutputPath { egress, protection: None, mtu }
 }
 
-fn protected<F>(turn: &Turn<'_, F>, set: SetIndex) -> Result<OutputPath, DropReason> {
-    let sas = &turn.snapshot.set(set).outbound;
-    let sa = share::sealing_sa(turn.snapshot, sas, turn.share).ok_or(DropReason::NoSa)?;
-    let egress = turn.snapshot.set_egress(set).ok_or(DropReason::NoRoute)?;
-    let mtu = turn.snapshot.set_mtu(set);
+fn protected<F>(context: &BatchContext<'_, F>, set: SetIndex) -> Result<OutputPath, DropReason> {
+    let sas = &context.snapshot.set(set).outbound;
+    let sa =
+        worker_share::sealing_sa(context.snapshot, sas, context.share).ok_or(DropReason::NoSa)?;
+    let egress = context.snapshot.set_egress(set).ok_or(DropReason::NoRoute)?;
+    let mtu = context.snapshot.set_mtu(set);
     Ok(OutputPath { egress, protection: Some(Protection { set, sa }), mtu })
 }
 
@@ -78,21 +79,21 @@ fn fits(row: &Row, mtu: u32) -> bool {
 }
 
 /// Does a router's part for a packet that it passes on: hop limit, and the MSS for a tunnel.
-fn pass_on<F: Frames>(turn: &mut Turn<'_, F>, row: &Row, path: &OutputPath) {
+fn pass_on<F: Frames>(context: &mut BatchContext<'_, F>, row: &Row, path: &OutputPath) {
     if row.packet.flow.protocol == protocol::TCP
-        && let Some(mtu) = tunnel_mtu(turn, row, path)
+        && let Some(mtu) = tunnel_mtu(context, row, path)
     {
-        mss::clamp(row.bytes_mut(turn.frames), &row.packet, mtu);
+        mss::clamp(row.bytes_mut(context.frames), &row.packet, mtu);
     }
     if row.origin.is_forwarded() {
-        wire::packet::decrement_hop_limit(row.bytes_mut(turn.frames), row.packet.flow.family);
+        wire::packet::decrement_hop_limit(row.bytes_mut(context.frames), row.packet.flow.family);
     }
 }
 
 /// A packet that may not leave whole: its hop limit is used up, or it is too big.
 #[cold]
 fn send_otherwise<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     rows: &mut Vec<Row>,
     number: usize,
     path: OutputPath,
@@ -102,27 +103,27 @@ fn send_otherwise<F: Frames>(
 ) {
     let row = &mut rows[number];
     if row.origin.is_forwarded() && row.packet.hop_limit == 1 {
-        answer(turn, row, path, Error::TimeExceeded, made, limiter);
-        return turn.drop(row, DropReason::HopLimit);
+        answer(context, row, path, Error::TimeExceeded, made, limiter);
+        return context.drop(row, DropReason::HopLimit);
     }
     if row.packet.dont_fragment {
-        answer(turn, row, path, Error::TooBig { mtu: path.mtu }, made, limiter);
-        return turn.drop(row, DropReason::TooBig);
+        answer(context, row, path, Error::TooBig { mtu: path.mtu }, made, limiter);
+        return context.drop(row, DropReason::TooBig);
     }
-    pass_on(turn, row, &path);
-    fragment(turn, rows, number, path, output_batch);
+    pass_on(context, row, &path);
+    fragment(context, rows, number, path, output_batch);
 }
 
 /// Returns the MTU of the narrowest tunnel on a packet's path that wants its MSS clamped, if there
 /// is one: of the one it leaves by and the one it came by (for the answers).
-fn tunnel_mtu<F>(turn: &Turn<'_, F>, row: &Row, path: &OutputPath) -> Option<u32> {
+fn tunnel_mtu<F>(context: &BatchContext<'_, F>, row: &Row, path: &OutputPath) -> Option<u32> {
     let left_by = path.protection.map(|protection| protection.set);
     let came_by = match row.origin {
         Origin::Opened(set) => Some(set),
         _ => None,
     };
     let clamped =
-        |set: SetIndex| turn.snapshot.set(set).mss_clamp.then(|| turn.snapshot.set_mtu(set));
+        |set: SetIndex| context.snapshot.set(set).mss_clamp.then(|| context.snapshot.set_mtu(set));
     match (left_by.and_then(clamped), came_by.and_then(clamped)) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
@@ -132,7 +133,7 @@ fn tunnel_mtu<F>(turn: &Turn<'_, F>, row: &Row, path: &OutputPath) -> Option<u32
 /// Replaces a packet by fragments that take its path: all of them, or none. A path too narrow for
 /// any data is too narrow for the packet.
 fn fragment<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     rows: &mut Vec<Row>,
     number: usize,
     path: OutputPath,
@@ -144,8 +145,8 @@ fn fragment<F: Frames>(
     for piece in pieces(&row.packet, path.mtu as usize) {
         // Both frames lie in one memory: the fragment passes through the scratch memory.
         let fragment = &mut output_batch.fragment;
-        ended = write(fragment, row.bytes(turn.frames), &row.packet, piece)
-            .and_then(|length| store(turn, &fragment[..length]))
+        ended = write(fragment, row.bytes(context.frames), &row.packet, piece)
+            .and_then(|length| store(context, &fragment[..length]))
             .ok_or(DropReason::NoFrame);
         let Ok((frame, length)) = ended else { break };
         let packet = wire::Packet { length, fragment: Fragment::Later, ..row.packet };
@@ -153,17 +154,17 @@ fn fragment<F: Frames>(
     }
     if let Err(reason) = ended {
         for piece in rows.drain(first_new..) {
-            turn.frames.give(piece.frame);
+            context.frames.give(piece.frame);
         }
-        return turn.drop(&mut rows[number], reason);
+        return context.drop(&mut rows[number], reason);
     }
     for (place, piece) in rows.iter_mut().enumerate().skip(first_new) {
-        piece.place = turn.make(row.ingress);
+        piece.place = context.make(row.ingress);
         output_batch.push(place, &path);
     }
-    turn.end(&mut rows[number], Verdict::Consumed);
-    turn.counters.ledger(Some(row.ingress)).consumed += 1;
-    turn.frames.give(row.frame);
+    context.end(&mut rows[number], Verdict::Consumed);
+    context.counters.ledger(Some(row.ingress)).consumed += 1;
+    context.frames.give(row.frame);
 }
 
 /// Bytes of the largest IPv4 packet.
@@ -171,10 +172,11 @@ const MAX_FRAGMENT_BYTES: usize = 65_535;
 
 /// Puts an IP packet that we made into a free frame, behind its headroom; returns the frame and the
 /// packet's bytes. `None`: no frame is free, or it is too small.
-fn store<F: Frames>(turn: &mut Turn<'_, F>, packet: &[u8]) -> Option<(FrameId, u32)> {
-    let frame = turn.frames.take()?;
-    let Some(into) = turn.frames.bytes_mut(frame).get_mut(HEADROOM..HEADROOM + packet.len()) else {
-        turn.frames.give(frame);
+fn store<F: Frames>(context: &mut BatchContext<'_, F>, packet: &[u8]) -> Option<(FrameId, u32)> {
+    let frame = context.frames.take()?;
+    let Some(into) = context.frames.bytes_mut(frame).get_mut(HEADROOM..HEADROOM + packet.len())
+    else {
+        context.frames.give(frame);
         return None;
     };
     into.copy_from_slice(packet);
@@ -184,7 +186,7 @@ fn store<F: Frames>(turn: &mut Turn<'_, F>, packet: &[u8]) -> Option<(FrameId, u
 /// Makes an ICMP error about a row's packet, if one may be made, and the rate limit lets it.
 #[cold]
 fn answer<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     row: &Row,
     path: OutputPath,
     error: Error,
@@ -194,24 +196,24 @@ fn answer<F: Frames>(
     if !icmp::may_answer(&row.packet) {
         return;
     }
-    let Some(source) = speaker(turn, row, path) else { return };
-    if !limiter.allows(turn.now_ns) {
-        turn.counters.icmp_limited += 1;
+    let Some(source) = speaker(context, row, path) else { return };
+    if !limiter.allows(context.now_ns) {
+        context.counters.icmp_limited += 1;
         return;
     }
     let mut message = [0u8; icmp::MAX_V6_BYTES];
     let written =
-        icmp::write_error(&mut message, error, source, row.bytes(turn.frames), &row.packet);
+        icmp::write_error(&mut message, error, source, row.bytes(context.frames), &row.packet);
     let Some(length) = written else { return };
     let Ok(packet) = wire::packet::parse(&message[..length]) else { return };
-    let Some((frame, _)) = store(turn, &message[..length]) else { return };
+    let Some((frame, _)) = store(context, &message[..length]) else { return };
     let quote = match row.origin {
         Origin::Opened(_) => Quote::Protected,
         _ if path.protection.is_some() => Quote::Protected,
         _ => Quote::Clear,
     };
     made.push(Row {
-        place: turn.make(row.ingress),
+        place: context.make(row.ingress),
         frame,
         ip: HEADROOM as u32,
         hint: 0,
@@ -224,9 +226,9 @@ fn answer<F: Frames>(
 
 /// The address we speak from: for a sender behind a tunnel one that the tunnel's policies are
 /// likely to speak of, that is one on the protected side.
-fn speaker<F>(turn: &Turn<'_, F>, row: &Row, path: OutputPath) -> Option<Address> {
+fn speaker<F>(context: &BatchContext<'_, F>, row: &Row, path: OutputPath) -> Option<Address> {
     let family: Family = row.packet.flow.family;
-    let snapshot = turn.snapshot;
+    let snapshot = context.snapshot;
     let own = |port: PortId| {
         snapshot.port(port).addresses.iter().copied().find(|address| address.family == family)
     };

@@ -7,6 +7,7 @@ use wire::link::{Link, LinkAddress, Tag, ethertype};
 use wire::{Descriptor, Fragment, Frames, Packet, ParseError, Received, Upper};
 
 use crate::addresses::{is_to_us, may_speak};
+use crate::batch_context::BatchContext;
 use crate::carve_out::{is_host_service, refused_group};
 use crate::esp;
 use crate::esp_fragments::Datagram;
@@ -15,7 +16,6 @@ use crate::outputs::ToHost;
 use crate::port::{Medium, Side};
 use crate::row::{Origin, Row, State};
 use crate::snapshot::Snapshot;
-use crate::turn::Turn;
 use crate::verdict::{DropReason, Verdict};
 
 /// Result of a closer look at a frame.
@@ -30,48 +30,48 @@ enum Seen {
 
 /// Parses each packet into a row; what is dropped or left to Linux ends here.
 pub(crate) fn receive<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     netdev: NetdevId,
     packets: &[Received],
     rows: &mut Vec<Row>,
 ) {
-    for (place, received) in (turn.first as usize..).zip(packets) {
+    for (place, received) in (context.first as usize..).zip(packets) {
         let Received { packet: descriptor, hint } = *received;
-        match look(turn, netdev, &descriptor) {
+        match look(context, netdev, &descriptor) {
             Seen::Packet(ingress, ip, packet) => {
                 let (place, ip, frame) = (place as u32, ip as u32, descriptor.frame);
-                let (origin, state) = (origin_of(turn.snapshot, ingress), State::Clear);
+                let (origin, state) = (origin_of(context.snapshot, ingress), State::Clear);
                 let row = Row { place, frame, ip, hint, ingress, origin, state, packet };
-                take_in(turn, row, rows);
+                take_in(context, row, rows);
             }
             Seen::LeftToLinux(ingress) => {
-                turn.counters.ledger(Some(ingress)).received += 1;
-                turn.out.verdicts[place] = Some(Verdict::Host);
+                context.counters.ledger(Some(ingress)).received += 1;
+                context.out.verdicts[place] = Some(Verdict::Host);
                 let packet = descriptor;
-                turn.out.host.push(ToHost { ingress, form: Medium::Ethernet, packet });
+                context.out.host.push(ToHost { ingress, form: Medium::Ethernet, packet });
             }
             Seen::Drop(ingress, reason) => {
-                turn.counters.ledger(ingress).received += 1;
-                turn.counters.drop(ingress, reason);
-                turn.out.verdicts[place] = Some(Verdict::Drop(reason));
-                turn.frames.give(descriptor.frame);
+                context.counters.ledger(ingress).received += 1;
+                context.counters.drop(ingress, reason);
+                context.out.verdicts[place] = Some(Verdict::Drop(reason));
+                context.frames.give(descriptor.frame);
             }
         }
     }
 }
 
 /// Adds the row of an IP packet, set apart if it is sealed, or drops it.
-fn take_in<F: Frames>(turn: &mut Turn<'_, F>, mut row: Row, rows: &mut Vec<Row>) {
-    let state = state_of(turn, &row);
+fn take_in<F: Frames>(context: &mut BatchContext<'_, F>, mut row: Row, rows: &mut Vec<Row>) {
+    let state = state_of(context, &row);
     // A sealed packet is on the ledger of the worker that opens it: `decapsulate` counts it, or
     // hands it over.
-    let is_the_openers = turn.handing.is_some() && matches!(state, Ok(State::Outer(_)));
+    let is_the_openers = context.handing.is_some() && matches!(state, Ok(State::Outer(_)));
     if !is_the_openers {
-        turn.counters.ledger(Some(row.ingress)).received += 1;
+        context.counters.ledger(Some(row.ingress)).received += 1;
     }
     match state {
         Ok(state) => rows.push(Row { state, ..row }),
-        Err(reason) => turn.drop(&mut row, reason),
+        Err(reason) => context.drop(&mut row, reason),
     }
 }
 
@@ -80,38 +80,42 @@ fn take_in<F: Frames>(turn: &mut Turn<'_, F>, mut row: Row, rows: &mut Vec<Row>)
 /// # Errors
 /// A keepalive, or a fragment of ESP: dropped. A first fragment says what its datagram is; of a
 /// later one of UDP only its first fragment did.
-fn state_of<F: Frames>(turn: &mut Turn<'_, F>, row: &Row) -> Result<State, DropReason> {
+fn state_of<F: Frames>(context: &mut BatchContext<'_, F>, row: &Row) -> Result<State, DropReason> {
     let Row { ingress, packet, .. } = row;
     let (is_esp, fragment) = (carries_esp(packet), packet.fragment);
-    if !(is_esp || fragment != Fragment::Whole) || !is_to_us(turn.snapshot, *ingress, packet) {
+    if !(is_esp || fragment != Fragment::Whole) || !is_to_us(context.snapshot, *ingress, packet) {
         return Ok(State::Clear);
     }
-    let bytes = row.bytes(turn.frames);
+    let bytes = row.bytes(context.frames);
     let state = if is_esp { esp::state(bytes, packet) } else { Ok(State::Clear) };
     let Some(datagram) = Datagram::of(bytes, packet, *ingress) else { return state };
     let is_udp = packet.flow.protocol == protocol::UDP;
     match fragment {
-        Fragment::Later if turn.dropped.holds(datagram, turn.now_ns) => {
+        Fragment::Later if context.dropped.holds(datagram, context.now_ns) => {
             return Err(DropReason::EspFragment);
         }
         Fragment::First if state.is_err() && is_udp => {
-            turn.dropped.remember(datagram, turn.now_ns);
+            context.dropped.remember(datagram, context.now_ns);
         }
-        Fragment::First => turn.dropped.forget(datagram),
+        Fragment::First => context.dropped.forget(datagram),
         Fragment::Whole | Fragment::Later => {}
     }
     state
 }
 
-fn look<F: Frames>(turn: &Turn<'_, F>, netdev: NetdevId, descriptor: &Descriptor) -> Seen {
-    let untagged = turn.snapshot.port_of(netdev, None);
+fn look<F: Frames>(
+    context: &BatchContext<'_, F>,
+    netdev: NetdevId,
+    descriptor: &Descriptor,
+) -> Seen {
+    let untagged = context.snapshot.port_of(netdev, None);
     let start = descriptor.offset as usize;
     let end = start + descriptor.length as usize;
-    let Some(bytes) = turn.frames.bytes(descriptor.frame).get(start..end) else {
+    let Some(bytes) = context.frames.bytes(descriptor.frame).get(start..end) else {
         return Seen::Drop(untagged, DropReason::Oversize);
     };
-    match turn.snapshot.medium(netdev) {
-        Some(Medium::Ethernet) => ethernet(turn, netdev, bytes, start),
+    match context.snapshot.medium(netdev) {
+        Some(Medium::Ethernet) => ethernet(context, netdev, bytes, start),
         Some(Medium::Ip) => match untagged {
             Some(port) => ip(port, bytes, start),
             None => Seen::Drop(None, DropReason::Vlan),
@@ -120,21 +124,26 @@ fn look<F: Frames>(turn: &Turn<'_, F>, netdev: NetdevId, descriptor: &Descriptor
     }
 }
 
-fn ethernet<F>(turn: &Turn<'_, F>, netdev: NetdevId, bytes: &[u8], start: usize) -> Seen {
+fn ethernet<F>(
+    context: &BatchContext<'_, F>,
+    netdev: NetdevId,
+    bytes: &[u8],
+    start: usize,
+) -> Seen {
     let Some(link) = Link::parse(bytes) else {
-        return Seen::Drop(turn.snapshot.port_of(netdev, None), DropReason::Malformed);
+        return Seen::Drop(context.snapshot.port_of(netdev, None), DropReason::Malformed);
     };
     let port = match link.tag {
-        Tag::Untagged => turn.snapshot.port_of(netdev, None),
-        Tag::Vlan(id) => turn.snapshot.port_of(netdev, Some(id)),
+        Tag::Untagged => context.snapshot.port_of(netdev, None),
+        Tag::Vlan(id) => context.snapshot.port_of(netdev, Some(id)),
         Tag::Stacked => None,
     };
     let Some(port) = port else {
         return Seen::Drop(None, DropReason::Vlan);
     };
-    let info = turn.snapshot.path_port(port);
+    let info = context.snapshot.path_port(port);
     if LinkAddress::new(link.destination) != info.mac {
-        return not_to_us(turn, port, &link, &bytes[link.length..]);
+        return not_to_us(context, port, &link, &bytes[link.length..]);
     }
     match link.ethertype {
         ethertype::IPV4 | ethertype::IPV6 => ip(port, &bytes[link.length..], start + link.length),
@@ -155,16 +164,16 @@ fn ip(port: PortId, bytes: &[u8], offset: usize) -> Seen {
 /// a protected port; on an unprotected one a broadcast or multicast is the world's clear traffic
 /// and passes only as ARP, neighbour discovery or what `allow_host` lists and no policy wants.
 #[cold]
-fn not_to_us<F>(turn: &Turn<'_, F>, port: PortId, link: &Link, bytes: &[u8]) -> Seen {
-    let info = turn.snapshot.port(port);
+fn not_to_us<F>(context: &BatchContext<'_, F>, port: PortId, link: &Link, bytes: &[u8]) -> Seen {
+    let info = context.snapshot.port(port);
     if info.side == Side::Protected || !link.is_group() || link.ethertype == ethertype::ARP {
         return Seen::LeftToLinux(port);
     }
     match wire::packet::parse_group(bytes) {
         Some(flow)
-            if may_speak(turn.snapshot, &flow) && is_host_service(&info.allow_host, &flow) =>
+            if may_speak(context.snapshot, &flow) && is_host_service(&info.allow_host, &flow) =>
         {
-            match refused_group(turn.snapshot, port, &flow) {
+            match refused_group(context.snapshot, port, &flow) {
                 Some(reason) => Seen::Drop(Some(port), reason),
                 None => Seen::LeftToLinux(port),
             }

@@ -190,19 +190,19 @@ impl RouteTable {
 
     /// Returns the route of an address, with the addresses around it that have the same one.
     #[inline(never)]
-    pub(crate) fn near(&self, destination: Address) -> Near {
+    pub(crate) fn lookup_range(&self, destination: Address) -> LastRoute {
         let Address { family, value } = destination;
         match family {
-            Family::V4 => Near::of(family, self.v4.around(value as u32)),
-            Family::V6 => Near::of(family, self.v6.around(value)),
+            Family::V4 => LastRoute::of(family, self.v4.around(value as u32)),
+            Family::V6 => LastRoute::of(family, self.v6.around(value)),
         }
     }
 }
 
-/// The addresses around the one that was looked up last, which all have its route: most packets of
+/// The route that was looked up last, and the addresses that all have it: most packets of
 /// a batch go where the one before went, and need no search.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Near {
+pub(crate) struct LastRoute {
     /// `None`: nothing was looked up yet.
     family: Option<Family>,
     first: u128,
@@ -211,16 +211,16 @@ pub(crate) struct Near {
     target: Option<RouteTarget>,
 }
 
-impl Near {
+impl LastRoute {
     /// Nothing was looked up yet.
-    pub(crate) const fn nothing() -> Near {
-        Near { family: None, first: 0, behind: 0, target: None }
+    pub(crate) const fn nothing() -> LastRoute {
+        LastRoute { family: None, first: 0, behind: 0, target: None }
     }
 
-    fn of<N: Bits + Into<u128>>(family: Family, around: Around<N>) -> Near {
+    fn of<N: Bits + Into<u128>>(family: Family, around: Around<N>) -> LastRoute {
         let Around { first, length, target } = around;
         let behind = u128::MAX.checked_shr((128 - N::WIDTH + length).into()).unwrap_or(0);
-        Near { family: Some(family), first: first.into(), behind, target }
+        LastRoute { family: Some(family), first: first.into(), behind, target }
     }
 
     /// The addresses of a family that were found last, from the first on, and their next hop.
@@ -233,7 +233,8 @@ impl Near {
         }
     }
 
-    /// The route of an address in `routes`; always the same table between two [`Near::nothing`].
+    /// The route of an address in `routes`; always the same table between two
+    /// [`LastRoute::nothing`].
     #[inline(always)]
     pub(crate) fn lookup(
         &mut self,
@@ -242,7 +243,7 @@ impl Near {
     ) -> Option<RouteTarget> {
         let Address { family, value } = destination;
         if self.family != Some(family) || value.wrapping_sub(self.first) > self.behind {
-            *self = routes.near(destination);
+            *self = routes.lookup_range(destination);
         }
         self.target
     }

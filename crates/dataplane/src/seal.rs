@@ -4,19 +4,19 @@
 use ipsec::{Mode, OutboundSa, SealJob, SequenceError};
 use wire::Frames;
 
+use crate::batch_context::BatchContext;
 use crate::output_batch::{OutputBatch, OutputRow, PathUse};
 use crate::output_path::{Protection, hold, link_bytes, write_link};
 use crate::outputs::Outputs;
 use crate::port::Egress;
 use crate::row::Row;
 use crate::stage::{Stage, StageClock};
-use crate::turn::Turn;
 use crate::tx_batch::TxPacket;
 use crate::verdict::{DropReason, Verdict};
 
 impl OutputBatch {
     /// Runs the cipher over the jobs, SA by SA. What it refuses is in clear and is dropped.
-    fn run_cipher<F: Frames>(&mut self, turn: &mut Turn<'_, F>, rows: &mut [Row]) {
+    fn run_cipher<F: Frames>(&mut self, context: &mut BatchContext<'_, F>, rows: &mut [Row]) {
         let OutputBatch { list, paths, jobs, .. } = self;
         let path_of = |list: &[OutputRow], job: &SealJob| list[job.row as usize].path;
         if paths.len() > 1 {
@@ -31,26 +31,26 @@ impl OutputBatch {
             if jobs.is_empty() {
                 continue;
             }
-            let sa = turn.snapshot.outbound_sa(protection.sa);
+            let sa = context.snapshot.outbound_sa(protection.sa);
             let mut sealed = jobs.len();
-            if let Err(error) = sa.cipher.seal(turn.frames, jobs) {
+            if let Err(error) = sa.cipher.seal(context.frames, jobs) {
                 sealed = error.job;
                 for job in &jobs[sealed..] {
                     let output_row = &mut list[job.row as usize];
                     output_row.ends();
-                    turn.drop(&mut rows[output_row.row as usize], DropReason::CipherRefused);
+                    context.drop(&mut rows[output_row.row as usize], DropReason::CipherRefused);
                 }
             }
             if sa.encapsulation.udp.is_some() && sa.tunnel().remote.is_ipv6() {
                 for job in &jobs[..sealed] {
-                    finish_udp(turn, job, &list[job.row as usize], path_use.path.egress);
+                    finish_udp(context, job, &list[job.row as usize], path_use.path.egress);
                 }
             }
         }
     }
 
     /// Sends what is finished, in the order of the output rows.
-    fn leave<F: Frames>(&mut self, turn: &mut Turn<'_, F>, rows: &[Row]) {
+    fn leave<F: Frames>(&mut self, context: &mut BatchContext<'_, F>, rows: &[Row]) {
         let OutputBatch { list, paths, .. } = self;
         for run in list.chunk_by(|one, next| one.path == next.path) {
             let path_use = &mut paths[run[0].path as usize];
@@ -58,14 +58,14 @@ impl OutputBatch {
                 Some(Protection { set, .. }) => Verdict::Protect(set),
                 None => Verdict::Forward(path_use.path.egress.port),
             };
-            leave_together(turn, rows, run, path_use, verdict);
+            leave_together(context, rows, run, path_use, verdict);
         }
     }
 }
 
 /// Sends packets that follow each other on one path.
 fn leave_together<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     rows: &[Row],
     run: &[OutputRow],
     path_use: &mut PathUse,
@@ -77,11 +77,11 @@ fn leave_together<F: Frames>(
         for output_row in finished {
             let row = &rows[output_row.row as usize];
             path_use.leaves(row);
-            hold(turn, row, egress.port, output_row.packet(row.frame), verdict);
+            hold(context, row, egress.port, output_row.packet(row.frame), verdict);
         }
         return;
     }
-    let Outputs { tx, verdicts, .. } = &mut *turn.out;
+    let Outputs { tx, verdicts, .. } = &mut *context.out;
     for output_row in finished {
         let row = &rows[output_row.row as usize];
         path_use.leaves(row);
@@ -94,15 +94,15 @@ fn leave_together<F: Frames>(
 /// The checksum of ESP in UDP over IPv6.
 #[cold]
 fn finish_udp<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     job: &SealJob,
     output_row: &OutputRow,
     egress: Egress,
 ) {
     // Behind the link header begins IPv6, in transport mode perhaps with extension headers.
-    let start = output_row.offset as usize + link_bytes(turn.snapshot, egress);
+    let start = output_row.offset as usize + link_bytes(context.snapshot, egress);
     let end = output_row.offset as usize + output_row.length as usize;
-    let packet = turn.frames.bytes_mut(job.frame).get_mut(start..end);
+    let packet = context.frames.bytes_mut(job.frame).get_mut(start..end);
     ipsec::finish_udp(packet.unwrap_or_default());
 }
 
@@ -113,7 +113,7 @@ fn finish_udp<F: Frames>(
 /// 3. the cipher, SA by SA; what it refuses is dropped
 /// 4. each output row that is finished: it leaves or waits, with its verdict
 pub(crate) fn seal<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     rows: &mut [Row],
     output_batch: &mut OutputBatch,
     clock: &mut impl StageClock,
@@ -121,28 +121,28 @@ pub(crate) fn seal<F: Frames>(
     if output_batch.is_empty() {
         return;
     }
-    output_batch.draw(turn);
+    output_batch.draw(context);
     let OutputBatch { list, paths, jobs, .. } = output_batch;
     for (place, output_row) in list.iter_mut().enumerate() {
         let row = &mut rows[output_row.row as usize];
         let path_use = &mut paths[output_row.path as usize];
         let written = match path_use.path.protection {
             Some(protection) => {
-                write_sealed(turn, output_row, row, path_use, protection, place as u32, jobs)
+                write_sealed(context, output_row, row, path_use, protection, place as u32, jobs)
             }
-            None => write_clear(turn, output_row, row, path_use),
+            None => write_clear(context, output_row, row, path_use),
         };
         if let Err(reason) = written {
-            turn.drop(row, reason);
+            context.drop(row, reason);
         }
     }
     clock.ended(Stage::SealHeaders);
-    output_batch.run_cipher(turn, rows);
+    output_batch.run_cipher(context, rows);
     clock.ended(Stage::SealCipher);
-    output_batch.leave(turn, rows);
+    output_batch.leave(context, rows);
     for path_use in &output_batch.paths {
         if let Some(protection) = path_use.path.protection {
-            turn.counters.sealed(protection.sa, path_use.left.into(), path_use.bytes);
+            context.counters.sealed(protection.sa, path_use.left.into(), path_use.bytes);
         }
     }
     clock.ended(Stage::SealConclude);
@@ -150,14 +150,14 @@ pub(crate) fn seal<F: Frames>(
 
 /// Writes the link header of an output row that leaves in clear.
 fn write_clear<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     output_row: &mut OutputRow,
     row: &Row,
     path_use: &PathUse,
 ) -> Result<(), DropReason> {
     let (ip, family) = (row.ip as usize, row.packet.flow.family);
-    let frame = turn.frames.bytes_mut(row.frame);
-    let start = write_link(turn.snapshot, frame, ip, path_use.path.egress, family)
+    let frame = context.frames.bytes_mut(row.frame);
+    let start = write_link(context.snapshot, frame, ip, path_use.path.egress, family)
         .ok_or(DropReason::Oversize)?;
     output_row.is_at(start..ip + row.packet.length as usize);
     Ok(())
@@ -166,7 +166,7 @@ fn write_clear<F: Frames>(
 /// Writes ESP headers, trailer and link header of an output row, and adds what the cipher has to
 /// do.
 fn write_sealed<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     output_row: &mut OutputRow,
     row: &Row,
     path_use: &mut PathUse,
@@ -175,12 +175,12 @@ fn write_sealed<F: Frames>(
     jobs: &mut Vec<SealJob>,
 ) -> Result<(), DropReason> {
     let sequence = path_use.numbers.take()?;
-    let sa = turn.snapshot.outbound_sa(protection.sa);
-    let frame = turn.frames.bytes_mut(row.frame);
+    let sa = context.snapshot.outbound_sa(protection.sa);
+    let frame = context.frames.bytes_mut(row.frame);
     let (job, outer) = sa
         .encapsulate(row.frame, frame, row.ip as usize, &row.packet, sequence, place)
         .ok_or_else(|| unfit(sa))?;
-    let start = write_link(turn.snapshot, frame, outer.start, path_use.path.egress, sa.family())
+    let start = write_link(context.snapshot, frame, outer.start, path_use.path.egress, sa.family())
         .ok_or(DropReason::Oversize)?;
     output_row.is_at(start..outer.end);
     jobs.push(job);

@@ -17,6 +17,7 @@ use std::ops::Range;
 
 use wire::{BATCH, Frames, Received};
 
+use crate::batch_context::BatchContext;
 use crate::cache::FlowCache;
 use crate::counters::Counters;
 use crate::esp_fragments::DroppedDatagrams;
@@ -27,11 +28,10 @@ use crate::input::{Entry, Input};
 use crate::l4_checksum::Sampling;
 use crate::outputs::Outputs;
 use crate::row::Row;
-use crate::share::Share;
 use crate::snapshot::Snapshot;
 use crate::stage::{NoClock, StageClock};
-use crate::turn::Turn;
 use crate::watch::{Beside, Nobody, Watch};
+use crate::worker_share::WorkerShare;
 
 /// One worker's walk: its counters, its rate limit, its scratch memory.
 pub struct Walk {
@@ -39,7 +39,7 @@ pub struct Walk {
     general: GeneralWalk,
     fast: Option<FastPath>,
     late: Vec<Row>,
-    share: Share,
+    share: WorkerShare,
     cache: Option<FlowCache>,
     sampling: Sampling,
     dropped: DroppedDatagrams,
@@ -66,7 +66,7 @@ impl Walk {
             general: GeneralWalk::new(),
             fast: Some(FastPath::default()),
             late: Vec::with_capacity(BATCH),
-            share: Share::ALL,
+            share: WorkerShare::ALL,
             cache: None,
             sampling: Sampling::new(snapshot),
             dropped: DroppedDatagrams::new(),
@@ -97,12 +97,12 @@ impl Walk {
     /// Sets the worker's share. Packets that an SA of another worker is to open then go to
     /// [`Outputs::handovers`]; the snapshots must then be for several workers
     /// ([`Snapshot::workers`]).
-    pub fn take_share(&mut self, share: Share) {
+    pub fn take_share(&mut self, share: WorkerShare) {
         self.share = share;
     }
 
     /// Returns the share of the worker whose walk it is.
-    pub fn share(&self) -> Share {
+    pub fn share(&self) -> WorkerShare {
         self.share
     }
 
@@ -165,7 +165,7 @@ impl Walk {
         let (share, handed_over) = (*share, out.handovers.len());
         let sample = sampling.draw(netdev, packets.len(), now_ns);
         let (first, mut cache) = (0, cache.as_mut());
-        let mut turn = Turn {
+        let mut context = BatchContext {
             snapshot,
             now_ns,
             share,
@@ -181,20 +181,22 @@ impl Walk {
             cache.sync(snapshot);
         }
         let taken = match fast {
-            Some(fast) => fast.look(&mut turn, netdev, packets, cache.as_deref_mut(), beside.clock),
+            Some(fast) => {
+                fast.look(&mut context, netdev, packets, cache.as_deref_mut(), beside.clock)
+            }
             None => 0,
         };
         match fast {
             Some(fast) if taken != 0 => {
                 let (both, cache) = (Both { fast, general, late }, cache.as_deref_mut());
-                both.walk(&mut turn, (netdev, packets), taken, cache, &mut beside);
+                both.walk(&mut context, (netdev, packets), taken, cache, &mut beside);
             }
-            _ => general.walk(&mut turn, netdev, packets, cache.as_deref_mut(), &mut beside),
+            _ => general.walk(&mut context, netdev, packets, cache.as_deref_mut(), &mut beside),
         }
-        general.answer(&mut turn, cache, &mut beside);
+        general.answer(&mut context, cache, &mut beside);
         debug_assert_eq!(
-            turn.out.verdicts.iter().filter(|verdict| verdict.is_none()).count(),
-            turn.out.handovers.len() - handed_over,
+            context.out.verdicts.iter().filter(|verdict| verdict.is_none()).count(),
+            context.out.handovers.len() - handed_over,
             "a row without a verdict"
         );
     }
@@ -213,7 +215,7 @@ impl Both<'_> {
     #[inline]
     fn walk<F: Frames, C: StageClock, W: Watch + ?Sized>(
         mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         (netdev, packets): (NetdevId, &[Received]),
         taken: u64,
         mut cache: Option<&mut FlowCache>,
@@ -222,12 +224,12 @@ impl Both<'_> {
         for (run, is_taken) in runs(taken, 0..packets.len()) {
             let cache = cache.as_deref_mut();
             if !is_taken {
-                turn.first = run.start as u32;
-                self.general.walk(turn, netdev, &packets[run], cache, beside);
+                context.first = run.start as u32;
+                self.general.walk(context, netdev, &packets[run], cache, beside);
             } else if self.fast.is_sealed() {
-                self.open(turn, packets, run, cache, beside);
+                self.open(context, packets, run, cache, beside);
             } else {
-                self.fast.finish(turn, packets, run, beside);
+                self.fast.finish(context, packets, run, beside);
             }
         }
     }
@@ -236,7 +238,7 @@ impl Both<'_> {
     #[inline]
     fn open<F: Frames, C: StageClock, W: Watch + ?Sized>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         packets: &[Received],
         run: Range<usize>,
         mut cache: Option<&mut FlowCache>,
@@ -245,15 +247,15 @@ impl Both<'_> {
         let Both { fast, general, late } = self;
         late.clear();
         let (of, clock) = (cache.as_deref_mut(), &mut *beside.clock);
-        let fit = fast.open(turn, packets, run.clone(), of, late, clock);
+        let fit = fast.open(context, packets, run.clone(), of, late, clock);
         let mut late = late.drain(..).peekable();
         for (run, is_fit) in runs(fit, run) {
             if is_fit {
-                fast.finish_opened(turn, packets, run, beside);
+                fast.finish_opened(context, packets, run, beside);
                 continue;
             }
             let rows = std::iter::from_fn(|| late.next_if(|row| (row.place as usize) < run.end));
-            general.go_on(turn, rows, cache.as_deref_mut(), beside);
+            general.go_on(context, rows, cache.as_deref_mut(), beside);
         }
     }
 }

@@ -14,7 +14,6 @@ use crate::input::{Entry, Input};
 use crate::keepalive::Keepalives;
 use crate::outputs::{Held, Moved, Outputs, ToHost};
 use crate::port::Medium;
-use crate::share::Share;
 use crate::snapshot::Snapshot;
 use crate::stage::{NoClock, Stage, StageClock};
 use crate::tap::{self, Tap, TapId};
@@ -22,6 +21,7 @@ use crate::tx_batch::{TxBatch, TxRun};
 use crate::verdict::{DropReason, Verdict};
 use crate::walk::{FastPathUse, Walk};
 use crate::watch::{Beside, Nobody};
+use crate::worker_share::WorkerShare;
 
 /// Time after which what waits for a neighbour is looked through again.
 const RELEASE_EVERY_NS: u64 = 100_000_000;
@@ -126,7 +126,8 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     /// Sets how many workers walk packets, at most as many as there are rings for; those with the
     /// lowest numbers do.
     pub fn walk_among(&mut self, workers: u32) {
-        self.walk.take_share(Share { worker: self.handovers.worker(), workers: workers.max(1) });
+        self.walk
+            .take_share(WorkerShare { worker: self.handovers.worker(), workers: workers.max(1) });
     }
 
     /// Sets the flow cache, or none, and returns the one before: [`Walk::take_cache`].

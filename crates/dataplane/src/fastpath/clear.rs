@@ -9,12 +9,12 @@ use wire::{Address, BATCH, Descriptor, Family, Frames, Received, packet};
 use super::judge::{Judge, PacketGroup};
 use super::prepared_path::{Heading, PathId, PathTarget};
 use super::{Columns, FastPath, Row, TOO_MANY_RUNS};
+use crate::batch_context::BatchContext;
 use crate::cache::{Column, FlowCache, Scopes, bits, v4_head, v6_head};
 use crate::ids::NextHopId;
 use crate::port::Side;
 use crate::routes::RouteTable;
 use crate::stage::{Stage, StageClock};
-use crate::turn::Turn;
 
 /// Bytes of a frame that are looked at, from the packet on, as long as it may be.
 pub(super) const SEEN: usize = TAGGED_BYTES + V6_SEEN;
@@ -36,12 +36,13 @@ impl FastPath {
     #[inline]
     pub(super) fn look_clear<const LINK: usize, F: Frames>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         packets: &[Received],
         cache: Option<&mut FlowCache>,
         clock: &mut impl StageClock,
     ) -> u64 {
-        let common = parse::<LINK, F>(&mut self.columns, turn.frames, packets, self.gate.entrance);
+        let common =
+            parse::<LINK, F>(&mut self.columns, context.frames, packets, self.gate.entrance);
         clock.ended(Stage::Receive);
         let all = common.v4 | common.v6;
         self.syn = common.syn;
@@ -49,10 +50,10 @@ impl FastPath {
         if all == 0 || (all & !(all << 1)).count_ones() >= TOO_MANY_RUNS {
             return self.taken(all);
         }
-        let fit = match self.one_route(turn, common, cache.as_deref()) {
+        let fit = match self.one_route(context, common, cache.as_deref()) {
             OneRoute::Inside => all,
-            OneRoute::Outside(hop) => self.search(turn, common, hop),
-            OneRoute::No => self.look_up(turn, common, cache),
+            OneRoute::Outside(hop) => self.search(context, common, hop),
+            OneRoute::No => self.look_up(context, common, cache),
         };
         clock.ended(Stage::Decide);
         self.taken(fit)
@@ -62,46 +63,51 @@ impl FastPath {
     #[inline(always)]
     fn look_up<F>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         common: Common,
         mut cache: Option<&mut FlowCache>,
     ) -> u64 {
         self.counts_lookups = cache.is_some();
         let ingress = self.gate.ingress;
-        let scope = |family| turn.snapshot.scope(ingress, Book::SpdOut, family, None);
+        let scope = |family| context.snapshot.scope(ingress, Book::SpdOut, family, None);
         let (of_v4, of_v6) = (scope(Family::V4), scope(Family::V6));
         let (mut judge, v4, v6) = self.judge();
         let mut fit = 0;
         if common.v4 != 0 {
             let (heading, family, mask) = (Heading::Out, Family::V4, common.v4);
             let group = PacketGroup { scopes: Scopes::One(of_v4), heading, family, mask };
-            fit |= judge.judge::<2, 4, F>(turn, cache.as_deref_mut(), v4, &group);
+            fit |= judge.judge::<2, 4, F>(context, cache.as_deref_mut(), v4, &group);
         }
         if common.v6 != 0 {
             let (heading, family, mask) = (Heading::Out, Family::V6, common.v6);
             let group = PacketGroup { scopes: Scopes::One(of_v6), heading, family, mask };
-            fit |= judge.judge::<6, 8, F>(turn, cache, v6, &group);
+            fit |= judge.judge::<6, 8, F>(context, cache, v6, &group);
         }
         fit
     }
 
     /// Judges packets that all leave by one next hop, without a cache.
     #[inline(never)]
-    fn search<F>(&mut self, turn: &mut Turn<'_, F>, common: Common, hop: NextHopId) -> u64 {
+    fn search<F>(
+        &mut self,
+        context: &mut BatchContext<'_, F>,
+        common: Common,
+        hop: NextHopId,
+    ) -> u64 {
         let (ingress, heading) = (self.gate.ingress, Heading::Out);
-        let scope = |family| turn.snapshot.scope(ingress, Book::SpdOut, family, None);
+        let scope = |family| context.snapshot.scope(ingress, Book::SpdOut, family, None);
         let (of_v4, of_v6) = (scope(Family::V4), scope(Family::V6));
         let (mut judge, v4, v6) = self.judge();
         match (common.v4, common.v6) {
             (mask, 0) => {
                 let (family, scopes) = (Family::V4, Scopes::One(of_v4));
                 let group = PacketGroup { scopes, heading, family, mask };
-                judge.search::<2, 4, F>(turn, hop, v4, &group)
+                judge.search::<2, 4, F>(context, hop, v4, &group)
             }
             (_, mask) => {
                 let (family, scopes) = (Family::V6, Scopes::One(of_v6));
                 let group = PacketGroup { scopes, heading, family, mask };
-                judge.search::<6, 8, F>(turn, hop, v6, &group)
+                judge.search::<6, 8, F>(context, hop, v6, &group)
             }
         }
     }
@@ -119,13 +125,13 @@ impl FastPath {
     #[inline(always)]
     fn one_route<F>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         common: Common,
         cache: Option<&FlowCache>,
     ) -> OneRoute {
         match (common.v4, common.v6) {
-            (mask, 0) => self.one_route_v4(turn, mask, cache),
-            (0, mask) => self.one_route_v6(turn, mask, cache),
+            (mask, 0) => self.one_route_v4(context, mask, cache),
+            (0, mask) => self.one_route_v6(context, mask, cache),
             _ => OneRoute::No,
         }
     }
@@ -133,18 +139,18 @@ impl FastPath {
     #[inline(always)]
     fn one_route_v4<F>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         mask: u64,
         cache: Option<&FlowCache>,
     ) -> OneRoute {
         let Columns { rows, v4, .. } = &mut *self.columns;
         let to = (v4.heads[mask.trailing_zeros() as usize][0] >> 32) as u32;
-        let Some(near) = around(turn, Address::v4(to)) else { return OneRoute::No };
-        let Some(route) = self.paths.route(turn, near.hop, Family::V4, cache) else {
+        let Some(last_route) = around(context, Address::v4(to)) else { return OneRoute::No };
+        let Some(route) = self.paths.route(context, last_route.hop, Family::V4, cache) else {
             return OneRoute::No;
         };
-        let routes = turn.snapshot.routes();
-        let (first, behind) = (near.first as u32, near.behind as u32);
+        let routes = context.snapshot.routes();
+        let (first, behind) = (last_route.first as u32, last_route.behind as u32);
         let goes = |head: &[u64; 2]| {
             let (from, to) = (head[0] as u32, (head[0] >> 32) as u32);
             to.wrapping_sub(first) <= behind
@@ -157,7 +163,7 @@ impl FastPath {
     #[inline(always)]
     fn one_route_v6<F>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         mask: u64,
         cache: Option<&FlowCache>,
     ) -> OneRoute {
@@ -165,17 +171,17 @@ impl FastPath {
         let address = |low: u64, high: u64| u128::from(high) << 64 | u128::from(low);
         let head = &v6.heads[mask.trailing_zeros() as usize];
         let to = Address { family: Family::V6, value: address(head[3], head[4]) };
-        let Some(near) = around(turn, to) else { return OneRoute::No };
-        let Some(route) = self.paths.route(turn, near.hop, Family::V6, cache) else {
+        let Some(last_route) = around(context, to) else { return OneRoute::No };
+        let Some(route) = self.paths.route(context, last_route.hop, Family::V6, cache) else {
             return OneRoute::No;
         };
-        let routes = turn.snapshot.routes();
+        let routes = context.snapshot.routes();
         let is_plain = |address: u128| {
             packet::ipv6_is_unicast(address) & !packet::is_link_local(Family::V6, address)
         };
         let goes = |head: &[u64; 6]| {
             let (from, to) = (address(head[0], head[2]), address(head[3], head[4]));
-            to.wrapping_sub(near.first) <= near.behind
+            to.wrapping_sub(last_route.first) <= last_route.behind
                 && is_plain(from) & is_plain(to)
                 && !is_ours(routes, Address { family: Family::V6, value: from })
         };
@@ -205,18 +211,18 @@ impl super::prepared_path::PreparedPaths {
     #[inline]
     fn route<F>(
         &mut self,
-        turn: &Turn<'_, F>,
+        context: &BatchContext<'_, F>,
         hop: NextHopId,
         family: Family,
         cache: Option<&FlowCache>,
     ) -> Option<Route> {
-        if turn.snapshot.side_of(hop) == Side::Unprotected {
+        if context.snapshot.side_of(hop) == Side::Unprotected {
             return cache.is_none().then_some(Route { hop, inside: None });
         }
-        if turn.snapshot.is_on_link(hop) {
+        if context.snapshot.is_on_link(hop) {
             return None;
         }
-        let path = self.place(turn, PathTarget::Hop(hop, None), family)?;
+        let path = self.place(context, PathTarget::Hop(hop, None), family)?;
         let said = self.without_rule(path);
         Some(Route { hop, inside: Some(((path, said.place), said.mtu)) })
     }
@@ -253,8 +259,8 @@ struct Around {
 }
 
 #[inline(always)]
-fn around<F>(turn: &Turn<'_, F>, to: Address) -> Option<Around> {
-    let (first, behind, hop) = turn.snapshot.routes().near(to).via(to.family)?;
+fn around<F>(context: &BatchContext<'_, F>, to: Address) -> Option<Around> {
+    let (first, behind, hop) = context.snapshot.routes().lookup_range(to).via(to.family)?;
     Some(Around { first, behind, hop })
 }
 

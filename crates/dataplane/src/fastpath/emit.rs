@@ -12,11 +12,11 @@ use wire::{BATCH, Descriptor, Family, Frames, Received, glance};
 
 use super::prepared_path::{Heading, PathId, PathRun, PreparedPath, PreparedPaths};
 use super::{Columns, FastPath, Row, mask_of};
+use crate::batch_context::BatchContext;
 use crate::cache::bits;
 use crate::counters::Counters;
 use crate::ids::PortId;
 use crate::stage::{Stage, StageClock};
-use crate::turn::Turn;
 use crate::verdict::{DropReason, Verdict};
 
 /// Bytes that a packet in clear is changed in: the longest link header, and IPv4's.
@@ -31,7 +31,7 @@ impl FastPath {
     /// 4. the cipher, SA by SA
     pub(super) fn emit<F: Frames>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         heading: Heading,
         packets: &[Received],
         run: Range<usize>,
@@ -39,19 +39,19 @@ impl FastPath {
     ) {
         if self.counts_lookups {
             let misses = (self.misses & mask_of(&run)).count_ones();
-            turn.counters.cache.count(run.len(), misses as usize);
+            context.counters.cache.count(run.len(), misses as usize);
         }
-        turn.counters.fast_path += run.len() as u64;
+        context.counters.fast_path += run.len() as u64;
         let ingress = self.gate.ingress;
         let Columns { rows, seal_jobs, .. } = &mut *self.columns;
         let (rows, packets) = (&mut rows[run.clone()], &packets[run.clone()]);
         let paths = &mut self.paths;
         paths.list.iter_mut().for_each(|path| path.run = PathRun::default());
-        count(turn.counters, paths, heading, rows);
-        if draw(turn, &mut paths.list) {
-            drop_numberless(turn, paths, rows);
+        count(context.counters, paths, heading, rows);
+        if draw(context, &mut paths.list) {
+            drop_numberless(context, paths, rows);
         }
-        let tx_before = turn.out.tx.len();
+        let tx_before = context.out.tx.len();
         let (mut refused, mut first) = (0u64, 0);
         let which = if paths.list.len() == 1 { paths.alike() } else { Alike::Neighbours };
         for alike in alike(rows, which, |one, other| one.path == other.path) {
@@ -59,20 +59,20 @@ impl FastPath {
             let range = first..first + alike.len();
             first = range.end;
             let verdict = Some(path.verdict);
-            turn.out.verdicts[run.start + range.start..run.start + range.end].fill(verdict);
+            context.out.verdicts[run.start + range.start..run.start + range.end].fill(verdict);
             let jobs = &mut seal_jobs[path.run.next_job..];
-            refused |= send(turn, (path, family), (ingress, range), (alike, packets), jobs);
+            refused |= send(context, (path, family), (ingress, range), (alike, packets), jobs);
         }
         clock.ended(Stage::SealHeaders);
-        let unciphered = cipher(turn, &paths.list, seal_jobs);
+        let unciphered = cipher(context, &paths.list, seal_jobs);
         if refused | unciphered != 0 {
             let written_run = WrittenRun { rows, packets, tx_before, first: run.start, ingress };
-            take_back(turn, paths, &written_run, refused, unciphered);
+            take_back(context, paths, &written_run, refused, unciphered);
         }
         clock.ended(Stage::SealCipher);
         for path in &paths.list {
             if let Some((sa, _)) = path.sealing {
-                turn.counters.sealed(sa, path.run.count.into(), path.run.bytes);
+                context.counters.sealed(sa, path.run.count.into(), path.run.bytes);
             }
         }
         clock.ended(Stage::SealConclude);
@@ -138,11 +138,11 @@ fn alike(
 /// Draws numbers for each path that seals, and gives it its jobs. Returns whether numbers are
 /// missing.
 #[inline(always)]
-fn draw<F>(turn: &Turn<'_, F>, paths: &mut [PreparedPath]) -> bool {
+fn draw<F>(context: &BatchContext<'_, F>, paths: &mut [PreparedPath]) -> bool {
     let (mut next_job, mut are_missing) = (0, false);
     for path in paths.iter_mut().filter(|path| path.run.count > 0) {
         let Some((sa, _)) = path.sealing else { continue };
-        let numbers = turn.snapshot.outbound_sa(sa).sequence.draw(path.run.count);
+        let numbers = context.snapshot.outbound_sa(sa).sequence.draw(path.run.count);
         let (first, count, missing) = numbers.into_parts();
         let run = &mut path.run;
         (run.next, run.first_job, run.next_job) = (first, next_job, next_job);
@@ -158,7 +158,7 @@ fn draw<F>(turn: &Turn<'_, F>, paths: &mut [PreparedPath]) -> bool {
 
 /// Gives packets that have no number the path on which they are dropped.
 #[cold]
-fn drop_numberless<F>(_: &Turn<'_, F>, paths: &mut PreparedPaths, rows: &mut [Row]) {
+fn drop_numberless<F>(_: &BatchContext<'_, F>, paths: &mut PreparedPaths, rows: &mut [Row]) {
     for place in 0..paths.list.len() {
         let Some((numbered, reason)) = paths.list[place].numberless.take() else { continue };
         let dropping = paths.dropping(reason);
@@ -175,7 +175,7 @@ fn drop_numberless<F>(_: &Turn<'_, F>, paths: &mut PreparedPaths, rows: &mut [Ro
 /// each, by place in the run.
 #[inline(always)]
 fn send<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     (path, family): (&mut PreparedPath, Family),
     (ingress, range): (PortId, Range<usize>),
     (rows, packets): (&[Row], &[Received]),
@@ -184,18 +184,18 @@ fn send<F: Frames>(
     let packets = &packets[range.clone()];
     if let Some(reason) = path.drops() {
         for Received { packet, .. } in packets {
-            turn.counters.drop(Some(ingress), reason);
-            turn.frames.give(packet.frame);
+            context.counters.drop(Some(ingress), reason);
+            context.frames.give(packet.frame);
         }
         return 0;
     }
-    let into = turn.out.tx.add(path.egress, ingress, rows.len());
+    let into = context.out.tx.add(path.egress, ingress, rows.len());
     let batch = Together { rows, packets, into, first: range.start };
     match (path.sealing, path.link.is_tagged()) {
-        (None, false) => pass_on::<14, F>(turn.frames, (path, family), batch),
-        (None, true) => pass_on::<18, F>(turn.frames, (path, family), batch),
+        (None, false) => pass_on::<14, F>(context.frames, (path, family), batch),
+        (None, true) => pass_on::<18, F>(context.frames, (path, family), batch),
         (Some((sa, form)), is_tagged) => {
-            let Some(sealer) = turn.snapshot.outbound_sa(sa).sealer() else { return 0 };
+            let Some(sealer) = context.snapshot.outbound_sa(sa).sealer() else { return 0 };
             let jobs = &mut jobs[..rows.len()];
             let sealing = Sealing { sealer, link: path.link };
             let run = &mut path.run;
@@ -204,10 +204,10 @@ fn send<F: Frames>(
                     match (is_tagged, form.outer, form.iv, family) {
                         $(($tagged, $outer, $iv, Family::V4) => seal::<
                             $link, $outer, $iv, { $link + $outer + 8 + $iv }, false, F,
-                        >(turn.frames, sealing, run, batch, jobs),
+                        >(context.frames, sealing, run, batch, jobs),
                         ($tagged, $outer, $iv, Family::V6) => seal::<
                             $link, $outer, $iv, { $link + $outer + 8 + $iv }, true, F,
-                        >(turn.frames, sealing, run, batch, jobs),)*
+                        >(context.frames, sealing, run, batch, jobs),)*
                         _ => u64::MAX,
                     }
                 };
@@ -328,7 +328,7 @@ const fn ethertype_of(family: Family) -> u16 {
 /// in the run.
 #[inline(always)]
 fn cipher<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     paths: &[PreparedPath],
     jobs: &mut [SealJob; BATCH],
 ) -> u64 {
@@ -336,14 +336,14 @@ fn cipher<F: Frames>(
     for path in paths.iter().filter(|path| path.run.count > 0) {
         let Some((sa, form)) = path.sealing else { continue };
         let jobs = &jobs[path.run.first_job..path.run.next_job];
-        let sa = turn.snapshot.outbound_sa(sa);
+        let sa = context.snapshot.outbound_sa(sa);
         if form.iv > 0
-            && let Err(error) = sa.cipher.seal(turn.frames, jobs)
+            && let Err(error) = sa.cipher.seal(context.frames, jobs)
         {
             refused |= jobs[error.job..].iter().fold(0, |all, job| all | 1 << job.row);
         }
         if form.outer == OUTER_V6_UDP && form.iv > 0 {
-            finish_udp(turn, jobs);
+            finish_udp(context, jobs);
         }
     }
     refused
@@ -351,10 +351,10 @@ fn cipher<F: Frames>(
 
 /// The checksums of ESP in UDP over IPv6.
 #[cold]
-fn finish_udp<F: Frames>(turn: &mut Turn<'_, F>, jobs: &[SealJob]) {
+fn finish_udp<F: Frames>(context: &mut BatchContext<'_, F>, jobs: &[SealJob]) {
     for job in jobs {
         let start = job.aad as usize - OUTER_V6_UDP;
-        let frame = turn.frames.bytes_mut(job.frame);
+        let frame = context.frames.bytes_mut(job.frame);
         let Some(packet) = frame.get_mut(start..) else { continue };
         let length = packet.get(4..6).map_or(0, |bytes| {
             usize::from(u16::from_be_bytes([bytes[0], bytes[1]])) + wire::packet::IPV6_BYTES
@@ -378,7 +378,7 @@ struct WrittenRun<'a> {
 /// here: `look` has seen the room around it, and a cipher refuses no job that lies in its frame.
 #[cold]
 fn take_back<F: Frames>(
-    turn: &mut Turn<'_, F>,
+    context: &mut BatchContext<'_, F>,
     paths: &mut PreparedPaths,
     written_run: &WrittenRun<'_>,
     refused: u64,
@@ -386,7 +386,7 @@ fn take_back<F: Frames>(
 ) {
     let all = refused | unciphered;
     let frame_of = |place: usize| written_run.packets[place].packet.frame;
-    turn.out.tx.take_back(written_run.tx_before, |packet| {
+    context.out.tx.take_back(written_run.tx_before, |packet| {
         packet.length > 0 && !bits(all).any(|place| frame_of(place) == packet.frame)
     });
     for place in bits(all).filter(|place| *place < written_run.rows.len()) {
@@ -400,8 +400,8 @@ fn take_back<F: Frames>(
         };
         let run = &mut paths.path_mut(row.path).run;
         (run.count, run.bytes) = (run.count - 1, run.bytes - u64::from(row.length));
-        turn.out.verdicts[written_run.first + place] = Some(Verdict::Drop(reason));
-        turn.counters.drop(Some(written_run.ingress), reason);
-        turn.frames.give(frame_of(place));
+        context.out.verdicts[written_run.first + place] = Some(Verdict::Drop(reason));
+        context.counters.drop(Some(written_run.ingress), reason);
+        context.frames.give(frame_of(place));
     }
 }

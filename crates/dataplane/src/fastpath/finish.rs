@@ -7,11 +7,11 @@ use wire::{Address, Frames, Packet, Received};
 
 use super::prepared_path::{Heading, PathTarget};
 use super::{FastPath, mask_of};
+use crate::batch_context::BatchContext;
 use crate::cache::bits;
 use crate::row::{Origin, Row as GeneralRow, State};
 use crate::snapshot::Snapshot;
 use crate::stage::StageClock;
-use crate::turn::Turn;
 use crate::watch::{Beside, Point, Watch};
 use crate::{l4_checksum, mss};
 
@@ -20,66 +20,66 @@ impl FastPath {
     #[inline]
     pub(crate) fn finish<F: Frames, C: StageClock, W: Watch + ?Sized>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         packets: &[Received],
         run: Range<usize>,
         beside: &mut Beside<'_, C, W>,
     ) {
         let ingress = self.gate.ingress;
-        turn.counters.ledger(Some(ingress)).received += run.len() as u64;
-        if turn.snapshot.path_port(ingress).completes_checksums {
-            self.complete_checksums(turn, packets, run.clone());
+        context.counters.ledger(Some(ingress)).received += run.len() as u64;
+        if context.snapshot.path_port(ingress).completes_checksums {
+            self.complete_checksums(context, packets, run.clone());
         }
-        if turn.sample.is_some_and(|from| (from as usize) < run.end) {
-            self.check_sample(turn, packets, run.clone());
+        if context.sample.is_some_and(|from| (from as usize) < run.end) {
+            self.check_sample(context, packets, run.clone());
         }
-        self.leave(turn, Heading::Out, packets, run, beside);
+        self.leave(context, Heading::Out, packets, run, beside);
     }
 
     /// Sends a run of packets that were opened.
     #[inline]
     pub(crate) fn finish_opened<F: Frames, C: StageClock, W: Watch + ?Sized>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         packets: &[Received],
         run: Range<usize>,
         beside: &mut Beside<'_, C, W>,
     ) {
-        self.leave(turn, Heading::In, packets, run, beside);
+        self.leave(context, Heading::In, packets, run, beside);
     }
 
     #[inline]
     fn leave<F: Frames, C: StageClock, W: Watch + ?Sized>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         heading: Heading,
         packets: &[Received],
         run: Range<usize>,
         Beside { clock, watch }: &mut Beside<'_, C, W>,
     ) {
         if watch.is_watching() {
-            self.show(turn, heading, packets, run.clone(), &mut **watch);
+            self.show(context, heading, packets, run.clone(), &mut **watch);
         }
         if self.syn & mask_of(&run) != 0 {
-            self.clamp(turn, packets, run.clone());
+            self.clamp(context, packets, run.clone());
         }
-        self.emit(turn, heading, packets, run, &mut **clock);
+        self.emit(context, heading, packets, run, &mut **clock);
     }
 
     #[cold]
     fn complete_checksums<F: Frames>(
         &self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         packets: &[Received],
         run: Range<usize>,
     ) {
         for place in run {
-            let frame = turn.frames.bytes_mut(packets[place].packet.frame);
+            let frame = context.frames.bytes_mut(packets[place].packet.frame);
             let row = &self.columns.rows[place];
             let bytes = frame.get_mut(row.ip as usize..).unwrap_or_default();
             let Some(bytes) = bytes.get_mut(..row.length as usize) else { continue };
             if l4_checksum::complete_packet(bytes) {
-                let counts = &mut turn.counters.l4_checksums;
+                let counts = &mut context.counters.l4_checksums;
                 counts[usize::from(self.gate.ingress.0)].completed += 1;
             }
         }
@@ -88,20 +88,20 @@ impl FastPath {
     #[cold]
     fn check_sample<F: Frames>(
         &self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         packets: &[Received],
         run: Range<usize>,
     ) {
-        let Some(from) = turn.sample else { return };
+        let Some(from) = context.sample else { return };
         for place in run.filter(|place| *place >= from as usize) {
             let row = &self.columns.rows[place];
             if self.paths.list[row.path.place()].drops().is_some() {
                 continue;
             }
             let (frame, ingress) = (packets[place].packet.frame, self.gate.ingress);
-            let Some(packet) = self.parsed(turn, packets, place) else { continue };
-            if l4_checksum::check(turn, ingress, frame, row.ip, &packet) {
-                turn.sample = None;
+            let Some(packet) = self.parsed(context, packets, place) else { continue };
+            if l4_checksum::check(context, ingress, frame, row.ip, &packet) {
+                context.sample = None;
                 return;
             }
         }
@@ -110,11 +110,11 @@ impl FastPath {
     /// A packet as the general walk sees it.
     fn parsed<F: Frames>(
         &self,
-        turn: &Turn<'_, F>,
+        context: &BatchContext<'_, F>,
         packets: &[Received],
         place: usize,
     ) -> Option<Packet> {
-        let frame = turn.frames.bytes(packets[place].packet.frame);
+        let frame = context.frames.bytes(packets[place].packet.frame);
         let row = &self.columns.rows[place];
         let bytes = frame.get(row.ip as usize..)?.get(..row.length as usize)?;
         wire::packet::parse(bytes).ok()
@@ -122,7 +122,12 @@ impl FastPath {
 
     /// Lowers the MSS of segments with SYN for the tunnels that they cross.
     #[cold]
-    fn clamp<F: Frames>(&self, turn: &mut Turn<'_, F>, packets: &[Received], run: Range<usize>) {
+    fn clamp<F: Frames>(
+        &self,
+        context: &mut BatchContext<'_, F>,
+        packets: &[Received],
+        run: Range<usize>,
+    ) {
         for place in bits(self.syn & mask_of(&run)) {
             let row = &self.columns.rows[place];
             let path = &self.paths.list[row.path.place()];
@@ -130,8 +135,8 @@ impl FastPath {
             if mtu == u32::MAX || path.drops().is_some() {
                 continue;
             }
-            let Some(packet) = self.parsed(turn, packets, place) else { continue };
-            let frame = turn.frames.bytes_mut(packets[place].packet.frame);
+            let Some(packet) = self.parsed(context, packets, place) else { continue };
+            let frame = context.frames.bytes_mut(packets[place].packet.frame);
             let start = row.ip as usize;
             if let Some(bytes) = frame.get_mut(start..start + row.length as usize) {
                 mss::clamp(bytes, &packet, mtu);
@@ -143,7 +148,7 @@ impl FastPath {
     #[cold]
     fn show<F: Frames, W: Watch + ?Sized>(
         &mut self,
-        turn: &Turn<'_, F>,
+        context: &BatchContext<'_, F>,
         heading: Heading,
         packets: &[Received],
         run: Range<usize>,
@@ -152,7 +157,7 @@ impl FastPath {
         let mut shown = std::mem::take(&mut self.shown);
         shown.clear();
         shown.extend(run.clone().filter_map(|place| {
-            let packet = self.parsed(turn, packets, place)?;
+            let packet = self.parsed(context, packets, place)?;
             let origin = match heading {
                 Heading::Out => Origin::Received,
                 Heading::In => Origin::Opened(self.opened_by(place)),
@@ -169,11 +174,11 @@ impl FastPath {
                 packet,
             })
         }));
-        watch.look(Point::Opened, turn.snapshot, &shown, turn.frames);
+        watch.look(Point::Opened, context.snapshot, &shown, context.frames);
         for row in &mut shown {
-            row.state = self.state_of(turn.snapshot, row);
+            row.state = self.state_of(context.snapshot, row);
         }
-        watch.look(Point::Decided, turn.snapshot, &shown, turn.frames);
+        watch.look(Point::Decided, context.snapshot, &shown, context.frames);
         self.shown = shown;
     }
 

@@ -11,12 +11,12 @@ use wire::{BATCH, Family, Flow};
 
 use super::Row;
 use super::prepared_path::{Decision, Heading, PreparedPaths};
+use crate::batch_context::BatchContext;
 use crate::cache::{CachedRoute, Column, Firsts, FlowCache, Scopes, Value, bits};
 use crate::decide::{Routed, route_flow};
 use crate::ids::NextHopId;
-use crate::routes::Near;
+use crate::routes::LastRoute;
 use crate::snapshot::Snapshot;
-use crate::turn::Turn;
 
 /// Lists for flows that the cache does not know, kept over batches.
 #[derive(Default)]
@@ -64,20 +64,20 @@ impl Judge<'_> {
     #[inline(always)]
     pub(super) fn judge<const HEAD: usize, const WORDS: usize, F>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         cache: Option<&mut FlowCache>,
         column: &mut Column<HEAD>,
         group: &PacketGroup<'_>,
     ) -> u64 {
         let PacketGroup { scopes, mask, .. } = *group;
         let Some(cache) = cache.filter(|cache| cache.serves(scopes.of(first(mask)))) else {
-            return self.learn::<HEAD, WORDS, F>(turn, None, column, group, mask);
+            return self.learn::<HEAD, WORDS, F>(context, None, column, group, mask);
         };
         let range = first(mask)..64 - mask.leading_zeros() as usize;
         let missing = cache.look_up_column::<HEAD, WORDS>(scopes, column, range) & mask;
-        let mut fit = self.resolve::<HEAD, WORDS, F>(turn, cache, column, group);
+        let mut fit = self.resolve::<HEAD, WORDS, F>(context, cache, column, group);
         if missing != 0 {
-            fit |= self.learn::<HEAD, WORDS, F>(turn, Some(cache), column, group, missing);
+            fit |= self.learn::<HEAD, WORDS, F>(context, Some(cache), column, group, missing);
         }
         fit
     }
@@ -86,7 +86,7 @@ impl Judge<'_> {
     #[inline(always)]
     fn resolve<const HEAD: usize, const WORDS: usize, F>(
         &mut self,
-        turn: &Turn<'_, F>,
+        context: &BatchContext<'_, F>,
         cache: &FlowCache,
         column: &Column<HEAD>,
         group: &PacketGroup<'_>,
@@ -98,7 +98,7 @@ impl Judge<'_> {
             if value != last {
                 let destination = || column.flow::<WORDS>(place).destination_address();
                 let entry = (value, cache.said(value));
-                said = paths.by_entry(turn, entry, (heading, family), destination);
+                said = paths.by_entry(context, entry, (heading, family), destination);
                 // A decision for one destination says nothing of the next packet.
                 last = if said.is_on_link { Value::OF_NO_ENTRY } else { value };
             }
@@ -125,7 +125,7 @@ impl Judge<'_> {
     #[inline(always)]
     pub(super) fn search<const HEAD: usize, const WORDS: usize, F>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         hop: NextHopId,
         column: &Column<HEAD>,
         group: &PacketGroup<'_>,
@@ -139,14 +139,14 @@ impl Judge<'_> {
             verdicts.resize(flows.len(), FlowVerdict::NOT_ASKED);
         }
         let verdicts = &mut verdicts[..flows.len()];
-        turn.snapshot.tables().classify(scopes.of(first(mask)), flows, verdicts);
-        turn.counters.full_lookups += flows.len() as u64;
+        context.snapshot.tables().classify(scopes.of(first(mask)), flows, verdicts);
+        context.counters.full_lookups += flows.len() as u64;
         let (mut last, mut said, mut fit) = (None, Decision::NONE, 0u64);
         for (place, verdict) in bits(mask).zip(&*verdicts) {
             if last != Some(verdict) || said.is_on_link {
                 last = Some(verdict);
                 let destination = || column.flow::<WORDS>(place).destination_address();
-                said = paths.by_verdict(turn, (verdict, hop), (heading, family), destination);
+                said = paths.by_verdict(context, (verdict, hop), (heading, family), destination);
             }
             let row = &mut rows[place];
             (row.path, row.decision) = (said.path, said.place);
@@ -160,7 +160,7 @@ impl Judge<'_> {
     #[inline(never)]
     fn learn<const HEAD: usize, const WORDS: usize, F>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         mut cache: Option<&mut FlowCache>,
         column: &Column<HEAD>,
         group: &PacketGroup<'_>,
@@ -168,14 +168,14 @@ impl Judge<'_> {
     ) -> u64 {
         let PacketGroup { scopes, heading, family, .. } = *group;
         let of = cache.as_deref();
-        self.learning.collect::<HEAD, WORDS, F>(turn, of, column, group, missing);
-        self.learning.look_up(turn);
+        self.learning.collect::<HEAD, WORDS, F>(context, of, column, group, missing);
+        self.learning.look_up(context);
         let Judge { rows, paths, learning, misses } = self;
         let (mut last, mut said, mut fit) = (None, Decision::NONE, 0u64);
         for PendingLookup { place, hop, flow, is_first } in learning.pending.drain(..) {
             let verdict = flow.map_or(FlowVerdict::NOT_ASKED, |flow| learning.verdicts[flow]);
             if is_first && let Some(cache) = &mut cache {
-                let (scope, counters) = (scopes.of(place), &mut turn.counters.cache);
+                let (scope, counters) = (scopes.of(place), &mut context.counters.cache);
                 let is_refused = matches!(verdict.action, FlowAction::Refuse(_));
                 let route = match heading == Heading::In && is_refused {
                     true => CachedRoute::Unknown,
@@ -188,7 +188,7 @@ impl Judge<'_> {
             if last != Some((verdict, hop)) || said.is_on_link {
                 last = Some((verdict, hop));
                 let destination = || column.flow::<WORDS>(place).destination_address();
-                said = paths.by_verdict(turn, (&verdict, hop), (heading, family), destination);
+                said = paths.by_verdict(context, (&verdict, hop), (heading, family), destination);
             }
             let row = &mut rows[place];
             (row.path, row.decision) = (said.path, said.place);
@@ -203,7 +203,7 @@ impl Learning {
     /// route that the fast path goes is left out.
     fn collect<const HEAD: usize, const WORDS: usize, F>(
         &mut self,
-        turn: &Turn<'_, F>,
+        context: &BatchContext<'_, F>,
         cache: Option<&FlowCache>,
         column: &Column<HEAD>,
         group: &PacketGroup<'_>,
@@ -213,7 +213,7 @@ impl Learning {
         pending.clear();
         flows.clear();
         scopes.clear();
-        let (mut firsts, mut near) = (Firsts::default(), Near::nothing());
+        let (mut firsts, mut last_route) = (Firsts::default(), LastRoute::nothing());
         for place in bits(missing) {
             let same = |other: usize| {
                 column.heads[other] == column.heads[place]
@@ -227,7 +227,8 @@ impl Learning {
                 continue;
             }
             let flow = column.flow::<WORDS>(place);
-            let Some((hop, is_asked)) = leads_on(turn.snapshot, &mut near, &flow, group.heading)
+            let Some((hop, is_asked)) =
+                leads_on(context.snapshot, &mut last_route, &flow, group.heading)
             else {
                 firsts.forget_last();
                 continue;
@@ -246,7 +247,7 @@ impl Learning {
     }
 
     /// Asks the tables about all flows, those of one scope together.
-    fn look_up<F>(&mut self, turn: &mut Turn<'_, F>) {
+    fn look_up<F>(&mut self, context: &mut BatchContext<'_, F>) {
         let Learning { flows, scopes, verdicts, .. } = self;
         if verdicts.len() < flows.len() {
             verdicts.resize(flows.len(), FlowVerdict::NOT_ASKED);
@@ -256,9 +257,9 @@ impl Learning {
             let range = start..start + alike.len();
             start = range.end;
             let verdicts = &mut verdicts[range.clone()];
-            turn.snapshot.tables().classify(alike[0], &flows[range], verdicts);
+            context.snapshot.tables().classify(alike[0], &flows[range], verdicts);
         }
-        turn.counters.full_lookups += flows.len() as u64;
+        context.counters.full_lookups += flows.len() as u64;
     }
 }
 
@@ -267,7 +268,7 @@ impl Learning {
 /// general walk says what becomes of them.
 fn leads_on(
     snapshot: &Snapshot,
-    near: &mut Near,
+    last_route: &mut LastRoute,
     flow: &Flow,
     heading: Heading,
 ) -> Option<(NextHopId, bool)> {
@@ -278,7 +279,7 @@ fn leads_on(
     if !is_unicast(flow.source) || !is_unicast(flow.destination) {
         return None;
     }
-    match (route_flow(snapshot, near, flow).ok()?, heading) {
+    match (route_flow(snapshot, last_route, flow).ok()?, heading) {
         (Routed::Inside(hop), Heading::Out) => Some((hop, false)),
         (Routed::Outside(hop), Heading::Out) | (Routed::Inside(hop), Heading::In) => {
             Some((hop, true))

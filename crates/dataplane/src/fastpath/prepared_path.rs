@@ -7,13 +7,13 @@ use policy::{Deciders, FlowAction, FlowVerdict};
 use wire::link::LinkTemplate;
 use wire::{Address, Family};
 
+use crate::batch_context::BatchContext;
 use crate::cache::{CachedRoute, Value};
 use crate::ids::{NextHopId, PortId, SetIndex};
 use crate::port::{Egress, Medium};
-use crate::share;
 use crate::snapshot::Snapshot;
-use crate::turn::Turn;
 use crate::verdict::{DropReason, Verdict};
+use crate::worker_share;
 
 /// The target of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -160,7 +160,7 @@ impl PreparedPaths {
     #[inline(never)]
     pub(super) fn by_entry<F>(
         &mut self,
-        turn: &Turn<'_, F>,
+        context: &BatchContext<'_, F>,
         (value, said): (Value, (&FlowVerdict, CachedRoute)),
         (heading, family): (Heading, Family),
         destination: impl FnOnce() -> Address,
@@ -174,13 +174,13 @@ impl PreparedPaths {
             _ if is_refused && heading == Heading::In => NextHopId(u32::MAX),
             CachedRoute::Unknown | CachedRoute::Other => return self.push(Decision::NONE),
         };
-        self.by_verdict(turn, (verdict, hop), (heading, family), destination)
+        self.by_verdict(context, (verdict, hop), (heading, family), destination)
     }
 
     /// Decides by what the tables said, and where the route leads.
     pub(super) fn by_verdict<F>(
         &mut self,
-        turn: &Turn<'_, F>,
+        context: &BatchContext<'_, F>,
         (verdict, hop): (&FlowVerdict, NextHopId),
         (heading, family): (Heading, Family),
         destination: impl FnOnce() -> Address,
@@ -189,14 +189,14 @@ impl PreparedPaths {
         let target = match (verdict.action, heading) {
             (FlowAction::Protect(set), Heading::Out) => PathTarget::Set(set),
             (FlowAction::Permit, _) => {
-                is_on_link = turn.snapshot.is_on_link(hop);
+                is_on_link = context.snapshot.is_on_link(hop);
                 PathTarget::Hop(hop, is_on_link.then(destination))
             }
             (FlowAction::Refuse(refusal), _) => PathTarget::Drop(refusal.into()),
             // No book says so of what was opened.
             (FlowAction::Protect(_), Heading::In) => return self.push(Decision::NONE),
         };
-        let Some(path) = self.place(turn, target, family) else {
+        let Some(path) = self.place(context, target, family) else {
             return self.push(Decision::NONE);
         };
         let (mtu, deciders) = (self.list[path.place()].mtu, verdict.deciders);
@@ -219,14 +219,14 @@ impl PreparedPaths {
     /// general walk can go there.
     pub(super) fn place<F>(
         &mut self,
-        turn: &Turn<'_, F>,
+        context: &BatchContext<'_, F>,
         target: PathTarget,
         family: Family,
     ) -> Option<PathId> {
         let place = match self.list.iter().rposition(|path| path.target == target) {
             Some(place) => place,
             None => {
-                self.list.push(PreparedPath::to(turn, target)?);
+                self.list.push(PreparedPath::to(context, target)?);
                 self.list.len() - 1
             }
         };
@@ -243,8 +243,8 @@ impl PreparedPaths {
 
 impl PreparedPath {
     #[cold]
-    fn to<F>(turn: &Turn<'_, F>, target: PathTarget) -> Option<PreparedPath> {
-        let snapshot = turn.snapshot;
+    fn to<F>(context: &BatchContext<'_, F>, target: PathTarget) -> Option<PreparedPath> {
+        let snapshot = context.snapshot;
         match target {
             PathTarget::Drop(reason) => Some(PreparedPath::dropping(reason)),
             PathTarget::Hop(hop, neighbour) => {
@@ -256,7 +256,7 @@ impl PreparedPath {
             }
             PathTarget::Set(set) => {
                 let sas = &snapshot.set(set).outbound;
-                let id = share::sealing_sa(snapshot, sas, turn.share)?;
+                let id = worker_share::sealing_sa(snapshot, sas, context.share)?;
                 let form = snapshot.outbound_sa(id).form()?;
                 let (egress, mtu) = (snapshot.set_egress(set)?, snapshot.set_mtu(set));
                 let path =

@@ -16,6 +16,7 @@ use super::clear::{head_v4, head_v6};
 use super::judge::{Judge, PacketGroup};
 use super::prepared_path::Heading;
 use super::{Columns, FastPath, Gate, MOST_RUNS, Row, mask_of};
+use crate::batch_context::BatchContext;
 use crate::cache::{FlowCache, Scopes, bits};
 use crate::decapsulate;
 use crate::ids::SetIndex;
@@ -23,7 +24,6 @@ use crate::routes::RouteTarget;
 use crate::row::Row as GeneralRow;
 use crate::snapshot::Snapshot;
 use crate::stage::{Stage, StageClock};
-use crate::turn::Turn;
 
 /// Bytes of a sealed packet that are looked at: IPv6, UDP, ESP header, IV.
 const OUTER_SEEN: usize = IPV6_BYTES + UDP_BYTES + 16;
@@ -95,7 +95,7 @@ impl FastPath {
     #[inline]
     pub(super) fn look_sealed<const LINK: usize, F: Frames>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         packets: &[Received],
         clock: &mut impl StageClock,
     ) -> u64 {
@@ -104,7 +104,8 @@ impl FastPath {
         let Columns { rows, open_jobs: jobs, .. } = &mut **columns;
         let Opening { known, of, .. } = opening;
         let (gate, of) = (*gate, &mut of.0);
-        let mut looks = Looks { turn, packets, gate, rows, jobs, of, known, last: None, common: 0 };
+        let mut looks =
+            Looks { context, packets, gate, rows, jobs, of, known, last: None, common: 0 };
         let others = match looks.ethertype::<LINK>() == Some(ethertype::IPV6.to_be()) {
             true => looks.all::<LINK, V6>(),
             false => looks.all::<LINK, V4>(),
@@ -121,23 +122,23 @@ impl FastPath {
     /// others become rows for the general walk, behind those in `late`, or are dropped.
     pub(crate) fn open<F: Frames>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         packets: &[Received],
         run: Range<usize>,
         cache: Option<&mut FlowCache>,
         late: &mut Vec<GeneralRow>,
         clock: &mut impl StageClock,
     ) -> u64 {
-        turn.counters.ledger(Some(self.gate.ingress)).received += run.len() as u64;
-        let accepted = self.decipher(turn, run.clone(), clock);
-        let inner = self.look_inside(turn, run.clone(), accepted);
+        context.counters.ledger(Some(self.gate.ingress)).received += run.len() as u64;
+        let accepted = self.decipher(context, run.clone(), clock);
+        let inner = self.look_inside(context, run.clone(), accepted);
         clock.ended(Stage::OpenFinish);
         self.counts_lookups = cache.is_some();
-        let mut fit = self.judge_inner(turn, run.clone(), inner, cache);
+        let mut fit = self.judge_inner(context, run.clone(), inner, cache);
         if (fit & !(fit << 1)).count_ones() > MOST_RUNS {
             fit = 0;
         }
-        self.count_opened(turn, run.clone(), fit);
+        self.count_opened(context, run.clone(), fit);
         clock.ended(Stage::Decide);
         for place in bits(mask_of(&run) & !fit) {
             let known = &self.opening.known[usize::from(self.opening.of.0[place])];
@@ -146,8 +147,8 @@ impl FastPath {
             let job = &self.columns.open_jobs[place];
             let ip = packets[place].packet.offset + self.link_bytes();
             let outer = decapsulate::Late { place: place as u32, ip, ingress: self.gate.ingress };
-            let sa = turn.snapshot.inbound_sa(known.id);
-            late.extend(decapsulate::late(turn, outer, (sa, known.set), job, answer));
+            let sa = context.snapshot.inbound_sa(known.id);
+            late.extend(decapsulate::late(context, outer, (sa, known.set), job, answer));
         }
         fit
     }
@@ -161,7 +162,7 @@ impl FastPath {
     #[inline]
     fn decipher<F: Frames>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         run: Range<usize>,
         clock: &mut impl StageClock,
     ) -> u64 {
@@ -171,14 +172,14 @@ impl FastPath {
         let of = &opening.of.0[run.clone()];
         let first = of[0];
         if of.iter().any(|sa| *sa != first) {
-            return opening.decipher_several(turn, run, jobs, clock);
+            return opening.decipher_several(context, run, jobs, clock);
         }
         let known = opening.known[usize::from(first)];
-        let sa = turn.snapshot.inbound_sa(known.id);
+        let sa = context.snapshot.inbound_sa(known.id);
         let jobs = &mut jobs[run];
-        known.open(sa, turn.frames, jobs);
+        known.open(sa, context.frames, jobs);
         clock.ended(Stage::OpenCipher);
-        opening.commit(turn.snapshot.workers(), sa, jobs)
+        opening.commit(context.snapshot.workers(), sa, jobs)
     }
 
     /// Writes place, length and key of each packet inside that is common and is not changed by what
@@ -186,12 +187,12 @@ impl FastPath {
     #[inline]
     fn look_inside<F: Frames>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         run: Range<usize>,
         accepted: u64,
     ) -> [u64; 2] {
         let Columns { rows, v4, v6, open_jobs, .. } = &mut *self.columns;
-        let (frames, jobs, syn) = (&*turn.frames, &*open_jobs, 0);
+        let (frames, jobs, syn) = (&*context.frames, &*open_jobs, 0);
         let mut insides = Insides { frames, jobs, rows, syn };
         // Mostly all are of the family of the first.
         let first = accepted.trailing_zeros() as usize % BATCH;
@@ -209,18 +210,18 @@ impl FastPath {
 
     /// Counts opened packets by their SAs.
     #[inline]
-    fn count_opened<F>(&self, turn: &mut Turn<'_, F>, run: Range<usize>, fit: u64) {
+    fn count_opened<F>(&self, context: &mut BatchContext<'_, F>, run: Range<usize>, fit: u64) {
         let Opening { known, of, .. } = &self.opening;
         let rows = &self.columns.rows[run.clone()];
         if let ([only], true) = (&known[..], fit == mask_of(&run)) {
-            let volume = &mut turn.counters.opened[only.id.0 as usize];
+            let volume = &mut context.counters.opened[only.id.0 as usize];
             volume.packets += rows.len() as u64;
             volume.bytes += rows.iter().map(|row| u64::from(row.length)).sum::<u64>();
             return;
         }
         for place in bits(fit) {
             let id = known[usize::from(of.0[place])].id;
-            turn.counters.opened(id, self.columns.rows[place].length as usize);
+            context.counters.opened(id, self.columns.rows[place].length as usize);
         }
     }
 
@@ -228,7 +229,7 @@ impl FastPath {
     #[inline]
     fn judge_inner<F>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         run: Range<usize>,
         inner: [u64; 2],
         mut cache: Option<&mut FlowCache>,
@@ -245,8 +246,8 @@ impl FastPath {
             let group = PacketGroup { scopes, heading: Heading::In, family, mask };
             let cache = cache.as_deref_mut();
             fit |= match family {
-                Family::V4 => judge.judge::<2, 4, F>(turn, cache, v4, &group),
-                Family::V6 => judge.judge::<6, 8, F>(turn, cache, v6, &group),
+                Family::V4 => judge.judge::<2, 4, F>(context, cache, v4, &group),
+                Family::V6 => judge.judge::<6, 8, F>(context, cache, v6, &group),
             };
         }
         fit
@@ -271,7 +272,7 @@ impl Opening {
     #[inline(never)]
     fn decipher_several<F: Frames>(
         &mut self,
-        turn: &mut Turn<'_, F>,
+        context: &mut BatchContext<'_, F>,
         run: Range<usize>,
         jobs: &mut [OpenJob; BATCH],
         clock: &mut impl StageClock,
@@ -285,15 +286,15 @@ impl Opening {
         let mut accepted = 0;
         for alike in order.chunk_by(|a, b| a.0 == b.0) {
             let known = self.known[usize::from(alike[0].0)];
-            let sa = turn.snapshot.inbound_sa(known.id);
+            let sa = context.snapshot.inbound_sa(known.id);
             grouped.clear();
             grouped.extend(alike.iter().map(|(_, place)| jobs[usize::from(*place)]));
-            known.open(sa, turn.frames, &mut grouped);
+            known.open(sa, context.frames, &mut grouped);
             for job in &grouped {
                 jobs[job.row as usize].authentic = job.authentic;
             }
             clock.ended(Stage::OpenCipher);
-            accepted |= self.commit(turn.snapshot.workers(), sa, &grouped);
+            accepted |= self.commit(context.snapshot.workers(), sa, &grouped);
         }
         (self.order, self.grouped) = (order, grouped);
         accepted
@@ -355,11 +356,11 @@ impl Opening {
 #[inline(never)]
 fn find<'s, F: Frames>(
     known: &mut Vec<Known>,
-    turn: &Turn<'s, F>,
+    context: &BatchContext<'s, F>,
     ingress: crate::ids::PortId,
     spi: u32,
 ) -> Option<(&'s InboundSa, usize)> {
-    let snapshot: &'s Snapshot = turn.snapshot;
+    let snapshot: &'s Snapshot = context.snapshot;
     if let Some(at) = known.iter().rposition(|known| known.spi == spi) {
         return Some((snapshot.inbound_sa(known[at].id), at));
     }
@@ -371,7 +372,7 @@ fn find<'s, F: Frames>(
         Family::V4 => wire::packet::ipv4_is_unicast(address.value as u32),
         Family::V6 => wire::packet::ipv6_is_unicast(address.value),
     });
-    if !is_ours || !is_unicast || turn.other_worker(sa.id).is_some() {
+    if !is_ours || !is_unicast || context.other_worker(sa.id).is_some() {
         return None;
     }
     let set = snapshot.set_of(sa.id);
@@ -426,7 +427,7 @@ impl Known {
 
 /// Looks at the sealed packets of a batch.
 struct Looks<'a, 's, F> {
-    turn: &'a Turn<'s, F>,
+    context: &'a BatchContext<'s, F>,
     packets: &'a [Received],
     gate: Gate,
     rows: &'a mut [Row; BATCH],
@@ -506,7 +507,7 @@ impl<F: Frames> Looks<'_, '_, F> {
     /// The EtherType of the first packet, as it lies in memory.
     fn ethertype<const LINK: usize>(&self) -> Option<u16> {
         let Descriptor { frame, offset, .. } = self.packets.first()?.packet;
-        let behind = self.turn.frames.bytes(frame).get(offset as usize..)?;
+        let behind = self.context.frames.bytes(frame).get(offset as usize..)?;
         self.gate.entrance.ethertype::<LINK, SEEN>(behind.first_chunk()?)
     }
 
@@ -533,7 +534,7 @@ impl<F: Frames> Looks<'_, '_, F> {
     #[inline(always)]
     fn one<const LINK: usize, V: Version>(&mut self, place: usize) -> u64 {
         let Descriptor { frame, offset, length } = self.packets[place].packet;
-        let memory = self.turn.frames.bytes(frame);
+        let memory = self.context.frames.bytes(frame);
         let Some(behind) = memory.get(offset as usize..) else { return 0 };
         let Some(seen) = behind.first_chunk::<SEEN>() else { return 0 };
         let Some(ethertype) = self.gate.entrance.ethertype::<LINK, SEEN>(seen) else { return 0 };
@@ -579,7 +580,7 @@ impl<F: Frames> Looks<'_, '_, F> {
         let (spi, low) = (u32::from_be(word(ip, AT)), u32::from_be(word(ip, AT + 4)));
         let (sa, known_at, known) = match &self.last {
             Some((sa, at, known)) if known.spi == spi => (*sa, *at, known),
-            _ => match find(self.known, self.turn, self.gate.ingress, spi) {
+            _ => match find(self.known, self.context, self.gate.ingress, spi) {
                 Some((sa, at)) => {
                     let (sa, at, known) = self.last.insert((sa, at, self.known[at]));
                     (*sa, *at, &*known)

@@ -75,13 +75,13 @@ fn addresses(routes: &[&Linear], others: &[(u32, u128)]) -> Vec<Address> {
 }
 
 fn check(table: &RouteTable, routes: &Linear, addresses: &[Address]) -> Result<(), TestCaseError> {
-    let mut near = Near::nothing();
+    let mut last_route = LastRoute::nothing();
     for address in addresses {
         let expected = linear(routes, *address);
         prop_assert_eq!(table.lookup(*address), expected, "{}", address);
         // From wherever the one before was, and from where it is itself.
         for _ in 0..2 {
-            prop_assert_eq!(near.lookup(table, *address), expected, "{}", address);
+            prop_assert_eq!(last_route.lookup(table, *address), expected, "{}", address);
         }
         let is_ours = matches!(expected, Some(RouteTarget::Local | RouteTarget::Broadcast));
         prop_assert_eq!(table.is_ours(*address), is_ours, "{}", address);

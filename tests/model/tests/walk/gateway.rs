@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use dataplane::{
     CacheUse, Counters, Entry, FastPathUse, FlowCache, Input, Medium, Moved, NetdevId, Outputs,
-    PortId, SetIndex, Share, Snapshot, Tap, TapReader, TapSettings, Tapped, Verdict, Walk, tap,
+    PortId, SetIndex, Snapshot, Tap, TapReader, TapSettings, Tapped, Verdict, Walk, WorkerShare,
+    tap,
 };
 use io::MemoryFrames;
 use ipsec::{DontFragment, Dscp, Encapsulation, Mode};
@@ -84,7 +85,7 @@ impl<'w> Gateway<'w> {
     pub(crate) fn over(world: &'w World, snapshot: Arc<Snapshot>) -> Gateway<'w> {
         let walk = |worker| {
             let mut walk = Walk::new(&snapshot);
-            walk.take_share(Share { worker, workers: world.workers });
+            walk.take_share(WorkerShare { worker, workers: world.workers });
             walk
         };
         let walks = (0..world.workers).map(walk).collect();

@@ -7,16 +7,16 @@ use crate::esp_fragments::DroppedDatagrams;
 use crate::ids::{NetdevId, PortId};
 use crate::outputs::Outputs;
 use crate::row::{Row, State};
-use crate::share::Share;
 use crate::snapshot::Snapshot;
 use crate::verdict::{DropReason, Verdict};
+use crate::worker_share::WorkerShare;
 
-/// Everything a stage may touch besides its rows.
-pub(crate) struct Turn<'a, F> {
+/// The context of a batch: everything a stage may touch besides its rows.
+pub(crate) struct BatchContext<'a, F> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) now_ns: u64,
-    /// Share of the worker whose turn it is.
-    pub(crate) share: Share,
+    /// Share of the worker that runs the batch.
+    pub(crate) share: WorkerShare,
     /// Netdev and packets of the batch, if packets of other workers' SAs are handed over.
     pub(crate) handing: Option<(NetdevId, &'a [Received])>,
     /// The place in the batch of the first packet that the general walk receives.
@@ -30,7 +30,7 @@ pub(crate) struct Turn<'a, F> {
     pub(crate) out: &'a mut Outputs,
 }
 
-impl<F: Frames> Turn<'_, F> {
+impl<F: Frames> BatchContext<'_, F> {
     /// Ends a row with its verdict; who gets the frame is the caller's affair.
     pub(crate) fn end(&mut self, row: &mut Row, verdict: Verdict) {
         row.state = State::Ended;

@@ -6,23 +6,23 @@ use crate::snapshot::Snapshot;
 
 /// A worker's share of the work: which one it is, of how many that walk packets now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Share {
+pub struct WorkerShare {
     /// Its number.
     pub worker: u32,
     /// Workers, at least 1 and more than `worker`.
     pub workers: u32,
 }
 
-impl Share {
+impl WorkerShare {
     /// The only worker's.
-    pub const ALL: Share = Share { worker: 0, workers: 1 };
+    pub const ALL: WorkerShare = WorkerShare { worker: 0, workers: 1 };
 }
 
 /// The SA of a set that a worker seals with: each worker another one as far as they last, so that
 /// the numbers of each come from one worker and stay in order (RFC 9611 §3). Where all are
 /// exhausted the last, which says so. `None`: the set has none.
 #[inline]
-pub(crate) fn sealing_sa(snapshot: &Snapshot, set: &[SaId], share: Share) -> Option<SaId> {
+pub(crate) fn sealing_sa(snapshot: &Snapshot, set: &[SaId], share: WorkerShare) -> Option<SaId> {
     if let [only] = set {
         return Some(*only);
     }
