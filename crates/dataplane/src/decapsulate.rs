@@ -236,7 +236,7 @@ fn finish<F: Frames>(
     let mode = sa.encapsulation.mode;
     let payload = ipsec::esp::strip(frame, job, mode).map_err(open_reason)?;
     let outside = row.packet.traffic_class & 3;
-    esp::take_out(context.frames, row, payload)?;
+    esp::decapsulate(context.frames, row, payload)?;
     let inside = row.packet.traffic_class & 3;
     let ecn = match mode {
         Mode::Tunnel => ipsec::ecn::decapsulate(inside, outside).ok_or(DropReason::Ecn)?,

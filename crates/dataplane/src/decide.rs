@@ -46,14 +46,14 @@ pub(crate) fn decide<F: Frames>(
             || context.snapshot.path_port(row.ingress).side == Side::Unprotected
     };
     if rows.iter().any(from_outside) {
-        enter(context, rows, lookups, cache.as_deref_mut());
+        decide_inbound(context, rows, lookups, cache.as_deref_mut());
     }
-    leave(context, rows, lookups, cache);
+    decide_outbound(context, rows, lookups, cache);
 }
 
 /// The first question, for the rows that it concerns. Those that go from it straight to a protected
 /// port are settled too.
-fn enter<F: Frames>(
+fn decide_inbound<F: Frames>(
     context: &mut BatchContext<'_, F>,
     rows: &mut [Row],
     lookups: &mut LookupLists,
@@ -154,7 +154,7 @@ fn inbound_route(snapshot: &Snapshot, row: &Row) -> CachedRoute {
 }
 
 /// The second and the third question.
-fn leave<F: Frames>(
+fn decide_outbound<F: Frames>(
     context: &mut BatchContext<'_, F>,
     rows: &mut [Row],
     lookups: &mut LookupLists,
@@ -186,7 +186,7 @@ fn leave<F: Frames>(
         if let (Some(cache), Some(entry)) = (&mut cache, pending.entry()) {
             remember(lanes, entry, (*verdict, CachedRoute::Via(pending.hop())), cache, context);
         }
-        leave_as_said(context, &mut rows[pending.row()], pending.hop(), verdict);
+        apply_verdict(context, &mut rows[pending.row()], pending.hop(), verdict);
     }
 }
 
@@ -207,7 +207,7 @@ fn recall_outbound<F: Frames, const WORDS: usize>(
     for at in 0..lane.len() {
         let row = &mut rows[lane.row(at)];
         match cache.found(lane, at) {
-            Some((verdict, CachedRoute::Via(hop))) => leave_as_said(context, row, hop, verdict),
+            Some((verdict, CachedRoute::Via(hop))) => apply_verdict(context, row, hop, verdict),
             found => {
                 let found = found.map(|(verdict, _)| *verdict);
                 let Some(hop) = go_or_ask_remembering(context, row, lane, at, cache) else {
@@ -223,7 +223,7 @@ fn recall_outbound<F: Frames, const WORDS: usize>(
                         let counters = &mut context.counters.cache;
                         counters.routes += 1;
                         cache.remember(lane, at, (verdict, CachedRoute::Via(hop)), counters);
-                        leave_as_said(context, row, hop, &verdict);
+                        apply_verdict(context, row, hop, &verdict);
                     }
                     None => {
                         misses += usize::from(batch.enqueue_unique(lane, at, row.packet.flow));
@@ -289,7 +289,7 @@ fn go_or_ask_remembering<F: Frames, const WORDS: usize>(
     go_or_ask_as_routed(context, row, routed)
 }
 
-fn leave_as_said<F: Frames>(
+fn apply_verdict<F: Frames>(
     context: &mut BatchContext<'_, F>,
     row: &mut Row,
     hop: NextHopId,

@@ -89,7 +89,7 @@ pub(crate) fn elsewhere(
 ///
 /// # Errors
 /// The reason why it is dropped.
-pub(crate) fn take_out<F: Frames>(
+pub(crate) fn decapsulate<F: Frames>(
     frames: &mut F,
     row: &mut Row,
     payload: Payload,
@@ -106,18 +106,18 @@ pub(crate) fn take_out<F: Frames>(
             }
         }
         Payload::Upper { protocol, offset, length } => {
-            put_together(frames.bytes_mut(row.frame), row, protocol, offset..offset + length)
+            restore_packet(frames.bytes_mut(row.frame), row, protocol, offset..offset + length)
         }
     }
 }
 
-/// Puts a packet together again that came in transport mode: `upper` is the place of its upper
-/// layer, of this protocol, in the frame.
+/// Restores a packet that came in transport mode: `upper` is the place of its upper layer, of this
+/// protocol, in the frame.
 ///
 /// # Errors
 /// The reason why it is dropped.
 #[cold]
-fn put_together(
+fn restore_packet(
     frame: &mut [u8],
     row: &mut Row,
     protocol: u8,

@@ -49,8 +49,8 @@ impl OutputBatch {
         }
     }
 
-    /// Sends what is finished, in the order of the output rows.
-    fn leave<F: Frames>(&mut self, context: &mut BatchContext<'_, F>, rows: &[Row]) {
+    /// Transmits or holds what is finished, in the order of the output rows.
+    fn transmit_or_hold<F: Frames>(&mut self, context: &mut BatchContext<'_, F>, rows: &[Row]) {
         let OutputBatch { list, paths, .. } = self;
         for run in list.chunk_by(|one, next| one.path == next.path) {
             let path_use = &mut paths[run[0].path as usize];
@@ -58,13 +58,13 @@ impl OutputBatch {
                 Some(Protection { set, .. }) => Verdict::Protect(set),
                 None => Verdict::Forward(path_use.path.egress.port),
             };
-            leave_together(context, rows, run, path_use, verdict);
+            transmit_or_hold_run(context, rows, run, path_use, verdict);
         }
     }
 }
 
-/// Sends packets that follow each other on one path.
-fn leave_together<F: Frames>(
+/// Transmits or holds packets that follow each other on one path.
+fn transmit_or_hold_run<F: Frames>(
     context: &mut BatchContext<'_, F>,
     rows: &[Row],
     run: &[OutputRow],
@@ -139,7 +139,7 @@ pub(crate) fn seal<F: Frames>(
     clock.ended(Stage::SealHeaders);
     output_batch.run_cipher(context, rows);
     clock.ended(Stage::SealCipher);
-    output_batch.leave(context, rows);
+    output_batch.transmit_or_hold(context, rows);
     for path_use in &output_batch.paths {
         if let Some(protection) = path_use.path.protection {
             context.counters.sealed(protection.sa, path_use.left.into(), path_use.bytes);

@@ -172,7 +172,7 @@ impl Snapshot {
     /// [`SnapshotError`]: a mistake of the caller; nothing of the parts is kept.
     pub fn new(parts: SnapshotParts) -> Result<Snapshot, SnapshotError> {
         let generation = parts.route_generation;
-        Snapshot::put_together(parts.try_into()?, None, generation)
+        Snapshot::assemble(parts.try_into()?, None, generation)
     }
 
     /// Puts a snapshot together that follows an earlier one, of which it shares what is the same:
@@ -183,12 +183,12 @@ impl Snapshot {
     /// Those of [`Snapshot::new`].
     pub fn after(sources: Sources, earlier: Option<&Snapshot>) -> Result<Snapshot, SnapshotError> {
         let generation = earlier.map_or(RouteGeneration(0), Snapshot::route_generation);
-        Snapshot::put_together(sources, earlier, generation.next())
+        Snapshot::assemble(sources, earlier, generation.next())
     }
 
-    /// Puts a snapshot together that has this route generation, if its ports are others than those
+    /// Assembles a snapshot that has this route generation, if its ports are others than those
     /// of the earlier one.
-    fn put_together(
+    fn assemble(
         sources: Sources,
         earlier: Option<&Snapshot>,
         generation: RouteGeneration,

@@ -33,7 +33,7 @@ impl FastPath {
         if context.sample.is_some_and(|from| (from as usize) < run.end) {
             self.check_sample(context, packets, run.clone());
         }
-        self.leave(context, Heading::Out, packets, run, beside);
+        self.emit_run(context, Heading::Out, packets, run, beside);
     }
 
     /// Sends a run of packets that were opened.
@@ -45,11 +45,11 @@ impl FastPath {
         run: Range<usize>,
         beside: &mut Beside<'_, C, W>,
     ) {
-        self.leave(context, Heading::In, packets, run, beside);
+        self.emit_run(context, Heading::In, packets, run, beside);
     }
 
     #[inline]
-    fn leave<F: Frames, C: StageClock, W: Watch + ?Sized>(
+    fn emit_run<F: Frames, C: StageClock, W: Watch + ?Sized>(
         &mut self,
         context: &mut BatchContext<'_, F>,
         heading: Heading,
