@@ -172,7 +172,7 @@ impl Machine for ThisMachine {
     async fn settle(&mut self) {
         let areas: Vec<_> = self.workers.iter().map(|worker| worker.area.clone()).collect();
         // It may wait for the kernel. What is not proven now is asked again at the next inspection.
-        let _ = tokio::task::spawn_blocking(move || xsk::settle(&areas)).await;
+        let _ = tokio::task::spawn_blocking(move || xsk::release_quarantined(&areas)).await;
     }
 
     fn is_alive(&self) -> bool {

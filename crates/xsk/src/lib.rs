@@ -44,7 +44,8 @@
 //!
 //! **After closing**, the kernel frees the queue some time later: binding it again says `EBUSY`
 //! meanwhile, and [`Socket::open`] retries. A closed socket leaves every XSKMAP by itself. Its
-//! frames are in quarantine until the kernel has let go of the queue for certain ([`settle`]).
+//! frames are in quarantine until the kernel has let go of the queue for certain
+//! ([`release_quarantined`]).
 //!
 //! **Frames** have half a page or a page, and begin that far apart, or where packets are copied
 //! anyway a cache line more ([`Layout`]).
@@ -72,6 +73,6 @@ mod system;
 mod umem;
 
 pub use error::{OptionFault, XskError};
-pub use quarantine::settle;
+pub use quarantine::release_quarantined;
 pub use socket::{Counters, HeldFrames, KernelStatistics, Options, Socket, Statistics, Transfer};
 pub use umem::{Area, Census, FrameSize, HEADROOM, Layout, Packet, Spacing, Umem};

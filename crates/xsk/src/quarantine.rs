@@ -18,10 +18,10 @@
 //! * a bind says that there is no such netdev (`ENODEV`): it is unregistered under the lock that a
 //!   bind takes, pools first.
 //!
-//! [`Socket::open`](crate::Socket::open) finds the first by itself; [`settle`] asks for the other
-//! closed sockets, by a socket of its own that binds in copy mode, which no driver hears of. Where
-//! the answer is another one (the netdev is down, the queue busy) the frames wait. The kernel pins
-//! the pages, so a memory may be dropped with frames in quarantine.
+//! [`Socket::open`](crate::Socket::open) finds the first by itself; [`release_quarantined`] asks
+//! for the other closed sockets, by a socket of its own that binds in copy mode, which no driver
+//! hears of. Where the answer is another one (the netdev is down, the queue busy) the frames wait.
+//! The kernel pins the pages, so a memory may be dropped with frames in quarantine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,7 +49,7 @@ pub(crate) struct Queue {
 /// are free after the next [`Umem::reclaim`](crate::Umem::reclaim). Returns how many still wait. To
 /// be called with all memories whose sockets may be on the same queues, by a control thread: it may
 /// wait for the kernel.
-pub fn settle(areas: &[Arc<Area>]) -> usize {
+pub fn release_quarantined(areas: &[Arc<Area>]) -> usize {
     let mut waiting = 0;
     for area in areas {
         for (queue, closed) in area.quarantined() {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::quarantine::{self, Queue};
 use crate::ring::{Consumer, Producer};
 use crate::system::{self, Mapping, XdpSocket};
-use crate::umem::{Bound, Handed, Owner, Spacing};
+use crate::umem::{BoundSocket, Owner, OwnerChange, Spacing};
 use crate::{Area, OptionFault, Packet, Umem, XskError};
 
 /// Least and most entries of a ring.
@@ -178,15 +178,15 @@ pub struct Socket {
 }
 
 /// A refusal of one try to open.
-enum Refused {
+enum OpenRefusal {
     /// The queue is taken; it may be free soon.
     Busy,
     For(XskError),
 }
 
-impl From<XskError> for Refused {
-    fn from(error: XskError) -> Refused {
-        Refused::For(error)
+impl From<XskError> for OpenRefusal {
+    fn from(error: XskError) -> OpenRefusal {
+        OpenRefusal::For(error)
     }
 }
 
@@ -208,11 +208,11 @@ impl Socket {
         loop {
             match Socket::attempt(area, ifindex, queue, options) {
                 Ok(socket) => return Ok(socket),
-                Err(Refused::For(error)) => return Err(error),
-                Err(Refused::Busy) if begun.elapsed() >= options.busy_retry => {
+                Err(OpenRefusal::For(error)) => return Err(error),
+                Err(OpenRefusal::Busy) if begun.elapsed() >= options.busy_retry => {
                     return Err(XskError::Busy { ifindex, queue, waited: begun.elapsed() });
                 }
-                Err(Refused::Busy) => std::thread::sleep(pause),
+                Err(OpenRefusal::Busy) => std::thread::sleep(pause),
             }
             pause = (pause * 2).min(PAUSE[1]);
         }
@@ -224,7 +224,7 @@ impl Socket {
         ifindex: u32,
         queue: u32,
         options: &Options,
-    ) -> Result<Socket, Refused> {
+    ) -> Result<Socket, OpenRefusal> {
         let fd = system::socket().map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM) => XskError::NotPermitted,
             Some(libc::EAFNOSUPPORT) => XskError::NoAfXdp,
@@ -234,7 +234,7 @@ impl Socket {
         let slot = area.reserve()?;
         let number = fd.as_fd().as_raw_fd();
         let order = quarantine::next_order();
-        let bound = Bound { fd: number, queue: Queue { ifindex, number: queue }, order };
+        let bound = BoundSocket { fd: number, queue: Queue { ifindex, number: queue }, order };
         // From here on until the socket is entered no other can be closed: their descriptors,
         // which are passed to the kernel as numbers, stay what they are.
         let mut registry = area.registry();
@@ -364,7 +364,7 @@ impl Socket {
                 break;
             }
             accepted += 1;
-            if umem.pass(packet.frame, owner) == Handed::NotTheOwner {
+            if umem.pass(packet.frame, owner) == OwnerChange::NotTheOwner {
                 self.own.tx_refused += 1;
                 continue;
             }
@@ -427,7 +427,7 @@ impl Socket {
             let frame = self.area.layout().place(address).0;
             // SAFETY: the completion ring handed it back. Threat: a frame that is used again while
             // the driver still sends it.
-            if unsafe { umem.free_of(frame, Owner::transmit(self.slot)) } == Handed::Done {
+            if unsafe { umem.free_of(frame, Owner::transmit(self.slot)) } == OwnerChange::Done {
                 freed += 1;
             } else {
                 self.own.completion_invalid += 1;
@@ -497,13 +497,13 @@ impl Socket {
             self.own.rx_invalid += 1;
             // SAFETY: the rx ring handed it back. Threat: a frame in use that the kernel writes
             // into.
-            if unsafe { umem.free_of(frame, owner) } == Handed::Done {
+            if unsafe { umem.free_of(frame, owner) } == OwnerChange::Done {
                 self.held.receive -= 1;
             }
             return None;
         }
         // SAFETY: the rx ring handed it back. Threat: a packet that changes while it is read.
-        if unsafe { umem.obtain(frame, owner) } == Handed::NotTheOwner {
+        if unsafe { umem.obtain(frame, owner) } == OwnerChange::NotTheOwner {
             self.own.rx_invalid += 1;
             return None;
         }
@@ -648,9 +648,9 @@ unsafe fn bind(
     socket: &XdpSocket,
     area: &Area,
     others: &[std::os::fd::RawFd],
-    bound: Bound,
+    bound: BoundSocket,
     options: &Options,
-) -> Result<(), Refused> {
+) -> Result<(), OpenRefusal> {
     let Queue { ifindex, number: queue } = bound.queue;
     for &other in others {
         // SAFETY: the caller answers for `others`. Threat: the kernel writes into another memory.
@@ -672,7 +672,7 @@ unsafe fn bind(
     let transfer = match options.transfer {
         Some(Transfer::Copy) => libc::XDP_COPY,
         Some(Transfer::ZeroCopy) if area.layout().spacing == Spacing::Staggered => {
-            return Err(Refused::For(XskError::NotSupported { ifindex, queue }));
+            return Err(OpenRefusal::For(XskError::NotSupported { ifindex, queue }));
         }
         Some(Transfer::ZeroCopy) => libc::XDP_ZEROCOPY,
         // A driver cannot work on frames that lie across pages.
@@ -684,9 +684,9 @@ unsafe fn bind(
 }
 
 /// Translates a refusal to bind.
-fn refused(error: io::Error, ifindex: u32, queue: u32) -> Refused {
-    Refused::For(match error.raw_os_error() {
-        Some(libc::EBUSY) => return Refused::Busy,
+fn refused(error: io::Error, ifindex: u32, queue: u32) -> OpenRefusal {
+    OpenRefusal::For(match error.raw_os_error() {
+        Some(libc::EBUSY) => return OpenRefusal::Busy,
         Some(libc::ENODEV) => XskError::NoDevice { ifindex },
         Some(libc::ENETDOWN) => XskError::DeviceDown { ifindex },
         Some(libc::EINVAL) => XskError::NoQueue { ifindex, queue },

@@ -222,16 +222,16 @@ enum Slot {
     /// A socket being opened; it shares nothing yet.
     Reserved,
     /// Bound, and so a socket that others can share memory with.
-    Bound(Bound),
+    Bound(BoundSocket),
     /// Closed; the kernel may still have its frames.
-    Closed(Closed),
+    Closed(ClosedSocket),
     /// Closed, and the kernel has let go of its frames, which are not yet reclaimed.
     Released,
 }
 
 /// A bound socket of an area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Bound {
+pub(crate) struct BoundSocket {
     pub(crate) fd: RawFd,
     pub(crate) queue: Queue,
     /// The order of its binding's beginning.
@@ -240,7 +240,7 @@ pub(crate) struct Bound {
 
 /// A closed socket of an area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Closed {
+struct ClosedSocket {
     queue: Queue,
     /// The order of its closing.
     order: u64,
@@ -347,7 +347,7 @@ impl Registry<'_> {
     /// The slot is reserved for the socket; its binding to the queue began at `order`, succeeded,
     /// and did not share the memory of a socket on the same queue. Else frames of closed sockets
     /// are free while a driver still writes into them.
-    pub(crate) unsafe fn bound(&mut self, area: &Area, slot: usize, bound: Bound) {
+    pub(crate) unsafe fn bound(&mut self, area: &Area, slot: usize, bound: BoundSocket) {
         self.0[slot] = Slot::Bound(bound);
         // SAFETY: a binding that succeeds is the proof. Threat: as above.
         unsafe { self.release(area, bound.queue, bound.order) };
@@ -356,7 +356,7 @@ impl Registry<'_> {
     /// # Safety
     /// As [`Area::release`]; `area` is the one whose list this is.
     unsafe fn release(&mut self, area: &Area, queue: Queue, until: u64) {
-        let is_of = |closed: &Closed| closed.queue == queue && closed.order <= until;
+        let is_of = |closed: &ClosedSocket| closed.queue == queue && closed.order <= until;
         for slot in &mut self.0[..] {
             if matches!(slot, Slot::Closed(closed) if is_of(closed)) {
                 *slot = Slot::Released;
@@ -380,7 +380,7 @@ impl Registry<'_> {
     /// The slot is the socket's, its descriptor is closed, and the queue is the one that it was
     /// bound to. Else the proof that frees its frames is one about another socket or from before.
     pub(crate) unsafe fn closed(&mut self, slot: usize, queue: Queue) {
-        self.0[slot] = Slot::Closed(Closed { queue, order: quarantine::next_order() });
+        self.0[slot] = Slot::Closed(ClosedSocket { queue, order: quarantine::next_order() });
     }
 }
 
@@ -528,8 +528,8 @@ impl Umem {
     }
 
     /// Frees the frames of closed sockets that the kernel is proven to have let go of
-    /// ([`settle`](crate::settle)) since the last call. Returns how many. [`Umem::take`] does it
-    /// when no frame is left.
+    /// ([`release_quarantined`](crate::release_quarantined)) since the last call. Returns how many.
+    /// [`Umem::take`] does it when no frame is left.
     pub fn reclaim(&mut self) -> usize {
         let before = self.free.len();
         if self.area.released.swap(false, Ordering::AcqRel) {
@@ -573,7 +573,7 @@ impl Umem {
 
     /// Passes a frame from the caller to a socket.
     #[inline]
-    pub(crate) fn pass(&mut self, frame: u32, to: Owner) -> Handed {
+    pub(crate) fn pass(&mut self, frame: u32, to: Owner) -> OwnerChange {
         // SAFETY: the frame is the caller's; only `obtain` and `free_of` take it from the socket.
         // Threat: none yet; a frame that a ring never names comes back with its socket's closing.
         unsafe { self.hand(frame, Owner::OUTSIDE, to) }
@@ -585,7 +585,7 @@ impl Umem {
     /// The kernel has handed the frame back by a ring of this socket, and has not got it again.
     /// Else the kernel writes into it while the caller reads it.
     #[inline]
-    pub(crate) unsafe fn obtain(&mut self, frame: u32, from: Owner) -> Handed {
+    pub(crate) unsafe fn obtain(&mut self, frame: u32, from: Owner) -> OwnerChange {
         // SAFETY: the caller keeps the promise. Threat: as above.
         unsafe { self.hand(frame, from, Owner::OUTSIDE) }
     }
@@ -595,14 +595,14 @@ impl Umem {
     /// # Safety
     /// As [`Umem::obtain`]; or the kernel never got the frame.
     #[inline]
-    pub(crate) unsafe fn free_of(&mut self, frame: u32, from: Owner) -> Handed {
+    pub(crate) unsafe fn free_of(&mut self, frame: u32, from: Owner) -> OwnerChange {
         if self.owners.get(frame as usize) != Some(&from) {
-            return Handed::NotTheOwner;
+            return OwnerChange::NotTheOwner;
         }
         // SAFETY: the frame has a socket's tag, so it is not on the list, and the caller promises
         // that the kernel does not have it. Threat: as `free_from` says.
         unsafe { self.free_from(frame) };
-        Handed::Done
+        OwnerChange::Done
     }
 
     /// Changes a frame's tag.
@@ -610,13 +610,13 @@ impl Umem {
     /// # Safety
     /// If `from` is a socket: as [`Umem::obtain`].
     #[inline]
-    unsafe fn hand(&mut self, frame: u32, from: Owner, to: Owner) -> Handed {
+    unsafe fn hand(&mut self, frame: u32, from: Owner, to: Owner) -> OwnerChange {
         match self.owners.get_mut(frame as usize) {
             Some(owner) if *owner == from => {
                 *owner = to;
-                Handed::Done
+                OwnerChange::Done
             }
-            _ => Handed::NotTheOwner,
+            _ => OwnerChange::NotTheOwner,
         }
     }
 
@@ -642,10 +642,10 @@ impl Umem {
     }
 }
 
-/// The result of changing a frame's owner.
+/// Outcome of changing a frame's owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
-pub(crate) enum Handed {
+pub(crate) enum OwnerChange {
     Done,
     NotTheOwner,
 }
@@ -668,7 +668,7 @@ mod tests {
         unsafe { area.registry().closed(slot, QUEUE) };
     }
 
-    fn bind(area: &Area, slot: usize, bound: Bound) {
+    fn bind(area: &Area, slot: usize, bound: BoundSocket) {
         // SAFETY: see above. Threat: none.
         unsafe { area.registry().bound(area, slot, bound) };
     }
@@ -919,7 +919,7 @@ mod tests {
         umem.take_for(Owner::transmit(first)).unwrap();
         let began_before = quarantine::next_order();
         close(&area, first);
-        let bound = |order| Bound { fd: 0, queue: QUEUE, order };
+        let bound = |order| BoundSocket { fd: 0, queue: QUEUE, order };
         bind(&area, second, bound(began_before));
         assert_eq!(umem.reclaim(), 0, "it is not known which came first");
         bind(&area, second, bound(quarantine::next_order()));
@@ -933,13 +933,13 @@ mod tests {
         let areas = [one.area().clone(), two.area().clone()];
         let (dead, alive) = (areas[0].reserve().unwrap(), areas[1].reserve().unwrap());
         one.take_for(Owner::receive(dead)).unwrap();
-        let early = Bound { fd: 0, queue: QUEUE, order: quarantine::next_order() };
+        let early = BoundSocket { fd: 0, queue: QUEUE, order: quarantine::next_order() };
         close(&areas[0], dead);
         bind(&areas[1], alive, early);
-        assert_eq!((crate::settle(&areas), one.reclaim()), (1, 0));
-        let late = Bound { order: quarantine::next_order(), ..early };
+        assert_eq!((crate::release_quarantined(&areas), one.reclaim()), (1, 0));
+        let late = BoundSocket { order: quarantine::next_order(), ..early };
         bind(&areas[1], alive, late);
-        assert_eq!((crate::settle(&areas), one.reclaim()), (0, 1));
+        assert_eq!((crate::release_quarantined(&areas), one.reclaim()), (0, 1));
     }
 
     #[test]

@@ -123,7 +123,7 @@ fn send(socket: &mut Socket, umem: &mut Umem, count: u32) {
 
 fn assert_all_free(umem: &mut Umem) {
     let areas = [umem.area().clone()];
-    wait_until("the kernel has let go of the queues", || xsk::settle(&areas) == 0);
+    wait_until("the kernel has let go of the queues", || xsk::release_quarantined(&areas) == 0);
     umem.reclaim();
     let census = umem.census();
     assert_eq!((census.free, census.imbalance()), (census.total, 0), "{census:?}");

@@ -62,7 +62,7 @@ fn assert_all_free(frames: &mut XdpFrames) {
 /// Frames of closed sockets are free when the kernel has let go of them.
 fn assert_umem_free(umem: &mut Umem) {
     let areas = [umem.area().clone()];
-    wait_until("the kernel has let go of the queues", || xsk::settle(&areas) == 0);
+    wait_until("the kernel has let go of the queues", || xsk::release_quarantined(&areas) == 0);
     umem.reclaim();
     let census = umem.census();
     assert_eq!((census.free, census.imbalance()), (census.total, 0), "{census:?}");
@@ -287,7 +287,7 @@ fn a_socket_that_outlives_its_closing_writes_into_no_frame() {
         port.close(&mut frames);
         assert!(frames.census().quarantined > 0, "{:?}", frames.census());
         let areas = [frames.umem().area().clone()];
-        assert_ne!(xsk::settle(&areas), 0, "the copy keeps the socket");
+        assert_ne!(xsk::release_quarantined(&areas), 0, "the copy keeps the socket");
         let all: Vec<_> = std::iter::from_fn(|| frames.take()).collect();
         all.iter().for_each(|frame| frames.bytes_mut(*frame).fill(0xee));
         let before = link.counted().of(Counter::ToWorker);
