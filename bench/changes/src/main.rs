@@ -216,6 +216,7 @@ fn policy(number: u32) -> Policy {
         action: Action::Protect(SaSetId(number % PEERS)),
         priority: number % 1000,
         only: None,
+        group: None,
         ingress: None,
         selector: Selector {
             local: vec![network(0x2000_0000)],

@@ -303,6 +303,7 @@ impl Case {
             action: Action::Protect(PEERS_SET),
             priority,
             only: None,
+            group: None,
             ingress: None,
             selector: Selector {
                 local: vec![self.network(LAN)],

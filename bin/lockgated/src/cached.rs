@@ -231,5 +231,10 @@ fn family_text(family: Family) -> &'static str {
 }
 
 fn direction_text(book: Book) -> &'static str {
-    book.direction().name()
+    match book {
+        Book::SpdIn => "inbound",
+        Book::SpdOut => "outbound",
+        Book::GroupIn => "groups in",
+        Book::GroupOut => "groups out",
+    }
 }

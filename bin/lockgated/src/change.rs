@@ -310,7 +310,7 @@ impl State {
         let lost = self.take_up(revision, Content::Whole(body)).await;
         notes.extend(self.report_refused());
         let policies: Vec<_> =
-            self.gateway.compiled.spd.holding().map(|(_, policy)| policy).collect();
+            self.gateway.compiled.spd.holding_policies().map(|(_, policy)| policy).collect();
         let met = self.allow_host_meetings(policies.iter().copied());
         notes.extend(unsaid(&met, &warnings));
         notes.extend(lost);

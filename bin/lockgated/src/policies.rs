@@ -298,7 +298,7 @@ impl State {
         if self.allow_host_meetings(added.iter().copied()).is_empty() {
             return Vec::new();
         }
-        let all: Vec<&policy::Policy> = spd.holding().map(|(_, policy)| policy).collect();
+        let all: Vec<&policy::Policy> = spd.holding_policies().map(|(_, policy)| policy).collect();
         self.allow_host_meetings(all.iter().copied())
     }
 

@@ -130,6 +130,7 @@ fn policies(which: usize) -> Vec<Policy> {
         action,
         priority: id,
         only: None,
+        group: None,
         ingress: None,
         selector: Selector { local, remote: any(), protocol, upper },
     };

@@ -276,6 +276,7 @@ impl Policy {
             },
             priority: self.priority,
             only: self.only,
+            group: None,
             ingress: self.ingress.as_ref().map(slots_of),
             selector: self.selector.clone(),
         }
@@ -299,6 +300,9 @@ impl Policy {
                 policy::Action::Protect(set) => Action::Protect(peer_of(set)),
                 policy::Action::Bypass => Action::Bypass,
                 policy::Action::Discard => Action::Discard,
+                policy::Action::Permit(_) | policy::Action::Deny(_) | policy::Action::NoRule(_) => {
+                    unreachable!("a rule of a group is no policy of the SPD")
+                }
             },
             priority: policy.priority,
             only: policy.only,

@@ -161,7 +161,7 @@ fn is_of(policy: &Policy, running: &Compiled) -> bool {
 
 /// Returns the error that no policy has the name, with a similar name that was perhaps meant.
 fn unknown(running: &Compiled, name: &str) -> ChangeRefused {
-    let names = running.spd.holding().map(|(_, policy)| policy.name.as_str());
+    let names = running.spd.holding_policies().map(|(_, policy)| policy.name.as_str());
     let alike = |known: &&str| known.len().abs_diff(name.len()) <= 1 + name.len() / 4;
     let nearest = nearest(name, names.filter(alike).take(NAMES_CONSIDERED));
     ChangeRefused::Unknown { name: name.to_owned(), nearest }

@@ -11,7 +11,10 @@ use dataplane::{
 };
 use ipsec::{Mode, OutboundSa, SequenceNumbers};
 use policy::selector::protocol_text;
-use policy::{Action, AddressRange, Book, Consultation, Decider, Policy, SaSetId, UpperSelector};
+use policy::{
+    Action, AddressRange, Book, Consultation, Decider, Exit, GroupMode, IngressClass, Policy,
+    SaSetId, UpperSelector,
+};
 use serde::Serialize;
 use wire::flow::protocol;
 use wire::{Address, Family, Flow, Upper};
@@ -250,12 +253,14 @@ fn consult(snapshot: &Snapshot, arrival: Arrival, flow: &Flow) -> Vec<Consultati
         Arrival::Clear(port) => (port, None),
         Arrival::Opened(port, set) => (port, Some(set)),
     };
-    let scope = match snapshot.port(port).side {
-        Side::Protected => snapshot.scope(port, Book::SpdOut, flow.family, None),
-        Side::Unprotected => snapshot.scope(port, Book::SpdIn, flow.family, opened_by),
+    let (asked, exit) = match snapshot.port(port).side {
+        // By an unprotected port that no policy names.
+        Side::Protected => (policy::Question::Through, Exit::Outside(IngressClass(0))),
+        Side::Unprotected => (policy::Question::Enter, Exit::Other),
     };
+    let scope = snapshot.scope(port, asked, flow.family, opened_by);
     let mut consultations = Vec::new();
-    snapshot.tables().judge(scope, flow, &mut |asked| consultations.push(asked));
+    snapshot.tables().judge(scope, exit, flow, &mut |asked| consultations.push(asked));
     consultations
 }
 
@@ -353,8 +358,7 @@ impl Story<'_> {
             lines.push(("", format!("{}: {}", reason.name(), reason.help())));
         }
         for (place, consultation) in self.told.consultations.iter().enumerate() {
-            let direction = consultation.domain.book().direction();
-            lines.push((direction.name(), self.decided(consultation)));
+            lines.push((book_name(consultation.domain.book()), self.decided(consultation)));
             for beaten in &consultation.beaten {
                 let policy = policy_text(self.snapshot, self.snapshot.spd().policy(*beaten));
                 lines.push(("", format!("beat {policy}")));
@@ -401,10 +405,10 @@ impl Story<'_> {
             }
         }
         notes.extend(self.missing_service());
-        if let Some(unmatched) =
-            self.told.consultations.iter().find(|asked| asked.decider == Decider::None)
-        {
-            let way = (unmatched.domain.book().direction(), self.ingress().0);
+        let unmatched = self.told.consultations.iter();
+        let mut unmatched = unmatched.filter(|asked| asked.decider == Decider::None);
+        if let Some(direction) = unmatched.find_map(|asked| asked.domain.book().direction()) {
+            let way = (direction, self.ingress().0);
             notes.extend(nearest::nearest(self.snapshot.spd(), way, &self.flow));
         }
         notes.extend(self.dead_ports());
@@ -706,7 +710,7 @@ impl Story<'_> {
             Decider::None => (None, false),
         };
         PolicyLookup {
-            direction: asked.domain.book().direction().name(),
+            direction: book_name(asked.domain.book()),
             generation: asked.generation.0,
             decided_by,
             fragment_lacks_ports,
@@ -736,11 +740,26 @@ fn side_text(side: Side) -> &'static str {
     }
 }
 
-/// A policy in one line.
+/// The name of a book in an explanation.
+fn book_name(book: Book) -> &'static str {
+    match book {
+        Book::SpdIn => "inbound",
+        Book::SpdOut => "outbound",
+        Book::GroupIn => "groups in",
+        Book::GroupOut => "groups out",
+    }
+}
+
+/// A policy or a rule of a group in one line.
 fn policy_text(snapshot: &Snapshot, policy: &Policy) -> String {
     let action = match policy.action {
         Action::Bypass => "bypass".into(),
         Action::Discard => "discard".into(),
+        Action::Permit(_) => "permit".into(),
+        Action::Deny(GroupMode::Enforce) | Action::NoRule(GroupMode::Enforce) => "deny".into(),
+        Action::Deny(GroupMode::Audit) | Action::NoRule(GroupMode::Audit) => {
+            "deny, in audit mode: it passes".into()
+        }
         Action::Protect(id) => match set_of(snapshot, id) {
             Some(set) => format!("protect with peer {}", set.peer),
             None => "protect".into(),
@@ -759,6 +778,18 @@ fn policy_text(snapshot: &Snapshot, policy: &Policy) -> String {
         UpperSelector::Ports { .. } => " with ports",
         UpperSelector::Icmp(_) => " with types",
     };
+    if matches!(policy.action, Action::NoRule(_)) {
+        return format!("no rule of the groups of port {} ({action})", policy.name);
+    }
+    if policy.group.is_some() {
+        return format!(
+            "rule \"{}\" ({action}, from {}, to {}, {}{upper})",
+            policy.name,
+            ranges(&selector.local),
+            ranges(&selector.remote),
+            protocol_text(selector.protocol),
+        );
+    }
     format!(
         "policy \"{}\" (priority {}: {action}, local {}, remote {}, {}{upper})",
         policy.name,

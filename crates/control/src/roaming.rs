@@ -135,7 +135,7 @@ impl Compiled {
         let holds = |policy: &policy::Policy, address: IpAddr| {
             policy.selector.remote.iter().any(|range| range.contains(address.into()))
         };
-        let mut policies = self.spd.holding().map(|(_, policy)| policy);
+        let mut policies = self.spd.holding_policies().map(|(_, policy)| policy);
         let around = policies.find(|policy| {
             policy.action == Action::Protect(set)
                 && holds(policy, address)

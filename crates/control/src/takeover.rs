@@ -120,6 +120,8 @@ pub fn action_text(running: &Compiled, action: Action) -> String {
     match action {
         Action::Bypass => "bypass".to_owned(),
         Action::Discard => "discard".to_owned(),
+        Action::Permit(_) => "permit".to_owned(),
+        Action::Deny(_) | Action::NoRule(_) => "deny".to_owned(),
         Action::Protect(id) => {
             let set = running.sets().find(|set| set.id == id);
             format!("protect with peer {}", set.map_or("?", |set| &set.peer))

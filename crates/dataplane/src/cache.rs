@@ -285,7 +285,7 @@ impl FlowCache {
             if known.generation != generation {
                 self.is_invalid |= generation < known.generation;
                 let is_bypassed = self.use_ == CacheUse::WherePaid
-                    && (..=BREAK_EVEN_STEPS).contains(&spd.cost(domain).steps());
+                    && (..=BREAK_EVEN_STEPS).contains(&spd.question_cost(domain).steps());
                 *known = Domain { generation, is_bypassed, entries: 0 };
             }
         }

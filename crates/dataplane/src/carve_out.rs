@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use policy::{
-    AddressRange, Book, Direction, FlowAction, FlowVerdict, Policy, PortRange, Refusal,
+    AddressRange, Direction, Exit, FlowAction, FlowVerdict, Policy, PortRange, Question, Refusal,
     UpperSelector,
 };
 use wire::flow::protocol;
@@ -95,9 +95,9 @@ pub(crate) fn refused_group(
     if is_ours(snapshot, flow) && is_ike(&snapshot.port(ingress).allow_host, flow) {
         return None;
     }
-    let scope = snapshot.scope(ingress, Book::SpdIn, flow.family, None);
+    let scope = snapshot.scope(ingress, Question::Enter, flow.family, None);
     let mut verdict = [FlowVerdict::NOT_ASKED];
-    snapshot.tables().classify(scope, std::slice::from_ref(flow), &mut verdict);
+    snapshot.tables().classify(scope, Exit::Other, std::slice::from_ref(flow), &mut verdict);
     match verdict[0].action {
         FlowAction::Permit | FlowAction::Protect(_) => None,
         FlowAction::Refuse(Refusal::NoMatch) => None,

@@ -7,18 +7,24 @@
 //! 3. may it go out? — whatever leaves by an unprotected port passes the outbound SPD, whether it
 //!    came from a protected port, an SA, or this machine.
 //!
-//! The first and the third are asked of [`Tables`](policy::Tables). The flow cache is asked before
-//! them, and before the route outbound. It remembers what depends on the flow alone: their verdict
-//! and where the route led. What depends on more is asked of each packet: whose address it comes
-//! from, what an ICMP error quotes, whether it is for the machine itself, what `allow_host` says of
-//! it.
+//! The security groups of a port judge what comes by it, in clear or opened, before the SPD does;
+//! those of the port that a packet leaves by judge after it. A packet that stays inside is asked
+//! all that with its first question, so its route is looked up before it is asked.
+//!
+//! The first and the third are asked of [`Tables`]. The flow cache is asked before them, and before
+//! the route. It remembers what depends on the flow alone: their verdict and where the route led.
+//! What depends on more is asked of each packet: whose address it comes from, what an ICMP error
+//! quotes, whether it is for the machine itself, what `allow_host` says of it.
 //!
 //! [`decide_one`] asks the same questions of one packet, without cache and counters: the twin that
 //! `explain` and captures run, and that the batch is tested against.
 
 mod lookup_batch;
 
-use policy::{Book, Direction, FlowAction, FlowVerdict, Refusal, Scope};
+use policy::{
+    Consultation, Direction, EgressClass, Exit, FlowAction, FlowVerdict, Question, Refusal, Scope,
+    Tables,
+};
 use wire::{Address, Flow, Frames, icmp, packet::is_link_local};
 
 use crate::addresses::is_inside;
@@ -70,11 +76,20 @@ fn decide_inbound<F: Frames>(
                 let scope = inbound_scope(context.snapshot, row);
                 let is_served = cache.as_ref().is_some_and(|cache| cache.serves(scope));
                 if !(is_served && lanes.push(number, scope, flow)) {
-                    batch.enqueue(number, scope, *flow);
+                    let route = inbound_route(context.snapshot, row);
+                    let exit = inbound_exit(context.snapshot, route);
+                    batch.enqueue(number, (scope, exit), *flow, route.hop());
                 }
             }
-            InboundCheck::LookupQuoted(flow) => {
-                batch.enqueue(number, inbound_scope(context.snapshot, row), flow);
+            InboundCheck::LookupQuoted(quoted) => {
+                let asked = Asked::quoting(context.snapshot, row, &quoted);
+                let verdict = asked.judge(context.snapshot.tables(), &mut |_| {});
+                context.counters.full_lookups += 1;
+                count(context, row, Direction::Inbound, &verdict);
+                let bytes = || row.bytes(context.frames);
+                if let Err(reason) = may_enter(context.snapshot, row, &verdict, bytes) {
+                    context.drop(row, reason);
+                }
             }
             InboundCheck::Host => row.state = State::Host,
             InboundCheck::Drop(reason) => context.drop(row, reason),
@@ -90,17 +105,18 @@ fn decide_inbound<F: Frames>(
         let row = &mut rows[pending.row()];
         count(context, row, Direction::Inbound, verdict);
         let refused = may_enter(context.snapshot, row, verdict, || row.bytes(context.frames)).err();
-        let route = match (refused, &cache) {
-            (None, Some(_)) => inbound_route(context.snapshot, row),
-            (Some(_), _) | (None, None) => CachedRoute::Unknown,
-        };
         if let (Some(cache), Some(entry)) = (&mut cache, pending.entry()) {
+            let route = match (refused, verdict.egress, pending.hop()) {
+                (Some(_), EgressClass::Any, _) => CachedRoute::Unknown,
+                (_, _, Some(hop)) => CachedRoute::Via(hop),
+                (_, _, None) => CachedRoute::Other,
+            };
             remember(lanes, entry, (*verdict, route), cache, context);
         }
-        match (refused, route) {
+        match (refused, pending.hop()) {
             (Some(reason), _) => context.drop(row, reason),
-            (None, CachedRoute::Via(hop)) => forward(context, row, hop),
-            (None, CachedRoute::Other | CachedRoute::Unknown) => {}
+            (None, Some(hop)) => forward(context, row, hop),
+            (None, None) => {}
         }
     }
 }
@@ -121,24 +137,38 @@ fn recall_inbound<F: Frames, const WORDS: usize>(
     let mut misses = 0;
     for at in 0..lane.len() {
         let row = &mut rows[lane.row(at)];
-        let Some((verdict, mut route)) = cache.found(lane, at) else {
-            misses += usize::from(batch.enqueue_unique(lane, at, row.packet.flow));
+        let found = cache.found(lane, at).map(|(verdict, route)| (*verdict, route));
+        let now = match found {
+            Some((verdict, route)) if route == CachedRoute::Unknown && verdict.passes() => {
+                inbound_route(context.snapshot, row)
+            }
+            Some((verdict, CachedRoute::Unknown)) if verdict.egress != EgressClass::Any => {
+                inbound_route(context.snapshot, row)
+            }
+            Some((_, route)) => route,
+            None => inbound_route(context.snapshot, row),
+        };
+        let exit = inbound_exit(context.snapshot, now);
+        let egress = context.snapshot.tables().egress_class(lane.scope(at), exit);
+        // Where the routes have changed the packet may leave by a port with other groups.
+        let still_holds = |(verdict, _): &(FlowVerdict, CachedRoute)| verdict.egress.admits(egress);
+        let Some((verdict, route)) = found.filter(still_holds) else {
+            let flow = row.packet.flow;
+            misses += usize::from(batch.enqueue_unique(lane, at, (flow, exit), now.hop()));
             continue;
         };
-        count(context, row, Direction::Inbound, verdict);
-        if let Err(reason) = may_enter(context.snapshot, row, verdict, || row.bytes(context.frames))
-        {
+        if now != route {
+            let counters = &mut context.counters.cache;
+            counters.routes += 1;
+            cache.remember(lane, at, (verdict, now), counters);
+        }
+        count(context, row, Direction::Inbound, &verdict);
+        let bytes = || row.bytes(context.frames);
+        if let Err(reason) = may_enter(context.snapshot, row, &verdict, bytes) {
             context.drop(row, reason);
             continue;
         }
-        if route == CachedRoute::Unknown {
-            route = inbound_route(context.snapshot, row);
-            let counters = &mut context.counters.cache;
-            counters.routes += 1;
-            let verdict = *verdict;
-            cache.remember(lane, at, (verdict, route), counters);
-        }
-        if let CachedRoute::Via(hop) = route {
+        if let CachedRoute::Via(hop) = now {
             forward(context, row, hop);
         }
     }
@@ -151,6 +181,11 @@ fn inbound_route(snapshot: &Snapshot, row: &Row) -> CachedRoute {
         Ok(Routed::Inside(hop)) => CachedRoute::Via(hop),
         Ok(Routed::Outside(_) | Routed::Host) | Err(_) => CachedRoute::Other,
     }
+}
+
+/// The way out, as far as the first question asks about it.
+fn inbound_exit(snapshot: &Snapshot, route: CachedRoute) -> Exit {
+    route.hop().map_or(Exit::Other, |hop| snapshot.exit(hop))
 }
 
 /// The second and the third question.
@@ -172,8 +207,9 @@ fn decide_outbound<F: Frames>(
             continue;
         }
         let flow = *flow;
-        if let Some(hop) = go_or_ask(context, row) {
-            batch.enqueue_via(number, scope, flow, hop);
+        let routed = route(context.snapshot, row);
+        if let Some((hop, exit)) = settle_or_ask(context, row, scope, routed) {
+            batch.enqueue(number, (scope, exit), flow, Some(hop));
         }
     }
     if let Some(cache) = &mut cache {
@@ -183,10 +219,11 @@ fn decide_outbound<F: Frames>(
     }
     batch.run(context.snapshot, context.counters);
     for (pending, verdict) in batch.answers() {
+        let hop = pending.hop().expect("what asks has a next hop");
         if let (Some(cache), Some(entry)) = (&mut cache, pending.entry()) {
-            remember(lanes, entry, (*verdict, CachedRoute::Via(pending.hop())), cache, context);
+            remember(lanes, entry, (*verdict, CachedRoute::Via(hop)), cache, context);
         }
-        apply_verdict(context, &mut rows[pending.row()], pending.hop(), verdict);
+        apply_verdict(context, &mut rows[pending.row()], hop, verdict);
     }
 }
 
@@ -210,15 +247,21 @@ fn recall_outbound<F: Frames, const WORDS: usize>(
             Some((verdict, CachedRoute::Via(hop))) => apply_verdict(context, row, hop, verdict),
             found => {
                 let found = found.map(|(verdict, _)| *verdict);
-                let Some(hop) = go_or_ask_remembering(context, row, lane, at, cache) else {
+                let (scope, routed) = (lane.scope(at), route(context.snapshot, row));
+                let Some((hop, exit)) = settle_or_ask(context, row, scope, routed) else {
+                    if let Ok(Routed::Inside(hop)) = routed {
+                        let said = (FlowVerdict::NOT_ASKED, CachedRoute::Via(hop));
+                        cache.remember(lane, at, said, &mut context.counters.cache);
+                    }
                     misses += usize::from(found.is_none());
                     continue;
                 };
-                let still_holds = |verdict: &FlowVerdict| {
-                    verdict.is_asked() && verdict.egress.admits(context.snapshot.egress_class(hop))
-                };
+                let egress = context.snapshot.tables().egress_class(scope, exit);
+                let still_holds =
+                    |verdict: &FlowVerdict| verdict.is_asked() && verdict.egress.admits(egress);
                 match found.filter(still_holds) {
-                    // The routes have changed, and the packet leaves on the same side.
+                    // The routes have changed, and the packet leaves on the same side, by a port
+                    // with the same groups.
                     Some(verdict) => {
                         let counters = &mut context.counters.cache;
                         counters.routes += 1;
@@ -226,8 +269,8 @@ fn recall_outbound<F: Frames, const WORDS: usize>(
                         apply_verdict(context, row, hop, &verdict);
                     }
                     None => {
-                        misses += usize::from(batch.enqueue_unique(lane, at, row.packet.flow));
-                        batch.last_goes_via(hop);
+                        let asked = (row.packet.flow, exit);
+                        misses += usize::from(batch.enqueue_unique(lane, at, asked, Some(hop)));
                     }
                 }
             }
@@ -251,42 +294,26 @@ fn remember<F>(
     }
 }
 
-/// Settles a row that no policy has to be asked about; else returns the next hop by which it leaves
-/// the protected side, if the outbound SPD says so.
-fn go_or_ask<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row) -> Option<NextHopId> {
-    let routed = route(context.snapshot, row);
-    go_or_ask_as_routed(context, row, routed)
-}
-
-fn go_or_ask_as_routed<F: Frames>(
+/// Settles a row that nothing has to be asked about; else returns the next hop by which it leaves
+/// if the tables say so, and the way out.
+fn settle_or_ask<F: Frames>(
     context: &mut BatchContext<'_, F>,
     row: &mut Row,
+    scope: Scope,
     routed: Result<Routed, DropReason>,
-) -> Option<NextHopId> {
+) -> Option<(NextHopId, Exit)> {
     match routed {
-        Ok(Routed::Outside(hop)) => return Some(hop),
-        Ok(Routed::Inside(hop)) => forward(context, row, hop),
+        Ok(Routed::Outside(hop) | Routed::Inside(hop)) => {
+            let exit = context.snapshot.exit(hop);
+            if context.snapshot.tables().asks(scope, exit) {
+                return Some((hop, exit));
+            }
+            forward(context, row, hop);
+        }
         Ok(Routed::Host) => row.state = State::Host,
         Err(reason) => context.drop(row, reason),
     }
     None
-}
-
-/// Does as [`go_or_ask`] for the packet of a lane, and remembers it if no policy has to be asked
-/// about it.
-fn go_or_ask_remembering<F: Frames, const WORDS: usize>(
-    context: &mut BatchContext<'_, F>,
-    row: &mut Row,
-    lane: &Lane<WORDS>,
-    at: usize,
-    cache: &mut FlowCache,
-) -> Option<NextHopId> {
-    let routed = route(context.snapshot, row);
-    if let Ok(Routed::Inside(hop)) = routed {
-        let said = (FlowVerdict::NOT_ASKED, CachedRoute::Via(hop));
-        cache.remember(lane, at, said, &mut context.counters.cache);
-    }
-    go_or_ask_as_routed(context, row, routed)
 }
 
 fn apply_verdict<F: Frames>(
@@ -342,12 +369,60 @@ fn inbound_scope(snapshot: &Snapshot, row: &Row) -> Scope {
         Origin::Opened(set) => Some(set),
         Origin::Received | Origin::Host | Origin::Made(_) => None,
     };
-    snapshot.scope(row.ingress, Book::SpdIn, row.packet.flow.family, opened_by)
+    snapshot.scope(row.ingress, Question::Enter, row.packet.flow.family, opened_by)
 }
 
-/// The scope in which a packet is asked whether it may leave.
+/// The scope in which a packet is asked whether it may leave: what came in clear by a protected
+/// port was not asked before whether it may come.
 fn outbound_scope(snapshot: &Snapshot, row: &Row) -> Scope {
-    snapshot.scope(row.ingress, Book::SpdOut, row.packet.flow.family, None)
+    let is_new =
+        row.origin == Origin::Received && snapshot.path_port(row.ingress).side == Side::Protected;
+    let question = if is_new { Question::Through } else { Question::Leave };
+    snapshot.scope(row.ingress, question, row.packet.flow.family, None)
+}
+
+/// What the tables are asked about one packet.
+pub(crate) struct Asked<'a> {
+    scope: Scope,
+    exit: Exit,
+    flow: &'a Flow,
+    /// The flow that the SPD judges in its stead: an opened ICMP error quotes the answer to it.
+    quoted: Option<&'a Flow>,
+}
+
+impl<'a> Asked<'a> {
+    fn quoting(snapshot: &Snapshot, row: &'a Row, quoted: &'a Flow) -> Asked<'a> {
+        let (scope, flow) = (inbound_scope(snapshot, row), &row.packet.flow);
+        Asked { scope, exit: Exit::Other, flow, quoted: Some(quoted) }
+    }
+
+    /// Asks the tables, and says of each book that was asked why it said so.
+    pub(crate) fn judge(
+        &self,
+        tables: &Tables,
+        told: &mut impl FnMut(Consultation),
+    ) -> FlowVerdict {
+        match self.quoted {
+            Some(quoted) => tables.judge_quoting(self.scope, self.flow, quoted, told),
+            None => tables.judge(self.scope, self.exit, self.flow, told),
+        }
+    }
+
+    /// Asks the tables.
+    pub(crate) fn classify(&self, tables: &Tables) -> FlowVerdict {
+        if self.quoted.is_some() {
+            return self.judge(tables, &mut |_| {});
+        }
+        let mut verdict = [FlowVerdict::NOT_ASKED];
+        tables.classify(self.scope, self.exit, std::slice::from_ref(self.flow), &mut verdict);
+        let [verdict] = verdict;
+        verdict
+    }
+
+    /// The question that is asked.
+    pub(crate) fn question(&self, tables: &Tables) -> Question {
+        tables.question(self.scope)
+    }
 }
 
 /// Judges one packet as [`decide`] does; `bytes` is the packet. `ask` answers what the tables are
@@ -359,24 +434,35 @@ pub(crate) fn decide_one(
     snapshot: &Snapshot,
     row: &Row,
     bytes: &[u8],
-    mut ask: impl FnMut(Scope, &Flow) -> FlowVerdict,
+    mut ask: impl FnMut(&Asked<'_>) -> FlowVerdict,
 ) -> Result<State, DropReason> {
-    let lookup = match inbound_check(snapshot, row, bytes) {
-        InboundCheck::Skip => None,
-        InboundCheck::Lookup => Some(row.packet.flow),
-        InboundCheck::LookupQuoted(flow) => Some(flow),
+    let flow = &row.packet.flow;
+    match inbound_check(snapshot, row, bytes) {
+        InboundCheck::Skip => {}
+        InboundCheck::Lookup => {
+            let route = inbound_route(snapshot, row);
+            let (scope, exit) = (inbound_scope(snapshot, row), inbound_exit(snapshot, route));
+            let verdict = ask(&Asked { scope, exit, flow, quoted: None });
+            may_enter(snapshot, row, &verdict, || bytes)?;
+            if let CachedRoute::Via(hop) = route {
+                return Ok(forwarded(snapshot, row, hop));
+            }
+        }
+        InboundCheck::LookupQuoted(quoted) => {
+            let verdict = ask(&Asked::quoting(snapshot, row, &quoted));
+            may_enter(snapshot, row, &verdict, || bytes)?;
+        }
         InboundCheck::Host => return Ok(State::Host),
         InboundCheck::Drop(reason) => return Err(reason),
-    };
-    if let Some(flow) = lookup {
-        let verdict = ask(inbound_scope(snapshot, row), &flow);
-        may_enter(snapshot, row, &verdict, || bytes)?;
     }
     match route(snapshot, row)? {
         Routed::Host => Ok(State::Host),
-        Routed::Inside(hop) => Ok(forwarded(snapshot, row, hop)),
-        Routed::Outside(hop) => {
-            let verdict = ask(outbound_scope(snapshot, row), &row.packet.flow);
+        Routed::Inside(hop) | Routed::Outside(hop) => {
+            let (scope, exit) = (outbound_scope(snapshot, row), snapshot.exit(hop));
+            if !snapshot.tables().asks(scope, exit) {
+                return Ok(forwarded(snapshot, row, hop));
+            }
+            let verdict = ask(&Asked { scope, exit, flow, quoted: None });
             may_leave(snapshot, row, hop, &verdict)
         }
     }
@@ -460,7 +546,7 @@ fn without_policy(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Result<(), Dr
 pub(crate) enum Routed {
     /// To this machine.
     Host,
-    /// To a next hop on the protected side: no policy has to be asked.
+    /// To a next hop on the protected side: no policy of the SPD has to be asked.
     Inside(NextHopId),
     /// To a next hop on the unprotected side, if the outbound SPD says so of its flow.
     Outside(NextHopId),
@@ -534,7 +620,10 @@ fn may_leave(
 ) -> Result<State, DropReason> {
     match verdict.action {
         FlowAction::Protect(set) => Ok(State::Protect(set)),
-        FlowAction::Permit if row.origin == Origin::Made(Quote::Protected) => {
+        FlowAction::Permit
+            if row.origin == Origin::Made(Quote::Protected)
+                && snapshot.side_of(hop) == Side::Unprotected =>
+        {
             Err(DropReason::IcmpInClear)
         }
         FlowAction::Permit => Ok(forwarded(snapshot, row, hop)),

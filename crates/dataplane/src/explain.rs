@@ -80,8 +80,8 @@ fn judge(snapshot: &Snapshot, row: &Row, told: &mut Explanation) -> Result<State
     }
     told.route = snapshot.routes().lookup(row.packet.flow.destination_address());
     let tables = snapshot.tables();
-    decide_one(snapshot, row, &IKE, |scope, flow| {
-        tables.judge(scope, flow, &mut |asked| told.consultations.push(asked))
+    decide_one(snapshot, row, &IKE, |asked| {
+        asked.judge(tables, &mut |book| told.consultations.push(book))
     })
 }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use imbl::OrdSet;
 use ipsec::{InboundSa, Mode, OutboundSa, SaId, Spi};
 use persistent::Slotted;
-use policy::{Book, Generation, Scope, SetIndex, Spd, Tables};
+use policy::{Exit, Generation, Question, Scope, SetIndex, Spd, Tables};
 use wire::{Address, Family, LinkAddress};
 
 use self::ports::{Netdev, Ports};
@@ -326,8 +326,8 @@ impl Snapshot {
         self.routing.generation
     }
 
-    /// The scope in which a book judges packets of a family that came by a port, and were opened
-    /// by an SA of a set.
+    /// The scope in which a question is asked about packets of a family that came by a port, and
+    /// were opened by an SA of a set.
     ///
     /// # Panics
     /// If `ingress` or the set is from another snapshot.
@@ -335,11 +335,11 @@ impl Snapshot {
     pub fn scope(
         &self,
         ingress: PortId,
-        book: Book,
+        question: Question,
         family: Family,
         opened_by: Option<SetIndex>,
     ) -> Scope {
-        self.tables.scope(self.path_port(ingress).class, book, family, opened_by)
+        self.tables.scope(self.path_port(ingress).class, question, family, opened_by)
     }
 
     /// Generation of the policies as a whole.
@@ -609,9 +609,15 @@ impl Snapshot {
         self.hop(hop).side
     }
 
-    /// The class of the port that a next hop is behind, for verdicts that depend on it.
-    pub(crate) fn egress_class(&self, hop: NextHopId) -> u16 {
-        self.path_port(self.hop(hop).egress.port).class.0
+    /// The way out by a next hop, as verdicts depend on it.
+    #[inline]
+    pub(crate) fn exit(&self, hop: NextHopId) -> Exit {
+        let Hop { egress, side, .. } = *self.hop(hop);
+        let class = self.path_port(egress.port).class;
+        match side {
+            Side::Protected => Exit::Inside(class),
+            Side::Unprotected => Exit::Outside(class),
+        }
     }
 
     /// The neighbour that a packet to this destination goes to: the gateway of its route, or the

@@ -135,6 +135,11 @@ drop_reasons! {
          allow_host (lockgate explain names the nearest)"
     PolicyDiscard "policy_discard"
         "a DISCARD policy wants it dropped; lockgate explain names the policy"
+    GroupDeny "group_deny"
+        "a rule of a security group denies it; lockgate explain names the rule and its group"
+    GroupNoMatch "group_no_match"
+        "no rule of the port's security groups matches, and what matches nothing is denied; add a \
+         permit rule to one of the groups (lockgate show group; lockgate explain)"
     FragmentPorts "fragment_ports"
         "a non-first fragment under a policy that matches ports, ICMP types or (IPv6) a protocol, \
          which only the first fragment has; let the sender send smaller packets, or use a policy \
@@ -186,6 +191,8 @@ impl From<Refusal> for DropReason {
             Refusal::FragmentPorts => DropReason::FragmentPorts,
             Refusal::Unprotected => DropReason::Unprotected,
             Refusal::SelectorMismatch => DropReason::SelectorMismatch,
+            Refusal::GroupDeny => DropReason::GroupDeny,
+            Refusal::GroupNoMatch => DropReason::GroupNoMatch,
         }
     }
 }

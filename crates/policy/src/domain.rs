@@ -5,8 +5,8 @@ use wire::Family;
 use crate::book::Book;
 use crate::policy::Policy;
 
-/// A domain of rules: book, family, and the class of the port by which a packet came. A verdict
-/// holds in one domain only.
+/// A domain of rules: book, family, and the class of the port by which a packet came, or of groups
+/// out, by which it leaves. A verdict holds in one domain only.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct DomainId(pub u16);
 

@@ -26,14 +26,14 @@ mod tables;
 mod tree;
 mod verdict;
 
-pub use book::{Book, Direction};
+pub use book::{Book, Direction, GroupSide, Question};
 pub use classifier::Classifier;
 pub use domain::{DomainId, Generation, IngressClass};
 pub use ids::{PolicyIndex, SetIndex};
-pub use policy::{Action, Policy, PolicyId, SaSetId};
+pub use policy::{Action, GroupMode, Policy, PolicyId, SaSetId};
 pub use scope::{Scope, ScopeBits};
 pub use selector::{AddressRange, IcmpRange, PortRange, Selector, SelectorError, UpperSelector};
 pub use set_places::SetPlaces;
 pub use spd::{Names, NeedsRenewal, Search, Slots, Spd, SpdError, common};
 pub use tables::{Consultation, Tables, TablesError};
-pub use verdict::{Decider, Deciders, EgressClass, FlowAction, FlowVerdict, Refusal};
+pub use verdict::{Decider, Deciders, EgressClass, Exit, FlowAction, FlowVerdict, Refusal};

@@ -174,7 +174,10 @@ impl<'c> Search<'c> {
     fn new(change: Planned<'c>, steps: Steps, limit: usize) -> Search<'c> {
         let Planned { before, removed, added, ports } = change;
         let gone: HashSet<PolicyIndex> = before.removed().collect();
-        let front = before.added().filter(|(index, _)| !gone.contains(index));
+        let is_policy = |(index, policy): &(PolicyIndex, &Policy)| {
+            policy.group.is_none() && !gone.contains(index)
+        };
+        let front = before.added().filter(is_policy);
         let front = AddressTree::new(front.map(|(index, policy)| (index.0, policy)));
         let mut named: Vec<u16> = before.named_ports().to_vec();
         let comes_by = added.iter().filter_map(|policy| policy.ingress.as_deref()).flatten();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use wire::Family;
 
-use crate::book::{Book, Direction};
+use crate::book::{Book, Direction, GroupSide};
 use crate::ids::PolicyIndex;
 use crate::rule::{Rule, UpperRule};
 use crate::selector::{AddressRange, IcmpRange, PortRange, Selector, UpperSelector};
@@ -26,6 +26,21 @@ pub enum Action {
     Bypass,
     /// DISCARD: drop, silently.
     Discard,
+    /// A group's rule lets the packet pass to the next question.
+    Permit(GroupMode),
+    /// A group's rule denies the packet.
+    Deny(GroupMode),
+    /// No rule of a port's groups matched: the packet is denied.
+    NoRule(GroupMode),
+}
+
+/// The mode of a security group.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum GroupMode {
+    /// Denied packets are dropped.
+    Enforce,
+    /// Packets that would be denied are counted, and pass to the next question.
+    Audit,
 }
 
 /// One policy.
@@ -39,10 +54,12 @@ pub struct Policy {
     pub action: Action,
     /// Higher wins; among equals the one added later, which has the higher id (FC-41).
     pub priority: u32,
-    /// The only direction that it applies to; `None`: both, mirrored inbound.
+    /// The only direction that a policy of the SPD applies to; `None`: both, mirrored inbound.
     pub only: Option<Direction>,
+    /// The side of a port whose security groups the rule is of; `None`: it is a policy of the SPD.
+    pub group: Option<GroupSide>,
     /// Places of the ports by which a packet must have come for the policy to concern it; `None`:
-    /// any.
+    /// any. Of a rule of groups out: of the ports by which it leaves.
     pub ingress: Option<Arc<[u16]>>,
     /// The flows that it matches.
     pub selector: Selector,
@@ -67,10 +84,12 @@ impl Policy {
 
     /// The books and families that the policy may have rules in.
     pub(crate) fn holds_in(&self) -> impl Iterator<Item = (Book, Family)> {
-        let books = Book::ALL.into_iter();
-        books
-            .filter(|book| self.only.is_none_or(|only| only == book.direction()))
-            .flat_map(|book| [(book, Family::V4), (book, Family::V6)])
+        let is_in = |book: &Book| match self.group {
+            Some(side) => *book == side.book(),
+            None => book.direction().is_some_and(|of| self.only.is_none_or(|only| only == of)),
+        };
+        let books = Book::ALL.into_iter().filter(is_in);
+        books.flat_map(|book| [(book, Family::V4), (book, Family::V6)])
     }
 
     /// Appends the policy's rules for a direction and family: the cross product of its lists.

@@ -19,8 +19,7 @@ use std::sync::{Arc, OnceLock};
 
 use wire::{Family, Flow};
 
-use crate::book::Book;
-use crate::book::Direction;
+use crate::book::{Book, Question};
 use crate::by_slot::BySlot;
 use crate::classifier::{Cost, Shape};
 use crate::domain::{Classes, DOMAINS_A_CLASS, DomainId, Generation, IngressClass};
@@ -45,12 +44,12 @@ pub enum SpdError {
     },
     /// Some flow would take too long to be searched for.
     #[error(
-        "a search of {} {} policies could take {steps} steps; at most {limit} are allowed{}",
-        direction.name(), name_of(.family), the_costliest(.policies)
+        "a search of the {} {} could take {steps} steps; at most {limit} are allowed{}",
+        name_of(.family), book.rules_text(), the_costliest(.policies)
     )]
     TooCostly {
-        /// Direction of the policies.
-        direction: Direction,
+        /// Book of the policies.
+        book: Book,
         /// Their family.
         family: Family,
         /// Steps that a search would take at most.
@@ -122,6 +121,8 @@ pub struct Spd {
     log: Vec<Change>,
     /// One entry a domain.
     tables: Box<[Table]>,
+    /// The most that a search of the groups of an egress port costs, a family.
+    groups_out: [Cost; 2],
     /// One entry a domain.
     generations: Box<[Generation]>,
     /// Number of times that a generation began anew.
@@ -217,27 +218,38 @@ impl Spd {
         let base = Arc::new(Base { capacity, classes, addresses, names });
         let slots = BySlot::new(slots, Vec::new());
         let search = Search::default();
-        Ok(Spd { search, base, slots, log: Vec::new(), tables, generations, wraps: 0 })
+        let (log, groups_out) = (Vec::new(), cost_of_groups_out(&tables));
+        Ok(Spd { search, base, slots, log, tables, groups_out, generations, wraps: 0 })
     }
 
-    /// The policies that hold, the highest precedence first. Cost: they are sorted.
+    /// The policies of the SPD that hold, the highest precedence first. Cost: they are sorted.
     pub fn policies(&self) -> Vec<(PolicyIndex, &Policy)> {
-        let mut policies: Vec<_> = self.holding().collect();
+        let mut policies: Vec<_> = self.holding_policies().collect();
         policies.sort_by_key(|(_, policy)| std::cmp::Reverse(policy.precedence()));
         policies
     }
 
-    /// Returns the number of policies that hold.
+    /// Returns the number of policies of the SPD that hold.
     pub fn len(&self) -> usize {
-        self.holding().count()
+        self.holding_policies().count()
     }
 
-    /// Returns whether no policy holds.
+    /// Returns whether no policy of the SPD holds.
     pub fn is_empty(&self) -> bool {
-        self.holding().next().is_none()
+        self.holding_policies().next().is_none()
     }
 
-    /// The policies that hold, by slot.
+    /// The policies of the SPD that hold, by slot.
+    pub fn holding_policies(&self) -> impl Iterator<Item = (PolicyIndex, &Policy)> {
+        self.holding().filter(|(_, policy)| policy.group.is_none())
+    }
+
+    /// The rules of groups that hold, by slot.
+    pub fn holding_rules(&self) -> impl Iterator<Item = (PolicyIndex, &Policy)> {
+        self.holding().filter(|(_, policy)| policy.group.is_some())
+    }
+
+    /// All policies and rules that hold, by slot.
     pub fn holding(&self) -> impl Iterator<Item = (PolicyIndex, &Policy)> {
         let gone: HashSet<PolicyIndex> = self.removed().collect();
         let holds = move |index: &PolicyIndex| {
@@ -294,26 +306,31 @@ impl Spd {
         &self.slots.at(index.0 as usize).policy
     }
 
-    /// The slot of the policy with this name, if it holds. Cost: the changes since the base was
+    /// The slot of the SPD's policy with this name, if it holds. Cost: the changes since the base was
     /// made are looked through; for many names see [`names`](Self::names).
     pub fn named(&self, name: &str) -> Option<PolicyIndex> {
-        let changed = self.log.iter().rev().find(|change| self.policy(change.slot()).name == name);
+        let is_named = |policy: &Policy| policy.group.is_none() && policy.name == name;
+        let changed = self.log.iter().rev().find(|change| is_named(self.policy(change.slot())));
         match changed {
             Some(change) => change.added(),
             None => self.base_names().get(name).copied(),
         }
     }
 
-    /// The slots of the policies that hold, by name, for looking up many of them.
+    /// The slots of the SPD's policies that hold, by name, for looking up many of them.
     pub fn names(&self) -> Names<'_> {
-        let name = |change: &Change| (self.policy(change.slot()).name.as_str(), change.added());
-        Names { changed: self.log.iter().map(name).collect(), base: self.base_names() }
+        let name = |change: &Change| {
+            let policy = self.policy(change.slot());
+            policy.group.is_none().then_some((policy.name.as_str(), change.added()))
+        };
+        Names { changed: self.log.iter().filter_map(name).collect(), base: self.base_names() }
     }
 
     fn base_names(&self) -> &HashMap<Box<str>, PolicyIndex> {
         self.base.names.get_or_init(|| {
             let slots = (0..).map(PolicyIndex).zip(&**self.slots.base());
-            let holding = slots.filter(|(_, slot)| slot.holds);
+            let is_policy = |slot: &Slot| slot.holds && slot.policy.group.is_none();
+            let holding = slots.filter(|(_, slot)| is_policy(slot));
             holding.map(|(index, slot)| (slot.policy.name.as_str().into(), index)).collect()
         })
     }
@@ -326,10 +343,11 @@ impl Spd {
         self.base_names();
     }
 
-    /// The policies of the base by address; places are slots.
+    /// The SPD's policies of the base by address; places are slots.
     pub(crate) fn address_tree(&self) -> &AddressTree {
         self.base.addresses.get_or_init(|| {
-            let slots = (0..).zip(&**self.slots.base()).filter(|(_, slot)| slot.holds);
+            let is_policy = |slot: &Slot| slot.holds && slot.policy.group.is_none();
+            let slots = (0..).zip(&**self.slots.base()).filter(|(_, slot)| is_policy(slot));
             AddressTree::new(slots.map(|(place, slot)| (place, &*slot.policy)))
         })
     }
@@ -349,7 +367,8 @@ impl Spd {
         (0..self.tables.len() as u16).map(DomainId)
     }
 
-    /// Since when a domain's policies stand.
+    /// Since when a domain's policies stand, and those of all other domains that the domain's
+    /// question asks ([`Question`]).
     ///
     /// # Panics
     /// If `domain` is from another database.
@@ -396,6 +415,21 @@ impl Spd {
     /// If `domain` is from another database.
     pub fn shape(&self, domain: DomainId) -> Shape {
         self.tables[usize::from(domain.0)].shape()
+    }
+
+    /// Returns the most that an answer to a domain's question costs ([`Question`]): 0 if no book
+    /// that it asks has a rule.
+    ///
+    /// # Panics
+    /// If `domain` is from another database.
+    pub fn question_cost(&self, domain: DomainId) -> Cost {
+        let of = |book| self.cost(DomainId::new(domain.class(), book, domain.family()));
+        let cost = match Question::of(domain.book()) {
+            Question::Enter => of(Book::GroupIn).and(of(Book::SpdIn)),
+            Question::Leave => of(Book::SpdOut),
+            Question::Through => of(Book::GroupIn).and(of(Book::SpdOut)),
+        };
+        cost.and(self.groups_out[domain.family() as usize])
     }
 
     /// Judges each flow: `out[i]` is what the domain's policies say of `flows[i]`.
@@ -522,6 +556,42 @@ fn compile(
     finished.collect()
 }
 
+/// Marks the domains whose question asks one of those that changed, themselves among them. A packet
+/// of any class may leave by any port, so the groups of egress ports are part of every question of
+/// their family.
+fn mark_dependents(changed: &[DomainId], domains: usize) -> Vec<bool> {
+    let mut marked = vec![false; domains];
+    let mut mark = |domain: DomainId| marked[usize::from(domain.0)] = true;
+    let mut families = [false; 2];
+    for &domain in changed {
+        let of = |book| DomainId::new(domain.class(), book, domain.family());
+        mark(domain);
+        match domain.book() {
+            Book::SpdIn => {}
+            Book::SpdOut => mark(of(Book::GroupIn)),
+            Book::GroupIn => mark(of(Book::SpdIn)),
+            Book::GroupOut => families[domain.family() as usize] = true,
+        }
+    }
+    if families.contains(&true) {
+        let all = (0..).map(DomainId).zip(&mut marked);
+        all.for_each(|(domain, marked)| *marked |= families[domain.family() as usize]);
+    }
+    marked
+}
+
+/// The most that a search of the groups of an egress port costs, a family.
+fn cost_of_groups_out(tables: &[Table]) -> [Cost; 2] {
+    let mut most = [Cost::default(); 2];
+    for (domain, table) in (0..).map(DomainId).zip(tables) {
+        let most = &mut most[domain.family() as usize];
+        if domain.book() == Book::GroupOut && table.cost().steps() > most.steps() {
+            *most = table.cost();
+        }
+    }
+    most
+}
+
 /// Rules of each domain.
 fn count(order: &[(PolicyIndex, &Policy)], classes: &Classes) -> Result<Vec<usize>, SpdError> {
     let mut counts = vec![0usize; classes.count() * DOMAINS_A_CLASS];
@@ -547,7 +617,7 @@ fn too_costly(order: &[(PolicyIndex, &Policy)], domain: DomainId, refused: Refus
         found.map(|(_, policy)| policy.name.clone())
     };
     SpdError::TooCostly {
-        direction: domain.book().direction(),
+        book: domain.book(),
         family: domain.family(),
         steps: error.cost.steps(),
         limit: error.limit,

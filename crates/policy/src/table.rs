@@ -253,7 +253,7 @@ impl Gathered {
 
     /// Adds a policy's rules for a domain. Policies come in order of precedence.
     pub(crate) fn add(&mut self, policy: &crate::Policy, index: PolicyIndex, of: crate::DomainId) {
-        policy.compile(index, of.book().direction(), of.family(), &mut self.rules);
+        policy.compile(index, of.book().reads(), of.family(), &mut self.rules);
         self.precedence.resize(self.rules.len(), policy.precedence());
     }
 

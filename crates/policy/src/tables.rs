@@ -7,15 +7,18 @@ use std::sync::Arc;
 
 use wire::{Family, Flow};
 
-use crate::book::Book;
+use crate::book::{Book, GroupSide, Question};
 use crate::by_slot::BySlot;
 use crate::domain::{DomainId, Generation, IngressClass};
 use crate::ids::{PolicyIndex, SetIndex};
-use crate::policy::{Action, Policy, SaSetId};
+use crate::policy::{Action, GroupMode, Policy, SaSetId};
 use crate::scope::{Scope, ScopeBits};
 use crate::set_places::SetPlaces;
 use crate::spd::Spd;
-use crate::verdict::{Decider, Deciders, EgressClass, FlowAction, FlowVerdict, Refusal};
+use crate::verdict::{Decider, Deciders, EgressClass, Exit, FlowAction, FlowVerdict, Refusal};
+
+/// Flows that are judged together.
+const AT_ONCE: usize = 64;
 
 /// Reason why policies and SA sets do not become tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -62,6 +65,16 @@ pub struct Consultation {
     pub decider: Decider,
     /// Rules that match too and lost, in order of precedence.
     pub beaten: Vec<PolicyIndex>,
+}
+
+/// The domains that a question asks, in order; `None`: not asked, or a port without groups.
+#[derive(Clone, Copy)]
+struct Asked {
+    groups_in: Option<DomainId>,
+    spd: Option<DomainId>,
+    groups_out: Option<DomainId>,
+    /// Class of the way out.
+    class: u16,
 }
 
 impl Tables {
@@ -125,8 +138,8 @@ impl Tables {
         self.scopes
     }
 
-    /// The scope in which a book judges packets of a family that came by a port of a class, and
-    /// were opened by an SA of a set.
+    /// The scope in which a question is asked about packets of a family that came by a port of a
+    /// class, and were opened by an SA of a set.
     ///
     /// # Panics
     /// If the set is from other tables.
@@ -134,31 +147,186 @@ impl Tables {
     pub fn scope(
         &self,
         class: IngressClass,
-        book: Book,
+        question: Question,
         family: Family,
         opened_by: Option<SetIndex>,
     ) -> Scope {
         let opened_by = opened_by.map(|set| self.sets.id(set));
-        self.scopes.scope(DomainId::new(class, book, family), opened_by)
+        self.scopes.scope(DomainId::new(class, question.book(), family), opened_by)
     }
 
-    /// Judges each flow in a scope: `out[i]` becomes the verdict on `flows[i]`.
+    /// Returns whether the groups of ports of a class have a rule on this side: ports without
+    /// groups have none, ports with groups one at least.
+    #[inline]
+    pub fn has_groups(&self, class: IngressClass, side: GroupSide, family: Family) -> bool {
+        self.spd.rules(DomainId::new(class, side.book(), family)) > 0
+    }
+
+    /// The class of a way out for packets of a family: verdicts that were given for one way out
+    /// hold for all of its class, under one generation of the scope.
+    #[inline]
+    pub fn egress_class(&self, scope: Scope, exit: Exit) -> u16 {
+        let domain = self.scopes.domain(scope);
+        let has_groups = |class, side| self.has_groups(class, side, domain.family());
+        let of_groups = |class: IngressClass| match has_groups(class, GroupSide::Out) {
+            true => class.0 << 1,
+            false => 0,
+        };
+        match (Question::of(domain.book()), exit) {
+            (Question::Enter, Exit::Outside(_)) | (_, Exit::Other) => 0,
+            (_, Exit::Inside(class)) => of_groups(class),
+            (Question::Leave | Question::Through, Exit::Outside(class)) => of_groups(class) | 1,
+        }
+    }
+
+    /// Judges each flow in a scope, for a way out: `out[i]` becomes the verdict on `flows[i]`.
     ///
     /// # Panics
     /// If the slices differ in length, or the scope is from other tables.
-    pub fn classify(&self, scope: Scope, flows: &[Flow], out: &mut [FlowVerdict]) {
+    pub fn classify(&self, scope: Scope, exit: Exit, flows: &[Flow], out: &mut [FlowVerdict]) {
         assert_eq!(flows.len(), out.len(), "one verdict for each flow");
-        let domain = self.scopes.domain(scope);
-        let spd = &self.spd;
-        match (domain.book(), self.scopes.opened_by(scope)) {
-            (Book::SpdOut, _) => {
-                spd.classify_into(domain, flows, out, |decider| self.to_leave(decider));
+        let asked = self.books(scope, exit);
+        match (asked.groups_in, asked.spd, asked.groups_out) {
+            (None, Some(domain), None) => self.ask_book(domain, scope, flows, out),
+            (None, None, None) => out.fill(FlowVerdict::NOT_ASKED),
+            books => self.compose(books.into(), scope, flows, out),
+        }
+        let class = EgressClass::Only(asked.class);
+        for verdict in out {
+            if verdict.passes() || verdict.egress != EgressClass::Any {
+                verdict.egress = class;
             }
+        }
+    }
+
+    /// Judges an ICMP error that an SA opened: the groups of its port are asked about itself, the
+    /// SPD about `quoted`, the flow that answers to what it quotes (RFC 4301 §6.2). `scope` is of
+    /// [`Question::Enter`].
+    ///
+    /// # Panics
+    /// If the scope is from other tables.
+    pub fn judge_quoting(
+        &self,
+        scope: Scope,
+        flow: &Flow,
+        quoted: &Flow,
+        told: &mut impl FnMut(Consultation),
+    ) -> FlowVerdict {
+        let Asked { groups_in, spd, .. } = self.books(scope, Exit::Other);
+        let books = [(groups_in, flow), (spd, quoted)];
+        let books = books.into_iter().filter_map(|(domain, flow)| Some((domain?, flow)));
+        self.ask_in_turn(scope, books, told)
+    }
+
+    /// Asks a book about a flow each, until one refuses, and says of each why it said so.
+    fn ask_in_turn<'f>(
+        &self,
+        scope: Scope,
+        books: impl Iterator<Item = (DomainId, &'f Flow)>,
+        told: &mut impl FnMut(Consultation),
+    ) -> FlowVerdict {
+        let mut verdict = FlowVerdict::NOT_ASKED;
+        for (domain, flow) in books {
+            if !verdict.passes() {
+                break;
+            }
+            let matching = self.spd.matching(domain, flow);
+            told(Consultation {
+                scope,
+                flow: *flow,
+                domain,
+                generation: self.spd.generation(domain),
+                decider: matching.first().copied().unwrap_or_default(),
+                beaten: matching.iter().skip(1).filter_map(|beaten| beaten.slot()).collect(),
+            });
+            let mut next = [FlowVerdict::NOT_ASKED];
+            self.ask_book(domain, scope, std::slice::from_ref(flow), &mut next);
+            verdict.then(&next[0]);
+        }
+        verdict
+    }
+
+    /// Returns whether a book is asked in a scope, for a way out: else every packet passes.
+    #[inline]
+    pub fn asks(&self, scope: Scope, exit: Exit) -> bool {
+        let Asked { groups_in, spd, groups_out, .. } = self.books(scope, exit);
+        groups_in.is_some() || spd.is_some() || groups_out.is_some()
+    }
+
+    /// The question of a scope.
+    pub fn question(&self, scope: Scope) -> Question {
+        Question::of(self.scopes.domain(scope).book())
+    }
+
+    /// The domains that are asked in a scope, for a way out.
+    fn books(&self, scope: Scope, exit: Exit) -> Asked {
+        let domain = self.scopes.domain(scope);
+        let of = |book| DomainId::new(domain.class(), book, domain.family());
+        let question = Question::of(domain.book());
+        let has_rules = |domain: &DomainId| self.spd.rules(*domain) > 0;
+        let groups_in = match question {
+            Question::Leave => None,
+            Question::Enter | Question::Through => Some(of(Book::GroupIn)),
+        };
+        let spd = match (question, exit) {
+            (Question::Enter, _) => Some(of(Book::SpdIn)),
+            (Question::Leave | Question::Through, Exit::Outside(_)) => Some(of(Book::SpdOut)),
+            (Question::Leave | Question::Through, _) => None,
+        };
+        let groups_out = match (question, exit) {
+            (Question::Enter, Exit::Outside(_)) | (_, Exit::Other) => None,
+            (_, Exit::Inside(class) | Exit::Outside(class)) => {
+                Some(DomainId::new(class, Book::GroupOut, domain.family()))
+            }
+        };
+        Asked {
+            groups_in: groups_in.filter(has_rules),
+            spd,
+            groups_out: groups_out.filter(has_rules),
+            class: self.egress_class(scope, exit),
+        }
+    }
+
+    /// Asks one book. A refusal for which the way out does not matter holds for every one.
+    fn ask_book(&self, domain: DomainId, scope: Scope, flows: &[Flow], out: &mut [FlowVerdict]) {
+        let (spd, opened_by) = (&self.spd, self.scopes.opened_by(scope));
+        match (domain.book(), opened_by) {
             (Book::SpdIn, None) => {
                 spd.classify_into(domain, flows, out, |decider| self.in_clear(decider));
             }
             (Book::SpdIn, Some(set)) => {
                 spd.classify_into(domain, flows, out, |decider| self.opened_by(decider, set));
+            }
+            (Book::GroupIn, _) => {
+                spd.classify_into(domain, flows, out, |decider| self.by_group(decider));
+            }
+            (Book::SpdOut, _) => {
+                let read = |decider| self.to_leave(decider).by_way_out();
+                spd.classify_into(domain, flows, out, read);
+            }
+            (Book::GroupOut, _) => {
+                let read = |decider| self.by_group(decider).by_way_out();
+                spd.classify_into(domain, flows, out, read);
+            }
+        }
+    }
+
+    /// Asks several books, one after the other. The first that refuses a flow decides; those behind
+    /// it are not named.
+    fn compose(
+        &self,
+        books: [Option<DomainId>; 3],
+        scope: Scope,
+        of: &[Flow],
+        out: &mut [FlowVerdict],
+    ) {
+        let mut verdicts = [FlowVerdict::NOT_ASKED; AT_ONCE];
+        for (flows, out) in of.chunks(AT_ONCE).zip(out.chunks_mut(AT_ONCE)) {
+            let verdicts = &mut verdicts[..flows.len()];
+            out.fill(FlowVerdict::NOT_ASKED);
+            for domain in books.into_iter().flatten() {
+                self.ask_book(domain, scope, flows, verdicts);
+                out.iter_mut().zip(&*verdicts).for_each(|(so_far, next)| so_far.then(next));
             }
         }
     }
@@ -171,23 +339,42 @@ impl Tables {
     pub fn judge(
         &self,
         scope: Scope,
+        exit: Exit,
         flow: &Flow,
-        asked: &mut impl FnMut(Consultation),
+        told: &mut impl FnMut(Consultation),
     ) -> FlowVerdict {
-        let domain = self.scopes.domain(scope);
         let mut verdict = [FlowVerdict::NOT_ASKED];
-        self.classify(scope, std::slice::from_ref(flow), &mut verdict);
+        self.classify(scope, exit, std::slice::from_ref(flow), &mut verdict);
+        let Asked { groups_in, spd, groups_out, .. } = self.books(scope, exit);
+        let books = [groups_in, spd, groups_out].into_iter().flatten();
+        self.ask_in_turn(scope, books.map(|domain| (domain, flow)), told);
         let [verdict] = verdict;
-        let matching = self.spd.matching(domain, flow);
-        asked(Consultation {
-            scope,
-            flow: *flow,
-            domain,
-            generation: self.spd.generation(domain),
-            decider: matching.first().copied().unwrap_or_default(),
-            beaten: matching.iter().skip(1).filter_map(|beaten| beaten.slot()).collect(),
-        });
         verdict
+    }
+
+    /// The verdict of a group's rule.
+    #[inline]
+    fn by_group(&self, decider: Decider) -> FlowVerdict {
+        let is_audit = |slot| {
+            let action = self.spd.policy(slot).action;
+            matches!(
+                action,
+                Action::Permit(GroupMode::Audit)
+                    | Action::Deny(GroupMode::Audit)
+                    | Action::NoRule(GroupMode::Audit)
+            )
+        };
+        match decider {
+            Decider::FragmentPorts(slot) if is_audit(slot) => {
+                FlowVerdict { deciders: Deciders::one(slot), ..FlowVerdict::NOT_ASKED }
+            }
+            // The last rule of a port's groups matches everything.
+            Decider::None => FlowVerdict {
+                action: FlowAction::Refuse(Refusal::GroupNoMatch),
+                ..FlowVerdict::NOT_ASKED
+            },
+            Decider::Policy(_) | Decider::FragmentPorts(_) => self.to_leave(decider),
+        }
     }
 
     /// The verdict on a packet that is to leave (RFC 4301 §5.1).
@@ -242,8 +429,13 @@ fn resolve(sets: &SetPlaces, action: Action) -> Result<FlowAction, TablesError> 
             Some(place) => Ok(FlowAction::Protect(place)),
             None => Err(TablesError::UnknownSet(id)),
         },
-        Action::Bypass => Ok(FlowAction::Permit),
+        Action::Bypass
+        | Action::Permit(_)
+        | Action::Deny(GroupMode::Audit)
+        | Action::NoRule(GroupMode::Audit) => Ok(FlowAction::Permit),
         Action::Discard => Ok(FlowAction::Refuse(Refusal::Discard)),
+        Action::Deny(GroupMode::Enforce) => Ok(FlowAction::Refuse(Refusal::GroupDeny)),
+        Action::NoRule(GroupMode::Enforce) => Ok(FlowAction::Refuse(Refusal::GroupNoMatch)),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The answer of the tables for a flow.
 
+use crate::domain::IngressClass;
 use crate::ids::{PolicyIndex, SetIndex};
 
 /// The rule of one book that decides a flow.
@@ -56,6 +57,14 @@ impl Deciders {
         Deciders([slot.0, NONE, NONE])
     }
 
+    /// Adds the rule of the book that was asked next.
+    #[inline]
+    pub(crate) fn push(&mut self, slot: PolicyIndex) {
+        if let Some(place) = self.0.iter_mut().find(|place| **place == NONE) {
+            *place = slot.0;
+        }
+    }
+
     /// Names these rules, at most three: those behind the third are left out.
     pub fn of(slots: &[PolicyIndex]) -> Deciders {
         let mut deciders = Deciders::NONE;
@@ -106,16 +115,32 @@ pub enum Refusal {
     Unprotected,
     /// The packet was opened by an SA that the matching policy does not name.
     SelectorMismatch,
+    /// A rule of a security group denies it.
+    GroupDeny,
+    /// The port has security groups, and no rule of theirs matches.
+    GroupNoMatch,
 }
 
-/// The egress ports that a verdict depends on: those about which the books that are asked last say
-/// the same.
+/// The way out of the gateway that a packet is to take, as far as verdicts depend on it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Exit {
+    /// It leaves by no port, or another question is asked about that: no group of an egress port
+    /// is asked.
+    Other,
+    /// By a protected port of this class.
+    Inside(IngressClass),
+    /// By an unprotected port of this class.
+    Outside(IngressClass),
+}
+
+/// The ways out that a verdict holds for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum EgressClass {
-    /// The verdict holds by whichever port the packet leaves.
+    /// The verdict holds whatever way the packet takes.
     #[default]
     Any,
-    /// The verdict holds by ports of this class only.
+    /// The verdict holds for ways out of this class only
+    /// ([`Tables::egress_class`](crate::Tables::egress_class)).
     Only(u16),
 }
 
@@ -127,6 +152,33 @@ impl FlowVerdict {
         egress: EgressClass::Any,
     };
 
+    /// Returns the verdict as one of a book that is asked about the way out: refused packets are
+    /// refused there only.
+    #[inline]
+    pub(crate) fn by_way_out(self) -> FlowVerdict {
+        FlowVerdict { egress: EgressClass::Only(0), ..self }
+    }
+
+    /// Returns whether the packet passes, in cleartext or protected.
+    #[inline]
+    pub fn passes(&self) -> bool {
+        !matches!(self.action, FlowAction::Refuse(_))
+    }
+
+    /// Adds what the book says that is asked next: it is asked of what passes only. What is to be
+    /// protected stays so where groups permit it.
+    #[inline]
+    pub(crate) fn then(&mut self, next: &FlowVerdict) {
+        if !self.passes() {
+            return;
+        }
+        if next.action != FlowAction::Permit {
+            self.action = next.action;
+        }
+        self.egress = next.egress;
+        next.deciders.slots().for_each(|slot| self.deciders.push(slot));
+    }
+
     /// Returns whether a book was asked: what passes has a rule that permits it.
     #[inline]
     pub fn is_asked(&self) -> bool {
@@ -136,13 +188,12 @@ impl FlowVerdict {
     /// Returns whether it says that no rule matched.
     #[inline]
     pub fn is_negative(&self) -> bool {
-        matches!(self.action, FlowAction::Refuse(_)) && self.deciders.is_empty()
+        matches!(self.action, FlowAction::Refuse(Refusal::NoMatch | Refusal::GroupNoMatch))
     }
 }
 
 impl EgressClass {
-    /// Returns whether a verdict of this class holds for a packet that leaves by a port of
-    /// `class`.
+    /// Returns whether a verdict of this class holds for a packet whose way out is of `class`.
     #[inline]
     pub fn admits(self, class: u16) -> bool {
         match self {

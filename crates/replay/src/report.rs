@@ -374,6 +374,8 @@ fn policies(snapshot: &Snapshot, outcome: &Outcome) -> Vec<PolicyLine> {
         action: match policy.action {
             Action::Bypass => "bypass".into(),
             Action::Discard => "discard".into(),
+            Action::Permit(_) => "permit".into(),
+            Action::Deny(_) | Action::NoRule(_) => "deny".into(),
             Action::Protect(id) => match set_of(snapshot, id) {
                 Some(set) => format!("protect {}", set.peer),
                 None => "protect".into(),

@@ -18,7 +18,7 @@ use dataplane::{
     Verdict,
 };
 use ipsec::Mode;
-use policy::{Action, Direction};
+use policy::{Action, Direction, GroupMode, GroupSide};
 use wire::{Address, Family, Flow, Upper};
 
 use crate::carried::{self, Bearing, Carrier};
@@ -353,6 +353,10 @@ impl<'w> Oracle<'w> {
                 None => return dropped(DropReason::SelectorMismatch),
             }
         }
+        // The groups judge what it is, not what it quotes.
+        if let Some(reason) = self.refused_by_groups(GroupSide::In, port, &inner.flow) {
+            return dropped(reason);
+        }
         match spd::judge(&self.world.policies, Direction::Inbound, &flow) {
             Judgement::Entry(_, Action::Protect(set))
                 if self.world.set_place(set).0 as usize == peer =>
@@ -379,11 +383,14 @@ impl<'w> Oracle<'w> {
         if listed && is_spared(&self.world.port(port).allow_host, &packet.flow) {
             return to_linux();
         }
+        if let Some(reason) = self.refused_by_groups(GroupSide::In, port, &packet.flow) {
+            return dropped(reason);
+        }
         // RFC 4301 §5.2: the SPD first.
         match spd::judge(&self.world.policies, Direction::Inbound, &packet.flow) {
             Judgement::Entry(_, Action::Bypass) => self.onward(packet, Came::Clear(port)),
             Judgement::Entry(_, Action::Protect(_)) => dropped(DropReason::Unprotected),
-            Judgement::Entry(_, Action::Discard) => dropped(DropReason::PolicyDiscard),
+            Judgement::Entry(..) => dropped(DropReason::PolicyDiscard),
             Judgement::Opaque(_) => dropped(DropReason::FragmentPorts),
             Judgement::Nothing if listed => to_linux(),
             Judgement::Nothing => dropped(DropReason::NoMatch),
@@ -412,11 +419,37 @@ impl<'w> Oracle<'w> {
         if !taken_in || spared {
             return None;
         }
+        if let Some(reason) = self.refused_by_groups(GroupSide::In, port, flow) {
+            return Some(reason);
+        }
         match spd::judge(&self.world.policies, Direction::Inbound, flow) {
-            Judgement::Entry(_, Action::Protect(_)) => Some(DropReason::Unprotected),
-            Judgement::Entry(_, Action::Discard) => Some(DropReason::PolicyDiscard),
-            Judgement::Opaque(_) => Some(DropReason::FragmentPorts),
             Judgement::Entry(_, Action::Bypass) | Judgement::Nothing => None,
+            Judgement::Entry(_, Action::Protect(_)) => Some(DropReason::Unprotected),
+            Judgement::Entry(..) => Some(DropReason::PolicyDiscard),
+            Judgement::Opaque(_) => Some(DropReason::FragmentPorts),
+        }
+    }
+
+    /// The security groups of a port, on one side of it: the first rule that matches decides; where
+    /// none does the packet is denied. In audit mode it passes.
+    fn refused_by_groups(&self, side: GroupSide, port: PortId, flow: &Flow) -> Option<DropReason> {
+        let policies = &self.world.policies;
+        let mode = |id| match policies.iter().find(|rule| rule.id == id)?.action {
+            Action::Permit(mode) | Action::Deny(mode) | Action::NoRule(mode) => Some(mode),
+            Action::Protect(_) | Action::Bypass | Action::Discard => None,
+        };
+        match spd::judge_groups(policies, side, port.0, flow)? {
+            Judgement::Entry(id, _) | Judgement::Opaque(id)
+                if mode(id) == Some(GroupMode::Audit) =>
+            {
+                None
+            }
+            Judgement::Entry(_, Action::Deny(_)) => Some(DropReason::GroupDeny),
+            Judgement::Entry(_, Action::NoRule(_)) | Judgement::Nothing => {
+                Some(DropReason::GroupNoMatch)
+            }
+            Judgement::Entry(..) => None,
+            Judgement::Opaque(_) => Some(DropReason::FragmentPorts),
         }
     }
 
@@ -489,19 +522,35 @@ impl<'w> Oracle<'w> {
         };
         let Some(hop) = hop.filter(|_| reasons.is_empty()) else { return any_of(reasons) };
         let (port, to) = self.next_hop(hop.0 as usize, destination);
-        if self.world.port(port).side == Side::Protected {
-            return self.leave(packet, came, port, to, None);
+        // What came in clear by a protected port is asked about now, all in one question.
+        if let Came::Clear(ingress) = came
+            && self.world.port(ingress).side == Side::Protected
+            && let Some(reason) = self.refused_by_groups(GroupSide::In, ingress, &packet.flow)
+        {
+            return dropped(reason);
         }
-        match spd::judge(&self.world.policies, Direction::Outbound, &packet.flow) {
+        let refused_on_leaving =
+            || self.refused_by_groups(GroupSide::Out, port, &packet.flow).map(dropped);
+        if self.world.port(port).side == Side::Protected {
+            let refused = refused_on_leaving();
+            return refused.unwrap_or_else(|| self.leave(packet, came, port, to, None));
+        }
+        let judgement = spd::judge(&self.world.policies, Direction::Outbound, &packet.flow);
+        if matches!(judgement, Judgement::Entry(_, Action::Bypass | Action::Protect(_)))
+            && let Some(refused) = refused_on_leaving()
+        {
+            return refused;
+        }
+        match judgement {
             // What quotes a packet that an SA protects does not leave in clear.
             Judgement::Entry(_, Action::Bypass) if matches!(came, Came::MadeOfSecret(_)) => {
                 dropped(DropReason::IcmpInClear)
             }
             Judgement::Entry(_, Action::Bypass) => self.leave(packet, came, port, to, None),
-            Judgement::Entry(_, Action::Discard) => dropped(DropReason::PolicyDiscard),
             Judgement::Entry(_, Action::Protect(set)) => {
                 self.protect(packet, came, self.world.set_place(set))
             }
+            Judgement::Entry(..) => dropped(DropReason::PolicyDiscard),
             Judgement::Opaque(_) => dropped(DropReason::FragmentPorts),
             Judgement::Nothing => dropped(DropReason::NoMatch),
         }

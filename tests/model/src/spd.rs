@@ -9,7 +9,7 @@
 
 use std::cmp::Ordering;
 
-use policy::{Action, Direction, Policy, PolicyId, UpperSelector};
+use policy::{Action, Direction, GroupSide, Policy, PolicyId, UpperSelector};
 use wire::{Family, Flow, Upper};
 
 /// The database's answer for a packet.
@@ -63,23 +63,52 @@ struct Packet {
 ///    hold stops the search.
 /// 4. What nothing matches is discarded.
 pub fn judge(policies: &[Policy], direction: Direction, flow: &Flow) -> Judgement {
+    let of_spd = policies.iter().filter(|policy| policy.group.is_none());
+    let applies = |entry: &&Policy| match (entry.only, direction) {
+        (Some(Direction::Inbound), Direction::Outbound) => false,
+        (Some(Direction::Outbound), Direction::Inbound) => false,
+        (Some(_), _) | (None, _) => true,
+    };
+    first(of_spd.filter(applies).collect(), &read(direction, flow))
+}
+
+/// Judges a packet by the security groups of a port, on the side by which it passes the port.
+/// `None`: the port has none there.
+///
+/// A group's rule says source and destination as the packet has them: the source is local, as
+/// outbound.
+pub fn judge_groups(
+    policies: &[Policy],
+    side: GroupSide,
+    port: u16,
+    flow: &Flow,
+) -> Option<Judgement> {
+    let of_port = |rule: &&Policy| {
+        let ports = rule.ingress.as_deref().unwrap_or_default();
+        rule.group == Some(side) && ports.contains(&port)
+    };
+    let rules: Vec<&Policy> = policies.iter().filter(of_port).collect();
+    let has_rules = |rule: &&Policy| {
+        let of_family = |ranges: &[policy::AddressRange]| {
+            ranges.iter().any(|range| range.family == flow.family)
+        };
+        of_family(&rule.selector.local) && of_family(&rule.selector.remote)
+    };
+    if !rules.iter().any(has_rules) {
+        return None;
+    }
+    Some(first(rules, &read(Direction::Outbound, flow)))
+}
+
+/// The first entry that matches, in their order.
+fn first(mut entries: Vec<&Policy>, packet: &Packet) -> Judgement {
     // "The SPD is ordered": here by priority; among equals the newest first.
-    let mut ordered: Vec<&Policy> = policies.iter().collect();
-    ordered.sort_by(|a, b| match b.priority.cmp(&a.priority) {
+    entries.sort_by(|a, b| match b.priority.cmp(&a.priority) {
         Ordering::Equal => b.id.0.cmp(&a.id.0),
         unequal => unequal,
     });
-
-    let packet = read(direction, flow);
-
-    for entry in ordered {
-        if entry.only == Some(Direction::Inbound) && direction == Direction::Outbound {
-            continue;
-        }
-        if entry.only == Some(Direction::Outbound) && direction == Direction::Inbound {
-            continue;
-        }
-        match compare(entry, &packet) {
+    for entry in entries {
+        match compare(entry, packet) {
             Answer::Matches => return Judgement::Entry(entry.id, entry.action),
             Answer::Opaque => return Judgement::Opaque(entry.id),
             Answer::Differs => {}

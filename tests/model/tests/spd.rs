@@ -164,6 +164,7 @@ fn a_policy_of(families: &'static [Family]) -> impl Strategy<Value = Policy> {
             action,
             priority,
             only,
+            group: None,
             ingress: None,
             selector: Selector { local, remote, protocol, upper },
         },

@@ -631,6 +631,7 @@ pub fn policy(
         action,
         priority,
         only: None,
+        group: None,
         ingress: None,
         selector,
     }

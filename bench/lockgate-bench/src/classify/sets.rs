@@ -105,6 +105,7 @@ fn policies(selectors: Vec<Selector>) -> Vec<Policy> {
         action: Action::Bypass,
         priority: count - number,
         only: Some(Direction::Outbound),
+        group: None,
         ingress: None,
         selector,
     };

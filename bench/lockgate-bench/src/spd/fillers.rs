@@ -77,6 +77,7 @@ pub(in super::super) fn policies(
         action: Action::Bypass,
         priority: (count - place) as u32 + 1,
         only: Some(Direction::Outbound),
+        group: None,
         ingress: None,
         selector: selector(traffic, place, rules, &mut random),
     };

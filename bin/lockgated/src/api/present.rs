@@ -31,6 +31,8 @@ pub(super) fn policies(running: &Running) -> Vec<v1::Policy> {
             Action::Protect(set) => ("PROTECT", peers.get(&set).map(|peer| (*peer).to_owned())),
             Action::Bypass => ("BYPASS", None),
             Action::Discard => ("DISCARD", None),
+            Action::Permit(_) => ("PERMIT", None),
+            Action::Deny(_) | Action::NoRule(_) => ("DENY", None),
         };
         let direction = match policy.only {
             None => "both",
@@ -92,7 +94,7 @@ pub(super) fn host_bypasses(running: &Running) -> Vec<v1::HostBypass> {
 pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
     let snapshot = &*running.snapshot;
     let mut users: HashMap<SaSetId, u32> = HashMap::new();
-    for (_, policy) in snapshot.spd().holding() {
+    for (_, policy) in snapshot.spd().holding_policies() {
         if let Action::Protect(set) = policy.action {
             *users.entry(set).or_default() += 1;
         }

@@ -26,7 +26,11 @@ pub(crate) enum ReserveError {
 
 /// Packets of each port's `allow_host` that the policies of a configuration may want.
 pub(crate) fn reserved_by(compiled: &Compiled, live: &LiveParts) -> Reserved {
-    Reserved::by(&live.ports, &live.routes, compiled.spd.holding().map(|(_, policy)| policy))
+    Reserved::by(
+        &live.ports,
+        &live.routes,
+        compiled.spd.holding_policies().map(|(_, policy)| policy),
+    )
 }
 
 /// Packets that they may want of the services that the ports of a running snapshot list.
@@ -35,7 +39,7 @@ pub(crate) fn reserved_of_earlier(
     compiled: &Compiled,
     live: &LiveParts,
 ) -> Reserved {
-    let policies = compiled.spd.holding().map(|(_, policy)| policy);
+    let policies = compiled.spd.holding_policies().map(|(_, policy)| policy);
     Reserved::of_earlier(&running.sources().ports, &live.ports, &live.routes, policies)
 }
 

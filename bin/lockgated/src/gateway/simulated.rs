@@ -217,7 +217,7 @@ impl World {
         let services: Vec<HostService> = rule.services.iter().map(service).collect();
         let info = PortInfo { allow_host: services.clone(), ..info.clone() };
         ports.set(usize::from(port.0), Some(info.clone()));
-        let policies = self.walked.spd().holding().map(|(_, policy)| policy);
+        let policies = self.walked.spd().holding_policies().map(|(_, policy)| policy);
         let reserved = Reserved::by(&ports, &self.walked.sources().routes, policies);
         let open = reserved.open(&info.name, &services);
         for (passed, of) in rule.services.iter().zip(&services) {

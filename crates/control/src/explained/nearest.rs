@@ -18,7 +18,7 @@ pub(super) fn nearest(
     flow: &Flow,
 ) -> Option<String> {
     // To match a DISCARD policy would not help.
-    let passing = spd.holding().filter(|(_, policy)| policy.action != Action::Discard);
+    let passing = spd.holding_policies().filter(|(_, policy)| policy.action != Action::Discard);
     let near = passing.filter_map(|(_, policy)| {
         let differing = DifferingFields::of(policy, direction, ingress, flow);
         let count = differing.count();

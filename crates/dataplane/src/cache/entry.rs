@@ -65,6 +65,14 @@ const ROUTE_UNKNOWN: u16 = u16::MAX;
 const ROUTE_OTHER: u16 = u16::MAX - 1;
 
 impl CachedRoute {
+    /// The next hop, if it leads to one.
+    pub(crate) fn hop(self) -> Option<NextHopId> {
+        match self {
+            CachedRoute::Via(hop) => Some(hop),
+            CachedRoute::Unknown | CachedRoute::Other => None,
+        }
+    }
+
     fn bits(self) -> u16 {
         match self {
             CachedRoute::Via(NextHopId(hop)) if hop < u32::from(ROUTE_OTHER) => hop as u16,

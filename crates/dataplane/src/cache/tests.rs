@@ -38,6 +38,7 @@ fn policy(id: u32, only: Option<Direction>) -> Policy {
         action: Action::Bypass,
         priority: 1,
         only,
+        group: None,
         ingress: None,
         selector: Selector {
             local: vec!["10.0.0.0/8".parse().unwrap(), "2001:db8::/32".parse().unwrap()],

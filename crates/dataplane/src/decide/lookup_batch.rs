@@ -1,6 +1,6 @@
 //! The lookups of a batch: those in the cache, and those in the tables.
 
-use policy::{FlowVerdict, Scope};
+use policy::{Exit, FlowVerdict, Scope};
 use wire::Flow;
 
 use crate::cache::{Firsts, Lane, Lanes, Words};
@@ -21,8 +21,8 @@ pub(super) struct LookupBatch {
     pending: Vec<PendingLookup>,
     /// Flows that are looked up; those in `pending` count into it.
     flows: Vec<Flow>,
-    /// One entry a flow.
-    scopes: Vec<Scope>,
+    /// Scope and way out: one entry a flow.
+    questions: Vec<(Scope, Exit)>,
     /// One entry a flow, once it is looked up; behind them what is left of larger batches.
     verdicts: Vec<FlowVerdict>,
     /// The first of the packets of a lane that have one key and wait, by their places in `pending`.
@@ -34,7 +34,7 @@ pub(super) struct LookupBatch {
 pub(super) struct PendingLookup {
     row: u16,
     flow: u16,
-    hop: NextHopId,
+    hop: Option<NextHopId>,
     entry: Option<Entry>,
 }
 
@@ -51,7 +51,7 @@ impl PendingLookup {
     }
 
     /// The next hop by which the packet will leave, as it was given.
-    pub(super) fn hop(&self) -> NextHopId {
+    pub(super) fn hop(&self) -> Option<NextHopId> {
         self.hop
     }
 
@@ -64,22 +64,23 @@ impl LookupBatch {
     pub(super) fn clear(&mut self) {
         self.pending.clear();
         self.flows.clear();
-        self.scopes.clear();
+        self.questions.clear();
     }
 
-    /// Adds a row that waits for what the tables say of a flow in a scope.
+    /// Adds a row that waits for what the tables say of a flow in a scope, for a way out, with the
+    /// next hop by which its packet would leave then.
     #[inline]
-    pub(super) fn enqueue(&mut self, row: usize, scope: Scope, flow: Flow) {
-        self.enqueue_via(row, scope, flow, NextHopId(u32::MAX));
-    }
-
-    /// Does as [`enqueue`](Self::enqueue) for a packet that would leave by a next hop.
-    #[inline]
-    pub(super) fn enqueue_via(&mut self, row: usize, scope: Scope, flow: Flow, hop: NextHopId) {
+    pub(super) fn enqueue(
+        &mut self,
+        row: usize,
+        question: (Scope, Exit),
+        flow: Flow,
+        hop: Option<NextHopId>,
+    ) {
         let place = self.flows.len() as u16;
         self.pending.push(PendingLookup { row: row as u16, flow: place, hop, entry: None });
         self.flows.push(flow);
-        self.scopes.push(scope);
+        self.questions.push(question);
     }
 
     /// Begins with the packets of a lane: none of them waits yet.
@@ -93,7 +94,8 @@ impl LookupBatch {
         &mut self,
         lane: &Lane<WORDS>,
         at: usize,
-        flow: Flow,
+        (flow, exit): (Flow, Exit),
+        hop: Option<NextHopId>,
     ) -> bool
     where
         Flow: Words<WORDS>,
@@ -106,11 +108,11 @@ impl LookupBatch {
         let first = firsts.find(lane.hash(at), pending.len(), same);
         if let Some(first) = first {
             let flow = pending[first].flow;
-            let (row, hop) = (lane.row(at) as u16, NextHopId(u32::MAX));
+            let row = lane.row(at) as u16;
             pending.push(PendingLookup { row, flow, hop, entry: None });
             return false;
         }
-        self.enqueue(lane.row(at), lane.scope(at), flow);
+        self.enqueue(lane.row(at), (lane.scope(at), exit), flow, hop);
         let entry = match <Flow as Words<WORDS>>::IS_V6 {
             false => Entry::V4(at as u16),
             true => Entry::V6(at as u16),
@@ -119,17 +121,10 @@ impl LookupBatch {
         true
     }
 
-    /// Sets the next hop by which the packet that was added last would leave.
-    pub(super) fn last_goes_via(&mut self, hop: NextHopId) {
-        if let Some(pending) = self.pending.last_mut() {
-            pending.hop = hop;
-        }
-    }
-
-    /// Looks up all flows, together where they are of one scope.
+    /// Looks up all flows, together where they are of one question.
     #[inline]
     pub(super) fn run(&mut self, snapshot: &Snapshot, counters: &mut Counters) {
-        let LookupBatch { flows, scopes, verdicts, .. } = self;
+        let LookupBatch { flows, questions, verdicts, .. } = self;
         if flows.is_empty() {
             return;
         }
@@ -138,10 +133,11 @@ impl LookupBatch {
         }
         let mut start = 0;
         while start < flows.len() {
-            let of = scopes[start];
-            let others = scopes[start..].iter().position(|scope| *scope != of);
+            let of = questions[start];
+            let others = questions[start..].iter().position(|question| *question != of);
             let end = others.map_or(flows.len(), |others| start + others);
-            snapshot.tables().classify(of, &flows[start..end], &mut verdicts[start..end]);
+            let (flows, verdicts) = (&flows[start..end], &mut verdicts[start..end]);
+            snapshot.tables().classify(of.0, of.1, flows, verdicts);
             start = end;
         }
         counters.full_lookups += flows.len() as u64;

@@ -1,7 +1,7 @@
 //! A look at packets from a protected port.
 
 use ipsec::template::{MOST_FRONT, TAIL_BYTES};
-use policy::Book;
+use policy::Question;
 use wire::glance::{self, Glance, V4_SEEN, V6_SEEN, double};
 use wire::link::{Entrance, TAGGED_BYTES, ethertype};
 use wire::{Address, BATCH, Descriptor, Family, Frames, Received, packet};
@@ -11,7 +11,7 @@ use super::prepared_path::{Heading, PathId, PathTarget};
 use super::{Columns, FastPath, Row, TOO_MANY_RUNS};
 use crate::batch_context::BatchContext;
 use crate::cache::{Column, FlowCache, Scopes, bits, v4_head, v6_head};
-use crate::ids::NextHopId;
+use crate::ids::{NextHopId, PortId};
 use crate::port::Side;
 use crate::routes::RouteTable;
 use crate::stage::{Stage, StageClock};
@@ -69,7 +69,7 @@ impl FastPath {
     ) -> u64 {
         self.counts_lookups = cache.is_some();
         let ingress = self.gate.ingress;
-        let scope = |family| context.snapshot.scope(ingress, Book::SpdOut, family, None);
+        let scope = |family| context.snapshot.scope(ingress, Question::Through, family, None);
         let (of_v4, of_v6) = (scope(Family::V4), scope(Family::V6));
         let (mut judge, v4, v6) = self.judge();
         let mut fit = 0;
@@ -95,7 +95,7 @@ impl FastPath {
         hop: NextHopId,
     ) -> u64 {
         let (ingress, heading) = (self.gate.ingress, Heading::Out);
-        let scope = |family| context.snapshot.scope(ingress, Book::SpdOut, family, None);
+        let scope = |family| context.snapshot.scope(ingress, Question::Through, family, None);
         let (of_v4, of_v6) = (scope(Family::V4), scope(Family::V6));
         let (mut judge, v4, v6) = self.judge();
         match (common.v4, common.v6) {
@@ -146,7 +146,9 @@ impl FastPath {
         let Columns { rows, v4, .. } = &mut *self.columns;
         let to = (v4.heads[mask.trailing_zeros() as usize][0] >> 32) as u32;
         let Some(last_route) = around(context, Address::v4(to)) else { return OneRoute::No };
-        let Some(route) = self.paths.route(context, last_route.hop, Family::V4, cache) else {
+        let Some(route) =
+            self.paths.route(context, (self.gate.ingress, last_route.hop), Family::V4, cache)
+        else {
             return OneRoute::No;
         };
         let routes = context.snapshot.routes();
@@ -172,7 +174,9 @@ impl FastPath {
         let head = &v6.heads[mask.trailing_zeros() as usize];
         let to = Address { family: Family::V6, value: address(head[3], head[4]) };
         let Some(last_route) = around(context, to) else { return OneRoute::No };
-        let Some(route) = self.paths.route(context, last_route.hop, Family::V6, cache) else {
+        let Some(route) =
+            self.paths.route(context, (self.gate.ingress, last_route.hop), Family::V6, cache)
+        else {
             return OneRoute::No;
         };
         let routes = context.snapshot.routes();
@@ -212,14 +216,16 @@ impl super::prepared_path::PreparedPaths {
     fn route<F>(
         &mut self,
         context: &BatchContext<'_, F>,
-        hop: NextHopId,
+        (ingress, hop): (PortId, NextHopId),
         family: Family,
         cache: Option<&FlowCache>,
     ) -> Option<Route> {
         if context.snapshot.side_of(hop) == Side::Unprotected {
             return cache.is_none().then_some(Route { hop, inside: None });
         }
-        if context.snapshot.is_on_link(hop) {
+        let scope = context.snapshot.scope(ingress, Question::Through, family, None);
+        let has_groups = context.snapshot.tables().asks(scope, context.snapshot.exit(hop));
+        if has_groups || context.snapshot.is_on_link(hop) {
             return None;
         }
         let path = self.place(context, PathTarget::Hop(hop, None), family)?;

@@ -6,7 +6,7 @@
 //! at before it remembers a flow; what is remembered here is looked at likewise
 //! (see [`leads_on`]).
 
-use policy::{FlowAction, FlowVerdict, Scope};
+use policy::{EgressClass, Exit, FlowVerdict, Scope};
 use wire::{BATCH, Family, Flow};
 
 use super::Row;
@@ -22,9 +22,9 @@ use crate::snapshot::Snapshot;
 #[derive(Default)]
 pub(super) struct Learning {
     pending: Vec<PendingLookup>,
-    /// Flows that the tables are asked about, and their scopes.
+    /// Flows that the tables are asked about, with their scopes and ways out.
     flows: Vec<Flow>,
-    scopes: Vec<Scope>,
+    questions: Vec<(Scope, Exit)>,
     /// Verdicts of the tables; behind them what is left of larger batches.
     verdicts: Vec<FlowVerdict>,
 }
@@ -139,7 +139,8 @@ impl Judge<'_> {
             verdicts.resize(flows.len(), FlowVerdict::NOT_ASKED);
         }
         let verdicts = &mut verdicts[..flows.len()];
-        context.snapshot.tables().classify(scopes.of(first(mask)), flows, verdicts);
+        let (scope, exit) = (scopes.of(first(mask)), context.snapshot.exit(hop));
+        context.snapshot.tables().classify(scope, exit, flows, verdicts);
         context.counters.full_lookups += flows.len() as u64;
         let (mut last, mut said, mut fit) = (None, Decision::NONE, 0u64);
         for (place, verdict) in bits(mask).zip(&*verdicts) {
@@ -176,8 +177,8 @@ impl Judge<'_> {
             let verdict = flow.map_or(FlowVerdict::NOT_ASKED, |flow| learning.verdicts[flow]);
             if is_first && let Some(cache) = &mut cache {
                 let (scope, counters) = (scopes.of(place), &mut context.counters.cache);
-                let is_refused = matches!(verdict.action, FlowAction::Refuse(_));
-                let route = match heading == Heading::In && is_refused {
+                let goes_nowhere = !verdict.passes() && verdict.egress == EgressClass::Any;
+                let route = match heading == Heading::In && goes_nowhere {
                     true => CachedRoute::Unknown,
                     false => CachedRoute::Via(hop),
                 };
@@ -209,10 +210,10 @@ impl Learning {
         group: &PacketGroup<'_>,
         missing: u64,
     ) {
-        let Learning { pending, flows, scopes, .. } = self;
+        let Learning { pending, flows, questions, .. } = self;
         pending.clear();
         flows.clear();
-        scopes.clear();
+        questions.clear();
         let (mut firsts, mut last_route) = (Firsts::default(), LastRoute::nothing());
         for place in bits(missing) {
             let same = |other: usize| {
@@ -227,12 +228,13 @@ impl Learning {
                 continue;
             }
             let flow = column.flow::<WORDS>(place);
-            let Some((hop, is_asked)) =
-                leads_on(context.snapshot, &mut last_route, &flow, group.heading)
-            else {
+            let hop = leads_on(context.snapshot, &mut last_route, &flow, group.heading);
+            let Some(hop) = hop else {
                 firsts.forget_last();
                 continue;
             };
+            let (scope, exit) = (group.scopes.of(place), context.snapshot.exit(hop));
+            let is_asked = context.snapshot.tables().asks(scope, exit);
             pending.push(PendingLookup {
                 place,
                 hop,
@@ -241,37 +243,37 @@ impl Learning {
             });
             if is_asked {
                 flows.push(flow);
-                scopes.push(group.scopes.of(place));
+                questions.push((scope, exit));
             }
         }
     }
 
-    /// Asks the tables about all flows, those of one scope together.
+    /// Asks the tables about all flows, those of one question together.
     fn look_up<F>(&mut self, context: &mut BatchContext<'_, F>) {
-        let Learning { flows, scopes, verdicts, .. } = self;
+        let Learning { flows, questions, verdicts, .. } = self;
         if verdicts.len() < flows.len() {
             verdicts.resize(flows.len(), FlowVerdict::NOT_ASKED);
         }
         let mut start = 0;
-        for alike in scopes.chunk_by(|a, b| a == b) {
+        for alike in questions.chunk_by(|a, b| a == b) {
             let range = start..start + alike.len();
             start = range.end;
             let verdicts = &mut verdicts[range.clone()];
-            context.snapshot.tables().classify(alike[0], &flows[range], verdicts);
+            let (scope, exit) = alike[0];
+            context.snapshot.tables().classify(scope, exit, &flows[range], verdicts);
         }
         context.counters.full_lookups += flows.len() as u64;
     }
 }
 
-/// Returns the next hop of a flow whose packets the fast path can carry on, and whether the tables
-/// have to be asked: all that the general walk looks at before it remembers a flow. `None`: the
-/// general walk says what becomes of them.
+/// Returns the next hop of a flow whose packets the fast path can carry on: all that the general
+/// walk looks at before it remembers a flow. `None`: the general walk says what becomes of them.
 fn leads_on(
     snapshot: &Snapshot,
     last_route: &mut LastRoute,
     flow: &Flow,
     heading: Heading,
-) -> Option<(NextHopId, bool)> {
+) -> Option<NextHopId> {
     let is_unicast = |address: u128| match flow.family {
         Family::V4 => wire::packet::ipv4_is_unicast(address as u32),
         Family::V6 => wire::packet::ipv6_is_unicast(address),
@@ -280,10 +282,8 @@ fn leads_on(
         return None;
     }
     match (route_flow(snapshot, last_route, flow).ok()?, heading) {
-        (Routed::Inside(hop), Heading::Out) => Some((hop, false)),
-        (Routed::Outside(hop), Heading::Out) | (Routed::Inside(hop), Heading::In) => {
-            Some((hop, true))
-        }
+        (Routed::Inside(hop) | Routed::Outside(hop), Heading::Out)
+        | (Routed::Inside(hop), Heading::In) => Some(hop),
         (Routed::Outside(_), Heading::In) | (Routed::Host, _) => None,
     }
 }

@@ -3,7 +3,7 @@
 
 use ipsec::SaId;
 use ipsec::template::Form;
-use policy::{Deciders, FlowAction, FlowVerdict};
+use policy::{Deciders, EgressClass, FlowAction, FlowVerdict};
 use wire::link::LinkTemplate;
 use wire::{Address, Family};
 
@@ -170,8 +170,10 @@ impl PreparedPaths {
         let hop = match route {
             _ if value.is_nothing() => return self.push(Decision::NONE),
             CachedRoute::Via(hop) => hop,
-            // It goes nowhere: no route is remembered with it.
-            _ if is_refused && heading == Heading::In => NextHopId(u32::MAX),
+            // Refused whatever its way: no route is remembered with it.
+            _ if is_refused && heading == Heading::In && verdict.egress == EgressClass::Any => {
+                NextHopId(u32::MAX)
+            }
             CachedRoute::Unknown | CachedRoute::Other => return self.push(Decision::NONE),
         };
         self.by_verdict(context, (verdict, hop), (heading, family), destination)

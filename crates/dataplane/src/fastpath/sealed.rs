@@ -5,7 +5,7 @@ use std::ops::Range;
 use ipsec::replay::Advance;
 use ipsec::sealer::Opener;
 use ipsec::{InboundSa, OpenJob, ReplayError, SaId, Spi, Suite};
-use policy::{Book, Scope};
+use policy::{Question, Scope};
 use wire::flow::protocol;
 use wire::glance::{self, Glance, V4_SEEN, V6_SEEN, double, word};
 use wire::link::{TAGGED_BYTES, ethertype};
@@ -376,7 +376,7 @@ fn find<'s, F: Frames>(
         return None;
     }
     let set = snapshot.set_of(sa.id);
-    let scope = |family| snapshot.scope(ingress, Book::SpdIn, family, Some(set));
+    let scope = |family| snapshot.scope(ingress, Question::Enter, family, Some(set));
     let of = snapshot.set(set);
     known.push(Known {
         spi,

@@ -1,18 +1,18 @@
 //! The policies that decided a packet, asked after the fact: the walk's own questions, of a row as
 //! it was when the policies were asked. Counts nothing.
 
-use policy::{Book, FlowVerdict, PolicyIndex};
+use policy::{PolicyIndex, Question};
 
 use crate::decide::decide_one;
 use crate::row::Row;
 use crate::snapshot::Snapshot;
 
-/// Policies that matched a packet.
+/// Policies, or rules of groups, that decided about a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Rule {
-    /// The one that said whether it may come in.
+    /// The last one that was asked whether it may come in.
     pub(super) inbound: Option<PolicyIndex>,
-    /// The one that said whether it may go out.
+    /// The last one that was asked whether it may go out.
     pub(super) outbound: Option<PolicyIndex>,
 }
 
@@ -24,15 +24,14 @@ impl Rule {
         row.packet.length = row.packet.length.min(bytes.len() as u32);
         let (tables, mut rule) = (snapshot.tables(), Rule::default());
         // Where it goes is known: only who said so is asked for.
-        let _ = decide_one(snapshot, &row, bytes, |scope, flow| {
-            let mut verdict = [FlowVerdict::NOT_ASKED];
-            tables.classify(scope, std::slice::from_ref(flow), &mut verdict);
-            let decider = verdict[0].deciders.slots().last();
-            match tables.scopes().domain(scope).book() {
-                Book::SpdIn => rule.inbound = decider,
-                Book::SpdOut => rule.outbound = decider,
+        let _ = decide_one(snapshot, &row, bytes, |asked| {
+            let verdict = asked.classify(tables);
+            let decider = verdict.deciders.slots().last();
+            match asked.question(tables) {
+                Question::Enter => rule.inbound = decider,
+                Question::Leave | Question::Through => rule.outbound = decider,
             }
-            verdict[0]
+            verdict
         });
         rule
     }

@@ -80,6 +80,7 @@ fn policy() -> impl Strategy<Value = Policy> {
             action,
             priority,
             only,
+            group: None,
             ingress: ingress.map(Into::into),
             selector: Selector { local, remote, protocol, upper },
         },
@@ -383,6 +384,7 @@ fn sites(count: u32, set: impl Fn(u32) -> u32) -> Vec<Policy> {
         action: Action::Protect(SaSetId(set(place))),
         priority: 100,
         only: None,
+        group: None,
         ingress: None,
         selector: Selector {
             local: vec![number_range(0x0a00_0000, 0x0aff_ffff)],

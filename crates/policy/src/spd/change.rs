@@ -3,7 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::{Change, Made, NeedsRenewal, Slot, Slots, Spd, SpdError};
+use super::{
+    Change, Made, NeedsRenewal, Slot, Slots, Spd, SpdError, cost_of_groups_out, mark_dependents,
+};
 use crate::by_slot::BySlot;
 use crate::classifier::Budget;
 use crate::domain::DomainId;
@@ -54,6 +56,14 @@ impl Spd {
             touch(self.policy(*index));
             next.log.push(Change::Removed(*index));
         }
+        // Packets of a port without groups are not asked about them: that changes with the base.
+        let begins = |policy: &Policy| {
+            let mut domains = self.base.classes.domains_of(policy);
+            policy.group.is_some() && domains.any(|domain| self.rules(domain) == 0)
+        };
+        if added.iter().any(begins) {
+            return Err(NeedsRenewal::Ingress);
+        }
         for policy in added {
             touch(&policy);
             next.log.push(Change::Added(PolicyIndex(next.slots() as u32)));
@@ -61,7 +71,8 @@ impl Spd {
         }
         next.overlay(&touched, self.log.len())?;
         let domains = (0..).map(DomainId).zip(touched).filter(|(_, touched)| *touched);
-        domains.for_each(|(domain, _)| next.raise(domain));
+        let domains: Vec<DomainId> = domains.map(|(domain, _)| domain).collect();
+        next.raise(&domains);
         Ok(next)
     }
 
@@ -162,7 +173,7 @@ impl Spd {
             return Ok((next, Slots::Kept));
         }
         next.continue_from(self);
-        domains.iter().for_each(|domain| next.raise(*domain));
+        next.raise(&domains);
         Ok((next, Slots::Kept))
     }
 
@@ -191,11 +202,16 @@ impl Spd {
         Ok(made.searched(self.search))
     }
 
-    fn raise(&mut self, domain: DomainId) {
-        let generation = &mut self.generations[usize::from(domain.0)];
-        let (next, began_anew) = generation.next();
-        *generation = next;
-        self.wraps += u32::from(began_anew);
+    /// Raises the generations of domains whose policies changed, and of those whose question asks
+    /// them, each by 1.
+    fn raise(&mut self, changed: &[DomainId]) {
+        let raised = mark_dependents(changed, self.tables.len());
+        for (generation, _) in self.generations.iter_mut().zip(raised).filter(|(_, marked)| *marked)
+        {
+            let (next, began_anew) = generation.next();
+            *generation = next;
+            self.wraps += u32::from(began_anew);
+        }
     }
 
     /// The generations of a database that says the same.
@@ -256,6 +272,7 @@ impl Spd {
         if tables.iter().map(Table::len).sum::<usize>() > Spd::MAX_RULES {
             return Err(NeedsRenewal::Rules);
         }
+        self.groups_out = cost_of_groups_out(&tables);
         self.tables = tables;
         Ok(())
     }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::Direction;
 use crate::{Action, AddressRange, PolicyId, PortRange, SaSetId, Selector, UpperSelector};
 use wire::Address;
 use wire::Upper;
@@ -12,6 +13,7 @@ fn policy(id: u32, priority: u32) -> Policy {
         action: Action::Protect(SaSetId(id)),
         priority,
         only: None,
+        group: None,
         ingress: None,
         selector: Selector {
             local: vec!["10.1.0.0/16".parse().unwrap()],

@@ -1,10 +1,12 @@
 //! Verdicts against RFC 4301's own words, and how tables are made from one another.
 
 use super::*;
+use proptest::prelude::*;
+use wire::Upper;
+
 use crate::book::Direction;
 use crate::policy::PolicyId;
-use crate::selector::{Selector, UpperSelector};
-use wire::Upper;
+use crate::selector::{PortRange, Selector, UpperSelector};
 
 const BERLIN: SaSetId = SaSetId(7);
 const CARLA: SaSetId = SaSetId(9);
@@ -22,6 +24,7 @@ fn policy(id: u32, action: Action) -> Policy {
         action,
         priority: 1,
         only: None,
+        group: None,
         ingress: None,
         selector: Selector {
             local: vec!["0.0.0.0/0".parse().unwrap()],
@@ -34,7 +37,7 @@ fn policy(id: u32, action: Action) -> Policy {
 
 fn policies() -> Vec<Policy> {
     let with_ports =
-        UpperSelector::Ports { local: vec![], remote: vec![crate::PortRange { lo: 80, hi: 80 }] };
+        UpperSelector::Ports { local: vec![], remote: vec![PortRange { lo: 80, hi: 80 }] };
     let mut web = policy(4, Action::Bypass);
     (web.selector.protocol, web.selector.upper) = (Some(6), with_ports);
     vec![
@@ -52,16 +55,20 @@ fn tables() -> Tables {
 /// A packet to or from 10.`network`.0.1.
 fn flow(book: Book, network: u128, upper: Upper) -> Flow {
     let (local, remote) = (0x0909_0909, 0x0a00_0001 | network << 16);
-    let (source, destination) = match book {
-        Book::SpdOut => (local, remote),
-        Book::SpdIn => (remote, local),
+    let (source, destination) = match book.reads() {
+        Direction::Outbound => (local, remote),
+        Direction::Inbound => (remote, local),
     };
     Flow { family: Family::V4, source, destination, protocol: 6, upper }
 }
 
 fn judge(tables: &Tables, book: Book, by: Option<SetIndex>, flow: Flow) -> FlowVerdict {
-    let scope = tables.scope(CLASS, book, Family::V4, by);
-    tables.judge(scope, &flow, &mut |_| {})
+    let scope = tables.scope(CLASS, Question::of(book), Family::V4, by);
+    let exit = match book {
+        Book::SpdOut => Exit::Outside(CLASS),
+        _ => Exit::Other,
+    };
+    tables.judge(scope, exit, &flow, &mut |_| {})
 }
 
 #[test]
@@ -85,7 +92,7 @@ fn each_action_is_read_as_the_packet_passes() {
         assert_eq!(of(Book::SpdIn, Some(berlin)), opened, "network {network}");
         assert_eq!(of(Book::SpdIn, Some(carla)), mismatch, "network {network}");
     }
-    for book in Book::ALL {
+    for book in [Book::SpdIn, Book::SpdOut] {
         let verdict = judge(&tables, book, None, flow(book, 4, Upper::Fragment));
         assert_eq!(verdict.action, refuse(Refusal::FragmentPorts));
         let web = tables.spd().named("p4").unwrap();
@@ -120,8 +127,9 @@ fn a_set_keeps_its_place_as_long_as_it_is_there() {
     let protect = flow(Book::SpdOut, 1, Upper::None);
     let verdict = judge(&moved, Book::SpdOut, None, protect);
     assert_eq!(verdict.action, FlowAction::Protect(SetIndex(2)), "not what was said before");
-    let scope =
-        |tables: &Tables| tables.scope(CLASS, Book::SpdIn, Family::V6, tables.sets().get(BERLIN));
+    let scope = |tables: &Tables| {
+        tables.scope(CLASS, Question::Enter, Family::V6, tables.sets().get(BERLIN))
+    };
     assert_eq!(scope(&tables), scope(&moved), "a scope is of the set, not of its place");
 }
 
@@ -165,11 +173,237 @@ fn a_set_number_that_fits_into_no_scope_is_refused() {
     let mut named = policy(1, Action::Bypass);
     (named.ingress, named.only) = (Some(ingress.into()), Some(Direction::Outbound));
     let spd = Arc::new(Spd::new(vec![named]).unwrap());
-    let highest = ScopeBits::of(4097 * 4).highest_set();
-    assert_eq!(highest, SaSetId((1 << 17) - 2));
+    let highest = ScopeBits::of(4097 * 8).highest_set();
+    assert_eq!(highest, SaSetId((1 << 16) - 2));
     assert!(Tables::new(spd.clone(), &[highest].into_iter().collect(), None).is_ok());
     let set = SaSetId(highest.0 + 1);
     let error = Tables::new(spd, &[set].into_iter().collect(), None).unwrap_err();
     assert_eq!(error, TablesError::TooManySets { set, highest });
     assert!(error.to_string().contains("restart the daemon"), "{error}");
+}
+
+/// Ports of the worlds below: a protected one and an unprotected one, with groups or without.
+const LAN: u16 = 0;
+const WAN: u16 = 1;
+
+/// A rule of a port's groups, or a policy, as the test thinks of it.
+#[derive(Clone, Debug)]
+struct Line {
+    book: Book,
+    /// The port that a rule of a group is bound to.
+    port: u16,
+    action: Action,
+    source: (u8, u8),
+    destination: (u8, u8),
+    ports: Option<(u16, u16)>,
+}
+
+impl Line {
+    fn policy(&self, place: usize) -> Policy {
+        let of = |(lo, hi): (u8, u8)| vec![format!("10.0.0.{lo}-10.0.0.{hi}").parse().unwrap()];
+        let (source, destination) = (of(self.source), of(self.destination));
+        let (local, remote) = match self.book {
+            Book::SpdIn => (destination, source),
+            _ => (source, destination),
+        };
+        let ports = |(lo, hi)| vec![PortRange { lo, hi }];
+        let upper = match (self.ports, self.book) {
+            (None, _) => UpperSelector::Any,
+            (Some(range), Book::SpdIn) => {
+                UpperSelector::Ports { local: ports(range), remote: vec![] }
+            }
+            (Some(range), _) => UpperSelector::Ports { local: vec![], remote: ports(range) },
+        };
+        let group = match self.book {
+            Book::SpdIn | Book::SpdOut => None,
+            Book::GroupIn => Some(GroupSide::In),
+            Book::GroupOut => Some(GroupSide::Out),
+        };
+        Policy {
+            id: PolicyId(place as u32),
+            name: format!("line{place}"),
+            action: self.action,
+            priority: u32::MAX - place as u32,
+            only: self.book.direction(),
+            group,
+            ingress: group.map(|_| [self.port].into()),
+            selector: Selector { local, remote, protocol: Some(6), upper },
+        }
+    }
+
+    /// What the line says of a flow: `None`: nothing, `Some(false)`: it lacks ports.
+    fn matches(&self, flow: &Flow) -> Option<bool> {
+        let within = |address: u128, (lo, hi): (u8, u8)| {
+            (0x0a00_0000 + u128::from(lo)..=0x0a00_0000 + u128::from(hi)).contains(&address)
+        };
+        if !within(flow.source, self.source) || !within(flow.destination, self.destination) {
+            return None;
+        }
+        match (self.ports, flow.upper) {
+            (None, _) => Some(true),
+            (Some((lo, hi)), Upper::Ports { destination, .. }) => {
+                (lo..=hi).contains(&destination).then_some(true)
+            }
+            (Some(_), _) => Some(false),
+        }
+    }
+}
+
+fn line() -> impl Strategy<Value = Line> {
+    let mode = || prop_oneof![3 => Just(GroupMode::Enforce), 1 => Just(GroupMode::Audit)];
+    let of_group = prop_oneof![
+        mode().prop_map(Action::Permit),
+        mode().prop_map(Action::Deny),
+        mode().prop_map(Action::NoRule),
+    ];
+    let of_spd = prop_oneof![
+        3 => Just(Action::Protect(BERLIN)),
+        1 => Just(Action::Protect(CARLA)),
+        2 => Just(Action::Bypass),
+        1 => Just(Action::Discard),
+    ];
+    let kind = prop_oneof![
+        (proptest::sample::select(vec![Book::GroupIn, Book::GroupOut]), of_group),
+        (proptest::sample::select(vec![Book::SpdIn, Book::SpdOut]), of_spd),
+    ];
+    let range = || (0u8..4, 0u8..4).prop_map(|(one, other)| (one.min(other), one.max(other)));
+    let ports = prop_oneof![Just(None), Just(Some((80u16, 81u16)))];
+    (kind, 0u16..2, range(), range(), ports).prop_map(
+        |((book, action), port, source, destination, ports)| Line {
+            book,
+            port,
+            action,
+            source,
+            destination,
+            ports,
+        },
+    )
+}
+
+/// What a naive reader of the lines says, one book after the other: the action, and the lines that
+/// decided.
+fn read(
+    lines: &[Line],
+    books: &[(Book, u16)],
+    by: Option<SaSetId>,
+    flow: &Flow,
+) -> (FlowAction, Vec<usize>) {
+    let (mut action, mut deciders) = (FlowAction::Permit, Vec::new());
+    let refuse = FlowAction::Refuse;
+    let place_of = |set| if set == BERLIN { SetIndex(0) } else { SetIndex(1) };
+    for &(book, port) in books {
+        let is_group = matches!(book, Book::GroupIn | Book::GroupOut);
+        let of_book =
+            |line: &&(usize, &Line)| line.1.book == book && (!is_group || line.1.port == port);
+        let numbered: Vec<_> = lines.iter().enumerate().collect();
+        let mut of_book = numbered.iter().filter(of_book).peekable();
+        if is_group && of_book.peek().is_none() {
+            continue; // a port without groups
+        }
+        let found = of_book.find_map(|(place, line)| Some((*place, *line, line.matches(flow)?)));
+        deciders.extend(found.map(|(place, ..)| place));
+        let said = found.map(|(_, line, whole)| (line.action, whole));
+        use GroupMode::{Audit, Enforce};
+        action = match (book, said) {
+            (Book::GroupIn | Book::GroupOut, None) => refuse(Refusal::GroupNoMatch),
+            (_, Some((Action::Permit(Audit) | Action::Deny(Audit) | Action::NoRule(Audit), _))) => {
+                action
+            }
+            (Book::SpdIn, Some((_, false))) | (_, Some((_, false))) => {
+                refuse(Refusal::FragmentPorts)
+            }
+            (_, Some((Action::Permit(Enforce), _))) => action,
+            (_, Some((Action::Deny(Enforce), _))) => refuse(Refusal::GroupDeny),
+            (_, Some((Action::NoRule(Enforce), _))) => refuse(Refusal::GroupNoMatch),
+            (Book::SpdIn, Some((Action::Protect(set), _))) if by == Some(set) => FlowAction::Permit,
+            (Book::SpdIn, _) if by.is_some() => refuse(Refusal::SelectorMismatch),
+            (Book::SpdIn, Some((Action::Protect(_), _))) => refuse(Refusal::Unprotected),
+            (_, Some((Action::Protect(set), _))) => FlowAction::Protect(place_of(set)),
+            (_, Some((Action::Bypass, _))) => FlowAction::Permit,
+            (_, Some((Action::Discard, _))) => refuse(Refusal::Discard),
+            (_, None) => refuse(Refusal::NoMatch),
+        };
+        if matches!(action, FlowAction::Refuse(_)) {
+            break;
+        }
+    }
+    (action, deciders)
+}
+
+fn some_flow() -> impl Strategy<Value = Flow> {
+    let upper = prop_oneof![
+        3 => (79u16..=82).prop_map(|destination| Upper::Ports { source: 1, destination }),
+        1 => Just(Upper::Fragment),
+    ];
+    (0u128..5, 0u128..5, upper).prop_map(|(source, destination, upper)| Flow {
+        family: Family::V4,
+        source: 0x0a00_0000 + source,
+        destination: 0x0a00_0000 + destination,
+        protocol: 6,
+        upper,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1024))]
+
+    #[test]
+    fn books_are_asked_in_turn_and_the_first_refusal_decides(
+        lines in proptest::collection::vec(line(), 0..14),
+        flows in proptest::collection::vec(some_flow(), 1..80),
+    ) {
+        let policies = lines.iter().enumerate().map(|(place, line)| line.policy(place)).collect();
+        let tables = Tables::new(Spd::new(policies).unwrap().into(), &sets(), None).unwrap();
+        let (lan, wan) = (tables.spd().class(LAN), tables.spd().class(WAN));
+        let spd = |book| (book, u16::MAX);
+        let (inside, outside) = (Exit::Inside(lan), Exit::Outside(wan));
+        let (into, out) = (Book::GroupIn, Book::GroupOut);
+        let berlin = Some(SetIndex(0));
+        // Port of arrival, question, SA set, way out; and the books that are then asked.
+        let rows: [(u16, Question, Option<SetIndex>, Exit, Vec<(Book, u16)>); 9] = [
+            (WAN, Question::Enter, berlin, inside, vec![(into, WAN), spd(Book::SpdIn), (out, LAN)]),
+            (WAN, Question::Enter, None, inside, vec![(into, WAN), spd(Book::SpdIn), (out, LAN)]),
+            (WAN, Question::Enter, None, outside, vec![(into, WAN), spd(Book::SpdIn)]),
+            (WAN, Question::Enter, berlin, Exit::Other, vec![(into, WAN), spd(Book::SpdIn)]),
+            (WAN, Question::Leave, None, outside, vec![spd(Book::SpdOut), (out, WAN)]),
+            (WAN, Question::Leave, None, inside, vec![(out, LAN)]),
+            (LAN, Question::Through, None, inside, vec![(into, LAN), (out, LAN)]),
+            (LAN, Question::Through, None, outside, vec![(into, LAN), spd(Book::SpdOut), (out, WAN)]),
+            (LAN, Question::Through, None, Exit::Inside(wan), vec![(into, LAN), (out, WAN)]),
+        ];
+        let mut by_class = std::collections::HashMap::new();
+        for (port, question, opened_by, exit, books) in rows {
+            let class = tables.spd().class(port);
+            let scope = tables.scope(class, question, Family::V4, opened_by);
+            let mut verdicts = vec![FlowVerdict::NOT_ASKED; flows.len()];
+            tables.classify(scope, exit, &flows, &mut verdicts);
+            let egress = tables.egress_class(scope, exit);
+            let set = opened_by.map(|_| BERLIN);
+            for (flow, verdict) in flows.iter().zip(&verdicts) {
+                let (action, deciders) = read(&lines, &books, set, flow);
+                let name = |slot: PolicyIndex| tables.spd().policy(slot).id.0 as usize;
+                prop_assert_eq!(verdict.action, action, "{:?} {:?} {}", question, exit, flow);
+                let told: Vec<usize> = verdict.deciders.slots().map(name).collect();
+                prop_assert_eq!(&told, &deciders, "{:?} {:?} {}", question, exit, flow);
+                // A verdict that admits a way out is the one that is given for it.
+                prop_assert!(verdict.egress.admits(egress));
+                for (other, of_other) in by_class.entry((scope, *flow)).or_insert(Vec::new()) {
+                    let (other, of_other): (&FlowVerdict, &u16) = (other, of_other);
+                    if other.egress.admits(egress) && other.is_asked() {
+                        prop_assert_eq!(other.action, verdict.action);
+                        prop_assert_eq!(other.deciders, verdict.deciders);
+                    }
+                    if verdict.egress.admits(*of_other) && verdict.is_asked() {
+                        prop_assert_eq!(other.action, verdict.action);
+                    }
+                }
+                by_class.get_mut(&(scope, *flow)).unwrap().push((*verdict, egress));
+                let mut asked = Vec::new();
+                let again = tables.judge(scope, exit, flow, &mut |told| asked.push(told));
+                prop_assert_eq!(again, *verdict);
+                let decided: Vec<_> = asked.iter().filter_map(|told| told.decider.slot()).collect();
+                prop_assert_eq!(decided, verdict.deciders.slots().collect::<Vec<_>>());
+            }
+        }
+    }
 }

@@ -77,7 +77,7 @@ fn is_allowed(world: &World, emission: &Emission, packet: &Ip) -> bool {
         Judgement::Entry(_, Action::Protect(set)) => {
             emission.sealed == Some(world.set_place(set).0)
         }
-        Judgement::Entry(_, Action::Discard) | Judgement::Opaque(_) | Judgement::Nothing => false,
+        Judgement::Entry(..) | Judgement::Opaque(_) | Judgement::Nothing => false,
     }
 }
 

@@ -5,7 +5,7 @@ use dataplane::{L4Checksum, RouteTarget, Side};
 use ipsec::Mode;
 use model::oracle::Oracle;
 use model::world::{Supply, World};
-use policy::Action;
+use policy::{Action, GroupMode, GroupSide};
 use proptest::strategy::{Strategy, ValueTree};
 
 use crate::agreement::agrees;
@@ -21,7 +21,7 @@ const PACKETS: usize = 60;
 /// Its name, and how the other gateway differs.
 pub(crate) type Difference = (&'static str, fn(&mut World));
 
-pub(crate) const DIFFERENCES: [Difference; 20] = [
+pub(crate) const DIFFERENCES: [Difference; 24] = [
     ("MTU", |world| world.ports.iter_mut().for_each(|port| port.mtu -= 4)),
     ("side", |world| world.ports[0].side = Side::Unprotected),
     ("link address", |world| world.neighbours.iter_mut().for_each(|n| n.mac[0] ^= 2)),
@@ -33,6 +33,33 @@ pub(crate) const DIFFERENCES: [Difference; 20] = [
     ("discard", |world| {
         let discards = world.policies.iter_mut().filter(|p| p.action == Action::Discard);
         discards.for_each(|policy| policy.action = Action::Bypass);
+    }),
+    ("groups", |world| world.policies.retain(|policy| policy.group.is_none())),
+    ("group's side", |world| {
+        let sides = world.policies.iter_mut().filter_map(|policy| policy.group.as_mut());
+        sides.for_each(|side| {
+            *side = match side {
+                GroupSide::In => GroupSide::Out,
+                GroupSide::Out => GroupSide::In,
+            };
+        });
+    }),
+    ("deny", |world| {
+        for policy in &mut world.policies {
+            if let Action::Deny(mode) = policy.action {
+                policy.action = Action::Permit(mode);
+            }
+        }
+    }),
+    ("audit", |world| {
+        for policy in &mut world.policies {
+            match &mut policy.action {
+                Action::Permit(mode) | Action::Deny(mode) | Action::NoRule(mode) => {
+                    *mode = GroupMode::Audit;
+                }
+                Action::Protect(_) | Action::Bypass | Action::Discard => {}
+            }
+        }
     }),
     ("other peer", |world| world.peers.swap(0, 1)),
     ("blackhole", |world| world.routes.retain(|r| r.target != RouteTarget::Blackhole)),

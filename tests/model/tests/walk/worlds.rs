@@ -8,8 +8,8 @@ use dataplane::{
 use ipsec::{DontFragment, Dscp, Encapsulation, Mode, SequenceNumbers, Suite, Tunnel, UdpPorts};
 use model::world::{Keys, Peer, Supply, World, set_id};
 use policy::{
-    Action, AddressRange, Direction, IcmpRange, Policy, PolicyId, PortRange, Selector,
-    UpperSelector,
+    Action, AddressRange, Direction, GroupMode, GroupSide, IcmpRange, Policy, PolicyId, PortRange,
+    Selector, UpperSelector,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select, subsequence};
@@ -154,8 +154,9 @@ pub(crate) fn a_world() -> impl Strategy<Value = World> {
             policies.into_iter().zip(ids).map(named).collect::<Vec<Policy>>()
         });
     let port_facts = (mtus, services(), any::<[bool; 4]>(), any::<[bool; 5]>());
+    let policies = (policies, groups());
     (routes(), any::<u64>(), policies, peers(), port_facts, 1..=2u32).prop_map(
-        |((routes, next_hops), unresolved, policies, peers, port_facts, workers)| {
+        |((routes, next_hops), unresolved, (policies, groups), peers, port_facts, workers)| {
             let (mtus, services, speechless, completing) = port_facts;
             World {
                 ports: ports(mtus, services, speechless, completing),
@@ -163,13 +164,71 @@ pub(crate) fn a_world() -> impl Strategy<Value = World> {
                 routes,
                 next_hops,
                 neighbours: neighbours(unresolved),
-                policies: with_basics(policies, &peers),
+                policies: with_basics(policies, &peers).into_iter().chain(groups).collect(),
                 peers,
                 room: ROOM,
                 workers,
             }
         },
     )
+}
+
+/// The security groups of ports: in half of the gateways there are none; else some sides of ports
+/// have rules, and a last one that says what becomes of the rest.
+fn groups() -> impl Strategy<Value = Vec<Policy>> {
+    let mode = || prop_oneof![4 => Just(GroupMode::Enforce), 1 => Just(GroupMode::Audit)];
+    let action =
+        prop_oneof![3 => mode().prop_map(Action::Permit), 1 => mode().prop_map(Action::Deny)];
+    let rule = (a_policy(), action, 0..3u32, any::<bool>()).prop_map(
+        |(policy, action, priority, is_turned)| {
+            // The other way round the addresses are those of answers.
+            let Selector { local, remote, protocol, upper } = policy.selector;
+            let (local, remote) = if is_turned { (remote, local) } else { (local, remote) };
+            let selector = Selector { local, remote, protocol, upper };
+            Policy { action, priority: 1 + priority, only: None, selector, ..policy }
+        },
+    );
+    let last = prop_oneof![
+        2 => mode().prop_map(Action::NoRule),
+        // A rule that permits everything else.
+        3 => Just(Action::Permit(GroupMode::Enforce)),
+    ];
+    let side = (select(&GroupSide::ALL[..]), 0..5u16, prop::collection::vec(rule, 0..4), last);
+    let sides = prop_oneof![
+        1 => Just(Vec::new()),
+        1 => prop::collection::vec(side, 1..4),
+    ];
+    sides.prop_map(|sides| {
+        let any = vec![AddressRange::any(Family::V4), AddressRange::any(Family::V6)];
+        let mut all = Vec::new();
+        for (side, port, mut rules, last) in sides {
+            let selector = Selector {
+                local: any.clone(),
+                remote: any.clone(),
+                protocol: None,
+                upper: UpperSelector::Any,
+            };
+            rules.push(Policy {
+                id: PolicyId(0),
+                name: String::new(),
+                action: last,
+                priority: 0,
+                only: None,
+                group: None,
+                ingress: None,
+                selector,
+            });
+            all.extend(rules.into_iter().map(|rule| (side, port, rule)));
+        }
+        let of_side = |(place, (side, port, rule)): (usize, (GroupSide, u16, Policy))| Policy {
+            id: PolicyId(400 + place as u32),
+            name: format!("rule{place}"),
+            group: Some(side),
+            ingress: Some([port].into()),
+            ..rule
+        };
+        all.into_iter().enumerate().map(of_side).collect()
+    })
 }
 
 /// A gateway with two peers and nothing that surprises: the policies of [`with_basics`], everybody
@@ -410,6 +469,7 @@ fn basics(peers: &[Peer]) -> Vec<Policy> {
             action: Action::Protect(set_id(place)),
             priority: 1,
             only: None,
+            group: None,
             ingress: None,
             selector: Selector { local, remote, protocol: None, upper: UpperSelector::Any },
         }
@@ -431,6 +491,7 @@ fn with_basics(mut policies: Vec<Policy>, peers: &[Peer]) -> Vec<Policy> {
             action: Action::Bypass,
             priority: 0,
             only: None,
+            group: None,
             ingress: None,
             selector: Selector {
                 local: vec![AddressRange::any(Family::V4), AddressRange::any(Family::V6)],
@@ -550,6 +611,7 @@ fn a_policy() -> impl Strategy<Value = Policy> {
             action,
             priority,
             only,
+            group: None,
             ingress: None,
             selector: Selector { local, remote, protocol, upper },
         })

@@ -5,8 +5,8 @@ use dataplane::{CacheCounters, DropReason, FastPathUse, PortId, RouteGeneration,
 use packets::In;
 use packets::lab::{BERLIN, CARLA, HOST, Hub, LAN, LAN2, Laboratory, WAN, host, own, policy};
 use policy::{
-    Action, Direction, DomainId, IngressClass, Policy, PolicyId, PolicyIndex, PortRange, SaSetId,
-    Slots, Spd, UpperSelector,
+    Action, Direction, DomainId, Exit, IngressClass, Policy, PolicyId, PolicyIndex, PortRange,
+    SaSetId, Slots, Spd, UpperSelector,
 };
 use wire::Family;
 use wire::build::PacketBuilder;
@@ -73,6 +73,7 @@ impl Scene {
         Policy {
             id: PolicyId(id),
             only: Some(self.direction),
+            group: None,
             ..policy(&format!("p{id}"), priority, action, &["any"], &remote)
         }
     }
@@ -270,8 +271,12 @@ fn entries_show_what_the_full_search_says() {
         for entry in entries {
             let linear = scene.spd.search_linear(scene.domain(), &entry.key.flow);
             assert_eq!(entry.verdict.deciders.first(), linear.slot());
-            let judged =
-                scene.lab.snapshot.tables().judge(entry.key.scope, &entry.key.flow, &mut |_| {});
+            let exit = match scene.direction {
+                Direction::Inbound => Exit::Other,
+                Direction::Outbound => Exit::Outside(IngressClass(0)),
+            };
+            let (tables, key) = (scene.lab.snapshot.tables(), &entry.key);
+            let judged = tables.judge(key.scope, exit, &key.flow, &mut |_| {});
             assert_eq!(entry.verdict, judged);
             assert_eq!(entry.generation, scene.spd.generation(scene.domain()));
         }

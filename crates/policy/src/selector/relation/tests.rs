@@ -89,6 +89,7 @@ fn matched(selector: &Selector, flows: &[Flow]) -> Vec<bool> {
         action: Action::Bypass,
         priority: 0,
         only: None,
+        group: None,
         ingress: None,
         selector: selector.clone(),
     };

@@ -7,8 +7,8 @@ use wire::flow::protocol::{TCP, UDP};
 use wire::{Family, Flow, Upper};
 
 use super::*;
-use crate::{Action, AddressRange, Book, Decider, Direction, Generation, PortRange, Selector};
-use crate::{SpdError, UpperSelector, common};
+use crate::{Action, AddressRange, Book, Decider, Direction, Generation, GroupMode, GroupSide};
+use crate::{PortRange, Selector, SpdError, UpperSelector, common};
 
 const DIRECTIONS: [Direction; 2] = [Direction::Inbound, Direction::Outbound];
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
@@ -56,17 +56,50 @@ fn policy() -> impl Strategy<Value = Policy> {
         4 => Just(None),
         1 => proptest::sample::subsequence(vec![0u16, 1, 2], 1..3).prop_map(Some),
     ];
-    (ranges(), ranges(), upper(), 0u32..3, only, ingress).prop_map(
-        |(local, remote, (protocol, upper), priority, only, ingress)| Policy {
+    let group = prop_oneof![
+        5 => Just(None),
+        1 => proptest::sample::select(&GroupSide::ALL[..]).prop_map(Some),
+    ];
+    (ranges(), ranges(), upper(), 0u32..3, only, ingress, group).prop_map(
+        |(local, remote, (protocol, upper), priority, only, ingress, group)| Policy {
             id: PolicyId(0),
             name: String::new(),
-            action: Action::Bypass,
+            action: match group {
+                None => Action::Bypass,
+                Some(_) => Action::Permit(GroupMode::Enforce),
+            },
             priority,
-            only,
-            ingress: ingress.map(Into::into),
+            only: if group.is_none() { only } else { None },
+            group,
+            // A group's rule is of the ports that the group is bound to.
+            ingress: ingress.or(group.map(|_| vec![1])).map(Into::into),
             selector: Selector { local, remote, protocol, upper },
         },
     )
+}
+
+/// The books that a policy has rules in.
+fn books(policy: &Policy) -> &'static [Book] {
+    match (policy.group, policy.only) {
+        (Some(GroupSide::In), _) => &[Book::GroupIn],
+        (Some(GroupSide::Out), _) => &[Book::GroupOut],
+        (None, Some(Direction::Inbound)) => &[Book::SpdIn],
+        (None, Some(Direction::Outbound)) => &[Book::SpdOut],
+        (None, None) => &[Book::SpdIn, Book::SpdOut],
+    }
+}
+
+/// Returns whether the question that one domain stands for asks the rules of another.
+fn asks(question: DomainId, domain: DomainId) -> bool {
+    let books: &[Book] = match question.book() {
+        Book::SpdIn => &[Book::SpdIn, Book::GroupIn],
+        Book::SpdOut => &[Book::SpdOut],
+        Book::GroupIn => &[Book::GroupIn, Book::SpdOut],
+        Book::GroupOut => &[],
+    };
+    let asks_of_way_out = domain.book() == Book::GroupOut;
+    let asks_of_ingress = books.contains(&domain.book()) && question.class() == domain.class();
+    question.family() == domain.family() && (asks_of_way_out || asks_of_ingress)
 }
 
 /// A change of a database; numbers choose among its policies.
@@ -165,12 +198,10 @@ impl Life {
     /// Domains in which policies have rules, by what they say.
     fn touched(&self, policies: &[&Policy]) -> BTreeSet<DomainId> {
         let mut touched = BTreeSet::new();
-        let sides = DIRECTIONS.into_iter().flat_map(|d| FAMILIES.map(|family| (d, family)));
-        for (direction, family) in sides {
+        let sides = Book::ALL.into_iter().flat_map(|book| FAMILIES.map(|family| (book, family)));
+        for (book, family) in sides {
             for policy in policies {
-                let has_rules = policy.selector.rules(family) > 0
-                    && policy.only.is_none_or(|only| only == direction);
-                if !has_rules {
+                if policy.selector.rules(family) == 0 || !books(policy).contains(&book) {
                     continue;
                 }
                 let named = |port: &u16| match &policy.ingress {
@@ -178,7 +209,7 @@ impl Life {
                     Some(ports) => ports.contains(port),
                 };
                 let classes = (0..PORTS).filter(named).map(|port| self.spd.class(port));
-                touched.extend(classes.map(|class| DomainId::new(class, direction.book(), family)));
+                touched.extend(classes.map(|class| DomainId::new(class, book, family)));
             }
         }
         touched
@@ -204,7 +235,8 @@ impl Life {
     fn check_raised<'p>(&self, before: &[Generation], changed: impl Iterator<Item = &'p Policy>) {
         let touched = self.touched(&changed.collect::<Vec<_>>());
         for (domain, before) in self.spd.domains().zip(before) {
-            let raised = before.0 + u32::from(touched.contains(&domain));
+            let is_asked = touched.iter().any(|touched| asks(domain, *touched));
+            let raised = before.0 + u32::from(is_asked || touched.contains(&domain));
             assert_eq!(self.spd.generation(domain), Generation(raised), "{domain:?}");
         }
     }
@@ -253,24 +285,27 @@ impl Life {
     /// Checks that the database gives the answers of one made of the same policies at once.
     fn check(&self) {
         let policies: Vec<Policy> = self.policies.values().cloned().collect();
-        assert!(self.spd.holds_only(&policies) && self.spd.len() == policies.len());
+        let of_spd = policies.iter().filter(|policy| policy.group.is_none()).count();
+        assert!(self.spd.holds_only(&policies) && self.spd.len() == of_spd);
+        assert_eq!(self.spd.holding_rules().count(), policies.len() - of_spd);
         let names = self.spd.names();
         for number in 0..self.next + 1 {
             let name = format!("p{number}");
-            let held = self.policies.get(&number).map(|policy| self.slot(policy));
+            let held = self.policies.get(&number).filter(|policy| policy.group.is_none());
+            let held = held.map(|policy| self.slot(policy));
             assert_eq!((self.spd.named(&name), names.get(&name)), (held, held), "{name}");
         }
         let fresh = Spd::new(policies).unwrap();
-        for direction in DIRECTIONS {
+        for book in Book::ALL {
             for family in FAMILIES {
                 let flows = flows(family);
-                (0..PORTS).for_each(|port| self.check_port(&fresh, port, direction, &flows));
+                (0..PORTS).for_each(|port| self.check_port(&fresh, port, book, &flows));
             }
         }
     }
 
-    fn check_port(&self, fresh: &Spd, port: u16, direction: Direction, flows: &[Flow]) {
-        let of = |spd: &Spd| DomainId::new(spd.class(port), direction.book(), flows[0].family);
+    fn check_port(&self, fresh: &Spd, port: u16, book: Book, flows: &[Flow]) {
+        let of = |spd: &Spd| DomainId::new(spd.class(port), book, flows[0].family);
         let (domain, of_fresh) = (of(&self.spd), of(fresh));
         let mut says = vec![Decider::None; flows.len()];
         let mut should = says.clone();
@@ -278,9 +313,9 @@ impl Life {
         fresh.classify(of_fresh, flows, &mut should);
         for ((flow, says), should) in flows.iter().zip(says).zip(should) {
             let (says, should) = (id(&self.spd, says), id(fresh, should));
-            assert_eq!(says, should, "port {port}, {direction:?} {flow}");
+            assert_eq!(says, should, "port {port}, {book:?} {flow}");
             let linear = id(&self.spd, self.spd.search_linear(domain, flow));
-            assert_eq!(says, linear, "port {port}, {direction:?} {flow}");
+            assert_eq!(says, linear, "port {port}, {book:?} {flow}");
         }
         assert_eq!(self.spd.rules(domain), fresh.rules(of_fresh));
     }
@@ -339,6 +374,7 @@ fn between(id: u32, priority: u32, source: u128, destination: u128) -> Policy {
         action: Action::Discard,
         priority,
         only: Some(Direction::Outbound),
+        group: None,
         ingress: None,
         selector: Selector {
             local: host(source),
@@ -361,7 +397,10 @@ fn a_generation_rises_with_each_change_of_its_domain_alone() {
     let at_once = deleted.changed(&[], many).unwrap();
     let generations = [&spd, &added, &deleted, &at_once].map(|spd| spd.generation(OUT).0);
     assert_eq!(generations, [1, 2, 3, 4]);
-    for other in at_once.domains().filter(|domain| *domain != OUT) {
+    // Packets between protected ports are asked about in one question with what leaves.
+    let through = common(Book::GroupIn, Family::V4);
+    assert_eq!(at_once.generation(through), Generation(4));
+    for other in at_once.domains().filter(|domain| ![OUT, through].contains(domain)) {
         assert_eq!(at_once.generation(other), Generation(1), "FC-16");
     }
     assert_eq!(at_once.wraps(), 0);
@@ -540,10 +579,10 @@ fn hostile(count: u32) -> Vec<Policy> {
 fn a_set_that_costs_too_much_is_refused_by_name_and_the_old_one_stands() {
     let spd = Spd::with_room(vec![between(0, 1, 1, 2)], 8).unwrap();
     let error = spd.renewed(hostile(10_000), 20_000).unwrap_err();
-    let SpdError::TooCostly { direction, family, steps, limit, policies } = &error else {
+    let SpdError::TooCostly { book, family, steps, limit, policies } = &error else {
         panic!("{error}")
     };
-    assert_eq!((*direction, *family), (Direction::Outbound, Family::V4));
+    assert_eq!((*book, *family), (Book::SpdOut, Family::V4));
     assert!(steps > limit);
     assert!((1..=SpdError::MAX_NAMED).contains(&policies.len()), "{policies:?}");
     let named = format!("those that cost most: {:?}", policies[0]);
