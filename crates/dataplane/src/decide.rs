@@ -83,7 +83,7 @@ fn decide_inbound<F: Frames>(
             }
             InboundCheck::LookupQuoted(quoted) => {
                 let asked = Asked::quoting(context.snapshot, row, &quoted);
-                let verdict = asked.judge(context.snapshot.tables(), &mut |_| {});
+                let verdict = asked.classify(context.snapshot.tables());
                 context.counters.full_lookups += 1;
                 count(context, row, Direction::Inbound, &verdict);
                 let bytes = || row.bytes(context.frames);
@@ -403,15 +403,18 @@ impl<'a> Asked<'a> {
         told: &mut impl FnMut(Consultation),
     ) -> FlowVerdict {
         match self.quoted {
-            Some(quoted) => tables.judge_quoting(self.scope, self.flow, quoted, told),
+            Some(quoted) => {
+                tables.explain_quoting(self.scope, self.flow, quoted, told);
+                tables.judge_quoting(self.scope, self.flow, quoted)
+            }
             None => tables.judge(self.scope, self.exit, self.flow, told),
         }
     }
 
     /// Asks the tables.
     pub(crate) fn classify(&self, tables: &Tables) -> FlowVerdict {
-        if self.quoted.is_some() {
-            return self.judge(tables, &mut |_| {});
+        if let Some(quoted) = self.quoted {
+            return tables.judge_quoting(self.scope, self.flow, quoted);
         }
         let mut verdict = [FlowVerdict::NOT_ASKED];
         tables.classify(self.scope, self.exit, std::slice::from_ref(self.flow), &mut verdict);

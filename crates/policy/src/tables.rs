@@ -205,31 +205,49 @@ impl Tables {
     ///
     /// # Panics
     /// If the scope is from other tables.
-    pub fn judge_quoting(
+    pub fn judge_quoting(&self, scope: Scope, flow: &Flow, quoted: &Flow) -> FlowVerdict {
+        let mut verdict = FlowVerdict::NOT_ASKED;
+        for (domain, flow) in self.books_of_quoting(scope, flow, quoted) {
+            let mut next = [FlowVerdict::NOT_ASKED];
+            self.ask_book(domain, scope, std::slice::from_ref(flow), &mut next);
+            verdict.then(&next[0]);
+        }
+        verdict
+    }
+
+    /// Says of each book that [`judge_quoting`](Self::judge_quoting) asks why it says so.
+    ///
+    /// # Panics
+    /// If the scope is from other tables.
+    pub fn explain_quoting(
         &self,
         scope: Scope,
         flow: &Flow,
         quoted: &Flow,
         told: &mut impl FnMut(Consultation),
-    ) -> FlowVerdict {
-        let Asked { groups_in, spd, .. } = self.books(scope, Exit::Other);
-        let books = [(groups_in, flow), (spd, quoted)];
-        let books = books.into_iter().filter_map(|(domain, flow)| Some((domain?, flow)));
-        self.ask_in_turn(scope, books, told)
+    ) {
+        self.explain_each(scope, self.books_of_quoting(scope, flow, quoted), told);
     }
 
-    /// Asks a book about a flow each, until one refuses, and says of each why it said so.
-    fn ask_in_turn<'f>(
+    fn books_of_quoting<'f>(
+        &self,
+        scope: Scope,
+        flow: &'f Flow,
+        quoted: &'f Flow,
+    ) -> impl Iterator<Item = (DomainId, &'f Flow)> + use<'f> {
+        let Asked { groups_in, spd, .. } = self.books(scope, Exit::Other);
+        let books = [(groups_in, flow), (spd, quoted)];
+        books.into_iter().filter_map(|(domain, flow)| Some((domain?, flow)))
+    }
+
+    /// Says of each book why it says what it says of a flow, until one refuses.
+    fn explain_each<'f>(
         &self,
         scope: Scope,
         books: impl Iterator<Item = (DomainId, &'f Flow)>,
         told: &mut impl FnMut(Consultation),
-    ) -> FlowVerdict {
-        let mut verdict = FlowVerdict::NOT_ASKED;
+    ) {
         for (domain, flow) in books {
-            if !verdict.passes() {
-                break;
-            }
             let matching = self.spd.matching(domain, flow);
             told(Consultation {
                 scope,
@@ -239,11 +257,12 @@ impl Tables {
                 decider: matching.first().copied().unwrap_or_default(),
                 beaten: matching.iter().skip(1).filter_map(|beaten| beaten.slot()).collect(),
             });
-            let mut next = [FlowVerdict::NOT_ASKED];
-            self.ask_book(domain, scope, std::slice::from_ref(flow), &mut next);
-            verdict.then(&next[0]);
+            let mut verdict = [FlowVerdict::NOT_ASKED];
+            self.ask_book(domain, scope, std::slice::from_ref(flow), &mut verdict);
+            if !verdict[0].passes() {
+                break;
+            }
         }
-        verdict
     }
 
     /// Returns whether a book is asked in a scope, for a way out: else every packet passes.
@@ -347,7 +366,7 @@ impl Tables {
         self.classify(scope, exit, std::slice::from_ref(flow), &mut verdict);
         let Asked { groups_in, spd, groups_out, .. } = self.books(scope, exit);
         let books = [groups_in, spd, groups_out].into_iter().flatten();
-        self.ask_in_turn(scope, books.map(|domain| (domain, flow)), told);
+        self.explain_each(scope, books.map(|domain| (domain, flow)), told);
         let [verdict] = verdict;
         verdict
     }

@@ -5,8 +5,8 @@ use dataplane::{CacheCounters, DropReason, FastPathUse, PortId, RouteGeneration,
 use packets::In;
 use packets::lab::{BERLIN, CARLA, HOST, Hub, LAN, LAN2, Laboratory, WAN, host, own, policy};
 use policy::{
-    Action, Direction, DomainId, Exit, IngressClass, Policy, PolicyId, PolicyIndex, PortRange,
-    SaSetId, Slots, Spd, UpperSelector,
+    Action, Book, Direction, DomainId, Exit, IngressClass, Policy, PolicyId, PolicyIndex,
+    PortRange, SaSetId, Slots, Spd, UpperSelector,
 };
 use wire::Family;
 use wire::build::PacketBuilder;
@@ -127,12 +127,21 @@ impl Scene {
         DomainId::new(IngressClass(0), self.direction.book(), self.family)
     }
 
+    /// The domain that the question about its packets stands under in the cache.
+    fn question(&self) -> DomainId {
+        let book = match self.direction {
+            Direction::Outbound => Book::GroupIn,
+            Direction::Inbound => Book::SpdIn,
+        };
+        DomainId::new(IngressClass(0), book, self.family)
+    }
+
     fn domain_of(&self, entry: &CacheEntry) -> DomainId {
         self.lab.snapshot.tables().scopes().domain(entry.key.scope)
     }
 
     fn entries(&self) -> u64 {
-        self.lab.cache().entries_of(self.domain())
+        self.lab.cache().entries_of(self.question())
     }
 
     fn counters(&self) -> CacheCounters {
@@ -265,20 +274,20 @@ fn entries_show_what_the_full_search_says() {
         }
         let (entries, rest) = scene.lab.cache().entries(0, usize::MAX);
         assert_eq!(rest, None);
-        let of_scene = |entry: &&CacheEntry| scene.domain_of(entry) == scene.domain();
+        let of_scene = |entry: &&CacheEntry| scene.domain_of(entry) == scene.question();
         let entries: Vec<_> = entries.iter().filter(of_scene).collect();
         assert!(entries.len() > 180, "{} entries", entries.len());
         for entry in entries {
             let linear = scene.spd.search_linear(scene.domain(), &entry.key.flow);
             assert_eq!(entry.verdict.deciders.first(), linear.slot());
             let exit = match scene.direction {
-                Direction::Inbound => Exit::Other,
+                Direction::Inbound => Exit::Inside(IngressClass(0)),
                 Direction::Outbound => Exit::Outside(IngressClass(0)),
             };
             let (tables, key) = (scene.lab.snapshot.tables(), &entry.key);
             let judged = tables.judge(key.scope, exit, &key.flow, &mut |_| {});
             assert_eq!(entry.verdict, judged);
-            assert_eq!(entry.generation, scene.spd.generation(scene.domain()));
+            assert_eq!(entry.generation, scene.spd.generation(scene.question()));
         }
     }
 }
@@ -506,7 +515,7 @@ fn a_flood_of_unmatched_flows_evicts_no_live_one() {
 fn negatives_lost(scene: &Scene) -> u64 {
     let (entries, _) = scene.lab.cache().entries(0, usize::MAX);
     let is_negative = |entry: &&CacheEntry| {
-        entry.verdict.is_negative() && scene.domain_of(entry) == scene.domain()
+        entry.verdict.is_negative() && scene.domain_of(entry) == scene.question()
     };
     scene.counters().negative - entries.iter().filter(is_negative).count() as u64
 }

@@ -8,6 +8,7 @@ mod capture;
 mod checksum;
 mod esp;
 mod fragmented;
+mod groups;
 mod headers;
 mod holding;
 mod hostile;
@@ -48,6 +49,7 @@ fn all_rows() -> Vec<Row> {
         attacks::rows(),
         checksum::rows(),
         esp::rows(),
+        groups::rows(),
         headers::rows(),
         icmp::rows(),
         link::rows(),
