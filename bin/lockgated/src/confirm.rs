@@ -121,7 +121,7 @@ impl State {
     /// Puts back what ran before a change that nobody confirmed. Refused, what waits goes on.
     async fn bring_back(&mut self, pending: &Pending) -> Result<u64, Refused> {
         let mut compiled = pending.before.compiled.copied();
-        compiled.keep_ends(&self.gateway.compiled);
+        compiled.keep_peer_addresses(&self.gateway.compiled);
         let (copy, view) = (compiled.copied(), self.gateway.view.clone());
         // What is reserved depends on addresses: it is filled in when the guard is put up.
         let guard = move || Guard::new(copy.validated(), &view, &Reserved::default());

@@ -318,7 +318,7 @@ macro_rules! values {
 }
 
 values!(number: u8 u16 u32 u64 usize);
-values!(str String control::End);
+values!(str String control::PeerAddress);
 
 impl<T: Value + ?Sized> Value for &T {
     fn detail(&self) -> Detail {

@@ -280,7 +280,7 @@ impl State {
     ) -> Result<(), NotMade> {
         let Some(last) = changes.last() else { return Ok(()) };
         let mut compiled = last.made.compiled.copied();
-        compiled.keep_ends(&self.gateway.compiled);
+        compiled.keep_peer_addresses(&self.gateway.compiled);
         let removed = changes.iter().flat_map(|of| &of.made.removed);
         let added = changes.iter().flat_map(|of| &of.made.added);
         let transaction = self.gateway.prepare_policies(compiled, guard?, (removed, added))?;

@@ -7,9 +7,9 @@ use dataplane::{Generation, SaSet, Sad, Snapshot, SnapshotError, Sources};
 use ipsec::{Fingerprint, InboundSa, OutboundSa, SaId, SequenceNumbers, Spi, Suite};
 use policy::{Direction, SaSetId, Spd};
 
-use crate::ends::Ends;
 use crate::listing::Listing;
 use crate::live_parts::LiveParts;
+use crate::peer_address::PeerAddresses;
 use crate::port_slots::PortSlots;
 use config::validated::{PeerId, Policy, Validated};
 use config::{KeyName, KeyNames};
@@ -45,8 +45,8 @@ pub struct Compiled {
     pub policy_slots: u32,
     /// Keys that are not used.
     pub refused: Arc<[RefusedKey]>,
-    /// Present ends of the peers behind NATs that have moved.
-    pub(crate) ends: Ends,
+    /// Present addresses of the peers behind NATs that have moved.
+    pub(crate) peer_addresses: PeerAddresses,
     /// The settings, and the order of the policies.
     pub(crate) listing: Listing,
     /// The configuration in one piece, made on first use.
@@ -163,7 +163,7 @@ impl Compiled {
             generation: self.generation,
             policy_slots: self.policy_slots,
             refused: self.refused.clone(),
-            ends: self.ends.clone(),
+            peer_addresses: self.peer_addresses.clone(),
             listing,
             validated: OnceLock::new(),
             kept: self.kept.clone(),

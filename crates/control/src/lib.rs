@@ -17,7 +17,6 @@ mod associations;
 mod change;
 mod compile;
 mod compiled;
-mod ends;
 mod explained;
 pub mod guard;
 mod host_routes;
@@ -25,6 +24,7 @@ mod listing;
 mod live;
 mod live_parts;
 mod netdevs;
+mod peer_address;
 mod port_slots;
 mod roaming;
 mod takeover;
@@ -32,7 +32,6 @@ mod takeover;
 pub use change::{AdoptedBase, ChangeRefused, NotAdopted, RebuildJob, RebuiltBase};
 pub use compile::{CompileError, compile};
 pub use compiled::{Compiled, RefusedKey};
-pub use ends::End;
 pub use explained::{
     DeadPort, Explained, Picture, PolicyLookup, Question, QuestionError, Routing, Spis, TunnelEnds,
     explain, flow_text, port_named, questions, set_of,
@@ -41,6 +40,7 @@ pub use host_routes::{HostRouteSkipped, host_mtu, host_routes};
 pub use live::{Compiler, PreparedConfiguration};
 pub use live_parts::{Cure, LiveParts, LiveProblem, PortState, live_parts, live_parts_towards};
 pub use netdevs::{PortRefusal, PortRefusalReason, check_netdevs};
+pub use peer_address::PeerAddress;
 pub use port_slots::PortSlots;
 pub use roaming::{MoveError, MovedPeer};
 pub use takeover::{Takeover, Takeovers, action_text, takeovers_of};

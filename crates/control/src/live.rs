@@ -27,8 +27,8 @@ use policy::{PolicyId, SaSetId, Slots, Spd};
 use crate::associations::Associations;
 use crate::compile::CompileError;
 use crate::compiled::{Compiled, PreviousSas};
-use crate::ends::Ends;
 use crate::listing::Listing;
+use crate::peer_address::PeerAddresses;
 use crate::port_slots::{HeldSlots, PortSlots};
 use config::validated::{Peer, Policy, Validated};
 use config::{Keys, Loaded, PeerId};
@@ -168,7 +168,7 @@ impl Compiler {
             generation,
             policy_slots: self.policy_slots,
             refused: refused.into(),
-            ends: Ends::default(),
+            peer_addresses: PeerAddresses::default(),
             listing,
             validated: OnceLock::new(),
             kept,

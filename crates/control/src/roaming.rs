@@ -1,8 +1,8 @@
 //! Follows peers behind NATs to where they are now, which need not be where the configuration says.
 //!
-//! The end learned of a peer is kept over changes of configuration as long as its mode, ends and
-//! UDP port are configured as before, and lost with the process: the peer's next packet shows it
-//! again.
+//! The address learned of a peer is kept over changes of configuration as long as its mode, ends
+//! and UDP port are configured as before, and lost with the process: the peer's next packet shows
+//! it again.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use ipsec::{Encapsulation, Mode, SaError, Tunnel, UdpPorts};
 use policy::{Action, SaSetId};
 
 use crate::compiled::Compiled;
-use crate::ends::End;
+use crate::peer_address::PeerAddress;
 use config::validated::{Peer, PeerPlace};
 
 /// A peer that has moved.
@@ -21,10 +21,10 @@ use config::validated::{Peer, PeerPlace};
 pub struct MovedPeer {
     /// The peer's name.
     pub peer: String,
-    /// The end that it had.
-    pub from: End,
-    /// The end that it has now.
-    pub to: End,
+    /// The address that it had.
+    pub from: PeerAddress,
+    /// The address that it has now.
+    pub to: PeerAddress,
 }
 
 /// The reason why a peer is not taken to be where it seems to be. Nothing was changed.
@@ -65,39 +65,43 @@ pub enum MoveError {
         /// Its new address, as it seems.
         address: IpAddr,
     },
-    /// The address is of the other family than the gateway's own end.
+    /// The address is of the other family than the gateway's own address.
     #[error(transparent)]
     Sa(#[from] SaError),
 }
 
 impl Compiled {
-    /// Moves a peer to its present end: packets for it go there, and its packets are expected from
-    /// there. Its set and its SAs are carried over, with their keys, numbers and windows, in
+    /// Moves a peer to its present address: packets for it go there, and its packets are expected
+    /// from there. Its set and its SAs are carried over, with their keys, numbers and windows, in
     /// their slots.
     ///
-    /// Returns the peer with both ends; `None`: it is there already.
+    /// Returns the peer with both addresses; `None`: it is there already.
     ///
     /// Cost: reads every policy once.
     ///
     /// # Errors
     /// [`MoveError`]: nothing was changed.
-    pub fn move_peer(&mut self, set: SaSetId, end: End) -> Result<Option<MovedPeer>, MoveError> {
+    pub fn move_peer(
+        &mut self,
+        set: SaSetId,
+        to: PeerAddress,
+    ) -> Result<Option<MovedPeer>, MoveError> {
         let place = self.peers.iter().position(|known| *known == set);
         let peer = place.and_then(|place| self.settings().peers.get(place));
         let (Some(peer), Some(place)) = (peer.filter(|peer| may_move(peer)), place) else {
             return Err(MoveError::Stays);
         };
         let known = self.set_of(place).clone();
-        let address = end.address;
+        let address = to.address;
         if let Some(why) = config::unusable(address) {
             return Err(MoveError::Unusable { address, why });
         }
-        if end.port == 0 {
+        if to.port == 0 {
             return Err(MoveError::PortZero);
         }
-        let from = self.ends.0.get(&known.id).copied().or(configured(peer));
+        let from = self.peer_addresses.0.get(&known.id).copied().or(configured(peer));
         let from = from.ok_or(MoveError::Stays)?;
-        if from == end {
+        if from == to {
             return Ok(None);
         }
         let Encapsulation { mode, tunnel, .. } = peer.encapsulation;
@@ -111,12 +115,12 @@ impl Compiled {
         let mut carried = (Vec::new(), Vec::new());
         for sa in &known.outbound {
             let sa = self.sad.outbound_sa(*sa);
-            carried.0.push(sa.carried(towards(sa.encapsulation, end))?);
+            carried.0.push(sa.carried(towards(sa.encapsulation, to))?);
         }
         for sa in self.sad.inbound().filter(|sa| sa.set == id) {
-            carried.1.push(sa.carried(towards(sa.encapsulation, end))?);
+            carried.1.push(sa.carried(towards(sa.encapsulation, to))?);
         }
-        let moved = MovedPeer { peer: peer.name.clone(), from, to: end };
+        let moved = MovedPeer { peer: peer.name.clone(), from, to };
         carried.0.into_iter().for_each(|sa| self.sad.put_outbound(Arc::new(sa)));
         for sa in carried.1 {
             // In its own slot, with its own SPI.
@@ -125,7 +129,7 @@ impl Compiled {
         let mut moved_set = SaSet::clone(&known);
         moved_set.tunnel.remote = address;
         self.sad.put_set(moved_set);
-        self.ends.0.insert(id, end);
+        self.peer_addresses.0.insert(id, to);
         Ok(Some(moved))
     }
 
@@ -146,18 +150,18 @@ impl Compiled {
 
     /// Keeps what `earlier` has learned of peers whose configuration says the same of where they
     /// are.
-    pub fn keep_ends(&mut self, earlier: &Compiled) {
+    pub fn keep_peer_addresses(&mut self, earlier: &Compiled) {
         let known = earlier.peers.iter().zip(&earlier.settings().peers);
-        let known: HashMap<SaSetId, (&Peer, End)> = known
-            .filter_map(|(set, peer)| Some((*set, (peer, *earlier.ends.0.get(set)?))))
+        let known: HashMap<SaSetId, (&Peer, PeerAddress)> = known
+            .filter_map(|(set, peer)| Some((*set, (peer, *earlier.peer_addresses.0.get(set)?))))
             .collect();
         for (place, set) in self.peers.clone().iter().enumerate() {
             let now = &self.settings().peers[place];
-            if let Some((before, end)) = known.get(set)
+            if let Some((before, to)) = known.get(set)
                 && says_the_same(before, now)
             {
                 // It was taken once, under the same configuration.
-                let _ = self.move_peer(*set, *end);
+                let _ = self.move_peer(*set, *to);
             }
         }
     }
@@ -172,10 +176,10 @@ fn may_move(peer: &Peer) -> bool {
     peer.place == PeerPlace::BehindNat
 }
 
-/// Returns the end that the configuration gives a peer.
-fn configured(peer: &Peer) -> Option<End> {
+/// Returns the address that the configuration gives a peer.
+fn configured(peer: &Peer) -> Option<PeerAddress> {
     let Encapsulation { tunnel, udp, .. } = peer.encapsulation;
-    Some(End { address: tunnel.remote, port: udp?.remote })
+    Some(PeerAddress { address: tunnel.remote, port: udp?.remote })
 }
 
 fn says_the_same(before: &Peer, now: &Peer) -> bool {
@@ -186,11 +190,11 @@ fn says_the_same(before: &Peer, now: &Peer) -> bool {
     of(before) == of(now)
 }
 
-/// Returns the encapsulation with another remote end.
-fn towards(way: Encapsulation, end: End) -> Encapsulation {
+/// Returns the encapsulation with another remote address.
+fn towards(way: Encapsulation, to: PeerAddress) -> Encapsulation {
     Encapsulation {
-        tunnel: Tunnel { remote: end.address, ..way.tunnel },
-        udp: way.udp.map(|ports| UdpPorts { remote: end.port, ..ports }),
+        tunnel: Tunnel { remote: to.address, ..way.tunnel },
+        udp: way.udp.map(|ports| UdpPorts { remote: to.port, ..ports }),
         ..way
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::{Loaded, parse};
-use control::{CompileError, Compiled, Compiler, End, MoveError, live_parts};
+use control::{CompileError, Compiled, Compiler, MoveError, PeerAddress, live_parts};
 use dataplane::{Generation, SaSet, SetIndex, SnapshotError};
 use ipsec::{Dscp, Encapsulation, InboundSa, Mode, OutboundSa, SaId, SequenceNumbers};
 use keystate::{HostIdentity, KeyState, RESERVATION_STEP, Refusal};
@@ -199,9 +199,9 @@ fn roaming(more: &str) -> Vec<String> {
     vec![parts, policy("to-a", "a", 2), policy("to-b", "b", 3)]
 }
 
-fn end(text: &str) -> End {
-    let end: std::net::SocketAddr = text.parse().unwrap();
-    End { address: end.ip(), port: end.port() }
+fn peer_address(text: &str) -> PeerAddress {
+    let socket: std::net::SocketAddr = text.parse().unwrap();
+    PeerAddress { address: socket.ip(), port: socket.port() }
 }
 
 /// Returns the ends to which everything for the first set is sent.
@@ -223,9 +223,9 @@ fn a_peer_that_moved_keeps_key_numbers_and_window() {
     let mut compiled = gateway.compile(&roaming(""));
     let (out, inbound) = (compiled.out().clone(), compiled.inb().clone());
     out[0].sequence.draw(5).whole().unwrap();
-    let to = end("203.0.113.9:61000");
+    let to = peer_address("203.0.113.9:61000");
     let moved = compiled.move_peer(SaSetId(0), to).unwrap().expect("it was elsewhere");
-    assert_eq!((moved.peer.as_str(), moved.from), ("a", end("198.51.100.1:4500")));
+    assert_eq!((moved.peer.as_str(), moved.from), ("a", peer_address("198.51.100.1:4500")));
     assert_eq!((moved.to, to.to_string()), (to, "203.0.113.9:61000".into()));
     let at = to.address;
     assert_eq!(where_to(&compiled), (at, at, at, 61000, 61000));
@@ -244,7 +244,7 @@ fn a_peer_that_moved_keeps_key_numbers_and_window() {
 fn what_was_learned_of_a_peer_is_kept_while_its_place_is_configured_as_before() {
     let mut gateway = Gateway::new();
     let mut first = gateway.compile(&roaming(""));
-    let to = end("203.0.113.9:61000");
+    let to = peer_address("203.0.113.9:61000");
     first.move_peer(SaSetId(0), to).unwrap();
     // Something else changes: also its place among the peers.
     let mut changed = vec![peer("0", 7, 64), policy("to-0", "0", 9)];
@@ -252,23 +252,23 @@ fn what_was_learned_of_a_peer_is_kept_while_its_place_is_configured_as_before() 
     changed.extend(roaming("dscp = 46\n"));
     let mut second = gateway.compile(&changed);
     assert_eq!(second.all_sets()[1].tunnel.remote, "198.51.100.1".parse::<IpAddr>().unwrap());
-    second.keep_ends(&first);
+    second.keep_peer_addresses(&first);
     assert_eq!(second.all_sets()[1].tunnel.remote, to.address);
     assert_eq!(second.out()[1].encapsulation.dscp, Dscp::Fixed(46));
     assert_eq!(second.out()[1].tunnel().remote, to.address);
     // Twice, and then forgotten: the configuration names another place.
     let mut third = gateway.compile(&roaming(""));
-    third.keep_ends(&second);
+    third.keep_peer_addresses(&second);
     assert_eq!(where_to(&third).0, to.address);
     for other in ["remote_port = 4501\n", "nat_keepalive = \"off\"\n"] {
         let mut fourth = gateway.compile(&roaming(other));
-        fourth.keep_ends(&third);
+        fourth.keep_peer_addresses(&third);
         let keeps = !other.contains("port");
         assert_eq!(where_to(&fourth).0 == to.address, keeps, "{other}");
     }
     let fixed = roaming("")[0].replace("behind_nat = true", "behind_nat = false");
     let mut fifth = gateway.compile(&[&[fixed], &roaming("")[1..]].concat());
-    fifth.keep_ends(&third);
+    fifth.keep_peer_addresses(&third);
     assert_eq!(where_to(&fifth).3, 4500);
 }
 
@@ -276,7 +276,7 @@ fn what_was_learned_of_a_peer_is_kept_while_its_place_is_configured_as_before() 
 fn a_peer_does_not_move_where_it_cannot_be() {
     let mut gateway = Gateway::new();
     let mut compiled = gateway.compile(&roaming(""));
-    let mut moved = |set, to| compiled.move_peer(SaSetId(set), end(to));
+    let mut moved = |set, to| compiled.move_peer(SaSetId(set), peer_address(to));
     assert_eq!(moved(1, "203.0.113.9:4500"), Err(MoveError::Stays), "no NAT");
     assert_eq!(moved(2, "203.0.113.9:4500"), Err(MoveError::Stays), "no set");
     for unusable in ["239.1.1.1:4500", "0.0.0.0:4500", "127.0.0.1:4500", "[ff02::1]:4500"] {
@@ -303,7 +303,7 @@ fn roaming_to(remotes: &[&str]) -> Vec<String> {
 fn a_peer_moves_neither_to_port_0_nor_into_a_network_behind_it() {
     let mut gateway = Gateway::new();
     let mut compiled = gateway.compile(&roaming_to(&["10.77.0.0/16", "any"]));
-    let mut moved = |to| compiled.move_peer(SaSetId(0), end(to));
+    let mut moved = |to| compiled.move_peer(SaSetId(0), peer_address(to));
     assert_eq!(moved("203.0.113.9:0"), Err(MoveError::PortZero));
     assert_eq!(moved("198.51.100.1:0"), Err(MoveError::PortZero), "not at its own address either");
     let address = "10.77.0.5".parse().unwrap();
@@ -315,16 +315,22 @@ fn a_peer_moves_neither_to_port_0_nor_into_a_network_behind_it() {
     assert_eq!(where_to(&compiled).0, "203.0.113.9".parse::<IpAddr>().unwrap());
     // Configured inside a network of its own, it may move within that network.
     let mut inside = gateway.compile(&roaming_to(&["198.51.100.0/24"]));
-    inside.move_peer(SaSetId(0), end("198.51.100.9:4500")).unwrap().expect("within the network");
+    inside
+        .move_peer(SaSetId(0), peer_address("198.51.100.9:4500"))
+        .unwrap()
+        .expect("within the network");
 }
 
 #[test]
 fn a_place_that_new_policies_put_behind_the_peer_is_not_kept() {
     let mut gateway = Gateway::new();
     let mut first = gateway.compile(&roaming_to(&["10.77.0.0/16"]));
-    first.move_peer(SaSetId(0), end("203.0.113.9:61000")).unwrap().expect("it was elsewhere");
+    first
+        .move_peer(SaSetId(0), peer_address("203.0.113.9:61000"))
+        .unwrap()
+        .expect("it was elsewhere");
     let mut second = gateway.compile(&roaming_to(&["203.0.113.0/24"]));
-    second.keep_ends(&first);
+    second.keep_peer_addresses(&first);
     assert_eq!(where_to(&second).0, "198.51.100.1".parse::<IpAddr>().unwrap());
 }
 
@@ -336,9 +342,12 @@ fn in_transport_mode_only_the_port_moves() {
          remote = [\"198.51.100.1\"]\n";
     let nat = "encapsulation = \"udp\"\nbehind_nat = true\nmode = \"transport\"\n";
     let mut compiled = gateway.compile(&[peer("a", 1, 64), nat.into(), policy.into()]);
-    let refused = compiled.move_peer(SaSetId(0), end("203.0.113.9:4500"));
+    let refused = compiled.move_peer(SaSetId(0), peer_address("203.0.113.9:4500"));
     assert!(matches!(refused, Err(MoveError::Transport { .. })), "{refused:?}");
-    compiled.move_peer(SaSetId(0), end("198.51.100.1:61000")).unwrap().expect("another port");
+    compiled
+        .move_peer(SaSetId(0), peer_address("198.51.100.1:61000"))
+        .unwrap()
+        .expect("another port");
     let way = compiled.out()[0].encapsulation;
     assert_eq!((way.mode, way.udp.unwrap().remote), (Mode::Transport, 61000));
 }

@@ -7,7 +7,7 @@
 
 use std::net::IpAddr;
 
-use control::{End, MovedPeer};
+use control::{MovedPeer, PeerAddress};
 use dataplane::{Moved, RouteTarget, Side, Snapshot};
 use policy::SaSetId;
 
@@ -55,11 +55,11 @@ impl Gateway {
     }
 
     fn peer_moved(&mut self, moved: &Moved) -> Result<Option<MovedPeer>, AddressRefusal> {
-        let end = End { address: moved.address.into(), port: moved.port };
-        if !is_outside(&self.snapshot, end.address) {
-            return Err(AddressRefusal::Inside(end.address));
+        let to = PeerAddress { address: moved.address.into(), port: moved.port };
+        if !is_outside(&self.snapshot, to.address) {
+            return Err(AddressRefusal::Inside(to.address));
         }
-        Ok(self.compiled.move_peer(moved.set, end)?)
+        Ok(self.compiled.move_peer(moved.set, to)?)
     }
 
     fn report_not_there(&self, set: SaSetId, why: &AddressRefusal) {

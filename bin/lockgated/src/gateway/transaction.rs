@@ -316,7 +316,7 @@ impl Gateway {
     ) -> Result<Result<(), SnapshotError>, WorkerGone> {
         let AdoptedBase { mut compiled, tables } = adopted;
         // Peers may have moved since.
-        compiled.keep_ends(&self.compiled);
+        compiled.keep_peer_addresses(&self.compiled);
         let upon = self.snapshot.upon(tables);
         let snapshot = match compiled.assemble(&self.live, Some(&upon)) {
             Ok(snapshot) => snapshot,

@@ -1,4 +1,4 @@
-//! The ends of peers behind NATs, where they have moved to.
+//! The addresses of peers behind NATs, where they have moved to.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,19 +7,19 @@ use policy::SaSetId;
 
 /// The place of a peer, or of its NAT: outer address and UDP port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct End {
+pub struct PeerAddress {
     /// Its outer address.
     pub address: IpAddr,
     /// The UDP port that it sends from.
     pub port: u16,
 }
 
-impl fmt::Display for End {
+impl fmt::Display for PeerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         std::net::SocketAddr::new(self.address, self.port).fmt(f)
     }
 }
 
-/// The ends of peers that are elsewhere than configured.
+/// The addresses of peers that are elsewhere than configured.
 #[derive(Clone, Default)]
-pub(crate) struct Ends(pub(crate) imbl::HashMap<SaSetId, End>);
+pub(crate) struct PeerAddresses(pub(crate) imbl::HashMap<SaSetId, PeerAddress>);
