@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use api::{MAX_CAPTURES, v1};
 use dataplane::tap::{self, Fate, Layer, Layers, Outcome};
-use dataplane::{DropReason, Medium, TapId, TapReader, TapSettings, Tapped, Verdict};
+use dataplane::{CapturedPacket, DropReason, Medium, TapId, TapReader, TapSettings, Verdict};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -317,7 +317,7 @@ fn unix_ns_of(moment: Instant) -> u64 {
 }
 
 /// A packet in the API's words.
-fn present(tapped: Tapped, epoch_ns: u64) -> v1::CapturedPacket {
+fn present(tapped: CapturedPacket, epoch_ns: u64) -> v1::CapturedPacket {
     let reason = match tapped.verdict {
         Some(Verdict::Drop(reason)) => DropReason::name(reason),
         _ => "",

@@ -7,7 +7,7 @@ use std::time::Duration;
 use config::HOST_NETDEV;
 use control::guard::GuardWatch;
 use control::host_routes;
-use dataplane::{Generation, Moved, Wanted};
+use dataplane::{AddressUpdate, Generation, ResolveRequest};
 use linux::{HostRoute, Lists, Mirror, NeighbourState, Note};
 use policy::SaSetId;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -78,9 +78,9 @@ impl Signals {
 /// Channels by which workers and other threads reach the control thread.
 pub(crate) struct Asked {
     /// Neighbours that packets wait for.
-    pub(crate) wanted: Receiver<Wanted>,
+    pub(crate) resolve_requests: Receiver<ResolveRequest>,
     /// Peers that were seen elsewhere.
-    pub(crate) moved: Receiver<Moved>,
+    pub(crate) moved: Receiver<AddressUpdate>,
     /// Orders from other threads.
     pub(crate) orders: Receiver<Order>,
     /// Reason why sequence numbers cannot be reserved, if they cannot.
@@ -97,7 +97,7 @@ pub(crate) struct Asked {
 pub(crate) async fn run(
     state: &mut State,
     mirror: &mut Mirror,
-    Asked { mut wanted, mut moved, mut orders, mut not_reserved, mut tasks }: Asked,
+    Asked { mut resolve_requests, mut moved, mut orders, mut not_reserved, mut tasks }: Asked,
     mut signals: Signals,
 ) -> Result<ShutdownSignal, Failure> {
     let mut follow_moves = interval(FOLLOW_MOVES);
@@ -123,7 +123,7 @@ pub(crate) async fn run(
             Some(ended) = tasks.join_next() => {
                 return Err(Failure::TaskEnded { error: ended.err() });
             }
-            Some(asked) = wanted.recv() => {
+            Some(asked) = resolve_requests.recv() => {
                 let link = state.gateway.live.links.get(usize::from(asked.port.0));
                 if let Some(link) = link.copied().flatten() {
                     // Refused by the kernel: it is asked again in a second.
@@ -165,8 +165,8 @@ pub(crate) async fn run(
 }
 
 /// Takes all moves that workers have reported since the last call; returns the last of each peer.
-fn take_all(seen: &mut Receiver<Moved>) -> Vec<Moved> {
-    let mut last: BTreeMap<SaSetId, Moved> = BTreeMap::new();
+fn take_all(seen: &mut Receiver<AddressUpdate>) -> Vec<AddressUpdate> {
+    let mut last: BTreeMap<SaSetId, AddressUpdate> = BTreeMap::new();
     while let Ok(moved) = seen.try_recv() {
         last.insert(moved.set, moved);
     }
@@ -328,7 +328,7 @@ mod tests {
         let (sender, mut seen) = tokio::sync::mpsc::channel(8);
         let moved = |set, port| {
             let address = IpAddr::from([192, 0, 2, 1]).into();
-            Moved { set: SaSetId(set), address, port }
+            AddressUpdate { set: SaSetId(set), address, port }
         };
         for (set, port) in [(1, 10), (0, 20), (1, 11), (0, 21), (1, 12)] {
             sender.try_send(moved(set, port)).unwrap();

@@ -154,7 +154,7 @@ async fn run(file: &Path) -> Result<(), Failure> {
     start::make_directories(config)?;
     let bound = api::bind(&socket).await?;
     let started = start::start(beginning, &file, events.clone()).await?;
-    let StartedDaemon { mut state, compiler, mut mirror, wanted, moved } = started;
+    let StartedDaemon { mut state, compiler, mut mirror, resolve_requests, moved } = started;
     let picture = state.watched();
     let (ordering, orders) = mpsc::channel(MAX_ORDERS);
     let (asking, asks) = mpsc::unbounded_channel();
@@ -178,7 +178,7 @@ async fn run(file: &Path) -> Result<(), Failure> {
     let status = format!("{ports} netdevs attached; API at {}", socket.display());
     events.record(Kind::Started, "", status.as_str(), &[]);
     notify::ready(&status);
-    let asked = Asked { wanted, moved, orders, not_reserved, tasks };
+    let asked = Asked { resolve_requests, moved, orders, not_reserved, tasks };
     let end = control_loop::run(&mut state, &mut mirror, asked, signals).await;
     notify::stopping("draining");
     let _ = stop_api.send(());

@@ -19,7 +19,7 @@ use config::validated::{Port, Validated};
 use config::{HOST_NETDEV, Loaded};
 use control::guard::{self, Guard};
 use control::{Compiled, Compiler, check_netdevs, host_mtu};
-use dataplane::{Moved, Snapshot, Wanted};
+use dataplane::{AddressUpdate, ResolveRequest, Snapshot};
 use io::{Lifetime, TunPort};
 use keystate::KeyState;
 use linux::{Ethtool, Mirror, View};
@@ -40,7 +40,7 @@ use crate::unconfirmed::{self, DamagedRecord, Instead};
 use crate::worker::{Handle, Setup};
 
 /// Neighbours that may wait to be asked for.
-const MAX_WANTED: usize = 1024;
+const MAX_RESOLVE_REQUESTS: usize = 1024;
 /// Moves of peers that may wait to be followed.
 const MAX_MOVED: usize = 1024;
 
@@ -52,8 +52,8 @@ pub(crate) struct StartedDaemon {
     pub(crate) state: State,
     pub(crate) compiler: Compiler,
     pub(crate) mirror: Mirror,
-    pub(crate) wanted: tokio::sync::mpsc::Receiver<Wanted>,
-    pub(crate) moved: tokio::sync::mpsc::Receiver<Moved>,
+    pub(crate) resolve_requests: tokio::sync::mpsc::Receiver<ResolveRequest>,
+    pub(crate) moved: tokio::sync::mpsc::Receiver<AddressUpdate>,
 }
 
 /// Checks what can be found wrong without touching anything.
@@ -185,7 +185,7 @@ async fn begin(prepared: StartParts) -> Result<StartedDaemon, Failure> {
     events.record(Kind::HostStarted, HOST_NETDEV, "the host port is up", &[]);
     let live = live_parts_of(&compiled, mirror.view(), frame_size.bytes());
     let snapshot = compiled.assemble(&live, None)?;
-    let (asking, wanted) = tokio::sync::mpsc::channel(MAX_WANTED);
+    let (asking, resolve_requests) = tokio::sync::mpsc::channel(MAX_RESOLVE_REQUESTS);
     let (telling, moved) = tokio::sync::mpsc::channel(MAX_MOVED);
     let layout = layout(&loaded.validated, frame_size);
     let workers =
@@ -220,7 +220,7 @@ async fn begin(prepared: StartParts) -> Result<StartedDaemon, Failure> {
     for warning in &loaded.warnings {
         state.events.record(Kind::ConfigurationWarning, "", warning.in_one_line(), &[]);
     }
-    Ok(StartedDaemon { state, compiler, mirror, wanted, moved })
+    Ok(StartedDaemon { state, compiler, mirror, resolve_requests, moved })
 }
 
 /// Makes what starts the first revision of this run, and tells if it is not what the file says.
@@ -319,8 +319,8 @@ fn start_workers(
     config: &Validated,
     (queues, layout): (&[u32], Layout),
     snapshot: &Arc<Snapshot>,
-    asking: &tokio::sync::mpsc::Sender<Wanted>,
-    telling: &tokio::sync::mpsc::Sender<Moved>,
+    asking: &tokio::sync::mpsc::Sender<ResolveRequest>,
+    telling: &tokio::sync::mpsc::Sender<AddressUpdate>,
 ) -> Result<Vec<Handle>, Failure> {
     // As many as the snapshot is for: its replay windows know whether several commit to them.
     let count = snapshot.workers();
@@ -334,9 +334,20 @@ fn start_workers(
         let quota = assign::quota(sockets, layout.size);
         let frames = assign::frames(sockets, quota);
         let umem = xsk::Umem::laid_out(frames, layout).map_err(Failure::Memory)?;
-        let (snapshot, wanted, poll) = (snapshot.clone(), asking.clone(), config.node.poll);
+        let (snapshot, resolve_requests, poll) =
+            (snapshot.clone(), asking.clone(), config.node.poll);
         let moved = telling.clone();
-        setups.push(Setup { number, core, umem, quota, poll, snapshot, cache, wanted, moved });
+        setups.push(Setup {
+            number,
+            core,
+            umem,
+            quota,
+            poll,
+            snapshot,
+            cache,
+            resolve_requests,
+            moved,
+        });
     }
     Handle::start_all(setups).map_err(Failure::Thread)
 }

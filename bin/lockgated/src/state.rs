@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use config::validated::Validated;
-use dataplane::Moved;
+use dataplane::AddressUpdate;
 use ipsec::Fingerprint;
 use keystate::{KeyState, Notice};
 use tokio::sync::{Mutex, watch};
@@ -202,7 +202,7 @@ impl State {
     ///
     /// # Errors
     /// [`WorkerGone`].
-    pub(crate) async fn peers_moved(&mut self, seen: &[Moved]) -> Result<bool, WorkerGone> {
+    pub(crate) async fn peers_moved(&mut self, seen: &[AddressUpdate]) -> Result<bool, WorkerGone> {
         let made = self.gateway.peers_moved(seen).await?;
         let moves = Arc::make_mut(&mut self.moves);
         for moved in &made {

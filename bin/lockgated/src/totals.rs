@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use dataplane::counters::{PortCounts, Volume};
-use dataplane::{CacheCounters, DropReason, Gone, L4ChecksumCounts, Ledger, Snapshot};
+use dataplane::{CacheCounters, DropReason, L4ChecksumCounts, Ledger, Snapshot, VacatedSlots};
 use ipsec::{SaId, Spi};
 use policy::Direction;
 
@@ -100,7 +100,7 @@ impl Totals {
     }
 
     /// Adds what ports and SAs of a snapshot have counted that are gone since.
-    pub(crate) fn add_gone(&mut self, before: &Snapshot, gone: &Gone) {
+    pub(crate) fn add_gone(&mut self, before: &Snapshot, gone: &VacatedSlots) {
         for (port, counts) in &gone.ports {
             self.add_port(&before.port(*port).name, counts);
         }

@@ -13,8 +13,8 @@ use dataplane::cache::{CacheEntry, Key, Recall};
 use dataplane::counters::Volume;
 use dataplane::handover::RING_PACKETS;
 use dataplane::{
-    CacheCounters, Counters, FlowCache, Gone, Handovers, Moved, NetdevId, Snapshot, Tap, TapId,
-    Wanted, Worker,
+    AddressUpdate, CacheCounters, Counters, FlowCache, Handovers, NetdevId, ResolveRequest,
+    Snapshot, Tap, TapId, VacatedSlots, Worker,
 };
 use io::{LivePort, TunPort, XdpFrames, XdpPort};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -75,7 +75,7 @@ pub(crate) struct Next {
 /// The counters that a worker uses from now on.
 pub(crate) enum NextCounters {
     /// Those in use. The counts of these ports and SAs, which are gone, are handed back.
-    Same(Gone),
+    Same(VacatedSlots),
     /// New ones, all zeros, with room for the new snapshot. All counts so far are handed back.
     Other(Box<Counters>),
 }
@@ -101,7 +101,7 @@ pub(crate) struct Retired {
 /// Counts of the snapshot before that go on nowhere.
 pub(crate) enum Counted {
     /// Counts of ports and SAs that are gone.
-    Gone(Gone),
+    Gone(VacatedSlots),
     /// All counts.
     All(Box<Flushed>),
 }
@@ -240,9 +240,9 @@ pub(crate) struct Setup {
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) cache: Option<FlowCache>,
     /// Channel for neighbours to resolve; sending never waits.
-    pub(crate) wanted: tokio::sync::mpsc::Sender<Wanted>,
+    pub(crate) resolve_requests: tokio::sync::mpsc::Sender<ResolveRequest>,
     /// Channel for peers that have moved; sending never waits.
-    pub(crate) moved: tokio::sync::mpsc::Sender<Moved>,
+    pub(crate) moved: tokio::sync::mpsc::Sender<AddressUpdate>,
 }
 
 /// A worker's ways to the others.
@@ -369,8 +369,8 @@ struct Thread {
     /// Workers that walk packets, as far as this one knows.
     walking: usize,
     turns: Arc<AtomicU64>,
-    wanted: tokio::sync::mpsc::Sender<Wanted>,
-    moved: tokio::sync::mpsc::Sender<Moved>,
+    resolve_requests: tokio::sync::mpsc::Sender<ResolveRequest>,
+    moved: tokio::sync::mpsc::Sender<AddressUpdate>,
     poll: Poll,
     start: Instant,
     sleeps: u64,
@@ -395,7 +395,8 @@ impl Thread {
         inbox: mpsc::Receiver<Command>,
         turns: Arc<AtomicU64>,
     ) -> Thread {
-        let Setup { number, umem, quota, poll, snapshot, cache, wanted, moved, .. } = setup;
+        let Setup { number, umem, quota, poll, snapshot, cache, resolve_requests, moved, .. } =
+            setup;
         let bell = bells[number].clone();
         let netdevs = (0..snapshot.netdev_slots()).map(|_| None).collect();
         let worker = Worker::new(&snapshot, XdpFrames::new(umem), netdevs);
@@ -412,7 +413,7 @@ impl Thread {
             bells,
             walking: 0,
             turns,
-            wanted,
+            resolve_requests,
             moved,
             poll,
             start,
@@ -475,9 +476,9 @@ impl Thread {
 
     /// Tells the control thread what it is to know, and wakes who was handed packets.
     fn tell(&mut self) {
-        for wanted in self.worker.wanted() {
+        for request in self.worker.resolve_requests() {
             // Full: it is asked for again in a second.
-            let _ = self.wanted.try_send(wanted);
+            let _ = self.resolve_requests.try_send(request);
         }
         for moved in self.worker.moved() {
             // Full: the peer's next packet tells it again.

@@ -8,7 +8,7 @@ use wire::{Family, Frames};
 use crate::batch_context::BatchContext;
 use crate::esp;
 use crate::ids::{PortId, SetIndex};
-use crate::outputs::Moved;
+use crate::outputs::AddressUpdate;
 use crate::row::{Carrier, Origin, Row, State};
 use crate::stage::{Stage, StageClock};
 use crate::verdict::{DropReason, Verdict};
@@ -261,7 +261,7 @@ fn note_move<F>(context: &mut BatchContext<'_, F>, row: &Row, sa: &InboundSa, se
     let set = context.snapshot.set(set);
     if let Some((address, port)) = elsewhere.filter(|_| set.may_move) {
         context.out.moved.retain(|moved| moved.set != set.id);
-        context.out.moved.push(Moved { set: set.id, address, port });
+        context.out.moved.push(AddressUpdate { set: set.id, address, port });
     }
 }
 

@@ -14,9 +14,9 @@ use wire::{Descriptor, Frames, HEADROOM, checksum};
 
 use crate::counters::Counters;
 use crate::esp::KEEPALIVE;
-use crate::holding;
 use crate::ids::SetIndex;
-use crate::outputs::{Held, HeldForm, Outputs};
+use crate::neighbour_queues;
+use crate::outputs::{HeldForm, HeldPacket, Outputs};
 use crate::sa_set::SaSet;
 use crate::snapshot::Snapshot;
 use crate::worker_share::WorkerShare;
@@ -163,8 +163,9 @@ fn make<F: Frames>(
     into.copy_from_slice(&packet[..length]);
     let packet = Descriptor { frame, offset: HEADROOM as u32, length: length as u32 };
     let ports = (egress.port, egress.port);
-    let held = Held::of(snapshot, ports, due.tunnel.remote.into(), (HeldForm::Sealed, packet));
-    match holding::finish(snapshot, egress, &held, frames) {
+    let held =
+        HeldPacket::of(snapshot, ports, due.tunnel.remote.into(), (HeldForm::Sealed, packet));
+    match neighbour_queues::finish(snapshot, egress, &held, frames) {
         Some(tx_packet) => out.tx.push(tx_packet),
         None => out.held.push(held),
     }

@@ -7,7 +7,7 @@ use wire::{Descriptor, Family, Frames, link};
 
 use crate::batch_context::BatchContext;
 use crate::ids::{PortId, SetIndex};
-use crate::outputs::{Held, HeldForm};
+use crate::outputs::{HeldForm, HeldPacket};
 use crate::port::{Egress, Medium};
 use crate::row::Row;
 use crate::snapshot::Snapshot;
@@ -74,7 +74,7 @@ pub(crate) fn hold<F: Frames>(
         Verdict::Protect(set) => (HeldForm::Sealed, context.snapshot.set(set).tunnel.remote.into()),
         _ => (HeldForm::Clear, row.packet.flow.destination_address()),
     };
-    let held = Held::of(context.snapshot, (row.ingress, egress), destination, (form, packet));
+    let held = HeldPacket::of(context.snapshot, (row.ingress, egress), destination, (form, packet));
     context.out.held.push(held);
     context.out.verdicts[row.place as usize] = Some(Verdict::Hold(HoldKind::Neighbour));
 }

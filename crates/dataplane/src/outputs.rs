@@ -32,7 +32,7 @@ pub enum HeldForm {
 /// A packet that waits for the link address of its next hop. It is finished but for that: sealed if
 /// a policy says so, and without a link header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Held {
+pub struct HeldPacket {
     /// The port it will leave by.
     pub egress: PortId,
     /// The neighbour that it waits for, on the link of that port.
@@ -47,16 +47,16 @@ pub struct Held {
     pub packet: Descriptor,
 }
 
-impl Held {
+impl HeldPacket {
     /// A packet to `destination` that waits for the next hop of its route.
     pub(crate) fn of(
         snapshot: &Snapshot,
         (ingress, egress): (PortId, PortId),
         destination: Address,
         (form, packet): (HeldForm, Descriptor),
-    ) -> Held {
+    ) -> HeldPacket {
         let next_hop = snapshot.next_hop_to(destination);
-        Held { egress, next_hop, ingress, family: destination.family, form, packet }
+        HeldPacket { egress, next_hop, ingress, family: destination.family, form, packet }
     }
 }
 
@@ -81,9 +81,9 @@ pub struct Outputs {
     /// For Linux.
     pub host: Vec<ToHost>,
     /// Waiting for a neighbour.
-    pub held: Vec<Held>,
+    pub held: Vec<HeldPacket>,
     /// Peers that have shown themselves at another place, each at most once.
-    pub moved: Vec<Moved>,
+    pub moved: Vec<AddressUpdate>,
     /// Packets that another worker is to walk.
     pub handovers: Vec<Handover>,
     /// One verdict per packet given in, in its order, then one per packet made. `None`: it is
@@ -103,9 +103,9 @@ impl Outputs {
     }
 }
 
-/// A peer behind a NAT has shown itself at another place.
+/// The new address of a peer behind a NAT that has shown itself there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Moved {
+pub struct AddressUpdate {
     /// The set of the SA that opened the packet.
     pub set: SaSetId,
     /// Address that the packet came from.

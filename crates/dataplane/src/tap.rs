@@ -28,7 +28,7 @@ use wire::{BATCH, Descriptor, FrameId, Frames, Received, packet::parse_quoted};
 
 use crate::ids::{NetdevId, PortId, RouteGeneration};
 use crate::input::Input;
-use crate::outputs::{Held, Outputs};
+use crate::outputs::{HeldPacket, Outputs};
 use crate::port::Medium;
 use crate::row::{Origin, Row, State};
 use crate::snapshot::Snapshot;
@@ -39,7 +39,7 @@ use crate::walk::Walk;
 use crate::watch::{Beside, Point, Watch};
 pub use filter::{Ends, Fate, Filter, Heading, Subject, Test};
 use ring::{Admission, NAMES, Outgoing, Record, Shared};
-pub use ring::{LeftOut, RING_BYTES, RING_PACKETS, TapReader, Tapped};
+pub use ring::{CapturedPacket, LeftOut, RING_BYTES, RING_PACKETS, TapReader};
 use rule::Rule;
 
 /// Bytes of a packet that are taken at most.
@@ -223,7 +223,12 @@ impl Tap {
     }
 
     /// Sees a packet that waited for its neighbour in vain: without a link header.
-    pub(crate) fn held_in_vain<F: Frames>(&mut self, snapshot: &Snapshot, held: &Held, frames: &F) {
+    pub(crate) fn held_in_vain<F: Frames>(
+        &mut self,
+        snapshot: &Snapshot,
+        held: &HeldPacket,
+        frames: &F,
+    ) {
         self.find_port(snapshot);
         if self.settings.layers != Layers::Inner {
             let port = Some(held.egress);

@@ -8,11 +8,11 @@ use wire::{BATCH, Descriptor, FrameId, Frames, Port, Received};
 use crate::cache::FlowCache;
 use crate::counters::{Counters, PortCounts, Volume};
 use crate::handover::{Full, Handovers};
-use crate::holding::{Holding, Wanted};
 use crate::ids::{NetdevId, PortId};
 use crate::input::{Entry, Input};
 use crate::keepalive::Keepalives;
-use crate::outputs::{Held, Moved, Outputs, ToHost};
+use crate::neighbour_queues::{NeighbourQueues, ResolveRequest};
+use crate::outputs::{AddressUpdate, HeldPacket, Outputs, ToHost};
 use crate::port::Medium;
 use crate::snapshot::Snapshot;
 use crate::stage::{NoClock, Stage, StageClock};
@@ -37,9 +37,9 @@ pub enum Surroundings {
     Live,
 }
 
-/// Ports and SAs that are no longer in their slots, with what each of them counted.
+/// Slots whose ports and SAs are gone, with what each of these counted.
 #[derive(Clone, Default, Debug)]
-pub struct Gone {
+pub struct VacatedSlots {
     /// The ports.
     pub ports: Vec<(PortId, PortCounts)>,
     /// The SAs that sealed.
@@ -48,12 +48,12 @@ pub struct Gone {
     pub inbound: Vec<(SaId, Volume)>,
 }
 
-impl Gone {
+impl VacatedSlots {
     /// Lists what is in a snapshot but not in the next, with counts of zero.
-    pub fn between(before: &Snapshot, next: &Snapshot) -> Gone {
+    pub fn between(before: &Snapshot, next: &Snapshot) -> VacatedSlots {
         let (outbound, inbound) = next.sad().gone_since(before.sad());
         let ports = next.ports_gone_since(before);
-        Gone {
+        VacatedSlots {
             ports: ports.map(|port| (port, PortCounts::default())).collect(),
             outbound: outbound.iter().map(|sa| (sa.id, Volume::default())).collect(),
             inbound: inbound.iter().map(|sa| (sa.id, Volume::default())).collect(),
@@ -75,7 +75,7 @@ pub struct Worker<F, P> {
     surroundings: Surroundings,
     /// Generation of the policies that let go what waits in clear.
     policies: Generation,
-    holding: Holding,
+    neighbour_queues: NeighbourQueues,
     /// Time at which the packets that wait were last looked through.
     released_ns: u64,
     handovers: Handovers,
@@ -90,7 +90,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     pub fn new(snapshot: &Snapshot, frames: F, netdevs: Vec<Option<P>>) -> Worker<F, P> {
         let queues = netdevs.iter().map(|_| TxBatch::default()).collect();
         let received = Vec::with_capacity(BATCH);
-        let (out, holding) = (Outputs::default(), Holding::default());
+        let (out, neighbour_queues) = (Outputs::default(), NeighbourQueues::default());
         let (walk, surroundings) = (Walk::new(snapshot), Surroundings::Recorded);
         let (handovers, keepalives) = (Handovers::default(), Keepalives::default());
         Worker {
@@ -102,7 +102,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
             queues,
             surroundings,
             policies: snapshot.generation(),
-            holding,
+            neighbour_queues,
             released_ns: 0,
             handovers,
             keepalives,
@@ -149,7 +149,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     /// packets that came or are to leave by them and wait are dropped. Makes room for the netdevs
     /// that come, and returns those that go, for the caller to close. Everything else goes on.
     pub fn leave_ports(&mut self, next: &Snapshot) -> Vec<P> {
-        self.holding.leave_ports(next, &mut self.frames, self.walk.counters_mut());
+        self.neighbour_queues.leave_ports(next, &mut self.frames, self.walk.counters_mut());
         self.walk.leave_ports(next);
         let slots = next.netdev_slots().max(self.netdevs.len());
         self.netdevs.resize_with(slots, || None);
@@ -170,7 +170,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
 
     /// Takes out what ports and SAs have counted whose slots may be others' under the snapshot that
     /// is gone over to.
-    pub fn take_counts(&mut self, mut gone: Gone) -> Gone {
+    pub fn take_counts(&mut self, mut gone: VacatedSlots) -> VacatedSlots {
         let counters = self.walk.counters_mut();
         gone.ports.iter_mut().for_each(|(port, counts)| *counts = counters.take_port(*port));
         let Counters { sealed, opened, .. } = counters;
@@ -193,7 +193,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         }
         if self.policies != snapshot.generation() {
             self.policies = snapshot.generation();
-            self.holding.drop_clear(&mut self.frames, self.walk.counters_mut());
+            self.neighbour_queues.drop_clear(&mut self.frames, self.walk.counters_mut());
         }
         self.release(snapshot, now_ns);
     }
@@ -205,7 +205,8 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     /// 2. sends NAT keepalives of the sets that this worker sees to
     #[inline]
     pub fn tick(&mut self, snapshot: &Snapshot, now_ns: u64) {
-        if self.holding.waiting() > 0 && now_ns.saturating_sub(self.released_ns) >= RELEASE_EVERY_NS
+        if self.neighbour_queues.waiting() > 0
+            && now_ns.saturating_sub(self.released_ns) >= RELEASE_EVERY_NS
         {
             self.release(snapshot, now_ns);
         }
@@ -237,17 +238,17 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
 
     /// Packets that wait for a neighbour.
     pub fn waiting(&self) -> usize {
-        self.holding.waiting()
+        self.neighbour_queues.waiting()
     }
 
     /// Neighbours whose link address is to be asked for now; each once a second while packets wait
     /// for it.
-    pub fn wanted(&mut self) -> std::vec::Drain<'_, Wanted> {
-        self.holding.wanted()
+    pub fn resolve_requests(&mut self) -> std::vec::Drain<'_, ResolveRequest> {
+        self.neighbour_queues.resolve_requests()
     }
 
     /// Peers that have shown themselves at another place since this was last asked.
-    pub fn moved(&mut self) -> std::vec::Drain<'_, Moved> {
+    pub fn moved(&mut self) -> std::vec::Drain<'_, AddressUpdate> {
         self.out.moved.drain(..)
     }
 
@@ -289,15 +290,15 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     /// Sends what waited for a neighbour that this snapshot knows, and drops what waited too long.
     fn release(&mut self, snapshot: &Snapshot, now_ns: u64) {
         self.released_ns = now_ns;
-        if self.holding.waiting() == 0 {
+        if self.neighbour_queues.waiting() == 0 {
             return;
         }
         let (counters, tx) = (self.walk.counters_mut(), &mut self.out.tx);
         let (frames, taps) = (&mut self.frames, &mut self.taps);
-        let refused = &mut |held: &Held, frames: &F| {
+        let refused = &mut |held: &HeldPacket, frames: &F| {
             taps.iter_mut().for_each(|tap| tap.held_in_vain(snapshot, held, frames));
         };
-        self.holding.release(snapshot, now_ns, frames, counters, tx, refused);
+        self.neighbour_queues.release(snapshot, now_ns, frames, counters, tx, refused);
         for tap in &mut self.taps {
             tap.sent(snapshot, &self.out.tx, &self.frames);
         }
@@ -307,7 +308,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
 
     /// Drops what waits for a neighbour: before the end.
     pub fn stop_waiting(&mut self) {
-        self.holding.clear(&mut self.frames, self.walk.counters_mut());
+        self.neighbour_queues.clear(&mut self.frames, self.walk.counters_mut());
     }
 
     /// Takes up to `limit` packets (at most [`BATCH`]) from a netdev through the walk, transmits
@@ -447,14 +448,14 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
             match self.surroundings {
                 Surroundings::Live => {
                     let (frames, taps) = (&mut self.frames, &mut self.taps);
-                    let refused = &mut |held: &Held, _: &F| {
+                    let refused = &mut |held: &HeldPacket, _: &F| {
                         tell(taps, held.packet.frame, DropReason::NoNeighbour);
                     };
-                    self.holding.take_in(now_ns, held, frames, counters, refused);
+                    self.neighbour_queues.take_in(now_ns, held, frames, counters, refused);
                 }
                 // Nobody resolves neighbours: what waits for one is dropped and says so.
                 Surroundings::Recorded => {
-                    let Held { ingress, packet, .. } = held;
+                    let HeldPacket { ingress, packet, .. } = held;
                     counters.drop(Some(ingress), DropReason::NoNeighbour);
                     tell(&mut self.taps, packet.frame, DropReason::NoNeighbour);
                     self.frames.give(packet.frame);

@@ -14,8 +14,8 @@
 use std::collections::{HashMap, HashSet};
 
 use dataplane::{
-    DropReason, HostService, L4Checksum, Moved, NetdevId, PortId, RouteTarget, SetIndex, Side,
-    Verdict,
+    AddressUpdate, DropReason, HostService, L4Checksum, NetdevId, PortId, RouteTarget, SetIndex,
+    Side, Verdict,
 };
 use ipsec::Mode;
 use policy::{Action, Direction, GroupMode, GroupSide};
@@ -37,7 +37,7 @@ pub struct Course {
     /// The ICMP messages that may be made because of it, one of which must be; empty: none.
     pub messages: Vec<Vec<Course>>,
     /// The peer that has shown itself at another place by this packet.
-    pub moved: Option<Moved>,
+    pub moved: Option<AddressUpdate>,
 }
 
 /// Fate of a packet.
@@ -126,7 +126,7 @@ pub struct Oracle<'w> {
     /// All of them, in order.
     first_fragments: Vec<FirstFragment>,
     /// The peer that moved by the packet that is being judged.
-    moved: Option<Moved>,
+    moved: Option<AddressUpdate>,
 }
 
 impl<'w> Oracle<'w> {
@@ -312,7 +312,7 @@ impl<'w> Oracle<'w> {
 
     /// RFC 7296 §2.23: an authentic packet says where a peer behind a NAT is now; a copy that
     /// somebody sends from elsewhere says nothing, so it must be the newest.
-    fn elsewhere(&self, peer: usize, outer: &Ip, carrier: Carrier) -> Option<Moved> {
+    fn elsewhere(&self, peer: usize, outer: &Ip, carrier: Carrier) -> Option<AddressUpdate> {
         let (ports, Carrier::Udp(port)) = (self.world.peers[peer].carriage.udp?, carrier) else {
             return None;
         };
@@ -320,7 +320,7 @@ impl<'w> Oracle<'w> {
         let known = Address::from(self.world.peers[peer].tunnel().remote);
         let is_elsewhere = (address, port) != (known, ports.remote);
         let may_move = self.world.peers[peer].may_move;
-        (is_elsewhere && may_move).then_some(Moved { set: set_id(peer), address, port })
+        (is_elsewhere && may_move).then_some(AddressUpdate { set: set_id(peer), address, port })
     }
 
     fn inbound_sa(&self, spi: u32) -> Option<(usize, &'w Keys)> {

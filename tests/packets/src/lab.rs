@@ -13,10 +13,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::{
-    CacheUse, CounterRoom, Counters, FastPathUse, FlowCache, Gone, HostService, L4Checksum, Medium,
-    Moved, Neighbour, NetdevId, NextHop, NextHopId, PortId, PortInfo, Prefix, RouteEntry,
-    RouteTarget, SaSet, SetIndex, Side, Snapshot, SnapshotParts, Sources, TapReader, TapSettings,
-    Tapped, Verdict, Wanted, Worker, tap,
+    AddressUpdate, CacheUse, CapturedPacket, CounterRoom, Counters, FastPathUse, FlowCache,
+    HostService, L4Checksum, Medium, Neighbour, NetdevId, NextHop, NextHopId, PortId, PortInfo,
+    Prefix, ResolveRequest, RouteEntry, RouteTarget, SaSet, SetIndex, Side, Snapshot,
+    SnapshotParts, Sources, TapReader, TapSettings, VacatedSlots, Verdict, Worker, tap,
 };
 use io::{MemoryFrames, MemoryPort};
 use ipsec::{
@@ -267,7 +267,7 @@ impl Laboratory {
     }
 
     /// Packets captured since this was last asked.
-    pub fn captured(&mut self) -> Vec<Tapped> {
+    pub fn captured(&mut self) -> Vec<CapturedPacket> {
         let reader = self.capture.as_mut();
         reader.map(|reader| std::iter::from_fn(|| reader.take(0)).collect()).unwrap_or_default()
     }
@@ -291,8 +291,8 @@ impl Laboratory {
     }
 
     /// Neighbours that the worker wants to be asked for.
-    pub fn wanted(&mut self) -> Vec<Wanted> {
-        self.worker.wanted().collect()
+    pub fn resolve_requests(&mut self) -> Vec<ResolveRequest> {
+        self.worker.resolve_requests().collect()
     }
 
     /// Has the worker go over to the snapshot: lets what waits go, or go on waiting; returns what
@@ -328,14 +328,14 @@ impl Laboratory {
     ///
     /// # Panics
     /// If the parts do not fit together, or counters have no room: the test is wrong.
-    pub fn change(&mut self, change: impl FnOnce(&mut Sources)) -> Gone {
+    pub fn change(&mut self, change: impl FnOnce(&mut Sources)) -> VacatedSlots {
         let mut sources = self.snapshot.sources().clone();
         change(&mut sources);
         let next = Snapshot::after(sources, Some(&self.snapshot)).expect("parts that fit together");
         assert_eq!(CounterRoom::of(&next), CounterRoom::of(&self.snapshot), "room for counters");
         let before = std::mem::replace(&mut self.snapshot, next);
         drop(self.worker.leave_ports(&self.snapshot));
-        let gone = self.worker.take_counts(Gone::between(&before, &self.snapshot));
+        let gone = self.worker.take_counts(VacatedSlots::between(&before, &self.snapshot));
         let dropped = gone.ports.iter().map(|(_, counts)| counts.ledger.dropped);
         self.dropped_before += dropped.sum::<u64>();
         for slot in (0..self.snapshot.netdev_slots() as u16).map(NetdevId) {
@@ -370,13 +370,13 @@ impl Laboratory {
     }
 
     /// Publishes another snapshot, and takes out what SAs have counted that it has no more.
-    pub fn publish_without(&mut self, hub: Hub) -> Gone {
+    pub fn publish_without(&mut self, hub: Hub) -> VacatedSlots {
         let before = std::mem::replace(&mut self.snapshot, hub.snapshot());
-        self.worker.take_counts(Gone::between(&before, &self.snapshot))
+        self.worker.take_counts(VacatedSlots::between(&before, &self.snapshot))
     }
 
     /// Peers that have shown themselves at another place since this was last asked.
-    pub fn moved(&mut self) -> Vec<Moved> {
+    pub fn moved(&mut self) -> Vec<AddressUpdate> {
         self.worker.moved().collect()
     }
 

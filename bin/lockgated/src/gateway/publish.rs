@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use config::validated::Cache;
-use dataplane::{CounterRoom, Counters, FlowCache, Gone, Snapshot};
+use dataplane::{CounterRoom, Counters, FlowCache, Snapshot, VacatedSlots};
 
 use super::Gateway;
 use crate::caches::{self, CacheError, Sizes};
@@ -34,7 +34,7 @@ impl Gateway {
         };
         let mut caches = caches.map(Vec::into_iter);
         let goes_on = CounterRoom::of(&snapshot) == CounterRoom::of(&self.snapshot);
-        let gone = Gone::between(&self.snapshot, &snapshot);
+        let gone = VacatedSlots::between(&self.snapshot, &snapshot);
         let mut next = Vec::with_capacity(self.workers);
         for _ in 0..self.workers {
             let counters = match goes_on {

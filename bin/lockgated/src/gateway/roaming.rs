@@ -8,7 +8,7 @@
 use std::net::IpAddr;
 
 use control::{MovedPeer, PeerAddress};
-use dataplane::{Moved, RouteTarget, Side, Snapshot};
+use dataplane::{AddressUpdate, RouteTarget, Side, Snapshot};
 use policy::SaSetId;
 
 use super::{Gateway, live_parts_of};
@@ -32,7 +32,7 @@ impl Gateway {
     /// [`WorkerGone`]. A place that is not taken is an event.
     pub(crate) async fn peers_moved(
         &mut self,
-        seen: &[Moved],
+        seen: &[AddressUpdate],
     ) -> Result<Vec<MovedPeer>, WorkerGone> {
         let mut made = Vec::new();
         for moved in seen {
@@ -54,7 +54,7 @@ impl Gateway {
         Ok(made)
     }
 
-    fn peer_moved(&mut self, moved: &Moved) -> Result<Option<MovedPeer>, AddressRefusal> {
+    fn peer_moved(&mut self, moved: &AddressUpdate) -> Result<Option<MovedPeer>, AddressRefusal> {
         let to = PeerAddress { address: moved.address.into(), port: moved.port };
         if !is_outside(&self.snapshot, to.address) {
             return Err(AddressRefusal::Inside(to.address));

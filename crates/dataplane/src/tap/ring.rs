@@ -37,7 +37,7 @@ pub(super) struct Record {
 
 /// A captured packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Tapped {
+pub struct CapturedPacket {
     /// The worker that processed it.
     pub worker: usize,
     /// Time of its batch, on the worker's clock.
@@ -194,7 +194,7 @@ impl TapReader {
     }
 
     /// Takes the oldest packet of a worker's ring.
-    pub fn take(&mut self, worker: usize) -> Option<Tapped> {
+    pub fn take(&mut self, worker: usize) -> Option<CapturedPacket> {
         let Incoming { records, bytes } = self.rings.get_mut(worker)?;
         let record = records.pop().ok()?;
         let mut read = |count: usize| {
@@ -210,7 +210,7 @@ impl TapReader {
             .map(|length| String::from_utf8(read(usize::from(length))).unwrap_or_default());
         let [port, to, opened_from, inbound_policy, outbound_policy] = names;
         let Record { now_ns, original, layer, heading, medium, verdict, .. } = record;
-        Some(Tapped {
+        Some(CapturedPacket {
             worker,
             now_ns,
             original,

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use dataplane::{
-    CacheUse, Counters, Entry, FastPathUse, FlowCache, Input, Medium, Moved, NetdevId, Outputs,
-    PortId, SetIndex, Snapshot, Tap, TapReader, TapSettings, Tapped, Verdict, Walk, WorkerShare,
-    tap,
+    AddressUpdate, CacheUse, CapturedPacket, Counters, Entry, FastPathUse, FlowCache, Input,
+    Medium, NetdevId, Outputs, PortId, SetIndex, Snapshot, Tap, TapReader, TapSettings, Verdict,
+    Walk, WorkerShare, tap,
 };
 use io::MemoryFrames;
 use ipsec::{DontFragment, Dscp, Encapsulation, Mode};
@@ -40,7 +40,7 @@ pub(crate) struct Observed {
     /// The packets that left, in order: sent, held, given to Linux.
     pub(crate) emissions: Vec<Emission>,
     /// The peers that have moved.
-    pub(crate) moved: Vec<Moved>,
+    pub(crate) moved: Vec<AddressUpdate>,
 }
 
 /// One packet that came out.
@@ -127,7 +127,7 @@ impl<'w> Gateway<'w> {
     }
 
     /// Packets captured since this was last asked; as many more may be.
-    pub(crate) fn captured(&mut self) -> Vec<Tapped> {
+    pub(crate) fn captured(&mut self) -> Vec<CapturedPacket> {
         let Some((taps, reader)) = &mut self.capture else { return vec![] };
         let workers = 0..taps.len();
         let all = workers

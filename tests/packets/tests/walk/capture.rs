@@ -1,7 +1,7 @@
 //! The walk under a capture ≡ the walk without, and the capture says what became of each packet.
 
 use dataplane::tap::{Fate, Filter, Heading, Layer, Layers, Outcome, Test};
-use dataplane::{DropReason, TapId, TapSettings, Tapped, Verdict};
+use dataplane::{CapturedPacket, DropReason, TapId, TapSettings, Verdict};
 use packets::lab::{BERLIN, Hub, LAN, Laboratory, WAN};
 use wire::Family;
 
@@ -23,7 +23,7 @@ fn tapped(settings: &TapSettings) -> Laboratory {
     Hub::default().laboratory().tapped(settings)
 }
 
-fn count(captured: &[Tapped], holds: impl Fn(&Tapped) -> bool) -> u64 {
+fn count(captured: &[CapturedPacket], holds: impl Fn(&CapturedPacket) -> bool) -> u64 {
     captured.iter().filter(|packet| holds(packet)).count() as u64
 }
 
@@ -41,9 +41,10 @@ fn a_capture_changes_nothing_and_says_what_became_of_every_packet() {
         let captured = lab.captured();
         let counters = lab.counters();
         let total = counters.total();
-        let received = |one: &Tapped| (one.layer, one.heading) == (Layer::Outer, Heading::In);
+        let received =
+            |one: &CapturedPacket| (one.layer, one.heading) == (Layer::Outer, Heading::In);
         assert_eq!(count(&captured, received), total.received, "{what}: received");
-        let is_drop = |one: &Tapped| matches!(one.verdict, Some(Verdict::Drop(_)));
+        let is_drop = |one: &CapturedPacket| matches!(one.verdict, Some(Verdict::Drop(_)));
         let sent = count(&captured, |one| {
             (one.layer, one.heading) == (Layer::Outer, Heading::Out) && !is_drop(one)
         });
@@ -54,7 +55,7 @@ fn a_capture_changes_nothing_and_says_what_became_of_every_packet() {
         exact += 1;
         for reason in DropReason::ALL {
             let dropped =
-                |one: &Tapped| received(one) && one.verdict == Some(Verdict::Drop(*reason));
+                |one: &CapturedPacket| received(one) && one.verdict == Some(Verdict::Drop(*reason));
             let seen = count(&captured, dropped);
             assert_eq!(seen, counters.dropped(*reason), "{what}: {reason}");
             reasons.extend((seen > 0).then_some(*reason));

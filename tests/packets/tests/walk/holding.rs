@@ -1,8 +1,8 @@
 //! Packets that wait for the link address of their next hop, among live ports.
 
 use dataplane::Verdict::Hold;
-use dataplane::holding::{ASK_EVERY_NS, MAX_PER_NEIGHBOUR, MAX_WAITING, PATIENCE_NS};
-use dataplane::{DropReason, HoldKind, Neighbour, NetdevId, PortId, PortInfo, Wanted};
+use dataplane::neighbour_queues::{ASK_EVERY_NS, MAX_PER_NEIGHBOUR, MAX_WAITING, PATIENCE_NS};
+use dataplane::{DropReason, HoldKind, Neighbour, NetdevId, PortId, PortInfo, ResolveRequest};
 use packets::lab::{BERLIN, HOST_MAC, Hub, LAN, LAN2, Laboratory, ROUTER_MAC, WAN, host};
 use wire::build::PacketBuilder;
 use wire::{Address, Family};
@@ -45,8 +45,8 @@ fn sealed_packets_wait_for_their_router_and_leave_in_order_when_it_is_known() {
         assert!(outcome.sent.is_empty());
         // The tunnel's far end is IPv4 whatever is inside: one router, asked for once.
         let address = router(Family::V4);
-        assert_eq!(lab.wanted(), [Wanted { port: WAN, address }]);
-        assert_eq!(lab.wanted(), []);
+        assert_eq!(lab.resolve_requests(), [ResolveRequest { port: WAN, address }]);
+        assert_eq!(lab.resolve_requests(), []);
         assert_eq!(lab.release(), [], "nobody knows it yet");
 
         let known = Hub { frames: 2048, ..Hub::default() }.keeping_sas_of(&lab.snapshot);
@@ -135,7 +135,7 @@ fn at_most_16_packets_wait_for_one_neighbour() {
     assert_eq!(outcome.verdicts, vec![WAITS; MAX_PER_NEIGHBOUR + 3]);
     assert_eq!(lab.waiting(), MAX_PER_NEIGHBOUR);
     assert_eq!(lab.counters().dropped(DropReason::NoNeighbour), 3);
-    assert_eq!(lab.wanted().len(), 1);
+    assert_eq!(lab.resolve_requests().len(), 1);
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn at_most_1024_packets_wait_however_many_neighbours_they_are_for() {
     lab.send_all(LAN, &flood);
     assert_eq!(lab.waiting(), MAX_WAITING);
     assert_eq!(lab.counters().dropped(DropReason::NoNeighbour), 200);
-    assert_eq!(lab.wanted().len(), MAX_WAITING, "those beyond are not even asked for");
+    assert_eq!(lab.resolve_requests().len(), MAX_WAITING, "those beyond are not even asked for");
     // The ports' own traffic goes on.
     let outcome = lab.send(LAN, &datagram(Family::V4, 1, 2).ip());
     assert_eq!(outcome.sent.len(), 1);
@@ -156,11 +156,11 @@ fn a_worker_that_ticks_asks_again_and_gives_up_in_time() {
     const TICK_NS: u64 = 10_000_000;
     let mut lab = Laboratory::default().live();
     lab.send(LAN, &to_stranger(1));
-    let (begun, mut asked) = (lab.now_ns, lab.wanted().len());
+    let (begun, mut asked) = (lab.now_ns, lab.resolve_requests().len());
     while lab.waiting() > 0 {
         lab.now_ns += TICK_NS;
         assert_eq!(lab.tick(), []);
-        asked += lab.wanted().len();
+        asked += lab.resolve_requests().len();
         assert!(lab.now_ns < begun + 2 * PATIENCE_NS, "it is given up");
     }
     // What waits is looked through ten times a second.
@@ -173,13 +173,13 @@ fn a_worker_that_ticks_asks_again_and_gives_up_in_time() {
 fn a_neighbour_is_asked_for_once_a_second_and_given_up_after_three() {
     let mut lab = Laboratory::default().live();
     lab.send(LAN, &to_stranger(1));
-    assert_eq!(lab.wanted().len(), 1);
+    assert_eq!(lab.resolve_requests().len(), 1);
     lab.now_ns += ASK_EVERY_NS - 1;
     lab.release();
-    assert_eq!(lab.wanted(), []);
+    assert_eq!(lab.resolve_requests(), []);
     lab.now_ns += 1;
     lab.release();
-    assert_eq!(lab.wanted(), [Wanted { port: LAN2, address: stranger(1) }]);
+    assert_eq!(lab.resolve_requests(), [ResolveRequest { port: LAN2, address: stranger(1) }]);
     lab.now_ns += PATIENCE_NS - ASK_EVERY_NS - 1;
     lab.release();
     assert_eq!((lab.waiting(), lab.counters().dropped(DropReason::NoNeighbour)), (1, 0));
@@ -216,7 +216,7 @@ fn a_port_that_comes_or_goes_disturbs_nothing_of_the_others() {
     let sealed = datagram(Family::V4, 1, 2).ip();
     lab.send_all(LAN, &[to_stranger(1), sealed.clone(), sealed]);
     lab.send(LAN2, &datagram(Family::V4, 12, 1).ip());
-    assert_eq!((lab.waiting(), lab.wanted().len()), (3, 2));
+    assert_eq!((lab.waiting(), lab.resolve_requests().len()), (3, 2));
     let counted = lab.counters().clone();
     let lan = lab.snapshot.port(LAN).clone();
     let gone = lab.change(|sources| _ = sources.ports.set(4, Some(dmz(&lan))));
@@ -254,7 +254,7 @@ fn a_port_that_goes_takes_what_waits_at_it_or_came_by_it_and_its_counts() {
     let ledger = lab.counters().ledgers[usize::from(LAN.0)];
     assert_eq!((ledger.received, ledger.dropped, ledger.held), (2, 1, 1));
     assert_eq!(lab.counters().dropped(DropReason::NoNeighbour), 2);
-    assert_eq!(lab.wanted(), [Wanted { port: WAN, address: router(Family::V4) }]);
+    assert_eq!(lab.resolve_requests(), [ResolveRequest { port: WAN, address: router(Family::V4) }]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! show themselves at another place.
 
 use dataplane::Verdict::{Drop, Forward, Hold, Protect};
-use dataplane::{DropReason, HoldKind, Moved, SetIndex};
+use dataplane::{AddressUpdate, DropReason, HoldKind, SetIndex};
 use ipsec::UdpPorts;
 use packets::lab::{BERLIN, CARLA, DORA, HOST, Hub, LAN, Laboratory, WAN};
 use packets::peer::Peer;
@@ -271,7 +271,7 @@ fn a_peer_moves_by_its_newest_packet_and_by_no_other() {
         let [first, ten, twenty, thirty] = [1, 10, 20, 30].map(&mut sealed);
         let home: Address = lab.peer(set).agreement.address.into();
         let id = lab.snapshot.set(set).id;
-        let moved = |address, port| vec![Moved { set: id, address, port }];
+        let moved = |address, port| vec![AddressUpdate { set: id, address, port }];
 
         assert_eq!(lab.send(WAN, &ten).verdicts, [Forward(LAN)]);
         assert_eq!(lab.moved(), [], "where it always was");
@@ -305,7 +305,7 @@ fn of_several_moves_in_a_batch_the_last_is_told() {
         .collect();
     assert_eq!(lab.send_all(WAN, &batch).verdicts, [Forward(LAN); 5]);
     let id = lab.snapshot.set(set).id;
-    assert_eq!(lab.moved(), [Moved { set: id, address: elsewhere(outer), port: 5 }]);
+    assert_eq!(lab.moved(), [AddressUpdate { set: id, address: elsewhere(outer), port: 5 }]);
 }
 
 #[test]
@@ -341,7 +341,7 @@ fn two_workers_tell_of_a_move_as_one_does() {
         let there = elsewhere(outer);
         assert_eq!(lab.send(WAN, &from_elsewhere(&second, there, 7)).verdicts, [Forward(LAN)]);
         let id = lab.snapshot.set(set).id;
-        assert_eq!(lab.moved(), [Moved { set: id, address: there, port: 7 }]);
+        assert_eq!(lab.moved(), [AddressUpdate { set: id, address: there, port: 7 }]);
         assert_eq!(lab.send(WAN, &from_elsewhere(&first, there, 9)).verdicts, [Forward(LAN)]);
         assert_eq!(lab.moved(), []);
     }

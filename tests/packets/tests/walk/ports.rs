@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use dataplane::counters::PortCounts;
-use dataplane::holding::PATIENCE_NS;
-use dataplane::{Gone, Ledger, NetdevId, NextHop, PortId, PortInfo, Prefix, RouteTarget, Snapshot};
+use dataplane::neighbour_queues::PATIENCE_NS;
+use dataplane::{
+    Ledger, NetdevId, NextHop, PortId, PortInfo, Prefix, RouteTarget, Snapshot, VacatedSlots,
+};
 use packets::lab::{LAN, Laboratory, host};
 use proptest::prelude::*;
 use wire::build::PacketBuilder;
@@ -91,7 +93,7 @@ impl World {
         }
     }
 
-    fn come(&mut self, guest: usize) -> Gone {
+    fn come(&mut self, guest: usize) -> VacatedSlots {
         let snapshot = &self.lab.snapshot;
         let port = PortId(snapshot.sources().ports.vacant() as u16);
         let other = self.guests[..2].iter().flatten().next().filter(|_| guest < 2);

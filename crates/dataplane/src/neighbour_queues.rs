@@ -8,7 +8,7 @@ use wire::{Address, Family, Frames};
 
 use crate::counters::Counters;
 use crate::ids::PortId;
-use crate::outputs::{Held, HeldForm};
+use crate::outputs::{HeldForm, HeldPacket};
 use crate::port::{Egress, Medium};
 use crate::snapshot::Snapshot;
 use crate::tx_batch::{TxBatch, TxPacket};
@@ -23,9 +23,9 @@ pub const PATIENCE_NS: u64 = 3_000_000_000;
 /// Interval at which one neighbour is asked for while packets wait for it, nanoseconds.
 pub const ASK_EVERY_NS: u64 = 1_000_000_000;
 
-/// A neighbour whose link address is wanted.
+/// A request to resolve the link address of a neighbour.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Wanted {
+pub struct ResolveRequest {
     /// The port that it is on.
     pub port: PortId,
     /// Its address.
@@ -34,27 +34,27 @@ pub struct Wanted {
 
 /// Packets that wait for one neighbour.
 struct Queue {
-    packets: Vec<(Held, u64)>,
+    packets: Vec<(HeldPacket, u64)>,
     asked_ns: u64,
 }
 
 /// The packets of one worker that wait. Owns their frames.
 #[derive(Default)]
-pub(crate) struct Holding {
-    queues: HashMap<Wanted, Queue, foldhash::quality::RandomState>,
+pub(crate) struct NeighbourQueues {
+    queues: HashMap<ResolveRequest, Queue, foldhash::quality::RandomState>,
     waiting: usize,
-    wanted: Vec<Wanted>,
+    requests: Vec<ResolveRequest>,
 }
 
-impl Holding {
+impl NeighbourQueues {
     /// Packets that wait.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
 
     /// Neighbours to ask for now; empties the list.
-    pub(crate) fn wanted(&mut self) -> std::vec::Drain<'_, Wanted> {
-        self.wanted.drain(..)
+    pub(crate) fn resolve_requests(&mut self) -> std::vec::Drain<'_, ResolveRequest> {
+        self.requests.drain(..)
     }
 
     /// Takes a packet in, or drops it where the bounds are reached; `refused` sees it before.
@@ -62,24 +62,24 @@ impl Holding {
     pub(crate) fn take_in<F: Frames>(
         &mut self,
         now_ns: u64,
-        held: Held,
+        held: HeldPacket,
         frames: &mut F,
         counters: &mut Counters,
-        refused: &mut impl FnMut(&Held, &F),
+        refused: &mut impl FnMut(&HeldPacket, &F),
     ) {
-        let wanted = Wanted { port: held.egress, address: held.next_hop };
+        let request = ResolveRequest { port: held.egress, address: held.next_hop };
         // As many neighbours may be asked for as packets may wait: nobody floods the kernel.
-        if !self.queues.contains_key(&wanted) && self.waiting >= MAX_WAITING {
+        if !self.queues.contains_key(&request) && self.waiting >= MAX_WAITING {
             refused(&held, frames);
             return refuse(&held, frames, counters);
         }
         let queue = self
             .queues
-            .entry(wanted)
+            .entry(request)
             .or_insert_with(|| Queue { packets: Vec::new(), asked_ns: now_ns });
         if queue.packets.is_empty() || now_ns.saturating_sub(queue.asked_ns) >= ASK_EVERY_NS {
             queue.asked_ns = now_ns;
-            self.wanted.push(wanted);
+            self.requests.push(request);
         }
         if queue.packets.len() >= MAX_PER_NEIGHBOUR || self.waiting >= MAX_WAITING {
             refused(&held, frames);
@@ -91,8 +91,8 @@ impl Holding {
     }
 
     /// Lets go of what can leave under this snapshot, and drops what has waited too long. The
-    /// snapshot must have the ports that packets wait at ([`Holding::leave_ports`]). `refused` sees
-    /// what is dropped before it is.
+    /// snapshot must have the ports that packets wait at ([`NeighbourQueues::leave_ports`]).
+    /// `refused` sees what is dropped before it is.
     pub(crate) fn release<F: Frames>(
         &mut self,
         snapshot: &Snapshot,
@@ -100,9 +100,9 @@ impl Holding {
         frames: &mut F,
         counters: &mut Counters,
         tx: &mut TxBatch,
-        refused: &mut impl FnMut(&Held, &F),
+        refused: &mut impl FnMut(&HeldPacket, &F),
     ) {
-        let Holding { queues, waiting, wanted } = self;
+        let NeighbourQueues { queues, waiting, requests } = self;
         queues.retain(|hop, queue| {
             let mac = snapshot.link_address(hop.port, hop.address);
             queue.packets.retain(|(held, since_ns)| {
@@ -128,7 +128,7 @@ impl Holding {
             let waits = !queue.packets.is_empty();
             if waits && now_ns.saturating_sub(queue.asked_ns) >= ASK_EVERY_NS {
                 queue.asked_ns = now_ns;
-                wanted.push(*hop);
+                requests.push(*hop);
             }
             waits
         });
@@ -137,7 +137,7 @@ impl Holding {
     /// Drops everything.
     pub(crate) fn clear<F: Frames>(&mut self, frames: &mut F, counters: &mut Counters) {
         self.drop_those(frames, counters, |_| true);
-        self.wanted.clear();
+        self.requests.clear();
     }
 
     /// Drops what waits in clear: other policies may not let it leave so.
@@ -152,18 +152,19 @@ impl Holding {
         frames: &mut F,
         counters: &mut Counters,
     ) {
-        let is_gone = |held: &Held| !next.has_port(held.ingress) || !next.has_port(held.egress);
+        let is_gone =
+            |held: &HeldPacket| !next.has_port(held.ingress) || !next.has_port(held.egress);
         self.drop_those(frames, counters, is_gone);
-        self.wanted.retain(|wanted| next.has_port(wanted.port));
+        self.requests.retain(|request| next.has_port(request.port));
     }
 
     fn drop_those<F: Frames>(
         &mut self,
         frames: &mut F,
         counters: &mut Counters,
-        is_dropped: impl Fn(&Held) -> bool,
+        is_dropped: impl Fn(&HeldPacket) -> bool,
     ) {
-        let Holding { queues, waiting, .. } = self;
+        let NeighbourQueues { queues, waiting, .. } = self;
         queues.retain(|_, queue| {
             queue.packets.retain(|(held, _)| {
                 let is_dropped = is_dropped(held);
@@ -179,7 +180,7 @@ impl Holding {
     }
 }
 
-fn refuse<F: Frames>(held: &Held, frames: &mut F, counters: &mut Counters) {
+fn refuse<F: Frames>(held: &HeldPacket, frames: &mut F, counters: &mut Counters) {
     counters.drop(Some(held.ingress), DropReason::NoNeighbour);
     frames.give(held.packet.frame);
 }
@@ -188,7 +189,7 @@ fn refuse<F: Frames>(held: &Held, frames: &mut F, counters: &mut Counters) {
 pub(crate) fn finish<F: Frames>(
     snapshot: &Snapshot,
     egress: Egress,
-    held: &Held,
+    held: &HeldPacket,
     frames: &mut F,
 ) -> Option<TxPacket> {
     let mac = egress.mac?;
