@@ -39,7 +39,7 @@ pub(crate) use entry::{Value, Words, v4_head, v6_head};
 pub(crate) use firsts::Firsts;
 pub use growth::{FIRST_ENTRIES, Usage, entries_of_fresh};
 pub(crate) use lane::{Lane, Lanes};
-use table::{Domain, Domains, Table, Written};
+use table::{Domain, Domains, Table, WriteOutcome};
 use verdicts::Verdicts;
 
 /// Bytes of an IPv4 entry; one of IPv6 takes two of them.
@@ -352,20 +352,20 @@ impl FlowCache {
         let entry = entry::with_value(*key, value);
         let written = self.table.write(hash, &entry, &mut self.domains);
         match written {
-            Written::Refused => counters.refused += 1,
-            Written::Again => {}
-            Written::Empty | Written::Stale | Written::Evicting { .. } => {
+            WriteOutcome::Refused => counters.refused += 1,
+            WriteOutcome::Again => {}
+            WriteOutcome::Empty | WriteOutcome::Stale | WriteOutcome::Evicting { .. } => {
                 counters.inserts += 1;
                 counters.negative += u64::from(number.is_negative());
             }
         }
         match written {
-            Written::Stale => counters.stale += 1,
-            Written::Evicting { entries, crowded_out } => {
+            WriteOutcome::Stale => counters.stale += 1,
+            WriteOutcome::Evicting { entries, crowded_out } => {
                 counters.evictions += entries;
                 counters.crowded_out += crowded_out;
             }
-            Written::Empty | Written::Again | Written::Refused => {}
+            WriteOutcome::Empty | WriteOutcome::Again | WriteOutcome::Refused => {}
         }
     }
 }

@@ -173,7 +173,7 @@ fn prepare<F: Frames>(
 }
 
 /// The place of a packet that the fast path opened and that the general walk goes on with.
-pub(crate) struct Late {
+pub(crate) struct LatePacket {
     /// The place of its verdict.
     pub(crate) place: u32,
     /// Offset of its outer IP header in the frame.
@@ -186,12 +186,12 @@ pub(crate) struct Late {
 #[cold]
 pub(crate) fn late<F: Frames>(
     context: &mut BatchContext<'_, F>,
-    outer: Late,
+    outer: LatePacket,
     (sa, set): (&InboundSa, SetIndex),
     job: &OpenJob,
     committed: Option<Result<Advance, ReplayError>>,
 ) -> Option<Row> {
-    let Late { place, ip, ingress } = outer;
+    let LatePacket { place, ip, ingress } = outer;
     let frame = context.frames.bytes(job.frame);
     let Ok(packet) = wire::packet::parse(frame.get(ip as usize..).unwrap_or_default()) else {
         // It was whole when it was looked at, and a cipher writes behind its headers only.

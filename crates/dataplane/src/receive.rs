@@ -19,7 +19,7 @@ use crate::snapshot::Snapshot;
 use crate::verdict::{DropReason, Verdict};
 
 /// Result of a closer look at a frame.
-enum Seen {
+enum Inspection {
     /// An IP packet at this offset of the frame.
     Packet(PortId, usize, Packet),
     /// Not ours to forward: Linux decides.
@@ -38,19 +38,19 @@ pub(crate) fn receive<F: Frames>(
     for (place, received) in (context.first as usize..).zip(packets) {
         let Received { packet: descriptor, hint } = *received;
         match look(context, netdev, &descriptor) {
-            Seen::Packet(ingress, ip, packet) => {
+            Inspection::Packet(ingress, ip, packet) => {
                 let (place, ip, frame) = (place as u32, ip as u32, descriptor.frame);
                 let (origin, state) = (origin_of(context.snapshot, ingress), State::Clear);
                 let row = Row { place, frame, ip, hint, ingress, origin, state, packet };
                 take_in(context, row, rows);
             }
-            Seen::LeftToLinux(ingress) => {
+            Inspection::LeftToLinux(ingress) => {
                 context.counters.ledger(Some(ingress)).received += 1;
                 context.out.verdicts[place] = Some(Verdict::Host);
                 let packet = descriptor;
                 context.out.host.push(ToHost { ingress, form: Medium::Ethernet, packet });
             }
-            Seen::Drop(ingress, reason) => {
+            Inspection::Drop(ingress, reason) => {
                 context.counters.ledger(ingress).received += 1;
                 context.counters.drop(ingress, reason);
                 context.out.verdicts[place] = Some(Verdict::Drop(reason));
@@ -107,20 +107,20 @@ fn look<F: Frames>(
     context: &BatchContext<'_, F>,
     netdev: NetdevId,
     descriptor: &Descriptor,
-) -> Seen {
+) -> Inspection {
     let untagged = context.snapshot.port_of(netdev, None);
     let start = descriptor.offset as usize;
     let end = start + descriptor.length as usize;
     let Some(bytes) = context.frames.bytes(descriptor.frame).get(start..end) else {
-        return Seen::Drop(untagged, DropReason::Oversize);
+        return Inspection::Drop(untagged, DropReason::Oversize);
     };
     match context.snapshot.medium(netdev) {
         Some(Medium::Ethernet) => ethernet(context, netdev, bytes, start),
         Some(Medium::Ip) => match untagged {
             Some(port) => ip(port, bytes, start),
-            None => Seen::Drop(None, DropReason::Vlan),
+            None => Inspection::Drop(None, DropReason::Vlan),
         },
-        None => Seen::Drop(None, DropReason::Vlan),
+        None => Inspection::Drop(None, DropReason::Vlan),
     }
 }
 
@@ -129,9 +129,9 @@ fn ethernet<F>(
     netdev: NetdevId,
     bytes: &[u8],
     start: usize,
-) -> Seen {
+) -> Inspection {
     let Some(link) = Link::parse(bytes) else {
-        return Seen::Drop(context.snapshot.port_of(netdev, None), DropReason::Malformed);
+        return Inspection::Drop(context.snapshot.port_of(netdev, None), DropReason::Malformed);
     };
     let port = match link.tag {
         Tag::Untagged => context.snapshot.port_of(netdev, None),
@@ -139,7 +139,7 @@ fn ethernet<F>(
         Tag::Stacked => None,
     };
     let Some(port) = port else {
-        return Seen::Drop(None, DropReason::Vlan);
+        return Inspection::Drop(None, DropReason::Vlan);
     };
     let info = context.snapshot.path_port(port);
     if LinkAddress::new(link.destination) != info.mac {
@@ -147,16 +147,16 @@ fn ethernet<F>(
     }
     match link.ethertype {
         ethertype::IPV4 | ethertype::IPV6 => ip(port, &bytes[link.length..], start + link.length),
-        ethertype::ARP => Seen::LeftToLinux(port),
-        _ if info.side == Side::Protected => Seen::LeftToLinux(port),
-        _ => Seen::Drop(Some(port), DropReason::NotIp),
+        ethertype::ARP => Inspection::LeftToLinux(port),
+        _ if info.side == Side::Protected => Inspection::LeftToLinux(port),
+        _ => Inspection::Drop(Some(port), DropReason::NotIp),
     }
 }
 
-fn ip(port: PortId, bytes: &[u8], offset: usize) -> Seen {
+fn ip(port: PortId, bytes: &[u8], offset: usize) -> Inspection {
     match wire::packet::parse(bytes) {
-        Ok(packet) => Seen::Packet(port, offset, packet),
-        Err(error) => Seen::Drop(Some(port), error.into()),
+        Ok(packet) => Inspection::Packet(port, offset, packet),
+        Err(error) => Inspection::Drop(Some(port), error.into()),
     }
 }
 
@@ -164,21 +164,26 @@ fn ip(port: PortId, bytes: &[u8], offset: usize) -> Seen {
 /// a protected port; on an unprotected one a broadcast or multicast is the world's clear traffic
 /// and passes only as ARP, neighbour discovery or what `allow_host` lists and no policy wants.
 #[cold]
-fn not_to_us<F>(context: &BatchContext<'_, F>, port: PortId, link: &Link, bytes: &[u8]) -> Seen {
+fn not_to_us<F>(
+    context: &BatchContext<'_, F>,
+    port: PortId,
+    link: &Link,
+    bytes: &[u8],
+) -> Inspection {
     let info = context.snapshot.port(port);
     if info.side == Side::Protected || !link.is_group() || link.ethertype == ethertype::ARP {
-        return Seen::LeftToLinux(port);
+        return Inspection::LeftToLinux(port);
     }
     match wire::packet::parse_group(bytes) {
         Some(flow)
             if may_speak(context.snapshot, &flow) && is_host_service(&info.allow_host, &flow) =>
         {
             match refused_group(context.snapshot, port, &flow) {
-                Some(reason) => Seen::Drop(Some(port), reason),
-                None => Seen::LeftToLinux(port),
+                Some(reason) => Inspection::Drop(Some(port), reason),
+                None => Inspection::LeftToLinux(port),
             }
         }
-        _ => Seen::Drop(Some(port), DropReason::LinkMulticast),
+        _ => Inspection::Drop(Some(port), DropReason::LinkMulticast),
     }
 }
 

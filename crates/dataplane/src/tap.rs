@@ -116,10 +116,10 @@ pub struct Tap {
     /// The route generation under which `port` was found.
     found_under: Option<RouteGeneration>,
     port: Option<PortId>,
-    seen: Vec<Seen>,
+    seen: Vec<SeenPacket>,
     /// Beginnings of the packets in `seen` and `known`.
     bytes: Vec<u8>,
-    known: Vec<Known>,
+    known: Vec<KnownRow>,
     /// The policies that decided the rows in `known`, as far as they were asked again: a packet is
     /// seen up to four times.
     rules: Vec<Option<Rule>>,
@@ -131,7 +131,7 @@ pub struct Tap {
 
 /// A packet that was seen at a point.
 #[derive(Clone, Copy)]
-struct Seen {
+struct SeenPacket {
     layer: Layer,
     heading: Heading,
     port: Option<PortId>,
@@ -154,7 +154,7 @@ struct Part {
 
 /// A row that the policies were asked about.
 #[derive(Clone, Copy)]
-struct Known {
+struct KnownRow {
     row: Row,
     /// The beginning of its IP packet.
     head: Part,
@@ -295,7 +295,7 @@ impl Tap {
         }
         let bytes = packet_bytes(packet, frames);
         let (layer, frame, original) = (Layer::Outer, packet.frame, packet.length);
-        self.note(bytes, |head| Seen {
+        self.note(bytes, |head| SeenPacket {
             layer,
             heading,
             port,
@@ -348,7 +348,7 @@ impl Tap {
         if self.settings.layers == Layers::Outer || !self.wants_port(port) {
             return;
         }
-        self.note(row.bytes(frames), |head| Seen {
+        self.note(row.bytes(frames), |head| SeenPacket {
             layer: Layer::Inner,
             heading,
             port,
@@ -362,7 +362,7 @@ impl Tap {
     }
 
     /// Copies the beginning of a packet that was seen.
-    fn note(&mut self, bytes: &[u8], seen: impl FnOnce(Part) -> Seen) {
+    fn note(&mut self, bytes: &[u8], seen: impl FnOnce(Part) -> SeenPacket) {
         if self.seen.len() >= MAX_SEEN {
             self.overlooked += 1;
             return;
@@ -374,7 +374,7 @@ impl Tap {
     fn know(&mut self, row: &Row, bytes: &[u8]) {
         if self.known.len() < MAX_SEEN {
             let head = self.copy(bytes, HEAD_BYTES);
-            self.known.push(Known { row: *row, head });
+            self.known.push(KnownRow { row: *row, head });
         }
     }
 
@@ -392,8 +392,8 @@ impl Tap {
 
     /// Returns the place in `known` of a packet's row. What was made here and sent is found by its
     /// frame: of the rows that had the frame in this batch, one has left.
-    fn known(&self, seen: &Seen, verdicts: &[Option<Verdict>]) -> Option<usize> {
-        let left = |known: &Known| {
+    fn known(&self, seen: &SeenPacket, verdicts: &[Option<Verdict>]) -> Option<usize> {
+        let left = |known: &KnownRow| {
             let verdict = verdicts.get(known.row.place as usize).copied().flatten();
             let has_left = matches!(verdict, Some(Verdict::Forward(_) | Verdict::Protect(_)));
             known.row.frame == seen.frame && has_left
@@ -410,7 +410,7 @@ impl Tap {
         snapshot: &Snapshot,
         now_ns: u64,
         verdicts: &[Option<Verdict>],
-        seen: &Seen,
+        seen: &SeenPacket,
     ) {
         let known = self.known(seen, verdicts);
         let place = seen.place.or(known.map(|known| self.known[known].row.place));
@@ -448,7 +448,7 @@ impl Tap {
         if let Some(Some(rule)) = self.rules.get(known) {
             return *rule;
         }
-        let Known { row, head } = self.known[known];
+        let KnownRow { row, head } = self.known[known];
         let rule = Rule::of(snapshot, &row, self.part(head));
         self.rules.resize(self.rules.len().max(known + 1), None);
         self.rules[known] = Some(rule);
@@ -459,7 +459,7 @@ impl Tap {
         &mut self,
         snapshot: &Snapshot,
         now_ns: u64,
-        seen: &Seen,
+        seen: &SeenPacket,
         known: Option<usize>,
         verdict: Option<Verdict>,
     ) {

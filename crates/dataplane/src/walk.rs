@@ -188,7 +188,7 @@ impl Walk {
         };
         match fast {
             Some(fast) if taken != 0 => {
-                let (both, cache) = (Both { fast, general, late }, cache.as_deref_mut());
+                let (both, cache) = (BothPaths { fast, general, late }, cache.as_deref_mut());
                 both.walk(&mut context, (netdev, packets), taken, cache, &mut beside);
             }
             _ => general.walk(&mut context, netdev, packets, cache.as_deref_mut(), &mut beside),
@@ -202,15 +202,15 @@ impl Walk {
     }
 }
 
-/// Both walks of a batch of which the fast path takes a part.
-struct Both<'w> {
+/// Both paths of a batch of which the fast path takes a part.
+struct BothPaths<'w> {
     fast: &'w mut FastPath,
     general: &'w mut GeneralWalk,
     /// Packets that the fast path opened and the general walk goes on with.
     late: &'w mut Vec<Row>,
 }
 
-impl Both<'_> {
+impl BothPaths<'_> {
     /// Walks runs of packets that the fast path takes, and of others, in turn.
     #[inline]
     fn walk<F: Frames, C: StageClock, W: Watch + ?Sized>(
@@ -244,7 +244,7 @@ impl Both<'_> {
         mut cache: Option<&mut FlowCache>,
         beside: &mut Beside<'_, C, W>,
     ) {
-        let Both { fast, general, late } = self;
+        let BothPaths { fast, general, late } = self;
         late.clear();
         let (of, clock) = (cache.as_deref_mut(), &mut *beside.clock);
         let fit = fast.open(context, packets, run.clone(), of, late, clock);

@@ -68,7 +68,7 @@ impl Domains {
 
 /// Outcome of writing an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Written {
+pub(super) enum WriteOutcome {
     /// Into a way that nobody had.
     Empty,
     /// Over an entry of another generation.
@@ -83,7 +83,7 @@ pub(super) enum Written {
 
 /// State of a way.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Standing {
+enum WayState {
     Empty,
     Stale,
     /// Holds an entry that says that no policy matched.
@@ -231,7 +231,7 @@ impl Table {
         hash: u64,
         entry: &[u64; WORDS],
         domains: &mut Domains,
-    ) -> Written {
+    ) -> WriteOutcome {
         let buckets = [self.first::<WORDS>(hash), self.second::<WORDS>(hash)];
         for at in buckets {
             for way in 0..2 {
@@ -240,28 +240,28 @@ impl Table {
                     let before = std::mem::replace(there, *entry);
                     domains.forget(&entry::tenant(&before));
                     domains.remember(&entry::tenant(entry));
-                    return Written::Again;
+                    return WriteOutcome::Again;
                 }
             }
         }
         let is_negative = entry::tenant(entry).verdict.is_negative();
         let choice = buckets.iter().find_map(|at| {
-            let standing = [0, 1].map(|way| self.standing::<WORDS>(*at, way, domains));
-            let negative = standing.iter().position(|it| *it == Standing::Negative);
-            let vacant = standing.iter().position(|it| *it <= Standing::Stale);
+            let state = [0, 1].map(|way| self.state::<WORDS>(*at, way, domains));
+            let negative = state.iter().position(|it| *it == WayState::Negative);
+            let vacant = state.iter().position(|it| *it <= WayState::Stale);
             let way = if is_negative { negative.or(vacant) } else { vacant };
             way.map(|way| (*at, way))
         });
         let choice = choice.or_else(|| {
             buckets.iter().filter(|_| !is_negative).find_map(|at| {
                 let is_negative =
-                    |way: &usize| self.standing::<WORDS>(*at, *way, domains) == Standing::Negative;
+                    |way: &usize| self.state::<WORDS>(*at, *way, domains) == WayState::Negative;
                 (0..2).find(is_negative).map(|way| (*at, way))
             })
         });
         match choice {
             Some((at, way)) => self.put(at, way, entry, domains),
-            None if is_negative => Written::Refused,
+            None if is_negative => WriteOutcome::Refused,
             None => self.put(buckets[0], 1, entry, domains),
         }
     }
@@ -273,9 +273,9 @@ impl Table {
         way: usize,
         entry: &[u64; WORDS],
         domains: &mut Domains,
-    ) -> Written {
+    ) -> WriteOutcome {
         let line = at + way * (WORDS / V6);
-        let (mut written, mut entries, mut crowded_out) = (Written::Empty, 0, 0);
+        let (mut written, mut entries, mut crowded_out) = (WriteOutcome::Empty, 0, 0);
         // An entry of the other family is wider or narrower than the way.
         let holds_wide = entry::half(&self.lines[line].0, 0) == Half::V6;
         for half in (0..2).filter(|half| WORDS == V6 || holds_wide || *half == way) {
@@ -285,7 +285,7 @@ impl Table {
                     entries += 1;
                     crowded_out += u64::from(!tenant.verdict.is_negative());
                 }
-                false => written = Written::Stale,
+                false => written = WriteOutcome::Stale,
             }
             domains.forget(&tenant);
         }
@@ -301,16 +301,16 @@ impl Table {
         };
         *self.way_mut(at, way) = *entry;
         domains.remember(&entry::tenant(entry));
-        if entries > 0 { Written::Evicting { entries, crowded_out } } else { written }
+        if entries > 0 { WriteOutcome::Evicting { entries, crowded_out } } else { written }
     }
 
-    fn standing<const WORDS: usize>(&self, at: usize, way: usize, domains: &Domains) -> Standing {
+    fn state<const WORDS: usize>(&self, at: usize, way: usize, domains: &Domains) -> WayState {
         let words = &self.lines[at + way * (WORDS / V6)].0;
         let of_half = |half| match tenant_in(words, half) {
-            None => Standing::Empty,
-            Some(tenant) if !domains.is_live(&tenant) => Standing::Stale,
-            Some(tenant) if tenant.verdict.is_negative() => Standing::Negative,
-            Some(_) => Standing::Live,
+            None => WayState::Empty,
+            Some(tenant) if !domains.is_live(&tenant) => WayState::Stale,
+            Some(tenant) if tenant.verdict.is_negative() => WayState::Negative,
+            Some(_) => WayState::Live,
         };
         match (WORDS, entry::half(words, 0)) {
             (V4, Half::V6) => of_half(0),

@@ -39,7 +39,7 @@ type Answer = Option<Result<Advance, ReplayError>>;
 /// Lists for packets that are opened, kept over batches.
 #[derive(Default)]
 pub(super) struct Opening {
-    known: Vec<Known>,
+    known: Vec<KnownSa>,
     /// By place in the batch: the place of its SA in `known`.
     of: Places,
     /// For grouping: SA and place of each job of a run, and the jobs in their new order.
@@ -61,13 +61,13 @@ impl Default for Places {
 
 /// An SA of the common form, with what is looked up once a batch.
 #[derive(Clone, Copy)]
-struct Known {
+struct KnownSa {
     spi: u32,
     id: SaId,
     set: SetIndex,
     /// Scopes of the packets in it, of IPv4 and IPv6.
     scopes: [Scope; 2],
-    ends: Ends,
+    ends: AddressPair,
     /// Ports of the UDP header in front of ESP, as they lie in memory.
     udp: Option<u32>,
     opener: Opener,
@@ -83,7 +83,7 @@ struct Known {
 
 /// Source and destination of an SA's packets, as they lie in memory.
 #[derive(Clone, Copy)]
-enum Ends {
+enum AddressPair {
     V4(u64),
     V6([u64; 4]),
 }
@@ -146,7 +146,8 @@ impl FastPath {
             let answer = refused.map_or(Some(Ok(Advance::Inside)), |(_, answer)| *answer);
             let job = &self.columns.open_jobs[place];
             let ip = packets[place].packet.offset + self.link_bytes();
-            let outer = decapsulate::Late { place: place as u32, ip, ingress: self.gate.ingress };
+            let outer =
+                decapsulate::LatePacket { place: place as u32, ip, ingress: self.gate.ingress };
             let sa = context.snapshot.inbound_sa(known.id);
             late.extend(decapsulate::late(context, outer, (sa, known.set), job, answer));
         }
@@ -339,7 +340,7 @@ impl Opening {
         each: &'a mut [Scope; BATCH],
     ) -> Scopes<'a> {
         let place = usize::from(family == Family::V6);
-        let scope = |known: &Known| known.scopes[place];
+        let scope = |known: &KnownSa| known.scopes[place];
         let first = scope(&self.known[0]);
         if self.known.iter().all(|known| scope(known) == first) {
             return Scopes::One(first);
@@ -355,7 +356,7 @@ impl Opening {
 /// the common form that this worker opens with.
 #[inline(never)]
 fn find<'s, F: Frames>(
-    known: &mut Vec<Known>,
+    known: &mut Vec<KnownSa>,
     context: &BatchContext<'s, F>,
     ingress: crate::ids::PortId,
     spi: u32,
@@ -378,12 +379,12 @@ fn find<'s, F: Frames>(
     let set = snapshot.set_of(sa.id);
     let scope = |family| snapshot.scope(ingress, Question::Enter, family, Some(set));
     let of = snapshot.set(set);
-    known.push(Known {
+    known.push(KnownSa {
         spi,
         id: sa.id,
         set,
         scopes: [scope(Family::V4), scope(Family::V6)],
-        ends: Ends::of(remote, local),
+        ends: AddressPair::of(remote, local),
         udp: sa.encapsulation.udp.map(|ports| {
             let [a, b] = ports.remote.to_be_bytes();
             let [c, d] = ports.local.to_be_bytes();
@@ -398,23 +399,23 @@ fn find<'s, F: Frames>(
     Some((sa, known.len() - 1))
 }
 
-impl Ends {
-    fn of(source: Address, destination: Address) -> Ends {
+impl AddressPair {
+    fn of(source: Address, destination: Address) -> AddressPair {
         let halves =
             |address: Address| [(address.value >> 64) as u64, address.value as u64].map(u64::to_be);
         match source.family {
             Family::V4 => {
-                Ends::V4(((source.value as u64) << 32 | destination.value as u64).to_be())
+                AddressPair::V4(((source.value as u64) << 32 | destination.value as u64).to_be())
             }
             Family::V6 => {
                 let ([a, b], [c, d]) = (halves(source), halves(destination));
-                Ends::V6([a, b, c, d])
+                AddressPair::V6([a, b, c, d])
             }
         }
     }
 }
 
-impl Known {
+impl KnownSa {
     #[inline]
     fn open<F: Frames>(&self, sa: &InboundSa, frames: &mut F, jobs: &mut [OpenJob]) {
         // Where nothing is to be decrypted, `look` has said that the packets are authentic: each
@@ -433,9 +434,9 @@ struct Looks<'a, 's, F> {
     rows: &'a mut [Row; BATCH],
     jobs: &'a mut [OpenJob; BATCH],
     of: &'a mut [u8; BATCH],
-    known: &'a mut Vec<Known>,
+    known: &'a mut Vec<KnownSa>,
     /// The SA of the packet before, and its place among those that are known.
-    last: Option<(&'s InboundSa, usize, Known)>,
+    last: Option<(&'s InboundSa, usize, KnownSa)>,
     /// Packets that are taken: a bit each.
     common: u64,
 }
@@ -450,7 +451,7 @@ trait Version {
     fn outer(ip: &[u8; OUTER_SEEN]) -> Option<(u8, u32, u8)>;
 
     /// Returns whether a packet is between these ends.
-    fn is_between(ip: &[u8; OUTER_SEEN], ends: &Ends) -> bool;
+    fn is_between(ip: &[u8; OUTER_SEEN], ends: &AddressPair) -> bool;
 }
 
 struct V4;
@@ -467,8 +468,8 @@ impl Version for V4 {
     }
 
     #[inline(always)]
-    fn is_between(ip: &[u8; OUTER_SEEN], ends: &Ends) -> bool {
-        matches!(ends, Ends::V4(ends) if double(ip, 12) == *ends)
+    fn is_between(ip: &[u8; OUTER_SEEN], ends: &AddressPair) -> bool {
+        matches!(ends, AddressPair::V4(ends) if double(ip, 12) == *ends)
     }
 }
 
@@ -483,9 +484,9 @@ impl Version for V6 {
     }
 
     #[inline(always)]
-    fn is_between(ip: &[u8; OUTER_SEEN], ends: &Ends) -> bool {
+    fn is_between(ip: &[u8; OUTER_SEEN], ends: &AddressPair) -> bool {
         let at = |at: usize| double(ip, at);
-        matches!(ends, Ends::V6(ends) if [at(8), at(16), at(24), at(32)] == *ends)
+        matches!(ends, AddressPair::V6(ends) if [at(8), at(16), at(24), at(32)] == *ends)
     }
 }
 
