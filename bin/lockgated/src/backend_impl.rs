@@ -13,7 +13,7 @@ use crate::backend::{
     Backend, CacheQuestion, CaptureOrder, CaptureRefused, Change, Done, Intent, NotConfirmed, Now,
     PolicyChange, Refused, Running, Save,
 };
-use crate::cached;
+use crate::cache_report;
 use crate::captures::Captures;
 use crate::change::{body_of, machine};
 use crate::changer::Ask;
@@ -293,11 +293,11 @@ impl Backend for Daemon {
 
     async fn cache(&self) -> v1::Cache {
         let picture = self.picture();
-        cached::cache(&picture, &picture.workers.brief_reports().await.unwrap_or_default())
+        cache_report::cache(&picture, &picture.workers.brief_reports().await.unwrap_or_default())
     }
 
     async fn cache_entries(&self, question: CacheQuestion) -> Option<v1::CachedFlows> {
-        cached::flows(&self.picture(), question).await
+        cache_report::flows(&self.picture(), question).await
     }
 
     async fn recall(&self, keys: Vec<Key>) -> Vec<Option<Vec<Recall>>> {
@@ -435,7 +435,7 @@ fn running(counted: Counted) -> Running {
     let Counted { picture, reports, totals } = counted;
     Running {
         settings: picture.config().clone(),
-        cache_entries: cached::entries(&picture, &reports),
+        cache_entries: cache_report::entries(&picture, &reports),
         snapshot: picture.snapshot.clone(),
         routes: picture.live.routes.clone(),
         policies: totals.policies,

@@ -13,7 +13,7 @@ use dataplane::Side;
 use dataplane::carve_out::Reserved;
 
 use crate::backend::{Done, Intent, Refused, ToConfirm};
-use crate::caches;
+use crate::cache_memory;
 use crate::config_file::same_directory;
 use crate::events::Kind;
 use crate::gateway::{NotMade, Transaction};
@@ -168,8 +168,8 @@ impl State {
         self.check_restart(new)?;
         let (workers, before) = (self.gateway.workers as u32, self.config().cache);
         if new.cache != before {
-            let freed = caches::bytes(before, workers);
-            caches::check(new.cache, workers, freed).map_err(machine)?;
+            let freed = cache_memory::bytes(before, workers);
+            cache_memory::check(new.cache, workers, freed).map_err(machine)?;
         }
         check_netdevs(new, &self.gateway.view).map_err(|mut all| machine(all.remove(0)))
     }

@@ -12,7 +12,7 @@ use keystate::KeyStateError;
 use linux::{HostPortError, MirrorError, NetlinkError};
 use xsk::XskError;
 
-use crate::caches::CacheError;
+use crate::cache_memory::CacheError;
 use crate::hardening::HardeningError;
 use crate::netdev::NetdevError;
 use crate::unconfirmed::NoBeginning;

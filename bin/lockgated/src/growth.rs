@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use config::validated::Cache;
 use dataplane::cache::Usage;
 
-use crate::caches::{self, Sizes};
+use crate::cache_memory::{self, Sizes};
 use crate::worker::Report;
 
 /// Time from a refused allocation of larger caches to the next attempt.
@@ -45,7 +45,7 @@ impl Growth {
     pub(crate) fn wanted(&mut self, now: Instant, cache: Cache, seen: &[Seen]) -> Sizes {
         let counts: Vec<u64> = seen.iter().map(|seen| seen.crowded_out).collect();
         let last = self.last.replace((now, counts));
-        let most = caches::most_entries(cache, seen.len());
+        let most = cache_memory::most_entries(cache, seen.len());
         let (Some((then, before)), Some(most)) = (last, most) else {
             return vec![None; seen.len()];
         };

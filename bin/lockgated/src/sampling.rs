@@ -15,7 +15,7 @@ use crate::liveness::Change;
 use crate::state::State;
 use crate::totals::Totals;
 use crate::worker::{Report, WorkerGone};
-use crate::{caches, checksums};
+use crate::{cache_memory, checksums};
 
 impl State {
     /// Takes a sample. Its cost goes by ports and SAs, not by policies.
@@ -58,7 +58,7 @@ impl State {
         if sizes.iter().all(Option::is_none) {
             return Ok(());
         }
-        let made = match caches::check_growth(&sizes) {
+        let made = match cache_memory::check_growth(&sizes) {
             Ok(()) => self.gateway.larger_caches(sizes.clone()).await,
             Err(error) => Err(error),
         };

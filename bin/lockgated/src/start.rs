@@ -26,7 +26,7 @@ use linux::{Ethtool, Mirror, View};
 use xsk::{FrameSize, Layout, Spacing};
 
 use crate::assign;
-use crate::caches::{self, When};
+use crate::cache_memory::{self, When};
 use crate::events::{Events, Kind};
 use crate::failure::Failure;
 use crate::gateway::{self, Gateway, live_parts_of, netdevs, reserved_by};
@@ -325,9 +325,9 @@ fn start_workers(
     // As many as the snapshot is for: its replay windows know whether several commit to them.
     let count = snapshot.workers();
     let cores = assign::cores(count, &allowed_cores());
-    caches::check(config.cache, count, 0)?;
-    let sizes = caches::sizes(config.cache, &vec![0; cores.len()]);
-    let caches = caches::make(config.cache, &sizes, &cores, When::AtStart)?;
+    cache_memory::check(config.cache, count, 0)?;
+    let sizes = cache_memory::sizes(config.cache, &vec![0; cores.len()]);
+    let caches = cache_memory::make(config.cache, &sizes, &cores, When::AtStart)?;
     let mut setups = Vec::new();
     for (number, (core, cache)) in cores.into_iter().zip(caches).enumerate() {
         let sockets = assign::sockets(number as u32, count, queues.iter().copied());

@@ -13,7 +13,7 @@ use ipsec::Fingerprint;
 use keystate::{KeyState, Notice};
 use tokio::sync::{Mutex, watch};
 
-use crate::caches;
+use crate::cache_memory;
 use crate::checksums::ChecksumEvents;
 use crate::config_file::KnownDrift;
 use crate::events::{Events, Kind};
@@ -215,7 +215,7 @@ impl State {
     /// most once a minute: a sender of packets for many policies could otherwise keep the caches
     /// empty.
     pub(crate) fn renew_full_caches(&mut self, reports: &[Report]) {
-        let most = caches::most_entries(self.config().cache, reports.len());
+        let most = cache_memory::most_entries(self.config().cache, reports.len());
         let is_last = |entries| self.growth.is_refused() || most.is_none_or(|most| entries >= most);
         let is_full = |report: &Report| {
             report.cache.as_ref().is_some_and(|cache| cache.is_full && is_last(cache.entries))

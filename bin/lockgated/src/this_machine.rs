@@ -12,7 +12,7 @@ use io::{Lifetime, TunPort};
 use linux::nft::NftError;
 use linux::{Ethtool, Link, Offload};
 
-use crate::caches::{self, CacheError, Sizes, When};
+use crate::cache_memory::{self, CacheError, Sizes, When};
 use crate::gateway::{Machine, Program};
 use crate::netdev::{Instruction, Netdev, NetdevError, SteeredNetdev, Taking};
 use crate::worker::{Command, Flushed, Handle, Next, Retired, WorkerGone};
@@ -94,7 +94,7 @@ impl Machine for ThisMachine {
         sizes: Sizes,
     ) -> Result<Vec<Option<FlowCache>>, CacheError> {
         let cores: Vec<usize> = self.ways().all().iter().map(|worker| worker.core).collect();
-        let make = move || caches::make(cache, &sizes, &cores, When::Running);
+        let make = move || cache_memory::make(cache, &sizes, &cores, When::Running);
         let made = tokio::task::spawn_blocking(make).await;
         made.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
     }

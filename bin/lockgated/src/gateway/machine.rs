@@ -6,7 +6,7 @@ use control::guard::{Guard, GuardError, Integrity};
 use dataplane::{FlowCache, NetdevId};
 use linux::{Link, Offload};
 
-use crate::caches::{CacheError, Sizes};
+use crate::cache_memory::{CacheError, Sizes};
 use crate::netdev::{Instruction, Netdev, NetdevError, Taking};
 use crate::worker::{Flushed, Next, Retired, WorkerGone};
 

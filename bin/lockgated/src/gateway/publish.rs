@@ -6,7 +6,7 @@ use config::validated::Cache;
 use dataplane::{CounterRoom, Counters, FlowCache, Snapshot, VacatedSlots};
 
 use super::Gateway;
-use crate::caches::{self, CacheError, Sizes};
+use crate::cache_memory::{self, CacheError, Sizes};
 use crate::events::Kind;
 use crate::worker::{Counted, Next, NextCache, NextCounters, Retired, WorkerGone};
 
@@ -114,7 +114,7 @@ impl Gateway {
     /// # Errors
     /// [`CacheError`].
     pub(super) async fn fresh_caches(&mut self, cache: Cache) -> Result<Caches, CacheError> {
-        let sizes = caches::sizes(cache, &self.cache_entries);
+        let sizes = cache_memory::sizes(cache, &self.cache_entries);
         self.machine.make_caches(cache, sizes).await
     }
 }

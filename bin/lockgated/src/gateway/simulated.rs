@@ -23,7 +23,7 @@ use tokio::sync::Semaphore;
 use super::machine::{Machine, Program};
 use super::netdevs::scope;
 use super::{Beginning, Gateway, netdevs, reserved_by};
-use crate::caches::{CacheError, Sizes};
+use crate::cache_memory::{CacheError, Sizes};
 use crate::events::Events;
 use crate::netdev::{Instruction, Netdev, NetdevError, Taking};
 use crate::worker::{Counted, Flushed, Next, NextCache, NextCounters, Retired, WorkerGone};

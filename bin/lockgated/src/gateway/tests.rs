@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use super::netdevs::Retry;
 use super::simulated::{Simulated, SimulatedProgram, StartedGateway, Step, started, view};
 use super::*;
-use crate::caches::CacheError;
+use crate::cache_memory::CacheError;
 
 /// A gateway over a simulated machine, with its compiler and its folders.
 struct Lab {

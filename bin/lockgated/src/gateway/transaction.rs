@@ -20,7 +20,7 @@ use super::guarding::ReserveError;
 use super::netdevs::ReleaseMode;
 use super::publish::{Caches, aside, others};
 use super::{Gateway, live_parts_of, netdevs, reserved_by, reserved_of_earlier};
-use crate::caches::CacheError;
+use crate::cache_memory::CacheError;
 use crate::events::Kind;
 use crate::netdev::NetdevError;
 use crate::worker::WorkerGone;

@@ -11,7 +11,7 @@ use policy::{Book, DomainId, FlowAction, Refusal};
 use wire::{Address, Family, Flow, Upper};
 
 use crate::backend::CacheQuestion;
-use crate::caches;
+use crate::cache_memory;
 use crate::picture::Picture;
 use crate::worker::{CacheReport, Command, Report};
 
@@ -57,7 +57,7 @@ pub(crate) fn cache(state: &Picture, reports: &[Report]) -> v1::Cache {
         return v1::Cache { state: "off".into(), ..v1::Cache::default() };
     };
     let snapshot = &*state.snapshot;
-    let most = caches::most_entries(state.config().cache, reports.len()).unwrap_or_default();
+    let most = cache_memory::most_entries(state.config().cache, reports.len()).unwrap_or_default();
     let workers = (0..).zip(reports).map(|(worker, report)| v1::WorkerCache {
         worker,
         size: report.cache.as_ref().map(size),
